@@ -1,0 +1,115 @@
+# Brim. `make run` and `make test` do everything on a fresh machine; `make help` lists the rest.
+# Overrides: ARCH (gcc -march, default native), BUILD (output folder), NVCC, SAN (sanitizer flags), V=1 (show commands).
+
+BUILD ?= build
+ARCH  ?= native
+CC    ?= gcc
+NVCC  ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+SAN   ?=
+
+WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
+BLAS   := $(firstword $(wildcard /usr/lib/*/openblas-openmp/libopenblas.a) -lopenblas)
+STATIC := $(BLAS) -l:libyaml.a -l:libjansson.a -l:libxxhash.a
+LIBS   := $(STATIC) -l:libgfortran.so.5 -lgomp -ldl -lpthread -lm
+
+SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
+OBJ    := $(SRC:%.c=$(BUILD)/%.o)
+LIB    := $(BUILD)/libbrim.a
+BRIM   := $(BUILD)/brim
+
+CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl -name '*.cu' -o -name '*.c' 2>/dev/null))
+CUOBJ  := $(patsubst %,$(BUILD)/%.o,$(CUSRC))
+CULIB  := $(BUILD)/libbrim_cuda.so
+GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
+NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
+
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c)))
+GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/test_*.c)))
+
+Q := $(if $(V),,@)
+.DEFAULT_GOAL := all
+.PHONY: all run test layers size asan fmt help setup clean cuda tests golden test-gpu gpu-suite test-long fuzz
+
+all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
+
+help:
+	@echo "make            build build/brim (and the CUDA half when nvcc is there)"
+	@echo "make run        install what is missing, build, train the quickstart, print a sample"
+	@echo "make test       install what is missing, build, run every test that needs no GPU"
+	@echo "make asan       the same tests under AddressSanitizer and UBSan"
+	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU"
+	@echo "make layers | size | fmt | golden | fuzz | test-long | clean"
+
+setup:
+	@tools/setup.sh
+
+# The stamp keeps the second `make run` from asking the package manager anything.
+$(BUILD)/.setup: tools/setup.sh
+	@mkdir -p $(BUILD)
+	@tools/setup.sh
+	@touch $@
+
+run: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BRIM)
+	@tools/quickstart.sh $(BRIM)
+
+test: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) all tests
+	@$(MAKE) --no-print-directory layers
+	@tools/run_tests.sh $(BUILD)
+
+asan: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)-asan NVCC= SAN="-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined" all tests
+	@ASAN_OPTIONS=detect_leaks=1 tools/run_tests.sh $(BUILD)-asan
+
+tests: $(TESTS) $(BRIM)
+
+layers:
+	@tools/layers.sh
+
+size:
+	@find src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs wc -l | sort -rn | head -40
+
+fmt:
+	@find src tests -name '*.[ch]' | xargs clang-format -i
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan
+
+$(LIB): $(OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
+
+# The CUDA half resolves base/ and dev/ symbols from the program, hence whole-archive and rdynamic.
+$(BRIM): $(BUILD)/src/bin/main.o $(LIB)
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
+	@echo "built $@"
+
+$(BUILD)/src/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/%: tests/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+
+cuda: $(CULIB)
+
+$(CULIB): $(CUOBJ)
+	$(Q)$(NVCC) -shared -o $@ $(CUOBJ) -L$(CUDA)/lib -L$(CUDA)/lib64 -lcublasLt -lcudnn -lnccl -lcudart -Xlinker -rpath,'$$ORIGIN'
+	@echo "built $@"
+
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# C files of the CUDA half (cuBLASLt, cuDNN, NCCL through their C APIs) are plain C.
+$(BUILD)/src/dev/cuda/%.c.o: src/dev/cuda/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(BUILD)/src/comm/nccl/%.c.o: src/comm/nccl/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+-include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(TESTS:%=%.d) $(GPUTESTS:%=%.d)

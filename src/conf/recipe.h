@@ -1,0 +1,134 @@
+/* Recipe: everything the user may say, as one typed struct.
+ *
+ * 1. schema.c holds ONE table row per key: name, type, default, bounds, help. Reading YAML, reading key=value, writing
+ *    the resolved recipe, `brim help KEY` and "did you mean" all walk that table.
+ * 2. A Recipe that recipe_load() returned obeys every bound and every relation between keys.
+ * 3. Strings live inside the struct's arena-less fixed arrays, so a Recipe may be copied by assignment. */
+#ifndef CONF_RECIPE_H
+#define CONF_RECIPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8 } Precision;
+typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK } Recompute;
+typedef enum { NORM_LAYER, NORM_RMS } NormKind;
+typedef enum { POS_LEARNED, POS_ROPE } PosKind;
+typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
+typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_ONECYCLE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_TRAPEZOID } ScheduleKind;
+typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
+
+enum { RECIPE_STR = 256 };
+
+typedef struct {
+    int64_t  layers, width, heads, kv_heads, head_dim, ffn, vocab, context; /* kv_heads, head_dim, ffn: 0 = derived on load */
+    NormKind norm;
+    double   norm_eps;
+    PosKind  pos;
+    double   rope_theta;
+    FfnKind  act;
+    int      bias;     /* biases on every linear layer */
+    int      qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */
+    int      tied;     /* the head shares the embedding's weights */
+    int      qk_norm;
+    double   dropout;
+    Masking  mask;
+    double   init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
+} RecipeModel;
+
+typedef struct {
+    double       lr, min_lr; /* min_lr: absolute floor of the schedule */
+    int64_t      warmup;     /* steps */
+    ScheduleKind schedule;
+    double       cooldown;   /* trapezoid: last part of the steps that decays, a fraction */
+    double       beta1, beta2, eps, weight_decay;
+    double       clip; /* global norm; 0: none */
+} RecipeOptim;
+
+typedef struct {
+    DataKind kind;
+    char     train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
+    char     val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    double   val_fraction;
+    int64_t  threads; /* loader threads, 0 = auto */
+    int64_t  depth;   /* batches kept ready */
+    int64_t  document_token; /* token that ends a document, -1: none; used by mask: document */
+} RecipeData;
+
+typedef struct {
+    int64_t every;   /* steps; 0: only at the end */
+    int64_t batches; /* micro-batches per evaluation */
+    double  target;  /* stop once val_loss is at or below; 0: never */
+    int64_t patience; /* evaluations without improvement before stopping; 0: never */
+} RecipeEval;
+
+typedef struct {
+    int64_t every; /* steps; 0: only at the end */
+    int64_t keep;  /* newest N are kept */
+    int64_t keep_every; /* and every one whose step is a multiple of this; 0: none */
+} RecipeCheckpoint;
+
+/* Optimisations, each switchable by one key. 1 = on when possible. */
+typedef struct {
+    int add_norm;   /* residual add fused with the norm after it */
+    int norm_bwd;   /* norm input and weight gradients, and the residual add, in one pass */
+    int xent;       /* cross-entropy forward and gradient in one pass, in place */
+    int act_bias;   /* activation gradient fused with the bias gradient */
+    int linear_act; /* activation in the product's epilogue */
+    int chunk_head; /* the head in chunks of rows: never all logits at once */
+    int flash;      /* attention that never stores T x T */
+    int graphs;     /* capture the step into CUDA graphs */
+    int tune;       /* time library algorithms instead of taking the first */
+    int prefetch;   /* batches are read by threads ahead of use */
+} RecipeOpt;
+
+typedef struct {
+    char      file[RECIPE_STR]; /* where it came from, for messages */
+    char      run[RECIPE_STR];  /* name; the run directory is runs/NAME */
+    int64_t   steps;
+    int64_t   step_tokens; /* tokens per optimizer update, over all ranks */
+    int64_t   micro_batch; /* sequences; 0 = auto */
+    Recompute recompute;
+    Precision precision;
+    char      device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int64_t   threads;            /* CPU threads; 0 = all */
+    int64_t   seed;
+    char      memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
+    int       deterministic;
+    char      give_way[RECIPE_STR]; /* comma list of mathematics-changing concessions that are allowed */
+    char      require[RECIPE_STR];  /* comma list of optimisations that must be on */
+    double    budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t   log_every;
+    int64_t   max_skips;      /* non-finite or spiking steps in a row before rolling back to the last good checkpoint */
+    double    spike_factor;   /* a loss above this multiple of its running mean is a spike; 0: off */
+    RecipeModel      model;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
+    RecipeCheckpoint checkpoint;
+    RecipeOpt        opt;
+} Recipe;
+
+/* Reads a YAML file, then n overrides "key=value" ("model.width=512"). A relative data path is taken from the current
+ * directory first, then from the recipe's folder. Negative after err_user() with
+ * "file:line: key: what is wrong (did you mean ...)" or "command line: key: ...". */
+int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
+
+/* Parses YAML text already in memory (also the fuzz target); name is used in messages. */
+int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override, char *const *override);
+
+/* Every key with its default. */
+void recipe_defaults(Recipe *r);
+
+/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Negative after err_set(). */
+int recipe_write(const Recipe *r, FILE *out);
+
+/* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an unknown key. */
+int recipe_help(const char *key, FILE *out);
+
+/* memory_limit in bytes for a device with total_bytes; total_bytes when none is set. */
+size_t recipe_memory_limit(const Recipe *r, size_t total_bytes);
+
+#endif

@@ -1,0 +1,116 @@
+/* Dev: a place where op lists run.
+ *
+ * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering refuses the
+ *    list before anything runs, naming op, shape and backend.
+ * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation after it
+ *    aborts.
+ * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms and capture
+ *    graphs; replaying one does none of that.
+ * 4. Replay is asynchronous: dev_sync waits. Errors found while running come back from dev_sync, or from the next call. */
+#ifndef DEV_DEV_H
+#define DEV_DEV_H
+
+#include "dev/op.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Dev     Dev;
+typedef struct DevExec DevExec;
+
+typedef struct {
+    char   name[128];     /* "NVIDIA H200", "Intel Xeon ..., 2 threads" */
+    char   versions[256]; /* driver and library versions, one line */
+    size_t total_bytes;
+    size_t free_bytes;
+    int    capability; /* 90 for compute capability 9.0; 0 on the CPU */
+    int    n_sm;       /* multiprocessors, or threads */
+} DevInfo;
+
+typedef struct {
+    int         deterministic; /* only variants that give the same bits each time */
+    int         capture;       /* capture into graphs where the backend can (default 1) */
+    int         tune;          /* time algorithms (default 1); 0: the library's first proposal */
+    int         tf32;          /* f32 products may use TF32 */
+    const char *tune_cache;    /* file to keep timings in; NULL: none */
+    int         threads;       /* CPU threads; 0: all */
+} DevOptions;
+
+typedef struct {
+    const char *label; /* of the op */
+    OpKind      kind;
+    double      time_us;
+} DevOpTime;
+
+/* One slot per op kind: int name(Dev *, const Type *). Negative after err_set(). */
+typedef struct {
+#define X(KIND, field, Type) int (*field)(Dev * dev, const Type *a);
+    OP_LIST(X)
+#undef X
+} DevOps;
+
+typedef struct {
+    const char *name;
+    DevKind     kind;
+    DevOps      ops;
+
+    Dev *(*open)(int index, const DevOptions *opt); /* NULL after err_set() */
+    void (*close)(Dev *dev);
+    int  (*info)(Dev *dev, DevInfo *info);
+
+    void *(*alloc)(Dev *dev, size_t size_bytes); /* zeroed, TENSOR_ALIGN aligned */
+    void  (*free)(Dev *dev, void *p);
+    void *(*host_alloc)(Dev *dev, size_t size_bytes); /* pinned where that means something */
+    void  (*host_free)(Dev *dev, void *p);
+    /* Asynchronous on the lane; host memory from host_alloc must stay valid until the lane has passed. */
+    int (*upload)(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes);
+    int (*download)(Dev *dev, Lane lane, void *dst_host, const void *src_dev, size_t size_bytes);
+    int (*lane_wait)(Dev *dev, Lane waiter, Lane on); /* waiter's later work runs after on's work so far */
+    int (*sync)(Dev *dev);                            /* waits for all lanes; reports any pending error */
+    /* Marks a point on a lane / waits on the host for it. slot in [0, DEV_MARKS). */
+    int (*mark)(Dev *dev, Lane lane, int slot);
+    int (*mark_wait)(Dev *dev, int slot);
+
+    DevExec *(*exec_create)(Dev *dev, const Op *ops, int n_op); /* borrows ops; NULL after err_set() */
+    void (*exec_destroy)(Dev *dev, DevExec *exec);
+    int (*exec_run)(Dev *dev, DevExec *exec);
+    /* Runs the list once, each op timed alone (n_op results). */
+    int (*exec_time)(Dev *dev, DevExec *exec, DevOpTime *out);
+} DevVt;
+
+enum { DEV_MARKS = 64 };
+
+/* Every backend's Dev begins with this. */
+struct Dev {
+    const DevVt *vt;
+    DevOptions   opt;
+    size_t       allocated_bytes; /* through dev_slab_alloc */
+    int          sealed;
+};
+
+/* "cpu", "cuda", "cuda:N", "null", or "auto": CUDA when it works, else the CPU; *why (static or per-thread text) says
+ * what was chosen and why. Returns NULL after err_set()/err_user(). */
+Dev *dev_open(const char *spec, const DevOptions *opt, const char **why);
+void dev_close(Dev *dev);
+
+void *dev_slab_alloc(Dev *dev, size_t size_bytes); /* counts and refuses after seal; NULL after err_set() */
+void  dev_slab_free(Dev *dev, void *p);
+void  dev_seal(Dev *dev);
+
+/* 1 if the backend fills the slot. */
+int dev_has(const DevVt *vt, OpKind kind);
+/* Calls the slot of one op, now. */
+int dev_run_op(Dev *dev, const Op *op);
+
+const DevVt *dev_cpu(void);
+const DevVt *dev_null(void);
+/* Opens libbrim_cuda.so beside the program; NULL with *why set when that cannot be. */
+const DevVt *dev_cuda(const char **why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,297 @@
+/* Op: THE contract between what is recorded and what runs.
+ *
+ * 1. OP_LIST is the only list of op kinds. It generates the enum, the names, the argument union, the recorders
+ *    (prog/record.h), the backend slots (dev/dev.h) and the rows of the op tests.
+ * 2. An argument struct begins with its tensors, in the order of its row in op_table.c, outputs first; scalars
+ *    follow. A NULL tensor is an absent optional argument.
+ * 3. An op never allocates, never synchronises, and takes nothing by value that changes from step to step: such
+ *    numbers are tensors (StepState, sample index, KV length).
+ * 4. `_dx` ops overwrite their output; `_dw` ops accumulate into it (access READ|WRITE).
+ * 5. The CPU version (dev/cpu) is the definition. Shapes are in the comment beside each struct:
+ *    B batch, T time, N = B*T rows, C width, F feed-forward width, H query heads, K key/value heads, D head size,
+ *    V classes. Activations have the run's compute dtype, statistics and losses f32, indices i32.
+ * 6. All activations are rows x cols with a row stride (tensor_ld); leading dimensions only matter where B and T
+ *    are named.
+ * 7. `ws` is scratch (u8) of op_workspace_bytes(); prog adds it, absent when the backend needs none. */
+#ifndef DEV_OP_H
+#define DEV_OP_H
+
+#include "tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The list: X(ENUM suffix, field and slot name, argument struct) ------------------------------------- */
+
+#define OP_LIST(X)                                                                                           \
+    X(EMBED_FWD, embed_fwd, EmbedFwd)                                                                        \
+    X(EMBED_DW, embed_dw, EmbedDw)                                                                           \
+    X(POS_DW, pos_dw, PosDw)                                                                                 \
+    X(NORM_FWD, norm_fwd, NormFwd)                                                                           \
+    X(NORM_DX, norm_dx, NormDx)                                                                              \
+    X(NORM_DW, norm_dw, NormDw)                                                                              \
+    X(ADD_NORM_FWD, add_norm_fwd, AddNormFwd)                                                                \
+    X(NORM_BWD, norm_bwd, NormBwd)                                                                           \
+    X(LINEAR_FWD, linear_fwd, LinearFwd)                                                                     \
+    X(LINEAR_DX, linear_dx, LinearDx)                                                                        \
+    X(LINEAR_DW, linear_dw, LinearDw)                                                                        \
+    X(BIAS_DW, bias_dw, BiasDw)                                                                              \
+    X(LINEAR_ACT_FWD, linear_act_fwd, LinearActFwd)                                                          \
+    X(ACT_FWD, act_fwd, ActFwd)                                                                              \
+    X(ACT_DX, act_dx, ActDx)                                                                                 \
+    X(ACT_BIAS_BWD, act_bias_bwd, ActBiasBwd)                                                                \
+    X(GLU_FWD, glu_fwd, GluFwd)                                                                              \
+    X(GLU_DX, glu_dx, GluDx)                                                                                 \
+    X(ADD, add, Add)                                                                                         \
+    X(ROPE, rope, Rope)                                                                                      \
+    X(QKNORM_FWD, qknorm_fwd, QkNormFwd)                                                                     \
+    X(QKNORM_DX, qknorm_dx, QkNormDx)                                                                        \
+    X(QKNORM_DW, qknorm_dw, QkNormDw)                                                                        \
+    X(ATTN_FWD, attn_fwd, AttnFwd)                                                                           \
+    X(ATTN_BWD, attn_bwd, AttnBwd)                                                                           \
+    X(ATTN_DECODE, attn_decode, AttnDecode)                                                                  \
+    X(DROPOUT, dropout, Dropout)                                                                             \
+    X(XENT_FWD, xent_fwd, XentFwd)                                                                           \
+    X(XENT_DX, xent_dx, XentDx)                                                                              \
+    X(XENT, xent, Xent)                                                                                      \
+    X(LOSS_ADD, loss_add, LossAdd)                                                                           \
+    X(FILL, fill, Fill)                                                                                      \
+    X(COPY, copy, Copy)                                                                                      \
+    X(CAST, cast, Cast)                                                                                      \
+    X(QUANT, quant, Quant)                                                                                   \
+    X(SUMSQ, sumsq, Sumsq)                                                                                   \
+    X(CLIP, clip, Clip)                                                                                      \
+    X(ADAMW, adamw, AdamW)                                                                                   \
+    X(ALL_REDUCE, all_reduce, AllReduce)                                                                     \
+    X(REDUCE_SCATTER, reduce_scatter, ReduceScatter)                                                         \
+    X(ALL_GATHER, all_gather, AllGather)
+
+typedef enum {
+#define X(KIND, field, Type) OP_##KIND,
+    OP_LIST(X)
+#undef X
+        OP_COUNT
+} OpKind;
+
+/* ---- State shared by host and device -------------------------------------------------------------------- */
+
+/* The whole of what changes per step, in SLAB_STATE. The host writes StepIn once a step, before the first
+ * micro-step; the device writes StepOut; the host reads StepOut one step late. */
+typedef struct {
+    int64_t  step;        /* 0 for the first update */
+    uint64_t seed;        /* RNG key, low part */
+    float    lr;          /* learning rate of this step, before a segment's multiplier */
+    float    inv_targets; /* 1 / valid targets of the whole step, over all ranks and micro-steps */
+    float    loss_scale;  /* multiplies gradients of the loss; 1 unless fp16 */
+    float    bias1;       /* 1 / (1 - beta1^t), t counting updates that were not skipped */
+    float    bias2;       /* 1 / (1 - beta2^t) */
+    int32_t  reserved[5];
+} StepIn;
+
+typedef struct {
+    double  loss_sum;   /* sum of per-row losses since CLIP last ran; LOSS_ADD adds, the reader clears by FILL */
+    double  grad_sumsq; /* SUMSQ adds, CLIP consumes and clears */
+    float   grad_norm;  /* before clipping, written by CLIP */
+    float   clip;       /* factor applied to gradients by the optimizer, includes 1/loss_scale */
+    int32_t skip;       /* 1: gradients were not finite, the optimizer leaves everything as it is */
+    int32_t n_skipped;  /* total over the run */
+    int32_t reserved[4];
+} StepOut;
+
+typedef struct {
+    StepIn  in;
+    StepOut out;
+} StepState;
+
+/* One row of the optimizer's segment table (u8 tensor of Segment, sorted by begin). A gap between segments is
+ * padding and is left alone. */
+typedef struct {
+    int64_t begin; /* first element, in the flat range */
+    int64_t end;   /* one past the last */
+    float   decay; /* weight decay */
+    float   lr_mul;
+} Segment;
+
+typedef enum { ACT_GELU, ACT_RELU2, ACT_SILU, ACT_RELU, ACT_COUNT } Act; /* GELU is the tanh form */
+
+typedef enum {
+    MASK_CAUSAL,   /* key <= query */
+    MASK_FULL,     /* every key */
+    MASK_PREFIX,   /* key <= query, or key < prefix[b] */
+    MASK_DOCUMENT, /* key <= query and key >= doc[b,t]: the row of its document's first token */
+    MASK_COUNT
+} Mask;
+
+/* ---- Arguments: tensors first, outputs first -------------------------------------------------------------- */
+
+/* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1]? (0 if absent) */
+typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
+/* dwte f32[V,C] += sum over n with tok[n]==v of dy[n]; in increasing n */
+typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
+/* dwpe f32[T,C] += sum over b of dy[b,t] */
+typedef struct { Tensor *dwpe, *dy; } PosDw;
+
+/* y = (x - mean) * rstd * gamma + beta per row. mean NULL: RMSNorm (no mean, no beta). gamma, beta f32[C];
+ * mean, rstd f32[N]. */
+typedef struct { Tensor *y, *mean, *rstd, *x, *gamma, *beta; float eps; } NormFwd;
+/* dx of the norm alone; dx may alias dy */
+typedef struct { Tensor *dx, *dy, *x, *gamma, *mean, *rstd; } NormDx;
+/* dgamma f32[C] += sum dy*xhat, dbeta f32[C]? += sum dy */
+typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
+/* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
+typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
+/* fused NORM_DX + NORM_DW (+ ADD): dx = dres + norm_dx(dy); dx may alias dy or dres */
+typedef struct { Tensor *dx, *dgamma, *dbeta, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
+
+/* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */
+typedef struct { Tensor *y, *ws, *x, *w, *bias; } LinearFwd;
+/* dx[N,K] = dy[N,M] w[M,K] */
+typedef struct { Tensor *dx, *ws, *dy, *w; } LinearDx;
+/* dw f32[M,K] += dy[N,M]^T x[N,K] */
+typedef struct { Tensor *dw, *ws, *dy, *x; } LinearDw;
+/* db f32[M] += sum over rows of dy[N,M] */
+typedef struct { Tensor *db, *ws, *dy; } BiasDw;
+/* fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre) */
+typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; } LinearActFwd;
+
+typedef struct { Tensor *y, *x; Act act; } ActFwd;      /* y = act(x); y may alias x */
+typedef struct { Tensor *dx, *dy, *x; Act act; } ActDx; /* dx = dy * act'(x); dx may alias dy or x */
+/* fused ACT_DX + BIAS_DW: dx = dy * act'(x), db f32[M] += sum over rows of dx */
+typedef struct { Tensor *dx, *db, *ws, *dy, *x; Act act; } ActBiasBwd;
+/* x[N,2F] = [gate | up], y[N,F] = act(gate) * up */
+typedef struct { Tensor *y, *x; Act act; } GluFwd;
+typedef struct { Tensor *dx, *dy, *x; Act act; } GluDx; /* dx[N,2F]; dx may alias x */
+typedef struct { Tensor *y, *a, *b; } Add;              /* y = a + b; y may alias a or b */
+
+/* Rotary embedding on the first n_head heads of each packed row x[B,T,W], W >= n_head*D; halves (i, i + D/2) are
+ * rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t. The rest of the row is copied.
+ * inverse: rotate back (the gradient). y may alias x. */
+typedef struct { Tensor *y, *x, *table, *pos0; int n_head, head_dim, inverse; } Rope;
+
+/* RMS norm of each query and key head of packed x[N,(H+2K)*D]; values are copied. gq, gk f32[D]; rstd f32[N,H+K].
+ * y may alias x in FWD only if no gradient is needed; dx may alias dy. */
+typedef struct { Tensor *y, *rstd, *x, *gq, *gk; int heads, kv_heads, head_dim; float eps; } QkNormFwd;
+typedef struct { Tensor *dx, *dy, *x, *gq, *gk, *rstd; int heads, kv_heads, head_dim; } QkNormDx;
+typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, head_dim; } QkNormDw;
+
+/* o[B,T,H*D] = softmax(scale q k^T + mask) v from packed qkv[B,T,(H+2K)*D] = [q heads | k heads | v heads];
+ * query head h reads key head h / (H/K). lse f32[B,H,T] = log sum exp of the scaled, masked scores.
+ * doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX. */
+typedef struct {
+    Tensor *o, *lse, *ws, *qkv, *doc, *prefix;
+    int     heads, kv_heads, head_dim;
+    Mask    mask;
+    float   scale;
+} AttnFwd;
+/* dqkv is packed like qkv */
+typedef struct {
+    Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix;
+    int     heads, kv_heads, head_dim;
+    Mask    mask;
+    float   scale;
+    int     deterministic;
+} AttnBwd;
+/* One new token a sequence: appends k and v of qkv[B,(H+2K)*D] to the caches [B,Tmax,K,D] at row len[0] and attends to
+ * rows 0..len[0]. */
+typedef struct {
+    Tensor *o, *kcache, *vcache, *qkv, *len;
+    int     heads, kv_heads, head_dim;
+    float   scale;
+} AttnDecode;
+
+/* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step, sample0 + b, e)),
+ * where e counts within one sample; sample0 i64[1]. The same op is its own gradient. y may alias x. */
+typedef struct { Tensor *y, *x, *state, *sample0; float p; int site; int64_t rows_per_sample; } Dropout;
+
+/* loss f32[N] = lse - logit[target], 0 where target is -1; lse f32[N]; classes >= n_class are padding */
+typedef struct { Tensor *loss, *lse, *logits, *target; int64_t n_class; } XentFwd;
+/* dlogits = (softmax - onehot) * inv_targets * loss_scale, 0 where target is -1 and in padding; may alias logits */
+typedef struct { Tensor *dlogits, *logits, *lse, *target, *state; int64_t n_class; } XentDx;
+/* fused XENT_FWD + XENT_DX; dlogits may alias logits */
+typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; } Xent;
+/* state.out.loss_sum += sum of loss[N] in a fixed order */
+typedef struct { Tensor *state, *loss; } LossAdd;
+
+typedef struct { Tensor *y; float value; } Fill;
+typedef struct { Tensor *y, *x; } Copy; /* same dtype and size in bytes */
+typedef struct { Tensor *y, *x; } Cast; /* any of f32, bf16, f16 to any */
+/* q = saturate(x * scale), qt its transpose [cols,rows]?, amax f32[1]? = max(amax, max |x|); scale f32[1].
+ * On the CPU q and qt are f32 holding values already rounded to q_dtype. */
+typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
+
+/* state.out.grad_sumsq += sum of squares of x, in a fixed order */
+typedef struct { Tensor *state, *ws, *x; } Sumsq;
+/* grad_norm = sqrt(grad_sumsq)/loss_scale; clip = min(1, max_norm/grad_norm)/loss_scale (max_norm 0: no clipping);
+ * not finite: skip = 1, n_skipped += 1. Clears grad_sumsq. */
+typedef struct { Tensor *state; float max_norm; } Clip;
+/* One pass over a flat range: g *= clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w rounded; g = 0.
+ * skip: only g = 0. master, m, v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
+typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
+
+/* Collectives over all ranks; sums in f32. y may alias x. */
+typedef struct { Tensor *y, *x; } AllReduce;
+typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's part of the sum of x[n] */
+typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
+
+typedef union {
+    Tensor *t[12]; /* the leading tensors of any argument struct */
+#define X(KIND, field, Type) Type field;
+    OP_LIST(X)
+#undef X
+} OpArgs;
+
+/* ---- A recorded op ---------------------------------------------------------------------------------------- */
+
+typedef enum { LANE_COMPUTE, LANE_COMM, LANE_H2D, LANE_D2H, LANE_COUNT } Lane;
+
+typedef struct {
+    OpKind      kind;
+    Lane        lane;
+    int         block;     /* transformer block it belongs to, -1 outside */
+    int         chunk;     /* chunk of the head it belongs to, -1 outside */
+    int         recompute; /* 1: repeats a forward op in the backward half; not counted in MFU */
+    int         backward;  /* 1: recorded by differentiation */
+    const char *label;     /* "block 3 qkv"; for traces and messages, never NULL */
+    OpArgs      args;
+} Op;
+
+/* ---- The table -------------------------------------------------------------------------------------------- */
+
+enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 12 };
+
+typedef struct {
+    const char *name;
+    unsigned    access; /* ARG_* flags */
+} OpArg;
+
+typedef struct {
+    const char *name;
+    int         n_tensor;
+    OpArg       arg[OP_MAX_TENSOR];
+    signed char alias[4][2]; /* pairs {output, input} that may share storage at the input's last use; {0,0} ends */
+    int         cheap;       /* elementwise or norm: what recompute level "cheap" repeats */
+} OpRow;
+
+extern const OpRow op_table[OP_COUNT];
+
+/* Which backend a workspace bound or a cost is for. */
+typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL, DEV_KIND_COUNT } DevKind;
+
+/* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws argument. */
+size_t op_workspace_bytes(OpKind kind, const OpArgs *args, DevKind dev);
+
+/* Matrix-product and attention FLOPs (2 per multiply-add; causal counted half; attention backward 2x forward, as the
+ * MFU definition has it). 0 for everything else. */
+double op_flops(OpKind kind, const OpArgs *args);
+
+/* Bytes that must move: every tensor read once, written once, read-write twice; gathers count what they touch. */
+double op_bytes(OpKind kind, const OpArgs *args);
+
+/* Verifies presence, dtypes and shapes; NULL when right, else one line kept in buf. */
+const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

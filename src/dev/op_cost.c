@@ -1,0 +1,90 @@
+/* What an op costs, from shapes alone: FLOPs, bytes, workspace. plan, MFU and limit_share read these; no device needed. */
+#include "dev/op.h"
+
+#include "base/err.h"
+
+/* 32 MiB is NVIDIA's recommendation for cuBLASLt on Hopper; algorithms that want more are not considered. */
+enum { GEMM_WS_BYTES = 32 * 1024 * 1024 };
+/* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at most this many. */
+enum { COLSUM_BLOCKS = 264 };
+/* SUMSQ: one double per block. */
+enum { SUMSQ_BLOCKS = 2048 };
+
+static double pairs(const Tensor *qkv, Mask mask)
+{
+    double T = (double)qkv->dim[1], B = (double)qkv->dim[0];
+    return mask == MASK_FULL ? B * T * T : B * T * T / 2;
+}
+
+double op_flops(OpKind kind, const OpArgs *a)
+{
+    switch (kind) {
+    case OP_LINEAR_FWD:
+        return 2.0 * (double)tensor_numel(a->linear_fwd.x) * (double)tensor_rows(a->linear_fwd.w);
+    case OP_LINEAR_ACT_FWD:
+        return 2.0 * (double)tensor_numel(a->linear_act_fwd.x) * (double)tensor_rows(a->linear_act_fwd.w);
+    case OP_LINEAR_DX:
+        return 2.0 * (double)tensor_numel(a->linear_dx.dx) * (double)tensor_rows(a->linear_dx.w);
+    case OP_LINEAR_DW:
+        return 2.0 * (double)tensor_numel(a->linear_dw.x) * (double)tensor_rows(a->linear_dw.dw);
+    case OP_ATTN_FWD:
+        return 4.0 * pairs(a->attn_fwd.qkv, a->attn_fwd.mask) * a->attn_fwd.heads * a->attn_fwd.head_dim;
+    case OP_ATTN_BWD:
+        return 8.0 * pairs(a->attn_bwd.qkv, a->attn_bwd.mask) * a->attn_bwd.heads * a->attn_bwd.head_dim;
+    default: return 0.0;
+    }
+}
+
+double op_bytes(OpKind kind, const OpArgs *a)
+{
+    const OpRow *row = &op_table[kind];
+    double       sum = 0;
+    for (int i = 0; i < row->n_tensor; i++) {
+        const Tensor *t = a->t[i];
+        if (!t || (row->arg[i].access & ARG_WS)) continue;
+        double n = (double)tensor_bytes(t);
+        /* A gather touches one row per token, not the whole table. */
+        if (kind == OP_EMBED_FWD && t == a->embed_fwd.wte) n = (double)tensor_bytes(a->embed_fwd.y);
+        if (kind == OP_EMBED_DW && t == a->embed_dw.dwte) {
+            n = (double)tensor_numel(a->embed_dw.dy) * (double)dtype_bytes(t->dtype);
+        }
+        int times = (row->arg[i].access & ARG_RW) == ARG_RW ? 2 : 1;
+        sum += n * times;
+    }
+    return sum;
+}
+
+static size_t colsum_ws(int64_t cols, int n_sum) { return (size_t)COLSUM_BLOCKS * (size_t)cols * (size_t)n_sum * 4; }
+
+static size_t attn_bwd_ws(const AttnBwd *a)
+{
+    /* cuDNN: row sums f32[B,H,T] and the dQ accumulator f32[B,H,T,D]; with grouped heads also full-head dK and dV
+     * (2 x B*H*T*D bf16); deterministic instead B*H*T*T bf16. Measured on cuDNN 9.14 and 9.19. */
+    size_t B = (size_t)a->qkv->dim[0], T = (size_t)a->qkv->dim[1], H = (size_t)a->heads, D = (size_t)a->head_dim;
+    size_t n = B * H * T * 4 + TENSOR_ALIGN;
+    n += a->deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
+    n += TENSOR_ALIGN;
+    if (a->kv_heads != a->heads) n += 2 * B * H * T * D * 2 + TENSOR_ALIGN;
+    return n + (1u << 20);
+}
+
+size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
+{
+    if (dev != DEV_CUDA) return 0;
+    switch (kind) {
+    case OP_LINEAR_FWD:
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
+    case OP_LINEAR_ACT_FWD: return GEMM_WS_BYTES;
+    case OP_NORM_DW: return colsum_ws(tensor_cols(a->norm_dw.dy), 2);
+    case OP_NORM_BWD: return colsum_ws(tensor_cols(a->norm_bwd.dy), 2);
+    case OP_BIAS_DW: return colsum_ws(tensor_cols(a->bias_dw.dy), 1);
+    case OP_ACT_BIAS_BWD: return colsum_ws(tensor_cols(a->act_bias_bwd.dy), 1);
+    case OP_QKNORM_DW: return colsum_ws(2 * a->qknorm_dw.head_dim, 1);
+    case OP_SUMSQ: return SUMSQ_BLOCKS * sizeof(double);
+    /* Stable order of rows by token: keys and values, twice, plus the sort's own table. */
+    case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);
+    case OP_ATTN_BWD: return attn_bwd_ws(&a->attn_bwd);
+    default: return 0;
+    }
+}

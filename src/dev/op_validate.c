@@ -1,0 +1,129 @@
+/* Shape and dtype rules of every op, one place for recording, tests and the null backend. */
+#include "dev/op.h"
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+typedef struct {
+    OpKind      kind;
+    const char *bad; /* first broken rule */
+} V;
+
+static void need(V *v, int ok, const char *rule)
+{
+    if (!ok && !v->bad) v->bad = rule;
+}
+
+static int is_vec(const Tensor *t, int64_t n) { return !t || (tensor_numel(t) == n && tensor_is_contiguous(t)); }
+
+static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w, const Tensor *bias)
+{
+    need(v, tensor_rows(y) == tensor_rows(x), "y and x need the same rows");
+    need(v, tensor_cols(x) == tensor_cols(w), "x and w need the same columns");
+    need(v, tensor_cols(y) == tensor_rows(w), "y needs as many columns as w has rows");
+    need(v, is_vec(bias, tensor_cols(y)), "bias needs one number per column of y");
+}
+
+static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, int D)
+{
+    need(v, qkv->ndim == 3, "qkv needs [B,T,W]");
+    need(v, K >= 1 && H % K == 0, "heads must be a multiple of kv_heads");
+    need(v, tensor_cols(qkv) == (int64_t)(H + 2 * K) * D, "qkv width must be (H+2K)*D");
+    need(v, tensor_cols(o) == (int64_t)H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
+}
+
+static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor *mean, const Tensor *rstd)
+{
+    if (gamma) need(v, is_vec(gamma, tensor_cols(x)), "gamma needs one number per column");
+    need(v, is_vec(mean, tensor_rows(x)) && is_vec(rstd, tensor_rows(x)), "statistics need one number per row");
+}
+
+static void check_shapes(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_EMBED_FWD:
+        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
+        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
+        break;
+    case OP_EMBED_DW:
+        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
+        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
+        break;
+    case OP_NORM_FWD:
+        need(v, tensor_same_shape(a->norm_fwd.y, a->norm_fwd.x), "y and x differ");
+        check_norm(v, a->norm_fwd.x, a->norm_fwd.gamma, a->norm_fwd.mean, a->norm_fwd.rstd);
+        break;
+    case OP_ADD_NORM_FWD:
+        need(v, tensor_same_shape(a->add_norm_fwd.a, a->add_norm_fwd.b), "a and b differ");
+        need(v, tensor_same_shape(a->add_norm_fwd.a, a->add_norm_fwd.y), "y and a differ");
+        check_norm(v, a->add_norm_fwd.a, a->add_norm_fwd.gamma, a->add_norm_fwd.mean, a->add_norm_fwd.rstd);
+        break;
+    case OP_NORM_DX:
+        need(v, tensor_same_shape(a->norm_dx.dx, a->norm_dx.x), "dx and x differ");
+        check_norm(v, a->norm_dx.x, a->norm_dx.gamma, a->norm_dx.mean, a->norm_dx.rstd);
+        break;
+    case OP_NORM_DW:
+        need(v, tensor_same_shape(a->norm_dw.dy, a->norm_dw.x), "dy and x differ");
+        check_norm(v, a->norm_dw.x, a->norm_dw.dgamma, a->norm_dw.mean, a->norm_dw.rstd);
+        break;
+    case OP_NORM_BWD:
+        need(v, tensor_same_shape(a->norm_bwd.dx, a->norm_bwd.x), "dx and x differ");
+        check_norm(v, a->norm_bwd.x, a->norm_bwd.gamma, a->norm_bwd.mean, a->norm_bwd.rstd);
+        break;
+    case OP_LINEAR_FWD:
+        check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);
+        break;
+    case OP_LINEAR_ACT_FWD:
+        check_linear(v, a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w, a->linear_act_fwd.bias);
+        break;
+    case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
+    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, NULL); break;
+    case OP_BIAS_DW: need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column"); break;
+    case OP_ADD:
+        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a), "a, b and y differ");
+        break;
+    case OP_ACT_FWD: need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ"); break;
+    case OP_ACT_DX: need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ"); break;
+    case OP_GLU_FWD: need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y"); break;
+    case OP_GLU_DX: need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy"); break;
+    case OP_ROPE:
+        need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim, "row is narrower than the heads");
+        need(v, a->rope.head_dim % 2 == 0, "head size must be even");
+        need(v, a->rope.x->ndim == 3, "x needs [B,T,W]");
+        break;
+    case OP_ATTN_FWD:
+        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads, a->attn_fwd.head_dim);
+        break;
+    case OP_ATTN_BWD:
+        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads, a->attn_bwd.head_dim);
+        break;
+    case OP_XENT_FWD:
+        need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");
+        need(v, tensor_numel(a->xent_fwd.target) == tensor_rows(a->xent_fwd.logits), "one target per row");
+        break;
+    case OP_XENT:
+        need(v, a->xent.n_class <= tensor_cols(a->xent.logits), "more classes than logits");
+        need(v, tensor_numel(a->xent.target) == tensor_rows(a->xent.logits), "one target per row");
+        break;
+    case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
+    case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
+    default: break;
+    }
+}
+
+const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n)
+{
+    const OpRow *row = &op_table[kind];
+    for (int i = 0; i < row->n_tensor; i++) {
+        if (!args->t[i] && !(row->arg[i].access & ARG_OPTIONAL)) {
+            snprintf(buf, n, "%s: argument %s is missing", row->name, row->arg[i].name);
+            return buf;
+        }
+    }
+    V v = { kind, NULL };
+    check_shapes(&v, args);
+    if (!v.bad) return NULL;
+    snprintf(buf, n, "%s: %s", row->name, v.bad);
+    return buf;
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Checks that every #include "folder/..." in src/ points to the includer's own folder or to one earlier in src/LAYERS,
+# and that foreign headers stay in their rooms (CUDA in dev/cuda and comm/nccl, MPI in comm).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+awk '
+    BEGIN { while ((getline line < "src/LAYERS") > 0) if (line !~ /^#/ && line != "") rank[line] = ++n }
+    function folder(path) { sub(/^src\//, "", path); sub(/\/[^\/]*$/, "", path); return path }
+    function room(d) { while (!(d in rank) && d ~ /\//) sub(/\/[^\/]*$/, "", d); return d }
+    FNR == 1 { own = room(folder(FILENAME)); if (!(own in rank)) { print FILENAME ": folder is not in src/LAYERS"; bad = 1 } }
+    /^#include "/ {
+        split($0, part, "\""); inc = part[2]
+        if (inc !~ /\//) { print FILENAME ":" FNR ": include \"" inc "\" without its folder"; bad = 1; next }
+        dir = inc; sub(/\/[^\/]*$/, "", dir); dir = room(dir)
+        if (!(dir in rank)) { print FILENAME ":" FNR ": " inc " is in no layer"; bad = 1 }
+        else if (rank[dir] > rank[own]) { print FILENAME ":" FNR ": " own " may not include " inc; bad = 1 }
+    }
+    /^#include <(cuda|cublas|cudnn|nccl|nvml|cupti|mma)/ && own != "dev/cuda" && FILENAME !~ /comm\/nccl/ { print FILENAME ":" FNR ": CUDA header outside dev/cuda"; bad = 1 }
+    /^#include <mpi/ && own != "comm" { print FILENAME ":" FNR ": MPI header outside comm"; bad = 1 }
+    END { exit bad }
+' $(find src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh') && echo "layers: ok"
+long=$(find src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs wc -l | awk '$2 != "total" && $1 > 900 { print $2 ": " $1 " lines, over 900" }')
+[ -z "$long" ] || { echo "$long"; exit 1; }
