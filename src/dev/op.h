@@ -76,33 +76,41 @@ typedef enum {
 
 /* ---- State shared by host and device -------------------------------------------------------------------- */
 
-/* The whole of what changes per step, in SLAB_STATE. The host writes StepIn once a step, before the first
- * micro-step; the device writes StepOut; the host reads StepOut one step late. */
+/* The whole of what changes per step, in SLAB_STATE. The host writes StepIn and clears loss_sum with one copy of
+ * STEP_UPLOAD_BYTES, before the first micro-step; the device writes StepOut; the host reads StepOut one step late. All that
+ * decides about an update (skips, bias correction, the running loss) lives on the device, so a resumed run repeats it bit
+ * for bit however late the host looks. */
 typedef struct {
     int64_t  step;        /* 0 for the first update */
     uint64_t seed;        /* RNG key, low part */
     float    lr;          /* learning rate of this step, before a segment's multiplier */
     float    inv_targets; /* 1 / valid targets of the whole step, over all ranks and micro-steps */
     float    loss_scale;  /* multiplies gradients of the loss; 1 unless fp16 */
-    float    bias1;       /* 1 / (1 - beta1^t), t counting updates that were not skipped */
-    float    bias2;       /* 1 / (1 - beta2^t) */
-    int32_t  reserved[5];
+    int32_t  reserved[9];
 } StepIn;
 
 typedef struct {
-    double  loss_sum;   /* sum of per-row losses since CLIP last ran; LOSS_ADD adds, the reader clears by FILL */
+    double  loss_sum;   /* sum of per-row losses of this step; LOSS_ADD adds, the host's copy clears */
     double  grad_sumsq; /* SUMSQ adds, CLIP consumes and clears */
+    double  loss_ema;   /* running mean of the loss over updates that were not skipped */
+    float   loss;       /* loss_sum * inv_targets, written by CLIP */
     float   grad_norm;  /* before clipping, written by CLIP */
     float   clip;       /* factor applied to gradients by the optimizer, includes 1/loss_scale */
-    int32_t skip;       /* 1: gradients were not finite, the optimizer leaves everything as it is */
-    int32_t n_skipped;  /* total over the run */
-    int32_t reserved[4];
+    float   bias1;      /* 1 / (1 - beta1^n_update) */
+    float   bias2;      /* 1 / (1 - beta2^n_update) */
+    int32_t skip;       /* this step: 0 update, 1 not finite, 2 loss spike: the optimizer only clears gradients */
+    int32_t n_update;   /* updates done, this one included */
+    int32_t n_skipped;  /* skips over the run */
+    int32_t n_skip_row; /* skips in a row up to now */
+    int32_t reserved[3];
 } StepOut;
 
 typedef struct {
     StepIn  in;
     StepOut out;
 } StepState;
+
+enum { STEP_UPLOAD_BYTES = sizeof(StepIn) + sizeof(double) };
 
 /* One row of the optimizer's segment table (u8 tensor of Segment, sorted by begin). A gap between segments is
  * padding and is left alone. */
@@ -183,6 +191,7 @@ typedef struct {
     int     heads, kv_heads, head_dim;
     Mask    mask;
     float   scale;
+    int     deterministic; /* its gradient must give the same bits each time */
 } AttnFwd;
 /* dqkv is packed like qkv */
 typedef struct {
@@ -222,10 +231,14 @@ typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* grad_norm = sqrt(grad_sumsq)/loss_scale; clip = min(1, max_norm/grad_norm)/loss_scale (max_norm 0: no clipping);
- * not finite: skip = 1, n_skipped += 1. Clears grad_sumsq. */
-typedef struct { Tensor *state; float max_norm; } Clip;
-/* One pass over a flat range: g *= clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w rounded; g = 0.
+/* Decides about this update. loss = loss_sum*inv_targets; grad_norm = sqrt(grad_sumsq)/loss_scale.
+ * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and
+ * loss > spike_factor*loss_ema; else 0.
+ * skip: n_skipped += 1, n_skip_row += 1, clip = 0. Not: n_skip_row = 0, n_update += 1,
+ * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/loss_scale, bias1, bias2 from n_update, and
+ * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. grad_sumsq = 0 always. */
+typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Clip;
+/* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w rounded; g = 0.
  * skip: only g = 0. master, m, v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
 

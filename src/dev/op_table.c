@@ -12,7 +12,7 @@
 
 /* clang-format off */
 const OpRow op_table[OP_COUNT] = {
-    [OP_EMBED_FWD]    = { "embed_fwd", 5, { W("y"), R("tok"), R("wte"), RO("wpe"), RO("pos0") }, .cheap = 1 },
+    [OP_EMBED_FWD]    = { "embed_fwd", 5, { W("y"), R("tok"), R("wte"), RO("wpe"), RO("pos0") } },
     [OP_EMBED_DW]     = { "embed_dw", 4, { RW("dwte"), WS, R("dy"), R("tok") } },
     [OP_POS_DW]       = { "pos_dw", 2, { RW("dwpe"), R("dy") } },
     [OP_NORM_FWD]     = { "norm_fwd", 6, { W("y"), WO("mean"), W("rstd"), R("x"), R("gamma"), RO("beta") }, .cheap = 1 },
@@ -32,9 +32,9 @@ const OpRow op_table[OP_COUNT] = {
     [OP_ACT_BIAS_BWD] = { "act_bias_bwd", 5, { W("dx"), RW("db"), WS, R("dy"), R("x") }, .alias = { { 0, 3 }, { 0, 4 } } },
     [OP_GLU_FWD]      = { "glu_fwd", 2, { W("y"), R("x") }, .cheap = 1 },
     [OP_GLU_DX]       = { "glu_dx", 3, { W("dx"), R("dy"), R("x") }, .alias = { { 0, 2 } } },
-    [OP_ADD]          = { "add", 3, { W("y"), R("a"), R("b") }, .alias = { { 0, 1 }, { 0, 2 } }, .cheap = 1 },
-    [OP_ROPE]         = { "rope", 4, { W("y"), R("x"), R("table"), RO("pos0") }, .alias = { { 0, 1 } }, .cheap = 1 },
-    [OP_QKNORM_FWD]   = { "qknorm_fwd", 5, { W("y"), W("rstd"), R("x"), R("gq"), R("gk") }, .alias = { { 0, 2 } }, .cheap = 1 },
+    [OP_ADD]          = { "add", 3, { W("y"), R("a"), R("b") }, .alias = { { 0, 1 }, { 0, 2 } } },
+    [OP_ROPE]         = { "rope", 4, { W("y"), R("x"), R("table"), RO("pos0") }, .alias = { { 0, 1 } } },
+    [OP_QKNORM_FWD]   = { "qknorm_fwd", 5, { W("y"), W("rstd"), R("x"), R("gq"), R("gk") }, .alias = { { 0, 2 } } },
     [OP_QKNORM_DX]    = { "qknorm_dx", 6, { W("dx"), R("dy"), R("x"), R("gq"), R("gk"), R("rstd") }, .alias = { { 0, 1 } } },
     [OP_QKNORM_DW]    = { "qknorm_dw", 6, { RW("dgq"), RW("dgk"), WS, R("dy"), R("x"), R("rstd") } },
     [OP_ATTN_FWD]     = { "attn_fwd", 6, { W("o"), W("lse"), WS, R("qkv"), RO("doc"), RO("prefix") } },
@@ -47,7 +47,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_LOSS_ADD]     = { "loss_add", 2, { RW("state"), R("loss") } },
     [OP_FILL]         = { "fill", 1, { W("y") } },
     [OP_COPY]         = { "copy", 2, { W("y"), R("x") } },
-    [OP_CAST]         = { "cast", 2, { W("y"), R("x") }, .cheap = 1 },
+    [OP_CAST]         = { "cast", 2, { W("y"), R("x") } },
     [OP_QUANT]        = { "quant", 5, { W("q"), WO("qt"), RWO("amax"), R("x"), R("scale") } },
     [OP_SUMSQ]        = { "sumsq", 3, { RW("state"), WS, R("x") } },
     [OP_CLIP]         = { "clip", 1, { RW("state") } },

@@ -1,0 +1,36 @@
+/* Progress: how far a run is. On a terminal one line redrawn in place, elsewhere a plain log line now and then.
+ *
+ * 1. Everything goes through log.h, so log lines and the bar do not disturb each other.
+ * 2. Drawing is limited to 10 times a second on a terminal, so progress_update() may be called at every step. Plain lines
+ *    come at the first and the last update, and between them once a tenth of the steps and 5 seconds have passed, or
+ *    10 minutes. */
+#ifndef BASE_PROGRESS_H
+#define BASE_PROGRESS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const char *what; /* "train" */
+    const char *unit; /* "tokens/s" */
+    int64_t     first, total, step;
+    double      loss, per_s;
+    double      begin_s, shown_s;
+    int64_t     shown_step;
+    int         terminal;
+} Progress;
+
+/* first: steps done by an earlier run (resume); what and unit are borrowed. */
+void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total);
+/* step: how many are done. A loss or rate that is not finite (NAN) is left out. */
+void progress_update(Progress *p, int64_t step, double loss, double per_s);
+/* Shows the last state for good (once as a plain line) and removes the bar. */
+void progress_end(Progress *p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,302 @@
+#include "base/str.h"
+
+#include "base/err.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+int str_copy(char *dst, size_t n, const char *src)
+{
+    size_t len  = strlen(src);
+    size_t take = MIN(len, n - 1);
+    memcpy(dst, src, take);
+    dst[take] = '\0';
+    return take == len ? 0 : -1;
+}
+
+int str_append(char *dst, size_t n, const char *fmt, ...)
+{
+    size_t  used = strlen(dst);
+    va_list ap;
+    va_start(ap, fmt);
+    int len = vsnprintf(dst + used, n - used, fmt, ap);
+    va_end(ap);
+    return len >= 0 && (size_t)len < n - used ? 0 : -1;
+}
+
+int str_starts_with(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
+
+int str_ends_with(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+/* Decodes one UTF-8 character of at most n bytes; returns its length, or 0 when it is malformed. */
+static int utf8_decode(const unsigned char *s, size_t n, uint32_t *code)
+{
+    static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 }; /* smaller: an overlong form */
+    int                   len      = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
+    if (len == 0 || (size_t)len > n || s[0] > 0xf4) return 0;
+    uint32_t c = len == 1 ? s[0] : s[0] & (0xffu >> (len + 1));
+    for (int i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) return 0;
+    *code = c;
+    return len;
+}
+
+/* 0x2028 and 0x2029 are line breaks to YAML; 0xfeff is the byte order mark. */
+static int is_printable(uint32_t c)
+{
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0;
+    return c != 0x2028 && c != 0x2029 && c != 0xfeff && c != 0xfffe && c != 0xffff;
+}
+
+static int printable_length(const char *s, size_t n)
+{
+    uint32_t code;
+    int      len = utf8_decode((const unsigned char *)s, n, &code);
+    return len > 0 && is_printable(code) ? len : 0;
+}
+
+int str_is_printable(const char *s)
+{
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n;) {
+        int len = printable_length(s + i, n - i);
+        if (len == 0) return 0;
+        i += (size_t)len;
+    }
+    return 1;
+}
+
+const char *str_quote(char *buf, size_t n, const char *s, size_t len)
+{
+    CHECK(n >= 8, "quote buffer of %zu bytes", n);
+    size_t out = 0, cut = 0; /* cut: where the dots go if the text turns out too long */
+    for (size_t i = 0; i < len;) {
+        int step = printable_length(s + i, len - i);
+        if (out + 4 <= n) cut = out;
+        if (out + (size_t)MAX(step, 1) >= n) {
+            memcpy(buf + cut, "...", 4);
+            return buf;
+        }
+        if (step > 0) {
+            memcpy(buf + out, s + i, (size_t)step);
+        } else {
+            buf[out] = '?';
+        }
+        out += (size_t)MAX(step, 1);
+        i += (size_t)MAX(step, 1);
+    }
+    buf[out] = '\0';
+    return buf;
+}
+
+/* ---- Numbers -------------------------------------------------------------------------------------------- */
+
+int str_parse_int(const char *s, int64_t *out)
+{
+    const char *digit = *s == '-' || *s == '+' ? s + 1 : s;
+    if (!isdigit((unsigned char)*digit)) return -1;
+    char *end;
+    errno       = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno != 0 || *end != '\0') return -1;
+    *out = v;
+    return 0;
+}
+
+/* Length of a decimal number at s, 0 when there is none. strtod alone would also take "nan", "0x1p3" and " 1". */
+static size_t number_length(const char *s)
+{
+    const char *p      = s;
+    int         digits = 0;
+    if (*p == '-' || *p == '+') p++;
+    for (; isdigit((unsigned char)*p); p++) digits++;
+    if (*p == '.') {
+        for (p++; isdigit((unsigned char)*p); p++) digits++;
+    }
+    if (digits == 0) return 0;
+    if (*p == 'e' || *p == 'E') {
+        const char *q = p + 1;
+        if (*q == '-' || *q == '+') q++;
+        if (isdigit((unsigned char)*q)) {
+            while (isdigit((unsigned char)*q)) q++;
+            p = q;
+        }
+    }
+    return (size_t)(p - s);
+}
+
+int str_parse_double(const char *s, double *out)
+{
+    size_t len = number_length(s);
+    if (len == 0 || s[len] != '\0') return -1;
+    double v = strtod(s, NULL);
+    if (!isfinite(v)) return -1;
+    *out = v;
+    return 0;
+}
+
+int str_parse_size(const char *s, size_t *out)
+{
+    static const char letters[] = "kmgt";
+    size_t            len       = number_length(s);
+    if (len == 0) return -1;
+    double      v    = strtod(s, NULL);
+    const char *unit = s + len;
+    if (*unit == ' ') unit++;
+    const char *letter = *unit ? strchr(letters, tolower((unsigned char)*unit)) : NULL;
+    if (letter) {
+        unit++;
+        int    decimal = strcasecmp(unit, "b") == 0;
+        double base    = decimal ? 1000.0 : 1024.0;
+        if (*unit != '\0' && !decimal && strcasecmp(unit, "ib") != 0) return -1;
+        v *= pow(base, (double)(letter - letters + 1));
+    } else if (*unit != '\0' && strcasecmp(unit, "b") != 0) {
+        return -1;
+    }
+    if (!(v >= 0 && v < 0x1p63)) return -1;
+    *out = (size_t)v;
+    return 0;
+}
+
+int str_parse_bool(const char *s, int *out)
+{
+    static const char *const words[] = { "false", "true", "off", "on", "no", "yes" };
+    for (int i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcasecmp(s, words[i]) == 0) {
+            *out = i & 1;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+/* ---- For people ------------------------------------------------------------------------------------------ */
+
+/* Three significant digits: 1.42, 14.2, 142. */
+static int decimals(double v) { return v < 9.995 ? 2 : v < 99.95 ? 1 : 0; }
+
+const char *str_bytes(char *buf, size_t n, double bytes)
+{
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    int                      u      = 0;
+    for (; fabs(bytes) >= 1023.5 && u < ARRAY_LEN(unit) - 1; u++) bytes /= 1024;
+    snprintf(buf, n, "%.*f %s", u == 0 ? 0 : decimals(fabs(bytes)), bytes, unit[u]);
+    return buf;
+}
+
+const char *str_count(char *buf, size_t n, double count)
+{
+    static const char *const unit[] = { "", "k", "M", "G", "T", "P" };
+    int                      u      = 0;
+    for (; fabs(count) >= 999.5 && u < ARRAY_LEN(unit) - 1; u++) count /= 1000;
+    int whole = u == 0 && count == floor(count);
+    snprintf(buf, n, "%.*f%s", whole ? 0 : decimals(fabs(count)), count, unit[u]);
+    return buf;
+}
+
+const char *str_duration(char *buf, size_t n, double time_s)
+{
+    if (!(time_s >= 0 && time_s < 3.6e8)) {
+        snprintf(buf, n, "-:--");
+        return buf;
+    }
+    long s = lround(time_s);
+    if (s < 3600) {
+        snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+    } else {
+        snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    }
+    return buf;
+}
+
+const char *str_double(char *buf, size_t n, double x)
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(buf, n, "%.*g", digits, x);
+        if (strtod(buf, NULL) == x) break;
+    }
+    return buf;
+}
+
+/* ---- Comma lists ----------------------------------------------------------------------------------------- */
+
+int str_list_next(const char **s, char *buf, size_t n)
+{
+    const char *p = *s;
+    while (*p == ',' || *p == ' ') p++;
+    size_t len = strcspn(p, ",");
+    *s         = p + len;
+    while (len > 0 && p[len - 1] == ' ') len--;
+    if (len == 0) return 0;
+    if (len >= n) return -1;
+    memcpy(buf, p, len);
+    buf[len] = '\0';
+    return 1;
+}
+
+int str_list_has(const char *list, const char *item)
+{
+    char one[128];
+    for (int rc; (rc = str_list_next(&list, one, sizeof one)) != 0;) {
+        if (rc > 0 && strcmp(one, item) == 0) return 1;
+    }
+    return 0;
+}
+
+/* ---- Did you mean ---------------------------------------------------------------------------------------- */
+
+enum { EDIT_MAX = 63 };
+
+int str_edit_distance(const char *a, const char *b)
+{
+    int  n = (int)strnlen(a, EDIT_MAX), m = (int)strnlen(b, EDIT_MAX);
+    int  row[3][EDIT_MAX + 1]; /* row[i % 3][j]: first i characters of a against first j of b */
+    for (int i = 0; i <= n; i++) {
+        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            if (i == 0) {
+                now[j] = j;
+                continue;
+            }
+            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
+            int best = MIN(last[j], now[j - 1]) + 1;
+            best     = MIN(best, last[j - 1] + (ca != cb));
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && tolower((unsigned char)a[i - 2]) == cb) {
+                best = MIN(best, before[j - 2] + 1);
+            }
+            now[j] = best;
+        }
+    }
+    return row[n % 3][m];
+}
+
+StrNearest str_nearest_begin(const char *word)
+{
+    int limit = 1 + (int)strnlen(word, EDIT_MAX) / 4;
+    return (StrNearest){ .word = word, .best = NULL, .distance = limit + 1 };
+}
+
+void str_nearest_offer_as(StrNearest *s, const char *candidate, const char *best)
+{
+    int d = str_edit_distance(s->word, candidate);
+    /* Replacing every character is no slip. */
+    if (d >= s->distance || d >= (int)strlen(candidate)) return;
+    s->best     = best;
+    s->distance = d;
+}
+
+void str_nearest_offer(StrNearest *s, const char *candidate) { str_nearest_offer_as(s, candidate, candidate); }

@@ -1,0 +1,345 @@
+/* The CUDA backend: opening, memory, copies, lanes and the vtable.
+ *
+ * 1. A lane is a stream. Outside lists every op runs on the compute lane.
+ * 2. The CUDA device is current per host thread, so every entry point that may run on another thread selects it.
+ * 3. An error that the GPU reports late comes out of sync or mark_wait with CUDA's text and the label of the last
+ *    op or list launched: the culprit or something after it. */
+#include "dev/cuda/cuda_dev.h"
+
+#include "dev/cuda/cuda_attn.h"
+#include "dev/cuda/cuda_check.h"
+#include "dev/cuda/cuda_exec.h"
+#include "dev/cuda/cuda_gemm.h"
+#include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_tune.h"
+#include "dev/cuda/kernels.h"
+
+#include <cublasLt.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static CudaDev *self(Dev *dev) { return (CudaDev *)dev; }
+
+cudaStream_t cuda_stream(Dev *dev) { return self(dev)->stream[self(dev)->lane]; }
+
+int cuda_sm_count(Dev *dev) { return self(dev)->n_sm; }
+
+void cuda_note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("cuda: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+/* ---- scratch ------------------------------------------------------------------------------------------------- */
+
+void cuda_scratch_drop(CudaDev *d)
+{
+    if (!d->scratch) return;
+    cudaError_t e = cudaFree(d->scratch);
+    if (e != cudaSuccess) cuda_note("freeing the tuning scratch: %s", cudaGetErrorString(e));
+    d->scratch       = NULL;
+    d->scratch_bytes = 0;
+}
+
+void *cuda_scratch(CudaDev *d, size_t size_bytes)
+{
+    if (d->capturing || d->base.sealed) return NULL;
+    if (d->scratch_bytes >= size_bytes) return d->scratch;
+    cuda_scratch_drop(d);
+    if (cudaMalloc(&d->scratch, size_bytes) != cudaSuccess) {
+        cudaGetLastError(); /* running out here is expected; the next launch must not report it */
+        d->scratch = NULL;
+        return NULL;
+    }
+    d->scratch_bytes = size_bytes;
+    return d->scratch;
+}
+
+/* ---- open and close ------------------------------------------------------------------------------------------ */
+
+static void dev_close_cuda(Dev *dev)
+{
+    CudaDev *d = self(dev);
+    if (!d) return;
+    cudaSetDevice(d->index);
+    cudaDeviceSynchronize();
+    cuda_scratch_drop(d);
+    cuda_attn_close(d);
+    cuda_gemm_close(d);
+    cuda_tune_close(d->tune);
+    for (int i = 0; i < 2; i++) {
+        if (d->time_event[i]) cudaEventDestroy(d->time_event[i]);
+    }
+    for (int i = 0; i < DEV_MARKS; i++) {
+        if (d->mark[i]) cudaEventDestroy(d->mark[i]);
+    }
+    if (d->lane_event) cudaEventDestroy(d->lane_event);
+    for (int i = 0; i < LANE_COUNT; i++) {
+        if (d->stream[i]) cudaStreamDestroy(d->stream[i]);
+    }
+    cudaGetLastError();
+    free(d);
+}
+
+static int open_streams(CudaDev *d)
+{
+    int least = 0, greatest = 0;
+    CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (int i = 0; i < LANE_COUNT; i++) {
+        /* Communication goes first: its kernels are few and everything later waits for them. */
+        int priority = i == LANE_COMM ? greatest : least;
+        CUDA_TRY(cudaStreamCreateWithPriority(&d->stream[i], cudaStreamNonBlocking, priority));
+    }
+    CUDA_TRY(cudaEventCreateWithFlags(&d->lane_event, cudaEventDisableTiming));
+    for (int i = 0; i < DEV_MARKS; i++) {
+        /* Blocking: the host waits for whole steps, and spinning would take a core from the loader. */
+        CUDA_TRY(cudaEventCreateWithFlags(&d->mark[i], cudaEventDisableTiming | cudaEventBlockingSync));
+    }
+    for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreate(&d->time_event[i]));
+    return 0;
+}
+
+static int open_device(CudaDev *d)
+{
+    int         n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        return err_set("no CUDA device: %s", cudaGetErrorString(e));
+    }
+    if (n == 0) return err_set("no CUDA device: the driver sees none");
+    if (d->index < 0 || d->index >= n) return err_user("device cuda:%d: there are %d CUDA devices", d->index, n);
+    CUDA_TRY(cudaSetDevice(d->index));
+    struct cudaDeviceProp prop;
+    CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
+    snprintf(d->name, sizeof d->name, "%s", prop.name);
+    d->n_sm       = prop.multiProcessorCount;
+    d->capability = prop.major * 10 + prop.minor;
+    if (cuda_probe_image() < 0) {
+        err_clear();
+        cudaGetLastError();
+        return err_set("%s has compute capability %d.%d, for which this build has no kernels", d->name, prop.major,
+                       prop.minor);
+    }
+    TRY(open_streams(d));
+    char version[32];
+    snprintf(version, sizeof version, "cublasLt %zu", cublasLtGetVersion());
+    d->tune = cuda_tune_open(d->base.opt.tune ? d->base.opt.tune_cache : NULL, d->name, version);
+    TRY(cuda_gemm_open(d));
+    return cuda_attn_open(d);
+}
+
+static Dev *dev_open_cuda(int index, const DevOptions *opt)
+{
+    CudaDev *d = calloc(1, sizeof *d);
+    CHECK(d, "out of host memory");
+    d->base.vt    = brim_dev_cuda();
+    d->base.opt   = *opt;
+    d->index      = index;
+    d->lane       = LANE_COMPUTE;
+    d->last_label = "none";
+    if (open_device(d) < 0) {
+        dev_close_cuda(&d->base);
+        return NULL;
+    }
+    return &d->base;
+}
+
+static int dev_info_cuda(Dev *dev, DevInfo *info)
+{
+    CudaDev *d = self(dev);
+    int      driver = 0, runtime = 0;
+    char     attn[64];
+    CUDA_TRY(cudaSetDevice(d->index));
+    memset(info, 0, sizeof *info);
+    snprintf(info->name, sizeof info->name, "%s", d->name);
+    CUDA_TRY(cudaMemGetInfo(&info->free_bytes, &info->total_bytes));
+    CUDA_TRY(cudaDriverGetVersion(&driver));
+    CUDA_TRY(cudaRuntimeGetVersion(&runtime));
+    size_t lt = cublasLtGetVersion();
+    snprintf(info->versions, sizeof info->versions, "driver CUDA %d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu, %s",
+             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100,
+             lt % 100, cuda_attn_version(d, attn, sizeof attn));
+    info->capability = d->capability;
+    info->n_sm       = d->n_sm;
+    return 0;
+}
+
+/* ---- memory and copies --------------------------------------------------------------------------------------- */
+
+static void *dev_alloc_cuda(Dev *dev, size_t size_bytes)
+{
+    CudaDev    *d = self(dev);
+    void       *p = NULL;
+    cudaError_t e = cudaSetDevice(d->index);
+    if (e == cudaSuccess) e = cudaMalloc(&p, size_bytes);
+    if (e == cudaSuccess) e = cudaMemsetAsync(p, 0, size_bytes, d->stream[LANE_COMPUTE]);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(d->stream[LANE_COMPUTE]);
+    if (e == cudaSuccess) return p;
+    size_t room = 0, total = 0;
+    cudaGetLastError();
+    if (p) cudaFree(p);
+    if (cudaMemGetInfo(&room, &total) != cudaSuccess) room = 0;
+    err_set("%s: allocating %.1f MiB: %s (%.1f MiB free)", d->name, (double)size_bytes / 1048576.0,
+            cudaGetErrorString(e), (double)room / 1048576.0);
+    return NULL;
+}
+
+static void dev_free_cuda(Dev *dev, void *p)
+{
+    cudaSetDevice(self(dev)->index);
+    cudaError_t e = cudaFree(p);
+    if (e != cudaSuccess) cuda_note("cudaFree: %s", cudaGetErrorString(e));
+}
+
+static void *dev_host_alloc_cuda(Dev *dev, size_t size_bytes)
+{
+    void       *p = NULL;
+    cudaError_t e = cudaSetDevice(self(dev)->index);
+    if (e == cudaSuccess) e = cudaHostAlloc(&p, size_bytes, cudaHostAllocPortable);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        err_set("allocating %.1f MiB of pinned host memory: %s", (double)size_bytes / 1048576.0, cudaGetErrorString(e));
+        return NULL;
+    }
+    memset(p, 0, size_bytes);
+    return p;
+}
+
+static void dev_host_free_cuda(Dev *dev, void *p)
+{
+    cudaSetDevice(self(dev)->index);
+    cudaError_t e = cudaFreeHost(p);
+    if (e != cudaSuccess) cuda_note("cudaFreeHost: %s", cudaGetErrorString(e));
+}
+
+static int dev_upload_cuda(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes)
+{
+    CUDA_TRY(cudaSetDevice(self(dev)->index));
+    CUDA_TRY(cudaMemcpyAsync(dst_dev, src_host, size_bytes, cudaMemcpyHostToDevice, self(dev)->stream[lane]));
+    return 0;
+}
+
+static int dev_download_cuda(Dev *dev, Lane lane, void *dst_host, const void *src_dev, size_t size_bytes)
+{
+    CUDA_TRY(cudaSetDevice(self(dev)->index));
+    CUDA_TRY(cudaMemcpyAsync(dst_host, src_dev, size_bytes, cudaMemcpyDeviceToHost, self(dev)->stream[lane]));
+    return 0;
+}
+
+/* ---- lanes --------------------------------------------------------------------------------------------------- */
+
+static int dev_lane_wait_cuda(Dev *dev, Lane waiter, Lane on)
+{
+    CudaDev *d = self(dev);
+    if (waiter == on) return 0;
+    CUDA_TRY(cudaSetDevice(d->index));
+    /* The wait takes the event as it is now, so one event serves every call. */
+    CUDA_TRY(cudaEventRecord(d->lane_event, d->stream[on]));
+    CUDA_TRY(cudaStreamWaitEvent(d->stream[waiter], d->lane_event, 0));
+    return 0;
+}
+
+static int late_error(CudaDev *d, cudaError_t e)
+{
+    return err_set("%s: %s (last launched: %s)", d->name, cudaGetErrorString(e), d->last_label);
+}
+
+static int dev_sync_cuda(Dev *dev)
+{
+    CudaDev    *d = self(dev);
+    cudaError_t e = cudaSetDevice(d->index);
+    for (int i = 0; i < LANE_COUNT && e == cudaSuccess; i++) e = cudaStreamSynchronize(d->stream[i]);
+    if (e == cudaSuccess) e = cudaGetLastError();
+    return e == cudaSuccess ? 0 : late_error(d, e);
+}
+
+static int dev_mark_cuda(Dev *dev, Lane lane, int slot)
+{
+    CHECK(slot >= 0 && slot < DEV_MARKS, "mark %d", slot);
+    CUDA_TRY(cudaSetDevice(self(dev)->index));
+    CUDA_TRY(cudaEventRecord(self(dev)->mark[slot], self(dev)->stream[lane]));
+    return 0;
+}
+
+static int dev_mark_wait_cuda(Dev *dev, int slot)
+{
+    CHECK(slot >= 0 && slot < DEV_MARKS, "mark %d", slot);
+    cudaError_t e = cudaSetDevice(self(dev)->index);
+    if (e == cudaSuccess) e = cudaEventSynchronize(self(dev)->mark[slot]);
+    return e == cudaSuccess ? 0 : late_error(self(dev), e);
+}
+
+/* ---- the vtable ---------------------------------------------------------------------------------------------- */
+
+/* Collectives have no slot: they belong to comm. */
+static const DevVt cuda_vt = {
+    .name = "cuda",
+    .kind = DEV_CUDA,
+    .ops = {
+        .embed_fwd = cuda_embed_fwd,
+        .embed_dw = cuda_embed_dw,
+        .pos_dw = cuda_pos_dw,
+        .norm_fwd = cuda_norm_fwd,
+        .norm_dx = cuda_norm_dx,
+        .norm_dw = cuda_norm_dw,
+        .add_norm_fwd = cuda_add_norm_fwd,
+        .norm_bwd = cuda_norm_bwd,
+        .linear_fwd = cuda_linear_fwd,
+        .linear_dx = cuda_linear_dx,
+        .linear_dw = cuda_linear_dw,
+        .bias_dw = cuda_bias_dw,
+        .linear_act_fwd = cuda_linear_act_fwd,
+        .act_fwd = cuda_act_fwd,
+        .act_dx = cuda_act_dx,
+        .act_bias_bwd = cuda_act_bias_bwd,
+        .glu_fwd = cuda_glu_fwd,
+        .glu_dx = cuda_glu_dx,
+        .add = cuda_add,
+        .rope = cuda_rope,
+        .qknorm_fwd = cuda_qknorm_fwd,
+        .qknorm_dx = cuda_qknorm_dx,
+        .qknorm_dw = cuda_qknorm_dw,
+        .attn_fwd = cuda_attn_fwd,
+        .attn_bwd = cuda_attn_bwd,
+        .attn_decode = cuda_attn_decode,
+        .dropout = cuda_dropout,
+        .xent_fwd = cuda_xent_fwd,
+        .xent_dx = cuda_xent_dx,
+        .xent = cuda_xent,
+        .loss_add = cuda_loss_add,
+        .fill = cuda_fill,
+        .copy = cuda_copy,
+        .cast = cuda_cast,
+        .quant = cuda_quant,
+        .sumsq = cuda_sumsq,
+        .clip = cuda_clip,
+        .adamw = cuda_adamw,
+    },
+    .open = dev_open_cuda,
+    .close = dev_close_cuda,
+    .info = dev_info_cuda,
+    .alloc = dev_alloc_cuda,
+    .free = dev_free_cuda,
+    .host_alloc = dev_host_alloc_cuda,
+    .host_free = dev_host_free_cuda,
+    .upload = dev_upload_cuda,
+    .download = dev_download_cuda,
+    .lane_wait = dev_lane_wait_cuda,
+    .sync = dev_sync_cuda,
+    .mark = dev_mark_cuda,
+    .mark_wait = dev_mark_wait_cuda,
+    .exec_create = cuda_exec_create,
+    .exec_destroy = cuda_exec_destroy,
+    .exec_run = cuda_exec_run,
+    .exec_time = cuda_exec_time,
+};
+
+const DevVt *brim_dev_cuda(void) { return &cuda_vt; }

@@ -1,0 +1,25 @@
+/* Matrix products through cuBLASLt: slots, plans, the timed choice of an algorithm. */
+#ifndef DEV_CUDA_CUDA_GEMM_H
+#define DEV_CUDA_CUDA_GEMM_H
+
+#include "dev/cuda/cuda_dev.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int  cuda_gemm_open(CudaDev *d); /* creates d->gemm; -1 after err_set() */
+void cuda_gemm_close(CudaDev *d);
+
+/* Builds (and, where allowed, times) the plan of one op if it is a matrix product; 0 for any other op. */
+int cuda_gemm_prepare(CudaDev *d, const Op *op);
+
+int cuda_linear_fwd(Dev *dev, const LinearFwd *a);
+int cuda_linear_dx(Dev *dev, const LinearDx *a);
+int cuda_linear_dw(Dev *dev, const LinearDw *a);
+int cuda_linear_act_fwd(Dev *dev, const LinearActFwd *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,121 @@
+/* The machine instructions kernels use that C++ has no word for. Nothing else in dev/cuda writes assembly.
+ *
+ * 1. ptx_ex2 and ptx_rcp flush denormals; relative error about 2^-22 and 1 ulp (PTX ISA).
+ * 2. ptx_bar_sync counts threads of one block on barriers 1..15; barrier 0 is __syncthreads().
+ * 3. The bulk copies, their barriers and the clusters need compute capability 9.0. On older targets they compile to a
+ *    trap; the host chooses another kernel there (CudaDev.capability). */
+#ifndef DEV_CUDA_K_PTX_CUH
+#define DEV_CUDA_K_PTX_CUH
+
+#include <stdint.h>
+
+/* 2^x */
+__device__ __forceinline__ float ptx_ex2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1/x */
+__device__ __forceinline__ float ptx_rcp(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Waits for n_threads threads (whole warps) at barrier id. */
+__device__ __forceinline__ void ptx_bar_sync(int id, int n_threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+__device__ __forceinline__ uint32_t ptx_smem_addr(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ void ptx_mbar_init(uint64_t *bar, uint32_t n_arrive)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_smem_addr(bar)), "r"(n_arrive) : "memory");
+}
+
+/* Makes the initialised barriers visible to the copy engine and to the other blocks of the cluster. */
+__device__ __forceinline__ void ptx_mbar_init_fence()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Orders this thread's earlier shared-memory accesses before the copy engine's later ones. */
+__device__ __forceinline__ void ptx_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Arrives and announces n_bytes that the copy engine will deliver. At most 2^20 - 1 bytes are pending at a time. */
+__device__ __forceinline__ void ptx_mbar_expect(uint64_t *bar, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_smem_addr(bar)), "r"(n_bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void ptx_mbar_wait(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done = 0;
+    while (!done) {
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}\n"
+                     : "=r"(done)
+                     : "r"(ptx_smem_addr(bar)), "r"(parity)
+                     : "memory");
+    }
+}
+
+/* Global to shared memory by the copy engine; addresses and n_bytes are multiples of 16. */
+__device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32_t n_bytes, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     ptx_smem_addr(dst)),
+                 "l"(__cvta_generic_to_global(src)), "r"(n_bytes), "r"(ptx_smem_addr(bar))
+                 : "memory");
+}
+
+__device__ __forceinline__ int ptx_cluster_rank()
+{
+    uint32_t r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return (int)r;
+}
+
+/* Every thread of every block of the cluster; shared-memory writes before it are seen after it. */
+__device__ __forceinline__ void ptx_cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* Reads what block `rank` of the cluster has at the address of p in its own shared memory. */
+__device__ __forceinline__ float2 ptx_cluster_load(const float2 *p, int rank)
+{
+    float2   v;
+    uint32_t addr;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(addr) : "r"(ptx_smem_addr(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory");
+    return v;
+}
+
+#else
+
+__device__ __forceinline__ void   ptx_mbar_init(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void   ptx_mbar_init_fence() { __trap(); }
+__device__ __forceinline__ void   ptx_fence_async() { __trap(); }
+__device__ __forceinline__ void   ptx_mbar_expect(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void   ptx_mbar_wait(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void   ptx_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
+__device__ __forceinline__ int    ptx_cluster_rank() { return 0; }
+__device__ __forceinline__ void   ptx_cluster_sync() { __trap(); }
+__device__ __forceinline__ float2 ptx_cluster_load(const float2 *p, int) { return *p; }
+
+#endif
+#endif

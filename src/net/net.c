@@ -1,0 +1,136 @@
+#include "net/net.h"
+
+#include "base/err.h"
+#include "prog/record.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+int64_t net_vocab_stored(const RecipeModel *m) { return (m->vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN; }
+
+/* ---- the parameter table ----------------------------------------------------------------------------------- */
+
+static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t cols, double std)
+{
+    Param p = { .ndim = 2, .rows = rows, .cols = cols, .init = INIT_NORMAL, .std = (float)std, .decay = 1,
+                .region = REGION_COPY };
+    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_declare(&net->table, &p);
+}
+
+static void declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias)
+{
+    declare_matrix(net, name, rows, cols, std);
+    if (!bias) return;
+    Param p = { .ndim = 1, .rows = 1, .cols = rows, .init = INIT_ZERO, .region = REGION_COPY };
+    snprintf(p.name, sizeof p.name, "%s.bias", name);
+    param_declare(&net->table, &p);
+}
+
+static void declare_norm(Net *net, const char *name, int64_t width, int beta)
+{
+    Param p = { .ndim = 1, .rows = 1, .cols = width, .init = INIT_ONE, .region = REGION_MASTER };
+    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_declare(&net->table, &p);
+    if (!beta) return;
+    p.init = INIT_ZERO;
+    snprintf(p.name, sizeof p.name, "%s.bias", name);
+    param_declare(&net->table, &p);
+}
+
+static void declare_vocab(Net *net, const char *name, double std)
+{
+    const RecipeModel *m = &net->model;
+    Param p = { .ndim = 2, .rows = m->vocab, .cols = m->width, .rows_stored = net_vocab_stored(m), .init = INIT_NORMAL,
+                .std = (float)std, .decay = 1, .region = REGION_COPY };
+    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_declare(&net->table, &p);
+}
+
+static void declare_block(Net *net, int l)
+{
+    const RecipeModel *m = &net->model;
+    char               name[PARAM_NAME];
+    double             std = m->init_std, std_res = m->init_std / sqrt(2.0 * (double)m->layers);
+    int64_t            q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    int                beta = m->norm == NORM_LAYER;
+#define NAME(part) (snprintf(name, sizeof name, "block.%d.%s", l, part), name)
+    declare_norm(net, NAME("norm1"), m->width, beta);
+    declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
+    if (m->qk_norm) {
+        declare_norm(net, NAME("q_norm"), m->head_dim, 0);
+        declare_norm(net, NAME("k_norm"), m->head_dim, 0);
+    }
+    declare_linear(net, NAME("proj"), m->width, q, std_res, m->bias);
+    declare_norm(net, NAME("norm2"), m->width, beta);
+    declare_linear(net, NAME("up"), m->act == FFN_SWIGLU ? 2 * m->ffn : m->ffn, m->width, std, m->bias);
+    declare_linear(net, NAME("down"), m->width, m->ffn, std_res, m->bias);
+#undef NAME
+}
+
+void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, float weight_decay)
+{
+    memset(net, 0, sizeof *net);
+    net->model   = *m;
+    net->compute = opt->compute;
+    param_table_init(&net->table);
+    declare_vocab(net, "embed", m->init_std);
+    if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
+    for (int l = 0; l < m->layers; l++) declare_block(net, l);
+    declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
+    if (!m->tied) declare_vocab(net, "head", m->init_std);
+    param_layout(&net->table, store, opt, weight_decay);
+    if (m->pos == POS_ROPE) {
+        int64_t dim[2]  = { m->context, m->head_dim };
+        net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
+    }
+}
+
+void net_deinit(Net *net) { param_table_deinit(&net->table); }
+
+void net_fill_rope(const Net *net, float *out)
+{
+    int64_t D = net->model.head_dim, half = D / 2;
+    for (int64_t t = 0; t < net->model.context; t++) {
+        for (int64_t i = 0; i < half; i++) {
+            double angle        = (double)t * pow(net->model.rope_theta, -2.0 * (double)i / (double)D);
+            out[t * D + i]        = (float)cos(angle);
+            out[t * D + half + i] = (float)sin(angle);
+        }
+    }
+}
+
+void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch)
+{
+    int64_t T = net->model.context, N = B * T, one = 1;
+    int     doc = net->model.mask == MASKING_DOCUMENT, prefix = net->model.mask == MASKING_PREFIX;
+    size_t  head = 64, row = sizeof(int32_t) * (size_t)N;
+    int64_t bytes = (int64_t)(head + row * (size_t)(2 + doc)) + (prefix ? 4 * B : 0);
+    int64_t bt[2] = { B, T }, n1[2] = { N, 1 };
+    memset(batch, 0, sizeof *batch);
+    batch->B       = B;
+    batch->T       = T;
+    batch->block   = store_tensor(store, SLAB_IO, "batch", DT_U8, 1, &bytes);
+    batch->sample0 = store_view_as(store, batch->block, "sample0", 0, DT_I64, 1, &one);
+    batch->tok     = store_view_as(store, batch->block, "tokens", head, DT_I32, 2, bt);
+    batch->target  = store_view_as(store, batch->block, "targets", head + row, DT_I32, 2, n1);
+    if (doc) batch->doc = store_view_as(store, batch->block, "documents", head + 2 * row, DT_I32, 2, bt);
+    if (prefix) batch->prefix = store_view_as(store, batch->block, "prefix", head + 2 * row, DT_I32, 1, &B);
+}
+
+void net_declare_decode(const Net *net, Store *store, NetDecode *d)
+{
+    const RecipeModel *m = &net->model;
+    int64_t one = 1, tok[2] = { 1, 1 }, logits[2] = { 1, net_vocab_stored(m) };
+    int64_t kv[4] = { 1, m->context, m->kv_heads, m->head_dim };
+    d->tok    = store_tensor(store, SLAB_IO, "decode token", DT_I32, 2, tok);
+    d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &one);
+    d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
+    d->kcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    d->vcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    for (int l = 0; l < m->layers; l++) {
+        d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
+        d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
+    }
+}

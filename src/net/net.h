@@ -1,0 +1,61 @@
+/* Net: a transformer as a parameter table and the functions that record its ops. It never knows CPU from GPU.
+ *
+ * 1. A Net owns its table and constants; a program may read several Nets; a frozen Net has no gradients.
+ * 2. Recording order is execution order: stem, blocks, head. docs/tour.md walks through net_record_*.
+ * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.* head.weight.
+ *    up holds [gate | up] for SwiGLU. */
+#ifndef NET_NET_H
+#define NET_NET_H
+
+#include "conf/recipe.h"
+#include "net/param.h"
+#include "prog/prog.h"
+
+enum { VOCAB_ALIGN = 128 /* stored rows of embedding and head: unaligned widths run at an eighth of the rate (V = 50257) */ };
+
+typedef struct {
+    RecipeModel model;
+    DType       compute;
+    int         deterministic;
+    ParamTable  table;
+    Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
+} Net;
+
+/* One micro-batch on the device, one contiguous block that is uploaded whole (layout: data/loader.h). */
+typedef struct {
+    int64_t B, T;
+    Tensor *block;   /* u8, the whole */
+    Tensor *sample0; /* i64[1] */
+    Tensor *tok;     /* i32[B,T] */
+    Tensor *target;  /* i32[B*T,1] */
+    Tensor *doc;     /* i32[B,T], only with document masking */
+    Tensor *prefix;  /* i32[B], only with prefix masking */
+} NetBatch;
+
+typedef struct {
+    Tensor *tok;    /* i32[1,1] */
+    Tensor *pos;    /* i32[1]: rows in the cache before this token */
+    Tensor *logits; /* f32[1,V stored] */
+    Tensor **kcache, **vcache; /* one pair per block, [1, context, K, D] */
+} NetDecode;
+
+typedef enum { NET_TRAIN, NET_EVAL } NetMode;
+
+/* Declares every weight and constant in the store. */
+void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, float weight_decay);
+void net_deinit(Net *net);
+
+void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch);
+void net_declare_decode(const Net *net, Store *store, NetDecode *d);
+
+/* Records tokens -> loss (added to state). head_rows: rows of logits at a time. */
+void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode, int64_t head_rows);
+/* Records one token -> logits of the next, through the cache. */
+void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
+
+/* Host values of the rope table, context * D floats. */
+void net_fill_rope(const Net *net, float *out);
+
+int64_t net_vocab_stored(const RecipeModel *m);
+
+#endif

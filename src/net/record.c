@@ -1,0 +1,224 @@
+/* The transformer, recorded. Read top to bottom: stem, block, head; decoding at the end.
+ *
+ * Shapes: x [B,T,C] residual stream; qkv [B,T,(H+2K)*D] packed [q heads | k heads | v heads]. */
+#include "net/net.h"
+
+#include "base/err.h"
+#include "prog/record.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct {
+    const Net       *net;
+    Prog            *p;
+    const NetBatch  *batch;  /* NULL while decoding */
+    const NetDecode *decode; /* NULL while training */
+    Tensor          *state;
+    NetMode          mode;
+    int64_t          B, T;
+    int              block;
+} Rec;
+
+static void at(const Rec *r, int chunk, const char *what)
+{
+    char label[64];
+    if (r->block >= 0) {
+        snprintf(label, sizeof label, "block %d %s", r->block, what);
+    } else {
+        snprintf(label, sizeof label, "%s", what);
+    }
+    prog_at(r->p, r->block, chunk, label);
+}
+
+/* The weight "NAME.weight" / "NAME.bias" of this block (or outside blocks); NULL when the model has none. */
+static Tensor *weight(const Rec *r, const char *name)
+{
+    char full[PARAM_NAME];
+    if (r->block >= 0) {
+        snprintf(full, sizeof full, "block.%d.%s", r->block, name);
+    } else {
+        snprintf(full, sizeof full, "%s", name);
+    }
+    Param *p = param_find(&r->net->table, full);
+    return p ? p->w : NULL;
+}
+
+static Tensor *act(const Rec *r, const char *name, int64_t width)
+{
+    int64_t dim[3] = { r->B, r->T, width };
+    return prog_tensor(r->p, name, r->net->compute, 3, dim);
+}
+
+static Tensor *rec_norm(const Rec *r, const char *name, Tensor *x)
+{
+    char    full[PARAM_NAME];
+    int64_t N = r->B * r->T;
+    Tensor *y = act(r, name, tensor_cols(x)), *rstd = prog_tensor(r->p, "rstd", DT_F32, 1, &N);
+    Tensor *mean = r->net->model.norm == NORM_LAYER ? prog_tensor(r->p, "mean", DT_F32, 1, &N) : NULL;
+    at(r, -1, name);
+    snprintf(full, sizeof full, "%s.weight", name);
+    Tensor *gamma = weight(r, full);
+    snprintf(full, sizeof full, "%s.bias", name);
+    rec_norm_fwd(r->p, (NormFwd){ .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = weight(r, full),
+                                  .eps = (float)r->net->model.norm_eps });
+    return y;
+}
+
+static Tensor *rec_linear(const Rec *r, const char *name, Tensor *x)
+{
+    char full[PARAM_NAME];
+    snprintf(full, sizeof full, "%s.bias", name);
+    Tensor *bias = weight(r, full);
+    snprintf(full, sizeof full, "%s.weight", name);
+    Tensor *w = weight(r, full), *y = act(r, name, tensor_rows(w));
+    at(r, -1, name);
+    rec_linear_fwd(r->p, (LinearFwd){ .y = y, .x = x, .w = w, .bias = bias });
+    return y;
+}
+
+static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
+{
+    if (r->net->model.dropout <= 0 || r->mode != NET_TRAIN || r->decode) return x;
+    Tensor *y = prog_like(r->p, "dropout", x);
+    at(r, -1, "dropout");
+    /* Sites are fixed by place in the model, not by recording order, so recomputation and lowering cannot shift them. */
+    rec_dropout(r->p, (Dropout){ .y = y, .x = x, .state = r->state, .sample0 = r->batch->sample0,
+                                 .p = (float)r->net->model.dropout, .site = 1000 + 8 * (r->block + 1) + part,
+                                 .rows_per_sample = r->T });
+    return y;
+}
+
+static Tensor *rec_residual(const Rec *r, const char *name, Tensor *x, Tensor *branch)
+{
+    Tensor *y = prog_like(r->p, name, x);
+    at(r, -1, name);
+    rec_add(r->p, (Add){ .y = y, .a = x, .b = branch });
+    return y;
+}
+
+static Tensor *rec_positions(const Rec *r, Tensor *qkv)
+{
+    const RecipeModel *m = &r->net->model;
+    if (m->qk_norm) {
+        int64_t dim[2] = { r->B * r->T, m->heads + m->kv_heads };
+        Tensor *y = prog_like(r->p, "qk norm", qkv), *rstd = prog_tensor(r->p, "qk rstd", DT_F32, 2, dim);
+        at(r, -1, "qk norm");
+        rec_qknorm_fwd(r->p, (QkNormFwd){ .y = y, .rstd = rstd, .x = qkv, .gq = weight(r, "q_norm.weight"),
+                                          .gk = weight(r, "k_norm.weight"), .heads = (int)m->heads,
+                                          .kv_heads = (int)m->kv_heads, .head_dim = (int)m->head_dim,
+                                          .eps = (float)m->norm_eps });
+        qkv = y;
+    }
+    if (m->pos == POS_ROPE) {
+        Tensor *y = prog_like(r->p, "rope", qkv);
+        at(r, -1, "rope");
+        rec_rope(r->p, (Rope){ .y = y, .x = qkv, .table = r->net->rope_table, .pos0 = r->decode ? r->decode->pos : NULL,
+                               .n_head = (int)(m->heads + m->kv_heads), .head_dim = (int)m->head_dim });
+        qkv = y;
+    }
+    return qkv;
+}
+
+static Tensor *rec_attention(const Rec *r, Tensor *qkv)
+{
+    static const Mask  mask_of[] = { [MASKING_CAUSAL] = MASK_CAUSAL, [MASKING_FULL] = MASK_FULL,
+                                     [MASKING_PREFIX] = MASK_PREFIX, [MASKING_DOCUMENT] = MASK_DOCUMENT };
+    const RecipeModel *m     = &r->net->model;
+    float              scale = 1.0f / sqrtf((float)m->head_dim);
+    Tensor            *o     = act(r, "attention", m->heads * m->head_dim);
+    at(r, -1, "attention");
+    if (r->decode) {
+        rec_attn_decode(r->p, (AttnDecode){ .o = o, .kcache = r->decode->kcache[r->block],
+                                            .vcache = r->decode->vcache[r->block], .qkv = qkv, .len = r->decode->pos,
+                                            .heads = (int)m->heads, .kv_heads = (int)m->kv_heads,
+                                            .head_dim = (int)m->head_dim, .scale = scale });
+        return o;
+    }
+    int64_t dim[3] = { r->B, m->heads, r->T };
+    Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
+    rec_attn_fwd(r->p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .doc = r->batch->doc, .prefix = r->batch->prefix,
+                                  .heads = (int)m->heads, .kv_heads = (int)m->kv_heads, .head_dim = (int)m->head_dim,
+                                  .mask = mask_of[m->mask], .scale = scale, .deterministic = r->net->deterministic });
+    return o;
+}
+
+static Tensor *rec_activation(const Rec *r, Tensor *u)
+{
+    const RecipeModel *m = &r->net->model;
+    Tensor            *a = act(r, "activation", m->ffn);
+    at(r, -1, "activation");
+    if (m->act == FFN_SWIGLU) {
+        rec_glu_fwd(r->p, (GluFwd){ .y = a, .x = u, .act = ACT_SILU });
+    } else {
+        rec_act_fwd(r->p, (ActFwd){ .y = a, .x = u, .act = m->act == FFN_GELU ? ACT_GELU : ACT_RELU2 });
+    }
+    return a;
+}
+
+static Tensor *rec_block(Rec *r, int l, Tensor *x)
+{
+    r->block  = l;
+    Tensor *h = rec_norm(r, "norm1", x);
+    h         = rec_positions(r, rec_linear(r, "qkv", h));
+    h         = rec_linear(r, "proj", rec_attention(r, h));
+    x         = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
+    h         = rec_norm(r, "norm2", x);
+    h         = rec_activation(r, rec_linear(r, "up", h));
+    h         = rec_linear(r, "down", h);
+    x         = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
+    r->block  = -1;
+    return x;
+}
+
+static Tensor *rec_stem(const Rec *r)
+{
+    Tensor *x = act(r, "embedding", r->net->model.width);
+    at(r, -1, "embedding");
+    rec_embed_fwd(r->p, (EmbedFwd){ .y = x, .tok = r->decode ? r->decode->tok : r->batch->tok,
+                                    .wte = weight(r, "embed.weight"), .wpe = weight(r, "pos.weight"),
+                                    .pos0 = r->decode ? r->decode->pos : NULL });
+    return rec_drop(r, 2, x);
+}
+
+/* The head in chunks of rows: the logits of one chunk at a time (prog_hoist_chunks). */
+static void rec_head(const Rec *r, Tensor *h, int64_t head_rows)
+{
+    const RecipeModel *m = &r->net->model;
+    Tensor  *w = weight(r, m->tied ? "embed.weight" : "head.weight");
+    int64_t  N = r->B * r->T, n_chunk = (N + head_rows - 1) / head_rows;
+    int64_t  n1[2] = { N, 1 };
+    Tensor  *loss = prog_tensor(r->p, "loss", DT_F32, 2, n1);
+    for (int64_t c = 0; c < n_chunk; c++) {
+        int64_t row0 = c * head_rows, n = MIN(head_rows, N - row0), dim[2] = { n, tensor_rows(w) };
+        Tensor *logits = prog_tensor(r->p, "logits", r->net->compute, 2, dim), *lse = prog_tensor(r->p, "lse", DT_F32, 1, &n);
+        at(r, (int)c, "head");
+        rec_linear_fwd(r->p, (LinearFwd){ .y = logits, .x = prog_rows(r->p, h, row0, n), .w = w });
+        at(r, (int)c, "loss");
+        rec_xent_fwd(r->p, (XentFwd){ .loss = prog_rows(r->p, loss, row0, n), .lse = lse, .logits = logits,
+                                      .target = prog_rows(r->p, r->batch->target, row0, n),
+                                      .n_class = m->vocab });
+    }
+    at(r, -1, "loss sum");
+    rec_loss_add(r->p, (LossAdd){ .state = r->state, .loss = loss });
+}
+
+void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode, int64_t head_rows)
+{
+    Rec     r = { .net = net, .p = p, .batch = batch, .state = state, .mode = mode, .B = batch->B, .T = batch->T, .block = -1 };
+    Tensor *x = rec_stem(&r);
+    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    rec_head(&r, rec_norm(&r, "norm", x), head_rows);
+}
+
+void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
+{
+    Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = 1, .T = 1, .block = -1 };
+    Tensor *x = rec_stem(&r);
+    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    x = rec_norm(&r, "norm", x);
+    Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight"), *y = act(&r, "logits", tensor_rows(w));
+    at(&r, -1, "head");
+    rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });
+    rec_cast(p, (Cast){ .y = d->logits, .x = y });
+}

@@ -1,0 +1,169 @@
+/* The gradient of each op kind, recorded as more ops. The order within a rule is chosen for lowering (norm_dx, norm_dw and
+ * the residual add stand together; bias_dw follows the activation gradient that feeds it). A kind without a rule is either
+ * not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
+#include "prog/differentiate.h"
+
+#include "prog/record.h"
+
+static void grad_embed_fwd(Diff *d, const Op *op)
+{
+    const EmbedFwd *a = &op->args.embed_fwd;
+    Tensor *dy = diff_out(d, a->y), *dwte = diff_weight(d, a->wte), *dwpe = diff_weight(d, a->wpe);
+    if (!dy) return;
+    if (dwte) rec_embed_dw(d->p, (EmbedDw){ .dwte = dwte, .dy = dy, .tok = a->tok });
+    if (dwpe) rec_pos_dw(d->p, (PosDw){ .dwpe = dwpe, .dy = dy });
+}
+
+static void grad_norm_fwd(Diff *d, const Op *op)
+{
+    const NormFwd *a = &op->args.norm_fwd;
+    Tensor *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma);
+    if (!dy) return;
+    Tensor *x = diff_saved(d, a->x), *mean = diff_saved(d, a->mean), *rstd = diff_saved(d, a->rstd);
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) rec_norm_dx(d->p, (NormDx){ .dx = dx, .dy = dy, .x = x, .gamma = a->gamma, .mean = mean, .rstd = rstd });
+    if (dgamma) {
+        rec_norm_dw(d->p, (NormDw){ .dgamma = dgamma, .dbeta = diff_weight(d, a->beta), .dy = dy, .x = x, .mean = mean,
+                                    .rstd = rstd });
+    }
+    diff_end(d, a->x, dx);
+}
+
+static void grad_linear_fwd(Diff *d, const Op *op)
+{
+    const LinearFwd *a = &op->args.linear_fwd;
+    Tensor *dy = diff_out(d, a->y), *dw = diff_weight(d, a->w), *db = diff_weight(d, a->bias);
+    if (!dy) return;
+    if (db) rec_bias_dw(d->p, (BiasDw){ .db = db, .dy = dy });
+    if (dw) rec_linear_dw(d->p, (LinearDw){ .dw = dw, .dy = dy, .x = diff_saved(d, a->x) });
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) rec_linear_dx(d->p, (LinearDx){ .dx = dx, .dy = dy, .w = a->w });
+    diff_end(d, a->x, dx);
+}
+
+static void grad_act_fwd(Diff *d, const Op *op)
+{
+    const ActFwd *a  = &op->args.act_fwd;
+    Tensor       *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *x = diff_saved(d, a->x), *dx = diff_begin(d, a->x);
+    if (dx) rec_act_dx(d->p, (ActDx){ .dx = dx, .dy = dy, .x = x, .act = a->act });
+    diff_end(d, a->x, dx);
+}
+
+static void grad_glu_fwd(Diff *d, const Op *op)
+{
+    const GluFwd *a  = &op->args.glu_fwd;
+    Tensor       *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *x = diff_saved(d, a->x), *dx = diff_begin(d, a->x);
+    if (dx) rec_glu_dx(d->p, (GluDx){ .dx = dx, .dy = dy, .x = x, .act = a->act });
+    diff_end(d, a->x, dx);
+}
+
+static void grad_add(Diff *d, const Op *op)
+{
+    const Add *a  = &op->args.add;
+    Tensor    *dy = diff_out(d, a->y);
+    if (!dy) return;
+    diff_pass(d, a->a, dy);
+    diff_pass(d, a->b, dy);
+}
+
+static void grad_rope(Diff *d, const Op *op)
+{
+    const Rope *a  = &op->args.rope;
+    Tensor     *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) {
+        rec_rope(d->p, (Rope){ .y = dx, .x = dy, .table = a->table, .pos0 = a->pos0, .n_head = a->n_head,
+                               .head_dim = a->head_dim, .inverse = !a->inverse });
+    }
+    diff_end(d, a->x, dx);
+}
+
+static void grad_qknorm_fwd(Diff *d, const Op *op)
+{
+    const QkNormFwd *a = &op->args.qknorm_fwd;
+    Tensor *dy = diff_out(d, a->y), *dgq = diff_weight(d, a->gq), *dgk = diff_weight(d, a->gk);
+    if (!dy) return;
+    Tensor *x = diff_saved(d, a->x), *rstd = diff_saved(d, a->rstd), *dx = diff_begin(d, a->x);
+    if (dgq && dgk) {
+        rec_qknorm_dw(d->p, (QkNormDw){ .dgq = dgq, .dgk = dgk, .dy = dy, .x = x, .rstd = rstd, .heads = a->heads,
+                                        .kv_heads = a->kv_heads, .head_dim = a->head_dim });
+    }
+    if (dx) {
+        rec_qknorm_dx(d->p, (QkNormDx){ .dx = dx, .dy = dy, .x = x, .gq = a->gq, .gk = a->gk, .rstd = rstd,
+                                        .heads = a->heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim });
+    }
+    diff_end(d, a->x, dx);
+}
+
+static void grad_attn_fwd(Diff *d, const Op *op)
+{
+    const AttnFwd *a    = &op->args.attn_fwd;
+    Tensor        *dout = diff_out(d, a->o);
+    if (!dout) return;
+    Tensor *qkv = diff_saved(d, a->qkv), *o = diff_saved(d, a->o), *lse = diff_saved(d, a->lse);
+    Tensor *dqkv = diff_begin(d, a->qkv);
+    if (dqkv) {
+        rec_attn_bwd(d->p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .doc = a->doc,
+                                      .prefix = a->prefix, .heads = a->heads, .kv_heads = a->kv_heads,
+                                      .head_dim = a->head_dim, .mask = a->mask, .scale = a->scale,
+                                      .deterministic = a->deterministic });
+    }
+    diff_end(d, a->qkv, dqkv);
+}
+
+static void grad_dropout(Diff *d, const Op *op)
+{
+    const Dropout *a  = &op->args.dropout;
+    Tensor        *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) {
+        Dropout g = *a;
+        g.y = dx;
+        g.x = dy;
+        rec_dropout(d->p, g);
+    }
+    diff_end(d, a->x, dx);
+}
+
+/* The source of all gradients: the loss itself has gradient 1, its scale is in the step state. */
+static void grad_xent_fwd(Diff *d, const Op *op)
+{
+    const XentFwd *a = &op->args.xent_fwd;
+    Tensor *dlogits = diff_begin(d, a->logits);
+    if (dlogits) {
+        rec_xent_dx(d->p, (XentDx){ .dlogits = dlogits, .logits = diff_saved(d, a->logits), .lse = diff_saved(d, a->lse),
+                                    .target = a->target, .state = d->state, .n_class = a->n_class });
+    }
+    diff_end(d, a->logits, dlogits);
+}
+
+static void grad_cast(Diff *d, const Op *op)
+{
+    const Cast *a  = &op->args.cast;
+    Tensor     *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) rec_cast(d->p, (Cast){ .y = dx, .x = dy });
+    diff_end(d, a->x, dx);
+}
+
+const GradRule grad_rules[OP_COUNT] = {
+    [OP_EMBED_FWD]  = grad_embed_fwd,
+    [OP_NORM_FWD]   = grad_norm_fwd,
+    [OP_LINEAR_FWD] = grad_linear_fwd,
+    [OP_ACT_FWD]    = grad_act_fwd,
+    [OP_GLU_FWD]    = grad_glu_fwd,
+    [OP_ADD]        = grad_add,
+    [OP_ROPE]       = grad_rope,
+    [OP_QKNORM_FWD] = grad_qknorm_fwd,
+    [OP_ATTN_FWD]   = grad_attn_fwd,
+    [OP_DROPOUT]    = grad_dropout,
+    [OP_XENT_FWD]   = grad_xent_fwd,
+    [OP_CAST]       = grad_cast,
+};

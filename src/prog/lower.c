@@ -1,0 +1,222 @@
+/* Lowering: runs of ops become fused ones, from one table.
+ *
+ * 1. A variant has an anchor kind. Its match function looks from the anchor along the data flow (who reads what it writes)
+ *    and fills the fused op, or answers that it does not apply.
+ * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have been written
+ *    before the anchor: the engine checks that, not the variants.
+ * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
+ *    LINEAR_ACT_FWD on CUDA is the exception and is off unless asked for.
+ * 4. A variant is used only if its option is on and the backend has the op. */
+#include "prog/prog.h"
+
+#include "base/err.h"
+#include "prog/prog_impl.h"
+
+#include <stddef.h>
+#include <string.h>
+
+typedef struct {
+    int op, next; /* reader list entry */
+} Reader;
+
+typedef struct {
+    Prog          *p;
+    int           *writer; /* by tensor id: op that writes it, -1 outside */
+    int           *head;   /* by tensor id: first entry of its readers in increasing op order, -1 */
+    int           *n_use;  /* by root id: reads by ops still alive */
+    Reader        *reader;
+    unsigned char *dead; /* by op */
+} Lower;
+
+static void lower_scan(Lower *l)
+{
+    Prog *p = l->p;
+    int   n = prog_id_count(p), n_reader = 0;
+    l->writer = ARENA_ARRAY(&p->arena, int, n);
+    l->head   = ARENA_ARRAY(&p->arena, int, n);
+    l->n_use  = ARENA_ARRAY(&p->arena, int, n);
+    l->reader = ARENA_ARRAY(&p->arena, Reader, p->n_op * OP_MAX_TENSOR);
+    l->dead   = ARENA_ARRAY(&p->arena, unsigned char, p->n_op);
+    for (int i = 0; i < n; i++) l->writer[i] = l->head[i] = -1;
+    for (int i = p->n_op - 1; i >= 0; i--) {
+        const OpRow *row = &op_table[p->op[i].kind];
+        for (int a = 0; a < row->n_tensor; a++) {
+            const Tensor *t = p->op[i].args.t[a];
+            if (!t) continue;
+            if (row->arg[a].access & ARG_WRITE) l->writer[t->id] = i;
+            if (!(row->arg[a].access & ARG_READ)) continue;
+            l->reader[n_reader] = (Reader){ i, l->head[t->id] };
+            l->head[t->id]      = n_reader++;
+            l->n_use[t->root->id]++;
+        }
+    }
+}
+
+/* The first op of that kind that reads t, or NULL. */
+static int find_reader(const Lower *l, const Tensor *t, OpKind kind)
+{
+    for (int r = l->head[t->id]; r >= 0; r = l->reader[r].next) {
+        int i = l->reader[r].op;
+        if (!l->dead[i] && l->p->op[i].kind == kind) return i;
+    }
+    return -1;
+}
+
+static int only_use(const Lower *l, const Tensor *t, int n) { return t->slab == SLAB_ACT && l->n_use[t->root->id] == n; }
+
+/* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply ---- */
+
+static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const Add *add = &l->p->op[i].args.add;
+    int        j   = find_reader(l, add->y, OP_NORM_FWD);
+    if (j < 0 || l->p->op[j].args.norm_fwd.x != add->y || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
+    const NormFwd *n  = &l->p->op[j].args.norm_fwd;
+    out->add_norm_fwd = (AddNormFwd){ .y = n->y, .sum = add->y, .mean = n->mean, .rstd = n->rstd, .a = add->a, .b = add->b,
+                                      .gamma = n->gamma, .beta = n->beta, .eps = n->eps };
+    used[0]           = j;
+    return 1;
+}
+
+static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const NormDx *dx = &l->p->op[i].args.norm_dx;
+    int           j  = find_reader(l, dx->dy, OP_NORM_DW);
+    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x) return -1;
+    const NormDw *dw = &l->p->op[j].args.norm_dw;
+    out->norm_bwd    = (NormBwd){ .dx = dx->dx, .dgamma = dw->dgamma, .dbeta = dw->dbeta, .dy = dx->dy, .x = dx->x,
+                                  .gamma = dx->gamma, .mean = dx->mean, .rstd = dx->rstd };
+    used[0]          = j;
+    int k            = find_reader(l, dx->dx, OP_ADD);
+    if (k < 0 || !only_use(l, dx->dx, 1)) return 1;
+    const Add *add     = &l->p->op[k].args.add;
+    out->norm_bwd.dres = add->a == dx->dx ? add->b : add->a;
+    out->norm_bwd.dx   = add->y;
+    used[1]            = k;
+    return 2;
+}
+
+static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const XentFwd *f = &l->p->op[i].args.xent_fwd;
+    int            j = find_reader(l, f->logits, OP_XENT_DX);
+    if (j < 0 || !only_use(l, f->lse, 1)) return -1;
+    const XentDx *dx = &l->p->op[j].args.xent_dx;
+    out->xent        = (Xent){ .loss = f->loss, .dlogits = dx->dlogits, .logits = f->logits, .target = f->target,
+                               .state = dx->state, .n_class = f->n_class };
+    used[0]          = j;
+    return 1;
+}
+
+static int match_act_bias(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const ActDx *dx = &l->p->op[i].args.act_dx;
+    int          j  = find_reader(l, dx->dx, OP_BIAS_DW);
+    if (j < 0) return -1;
+    out->act_bias_bwd = (ActBiasBwd){ .dx = dx->dx, .db = l->p->op[j].args.bias_dw.db, .dy = dx->dy, .x = dx->x,
+                                      .act = dx->act };
+    used[0]           = j;
+    return 1;
+}
+
+static int match_linear_act(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const LinearFwd *f = &l->p->op[i].args.linear_fwd;
+    int              j = find_reader(l, f->y, OP_ACT_FWD);
+    if (j < 0 || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
+    const ActFwd *act   = &l->p->op[j].args.act_fwd;
+    out->linear_act_fwd = (LinearActFwd){ .y = act->y, .pre = f->y, .x = f->x, .w = f->w, .bias = f->bias, .act = act->act };
+    used[0]             = j;
+    return 1;
+}
+
+typedef struct {
+    const char *name;
+    size_t      option; /* offset of its switch in LowerOptions */
+    OpKind      anchor, result;
+    int (*match)(const Lower *l, int i, OpArgs *out, int *used);
+} Variant;
+
+static const Variant variants[] = {
+    { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm },
+    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd },
+    { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent },
+    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias },
+    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD, match_linear_act },
+};
+
+/* ---- the engine -------------------------------------------------------------------------------------------- */
+
+static int inputs_ready(const Lower *l, OpKind kind, const OpArgs *args, int i)
+{
+    const OpRow *row = &op_table[kind];
+    for (int a = 0; a < row->n_tensor; a++) {
+        const Tensor *t = args->t[a];
+        if (!t || !(row->arg[a].access & ARG_READ) || t->slab != SLAB_ACT) continue;
+        if (l->writer[t->id] > i) return 0;
+    }
+    return 1;
+}
+
+static void count_uses(Lower *l, const Op *op, int by)
+{
+    const OpRow *row = &op_table[op->kind];
+    for (int a = 0; a < row->n_tensor; a++) {
+        if (op->args.t[a] && (row->arg[a].access & ARG_READ)) l->n_use[op->args.t[a]->root->id] += by;
+    }
+}
+
+static void lower_apply(Lower *l, const Variant *v, int i)
+{
+    Prog  *p = l->p;
+    int    used[4];
+    OpArgs out;
+    memset(&out, 0, sizeof out);
+    int n = v->match(l, i, &out, used);
+    if (n < 0 || !inputs_ready(l, v->result, &out, i)) return;
+    count_uses(l, &p->op[i], -1);
+    for (int k = 0; k < n; k++) {
+        CHECK(used[k] != i && !l->dead[used[k]], "%s used an op twice", v->name);
+        count_uses(l, &p->op[used[k]], -1);
+        l->dead[used[k]] = 1;
+    }
+    p->op[i].kind = v->result;
+    p->op[i].args = out;
+    count_uses(l, &p->op[i], +1);
+    const OpRow *row = &op_table[v->result];
+    for (int a = 0; a < row->n_tensor; a++) {
+        if (out.t[a] && (row->arg[a].access & ARG_WRITE)) l->writer[out.t[a]->id] = i;
+    }
+}
+
+static void lower_workspaces(Prog *p, DevKind dev)
+{
+    for (int i = 0; i < p->n_op; i++) {
+        const OpRow *row = &op_table[p->op[i].kind];
+        for (int a = 0; a < row->n_tensor; a++) {
+            if (!(row->arg[a].access & ARG_WS)) continue;
+            int64_t n = (int64_t)op_workspace_bytes(p->op[i].kind, &p->op[i].args, dev);
+            if (n > 0) p->op[i].args.t[a] = prog_tensor(p, "workspace", DT_U8, 1, &n);
+        }
+    }
+}
+
+void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt)
+{
+    Lower l = { .p = p };
+    lower_scan(&l);
+    for (int v = 0; v < ARRAY_LEN(variants); v++) {
+        int on;
+        memcpy(&on, (const char *)opt + variants[v].option, sizeof on);
+        if (!on || !dev_has(vt, variants[v].result)) continue;
+        for (int i = 0; i < p->n_op; i++) {
+            if (!l.dead[i] && p->op[i].kind == variants[v].anchor) lower_apply(&l, &variants[v], i);
+        }
+    }
+    int n = 0;
+    for (int i = 0; i < p->n_op; i++) {
+        if (!l.dead[i]) p->op[n++] = p->op[i];
+    }
+    p->n_op = n;
+    lower_workspaces(p, vt->kind);
+}

@@ -1,0 +1,189 @@
+#include "run/build.h"
+
+#include "base/err.h"
+#include "optim/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static LowerOptions lower_options(const Recipe *r)
+{
+    return (LowerOptions){ .add_norm = r->opt.add_norm, .norm_bwd = r->opt.norm_bwd, .xent = r->opt.xent,
+                           .act_bias = r->opt.act_bias, .linear_act = r->opt.linear_act };
+}
+
+static void build_declare(Build *b, unsigned parts)
+{
+    const Recipe *r  = &b->recipe;
+    int64_t       sz = sizeof(StepState);
+    store_init(&b->store);
+    b->state = store_tensor(&b->store, SLAB_STATE, "step state", DT_U8, 1, &sz);
+    net_declare(&b->net, &b->store, &r->model,
+                &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },
+                (float)r->optim.weight_decay);
+    b->net.deterministic = r->deterministic;
+    if (parts & (BUILD_TRAIN | BUILD_EVAL)) net_declare_batch(&b->net, &b->store, b->choice.micro_batch, &b->batch);
+    if (parts & BUILD_DECODE) net_declare_decode(&b->net, &b->store, &b->decode);
+    store_seal(&b->store);
+}
+
+static void finish(Build *b, Prog *p, const LowerOptions *opt, const DevVt *vt)
+{
+    prog_lower(p, opt, vt);
+    prog_plan(p);
+    store_fit_act(&b->store, prog_stats(p).act_bytes);
+}
+
+static void build_record(Build *b, unsigned parts, const DevVt *vt)
+{
+    LowerOptions    opt   = lower_options(&b->recipe);
+    int             n     = (int)b->recipe.model.layers;
+    RecomputeLevel *level = ARENA_ARRAY(&b->store.arena, RecomputeLevel, n);
+    for (int i = 0; i < n; i++) level[i] = b->choice.level;
+    b->copies = prog_begin("copies", &b->store);
+    optim_record_copies(&b->net.table, b->copies);
+    finish(b, b->copies, &opt, vt);
+    if (parts & BUILD_TRAIN) {
+        b->micro = prog_begin("micro-step", &b->store);
+        net_record(&b->net, b->micro, &b->batch, b->state, NET_TRAIN, b->choice.head_rows);
+        prog_differentiate(b->micro, level, n, b->state);
+        prog_hoist_chunks(b->micro);
+        finish(b, b->micro, &opt, vt);
+        b->update = prog_begin("update", &b->store);
+        optim_record(&b->net.table, b->update, b->state, &b->recipe);
+        finish(b, b->update, &opt, vt);
+    }
+    if (parts & (BUILD_TRAIN | BUILD_EVAL)) {
+        b->eval = prog_begin("eval", &b->store);
+        net_record(&b->net, b->eval, &b->batch, b->state, NET_EVAL, b->choice.head_rows);
+        finish(b, b->eval, &opt, vt);
+    }
+    if (parts & BUILD_DECODE) {
+        b->step1 = prog_begin("decode", &b->store);
+        net_record_decode(&b->net, b->step1, &b->decode);
+        finish(b, b->step1, &opt, vt);
+    }
+}
+
+int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt)
+{
+    Build *b = calloc(1, sizeof *b);
+    if (!b) return err_set("out of host memory");
+    b->recipe = *r;
+    b->choice = *c;
+    build_declare(b, parts);
+    build_record(b, parts, vt);
+    *out = b;
+    Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
+    for (int i = 0; i < ARRAY_LEN(all); i++) {
+        if (all[i] && prog_check_backend(all[i], vt) < 0) {
+            build_destroy(b);
+            *out = NULL;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void build_destroy(Build *b)
+{
+    if (!b) return;
+    Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
+    for (int i = 0; i < ARRAY_LEN(all); i++) prog_destroy(all[i], b->dev);
+    if (b->dev) store_free_slabs(&b->store, b->dev);
+    net_deinit(&b->net);
+    store_deinit(&b->store);
+    free(b);
+}
+
+int64_t build_micro_per_step(const Build *b, int world)
+{
+    int64_t per_rank = b->recipe.step_tokens / world;
+    return MAX(1, per_rank / (b->choice.micro_batch * b->recipe.model.context));
+}
+
+int build_bind(Build *b, Dev *dev)
+{
+    TRY(store_alloc_slabs(&b->store, dev));
+    b->dev = dev;
+    Prog *all[] = { b->copies, b->micro, b->update, b->eval, b->step1 };
+    for (int i = 0; i < ARRAY_LEN(all); i++) {
+        if (all[i]) TRY(prog_bind(all[i], dev));
+    }
+    return 0;
+}
+
+/* ---- host access ------------------------------------------------------------------------------------------- */
+
+static int upload(Build *b, const Tensor *t, const void *src, size_t n)
+{
+    Dev *dev = b->dev;
+    TRY(dev->vt->upload(dev, LANE_COMPUTE, t->data, src, n));
+    return dev->vt->sync(dev);
+}
+
+static int download(Build *b, const Tensor *t, void *dst, size_t n)
+{
+    Dev *dev = b->dev;
+    TRY(dev->vt->download(dev, LANE_COMPUTE, dst, t->data, n));
+    return dev->vt->sync(dev);
+}
+
+int build_write_param(Build *b, const Param *p, const Tensor *which, const float *in)
+{
+    return upload(b, which, in, sizeof *in * (size_t)(p->rows * p->cols));
+}
+
+int build_read_param(Build *b, const Param *p, const Tensor *which, float *out)
+{
+    return download(b, which, out, sizeof *out * (size_t)(p->rows * p->cols));
+}
+
+int build_refresh_copies(Build *b)
+{
+    TRY(prog_run(b->copies, b->dev));
+    return b->dev->vt->sync(b->dev);
+}
+
+int build_write_state(Build *b, const StepState *s) { return upload(b, b->state, s, sizeof *s); }
+
+int build_read_state(Build *b, StepState *s) { return download(b, b->state, s, sizeof *s); }
+
+static int init_weights(Build *b)
+{
+    const ParamTable *t = &b->net.table;
+    int64_t           most = 0;
+    for (int i = 0; i < t->n_param; i++) most = MAX(most, t->param[i].rows_stored * t->param[i].cols);
+    float *buf = malloc(sizeof *buf * (size_t)most);
+    if (!buf) return err_set("out of host memory for initial weights");
+    int rc = 0;
+    for (int i = 0; i < t->n_param && rc == 0; i++) {
+        param_init_values(&t->param[i], (uint64_t)b->recipe.seed, buf);
+        rc = build_write_param(b, &t->param[i], t->param[i].master, buf);
+    }
+    free(buf);
+    return rc;
+}
+
+static int init_constants(Build *b)
+{
+    const ParamTable *t = &b->net.table;
+    for (int r = 0; r < REGION_COUNT; r++) {
+        if (t->seg[r]) TRY(upload(b, t->seg[r], t->segments[r], sizeof(Segment) * (size_t)t->n_segment[r]));
+    }
+    if (!b->net.rope_table) return 0;
+    size_t n    = tensor_bytes(b->net.rope_table);
+    float *rope = malloc(n);
+    if (!rope) return err_set("out of host memory for the rope table");
+    net_fill_rope(&b->net, rope);
+    int rc = upload(b, b->net.rope_table, rope, n);
+    free(rope);
+    return rc;
+}
+
+int build_init(Build *b)
+{
+    TRY(init_constants(b)); /* slabs come zeroed: gradients, moments and padding need no more */
+    TRY(init_weights(b));
+    return build_refresh_copies(b);
+}
