@@ -75,6 +75,11 @@ size:
 fmt:
 	@find src tests -name '*.[ch]' | xargs clang-format -i
 
+# Needs torch and numpy (Debian: python3-torch python3-numpy); the files it makes are committed. PYTHON picks the interpreter.
+PYTHON ?= python3
+golden:
+	@$(PYTHON) tools/golden.py
+
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan
 
@@ -92,7 +97,7 @@ $(BUILD)/src/%.o: src/%.c
 
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
 cuda: $(CULIB)
 

@@ -23,6 +23,14 @@ FileKind file_kind(const char *path)
     return S_ISREG(st.st_mode) ? FILE_REGULAR : S_ISDIR(st.st_mode) ? FILE_FOLDER : FILE_OTHER;
 }
 
+int64_t file_size(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return err_sys("%s", path);
+    if (!S_ISREG(st.st_mode)) return err_set("%s: not a regular file", path);
+    return (int64_t)st.st_size;
+}
+
 /* A descriptor on a regular file, or negative after err_set(). */
 static int open_regular(const char *path, struct stat *st)
 {
@@ -62,7 +70,7 @@ int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_
     int         fd = open_regular(path, &st), rc = -1;
     if (fd < 0) return -1;
     /* The size may be a lie (files in /proc say 0) or change, so the limit is checked again on what was read. */
-    size_t  cap = st.st_size > 0 && (size_t)st.st_size < max_bytes ? (size_t)st.st_size : max_bytes;
+    size_t  cap = MIN(st.st_size > 0 ? (size_t)st.st_size : (size_t)1 << 20, max_bytes);
     char   *buf = NULL;
     ssize_t n;
     if (st.st_size > 0 && (size_t)st.st_size > max_bytes) {

@@ -21,6 +21,8 @@ typedef enum { FILE_NONE, FILE_REGULAR, FILE_FOLDER, FILE_OTHER } FileKind;
 
 FileKind file_kind(const char *path); /* FILE_NONE also when it cannot be looked at */
 
+int64_t file_size(const char *path); /* in bytes, of a regular file; negative after err_set() */
+
 /* Reads a whole file of at most max_bytes into *data (malloc'ed and terminated by a zero that is not counted; the caller
  * frees it). */
 int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_bytes);

@@ -1,53 +1,48 @@
-/* The loader's ring and threads. See loader.h for the contract.
+/* The loader: pure filling, and a ThreadRing between the threads that fill and the consumer. See loader.h.
  *
- * 1. One mutex guards everything that changes in a Loader. A slot's buffer belongs to the thread that is filling it, then
- *    to the consumer, then to nobody; the states below say whose it is.
- * 2. Tickets are claimed in order and n_taken <= next_fill <= n_taken + depth, so a slot's state is that of exactly one
- *    ticket at any time.
- * 3. Threads sleep on `work`, the consumer on `ready`; nobody holds the mutex while filling. */
+ * 1. A slot belongs to the thread that drew its ticket until it is published, then to the consumer until it
+ *    is released; the ring's lock orders the two. What the threads read otherwise does not change while they
+ *    run.
+ * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
+ *    failure in the order of batches, whichever thread failed first in time. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "data/loader.h"
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { HEADER_BYTES = 64, MAX_AUTO_THREADS = 4 };
 
-typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_HELD } SlotState;
-
 typedef struct {
-    SlotState state;
-    void     *host;
-    int64_t   sample0, n_valid;
+    void   *host;
+    int64_t sample0, n_valid;
+    double  fill_s;
+    ErrKind err_kind; /* ERR_NONE: the batch is good */
+    char    err_text[1024];
 } LoaderSlot;
 
 struct Loader {
-    LoaderConfig  cfg; /* slots and skip are NULL here: the copies are below */
-    LoaderLayout  layout;
-    const Source *src;
-    Order         order;
-    int64_t       n_eval; /* windows of an evaluation */
-    SampleRange  *skip;
-    LoaderSlot   *slot;
-    pthread_t    *thread;
-    int           n_thread;
-    int32_t      *scratch; /* inline filling: T+1 ids */
-
-    pthread_mutex_t mutex;
-    pthread_cond_t  work, ready;
-    int64_t         next_fill, n_taken; /* tickets */
-    int             n_filling;
-    int             stop, paused;
-    int64_t         err_ticket; /* -1: none */
-    ErrKind         err_kind;
-    char            err_text[1024];
-    LoaderStats     stats;
-    double          start_s;
+    LoaderConfig      cfg; /* slots and skip are NULL here: the copies are below */
+    LoaderLayout      layout;
+    const Source     *src;
+    Order             order;
+    int64_t           n_eval; /* windows of an evaluation */
+    SampleRange      *skip;   /* sorted */
+    LoaderSlot       *slot;
+    Thread           *thread;
+    int               n_thread; /* 0: inline */
+    int32_t          *scratch;  /* T+1 ids for inline filling */
+    ThreadRing        ring;
+    int64_t           n_taken, n_released; /* tickets */
+    const LoaderSlot *failed;              /* the slot whose error ended the supply */
+    LoaderStats       stats;
+    double            start_s; /* of the first loader_next(); 0 before */
 };
 
 LoaderLayout loader_layout(int64_t B, int64_t T, int documents)
@@ -59,11 +54,14 @@ LoaderLayout loader_layout(int64_t B, int64_t T, int documents)
     return y;
 }
 
-size_t loader_batch_bytes(int64_t B, int64_t T, int documents) { return loader_layout(B, T, documents).total_bytes; }
+size_t loader_batch_bytes(int64_t B, int64_t T, int documents)
+{
+    return loader_layout(B, T, documents).total_bytes;
+}
 
-/* ---- Filling: pure functions of the configuration and the ticket -------------------------------------------------- */
+/* ---- Filling ------------------------------------------------------------------------------------------- */
 
-/* Where row `used` begins, and how many of its T targets exist. */
+/* Where the window of a used sample begins, and how many of its T targets exist. */
 static int64_t row_window(const Loader *l, int64_t used, int64_t *start)
 {
     int64_t T = l->cfg.T;
@@ -84,18 +82,16 @@ static void row_documents(const Loader *l, const int32_t *tok, int32_t *doc)
     }
 }
 
-/* Fills the slot with its ticket's batch; scratch holds T+1 ids. */
 static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, int32_t *scratch)
 {
     const LoaderConfig *c    = &l->cfg;
     char               *base = slot->host;
-    int32_t            *tok = (int32_t *)(base + l->layout.tok), *target = (int32_t *)(base + l->layout.target);
-    int32_t            *doc = (int32_t *)(base + l->layout.doc);
-    slot->sample0           = c->first_sample + (ticket * c->world + c->rank) * c->B;
-    slot->n_valid           = 0;
+    int32_t *tok = (int32_t *)(base + l->layout.tok), *target = (int32_t *)(base + l->layout.target);
+    slot->sample0 = c->first_sample + (ticket * c->world + c->rank) * c->B;
+    slot->n_valid = 0;
     memset(base, 0, HEADER_BYTES);
     memcpy(base + l->layout.sample0, &slot->sample0, sizeof slot->sample0);
-    for (int64_t b = 0; b < c->B; b++, tok += c->T, target += c->T, doc += c->T) {
+    for (int64_t b = 0; b < c->B; b++, tok += c->T, target += c->T) {
         int64_t start, n = row_window(l, slot->sample0 + b, &start);
         if (n > 0) TRY(source_read(l->src, start, n + 1, scratch));
         memcpy(tok, scratch, sizeof *tok * (size_t)n);
@@ -104,97 +100,66 @@ static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, int32_t 
             tok[t]    = 0;
             target[t] = -1;
         }
-        if (c->documents) row_documents(l, tok, doc);
+        if (c->documents) row_documents(l, tok, (int32_t *)(base + l->layout.doc) + b * c->T);
         slot->n_valid += n;
     }
     return 0;
 }
 
-/* ---- The ring ------------------------------------------------------------------------------------------------------ */
-
-static LoaderSlot *slot_of(const Loader *l, int64_t ticket) { return &l->slot[ticket % l->cfg.n_slot]; }
-
-static int can_fill(const Loader *l)
+/* Fills the slot of a ticket that was acquired, and publishes it. */
+static void fill_ticket(Loader *l, int64_t ticket, int32_t *scratch)
 {
-    return !l->paused && l->err_ticket < 0 && l->next_fill < l->n_taken + l->cfg.depth &&
-           slot_of(l, l->next_fill)->state == SLOT_FREE;
-}
-
-/* Keeps the message of the earliest batch that failed: with several threads the later one may come first. */
-static void keep_error(Loader *l, int64_t ticket)
-{
-    if (l->err_ticket >= 0 && l->err_ticket < ticket) return;
-    l->err_ticket = ticket;
-    l->err_kind   = err_kind();
-    snprintf(l->err_text, sizeof l->err_text, "%s", err_get());
-}
-
-/* Claims the next ticket and fills it. Called and returns with the mutex held. */
-static void fill_next(Loader *l, int32_t *scratch)
-{
-    int64_t     ticket = l->next_fill++;
-    LoaderSlot *slot   = slot_of(l, ticket);
-    slot->state        = SLOT_FILLING;
-    l->n_filling++;
-    pthread_mutex_unlock(&l->mutex);
-
-    double begin_s = clock_s();
-    int    rc      = fill_slot(l, slot, ticket, scratch);
-    double took_s  = clock_s() - begin_s;
-
-    pthread_mutex_lock(&l->mutex);
-    l->n_filling--;
-    slot->state = SLOT_READY;
-    l->stats.fill_s += took_s;
-    l->stats.n_filled++;
-    if (rc < 0) {
-        slot->state = SLOT_FREE;
-        keep_error(l, ticket);
+    LoaderSlot *slot    = &l->slot[ticket % l->cfg.n_slot];
+    double      begin_s = clock_now_s();
+    slot->err_kind      = ERR_NONE;
+    if (fill_slot(l, slot, ticket, scratch) < 0) {
+        slot->err_kind = err_kind();
+        snprintf(slot->err_text, sizeof slot->err_text, "%s", err_get());
         err_clear();
     }
-    pthread_cond_signal(&l->ready);
+    slot->fill_s = clock_now_s() - begin_s;
+    thread_ring_publish(&l->ring, ticket);
 }
 
-static void *loader_thread(void *arg)
+static void thread_body(void *arg)
 {
     Loader  *l       = arg;
     int32_t *scratch = malloc(sizeof *scratch * (size_t)(l->cfg.T + 1));
     CHECK(scratch, "out of memory");
-    pthread_mutex_lock(&l->mutex);
-    while (!l->stop) {
-        if (can_fill(l)) {
-            fill_next(l, scratch);
-        } else {
-            pthread_cond_wait(&l->work, &l->mutex);
-        }
+    for (;;) {
+        int64_t ticket = thread_ring_acquire(&l->ring);
+        if (ticket < 0) break;
+        fill_ticket(l, ticket, scratch);
     }
-    pthread_mutex_unlock(&l->mutex);
     free(scratch);
-    return NULL;
+}
+
+/* ---- The consumer -------------------------------------------------------------------------------------- */
+
+static int report_failure(const LoaderSlot *slot)
+{
+    return slot->err_kind == ERR_USER ? err_user("%s", slot->err_text) : err_set("%s", slot->err_text);
 }
 
 int loader_next(Loader *l, LoaderBatch *out)
 {
-    double begin_s = clock_s();
-    pthread_mutex_lock(&l->mutex);
-    int64_t     ticket = l->n_taken;
-    LoaderSlot *slot   = slot_of(l, ticket);
-    CHECK(slot->state != SLOT_HELD, "batch %lld needs slot %d, which was not released", (long long)ticket,
-          (int)(slot - l->slot));
-    if (l->n_thread == 0 && l->err_ticket < 0) fill_next(l, l->scratch);
-    while (l->err_ticket != ticket && slot->state != SLOT_READY) pthread_cond_wait(&l->ready, &l->mutex);
-    l->stats.waited_s += clock_s() - begin_s;
-    if (l->err_ticket == ticket) {
-        int rc = l->err_kind == ERR_USER ? err_user("%s", l->err_text) : err_set("%s", l->err_text);
-        pthread_mutex_unlock(&l->mutex);
-        return rc;
-    }
-    slot->state = SLOT_HELD;
+    if (l->failed) return report_failure(l->failed);
+    CHECK(l->n_taken - l->n_released < l->cfg.n_slot, "all %d slots are held", l->cfg.n_slot);
+    double begin_s = clock_now_s();
+    if (l->start_s == 0) l->start_s = begin_s;
+    if (l->n_thread == 0) fill_ticket(l, thread_ring_acquire(&l->ring), l->scratch);
+    int64_t ticket = thread_ring_take(&l->ring);
+    CHECK(ticket == l->n_taken, "batch %lld instead of %lld", (long long)ticket, (long long)l->n_taken);
     l->n_taken++;
-    l->stats.n_taken++;
-    pthread_cond_signal(&l->work); /* depth counts from n_taken */
-    pthread_mutex_unlock(&l->mutex);
+    l->stats.waited_s += clock_now_s() - begin_s;
 
+    LoaderSlot *slot = &l->slot[ticket % l->cfg.n_slot];
+    if (slot->err_kind != ERR_NONE) {
+        l->failed = slot; /* stays as it is: a slot that is not released is not filled again */
+        return report_failure(slot);
+    }
+    l->stats.batches++;
+    l->stats.fill_s += slot->fill_s;
     char *base = slot->host;
     *out       = (LoaderBatch){ .slot    = (int)(slot - l->slot),
                                 .host    = base,
@@ -208,35 +173,45 @@ int loader_next(Loader *l, LoaderBatch *out)
 
 void loader_release(Loader *l, int slot)
 {
-    CHECK(slot >= 0 && slot < l->cfg.n_slot, "slot %d of %d", slot, l->cfg.n_slot);
-    pthread_mutex_lock(&l->mutex);
-    CHECK(l->slot[slot].state == SLOT_HELD, "slot %d is not held", slot);
-    l->slot[slot].state = SLOT_FREE;
-    pthread_cond_signal(&l->work);
-    pthread_mutex_unlock(&l->mutex);
+    CHECK(l->n_released < l->n_taken && slot == l->n_released % l->cfg.n_slot,
+          "slot %d is not the next to release", slot);
+    CHECK(l->failed != &l->slot[slot], "slot %d was not handed out", slot);
+    thread_ring_release(&l->ring, l->n_released++);
 }
 
-void loader_restart(Loader *l, int64_t first_sample)
+void loader_stats(Loader *l, LoaderStats *out)
 {
-    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
-    pthread_mutex_lock(&l->mutex);
-    l->paused = 1;
-    while (l->n_filling > 0) pthread_cond_wait(&l->ready, &l->mutex);
-    for (int i = 0; i < l->cfg.n_slot; i++) {
-        CHECK(l->slot[i].state != SLOT_HELD, "slot %d is held across a restart", i);
-        l->slot[i].state = SLOT_FREE;
-    }
-    l->cfg.first_sample = first_sample;
-    l->next_fill = l->n_taken = 0;
-    l->err_ticket             = -1;
-    l->stats                  = (LoaderStats){ .n_thread = l->n_thread };
-    l->start_s                = clock_s();
-    l->paused                 = 0;
-    pthread_cond_broadcast(&l->work);
-    pthread_mutex_unlock(&l->mutex);
+    *out           = l->stats;
+    out->n_thread  = l->n_thread;
+    out->elapsed_s = l->start_s == 0 ? 0 : clock_now_s() - l->start_s;
 }
 
-/* ---- Creation ------------------------------------------------------------------------------------------------------ */
+double loader_headroom(const LoaderStats *s)
+{
+    if (s->batches == 0 || s->fill_s <= 0) return 0;
+    return MAX(s->n_thread, 1) * s->elapsed_s / s->fill_s;
+}
+
+/* ---- Creation ------------------------------------------------------------------------------------------ */
+
+static int start(Loader *l)
+{
+    l->n_taken = l->n_released = 0;
+    l->failed                  = NULL;
+    l->stats                   = (LoaderStats){ 0 };
+    l->start_s                 = 0;
+    TRY(thread_ring_init(&l->ring, l->cfg.n_slot));
+    for (int i = 0; i < l->n_thread; i++) TRY(thread_start(&l->thread[i], "loader", thread_body, l));
+    return 0;
+}
+
+static void stop(Loader *l)
+{
+    if (!l->ring.ready) return; /* it never started */
+    thread_ring_close(&l->ring, NULL);
+    for (int i = 0; i < l->n_thread; i++) thread_join(&l->thread[i]);
+    thread_ring_deinit(&l->ring);
+}
 
 static int compare_ranges(const void *a, const void *b)
 {
@@ -247,23 +222,29 @@ static int compare_ranges(const void *a, const void *b)
 static void check_config(const LoaderConfig *c)
 {
     CHECK(c->B > 0 && c->T > 0, "batch of %lld x %lld", (long long)c->B, (long long)c->T);
-    CHECK(c->n_slot > 0 && c->slots, "no slots");
-    CHECK(c->threads >= 0 && c->depth >= 0 && c->n_skip >= 0, "negative counts");
+    CHECK(c->n_slot > 0 && c->slots && c->threads >= 0 && c->n_skip >= 0, "%d slots, %d threads, %d ranges",
+          c->n_slot, c->threads, c->n_skip);
     CHECK(c->world >= 0 && c->rank >= 0 && c->rank < MAX(c->world, 1), "rank %d of %d", c->rank, c->world);
     CHECK(c->first_sample >= 0, "first sample %lld", (long long)c->first_sample);
     for (int i = 0; i < c->n_slot; i++) {
-        CHECK((uintptr_t)c->slots[i] % 64 == 0 && c->slots[i], "slot %d is not aligned", i);
+        CHECK(c->slots[i] && (uintptr_t)c->slots[i] % 64 == 0, "slot %d is not aligned", i);
     }
     for (int i = 0; i < c->n_skip; i++) {
         CHECK(c->skip[i].first >= 0 && c->skip[i].count >= 0, "skip range %d is negative", i);
     }
 }
 
-/* A quarter of the cores: one thread fills some hundred million tokens a second, so more only hide slow disks. */
+/* A quarter of the cores this process may use: one thread keeps up with any GPU while the tokens come from
+ * the page cache (tests/test_loader.c prints the rate), more of them hide the latency of disks. */
 static int choose_threads(const LoaderConfig *c)
 {
+    cpu_set_t set;
     if (c->inline_fill) return 0;
-    int n = c->threads > 0 ? c->threads : MIN(MAX(thread_cores() / 4, 1), MAX_AUTO_THREADS);
+    int n = c->threads;
+    if (n == 0) {
+        int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        n         = MIN(MAX(cores / 4, 1), MAX_AUTO_THREADS);
+    }
     return MIN(n, c->n_slot);
 }
 
@@ -274,86 +255,55 @@ static void *zeroed(size_t n, size_t size)
     return p;
 }
 
-static Loader *make_loader(const LoaderConfig *cfg, const Source *src)
-{
-    Loader *l       = zeroed(1, sizeof *l);
-    l->cfg          = *cfg;
-    l->cfg.world    = MAX(cfg->world, 1);
-    l->cfg.depth    = cfg->depth > 0 ? MIN(cfg->depth, cfg->n_slot) : cfg->n_slot;
-    l->cfg.slots    = NULL;
-    l->cfg.skip     = NULL;
-    l->src          = src;
-    l->layout       = loader_layout(cfg->B, cfg->T, cfg->documents);
-    l->n_eval       = order_eval_windows(source_len(src), cfg->T);
-    l->skip         = zeroed((size_t)cfg->n_skip, sizeof *l->skip);
-    l->slot         = zeroed((size_t)cfg->n_slot, sizeof *l->slot);
-    l->scratch      = zeroed((size_t)cfg->T + 1, sizeof *l->scratch);
-    l->err_ticket   = -1;
-    l->start_s      = clock_s();
-    order_init(&l->order, source_len(src), cfg->T, cfg->seed);
-    if (cfg->n_skip > 0) memcpy(l->skip, cfg->skip, sizeof *l->skip * (size_t)cfg->n_skip);
-    qsort(l->skip, (size_t)cfg->n_skip, sizeof *l->skip, compare_ranges);
-    for (int i = 0; i < cfg->n_slot; i++) l->slot[i].host = cfg->slots[i];
-    pthread_mutex_init(&l->mutex, NULL);
-    pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->ready, NULL);
-    return l;
-}
-
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 {
     check_config(cfg);
-    int64_t need = cfg->eval ? 2 : cfg->T + 1;
-    if (source_len(src) < need) {
+    int64_t len = source_len(src), need = cfg->eval ? 2 : cfg->T + 1;
+    if (len < need) {
         return err_user("%s: %lld tokens are too few: a sample of context %lld needs %lld", source_name(src),
-                        (long long)source_len(src), (long long)cfg->T, (long long)need);
+                        (long long)len, (long long)cfg->T, (long long)need);
     }
-    Loader *l      = make_loader(cfg, src);
-    int     wanted = choose_threads(cfg);
-    l->thread      = zeroed((size_t)wanted, sizeof *l->thread);
-    for (; l->n_thread < wanted; l->n_thread++) {
-        int rc = pthread_create(&l->thread[l->n_thread], NULL, loader_thread, l);
-        if (rc != 0) {
-            err_set("loader thread %d of %d: %s", l->n_thread + 1, wanted, strerror(rc));
-            loader_destroy(l);
-            return -1;
-        }
+    Loader *l    = zeroed(1, sizeof *l);
+    l->cfg       = *cfg;
+    l->cfg.world = MAX(cfg->world, 1);
+    l->cfg.slots = NULL;
+    l->cfg.skip  = NULL;
+    l->layout    = loader_layout(cfg->B, cfg->T, cfg->documents);
+    l->src       = src;
+    l->n_eval    = order_eval_windows(len, cfg->T);
+    order_init(&l->order, len, cfg->T, cfg->seed);
+    l->n_thread = choose_threads(cfg);
+    l->thread   = zeroed((size_t)l->n_thread, sizeof *l->thread);
+    l->scratch  = zeroed((size_t)cfg->T + 1, sizeof *l->scratch);
+    l->skip     = zeroed((size_t)cfg->n_skip, sizeof *l->skip);
+    l->slot     = zeroed((size_t)cfg->n_slot, sizeof *l->slot);
+    for (int i = 0; i < cfg->n_skip; i++) l->skip[i] = cfg->skip[i];
+    for (int i = 0; i < cfg->n_slot; i++) l->slot[i].host = cfg->slots[i];
+    qsort(l->skip, (size_t)cfg->n_skip, sizeof *l->skip, compare_ranges);
+    if (start(l) < 0) {
+        loader_destroy(l);
+        return -1;
     }
-    l->stats.n_thread = wanted;
-    *out              = l;
+    *out = l;
     return 0;
+}
+
+int loader_restart(Loader *l, int64_t first_sample)
+{
+    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
+    CHECK(l->n_taken - l->n_released == (l->failed ? 1 : 0), "a slot is held across a restart");
+    stop(l);
+    l->cfg.first_sample = first_sample;
+    return start(l);
 }
 
 void loader_destroy(Loader *l)
 {
     if (!l) return;
-    pthread_mutex_lock(&l->mutex);
-    l->stop = 1;
-    pthread_cond_broadcast(&l->work);
-    pthread_mutex_unlock(&l->mutex);
-    for (int i = 0; i < l->n_thread; i++) pthread_join(l->thread[i], NULL);
-    pthread_cond_destroy(&l->ready);
-    pthread_cond_destroy(&l->work);
-    pthread_mutex_destroy(&l->mutex);
-    free(l->thread);
-    free(l->scratch);
+    stop(l);
     free(l->slot);
     free(l->skip);
+    free(l->scratch);
+    free(l->thread);
     free(l);
-}
-
-void loader_stats(Loader *l, LoaderStats *out)
-{
-    pthread_mutex_lock(&l->mutex);
-    *out           = l->stats;
-    out->elapsed_s = clock_s() - l->start_s;
-    pthread_mutex_unlock(&l->mutex);
-}
-
-double loader_headroom(const LoaderStats *s)
-{
-    if (s->n_taken == 0 || s->n_filled == 0 || s->fill_s <= 0 || s->elapsed_s <= 0) return 0;
-    double can_per_s  = MAX(s->n_thread, 1) * (double)s->n_filled / s->fill_s;
-    double took_per_s = (double)s->n_taken / s->elapsed_s;
-    return can_per_s / took_per_s;
 }

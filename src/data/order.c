@@ -1,8 +1,8 @@
 /* The order of samples: a keyed permutation, evaluated one point at a time.
  *
- * 1. The permutation is a balanced Feistel network on 2 * half_bits bits with Philox as its round function, walked
- *    until it lands inside 0..n_window-1. A Feistel network is a bijection whatever its round function is, and cycle
- *    walking restricts a bijection to a subset; so no window is lost or doubled.
+ * 1. The permutation is a balanced Feistel network on 2 * half_bits bits with Philox as its round function,
+ *    walked until it lands inside 0..n_window-1. A Feistel network is a bijection whatever its round function
+ *    is, and cycle walking restricts a bijection to a subset; so no window is lost or doubled.
  * 2. The domain is less than 4 times n_window, so a walk takes less than 4 turns on average. */
 #include "data/order.h"
 
@@ -12,8 +12,8 @@
 /* Philox sites; recorded ops count theirs from 0. */
 enum { SITE_PERMUTE = 0x7f000010, SITE_PHASE = 0x7f000011 };
 
-/* Four rounds suffice against an adversary with random functions; tiny domains need some more to reach most of their
- * permutations. */
+/* Four rounds suffice against an adversary with random functions; tiny domains need some more to reach
+ * most of their permutations. */
 enum { N_ROUND = 8 };
 
 void order_init(Order *o, int64_t n_token, int64_t T, uint64_t seed)
@@ -21,7 +21,8 @@ void order_init(Order *o, int64_t n_token, int64_t T, uint64_t seed)
     CHECK(n_token >= 0 && T > 0, "%lld tokens in windows of %lld", (long long)n_token, (long long)T);
     *o = (Order){ .seed = seed, .T = T };
     if (n_token < T + 1) return;
-    /* The last target of the last window must exist at the largest phase T-1: T-1 + n_window*T + 1 <= n_token. */
+    /* The last target of the last window must exist at the largest phase T-1: T-1 + n_window*T + 1 <=
+     * n_token. */
     o->n_window = MAX(n_token / T - 1, 1);
     o->n_phase  = MIN(T, n_token - o->n_window * T);
     while (o->half_bits < 31 && (INT64_C(1) << (2 * o->half_bits)) < o->n_window) o->half_bits++;
@@ -73,4 +74,16 @@ int64_t order_skip(const SampleRange *skip, int n_skip, int64_t used)
         done = end;
     }
     return raw;
+}
+
+int order_skip_add(SampleRange *skip, int n_skip, int64_t used, int64_t count)
+{
+    CHECK(used >= 0 && count >= 0, "samples [%lld, +%lld)", (long long)used, (long long)count);
+    if (count == 0) return n_skip;
+    /* From the first to the last of them; what lies between was skipped already. */
+    int64_t first = order_skip(skip, n_skip, used), last = order_skip(skip, n_skip, used + count - 1);
+    int     i = n_skip;
+    for (; i > 0 && skip[i - 1].first > first; i--) skip[i] = skip[i - 1];
+    skip[i] = (SampleRange){ first, last + 1 - first };
+    return n_skip + 1;
 }

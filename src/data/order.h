@@ -1,13 +1,16 @@
-/* Order: which window of the source is sample g. A pure function, so a run resumes anywhere without saved state.
+/* Order: which window of the source is sample g. A pure function, so a run resumes anywhere without saved
+ * state.
  *
  * 1. A sample is the window of T+1 tokens that begins at order_start(): T inputs and, one later, T targets.
- * 2. Windows tile the source with stride T, so within an epoch no target is seen twice. Each epoch shifts the tiling
- *    by a phase of its own in 0..T-1 (less for a source shorter than 2T), so the cuts between windows move.
- * 3. Every epoch has the same number of windows; epoch = g / n_window. Within an epoch the windows are visited in a
- *    permutation of its own.
- * 4. The order depends on (seed, length, T, g) alone: not on threads, micro-batch, ranks or where a run was resumed.
- * 5. Samples to pass over (after a rollback) are taken out of the numbering: the used samples keep consecutive
- *    numbers, and order_skip() says which raw g a used number stands for. */
+ * 2. Windows tile the source with stride T, so within an epoch no target is seen twice. Each epoch shifts the
+ *    tiling by a phase of its own in 0..T-1 (less for a source shorter than 2T), so the cuts between windows
+ *    move.
+ * 3. Every epoch has the same number of windows; epoch = g / n_window. Within an epoch the windows are
+ *    visited in a permutation of its own.
+ * 4. The order depends on (seed, length, T, g) alone: not on threads, micro-batch, ranks or where a run was
+ *    resumed.
+ * 5. Samples to pass over (after a rollback) are taken out of the numbering: the used samples keep
+ *    consecutive numbers, and order_skip() says which raw g a used number stands for. */
 #ifndef DATA_ORDER_H
 #define DATA_ORDER_H
 
@@ -20,8 +23,8 @@ extern "C" {
 typedef struct {
     uint64_t seed;
     int64_t  T;
-    int64_t  n_window; /* windows per epoch; 0: the source has not even T+1 tokens */
-    int64_t  n_phase;  /* the phase is below this */
+    int64_t  n_window;  /* windows per epoch; 0: the source has not even T+1 tokens */
+    int64_t  n_phase;   /* the phase is below this */
     int      half_bits; /* the permutation works on 2 * half_bits bits */
 } Order;
 
@@ -36,7 +39,7 @@ void order_init(Order *o, int64_t n_token, int64_t T, uint64_t seed);
 /* First token of sample g >= 0. */
 int64_t order_start(const Order *o, int64_t g);
 
-/* Position in 0..n_window-1 at which epoch visits window i's slot: a bijection of i for each (seed, epoch). */
+/* The window visited i-th in an epoch: for each (seed, epoch) a permutation of 0..n_window-1. */
 int64_t order_permute(const Order *o, int64_t epoch, int64_t i);
 
 /* Windows of an evaluation: window i begins at token i*T, in order, and the last one may be cut short. */
@@ -44,6 +47,11 @@ int64_t order_eval_windows(int64_t n_token, int64_t T);
 
 /* The raw sample that the used number u >= 0 stands for. Ranges are sorted by first; they may overlap. */
 int64_t order_skip(const SampleRange *skip, int n_skip, int64_t used);
+
+/* Adds the raw samples that the used numbers [used, used+count) stand for to a sorted list, which stays
+ * sorted and must have room for one more. Returns its new length. Used numbers below `used` keep their
+ * meaning. */
+int order_skip_add(SampleRange *skip, int n_skip, int64_t used, int64_t count);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,12 @@
 /* Shard headers, and reading their payload.
  *
- * 1. Payloads are read by pread(), not through a mapping: a file that is cut short or whose disk fails under a running
- *    job is then an error with a name instead of a SIGBUS. A window of 1025 two-byte tokens from the page cache costs
- *    about a microsecond, a thousandth of what the step needs. */
+ * 1. Payloads are read by pread(), not through a mapping: a file that is cut short or whose disk fails
+ *    under a running job is then an error with a name instead of a SIGBUS. A window of 1025 two-byte
+ *    tokens from the page cache costs about a microsecond, a thousandth of what the step needs. */
 #include "data/shard.h"
 
 #include "base/err.h"
+#include "base/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,15 @@ static const char shard_magic[8] = { 'B', 'R', 'I', 'M', 'T', 'O', 'K', '1' };
 enum { LLMC_MAGIC = 20240520, LLMC_VERSION = 1, LLMC_HEADER_BYTES = 1024 };
 
 /* Where each field of our header is. Bytes 40 to 55 are reserved and zero. */
-enum { AT_VERSION = 8, AT_TOKEN_BYTES = 12, AT_COUNT = 16, AT_HASH = 24, AT_VOCAB = 32, AT_RESERVED = 36, AT_CHECK = 56 };
+enum {
+    AT_VERSION     = 8,
+    AT_TOKEN_BYTES = 12,
+    AT_COUNT       = 16,
+    AT_HASH        = 24,
+    AT_VOCAB       = 32,
+    AT_RESERVED    = 36,
+    AT_CHECK       = 56
+};
 
 static uint32_t get_u32(const unsigned char *p)
 {
@@ -38,20 +47,22 @@ static uint64_t get_u64(const unsigned char *p)
 }
 
 /* The count of a header against the size of its file, without overflow for any count. */
-static int check_size(const char *name, uint64_t count, int token_bytes, int64_t header_bytes, int64_t file_bytes)
+static int check_size(const char *name, uint64_t count, int token_bytes, int64_t header_bytes,
+                      int64_t file_bytes)
 {
     uint64_t payload = (uint64_t)(file_bytes - header_bytes), unit = (uint64_t)token_bytes;
     if (payload / unit == count && payload % unit == 0) return 0;
     const char *what = payload / unit < count ? "truncated" : "has bytes after its last token";
-    return err_user("%s: %s: its header promises %llu tokens of %d bytes, the file holds %llu bytes of them", name,
-                    what, (unsigned long long)count, token_bytes, (unsigned long long)payload);
+    return err_user("%s: %s: its header promises %llu tokens of %d bytes, the file holds %llu bytes of them",
+                    name, what, (unsigned long long)count, token_bytes, (unsigned long long)payload);
 }
 
-static int parse_brim(ShardHeader *out, const char *name, const unsigned char *p, size_t n, int64_t file_bytes)
+static int parse_brim(ShardHeader *out, const char *name, const unsigned char *p, size_t n,
+                      int64_t file_bytes)
 {
     if (n < SHARD_HEADER_BYTES) {
-        return err_user("%s: truncated: %lld bytes, a shard's header alone has %d", name, (long long)file_bytes,
-                        SHARD_HEADER_BYTES);
+        return err_user("%s: truncated: %lld bytes, a shard's header alone has %d", name,
+                        (long long)file_bytes, SHARD_HEADER_BYTES);
     }
     uint32_t version = get_u32(p + AT_VERSION);
     if (version != SHARD_VERSION) {
@@ -66,7 +77,8 @@ static int parse_brim(ShardHeader *out, const char *name, const unsigned char *p
     }
     uint64_t vocab_max = token_bytes == 2 ? UINT64_C(1) << 16 : UINT64_C(1) << 31;
     if (vocab < 1 || vocab > vocab_max) {
-        return err_user("%s: a vocabulary of %u does not go with %u bytes per token", name, vocab, token_bytes);
+        return err_user("%s: a vocabulary of %u does not go with %u bytes per token", name, vocab,
+                        token_bytes);
     }
     for (int i = AT_RESERVED; i < AT_CHECK; i++) {
         if (p[i] != 0) return err_user("%s: reserved byte %d of the header is not zero", name, i);
@@ -82,7 +94,8 @@ static int parse_brim(ShardHeader *out, const char *name, const unsigned char *p
     return 0;
 }
 
-static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p, size_t n, int64_t file_bytes)
+static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p, size_t n,
+                      int64_t file_bytes)
 {
     if (n < LLMC_HEADER_BYTES) {
         return err_user("%s: truncated: %lld bytes, the header of an llm.c shard alone has %d", name,
@@ -90,7 +103,8 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
     }
     int32_t version = (int32_t)get_u32(p + 4), count = (int32_t)get_u32(p + 8);
     if (version != LLMC_VERSION) {
-        return err_user("%s: llm.c shard version %d, this program reads version %d", name, version, LLMC_VERSION);
+        return err_user("%s: llm.c shard version %d, this program reads version %d", name, version,
+                        LLMC_VERSION);
     }
     if (count < 0) return err_user("%s: its header promises %d tokens", name, count);
     TRY(check_size(name, (uint64_t)count, 2, LLMC_HEADER_BYTES, file_bytes));
@@ -105,15 +119,16 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
 int shard_parse(ShardHeader *out, const char *name, const void *bytes, size_t n, int64_t file_bytes)
 {
     const unsigned char *p = bytes;
-    CHECK(file_bytes >= 0 && (int64_t)n <= file_bytes, "%zu bytes of a file of %lld", n, (long long)file_bytes);
+    CHECK(file_bytes >= 0 && (int64_t)n <= file_bytes, "%zu bytes of a file of %lld", n,
+          (long long)file_bytes);
     CHECK((int64_t)n >= MIN(file_bytes, SHARD_PREFIX_BYTES), "only %zu bytes of the header were read", n);
     if (n >= sizeof shard_magic && memcmp(p, shard_magic, sizeof shard_magic) == 0) {
         return parse_brim(out, name, p, n, file_bytes);
     }
     if (n >= 4 && get_u32(p) == LLMC_MAGIC) return parse_llmc(out, name, p, n, file_bytes);
     if (n < sizeof shard_magic) return err_user("%s: truncated: %zu bytes are no token shard", name, n);
-    return err_user("%s: not a token shard: it begins neither with \"BRIMTOK1\" nor with llm.c's number %d", name,
-                    LLMC_MAGIC);
+    return err_user("%s: not a token shard: it begins neither with \"BRIMTOK1\" nor with llm.c's number %d",
+                    name, LLMC_MAGIC);
 }
 
 void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES])
@@ -135,7 +150,9 @@ int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t o
 {
     size_t done = 0;
     while (done < size_bytes) {
-        ssize_t n = pread(fd, (char *)buf + done, size_bytes - done, (off_t)(offset + (int64_t)done));
+        ssize_t n = fault_hit(FAULT_READ)
+                        ? -1
+                        : pread(fd, (char *)buf + done, size_bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return err_sys("%s: reading at byte %lld", path, (long long)offset);
         if (n == 0) {
@@ -151,7 +168,7 @@ int shard_open(ShardHeader *out, const char *path)
 {
     unsigned char prefix[SHARD_PREFIX_BYTES];
     struct stat   st;
-    int           fd = open(path, O_RDONLY | O_CLOEXEC);
+    int           fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return err_user("%s: cannot be opened: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0) {
         err_sys("%s: stat", path);
@@ -159,7 +176,8 @@ int shard_open(ShardHeader *out, const char *path)
         err_user("%s: not a regular file", path);
     } else {
         size_t n = (size_t)MIN((int64_t)st.st_size, SHARD_PREFIX_BYTES);
-        if (shard_read(fd, path, prefix, n, 0) == 0 && shard_parse(out, path, prefix, n, st.st_size) == 0) return fd;
+        if (shard_read(fd, path, prefix, n, 0) == 0 && shard_parse(out, path, prefix, n, st.st_size) == 0)
+            return fd;
     }
     close(fd);
     return -1;

@@ -1,7 +1,7 @@
 /* Shard writer: tokens in, one complete shard out, or nothing.
  *
- * 1. The file appears under its name only in shard_write_publish(), complete and on disk; until then it is a temporary
- *    file beside it. A crash leaves the old file, if there was one.
+ * 1. The file appears under its name only in shard_write_publish(), complete and on disk; until then it is a
+ *    temporary file beside it. A crash leaves the old file, if there was one.
  * 2. Ids take 2 bytes for a vocabulary of up to 65536, else 4. */
 #ifndef DATA_SHARD_WRITE_H
 #define DATA_SHARD_WRITE_H
@@ -20,7 +20,8 @@ ShardWriter *shard_write_begin(const char *path, int64_t vocab);
 /* Appends n ids. Negative after err_user() (an id outside the vocabulary) or err_sys(). */
 int shard_write_add(ShardWriter *w, const int32_t *tok, int64_t n);
 
-/* Completes the file and gives it its name. Frees *w, also on failure, and sets it to NULL. Negative after err_sys(). */
+/* Completes the file and gives it its name. Frees *w, also on failure, and sets it to NULL. Negative after
+ * err_sys(). */
 int shard_write_publish(ShardWriter **w);
 
 /* Throws away what was written; no-op for NULL. Frees *w and sets it to NULL. */

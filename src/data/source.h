@@ -1,11 +1,13 @@
 /* Source: a sequence of token ids of known length.
  *
- * 1. text: the bytes of a file, ids 0 to 255. tokens: shards, one file or the *.bin files of a folder in the order of
- *    their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the same seed.
- * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never overlap.
+ * 1. text: the bytes of a file, ids 0 to 255. tokens: shards, one file or the *.bin files of a folder in the
+ *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
+ *    same seed.
+ * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
+ *    overlap.
  * 3. A Source does not change after it was opened; any number of threads may read it.
- * 4. Every id that source_read() returns is below the recipe's vocabulary; anything else is an error that names the
- *    file and the token. */
+ * 4. Every id that source_read() returns is below the recipe's vocabulary; anything else is an error that
+ *    names the file and the token. */
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
 
@@ -24,13 +26,18 @@ typedef struct Source Source;
 
 /* Opens the training part (validation 0) or the validation part (1) of a recipe's data. The caller closes it.
  * Negative after err_user()/err_set(). */
-int  source_open(Source **out, const Recipe *r, int validation);
+int source_open(Source **out, const Recipe *r, int validation);
+
+/* All tokens of a text file, a shard or a folder of shards, without a recipe. Otherwise the same. */
+int source_open_path(Source **out, DataKind kind, const char *path, int64_t vocab);
+
 void source_close(Source *s); /* NULL is allowed */
 
 int64_t     source_len(const Source *s);
 const char *source_name(const Source *s); /* "data.train: FILE", for messages */
 
-/* Copies the ids [first, first+n), which lie inside the source, to out. Negative after err_set()/err_user(). */
+/* Copies the ids [first, first+n), which lie inside the source, to out. Negative after
+ * err_set()/err_user(). */
 int source_read(const Source *s, int64_t first, int64_t n, int32_t *out);
 
 /* Reads everything once: checksums of shards and every id. Negative after err_user()/err_set(). */

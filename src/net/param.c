@@ -4,6 +4,7 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 void param_table_init(ParamTable *t)

@@ -1,6 +1,7 @@
 #include "run/build.h"
 
 #include "base/err.h"
+#include "base/str.h"
 #include "optim/optim.h"
 
 #include <stdlib.h>
@@ -186,4 +187,35 @@ int build_init(Build *b)
     TRY(init_constants(b)); /* slabs come zeroed: gradients, moments and padding need no more */
     TRY(init_weights(b));
     return build_refresh_copies(b);
+}
+
+/* ---- plan.txt ---------------------------------------------------------------------------------------------- */
+
+static void print_prog(const Prog *p, FILE *out)
+{
+    if (!p) return;
+    ProgStats s = prog_stats(p);
+    char      a[32], low[32];
+    fprintf(out, "  %-11s %5d ops  %9.3f TFLOP  %8.3f again  %9.2f GB moved  activations %s (lower bound %s)\n", prog_name(p),
+            s.n_op, s.flops * 1e-12, s.flops_repeated * 1e-12, s.bytes * 1e-9, str_bytes(a, sizeof a, (double)s.act_bytes),
+            str_bytes(low, sizeof low, (double)s.act_lower_bound));
+}
+
+void build_print_plan(const Build *b, FILE *out)
+{
+    char buf[32];
+    fprintf(out, "model       %lld parameters in %d tensors\n", (long long)param_count(&b->net.table), b->net.table.n_param);
+    fprintf(out, "step        %lld tokens = %lld micro-batches of %lld x %lld\n", (long long)b->recipe.step_tokens,
+            (long long)build_micro_per_step(b, 1), (long long)b->choice.micro_batch, (long long)b->recipe.model.context);
+    fprintf(out, "\nslabs\n");
+    for (int i = 0; i < SLAB_COUNT; i++) {
+        if (b->store.slab_bytes[i] == 0) continue;
+        fprintf(out, "  %-16s %16zu  %s\n", slab_name((Slab)i), b->store.slab_bytes[i],
+                str_bytes(buf, sizeof buf, (double)b->store.slab_bytes[i]));
+    }
+    fprintf(out, "  %-16s %16zu  %s\n", "total", store_total_bytes(&b->store),
+            str_bytes(buf, sizeof buf, (double)store_total_bytes(&b->store)));
+    fprintf(out, "\nprograms\n");
+    const Prog *all[] = { b->micro, b->update, b->eval, b->step1 };
+    for (int i = 0; i < ARRAY_LEN(all); i++) print_prog(all[i], out);
 }

@@ -6,6 +6,7 @@
  *    op or list launched: the culprit or something after it. */
 #include "dev/cuda/cuda_dev.h"
 
+#include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_exec.h"
@@ -13,8 +14,6 @@
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/cuda/kernels.h"
-
-#include <cublasLt.h>
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,12 +28,12 @@ int cuda_sm_count(Dev *dev) { return self(dev)->n_sm; }
 
 void cuda_note(const char *fmt, ...)
 {
+    char    text[512];
     va_list ap;
     va_start(ap, fmt);
-    fputs("cuda: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    log_info("cuda: %s", text);
 }
 
 /* ---- scratch ------------------------------------------------------------------------------------------------- */
@@ -119,7 +118,7 @@ static int open_device(CudaDev *d)
     CUDA_TRY(cudaSetDevice(d->index));
     struct cudaDeviceProp prop;
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
-    snprintf(d->name, sizeof d->name, "%s", prop.name);
+    snprintf(d->name, sizeof d->name, "%.127s", prop.name);
     d->n_sm       = prop.multiProcessorCount;
     d->capability = prop.major * 10 + prop.minor;
     if (cuda_probe_image() < 0) {
@@ -130,7 +129,7 @@ static int open_device(CudaDev *d)
     }
     TRY(open_streams(d));
     char version[32];
-    snprintf(version, sizeof version, "cublasLt %zu", cublasLtGetVersion());
+    snprintf(version, sizeof version, "cublasLt %zu", cuda_gemm_version());
     d->tune = cuda_tune_open(d->base.opt.tune ? d->base.opt.tune_cache : NULL, d->name, version);
     TRY(cuda_gemm_open(d));
     return cuda_attn_open(d);
@@ -163,7 +162,7 @@ static int dev_info_cuda(Dev *dev, DevInfo *info)
     CUDA_TRY(cudaMemGetInfo(&info->free_bytes, &info->total_bytes));
     CUDA_TRY(cudaDriverGetVersion(&driver));
     CUDA_TRY(cudaRuntimeGetVersion(&runtime));
-    size_t lt = cublasLtGetVersion();
+    size_t lt = cuda_gemm_version();
     snprintf(info->versions, sizeof info->versions, "driver CUDA %d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu, %s",
              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100,
              lt % 100, cuda_attn_version(d, attn, sizeof attn));

@@ -53,7 +53,7 @@ int cuda_sm_count(Dev *dev);
 void *cuda_scratch(CudaDev *d, size_t size_bytes);
 void  cuda_scratch_drop(CudaDev *d);
 
-/* One line to stderr about a choice the user may want to know of. */
+/* One line in the log about a choice the user may want to know of. */
 void cuda_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* The vtable; the only symbol the program looks up in libbrim_cuda.so. */

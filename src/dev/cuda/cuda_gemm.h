@@ -11,6 +11,9 @@ extern "C" {
 int  cuda_gemm_open(CudaDev *d); /* creates d->gemm; -1 after err_set() */
 void cuda_gemm_close(CudaDev *d);
 
+/* cuBLASLt's version as it counts: 130100 for 13.1.0. */
+size_t cuda_gemm_version(void);
+
 /* Builds (and, where allowed, times) the plan of one op if it is a matrix product; 0 for any other op. */
 int cuda_gemm_prepare(CudaDev *d, const Op *op);
 

@@ -25,6 +25,23 @@ __device__ __forceinline__ float ptx_rcp(float x)
     return y;
 }
 
+/* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the value from an
+ * earlier read nor move the read out of a loop, either of which costs registers. */
+__device__ __forceinline__ float4 ptx_table_load(const float *p)
+{
+    float4 v;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* Makes the value new to the compiler, so that what was computed from it before is computed again, not kept. */
+__device__ __forceinline__ void ptx_forget(uint4 *v)
+{
+    asm volatile("" : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w));
+}
+
 /* Waits for n_threads threads (whole warps) at barrier id. */
 __device__ __forceinline__ void ptx_bar_sync(int id, int n_threads)
 {

@@ -1,0 +1,88 @@
+#include "bin/cmd.h"
+
+#include "base/err.h"
+#include "base/str.h"
+
+#include <string.h>
+
+static const CmdFlag *find_flag(const CmdFlag *flag, int n, const char *name, size_t len)
+{
+    for (int i = 0; i < n; i++) {
+        if (strlen(flag[i].name) == len && memcmp(flag[i].name, name, len) == 0) return &flag[i];
+    }
+    return NULL;
+}
+
+static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
+{
+    StrNearest near = str_nearest_begin(arg);
+    for (int i = 0; i < n; i++) str_nearest_offer(&near, flag[i].name);
+    if (near.best) return err_user("command line: %s: no such option (did you mean %s?)", arg, near.best);
+    return err_user("command line: %s: no such option", arg);
+}
+
+static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag)
+{
+    const char    *arg = a->argv[*i], *eq = strchr(arg, '=');
+    size_t         len = eq ? (size_t)(eq - arg) : strlen(arg);
+    const CmdFlag *f   = find_flag(flag, n_flag, arg, len);
+    if (!f) return unknown_flag(flag, n_flag, arg);
+    if (f->on) {
+        if (eq) return err_user("command line: %s: takes no value", f->name);
+        *f->on = 1;
+        return 0;
+    }
+    if (eq) {
+        *f->value = eq + 1;
+    } else if (*i + 1 < a->argc) {
+        *f->value = a->argv[++*i];
+    } else {
+        return err_user("command line: %s: needs a value", f->name);
+    }
+    return 0;
+}
+
+int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
+{
+    /* Overrides are moved to the front of argv in place: the array is ours. */
+    int n = 0;
+    *out  = (CmdTarget){ NULL, a->argv, 0 };
+    for (int i = 0; i < a->argc; i++) {
+        char *arg = a->argv[i];
+        if (arg[0] == '-' && arg[1] == '-') {
+            TRY(take_flag(a, &i, flag, n_flag));
+        } else if (strchr(arg, '=') && out->target) {
+            a->argv[n++] = arg;
+        } else if (!out->target) {
+            out->target = arg;
+        } else {
+            return err_user("command line: %s: expected key=value", arg);
+        }
+    }
+    out->n_override = n;
+    return 0;
+}
+
+int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r)
+{
+    CmdTarget t;
+    TRY(cmd_parse(a, flag, n_flag, &t));
+    if (!t.target) return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
+    return recipe_load(r, t.target, t.n_override, t.override);
+}
+
+int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out)
+{
+    if (str_parse_int(text, out) < 0 || *out < lo || *out > hi) {
+        return err_user("command line: %s: '%s' is not a whole number from %lld to %lld", flag, text, (long long)lo, (long long)hi);
+    }
+    return 0;
+}
+
+int cmd_double(const char *flag, const char *text, double lo, double hi, double *out)
+{
+    if (str_parse_double(text, out) < 0 || *out < lo || *out > hi) {
+        return err_user("command line: %s: '%s' is not a number from %g to %g", flag, text, lo, hi);
+    }
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* Commands: one cmd_NAME.c each, listed in main.c. */
+#ifndef BIN_CMD_H
+#define BIN_CMD_H
+
+#include "conf/recipe.h"
+
+typedef struct {
+    double begin_s; /* clock_now_s() at program start */
+    int    argc;    /* arguments after the command's name */
+    char **argv;
+} CmdArgs;
+
+/* Each returns 0, or negative after err_set()/err_user(). */
+int cmd_train(const CmdArgs *a);
+int cmd_plan(const CmdArgs *a);
+int cmd_bench(const CmdArgs *a);
+int cmd_eval(const CmdArgs *a);
+int cmd_sample(const CmdArgs *a);
+int cmd_info(const CmdArgs *a);
+int cmd_help(const CmdArgs *a);
+
+/* ---- shared argument parsing ---- */
+
+/* A flag of a command: "--name" alone (value NULL: takes none) or "--name VALUE" / "--name=VALUE". */
+typedef struct {
+    const char  *name;
+    const char **value; /* set to the text, or */
+    int         *on;    /* set to 1 */
+    const char  *help;
+} CmdFlag;
+
+/* Splits arguments into flags, one positional argument (the recipe or run) and key=value overrides. The arrays are
+ * borrowed from argv. Negative after err_user(). */
+typedef struct {
+    const char *target; /* NULL when absent */
+    char      **override;
+    int         n_override;
+} CmdTarget;
+
+int  cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out);
+/* cmd_parse, then recipe_load; the target is required. */
+int  cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);
+int  cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out);
+int  cmd_double(const char *flag, const char *text, double lo, double hi, double *out);
+
+#endif

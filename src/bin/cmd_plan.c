@@ -1,0 +1,63 @@
+#include "base/err.h"
+#include "base/str.h"
+#include "bin/cmd.h"
+#include "run/bench.h"
+#include "run/setup.h"
+
+#include <stdlib.h>
+
+/* A backend that has everything and does nothing, with the workspaces of CUDA: the plan of a GPU on any computer. */
+static int plan_for(const Recipe *r, const char *gpu, int list)
+{
+    const Machine *m = machine_find(gpu);
+    if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", gpu, machine_keys());
+    DevVt  vt = *dev_null();
+    Choice c;
+    Build *b;
+    vt.kind       = DEV_CUDA;
+    vt.name       = m->key;
+    size_t margin = (size_t)1 << 30; /* context, library handles, modules */
+    size_t budget = MIN(m->mem_bytes - margin, recipe_memory_limit(r, m->mem_bytes));
+    TRY(choose_plan(&c, r, &vt, m, 90, budget, BUILD_TRAIN));
+    TRY(build_create(&b, r, &c.row[c.best].choice, BUILD_TRAIN, &vt));
+    printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name, (double)m->mem_bytes / 1073741824.0,
+           m->peak_flops * 1e-12);
+    build_print_plan(b, stdout);
+    printf("\n");
+    choose_print(&c, r, stdout);
+    double step_s = c.row[c.best].step_s, flops = bench_step_flops(b);
+    char   rate[32];
+    printf("\npredicted   %.1f ms a step, %s tokens/s, MFU %.1f %%\n", step_s * 1e3,
+           str_count(rate, sizeof rate, (double)r->step_tokens / step_s), 100 * flops / step_s / m->peak_flops);
+    if (list) prog_print(b->micro, 1);
+    build_destroy(b);
+    return 0;
+}
+
+static int plan_here(const Recipe *r, int list)
+{
+    Setup s;
+    int   rc = setup_open(&s, r, BUILD_TRAIN);
+    if (rc == 0) {
+        setup_print_machine(&s, stdout);
+        build_print_plan(s.build, stdout);
+        printf("\n");
+        choose_print(&s.choice, r, stdout);
+        printf("\noptimisations\n");
+        setup_print_switches(&s, r, stdout);
+        if (list) prog_print(s.build->micro, 1);
+    }
+    setup_close(&s);
+    return rc;
+}
+
+int cmd_plan(const CmdArgs *a)
+{
+    const char *gpu  = NULL;
+    int         list = 0;
+    CmdFlag     flag[] = { { "--gpu", &gpu, NULL, "plan for a card that is not here" },
+                           { "--list", NULL, &list, "print every op and tensor" } };
+    Recipe      r;
+    TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
+    return gpu ? plan_for(&r, gpu, list) : plan_here(&r, list);
+}

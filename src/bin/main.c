@@ -1,0 +1,72 @@
+/* brim: one program, one command a row. Exit 0 done, 1 the run failed, 2 the user's input was wrong. */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "bin/cmd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    int (*run)(const CmdArgs *a);
+    const char *usage, *help;
+} Command;
+
+static const Command commands[] = {
+    { "train", cmd_train, "RECIPE [key=value ...] [--fresh]", "train; resumes runs/NAME if it exists" },
+    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list]", "memory, candidates and the choice; needs no GPU" },
+    { "bench", cmd_bench, "RECIPE [key=value ...] [--ops] [--json]", "measure the recipe's step" },
+    { "eval", cmd_eval, "RUN [key=value ...]", "loss of a trained run on its validation data" },
+    { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]", "text from a trained run" },
+    { "info", cmd_info, "", "devices, versions, and why anything is not used" },
+    { "help", cmd_help, "[KEY]", "what a recipe key means" },
+};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "brim trains transformers with the GPU filled to the brim.\n\n");
+    for (int i = 0; i < ARRAY_LEN(commands); i++) {
+        fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage, commands[i].help);
+    }
+}
+
+static const Command *find_command(const char *name)
+{
+    for (int i = 0; i < ARRAY_LEN(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    }
+    return NULL;
+}
+
+static int run_command(int argc, char **argv, double begin_s)
+{
+    const Command *c = find_command(argv[1]);
+    if (!c) {
+        StrNearest near = str_nearest_begin(argv[1]);
+        for (int i = 0; i < ARRAY_LEN(commands); i++) str_nearest_offer(&near, commands[i].name);
+        if (near.best) return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
+        return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
+    }
+    CmdArgs a = { begin_s, argc - 2, argv + 2 };
+    return c->run(&a);
+}
+
+int main(int argc, char **argv)
+{
+    double begin_s = clock_now_s();
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc == 2) {
+        usage(stdout);
+        printf("\nRecipe keys (brim help KEY for one):\n");
+    }
+    int rc = run_command(argc, argv, begin_s);
+    log_close();
+    if (rc == 0) return 0;
+    fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", err_get());
+    return err_kind() == ERR_USER ? 2 : 1;
+}

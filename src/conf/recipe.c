@@ -1,0 +1,295 @@
+#include "conf/recipe.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "conf/relate.h"
+#include "conf/schema.h"
+#include "conf/walk.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RECIPE_MAX_BYTES = 1 << 20, MAX_SECTION = 16 };
+
+typedef struct {
+    Recipe *r;
+    Origin  origin;
+    int     n_section;
+    struct {
+        char name[32];
+        int  line;
+    } section[MAX_SECTION]; /* sections seen so far: a second one of the same name is a slip */
+    int n_key;
+} Reader;
+
+void recipe_defaults(Recipe *r)
+{
+    memset(r, 0, sizeof *r); /* padding too: recipes are compared bytewise */
+    for (int i = 0; i < schema_count; i++) {
+        char why[256];
+        int  rc = schema_set(&schema_table[i], r, schema_table[i].def, 0, why, sizeof why);
+        CHECK(rc == 0, "default of %s: %s", schema_table[i].name, why);
+    }
+}
+
+/* ---- The file -------------------------------------------------------------------------------------------- */
+
+/* "FILE:LINE" or "command line", for keys that have no row. */
+static int refuse_key(const char *where, const char *key, int is_map)
+{
+    char        shown[80], buf[32], parent[WALK_KEY_MAX];
+    const char *near = schema_nearest(key, is_map, buf, sizeof buf);
+    str_quote(shown, sizeof shown, key, strlen(key));
+    str_copy(parent, sizeof parent, key);
+    /* "steps.a": steps has a value, not keys. */
+    for (char *dot; (dot = strrchr(parent, '.'));) {
+        *dot    = '\0';
+        int row = schema_find(parent);
+        if (row >= 0) return err_user("%s: %s: has a value, not keys of its own (%s)", where, parent, shown);
+    }
+    if (near) return err_user("%s: %s: unknown key (did you mean %s?)", where, shown, near);
+    return err_user("%s: %s: unknown key", where, shown);
+}
+
+static int enter_section(Reader *d, const WalkItem *item, const char *where)
+{
+    int row = schema_find(item->key);
+    if (row >= 0) {
+        char type[500];
+        schema_describe(&schema_table[row], type, sizeof type);
+        return err_user("%s: %s: expected a value (%s), got a mapping", where, item->key, type);
+    }
+    if (!schema_is_section(item->key)) return refuse_key(where, item->key, 1);
+    for (int i = 0; i < d->n_section; i++) {
+        if (strcmp(d->section[i].name, item->key) == 0) {
+            return err_user("%s: %s: given twice, first on line %d", where, item->key, d->section[i].line);
+        }
+    }
+    CHECK(d->n_section < MAX_SECTION, "raise MAX_SECTION");
+    str_copy(d->section[d->n_section].name, sizeof d->section[0].name, item->key);
+    d->section[d->n_section++].line = item->line;
+    return 0;
+}
+
+static int read_item(void *ctx, const WalkItem *item)
+{
+    Reader *d = (Reader *)ctx;
+    char    where[RECIPE_STR + 24], why[600];
+    snprintf(where, sizeof where, "%s:%d", d->origin.name, item->line);
+    d->n_key++;
+    if (item->kind == WALK_MAP) return enter_section(d, item, where);
+    int row = schema_find(item->key);
+    if (row < 0 && schema_is_section(item->key)) {
+        return err_user("%s: %s: is a section: expected keys below it, got a value", where, item->key);
+    }
+    if (row < 0) return refuse_key(where, item->key, 0);
+    int first = d->origin.line[row];
+    if (first > 0) return err_user("%s: %s: given twice, first on line %d", where, item->key, first);
+    if (item->kind == WALK_LIST && schema_table[row].type != KEY_LIST) {
+        char type[500];
+        schema_describe(&schema_table[row], type, sizeof type);
+        return err_user("%s: %s: expected %s, got a list", where, item->key, type);
+    }
+    d->origin.line[row] = item->line;
+    if (schema_set(&schema_table[row], d->r, item->text, item->quoted, why, sizeof why) < 0) {
+        return err_user("%s: %s: %s", where, item->key, why);
+    }
+    return 0;
+}
+
+/* ---- The command line ------------------------------------------------------------------------------------ */
+
+static int read_override(Reader *d, const char *text)
+{
+    char        key[WALK_KEY_MAX], shown[80], why[600];
+    const char *equals = strchr(text, '=');
+    size_t      len    = equals ? (size_t)(equals - text) : strlen(text);
+    str_quote(shown, sizeof shown, text, len);
+    if (!equals || len == 0) return err_user("command line: %s: expected key=value", len ? shown : "''");
+    if (len >= sizeof key) return err_user("command line: %s: unknown key", shown);
+    memcpy(key, text, len);
+    key[len] = '\0';
+    int row  = schema_find(key);
+    if (row < 0 && schema_is_section(key)) return err_user("command line: %s: is a section: name one of its keys", key);
+    if (row < 0) return refuse_key("command line", key, 0);
+    /* The shell took any quotation marks away, so a value is never known to be quoted here. "[a, b]" is a list. */
+    const char *value = equals + 1;
+    size_t      n     = strlen(value);
+    char        list[RECIPE_STR];
+    if (schema_table[row].type == KEY_LIST && n >= 2 && n < sizeof list && value[0] == '[' && value[n - 1] == ']') {
+        memcpy(list, value + 1, n - 2);
+        list[n - 2] = '\0';
+        value       = list;
+    }
+    d->origin.line[row] = ORIGIN_COMMAND_LINE;
+    if (schema_set(&schema_table[row], d->r, value, 0, why, sizeof why) < 0) {
+        return err_user("command line: %s: %s", key, why);
+    }
+    return 0;
+}
+
+int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override, char *const *override)
+{
+    Reader d = { .r = r };
+    char   shown[RECIPE_STR], folder[PATH_MAX];
+    recipe_defaults(r);
+    str_quote(shown, sizeof shown, name, strlen(name));
+    d.origin.name = shown;
+    if (n > RECIPE_MAX_BYTES) return err_user("%s: a recipe is at most 1 MiB", shown);
+    if (file_folder_of(name, folder, sizeof folder) < 0) return err_user("%s: the path is too long", shown);
+    memcpy(r->file, shown, strlen(shown));
+    TRY(walk_yaml(shown, text, n, read_item, &d));
+    if (d.n_key == 0) return err_user("%s: the recipe is empty", shown);
+    for (int i = 0; i < n_override; i++) TRY(read_override(&d, override[i]));
+    if (!r->run[0]) {
+        char   base[RECIPE_STR];
+        str_quote(base, sizeof base, file_name_of(name), strlen(file_name_of(name)));
+        size_t len = strlen(base) - (str_ends_with(base, ".yaml") ? strlen(".yaml") : 0);
+        memcpy(r->run, len > 0 ? base : "run", len > 0 ? len : 3);
+    }
+    return relate_resolve(r, &d.origin, folder);
+}
+
+/* ---- Finding it ------------------------------------------------------------------------------------------ */
+
+/* Folders that ship recipes: below the current one, and beside the program (build/brim, or bin/brim of a release). */
+static int shipped_folders(char folder[3][PATH_MAX])
+{
+    char    program[PATH_MAX - 32];
+    ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
+    str_copy(folder[0], PATH_MAX, "recipes");
+    if (len <= 0) return 1;
+    program[len]                             = '\0';
+    program[file_name_of(program) - program] = '\0';
+    snprintf(folder[1], PATH_MAX, "%s../recipes", program);
+    snprintf(folder[2], PATH_MAX, "%srecipes", program);
+    return 3;
+}
+
+/* Resolves a bare name ("quickstart") to a shipped recipe; 0 when it is none. */
+static int find_shipped(const char *name, char *path, size_t n)
+{
+    char folder[3][PATH_MAX];
+    if (strchr(name, '/')) return 0;
+    int n_folder = shipped_folders(folder);
+    for (int i = 0; i < n_folder; i++) {
+        int len = snprintf(path, n, "%s/%s%s", folder[i], name, str_ends_with(name, ".yaml") ? "" : ".yaml");
+        if (len > 0 && (size_t)len < n && file_kind(path) == FILE_REGULAR) return 1;
+    }
+    return 0;
+}
+
+static void offer_recipes(StrNearest *near, Arena *a, const char *folder)
+{
+    char **names;
+    int    n = file_list(a, folder, ".yaml", &names);
+    err_clear(); /* a folder that cannot be listed only costs the hint */
+    for (int i = 0; i < n; i++) {
+        char *bare                           = arena_strdup(a, names[i]);
+        bare[strlen(bare) - strlen(".yaml")] = '\0';
+        str_nearest_offer(near, str_ends_with(near->word, ".yaml") ? names[i] : bare);
+    }
+}
+
+static int refuse_missing(const char *path, const char *shown)
+{
+    char  folder[3][PATH_MAX], own[PATH_MAX];
+    Arena arena;
+    arena_init(&arena);
+    StrNearest near = str_nearest_begin(file_name_of(path));
+    if (strchr(path, '/') && file_folder_of(path, own, sizeof own) == 0) offer_recipes(&near, &arena, own);
+    int n_folder = shipped_folders(folder);
+    for (int i = 0; i < n_folder; i++) offer_recipes(&near, &arena, folder[i]);
+    if (near.best) {
+        err_user("%s: no such recipe (did you mean %s?)", shown, near.best);
+    } else {
+        err_user("%s: no such recipe", shown);
+    }
+    arena_deinit(&arena);
+    return -1;
+}
+
+int recipe_load(Recipe *r, const char *path, int n_override, char *const *override)
+{
+    char     shown[RECIPE_STR], found[PATH_MAX];
+    char    *text = NULL;
+    size_t   n;
+    FileKind kind = file_kind(path);
+    str_quote(shown, sizeof shown, path, strlen(path));
+    if (kind != FILE_REGULAR && find_shipped(path, found, sizeof found)) {
+        path = found;
+    } else if (kind == FILE_NONE) {
+        int hidden = access(path, F_OK) != 0 && errno == EACCES;
+        return hidden ? err_user("%s: permission denied", shown) : refuse_missing(path, shown);
+    } else if (kind != FILE_REGULAR) {
+        return err_user("%s: is %s, not a recipe", shown, kind == FILE_FOLDER ? "a directory" : "a device or a pipe");
+    }
+    if (file_size(path) > RECIPE_MAX_BYTES) return err_user("%s: a recipe is at most 1 MiB", shown);
+    if (file_read_all(path, RECIPE_MAX_BYTES, &text, &n) < 0) {
+        /* Whatever keeps a recipe from being read is wrong input. */
+        char why[512], line[512];
+        str_copy(why, sizeof why, err_get());
+        err_clear();
+        return err_user("%s", str_quote(line, sizeof line, why, strlen(why)));
+    }
+    int rc = recipe_parse(r, path, text, n, n_override, override);
+    free(text);
+    return rc;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------- */
+
+int recipe_write(const Recipe *r, FILE *out)
+{
+    char        value[2 * RECIPE_STR + 8];
+    size_t      section = 0; /* length of the open section's name */
+    const char *last    = "";
+    fprintf(out, "# %s as resolved: every key with the value in force. brim help KEY explains one.\n", r->file);
+    for (int i = 0; i < schema_count; i++) {
+        const char *name = schema_table[i].name, *dot = strchr(name, '.');
+        size_t      len = dot ? (size_t)(dot - name) : 0;
+        if (len > 0 && (len != section || strncmp(name, last, len) != 0)) fprintf(out, "%.*s:\n", (int)len, name);
+        section = len;
+        last    = name;
+        schema_get(&schema_table[i], r, value, sizeof value);
+        fprintf(out, "%s%s: %s\n", dot ? "  " : "", dot ? dot + 1 : name, value);
+    }
+    if (fflush(out) != 0 || ferror(out)) return err_sys("writing the recipe");
+    return 0;
+}
+
+static void print_row(const SchemaRow *row, FILE *out)
+{
+    char type[500];
+    schema_describe(row, type, sizeof type);
+    fprintf(out, "%s\n    %s\n    %s; default %s\n", row->name, row->help, type, row->def[0] ? row->def : "none");
+}
+
+int recipe_help(const char *key, FILE *out)
+{
+    int row = key ? schema_find(key) : -1;
+    if (row >= 0) {
+        print_row(&schema_table[row], out);
+        return 0;
+    }
+    if (key && !schema_is_section(key)) return refuse_key("command line", key, 0);
+    for (int i = 0; i < schema_count; i++) {
+        size_t len = key ? strlen(key) : 0;
+        if (!key || (strncmp(schema_table[i].name, key, len) == 0 && schema_table[i].name[len] == '.')) {
+            print_row(&schema_table[i], out);
+        }
+    }
+    return 0;
+}
+
+size_t recipe_memory_limit(const Recipe *r, size_t total_bytes)
+{
+    size_t limit;
+    int    rc = schema_parse_limit(r->memory_limit, total_bytes, &limit);
+    CHECK(rc == 0, "memory_limit '%s' was verified on load", r->memory_limit);
+    return MIN(limit, total_bytes);
+}

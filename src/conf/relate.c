@@ -1,0 +1,224 @@
+#include "conf/relate.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+int relate_blame(const Origin *o, int row, const char *fmt, ...)
+{
+    char    what[800];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    const char *key = schema_table[row].name;
+    if (o->line[row] == ORIGIN_COMMAND_LINE) return err_user("command line: %s: %s", key, what);
+    /* A key that stands nowhere is missing from the file as a whole. */
+    return err_user("%s:%d: %s: %s", o->name, MAX(o->line[row], 1), key, what);
+}
+
+static int row_of(const char *key)
+{
+    int row = schema_find(key);
+    CHECK(row >= 0, "no key %s", key);
+    return row;
+}
+
+/* Of two keys that do not go together, the one to blame: what the command line changed, else what the file says. */
+static int culprit(const Origin *o, const char *key, const char *other)
+{
+    int a = row_of(key), b = row_of(other);
+    if (o->line[a] == ORIGIN_COMMAND_LINE) return a;
+    if (o->line[b] == ORIGIN_COMMAND_LINE) return b;
+    return o->line[a] != ORIGIN_DEFAULT || o->line[b] == ORIGIN_DEFAULT ? a : b;
+}
+
+#define LL(x) ((long long)(x))
+
+/* Requires cond of a pair of keys. */
+#define RELATE(cond, key, other, ...)                                                                        \
+    do {                                                                                                     \
+        if (!(cond)) return relate_blame(o, culprit(o, key, other), __VA_ARGS__);                            \
+    } while (0)
+
+/* Requires cond of one key. */
+#define DEMAND(cond, key, ...)                                                                               \
+    do {                                                                                                     \
+        if (!(cond)) return relate_blame(o, row_of(key), __VA_ARGS__);                                       \
+    } while (0)
+
+static int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+static int resolve_model(Recipe *r, const Origin *o)
+{
+    static const char *const derived[] = { "model.kv_heads", "model.head_dim", "model.ffn" };
+    RecipeModel             *m         = &r->model;
+    RELATE(m->head_dim > 0 || m->width % m->heads == 0, "model.heads", "model.width",
+           "model.heads (%lld) must divide model.width (%lld), or give model.head_dim", LL(m->heads), LL(m->width));
+    if (m->kv_heads == 0) m->kv_heads = m->heads;
+    if (m->head_dim == 0) m->head_dim = m->width / m->heads;
+    /* 8/3 of the width gives three matrices of a gated form as many weights as two of 4 x width have; 128 keeps
+     * matrix tiles full. */
+    if (m->ffn == 0) m->ffn = m->act == FFN_SWIGLU ? round_up((8 * m->width + 2) / 3, 128) : 4 * m->width;
+    for (int i = 0; i < ARRAY_LEN(derived); i++) {
+        char why[160];
+        int  row = row_of(derived[i]);
+        if (schema_check(&schema_table[row], r, why, sizeof why) < 0) {
+            return relate_blame(o, culprit(o, derived[i], "model.width"), "%s of %s", derived[i], why);
+        }
+    }
+    RELATE(m->heads % m->kv_heads == 0, "model.kv_heads", "model.heads",
+           "model.kv_heads (%lld) must divide model.heads (%lld)", LL(m->kv_heads), LL(m->heads));
+    RELATE(m->pos != POS_ROPE || m->head_dim % 2 == 0, "model.head_dim", "model.width",
+           "rope needs an even head size, not %lld (model.width %lld / model.heads %lld)", LL(m->head_dim),
+           LL(m->width), LL(m->heads));
+    RELATE(m->mask != MASKING_DOCUMENT || r->data.document_token >= 0, "model.mask", "data.document_token",
+           "mask document needs data.document_token, the token that ends a document");
+    RELATE(r->data.document_token < m->vocab, "data.document_token", "model.vocab",
+           "data.document_token (%lld) must be below model.vocab (%lld)", LL(r->data.document_token), LL(m->vocab));
+    return 0;
+}
+
+static int check_step(const Recipe *r, const Origin *o)
+{
+    int64_t context = r->model.context, sequences = r->step_tokens / context;
+    RELATE(r->step_tokens % context == 0, "step_tokens", "model.context",
+           "step_tokens (%lld) must be a multiple of model.context (%lld)", LL(r->step_tokens), LL(context));
+    RELATE(r->micro_batch == 0 || sequences % r->micro_batch == 0, "micro_batch", "step_tokens",
+           "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context)", LL(r->micro_batch),
+           LL(sequences));
+    return 0;
+}
+
+static int check_optim(const Recipe *r, const Origin *o)
+{
+    const RecipeOptim *p = &r->optim;
+    RELATE(p->warmup <= r->steps, "optim.warmup", "steps", "optim.warmup (%lld) must not exceed steps (%lld)",
+           LL(p->warmup), LL(r->steps));
+    RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)", p->min_lr,
+           p->lr);
+    RELATE(p->schedule != SCHEDULE_TRAPEZOID || (double)p->warmup + p->cooldown * (double)r->steps <= (double)r->steps,
+           "optim.cooldown", "optim.warmup", "warm-up (%lld steps) and cooldown (%g of %lld steps) overlap", LL(p->warmup),
+           p->cooldown, LL(r->steps));
+    return 0;
+}
+
+static int check_eval(const Recipe *r, const Origin *o)
+{
+    int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
+    RELATE(r->eval.target == 0 || r->eval.every > 0, "eval.target", "eval.every", "eval.target needs eval.every above 0");
+    RELATE(r->eval.patience == 0 || r->eval.every > 0, "eval.patience", "eval.every",
+           "eval.patience needs eval.every above 0");
+    RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0), r->eval.target > 0 ? "eval.target" : "eval.patience",
+           "data.val_fraction", "needs validation data: data.val, or data.val_fraction above 0");
+    return 0;
+}
+
+/* ---- Names ----------------------------------------------------------------------------------------------- */
+
+static int check_names(const Recipe *r, const Origin *o)
+{
+    static const char *const devices[] = { "auto", "cpu", "cuda" };
+    StrNearest               near      = str_nearest_begin(r->device);
+    int                      known     = 0;
+    int64_t                  index;
+    for (int i = 0; i < ARRAY_LEN(devices); i++) {
+        known |= strcmp(r->device, devices[i]) == 0;
+        str_nearest_offer(&near, devices[i]);
+    }
+    known |= str_starts_with(r->device, "cuda:") && str_parse_int(r->device + 5, &index) == 0 && index >= 0 && index < 1024;
+    if (strcmp(r->device, "gpu") == 0) near.best = "cuda";
+    DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)", r->device,
+           near.best);
+    DEMAND(known, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N", r->device);
+    /* The name becomes a folder below runs/. */
+    DEMAND(!strchr(r->run, '/') && r->run[0] != '.' && r->run[0] != '-', "run",
+           "'%.64s' cannot name a folder (no '/', no leading '.' or '-')", r->run);
+    return 0;
+}
+
+static int check_require(const Recipe *r, const Origin *o)
+{
+    const char *list = r->require;
+    char        item[64], key[80], value[RECIPE_STR];
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        snprintf(key, sizeof key, "opt.%s", item);
+        int row = schema_find(key);
+        if (row >= 0) {
+            schema_get(&schema_table[row], r, value, sizeof value);
+            RELATE(strcmp(value, "true") == 0, "require", key, "require lists %s, but %s is false", item, key);
+        } else {
+            schema_get(&schema_table[row_of("precision")], r, value, sizeof value);
+            RELATE(r->precision == PRECISION_AUTO || strcmp(value, item) == 0, "require", "precision",
+                   "require lists %s, but precision is %s", item, value);
+        }
+    }
+    return 0;
+}
+
+/* ---- Data files ------------------------------------------------------------------------------------------ */
+
+static int refuse_missing(const Origin *o, const char *key, const char *path)
+{
+    char   folder[RECIPE_STR];
+    char **names;
+    Arena  arena;
+    arena_init(&arena);
+    file_folder_of(path, folder, sizeof folder);
+    int n = file_list(&arena, folder, "", &names);
+    err_clear(); /* a folder that cannot be listed only costs the hint */
+    StrNearest near = str_nearest_begin(file_name_of(path));
+    for (int i = 0; i < n; i++) str_nearest_offer(&near, names[i]);
+    if (near.best) {
+        relate_blame(o, row_of(key), "no such file: %s (did you mean %s?)", path, near.best);
+    } else {
+        relate_blame(o, row_of(key), "no such file: %s", path);
+    }
+    arena_deinit(&arena);
+    return -1;
+}
+
+/* Replaces a path that exists only beside the recipe by one that can be opened from here. */
+static int find_data(char *path, DataKind kind, const Origin *o, const char *key, const char *folder)
+{
+    char beside[2 * RECIPE_STR];
+    if (file_kind(path) == FILE_NONE && path[0] != '/') {
+        snprintf(beside, sizeof beside, "%s/%s", folder, path);
+        if (file_kind(beside) != FILE_NONE) {
+            DEMAND(strlen(beside) < RECIPE_STR, key, "the path is longer than %d bytes: %s", RECIPE_STR - 1, beside);
+            memset(path, 0, RECIPE_STR);
+            memcpy(path, beside, strlen(beside));
+        }
+    }
+    FileKind found = file_kind(path);
+    if (found == FILE_NONE) return refuse_missing(o, key, path);
+    DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
+    DEMAND(found != FILE_FOLDER || kind == DATA_TOKENS, key, "%s is a folder; data.kind text needs a file", path);
+    return 0;
+}
+
+static int resolve_data(Recipe *r, const Origin *o, const char *folder)
+{
+    RecipeData *d = &r->data;
+    if (d->kind == DATA_RANDOM) return 0;
+    RELATE(d->train[0], "data.train", "data.kind", "is missing: name the file to train on, or set data.kind: random");
+    RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
+           "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
+    TRY(find_data(d->train, d->kind, o, "data.train", folder));
+    if (d->val[0]) TRY(find_data(d->val, d->kind, o, "data.val", folder));
+    return 0;
+}
+
+int relate_resolve(Recipe *r, const Origin *o, const char *folder)
+{
+    TRY(resolve_model(r, o));
+    TRY(check_step(r, o));
+    TRY(check_optim(r, o));
+    TRY(check_eval(r, o));
+    TRY(check_names(r, o));
+    TRY(check_require(r, o));
+    return resolve_data(r, o, folder);
+}

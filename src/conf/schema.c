@@ -1,0 +1,325 @@
+#include "conf/schema.h"
+
+#include "base/err.h"
+#include "base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *field_of(const SchemaRow *row, Recipe *r) { return (char *)r + row->offset; }
+
+static const void *field_read(const SchemaRow *row, const Recipe *r) { return (const char *)r + row->offset; }
+
+/* ---- Names ----------------------------------------------------------------------------------------------- */
+
+int schema_find(const char *name)
+{
+    for (int i = 0; i < schema_count; i++) {
+        if (strcmp(schema_table[i].name, name) == 0) return i;
+    }
+    return -1;
+}
+
+/* Length of the section's name in a key, 0 when it has none. */
+static size_t section_length(const char *key)
+{
+    const char *dot = strchr(key, '.');
+    return dot ? (size_t)(dot - key) : 0;
+}
+
+int schema_is_section(const char *name)
+{
+    size_t len = strlen(name);
+    for (int i = 0; i < schema_count; i++) {
+        if (len > 0 && section_length(schema_table[i].name) == len && strncmp(schema_table[i].name, name, len) == 0) return 1;
+    }
+    return 0;
+}
+
+static const char *leaf_of(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+static void copy_section(const char *key, char *buf, size_t n)
+{
+    size_t len = MIN(section_length(key), n - 1);
+    memcpy(buf, key, len);
+    buf[len] = '\0';
+}
+
+/* Into buf, since the table holds a section's name only as a part of its keys. NULL when none is near. */
+static const char *nearest_section(const char *name, char *buf, size_t n)
+{
+    StrNearest near = str_nearest_begin(name);
+    for (int i = 0; i < schema_count; i++) {
+        copy_section(schema_table[i].name, buf, n);
+        if (!*buf) continue;
+        if (str_starts_with(name, buf)) return buf; /* "optimizer" */
+        str_nearest_offer_as(&near, buf, schema_table[i].name);
+    }
+    if (!near.best) return NULL;
+    copy_section(near.best, buf, n);
+    return buf;
+}
+
+static const char *find_leaf(const char *leaf)
+{
+    for (int i = 0; i < schema_count; i++) {
+        if (strcmp(leaf_of(schema_table[i].name), leaf) == 0) return schema_table[i].name;
+    }
+    return NULL;
+}
+
+static const char *find_aka(const char *leaf)
+{
+    for (int i = 0; i < schema_count; i++) {
+        if (schema_table[i].aka && str_list_has(schema_table[i].aka, leaf)) return schema_table[i].name;
+    }
+    return NULL;
+}
+
+const char *schema_nearest(const char *name, int is_map, char *buf, size_t n)
+{
+    const char *leaf = leaf_of(name), *found = is_map ? nearest_section(name, buf, n) : NULL;
+    /* Another program's word for it, then a key without its section, then a slip of the finger, then the wrong section. */
+    if (!found) found = find_aka(leaf);
+    if (!found && leaf == name) found = find_leaf(leaf);
+    if (found) return found;
+    StrNearest whole = str_nearest_begin(name), part = str_nearest_begin(leaf);
+    for (int i = 0; i < schema_count; i++) {
+        str_nearest_offer(&whole, schema_table[i].name);
+        str_nearest_offer_as(&part, leaf_of(schema_table[i].name), schema_table[i].name);
+    }
+    if (whole.best) return whole.best;
+    found = find_leaf(leaf);
+    if (!found) found = part.best;
+    return found ? found : nearest_section(name, buf, n);
+}
+
+/* ---- Setting --------------------------------------------------------------------------------------------- */
+
+static int refuse(char *why, size_t n, const char *what, const char *text)
+{
+    char quoted[64];
+    snprintf(why, n, "expected %s, got '%s'", what, str_quote(quoted, sizeof quoted, text, strlen(text)));
+    return -1;
+}
+
+/* "1 .. 65536" */
+static void describe_bounds(const SchemaRow *row, char *buf, size_t n)
+{
+    char lo[32], hi[32];
+    if (row->type == KEY_INT) {
+        snprintf(buf, n, "%lld .. %lld", (long long)row->min, (long long)row->max);
+    } else {
+        snprintf(buf, n, "%s .. %s", str_double(lo, sizeof lo, row->min), str_double(hi, sizeof hi, row->max));
+    }
+}
+
+static int check_bounds(const SchemaRow *row, double v, const char *text, char *why, size_t n)
+{
+    char bounds[80], quoted[40];
+    if (v >= row->min && v <= row->max) return 0;
+    describe_bounds(row, bounds, sizeof bounds);
+    str_quote(quoted, sizeof quoted, text, strlen(text));
+    snprintf(why, n, "%s is out of bounds (%s)", quoted, bounds);
+    return -1;
+}
+
+static void list_names(const SchemaRow *row, char *buf, size_t n)
+{
+    buf[0]           = '\0';
+    const char *mark = "";
+    for (int i = 0; row->names && row->names[i]; i++, mark = ", ") str_append(buf, n, "%s%s", mark, row->names[i]);
+    for (int i = 0; row->items && i < schema_count; i++) {
+        if (str_starts_with(schema_table[i].name, row->items)) str_append(buf, n, ", %s", leaf_of(schema_table[i].name));
+    }
+}
+
+static int name_index(const SchemaRow *row, const char *word)
+{
+    for (int i = 0; row->names && row->names[i]; i++) {
+        if (strcmp(row->names[i], word) == 0) return i;
+    }
+    return -1;
+}
+
+static int refuse_name(const SchemaRow *row, const char *word, char *why, size_t n)
+{
+    char        quoted[64], names[400];
+    const char *shown = str_quote(quoted, sizeof quoted, word, strlen(word));
+    StrNearest  near  = str_nearest_begin(word);
+    for (int i = 0; row->names && row->names[i]; i++) str_nearest_offer(&near, row->names[i]);
+    for (int i = 0; row->items && i < schema_count; i++) {
+        if (str_starts_with(schema_table[i].name, row->items)) str_nearest_offer(&near, leaf_of(schema_table[i].name));
+    }
+    list_names(row, names, sizeof names);
+    if (near.best) {
+        snprintf(why, n, "'%s' is none of %s (did you mean %s?)", shown, names, near.best);
+    } else {
+        snprintf(why, n, "'%s' is none of %s", shown, names);
+    }
+    return -1;
+}
+
+/* Fields are compared bytewise by callers that look for changes, so what follows the text is cleared. */
+static int store_text(char *field, const char *text, char *why, size_t n)
+{
+    if (strlen(text) >= RECIPE_STR) {
+        snprintf(why, n, "is longer than %d bytes", RECIPE_STR - 1);
+        return -1;
+    }
+    if (!str_is_printable(text)) {
+        snprintf(why, n, "contains characters that are not printable UTF-8");
+        return -1;
+    }
+    memset(field, 0, RECIPE_STR);
+    memcpy(field, text, strlen(text));
+    return 0;
+}
+
+static int set_list(const SchemaRow *row, char *field, const char *text, char *why, size_t n)
+{
+    char joined[RECIPE_STR] = "", item[64], key[80];
+    for (int rc; (rc = str_list_next(&text, item, sizeof item)) != 0;) {
+        if (rc < 0) {
+            snprintf(why, n, "an item is longer than %d bytes", (int)sizeof item - 1);
+            return -1;
+        }
+        snprintf(key, sizeof key, "%s%s", row->items ? row->items : "", item);
+        if (name_index(row, item) < 0 && !(row->items && schema_find(key) >= 0)) return refuse_name(row, item, why, n);
+        if (str_list_has(joined, item)) continue;
+        if (str_append(joined, sizeof joined, "%s%s", joined[0] ? "," : "", item) < 0) {
+            snprintf(why, n, "is longer than %d bytes", RECIPE_STR - 1);
+            return -1;
+        }
+    }
+    return store_text(field, joined, why, n);
+}
+
+static int set_number(const SchemaRow *row, Recipe *r, const char *text, char *why, size_t n)
+{
+    int64_t i;
+    double  d;
+    if (row->type == KEY_INT) {
+        if (str_parse_int(text, &i) < 0) {
+            /* Too many digits for 64 bits is out of bounds, not a wrong type. */
+            int is_digits = text[strspn(text, "+-")] != '\0' && text[strspn(text, "+-0123456789")] == '\0';
+            if (is_digits && str_parse_double(text, &d) == 0) return check_bounds(row, d, text, why, n);
+            return refuse(why, n, "an integer", text);
+        }
+        if (check_bounds(row, (double)i, text, why, n) < 0) return -1;
+        *(int64_t *)field_of(row, r) = i;
+        return 0;
+    }
+    if (str_parse_double(text, &d) < 0) return refuse(why, n, "a number", text);
+    if (check_bounds(row, d, text, why, n) < 0) return -1;
+    *(double *)field_of(row, r) = d == 0 ? 0 : d; /* no negative zero: fields are compared bytewise */
+    return 0;
+}
+
+int schema_set(const SchemaRow *row, Recipe *r, const char *text, int quoted, char *why, size_t n)
+{
+    size_t bytes;
+    int    index;
+    switch (row->type) {
+    case KEY_INT:
+    case KEY_FLOAT:
+        if (quoted) return refuse(why, n, row->type == KEY_INT ? "an integer without quotes" : "a number without quotes", text);
+        return set_number(row, r, text, why, n);
+    case KEY_BOOL:
+        if (quoted || str_parse_bool(text, (int *)field_of(row, r)) < 0) return refuse(why, n, "true or false", text);
+        return 0;
+    case KEY_ENUM:
+        index = name_index(row, text);
+        if (index < 0) return refuse_name(row, text, why, n);
+        *(int *)field_of(row, r) = index;
+        return 0;
+    case KEY_TEXT: return store_text((char *)field_of(row, r), text, why, n);
+    case KEY_LIST: return set_list(row, (char *)field_of(row, r), text, why, n);
+    case KEY_SIZE:
+        if (schema_parse_limit(text, 1, &bytes) < 0) return refuse(why, n, "bytes (60G) or a share (80%)", text);
+        return store_text((char *)field_of(row, r), text, why, n);
+    }
+    CHECK(0, "key type %d", (int)row->type);
+}
+
+int schema_check(const SchemaRow *row, const Recipe *r, char *why, size_t n)
+{
+    char text[RECIPE_STR];
+    if (row->type != KEY_INT && row->type != KEY_FLOAT) return 0;
+    schema_get(row, r, text, sizeof text);
+    double v = row->type == KEY_INT ? (double)*(const int64_t *)field_read(row, r) : *(const double *)field_read(row, r);
+    return check_bounds(row, v, text, why, n);
+}
+
+int schema_parse_limit(const char *text, size_t total_bytes, size_t *out)
+{
+    char   number[32];
+    double share;
+    size_t len = strlen(text);
+    if (len == 0) {
+        *out = total_bytes;
+        return 0;
+    }
+    if (text[len - 1] != '%') return str_parse_size(text, out) < 0 || *out == 0 ? -1 : 0;
+    if (len >= sizeof number) return -1;
+    memcpy(number, text, len - 1);
+    number[len - 1] = '\0';
+    if (str_parse_double(number, &share) < 0 || !(share > 0 && share <= 100)) return -1;
+    *out = (size_t)((double)total_bytes * share / 100);
+    return 0;
+}
+
+/* ---- Getting --------------------------------------------------------------------------------------------- */
+
+static void quote_yaml(const char *s, char *buf, size_t n)
+{
+    size_t out = 0;
+    buf[out++] = '"';
+    for (; *s && out + 4 < n; s++) {
+        if (*s == '"' || *s == '\\') buf[out++] = '\\';
+        buf[out++] = *s;
+    }
+    buf[out++] = '"';
+    buf[out]   = '\0';
+}
+
+void schema_get(const SchemaRow *row, const Recipe *r, char *buf, size_t n)
+{
+    const void *field = field_read(row, r);
+    switch (row->type) {
+    case KEY_INT: snprintf(buf, n, "%lld", (long long)*(const int64_t *)field); return;
+    case KEY_FLOAT: str_double(buf, n, *(const double *)field); return;
+    case KEY_BOOL: snprintf(buf, n, "%s", *(const int *)field ? "true" : "false"); return;
+    case KEY_ENUM: snprintf(buf, n, "%s", row->names[*(const int *)field]); return;
+    case KEY_LIST: snprintf(buf, n, "[%s]", (const char *)field); return;
+    case KEY_TEXT:
+    case KEY_SIZE: quote_yaml((const char *)field, buf, n); return;
+    }
+}
+
+void schema_describe(const SchemaRow *row, char *buf, size_t n)
+{
+    char more[400];
+    switch (row->type) {
+    case KEY_INT:
+    case KEY_FLOAT:
+        describe_bounds(row, more, sizeof more);
+        snprintf(buf, n, "%s, %s", row->type == KEY_INT ? "integer" : "number", more);
+        return;
+    case KEY_BOOL: snprintf(buf, n, "true or false"); return;
+    case KEY_ENUM:
+        list_names(row, more, sizeof more);
+        snprintf(buf, n, "one of %s", more);
+        return;
+    case KEY_LIST:
+        list_names(row, more, sizeof more);
+        snprintf(buf, n, "list of %s", more);
+        return;
+    case KEY_TEXT: snprintf(buf, n, "text"); return;
+    case KEY_SIZE: snprintf(buf, n, "bytes (60G) or a share (80%%)"); return;
+    }
+}

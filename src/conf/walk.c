@@ -1,0 +1,210 @@
+#include "conf/walk.h"
+
+#include "base/err.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <yaml.h>
+
+typedef struct {
+    const char *name;
+    int (*visit)(void *ctx, const WalkItem *item);
+    void  *ctx;
+    int    depth;                  /* open mappings, the document's included */
+    size_t prefix[WALK_MAX_DEPTH]; /* length of key[] for each open mapping */
+    char   key[WALK_KEY_MAX];      /* path of the present key; prefix of the open mapping while none is read */
+    int    has_key;                /* a key was read, its value comes next */
+    int    line;                   /* of that key */
+    int    in_list;
+    char   list[1024];
+    int    documents;
+    int    done;
+} Walk;
+
+static int line_of(yaml_mark_t mark) { return (int)mark.line + 1; }
+
+static int refuse_at(const Walk *w, int line, const char *what)
+{
+    char key[80];
+    if (!w->has_key) return err_user("%s:%d: yaml: %s", w->name, line, what);
+    return err_user("%s:%d: %s: %s", w->name, line, str_quote(key, sizeof key, w->key, strlen(w->key)), what);
+}
+
+static int visit(Walk *w, WalkKind kind, const char *text, int quoted)
+{
+    WalkItem item = { .kind = kind, .key = w->key, .text = text, .quoted = quoted, .line = w->line };
+    return w->visit(w->ctx, &item);
+}
+
+/* The value was handled: the next scalar is a key of the innermost mapping again. */
+static void end_value(Walk *w)
+{
+    w->has_key                      = 0;
+    w->key[w->prefix[w->depth - 1]] = '\0';
+}
+
+static int begin_map(Walk *w, int line)
+{
+    if (w->in_list) return refuse_at(w, line, "a list may hold plain values only, not a mapping");
+    if (w->depth > 0 && !w->has_key) return refuse_at(w, line, "a mapping cannot be a key");
+    if (w->depth == WALK_MAX_DEPTH) return refuse_at(w, line, "nested too deep");
+    if (w->depth > 0) {
+        TRY(visit(w, WALK_MAP, "", 0));
+        if (str_append(w->key, sizeof w->key, ".") < 0) return refuse_at(w, line, "the key is too long");
+    }
+    w->prefix[w->depth++] = strlen(w->key);
+    w->has_key            = 0;
+    return 0;
+}
+
+static void end_map(Walk *w)
+{
+    w->depth--;
+    if (w->depth > 0) end_value(w);
+}
+
+static int begin_list(Walk *w, int line)
+{
+    if (w->in_list) return refuse_at(w, line, "a list may hold plain values only, not another list");
+    if (w->depth == 0) return refuse_at(w, line, "a recipe is a mapping of keys to values, not a list");
+    if (!w->has_key) return refuse_at(w, line, "a list cannot be a key");
+    w->in_list = 1;
+    w->list[0] = '\0';
+    return 0;
+}
+
+static int end_list(Walk *w)
+{
+    w->in_list = 0;
+    TRY(visit(w, WALK_LIST, w->list, 0));
+    end_value(w);
+    return 0;
+}
+
+static int read_key(Walk *w, const char *text, int line)
+{
+    char shown[64];
+    str_quote(shown, sizeof shown, text, strlen(text));
+    if (!*text || strcmp(text, shown) != 0) {
+        return err_user("%s:%d: %s: not a usable key", w->name, line, *shown ? shown : "''");
+    }
+    if (str_append(w->key, sizeof w->key, "%s", text) < 0) return refuse_at(w, line, "the key is too long");
+    w->has_key = 1;
+    w->line    = line;
+    return 0;
+}
+
+static int read_scalar(Walk *w, const yaml_event_t *e)
+{
+    const char *text   = (const char *)e->data.scalar.value;
+    int         line   = line_of(e->start_mark);
+    int         quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    int         is_null = !quoted && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
+    if (strlen(text) != e->data.scalar.length) return refuse_at(w, line, "contains a zero byte");
+    if (w->depth == 0) return refuse_at(w, line, "a recipe is a mapping of keys to values, like \"steps: 1000\"");
+    if (!w->has_key) return read_key(w, text, line);
+    if (is_null) return refuse_at(w, w->line, "has no value");
+    if (w->in_list) {
+        if (strchr(text, ',')) return refuse_at(w, line, "an item of a list contains a comma");
+        if (str_append(w->list, sizeof w->list, "%s%s", w->list[0] ? "," : "", text) < 0) {
+            return refuse_at(w, line, "the list is too long");
+        }
+        return 0;
+    }
+    TRY(visit(w, WALK_SCALAR, text, quoted));
+    end_value(w);
+    return 0;
+}
+
+/* Anchors and tags may stand at any value. */
+static int refuse_decoration(const Walk *w, const yaml_event_t *e)
+{
+    const yaml_char_t *anchor = NULL, *tag = NULL;
+    if (e->type == YAML_SCALAR_EVENT) {
+        anchor = e->data.scalar.anchor;
+        tag    = e->data.scalar.tag;
+    } else if (e->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = e->data.sequence_start.anchor;
+        tag    = e->data.sequence_start.tag;
+    } else if (e->type == YAML_MAPPING_START_EVENT) {
+        anchor = e->data.mapping_start.anchor;
+        tag    = e->data.mapping_start.tag;
+    }
+    if (anchor) return refuse_at(w, line_of(e->start_mark), "anchors (&name) are not used in recipes");
+    if (tag) return refuse_at(w, line_of(e->start_mark), "tags (!name) are not used in recipes");
+    return 0;
+}
+
+static int handle(Walk *w, const yaml_event_t *e)
+{
+    int line = line_of(e->start_mark);
+    TRY(refuse_decoration(w, e));
+    switch (e->type) {
+    case YAML_DOCUMENT_START_EVENT:
+        if (w->documents++ > 0) return refuse_at(w, line, "a recipe is one document; a second one begins here");
+        return 0;
+    case YAML_ALIAS_EVENT: return refuse_at(w, line, "aliases (*name) are not used in recipes");
+    case YAML_SCALAR_EVENT: return read_scalar(w, e);
+    case YAML_SEQUENCE_START_EVENT: return begin_list(w, line);
+    case YAML_SEQUENCE_END_EVENT: return end_list(w);
+    case YAML_MAPPING_START_EVENT: return begin_map(w, line);
+    case YAML_MAPPING_END_EVENT: end_map(w); return 0;
+    case YAML_STREAM_END_EVENT: w->done = 1; return 0;
+    default: return 0;
+    }
+}
+
+static int line_at(const char *text, size_t n, size_t offset)
+{
+    int line = 1;
+    for (size_t i = 0; i < MIN(n, offset); i++) line += text[i] == '\n';
+    return line;
+}
+
+/* libyaml names bytes it cannot read by offset, everything else by line. */
+static int refuse_syntax(const Walk *w, const yaml_parser_t *p, const char *text, size_t n)
+{
+    char what[120];
+    if (p->error == YAML_MEMORY_ERROR) return err_set("%s: out of memory", w->name);
+    const char *problem = p->problem ? p->problem : "not YAML";
+    str_quote(what, sizeof what, problem, strlen(problem));
+    int line = p->error == YAML_READER_ERROR ? line_at(text, n, p->problem_offset) : line_of(p->problem_mark);
+    if (p->error == YAML_READER_ERROR) return err_user("%s:%d: yaml: not a text file: %s", w->name, line, what);
+    return err_user("%s:%d: yaml: %s", w->name, line, what);
+}
+
+/* libyaml's own words for these two do not help anybody. */
+static int refuse_bytes(const char *name, const char *text, size_t n)
+{
+    int indent = 1, line = 1;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\0') return err_user("%s:%d: yaml: not a text file: zero byte", name, line);
+        if (text[i] == '\t' && indent) return err_user("%s:%d: yaml: tab in the indentation; use spaces", name, line);
+        indent = text[i] == '\n' || (indent && text[i] == ' ');
+        line += text[i] == '\n';
+    }
+    return 0;
+}
+
+int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(void *, const WalkItem *), void *ctx)
+{
+    Walk          w = { .name = name, .visit = visit_item, .ctx = ctx };
+    yaml_parser_t parser;
+    TRY(refuse_bytes(name, text, n));
+    if (!yaml_parser_initialize(&parser)) return err_set("%s: out of memory", name);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING); /* otherwise it guesses UTF-16 from two bytes */
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
+    int rc = 0;
+    while (rc == 0 && !w.done) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            rc = refuse_syntax(&w, &parser, text, n);
+            break;
+        }
+        rc = handle(&w, &event);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return rc;
+}

@@ -1,0 +1,53 @@
+/* The CPU backend: the definition of every op, f32 only.
+ *
+ * 1. An op's result depends on its inputs and shapes alone, never on the number of threads: work is cut at places that
+ *    follow from shapes, and partial sums are added in a fixed order.
+ * 2. A fused op calls the same row functions as the ops it stands for, and those are not inlined, so fusion and
+ *    recomputation give the same bits.
+ * 3. Ops run one after another and share one scratch range. It grows while a list is bound (exec_create) and before the
+ *    device is sealed; a replay never allocates. */
+#ifndef DEV_CPU_CPU_H
+#define DEV_CPU_CPU_H
+
+#include "dev/dev.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A function whose machine code must be the same for every caller. */
+#define CPU_ONCE __attribute__((noinline))
+
+typedef struct {
+    Dev    base;
+    int    threads;
+    void  *scratch;
+    size_t scratch_bytes;
+} CpuDev;
+
+/* One slot per op kind: cpu_embed_fwd(), ... */
+#define X(KIND, field, Type) int cpu_##field(Dev *dev, const Type *a);
+OP_LIST(X)
+#undef X
+
+int cpu_threads(const Dev *dev);
+
+/* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after err_set(). */
+void *cpu_scratch(Dev *dev, size_t size_bytes);
+
+/* What an op will ask cpu_scratch() for. */
+size_t cpu_scratch_bytes(OpKind kind, const OpArgs *args, int threads);
+
+/* A tensor seen as rows x cols of f32 with a row stride. p is NULL for an absent argument. */
+typedef struct {
+    float  *p;
+    int64_t rows, cols, ld;
+} Mat;
+Mat    cpu_mat(const Tensor *t);
+float *cpu_f32(const Tensor *t); /* NULL for an absent argument */
+
+static inline float *mat_row(Mat m, int64_t r) { return m.p ? m.p + r * m.ld : NULL; }
+
+/* Loops below this many elements run on one thread: waking the others costs about as much as 10^4 additions. */
+enum { CPU_PARALLEL_MIN = 16384 };
+
+#endif

@@ -1,0 +1,233 @@
+/* Attention forward: one pass over the keys per block of queries, T x T is never stored.
+ *
+ * For a block of queries: Q^T (scaled) is made once; then per block of keys
+ *   S   = K Q^T                     [keys][queries]
+ *   m'  = max(m, max over keys S),  P = exp(S - m'),  l = l exp(m - m') + sum P,  O^T = O^T exp(m - m') + V^T P
+ * and at the end o = O / l, lse = m + log l. Blocks of queries are independent: any thread may take any. */
+#include "dev/cpu/cpu_attn.h"
+
+#include "base/err.h"
+#include "dev/cpu/cpu_gemm.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* Below every score, yet finite: exp(NO_MAX - NO_MAX) is 1 where exp(-inf + inf) would be NaN. */
+#define NO_MAX -1e30f
+
+Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads, int head_dim)
+{
+    Attn a = { .B = qkv->dim[0], .T = qkv->dim[1], .H = heads, .K = kv_heads, .D = head_dim, .ld = tensor_ld(qkv) };
+    a.qkv    = cpu_f32(qkv);
+    a.doc    = doc ? doc->data : NULL;
+    a.prefix = prefix ? prefix->data : NULL;
+    return a;
+}
+
+void attn_span(Span *s, const Attn *a, int64_t b, int64_t q0, int64_t n)
+{
+    CHECK(a->mask != MASK_DOCUMENT || a->doc, "a document mask without document starts");
+    CHECK(a->mask != MASK_PREFIX || a->prefix, "a prefix mask without prefixes");
+    *s = (Span){ .min_lo = a->T, .max_lo = 0, .min_hi = a->T, .max_hi = 0 };
+    for (int64_t i = 0; i < ATTN_Q; i++) {
+        int64_t t = q0 + MIN(i, n - 1), lo = 0, hi = t + 1;
+        if (a->mask == MASK_FULL) hi = a->T;
+        if (a->mask == MASK_PREFIX) hi = MIN(MAX(hi, (int64_t)a->prefix[b]), a->T);
+        if (a->mask == MASK_DOCUMENT) lo = a->doc[b * a->T + t];
+        s->lo[i]  = (int32_t)lo;
+        s->hi[i]  = (int32_t)hi;
+        s->min_lo = MIN(s->min_lo, lo);
+        s->max_lo = MAX(s->max_lo, lo);
+        s->min_hi = MIN(s->min_hi, hi);
+        s->max_hi = MAX(s->max_hi, hi);
+    }
+}
+
+void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D, float scale)
+{
+    for (int64_t q = 0; q < ATTN_Q; q += VL) {
+        for (int64_t d = 0; d < D; d += VL) {
+            vf block[VL];
+            for (int64_t l = 0; l < VL; l++) {
+                block[l] = q + l < n ? vf_get(x + (q + l) * ld + d, D - d) * scale : (vf){ 0 };
+            }
+            vf_transpose(block);
+            for (int64_t l = 0; l < MIN(VL, D - d); l++) vf_store(out + (d + l) * ATTN_Q + q, block[l]);
+        }
+    }
+}
+
+/* y[lane][d] = x[d][lane] * factor[lane] for n rows y of D floats. */
+static void write_rows(float *y, int64_t ld, const float *x, const float *factor, int64_t n, int64_t D)
+{
+    for (int64_t q = 0; q < n; q += VL) {
+        vf f = vf_load(factor + q);
+        for (int64_t d = 0; d < D; d += VL) {
+            vf block[VL];
+            for (int64_t l = 0; l < VL; l++) block[l] = d + l < D ? vf_load(x + (d + l) * ATTN_Q + q) * f : (vf){ 0 };
+            vf_transpose(block);
+            for (int64_t l = 0; l < MIN(VL, n - q); l++) vf_put(y + (q + l) * ld + d, D - d, block[l]);
+        }
+    }
+}
+
+/* ---- Forward --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float *qt; /* [D][ATTN_Q] */
+    float *s;  /* [ATTN_K][ATTN_Q] */
+    float *ot; /* [D][ATTN_Q] */
+    float  max[ATTN_Q], sum[ATTN_Q];
+} FwdTile;
+
+static size_t fwd_floats(int64_t D) { return (size_t)(2 * D + ATTN_K) * ATTN_Q; }
+
+size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
+{
+    return (size_t)threads * fwd_floats(a->head_dim) * sizeof(float);
+}
+
+static void mask_tile(float *s, const Span *span, int64_t k0, int64_t k1)
+{
+    vf hidden = vf_set(-INFINITY);
+    for (int64_t k = k0; k < k1; k++) {
+        for (int v = 0; v < ATTN_QV; v++) {
+            float *p = s + (k - k0) * ATTN_Q + v * VL;
+            vf_store(p, vf_where(span_sees(span, v, k), vf_load(p), hidden));
+        }
+    }
+}
+
+/* Turns n_key rows of scores into weights and brings max, sum and O^T up to date. */
+static void softmax_tile(FwdTile *f, int64_t n_key, int64_t D)
+{
+    for (int v = 0; v < ATTN_QV; v++) {
+        float *s   = f->s + v * VL;
+        vf     old = vf_load(f->max + v * VL), top = old;
+        for (int64_t k = 0; k < n_key; k++) top = vf_max(top, vf_load(s + k * ATTN_Q));
+        vf sum = { 0 };
+        for (int64_t k = 0; k < n_key; k++) {
+            vf p = vf_exp(vf_load(s + k * ATTN_Q) - top);
+            vf_store(s + k * ATTN_Q, p);
+            sum += p;
+        }
+        vf factor = vf_exp(old - top);
+        vf_store(f->max + v * VL, top);
+        vf_store(f->sum + v * VL, vf_load(f->sum + v * VL) * factor + sum);
+        float *ot = f->ot + v * VL;
+        for (int64_t d = 0; d < D; d++) vf_store(ot + d * ATTN_Q, vf_load(ot + d * ATTN_Q) * factor);
+    }
+}
+
+static void fwd_block(const Attn *a, FwdTile *f, Mat o, float *lse, int64_t b, int64_t h, int64_t q0)
+{
+    int64_t      D = a->D, n = MIN(ATTN_Q, a->T - q0), g = h / (a->H / a->K);
+    const float *k = attn_k(a, b, g), *v = attn_v(a, b, g);
+    Span         span;
+    attn_span(&span, a, b, q0, n);
+    attn_transpose(f->qt, attn_q(a, b, h) + q0 * a->ld, a->ld, n, D, a->scale);
+    memset(f->ot, 0, (size_t)(D * ATTN_Q) * sizeof(float));
+    for (int i = 0; i < ATTN_Q; i++) {
+        f->max[i] = NO_MAX;
+        f->sum[i] = 0;
+    }
+    for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
+        int64_t k1 = MIN(k0 + ATTN_K, span.max_hi);
+        Tile    st = { .k = D, .a = k + k0 * a->ld, .a_row = a->ld, .a_col = 1 };
+        st.b       = f->qt;
+        st.c       = f->s;
+        st.b_row = st.c_row = ATTN_Q;
+        cpu_block(&st, k1 - k0, ATTN_Q);
+        if (!span_whole(&span, k0, k1)) mask_tile(f->s, &span, k0, k1);
+        softmax_tile(f, k1 - k0, D);
+        Tile ot = { .k = k1 - k0, .a = v + k0 * a->ld, .a_row = 1, .a_col = a->ld };
+        ot.b    = f->s;
+        ot.c    = f->ot;
+        ot.plus = f->ot;
+        ot.b_row = ot.c_row = ot.plus_row = ATTN_Q;
+        cpu_block(&ot, D, ATTN_Q);
+    }
+    float inv[ATTN_Q];
+    for (int i = 0; i < ATTN_Q; i++) inv[i] = 1.0f / f->sum[i];
+    for (int64_t i = 0; i < n; i++) lse[(b * a->H + h) * a->T + q0 + i] = f->max[i] + logf(f->sum[i]);
+    write_rows(mat_row(o, b * a->T + q0) + h * D, o.ld, f->ot, inv, n, D);
+}
+
+int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
+{
+    Attn a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
+    a.mask  = args->mask;
+    a.scale = args->scale;
+    Mat     o       = cpu_mat(args->o);
+    float  *lse     = cpu_f32(args->lse);
+    int     threads = cpu_threads(dev);
+    float  *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, threads));
+    int64_t n_block = (a.T + ATTN_Q - 1) / ATTN_Q, n_item = a.B * a.H * n_block;
+    if (!scratch) return -1;
+    /* Later queries see more keys under a causal mask, so they go first and the short ones fill the end. */
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (a.B * a.H * a.T * a.D >= CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n_item; i++) {
+        float  *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a.D);
+        FwdTile f    = { .qt = mine, .s = mine + a.D * ATTN_Q, .ot = mine + (a.D + ATTN_K) * ATTN_Q };
+        int64_t head = i % (a.B * a.H), block = n_block - 1 - i / (a.B * a.H);
+        fwd_block(&a, &f, o, lse, head / a.H, head % a.H, block * ATTN_Q);
+    }
+    return 0;
+}
+
+/* ---- Decoding ---------------------------------------------------------------------------------------------------------- */
+
+size_t cpu_attn_decode_scratch(const AttnDecode *a, int threads)
+{
+    return (size_t)threads * (size_t)(a->kcache->dim[1] + VL) * sizeof(float);
+}
+
+static float dot(const float *x, const float *y, int64_t n)
+{
+    vf s = { 0 };
+    for (int64_t i = 0; i < n; i += VL) s += vf_get(x + i, n - i) * vf_get(y + i, n - i);
+    return vf_sum(s);
+}
+
+/* One query against rows 0 .. n-1 of the caches, which are `row` floats apart. */
+static void decode_head(float *o, const float *q, const float *k, const float *v, float *w, int64_t n, int64_t row,
+                        int64_t D, float scale)
+{
+    float top = NO_MAX, sum = 0;
+    for (int64_t t = 0; t < n; t++) {
+        w[t] = dot(q, k + t * row, D) * scale;
+        top  = MAX(top, w[t]);
+    }
+    for (int64_t t = 0; t < n; t += VL) vf_put(w + t, n - t, vf_exp(vf_get(w + t, n - t) - top));
+    for (int64_t t = 0; t < n; t++) sum += w[t];
+    for (int64_t d = 0; d < D; d += VL) {
+        vf acc = { 0 };
+        for (int64_t t = 0; t < n; t++) acc += vf_get(v + t * row + d, D - d) * w[t];
+        vf_put(o + d, D - d, acc / sum);
+    }
+}
+
+int cpu_attn_decode(Dev *dev, const AttnDecode *a)
+{
+    Mat     qkv = cpu_mat(a->qkv), o = cpu_mat(a->o);
+    int64_t B = qkv.rows, H = a->heads, K = a->kv_heads, D = a->head_dim, T_max = a->kcache->dim[1], row = K * D;
+    int64_t len = *(const int32_t *)a->len->data;
+    float  *kc = cpu_f32(a->kcache), *vc = cpu_f32(a->vcache);
+    int     threads = cpu_threads(dev);
+    float  *scratch = cpu_scratch(dev, cpu_attn_decode_scratch(a, threads));
+    if (!scratch) return -1;
+    CHECK(len >= 0 && len < T_max, "cache row %lld of %lld", (long long)len, (long long)T_max);
+    for (int64_t b = 0; b < B; b++) {
+        const float *k = mat_row(qkv, b) + H * D;
+        memcpy(kc + (b * T_max + len) * row, k, (size_t)row * sizeof(float));
+        memcpy(vc + (b * T_max + len) * row, k + row, (size_t)row * sizeof(float));
+    }
+#pragma omp parallel for num_threads(threads) schedule(static) if (B * H * D * len >= CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < B * H; i++) {
+        int64_t b = i / H, h = i % H, at = b * T_max * row + h / (H / K) * D;
+        float  *w = scratch + omp_get_thread_num() * (T_max + VL);
+        decode_head(mat_row(o, b) + h * D, mat_row(qkv, b) + h * D, kc + at, vc + at, w, len + 1, row, D, a->scale);
+    }
+    return 0;
+}

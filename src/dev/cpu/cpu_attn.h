@@ -1,0 +1,66 @@
+/* Attention in blocks: what forward and backward share.
+ *
+ * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are then plain
+ * vectors over queries, and each product takes keys and values straight from the packed rows.
+ *
+ * Every mask is an interval of keys per query: causal [0, t], full [0, T), prefix [0, max(t+1, prefix)), document
+ * [doc[t], t]. A block of keys outside every interval is skipped, one inside every interval needs no masking. */
+#ifndef DEV_CPU_ATTN_H
+#define DEV_CPU_ATTN_H
+
+#include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_vec.h"
+
+enum {
+    ATTN_Q = 64,             /* queries per block */
+    ATTN_K = 64,             /* keys per block */
+    ATTN_QV = ATTN_Q / VL,   /* vectors per row of a tile */
+};
+
+typedef struct {
+    int64_t        B, T, H, K, D, ld; /* ld: floats between consecutive rows of qkv */
+    const float   *qkv;
+    float          scale;
+    Mask           mask;
+    const int32_t *doc, *prefix;
+} Attn;
+
+/* Keys that each query of a block sees, and the bounds over the block. */
+typedef struct {
+    int32_t lo[ATTN_Q], hi[ATTN_Q];
+    int64_t min_lo, max_lo, min_hi, max_hi;
+} Span;
+
+Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads, int head_dim);
+
+/* Rows of head h of sequence b: element (t, d) is at p[t * ld + d]. */
+static inline const float *attn_q(const Attn *a, int64_t b, int64_t h) { return a->qkv + b * a->T * a->ld + h * a->D; }
+static inline const float *attn_k(const Attn *a, int64_t b, int64_t g)
+{
+    return a->qkv + b * a->T * a->ld + (a->H + g) * a->D;
+}
+static inline const float *attn_v(const Attn *a, int64_t b, int64_t g)
+{
+    return a->qkv + b * a->T * a->ld + (a->H + a->K + g) * a->D;
+}
+
+/* Intervals of queries [q0, q0+n) of sequence b; lanes past n repeat the last query. */
+void attn_span(Span *s, const Attn *a, int64_t b, int64_t q0, int64_t n);
+
+static inline int span_whole(const Span *s, int64_t k0, int64_t k1) { return k0 >= s->max_lo && k1 <= s->min_hi; }
+
+/* Lanes of vector v of a tile row that see key k. */
+VEC_INLINE vi span_sees(const Span *s, int v, int64_t k)
+{
+    vi key = vi_set((int32_t)k);
+    return (key >= vi_load(s->lo + v * VL)) & (key < vi_load(s->hi + v * VL));
+}
+
+/* out[d][lane] = scale * x[lane][d] for n rows x of D floats, ld apart; lanes from n on are 0. */
+void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D, float scale);
+
+size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads);
+size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads);
+size_t cpu_attn_decode_scratch(const AttnDecode *a, int threads);
+
+#endif

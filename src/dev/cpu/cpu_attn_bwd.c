@@ -1,0 +1,177 @@
+/* Attention backward: scores are computed again from q, k and lse; T x T is never stored.
+ *
+ * One item is a sequence and a key/value head with all query heads that read it, so dk and dv are summed by one thread in
+ * one order. For each query head and block of queries, with delta = sum over d of dout * o, per block of keys:
+ *   P  = exp(K Q^T - lse)    dP = V dO^T    dS = P (dP - delta)          tiles [keys][queries], Q already scaled
+ *   dV += P dO               dK += dS Q     dQ += dS^T K                  rows of D floats, padded to whole vectors
+ * dq = scale dQ. */
+#include "dev/cpu/cpu_attn.h"
+
+#include "base/err.h"
+#include "dev/cpu/cpu_gemm.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+typedef struct {
+    int64_t pad;               /* D rounded up to whole vectors */
+    float  *k, *dk, *dv;       /* [T][pad], of one key/value head */
+    float  *qt, *dot;          /* [D][ATTN_Q] */
+    float  *q, *dout, *dq;     /* [ATTN_Q][pad] */
+    float  *p, *ds;            /* [ATTN_K][ATTN_Q] */
+    float   lse[ATTN_Q], delta[ATTN_Q];
+} BwdTile;
+
+static int64_t pad_of(int64_t D) { return (D + VL - 1) / VL * VL; }
+
+static size_t bwd_floats(int64_t T, int64_t D)
+{
+    return (size_t)(3 * T * pad_of(D) + 2 * D * ATTN_Q + 3 * ATTN_Q * pad_of(D) + 2 * ATTN_K * ATTN_Q);
+}
+
+size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
+{
+    return (size_t)threads * bwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
+}
+
+static void tile_init(BwdTile *t, float *p, int64_t T, int64_t D)
+{
+    t->pad          = pad_of(D);
+    float **part[]  = { &t->k, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds };
+    int64_t tall    = T * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
+    int64_t n[]     = { tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
+    for (int i = 0; i < ARRAY_LEN(part); i++) {
+        *part[i] = p;
+        p += n[i];
+    }
+}
+
+/* n rows of D floats, ld apart, into rows of pad floats; the padding and rows up to n_row are 0. */
+static void copy_rows(float *out, int64_t pad, const float *x, int64_t ld, int64_t n, int64_t n_row, int64_t D, float scale)
+{
+    for (int64_t r = 0; r < n_row; r++) {
+        for (int64_t d = 0; d < pad; d += VL) {
+            vf_store(out + r * pad + d, r < n ? vf_get(x + r * ld + d, D - d) * scale : (vf){ 0 });
+        }
+    }
+}
+
+static void write_rows(float *y, int64_t ld, const float *x, int64_t pad, int64_t n, int64_t D, float scale)
+{
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t d = 0; d < D; d += VL) vf_put(y + r * ld + d, D - d, vf_load(x + r * pad + d) * scale);
+    }
+}
+
+/* p becomes the weights, ds (which holds dP) the gradient of the scores. */
+static void tile_softmax(BwdTile *t, const Span *span, int64_t k0, int64_t k1)
+{
+    int whole = span_whole(span, k0, k1);
+    for (int64_t k = k0; k < k1; k++) {
+        for (int v = 0; v < ATTN_QV; v++) {
+            int64_t at = (k - k0) * ATTN_Q + v * VL;
+            vf      p  = vf_exp(vf_load(t->p + at) - vf_load(t->lse + v * VL));
+            if (!whole) p = (vf)((vi)p & span_sees(span, v, k));
+            vf_store(t->p + at, p);
+            vf_store(t->ds + at, p * (vf_load(t->ds + at) - vf_load(t->delta + v * VL)));
+        }
+    }
+}
+
+static void key_block(const Attn *a, BwdTile *t, const float *v, const Span *span, int64_t k0, int64_t k1)
+{
+    int64_t n = k1 - k0, pad = t->pad;
+    float  *k = t->k + k0 * pad;
+    Tile    s = { .k = a->D, .a = k, .a_row = pad, .a_col = 1, .b = t->qt, .b_row = ATTN_Q, .c = t->p, .c_row = ATTN_Q };
+    cpu_block(&s, n, ATTN_Q);
+    Tile dp = { .k = a->D, .a = v + k0 * a->ld, .a_row = a->ld, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };
+    dp.c     = t->ds;
+    dp.c_row = ATTN_Q;
+    cpu_block(&dp, n, ATTN_Q);
+    tile_softmax(t, span, k0, k1);
+    Tile dv = { .k = ATTN_Q, .a = t->p, .a_row = ATTN_Q, .a_col = 1, .b = t->dout, .b_row = pad };
+    dv.c = t->dv + k0 * pad;
+    dv.plus = dv.c;
+    dv.c_row = dv.plus_row = pad;
+    cpu_block(&dv, n, pad);
+    Tile dk = { .k = ATTN_Q, .a = t->ds, .a_row = ATTN_Q, .a_col = 1, .b = t->q, .b_row = pad };
+    dk.c = t->dk + k0 * pad;
+    dk.plus = dk.c;
+    dk.c_row = dk.plus_row = pad;
+    cpu_block(&dk, n, pad);
+    Tile dq = { .k = n, .a = t->ds, .a_row = 1, .a_col = ATTN_Q, .b = k, .b_row = pad, .c = t->dq, .c_row = pad };
+    dq.plus = t->dq;
+    dq.plus_row = pad;
+    cpu_block(&dq, ATTN_Q, pad);
+}
+
+typedef struct {
+    Attn         a;
+    Mat          dqkv, dout, o;
+    const float *lse;
+} Bwd;
+
+static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t q0)
+{
+    const Attn  *a = &w->a;
+    int64_t      n = MIN(ATTN_Q, a->T - q0), D = a->D, row = b * a->T + q0;
+    const float *q = attn_q(a, b, h) + q0 * a->ld, *dout = mat_row(w->dout, row) + h * D;
+    Span         span;
+    attn_span(&span, a, b, q0, n);
+    attn_transpose(t->qt, q, a->ld, n, D, a->scale);
+    attn_transpose(t->dot, dout, w->dout.ld, n, D, 1.0f);
+    copy_rows(t->q, t->pad, q, a->ld, n, ATTN_Q, D, a->scale);
+    copy_rows(t->dout, t->pad, dout, w->dout.ld, n, ATTN_Q, D, 1.0f);
+    memset(t->dq, 0, (size_t)(ATTN_Q * t->pad) * sizeof(float));
+    for (int64_t i = 0; i < ATTN_Q; i++) {
+        vf sum = { 0 };
+        for (int64_t d = 0; i < n && d < D; d += VL) {
+            sum += vf_load(t->dout + i * t->pad + d) * vf_get(mat_row(w->o, row + i) + h * D + d, D - d);
+        }
+        t->delta[i] = vf_sum(sum);
+        t->lse[i]   = i < n ? w->lse[(b * a->H + h) * a->T + q0 + i] : INFINITY; /* weight 0 past the end */
+    }
+    const float *v = attn_v(a, b, h / (a->H / a->K));
+    for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
+        key_block(a, t, v, &span, k0, MIN(k0 + ATTN_K, span.max_hi));
+    }
+    write_rows(mat_row(w->dqkv, row) + h * D, w->dqkv.ld, t->dq, t->pad, n, D, a->scale);
+}
+
+static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
+{
+    const Attn *a = &w->a;
+    copy_rows(t->k, t->pad, attn_k(a, b, g), a->ld, a->T, a->T, a->D, 1.0f);
+    memset(t->dk, 0, (size_t)(a->T * t->pad) * sizeof(float));
+    memset(t->dv, 0, (size_t)(a->T * t->pad) * sizeof(float));
+    int64_t group = a->H / a->K;
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+        for (int64_t q0 = 0; q0 < a->T; q0 += ATTN_Q) query_block(w, t, b, h, q0);
+    }
+    float *out = mat_row(w->dqkv, b * a->T);
+    write_rows(out + (a->H + g) * a->D, w->dqkv.ld, t->dk, t->pad, a->T, a->D, 1.0f);
+    write_rows(out + (a->H + a->K + g) * a->D, w->dqkv.ld, t->dv, t->pad, a->T, a->D, 1.0f);
+}
+
+int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
+{
+    Bwd w = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim) };
+    w.a.mask  = args->mask;
+    w.a.scale = args->scale;
+    w.dqkv    = cpu_mat(args->dqkv);
+    w.dout    = cpu_mat(args->dout);
+    w.o       = cpu_mat(args->o);
+    w.lse     = cpu_f32(args->lse);
+    int    threads = cpu_threads(dev);
+    float *scratch = cpu_scratch(dev, cpu_attn_bwd_scratch(args, threads));
+    if (!scratch) return -1;
+    int64_t n_item = w.a.B * w.a.K;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n_item; i++) {
+        BwdTile t;
+        tile_init(&t, scratch + (size_t)omp_get_thread_num() * bwd_floats(w.a.T, w.a.D), w.a.T, w.a.D);
+        bwd_item(&w, &t, i / w.a.K, i % w.a.K);
+    }
+    return 0;
+}

@@ -1,0 +1,286 @@
+/* The CPU's DevVt: memory, threads and replay. Lanes and marks mean nothing here, since every call has finished when it
+ * returns. */
+#include "dev/cpu/cpu.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "dev/cpu/cpu_attn.h"
+#include "dev/cpu/cpu_linear.h"
+#include "dev/cpu/cpu_optim.h"
+#include "dev/cpu/cpu_row.h"
+#include "dev/cpu/cpu_vec.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE = 2 * 1024 * 1024 };
+
+struct DevExec {
+    const Op *ops;
+    int       n_op;
+};
+
+/* ---- The machine ---------------------------------------------------------------------------------------------- */
+
+/* The number after `key` in a text file, or fallback. */
+static double read_number(const char *path, const char *key, double fallback)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return fallback;
+    char   line[256];
+    double value = fallback;
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), " %lf", &value) == 1) break;
+    }
+    fclose(f);
+    return value;
+}
+
+/* CPUs this process may use: affinity and OMP_NUM_THREADS through OpenMP, and a container's quota, which OpenMP does not
+ * know: spinning on more threads than the quota allows is several times slower. */
+static int usable_threads(void)
+{
+    int    n = omp_get_max_threads();
+    FILE  *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+    double quota, period;
+    if (f) {
+        if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0 && quota > 0) {
+            int most = (int)((quota + period - 1) / period);
+            if (most >= 1 && most < n) n = most;
+        }
+        fclose(f);
+    }
+    return n;
+}
+
+static void read_model(char *out, size_t n)
+{
+    snprintf(out, n, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (!f) return;
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, n, "%s", colon + 2);
+        break;
+    }
+    fclose(f);
+}
+
+static int cpu_info(Dev *dev, DevInfo *info)
+{
+    memset(info, 0, sizeof *info);
+    char model[96];
+    read_model(model, sizeof model);
+    int threads = cpu_threads(dev);
+    snprintf(info->name, sizeof info->name, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
+    snprintf(info->versions, sizeof info->versions, "gcc %s, vectors of %d floats", __VERSION__, VL);
+    double total = read_number("/proc/meminfo", "MemTotal:", 0) * 1024;
+    double avail = read_number("/proc/meminfo", "MemAvailable:", 0) * 1024;
+    double limit = read_number("/sys/fs/cgroup/memory.max", "", total); /* "max" is no number */
+    double used  = read_number("/sys/fs/cgroup/memory.current", "", 0);
+    if (limit < total) {
+        total = limit;
+        avail = MIN(avail, MAX(limit - used, 0));
+    }
+    info->total_bytes = (size_t)total;
+    info->free_bytes  = (size_t)avail;
+    info->n_sm        = threads;
+    return 0;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+/* Zeroed by all threads, so that each page is first touched by a thread that will use it; huge pages, because a product
+ * walks many rows at once and would miss the TLB on each. */
+static void *alloc_zeroed(int threads, size_t size_bytes)
+{
+    size_t align = size_bytes >= HUGE_PAGE ? HUGE_PAGE : TENSOR_ALIGN;
+    size_t size  = (size_bytes + align - 1) / align * align;
+    char  *p     = aligned_alloc(align, size ? size : align);
+    if (!p) {
+        err_set("cannot allocate %zu bytes of host memory", size_bytes);
+        return NULL;
+    }
+    if (align == HUGE_PAGE) (void)madvise(p, size, MADV_HUGEPAGE); /* only advice: small pages also work */
+    int64_t n_page = (int64_t)(size / align);
+#pragma omp parallel for num_threads(threads) schedule(static) if (n_page > 1)
+    for (int64_t i = 0; i < n_page; i++) memset(p + (size_t)i * align, 0, align);
+    return p;
+}
+
+static void *cpu_alloc(Dev *dev, size_t size_bytes) { return alloc_zeroed(cpu_threads(dev), size_bytes); }
+
+static void cpu_free(Dev *dev, void *p) { free(p); }
+
+void *cpu_scratch(Dev *dev, size_t size_bytes)
+{
+    CpuDev *d = (CpuDev *)dev;
+    if (size_bytes <= d->scratch_bytes && d->scratch) return d->scratch;
+    CHECK(!dev->sealed, "scratch of %zu bytes after the device was sealed", size_bytes);
+    free(d->scratch);
+    d->scratch       = alloc_zeroed(d->threads, size_bytes);
+    d->scratch_bytes = d->scratch ? size_bytes : 0;
+    return d->scratch;
+}
+
+static size_t sums_scratch(const Tensor *dy, int n_out, int64_t tmp_cols, int threads)
+{
+    Colsum c = { .rows = tensor_rows(dy), .cols = tensor_cols(dy), .n_out = n_out, .tmp_cols = tmp_cols };
+    return colsum_scratch(&c, threads);
+}
+
+size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
+{
+    switch (kind) {
+    case OP_LINEAR_FWD: return cpu_linear_fwd_scratch(a->linear_fwd.y, a->linear_fwd.x);
+    case OP_LINEAR_ACT_FWD: return cpu_linear_fwd_scratch(a->linear_act_fwd.y, a->linear_act_fwd.x);
+    case OP_LINEAR_DX: return cpu_linear_dx_scratch(a->linear_dx.dx, a->linear_dx.dy);
+    case OP_LINEAR_DW: return cpu_linear_dw_scratch(a->linear_dw.dw, a->linear_dw.dy);
+    case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
+    case OP_NORM_BWD: return sums_scratch(a->norm_bwd.dy, 2, tensor_cols(a->norm_bwd.dy), threads);
+    case OP_BIAS_DW: return sums_scratch(a->bias_dw.dy, 1, 0, threads);
+    case OP_ACT_BIAS_BWD: return sums_scratch(a->act_bias_bwd.dy, 1, 0, threads);
+    case OP_QKNORM_DW: return sums_scratch(a->qknorm_dw.dy, 2, 0, threads);
+    case OP_ATTN_FWD: return cpu_attn_fwd_scratch(&a->attn_fwd, threads);
+    case OP_ATTN_BWD: return cpu_attn_bwd_scratch(&a->attn_bwd, threads);
+    case OP_ATTN_DECODE: return cpu_attn_decode_scratch(&a->attn_decode, threads);
+    case OP_SUMSQ: return cpu_sumsq_scratch(tensor_numel(a->sumsq.x));
+    default: return 0;
+    }
+}
+
+/* ---- Open and close --------------------------------------------------------------------------------------------- */
+
+static Dev *cpu_open(int index, const DevOptions *opt)
+{
+    CpuDev *d = calloc(1, sizeof *d);
+    if (!d) {
+        err_sys("cannot open the CPU");
+        return NULL;
+    }
+    d->threads = opt->threads > 0 ? opt->threads : usable_threads();
+    omp_set_dynamic(0);
+    return &d->base;
+}
+
+static void cpu_close(Dev *dev)
+{
+    CpuDev *d = (CpuDev *)dev;
+    free(d->scratch);
+    free(d);
+}
+
+int cpu_threads(const Dev *dev) { return ((const CpuDev *)dev)->threads; }
+
+Mat cpu_mat(const Tensor *t)
+{
+    if (!t) return (Mat){ 0 };
+    return (Mat){ .p = cpu_f32(t), .rows = tensor_rows(t), .cols = tensor_cols(t), .ld = tensor_ld(t) };
+}
+
+float *cpu_f32(const Tensor *t)
+{
+    if (!t) return NULL;
+    CHECK(t->dtype == DT_F32, "the CPU computes in f32, %s is %s", t->name, dtype_name(t->dtype));
+    return t->data;
+}
+
+/* ---- Copies and order --------------------------------------------------------------------------------------------- */
+
+static int cpu_upload(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes)
+{
+    memcpy(dst_dev, src_host, size_bytes);
+    return 0;
+}
+
+static int cpu_download(Dev *dev, Lane lane, void *dst_host, const void *src_dev, size_t size_bytes)
+{
+    memcpy(dst_host, src_dev, size_bytes);
+    return 0;
+}
+
+static int cpu_lane_wait(Dev *dev, Lane waiter, Lane on) { return 0; }
+static int cpu_sync(Dev *dev) { return 0; }
+static int cpu_mark(Dev *dev, Lane lane, int slot) { return 0; }
+static int cpu_mark_wait(Dev *dev, int slot) { return 0; }
+
+/* ---- Lists -------------------------------------------------------------------------------------------------------- */
+
+static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
+{
+    size_t most = 0;
+    for (int i = 0; i < n_op; i++) {
+        char        why[256];
+        const char *bad = op_validate(ops[i].kind, &ops[i].args, why, sizeof why);
+        if (bad) {
+            err_set("%s: %s", ops[i].label, bad);
+            return NULL;
+        }
+        most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, cpu_threads(dev)));
+    }
+    if (most && !cpu_scratch(dev, most)) return NULL;
+    DevExec *exec = malloc(sizeof *exec);
+    if (!exec) {
+        err_sys("cannot bind %d ops", n_op);
+        return NULL;
+    }
+    *exec = (DevExec){ ops, n_op };
+    return exec;
+}
+
+static void cpu_exec_destroy(Dev *dev, DevExec *exec) { free(exec); }
+
+static int cpu_exec_run(Dev *dev, DevExec *exec)
+{
+    for (int i = 0; i < exec->n_op; i++) TRY(dev_run_op(dev, &exec->ops[i]));
+    return 0;
+}
+
+static int cpu_exec_time(Dev *dev, DevExec *exec, DevOpTime *out)
+{
+    for (int i = 0; i < exec->n_op; i++) {
+        double start = clock_now_s();
+        TRY(dev_run_op(dev, &exec->ops[i]));
+        out[i] = (DevOpTime){ exec->ops[i].label, exec->ops[i].kind, (clock_now_s() - start) * 1e6 };
+    }
+    return 0;
+}
+
+const DevVt *dev_cpu(void)
+{
+    static const DevVt vt = {
+        .name = "cpu",
+        .kind = DEV_CPU,
+        .ops =
+            {
+#define X(KIND, field, Type) .field = cpu_##field,
+                OP_LIST(X)
+#undef X
+            },
+        .open         = cpu_open,
+        .close        = cpu_close,
+        .info         = cpu_info,
+        .alloc        = cpu_alloc,
+        .free         = cpu_free,
+        .host_alloc   = cpu_alloc,
+        .host_free    = cpu_free,
+        .upload       = cpu_upload,
+        .download     = cpu_download,
+        .lane_wait    = cpu_lane_wait,
+        .sync         = cpu_sync,
+        .mark         = cpu_mark,
+        .mark_wait    = cpu_mark_wait,
+        .exec_create  = cpu_exec_create,
+        .exec_destroy = cpu_exec_destroy,
+        .exec_run     = cpu_exec_run,
+        .exec_time    = cpu_exec_time,
+    };
+    return &vt;
+}

@@ -1,0 +1,129 @@
+/* Linear layers as matrix products.
+ *
+ *   y[N,M]  = x[N,K] w[M,K]^T + bias      b(k,m) = w[m,k]: w's rows are b's columns
+ *   dx[N,K] = dy[N,M] w[M,K]
+ *   dw[M,K] += dy[N,M]^T x[N,K]           a(m,n) = dy[n,m]: dy's rows are a's columns
+ *
+ * A few rows (decoding) are dot products instead: packing w would cost more than using it. */
+#include "dev/cpu/cpu_linear.h"
+
+#include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_gemm.h"
+#include "dev/cpu/cpu_row.h"
+
+enum { FEW_ROWS = 4 };
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    vf      s[4] = { 0 };
+    int64_t i    = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        for (int u = 0; u < 4; u++) s[u] += vf_load(a + i + u * VL) * vf_load(b + i + u * VL);
+    }
+    for (; i < n; i += VL) s[0] += vf_get(a + i, n - i) * vf_get(b + i, n - i);
+    return vf_sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+static void few_rows(Dev *dev, Mat y, Mat x, Mat w, const float *bias)
+{
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (w.rows * w.cols >= CPU_PARALLEL_MIN)
+    for (int64_t m = 0; m < w.rows; m++) {
+        for (int64_t r = 0; r < x.rows; r++) {
+            float v         = dot(mat_row(x, r), mat_row(w, m), x.cols);
+            mat_row(y, r)[m] = bias ? bias[m] + v : v;
+        }
+    }
+}
+
+static Gemm fwd_gemm(Mat y, Mat x, Mat w)
+{
+    return (Gemm){ .m = y.rows, .n = y.cols, .k = x.cols, .a = x.p, .a_row = x.ld, .a_col = 1,
+                   .b = w.p, .b_row = 1, .b_col = w.ld, .c = y.p, .c_row = y.ld };
+}
+
+static Gemm dx_gemm(Mat dx, Mat dy, Mat w)
+{
+    return (Gemm){ .m = dx.rows, .n = dx.cols, .k = dy.cols, .a = dy.p, .a_row = dy.ld, .a_col = 1,
+                   .b = w.p, .b_row = w.ld, .b_col = 1, .c = dx.p, .c_row = dx.ld };
+}
+
+static Gemm dw_gemm(Mat dw, Mat dy, Mat x)
+{
+    return (Gemm){ .m = dw.rows, .n = dw.cols, .k = dy.rows, .a = dy.p, .a_row = 1, .a_col = dy.ld,
+                   .b = x.p, .b_row = x.ld, .b_col = 1, .c = dw.p, .c_row = dw.ld, .accumulate = 1 };
+}
+
+static Mat shape(int64_t rows, int64_t cols) { return (Mat){ .rows = rows, .cols = cols, .ld = cols }; }
+
+size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x)
+{
+    Gemm g = fwd_gemm(shape(tensor_rows(y), tensor_cols(y)), shape(tensor_rows(x), tensor_cols(x)), (Mat){ 0 });
+    return cpu_gemm_scratch(&g);
+}
+
+size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy)
+{
+    Gemm g = dx_gemm(shape(tensor_rows(dx), tensor_cols(dx)), shape(tensor_rows(dy), tensor_cols(dy)), (Mat){ 0 });
+    return cpu_gemm_scratch(&g);
+}
+
+size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy)
+{
+    Gemm g = dw_gemm(shape(tensor_rows(dw), tensor_cols(dw)), shape(tensor_rows(dy), tensor_cols(dy)), (Mat){ 0 });
+    return cpu_gemm_scratch(&g);
+}
+
+int cpu_linear_fwd(Dev *dev, const LinearFwd *a)
+{
+    Mat          y = cpu_mat(a->y), x = cpu_mat(a->x), w = cpu_mat(a->w);
+    const float *bias = cpu_f32(a->bias);
+    if (x.rows <= FEW_ROWS) {
+        few_rows(dev, y, x, w, bias);
+        return 0;
+    }
+    Gemm g = fwd_gemm(y, x, w);
+    g.bias = bias;
+    return cpu_gemm(dev, &g);
+}
+
+typedef struct {
+    Mat y, pre;
+    Act act;
+} Activate;
+
+static void activate(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
+{
+    const Activate *c = ctx;
+    for (int64_t r = row0; r < row0 + n_row; r++) {
+        row_act_fwd(mat_row(c->y, r) + col0, mat_row(c->pre, r) + col0, n_col, c->act);
+    }
+}
+
+int cpu_linear_act_fwd(Dev *dev, const LinearActFwd *a)
+{
+    Activate     c = { cpu_mat(a->y), cpu_mat(a->pre), a->act };
+    Mat          x = cpu_mat(a->x), w = cpu_mat(a->w);
+    const float *bias = cpu_f32(a->bias);
+    if (x.rows <= FEW_ROWS) {
+        few_rows(dev, c.pre, x, w, bias);
+        activate(&c, 0, x.rows, 0, c.y.cols);
+        return 0;
+    }
+    Gemm g   = fwd_gemm(c.pre, x, w);
+    g.bias   = bias;
+    g.finish = activate;
+    g.ctx    = &c;
+    return cpu_gemm(dev, &g);
+}
+
+int cpu_linear_dx(Dev *dev, const LinearDx *a)
+{
+    Gemm g = dx_gemm(cpu_mat(a->dx), cpu_mat(a->dy), cpu_mat(a->w));
+    return cpu_gemm(dev, &g);
+}
+
+int cpu_linear_dw(Dev *dev, const LinearDw *a)
+{
+    Gemm g = dw_gemm(cpu_mat(a->dw), cpu_mat(a->dy), cpu_mat(a->x));
+    return cpu_gemm(dev, &g);
+}

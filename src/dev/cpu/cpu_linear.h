@@ -1,0 +1,11 @@
+/* Bytes of scratch that the linear ops need: packed weights, or packed rows for dw. */
+#ifndef DEV_CPU_LINEAR_H
+#define DEV_CPU_LINEAR_H
+
+#include "dev/op.h"
+
+size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x);
+size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy);
+size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy);
+
+#endif

@@ -1,0 +1,123 @@
+/* Elementwise ops without a family: add, fill, copy, dropout; and the collectives of a single rank. */
+#include "base/err.h"
+#include "base/rng.h"
+#include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_cast.h"
+#include "dev/cpu/cpu_row.h"
+#include "dev/cpu/cpu_vec.h"
+
+#include <string.h>
+
+int cpu_add(Dev *dev, const Add *a)
+{
+    Mat y = cpu_mat(a->y), ma = cpu_mat(a->a), mb = cpu_mat(a->b);
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < y.rows; r++) row_add(mat_row(y, r), mat_row(ma, r), mat_row(mb, r), y.cols);
+    return 0;
+}
+
+/* The value's bytes in t's format; integers are truncated. */
+static void encode(char out[8], DType t, float value)
+{
+    float    f  = value;
+    uint16_t h  = t == DT_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    int32_t  i  = (int32_t)value;
+    int64_t  l  = (int64_t)value;
+    uint8_t  u  = (uint8_t)(int)value;
+    CHECK(t != DT_E4M3 && t != DT_E5M2, "fill of %s", dtype_name(t));
+    const void *from = t == DT_F32 ? (void *)&f : t == DT_I32 ? (void *)&i : t == DT_I64 ? (void *)&l : t == DT_U8 ? (void *)&u : (void *)&h;
+    memcpy(out, from, dtype_bytes(t));
+}
+
+int cpu_fill(Dev *dev, const Fill *a)
+{
+    char one[8];
+    encode(one, a->y->dtype, a->value);
+    size_t  size = dtype_bytes(a->y->dtype);
+    int64_t cols = tensor_cols(a->y), rows = tensor_rows(a->y), ld = tensor_ld(a->y);
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) collapse(2) if (rows * cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < cols; c++) memcpy((char *)a->y->data + (size_t)(r * ld + c) * size, one, size);
+    }
+    return 0;
+}
+
+/* Bytes from x to y with all threads, in pieces of whole pages. */
+static void copy_bytes(Dev *dev, char *y, const char *x, size_t n)
+{
+    enum { PIECE = 1 << 16 };
+    int64_t n_piece = (int64_t)((n + PIECE - 1) / PIECE);
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (n_piece > 1)
+    for (int64_t i = 0; i < n_piece; i++) {
+        size_t at = (size_t)i * PIECE;
+        memcpy(y + at, x + at, MIN((size_t)PIECE, n - at));
+    }
+}
+
+static int copy_tensor(Dev *dev, const Tensor *y, const Tensor *x)
+{
+    CHECK(tensor_bytes(y) == tensor_bytes(x), "copy of %s to %s: sizes differ", x->name, y->name);
+    if (y->data == x->data) return 0;
+    if (tensor_is_contiguous(y) && tensor_is_contiguous(x)) {
+        copy_bytes(dev, y->data, x->data, tensor_bytes(x));
+        return 0;
+    }
+    CHECK(tensor_same_shape(y, x) && y->dtype == x->dtype, "copy of %s to %s: shapes differ", x->name, y->name);
+    size_t  size = dtype_bytes(x->dtype), row = (size_t)tensor_cols(x) * size;
+    int64_t rows = tensor_rows(x);
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (tensor_numel(x) >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        memcpy((char *)y->data + (size_t)(r * tensor_ld(y)) * size, (char *)x->data + (size_t)(r * tensor_ld(x)) * size, row);
+    }
+    return 0;
+}
+
+int cpu_copy(Dev *dev, const Copy *a) { return copy_tensor(dev, a->y, a->x); }
+
+/* One rank: the sum over ranks is the rank's own, and so is every part of it. */
+int cpu_all_reduce(Dev *dev, const AllReduce *a) { return copy_tensor(dev, a->y, a->x); }
+int cpu_reduce_scatter(Dev *dev, const ReduceScatter *a) { return copy_tensor(dev, a->y, a->x); }
+int cpu_all_gather(Dev *dev, const AllGather *a) { return copy_tensor(dev, a->y, a->x); }
+
+/* ---- Dropout ---------------------------------------------------------------------------------------------------------- */
+
+enum { DRAW_BLOCKS = 64 }; /* Philox calls per batch of draws, four elements each */
+
+typedef struct {
+    uint32_t key[2], threshold;
+    int64_t  step;
+    float    factor;
+} Drop;
+
+/* Elements [e, e+n) of a sample. y may be x. */
+static void drop_row(const Drop *p, float *y, const float *x, int64_t sample, int64_t e, int64_t n)
+{
+    uint32_t draw[DRAW_BLOCKS * 4];
+    for (int64_t at = 0; at < n;) {
+        int64_t first = (e + at) / 4, skip = (e + at) % 4;
+        int64_t count = MIN(n - at, DRAW_BLOCKS * 4 - skip);
+#pragma omp simd
+        for (int64_t b = 0; b < (skip + count + 3) / 4; b++) {
+            uint32_t ctr[4], out[4];
+            rng_counter(ctr, p->step, sample, first + b);
+            philox4x32(out, ctr, p->key);
+            for (int w = 0; w < 4; w++) draw[b * 4 + w] = out[w];
+        }
+        for (int64_t i = 0; i < count; i++) y[at + i] = draw[skip + i] >= p->threshold ? x[at + i] * p->factor : 0.0f;
+        at += count;
+    }
+}
+
+int cpu_dropout(Dev *dev, const Dropout *a)
+{
+    Mat              y = cpu_mat(a->y), x = cpu_mat(a->x);
+    const StepState *state   = a->state->data;
+    int64_t          sample0 = *(const int64_t *)a->sample0->data, per = a->rows_per_sample;
+    Drop             p = { .threshold = rng_threshold(a->p), .step = state->in.step, .factor = 1.0f / (1.0f - a->p) };
+    rng_key(p.key, state->in.seed, (uint32_t)a->site);
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < x.rows; r++) {
+        drop_row(&p, mat_row(y, r), mat_row(x, r), sample0 + r / per, r % per * x.cols, x.cols);
+    }
+    return 0;
+}

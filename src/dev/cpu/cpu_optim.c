@@ -1,0 +1,152 @@
+/* Gradient norm, clipping and AdamW over flat ranges.
+ *
+ * Per element AdamW moves 32 bytes (w, m, v, g, each read and written) and computes about 40 operations: it runs at the
+ * speed of memory. Pieces of PIECE elements follow from the length alone. */
+#include "dev/cpu/cpu_optim.h"
+
+#include "base/err.h"
+#include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_cast.h"
+#include "dev/cpu/cpu_vec.h"
+
+#include <math.h>
+
+enum { PIECE = 16384 };
+
+static int64_t n_piece(int64_t n) { return (n + PIECE - 1) / PIECE; }
+
+size_t cpu_sumsq_scratch(int64_t n) { return (size_t)n_piece(n) * sizeof(double); }
+
+/* In double, VL sums side by side. */
+static double piece_sumsq(const float *x, int64_t n)
+{
+    double lane[VL] = { 0 };
+    for (int64_t i = 0; i + VL <= n; i += VL) {
+#pragma omp simd
+        for (int l = 0; l < VL; l++) lane[l] += (double)x[i + l] * (double)x[i + l];
+    }
+    for (int64_t i = n / VL * VL; i < n; i++) lane[i % VL] += (double)x[i] * (double)x[i];
+    double sum = 0;
+    for (int l = 0; l < VL; l++) sum += lane[l];
+    return sum;
+}
+
+int cpu_sumsq(Dev *dev, const Sumsq *a)
+{
+    StepState *state = a->state->data;
+    Mat        x     = cpu_mat(a->x);
+    int64_t    n     = tensor_numel(a->x), pieces = n_piece(n);
+    CHECK(tensor_is_contiguous(a->x), "sum of squares of the view %s", a->x->name);
+    double *part = cpu_scratch(dev, cpu_sumsq_scratch(n));
+    if (!part) return -1;
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) part[i] = piece_sumsq(x.p + i * PIECE, MIN(PIECE, n - i * PIECE));
+    double sum = 0;
+    for (int64_t i = 0; i < pieces; i++) sum += part[i];
+    state->out.grad_sumsq += sum;
+    return 0;
+}
+
+/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the running mean. */
+enum { SPIKE_AFTER = 20 };
+#define EMA_WEIGHT 0.05
+
+int cpu_clip(Dev *dev, const Clip *a)
+{
+    const StepIn *in   = &((const StepState *)a->state->data)->in;
+    StepOut      *out  = &((StepState *)a->state->data)->out;
+    double        loss = out->loss_sum * (double)in->inv_targets;
+    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    out->loss       = (float)loss;
+    out->grad_norm  = (float)norm;
+    out->grad_sumsq = 0;
+    out->skip       = 0;
+    if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema) out->skip = 2;
+    if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
+    if (out->skip) {
+        out->n_skipped += 1;
+        out->n_skip_row += 1;
+        out->clip = 0;
+        return 0;
+    }
+    out->n_skip_row = 0;
+    out->n_update += 1;
+    double factor = a->max_norm > 0 ? MIN(1.0, (double)a->max_norm / (norm + 1e-6)) : 1.0;
+    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->bias1    = (float)(1.0 / (1.0 - pow((double)a->beta1, out->n_update)));
+    out->bias2    = (float)(1.0 / (1.0 - pow((double)a->beta2, out->n_update)));
+    out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    return 0;
+}
+
+/* ---- AdamW ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float         *w, *m, *v, *g;
+    uint16_t      *copy;
+    const Segment *seg;
+    int64_t        n_seg;
+    float          beta1, beta2, eps, bias1, bias2, clip, lr;
+    int            skip;
+} Adam;
+
+static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
+{
+    float lr = p->lr * seg->lr_mul, decay = seg->decay;
+    for (int64_t i = begin; i < end; i += VL) {
+        int64_t left = end - i;
+        vf      g    = vf_get(p->g + i, left) * p->clip;
+        vf      m    = p->beta1 * vf_get(p->m + i, left) + (1.0f - p->beta1) * g;
+        vf      v    = p->beta2 * vf_get(p->v + i, left) + (1.0f - p->beta2) * (g * g);
+        vf      w    = vf_get(p->w + i, left);
+        w            = w - lr * (m * p->bias1 / (vf_sqrt(v * p->bias2) + p->eps) + decay * w);
+        vf_put(p->m + i, left, m);
+        vf_put(p->v + i, left, v);
+        vf_put(p->w + i, left, w);
+        vf_put(p->g + i, left, (vf){ 0 });
+    }
+    for (int64_t i = begin; p->copy && i < end; i++) p->copy[i] = bf16_from_f32(p->w[i]);
+}
+
+/* The first segment that ends after element i. */
+static int64_t find_segment(const Adam *p, int64_t i)
+{
+    int64_t lo = 0, hi = p->n_seg;
+    while (lo < hi) {
+        int64_t mid = (lo + hi) / 2;
+        if (p->seg[mid].end > i) {
+            hi = mid;
+        } else {
+            lo = mid + 1;
+        }
+    }
+    return lo;
+}
+
+static void adam_piece(const Adam *p, int64_t begin, int64_t end)
+{
+    for (int64_t s = find_segment(p, begin); s < p->n_seg && p->seg[s].begin < end; s++) {
+        int64_t b = MAX(begin, p->seg[s].begin), e = MIN(end, p->seg[s].end);
+        if (p->skip) {
+            for (int64_t i = b; i < e; i++) p->g[i] = 0.0f;
+        } else {
+            adam_range(p, &p->seg[s], b, e);
+        }
+    }
+}
+
+int cpu_adamw(Dev *dev, const AdamW *a)
+{
+    const StepState *s = a->state->data;
+    Adam             p = { cpu_f32(a->master), cpu_f32(a->m), cpu_f32(a->v), cpu_f32(a->grad), NULL, a->seg->data, 0,
+                           a->beta1, a->beta2, a->eps, s->out.bias1, s->out.bias2, s->out.clip, s->in.lr, s->out.skip };
+    p.n_seg    = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
+    int64_t n = tensor_numel(a->master), pieces = n_piece(n);
+    if (a->copy) {
+        CHECK(a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name, dtype_name(a->copy->dtype));
+        p.copy = a->copy->data;
+    }
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) adam_piece(&p, i * PIECE, MIN((i + 1) * PIECE, n));
+    return 0;
+}

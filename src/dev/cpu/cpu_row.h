@@ -1,0 +1,33 @@
+/* Row functions that several ops share, and column sums.
+ *
+ * Column sums (weight gradients of norms and biases) have two stages: rows are cut into at most COLSUM_CHUNKS chunks, each
+ * summed into its own row of partial sums, then the partial rows are added in order. The cut follows from the number of
+ * rows alone, so threads do not change the bits. */
+#ifndef DEV_CPU_ROW_H
+#define DEV_CPU_ROW_H
+
+#include "dev/cpu/cpu.h"
+
+/* 96 is divisible by every usual number of threads, and the partial rows stay a few per cent of the traffic. */
+enum { COLSUM_CHUNKS = 96, COLSUM_MIN_ROWS = 8 };
+
+void row_add(float *y, const float *a, const float *b, int64_t n); /* y may be a or b */
+void row_sum_into(float *sum, const float *x, int64_t n);          /* sum += x */
+void row_act_fwd(float *y, const float *x, int64_t n, Act act);    /* y may be x */
+
+typedef struct {
+    int64_t rows, cols;
+    int     n_out;    /* sums per column: 1 or 2 */
+    float  *out[2];   /* accumulated into; NULL: not wanted */
+    int64_t tmp_cols; /* floats of private space that chunk() gets, 0: none */
+    /* Adds rows [r0, r1) into sum[n_out * cols], which starts at zero. */
+    void (*chunk)(const void *ctx, int64_t r0, int64_t r1, float *sum, float *tmp);
+    const void *ctx;
+} Colsum;
+int    colsum_run(Dev *dev, const Colsum *c);
+size_t colsum_scratch(const Colsum *c, int threads);
+
+/* Begin of part i when n things are cut into n_part parts that differ by at most one. */
+static inline int64_t row_cut(int64_t n, int64_t n_part, int64_t i) { return n * i / n_part; }
+
+#endif

@@ -1,0 +1,186 @@
+/* What every kernel file shares: 16-byte packs with a slow path for odd shapes, sums across a warp, launching.
+ *
+ * 1. A row is cut into packs of Pack<T>::N elements; pack k belongs to the same thread whether it is moved as one
+ *    16-byte access (AL = true) or element by element (AL = false, odd widths, strides or addresses). So a value never
+ *    depends on alignment, only speed does.
+ * 2. `n` is how many elements of a pack lie inside the row; it may be zero or negative. Elements outside read as 0.
+ * 3. Sums across a warp are butterflies: every lane ends with the same bits.
+ * 4. Products that feed sums are written with __fmul_rn/__fadd_rn/fmaf, so that the compiler contracts the same way in
+ *    every kernel that repeats the formula: fused slots owe their parts' bits.
+ * 5. Element offsets are int64_t; a column index fits an int. */
+#ifndef DEV_CUDA_K_COMMON_CUH
+#define DEV_CUDA_K_COMMON_CUH
+
+#include "dev/cuda/cuda_check.h"
+#include "dev/cuda/cuda_dev.h"
+#include "dev/cuda/cuda_types.cuh"
+#include "dev/cuda/k_ptx.cuh"
+#include "dev/cuda/kernels.h"
+
+#include <stdint.h>
+#include <type_traits>
+
+enum { WARP = 32 };
+#define FULL_WARP 0xffffffffu
+
+typedef __nv_bfloat16 bf16;
+
+__host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- Packs ------------------------------------------------------------------------------------------------- */
+
+template <typename T> __device__ __forceinline__ Pack<T> pack_zero()
+{
+    Pack<T> v;
+    *reinterpret_cast<uint4 *>(&v) = make_uint4(0, 0, 0, 0);
+    return v;
+}
+
+/* Read once and not again: evict first, so that small tables stay in the L1 cache. */
+template <typename T, bool AL> __device__ __forceinline__ Pack<T> vec_load(const T *p, int64_t n)
+{
+    Pack<T> v = pack_zero<T>();
+    if (AL) {
+        if (n > 0) *reinterpret_cast<uint4 *>(&v) = __ldcs(reinterpret_cast<const uint4 *>(p));
+    } else {
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) {
+            if (i < n) v.v[i] = p[i];
+        }
+    }
+    return v;
+}
+
+template <typename T, bool AL> __device__ __forceinline__ void vec_store(T *p, const Pack<T> &v, int64_t n)
+{
+    if (AL) {
+        if (n > 0) pack_store(p, v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) {
+            if (i < n) p[i] = v.v[i];
+        }
+    }
+}
+
+/* See ptx_forget. */
+template <typename T> __device__ __forceinline__ void vec_forget(Pack<T> &v)
+{
+    ptx_forget(reinterpret_cast<uint4 *>(&v));
+}
+
+template <typename T> __device__ __forceinline__ void vec_unpack(const Pack<T> &v, float *f)
+{
+#pragma unroll
+    for (int i = 0; i < Pack<T>::N; i++) f[i] = to_f32(v.v[i]);
+}
+
+__device__ __forceinline__ Pack<float> vec_round(const float *f, float)
+{
+    Pack<float> v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) v.v[i] = f[i];
+    return v;
+}
+/* Two at a time: one conversion instruction instead of two and a merge. */
+__device__ __forceinline__ Pack<bf16> vec_round(const float *f, bf16)
+{
+    Pack<bf16> v;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        *reinterpret_cast<__nv_bfloat162 *>(&v.v[i]) = __floats2bfloat162_rn(f[i], f[i + 1]);
+    }
+    return v;
+}
+template <typename T> __device__ __forceinline__ Pack<T> vec_pack(const float *f) { return vec_round(f, T()); }
+
+/* N floats of a small f32 table (gamma, beta, cos); kept in the L1 cache. */
+template <int N, bool AL> __device__ __forceinline__ void table_load(const float *p, int64_t n, float *f)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) f[i] = 0.0f;
+    if (AL) {
+        if (n > 0) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                float4 q = ptx_table_load(p + i);
+                f[i]     = q.x;
+                f[i + 1] = q.y;
+                f[i + 2] = q.z;
+                f[i + 3] = q.w;
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i < n) f[i] = __ldg(p + i);
+        }
+    }
+}
+
+/* ---- Sums across threads ------------------------------------------------------------------------------------- */
+
+template <typename S> __device__ __forceinline__ S warp_sum(S v)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) v += __shfl_xor_sync(FULL_WARP, v, d);
+    return v;
+}
+
+__device__ __forceinline__ float warp_max(float v)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, d));
+    return v;
+}
+
+/* Sum over the block, valid in thread 0. slot has room for one S per warp; the block must not reuse it before a
+ * __syncthreads() of its own. */
+template <typename S> __device__ __forceinline__ S block_sum(S v, S *slot)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warp = blockDim.x / WARP;
+    v = warp_sum(v);
+    if (lane == 0) slot[warp] = v;
+    __syncthreads();
+    v = threadIdx.x < n_warp ? slot[lane] : S(0);
+    return warp == 0 ? warp_sum(v) : S(0);
+}
+
+/* ---- Launching ------------------------------------------------------------------------------------------------ */
+
+template <typename... P, typename... A>
+static int k_launch(const char *op, void (*kernel)(P...), dim3 grid, int threads, size_t smem, cudaStream_t stream, A... a)
+{
+    kernel<<<grid, threads, smem, stream>>>(static_cast<P>(a)...);
+    return cuda_launched(op);
+}
+
+/* Calls f with a value of the C++ type of an activation dtype and returns f's int. */
+template <typename F> static int k_dispatch(DType dtype, const char *op, F f)
+{
+    if (dtype == DT_F32) return f(float());
+    if (dtype == DT_BF16) return f(bf16());
+    return err_set("%s: no CUDA kernel for %s", op, dtype_name(dtype));
+}
+
+/* Calls f with a compile-time true or false. */
+template <typename F> static int k_flag(int flag, F f) { return flag ? f(std::true_type()) : f(std::false_type()); }
+
+template <typename T> static T *t_data(const Tensor *t) { return t ? static_cast<T *>(t->data) : nullptr; }
+static inline int64_t           t_ld(const Tensor *t) { return t ? tensor_ld(t) : 0; }
+
+/* Negative after err_set() unless t (when present) has the dtype. */
+static inline int k_need_dtype(const char *op, const Tensor *t, DType dtype)
+{
+    if (!t || t->dtype == dtype) return 0;
+    return err_set("%s: %s is %s, the kernel needs %s", op, t->name, dtype_name(t->dtype), dtype_name(dtype));
+}
+
+/* Negative after err_set() unless ws has at least n bytes. */
+static inline int k_need_ws(const char *op, const Tensor *ws, size_t n)
+{
+    if (n == 0 || (ws && tensor_bytes(ws) >= n)) return 0;
+    return err_set("%s: workspace of %zu bytes, needs %zu", op, ws ? tensor_bytes(ws) : (size_t)0, n);
+}
+
+#endif

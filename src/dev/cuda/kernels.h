@@ -1,0 +1,63 @@
+/* Slots filled by Brim's own kernels (k_*.cu). Matrix products, attention and copies are elsewhere in dev/cuda.
+ *
+ * 1. Each launches on cuda_stream(dev) and returns 0, or -1 after err_set(): wrong dtype, workspace missing, launch
+ *    refused. Nothing is allocated and nothing waits, so all may be captured.
+ * 2. Sums have a fixed order that depends on shapes and on the device's multiprocessor count only.
+ * 3. A fused slot gives the bits of the slots it replaces. */
+#ifndef DEV_CUDA_KERNELS_H
+#define DEV_CUDA_KERNELS_H
+
+#include "dev/dev.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* k_embed.cu */
+int cuda_embed_fwd(Dev *dev, const EmbedFwd *a);
+int cuda_embed_dw(Dev *dev, const EmbedDw *a);
+int cuda_pos_dw(Dev *dev, const PosDw *a);
+
+/* k_norm.cu, k_norm_bwd.cu */
+int cuda_norm_fwd(Dev *dev, const NormFwd *a);
+int cuda_add_norm_fwd(Dev *dev, const AddNormFwd *a);
+int cuda_norm_dx(Dev *dev, const NormDx *a);
+int cuda_norm_dw(Dev *dev, const NormDw *a);
+int cuda_norm_bwd(Dev *dev, const NormBwd *a);
+
+/* k_act.cu */
+int cuda_act_fwd(Dev *dev, const ActFwd *a);
+int cuda_act_dx(Dev *dev, const ActDx *a);
+int cuda_glu_fwd(Dev *dev, const GluFwd *a);
+int cuda_glu_dx(Dev *dev, const GluDx *a);
+int cuda_add(Dev *dev, const Add *a);
+
+/* k_bias.cu */
+int cuda_bias_dw(Dev *dev, const BiasDw *a);
+int cuda_act_bias_bwd(Dev *dev, const ActBiasBwd *a);
+
+/* k_rope.cu, k_qknorm.cu */
+int cuda_rope(Dev *dev, const Rope *a);
+int cuda_qknorm_fwd(Dev *dev, const QkNormFwd *a);
+int cuda_qknorm_dx(Dev *dev, const QkNormDx *a);
+int cuda_qknorm_dw(Dev *dev, const QkNormDw *a);
+
+/* k_xent.cu */
+int cuda_xent_fwd(Dev *dev, const XentFwd *a);
+int cuda_xent_dx(Dev *dev, const XentDx *a);
+int cuda_xent(Dev *dev, const Xent *a);
+
+/* k_misc.cu, k_quant.cu */
+int cuda_dropout(Dev *dev, const Dropout *a);
+int cuda_loss_add(Dev *dev, const LossAdd *a);
+int cuda_quant(Dev *dev, const Quant *a);
+
+/* k_optim.cu */
+int cuda_sumsq(Dev *dev, const Sumsq *a);
+int cuda_clip(Dev *dev, const Clip *a);
+int cuda_adamw(Dev *dev, const AdamW *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* Machine: what a card can do, in plain numbers, for planning where no card is at hand.
+ *
+ * Data-sheet peaks are for MFU; the other rates are what was measured once on such a card (docs/performance.md) and only
+ * order candidates. A run on the card itself measures. */
+#ifndef PLAN_MACHINE_H
+#define PLAN_MACHINE_H
+
+#include <stddef.h>
+
+typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_COUNT } MachineUnit;
+
+typedef struct {
+    const char *key;  /* "h200" */
+    const char *name; /* as the driver reports it; matched as a prefix */
+    size_t      mem_bytes;
+    double      peak_flops;             /* dense bf16, data sheet; 0: unknown */
+    double      rate[UNIT_COUNT];       /* bytes/s for memory, FLOP/s in 16-bit for the others */
+    double      f32_share;              /* rate of f32 products relative to 16-bit ones */
+    double      op_s;                   /* fixed cost of an op inside a captured step */
+} Machine;
+
+/* By key ("h200") or by the driver's name; NULL when unknown. */
+const Machine *machine_find(const char *key_or_name);
+/* Keys of all known machines, separated by ", ". */
+const char *machine_keys(void);
+/* A stand-in for this computer's CPU with the given threads. */
+Machine machine_cpu(int threads, size_t mem_bytes);
+
+/* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
+double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes);
+
+#endif

@@ -1,0 +1,217 @@
+#include "run/bench.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "run/limit.h"
+#include "run/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5 };
+static const double BENCH_MIN_S = 3.0;
+
+double bench_step_flops(const Build *b)
+{
+    return (double)build_micro_per_step(b, 1) * prog_stats(b->micro).flops;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are queued one
+ * ahead, so a step's time is the distance between two completions. */
+static int run_steps(Stepper *s, double *times, BenchResult *out, double begin_s)
+{
+    double  last = 0, total = 0;
+    int     n = 0;
+    StepOut result;
+    TRY(step_begin(s, 0, 1e-4));
+    for (int64_t step = 0;; step++) {
+        int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < BENCH_MIN_S;
+        if (step + 1 >= BENCH_MAX_STEPS) more = 0;
+        if (more) TRY(step_begin(s, step + 1, 1e-4));
+        TRY(step_result(s, step, &result));
+        double now = clock_now_s();
+        if (step == 0) out->startup_s = now - begin_s;
+        if (step >= BENCH_WARM) {
+            times[n++] = now - last;
+            total += now - last;
+        }
+        last = now;
+        if (!more) break;
+    }
+    out->loss   = result.loss;
+    out->n_step = n;
+    qsort(times, (size_t)n, sizeof *times, by_value);
+    out->step_s = times[n / 2];
+    return 0;
+}
+
+/* ---- --ops: time per kind of op ---------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *kind;
+    char        what[40];
+    double      time_s, flops, bytes, limit_s;
+    int         n;
+} OpRowTime;
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const OpRowTime *)a)->time_s, y = ((const OpRowTime *)b)->time_s;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* "block 3 qkv" -> "qkv": the same op of all blocks is one row. */
+static const char *without_block(const char *label)
+{
+    if (strncmp(label, "block ", 6) != 0) return label;
+    const char *sp = strchr(label + 6, ' ');
+    return sp ? sp + 1 : label;
+}
+
+static int collect(const Prog *p, Dev *dev, const double *rate, double times, OpRowTime *row, int *n_row, int cap)
+{
+    int        n = prog_n_op(p);
+    DevOpTime *t = calloc((size_t)n, sizeof *t);
+    if (!t) return err_set("out of host memory");
+    int rc = prog_time((Prog *)p, dev, t);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        const Op *op = prog_op(p, i);
+        char      what[40];
+        snprintf(what, sizeof what, "%s%s", without_block(op->label), op->recompute ? " again" : "");
+        int k = 0;
+        while (k < *n_row && (strcmp(row[k].what, what) != 0 || row[k].kind != op_table[op->kind].name)) k++;
+        if (k == *n_row && *n_row < cap) {
+            row[*n_row] = (OpRowTime){ .kind = op_table[op->kind].name };
+            memcpy(row[*n_row].what, what, sizeof what);
+            ++*n_row;
+        }
+        if (k >= cap) continue;
+        row[k].time_s += times * t[i].time_us * 1e-6;
+        row[k].flops += times * op_flops(op->kind, &op->args);
+        row[k].bytes += times * op_bytes(op->kind, &op->args);
+        row[k].limit_s += times * limit_op_time(op, rate);
+        row[k].n += (int)times;
+    }
+    free(t);
+    return rc;
+}
+
+static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
+{
+    enum { CAP = 128 };
+    OpRowTime row[CAP];
+    int       n = 0;
+    double    sum = 0, limit = 0;
+    memset(row, 0, sizeof row);
+    TRY(collect(s->build->micro, s->dev, b->rate, (double)build_micro_per_step(s->build, 1), row, &n, CAP));
+    TRY(collect(s->build->update, s->dev, b->rate, 1.0, row, &n, CAP));
+    qsort(row, (size_t)n, sizeof *row, by_time);
+    for (int i = 0; i < n; i++) {
+        sum += row[i].time_s;
+        limit += row[i].limit_s;
+    }
+    fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share", "TFLOP/s", "GB/s", "limit");
+    for (int i = 0; i < n; i++) {
+        const OpRowTime *r = &row[i];
+        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", r->kind, r->what, r->n, r->time_s * 1e3,
+                100 * r->time_s / sum, r->flops / r->time_s * 1e-12, r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
+    }
+    fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone", "", sum * 1e3, "",
+            "", "", 100 * limit / sum, b->step_s * 1e3);
+    return 0;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------- */
+
+static size_t used_bytes(const Setup *s)
+{
+    DevInfo now;
+    if (s->dev->vt->kind == DEV_CUDA && s->dev->vt->info(s->dev, &now) == 0) return now.total_bytes - now.free_bytes;
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (size_t)u.ru_maxrss * 1024;
+}
+
+static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, double begin_s)
+{
+    Stepper  stepper;
+    Source  *src   = NULL;
+    double  *times = calloc(BENCH_MAX_STEPS, sizeof *times);
+    int      rc    = times ? stepper_init(&stepper, s->build, (int)r->data.depth) : err_set("out of host memory");
+    if (rc == 0) rc = source_open(&src, r, 0);
+    if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
+    if (rc == 0) rc = run_steps(&stepper, times, out, begin_s);
+    if (times) stepper_deinit(&stepper);
+    source_close(src);
+    free(times);
+    return rc;
+}
+
+int bench_run(BenchResult *out, const Recipe *r, double begin_s, int measure_limit, int print_ops, FILE *report)
+{
+    Setup s;
+    memset(out, 0, sizeof *out);
+    int rc = setup_open(&s, r, BUILD_TRAIN);
+    if (rc == 0) rc = bench_steps(out, &s, r, begin_s);
+    if (rc == 0) {
+        out->per_s         = (double)r->step_tokens / out->step_s;
+        out->planned_bytes = store_total_bytes(&s.build->store);
+        out->peak_bytes    = used_bytes(&s);
+        if (s.machine.peak_flops > 0) out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
+    }
+    BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
+    if (rc == 0 && measure_limit) {
+        /* The rates need memory of their own; the model's is given back first and taken again for --ops. */
+        setup_close(&s);
+        rc = limit_measure(out->rate, r, choice.compute, choice.micro_batch);
+        if (rc == 0) rc = setup_open(&s, r, BUILD_TRAIN);
+        if (rc == 0) {
+            double limit = (double)build_micro_per_step(s.build, 1) * limit_time(s.build->micro, out->rate) +
+                           limit_time(s.build->update, out->rate);
+            out->limit_share = limit / out->step_s;
+        }
+        if (rc == 0 && print_ops) rc = print_ops_table(&s, out, report);
+    }
+    if (rc == 0 && report) {
+        char a[32], b[32];
+        fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s.info.name, (long long)choice.micro_batch,
+                recompute_name(choice.level), s.choice.why);
+        fprintf(report, "planned %s, process %s\n", str_bytes(a, sizeof a, (double)out->planned_bytes),
+                str_bytes(b, sizeof b, (double)out->peak_bytes));
+    }
+    setup_close(&s);
+    return rc;
+}
+
+void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision, FILE *out)
+{
+    JsonOut o;
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "recipe", r->run);
+    json_out_str(&o, "device", device);
+    json_out_str(&o, "precision", precision);
+    json_out_str(&o, "unit", "tokens");
+    json_out_num(&o, "per_s", b->per_s);
+    json_out_num(&o, "step_ms", b->step_s * 1e3);
+    json_out_num(&o, "mfu", b->mfu);
+    json_out_num(&o, "limit_share", b->limit_share);
+    json_out_int(&o, "planned_bytes", (int64_t)b->planned_bytes);
+    json_out_int(&o, "peak_bytes", (int64_t)b->peak_bytes);
+    json_out_num(&o, "startup_s", b->startup_s);
+    json_out_num(&o, "gemm_tflops", b->rate[UNIT_GEMM] * 1e-12);
+    json_out_num(&o, "attn_fwd_tflops", b->rate[UNIT_ATTN_FWD] * 1e-12);
+    json_out_num(&o, "attn_bwd_tflops", b->rate[UNIT_ATTN_BWD] * 1e-12);
+    json_out_num(&o, "copy_gbps", b->rate[UNIT_MEMORY] * 1e-9);
+    json_out_num(&o, "loss", b->loss);
+    json_out_end(&o);
+}

@@ -1,0 +1,147 @@
+/* Names, listing and removal of checkpoints. Saving is in ckpt_write.c, loading in ckpt_load.c. */
+#include "run/ckpt.h"
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "run/ckpt_impl.h"
+#include "run/folder.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+const char ckpt_tmp_prefix[] = ".tmp-";
+const char ckpt_state_name[] = "state.json";
+const char ckpt_done_name[]  = "DONE";
+
+static const char step_prefix[] = "step-";
+
+CkptFileKind ckpt_tensor_file(int which) { return which == 0 ? CKPT_MODEL : CKPT_OPTIM; }
+
+const char *ckpt_tensor_name(const Param *p, int which, char *buf, size_t n)
+{
+    static const char *const suffix[CKPT_TENSORS] = { "", ".m", ".v" };
+    snprintf(buf, n, "%s%s", p->name, suffix[which]);
+    return buf;
+}
+
+int ckpt_join(char *buf, size_t n, const char *folder, const char *name)
+{
+    int len = snprintf(buf, n, "%s/%s", folder, name);
+    return len >= 0 && (size_t)len < n ? 0 : err_set("%s/%s: path too long", folder, name);
+}
+
+void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name)
+{
+    snprintf(buf, n, "%016" PRIx64 "  %s\n", hash, name);
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------ */
+
+static void step_name(char *buf, size_t n, int64_t step) { snprintf(buf, n, "%s%08lld", step_prefix, (long long)step); }
+
+/* The step of a folder's name, or -1 when it is not exactly a name that step_name() gives. */
+static int64_t step_of_name(const char *name)
+{
+    char    again[64];
+    int64_t step;
+    if (!str_starts_with(name, step_prefix) || str_parse_int(name + strlen(step_prefix), &step) < 0 || step < 0) return -1;
+    step_name(again, sizeof again, step);
+    return strcmp(name, again) == 0 ? step : -1;
+}
+
+int ckpt_path(const char *dir, int64_t step, char *buf, size_t n)
+{
+    char name[64];
+    step_name(name, sizeof name, step);
+    return ckpt_join(buf, n, dir, name);
+}
+
+/* ---- Listing ---------------------------------------------------------------------------------------------- */
+
+/* All steps in dir, rising, in the arena. Negative after err_set(). */
+static int list_steps(Arena *a, const char *dir, int64_t **step)
+{
+    char **name;
+    if (file_kind(dir) == FILE_NONE) return 0;
+    int n = file_list(a, dir, "", &name), used = 0;
+    if (n < 0) return -1;
+    *step = ARENA_ARRAY(a, int64_t, n + 1);
+    for (int i = 0; i < n; i++) {
+        int64_t s = step_of_name(name[i]);
+        if (s < 0) continue;
+        int at = used++; /* names are sorted bytewise: only steps of 9 digits and more ever move */
+        for (; at > 0 && (*step)[at - 1] > s; at--) (*step)[at] = (*step)[at - 1];
+        (*step)[at] = s;
+    }
+    return used;
+}
+
+int ckpt_list(const char *dir, int64_t *step, int max)
+{
+    Arena    a;
+    int64_t *all;
+    arena_init(&a);
+    int n = list_steps(&a, dir, &all), take = MIN(n, max);
+    for (int i = 0; i < take; i++) step[i] = all[n - 1 - i];
+    arena_deinit(&a);
+    return take;
+}
+
+/* ---- Removing --------------------------------------------------------------------------------------------- */
+
+/* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */
+static int remove_step(const char *dir, int64_t step)
+{
+    char name[64], path[PATH_MAX], away[PATH_MAX];
+    snprintf(name, sizeof name, "%sremove-%08lld-%ld", ckpt_tmp_prefix, (long long)step, (long)getpid());
+    TRY(ckpt_path(dir, step, path, sizeof path));
+    TRY(ckpt_join(away, sizeof away, dir, name));
+    if (fault_hit(FAULT_RENAME) || rename(path, away) != 0) return err_sys("%s: rename", path);
+    return folder_remove(away);
+}
+
+int ckpt_remove_after(const char *dir, int64_t step)
+{
+    Arena    a;
+    int64_t *all;
+    arena_init(&a);
+    int n = list_steps(&a, dir, &all), rc = MIN(n, 0);
+    for (int i = n - 1; i >= 0 && rc == 0 && all[i] > step; i--) rc = remove_step(dir, all[i]);
+    arena_deinit(&a);
+    return rc;
+}
+
+int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
+{
+    Arena    a;
+    int64_t *all, newer = 0;
+    arena_init(&a);
+    int n = list_steps(&a, dir, &all), rc = MIN(n, 0);
+    for (int i = n - 1; i >= 0 && rc == 0; i--) {
+        if (all[i] > step || newer++ < MAX(keep, 1)) continue;
+        if (keep_every > 0 && all[i] % keep_every == 0) continue;
+        rc = remove_step(dir, all[i]);
+    }
+    arena_deinit(&a);
+    return rc;
+}
+
+int ckpt_sweep(const char *dir)
+{
+    Arena  a;
+    char **name, path[PATH_MAX];
+    arena_init(&a);
+    int n = file_list(&a, dir, "", &name), rc = MIN(n, 0);
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (!str_starts_with(name[i], ckpt_tmp_prefix)) continue;
+        rc = ckpt_join(path, sizeof path, dir, name[i]);
+        if (rc == 0) rc = folder_remove(path);
+    }
+    arena_deinit(&a);
+    return rc;
+}

@@ -1,0 +1,370 @@
+/* Loading.
+ *
+ * 1. Order of trust: DONE vouches for state.json; that for each file's size, header and tensors. A file's own hash in DONE
+ *    is checked too, so that one flipped bit anywhere in the folder is found.
+ * 2. The model is compared as soon as the headers are trusted: nobody waits for gigabytes of checksums to read that the
+ *    recipe is another one. */
+#include "run/ckpt.h"
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "conf/schema.h"
+#include "run/ckpt_impl.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+typedef struct {
+    char         path[PATH_MAX];
+    char         done[512];
+    CkptManifest manifest;
+    SafeFile     file[CKPT_FILES];
+    int          n_file; /* 1: weights alone */
+    void        *buf;    /* CKPT_CHUNK_BYTES */
+} Loaded;
+
+/* ---- Opening: everything but the tensors' bytes ------------------------------------------------------------ */
+
+static int read_done(Loaded *l)
+{
+    char   path[PATH_MAX], *text;
+    size_t n;
+    TRY(ckpt_join(path, sizeof path, l->path, ckpt_done_name));
+    TRY(file_read_all(path, sizeof l->done - 1, &text, &n));
+    memcpy(l->done, text, n + 1);
+    free(text);
+    int lines = 0;
+    for (size_t i = 0; i < n; i++) lines += l->done[i] == '\n';
+    if (strlen(l->done) == n && lines == CKPT_FILES + 1 && l->done[n - 1] == '\n') return 0;
+    return err_set("%s: truncated or damaged", path);
+}
+
+/* The line-th line of DONE must be what a writer would have put there. */
+static int check_done(const Loaded *l, int line, uint64_t hash, const char *name)
+{
+    char        want[128];
+    const char *p = l->done;
+    ckpt_done_line(want, sizeof want, hash, name);
+    for (int i = 0; i < line; i++) p = strchr(p, '\n') + 1;
+    if (strncmp(p, want, strlen(want)) == 0) return 0;
+    return err_set("%s/%s: damaged: its checksum does not match the one in %s", l->path, name, ckpt_done_name);
+}
+
+static int read_state(Loaded *l)
+{
+    char   path[PATH_MAX], *text;
+    size_t n;
+    TRY(ckpt_join(path, sizeof path, l->path, ckpt_state_name));
+    TRY(file_read_all(path, CKPT_STATE_MAX, &text, &n));
+    int rc = check_done(l, CKPT_FILES, XXH64(text, n, 0), ckpt_state_name);
+    if (rc == 0) rc = ckpt_state_parse(&l->manifest, path, text, n);
+    free(text);
+    return rc;
+}
+
+static int open_tensors(Loaded *l, int kind)
+{
+    char            path[PATH_MAX];
+    SafeFile       *f    = &l->file[kind];
+    const CkptFile *want = &l->manifest.file[kind];
+    TRY(ckpt_join(path, sizeof path, l->path, ckpt_file_name[kind]));
+    TRY(safetensors_open(f, path));
+    if (f->file_bytes != want->size_bytes) {
+        return err_set("%s: %lld bytes long, should be %lld: truncated or damaged", path, (long long)f->file_bytes,
+                       (long long)want->size_bytes);
+    }
+    if (f->header_hash != want->header_hash) return err_set("%s: damaged: its header's checksum does not match", path);
+    if (f->n_tensor != want->n_tensor) {
+        return err_set("%s: %d tensors, %s has %d", path, f->n_tensor, ckpt_state_name, want->n_tensor);
+    }
+    for (int i = 0; i < f->n_tensor; i++) {
+        if (strcmp(f->tensor[i].name, want->tensor[i].name) != 0) {
+            return err_set("%s: tensor %s is not where %s says", path, f->tensor[i].name, ckpt_state_name);
+        }
+    }
+    return 0;
+}
+
+static int loaded_open(Loaded *l, const char *path, int n_file)
+{
+    memset(l, 0, sizeof *l);
+    l->n_file = n_file;
+    if (str_copy(l->path, sizeof l->path, path) < 0) return err_set("%s: path too long", path);
+    l->buf = fault_hit(FAULT_MALLOC) ? NULL : malloc(CKPT_CHUNK_BYTES);
+    if (!l->buf) return err_sys("%s: memory for reading it", path);
+    TRY(read_done(l));
+    TRY(read_state(l));
+    for (int k = 0; k < n_file; k++) TRY(open_tensors(l, k));
+    return 0;
+}
+
+static void loaded_close(Loaded *l)
+{
+    for (int k = 0; k < CKPT_FILES; k++) safetensors_close(&l->file[k]);
+    ckpt_state_deinit(&l->manifest);
+    free(l->buf);
+    l->buf = NULL;
+}
+
+/* ---- Verifying --------------------------------------------------------------------------------------------- */
+
+/* Hashes [offset, offset+size) into both states. */
+static int hash_range(const Loaded *l, int kind, int64_t offset, size_t size_bytes, XXH64_state_t *part,
+                      XXH64_state_t *whole)
+{
+    for (size_t at = 0; at < size_bytes; at += CKPT_CHUNK_BYTES) {
+        size_t n = MIN(size_bytes - at, (size_t)CKPT_CHUNK_BYTES);
+        TRY(safetensors_read(&l->file[kind], offset + (int64_t)at, l->buf, n));
+        XXH64_update(part, l->buf, n);
+        XXH64_update(whole, l->buf, n);
+    }
+    return 0;
+}
+
+static int damaged(const SafeFile *f, const char *tensor)
+{
+    return err_set("%s: tensor %s is damaged: its checksum does not match", f->path, tensor);
+}
+
+static int verify_tensors(const Loaded *l, int kind)
+{
+    const SafeFile *f = &l->file[kind];
+    XXH64_state_t   part, whole;
+    XXH64_reset(&part, 0);
+    XXH64_reset(&whole, 0);
+    TRY(hash_range(l, kind, 0, (size_t)f->header_bytes, &part, &whole));
+    for (int i = 0; i < f->n_tensor; i++) {
+        XXH64_reset(&part, 0);
+        TRY(hash_range(l, kind, f->tensor[i].offset, f->tensor[i].size_bytes, &part, &whole));
+        if (XXH64_digest(&part) != l->manifest.file[kind].tensor[i].hash) return damaged(f, f->tensor[i].name);
+    }
+    return check_done(l, kind, XXH64_digest(&whole), ckpt_file_name[kind]);
+}
+
+int ckpt_verify(const char *path)
+{
+    Loaded l;
+    int    rc = loaded_open(&l, path, CKPT_FILES);
+    for (int k = 0; k < CKPT_FILES && rc == 0; k++) rc = verify_tensors(&l, k);
+    loaded_close(&l);
+    return rc;
+}
+
+/* ---- Is it this model? -------------------------------------------------------------------------------------- */
+
+static const char *describe_shape(char *buf, size_t n, const int64_t *dim, int ndim)
+{
+    buf[0] = '\0';
+    for (int i = 0; i < ndim; i++) str_append(buf, n, "%s%lld", i ? " x " : "", (long long)dim[i]);
+    return ndim ? buf : "a single number";
+}
+
+static int match_tensor(const SafeFile *f, const Param *p, int which)
+{
+    char              name[PARAM_NAME + 8], a[128], b[128];
+    int64_t           dim[2] = { p->ndim == 2 ? p->rows : p->cols, p->cols };
+    const SafeTensor *t      = safetensors_find(f, ckpt_tensor_name(p, which, name, sizeof name));
+    if (!t) return err_user("%s is of another model: it has no tensor %s", f->path, name);
+    if (t->ndim != p->ndim || memcmp(t->dim, dim, sizeof *dim * (size_t)p->ndim) != 0) {
+        return err_user("%s is of another model: tensor %s is %s there, %s in the recipe's model", f->path, name,
+                        describe_shape(a, sizeof a, t->dim, t->ndim), describe_shape(b, sizeof b, dim, p->ndim));
+    }
+    if (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16) return 0;
+    return err_user("%s: tensor %s holds %s, not floating-point numbers of 2 or 4 bytes", f->path, name,
+                    dtype_name(t->dtype));
+}
+
+static int is_param_tensor(const ParamTable *t, const char *name, int kind)
+{
+    char mine[PARAM_NAME + 8];
+    for (int i = 0; i < t->n_param; i++) {
+        for (int which = 0; which < CKPT_TENSORS; which++) {
+            if ((int)ckpt_tensor_file(which) != kind) continue;
+            if (strcmp(ckpt_tensor_name(&t->param[i], which, mine, sizeof mine), name) == 0) return 1;
+        }
+    }
+    return 0;
+}
+
+static int match_tensors(const ParamTable *t, const SafeFile *f, int kind)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_param; i++) {
+        for (int which = 0; which < CKPT_TENSORS; which++) {
+            if ((int)ckpt_tensor_file(which) != kind) continue;
+            TRY(match_tensor(f, &t->param[i], which));
+            n++;
+        }
+    }
+    for (int i = 0; i < f->n_tensor && f->n_tensor > n; i++) {
+        if (!is_param_tensor(t, f->tensor[i].name, kind)) {
+            return err_user("%s is of another model: the recipe's has no tensor %s", f->path, f->tensor[i].name);
+        }
+    }
+    return 0;
+}
+
+/* Keys of the model that may change between the parts of a run: they do not say what the weights mean. */
+static const char *const free_model_keys[] = { "model.dropout", "model.init_std" };
+
+static int is_model_key(const char *key)
+{
+    for (int i = 0; i < ARRAY_LEN(free_model_keys); i++) {
+        if (strcmp(key, free_model_keys[i]) == 0) return 0;
+    }
+    return str_starts_with(key, "model.");
+}
+
+/* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in note. */
+static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
+{
+    const CkptManifest *m = &l->manifest;
+    for (int i = 0; i < m->n_key; i++) {
+        char now[2 * RECIPE_STR];
+        int  row = schema_find(m->key[i].key);
+        if (row < 0) continue; /* a key of another version of this program */
+        schema_get(&schema_table[row], r, now, sizeof now);
+        if (strcmp(now, m->key[i].text) == 0) continue;
+        if (is_model_key(m->key[i].key)) {
+            return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path, m->key[i].key,
+                            m->key[i].text, now);
+        }
+        str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);
+    }
+    return 0;
+}
+
+static int match_model(const Loaded *l, const Build *b, char *note, size_t n)
+{
+    static const char *const level[] = { "none", "cheap", "block" };
+    const CkptState         *s       = &l->manifest.state;
+    int64_t                  now = b->choice.micro_batch, was = s->recompute_level;
+    for (int k = 0; k < l->n_file; k++) TRY(match_tensors(&b->net.table, &l->file[k], k));
+    TRY(match_keys(l, &b->recipe, note, n));
+    if (s->micro_batch != now) {
+        str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "", (long long)s->micro_batch,
+                   (long long)now);
+    }
+    if (was != (int64_t)b->choice.level) {
+        str_append(note, n, "%splanned recomputation %s -> %s", *note ? ", " : "",
+                   was < ARRAY_LEN(level) ? level[was] : "unknown", level[b->choice.level]);
+    }
+    return 0;
+}
+
+/* ---- To the device ------------------------------------------------------------------------------------------ */
+
+/* hash NULL: the file has no checksums. */
+static int upload_tensor(Build *b, const SafeFile *f, const SafeTensor *t, const Tensor *to, float *buf,
+                         const uint64_t *hash)
+{
+    enum { CHUNK = CKPT_CHUNK_BYTES / sizeof(float) };
+    Dev          *dev = b->dev;
+    XXH64_state_t state;
+    XXH64_reset(&state, 0);
+    for (int64_t at = 0; at < t->n_elem; at += CHUNK) {
+        int64_t n     = MIN(t->n_elem - at, CHUNK);
+        size_t  bytes = sizeof *buf * (size_t)n;
+        TRY(safetensors_read_f32(f, t, at, n, buf));
+        XXH64_update(&state, buf, bytes);
+        TRY(dev->vt->upload(dev, LANE_COMPUTE, (float *)to->data + at, buf, bytes));
+        TRY(dev->vt->sync(dev)); /* buf is used again */
+    }
+    return !hash || XXH64_digest(&state) == *hash ? 0 : damaged(f, t->name);
+}
+
+static int upload_all(Build *b, const Loaded *l, int n_which)
+{
+    const ParamTable *t = &b->net.table;
+    char              name[PARAM_NAME + 8];
+    for (int i = 0; i < t->n_param; i++) {
+        const Param  *p     = &t->param[i];
+        const Tensor *to[3] = { p->master, p->m, p->v };
+        for (int which = 0; which < n_which; which++) {
+            int               k    = ckpt_tensor_file(which);
+            const SafeFile   *f    = &l->file[k];
+            const SafeTensor *from = safetensors_find(f, ckpt_tensor_name(p, which, name, sizeof name));
+            const CkptTensor *sums = l->manifest.file[k].tensor;
+            TRY(upload_tensor(b, f, from, to[which], (float *)l->buf, sums ? &sums[from - f->tensor].hash : NULL));
+        }
+    }
+    return build_refresh_copies(b);
+}
+
+static int load(Build *b, Loaded *l, char *note, size_t n)
+{
+    TRY(match_model(l, b, note, n));
+    for (int k = 0; k < l->n_file; k++) TRY(verify_tensors(l, k));
+    return upload_all(b, l, l->n_file == CKPT_FILES ? CKPT_TENSORS : 1);
+}
+
+int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n)
+{
+    Loaded l;
+    CHECK(b->dev && b->net.table.param[0].m && n > 0, "only a bound Build that trains can go on with a checkpoint");
+    note[0] = '\0';
+    int rc  = loaded_open(&l, path, CKPT_FILES);
+    if (rc == 0) rc = load(b, &l, note, n);
+    if (rc == 0) rc = build_write_state(b, &l.manifest.state.device);
+    if (rc == 0) *s = l.manifest.state;
+    loaded_close(&l);
+    return rc;
+}
+
+int ckpt_resume(Build *b, const char *dir, CkptState *s, char *note, size_t n)
+{
+    enum { MAX_TRIES = 1024 };
+    int64_t step[MAX_TRIES];
+    char    path[PATH_MAX], first[512] = "";
+    int     found = ckpt_list(dir, step, MAX_TRIES);
+    if (found <= 0) return found;
+    for (int i = 0; i < found; i++) {
+        TRY(ckpt_path(dir, step[i], path, sizeof path));
+        int rc = ckpt_load(b, path, s, note, n);
+        if (rc == 0 && s->step == step[i]) return 1;
+        if (rc == 0) err_set("%s holds step %lld", path, (long long)s->step);
+        if (err_kind() == ERR_USER) return -1;
+        log_warn("checkpoint of step %lld cannot be used: %s", (long long)step[i], err_get());
+        if (i == 0) str_copy(first, sizeof first, err_get());
+        err_clear();
+    }
+    return err_set("%s: none of its %d checkpoints can be used; the newest: %s", dir, found, first);
+}
+
+/* ---- Weights alone ------------------------------------------------------------------------------------------ */
+
+static int load_file(Build *b, Loaded *l, const char *path)
+{
+    memset(l, 0, sizeof *l);
+    l->n_file = 1;
+    l->buf    = fault_hit(FAULT_MALLOC) ? NULL : malloc(CKPT_CHUNK_BYTES);
+    if (!l->buf) return err_sys("%s: memory for reading it", path);
+    TRY(safetensors_open(&l->file[CKPT_MODEL], path));
+    TRY(match_tensors(&b->net.table, &l->file[CKPT_MODEL], CKPT_MODEL));
+    return upload_all(b, l, 1);
+}
+
+static int load_folder(Build *b, Loaded *l, const char *path)
+{
+    char note[256] = ""; /* what a run would be told does not matter to weights */
+    TRY(loaded_open(l, path, 1));
+    return load(b, l, note, sizeof note);
+}
+
+int ckpt_load_weights(Build *b, const char *path)
+{
+    Loaded   l;
+    FileKind kind = file_kind(path);
+    CHECK(b->dev, "the Build is not bound");
+    if (kind == FILE_NONE) return err_user("%s: no such checkpoint or file", path);
+    int rc = kind == FILE_FOLDER ? load_folder(b, &l, path) : load_file(b, &l, path);
+    loaded_close(&l);
+    return rc;
+}

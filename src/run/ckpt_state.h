@@ -1,0 +1,69 @@
+/* state.json of a checkpoint: everything about a run that is not a tensor, and the checksums of what is.
+ *
+ * 1. Floating-point numbers round-trip bit for bit: finite ones are text in hexadecimal ("0x1.8p+1"), the others
+ *    "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may lose bits.
+ * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field is refused.
+ * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
+#ifndef RUN_CKPT_STATE_H
+#define RUN_CKPT_STATE_H
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "data/order.h"
+#include "dev/op.h"
+
+enum { CKPT_VERSION = 1, CKPT_MAX_SKIP = 1024 /* ranges */ };
+
+/* What a run needs besides its tensors to go on as if it had never stopped. */
+typedef struct {
+    int64_t     step;        /* updates done; the next one has this number */
+    int64_t     next_sample; /* used samples so far, over all ranks: the loader's cursor */
+    uint64_t    seed;
+    int64_t     micro_batch;     /* of the plan that ran; another one may resume */
+    int64_t     recompute_level; /* RecomputeLevel, likewise */
+    int64_t     threads;         /* recipe's CPU threads, likewise */
+    double      best_val;    /* lowest validation loss; INFINITY before the first */
+    int64_t     bad_evals;   /* evaluations since then */
+    double      elapsed_s;   /* training time over all parts of the run */
+    StepState   device;      /* ckpt_begin() reads it from the device */
+    SampleRange skip[CKPT_MAX_SKIP]; /* raw samples to pass over */
+    int         n_skip;
+} CkptState;
+
+typedef enum { CKPT_MODEL, CKPT_OPTIM, CKPT_FILES } CkptFileKind;
+
+extern const char *const ckpt_file_name[CKPT_FILES]; /* model.safetensors, optim.safetensors */
+
+typedef struct {
+    const char *name;
+    uint64_t    hash; /* xxh64 of its bytes */
+} CkptTensor;
+
+typedef struct {
+    int64_t     size_bytes;
+    uint64_t    header_hash;
+    CkptTensor *tensor; /* in the order of their bytes */
+    int         n_tensor;
+} CkptFile;
+
+typedef struct {
+    const char *key, *text; /* a recipe key and its value */
+} CkptKey;
+
+typedef struct {
+    CkptState state;
+    CkptKey  *key;
+    int       n_key;
+    CkptFile  file[CKPT_FILES];
+    Arena     arena; /* of a parsed one: owns the lists */
+} CkptManifest;
+
+/* Writes it as one JSON object; errors come out of json_out_end(). */
+void ckpt_state_write(JsonOut *o, const CkptManifest *m);
+
+/* Reads it. name is used in messages. Negative after err_set(), or err_user() when a newer version wrote it; m then needs
+ * no ckpt_state_deinit(). */
+int  ckpt_state_parse(CkptManifest *m, const char *name, const char *text, size_t size_bytes);
+void ckpt_state_deinit(CkptManifest *m);
+
+#endif

@@ -1,0 +1,154 @@
+#include "run/limit.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "prog/record.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+MachineUnit limit_unit(OpKind k)
+{
+    if (k == OP_ATTN_FWD) return UNIT_ATTN_FWD;
+    if (k == OP_ATTN_BWD) return UNIT_ATTN_BWD;
+    return UNIT_GEMM;
+}
+
+double limit_op_time(const Op *op, const double rate[UNIT_COUNT])
+{
+    double flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args) / rate[UNIT_MEMORY];
+    return flops > 0 ? MAX(bytes, flops / rate[limit_unit(op->kind)]) : bytes;
+}
+
+double limit_time(const Prog *p, const double rate[UNIT_COUNT])
+{
+    double sum = 0;
+    for (int i = 0; i < prog_n_op(p); i++) {
+        if (!prog_op(p, i)->recompute) sum += limit_op_time(prog_op(p, i), rate);
+    }
+    return sum;
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------- */
+
+/* Random contents: zeros draw less power and would flatter a GPU. */
+static int fill_random(Dev *dev, const Tensor *t)
+{
+    size_t    n   = tensor_bytes(t);
+    uint16_t *buf = malloc(n + 4);
+    uint32_t  x   = 12345;
+    if (!buf) return err_set("out of host memory");
+    for (size_t i = 0; i < n / 2; i++) {
+        x      = x * 1664525u + 1013904223u;
+        /* sign and mantissa random, exponent near 1: a finite number in bf16 and, as a high half, in f32 */
+        buf[i] = (uint16_t)((x >> 16) & 0x80FF) | 0x3F00;
+    }
+    int rc = dev->vt->upload(dev, LANE_COMPUTE, t->data, buf, n);
+    if (rc == 0) rc = dev->vt->sync(dev);
+    free(buf);
+    return rc;
+}
+
+/* Binds and times a one-op program: median of several runs of enough repeats to last some milliseconds. */
+static int time_program(Prog *p, Store *s, Dev *dev, double *seconds)
+{
+    LowerOptions none = { 0 };
+    prog_lower(p, &none, dev->vt);
+    prog_plan(p);
+    store_fit_act(s, prog_stats(p).act_bytes);
+    int rc = store_alloc_slabs(s, dev);
+    if (rc == 0) rc = prog_bind(p, dev);
+    for (int i = 0; rc == 0 && i < s->n_tensor; i++) rc = fill_random(dev, s->tensor[i]);
+    double best = INFINITY;
+    int    reps = 1;
+    for (int round = 0; rc == 0 && round < 6; round++) {
+        double t0 = clock_now_s();
+        for (int i = 0; i < reps && rc == 0; i++) rc = prog_run(p, dev);
+        if (rc == 0) rc = dev->vt->sync(dev);
+        double t = (clock_now_s() - t0) / reps;
+        if (round == 0) reps = MAX(1, MIN(50, (int)(0.03 / t)));
+        if (round > 0) best = MIN(best, t);
+    }
+    *seconds = best;
+    prog_destroy(p, dev);
+    store_free_slabs(s, dev);
+    store_deinit(s);
+    return rc;
+}
+
+static int measure_gemm(Dev *dev, DType dtype, double *rate)
+{
+    Store   s;
+    int64_t n = dev->vt->kind == DEV_CPU ? 2048 : 8192, dim[2] = { n, n };
+    double  t;
+    store_init(&s);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", dtype, 2, dim), *w = store_tensor(&s, SLAB_IO, "w", dtype, 2, dim);
+    Tensor *y = store_tensor(&s, SLAB_IO, "y", dtype, 2, dim);
+    store_seal(&s);
+    Prog *p = prog_begin("gemm", &s);
+    rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });
+    TRY(time_program(p, &s, dev, &t));
+    *rate = 2.0 * (double)n * (double)n * (double)n / t;
+    return 0;
+}
+
+static int measure_copy(Dev *dev, double *rate)
+{
+    Store   s;
+    int64_t n = dev->vt->kind == DEV_CPU ? (64 << 20) : (1 << 30);
+    double  t;
+    store_init(&s);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", DT_U8, 1, &n), *y = store_tensor(&s, SLAB_IO, "y", DT_U8, 1, &n);
+    store_seal(&s);
+    Prog *p = prog_begin("copy", &s);
+    rec_copy(p, (Copy){ .y = y, .x = x });
+    TRY(time_program(p, &s, dev, &t));
+    *rate = 2.0 * (double)n / t;
+    return 0;
+}
+
+static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_t B, int backward, double *rate)
+{
+    Store   s;
+    int     H = (int)m->heads, K = (int)m->kv_heads, D = (int)m->head_dim;
+    int64_t qkv_dim[3] = { B, m->context, (int64_t)(H + 2 * K) * D }, o_dim[3] = { B, m->context, (int64_t)H * D };
+    int64_t lse_dim[3] = { B, H, m->context };
+    float   scale = 1.0f / sqrtf((float)D);
+    Mask    mask  = m->mask == MASKING_FULL ? MASK_FULL : MASK_CAUSAL;
+    double  t;
+    store_init(&s);
+    Tensor *qkv = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim), *o = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
+    Tensor *lse = store_tensor(&s, SLAB_IO, "lse", DT_F32, 3, lse_dim);
+    Tensor *dout = NULL, *dqkv = NULL;
+    if (backward) {
+        dout = store_tensor(&s, SLAB_IO, "dout", dtype, 3, o_dim);
+        dqkv = store_tensor(&s, SLAB_IO, "dqkv", dtype, 3, qkv_dim);
+    }
+    store_seal(&s);
+    Prog *p = prog_begin("attention", &s);
+    if (backward) {
+        rec_attn_bwd(p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = K,
+                                   .head_dim = D, .mask = mask, .scale = scale });
+    } else {
+        rec_attn_fwd(p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = K, .head_dim = D, .mask = mask,
+                                   .scale = scale });
+    }
+    double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
+    TRY(time_program(p, &s, dev, &t));
+    *rate = flops / t;
+    return 0;
+}
+
+int limit_measure(double rate[UNIT_COUNT], const Recipe *r, DType compute, int64_t micro_batch)
+{
+    const char *why;
+    DevOptions  opt = { .capture = 1, .tune = 1, .tf32 = r->precision == PRECISION_TF32, .threads = (int)r->threads };
+    Dev        *dev = dev_open(r->device, &opt, &why);
+    if (!dev) return -1;
+    int rc = measure_copy(dev, &rate[UNIT_MEMORY]);
+    if (rc == 0) rc = measure_gemm(dev, compute, &rate[UNIT_GEMM]);
+    if (rc == 0) rc = measure_attention(dev, &r->model, compute, micro_batch, 0, &rate[UNIT_ATTN_FWD]);
+    if (rc == 0) rc = measure_attention(dev, &r->model, compute, micro_batch, 1, &rate[UNIT_ATTN_BWD]);
+    dev_close(dev);
+    return rc;
+}

@@ -1,0 +1,152 @@
+#include "run/setup.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a process needs beside its slabs: context, modules and library handles are there already when free memory is
+ * read; this is for what loads lazily. */
+static size_t device_margin(const Dev *dev, const DevInfo *info)
+{
+    if (dev->vt->kind == DEV_CUDA) return 192u << 20;
+    return info->free_bytes / 5; /* the CPU shares its memory with everybody */
+}
+
+static int open_device(Setup *s, const Recipe *r)
+{
+    static const char cache_env[] = "BRIM_TUNE_CACHE";
+    const char       *cache       = getenv(cache_env);
+    DevOptions        opt = { .deterministic = r->deterministic, .capture = r->opt.graphs, .tune = r->opt.tune,
+                              .tf32 = r->precision == PRECISION_TF32, .tune_cache = cache ? cache : "runs/tune.txt",
+                              .threads = (int)r->threads };
+    s->dev = dev_open(r->device, &opt, &s->why);
+    if (!s->dev) return -1;
+    return s->dev->vt->info(s->dev, &s->info);
+}
+
+static void describe_machine(Setup *s)
+{
+    const Machine *known = s->dev->vt->kind == DEV_CUDA ? machine_find(s->info.name) : NULL;
+    if (known) {
+        s->machine = *known;
+    } else if (s->dev->vt->kind == DEV_CUDA) {
+        s->machine            = *machine_find("a100"); /* only ranks candidates */
+        s->machine.name       = s->info.name;
+        s->machine.peak_flops = 0;
+    } else {
+        s->machine = machine_cpu(s->info.n_sm, s->info.total_bytes);
+    }
+    s->machine.mem_bytes = s->info.total_bytes;
+}
+
+int setup_open(Setup *s, const Recipe *r, unsigned parts)
+{
+    memset(s, 0, sizeof *s);
+    double t0 = clock_now_s();
+    TRY(open_device(s, r));
+    describe_machine(s);
+    size_t margin = device_margin(s->dev, &s->info);
+    size_t room   = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
+    size_t budget = MIN(room, recipe_memory_limit(r, s->info.total_bytes));
+    TRY(choose_plan(&s->choice, r, s->dev->vt, &s->machine, s->info.capability, budget, parts));
+    TRY(build_create(&s->build, r, &s->choice.row[s->choice.best].choice, parts, s->dev->vt));
+    TRY(setup_check_required(s, r));
+    TRY(build_bind(s->build, s->dev));
+    dev_seal(s->dev);
+    TRY(build_init(s->build));
+    s->opened_s = clock_now_s() - t0;
+    return 0;
+}
+
+void setup_close(Setup *s)
+{
+    if (s->build) build_destroy(s->build);
+    if (s->dev) dev_close(s->dev);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- switches ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name; /* as in the recipe: opt.NAME, and in require */
+    size_t      field;
+    OpKind      op; /* must exist on the backend; OP_COUNT: always */
+    unsigned    backends;
+    const char *what;
+} Switch;
+
+enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CUDA };
+
+static const Switch switches[] = {
+    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL, "residual add fused with the norm after it" },
+    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients and residual add in one pass" },
+    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL, "cross-entropy and its gradient in one pass, in place" },
+    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL, "activation and bias gradient in one pass" },
+    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL, "activation inside the product" },
+    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL, "logits of a few thousand rows at a time" },
+    { "flash", offsetof(RecipeOpt, flash), OP_ATTN_FWD, ON_ALL, "attention that never stores T x T" },
+    { "graphs", offsetof(RecipeOpt, graphs), OP_COUNT, ON_CUDA, "the step captured into CUDA graphs" },
+    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card" },
+    { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads" },
+};
+
+/* "on", "off", or the reason for a refusal. */
+static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w, char *buf, size_t n)
+{
+    int on;
+    memcpy(&on, (const char *)&r->opt + w->field, sizeof on);
+    if (!on) return "off";
+    if (!(w->backends & (1u << s->dev->vt->kind))) {
+        snprintf(buf, n, "refused: not on the %s backend", s->dev->vt->name);
+        return buf;
+    }
+    if (w->op != OP_COUNT && !dev_has(s->dev->vt, w->op)) {
+        snprintf(buf, n, "refused: the %s backend has no %s", s->dev->vt->name, op_table[w->op].name);
+        return buf;
+    }
+    return "on";
+}
+
+void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
+{
+    char buf[96];
+    for (int i = 0; i < ARRAY_LEN(switches); i++) {
+        fprintf(out, "  opt.%-11s %-8s %s\n", switches[i].name, switch_state(s, r, &switches[i], buf, sizeof buf),
+                switches[i].what);
+    }
+}
+
+int setup_check_required(const Setup *s, const Recipe *r)
+{
+    const char *list = r->require;
+    char        item[64], buf[96];
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        const Switch *found = NULL;
+        StrNearest    near  = str_nearest_begin(item);
+        for (int i = 0; i < ARRAY_LEN(switches); i++) {
+            str_nearest_offer(&near, switches[i].name);
+            if (strcmp(switches[i].name, item) == 0) found = &switches[i];
+        }
+        if (!found) {
+            return err_user("%s: require: there is no optimisation '%s'%s%s%s", r->file, item, near.best ? " (did you mean " : "",
+                            near.best ? near.best : "", near.best ? "?)" : "");
+        }
+        const char *state = switch_state(s, r, found, buf, sizeof buf);
+        if (strcmp(state, "on") != 0) return err_user("%s: require: %s is %s", r->file, item, state);
+    }
+    return 0;
+}
+
+void setup_print_machine(const Setup *s, FILE *out)
+{
+    char host[128] = "", buf[32], buf2[32];
+    gethostname(host, sizeof host - 1);
+    fprintf(out, "host        %s\ndevice      %s\nchosen      %s\nversions    %s\nmemory      %s, %s free at start\n", host,
+            s->info.name, s->why, s->info.versions, str_bytes(buf, sizeof buf, (double)s->info.total_bytes),
+            str_bytes(buf2, sizeof buf2, (double)s->info.free_bytes));
+}

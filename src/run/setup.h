@@ -1,0 +1,32 @@
+/* Setup: what every command that runs a model does first: device, plan, programs, memory.
+ *
+ * After setup_open() the device is sealed: nothing asks it for memory any more. */
+#ifndef RUN_SETUP_H
+#define RUN_SETUP_H
+
+#include "run/build.h"
+#include "run/choose.h"
+
+typedef struct {
+    Dev        *dev;
+    const char *why; /* why this device */
+    DevInfo     info;
+    Machine     machine;
+    Choice      choice;
+    Build      *build;
+    double      opened_s; /* seconds this took */
+} Setup;
+
+/* parts: BuildParts. Weights hold their initial values afterwards. Negative after err_user()/err_set(). */
+int  setup_open(Setup *s, const Recipe *r, unsigned parts);
+void setup_close(Setup *s);
+
+/* One line per optimisation: on, off or refused, and why. */
+void setup_print_switches(const Setup *s, const Recipe *r, FILE *out);
+/* Negative after err_user() if the recipe requires an optimisation that is not on. */
+int setup_check_required(const Setup *s, const Recipe *r);
+
+/* Device, versions, host: machine.txt. */
+void setup_print_machine(const Setup *s, FILE *out);
+
+#endif

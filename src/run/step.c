@@ -1,0 +1,153 @@
+#include "run/step.h"
+
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Marks: one per held batch slot (by loader slot number), then one per step of the ring. */
+enum { MARK_SLOT0 = 0, MARK_STEP0 = 32, MAX_SLOTS = 16, MAX_HELD = 4 };
+
+typedef struct {
+    StepIn in;
+    double loss_sum; /* always 0: clears StepOut.loss_sum */
+} Upload;
+
+int stepper_init(Stepper *s, Build *b, int depth)
+{
+    memset(s, 0, sizeof *s);
+    Dev *dev   = b->dev;
+    s->build   = b;
+    s->n_micro = build_micro_per_step(b, 1);
+    LoaderLayout at = loader_layout(b->batch.B, b->batch.T, b->batch.doc != NULL);
+    CHECK(at.tok == b->batch.tok->offset_bytes && at.target == b->batch.target->offset_bytes &&
+              (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) && at.total_bytes >= tensor_bytes(b->batch.block),
+          "the loader and the net disagree about the layout of a batch");
+    s->n_slot  = MIN(MAX(depth, 1) + MAX_HELD, MAX_SLOTS);
+    s->slots   = calloc((size_t)s->n_slot, sizeof *s->slots);
+    if (!s->slots) return err_set("out of host memory");
+    for (int i = 0; i < s->n_slot; i++) {
+        s->slots[i] = dev->vt->host_alloc(dev, at.total_bytes);
+        if (!s->slots[i]) return -1;
+    }
+    s->in  = dev->vt->host_alloc(dev, STEP_RING * sizeof(Upload));
+    s->out = dev->vt->host_alloc(dev, STEP_RING * sizeof(StepOut));
+    return s->in && s->out ? 0 : -1;
+}
+
+void stepper_deinit(Stepper *s)
+{
+    if (!s->build) return;
+    Dev *dev = s->build->dev;
+    dev->vt->sync(dev); /* uploads may still read the slots */
+    loader_destroy(s->loader);
+    for (int i = 0; s->slots && i < s->n_slot; i++) {
+        if (s->slots[i]) dev->vt->host_free(dev, s->slots[i]);
+    }
+    if (s->in) dev->vt->host_free(dev, s->in);
+    if (s->out) dev->vt->host_free(dev, s->out);
+    free(s->slots);
+    memset(s, 0, sizeof *s);
+}
+
+LoaderConfig stepper_loader_config(const Stepper *s, void *const *slots, int n_slot)
+{
+    const Recipe *r = &s->build->recipe;
+    return (LoaderConfig){ .B = s->build->batch.B, .T = s->build->batch.T, .seed = (uint64_t)r->seed,
+                           .threads = (int)r->data.threads, .inline_fill = !r->opt.prefetch, .world = 1,
+                           .documents = s->build->batch.doc != NULL, .document_token = r->data.document_token,
+                           .slots = slots, .n_slot = n_slot };
+}
+
+int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip)
+{
+    loader_destroy(s->loader);
+    s->loader = NULL;
+    s->n_held = 0;
+    LoaderConfig cfg = stepper_loader_config(s, s->slots, s->n_slot);
+    cfg.first_sample = first_sample;
+    cfg.skip         = skip;
+    cfg.n_skip       = n_skip;
+    return loader_create(&s->loader, &cfg, src);
+}
+
+/* Gives back the oldest batch once its upload has passed. */
+static int release_oldest(Stepper *s)
+{
+    Dev *dev = s->build->dev;
+    TRY(dev->vt->mark_wait(dev, MARK_SLOT0 + s->held[0]));
+    loader_release(s->loader, s->held[0]);
+    memmove(s->held, s->held + 1, sizeof *s->held * (size_t)--s->n_held);
+    return 0;
+}
+
+static int run_micro(Stepper *s)
+{
+    Build      *b   = s->build;
+    Dev        *dev = b->dev;
+    LoaderBatch batch;
+    if (s->n_held == MAX_HELD) TRY(release_oldest(s));
+    TRY(loader_next(s->loader, &batch));
+    CHECK(batch.n_valid == b->batch.B * b->batch.T, "a training batch with missing targets");
+    TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
+    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_SLOT0 + batch.slot));
+    s->held[s->n_held++] = batch.slot;
+    return prog_run(b->micro, dev);
+}
+
+static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
+{
+    Build  *b  = s->build;
+    Upload *up = (Upload *)s->in + step % STEP_RING;
+    memset(up, 0, sizeof *up);
+    up->in = (StepIn){ .step = step, .seed = (uint64_t)b->recipe.seed, .lr = (float)lr, .inv_targets = (float)inv_targets,
+                       .loss_scale = 1.0f };
+    _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared loss travel together");
+    return b->dev->vt->upload(b->dev, LANE_COMPUTE, b->state->data, up, sizeof *up);
+}
+
+int step_begin(Stepper *s, int64_t step, double lr)
+{
+    Build *b   = s->build;
+    Dev   *dev = b->dev;
+    double n   = (double)s->n_micro * (double)b->batch.B * (double)b->batch.T;
+    TRY(upload_in(s, step, lr, 1.0 / n));
+    for (int64_t i = 0; i < s->n_micro; i++) TRY(run_micro(s));
+    TRY(prog_run(b->update, dev));
+    int slot = (int)(step % STEP_RING);
+    TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[slot], (char *)b->state->data + offsetof(StepState, out),
+                          sizeof(StepOut)));
+    return dev->vt->mark(dev, LANE_COMPUTE, MARK_STEP0 + slot);
+}
+
+int step_result(Stepper *s, int64_t step, StepOut *out)
+{
+    Dev *dev  = s->build->dev;
+    int  slot = (int)(step % STEP_RING);
+    TRY(dev->vt->mark_wait(dev, MARK_STEP0 + slot));
+    *out = s->out[slot];
+    return 0;
+}
+
+int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
+{
+    Build    *b   = s->build;
+    Dev      *dev = b->dev;
+    StepState st;
+    int64_t   n_valid = 0;
+    TRY(dev->vt->sync(dev));
+    TRY(upload_in(s, 0, 0, 0)); /* clears loss_sum */
+    for (int64_t i = 0; i < n_batch; i++) {
+        LoaderBatch batch;
+        TRY(loader_next(val, &batch));
+        n_valid += batch.n_valid;
+        TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
+        TRY(prog_run(b->eval, dev));
+        TRY(dev->vt->sync(dev));
+        loader_release(val, batch.slot);
+        if (batch.n_valid == 0) break; /* past the end of the validation part */
+    }
+    TRY(build_read_state(b, &st));
+    *loss = n_valid ? st.out.loss_sum / (double)n_valid : 0;
+    return 0;
+}

@@ -1,0 +1,42 @@
+/* Step: one optimizer step, from batches on the host to a result read back one step late.
+ *
+ * step_begin() queues StepIn, then for every micro-batch its upload and the micro program, then the update and a small copy
+ * of StepOut into a ring of pinned memory; it does not wait. step_result() waits for the copy of a given step. At most
+ * STEP_RING steps are in flight. */
+#ifndef RUN_STEP_H
+#define RUN_STEP_H
+
+#include "data/loader.h"
+#include "run/build.h"
+
+enum { STEP_RING = 4 };
+
+typedef struct {
+    Build   *build;
+    Loader  *loader;
+    int64_t  n_micro;
+    void   **slots; /* pinned batch buffers, n_slot of them */
+    int      n_slot;
+    int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
+    int      n_held;
+    StepIn  *in;  /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
+    StepOut *out; /* pinned, STEP_RING */
+} Stepper;
+
+/* Allocates pinned buffers. The loader is created by stepper_attach(). */
+int  stepper_init(Stepper *s, Build *b, int depth);
+void stepper_deinit(Stepper *s);
+
+/* Starts (or restarts) reading at a sample. skip may be NULL. */
+int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip);
+
+int step_begin(Stepper *s, int64_t step, double lr);
+int step_result(Stepper *s, int64_t step, StepOut *out);
+
+/* Mean loss over n_batch validation batches; waits. */
+int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss);
+
+/* Settings for a loader over this build's batches. */
+LoaderConfig stepper_loader_config(const Stepper *s, void *const *slots, int n_slot);
+
+#endif

@@ -1,0 +1,393 @@
+#include "run/train.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/str.h"
+#include "optim/schedule.h"
+#include "run/bench.h"
+#include "run/ckpt.h"
+#include "run/metrics.h"
+#include "run/rundir.h"
+#include "run/setup.h"
+#include "run/signals.h"
+#include "run/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VAL_SLOTS = 3 };
+
+typedef struct {
+    const Recipe *r;
+    double        begin_s;     /* program start */
+    Setup         setup;
+    RunDir        dir;
+    char          checkpoints[RUNDIR_PATH];
+    Source       *train, *val;
+    Stepper       stepper;
+    Loader       *val_loader;
+    void         *val_slots[VAL_SLOTS];
+    CkptWriter   *writer;
+    FILE         *metrics;
+    Progress      progress;
+    CkptState     at;          /* what a checkpoint taken now would say; at.step = updates whose result was read */
+    int64_t       first_step;  /* of this process */
+    double        last_s;      /* when the last result was read */
+    double        step_s;      /* smoothed seconds a step */
+    double        lr[STEP_RING];
+    double        first_val, last_val, first_loss, last_loss;
+    int           save_failed; /* the last save failed: try again after the next step */
+    int64_t       last_saved;
+} Run;
+
+static double run_elapsed(const Run *run) { return run->at.elapsed_s + clock_now_s() - run->begin_s; }
+
+/* ---- opening ----------------------------------------------------------------------------------------------- */
+
+static int write_text(Run *run, const char *name, void (*print)(Run *run, FILE *f))
+{
+    char path[RUNDIR_PATH];
+    rundir_path(&run->dir, name, path, sizeof path);
+    FILE *f = fopen(path, "w");
+    if (!f) return err_sys("%s", path);
+    print(run, f);
+    return fclose(f) == 0 ? 0 : err_sys("%s", path);
+}
+
+static void print_machine(Run *run, FILE *f) { setup_print_machine(&run->setup, f); }
+
+static void print_plan(Run *run, FILE *f)
+{
+    build_print_plan(run->setup.build, f);
+    fprintf(f, "\n");
+    choose_print(&run->setup.choice, run->r, f);
+    fprintf(f, "\noptimisations\n");
+    setup_print_switches(&run->setup, run->r, f);
+}
+
+static void print_recipe(Run *run, FILE *f) { recipe_write(run->r, f); }
+
+static int open_val(Run *run)
+{
+    if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
+    Dev *dev = run->setup.dev;
+    TRY(source_open(&run->val, run->r, 1));
+    const NetBatch *b = &run->setup.build->batch;
+    for (int i = 0; i < VAL_SLOTS; i++) {
+        run->val_slots[i] = dev->vt->host_alloc(dev, loader_batch_bytes(b->B, b->T, b->doc != NULL));
+        if (!run->val_slots[i]) return -1;
+    }
+    LoaderConfig cfg = stepper_loader_config(&run->stepper, run->val_slots, VAL_SLOTS);
+    cfg.eval         = 1;
+    cfg.inline_fill  = 1;
+    return loader_create(&run->val_loader, &cfg, run->val);
+}
+
+static int attach_at(Run *run)
+{
+    return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
+}
+
+/* 1: continued from a checkpoint; 0: there is none. */
+static int resume(Run *run)
+{
+    char note[512] = "";
+    int  found     = ckpt_resume(run->setup.build, run->checkpoints, &run->at, note, sizeof note);
+    if (found > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    return found;
+}
+
+static int open_run(Run *run, const TrainOptions *opt)
+{
+    const Recipe *r = run->r;
+    char          path[RUNDIR_PATH];
+    TRY(rundir_open(&run->dir, r->run, opt->fresh));
+    TRY(source_open(&run->train, r, 0));
+    TRY(setup_open(&run->setup, r, BUILD_TRAIN));
+    log_info("%s: %s", run->setup.info.name, run->setup.why);
+    run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
+    TRY(resume(run) < 0 ? -1 : 0);
+    run->first_step = run->last_saved = run->at.step;
+    TRY(rundir_trim_metrics(&run->dir, run->at.step));
+    TRY(write_text(run, "recipe.yaml", print_recipe));
+    TRY(write_text(run, "machine.txt", print_machine));
+    TRY(write_text(run, "plan.txt", print_plan));
+    rundir_path(&run->dir, "metrics.jsonl", path, sizeof path);
+    run->metrics = fopen(path, "a");
+    if (!run->metrics) return err_sys("%s", path);
+    TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
+    TRY(open_val(run));
+    TRY(attach_at(run));
+    return ckpt_writer_create(&run->writer, run->setup.build, run->checkpoints);
+}
+
+static void close_run(Run *run)
+{
+    ckpt_writer_destroy(run->writer);
+    if (run->setup.dev) {
+        stepper_deinit(&run->stepper);
+        loader_destroy(run->val_loader);
+        for (int i = 0; i < VAL_SLOTS; i++) {
+            if (run->val_slots[i]) run->setup.dev->vt->host_free(run->setup.dev, run->val_slots[i]);
+        }
+    }
+    source_close(run->train);
+    source_close(run->val);
+    if (run->metrics) fclose(run->metrics);
+    setup_close(&run->setup);
+    rundir_close(&run->dir);
+}
+
+static void announce(Run *run)
+{
+    const Recipe      *r = run->r;
+    const BuildChoice *c = &run->setup.build->choice;
+    char               n[32], mem[32], tok[32];
+    log_info("%s parameters, %s tokens a step = %lld x %lld x %lld, recompute %s, %s planned",
+             str_count(n, sizeof n, (double)param_count(&run->setup.build->net.table)),
+             str_count(tok, sizeof tok, (double)r->step_tokens), (long long)run->stepper.n_micro, (long long)c->micro_batch,
+             (long long)r->model.context, recompute_name(c->level),
+             str_bytes(mem, sizeof mem, (double)store_total_bytes(&run->setup.build->store)));
+    log_info("%s", run->setup.choice.why);
+    log_info("everything else in %s/", run->dir.path);
+}
+
+/* ---- once in a while --------------------------------------------------------------------------------------- */
+
+/* 1: training should stop. */
+static int after_eval(Run *run, double val)
+{
+    const RecipeEval *e = &run->r->eval;
+    run->last_val       = val;
+    if (val < run->at.best_val) {
+        run->at.best_val  = val;
+        run->at.bad_evals = 0;
+    } else {
+        run->at.bad_evals++;
+    }
+    if (e->target > 0 && val <= e->target) {
+        log_info("target reached: validation loss %.4f is at or below %.4f", val, e->target);
+        return 1;
+    }
+    if (e->patience > 0 && run->at.bad_evals >= e->patience) {
+        log_info("stopping early: %lld evaluations without improvement, best %.4f", (long long)run->at.bad_evals, run->at.best_val);
+        return 1;
+    }
+    return 0;
+}
+
+static int evaluate(Run *run, int *stop)
+{
+    if (!run->val_loader) return 0;
+    double val;
+    TRY(loader_restart(run->val_loader, 0));
+    TRY(step_evaluate(&run->stepper, run->val_loader, run->r->eval.batches, &val));
+    TRY(metrics_eval(run->metrics, run->at.step, val, run_elapsed(run)));
+    log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
+    if (run->at.step == run->first_step) run->first_val = val;
+    *stop |= after_eval(run, val);
+    run->last_s = clock_now_s();
+    return 0;
+}
+
+/* A failed save is loud and is tried again after the next step; training goes on. result: of ckpt_poll or ckpt_wait. */
+static void report_save(Run *run, int result, const char *msg)
+{
+    if (result < 0) {
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, trying again)", msg);
+        run->save_failed = 1;
+    } else if (result > 0) {
+        log_info("%s", msg);
+    }
+}
+
+static void poll_save(Run *run)
+{
+    char msg[512];
+    int  result = ckpt_poll(run->writer, msg, sizeof msg);
+    report_save(run, result, msg);
+}
+
+static void wait_save(Run *run)
+{
+    char msg[512];
+    int  result = ckpt_wait(run->writer, msg, sizeof msg);
+    report_save(run, result, msg);
+}
+
+static int save(Run *run)
+{
+    CkptState *now = &run->at;
+    double     before = now->elapsed_s;
+    now->elapsed_s   = run_elapsed(run);
+    now->seed        = (uint64_t)run->r->seed;
+    now->micro_batch = run->setup.build->choice.micro_batch;
+    now->recompute_level = run->setup.build->choice.level;
+    now->threads     = run->r->threads;
+    wait_save(run);
+    run->save_failed = 0;
+    if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
+    now->elapsed_s  = before;
+    run->last_saved = run->at.step;
+    run->last_s     = clock_now_s();
+    return 0;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------- */
+
+/* Reads the result of one finished step. */
+static int take_result(Run *run, StepOut *out)
+{
+    Build  *b    = run->setup.build;
+    int64_t step = run->at.step;
+    TRY(step_result(&run->stepper, step, out));
+    double now = clock_now_s(), dt = now - run->last_s;
+    run->last_s = now;
+    run->step_s = run->step_s > 0 ? 0.9 * run->step_s + 0.1 * dt : dt;
+    run->at.step++;
+    run->at.next_sample += run->stepper.n_micro * b->batch.B;
+    MetricsStep m = { .step = run->at.step, .lr = run->lr[step % STEP_RING], .time_s = run_elapsed(run) };
+    m.per_s       = (double)run->r->step_tokens / run->step_s;
+    if (run->setup.machine.peak_flops > 0) m.mfu = bench_step_flops(b) / run->step_s / run->setup.machine.peak_flops;
+    if (step == run->first_step) run->first_loss = out->loss;
+    run->last_loss = out->loss;
+    if (out->skip) {
+        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far", (long long)run->at.step,
+                 metrics_skip_name(out->skip), (double)out->loss, (double)out->grad_norm, out->n_skipped);
+    }
+    if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
+        TRY(metrics_step(run->metrics, &m, out));
+    }
+    progress_update(&run->progress, run->at.step, out->loss, m.per_s);
+    return 0;
+}
+
+/* Too many skips in a row: back to the last good checkpoint, and past the samples that did it. */
+static int roll_back(Run *run, const StepOut *out)
+{
+    if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
+    CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
+    TRY(run->setup.dev->vt->sync(run->setup.dev));
+    wait_save(run);
+    int found = resume(run);
+    if (found < 0) return -1;
+    if (found == 0) return err_set("%d steps in a row were skipped and there is no checkpoint to go back to", out->n_skip_row);
+    run->at.elapsed_s = before.elapsed_s;
+    memcpy(run->at.skip, before.skip, sizeof before.skip);
+    run->at.n_skip = before.n_skip;
+    /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed over. */
+    int64_t end   = before.next_sample;
+    int64_t first = MAX(run->at.next_sample, end - out->n_skip_row * run->stepper.n_micro * run->setup.build->batch.B);
+    if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
+    log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
+             (long long)run->at.step, (long long)(end - first));
+    TRY(rundir_trim_metrics(&run->dir, run->at.step));
+    run->metrics = freopen(NULL, "a", run->metrics);
+    if (!run->metrics) return err_sys("metrics.jsonl");
+    return attach_at(run);
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------------------- */
+
+/* Steps the schedule should count on: those of the recipe, or fewer when the time budget will end the run first. */
+static int64_t schedule_steps(const Run *run, int64_t step)
+{
+    if (run->r->budget_s <= 0 || run->step_s <= 0) return run->r->steps;
+    double left = run->r->budget_s - run_elapsed(run);
+    return MIN(run->r->steps, step + MAX(1, (int64_t)(left / run->step_s)));
+}
+
+static int due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+static int queue_step(Run *run, int64_t step)
+{
+    double lr = schedule_lr(&run->r->optim, step, schedule_steps(run, step));
+    run->lr[step % STEP_RING] = lr;
+    return step_begin(&run->stepper, step, lr);
+}
+
+/* What must see the device at rest after the step just read. */
+static int at_boundary(Run *run, int *stop)
+{
+    const Recipe *r = run->r;
+    if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
+    if (due(run->at.step, r->checkpoint.every) || run->save_failed) TRY(save(run));
+    if (r->budget_s > 0 && run_elapsed(run) >= r->budget_s) {
+        log_info("time budget of %.0f s used up", r->budget_s);
+        *stop = 1;
+    }
+    return 0;
+}
+
+static int is_boundary(const Run *run, int64_t done)
+{
+    const Recipe *r = run->r;
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_failed || signals_pending() ||
+           done >= r->steps || (r->budget_s > 0 && run_elapsed(run) >= r->budget_s);
+}
+
+static int train_loop(Run *run)
+{
+    int     stop   = 0;
+    int64_t queued = run->at.step; /* steps handed to the device */
+    while (!stop && run->at.step < run->r->steps) {
+        StepOut out;
+        /* One step is always queued ahead, except across a boundary, where the device must come to rest. */
+        while (queued < run->r->steps && queued - run->at.step < 2 && (queued == run->at.step || !is_boundary(run, queued))) {
+            TRY(queue_step(run, queued++));
+        }
+        TRY(take_result(run, &out));
+        poll_save(run);
+        if (run->r->max_skips > 0 && out.n_skip_row >= run->r->max_skips) {
+            TRY(roll_back(run, &out));
+            queued = run->at.step;
+            continue;
+        }
+        if (queued == run->at.step) TRY(at_boundary(run, &stop));
+        if (signals_pending() && queued == run->at.step) {
+            log_info("%s received: saving and leaving", signals_name());
+            stop = 1;
+        }
+    }
+    return 0;
+}
+
+static int finish(Run *run)
+{
+    int ignored = 0;
+    progress_end(&run->progress);
+    if (!due(run->at.step, run->r->eval.every) && !signals_pending()) TRY(evaluate(run, &ignored));
+    if (run->last_saved != run->at.step || run->save_failed) TRY(save(run));
+    wait_save(run);
+    if (run->save_failed) return err_set("the last checkpoint could not be saved");
+    LoaderStats stats;
+    char        t[32];
+    loader_stats(run->stepper.loader, &stats);
+    log_info("%lld steps done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)", (long long)run->at.step,
+             str_duration(t, sizeof t, run_elapsed(run)), run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
+    return 0;
+}
+
+int train_run(const Recipe *r, const TrainOptions *opt)
+{
+    Run run = { .r = r, .begin_s = opt->begin_s };
+    int stop = 0;
+    signals_install();
+    int rc = open_run(&run, opt);
+    if (rc == 0) {
+        announce(&run);
+        run.last_s = clock_now_s();
+        if (run.at.step == 0) rc = evaluate(&run, &stop);
+        stop = 0; /* an untrained model cannot have reached anything */
+    }
+    if (rc == 0) {
+        progress_begin(&run.progress, "train", "tokens/s", run.at.step, r->steps);
+        rc = train_loop(&run);
+        if (rc == 0) rc = finish(&run);
+    }
+    close_run(&run);
+    return rc;
+}

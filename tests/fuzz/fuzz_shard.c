@@ -1,0 +1,49 @@
+/* Fuzz target: the header parser of token shards, from memory. Built with libFuzzer; the corpus is beside it.
+ *
+ * Each input is parsed as it is, and once more with its checksum put right, since no fuzzer finds one.
+ * What is accepted must lie inside the input, and decoding it must stay inside. */
+#include "base/err.h"
+#include "data/shard.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+
+static void parse(const uint8_t *bytes, size_t n)
+{
+    ShardHeader h;
+    if (shard_parse(&h, "input", bytes, MIN(n, SHARD_PREFIX_BYTES), (int64_t)n) < 0) {
+        CHECK(err_kind() == ERR_USER && strstr(err_get(), "input"),
+              "a refusal must be the user's and name the file");
+        err_clear();
+        return;
+    }
+    CHECK(err_kind() == ERR_NONE, "accepted with a message: %s", err_get());
+    CHECK(h.n_token >= 0 && (h.token_bytes == 2 || h.token_bytes == 4), "%lld tokens", (long long)h.n_token);
+    CHECK(h.payload_offset + h.n_token * h.token_bytes == (int64_t)n, "header and size disagree");
+    int32_t *tok = malloc((size_t)h.n_token * sizeof *tok + 1);
+    CHECK(tok, "out of memory");
+    int64_t bad = shard_decode(tok, bytes + h.payload_offset, h.n_token, h.token_bytes, h.vocab);
+    CHECK(bad >= -1 && bad < h.n_token, "bad token %lld", (long long)bad);
+    for (int64_t i = 0; i < (bad < 0 ? h.n_token : bad); i++)
+        CHECK(tok[i] >= 0 && tok[i] < h.vocab, "token %d", tok[i]);
+    free(tok);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    parse(bytes, n);
+    if (n < SHARD_HEADER_BYTES) return 0;
+    uint8_t *copy = malloc(n);
+    CHECK(copy, "out of memory");
+    memcpy(copy, bytes, n);
+    uint64_t check = XXH64(copy, SHARD_HEADER_BYTES - 8, 0);
+    memcpy(copy + SHARD_HEADER_BYTES - 8, &check, sizeof check);
+    parse(copy, n);
+    free(copy);
+    return 0;
+}

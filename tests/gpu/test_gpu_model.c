@@ -1,0 +1,199 @@
+/* Whole models on CUDA against the CPU definition: losses and every gradient of one step, then ten optimizer steps, for odd
+ * shapes and for every kind of block. Same weights, same batches.
+ *
+ * Bounds. fp32: both sides round each operation to 2^-24; a gradient is a chain of about 20 products over sums of up to some
+ * thousand terms whose errors add like a random walk, so 1e-4 of a tensor's norm leaves a factor of ten. bf16: every tensor
+ * between ops is rounded to 2^-9 relative (rms 2^-9/sqrt(3)); about 12 roundings a block lie on the path of a gradient,
+ * so sqrt(12 L) * 2^-9 is the random-walk size; twice that is allowed. */
+#include "check.h"
+
+#include "base/err.h"
+#include "base/rng.h"
+#include "run/build.h"
+
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    int64_t     layers, width, heads, kv, head_dim, ffn, vocab, context, batch;
+    int         llama; /* rms, rope, swiglu, no bias */
+    int         qkv_bias, qk_norm, tied;
+    double      dropout;
+    Masking     mask;
+} Shape;
+
+static const Shape shapes[] = {
+    { "gpt2", 2, 256, 4, 4, 64, 1024, 512, 128, 4, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "llama gqa", 2, 256, 8, 2, 32, 512, 300, 96, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL },
+    { "qwen", 2, 448, 7, 1, 64, 640, 777, 128, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL },
+    { "qk norm", 1, 256, 4, 2, 64, 512, 256, 64, 2, 1, 0, 1, 1, 0, MASKING_CAUSAL },
+    { "dropout", 2, 128, 2, 2, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0.1, MASKING_CAUSAL },
+    { "full mask", 1, 256, 4, 4, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0, MASKING_FULL },
+    { "documents", 1, 256, 4, 2, 64, 512, 256, 128, 2, 1, 0, 0, 1, 0, MASKING_DOCUMENT },
+    { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "GQA 14/2", 1, 896, 14, 2, 64, 2432, 1000, 256, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL },
+    { "head size 80", 1, 640, 8, 8, 80, 2560, 513, 200, 2, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "T=1", 1, 128, 2, 2, 64, 512, 256, 1, 5, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+};
+
+static Recipe make_recipe(const Shape *s)
+{
+    Recipe r;
+    recipe_defaults(&r);
+    snprintf(r.file, sizeof r.file, "%s", s->name);
+    r.seed        = 7;
+    r.step_tokens = s->batch * s->context;
+    r.model = (RecipeModel){ .layers = s->layers, .width = s->width, .heads = s->heads, .kv_heads = s->kv, .head_dim = s->head_dim,
+                             .ffn = s->ffn, .vocab = s->vocab, .context = s->context, .norm = s->llama ? NORM_RMS : NORM_LAYER,
+                             .norm_eps = 1e-5, .pos = s->llama ? POS_ROPE : POS_LEARNED, .rope_theta = 1e4,
+                             .act = s->llama ? FFN_SWIGLU : FFN_GELU, .bias = !s->llama, .qkv_bias = s->qkv_bias, .tied = s->tied,
+                             .qk_norm = s->qk_norm, .dropout = s->dropout, .mask = s->mask, .init_std = 0.05 };
+    r.optim = (RecipeOptim){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0 };
+    return r;
+}
+
+static Build *open_build(const Recipe *r, int64_t batch, const DevVt *vt, Dev *dev, DType compute, RecomputeLevel level)
+{
+    Build      *b = NULL;
+    BuildChoice c = { batch, level, MIN(batch * r->model.context, 1024), compute };
+    if (build_create(&b, r, &c, BUILD_TRAIN, vt) < 0) return NULL;
+    if (build_bind(b, dev) < 0 || build_init(b) < 0) {
+        build_destroy(b);
+        return NULL;
+    }
+    return b;
+}
+
+/* Runs one step on batch number k. */
+static int run_step(Build *b, int k, StepState *out)
+{
+    int64_t   B = b->batch.B, T = b->batch.T, N = B * T;
+    size_t    bytes = tensor_bytes(b->batch.block);
+    char     *host  = b->dev->vt->host_alloc(b->dev, bytes);
+    int32_t  *tok = (int32_t *)(host + 64), *target = tok + N, *doc = target + N;
+    StepState s;
+    if (!host) return -1;
+    memset(host, 0, bytes);
+    *(int64_t *)host = (int64_t)k * B;
+    int64_t valid = 0;
+    for (int64_t i = 0; i < N; i++) {
+        uint32_t r[4];
+        rng_philox(r, 99, (uint32_t)k, 0, (uint64_t)i);
+        tok[i]    = (int32_t)(r[0] % (uint32_t)b->recipe.model.vocab);
+        target[i] = r[1] % 11 == 0 ? -1 : (int32_t)(r[2] % (uint32_t)b->recipe.model.vocab);
+        valid += target[i] >= 0;
+        if (b->batch.doc) doc[i] = (int32_t)((i % T) / 50 * 50);
+    }
+    TRY(build_read_state(b, &s));
+    s.in = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv_targets = 1.0f / (float)MAX(valid, 1), .loss_scale = 1 };
+    s.out.loss_sum = 0;
+    TRY(build_write_state(b, &s));
+    TRY(b->dev->vt->upload(b->dev, LANE_COMPUTE, b->batch.block->data, host, bytes));
+    TRY(prog_run(b->micro, b->dev));
+    int rc = build_read_state(b, out);
+    b->dev->vt->host_free(b->dev, host);
+    return rc;
+}
+
+static double worst_param(Build *a, Build *b, int grads, const char **which)
+{
+    double worst = 0;
+    for (int i = 0; i < a->net.table.n_param; i++) {
+        Param *pa = &a->net.table.param[i], *pb = &b->net.table.param[i];
+        size_t n  = (size_t)(pa->rows * pa->cols);
+        float *x = malloc(n * 4), *y = malloc(n * 4);
+        if (build_read_param(a, pa, grads ? pa->grad : pa->master, x) < 0) return NAN;
+        if (build_read_param(b, pb, grads ? pb->grad : pb->master, y) < 0) return NAN;
+        double e = rel_error(x, y, n);
+        if (!(e <= worst)) {
+            worst  = e;
+            *which = pa->name;
+        }
+        free(x);
+        free(y);
+    }
+    return worst;
+}
+
+static void compare_gradients(Tally *t, const Shape *s, Dev *cpu, Dev *gpu, DType compute, double bound)
+{
+    Recipe      r     = make_recipe(s);
+    Build      *a     = open_build(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
+    Build      *b     = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    const char *which = "";
+    StepState   sa, sb;
+    int         ok = a && b && run_step(a, 3, &sa) == 0 && run_step(b, 3, &sb) == 0;
+    double      worst = ok ? worst_param(a, b, 1, &which) : NAN;
+    double      loss  = ok ? fabs(sa.out.loss_sum - sb.out.loss_sum) / fabs(sb.out.loss_sum) : NAN;
+    tally(t, ok && worst <= bound && loss <= bound, "gradients %s %s: worst %.2e (%s), loss %.2e, bound %.1e", dtype_name(compute), s->name,
+          worst, which, loss, bound);
+    build_destroy(a);
+    build_destroy(b);
+}
+
+/* Ten steps in fp32 on both. AdamW divides by sqrt(v): where a gradient is only rounding noise the two sides may step in
+ * opposite directions by lr each, so weights are compared to 10 steps * lr of noise on 1e-3 of the elements at most, i.e.
+ * losses to 1e-4 and weights to 1e-3 of their norm. */
+static void compare_training(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
+{
+    Recipe      r = make_recipe(s);
+    Build      *a = open_build(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE), *b = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    const char *which = "";
+    double      loss  = 0;
+    int         ok    = a && b;
+    for (int k = 0; ok && k < 10; k++) {
+        StepState sa, sb;
+        ok = run_step(a, k, &sa) == 0 && run_step(b, k, &sb) == 0 && prog_run(a->update, gpu) == 0 && prog_run(b->update, cpu) == 0 &&
+             build_read_state(a, &sa) == 0 && build_read_state(b, &sb) == 0;
+        loss = MAX(loss, fabs((double)sa.out.loss - sb.out.loss) / fabs((double)sb.out.loss));
+        loss = MAX(loss, fabs((double)sa.out.grad_norm - sb.out.grad_norm) / fabs((double)sb.out.grad_norm) * 0.1);
+        ok &= sa.out.skip == 0 && sb.out.skip == 0;
+    }
+    double worst = ok ? worst_param(a, b, 0, &which) : NAN;
+    tally(t, ok && loss <= 1e-4 && worst <= 1e-3, "10 steps f32 %s: loss %.2e, weights %.2e (%s)", s->name, loss, worst, which);
+    build_destroy(a);
+    build_destroy(b);
+}
+
+/* The three recomputation levels must give the same bits on the same device. Attention's dQ is summed by atomics in the fast
+ * variant, so this runs deterministic. */
+static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
+{
+    Recipe r        = make_recipe(s);
+    r.deterministic = 1;
+    Build *a = open_build(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
+    for (int level = LEVEL_CHEAP; level <= LEVEL_BLOCK; level++) {
+        Build      *b     = open_build(&r, s->batch, gpu->vt, gpu, compute, (RecomputeLevel)level);
+        const char *which = "";
+        StepState   sa, sb;
+        int         ok    = a && b && (level > LEVEL_CHEAP || run_step(a, 1, &sa) == 0) && run_step(b, 1, &sb) == 0;
+        double      worst = ok ? worst_param(b, a, 1, &which) : NAN;
+        tally(t, ok && worst == 0, "recompute level %d %s %s: difference %.2e (%s)", level, dtype_name(compute), s->name, worst, which);
+        build_destroy(b);
+    }
+    build_destroy(a);
+}
+
+int main(void)
+{
+    Tally       t    = { 0, 0 };
+    const char *why  = "";
+    DevOptions  opt  = { .capture = 1, .tune = 0 };
+    DevOptions  det  = { .capture = 1, .tune = 0, .deterministic = 1 };
+    Dev        *cpu  = dev_open("cpu", &opt, &why);
+    Dev        *gpu  = dev_open("cuda", &opt, &why);
+    tally(&t, cpu && gpu, "devices open");
+    if (!cpu || !gpu) return tally_end(&t);
+    for (int i = 0; i < ARRAY_LEN(shapes); i++) {
+        compare_gradients(&t, &shapes[i], cpu, gpu, DT_F32, 1e-4);
+        compare_gradients(&t, &shapes[i], cpu, gpu, DT_BF16, 2 * sqrt(12.0 * (double)shapes[i].layers) * 0x1p-9);
+    }
+    for (int i = 0; i < 5; i++) compare_training(&t, &shapes[i], cpu, gpu);
+    dev_close(gpu);
+    gpu = dev_open("cuda", &det, &why);
+    tally(&t, gpu != NULL, "deterministic device opens");
+    for (int i = 0; gpu && i < 5; i++) compare_levels(&t, &shapes[i], gpu, DT_BF16);
+    if (gpu) dev_close(gpu);
+    dev_close(cpu);
+    return tally_end(&t);
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Wrong input ends within a second, with exit code 2 and exactly one line on stderr that names place and key.
+# The same mistakes with their exact messages are in test_conf.c; here the program as a whole is on trial.
+set -uo pipefail
+build=$(cd "${1:-build}" && pwd)
+brim=$build/brim
+[ -x "$brim" ] || { echo "not ok brim is built"; exit 1; }
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+failed=0
+
+verdict() { # name, condition's exit code, what was seen
+    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
+}
+
+# name, pattern of the line, then the command's arguments
+bad() {
+    local name=$1 pattern=$2 start rc ms lines text
+    shift 2
+    start=${EPOCHREALTIME/./}
+    timeout 10 "$brim" "$@" >out 2>err </dev/null; rc=$?
+    ms=$(( (${EPOCHREALTIME/./} - start) / 1000 ))
+    lines=$(wc -l <err); text=$(head -c 500 err)
+    [ $rc -eq 2 ] && [ "$lines" -eq 1 ] && [ $ms -lt 1000 ] && grep -qE -- "$pattern" err
+    verdict "$name" $? "exit code $rc, $lines lines, $ms ms: $text"
+}
+
+# name, pattern, recipe text with printf escapes
+bad_text() {
+    printf "$3" >r.yaml
+    bad "$1" "$2" train r.yaml
+}
+
+cat >good.yaml <<'END'
+steps: 20
+step_tokens: 1024
+model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 64}
+data: {kind: random}
+END
+
+"$brim" plan good.yaml >out 2>err </dev/null; rc=$?
+verdict "a good recipe is planned" $rc "exit code $rc: $(head -c 500 err)"
+
+bad_text "unknown key"              '^r.yaml:2: stepz: unknown key \(did you mean steps\?\)$' 'seed: 1\nstepz: 5\n'
+bad_text "unknown key in a section" '^r.yaml:2: model.widht: .*did you mean model.width'      'model:\n  widht: 5\n'
+bad_text "unknown section"          '^r.yaml:1: modle: .*did you mean model'                  'modle:\n  width: 5\n'
+bad_text "key of another program"   '^r.yaml:1: learning_rate: .*did you mean optim.lr'       'learning_rate: 1e-3\n'
+bad_text "key without its section"  '^r.yaml:1: width: .*did you mean model.width'            'width: 5\n'
+bad_text "duplicate key"            '^r.yaml:2: steps: given twice'                           'steps: 5\nsteps: 6\n'
+bad_text "duplicate section"        '^r.yaml:2: model: given twice'                           'model: {width: 8}\nmodel: {heads: 2}\n'
+bad_text "text for an integer"      '^r.yaml:1: steps: expected an integer'                   'steps: many\n'
+bad_text "fraction for an integer"  '^r.yaml:1: steps: expected an integer'                   'steps: 1.5\n'
+bad_text "quoted integer"           '^r.yaml:1: steps: expected an integer'                   'steps: "5"\n'
+bad_text "list for an integer"      '^r.yaml:1: steps: .*got a list'                          'steps: [5]\n'
+bad_text "mapping for an integer"   '^r.yaml:1: steps: .*got a mapping'                       'steps: {a: 5}\n'
+bad_text "value for a section"      '^r.yaml:1: model: is a section'                          'model: 5\n'
+bad_text "no value"                 '^r.yaml:1: steps: has no value'                          'steps:\nseed: 1\n'
+bad_text "not a number"             '^r.yaml:1: optim.lr: expected a number'                  'optim: {lr: .nan}\n'
+bad_text "infinite"                 '^r.yaml:1: optim.lr: expected a number'                  'optim: {lr: .inf}\n'
+bad_text "not a switch"             '^r.yaml:1: opt.flash: expected true or false'            'opt: {flash: maybe}\n'
+bad_text "unknown choice"           '^r.yaml:1: precision: .*did you mean bf16'               'precision: bf61\n'
+bad_text "unknown device"           '^r.yaml:1: device: '                                     'device: tpu\ndata: {kind: random}\n'
+bad_text "zero steps"               '^r.yaml:1: steps: 0 is out of bounds'                    'steps: 0\n'
+bad_text "negative width"           '^r.yaml:1: model.width: -8 is out of bounds'             'model: {width: -8}\n'
+bad_text "huge integer"             '^r.yaml:1: steps: .*out of bounds'                       'steps: 999999999999999999999999\n'
+bad_text "dropout of everything"    '^r.yaml:1: model.dropout: 1 is out of bounds'            'model: {dropout: 1}\n'
+bad_text "memory limit"             '^r.yaml:1: memory_limit: '                               'memory_limit: 120%%\n'
+bad_text "requirement"              '^r.yaml:1: require: .*did you mean flash'                'require: [flahs]\n'
+bad_text "requirement switched off" '^r.yaml:2: require: .*opt.flash is false'                'data: {kind: random}\nrequire: [flash]\nopt: {flash: off}\n'
+bad_text "heads and width"          '^r.yaml:2: model.heads: .*must divide'                   'data: {kind: random}\nmodel: {width: 768, heads: 7}\n'
+bad_text "kv_heads and heads"       '^r.yaml:2: model.kv_heads: .*must divide'                'data: {kind: random}\nmodel: {kv_heads: 5}\n'
+bad_text "odd head with rope"       '^r.yaml:2: model.head_dim: .*even'                       'data: {kind: random}\nmodel: {pos: rope, head_dim: 33}\n'
+bad_text "step and context"         '^r.yaml:2: step_tokens: .*multiple'                      'data: {kind: random}\nstep_tokens: 1000\n'
+bad_text "micro-batch and step"     '^r.yaml:2: micro_batch: .*must divide'                   'data: {kind: random}\nmicro_batch: 3\n'
+bad_text "warm-up and steps"        '^r.yaml:3: optim.warmup: .*exceed'                       'data: {kind: random}\nsteps: 5\noptim: {warmup: 6}\n'
+bad_text "learning rates"           '^r.yaml:2: optim.min_lr: .*exceed'                       'data: {kind: random}\noptim: {lr: 1e-4, min_lr: 1e-3}\n'
+bad_text "no data"                  '^r.yaml:1: data.train: is missing'                       'steps: 5\n'
+bad_text "missing data"             '^r.yaml:1: data.train: no such file: none.txt'           'data: {train: none.txt}\n'
+bad_text "folder as data"           '^r.yaml:1: data.train: .*is a folder'                    'data: {train: .}\n'
+bad_text "vocabulary of text"       '^r.yaml:2: model.vocab: '                                'data: {train: r.yaml}\nmodel: {vocab: 100}\n'
+bad_text "run name"                 '^r.yaml:1: run: '                                        'run: ../elsewhere\ndata: {kind: random}\n'
+bad_text "tab"                      '^r.yaml:2: yaml: tab'                                    'model:\n\twidth: 8\n'
+bad_text "syntax"                   '^r.yaml:1: yaml: '                                       'steps: }\n'
+bad_text "unclosed list"            '^r.yaml:'                                                'require: [flash\n'
+bad_text "alias"                    '^r.yaml:2: seed: aliases'                                'steps: 5\nseed: *x\n'
+bad_text "alias cycle"              '^r.yaml:1: require: anchors'                             'require: &a [*a]\n'
+bad_text "tag"                      '^r.yaml:1: steps: tags'                                  'steps: !!python/object 5\n'
+bad_text "two documents"            '^r.yaml:2: yaml: .*one document'                         'data: {kind: random}\n---\nsteps: 5\n'
+bad_text "list at the top"          '^r.yaml:1: yaml: .*mapping of keys'                      '[1, 2]\n'
+bad_text "plain text"               '^r.yaml:1: yaml: .*mapping of keys'                      'hello world\n'
+bad_text "empty file"               '^r.yaml: the recipe is empty$'                           ''
+bad_text "only a comment"           '^r.yaml: the recipe is empty$'                           '# nothing\n'
+bad_text "zero byte"                '^r.yaml:2: yaml: not a text file'                        'steps: 5\n\0\n'
+bad_text "UTF-16"                   '^r.yaml:1: yaml: not a text file'                        '\xff\xfes\0t\0'
+
+head -c 4096 "$brim" >junk.yaml
+bad "binary junk" '^junk.yaml:1: yaml: not a text file' train junk.yaml
+head -c 100000 /dev/zero | tr '\0' '[' >deep.yaml
+bad "100,000 nested brackets" '^deep.yaml:1: ' train deep.yaml
+{ printf 'model: '; head -c 100000 /dev/zero | tr '\0' '{'; } >deep.yaml
+bad "100,000 nested braces" '^deep.yaml:1: ' train deep.yaml
+{ printf 'steps: '; for _ in $(seq 20000); do printf -- '- '; done; } >deep.yaml
+bad "20,000 nested dashes" '^deep.yaml:1: ' train deep.yaml
+head -c 100000000 /dev/zero | tr '\0' '#' >large.yaml
+bad "100 MB file" '^large.yaml: a recipe is at most 1 MiB$' train large.yaml
+{ printf 'run: '; head -c 1000000 /dev/zero | tr '\0' 'a'; } >long.yaml
+bad "value of a megabyte" '^long.yaml:1: run: is longer' train long.yaml
+mkdir folder
+bad "directory" '^folder: is a directory' train folder
+mkfifo pipe
+bad "pipe that nobody writes" '^pipe: ' train pipe
+bad "device" '^/dev/zero: ' train /dev/zero
+bad "missing file" '^none.yaml: no such recipe$' train none.yaml
+bad "misspelt recipe" '^quickstrat: no such recipe \(did you mean quickstart\?\)$' train quickstrat
+bad "file name with a line break" '^a\?b.yaml: no such recipe' train $'a\nb.yaml'
+
+bad "override: unknown key" '^command line: model.widht: unknown key \(did you mean model.width\?\)$' train good.yaml model.widht=5
+bad "override: wrong type" '^command line: steps: expected an integer' train good.yaml steps=five
+bad "override: empty value" '^command line: steps: expected an integer' train good.yaml steps=
+bad "override: out of bounds" '^command line: optim.beta1: 1 is out of bounds' train good.yaml optim.beta1=1
+bad "override: no value" '^command line: steps: expected key=value' train good.yaml steps
+bad "override: section" '^command line: model: is a section' train good.yaml model=5
+bad "override: relation" '^command line: model.heads: .*must divide' train good.yaml model.heads=7
+bad "override: unknown choice" '^command line: precision: ' train good.yaml precision=fp4
+bad "override: not text" '^command line: run: ' train good.yaml run=$'\xff\n'
+bad "override: very long" '^command line: ' train good.yaml "$(head -c 100000 /dev/zero | tr '\0' 'k')=1"
+
+printf 'stepz: 5\n' >r.yaml
+bad "plan: bad recipe" '^r.yaml:1: stepz: unknown key' plan r.yaml
+bad "plan: bad override" '^command line: stepz: unknown key' plan good.yaml stepz=5
+bad "plan: missing file" '^none.yaml: no such recipe$' plan none.yaml
+
+[ ! -e runs ]; verdict "no run directory was made" $? "runs/ exists"
+exit $failed

@@ -1,0 +1,618 @@
+/* The loader: the same batches whatever the threads, the micro-batch, the ranks and the place of resuming. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "data/loader.h"
+#include "data/order.h"
+#include "data/source.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N_TEXT = 5000, T = 16 };
+
+static unsigned char text[N_TEXT];
+static char          path[64];
+
+static int text_setup(void **state)
+{
+    strcpy(path, "/tmp/brim_loader_XXXXXX");
+    int fd = mkstemp(path);
+    for (int i = 0; i < N_TEXT; i++) text[i] = (unsigned char)(i % 7 == 3 ? 0 : 1 + (i * 31 + i / 97) % 255);
+    int ok = fd >= 0 && write(fd, text, N_TEXT) == N_TEXT;
+    if (fd >= 0) close(fd);
+    (void)state;
+    return ok ? 0 : -1;
+}
+
+static int text_teardown(void **state)
+{
+    unlink(path);
+    err_clear();
+    fault_disarm();
+    (void)state;
+    return 0;
+}
+
+/* ---- A loader with its slots --------------------------------------------------------------------------- */
+
+typedef struct {
+    Source *src;
+    Loader *loader;
+    void   *slot[16];
+    int     n_slot;
+} Bench;
+
+static Source *open_part(double val_fraction, int validation)
+{
+    Recipe r;
+    memset(&r, 0, sizeof r);
+    r.model.vocab       = 256;
+    r.data.kind         = DATA_TEXT;
+    r.data.val_fraction = val_fraction;
+    snprintf(r.data.train, sizeof r.data.train, "%s", path);
+    Source *s = NULL;
+    if (source_open(&s, &r, validation) < 0) fail_msg("%s", err_get());
+    return s;
+}
+
+/* Fills in source and slots; the rest of the configuration is the caller's. */
+static int bench_try(Bench *b, LoaderConfig cfg, Source *src)
+{
+    memset(b, 0, sizeof *b);
+    b->src    = src;
+    b->n_slot = cfg.n_slot;
+    for (int i = 0; i < cfg.n_slot; i++) {
+        size_t bytes = loader_batch_bytes(cfg.B, cfg.T, cfg.documents);
+        b->slot[i]   = aligned_alloc(64, bytes);
+        assert_non_null(b->slot[i]);
+        memset(b->slot[i], 0xee, bytes);
+    }
+    cfg.slots = b->slot;
+    return loader_create(&b->loader, &cfg, src);
+}
+
+static void bench_close(Bench *b)
+{
+    loader_destroy(b->loader);
+    for (int i = 0; i < b->n_slot; i++) free(b->slot[i]);
+    source_close(b->src);
+}
+
+static void bench_open(Bench *b, LoaderConfig cfg)
+{
+    if (bench_try(b, cfg, open_part(0, 0)) < 0) fail_msg("%s", err_get());
+}
+
+static LoaderConfig config_of(int64_t B, int threads, int n_slot)
+{
+    return (LoaderConfig){
+        .B = B, .T = T, .seed = 3, .threads = threads, .n_slot = n_slot, .document_token = -1
+    };
+}
+
+/* Appends n batches: rows of tok, target and doc go to out, one row of 3*T after another. */
+static void collect(Bench *b, int64_t B, int n, int32_t *out)
+{
+    for (int k = 0; k < n; k++) {
+        LoaderBatch batch;
+        if (loader_next(b->loader, &batch) < 0) fail_msg("%s", err_get());
+        for (int64_t i = 0; i < B; i++, out += 3 * T) {
+            memcpy(out, batch.tok + i * T, T * sizeof *out);
+            memcpy(out + T, batch.target + i * T, T * sizeof *out);
+            memset(out + 2 * T, 0, T * sizeof *out);
+            if (batch.doc) memcpy(out + 2 * T, batch.doc + i * T, T * sizeof *out);
+        }
+        loader_release(b->loader, batch.slot);
+    }
+}
+
+/* Batches [0, n) of a configuration, each row 3*T; the caller frees them. */
+static int32_t *batches_of(LoaderConfig cfg, int n)
+{
+    Bench    b;
+    int32_t *out = malloc(sizeof *out * (size_t)(n * cfg.B) * 3 * T);
+    assert_non_null(out);
+    bench_open(&b, cfg);
+    collect(&b, cfg.B, n, out);
+    bench_close(&b);
+    return out;
+}
+
+static void assert_same_rows(const int32_t *a, const int32_t *b, int64_t n_row)
+{
+    for (int64_t i = 0; i < n_row; i++) {
+        if (memcmp(a + i * 3 * T, b + i * 3 * T, 3 * T * sizeof *a) != 0)
+            fail_msg("row %lld differs", (long long)i);
+    }
+}
+
+/* ---- Contents ------------------------------------------------------------------------------------------ */
+
+static void batches_follow_the_order(void **state)
+{
+    LoaderConfig cfg = config_of(4, 1, 2);
+    Bench        b;
+    Order        o;
+    order_init(&o, N_TEXT, T, cfg.seed);
+    cfg.documents      = 1;
+    cfg.document_token = 0;
+    bench_open(&b, cfg);
+    LoaderLayout y = loader_layout(4, T, 1);
+    assert_int_equal(y.sample0, 0);
+    assert_int_equal(y.tok, 64);
+    assert_int_equal(y.target, 64 + 4 * T * 4);
+    assert_int_equal(y.doc, 64 + 2 * 4 * T * 4);
+    assert_int_equal(y.total_bytes, 64 + 3 * 4 * T * 4);
+    assert_int_equal(loader_layout(4, T, 0).total_bytes, 64 + 2 * 4 * T * 4);
+    assert_int_equal(loader_batch_bytes(1, 3, 0), 128);
+    for (int64_t k = 0; k < 200; k++) { /* 800 samples: more than two epochs */
+        LoaderBatch batch;
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        assert_int_equal(batch.sample0, 4 * k);
+        assert_int_equal(*(int64_t *)batch.host, 4 * k);
+        assert_int_equal(batch.n_valid, 4 * T);
+        assert_int_equal(batch.slot, k % 2);
+        assert_ptr_equal(batch.host, b.slot[k % 2]);
+        assert_ptr_equal((char *)batch.doc - (char *)batch.host, y.doc);
+        for (int64_t i = 0; i < 4; i++) {
+            int64_t start = order_start(&o, 4 * k + i), first = 0;
+            for (int64_t t = 0; t < T; t++) {
+                assert_int_equal(batch.tok[i * T + t], text[start + t]);
+                assert_int_equal(batch.target[i * T + t], text[start + t + 1]);
+                if (t > 0 && text[start + t - 1] == 0) first = t;
+                assert_int_equal(batch.doc[i * T + t], first);
+            }
+        }
+        loader_release(b.loader, batch.slot);
+    }
+    bench_close(&b);
+    (void)state;
+}
+
+static void threads_do_not_matter(void **state)
+{
+    LoaderConfig cfg    = config_of(3, 0, 1);
+    cfg.inline_fill     = 1;
+    cfg.documents       = 1;
+    cfg.document_token  = 0;
+    int32_t *want       = batches_of(cfg, 250);
+    cfg.inline_fill     = 0;
+    const int threads[] = { 0, 1, 2, 5 }, slots[] = { 1, 2, 3, 8 };
+    for (int i = 0; i < ARRAY_LEN(threads); i++) {
+        for (int k = 0; k < ARRAY_LEN(slots); k++) {
+            cfg.threads  = threads[i];
+            cfg.n_slot   = slots[k];
+            int32_t *got = batches_of(cfg, 250);
+            assert_same_rows(want, got, 750);
+            free(got);
+        }
+    }
+    free(want);
+    (void)state;
+}
+
+static void micro_batch_does_not_matter(void **state)
+{
+    int32_t *want = batches_of(config_of(1, 2, 4), 720);
+    for (int64_t B = 2; B <= 16; B *= 2) {
+        int32_t *got = batches_of(config_of(B, 2, 4), (int)(720 / B));
+        assert_same_rows(want, got, 720);
+        free(got);
+    }
+    LoaderConfig cfg = config_of(3, 1, 4);
+    cfg.seed         = 4;
+    int32_t *other   = batches_of(cfg, 240);
+    assert_memory_not_equal(want, other, 720 * 3 * T * sizeof *want);
+    free(other);
+    free(want);
+    (void)state;
+}
+
+static void resume_continues(void **state)
+{
+    int32_t *want = batches_of(config_of(4, 2, 3), 200);
+    for (int64_t at = 1; at < 800; at += 133) { /* anywhere, also inside what was a micro-batch */
+        LoaderConfig cfg = config_of(3, 2, 3);
+        cfg.first_sample = at;
+        int      n       = (int)((800 - at) / 3);
+        int32_t *got     = batches_of(cfg, n);
+        assert_same_rows(want + at * 3 * T, got, 3 * n);
+        free(got);
+    }
+    Bench    b;
+    int32_t *got = malloc(sizeof *got * 800 * 3 * T);
+    assert_non_null(got);
+    bench_open(&b, config_of(4, 2, 3));
+    for (int k = 0; k < 20; k++) { /* restart after any number of batches */
+        collect(&b, 4, k, got);
+        assert_same_rows(want, got, 4 * k);
+        assert_int_equal(loader_restart(b.loader, 300), 0);
+        collect(&b, 4, 25, got);
+        assert_same_rows(want + 300 * 3 * T, got, 100);
+        assert_int_equal(loader_restart(b.loader, 0), 0);
+    }
+    bench_close(&b);
+    free(got);
+    free(want);
+    (void)state;
+}
+
+static void ranks_share_exactly(void **state)
+{
+    int32_t *want = batches_of(config_of(2, 1, 2), 120);
+    for (int world = 1; world <= 4; world++) {
+        for (int rank = 0; rank < world; rank++) {
+            LoaderConfig cfg = config_of(2, 2, 2);
+            cfg.rank         = rank;
+            cfg.world        = world;
+            int32_t *got     = batches_of(cfg, 120 / world);
+            for (int k = 0; k < 120 / world; k++) {
+                assert_same_rows(want + (int64_t)(k * world + rank) * 2 * 3 * T, got + (int64_t)k * 2 * 3 * T,
+                                 2);
+            }
+            free(got);
+        }
+    }
+    free(want);
+    (void)state;
+}
+
+static void skipped_samples_are_passed_over(void **state)
+{
+    const SampleRange skip[] = { { 500, 3 }, { 10, 2 }, { 11, 20 } }; /* not sorted, overlapping */
+    int32_t          *want   = batches_of(config_of(1, 2, 4), 720);
+    LoaderConfig      cfg    = config_of(4, 2, 4);
+    cfg.skip                 = skip;
+    cfg.n_skip               = 3;
+    int32_t *got             = batches_of(cfg, 170);
+    int64_t  used            = 0;
+    for (int64_t raw = 0; used < 680; raw++) {
+        if ((raw >= 10 && raw < 31) || (raw >= 500 && raw < 503)) continue;
+        assert_same_rows(want + raw * 3 * T, got + used * 3 * T, 1);
+        used++;
+    }
+    /* Resuming counts used samples. */
+    cfg.first_sample = 477;
+    int32_t *rest    = batches_of(cfg, 10);
+    assert_same_rows(got + (int64_t)477 * 3 * T, rest, 40);
+    free(rest);
+    free(got);
+    free(want);
+    (void)state;
+}
+
+/* Every target of the validation part once, in order; then batches without targets. */
+static void evaluation_covers_exactly(void **state)
+{
+    for (double fraction = 0.0004; fraction < 0.2; fraction *= 1.7) {
+        LoaderConfig cfg = config_of(3, 2, 3);
+        Bench        b;
+        cfg.eval = 1;
+        if (bench_try(&b, cfg, open_part(fraction, 1)) < 0) fail_msg("%s", err_get());
+        int64_t n = source_len(b.src), at = N_TEXT - n;
+        int     n_batch = (int)((order_eval_windows(n, T) + 2) / 3) + 2;
+        for (int round = 0; round < 2; round++) {
+            int64_t seen = 0;
+            for (int k = 0; k < n_batch; k++) {
+                LoaderBatch batch;
+                int64_t     valid = 0;
+                assert_int_equal(loader_next(b.loader, &batch), 0);
+                for (int64_t i = 0; i < 3 * T; i++) {
+                    int64_t token = (batch.sample0 * T) + i;
+                    assert_int_equal(batch.target[i], token < n - 1 ? text[at + token + 1] : -1);
+                    assert_int_equal(batch.tok[i], token < n - 1 ? text[at + token] : 0);
+                    valid += batch.target[i] >= 0;
+                }
+                assert_int_equal(batch.n_valid, valid);
+                seen += valid;
+                loader_release(b.loader, batch.slot);
+            }
+            assert_int_equal(seen, n - 1);
+            assert_int_equal(loader_restart(b.loader, 0), 0);
+        }
+        bench_close(&b);
+    }
+    (void)state;
+}
+
+static void too_short_is_refused(void **state)
+{
+    Bench        b;
+    LoaderConfig cfg = config_of(1, 1, 1);
+    cfg.T            = N_TEXT;
+    assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), -1);
+    assert_non_null(strstr(err_get(), "too few"));
+    assert_non_null(strstr(err_get(), path));
+    assert_int_equal(err_kind(), ERR_USER);
+    err_clear();
+    bench_close(&b);
+    cfg.T = N_TEXT - 1; /* exactly one window */
+    assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), 0);
+    LoaderBatch batch;
+    assert_int_equal(loader_next(b.loader, &batch), 0);
+    for (int i = 0; i < N_TEXT - 1; i++) assert_int_equal(batch.target[i], text[i + 1]);
+    bench_close(&b);
+    (void)state;
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+static void destroy_never_hangs(void **state)
+{
+    alarm(60); /* a hang becomes a failure */
+    for (int i = 0; i < 400; i++) {
+        Bench       b;
+        LoaderBatch batch;
+        bench_open(&b, config_of(1 + i % 3, 1 + i % 5, 1 + i % 4));
+        for (int k = 0; k < i % 7 && k < 1 + i % 4; k++) { /* some slots stay held */
+            assert_int_equal(loader_next(b.loader, &batch), 0);
+        }
+        if (i % 3 == 0) usleep(200); /* all threads asleep in a full ring */
+        bench_close(&b);
+    }
+    loader_destroy(NULL);
+    alarm(0);
+    (void)state;
+}
+
+/* Several slots held, a tiny ring, more threads than slots: 20000 batches without a slip. */
+static void tiny_rings_stress(void **state)
+{
+    Order o;
+    order_init(&o, N_TEXT, T, 3);
+    alarm(120);
+    for (int n_slot = 1; n_slot <= 4; n_slot++) {
+        Bench b;
+        int   held[4], n_held = 0;
+        bench_open(&b, config_of(1, 5, n_slot));
+        for (int64_t k = 0; k < 5000; k++) {
+            LoaderBatch batch;
+            if (loader_next(b.loader, &batch) < 0) fail_msg("%s", err_get());
+            if (batch.sample0 != k || batch.tok[0] != text[order_start(&o, k)])
+                fail_msg("batch %lld", (long long)k);
+            held[n_held++] = batch.slot;
+            int keep       = (int)(k * 7 % n_slot); /* release all but some */
+            while (n_held > keep) {
+                loader_release(b.loader, held[0]);
+                memmove(held, held + 1, sizeof *held * (size_t)--n_held);
+            }
+        }
+        bench_close(&b);
+    }
+    alarm(0);
+    (void)state;
+}
+
+static void failures_reach_the_consumer(void **state)
+{
+    for (int threads = 0; threads <= 3; threads++) {
+        Bench        b;
+        LoaderBatch  batch;
+        LoaderConfig cfg = config_of(2, threads, 3);
+        cfg.inline_fill  = threads == 0;
+        int n            = 0;
+        bench_open(&b, cfg);
+        assert_int_equal(truncate(path, 100), 0);
+        while (loader_next(b.loader, &batch) == 0) {
+            assert_int_equal(batch.sample0, 2 * n++); /* what was filled before is handed out, in order */
+            loader_release(b.loader, batch.slot);
+            assert_true(n < 1000);
+        }
+        assert_non_null(strstr(err_get(), path));
+        assert_non_null(strstr(err_get(), "shorter"));
+        err_clear();
+        assert_int_equal(loader_next(b.loader, &batch), -1); /* and again */
+        assert_non_null(strstr(err_get(), "shorter"));
+        err_clear();
+        text_teardown(state);
+        text_setup(state); /* a new file; the open one stays short */
+        assert_int_equal(loader_restart(b.loader, 0), 0);
+        assert_int_equal(loader_next(b.loader, &batch), -1);
+        err_clear();
+        bench_close(&b);
+    }
+}
+
+/* The seventh read fails, whichever thread meets it; at most six good samples come before. */
+static void injected_read_failure(void **state)
+{
+    for (int threads = 1; threads <= 4; threads++) {
+        Bench       b;
+        LoaderBatch batch;
+        int         n = 0;
+        fault_arm(FAULT_READ, 7, 1);
+        bench_open(&b, config_of(1, threads, 4));
+        while (loader_next(b.loader, &batch) == 0) {
+            assert_int_equal(batch.sample0, n++);
+            loader_release(b.loader, batch.slot);
+            assert_true(n <= 6);
+        }
+        /* With 4 slots a batch waits for at most 3 later ones, so reads 7, 8 ... belong to batches 3, 4
+         * ... or later. */
+        assert_true(threads == 1 ? n == 6 : n >= 3);
+        assert_non_null(strstr(err_get(), path));
+        assert_int_equal(err_kind(), ERR_RUN);
+        err_clear();
+        fault_disarm();
+        assert_int_equal(loader_restart(b.loader, 0), 0); /* a passing fault is over */
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        bench_close(&b);
+    }
+    (void)state;
+}
+
+static void injected_thread_failure(void **state)
+{
+    for (int nth = 1; nth <= 3; nth++) {
+        Bench b;
+        fault_arm(FAULT_THREAD, nth, 0);
+        assert_int_equal(bench_try(&b, config_of(1, 3, 4), open_part(0, 0)), -1);
+        assert_non_null(strstr(err_get(), "loader"));
+        assert_null(b.loader);
+        err_clear();
+        fault_disarm();
+        bench_close(&b);
+    }
+    Bench b;
+    bench_open(&b, config_of(1, 3, 4));
+    fault_arm(FAULT_THREAD, 2, 0);
+    assert_int_equal(loader_restart(b.loader, 0), -1);
+    err_clear();
+    bench_close(&b);
+    (void)state;
+}
+
+/* Runs f in a child and expects CHECK to abort it. */
+static void assert_aborts(void (*f)(Bench *))
+{
+    Bench b;
+    bench_open(&b, config_of(1, 0, 2));
+    loader_destroy(b.loader);
+    b.loader  = NULL;
+    pid_t pid = fork(); /* without threads, which a fork would lose */
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(3);
+        LoaderConfig cfg = config_of(1, 0, 2);
+        cfg.inline_fill  = 1;
+        cfg.slots        = b.slot;
+        if (loader_create(&b.loader, &cfg, b.src) == 0) f(&b);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    bench_close(&b);
+}
+
+static void hold_all(Bench *b)
+{
+    LoaderBatch batch;
+    for (int i = 0; i < 3; i++) loader_next(b->loader, &batch);
+}
+
+static void release_twice(Bench *b)
+{
+    LoaderBatch batch;
+    loader_next(b->loader, &batch);
+    loader_release(b->loader, batch.slot);
+    loader_release(b->loader, batch.slot);
+}
+
+static void release_in_disorder(Bench *b)
+{
+    LoaderBatch x, y;
+    loader_next(b->loader, &x);
+    loader_next(b->loader, &y);
+    loader_release(b->loader, y.slot);
+}
+
+static void restart_while_holding(Bench *b)
+{
+    LoaderBatch batch;
+    loader_next(b->loader, &batch);
+    loader_restart(b->loader, 0);
+}
+
+static void misuse_aborts(void **state)
+{
+    assert_aborts(hold_all);
+    assert_aborts(release_twice);
+    assert_aborts(release_in_disorder);
+    assert_aborts(restart_while_holding);
+    (void)state;
+}
+
+static void stats_add_up(void **state)
+{
+    Bench       b;
+    LoaderStats s;
+    LoaderBatch batch;
+    bench_open(&b, config_of(8, 2, 4));
+    loader_stats(b.loader, &s);
+    assert_int_equal(s.batches, 0);
+    assert_true(loader_headroom(&s) == 0);
+    double begin_s = clock_now_s();
+    for (int k = 0; k < 50; k++) {
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        usleep(1000); /* a consumer that is slower than the loader */
+        loader_release(b.loader, batch.slot);
+    }
+    loader_stats(b.loader, &s);
+    double took_s = clock_now_s() - begin_s;
+    assert_int_equal(s.batches, 50);
+    assert_int_equal(s.n_thread, 2);
+    assert_true(s.elapsed_s >= 0.05 && s.elapsed_s <= took_s);
+    assert_true(s.waited_s >= 0 && s.waited_s < took_s);
+    assert_true(s.fill_s > 0);
+    assert_true(loader_headroom(&s) > 1);
+    bench_close(&b);
+    (void)state;
+}
+
+/* The rate of one thread, for the record: the loader must be far ahead of the roughly 2M tokens/s of a
+ * small model. */
+static void rate_of_one_thread(void **state)
+{
+    for (int random = 0; random < 2; random++) {
+        Recipe r;
+        memset(&r, 0, sizeof r);
+        r.model.vocab = 50257;
+        r.data.kind   = random ? DATA_RANDOM : DATA_TEXT;
+        snprintf(r.data.train, sizeof r.data.train, "%s", path);
+        Source *src = NULL;
+        assert_int_equal(source_open(&src, &r, 0), 0);
+        LoaderConfig cfg = config_of(8, 0, 1);
+        cfg.T            = 1024;
+        cfg.inline_fill  = 1;
+        Bench       b;
+        LoaderBatch batch;
+        LoaderStats s;
+        assert_int_equal(bench_try(&b, cfg, src), 0);
+        for (int k = 0; k < 100; k++) {
+            assert_int_equal(loader_next(b.loader, &batch), 0);
+            loader_release(b.loader, batch.slot);
+        }
+        loader_stats(b.loader, &s);
+        print_message("%s: %.0f M tokens/s a thread\n", random ? "random" : "text",
+                      100 * 8 * 1024 / s.fill_s / 1e6);
+        bench_close(&b);
+    }
+    (void)state;
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, text_setup, text_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(batches_follow_the_order),
+        CASE(threads_do_not_matter),
+        CASE(micro_batch_does_not_matter),
+        CASE(resume_continues),
+        CASE(ranks_share_exactly),
+        CASE(skipped_samples_are_passed_over),
+        CASE(evaluation_covers_exactly),
+        CASE(too_short_is_refused),
+        CASE(destroy_never_hangs),
+        CASE(tiny_rings_stress),
+        CASE(failures_reach_the_consumer),
+        CASE(injected_read_failure),
+        CASE(injected_thread_failure),
+        CASE(misuse_aborts),
+        CASE(stats_add_up),
+        CASE(rate_of_one_thread),
+    };
+    return cmocka_run_group_tests_name("loader", tests, NULL, NULL);
+}

@@ -1,0 +1,425 @@
+/* The passes over random programs: what the planner shares is safe, what lowering fuses and recomputation repeats gives
+ * the same numbers, and the planned bytes are the allocated bytes.
+ *
+ * The plan is proved three ways: by prog_verify() (lifetimes), by simulate() below (who wrote each granule last; knows
+ * nothing of lifetimes), and by running the list in planned memory full of NaN against the same list without sharing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "random_prog.h"
+#include "run/build.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { N_PROG = 10000, N_RUN = 300, GRANULE = 4 /* bytes: no smaller unit can be shared between f32 tensors */ };
+
+/* ---- the second proof: a memory whose granules know their last writer ---------------------------------------- */
+
+typedef struct {
+    size_t begin, end; /* granules */
+} Range;
+
+static Range range_of(const Tensor *t)
+{
+    size_t at = t->root->slab_offset + t->offset_bytes;
+    return (Range){ at / GRANULE, (at + tensor_bytes(t) + GRANULE - 1) / GRANULE };
+}
+
+static int pair_listed(const OpRow *row, int out, int in)
+{
+    for (int k = 0; k < 4 && (row->alias[k][0] || row->alias[k][1]); k++) {
+        if (row->alias[k][0] == out && row->alias[k][1] == in) return 1;
+    }
+    return 0;
+}
+
+/* No written argument may share bytes with another argument of the same op, unless its row lists the pair. */
+static int op_aliases_wrongly(const Op *op)
+{
+    const OpRow *row = &op_table[op->kind];
+    for (int o = 0; o < row->n_tensor; o++) {
+        const Tensor *out = op->args.t[o];
+        if (!out || out->slab != SLAB_ACT || !(row->arg[o].access & ARG_WRITE)) continue;
+        for (int i = 0; i < row->n_tensor; i++) {
+            const Tensor *in = op->args.t[i];
+            if (i == o || !in || in->slab != SLAB_ACT || pair_listed(row, o, i)) continue;
+            Range a = range_of(out), b = range_of(in);
+            if (a.begin < b.end && b.begin < a.end) return 1;
+        }
+    }
+    return 0;
+}
+
+/* Plays the list; -1 when an op reads a granule that its tensor was not the last to write, or aliases wrongly. */
+static int simulate(const Prog *p)
+{
+    size_t n     = prog_stats(p).act_bytes / GRANULE;
+    int   *owner = malloc(sizeof *owner * (n + 1));
+    int    rc    = 0;
+    assert_non_null(owner);
+    for (size_t i = 0; i <= n; i++) owner[i] = -1;
+    for (int i = 0; i < prog_n_op(p) && rc == 0; i++) {
+        const Op    *op  = prog_op(p, i);
+        const OpRow *row = &op_table[op->kind];
+        if (op_aliases_wrongly(op)) rc = -1;
+        for (int pass = ARG_READ; pass <= ARG_WRITE && rc == 0; pass++) {
+            for (int a = 0; a < row->n_tensor; a++) {
+                const Tensor *t = op->args.t[a];
+                if (!t || t->slab != SLAB_ACT || !(row->arg[a].access & (unsigned)pass)) continue;
+                Range r = range_of(t);
+                if (r.end > n) rc = -1;
+                for (size_t k = r.begin; k < r.end && rc == 0; k++) {
+                    if (pass == ARG_WRITE) owner[k] = t->root->id;
+                    if (owner[k] != t->root->id) rc = -1;
+                }
+            }
+        }
+    }
+    free(owner);
+    return rc;
+}
+
+/* ---- plans of random programs -------------------------------------------------------------------------------- */
+
+static void finish(Case *c, const Script *s, const LowerOptions *lower, const DevVt *vt)
+{
+    if (s->hoist) prog_hoist_chunks(c->p);
+    prog_lower(c->p, lower, vt);
+    prog_plan(c->p);
+    store_fit_act(&c->store, prog_stats(c->p).act_bytes);
+}
+
+/* The bytes of all activations if nothing were shared, for the printed gain. */
+static size_t unshared_bytes(const Prog *p)
+{
+    unsigned char *seen = calloc((size_t)prog_n_tensor(p), 1);
+    size_t         sum  = 0;
+    assert_non_null(seen);
+    for (int i = 0; i < prog_n_op(p); i++) {
+        const Op *op = prog_op(p, i);
+        for (int a = 0; a < op_table[op->kind].n_tensor; a++) {
+            const Tensor *t = op->args.t[a];
+            if (!t || t->slab != SLAB_ACT || seen[t->root->id]) continue;
+            seen[t->root->id] = 1;
+            sum += tensor_root_bytes(t);
+        }
+    }
+    free(seen);
+    return sum;
+}
+
+static void test_random_plans(void **state)
+{
+    const char *why;
+    Dev        *dev = dev_open("null", &(DevOptions){ 0 }, &why);
+    double      ratio = 0, share = 0, n_op = 0;
+    assert_non_null(dev);
+    for (int i = 0; i < N_PROG; i++) {
+        Script s;
+        Case   c;
+        script_draw(&s, (uint64_t)i, 1);
+        case_record(&c, &s, s.level);
+        finish(&c, &s, &s.lower, dev->vt);
+        ProgStats st = prog_stats(c.p);
+        if (prog_verify(c.p) < 0) fail_msg("script %d: %s", i, err_get());
+        if (simulate(c.p) < 0) fail_msg("script %d: prog_verify is content, but a value is lost", i);
+        assert_true(st.act_bytes >= st.act_lower_bound);
+        size_t before = dev->allocated_bytes;
+        if (store_alloc_slabs(&c.store, dev) < 0 || prog_bind(c.p, dev) < 0 || prog_run(c.p, dev) < 0) {
+            fail_msg("script %d: %s", i, err_get());
+        }
+        assert_int_equal(dev->allocated_bytes - before, store_total_bytes(&c.store));
+        ratio += (double)st.act_bytes / (double)st.act_lower_bound;
+        share += (double)st.act_bytes / (double)unshared_bytes(c.p);
+        n_op += st.n_op;
+        case_free(&c, dev);
+        assert_int_equal(dev->allocated_bytes, before);
+    }
+    printf("%d random programs of %.0f ops: %.4f of the lower bound, %.2f of the bytes without sharing\n", N_PROG,
+           n_op / N_PROG, ratio / N_PROG, share / N_PROG);
+    dev_close(dev);
+}
+
+/* Two different activations that op reads whole, or 0: no row allows them to share. */
+static int find_inputs(const Op *op, Tensor **a, Tensor **b)
+{
+    const OpRow *row = &op_table[op->kind];
+    *a               = NULL;
+    for (int k = 0; k < row->n_tensor; k++) {
+        Tensor *t = op->args.t[k];
+        if (!t || t->slab != SLAB_ACT || t->root != t || (row->arg[k].access & ARG_WRITE)) continue;
+        if (*a && t != *a) {
+            *b = t;
+            return 1;
+        }
+        *a = t;
+    }
+    return 0;
+}
+
+/* Both proofs must be able to fail: move one tensor onto another that is alive with it, or out of the slab. */
+static void test_corrupt_plans_are_found(void **state)
+{
+    for (int i = 0; i < 1000; i++) {
+        Script  s;
+        Case    c;
+        Tensor *a, *b;
+        Dice    d = { .seed = (uint64_t)i };
+        script_draw(&s, (uint64_t)i, 1);
+        case_record(&c, &s, s.level);
+        finish(&c, &s, &s.lower, dev_null());
+        int at = dice_roll(&d, prog_n_op(c.p));
+        while (!find_inputs(prog_op(c.p, at), &a, &b)) at = (at + 1) % prog_n_op(c.p);
+        if (i % 2) {
+            a->slab_offset = prog_stats(c.p).act_bytes;
+        } else if (tensor_bytes(a) >= tensor_bytes(b)) {
+            b->slab_offset = a->slab_offset; /* the smaller onto the larger: it stays within the slab */
+        } else {
+            a->slab_offset = b->slab_offset;
+        }
+        assert_int_equal(prog_verify(c.p), -1);
+        assert_non_null(strstr(err_get(), i % 2 ? "outside" : "overlap"));
+        err_clear();
+        assert_int_equal(simulate(c.p), -1);
+        case_free(&c, NULL);
+    }
+}
+
+/* ---- running random programs on the CPU ---------------------------------------------------------------------- */
+
+static void fill_inputs(Case *c, Dev *dev, uint64_t seed)
+{
+    Dice      d     = { .seed = seed };
+    StepState state = { .in = { .step = 3, .seed = seed, .inv_targets = 1.0f / (float)(c->B * c->T), .loss_scale = 1 } };
+    for (int i = 0; i < c->store.n_tensor; i++) {
+        Tensor *t = c->store.tensor[i];
+        if (t->slab == SLAB_GRAD || t == c->state || t == c->sample0) continue;
+        int64_t n = tensor_numel(t);
+        float   std = t->ndim == 2 ? 1.7f / sqrtf((float)tensor_cols(t)) : 0.5f;
+        for (int64_t k = 0; k < n; k++) { /* CPU slabs are host memory */
+            if (t->dtype == DT_I32) {
+                ((int32_t *)t->data)[k] = dice_roll(&d, SCRIPT_VOCAB) - (t == c->target && dice_roll(&d, 8) == 0 ? 99 : 0);
+                if (((int32_t *)t->data)[k] < 0) ((int32_t *)t->data)[k] = -1;
+            } else {
+                ((float *)t->data)[k] = std * dice_uniform(&d);
+            }
+        }
+    }
+    memcpy(c->state->data, &state, sizeof state);
+    *(int64_t *)c->sample0->data = 5;
+    memset(c->store.base[SLAB_ACT], 0xff, c->store.slab_bytes[SLAB_ACT]); /* NaN: nothing may be read before it is written */
+}
+
+/* The activations of the planless run: every root its own bytes, far from all others. */
+static void spread(Case *c)
+{
+    size_t at = 0;
+    for (int i = 0; i < prog_n_op(c->p); i++) {
+        const Op *op = prog_op(c->p, i);
+        for (int a = 0; a < op_table[op->kind].n_tensor; a++) {
+            Tensor *t = op->args.t[a];
+            if (t && t->slab == SLAB_ACT) t->root->slab_offset = SIZE_MAX;
+        }
+    }
+    for (int i = 0; i < prog_n_op(c->p); i++) {
+        const Op *op = prog_op(c->p, i);
+        for (int a = 0; a < op_table[op->kind].n_tensor; a++) {
+            Tensor *t = op->args.t[a];
+            if (!t || t->slab != SLAB_ACT || t->root->slab_offset != SIZE_MAX) continue;
+            t->root->slab_offset = at;
+            at += tensor_root_bytes(t);
+        }
+    }
+    CHECK(at <= c->store.slab_bytes[SLAB_ACT], "the slab was made too small");
+}
+
+/* Records, runs once, and returns the gradients (malloc'ed) and the loss. plain: no fusion, no recomputation, no sharing. */
+static float *run_script(const Script *s, Dev *dev, int plain, size_t *size_bytes, double *loss)
+{
+    static const RecomputeLevel none[SCRIPT_BLOCKS];
+    static const LowerOptions   off;
+    Case c;
+    case_record(&c, s, plain ? none : s->level);
+    finish(&c, s, plain ? &off : &s->lower, dev->vt);
+    if (plain) store_fit_act(&c.store, unshared_bytes(c.p));
+    CHECK(store_alloc_slabs(&c.store, dev) == 0, "%s", err_get());
+    if (plain) spread(&c);
+    fill_inputs(&c, dev, 99);
+    CHECK(prog_bind(c.p, dev) == 0 && prog_run(c.p, dev) == 0 && dev->vt->sync(dev) == 0, "%s", err_get());
+    *size_bytes = c.store.slab_bytes[SLAB_GRAD];
+    float *g    = malloc(*size_bytes);
+    CHECK(g, "out of host memory");
+    memcpy(g, c.store.base[SLAB_GRAD], *size_bytes);
+    *loss = ((StepState *)c.state->data)->out.loss_sum;
+    case_free(&c, dev);
+    return g;
+}
+
+static void test_random_runs_match(void **state)
+{
+    const char *why;
+    Dev        *dev      = dev_open("cpu", &(DevOptions){ .deterministic = 1 }, &why);
+    int         n_finite = 0, n_nonzero = 0;
+    assert_non_null(dev);
+    for (int i = 0; i < N_RUN; i++) {
+        Script s;
+        size_t n, n_plain;
+        double loss, loss_plain;
+        script_draw(&s, (uint64_t)i, 0);
+        float *g = run_script(&s, dev, 0, &n, &loss), *plain = run_script(&s, dev, 1, &n_plain, &loss_plain);
+        assert_int_equal(n, n_plain);
+        double sum = 0;
+        for (size_t k = 0; k < n / sizeof *g; k++) sum += fabs((double)plain[k]);
+        n_finite += isfinite(sum) && isfinite(loss_plain);
+        n_nonzero += sum > 0;
+        if (memcmp(g, plain, n) != 0 || memcmp(&loss, &loss_plain, sizeof loss) != 0) {
+            fail_msg("script %d: fused, repeated and shared does not give the bits of the plain list", i);
+        }
+        free(g);
+        free(plain);
+    }
+    printf("%d random programs give the same bits fused, repeated and shared; %d are finite\n", N_RUN, n_finite);
+    assert_true(n_finite > N_RUN * 9 / 10 && n_nonzero == N_RUN);
+    dev_close(dev);
+}
+
+/* ---- bytes of real models ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char    *name, *device;
+    BuildChoice    choice;
+    unsigned       parts;
+    const char    *key[16];
+} Plan;
+
+static const Plan plans[] = {
+    { "tiny gpt2", "cpu", { 2, LEVEL_NONE, 64, DT_F32 }, BUILD_TRAIN | BUILD_DECODE,
+      { "model.layers=2", "model.width=64", "model.heads=4", "model.vocab=300", "model.context=32" } },
+    { "tiny llama, bf16", "cpu", { 3, LEVEL_BLOCK, 17, DT_BF16 }, BUILD_TRAIN,
+      { "model.layers=3", "model.width=96", "model.heads=6", "model.kv_heads=2", "model.vocab=257", "model.context=40",
+        "model.norm=rmsnorm", "model.pos=rope", "model.act=swiglu", "model.tied=false" } },
+    { "tiny qwen3, document mask", "cpu", { 1, LEVEL_CHEAP, 1000, DT_F32 }, BUILD_TRAIN,
+      { "model.layers=1", "model.width=48", "model.heads=4", "model.head_dim=16", "model.vocab=513", "model.context=24",
+        "model.norm=rmsnorm", "model.pos=rope", "model.act=swiglu", "model.qk_norm=true", "model.mask=document",
+        "model.dropout=0.1", "data.document_token=0" } },
+    { "frozen, decoding only", "cpu", { 1, LEVEL_NONE, 1, DT_F32 }, BUILD_DECODE,
+      { "model.layers=2", "model.width=64", "model.heads=4", "model.vocab=300", "model.context=32" } },
+    { "gpt2-1558m", "null", { 16, LEVEL_NONE, 4096, DT_BF16 }, BUILD_TRAIN | BUILD_DECODE,
+      { "model.layers=48", "model.width=1600", "model.heads=25", "model.vocab=50257", "model.context=1024",
+        "model.bias=true" } },
+    { "llama-8b", "null", { 2, LEVEL_BLOCK, 2048, DT_BF16 }, BUILD_TRAIN,
+      { "model.layers=32", "model.width=4096", "model.heads=32", "model.kv_heads=8", "model.ffn=14336",
+        "model.vocab=128256", "model.context=4096", "model.norm=rmsnorm", "model.pos=rope", "model.rope_theta=500000",
+        "model.act=swiglu", "model.tied=false" } },
+};
+
+static void check_programs(const Build *b, const char *name)
+{
+    const Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
+    size_t      most  = 0;
+    for (int i = 0; i < ARRAY_LEN(all); i++) {
+        if (!all[i]) continue;
+        ProgStats st = prog_stats(all[i]);
+        if (prog_verify(all[i]) < 0) fail_msg("%s: %s", name, err_get());
+        most = MAX(most, st.act_bytes);
+        if (st.act_lower_bound) assert_true((double)st.act_bytes <= 1.05 * (double)st.act_lower_bound);
+    }
+    assert_int_equal(b->store.slab_bytes[SLAB_ACT], most);
+}
+
+/* Bytes that follow from the parameter table alone. */
+static void check_slabs(const Build *b, unsigned parts)
+{
+    const ParamTable *t   = &b->net.table;
+    size_t            all = (size_t)(t->region_elems[REGION_COPY] + t->region_elems[REGION_MASTER]) * sizeof(float);
+    const size_t     *s   = b->store.slab_bytes;
+    size_t            copy = (size_t)t->region_elems[REGION_COPY] * dtype_bytes(b->choice.compute);
+    assert_true(all >= (size_t)param_count(t) * sizeof(float));
+    assert_true(s[SLAB_MASTER] >= all && s[SLAB_MASTER] < all + 2 * TENSOR_ALIGN);
+    assert_int_equal(s[SLAB_GRAD], parts & BUILD_TRAIN ? s[SLAB_MASTER] : 0);
+    assert_int_equal(s[SLAB_OPTIM], parts & BUILD_TRAIN ? 2 * s[SLAB_MASTER] : 0);
+    if (b->choice.compute == DT_F32) copy = 0;
+    assert_true(s[SLAB_COPY] >= copy && s[SLAB_COPY] < copy + TENSOR_ALIGN);
+}
+
+static void test_planned_is_allocated(void **state)
+{
+    static const char text[] = "step_tokens: 245760\ndata:\n  kind: random\n";
+    const Plan *plan = *state;
+    const char *why;
+    Recipe      r;
+    Build      *b;
+    int         n_key = 0;
+    while (n_key < ARRAY_LEN(plan->key) && plan->key[n_key]) n_key++;
+    if (recipe_parse(&r, plan->name, text, sizeof text - 1, n_key, (char *const *)plan->key) < 0) fail_msg("%s", err_get());
+    Dev *dev = dev_open(plan->device, &(DevOptions){ 0 }, &why);
+    assert_non_null(dev);
+    if (build_create(&b, &r, &plan->choice, plan->parts, dev->vt) < 0) fail_msg("%s", err_get());
+    size_t planned = store_total_bytes(&b->store), sum = 0;
+    for (int i = 0; i < SLAB_COUNT; i++) sum += b->store.slab_bytes[i];
+    assert_int_equal(planned, sum);
+    assert_int_equal(dev->allocated_bytes, 0);
+    check_programs(b, plan->name);
+    check_slabs(b, plan->parts);
+    if (build_bind(b, dev) < 0) fail_msg("%s", err_get());
+    assert_int_equal(dev->allocated_bytes, planned);
+    assert_int_equal(store_total_bytes(&b->store), planned);
+    ProgStats st = prog_stats(b->micro ? b->micro : b->step1);
+    printf("%s: %zu bytes planned and allocated, activations %.4f of the lower bound, %d ops\n", plan->name, planned,
+           (double)st.act_bytes / (double)st.act_lower_bound, st.n_op);
+    build_destroy(b);
+    assert_int_equal(dev->allocated_bytes, 0);
+    dev_close(dev);
+}
+
+/* ---- arithmetic of recomputation ------------------------------------------------------------------------------ */
+
+static ProgStats stats_at(const Recipe *r, RecomputeLevel level)
+{
+    Build      *b;
+    BuildChoice c = { .micro_batch = 8, .level = level, .head_rows = 2048, .compute = DT_BF16 };
+    if (build_create(&b, r, &c, BUILD_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
+    ProgStats s = prog_stats(b->micro);
+    build_destroy(b);
+    return s;
+}
+
+/* GPT-2 124M, 8 x 1024 tokens: the MFU count from the model's shape, and what each level costs and saves. */
+static void test_recompute_arithmetic(void **state)
+{
+    static const char text[] = "step_tokens: 8192\ndata:\n  kind: random\nmodel:\n  bias: true\n";
+    const double      C = 768, L = 12, T = 1024, N = 8 * T, V = 50304;
+    Recipe            r;
+    if (recipe_parse(&r, "gpt2-124m", text, sizeof text - 1, 0, NULL) < 0) fail_msg("%s", err_get());
+    ProgStats none = stats_at(&r, LEVEL_NONE), cheap = stats_at(&r, LEVEL_CHEAP), block = stats_at(&r, LEVEL_BLOCK);
+    double    matrices = 12 * C * C * L + V * C, attention = 4 * N * T * C * L / 2; /* forward; causal counted half */
+    assert_true(none.flops == 6 * N * matrices + 3 * attention);
+    assert_true(cheap.flops == none.flops && block.flops == none.flops);
+    assert_true(none.flops_repeated == 0 && cheap.flops_repeated == 0);
+    /* A block repeats all but its last product, whose result nobody reads again. */
+    assert_true(block.flops_repeated == 2 * N * (12 - 4) * C * C * L + attention);
+    printf("gpt2-124m activations: none %zu, cheap %zu, block %zu bytes\n", none.act_bytes, cheap.act_bytes, block.act_bytes);
+    /* Per block and token, in units of C bf16 numbers: none keeps norm1 1, qkv 3, attention 1, residual 1, norm2 1, up 4,
+     * activation 4, residual 1 = 16; cheap drops norm1, norm2 and activation = 10; block keeps 1. */
+    assert_true((double)cheap.act_bytes < 0.75 * (double)none.act_bytes);
+    assert_true((double)block.act_bytes < 0.35 * (double)none.act_bytes);
+}
+
+#define PLAN(i) { "test_planned_is_allocated " #i, test_planned_is_allocated, NULL, NULL, (void *)&plans[i] }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_corrupt_plans_are_found),
+        cmocka_unit_test(test_random_runs_match),
+        cmocka_unit_test(test_recompute_arithmetic),
+        PLAN(0), PLAN(1), PLAN(2), PLAN(3), PLAN(4), PLAN(5),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Trains the quickstart recipe and prints a sample of what it learned. `make run` calls this.
+set -euo pipefail
+brim=${1:-build/brim}
+"$brim" train recipes/quickstart.yaml "${@:2}"
+echo
+echo "A sample from the trained model:"
+echo
+"$brim" sample runs/quickstart --prompt "ROMEO:" --tokens 400
