@@ -30,7 +30,7 @@ GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard test
 
 Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
-.PHONY: all run test layers size asan fmt help setup clean cuda tests golden test-gpu gpu-suite test-long fuzz
+.PHONY: all run test layers size asan fmt help setup clean cuda tests golden test-gpu gpu-tests gpu-suite test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
 
@@ -65,6 +65,18 @@ asan: $(BUILD)/.setup
 	@ASAN_OPTIONS=detect_leaks=1 tools/run_tests.sh $(BUILD)-asan
 
 tests: $(TESTS) $(BRIM)
+
+# Needs a GPU. Built where nvcc is; the binaries run elsewhere.
+test-gpu: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
+	@tools/test_gpu.sh $(BUILD)
+
+gpu-tests: $(GPUTESTS) $(CULIB)
+
+# FUZZ_S seconds for each reader, from the kept corpus; clang's libFuzzer.
+FUZZ_S ?= 60
+fuzz: $(BUILD)/.setup
+	@tools/fuzz.sh $(BUILD) $(FUZZ_S)
 
 layers:
 	@tools/layers.sh
@@ -102,7 +114,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 cuda: $(CULIB)
 
 $(CULIB): $(CUOBJ)
-	$(Q)$(NVCC) -shared -o $@ $(CUOBJ) -L$(CUDA)/lib -L$(CUDA)/lib64 -lcublasLt -lcudnn -lnccl -lcudart -Xlinker -rpath,'$$ORIGIN'
+	$(Q)$(NVCC) -shared -o $@ $(CUOBJ) -L$(CUDA)/lib -L$(CUDA)/lib64 -lcublasLt -ldl -Xlinker -rpath,'$$ORIGIN:$(CUDA)/lib64:$(CUDA)/lib'
 	@echo "built $@"
 
 $(BUILD)/%.cu.o: %.cu

@@ -1,4 +1,5 @@
 /* base/: text, files, faults, threads, JSON, log and progress. */
+#define _GNU_SOURCE /* posix_openpt */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
@@ -9,12 +10,15 @@
 #include "base/str.h"
 #include "base/thread.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -58,7 +62,7 @@ static int clean(void **state)
     return 0;
 }
 
-/* ---- str ------------------------------------------------------------------------------------------------- */
+/* ---- str ----------------------------------------------------------------------------------------------- */
 
 static void str_bounds(void **state)
 {
@@ -76,8 +80,11 @@ static void str_bounds(void **state)
 
 static void str_numbers(void **state)
 {
-    static const char *const bad_int[]   = { "", "-", "1.0", "1e3", " 1", "1 ", "0x10", "5_0", "99999999999999999999" };
-    static const char *const bad_float[] = { "", ".", "e5", "nan", "inf", ".inf", "0x1p3", "1e999", " 1", "1,5", "1e" };
+    static const char *const bad_int[]   = { "",     "-",   "1.0",
+                                             "1e3",  " 1",  "1 ",
+                                             "0x10", "5_0", "99999999999999999999" };
+    static const char *const bad_float[] = { "",      ".",     "e5", "nan", "inf", ".inf",
+                                             "0x1p3", "1e999", " 1", "1,5", "1e" };
     int64_t                  i;
     double                   d;
     int                      b;
@@ -101,8 +108,8 @@ static void str_sizes(void **state)
     static const struct {
         const char *text;
         double      bytes;
-    } good[] = { { "1024", 1024 },    { "60G", 60 * 0x1p30 }, { "60GiB", 60 * 0x1p30 }, { "1.5T", 1.5 * 0x1p40 },
-                 { "80GB", 80e9 },    { "2k", 2048 },         { "512 M", 0x1p29 },      { "7B", 7 } };
+    } good[] = { { "1024", 1024 }, { "60G", 60 * 0x1p30 }, { "60GiB", 60 * 0x1p30 }, { "1.5T", 1.5 * 0x1p40 },
+                 { "80GB", 80e9 }, { "2k", 2048 },         { "512 M", 0x1p29 },      { "7B", 7 } };
     static const char *const bad[] = { "", "G", "60X", "60GG", "-1G", "60G ", "1e300G", "60 %", "60GiBs" };
     size_t                   n;
     for (int i = 0; i < ARRAY_LEN(good); i++) {
@@ -141,7 +148,8 @@ static void str_quotes_untrusted_text(void **state)
     /* A character of several bytes is never cut. */
     assert_string_equal(str_quote(b, sizeof b, "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4", 12),
                         "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4...");
-    assert_true(str_is_printable("gr\xc3\xbc\xc3\x9f" "e \xf0\x9f\x98\x80"));
+    assert_true(str_is_printable("gr\xc3\xbc\xc3\x9f"
+                                 "e \xf0\x9f\x98\x80"));
     assert_false(str_is_printable("a\tb"));
     assert_false(str_is_printable("\xc0\xaf"));         /* overlong */
     assert_false(str_is_printable("\xed\xa0\x80"));     /* surrogate */
@@ -172,8 +180,9 @@ static void str_distance(void **state)
     static const struct {
         const char *a, *b;
         int         d;
-    } row[] = { { "", "", 0 },           { "abc", "", 3 },           { "kitten", "sitting", 3 }, { "width", "widht", 1 },
-                { "Steps", "steps", 0 }, { "model.lyers", "model.layers", 1 }, { "ab", "ba", 1 } };
+    } row[] = { { "", "", 0 },           { "abc", "", 3 },        { "kitten", "sitting", 3 },
+                { "width", "widht", 1 }, { "Steps", "steps", 0 }, { "model.lyers", "model.layers", 1 },
+                { "ab", "ba", 1 } };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         assert_int_equal(str_edit_distance(row[i].a, row[i].b), row[i].d);
         assert_int_equal(str_edit_distance(row[i].b, row[i].a), row[i].d);
@@ -190,7 +199,7 @@ static void str_distance(void **state)
     assert_string_equal(near.best, "quickstart");
 }
 
-/* ---- file ------------------------------------------------------------------------------------------------ */
+/* ---- file ---------------------------------------------------------------------------------------------- */
 
 static int count_in_scratch(void)
 {
@@ -392,7 +401,7 @@ static void file_folders(void **state)
     assert_string_equal(file_name_of("a/b/c"), "c");
 }
 
-/* ---- fault ----------------------------------------------------------------------------------------------- */
+/* ---- fault --------------------------------------------------------------------------------------------- */
 
 static void fault_counts(void **state)
 {
@@ -409,7 +418,7 @@ static void fault_counts(void **state)
     assert_int_equal(fault_hit(FAULT_WRITE), 0);
 }
 
-/* ---- thread ---------------------------------------------------------------------------------------------- */
+/* ---- thread -------------------------------------------------------------------------------------------- */
 
 enum { RING_SLOTS = 3, RING_ITEMS = 2000, RING_PRODUCERS = 3 };
 
@@ -432,7 +441,8 @@ static void ring_keeps_order(void **state)
     Shared s;
     Thread producer[RING_PRODUCERS];
     assert_int_equal(thread_ring_init(&s.ring, RING_SLOTS), 0);
-    for (int i = 0; i < RING_PRODUCERS; i++) assert_int_equal(thread_start(&producer[i], "producer", produce, &s), 0);
+    for (int i = 0; i < RING_PRODUCERS; i++)
+        assert_int_equal(thread_start(&producer[i], "producer", produce, &s), 0);
     int64_t held = -1; /* the consumer works on one while it waits for the next */
     for (int64_t i = 0; i < RING_ITEMS; i++) {
         int64_t t = thread_ring_take(&s.ring);
@@ -485,7 +495,7 @@ static void thread_start_can_fail(void **state)
     thread_join(&t);
 }
 
-/* ---- json ------------------------------------------------------------------------------------------------ */
+/* ---- json ---------------------------------------------------------------------------------------------- */
 
 static void json_writes(void **state)
 {
@@ -506,8 +516,9 @@ static void json_writes(void **state)
     json_out_object(&o, NULL);
     json_out_close(&o);
     assert_int_equal(json_out_end(&o), 0);
-    assert_string_equal(buf, "{\"step\": 12, \"loss\": 2.5, \"lr\": 0.0006, \"bad\": null, \"worse\": null, \"ok\": true, "
-                             "\"s\": \"a\\\"b\\\\c\\n\\t\\u0001\\ufffd\xc3\xa4\", \"none\": null, \"list\": [1, {}]}");
+    assert_string_equal(
+        buf, "{\"step\": 12, \"loss\": 2.5, \"lr\": 0.0006, \"bad\": null, \"worse\": null, \"ok\": true, "
+             "\"s\": \"a\\\"b\\\\c\\n\\t\\u0001\\ufffd\xc3\xa4\", \"none\": null, \"list\": [1, {}]}");
 }
 
 static void json_reports_failure(void **state)
@@ -528,7 +539,7 @@ static void json_reports_failure(void **state)
     fclose(full);
 }
 
-/* ---- log and progress ------------------------------------------------------------------------------------ */
+/* ---- log and progress ---------------------------------------------------------------------------------- */
 
 static int count_lines(const char *s)
 {
@@ -565,6 +576,70 @@ static void log_and_plain_progress(void **state)
     free(tee_text);
 }
 
+/* On a terminal the bar is redrawn in place, and a log line goes above it. */
+static void bar_on_a_terminal(void **state)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
+    FILE *out = fopen(ptsname(master), "w");
+    assert_non_null(out);
+    Progress p;
+    char     seen[4096];
+    setenv("TERM", "xterm", 1);
+    log_open(out, NULL);
+    assert_true(log_is_terminal());
+    progress_begin(&p, "train", "tokens/s", 0, 4);
+    progress_update(&p, 1, 3.0, 553000);
+    progress_update(&p, 2, 3.0, 553000); /* too soon to draw again */
+    log_info("note");
+    progress_update(&p, 4, 2.5, 553000);
+    progress_end(&p);
+    log_close();
+    ssize_t n = read(master, seen, sizeof seen - 1);
+    assert_true(n > 0);
+    seen[n] = '\0';
+    assert_ptr_equal(strstr(seen, "\r\033[Ktrain ["), seen);
+    assert_non_null(strstr(seen, "1/4  loss 3.0000  553k tokens/s"));
+    assert_null(strstr(seen, "2/4"));
+    assert_non_null(strstr(seen, "\r\033[K[")); /* the note erased the bar first */
+    assert_non_null(strstr(seen, "] note\r\ntrain ["));
+    assert_non_null(strstr(seen, "4/4  loss 2.5000"));
+    fclose(out);
+    close(master);
+}
+
+/* BRIM_FAULT works in a fresh process, and a malformed one cannot be overlooked. */
+static int run_with_fault(const char *value)
+{
+    char command[256];
+    snprintf(command, sizeof command, "BRIM_FAULT=%s /proc/%ld/exe --write >/dev/null 2>&1", value,
+             (long)getpid());
+    return system(command);
+}
+
+static void fault_from_environment(void **state)
+{
+    assert_int_equal(run_with_fault(""), 0);
+    assert_int_equal(WEXITSTATUS(run_with_fault("write:1")), 1);
+    assert_int_equal(run_with_fault("write:9"), 0);
+    assert_int_equal(WEXITSTATUS(run_with_fault("rename:1+")), 1);
+    assert_int_equal(WEXITSTATUS(run_with_fault("rite:1")), 128 + SIGABRT);
+    assert_int_equal(WEXITSTATUS(run_with_fault("write:0")), 128 + SIGABRT);
+    assert_int_equal(WEXITSTATUS(run_with_fault("write:1x")), 128 + SIGABRT);
+}
+
+/* What fault_from_environment() starts: publishes a file, exit code 1 when that fails. */
+static int publish_once(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/test_base_%ld", (long)getpid());
+    FILE *f  = file_create_tmp(path);
+    int   rc = f && file_write(f, "x", 1) == 0 ? file_publish(&f, path) : -1;
+    file_discard(&f);
+    unlink(path);
+    return rc < 0;
+}
+
 static void clock_moves_forward(void **state)
 {
     double a = clock_now_s();
@@ -576,8 +651,9 @@ static void clock_moves_forward(void **state)
 
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--write") == 0) return publish_once();
     const struct CMUnitTest tests[] = {
         CASE(str_bounds),
         CASE(str_numbers),
@@ -601,6 +677,8 @@ int main(void)
         CASE(json_writes),
         CASE(json_reports_failure),
         CASE(log_and_plain_progress),
+        CASE(bar_on_a_terminal),
+        CASE(fault_from_environment),
         CASE(clock_moves_forward),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,5 +1,5 @@
-/* conf/: every recipe loads, a written recipe reads back to the same struct, and every mistake is one line that blames
- * the right key at the right place. */
+/* conf/: every recipe loads, a written recipe reads back to the same struct, and every mistake is one line
+ * that blames the right key at the right place. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
@@ -25,7 +25,7 @@ static int clean(void **state)
 
 static int parse(Recipe *r, const char *text, const char *override)
 {
-    char *list[1] = { (char *)(uintptr_t)override };
+    char *list[1] = { (char *)(uintptr_t) override };
     err_clear();
     return recipe_parse(r, "t.yaml", text, strlen(text), override ? 1 : 0, list);
 }
@@ -35,7 +35,7 @@ static void assert_parses(Recipe *r, const char *text, const char *override)
     if (parse(r, text, override) < 0) fail_msg("%s", err_get());
 }
 
-/* ---- Good recipes ---------------------------------------------------------------------------------------- */
+/* ---- Good recipes -------------------------------------------------------------------------------------- */
 
 static void table_is_sound(void **state)
 {
@@ -113,24 +113,25 @@ static void every_recipe_loads(void **state)
 /* Every key set to something that is not its default. */
 static void unusual_recipe_round_trips(void **state)
 {
-    static const char text[] = "run: \"a \\\"quoted\\\" \\\\ name \\u00e4 # no: comment\"\n"
-                               "steps: 77\nstep_tokens: 3072\nmicro_batch: 3\nrecompute: block\nprecision: tf32\n"
-                               "device: cuda:3\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
-                               "deterministic: yes\ngive_way: [moments, gradients]\nrequire: [flash, tf32, graphs, flash]\n"
-                               "budget_s: 0.1\nlog_every: 3\nmax_skips: 4\nspike_factor: 1e-3\n"
-                               "model: {layers: 3, width: 99, heads: 6, kv_heads: 3, head_dim: 34, ffn: 333, vocab: 300,\n"
-                               "  context: 512, norm: rmsnorm, norm_eps: 1.1e-6, pos: rope, rope_theta: 123456.789,\n"
-                               "  act: relu2, bias: true, qkv_bias: true, tied: false, qk_norm: on, dropout: 0.1,\n"
-                               "  mask: document, init_std: 0.017}\n"
-                               "optim: {lr: 0.3333333333333333, min_lr: 1e-7, warmup: 7, schedule: trapezoid,\n"
-                               "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
-                               "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05,\n"
-                               "  threads: 2, depth: 9, document_token: 10}\n"
-                               "eval: {every: 5, batches: 6, target: 1.5, patience: 8}\n"
-                               "checkpoint: {every: 9, keep: 3, keep_every: 18}\n"
-                               "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"
-                               "  chunk_head: no, tune: False, prefetch: false}\n";
-    Recipe            r, plain;
+    static const char text[] =
+        "run: \"a \\\"quoted\\\" \\\\ name \\u00e4 # no: comment\"\n"
+        "steps: 77\nstep_tokens: 3072\nmicro_batch: 3\nrecompute: block\nprecision: tf32\n"
+        "device: cuda:3\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
+        "deterministic: yes\ngive_way: [moments, gradients]\nrequire: [flash, tf32, graphs, flash]\n"
+        "budget_s: 0.1\nlog_every: 3\nmax_skips: 4\nspike_factor: 1e-3\n"
+        "model: {layers: 3, width: 99, heads: 6, kv_heads: 3, head_dim: 34, ffn: 333, vocab: 300,\n"
+        "  context: 512, norm: rmsnorm, norm_eps: 1.1e-6, pos: rope, rope_theta: 123456.789,\n"
+        "  act: relu2, bias: true, qkv_bias: true, tied: false, qk_norm: on, dropout: 0.1,\n"
+        "  mask: document, init_std: 0.017}\n"
+        "optim: {lr: 0.3333333333333333, min_lr: 1e-7, warmup: 7, schedule: trapezoid,\n"
+        "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
+        "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05,\n"
+        "  threads: 2, depth: 9, document_token: 10}\n"
+        "eval: {every: 5, sequences: 6, target: 1.5, patience: 8}\n"
+        "checkpoint: {every: 9, keep: 3, keep_every: 18}\n"
+        "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"
+        "  chunk_head: no, tune: False, prefetch: false}\n";
+    Recipe r, plain;
     assert_parses(&r, text, NULL);
     assert_string_equal(r.run, "a \"quoted\" \\ name \xc3\xa4 # no: comment");
     assert_string_equal(r.require, "flash,tf32,graphs");
@@ -144,7 +145,8 @@ static void unusual_recipe_round_trips(void **state)
         schema_get(&schema_table[i], &r, u, sizeof u);
         schema_get(&schema_table[i], &plain, v, sizeof v);
         int required = strcmp(name, "opt.flash") == 0 || strcmp(name, "opt.graphs") == 0;
-        if (strcmp(u, v) == 0 && !required && strcmp(name, "data.kind") != 0) fail_msg("%s still has its default", name);
+        if (strcmp(u, v) == 0 && !required && strcmp(name, "data.kind") != 0)
+            fail_msg("%s still has its default", name);
     }
 }
 
@@ -167,9 +169,11 @@ static void values_are_derived(void **state)
 static void overrides_win(void **state)
 {
     Recipe r;
-    char  *list[] = { "steps=5", "model.width=1536", "steps=6", "optim.lr=1e-3", "require=[flash, graphs]", "opt.xent=off",
-                      "memory_limit=60G", "run=other", "data.kind=random" };
-    int    n      = (int)(sizeof list / sizeof list[0]);
+    char  *list[] = {
+         "steps=5",      "model.width=1536", "steps=6",   "optim.lr=1e-3",   "require=[flash, graphs]",
+         "opt.xent=off", "memory_limit=60G", "run=other", "data.kind=random"
+    };
+    int n = (int)(sizeof list / sizeof list[0]);
     err_clear();
     if (recipe_load(&r, "quickstart", n, list) < 0) {
         /* the quickstart warms up for longer than five steps */
@@ -249,7 +253,7 @@ static void help_is_printed(void **state)
     free(text);
 }
 
-/* ---- Bad recipes ----------------------------------------------------------------------------------------- */
+/* ---- Bad recipes --------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *text, *override; /* override NULL: none */
@@ -259,10 +263,12 @@ typedef struct {
 static void assert_bad(const Bad *b)
 {
     Recipe r;
-    int    rc     = parse(&r, b->text, b->override);
-    size_t n      = strlen(b->message), is_prefix = b->message[n - 1] == '*';
-    int    same   = is_prefix ? strncmp(err_get(), b->message, n - 1) == 0 : strcmp(err_get(), b->message) == 0;
-    if (rc == 0 || !same) fail_msg("%s%s\n  gave     %s\n  expected %s", b->text, b->override ? b->override : "", err_get(), b->message);
+    int    rc = parse(&r, b->text, b->override);
+    size_t n = strlen(b->message), is_prefix = b->message[n - 1] == '*';
+    int    same = is_prefix ? strncmp(err_get(), b->message, n - 1) == 0 : strcmp(err_get(), b->message) == 0;
+    if (rc == 0 || !same)
+        fail_msg("%s%s\n  gave     %s\n  expected %s", b->text, b->override ? b->override : "", err_get(),
+                 b->message);
     assert_int_equal(err_kind(), ERR_USER);
     assert_null(strchr(err_get(), '\n'));
 }
@@ -281,7 +287,8 @@ static void bad_keys(void **state)
         { "learning_rate: 5\n", NULL, "t.yaml:1: learning_rate: unknown key (did you mean optim.lr?)" },
         { "model: {n_embd: 5}\n", NULL, "t.yaml:1: model.n_embd: unknown key (did you mean model.width?)" },
         { "batch_size: 5\n", NULL, "t.yaml:1: batch_size: unknown key (did you mean micro_batch?)" },
-        { "checkpont.every: 5\n", NULL, "t.yaml:1: checkpont.every: unknown key (did you mean checkpoint.every?)" },
+        { "checkpont.every: 5\n", NULL,
+          "t.yaml:1: checkpont.every: unknown key (did you mean checkpoint.every?)" },
         { "keep: 5\n", NULL, "t.yaml:1: keep: unknown key (did you mean checkpoint.keep?)" },
         { "zzzzzzzz: 5\n", NULL, "t.yaml:1: zzzzzzzz: unknown key" },
         { "<<: {a: 1}\n", NULL, "t.yaml:1: <<: unknown key" },
@@ -289,13 +296,16 @@ static void bad_keys(void **state)
         { "\"a\\nb\": 5\n", NULL, "t.yaml:1: a?b: not a usable key" },
         { "\"steps\\0\": 5\n", NULL, "t.yaml:1: yaml: contains a zero byte" },
         { "steps: 5\nseed: 1\nsteps: 6\n", NULL, "t.yaml:3: steps: given twice, first on line 1" },
-        { "model.width: 8\nmodel: {width: 8}\n", NULL, "t.yaml:2: model.width: given twice, first on line 1" },
+        { "model.width: 8\nmodel: {width: 8}\n", NULL,
+          "t.yaml:2: model.width: given twice, first on line 1" },
         { "model: {width: 8}\nmodel: {heads: 8}\n", NULL, "t.yaml:2: model: given twice, first on line 1" },
         { "model: 5\n", NULL, "t.yaml:1: model: is a section: expected keys below it, got a value" },
         { "model:\nsteps: 5\n", NULL, "t.yaml:1: model: has no value" },
-        { "steps: {a: 5}\n", NULL, "t.yaml:1: steps: expected a value (integer, 1 .. 1000000000), got a mapping" },
+        { "steps: {a: 5}\n", NULL,
+          "t.yaml:1: steps: expected a value (integer, 1 .. 1000000000), got a mapping" },
         { "steps.a: 5\n", NULL, "t.yaml:1: steps: has a value, not keys of its own (steps.a)" },
-        { "model: {width: {a: {b: {c: {d: {e: {f: {g: {h: 1}}}}}}}}}\n", NULL, "t.yaml:1: model.width: expected a value*" },
+        { "model: {width: {a: {b: {c: {d: {e: {f: {g: {h: 1}}}}}}}}}\n", NULL,
+          "t.yaml:1: model.width: expected a value*" },
     };
     ASSERT_ALL_BAD(bad);
 }
@@ -315,7 +325,8 @@ static void bad_values(void **state)
         { "steps: |\n  5\n", NULL, "t.yaml:1: steps: expected an integer without quotes, got '5?'" },
         { "steps: 0\n", NULL, "t.yaml:1: steps: 0 is out of bounds (1 .. 1000000000)" },
         { "steps: -3\n", NULL, "t.yaml:1: steps: -3 is out of bounds (1 .. 1000000000)" },
-        { "steps: 99999999999999999999999\n", NULL, "t.yaml:1: steps: 99999999999999999999999 is out of bounds (1 .. 1000000000)" },
+        { "steps: 99999999999999999999999\n", NULL,
+          "t.yaml:1: steps: 99999999999999999999999 is out of bounds (1 .. 1000000000)" },
         { "optim: {lr: fast}\n", NULL, "t.yaml:1: optim.lr: expected a number, got 'fast'" },
         { "optim: {lr: .nan}\n", NULL, "t.yaml:1: optim.lr: expected a number, got '.nan'" },
         { "optim: {lr: .inf}\n", NULL, "t.yaml:1: optim.lr: expected a number, got '.inf'" },
@@ -326,24 +337,33 @@ static void bad_values(void **state)
         { "model: {dropout: 1}\n", NULL, "t.yaml:1: model.dropout: 1 is out of bounds (0 .. 0.99)" },
         { "model: {bias: maybe}\n", NULL, "t.yaml:1: model.bias: expected true or false, got 'maybe'" },
         { "model: {bias: 1}\n", NULL, "t.yaml:1: model.bias: expected true or false, got '1'" },
-        { "model: {norm: rmsnrm}\n", NULL, "t.yaml:1: model.norm: 'rmsnrm' is none of layernorm, rmsnorm (did you mean rmsnorm?)" },
-        { "precision: int4\n", NULL, "t.yaml:1: precision: 'int4' is none of auto, fp32, tf32, bf16, fp16, fp8" },
-        { "device: cdua\n" RANDOM, NULL, "t.yaml:1: device: 'cdua' is none of auto, cpu, cuda, cuda:N (did you mean cuda?)" },
-        { "device: gpu\n" RANDOM, NULL, "t.yaml:1: device: 'gpu' is none of auto, cpu, cuda, cuda:N (did you mean cuda?)" },
+        { "model: {norm: rmsnrm}\n", NULL,
+          "t.yaml:1: model.norm: 'rmsnrm' is none of layernorm, rmsnorm (did you mean rmsnorm?)" },
+        { "precision: int4\n", NULL,
+          "t.yaml:1: precision: 'int4' is none of auto, fp32, tf32, bf16, fp16, fp8" },
+        { "device: cdua\n" RANDOM, NULL,
+          "t.yaml:1: device: 'cdua' is none of auto, cpu, cuda, cuda:N (did you mean cuda?)" },
+        { "device: gpu\n" RANDOM, NULL,
+          "t.yaml:1: device: 'gpu' is none of auto, cpu, cuda, cuda:N (did you mean cuda?)" },
         { "device: cuda:x\n" RANDOM, NULL, "t.yaml:1: device: 'cuda:x' is none of*" },
         { "device: \"\"\n" RANDOM, NULL, "t.yaml:1: device: '' is none of*" },
-        { "memory_limit: lots\n", NULL, "t.yaml:1: memory_limit: expected bytes (60G) or a share (80%), got 'lots'" },
+        { "memory_limit: lots\n", NULL,
+          "t.yaml:1: memory_limit: expected bytes (60G) or a share (80%), got 'lots'" },
         { "memory_limit: 101%\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "memory_limit: 0\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "require: [flsh]\n", NULL, "t.yaml:1: require: 'flsh' is none of *" },
         { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients" },
-        { "give_way: [[moments]]\n", NULL, "t.yaml:1: give_way: a list may hold plain values only, not another list" },
-        { "give_way: [{a: 1}]\n", NULL, "t.yaml:1: give_way: a list may hold plain values only, not a mapping" },
+        { "give_way: [[moments]]\n", NULL,
+          "t.yaml:1: give_way: a list may hold plain values only, not another list" },
+        { "give_way: [{a: 1}]\n", NULL,
+          "t.yaml:1: give_way: a list may hold plain values only, not a mapping" },
         { "give_way: [~]\n", NULL, "t.yaml:1: give_way: has no value" },
         { "give_way: ['a,b']\n", NULL, "t.yaml:1: give_way: an item of a list contains a comma" },
-        { "run: a/b\n" RANDOM, NULL, "t.yaml:1: run: 'a/b' cannot name a folder (no '/', no leading '.' or '-')" },
+        { "run: a/b\n" RANDOM, NULL,
+          "t.yaml:1: run: 'a/b' cannot name a folder (no '/', no leading '.' or '-')" },
         { "run: ..\n" RANDOM, NULL, "t.yaml:1: run: '..' cannot name a folder*" },
-        { "run: \"a\\nb\"\n" RANDOM, NULL, "t.yaml:1: run: contains characters that are not printable UTF-8" },
+        { "run: \"a\\nb\"\n" RANDOM, NULL,
+          "t.yaml:1: run: contains characters that are not printable UTF-8" },
     };
     ASSERT_ALL_BAD(bad);
 }
@@ -351,37 +371,66 @@ static void bad_values(void **state)
 static void bad_relations(void **state)
 {
     static const Bad bad[] = {
-        { RANDOM "model:\n  heads: 7\n", NULL, "t.yaml:3: model.heads: model.heads (7) must divide model.width (768), or give model.head_dim" },
-        { RANDOM "model:\n  width: 100\n", NULL, "t.yaml:3: model.width: model.heads (12) must divide model.width (100)*" },
-        { RANDOM "model: {width: 512, heads: 1}\n" "step_tokens: 1024\n", "model.width=520", "command line: model.width: model.head_dim of 520 is out of bounds (0 .. 512)" },
-        { RANDOM "model: {kv_heads: 5}\n", NULL, "t.yaml:2: model.kv_heads: model.kv_heads (5) must divide model.heads (12)" },
-        { RANDOM "model: {kv_heads: 24}\n", NULL, "t.yaml:2: model.kv_heads: model.kv_heads (24) must divide*" },
-        { RANDOM "model: {pos: rope, head_dim: 33}\n", NULL, "t.yaml:2: model.head_dim: rope needs an even head size, not 33*" },
-        { RANDOM "model: {pos: rope, width: 12}\n", NULL, "t.yaml:2: model.width: rope needs an even head size, not 1*" },
-        { RANDOM "model: {mask: document}\n", NULL, "t.yaml:2: model.mask: mask document needs data.document_token*" },
-        { "data: {kind: random, document_token: 60000}\n", NULL, "t.yaml:1: data.document_token: data.document_token (60000) must be below*" },
-        { RANDOM "step_tokens: 1000\n", NULL, "t.yaml:2: step_tokens: step_tokens (1000) must be a multiple of model.context (1024)" },
-        { RANDOM "model: {context: 1000}\n", NULL, "t.yaml:2: model.context: step_tokens (524288) must be a multiple*" },
-        { RANDOM "step_tokens: 1023\n", NULL, "t.yaml:2: step_tokens: step_tokens (1023) must be a multiple*" },
-        { RANDOM "micro_batch: 3\n", NULL, "t.yaml:2: micro_batch: micro_batch (3) must divide the step's 512 sequences*" },
+        { RANDOM "model:\n  heads: 7\n", NULL,
+          "t.yaml:3: model.heads: model.heads (7) must divide model.width (768), or give model.head_dim" },
+        { RANDOM "model:\n  width: 100\n", NULL,
+          "t.yaml:3: model.width: model.heads (12) must divide model.width (100)*" },
+        { RANDOM "model: {width: 512, heads: 1}\n"
+                 "step_tokens: 1024\n",
+          "model.width=520", "command line: model.width: model.head_dim of 520 is out of bounds (0 .. 512)" },
+        { RANDOM "model: {kv_heads: 5}\n", NULL,
+          "t.yaml:2: model.kv_heads: model.kv_heads (5) must divide model.heads (12)" },
+        { RANDOM "model: {kv_heads: 24}\n", NULL,
+          "t.yaml:2: model.kv_heads: model.kv_heads (24) must divide*" },
+        { RANDOM "model: {pos: rope, head_dim: 33}\n", NULL,
+          "t.yaml:2: model.head_dim: rope needs an even head size, not 33*" },
+        { RANDOM "model: {pos: rope, width: 12}\n", NULL,
+          "t.yaml:2: model.width: rope needs an even head size, not 1*" },
+        { RANDOM "model: {mask: document}\n", NULL,
+          "t.yaml:2: model.mask: mask document needs data.document_token*" },
+        { "data: {kind: random, document_token: 60000}\n", NULL,
+          "t.yaml:1: data.document_token: data.document_token (60000) must be below*" },
+        { RANDOM "step_tokens: 1000\n", NULL,
+          "t.yaml:2: step_tokens: step_tokens (1000) must be a multiple of model.context (1024)" },
+        { RANDOM "model: {context: 1000}\n", NULL,
+          "t.yaml:2: model.context: step_tokens (524288) must be a multiple*" },
+        { RANDOM "step_tokens: 1023\n", NULL,
+          "t.yaml:2: step_tokens: step_tokens (1023) must be a multiple*" },
+        { RANDOM "micro_batch: 3\n", NULL,
+          "t.yaml:2: micro_batch: micro_batch (3) must divide the step's 512 sequences*" },
         { RANDOM "micro_batch: 1024\n", NULL, "t.yaml:2: micro_batch: micro_batch (1024) must divide*" },
-        { RANDOM "optim: {warmup: 1001}\n", NULL, "t.yaml:2: optim.warmup: optim.warmup (1001) must not exceed steps (1000)" },
-        { RANDOM "optim: {warmup: 100}\n", "steps=99", "command line: steps: optim.warmup (100) must not exceed steps (99)" },
-        { RANDOM "optim: {min_lr: 1e-3}\n", NULL, "t.yaml:2: optim.min_lr: optim.min_lr (0.001) must not exceed optim.lr (0.0006)" },
-        { RANDOM "optim: {schedule: trapezoid, warmup: 900}\n", NULL, "t.yaml:2: optim.warmup: warm-up (900 steps) and cooldown*" },
-        { RANDOM "eval: {every: 0, target: 3}\n", NULL, "t.yaml:2: eval.target: eval.target needs eval.every above 0" },
+        { RANDOM "optim: {warmup: 1001}\n", NULL,
+          "t.yaml:2: optim.warmup: optim.warmup (1001) must not exceed steps (1000)" },
+        { RANDOM "optim: {warmup: 100}\n", "steps=99",
+          "command line: steps: optim.warmup (100) must not exceed steps (99)" },
+        { RANDOM "optim: {min_lr: 1e-3}\n", NULL,
+          "t.yaml:2: optim.min_lr: optim.min_lr (0.001) must not exceed optim.lr (0.0006)" },
+        { RANDOM "optim: {schedule: trapezoid, warmup: 900}\n", NULL,
+          "t.yaml:2: optim.warmup: warm-up (900 steps) and cooldown*" },
+        { RANDOM "eval: {every: 0, target: 3}\n", NULL,
+          "t.yaml:2: eval.target: eval.target needs eval.every above 0" },
         { RANDOM "eval: {every: 0, patience: 3}\n", NULL, "t.yaml:2: eval.patience: eval.patience needs*" },
-        { "data: {train: LICENSE, val_fraction: 0}\neval: {target: 3}\n", NULL, "t.yaml:2: eval.target: needs validation data*" },
-        { RANDOM "require: [flash]\nopt: {flash: off}\n", NULL, "t.yaml:2: require: require lists flash, but opt.flash is false" },
-        { RANDOM "require: [flash]\n", "opt.flash=off", "command line: opt.flash: require lists flash, but opt.flash is false" },
-        { RANDOM "require: [fp8]\nprecision: bf16\n", NULL, "t.yaml:2: require: require lists fp8, but precision is bf16" },
-        { "steps: 5\n", NULL, "t.yaml:1: data.train: is missing: name the file to train on, or set data.kind: random" },
+        { "data: {train: LICENSE, val_fraction: 0}\neval: {target: 3}\n", NULL,
+          "t.yaml:2: eval.target: needs validation data*" },
+        { RANDOM "require: [flash]\nopt: {flash: off}\n", NULL,
+          "t.yaml:2: require: require lists flash, but opt.flash is false" },
+        { RANDOM "require: [flash]\n", "opt.flash=off",
+          "command line: opt.flash: require lists flash, but opt.flash is false" },
+        { RANDOM "require: [fp8]\nprecision: bf16\n", NULL,
+          "t.yaml:2: require: require lists fp8, but precision is bf16" },
+        { "steps: 5\n", NULL,
+          "t.yaml:1: data.train: is missing: name the file to train on, or set data.kind: random" },
         { "steps: 5\ndata: {kind: tokens}\n", NULL, "t.yaml:2: data.kind: is missing*" },
-        { "data: {train: recipes/quickstrat.yaml}\n", NULL, "t.yaml:1: data.train: no such file: recipes/quickstrat.yaml (did you mean quickstart.yaml?)" },
-        { "data: {train: LICENSE, val: /nonexistent/x}\n", NULL, "t.yaml:1: data.val: no such file: /nonexistent/x" },
-        { "data: {train: recipes}\n", NULL, "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file" },
-        { "data: {train: /dev/null}\n", NULL, "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
-        { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL, "t.yaml:2: model.vocab: data.kind text has 256 tokens, model.vocab only 255" },
+        { "data: {train: recipes/quickstrat.yaml}\n", NULL,
+          "t.yaml:1: data.train: no such file: recipes/quickstrat.yaml (did you mean quickstart.yaml?)" },
+        { "data: {train: LICENSE, val: /nonexistent/x}\n", NULL,
+          "t.yaml:1: data.val: no such file: /nonexistent/x" },
+        { "data: {train: recipes}\n", NULL,
+          "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file" },
+        { "data: {train: /dev/null}\n", NULL,
+          "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
+        { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL,
+          "t.yaml:2: model.vocab: data.kind text has 256 tokens, model.vocab only 255" },
     };
     ASSERT_ALL_BAD(bad);
 }
@@ -408,9 +457,12 @@ static void bad_yaml(void **state)
         { "steps: !!int 5\n", NULL, "t.yaml:1: steps: tags (!name) are not used in recipes" },
         { "? [a, b]\n: 5\n", NULL, "t.yaml:1: yaml: a list cannot be a key" },
         { "? {a: b}\n: 5\n", NULL, "t.yaml:1: yaml: a mapping cannot be a key" },
-        { RANDOM "---\nsteps: 5\n", NULL, "t.yaml:2: yaml: a recipe is one document; a second one begins here" },
+        { RANDOM "---\nsteps: 5\n", NULL,
+          "t.yaml:2: yaml: a recipe is one document; a second one begins here" },
         { "%YAML 9.9\n---\nsteps: 5\n", NULL, "t.yaml:1: yaml: *" },
-        { "\x7f" "ELF\x02\x01\x01", NULL, "t.yaml:1: yaml: not a text file: *" },
+        { "\x7f"
+          "ELF\x02\x01\x01",
+          NULL, "t.yaml:1: yaml: not a text file: *" },
         { "\xff\xfe\x42\x30", NULL, "t.yaml:1: yaml: not a text file: *" }, /* UTF-16 without a zero byte */
         { "steps: 5\n\xff\xfe\xfd\n", NULL, "t.yaml:2: yaml: not a text file: *" },
     };
@@ -434,17 +486,19 @@ static void bad_overrides(void **state)
         { RANDOM, "steps=five", "command line: steps: expected an integer, got 'five'" },
         { RANDOM, "steps=5 ", "command line: steps: expected an integer, got '5 '" },
         { RANDOM, "steps=0", "command line: steps: 0 is out of bounds (1 .. 1000000000)" },
-        { RANDOM, "model.heads=7", "command line: model.heads: model.heads (7) must divide model.width (768)*" },
+        { RANDOM, "model.heads=7",
+          "command line: model.heads: model.heads (7) must divide model.width (768)*" },
         { RANDOM, "data.kind=text", "command line: data.kind: is missing: name the file to train on*" },
         { RANDOM, "run=\xff", "command line: run: contains characters that are not printable UTF-8" },
         { RANDOM, "a\nb=5", "command line: a?b: unknown key" },
         { RANDOM, "require=flash,nonsense", "command line: require: 'nonsense' is none of*" },
-        { "steps: x\n", "steps=5", "t.yaml:1: steps: expected an integer, got 'x'" }, /* the file must be right by itself */
+        { "steps: x\n", "steps=5",
+          "t.yaml:1: steps: expected an integer, got 'x'" }, /* the file must be right by itself */
     };
     ASSERT_ALL_BAD(bad);
 }
 
-/* ---- Hostile sizes --------------------------------------------------------------------------------------- */
+/* ---- Hostile sizes ------------------------------------------------------------------------------------- */
 
 static void assert_refused_fast(const char *text, size_t n)
 {
@@ -457,12 +511,14 @@ static void assert_refused_fast(const char *text, size_t n)
     assert_true(clock_now_s() - begin_s < 1.0);
 }
 
-/* Patterns that are known to drive YAML readers into deep recursion or quadratic time, up to the size limit. */
+/* Patterns that are known to drive YAML readers into deep recursion or quadratic time, up to the size
+ * limit. */
 static void hostile_patterns(void **state)
 {
-    static const char *const unit[] = { "[",    "{",   "{a: ", "- ",   "? ",   "[? ",   "!",    "&a ",      "a: [",
-                                        "\"",   "'",   "#",    "\n",   " ",    "a",     "a:\n", "- - - -",  "|\n ",
-                                        "model: {", ", ",  "*a ",  "%",    "---\n", "...\n", ": ",  "\xc3\xa4", "a: b\n" };
+    static const char *const unit[] = { "[",   "{",     "{a: ",    "- ",   "? ",       "[? ",   "!",
+                                        "&a ", "a: [",  "\"",      "'",    "#",        "\n",    " ",
+                                        "a",   "a:\n",  "- - - -", "|\n ", "model: {", ", ",    "*a ",
+                                        "%",   "---\n", "...\n",   ": ",   "\xc3\xa4", "a: b\n" };
     size_t                   n      = 1 << 20;
     char                    *text   = malloc(n);
     static const char *const head[] = { "", "steps: ", "model: {width: ", "run: \"", "require: [" };
@@ -488,7 +544,7 @@ static void too_large(void **state)
     free(text);
 }
 
-/* ---- Files that are no recipes --------------------------------------------------------------------------- */
+/* ---- Files that are no recipes ------------------------------------------------------------------------- */
 
 static void assert_unloadable(const char *path, const char *message)
 {
@@ -502,7 +558,8 @@ static void assert_unloadable(const char *path, const char *message)
 static void bad_files(void **state)
 {
     assert_unloadable("quickstrat", "quickstrat: no such recipe (did you mean quickstart?)");
-    assert_unloadable("recipes/quickstrat.yaml", "recipes/quickstrat.yaml: no such recipe (did you mean quickstart.yaml?)");
+    assert_unloadable("recipes/quickstrat.yaml",
+                      "recipes/quickstrat.yaml: no such recipe (did you mean quickstart.yaml?)");
     assert_unloadable("/nonexistent/nothing-like-it", "/nonexistent/nothing-like-it: no such recipe");
     assert_unloadable("recipes", "recipes: is a directory, not a recipe");
     assert_unloadable("/dev/zero", "/dev/zero: is a device or a pipe, not a recipe");

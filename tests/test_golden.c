@@ -1,9 +1,10 @@
 /* The whole model on the CPU against PyTorch (tests/golden, tools/golden.py), and against itself: what may be chosen
  * (micro-batch, recomputation, head rows, lowering) must not change the mathematics.
  *
- * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in f32 is at most
- * 2.2e-6 away from them in any gradient and 1.5e-5 in any weight after ten steps (tools/golden.py with float32, torch 1.13);
- * four times that is allowed. The promise to users is 1e-4. */
+ * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in f32 is up to
+ * 2.2e-6 away from them in a gradient and 1.5e-5 in a weight after ten steps (tools/golden.py in float32, torch 1.13): AdamW
+ * divides a gradient by its own size, so a tiny one brings its rounding into the weight undiminished. Allowed is four times
+ * that for gradients and the 1e-4 promised to users for everything after the first update. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,13 +16,11 @@
 #include <stdio.h>
 
 #define TOL_GRAD   1e-5
-#define TOL_WEIGHT 6e-5
+#define TOL_WEIGHT 1e-4
 #define TOL_LOSS   2e-6
 
-/* Two orders of the same f32 sum of n terms differ by at most 2 n u sum|t|, u = 2^-24. Terms of random sign have
- * sum|t| ~ sqrt(n) |sum t| and errors that add up like sqrt(n): about 2 n u of the result. Here n is at most B*T = 96
- * rows, and the gradient passed on through 3 blocks meets such a sum about 20 times: 20 * 2 * 96 * 2^-24 / sqrt(20). */
-#define TOL_ORDER 5e-5
+/* A f32 sum of n terms is within n u sum|t| of the truth in any order, u = 2^-24; n is B*T = 96 rows at most. */
+#define TOL_ORDER (96 * 0x1p-24)
 
 static void assert_near(const char *what, RigDistance d, double tol)
 {
@@ -60,14 +59,14 @@ static void test_gradients(void **state)
     golden_close(&g);
 }
 
-/* A constant added to every key changes no softmax, so without rotation the key's bias has gradient 0 (and nearly so where
- * a slow pair hardly rotates): what AdamW divides by its own root mean square there is rounding noise, here and in
- * PyTorch. Those rows are held to the largest step AdamW can make instead. */
+/* A constant added to every key changes no softmax, so without rotation the key's bias has gradient 0: what AdamW divides by
+ * its own root mean square there is rounding noise, here and in PyTorch. Those rows are held to the largest steps AdamW
+ * can make instead. */
 static RigDistance weight_distance(const Golden *g, const Param *p, const float *x)
 {
     const RecipeModel *m = &g->recipe.model;
     const float       *want = golden_f32(g, "w.", p->name, p->rows * p->cols);
-    if (!strstr(p->name, "qkv.bias")) return rig_distance(x, want, p->rows * p->cols);
+    if (m->pos == POS_ROPE || !strstr(p->name, "qkv.bias")) return rig_distance(x, want, p->rows * p->cols);
     const float *start = golden_f32(g, "w0.", p->name, p->cols);
     int64_t      k0 = m->heads * m->head_dim, k1 = k0 + m->kv_heads * m->head_dim;
     for (int64_t i = k0; i < k1; i++) {
@@ -90,8 +89,8 @@ static void test_ten_steps(void **state)
         rig_step(&r, r.b->micro, step);
         rig_run(&r, r.b->update);
         RIG_TRY(build_read_state(r.b, &s));
-        assert_close("loss", s.out.loss, loss[step], 4 * TOL_LOSS);
-        assert_close("gradient norm", s.out.grad_norm, norm[step], 4 * TOL_LOSS);
+        assert_close("loss", s.out.loss, loss[step], TOL_WEIGHT);
+        assert_close("gradient norm", s.out.grad_norm, norm[step], TOL_WEIGHT);
         assert_int_equal(s.out.skip, 0);
         assert_int_equal(s.out.n_update, step + 1);
     }

@@ -12,8 +12,9 @@ static const struct {
     const char *name;
     int         errnum;
 } fault_table[FAULT_COUNT] = {
-    [FAULT_MALLOC] = { "malloc", ENOMEM }, [FAULT_OPEN] = { "open", EMFILE },    [FAULT_READ] = { "read", EIO },
-    [FAULT_WRITE] = { "write", ENOSPC },   [FAULT_FSYNC] = { "fsync", EIO },     [FAULT_RENAME] = { "rename", EIO },
+    [FAULT_MALLOC] = { "malloc", ENOMEM }, [FAULT_OPEN] = { "open", EMFILE },
+    [FAULT_READ] = { "read", EIO },        [FAULT_WRITE] = { "write", ENOSPC },
+    [FAULT_FSYNC] = { "fsync", EIO },      [FAULT_RENAME] = { "rename", EIO },
     [FAULT_MMAP] = { "mmap", ENOMEM },     [FAULT_THREAD] = { "thread", EAGAIN },
 };
 
@@ -48,7 +49,8 @@ static void fault_read_environment(void)
         fault_store((FaultOp)i, n, onward);
         return;
     }
-    CHECK(0, "BRIM_FAULT=%s is not \"op:n\" with op one of malloc open read write fsync rename mmap thread", text);
+    CHECK(0, "BRIM_FAULT=%s is not \"op:n\" with op one of malloc open read write fsync rename mmap thread",
+          text);
 }
 
 int fault_hit(FaultOp op)

@@ -69,7 +69,7 @@ int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_
     struct stat st;
     int         fd = open_regular(path, &st), rc = -1;
     if (fd < 0) return -1;
-    /* The size may be a lie (files in /proc say 0) or change, so the limit is checked again on what was read. */
+    /* The size may be a lie (files in /proc say 0) or change, so what was read is checked again. */
     size_t  cap = MIN(st.st_size > 0 ? (size_t)st.st_size : (size_t)1 << 20, max_bytes);
     char   *buf = NULL;
     ssize_t n;
@@ -88,7 +88,9 @@ int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_
         goto out;
     }
     if ((size_t)n > cap) {
-        err_set(cap == max_bytes ? "%s: larger than %zu bytes" : "%s: grew beyond %zu bytes while it was read", path, cap);
+        err_set(cap == max_bytes ? "%s: larger than %zu bytes"
+                                 : "%s: grew beyond %zu bytes while it was read",
+                path, cap);
         goto out;
     }
     buf[n]      = '\0';
@@ -102,7 +104,7 @@ out:
     return rc;
 }
 
-/* ---- Publishing ------------------------------------------------------------------------------------------ */
+/* ---- Publishing ---------------------------------------------------------------------------------------- */
 
 FILE *file_create_tmp(const char *path)
 {
@@ -207,13 +209,14 @@ int file_sweep_tmp(const char *folder)
     int rc = 0;
     for (struct dirent *e; rc == 0 && (e = readdir(d));) {
         if (!strstr(e->d_name, tmp_mark)) continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) != 0 && errno != ENOENT) rc = err_sys("%s/%s", folder, e->d_name);
+        if (unlinkat(dirfd(d), e->d_name, 0) != 0 && errno != ENOENT)
+            rc = err_sys("%s/%s", folder, e->d_name);
     }
     closedir(d);
     return rc;
 }
 
-/* ---- Folders --------------------------------------------------------------------------------------------- */
+/* ---- Folders ------------------------------------------------------------------------------------------- */
 
 int file_make_folders(const char *path)
 {
@@ -229,7 +232,10 @@ int file_make_folders(const char *path)
     }
 }
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 int file_list(Arena *a, const char *folder, const char *suffix, char ***names)
 {
@@ -241,7 +247,8 @@ int file_list(Arena *a, const char *folder, const char *suffix, char ***names)
         errno            = 0;
         struct dirent *e = readdir(d);
         if (!e) break;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || !str_ends_with(e->d_name, suffix)) continue;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || !str_ends_with(e->d_name, suffix))
+            continue;
         if (n == room) {
             char **more = ARENA_ARRAY(a, char *, 2 * room);
             memcpy(more, list, sizeof *list * (size_t)n);
@@ -276,7 +283,7 @@ const char *file_name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* ---- Mapping --------------------------------------------------------------------------------------------- */
+/* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 int file_map(FileMap *m, const char *path)
 {
@@ -290,7 +297,8 @@ int file_map(FileMap *m, const char *path)
         close(fd);
         return 0;
     }
-    void *p = fault_hit(FAULT_MMAP) ? MAP_FAILED : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    void *p =
+        fault_hit(FAULT_MMAP) ? MAP_FAILED : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) err_sys("%s: mmap", path);
     close(fd); /* the mapping keeps the file */
     if (p == MAP_FAILED) return -1;

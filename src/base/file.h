@@ -1,8 +1,9 @@
 /* File: reading with limits, atomic publishing, mapping, folders.
  *
  * 1. Reading and mapping accept regular files only and never block on a pipe or a device.
- * 2. A published file is complete or absent under its name: written beside it under a temporary name, flushed, synced,
- *    renamed, and the folder synced. A killed writer leaves only "NAME.tmp-PID-N", which file_sweep_tmp() removes.
+ * 2. A published file is complete or absent under its name: written beside it under a temporary name,
+ *    flushed, synced, renamed, and the folder synced. A killed writer leaves only "NAME.tmp-PID-N", which
+ *    file_sweep_tmp() removes.
  * 3. Failures return negative (or NULL) after err_set(); the message begins with the path. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
@@ -23,21 +24,21 @@ FileKind file_kind(const char *path); /* FILE_NONE also when it cannot be looked
 
 int64_t file_size(const char *path); /* in bytes, of a regular file; negative after err_set() */
 
-/* Reads a whole file of at most max_bytes into *data (malloc'ed and terminated by a zero that is not counted; the caller
- * frees it). */
+/* Reads a whole file of at most max_bytes into *data (malloc'ed and terminated by a zero that is not counted;
+ * the caller frees it). */
 int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_bytes);
 
 /* A writable stream on a temporary file beside path; NULL after err_set(). */
 FILE *file_create_tmp(const char *path);
 /* Writes size_bytes or fails; for use between create and publish. */
-int   file_write(FILE *f, const void *data, size_t size_bytes);
-/* Makes the temporary file the one under path. Takes *f: it is NULL afterwards, and the temporary file is gone when this
- * fails. */
-int   file_publish(FILE **f, const char *path);
+int file_write(FILE *f, const void *data, size_t size_bytes);
+/* Makes the temporary file the one under path. Takes *f: it is NULL afterwards, and the temporary file is
+ * gone when this fails. */
+int file_publish(FILE **f, const char *path);
 /* Closes and removes the temporary file; nothing when *f is NULL. */
-void  file_discard(FILE **f);
+void file_discard(FILE **f);
 /* Removes the temporary files that killed writers left in folder. The caller must be its only writer. */
-int   file_sweep_tmp(const char *folder);
+int file_sweep_tmp(const char *folder);
 
 int file_make_folders(const char *path); /* mkdir -p */
 

@@ -39,8 +39,8 @@ static void put(JsonOut *o, const char *s, size_t n)
 
 static void put_text(JsonOut *o, const char *s) { put(o, s, strlen(s)); }
 
-/* Length of the well-formed UTF-8 character at s, 0 when it is malformed. s is terminated, and a terminator is never
- * a continuation byte, so this does not read past it. */
+/* Length of the well-formed UTF-8 character at s, 0 when it is malformed. s is terminated, and a terminator
+ * is never a continuation byte, so this does not read past it. */
 static size_t utf8_length(const unsigned char *s)
 {
     size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
@@ -81,7 +81,8 @@ static void begin_item(JsonOut *o, const char *key)
 {
     if (o->depth > 0) {
         int *has = &o->has_item[o->depth - 1];
-        CHECK((key != NULL) == (o->close[o->depth - 1] == '}'), "a key belongs into an object, and only there");
+        CHECK((key != NULL) == (o->close[o->depth - 1] == '}'),
+              "a key belongs into an object, and only there");
         if (*has) put_text(o, ", ");
         *has = 1;
     }

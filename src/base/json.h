@@ -1,6 +1,7 @@
-/* Json: a streaming writer for metrics lines and --json output. Reading is jansson's job, where somebody needs it.
+/* Json: a streaming writer for metrics lines and --json output. Reading is jansson's job.
  *
- * 1. Output is always valid JSON: numbers that are not finite become null, bytes that are not UTF-8 become U+FFFD.
+ * 1. Output is always valid JSON: numbers that are not finite become null, bytes that are not UTF-8 become
+ *    U+FFFD.
  * 2. No allocation; errors (a full buffer, a failed write) are kept and come out of json_out_end().
  * 3. Functions are named json_out_*, because jansson owns json_*. */
 #ifndef BASE_JSON_H
@@ -26,7 +27,7 @@ typedef struct {
     int    failed;
 } JsonOut;
 
-void json_out_init_file(JsonOut *o, FILE *file);          /* borrows file */
+void json_out_init_file(JsonOut *o, FILE *file);           /* borrows file */
 void json_out_init_buf(JsonOut *o, char *buf, size_t cap); /* buf is kept terminated */
 
 /* key is NULL inside an array and at the top. */

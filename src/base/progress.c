@@ -34,7 +34,8 @@ static void describe(const Progress *p, char *buf, size_t n)
     buf[0] = '\0';
     str_append(buf, n, "%lld/%lld", (long long)p->step, (long long)p->total);
     if (isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
-    if (isfinite(p->per_s)) str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
+    if (isfinite(p->per_s))
+        str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
     double spent_s = clock_now_s() - p->begin_s;
     if (p->step >= p->total) {
         str_append(buf, n, "  in %s", str_duration(number, sizeof number, spent_s));

@@ -1,9 +1,9 @@
-/* Progress: how far a run is. On a terminal one line redrawn in place, elsewhere a plain log line now and then.
+/* Progress: how far a run is. On a terminal one line redrawn in place, elsewhere plain lines in the log.
  *
  * 1. Everything goes through log.h, so log lines and the bar do not disturb each other.
- * 2. Drawing is limited to 10 times a second on a terminal, so progress_update() may be called at every step. Plain lines
- *    come at the first and the last update, and between them once a tenth of the steps and 5 seconds have passed, or
- *    10 minutes. */
+ * 2. Drawing is limited to 10 times a second on a terminal, so progress_update() may be called at every step.
+ *    Plain lines come at the first and the last update, and between them once a tenth of the steps and 5
+ *    seconds have passed, or 10 minutes. */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
 

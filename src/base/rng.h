@@ -15,6 +15,10 @@
 #define BRIM_HD
 #endif
 
+/* The key grows by these (golden ratio, sqrt 3 - 1) from round to round. */
+#define PHILOX_W0 0x9E3779B9u
+#define PHILOX_W1 0xBB67AE85u
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -30,15 +34,15 @@ static inline BRIM_HD void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
     c[3] = (uint32_t)p0;
 }
 
-/* The ten rounds; the key grows by Weyl constants from round to round. */
+/* The ten rounds. */
 static inline BRIM_HD void philox4x32(uint32_t out[4], const uint32_t ctr[4], const uint32_t key[2])
 {
     uint32_t c[4] = { ctr[0], ctr[1], ctr[2], ctr[3] };
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
         philox_round(c, k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
     }
     for (int i = 0; i < 4; i++) out[i] = c[i];
 }

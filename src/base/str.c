@@ -42,7 +42,7 @@ int str_ends_with(const char *s, const char *suffix)
 static int utf8_decode(const unsigned char *s, size_t n, uint32_t *code)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 }; /* smaller: an overlong form */
-    int                   len      = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
+    int                   len = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
     if (len == 0 || (size_t)len > n || s[0] > 0xf4) return 0;
     uint32_t c = len == 1 ? s[0] : s[0] & (0xffu >> (len + 1));
     for (int i = 1; i < len; i++) {
@@ -102,7 +102,7 @@ const char *str_quote(char *buf, size_t n, const char *s, size_t len)
     return buf;
 }
 
-/* ---- Numbers -------------------------------------------------------------------------------------------- */
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
 
 int str_parse_int(const char *s, int64_t *out)
 {
@@ -116,7 +116,8 @@ int str_parse_int(const char *s, int64_t *out)
     return 0;
 }
 
-/* Length of a decimal number at s, 0 when there is none. strtod alone would also take "nan", "0x1p3" and " 1". */
+/* Length of a decimal number at s, 0 when there is none. strtod alone would also take "nan", "0x1p3" and
+ * leading space. */
 static size_t number_length(const char *s)
 {
     const char *p      = s;
@@ -183,7 +184,7 @@ int str_parse_bool(const char *s, int *out)
     return -1;
 }
 
-/* ---- For people ------------------------------------------------------------------------------------------ */
+/* ---- For people ---------------------------------------------------------------------------------------- */
 
 /* Three significant digits: 1.42, 14.2, 142. */
 static int decimals(double v) { return v < 9.995 ? 2 : v < 99.95 ? 1 : 0; }
@@ -231,7 +232,7 @@ const char *str_double(char *buf, size_t n, double x)
     return buf;
 }
 
-/* ---- Comma lists ----------------------------------------------------------------------------------------- */
+/* ---- Comma lists --------------------------------------------------------------------------------------- */
 
 int str_list_next(const char **s, char *buf, size_t n)
 {
@@ -256,14 +257,14 @@ int str_list_has(const char *list, const char *item)
     return 0;
 }
 
-/* ---- Did you mean ---------------------------------------------------------------------------------------- */
+/* ---- Did you mean -------------------------------------------------------------------------------------- */
 
 enum { EDIT_MAX = 63 };
 
 int str_edit_distance(const char *a, const char *b)
 {
-    int  n = (int)strnlen(a, EDIT_MAX), m = (int)strnlen(b, EDIT_MAX);
-    int  row[3][EDIT_MAX + 1]; /* row[i % 3][j]: first i characters of a against first j of b */
+    int n = (int)strnlen(a, EDIT_MAX), m = (int)strnlen(b, EDIT_MAX);
+    int row[3][EDIT_MAX + 1]; /* row[i % 3][j]: first i characters of a against first j of b */
     for (int i = 0; i <= n; i++) {
         int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
         now[0] = i;
@@ -275,7 +276,8 @@ int str_edit_distance(const char *a, const char *b)
             int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
             int best = MIN(last[j], now[j - 1]) + 1;
             best     = MIN(best, last[j - 1] + (ca != cb));
-            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && tolower((unsigned char)a[i - 2]) == cb) {
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) &&
+                tolower((unsigned char)a[i - 2]) == cb) {
                 best = MIN(best, before[j - 2] + 1);
             }
             now[j] = best;
@@ -299,4 +301,7 @@ void str_nearest_offer_as(StrNearest *s, const char *candidate, const char *best
     s->distance = d;
 }
 
-void str_nearest_offer(StrNearest *s, const char *candidate) { str_nearest_offer_as(s, candidate, candidate); }
+void str_nearest_offer(StrNearest *s, const char *candidate)
+{
+    str_nearest_offer_as(s, candidate, candidate);
+}

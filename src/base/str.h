@@ -14,41 +14,42 @@ extern "C" {
 #endif
 
 int str_copy(char *dst, size_t n, const char *src); /* negative when it did not fit (dst holds what did) */
-int str_append(char *dst, size_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4))); /* the same */
+int str_append(char *dst, size_t n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4))); /* the same */
 int str_starts_with(const char *s, const char *prefix);
 int str_ends_with(const char *s, const char *suffix);
 
-/* 1 when s is UTF-8 of printable characters only: no controls, no line breaks, nothing a YAML reader refuses. */
+/* 1 when s is UTF-8 of printable characters only: no controls, no line breaks, nothing YAML refuses. */
 int str_is_printable(const char *s);
 
-/* Copies untrusted text into one safe line of at most n-1 bytes: unprintable bytes become '?', long text ends in
- * "...". Returns buf. */
+/* Copies untrusted text into one safe line of at most n-1 bytes: unprintable bytes become '?', long text ends
+ * in "...". Returns buf. */
 const char *str_quote(char *buf, size_t n, const char *s, size_t len);
 
-/* ---- Numbers: 0, or negative when s is not exactly one number (no message). ---- */
-int str_parse_int(const char *s, int64_t *out);     /* [+-]digits, in range */
-int str_parse_double(const char *s, double *out);   /* decimal, optional exponent; finite */
-int str_parse_size(const char *s, size_t *out);     /* 1024, 60G, 1.5TiB, 80GB */
-int str_parse_bool(const char *s, int *out);        /* true/false, on/off, yes/no */
+/* ---- Numbers: 0, or negative when s is not exactly one number (no message). ---------------------------- */
+int str_parse_int(const char *s, int64_t *out);   /* [+-]digits, in range */
+int str_parse_double(const char *s, double *out); /* decimal, optional exponent; finite */
+int str_parse_size(const char *s, size_t *out);   /* 1024, 60G, 1.5TiB, 80GB */
+int str_parse_bool(const char *s, int *out);      /* true/false, on/off, yes/no */
 
-/* ---- For people; each returns buf. ---- */
-const char *str_bytes(char *buf, size_t n, double bytes);      /* "1.42 GiB" */
-const char *str_count(char *buf, size_t n, double count);      /* "553k", "1.31M" */
-const char *str_duration(char *buf, size_t n, double time_s);  /* "0:42", "1:02:03" */
-const char *str_double(char *buf, size_t n, double x);         /* shortest text that reads back to x */
+/* ---- For people; each returns buf. --------------------------------------------------------------------- */
+const char *str_bytes(char *buf, size_t n, double bytes);     /* "1.42 GiB" */
+const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M" */
+const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03" */
+const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
 
-/* ---- Comma lists ---- */
+/* ---- Comma lists --------------------------------------------------------------------------------------- */
 /* Copies the next item of the list at *s (spaces around it dropped) into buf and moves *s on; 0 at the end,
  * 1 for an item, negative when the item does not fit. */
 int str_list_next(const char **s, char *buf, size_t n);
 int str_list_has(const char *list, const char *item);
 
-/* ---- Did you mean ---- */
+/* ---- Did you mean -------------------------------------------------------------------------------------- */
 /* Insertions, deletions, replacements and swaps of neighbours, ignoring case; looks at the first 63 bytes. */
 int str_edit_distance(const char *a, const char *b);
 
-/* Finds the candidate nearest to word: begin, offer each, then .best is it, or NULL when none is near enough to be a
- * likely slip (one edit, plus one for every four characters). Pointers are borrowed. */
+/* Finds the candidate nearest to word: begin, offer each, then .best is it, or NULL when none is near enough
+ * to be a likely slip (one edit, plus one for every four characters). Pointers are borrowed. */
 typedef struct {
     const char *word;
     const char *best;
@@ -58,7 +59,7 @@ typedef struct {
 StrNearest str_nearest_begin(const char *word);
 void       str_nearest_offer(StrNearest *s, const char *candidate);
 /* The same, suggesting `best` when `candidate` is near. */
-void       str_nearest_offer_as(StrNearest *s, const char *candidate, const char *best);
+void str_nearest_offer_as(StrNearest *s, const char *candidate, const char *best);
 
 #ifdef __cplusplus
 }

@@ -56,7 +56,7 @@ void thread_unlock(pthread_mutex_t *m)
     CHECK(rc == 0, "unlock: %s", strerror(rc));
 }
 
-/* ---- Ring ------------------------------------------------------------------------------------------------ */
+/* ---- Ring ---------------------------------------------------------------------------------------------- */
 
 int thread_ring_init(ThreadRing *r, int n_slot)
 {
@@ -130,7 +130,8 @@ int64_t thread_ring_take(ThreadRing *r)
 void thread_ring_release(ThreadRing *r, int64_t ticket)
 {
     thread_lock(&r->lock);
-    CHECK(ticket == r->next_release && ticket < r->next_take, "ticket %lld released out of order", (long long)ticket);
+    CHECK(ticket == r->next_release && ticket < r->next_take, "ticket %lld released out of order",
+          (long long)ticket);
     r->ready[ticket % r->n_slot] = 0;
     r->next_release++;
     pthread_cond_broadcast(&r->space);

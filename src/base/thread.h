@@ -1,9 +1,9 @@
 /* Thread: starting and joining with errors, and a ring of slots between producer threads and one consumer.
  *
  * 1. A started thread blocks every signal, so that SIGTERM and Ctrl-C reach the main thread.
- * 2. Ring: producers draw tickets 0, 1, 2 ...; ticket t is filled into slot t mod n_slot. The consumer takes tickets in
- *    order whatever order they were published in, may hold several, and releases them in order. So what the consumer
- *    sees does not depend on how many producers there are.
+ * 2. Ring: producers draw tickets 0, 1, 2 ...; ticket t is filled into slot t mod n_slot. The consumer takes
+ *    tickets in order whatever order they were published in, may hold several, and releases them in order. So
+ *    what the consumer sees does not depend on how many producers there are.
  * 3. Misuse of a mutex or a ticket is a bug and CHECKed. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
@@ -38,19 +38,20 @@ typedef struct {
     unsigned char  *ready; /* per slot */
     int64_t         next_ticket, next_take, next_release;
     int             closed;
-    char            why[256]; /* the producer's failure, "" for a plain end */
+    char            why[256];       /* the producer's failure, "" for a plain end */
     double          produce_wait_s; /* all producers together, waiting for space: the loader's headroom */
     double          consume_wait_s; /* the consumer, waiting for data: the loader's shortfall */
 } ThreadRing;
 
 int  thread_ring_init(ThreadRing *r, int n_slot); /* negative after err_set() */
-void thread_ring_deinit(ThreadRing *r);           /* after every producer was joined; zeroed rings are left alone */
+void thread_ring_deinit(ThreadRing *r); /* after every producer was joined; zeroed rings are left alone */
 
-/* Producer: waits for the next ticket's slot; fill slot (ticket % n_slot), then publish. Negative once closed. */
+/* Producer: waits for the next ticket's slot; fill slot (ticket % n_slot), then publish. Negative: closed. */
 int64_t thread_ring_acquire(ThreadRing *r);
 void    thread_ring_publish(ThreadRing *r, int64_t ticket);
 
-/* Consumer: waits for the next ticket. Negative once closed and drained; after err_set() if a producer failed. */
+/* Consumer: waits for the next ticket. Negative once closed and drained; after err_set() if a producer
+ * failed. */
 int64_t thread_ring_take(ThreadRing *r);
 void    thread_ring_release(ThreadRing *r, int64_t ticket);
 

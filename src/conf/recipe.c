@@ -36,7 +36,7 @@ void recipe_defaults(Recipe *r)
     }
 }
 
-/* ---- The file -------------------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------------------ */
 
 /* "FILE:LINE" or "command line", for keys that have no row. */
 static int refuse_key(const char *where, const char *key, int is_map)
@@ -101,7 +101,7 @@ static int read_item(void *ctx, const WalkItem *item)
     return 0;
 }
 
-/* ---- The command line ------------------------------------------------------------------------------------ */
+/* ---- The command line ---------------------------------------------------------------------------------- */
 
 static int read_override(Reader *d, const char *text)
 {
@@ -114,13 +114,16 @@ static int read_override(Reader *d, const char *text)
     memcpy(key, text, len);
     key[len] = '\0';
     int row  = schema_find(key);
-    if (row < 0 && schema_is_section(key)) return err_user("command line: %s: is a section: name one of its keys", key);
+    if (row < 0 && schema_is_section(key))
+        return err_user("command line: %s: is a section: name one of its keys", key);
     if (row < 0) return refuse_key("command line", key, 0);
-    /* The shell took any quotation marks away, so a value is never known to be quoted here. "[a, b]" is a list. */
+    /* The shell took any quotation marks away, so a value is never known to be quoted here. "[a, b]" is a
+     * list. */
     const char *value = equals + 1;
     size_t      n     = strlen(value);
     char        list[RECIPE_STR];
-    if (schema_table[row].type == KEY_LIST && n >= 2 && n < sizeof list && value[0] == '[' && value[n - 1] == ']') {
+    if (schema_table[row].type == KEY_LIST && n >= 2 && n < sizeof list && value[0] == '[' &&
+        value[n - 1] == ']') {
         memcpy(list, value + 1, n - 2);
         list[n - 2] = '\0';
         value       = list;
@@ -132,7 +135,8 @@ static int read_override(Reader *d, const char *text)
     return 0;
 }
 
-int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override, char *const *override)
+int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
+                 char *const *override)
 {
     Reader d = { .r = r };
     char   shown[RECIPE_STR], folder[PATH_MAX];
@@ -146,7 +150,7 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
     if (d.n_key == 0) return err_user("%s: the recipe is empty", shown);
     for (int i = 0; i < n_override; i++) TRY(read_override(&d, override[i]));
     if (!r->run[0]) {
-        char   base[RECIPE_STR];
+        char base[RECIPE_STR];
         str_quote(base, sizeof base, file_name_of(name), strlen(file_name_of(name)));
         size_t len = strlen(base) - (str_ends_with(base, ".yaml") ? strlen(".yaml") : 0);
         memcpy(r->run, len > 0 ? base : "run", len > 0 ? len : 3);
@@ -154,9 +158,10 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
     return relate_resolve(r, &d.origin, folder);
 }
 
-/* ---- Finding it ------------------------------------------------------------------------------------------ */
+/* ---- Finding it ---------------------------------------------------------------------------------------- */
 
-/* Folders that ship recipes: below the current one, and beside the program (build/brim, or bin/brim of a release). */
+/* Folders that ship recipes: below the current one, and beside the program (build/brim, or bin/brim of a
+ * release). */
 static int shipped_folders(char folder[3][PATH_MAX])
 {
     char    program[PATH_MAX - 32];
@@ -226,7 +231,8 @@ int recipe_load(Recipe *r, const char *path, int n_override, char *const *overri
         int hidden = access(path, F_OK) != 0 && errno == EACCES;
         return hidden ? err_user("%s: permission denied", shown) : refuse_missing(path, shown);
     } else if (kind != FILE_REGULAR) {
-        return err_user("%s: is %s, not a recipe", shown, kind == FILE_FOLDER ? "a directory" : "a device or a pipe");
+        return err_user("%s: is %s, not a recipe", shown,
+                        kind == FILE_FOLDER ? "a directory" : "a device or a pipe");
     }
     if (file_size(path) > RECIPE_MAX_BYTES) return err_user("%s: a recipe is at most 1 MiB", shown);
     if (file_read_all(path, RECIPE_MAX_BYTES, &text, &n) < 0) {
@@ -241,18 +247,20 @@ int recipe_load(Recipe *r, const char *path, int n_override, char *const *overri
     return rc;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------------- */
+/* ---- Writing ------------------------------------------------------------------------------------------- */
 
 int recipe_write(const Recipe *r, FILE *out)
 {
     char        value[2 * RECIPE_STR + 8];
     size_t      section = 0; /* length of the open section's name */
     const char *last    = "";
-    fprintf(out, "# %s as resolved: every key with the value in force. brim help KEY explains one.\n", r->file);
+    fprintf(out, "# %s as resolved: every key with the value in force. brim help KEY explains one.\n",
+            r->file);
     for (int i = 0; i < schema_count; i++) {
         const char *name = schema_table[i].name, *dot = strchr(name, '.');
         size_t      len = dot ? (size_t)(dot - name) : 0;
-        if (len > 0 && (len != section || strncmp(name, last, len) != 0)) fprintf(out, "%.*s:\n", (int)len, name);
+        if (len > 0 && (len != section || strncmp(name, last, len) != 0))
+            fprintf(out, "%.*s:\n", (int)len, name);
         section = len;
         last    = name;
         schema_get(&schema_table[i], r, value, sizeof value);
@@ -266,7 +274,8 @@ static void print_row(const SchemaRow *row, FILE *out)
 {
     char type[500];
     schema_describe(row, type, sizeof type);
-    fprintf(out, "%s\n    %s\n    %s; default %s\n", row->name, row->help, type, row->def[0] ? row->def : "none");
+    fprintf(out, "%s\n    %s\n    %s; default %s\n", row->name, row->help, type,
+            row->def[0] ? row->def : "none");
 }
 
 int recipe_help(const char *key, FILE *out)

@@ -59,7 +59,7 @@ typedef struct {
 
 typedef struct {
     int64_t every;   /* steps; 0: only at the end */
-    int64_t batches; /* micro-batches per evaluation */
+    int64_t sequences; /* validation windows per evaluation: the same ones each time, whatever the micro-batch */
     double  target;  /* stop once val_loss is at or below; 0: never */
     int64_t patience; /* evaluations without improvement before stopping; 0: never */
 } RecipeEval;

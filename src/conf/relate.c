@@ -27,7 +27,8 @@ static int row_of(const char *key)
     return row;
 }
 
-/* Of two keys that do not go together, the one to blame: what the command line changed, else what the file says. */
+/* Of two keys that do not go together, the one to blame: what the command line changed, else what the file
+ * says. */
 static int culprit(const Origin *o, const char *key, const char *other)
 {
     int a = row_of(key), b = row_of(other);
@@ -57,11 +58,12 @@ static int resolve_model(Recipe *r, const Origin *o)
     static const char *const derived[] = { "model.kv_heads", "model.head_dim", "model.ffn" };
     RecipeModel             *m         = &r->model;
     RELATE(m->head_dim > 0 || m->width % m->heads == 0, "model.heads", "model.width",
-           "model.heads (%lld) must divide model.width (%lld), or give model.head_dim", LL(m->heads), LL(m->width));
+           "model.heads (%lld) must divide model.width (%lld), or give model.head_dim", LL(m->heads),
+           LL(m->width));
     if (m->kv_heads == 0) m->kv_heads = m->heads;
     if (m->head_dim == 0) m->head_dim = m->width / m->heads;
-    /* 8/3 of the width gives three matrices of a gated form as many weights as two of 4 x width have; 128 keeps
-     * matrix tiles full. */
+    /* 8/3 of the width gives three matrices of a gated form as many weights as two of 4 x width have; 128
+     * keeps matrix tiles full. */
     if (m->ffn == 0) m->ffn = m->act == FFN_SWIGLU ? round_up((8 * m->width + 2) / 3, 128) : 4 * m->width;
     for (int i = 0; i < ARRAY_LEN(derived); i++) {
         char why[160];
@@ -78,7 +80,8 @@ static int resolve_model(Recipe *r, const Origin *o)
     RELATE(m->mask != MASKING_DOCUMENT || r->data.document_token >= 0, "model.mask", "data.document_token",
            "mask document needs data.document_token, the token that ends a document");
     RELATE(r->data.document_token < m->vocab, "data.document_token", "model.vocab",
-           "data.document_token (%lld) must be below model.vocab (%lld)", LL(r->data.document_token), LL(m->vocab));
+           "data.document_token (%lld) must be below model.vocab (%lld)", LL(r->data.document_token),
+           LL(m->vocab));
     return 0;
 }
 
@@ -88,8 +91,8 @@ static int check_step(const Recipe *r, const Origin *o)
     RELATE(r->step_tokens % context == 0, "step_tokens", "model.context",
            "step_tokens (%lld) must be a multiple of model.context (%lld)", LL(r->step_tokens), LL(context));
     RELATE(r->micro_batch == 0 || sequences % r->micro_batch == 0, "micro_batch", "step_tokens",
-           "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context)", LL(r->micro_batch),
-           LL(sequences));
+           "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context)",
+           LL(r->micro_batch), LL(sequences));
     return 0;
 }
 
@@ -98,26 +101,29 @@ static int check_optim(const Recipe *r, const Origin *o)
     const RecipeOptim *p = &r->optim;
     RELATE(p->warmup <= r->steps, "optim.warmup", "steps", "optim.warmup (%lld) must not exceed steps (%lld)",
            LL(p->warmup), LL(r->steps));
-    RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)", p->min_lr,
-           p->lr);
-    RELATE(p->schedule != SCHEDULE_TRAPEZOID || (double)p->warmup + p->cooldown * (double)r->steps <= (double)r->steps,
-           "optim.cooldown", "optim.warmup", "warm-up (%lld steps) and cooldown (%g of %lld steps) overlap", LL(p->warmup),
-           p->cooldown, LL(r->steps));
+    RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
+           p->min_lr, p->lr);
+    RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
+               (double)p->warmup + p->cooldown * (double)r->steps <= (double)r->steps,
+           "optim.cooldown", "optim.warmup", "warm-up (%lld steps) and cooldown (%g of %lld steps) overlap",
+           LL(p->warmup), p->cooldown, LL(r->steps));
     return 0;
 }
 
 static int check_eval(const Recipe *r, const Origin *o)
 {
     int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
-    RELATE(r->eval.target == 0 || r->eval.every > 0, "eval.target", "eval.every", "eval.target needs eval.every above 0");
+    RELATE(r->eval.target == 0 || r->eval.every > 0, "eval.target", "eval.every",
+           "eval.target needs eval.every above 0");
     RELATE(r->eval.patience == 0 || r->eval.every > 0, "eval.patience", "eval.every",
            "eval.patience needs eval.every above 0");
-    RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0), r->eval.target > 0 ? "eval.target" : "eval.patience",
-           "data.val_fraction", "needs validation data: data.val, or data.val_fraction above 0");
+    RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0),
+           r->eval.target > 0 ? "eval.target" : "eval.patience", "data.val_fraction",
+           "needs validation data: data.val, or data.val_fraction above 0");
     return 0;
 }
 
-/* ---- Names ----------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 static int check_names(const Recipe *r, const Origin *o)
 {
@@ -129,10 +135,11 @@ static int check_names(const Recipe *r, const Origin *o)
         known |= strcmp(r->device, devices[i]) == 0;
         str_nearest_offer(&near, devices[i]);
     }
-    known |= str_starts_with(r->device, "cuda:") && str_parse_int(r->device + 5, &index) == 0 && index >= 0 && index < 1024;
+    known |= str_starts_with(r->device, "cuda:") && str_parse_int(r->device + 5, &index) == 0 && index >= 0 &&
+             index < 1024;
     if (strcmp(r->device, "gpu") == 0) near.best = "cuda";
-    DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)", r->device,
-           near.best);
+    DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)",
+           r->device, near.best);
     DEMAND(known, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N", r->device);
     /* The name becomes a folder below runs/. */
     DEMAND(!strchr(r->run, '/') && r->run[0] != '.' && r->run[0] != '-', "run",
@@ -149,7 +156,8 @@ static int check_require(const Recipe *r, const Origin *o)
         int row = schema_find(key);
         if (row >= 0) {
             schema_get(&schema_table[row], r, value, sizeof value);
-            RELATE(strcmp(value, "true") == 0, "require", key, "require lists %s, but %s is false", item, key);
+            RELATE(strcmp(value, "true") == 0, "require", key, "require lists %s, but %s is false", item,
+                   key);
         } else {
             schema_get(&schema_table[row_of("precision")], r, value, sizeof value);
             RELATE(r->precision == PRECISION_AUTO || strcmp(value, item) == 0, "require", "precision",
@@ -159,7 +167,7 @@ static int check_require(const Recipe *r, const Origin *o)
     return 0;
 }
 
-/* ---- Data files ------------------------------------------------------------------------------------------ */
+/* ---- Data files ---------------------------------------------------------------------------------------- */
 
 static int refuse_missing(const Origin *o, const char *key, const char *path)
 {
@@ -188,7 +196,8 @@ static int find_data(char *path, DataKind kind, const Origin *o, const char *key
     if (file_kind(path) == FILE_NONE && path[0] != '/') {
         snprintf(beside, sizeof beside, "%s/%s", folder, path);
         if (file_kind(beside) != FILE_NONE) {
-            DEMAND(strlen(beside) < RECIPE_STR, key, "the path is longer than %d bytes: %s", RECIPE_STR - 1, beside);
+            DEMAND(strlen(beside) < RECIPE_STR, key, "the path is longer than %d bytes: %s", RECIPE_STR - 1,
+                   beside);
             memset(path, 0, RECIPE_STR);
             memcpy(path, beside, strlen(beside));
         }
@@ -196,7 +205,8 @@ static int find_data(char *path, DataKind kind, const Origin *o, const char *key
     FileKind found = file_kind(path);
     if (found == FILE_NONE) return refuse_missing(o, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
-    DEMAND(found != FILE_FOLDER || kind == DATA_TOKENS, key, "%s is a folder; data.kind text needs a file", path);
+    DEMAND(found != FILE_FOLDER || kind == DATA_TOKENS, key, "%s is a folder; data.kind text needs a file",
+           path);
     return 0;
 }
 
@@ -204,7 +214,8 @@ static int resolve_data(Recipe *r, const Origin *o, const char *folder)
 {
     RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) return 0;
-    RELATE(d->train[0], "data.train", "data.kind", "is missing: name the file to train on, or set data.kind: random");
+    RELATE(d->train[0], "data.train", "data.kind",
+           "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
            "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
     TRY(find_data(d->train, d->kind, o, "data.train", folder));

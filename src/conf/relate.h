@@ -16,8 +16,8 @@ typedef struct {
 /* Reports "NAME:LINE: KEY: text" or "command line: KEY: text" about a row; always negative. */
 int relate_blame(const Origin *o, int row, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Fills in derived values and finds the data files, then verifies every relation between keys. folder: the recipe's.
- * Negative after err_user(). */
+/* Fills in derived values and finds the data files, then verifies every relation between keys. folder: the
+ * recipe's. Negative after err_user(). */
 int relate_resolve(Recipe *r, const Origin *o, const char *folder);
 
 #endif

@@ -10,7 +10,7 @@ static void *field_of(const SchemaRow *row, Recipe *r) { return (char *)r + row-
 
 static const void *field_read(const SchemaRow *row, const Recipe *r) { return (const char *)r + row->offset; }
 
-/* ---- Names ----------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 int schema_find(const char *name)
 {
@@ -31,7 +31,9 @@ int schema_is_section(const char *name)
 {
     size_t len = strlen(name);
     for (int i = 0; i < schema_count; i++) {
-        if (len > 0 && section_length(schema_table[i].name) == len && strncmp(schema_table[i].name, name, len) == 0) return 1;
+        if (len > 0 && section_length(schema_table[i].name) == len &&
+            strncmp(schema_table[i].name, name, len) == 0)
+            return 1;
     }
     return 0;
 }
@@ -83,7 +85,8 @@ static const char *find_aka(const char *leaf)
 const char *schema_nearest(const char *name, int is_map, char *buf, size_t n)
 {
     const char *leaf = leaf_of(name), *found = is_map ? nearest_section(name, buf, n) : NULL;
-    /* Another program's word for it, then a key without its section, then a slip of the finger, then the wrong section. */
+    /* Another program's word for it, then a key without its section, then a slip of the finger, then the
+     * wrong section. */
     if (!found) found = find_aka(leaf);
     if (!found && leaf == name) found = find_leaf(leaf);
     if (found) return found;
@@ -98,7 +101,7 @@ const char *schema_nearest(const char *name, int is_map, char *buf, size_t n)
     return found ? found : nearest_section(name, buf, n);
 }
 
-/* ---- Setting --------------------------------------------------------------------------------------------- */
+/* ---- Setting ------------------------------------------------------------------------------------------- */
 
 static int refuse(char *why, size_t n, const char *what, const char *text)
 {
@@ -114,7 +117,8 @@ static void describe_bounds(const SchemaRow *row, char *buf, size_t n)
     if (row->type == KEY_INT) {
         snprintf(buf, n, "%lld .. %lld", (long long)row->min, (long long)row->max);
     } else {
-        snprintf(buf, n, "%s .. %s", str_double(lo, sizeof lo, row->min), str_double(hi, sizeof hi, row->max));
+        snprintf(buf, n, "%s .. %s", str_double(lo, sizeof lo, row->min),
+                 str_double(hi, sizeof hi, row->max));
     }
 }
 
@@ -132,9 +136,11 @@ static void list_names(const SchemaRow *row, char *buf, size_t n)
 {
     buf[0]           = '\0';
     const char *mark = "";
-    for (int i = 0; row->names && row->names[i]; i++, mark = ", ") str_append(buf, n, "%s%s", mark, row->names[i]);
+    for (int i = 0; row->names && row->names[i]; i++, mark = ", ")
+        str_append(buf, n, "%s%s", mark, row->names[i]);
     for (int i = 0; row->items && i < schema_count; i++) {
-        if (str_starts_with(schema_table[i].name, row->items)) str_append(buf, n, ", %s", leaf_of(schema_table[i].name));
+        if (str_starts_with(schema_table[i].name, row->items))
+            str_append(buf, n, ", %s", leaf_of(schema_table[i].name));
     }
 }
 
@@ -153,7 +159,8 @@ static int refuse_name(const SchemaRow *row, const char *word, char *why, size_t
     StrNearest  near  = str_nearest_begin(word);
     for (int i = 0; row->names && row->names[i]; i++) str_nearest_offer(&near, row->names[i]);
     for (int i = 0; row->items && i < schema_count; i++) {
-        if (str_starts_with(schema_table[i].name, row->items)) str_nearest_offer(&near, leaf_of(schema_table[i].name));
+        if (str_starts_with(schema_table[i].name, row->items))
+            str_nearest_offer(&near, leaf_of(schema_table[i].name));
     }
     list_names(row, names, sizeof names);
     if (near.best) {
@@ -189,7 +196,8 @@ static int set_list(const SchemaRow *row, char *field, const char *text, char *w
             return -1;
         }
         snprintf(key, sizeof key, "%s%s", row->items ? row->items : "", item);
-        if (name_index(row, item) < 0 && !(row->items && schema_find(key) >= 0)) return refuse_name(row, item, why, n);
+        if (name_index(row, item) < 0 && !(row->items && schema_find(key) >= 0))
+            return refuse_name(row, item, why, n);
         if (str_list_has(joined, item)) continue;
         if (str_append(joined, sizeof joined, "%s%s", joined[0] ? "," : "", item) < 0) {
             snprintf(why, n, "is longer than %d bytes", RECIPE_STR - 1);
@@ -227,10 +235,13 @@ int schema_set(const SchemaRow *row, Recipe *r, const char *text, int quoted, ch
     switch (row->type) {
     case KEY_INT:
     case KEY_FLOAT:
-        if (quoted) return refuse(why, n, row->type == KEY_INT ? "an integer without quotes" : "a number without quotes", text);
+        if (quoted)
+            return refuse(
+                why, n, row->type == KEY_INT ? "an integer without quotes" : "a number without quotes", text);
         return set_number(row, r, text, why, n);
     case KEY_BOOL:
-        if (quoted || str_parse_bool(text, (int *)field_of(row, r)) < 0) return refuse(why, n, "true or false", text);
+        if (quoted || str_parse_bool(text, (int *)field_of(row, r)) < 0)
+            return refuse(why, n, "true or false", text);
         return 0;
     case KEY_ENUM:
         index = name_index(row, text);
@@ -240,7 +251,8 @@ int schema_set(const SchemaRow *row, Recipe *r, const char *text, int quoted, ch
     case KEY_TEXT: return store_text((char *)field_of(row, r), text, why, n);
     case KEY_LIST: return set_list(row, (char *)field_of(row, r), text, why, n);
     case KEY_SIZE:
-        if (schema_parse_limit(text, 1, &bytes) < 0) return refuse(why, n, "bytes (60G) or a share (80%)", text);
+        if (schema_parse_limit(text, 1, &bytes) < 0)
+            return refuse(why, n, "bytes (60G) or a share (80%)", text);
         return store_text((char *)field_of(row, r), text, why, n);
     }
     CHECK(0, "key type %d", (int)row->type);
@@ -251,7 +263,8 @@ int schema_check(const SchemaRow *row, const Recipe *r, char *why, size_t n)
     char text[RECIPE_STR];
     if (row->type != KEY_INT && row->type != KEY_FLOAT) return 0;
     schema_get(row, r, text, sizeof text);
-    double v = row->type == KEY_INT ? (double)*(const int64_t *)field_read(row, r) : *(const double *)field_read(row, r);
+    double v = row->type == KEY_INT ? (double)*(const int64_t *)field_read(row, r)
+                                    : *(const double *)field_read(row, r);
     return check_bounds(row, v, text, why, n);
 }
 
@@ -273,7 +286,7 @@ int schema_parse_limit(const char *text, size_t total_bytes, size_t *out)
     return 0;
 }
 
-/* ---- Getting --------------------------------------------------------------------------------------------- */
+/* ---- Getting ------------------------------------------------------------------------------------------- */
 
 static void quote_yaml(const char *s, char *buf, size_t n)
 {

@@ -1,9 +1,10 @@
 /* Schema: ONE row per key of a recipe, and what can be done with a row.
  *
- * 1. A key's type, default, bounds and help exist only in its row. Defaults are text and go through the same parser as
- *    the user's values.
+ * 1. A key's type, default, bounds and help exist only in its row. Defaults are text and go through the same
+ *    parser as the user's values.
  * 2. Rows of one section are neighbours; keys without a section come first.
- * 3. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file and line. */
+ * 3. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file
+ *    and line. */
 #ifndef CONF_SCHEMA_H
 #define CONF_SCHEMA_H
 
@@ -26,8 +27,8 @@ typedef struct {
     const char        *def;
     double             min, max; /* KEY_INT, KEY_FLOAT; inclusive */
     const char *const *names;    /* KEY_ENUM, KEY_LIST; ends with NULL */
-    const char        *items;    /* KEY_LIST: the section's prefix ("opt.") whose keys are items too, or NULL */
-    const char        *aka;      /* what other programs call it: comma list, for "did you mean" only */
+    const char        *items; /* KEY_LIST: the section's prefix ("opt.") whose keys are items too, or NULL */
+    const char        *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char        *help;
 } SchemaRow;
 
@@ -39,11 +40,12 @@ extern const int       schema_count; /* <= SCHEMA_MAX */
 int schema_find(const char *name);       /* row number, -1 when there is none */
 int schema_is_section(const char *name); /* "model" */
 
-/* What the user may have meant by an unknown key (is_map: a mapping follows it, so a section is likely): a key, or a
- * section kept in buf; NULL when nothing is near. */
+/* What the user may have meant by an unknown key (is_map: a mapping follows it, so a section is likely): a
+ * key, or a section kept in buf; NULL when nothing is near. */
 const char *schema_nearest(const char *name, int is_map, char *buf, size_t n);
 
-/* Sets the field from text; quoted: it stood in quotation marks, so it cannot be a number. Negative with why. */
+/* Sets the field from text; quoted: it stood in quotation marks, so it cannot be a number. Negative with
+ * why. */
 int schema_set(const SchemaRow *row, Recipe *r, const char *text, int quoted, char *why, size_t n);
 
 /* Verifies a field that was computed instead of set. Negative with why. */

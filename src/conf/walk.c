@@ -13,9 +13,9 @@ typedef struct {
     void  *ctx;
     int    depth;                  /* open mappings, the document's included */
     size_t prefix[WALK_MAX_DEPTH]; /* length of key[] for each open mapping */
-    char   key[WALK_KEY_MAX];      /* path of the present key; prefix of the open mapping while none is read */
-    int    has_key;                /* a key was read, its value comes next */
-    int    line;                   /* of that key */
+    char   key[WALK_KEY_MAX]; /* path of the present key; prefix of the open mapping while none is read */
+    int    has_key;           /* a key was read, its value comes next */
+    int    line;              /* of that key */
     int    in_list;
     char   list[1024];
     int    documents;
@@ -97,12 +97,13 @@ static int read_key(Walk *w, const char *text, int line)
 
 static int read_scalar(Walk *w, const yaml_event_t *e)
 {
-    const char *text   = (const char *)e->data.scalar.value;
-    int         line   = line_of(e->start_mark);
-    int         quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    const char *text    = (const char *)e->data.scalar.value;
+    int         line    = line_of(e->start_mark);
+    int         quoted  = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     int         is_null = !quoted && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
     if (strlen(text) != e->data.scalar.length) return refuse_at(w, line, "contains a zero byte");
-    if (w->depth == 0) return refuse_at(w, line, "a recipe is a mapping of keys to values, like \"steps: 1000\"");
+    if (w->depth == 0)
+        return refuse_at(w, line, "a recipe is a mapping of keys to values, like \"steps: 1000\"");
     if (!w->has_key) return read_key(w, text, line);
     if (is_null) return refuse_at(w, w->line, "has no value");
     if (w->in_list) {
@@ -142,7 +143,8 @@ static int handle(Walk *w, const yaml_event_t *e)
     TRY(refuse_decoration(w, e));
     switch (e->type) {
     case YAML_DOCUMENT_START_EVENT:
-        if (w->documents++ > 0) return refuse_at(w, line, "a recipe is one document; a second one begins here");
+        if (w->documents++ > 0)
+            return refuse_at(w, line, "a recipe is one document; a second one begins here");
         return 0;
     case YAML_ALIAS_EVENT: return refuse_at(w, line, "aliases (*name) are not used in recipes");
     case YAML_SCALAR_EVENT: return read_scalar(w, e);
@@ -170,7 +172,8 @@ static int refuse_syntax(const Walk *w, const yaml_parser_t *p, const char *text
     const char *problem = p->problem ? p->problem : "not YAML";
     str_quote(what, sizeof what, problem, strlen(problem));
     int line = p->error == YAML_READER_ERROR ? line_at(text, n, p->problem_offset) : line_of(p->problem_mark);
-    if (p->error == YAML_READER_ERROR) return err_user("%s:%d: yaml: not a text file: %s", w->name, line, what);
+    if (p->error == YAML_READER_ERROR)
+        return err_user("%s:%d: yaml: not a text file: %s", w->name, line, what);
     return err_user("%s:%d: yaml: %s", w->name, line, what);
 }
 
@@ -180,14 +183,16 @@ static int refuse_bytes(const char *name, const char *text, size_t n)
     int indent = 1, line = 1;
     for (size_t i = 0; i < n; i++) {
         if (text[i] == '\0') return err_user("%s:%d: yaml: not a text file: zero byte", name, line);
-        if (text[i] == '\t' && indent) return err_user("%s:%d: yaml: tab in the indentation; use spaces", name, line);
+        if (text[i] == '\t' && indent)
+            return err_user("%s:%d: yaml: tab in the indentation; use spaces", name, line);
         indent = text[i] == '\n' || (indent && text[i] == ' ');
         line += text[i] == '\n';
     }
     return 0;
 }
 
-int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(void *, const WalkItem *), void *ctx)
+int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(void *, const WalkItem *),
+              void *ctx)
 {
     Walk          w = { .name = name, .visit = visit_item, .ctx = ctx };
     yaml_parser_t parser;

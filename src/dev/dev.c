@@ -5,18 +5,22 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Per thread, like the error message: what dev_open() and dev_cuda() have to say. */
-static const char *say(const char *fmt, const char *a, const char *b)
+__attribute__((format(printf, 1, 2))) static const char *say(const char *fmt, ...)
 {
     static _Thread_local char text[2][640];
     static _Thread_local int  turn;
     turn ^= 1; /* the last text may be an argument of this one */
-    snprintf(text[turn], sizeof text[turn], fmt, a, b);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text[turn], sizeof text[turn], fmt, ap);
+    va_end(ap);
     return text[turn];
 }
 
@@ -33,19 +37,19 @@ const DevVt *dev_cuda(const char **why)
     path[n] = 0;
     strcpy(strrchr(path, '/') + 1, "libbrim_cuda.so");
     if (access(path, R_OK) != 0) {
-        *why = say("%s is missing: this build has no CUDA half%s", path, "");
+        *why = say("%s is missing: this build has no CUDA half", path);
         return NULL;
     }
     /* Never closed: its threads and its driver state outlive every Dev. */
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
-        *why = say("%s%s", dlerror(), "");
+        *why = say("%s", dlerror());
         return NULL;
     }
     const DevVt *(*get)(void) = NULL;
     *(void **)&get            = dlsym(lib, "brim_dev_cuda");
     if (!get) {
-        *why = say("%s has no brim_dev_cuda%s", path, "");
+        *why = say("%s has no brim_dev_cuda", path);
         return NULL;
     }
     *why = "cuda";
@@ -73,10 +77,10 @@ static Dev *open_auto(const DevOptions *opt, const char **why)
             *why = "cuda: device auto, and a GPU answers";
             return dev;
         }
-        reason = say("%s%s", err_get(), "");
+        reason = say("%s", err_get());
         err_clear();
     }
-    *why = say("cpu: %s%s", reason, "");
+    *why = say("cpu: %s", reason);
     return open_with(dev_cpu(), 0, opt);
 }
 

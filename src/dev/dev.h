@@ -45,6 +45,16 @@ typedef struct {
     double      time_us;
 } DevOpTime;
 
+/* This process among several that train one model. id comes from comm_id() of rank 0. The last two are a transport over
+ * host memory for backends that have none of their own; a sum is taken in the order of ranks, so all get the same bits. */
+typedef struct {
+    int           rank, world;
+    unsigned char id[128];
+    void         *ctx;
+    int (*all_reduce)(void *ctx, DType dtype, void *x, int64_t n_elem); /* in place; f32 or f64 */
+    int (*all_gather)(void *ctx, void *y, const void *x, size_t part_bytes); /* x may be this rank's part of y */
+} DevComm;
+
 /* One slot per op kind: int name(Dev *, const Type *). Negative after err_set(). */
 typedef struct {
 #define X(KIND, field, Type) int (*field)(Dev * dev, const Type *a);
@@ -73,6 +83,11 @@ typedef struct {
     /* Marks a point on a lane / waits on the host for it. slot in [0, DEV_MARKS). */
     int (*mark)(Dev *dev, Lane lane, int slot);
     int (*mark_wait)(Dev *dev, int slot);
+
+    /* Several ranks; NULL: this backend knows only one. Without comm_open() a collective is that of a single rank.
+     * comm_id is for rank 0 to call; comm_open returns once every rank has called it, before slabs are allocated. */
+    int (*comm_id)(unsigned char id[128]);
+    int (*comm_open)(Dev *dev, const DevComm *c); /* copies *c; its ctx must outlive the device */
 
     DevExec *(*exec_create)(Dev *dev, const Op *ops, int n_op); /* borrows ops; NULL after err_set() */
     void (*exec_destroy)(Dev *dev, DevExec *exec);

@@ -4,7 +4,6 @@
 #include "prog/record.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 int64_t net_vocab_stored(const RecipeModel *m) { return (m->vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN; }
@@ -15,7 +14,7 @@ static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t col
 {
     Param p = { .ndim = 2, .rows = rows, .cols = cols, .init = INIT_NORMAL, .std = (float)std, .decay = 1,
                 .region = REGION_COPY };
-    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
 }
 
@@ -24,18 +23,18 @@ static void declare_linear(Net *net, const char *name, int64_t rows, int64_t col
     declare_matrix(net, name, rows, cols, std);
     if (!bias) return;
     Param p = { .ndim = 1, .rows = 1, .cols = rows, .init = INIT_ZERO, .region = REGION_COPY };
-    snprintf(p.name, sizeof p.name, "%s.bias", name);
+    param_name(p.name, "%s.bias", name);
     param_declare(&net->table, &p);
 }
 
 static void declare_norm(Net *net, const char *name, int64_t width, int beta)
 {
     Param p = { .ndim = 1, .rows = 1, .cols = width, .init = INIT_ONE, .region = REGION_MASTER };
-    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
     if (!beta) return;
     p.init = INIT_ZERO;
-    snprintf(p.name, sizeof p.name, "%s.bias", name);
+    param_name(p.name, "%s.bias", name);
     param_declare(&net->table, &p);
 }
 
@@ -44,7 +43,7 @@ static void declare_vocab(Net *net, const char *name, double std)
     const RecipeModel *m = &net->model;
     Param p = { .ndim = 2, .rows = m->vocab, .cols = m->width, .rows_stored = net_vocab_stored(m), .init = INIT_NORMAL,
                 .std = (float)std, .decay = 1, .region = REGION_COPY };
-    snprintf(p.name, sizeof p.name, "%s.weight", name);
+    param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
 }
 
@@ -55,7 +54,7 @@ static void declare_block(Net *net, int l)
     double             std = m->init_std, std_res = m->init_std / sqrt(2.0 * (double)m->layers);
     int64_t            q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
     int                beta = m->norm == NORM_LAYER;
-#define NAME(part) (snprintf(name, sizeof name, "block.%d.%s", l, part), name)
+#define NAME(part) (param_name(name, "block.%d.%s", l, part), name)
     declare_norm(net, NAME("norm1"), m->width, beta);
     declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
     if (m->qk_norm) {

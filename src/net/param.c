@@ -4,8 +4,19 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdio.h>
 #include <string.h>
+
+void param_name(char *name, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(name, PARAM_NAME, fmt, ap);
+    va_end(ap);
+    CHECK(n > 0 && n < PARAM_NAME, "a parameter name of %d characters", n);
+}
 
 void param_table_init(ParamTable *t)
 {

@@ -48,6 +48,9 @@ typedef struct {
     int   trainable; /* 0: no gradient, no optimizer state */
 } ParamOptions;
 
+/* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */
+void param_name(char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 void   param_table_init(ParamTable *t);
 void   param_table_deinit(ParamTable *t);
 /* Adds a row; fill name, ndim, rows, cols, init, std, decay, region beforehand in *row. Returns its index. */

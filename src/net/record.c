@@ -36,9 +36,9 @@ static Tensor *weight(const Rec *r, const char *name)
 {
     char full[PARAM_NAME];
     if (r->block >= 0) {
-        snprintf(full, sizeof full, "block.%d.%s", r->block, name);
+        param_name(full, "block.%d.%s", r->block, name);
     } else {
-        snprintf(full, sizeof full, "%s", name);
+        param_name(full, "%s", name);
     }
     Param *p = param_find(&r->net->table, full);
     return p ? p->w : NULL;
@@ -57,9 +57,9 @@ static Tensor *rec_norm(const Rec *r, const char *name, Tensor *x)
     Tensor *y = act(r, name, tensor_cols(x)), *rstd = prog_tensor(r->p, "rstd", DT_F32, 1, &N);
     Tensor *mean = r->net->model.norm == NORM_LAYER ? prog_tensor(r->p, "mean", DT_F32, 1, &N) : NULL;
     at(r, -1, name);
-    snprintf(full, sizeof full, "%s.weight", name);
+    param_name(full, "%s.weight", name);
     Tensor *gamma = weight(r, full);
-    snprintf(full, sizeof full, "%s.bias", name);
+    param_name(full, "%s.bias", name);
     rec_norm_fwd(r->p, (NormFwd){ .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = weight(r, full),
                                   .eps = (float)r->net->model.norm_eps });
     return y;
@@ -68,9 +68,9 @@ static Tensor *rec_norm(const Rec *r, const char *name, Tensor *x)
 static Tensor *rec_linear(const Rec *r, const char *name, Tensor *x)
 {
     char full[PARAM_NAME];
-    snprintf(full, sizeof full, "%s.bias", name);
+    param_name(full, "%s.bias", name);
     Tensor *bias = weight(r, full);
-    snprintf(full, sizeof full, "%s.weight", name);
+    param_name(full, "%s.weight", name);
     Tensor *w = weight(r, full), *y = act(r, name, tensor_rows(w));
     at(r, -1, name);
     rec_linear_fwd(r->p, (LinearFwd){ .y = y, .x = x, .w = w, .bias = bias });

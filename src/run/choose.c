@@ -52,7 +52,8 @@ static int64_t head_rows(const Recipe *r, DevKind kind, DType compute, int64_t r
     double  bytes = kind == DEV_CPU ? 4e6 : 1.1e9;
     int64_t n     = (int64_t)(bytes / ((double)net_vocab_stored(&r->model) * (double)dtype_bytes(compute)));
     n             = MAX(n / 128 * 128, 128);
-    return MIN(n, rows);
+    int64_t chunks = (rows + n - 1) / n; /* as few as that allows, all about equal */
+    return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
 static double prog_time_model(const Prog *p, const Machine *m, int f32)

@@ -105,17 +105,6 @@ static int remove_step(const char *dir, int64_t step)
     return folder_remove(away);
 }
 
-int ckpt_remove_after(const char *dir, int64_t step)
-{
-    Arena    a;
-    int64_t *all;
-    arena_init(&a);
-    int n = list_steps(&a, dir, &all), rc = MIN(n, 0);
-    for (int i = n - 1; i >= 0 && rc == 0 && all[i] > step; i--) rc = remove_step(dir, all[i]);
-    arena_deinit(&a);
-    return rc;
-}
-
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
 {
     Arena    a;

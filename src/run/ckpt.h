@@ -47,9 +47,6 @@ int ckpt_list(const char *dir, int64_t *step, int max);
 /* The folder of a step into buf. Negative after err_set(). */
 int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
 
-/* Removes the checkpoints after step: a run that goes back must not later resume from the future it gave up. */
-int ckpt_remove_after(const char *dir, int64_t step);
-
 /* ---- Loading ---- */
 
 /* Verifies every byte of a checkpoint; needs no device. Negative after err_set() naming file and tensor. */

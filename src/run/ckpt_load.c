@@ -88,6 +88,7 @@ static int open_tensors(Loaded *l, int kind)
         if (strcmp(f->tensor[i].name, want->tensor[i].name) != 0) {
             return err_set("%s: tensor %s is not where %s says", path, f->tensor[i].name, ckpt_state_name);
         }
+        if (f->tensor[i].dtype != DT_F32) return err_set("%s: tensor %s is not f32", path, f->tensor[i].name);
     }
     return 0;
 }
@@ -211,12 +212,13 @@ static int match_tensors(const ParamTable *t, const SafeFile *f, int kind)
     return 0;
 }
 
-/* Keys of the model that may change between the parts of a run: they do not say what the weights mean. */
-static const char *const free_model_keys[] = { "model.dropout", "model.init_std" };
+/* Keys of the model that do not say what the weights mean. The first two may change between the parts of a run; the
+ * others change what a sample is, which does not matter to weights alone. */
+static const char *const free_model_keys[] = { "model.dropout", "model.init_std", "model.context", "model.mask" };
 
-static int is_model_key(const char *key)
+static int is_model_key(const char *key, int weights_alone)
 {
-    for (int i = 0; i < ARRAY_LEN(free_model_keys); i++) {
+    for (int i = 0; i < (weights_alone ? ARRAY_LEN(free_model_keys) : 2); i++) {
         if (strcmp(key, free_model_keys[i]) == 0) return 0;
     }
     return str_starts_with(key, "model.");
@@ -232,7 +234,7 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
         if (row < 0) continue; /* a key of another version of this program */
         schema_get(&schema_table[row], r, now, sizeof now);
         if (strcmp(now, m->key[i].text) == 0) continue;
-        if (is_model_key(m->key[i].key)) {
+        if (is_model_key(m->key[i].key, l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path, m->key[i].key,
                             m->key[i].text, now);
         }

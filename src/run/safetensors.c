@@ -20,6 +20,7 @@
 const char *const safetensors_dtype[DT_COUNT] = {
     [DT_F32] = "F32",         [DT_BF16] = "BF16", [DT_F16] = "F16", [DT_E4M3] = "F8_E4M3",
     [DT_E5M2] = "F8_E5M2",    [DT_I32] = "I32",   [DT_I64] = "I64", [DT_U8] = "U8",
+    [DT_F64] = "F64",
 };
 
 /* ---- One entry of the header ------------------------------------------------------------------------------ */

@@ -25,7 +25,6 @@ typedef struct {
     double        begin_s;     /* program start */
     Setup         setup;
     RunDir        dir;
-    char          checkpoints[RUNDIR_PATH];
     Source       *train, *val;
     Stepper       stepper;
     Loader       *val_loader;
@@ -47,10 +46,8 @@ static double run_elapsed(const Run *run) { return run->at.elapsed_s + clock_now
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
-static int write_text(Run *run, const char *name, void (*print)(Run *run, FILE *f))
+static int write_text(Run *run, const char *path, void (*print)(Run *run, FILE *f))
 {
-    char path[RUNDIR_PATH];
-    rundir_path(&run->dir, name, path, sizeof path);
     FILE *f = fopen(path, "w");
     if (!f) return err_sys("%s", path);
     print(run, f);
@@ -95,7 +92,7 @@ static int attach_at(Run *run)
 static int resume(Run *run)
 {
     char note[512] = "";
-    int  found     = ckpt_resume(run->setup.build, run->checkpoints, &run->at, note, sizeof note);
+    int  found     = ckpt_resume(run->setup.build, run->dir.checkpoints, &run->at, note, sizeof note);
     if (found > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
     return found;
 }
@@ -103,7 +100,6 @@ static int resume(Run *run)
 static int open_run(Run *run, const TrainOptions *opt)
 {
     const Recipe *r = run->r;
-    char          path[RUNDIR_PATH];
     TRY(rundir_open(&run->dir, r->run, opt->fresh));
     TRY(source_open(&run->train, r, 0));
     TRY(setup_open(&run->setup, r, BUILD_TRAIN));
@@ -111,17 +107,16 @@ static int open_run(Run *run, const TrainOptions *opt)
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
     TRY(resume(run) < 0 ? -1 : 0);
     run->first_step = run->last_saved = run->at.step;
-    TRY(rundir_trim_metrics(&run->dir, run->at.step));
-    TRY(write_text(run, "recipe.yaml", print_recipe));
-    TRY(write_text(run, "machine.txt", print_machine));
-    TRY(write_text(run, "plan.txt", print_plan));
-    rundir_path(&run->dir, "metrics.jsonl", path, sizeof path);
-    run->metrics = fopen(path, "a");
-    if (!run->metrics) return err_sys("%s", path);
+    TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
+    TRY(write_text(run, run->dir.recipe, print_recipe));
+    TRY(write_text(run, run->dir.machine, print_machine));
+    TRY(write_text(run, run->dir.plan, print_plan));
+    run->metrics = fopen(run->dir.metrics, "a");
+    if (!run->metrics) return err_sys("%s", run->dir.metrics);
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(open_val(run));
     TRY(attach_at(run));
-    return ckpt_writer_create(&run->writer, run->setup.build, run->checkpoints);
+    return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
 }
 
 static void close_run(Run *run)
@@ -184,7 +179,8 @@ static int evaluate(Run *run, int *stop)
     if (!run->val_loader) return 0;
     double val;
     TRY(loader_restart(run->val_loader, 0));
-    TRY(step_evaluate(&run->stepper, run->val_loader, run->r->eval.batches, &val));
+    int64_t B = run->setup.build->batch.B;
+    TRY(step_evaluate(&run->stepper, run->val_loader, (run->r->eval.sequences + B - 1) / B, &val));
     TRY(metrics_eval(run->metrics, run->at.step, val, run_elapsed(run)));
     log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
     if (run->at.step == run->first_step) run->first_val = val;
@@ -284,9 +280,9 @@ static int roll_back(Run *run, const StepOut *out)
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
-    TRY(rundir_trim_metrics(&run->dir, run->at.step));
-    run->metrics = freopen(NULL, "a", run->metrics);
-    if (!run->metrics) return err_sys("metrics.jsonl");
+    TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
+    run->metrics = freopen(run->dir.metrics, "a", run->metrics); /* the trimmed file is a new one */
+    if (!run->metrics) return err_sys("%s", run->dir.metrics);
     return attach_at(run);
 }
 
@@ -373,10 +369,10 @@ static int finish(Run *run)
 
 int train_run(const Recipe *r, const TrainOptions *opt)
 {
-    Run run = { .r = r, .begin_s = opt->begin_s };
+    Run run  = { .r = r, .begin_s = opt->begin_s };
     int stop = 0;
-    signals_install();
-    int rc = open_run(&run, opt);
+    int rc   = signals_install();
+    if (rc == 0) rc = open_run(&run, opt);
     if (rc == 0) {
         announce(&run);
         run.last_s = clock_now_s();

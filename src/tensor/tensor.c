@@ -11,6 +11,7 @@ static const struct {
 } dtype_row[DT_COUNT] = {
     [DT_F32] = { "f32", 4 },   [DT_BF16] = { "bf16", 2 }, [DT_F16] = { "f16", 2 }, [DT_E4M3] = { "e4m3", 1 },
     [DT_E5M2] = { "e5m2", 1 }, [DT_I32] = { "i32", 4 },   [DT_I64] = { "i64", 8 }, [DT_U8] = { "u8", 1 },
+    [DT_F64] = { "f64", 8 },
 };
 
 static const char *const slab_names[SLAB_COUNT] = {

@@ -1,7 +1,7 @@
 /* Fuzz target: any bytes as a recipe. Built with libFuzzer; the corpus is beside it.
  *
- * When the input begins with "!", its first line is an override. What is accepted must survive being written and read
- * again; what is refused must leave one line of user error. */
+ * When the input begins with "!", its first line is an override. What is accepted must survive being written
+ * and read again; what is refused must leave one line of user error. */
 #include "base/err.h"
 #include "conf/recipe.h"
 
@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_round_trip(&r);
         (void)recipe_memory_limit(&r, (size_t)1 << 30);
     } else {
-        CHECK(err_kind() == ERR_USER && *err_get() && !strchr(err_get(), '\n'), "not one line: '%s'", err_get());
+        CHECK(err_kind() == ERR_USER && *err_get() && !strchr(err_get(), '\n'), "not one line: '%s'",
+              err_get());
     }
     return 0;
 }

@@ -18,10 +18,11 @@
 #define CPU_ONCE __attribute__((noinline))
 
 typedef struct {
-    Dev    base;
-    int    threads;
-    void  *scratch;
-    size_t scratch_bytes;
+    Dev     base;
+    int     threads;
+    void   *scratch;
+    size_t  scratch_bytes;
+    DevComm comm; /* world 0 or 1: alone */
 } CpuDev;
 
 /* One slot per op kind: cpu_embed_fwd(), ... */
@@ -30,6 +31,10 @@ OP_LIST(X)
 #undef X
 
 int cpu_threads(const Dev *dev);
+
+/* Collectives go through the caller's transport from now on. */
+int cpu_comm_id(unsigned char id[128]);
+int cpu_comm_open(Dev *dev, const DevComm *c);
 
 /* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after err_set(). */
 void *cpu_scratch(Dev *dev, size_t size_bytes);

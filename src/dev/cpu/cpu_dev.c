@@ -152,6 +152,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_ATTN_BWD: return cpu_attn_bwd_scratch(&a->attn_bwd, threads);
     case OP_ATTN_DECODE: return cpu_attn_decode_scratch(&a->attn_decode, threads);
     case OP_SUMSQ: return cpu_sumsq_scratch(tensor_numel(a->sumsq.x));
+    case OP_REDUCE_SCATTER: return tensor_bytes(a->reduce_scatter.x);
     default: return 0;
     }
 }
@@ -277,6 +278,8 @@ const DevVt *dev_cpu(void)
         .sync         = cpu_sync,
         .mark         = cpu_mark,
         .mark_wait    = cpu_mark_wait,
+        .comm_id      = cpu_comm_id,
+        .comm_open    = cpu_comm_open,
         .exec_create  = cpu_exec_create,
         .exec_destroy = cpu_exec_destroy,
         .exec_run     = cpu_exec_run,

@@ -17,6 +17,7 @@
 enum {
     DEPTH        = 384,             /* a panel of that depth is 48 KiB, a register tile's rows of a 18 KiB */
     BLOCK_STRIPS = 8,               /* strips of TILE_ROWS per block of rows */
+    PACK_RUN     = 16,              /* rows packed at a time */
     PACK_FLOATS  = 4 * 1024 * 1024, /* bound of packed b per buffer */
 };
 
@@ -161,25 +162,27 @@ static void plan_grid(Plan *p, int threads)
     }
 }
 
-/* Panel j of b, depths [k0, k0+depth): rows of TILE_COLS floats, zero padded. */
-static void pack_b(float *out, const Gemm *g, int64_t j, int64_t k0, int64_t depth)
+/* Rows [k, k+n) of panel j when b's rows are consecutive: each is copied, zero padded. out is the panel's row k. */
+static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t n)
 {
-    int64_t col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
-    if (g->b_col == 1) {
-        const float *b = g->b + k0 * g->b_row + col0;
-        for (int64_t k = 0; k < depth; k++, b += g->b_row, out += TILE_COLS) {
-            for (int v = 0; v < TILE_VECS; v++) {
-                int64_t left = n_col - v * VL;
-                vf_store(out + v * VL, left <= 0 ? (vf){ 0 } : vf_get(b + v * VL, left));
-            }
+    int64_t      col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
+    const float *b = g->b + k * g->b_row + col0;
+    for (; n > 0; n--, b += g->b_row, out += TILE_COLS) {
+        for (int v = 0; v < TILE_VECS; v++) {
+            int64_t left = n_col - v * VL;
+            vf_store(out + v * VL, left <= 0 ? (vf){ 0 } : vf_get(b + v * VL, left));
         }
-        return;
     }
+}
+
+/* The same when b's columns are consecutive: VL x VL blocks are turned. */
+static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_t depth)
+{
     for (int64_t v = 0; v < TILE_VECS; v++) {
         for (int64_t k = 0; k < depth; k += VL) {
             vf block[VL];
             for (int64_t l = 0; l < VL; l++) {
-                int64_t col = col0 + v * VL + l;
+                int64_t col = j * TILE_COLS + v * VL + l;
                 block[l]    = col < g->n ? vf_get(g->b + col * g->b_col + k0 + k, depth - k) : (vf){ 0 };
             }
             vf_transpose(block);
@@ -189,28 +192,37 @@ static void pack_b(float *out, const Gemm *g, int64_t j, int64_t k0, int64_t dep
     }
 }
 
-/* Rows [r0, r0+rows) of a: [depth][rows]. */
-static void pack_a(float *out, const Gemm *g, int64_t r0, int64_t rows, int64_t k0, int64_t depth)
+/* Columns [k, k+n) of rows [r0, r0+rows) of a, whose columns are consecutive: [n][rows]. */
+static void pack_a_rows(float *out, const Gemm *g, int64_t r0, int64_t rows, int64_t k, int64_t n)
 {
-    const float *a = g->a + r0 * g->a_row + k0 * g->a_col;
-    for (int64_t k = 0; k < depth; k++, a += g->a_col, out += rows) {
+    const float *a = g->a + r0 + k * g->a_col;
+    for (; n > 0; n--, a += g->a_col, out += rows) {
         for (int64_t i = 0; i < rows; i += VL) vf_put(out + i, rows - i, vf_get(a + i, rows - i));
     }
 }
 
-/* This thread's share of packing depth part d. */
-static void pack_share(const Plan *p, int64_t d, int thread, int threads)
+/* This thread's share of packing depth part d. Rows are taken in short runs, panel after panel: a run's source stays in
+ * L1 and each page is entered once. */
+static void pack_share(const Plan *p, int64_t d, int thread, int team)
 {
     const Gemm *g  = p->g;
     int64_t     k0 = cut(g->k, p->n_depth, d), depth = cut(g->k, p->n_depth, d + 1) - k0;
     float      *b = p->pack[d & 1], *a = b + depth * p->n_panel * TILE_COLS;
-    for (int64_t j = cut(p->n_panel, threads, thread); j < cut(p->n_panel, threads, thread + 1); j++) {
-        pack_b(b + j * depth * TILE_COLS, g, j, k0, depth);
+    if (g->b_col != 1) {
+        for (int64_t j = cut(p->n_panel, team, thread); j < cut(p->n_panel, team, thread + 1); j++) {
+            pack_b_cols(b + j * depth * TILE_COLS, g, j, k0, depth);
+        }
     }
-    if (!p->pack_a) return;
-    for (int64_t s = cut(p->n_strip, threads, thread); s < cut(p->n_strip, threads, thread + 1); s++) {
-        int64_t r0 = cut(g->m, p->n_strip, s), r1 = cut(g->m, p->n_strip, s + 1);
-        pack_a(a + r0 * depth, g, r0, r1 - r0, k0, depth);
+    int64_t end = cut(depth, team, thread + 1);
+    for (int64_t k = cut(depth, team, thread); k < end; k += PACK_RUN) {
+        int64_t n = MIN(PACK_RUN, end - k);
+        for (int64_t j = 0; g->b_col == 1 && j < p->n_panel; j++) {
+            pack_b_rows(b + (j * depth + k) * TILE_COLS, g, j, k0 + k, n);
+        }
+        for (int64_t s = 0; p->pack_a && s < p->n_strip; s++) {
+            int64_t r0 = cut(g->m, p->n_strip, s), rows = cut(g->m, p->n_strip, s + 1) - r0;
+            pack_a_rows(a + r0 * depth + k * rows, g, r0, rows, k0 + k, n);
+        }
     }
 }
 

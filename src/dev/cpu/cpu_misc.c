@@ -1,4 +1,4 @@
-/* Elementwise ops without a family: add, fill, copy, dropout; and the collectives of a single rank. */
+/* Elementwise ops without a family: add, fill, copy, dropout; and the collectives. */
 #include "base/err.h"
 #include "base/rng.h"
 #include "dev/cpu/cpu.h"
@@ -24,7 +24,7 @@ static void encode(char out[8], DType t, float value)
     int32_t  i  = (int32_t)value;
     int64_t  l  = (int64_t)value;
     uint8_t  u  = (uint8_t)(int)value;
-    CHECK(t != DT_E4M3 && t != DT_E5M2, "fill of %s", dtype_name(t));
+    CHECK(t != DT_E4M3 && t != DT_E5M2 && t != DT_F64, "fill of %s", dtype_name(t));
     const void *from = t == DT_F32 ? (void *)&f : t == DT_I32 ? (void *)&i : t == DT_I64 ? (void *)&l : t == DT_U8 ? (void *)&u : (void *)&h;
     memcpy(out, from, dtype_bytes(t));
 }
@@ -74,10 +74,59 @@ static int copy_tensor(Dev *dev, const Tensor *y, const Tensor *x)
 
 int cpu_copy(Dev *dev, const Copy *a) { return copy_tensor(dev, a->y, a->x); }
 
-/* One rank: the sum over ranks is the rank's own, and so is every part of it. */
-int cpu_all_reduce(Dev *dev, const AllReduce *a) { return copy_tensor(dev, a->y, a->x); }
-int cpu_reduce_scatter(Dev *dev, const ReduceScatter *a) { return copy_tensor(dev, a->y, a->x); }
-int cpu_all_gather(Dev *dev, const AllGather *a) { return copy_tensor(dev, a->y, a->x); }
+/* ---- Collectives ------------------------------------------------------------------------------------------------------ */
+
+int cpu_comm_id(unsigned char id[128])
+{
+    memset(id, 0, 128); /* the transport knows who belongs together */
+    return 0;
+}
+
+int cpu_comm_open(Dev *dev, const DevComm *c)
+{
+    CHECK(c->world <= 1 || (c->all_reduce && c->all_gather), "the CPU has no transport of its own");
+    ((CpuDev *)dev)->comm = *c;
+    return 0;
+}
+
+/* NULL when this rank is alone: then the sum over ranks is its own, and so is every part of it. */
+static const DevComm *peers(const Dev *dev, const Tensor *y, const Tensor *x)
+{
+    const DevComm *c = &((const CpuDev *)dev)->comm;
+    if (c->world <= 1) return NULL;
+    CHECK(y->dtype == x->dtype && tensor_is_contiguous(x) && tensor_is_contiguous(y), "a collective from %s to %s", x->name, y->name);
+    return c;
+}
+
+int cpu_all_reduce(Dev *dev, const AllReduce *a)
+{
+    const DevComm *c = peers(dev, a->y, a->x);
+    TRY(copy_tensor(dev, a->y, a->x));
+    return c ? c->all_reduce(c->ctx, a->y->dtype, a->y->data, tensor_numel(a->y)) : 0;
+}
+
+int cpu_reduce_scatter(Dev *dev, const ReduceScatter *a)
+{
+    const DevComm *c = peers(dev, a->y, a->x);
+    if (!c) return copy_tensor(dev, a->y, a->x);
+    size_t part = tensor_bytes(a->y), whole = tensor_bytes(a->x);
+    CHECK(part * (size_t)c->world == whole, "%s is not one of %d parts of %s", a->y->name, c->world, a->x->name);
+    char *sum = cpu_scratch(dev, whole);
+    if (!sum) return -1;
+    copy_bytes(dev, sum, a->x->data, whole);
+    TRY(c->all_reduce(c->ctx, a->x->dtype, sum, tensor_numel(a->x)));
+    copy_bytes(dev, a->y->data, sum + part * (size_t)c->rank, part);
+    return 0;
+}
+
+int cpu_all_gather(Dev *dev, const AllGather *a)
+{
+    const DevComm *c = peers(dev, a->y, a->x);
+    if (!c) return copy_tensor(dev, a->y, a->x);
+    size_t part = tensor_bytes(a->x);
+    CHECK(part * (size_t)c->world == tensor_bytes(a->y), "%s is not one of %d parts of %s", a->x->name, c->world, a->y->name);
+    return c->all_gather(c->ctx, a->y->data, a->x->data, part);
+}
 
 /* ---- Dropout ---------------------------------------------------------------------------------------------------------- */
 
@@ -89,21 +138,42 @@ typedef struct {
     float    factor;
 } Drop;
 
+/* Draws of blocks [first, first + DRAW_BLOCKS) of a sample. The four words of a block are kept in four rows, so that the
+ * ten rounds of neighbouring blocks run side by side. */
+static void draw_blocks(uint32_t word[4][DRAW_BLOCKS], const Drop *p, int64_t sample, int64_t first)
+{
+    for (int b = 0; b < DRAW_BLOCKS; b++) {
+        uint32_t ctr[4];
+        rng_counter(ctr, p->step, sample, first + b);
+        for (int w = 0; w < 4; w++) word[w][b] = ctr[w];
+    }
+    uint32_t k0 = p->key[0], k1 = p->key[1];
+    for (int round = 0; round < 10; round++) {
+        for (int b = 0; b < DRAW_BLOCKS; b++) {
+            uint32_t c[4] = { word[0][b], word[1][b], word[2][b], word[3][b] };
+            philox_round(c, k0, k1);
+            word[0][b] = c[0];
+            word[1][b] = c[1];
+            word[2][b] = c[2];
+            word[3][b] = c[3];
+        }
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
+    }
+}
+
 /* Elements [e, e+n) of a sample. y may be x. */
 static void drop_row(const Drop *p, float *y, const float *x, int64_t sample, int64_t e, int64_t n)
 {
-    uint32_t draw[DRAW_BLOCKS * 4];
+    uint32_t word[4][DRAW_BLOCKS];
+    float    factor[4 * DRAW_BLOCKS];
     for (int64_t at = 0; at < n;) {
-        int64_t first = (e + at) / 4, skip = (e + at) % 4;
-        int64_t count = MIN(n - at, DRAW_BLOCKS * 4 - skip);
-#pragma omp simd
-        for (int64_t b = 0; b < (skip + count + 3) / 4; b++) {
-            uint32_t ctr[4], out[4];
-            rng_counter(ctr, p->step, sample, first + b);
-            philox4x32(out, ctr, p->key);
-            for (int w = 0; w < 4; w++) draw[b * 4 + w] = out[w];
+        int64_t first = (e + at) / 4, skip = (e + at) % 4, count = MIN(n - at, 4 * DRAW_BLOCKS - skip);
+        draw_blocks(word, p, sample, first);
+        for (int b = 0; b < DRAW_BLOCKS; b++) {
+            for (int w = 0; w < 4; w++) factor[4 * b + w] = word[w][b] >= p->threshold ? p->factor : 0.0f;
         }
-        for (int64_t i = 0; i < count; i++) y[at + i] = draw[skip + i] >= p->threshold ? x[at + i] * p->factor : 0.0f;
+        for (int64_t i = 0; i < count; i++) y[at + i] = factor[skip + i] != 0.0f ? x[at + i] * factor[skip + i] : 0.0f;
         at += count;
     }
 }

@@ -314,7 +314,8 @@ extern "C" int cuda_pos_dw(Dev *dev, const PosDw *a)
 {
     const char *op = "pos_dw";
     TRY(k_need_dtype(op, a->dwpe, DT_F32));
-    int64_t rows = tensor_rows(a->dy), T_len = tensor_rows(a->dwpe), cols = tensor_cols(a->dy);
+    int64_t rows = tensor_rows(a->dy), cols = tensor_cols(a->dy);
+    int64_t T_len = a->dy->ndim == 3 ? a->dy->dim[1] : tensor_rows(a->dwpe);
     int     aligned = cuda_packable(a->dy) && cuda_packable(a->dwpe);
     return k_dispatch(a->dy->dtype, op, [&](auto zero) {
         using T       = decltype(zero);

@@ -78,26 +78,37 @@ __device__ __forceinline__ float2 soft_block(float2 a, float2 *slot)
     return soft_warp(slot[lane]); /* XENT_WARPS = WARP */
 }
 
-/* log sum exp of all parts, merged in order. */
-__device__ __forceinline__ float soft_lse(const float2 *part, int parts)
+/* log sum exp of the parts, merged in order. */
+__device__ __forceinline__ float soft_lse(const float2 (&part)[XENT_MAX_PARTS], int parts)
 {
     float top = part[0].x, sum = 0.0f;
-    for (int k = 1; k < parts; k++) top = fmaxf(top, part[k].x);
-    for (int k = 0; k < parts; k++) sum = fmaf(part[k].y, xent_exp(__fsub_rn(part[k].x, top)), sum);
+#pragma unroll
+    for (int k = 1; k < XENT_MAX_PARTS; k++) top = k < parts ? fmaxf(top, part[k].x) : top;
+#pragma unroll
+    for (int k = 0; k < XENT_MAX_PARTS; k++) {
+        if (k < parts) sum = fmaf(part[k].y, xent_exp(__fsub_rn(part[k].x, top)), sum);
+    }
     return __fadd_rn(top, logf(sum));
 }
 
-/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies, in global or shared
- * memory. */
-template <typename T, bool AL> __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
+enum { FROM_GLOBAL, FROM_GLOBAL_ODD, FROM_SHARED };
+
+template <typename T, int FROM> __device__ __forceinline__ Pack<T> xent_load(const T *p, int n)
 {
-    constexpr int N = Pack<T>::N;
-    float2        a = make_float2(XENT_FLOOR, 0.0f);
+    if (FROM == FROM_SHARED) return *reinterpret_cast<const Pack<T> *>(p);
+    return vec_load<T, FROM == FROM_GLOBAL>(p, n);
+}
+
+/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. */
+template <typename T, int FROM> __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
+{
+    constexpr int N    = Pack<T>::N;
+    float2        a    = make_float2(XENT_FLOOR, 0.0f);
     int           stop = MIN(end, n_class);
 #pragma unroll 4
     for (int col = begin + (int)threadIdx.x * N; col < stop; col += XENT_THREADS * N) {
         float f[N];
-        vec_unpack(vec_load<T, AL>(x + (col - begin), stop - col), f);
+        vec_unpack(xent_load<T, FROM>(x + (col - begin), stop - col), f);
         soft_add<N>(a, f, stop - col);
     }
     return a;
@@ -146,16 +157,16 @@ template <typename T> __device__ __forceinline__ void xent_fetch(const XentP<T> 
 /* log sum exp of the row, from every block's part. */
 __device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, int parity, int parts)
 {
-    if (parts == 1) return soft_lse(&a, 1);
-    float2 part[XENT_MAX_PARTS];
-    if (threadIdx.x == 0) slots->part[parity] = a;
-    ptx_cluster_sync();
+    float2 part[XENT_MAX_PARTS] = { a };
+    if (parts > 1) {
+        if (threadIdx.x == 0) slots->part[parity] = a;
+        ptx_cluster_sync();
 #pragma unroll
-    for (int k = 0; k < XENT_MAX_PARTS; k++) {
-        part[k] = k < parts ? ptx_cluster_load(&slots->part[parity], k) : make_float2(XENT_FLOOR, 0.0f);
+        for (int k = 0; k < XENT_MAX_PARTS; k++) {
+            if (k < parts) part[k] = ptx_cluster_load(&slots->part[parity], k);
+        }
     }
-    /* The absent parts add exact zeros at the end, so the sum has the bits of soft_lse over `parts`. */
-    return soft_lse(part, XENT_MAX_PARTS);
+    return soft_lse(part, parts);
 }
 
 template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cluster_kernel(XentP<T> p)
@@ -179,6 +190,9 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
     int     target = row < p.rows ? p.target[row] : -1;
     if (threadIdx.x == 0 && target >= 0) xent_fetch(p, row, begin, end, buf0, &bar[0]);
 
+    /* Slots turn with the rows that use them: between two uses of one slot lies a cluster barrier, which a row without
+     * target does not have. */
+    int turn = 0;
     for (int which = 0; row < p.rows; which ^= 1) {
         int64_t next        = row + n_cluster;
         int     next_target = next < p.rows ? p.target[next] : -1;
@@ -190,14 +204,14 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
         if (target >= 0) {
             ptx_mbar_wait(&bar[which], filled >> which & 1);
             filled ^= 1u << which;
-            float2 a   = soft_part<T, true>(buf, begin, end, p.n_class);
-            a          = soft_block(a, slots->warp[which]);
-            float lse  = xent_cluster_lse(a, slots, which, p.parts);
+            float2 a  = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp[turn]);
+            float lse = xent_cluster_lse(a, slots, turn, p.parts);
+            turn ^= 1;
             if (threadIdx.x == 0 && begin <= target && target < end) {
                 p.loss[row] = __fsub_rn(lse, to_f32(buf[target - begin]));
             }
             for (int col = begin + (int)threadIdx.x * N; col < end; col += XENT_THREADS * N) {
-                Pack<T> x = *reinterpret_cast<const Pack<T> *>(buf + (col - begin));
+                Pack<T> x = xent_load<T, FROM_SHARED>(buf + (col - begin), N);
                 pack_store(out + col, xent_pack_dx(x, col, p.n_class, target, lse, scale));
             }
         } else {
@@ -238,13 +252,13 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 1
         float2   part[XENT_MAX_PARTS];
 #pragma unroll
         for (int k = 0; k < XENT_MAX_PARTS; k++) {
-            part[k] = make_float2(XENT_FLOOR, 0.0f);
             if (k < p.parts) {
-                int begin = MIN(k * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
-                part[k]   = soft_block(soft_part<T, AL>(x + begin, begin, end, p.n_class), slots.warp[k & 1]);
+                constexpr int FROM  = AL ? FROM_GLOBAL : FROM_GLOBAL_ODD;
+                int           begin = MIN(k * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
+                part[k] = soft_block(soft_part<T, FROM>(x + begin, begin, end, p.n_class), slots.warp[k & 1]);
             }
         }
-        float lse = soft_lse(part, p.parts == 1 ? 1 : (int)XENT_MAX_PARTS);
+        float lse = soft_lse(part, p.parts);
         if (threadIdx.x == 0) {
             p.loss[row] = target >= 0 ? __fsub_rn(lse, to_f32(x[target])) : 0.0f;
             if (p.lse) p.lse[row] = lse;
@@ -265,14 +279,16 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_DX_THREADS
 /* Shared memory of a block that holds two of `parts` parts. */
 static size_t xent_smem(int64_t part_cols, size_t size) { return XENT_HEAD_BYTES + 2 * (size_t)part_cols * size; }
 
-/* Sets parts and part_cols; returns 1 if the parts fit shared memory. Depends on width, dtype and device only. */
-template <typename T> static int xent_cut(const CudaDev *dev, XentP<T> *p)
+/* Sets parts and part_cols, and *fits: the parts fit shared memory. Depends on width, dtype and device only. */
+template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *fits)
 {
     constexpr int N = Pack<T>::N;
+    int           most; /* bytes of shared memory that a block may ask for */
+    CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, cu->index));
     for (p->parts = 1;; p->parts *= 2) {
         p->part_cols = (int)(ceil_div(ceil_div(p->cols, N), p->parts) * N);
-        if (xent_smem(p->part_cols, sizeof(T)) <= (size_t)dev->smem_optin) return 1;
-        if (p->parts == XENT_MAX_PARTS) return 0;
+        *fits        = xent_smem(p->part_cols, sizeof(T)) <= (size_t)most;
+        if (*fits || p->parts == XENT_MAX_PARTS) return 0;
     }
 }
 
@@ -323,9 +339,9 @@ static int xent_run(Dev *dev, const char *op, const Tensor *loss, const Tensor *
         p.rows      = tensor_rows(a->logits);
         p.cols      = (int)tensor_cols(a->logits);
         p.n_class   = (int)a->n_class;
-        int fits    = xent_cut(cu, &p);
-        int cluster = fits && aligned && cu->capability >= 90 && p.loss && p.dlogits;
-        if (cluster) return xent_cluster_launch(dev, p);
+        int fits    = 0;
+        TRY(xent_cut(cu, &p, &fits));
+        if (fits && aligned && cu->capability >= 90 && p.loss && p.dlogits) return xent_cluster_launch(dev, p);
         return k_flag(aligned, [&](auto is_al) {
             constexpr bool AL = decltype(is_al)::value;
             if (!p.loss) {

@@ -1,0 +1,29 @@
+#include "base/err.h"
+#include "bin/run_target.h"
+#include "run/sample.h"
+
+int cmd_sample(const CmdArgs *a)
+{
+    const char *prompt = "\n", *tokens = "256", *temperature = "0.8", *top_k = "0", *seed = "1";
+    CmdFlag     flag[] = { { "--prompt", &prompt, NULL, "text to continue" },
+                           { "--tokens", &tokens, NULL, "how many to add" },
+                           { "--temperature", &temperature, NULL, "0: always the most likely" },
+                           { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all" },
+                           { "--seed", &seed, NULL, "of the random choice" } };
+    SampleOptions opt;
+    CmdTarget     t;
+    Recipe        r;
+    Setup         s;
+    int64_t       seed_value;
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    opt.prompt = prompt;
+    TRY(cmd_int("--tokens", tokens, 1, 1 << 30, &opt.n_token));
+    TRY(cmd_int("--top-k", top_k, 0, 1 << 30, &opt.top_k));
+    TRY(cmd_int("--seed", seed, 0, INT64_MAX, &seed_value));
+    TRY(cmd_double("--temperature", temperature, 0, 100, &opt.temperature));
+    opt.seed = (uint64_t)seed_value;
+    TRY(run_target_open(&t, BUILD_DECODE, &r, &s));
+    int rc = sample_text(s.build, &opt, stdout);
+    setup_close(&s);
+    return rc;
+}

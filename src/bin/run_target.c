@@ -1,0 +1,45 @@
+#include "bin/run_target.h"
+
+#include "base/err.h"
+#include "base/str.h"
+#include "run/ckpt.h"
+#include "run/rundir.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* The run's folder from what the user typed: the folder itself, or a name under the runs folder. */
+static int find_run(const char *target, char *path, size_t n)
+{
+    char recipe[RUNDIR_PATH];
+    str_copy(path, n, target);
+    for (int i = 0; i < 2; i++) {
+        if (snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path) < (int)sizeof recipe && access(recipe, R_OK) == 0) return 0;
+        if (snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
+    }
+    return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target, rundir_base(), target);
+}
+
+int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s)
+{
+    char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32], ckpt[RUNDIR_PATH + 64];
+    int64_t step[64];
+    if (!t->target) return err_user("command line: a run is missing (for example runs/quickstart)");
+    TRY(find_run(t->target, path, sizeof path));
+    snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path);
+    snprintf(dir, sizeof dir, "%s/checkpoints", path);
+    TRY(recipe_load(r, recipe, t->n_override, t->override));
+    int n = ckpt_list(dir, step, ARRAY_LEN(step));
+    if (n < 0) return -1;
+    if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
+    TRY(setup_open(s, r, parts));
+    for (int i = 0; i < n; i++) {
+        TRY(ckpt_path(dir, step[i], ckpt, sizeof ckpt));
+        if (ckpt_load_weights(s->build, ckpt) == 0) return 0;
+        if (err_kind() == ERR_USER || i + 1 == n) break;
+        fprintf(stderr, "brim: %s; trying the one before\n", err_get());
+        err_clear();
+    }
+    setup_close(s);
+    return -1;
+}

@@ -1,0 +1,248 @@
+/* Optimizer: SUMSQ, CLIP, ADAMW.
+ *
+ * Maths    SUMSQ  state.out.grad_sumsq += sum x^2;  CLIP and ADAMW as in op.h.
+ * Layout   flat ranges. The segment table is sorted; an element in no segment is padding: its weights stay, its gradient
+ *          becomes 0.
+ * Order    SUMSQ: a pack's squares are added in f32, packs in double; thread, warp, block and finally the blocks' sums are
+ *          added in an order that follows from the length alone.
+ * Grid     SUMSQ at most SUMSQ_BLOCKS blocks, a contiguous range each, then one block over their sums. ADAMW a block a chunk
+ *          of ADAM_CHUNK elements; the chunk's first segment is found once by bisection, from there threads walk forward. CLIP
+ *          one thread.
+ * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with the bf16 copy. */
+#include "dev/cuda/k_common.cuh"
+
+enum { SUMSQ_BLOCKS = 2048, SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
+enum { ADAM_THREADS = 256, ADAM_TURNS = 8, ADAM_CHUNK = ADAM_THREADS * ADAM_TURNS * 4 };
+
+/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the running mean. */
+enum { SPIKE_AFTER = 20 };
+#define EMA_WEIGHT 0.05
+
+/* ---- Sum of squares ------------------------------------------------------------------------------------------- */
+
+/* Block b sums packs [b*block_pack, (b+1)*block_pack). */
+template <typename T, bool AL>
+__global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(double *part, const T *x, int64_t n, int64_t block_pack)
+{
+    constexpr int     N = Pack<T>::N;
+    __shared__ double slot[SUMSQ_THREADS / WARP];
+    int64_t           n_pack = ceil_div(n, N), begin = blockIdx.x * block_pack, end = MIN(begin + block_pack, n_pack);
+    double            sum = 0.0;
+    for (int64_t k = begin + threadIdx.x; k < end; k += SUMSQ_THREADS * SUMSQ_UNROLL) {
+        Pack<T> v[SUMSQ_UNROLL];
+#pragma unroll
+        for (int u = 0; u < SUMSQ_UNROLL; u++) {
+            int64_t at = k + u * SUMSQ_THREADS;
+            v[u]       = vec_load<T, AL>(x + at * N, at < end ? n - at * N : 0);
+        }
+#pragma unroll
+        for (int u = 0; u < SUMSQ_UNROLL; u++) {
+            float f[N], s = 0.0f;
+            vec_unpack(v[u], f);
+#pragma unroll
+            for (int i = 0; i < N; i++) s = fmaf(f[i], f[i], s);
+            sum += (double)s;
+        }
+    }
+    sum = block_sum(sum, slot);
+    if (threadIdx.x == 0) part[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_finish(StepState *state, const double *part, int n)
+{
+    __shared__ double slot[SUMSQ_THREADS / WARP];
+    double            sum = 0.0;
+    for (int i = threadIdx.x; i < n; i += SUMSQ_THREADS) sum += part[i];
+    sum = block_sum(sum, slot);
+    if (threadIdx.x == 0) state->out.grad_sumsq += sum;
+}
+
+extern "C" int cuda_sumsq(Dev *dev, const Sumsq *a)
+{
+    const char *op = "sumsq";
+    CHECK(tensor_is_contiguous(a->x), "sum of squares of the view %s", a->x->name);
+    return k_dispatch(a->x->dtype, op, [&](auto zero) {
+        using T            = decltype(zero);
+        int64_t n          = tensor_numel(a->x), n_pack = ceil_div(n, Pack<T>::N);
+        int64_t turn       = SUMSQ_THREADS * SUMSQ_UNROLL;
+        int64_t block_pack = ceil_div(ceil_div(n_pack, SUMSQ_BLOCKS), turn) * turn;
+        int     grid       = (int)ceil_div(n_pack, block_pack);
+        TRY(k_need_ws(op, a->ws, (size_t)grid * sizeof(double)));
+        double *part = t_data<double>(a->ws);
+        int     al   = (uintptr_t)a->x->data % 16 == 0 && n % Pack<T>::N == 0;
+        TRY(k_flag(al, [&](auto is_al) {
+            auto kernel = sumsq_kernel<T, decltype(is_al)::value>;
+            return k_launch(op, kernel, dim3((unsigned)grid), SUMSQ_THREADS, 0, cuda_stream(dev), part, t_data<T>(a->x), n,
+                            block_pack);
+        }));
+        return k_launch(op, sumsq_finish, dim3(1), SUMSQ_THREADS, 0, cuda_stream(dev), t_data<StepState>(a->state), part, grid);
+    });
+}
+
+/* ---- The decision about a step ----------------------------------------------------------------------------------- */
+
+static __global__ void clip_kernel(StepState *state, double max_norm, double beta1, double beta2, double spike_factor)
+{
+    const StepIn *in   = &state->in;
+    StepOut      *out  = &state->out;
+    double        loss = out->loss_sum * (double)in->inv_targets;
+    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    out->loss          = (float)loss;
+    out->grad_norm     = (float)norm;
+    out->grad_sumsq    = 0.0;
+    out->skip          = 0;
+    if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) out->skip = 2;
+    if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
+    if (out->skip) {
+        out->n_skipped += 1;
+        out->n_skip_row += 1;
+        out->clip = 0.0f;
+        return;
+    }
+    out->n_skip_row = 0;
+    out->n_update += 1;
+    double factor = max_norm > 0.0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
+    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->bias1    = (float)(1.0 / (1.0 - pow(beta1, (double)out->n_update)));
+    out->bias2    = (float)(1.0 / (1.0 - pow(beta2, (double)out->n_update)));
+    out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+}
+
+extern "C" int cuda_clip(Dev *dev, const Clip *a)
+{
+    return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state), (double)a->max_norm,
+                    (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
+}
+
+/* ---- AdamW --------------------------------------------------------------------------------------------------------- */
+
+struct AdamP {
+    float           *w, *m, *v, *g;
+    bf16            *copy;
+    const StepState *state;
+    const Segment   *seg;
+    int64_t          n;
+    int              n_seg;
+    float            beta1, beta2, eps;
+};
+
+/* What one element of the update needs from the step's state. */
+struct AdamStep {
+    float lr, bias1, bias2, clip;
+};
+
+__device__ __forceinline__ void adam_element(const AdamP &p, const AdamStep &s, float decay, float lr_mul, float g, float &w,
+                                             float &m, float &v)
+{
+    g = __fmul_rn(g, s.clip);
+    m = fmaf(p.beta1, m, __fmul_rn(1.0f - p.beta1, g));
+    v = fmaf(p.beta2, v, __fmul_rn(1.0f - p.beta2, __fmul_rn(g, g)));
+
+    float step = __fmul_rn(m, s.bias1) / (sqrtf(__fmul_rn(v, s.bias2)) + p.eps);
+    w          = fmaf(-__fmul_rn(s.lr, lr_mul), fmaf(decay, w, step), w);
+}
+
+/* First segment that ends after element i. */
+__device__ __forceinline__ int segment_find(const Segment *seg, int n_seg, int64_t i)
+{
+    int lo = 0, hi = n_seg;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (seg[mid].end > i) {
+            hi = mid;
+        } else {
+            lo = mid + 1;
+        }
+    }
+    return lo;
+}
+
+/* Elements one by one, each in its own segment: a pack that a segment's edge cuts, or the end of the range. */
+static __device__ void adam_edge(const AdamP &p, const AdamStep &s, int k, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        while (k < p.n_seg && p.seg[k].end <= i) k++;
+        if (k < p.n_seg && p.seg[k].begin <= i) {
+            float w = p.w[i], m = p.m[i], v = p.v[i];
+            adam_element(p, s, p.seg[k].decay, p.seg[k].lr_mul, p.g[i], w, m, v);
+            p.w[i] = w;
+            p.m[i] = m;
+            p.v[i] = v;
+            if (p.copy) p.copy[i] = from_f32<bf16>(w);
+        }
+        p.g[i] = 0.0f;
+    }
+}
+
+/* The four elements at i, all of segment seg. */
+__device__ __forceinline__ void adam_pack(const AdamP &p, const AdamStep &s, const Segment &seg, int64_t i)
+{
+    Pack<float> w = vec_load<float, true>(p.w + i, 4), m = vec_load<float, true>(p.m + i, 4);
+    Pack<float> v = vec_load<float, true>(p.v + i, 4), g = vec_load<float, true>(p.g + i, 4);
+#pragma unroll
+    for (int k = 0; k < 4; k++) adam_element(p, s, seg.decay, seg.lr_mul, g.v[k], w.v[k], m.v[k], v.v[k]);
+    pack_store(p.w + i, w);
+    pack_store(p.m + i, m);
+    pack_store(p.v + i, v);
+    pack_store(p.g + i, pack_zero<float>());
+    if (p.copy) {
+        __nv_bfloat162 c[2] = { __floats2bfloat162_rn(w.v[0], w.v[1]), __floats2bfloat162_rn(w.v[2], w.v[3]) };
+        *reinterpret_cast<uint2 *>(p.copy + i) = *reinterpret_cast<const uint2 *>(c);
+    }
+}
+
+/* AL: every pointer is aligned to its access of four elements. */
+template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(AdamP p)
+{
+    const StepState *st    = p.state;
+    AdamStep         s     = { st->in.lr, st->out.bias1, st->out.bias2, st->out.clip };
+    int64_t          chunk = (int64_t)blockIdx.x * ADAM_CHUNK;
+    /* Skipped: no segment at all, so that every gradient is cleared and nothing else happens. */
+    p.n_seg = st->out.skip ? 0 : p.n_seg;
+    int     k   = segment_find(p.seg, p.n_seg, chunk);
+    Segment seg = { p.n, p.n, 0.0f, 0.0f }; /* past the table: a gap up to the end */
+    if (k < p.n_seg) seg = p.seg[k];
+#pragma unroll 2
+    for (int turn = 0; turn < ADAM_TURNS; turn++) {
+        int64_t i = chunk + (int64_t)(turn * ADAM_THREADS + threadIdx.x) * 4;
+        if (i >= p.n) break;
+        while (k < p.n_seg && seg.end <= i) {
+            k++;
+            if (k < p.n_seg) seg = p.seg[k];
+        }
+        if (AL && k < p.n_seg && seg.begin <= i && i + 4 <= seg.end) {
+            adam_pack(p, s, seg, i);
+        } else {
+            adam_edge(p, s, k, i, MIN(i + 4, p.n));
+        }
+    }
+}
+
+extern "C" int cuda_adamw(Dev *dev, const AdamW *a)
+{
+    const char *op = "adamw";
+    TRY(k_need_dtype(op, a->master, DT_F32));
+    TRY(k_need_dtype(op, a->m, DT_F32));
+    TRY(k_need_dtype(op, a->v, DT_F32));
+    TRY(k_need_dtype(op, a->grad, DT_F32));
+    TRY(k_need_dtype(op, a->copy, DT_BF16));
+    AdamP p;
+    p.w     = t_data<float>(a->master);
+    p.m     = t_data<float>(a->m);
+    p.v     = t_data<float>(a->v);
+    p.g     = t_data<float>(a->grad);
+    p.copy  = t_data<bf16>(a->copy);
+    p.state = t_data<StepState>(a->state);
+    p.seg   = t_data<Segment>(a->seg);
+    p.n     = tensor_numel(a->master);
+    p.n_seg = (int)(tensor_bytes(a->seg) / sizeof(Segment));
+    p.beta1 = a->beta1;
+    p.beta2 = a->beta2;
+    p.eps   = a->eps;
+    int al  = (uintptr_t)p.w % 16 == 0 && (uintptr_t)p.m % 16 == 0 && (uintptr_t)p.v % 16 == 0 && (uintptr_t)p.g % 16 == 0 &&
+             (uintptr_t)p.copy % 8 == 0;
+    unsigned grid = (unsigned)ceil_div(p.n, ADAM_CHUNK);
+    return k_flag(al, [&](auto is_al) {
+        return k_launch(op, adamw_kernel<decltype(is_al)::value>, dim3(grid), ADAM_THREADS, 0, cuda_stream(dev), p);
+    });
+}

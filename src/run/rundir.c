@@ -1,0 +1,232 @@
+#include "run/rundir.h"
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "run/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *rundir_base(void)
+{
+    const char *base = getenv("BRIM_RUNS");
+    return base && *base ? base : "runs";
+}
+
+static void stamp(char *buf, size_t n, const char *format)
+{
+    time_t    now = time(NULL);
+    struct tm tm;
+    localtime_r(&now, &tm);
+    strftime(buf, n, format, &tm);
+}
+
+/* ---- Paths ------------------------------------------------------------------------------------------------ */
+
+int rundir_paths(RunDir *d, const char *name)
+{
+    enum { NAME_MAX_BYTES = 200 /* a file name ends at 255, and .old-YYYYmmdd-HHMMSS-NNN comes behind it */ };
+    char shown[128];
+    memset(d, 0, sizeof *d);
+    if (!*name || strchr(name, '/') || name[0] == '.' || strlen(name) > NAME_MAX_BYTES || !str_is_printable(name)) {
+        return err_user("run: \"%s\" cannot be the name of a folder", str_quote(shown, sizeof shown, name, strlen(name)));
+    }
+    const struct {
+        char       *path;
+        const char *file;
+    } row[] = { { d->path, "" },        { d->checkpoints, "/checkpoints" }, { d->metrics, "/metrics.jsonl" },
+                { d->plan, "/plan.txt" }, { d->recipe, "/recipe.yaml" },    { d->machine, "/machine.txt" },
+                { d->lock, "/lock" } };
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        int n = snprintf(row[i].path, RUNDIR_PATH, "%s/%s%s", rundir_base(), name, row[i].file);
+        if (n < 0 || n >= RUNDIR_PATH) return err_user("BRIM_RUNS: path too long");
+    }
+    return 0;
+}
+
+int rundir_path(const RunDir *d, const char *file, char *buf, size_t n)
+{
+    int len = snprintf(buf, n, "%s/%s", d->path, file);
+    return len >= 0 && (size_t)len < n ? 0 : err_set("%s/%s: path too long", d->path, file);
+}
+
+/* ---- The lock --------------------------------------------------------------------------------------------- */
+
+/* Says who holds it, from the text that the holder left. */
+static int refuse(const RunDir *d)
+{
+    char   *text = NULL, shown[128];
+    size_t  n;
+    if (file_read_all(d->lock, 256, &text, &n) < 0) err_clear(); /* the holder may just have finished */
+    if (text) text[strcspn(text, "\n")] = '\0';
+    err_user("%s is in use by %s", d->path,
+             text && *text ? str_quote(shown, sizeof shown, text, strlen(text)) : "another process");
+    free(text);
+    return -1;
+}
+
+static int write_owner(const RunDir *d, int fd)
+{
+    char when[64], text[128];
+    stamp(when, sizeof when, "%Y-%m-%d %H:%M:%S");
+    int n = snprintf(text, sizeof text, "pid %ld (started %s)\n", (long)getpid(), when);
+    if (ftruncate(fd, 0) != 0 || fault_hit(FAULT_WRITE) || pwrite(fd, text, (size_t)n, 0) != n) {
+        return err_sys("%s: write", d->lock);
+    }
+    return 0;
+}
+
+/* 1 when the descriptor's file is still the one under the lock's name: an owner that finishes removes it. */
+static int is_current(const RunDir *d, int fd)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && stat(d->lock, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* flock() with the file systems that have none made harmless: 0 locked, -1 held by another. */
+static int lock_file(const RunDir *d, int fd)
+{
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EINTR) continue;
+        if (errno == EWOULDBLOCK) return -1;
+        log_warn("%s: this file system cannot lock files (%s): make sure that no other process trains this run", d->lock,
+                 strerror(errno));
+        return 0;
+    }
+    return 0;
+}
+
+static int lock_take(RunDir *d)
+{
+    enum { TRIES = 100 };
+    for (int i = 0; i < TRIES; i++) {
+        int fd = fault_hit(FAULT_OPEN) ? -1 : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) return err_sys("%s", d->lock);
+        if (lock_file(d, fd) < 0) {
+            close(fd);
+            return refuse(d);
+        }
+        if (is_current(d, fd)) {
+            if (write_owner(d, fd) == 0) {
+                d->lock_fd = fd;
+                d->is_open = 1;
+                return 0;
+            }
+            close(fd);
+            return -1;
+        }
+        close(fd); /* locked the file of an owner that was just finishing */
+    }
+    return err_set("%s: changes too often", d->lock);
+}
+
+void rundir_close(RunDir *d)
+{
+    if (!d->is_open) return;
+    if (is_current(d, d->lock_fd)) unlink(d->lock);
+    close(d->lock_fd);
+    d->is_open = 0;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------------- */
+
+/* Renames an existing directory. Its lock is held meanwhile, so it is not moved from under a run. */
+static int move_aside(RunDir *d)
+{
+    char when[32], old[RUNDIR_PATH + 64];
+    if (file_kind(d->path) == FILE_NONE) return 0;
+    TRY(lock_take(d));
+    stamp(when, sizeof when, "%Y%m%d-%H%M%S");
+    snprintf(old, sizeof old, "%s.old-%s", d->path, when);
+    for (int i = 2; file_kind(old) != FILE_NONE; i++) snprintf(old, sizeof old, "%s.old-%s-%d", d->path, when, i);
+    int rc = fault_hit(FAULT_RENAME) || rename(d->path, old) != 0 ? err_sys("%s: rename", d->path) : 0;
+    if (rc == 0) {
+        char lock[sizeof old + 8];
+        snprintf(lock, sizeof lock, "%s/lock", old);
+        unlink(lock);
+        log_info("the old %s is now %s", d->path, old);
+    }
+    rundir_close(d);
+    return rc < 0 ? rc : folder_sync(rundir_base());
+}
+
+int rundir_open(RunDir *d, const char *name, int fresh)
+{
+    TRY(rundir_paths(d, name));
+    if (fresh) TRY(move_aside(d));
+    TRY(file_make_folders(d->path));
+    TRY(lock_take(d));
+    int rc = file_make_folders(d->checkpoints);
+    if (rc == 0) rc = file_sweep_tmp(d->path);
+    if (rc == 0) rc = folder_sync(d->path); /* a checkpoint is only as durable as the names above it */
+    if (rc == 0) rc = folder_sync(rundir_base());
+    if (rc < 0) rundir_close(d);
+    return rc;
+}
+
+/* ---- Metrics ---------------------------------------------------------------------------------------------- */
+
+/* 1 for a complete line that stays. */
+static int line_stays(const char *line, size_t n, int64_t first_step)
+{
+    if (n == 0 || line[n - 1] != '\n') return 0; /* cut off while it was written */
+    json_t *root = json_loadb(line, n, 0, NULL);
+    json_t *step = json_object_get(root, "step");
+    int     stay = json_is_object(root) && !(json_is_number(step) && json_number_value(step) >= (double)first_step);
+    json_decref(root);
+    return stay;
+}
+
+/* Copies the lines that stay to out (NULL: only counts). Returns how many do not. */
+static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
+{
+    char  *line = NULL;
+    size_t room = 0;
+    int    dropped = 0, rc = 0;
+    for (;;) {
+        ssize_t n = fault_hit(FAULT_READ) ? -2 : getline(&line, &room, in);
+        if (n == -2 || (n < 0 && !feof(in))) rc = err_sys("%s", d->metrics);
+        if (n < 0) break;
+        if (!line_stays(line, (size_t)n, first_step)) {
+            dropped++;
+        } else if (out && (rc = file_write(out, line, (size_t)n)) < 0) {
+            break;
+        }
+    }
+    free(line);
+    return rc < 0 ? rc : dropped;
+}
+
+static int rewrite_lines(const RunDir *d, FILE *in, int64_t first_step)
+{
+    FILE *out = file_create_tmp(d->metrics);
+    if (!out) return -1;
+    int dropped = copy_lines(d, in, out, first_step), rc = MIN(dropped, 0);
+    if (rc == 0) rc = file_publish(&out, d->metrics);
+    file_discard(&out);
+    return rc < 0 ? rc : dropped;
+}
+
+int rundir_trim_metrics(const RunDir *d, int64_t first_step)
+{
+    FILE *in = fault_hit(FAULT_OPEN) ? NULL : fopen(d->metrics, "re");
+    if (!in) return errno == ENOENT ? 0 : err_sys("%s", d->metrics);
+    int dropped = copy_lines(d, in, NULL, first_step);
+    if (dropped > 0) {
+        rewind(in);
+        dropped = rewrite_lines(d, in, first_step);
+    }
+    fclose(in);
+    return dropped;
+}

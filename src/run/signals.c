@@ -1,0 +1,47 @@
+#include "run/signals.h"
+
+#include "base/err.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    int         sig;
+    const char *name;
+} signal_table[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGUSR1, "SIGUSR1" } };
+
+/* The one variable a handler may share with the program; signal handlers take no argument to hang it on. */
+static volatile sig_atomic_t signal_seen;
+
+static void on_signal(int sig)
+{
+    enum { EXIT_BY_SIGINT = 130 };
+    if (sig == SIGINT && signal_seen == SIGINT) _exit(EXIT_BY_SIGINT);
+    if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
+}
+
+int signals_install(void)
+{
+    struct sigaction act;
+    memset(&act, 0, sizeof act);
+    act.sa_handler = on_signal;
+    act.sa_flags   = SA_RESTART;
+    sigemptyset(&act.sa_mask);
+    for (int i = 0; i < ARRAY_LEN(signal_table); i++) {
+        if (sigaction(signal_table[i].sig, &act, NULL) != 0) return err_sys("handler of %s", signal_table[i].name);
+    }
+    return 0;
+}
+
+int signals_pending(void) { return signal_seen; }
+
+void signals_clear(void) { signal_seen = 0; }
+
+const char *signals_name(void)
+{
+    for (int i = 0; i < ARRAY_LEN(signal_table); i++) {
+        if (signal_table[i].sig == signal_seen) return signal_table[i].name;
+    }
+    return "";
+}

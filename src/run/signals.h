@@ -1,0 +1,21 @@
+/* Signals: a request to stop is a flag that the loop looks at after each step.
+ *
+ * 1. SIGINT and SIGTERM ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit. The handler only
+ *    sets the flag; system calls are restarted.
+ * 2. A second SIGINT ends the process at once with exit code 130. What was
+ *    being written then is a leftover that the next start removes. */
+#ifndef RUN_SIGNALS_H
+#define RUN_SIGNALS_H
+
+/* Call once, before threads are started. Negative after err_set(). */
+int signals_install(void);
+
+/* The signal that asked, 0 when none did. A request to stop is not replaced by SIGUSR1. */
+int signals_pending(void);
+
+/* Forgets a request that was served without stopping. */
+void signals_clear(void);
+
+const char *signals_name(void); /* of the pending one: "SIGTERM"; "" when none is */
+
+#endif

@@ -1,0 +1,187 @@
+/* The mathematics of the ops in double, written as plainly as it can be said. What the backends are compared with; nothing
+ * here shares a line with them. Matrices are contiguous rows x cols. */
+#ifndef TESTS_OP_MATH_H
+#define TESTS_OP_MATH_H
+
+#include "base/err.h"
+#include "dev/op.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline double *dbl_new(int64_t n)
+{
+    double *p = calloc((size_t)(n > 0 ? n : 1), sizeof *p);
+    CHECK(p, "out of memory");
+    return p;
+}
+
+/* ---- Norms: one row ------------------------------------------------------------------------------------------------- */
+
+static inline void math_stats(const double *x, int64_t n, int center, double eps, double *mean, double *rstd)
+{
+    double m = 0, v = 0;
+    for (int64_t i = 0; i < n && center; i++) m += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) v += (x[i] - m) * (x[i] - m) / (double)n;
+    *mean = m;
+    *rstd = 1 / sqrt(v + eps);
+}
+
+static inline void math_norm(double *y, const double *x, const double *gamma, const double *beta, int64_t n, int center,
+                             double eps)
+{
+    double mean, rstd;
+    math_stats(x, n, center, eps, &mean, &rstd);
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gamma[i] + (beta ? beta[i] : 0);
+}
+
+/* ---- Products: c[m,n] = sum over k of a b, with strides ----------------------------------------------------------------- */
+
+typedef struct {
+    const double *p;
+    int64_t       row, col;
+} Strided;
+
+static inline void math_product(double *c, Strided a, Strided b, int64_t m, int64_t n, int64_t k)
+{
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            double s = 0;
+            for (int64_t l = 0; l < k; l++) s += a.p[i * a.row + l * a.col] * b.p[l * b.row + j * b.col];
+            c[i * n + j] = s;
+        }
+    }
+}
+
+/* ---- Activations ---------------------------------------------------------------------------------------------------------- */
+
+static inline double math_act(double x, Act act)
+{
+    switch (act) {
+    case ACT_GELU: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case ACT_SILU: return x / (1 + exp(-x));
+    case ACT_RELU2: return x > 0 ? x * x : 0;
+    default: return x > 0 ? x : 0;
+    }
+}
+
+static inline double math_slope(double x, Act act)
+{
+    double u, t, s;
+    switch (act) {
+    case ACT_GELU:
+        u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+        t = tanh(u);
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+    case ACT_SILU: s = 1 / (1 + exp(-x)); return s + x * s * (1 - s);
+    case ACT_RELU2: return x > 0 ? 2 * x : 0;
+    default: return x > 0;
+    }
+}
+
+/* ---- Attention: one query ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t        B, T, H, K, D, W; /* W = (H+2K)*D, the width of a row of qkv */
+    Mask           mask;
+    double         scale;
+    const int32_t *doc, *prefix;
+} AttnShape;
+
+static inline int math_sees(const AttnShape *s, int64_t b, int64_t q, int64_t k)
+{
+    switch (s->mask) {
+    case MASK_FULL: return 1;
+    case MASK_PREFIX: return k <= q || k < s->prefix[b];
+    case MASK_DOCUMENT: return k <= q && k >= s->doc[b * s->T + q];
+    default: return k <= q;
+    }
+}
+
+/* Element d of query (part 0), key (1) or value (2) head h at (b, t); h counts query heads. */
+static inline int64_t math_at(const AttnShape *s, int64_t b, int64_t t, int64_t h, int part)
+{
+    int64_t g = h / (s->H / s->K), head = part == 0 ? h : part == 1 ? s->H + g : s->H + s->K + g;
+    return (b * s->T + t) * s->W + head * s->D;
+}
+
+/* Weights p[T] of query (b, h, q), and the log of the sum of exponentials. */
+static inline double math_weights(double *p, const AttnShape *s, const double *qkv, int64_t b, int64_t h, int64_t q)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t k = 0; k < s->T; k++) {
+        double v = 0;
+        for (int64_t d = 0; d < s->D; d++) v += qkv[math_at(s, b, q, h, 0) + d] * qkv[math_at(s, b, k, h, 1) + d];
+        p[k] = math_sees(s, b, q, k) ? v * s->scale : -INFINITY;
+        top  = p[k] > top ? p[k] : top;
+    }
+    for (int64_t k = 0; k < s->T; k++) {
+        p[k] = exp(p[k] - top);
+        sum += p[k];
+    }
+    for (int64_t k = 0; k < s->T; k++) p[k] /= sum;
+    return top + log(sum);
+}
+
+static inline void math_attn(double *o, double *lse, const AttnShape *s, const double *qkv)
+{
+    double *p = dbl_new(s->T);
+    for (int64_t b = 0; b < s->B; b++) {
+        for (int64_t h = 0; h < s->H; h++) {
+            for (int64_t q = 0; q < s->T; q++) {
+                double  l   = math_weights(p, s, qkv, b, h, q);
+                double *out = o + ((b * s->T + q) * s->H + h) * s->D;
+                if (lse) lse[(b * s->H + h) * s->T + q] = l;
+                for (int64_t d = 0; d < s->D; d++) out[d] = 0;
+                for (int64_t k = 0; k < s->T; k++) {
+                    for (int64_t d = 0; d < s->D; d++) out[d] += p[k] * qkv[math_at(s, b, k, h, 2) + d];
+                }
+            }
+        }
+    }
+    free(p);
+}
+
+/* dqkv of sum(dout * o), by the chain rule over the whole weight matrix. */
+static inline void math_attn_bwd(double *dqkv, const AttnShape *s, const double *qkv, const double *dout)
+{
+    double *p = dbl_new(s->T), *dp = dbl_new(s->T);
+    memset(dqkv, 0, (size_t)(s->B * s->T * s->W) * sizeof *dqkv);
+    for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
+        int64_t       b = i / (s->H * s->T), h = i / s->T % s->H, q = i % s->T;
+        const double *g    = dout + ((b * s->T + q) * s->H + h) * s->D;
+        double        mean = 0;
+        math_weights(p, s, qkv, b, h, q);
+        for (int64_t k = 0; k < s->T; k++) {
+            dp[k] = 0;
+            for (int64_t d = 0; d < s->D; d++) {
+                dp[k] += g[d] * qkv[math_at(s, b, k, h, 2) + d];
+                dqkv[math_at(s, b, k, h, 2) + d] += p[k] * g[d];
+            }
+            mean += p[k] * dp[k];
+        }
+        for (int64_t k = 0; k < s->T; k++) {
+            double ds = p[k] * (dp[k] - mean) * s->scale;
+            for (int64_t d = 0; d < s->D; d++) {
+                dqkv[math_at(s, b, q, h, 0) + d] += ds * qkv[math_at(s, b, k, h, 1) + d];
+                dqkv[math_at(s, b, k, h, 1) + d] += ds * qkv[math_at(s, b, q, h, 0) + d];
+            }
+        }
+    }
+    free(p);
+    free(dp);
+}
+
+/* ---- Cross-entropy: one row ------------------------------------------------------------------------------------------------ */
+
+static inline double math_lse(const double *x, int64_t n)
+{
+    double top = x[0], sum = 0;
+    for (int64_t i = 1; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
+    return top + log(sum);
+}
+
+#endif
