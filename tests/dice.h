@@ -16,6 +16,9 @@ static inline int dice_roll(Dice *d, int n)
     return (int)(out[0] % (uint32_t)n);
 }
 
-static inline float dice_uniform(Dice *d) { return (float)dice_roll(d, 1 << 24) * 0x1p-23f - 1.0f; } /* [-1, 1) */
+static inline float dice_uniform(Dice *d)
+{
+    return (float)dice_roll(d, 1 << 24) * 0x1p-23f - 1.0f;
+} /* [-1, 1) */
 
 #endif

@@ -349,7 +349,11 @@ static inline int case_act_family(OpCase *c, int i)
         c->args.glu_dx.act = act;
         break;
     }
-    case_randomize(c, x, 6); /* both flat ends and the middle */
+    /* Both flat ends and the middle, but not so close to 0 that a difference quotient meets the kink of RELU. */
+    case_randomize(c, x, 6);
+    for (int64_t k = 0; k < tensor_numel(x); k++) {
+        if (fabsf(*case_at(x, k)) < 0.01f) *case_at(x, k) = 0.01f;
+    }
     return 1;
 }
 

@@ -1,6 +1,6 @@
-/* Random programs: a script is drawn first, then recorded as often as a test likes (with other passes, on other devices),
- * each time the same. Scripts have several consumers of a value, dead ends, frozen weights, shared weights, blocks with
- * their own recomputation level and a head in chunks. */
+/* Random programs: a script is drawn first, then recorded as often as a test likes (with other passes, on
+ * other devices), each time the same. Scripts have several consumers of a value, dead ends, frozen weights,
+ * shared weights, blocks with their own recomputation level and a head in chunks. */
 #ifndef TESTS_RANDOM_PROG_H
 #define TESTS_RANDOM_PROG_H
 
@@ -14,13 +14,24 @@
 enum { SCRIPT_MAX = 32, SCRIPT_BLOCKS = 4, SCRIPT_VOCAB = 11, SCRIPT_VOCAB_STORED = 16 };
 
 typedef enum {
-    DO_LINEAR, DO_LINEAR_BIAS, DO_ADD, DO_ACT, DO_NORM, DO_RMS, DO_GLU, DO_DROPOUT, DO_ROPE, DO_QKNORM, DO_ATTN, DO_COUNT
+    DO_LINEAR,
+    DO_LINEAR_BIAS,
+    DO_ADD,
+    DO_ACT,
+    DO_NORM,
+    DO_RMS,
+    DO_GLU,
+    DO_DROPOUT,
+    DO_ROPE,
+    DO_QKNORM,
+    DO_ATTN,
+    DO_COUNT
 } Do;
 
 typedef struct {
     Do      what;
-    int     a, b;  /* values read: 0 is the embedding, i + 1 the result of line i */
-    int64_t width; /* of the result */
+    int     a, b;    /* values read: 0 is the embedding, i + 1 the result of line i */
+    int64_t width;   /* of the result */
     int     weights; /* line whose weights it uses: itself, or an earlier one with the same shapes */
     int     frozen;
     int     block;
@@ -36,21 +47,26 @@ typedef struct {
     int            hoist;
 } Script;
 
-/* ---- drawing ------------------------------------------------------------------------------------------------ */
+/* ---- drawing ------------------------------------------------------------------------------------------- */
 
-static inline int64_t script_width(const Script *s, int value) { return value == 0 ? s->width : s->line[value - 1].width; }
+static inline int64_t script_width(const Script *s, int value)
+{
+    return value == 0 ? s->width : s->line[value - 1].width;
+}
 
 static inline int script_pick(Dice *d, const Script *s, int64_t width)
 {
     int reach = 1 + dice_roll(d, 6); /* mostly recent ones */
     int value = s->n_line - dice_roll(d, MIN(s->n_line + 1, reach));
-    for (; width && value > 0 && script_width(s, value) != width; value--) {}
+    for (; width && value > 0 && script_width(s, value) != width; value--) {
+    }
     return value;
 }
 
 static inline int has_weights(Do what)
 {
-    return what == DO_LINEAR || what == DO_LINEAR_BIAS || what == DO_NORM || what == DO_RMS || what == DO_QKNORM;
+    return what == DO_LINEAR || what == DO_LINEAR_BIAS || what == DO_NORM || what == DO_RMS ||
+           what == DO_QKNORM;
 }
 
 static inline void script_share_weights(Dice *d, Script *s, Line *l)
@@ -72,12 +88,19 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
     s->head_rows    = 1 + dice_roll(&d, (int)(s->B * s->T));
     s->embed_frozen = dice_roll(&d, 3) == 0;
     s->hoist        = dice_roll(&d, 4) != 0;
-    s->lower        = (LowerOptions){ dice_roll(&d, 4) != 0, dice_roll(&d, 4) != 0, dice_roll(&d, 4) != 0, dice_roll(&d, 4) != 0, dice_roll(&d, 4) != 0 };
+    s->lower        = (LowerOptions){ .add_norm   = dice_roll(&d, 4) != 0,
+                                      .norm_bwd   = dice_roll(&d, 4) != 0,
+                                      .xent       = dice_roll(&d, 4) != 0,
+                                      .act_bias   = dice_roll(&d, 4) != 0,
+                                      .linear_act = dice_roll(&d, 4) != 0 };
     for (int i = 0; i < SCRIPT_BLOCKS; i++) s->level[i] = (RecomputeLevel)dice_roll(&d, 3);
     int n = 2 + dice_roll(&d, SCRIPT_MAX - 2);
     while (s->n_line < n) {
-        Line l  = { .what = (Do)dice_roll(&d, DO_COUNT), .weights = s->n_line, .frozen = dice_roll(&d, 5) == 0,
-                    .block = s->n_line * SCRIPT_BLOCKS / n, .act = (Act)dice_roll(&d, ACT_COUNT) };
+        Line l  = { .what    = (Do)dice_roll(&d, DO_COUNT),
+                    .weights = s->n_line,
+                    .frozen  = dice_roll(&d, 5) == 0,
+                    .block   = s->n_line * SCRIPT_BLOCKS / n,
+                    .act     = (Act)dice_roll(&d, ACT_COUNT) };
         l.a     = script_pick(&d, s, 0);
         l.width = script_width(s, l.a);
         l.b     = script_pick(&d, s, l.width);
@@ -94,7 +117,7 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
     }
 }
 
-/* ---- recording ---------------------------------------------------------------------------------------------- */
+/* ---- recording ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     Tensor *w, *bias;
@@ -114,7 +137,8 @@ static inline Tensor *case_weight(Case *c, const char *name, int64_t rows, int64
     int64_t dim[2] = { rows, cols };
     int     ndim   = rows ? 2 : 1;
     Tensor *w      = store_tensor(&c->store, SLAB_MASTER, name, DT_F32, ndim, rows ? dim : &cols);
-    if (!frozen) store_set_grad(&c->store, w, store_tensor(&c->store, SLAB_GRAD, name, DT_F32, ndim, rows ? dim : &cols));
+    if (frozen) return w;
+    store_set_grad(&c->store, w, store_tensor(&c->store, SLAB_GRAD, name, DT_F32, ndim, rows ? dim : &cols));
     return w;
 }
 
@@ -167,20 +191,36 @@ static inline Tensor *case_norm(Case *c, Tensor *x, Tensor *gamma, Tensor *beta)
     int64_t N = c->B * c->T;
     Tensor *y = prog_like(c->p, "norm", x), *rstd = prog_tensor(c->p, "rstd", DT_F32, 1, &N);
     Tensor *mean = beta ? prog_tensor(c->p, "mean", DT_F32, 1, &N) : NULL;
-    rec_norm_fwd(c->p, (NormFwd){ .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f });
+    rec_norm_fwd(
+        c->p,
+        (NormFwd){ .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f });
     return y;
 }
 
 static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, const Weights *w)
 {
-    int     D       = (int)(tensor_cols(x) / 4);
-    int64_t lse[3]  = { c->B, 2, c->T }, rstd[2] = { c->B * c->T, 3 };
+    int     D      = (int)(tensor_cols(x) / 4);
+    int64_t lse[3] = { c->B, 2, c->T }, rstd[2] = { c->B * c->T, 3 };
     if (l->what == DO_ATTN) {
-        rec_attn_fwd(c->p, (AttnFwd){ .o = y, .lse = prog_tensor(c->p, "lse", DT_F32, 3, lse), .qkv = x, .heads = 2,
-                                      .kv_heads = 1, .head_dim = D, .mask = MASK_CAUSAL, .scale = 0.4f, .deterministic = 1 });
+        rec_attn_fwd(c->p, (AttnFwd){ .o             = y,
+                                      .lse           = prog_tensor(c->p, "lse", DT_F32, 3, lse),
+                                      .qkv           = x,
+                                      .heads         = 2,
+                                      .kv_heads      = 1,
+                                      .head_dim      = D,
+                                      .mask          = MASK_CAUSAL,
+                                      .scale         = 0.4f,
+                                      .deterministic = 1 });
     } else {
-        rec_qknorm_fwd(c->p, (QkNormFwd){ .y = y, .rstd = prog_tensor(c->p, "qk rstd", DT_F32, 2, rstd), .x = x, .gq = w->w,
-                                          .gk = w->bias, .heads = 2, .kv_heads = 1, .head_dim = D, .eps = 1e-5f });
+        rec_qknorm_fwd(c->p, (QkNormFwd){ .y        = y,
+                                          .rstd     = prog_tensor(c->p, "qk rstd", DT_F32, 2, rstd),
+                                          .x        = x,
+                                          .gq       = w->w,
+                                          .gk       = w->bias,
+                                          .heads    = 2,
+                                          .kv_heads = 1,
+                                          .head_dim = D,
+                                          .eps      = 1e-5f });
     }
 }
 
@@ -195,11 +235,18 @@ static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
     case DO_ACT: rec_act_fwd(c->p, (ActFwd){ .y = y, .x = x, .act = l->act }); break;
     case DO_GLU: rec_glu_fwd(c->p, (GluFwd){ .y = y, .x = x, .act = l->act }); break;
     case DO_DROPOUT:
-        rec_dropout(c->p, (Dropout){ .y = y, .x = x, .state = c->state, .sample0 = c->sample0, .p = 0.2f, .site = i,
+        rec_dropout(c->p, (Dropout){ .y               = y,
+                                     .x               = x,
+                                     .state           = c->state,
+                                     .sample0         = c->sample0,
+                                     .p               = 0.2f,
+                                     .site            = i,
                                      .rows_per_sample = c->T });
         break;
     case DO_ROPE:
-        rec_rope(c->p, (Rope){ .y = y, .x = x, .table = c->rope, .n_head = (int)(tensor_cols(x) / 8), .head_dim = 8 });
+        rec_rope(
+            c->p,
+            (Rope){ .y = y, .x = x, .table = c->rope, .n_head = (int)(tensor_cols(x) / 8), .head_dim = 8 });
         break;
     case DO_QKNORM:
     case DO_ATTN: case_heads(c, l, y, x, w); break;
@@ -211,15 +258,19 @@ static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
 static inline void case_head(Case *c, const Script *s, Tensor *h)
 {
     int64_t N = c->B * c->T, n1[2] = { N, 1 };
-    Tensor *loss = prog_tensor(c->p, "loss", DT_F32, 2, n1);
+    Tensor *loss  = prog_tensor(c->p, "loss", DT_F32, 2, n1);
     int     chunk = 0;
     for (int64_t row = 0; row < N; row += s->head_rows) {
         int64_t n = MIN(s->head_rows, N - row), dim[2] = { n, SCRIPT_VOCAB_STORED };
-        Tensor *logits = prog_tensor(c->p, "logits", DT_F32, 2, dim), *lse = prog_tensor(c->p, "lse", DT_F32, 1, &n);
+        Tensor *logits = prog_tensor(c->p, "logits", DT_F32, 2, dim),
+               *lse    = prog_tensor(c->p, "lse", DT_F32, 1, &n);
         prog_at(c->p, -1, chunk++, "head");
         rec_linear_fwd(c->p, (LinearFwd){ .y = logits, .x = prog_rows(c->p, h, row, n), .w = c->head });
-        rec_xent_fwd(c->p, (XentFwd){ .loss = prog_rows(c->p, loss, row, n), .lse = lse, .logits = logits,
-                                      .target = prog_rows(c->p, c->target, row, n), .n_class = SCRIPT_VOCAB });
+        rec_xent_fwd(c->p, (XentFwd){ .loss    = prog_rows(c->p, loss, row, n),
+                                      .lse     = lse,
+                                      .logits  = logits,
+                                      .target  = prog_rows(c->p, c->target, row, n),
+                                      .n_class = SCRIPT_VOCAB });
     }
     prog_at(c->p, -1, -1, "loss sum");
     rec_loss_add(c->p, (LossAdd){ .state = c->state, .loss = loss });

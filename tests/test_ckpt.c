@@ -1,4 +1,6 @@
-/* Checkpoints on the CPU backend: exact round trips, damage of every file, failures at every call, kills, keeping. */
+/* Checkpoints on the CPU backend: exact round trips, damage of every file, failures at every call, kills,
+ * keeping. */
+#define _GNU_SOURCE /* memmem */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +11,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "data/loader.h"
 #include "run/ckpt.h"
 #include "run/folder.h"
@@ -23,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- A small model ---------------------------------------------------------------------------------------- */
+/* ---- A small model ------------------------------------------------------------------------------------- */
 
 typedef struct {
     char   dir[64]; /* checkpoints */
@@ -31,17 +34,20 @@ typedef struct {
     Build *b;
 } Rig;
 
-static const char small_model[] = "model: {layers: 2, width: 32, heads: 4, vocab: 300, context: 16, bias: true}\n"
-                                  "step_tokens: 64\n"
-                                  "device: cpu\n"
-                                  "data: {kind: random}\n"
-                                  "checkpoint: {keep: 3}\n";
+static const char small_model[] =
+    "model: {layers: 2, width: 32, heads: 4, vocab: 300, context: 16, bias: true}\n"
+    "step_tokens: 64\n"
+    "device: cpu\n"
+    "data: {kind: random}\n"
+    "checkpoint: {keep: 3}\n";
 
 static Build *make_build(Dev *dev, int64_t micro_batch, int n_override, char *const *override)
 {
     Recipe      r;
     Build      *b;
-    BuildChoice c = { .micro_batch = micro_batch, .level = LEVEL_NONE, .head_rows = micro_batch * 16, .compute = DT_F32 };
+    BuildChoice c = {
+        .micro_batch = micro_batch, .level = LEVEL_NONE, .head_rows = micro_batch * 16, .compute = DT_F32
+    };
     if (recipe_parse(&r, "test", small_model, strlen(small_model), n_override, override) < 0 ||
         build_create(&b, &r, &c, BUILD_TRAIN, dev->vt) < 0 || build_bind(b, dev) < 0 || build_init(b) < 0) {
         fail_msg("%s", err_get());
@@ -54,7 +60,8 @@ static int rig_setup(void **state)
     const char *why;
     Rig        *rig = (Rig *)calloc(1, sizeof *rig);
     /* In memory where that exists: thousands of fsyncs are slow on a disk. */
-    snprintf(rig->dir, sizeof rig->dir, "%s/brim_ckpt_XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(rig->dir, sizeof rig->dir, "%s/brim_ckpt_XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(rig->dir)) return -1;
     /* One thread: a forked child of a process with an OpenMP pool could not compute. */
     rig->dev = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
@@ -88,11 +95,13 @@ static void train_step(Build *b, int64_t step)
     }
     StepState s;
     assert_int_equal(build_read_state(b, &s), 0);
-    s.in           = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv_targets = 1.0f / (float)n, .loss_scale = 1 };
+    s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv_targets = 1.0f / (float)n, .loss_scale = 1 };
     s.out.loss_sum = 0;
     assert_int_equal(build_write_state(b, &s), 0);
-    assert_int_equal(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, raw, tensor_bytes(b->batch.block)), 0);
-    if (prog_run(b->micro, dev) < 0 || prog_run(b->update, dev) < 0 || dev->vt->sync(dev) < 0) fail_msg("%s", err_get());
+    assert_int_equal(
+        dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, raw, tensor_bytes(b->batch.block)), 0);
+    if (prog_run(b->micro, dev) < 0 || prog_run(b->update, dev) < 0 || dev->vt->sync(dev) < 0)
+        fail_msg("%s", err_get());
     free(raw);
 }
 
@@ -106,7 +115,8 @@ static float *dump(Build *b, size_t *n_bytes)
     for (int i = 0; i < t->n_param; i++) {
         const Param  *p        = &t->param[i];
         const Tensor *which[3] = { p->master, p->m, p->v };
-        for (int k = 0; k < 3; k++, at += p->rows * p->cols) assert_int_equal(build_read_param(b, p, which[k], at), 0);
+        for (int k = 0; k < 3; k++, at += p->rows * p->cols)
+            assert_int_equal(build_read_param(b, p, which[k], at), 0);
     }
     StepState s;
     assert_int_equal(build_read_state(b, &s), 0);
@@ -194,7 +204,7 @@ static void expect(ErrKind kind, const char *part)
     err_clear();
 }
 
-/* ---- Round trips ------------------------------------------------------------------------------------------ */
+/* ---- Round trips --------------------------------------------------------------------------------------- */
 
 static void resumed_run_is_identical(void **state)
 {
@@ -241,6 +251,8 @@ static size_t slurp(const char *path, char **data)
     return n;
 }
 
+static void probe(void *arg) { (void)arg; }
+
 /* Without memory for a snapshot, and without a thread, the files are the same. */
 static void short_of_memory_or_threads(void **state)
 {
@@ -254,12 +266,16 @@ static void short_of_memory_or_threads(void **state)
     assert_int_equal(save(w, rig->b, 2), 1);
     fault_disarm();
     ckpt_writer_destroy(w);
-    fault_arm(FAULT_MALLOC, 2, 0); /* the writer itself is the first */
+    fault_arm(FAULT_MALLOC, 3, 0); /* after the writer itself and its small buffer */
     w = make_writer(rig);
-    fault_disarm();
-    fault_arm(FAULT_THREAD, 1, 1); /* must not even be tried */
     assert_int_equal(save(w, rig->b, 3), 1);
-    for (int64_t step = 2; step <= 3; step++) {
+    fault_disarm();
+    fault_arm(FAULT_THREAD, 1, 0);
+    assert_int_equal(save(w, rig->b, 4), 1);
+    Thread t; /* no thread was tried before this one */
+    assert_int_equal(thread_start(&t, "probe", probe, NULL), -1);
+    err_clear();
+    for (int64_t step = 2; step <= 4; step++) {
         assert_int_equal(slurp(path_of(rig, step, "optim.safetensors"), &b), n);
         assert_memory_equal(a, b, n);
         assert_int_equal(ckpt_verify(path_of(rig, step, NULL)), 0);
@@ -316,7 +332,7 @@ static void leftovers_are_removed(void **state)
     expect_steps(rig, 0, NULL);
 }
 
-/* ---- Damage ----------------------------------------------------------------------------------------------- */
+/* ---- Damage -------------------------------------------------------------------------------------------- */
 
 static const char *const all_files[] = { "model.safetensors", "optim.safetensors", "state.json", "DONE" };
 
@@ -328,7 +344,8 @@ static void put_file(const char *path, const char *data, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The newest is damaged in `file`: it is refused by name with the device untouched, and the one before is used. */
+/* The newest is damaged in `file`: it is refused by name with the device untouched, and the one before is
+ * used. */
 static void expect_fallback(Rig *rig, Build *b, const char *file)
 {
     CkptState s;
@@ -410,6 +427,66 @@ static void damage_names_the_tensor(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* A header that is damaged but well-formed must not be taken for another model. */
+static void damaged_header_is_not_another_model(void **state)
+{
+    Rig        *rig = (Rig *)*state;
+    CkptWriter *w   = make_writer(rig);
+    CkptState   s;
+    char        note[64], path[512], *data;
+    assert_int_equal(save(w, rig->b, 20), 1);
+    strcpy(path, path_of(rig, 20, "model.safetensors"));
+    size_t n  = slurp(path, &data);
+    char  *at = (char *)memmem(data, n, "[96, 32]", 8);
+    assert_non_null(at);
+    memcpy(at, "[32, 96]", 8);
+    put_file(path, data, n);
+    free(data);
+    assert_int_equal(ckpt_load(rig->b, path_of(rig, 20, NULL), &s, note, sizeof note), -1);
+    expect(ERR_RUN, "header");
+    ckpt_writer_destroy(w);
+}
+
+/* A device whose first upload damages the file that is being read. */
+static struct {
+    const DevVt *real;
+    char         path[512];
+    int          n;
+} saboteur;
+
+static int sabotage(Dev *dev, Lane lane, void *dst, const void *src, size_t n)
+{
+    if (saboteur.n++ == 0) {
+        FILE *f = fopen(saboteur.path, "r+b");
+        assert_non_null(f);
+        fseek(f, -1, SEEK_END);
+        fputc(0x55, f);
+        fclose(f);
+    }
+    return saboteur.real->upload(dev, lane, dst, src, n);
+}
+
+static void change_after_verifying_is_seen(void **state)
+{
+    Rig        *rig = (Rig *)*state;
+    CkptWriter *w   = make_writer(rig);
+    CkptState   s;
+    char        note[64];
+    assert_int_equal(save(w, rig->b, 10), 1);
+    assert_int_equal(save(w, rig->b, 20), 1);
+    DevVt vt      = *rig->dev->vt;
+    saboteur.real = rig->dev->vt;
+    saboteur.n    = 0;
+    vt.upload     = sabotage;
+    strcpy(saboteur.path, path_of(rig, 20, "optim.safetensors"));
+    rig->dev->vt = &vt;
+    int rc       = ckpt_resume(rig->b, rig->dir, &s, note, sizeof note);
+    rig->dev->vt = saboteur.real;
+    assert_int_equal(rc, 1);
+    assert_int_equal(s.step, 10);
+    ckpt_writer_destroy(w);
+}
+
 static void wrong_name_of_a_good_folder(void **state)
 {
     Rig        *rig = (Rig *)*state;
@@ -425,7 +502,7 @@ static void wrong_name_of_a_good_folder(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* ---- Another model ---------------------------------------------------------------------------------------- */
+/* ---- Another model ------------------------------------------------------------------------------------- */
 
 static void another_model_is_refused(void **state)
 {
@@ -486,7 +563,7 @@ static void other_plan_is_noted(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* ---- Weights alone ---------------------------------------------------------------------------------------- */
+/* ---- Weights alone ------------------------------------------------------------------------------------- */
 
 static void weights_load_without_optimizer(void **state)
 {
@@ -505,7 +582,8 @@ static void weights_load_without_optimizer(void **state)
         if (ckpt_load_weights(eval, path) < 0) fail_msg("%s", err_get());
         for (int i = 0; i < eval->net.table.n_param; i++) {
             const Param *p = &rig->b->net.table.param[i], *q = &eval->net.table.param[i];
-            assert_memory_equal(p->master->data, q->master->data, sizeof(float) * (size_t)(p->rows * p->cols));
+            assert_memory_equal(p->master->data, q->master->data,
+                                sizeof(float) * (size_t)(p->rows * p->cols));
         }
         memset(eval->net.table.param[0].master->data, 1, 100);
         strcpy(path, path_of(rig, 1, "model.safetensors"));
@@ -516,7 +594,7 @@ static void weights_load_without_optimizer(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* ---- Failures ----------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* Every checkpoint that is there is whole, and nothing else is there. */
 static void expect_all_whole(const Rig *rig)
@@ -538,23 +616,23 @@ static void save_fails_cleanly(void **state)
     assert_int_equal(save(w, rig->b, 1), 1);
     for (int k = 0; k < ARRAY_LEN(op); k++) {
         for (int onward = 0; onward < 2; onward++) {
-            int failed = 0, passed = 0;
+            int failed = 0, passed = 0, published = 0;
             for (int n = 1; passed < 4; n++) { /* a fault in tidying up does not fail the save */
                 int64_t step = 1000 * (k + 1) + n;
                 fault_arm(op[k], n, onward);
                 int rc = save(w, rig->b, step);
                 fault_disarm();
                 failed += rc < 0;
+                published += rc < 0 && file_kind(path_of(rig, step, NULL)) == FILE_FOLDER;
                 passed = rc < 0 ? 0 : passed + 1;
                 expect_all_whole(rig);
                 if (rc > 0) assert_int_equal(ckpt_verify(path_of(rig, step, NULL)), 0);
-                /* When only the syncing of the parent fails (opening it is part of that), the folder is there, and whole. */
-                if (rc < 0 && op[k] != FAULT_FSYNC && op[k] != FAULT_OPEN) {
-                    assert_int_equal(file_kind(path_of(rig, step, NULL)), FILE_NONE);
-                }
                 assert_true(n < 1000);
             }
             assert_true(failed > 0);
+            /* Syncing the parent (opening it is part of that) comes last: when it fails the folder is
+             * there, and whole. */
+            assert_int_equal(published, op[k] == FAULT_FSYNC || op[k] == FAULT_OPEN);
         }
     }
     assert_int_equal(save(w, rig->b, 1000000), 1); /* and the writer still works */
@@ -594,7 +672,7 @@ static void load_fails_cleanly(void **state)
 
 static void killed_writers_leave_whole_ones(void **state)
 {
-    Rig        *rig                = (Rig *)*state;
+    Rig *rig                       = (Rig *)*state;
     rig->b->recipe.checkpoint.keep = 2;
     CkptWriter *first              = make_writer(rig);
     assert_int_equal(save(first, rig->b, 1), 1);
@@ -604,7 +682,8 @@ static void killed_writers_leave_whole_ones(void **state)
         assert_true(pid >= 0);
         if (pid == 0) {
             CkptWriter *w = make_writer(rig);
-            for (int64_t step = 100 * i + 1;; step = step % 7 == 0 ? step - 6 : step + 1) save(w, rig->b, step + 1);
+            for (int64_t step = 100 * i + 1;; step = step % 7 == 0 ? step - 6 : step + 1)
+                save(w, rig->b, step + 1);
         }
         usleep((useconds_t)(2000 + 1700 * i));
         assert_int_equal(kill(pid, SIGKILL), 0);
@@ -634,6 +713,8 @@ int main(void)
         CASE(leftovers_are_removed),
         CASE(damage_falls_back),
         CASE(damage_names_the_tensor),
+        CASE(damaged_header_is_not_another_model),
+        CASE(change_after_verifying_is_seen),
         CASE(wrong_name_of_a_good_folder),
         CASE(another_model_is_refused),
         CASE(other_plan_is_noted),

@@ -1,10 +1,12 @@
-/* The whole model on the CPU against PyTorch (tests/golden, tools/golden.py), and against itself: what may be chosen
- * (micro-batch, recomputation, head rows, lowering) must not change the mathematics.
+/* The whole model on the CPU against PyTorch (tests/golden, tools/golden.py), and against itself: what may be
+ * chosen (micro-batch, recomputation, head rows, lowering) must not change the mathematics.
  *
- * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in f32 is up to
- * 2.2e-6 away from them in a gradient and 1.5e-5 in a weight after ten steps (tools/golden.py in float32, torch 1.13): AdamW
- * divides a gradient by its own size, so a tiny one brings its rounding into the weight undiminished. Allowed is four times
- * that for gradients and the 1e-4 promised to users for everything after the first update. */
+ * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in
+ * f32 is up to 2.5e-6 away from them in a gradient and 4e-6 in a weight after ten steps (tools/golden.py in
+ * float32, torch 1.13); our builds for x86-64-v2, -v3 and native up to 2.3e-6 and 5.4e-6. Gradients get four
+ * times that. Weights get 5e-5, because AdamW divides a gradient by its own size, so that a tiny one brings
+ * its rounding into the weight undiminished: tools/golden.py bounds that by 2e-5 for rounding errors five
+ * times as large as f32's. Users are promised 1e-4. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,10 +18,10 @@
 #include <stdio.h>
 
 #define TOL_GRAD   1e-5
-#define TOL_WEIGHT 1e-4
+#define TOL_WEIGHT 5e-5
 #define TOL_LOSS   2e-6
 
-/* A f32 sum of n terms is within n u sum|t| of the truth in any order, u = 2^-24; n is B*T = 96 rows at most. */
+/* A f32 sum of n terms is within n u sum|t| of the truth in any order, u = 2^-24; n is B*T = 96 at most. */
 #define TOL_ORDER (96 * 0x1p-24)
 
 static void assert_near(const char *what, RigDistance d, double tol)
@@ -34,7 +36,7 @@ static void assert_close(const char *what, double a, double b, double tol)
     fail_msg("%s: %.9g is not %.9g within %.3g", what, a, b, tol);
 }
 
-/* ---- against PyTorch ---------------------------------------------------------------------------------------- */
+/* ---- against PyTorch ----------------------------------------------------------------------------------- */
 
 static void test_gradients(void **state)
 {
@@ -53,25 +55,25 @@ static void test_gradients(void **state)
         assert_near(p->name, d, TOL_GRAD);
         worst = (RigDistance){ fmax(worst.norm, d.norm), fmax(worst.max, d.max) };
     }
-    printf("%s: %d gradients, farthest %.2g of the norm, %.2g of the maximum\n", (const char *)*state, t->n_param,
-           worst.norm, worst.max);
+    printf("%s: %d gradients, farthest %.2g of the norm, %.2g of the maximum\n", (const char *)*state,
+           t->n_param, worst.norm, worst.max);
     rig_close(&r);
     golden_close(&g);
 }
 
-/* A constant added to every key changes no softmax, so without rotation the key's bias has gradient 0: what AdamW divides by
- * its own root mean square there is rounding noise, here and in PyTorch. Those rows are held to the largest steps AdamW
- * can make instead. */
+/* A constant added to every key changes no softmax, so without rotation the key's bias has gradient 0: what
+ * AdamW divides by its own root mean square there is rounding noise, here and in PyTorch. Those rows are held
+ * to the largest steps AdamW can make instead. */
 static RigDistance weight_distance(const Golden *g, const Param *p, const float *x)
 {
-    const RecipeModel *m = &g->recipe.model;
+    const RecipeModel *m    = &g->recipe.model;
     const float       *want = golden_f32(g, "w.", p->name, p->rows * p->cols);
     if (m->pos == POS_ROPE || !strstr(p->name, "qkv.bias")) return rig_distance(x, want, p->rows * p->cols);
     const float *start = golden_f32(g, "w0.", p->name, p->cols);
     int64_t      k0 = m->heads * m->head_dim, k1 = k0 + m->kv_heads * m->head_dim;
     for (int64_t i = k0; i < k1; i++) {
         double moved = fabs((double)x[i] - (double)start[i]);
-        assert_true(moved <= 1.001 * (double)g->steps * g->recipe.optim.lr);
+        assert_true(moved <= 1.1 * (double)g->steps * g->recipe.optim.lr);
     }
     RigDistance q = rig_distance(x, want, k0), v = rig_distance(x + k1, want + k1, p->cols - k1);
     return (RigDistance){ fmax(q.norm, v.norm), fmax(q.max, v.max) };
@@ -104,13 +106,13 @@ static void test_ten_steps(void **state)
         assert_near(p->name, d, TOL_WEIGHT);
         worst = (RigDistance){ fmax(worst.norm, d.norm), fmax(worst.max, d.max) };
     }
-    printf("%s: weights after %lld steps, farthest %.2g of the norm, %.2g of the maximum\n", (const char *)*state,
-           (long long)g.steps, worst.norm, worst.max);
+    printf("%s: weights after %lld steps, farthest %.2g of the norm, %.2g of the maximum\n",
+           (const char *)*state, (long long)g.steps, worst.norm, worst.max);
     rig_close(&r);
     golden_close(&g);
 }
 
-/* ---- against itself ----------------------------------------------------------------------------------------- */
+/* ---- against itself ------------------------------------------------------------------------------------ */
 
 typedef struct {
     float  *grad;
@@ -137,8 +139,8 @@ static void compare(const char *what, const Golden *g, const RigSetup *s, const 
     if (same_bits) {
         if (memcmp(x.grad, base->grad, sizeof *x.grad * (size_t)x.n) != 0 || x.loss != base->loss) {
             RigDistance d = rig_distance(x.grad, base->grad, x.n);
-            fail_msg("%s: not the same bits: loss %.17g and %.17g, gradients %.3g apart", what, x.loss, base->loss,
-                     d.norm);
+            fail_msg("%s: not the same bits: loss %.17g and %.17g, gradients %.3g apart", what, x.loss,
+                     base->loss, d.norm);
         }
     } else {
         assert_near(what, rig_distance(x.grad, base->grad, x.n), TOL_ORDER);
@@ -154,6 +156,16 @@ static void test_micro_batch(void **state)
     Result base = run_once(&g, &(RigSetup){ .dropout = 0.1 });
     compare("micro-batch 2", &g, &(RigSetup){ .dropout = 0.1, .micro_batch = 2 }, &base, 0);
     compare("micro-batch 1", &g, &(RigSetup){ .dropout = 0.1, .micro_batch = 1 }, &base, 0);
+    free(base.grad);
+    golden_close(&g);
+}
+
+static void test_threads(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    Result base = run_once(&g, &(RigSetup){ .dropout = 0.1 });
+    compare("2 threads", &g, &(RigSetup){ .dropout = 0.1, .threads = 2 }, &base, 1);
     free(base.grad);
     golden_close(&g);
 }
@@ -189,9 +201,12 @@ static void test_lowering(void **state)
         const char  *name;
         LowerOptions off;
     } row[] = {
-        { "add_norm", { .add_norm = 1 } },       { "norm_bwd", { .norm_bwd = 1 } },
-        { "xent", { .xent = 1 } },               { "act_bias", { .act_bias = 1 } },
-        { "linear_act", { .linear_act = 1 } },   { "all", { 1, 1, 1, 1, 1 } },
+        { "add_norm", { .add_norm = 1 } },
+        { "norm_bwd", { .norm_bwd = 1 } },
+        { "xent", { .xent = 1 } },
+        { "act_bias", { .act_bias = 1 } },
+        { "linear_act", { .linear_act = 1 } },
+        { "all", { 1, 1, 1, 1, 1 } },
     };
     Golden g;
     golden_open(&g, *state);
@@ -217,12 +232,13 @@ static void test_eval(void **state)
     }
     rig_close(&r);
     rig_open(&r, &g, &(RigSetup){ .dropout = 0.3, .parts = BUILD_EVAL });
-    assert_close("evaluation without dropout", rig_step(&r, r.b->eval, 0), golden_f64(&g, "loss", g.steps)[0], TOL_LOSS);
+    double want = golden_f64(&g, "loss", g.steps)[0];
+    assert_close("evaluation has no dropout", rig_step(&r, r.b->eval, 0), want, TOL_LOSS);
     rig_close(&r);
     golden_close(&g);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------ */
+/* ---- decoding ------------------------------------------------------------------------------------------ */
 
 /* Feeds tok one token at a time and returns the sum of the losses of the targets that are not ignored. */
 static double decode_loss(Rig *r, const int32_t *tok, const int32_t *target)
@@ -265,16 +281,18 @@ static void test_decode(void **state)
     golden_close(&g);
 }
 
+/* clang-format off */
 #define EACH_MODEL(f)                                                                                        \
-    { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" },          \
+    { #f " gpt2", f, NULL, NULL, (void *)"gpt2" },   { #f " llama", f, NULL, NULL, (void *)"llama" },        \
     { #f " qwen2", f, NULL, NULL, (void *)"qwen2" }, { #f " qwen3", f, NULL, NULL, (void *)"qwen3" }
+/* clang-format on */
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        EACH_MODEL(test_gradients),  EACH_MODEL(test_ten_steps), EACH_MODEL(test_micro_batch),
-        EACH_MODEL(test_head_rows),  EACH_MODEL(test_recompute), EACH_MODEL(test_lowering),
-        EACH_MODEL(test_eval),       EACH_MODEL(test_decode),
+        EACH_MODEL(test_gradients), EACH_MODEL(test_ten_steps), EACH_MODEL(test_micro_batch),
+        EACH_MODEL(test_head_rows), EACH_MODEL(test_recompute), EACH_MODEL(test_lowering),
+        EACH_MODEL(test_eval),      EACH_MODEL(test_decode),    EACH_MODEL(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,9 @@
 
 enum { N_SET = 10000, MAX_ITEM = 96, ALIGN = 256 };
 
-/* Three kinds of sets: anything; short lives; pairs of a training step (written in the forward half, read in the backward
- * half, in reverse order) with short-lived scratch in between. Sizes span four orders of magnitude or are few. */
+/* Three kinds of sets: anything; short lives; pairs of a training step (written in the forward half, read in
+ * the backward half, in reverse order) with short-lived scratch in between. Sizes span four orders of
+ * magnitude or are few. */
 static int random_set(Dice *d, PlanItem *item)
 {
     int n = 1 + dice_roll(d, MAX_ITEM), kind = dice_roll(d, 3), end = 2 * n, few = dice_roll(d, 2);
@@ -32,7 +33,10 @@ static int random_set(Dice *d, PlanItem *item)
     return n;
 }
 
-static int meet_in_time(const PlanItem *a, const PlanItem *b) { return a->first <= b->last && b->first <= a->last; }
+static int meet_in_time(const PlanItem *a, const PlanItem *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
 
 static int meet_in_space(const PlanItem *a, const PlanItem *b)
 {
@@ -74,11 +78,13 @@ static void test_random_sets(void **state)
         sum += ratio;
         worst = MAX(worst, ratio);
     }
-    printf("plan_place: %d random sets, %.4f of the lower bound on average, %.3f at worst\n", N_SET, sum / N_SET, worst);
+    printf("plan_place: %d random sets, %.4f of the lower bound on average, %.3f at worst\n", N_SET,
+           sum / N_SET, worst);
     assert_true(sum / N_SET < 1.02); /* 1.0063 when written: a worse placement would show here */
 }
 
-/* Items of one size are intervals to be coloured: first fit by start needs exactly as many colours as overlap. */
+/* Items of one size are intervals to be coloured: first fit by start needs exactly as many colours as
+ * overlap. */
 static void test_equal_sizes_are_optimal(void **state)
 {
     Dice d = { .seed = 8 };

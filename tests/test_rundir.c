@@ -1,4 +1,5 @@
-/* Run directories: the lock between processes, starting afresh, trimming metrics; and the signals that stop a run. */
+/* Run directories: the lock between processes, starting afresh, trimming metrics; and the signals that
+ * stop a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +72,7 @@ static int count_entries(const char *folder)
     return n;
 }
 
-/* ---- Lock ------------------------------------------------------------------------------------------------- */
+/* ---- Lock ---------------------------------------------------------------------------------------------- */
 
 static void makes_and_names(void **state)
 {
@@ -101,8 +102,8 @@ static void makes_and_names(void **state)
 /* A child that holds the lock until it is killed; returns once it has it. */
 static pid_t hold(const char *name)
 {
-    int   ready[2];
-    char  c;
+    int  ready[2];
+    char c;
     assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -150,7 +151,7 @@ static void reused_pid_does_not_lock(void **state)
     snprintf(text, sizeof text, "pid %ld (started 2020-01-01 00:00:00)\n", (long)getpid());
     put(d.lock, text);
     assert_int_equal(rundir_open(&d, "a", 0), 0);
-    char *now;
+    char  *now;
     size_t n;
     assert_int_equal(file_read_all(d.lock, 256, &now, &n), 0);
     assert_null(strstr(now, "2020"));
@@ -198,7 +199,7 @@ static void lock_is_exclusive(void **state)
     }
 }
 
-/* ---- Fresh ------------------------------------------------------------------------------------------------- */
+/* ---- Fresh --------------------------------------------------------------------------------------------- */
 
 static void fresh_moves_aside(void **state)
 {
@@ -250,7 +251,7 @@ static void opening_fails_cleanly(void **state)
     }
 }
 
-/* ---- Metrics ----------------------------------------------------------------------------------------------- */
+/* ---- Metrics ------------------------------------------------------------------------------------------- */
 
 static const char lines[] = "{\"note\": \"no step\"}\n"
                             "{\"step\": 0, \"val_loss\": 11.0}\n"
@@ -273,8 +274,13 @@ static void trims_metrics(void **state)
     put(d.metrics, text);
     assert_int_equal(rundir_trim_metrics(&d, 4), 1); /* the cut-off line */
     expect_text(d.metrics, lines);
+    snprintf(text, sizeof text, "%s{\"step\": 1}", lines); /* the next line would be glued to it */
+    put(d.metrics, text);
+    assert_int_equal(rundir_trim_metrics(&d, 4), 1);
     assert_int_equal(rundir_trim_metrics(&d, 2), 4);
-    expect_text(d.metrics, "{\"note\": \"no step\"}\n{\"step\": 0, \"val_loss\": 11.0}\n{\"step\": 1, \"loss\": 10.0}\n");
+    expect_text(
+        d.metrics,
+        "{\"note\": \"no step\"}\n{\"step\": 0, \"val_loss\": 11.0}\n{\"step\": 1, \"loss\": 10.0}\n");
     put(d.metrics, "garbage\n{\"step\": 0}\n[1]\n");
     assert_int_equal(rundir_trim_metrics(&d, 2), 2);
     expect_text(d.metrics, "{\"step\": 0}\n");
@@ -308,7 +314,7 @@ static void failed_trim_changes_nothing(void **state)
     rundir_close(&d);
 }
 
-/* ---- Signals ----------------------------------------------------------------------------------------------- */
+/* ---- Signals ------------------------------------------------------------------------------------------- */
 
 /* Runs f in a child; returns its exit code, or minus the signal that ended it. */
 static int in_child(void (*f)(void))
@@ -338,8 +344,8 @@ static void requests(void)
     NEED(signals_pending() == 0);
     raise(SIGTERM);
     raise(SIGUSR1); /* does not hide the request to stop */
-    raise(SIGTERM);
     NEED(signals_pending() == SIGTERM && strcmp(signals_name(), "SIGTERM") == 0);
+    raise(SIGTERM);
     raise(SIGINT);
     NEED(signals_pending() == SIGINT);
 }
@@ -364,9 +370,9 @@ int main(void)
     log_open(quiet, NULL);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, base_setup, base_teardown)
     const struct CMUnitTest tests[] = {
-        CASE(makes_and_names),      CASE(second_run_is_refused), CASE(reused_pid_does_not_lock),
-        CASE(lock_is_exclusive),    CASE(fresh_moves_aside),     CASE(opening_fails_cleanly),
-        CASE(trims_metrics),        CASE(failed_trim_changes_nothing), cmocka_unit_test(signals_are_flags),
+        CASE(makes_and_names),   CASE(second_run_is_refused),       CASE(reused_pid_does_not_lock),
+        CASE(lock_is_exclusive), CASE(fresh_moves_aside),           CASE(opening_fails_cleanly),
+        CASE(trims_metrics),     CASE(failed_trim_changes_nothing), cmocka_unit_test(signals_are_flags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* safetensors: bytes by hand, round trips, and refusal of every wrong number. state.json: bit-exact round trips. */
+/* safetensors: bytes by hand, round trips, and refusal of every wrong number. state.json: bit-exact round
+ * trips. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,7 +68,7 @@ static size_t make_file(char *buf, const char *header, size_t n_data)
     return 8 + n + n_data;
 }
 
-/* ---- Writing ---------------------------------------------------------------------------------------------- */
+/* ---- Writing ------------------------------------------------------------------------------------------- */
 
 /* The format's description, byte for byte: u64 length, JSON padded with spaces to 8, buffer. */
 static void bytes_are_fixed(void **state)
@@ -77,15 +78,15 @@ static void bytes_are_fixed(void **state)
         "\"a\": {\"dtype\": \"F32\", \"shape\": [2, 1], \"data_offsets\": [0, 8]}, "
         "\"b.\\\"c\": {\"dtype\": \"U8\", \"shape\": [3], \"data_offsets\": [8, 11]}, "
         "\"s\": {\"dtype\": \"BF16\", \"shape\": [], \"data_offsets\": [11, 13]}}";
-    const SafeTensor   spec[] = { { .name = "a", .dtype = DT_F32, .ndim = 2, .dim = { 2, 1 } },
-                                  { .name = "b.\"c", .dtype = DT_U8, .ndim = 1, .dim = { 3 } },
-                                  { .name = "s", .dtype = DT_BF16, .ndim = 0 } };
-    const SafeMeta     meta   = { "format", "pt" };
-    const float        a[2]   = { 1.0f, -2.0f };
-    const char         b[]    = { 7, 8, 9, 0x34, 0x12 };
-    char               want[512], got[512];
-    SafeSums           sums;
-    size_t             n = make_file(want, header, 13);
+    const SafeTensor spec[] = { { .name = "a", .dtype = DT_F32, .ndim = 2, .dim = { 2, 1 } },
+                                { .name = "b.\"c", .dtype = DT_U8, .ndim = 1, .dim = { 3 } },
+                                { .name = "s", .dtype = DT_BF16, .ndim = 0 } };
+    const SafeMeta   meta   = { "format", "pt" };
+    const float      a[2]   = { 1.0f, -2.0f };
+    const char       b[]    = { 7, 8, 9, 0x34, 0x12 };
+    char             want[512], got[512];
+    SafeSums         sums;
+    size_t           n = make_file(want, header, 13);
     memcpy(want + n - 13, a, 8);
     memcpy(want + n - 5, b, 5);
     const char *path = in(state, "x.safetensors");
@@ -144,7 +145,8 @@ static void widening_is_exact(void **state)
             if (e == top && frac) {
                 assert_true(isnan(out[i]));
             } else {
-                assert_true(out[i] == (float)(i >> 15 ? -(e == top ? INFINITY : x) : (e == top ? INFINITY : x)));
+                assert_true(out[i] ==
+                            (float)(i >> 15 ? -(e == top ? INFINITY : x) : (e == top ? INFINITY : x)));
                 assert_int_equal(signbit(out[i]) != 0, i >> 15);
             }
         }
@@ -172,7 +174,8 @@ static void failed_writes_leave_nothing(void **state)
             if (rc == 0) break;
             failures++;
             assert_true(op[k] == FAULT_MALLOC || strstr(err_get(), "f.safetensors") || op[k] == FAULT_FSYNC);
-            if (op[k] != FAULT_FSYNC) assert_int_equal(access(path, F_OK), -1); /* a folder's sync comes after */
+            if (op[k] != FAULT_FSYNC)
+                assert_int_equal(access(path, F_OK), -1); /* a folder's sync comes after */
             unlink(path);
             err_clear();
         }
@@ -183,7 +186,7 @@ static void failed_writes_leave_nothing(void **state)
     }
 }
 
-/* ---- Refusals --------------------------------------------------------------------------------------------- */
+/* ---- Refusals ------------------------------------------------------------------------------------------ */
 
 static const struct {
     const char *header;
@@ -199,8 +202,10 @@ static const struct {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "bad dimension" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "bad dimension" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "9 dimensions" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}}", 4, "too large" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, "do not hold" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}}", 4,
+      "too large" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0,
+      "do not hold" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no data_offsets" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, "no data_offsets" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", 4, "outside" },
@@ -210,11 +215,14 @@ static const struct {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "do not hold" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 5, "follow the last" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"U8\",\"shape\":[2],"
-      "\"data_offsets\":[0,2]}}", 2, "damaged" },
+      "\"data_offsets\":[0,2]}}",
+      2, "damaged" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],"
-      "\"data_offsets\":[1,3]}}", 3, "overlaps" },
+      "\"data_offsets\":[1,3]}}",
+      3, "overlaps" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],"
-      "\"data_offsets\":[3,5]}}", 5, "hole" },
+      "\"data_offsets\":[3,5]}}",
+      5, "hole" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "hole" },
     { "{\"a\\n\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "not printable" },
     { "{\"a\\u0000\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "damaged" },
@@ -238,8 +246,11 @@ static void wrong_headers_are_refused(void **state)
         assert_int_equal(safetensors_parse(&f, "x", buf, make_file(buf, right[i], 0)), 0);
         safetensors_close(&f);
     }
-    size_t n = make_file(buf, "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]},\"a\":{\"dtype\":\"F16\","
-                              "\"shape\":[1],\"data_offsets\":[0,2]}}", 4);
+    size_t n =
+        make_file(buf,
+                  "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]},\"a\":{\"dtype\":\"F16\","
+                  "\"shape\":[1],\"data_offsets\":[0,2]}}",
+                  4);
     assert_int_equal(safetensors_parse(&f, "x", buf, n), 0);
     assert_string_equal(f.tensor[0].name, "a");
     safetensors_close(&f);
@@ -256,12 +267,13 @@ static void wrong_headers_are_refused(void **state)
     expect("none");
 }
 
-/* ---- state.json ------------------------------------------------------------------------------------------- */
+/* ---- state.json ---------------------------------------------------------------------------------------- */
 
 static void random_state(CkptState *s)
 {
     unsigned char *p = (unsigned char *)&s->device;
-    for (size_t i = 0; i < sizeof s->device; i++) p[i] = (unsigned char)(rand() >> 7); /* NaNs of every kind too */
+    for (size_t i = 0; i < sizeof s->device; i++)
+        p[i] = (unsigned char)(rand() >> 7); /* NaNs of every kind too */
     memset(s->device.in.reserved, 0, sizeof s->device.in.reserved);
     memset(s->device.out.reserved, 0, sizeof s->device.out.reserved);
     s->step        = rand();
@@ -339,21 +351,22 @@ static void wrong_states_are_refused(void **state)
     static CkptManifest m, back;
     JsonOut             o;
     memset(&m, 0, sizeof m);
-    m.state.step              = 5;
-    m.state.seed              = 42;
-    m.state.best_val          = INFINITY;
-    m.state.device.in.lr      = 0.5f;
-    m.state.device.out.skip   = 7;
-    m.state.skip[0]           = (SampleRange){ 3, 4 };
-    m.state.n_skip            = 1;
-    m.file[CKPT_OPTIM]        = (CkptFile){ 123, 0xabc, NULL, 0 };
+    m.state.step            = 5;
+    m.state.seed            = 42;
+    m.state.best_val        = INFINITY;
+    m.state.device.in.lr    = 0.5f;
+    m.state.device.out.skip = 7;
+    m.state.skip[0]         = (SampleRange){ 3, 4 };
+    m.state.n_skip          = 1;
+    m.file[CKPT_OPTIM]      = (CkptFile){ 123, 0xabc, NULL, 0 };
     json_out_init_buf(&o, text, sizeof text);
     ckpt_state_write(&o, &m);
     assert_int_equal(json_out_end(&o), 0);
     for (int i = 0; i < ARRAY_LEN(change); i++) {
         strcpy(bad, text);
         replace(bad, change[i][0], change[i][1]);
-        if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) == 0) fail_msg("accepted %s", change[i][1]);
+        if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) == 0)
+            fail_msg("accepted %s", change[i][1]);
         assert_int_equal(err_kind(), strstr(change[i][1], "\"version\"") ? ERR_USER : ERR_RUN);
         expect(change[i][2]);
     }

@@ -6,14 +6,13 @@ build=${1:-build}; seconds=${2:-10}
 clang=$(command -v clang || command -v clang-14 || true)
 [ -n "$clang" ] || { echo "skip: clang is not installed"; exit 0; }
 mkdir -p "$build/fuzz"
-sources=$(find src/base src/conf src/tensor src/data src/run -name '*.c' | tr '\n' ' ')
 rc=0
 for f in tests/fuzz/fuzz_*.c; do
     name=$(basename "$f" .c); name=${name#fuzz_}
     exe="$build/fuzz/$name"
     if [ ! -x "$exe" ] || [ -n "$(find src/base src/conf src/data src/run "$f" -newer "$exe" -print -quit)" ]; then
-        need=$(sed -n 's/^ \* sources: //p' "$f")
-        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" ${need:-$sources} \
+        need=$(sed -n 's/^ \* sources: \(.*\) \*\//\1/p' "$f")
+        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" $need \
             -l:libyaml.a -l:libjansson.a -l:libxxhash.a -lm -lpthread || { echo "not ok fuzz $name: does not build"; rc=1; continue; }
     fi
     work=$(mktemp -d)

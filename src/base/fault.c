@@ -16,49 +16,62 @@ static const struct {
     [FAULT_READ] = { "read", EIO },        [FAULT_WRITE] = { "write", ENOSPC },
     [FAULT_FSYNC] = { "fsync", EIO },      [FAULT_RENAME] = { "rename", EIO },
     [FAULT_MMAP] = { "mmap", ENOMEM },     [FAULT_THREAD] = { "thread", EAGAIN },
+    [FAULT_NAN] = { "nan", EDOM },         [FAULT_SPIKE] = { "spike", EDOM },
 };
 
 static struct {
-    pthread_once_t   once;
-    atomic_int       op; /* -1: nothing armed */
-    int              onward;
-    int64_t          n;
-    _Atomic(int64_t) count;
-} fault = { .once = PTHREAD_ONCE_INIT, .op = -1 };
+    pthread_once_t once;
+    atomic_uint    armed; /* bit per op */
+    struct {
+        int              onward;
+        int64_t          n;
+        _Atomic(int64_t) count;
+    } op[FAULT_COUNT];
+} fault = { .once = PTHREAD_ONCE_INIT };
 
 static void fault_store(FaultOp op, int64_t n, int onward)
 {
-    atomic_store(&fault.op, -1);
-    fault.n      = n;
-    fault.onward = onward;
-    atomic_store(&fault.count, 0);
-    atomic_store(&fault.op, (int)op);
+    atomic_fetch_and(&fault.armed, ~(1u << op));
+    fault.op[op].n      = n;
+    fault.op[op].onward = onward;
+    atomic_store(&fault.op[op].count, 0);
+    atomic_fetch_or(&fault.armed, 1u << op);
 }
 
-static void fault_read_environment(void)
+/* Arms the item "op:n" or "op:n+" at the start of text; returns what follows it, NULL when it is malformed. */
+static const char *fault_read_item(const char *text)
 {
-    const char *text = getenv("BRIM_FAULT");
-    if (!text || !*text) return;
     for (int i = 0; i < FAULT_COUNT; i++) {
         size_t len = strlen(fault_table[i].name);
         if (strncmp(text, fault_table[i].name, len) != 0 || text[len] != ':') continue;
         char     *end;
         long long n      = strtoll(text + len + 1, &end, 10);
         int       onward = *end == '+';
-        if (n < 1 || end[onward] != '\0') break;
+        end += onward;
+        if (n < 1 || (*end != '\0' && *end != ',')) return NULL;
         fault_store((FaultOp)i, n, onward);
-        return;
+        return end;
     }
-    CHECK(0, "BRIM_FAULT=%s is not \"op:n\" with op one of malloc open read write fsync rename mmap thread",
-          text);
+    return NULL;
+}
+
+static void fault_read_environment(void)
+{
+    const char *text = getenv("BRIM_FAULT"), *at = text;
+    while (at && *at) {
+        at = fault_read_item(at);
+        CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename mmap "
+                  "thread nan spike", text);
+        if (*at == ',') at++;
+    }
 }
 
 int fault_hit(FaultOp op)
 {
     pthread_once(&fault.once, fault_read_environment);
-    if (atomic_load_explicit(&fault.op, memory_order_acquire) != (int)op) return 0;
-    int64_t count = atomic_fetch_add(&fault.count, 1) + 1;
-    if (count != fault.n && !(fault.onward && count > fault.n)) return 0;
+    if (!(atomic_load_explicit(&fault.armed, memory_order_acquire) & (1u << op))) return 0;
+    int64_t count = atomic_fetch_add(&fault.op[op].count, 1) + 1;
+    if (count != fault.op[op].n && !(fault.op[op].onward && count > fault.op[op].n)) return 0;
     errno = fault_table[op].errnum;
     return 1;
 }
@@ -72,5 +85,5 @@ void fault_arm(FaultOp op, int64_t n, int onward)
 void fault_disarm(void)
 {
     pthread_once(&fault.once, fault_read_environment);
-    atomic_store(&fault.op, -1);
+    atomic_store(&fault.armed, 0);
 }

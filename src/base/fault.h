@@ -1,8 +1,8 @@
 /* Fault: makes the n-th call of one kind fail, so that tests can walk every failure path.
  *
- * 1. Nothing fails unless the environment has BRIM_FAULT="op:n" (the n-th call fails, counting from 1) or
- *    "op:n+" (that one and all later ones), or a test called fault_arm(). A malformed BRIM_FAULT aborts: a
- *    test that injects nothing would pass for the wrong reason.
+ * 1. Nothing fails unless the environment has BRIM_FAULT="op:n" (the n-th call fails, counting from 1),
+ *    "op:n+" (that one and all later ones) or a comma list of these for different ops, or a test called
+ *    fault_arm(). A malformed BRIM_FAULT aborts: a test that injects nothing would pass for the wrong reason.
  * 2. The code under test asks fault_hit() just before the real call, and only where it reports failure to its
  *    caller.
  * 3. State is one per process, since the environment is; counting is atomic. Unset, a call costs one load. */
@@ -24,6 +24,8 @@ typedef enum {
     FAULT_RENAME,
     FAULT_MMAP,
     FAULT_THREAD,
+    FAULT_NAN,   /* counted in optimizer steps: this step's gradients are not finite */
+    FAULT_SPIKE, /* likewise: its loss is a hundred times too large */
     FAULT_COUNT
 } FaultOp;
 

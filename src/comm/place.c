@@ -13,7 +13,8 @@ typedef struct {
     const char *need; /* must be set too, or NULL */
 } Launcher;
 
-/* SLURM_STEP_* exist only in processes that srun started; SLURM_NTASKS also in the batch script around them. */
+/* SLURM_STEP_* exist only in processes that srun started; SLURM_NTASKS also in the batch script around them.
+ */
 static const Launcher launchers[] = {
     { "brim", "BRIM_RANK", "BRIM_WORLD_SIZE", "BRIM_LOCAL_RANK", NULL },
     { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", NULL },
@@ -22,7 +23,11 @@ static const Launcher launchers[] = {
     { "srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID" },
 };
 
-enum { MAX_WORLD = 65536, PORT_FIRST = 20000, PORT_COUNT = 10000 /* below the ports Linux gives out by itself */ };
+enum {
+    MAX_WORLD  = 65536,
+    PORT_FIRST = 20000,
+    PORT_COUNT = 10000 /* below the ports Linux gives out by itself */
+};
 
 static const char loopback[] = "127.0.0.1";
 
@@ -110,15 +115,18 @@ static int one_machine(const Launcher *l)
 
 static int find_host(Place *p, const Launcher *l)
 {
-    const char *host = env2("BRIM_MASTER_ADDR", "MASTER_ADDR"), *nodes = env2("SLURM_STEP_NODELIST", "SLURM_NODELIST");
+    const char *host  = env2("BRIM_MASTER_ADDR", "MASTER_ADDR"),
+               *nodes = env2("SLURM_STEP_NODELIST", "SLURM_NODELIST");
     if (host || one_machine(l)) {
         if (str_copy(p->host, sizeof p->host, host ? host : loopback) < 0) {
             return err_user("environment: MASTER_ADDR: %s is too long", host);
         }
         return 0;
     }
-    if (strcmp(l->name, "srun") == 0 && nodes && place_first_host(nodes, p->host, sizeof p->host) == 0) return 0;
-    return err_user("environment: MASTER_ADDR: %s started %d processes on several machines; set MASTER_ADDR to the one of rank 0",
+    if (strcmp(l->name, "srun") == 0 && nodes && place_first_host(nodes, p->host, sizeof p->host) == 0)
+        return 0;
+    return err_user("environment: MASTER_ADDR: %s started %d processes on several machines; set MASTER_ADDR "
+                    "to the one of rank 0",
                     l->name, p->world);
 }
 

@@ -32,8 +32,8 @@ static WireResult wait_for(int fd, short events, double deadline_s)
     }
 }
 
-/* Small messages go out at once, and a machine that vanished is noticed within two minutes. These are wishes: a kernel
- * that refuses one still moves the bytes. */
+/* Small messages go out at once, and a machine that vanished is noticed within two minutes. These are wishes:
+ * a kernel that refuses one still moves the bytes. */
 static void tune_socket(int fd)
 {
     int on = 1, idle = 30, interval = 10, count = 6;
@@ -52,7 +52,8 @@ static int is_loopback(const char *host)
 static struct addrinfo *resolve(const char *host, int port, int flags)
 {
     char             text[16];
-    struct addrinfo *list = NULL, hint = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags };
+    struct addrinfo *list = NULL,
+                    hint  = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags };
     snprintf(text, sizeof text, "%d", port);
     if (getaddrinfo(host, text, &hint, &list) == 0) return list;
     errno = EHOSTUNREACH;
@@ -111,7 +112,8 @@ static int connect_to(const struct addrinfo *a, double deadline_s)
         socklen_t n = sizeof why;
         r           = errno == EINPROGRESS ? wait_for(fd, POLLOUT, deadline_s) : WIRE_FAILED;
         why         = errno;
-        if (r == WIRE_OK && (getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &n) != 0 || why != 0)) r = WIRE_FAILED;
+        if (r == WIRE_OK && (getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &n) != 0 || why != 0))
+            r = WIRE_FAILED;
     }
     if (r == WIRE_OK) {
         tune_socket(fd);

@@ -1,6 +1,7 @@
 /* Wire: whole messages over TCP, each within a deadline. Knows no ranks.
  *
- * 1. Every socket is non-blocking and closed on exec; a call waits in poll() until its deadline (clock_now_s() seconds).
+ * 1. Every socket is non-blocking and closed on exec; a call waits in poll() until its deadline
+ *    (clock_now_s() seconds).
  * 2. Calls answer with a WireResult instead of a message: only the caller knows who is at the other end. */
 #ifndef COMM_WIRE_H
 #define COMM_WIRE_H
@@ -14,7 +15,8 @@ typedef enum {
     WIRE_CLOSED  = -3 /* the other end is gone */
 } WireResult;
 
-/* A listening socket. A loopback host is bound to loopback alone, any other one to all interfaces. Negative: WireResult. */
+/* A listening socket. A loopback host is bound to loopback alone, any other one to all interfaces. Negative:
+ * WireResult. */
 int wire_listen(const char *host, int port);
 /* The next connection. Negative: WireResult. */
 int wire_accept(int listener, double deadline_s);

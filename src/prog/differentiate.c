@@ -51,7 +51,7 @@ static void diff_scan_forward(Diff *d)
             const Tensor *t = op->args.t[a];
             if (!t || !is_output(op, a) || t->slab != SLAB_ACT) continue;
             d->producer[t->id] = i;
-            if (needs) d->needs[t->root->id] = 1;
+            if (needs) d->needs[t->root->id] = NEEDS_GRADIENT;
         }
     }
 }
@@ -118,7 +118,9 @@ static Tensor *diff_view_grad(Diff *d, Tensor *t)
         g = prog_like(d->p, grad_name(d->p, root), root);
         diff_fit(d);
         d->grad[root->id] = g;
+        d->needs[root->id] |= NEEDS_BY_VIEWS;
     }
+    CHECK(d->needs[root->id] & NEEDS_BY_VIEWS, "%s is consumed both whole and in views", root->name);
     CHECK(!d->grad[t->id], "%s: a view with two consumers", t->name);
     size_t  row_bytes = (size_t)tensor_ld(root) * dtype_bytes(root->dtype);
     Tensor *v         = prog_rows(d->p, g, (int64_t)(t->offset_bytes / row_bytes), tensor_rows(t));
@@ -138,6 +140,7 @@ Tensor *diff_begin(Diff *d, Tensor *t)
 void diff_end(Diff *d, Tensor *t, Tensor *g)
 {
     if (!g) return;
+    CHECK(t->root != t || !(d->needs[t->id] & NEEDS_BY_VIEWS), "%s is consumed both whole and in views", t->name);
     if (t->root != t || !d->grad[t->id]) {
         d->grad[t->id] = g;
         return;

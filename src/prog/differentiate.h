@@ -4,13 +4,15 @@
 
 #include "prog/prog_impl.h"
 
+enum { NEEDS_GRADIENT = 1, NEEDS_BY_VIEWS = 2 /* its gradient is written view by view */ };
+
 typedef struct {
     Prog                 *p;
     Tensor               *state;
     const RecomputeLevel *level;
     int                   n_block, n_fwd;
     Tensor              **grad;     /* by tensor id: gradient so far, NULL when none */
-    unsigned char        *needs;    /* by tensor id (of the root): a trainable weight contributed to it */
+    unsigned char        *needs;    /* by tensor id (of the root): NEEDS_* flags; set if a trainable weight contributed to it */
     int                  *producer; /* by tensor id: forward op that writes it, -1 for inputs and store tensors */
     Tensor              **again;    /* by tensor id: its recomputed twin, NULL when not (yet) repeated */
     int                   cap;      /* length of the arrays above */

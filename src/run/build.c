@@ -3,14 +3,18 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "optim/optim.h"
+#include "prog/buckets.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static LowerOptions lower_options(const Recipe *r)
+/* cuBLASLt's GELU epilogue works on the unrounded product, so on CUDA that one fusion changes bits: a deterministic run,
+ * whose recomputation levels must agree bit for bit, does without it. */
+static LowerOptions lower_options(const Recipe *r, const DevVt *vt)
 {
+    int linear_act = r->opt.linear_act && !(r->deterministic && vt->kind == DEV_CUDA);
     return (LowerOptions){ .add_norm = r->opt.add_norm, .norm_bwd = r->opt.norm_bwd, .xent = r->opt.xent,
-                           .act_bias = r->opt.act_bias, .linear_act = r->opt.linear_act };
+                           .act_bias = r->opt.act_bias, .linear_act = linear_act };
 }
 
 static void build_declare(Build *b, unsigned parts)
@@ -19,6 +23,10 @@ static void build_declare(Build *b, unsigned parts)
     int64_t       sz = sizeof(StepState);
     store_init(&b->store);
     b->state = store_tensor(&b->store, SLAB_STATE, "step state", DT_U8, 1, &sz);
+    if (b->choice.world > 1) {
+        int64_t one = 1;
+        b->loss_sum = store_view_as(&b->store, b->state, "loss", offsetof(StepState, out.loss_sum), DT_F64, 1, &one);
+    }
     net_declare(&b->net, &b->store, &r->model,
                 &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },
                 (float)r->optim.weight_decay);
@@ -28,28 +36,47 @@ static void build_declare(Build *b, unsigned parts)
     store_seal(&b->store);
 }
 
+static void add_reductions(Build *b, Prog *p)
+{
+    for (int r = 0; r < REGION_COUNT; r++) {
+        if (b->net.table.grad[r]) prog_add_reductions(p, b->net.table.grad[r], BUCKET_BYTES);
+    }
+    prog_add_reductions(p, b->loss_sum, BUCKET_BYTES);
+}
+
 static void finish(Build *b, Prog *p, const LowerOptions *opt, const DevVt *vt)
 {
     prog_lower(p, opt, vt);
+    if (p == b->micro_last) add_reductions(b, p);
     prog_plan(p);
     store_fit_act(&b->store, prog_stats(p).act_bytes);
 }
 
-static void build_record(Build *b, unsigned parts, const DevVt *vt)
+static Prog *record_micro(Build *b, const char *name)
 {
-    LowerOptions    opt   = lower_options(&b->recipe);
     int             n     = (int)b->recipe.model.layers;
     RecomputeLevel *level = ARENA_ARRAY(&b->store.arena, RecomputeLevel, n);
     for (int i = 0; i < n; i++) level[i] = b->choice.level;
+    Prog *p = prog_begin(name, &b->store);
+    net_record(&b->net, p, &b->batch, b->state, NET_TRAIN, b->choice.head_rows);
+    prog_differentiate(p, level, n, b->state);
+    prog_hoist_chunks(p);
+    return p;
+}
+
+static void build_record(Build *b, unsigned parts, const DevVt *vt)
+{
+    LowerOptions opt = lower_options(&b->recipe, vt);
     b->copies = prog_begin("copies", &b->store);
     optim_record_copies(&b->net.table, b->copies);
     finish(b, b->copies, &opt, vt);
     if (parts & BUILD_TRAIN) {
-        b->micro = prog_begin("micro-step", &b->store);
-        net_record(&b->net, b->micro, &b->batch, b->state, NET_TRAIN, b->choice.head_rows);
-        prog_differentiate(b->micro, level, n, b->state);
-        prog_hoist_chunks(b->micro);
+        b->micro = record_micro(b, "micro-step");
         finish(b, b->micro, &opt, vt);
+        if (b->choice.world > 1) {
+            b->micro_last = record_micro(b, "last micro");
+            finish(b, b->micro_last, &opt, vt);
+        }
         b->update = prog_begin("update", &b->store);
         optim_record(&b->net.table, b->update, b->state, &b->recipe);
         finish(b, b->update, &opt, vt);
@@ -68,6 +95,7 @@ static void build_record(Build *b, unsigned parts, const DevVt *vt)
 
 int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt)
 {
+    if (vt->kind == DEV_CPU && c->compute != DT_F32) return err_set("the CPU backend computes in f32, not in %s", dtype_name(c->compute));
     Build *b = calloc(1, sizeof *b);
     if (!b) return err_set("out of host memory");
     b->recipe = *r;
@@ -75,7 +103,7 @@ int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned pa
     build_declare(b, parts);
     build_record(b, parts, vt);
     *out = b;
-    Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
+    Prog *all[] = { b->micro, b->micro_last, b->update, b->eval, b->step1, b->copies };
     for (int i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i] && prog_check_backend(all[i], vt) < 0) {
             build_destroy(b);
@@ -89,7 +117,7 @@ int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned pa
 void build_destroy(Build *b)
 {
     if (!b) return;
-    Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
+    Prog *all[] = { b->micro, b->micro_last, b->update, b->eval, b->step1, b->copies };
     for (int i = 0; i < ARRAY_LEN(all); i++) prog_destroy(all[i], b->dev);
     if (b->dev) store_free_slabs(&b->store, b->dev);
     net_deinit(&b->net);
@@ -107,7 +135,7 @@ int build_bind(Build *b, Dev *dev)
 {
     TRY(store_alloc_slabs(&b->store, dev));
     b->dev = dev;
-    Prog *all[] = { b->copies, b->micro, b->update, b->eval, b->step1 };
+    Prog *all[] = { b->copies, b->micro, b->micro_last, b->update, b->eval, b->step1 };
     for (int i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i]) TRY(prog_bind(all[i], dev));
     }
@@ -207,6 +235,7 @@ void build_print_plan(const Build *b, FILE *out)
     fprintf(out, "model       %lld parameters in %d tensors\n", (long long)param_count(&b->net.table), b->net.table.n_param);
     fprintf(out, "step        %lld tokens = %lld micro-batches of %lld x %lld\n", (long long)b->recipe.step_tokens,
             (long long)build_micro_per_step(b, 1), (long long)b->choice.micro_batch, (long long)b->recipe.model.context);
+    if (b->choice.world > 1) fprintf(out, "ranks       %d, the micro-batches in turn\n", b->choice.world);
     fprintf(out, "\nslabs\n");
     for (int i = 0; i < SLAB_COUNT; i++) {
         if (b->store.slab_bytes[i] == 0) continue;
@@ -216,6 +245,6 @@ void build_print_plan(const Build *b, FILE *out)
     fprintf(out, "  %-16s %16zu  %s\n", "total", store_total_bytes(&b->store),
             str_bytes(buf, sizeof buf, (double)store_total_bytes(&b->store)));
     fprintf(out, "\nprograms\n");
-    const Prog *all[] = { b->micro, b->update, b->eval, b->step1 };
+    const Prog *all[] = { b->micro, b->micro_last, b->update, b->eval, b->step1 };
     for (int i = 0; i < ARRAY_LEN(all); i++) print_prog(all[i], out);
 }

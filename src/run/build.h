@@ -1,11 +1,12 @@
 /* Build: a recipe and a few chosen numbers become recorded, lowered, planned programs over one store.
  *
  * 1. build_create() needs no device, only a backend's table (which ops it has, which workspaces): `brim plan` stops here.
- * 2. build_bind() allocates exactly the planned slabs, binds every program and seals the device.
+ * 2. build_bind() allocates exactly the planned slabs and binds every program; setup_open() seals the device after it.
  * 3. The chosen numbers (BuildChoice) never change the mathematics beyond summation order. */
 #ifndef RUN_BUILD_H
 #define RUN_BUILD_H
 
+#include "comm/comm.h"
 #include "conf/recipe.h"
 #include "dev/dev.h"
 #include "net/net.h"
@@ -16,6 +17,7 @@ typedef struct {
     RecomputeLevel level;       /* of every block */
     int64_t        head_rows;   /* rows of logits at a time */
     DType          compute;
+    int            world; /* ranks that share a step; 0 counts as 1 */
 } BuildChoice;
 
 typedef enum { BUILD_TRAIN = 1, BUILD_EVAL = 2, BUILD_DECODE = 4 } BuildParts;
@@ -27,13 +29,16 @@ typedef struct {
     Net         net;
     NetBatch    batch;
     NetDecode   decode;
-    Tensor     *state; /* StepState */
-    Prog       *micro;   /* one micro-batch forward and backward: adds to gradients and loss */
+    Tensor     *state;      /* StepState */
+    Tensor     *loss_sum;   /* f64[1], its out.loss_sum; NULL with one rank */
+    Prog       *micro;      /* one micro-batch forward and backward: adds to gradients and loss */
+    Prog       *micro_last; /* the same, and sums gradients and loss over ranks; NULL with one rank */
     Prog       *update;  /* optimizer step */
     Prog       *eval;    /* one micro-batch forward: adds to loss */
     Prog       *step1;   /* decode: one token */
     Prog       *copies;  /* master weights -> compute copies */
     Dev        *dev;     /* after build_bind */
+    Comm       *comm;    /* borrowed; the other ranks, NULL when there are none */
 } Build;
 
 int  build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt);

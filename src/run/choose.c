@@ -129,7 +129,7 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
         for (int i = 0; i < n_micro; i++) {
             if (!worth_trying(r, vt->kind, micro[i]) || c->n >= CHOOSE_MAX) continue;
-            BuildChoice choice = { micro[i], (RecomputeLevel)level, 0, c->compute };
+            BuildChoice choice = { .micro_batch = micro[i], .level = (RecomputeLevel)level, .compute = c->compute };
             choice.head_rows   = head_rows(r, vt->kind, c->compute, micro[i] * r->model.context);
             TRY(try_candidate(c, r, &choice, vt, m, parts));
         }

@@ -40,16 +40,20 @@ void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name)
     snprintf(buf, n, "%016" PRIx64 "  %s\n", hash, name);
 }
 
-/* ---- Names ------------------------------------------------------------------------------------------------ */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
-static void step_name(char *buf, size_t n, int64_t step) { snprintf(buf, n, "%s%08lld", step_prefix, (long long)step); }
+static void step_name(char *buf, size_t n, int64_t step)
+{
+    snprintf(buf, n, "%s%08lld", step_prefix, (long long)step);
+}
 
 /* The step of a folder's name, or -1 when it is not exactly a name that step_name() gives. */
 static int64_t step_of_name(const char *name)
 {
     char    again[64];
     int64_t step;
-    if (!str_starts_with(name, step_prefix) || str_parse_int(name + strlen(step_prefix), &step) < 0 || step < 0) return -1;
+    if (!str_starts_with(name, step_prefix)) return -1;
+    if (str_parse_int(name + strlen(step_prefix), &step) < 0 || step < 0) return -1;
     step_name(again, sizeof again, step);
     return strcmp(name, again) == 0 ? step : -1;
 }
@@ -61,7 +65,7 @@ int ckpt_path(const char *dir, int64_t step, char *buf, size_t n)
     return ckpt_join(buf, n, dir, name);
 }
 
-/* ---- Listing ---------------------------------------------------------------------------------------------- */
+/* ---- Listing ------------------------------------------------------------------------------------------- */
 
 /* All steps in dir, rising, in the arena. Negative after err_set(). */
 static int list_steps(Arena *a, const char *dir, int64_t **step)
@@ -92,7 +96,7 @@ int ckpt_list(const char *dir, int64_t *step, int max)
     return take;
 }
 
-/* ---- Removing --------------------------------------------------------------------------------------------- */
+/* ---- Removing ------------------------------------------------------------------------------------------ */
 
 /* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */
 static int remove_step(const char *dir, int64_t step)

@@ -6,14 +6,14 @@
 #include "run/safetensors.h"
 
 enum {
-    CKPT_CHUNK_BYTES = 1 << 20, /* hashed, then written or uploaded, while it is still in the processor's cache */
+    CKPT_CHUNK_BYTES = 1 << 20, /* hashed and written (or uploaded) while it is in the processor's cache */
     CKPT_STATE_MAX   = 64 << 20,
     CKPT_TENSORS     = 3 /* per parameter: weight, m, v */
 };
 
-extern const char ckpt_tmp_prefix[];   /* ".tmp-" */
-extern const char ckpt_state_name[];   /* "state.json" */
-extern const char ckpt_done_name[];    /* "DONE" */
+extern const char ckpt_tmp_prefix[]; /* ".tmp-" */
+extern const char ckpt_state_name[]; /* "state.json" */
+extern const char ckpt_done_name[];  /* "DONE" */
 
 /* Which tensor of a parameter: 0 weight, 1 m, 2 v. The file it goes to and its name there. */
 CkptFileKind ckpt_tensor_file(int which);
@@ -25,8 +25,8 @@ int ckpt_join(char *buf, size_t n, const char *folder, const char *name);
 /* One line of DONE: "hash  name\n", as `xxhsum -c` reads it. */
 void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name);
 
-/* Removes checkpoints at or below step that are neither among the newest `keep` of those nor multiples of keep_every.
- * Later ones are not counted: they are damaged, or of a future that was given up. */
+/* Removes checkpoints at or below step that are neither among the newest `keep` of those nor multiples of
+ * keep_every. Later ones are not counted: they are damaged, or of a future that was given up. */
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every);
 
 /* Removes what killed writers left in dir. */

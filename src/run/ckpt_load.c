@@ -1,9 +1,9 @@
 /* Loading.
  *
- * 1. Order of trust: DONE vouches for state.json; that for each file's size, header and tensors. A file's own hash in DONE
- *    is checked too, so that one flipped bit anywhere in the folder is found.
- * 2. The model is compared as soon as the headers are trusted: nobody waits for gigabytes of checksums to read that the
- *    recipe is another one. */
+ * 1. Order of trust: DONE vouches for state.json; that for each file's size, header and tensors. A file's
+ *    own hash in DONE is checked too, so that one flipped bit anywhere in the folder is found.
+ * 2. The model is compared as soon as the headers are trusted: nobody waits for gigabytes of checksums to
+ *    read that the recipe is another one. */
 #include "run/ckpt.h"
 
 #include "base/err.h"
@@ -30,7 +30,7 @@ typedef struct {
     void        *buf;    /* CKPT_CHUNK_BYTES */
 } Loaded;
 
-/* ---- Opening: everything but the tensors' bytes ------------------------------------------------------------ */
+/* ---- Opening: everything but the tensors' bytes -------------------------------------------------------- */
 
 static int read_done(Loaded *l)
 {
@@ -54,7 +54,8 @@ static int check_done(const Loaded *l, int line, uint64_t hash, const char *name
     ckpt_done_line(want, sizeof want, hash, name);
     for (int i = 0; i < line; i++) p = strchr(p, '\n') + 1;
     if (strncmp(p, want, strlen(want)) == 0) return 0;
-    return err_set("%s/%s: damaged: its checksum does not match the one in %s", l->path, name, ckpt_done_name);
+    return err_set("%s/%s: damaged: its checksum does not match the one in %s", l->path, name,
+                   ckpt_done_name);
 }
 
 static int read_state(Loaded *l)
@@ -77,10 +78,11 @@ static int open_tensors(Loaded *l, int kind)
     TRY(ckpt_join(path, sizeof path, l->path, ckpt_file_name[kind]));
     TRY(safetensors_open(f, path));
     if (f->file_bytes != want->size_bytes) {
-        return err_set("%s: %lld bytes long, should be %lld: truncated or damaged", path, (long long)f->file_bytes,
-                       (long long)want->size_bytes);
+        return err_set("%s: %lld bytes long, should be %lld: truncated or damaged", path,
+                       (long long)f->file_bytes, (long long)want->size_bytes);
     }
-    if (f->header_hash != want->header_hash) return err_set("%s: damaged: its header's checksum does not match", path);
+    if (f->header_hash != want->header_hash)
+        return err_set("%s: damaged: its header's checksum does not match", path);
     if (f->n_tensor != want->n_tensor) {
         return err_set("%s: %d tensors, %s has %d", path, f->n_tensor, ckpt_state_name, want->n_tensor);
     }
@@ -114,7 +116,7 @@ static void loaded_close(Loaded *l)
     l->buf = NULL;
 }
 
-/* ---- Verifying --------------------------------------------------------------------------------------------- */
+/* ---- Verifying ----------------------------------------------------------------------------------------- */
 
 /* Hashes [offset, offset+size) into both states. */
 static int hash_range(const Loaded *l, int kind, int64_t offset, size_t size_bytes, XXH64_state_t *part,
@@ -144,7 +146,8 @@ static int verify_tensors(const Loaded *l, int kind)
     for (int i = 0; i < f->n_tensor; i++) {
         XXH64_reset(&part, 0);
         TRY(hash_range(l, kind, f->tensor[i].offset, f->tensor[i].size_bytes, &part, &whole));
-        if (XXH64_digest(&part) != l->manifest.file[kind].tensor[i].hash) return damaged(f, f->tensor[i].name);
+        if (XXH64_digest(&part) != l->manifest.file[kind].tensor[i].hash)
+            return damaged(f, f->tensor[i].name);
     }
     return check_done(l, kind, XXH64_digest(&whole), ckpt_file_name[kind]);
 }
@@ -158,7 +161,7 @@ int ckpt_verify(const char *path)
     return rc;
 }
 
-/* ---- Is it this model? -------------------------------------------------------------------------------------- */
+/* ---- Is it this model? --------------------------------------------------------------------------------- */
 
 static const char *describe_shape(char *buf, size_t n, const int64_t *dim, int ndim)
 {
@@ -174,8 +177,9 @@ static int match_tensor(const SafeFile *f, const Param *p, int which)
     const SafeTensor *t      = safetensors_find(f, ckpt_tensor_name(p, which, name, sizeof name));
     if (!t) return err_user("%s is of another model: it has no tensor %s", f->path, name);
     if (t->ndim != p->ndim || memcmp(t->dim, dim, sizeof *dim * (size_t)p->ndim) != 0) {
-        return err_user("%s is of another model: tensor %s is %s there, %s in the recipe's model", f->path, name,
-                        describe_shape(a, sizeof a, t->dim, t->ndim), describe_shape(b, sizeof b, dim, p->ndim));
+        return err_user("%s is of another model: tensor %s is %s there, %s in the recipe's model", f->path,
+                        name, describe_shape(a, sizeof a, t->dim, t->ndim),
+                        describe_shape(b, sizeof b, dim, p->ndim));
     }
     if (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16) return 0;
     return err_user("%s: tensor %s holds %s, not floating-point numbers of 2 or 4 bytes", f->path, name,
@@ -206,15 +210,17 @@ static int match_tensors(const ParamTable *t, const SafeFile *f, int kind)
     }
     for (int i = 0; i < f->n_tensor && f->n_tensor > n; i++) {
         if (!is_param_tensor(t, f->tensor[i].name, kind)) {
-            return err_user("%s is of another model: the recipe's has no tensor %s", f->path, f->tensor[i].name);
+            return err_user("%s is of another model: the recipe's has no tensor %s", f->path,
+                            f->tensor[i].name);
         }
     }
     return 0;
 }
 
-/* Keys of the model that do not say what the weights mean. The first two may change between the parts of a run; the
- * others change what a sample is, which does not matter to weights alone. */
-static const char *const free_model_keys[] = { "model.dropout", "model.init_std", "model.context", "model.mask" };
+/* Keys of the model that do not say what the weights mean. The first two may change between the parts of a
+ * run; the others change what a sample is, which does not matter to weights alone. */
+static const char *const free_model_keys[] = { "model.dropout", "model.init_std", "model.context",
+                                               "model.mask" };
 
 static int is_model_key(const char *key, int weights_alone)
 {
@@ -224,7 +230,8 @@ static int is_model_key(const char *key, int weights_alone)
     return str_starts_with(key, "model.");
 }
 
-/* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in note. */
+/* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in
+ * note. */
 static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
 {
     const CkptManifest *m = &l->manifest;
@@ -235,8 +242,8 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
         schema_get(&schema_table[row], r, now, sizeof now);
         if (strcmp(now, m->key[i].text) == 0) continue;
         if (is_model_key(m->key[i].key, l->n_file < CKPT_FILES)) {
-            return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path, m->key[i].key,
-                            m->key[i].text, now);
+            return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,
+                            m->key[i].key, m->key[i].text, now);
         }
         str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);
     }
@@ -251,8 +258,8 @@ static int match_model(const Loaded *l, const Build *b, char *note, size_t n)
     for (int k = 0; k < l->n_file; k++) TRY(match_tensors(&b->net.table, &l->file[k], k));
     TRY(match_keys(l, &b->recipe, note, n));
     if (s->micro_batch != now) {
-        str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "", (long long)s->micro_batch,
-                   (long long)now);
+        str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "",
+                   (long long)s->micro_batch, (long long)now);
     }
     if (was != (int64_t)b->choice.level) {
         str_append(note, n, "%splanned recomputation %s -> %s", *note ? ", " : "",
@@ -261,7 +268,7 @@ static int match_model(const Loaded *l, const Build *b, char *note, size_t n)
     return 0;
 }
 
-/* ---- To the device ------------------------------------------------------------------------------------------ */
+/* ---- To the device ------------------------------------------------------------------------------------- */
 
 /* hash NULL: the file has no checksums. */
 static int upload_tensor(Build *b, const SafeFile *f, const SafeTensor *t, const Tensor *to, float *buf,
@@ -294,7 +301,8 @@ static int upload_all(Build *b, const Loaded *l, int n_which)
             const SafeFile   *f    = &l->file[k];
             const SafeTensor *from = safetensors_find(f, ckpt_tensor_name(p, which, name, sizeof name));
             const CkptTensor *sums = l->manifest.file[k].tensor;
-            TRY(upload_tensor(b, f, from, to[which], (float *)l->buf, sums ? &sums[from - f->tensor].hash : NULL));
+            TRY(upload_tensor(b, f, from, to[which], (float *)l->buf,
+                              sums ? &sums[from - f->tensor].hash : NULL));
         }
     }
     return build_refresh_copies(b);
@@ -310,7 +318,8 @@ static int load(Build *b, Loaded *l, char *note, size_t n)
 int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n)
 {
     Loaded l;
-    CHECK(b->dev && b->net.table.param[0].m && n > 0, "only a bound Build that trains can go on with a checkpoint");
+    CHECK(b->dev && b->net.table.param[0].m && n > 0,
+          "only a bound Build that trains can go on with a checkpoint");
     note[0] = '\0';
     int rc  = loaded_open(&l, path, CKPT_FILES);
     if (rc == 0) rc = load(b, &l, note, n);
@@ -340,7 +349,7 @@ int ckpt_resume(Build *b, const char *dir, CkptState *s, char *note, size_t n)
     return err_set("%s: none of its %d checkpoints can be used; the newest: %s", dir, found, first);
 }
 
-/* ---- Weights alone ------------------------------------------------------------------------------------------ */
+/* ---- Weights alone ------------------------------------------------------------------------------------- */
 
 static int load_file(Build *b, Loaded *l, const char *path)
 {

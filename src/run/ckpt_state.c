@@ -12,11 +12,14 @@
 
 static const char ckpt_format[] = "brim-checkpoint";
 
-const char *const ckpt_file_name[CKPT_FILES] = { [CKPT_MODEL] = "model.safetensors", [CKPT_OPTIM] = "optim.safetensors" };
+const char *const ckpt_file_name[CKPT_FILES] = {
+    [CKPT_MODEL] = "model.safetensors", [CKPT_OPTIM] = "optim.safetensors"
+};
 
-/* ---- Fields ----------------------------------------------------------------------------------------------- */
+/* ---- Fields -------------------------------------------------------------------------------------------- */
 
-typedef enum { FIELD_COUNT, FIELD_I64, FIELD_I32, FIELD_U64, FIELD_F32, FIELD_F64 } FieldType; /* COUNT: i64 >= 0 */
+/* FIELD_COUNT: an i64 that is not negative. */
+typedef enum { FIELD_COUNT, FIELD_I64, FIELD_I32, FIELD_U64, FIELD_F32, FIELD_F64 } FieldType;
 
 typedef struct {
     const char *name;
@@ -24,9 +27,11 @@ typedef struct {
     size_t      offset; /* in CkptState */
 } Field;
 
+/* clang-format off */
 #define FIELD(type, field) { #field, type, offsetof(CkptState, field) }
 #define IN(type, field)    { #field, type, offsetof(CkptState, device.in.field) }
 #define OUT(type, field)   { #field, type, offsetof(CkptState, device.out.field) }
+/* clang-format on */
 
 static const Field run_fields[] = {
     FIELD(FIELD_COUNT, step),        FIELD(FIELD_COUNT, next_sample),     FIELD(FIELD_U64, seed),
@@ -40,12 +45,13 @@ static const Field in_fields[] = {
 };
 
 static const Field out_fields[] = {
-    OUT(FIELD_F64, loss_sum), OUT(FIELD_F64, grad_sumsq), OUT(FIELD_F64, loss_ema),  OUT(FIELD_F32, loss),
-    OUT(FIELD_F32, grad_norm), OUT(FIELD_F32, clip),      OUT(FIELD_F32, bias1),     OUT(FIELD_F32, bias2),
-    OUT(FIELD_I32, skip),     OUT(FIELD_I32, n_update),   OUT(FIELD_I32, n_skipped), OUT(FIELD_I32, n_skip_row),
+    OUT(FIELD_F64, loss_sum), OUT(FIELD_F64, grad_sumsq), OUT(FIELD_F64, loss_ema),
+    OUT(FIELD_F32, loss),     OUT(FIELD_F32, grad_norm),  OUT(FIELD_F32, clip),
+    OUT(FIELD_F32, bias1),    OUT(FIELD_F32, bias2),      OUT(FIELD_I32, skip),
+    OUT(FIELD_I32, n_update), OUT(FIELD_I32, n_skipped),  OUT(FIELD_I32, n_skip_row),
 };
 
-/* ---- Numbers as text -------------------------------------------------------------------------------------- */
+/* ---- Numbers as text ----------------------------------------------------------------------------------- */
 
 enum { NUMBER_TEXT = 48 };
 
@@ -53,16 +59,22 @@ static void format_f64(char *buf, double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if (isfinite(x)) snprintf(buf, NUMBER_TEXT, "%a", x);
-    else snprintf(buf, NUMBER_TEXT, "bits:%016" PRIx64, bits);
+    if (isfinite(x)) {
+        snprintf(buf, NUMBER_TEXT, "%a", x);
+    } else {
+        snprintf(buf, NUMBER_TEXT, "bits:%016" PRIx64, bits);
+    }
 }
 
 static void format_f32(char *buf, float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if (isfinite(x)) snprintf(buf, NUMBER_TEXT, "%a", (double)x);
-    else snprintf(buf, NUMBER_TEXT, "bits:%08" PRIx32, bits);
+    if (isfinite(x)) {
+        snprintf(buf, NUMBER_TEXT, "%a", (double)x);
+    } else {
+        snprintf(buf, NUMBER_TEXT, "bits:%08" PRIx32, bits);
+    }
 }
 
 /* Parsers accept exactly what the formatters write: the number is written again and compared. */
@@ -100,7 +112,7 @@ static int parse_f32(const char *text, float *out)
     return strcmp(text, again) == 0 ? 0 : -1;
 }
 
-/* ---- Writing ---------------------------------------------------------------------------------------------- */
+/* ---- Writing ------------------------------------------------------------------------------------------- */
 
 static void put_u64(JsonOut *o, const char *key, uint64_t x)
 {
@@ -173,7 +185,7 @@ void ckpt_state_write(JsonOut *o, const CkptManifest *m)
     json_out_close(o);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 static int read_field(void *p, FieldType type, const json_t *value)
 {
@@ -207,10 +219,11 @@ static int read_skip(CkptState *s, const json_t *list, const char *name)
     size_t n = json_array_size(list);
     if (!json_is_array(list) || n > CKPT_MAX_SKIP) return err_set("%s: no usable field skip", name);
     for (size_t i = 0; i < n; i++) {
-        const json_t *pair = json_array_get(list, i), *a = json_array_get(pair, 0), *b = json_array_get(pair, 1);
-        int64_t       first = json_integer_value(a), count = json_integer_value(b);
-        if (json_array_size(pair) != 2 || !json_is_integer(a) || !json_is_integer(b) || first < 0 || count < 1 ||
-            first > INT64_MAX - count) {
+        const json_t *pair = json_array_get(list, i), *a = json_array_get(pair, 0),
+                     *b = json_array_get(pair, 1);
+        int64_t first = json_integer_value(a), count = json_integer_value(b);
+        if (json_array_size(pair) != 2 || !json_is_integer(a) || !json_is_integer(b) || first < 0 ||
+            count < 1 || first > INT64_MAX - count) {
             return err_set("%s: skip range %zu is wrong", name, i);
         }
         s->skip[s->n_skip++] = (SampleRange){ first, count };
@@ -224,7 +237,8 @@ static int read_keys(CkptManifest *m, json_t *map, const char *name)
     json_t     *value;
     if (!json_is_object(map)) return err_set("%s: no field recipe", name);
     m->key = ARENA_ARRAY(&m->arena, CkptKey, json_object_size(map) + 1);
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         const char *text = json_string_value(value);
         if (!text || !str_is_printable(key) || !str_is_printable(text)) {
             return err_set("%s: field recipe holds something that is no value", name);
@@ -241,12 +255,14 @@ static int read_file(CkptManifest *m, int which, const json_t *files, const char
     CkptFile   *f    = &m->file[which];
     json_t     *map  = json_object_get(files, ckpt_file_name[which]);
     json_t     *list = json_object_get(map, "tensor_xxh64");
-    if (!json_is_object(list) || read_field(&f->size_bytes, FIELD_COUNT, json_object_get(map, "size_bytes")) < 0 ||
+    if (!json_is_object(list) ||
+        read_field(&f->size_bytes, FIELD_COUNT, json_object_get(map, "size_bytes")) < 0 ||
         read_field(&f->header_hash, FIELD_U64, json_object_get(map, "header_xxh64")) < 0) {
         return err_set("%s: no usable entry for %s", name, ckpt_file_name[which]);
     }
     f->tensor = ARENA_ARRAY(&m->arena, CkptTensor, json_object_size(list) + 1);
-    json_object_foreach(list, key, value) {
+    json_object_foreach(list, key, value)
+    {
         CkptTensor *t = &f->tensor[f->n_tensor++];
         t->name       = arena_strdup(&m->arena, key);
         if (!str_is_printable(key) || read_field(&t->hash, FIELD_U64, value) < 0) {
@@ -265,7 +281,8 @@ static int read_version(const json_t *root, const char *name)
         return err_set("%s: not the state of a checkpoint", name);
     }
     if (v > CKPT_VERSION) {
-        return err_user("%s: checkpoint version %lld; this program reads up to %d", name, (long long)v, CKPT_VERSION);
+        return err_user("%s: checkpoint version %lld; this program reads up to %d", name, (long long)v,
+                        CKPT_VERSION);
     }
     return 0;
 }
@@ -290,7 +307,8 @@ int ckpt_state_parse(CkptManifest *m, const char *name, const char *text, size_t
     memset(m, 0, sizeof *m);
     arena_init(&m->arena);
     json_t *root = json_loadb(text, size_bytes, JSON_REJECT_DUPLICATES, &why);
-    if (!root) return err_set("%s: damaged: %s", name, str_quote(buf, sizeof buf, why.text, strlen(why.text)));
+    if (!root)
+        return err_set("%s: damaged: %s", name, str_quote(buf, sizeof buf, why.text, strlen(why.text)));
     int rc = read_all(m, root, name);
     json_decref(root);
     if (rc < 0) ckpt_state_deinit(m);

@@ -1,8 +1,10 @@
 /* state.json of a checkpoint: everything about a run that is not a tensor, and the checksums of what is.
  *
- * 1. Floating-point numbers round-trip bit for bit: finite ones are text in hexadecimal ("0x1.8p+1"), the others
- *    "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may lose bits.
- * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field is refused.
+ * 1. Floating-point numbers round-trip bit for bit: finite ones are text in hexadecimal ("0x1.8p+1"), the
+ *    others "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may
+ *    lose bits.
+ * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field
+ *    is refused.
  * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
 #ifndef RUN_CKPT_STATE_H
 #define RUN_CKPT_STATE_H
@@ -19,13 +21,13 @@ typedef struct {
     int64_t     step;        /* updates done; the next one has this number */
     int64_t     next_sample; /* used samples so far, over all ranks: the loader's cursor */
     uint64_t    seed;
-    int64_t     micro_batch;     /* of the plan that ran; another one may resume */
-    int64_t     recompute_level; /* RecomputeLevel, likewise */
-    int64_t     threads;         /* recipe's CPU threads, likewise */
-    double      best_val;    /* lowest validation loss; INFINITY before the first */
-    int64_t     bad_evals;   /* evaluations since then */
-    double      elapsed_s;   /* training time over all parts of the run */
-    StepState   device;      /* ckpt_begin() reads it from the device */
+    int64_t     micro_batch;         /* of the plan that ran; another one may resume */
+    int64_t     recompute_level;     /* RecomputeLevel, likewise */
+    int64_t     threads;             /* recipe's CPU threads, likewise */
+    double      best_val;            /* lowest validation loss; INFINITY before the first */
+    int64_t     bad_evals;           /* evaluations since then */
+    double      elapsed_s;           /* training time over all parts of the run */
+    StepState   device;              /* ckpt_begin() reads it from the device */
     SampleRange skip[CKPT_MAX_SKIP]; /* raw samples to pass over */
     int         n_skip;
 } CkptState;
@@ -61,8 +63,8 @@ typedef struct {
 /* Writes it as one JSON object; errors come out of json_out_end(). */
 void ckpt_state_write(JsonOut *o, const CkptManifest *m);
 
-/* Reads it. name is used in messages. Negative after err_set(), or err_user() when a newer version wrote it; m then needs
- * no ckpt_state_deinit(). */
+/* Reads it. name is used in messages. Negative after err_set(), or err_user() when a newer version wrote
+ * it; m then needs no ckpt_state_deinit(). */
 int  ckpt_state_parse(CkptManifest *m, const char *name, const char *text, size_t size_bytes);
 void ckpt_state_deinit(CkptManifest *m);
 

@@ -1,8 +1,10 @@
 /* Saving.
  *
- * 1. A save is a pure function of the snapshot and the CkptManifest in the writer; the thread touches neither Build nor
- *    device. Without a snapshot the caller's thread does the same work, reading the device piece by piece.
- * 2. One save at a time; what the thread writes is read by others only after it was joined. */
+ * 1. A save is a pure function of the snapshot and the CkptManifest in the writer; the thread touches
+ *    neither Build nor device. Without a snapshot the caller's thread does the same work, reading the
+ *    device piece by piece.
+ * 2. One thread at a time, first for the memory of the snapshot, then for each save; what it writes is
+ *    read by others only after it was joined. */
 #include "run/ckpt.h"
 
 #include "base/clock.h"
@@ -62,7 +64,7 @@ struct CkptWriter {
     char         message[1024];
 };
 
-/* ---- What is stored --------------------------------------------------------------------------------------- */
+/* ---- What is stored ------------------------------------------------------------------------------------ */
 
 static void list_pieces(CkptWriter *w, const ParamTable *t)
 {
@@ -92,27 +94,46 @@ static const Tensor *flat_tensor(const ParamTable *t, Region r, int which)
     return which == 0 ? t->master[r] : which == 1 ? t->m[r] : t->v[r];
 }
 
-/* ---- The snapshot ----------------------------------------------------------------------------------------- */
+/* ---- The snapshot -------------------------------------------------------------------------------------- */
+
+/* Pinned memory makes the copy from a device several times faster; beside the CPU there is nothing to copy
+ * from. */
+static int is_pinned(const CkptWriter *w) { return w->dev->vt->kind != DEV_CPU; }
 
 static void *host_take(CkptWriter *w, size_t size_bytes)
 {
-    return fault_hit(FAULT_MALLOC) ? NULL : w->dev->vt->host_alloc(w->dev, size_bytes);
+    if (fault_hit(FAULT_MALLOC)) return NULL;
+    void *p = is_pinned(w) ? w->dev->vt->host_alloc(w->dev, size_bytes) : malloc(size_bytes);
+    if (p) memset(p, 0, size_bytes); /* the pages come now, not during the first save */
+    return p;
+}
+
+static void host_give(CkptWriter *w, void *p)
+{
+    if (p && is_pinned(w)) {
+        w->dev->vt->host_free(w->dev, p);
+    } else {
+        free(p);
+    }
 }
 
 static void snapshot_free(CkptWriter *w)
 {
     for (int r = 0; r < REGION_COUNT; r++) {
         for (int k = 0; k < CKPT_TENSORS; k++) {
-            if (w->snap[r][k]) w->dev->vt->host_free(w->dev, w->snap[r][k]);
+            host_give(w, w->snap[r][k]);
             w->snap[r][k] = NULL;
         }
     }
 }
 
-/* Memory is not taken on trust: Linux promises more than it has, and the promise is broken in the middle of a run. */
-static void snapshot_alloc(CkptWriter *w)
+/* Memory is not taken on trust: Linux promises more than it has, and the promise is broken in the middle
+ * of a run. Runs in a thread: pinning takes a second for every few gigabytes, and nobody needs them before
+ * the first save. */
+static void snapshot_alloc(void *arg)
 {
-    size_t need = 0, have = hostmem_available();
+    CkptWriter *w    = (CkptWriter *)arg;
+    size_t      need = 0, have = hostmem_available();
     for (int r = 0; r < REGION_COUNT; r++) need += sizeof(float) * (size_t)w->region_elems[r] * CKPT_TENSORS;
     w->has_snapshot = need <= have - have / 8;
     for (int r = 0; r < REGION_COUNT && w->has_snapshot; r++) {
@@ -126,8 +147,9 @@ static void snapshot_alloc(CkptWriter *w)
     char a[32], b[32];
     snapshot_free(w);
     err_clear(); /* not a failure: there is another way */
-    log_warn("checkpoints: a copy of the training state takes %s of host memory, %s are available: training will wait "
-             "while one is written", str_bytes(a, sizeof a, (double)need), str_bytes(b, sizeof b, (double)have));
+    log_warn("checkpoints: a copy of the training state takes %s of host memory, %s are available: training "
+             "will wait while one is written",
+             str_bytes(a, sizeof a, (double)need), str_bytes(b, sizeof b, (double)have));
 }
 
 static int snapshot_fill(CkptWriter *w, const Build *b)
@@ -154,7 +176,7 @@ static const float *fetch(CkptWriter *w, const Piece *p, int64_t first, int64_t 
     return rc == 0 ? w->stage : NULL;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------ */
+/* ---- Files --------------------------------------------------------------------------------------------- */
 
 static int write_piece(CkptWriter *w, SafeWriter *out, const Piece *p, uint64_t *hash)
 {
@@ -244,10 +266,11 @@ static int check_size(const char *folder, const char *name, int64_t size_bytes)
     TRY(ckpt_join(path, sizeof path, folder, name));
     if (stat(path, &st) != 0) return err_sys("%s", path);
     if (st.st_size == size_bytes) return 0;
-    return err_set("%s: %lld bytes on disk, %lld were written", path, (long long)st.st_size, (long long)size_bytes);
+    return err_set("%s: %lld bytes on disk, %lld were written", path, (long long)st.st_size,
+                   (long long)size_bytes);
 }
 
-/* ---- One save --------------------------------------------------------------------------------------------- */
+/* ---- One save ------------------------------------------------------------------------------------------ */
 
 static int write_folder(CkptWriter *w, const char *tmp, const char *path)
 {
@@ -259,7 +282,8 @@ static int write_folder(CkptWriter *w, const char *tmp, const char *path)
     TRY(write_state(w, tmp, &hash, &state_bytes));
     TRY(write_done(w, tmp, hash, &done_bytes));
     TRY(folder_publish(tmp, path));
-    for (int k = 0; k < CKPT_FILES; k++) TRY(check_size(path, ckpt_file_name[k], w->manifest.file[k].size_bytes));
+    for (int k = 0; k < CKPT_FILES; k++)
+        TRY(check_size(path, ckpt_file_name[k], w->manifest.file[k].size_bytes));
     TRY(check_size(path, ckpt_state_name, state_bytes));
     return check_size(path, ckpt_done_name, done_bytes);
 }
@@ -290,9 +314,11 @@ static void save_body(void *arg)
         snprintf(w->message, sizeof w->message, "checkpoint of step %lld failed: %s", step, err_get());
     } else {
         char   size[32];
-        double bytes = (double)(w->manifest.file[CKPT_MODEL].size_bytes + w->manifest.file[CKPT_OPTIM].size_bytes);
-        w->result    = 1;
-        snprintf(w->message, sizeof w->message, "checkpoint of step %lld: %s in %.1f s, training waited %.2f s", step,
+        double bytes =
+            (double)(w->manifest.file[CKPT_MODEL].size_bytes + w->manifest.file[CKPT_OPTIM].size_bytes);
+        w->result = 1;
+        snprintf(w->message, sizeof w->message,
+                 "checkpoint of step %lld: %s in %.1f s, training waited %.2f s", step,
                  str_bytes(size, sizeof size, bytes), clock_now_s() - begin_s,
                  w->has_snapshot ? w->snapshot_s : clock_now_s() - begin_s);
         if (ckpt_prune(w->dir, step, w->keep, w->keep_every) < 0) {
@@ -320,7 +346,8 @@ int ckpt_begin(CkptWriter *w, Build *b, const CkptState *s)
 {
     double            begin_s = clock_now_s();
     const ParamTable *t       = &b->net.table;
-    CHECK(t->n_param == w->n_spec[CKPT_MODEL] && memcmp(t->region_elems, w->region_elems, sizeof w->region_elems) == 0,
+    CHECK(t->n_param == w->n_spec[CKPT_MODEL] &&
+              memcmp(t->region_elems, w->region_elems, sizeof w->region_elems) == 0,
           "the writer was made for another model");
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP && s->step >= 0, "step %lld", (long long)s->step);
     char before[sizeof w->message];
@@ -353,7 +380,7 @@ int ckpt_wait(CkptWriter *w, char *msg, size_t n)
     return ckpt_poll(w, msg, n);
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------- */
+/* ---- The writer ---------------------------------------------------------------------------------------- */
 
 int ckpt_writer_create(CkptWriter **out, const Build *b, const char *dir)
 {
@@ -370,10 +397,11 @@ int ckpt_writer_create(CkptWriter **out, const Build *b, const char *dir)
     int rc = str_copy(w->dir, sizeof w->dir, dir) < 0 ? err_set("%s: path too long", dir) : 0;
     if (rc == 0) rc = file_make_folders(dir);
     if (rc == 0) rc = ckpt_sweep(dir);
-    if (rc == 0) snapshot_alloc(w);
-    if (rc == 0 && !w->has_snapshot) {
-        w->stage = (float *)host_take(w, CKPT_CHUNK_BYTES);
-        if (!w->stage) rc = err_set("host memory for %d bytes to write checkpoints", CKPT_CHUNK_BYTES);
+    if (rc == 0) w->stage = (float *)host_take(w, CKPT_CHUNK_BYTES);
+    if (rc == 0 && !w->stage) rc = err_set("host memory for %d bytes to write checkpoints", CKPT_CHUNK_BYTES);
+    if (rc == 0 && thread_start(&w->thread, "snapshot", snapshot_alloc, w) < 0) {
+        err_clear(); /* no thread: the work is done here */
+        snapshot_alloc(w);
     }
     *out = w;
     if (rc < 0) {
@@ -388,7 +416,7 @@ void ckpt_writer_destroy(CkptWriter *w)
     if (!w) return;
     thread_join(&w->thread);
     snapshot_free(w);
-    if (w->stage) w->dev->vt->host_free(w->dev, w->stage);
+    host_give(w, w->stage);
     arena_deinit(&w->arena);
     free(w);
 }

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number after `key` at the start of a line ("": of the file); -1 when the file or the line is not there. */
+/* The number after `key` at the start of a line ("": of the file); -1 when the file or the line is not
+ * there. */
 static int64_t number_in(const char *path, const char *key)
 {
     char    line[256];
@@ -44,10 +45,10 @@ static size_t left_in_group(const char *group)
 /* A limit may be set on this group or on any above it. */
 static size_t left_in_groups(void)
 {
-    static const char root[] = "/sys/fs/cgroup";
+    static const char root[]             = "/sys/fs/cgroup";
     char              line[PATH_MAX / 2] = "", path[PATH_MAX];
-    size_t            least = SIZE_MAX;
-    FILE             *f     = fault_hit(FAULT_OPEN) ? NULL : fopen("/proc/self/cgroup", "re");
+    size_t            least              = SIZE_MAX;
+    FILE             *f                  = fault_hit(FAULT_OPEN) ? NULL : fopen("/proc/self/cgroup", "re");
     if (!f) return SIZE_MAX;
     while (fgets(line, sizeof line, f) && strncmp(line, "0::", 3) != 0) line[0] = '\0'; /* version 2 only */
     fclose(f);

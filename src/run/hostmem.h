@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* The machine's available bytes, or what is left of a container's or batch job's limit if that is less; 0 when unknown. */
+/* The machine's available bytes, or what is left of a container's or batch job's limit if that is less; 0
+ * when unknown. */
 size_t hostmem_available(void);
 
 #endif

@@ -32,22 +32,26 @@ static void stamp(char *buf, size_t n, const char *format)
     strftime(buf, n, format, &tm);
 }
 
-/* ---- Paths ------------------------------------------------------------------------------------------------ */
+/* ---- Paths --------------------------------------------------------------------------------------------- */
 
 int rundir_paths(RunDir *d, const char *name)
 {
     enum { NAME_MAX_BYTES = 200 /* a file name ends at 255, and .old-YYYYmmdd-HHMMSS-NNN comes behind it */ };
     char shown[128];
     memset(d, 0, sizeof *d);
-    if (!*name || strchr(name, '/') || name[0] == '.' || strlen(name) > NAME_MAX_BYTES || !str_is_printable(name)) {
-        return err_user("run: \"%s\" cannot be the name of a folder", str_quote(shown, sizeof shown, name, strlen(name)));
+    if (!*name || strchr(name, '/') || name[0] == '.' || strlen(name) > NAME_MAX_BYTES ||
+        !str_is_printable(name)) {
+        return err_user("run: \"%s\" cannot be the name of a folder",
+                        str_quote(shown, sizeof shown, name, strlen(name)));
     }
     const struct {
         char       *path;
         const char *file;
-    } row[] = { { d->path, "" },        { d->checkpoints, "/checkpoints" }, { d->metrics, "/metrics.jsonl" },
-                { d->plan, "/plan.txt" }, { d->recipe, "/recipe.yaml" },    { d->machine, "/machine.txt" },
-                { d->lock, "/lock" } };
+    } row[] = {
+        { d->path, "" },          { d->checkpoints, "/checkpoints" }, { d->metrics, "/metrics.jsonl" },
+        { d->plan, "/plan.txt" }, { d->recipe, "/recipe.yaml" },      { d->machine, "/machine.txt" },
+        { d->lock, "/lock" }
+    };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         int n = snprintf(row[i].path, RUNDIR_PATH, "%s/%s%s", rundir_base(), name, row[i].file);
         if (n < 0 || n >= RUNDIR_PATH) return err_user("BRIM_RUNS: path too long");
@@ -61,13 +65,13 @@ int rundir_path(const RunDir *d, const char *file, char *buf, size_t n)
     return len >= 0 && (size_t)len < n ? 0 : err_set("%s/%s: path too long", d->path, file);
 }
 
-/* ---- The lock --------------------------------------------------------------------------------------------- */
+/* ---- The lock ------------------------------------------------------------------------------------------ */
 
 /* Says who holds it, from the text that the holder left. */
 static int refuse(const RunDir *d)
 {
-    char   *text = NULL, shown[128];
-    size_t  n;
+    char  *text = NULL, shown[128];
+    size_t n;
     if (file_read_all(d->lock, 256, &text, &n) < 0) err_clear(); /* the holder may just have finished */
     if (text) text[strcspn(text, "\n")] = '\0';
     err_user("%s is in use by %s", d->path,
@@ -100,8 +104,9 @@ static int lock_file(const RunDir *d, int fd)
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR) continue;
         if (errno == EWOULDBLOCK) return -1;
-        log_warn("%s: this file system cannot lock files (%s): make sure that no other process trains this run", d->lock,
-                 strerror(errno));
+        log_warn(
+            "%s: this file system cannot lock files (%s): make sure that no other process trains this run",
+            d->lock, strerror(errno));
         return 0;
     }
     return 0;
@@ -139,7 +144,7 @@ void rundir_close(RunDir *d)
     d->is_open = 0;
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 /* Renames an existing directory. Its lock is held meanwhile, so it is not moved from under a run. */
 static int move_aside(RunDir *d)
@@ -149,7 +154,8 @@ static int move_aside(RunDir *d)
     TRY(lock_take(d));
     stamp(when, sizeof when, "%Y%m%d-%H%M%S");
     snprintf(old, sizeof old, "%s.old-%s", d->path, when);
-    for (int i = 2; file_kind(old) != FILE_NONE; i++) snprintf(old, sizeof old, "%s.old-%s-%d", d->path, when, i);
+    for (int i = 2; file_kind(old) != FILE_NONE; i++)
+        snprintf(old, sizeof old, "%s.old-%s-%d", d->path, when, i);
     int rc = fault_hit(FAULT_RENAME) || rename(d->path, old) != 0 ? err_sys("%s: rename", d->path) : 0;
     if (rc == 0) {
         char lock[sizeof old + 8];
@@ -175,7 +181,7 @@ int rundir_open(RunDir *d, const char *name, int fresh)
     return rc;
 }
 
-/* ---- Metrics ---------------------------------------------------------------------------------------------- */
+/* ---- Metrics ------------------------------------------------------------------------------------------- */
 
 /* 1 for a complete line that stays. */
 static int line_stays(const char *line, size_t n, int64_t first_step)
@@ -183,7 +189,8 @@ static int line_stays(const char *line, size_t n, int64_t first_step)
     if (n == 0 || line[n - 1] != '\n') return 0; /* cut off while it was written */
     json_t *root = json_loadb(line, n, 0, NULL);
     json_t *step = json_object_get(root, "step");
-    int     stay = json_is_object(root) && !(json_is_number(step) && json_number_value(step) >= (double)first_step);
+    int     stay =
+        json_is_object(root) && !(json_is_number(step) && json_number_value(step) >= (double)first_step);
     json_decref(root);
     return stay;
 }
@@ -191,8 +198,8 @@ static int line_stays(const char *line, size_t n, int64_t first_step)
 /* Copies the lines that stay to out (NULL: only counts). Returns how many do not. */
 static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
 {
-    char  *line = NULL;
-    size_t room = 0;
+    char  *line    = NULL;
+    size_t room    = 0;
     int    dropped = 0, rc = 0;
     for (;;) {
         ssize_t n = fault_hit(FAULT_READ) ? -2 : getline(&line, &room, in);

@@ -1,7 +1,8 @@
 /* Run directory: runs/NAME, everything one run writes, held by one process at a time.
  *
- * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that nobody holds is
- *    stale, whatever it says. Its text (pid and start) is for the message to the second comer.
+ * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that
+ *    nobody holds is stale, whatever it says. Its text (pid and start) is for the message to the second
+ *    comer.
  * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS.
  * 3. metrics.jsonl has each step once: resuming drops the lines of steps that will be done again. */
 #ifndef RUN_RUNDIR_H
@@ -27,20 +28,22 @@ typedef struct {
 /* Where runs are: $BRIM_RUNS, or "runs". */
 const char *rundir_base(void);
 
-/* Fills in the paths of run `name`; touches nothing. Negative after err_user() when the name cannot be a folder's. */
+/* Fills in the paths of run `name`; touches nothing. Negative after err_user() when the name cannot be a
+ * folder's. */
 int rundir_paths(RunDir *d, const char *name);
 
 /* The path of another file of the run into buf. Negative after err_set() when it does not fit. */
 int rundir_path(const RunDir *d, const char *file, char *buf, size_t n);
 
-/* Makes and locks the directory of run `name`. fresh: an existing one is moved aside first. Negative after err_user()
- * ("runs/x is in use by pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
+/* Makes and locks the directory of run `name`. fresh: an existing one is moved aside first. Negative after
+ * err_user() ("runs/x is in use by pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
 int  rundir_open(RunDir *d, const char *name, int fresh);
 void rundir_close(RunDir *d); /* gives the lock back; nothing for a zeroed or closed one */
 
-/* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written again), and what a
- * killed writer left of a line. The file is replaced whole, or not at all when there is nothing to drop; open it for
- * appending afterwards. Returns how many lines went; negative after err_set(). */
+/* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written
+ * again), and what a killed writer left of a line. The file is replaced whole, or not at all when there is
+ * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after
+ * err_set(). */
 int rundir_trim_metrics(const RunDir *d, int64_t first_step);
 
 #endif

@@ -18,12 +18,11 @@
 #include <xxhash.h>
 
 const char *const safetensors_dtype[DT_COUNT] = {
-    [DT_F32] = "F32",         [DT_BF16] = "BF16", [DT_F16] = "F16", [DT_E4M3] = "F8_E4M3",
-    [DT_E5M2] = "F8_E5M2",    [DT_I32] = "I32",   [DT_I64] = "I64", [DT_U8] = "U8",
-    [DT_F64] = "F64",
+    [DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F16] = "F16", [DT_E4M3] = "F8_E4M3", [DT_E5M2] = "F8_E5M2",
+    [DT_I32] = "I32", [DT_I64] = "I64",   [DT_U8] = "U8",   [DT_F64] = "F64",
 };
 
-/* ---- One entry of the header ------------------------------------------------------------------------------ */
+/* ---- One entry of the header --------------------------------------------------------------------------- */
 
 static int entry_dtype(const SafeFile *f, SafeTensor *t, const json_t *entry)
 {
@@ -51,7 +50,8 @@ static int entry_shape(const SafeFile *f, SafeTensor *t, const json_t *entry)
     for (size_t i = 0; i < n; i++) {
         const json_t *d = json_array_get(shape, i);
         t->dim[i]       = json_integer_value(d);
-        if (!json_is_integer(d) || t->dim[i] < 0) return err_set("%s: tensor %s: bad dimension", f->path, t->name);
+        if (!json_is_integer(d) || t->dim[i] < 0)
+            return err_set("%s: tensor %s: bad dimension", f->path, t->name);
         if (__builtin_mul_overflow(t->n_elem, t->dim[i], &t->n_elem)) {
             return err_set("%s: tensor %s: shape too large", f->path, t->name);
         }
@@ -66,20 +66,22 @@ static int entry_offsets(const SafeFile *f, SafeTensor *t, const json_t *entry)
     if (json_array_size(pair) != 2 || !json_is_integer(b) || !json_is_integer(e)) {
         return err_set("%s: tensor %s: no data_offsets", f->path, t->name);
     }
-    int64_t begin = json_integer_value(b), end = json_integer_value(e), buffer = f->file_bytes - f->header_bytes, need;
+    int64_t begin = json_integer_value(b), end = json_integer_value(e),
+            buffer = f->file_bytes - f->header_bytes, need;
     if (begin < 0 || end < begin || end > buffer) {
-        return err_set("%s: tensor %s: bytes %lld to %lld lie outside the file's %lld: truncated or damaged", f->path,
-                       t->name, (long long)begin, (long long)end, (long long)buffer);
+        return err_set("%s: tensor %s: bytes %lld to %lld lie outside the file's %lld: truncated or damaged",
+                       f->path, t->name, (long long)begin, (long long)end, (long long)buffer);
     }
     if (__builtin_mul_overflow(t->n_elem, (int64_t)dtype_bytes(t->dtype), &need) || need != end - begin) {
-        return err_set("%s: tensor %s: %lld bytes do not hold its shape", f->path, t->name, (long long)(end - begin));
+        return err_set("%s: tensor %s: %lld bytes do not hold its shape", f->path, t->name,
+                       (long long)(end - begin));
     }
     t->offset     = f->header_bytes + begin;
     t->size_bytes = (size_t)(end - begin);
     return 0;
 }
 
-/* ---- The header ------------------------------------------------------------------------------------------- */
+/* ---- The header ---------------------------------------------------------------------------------------- */
 
 static int parse_meta(SafeFile *f, json_t *map)
 {
@@ -87,8 +89,10 @@ static int parse_meta(SafeFile *f, json_t *map)
     json_t     *value;
     if (!json_is_object(map)) return err_set("%s: __metadata__ is not a map", f->path);
     f->meta = ARENA_ARRAY(&f->arena, SafeMeta, json_object_size(map) + 1);
-    json_object_foreach(map, key, value) {
-        if (!json_is_string(value)) return err_set("%s: __metadata__ holds something that is not text", f->path);
+    json_object_foreach(map, key, value)
+    {
+        if (!json_is_string(value))
+            return err_set("%s: __metadata__ holds something that is not text", f->path);
         f->meta[f->n_meta++] =
             (SafeMeta){ arena_strdup(&f->arena, key), arena_strdup(&f->arena, json_string_value(value)) };
     }
@@ -135,7 +139,8 @@ static int parse_entries(SafeFile *f, json_t *root)
     const char *key;
     json_t     *value;
     f->tensor = ARENA_ARRAY(&f->arena, SafeTensor, json_object_size(root) + 1);
-    json_object_foreach(root, key, value) {
+    json_object_foreach(root, key, value)
+    {
         if (strcmp(key, "__metadata__") == 0) {
             TRY(parse_meta(f, value));
             continue;
@@ -144,7 +149,8 @@ static int parse_entries(SafeFile *f, json_t *root)
         SafeTensor *t = &f->tensor[f->n_tensor++];
         t->name       = arena_strdup(&f->arena, key);
         if (!str_is_printable(key)) {
-            return err_set("%s: tensor name %s is not printable", f->path, str_quote(buf, sizeof buf, key, strlen(key)));
+            return err_set("%s: tensor name %s is not printable", f->path,
+                           str_quote(buf, sizeof buf, key, strlen(key)));
         }
         TRY(entry_dtype(f, t, value));
         TRY(entry_shape(f, t, value));
@@ -162,8 +168,8 @@ static int parse_length(SafeFile *f, const unsigned char length[8])
         return err_set("%s: not a safetensors file: a header of %llu bytes", f->path, (unsigned long long)n);
     }
     if (n > (uint64_t)f->file_bytes - 8) {
-        return err_set("%s: truncated: a header of %llu bytes in a file of %lld", f->path, (unsigned long long)n,
-                       (long long)f->file_bytes);
+        return err_set("%s: truncated: a header of %llu bytes in a file of %lld", f->path,
+                       (unsigned long long)n, (long long)f->file_bytes);
     }
     f->header_bytes = 8 + (int64_t)n;
     return 0;
@@ -178,14 +184,15 @@ static int parse_header(SafeFile *f, const unsigned char *header)
     if (n < 2 || header[8] != '{') return err_set("%s: its header is not a JSON map", f->path);
     json_t *root = json_loadb((const char *)header + 8, n, JSON_REJECT_DUPLICATES, &why);
     if (!root) {
-        return err_set("%s: its header is damaged: %s", f->path, str_quote(buf, sizeof buf, why.text, strlen(why.text)));
+        return err_set("%s: its header is damaged: %s", f->path,
+                       str_quote(buf, sizeof buf, why.text, strlen(why.text)));
     }
     int rc = parse_entries(f, root);
     json_decref(root);
     return rc;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------ */
+/* ---- Files --------------------------------------------------------------------------------------------- */
 
 static void safe_init(SafeFile *f, const char *path)
 {
@@ -254,8 +261,8 @@ const SafeTensor *safetensors_find(const SafeFile *f, const char *name)
     if (f->n_tensor == 0) return NULL;
     const SafeTensor         key  = { .name = name };
     const SafeTensor        *pkey = &key;
-    const SafeTensor *const *hit =
-        (const SafeTensor *const *)bsearch(&pkey, f->by_name, (size_t)f->n_tensor, sizeof *f->by_name, compare_name);
+    const SafeTensor *const *hit  = (const SafeTensor *const *)bsearch(&pkey, f->by_name, (size_t)f->n_tensor,
+                                                                       sizeof *f->by_name, compare_name);
     return hit ? *hit : NULL;
 }
 
@@ -263,8 +270,9 @@ int safetensors_read(const SafeFile *f, int64_t offset, void *out, size_t size_b
 {
     CHECK(f->is_open, "%s is not open", f->path);
     for (size_t done = 0; done < size_bytes;) {
-        ssize_t n = fault_hit(FAULT_READ) ? -1
-                                          : pread(f->fd, (char *)out + done, size_bytes - done, offset + (int64_t)done);
+        ssize_t n = fault_hit(FAULT_READ)
+                        ? -1
+                        : pread(f->fd, (char *)out + done, size_bytes - done, offset + (int64_t)done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return err_sys("%s: reading at byte %lld", f->path, (long long)offset);
         if (n == 0) return err_set("%s: became shorter while it was read", f->path);
@@ -273,7 +281,7 @@ int safetensors_read(const SafeFile *f, int64_t offset, void *out, size_t size_b
     return 0;
 }
 
-/* ---- Widening --------------------------------------------------------------------------------------------- */
+/* ---- Widening ------------------------------------------------------------------------------------------ */
 
 static float bits_to_f32(uint32_t bits)
 {
@@ -298,9 +306,11 @@ int safetensors_read_f32(const SafeFile *f, const SafeTensor *t, int64_t first, 
     CHECK(first >= 0 && n_elem >= 0 && first <= t->n_elem - n_elem, "%s: outside the tensor", t->name);
     if (t->dtype == DT_F32) return safetensors_read(f, t->offset + 4 * first, out, 4 * (size_t)n_elem);
     if (t->dtype != DT_BF16 && t->dtype != DT_F16) {
-        return err_set("%s: tensor %s: %s cannot be read as f32", f->path, t->name, safetensors_dtype[t->dtype]);
+        return err_set("%s: tensor %s: %s cannot be read as f32", f->path, t->name,
+                       safetensors_dtype[t->dtype]);
     }
-    /* The 2-byte numbers go into the upper half of out; widening upwards never overtakes what is still to be read. */
+    /* The 2-byte numbers go into the upper half of out; widening upwards never overtakes what is still to
+     * be read. */
     const unsigned char *raw = (const unsigned char *)out + 2 * n_elem;
     TRY(safetensors_read(f, t->offset + 2 * first, (unsigned char *)out + 2 * n_elem, 2 * (size_t)n_elem));
     for (int64_t i = 0; i < n_elem; i++) {

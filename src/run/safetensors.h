@@ -1,13 +1,16 @@
-/* Safetensors: Hugging Face's file format for named tensors, read with every number checked and written as a stream.
+/* Safetensors: Hugging Face's file format for named tensors, read with every number checked and written as
+ * a stream.
  *
- * The bytes: u64 length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__":
- * {text: text}}, then the buffer that the offsets count from. Little-endian, row-major.
+ * The bytes: u64 length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end)},
+ * "__metadata__": {text: text}}, then the buffer that the offsets count from. Little-endian, row-major.
  *
- * 1. A SafeFile that was opened has unique names, known dtypes, shapes whose product does not overflow and agrees with
- *    their bytes, and tensors that tile the buffer without holes or overlaps: any read within a SafeTensor is in the file.
- * 2. Payloads are read by pread(), not through a mapping: a disk error or a file cut short under us is then an error with
- *    a name instead of a SIGBUS.
- * 3. A written header is padded with spaces to a multiple of 8, so that payloads of 8-byte types are aligned.
+ * 1. A SafeFile that was opened has unique names, known dtypes, shapes whose product does not overflow and
+ *    agrees with their bytes, and tensors that tile the buffer without holes or overlaps: any read within
+ *    a SafeTensor is in the file.
+ * 2. Payloads are read by pread(), not through a mapping: a disk error or a file cut short under us is
+ *    then an error with a name instead of a SIGBUS.
+ * 3. A written header is padded with spaces to a multiple of 8, so that payloads of 8-byte types are
+ *    aligned.
  * 4. A written file appears under its name only when it is complete and on disk. */
 #ifndef RUN_SAFETENSORS_H
 #define RUN_SAFETENSORS_H
@@ -15,15 +18,18 @@
 #include "base/arena.h"
 #include "tensor/tensor.h"
 
-enum { SAFETENSORS_MAX_DIM = 8, SAFETENSORS_MAX_HEADER = 100000000 /* as Hugging Face's own reader has it */ };
+enum {
+    SAFETENSORS_MAX_DIM    = 8,
+    SAFETENSORS_MAX_HEADER = 100000000 /* as Hugging Face's own reader has it */
+};
 
 typedef struct {
     const char *name;
     DType       dtype;
     int         ndim; /* 0: a single number */
     int64_t     dim[SAFETENSORS_MAX_DIM];
-    int64_t     n_elem;     /* from here on filled by the reader, ignored by the writer */
-    int64_t     offset;     /* of its first byte, in the file */
+    int64_t     n_elem; /* from here on filled by the reader, ignored by the writer */
+    int64_t     offset; /* of its first byte, in the file */
     size_t      size_bytes;
 } SafeTensor;
 
@@ -49,7 +55,7 @@ typedef struct {
 /* ---- Reading ---- */
 
 /* Both: negative after err_set() that begins with the path; the SafeFile then needs no close. */
-int  safetensors_open(SafeFile *f, const char *path);
+int safetensors_open(SafeFile *f, const char *path);
 /* A whole file in memory; safetensors_read() is not for it. name is used in messages. */
 int  safetensors_parse(SafeFile *f, const char *name, const void *bytes, size_t size_bytes);
 void safetensors_close(SafeFile *f); /* nothing for a zeroed or closed one */
@@ -71,11 +77,12 @@ typedef struct {
 } SafeSums;
 
 /* Begins a file of these tensors, in this order. NULL after err_set(). */
-SafeWriter *safetensors_write_begin(const char *path, const SafeTensor *tensor, int n_tensor, const SafeMeta *meta,
-                                    int n_meta);
+SafeWriter *safetensors_write_begin(const char *path, const SafeTensor *tensor, int n_tensor,
+                                    const SafeMeta *meta, int n_meta);
 /* Appends the next bytes of the buffer; all tensors' bytes follow each other. Negative after err_set(). */
 int safetensors_write_data(SafeWriter *w, const void *data, size_t size_bytes);
-/* Completes the file and gives it its name; sums may be NULL. Frees *w, also on failure, and sets it to NULL. */
+/* Completes the file and gives it its name; sums may be NULL. Frees *w, also on failure, and sets it to
+ * NULL. */
 int safetensors_write_publish(SafeWriter **w, SafeSums *sums);
 /* Throws away what was written; nothing for NULL. Frees *w and sets it to NULL. */
 void safetensors_write_discard(SafeWriter **w);

@@ -90,8 +90,8 @@ static int write_header(SafeWriter *w, const SafeTensor *t, int n, const SafeMet
     return rc;
 }
 
-SafeWriter *safetensors_write_begin(const char *path, const SafeTensor *tensor, int n_tensor, const SafeMeta *meta,
-                                    int n_meta)
+SafeWriter *safetensors_write_begin(const char *path, const SafeTensor *tensor, int n_tensor,
+                                    const SafeMeta *meta, int n_meta)
 {
     SafeWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (SafeWriter *)calloc(1, sizeof *w);
     if (!w) {
@@ -121,8 +121,8 @@ int safetensors_write_data(SafeWriter *w, const void *data, size_t size_bytes)
 int safetensors_write_publish(SafeWriter **w, SafeSums *sums)
 {
     SafeWriter *s = *w;
-    CHECK(s->done_bytes == s->file_bytes, "%s: %lld of %lld bytes were written", s->path, (long long)s->done_bytes,
-          (long long)s->file_bytes);
+    CHECK(s->done_bytes == s->file_bytes, "%s: %lld of %lld bytes were written", s->path,
+          (long long)s->done_bytes, (long long)s->file_bytes);
     if (sums) *sums = (SafeSums){ XXH64_digest(&s->hash), s->header_hash, s->file_bytes };
     int rc = file_publish(&s->file, s->path);
     safetensors_write_discard(w);

@@ -17,15 +17,31 @@ static size_t device_margin(const Dev *dev, const DevInfo *info)
     return info->free_bytes / 5; /* the CPU shares its memory with everybody */
 }
 
-static int open_device(Setup *s, const Recipe *r)
+/* A rank takes the GPU of its number on this machine. Launchers that show each process only its own GPU make that number
+ * meaningless: then the first one it is. */
+static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *comm, const char **why)
+{
+    char spec[32];
+    int  is_auto = strcmp(r->device, "auto") == 0;
+    if (comm && (is_auto || strcmp(r->device, "cuda") == 0)) {
+        snprintf(spec, sizeof spec, "cuda:%d", comm_local_rank(comm));
+        Dev *dev = dev_open(spec, opt, why);
+        if (dev || (!is_auto && err_kind() != ERR_USER)) return dev;
+        err_clear();
+    }
+    return dev_open(r->device, opt, why);
+}
+
+static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
     const char       *cache       = getenv(cache_env);
     DevOptions        opt = { .deterministic = r->deterministic, .capture = r->opt.graphs, .tune = r->opt.tune,
                               .tf32 = r->precision == PRECISION_TF32, .tune_cache = cache ? cache : "runs/tune.txt",
                               .threads = (int)r->threads };
-    s->dev = dev_open(r->device, &opt, &s->why);
+    s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return -1;
+    TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
     return s->dev->vt->info(s->dev, &s->info);
 }
 
@@ -44,17 +60,50 @@ static void describe_machine(Setup *s)
     s->machine.mem_bytes = s->info.total_bytes;
 }
 
-int setup_open(Setup *s, const Recipe *r, unsigned parts)
+/* What one rank has to do of a step: the recipe that its plan is chosen for. */
+static int rank_share(Recipe *share, const Recipe *r, int world)
+{
+    int64_t seqs = r->step_tokens / r->model.context, unit = MAX(r->micro_batch, 1) * world;
+    *share       = *r;
+    share->step_tokens /= world;
+    if (world == 1 || seqs % unit == 0) return 0;
+    return err_user("%s: step_tokens: %lld sequences of %lld tokens cannot be shared by %d ranks in micro-batches of %lld", r->file,
+                    (long long)seqs, (long long)r->model.context, world, (long long)MAX(r->micro_batch, 1));
+}
+
+/* Ranks that plan differently would wait for each other at different places. */
+static int agree_choice(const Choice *c, Comm *comm)
+{
+    const BuildChoice *own = &c->row[c->best].choice;
+    int64_t            a[] = { own->micro_batch, own->level, own->head_rows, own->compute }, b[4];
+    memcpy(b, a, sizeof b);
+    TRY(comm_broadcast(comm, b, sizeof b));
+    if (memcmp(a, b, sizeof b) == 0) return 0;
+    return err_set("rank %d chose micro-batch %lld and recompute %s, rank 0 %lld and %s: their devices differ, so the recipe must "
+                   "name micro_batch, recompute and precision", comm_rank(comm), (long long)a[0],
+                   recompute_name((RecomputeLevel)a[1]), (long long)b[0], recompute_name((RecomputeLevel)b[1]));
+}
+
+int setup_open(Setup *s, const Recipe *r, unsigned parts) { return setup_open_ranks(s, r, parts, NULL); }
+
+int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
 {
     memset(s, 0, sizeof *s);
     double t0 = clock_now_s();
-    TRY(open_device(s, r));
+    Recipe share;
+    TRY(rank_share(&share, r, comm_world(comm)));
+    TRY(open_device(s, r, comm));
     describe_machine(s);
     size_t margin = device_margin(s->dev, &s->info);
     size_t room   = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
-    size_t budget = MIN(room, recipe_memory_limit(r, s->info.total_bytes));
-    TRY(choose_plan(&s->choice, r, s->dev->vt, &s->machine, s->info.capability, budget, parts));
-    TRY(build_create(&s->build, r, &s->choice.row[s->choice.best].choice, parts, s->dev->vt));
+    int64_t budget = (int64_t)MIN(room, recipe_memory_limit(r, s->info.total_bytes));
+    TRY(comm_min_i64(comm, &budget, 1));
+    TRY(choose_plan(&s->choice, &share, s->dev->vt, &s->machine, s->info.capability, (size_t)budget, parts));
+    TRY(agree_choice(&s->choice, comm));
+    BuildChoice best = s->choice.row[s->choice.best].choice;
+    best.world       = comm_world(comm);
+    TRY(build_create(&s->build, r, &best, parts, s->dev->vt));
+    s->build->comm = comm;
     TRY(setup_check_required(s, r));
     TRY(build_bind(s->build, s->dev));
     dev_seal(s->dev);

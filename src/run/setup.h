@@ -19,6 +19,9 @@ typedef struct {
 
 /* parts: BuildParts. Weights hold their initial values afterwards. Negative after err_user()/err_set(). */
 int  setup_open(Setup *s, const Recipe *r, unsigned parts);
+/* The same for one of several ranks: each takes a GPU of its own, and all make the same choice. comm is borrowed until
+ * setup_close(). NULL: as above. */
+int  setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm);
 void setup_close(Setup *s);
 
 /* One line per optimisation: on, off or refused, and why. */

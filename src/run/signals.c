@@ -29,7 +29,8 @@ int signals_install(void)
     act.sa_flags   = SA_RESTART;
     sigemptyset(&act.sa_mask);
     for (int i = 0; i < ARRAY_LEN(signal_table); i++) {
-        if (sigaction(signal_table[i].sig, &act, NULL) != 0) return err_sys("handler of %s", signal_table[i].name);
+        if (sigaction(signal_table[i].sig, &act, NULL) != 0)
+            return err_sys("handler of %s", signal_table[i].name);
     }
     return 0;
 }

@@ -1,7 +1,9 @@
 #include "run/step.h"
 
 #include "base/err.h"
+#include "base/fault.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +20,9 @@ int stepper_init(Stepper *s, Build *b, int depth)
     memset(s, 0, sizeof *s);
     Dev *dev   = b->dev;
     s->build   = b;
-    s->n_micro = build_micro_per_step(b, 1);
+    s->n_micro = build_micro_per_step(b, comm_world(b->comm));
+    s->sample_per_step = s->n_micro * b->batch.B * comm_world(b->comm);
+    CHECK(MAX(b->choice.world, 1) == comm_world(b->comm), "built for %d ranks, run by %d", b->choice.world, comm_world(b->comm));
     LoaderLayout at = loader_layout(b->batch.B, b->batch.T, b->batch.doc != NULL);
     CHECK(at.tok == b->batch.tok->offset_bytes && at.target == b->batch.target->offset_bytes &&
               (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) && at.total_bytes >= tensor_bytes(b->batch.block),
@@ -54,7 +58,8 @@ LoaderConfig stepper_loader_config(const Stepper *s, void *const *slots, int n_s
 {
     const Recipe *r = &s->build->recipe;
     return (LoaderConfig){ .B = s->build->batch.B, .T = s->build->batch.T, .seed = (uint64_t)r->seed,
-                           .threads = (int)r->data.threads, .inline_fill = !r->opt.prefetch, .world = 1,
+                           .threads = (int)r->data.threads, .inline_fill = !r->opt.prefetch,
+                           .rank = comm_rank(s->build->comm), .world = comm_world(s->build->comm),
                            .documents = s->build->batch.doc != NULL, .document_token = r->data.document_token,
                            .slots = slots, .n_slot = n_slot };
 }
@@ -81,7 +86,7 @@ static int release_oldest(Stepper *s)
     return 0;
 }
 
-static int run_micro(Stepper *s)
+static int run_micro(Stepper *s, int last)
 {
     Build      *b   = s->build;
     Dev        *dev = b->dev;
@@ -92,7 +97,7 @@ static int run_micro(Stepper *s)
     TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
     TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_SLOT0 + batch.slot));
     s->held[s->n_held++] = batch.slot;
-    return prog_run(b->micro, dev);
+    return prog_run(last && b->micro_last ? b->micro_last : b->micro, dev);
 }
 
 static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
@@ -110,9 +115,11 @@ int step_begin(Stepper *s, int64_t step, double lr)
 {
     Build *b   = s->build;
     Dev   *dev = b->dev;
-    double n   = (double)s->n_micro * (double)b->batch.B * (double)b->batch.T;
+    double n   = (double)s->sample_per_step * (double)b->batch.T;
+    if (fault_hit(FAULT_NAN)) n = NAN;
+    if (fault_hit(FAULT_SPIKE)) n /= 100;
     TRY(upload_in(s, step, lr, 1.0 / n));
-    for (int64_t i = 0; i < s->n_micro; i++) TRY(run_micro(s));
+    for (int64_t i = 0; i < s->n_micro; i++) TRY(run_micro(s, i == s->n_micro - 1));
     TRY(prog_run(b->update, dev));
     int slot = (int)(step % STEP_RING);
     TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[slot], (char *)b->state->data + offsetof(StepState, out),
@@ -134,10 +141,10 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
     Build    *b   = s->build;
     Dev      *dev = b->dev;
     StepState st;
-    int64_t   n_valid = 0;
+    int64_t   n_valid = 0, first = comm_rank(b->comm), by = comm_world(b->comm);
     TRY(dev->vt->sync(dev));
     TRY(upload_in(s, 0, 0, 0)); /* clears loss_sum */
-    for (int64_t i = 0; i < n_batch; i++) {
+    for (int64_t i = first; i < n_batch; i += by) {
         LoaderBatch batch;
         TRY(loader_next(val, &batch));
         n_valid += batch.n_valid;
@@ -148,6 +155,8 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
         if (batch.n_valid == 0) break; /* past the end of the validation part */
     }
     TRY(build_read_state(b, &st));
-    *loss = n_valid ? st.out.loss_sum / (double)n_valid : 0;
+    double sum[2] = { st.out.loss_sum, (double)n_valid };
+    TRY(comm_sum_f64(b->comm, sum, 2));
+    *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     return 0;
 }

@@ -2,7 +2,11 @@
  *
  * step_begin() queues StepIn, then for every micro-batch its upload and the micro program, then the update and a small copy
  * of StepOut into a ring of pinned memory; it does not wait. step_result() waits for the copy of a given step. At most
- * STEP_RING steps are in flight. */
+ * STEP_RING steps are in flight.
+ *
+ * Several ranks (Build.comm) take the micro-batches of a step in turn; the last one of each rank sums over ranks. Samples,
+ * random draws and the divisor of the loss are those of the whole step, so every rank makes the same update as one rank
+ * alone would, to the order of summation. */
 #ifndef RUN_STEP_H
 #define RUN_STEP_H
 
@@ -14,7 +18,8 @@ enum { STEP_RING = 4 };
 typedef struct {
     Build   *build;
     Loader  *loader;
-    int64_t  n_micro;
+    int64_t  n_micro;        /* of this rank */
+    int64_t  sample_per_step; /* of all ranks */
     void   **slots; /* pinned batch buffers, n_slot of them */
     int      n_slot;
     int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
@@ -33,7 +38,7 @@ int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const Sa
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
 
-/* Mean loss over n_batch validation batches; waits. */
+/* Mean loss over n_batch validation batches, of which each rank takes its share; waits. */
 int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss);
 
 /* Settings for a loader over this build's batches. */

@@ -20,9 +20,17 @@
 
 enum { VAL_SLOTS = 3 };
 
+/* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different steps. */
+typedef struct {
+    int64_t signal;      /* a signal asks to stop */
+    int64_t over_budget; /* the time is used up */
+    int64_t save_failed; /* the last save failed: try again after the next step */
+} Asked;
+
 typedef struct {
     const Recipe *r;
     double        begin_s;     /* program start */
+    Comm         *comm;        /* NULL: one rank */
     Setup         setup;
     RunDir        dir;
     Source       *train, *val;
@@ -38,8 +46,9 @@ typedef struct {
     double        step_s;      /* smoothed seconds a step */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
-    int           save_failed; /* the last save failed: try again after the next step */
+    int           save_failed; /* of this rank; the others learn it through asked */
     int64_t       last_saved;
+    Asked         asked;
 } Run;
 
 static double run_elapsed(const Run *run) { return run->at.elapsed_s + clock_now_s() - run->begin_s; }
@@ -88,35 +97,59 @@ static int attach_at(Run *run)
     return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
 }
 
-/* 1: continued from a checkpoint; 0: there is none. */
+/* 1: continued from a checkpoint; 0: there is none. Rank 0 finds it, the others read the same one. */
 static int resume(Run *run)
 {
-    char note[512] = "";
-    int  found     = ckpt_resume(run->setup.build, run->dir.checkpoints, &run->at, note, sizeof note);
-    if (found > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
-    return found;
+    Build  *b = run->setup.build;
+    char    note[512] = "", path[RUNDIR_PATH + 32];
+    int64_t got[2]    = { 0, 0 }; /* found, step */
+    if (comm_rank(run->comm) == 0) {
+        got[0] = ckpt_resume(b, run->dir.checkpoints, &run->at, note, sizeof note);
+        got[1] = run->at.step;
+    }
+    TRY(comm_broadcast(run->comm, got, sizeof got));
+    if (comm_rank(run->comm) > 0 && got[0] < 0) return err_set("rank 0 cannot read the checkpoints");
+    if (comm_rank(run->comm) > 0 && got[0] > 0) {
+        TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
+        TRY(ckpt_load(b, path, &run->at, note, sizeof note));
+    }
+    if (got[0] > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    return (int)got[0];
 }
 
-static int open_run(Run *run, const TrainOptions *opt)
+static int open_dir(Run *run, int fresh)
 {
-    const Recipe *r = run->r;
-    TRY(rundir_open(&run->dir, r->run, opt->fresh));
-    TRY(source_open(&run->train, r, 0));
-    TRY(setup_open(&run->setup, r, BUILD_TRAIN));
-    log_info("%s: %s", run->setup.info.name, run->setup.why);
-    run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
-    TRY(resume(run) < 0 ? -1 : 0);
-    run->first_step = run->last_saved = run->at.step;
-    TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
+    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run, fresh) : rundir_paths(&run->dir, run->r->run);
+    if (rc < 0) return -1;
+    return comm_barrier(run->comm); /* the others look into it only now */
+}
+
+static int open_files(Run *run)
+{
+    if (comm_rank(run->comm) > 0) return 0;
+    TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
     TRY(write_text(run, run->dir.recipe, print_recipe));
     TRY(write_text(run, run->dir.machine, print_machine));
     TRY(write_text(run, run->dir.plan, print_plan));
     run->metrics = fopen(run->dir.metrics, "a");
     if (!run->metrics) return err_sys("%s", run->dir.metrics);
+    return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
+}
+
+static int open_run(Run *run, const TrainOptions *opt)
+{
+    const Recipe *r = run->r;
+    TRY(open_dir(run, opt->fresh));
+    TRY(source_open(&run->train, r, 0));
+    TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
+    log_info("%s: %s", run->setup.info.name, run->setup.why);
+    run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
+    TRY(resume(run) < 0 ? -1 : 0);
+    run->first_step = run->last_saved = run->at.step;
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(open_val(run));
     TRY(attach_at(run));
-    return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
+    return open_files(run);
 }
 
 static void close_run(Run *run)
@@ -140,10 +173,11 @@ static void announce(Run *run)
 {
     const Recipe      *r = run->r;
     const BuildChoice *c = &run->setup.build->choice;
-    char               n[32], mem[32], tok[32];
-    log_info("%s parameters, %s tokens a step = %lld x %lld x %lld, recompute %s, %s planned",
+    char               n[32], mem[32], tok[32], ranks[32] = "";
+    if (run->comm) snprintf(ranks, sizeof ranks, "%d ranks x ", comm_world(run->comm));
+    log_info("%s parameters, %s tokens a step = %s%lld x %lld x %lld, recompute %s, %s planned",
              str_count(n, sizeof n, (double)param_count(&run->setup.build->net.table)),
-             str_count(tok, sizeof tok, (double)r->step_tokens), (long long)run->stepper.n_micro, (long long)c->micro_batch,
+             str_count(tok, sizeof tok, (double)r->step_tokens), ranks, (long long)run->stepper.n_micro, (long long)c->micro_batch,
              (long long)r->model.context, recompute_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&run->setup.build->store)));
     log_info("%s", run->setup.choice.why);
@@ -181,7 +215,7 @@ static int evaluate(Run *run, int *stop)
     TRY(loader_restart(run->val_loader, 0));
     int64_t B = run->setup.build->batch.B;
     TRY(step_evaluate(&run->stepper, run->val_loader, (run->r->eval.sequences + B - 1) / B, &val));
-    TRY(metrics_eval(run->metrics, run->at.step, val, run_elapsed(run)));
+    if (run->metrics) TRY(metrics_eval(run->metrics, run->at.step, val, run_elapsed(run)));
     log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= after_eval(run, val);
@@ -203,6 +237,7 @@ static void report_save(Run *run, int result, const char *msg)
 static void poll_save(Run *run)
 {
     char msg[512];
+    if (!run->writer) return;
     int  result = ckpt_poll(run->writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
@@ -210,12 +245,14 @@ static void poll_save(Run *run)
 static void wait_save(Run *run)
 {
     char msg[512];
+    if (!run->writer) return;
     int  result = ckpt_wait(run->writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
 
 static int save(Run *run)
 {
+    if (!run->writer) return 0;
     CkptState *now = &run->at;
     double     before = now->elapsed_s;
     now->elapsed_s   = run_elapsed(run);
@@ -244,10 +281,11 @@ static int take_result(Run *run, StepOut *out)
     run->last_s = now;
     run->step_s = run->step_s > 0 ? 0.9 * run->step_s + 0.1 * dt : dt;
     run->at.step++;
-    run->at.next_sample += run->stepper.n_micro * b->batch.B;
+    run->at.next_sample += run->stepper.sample_per_step;
     MetricsStep m = { .step = run->at.step, .lr = run->lr[step % STEP_RING], .time_s = run_elapsed(run) };
     m.per_s       = (double)run->r->step_tokens / run->step_s;
-    if (run->setup.machine.peak_flops > 0) m.mfu = bench_step_flops(b) / run->step_s / run->setup.machine.peak_flops;
+    double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
+    if (peak > 0) m.mfu = bench_step_flops(b) / run->step_s / peak;
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     if (out->skip) {
@@ -255,7 +293,7 @@ static int take_result(Run *run, StepOut *out)
                  metrics_skip_name(out->skip), (double)out->loss, (double)out->grad_norm, out->n_skipped);
     }
     if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
-        TRY(metrics_step(run->metrics, &m, out));
+        if (run->metrics) TRY(metrics_step(run->metrics, &m, out));
     }
     progress_update(&run->progress, run->at.step, out->loss, m.per_s);
     return 0;
@@ -276,13 +314,15 @@ static int roll_back(Run *run, const StepOut *out)
     run->at.n_skip = before.n_skip;
     /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed over. */
     int64_t end   = before.next_sample;
-    int64_t first = MAX(run->at.next_sample, end - out->n_skip_row * run->stepper.n_micro * run->setup.build->batch.B);
+    int64_t first = MAX(run->at.next_sample, end - out->n_skip_row * run->stepper.sample_per_step);
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
-    TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
-    run->metrics = freopen(run->dir.metrics, "a", run->metrics); /* the trimmed file is a new one */
-    if (!run->metrics) return err_sys("%s", run->dir.metrics);
+    if (run->metrics) {
+        TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
+        run->metrics = freopen(run->dir.metrics, "a", run->metrics); /* the trimmed file is a new one */
+        if (!run->metrics) return err_sys("%s", run->dir.metrics);
+    }
     return attach_at(run);
 }
 
@@ -301,8 +341,16 @@ static int due(int64_t step, int64_t every) { return every > 0 && step % every =
 static int queue_step(Run *run, int64_t step)
 {
     double lr = schedule_lr(&run->r->optim, step, schedule_steps(run, step));
+    if (run->r->budget_s > 0) TRY(comm_broadcast(run->comm, &lr, sizeof lr)); /* clocks differ */
     run->lr[step % STEP_RING] = lr;
     return step_begin(&run->stepper, step, lr);
+}
+
+static int ask_ranks(Run *run)
+{
+    run->asked = (Asked){ .signal = signals_pending(), .save_failed = run->save_failed,
+                          .over_budget = run->r->budget_s > 0 && run_elapsed(run) >= run->r->budget_s };
+    return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
 
 /* What must see the device at rest after the step just read. */
@@ -311,7 +359,7 @@ static int at_boundary(Run *run, int *stop)
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
     if (due(run->at.step, r->checkpoint.every) || run->save_failed) TRY(save(run));
-    if (r->budget_s > 0 && run_elapsed(run) >= r->budget_s) {
+    if (run->asked.over_budget) {
         log_info("time budget of %.0f s used up", r->budget_s);
         *stop = 1;
     }
@@ -321,14 +369,15 @@ static int at_boundary(Run *run, int *stop)
 static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
-    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_failed || signals_pending() ||
-           done >= r->steps || (r->budget_s > 0 && run_elapsed(run) >= r->budget_s);
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->asked.save_failed || run->asked.signal ||
+           done >= r->steps || run->asked.over_budget;
 }
 
 static int train_loop(Run *run)
 {
     int     stop   = 0;
     int64_t queued = run->at.step; /* steps handed to the device */
+    TRY(ask_ranks(run));
     while (!stop && run->at.step < run->r->steps) {
         StepOut out;
         /* One step is always queued ahead, except across a boundary, where the device must come to rest. */
@@ -337,14 +386,15 @@ static int train_loop(Run *run)
         }
         TRY(take_result(run, &out));
         poll_save(run);
+        TRY(ask_ranks(run));
         if (run->r->max_skips > 0 && out.n_skip_row >= run->r->max_skips) {
             TRY(roll_back(run, &out));
             queued = run->at.step;
             continue;
         }
         if (queued == run->at.step) TRY(at_boundary(run, &stop));
-        if (signals_pending() && queued == run->at.step) {
-            log_info("%s received: saving and leaving", signals_name());
+        if (run->asked.signal && queued == run->at.step) {
+            log_info("%s received: saving and leaving", signals_pending() ? signals_name() : "signal by another rank");
             stop = 1;
         }
     }
@@ -355,7 +405,7 @@ static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
-    if (!due(run->at.step, run->r->eval.every) && !signals_pending()) TRY(evaluate(run, &ignored));
+    if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     if (run->last_saved != run->at.step || run->save_failed) TRY(save(run));
     wait_save(run);
     if (run->save_failed) return err_set("the last checkpoint could not be saved");
@@ -367,23 +417,44 @@ static int finish(Run *run)
     return 0;
 }
 
+static int run_to_end(Run *run, const TrainOptions *opt)
+{
+    int ignored = 0; /* an untrained model cannot have reached anything */
+    TRY(open_run(run, opt));
+    announce(run);
+    run->last_s = clock_now_s();
+    if (run->at.step == 0) TRY(evaluate(run, &ignored));
+    progress_begin(&run->progress, "train", "tokens/s", run->at.step, run->r->steps);
+    TRY(train_loop(run));
+    TRY(finish(run));
+    return comm_barrier(run->comm); /* no rank gives up its GPU while another one still talks to it */
+}
+
+/* Says which rank failed; a message about the user's input is the same on all of them. */
+static void name_rank(const Run *run)
+{
+    char text[1024];
+    if (!run->comm || err_kind() != ERR_RUN || str_starts_with(err_get(), "rank ")) return;
+    str_copy(text, sizeof text, err_get());
+    err_clear();
+    err_set("rank %d: %s", comm_rank(run->comm), text);
+}
+
 int train_run(const Recipe *r, const TrainOptions *opt)
 {
-    Run run  = { .r = r, .begin_s = opt->begin_s };
-    int stop = 0;
-    int rc   = signals_install();
-    if (rc == 0) rc = open_run(&run, opt);
-    if (rc == 0) {
-        announce(&run);
-        run.last_s = clock_now_s();
-        if (run.at.step == 0) rc = evaluate(&run, &stop);
-        stop = 0; /* an untrained model cannot have reached anything */
-    }
-    if (rc == 0) {
-        progress_begin(&run.progress, "train", "tokens/s", run.at.step, r->steps);
-        rc = train_loop(&run);
-        if (rc == 0) rc = finish(&run);
-    }
+    Run   run   = { .r = r, .begin_s = opt->begin_s };
+    FILE *quiet = NULL; /* where all ranks but the first talk to */
+    TRY(signals_install());
+    TRY(comm_open(&run.comm));
+    if (comm_rank(run.comm) > 0) quiet = fopen("/dev/null", "w");
+    if (quiet) log_open(quiet, NULL);
+    int rc = run_to_end(&run, opt);
     close_run(&run);
+    if (rc < 0) name_rank(&run);
+    comm_close(run.comm, rc == 0);
+    if (quiet) {
+        log_close();
+        fclose(quiet);
+    }
     return rc;
 }

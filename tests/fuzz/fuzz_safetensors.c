@@ -1,7 +1,9 @@
 /* Fuzz target: any bytes as a safetensors file. Built with libFuzzer; the corpus is beside it.
  *
- * Each input is parsed as it is, and once more with the length of its header put right, since a fuzzer rarely finds one.
- * What is accepted must keep what safetensors.h promises. */
+ * Each input is parsed as it is, and once more with the length of its header put right, since a fuzzer
+ * rarely finds one. What is accepted must keep what safetensors.h promises.
+ *
+ * sources: src/base/err.c src/base/arena.c src/base/fault.c src/base/file.c src/base/str.c src/base/json.c src/tensor/tensor.c src/run/safetensors.c src/run/ckpt_state.c */
 #include "base/err.h"
 #include "run/safetensors.h"
 
@@ -22,8 +24,10 @@ static void parse(const uint8_t *data, size_t n)
     for (int i = 0; i < f.n_tensor; i++) {
         const SafeTensor *t = &f.tensor[i];
         CHECK(t->offset == at && t->offset >= 8, "a hole or an overlap");
-        CHECK((int64_t)t->size_bytes == t->n_elem * (int64_t)dtype_bytes(t->dtype), "size and shape disagree");
-        CHECK(safetensors_find(&f, t->name) == t, "a tensor that is not found, or not the only one of its name");
+        CHECK((int64_t)t->size_bytes == t->n_elem * (int64_t)dtype_bytes(t->dtype),
+              "size and shape disagree");
+        CHECK(safetensors_find(&f, t->name) == t,
+              "a tensor that is not found, or not the only one of its name");
         at += (int64_t)t->size_bytes;
     }
     CHECK(at == (int64_t)n, "the tensors do not fill the file");

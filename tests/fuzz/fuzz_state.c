@@ -1,6 +1,8 @@
 /* Fuzz target: any bytes as the state.json of a checkpoint. Built with libFuzzer; the corpus is beside it.
  *
- * What is accepted is within its bounds, and is the same after being written and read again. */
+ * What is accepted is within its bounds, and is the same after being written and read again.
+ *
+ * sources: src/base/err.c src/base/arena.c src/base/fault.c src/base/file.c src/base/str.c src/base/json.c src/tensor/tensor.c src/run/safetensors.c src/run/ckpt_state.c */
 #include "base/err.h"
 #include "run/ckpt_state.h"
 
@@ -11,10 +13,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void check_bounds(const CkptState *s)
 {
-    CHECK(s->step >= 0 && s->next_sample >= 0 && s->micro_batch >= 0 && s->bad_evals >= 0, "a negative count");
+    CHECK(s->step >= 0 && s->next_sample >= 0 && s->micro_batch >= 0 && s->bad_evals >= 0,
+          "a negative count");
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP, "%d skips", s->n_skip);
     for (int i = 0; i < s->n_skip; i++) {
-        CHECK(s->skip[i].first >= 0 && s->skip[i].count > 0 && s->skip[i].first + s->skip[i].count > 0, "a wrong range");
+        CHECK(s->skip[i].first >= 0 && s->skip[i].count > 0 && s->skip[i].first + s->skip[i].count > 0,
+              "a wrong range");
     }
 }
 

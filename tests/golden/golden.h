@@ -1,6 +1,7 @@
 /* Golden: reads tests/golden/NAME.safetensors (written by tools/golden.py, which says what is inside).
  *
- * 1. A file that cannot be read, or a tensor that is not there, is CHECKed: a test without its reference proves nothing.
+ * 1. A file that cannot be read, or a tensor that is not there, is CHECKed: a test without its reference
+ * proves nothing.
  * 2. Everything returned points into the Golden and lives as long as it. */
 #ifndef TESTS_GOLDEN_GOLDEN_H
 #define TESTS_GOLDEN_GOLDEN_H
@@ -53,7 +54,8 @@ static inline void golden_open(Golden *g, const char *name)
     size_t   n;
     uint64_t n_header;
     snprintf(path, sizeof path, "tests/golden/%s.safetensors", name);
-    CHECK(file_read_all(path, GOLDEN_MAX_BYTES, &g->raw, &n) == 0, "%s (run from the repository's root)", err_get());
+    CHECK(file_read_all(path, GOLDEN_MAX_BYTES, &g->raw, &n) == 0, "%s (run from the repository's root)",
+          err_get());
     CHECK(n > 8, "%s is too short", path);
     memcpy(&n_header, g->raw, 8);
     CHECK(n_header <= n - 8, "%s: header longer than the file", path);
@@ -71,18 +73,19 @@ static inline void golden_close(Golden *g)
 }
 
 /* The numbers of tensor PREFIX+NAME, which must have this dtype and so many of them. */
-static inline const void *golden_tensor(const Golden *g, const char *prefix, const char *name, const char *dtype,
-                                        int64_t n_elem)
+static inline const void *golden_tensor(const Golden *g, const char *prefix, const char *name,
+                                        const char *dtype, int64_t n_elem)
 {
     char key[128];
     snprintf(key, sizeof key, "%s%s", prefix, name);
     json_t *t = json_object_get(g->header, key), *at = json_object_get(t, "data_offsets");
     CHECK(t, "no tensor %s", key);
     CHECK(strcmp(json_string_value(json_object_get(t, "dtype")), dtype) == 0, "%s is not %s", key, dtype);
-    int64_t begin = json_integer_value(json_array_get(at, 0)), end = json_integer_value(json_array_get(at, 1));
-    int64_t size = strcmp(dtype, "F64") == 0 ? 8 : 4;
-    CHECK(begin >= 0 && end - begin == size * n_elem && (size_t)end <= g->data_bytes, "%s has not %lld numbers", key,
-          (long long)n_elem);
+    int64_t begin = json_integer_value(json_array_get(at, 0)),
+            end   = json_integer_value(json_array_get(at, 1));
+    int64_t size  = strcmp(dtype, "F64") == 0 ? 8 : 4;
+    CHECK(begin >= 0 && end - begin == size * n_elem && (size_t)end <= g->data_bytes,
+          "%s has not %lld numbers", key, (long long)n_elem);
     return g->data + begin;
 }
 

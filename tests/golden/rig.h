@@ -1,5 +1,5 @@
-/* Rig: one golden model, built as a run builds it (run/build.h), on any device. Knows no test framework: the world's
- * failures are CHECKed, comparisons are the caller's. */
+/* Rig: one golden model, built as a run builds it (run/build.h), on any device. Knows no test framework: the
+ * world's failures are CHECKed, comparisons are the caller's. */
 #ifndef TESTS_GOLDEN_RIG_H
 #define TESTS_GOLDEN_RIG_H
 
@@ -10,7 +10,8 @@
 #include <math.h>
 
 typedef struct {
-    const char    *device; /* NULL: cpu */
+    const char    *device;                 /* NULL: cpu */
+    int            threads;                /* 0: one; more only slow down a model this small */
     int64_t        micro_batch, head_rows; /* 0: all of the step */
     RecomputeLevel level;
     DType          compute;
@@ -20,9 +21,9 @@ typedef struct {
 } RigSetup;
 
 typedef struct {
-    const Golden *g;
-    Dev          *dev;
-    Build        *b;
+    const Golden  *g;
+    Dev           *dev;
+    Build         *b;
     unsigned char *block; /* host copy of the batch block */
 } Rig;
 
@@ -31,7 +32,8 @@ typedef struct {
 static inline void rig_load_weights(Rig *r)
 {
     const ParamTable *t = &r->b->net.table;
-    CHECK(golden_n_weight(r->g) == t->n_param, "PyTorch has %d weights, Brim %d", golden_n_weight(r->g), t->n_param);
+    CHECK(golden_n_weight(r->g) == t->n_param, "PyTorch has %d weights, Brim %d", golden_n_weight(r->g),
+          t->n_param);
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
         RIG_TRY(build_write_param(r->b, p, p->master, golden_f32(r->g, "w0.", p->name, p->rows * p->cols)));
@@ -49,12 +51,15 @@ static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
     recipe.opt.xent       = !s->off.xent;
     recipe.opt.act_bias   = !s->off.act_bias;
     recipe.opt.linear_act = !s->off.linear_act;
-    int64_t     mb     = s->micro_batch ? s->micro_batch : g->B;
-    BuildChoice choice = { .micro_batch = mb, .level = s->level, .head_rows = s->head_rows ? s->head_rows : mb * g->T,
-                           .compute = s->compute };
+    int64_t     mb        = s->micro_batch ? s->micro_batch : g->B;
+    BuildChoice choice    = { .micro_batch = mb,
+                              .level       = s->level,
+                              .head_rows   = s->head_rows ? s->head_rows : mb * g->T,
+                              .compute     = s->compute };
     const char *why;
-    *r     = (Rig){ .g = g };
-    r->dev = dev_open(s->device ? s->device : "cpu", &(DevOptions){ .deterministic = 1, .capture = 1 }, &why);
+    *r             = (Rig){ .g = g };
+    DevOptions opt = { .deterministic = 1, .capture = 1, .threads = s->threads ? s->threads : 1 };
+    r->dev         = dev_open(s->device ? s->device : "cpu", &opt, &why);
     CHECK(r->dev, "%s", err_get());
     RIG_TRY(build_create(&r->b, &recipe, &choice, s->parts ? s->parts : BUILD_TRAIN, r->dev->vt));
     RIG_TRY(build_bind(r->b, r->dev));
@@ -94,8 +99,11 @@ static inline int64_t rig_n_target(const Rig *r, int64_t step)
 /* What the host writes before the first micro-step. */
 static inline void rig_begin_step(Rig *r, int64_t step)
 {
-    StepState s = { .in = { .step = step, .seed = 12345, .lr = (float)r->g->recipe.optim.lr,
-                            .inv_targets = 1.0f / (float)rig_n_target(r, step), .loss_scale = 1 } };
+    StepState s = { .in = { .step        = step,
+                            .seed        = 12345,
+                            .lr          = (float)r->g->recipe.optim.lr,
+                            .inv_targets = 1.0f / (float)rig_n_target(r, step),
+                            .loss_scale  = 1 } };
     rig_upload(r, r->b->state, &s, STEP_UPLOAD_BYTES);
 }
 

@@ -245,55 +245,70 @@ static void tile_edge(Tile t, int rows, int64_t n_col)
     }
 }
 
-/* One strip of rows times one panel, depths [k, k+depth) of packed part d. */
-static void strip_panel(const Plan *p, int64_t d, int64_t s, int64_t j, int64_t k, int64_t depth)
+/* What every tile of one packed part needs, worked out once: a division costs as much as ten steps of k. */
+typedef struct {
+    const Plan  *p;
+    const float *b, *a;  /* packed; a only if it is packed */
+    int64_t      k0, full; /* depths [k0, k0+full) */
+    int          last;
+} Part;
+
+static Part part_init(const Plan *p, int64_t d)
 {
-    const Gemm *g  = p->g;
-    int64_t     k0 = cut(g->k, p->n_depth, d), full = cut(g->k, p->n_depth, d + 1) - k0;
-    int64_t     r0 = cut(g->m, p->n_strip, s), r1 = cut(g->m, p->n_strip, s + 1);
-    int64_t     col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
-    Tile        t  = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .b_row = TILE_COLS, .c_row = g->c_row };
-    t.b            = p->pack[d & 1] + j * full * TILE_COLS + k * TILE_COLS;
-    t.c            = g->c + r0 * g->c_row + col0;
-    if (p->pack_a) {
-        t.a     = p->pack[d & 1] + full * p->n_panel * TILE_COLS + r0 * full + k * (r1 - r0);
+    Part t = { .p = p, .b = p->pack[d & 1], .k0 = cut(p->g->k, p->n_depth, d), .last = d == p->n_depth - 1 };
+    t.full = cut(p->g->k, p->n_depth, d + 1) - t.k0;
+    t.a    = t.b + t.full * p->n_panel * TILE_COLS;
+    return t;
+}
+
+/* Rows [r0, r0+rows) times panel j, depths [k, k+depth) of the part. */
+static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth)
+{
+    const Gemm *g    = part->p->g;
+    int64_t     col0 = j * TILE_COLS;
+    Tile        t    = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .b_row = TILE_COLS, .c_row = g->c_row };
+    t.b              = part->b + (j * part->full + k) * TILE_COLS;
+    t.c              = g->c + r0 * g->c_row + col0;
+    if (part->p->pack_a) {
+        t.a     = part->a + r0 * part->full + k * rows;
         t.a_row = 1;
-        t.a_col = r1 - r0;
+        t.a_col = rows;
     } else {
-        t.a = g->a + r0 * g->a_row + k0 + k;
+        t.a = g->a + r0 * g->a_row + part->k0 + k;
     }
-    if (g->accumulate || k0 + k > 0) {
+    if (g->accumulate || part->k0 + k > 0) {
         t.plus     = t.c;
         t.plus_row = g->c_row;
     } else if (g->bias) {
         t.plus = g->bias + col0;
     }
-    if (n_col == TILE_COLS) {
-        cpu_tile(&t, (int)(r1 - r0), TILE_VECS);
+    if (g->n - col0 >= TILE_COLS) {
+        cpu_tile(&t, (int)rows, TILE_VECS);
     } else {
-        tile_edge(t, (int)(r1 - r0), n_col);
+        tile_edge(t, (int)rows, g->n - col0);
     }
 }
 
-/* One rectangle of c for packed part d. */
-static void compute_part(const Plan *p, int64_t d, int64_t part)
+/* One rectangle of c for one packed part. */
+static void compute_part(const Part *part, int64_t rectangle)
 {
+    const Plan *p  = part->p;
     const Gemm *g  = p->g;
-    int64_t     pr = part / p->col_parts, pc = part % p->col_parts;
-    int64_t s0 = cut(p->n_strip, p->row_parts, pr), s1 = cut(p->n_strip, p->row_parts, pr + 1);
-    int64_t j0 = cut(p->n_panel, p->col_parts, pc), j1 = cut(p->n_panel, p->col_parts, pc + 1);
-    int64_t full = cut(g->k, p->n_depth, d + 1) - cut(g->k, p->n_depth, d), n_step = div_up(full, DEPTH);
-    for (int64_t s = s0; s < s1; s += BLOCK_STRIPS) {
-        int64_t s_end = MIN(s + BLOCK_STRIPS, s1);
+    int64_t     pr = rectangle / p->col_parts, pc = rectangle % p->col_parts;
+    int64_t     s0 = cut(p->n_strip, p->row_parts, pr), s1 = cut(p->n_strip, p->row_parts, pr + 1);
+    int64_t     j0 = cut(p->n_panel, p->col_parts, pc), j1 = cut(p->n_panel, p->col_parts, pc + 1);
+    int64_t     n_step = div_up(part->full, DEPTH);
+    for (int64_t s = s0; s < s1 && j0 < j1; s += BLOCK_STRIPS) {
+        int64_t n = MIN(BLOCK_STRIPS, s1 - s), row[BLOCK_STRIPS + 1];
+        for (int64_t i = 0; i <= n; i++) row[i] = cut(g->m, p->n_strip, s + i);
         for (int64_t step = 0; step < n_step; step++) {
-            int64_t k = cut(full, n_step, step), depth = cut(full, n_step, step + 1) - k;
+            int64_t k = cut(part->full, n_step, step), depth = cut(part->full, n_step, step + 1) - k;
             for (int64_t j = j0; j < j1; j++) {
-                for (int64_t i = s; i < s_end; i++) strip_panel(p, d, i, j, k, depth);
+                for (int64_t i = 0; i < n; i++) strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth);
             }
         }
-        if (g->finish && d == p->n_depth - 1 && j0 < j1) {
-            int64_t r0 = cut(g->m, p->n_strip, s), r1 = cut(g->m, p->n_strip, s_end);
-            g->finish(g->ctx, r0, r1 - r0, j0 * TILE_COLS, MIN(j1 * TILE_COLS, g->n) - j0 * TILE_COLS);
+        if (g->finish && part->last) {
+            g->finish(g->ctx, row[0], row[n] - row[0], j0 * TILE_COLS, MIN(j1 * TILE_COLS, g->n) - j0 * TILE_COLS);
         }
     }
 }
@@ -314,7 +329,8 @@ int cpu_gemm(Dev *dev, const Gemm *g)
         pack_share(&p, 0, thread, team);
 #pragma omp barrier
         for (int64_t d = 0; d < p.n_depth; d++) {
-            for (int64_t part = thread; part < p.row_parts * p.col_parts; part += team) compute_part(&p, d, part);
+            Part part = part_init(&p, d);
+            for (int64_t r = thread; r < p.row_parts * p.col_parts; r += team) compute_part(&part, r);
             if (d + 1 < p.n_depth) {
                 pack_share(&p, d + 1, thread, team);
 #pragma omp barrier

@@ -1,15 +1,15 @@
-/* Attention through cuDNN's composite graph: matmul, scale, mask, softmax, matmul, recognised and fused by its
- * run-time compiled engine.
+/* Attention through cuDNN's composite graph: matmul, scale, mask, softmax, matmul, recognised and fused by
+ * its run-time compiled engine.
  *
- * 1. q, k, v and their gradients are views of the packed rows [q heads | k heads | v heads]; K (and V in backward) are
- *    described as transposed views, so nothing is copied.
- * 2. lse is cuDNN's "stats": log sum exp of the scaled, masked scores, f32[B,H,T]. The own kernels write the same, so
- *    forward and backward may come from different kernels.
- * 3. Backward scratch, within op_workspace_bytes(): row sums f32[B,H,T], then the dQ accumulator f32[B,H,T,D] (not when
- *    deterministic: there dQ is written directly), then the plan's own workspace.
- * 4. What cuDNN does not do, or does wrong in some version, goes to k_attn.cu: f32, lengths that are no multiple of
- *    128, prefix and document masks, odd head sizes, and every shape whose plan does not build or run. The choice is
- *    made once per shape and said once. */
+ * 1. q, k, v and their gradients are views of the packed rows [q heads | k heads | v heads]; K (and V in
+ *    backward) are described as transposed views, so nothing is copied.
+ * 2. lse is cuDNN's "stats": log sum exp of the scaled, masked scores, f32[B,H,T]. The own kernels write the
+ *    same, so forward and backward may come from different kernels.
+ * 3. Backward scratch, within op_workspace_bytes(): row sums f32[B,H,T], then the dQ accumulator f32[B,H,T,D]
+ *    (not when deterministic: there dQ is written directly), then the plan's own workspace.
+ * 4. What cuDNN does not do, or does wrong in some version, goes to k_attn.cu: f32, lengths that are no
+ *    multiple of 128, prefix and document masks, odd head sizes, and every shape whose plan does not build or
+ *    run. The choice is made once per shape and said once. */
 #include "dev/cuda/cuda_attn.h"
 
 #include "dev/cuda/cuda_check.h"
@@ -54,7 +54,7 @@ enum { U_Q = 1, U_K, U_V, U_O, U_LSE, U_DO, U_DQ, U_DK, U_DV, U_ROWSUM, U_DQ_ACC
 
 static const cudnnDataType_t F32 = CUDNN_DATA_FLOAT;
 
-/* ---- graph ---------------------------------------------------------------------------------------------------- */
+/* ---- graph --------------------------------------------------------------------------------------------- */
 
 static cudnnDataType_t key_type(const AttnKey *k)
 {
@@ -70,7 +70,8 @@ static CudnnDesc heads(CudnnGraph *g, const AttnKey *k, int64_t uid, int64_t h, 
 }
 
 /* Contiguous [B,H,rows,cols]. */
-static CudnnDesc dense(CudnnGraph *g, const AttnKey *k, int64_t uid, cudnnDataType_t type, int64_t rows, int64_t cols)
+static CudnnDesc dense(CudnnGraph *g, const AttnKey *k, int64_t uid, cudnnDataType_t type, int64_t rows,
+                       int64_t cols)
 {
     const int64_t dim[4]    = { k->B, k->H, rows, cols };
     const int64_t stride[4] = { k->H * rows * cols, rows * cols, cols, 1 };
@@ -82,7 +83,10 @@ static CudnnDesc scores(CudnnGraph *g, const AttnKey *k, cudnnDataType_t type)
     return dense(g, k, 0, type, k->T, k->T);
 }
 
-static CudnnDesc column(CudnnGraph *g, const AttnKey *k, int64_t uid) { return dense(g, k, uid, F32, k->T, 1); }
+static CudnnDesc column(CudnnGraph *g, const AttnKey *k, int64_t uid)
+{
+    return dense(g, k, uid, F32, k->T, 1);
+}
 
 /* Scores with the last two axes swapped in memory: what a product with the transposed matrix reads. */
 static CudnnDesc transposed_scores(CudnnGraph *g, const AttnKey *k, CudnnDesc x)
@@ -158,14 +162,16 @@ static void build_bwd(CudnnGraph *g, const AttnKey *k)
     cudnn_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, prod, sum);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_MUL, sum, scalar(g, U_ONE), NULL, rowsum);
     /* p = exp(scale q k^T - lse) */
-    CudnnDesc s = scores(g, k, F32), scaled = scores(g, k, F32), low = scores(g, k, F32), p = scores(g, k, F32);
+    CudnnDesc s = scores(g, k, F32), scaled = scores(g, k, F32), low = scores(g, k, F32),
+              p = scores(g, k, F32);
     cudnn_graph_matmul(g, q, kt, s);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_MUL, s, scale, NULL, scaled);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_SUB, scaled, lse, NULL, low);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_EXP, masked(g, k, low), NULL, NULL, p);
     matmul_to_kv(g, k, transposed_scores(g, k, p), dout, dv);
     /* ds = scale p (dout v^T - rowsum) */
-    CudnnDesc dp = scores(g, k, F32), diff = scores(g, k, F32), pd = scores(g, k, F32), ds = scores(g, k, F32);
+    CudnnDesc dp = scores(g, k, F32), diff = scores(g, k, F32), pd = scores(g, k, F32),
+              ds = scores(g, k, F32);
     cudnn_graph_matmul(g, dout, vt, dp);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_SUB, dp, rowsum, NULL, diff);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_MUL, diff, p, NULL, pd);
@@ -182,7 +188,7 @@ static void build_bwd(CudnnGraph *g, const AttnKey *k)
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_IDENTITY, acc, NULL, NULL, dq);
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t n) { return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
 
@@ -200,10 +206,10 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
     CudaAttn      *c  = d->attn;
     int64_t        ko = k->H * k->D * 2, vo = (k->H + k->K) * k->D * 2; /* bytes; the dtype has two */
     /* Host values: cuDNN reads them during the call and bakes them into a captured launch. */
-    float   minus = c->version >= 91000 ? -INFINITY : -FLT_MAX, scale = x->scale, one = 1.0f;
-    int64_t uid[16];
-    void   *data[16];
-    int     n = 0;
+    float        minus = c->version >= 91000 ? -INFINITY : -FLT_MAX, scale = x->scale, one = 1.0f;
+    int64_t      uid[16];
+    void        *data[16];
+    int          n      = 0;
     cudaStream_t stream = cuda_stream(&d->base);
     if (c->stream != stream) {
         cudnnStatus_t s = c->lib.set_stream(c->handle, stream);
@@ -227,19 +233,20 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
     BIND(U_ONE, &one);
     if (!k->deterministic) BIND(U_DQ_ACC, x->ws + rowsum_bytes(k));
 #undef BIND
-    return cudnn_graph_run(&p->graph, c->handle, p->plan, n, uid, data, x->ws + rowsum_bytes(k) + acc_bytes(k));
+    return cudnn_graph_run(&p->graph, c->handle, p->plan, n, uid, data,
+                           x->ws + rowsum_bytes(k) + acc_bytes(k));
 }
 
-/* Runs the plan once on scratch, so that whatever the library does at first use happens before capture. NULL when it
- * ran, or when there is no room to try. */
+/* Runs the plan once on scratch, so that whatever the library does at first use happens before capture. NULL
+ * when it ran, or when there is no room to try. */
 static const char *warm_up(CudaDev *d, AttnPlan *p)
 {
-    const AttnKey *k   = &p->key;
-    int64_t        row = k->B * k->T * 2;
-    int64_t part[6] = { row * k->ld_qkv, row * k->ld_o,    k->B * k->H * k->T * 4,
-                        row * k->ld_dout, row * k->ld_dqkv, k->ws_bytes };
-    char   *at[6];
-    int64_t total = 0;
+    const AttnKey *k       = &p->key;
+    int64_t        row     = k->B * k->T * 2;
+    int64_t        part[6] = { row * k->ld_qkv,  row * k->ld_o,    k->B * k->H * k->T * 4,
+                               row * k->ld_dout, row * k->ld_dqkv, k->ws_bytes };
+    char          *at[6];
+    int64_t        total = 0;
     for (int i = 0; i < 6; i++) total += round_up(part[i]);
     char *base = cuda_scratch(d, (size_t)total);
     if (!base) return NULL;
@@ -256,7 +263,7 @@ static const char *warm_up(CudaDev *d, AttnPlan *p)
     return e == cudaSuccess ? NULL : cudaGetErrorString(e);
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------------- */
+/* ---- plans --------------------------------------------------------------------------------------------- */
 
 /* NULL, or why cuDNN is not asked at all. */
 static const char *key_refused(const AttnKey *k)
@@ -277,8 +284,11 @@ static const char *plan_build(CudaDev *d, AttnPlan *p)
     const char    *why = key_refused(k);
     if (why) return why;
     int64_t room = k->bwd ? k->ws_bytes - rowsum_bytes(k) - acc_bytes(k) : k->ws_bytes;
-    if (k->bwd) build_bwd(&p->graph, k);
-    else build_fwd(&p->graph, k);
+    if (k->bwd) {
+        build_bwd(&p->graph, k);
+    } else {
+        build_fwd(&p->graph, k);
+    }
     CudnnDesc plan = NULL;
     if (cudnn_graph_plan(&p->graph, d->attn->handle, room, &plan, &p->plan_ws) < 0) return p->graph.error;
     p->plan = plan;
@@ -297,8 +307,9 @@ static AttnPlan *plan_get(CudaDev *d, const AttnKey *key)
     cudnn_graph_init(&p->graph, &c->lib);
     const char *why = plan_build(d, p);
     if (why) {
-        cuda_note("attention %s B%lld T%lld H%lld/%lld D%lld: own kernel, because %s", key->bwd ? "backward" : "forward",
-                  (long long)key->B, (long long)key->T, (long long)key->H, (long long)key->K, (long long)key->D, why);
+        cuda_note("attention %s B%lld T%lld H%lld/%lld D%lld: own kernel, because %s",
+                  key->bwd ? "backward" : "forward", (long long)key->B, (long long)key->T, (long long)key->H,
+                  (long long)key->K, (long long)key->D, why);
         p->plan = NULL;
     }
     if (!d->building) cuda_scratch_drop(d);
@@ -322,16 +333,16 @@ static AttnPlan *fwd_plan(CudaDev *d, const AttnFwd *a)
     if (!aligned(a->qkv) || !aligned(a->o)) return NULL;
     AttnKey k;
     memset(&k, 0, sizeof k);
-    k.B        = a->qkv->dim[0];
-    k.T        = a->qkv->dim[1];
-    k.H        = a->heads;
-    k.K        = a->kv_heads;
-    k.D        = a->head_dim;
-    k.ld_qkv   = tensor_ld(a->qkv);
-    k.ld_o     = tensor_ld(a->o);
-    k.ws_bytes = a->ws ? (int64_t)tensor_bytes(a->ws) : 0;
-    k.dtype    = (int32_t)a->qkv->dtype;
-    k.mask     = (int32_t)a->mask;
+    k.B         = a->qkv->dim[0];
+    k.T         = a->qkv->dim[1];
+    k.H         = a->heads;
+    k.K         = a->kv_heads;
+    k.D         = a->head_dim;
+    k.ld_qkv    = tensor_ld(a->qkv);
+    k.ld_o      = tensor_ld(a->o);
+    k.ws_bytes  = a->ws ? (int64_t)tensor_bytes(a->ws) : 0;
+    k.dtype     = (int32_t)a->qkv->dtype;
+    k.mask      = (int32_t)a->mask;
     AttnPlan *p = plan_get(d, &k);
     return p->plan ? p : NULL;
 }
@@ -361,7 +372,7 @@ static AttnPlan *bwd_plan(CudaDev *d, const AttnBwd *a)
     return p->plan ? p : NULL;
 }
 
-/* ---- interface ------------------------------------------------------------------------------------------------ */
+/* ---- interface ----------------------------------------------------------------------------------------- */
 
 int cuda_attn_open(CudaDev *d)
 {
@@ -371,7 +382,8 @@ int cuda_attn_open(CudaDev *d)
     CudaAttn *c = d->attn;
     if (cudnn_lib_open(&c->lib, why, sizeof why) == 0) {
         c->version = c->lib.version();
-        /* Before 9.6 the dQ accumulator had to be cleared first; 9.10.0 and 9.10.1 computed wrong attention. */
+        /* Before 9.6 the dQ accumulator had to be cleared first; 9.10.0 and 9.10.1 computed wrong attention.
+         */
         if (c->version < 90600 || c->version == 91000 || c->version == 91001) {
             snprintf(why, sizeof why, "version %zu is not usable", c->version);
         } else {
@@ -402,8 +414,11 @@ void cuda_attn_close(CudaDev *d)
 const char *cuda_attn_version(const CudaDev *d, char *buf, size_t n)
 {
     size_t v = d->attn->version;
-    if (!d->attn->handle) snprintf(buf, n, "no cuDNN");
-    else snprintf(buf, n, "cuDNN %zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+    if (!d->attn->handle) {
+        snprintf(buf, n, "no cuDNN");
+    } else {
+        snprintf(buf, n, "cuDNN %zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+    }
     return buf;
 }
 
@@ -419,7 +434,7 @@ int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
     CudaDev  *d = (CudaDev *)dev;
     AttnPlan *p = fwd_plan(d, a);
     if (!p) return cuda_flash_fwd(dev, a);
-    AttnData    x   = { .qkv = a->qkv->data, .o = a->o->data, .lse = a->lse->data, .scale = a->scale };
+    AttnData x = { .qkv = a->qkv->data, .o = a->o->data, .lse = a->lse->data, .scale = a->scale };
     if (a->ws) x.ws = a->ws->data;
     const char *why = run_plan(d, p, &x);
     return why ? err_set("attn_fwd: %s", why) : 0;
@@ -430,7 +445,9 @@ int cuda_attn_bwd(Dev *dev, const AttnBwd *a)
     CudaDev  *d = (CudaDev *)dev;
     AttnPlan *p = bwd_plan(d, a);
     if (!p) return cuda_flash_bwd(dev, a);
-    AttnData    x   = { a->qkv->data, a->o->data, a->lse->data, a->dout->data, a->dqkv->data, a->ws->data, a->scale };
+    AttnData x = {
+        a->qkv->data, a->o->data, a->lse->data, a->dout->data, a->dqkv->data, a->ws->data, a->scale
+    };
     const char *why = run_plan(d, p, &x);
     return why ? err_set("attn_bwd: %s", why) : 0;
 }

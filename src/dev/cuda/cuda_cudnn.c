@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the library --------------------------------------------------------------------------------------------- */
+/* ---- the library --------------------------------------------------------------------------------------- */
 
 int cudnn_lib_open(CudnnLib *lib, char *why, size_t n)
 {
@@ -53,7 +53,7 @@ void cudnn_lib_close(CudnnLib *lib)
     memset(lib, 0, sizeof *lib);
 }
 
-/* ---- descriptors --------------------------------------------------------------------------------------------- */
+/* ---- descriptors --------------------------------------------------------------------------------------- */
 
 /* Keeps the first failure, with cuDNN's own explanation. */
 static void note(CudnnGraph *g, cudnnStatus_t s, const char *what)
@@ -78,8 +78,8 @@ static CudnnDesc make(CudnnGraph *g, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(CudnnGraph *g, CudnnDesc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
-                const void *value)
+static void set(CudnnGraph *g, CudnnDesc d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t n, const void *value)
 {
     if (!g->error[0]) note(g, g->lib->desc_set(d, name, type, n, value), "attribute");
 }
@@ -114,13 +114,13 @@ void cudnn_graph_deinit(CudnnGraph *g)
     g->n_desc = 0;
 }
 
-/* ---- tensors and operations ---------------------------------------------------------------------------------- */
+/* ---- tensors and operations ---------------------------------------------------------------------------- */
 
 CudnnDesc cudnn_graph_tensor(CudnnGraph *g, CudnnTensorKind kind, int64_t uid, cudnnDataType_t type,
                              const int64_t dim[4], const int64_t stride[4])
 {
-    CudnnDesc t       = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    int64_t   align   = 16, id = uid ? uid : ++g->next_uid;
+    CudnnDesc t     = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    int64_t   align = 16, id = uid ? uid : ++g->next_uid;
     bool      virt = kind == CUDNN_VIRTUAL, by_value = kind == CUDNN_BY_VALUE;
     set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dim);
@@ -153,7 +153,8 @@ static CudnnDesc pointwise_mode(CudnnGraph *g, cudnnPointwiseMode_t mode, cudnnD
     return m;
 }
 
-void cudnn_graph_pointwise(CudnnGraph *g, cudnnPointwiseMode_t mode, CudnnDesc x, CudnnDesc b, CudnnDesc t, CudnnDesc y)
+void cudnn_graph_pointwise(CudnnGraph *g, cudnnPointwiseMode_t mode, CudnnDesc x, CudnnDesc b, CudnnDesc t,
+                           CudnnDesc y)
 {
     /* Comparisons give booleans, and cuDNN wants that as their precision. */
     cudnnDataType_t precision = mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
@@ -170,7 +171,7 @@ void cudnn_graph_index(CudnnGraph *g, int64_t axis, CudnnDesc x, CudnnDesc y)
 void cudnn_graph_reduce(CudnnGraph *g, cudnnReduceTensorOp_t op, CudnnDesc x, CudnnDesc y)
 {
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    CudnnDesc       r = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    CudnnDesc       r         = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set(g, r, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
     set(g, r, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     finalize(g, r, "reduction mode");
@@ -184,7 +185,7 @@ void cudnn_graph_reduce(CudnnGraph *g, cudnnReduceTensorOp_t op, CudnnDesc x, Cu
 void cudnn_graph_matmul(CudnnGraph *g, CudnnDesc a, CudnnDesc b, CudnnDesc c)
 {
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    CudnnDesc       m = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    CudnnDesc       m         = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set(g, m, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     finalize(g, m, "matmul mode");
     CudnnDesc o = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
@@ -203,7 +204,7 @@ void cudnn_graph_reshape(CudnnGraph *g, CudnnDesc x, CudnnDesc y)
     add_op(g, o, "reshape");
 }
 
-/* ---- plans --------------------------------------------------------------------------------------------------- */
+/* ---- plans --------------------------------------------------------------------------------------------- */
 
 enum { MAX_CONFIG = 8 };
 
@@ -222,26 +223,26 @@ static int propose(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc config[MAX_CON
     finalize(g, heur, "heuristic");
     for (int i = 0; i < MAX_CONFIG; i++) config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->error[0]) return 0;
-    note(g,
-         g->lib->desc_get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIG, &n, config),
-         "heuristic results");
+    cudnnStatus_t s = g->lib->desc_get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       MAX_CONFIG, &n, config);
+    note(g, s, "heuristic results");
     return g->error[0] ? 0 : (int)MIN(n, (int64_t)MAX_CONFIG);
 }
 
 int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int64_t max_ws, CudnnDesc *plan, int64_t *ws_bytes)
 {
     CudnnDesc config[MAX_CONFIG];
-    int       n       = propose(g, handle, config);
-    int64_t   need    = 0, found = 0, least = INT64_MAX;
+    int       n    = propose(g, handle, config);
+    int64_t   need = 0, found = 0, least = INT64_MAX;
     for (int i = 0; i < n; i++) {
         CudnnDesc p = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         set_desc(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config[i]);
         set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
         if (g->error[0]) return -1;
         if (g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS) continue; /* this engine cannot; the next may */
-        note(g,
-             g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found, &need),
-             "workspace size");
+        cudnnStatus_t s = g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                           &found, &need);
+        note(g, s, "workspace size");
         if (g->error[0]) return -1;
         least = MIN(least, need);
         if (need > max_ws) continue;

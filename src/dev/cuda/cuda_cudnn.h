@@ -1,10 +1,10 @@
 /* cuDNN's backend API, opened at run time, and a small builder of operation graphs.
  *
- * 1. The library is looked for when the device is opened. Nothing here links against it, so a machine without cuDNN
- *    still loads the CUDA half.
- * 2. A CudnnGraph collects the first failure and turns every later call into a no-op; the caller checks once, when the
- *    plan is built.
- * 3. Every descriptor lives until the graph is destroyed, since a plan may refer to what it was built from. */
+ * 1. The library is looked for when the device is opened. Nothing here links against it, so a machine without
+ *    cuDNN still loads the CUDA half.
+ * 2. A CudnnGraph collects the first failure and turns every later call into a no-op; the caller checks once,
+ *    when the plan is built.
+ * 3. Every descriptor lives until the graph is destroyed, as a plan may refer to what it was built from. */
 #ifndef DEV_CUDA_CUDA_CUDNN_H
 #define DEV_CUDA_CUDA_CUDNN_H
 
@@ -26,9 +26,11 @@ typedef struct {
     cudnnStatus_t (*desc_set)(cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name,
                               cudnnBackendAttributeType_t type, int64_t n, const void *value);
     cudnnStatus_t (*desc_get)(const cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name,
-                              cudnnBackendAttributeType_t type, int64_t n_asked, int64_t *n_found, void *value);
+                              cudnnBackendAttributeType_t type, int64_t n_asked, int64_t *n_found,
+                              void *value);
     cudnnStatus_t (*desc_finalize)(cudnnBackendDescriptor_t desc);
-    cudnnStatus_t (*execute)(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack);
+    cudnnStatus_t (*execute)(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                             cudnnBackendDescriptor_t pack);
 } CudnnLib;
 
 /* 0, or -1 with the reason in why (no err_set: doing without is allowed). */
@@ -45,7 +47,7 @@ typedef struct {
     int             n_desc;
     CudnnDesc       op[CUDNN_MAX_OP];
     int             n_op;
-    int64_t         next_uid; /* of tensors the caller does not name */
+    int64_t         next_uid;   /* of tensors the caller does not name */
     char            error[256]; /* first failure; "" so far none */
 } CudnnGraph;
 
@@ -58,7 +60,8 @@ void cudnn_graph_deinit(CudnnGraph *g);
 CudnnDesc cudnn_graph_tensor(CudnnGraph *g, CudnnTensorKind kind, int64_t uid, cudnnDataType_t type,
                              const int64_t dim[4], const int64_t stride[4]);
 /* y = mode(x, b, t); b and t NULL where the mode has no such input. */
-void cudnn_graph_pointwise(CudnnGraph *g, cudnnPointwiseMode_t mode, CudnnDesc x, CudnnDesc b, CudnnDesc t, CudnnDesc y);
+void cudnn_graph_pointwise(CudnnGraph *g, cudnnPointwiseMode_t mode, CudnnDesc x, CudnnDesc b, CudnnDesc t,
+                           CudnnDesc y);
 /* y = index of each element along axis. */
 void cudnn_graph_index(CudnnGraph *g, int64_t axis, CudnnDesc x, CudnnDesc y);
 void cudnn_graph_reduce(CudnnGraph *g, cudnnReduceTensorOp_t op, CudnnDesc x, CudnnDesc y);
@@ -68,7 +71,8 @@ void cudnn_graph_reshape(CudnnGraph *g, CudnnDesc x, CudnnDesc y);
 /* The first proposed plan that builds and needs at most max_ws bytes; -1 with the reason in g->error. */
 int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int64_t max_ws, CudnnDesc *plan, int64_t *ws_bytes);
 
-/* Runs a plan on tensors named by uid; by-value tensors are host pointers. NULL, or cuDNN's text kept in g->error. */
+/* Runs a plan on tensors named by uid; by-value tensors are host pointers. NULL, or cuDNN's text kept in
+ * g->error. */
 const char *cudnn_graph_run(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc plan, int n, const int64_t *uid,
                             void *const *data, void *ws);
 

@@ -1,14 +1,16 @@
 /* The CUDA backend: opening, memory, copies, lanes and the vtable.
  *
  * 1. A lane is a stream. Outside lists every op runs on the compute lane.
- * 2. The CUDA device is current per host thread, so every entry point that may run on another thread selects it.
- * 3. An error that the GPU reports late comes out of sync or mark_wait with CUDA's text and the label of the last
- *    op or list launched: the culprit or something after it. */
+ * 2. The CUDA device is current per host thread, so every entry point that may run on another thread selects
+ *    it.
+ * 3. An error that the GPU reports late comes out of sync or mark_wait with CUDA's text and the label of the
+ *    last op or list launched: the culprit or something after it. */
 #include "dev/cuda/cuda_dev.h"
 
 #include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_check.h"
+#include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_move.h"
@@ -36,7 +38,7 @@ void cuda_note(const char *fmt, ...)
     log_info("cuda: %s", text);
 }
 
-/* ---- scratch ------------------------------------------------------------------------------------------------- */
+/* ---- scratch ------------------------------------------------------------------------------------------- */
 
 void cuda_scratch_drop(CudaDev *d)
 {
@@ -61,13 +63,14 @@ void *cuda_scratch(CudaDev *d, size_t size_bytes)
     return d->scratch;
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------------ */
+/* ---- open and close ------------------------------------------------------------------------------------ */
 
 static void dev_close_cuda(Dev *dev)
 {
     CudaDev *d = self(dev);
     if (!d) return;
     cudaSetDevice(d->index);
+    cuda_comm_close(d); /* first: a collective that waits for a rank that is gone never ends by itself */
     cudaDeviceSynchronize();
     cuda_scratch_drop(d);
     cuda_attn_close(d);
@@ -110,11 +113,18 @@ static int open_device(CudaDev *d)
     int         n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess) {
+        int driver = 0;
         cudaGetLastError();
+        /* CUDA's text for a missing driver speaks of an old one. */
+        if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+            return err_set("no CUDA device: no NVIDIA driver is installed (libcuda.so.1 is missing)");
+        }
         return err_set("no CUDA device: %s", cudaGetErrorString(e));
     }
     if (n == 0) return err_set("no CUDA device: the driver sees none");
-    if (d->index < 0 || d->index >= n) return err_user("device cuda:%d: there are %d CUDA devices", d->index, n);
+    if (d->index < 0 || d->index >= n) {
+        return err_user("device cuda:%d: there are %d CUDA devices", d->index, n);
+    }
     CUDA_TRY(cudaSetDevice(d->index));
     struct cudaDeviceProp prop;
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
@@ -124,8 +134,8 @@ static int open_device(CudaDev *d)
     if (cuda_probe_image() < 0) {
         err_clear();
         cudaGetLastError();
-        return err_set("%s has compute capability %d.%d, for which this build has no kernels", d->name, prop.major,
-                       prop.minor);
+        return err_set("%s has compute capability %d.%d, for which this build has no kernels", d->name,
+                       prop.major, prop.minor);
     }
     TRY(open_streams(d));
     char version[32];
@@ -153,7 +163,7 @@ static Dev *dev_open_cuda(int index, const DevOptions *opt)
 
 static int dev_info_cuda(Dev *dev, DevInfo *info)
 {
-    CudaDev *d = self(dev);
+    CudaDev *d      = self(dev);
     int      driver = 0, runtime = 0;
     char     attn[64];
     CUDA_TRY(cudaSetDevice(d->index));
@@ -163,15 +173,16 @@ static int dev_info_cuda(Dev *dev, DevInfo *info)
     CUDA_TRY(cudaDriverGetVersion(&driver));
     CUDA_TRY(cudaRuntimeGetVersion(&runtime));
     size_t lt = cuda_gemm_version();
-    snprintf(info->versions, sizeof info->versions, "driver CUDA %d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu, %s",
-             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100,
-             lt % 100, cuda_attn_version(d, attn, sizeof attn));
+    snprintf(info->versions, sizeof info->versions,
+             "driver CUDA %d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu, %s", driver / 1000, driver % 1000 / 10,
+             runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100, lt % 100,
+             cuda_attn_version(d, attn, sizeof attn));
     info->capability = d->capability;
     info->n_sm       = d->n_sm;
     return 0;
 }
 
-/* ---- memory and copies --------------------------------------------------------------------------------------- */
+/* ---- memory and copies --------------------------------------------------------------------------------- */
 
 static void *dev_alloc_cuda(Dev *dev, size_t size_bytes)
 {
@@ -205,7 +216,8 @@ static void *dev_host_alloc_cuda(Dev *dev, size_t size_bytes)
     if (e == cudaSuccess) e = cudaHostAlloc(&p, size_bytes, cudaHostAllocPortable);
     if (e != cudaSuccess) {
         cudaGetLastError();
-        err_set("allocating %.1f MiB of pinned host memory: %s", (double)size_bytes / 1048576.0, cudaGetErrorString(e));
+        err_set("allocating %.1f MiB of pinned host memory: %s", (double)size_bytes / 1048576.0,
+                cudaGetErrorString(e));
         return NULL;
     }
     memset(p, 0, size_bytes);
@@ -233,7 +245,7 @@ static int dev_download_cuda(Dev *dev, Lane lane, void *dst_host, const void *sr
     return 0;
 }
 
-/* ---- lanes --------------------------------------------------------------------------------------------------- */
+/* ---- lanes --------------------------------------------------------------------------------------------- */
 
 static int dev_lane_wait_cuda(Dev *dev, Lane waiter, Lane on)
 {
@@ -276,9 +288,8 @@ static int dev_mark_wait_cuda(Dev *dev, int slot)
     return e == cudaSuccess ? 0 : late_error(self(dev), e);
 }
 
-/* ---- the vtable ---------------------------------------------------------------------------------------------- */
+/* ---- the vtable ---------------------------------------------------------------------------------------- */
 
-/* Collectives have no slot: they belong to comm. */
 static const DevVt cuda_vt = {
     .name = "cuda",
     .kind = DEV_CUDA,
@@ -321,6 +332,9 @@ static const DevVt cuda_vt = {
         .sumsq = cuda_sumsq,
         .clip = cuda_clip,
         .adamw = cuda_adamw,
+        .all_reduce = cuda_all_reduce,
+        .reduce_scatter = cuda_reduce_scatter,
+        .all_gather = cuda_all_gather,
     },
     .open = dev_open_cuda,
     .close = dev_close_cuda,
@@ -335,6 +349,8 @@ static const DevVt cuda_vt = {
     .sync = dev_sync_cuda,
     .mark = dev_mark_cuda,
     .mark_wait = dev_mark_wait_cuda,
+    .comm_id = cuda_comm_id,
+    .comm_open = cuda_comm_open,
     .exec_create = cuda_exec_create,
     .exec_destroy = cuda_exec_destroy,
     .exec_run = cuda_exec_run,

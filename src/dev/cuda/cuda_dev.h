@@ -1,9 +1,9 @@
 /* CudaDev: what a kernel or library call of the CUDA backend may ask the device for.
  *
- * 1. Every launch goes to cuda_stream(dev): the stream of the lane of the op now being run. Nothing else chooses a
- *    stream, so the same slot serves eager runs and capture.
- * 2. A slot allocates nothing and synchronises nothing. Plans (GEMM descriptors, attention graphs) are found in
- *    tables that hang off CudaDev; exec_create fills them before capture.
+ * 1. Every launch goes to cuda_stream(dev): the stream of the lane of the op now being run. Nothing else
+ *    chooses a stream, so the same slot serves eager runs and capture.
+ * 2. A slot allocates nothing and synchronises nothing. Plans (GEMM descriptors, attention graphs) are found
+ *    in tables that hang off CudaDev; exec_create fills them before capture.
  * 3. Streams do not synchronise with the legacy default stream: never launch there.
  * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. */
 #ifndef DEV_CUDA_CUDA_DEV_H
@@ -20,6 +20,7 @@ extern "C" {
 typedef struct CudaGemm CudaGemm; /* cuda_gemm.c: cuBLASLt handle and plans */
 typedef struct CudaAttn CudaAttn; /* cuda_attn.c: cuDNN handle and plans */
 typedef struct CudaTune CudaTune; /* cuda_tune.c: the tune cache */
+typedef struct CudaComm CudaComm; /* cuda_comm.c: NCCL and its communicator */
 
 typedef struct CudaDev {
     Dev          base; /* first: a Dev * of this backend is a CudaDev * */
@@ -40,6 +41,7 @@ typedef struct CudaDev {
     CudaGemm    *gemm;
     CudaAttn    *attn;
     CudaTune    *tune;
+    CudaComm    *comm; /* NULL: a single rank */
 } CudaDev;
 
 /* The stream of the op now being run. */
@@ -48,8 +50,8 @@ cudaStream_t cuda_stream(Dev *dev);
 /* Multiprocessors of the device; for grid sizes. */
 int cuda_sm_count(Dev *dev);
 
-/* Memory to time and warm up plans in, at least size_bytes, contents unknown; the next call may move it. NULL when
- * there is no room, after dev_seal() or during capture: the plan is then built without timing. */
+/* Memory to time and warm up plans in, at least size_bytes, contents unknown; the next call may move it. NULL
+ * when there is no room, after dev_seal() or during capture: the plan is then built without timing. */
 void *cuda_scratch(CudaDev *d, size_t size_bytes);
 void  cuda_scratch_drop(CudaDev *d);
 

@@ -1,13 +1,13 @@
 /* Lists of bound ops: dependencies between lanes, capture into a graph, replay, timing.
  *
- * 1. Ops of one lane run in list order on that lane's stream. An op waits for the latest earlier op of each other lane
- *    that touches the same bytes while one of the two writes them. Addresses decide, not tensor identity, so memory
- *    that the planner gave to two tensors in turn is ordered too.
- * 2. The other lanes start after the compute lane's work so far, and the compute lane's later work runs after all of
- *    them: to the caller a list is one piece of work on the compute lane, captured or not.
- * 3. Building never runs the list: it would change weights. Plans are built and warmed on scratch first, so that
- *    capture meets no library set-up; own kernels may still be loaded during capture, which the relaxed mode and
- *    drivers since CUDA 12.3 allow. */
+ * 1. Ops of one lane run in list order on that lane's stream. An op waits for the latest earlier op of each
+ *    other lane that touches the same bytes while one of the two writes them. Addresses decide, not tensor
+ *    identity, so memory that the planner gave to two tensors in turn is ordered too.
+ * 2. The other lanes start after the compute lane's work so far, and the compute lane's later work runs after
+ *    all of them: to the caller a list is one piece of work on the compute lane, captured or not.
+ * 3. Building never runs the list: it would change weights. Plans are built and warmed on scratch first, so
+ *    that capture meets no library set-up; own kernels may still be loaded during capture, which the relaxed
+ *    mode and drivers since CUDA 12.3 allow. */
 #include "dev/cuda/cuda_exec.h"
 
 #include "dev/cuda/cuda_attn.h"
@@ -35,7 +35,7 @@ struct DevExec {
     char            label[160];       /* for messages about replays */
 };
 
-/* ---- dependencies -------------------------------------------------------------------------------------------- */
+/* ---- dependencies -------------------------------------------------------------------------------------- */
 
 static void bytes_of(const Tensor *t, uintptr_t *lo, uintptr_t *hi)
 {
@@ -82,7 +82,9 @@ static int order_lanes(DevExec *x)
             for (int j = i - 1; j > seen[own][lane]; j--) {
                 if ((int)x->ops[j].lane != lane || !ops_conflict(&x->ops[i], &x->ops[j])) continue;
                 x->op[i].wait[lane] = seen[own][lane] = j;
-                if (!x->op[j].done) CUDA_TRY(cudaEventCreateWithFlags(&x->op[j].done, cudaEventDisableTiming));
+                if (!x->op[j].done) {
+                    CUDA_TRY(cudaEventCreateWithFlags(&x->op[j].done, cudaEventDisableTiming));
+                }
                 break;
             }
         }
@@ -94,7 +96,7 @@ static int order_lanes(DevExec *x)
     return 0;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 /* Adds which op failed to the pending message. */
 static int op_failed(const Op *op)
@@ -125,7 +127,9 @@ static int emit_list(CudaDev *d, DevExec *x)
     cudaStream_t compute = d->stream[LANE_COMPUTE];
     CUDA_TRY(cudaEventRecord(x->start, compute));
     for (int lane = 0; lane < LANE_COUNT; lane++) {
-        if (x->used[lane] && lane != LANE_COMPUTE) CUDA_TRY(cudaStreamWaitEvent(d->stream[lane], x->start, 0));
+        if (x->used[lane] && lane != LANE_COMPUTE) {
+            CUDA_TRY(cudaStreamWaitEvent(d->stream[lane], x->start, 0));
+        }
     }
     for (int i = 0; i < x->n_op; i++) TRY(emit_op(d, x, i));
     for (int lane = 0; lane < LANE_COUNT; lane++) {
@@ -171,7 +175,7 @@ int cuda_exec_run(Dev *dev, DevExec *x)
     return 0;
 }
 
-/* ---- building ------------------------------------------------------------------------------------------------ */
+/* ---- building ------------------------------------------------------------------------------------------ */
 
 void cuda_exec_destroy(Dev *dev, DevExec *x)
 {
@@ -196,10 +200,13 @@ static int check_ops(const Op *ops, int n_op)
 {
     for (int i = 0; i < n_op; i++) {
         const OpRow *row = &op_table[ops[i].kind];
-        if (!dev_has(brim_dev_cuda(), ops[i].kind)) return err_set("op %s: no %s on cuda", ops[i].label, row->name);
+        if (!dev_has(brim_dev_cuda(), ops[i].kind)) {
+            return err_set("op %s: no %s on cuda", ops[i].label, row->name);
+        }
         for (int k = 0; k < row->n_tensor; k++) {
             const Tensor *t = ops[i].args.t[k];
-            CHECK(!t || t->data, "op %s: argument %s (%s) is not bound", ops[i].label, row->arg[k].name, t->name);
+            CHECK(!t || t->data, "op %s: argument %s (%s) is not bound", ops[i].label, row->arg[k].name,
+                  t->name);
         }
     }
     return 0;
@@ -243,12 +250,13 @@ DevExec *cuda_exec_create(Dev *dev, const Op *ops, int n_op)
     return x;
 }
 
-/* ---- timing -------------------------------------------------------------------------------------------------- */
+/* ---- timing -------------------------------------------------------------------------------------------- */
 
 enum { TIME_BATCH = 64, TIME_SPIN_US = 3000 };
 
-/* Times ops [first, first + n). The GPU spins while the host queues the batch; else the gap between two launches of
- * the host would be counted as the op's time. All ops run on the compute lane, one after the other. */
+/* Times ops [first, first + n). The GPU spins while the host queues the batch; else the gap between two
+ * launches of the host would be counted as the op's time. All ops run on the compute lane, one after the
+ * other. */
 static int time_batch(CudaDev *d, DevExec *x, int first, int n, cudaEvent_t *ev, DevOpTime *out)
 {
     cudaStream_t compute = d->stream[LANE_COMPUTE];

@@ -1,7 +1,8 @@
 /* Fill, copy, cast: y[r][c] = value | x[r][c] | (type of y) x[r][c].
  *
- * Layout: rows x cols with a row stride; contiguous tensors are one long row, so that the inner loop is never short.
- * Grid: one block per 256*VEC elements of a flat range, or a grid-stride loop over (row, column) for strided ones.
+ * Layout: rows x cols with a row stride; contiguous tensors are one long row, so that the inner loop is never
+ *     short.
+ * Grid: a grid-stride loop over the elements (cast: over groups of four where that is aligned).
  * Bytes: each element read once and written once. */
 #include "dev/cuda/cuda_move.h"
 
@@ -28,7 +29,7 @@ static CudaMat mat_of(const Tensor *t)
     return m;
 }
 
-/* ---- fill -------------------------------------------------------------------------------------------------- */
+/* ---- fill ---------------------------------------------------------------------------------------------- */
 
 template <typename T> __global__ void fill_kernel(T *y, T value, int64_t rows, int64_t cols, int64_t ld)
 {
@@ -40,8 +41,8 @@ template <typename T> __global__ void fill_kernel(T *y, T value, int64_t rows, i
 
 template <typename T> static int fill_launch(Dev *dev, const CudaMat *y, T value)
 {
-    fill_kernel<T><<<grid_for(dev, y->rows * y->cols), BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, value, y->rows,
-                                                                                     y->cols, y->ld);
+    fill_kernel<T><<<grid_for(dev, y->rows * y->cols), BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, value,
+                                                                                     y->rows, y->cols, y->ld);
     return cuda_launched("fill");
 }
 
@@ -69,7 +70,7 @@ int cuda_fill(Dev *dev, const Fill *a)
     }
 }
 
-/* ---- copy -------------------------------------------------------------------------------------------------- */
+/* ---- copy ---------------------------------------------------------------------------------------------- */
 
 int cuda_copy(Dev *dev, const Copy *a)
 {
@@ -80,14 +81,16 @@ int cuda_copy(Dev *dev, const Copy *a)
         return 0;
     }
     /* One side may be one long row: both are seen as the tensors' own rows then. */
-    if (!tensor_same_shape(a->y, a->x)) return err_set("copy: strided %s and %s differ in shape", a->y->name, a->x->name);
+    if (!tensor_same_shape(a->y, a->x)) {
+        return err_set("copy: strided %s and %s differ in shape", a->y->name, a->x->name);
+    }
     CUDA_TRY(cudaMemcpy2DAsync(y.data, (size_t)tensor_ld(a->y) * size, x.data, (size_t)tensor_ld(a->x) * size,
                                (size_t)tensor_cols(a->y) * size, (size_t)tensor_rows(a->y), cudaMemcpyDefault,
                                cuda_stream(dev)));
     return 0;
 }
 
-/* ---- cast -------------------------------------------------------------------------------------------------- */
+/* ---- cast ---------------------------------------------------------------------------------------------- */
 
 template <typename TY, typename TX>
 __global__ void cast_kernel(TY *y, const TX *x, int64_t cols, int64_t n, int64_t ld_y, int64_t ld_x)
@@ -104,7 +107,8 @@ template <typename T> struct alignas(4 * sizeof(T)) Four {
     T v[4];
 };
 
-template <typename TY, typename TX> __global__ void cast_four_kernel(Four<TY> *y, const Four<TX> *x, int64_t n_four)
+template <typename TY, typename TX>
+__global__ void cast_four_kernel(Four<TY> *y, const Four<TX> *x, int64_t n_four)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_four; i += step) {
@@ -118,13 +122,13 @@ template <typename TY, typename TX> __global__ void cast_four_kernel(Four<TY> *y
 
 template <typename TY, typename TX> static int cast_launch(Dev *dev, const Cast *a)
 {
-    int64_t n = tensor_numel(a->x);
-    TY     *y = (TY *)a->y->data;
-    TX     *x = (TX *)a->x->data;
+    int64_t n    = tensor_numel(a->x);
+    TY     *y    = (TY *)a->y->data;
+    TX     *x    = (TX *)a->x->data;
     int     flat = tensor_is_contiguous(a->x) && tensor_is_contiguous(a->y);
     if (flat && n % 4 == 0 && (uintptr_t)y % (4 * sizeof(TY)) == 0 && (uintptr_t)x % (4 * sizeof(TX)) == 0) {
-        cast_four_kernel<TY, TX><<<grid_for(dev, n / 4), BLOCK, 0, cuda_stream(dev)>>>((Four<TY> *)y, (Four<TX> *)x,
-                                                                                       n / 4);
+        cast_four_kernel<TY, TX>
+            <<<grid_for(dev, n / 4), BLOCK, 0, cuda_stream(dev)>>>((Four<TY> *)y, (Four<TX> *)x, n / 4);
         return cuda_launched("cast");
     }
     if (!flat && !tensor_same_shape(a->y, a->x)) {
@@ -147,7 +151,7 @@ int cuda_cast(Dev *dev, const Cast *a)
     });
 }
 
-/* ---- bias -------------------------------------------------------------------------------------------------- */
+/* ---- bias ---------------------------------------------------------------------------------------------- */
 
 /* grid.x over packs of a row, grid.y strides over rows; a thread keeps its bias values for all its rows. */
 template <typename T, typename TB, int N>
@@ -179,9 +183,11 @@ template <typename T, typename TB> static int bias_add_launch(Dev *dev, const Cu
     int64_t       most = (int64_t)cuda_sm_count(dev) * 8 / grid.x + 1;
     grid.y             = (unsigned)MIN(MIN(y->rows, most), (int64_t)65535);
     if (wide) {
-        bias_add_kernel<T, TB, N><<<grid, BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, bias, y->rows, y->cols, y->ld);
+        bias_add_kernel<T, TB, N>
+            <<<grid, BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, bias, y->rows, y->cols, y->ld);
     } else {
-        bias_add_kernel<T, TB, 1><<<grid, BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, bias, y->rows, y->cols, y->ld);
+        bias_add_kernel<T, TB, 1>
+            <<<grid, BLOCK, 0, cuda_stream(dev)>>>((T *)y->data, bias, y->rows, y->cols, y->ld);
     }
     return cuda_launched("bias add");
 }
@@ -197,7 +203,7 @@ int cuda_bias_add(Dev *dev, const CudaMat *y, const void *bias, DType bias_dtype
     });
 }
 
-/* ---- helpers of timing --------------------------------------------------------------------------------------- */
+/* ---- helpers of timing --------------------------------------------------------------------------------- */
 
 template <typename T> __global__ void random_kernel(T *p, int64_t n, uint32_t seed)
 {

@@ -12,7 +12,8 @@
 enum { F_KEY, F_GPU, F_VERSION, F_VALUE, F_NOTE, F_COUNT };
 enum { MAX_FILE_BYTES = 16 << 20 };
 
-static const char head_line[] = "# Brim tune cache: key | GPU | library | choice | measured. Safe to delete.\n";
+static const char head_line[] =
+    "# Brim tune cache: key | GPU | library | choice | measured. Safe to delete.\n";
 
 typedef struct {
     char *field[F_COUNT]; /* heap */
@@ -39,7 +40,7 @@ static char *copy_text(const char *s, size_t n)
     return p;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static void table_deinit(Table *t)
 {
@@ -85,7 +86,7 @@ static void table_put(Table *t, char *const field[F_COUNT], int fresh)
     e->fresh = fresh;
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------ */
+/* ---- the file ------------------------------------------------------------------------------------------ */
 
 /* Splits line at " | " in place; 0 if it has exactly F_COUNT parts. */
 static int split_line(char *line, char *field[F_COUNT])
@@ -113,7 +114,7 @@ static char *read_text(const char *path)
         if (errno != ENOENT) cuda_note("tune cache %s: %s; ignored", path, strerror(errno));
         return NULL;
     }
-    char  *text = malloc(MAX_FILE_BYTES + 1);
+    char *text = malloc(MAX_FILE_BYTES + 1);
     CHECK(text, "out of host memory");
     size_t n   = fread(text, 1, MAX_FILE_BYTES, f);
     int    bad = ferror(f) || n == MAX_FILE_BYTES || memchr(text, 0, n) != NULL;
@@ -137,8 +138,11 @@ static void table_read(Table *t, const char *path)
         if (end) *end = 0;
         if (*line && *line != '#') {
             /* A line without its end was cut off while being written. */
-            if (!end || split_line(line, field) < 0) bad++;
-            else table_put(t, field, 0);
+            if (!end || split_line(line, field) < 0) {
+                bad++;
+            } else {
+                table_put(t, field, 0);
+            }
         }
         line = end ? end + 1 : NULL;
     }
@@ -151,7 +155,9 @@ static int table_write(const Table *t, FILE *f)
     if (fputs(head_line, f) < 0) return -1;
     for (int i = 0; i < t->n; i++) {
         char *const *p = t->entry[i].field;
-        if (fprintf(f, "%s | %s | %s | %s | %s\n", p[F_KEY], p[F_GPU], p[F_VERSION], p[F_VALUE], p[F_NOTE]) < 0) return -1;
+        for (int k = 0; k < F_COUNT; k++) {
+            if (fprintf(f, "%s%s", p[k], k + 1 < F_COUNT ? " | " : "\n") < 0) return -1;
+        }
     }
     return fflush(f) != 0 || fsync(fileno(f)) != 0 ? -1 : 0;
 }
@@ -169,7 +175,7 @@ static int table_publish(const Table *t, const char *path)
     return rc;
 }
 
-/* ---- interface ----------------------------------------------------------------------------------------------- */
+/* ---- interface ----------------------------------------------------------------------------------------- */
 
 CudaTune *cuda_tune_open(const char *path, const char *gpu, const char *version)
 {
@@ -221,6 +227,8 @@ void cuda_tune_save(CudaTune *t)
         if (t->table.entry[i].fresh) table_put(&merged, t->table.entry[i].field, 0);
         t->table.entry[i].fresh = 0;
     }
-    if (table_publish(&merged, t->path) < 0) cuda_note("tune cache %s: cannot be written: %s", t->path, strerror(errno));
+    if (table_publish(&merged, t->path) < 0) {
+        cuda_note("tune cache %s: cannot be written: %s", t->path, strerror(errno));
+    }
     table_deinit(&merged);
 }

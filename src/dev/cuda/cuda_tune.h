@@ -1,10 +1,11 @@
 /* The tune cache: measured choices in a text file a person can read.
  *
- * 1. One entry a line: `key | GPU | library version | value | note`. The key names the work (shape, types ...), the
- *    value is what was chosen, the note says how fast it was.
- * 2. A line for another GPU or library version is kept and not used. A line that cannot be read is dropped with a
- *    warning when the file is next written.
- * 3. The file is replaced by rename and never half written; entries other processes added since it was read stay. */
+ * 1. One entry a line: `key | GPU | library version | value | note`. The key names the work (shape, types
+ *    ...), the value is what was chosen, the note says how fast it was.
+ * 2. A line for another GPU or library version is kept and not used. A line that cannot be read is dropped
+ *    with a warning when the file is next written.
+ * 3. The file is replaced by rename and never half written; entries other processes added since it was read
+ *    stay. */
 #ifndef DEV_CUDA_CUDA_TUNE_H
 #define DEV_CUDA_CUDA_TUNE_H
 

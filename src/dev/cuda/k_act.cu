@@ -1,11 +1,11 @@
 /* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD.
  *
- * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);  y = a + b.
- *          Everything in f32, rounded once on the way out.
- * Layout   planes of rows x cols with a row stride each; a GLU input is two planes, cols apart. Contiguous planes are
- *          taken as one long row.
- * Grid     linear over packs; a thread takes MAP_UNROLL packs, MAP_THREADS apart, and loads all before it stores any, so
- *          an output may share storage with an input at the same place.
+ * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);  y
+ *          = a + b. Everything in f32, rounded once on the way out.
+ * Layout   planes of rows x cols with a row stride each; a GLU input is two planes, cols apart. Contiguous
+ *          planes are taken as one long row.
+ * Grid     linear over packs; a thread takes MAP_UNROLL packs, MAP_THREADS apart, and loads all before it
+ *          stores any, so an output may share storage with an input at the same place.
  * Bytes    every plane once: ACT_FWD 2, ACT_DX and ADD 3, GLU_FWD 3, GLU_DX 5 elements an output column. */
 #include "dev/cuda/k_actmath.cuh"
 
@@ -23,7 +23,8 @@ template <typename T> struct MapP {
 /* Packs a thread: enough loads in flight to cover memory's latency at this occupancy. */
 template <typename F> static constexpr int MAP_UNROLL = F::IN == 1 ? 4 : 2;
 
-template <typename T, bool AL, typename F> __global__ void __launch_bounds__(MAP_THREADS) map_kernel(MapP<T> p, F f)
+template <typename T, bool AL, typename F>
+__global__ void __launch_bounds__(MAP_THREADS) map_kernel(MapP<T> p, F f)
 {
     constexpr int N = Pack<T>::N, U = MAP_UNROLL<F>;
     int64_t       first = (int64_t)blockIdx.x * (MAP_THREADS * U);
@@ -66,25 +67,28 @@ template <typename T, bool AL, typename F> __global__ void __launch_bounds__(MAP
 }
 
 template <Act ACT> struct ActFwdF {
-    static constexpr int IN = 1, OUT = 1;
-    __device__ __forceinline__ void operator()(const float *x, float *y) const { y[0] = act_value<ACT>(x[0]); }
+    static constexpr int            IN = 1, OUT = 1;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        y[0] = act_value<ACT>(x[0]);
+    }
 };
 template <Act ACT> struct ActDxF { /* in: dy, x */
-    static constexpr int IN = 2, OUT = 1;
+    static constexpr int            IN = 2, OUT = 1;
     __device__ __forceinline__ void operator()(const float *x, float *y) const
     {
         y[0] = __fmul_rn(x[0], act_slope<ACT>(x[1]));
     }
 };
 template <Act ACT> struct GluFwdF { /* in: gate, up */
-    static constexpr int IN = 2, OUT = 1;
+    static constexpr int            IN = 2, OUT = 1;
     __device__ __forceinline__ void operator()(const float *x, float *y) const
     {
         y[0] = __fmul_rn(act_value<ACT>(x[0]), x[1]);
     }
 };
 template <Act ACT> struct GluDxF { /* in: dy, gate, up; out: dgate, dup */
-    static constexpr int IN = 3, OUT = 2;
+    static constexpr int            IN = 3, OUT = 2;
     __device__ __forceinline__ void operator()(const float *x, float *y) const
     {
         y[0] = __fmul_rn(__fmul_rn(x[0], x[2]), act_slope<ACT>(x[1]));
@@ -92,8 +96,11 @@ template <Act ACT> struct GluDxF { /* in: dy, gate, up; out: dgate, dup */
     }
 };
 struct AddF {
-    static constexpr int IN = 2, OUT = 1;
-    __device__ __forceinline__ void operator()(const float *x, float *y) const { y[0] = __fadd_rn(x[0], x[1]); }
+    static constexpr int            IN = 2, OUT = 1;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        y[0] = __fadd_rn(x[0], x[1]);
+    }
 };
 
 /* A plane on the host: a tensor, or columns [col0, col0 + cols) of one. */
@@ -109,7 +116,8 @@ static int plane_aligned(const Plane *pl)
 }
 
 /* Runs f over planes of rows x cols: F::OUT outputs first, then F::IN inputs. */
-template <typename F> static int map_run(Dev *dev, const char *op, const Plane *plane, int64_t rows, int64_t cols, F f)
+template <typename F>
+static int map_run(Dev *dev, const char *op, const Plane *plane, int64_t rows, int64_t cols, F f)
 {
     DType dt = plane[0].t->dtype;
     int   al = (size_t)cols * dtype_bytes(dt) % 16 == 0, flat = 1;
@@ -123,7 +131,7 @@ template <typename F> static int map_run(Dev *dev, const char *op, const Plane *
         rows = 1;
     }
     return k_dispatch(dt, op, [&](auto zero) {
-        using T = decltype(zero);
+        using T   = decltype(zero);
         MapP<T> p = {};
         for (int k = 0; k < F::OUT; k++) {
             p.out[k]    = t_data<T>(plane[k].t) + plane[k].col0;
@@ -133,12 +141,13 @@ template <typename F> static int map_run(Dev *dev, const char *op, const Plane *
             p.in[k]    = t_data<T>(plane[F::OUT + k].t) + plane[F::OUT + k].col0;
             p.ld_in[k] = tensor_ld(plane[F::OUT + k].t);
         }
-        p.cols         = cols;
-        p.row_pack     = ceil_div(cols, Pack<T>::N);
-        p.n_pack       = p.row_pack * rows;
-        unsigned grid  = (unsigned)ceil_div(p.n_pack, MAP_THREADS * MAP_UNROLL<F>);
+        p.cols        = cols;
+        p.row_pack    = ceil_div(cols, Pack<T>::N);
+        p.n_pack      = p.row_pack * rows;
+        unsigned grid = (unsigned)ceil_div(p.n_pack, MAP_THREADS * MAP_UNROLL<F>);
         return k_flag(al, [&](auto is_al) {
-            return k_launch(op, map_kernel<T, decltype(is_al)::value, F>, dim3(grid), MAP_THREADS, 0, cuda_stream(dev), p, f);
+            return k_launch(op, map_kernel<T, decltype(is_al)::value, F>, dim3(grid), MAP_THREADS, 0,
+                            cuda_stream(dev), p, f);
         });
     });
 }
@@ -147,7 +156,8 @@ extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
 {
     Plane plane[] = { { a->y, 0 }, { a->x, 0 } };
     return act_dispatch(a->act, "act_fwd", [&](auto act) {
-        return map_run(dev, "act_fwd", plane, tensor_rows(a->y), tensor_cols(a->y), ActFwdF<decltype(act)::value>());
+        return map_run(dev, "act_fwd", plane, tensor_rows(a->y), tensor_cols(a->y),
+                       ActFwdF<decltype(act)::value>());
     });
 }
 
@@ -155,7 +165,8 @@ extern "C" int cuda_act_dx(Dev *dev, const ActDx *a)
 {
     Plane plane[] = { { a->dx, 0 }, { a->dy, 0 }, { a->x, 0 } };
     return act_dispatch(a->act, "act_dx", [&](auto act) {
-        return map_run(dev, "act_dx", plane, tensor_rows(a->dx), tensor_cols(a->dx), ActDxF<decltype(act)::value>());
+        return map_run(dev, "act_dx", plane, tensor_rows(a->dx), tensor_cols(a->dx),
+                       ActDxF<decltype(act)::value>());
     });
 }
 

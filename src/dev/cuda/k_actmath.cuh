@@ -1,7 +1,7 @@
 /* Activations and their derivatives in f32, written once for every kernel that needs them.
  *
- * 1. GELU is the tanh form in its logistic shape: 0.5*(1 + tanh(u)) = 1/(1 + exp(-2u)). tanh itself would cancel for
- *    negative x (1 + tanh) and cost more; this keeps a relative error of a few 1e-7.
+ * 1. GELU is the tanh form in its logistic shape: 0.5*(1 + tanh(u)) = 1/(1 + exp(-2u)). tanh itself would
+ *    cancel for negative x (1 + tanh) and cost more; this keeps a relative error of a few 1e-7.
  * 2. 1 - s is computed as e*s, not by subtraction; the exponent is clamped so that e stays finite. */
 #ifndef DEV_CUDA_K_ACTMATH_CUH
 #define DEV_CUDA_K_ACTMATH_CUH

@@ -1,17 +1,19 @@
-/* Flash attention for what cuDNN refuses: any length, head size up to 256, every mask, grouped heads, f32/bf16/f16.
+/* Flash attention for what cuDNN refuses: any length, head size up to 256, every mask, grouped heads,
+ * f32/bf16/f16.
  *
  *     s = scale q k^T, masked;  lse = log sum exp s;  p = exp(s - lse);  o = p v
- *     rowsum = sum_d dout * o;  ds = p * (dout v^T - rowsum) * scale;  dq = ds k,  dk = ds^T q,  dv = p^T dout
+ *     rowsum = sum_d dout * o; ds = p * (dout v^T - rowsum) * scale; dq = ds k, dk = ds^T q, dv = p^T dout
  *
  * Layout: packed rows [q heads | k heads | v heads], one row per (b, t); lse and rowsum f32[B,H,T].
- * Grid: forward and dq one block per (b, h, query tile); dk and dv one block per (b, key head, key tile), which walks over
- *     the query heads of its group. Nothing is added across blocks, so there are no atomics and the bits are the same
- *     every time.
- * Block: 256 threads as 16 x 16 (ty, tx). A thread owns R = TILE/16 rows ty*R.. and, of a score tile, columns tx + 16j;
- *     of an output tile, columns tx*4 + 64j .. +3. All sums in f32 by fused multiply-add; tiles are f32 in shared memory
- *     with rows padded by 4 floats, which makes the 16-byte reads free of bank conflicts.
- * Bytes: q, o and the like once; k and v once per query tile (from L2 for most of it). Arithmetic bound: about a third of
- *     the f32 FMA rate is what this shape can reach; the tensor cores are left to cuDNN. */
+ * Grid: forward and dq one block per (b, h, query tile); dk and dv one block per (b, key head, key tile),
+ *     which walks over the query heads of its group. Nothing is added across blocks, so there are no atomics
+ *     and the bits are the same every time.
+ * Block: 256 threads as 16 x 16 (ty, tx). A thread owns R = TILE/16 rows ty*R.. and, of a score tile, columns
+ *     tx + 16j; of an output tile, columns tx*4 + 64j .. +3. All sums in f32 by fused multiply-add; tiles are
+ *     f32 in shared memory with rows padded by 4 floats, which makes the 16-byte reads free of bank
+ *     conflicts.
+ * Bytes: q, o and the like once; k and v once per query tile (from L2 for most of it). Arithmetic bound:
+ *     about a third of the f32 FMA rate is what this shape can reach; the tensor cores are left to cuDNN. */
 #include "dev/cuda/cuda_attn.h"
 
 #include "dev/cuda/cuda_check.h"
@@ -70,7 +72,7 @@ __device__ __forceinline__ void key_range(const AttnShape &s, int b, int i0, int
     *end     = s.mask == MASK_FULL ? s.T : max(last, min(prefix_of(s, b), s.T));
 }
 
-/* ---- tiles --------------------------------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------------------------------------- */
 
 /* dst f32[ROWS][DP + PAD] = rows [0, n_rows) of src, D columns; the rest is zero. */
 template <typename T, int ROWS, int DP>
@@ -130,7 +132,8 @@ __device__ __forceinline__ void tile_dot(const float *a, const float *b, float (
     }
 }
 
-/* acc[i][4j + e] += sum_k p[ty*R + i][k] v[k][tx*4 + 64j + e]; p f32[TILE][TILE + PAD], v f32[TILE][DP + PAD].
+/* acc[i][4j + e] += sum_k p[ty*R + i][k] v[k][tx*4 + 64j + e]; p f32[TILE][TILE + PAD], v f32[TILE][DP +
+ * PAD].
  * BY_COLUMN: the transposed product, p[k][ty*R + i]. */
 template <int R, int DP, bool BY_COLUMN>
 __device__ __forceinline__ void tile_accumulate(const float *p, const float *v, float (&acc)[R][DP / 16])
@@ -167,8 +170,8 @@ template <int R, int DP> __device__ __forceinline__ void tile_clear(float (&acc)
 
 /* dst rows ty*R + i = acc[i][:] * mul[i], where inside [n_rows, D] */
 template <typename T, int R, int DP>
-__device__ __forceinline__ void tile_store(T *dst, int64_t ld, const float (&acc)[R][DP / 16], const float (&mul)[R],
-                                           int n_rows, int D)
+__device__ __forceinline__ void tile_store(T *dst, int64_t            ld, const float (&acc)[R][DP / 16],
+                                           const float (&mul)[R], int n_rows, int D)
 {
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
@@ -197,13 +200,13 @@ __device__ __forceinline__ float row_sum(float v)
     return v;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------- */
+/* ---- forward ------------------------------------------------------------------------------------------- */
 
 /* One online-softmax step: masks and scales s, writes p = exp(s - m) to the shared tile, rescales acc. */
 template <int R, int DP>
-__device__ __forceinline__ void softmax_step(const AttnShape &sh, const int (&first)[R], int prefix, int i0, int j0,
-                                             float (&s)[R][R], float (&m)[R], float (&l)[R], float (&acc)[R][DP / 16],
-                                             float *p)
+__device__ __forceinline__ void softmax_step(const AttnShape &sh, const int (&first)[R], int prefix, int i0,
+                                             int j0, float (&s)[R][R], float (&m)[R], float (&l)[R],
+                                             float (&acc)[R][DP / 16], float *p)
 {
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
@@ -237,13 +240,13 @@ __device__ __forceinline__ void softmax_step(const AttnShape &sh, const int (&fi
 template <typename T, int DP, int R>
 __global__ void __launch_bounds__(THREADS) flash_fwd_kernel(T *o, float *lse, const T *qkv, AttnShape sh)
 {
-    constexpr int TILE = 16 * R;
+    constexpr int            TILE = 16 * R;
     extern __shared__ float4 smem4[];
-    float *q_tile = reinterpret_cast<float *>(smem4);
-    float *kv_tile = q_tile + TILE * (DP + PAD), *p_tile = kv_tile + TILE * (DP + PAD);
+    float                   *q_tile  = reinterpret_cast<float *>(smem4);
+    float                   *kv_tile = q_tile + TILE * (DP + PAD), *p_tile = kv_tile + TILE * (DP + PAD);
     /* Long rows first: the last tiles of a causal mask have the most keys. */
-    int tile = sh.n_tile - 1 - (int)(blockIdx.x % sh.n_tile), bh = (int)(blockIdx.x / sh.n_tile);
-    int b = bh / sh.H, h = bh % sh.H, kv = h / (sh.H / sh.K), i0 = tile * TILE;
+    int      tile = sh.n_tile - 1 - (int)(blockIdx.x % sh.n_tile), bh = (int)(blockIdx.x / sh.n_tile);
+    int      b = bh / sh.H, h = bh % sh.H, kv = h / (sh.H / sh.K), i0 = tile * TILE;
     const T *base = qkv + (int64_t)b * sh.T * sh.ld_qkv;
     const T *q = base + (int64_t)h * sh.D + i0 * sh.ld_qkv, *k = base + (int64_t)(sh.H + kv) * sh.D;
     const T *v  = k + (int64_t)sh.K * sh.D;
@@ -275,18 +278,21 @@ __global__ void __launch_bounds__(THREADS) flash_fwd_kernel(T *o, float *lse, co
     for (int i = 0; i < R; i++) {
         int row = i0 + ty * R + i;
         inv[i]  = l[i] > 0.0f ? 1.0f / l[i] : 0.0f;
-        if (tx == 0 && row < sh.T) lse[(int64_t)bh * sh.T + row] = l[i] > 0.0f ? m[i] + logf(l[i]) : -INFINITY;
+        if (tx == 0 && row < sh.T) {
+            lse[(int64_t)bh * sh.T + row] = l[i] > 0.0f ? m[i] + logf(l[i]) : -INFINITY;
+        }
     }
-    tile_store<T, R, DP>(o + ((int64_t)b * sh.T + i0) * sh.ld_o + (int64_t)h * sh.D, sh.ld_o, acc, inv, sh.T - i0, sh.D);
+    tile_store<T, R, DP>(o + ((int64_t)b * sh.T + i0) * sh.ld_o + (int64_t)h * sh.D, sh.ld_o, acc, inv,
+                         sh.T - i0, sh.D);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------ */
+/* ---- backward ------------------------------------------------------------------------------------------ */
 
 /* rowsum[b,h,t] = sum_d dout * o; one warp per (b, t, h). */
 template <typename T>
 __global__ void flash_rowsum_kernel(float *rowsum, const T *dout, const T *o, AttnShape sh, int64_t n_row)
 {
-    int64_t w = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    int64_t w    = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     int     lane = threadIdx.x % 32;
     if (w >= n_row) return;
     int64_t  bt = w / sh.H, h = w % sh.H, b = bt / sh.T, t = bt % sh.T;
@@ -300,9 +306,10 @@ __global__ void flash_rowsum_kernel(float *rowsum, const T *dout, const T *o, At
 
 /* p and ds of the score tile at (i0, j0), from q, dout, k, v tiles; p_tile NULL where only ds is wanted. */
 template <int R, int DP>
-__device__ __forceinline__ void gradient_tile(const AttnShape &sh, int b, int64_t stat_row, int i0, int j0, const float *lse,
-                                              const float *rowsum, const float *q_tile, const float *do_tile,
-                                              const float *k_tile, const float *v_tile, float *p_tile, float *ds_tile)
+__device__ __forceinline__ void gradient_tile(const AttnShape &sh, int b, int64_t stat_row, int i0, int j0,
+                                              const float *lse, const float *rowsum, const float *q_tile,
+                                              const float *do_tile, const float *k_tile, const float *v_tile,
+                                              float *p_tile, float *ds_tile)
 {
     constexpr int LDP = 16 * R + PAD;
     int           tx = threadIdx.x % 16, ty = threadIdx.x / 16, prefix = prefix_of(sh, b);
@@ -312,7 +319,8 @@ __device__ __forceinline__ void gradient_tile(const AttnShape &sh, int b, int64_
 #pragma unroll
     for (int i = 0; i < R; i++) {
         int   row = i0 + ty * R + i, first = row_first(sh, b, row);
-        float row_lse = row < sh.T ? lse[stat_row + row] : 0.0f, row_d = row < sh.T ? rowsum[stat_row + row] : 0.0f;
+        float row_lse = row < sh.T ? lse[stat_row + row] : 0.0f,
+              row_d   = row < sh.T ? rowsum[stat_row + row] : 0.0f;
 #pragma unroll
         for (int j = 0; j < R; j++) {
             int   col = j0 + tx + 16 * j;
@@ -326,15 +334,15 @@ __device__ __forceinline__ void gradient_tile(const AttnShape &sh, int b, int64_
 }
 
 template <typename T, int DP, int R>
-__global__ void __launch_bounds__(THREADS)
-    flash_dkv_kernel(T *dqkv, const T *dout, const float *lse, const float *rowsum, const T *qkv, AttnShape sh)
+__global__ void __launch_bounds__(THREADS) flash_dkv_kernel(T *dqkv, const T *dout, const float *lse,
+                                                            const float *rowsum, const T *qkv, AttnShape sh)
 {
-    constexpr int TILE = 16 * R, AREA = TILE * (DP + PAD);
+    constexpr int            TILE = 16 * R, AREA = TILE * (DP + PAD);
     extern __shared__ float4 smem4[];
-    float *k_tile = reinterpret_cast<float *>(smem4), *v_tile = k_tile + AREA, *q_tile = v_tile + AREA;
-    float *do_tile = q_tile + AREA, *p_tile = do_tile + AREA, *ds_tile = p_tile + TILE * (TILE + PAD);
-    int    tile = (int)(blockIdx.x % sh.n_tile), bk = (int)(blockIdx.x / sh.n_tile);
-    int    b = bk / sh.K, kv = bk % sh.K, group = sh.H / sh.K, j0 = tile * TILE;
+    float   *k_tile = reinterpret_cast<float *>(smem4), *v_tile = k_tile + AREA, *q_tile = v_tile + AREA;
+    float   *do_tile = q_tile + AREA, *p_tile = do_tile + AREA, *ds_tile = p_tile + TILE * (TILE + PAD);
+    int      tile = (int)(blockIdx.x % sh.n_tile), bk = (int)(blockIdx.x / sh.n_tile);
+    int      b = bk / sh.K, kv = bk % sh.K, group = sh.H / sh.K, j0 = tile * TILE;
     const T *base = qkv + (int64_t)b * sh.T * sh.ld_qkv;
     const T *k = base + (int64_t)(sh.H + kv) * sh.D + j0 * sh.ld_qkv, *v = k + (int64_t)sh.K * sh.D;
     float    dk[R][DP / 16], dv[R][DP / 16], one[R];
@@ -348,12 +356,13 @@ __global__ void __launch_bounds__(THREADS)
             if (tile_first(sh, b, i0, TILE) >= j0 + TILE) continue; /* all in documents that begin later */
             int64_t row = (int64_t)b * sh.T + i0;
             __syncthreads(); /* the last step's tiles are no longer read */
-            load_tile<T, TILE, DP>(q_tile, qkv + row * sh.ld_qkv + (int64_t)h * sh.D, sh.ld_qkv, sh.T - i0, sh.D, sh.wide);
-            load_tile<T, TILE, DP>(do_tile, dout + row * sh.ld_dout + (int64_t)h * sh.D, sh.ld_dout, sh.T - i0, sh.D,
-                                   sh.wide);
+            load_tile<T, TILE, DP>(q_tile, qkv + row * sh.ld_qkv + (int64_t)h * sh.D, sh.ld_qkv, sh.T - i0,
+                                   sh.D, sh.wide);
+            load_tile<T, TILE, DP>(do_tile, dout + row * sh.ld_dout + (int64_t)h * sh.D, sh.ld_dout,
+                                   sh.T - i0, sh.D, sh.wide);
             __syncthreads();
-            gradient_tile<R, DP>(sh, b, ((int64_t)b * sh.H + h) * sh.T, i0, j0, lse, rowsum, q_tile, do_tile, k_tile,
-                                 v_tile, p_tile, ds_tile);
+            gradient_tile<R, DP>(sh, b, ((int64_t)b * sh.H + h) * sh.T, i0, j0, lse, rowsum, q_tile, do_tile,
+                                 k_tile, v_tile, p_tile, ds_tile);
             __syncthreads();
             tile_accumulate<R, DP, true>(p_tile, do_tile, dv);
             tile_accumulate<R, DP, true>(ds_tile, q_tile, dk);
@@ -370,27 +379,28 @@ template <typename T, int DP, int R>
 __global__ void __launch_bounds__(THREADS)
     flash_dq_kernel(T *dqkv, const T *dout, const float *lse, const float *rowsum, const T *qkv, AttnShape sh)
 {
-    constexpr int TILE = 16 * R, AREA = TILE * (DP + PAD);
+    constexpr int            TILE = 16 * R, AREA = TILE * (DP + PAD);
     extern __shared__ float4 smem4[];
-    float *q_tile = reinterpret_cast<float *>(smem4), *do_tile = q_tile + AREA, *k_tile = do_tile + AREA;
-    float *v_tile = k_tile + AREA, *ds_tile = v_tile + AREA;
-    int    tile = sh.n_tile - 1 - (int)(blockIdx.x % sh.n_tile), bh = (int)(blockIdx.x / sh.n_tile);
-    int    b = bh / sh.H, h = bh % sh.H, kv = h / (sh.H / sh.K), i0 = tile * TILE, begin, end;
+    float   *q_tile = reinterpret_cast<float *>(smem4), *do_tile = q_tile + AREA, *k_tile = do_tile + AREA;
+    float   *v_tile = k_tile + AREA, *ds_tile = v_tile + AREA;
+    int      tile = sh.n_tile - 1 - (int)(blockIdx.x % sh.n_tile), bh = (int)(blockIdx.x / sh.n_tile);
+    int      b = bh / sh.H, h = bh % sh.H, kv = h / (sh.H / sh.K), i0 = tile * TILE, begin, end;
     const T *base = qkv + (int64_t)b * sh.T * sh.ld_qkv;
     const T *k = base + (int64_t)(sh.H + kv) * sh.D, *v = k + (int64_t)sh.K * sh.D;
     float    dq[R][DP / 16], one[R];
     tile_clear<R, DP>(dq);
-    load_tile<T, TILE, DP>(q_tile, base + (int64_t)h * sh.D + i0 * sh.ld_qkv, sh.ld_qkv, sh.T - i0, sh.D, sh.wide);
-    load_tile<T, TILE, DP>(do_tile, dout + ((int64_t)b * sh.T + i0) * sh.ld_dout + (int64_t)h * sh.D, sh.ld_dout,
-                           sh.T - i0, sh.D, sh.wide);
+    load_tile<T, TILE, DP>(q_tile, base + (int64_t)h * sh.D + i0 * sh.ld_qkv, sh.ld_qkv, sh.T - i0, sh.D,
+                           sh.wide);
+    load_tile<T, TILE, DP>(do_tile, dout + ((int64_t)b * sh.T + i0) * sh.ld_dout + (int64_t)h * sh.D,
+                           sh.ld_dout, sh.T - i0, sh.D, sh.wide);
     key_range(sh, b, i0, TILE, &begin, &end);
     for (int j0 = begin; j0 < end; j0 += TILE) {
         __syncthreads(); /* the last step's tiles are no longer read */
         load_tile<T, TILE, DP>(k_tile, k + j0 * sh.ld_qkv, sh.ld_qkv, sh.T - j0, sh.D, sh.wide);
         load_tile<T, TILE, DP>(v_tile, v + j0 * sh.ld_qkv, sh.ld_qkv, sh.T - j0, sh.D, sh.wide);
         __syncthreads();
-        gradient_tile<R, DP>(sh, b, (int64_t)bh * sh.T, i0, j0, lse, rowsum, q_tile, do_tile, k_tile, v_tile, nullptr,
-                             ds_tile);
+        gradient_tile<R, DP>(sh, b, (int64_t)bh * sh.T, i0, j0, lse, rowsum, q_tile, do_tile, k_tile, v_tile,
+                             nullptr, ds_tile);
         __syncthreads();
         tile_accumulate<R, DP, false>(ds_tile, k_tile, dq);
     }
@@ -400,12 +410,13 @@ __global__ void __launch_bounds__(THREADS)
     tile_store<T, R, DP>(out, sh.ld_dqkv, dq, one, sh.T - i0, sh.D);
 }
 
-/* ---- launching ----------------------------------------------------------------------------------------------- */
+/* ---- launching ----------------------------------------------------------------------------------------- */
 
 /* Above 48 KiB a kernel has to be told that it may have that much shared memory. */
 template <typename F> static int allow_smem(F *kernel, size_t bytes)
 {
-    CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    CUDA_TRY(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
     return 0;
 }
 
@@ -414,7 +425,8 @@ static size_t smem_bytes(int dp, int tile, int n_wide, int n_score)
     return sizeof(float) * ((size_t)n_wide * tile * (dp + PAD) + (size_t)n_score * tile * (tile + PAD));
 }
 
-static int check_shape(const char *op, const Tensor *qkv, const Tensor *o, int64_t n_block, const AttnShape &sh)
+static int check_shape(const char *op, const Tensor *qkv, const Tensor *o, int64_t n_block,
+                       const AttnShape &sh)
 {
     int D = sh.D;
     if (D < 1 || D > MAX_HEAD_DIM) return err_set("%s: head size %d is not in 1..%d", op, D, MAX_HEAD_DIM);
@@ -428,7 +440,7 @@ static int check_shape(const char *op, const Tensor *qkv, const Tensor *o, int64
 
 template <typename T, int DP, int R> static int fwd_launch(Dev *dev, const AttnFwd *a, AttnShape sh)
 {
-    int64_t B = a->qkv->dim[0];
+    int64_t B    = a->qkv->dim[0];
     size_t  smem = smem_bytes(DP, 16 * R, 2, 1);
     sh.n_tile    = (sh.T + 16 * R - 1) / (16 * R);
     TRY(check_shape("attn_fwd", a->qkv, a->o, B * sh.H * sh.n_tile, sh));
@@ -445,7 +457,7 @@ template <typename T, int DP, int R> static int bwd_launch(Dev *dev, const AttnB
     float   *rowsum = (float *)a->ws->data, *lse = (float *)a->lse->data;
     T       *dqkv = (T *)a->dqkv->data;
     const T *dout = (const T *)a->dout->data, *qkv = (const T *)a->qkv->data;
-    sh.n_tile     = (sh.T + 16 * R - 1) / (16 * R);
+    sh.n_tile = (sh.T + 16 * R - 1) / (16 * R);
     TRY(check_shape("attn_bwd", a->qkv, a->o, n_row, sh));
     TRY(allow_smem(flash_dkv_kernel<T, DP, R>, smem_kv));
     TRY(allow_smem(flash_dq_kernel<T, DP, R>, smem_q));
@@ -453,9 +465,11 @@ template <typename T, int DP, int R> static int bwd_launch(Dev *dev, const AttnB
     flash_rowsum_kernel<T><<<(unsigned)((n_row * 32 + THREADS - 1) / THREADS), THREADS, 0, st>>>(
         rowsum, dout, (const T *)a->o->data, sh, n_row);
     TRY(cuda_launched("attn_bwd"));
-    flash_dkv_kernel<T, DP, R><<<(unsigned)(B * sh.K * sh.n_tile), THREADS, smem_kv, st>>>(dqkv, dout, lse, rowsum, qkv, sh);
+    flash_dkv_kernel<T, DP, R>
+        <<<(unsigned)(B * sh.K * sh.n_tile), THREADS, smem_kv, st>>>(dqkv, dout, lse, rowsum, qkv, sh);
     TRY(cuda_launched("attn_bwd"));
-    flash_dq_kernel<T, DP, R><<<(unsigned)(B * sh.H * sh.n_tile), THREADS, smem_q, st>>>(dqkv, dout, lse, rowsum, qkv, sh);
+    flash_dq_kernel<T, DP, R>
+        <<<(unsigned)(B * sh.H * sh.n_tile), THREADS, smem_q, st>>>(dqkv, dout, lse, rowsum, qkv, sh);
     return cuda_launched("attn_bwd");
 }
 
@@ -507,6 +521,7 @@ int cuda_flash_bwd(Dev *dev, const AttnBwd *a)
         using T = decltype(zero);
         if (sh.D <= 64) return bwd_launch<T, 64, 4>(dev, a, sh);
         if (sh.D <= 128) return bwd_launch<T, 128, 4>(dev, a, sh);
-        return bwd_launch<T, 256, 2>(dev, a, sh); /* four 64-row tiles of 256 would not fit in shared memory */
+        return bwd_launch<T, 256, 2>(dev, a,
+                                     sh); /* four 64-row tiles of 256 would not fit in shared memory */
     });
 }

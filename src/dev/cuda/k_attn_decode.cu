@@ -3,10 +3,10 @@
  *     o[b,h] = softmax(scale q[b,h] . k[b,0..n]) v[b,0..n],  n = len[0]
  *
  * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D].
- * Grid: one block per (b, h). The first query head of a group writes the cache; every block takes the new row from qkv,
- *     so no block waits for another.
- * Block: 8 warps; warp w takes keys 4w.., stepping by 32; a lane holds every 32nd element of the head. Each warp runs an
- *     online softmax, and the eight are merged in shared memory in a fixed order.
+ * Grid: one block per (b, h). The first query head of a group writes the cache; every block takes the new row
+ *     from qkv, so no block waits for another.
+ * Block: 8 warps; warp w takes keys 4w.., stepping by 32; a lane holds every 32nd element of the head. Each
+ *     warp runs an online softmax, and the eight are merged in shared memory in a fixed order.
  * Bytes: the caches once per query head (a group's heads find them in L2). */
 #include "dev/cuda/cuda_attn.h"
 
@@ -43,10 +43,12 @@ __global__ void __launch_bounds__(THREADS)
     decode_kernel(T *o, T *kcache, T *vcache, const T *qkv, const int *len, DecodeShape sh)
 {
     __shared__ float warp_m[WARPS], warp_l[WARPS], warp_acc[WARPS][32 * E];
-    int      b = blockIdx.x / sh.H, h = blockIdx.x % sh.H, group = sh.H / sh.K, kv = h / group;
+    int              b = blockIdx.x / sh.H, h = blockIdx.x % sh.H, group = sh.H / sh.K, kv = h / group;
     int      n = min(max(len[0], 0), sh.max_len - 1), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const T *row = qkv + b * sh.ld_qkv, *k_new = row + (int64_t)(sh.H + kv) * sh.D, *v_new = k_new + (int64_t)sh.K * sh.D;
-    T       *kc = kcache + b * sh.cache_batch + (int64_t)kv * sh.D, *vc = vcache + b * sh.cache_batch + (int64_t)kv * sh.D;
+    const T *row = qkv + b * sh.ld_qkv, *k_new = row + (int64_t)(sh.H + kv) * sh.D,
+            *v_new = k_new + (int64_t)sh.K * sh.D;
+    T *kc          = kcache + b * sh.cache_batch + (int64_t)kv * sh.D,
+      *vc          = vcache + b * sh.cache_batch + (int64_t)kv * sh.D;
     if (h % group == 0) {
         for (int c = threadIdx.x; c < sh.D; c += THREADS) {
             kc[n * sh.cache_row + c] = k_new[c];
@@ -108,8 +110,8 @@ template <typename T, int E> static int decode_launch(Dev *dev, const AttnDecode
 {
     unsigned grid = (unsigned)(tensor_rows(a->qkv) * sh.H);
     decode_kernel<T, E><<<grid, THREADS, 0, cuda_stream(dev)>>>((T *)a->o->data, (T *)a->kcache->data,
-                                                               (T *)a->vcache->data, (const T *)a->qkv->data,
-                                                               (const int *)a->len->data, sh);
+                                                                (T *)a->vcache->data, (const T *)a->qkv->data,
+                                                                (const int *)a->len->data, sh);
     return cuda_launched("attn_decode");
 }
 
@@ -119,11 +121,15 @@ int cuda_attn_decode(Dev *dev, const AttnDecode *a)
     if (a->o->dtype != dtype || a->kcache->dtype != dtype || a->vcache->dtype != dtype) {
         return err_set("attn_decode: qkv, o and the caches differ in dtype");
     }
-    if (a->kcache->ndim != 4 || a->vcache->ndim != 4) return err_set("attn_decode: the caches need [B,Tmax,K,D]");
+    if (a->kcache->ndim != 4 || a->vcache->ndim != 4) {
+        return err_set("attn_decode: the caches need [B,Tmax,K,D]");
+    }
     if (!tensor_is_contiguous(a->kcache) || !tensor_is_contiguous(a->vcache)) {
         return err_set("attn_decode: the caches must be contiguous");
     }
-    if (a->head_dim < 1 || a->head_dim > 256) return err_set("attn_decode: head size %d is not in 1..256", a->head_dim);
+    if (a->head_dim < 1 || a->head_dim > 256) {
+        return err_set("attn_decode: head size %d is not in 1..256", a->head_dim);
+    }
     DecodeShape sh = {};
     sh.H           = a->heads;
     sh.K           = a->kv_heads;

@@ -1,7 +1,7 @@
 /* Bias gradients: BIAS_DW, and ACT_BIAS_BWD which computes the activation's gradient on the way.
  *
- * Maths    BIAS_DW  db[c] += sum over rows of dy[r][c];  ACT_BIAS_BWD  dx = dy*act'(x) rounded to storage, then the same sum
- *          over the rounded dx.
+ * Maths    BIAS_DW  db[c] += sum over rows of dy[r][c];  ACT_BIAS_BWD  dx = dy*act'(x) rounded to storage,
+ *          then the same sum over the rounded dx.
  * Layout   rows x cols with a row stride each; db f32[cols].
  * Grid     k_colsum.cuh: 32 packs of columns by a slab of rows a block.
  * Bytes    BIAS_DW cols*size a row; ACT_BIAS_BWD 3*cols*size a row. */
@@ -44,7 +44,8 @@ template <typename T, bool AL, Act ACT> struct ActBiasOp {
         in.x  = vec_load<T, AL>(x + row * ld_x + col, n);
         return in;
     }
-    __device__ __forceinline__ void apply(const In &in, int64_t row, int col, int n, float (&val)[1][Pack<T>::N]) const
+    __device__ __forceinline__ void apply(const In &in, int64_t row, int col, int n,
+                                          float (&val)[1][Pack<T>::N]) const
     {
         float fx[Pack<T>::N];
         vec_unpack(in.dy, val[0]);
@@ -65,7 +66,8 @@ extern "C" int cuda_bias_dw(Dev *dev, const BiasDw *a)
         using T = decltype(zero);
         return k_flag(cuda_packable(a->dy), [&](auto al) {
             BiasDwOp<T, decltype(al)::value> op = { t_data<T>(a->dy), t_ld(a->dy) };
-            return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws, t_data<float>(a->db), nullptr);
+            return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws,
+                                    t_data<float>(a->db), nullptr);
         });
     });
 }
@@ -88,8 +90,8 @@ extern "C" int cuda_act_bias_bwd(Dev *dev, const ActBiasBwd *a)
                 op.ld_dx = t_ld(a->dx);
                 op.ld_dy = t_ld(a->dy);
                 op.ld_x  = t_ld(a->x);
-                return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws, t_data<float>(a->db),
-                                        nullptr);
+                return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws,
+                                        t_data<float>(a->db), nullptr);
             });
         });
     });

@@ -1,13 +1,13 @@
 /* Sums over rows, in two stages and a fixed order.
  *
  * Stage 1  The rows are cut into slabs; block (x, y) sums columns [x*32 packs) of slab y into a partial row
- *          part[y][sum][cols]. Warp w of a block takes rows w, w + 8, ... of the slab, each thread one pack of columns; the
- *          eight warps are added in order. An Op loads a pack from each of its inputs, may store, and gives the values to
- *          be summed; loads of COLSUM_UNROLL rows are issued before the first store, which in-place outputs would
- *          otherwise forbid.
+ *          part[y][sum][cols]. Warp w of a block takes rows w, w + 8, ... of the slab, each thread one pack
+ *          of columns; the eight warps are added in order. An Op loads a pack from each of its inputs, may
+ *          store, and gives the values to be summed; loads of COLSUM_UNROLL rows are issued before the first
+ *          store, which in-place outputs would otherwise forbid.
  * Stage 2  colsum_finish: dst[c] += sum over slabs of part[slab][c], eight interleaved chains added in order.
- * 1. The number of slabs depends on rows, cols, dtype and multiprocessors only, so every op that sums the same
- *    values gives the same bits.
+ * 1. The number of slabs depends on rows, cols, dtype and multiprocessors only, so every op that sums the
+ *    same values gives the same bits.
  * 2. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace. */
 #ifndef DEV_CUDA_K_COLSUM_CUH
 #define DEV_CUDA_K_COLSUM_CUH
@@ -17,7 +17,8 @@
 enum { COLSUM_BLOCKS = 264, COLSUM_THREADS = 256, COLSUM_WARPS = COLSUM_THREADS / WARP, COLSUM_UNROLL = 4 };
 enum { COLSUM_BLOCKS_PER_SM = 4 };
 
-/* Op: static constexpr int SUMS; struct In; load(row, col, n) -> In; apply(In, row, col, n, float val[SUMS][N]). */
+/* Op: static constexpr int SUMS; struct In; load(row, col, n) -> In; apply(In, row, col, n, float
+ * val[SUMS][N]). */
 template <typename T, typename Op>
 __global__ void __launch_bounds__(COLSUM_THREADS, COLSUM_BLOCKS_PER_SM)
     colsum_kernel(Op op, int64_t rows, int64_t slab_rows, int cols, float *part)
@@ -89,8 +90,8 @@ static __global__ void __launch_bounds__(COLSUM_THREADS)
     dst[col] += sum;
 }
 
-static inline int colsum_finish_launch(const char *op, cudaStream_t stream, const float *part, int n_slab, int n_sum,
-                                       int64_t cols, float *dst0, float *dst1)
+static inline int colsum_finish_launch(const char *op, cudaStream_t stream, const float *part, int n_slab,
+                                       int n_sum, int64_t cols, float *dst0, float *dst1)
 {
     dim3 grid((unsigned)ceil_div(cols, WARP), (unsigned)n_sum);
     return k_launch(op, colsum_finish, grid, COLSUM_THREADS, 0, stream, part, n_slab, (int)cols, dst0, dst1);
@@ -98,8 +99,8 @@ static inline int colsum_finish_launch(const char *op, cudaStream_t stream, cons
 
 /* Both stages: dst0[c] += sums of op's value 0, dst1[c] (if any) += those of value 1. */
 template <typename T, typename Op>
-static int colsum_launch(Dev *dev, const char *name, const Op &op, int64_t rows, int64_t cols, const Tensor *ws, float *dst0,
-                         float *dst1)
+static int colsum_launch(Dev *dev, const char *name, const Op &op, int64_t rows, int64_t cols,
+                         const Tensor *ws, float *dst0, float *dst1)
 {
     int64_t n_tile    = ceil_div(cols, WARP * Pack<T>::N);
     int64_t n_slab    = MAX((int64_t)cuda_sm_count(dev) * COLSUM_BLOCKS_PER_SM / n_tile, (int64_t)1);
@@ -109,7 +110,8 @@ static int colsum_launch(Dev *dev, const char *name, const Op &op, int64_t rows,
     TRY(k_need_ws(name, ws, (size_t)(n_slab * Op::SUMS * cols) * sizeof(float)));
     float *part = t_data<float>(ws);
     dim3   grid((unsigned)n_tile, (unsigned)n_slab);
-    TRY(k_launch(name, colsum_kernel<T, Op>, grid, COLSUM_THREADS, 0, cuda_stream(dev), op, rows, slab_rows, (int)cols, part));
+    TRY(k_launch(name, colsum_kernel<T, Op>, grid, COLSUM_THREADS, 0, cuda_stream(dev), op, rows, slab_rows,
+                 (int)cols, part));
     return colsum_finish_launch(name, cuda_stream(dev), part, (int)n_slab, Op::SUMS, cols, dst0, dst1);
 }
 

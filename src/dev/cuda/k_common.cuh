@@ -1,12 +1,14 @@
-/* What every kernel file shares: 16-byte packs with a slow path for odd shapes, sums across a warp, launching.
+/* What every kernel file shares: 16-byte packs with a slow path for odd shapes, sums across a warp,
+ * launching.
  *
- * 1. A row is cut into packs of Pack<T>::N elements; pack k belongs to the same thread whether it is moved as one
- *    16-byte access (AL = true) or element by element (AL = false, odd widths, strides or addresses). So a value never
- *    depends on alignment, only speed does.
- * 2. `n` is how many elements of a pack lie inside the row; it may be zero or negative. Elements outside read as 0.
+ * 1. A row is cut into packs of Pack<T>::N elements; pack k belongs to the same thread whether it is moved as
+ *    one 16-byte access (AL = true) or element by element (AL = false, odd widths, strides or addresses). So
+ *    a value never depends on alignment, only speed does.
+ * 2. `n` is how many elements of a pack lie inside the row; it may be zero or negative. Elements outside read
+ *    as 0.
  * 3. Sums across a warp are butterflies: every lane ends with the same bits.
- * 4. Products that feed sums are written with __fmul_rn/__fadd_rn/fmaf, so that the compiler contracts the same way in
- *    every kernel that repeats the formula: fused slots owe their parts' bits.
+ * 4. Products that feed sums are written with __fmul_rn/__fadd_rn/fmaf, so that the compiler contracts the
+ *    same way in every kernel that repeats the formula: fused slots owe their parts' bits.
  * 5. Element offsets are int64_t; a column index fits an int. */
 #ifndef DEV_CUDA_K_COMMON_CUH
 #define DEV_CUDA_K_COMMON_CUH
@@ -27,7 +29,7 @@ typedef __nv_bfloat16 bf16;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* ---- Packs ------------------------------------------------------------------------------------------------- */
+/* ---- Packs ------------------------------------------------------------------------------------------- */
 
 template <typename T> __device__ __forceinline__ Pack<T> pack_zero()
 {
@@ -92,7 +94,10 @@ __device__ __forceinline__ Pack<bf16> vec_round(const float *f, bf16)
     }
     return v;
 }
-template <typename T> __device__ __forceinline__ Pack<T> vec_pack(const float *f) { return vec_round(f, T()); }
+template <typename T> __device__ __forceinline__ Pack<T> vec_pack(const float *f)
+{
+    return vec_round(f, T());
+}
 
 /* N floats of a small f32 table (gamma, beta, cos); kept in the L1 cache. */
 template <int N, bool AL> __device__ __forceinline__ void table_load(const float *p, int64_t n, float *f)
@@ -118,7 +123,7 @@ template <int N, bool AL> __device__ __forceinline__ void table_load(const float
     }
 }
 
-/* ---- Sums across threads ------------------------------------------------------------------------------------- */
+/* ---- Sums across threads ----------------------------------------------------------------------------- */
 
 template <typename S> __device__ __forceinline__ S warp_sum(S v)
 {
@@ -134,8 +139,8 @@ __device__ __forceinline__ float warp_max(float v)
     return v;
 }
 
-/* Sum over the block, valid in thread 0. slot has room for one S per warp; the block must not reuse it before a
- * __syncthreads() of its own. */
+/* Sum over the block, valid in thread 0. slot has room for one S per warp; the block must not reuse it before
+ * a __syncthreads() of its own. */
 template <typename S> __device__ __forceinline__ S block_sum(S v, S *slot)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warp = blockDim.x / WARP;
@@ -146,10 +151,11 @@ template <typename S> __device__ __forceinline__ S block_sum(S v, S *slot)
     return warp == 0 ? warp_sum(v) : S(0);
 }
 
-/* ---- Launching ------------------------------------------------------------------------------------------------ */
+/* ---- Launching --------------------------------------------------------------------------------------- */
 
 template <typename... P, typename... A>
-static int k_launch(const char *op, void (*kernel)(P...), dim3 grid, int threads, size_t smem, cudaStream_t stream, A... a)
+static int k_launch(const char *op, void (*kernel)(P...), dim3 grid, int threads, size_t smem,
+                    cudaStream_t stream, A... a)
 {
     kernel<<<grid, threads, smem, stream>>>(static_cast<P>(a)...);
     return cuda_launched(op);
@@ -164,7 +170,10 @@ template <typename F> static int k_dispatch(DType dtype, const char *op, F f)
 }
 
 /* Calls f with a compile-time true or false. */
-template <typename F> static int k_flag(int flag, F f) { return flag ? f(std::true_type()) : f(std::false_type()); }
+template <typename F> static int k_flag(int flag, F f)
+{
+    return flag ? f(std::true_type()) : f(std::false_type());
+}
 
 template <typename T> static T *t_data(const Tensor *t) { return t ? static_cast<T *>(t->data) : nullptr; }
 static inline int64_t           t_ld(const Tensor *t) { return t ? tensor_ld(t) : 0; }

@@ -1,15 +1,18 @@
 /* Embedding: EMBED_FWD, EMBED_DW, POS_DW.
  *
- * Maths    y[n] = wte[tok[n]] + wpe[pos0 + n mod T];  dwte[v] += sum over n with tok[n] = v of dy[n];  dwpe[t] += sum over b
- *          of dy[b][t].
+ * Maths    y[n] = wte[tok[n]] + wpe[pos0 + n mod T];  dwte[v] += sum over n with tok[n] = v of dy[n]; 
+ *          dwpe[t] += sum over b of dy[b][t].
  * Layout   y, dy [N,C] with a row stride; tok i32[N], T its last dimension; dwte, dwpe f32.
- * Order    EMBED_DW sorts the row numbers by token (stable, so rows of one token stay in increasing n), then each token's
- *          rows are added by whoever owns the token: no atomics on numbers. Light tokens (at most 32 rows): one warp walks
- *          the rows in order. Heavy tokens (a frequent word may be 5 % of all rows) go to a list; a block takes a token and
- *          64-odd columns, its row slots take rows round robin and are then added in order, so that a long token is not a
- *          serial tail. The order of the list (filled by an atomic counter) does not touch any sum.
- * Grid     EMBED_FWD, light: a warp a row or sorted position; heavy: (column tile, list stride); POS_DW: a thread a pack.
- * Bytes    EMBED_FWD 2*C*size a row (+ wpe); EMBED_DW C*size a row + 8*C a distinct token; POS_DW C*size a row + 8*C*T. */
+ * Order    EMBED_DW sorts the row numbers by token (stable, so rows of one token stay in increasing n), then
+ *          each token's rows are added by whoever owns the token: no atomics on numbers. Light tokens (at
+ *          most 32 rows): one warp walks the rows in order. Heavy tokens (a frequent word may be 5 % of all
+ *          rows) go to a list; a block takes a token and 64-odd columns, its row slots take rows round robin
+ *          and are then added in order, so that a long token is not a serial tail. The order of the list
+ *          (filled by an atomic counter) does not touch any sum.
+ * Grid     EMBED_FWD, light: a warp a row or sorted position; heavy: (column tile, list stride); POS_DW: a
+ *          thread a pack.
+ * Bytes    EMBED_FWD 2*C*size a row (+ wpe); EMBED_DW C*size a row + 8*C a distinct token; POS_DW C*size a
+ *          row + 8*C*T. */
 #include "dev/cuda/k_common.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -17,7 +20,7 @@
 enum { EMBED_THREADS = 256, LIGHT_ROWS = WARP };
 enum { HEAVY_THREADS = 512, HEAVY_LANES = 8, HEAVY_SLOTS = HEAVY_THREADS / HEAVY_LANES, HEAVY_UNROLL = 4 };
 
-/* ---- Forward ------------------------------------------------------------------------------------------------- */
+/* ---- Forward ----------------------------------------------------------------------------------------- */
 
 template <typename T> struct EmbedFwdP {
     T             *y;
@@ -27,7 +30,8 @@ template <typename T> struct EmbedFwdP {
     int            T_len, cols;
 };
 
-template <typename T, bool AL> __global__ void __launch_bounds__(EMBED_THREADS) embed_fwd_kernel(EmbedFwdP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(EMBED_THREADS) embed_fwd_kernel(EmbedFwdP<T> p)
 {
     constexpr int N   = Pack<T>::N;
     int64_t       row = (int64_t)blockIdx.x * (EMBED_THREADS / WARP) + threadIdx.x / WARP;
@@ -74,15 +78,16 @@ extern "C" int cuda_embed_fwd(Dev *dev, const EmbedFwd *a)
         p.cols        = (int)tensor_cols(a->y);
         unsigned grid = (unsigned)ceil_div(p.rows, EMBED_THREADS / WARP);
         return k_flag(aligned, [&](auto al) {
-            return k_launch(op, embed_fwd_kernel<T, decltype(al)::value>, dim3(grid), EMBED_THREADS, 0, cuda_stream(dev), p);
+            return k_launch(op, embed_fwd_kernel<T, decltype(al)::value>, dim3(grid), EMBED_THREADS, 0,
+                            cuda_stream(dev), p);
         });
     });
 }
 
-/* ---- Token gradient -------------------------------------------------------------------------------------------- */
+/* ---- Token gradient ---------------------------------------------------------------------------------- */
 
-/* The workspace: sort keys and row numbers, twice each, the heavy list's length, then the sort's own table. The buffer the
- * sorted keys are not in holds the heavy list. */
+/* The workspace: sort keys and row numbers, twice each, the heavy list's length, then the sort's own table.
+ * The buffer the sorted keys are not in holds the heavy list. */
 typedef struct {
     int32_t *key[2], *row[2];
     int32_t *n_heavy;
@@ -100,7 +105,8 @@ template <typename T> struct EmbedDwP {
     int            rows, cols;
 };
 
-static __global__ void embed_init_kernel(const int32_t *tok, int32_t *key, int32_t *row, int32_t *n_heavy, int n)
+static __global__ void embed_init_kernel(const int32_t *tok, int32_t *key, int32_t *row, int32_t *n_heavy,
+                                         int n)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i == 0) *n_heavy = 0;
@@ -126,8 +132,8 @@ template <int N, bool AL> __device__ __forceinline__ void grad_store(float *dst,
     for (int i = 0; i < N; i += 4) vec_store<float, AL>(dst + i, vec_pack<float>(f + i), n - i);
 }
 
-/* One past the last sorted position of tok, which is known to fill every position below lo. The whole warp looks: 32 probes a
- * round instead of one, because each round waits for memory. */
+/* One past the last sorted position of tok, which is known to fill every position below lo. The whole warp
+ * looks: 32 probes a round instead of one, because each round waits for memory. */
 static __device__ int segment_end(const int32_t *key, int32_t tok, int lo, int hi)
 {
     int lane = threadIdx.x % WARP;
@@ -143,7 +149,8 @@ static __device__ int segment_end(const int32_t *key, int32_t tok, int lo, int h
 }
 
 /* A warp per sorted position. Only the first position of a token does anything. */
-template <typename T, bool AL> __global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<T> p)
 {
     constexpr int N    = Pack<T>::N;
     int64_t       at   = (int64_t)blockIdx.x * (EMBED_THREADS / WARP) + threadIdx.x / WARP;
@@ -177,7 +184,8 @@ template <typename T, bool AL> __global__ void __launch_bounds__(EMBED_THREADS) 
 }
 
 /* Block: HEAVY_LANES packs of columns x HEAVY_SLOTS row slots. */
-template <typename T, bool AL> __global__ void __launch_bounds__(HEAVY_THREADS) embed_dw_heavy_kernel(EmbedDwP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(HEAVY_THREADS) embed_dw_heavy_kernel(EmbedDwP<T> p)
 {
     constexpr int    N = Pack<T>::N, TILE = HEAVY_LANES * N;
     __shared__ float sums[HEAVY_SLOTS][TILE];
@@ -223,8 +231,8 @@ template <typename T, bool AL> __global__ void __launch_bounds__(HEAVY_THREADS) 
 /* Cuts the workspace and sorts; *sorted tells which of the two buffers holds the result. */
 static int embed_sort(Dev *dev, const EmbedDw *a, SortWs *w, int *sorted)
 {
-    const char *op     = "embed_dw";
-    int64_t     n      = tensor_numel(a->tok), vocab = tensor_rows(a->dwte);
+    const char *op = "embed_dw";
+    int64_t     n = tensor_numel(a->tok), vocab = tensor_rows(a->dwte);
     size_t      stride = (size_t)ceil_div(n * 4, TENSOR_ALIGN) * TENSOR_ALIGN;
     if (n > INT32_MAX) return err_set("%s: %lld rows, at most 2^31 - 1", op, (long long)n);
     TRY(k_need_ws(op, a->ws, 4 * stride + TENSOR_ALIGN));
@@ -242,8 +250,8 @@ static int embed_sort(Dev *dev, const EmbedDw *a, SortWs *w, int *sorted)
     CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, w->table_bytes, key, row, (int)n, 0, bits, stream));
     TRY(k_need_ws(op, a->ws, 4 * stride + TENSOR_ALIGN + w->table_bytes));
     unsigned grid = (unsigned)ceil_div(n, EMBED_THREADS);
-    TRY(k_launch(op, embed_init_kernel, dim3(grid), EMBED_THREADS, 0, stream, t_data<int32_t>(a->tok), w->key[0], w->row[0],
-                 w->n_heavy, (int)n));
+    TRY(k_launch(op, embed_init_kernel, dim3(grid), EMBED_THREADS, 0, stream, t_data<int32_t>(a->tok),
+                 w->key[0], w->row[0], w->n_heavy, (int)n));
     CUDA_TRY(cub::DeviceRadixSort::SortPairs(w->table, w->table_bytes, key, row, (int)n, 0, bits, stream));
     /* Both buffers turn together: they are moved by the same passes. */
     *sorted = key.selector;
@@ -275,7 +283,8 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
         return k_flag(aligned, [&](auto is_al) {
             constexpr bool AL   = decltype(is_al)::value;
             unsigned       grid = (unsigned)ceil_div(p.rows, EMBED_THREADS / WARP);
-            TRY(k_launch(op, embed_dw_light_kernel<T, AL>, dim3(grid), EMBED_THREADS, 0, cuda_stream(dev), p));
+            TRY(k_launch(op, embed_dw_light_kernel<T, AL>, dim3(grid), EMBED_THREADS, 0, cuda_stream(dev),
+                         p));
             /* Four blocks fill a multiprocessor; more tokens than that are taken in turns. */
             int64_t tile = ceil_div(p.cols, HEAVY_LANES * Pack<T>::N), most = p.rows / (LIGHT_ROWS + 1);
             int64_t turns = MIN(MAX((int64_t)cuda_sm_count(dev) * 4 / tile, (int64_t)1), most);
@@ -286,7 +295,7 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
     });
 }
 
-/* ---- Position gradient ------------------------------------------------------------------------------------------ */
+/* ---- Position gradient ------------------------------------------------------------------------------- */
 
 template <typename T, bool AL>
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -315,15 +324,15 @@ extern "C" int cuda_pos_dw(Dev *dev, const PosDw *a)
     const char *op = "pos_dw";
     TRY(k_need_dtype(op, a->dwpe, DT_F32));
     int64_t rows = tensor_rows(a->dy), cols = tensor_cols(a->dy);
-    int64_t T_len = a->dy->ndim == 3 ? a->dy->dim[1] : tensor_rows(a->dwpe);
+    int64_t T_len   = a->dy->ndim == 3 ? a->dy->dim[1] : tensor_rows(a->dwpe);
     int     aligned = cuda_packable(a->dy) && cuda_packable(a->dwpe);
     return k_dispatch(a->dy->dtype, op, [&](auto zero) {
         using T       = decltype(zero);
         unsigned grid = (unsigned)ceil_div(T_len * ceil_div(cols, Pack<T>::N), EMBED_THREADS);
         return k_flag(aligned, [&](auto al) {
-            return k_launch(op, pos_dw_kernel<T, decltype(al)::value>, dim3(grid), EMBED_THREADS, 0, cuda_stream(dev),
-                            t_data<float>(a->dwpe), t_data<T>(a->dy), t_ld(a->dwpe), t_ld(a->dy), (int)(rows / T_len),
-                            (int)T_len, (int)cols);
+            return k_launch(op, pos_dw_kernel<T, decltype(al)::value>, dim3(grid), EMBED_THREADS, 0,
+                            cuda_stream(dev), t_data<float>(a->dwpe), t_data<T>(a->dy), t_ld(a->dwpe),
+                            t_ld(a->dy), (int)(rows / T_len), (int)T_len, (int)cols);
         });
     });
 }

@@ -1,10 +1,11 @@
 /* DROPOUT and LOSS_ADD.
  *
- * Maths    DROPOUT  y = draw < p*2^32 ? 0 : x/(1 - p), draw = word of philox(key (seed, site), counter (step, sample, element));
- *          LOSS_ADD  state.out.loss_sum += sum of loss, in double.
- * Layout   rows x cols with a row stride; sample = sample0 + row / rows_per_sample, elements count within the sample.
- * Grid     DROPOUT a warp a row, four draws from one call where four neighbours share one; LOSS_ADD one block, thread t adds
- *          elements t, t + 1024, ...: one order for any device.
+ * Maths    DROPOUT  y = draw < p*2^32 ? 0 : x/(1 - p), draw = word of philox(key (seed, site), counter (step,
+ *          sample, element)); LOSS_ADD  state.out.loss_sum += sum of loss, in double.
+ * Layout   rows x cols with a row stride; sample = sample0 + row / rows_per_sample, elements count within the
+ *          sample.
+ * Grid     DROPOUT a warp a row, four draws from one call where four neighbours share one; LOSS_ADD one
+ *          block, thread t adds elements t, t + 1024, ...: one order for any device.
  * Bytes    DROPOUT 2*cols*size a row; LOSS_ADD 4 bytes a row. */
 #include "base/rng.h"
 #include "dev/cuda/k_common.cuh"
@@ -23,14 +24,15 @@ template <typename T> struct DropoutP {
 };
 
 /* AL implies that a pack starts at a multiple of four elements of the sample. */
-template <typename T, bool AL> __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(DropoutP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(DropoutP<T> p)
 {
     constexpr int N   = Pack<T>::N;
     int64_t       row = (int64_t)blockIdx.x * (DROPOUT_THREADS / WARP) + threadIdx.x / WARP;
     if (row >= p.rows) return;
-    int64_t  step = p.state->in.step, index = row / p.rows_per_sample, sample = *p.sample0 + index;
-    int64_t  first = (row - index * p.rows_per_sample) * p.cols; /* element of the sample at the row's start */
-    uint64_t seed  = p.state->in.seed;
+    int64_t step = p.state->in.step, index = row / p.rows_per_sample, sample = *p.sample0 + index;
+    int64_t first = (row - index * p.rows_per_sample) * p.cols; /* element of the sample at the row's start */
+    uint64_t seed = p.state->in.seed;
     for (int col = (int)(threadIdx.x % WARP) * N; col < p.cols; col += WARP * N) {
         int      n = p.cols - col;
         float    f[N];
@@ -71,12 +73,14 @@ extern "C" int cuda_dropout(Dev *dev, const Dropout *a)
         p.scale           = 1.0f / (1.0f - a->p);
         unsigned grid     = (unsigned)ceil_div(p.rows, DROPOUT_THREADS / WARP);
         return k_flag(cuda_packable(a->x) && cuda_packable(a->y), [&](auto al) {
-            return k_launch(op, dropout_kernel<T, decltype(al)::value>, dim3(grid), DROPOUT_THREADS, 0, cuda_stream(dev), p);
+            return k_launch(op, dropout_kernel<T, decltype(al)::value>, dim3(grid), DROPOUT_THREADS, 0,
+                            cuda_stream(dev), p);
         });
     });
 }
 
-static __global__ void __launch_bounds__(LOSS_THREADS) loss_add_kernel(StepState *state, const float *loss, int64_t n)
+static __global__ void __launch_bounds__(LOSS_THREADS)
+    loss_add_kernel(StepState *state, const float *loss, int64_t n)
 {
     __shared__ double slot[LOSS_THREADS / WARP];
     double            sum = 0.0;
@@ -89,6 +93,6 @@ static __global__ void __launch_bounds__(LOSS_THREADS) loss_add_kernel(StepState
 extern "C" int cuda_loss_add(Dev *dev, const LossAdd *a)
 {
     TRY(k_need_dtype("loss_add", a->loss, DT_F32));
-    return k_launch("loss_add", loss_add_kernel, dim3(1), LOSS_THREADS, 0, cuda_stream(dev), t_data<StepState>(a->state),
-                    t_data<float>(a->loss), tensor_numel(a->loss));
+    return k_launch("loss_add", loss_add_kernel, dim3(1), LOSS_THREADS, 0, cuda_stream(dev),
+                    t_data<StepState>(a->state), t_data<float>(a->loss), tensor_numel(a->loss));
 }

@@ -1,11 +1,11 @@
 /* Norm, forward: NORM_FWD and ADD_NORM_FWD are one kernel with an optional second input.
  *
- * Maths    s = a (+ b, rounded to storage);  mean = sum s / C;  var = sum (s - mean)^2 / C;  rstd = 1/sqrt(var + eps);
- *          y = (s - mean)*rstd*gamma + beta.  RMS: mean = 0, var = sum s^2 / C, no beta.
+ * Maths    s = a (+ b, rounded to storage);  mean = sum s / C;  var = sum (s - mean)^2 / C;  rstd =
+ *          1/sqrt(var + eps); y = (s - mean)*rstd*gamma + beta.  RMS: mean = 0, var = sum s^2 / C, no beta.
  * Layout   rows x cols with a row stride each; gamma, beta f32[C]; mean, rstd f32[N].
- * Grid     a warp a row, eight rows a block; wider rows one block each (k_rows.cuh). The row stays in registers between
- *          the passes: two passes in registers cost nothing beside memory and do not cancel as sum of squares minus
- *          square of sum would.
+ * Grid     a warp a row, eight rows a block; wider rows one block each (k_rows.cuh). The row stays in
+ *          registers between the passes: two passes in registers cost nothing beside memory and do not cancel
+ *          as sum of squares minus square of sum would.
  *          Rows too wide for registers: one block a row, three passes over memory.
  * Bytes    2*C*size a row (read, write); with b 4*C*size. */
 #include "dev/cuda/k_rows.cuh"
@@ -56,8 +56,8 @@ template <typename T> __device__ __forceinline__ float pack_square(const Pack<T>
 }
 
 template <typename T, bool AL>
-__device__ __forceinline__ void norm_apply(const NormFwdP<T> &p, int64_t row, int col, const Pack<T> &x, float mean,
-                                           float rstd)
+__device__ __forceinline__ void norm_apply(const NormFwdP<T> &p, int64_t row, int col, const Pack<T> &x,
+                                           float mean, float rstd)
 {
     constexpr int N = Pack<T>::N;
     int           n = p.cols - col;
@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_kernel(NormFwdP<T> 
 }
 
 /* One block a row. Each thread rereads only what it wrote or what nobody writes. */
-template <typename T, bool AL> __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_wide_kernel(NormFwdP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_wide_kernel(NormFwdP<T> p)
 {
     constexpr int     N = Pack<T>::N;
     __shared__ float2 slot[2][WARP];
@@ -167,13 +168,15 @@ template <typename T> static int norm_fwd_launch(Dev *dev, const char *op, const
     return k_flag(aligned, [&](auto al) {
         constexpr bool AL = decltype(al)::value;
         if (plan.nv == 0) {
-            return k_launch(op, norm_fwd_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_MAX_THREADS, 0, stream, p);
+            return k_launch(op, norm_fwd_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_MAX_THREADS, 0,
+                            stream, p);
         }
         int      threads = plan.warps == 1 ? (int)NORM_THREADS : plan.warps * WARP;
         unsigned grid    = (unsigned)ceil_div(p.rows, threads / (plan.warps * WARP));
         return k_count(plan.nv, [&](auto nv) {
-            constexpr int NV     = decltype(nv)::value;
-            auto          kernel = plan.warps == 1 ? norm_fwd_kernel<T, NV, AL, true> : norm_fwd_kernel<T, NV, AL, false>;
+            constexpr int NV = decltype(nv)::value;
+            auto          kernel =
+                plan.warps == 1 ? norm_fwd_kernel<T, NV, AL, true> : norm_fwd_kernel<T, NV, AL, false>;
             return k_launch(op, kernel, dim3(grid), threads, 0, stream, p, plan.warps);
         });
     });

@@ -1,13 +1,14 @@
 /* Norm, backward: NORM_DX, NORM_DW and NORM_BWD (both, and the residual's gradient added) are one kernel.
  *
- * Maths    xhat = (x - mean)*rstd, w = gamma*dy;  dx = rstd*(w - sum(w)/C - xhat*sum(w*xhat)/C);  RMS: no sum(w).
- *          dgamma += sum over rows of dy*xhat;  dbeta += sum over rows of dy;  with dres: dx = dres + dx, each rounded to
- *          storage as NORM_DX followed by ADD would.
+ * Maths    xhat = (x - mean)*rstd, w = gamma*dy;  dx = rstd*(w - sum(w)/C - xhat*sum(w*xhat)/C);  RMS: no
+ *          sum(w). dgamma += sum over rows of dy*xhat;  dbeta += sum over rows of dy;  with dres: dx = dres +
+ *          dx, each rounded to storage as NORM_DX followed by ADD would.
  * Layout   rows x cols with a row stride each; gamma, dgamma, dbeta f32[C]; mean, rstd f32[N].
- * Grid     persistent, one block of 512 threads a multiprocessor; a row belongs to a group of warps (k_rows.cuh), groups
- *          take rows round robin. dgamma and dbeta live in registers across rows; at the end the block's groups are
- *          added in order into one partial row, and colsum_finish adds those. The grid is the same for NORM_DW and
- *          NORM_BWD, so their sums have the same bits. Rows too wide for registers: one block a row for dx, colsum for dw.
+ * Grid     persistent, one block of 512 threads a multiprocessor; a row belongs to a group of warps
+ *          (k_rows.cuh), groups take rows round robin. dgamma and dbeta live in registers across rows; at the
+ *          end the block's groups are added in order into one partial row, and colsum_finish adds those. The
+ *          grid is the same for NORM_DW and NORM_BWD, so their sums have the same bits. Rows too wide for
+ *          registers: one block a row for dx, colsum for dw.
  * Bytes    NORM_BWD with dres 4*C*size a row (three reads, one write), without 3*C*size. */
 #include "dev/cuda/k_colsum.cuh"
 #include "dev/cuda/k_rows.cuh"
@@ -35,7 +36,8 @@ template <typename T, int NV> struct NormRow {
 };
 
 template <typename T, int NV, bool AL, int DO>
-__device__ __forceinline__ void norm_row_load(const NormBwdP<T> &p, const RowThread &r, int64_t row, NormRow<T, NV> &f)
+__device__ __forceinline__ void norm_row_load(const NormBwdP<T> &p, const RowThread &r, int64_t row,
+                                              NormRow<T, NV> &f)
 {
     constexpr int N = Pack<T>::N;
 #pragma unroll
@@ -60,11 +62,12 @@ __device__ __forceinline__ float norm_xhat(float x, float mean, float rstd)
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-/* One pack's part of the sums: over the row, sum(w) and sum(w*xhat) into c; over rows, dgamma and dbeta. Elements outside the
- * row have dy = 0 and add nothing. */
+/* One pack's part of the sums: over the row, sum(w) and sum(w*xhat) into c; over rows, dgamma and dbeta.
+ * Elements outside the row have dy = 0 and add nothing. */
 template <typename T, bool AL, int DO>
-__device__ __forceinline__ void norm_pack_sums(const NormBwdP<T> &p, int col, const Pack<T> &dy, const Pack<T> &x, float mean,
-                                               float rstd, float2 &c, float *dgamma, float *dbeta)
+__device__ __forceinline__ void norm_pack_sums(const NormBwdP<T> &p, int col, const Pack<T> &dy,
+                                               const Pack<T> &x, float mean, float rstd, float2 &c,
+                                               float *dgamma, float *dbeta)
 {
     constexpr int N = Pack<T>::N;
     float         fdy[N], fx[N], g[N];
@@ -91,8 +94,9 @@ __device__ __forceinline__ void norm_pack_sums(const NormBwdP<T> &p, int col, co
 
 /* c: sum(w)/C and sum(w*xhat)/C. */
 template <typename T, bool AL>
-__device__ __forceinline__ void norm_pack_dx(const NormBwdP<T> &p, int64_t row, int col, const Pack<T> &dy, const Pack<T> &x,
-                                             const Pack<T> &dres, float mean, float rstd, float2 c)
+__device__ __forceinline__ void norm_pack_dx(const NormBwdP<T> &p, int64_t row, int col, const Pack<T> &dy,
+                                             const Pack<T> &x, const Pack<T> &dres, float mean, float rstd,
+                                             float2 c)
 {
     constexpr int N = Pack<T>::N;
     float         fdy[N], fx[N], g[N];
@@ -127,7 +131,8 @@ __device__ __forceinline__ void norm_row_process(const NormBwdP<T> &p, const Row
     float2        c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int v = 0; v < NV; v++) {
-        norm_pack_sums<T, AL, DO>(p, (r.t + v * r.stride) * N, f.dy[v], f.x[v], f.mean, f.rstd, c, acc.dgamma[v], acc.dbeta[v]);
+        norm_pack_sums<T, AL, DO>(p, (r.t + v * r.stride) * N, f.dy[v], f.x[v], f.mean, f.rstd, c,
+                                  acc.dgamma[v], acc.dbeta[v]);
     }
     if (!(DO & NORM_DO_DX)) return;
     c   = group_sum2<false>(c, r, slot);
@@ -143,7 +148,8 @@ __device__ __forceinline__ void norm_row_process(const NormBwdP<T> &p, const Row
 
 /* Adds the block's groups in order and writes its partial row. */
 template <typename T, int NV>
-__device__ __forceinline__ void norm_acc_store(const NormBwdP<T> &p, const RowThread &r, const NormAcc<T, NV> &acc)
+__device__ __forceinline__ void norm_acc_store(const NormBwdP<T> &p, const RowThread &r,
+                                               const NormAcc<T, NV> &acc)
 {
     constexpr int    N = Pack<T>::N;
     __shared__ float sums[2][NORM_BWD_THREADS * N]; /* [dgamma, dbeta][group][column of the slice] */
@@ -198,7 +204,8 @@ __global__ void __launch_bounds__(NORM_BWD_THREADS, 1) norm_bwd_kernel(NormBwdP<
 }
 
 /* Wide rows: one block a row. */
-template <typename T, bool AL> __global__ void __launch_bounds__(NORM_BWD_THREADS) norm_dx_wide_kernel(NormBwdP<T> p)
+template <typename T, bool AL>
+__global__ void __launch_bounds__(NORM_BWD_THREADS) norm_dx_wide_kernel(NormBwdP<T> p)
 {
     constexpr int     N = Pack<T>::N;
     __shared__ float2 slot[NORM_BWD_THREADS / WARP];
@@ -209,8 +216,8 @@ template <typename T, bool AL> __global__ void __launch_bounds__(NORM_BWD_THREAD
     float2            c = make_float2(0.0f, 0.0f);
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
         int n = p.cols - col;
-        norm_pack_sums<T, AL, NORM_DO_DX>(p, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n), mean, rstd, c,
-                                          nullptr, nullptr);
+        norm_pack_sums<T, AL, NORM_DO_DX>(p, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n),
+                                          mean, rstd, c, nullptr, nullptr);
     }
     c   = group_sum2<true>(c, r, slot);
     c.x = p.mean ? c.x / (float)p.cols : 0.0f;
@@ -218,7 +225,8 @@ template <typename T, bool AL> __global__ void __launch_bounds__(NORM_BWD_THREAD
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
         int     n = p.cols - col;
         Pack<T> d = p.dres ? vec_load<T, AL>(dres + col, n) : pack_zero<T>();
-        norm_pack_dx<T, AL>(p, row, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n), d, mean, rstd, c);
+        norm_pack_dx<T, AL>(p, row, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n), d, mean,
+                            rstd, c);
     }
 }
 
@@ -246,7 +254,9 @@ template <typename T, bool AL> struct NormDwOp {
         vec_unpack(in.dy, val[1]);
         vec_unpack(in.x, x);
 #pragma unroll
-        for (int i = 0; i < Pack<T>::N; i++) val[0][i] = __fmul_rn(val[1][i], norm_xhat(x[i], in.mean, in.rstd));
+        for (int i = 0; i < Pack<T>::N; i++) {
+            val[0][i] = __fmul_rn(val[1][i], norm_xhat(x[i], in.mean, in.rstd));
+        }
     }
 };
 
@@ -256,10 +266,12 @@ static int norm_wide_launch(Dev *dev, const char *op, const NormBwdP<T> &p, cons
     /* dx may share storage with dy: the sums over dy come first. */
     if (a->dgamma) {
         NormDwOp<T, AL> dw = { p };
-        TRY((colsum_launch<T>(dev, op, dw, p.rows, p.cols, a->ws, t_data<float>(a->dgamma), t_data<float>(a->dbeta))));
+        TRY((colsum_launch<T>(dev, op, dw, p.rows, p.cols, a->ws, t_data<float>(a->dgamma),
+                              t_data<float>(a->dbeta))));
     }
     if (!a->dx) return 0;
-    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_BWD_THREADS, 0, cuda_stream(dev), p);
+    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_BWD_THREADS, 0,
+                    cuda_stream(dev), p);
 }
 
 template <typename T, bool AL>
@@ -268,16 +280,17 @@ static int norm_bwd_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const
     RowPlan plan = row_plan(p.cols, Pack<T>::N, NormBwdNv<T>::MAX_NV, NORM_BWD_THREADS / WARP);
     if (plan.nv == 0) return norm_wide_launch<T, AL>(dev, op, p, a);
     int64_t n_group = NORM_BWD_THREADS / (plan.warps * WARP);
-    int     grid    = (int)MIN((int64_t)MIN(cuda_sm_count(dev), (int)COLSUM_BLOCKS), ceil_div(p.rows, n_group));
+    int     grid = (int)MIN((int64_t)MIN(cuda_sm_count(dev), (int)COLSUM_BLOCKS), ceil_div(p.rows, n_group));
     if (a->dgamma) TRY(k_need_ws(op, a->ws, (size_t)grid * 2 * (size_t)p.cols * sizeof(float)));
     int rc = k_count(plan.nv, [&](auto nv) {
         return k_flag(plan.warps == 1, [&](auto one) {
-            constexpr int  NV  = MIN(decltype(nv)::value, NormBwdNv<T>::MAX_NV);
-            constexpr bool ONE = decltype(one)::value;
-            auto kernel = !a->dgamma ? norm_bwd_kernel<T, NV, AL, NORM_DO_DX, ONE>
-                          : !a->dx   ? norm_bwd_kernel<T, NV, AL, NORM_DO_DW, ONE>
-                                     : norm_bwd_kernel<T, NV, AL, NORM_DO_DX | NORM_DO_DW, ONE>;
-            return k_launch(op, kernel, dim3((unsigned)grid), NORM_BWD_THREADS, 0, cuda_stream(dev), p, plan.warps);
+            constexpr int  NV     = MIN(decltype(nv)::value, NormBwdNv<T>::MAX_NV);
+            constexpr bool ONE    = decltype(one)::value;
+            auto           kernel = !a->dgamma ? norm_bwd_kernel<T, NV, AL, NORM_DO_DX, ONE>
+                                    : !a->dx   ? norm_bwd_kernel<T, NV, AL, NORM_DO_DW, ONE>
+                                               : norm_bwd_kernel<T, NV, AL, NORM_DO_DX | NORM_DO_DW, ONE>;
+            return k_launch(op, kernel, dim3((unsigned)grid), NORM_BWD_THREADS, 0, cuda_stream(dev), p,
+                            plan.warps);
         });
     });
     if (rc < 0 || !a->dgamma) return rc;

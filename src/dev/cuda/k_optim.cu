@@ -1,33 +1,35 @@
 /* Optimizer: SUMSQ, CLIP, ADAMW.
  *
  * Maths    SUMSQ  state.out.grad_sumsq += sum x^2;  CLIP and ADAMW as in op.h.
- * Layout   flat ranges. The segment table is sorted; an element in no segment is padding: its weights stay, its gradient
- *          becomes 0.
- * Order    SUMSQ: a pack's squares are added in f32, packs in double; thread, warp, block and finally the blocks' sums are
- *          added in an order that follows from the length alone.
- * Grid     SUMSQ at most SUMSQ_BLOCKS blocks, a contiguous range each, then one block over their sums. ADAMW a block a chunk
- *          of ADAM_CHUNK elements; the chunk's first segment is found once by bisection, from there threads walk forward. CLIP
- *          one thread.
+ * Layout   flat ranges. The segment table is sorted; an element in no segment is padding: its weights stay,
+ *          its gradient becomes 0.
+ * Order    SUMSQ: a pack's squares are added in f32, packs in double; thread, warp, block and finally the
+ *          blocks' sums are added in an order that follows from the length alone.
+ * Grid     SUMSQ at most SUMSQ_BLOCKS blocks, a contiguous range each, then one block over their sums. ADAMW
+ *          a block a chunk of ADAM_CHUNK elements; the chunk's first segment is found once by bisection, from
+ *          there threads walk forward. CLIP one thread.
  * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with the bf16 copy. */
 #include "dev/cuda/k_common.cuh"
 
 enum { SUMSQ_BLOCKS = 2048, SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
 enum { ADAM_THREADS = 256, ADAM_TURNS = 8, ADAM_CHUNK = ADAM_THREADS * ADAM_TURNS * 4 };
 
-/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the running mean. */
+/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the
+ * running mean. */
 enum { SPIKE_AFTER = 20 };
 #define EMA_WEIGHT 0.05
 
-/* ---- Sum of squares ------------------------------------------------------------------------------------------- */
+/* ---- Sum of squares ---------------------------------------------------------------------------------- */
 
 /* Block b sums packs [b*block_pack, (b+1)*block_pack). */
 template <typename T, bool AL>
-__global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(double *part, const T *x, int64_t n, int64_t block_pack)
+__global__ void __launch_bounds__(SUMSQ_THREADS)
+    sumsq_kernel(double *part, const T *x, int64_t n, int64_t block_pack)
 {
     constexpr int     N = Pack<T>::N;
     __shared__ double slot[SUMSQ_THREADS / WARP];
-    int64_t           n_pack = ceil_div(n, N), begin = blockIdx.x * block_pack, end = MIN(begin + block_pack, n_pack);
-    double            sum = 0.0;
+    int64_t n_pack = ceil_div(n, N), begin = blockIdx.x * block_pack, end = MIN(begin + block_pack, n_pack);
+    double  sum = 0.0;
     for (int64_t k = begin + threadIdx.x; k < end; k += SUMSQ_THREADS * SUMSQ_UNROLL) {
         Pack<T> v[SUMSQ_UNROLL];
 #pragma unroll
@@ -48,7 +50,8 @@ __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(double *part, cons
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_finish(StepState *state, const double *part, int n)
+static __global__ void __launch_bounds__(SUMSQ_THREADS)
+    sumsq_finish(StepState *state, const double *part, int n)
 {
     __shared__ double slot[SUMSQ_THREADS / WARP];
     double            sum = 0.0;
@@ -62,8 +65,8 @@ extern "C" int cuda_sumsq(Dev *dev, const Sumsq *a)
     const char *op = "sumsq";
     CHECK(tensor_is_contiguous(a->x), "sum of squares of the view %s", a->x->name);
     return k_dispatch(a->x->dtype, op, [&](auto zero) {
-        using T            = decltype(zero);
-        int64_t n          = tensor_numel(a->x), n_pack = ceil_div(n, Pack<T>::N);
+        using T   = decltype(zero);
+        int64_t n = tensor_numel(a->x), n_pack = ceil_div(n, Pack<T>::N);
         int64_t turn       = SUMSQ_THREADS * SUMSQ_UNROLL;
         int64_t block_pack = ceil_div(ceil_div(n_pack, SUMSQ_BLOCKS), turn) * turn;
         int     grid       = (int)ceil_div(n_pack, block_pack);
@@ -72,16 +75,18 @@ extern "C" int cuda_sumsq(Dev *dev, const Sumsq *a)
         int     al   = (uintptr_t)a->x->data % 16 == 0 && n % Pack<T>::N == 0;
         TRY(k_flag(al, [&](auto is_al) {
             auto kernel = sumsq_kernel<T, decltype(is_al)::value>;
-            return k_launch(op, kernel, dim3((unsigned)grid), SUMSQ_THREADS, 0, cuda_stream(dev), part, t_data<T>(a->x), n,
-                            block_pack);
+            return k_launch(op, kernel, dim3((unsigned)grid), SUMSQ_THREADS, 0, cuda_stream(dev), part,
+                            t_data<T>(a->x), n, block_pack);
         }));
-        return k_launch(op, sumsq_finish, dim3(1), SUMSQ_THREADS, 0, cuda_stream(dev), t_data<StepState>(a->state), part, grid);
+        return k_launch(op, sumsq_finish, dim3(1), SUMSQ_THREADS, 0, cuda_stream(dev),
+                        t_data<StepState>(a->state), part, grid);
     });
 }
 
-/* ---- The decision about a step ----------------------------------------------------------------------------------- */
+/* ---- The decision about a step ----------------------------------------------------------------------- */
 
-static __global__ void clip_kernel(StepState *state, double max_norm, double beta1, double beta2, double spike_factor)
+static __global__ void clip_kernel(StepState *state, double max_norm, double beta1, double beta2,
+                                   double spike_factor)
 {
     const StepIn *in   = &state->in;
     StepOut      *out  = &state->out;
@@ -91,7 +96,9 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
     out->grad_norm     = (float)norm;
     out->grad_sumsq    = 0.0;
     out->skip          = 0;
-    if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) out->skip = 2;
+    if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) {
+        out->skip = 2;
+    }
     if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
     if (out->skip) {
         out->n_skipped += 1;
@@ -110,11 +117,11 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
 
 extern "C" int cuda_clip(Dev *dev, const Clip *a)
 {
-    return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state), (double)a->max_norm,
-                    (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
+    return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state),
+                    (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
 }
 
-/* ---- AdamW --------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ------------------------------------------------------------------------------------------- */
 
 struct AdamP {
     float           *w, *m, *v, *g;
@@ -131,8 +138,8 @@ struct AdamStep {
     float lr, bias1, bias2, clip;
 };
 
-__device__ __forceinline__ void adam_element(const AdamP &p, const AdamStep &s, float decay, float lr_mul, float g, float &w,
-                                             float &m, float &v)
+__device__ __forceinline__ void adam_element(const AdamP &p, const AdamStep &s, float decay, float lr_mul,
+                                             float g, float &w, float &m, float &v)
 {
     g = __fmul_rn(g, s.clip);
     m = fmaf(p.beta1, m, __fmul_rn(1.0f - p.beta1, g));
@@ -157,7 +164,8 @@ __device__ __forceinline__ int segment_find(const Segment *seg, int n_seg, int64
     return lo;
 }
 
-/* Elements one by one, each in its own segment: a pack that a segment's edge cuts, or the end of the range. */
+/* Elements one by one, each in its own segment: a pack that a segment's edge cuts, or the end of the
+ * range. */
 static __device__ void adam_edge(const AdamP &p, const AdamStep &s, int k, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -186,7 +194,8 @@ __device__ __forceinline__ void adam_pack(const AdamP &p, const AdamStep &s, con
     pack_store(p.v + i, v);
     pack_store(p.g + i, pack_zero<float>());
     if (p.copy) {
-        __nv_bfloat162 c[2] = { __floats2bfloat162_rn(w.v[0], w.v[1]), __floats2bfloat162_rn(w.v[2], w.v[3]) };
+        __nv_bfloat162 c[2]                    = { __floats2bfloat162_rn(w.v[0], w.v[1]),
+                                                   __floats2bfloat162_rn(w.v[2], w.v[3]) };
         *reinterpret_cast<uint2 *>(p.copy + i) = *reinterpret_cast<const uint2 *>(c);
     }
 }
@@ -198,7 +207,7 @@ template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(
     AdamStep         s     = { st->in.lr, st->out.bias1, st->out.bias2, st->out.clip };
     int64_t          chunk = (int64_t)blockIdx.x * ADAM_CHUNK;
     /* Skipped: no segment at all, so that every gradient is cleared and nothing else happens. */
-    p.n_seg = st->out.skip ? 0 : p.n_seg;
+    p.n_seg     = st->out.skip ? 0 : p.n_seg;
     int     k   = segment_find(p.seg, p.n_seg, chunk);
     Segment seg = { p.n, p.n, 0.0f, 0.0f }; /* past the table: a gap up to the end */
     if (k < p.n_seg) seg = p.seg[k];
@@ -239,10 +248,11 @@ extern "C" int cuda_adamw(Dev *dev, const AdamW *a)
     p.beta1 = a->beta1;
     p.beta2 = a->beta2;
     p.eps   = a->eps;
-    int al  = (uintptr_t)p.w % 16 == 0 && (uintptr_t)p.m % 16 == 0 && (uintptr_t)p.v % 16 == 0 && (uintptr_t)p.g % 16 == 0 &&
-             (uintptr_t)p.copy % 8 == 0;
+    int al  = (uintptr_t)p.w % 16 == 0 && (uintptr_t)p.m % 16 == 0 && (uintptr_t)p.v % 16 == 0 &&
+             (uintptr_t)p.g % 16 == 0 && (uintptr_t)p.copy % 8 == 0;
     unsigned grid = (unsigned)ceil_div(p.n, ADAM_CHUNK);
     return k_flag(al, [&](auto is_al) {
-        return k_launch(op, adamw_kernel<decltype(is_al)::value>, dim3(grid), ADAM_THREADS, 0, cuda_stream(dev), p);
+        return k_launch(op, adamw_kernel<decltype(is_al)::value>, dim3(grid), ADAM_THREADS, 0,
+                        cuda_stream(dev), p);
     });
 }

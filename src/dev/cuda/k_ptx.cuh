@@ -2,8 +2,8 @@
  *
  * 1. ptx_ex2 and ptx_rcp flush denormals; relative error about 2^-22 and 1 ulp (PTX ISA).
  * 2. ptx_bar_sync counts threads of one block on barriers 1..15; barrier 0 is __syncthreads().
- * 3. The bulk copies, their barriers and the clusters need compute capability 9.0. On older targets they compile to a
- *    trap; the host chooses another kernel there (CudaDev.capability). */
+ * 3. The bulk copies, their barriers and the clusters need compute capability 9.0. On older targets they
+ *    compile to a trap; the host chooses another kernel there (CudaDev.capability). */
 #ifndef DEV_CUDA_K_PTX_CUH
 #define DEV_CUDA_K_PTX_CUH
 
@@ -25,8 +25,8 @@ __device__ __forceinline__ float ptx_rcp(float x)
     return y;
 }
 
-/* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the value from an
- * earlier read nor move the read out of a loop, either of which costs registers. */
+/* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the
+ * value from an earlier read nor move the read out of a loop, either of which costs registers. */
 __device__ __forceinline__ float4 ptx_table_load(const float *p)
 {
     float4 v;
@@ -36,7 +36,8 @@ __device__ __forceinline__ float4 ptx_table_load(const float *p)
     return v;
 }
 
-/* Makes the value new to the compiler, so that what was computed from it before is computed again, not kept. */
+/* Makes the value new to the compiler, so that what was computed from it before is computed again, not
+ * kept. */
 __device__ __forceinline__ void ptx_forget(uint4 *v)
 {
     asm volatile("" : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w));
@@ -48,13 +49,17 @@ __device__ __forceinline__ void ptx_bar_sync(int id, int n_threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
 }
 
-__device__ __forceinline__ uint32_t ptx_smem_addr(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ uint32_t ptx_smem_addr(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 __device__ __forceinline__ void ptx_mbar_init(uint64_t *bar, uint32_t n_arrive)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_smem_addr(bar)), "r"(n_arrive) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_smem_addr(bar)), "r"(n_arrive)
+                 : "memory");
 }
 
 /* Makes the initialised barriers visible to the copy engine and to the other blocks of the cluster. */
@@ -65,12 +70,17 @@ __device__ __forceinline__ void ptx_mbar_init_fence()
 }
 
 /* Orders this thread's earlier shared-memory accesses before the copy engine's later ones. */
-__device__ __forceinline__ void ptx_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void ptx_fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
-/* Arrives and announces n_bytes that the copy engine will deliver. At most 2^20 - 1 bytes are pending at a time. */
+/* Arrives and announces n_bytes that the copy engine will deliver. At most 2^20 - 1 bytes are pending at a
+ * time. */
 __device__ __forceinline__ void ptx_mbar_expect(uint64_t *bar, uint32_t n_bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_smem_addr(bar)), "r"(n_bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_smem_addr(bar)),
+                 "r"(n_bytes)
                  : "memory");
 }
 
@@ -92,10 +102,11 @@ __device__ __forceinline__ void ptx_mbar_wait(uint64_t *bar, uint32_t parity)
 /* Global to shared memory by the copy engine; addresses and n_bytes are multiples of 16. */
 __device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32_t n_bytes, uint64_t *bar)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     ptx_smem_addr(dst)),
-                 "l"(__cvta_generic_to_global(src)), "r"(n_bytes), "r"(ptx_smem_addr(bar))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            ptx_smem_addr(dst)),
+        "l"(__cvta_generic_to_global(src)), "r"(n_bytes), "r"(ptx_smem_addr(bar))
+        : "memory");
 }
 
 __device__ __forceinline__ int ptx_cluster_rank()

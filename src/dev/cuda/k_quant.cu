@@ -2,10 +2,11 @@
  *
  * Maths    q = saturate(x*scale) in e4m3 or e5m2;  qt[c][r] = q[r][c];  amax = max(amax, max |x|).
  * Layout   x, q rows x cols with a row stride; qt [cols, rows] with a row stride; scale, amax f32[1].
- * Grid     a block a tile of 128 rows x 64 columns. A thread converts 4 rows x 8 columns; for each of the 8 columns its four
- *          bytes make one word of the transposed tile in shared memory, [64 columns][32 words], which the warps then write
- *          out, one column (128 bytes of a row of qt) a warp at a time.
- * Order    amax goes through an atomic maximum on the bits of a non-negative float: the order does not matter.
+ * Grid     a block a tile of 128 rows x 64 columns. A thread converts 4 rows x 8 columns; for each of the 8
+ *          columns its four bytes make one word of the transposed tile in shared memory, [64 columns][32
+ *          words], which the warps then write out, one column (128 bytes of a row of qt) a warp at a time.
+ * Order    amax goes through an atomic maximum on the bits of a non-negative float: the order does not
+ *          matter.
  * Bytes    size + 1 (+ 1 with qt) an element. */
 #include "dev/cuda/k_common.cuh"
 
@@ -28,7 +29,8 @@ template <typename T, bool AL> __device__ __forceinline__ void quant_load(const 
     for (int i = 0; i < 8; i += Pack<T>::N) vec_unpack(vec_load<T, AL>(p + i, n - i), f + i);
 }
 
-template <__nv_fp8_interpretation_t FP8> __device__ __forceinline__ uint2 quant_round(const float *f, float scale)
+template <__nv_fp8_interpretation_t FP8>
+__device__ __forceinline__ uint2 quant_round(const float *f, float scale)
 {
     uint32_t w[4];
 #pragma unroll
@@ -42,15 +44,18 @@ template <__nv_fp8_interpretation_t FP8> __device__ __forceinline__ uint2 quant_
 template <typename T, bool AL, __nv_fp8_interpretation_t FP8>
 __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
 {
-    __shared__ uint32_t tile[Q_COLS][Q_WORDS + 1]; /* [column][four rows a word], padded against bank conflicts */
-    __shared__ float    slot[Q_THREADS / WARP];
-    int                 tx = threadIdx.x % 8, ty = threadIdx.x / 8, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int64_t             row0 = (int64_t)blockIdx.y * Q_ROWS, col0 = (int64_t)blockIdx.x * Q_COLS;
-    int64_t             row = row0 + ty * 4, col = col0 + tx * 8, n = p.cols - col;
-    float               f[4][8], top = 0.0f, scale = *p.scale;
-    uint8_t             byte[4][8];
+    __shared__ uint32_t
+        tile[Q_COLS][Q_WORDS + 1]; /* [column][four rows a word], padded against bank conflicts */
+    __shared__ float slot[Q_THREADS / WARP];
+    int     tx = threadIdx.x % 8, ty = threadIdx.x / 8, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int64_t row0 = (int64_t)blockIdx.y * Q_ROWS, col0 = (int64_t)blockIdx.x * Q_COLS;
+    int64_t row = row0 + ty * 4, col = col0 + tx * 8, n = p.cols - col;
+    float   f[4][8], top = 0.0f, scale = *p.scale;
+    uint8_t byte[4][8];
 #pragma unroll
-    for (int i = 0; i < 4; i++) quant_load<T, AL>(p.x + (row + i) * p.ld_x + col, row + i < p.rows ? n : 0, f[i]);
+    for (int i = 0; i < 4; i++) {
+        quant_load<T, AL>(p.x + (row + i) * p.ld_x + col, row + i < p.rows ? n : 0, f[i]);
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
@@ -73,7 +78,8 @@ __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
     if (p.qt) {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            tile[tx * 8 + k][ty] = byte[0][k] | byte[1][k] << 8 | byte[2][k] << 16 | (uint32_t)byte[3][k] << 24;
+            tile[tx * 8 + k][ty] =
+                byte[0][k] | byte[1][k] << 8 | byte[2][k] << 16 | (uint32_t)byte[3][k] << 24;
         }
     }
     top = warp_max(top);
@@ -102,40 +108,47 @@ __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
 /* 8-byte stores of q, 4-byte stores of qt, 16-byte loads of x. */
 static int quant_aligned(const Quant *a)
 {
-    int al = cuda_packable(a->x) && tensor_cols(a->x) % 8 == 0 && (uintptr_t)a->q->data % 8 == 0 && tensor_ld(a->q) % 8 == 0;
-    if (a->qt) al = al && (uintptr_t)a->qt->data % 4 == 0 && tensor_ld(a->qt) % 4 == 0 && tensor_rows(a->x) % 4 == 0;
+    int al = cuda_packable(a->x) && tensor_cols(a->x) % 8 == 0 && (uintptr_t)a->q->data % 8 == 0 &&
+             tensor_ld(a->q) % 8 == 0;
+    if (a->qt) {
+        al = al && (uintptr_t)a->qt->data % 4 == 0 && tensor_ld(a->qt) % 4 == 0 && tensor_rows(a->x) % 4 == 0;
+    }
     return al;
 }
 
 template <typename T, __nv_fp8_interpretation_t FP8> static int quant_launch(Dev *dev, const Quant *a)
 {
     QuantP<T> p;
-    p.q     = t_data<uint8_t>(a->q);
-    p.qt    = t_data<uint8_t>(a->qt);
-    p.amax  = t_data<float>(a->amax);
-    p.x     = t_data<T>(a->x);
-    p.scale = t_data<float>(a->scale);
-    p.ld_q  = t_ld(a->q);
-    p.ld_qt = t_ld(a->qt);
-    p.ld_x  = t_ld(a->x);
-    p.rows  = tensor_rows(a->x);
-    p.cols  = tensor_cols(a->x);
+    p.q           = t_data<uint8_t>(a->q);
+    p.qt          = t_data<uint8_t>(a->qt);
+    p.amax        = t_data<float>(a->amax);
+    p.x           = t_data<T>(a->x);
+    p.scale       = t_data<float>(a->scale);
+    p.ld_q        = t_ld(a->q);
+    p.ld_qt       = t_ld(a->qt);
+    p.ld_x        = t_ld(a->x);
+    p.rows        = tensor_rows(a->x);
+    p.cols        = tensor_cols(a->x);
     int64_t tiles = ceil_div(p.rows, Q_ROWS);
     if (tiles > 65535) return err_set("quant: %lld rows, at most %d", (long long)p.rows, 65535 * Q_ROWS);
     dim3 grid((unsigned)ceil_div(p.cols, Q_COLS), (unsigned)tiles);
     return k_flag(quant_aligned(a), [&](auto al) {
-        return k_launch("quant", quant_kernel<T, decltype(al)::value, FP8>, grid, Q_THREADS, 0, cuda_stream(dev), p);
+        return k_launch("quant", quant_kernel<T, decltype(al)::value, FP8>, grid, Q_THREADS, 0,
+                        cuda_stream(dev), p);
     });
 }
 
 extern "C" int cuda_quant(Dev *dev, const Quant *a)
 {
     const char *op = "quant";
-    if (a->q_dtype != DT_E4M3 && a->q_dtype != DT_E5M2) return err_set("quant: no CUDA kernel for %s", dtype_name(a->q_dtype));
+    if (a->q_dtype != DT_E4M3 && a->q_dtype != DT_E5M2) {
+        return err_set("quant: no CUDA kernel for %s", dtype_name(a->q_dtype));
+    }
     TRY(k_need_dtype(op, a->q, a->q_dtype));
     TRY(k_need_dtype(op, a->qt, a->q_dtype));
     return k_dispatch(a->x->dtype, op, [&](auto zero) {
         using T = decltype(zero);
-        return a->q_dtype == DT_E4M3 ? quant_launch<T, __NV_E4M3>(dev, a) : quant_launch<T, __NV_E5M2>(dev, a);
+        return a->q_dtype == DT_E4M3 ? quant_launch<T, __NV_E4M3>(dev, a)
+                                     : quant_launch<T, __NV_E5M2>(dev, a);
     });
 }

@@ -1,11 +1,11 @@
 /* Rotary embedding: ROPE, and its gradient (inverse).
  *
- * Maths    for pair i of a head: (a, b) = (x[i], x[i + D/2]);  y[i] = a*cos - b*sin, y[i + D/2] = b*cos + a*sin with the angle
- *          of position pos0 + t; inverse: sin negated.
- * Layout   x, y [B,T,W] packed rows with a row stride; the first n_head heads of D columns are rotated, the rest copied.
- *          table f32[positions, D] = [cos | sin].
- * Grid     a warp a row; a lane takes a pack of the lower half and its partner pack of the upper half. In place the rest of
- *          the row is left alone.
+ * Maths    for pair i of a head: (a, b) = (x[i], x[i + D/2]);  y[i] = a*cos - b*sin, y[i + D/2] = b*cos +
+ *          a*sin with the angle of position pos0 + t; inverse: sin negated.
+ * Layout   x, y [B,T,W] packed rows with a row stride; the first n_head heads of D columns are rotated, the
+ *          rest copied. table f32[positions, D] = [cos | sin].
+ * Grid     a warp a row; a lane takes a pack of the lower half and its partner pack of the upper half. In
+ *          place the rest of the row is left alone.
  * Bytes    2*W*size a row (in place: 2*n_head*D*size); the table stays in cache. */
 #include "dev/cuda/k_common.cuh"
 
@@ -21,7 +21,8 @@ template <typename T> struct RopeP {
     float          sign; /* of the sine */
 };
 
-template <typename T, bool AL> __device__ __forceinline__ void rope_pack(const RopeP<T> &p, const T *x, T *y, const float *cs, int n)
+template <typename T, bool AL>
+__device__ __forceinline__ void rope_pack(const RopeP<T> &p, const T *x, T *y, const float *cs, int n)
 {
     constexpr int N    = Pack<T>::N;
     int           half = p.head_dim / 2;
@@ -33,8 +34,8 @@ template <typename T, bool AL> __device__ __forceinline__ void rope_pack(const R
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float sin = __fmul_rn(s[i], p.sign), lower = a[i];
-        a[i]      = fmaf(lower, c[i], -__fmul_rn(b[i], sin));
-        b[i]      = fmaf(b[i], c[i], __fmul_rn(lower, sin));
+        a[i] = fmaf(lower, c[i], -__fmul_rn(b[i], sin));
+        b[i] = fmaf(b[i], c[i], __fmul_rn(lower, sin));
     }
     vec_store<T, AL>(y, vec_pack<T>(a), n);
     vec_store<T, AL>(y + half, vec_pack<T>(b), n);
@@ -86,7 +87,8 @@ extern "C" int cuda_rope(Dev *dev, const Rope *a)
                       a->head_dim / 2 % Pack<T>::N == 0;
         unsigned grid = (unsigned)ceil_div(p.rows, ROPE_THREADS / WARP);
         return k_flag(aligned, [&](auto al) {
-            return k_launch(op, rope_kernel<T, decltype(al)::value>, dim3(grid), ROPE_THREADS, 0, cuda_stream(dev), p);
+            return k_launch(op, rope_kernel<T, decltype(al)::value>, dim3(grid), ROPE_THREADS, 0,
+                            cuda_stream(dev), p);
         });
     });
 }

@@ -1,10 +1,10 @@
 /* How a row is spread over threads by the norm kernels.
  *
- * 1. A row belongs to a group of `warps` warps (a power of two). Thread t of the group holds packs t, t + 32*warps, ...:
- *    `nv` of them, in registers. A block holds several groups.
+ * 1. A row belongs to a group of `warps` warps (a power of two). Thread t of the group holds packs t, t +
+ *    32*warps, ...: `nv` of them, in registers. A block holds several groups.
  * 2. The plan depends on the width and the dtype only, so fused and separate kernels sum in the same order.
- * 3. group_sum2 may be called once per slot parity between two other calls: the barrier of the next call is what
- *    frees the slots of this one. */
+ * 3. group_sum2 may be called once per slot parity between two other calls: the barrier of the next call is
+ *    what frees the slots of this one. */
 #ifndef DEV_CUDA_K_ROWS_CUH
 #define DEV_CUDA_K_ROWS_CUH
 
@@ -38,8 +38,8 @@ template <typename F> static int k_count(int n, F f)
 
 /* Where a thread stands. */
 struct RowThread {
-    int warps;  /* per row */
-    int group;  /* of the block */
+    int warps; /* per row */
+    int group; /* of the block */
     int n_group;
     int t;      /* within the group */
     int stride; /* threads of the group */
@@ -58,8 +58,9 @@ template <bool ONE> __device__ __forceinline__ RowThread row_thread(int warps)
     return r;
 }
 
-/* Both sums over the group, the same bits in each of its threads. slot: one float2 per warp of the block. ALONE: a group of
- * several warps has its block to itself (a named barrier would reserve all sixteen of the block and cost residency). */
+/* Both sums over the group, the same bits in each of its threads. slot: one float2 per warp of the block.
+ * ALONE: a group of several warps has its block to itself (a named barrier would reserve all sixteen of the
+ * block and cost residency). */
 template <bool ALONE> __device__ __forceinline__ float2 group_sum2(float2 v, const RowThread &r, float2 *slot)
 {
     v.x = warp_sum(v.x);

@@ -1,16 +1,18 @@
 /* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits).
  *
  * Maths    m = max x, s = sum exp(x - m) over classes < n_class;  lse = m + log s;  loss = lse - x[target];
- *          dx = (exp(x - lse) - [c = target])*inv_targets*loss_scale. target -1: loss 0, dx 0. Padding classes: dx 0.
+ *          dx = (exp(x - lse) - [c = target])*inv_targets*loss_scale. target -1: loss 0, dx 0. Padding
+ *          classes: dx 0.
  * Layout   logits, dlogits [N,V] with a row stride, maybe the same storage; loss, lse f32[N]; target i32[N].
- * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads, each keeps a
- *          running (max, sum); threads, then parts, are merged in a fixed order. All three ops use this cut, whatever the
- *          alignment, so XENT gives the bits of XENT_FWD followed by XENT_DX.
- * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block, two rows deep: the
- *          copy engine fetches the next row while this one is reduced and its gradient is written. `parts` is the
- *          smallest power of two for which two parts fit. Where a row does not fit eight blocks, is not aligned to 16 bytes,
- *          or the device has no clusters: one block a row that reads it twice.
- * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. Rows with target -1 are not read by XENT. */
+ * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads,
+ *          each keeps a running (max, sum); threads, then parts, are merged in a fixed order. All three ops
+ *          use this cut, whatever the alignment, so XENT gives the bits of XENT_FWD followed by XENT_DX.
+ * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block, two
+ *          rows deep: the copy engine fetches the next row while this one is reduced and its gradient is
+ *          written. `parts` is the smallest power of two for which two parts fit. Where a row does not fit
+ *          eight blocks, is not aligned to 16 bytes, or the device has no clusters: one block a row that
+ *          reads it twice.
+ * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
 
 enum { XENT_THREADS = 1024, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_DX_THREADS = 256 };
@@ -100,7 +102,8 @@ template <typename T, int FROM> __device__ __forceinline__ Pack<T> xent_load(con
 }
 
 /* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. */
-template <typename T, int FROM> __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
+template <typename T, int FROM>
+__device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
 {
     constexpr int N    = Pack<T>::N;
     float2        a    = make_float2(XENT_FLOOR, 0.0f);
@@ -116,7 +119,8 @@ template <typename T, int FROM> __device__ __forceinline__ float2 soft_part(cons
 
 /* The gradient of one pack. */
 template <typename T>
-__device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int col, int n_class, int target, float lse, float scale)
+__device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int col, int n_class, int target, float lse,
+                                                float scale)
 {
     constexpr int N = Pack<T>::N;
     float         f[N];
@@ -143,10 +147,12 @@ template <typename T> __device__ __forceinline__ float xent_scale(const XentP<T>
     return __fmul_rn(p.state->in.inv_targets, p.state->in.loss_scale);
 }
 
-/* ---- One read, one write: the row in shared memory ------------------------------------------------------------- */
+/* ---- One read, one write: the row in shared memory --------------------------------------------------- */
 
 /* Asks the copy engine for this block's part of a row. One thread. */
-template <typename T> __device__ __forceinline__ void xent_fetch(const XentP<T> &p, int64_t row, int begin, int end, T *buf, uint64_t *bar)
+template <typename T>
+__device__ __forceinline__ void xent_fetch(const XentP<T> &p, int64_t row, int begin, int end, T *buf,
+                                           uint64_t *bar)
 {
     uint32_t n_bytes = (uint32_t)(end - begin) * (uint32_t)sizeof(T);
     ptx_fence_async();
@@ -171,15 +177,16 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, in
 
 template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cluster_kernel(XentP<T> p)
 {
-    constexpr int N = Pack<T>::N;
     extern __shared__ __align__(1024) unsigned char smem[];
-    uint64_t  *bar   = reinterpret_cast<uint64_t *>(smem);
-    XentSlots *slots = reinterpret_cast<XentSlots *>(smem + 64);
-    T         *buf0  = reinterpret_cast<T *>(smem + XENT_HEAD_BYTES);
-    int        rank = p.parts > 1 ? ptx_cluster_rank() : 0, n_cluster = gridDim.x / p.parts;
-    int        begin = MIN(rank * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
-    float      scale  = xent_scale(p);
-    uint32_t   filled = 0; /* bit b: parity that the barrier of buffer b completes next */
+
+    constexpr int N     = Pack<T>::N;
+    uint64_t     *bar   = reinterpret_cast<uint64_t *>(smem);
+    XentSlots    *slots = reinterpret_cast<XentSlots *>(smem + 64);
+    T            *buf0  = reinterpret_cast<T *>(smem + XENT_HEAD_BYTES);
+    int           rank = p.parts > 1 ? ptx_cluster_rank() : 0, n_cluster = gridDim.x / p.parts;
+    int           begin = MIN(rank * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
+    float         scale  = xent_scale(p);
+    uint32_t      filled = 0; /* bit b: parity that the barrier of buffer b completes next */
     if (threadIdx.x == 0) {
         ptx_mbar_init(&bar[0], 1);
         ptx_mbar_init(&bar[1], 1);
@@ -190,8 +197,8 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
     int     target = row < p.rows ? p.target[row] : -1;
     if (threadIdx.x == 0 && target >= 0) xent_fetch(p, row, begin, end, buf0, &bar[0]);
 
-    /* Slots turn with the rows that use them: between two uses of one slot lies a cluster barrier, which a row without
-     * target does not have. */
+    /* Slots turn with the rows that use them: between two uses of one slot lies a cluster barrier, which a
+     * row without target does not have. */
     int turn = 0;
     for (int which = 0; row < p.rows; which ^= 1) {
         int64_t next        = row + n_cluster;
@@ -204,8 +211,8 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
         if (target >= 0) {
             ptx_mbar_wait(&bar[which], filled >> which & 1);
             filled ^= 1u << which;
-            float2 a  = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp[turn]);
-            float lse = xent_cluster_lse(a, slots, turn, p.parts);
+            float2 a   = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp[turn]);
+            float  lse = xent_cluster_lse(a, slots, turn, p.parts);
             turn ^= 1;
             if (threadIdx.x == 0 && begin <= target && target < end) {
                 p.loss[row] = __fsub_rn(lse, to_f32(buf[target - begin]));
@@ -216,7 +223,9 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
             }
         } else {
             if (threadIdx.x == 0 && rank == 0) p.loss[row] = 0.0f;
-            for (int col = begin + (int)threadIdx.x * N; col < end; col += XENT_THREADS * N) pack_store(out + col, pack_zero<T>());
+            for (int col = begin + (int)threadIdx.x * N; col < end; col += XENT_THREADS * N) {
+                pack_store(out + col, pack_zero<T>());
+            }
         }
         __syncthreads(); /* the buffer has been read; it is filled again in the next turn */
         row    = next;
@@ -225,11 +234,12 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
     if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while its slots may be read */
 }
 
-/* ---- Two reads: any shape, any device ---------------------------------------------------------------------------- */
+/* ---- Two reads: any shape, any device ---------------------------------------------------------------- */
 
 /* Writes the row's gradient; a thread rewrites only elements that it alone reads. */
 template <typename T, bool AL>
-__device__ __forceinline__ void xent_row_dx(const XentP<T> &p, int64_t row, int target, float lse, float scale)
+__device__ __forceinline__ void xent_row_dx(const XentP<T> &p, int64_t row, int target, float lse,
+                                            float scale)
 {
     constexpr int N   = Pack<T>::N;
     const T      *x   = p.logits + row * p.ld_x;
@@ -274,12 +284,16 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_DX_THREADS
     xent_row_dx<T, AL>(p, row, p.target[row], p.lse[row], xent_scale(p));
 }
 
-/* ---- Host ---------------------------------------------------------------------------------------------------------- */
+/* ---- Host -------------------------------------------------------------------------------------------- */
 
 /* Shared memory of a block that holds two of `parts` parts. */
-static size_t xent_smem(int64_t part_cols, size_t size) { return XENT_HEAD_BYTES + 2 * (size_t)part_cols * size; }
+static size_t xent_smem(int64_t part_cols, size_t size)
+{
+    return XENT_HEAD_BYTES + 2 * (size_t)part_cols * size;
+}
 
-/* Sets parts and part_cols, and *fits: the parts fit shared memory. Depends on width, dtype and device only. */
+/* Sets parts and part_cols, and *fits: the parts fit shared memory. Depends on width, dtype and device
+ * only. */
 template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *fits)
 {
     constexpr int N = Pack<T>::N;
@@ -297,19 +311,20 @@ template <typename T> static int xent_cluster_launch(Dev *dev, const XentP<T> &p
     auto   kernel = xent_cluster_kernel<T>;
     size_t smem   = xent_smem(p.part_cols, sizeof(T));
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
-    cudaLaunchAttribute attr       = {};
-    attr.id                        = cudaLaunchAttributeClusterDimension;
-    attr.val.clusterDim.x          = (unsigned)p.parts;
-    attr.val.clusterDim.y          = 1;
-    attr.val.clusterDim.z          = 1;
-    cudaLaunchConfig_t cfg         = {};
-    cfg.gridDim                    = dim3((unsigned)p.parts);
-    cfg.blockDim                   = dim3(XENT_THREADS);
-    cfg.dynamicSmemBytes           = smem;
-    cfg.stream                     = cuda_stream(dev);
-    cfg.attrs                      = &attr;
-    cfg.numAttrs                   = 1;
-    /* One block a multiprocessor; how many clusters fit depends on how multiprocessors are grouped on this chip. */
+    cudaLaunchAttribute attr = {};
+    attr.id                  = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x    = (unsigned)p.parts;
+    attr.val.clusterDim.y    = 1;
+    attr.val.clusterDim.z    = 1;
+    cudaLaunchConfig_t cfg   = {};
+    cfg.gridDim              = dim3((unsigned)p.parts);
+    cfg.blockDim             = dim3(XENT_THREADS);
+    cfg.dynamicSmemBytes     = smem;
+    cfg.stream               = cuda_stream(dev);
+    cfg.attrs                = &attr;
+    cfg.numAttrs             = 1;
+    /* One block a multiprocessor; how many clusters fit depends on how multiprocessors are grouped on this
+     * chip. */
     int n_cluster = cuda_sm_count(dev);
     if (p.parts > 1) CUDA_TRY(cudaOccupancyMaxActiveClusters(&n_cluster, kernel, &cfg));
     n_cluster   = (int)MIN((int64_t)MAX(n_cluster, 1), p.rows);
@@ -326,29 +341,33 @@ static int xent_run(Dev *dev, const char *op, const Tensor *loss, const Tensor *
     TRY(k_need_dtype(op, a->dlogits, a->logits->dtype));
     int aligned = cuda_packable(a->logits) && cuda_packable(a->dlogits);
     return k_dispatch(a->logits->dtype, op, [&](auto zero) {
-        using T     = decltype(zero);
-        XentP<T> p  = {};
-        p.loss      = t_data<float>(loss);
-        p.lse       = t_data<float>(lse);
-        p.dlogits   = t_data<T>(a->dlogits);
-        p.logits    = t_data<T>(a->logits);
-        p.target    = t_data<int32_t>(a->target);
-        p.state     = t_data<StepState>(a->state);
-        p.ld_d      = t_ld(a->dlogits);
-        p.ld_x      = t_ld(a->logits);
-        p.rows      = tensor_rows(a->logits);
-        p.cols      = (int)tensor_cols(a->logits);
-        p.n_class   = (int)a->n_class;
-        int fits    = 0;
+        using T    = decltype(zero);
+        XentP<T> p = {};
+        p.loss     = t_data<float>(loss);
+        p.lse      = t_data<float>(lse);
+        p.dlogits  = t_data<T>(a->dlogits);
+        p.logits   = t_data<T>(a->logits);
+        p.target   = t_data<int32_t>(a->target);
+        p.state    = t_data<StepState>(a->state);
+        p.ld_d     = t_ld(a->dlogits);
+        p.ld_x     = t_ld(a->logits);
+        p.rows     = tensor_rows(a->logits);
+        p.cols     = (int)tensor_cols(a->logits);
+        p.n_class  = (int)a->n_class;
+        int fits   = 0;
         TRY(xent_cut(cu, &p, &fits));
-        if (fits && aligned && cu->capability >= 90 && p.loss && p.dlogits) return xent_cluster_launch(dev, p);
+        if (fits && aligned && cu->capability >= 90 && p.loss && p.dlogits) {
+            return xent_cluster_launch(dev, p);
+        }
         return k_flag(aligned, [&](auto is_al) {
             constexpr bool AL = decltype(is_al)::value;
             if (!p.loss) {
-                return k_launch(op, xent_dx_kernel<T, AL>, dim3((unsigned)p.rows), XENT_DX_THREADS, 0, cuda_stream(dev), p);
+                return k_launch(op, xent_dx_kernel<T, AL>, dim3((unsigned)p.rows), XENT_DX_THREADS, 0,
+                                cuda_stream(dev), p);
             }
             int64_t grid = MIN(p.rows, (int64_t)cuda_sm_count(dev) * 8);
-            return k_launch(op, xent_row_kernel<T, AL>, dim3((unsigned)grid), XENT_THREADS, 0, cuda_stream(dev), p);
+            return k_launch(op, xent_row_kernel<T, AL>, dim3((unsigned)grid), XENT_THREADS, 0,
+                            cuda_stream(dev), p);
         });
     });
 }

@@ -1,7 +1,8 @@
-/* Slots filled by Brim's own kernels (k_*.cu). Matrix products, attention and copies are elsewhere in dev/cuda.
+/* Slots filled by Brim's own kernels (k_*.cu). Matrix products, attention and copies are elsewhere in
+ * dev/cuda.
  *
- * 1. Each launches on cuda_stream(dev) and returns 0, or -1 after err_set(): wrong dtype, workspace missing, launch
- *    refused. Nothing is allocated and nothing waits, so all may be captured.
+ * 1. Each launches on cuda_stream(dev) and returns 0, or -1 after err_set(): wrong dtype, workspace missing,
+ *    launch refused. Nothing is allocated and nothing waits, so all may be captured.
  * 2. Sums have a fixed order that depends on shapes and on the device's multiprocessor count only.
  * 3. A fused slot gives the bits of the slots it replaces. */
 #ifndef DEV_CUDA_KERNELS_H

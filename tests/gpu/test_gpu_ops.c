@@ -1,0 +1,231 @@
+/* Every op and fused variant on CUDA against the same cases and double-precision references as the CPU (tests/op_cases.h): odd
+ * shapes, row strides, guard bands, poisoned outputs, all masks; in f32 and in bf16.
+ *
+ * Bounds. f32: the reference's own tolerance (op_ref.h, derived per op), twice, because sums run in another order and exp, log
+ * and tanh are the device's. bf16: inputs are rounded to bf16 first and the reference computed from them; rounding its result
+ * to bf16 is the least any bf16 implementation must do, and twice that error (in norm) is allowed. Attention also rounds
+ * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
+ * independent roundings add in squares. */
+#include "check.h"
+
+#include "op_harness.h"
+
+typedef struct {
+    Dev   *dev;
+    OpArgs args;
+    Tensor tensor[OP_MAX_TENSOR];
+    void  *mem[OP_MAX_TENSOR];
+    size_t bytes[OP_MAX_TENSOR];
+} Mirror;
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (uint16_t)((u + 0x7FFF + ((u >> 16) & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float    f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Rounds what the device will see in bf16, so that both sides start from the same numbers. */
+static void round_inputs(OpCase *c)
+{
+    for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
+        if (!c->args.t[i] || !c->act[i] || !(op_table[c->kind].arg[i].access & ARG_READ)) continue;
+        for (int64_t e = 0; e < tensor_numel(c->args.t[i]); e++) *case_at(c->args.t[i], e) = from_bf16(to_bf16(*case_at(c->args.t[i], e)));
+    }
+}
+
+/* A block with every f32 word (guards and NaNs too) as bf16: same elements, half the bytes. */
+static char *half_block(const char *block, size_t n)
+{
+    uint16_t *h = malloc(n / 2 + 2);
+    for (size_t k = 0; k < n / 4; k++) {
+        float f;
+        memcpy(&f, block + 4 * k, 4);
+        uint32_t u;
+        memcpy(&u, &f, 4);
+        h[k] = u == CASE_GUARD ? 0x7FA5 : isnan(f) ? 0x7FC0 : to_bf16(f);
+    }
+    return (char *)h;
+}
+
+static void widen_block(char *block, const char *half, size_t n)
+{
+    for (size_t k = 0; k < n / 4; k++) {
+        uint16_t h;
+        uint32_t u;
+        memcpy(&h, half + 2 * k, 2);
+        u = h == 0x7FA5 ? CASE_GUARD : (uint32_t)h << 16;
+        memcpy(block + 4 * k, &u, 4);
+    }
+}
+
+static int mirror_create(Mirror *m, const OpCase *c, Dev *dev, int bf16)
+{
+    memset(m, 0, sizeof *m);
+    m->dev  = dev;
+    m->args = c->args;
+    for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
+        if (!c->args.t[i]) continue;
+        int   half   = bf16 && c->act[i];
+        char *src    = half ? half_block(c->block[i], c->block_bytes[i]) : c->block[i];
+        m->bytes[i]  = c->block_bytes[i] / (half ? 2 : 1);
+        m->mem[i]    = dev->vt->alloc(dev, m->bytes[i]);
+        m->tensor[i] = c->tensor[i];
+        m->tensor[i].root  = &m->tensor[i];
+        m->tensor[i].data  = (char *)m->mem[i] + CASE_GUARD_BYTES / (half ? 2 : 1);
+        m->tensor[i].dtype = half ? DT_BF16 : c->tensor[i].dtype;
+        m->args.t[i]       = &m->tensor[i];
+        if (!m->mem[i] || dev->vt->upload(dev, LANE_COMPUTE, m->mem[i], src, m->bytes[i]) < 0 || dev->vt->sync(dev) < 0) return -1;
+        if (half) free(src);
+    }
+    for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
+        if (!(op_table[c->kind].arg[i].access & ARG_WS)) continue;
+        int64_t n = (int64_t)op_workspace_bytes(c->kind, &m->args, DEV_CUDA);
+        if (n == 0) continue;
+        tensor_init(&m->tensor[i], "ws", DT_U8, 1, &n);
+        m->mem[i] = m->tensor[i].data = dev->vt->alloc(dev, (size_t)n);
+        m->args.t[i]                  = &m->tensor[i];
+        if (!m->mem[i]) return -1;
+    }
+    return 0;
+}
+
+/* Brings everything back into the case's own blocks. */
+static int mirror_read(Mirror *m, OpCase *c)
+{
+    for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
+        if (!c->args.t[i]) continue;
+        int   half = m->tensor[i].dtype == DT_BF16 && c->tensor[i].dtype == DT_F32;
+        char *dst  = half ? malloc(m->bytes[i]) : c->block[i];
+        TRY(m->dev->vt->download(m->dev, LANE_COMPUTE, dst, m->mem[i], m->bytes[i]));
+        TRY(m->dev->vt->sync(m->dev));
+        if (half) {
+            widen_block(c->block[i], dst, c->block_bytes[i]);
+            free(dst);
+        }
+    }
+    return 0;
+}
+
+static void mirror_destroy(Mirror *m)
+{
+    for (int i = 0; i < OP_MAX_TENSOR; i++) {
+        if (m->mem[i]) m->dev->vt->free(m->dev, m->mem[i]);
+    }
+}
+
+static double roundings(OpKind kind) { return kind == OP_ATTN_FWD ? 2 : kind == OP_ATTN_BWD ? 5 : 1; }
+
+/* Error in norm against the reference, and what is allowed. */
+static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
+{
+    const Tensor *t = c->args.t[i];
+    double        err = 0, price = 0, size = 0, exact = 0;
+    for (int64_t e = 0; e < tensor_numel(t); e++) {
+        double want = r->want[i][e], got = *case_at(t, e), rounded = from_bf16(to_bf16((float)want));
+        double tol = op_ref_tolerance(r, i, e);
+        err += (got - want) * (got - want);
+        price += (rounded - want) * (rounded - want);
+        size += want * want;
+        exact += tol * tol;
+    }
+    /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it rounded. */
+    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD;
+    double allowed = c->act[i] || sums_rounded ? 2 * sqrt(roundings(c->kind) * price) : 0;
+    allowed += 2 * sqrt(exact) + 1e-5 * sqrt(size);
+    if (sqrt(err) <= allowed) return NULL;
+    snprintf(buf, WHY, "%s: %s is off by %.3e of its norm, allowed %.3e", c->name, t->name, sqrt(err / (size + 1e-30)), allowed / sqrt(size + 1e-30));
+    return buf;
+}
+
+static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
+{
+    const Tensor *t = c->args.t[i];
+    for (int64_t e = 0; e < tensor_numel(t); e++) {
+        double got = *case_at(t, e), want = r->want[i][e], tol = 2 * op_ref_tolerance(r, i, e);
+        if (fabs(got - want) <= tol) continue;
+        snprintf(buf, WHY, "%s: %s element %lld is %.9g, not %.9g (allowed %.2e)", c->name, t->name, (long long)e, got, want, tol);
+        return buf;
+    }
+    return NULL;
+}
+
+static const char *check_outputs(const OpCase *c, const OpRef *r, int bf16, char *buf)
+{
+    const char *bad = NULL;
+    for (int i = 0; i < op_table[c->kind].n_tensor && !bad; i++) {
+        if (!c->args.t[i] || !op_writes(c->kind, i)) continue;
+        if (r->want[i]) {
+            bad = bf16 ? check_norm(c, r, i, buf) : check_f32(c, r, i, buf);
+        } else if (r->bytes[i]) {
+            bad = bf16 && c->act[i] ? NULL : op_check_bytes(c, r, i, buf);
+        } else if (r->has_state) {
+            bad = op_check_state(c, r, c->args.t[i]->data, buf);
+        } else {
+            bad = op_check_copy(c, buf);
+        }
+    }
+    return bad;
+}
+
+static const char *run_case(OpCase *c, Dev *dev, int bf16, char *buf)
+{
+    OpRef   r;
+    OpImage before;
+    Mirror  m;
+    if (bf16) round_inputs(c);
+    op_ref_create(&r, c);
+    op_image_take(&before, c);
+    Op          op  = { .kind = c->kind, .label = c->name, .block = -1, .chunk = -1 };
+    const char *bad = NULL;
+    int         rc  = mirror_create(&m, c, dev, bf16);
+    op.args         = m.args;
+    if (rc == 0) rc = dev_run_op(dev, &op);
+    if (rc == 0) rc = dev->vt->sync(dev);
+    if (rc == 0) rc = mirror_read(&m, c);
+    if (rc < 0) {
+        snprintf(buf, WHY, "%s: %s", c->name, err_get());
+        err_clear();
+        bad = buf;
+    }
+    if (!bad) bad = op_check_inputs(c, &before, buf);
+    if (!bad) bad = check_outputs(c, &r, bf16, buf);
+    mirror_destroy(&m);
+    op_image_free(&before);
+    op_ref_destroy(&r);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    Tally       t    = { 0, 0 };
+    const char *why  = "", *only = argc > 1 ? argv[1] : NULL;
+    DevOptions  opt  = { .capture = 0, .tune = 0 };
+    Dev        *dev  = dev_open("cuda", &opt, &why);
+    tally(&t, dev != NULL, "device opens");
+    for (int kind = 0; dev && kind < OP_COUNT; kind++) {
+        /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
+        if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            OpCase c;
+            char   buf[WHY];
+            int    n = 0, n_bad = 0;
+            for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++, n++) {
+                const char *bad = run_case(&c, dev, bf16, buf);
+                if (bad && n_bad++ < 4) printf("    %s\n", bad);
+                op_case_destroy(&c);
+            }
+            tally(&t, n > 0 && n_bad == 0, "%s %s: %d cases, %d bad", op_table[kind].name, bf16 ? "bf16" : "f32", n, n_bad);
+        }
+    }
+    if (dev) dev_close(dev);
+    return tally_end(&t);
+}

@@ -1,0 +1,164 @@
+/* Every op of the CPU backend, on every case of op_cases.h: against the double reference, with any number of threads, and in
+ * place where its row allows it. */
+#include "op_harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    OpKind kind;
+} Row;
+
+static Dev *open_cpu(int threads)
+{
+    DevOptions opt = { .threads = threads };
+    Dev       *dev = dev_open("cpu", &opt, NULL);
+    assert_non_null(dev);
+    return dev;
+}
+
+static void test_reference(void **state)
+{
+    OpKind kind = ((Row *)*state)->kind;
+    Dev   *dev  = open_cpu(2);
+    OpCase c;
+    char   buf[WHY];
+    int    i = 0;
+    assert_non_null(op_case_table[kind]);
+    assert_non_null(op_ref_table[kind]);
+    for (; op_case_create(&c, kind, i); i++) {
+        const char *bad = op_check_case(dev, &c, buf);
+        if (bad) fail_msg("%s: %s", op_table[kind].name, bad);
+        op_case_destroy(&c);
+    }
+    assert_true(i > 0);
+    dev_close(dev);
+}
+
+/* The same bits from 1, 2 and 3 threads, and from a second run. */
+static void test_threads(void **state)
+{
+    OpKind kind = ((Row *)*state)->kind;
+    Dev   *dev[] = { open_cpu(1), open_cpu(2), open_cpu(3), open_cpu(3) };
+    OpCase c;
+    char   buf[WHY];
+    for (int i = 0; op_case_create(&c, kind, i); i++) {
+        OpImage before, first;
+        op_image_take(&before, &c);
+        assert_int_equal(op_case_run(dev[0], &c), 0);
+        op_image_take(&first, &c);
+        for (int d = 1; d < ARRAY_LEN(dev); d++) {
+            op_image_restore(&before, &c);
+            assert_int_equal(op_case_run(dev[d], &c), 0);
+            const char *bad = op_check_same(&c, &first, "with other threads", buf);
+            if (bad) fail_msg("%s: %s", op_table[kind].name, bad);
+        }
+        op_image_free(&before);
+        op_image_free(&first);
+        op_case_destroy(&c);
+    }
+    for (int d = 0; d < ARRAY_LEN(dev); d++) dev_close(dev[d]);
+}
+
+/* Output o in the storage of input in gives the bits it gives elsewhere. Skipped where shapes or strides differ: such a
+ * pair cannot share storage. */
+static void check_alias(Dev *dev, OpCase *c, int o, int in)
+{
+    Tensor *out = c->args.t[o], *from = c->args.t[in];
+    if (!out || !from || !tensor_same_shape(out, from) || tensor_ld(out) != tensor_ld(from)) return;
+    OpImage before;
+    op_image_take(&before, c);
+    assert_int_equal(op_case_run(dev, c), 0);
+    OpImage apart;
+    op_image_take(&apart, c);
+    op_image_restore(&before, c);
+    void *own = out->data;
+    out->data = from->data;
+    assert_int_equal(op_case_run(dev, c), 0);
+    out->data = own;
+    /* Move the result to where it belongs, then everything must be as before. */
+    for (int64_t e = 0; e < tensor_numel(out); e++) memcpy(case_at(out, e), case_at(from, e), dtype_bytes(out->dtype));
+    memcpy(c->block[in], before.block[in], c->block_bytes[in]);
+    char        buf[WHY];
+    const char *bad = op_check_same(c, &apart, "in place", buf);
+    if (bad) fail_msg("%s: %s (%s in %s)", op_table[c->kind].name, bad, out->name, from->name);
+    op_image_restore(&before, c);
+    op_image_free(&before);
+    op_image_free(&apart);
+}
+
+static void test_alias(void **state)
+{
+    (void)state;
+    Dev   *dev = open_cpu(2);
+    OpCase c;
+    int    n_pair = 0;
+    for (int kind = 0; kind < OP_COUNT; kind++) {
+        const OpRow *row = &op_table[kind];
+        for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++) {
+            for (int p = 0; p < ARRAY_LEN(row->alias) && row->alias[p][0] != row->alias[p][1]; p++) {
+                check_alias(dev, &c, row->alias[p][0], row->alias[p][1]);
+                n_pair++;
+            }
+            op_case_destroy(&c);
+        }
+    }
+    assert_true(n_pair > 100);
+    dev_close(dev);
+}
+
+/* A replayed list gives what single calls give, and times every op. */
+static void test_exec(void **state)
+{
+    (void)state;
+    Dev   *dev = open_cpu(2);
+    OpCase c;
+    char   buf[WHY];
+    assert_true(op_case_create(&c, OP_LINEAR_FWD, 7));
+    OpImage before, single;
+    op_image_take(&before, &c);
+    assert_int_equal(op_case_run(dev, &c), 0);
+    op_image_take(&single, &c);
+    op_image_restore(&before, &c);
+    Op       op[2] = { { .kind = c.kind, .label = "one", .args = c.args }, { .kind = c.kind, .label = "two", .args = c.args } };
+    DevExec *exec  = dev->vt->exec_create(dev, op, 2);
+    if (!exec) fail_msg("%s", err_get());
+    dev_seal(dev); /* a replay asks for no memory */
+    assert_int_equal(dev->vt->exec_run(dev, exec), 0);
+    assert_null(op_check_same(&c, &single, "in a list", buf));
+    DevOpTime time[2];
+    assert_int_equal(dev->vt->exec_time(dev, exec, time), 0);
+    assert_string_equal(time[1].label, "two");
+    assert_true(time[0].time_us > 0);
+    dev->vt->exec_destroy(dev, exec);
+    Op bad = op[0];
+    bad.args.linear_fwd.w = NULL;
+    assert_null(dev->vt->exec_create(dev, &bad, 1));
+    assert_non_null(strstr(err_get(), "w is missing"));
+    err_clear();
+    op_image_free(&before);
+    op_image_free(&single);
+    op_case_destroy(&c);
+    dev_close(dev);
+}
+
+int main(void)
+{
+    static Row          row[OP_COUNT];
+    static char         name[2 * OP_COUNT][48];
+    struct CMUnitTest   test[2 * OP_COUNT + 2];
+    int                 n = 0;
+    for (int k = 0; k < OP_COUNT; k++) {
+        row[k].kind = (OpKind)k;
+        snprintf(name[2 * k], sizeof name[0], "reference %s", op_table[k].name);
+        snprintf(name[2 * k + 1], sizeof name[0], "threads %s", op_table[k].name);
+        test[n++] = (struct CMUnitTest){ name[2 * k], test_reference, NULL, NULL, &row[k] };
+        test[n++] = (struct CMUnitTest){ name[2 * k + 1], test_threads, NULL, NULL, &row[k] };
+    }
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_alias);
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exec);
+    return _cmocka_run_group_tests("op_cpu", test, (size_t)n, NULL, NULL);
+}

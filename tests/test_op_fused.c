@@ -1,0 +1,198 @@
+/* A fused op gives the bits of the ops it stands for, on every case of op_cases.h, so that lowering and recomputation change
+ * nothing. Each check runs the fused op on a case, then its parts on copies of the same inputs. */
+#include "op_harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static Dev *dev; /* opened once for all tests by the group's setup */
+
+static int open_dev(void **state)
+{
+    (void)state;
+    DevOptions opt = { .threads = 2 };
+    dev            = dev_open("cpu", &opt, NULL);
+    return dev ? 0 : -1;
+}
+
+static int close_dev(void **state)
+{
+    (void)state;
+    dev_close(dev);
+    return 0;
+}
+
+/* A tensor of the same shape and contents, elsewhere; never freed before the process ends, like everything a test forgets. */
+typedef struct {
+    Tensor t[16];
+    int    n;
+} Copies;
+
+static Tensor *copy_of(Copies *s, const Tensor *t)
+{
+    if (!t) return NULL;
+    Tensor *y  = &s->t[s->n++];
+    size_t  n  = (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
+    *y         = *t;
+    y->root    = y;
+    y->data    = aligned_alloc(256, (n + 255) / 256 * 256);
+    CHECK(y->data, "out of memory");
+    for (int64_t i = 0; i < tensor_numel(t); i++) memcpy(case_at(y, i), case_at(t, i), dtype_bytes(t->dtype));
+    return y;
+}
+
+static void copies_free(Copies *s)
+{
+    for (int i = 0; i < s->n; i++) free(s->t[i].data);
+    s->n = 0;
+}
+
+static void run(OpKind kind, OpArgs args)
+{
+    Op op = { .kind = kind, .label = "part", .args = args };
+    assert_int_equal(dev_run_op(dev, &op), 0);
+}
+
+static void same(const OpCase *c, const Tensor *fused, const Tensor *parts)
+{
+    if (!fused) return;
+    for (int64_t i = 0; i < tensor_numel(fused); i++) {
+        if (memcmp(case_at(fused, i), case_at(parts, i), dtype_bytes(fused->dtype)) == 0) continue;
+        fail_msg("%s %s: %s element %lld is %.9g fused, %.9g in parts", op_table[c->kind].name, c->name, fused->name, (long long)i,
+                 *case_at(fused, i), *case_at(parts, i));
+    }
+}
+
+static void test_add_norm_fwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_ADD_NORM_FWD, i); i++) {
+        AddNormFwd a = c.args.add_norm_fwd;
+        Tensor    *sum = copy_of(&k, a.sum), *y = copy_of(&k, a.y), *mean = copy_of(&k, a.mean), *rstd = copy_of(&k, a.rstd);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        run(OP_ADD, (OpArgs){ .add = { sum, a.a, a.b } });
+        run(OP_NORM_FWD, (OpArgs){ .norm_fwd = { y, mean, rstd, sum, a.gamma, a.beta, a.eps } });
+        same(&c, a.sum, sum);
+        same(&c, a.y, y);
+        same(&c, a.mean, mean);
+        same(&c, a.rstd, rstd);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+}
+
+static void test_norm_bwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_NORM_BWD, i); i++) {
+        NormBwd a  = c.args.norm_bwd;
+        Tensor *dx = copy_of(&k, a.dx), *dgamma = copy_of(&k, a.dgamma), *dbeta = copy_of(&k, a.dbeta);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        run(OP_NORM_DX, (OpArgs){ .norm_dx = { dx, a.dy, a.x, a.gamma, a.mean, a.rstd } });
+        run(OP_NORM_DW, (OpArgs){ .norm_dw = { dgamma, dbeta, NULL, a.dy, a.x, a.mean, a.rstd } });
+        if (a.dres) run(OP_ADD, (OpArgs){ .add = { dx, a.dres, dx } });
+        same(&c, a.dx, dx);
+        same(&c, a.dgamma, dgamma);
+        same(&c, a.dbeta, dbeta);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+}
+
+static void test_linear_act_fwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_LINEAR_ACT_FWD, i); i++) {
+        LinearActFwd a = c.args.linear_act_fwd;
+        for (int act = 0; act < ACT_COUNT; act++) {
+            c.args.linear_act_fwd.act = (Act)act;
+            Tensor *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre);
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre, NULL, a.x, a.w, a.bias } });
+            run(OP_ACT_FWD, (OpArgs){ .act_fwd = { y, pre, (Act)act } });
+            same(&c, a.pre, pre);
+            same(&c, a.y, y);
+            copies_free(&k);
+        }
+        op_case_destroy(&c);
+    }
+}
+
+static void test_act_bias_bwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_ACT_BIAS_BWD, i); i++) {
+        ActBiasBwd a  = c.args.act_bias_bwd;
+        Tensor    *dx = copy_of(&k, a.dx), *db = copy_of(&k, a.db);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        run(OP_ACT_DX, (OpArgs){ .act_dx = { dx, a.dy, a.x, a.act } });
+        run(OP_BIAS_DW, (OpArgs){ .bias_dw = { db, NULL, dx } });
+        same(&c, a.dx, dx);
+        same(&c, a.db, db);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+}
+
+static void test_xent(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_XENT, i); i++) {
+        Xent    a    = c.args.xent;
+        Tensor *loss = copy_of(&k, a.loss), *lse = copy_of(&k, a.loss), *dlogits = copy_of(&k, a.dlogits);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        run(OP_XENT_FWD, (OpArgs){ .xent_fwd = { loss, lse, a.logits, a.target, a.n_class } });
+        run(OP_XENT_DX, (OpArgs){ .xent_dx = { dlogits, a.logits, lse, a.target, a.state, a.n_class } });
+        same(&c, a.loss, loss);
+        same(&c, a.dlogits, dlogits);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+}
+
+/* The same rows at another place in memory, or among other rows, give the same bits: what a micro-batch or a chunk of the
+ * head cuts out must not depend on where the cut is. */
+static void test_rows_stand_alone(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    assert_true(op_case_create(&c, OP_LINEAR_FWD, 9)); /* 257 rows */
+    LinearFwd a     = c.args.linear_fwd;
+    Tensor   *whole = copy_of(&k, a.y);
+    run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { whole, NULL, a.x, a.w, a.bias } });
+    Tensor x, y;
+    for (int64_t row0 = 0; row0 < 240; row0 += 37) {
+        tensor_init_rows(&x, a.x, row0, 17);
+        tensor_init_rows(&y, a.y, row0, 17);
+        run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { &y, NULL, &x, a.w, a.bias } });
+        for (int64_t i = 0; i < tensor_numel(&y); i++) {
+            int64_t at = row0 * tensor_cols(&y) + i;
+            assert_memory_equal(case_at(&y, i), case_at(whole, at), 4);
+        }
+    }
+    copies_free(&k);
+    op_case_destroy(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest test[] = {
+        cmocka_unit_test(test_add_norm_fwd), cmocka_unit_test(test_norm_bwd), cmocka_unit_test(test_linear_act_fwd),
+        cmocka_unit_test(test_act_bias_bwd), cmocka_unit_test(test_xent),     cmocka_unit_test(test_rows_stand_alone),
+    };
+    return cmocka_run_group_tests(test, open_dev, close_dev);
+}

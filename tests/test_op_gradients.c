@@ -1,0 +1,424 @@
+/* Gradients of the CPU backend against central differences of the forward mathematics in double.
+ *
+ * The scalar is L = sum of dy * forward(inputs), so dL/d(input) is what a backward op must give. The five-point quotient with
+ * step h is wrong by h^4 L^(5)/30 and by rounding, 2^-53 |L|/h: for h = 1e-3 both are below 1e-11 (1 + |L|). What remains is
+ * the op's own f32 error, for which the tolerance of op_ref.h is used: it knows the sizes that were added up. */
+#include "op_harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { MAX_PROBE = 12 };
+
+/* A backward case as numbers: inputs that may be varied, the weights dy, and what the op made of them. */
+typedef struct Problem Problem;
+struct Problem {
+    const OpCase *c;
+    double       *in[3]; /* doubles of the inputs that are differentiated */
+    int64_t       n[3];
+    double        (*loss)(const Problem *p);
+    double        *dy; /* constant */
+    int64_t       rows, cols;
+    double        flops; /* of one evaluation, to choose the number of probes */
+};
+
+static double weighted(const double *y, const double *dy, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += y[i] * dy[i];
+    return s;
+}
+
+/* ---- Forward functions of each backward op ------------------------------------------------------------------------------- */
+
+static int is_centered(const OpCase *c)
+{
+    return c->kind == OP_NORM_DX ? c->args.norm_dx.mean != NULL
+         : c->kind == OP_NORM_DW ? c->args.norm_dw.mean != NULL
+                                 : c->args.norm_bwd.mean != NULL;
+}
+
+/* in: x, gamma, beta */
+static double loss_norm(const Problem *p)
+{
+    double *y = dbl_new(p->cols), s = 0;
+    for (int64_t r = 0; r < p->rows; r++) {
+        math_norm(y, p->in[0] + r * p->cols, p->in[1], p->in[2], p->cols, is_centered(p->c), 1e-5);
+        s += weighted(y, p->dy + r * p->cols, p->cols);
+    }
+    free(y);
+    return s;
+}
+
+/* in: x [N,K], w [M,K] */
+static double loss_linear(const Problem *p)
+{
+    int64_t N = p->rows, K = p->n[0] / N, M = p->cols;
+    double *y = dbl_new(N * M), s;
+    math_product(y, (Strided){ p->in[0], K, 1 }, (Strided){ p->in[1], 1, K }, N, M, K);
+    s = weighted(y, p->dy, N * M);
+    free(y);
+    return s;
+}
+
+static Act act_of(const OpCase *c)
+{
+    return c->kind == OP_ACT_DX ? c->args.act_dx.act : c->kind == OP_GLU_DX ? c->args.glu_dx.act : c->args.act_bias_bwd.act;
+}
+
+/* in: x, and for act_bias_bwd a bias added to each row */
+static double loss_act(const Problem *p)
+{
+    double s = 0;
+    for (int64_t i = 0; i < p->n[0]; i++) {
+        s += p->dy[i] * math_act(p->in[0][i] + (p->in[1] ? p->in[1][i % p->cols] : 0), act_of(p->c));
+    }
+    return s;
+}
+
+static double loss_glu(const Problem *p)
+{
+    double  s = 0;
+    int64_t F = p->cols;
+    for (int64_t i = 0; i < p->rows * F; i++) {
+        int64_t at = i / F * 2 * F + i % F;
+        s += p->dy[i] * math_act(p->in[0][at], act_of(p->c)) * p->in[0][at + F];
+    }
+    return s;
+}
+
+/* in: x, gq, gk */
+static double loss_qknorm(const Problem *p)
+{
+    int     dx = p->c->kind == OP_QKNORM_DX;
+    int64_t H  = dx ? p->c->args.qknorm_dx.heads : p->c->args.qknorm_dw.heads;
+    int64_t K  = dx ? p->c->args.qknorm_dx.kv_heads : p->c->args.qknorm_dw.kv_heads;
+    int64_t D = dx ? p->c->args.qknorm_dx.head_dim : p->c->args.qknorm_dw.head_dim, W = (H + 2 * K) * D;
+    double *y = dbl_new(D), s = 0;
+    for (int64_t i = 0; i < p->rows * (H + 2 * K); i++) {
+        int64_t h = i % (H + 2 * K), at = i / (H + 2 * K) * W + h * D;
+        if (h >= H + K) {
+            s += weighted(p->in[0] + at, p->dy + at, D);
+            continue;
+        }
+        math_norm(y, p->in[0] + at, h < H ? p->in[1] : p->in[2], NULL, D, 0, 1e-5);
+        s += weighted(y, p->dy + at, D);
+    }
+    free(y);
+    return s;
+}
+
+static double loss_attn(const Problem *p)
+{
+    AttnShape shape = case_attn_shape(p->c);
+    double   *o = dbl_new(p->rows * p->cols), s;
+    math_attn(o, NULL, &shape, p->in[0]);
+    s = weighted(o, p->dy, p->rows * p->cols);
+    free(o);
+    return s;
+}
+
+static double loss_xent(const Problem *p)
+{
+    int              fused  = p->c->kind == OP_XENT;
+    const Tensor    *target = fused ? p->c->args.xent.target : p->c->args.xent_dx.target;
+    const StepState *state  = (fused ? p->c->args.xent.state : p->c->args.xent_dx.state)->data;
+    int64_t          n_class = fused ? p->c->args.xent.n_class : p->c->args.xent_dx.n_class;
+    double           s       = 0;
+    for (int64_t r = 0; r < p->rows; r++) {
+        int32_t t = *case_int(target, r);
+        if (t >= 0) s += math_lse(p->in[0] + r * p->cols, n_class) - p->in[0][r * p->cols + t];
+    }
+    return s * (double)state->in.inv_targets * (double)state->in.loss_scale;
+}
+
+/* in: the vectors that were looked up, wte and wpe */
+static double loss_embed(const Problem *p)
+{
+    double s = 0;
+    int    pos = p->c->kind == OP_POS_DW;
+    for (int64_t i = 0; i < p->rows * p->cols; i++) {
+        int64_t row = pos ? i / p->cols % p->c->args.pos_dw.dy->dim[1] : *case_int(p->c->args.embed_dw.tok, i / p->cols);
+        s += p->dy[i] * p->in[0][row * p->cols + i % p->cols];
+    }
+    return s;
+}
+
+/* ---- Probing ---------------------------------------------------------------------------------------------------------------- */
+
+/* dL/dx from L at x -2h, -h, +h, +2h; *size is about |L|. */
+static double quotient(const Problem *p, double *x, double *size)
+{
+    double h = 1e-3, at = *x, l[4];
+    for (int i = 0; i < 4; i++) {
+        *x   = at + h * (double)(i < 2 ? i - 2 : i - 1);
+        l[i] = p->loss(p);
+    }
+    *x    = at;
+    *size = fabs(l[0]);
+    return (8 * (l[2] - l[1]) - (l[3] - l[0])) / (12 * h);
+}
+
+/* Input k of the problem against argument `out` of the case, less what the op added it to (start, or NULL). */
+static void probe(const Problem *p, const OpRef *r, int k, int out, const double *start)
+{
+    const Tensor *t = p->c->args.t[out];
+    int64_t       n = p->n[k];
+    int           count = (int)fmin(MAX_PROBE, fmax(2, 3e7 / p->flops));
+    uint32_t      word[4];
+    for (int i = 0; i < count && i < n; i++) {
+        rng_philox(word, 99, (uint32_t)p->c->kind, 0, (uint64_t)i);
+        int64_t e = n <= count ? i : (int64_t)(word[0] % (uint64_t)n);
+        double  size, slope = quotient(p, &p->in[k][e], &size), got = *case_at(t, e) - (start ? start[e] : 0);
+        double  tol = op_ref_tolerance(r, out, e) + 1e-11 * (1 + size);
+        if (fabs(got - slope) <= tol) continue;
+        fail_msg("%s %s: d%s[%lld] is %.9g, the difference quotient %.9g (allowed %.3g)", op_table[p->c->kind].name, p->c->name,
+                 t->name, (long long)e, got, slope, tol);
+    }
+}
+
+typedef struct {
+    Problem p;
+    int     out[3]; /* argument that holds the gradient of in[k], -1: none */
+    int     n_in;
+} Setup;
+
+static void input(Setup *s, const Tensor *t, int out)
+{
+    s->p.in[s->n_in] = case_doubles(t);
+    s->p.n[s->n_in]  = t ? tensor_numel(t) : 0;
+    s->out[s->n_in]  = out;
+    s->n_in++;
+}
+
+static double *ones(int64_t n)
+{
+    double *v = dbl_new(n);
+    for (int64_t i = 0; i < n; i++) v[i] = 1;
+    return v;
+}
+
+/* A weight the op does not get, because its gradient does not depend on it. */
+static void constant(Setup *s, double *v, int64_t n, int out)
+{
+    s->p.in[s->n_in] = v;
+    s->p.n[s->n_in]  = n;
+    s->out[s->n_in]  = out;
+    s->n_in++;
+}
+
+static int setup_norm(Setup *s, const OpCase *c)
+{
+    int64_t C;
+    if (c->kind == OP_NORM_DX) {
+        const NormDx *a = &c->args.norm_dx;
+        input(s, a->x, 0);
+        input(s, a->gamma, -1);
+        s->p.dy = case_doubles(a->dy);
+    } else if (c->kind == OP_NORM_DW) {
+        const NormDw *a = &c->args.norm_dw;
+        C               = tensor_cols(a->x);
+        input(s, a->x, -1);
+        constant(s, ones(C), C, 0);
+        if (a->dbeta) constant(s, ones(C), C, 1);
+        s->p.dy = case_doubles(a->dy);
+    } else {
+        const NormBwd *a = &c->args.norm_bwd;
+        C                = tensor_cols(a->x);
+        input(s, a->x, 0);
+        input(s, a->gamma, 1);
+        if (a->dbeta) constant(s, ones(C), C, 2);
+        s->p.dy = case_doubles(a->dy);
+    }
+    s->p.loss  = loss_norm;
+    s->p.flops = 12 * (double)s->p.n[0];
+    return 1;
+}
+
+static int setup_linear(Setup *s, const OpCase *c)
+{
+    if (c->kind == OP_BIAS_DW) return 0; /* its forward is an addition: the reference says it all */
+    const Tensor *dy = c->kind == OP_LINEAR_DX ? c->args.linear_dx.dy : c->args.linear_dw.dy;
+    if (c->kind == OP_LINEAR_DX) {
+        constant(s, ones(tensor_numel(c->args.linear_dx.dx)), tensor_numel(c->args.linear_dx.dx), 0);
+        input(s, c->args.linear_dx.w, -1);
+    } else {
+        input(s, c->args.linear_dw.x, -1);
+        constant(s, ones(tensor_numel(c->args.linear_dw.dw)), tensor_numel(c->args.linear_dw.dw), 0);
+    }
+    s->p.dy    = case_doubles(dy);
+    s->p.loss  = loss_linear;
+    s->p.flops = 2 * (double)s->p.n[0] * (double)tensor_cols(dy);
+    return 1;
+}
+
+static int setup_rows(Setup *s, const OpCase *c)
+{
+    const Tensor *dy = NULL;
+    switch (c->kind) {
+    case OP_ACT_DX:
+        input(s, c->args.act_dx.x, 0);
+        dy        = c->args.act_dx.dy;
+        s->p.loss = loss_act;
+        break;
+    case OP_ACT_BIAS_BWD:
+        input(s, c->args.act_bias_bwd.x, 0);
+        constant(s, dbl_new(tensor_cols(c->args.act_bias_bwd.x)), tensor_cols(c->args.act_bias_bwd.x), 1);
+        dy        = c->args.act_bias_bwd.dy;
+        s->p.loss = loss_act;
+        break;
+    case OP_GLU_DX:
+        input(s, c->args.glu_dx.x, 0);
+        dy        = c->args.glu_dx.dy;
+        s->p.loss = loss_glu;
+        break;
+    case OP_QKNORM_DX:
+        input(s, c->args.qknorm_dx.x, 0);
+        input(s, c->args.qknorm_dx.gq, -1);
+        input(s, c->args.qknorm_dx.gk, -1);
+        dy        = c->args.qknorm_dx.dy;
+        s->p.loss = loss_qknorm;
+        break;
+    default: /* OP_QKNORM_DW */
+        input(s, c->args.qknorm_dw.x, -1);
+        constant(s, ones(c->args.qknorm_dw.head_dim), c->args.qknorm_dw.head_dim, 0);
+        constant(s, ones(c->args.qknorm_dw.head_dim), c->args.qknorm_dw.head_dim, 1);
+        dy        = c->args.qknorm_dw.dy;
+        s->p.loss = loss_qknorm;
+        break;
+    }
+    s->p.dy    = case_doubles(dy);
+    s->p.flops = 40 * (double)s->p.n[0];
+    return 1;
+}
+
+static int setup_rest(Setup *s, const OpCase *c)
+{
+    int64_t n;
+    switch (c->kind) {
+    case OP_ATTN_BWD: {
+        AttnShape a = case_attn_shape(c);
+        input(s, c->args.attn_bwd.qkv, 0);
+        s->p.dy    = case_doubles(c->args.attn_bwd.dout);
+        s->p.loss  = loss_attn;
+        s->p.flops = 8.0 * (double)(a.B * a.H * a.T * a.T) * (double)a.D; /* twice: plain code is slow */
+        return 1;
+    }
+    case OP_XENT_DX: input(s, c->args.xent_dx.logits, 0); break;
+    case OP_XENT: input(s, c->args.xent.logits, 1); break;
+    default:
+        n = tensor_numel(c->kind == OP_EMBED_DW ? c->args.embed_dw.dwte : c->args.pos_dw.dwpe);
+        constant(s, ones(n), n, 0);
+        s->p.dy    = case_doubles(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
+        s->p.loss  = loss_embed;
+        s->p.flops = 8 * (double)tensor_numel(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
+        return 1;
+    }
+    s->p.loss  = loss_xent;
+    s->p.flops = 40 * (double)s->p.n[0];
+    return 1;
+}
+
+typedef struct {
+    OpKind kind;
+    int (*setup)(Setup *s, const OpCase *c);
+    int dy; /* argument whose rows and columns the forward output has */
+} Row;
+
+static const Row table[] = {
+    { OP_EMBED_DW, setup_rest, 2 },   { OP_POS_DW, setup_rest, 1 },        { OP_NORM_DX, setup_norm, 1 },  { OP_NORM_DW, setup_norm, 3 },
+    { OP_NORM_BWD, setup_norm, 4 },   { OP_LINEAR_DX, setup_linear, 2 },   { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },
+    { OP_ACT_BIAS_BWD, setup_rows, 3 }, { OP_GLU_DX, setup_rows, 1 },      { OP_QKNORM_DX, setup_rows, 1 }, { OP_QKNORM_DW, setup_rows, 3 },
+    { OP_ATTN_BWD, setup_rest, 2 },   { OP_XENT_DX, setup_rest, 0 },       { OP_XENT, setup_rest, 1 },
+};
+
+static void check_case(Dev *dev, const Row *row, OpCase *c)
+{
+    Setup s = { .out = { -1, -1, -1 } };
+    if (!row->setup(&s, c)) return;
+    const Tensor *dy = c->args.t[row->dy];
+    s.p.c            = c;
+    s.p.rows         = tensor_rows(dy);
+    s.p.cols         = tensor_cols(dy);
+    OpRef r;
+    op_ref_create(&r, c);
+    double *start[3] = { 0 };
+    for (int k = 0; k < s.n_in; k++) {
+        int out = s.out[k];
+        if (out >= 0 && (op_table[c->kind].arg[out].access & ARG_READ)) start[k] = case_doubles(c->args.t[out]);
+        /* dx = dres + gradient */
+        if (c->kind == OP_NORM_BWD && out == 0) start[k] = case_doubles(c->args.norm_bwd.dres);
+    }
+    assert_int_equal(op_case_run(dev, c), 0);
+    for (int k = 0; k < s.n_in; k++) {
+        if (s.out[k] >= 0) probe(&s.p, &r, k, s.out[k], start[k]);
+        free(start[k]);
+    }
+    for (int k = 0; k < s.n_in; k++) free(s.p.in[k]);
+    free(s.p.dy);
+    op_ref_destroy(&r);
+}
+
+static void test_gradient(void **state)
+{
+    const Row *row = *state;
+    DevOptions opt = { .threads = 2 };
+    Dev       *dev = dev_open("cpu", &opt, NULL);
+    OpCase     c;
+    assert_non_null(dev);
+    for (int i = 0; op_case_create(&c, row->kind, i); i++) {
+        check_case(dev, row, &c);
+        op_case_destroy(&c);
+    }
+    dev_close(dev);
+}
+
+/* Rope and dropout are linear: the op with `inverse` (or the same draw) must be the transpose of the forward one, that is
+ * <dy, f(x)> = <f'(dy), x>. */
+static void check_transpose(Dev *dev, OpKind kind, int i, int inverse_shift)
+{
+    OpCase f, g;
+    assert_true(op_case_create(&f, kind, i));
+    assert_true(op_case_create(&g, kind, i + inverse_shift));
+    if (kind == OP_DROPOUT) memcpy(g.args.dropout.state->data, f.args.dropout.state->data, sizeof(StepState));
+    case_randomize(&g, g.args.t[1], 0.9f);
+    double *x = case_doubles(f.args.t[1]), *dy = case_doubles(g.args.t[1]);
+    assert_int_equal(op_case_run(dev, &f), 0);
+    assert_int_equal(op_case_run(dev, &g), 0);
+    double *y = case_doubles(f.args.t[0]), *dx = case_doubles(g.args.t[0]);
+    int64_t n = tensor_numel(f.args.t[0]);
+    double  a = weighted(y, dy, n), b = weighted(dx, x, n);
+    /* n terms of size below 2, each with two roundings */
+    assert_true(fabs(a - b) <= 0x1p-24 * 8 * (4 + sqrt((double)n)) * 2);
+    free(x);
+    free(dy);
+    free(y);
+    free(dx);
+    op_case_destroy(&f);
+    op_case_destroy(&g);
+}
+
+static void test_transpose(void **state)
+{
+    (void)state;
+    DevOptions opt = { .threads = 2 };
+    Dev       *dev = dev_open("cpu", &opt, NULL);
+    assert_non_null(dev);
+    for (int i = 0; i < 5; i++) check_transpose(dev, OP_ROPE, i, 5);
+    for (int i = 0; i < 4; i++) check_transpose(dev, OP_DROPOUT, i, 0);
+    dev_close(dev);
+}
+
+int main(void)
+{
+    struct CMUnitTest test[ARRAY_LEN(table) + 1];
+    int               n = 0;
+    for (; n < ARRAY_LEN(table); n++) {
+        test[n] = (struct CMUnitTest){ op_table[table[n].kind].name, test_gradient, NULL, NULL, (void *)&table[n] };
+    }
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_transpose);
+    return _cmocka_run_group_tests("op_gradients", test, (size_t)n, NULL, NULL);
+}
