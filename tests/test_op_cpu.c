@@ -1,5 +1,6 @@
 /* Every op of the CPU backend, on every case of op_cases.h: against the double reference, with any number of threads, and in
  * place where its row allows it. */
+#include "dev/cpu/cpu_vec.h"
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -145,11 +146,48 @@ static void test_exec(void **state)
     dev_close(dev);
 }
 
+/* e^x over all floats in steps: 1 unit in the last place, 0 below, infinity above, NaN stays NaN. */
+static void test_exp(void **state)
+{
+    (void)state;
+    for (uint32_t u = 0; u < 0xFF900000u; u += 4001) {
+        float x, lane[VL];
+        memcpy(&x, &u, 4);
+        vf_store(lane, vf_exp(vf_set(x)));
+        double want = exp((double)x), unit = fmax(ldexp(1, ilogb(want) - 23), 0x1p-149);
+        if (isnan(x)) {
+            assert_true(isnan(lane[VL - 1]));
+        } else if (x < -87.33654f) {
+            assert_true(lane[0] == 0);
+        } else if (x > 88.38f) {
+            assert_true(lane[0] > 2.4e38f);
+        } else if (!(fabs(lane[0] - want) <= unit)) {
+            fail_msg("exp(%.9g) is %.9g, not %.9g", x, lane[0], want);
+        }
+    }
+}
+
+static void test_transpose(void **state)
+{
+    (void)state;
+    vf    v[VL];
+    float lane[VL];
+    for (int i = 0; i < VL; i++) {
+        for (int j = 0; j < VL; j++) lane[j] = (float)(i * VL + j);
+        v[i] = vf_load(lane);
+    }
+    vf_transpose(v);
+    for (int i = 0; i < VL; i++) {
+        vf_store(lane, v[i]);
+        for (int j = 0; j < VL; j++) assert_true(lane[j] == (float)(j * VL + i));
+    }
+}
+
 int main(void)
 {
     static Row          row[OP_COUNT];
     static char         name[2 * OP_COUNT][48];
-    struct CMUnitTest   test[2 * OP_COUNT + 2];
+    struct CMUnitTest   test[2 * OP_COUNT + 4];
     int                 n = 0;
     for (int k = 0; k < OP_COUNT; k++) {
         row[k].kind = (OpKind)k;
@@ -160,5 +198,7 @@ int main(void)
     }
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_alias);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exec);
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exp);
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_transpose);
     return _cmocka_run_group_tests("op_cpu", test, (size_t)n, NULL, NULL);
 }

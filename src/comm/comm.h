@@ -44,8 +44,7 @@ int comm_rank(const Comm *c);       /* 0 when alone */
 int comm_world(const Comm *c);      /* 1 when alone */
 int comm_local_rank(const Comm *c); /* 0 when alone */
 
-/* ---- Collectives on host memory. Negative after err_set() naming the rank that is gone, late or out of
- * step. ---- */
+/* Collectives on host memory. Negative after err_set() naming the rank that is gone, late or out of step. */
 
 int comm_barrier(Comm *c);
 int comm_broadcast(Comm *c, void *buf, size_t size_bytes); /* of rank 0 */

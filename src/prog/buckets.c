@@ -97,9 +97,9 @@ static Op reduction(Prog *p, Tensor *flat, const Bucket *b, int index)
     v->root         = flat->root;
     v->slab         = flat->root->slab;
     v->offset_bytes = flat->offset_bytes + b->begin;
-    Op op           = {
-                  .kind = OP_ALL_REDUCE, .lane = LANE_COMM, .block = -1, .chunk = -1, .backward = 1, .label = v->name
-    };
+    Op op              = { .kind = OP_ALL_REDUCE, .lane = LANE_COMM, .block = -1, .chunk = -1 };
+    op.backward        = 1;
+    op.label           = v->name;
     op.args.all_reduce = (AllReduce){ .y = v, .x = v };
     return op;
 }

@@ -7,6 +7,7 @@
 #include "run/limit.h"
 #include "run/step.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -25,9 +26,14 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static void call_phase(const BenchHooks *h, int begin)
+{
+    if (h && h->phase) h->phase(h->ctx, begin);
+}
+
 /* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are queued one
  * ahead, so a step's time is the distance between two completions. */
-static int run_steps(Stepper *s, double *times, BenchResult *out, double begin_s)
+static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
 {
     double  last = 0, total = 0;
     int     n = 0;
@@ -39,14 +45,16 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, double begin_s
         if (more) TRY(step_begin(s, step + 1, 1e-4));
         TRY(step_result(s, step, &result));
         double now = clock_now_s();
-        if (step == 0) out->startup_s = now - begin_s;
+        if (step == 0) out->startup_s = now - opt->begin_s;
         if (step >= BENCH_WARM) {
             times[n++] = now - last;
             total += now - last;
         }
         last = now;
+        if (step + 1 == BENCH_WARM) call_phase(opt->hooks, 1);
         if (!more) break;
     }
+    call_phase(opt->hooks, 0);
     out->loss   = result.loss;
     out->n_step = n;
     qsort(times, (size_t)n, sizeof *times, by_value);
@@ -141,7 +149,7 @@ static size_t used_bytes(const Setup *s)
     return (size_t)u.ru_maxrss * 1024;
 }
 
-static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, double begin_s)
+static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
 {
     Stepper  stepper;
     Source  *src   = NULL;
@@ -149,27 +157,30 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, double begin
     int      rc    = times ? stepper_init(&stepper, s->build, (int)r->data.depth) : err_set("out of host memory");
     if (rc == 0) rc = source_open(&src, r, 0);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
-    if (rc == 0) rc = run_steps(&stepper, times, out, begin_s);
+    if (rc == 0) rc = run_steps(&stepper, times, out, opt);
     if (times) stepper_deinit(&stepper);
     source_close(src);
     free(times);
     return rc;
 }
 
-int bench_run(BenchResult *out, const Recipe *r, double begin_s, int measure_limit, int print_ops, FILE *report)
+int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
 {
     Setup s;
+    FILE *report = opt->report;
     memset(out, 0, sizeof *out);
+    out->gpu = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, "" };
     int rc = setup_open(&s, r, BUILD_TRAIN);
-    if (rc == 0) rc = bench_steps(out, &s, r, begin_s);
+    if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) {
+        out->kind          = s.dev->vt->kind;
         out->per_s         = (double)r->step_tokens / out->step_s;
         out->planned_bytes = store_total_bytes(&s.build->store);
         out->peak_bytes    = used_bytes(&s);
         if (s.machine.peak_flops > 0) out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
     }
     BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
-    if (rc == 0 && measure_limit) {
+    if (rc == 0 && opt->measure_limit) {
         /* The rates need memory of their own; the model's is given back first and taken again for --ops. */
         setup_close(&s);
         rc = limit_measure(out->rate, r, choice.compute, choice.micro_batch);
@@ -179,7 +190,7 @@ int bench_run(BenchResult *out, const Recipe *r, double begin_s, int measure_lim
                            limit_time(s.build->update, out->rate);
             out->limit_share = limit / out->step_s;
         }
-        if (rc == 0 && print_ops) rc = print_ops_table(&s, out, report);
+        if (rc == 0 && opt->print_ops) rc = print_ops_table(&s, out, report);
     }
     if (rc == 0 && report) {
         char a[32], b[32];
@@ -213,5 +224,12 @@ void bench_print_json(const BenchResult *b, const Recipe *r, const char *device,
     json_out_num(&o, "attn_bwd_tflops", b->rate[UNIT_ATTN_BWD] * 1e-12);
     json_out_num(&o, "copy_gbps", b->rate[UNIT_MEMORY] * 1e-9);
     json_out_num(&o, "loss", b->loss);
+    json_out_num(&o, "utilisation", b->gpu.utilisation);
+    json_out_num(&o, "power_w", b->gpu.power_w);
+    json_out_num(&o, "sm_mhz", b->gpu.sm_mhz);
+    json_out_num(&o, "tensor_active", b->gpu.tensor_active);
+    json_out_num(&o, "dram_active", b->gpu.dram_active);
+    json_out_num(&o, "joules_per_token", b->gpu.joules_per_token);
+    json_out_str(&o, "clock_reasons", b->gpu.clock_reasons[0] ? b->gpu.clock_reasons : NULL);
     json_out_end(&o);
 }

@@ -5,20 +5,42 @@
 
 #include "run/setup.h"
 
+/* What the GPU did meanwhile, filled by whoever watched it; NAN: n/a. Shares are fractions. */
 typedef struct {
-    double  per_s; /* tokens per second */
-    double  step_s;
-    double  mfu; /* fraction of the data-sheet bf16 peak; 0 when the peak is unknown */
-    double  limit_share;
-    double  rate[UNIT_COUNT]; /* measured in this run */
-    size_t  planned_bytes, peak_bytes;
-    double  startup_s; /* program start to first finished step */
-    double  loss;
-    int     n_step;
+    double utilisation, power_w, sm_mhz, tensor_active, dram_active, joules_per_token;
+    char   clock_reasons[128]; /* "": n/a */
+} BenchGpu;
+
+typedef struct {
+    double   per_s; /* tokens per second */
+    double   step_s;
+    double   mfu; /* fraction of the data-sheet bf16 peak; 0 when the peak is unknown */
+    double   limit_share;
+    double   rate[UNIT_COUNT]; /* measured in this run */
+    size_t   planned_bytes, peak_bytes;
+    double   startup_s; /* program start to first finished step */
+    double   loss;
+    int      n_step;
+    DevKind  kind; /* of the device it ran on */
+    BenchGpu gpu;  /* all n/a from bench_run() */
 } BenchResult;
 
-/* begin_s: clock_now_s() at program start. measure_limit 0 leaves limit_share 0. */
-int bench_run(BenchResult *out, const Recipe *r, double begin_s, int measure_limit, int print_ops, FILE *report);
+/* For watching from a higher layer: phase(ctx, 1) is called right before the first timed step and phase(ctx, 0) right after
+ * the last; not the latter when a step fails. */
+typedef struct {
+    void (*phase)(void *ctx, int begin);
+    void *ctx;
+} BenchHooks;
+
+typedef struct {
+    double            begin_s;       /* clock_now_s() at program start */
+    int               measure_limit; /* 0 leaves limit_share 0 */
+    int               print_ops;
+    FILE             *report; /* NULL: none */
+    const BenchHooks *hooks;  /* NULL: none */
+} BenchOptions;
+
+int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt);
 
 /* FLOPs of one optimizer step as MFU counts them. */
 double bench_step_flops(const Build *b);

@@ -1,7 +1,8 @@
 /* NVML without its header: the handful of functions and structures Brim reads.
  *
- * 1. The structures below are NVIDIA's binary interface: order, width and version words must not change. A versioned
- *    structure carries its own size and version (NVML_VERSION), except GPM's, whose version is a plain 1.
+ * 1. The structures below are NVIDIA's binary interface: order, width and version words must not change. A
+ *    versioned structure carries its own size and version (NVML_VERSION), except GPM's, whose version is a
+ *    plain 1.
  * 2. Every function may be missing; a missing one answers like one that fails. */
 #include "watch/nvml.h"
 
@@ -38,7 +39,7 @@ typedef struct {
 
 typedef struct {
     unsigned           version;
-    unsigned long long total, reserved, free, used; /* used without reserved */
+    unsigned long long total, reserved, free, used; /* used as nvidia-smi shows it: without reserved */
 } NvmlMemoryV2;
 
 typedef struct {
@@ -52,8 +53,9 @@ typedef struct {
     unsigned           gpu_instance, compute_instance;
 } NvmlProcessInfo;
 
-/* Some drivers of the 53x series answered _v3 with entries of 32 bytes; room for those keeps them inside the buffer. */
-enum { NVML_PROCESS_ROOM = 32, NVML_PROCESS_SPARE = 8 };
+/* Some drivers of the 53x series wrote entries of 32 bytes (the same, then 8 more); the buffer has room for
+ * those. Spare entries are for processes that start between asking how many there are and asking for them. */
+enum { NVML_PROCESS_WIDE = 32, NVML_PROCESS_SPARE = 8 };
 
 typedef struct {
     unsigned version, supported;
@@ -68,7 +70,8 @@ typedef struct {
     } info;
 } NvmlGpmMetric;
 
-/* The header's array has grown from 98 to 333 entries; the library uses the first n_metric, and 512 outlasts it. */
+/* The header's array grows with the releases; the library looks at the first n_metric. 512 is what ran on an
+ * H200. */
 enum { NVML_GPM_ROOM = 512 };
 
 typedef struct {
@@ -81,9 +84,11 @@ _Static_assert(sizeof(NvmlUtilization) == 8, "nvmlUtilization_t");
 _Static_assert(sizeof(NvmlMemory) == 24, "nvmlMemory_t");
 _Static_assert(sizeof(NvmlMemoryV2) == 40 && offsetof(NvmlMemoryV2, used) == 32, "nvmlMemory_v2_t");
 _Static_assert(sizeof(NvmlTemperature) == 12, "nvmlTemperature_v1_t");
-_Static_assert(sizeof(NvmlProcessInfo) == 24 && offsetof(NvmlProcessInfo, used_bytes) == 8, "nvmlProcessInfo_v2_t");
+_Static_assert(sizeof(NvmlProcessInfo) == 24 && offsetof(NvmlProcessInfo, used_bytes) == 8,
+               "nvmlProcessInfo_v2_t");
 _Static_assert(sizeof(NvmlGpmMetric) == 40 && offsetof(NvmlGpmMetric, value) == 8, "nvmlGpmMetric_t");
-_Static_assert(offsetof(NvmlGpmGet, sample1) == 8 && offsetof(NvmlGpmGet, metric) == 24, "nvmlGpmMetricsGet_t");
+_Static_assert(offsetof(NvmlGpmGet, sample1) == 8 && offsetof(NvmlGpmGet, metric) == 24,
+               "nvmlGpmMetricsGet_t");
 
 struct Nvml {
     void *lib;
@@ -175,7 +180,7 @@ void nvml_close(Nvml *n)
     free(n);
 }
 
-/* ---- Which GPU ---------------------------------------------------------------------------------------------- */
+/* ---- Which GPU ----------------------------------------------------------------------------------------- */
 
 int nvml_device_count(const Nvml *n)
 {
@@ -191,11 +196,12 @@ NvmlDevice *nvml_device(const Nvml *n, int index)
     return d;
 }
 
-/* Asks the CUDA driver of this process, if it is loaded: loading it here would start CUDA in programs that only watch. */
+/* Asks the CUDA driver of this process, if it is loaded: loading it here would start CUDA in programs that
+ * only watch. */
 static int cuda_bus_id(int cuda_index, char *buf, int n)
 {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    int   rc = -1, device;
+    int   rc  = -1, device;
     if (!lib) return -1;
     void *sym_get = dlsym(lib, "cuDeviceGet"), *sym_bus = dlsym(lib, "cuDeviceGetPCIBusId");
     int (*get)(int *, int);
@@ -212,7 +218,8 @@ NvmlDevice *nvml_device_of_cuda(const Nvml *n, int cuda_index)
     char        item[64];
     NvmlDevice *d = NULL;
     if (!n || cuda_index < 0) return NULL;
-    if (n->by_bus && cuda_bus_id(cuda_index, item, sizeof item) == 0 && n->by_bus(item, &d) == NVML_OK) return d;
+    if (n->by_bus && cuda_bus_id(cuda_index, item, sizeof item) == 0 && n->by_bus(item, &d) == NVML_OK)
+        return d;
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     if (!list) return nvml_device(n, cuda_index);
     for (int i = 0; i <= cuda_index; i++) {
@@ -224,7 +231,7 @@ NvmlDevice *nvml_device_of_cuda(const Nvml *n, int cuda_index)
     return nvml_device(n, (int)index);
 }
 
-/* ---- Readings ----------------------------------------------------------------------------------------------- */
+/* ---- Readings ------------------------------------------------------------------------------------------ */
 
 static double scaled(int rc, double value, double unit) { return rc == NVML_OK ? value * unit : NAN; }
 
@@ -269,7 +276,8 @@ static double read_unsigned(int (*get)(NvmlDevice *, unsigned *), NvmlDevice *d,
     return scaled(rc, x, unit);
 }
 
-static double read_kind(int (*get)(NvmlDevice *, unsigned, unsigned *), NvmlDevice *d, unsigned kind, double unit)
+static double read_kind(int (*get)(NvmlDevice *, unsigned, unsigned *), NvmlDevice *d, unsigned kind,
+                        double unit)
 {
     unsigned x = 0;
     if (!get) return NAN;
@@ -313,9 +321,9 @@ const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons)
         uint64_t    bit;
         const char *word;
     } row[] = {
-        { 0x001, "idle" },          { 0x002, "application clocks" }, { 0x004, "power cap" },
-        { 0x008, "slowdown" },      { 0x010, "sync boost" },         { 0x020, "thermal" },
-        { 0x040, "hard thermal" },  { 0x080, "power brake" },        { 0x100, "display clocks" },
+        { 0x001, "idle" },         { 0x002, "application clocks" }, { 0x004, "power cap" },
+        { 0x008, "slowdown" },     { 0x010, "sync boost" },         { 0x020, "thermal" },
+        { 0x040, "hard thermal" }, { 0x080, "power brake" },        { 0x100, "display clocks" },
     };
     str_copy(buf, n, "");
     for (int i = 0; i < ARRAY_LEN(row); i++) {
@@ -337,7 +345,7 @@ const char *nvml_number(char *buf, size_t n, double x, int decimals)
     return buf;
 }
 
-/* ---- GPM ---------------------------------------------------------------------------------------------------- */
+/* ---- GPM ----------------------------------------------------------------------------------------------- */
 
 struct NvmlGpm {
     const Nvml *nvml;
@@ -361,7 +369,8 @@ static const struct {
 
 NvmlGpm *nvml_gpm_create(const Nvml *n, NvmlDevice *d)
 {
-    if (!n || !d || !n->gpm_support || !n->gpm_alloc || !n->gpm_free || !n->gpm_sample || !n->gpm_get) return NULL;
+    if (!n || !d || !n->gpm_support || !n->gpm_alloc || !n->gpm_free || !n->gpm_sample || !n->gpm_get)
+        return NULL;
     NvmlGpmSupport support = { .version = NVML_GPM_VERSION };
     if (n->gpm_support(d, &support) != NVML_OK || !support.supported) return NULL;
     NvmlGpm *g = (NvmlGpm *)calloc(1, sizeof *g);
@@ -407,7 +416,18 @@ void nvml_gpm_destroy(NvmlGpm *g)
     free(g);
 }
 
-/* ---- Processes ---------------------------------------------------------------------------------------------- */
+/* ---- Processes ----------------------------------------------------------------------------------------- */
+
+/* Moves 32-byte entries, if that is what the driver wrote into the zeroed room, to where 24-byte ones
+ * belong. */
+static void close_gaps(NvmlProcessInfo *all, unsigned count)
+{
+    char  *bytes = (char *)all;
+    size_t wide  = 0;
+    for (size_t i = count * sizeof *all; i < (size_t)count * NVML_PROCESS_WIDE; i++) wide |= bytes[i] != 0;
+    for (unsigned i = 1; wide && i < count; i++)
+        memmove(&all[i], bytes + (size_t)i * NVML_PROCESS_WIDE, sizeof *all);
+}
 
 /* Every compute process; the caller frees *all. */
 static int list_processes(const Nvml *n, NvmlDevice *d, NvmlProcessInfo **all)
@@ -418,10 +438,13 @@ static int list_processes(const Nvml *n, NvmlDevice *d, NvmlProcessInfo **all)
     int rc = n->processes(d, &count, NULL);
     if (rc == NVML_OK) return 0; /* it would have complained about the size */
     if (rc != NVML_INSUFFICIENT_SIZE || count > 65536) return -1;
-    count += NVML_PROCESS_SPARE; /* some may start between the two calls */
-    *all = (NvmlProcessInfo *)calloc(count, NVML_PROCESS_ROOM);
+    count += NVML_PROCESS_SPARE;
+    *all = (NvmlProcessInfo *)calloc(count, NVML_PROCESS_WIDE);
     if (!*all) return -1;
-    if (n->processes(d, &count, *all) == NVML_OK) return (int)count;
+    if (n->processes(d, &count, *all) == NVML_OK) {
+        close_gaps(*all, count);
+        return (int)count;
+    }
     free(*all);
     *all = NULL;
     return -1;

@@ -1,9 +1,10 @@
 /* Nvml: what the driver says about its GPUs, read through libnvidia-ml.so.1, opened at run time.
  *
- * 1. Telemetry is never a reason to fail: no library, no driver, no such metric on this card all answer "n/a", which is
- *    NAN for a number and a negative count for a list. Nothing here calls err_set().
+ * 1. Telemetry is never a reason to fail: no library, no driver, no such metric on this card all answer
+ *    "n/a", which is NAN for a number and a negative count for a list. Nothing here calls err_set().
  * 2. Every function takes a NULL Nvml, NvmlDevice or NvmlGpm and answers n/a.
- * 3. An Nvml does not change after nvml_open() and may be read from several threads. An NvmlGpm belongs to one thread.
+ * 3. An Nvml does not change after nvml_open() and may be read from several threads. An NvmlGpm belongs to
+ *    one thread.
  * 4. Shares are in percent, as the driver gives them. */
 #ifndef WATCH_NVML_H
 #define WATCH_NVML_H
@@ -16,21 +17,22 @@ extern "C" {
 #endif
 
 typedef struct Nvml       Nvml;
-typedef struct NvmlDevice NvmlDevice; /* the driver's handle: owned by the library, valid until nvml_close() */
+typedef struct NvmlDevice NvmlDevice; /* the driver's handle, the library's own; valid until nvml_close() */
 typedef struct NvmlGpm    NvmlGpm;
 
 /* path: the library; NULL: the system's libnvidia-ml.so.1. NULL when there is none or no driver answers. */
 Nvml *nvml_open(const char *path);
 void  nvml_close(Nvml *n);
 
-int         nvml_device_count(const Nvml *n);             /* 0 without a driver */
-NvmlDevice *nvml_device(const Nvml *n, int index);        /* in NVML's order, which is that of the PCI bus */
-/* The GPU that CUDA calls cuda_index in this process: by PCI bus id once CUDA is running here, else by its place in
- * CUDA_VISIBLE_DEVICES, else the same index. NULL when that list names it in a way that is no index. */
+int         nvml_device_count(const Nvml *n);      /* 0 without a driver */
+NvmlDevice *nvml_device(const Nvml *n, int index); /* in NVML's order, which is that of the PCI bus */
+/* The GPU that CUDA calls cuda_index in this process: by PCI bus id once CUDA is running here, else by its
+ * place in CUDA_VISIBLE_DEVICES, else the same index. NULL when that list names it in a way that is no
+ * index. */
 NvmlDevice *nvml_device_of_cuda(const Nvml *n, int cuda_index);
 
 typedef struct {
-    double   gpu_util;    /* percent of the driver's last sample period (1/6 to 1 s) with any kernel running */
+    double   gpu_util; /* percent of the driver's last sample period (1/6 to 1 s) with any kernel running */
     double   memory_util; /* the same, with device memory being read or written */
     double   memory_used_bytes, memory_total_bytes;
     double   power_w; /* the driver's mean over the last second on recent cards */
@@ -42,16 +44,17 @@ typedef struct {
     uint64_t reasons; /* clocks event reasons, see nvml_reasons_text() */
 } NvmlReading;
 
-void   nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out); /* a few tens of microseconds */
-double nvml_energy_j(const Nvml *n, NvmlDevice *d);               /* NvmlReading's, alone */
+void   nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+double nvml_energy_j(const Nvml *n, NvmlDevice *d); /* NvmlReading's, alone */
 
-/* Bytes per second to and from the host. The driver measures 20 ms for each; NvmlActivity has them for nothing. */
+/* Bytes per second to and from the host. Takes 40 ms: the driver measures each for 20. NvmlActivity has them
+ * for nothing. */
 void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s);
 
 /* Why clocks are below their maximum, in words: "power cap, thermal"; "none". Returns buf. */
 const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons);
 
-/* ---- What the chip's units did between two samples (GPM: Hopper and later). -------------------------------------- */
+/* ---- What the chip's units did between two samples (GPM: Hopper and later). ---------------------------- */
 
 typedef struct {
     double sm_active;     /* percent of SM cycles with a warp resident */
@@ -67,7 +70,7 @@ NvmlGpm *nvml_gpm_create(const Nvml *n, NvmlDevice *d);
 void nvml_gpm_next(NvmlGpm *g, NvmlActivity *out);
 void nvml_gpm_destroy(NvmlGpm *g); /* before nvml_close() */
 
-/* ---- Programs on the GPU. --------------------------------------------------------------------------------------- */
+/* ---- Programs on the GPU. ------------------------------------------------------------------------------ */
 
 typedef struct {
     int    pid; /* as the driver sees it: not this container's number, if this is one */

@@ -12,8 +12,6 @@
 #include "check.h"
 #include "ranks_train.h"
 
-#include "prog/buckets.h"
-
 static void fake_host(int rank)
 {
     char host[32];
@@ -147,6 +145,18 @@ static int open_case(TrainCase *t, const char *device, DType compute, int eager)
     return train_case_open(t);
 }
 
+/* Sums over ranks in the last micro-step; the loss is one of them. */
+static int count_sums(const TrainCase *t)
+{
+    Build      *b;
+    int         n = 0;
+    BuildChoice c = { .micro_batch = 2, .head_rows = 64, .compute = t->compute, .world = 2 };
+    TRY(build_create(&b, &t->recipe, &c, BUILD_TRAIN, dev_null()));
+    for (int i = 0; i < prog_n_op(b->micro_last); i++) n += prog_op(b->micro_last, i)->kind == OP_ALL_REDUCE;
+    build_destroy(b);
+    return n;
+}
+
 static int same_bits(const TrainCase *a, int rank_a, const TrainCase *b, int rank_b)
 {
     return memcmp(a->loss + rank_a * TRAIN_STEPS, b->loss + rank_b * TRAIN_STEPS,
@@ -161,6 +171,8 @@ static void compare_training(Tally *t, const char *device, DType compute, double
     const char *name = dtype_name(compute);
     int         ok   = open_case(&one, device, compute, 0) == 0 && open_case(&two, device, compute, 0) == 0 &&
              open_case(&eager, device, compute, 1) == 0;
+    int n_sum = ok ? count_sums(&two) : -1;
+    tally(t, n_sum >= 4, "%s: the last micro-step has %d sums over ranks", name, n_sum);
     tally(t, ok && ranks_run(1, 120, gpu_rank, &one, NULL), "%s: one rank trains", name);
     tally(t, ok && ranks_run(2, 180, gpu_rank, &two, NULL), "%s: two ranks train", name);
     tally(t, ok && ranks_run(2, 180, gpu_rank, &eager, NULL), "%s: two ranks train without graphs", name);

@@ -1,0 +1,402 @@
+/* NVML and the sampler, without a GPU: with no library, with a stand-in for it (fake_nvml.c), and with one
+ * that lacks most of its functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "watch/nvml.h"
+#include "watch/sampler.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    char  dir[64], full[96], sparse[96], cuda[96];
+    void *lib; /* of `full`, for its counters */
+} Rig;
+
+static void build(const char *out, const char *flags)
+{
+    char        folder[256], cmd[1024];
+    const char *cc = getenv("CC");
+    assert_int_equal(file_folder_of(__FILE__, folder, sizeof folder), 0);
+    snprintf(cmd, sizeof cmd, "%s -shared -fPIC %s -o %s %s/fake_nvml.c", cc ? cc : "gcc", flags, out,
+             folder);
+    if (system(cmd) != 0) fail_msg("%s", cmd);
+}
+
+static int rig_setup(void **state)
+{
+    Rig *r = calloc(1, sizeof *r);
+    *state = r;
+    if (!r) return -1;
+    strcpy(r->dir, "/tmp/brim_watch_XXXXXX");
+    if (!mkdtemp(r->dir)) return -1;
+    snprintf(r->full, sizeof r->full, "%s/libnvidia-ml.so.1", r->dir);
+    snprintf(r->sparse, sizeof r->sparse, "%s/sparse.so", r->dir);
+    snprintf(r->cuda, sizeof r->cuda, "%s/libcuda.so.1", r->dir);
+    build(r->full, "");
+    build(r->sparse, "-DSPARSE");
+    build(r->cuda, "-DCUDA -Wl,-soname,libcuda.so.1");
+    r->lib = dlopen(r->full, RTLD_NOW | RTLD_LOCAL);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    return r->lib ? 0 : -1;
+}
+
+static int rig_teardown(void **state)
+{
+    Rig *r = *state;
+    if (r->lib) dlclose(r->lib);
+    unlink(r->full);
+    unlink(r->sparse);
+    unlink(r->cuda);
+    rmdir(r->dir);
+    free(r);
+    return 0;
+}
+
+static int *fake_int(const Rig *r, const char *name)
+{
+    int *p = dlsym(r->lib, name);
+    assert_non_null(p);
+    return p;
+}
+
+/* After each case: everything opened was closed, and telemetry left no error behind. */
+static int settled(void **state)
+{
+    Rig *r = *state;
+    fault_disarm();
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    int rc = *fake_int(r, "fake_live_init") != 0 || *fake_int(r, "fake_live_samples") != 0 ||
+             err_kind() != ERR_NONE;
+    *fake_int(r, "fake_init_rc") = *fake_int(r, "fake_gpm_rc") = *fake_int(r, "fake_cc_processes") = 0;
+    if (rc) {
+        fprintf(stderr, "not settled: init %d, samples %d, error '%s'\n", *fake_int(r, "fake_live_init"),
+                *fake_int(r, "fake_live_samples"), err_get());
+    }
+    *fake_int(r, "fake_live_init") = *fake_int(r, "fake_live_samples") =
+        0; /* one failure, not all after it */
+    err_clear();
+    return rc;
+}
+
+static void expect_near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("%.12g, not %.12g", got, want);
+}
+
+static void expect_is(double got, double want) { expect_near(got, want, 1e-9 * fabs(want)); }
+
+static void expect_all_na(const double *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!isnan(x[i])) fail_msg("number %d is %g, not n/a", i, x[i]);
+    }
+}
+
+static void expect_device_na(const Nvml *n, NvmlDevice *d)
+{
+    NvmlReading  r  = { 0 };
+    NvmlActivity a  = { 0 };
+    double       tx = 0, rx = 0;
+    nvml_read(n, d, &r);
+    expect_all_na(&r.gpu_util, (int)(offsetof(NvmlReading, has_reasons) / sizeof(double)));
+    assert_int_equal(r.has_reasons, 0);
+    nvml_read_pcie(n, d, &tx, &rx);
+    expect_all_na((double[]){ tx, rx, nvml_energy_j(n, d), nvml_process_bytes(n, d, getpid()) }, 4);
+    NvmlGpm *g = nvml_gpm_create(n, d);
+    assert_null(g);
+    nvml_gpm_next(g, &a);
+    expect_all_na(&a.sm_active, (int)(sizeof a / sizeof(double)));
+    nvml_gpm_destroy(g);
+    assert_true(nvml_processes(n, d, NULL, 0) < 0);
+}
+
+static void expect_result_na(const SamplerResult *r)
+{
+    expect_all_na(&r->utilisation.mean, 14);
+    expect_all_na(&r->full_share, 3);
+    assert_int_equal(r->n_sample, 0);
+    assert_int_equal(r->has_reasons, 0);
+    assert_true(isnan(sampler_power_w(r)));
+}
+
+static void sample_for(Sampler *s, int time_us, SamplerResult *out)
+{
+    memset(out, 0, sizeof *out);
+    sampler_begin(s);
+    usleep((useconds_t)time_us);
+    sampler_end(s, out);
+}
+
+/* ---- n/a ----------------------------------------------------------------------------------------------- */
+
+static void test_no_library(void **state)
+{
+    Nvml *n = nvml_open("/nowhere/libnvidia-ml.so.1");
+    assert_null(n);
+    assert_int_equal(nvml_device_count(n), 0);
+    assert_null(nvml_device(n, 0));
+    assert_null(nvml_device_of_cuda(n, 0));
+    expect_device_na(n, NULL);
+    nvml_close(n);
+    nvml_close(nvml_open(NULL)); /* whatever this machine has */
+
+    SamplerResult r;
+    Sampler      *s = sampler_create(0, 0.001, "/nowhere/libnvidia-ml.so.1");
+    sampler_end(s, &r);
+    expect_result_na(&r);
+    sample_for(s, 2000, &r);
+    expect_result_na(&r);
+    sampler_destroy(s);
+    sample_for(NULL, 0, &r);
+    expect_result_na(&r);
+    sampler_destroy(NULL);
+}
+
+static void test_no_driver(void **state)
+{
+    Rig *r                       = *state;
+    *fake_int(r, "fake_init_rc") = 9;
+    assert_null(nvml_open(r->full));
+}
+
+static void test_no_thread(void **state)
+{
+    Rig          *r = *state;
+    SamplerResult out;
+    Sampler      *s = sampler_create(1, 0.001, r->full);
+    fault_arm(FAULT_THREAD, 1, 0);
+    sample_for(s, 1000, &out);
+    expect_result_na(&out);
+    sample_for(s, 1000, &out);
+    assert_true(out.n_sample > 0);
+    sampler_destroy(s);
+}
+
+static void test_sparse(void **state)
+{
+    Rig        *r = *state;
+    Nvml       *n = nvml_open(r->sparse);
+    NvmlDevice *d = nvml_device(n, 1);
+    NvmlReading x;
+    assert_non_null(d);
+    nvml_read(n, d, &x);
+    expect_is(x.power_w, 600);
+    expect_is(x.memory_used_bytes, 30);
+    expect_is(x.memory_total_bytes, 100);
+    assert_int_equal(x.has_reasons, 1);
+    assert_int_equal(x.reasons, 0x20);
+    expect_all_na((double[]){ x.gpu_util, x.memory_util, x.power_limit_w, x.sm_mhz, x.memory_mhz,
+                              x.temperature_c, x.energy_j },
+                  7);
+    assert_null(nvml_gpm_create(n, d));
+    assert_true(nvml_processes(n, d, NULL, 0) < 0);
+    nvml_close(n);
+
+    SamplerResult out;
+    Sampler      *s = sampler_create(0, 0.001, r->sparse);
+    sample_for(s, 5000, &out);
+    assert_true(out.n_sample > 0);
+    expect_is(out.power_w.mean, 100);
+    expect_is(sampler_power_w(&out), 100); /* without an energy counter */
+    expect_all_na((double[]){ out.utilisation.mean, out.full_share, out.energy_j, out.tensor_active.max }, 4);
+    sampler_destroy(s);
+}
+
+/* ---- values -------------------------------------------------------------------------------------------- */
+
+static void test_readings(void **state)
+{
+    Rig        *r = *state;
+    Nvml       *n = nvml_open(r->full);
+    NvmlDevice *d = nvml_device(n, 1);
+    NvmlReading x;
+    double      tx, rx;
+    assert_int_equal(nvml_device_count(n), 2);
+    assert_null(nvml_device(n, 2));
+    assert_null(nvml_device(n, -1));
+    nvml_read(n, d, &x);
+    assert_true(x.gpu_util >= 90 && x.gpu_util <= 100);
+    expect_is(x.memory_util, 40);
+    expect_is(x.memory_used_bytes, 140000000000.0);
+    expect_is(x.memory_total_bytes, 150754820096.0);
+    expect_is(x.power_limit_w, 700);
+    expect_is(x.sm_mhz, 1545);
+    expect_is(x.memory_mhz, 3201);
+    expect_is(x.temperature_c, 62);
+    assert_true(x.power_w >= 600 && x.power_w < 650);
+    assert_int_equal(x.has_reasons, 1);
+    expect_near(nvml_energy_j(n, d) - x.energy_j, 2, 1e-6);
+    nvml_read_pcie(n, d, &tx, &rx);
+    expect_is(tx, 1.5e6);
+    expect_is(rx, 2.5e6);
+    nvml_read(n, nvml_device(n, 0), &x);
+    expect_is(x.power_w, 100);
+    nvml_close(n);
+}
+
+static void test_processes(void **state)
+{
+    Rig        *r = *state;
+    Nvml       *n = nvml_open(r->full);
+    NvmlDevice *d = nvml_device(n, 0);
+    for (int wide = 0; wide < 2; wide++) { /* 32-byte entries too */
+        NvmlProcess p[3]                  = { 0 };
+        *fake_int(r, "fake_cc_processes") = wide;
+        assert_int_equal(nvml_processes(n, d, p, 2), 3);
+        assert_int_equal(p[0].pid, 77);
+        expect_is(p[0].used_bytes, 1000);
+        assert_int_equal(p[1].pid, 4242);
+        expect_is(p[1].used_bytes, 5e9);
+        assert_int_equal(p[2].pid, 0);
+        assert_int_equal(nvml_processes(n, d, p, 3), 3);
+        assert_int_equal(p[2].pid, 91);
+        assert_true(isnan(p[2].used_bytes));
+        expect_is(nvml_process_bytes(n, d, 4242), 5e9);
+        assert_true(isnan(nvml_process_bytes(n, d, 91)));
+        assert_true(isnan(nvml_process_bytes(n, d, 5)));
+    }
+    nvml_close(n);
+}
+
+static void test_gpm(void **state)
+{
+    Rig         *r = *state;
+    Nvml        *n = nvml_open(r->full);
+    NvmlActivity a;
+    assert_null(nvml_gpm_create(n, nvml_device(n, 0))); /* that card says it has none */
+    NvmlGpm *g = nvml_gpm_create(n, nvml_device(n, 1));
+    assert_non_null(g);
+    for (int i = 0; i < 3; i++) { /* the stand-in refuses samples in the wrong order */
+        nvml_gpm_next(g, &a);
+        expect_is(a.sm_active, 95.5);
+        expect_is(a.tensor_active, 71.25);
+        expect_is(a.dram_active, 34.5);
+        expect_is(a.pcie_tx_bytes_s, 2 * 1048576.0);
+        expect_is(a.pcie_rx_bytes_s, 3 * 1048576.0);
+        assert_true(isnan(a.sm_occupancy));
+    }
+    *fake_int(r, "fake_gpm_rc") = 4;
+    nvml_gpm_next(g, &a);
+    expect_all_na(&a.sm_active, (int)(sizeof a / sizeof(double)));
+    nvml_gpm_destroy(g);
+    assert_null(nvml_gpm_create(n, nvml_device(n, 1))); /* no permission */
+    nvml_close(n);
+}
+
+static void test_text(void **state)
+{
+    char t[128];
+    assert_string_equal(nvml_reasons_text(t, sizeof t, 0), "none");
+    assert_string_equal(nvml_reasons_text(t, sizeof t, 0x4), "power cap");
+    assert_string_equal(nvml_reasons_text(t, sizeof t, 0x4 | 0x20 | 0x8000), "power cap, thermal, other");
+    assert_string_equal(nvml_reasons_text(t, 8, ~0ull), "idle, a");
+    assert_string_equal(nvml_number(t, sizeof t, NAN, 0), "n/a");
+    assert_string_equal(nvml_number(t, sizeof t, 687.6, 0), "688");
+    assert_string_equal(nvml_number(t, sizeof t, 0.934, 2), "0.93");
+}
+
+/* ---- which GPU ----------------------------------------------------------------------------------------- */
+
+static void test_cuda_order(void **state)
+{
+    Rig  *r = *state;
+    Nvml *n = nvml_open(r->full);
+    assert_ptr_equal(nvml_device_of_cuda(n, 1), nvml_device(n, 1));
+    setenv("CUDA_VISIBLE_DEVICES", "1, 0", 1);
+    assert_ptr_equal(nvml_device_of_cuda(n, 0), nvml_device(n, 1));
+    assert_ptr_equal(nvml_device_of_cuda(n, 1), nvml_device(n, 0));
+    assert_null(nvml_device_of_cuda(n, 2));
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937", 1);
+    assert_null(nvml_device_of_cuda(n, 0));
+    /* With CUDA in the process its own answer wins. */
+    void *cuda = dlopen(r->cuda, RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(cuda);
+    setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+    assert_ptr_equal(nvml_device_of_cuda(n, 0), nvml_device(n, 1));
+    assert_null(nvml_device_of_cuda(n, 1));
+    dlclose(cuda);
+    nvml_close(n);
+}
+
+/* ---- the sampler --------------------------------------------------------------------------------------- */
+
+static void test_sampler(void **state)
+{
+    Rig     *r = *state;
+    Sampler *s = sampler_create(1, 0.002, r->full);
+    for (int stretch = 0; stretch < 2; stretch++) { /* the second starts from nothing */
+        SamplerResult out;
+        for (int tries = 0; tries < 50; tries++) { /* a loaded machine may give the thread no time */
+            *fake_int(r, "fake_util_calls") = *fake_int(r, "fake_util_sum") = *fake_int(r, "fake_util_full") =
+                0;
+            *fake_int(r, "fake_power_calls") = *fake_int(r, "fake_power_sum_mw") = 0;
+            sample_for(s, 60000, &out);
+            if (out.n_sample >= 3) break;
+        }
+        int n = *fake_int(r, "fake_util_calls");
+        assert_true(n >= 3);
+        assert_int_equal(out.n_sample, n);
+        expect_is(out.utilisation.mean, (double)*fake_int(r, "fake_util_sum") / n);
+        expect_is(out.utilisation.max, 100);
+        expect_is(out.full_share, (double)*fake_int(r, "fake_util_full") / n);
+        expect_is(out.power_w.mean,
+                  1e-3 * *fake_int(r, "fake_power_sum_mw") / *fake_int(r, "fake_power_calls"));
+        expect_is(out.power_w.max, 600 + MIN(n, 50) - 1);
+        expect_is(out.sm_mhz.mean, 1545);
+        expect_is(out.temperature_c.max, 62);
+        expect_is(out.tensor_active.mean, 71.25);
+        expect_is(out.dram_active.max, 34.5);
+        expect_is(out.sm_active.mean, 95.5);
+        expect_is(out.power_limit_w, 700);
+        assert_int_equal(out.reasons, 0x44);
+        /* One energy reading at the start, one in each poll, one at the end: n + 1 steps of 2 J. */
+        expect_near(out.energy_j, 2.0 * (n + 1), 1e-6);
+        assert_true(out.time_s > 0.004);
+        expect_is(sampler_power_w(&out), out.energy_j / out.time_s);
+    }
+    sampler_destroy(s);
+}
+
+static void test_sampler_short(void **state)
+{
+    Rig          *r = *state;
+    SamplerResult out;
+    Sampler      *s = sampler_create(1, 100, r->full);
+    sample_for(s, 0, &out); /* no wait for the period */
+    assert_int_equal(out.n_sample, 1);
+    expect_is(out.tensor_active.mean, 71.25);
+    sampler_end(s, &out);
+    expect_result_na(&out);
+    sampler_begin(s);
+    sampler_destroy(s); /* a run that failed midway */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_no_library, settled),
+        cmocka_unit_test_teardown(test_no_driver, settled),
+        cmocka_unit_test_teardown(test_no_thread, settled),
+        cmocka_unit_test_teardown(test_sparse, settled),
+        cmocka_unit_test_teardown(test_readings, settled),
+        cmocka_unit_test_teardown(test_processes, settled),
+        cmocka_unit_test_teardown(test_gpm, settled),
+        cmocka_unit_test_teardown(test_text, settled),
+        cmocka_unit_test_teardown(test_cuda_order, settled),
+        cmocka_unit_test_teardown(test_sampler, settled),
+        cmocka_unit_test_teardown(test_sampler_short, settled),
+    };
+    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
+}
