@@ -122,7 +122,22 @@ static void mirror_destroy(Mirror *m)
     }
 }
 
-static double roundings(OpKind kind) { return kind == OP_ATTN_FWD ? 2 : kind == OP_ATTN_BWD ? 5 : 1; }
+/* Roundings to bf16 on the way to a result, the last one included. */
+static double roundings(OpKind kind)
+{
+    return kind == OP_ATTN_FWD || kind == OP_LINEAR_ACT_FWD ? 2 : kind == OP_ATTN_BWD ? 5 : 1;
+}
+
+/* AdamW walks the flat range whole: between segments it may clear the gradient, which is padding (op.h). */
+static int in_gap(const OpCase *c, int i, int64_t e)
+{
+    if (c->kind != OP_ADAMW || c->args.t[i] != c->args.adamw.grad) return 0;
+    const Segment *seg = c->args.adamw.seg->data;
+    for (int64_t k = 0; k < (int64_t)(tensor_bytes(c->args.adamw.seg) / sizeof *seg); k++) {
+        if (e >= seg[k].begin && e < seg[k].end) return 0;
+    }
+    return 1;
+}
 
 /* Error in norm against the reference, and what is allowed. */
 static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
@@ -131,14 +146,16 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
     double        err = 0, price = 0, size = 0, exact = 0;
     for (int64_t e = 0; e < tensor_numel(t); e++) {
         double want = r->want[i][e], got = *case_at(t, e), rounded = from_bf16(to_bf16((float)want));
-        double tol = op_ref_tolerance(r, i, e);
+        double tol = op_ref_tolerance(r, i, e), typical = want * 0x1p-9;
+        if (in_gap(c, i, e)) continue;
         err += (got - want) * (got - want);
-        price += (rounded - want) * (rounded - want);
+        /* A lucky number may need no rounding: at least the mean square of a rounding, (2^-9)^2 / 3, is counted. */
+        price += MAX((rounded - want) * (rounded - want), typical * typical / 3);
         size += want * want;
         exact += tol * tol;
     }
     /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it rounded. */
-    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD;
+    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD;
     double allowed = c->act[i] || sums_rounded ? 2 * sqrt(roundings(c->kind) * price) : 0;
     allowed += 2 * sqrt(exact) + 1e-5 * sqrt(size);
     if (sqrt(err) <= allowed) return NULL;
@@ -151,7 +168,7 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
     const Tensor *t = c->args.t[i];
     for (int64_t e = 0; e < tensor_numel(t); e++) {
         double got = *case_at(t, e), want = r->want[i][e], tol = 2 * op_ref_tolerance(r, i, e);
-        if (fabs(got - want) <= tol) continue;
+        if (fabs(got - want) <= tol || in_gap(c, i, e)) continue;
         snprintf(buf, WHY, "%s: %s element %lld is %.9g, not %.9g (allowed %.2e)", c->name, t->name, (long long)e, got, want, tol);
         return buf;
     }
@@ -214,7 +231,8 @@ int main(int argc, char **argv)
     for (int kind = 0; dev && kind < OP_COUNT; kind++) {
         /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
         if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER; /* f32 sums only */
+        for (int bf16 = 0; bf16 < 2 - collective; bf16++) {
             OpCase c;
             char   buf[WHY];
             int    n = 0, n_bad = 0;
