@@ -247,23 +247,25 @@ static inline int case_norm_dw(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 4 shape + 2 rms + residual gradient */
+/* Case i = 8 shape + 4 rms + 2 bias gradient + residual gradient */
 static inline int case_norm_bwd(OpCase *c, int i)
 {
-    if (i >= 4 * CASE_SHAPES) return 0;
-    const int64_t *s   = case_shape[i / 4];
-    int            rms = i / 2 % 2, res = i % 2;
-    CASE_NAME("%dx%d pad%d %s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer", res ? " +dres" : "");
+    if (i >= 8 * CASE_SHAPES) return 0;
+    const int64_t *s   = case_shape[i / 8];
+    int            rms = i / 4 % 2, bias = i / 2 % 2, res = i % 2;
+    CASE_NAME("%dx%d pad%d %s%s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer", bias ? " +dbias" : "",
+              res ? " +dres" : "");
     case_act(c, 0, s[0], s[1], s[2]);
     case_vec(c, 1, s[1]);
     if (!rms) case_vec(c, 2, s[1]);
-    case_act(c, 4, s[0], s[1], s[2]);
-    Tensor *x = case_act(c, 5, s[0], s[1], 0);
+    if (bias) case_vec(c, 3, s[1]);
+    case_act(c, 5, s[0], s[1], s[2]);
+    Tensor *x = case_act(c, 6, s[0], s[1], 0);
     case_randomize(c, x, 2);
-    case_vec(c, 6, s[1]);
-    if (!rms) case_vec(c, 7, s[0]);
-    case_vec(c, 8, s[0]);
-    if (res) case_act(c, 9, s[0], s[1], s[2]);
+    case_vec(c, 7, s[1]);
+    if (!rms) case_vec(c, 8, s[0]);
+    case_vec(c, 9, s[0]);
+    if (res) case_act(c, 10, s[0], s[1], s[2]);
     case_stats(x, c->args.norm_bwd.mean, c->args.norm_bwd.rstd);
     return 1;
 }

@@ -66,6 +66,35 @@ static inline void ref_pos_dw(const OpCase *c, OpRef *r)
     }
 }
 
+/* ---- Column sums ----------------------------------------------------------------------------------------------------- */
+
+/* Column sums of dx (or dy) into argument `out`. */
+static inline void ref_column_sums(const OpCase *c, OpRef *r, int out, const double *v, int64_t N, int64_t C)
+{
+    for (int64_t k = 0; k < C; k++) {
+        double b = *case_at(c->args.t[out], k), size = fabs(b);
+        for (int64_t i = 0; i < N; i++) {
+            b += v[i * C + k];
+            size += fabs(v[i * C + k]);
+        }
+        ref_put(r, out, k, b, size);
+    }
+    r->terms[out] = (double)N;
+}
+
+/* The same over the op's own dx, argument 0. The errors of the terms are independent and add in quadrature; each is its own
+ * tolerance, (4 + 4 sqrt(terms of dx)) U mag, where the sum's tolerance has sqrt(N) in place of the terms of dx. */
+static inline void ref_rounded_sums(const OpCase *c, OpRef *r, int out, int64_t N, int64_t C)
+{
+    double share = fmax(1, (1 + sqrt(r->terms[0])) / (1 + sqrt((double)N)));
+    ref_column_sums(c, r, out, r->want[0], N, C);
+    for (int64_t k = 0; k < C; k++) {
+        double s = 0;
+        for (int64_t i = 0; i < N; i++) s += r->mag[0][i * C + k] * r->mag[0][i * C + k];
+        r->mag[out][k] += share * sqrt(s);
+    }
+}
+
 /* ---- Norms ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -177,6 +206,7 @@ static inline void ref_norm_bwd(const OpCase *c, OpRef *r)
 {
     const NormBwd *a = &c->args.norm_bwd;
     ref_norm_grad(c, r, &(NormGrad){ a->dy, a->x, a->gamma, a->mean, a->rstd, a->dres, 0, 1, a->dbeta ? 2 : -1 });
+    if (a->dbias) ref_rounded_sums(c, r, 3, tensor_rows(a->x), tensor_cols(a->x));
 }
 
 /* ---- Linear ---------------------------------------------------------------------------------------------------------------- */
@@ -251,20 +281,6 @@ static inline void ref_linear_dw(const OpCase *c, OpRef *r)
     free(x);
 }
 
-/* Column sums of dx (or dy) into argument `out`. */
-static inline void ref_column_sums(const OpCase *c, OpRef *r, int out, const double *v, int64_t N, int64_t C)
-{
-    for (int64_t k = 0; k < C; k++) {
-        double b = *case_at(c->args.t[out], k), size = fabs(b);
-        for (int64_t i = 0; i < N; i++) {
-            b += v[i * C + k];
-            size += fabs(v[i * C + k]);
-        }
-        ref_put(r, out, k, b, size);
-    }
-    r->terms[out] = (double)N;
-}
-
 static inline void ref_bias_dw(const OpCase *c, OpRef *r)
 {
     double *dy = case_doubles(c->args.bias_dw.dy);
@@ -302,14 +318,7 @@ static inline void ref_act_bias_bwd(const OpCase *c, OpRef *r)
 {
     const ActBiasBwd *a = &c->args.act_bias_bwd;
     ref_act_grad(r, 0, a->dy, a->x, a->act);
-    ref_column_sums(c, r, 1, r->want[0], tensor_rows(a->x), tensor_cols(a->x));
-    /* The errors of the terms themselves are independent and add in quadrature. */
-    int64_t N = tensor_rows(a->x), C = tensor_cols(a->x);
-    for (int64_t k = 0; k < C; k++) {
-        double s = 0;
-        for (int64_t i = 0; i < N; i++) s += r->mag[0][i * C + k] * r->mag[0][i * C + k];
-        r->mag[1][k] += sqrt(s);
-    }
+    ref_rounded_sums(c, r, 1, tensor_rows(a->x), tensor_cols(a->x));
 }
 
 static inline void ref_glu_fwd(const OpCase *c, OpRef *r)

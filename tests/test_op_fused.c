@@ -94,13 +94,16 @@ static void test_norm_bwd(void **state)
     for (int i = 0; op_case_create(&c, OP_NORM_BWD, i); i++) {
         NormBwd a  = c.args.norm_bwd;
         Tensor *dx = copy_of(&k, a.dx), *dgamma = copy_of(&k, a.dgamma), *dbeta = copy_of(&k, a.dbeta);
+        Tensor *dbias = copy_of(&k, a.dbias);
         assert_int_equal(op_case_run(dev, &c), 0);
         run(OP_NORM_DX, (OpArgs){ .norm_dx = { dx, a.dy, a.x, a.gamma, a.mean, a.rstd } });
         run(OP_NORM_DW, (OpArgs){ .norm_dw = { dgamma, dbeta, NULL, a.dy, a.x, a.mean, a.rstd } });
         if (a.dres) run(OP_ADD, (OpArgs){ .add = { dx, a.dres, dx } });
+        if (a.dbias) run(OP_BIAS_DW, (OpArgs){ .bias_dw = { dbias, NULL, dx } });
         same(&c, a.dx, dx);
         same(&c, a.dgamma, dgamma);
         same(&c, a.dbeta, dbeta);
+        same(&c, a.dbias, dbias);
         copies_free(&k);
         op_case_destroy(&c);
     }

@@ -330,7 +330,7 @@ typedef struct {
 
 static const Row table[] = {
     { OP_EMBED_DW, setup_rest, 2 },   { OP_POS_DW, setup_rest, 1 },        { OP_NORM_DX, setup_norm, 1 },  { OP_NORM_DW, setup_norm, 3 },
-    { OP_NORM_BWD, setup_norm, 4 },   { OP_LINEAR_DX, setup_linear, 2 },   { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },
+    { OP_NORM_BWD, setup_norm, 5 },   { OP_LINEAR_DX, setup_linear, 2 },   { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },
     { OP_ACT_BIAS_BWD, setup_rows, 3 }, { OP_GLU_DX, setup_rows, 1 },      { OP_QKNORM_DX, setup_rows, 1 }, { OP_QKNORM_DW, setup_rows, 3 },
     { OP_ATTN_BWD, setup_rest, 2 },   { OP_XENT_DX, setup_rest, 0 },       { OP_XENT, setup_rest, 1 },
 };

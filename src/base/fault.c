@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,33 +24,39 @@ static struct {
     pthread_once_t once;
     atomic_uint    armed; /* bit per op */
     struct {
-        int              onward;
-        int64_t          n;
+        int              loud;
+        int64_t          first, last; /* calls that fail */
         _Atomic(int64_t) count;
     } op[FAULT_COUNT];
 } fault = { .once = PTHREAD_ONCE_INIT };
 
-static void fault_store(FaultOp op, int64_t n, int onward)
+static void fault_store(FaultOp op, int64_t first, int64_t last, int loud)
 {
     atomic_fetch_and(&fault.armed, ~(1u << op));
-    fault.op[op].n      = n;
-    fault.op[op].onward = onward;
+    fault.op[op].first = first;
+    fault.op[op].last  = last;
+    fault.op[op].loud  = loud;
     atomic_store(&fault.op[op].count, 0);
     atomic_fetch_or(&fault.armed, 1u << op);
 }
 
-/* Arms the item "op:n" or "op:n+" at the start of text; returns what follows it, NULL when it is malformed. */
+/* Arms the item "op:n", "op:n+" or "op:n-m" at the start of text; returns what follows it, NULL when it is
+ * malformed. */
 static const char *fault_read_item(const char *text)
 {
     for (int i = 0; i < FAULT_COUNT; i++) {
         size_t len = strlen(fault_table[i].name);
         if (strncmp(text, fault_table[i].name, len) != 0 || text[len] != ':') continue;
         char     *end;
-        long long n      = strtoll(text + len + 1, &end, 10);
-        int       onward = *end == '+';
-        end += onward;
-        if (n < 1 || (*end != '\0' && *end != ',')) return NULL;
-        fault_store((FaultOp)i, n, onward);
+        long long first = strtoll(text + len + 1, &end, 10), last = first;
+        if (*end == '-') {
+            last = strtoll(end + 1, &end, 10);
+        } else if (*end == '+') {
+            last = INT64_MAX;
+            end++;
+        }
+        if (first < 1 || last < first || (*end != '\0' && *end != ',')) return NULL;
+        fault_store((FaultOp)i, first, last, 1);
         return end;
     }
     return NULL;
@@ -60,8 +67,8 @@ static void fault_read_environment(void)
     const char *text = getenv("BRIM_FAULT"), *at = text;
     while (at && *at) {
         at = fault_read_item(at);
-        CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename mmap "
-                  "thread nan spike", text);
+        CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename "
+                  "mmap thread nan spike", text);
         if (*at == ',') at++;
     }
 }
@@ -71,7 +78,9 @@ int fault_hit(FaultOp op)
     pthread_once(&fault.once, fault_read_environment);
     if (!(atomic_load_explicit(&fault.armed, memory_order_acquire) & (1u << op))) return 0;
     int64_t count = atomic_fetch_add(&fault.op[op].count, 1) + 1;
-    if (count != fault.op[op].n && !(fault.op[op].onward && count > fault.op[op].n)) return 0;
+    if (count < fault.op[op].first || count > fault.op[op].last) return 0;
+    if (fault.op[op].loud)
+        fprintf(stderr, "brim: BRIM_FAULT: %s %lld fails\n", fault_table[op].name, (long long)count);
     errno = fault_table[op].errnum;
     return 1;
 }
@@ -79,7 +88,7 @@ int fault_hit(FaultOp op)
 void fault_arm(FaultOp op, int64_t n, int onward)
 {
     pthread_once(&fault.once, fault_read_environment);
-    fault_store(op, n, onward);
+    fault_store(op, n, onward ? INT64_MAX : n, 0);
 }
 
 void fault_disarm(void)

@@ -10,9 +10,11 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/thread.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +38,9 @@ struct Loader {
     SampleRange      *skip;   /* sorted */
     LoaderSlot       *slot;
     Thread           *thread;
-    int               n_thread; /* 0: inline */
-    int32_t          *scratch;  /* T+1 ids for inline filling */
+    int               n_thread;  /* 0: inline */
+    atomic_int        n_running; /* threads that have begun */
+    int32_t          *scratch;   /* T+1 ids for each thread, or for inline filling */
     ThreadRing        ring;
     int64_t           n_taken, n_released; /* tickets */
     const LoaderSlot *failed;              /* the slot whose error ended the supply */
@@ -124,14 +127,13 @@ static void fill_ticket(Loader *l, int64_t ticket, int32_t *scratch)
 static void thread_body(void *arg)
 {
     Loader  *l       = arg;
-    int32_t *scratch = malloc(sizeof *scratch * (size_t)(l->cfg.T + 1));
-    CHECK(scratch, "out of memory");
+    int      turn    = atomic_fetch_add(&l->n_running, 1);
+    int32_t *scratch = l->scratch + turn * (l->cfg.T + 1);
     for (;;) {
         int64_t ticket = thread_ring_acquire(&l->ring);
         if (ticket < 0) break;
         fill_ticket(l, ticket, scratch);
     }
-    free(scratch);
 }
 
 /* ---- The consumer -------------------------------------------------------------------------------------- */
@@ -200,6 +202,7 @@ static int start(Loader *l)
     l->failed                  = NULL;
     l->stats                   = (LoaderStats){ 0 };
     l->start_s                 = 0;
+    atomic_store(&l->n_running, 0);
     TRY(thread_ring_init(&l->ring, l->cfg.n_slot));
     for (int i = 0; i < l->n_thread; i++) TRY(thread_start(&l->thread[i], "loader", thread_body, l));
     return 0;
@@ -248,11 +251,13 @@ static int choose_threads(const LoaderConfig *c)
     return MIN(n, c->n_slot);
 }
 
-static void *zeroed(size_t n, size_t size)
+static int take_memory(Loader *l, const LoaderConfig *cfg)
 {
-    void *p = calloc(MAX(n, 1), size);
-    CHECK(p, "out of memory");
-    return p;
+    l->thread  = mem_zeroed((size_t)l->n_thread, sizeof *l->thread);
+    l->scratch = mem_zeroed((size_t)(MAX(l->n_thread, 1) * (cfg->T + 1)), sizeof *l->scratch);
+    l->skip    = mem_zeroed((size_t)cfg->n_skip, sizeof *l->skip);
+    l->slot    = mem_zeroed((size_t)cfg->n_slot, sizeof *l->slot);
+    return l->thread && l->scratch && l->skip && l->slot ? 0 : err_sys("memory for the loader");
 }
 
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
@@ -263,7 +268,8 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
         return err_user("%s: %lld tokens are too few: a sample of context %lld needs %lld", source_name(src),
                         (long long)len, (long long)cfg->T, (long long)need);
     }
-    Loader *l    = zeroed(1, sizeof *l);
+    Loader *l = mem_zeroed(1, sizeof *l);
+    if (!l) return err_sys("memory for the loader");
     l->cfg       = *cfg;
     l->cfg.world = MAX(cfg->world, 1);
     l->cfg.slots = NULL;
@@ -273,10 +279,10 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     l->n_eval    = order_eval_windows(len, cfg->T);
     order_init(&l->order, len, cfg->T, cfg->seed);
     l->n_thread = choose_threads(cfg);
-    l->thread   = zeroed((size_t)l->n_thread, sizeof *l->thread);
-    l->scratch  = zeroed((size_t)cfg->T + 1, sizeof *l->scratch);
-    l->skip     = zeroed((size_t)cfg->n_skip, sizeof *l->skip);
-    l->slot     = zeroed((size_t)cfg->n_slot, sizeof *l->slot);
+    if (take_memory(l, cfg) < 0) {
+        loader_destroy(l);
+        return -1;
+    }
     for (int i = 0; i < cfg->n_skip; i++) l->skip[i] = cfg->skip[i];
     for (int i = 0; i < cfg->n_slot; i++) l->slot[i].host = cfg->slots[i];
     qsort(l->skip, (size_t)cfg->n_skip, sizeof *l->skip, compare_ranges);

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "data/shard.h"
 
@@ -119,8 +120,8 @@ static int open_path(Source **out, DataKind kind, const char *key, const char *p
 {
     CHECK(vocab >= 1 && (kind == DATA_TEXT || kind == DATA_TOKENS), "kind %d, vocabulary of %lld", (int)kind,
           (long long)vocab);
-    Source *s = calloc(1, sizeof *s);
-    CHECK(s, "out of memory");
+    Source *s = mem_zeroed(1, sizeof *s);
+    if (!s) return err_sys("%s: memory for reading it", path);
     arena_init(&s->arena);
     s->kind  = kind;
     s->vocab = vocab;
@@ -142,10 +143,10 @@ int source_open_path(Source **out, DataKind kind, const char *path, int64_t voca
     return open_path(out, kind, NULL, path, vocab);
 }
 
-static Source *make_random(uint64_t seed, uint32_t site, int64_t vocab)
+static int make_random(Source **out, uint64_t seed, uint32_t site, int64_t vocab)
 {
-    Source *s = calloc(1, sizeof *s);
-    CHECK(s, "out of memory");
+    Source *s = mem_zeroed(1, sizeof *s);
+    if (!s) return err_sys("memory for random data");
     arena_init(&s->arena);
     s->kind  = DATA_RANDOM;
     s->name  = "data.kind: random";
@@ -153,15 +154,15 @@ static Source *make_random(uint64_t seed, uint32_t site, int64_t vocab)
     s->site  = site;
     s->vocab = vocab;
     s->len   = SOURCE_RANDOM_LEN;
-    return s;
+    *out     = s;
+    return 0;
 }
 
 int source_open(Source **out, const Recipe *r, int validation)
 {
     const RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) {
-        *out = make_random((uint64_t)r->seed, validation ? SITE_VAL : SITE_TRAIN, r->model.vocab);
-        return 0;
+        return make_random(out, (uint64_t)r->seed, validation ? SITE_VAL : SITE_TRAIN, r->model.vocab);
     }
     if (d->val[0] != '\0') {
         const char *key = validation ? "data.val" : "data.train";
@@ -234,7 +235,7 @@ static int read_any_file(const SourceFile *f, int64_t at, int64_t n, int32_t *ou
 {
     struct stat st;
     if (f->fd >= 0) return read_file(f, f->fd, at, n, out);
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    int fd = fault_hit(FAULT_OPEN) ? -1 : open(f->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return err_sys("%s: opening it again", f->path);
     int rc = -1;
     if (fstat(fd, &st) != 0) {

@@ -70,6 +70,7 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_NORM_BWD:
         need(v, tensor_same_shape(a->norm_bwd.dx, a->norm_bwd.x), "dx and x differ");
         check_norm(v, a->norm_bwd.x, a->norm_bwd.gamma, a->norm_bwd.mean, a->norm_bwd.rstd);
+        need(v, is_vec(a->norm_bwd.dbias, tensor_cols(a->norm_bwd.x)), "dbias needs one number per column");
         break;
     case OP_LINEAR_FWD:
         check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);

@@ -96,6 +96,18 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 2;
 }
 
+/* The linear layer before a residual gets the residual's gradient: its bias gradient is the column sums of this dx. */
+static int match_norm_bias(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const NormBwd *n = &l->p->op[i].args.norm_bwd;
+    int            j = find_reader(l, n->dx, OP_BIAS_DW);
+    if (j < 0) return -1;
+    out->norm_bwd       = *n;
+    out->norm_bwd.dbias = l->p->op[j].args.bias_dw.db;
+    used[0]             = j;
+    return 1;
+}
+
 static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
 {
     const XentFwd *f = &l->p->op[i].args.xent_fwd;
@@ -140,6 +152,7 @@ typedef struct {
 static const Variant variants[] = {
     { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm },
     { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd },
+    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD, match_norm_bias },
     { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent },
     { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias },
     { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD, match_linear_act },

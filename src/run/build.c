@@ -1,6 +1,7 @@
 #include "run/build.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "optim/optim.h"
 #include "prog/buckets.h"
@@ -96,8 +97,8 @@ static void build_record(Build *b, unsigned parts, const DevVt *vt)
 int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt)
 {
     if (vt->kind == DEV_CPU && c->compute != DT_F32) return err_set("the CPU backend computes in f32, not in %s", dtype_name(c->compute));
-    Build *b = calloc(1, sizeof *b);
-    if (!b) return err_set("out of host memory");
+    Build *b = mem_zeroed(1, sizeof *b);
+    if (!b) return err_sys("memory for the programs");
     b->recipe = *r;
     b->choice = *c;
     build_declare(b, parts);
@@ -183,8 +184,8 @@ static int init_weights(Build *b)
     const ParamTable *t = &b->net.table;
     int64_t           most = 0;
     for (int i = 0; i < t->n_param; i++) most = MAX(most, t->param[i].rows_stored * t->param[i].cols);
-    float *buf = malloc(sizeof *buf * (size_t)most);
-    if (!buf) return err_set("out of host memory for initial weights");
+    float *buf = mem_alloc(sizeof *buf * (size_t)most);
+    if (!buf) return err_sys("memory for initial weights");
     int rc = 0;
     for (int i = 0; i < t->n_param && rc == 0; i++) {
         param_init_values(&t->param[i], (uint64_t)b->recipe.seed, buf);
@@ -202,8 +203,8 @@ static int init_constants(Build *b)
     }
     if (!b->net.rope_table) return 0;
     size_t n    = tensor_bytes(b->net.rope_table);
-    float *rope = malloc(n);
-    if (!rope) return err_set("out of host memory for the rope table");
+    float *rope = mem_alloc(n);
+    if (!rope) return err_sys("memory for the rope table");
     net_fill_rope(&b->net, rope);
     int rc = upload(b, b->net.rope_table, rope, n);
     free(rope);

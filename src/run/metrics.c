@@ -1,32 +1,140 @@
 #include "run/metrics.h"
 
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const char *metrics_skip_name(int skip) { return skip == 1 ? "not finite" : "loss spike"; }
 
-int metrics_step(FILE *f, const MetricsStep *m, const StepOut *out)
+/* ---- The file ---------------------------------------------------------------------------------------------- */
+
+static int open_file(const char *path)
 {
-    JsonOut o;
-    json_out_init_file(&o, f);
-    json_out_object(&o, NULL);
-    json_out_int(&o, "step", m->step);
-    json_out_num(&o, "loss", out->loss);
-    json_out_num(&o, "lr", m->lr);
-    json_out_num(&o, "grad_norm", out->grad_norm);
-    json_out_num(&o, "per_s", m->per_s);
-    json_out_num(&o, "mfu", m->mfu);
-    json_out_num(&o, "time_s", m->time_s);
-    if (out->skip) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
-    return json_out_end(&o);
+    int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return fd < 0 ? err_sys("%s", path) : fd;
 }
 
-int metrics_eval(FILE *f, int64_t step, double val_loss, double time_s)
+int metrics_open(Metrics *m, const char *path)
+{
+    *m      = (Metrics){ .path = path };
+    m->kept = mem_alloc(METRICS_KEPT);
+    if (!m->kept) return err_sys("%s: memory for its lines", path);
+    m->fd = open_file(path);
+    if (m->fd < 0) {
+        free(m->kept);
+        return -1;
+    }
+    m->is_open = 1;
+    return 0;
+}
+
+void metrics_reopen(Metrics *m)
+{
+    if (!m->is_open) return;
+    int fd = open_file(m->path);
+    if (fd < 0) {
+        log_error("METRICS: %s (going on with the file that was open)", err_get());
+        err_clear();
+        return;
+    }
+    close(m->fd);
+    m->fd = fd;
+}
+
+/* ---- Lines ------------------------------------------------------------------------------------------------- */
+
+/* Writes what is kept, or nothing: a part of a line would garble the next one. */
+static int flush_kept(Metrics *m)
+{
+    struct stat before;
+    size_t      done = 0;
+    if (fstat(m->fd, &before) != 0) return -1;
+    while (done < m->n_kept) {
+        ssize_t n = fault_hit(FAULT_WRITE) ? -1 : write(m->fd, m->kept + done, m->n_kept - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            int cause = errno;
+            if (done > 0 && ftruncate(m->fd, before.st_size) != 0) cause = errno;
+            errno = cause;
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    m->n_kept = 0;
+    return 0;
+}
+
+static void write_kept(Metrics *m)
+{
+    if (flush_kept(m) < 0) {
+        if (!m->failing) log_error("METRICS NOT WRITTEN: %s: %s (training goes on, the lines are kept)", m->path, strerror(errno));
+        m->failing = 1;
+    } else if (m->failing) {
+        log_info("%s can be written again; %lld lines are missing in it", m->path, (long long)m->n_lost);
+        m->failing = 0;
+        m->n_lost  = 0;
+    }
+}
+
+static void add_line(Metrics *m, JsonOut *o)
+{
+    int rc = json_out_end(o);
+    CHECK(rc == 0, "a line of metrics is longer than its buffer");
+    if (m->n_kept + o->len + 1 > METRICS_KEPT) {
+        m->n_lost++;
+    } else {
+        memcpy(m->kept + m->n_kept, o->buf, o->len);
+        m->n_kept += o->len;
+        m->kept[m->n_kept++] = '\n';
+    }
+    write_kept(m);
+}
+
+void metrics_close(Metrics *m)
+{
+    if (!m->is_open) return;
+    if (m->n_kept > 0) write_kept(m);
+    close(m->fd);
+    free(m->kept);
+    m->is_open = 0;
+}
+
+void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out)
 {
     JsonOut o;
-    json_out_init_file(&o, f);
+    char    line[1024];
+    if (!m->is_open) return;
+    json_out_init_buf(&o, line, sizeof line);
+    json_out_object(&o, NULL);
+    json_out_int(&o, "step", s->step);
+    json_out_num(&o, "loss", out->loss);
+    json_out_num(&o, "lr", s->lr);
+    json_out_num(&o, "grad_norm", out->grad_norm);
+    json_out_num(&o, "per_s", s->per_s);
+    json_out_num(&o, "mfu", s->mfu);
+    json_out_num(&o, "time_s", s->time_s);
+    if (out->skip) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
+    add_line(m, &o);
+}
+
+void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s)
+{
+    JsonOut o;
+    char    line[1024];
+    if (!m->is_open) return;
+    json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
     json_out_int(&o, "step", step);
     json_out_num(&o, "val_loss", val_loss);
     json_out_num(&o, "time_s", time_s);
-    return json_out_end(&o);
+    add_line(m, &o);
 }

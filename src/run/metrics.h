@@ -1,20 +1,43 @@
-/* Metrics: one JSON object a line in metrics.jsonl; other programs read it while the run goes on. */
+/* Metrics: one JSON object a line in metrics.jsonl; other programs read it while the run goes on.
+ *
+ * 1. A disk that takes nothing never fails the run: its lines are kept, as many as fit into METRICS_KEPT bytes,
+ *    and written once it does. Both are said in the log.
+ * 2. A line is in the file whole or not at all. */
 #ifndef RUN_METRICS_H
 #define RUN_METRICS_H
 
 #include "dev/op.h"
 
-#include <stdio.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { METRICS_KEPT = 1 << 20 };
+
+typedef struct {
+    const char *path; /* borrowed */
+    int         fd;
+    int         is_open;
+    char       *kept; /* lines that are not in the file yet */
+    size_t      n_kept;
+    int64_t     n_lost; /* lines that did not even fit into kept */
+    int         failing;
+} Metrics;
 
 typedef struct {
     int64_t step; /* updates done */
     double  lr, per_s, mfu, time_s;
 } MetricsStep;
 
+/* Opens for appending; path must outlive it. Negative after err_set(). */
+int  metrics_open(Metrics *m, const char *path);
+void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a zeroed or closed one */
+/* Goes on with the file that has the path now; when that cannot be, with the old one, and says so. */
+void metrics_reopen(Metrics *m);
+
 /* {"step","loss","lr","grad_norm","per_s","mfu","time_s"} plus "skipped": why, when the update was skipped. */
-int metrics_step(FILE *f, const MetricsStep *m, const StepOut *out);
+void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out);
 /* {"step","val_loss","time_s"} */
-int metrics_eval(FILE *f, int64_t step, double val_loss, double time_s);
+void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s);
 
 /* Why an update was skipped: StepOut.skip in words. */
 const char *metrics_skip_name(int skip);

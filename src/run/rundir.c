@@ -181,6 +181,19 @@ int rundir_open(RunDir *d, const char *name, int fresh)
     return rc;
 }
 
+int rundir_hold(RunDir *d)
+{
+    CHECK(d->is_open, "%s is not open", d->path);
+    if (is_current(d, d->lock_fd)) return file_make_folders(d->checkpoints);
+    RunDir again = *d;
+    TRY(file_make_folders(d->path));
+    TRY(lock_take(&again));
+    close(d->lock_fd);
+    *d = again;
+    TRY(file_make_folders(d->checkpoints));
+    return 1;
+}
+
 /* ---- Metrics ------------------------------------------------------------------------------------------- */
 
 /* 1 for a complete line that stays. */

@@ -40,6 +40,10 @@ int rundir_path(const RunDir *d, const char *file, char *buf, size_t n);
 int  rundir_open(RunDir *d, const char *name, int fresh);
 void rundir_close(RunDir *d); /* gives the lock back; nothing for a zeroed or closed one */
 
+/* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been removed
+ * or moved and was made anew, empty; negative after err_set() or err_user() (another process has it now). */
+int rundir_hold(RunDir *d);
+
 /* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written
  * again), and what a killed writer left of a line. The file is replaced whole, or not at all when there is
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after

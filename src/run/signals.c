@@ -32,7 +32,8 @@ int signals_install(void)
         if (sigaction(signal_table[i].sig, &act, NULL) != 0)
             return err_sys("handler of %s", signal_table[i].name);
     }
-    return 0;
+    act.sa_handler = SIG_IGN;
+    return sigaction(SIGPIPE, &act, NULL) == 0 ? 0 : err_sys("handler of SIGPIPE");
 }
 
 int signals_pending(void) { return signal_seen; }

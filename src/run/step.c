@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +29,8 @@ int stepper_init(Stepper *s, Build *b, int depth)
               (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) && at.total_bytes >= tensor_bytes(b->batch.block),
           "the loader and the net disagree about the layout of a batch");
     s->n_slot  = MIN(MAX(depth, 1) + MAX_HELD, MAX_SLOTS);
-    s->slots   = calloc((size_t)s->n_slot, sizeof *s->slots);
-    if (!s->slots) return err_set("out of host memory");
+    s->slots   = mem_zeroed((size_t)s->n_slot, sizeof *s->slots);
+    if (!s->slots) return err_sys("memory for batches");
     for (int i = 0; i < s->n_slot; i++) {
         s->slots[i] = dev->vt->host_alloc(dev, at.total_bytes);
         if (!s->slots[i]) return -1;

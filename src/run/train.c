@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/str.h"
@@ -14,17 +15,25 @@
 #include "run/signals.h"
 #include "run/step.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { VAL_SLOTS = 3 };
+
+/* Rollbacks without a good step beyond where the last one began: other samples did not help, so it is not them. */
+enum { MAX_ROLLBACKS = 3 };
+
+/* How long a finished run tries to save what it has before it gives up. */
+static const double last_save_s = 600, last_save_pause_s = 2;
 
 /* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different steps. */
 typedef struct {
     int64_t signal;      /* a signal asks to stop */
     int64_t over_budget; /* the time is used up */
-    int64_t save_failed; /* the last save failed: try again after the next step */
+    int64_t retry_save;  /* the last save failed and it is time to try again */
 } Asked;
 
 typedef struct {
@@ -38,16 +47,23 @@ typedef struct {
     Loader       *val_loader;
     void         *val_slots[VAL_SLOTS];
     CkptWriter   *writer;
-    FILE         *metrics;
+    Metrics       metrics;
     Progress      progress;
     CkptState     at;          /* what a checkpoint taken now would say; at.step = updates whose result was read */
+    int64_t       queued;      /* steps handed to the device */
     int64_t       first_step;  /* of this process */
     double        last_s;      /* when the last result was read */
     double        step_s;      /* smoothed seconds a step */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
-    int           save_failed; /* of this rank; the others learn it through asked */
+    int           save_failed; /* of this rank; the others learn through asked when it tries again */
+    int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
+    int           save_due;    /* waits for a step that was not skipped */
     int64_t       last_saved;
+    int           n_skip_row;  /* skipped steps in a row, up to the last result */
+    int           n_rollback;  /* in a row, see MAX_ROLLBACKS */
+    int64_t       bad_until;   /* the step that led to the last one */
+    int           in_flux;     /* 1: the device's state is being replaced and must not be saved */
     Asked         asked;
 } Run;
 
@@ -55,12 +71,13 @@ static double run_elapsed(const Run *run) { return run->at.elapsed_s + clock_now
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
+/* Whole or as before: without its recipe a run could not be evaluated any more. */
 static int write_text(Run *run, const char *path, void (*print)(Run *run, FILE *f))
 {
-    FILE *f = fopen(path, "w");
-    if (!f) return err_sys("%s", path);
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
     print(run, f);
-    return fclose(f) == 0 ? 0 : err_sys("%s", path);
+    return file_publish(&f, path);
 }
 
 static void print_machine(Run *run, FILE *f) { setup_print_machine(&run->setup, f); }
@@ -74,7 +91,20 @@ static void print_plan(Run *run, FILE *f)
     setup_print_switches(&run->setup, run->r, f);
 }
 
-static void print_recipe(Run *run, FILE *f) { recipe_write(run->r, f); }
+static void make_absolute(char path[RECIPE_STR])
+{
+    char full[PATH_MAX];
+    if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
+}
+
+/* Data by absolute path: the recipe in the run directory works from any folder. */
+static void print_recipe(Run *run, FILE *f)
+{
+    Recipe r = *run->r;
+    make_absolute(r.data.train);
+    make_absolute(r.data.val);
+    recipe_write(&r, f);
+}
 
 static int open_val(Run *run)
 {
@@ -124,28 +154,32 @@ static int open_dir(Run *run, int fresh)
     return comm_barrier(run->comm); /* the others look into it only now */
 }
 
+static int write_texts(Run *run)
+{
+    TRY(write_text(run, run->dir.recipe, print_recipe));
+    TRY(write_text(run, run->dir.machine, print_machine));
+    return write_text(run, run->dir.plan, print_plan);
+}
+
 static int open_files(Run *run)
 {
     if (comm_rank(run->comm) > 0) return 0;
     TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
-    TRY(write_text(run, run->dir.recipe, print_recipe));
-    TRY(write_text(run, run->dir.machine, print_machine));
-    TRY(write_text(run, run->dir.plan, print_plan));
-    run->metrics = fopen(run->dir.metrics, "a");
-    if (!run->metrics) return err_sys("%s", run->dir.metrics);
+    TRY(write_texts(run));
+    TRY(metrics_open(&run->metrics, run->dir.metrics));
     return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
 }
 
 static int open_run(Run *run, const TrainOptions *opt)
 {
     const Recipe *r = run->r;
+    TRY(source_open(&run->train, r, 0)); /* first: data that cannot be used must not move an old run aside */
     TRY(open_dir(run, opt->fresh));
-    TRY(source_open(&run->train, r, 0));
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
     TRY(resume(run) < 0 ? -1 : 0);
-    run->first_step = run->last_saved = run->at.step;
+    run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(open_val(run));
     TRY(attach_at(run));
@@ -164,7 +198,7 @@ static void close_run(Run *run)
     }
     source_close(run->train);
     source_close(run->val);
-    if (run->metrics) fclose(run->metrics);
+    metrics_close(&run->metrics);
     setup_close(&run->setup);
     rundir_close(&run->dir);
 }
@@ -215,7 +249,7 @@ static int evaluate(Run *run, int *stop)
     TRY(loader_restart(run->val_loader, 0));
     int64_t B = run->setup.build->batch.B;
     TRY(step_evaluate(&run->stepper, run->val_loader, (run->r->eval.sequences + B - 1) / B, &val));
-    if (run->metrics) TRY(metrics_eval(run->metrics, run->at.step, val, run_elapsed(run)));
+    metrics_eval(&run->metrics, run->at.step, val, run_elapsed(run));
     log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= after_eval(run, val);
@@ -223,13 +257,19 @@ static int evaluate(Run *run, int *stop)
     return 0;
 }
 
-/* A failed save is loud and is tried again after the next step; training goes on. result: of ckpt_poll or ckpt_wait. */
+/* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn training into
+ * copying. result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
 {
     if (result < 0) {
-        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, trying again)", msg);
+        int64_t most     = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
+        run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
+        run->retry_step  = run->at.step + run->retry_after;
         run->save_failed = 1;
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, trying again after step %lld)", msg,
+                  (long long)run->retry_step);
     } else if (result > 0) {
+        run->save_failed = 0;
         log_info("%s", msg);
     }
 }
@@ -250,9 +290,27 @@ static void wait_save(Run *run)
     report_save(run, result, msg);
 }
 
+/* Negative without an error pending when there is no directory to save into; it was reported. */
+static int hold_dir(Run *run)
+{
+    int made = rundir_hold(&run->dir);
+    if (made > 0) {
+        log_error("%s was removed or moved while this run was using it: made anew", run->dir.path);
+        metrics_reopen(&run->metrics);
+        made = write_texts(run);
+    }
+    if (made < 0) {
+        report_save(run, -1, err_get());
+        err_clear();
+    }
+    return made;
+}
+
 static int save(Run *run)
 {
     if (!run->writer) return 0;
+    wait_save(run);
+    if (hold_dir(run) < 0) return 0;
     CkptState *now = &run->at;
     double     before = now->elapsed_s;
     now->elapsed_s   = run_elapsed(run);
@@ -260,11 +318,10 @@ static int save(Run *run)
     now->micro_batch = run->setup.build->choice.micro_batch;
     now->recompute_level = run->setup.build->choice.level;
     now->threads     = run->r->threads;
-    wait_save(run);
-    run->save_failed = 0;
     if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
     now->elapsed_s  = before;
     run->last_saved = run->at.step;
+    run->retry_step = INT64_MAX; /* until this one's result is known */
     run->last_s     = clock_now_s();
     return 0;
 }
@@ -288,25 +345,47 @@ static int take_result(Run *run, StepOut *out)
     if (peak > 0) m.mfu = bench_step_flops(b) / run->step_s / peak;
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
+    run->n_skip_row = out->n_skip_row;
+    if (!out->skip && run->at.step > run->bad_until) run->n_rollback = 0;
     if (out->skip) {
         log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far", (long long)run->at.step,
                  metrics_skip_name(out->skip), (double)out->loss, (double)out->grad_norm, out->n_skipped);
     }
     if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
-        if (run->metrics) TRY(metrics_step(run->metrics, &m, out));
+        metrics_step(&run->metrics, &m, out);
     }
     progress_update(&run->progress, run->at.step, out->loss, m.per_s);
     return 0;
 }
 
-/* Too many skips in a row: back to the last good checkpoint, and past the samples that did it. */
-static int roll_back(Run *run, const StepOut *out)
+/* ---- going back -------------------------------------------------------------------------------------------- */
+
+static int may_roll_back(Run *run, const StepOut *out)
 {
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
+    if (run->n_rollback++ < MAX_ROLLBACKS) return 0;
+    return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples, so these are not "
+                   "the cause: giving up at step %lld (what may help: a lower optim.lr; a larger spike_factor or max_skips; "
+                   "going on from an earlier checkpoint, by removing the later ones in %s)", out->n_skip_row, MAX_ROLLBACKS,
+                   (long long)run->at.step, run->dir.checkpoints);
+}
+
+/* Lines of the steps that will be done again. Failing costs the file its order, not the run its life. */
+static void trim_metrics(Run *run)
+{
+    if (!run->metrics.is_open) return;
+    if (rundir_trim_metrics(&run->dir, run->at.step + 1) < 0) {
+        log_error("METRICS: %s (steps will be there twice)", err_get());
+        err_clear();
+    }
+    metrics_reopen(&run->metrics); /* the trimmed file is a new one */
+}
+
+/* The last good checkpoint, with what was learned since about samples. */
+static int load_last_good(Run *run, const StepOut *out)
+{
     CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    TRY(run->setup.dev->vt->sync(run->setup.dev));
-    wait_save(run);
-    int found = resume(run);
+    int       found  = resume(run);
     if (found < 0) return -1;
     if (found == 0) return err_set("%d steps in a row were skipped and there is no checkpoint to go back to", out->n_skip_row);
     run->at.elapsed_s = before.elapsed_s;
@@ -318,12 +397,26 @@ static int roll_back(Run *run, const StepOut *out)
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
-    if (run->metrics) {
-        TRY(rundir_trim_metrics(&run->dir, run->at.step + 1));
-        run->metrics = freopen(run->dir.metrics, "a", run->metrics); /* the trimmed file is a new one */
-        if (!run->metrics) return err_sys("%s", run->dir.metrics);
-    }
-    return attach_at(run);
+    /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
+    run->at.device.out.n_skip_row = 0;
+    return build_write_state(run->setup.build, &run->at.device);
+}
+
+/* Too many skips in a row: back to the last good checkpoint, and past the samples that did it. */
+static int roll_back(Run *run, const StepOut *out)
+{
+    run->in_flux = 1;
+    TRY(may_roll_back(run, out));
+    run->bad_until = run->at.step;
+    TRY(run->setup.dev->vt->sync(run->setup.dev));
+    wait_save(run);
+    TRY(load_last_good(run, out));
+    trim_metrics(run);
+    run->queued = run->last_saved = run->at.step;
+    run->n_skip_row = run->save_due = 0;
+    TRY(attach_at(run));
+    run->in_flux = 0;
+    return 0;
 }
 
 /* ---- the loop ---------------------------------------------------------------------------------------------- */
@@ -348,7 +441,7 @@ static int queue_step(Run *run, int64_t step)
 
 static int ask_ranks(Run *run)
 {
-    run->asked = (Asked){ .signal = signals_pending(), .save_failed = run->save_failed,
+    run->asked = (Asked){ .signal = signals_pending(), .retry_save = run->save_failed && run->at.step >= run->retry_step,
                           .over_budget = run->r->budget_s > 0 && run_elapsed(run) >= run->r->budget_s };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
@@ -358,7 +451,12 @@ static int at_boundary(Run *run, int *stop)
 {
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
-    if (due(run->at.step, r->checkpoint.every) || run->save_failed) TRY(save(run));
+    run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save;
+    /* Amid skipped steps the weights may be what is wrong; a good step must come first. */
+    if (run->save_due && run->n_skip_row == 0) {
+        run->save_due = 0;
+        TRY(save(run));
+    }
     if (run->asked.over_budget) {
         log_info("time budget of %.0f s used up", r->budget_s);
         *stop = 1;
@@ -369,31 +467,31 @@ static int at_boundary(Run *run, int *stop)
 static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
-    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->asked.save_failed || run->asked.signal ||
-           done >= r->steps || run->asked.over_budget;
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due || run->asked.retry_save ||
+           run->asked.signal || done >= r->steps || run->asked.over_budget;
 }
 
 static int train_loop(Run *run)
 {
-    int     stop   = 0;
-    int64_t queued = run->at.step; /* steps handed to the device */
+    int stop = 0;
     TRY(ask_ranks(run));
     while (!stop && run->at.step < run->r->steps) {
         StepOut out;
         /* One step is always queued ahead, except across a boundary, where the device must come to rest. */
-        while (queued < run->r->steps && queued - run->at.step < 2 && (queued == run->at.step || !is_boundary(run, queued))) {
-            TRY(queue_step(run, queued++));
+        while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
+               (run->queued == run->at.step || !is_boundary(run, run->queued))) {
+            TRY(queue_step(run, run->queued));
+            run->queued++;
         }
         TRY(take_result(run, &out));
         poll_save(run);
         TRY(ask_ranks(run));
         if (run->r->max_skips > 0 && out.n_skip_row >= run->r->max_skips) {
             TRY(roll_back(run, &out));
-            queued = run->at.step;
             continue;
         }
-        if (queued == run->at.step) TRY(at_boundary(run, &stop));
-        if (run->asked.signal && queued == run->at.step) {
+        if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
+        if (run->asked.signal && run->queued == run->at.step) {
             log_info("%s received: saving and leaving", signals_pending() ? signals_name() : "signal by another rank");
             stop = 1;
         }
@@ -401,14 +499,53 @@ static int train_loop(Run *run)
     return 0;
 }
 
+/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that. */
+static int save_last(Run *run)
+{
+    double begin_s = clock_now_s();
+    int    sig     = signals_pending();
+    wait_save(run);
+    while (run->last_saved != run->at.step || run->save_failed) {
+        TRY(save(run));
+        wait_save(run);
+        if (!run->save_failed) break;
+        double left_s = begin_s + last_save_s - clock_now_s();
+        if (left_s <= 0 || signals_pending() != sig) return err_set("the last checkpoint could not be saved");
+        log_error("TRYING TO SAVE FOR ANOTHER %.0f s: make room, or send a signal to give up", left_s);
+        for (double end_s = clock_now_s() + last_save_pause_s; clock_now_s() < end_s && signals_pending() == sig;) usleep(50000);
+    }
+    return 0;
+}
+
+/* After a failure that is not the device's (data that cannot be read, say): saves the steps that were done. */
+static void save_what_is(Run *run)
+{
+    char    why[1024];
+    ErrKind kind = err_kind();
+    StepOut out;
+    if (!run->writer || run->comm || run->in_flux) return;
+    str_copy(why, sizeof why, err_get());
+    err_clear();
+    int rc = 0;
+    while (rc == 0 && run->at.step < run->queued) rc = take_result(run, &out);
+    wait_save(run);
+    if (rc == 0 && run->n_skip_row == 0 && run->at.step > run->last_saved) rc = save(run);
+    wait_save(run);
+    err_clear();
+    kind == ERR_USER ? err_user("%s", why) : err_set("%s", why);
+}
+
 static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
+    if (run->at.step == run->first_step && run->at.step >= run->r->steps) {
+        log_info("%s has its %lld steps: nothing to do (more steps=... go on, --fresh starts anew)", run->dir.path,
+                 (long long)run->at.step);
+        return 0;
+    }
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
-    if (run->last_saved != run->at.step || run->save_failed) TRY(save(run));
-    wait_save(run);
-    if (run->save_failed) return err_set("the last checkpoint could not be saved");
+    TRY(save_last(run));
     LoaderStats stats;
     char        t[32];
     loader_stats(run->stepper.loader, &stats);
@@ -425,8 +562,10 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     run->last_s = clock_now_s();
     if (run->at.step == 0) TRY(evaluate(run, &ignored));
     progress_begin(&run->progress, "train", "tokens/s", run->at.step, run->r->steps);
-    TRY(train_loop(run));
-    TRY(finish(run));
+    if (train_loop(run) < 0 || finish(run) < 0) {
+        save_what_is(run);
+        return -1;
+    }
     return comm_barrier(run->comm); /* no rank gives up its GPU while another one still talks to it */
 }
 

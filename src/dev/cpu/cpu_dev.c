@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
+#include "base/mem.h"
 #include "dev/cpu/cpu_attn.h"
 #include "dev/cpu/cpu_linear.h"
 #include "dev/cpu/cpu_optim.h"
@@ -103,7 +105,7 @@ static void *alloc_zeroed(int threads, size_t size_bytes)
 {
     size_t align = size_bytes >= HUGE_PAGE ? HUGE_PAGE : TENSOR_ALIGN;
     size_t size  = (size_bytes + align - 1) / align * align;
-    char  *p     = aligned_alloc(align, size ? size : align);
+    char  *p     = fault_hit(FAULT_MALLOC) ? NULL : aligned_alloc(align, size ? size : align);
     if (!p) {
         err_set("cannot allocate %zu bytes of host memory", size_bytes);
         return NULL;
@@ -144,7 +146,8 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_LINEAR_DX: return cpu_linear_dx_scratch(a->linear_dx.dx, a->linear_dx.dy);
     case OP_LINEAR_DW: return cpu_linear_dw_scratch(a->linear_dw.dw, a->linear_dw.dy);
     case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
-    case OP_NORM_BWD: return sums_scratch(a->norm_bwd.dy, 2, tensor_cols(a->norm_bwd.dy), threads);
+    case OP_NORM_BWD:
+        return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);
     case OP_BIAS_DW: return sums_scratch(a->bias_dw.dy, 1, 0, threads);
     case OP_ACT_BIAS_BWD: return sums_scratch(a->act_bias_bwd.dy, 1, 0, threads);
     case OP_QKNORM_DW: return sums_scratch(a->qknorm_dw.dy, 2, 0, threads);
@@ -161,7 +164,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 
 static Dev *cpu_open(int index, const DevOptions *opt)
 {
-    CpuDev *d = calloc(1, sizeof *d);
+    CpuDev *d = mem_zeroed(1, sizeof *d);
     if (!d) {
         err_sys("cannot open the CPU");
         return NULL;
@@ -227,7 +230,7 @@ static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
         most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, cpu_threads(dev)));
     }
     if (most && !cpu_scratch(dev, most)) return NULL;
-    DevExec *exec = malloc(sizeof *exec);
+    DevExec *exec = mem_alloc(sizeof *exec);
     if (!exec) {
         err_sys("cannot bind %d ops", n_op);
         return NULL;

@@ -1,147 +1,78 @@
 /* Matrix products: packed panels of b, register tiles of c.
  *
  * b is copied into panels of TILE_COLS columns ([k][TILE_COLS], zero padded), all threads together. Then each thread owns
- * a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a panel's part in L1.
- * a is read in place when its rows are consecutive (forward, dx); when its columns are (dw) it is packed beside b.
+ * a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a panel's part in L1 or L2.
+ * a is read in place when its rows are consecutive (forward, dx). When its columns are (dw) it is packed into strips of
+ * TILE_ROWS rows ([k][rows]), and panels of b are read in place if its rows are close enough.
  *
- * 1. How k is cut, and with it the order of additions for one element of c, follows from k and n alone, so neither the
- *    number of threads nor the number of rows changes its bits.
- * 2. Packed depths alternate between two buffers: one barrier per depth. */
+ * 1. How k is cut into steps, and with it the order of additions for one element of c, follows from k alone: neither
+ *    threads nor the number of rows or columns change its bits.
+ * 2. Steps are packed several at a time (a part); parts alternate between two buffers: one barrier per part. */
 #include "dev/cpu/cpu_gemm.h"
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_row.h"
 
 #include <omp.h>
 
 enum {
-    DEPTH        = 384,             /* a panel of that depth is 48 KiB, a register tile's rows of a 18 KiB */
-    BLOCK_STRIPS = 8,               /* strips of TILE_ROWS per block of rows */
+    STEP_DEPTH   = 384,             /* k of a step at most: 48 KiB of a panel, 18 KiB of a strip */
+    BLOCK_STRIPS = 16,              /* strips per block of rows */
     PACK_RUN     = 16,              /* rows packed at a time */
-    PACK_FLOATS  = 4 * 1024 * 1024, /* bound of packed b per buffer */
+    PACK_FLOATS  = 4 * 1024 * 1024, /* of one part at most; wider products are cut */
+    PART_FLOATS  = 1024 * 1024,     /* of one part of dw: enough work between barriers for 16 threads */
+    NEAR_ROW     = 512,             /* floats; the stride prefetcher reaches 2 KiB */
 };
-
-/* ---- Register tiles ------------------------------------------------------------------------------------------ */
-
-VEC_INLINE void tile_run(const Tile *t, const int rows, const int vecs)
-{
-    vf sum[12][TILE_VECS];
-#pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 2
-        for (int j = 0; j < vecs; j++) sum[i][j] = (vf){ 0 };
-    }
-    const float *a = t->a, *b = t->b;
-    int64_t      a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
-    for (int64_t k = t->k; k > 0; k--) {
-        vf bv[TILE_VECS];
-#pragma GCC unroll 2
-        for (int j = 0; j < vecs; j++) bv[j] = vf_load(b + j * VL);
-#pragma GCC unroll 12
-        for (int i = 0; i < rows; i++) {
-            float s = a[i * a_row];
-#pragma GCC unroll 2
-            for (int j = 0; j < vecs; j++) sum[i][j] += bv[j] * s;
-        }
-        a += a_col;
-        b += b_row;
-    }
-    const float *plus = t->plus;
-#pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 2
-        for (int j = 0; j < vecs; j++) {
-            vf v = sum[i][j];
-            if (plus) v = vf_load(plus + i * t->plus_row + j * VL) + v;
-            vf_store(t->c + i * t->c_row + j * VL, v);
-        }
-    }
-}
-
-#define TILE_CASE(rows)                                                                                      \
-    static CPU_ONCE void tile_##rows##_1(const Tile *t) { tile_run(t, rows, 1); }                            \
-    static CPU_ONCE void tile_##rows##_2(const Tile *t) { tile_run(t, rows, 2); }
-TILE_CASE(1)
-TILE_CASE(2)
-TILE_CASE(3)
-TILE_CASE(4)
-TILE_CASE(5)
-TILE_CASE(6)
-TILE_CASE(7)
-TILE_CASE(8)
-TILE_CASE(9)
-TILE_CASE(10)
-TILE_CASE(11)
-TILE_CASE(12)
-#undef TILE_CASE
-
-static void (*const tile_table[13][TILE_VECS + 1])(const Tile *) = {
-    [1] = { 0, tile_1_1, tile_1_2 },    [2] = { 0, tile_2_1, tile_2_2 },    [3] = { 0, tile_3_1, tile_3_2 },
-    [4] = { 0, tile_4_1, tile_4_2 },    [5] = { 0, tile_5_1, tile_5_2 },    [6] = { 0, tile_6_1, tile_6_2 },
-    [7] = { 0, tile_7_1, tile_7_2 },    [8] = { 0, tile_8_1, tile_8_2 },    [9] = { 0, tile_9_1, tile_9_2 },
-    [10] = { 0, tile_10_1, tile_10_2 }, [11] = { 0, tile_11_1, tile_11_2 }, [12] = { 0, tile_12_1, tile_12_2 },
-};
-
-void cpu_tile(const Tile *t, int rows, int vecs) { tile_table[rows][vecs](t); }
-
-/* Rows [begin, end) of part i when m rows are cut into n_part parts that differ by at most one row. */
-static int64_t cut(int64_t m, int64_t n_part, int64_t i) { return m * i / n_part; }
-
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-void cpu_block(const Tile *t, int64_t m, int64_t n)
-{
-    int64_t n_strip = div_up(m, TILE_ROWS);
-    for (int64_t j = 0; j < n; j += TILE_COLS) {
-        int vecs = n - j >= TILE_COLS ? TILE_VECS : (int)((n - j) / VL);
-        for (int64_t s = 0; s < n_strip; s++) {
-            int64_t r0 = cut(m, n_strip, s), r1 = cut(m, n_strip, s + 1);
-            Tile    u  = *t;
-            u.a += r0 * t->a_row;
-            u.b += j;
-            u.c += r0 * t->c_row + j;
-            if (u.plus) u.plus += r0 * t->plus_row + j;
-            cpu_tile(&u, (int)(r1 - r0), vecs);
-        }
-    }
-}
-
-/* ---- The whole product ---------------------------------------------------------------------------------------- */
 
 typedef struct {
     const Gemm *g;
-    float      *pack[2];       /* b panels, then a strips */
-    int64_t     n_panel;       /* of TILE_COLS columns */
-    int64_t     n_strip;       /* of at most TILE_ROWS rows */
-    int64_t     n_depth;       /* parts of k that are packed at a time */
+    float      *pack[2];              /* panels of b, then strips of a */
+    int64_t     n_panel, n_strip;     /* columns by TILE_COLS, rows by TILE_ROWS or less */
+    int64_t     in_place;             /* panels before this one are read where they are */
+    int64_t     n_step, part_steps;   /* of k; packed at a time */
     int64_t     row_parts, col_parts; /* grid of rectangles, one per thread */
     int         pack_a;
 } Plan;
 
+/* ---- Planning -------------------------------------------------------------------------------------------------------- */
+
 static void plan_init(Plan *p, const Gemm *g)
 {
-    p->g       = g;
-    p->n_panel = div_up(g->n, TILE_COLS);
-    p->n_strip = div_up(g->m, TILE_ROWS);
-    p->pack_a  = g->a_col != 1;
-    int64_t most = PACK_FLOATS / (p->n_panel * TILE_COLS);
-    if (most < DEPTH || p->pack_a) most = DEPTH;
-    p->n_depth = div_up(g->k, most);
+    *p = (Plan){ .g = g, .n_panel = row_div_up(g->n, TILE_COLS), .n_strip = row_div_up(g->m, TILE_ROWS) };
+    p->pack_a     = g->a_col != 1;
+    p->in_place   = p->pack_a && g->b_col == 1 && g->b_row <= NEAR_ROW ? g->n / TILE_COLS : 0;
+    p->n_step     = row_div_up(g->k, STEP_DEPTH);
+    int64_t floats = STEP_DEPTH * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? g->m : 0));
+    p->part_steps = MAX(1, MIN(p->n_step, (p->pack_a ? PART_FLOATS : PACK_FLOATS) / MAX(1, floats)));
 }
+
+static int64_t step_begin(const Plan *p, int64_t step) { return row_cut(p->g->k, p->n_step, step); }
+
+static int64_t n_part(const Plan *p) { return row_div_up(p->n_step, p->part_steps); }
 
 static int64_t pack_floats(const Plan *p)
 {
-    int64_t depth = div_up(p->g->k, p->n_depth);
-    int64_t n     = depth * p->n_panel * TILE_COLS;
-    if (p->pack_a) n += depth * p->g->m;
-    return div_up(n, VL) * VL;
+    int64_t depth = p->part_steps * row_div_up(p->g->k, p->n_step);
+    return depth * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? row_div_up(p->g->m, VL) * VL : 0));
+}
+
+/* The product cut to what may be packed at once: columns, and rows if they are packed. */
+static Gemm first_piece(const Gemm *g)
+{
+    Gemm    p    = *g;
+    int64_t most = PACK_FLOATS / STEP_DEPTH / TILE_COLS * TILE_COLS;
+    if (p.n > most) p.n = most;
+    if (p.m > most && p.a_col != 1) p.m = most;
+    return p;
 }
 
 size_t cpu_gemm_scratch(const Gemm *g)
 {
+    Gemm piece = first_piece(g);
     Plan p;
-    plan_init(&p, g);
-    return (size_t)pack_floats(&p) * (p.n_depth > 1 ? 2 : 1) * sizeof(float);
+    plan_init(&p, &piece);
+    return (size_t)pack_floats(&p) * (n_part(&p) > 1 ? 2 : 1) * sizeof(float);
 }
 
 /* Splits c over the threads: the time of the largest rectangle, in cycles per unit of k, counting its tiles and the rows
@@ -149,10 +80,9 @@ size_t cpu_gemm_scratch(const Gemm *g)
 static void plan_grid(Plan *p, int threads)
 {
     double best = 0;
-    p->row_parts = p->col_parts = 1;
     for (int cols = 1; cols <= threads; cols++) {
         int     rows  = threads / cols;
-        int64_t strip = div_up(p->n_strip, rows), panel = div_up(p->n_panel, cols);
+        int64_t strip = row_div_up(p->n_strip, rows), panel = row_div_up(p->n_panel, cols);
         double  cost  = (double)(strip * panel * TILE_ROWS) + 0.25 * (double)(strip * TILE_ROWS + panel * TILE_COLS);
         if (cols == 1 || cost < best) {
             best         = cost;
@@ -162,11 +92,30 @@ static void plan_grid(Plan *p, int threads)
     }
 }
 
+/* What every tile of one part needs, worked out once: a division costs as much as a step of k over a whole tile. */
+typedef struct {
+    const Plan *p;
+    float      *b, *a;       /* packed */
+    int64_t     step0, step1; /* steps [step0, step1) */
+    int64_t     k0, depth;
+} Part;
+
+static Part part_init(const Plan *p, int64_t d)
+{
+    Part t  = { .p = p, .b = p->pack[d & 1], .step0 = d * p->part_steps, .step1 = MIN((d + 1) * p->part_steps, p->n_step) };
+    t.k0    = step_begin(p, t.step0);
+    t.depth = step_begin(p, t.step1) - t.k0;
+    t.a     = t.b + t.depth * (p->n_panel - p->in_place) * TILE_COLS;
+    return t;
+}
+
+/* ---- Packing --------------------------------------------------------------------------------------------------------- */
+
 /* Rows [k, k+n) of panel j when b's rows are consecutive: each is copied, zero padded. out is the panel's row k. */
 static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t n)
 {
     int64_t      col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
-    const float *b = g->b + k * g->b_row + col0;
+    const float *b    = g->b + k * g->b_row + col0;
     for (; n > 0; n--, b += g->b_row, out += TILE_COLS) {
         for (int v = 0; v < TILE_VECS; v++) {
             int64_t left = n_col - v * VL;
@@ -196,47 +145,45 @@ static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_
 static void pack_a_rows(float *out, const Gemm *g, int64_t r0, int64_t rows, int64_t k, int64_t n)
 {
     const float *a = g->a + r0 + k * g->a_col;
-    for (; n > 0; n--, a += g->a_col, out += rows) {
-        for (int64_t i = 0; i < rows; i += VL) vf_put(out + i, rows - i, vf_get(a + i, rows - i));
+    for (; n > 0; n--, a += g->a_col, out += rows) vf_put(out, rows, vf_get(a, rows));
+}
+
+/* This thread's share of packing a part. Rows are taken in short runs, panel after panel: a run's source stays in L1 and
+ * each page is entered once. */
+static void pack_share(const Part *part, int thread, int team)
+{
+    const Plan *p = part->p;
+    const Gemm *g = p->g;
+    if (g->b_col != 1) {
+        for (int64_t j = row_cut(p->n_panel, team, thread); j < row_cut(p->n_panel, team, thread + 1); j++) {
+            pack_b_cols(part->b + j * part->depth * TILE_COLS, g, j, part->k0, part->depth);
+        }
+    }
+    int64_t end = row_cut(part->depth, team, thread + 1);
+    for (int64_t k = row_cut(part->depth, team, thread); k < end; k += PACK_RUN) {
+        int64_t n = MIN(PACK_RUN, end - k);
+        for (int64_t j = p->in_place; g->b_col == 1 && j < p->n_panel; j++) {
+            pack_b_rows(part->b + ((j - p->in_place) * part->depth + k) * TILE_COLS, g, j, part->k0 + k, n);
+        }
+        for (int64_t s = 0; p->pack_a && s < p->n_strip; s++) {
+            int64_t r0 = row_cut(g->m, p->n_strip, s), rows = row_cut(g->m, p->n_strip, s + 1) - r0;
+            pack_a_rows(part->a + r0 * part->depth + k * rows, g, r0, rows, part->k0 + k, n);
+        }
     }
 }
 
-/* This thread's share of packing depth part d. Rows are taken in short runs, panel after panel: a run's source stays in
- * L1 and each page is entered once. */
-static void pack_share(const Plan *p, int64_t d, int thread, int team)
-{
-    const Gemm *g  = p->g;
-    int64_t     k0 = cut(g->k, p->n_depth, d), depth = cut(g->k, p->n_depth, d + 1) - k0;
-    float      *b = p->pack[d & 1], *a = b + depth * p->n_panel * TILE_COLS;
-    if (g->b_col != 1) {
-        for (int64_t j = cut(p->n_panel, team, thread); j < cut(p->n_panel, team, thread + 1); j++) {
-            pack_b_cols(b + j * depth * TILE_COLS, g, j, k0, depth);
-        }
-    }
-    int64_t end = cut(depth, team, thread + 1);
-    for (int64_t k = cut(depth, team, thread); k < end; k += PACK_RUN) {
-        int64_t n = MIN(PACK_RUN, end - k);
-        for (int64_t j = 0; g->b_col == 1 && j < p->n_panel; j++) {
-            pack_b_rows(b + (j * depth + k) * TILE_COLS, g, j, k0 + k, n);
-        }
-        for (int64_t s = 0; p->pack_a && s < p->n_strip; s++) {
-            int64_t r0 = cut(g->m, p->n_strip, s), rows = cut(g->m, p->n_strip, s + 1) - r0;
-            pack_a_rows(a + r0 * depth + k * rows, g, r0, rows, k0 + k, n);
-        }
-    }
-}
+/* ---- Computing ------------------------------------------------------------------------------------------------------- */
 
 /* A tile at the right edge: computed beside c, then its columns inside c are added. */
 static void tile_edge(Tile t, int rows, int64_t n_col)
 {
-    float        part[12 * TILE_COLS];
-    float       *c = t.c;
-    const float *plus = t.plus;
-    t.c    = part;
-    t.plus = NULL;
-    int64_t c_row = t.c_row;
-    t.c_row       = TILE_COLS;
-    cpu_tile(&t, rows, (int)div_up(n_col, VL));
+    float        part[TILE_ROWS * TILE_COLS], *c = t.c;
+    const float *plus  = t.plus;
+    int64_t      c_row = t.c_row;
+    t.c                = part;
+    t.c_row            = TILE_COLS;
+    t.plus             = NULL;
+    cpu_tile(&t, rows, (int)row_div_up(n_col, VL));
     for (int i = 0; i < rows; i++) {
         for (int64_t j = 0; j < n_col; j++) {
             float v          = part[i * TILE_COLS + j];
@@ -245,32 +192,22 @@ static void tile_edge(Tile t, int rows, int64_t n_col)
     }
 }
 
-/* What every tile of one packed part needs, worked out once: a division costs as much as ten steps of k. */
-typedef struct {
-    const Plan  *p;
-    const float *b, *a;  /* packed; a only if it is packed */
-    int64_t      k0, full; /* depths [k0, k0+full) */
-    int          last;
-} Part;
-
-static Part part_init(const Plan *p, int64_t d)
-{
-    Part t = { .p = p, .b = p->pack[d & 1], .k0 = cut(p->g->k, p->n_depth, d), .last = d == p->n_depth - 1 };
-    t.full = cut(p->g->k, p->n_depth, d + 1) - t.k0;
-    t.a    = t.b + t.full * p->n_panel * TILE_COLS;
-    return t;
-}
-
 /* Rows [r0, r0+rows) times panel j, depths [k, k+depth) of the part. */
 static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth)
 {
-    const Gemm *g    = part->p->g;
+    const Plan *p    = part->p;
+    const Gemm *g    = p->g;
     int64_t     col0 = j * TILE_COLS;
     Tile        t    = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .b_row = TILE_COLS, .c_row = g->c_row };
-    t.b              = part->b + (j * part->full + k) * TILE_COLS;
     t.c              = g->c + r0 * g->c_row + col0;
-    if (part->p->pack_a) {
-        t.a     = part->a + r0 * part->full + k * rows;
+    if (j < p->in_place) {
+        t.b     = g->b + (part->k0 + k) * g->b_row + col0;
+        t.b_row = g->b_row;
+    } else {
+        t.b = part->b + ((j - p->in_place) * part->depth + k) * TILE_COLS;
+    }
+    if (p->pack_a) {
+        t.a     = part->a + r0 * part->depth + k * rows;
         t.a_row = 1;
         t.a_col = rows;
     } else {
@@ -289,52 +226,115 @@ static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, i
     }
 }
 
-/* One rectangle of c for one packed part. */
-static void compute_part(const Part *part, int64_t rectangle)
+/* Strips [s0, s1) and panels [j0, j1) of c. */
+typedef struct {
+    int64_t s0, s1, j0, j1;
+} Rect;
+
+/* One step of k for a block of strips. */
+static void block_step(const Part *part, const Rect *block, int64_t step)
 {
-    const Plan *p  = part->p;
+    const Plan *p = part->p;
+    int64_t     k = step_begin(p, step) - part->k0, depth = step_begin(p, step + 1) - part->k0 - k;
+    int64_t     n = block->s1 - block->s0, row[BLOCK_STRIPS + 1];
+    for (int64_t i = 0; i <= n; i++) row[i] = row_cut(p->g->m, p->n_strip, block->s0 + i);
+    for (int64_t j = block->j0; j < block->j1; j++) {
+        for (int64_t i = 0; i < n; i++) strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth);
+    }
+}
+
+static void finish_block(const Plan *p, const Rect *block)
+{
     const Gemm *g  = p->g;
-    int64_t     pr = rectangle / p->col_parts, pc = rectangle % p->col_parts;
-    int64_t     s0 = cut(p->n_strip, p->row_parts, pr), s1 = cut(p->n_strip, p->row_parts, pr + 1);
-    int64_t     j0 = cut(p->n_panel, p->col_parts, pc), j1 = cut(p->n_panel, p->col_parts, pc + 1);
-    int64_t     n_step = div_up(part->full, DEPTH);
-    for (int64_t s = s0; s < s1 && j0 < j1; s += BLOCK_STRIPS) {
-        int64_t n = MIN(BLOCK_STRIPS, s1 - s), row[BLOCK_STRIPS + 1];
-        for (int64_t i = 0; i <= n; i++) row[i] = cut(g->m, p->n_strip, s + i);
-        for (int64_t step = 0; step < n_step; step++) {
-            int64_t k = cut(part->full, n_step, step), depth = cut(part->full, n_step, step + 1) - k;
-            for (int64_t j = j0; j < j1; j++) {
-                for (int64_t i = 0; i < n; i++) strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth);
-            }
-        }
-        if (g->finish && part->last) {
-            g->finish(g->ctx, row[0], row[n] - row[0], j0 * TILE_COLS, MIN(j1 * TILE_COLS, g->n) - j0 * TILE_COLS);
+    int64_t     r0 = row_cut(g->m, p->n_strip, block->s0), r1 = row_cut(g->m, p->n_strip, block->s1);
+    int64_t     c0 = block->j0 * TILE_COLS, c1 = MIN(block->j1 * TILE_COLS, g->n);
+    g->finish(g->ctx, r0, r1 - r0, c0, c1 - c0);
+}
+
+/* One rectangle of c for one part. Forward and dx finish a block of rows while it is in L2; dw, whose c is small and whose
+ * steps are many, keeps a step's rows of b in L2 instead. */
+static void compute_rect(const Part *part, Rect r)
+{
+    const Plan *p = part->p;
+    if (r.j0 == r.j1) return;
+    for (int64_t step = part->step0; p->pack_a && step < part->step1; step++) {
+        for (int64_t s = r.s0; s < r.s1; s += BLOCK_STRIPS) {
+            block_step(part, &(Rect){ s, MIN(s + BLOCK_STRIPS, r.s1), r.j0, r.j1 }, step);
         }
     }
+    for (int64_t s = r.s0; s < r.s1; s += BLOCK_STRIPS) {
+        Rect block = { s, MIN(s + BLOCK_STRIPS, r.s1), r.j0, r.j1 };
+        for (int64_t step = part->step0; !p->pack_a && step < part->step1; step++) block_step(part, &block, step);
+        if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
+    }
+}
+
+static Rect rect_of(const Plan *p, int64_t i)
+{
+    int64_t pr = i / p->col_parts, pc = i % p->col_parts;
+    return (Rect){ row_cut(p->n_strip, p->row_parts, pr), row_cut(p->n_strip, p->row_parts, pr + 1),
+                   row_cut(p->n_panel, p->col_parts, pc), row_cut(p->n_panel, p->col_parts, pc + 1) };
+}
+
+static int run_piece(Dev *dev, const Gemm *g)
+{
+    Plan p;
+    plan_init(&p, g);
+    p.pack[0] = cpu_scratch(dev, cpu_gemm_scratch(g));
+    if (!p.pack[0]) return -1;
+    p.pack[1]   = p.pack[0] + (n_part(&p) > 1 ? pack_floats(&p) : 0);
+    int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
+    plan_grid(&p, threads);
+#pragma omp parallel num_threads(threads)
+    {
+        int  thread = omp_get_thread_num(), team = omp_get_num_threads();
+        Part part = part_init(&p, 0);
+        pack_share(&part, thread, team);
+#pragma omp barrier
+        for (int64_t d = 0; d < n_part(&p); d++) {
+            part = part_init(&p, d);
+            for (int64_t i = thread; i < p.row_parts * p.col_parts; i += team) compute_rect(&part, rect_of(&p, i));
+            if (d + 1 < n_part(&p)) {
+                part = part_init(&p, d + 1);
+                pack_share(&part, thread, team);
+#pragma omp barrier
+            }
+        }
+    }
+    return 0;
+}
+
+typedef struct {
+    const Gemm *g;
+    int64_t     row0, col0; /* of the piece within g */
+} Shift;
+
+static void finish_shifted(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
+{
+    const Shift *s = ctx;
+    s->g->finish(s->g->ctx, s->row0 + row0, n_row, s->col0 + col0, n_col);
 }
 
 int cpu_gemm(Dev *dev, const Gemm *g)
 {
     CHECK((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1), "product of transposed views");
-    Plan p;
-    plan_init(&p, g);
-    p.pack[0] = cpu_scratch(dev, cpu_gemm_scratch(g));
-    if (!p.pack[0]) return -1;
-    p.pack[1]   = p.n_depth > 1 ? p.pack[0] + pack_floats(&p) : p.pack[0];
-    int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
-    plan_grid(&p, threads);
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = omp_get_thread_num(), team = omp_get_num_threads();
-        pack_share(&p, 0, thread, team);
-#pragma omp barrier
-        for (int64_t d = 0; d < p.n_depth; d++) {
-            Part part = part_init(&p, d);
-            for (int64_t r = thread; r < p.row_parts * p.col_parts; r += team) compute_part(&part, r);
-            if (d + 1 < p.n_depth) {
-                pack_share(&p, d + 1, thread, team);
-#pragma omp barrier
+    Gemm    first = first_piece(g);
+    int64_t m = first.m, n = first.n;
+    for (int64_t col = 0; col < g->n; col += n) {
+        for (int64_t row = 0; row < g->m; row += m) {
+            Shift s = { g, row, col };
+            Gemm  p = *g;
+            p.m     = MIN(m, g->m - row);
+            p.n     = MIN(n, g->n - col);
+            p.a += row * g->a_row;
+            p.b += col * g->b_col;
+            p.c += row * g->c_row + col;
+            if (p.bias) p.bias += col;
+            if (p.finish) {
+                p.finish = finish_shifted;
+                p.ctx    = &s;
             }
+            TRY(run_piece(dev, &p));
         }
     }
     return 0;

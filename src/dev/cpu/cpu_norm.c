@@ -4,7 +4,7 @@
  *   y    = xhat gamma + beta
  *   g    = dy gamma
  *   dx   = rstd (g - sum(g)/C - xhat sum(g xhat)/C)        without the middle term for RMSNorm
- *   dgamma += sum over rows of dy xhat,  dbeta += sum over rows of dy
+ *   dgamma += sum over rows of dy xhat,  dbeta += sum over rows of dy,  dbias += sum over rows of dx
  *
  * A row is read from memory once: the second and third walk over it find it in L1. */
 #include "dev/cpu/cpu.h"
@@ -140,7 +140,7 @@ int cpu_norm_dx(Dev *dev, const NormDx *a)
 
 typedef struct {
     Bwd w;
-    int want_beta, want_dx;
+    int want_beta, want_dx, want_bias;
 } Chunk;
 
 static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, float *tmp)
@@ -154,6 +154,7 @@ static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, floa
         float *dx = mat_row(w->dx, r);
         norm_row_dx(w, r, w->dres.p ? tmp : dx);
         if (w->dres.p) row_add(dx, mat_row(w->dres, r), tmp, n);
+        if (c->want_bias) row_sum_into(sum + 2 * n, dx, n);
     }
 }
 
@@ -173,12 +174,14 @@ int cpu_norm_bwd(Dev *dev, const NormBwd *a)
     Chunk c = { .w = { cpu_mat(a->dx), cpu_mat(a->dy), cpu_mat(a->x), cpu_mat(a->dres), NULL, NULL, NULL } };
     c.want_beta = a->dbeta != NULL;
     c.want_dx   = 1;
+    c.want_bias = a->dbias != NULL;
     c.w.gamma   = cpu_f32(a->gamma);
     c.w.mean    = cpu_f32(a->mean);
     c.w.rstd    = cpu_f32(a->rstd);
-    Colsum s = { .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = 2, .chunk = norm_chunk, .ctx = &c };
+    Colsum s = { .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = c.want_bias ? 3 : 2, .chunk = norm_chunk, .ctx = &c };
     s.tmp_cols = s.cols;
     s.out[0]   = cpu_f32(a->dgamma);
     s.out[1]   = cpu_f32(a->dbeta);
+    s.out[2]   = cpu_f32(a->dbias);
     return colsum_run(dev, &s);
 }

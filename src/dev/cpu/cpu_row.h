@@ -17,8 +17,8 @@ void row_act_fwd(float *y, const float *x, int64_t n, Act act);    /* y may be x
 
 typedef struct {
     int64_t rows, cols;
-    int     n_out;    /* sums per column: 1 or 2 */
-    float  *out[2];   /* accumulated into; NULL: not wanted */
+    int     n_out;    /* sums per column: 1 to 3 */
+    float  *out[3];   /* accumulated into; NULL: not wanted */
     int64_t tmp_cols; /* floats of private space that chunk() gets, 0: none */
     /* Adds rows [r0, r1) into sum[n_out * cols], which starts at zero. */
     void (*chunk)(const void *ctx, int64_t r0, int64_t r1, float *sum, float *tmp);
@@ -29,5 +29,6 @@ size_t colsum_scratch(const Colsum *c, int threads);
 
 /* Begin of part i when n things are cut into n_part parts that differ by at most one. */
 static inline int64_t row_cut(int64_t n, int64_t n_part, int64_t i) { return n * i / n_part; }
+static inline int64_t row_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #endif

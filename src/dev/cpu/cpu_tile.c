@@ -1,0 +1,86 @@
+/* Register tiles: the inner loop of every product and of attention.
+ *
+ * One step of k takes TILE_VECS loads of b and one broadcast per row of a for rows * TILE_VECS multiply-adds: on AVX-512
+ * 14 loads for 24, so the multipliers never wait (measured: 98 % of the machine's peak with a and b in L2). */
+#include "dev/cpu/cpu_gemm.h"
+
+#include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_row.h"
+
+VEC_INLINE void tile_run(const Tile *t, const int rows, const int vecs)
+{
+    vf sum[12][TILE_VECS];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 2
+        for (int j = 0; j < vecs; j++) sum[i][j] = (vf){ 0 };
+    }
+    const float *a = t->a, *b = t->b;
+    int64_t      a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
+    for (int64_t k = t->k; k > 0; k--) {
+        vf bv[TILE_VECS];
+#pragma GCC unroll 2
+        for (int j = 0; j < vecs; j++) bv[j] = vf_load(b + j * VL);
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++) {
+            float s = a[i * a_row];
+#pragma GCC unroll 2
+            for (int j = 0; j < vecs; j++) sum[i][j] += bv[j] * s;
+        }
+        a += a_col;
+        b += b_row;
+    }
+    const float *plus = t->plus;
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 2
+        for (int j = 0; j < vecs; j++) {
+            vf v = sum[i][j];
+            if (plus) v = vf_load(plus + i * t->plus_row + j * VL) + v;
+            vf_store(t->c + i * t->c_row + j * VL, v);
+        }
+    }
+}
+
+#define TILE_CASE(rows)                                                                                      \
+    static CPU_ONCE void tile_##rows##_1(const Tile *t) { tile_run(t, rows, 1); }                            \
+    static CPU_ONCE void tile_##rows##_2(const Tile *t) { tile_run(t, rows, 2); }
+TILE_CASE(1)
+TILE_CASE(2)
+TILE_CASE(3)
+TILE_CASE(4)
+TILE_CASE(5)
+TILE_CASE(6)
+TILE_CASE(7)
+TILE_CASE(8)
+TILE_CASE(9)
+TILE_CASE(10)
+TILE_CASE(11)
+TILE_CASE(12)
+#undef TILE_CASE
+
+static void (*const tile_table[13][TILE_VECS + 1])(const Tile *) = {
+    [1] = { 0, tile_1_1, tile_1_2 },    [2] = { 0, tile_2_1, tile_2_2 },    [3] = { 0, tile_3_1, tile_3_2 },
+    [4] = { 0, tile_4_1, tile_4_2 },    [5] = { 0, tile_5_1, tile_5_2 },    [6] = { 0, tile_6_1, tile_6_2 },
+    [7] = { 0, tile_7_1, tile_7_2 },    [8] = { 0, tile_8_1, tile_8_2 },    [9] = { 0, tile_9_1, tile_9_2 },
+    [10] = { 0, tile_10_1, tile_10_2 }, [11] = { 0, tile_11_1, tile_11_2 }, [12] = { 0, tile_12_1, tile_12_2 },
+};
+
+void cpu_tile(const Tile *t, int rows, int vecs) { tile_table[rows][vecs](t); }
+
+void cpu_block(const Tile *t, int64_t m, int64_t n)
+{
+    int64_t n_strip = row_div_up(m, TILE_ROWS);
+    for (int64_t j = 0; j < n; j += TILE_COLS) {
+        int vecs = n - j >= TILE_COLS ? TILE_VECS : (int)((n - j) / VL);
+        for (int64_t s = 0; s < n_strip; s++) {
+            int64_t r0 = row_cut(m, n_strip, s), r1 = row_cut(m, n_strip, s + 1);
+            Tile    u  = *t;
+            u.a += r0 * t->a_row;
+            u.b += j;
+            u.c += r0 * t->c_row + j;
+            if (u.plus) u.plus += r0 * t->plus_row + j;
+            cpu_tile(&u, (int)(r1 - r0), vecs);
+        }
+    }
+}
