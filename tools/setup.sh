@@ -1,17 +1,32 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that Brim's build and tests need, if any is missing.
+# Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and running,
+# `setup.sh test` (the default) for the tests as well. Without clang the fuzzers are skipped, so its absence is no failure.
 set -euo pipefail
-need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libopenblas-openmp-dev libcmocka-dev)
-missing=()
-for p in "${need[@]}"; do
-    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
-echo "setup: installing ${missing[*]}"
+need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libopenblas-openmp-dev)
+wish=()
+if [ "${1:-test}" = test ]; then need+=(libcmocka-dev); wish+=(clang libclang-rt-dev); fi
+
+missing() {
+    for p in "$@"; do
+        dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || echo "$p"
+    done
+}
+
+install() {
+    echo "setup: installing $*"
+    DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+mapfile -t need < <(missing "${need[@]}")
+mapfile -t wish < <(missing ${wish[@]+"${wish[@]}"})
+[ ${#need[@]} -eq 0 ] && [ ${#wish[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -eq 0 ]; then sudo=(); elif sudo -n true 2>/dev/null; then sudo=(sudo); else
+    [ ${#need[@]} -eq 0 ] && { echo "setup: going on without ${wish[*]}"; exit 0; }
     echo "setup: these packages are missing and this user may not install them. Please run:" >&2
-    echo "    sudo apt-get install -y ${missing[*]}" >&2
+    echo "    sudo apt-get install -y ${need[*]} ${wish[*]}" >&2
     exit 1
 fi
 "${sudo[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+[ ${#need[@]} -eq 0 ] || install "${need[@]}"
+# One at a time: releases differ in how they cut clang into packages.
+for p in "${wish[@]}"; do install "$p" 2>/dev/null || echo "setup: going on without $p"; done

@@ -226,7 +226,13 @@ int file_make_folders(const char *path)
         if (*p != '/' && *p != '\0') continue;
         char end = *p;
         *p       = '\0';
-        if (mkdir(part, 0777) != 0 && file_kind(part) != FILE_FOLDER) return err_sys("%s", part);
+        if (mkdir(part, 0777) != 0) {
+            int cause = errno;
+            if (file_kind(part) != FILE_FOLDER) {
+                errno = cause == EEXIST ? ENOTDIR : cause; /* a file, or a link to nothing, has the name */
+                return err_sys("%s", part);
+            }
+        }
         if (end == '\0') return 0;
         *p = end;
     }

@@ -31,6 +31,16 @@ static void call_phase(const BenchHooks *h, int begin)
     if (h && h->phase) h->phase(h->ctx, begin);
 }
 
+/* Device memory in use, or this process's peak on the CPU. */
+static size_t used_bytes(Dev *dev)
+{
+    DevInfo now;
+    if (dev->vt->kind == DEV_CUDA && dev->vt->info(dev, &now) == 0) return now.total_bytes - now.free_bytes;
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (size_t)u.ru_maxrss * 1024;
+}
+
 /* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are queued one
  * ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
@@ -51,10 +61,14 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
             total += now - last;
         }
         last = now;
-        if (step + 1 == BENCH_WARM) call_phase(opt->hooks, 1);
+        if (step + 1 == BENCH_WARM) {
+            out->drift_bytes = -(int64_t)used_bytes(s->build->dev);
+            call_phase(opt->hooks, 1);
+        }
         if (!more) break;
     }
     call_phase(opt->hooks, 0);
+    out->drift_bytes += (int64_t)used_bytes(s->build->dev);
     out->loss   = result.loss;
     out->n_step = n;
     qsort(times, (size_t)n, sizeof *times, by_value);
@@ -140,15 +154,6 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
 
 /* ---- the whole --------------------------------------------------------------------------------------------- */
 
-static size_t used_bytes(const Setup *s)
-{
-    DevInfo now;
-    if (s->dev->vt->kind == DEV_CUDA && s->dev->vt->info(s->dev, &now) == 0) return now.total_bytes - now.free_bytes;
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (size_t)u.ru_maxrss * 1024;
-}
-
 static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
 {
     Stepper  stepper;
@@ -175,8 +180,10 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     if (rc == 0) {
         out->kind          = s.dev->vt->kind;
         out->per_s         = (double)r->step_tokens / out->step_s;
-        out->planned_bytes = store_total_bytes(&s.build->store);
-        out->peak_bytes    = used_bytes(&s);
+        out->slab_bytes    = store_total_bytes(&s.build->store);
+        out->planned_bytes = out->slab_bytes;
+        if (s.dev->vt->kind == DEV_CUDA) out->planned_bytes += s.info.total_bytes - s.info.free_bytes;
+        out->peak_bytes = used_bytes(s.dev);
         if (s.machine.peak_flops > 0) out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
     }
     BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
@@ -218,6 +225,8 @@ void bench_print_json(const BenchResult *b, const Recipe *r, const char *device,
     json_out_num(&o, "limit_share", b->limit_share);
     json_out_int(&o, "planned_bytes", (int64_t)b->planned_bytes);
     json_out_int(&o, "peak_bytes", (int64_t)b->peak_bytes);
+    json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
+    json_out_int(&o, "drift_bytes", b->drift_bytes);
     json_out_num(&o, "startup_s", b->startup_s);
     json_out_num(&o, "gemm_tflops", b->rate[UNIT_GEMM] * 1e-12);
     json_out_num(&o, "attn_fwd_tflops", b->rate[UNIT_ATTN_FWD] * 1e-12);

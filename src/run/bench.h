@@ -17,7 +17,10 @@ typedef struct {
     double   mfu; /* fraction of the data-sheet bf16 peak; 0 when the peak is unknown */
     double   limit_share;
     double   rate[UNIT_COUNT]; /* measured in this run */
-    size_t   planned_bytes, peak_bytes;
+    size_t   slab_bytes;    /* of the plan; allocated exactly */
+    size_t   planned_bytes; /* slabs plus what context and libraries held before them (a GPU), known before step 0 */
+    size_t   peak_bytes;    /* device total in use at the end */
+    int64_t  drift_bytes;   /* free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile */
     double   startup_s; /* program start to first finished step */
     double   loss;
     int      n_step;

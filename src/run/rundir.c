@@ -123,13 +123,16 @@ static int lock_take(RunDir *d)
             return refuse(d);
         }
         if (is_current(d, fd)) {
-            if (write_owner(d, fd) == 0) {
+            struct stat st;
+            if (write_owner(d, fd) == 0 && stat(d->path, &st) == 0) {
                 d->lock_fd = fd;
                 d->is_open = 1;
+                d->device  = st.st_dev;
+                d->inode   = st.st_ino;
                 return 0;
             }
             close(fd);
-            return -1;
+            return err_sys("%s", d->path);
         }
         close(fd); /* locked the file of an owner that was just finishing */
     }
@@ -185,13 +188,17 @@ int rundir_hold(RunDir *d)
 {
     CHECK(d->is_open, "%s is not open", d->path);
     if (is_current(d, d->lock_fd)) return file_make_folders(d->checkpoints);
-    RunDir again = *d;
+    RunDir      again = *d;
+    struct stat st;
+    int         exists = stat(d->path, &st) == 0;
+    if (exists && (st.st_dev != d->device || st.st_ino != d->inode))
+        return err_set("%s is the directory of another run now", d->path);
     TRY(file_make_folders(d->path));
     TRY(lock_take(&again));
     close(d->lock_fd);
     *d = again;
     TRY(file_make_folders(d->checkpoints));
-    return 1;
+    return !exists;
 }
 
 /* ---- Metrics ------------------------------------------------------------------------------------------- */
@@ -249,4 +256,22 @@ int rundir_trim_metrics(const RunDir *d, int64_t first_step)
     }
     fclose(in);
     return dropped;
+}
+
+int rundir_has_eval(const RunDir *d, int64_t step)
+{
+    char  *line = NULL;
+    size_t room = 0;
+    int    has  = 0;
+    FILE  *in   = fault_hit(FAULT_OPEN) ? NULL : fopen(d->metrics, "re");
+    if (!in) return 0;
+    while (!has && getline(&line, &room, in) >= 0) {
+        json_t *root = json_loads(line, 0, NULL);
+        has          = json_is_number(json_object_get(root, "val_loss")) &&
+              json_integer_value(json_object_get(root, "step")) == step;
+        json_decref(root);
+    }
+    free(line);
+    fclose(in);
+    return has;
 }

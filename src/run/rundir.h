@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { RUNDIR_PATH = 1024 };
 
@@ -23,6 +24,8 @@ typedef struct {
     char lock[RUNDIR_PATH];
     int  lock_fd; /* valid while is_open */
     int  is_open;
+    dev_t device; /* with inode: which folder it was that was opened */
+    ino_t inode;
 } RunDir;
 
 /* Where runs are: $BRIM_RUNS, or "runs". */
@@ -41,7 +44,7 @@ int  rundir_open(RunDir *d, const char *name, int fresh);
 void rundir_close(RunDir *d); /* gives the lock back; nothing for a zeroed or closed one */
 
 /* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been removed
- * or moved and was made anew, empty; negative after err_set() or err_user() (another process has it now). */
+ * or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has the name now). */
 int rundir_hold(RunDir *d);
 
 /* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written
@@ -49,5 +52,8 @@ int rundir_hold(RunDir *d);
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after
  * err_set(). */
 int rundir_trim_metrics(const RunDir *d, int64_t first_step);
+
+/* 1 when metrics.jsonl has a "val_loss" of this step; 0 also when it cannot be read. */
+int rundir_has_eval(const RunDir *d, int64_t step);
 
 #endif

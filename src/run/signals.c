@@ -11,12 +11,13 @@ static const struct {
     const char *name;
 } signal_table[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGUSR1, "SIGUSR1" } };
 
-/* The one variable a handler may share with the program; signal handlers take no argument to hang it on. */
-static volatile sig_atomic_t signal_seen;
+/* What the handler shares with the program; signal handlers take no argument to hang it on. */
+static volatile sig_atomic_t signal_seen, signal_count;
 
 static void on_signal(int sig)
 {
     enum { EXIT_BY_SIGINT = 130 };
+    signal_count++;
     if (sig == SIGINT && signal_seen == SIGINT) _exit(EXIT_BY_SIGINT);
     if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
 }
@@ -37,6 +38,8 @@ int signals_install(void)
 }
 
 int signals_pending(void) { return signal_seen; }
+
+int signals_count(void) { return signal_count; }
 
 void signals_clear(void) { signal_seen = 0; }
 

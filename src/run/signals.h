@@ -15,6 +15,9 @@ int signals_install(void);
 /* The signal that asked, 0 when none did. A request to stop is not replaced by SIGUSR1. */
 int signals_pending(void);
 
+/* How many signals have come so far: whoever waits notices another one. */
+int signals_count(void);
+
 /* Forgets a request that was served without stopping. */
 void signals_clear(void);
 

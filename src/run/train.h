@@ -3,8 +3,13 @@
  * 1. The loop queues step s+1 before it looks at the result of step s; decisions that must not be late (skips) are made on
  *    the device (op.h, CLIP).
  * 2. Everything a later run needs to continue bit for bit is in a checkpoint: weights, moments, step state, sample cursor.
- * 3. A failed save never stops training; a failed step does, after the last good checkpoint was left in place.
- * 4. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
+ * 3. A failed save never stops training; it is tried again after 1, 2, 4 ... steps, and at the end for ten minutes. Nor
+ *    does a disk that takes no metrics, or a directory that somebody removed. A failed step ends the run, after what
+ *    was done before it was saved, unless the device itself failed.
+ * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
+ *    samples of the bad ones. When that does not help three times in a row, the run fails.
+ * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete.
+ * 6. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
  *    the checkpoint. What the ranks decide they decide alike: from results that are the same bits everywhere, or from what
  *    they ask each other after every step. */
 #ifndef RUN_TRAIN_H

@@ -139,6 +139,16 @@ static int in_gap(const OpCase *c, int i, int64_t e)
     return 1;
 }
 
+/* The mean of a row of rounded numbers: near zero the numbers' own size counts, not the mean's. */
+static double mean_price(const OpCase *c, const OpRef *r, int64_t row)
+{
+    if (c->kind != OP_ADD_NORM_FWD) return 0;
+    int64_t cols = tensor_cols(c->args.add_norm_fwd.sum);
+    double  size = 0;
+    for (int64_t k = 0; k < cols; k++) size += r->want[1][row * cols + k] * r->want[1][row * cols + k];
+    return size * 0x1p-18 / 3 / ((double)cols * (double)cols);
+}
+
 /* Error in norm against the reference, and what is allowed. */
 static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
 {
@@ -151,6 +161,7 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
         err += (got - want) * (got - want);
         /* A lucky number may need no rounding: at least the mean square of a rounding, (2^-9)^2 / 3, is counted. */
         price += MAX((rounded - want) * (rounded - want), typical * typical / 3);
+        if (t == c->args.t[2] && c->kind == OP_ADD_NORM_FWD) price += mean_price(c, r, e);
         size += want * want;
         exact += tol * tol;
     }

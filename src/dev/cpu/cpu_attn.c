@@ -1,9 +1,11 @@
 /* Attention forward: one pass over the keys per block of queries, T x T is never stored.
  *
- * For a block of queries: Q^T (scaled) is made once; then per block of keys
+ * One item is a sequence, a key/value head and a range of query blocks; it copies the keys and values it will read, then
+ * takes every query head of the group. For a block of queries Q^T (scaled) is made once; then per block of keys
  *   S   = K Q^T                     [keys][queries]
  *   m'  = max(m, max over keys S),  P = exp(S - m'),  l = l exp(m - m') + sum P,  O^T = O^T exp(m - m') + V^T P
- * and at the end o = O / l, lse = m + log l. Blocks of queries are independent: any thread may take any. */
+ * and at the end o = O / l, lse = m + log l. Blocks of queries are independent, so how they are dealt into items changes no
+ * bits. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"
@@ -58,6 +60,16 @@ void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D
     }
 }
 
+void attn_copy(float *out, const AttnRows *r)
+{
+    int64_t pad = attn_pad(r->D);
+    for (int64_t i = 0; i < r->n_row; i++) {
+        for (int64_t d = 0; d < pad; d += VL) {
+            vf_store(out + i * pad + d, i < r->n ? vf_get(r->x + i * r->ld + d, r->D - d) * r->scale : (vf){ 0 });
+        }
+    }
+}
+
 /* y[lane][d] = x[d][lane] * factor[lane] for n rows y of D floats. */
 static void write_rows(float *y, int64_t ld, const float *x, const float *factor, int64_t n, int64_t D)
 {
@@ -75,17 +87,18 @@ static void write_rows(float *y, int64_t ld, const float *x, const float *factor
 /* ---- Forward --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    float *qt; /* [D][ATTN_Q] */
-    float *s;  /* [ATTN_K][ATTN_Q] */
-    float *ot; /* [D][ATTN_Q] */
+    float *k, *v; /* [T][pad]: rows of one key/value head */
+    float *qt;    /* [D][ATTN_Q] */
+    float *s;     /* [ATTN_K][ATTN_Q] */
+    float *ot;    /* [D][ATTN_Q] */
     float  max[ATTN_Q], sum[ATTN_Q];
 } FwdTile;
 
-static size_t fwd_floats(int64_t D) { return (size_t)(2 * D + ATTN_K) * ATTN_Q; }
+static size_t fwd_floats(int64_t T, int64_t D) { return (size_t)(2 * T * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q); }
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
 {
-    return (size_t)threads * fwd_floats(a->head_dim) * sizeof(float);
+    return (size_t)threads * fwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
 }
 
 static void mask_tile(float *s, const Span *span, int64_t k0, int64_t k1)
@@ -99,79 +112,103 @@ static void mask_tile(float *s, const Span *span, int64_t k0, int64_t k1)
     }
 }
 
-/* Turns n_key rows of scores into weights and brings max, sum and O^T up to date. */
-static void softmax_tile(FwdTile *f, int64_t n_key, int64_t D)
+/* Turns n_key rows of scores into weights and brings max, sum and (but for the first keys) O^T up to date. */
+static void softmax_tile(FwdTile *f, int64_t n_key, int64_t D, int first)
 {
     for (int v = 0; v < ATTN_QV; v++) {
         float *s   = f->s + v * VL;
-        vf     old = vf_load(f->max + v * VL), top = old;
+        vf     old = first ? vf_set(NO_MAX) : vf_load(f->max + v * VL), top = old, sum = { 0 };
         for (int64_t k = 0; k < n_key; k++) top = vf_max(top, vf_load(s + k * ATTN_Q));
-        vf sum = { 0 };
         for (int64_t k = 0; k < n_key; k++) {
             vf p = vf_exp(vf_load(s + k * ATTN_Q) - top);
             vf_store(s + k * ATTN_Q, p);
             sum += p;
         }
-        vf factor = vf_exp(old - top);
         vf_store(f->max + v * VL, top);
+        if (first) {
+            vf_store(f->sum + v * VL, sum);
+            continue;
+        }
+        vf factor = vf_exp(old - top);
         vf_store(f->sum + v * VL, vf_load(f->sum + v * VL) * factor + sum);
         float *ot = f->ot + v * VL;
         for (int64_t d = 0; d < D; d++) vf_store(ot + d * ATTN_Q, vf_load(ot + d * ATTN_Q) * factor);
     }
 }
 
-static void fwd_block(const Attn *a, FwdTile *f, Mat o, float *lse, int64_t b, int64_t h, int64_t q0)
+typedef struct {
+    Attn   a;
+    Mat    o;
+    float *lse;
+} Fwd;
+
+static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0)
 {
-    int64_t      D = a->D, n = MIN(ATTN_Q, a->T - q0), g = h / (a->H / a->K);
-    const float *k = attn_k(a, b, g), *v = attn_v(a, b, g);
-    Span         span;
+    const Attn *a = &w->a;
+    int64_t     D = a->D, n = MIN(ATTN_Q, a->T - q0), pad = attn_pad(D);
+    Span        span;
     attn_span(&span, a, b, q0, n);
     attn_transpose(f->qt, attn_q(a, b, h) + q0 * a->ld, a->ld, n, D, a->scale);
-    memset(f->ot, 0, (size_t)(D * ATTN_Q) * sizeof(float));
-    for (int i = 0; i < ATTN_Q; i++) {
-        f->max[i] = NO_MAX;
-        f->sum[i] = 0;
-    }
-    for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
+    int64_t first = span.min_lo / ATTN_K * ATTN_K;
+    for (int64_t k0 = first; k0 < span.max_hi; k0 += ATTN_K) {
         int64_t k1 = MIN(k0 + ATTN_K, span.max_hi);
-        Tile    st = { .k = D, .a = k + k0 * a->ld, .a_row = a->ld, .a_col = 1 };
-        st.b       = f->qt;
-        st.c       = f->s;
+        Tile    st = { .k = D, .a = f->k + k0 * pad, .a_row = pad, .a_col = 1, .b = f->qt, .c = f->s };
         st.b_row = st.c_row = ATTN_Q;
         cpu_block(&st, k1 - k0, ATTN_Q);
         if (!span_whole(&span, k0, k1)) mask_tile(f->s, &span, k0, k1);
-        softmax_tile(f, k1 - k0, D);
-        Tile ot = { .k = k1 - k0, .a = v + k0 * a->ld, .a_row = 1, .a_col = a->ld };
-        ot.b    = f->s;
-        ot.c    = f->ot;
-        ot.plus = f->ot;
+        softmax_tile(f, k1 - k0, D, k0 == first);
+        Tile ot = { .k = k1 - k0, .a = f->v + k0 * pad, .a_row = 1, .a_col = pad, .b = f->s, .c = f->ot };
         ot.b_row = ot.c_row = ot.plus_row = ATTN_Q;
+        ot.plus                           = k0 == first ? NULL : f->ot;
         cpu_block(&ot, D, ATTN_Q);
     }
     float inv[ATTN_Q];
     for (int i = 0; i < ATTN_Q; i++) inv[i] = 1.0f / f->sum[i];
-    for (int64_t i = 0; i < n; i++) lse[(b * a->H + h) * a->T + q0 + i] = f->max[i] + logf(f->sum[i]);
-    write_rows(mat_row(o, b * a->T + q0) + h * D, o.ld, f->ot, inv, n, D);
+    for (int64_t i = 0; i < n; i++) w->lse[(b * a->H + h) * a->T + q0 + i] = f->max[i] + logf(f->sum[i]);
+    write_rows(mat_row(w->o, b * a->T + q0) + h * D, w->o.ld, f->ot, inv, n, D);
+}
+
+/* Query blocks [i0, i1) of all heads that read key/value head g of sequence b. */
+static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0, int64_t i1)
+{
+    const Attn *a = &w->a;
+    int64_t     group = a->H / a->K, lo = a->T, hi = 0, pad = attn_pad(a->D);
+    for (int64_t i = i0; i < i1; i++) {
+        Span span;
+        attn_span(&span, a, b, i * ATTN_Q, MIN(ATTN_Q, a->T - i * ATTN_Q));
+        lo = MIN(lo, span.min_lo / ATTN_K * ATTN_K);
+        hi = MAX(hi, span.max_hi);
+    }
+    attn_copy(f->k + lo * pad, &(AttnRows){ attn_k(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+    attn_copy(f->v + lo * pad, &(AttnRows){ attn_v(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+        for (int64_t i = i0; i < i1; i++) fwd_block(w, f, b, h, i * ATTN_Q);
+    }
 }
 
 int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
 {
-    Attn a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
-    a.mask  = args->mask;
-    a.scale = args->scale;
-    Mat     o       = cpu_mat(args->o);
-    float  *lse     = cpu_f32(args->lse);
-    int     threads = cpu_threads(dev);
-    float  *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, threads));
-    int64_t n_block = (a.T + ATTN_Q - 1) / ATTN_Q, n_item = a.B * a.H * n_block;
+    Fwd   w = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim) };
+    Attn *a = &w.a;
+    a->mask  = args->mask;
+    a->scale = args->scale;
+    w.o      = cpu_mat(args->o);
+    w.lse    = cpu_f32(args->lse);
+    int    threads = cpu_threads(dev);
+    float *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, threads));
     if (!scratch) return -1;
-    /* Later queries see more keys under a causal mask, so they go first and the short ones fill the end. */
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (a.B * a.H * a.T * a.D >= CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < n_item; i++) {
-        float  *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a.D);
-        FwdTile f    = { .qt = mine, .s = mine + a.D * ATTN_Q, .ot = mine + (a.D + ATTN_K) * ATTN_Q };
-        int64_t head = i % (a.B * a.H), block = n_block - 1 - i / (a.B * a.H);
-        fwd_block(&a, &f, o, lse, head / a.H, head % a.H, block * ATTN_Q);
+    /* Few heads: their queries are cut, so that every thread gets work. Later queries see more keys under a causal mask;
+     * they go first and the short ones fill the end. */
+    int64_t n_block = (a->T + ATTN_Q - 1) / ATTN_Q, n_head = a->B * a->K;
+    int64_t n_cut = MIN(n_block, (4 * threads + n_head - 1) / n_head);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (a->B * a->H * a->T * a->D >= CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n_cut * n_head; i++) {
+        float  *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->T, a->D);
+        int64_t tall = a->T * attn_pad(a->D), head = i % n_head, part = n_cut - 1 - i / n_head;
+        FwdTile f    = { .k = mine, .v = mine + tall, .qt = mine + 2 * tall };
+        f.s          = f.qt + a->D * ATTN_Q;
+        f.ot         = f.s + ATTN_K * ATTN_Q;
+        fwd_item(&w, &f, head / a->K, head % a->K, n_block * part / n_cut, n_block * (part + 1) / n_cut);
     }
     return 0;
 }

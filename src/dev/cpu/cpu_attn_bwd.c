@@ -15,19 +15,17 @@
 #include <string.h>
 
 typedef struct {
-    int64_t pad;               /* D rounded up to whole vectors */
-    float  *k, *dk, *dv;       /* [T][pad], of one key/value head */
+    int64_t pad;               /* attn_pad(D) */
+    float  *k, *v, *dk, *dv;   /* [T][pad], of one key/value head */
     float  *qt, *dot;          /* [D][ATTN_Q] */
     float  *q, *dout, *dq;     /* [ATTN_Q][pad] */
     float  *p, *ds;            /* [ATTN_K][ATTN_Q] */
     float   lse[ATTN_Q], delta[ATTN_Q];
 } BwdTile;
 
-static int64_t pad_of(int64_t D) { return (D + VL - 1) / VL * VL; }
-
 static size_t bwd_floats(int64_t T, int64_t D)
 {
-    return (size_t)(3 * T * pad_of(D) + 2 * D * ATTN_Q + 3 * ATTN_Q * pad_of(D) + 2 * ATTN_K * ATTN_Q);
+    return (size_t)(4 * T * attn_pad(D) + 2 * D * ATTN_Q + 3 * ATTN_Q * attn_pad(D) + 2 * ATTN_K * ATTN_Q);
 }
 
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
@@ -37,23 +35,13 @@ size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
 
 static void tile_init(BwdTile *t, float *p, int64_t T, int64_t D)
 {
-    t->pad          = pad_of(D);
-    float **part[]  = { &t->k, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds };
+    t->pad          = attn_pad(D);
+    float **part[]  = { &t->k, &t->v, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds };
     int64_t tall    = T * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
-    int64_t n[]     = { tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
+    int64_t n[]     = { tall, tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
     for (int i = 0; i < ARRAY_LEN(part); i++) {
         *part[i] = p;
         p += n[i];
-    }
-}
-
-/* n rows of D floats, ld apart, into rows of pad floats; the padding and rows up to n_row are 0. */
-static void copy_rows(float *out, int64_t pad, const float *x, int64_t ld, int64_t n, int64_t n_row, int64_t D, float scale)
-{
-    for (int64_t r = 0; r < n_row; r++) {
-        for (int64_t d = 0; d < pad; d += VL) {
-            vf_store(out + r * pad + d, r < n ? vf_get(x + r * ld + d, D - d) * scale : (vf){ 0 });
-        }
     }
 }
 
@@ -79,13 +67,13 @@ static void tile_softmax(BwdTile *t, const Span *span, int64_t k0, int64_t k1)
     }
 }
 
-static void key_block(const Attn *a, BwdTile *t, const float *v, const Span *span, int64_t k0, int64_t k1)
+static void key_block(const Attn *a, BwdTile *t, const Span *span, int64_t k0, int64_t k1)
 {
     int64_t n = k1 - k0, pad = t->pad;
     float  *k = t->k + k0 * pad;
     Tile    s = { .k = a->D, .a = k, .a_row = pad, .a_col = 1, .b = t->qt, .b_row = ATTN_Q, .c = t->p, .c_row = ATTN_Q };
     cpu_block(&s, n, ATTN_Q);
-    Tile dp = { .k = a->D, .a = v + k0 * a->ld, .a_row = a->ld, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };
+    Tile dp = { .k = a->D, .a = t->v + k0 * pad, .a_row = pad, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };
     dp.c     = t->ds;
     dp.c_row = ATTN_Q;
     cpu_block(&dp, n, ATTN_Q);
@@ -121,8 +109,8 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
     attn_span(&span, a, b, q0, n);
     attn_transpose(t->qt, q, a->ld, n, D, a->scale);
     attn_transpose(t->dot, dout, w->dout.ld, n, D, 1.0f);
-    copy_rows(t->q, t->pad, q, a->ld, n, ATTN_Q, D, a->scale);
-    copy_rows(t->dout, t->pad, dout, w->dout.ld, n, ATTN_Q, D, 1.0f);
+    attn_copy(t->q, &(AttnRows){ q, a->ld, n, ATTN_Q, D, a->scale });
+    attn_copy(t->dout, &(AttnRows){ dout, w->dout.ld, n, ATTN_Q, D, 1.0f });
     memset(t->dq, 0, (size_t)(ATTN_Q * t->pad) * sizeof(float));
     for (int64_t i = 0; i < ATTN_Q; i++) {
         vf sum = { 0 };
@@ -132,9 +120,8 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
         t->delta[i] = vf_sum(sum);
         t->lse[i]   = i < n ? w->lse[(b * a->H + h) * a->T + q0 + i] : INFINITY; /* weight 0 past the end */
     }
-    const float *v = attn_v(a, b, h / (a->H / a->K));
     for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
-        key_block(a, t, v, &span, k0, MIN(k0 + ATTN_K, span.max_hi));
+        key_block(a, t, &span, k0, MIN(k0 + ATTN_K, span.max_hi));
     }
     write_rows(mat_row(w->dqkv, row) + h * D, w->dqkv.ld, t->dq, t->pad, n, D, a->scale);
 }
@@ -142,7 +129,8 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
 static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
 {
     const Attn *a = &w->a;
-    copy_rows(t->k, t->pad, attn_k(a, b, g), a->ld, a->T, a->T, a->D, 1.0f);
+    attn_copy(t->k, &(AttnRows){ attn_k(a, b, g), a->ld, a->T, a->T, a->D, 1.0f });
+    attn_copy(t->v, &(AttnRows){ attn_v(a, b, g), a->ld, a->T, a->T, a->D, 1.0f });
     memset(t->dk, 0, (size_t)(a->T * t->pad) * sizeof(float));
     memset(t->dv, 0, (size_t)(a->T * t->pad) * sizeof(float));
     int64_t group = a->H / a->K;

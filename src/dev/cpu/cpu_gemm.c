@@ -18,10 +18,11 @@
 
 enum {
     STEP_DEPTH   = 384,             /* k of a step at most: 48 KiB of a panel, 18 KiB of a strip */
-    BLOCK_STRIPS = 16,              /* strips per block of rows */
+    BLOCK_STRIPS = 32,              /* strips per block of rows at most: 590 KB of a */
+    L2_PANELS    = 24,              /* panels that stay in L2 beside a block of half that height */
     PACK_RUN     = 16,              /* rows packed at a time */
     PACK_FLOATS  = 4 * 1024 * 1024, /* of one part at most; wider products are cut */
-    PART_FLOATS  = 1024 * 1024,     /* of one part of dw: enough work between barriers for 16 threads */
+    PART_FLOATS  = 512 * 1024,      /* of one part of dw: enough work between barriers for 16 threads */
     NEAR_ROW     = 512,             /* floats; the stride prefetcher reaches 2 KiB */
 };
 
@@ -32,6 +33,7 @@ typedef struct {
     int64_t     in_place;             /* panels before this one are read where they are */
     int64_t     n_step, part_steps;   /* of k; packed at a time */
     int64_t     row_parts, col_parts; /* grid of rectangles, one per thread */
+    int64_t     block;                /* strips per block */
     int         pack_a;
 } Plan;
 
@@ -42,6 +44,8 @@ static void plan_init(Plan *p, const Gemm *g)
     *p = (Plan){ .g = g, .n_panel = row_div_up(g->n, TILE_COLS), .n_strip = row_div_up(g->m, TILE_ROWS) };
     p->pack_a     = g->a_col != 1;
     p->in_place   = p->pack_a && g->b_col == 1 && g->b_row <= NEAR_ROW ? g->n / TILE_COLS : 0;
+    /* Panels that do not stay in L2 come from L3 once per block: higher blocks use each longer. */
+    p->block      = p->n_panel > L2_PANELS ? BLOCK_STRIPS : BLOCK_STRIPS / 2;
     p->n_step     = row_div_up(g->k, STEP_DEPTH);
     int64_t floats = STEP_DEPTH * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? g->m : 0));
     p->part_steps = MAX(1, MIN(p->n_step, (p->pack_a ? PART_FLOATS : PACK_FLOATS) / MAX(1, floats)));
@@ -192,20 +196,24 @@ static void tile_edge(Tile t, int rows, int64_t n_col)
     }
 }
 
+/* Panel j from depth k of the part on, and the stride of its rows. */
+static const float *panel_at(const Part *part, int64_t j, int64_t k, int64_t *row)
+{
+    const Plan *p = part->p;
+    *row          = j < p->in_place ? p->g->b_row : TILE_COLS;
+    if (j < p->in_place) return p->g->b + (part->k0 + k) * p->g->b_row + j * TILE_COLS;
+    return part->b + ((j - p->in_place) * part->depth + k) * TILE_COLS;
+}
+
 /* Rows [r0, r0+rows) times panel j, depths [k, k+depth) of the part. */
-static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth)
+static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth, const float *ahead)
 {
     const Plan *p    = part->p;
     const Gemm *g    = p->g;
     int64_t     col0 = j * TILE_COLS;
-    Tile        t    = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .b_row = TILE_COLS, .c_row = g->c_row };
+    Tile        t    = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .c_row = g->c_row, .ahead = ahead };
+    t.b              = panel_at(part, j, k, &t.b_row);
     t.c              = g->c + r0 * g->c_row + col0;
-    if (j < p->in_place) {
-        t.b     = g->b + (part->k0 + k) * g->b_row + col0;
-        t.b_row = g->b_row;
-    } else {
-        t.b = part->b + ((j - p->in_place) * part->depth + k) * TILE_COLS;
-    }
     if (p->pack_a) {
         t.a     = part->a + r0 * part->depth + k * rows;
         t.a_row = 1;
@@ -239,7 +247,12 @@ static void block_step(const Part *part, const Rect *block, int64_t step)
     int64_t     n = block->s1 - block->s0, row[BLOCK_STRIPS + 1];
     for (int64_t i = 0; i <= n; i++) row[i] = row_cut(p->g->m, p->n_strip, block->s0 + i);
     for (int64_t j = block->j0; j < block->j1; j++) {
-        for (int64_t i = 0; i < n; i++) strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth);
+        int64_t      next_row;
+        const float *next = panel_at(part, j + 1 < block->j1 ? j + 1 : block->j0, k, &next_row);
+        for (int64_t i = 0; i < n; i++) {
+            const float *ahead = next_row == TILE_COLS ? next + i % (BLOCK_STRIPS / 2) * TILE_AHEAD * depth : NULL;
+            strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth, ahead);
+        }
     }
 }
 
@@ -258,12 +271,12 @@ static void compute_rect(const Part *part, Rect r)
     const Plan *p = part->p;
     if (r.j0 == r.j1) return;
     for (int64_t step = part->step0; p->pack_a && step < part->step1; step++) {
-        for (int64_t s = r.s0; s < r.s1; s += BLOCK_STRIPS) {
-            block_step(part, &(Rect){ s, MIN(s + BLOCK_STRIPS, r.s1), r.j0, r.j1 }, step);
+        for (int64_t s = r.s0; s < r.s1; s += p->block) {
+            block_step(part, &(Rect){ s, MIN(s + p->block, r.s1), r.j0, r.j1 }, step);
         }
     }
-    for (int64_t s = r.s0; s < r.s1; s += BLOCK_STRIPS) {
-        Rect block = { s, MIN(s + BLOCK_STRIPS, r.s1), r.j0, r.j1 };
+    for (int64_t s = r.s0; s < r.s1; s += p->block) {
+        Rect block = { s, MIN(s + p->block, r.s1), r.j0, r.j1 };
         for (int64_t step = part->step0; !p->pack_a && step < part->step1; step++) block_step(part, &block, step);
         if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
     }

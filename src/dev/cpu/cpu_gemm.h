@@ -10,7 +10,7 @@
 #include "dev/dev.h"
 
 /* A register tile is TILE_ROWS x TILE_COLS: as many sums as registers allow, less two for b and some for a. */
-enum { TILE_ROWS = VREGS == 32 ? 12 : 6, TILE_VECS = 2, TILE_COLS = TILE_VECS * VL };
+enum { TILE_ROWS = VREGS == 32 ? 12 : 6, TILE_VECS = 2, TILE_COLS = TILE_VECS * VL, TILE_AHEAD = 2 };
 
 /* c[m,n] = plus[m,n] + a[m,k] b[k,n]. a has any strides; b and c have rows of consecutive floats. plus may be c, a bias
  * (plus_row 0) or NULL for nothing. */
@@ -24,6 +24,7 @@ typedef struct {
     int64_t      c_row;
     const float *plus;
     int64_t      plus_row;
+    const float *ahead; /* the next TILE_AHEAD * k floats to bring into L2 meanwhile, or NULL */
 } Tile;
 
 /* One register tile: rows in 1..TILE_ROWS, vecs (of VL columns) in 1..TILE_VECS. */

@@ -15,9 +15,17 @@ VEC_INLINE void tile_run(const Tile *t, const int rows, const int vecs)
 #pragma GCC unroll 2
         for (int j = 0; j < vecs; j++) sum[i][j] = (vf){ 0 };
     }
-    const float *a = t->a, *b = t->b;
+    const float *a = t->a, *b = t->b, *c = t->c, *ahead = t->ahead ? t->ahead : t->b;
     int64_t      a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
-    for (int64_t k = t->k; k > 0; k--) {
+    for (int64_t k = 0; k < t->k; k++) {
+        /* Lines wanted later travel meanwhile, one or two a step: more at once would keep b's own loads waiting. */
+        if (k < rows) {
+#pragma GCC unroll 2
+            for (int j = 0; j < vecs; j++) __builtin_prefetch(c + j * VL, 1);
+            c += t->c_row;
+        }
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += TILE_AHEAD;
         vf bv[TILE_VECS];
 #pragma GCC unroll 2
         for (int j = 0; j < vecs; j++) bv[j] = vf_load(b + j * VL);
@@ -70,17 +78,19 @@ void cpu_tile(const Tile *t, int rows, int vecs) { tile_table[rows][vecs](t); }
 
 void cpu_block(const Tile *t, int64_t m, int64_t n)
 {
-    int64_t n_strip = row_div_up(m, TILE_ROWS);
+    int64_t n_strip = row_div_up(m, TILE_ROWS), least = m / n_strip, more = m % n_strip; /* `more` strips have a row more */
     for (int64_t j = 0; j < n; j += TILE_COLS) {
-        int vecs = n - j >= TILE_COLS ? TILE_VECS : (int)((n - j) / VL);
+        int  vecs = n - j >= TILE_COLS ? TILE_VECS : (int)((n - j) / VL);
+        Tile u    = *t;
+        u.b += j;
+        u.c += j;
+        if (u.plus) u.plus += j;
         for (int64_t s = 0; s < n_strip; s++) {
-            int64_t r0 = row_cut(m, n_strip, s), r1 = row_cut(m, n_strip, s + 1);
-            Tile    u  = *t;
-            u.a += r0 * t->a_row;
-            u.b += j;
-            u.c += r0 * t->c_row + j;
-            if (u.plus) u.plus += r0 * t->plus_row + j;
-            cpu_tile(&u, (int)(r1 - r0), vecs);
+            int64_t rows = least + (s < more);
+            cpu_tile(&u, (int)rows, vecs);
+            u.a += rows * t->a_row;
+            u.c += rows * t->c_row;
+            if (u.plus) u.plus += rows * t->plus_row;
         }
     }
 }

@@ -3,58 +3,40 @@
  * Maths    BIAS_DW  db[c] += sum over rows of dy[r][c];  ACT_BIAS_BWD  dx = dy*act'(x) rounded to storage,
  *          then the same sum over the rounded dx.
  * Layout   rows x cols with a row stride each; db f32[cols].
- * Grid     k_colsum.cuh: 32 packs of columns by a slab of rows a block.
+ * Grid     k_colsum.cuh: 32 packs of columns by every so many rows a block.
  * Bytes    BIAS_DW cols*size a row; ACT_BIAS_BWD 3*cols*size a row. */
 #include "dev/cuda/k_actmath.cuh"
 #include "dev/cuda/k_colsum.cuh"
 
-template <typename T, bool AL> struct BiasDwOp {
-    static constexpr int SUMS = 1;
-    struct In {
-        Pack<T> dy;
-    };
-    const T *dy;
-    int64_t  ld_dy;
-
-    __device__ __forceinline__ In load(int64_t row, int col, int n) const
-    {
-        In in;
-        in.dy = vec_load<T, AL>(dy + row * ld_dy + col, n);
-        return in;
-    }
-    __device__ __forceinline__ void apply(const In &in, int64_t, int, int, float (&val)[1][Pack<T>::N]) const
-    {
-        vec_unpack(in.dy, val[0]);
-    }
-};
-
 template <typename T, bool AL, Act ACT> struct ActBiasOp {
-    static constexpr int SUMS = 1;
+    static constexpr int SUMS = 1, BATCHES = 1;
     struct In {
         Pack<T> dy, x;
     };
     T       *dx;
     const T *dy, *x;
-    int64_t  ld_dx, ld_dy, ld_x;
+    int      ld_dx, ld_dy, ld_x;
 
-    __device__ __forceinline__ In load(int64_t row, int col, int n) const
+    __device__ __forceinline__ In load(int row, int col, int n) const
     {
         In in;
-        in.dy = vec_load<T, AL>(dy + row * ld_dy + col, n);
-        in.x  = vec_load<T, AL>(x + row * ld_x + col, n);
+        in.dy = vec_load<T, AL>(row_at(dy, row, ld_dy) + col, n);
+        in.x  = vec_load<T, AL>(row_at(x, row, ld_x) + col, n);
         return in;
     }
-    __device__ __forceinline__ void apply(const In &in, int64_t row, int col, int n,
-                                          float (&val)[1][Pack<T>::N]) const
+    __device__ __forceinline__ void add(const In &in, int row, int col, int n,
+                                        float (&sum)[1][Pack<T>::N]) const
     {
-        float fx[Pack<T>::N];
-        vec_unpack(in.dy, val[0]);
+        float d[Pack<T>::N], fx[Pack<T>::N];
+        vec_unpack(in.dy, d);
         vec_unpack(in.x, fx);
 #pragma unroll
-        for (int i = 0; i < Pack<T>::N; i++) val[0][i] = __fmul_rn(val[0][i], act_slope<ACT>(fx[i]));
-        Pack<T> out = vec_pack<T>(val[0]);
-        vec_store<T, AL>(dx + row * ld_dx + col, out, n);
-        vec_unpack(out, val[0]);
+        for (int i = 0; i < Pack<T>::N; i++) d[i] = __fmul_rn(d[i], act_slope<ACT>(fx[i]));
+        Pack<T> out = vec_pack<T>(d);
+        vec_store<T, AL>(row_at(dx, row, ld_dx) + col, out, n);
+        vec_unpack(out, d);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) sum[0][i] = __fadd_rn(sum[0][i], d[i]);
     }
 };
 
@@ -65,9 +47,9 @@ extern "C" int cuda_bias_dw(Dev *dev, const BiasDw *a)
     return k_dispatch(a->dy->dtype, name, [&](auto zero) {
         using T = decltype(zero);
         return k_flag(cuda_packable(a->dy), [&](auto al) {
-            BiasDwOp<T, decltype(al)::value> op = { t_data<T>(a->dy), t_ld(a->dy) };
+            BiasDwOp<T, decltype(al)::value> op = { t_data<T>(a->dy), t_ld32(a->dy) };
             return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws,
-                                    t_data<float>(a->db), nullptr);
+                                    ColDst{ { t_data<float>(a->db) } });
         });
     });
 }
@@ -87,11 +69,11 @@ extern "C" int cuda_act_bias_bwd(Dev *dev, const ActBiasBwd *a)
                 op.dx    = t_data<T>(a->dx);
                 op.dy    = t_data<T>(a->dy);
                 op.x     = t_data<T>(a->x);
-                op.ld_dx = t_ld(a->dx);
-                op.ld_dy = t_ld(a->dy);
-                op.ld_x  = t_ld(a->x);
+                op.ld_dx = t_ld32(a->dx);
+                op.ld_dy = t_ld32(a->dy);
+                op.ld_x  = t_ld32(a->x);
                 return colsum_launch<T>(dev, name, op, tensor_rows(a->dy), tensor_cols(a->dy), a->ws,
-                                        t_data<float>(a->db), nullptr);
+                                        ColDst{ { t_data<float>(a->db) } });
             });
         });
     });

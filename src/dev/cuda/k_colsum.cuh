@@ -1,118 +1,184 @@
 /* Sums over rows, in two stages and a fixed order.
  *
- * Stage 1  The rows are cut into slabs; block (x, y) sums columns [x*32 packs) of slab y into a partial row
- *          part[y][sum][cols]. Warp w of a block takes rows w, w + 8, ... of the slab, each thread one pack
- *          of columns; the eight warps are added in order. An Op loads a pack from each of its inputs, may
- *          store, and gives the values to be summed; loads of COLSUM_UNROLL rows are issued before the first
- *          store, which in-place outputs would otherwise forbid.
- * Stage 2  colsum_finish: dst[c] += sum over slabs of part[slab][c], eight interleaved chains added in order.
- * 1. The number of slabs depends on rows, cols, dtype and multiprocessors only, so every op that sums the
- *    same values gives the same bits.
- * 2. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace. */
+ * Order    Rows are taken in batches of COLSUM_BATCH. `blocks` blocks have `chains` chains each; chain c of
+ *          block b takes batches b + blocks*(c + chains*k), k = 0, 1, ... A batch's rows are added one after
+ *          another, starting from 0, and the batch's sum is added to its chain; a block adds its chains in
+ *          order into a partial row part[b][sum][cols]; colsum_finish adds those to dst, FINISH_WARPS
+ *          interleaved chains added in order.
+ * Grid     Stage 1: block (x, b) sums the columns of tile x, 32 packs wide; a warp is a chain. The next
+ *          batch's row is loaded as soon as this one's has been used, so memory is never idle; a load follows
+ *          the store before it, which in-place outputs need. Stage 2: 32 columns of one sum a block.
+ * 1. ColPlan depends on rows, cols, dtype and multiprocessors only, and everybody who sums the same values
+ *    follows it: BIAS_DW, ACT_BIAS_BWD, NORM_DW and NORM_BWD owe each other their bits.
+ * 2. Rows past the end add +0, which changes no bit: sums start from +0, so they are never -0.
+ * 3. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace. */
 #ifndef DEV_CUDA_K_COLSUM_CUH
 #define DEV_CUDA_K_COLSUM_CUH
 
 #include "dev/cuda/k_common.cuh"
 
-enum { COLSUM_BLOCKS = 264, COLSUM_THREADS = 256, COLSUM_WARPS = COLSUM_THREADS / WARP, COLSUM_UNROLL = 4 };
-enum { COLSUM_BLOCKS_PER_SM = 4 };
+enum { COLSUM_BLOCKS = 264, COLSUM_BATCH = 4, COLSUM_MAX_SUMS = 3 };
+/* Teams are what NORM_BWD has room for on a multiprocessor: TEAM_WARPS warps, one for each tile of a row. */
+enum { TEAM_WARPS = 16, TEAM_MAX = 8 };
+enum { COLSUM_MAX_CHAINS = 2 * TEAM_MAX, FINISH_WARPS = 32 };
 
-/* Op: static constexpr int SUMS; struct In; load(row, col, n) -> In; apply(In, row, col, n, float
- * val[SUMS][N]). */
-template <typename T, typename Op>
-__global__ void __launch_bounds__(COLSUM_THREADS, COLSUM_BLOCKS_PER_SM)
-    colsum_kernel(Op op, int64_t rows, int64_t slab_rows, int cols, float *part)
+typedef struct {
+    int tiles;  /* of 32 packs, across a row */
+    int teams;  /* a block of NORM_BWD; 0: the row has too many tiles for one team */
+    int chains; /* a block: two a team, so that 32 warps of a multiprocessor are busy when a warp is a chain */
+    int blocks;
+    int n_batch;
+} ColPlan;
+
+/* Where the sums go; NULL: not wanted. */
+typedef struct {
+    float *p[COLSUM_MAX_SUMS];
+} ColDst;
+
+/* Negative after err_set() when there are too many rows or columns to count in 32 bits. */
+static inline int col_plan(Dev *dev, const char *op, int64_t rows, int64_t cols, int pack, ColPlan *plan)
 {
-    constexpr int    N = Pack<T>::N, S = Op::SUMS, TILE = WARP * N;
-    __shared__ float tile[COLSUM_WARPS][S][TILE]; /* per warp: its sums of the block's columns */
-    int              lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int              col0 = blockIdx.x * TILE, col = col0 + lane * N, n = cols - col;
-    int64_t          begin = blockIdx.y * slab_rows, end = MIN(begin + slab_rows, rows);
-    float            acc[S][N];
-#pragma unroll
-    for (int s = 0; s < S; s++) {
-#pragma unroll
-        for (int i = 0; i < N; i++) acc[s][i] = 0.0f;
+    if (rows > INT32_MAX / 2 || cols > INT32_MAX / 2) {
+        return err_set("%s: %lld x %lld is too large", op, (long long)rows, (long long)cols);
     }
-    for (int64_t r = begin + warp; r < end; r += COLSUM_WARPS * COLSUM_UNROLL) {
-        typename Op::In in[COLSUM_UNROLL];
+    plan->tiles   = (int)ceil_div(cols, WARP * pack);
+    plan->teams   = MIN(TEAM_WARPS / plan->tiles, (int)TEAM_MAX);
+    plan->chains  = MAX(2 * plan->teams, 1);
+    plan->n_batch = (int)ceil_div(rows, COLSUM_BATCH);
+    plan->blocks  = MIN(MIN(cuda_sm_count(dev), (int)COLSUM_BLOCKS), plan->n_batch);
+    return 0;
+}
+
+/* Adds a pack's worth of sums to a thread's own in shared memory: N/4 lines of float4, `line` apart. */
+template <int N> __device__ __forceinline__ void acc_add(float4 *acc, int line, const float *sum)
+{
 #pragma unroll
-        for (int u = 0; u < COLSUM_UNROLL; u++) {
-            int64_t row = r + u * COLSUM_WARPS;
-            in[u]       = op.load(row < end ? row : r, col, n);
-        }
+    for (int h = 0; h < N / 4; h++) {
+        float4 v      = acc[h * line];
+        v.x           = __fadd_rn(v.x, sum[4 * h]);
+        v.y           = __fadd_rn(v.y, sum[4 * h + 1]);
+        v.z           = __fadd_rn(v.z, sum[4 * h + 2]);
+        v.w           = __fadd_rn(v.w, sum[4 * h + 3]);
+        acc[h * line] = v;
+    }
+}
+
+/* Op: SUMS sums; BATCHES batches in flight; struct In; load(row, col, n) -> In, all zero for n <= 0;
+ * add(In, row, col, n, float sum[SUMS][N]) adds the row's values and may store them where n > 0. Two blocks of
+ * sixteen chains, or any other cut into at most 32 warps, fit a multiprocessor: at most 64 registers. */
+template <typename T, typename Op>
+__global__ void __launch_bounds__(COLSUM_MAX_CHAINS *WARP, 2)
+    colsum_kernel(Op op, int rows, int n_batch, int cols, float *part)
+{
+    constexpr int            N = Pack<T>::N, S = Op::SUMS, B = Op::BATCHES, R = COLSUM_BATCH, TILE = WARP * N;
+    extern __shared__ float4 tile[]; /* [chain][S][N/4][lane]: in registers the sums would leave no room */
+    int                      lane = threadIdx.x % WARP, chain = threadIdx.x / WARP, chains = blockDim.x / WARP;
+    int                      col0 = blockIdx.x * TILE, col = col0 + lane * N, n = cols - col;
+    int                      step = gridDim.y * chains, batch = blockIdx.y + gridDim.y * chain;
+    float4                  *acc = tile + chain * S * (TILE / 4);
+    typename Op::In          in[B][R];
 #pragma unroll
-        for (int u = 0; u < COLSUM_UNROLL; u++) {
-            int64_t row = r + u * COLSUM_WARPS;
-            if (row < end) {
-                float val[S][N];
-                op.apply(in[u], row, col, n, val);
+    for (int i = 0; i < S * N / 4; i++) acc[i * WARP + lane] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-                for (int s = 0; s < S; s++) {
+    for (int u = 0; u < B * R; u++) {
+        int row          = (batch + u / R * step) * R + u % R;
+        in[u / R][u % R] = op.load(row, col, row < rows ? n : 0);
+    }
+    for (; batch < n_batch; batch += B * step) {
 #pragma unroll
-                    for (int i = 0; i < N; i++) acc[s][i] = __fadd_rn(acc[s][i], val[s][i]);
-                }
+        for (int b = 0; b < B; b++) {
+            float sum[S][N];
+#pragma unroll
+            for (int i = 0; i < S * N; i++) sum[i / N][i % N] = 0.0f;
+#pragma unroll
+            for (int u = 0; u < R; u++) {
+                int row = (batch + b * step) * R + u, next = row + B * step * R;
+                op.add(in[b][u], row, col, row < rows ? n : 0, sum);
+                in[b][u] = op.load(next, col, next < rows ? n : 0);
             }
+#pragma unroll
+            for (int s = 0; s < S; s++) acc_add<N>(acc + s * (TILE / 4) + lane, WARP, sum[s]);
         }
-    }
-#pragma unroll
-    for (int s = 0; s < S; s++) {
-#pragma unroll
-        for (int i = 0; i < N; i++) tile[warp][s][lane * N + i] = acc[s][i];
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < S * TILE; e += COLSUM_THREADS) {
-        int   s = e / TILE, c = e % TILE;
-        float sum = tile[0][s][c];
-        for (int w = 1; w < COLSUM_WARPS; w++) sum = __fadd_rn(sum, tile[w][s][c]);
+    for (int e = threadIdx.x; e < S * TILE; e += blockDim.x) {
+        int          s = e / TILE, c = e % TILE;
+        const float *p   = reinterpret_cast<const float *>(tile + s * (TILE / 4) + c % N / 4 * WARP + c / N) + c % 4;
+        float        sum = *p;
+        for (int k = 1; k < chains; k++) sum = __fadd_rn(sum, p[k * S * TILE]);
         if (col0 + c < cols) part[((int64_t)blockIdx.y * S + s) * cols + col0 + c] = sum;
     }
 }
 
-/* Block (x, y): 32 columns of sum y. part[slab][gridDim.y][cols]; a NULL destination is left out. */
-static __global__ void __launch_bounds__(COLSUM_THREADS)
-    colsum_finish(const float *part, int n_slab, int cols, float *dst0, float *dst1)
+/* Block (x, y): 32 columns of sum y. part[slab][gridDim.y][cols]. */
+static __global__ void __launch_bounds__(FINISH_WARPS *WARP)
+    colsum_finish(const float *part, int n_slab, int cols, ColDst to)
 {
-    __shared__ float chain[COLSUM_WARPS][WARP];
+    __shared__ float chain[FINISH_WARPS][WARP];
     int              lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int              col = blockIdx.x * WARP + lane, n_sum = gridDim.y;
-    float           *dst = blockIdx.y ? dst1 : dst0;
+    float           *dst = blockIdx.y == 0 ? to.p[0] : blockIdx.y == 1 ? to.p[1] : to.p[2];
     float            sum = 0.0f;
+    if (!dst) return;
     if (col < cols) {
         const float *p = part + (int64_t)blockIdx.y * cols + col;
-#pragma unroll 4
-        for (int k = warp; k < n_slab; k += COLSUM_WARPS) sum += p[(int64_t)k * n_sum * cols];
+#pragma unroll 8
+        for (int k = warp; k < n_slab; k += FINISH_WARPS) sum += p[(int64_t)k * n_sum * cols];
     }
     chain[warp][lane] = sum;
     __syncthreads();
-    if (warp != 0 || col >= cols || !dst) return;
-    for (int w = 1; w < COLSUM_WARPS; w++) sum += chain[w][lane];
+    if (warp != 0 || col >= cols) return;
+#pragma unroll
+    for (int w = 1; w < FINISH_WARPS; w++) sum += chain[w][lane];
     dst[col] += sum;
 }
 
 static inline int colsum_finish_launch(const char *op, cudaStream_t stream, const float *part, int n_slab,
-                                       int n_sum, int64_t cols, float *dst0, float *dst1)
+                                       int n_sum, int64_t cols, ColDst to)
 {
     dim3 grid((unsigned)ceil_div(cols, WARP), (unsigned)n_sum);
-    return k_launch(op, colsum_finish, grid, COLSUM_THREADS, 0, stream, part, n_slab, (int)cols, dst0, dst1);
+    return k_launch(op, colsum_finish, grid, FINISH_WARPS * WARP, 0, stream, part, n_slab, (int)cols, to);
 }
 
-/* Both stages: dst0[c] += sums of op's value 0, dst1[c] (if any) += those of value 1. */
+/* Both stages: to.p[s][c] += sums of op's value s. */
 template <typename T, typename Op>
 static int colsum_launch(Dev *dev, const char *name, const Op &op, int64_t rows, int64_t cols,
-                         const Tensor *ws, float *dst0, float *dst1)
+                         const Tensor *ws, ColDst to)
 {
-    int64_t n_tile    = ceil_div(cols, WARP * Pack<T>::N);
-    int64_t n_slab    = MAX((int64_t)cuda_sm_count(dev) * COLSUM_BLOCKS_PER_SM / n_tile, (int64_t)1);
-    n_slab            = MIN(MIN(n_slab, (int64_t)COLSUM_BLOCKS), ceil_div(rows, COLSUM_WARPS));
-    int64_t slab_rows = ceil_div(rows, n_slab);
-    n_slab            = ceil_div(rows, slab_rows);
-    TRY(k_need_ws(name, ws, (size_t)(n_slab * Op::SUMS * cols) * sizeof(float)));
+    constexpr int S = Op::SUMS, TILE = WARP * Pack<T>::N;
+    ColPlan       plan = {};
+    TRY(col_plan(dev, name, rows, cols, Pack<T>::N, &plan));
+    TRY(k_need_ws(name, ws, (size_t)plan.blocks * S * (size_t)cols * sizeof(float)));
     float *part = t_data<float>(ws);
-    dim3   grid((unsigned)n_tile, (unsigned)n_slab);
-    TRY(k_launch(name, colsum_kernel<T, Op>, grid, COLSUM_THREADS, 0, cuda_stream(dev), op, rows, slab_rows,
-                 (int)cols, part));
-    return colsum_finish_launch(name, cuda_stream(dev), part, (int)n_slab, Op::SUMS, cols, dst0, dst1);
+    dim3   grid((unsigned)plan.tiles, (unsigned)plan.blocks);
+    size_t smem = (size_t)plan.chains * S * TILE * sizeof(float);
+    TRY(k_launch(name, colsum_kernel<T, Op>, grid, plan.chains * WARP, smem, cuda_stream(dev), op, (int)rows,
+                 plan.n_batch, (int)cols, part));
+    return colsum_finish_launch(name, cuda_stream(dev), part, plan.blocks, S, cols, to);
 }
+
+/* Plain column sums: BIAS_DW, and NORM_BWD where it does not sum on the way. */
+template <typename T, bool AL> struct BiasDwOp {
+    static constexpr int SUMS = 1, BATCHES = 2;
+    struct In {
+        Pack<T> dy;
+    };
+    const T *dy;
+    int      ld_dy;
+
+    __device__ __forceinline__ In load(int row, int col, int n) const
+    {
+        In in;
+        in.dy = vec_load<T, AL>(row_at(dy, row, ld_dy) + col, n);
+        return in;
+    }
+    __device__ __forceinline__ void add(const In &in, int, int, int, float (&sum)[1][Pack<T>::N]) const
+    {
+        float f[Pack<T>::N];
+        vec_unpack(in.dy, f);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::N; i++) sum[0][i] = __fadd_rn(sum[0][i], f[i]);
+    }
+};
 
 #endif

@@ -9,7 +9,8 @@
  * 3. Sums across a warp are butterflies: every lane ends with the same bits.
  * 4. Products that feed sums are written with __fmul_rn/__fadd_rn/fmaf, so that the compiler contracts the
  *    same way in every kernel that repeats the formula: fused slots owe their parts' bits.
- * 5. Element offsets are int64_t; a column index fits an int. */
+ * 5. Element offsets are int64_t; a column index fits an int. row_at() is the only way to index a row by an
+ *    int. */
 #ifndef DEV_CUDA_K_COMMON_CUH
 #define DEV_CUDA_K_COMMON_CUH
 
@@ -38,16 +39,30 @@ template <typename T> __device__ __forceinline__ Pack<T> pack_zero()
     return v;
 }
 
+/* A pack is handled as four 32-bit words: split into 16-bit elements it would fill eight registers while it
+ * waits (seen in PTX, CUDA 13.0). */
+template <typename T> __device__ __forceinline__ uint32_t       *pack_words(Pack<T> &v) { return reinterpret_cast<uint32_t *>(&v); }
+template <typename T> __device__ __forceinline__ const uint32_t *pack_words(const Pack<T> &v)
+{
+    return reinterpret_cast<const uint32_t *>(&v);
+}
+
 /* Read once and not again: evict first, so that small tables stay in the L1 cache. */
 template <typename T, bool AL> __device__ __forceinline__ Pack<T> vec_load(const T *p, int64_t n)
 {
-    Pack<T> v = pack_zero<T>();
+    Pack<T>   v = pack_zero<T>();
+    uint32_t *w = pack_words(v);
     if (AL) {
-        if (n > 0) *reinterpret_cast<uint4 *>(&v) = __ldcs(reinterpret_cast<const uint4 *>(p));
+        *reinterpret_cast<uint4 *>(&v) = ptx_load_stream(p, n > 0);
+    } else if (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i < n) w[i] = reinterpret_cast<const uint32_t *>(p)[i];
+        }
     } else {
 #pragma unroll
-        for (int i = 0; i < Pack<T>::N; i++) {
-            if (i < n) v.v[i] = p[i];
+        for (int i = 0; i < 8; i++) {
+            if (i < n) w[i / 2] |= (uint32_t)reinterpret_cast<const uint16_t *>(p)[i] << (i % 2 * 16);
         }
     }
     return v;
@@ -55,12 +70,18 @@ template <typename T, bool AL> __device__ __forceinline__ Pack<T> vec_load(const
 
 template <typename T, bool AL> __device__ __forceinline__ void vec_store(T *p, const Pack<T> &v, int64_t n)
 {
+    const uint32_t *w = pack_words(v);
     if (AL) {
         if (n > 0) pack_store(p, v);
+    } else if (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i < n) reinterpret_cast<uint32_t *>(p)[i] = w[i];
+        }
     } else {
 #pragma unroll
-        for (int i = 0; i < Pack<T>::N; i++) {
-            if (i < n) p[i] = v.v[i];
+        for (int i = 0; i < 8; i++) {
+            if (i < n) reinterpret_cast<uint16_t *>(p)[i] = (uint16_t)(w[i / 2] >> (i % 2 * 16));
         }
     }
 }
@@ -71,17 +92,27 @@ template <typename T> __device__ __forceinline__ void vec_forget(Pack<T> &v)
     ptx_forget(reinterpret_cast<uint4 *>(&v));
 }
 
-template <typename T> __device__ __forceinline__ void vec_unpack(const Pack<T> &v, float *f)
+__device__ __forceinline__ void vec_unpack(const Pack<float> &v, float *f)
 {
 #pragma unroll
-    for (int i = 0; i < Pack<T>::N; i++) f[i] = to_f32(v.v[i]);
+    for (int i = 0; i < 4; i++) f[i] = __uint_as_float(pack_words(v)[i]);
+}
+/* A bf16 is the upper half of the f32 of the same value. */
+__device__ __forceinline__ void vec_unpack(const Pack<bf16> &v, float *f)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t w   = pack_words(v)[i];
+        f[2 * i]     = __uint_as_float(w << 16);
+        f[2 * i + 1] = __uint_as_float(w & 0xffff0000u);
+    }
 }
 
 __device__ __forceinline__ Pack<float> vec_round(const float *f, float)
 {
     Pack<float> v;
 #pragma unroll
-    for (int i = 0; i < 4; i++) v.v[i] = f[i];
+    for (int i = 0; i < 4; i++) pack_words(v)[i] = __float_as_uint(f[i]);
     return v;
 }
 /* Two at a time: one conversion instruction instead of two and a merge. */
@@ -89,8 +120,9 @@ __device__ __forceinline__ Pack<bf16> vec_round(const float *f, bf16)
 {
     Pack<bf16> v;
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        *reinterpret_cast<__nv_bfloat162 *>(&v.v[i]) = __floats2bfloat162_rn(f[i], f[i + 1]);
+    for (int i = 0; i < 4; i++) {
+        __nv_bfloat162 h = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+        pack_words(v)[i] = *reinterpret_cast<uint32_t *>(&h);
     }
     return v;
 }
@@ -121,6 +153,11 @@ template <int N, bool AL> __device__ __forceinline__ void table_load(const float
             if (i < n) f[i] = __ldg(p + i);
         }
     }
+}
+
+template <typename T> __device__ __forceinline__ T *row_at(T *p, int row, int ld)
+{
+    return p + ptx_mul_wide(row, ld);
 }
 
 /* ---- Sums across threads ----------------------------------------------------------------------------- */
@@ -177,6 +214,13 @@ template <typename F> static int k_flag(int flag, F f)
 
 template <typename T> static T *t_data(const Tensor *t) { return t ? static_cast<T *>(t->data) : nullptr; }
 static inline int64_t           t_ld(const Tensor *t) { return t ? tensor_ld(t) : 0; }
+
+/* A row stride for kernels that count rows in 32 bits: row*ld is then one instruction, not four. */
+static inline int t_ld32(const Tensor *t)
+{
+    CHECK(t_ld(t) <= INT32_MAX, "row stride of %s", t->name);
+    return (int)t_ld(t);
+}
 
 /* Negative after err_set() unless t (when present) has the dtype. */
 static inline int k_need_dtype(const char *op, const Tensor *t, DType dtype)

@@ -1,301 +1,355 @@
-/* Norm, backward: NORM_DX, NORM_DW and NORM_BWD (both, and the residual's gradient added) are one kernel.
+/* Norm, backward: NORM_DX, NORM_DW and NORM_BWD (both, the residual's gradient added, and the bias gradient
+ * of the linear layer before the residual).
  *
- * Maths    xhat = (x - mean)*rstd, w = gamma*dy;  dx = rstd*(w - sum(w)/C - xhat*sum(w*xhat)/C);  RMS: no
- *          sum(w). dgamma += sum over rows of dy*xhat;  dbeta += sum over rows of dy;  with dres: dx = dres +
- *          dx, each rounded to storage as NORM_DX followed by ADD would.
- * Layout   rows x cols with a row stride each; gamma, dgamma, dbeta f32[C]; mean, rstd f32[N].
- * Grid     persistent, one block of 512 threads a multiprocessor; a row belongs to a group of warps
- *          (k_rows.cuh), groups take rows round robin. dgamma and dbeta live in registers across rows; at the
- *          end the block's groups are added in order into one partial row, and colsum_finish adds those. The
- *          grid is the same for NORM_DW and NORM_BWD, so their sums have the same bits. Rows too wide for
- *          registers: one block a row for dx, colsum for dw.
+ * Maths    xhat = (x - mean)*rstd, w = gamma*dy, c1 = sum(w)/C (RMS: 0), c2 = sum(w*xhat)/C;
+ *          dx = rstd*(w - c1 - xhat*c2) = rstd*w + a*x + k with a = -rstd^2*c2, k = -rstd*(c1 -
+ *          mean*rstd*c2): two instructions an element. dgamma += sum over rows of dy*xhat; dbeta += sum over rows of dy; with
+ *          dres: dx = dres + dx, each rounded to storage as NORM_DX followed by ADD would; dbias += sum over
+ *          rows of dx as stored.
+ * Layout   rows x cols with a row stride each; gamma, dgamma, dbeta, dbias f32[C]; mean, rstd f32[N].
+ * Grid     persistent, one block a multiprocessor; a team of warps as wide as a row, one pack a thread, takes
+ *          a batch of rows at a time (ColPlan of k_colsum.cuh, whose order the sums over rows have). A batch
+ *          costs one exchange between the team's warps; the next batch's row is loaded as soon as this one's
+ *          has been used: at C = 768 fifteen warps keep up to 92 KB in flight. Sums over rows live in shared
+ *          memory, two chains a team, and are touched once a batch.
+ *          NORM_DW, and rows wider than sixteen warps: k_colsum.cuh for the sums, with the same bits; dx of
+ *          such rows: one block a row.
  * Bytes    NORM_BWD with dres 4*C*size a row (three reads, one write), without 3*C*size. */
 #include "dev/cuda/k_colsum.cuh"
 #include "dev/cuda/k_rows.cuh"
 
-enum { NORM_BWD_THREADS = 512, NORM_DO_DX = 1, NORM_DO_DW = 2 };
-
-/* Accumulators take 2*N*NV registers: three packs of eight, or four of four. */
-template <typename T> struct NormBwdNv {
-    static constexpr int MAX_NV = Pack<T>::N == 8 ? 3 : 4;
-};
+enum { NORM_THREADS = TEAM_WARPS * WARP };
+/* Which sums over rows a kernel takes. */
+enum { SUM_GAMMA = 1, SUM_BETA = 2, SUM_BIAS = 4 };
 
 template <typename T> struct NormBwdP {
     T           *dx;
-    float       *part; /* [block][2][cols] */
+    float       *part; /* [block][sums][cols] */
     const T     *dy, *x, *dres;
     const float *gamma, *mean, *rstd;
-    int64_t      ld_dx, ld_dy, ld_x, ld_dres, rows;
-    int          cols;
+    int          ld_dx, ld_dy, ld_x, ld_dres;
+    int          rows, cols, n_batch;
+    int          warps, teams;
+    float        inv_cols;
 };
 
-/* What a thread holds of one row. */
-template <typename T, int NV> struct NormRow {
-    Pack<T> dy[NV], x[NV], dres[NV];
-    float   mean, rstd;
+/* What a thread holds of a row. */
+template <typename T> struct NormRow {
+    Pack<T> dy, x, dres;
+    float   mean, rstd; /* mean becomes shift = -mean*rstd when the row's turn comes */
 };
 
-template <typename T, int NV, bool AL, int DO>
-__device__ __forceinline__ void norm_row_load(const NormBwdP<T> &p, const RowThread &r, int64_t row,
-                                              NormRow<T, NV> &f)
+/* n: columns from col to the row's end. Rows past the end read as zero. */
+template <typename T, bool AL>
+__device__ __forceinline__ NormRow<T> norm_row_load(const NormBwdP<T> &p, int row, int col, int n)
 {
-    constexpr int N = Pack<T>::N;
-#pragma unroll
-    for (int v = 0; v < NV; v++) {
-        int col = (r.t + v * r.stride) * N;
-        f.dy[v] = vec_load<T, AL>(p.dy + row * p.ld_dy + col, p.cols - col);
-        f.x[v]  = vec_load<T, AL>(p.x + row * p.ld_x + col, p.cols - col);
-    }
-    if ((DO & NORM_DO_DX) && p.dres) {
-#pragma unroll
-        for (int v = 0; v < NV; v++) {
-            int col   = (r.t + v * r.stride) * N;
-            f.dres[v] = vec_load<T, AL>(p.dres + row * p.ld_dres + col, p.cols - col);
-        }
-    }
-    f.mean = p.mean ? p.mean[row] : 0.0f;
-    f.rstd = p.rstd[row];
+    NormRow<T> f;
+    bool       live = row < p.rows;
+    n               = live ? n : 0;
+    f.dy            = vec_load<T, AL>(row_at(p.dy, row, p.ld_dy) + col, n);
+    f.x             = vec_load<T, AL>(row_at(p.x, row, p.ld_x) + col, n);
+    f.dres          = vec_load<T, AL>(row_at(p.dres, row, p.ld_dres) + col, p.dres ? n : 0);
+    f.mean          = live && p.mean ? p.mean[row] : 0.0f;
+    f.rstd          = live ? p.rstd[row] : 0.0f;
+    return f;
 }
 
-__device__ __forceinline__ float norm_xhat(float x, float mean, float rstd)
-{
-    return __fmul_rn(__fsub_rn(x, mean), rstd);
-}
+__device__ __forceinline__ float norm_shift(float mean, float rstd) { return -__fmul_rn(mean, rstd); }
+__device__ __forceinline__ float norm_xhat(float x, float rstd, float shift) { return fmaf(x, rstd, shift); }
 
-/* One pack's part of the sums: over the row, sum(w) and sum(w*xhat) into c; over rows, dgamma and dbeta.
- * Elements outside the row have dy = 0 and add nothing. */
-template <typename T, bool AL, int DO>
-__device__ __forceinline__ void norm_pack_sums(const NormBwdP<T> &p, int col, const Pack<T> &dy,
-                                               const Pack<T> &x, float mean, float rstd, float2 &c,
-                                               float *dgamma, float *dbeta)
+/* A pack's part of (sum(w), sum(w*xhat)), and of dgamma. Outside the row dy is 0 and adds nothing. */
+template <bool GAMMA, int N>
+__device__ __forceinline__ float2 norm_pack_sums(const float *dy, const float *x, const float *g, float shift,
+                                                 float rstd, float *dgamma)
 {
-    constexpr int N = Pack<T>::N;
-    float         fdy[N], fx[N], g[N];
-    float2        s = make_float2(0.0f, 0.0f);
-    vec_unpack(dy, fdy);
-    vec_unpack(x, fx);
-    if (DO & NORM_DO_DX) table_load<N, AL>(p.gamma + col, p.cols - col, g);
+    float2 s = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        float xhat = norm_xhat(fx[i], mean, rstd);
-        if (DO & NORM_DO_DW) {
-            dgamma[i] = fmaf(fdy[i], xhat, dgamma[i]);
-            dbeta[i]  = __fadd_rn(dbeta[i], fdy[i]);
-        }
-        if (DO & NORM_DO_DX) {
-            float w = __fmul_rn(fdy[i], g[i]);
-            s.x     = __fadd_rn(s.x, w);
-            s.y     = fmaf(w, xhat, s.y);
-        }
+        float xhat = norm_xhat(x[i], rstd, shift), w = __fmul_rn(dy[i], g[i]);
+        if (GAMMA) dgamma[i] = fmaf(dy[i], xhat, dgamma[i]);
+        s.x = __fadd_rn(s.x, w);
+        s.y = fmaf(w, xhat, s.y);
     }
-    c.x = __fadd_rn(c.x, s.x);
-    c.y = __fadd_rn(c.y, s.y);
+    return s;
 }
 
-/* c: sum(w)/C and sum(w*xhat)/C. */
-template <typename T, bool AL>
-__device__ __forceinline__ void norm_pack_dx(const NormBwdP<T> &p, int64_t row, int col, const Pack<T> &dy,
-                                             const Pack<T> &x, const Pack<T> &dres, float mean, float rstd,
-                                             float2 c)
+/* sum += v, element by element. */
+template <typename T> __device__ __forceinline__ void pack_sum_into(float *sum, const Pack<T> &v)
+{
+    float f[Pack<T>::N];
+    vec_unpack(v, f);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::N; i++) sum[i] = __fadd_rn(sum[i], f[i]);
+}
+
+/* The a and k of the row. c: sum(w) and sum(w*xhat). */
+__device__ __forceinline__ float2 norm_coefs(float2 c, bool rms, float inv_cols, float shift, float rstd)
+{
+    float c1 = rms ? 0.0f : __fmul_rn(c.x, inv_cols), c2 = __fmul_rn(c.y, inv_cols);
+    return make_float2(-__fmul_rn(__fmul_rn(rstd, rstd), c2), -__fmul_rn(rstd, fmaf(shift, c2, c1)));
+}
+
+/* dx of a pack as it is stored. */
+template <typename T>
+__device__ __forceinline__ Pack<T> norm_pack_dx(const NormRow<T> &f, const float *g, float2 ak, bool residual)
 {
     constexpr int N = Pack<T>::N;
-    float         fdy[N], fx[N], g[N];
-    vec_unpack(dy, fdy);
-    vec_unpack(x, fx);
+    float         d[N], x[N];
+    vec_unpack(f.dy, d);
+    vec_unpack(f.x, x);
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] = fmaf(__fmul_rn(d[i], g[i]), f.rstd, fmaf(x[i], ak.x, ak.y));
+    Pack<T> out = vec_pack<T>(d), sum;
+    vec_unpack(out, d);
+    vec_unpack(f.dres, x);
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] = __fadd_rn(x[i], d[i]);
+    sum = vec_pack<T>(d);
+    return residual ? sum : out;
+}
+
+/* ---- A team: a batch of rows in registers ------------------------------------------------------------ */
+
+/* Sums v[j] over the team for all eight j; the same bits in every thread. A warp halves the values it carries
+ * with each of the first three exchanges: nine shuffles for eight sums. slot: [warp of the block][8]; the
+ * caller turns between two of them, because the next call's barrier is what frees this call's. */
+__device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, float (*slot)[8])
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int d = 1, n = 4; n > 0; d *= 2, n /= 2) {
+        bool high = lane & d;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float keep = high ? v[2 * i + 1] : v[2 * i], send = high ? v[2 * i] : v[2 * i + 1];
+            v[i] = __fadd_rn(keep, __shfl_xor_sync(FULL_WARP, send, d));
+        }
+    }
+    float s = v[0]; /* of value lane % 8 */
+    s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 8));
+    s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 16));
+    if (lane < 8) slot[warp][lane] = s;
+    ptx_bar_sync(1 + team, warps * WARP);
+    float part[TEAM_WARPS / 4]; /* lanes 8q to 8q+7 add warps q, q + 4, ... */
+#pragma unroll
+    for (int k = 0; k < TEAM_WARPS / 4; k++) {
+        int w   = lane / 8 + 4 * k;
+        part[k] = w < warps ? slot[team * warps + w][lane % 8] : 0.0f;
+    }
+    s = __fadd_rn(__fadd_rn(part[0], part[1]), __fadd_rn(part[2], part[3]));
+    s = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 8));
+    s = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 16));
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = __shfl_sync(FULL_WARP, s, j);
+}
+
+/* Adds the block's chains in order and writes its partial row. Chain c is turn c / teams of team c % teams. */
+template <int S, int N>
+__device__ __forceinline__ void acc_store(const float4 *acc, float *part, int teams, int warps, int cols)
+{
+    const float *a = reinterpret_cast<const float *>(acc);
+    __syncthreads();
+    for (int e = threadIdx.x; e < S * cols; e += blockDim.x) {
+        int   which = e / cols, col = e - which * cols, t = col / N, h = col % N / 4;
+        float sum = 0.0f;
+        for (int c = 0; c < 2 * teams; c++) {
+            int   thread = c % teams * warps * WARP + t, line = (c / teams * S + which) * (N / 4) + h;
+            float v = a[(line * blockDim.x + thread) * 4 + col % 4];
+            sum     = c ? __fadd_rn(sum, v) : v;
+        }
+        part[e] = sum;
+    }
+}
+
+template <typename T, bool AL, int SUMS>
+__global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p)
+{
+    constexpr int            N = Pack<T>::N, R = COLSUM_BATCH, H = N / 4;
+    constexpr int            S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
+    constexpr int            AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
+    extern __shared__ float4 acc[];                             /* [turn][S][H][threads] */
+    __shared__ float         slot[2][TEAM_WARPS][8];
+    int                      team = threadIdx.x / (p.warps * WARP), col = (threadIdx.x - team * p.warps * WARP) * N;
+    int                      step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
+    float                    g[N];
+    NormRow<T>               f[R];
     table_load<N, AL>(p.gamma + col, p.cols - col, g);
+    for (int i = 0; i < 2 * S * H; i++) acc[i * blockDim.x + threadIdx.x] = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        float d = __fsub_rn(__fmul_rn(fdy[i], g[i]), c.x);
-        fdy[i]  = __fmul_rn(rstd, fmaf(-norm_xhat(fx[i], mean, rstd), c.y, d));
-    }
-    Pack<T> out = vec_pack<T>(fdy);
-    if (p.dres) {
-        vec_unpack(out, fdy);
-        vec_unpack(dres, fx);
-#pragma unroll
-        for (int i = 0; i < N; i++) fdy[i] = __fadd_rn(fx[i], fdy[i]);
-        out = vec_pack<T>(fdy);
-    }
-    vec_store<T, AL>(p.dx + row * p.ld_dx + col, out, p.cols - col);
-}
+    for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, p.cols - col);
 
-template <typename T, int NV> struct NormAcc {
-    float dgamma[NV][Pack<T>::N], dbeta[NV][Pack<T>::N];
-};
-
-template <typename T, int NV, bool AL, int DO>
-__device__ __forceinline__ void norm_row_process(const NormBwdP<T> &p, const RowThread &r, int64_t row,
-                                                 NormRow<T, NV> &f, float2 *slot, NormAcc<T, NV> &acc)
-{
-    constexpr int N = Pack<T>::N;
-    float2        c = make_float2(0.0f, 0.0f);
+    for (int turn = 0; batch < p.n_batch; turn ^= 1, batch += step) {
+        float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
+        float   c[2 * R], sum[N];
+        if (SUMS & SUM_BETA) { /* on its own: beside the other sums it would not fit the registers */
 #pragma unroll
-    for (int v = 0; v < NV; v++) {
-        norm_pack_sums<T, AL, DO>(p, (r.t + v * r.stride) * N, f.dy[v], f.x[v], f.mean, f.rstd, c,
-                                  acc.dgamma[v], acc.dbeta[v]);
-    }
-    if (!(DO & NORM_DO_DX)) return;
-    c   = group_sum2<false>(c, r, slot);
-    c.x = p.mean ? c.x / (float)p.cols : 0.0f;
-    c.y = c.y / (float)p.cols;
+            for (int i = 0; i < N; i++) sum[i] = 0.0f;
 #pragma unroll
-    for (int v = 0; v < NV; v++) {
-        vec_forget(f.dy[v]);
-        vec_forget(f.x[v]);
-        norm_pack_dx<T, AL>(p, row, (r.t + v * r.stride) * N, f.dy[v], f.x[v], f.dres[v], f.mean, f.rstd, c);
-    }
-}
-
-/* Adds the block's groups in order and writes its partial row. */
-template <typename T, int NV>
-__device__ __forceinline__ void norm_acc_store(const NormBwdP<T> &p, const RowThread &r,
-                                               const NormAcc<T, NV> &acc)
-{
-    constexpr int    N = Pack<T>::N;
-    __shared__ float sums[2][NORM_BWD_THREADS * N]; /* [dgamma, dbeta][group][column of the slice] */
-    int              slice = r.stride * N;
-    float           *part  = p.part + (int64_t)blockIdx.x * 2 * p.cols;
-#pragma unroll
-    for (int v = 0; v < NV; v++) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            sums[0][threadIdx.x * N + i] = acc.dgamma[v][i];
-            sums[1][threadIdx.x * N + i] = acc.dbeta[v][i];
+            for (int r = 0; r < R; r++) pack_sum_into(sum, f[r].dy);
+            acc_add<N>(mine + H * blockDim.x, blockDim.x, sum);
         }
-        __syncthreads();
-        for (int e = threadIdx.x; e < 2 * slice; e += NORM_BWD_THREADS) {
-            int          which = e >= slice, c = e - which * slice, col = v * slice + c;
-            const float *s   = sums[which] + c;
-            float        sum = s[0];
-            for (int g = 1; g < r.n_group; g++) sum = __fadd_rn(sum, s[g * slice]);
-            if (col < p.cols) part[which * p.cols + col] = sum;
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] = 0.0f;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float d[N], x[N];
+            vec_unpack(f[r].dy, d);
+            vec_unpack(f[r].x, x);
+            f[r].mean    = norm_shift(f[r].mean, f[r].rstd);
+            float2 s     = norm_pack_sums<(SUMS & SUM_GAMMA) != 0, N>(d, x, g, f[r].mean, f[r].rstd, sum);
+            c[2 * r]     = s.x;
+            c[2 * r + 1] = s.y;
         }
+        if (SUMS & SUM_GAMMA) acc_add<N>(mine, blockDim.x, sum);
+        team_sum8(c, team, p.warps, slot[turn]);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] = 0.0f;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            int     row = batch * R + r;
+            float2  ak  = norm_coefs(make_float2(c[2 * r], c[2 * r + 1]), !p.mean, p.inv_cols, f[r].mean, f[r].rstd);
+            Pack<T> out = norm_pack_dx(f[r], g, ak, p.dres != nullptr);
+            vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, out, row < p.rows ? p.cols - col : 0);
+            if (SUMS & SUM_BIAS) pack_sum_into(sum, out);
+            f[r] = norm_row_load<T, AL>(p, (batch + step) * R + r, col, p.cols - col);
+        }
+        if (SUMS & SUM_BIAS) acc_add<N>(mine + AT_BIAS * H * blockDim.x, blockDim.x, sum);
     }
+    if (S > 0) acc_store<S, N>(acc, p.part + (int64_t)blockIdx.x * S * p.cols, p.teams, p.warps, p.cols);
 }
 
-template <typename T, int NV, bool AL, int DO, bool ONE>
-__global__ void __launch_bounds__(NORM_BWD_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p, int warps)
-{
-    /* The next row is on its way while this one is worked on, where registers allow. */
-    constexpr bool    AHEAD = NV <= 2;
-    __shared__ float2 slot[2][NORM_BWD_THREADS / WARP];
-    RowThread         r    = row_thread<ONE>(warps);
-    int64_t           step = (int64_t)gridDim.x * r.n_group, row = (int64_t)blockIdx.x * r.n_group + r.group;
-    NormAcc<T, NV>    acc;
-#pragma unroll
-    for (int v = 0; v < NV; v++) {
-#pragma unroll
-        for (int i = 0; i < Pack<T>::N; i++) acc.dgamma[v][i] = acc.dbeta[v][i] = 0.0f;
-    }
-    NormRow<T, NV> now, next;
-    int            parity = 0;
-    if (AHEAD && row < p.rows) norm_row_load<T, NV, AL, DO>(p, r, row, now);
-    for (; row < p.rows; row += step, parity ^= 1) {
-        if (AHEAD) {
-            if (row + step < p.rows) norm_row_load<T, NV, AL, DO>(p, r, row + step, next);
-        } else {
-            norm_row_load<T, NV, AL, DO>(p, r, row, now);
-        }
-        norm_row_process<T, NV, AL, DO>(p, r, row, now, slot[parity], acc);
-        if (AHEAD) now = next;
-    }
-    if (DO & NORM_DO_DW) norm_acc_store<T, NV>(p, r, acc);
-}
+/* ---- Wide rows ------------------------------------------------------------------------------------------ */
 
-/* Wide rows: one block a row. */
+/* One block a row. */
 template <typename T, bool AL>
-__global__ void __launch_bounds__(NORM_BWD_THREADS) norm_dx_wide_kernel(NormBwdP<T> p)
+__global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> p)
 {
     constexpr int     N = Pack<T>::N;
-    __shared__ float2 slot[NORM_BWD_THREADS / WARP];
-    RowThread         r   = row_thread<false>(NORM_BWD_THREADS / WARP);
-    int64_t           row = blockIdx.x;
-    const T          *dy = p.dy + row * p.ld_dy, *x = p.x + row * p.ld_x, *dres = p.dres + row * p.ld_dres;
-    float             mean = p.mean ? p.mean[row] : 0.0f, rstd = p.rstd[row];
-    float2            c = make_float2(0.0f, 0.0f);
+    __shared__ float2 slot[TEAM_WARPS];
+    RowThread         r   = row_thread<false>(TEAM_WARPS);
+    int               row = blockIdx.x;
+    float2            c   = make_float2(0.0f, 0.0f);
+    float             shift = 0.0f, rstd = 0.0f;
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
-        int n = p.cols - col;
-        norm_pack_sums<T, AL, NORM_DO_DX>(p, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n),
-                                          mean, rstd, c, nullptr, nullptr);
+        NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
+        float      d[N], x[N], g[N];
+        vec_unpack(f.dy, d);
+        vec_unpack(f.x, x);
+        table_load<N, AL>(p.gamma + col, p.cols - col, g);
+        shift    = norm_shift(f.mean, f.rstd);
+        rstd     = f.rstd;
+        float2 s = norm_pack_sums<false, N>(d, x, g, shift, rstd, nullptr);
+        c.x      = __fadd_rn(c.x, s.x);
+        c.y      = __fadd_rn(c.y, s.y);
     }
-    c   = group_sum2<true>(c, r, slot);
-    c.x = p.mean ? c.x / (float)p.cols : 0.0f;
-    c.y = c.y / (float)p.cols;
+    c         = group_sum2<true>(c, r, slot);
+    float2 ak = norm_coefs(c, !p.mean, p.inv_cols, shift, rstd);
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
-        int     n = p.cols - col;
-        Pack<T> d = p.dres ? vec_load<T, AL>(dres + col, n) : pack_zero<T>();
-        norm_pack_dx<T, AL>(p, row, col, vec_load<T, AL>(dy + col, n), vec_load<T, AL>(x + col, n), d, mean,
-                            rstd, c);
+        NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
+        float      g[N];
+        table_load<N, AL>(p.gamma + col, p.cols - col, g);
+        vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, norm_pack_dx(f, g, ak, p.dres != nullptr), p.cols - col);
     }
 }
 
-/* Wide rows: dgamma and dbeta as plain column sums. */
-template <typename T, bool AL> struct NormDwOp {
-    static constexpr int SUMS = 2;
+/* dgamma, and dbeta where there is one, as plain column sums. */
+template <typename T, bool AL, int SUMS_> struct NormDwOp {
+    static constexpr int SUMS = SUMS_, BATCHES = 1;
     struct In {
         Pack<T> dy, x;
         float   mean, rstd;
     };
     NormBwdP<T> p;
 
-    __device__ __forceinline__ In load(int64_t row, int col, int n) const
+    __device__ __forceinline__ In load(int row, int col, int n) const
     {
-        In in;
-        in.dy   = vec_load<T, AL>(p.dy + row * p.ld_dy + col, n);
-        in.x    = vec_load<T, AL>(p.x + row * p.ld_x + col, n);
-        in.mean = p.mean ? p.mean[row] : 0.0f;
-        in.rstd = p.rstd[row];
+        In   in;
+        bool live = row < p.rows;
+        in.dy     = vec_load<T, AL>(row_at(p.dy, row, p.ld_dy) + col, n);
+        in.x      = vec_load<T, AL>(row_at(p.x, row, p.ld_x) + col, n);
+        in.mean   = live && p.mean ? p.mean[row] : 0.0f;
+        in.rstd   = live ? p.rstd[row] : 0.0f;
         return in;
     }
-    __device__ __forceinline__ void apply(const In &in, int64_t, int, int, float (&val)[2][Pack<T>::N]) const
+    __device__ __forceinline__ void add(const In &in, int, int, int, float (&sum)[SUMS][Pack<T>::N]) const
     {
-        float x[Pack<T>::N];
-        vec_unpack(in.dy, val[1]);
+        float d[Pack<T>::N], x[Pack<T>::N], shift = norm_shift(in.mean, in.rstd);
+        vec_unpack(in.dy, d);
         vec_unpack(in.x, x);
 #pragma unroll
         for (int i = 0; i < Pack<T>::N; i++) {
-            val[0][i] = __fmul_rn(val[1][i], norm_xhat(x[i], in.mean, in.rstd));
+            sum[0][i] = fmaf(d[i], norm_xhat(x[i], in.rstd, shift), sum[0][i]);
+            if (SUMS > 1) sum[SUMS - 1][i] = __fadd_rn(sum[SUMS - 1][i], d[i]);
         }
     }
 };
 
-template <typename T, bool AL>
-static int norm_wide_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a)
+/* ---- Host ------------------------------------------------------------------------------------------------ */
+
+template <typename T, bool AL, int SUMS>
+static int norm_team_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan, size_t smem)
 {
-    /* dx may share storage with dy: the sums over dy come first. */
-    if (a->dgamma) {
-        NormDwOp<T, AL> dw = { p };
-        TRY((colsum_launch<T>(dev, op, dw, p.rows, p.cols, a->ws, t_data<float>(a->dgamma),
-                              t_data<float>(a->dbeta))));
-    }
-    if (!a->dx) return 0;
-    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_BWD_THREADS, 0,
-                    cuda_stream(dev), p);
+    auto kernel = norm_bwd_kernel<T, AL, SUMS>;
+    if (smem) CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
+    return k_launch(op, kernel, dim3((unsigned)plan.blocks), plan.teams * plan.tiles * WARP, smem, cuda_stream(dev), p);
 }
 
 template <typename T, bool AL>
-static int norm_bwd_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a)
+static int norm_dw_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a)
 {
-    RowPlan plan = row_plan(p.cols, Pack<T>::N, NormBwdNv<T>::MAX_NV, NORM_BWD_THREADS / WARP);
-    if (plan.nv == 0) return norm_wide_launch<T, AL>(dev, op, p, a);
-    int64_t n_group = NORM_BWD_THREADS / (plan.warps * WARP);
-    int     grid = (int)MIN((int64_t)MIN(cuda_sm_count(dev), (int)COLSUM_BLOCKS), ceil_div(p.rows, n_group));
-    if (a->dgamma) TRY(k_need_ws(op, a->ws, (size_t)grid * 2 * (size_t)p.cols * sizeof(float)));
-    int rc = k_count(plan.nv, [&](auto nv) {
-        return k_flag(plan.warps == 1, [&](auto one) {
-            constexpr int  NV     = MIN(decltype(nv)::value, NormBwdNv<T>::MAX_NV);
-            constexpr bool ONE    = decltype(one)::value;
-            auto           kernel = !a->dgamma ? norm_bwd_kernel<T, NV, AL, NORM_DO_DX, ONE>
-                                    : !a->dx   ? norm_bwd_kernel<T, NV, AL, NORM_DO_DW, ONE>
-                                               : norm_bwd_kernel<T, NV, AL, NORM_DO_DX | NORM_DO_DW, ONE>;
-            return k_launch(op, kernel, dim3((unsigned)grid), NORM_BWD_THREADS, 0, cuda_stream(dev), p,
-                            plan.warps);
+    ColDst to = { { t_data<float>(a->dgamma), t_data<float>(a->dbeta) } };
+    if (!a->dbeta) return colsum_launch<T>(dev, op, NormDwOp<T, AL, 1>{ p }, p.rows, p.cols, a->ws, to);
+    return colsum_launch<T>(dev, op, NormDwOp<T, AL, 2>{ p }, p.rows, p.cols, a->ws, to);
+}
+
+template <typename T, bool AL>
+static int norm_dx_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan)
+{
+    if (plan.teams > 0) return norm_team_launch<T, AL, 0>(dev, op, p, plan, 0);
+    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_THREADS, 0, cuda_stream(dev), p);
+}
+
+/* One after the other. dx may share storage with dy: the sums over dy come first. */
+template <typename T, bool AL>
+static int norm_split_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a, const ColPlan &plan)
+{
+    if (a->dgamma) TRY((norm_dw_launch<T, AL>(dev, op, p, a)));
+    if (a->dx) TRY((norm_dx_launch<T, AL>(dev, op, p, plan)));
+    if (!a->dbias) return 0;
+    BiasDwOp<T, AL> bias = { p.dx, p.ld_dx };
+    return colsum_launch<T>(dev, op, bias, p.rows, p.cols, a->ws, ColDst{ { t_data<float>(a->dbias) } });
+}
+
+template <typename T, bool AL>
+static int norm_bwd_launch(Dev *dev, const char *op, NormBwdP<T> p, const NormBwd *a)
+{
+    ColPlan plan = {};
+    int     most; /* bytes of shared memory that a block may ask for */
+    TRY(col_plan(dev, op, p.rows, p.cols, Pack<T>::N, &plan));
+    CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ((CudaDev *)dev)->index));
+    p.n_batch = plan.n_batch;
+    p.warps   = plan.tiles;
+    p.teams   = plan.teams;
+
+    int    n_sum = 1 + (a->dbeta != NULL) + (a->dbias != NULL);
+    size_t smem  = (size_t)plan.chains * n_sum * plan.tiles * WARP * Pack<T>::N * sizeof(float);
+    size_t slots = 2 * TEAM_WARPS * 8 * sizeof(float);
+    if (!a->dx || !a->dgamma || plan.teams == 0 || smem + slots > (size_t)most) {
+        return norm_split_launch<T, AL>(dev, op, p, a, plan);
+    }
+    TRY(k_need_ws(op, a->ws, (size_t)plan.blocks * n_sum * (size_t)p.cols * sizeof(float)));
+    int rc = k_flag(a->dbeta != NULL, [&](auto beta) {
+        return k_flag(a->dbias != NULL, [&](auto bias) {
+            constexpr int SUMS = SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);
+            return norm_team_launch<T, AL, SUMS>(dev, op, p, plan, smem);
         });
     });
-    if (rc < 0 || !a->dgamma) return rc;
-    return colsum_finish_launch(op, cuda_stream(dev), p.part, grid, 2, p.cols, t_data<float>(a->dgamma),
-                                t_data<float>(a->dbeta));
+    if (rc < 0) return rc;
+    ColDst to = {};
+    to.p[0]   = t_data<float>(a->dgamma);
+    if (a->dbeta) to.p[1] = t_data<float>(a->dbeta);
+    if (a->dbias) to.p[n_sum - 1] = t_data<float>(a->dbias);
+    return colsum_finish_launch(op, cuda_stream(dev), p.part, plan.blocks, n_sum, p.cols, to);
 }
 
 /* Any of dx and (dgamma, dbeta) may be absent here. */
@@ -308,25 +362,27 @@ static int norm_bwd_run(Dev *dev, const char *op, const NormBwd *a)
     TRY(k_need_dtype(op, a->gamma, DT_F32));
     TRY(k_need_dtype(op, a->dgamma, DT_F32));
     TRY(k_need_dtype(op, a->dbeta, DT_F32));
+    TRY(k_need_dtype(op, a->dbias, DT_F32));
     int al = cuda_packable(a->dx) && cuda_packable(a->dy) && cuda_packable(a->x) && cuda_packable(a->dres) &&
              (!a->gamma || (uintptr_t)a->gamma->data % 16 == 0);
     return k_dispatch(dt, op, [&](auto zero) {
-        using T = decltype(zero);
-        NormBwdP<T> p;
-        p.dx      = t_data<T>(a->dx);
-        p.part    = t_data<float>(a->ws);
-        p.dy      = t_data<T>(a->dy);
-        p.x       = t_data<T>(a->x);
-        p.dres    = t_data<T>(a->dres);
-        p.gamma   = t_data<float>(a->gamma);
-        p.mean    = t_data<float>(a->mean);
-        p.rstd    = t_data<float>(a->rstd);
-        p.ld_dx   = t_ld(a->dx);
-        p.ld_dy   = t_ld(a->dy);
-        p.ld_x    = t_ld(a->x);
-        p.ld_dres = t_ld(a->dres);
-        p.rows    = tensor_rows(a->x);
-        p.cols    = (int)tensor_cols(a->x);
+        using T         = decltype(zero);
+        NormBwdP<T> p   = {};
+        p.dx            = t_data<T>(a->dx);
+        p.part          = t_data<float>(a->ws);
+        p.dy            = t_data<T>(a->dy);
+        p.x             = t_data<T>(a->x);
+        p.dres          = t_data<T>(a->dres);
+        p.gamma         = t_data<float>(a->gamma);
+        p.mean          = t_data<float>(a->mean);
+        p.rstd          = t_data<float>(a->rstd);
+        p.ld_dx         = t_ld32(a->dx);
+        p.ld_dy         = t_ld32(a->dy);
+        p.ld_x          = t_ld32(a->x);
+        p.ld_dres       = t_ld32(a->dres);
+        p.rows          = (int)tensor_rows(a->x); /* col_plan refuses more */
+        p.cols          = (int)tensor_cols(a->x);
+        p.inv_cols      = 1.0f / (float)p.cols;
         return k_flag(al, [&](auto f) { return norm_bwd_launch<T, decltype(f)::value>(dev, op, p, a); });
     });
 }

@@ -25,6 +25,33 @@ __device__ __forceinline__ float ptx_rcp(float x)
     return y;
 }
 
+/* a*b in one instruction; the compiler widens both first and multiplies in four. */
+__device__ __forceinline__ int64_t ptx_mul_wide(int a, int b)
+{
+    int64_t c;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(c) : "r"(a), "r"(b));
+    return c;
+}
+
+/* 16 bytes, evict first; zero without an access unless ok. No branch, so that a row of loads stays together. */
+__device__ __forceinline__ uint4 ptx_load_stream(const void *p, bool ok)
+{
+    uint4 v;
+    asm volatile("{\n"
+                 ".reg .pred q;\n"
+                 "setp.ne.s32 q, %5, 0;\n"
+                 "mov.b32 %0, 0;\n"
+                 "mov.b32 %1, 0;\n"
+                 "mov.b32 %2, 0;\n"
+                 "mov.b32 %3, 0;\n"
+                 "@q ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}\n"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(__cvta_generic_to_global(p)), "r"((int)ok)
+                 : "memory");
+    return v;
+}
+
 /* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the
  * value from an earlier read nor move the read out of a loop, either of which costs registers. */
 __device__ __forceinline__ float4 ptx_table_load(const float *p)

@@ -289,7 +289,7 @@ extern "C" int cuda_qknorm_dw(Dev *dev, const QkNormDw *a)
             auto kernel = qknorm_dw_kernel<T, decltype(nv)::value, decltype(al)::value>;
             return k_launch(op, kernel, dim3((unsigned)grid), QK_THREADS, 0, cuda_stream(dev), p);
         }));
-        return colsum_finish_launch(op, cuda_stream(dev), p.part, grid, 2, D, t_data<float>(a->dgq),
-                                    t_data<float>(a->dgk));
+        return colsum_finish_launch(op, cuda_stream(dev), p.part, grid, 2, D,
+                                    ColDst{ { t_data<float>(a->dgq), t_data<float>(a->dgk) } });
     });
 }

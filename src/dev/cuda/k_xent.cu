@@ -97,7 +97,7 @@ enum { FROM_GLOBAL, FROM_GLOBAL_ODD, FROM_SHARED };
 
 template <typename T, int FROM> __device__ __forceinline__ Pack<T> xent_load(const T *p, int n)
 {
-    if (FROM == FROM_SHARED) return *reinterpret_cast<const Pack<T> *>(p);
+    if (FROM == FROM_SHARED) return pack_load(p);
     return vec_load<T, FROM == FROM_GLOBAL>(p, n);
 }
 

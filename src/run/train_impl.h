@@ -1,0 +1,79 @@
+/* What the files of train share. Not for others. */
+#ifndef RUN_TRAIN_IMPL_H
+#define RUN_TRAIN_IMPL_H
+
+#include "base/progress.h"
+#include "run/ckpt.h"
+#include "run/metrics.h"
+#include "run/rundir.h"
+#include "run/setup.h"
+#include "run/step.h"
+#include "run/train.h"
+
+enum { TRAIN_VAL_SLOTS = 3 };
+
+/* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different steps. */
+typedef struct {
+    int64_t signal;      /* a signal asks to stop */
+    int64_t over_budget; /* the time is used up */
+    int64_t retry_save;  /* the last save failed and it is time to try again */
+} Asked;
+
+typedef struct {
+    const Recipe *r;
+    double        begin_s;     /* program start */
+    Comm         *comm;        /* NULL: one rank */
+    Setup         setup;
+    RunDir        dir;
+    Source       *train, *val;
+    Stepper       stepper;
+    Loader       *val_loader;
+    void         *val_slots[TRAIN_VAL_SLOTS];
+    CkptWriter   *writer;
+    Metrics       metrics;
+    Progress      progress;
+    CkptState     at;          /* what a checkpoint taken now would say; at.step = updates whose result was read */
+    int64_t       queued;      /* steps handed to the device */
+    int64_t       first_step;  /* of this process */
+    double        last_s;      /* when the last result was read */
+    double        step_s;      /* smoothed seconds a step */
+    double        lr[STEP_RING];
+    double        first_val, last_val, first_loss, last_loss;
+    int           save_failed; /* of this rank; the others learn through asked when it tries again */
+    int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
+    int           save_due;    /* waits for a step that was not skipped */
+    int64_t       last_saved;
+    int           n_skip_row;  /* skipped steps in a row, up to the last result */
+    int           n_rollback;  /* in a row, see MAX_ROLLBACKS */
+    int64_t       bad_until;   /* the step that led to the last one */
+    int           in_flux;     /* 1: the device's state is being replaced and must not be saved */
+    Asked         asked;
+} Run;
+
+double train_elapsed(const Run *run); /* training seconds over all parts of the run */
+
+/* ---- train_open.c ---- */
+
+int  train_open(Run *run, const TrainOptions *opt);
+void train_close(Run *run); /* whatever of it is open */
+
+/* 1: continued from a checkpoint; 0: there is none. Rank 0 finds it, the others read the same one. */
+int train_resume(Run *run);
+/* Starts reading samples at run->at. */
+int train_attach(Run *run);
+/* recipe.yaml, machine.txt and plan.txt, each whole or as before: without its recipe a run could not be evaluated. */
+int train_write_texts(Run *run);
+
+/* ---- train_save.c ---- */
+
+/* Begins a checkpoint of the device at rest. A failure is loud and is tried again after 1, 2, 4 ... steps; negative only
+ * when the device cannot be read. */
+int train_save(Run *run);
+
+void train_poll_save(Run *run); /* reports a save that has ended */
+void train_wait_save(Run *run); /* the same after waiting for it */
+
+/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that. */
+int train_save_last(Run *run);
+
+#endif

@@ -1,0 +1,149 @@
+/* Opening and closing a run: directory, data, device, checkpoint, files. */
+#include "run/train_impl.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double train_elapsed(const Run *run) { return run->at.elapsed_s + clock_now_s() - run->begin_s; }
+
+/* ---- texts ------------------------------------------------------------------------------------------------- */
+
+static int write_text(Run *run, const char *path, void (*print)(Run *run, FILE *f))
+{
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
+    print(run, f);
+    return file_publish(&f, path);
+}
+
+static void print_machine(Run *run, FILE *f) { setup_print_machine(&run->setup, f); }
+
+static void print_plan(Run *run, FILE *f)
+{
+    build_print_plan(run->setup.build, f);
+    fprintf(f, "\n");
+    choose_print(&run->setup.choice, run->r, f);
+    fprintf(f, "\noptimisations\n");
+    setup_print_switches(&run->setup, run->r, f);
+}
+
+static void make_absolute(char path[RECIPE_STR])
+{
+    char full[PATH_MAX];
+    if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
+}
+
+/* Data by absolute path: the recipe in the run directory works from any folder. */
+static void print_recipe(Run *run, FILE *f)
+{
+    Recipe r = *run->r;
+    make_absolute(r.data.train);
+    make_absolute(r.data.val);
+    recipe_write(&r, f);
+}
+
+int train_write_texts(Run *run)
+{
+    TRY(write_text(run, run->dir.recipe, print_recipe));
+    TRY(write_text(run, run->dir.machine, print_machine));
+    return write_text(run, run->dir.plan, print_plan);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------- */
+
+static int open_val(Run *run)
+{
+    if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
+    Dev *dev = run->setup.dev;
+    TRY(source_open(&run->val, run->r, 1));
+    const NetBatch *b = &run->setup.build->batch;
+    for (int i = 0; i < TRAIN_VAL_SLOTS; i++) {
+        run->val_slots[i] = dev->vt->host_alloc(dev, loader_batch_bytes(b->B, b->T, b->doc != NULL));
+        if (!run->val_slots[i]) return -1;
+    }
+    LoaderConfig cfg = stepper_loader_config(&run->stepper, run->val_slots, TRAIN_VAL_SLOTS);
+    cfg.eval         = 1;
+    cfg.inline_fill  = 1;
+    return loader_create(&run->val_loader, &cfg, run->val);
+}
+
+int train_attach(Run *run)
+{
+    return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
+}
+
+int train_resume(Run *run)
+{
+    Build  *b = run->setup.build;
+    char    note[512] = "", path[RUNDIR_PATH + 32];
+    int64_t got[2]    = { 0, 0 }; /* found, step */
+    if (comm_rank(run->comm) == 0) {
+        got[0] = ckpt_resume(b, run->dir.checkpoints, &run->at, note, sizeof note);
+        got[1] = run->at.step;
+    }
+    TRY(comm_broadcast(run->comm, got, sizeof got));
+    if (comm_rank(run->comm) > 0 && got[0] < 0) return err_set("rank 0 cannot read the checkpoints");
+    if (comm_rank(run->comm) > 0 && got[0] > 0) {
+        TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
+        TRY(ckpt_load(b, path, &run->at, note, sizeof note));
+    }
+    if (got[0] > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    return (int)got[0];
+}
+
+static int open_dir(Run *run, int fresh)
+{
+    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run, fresh) : rundir_paths(&run->dir, run->r->run);
+    if (rc < 0) return -1;
+    return comm_barrier(run->comm); /* the others look into it only now */
+}
+
+static int open_files(Run *run)
+{
+    if (comm_rank(run->comm) > 0) return 0;
+    TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
+    TRY(train_write_texts(run));
+    TRY(metrics_open(&run->metrics, run->dir.metrics));
+    return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
+}
+
+int train_open(Run *run, const TrainOptions *opt)
+{
+    const Recipe *r = run->r;
+    TRY(source_open(&run->train, r, 0)); /* first: data that cannot be used must not move an old run aside */
+    TRY(open_dir(run, opt->fresh));
+    TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
+    log_info("%s: %s", run->setup.info.name, run->setup.why);
+    run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
+    TRY(train_resume(run) < 0 ? -1 : 0);
+    run->first_step = run->last_saved = run->queued = run->at.step;
+    TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
+    TRY(open_val(run));
+    TRY(train_attach(run));
+    return open_files(run);
+}
+
+void train_close(Run *run)
+{
+    ckpt_writer_destroy(run->writer);
+    if (run->setup.dev) {
+        stepper_deinit(&run->stepper);
+        loader_destroy(run->val_loader);
+        for (int i = 0; i < TRAIN_VAL_SLOTS; i++) {
+            if (run->val_slots[i]) run->setup.dev->vt->host_free(run->setup.dev, run->val_slots[i]);
+        }
+    }
+    source_close(run->train);
+    source_close(run->val);
+    metrics_close(&run->metrics);
+    setup_close(&run->setup);
+    rundir_close(&run->dir);
+}

@@ -1,0 +1,100 @@
+/* Saving: what to do when it fails. */
+#include "run/train_impl.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "run/signals.h"
+
+#include <unistd.h>
+
+/* How long a finished run tries to save what it has before it gives up. */
+static const double last_save_s = 600, first_pause_s = 0.1, longest_pause_s = 10;
+
+/* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn training into
+ * copying. result: of ckpt_poll or ckpt_wait. */
+static void report_save(Run *run, int result, const char *msg)
+{
+    if (result < 0) {
+        int64_t most     = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
+        run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
+        run->retry_step  = run->at.step + run->retry_after;
+        run->save_failed = 1;
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, trying again after step %lld)", msg,
+                  (long long)run->retry_step);
+    } else if (result > 0) {
+        run->save_failed = 0;
+        log_info("%s", msg);
+    }
+}
+
+void train_poll_save(Run *run)
+{
+    char msg[512];
+    if (!run->writer) return;
+    int  result = ckpt_poll(run->writer, msg, sizeof msg);
+    report_save(run, result, msg);
+}
+
+void train_wait_save(Run *run)
+{
+    char msg[512];
+    if (!run->writer) return;
+    int  result = ckpt_wait(run->writer, msg, sizeof msg);
+    report_save(run, result, msg);
+}
+
+/* Negative without an error pending when there is no directory to save into; it was reported. */
+static int hold_dir(Run *run)
+{
+    int made = rundir_hold(&run->dir);
+    if (made > 0) {
+        log_error("%s was removed or moved while this run was using it: made anew", run->dir.path);
+        metrics_reopen(&run->metrics);
+        made = train_write_texts(run);
+    }
+    if (made < 0) {
+        report_save(run, -1, err_get());
+        err_clear();
+    }
+    return made;
+}
+
+int train_save(Run *run)
+{
+    if (!run->writer) return 0;
+    train_wait_save(run);
+    if (hold_dir(run) < 0) return 0;
+    CkptState *now = &run->at;
+    double     before = now->elapsed_s;
+    now->elapsed_s   = train_elapsed(run);
+    now->seed        = (uint64_t)run->r->seed;
+    now->micro_batch = run->setup.build->choice.micro_batch;
+    now->recompute_level = run->setup.build->choice.level;
+    now->threads     = run->r->threads;
+    if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
+    now->elapsed_s  = before;
+    run->last_saved = run->at.step;
+    run->retry_step = INT64_MAX; /* until this one's result is known */
+    run->last_s     = clock_now_s();
+    return 0;
+}
+
+int train_save_last(Run *run)
+{
+    double begin_s = clock_now_s(), pause_s = first_pause_s;
+    int    n_signal = signals_count();
+    train_wait_save(run);
+    while (run->last_saved != run->at.step || run->save_failed) {
+        TRY(train_save(run));
+        train_wait_save(run);
+        if (!run->save_failed) break;
+        double left_s = begin_s + last_save_s - clock_now_s();
+        if (left_s <= 0 || signals_count() != n_signal) return err_set("the last checkpoint could not be saved");
+        log_error("TRYING TO SAVE FOR ANOTHER %.0f s: make room, or send a signal to give up", left_s);
+        double end_s = clock_now_s() + pause_s;
+        pause_s      = MIN(2 * pause_s, longest_pause_s);
+        while (clock_now_s() < end_s && signals_count() == n_signal) usleep(50000);
+    }
+    return 0;
+}

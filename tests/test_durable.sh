@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# A run survives what happens to processes: kill -9, signals, a second start, damaged files, bad steps, another plan.
+# KILLS: how many kill -9 (default 20). SEED: of their moments.
+set -uo pipefail
+# shellcheck source=tests/durable_lib.sh
+. "$(dirname "$0")/durable_lib.sh"
+RANDOM=${SEED:-$$}
+seed="seed ${SEED:-$$}"
+
+# ---- kill -9 ---------------------------------------------------------------------------------------------------------
+
+train again; out=$(same ref again); verdict "the same run twice gives the same bits" $? "$out"
+
+kills=${KILLS:-20} landed=0 writing=0 tries=0 bad=""
+while [ "$landed" -lt "$kills" ] && [ "$tries" -lt $((4 * kills)) ] && [ -z "$bad" ]; do
+    tries=$((tries + 1)); rm -rf runs/killed
+    for ((again = RANDOM % 3; again >= 0; again--)); do # up to three kills before the run may end
+        from=$(last_step killed)
+        start killed
+        # One in four while it starts, the others anywhere between here and its end.
+        if [ $((RANDOM % 4)) -gt 0 ]; then wait_step killed $((from + 1 + RANDOM % (steps - from + 1))); fi
+        sleep "0.0$((RANDOM % 50 + 10))"
+        kill -9 "$pid" 2>/dev/null && landed=$((landed + 1)) # no such process: it was done already
+        wait "$pid" 2>/dev/null
+        compgen -G 'runs/killed/checkpoints/.tmp-*' >/dev/null && writing=$((writing + 1))
+        if compgen -G 'runs/killed/checkpoints/step-*' >/dev/null; then
+            "$verify" runs/killed/checkpoints/step-* >seen 2>&1 || bad="try $tries, $seed: $(cat seen)"
+        fi
+    done
+    train killed || bad="try $tries, $seed: $(tail -n 3 killed.log)"
+    out=$(all_whole killed && same ref killed) || bad="try $tries, $seed: $out"
+done
+[ -z "$bad" ] && [ "$landed" -ge "$kills" ]
+verdict "kill -9 at $kills random moments changes no bit" $? "$landed landed; $bad"
+[ "$writing" -gt 0 ]; verdict "some of them while a checkpoint was written" $? "none of $landed, $seed"
+
+# ---- damaged checkpoints ---------------------------------------------------------------------------------------------
+
+start cut; wait_step cut 60; kill -TERM "$pid"; wait "$pid"
+for what in "truncate model.safetensors" "truncate state.json" "flip optim.safetensors" "flip DONE" "remove DONE"; do
+    rm -rf runs/damaged; cp -r runs/cut runs/damaged
+    last=$(last_ckpt damaged); file=$last/${what#* }
+    before=$(ls runs/damaged/checkpoints | head -n 1)
+    case $what in
+        truncate*) truncate -s $(($(stat -c %s "$file") / 2)) "$file" ;;
+        remove*) rm "$file" ;;
+        flip*)
+            at=$(($(stat -c %s "$file") * 2 / 3))
+            byte=$(od -An -tu1 -j $at -N 1 "$file")
+            printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$file" bs=1 seek=$at conv=notrunc status=none ;;
+    esac
+    train damaged; rc=$?
+    [ $rc -eq 0 ] && grep -q "warning: checkpoint of step .*${what#* }" damaged.log &&
+        grep -q "resuming after step $((10#${before#step-}))" damaged.log && out=$(all_whole damaged && same ref damaged)
+    verdict "$what: named, the one before is used" $? "exit code $rc: $(head -n 4 damaged.log) $out"
+done
+rm -rf runs/damaged; cp -r runs/cut runs/damaged; rm runs/damaged/checkpoints/*/DONE
+train damaged; rc=$?
+[ $rc -eq 1 ] && tail -n 1 damaged.log | grep -q 'none of its 2 checkpoints can be used'
+verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code $rc: $(tail -n 1 damaged.log)"
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+for sig in INT TERM USR1; do
+    start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; wait "$pid"; rc=$?
+    at=$(sed -nE 's/.*\] ([0-9]+) steps done in.*/\1/p' sig$sig.log)
+    [ $rc -eq 0 ] && grep -q "SIG$sig received: saving and leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
+        out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log && out=$(same ref sig$sig)
+    verdict "SIG$sig saves and leaves with 0, and the run goes on bit for bit" $? "exit code $rc, step $at: $out $(tail -n 2 sig$sig.log)"
+done
+
+# A step of several seconds, so that the second signal comes before its end.
+start twice; wait_step twice 30; kill -TERM "$pid"; wait "$pid"
+start twice step_tokens=4194304
+wait_log twice 'resuming after'; sleep 0.3
+begin=${EPOCHREALTIME/./}
+kill -INT "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill -INT "$pid"; wait "$pid"; rc=$?
+ms=$(( (${EPOCHREALTIME/./} - begin) / 1000 ))
+[ $alive -eq 0 ] && [ $rc -eq 130 ] && [ $ms -lt 1500 ] && "$verify" runs/twice/checkpoints/step-* >seen 2>&1 && train twice && out=$(all_whole twice && same ref twice)
+verdict "a second SIGINT leaves at once, the last checkpoint intact" $? "exit code $rc after $ms ms: $(cat seen) $out"
+
+# ---- one run, one process --------------------------------------------------------------------------------------------
+
+start held; wait_step held 10; kill -STOP "$pid"
+timeout 20 "$brim" train tiny.yaml run=held >second.log 2>&1; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <second.log)" -eq 1 ] && grep -q "runs/held is in use by pid $pid (started" second.log
+verdict "a second run into the directory is refused with the pid of the first" $? "exit code $rc, pid $pid: $(cat second.log)"
+timeout 20 "$brim" train tiny.yaml run=held --fresh >second.log 2>&1; rc=$?
+[ $rc -eq 2 ] && grep -q "in use by pid $pid" second.log && [ -z "$(find runs -name 'held.old*')" ]
+verdict "--fresh does not move a run that is going on" $? "exit code $rc: $(cat second.log)"
+kill -CONT "$pid"; wait_step held 60; kill -9 "$pid"; wait "$pid" 2>/dev/null
+[ -e runs/held/lock ]; verdict "kill -9 leaves a lock file" $? "there is none"
+train held && out=$(all_whole held && same ref held); verdict "which is recognised as stale" $? "$(head -n 2 held.log) $out"
+
+# ---- bad steps -------------------------------------------------------------------------------------------------------
+
+BRIM_FAULT=nan:30,spike:60 train bad; rc=$?
+[ $rc -eq 0 ] && grep -q 'step 30 skipped: not finite' bad.log && grep -q 'step 60 skipped: loss spike' bad.log &&
+    grep -q '"step": 30,.*"skipped": "not finite"' runs/bad/metrics.jsonl && within "$(last_of bad val_loss)" "$(last_of ref val_loss)" 0.02
+verdict "a NaN and a spike are skipped and said" $? "exit code $rc, $(last_of bad val_loss) for $(last_of ref val_loss)"
+
+BRIM_FAULT=nan:30-34 train back max_skips=5; rc=$?
+[ $rc -eq 0 ] && grep -q 'rolled back to step 25; the 80 samples' back.log && within "$(last_of back val_loss)" "$(last_of ref val_loss)" 0.02 &&
+    [ "$(grep -c '"loss"' runs/back/metrics.jsonl)" -eq "$steps" ] && all_whole back >seen
+verdict "five in a row go back to the last checkpoint" $? "exit code $rc, $(last_of back val_loss) for $(last_of ref val_loss): $(cat seen)"
+
+export BRIM_FAULT=nan:30-34; start back2 max_skips=5; unset BRIM_FAULT
+wait_step back2 80; kill -9 "$pid"; wait "$pid" 2>/dev/null
+train back2 max_skips=5 && out=$(same back back2)
+verdict "and a kill after that changes no bit" $? "$out $(head -n 3 back2.log)"
+
+BRIM_FAULT=nan:30+ train lost max_skips=5; rc=$?
+[ $rc -eq 1 ] && [ "$(grep -c 'rolled back to step 25' lost.log)" -eq 3 ] && tail -n 1 lost.log | grep -q 'giving up at step' && all_whole lost >seen
+verdict "steps that stay bad end the run" $? "exit code $rc: $(tail -n 2 lost.log)"
+train lost max_skips=5 && out=$(same ref lost); verdict "which can go on once they are good" $? "$out"
+
+BRIM_FAULT=nan:1+ train lost2 max_skips=5; rc=$?
+[ $rc -eq 1 ] && tail -n 1 lost2.log | grep -q 'there is no checkpoint to go back to'
+verdict "bad steps before the first checkpoint end the run" $? "exit code $rc: $(tail -n 1 lost2.log)"
+
+# Step 62 stands between two checkpoints: what cannot be read after it must not cost the steps since the last one. (2 reads of the
+# recipe, 32 in each of the evaluations at 0 and 40, 16 a step.)
+BRIM_FAULT=read:1063 train unread; rc=$?
+at=$(last_ckpt unread); at=$((10#${at##*step-}))
+[ $rc -eq 1 ] && tail -n 1 unread.log | grep -q 'text.txt: reading at byte' && [ $at -eq 62 ] &&
+    out=$(all_whole unread) && train unread && grep -q "resuming after step $at\$" unread.log && out=$(same ref unread)
+verdict "data that cannot be read end the run after a save" $? "exit code $rc, step $at: $out $(tail -n 2 unread.log)"
+
+BRIM_FAULT=read:1970 train unseen eval.every=0; rc=$? # after 2 + 32 + 16 x 120 come those of the last evaluation
+[ $rc -eq 1 ] && out=$(all_whole unseen) && train unseen eval.every=0 && grep -q 'step 120: validation' unseen.log && train unseen eval.every=0 &&
+    [ "$(grep -c '"step": 120, "val_loss"' runs/unseen/metrics.jsonl)" -eq 1 ] && [ "$(last_of unseen val_loss)" = "$(last_of ref val_loss)" ]
+verdict "a last evaluation that is missing is done when the run is opened again, once" $? "exit code $rc: $out $(tail -n 2 unseen.log)"
+
+# ---- resuming as something else --------------------------------------------------------------------------------------
+
+for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do
+    rm -rf runs/other; cp -r runs/cut runs/other
+    train other "${change%%:*}"; rc=$?
+    [ $rc -eq 0 ] && grep -q "resuming after step .*${change#*:}" other.log && within "$(last_of other val_loss)" "$(last_of ref val_loss)" 0.001
+    verdict "resuming with ${change%%:*} is allowed and said" $? "exit code $rc: $(head -n 3 other.log); $(last_of other val_loss) for $(last_of ref val_loss)"
+done
+for change in "model.width=64:tensor embed.weight is 256 x 32 there, 256 x 64" "model.layers=3:no tensor block.2" "model.heads=4:model.heads is 2 there, 4 in the recipe"; do
+    rm -rf runs/other; cp -r runs/cut runs/other; cp -r runs/other kept
+    train other "${change%%:*}"; rc=$?
+    [ $rc -eq 2 ] && tail -n 1 other.log | grep -q "is of another model: .*${change#*:}" && diff -r runs/other kept >seen
+    verdict "${change%%:*} is refused, and nothing changes" $? "exit code $rc: $(tail -n 1 other.log) $(cat seen)"
+    rm -r kept
+done
+train ref; rc=$?
+[ $rc -eq 0 ] && grep -q 'has its 120 steps: nothing to do' ref.log && out=$(same ref again)
+verdict "a run that is complete stays as it is" $? "exit code $rc: $(tail -n 1 ref.log) $out"
+
+rm -rf runs/other; cp -r runs/cut runs/other
+train other --fresh data.val_fraction=0 model.vocab=300 eval.every=0 data.train=none.txt; rc=$?
+[ $rc -eq 2 ] && diff -r runs/cut runs/other >seen && [ -z "$(find runs -name 'other.old*')" ]
+verdict "--fresh with a wrong recipe moves nothing" $? "exit code $rc: $(tail -n 1 other.log) $(cat seen)"
+train other --fresh; rc=$?
+[ $rc -eq 0 ] && out=$(same ref other) && [ "$(find runs -maxdepth 1 -name 'other.old-*' | wc -l)" -eq 1 ] && diff -r runs/cut runs/other.old-* >seen
+verdict "--fresh moves the old run aside" $? "exit code $rc: $out $(cat seen)"
+
+# ---- the recipe in the run directory ---------------------------------------------------------------------------------
+
+cp runs/ref/recipe.yaml resolved.yaml
+(cd / && timeout 60 "$brim" train "$dir/resolved.yaml" run=copy >"$dir/copy.log" 2>&1); rc=$?
+[ $rc -eq 0 ] && out=$(same ref copy)
+verdict "the resolved recipe reproduces the run, from any folder" $? "exit code $rc: $(tail -n 1 copy.log) $out"
+(cd / && timeout 60 "$brim" eval "$dir/runs/ref" >"$dir/eval.log" 2>&1); rc=$?
+[ $rc -eq 0 ] && grep -q '^validation loss' eval.log; verdict "and the run can be evaluated from there" $? "exit code $rc: $(cat eval.log)"
+exit $failed

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0, 1 or 2 and a
+# message, every checkpoint in place is whole, and what follows is a run with the same bits as one that nobody disturbed.
+# Between the first FAULTS_ALL calls of a kind (default 12) every FAULTS_BY-th is tried (default 9; 1: all).
+set -uo pipefail
+STEPS=12
+# shellcheck source=tests/durable_lib.sh
+. "$(dirname "$0")/durable_lib.sh"
+all=${FAULTS_ALL:-12} by=${FAULTS_BY:-9}
+
+cat >tiny.yaml <<END
+run: ref
+steps: 12
+step_tokens: 64
+device: cpu
+threads: 1
+model: {layers: 1, width: 16, heads: 2, vocab: 256, context: 32}
+optim: {lr: 3e-3, warmup: 5}
+data: {kind: text, train: text.txt}
+eval: {every: 5, sequences: 4}
+checkpoint: {every: 4, keep: 2}
+END
+train ref --fresh && rm -rf runs/ref.old-*
+# Half a run, with checkpoints and metrics: the 22nd read is that of a sample of step 7 (2 of the recipe, 4 of the evaluation
+# at 0, 2 a step, 4 of the evaluation at 5 or none before it).
+BRIM_FAULT=read:22 train half; rc=$?
+[ $rc -eq 1 ] && [ "$(ls runs/half/checkpoints | wc -l)" -ge 1 ]; verdict "half a run to go on with" $? "exit code $rc: $(tail -n 2 half.log)"
+mv runs/half half
+
+# op, n, then the scenario's overrides: one run with the fault and, when that failed, one without. Says what is wrong.
+try() {
+    local op=$1 n=$2 rc
+    shift 2
+    rm -rf runs/try runs/try.old-*; cp -r half runs/try
+    BRIM_FAULT=$op:$n train try "$@"; rc=$?
+    grep -q "^brim: BRIM_FAULT: $op $n fails" try.log || return 1 # the run has no n-th call
+    hits=$((hits + 1))
+    case $rc in
+        0) ;;
+        1 | 2)
+            stopped=$((stopped + 1))
+            tail -n 1 try.log | grep -qvE 'BRIM_FAULT|^brim: $|^\[' || { bad="$op:$n $*: exit code $rc without a message: $(tail -n 1 try.log)"; return 0; } ;;
+        *) bad="$op:$n $*: exit code $rc: $(tail -n 20 try.log)"; return 0 ;;
+    esac
+    for ckpt in runs/try*/checkpoints/step-*; do
+        [ ! -e "$ckpt" ] || "$verify" "$ckpt" >seen 2>&1 || bad="$op:$n $*: exit code $rc: $(cat seen)"
+    done
+    if [ $rc -ne 0 ]; then train try || bad="$op:$n $*: cannot go on: $(tail -n 2 try.log)"; fi
+    out=$(all_whole try && same ref try) || bad="$op:$n $*: exit code $rc, then: $out"
+    return 0
+}
+
+for op in malloc open read write fsync rename mmap thread; do
+    for scenario in resume --fresh; do
+        n=0 hits=0 stopped=0 bad=""
+        [ $scenario = resume ] && over=() || over=("$scenario")
+        while [ -z "$bad" ]; do
+            if [ $n -lt "$all" ]; then n=$((n + 1)); else n=$((n + by)); fi
+            try $op $n "${over[@]}" || break
+        done
+        [ -z "$bad" ] && [ $n -lt 10000 ]
+        verdict "$op: call 1 to $((n - 1)) fails, $scenario: $hits tried, $stopped ended the run" $? "$bad"
+    done
+done
+exit $failed
