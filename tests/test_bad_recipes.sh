@@ -111,6 +111,7 @@ mkfifo pipe
 bad "pipe that nobody writes" '^pipe: ' train pipe
 bad "device" '^/dev/zero: ' train /dev/zero
 bad "missing file" '^none.yaml: no such recipe$' train none.yaml
+mkdir recipes && cp good.yaml recipes/quickstart.yaml # a shipped one: whether there are others depends on the build folder
 bad "misspelt recipe" '^quickstrat: no such recipe \(did you mean quickstart\?\)$' train quickstrat
 bad "file name with a line break" '^a\?b.yaml: no such recipe' train $'a\nb.yaml'
 

@@ -67,29 +67,47 @@ static void put(FILE *out, int32_t tok, int bytes)
     }
 }
 
-int sample_text(Build *b, const SampleOptions *opt, FILE *out)
+/* Feeds tok[first..n) from an empty cache; logits of what follows. */
+static int prefill(Build *b, const int32_t *tok, int64_t first, int64_t n, float *logits)
 {
-    const RecipeModel *m = &b->recipe.model;
-    int64_t n_prompt = (int64_t)strlen(opt->prompt), pos = 0, bytes = m->vocab == 256;
-    if (n_prompt < 1) return err_user("command line: --prompt: needs at least one character");
-    if (n_prompt >= m->context) return err_user("command line: --prompt: longer than the model's context of %lld", (long long)m->context);
-    float *logits  = malloc(tensor_bytes(b->decode.logits));
-    float *scratch = malloc(tensor_bytes(b->decode.logits));
-    int    rc      = logits && scratch ? 0 : err_set("out of host memory");
-    for (; rc == 0 && pos < n_prompt; pos++) {
-        int32_t tok = (unsigned char)opt->prompt[pos];
-        rc          = decode_token(b, tok, (int32_t)pos, logits);
-        put(out, tok, (int)bytes);
-    }
-    /* The cache holds one context; a longer text stops there. */
-    for (int64_t i = 0; rc == 0 && i < opt->n_token; i++) {
-        int32_t tok = pick(logits, m->vocab, opt, i, scratch);
-        put(out, tok, (int)bytes);
-        if (pos >= m->context) break;
-        rc = decode_token(b, tok, (int32_t)pos++, logits);
+    for (int64_t i = first; i < n; i++) TRY(decode_token(b, tok[i], (int32_t)(i - first), logits));
+    return 0;
+}
+
+/* tok holds n_prompt tokens and room for n_token more. When the context is full, the last half of it is read again from an
+ * empty cache: the text goes on with a shorter memory. */
+static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_prompt, float *logits, float *scratch, FILE *out)
+{
+    int64_t T = b->recipe.model.context, n = n_prompt, first = 0;
+    int     bytes = b->recipe.model.vocab == 256;
+    TRY(prefill(b, tok, 0, n, logits));
+    for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
+    for (int64_t i = 0; i < opt->n_token; i++) {
+        tok[n] = pick(logits, b->recipe.model.vocab, opt, i, scratch);
+        put(out, tok[n++], bytes);
+        if (n - first <= T) {
+            TRY(decode_token(b, tok[n - 1], (int32_t)(n - 1 - first), logits));
+        } else {
+            first = n - MAX(T / 2, 1);
+            TRY(prefill(b, tok, first, n, logits));
+        }
     }
     fputc('\n', out);
+    return 0;
+}
+
+int sample_text(Build *b, const SampleOptions *opt, FILE *out)
+{
+    int64_t n_prompt = (int64_t)strlen(opt->prompt), T = b->recipe.model.context;
+    if (n_prompt < 1) return err_user("command line: --prompt: needs at least one character");
+    if (n_prompt >= T) return err_user("command line: --prompt: longer than the model's context of %lld", (long long)T);
+    float   *logits  = malloc(tensor_bytes(b->decode.logits)), *scratch = malloc(tensor_bytes(b->decode.logits));
+    int32_t *tok     = malloc(sizeof *tok * (size_t)(n_prompt + opt->n_token));
+    int      rc      = logits && scratch && tok ? 0 : err_set("out of host memory");
+    for (int64_t i = 0; rc == 0 && i < n_prompt; i++) tok[i] = (unsigned char)opt->prompt[i];
+    if (rc == 0) rc = generate(b, opt, tok, n_prompt, logits, scratch, out);
     free(logits);
     free(scratch);
+    free(tok);
     return rc;
 }

@@ -69,6 +69,20 @@ static int evaluate(Run *run, int *stop)
     return 0;
 }
 
+static int due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+/* The evaluation of the step a run is opened at, unless it was done: the first of all, or one that the run ended before,
+ * because data could not be read or a signal was in a hurry. */
+static int evaluate_missing(Run *run, int *stop)
+{
+    int64_t step = run->at.step, missing = step == 0 || step >= run->r->steps || due(step, run->r->eval.every);
+    if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
+    TRY(comm_broadcast(run->comm, &missing, sizeof missing));
+    if (missing) TRY(evaluate(run, stop));
+    if (step == 0) *stop = 0; /* an untrained model cannot have reached anything */
+    return 0;
+}
+
 /* ---- results ----------------------------------------------------------------------------------------------- */
 
 /* Reads the result of one finished step. */
@@ -172,8 +186,6 @@ static int64_t schedule_steps(const Run *run, int64_t step)
     return MIN(run->r->steps, step + MAX(1, (int64_t)(left / run->step_s)));
 }
 
-static int due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
 static int queue_step(Run *run, int64_t step)
 {
     double lr = schedule_lr(&run->r->optim, step, schedule_steps(run, step));
@@ -215,9 +227,8 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.signal || done >= r->steps || run->asked.over_budget;
 }
 
-static int train_loop(Run *run)
+static int train_loop(Run *run, int stop)
 {
-    int stop = 0;
     TRY(ask_ranks(run));
     while (!stop && run->at.step < run->r->steps) {
         StepOut out;
@@ -261,24 +272,15 @@ static void save_what_is(Run *run)
     kind == ERR_USER ? err_user("%s", why) : err_set("%s", why);
 }
 
-/* A run that had all its steps when it was opened. Its last evaluation may be missing: whoever stops a run by a signal is in
- * a hurry, and the data may not have been readable. */
-static int finish_again(Run *run)
-{
-    int     ignored = 0;
-    int64_t missing = comm_rank(run->comm) == 0 && run->val_loader && !rundir_has_eval(&run->dir, run->at.step);
-    TRY(comm_max_i64(run->comm, &missing, 1));
-    if (missing) return evaluate(run, &ignored);
-    log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)", run->dir.path,
-             (long long)run->at.step);
-    return 0;
-}
-
 static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
-    if (run->at.step == run->first_step && run->at.step >= run->r->steps) return finish_again(run);
+    if (run->at.step == run->first_step && run->at.step >= run->r->steps) {
+        log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)", run->dir.path,
+                 (long long)run->at.step);
+        return 0;
+    }
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     LoaderStats stats;
@@ -291,13 +293,13 @@ static int finish(Run *run)
 
 static int run_to_end(Run *run, const TrainOptions *opt)
 {
-    int ignored = 0; /* an untrained model cannot have reached anything */
+    int stop = 0;
     TRY(train_open(run, opt));
     announce(run);
     run->last_s = clock_now_s();
-    if (run->at.step == 0) TRY(evaluate(run, &ignored));
+    TRY(evaluate_missing(run, &stop));
     progress_begin(&run->progress, "train", "tokens/s", run->at.step, run->r->steps);
-    if (train_loop(run) < 0 || finish(run) < 0) {
+    if (train_loop(run, stop) < 0 || finish(run) < 0) {
         save_what_is(run);
         return -1;
     }

@@ -50,12 +50,11 @@ void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D
 {
     for (int64_t q = 0; q < ATTN_Q; q += VL) {
         for (int64_t d = 0; d < D; d += VL) {
-            vf block[VL];
-            for (int64_t l = 0; l < VL; l++) {
-                block[l] = q + l < n ? vf_get(x + (q + l) * ld + d, D - d) * scale : (vf){ 0 };
-            }
-            vf_transpose(block);
-            for (int64_t l = 0; l < MIN(VL, D - d); l++) vf_store(out + (d + l) * ATTN_Q + q, block[l]);
+            Turn t = { .out = out + d * ATTN_Q + q, .out_row = ATTN_Q, .width = VL, .x = x + q * ld + d, .x_row = ld };
+            t.n_row  = MAX(0, MIN(VL, n - q));
+            t.n_col  = MIN(VL, D - d);
+            t.factor = vf_set(scale);
+            cpu_turn(&t);
         }
     }
 }
@@ -70,16 +69,31 @@ void attn_copy(float *out, const AttnRows *r)
     }
 }
 
+void ahead_add_qkv(AttnAhead *a, const Attn *t, const float *qkv, int64_t ld, int64_t b, int64_t g)
+{
+    const float *row   = qkv + b * t->T * ld;
+    int64_t      group = t->H / t->K;
+    ahead_add(a, row + g * group * t->D, ld, group * t->D);
+    ahead_add(a, row + (t->H + g) * t->D, ld, t->D);
+    ahead_add(a, row + (t->H + t->K + g) * t->D, ld, t->D);
+}
+
+void ahead_add_heads(AttnAhead *a, const Attn *t, const float *o, int64_t ld, int64_t b, int64_t g)
+{
+    int64_t width = t->H / t->K * t->D;
+    ahead_add(a, o + b * t->T * ld + g * width, ld, width);
+}
+
 /* y[lane][d] = x[d][lane] * factor[lane] for n rows y of D floats. */
 static void write_rows(float *y, int64_t ld, const float *x, const float *factor, int64_t n, int64_t D)
 {
     for (int64_t q = 0; q < n; q += VL) {
-        vf f = vf_load(factor + q);
         for (int64_t d = 0; d < D; d += VL) {
-            vf block[VL];
-            for (int64_t l = 0; l < VL; l++) block[l] = d + l < D ? vf_load(x + (d + l) * ATTN_Q + q) * f : (vf){ 0 };
-            vf_transpose(block);
-            for (int64_t l = 0; l < MIN(VL, n - q); l++) vf_put(y + (q + l) * ld + d, D - d, block[l]);
+            Turn t = { .out = y + q * ld + d, .out_row = ld, .x = x + d * ATTN_Q + q, .x_row = ATTN_Q };
+            t.n_row = t.width = MIN(VL, D - d);
+            t.n_col           = MIN(VL, n - q);
+            t.factor          = vf_load(factor + q);
+            cpu_turn(&t);
         }
     }
 }
@@ -92,6 +106,7 @@ typedef struct {
     float *s;     /* [ATTN_K][ATTN_Q] */
     float *ot;    /* [D][ATTN_Q] */
     float  max[ATTN_Q], sum[ATTN_Q];
+    AttnAhead ahead;
 } FwdTile;
 
 static size_t fwd_floats(int64_t T, int64_t D) { return (size_t)(2 * T * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q); }
@@ -123,6 +138,7 @@ static void softmax_tile(FwdTile *f, int64_t n_key, int64_t D, int first)
             vf p = vf_exp(vf_load(s + k * ATTN_Q) - top);
             vf_store(s + k * ATTN_Q, p);
             sum += p;
+            if (v == 0) ahead_step(&f->ahead);
         }
         vf_store(f->max + v * VL, top);
         if (first) {
@@ -198,16 +214,22 @@ int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
     float *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, threads));
     if (!scratch) return -1;
     /* Few heads: their queries are cut, so that every thread gets work. Later queries see more keys under a causal mask;
-     * they go first and the short ones fill the end. */
+     * they go first and the short ones fill the end. Whole heads cost the same, and a thread takes neighbours. */
     int64_t n_block = (a->T + ATTN_Q - 1) / ATTN_Q, n_head = a->B * a->K;
-    int64_t n_cut = MIN(n_block, (4 * threads + n_head - 1) / n_head);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (a->B * a->H * a->T * a->D >= CPU_PARALLEL_MIN)
+    int64_t n_cut = n_head >= 4 * threads ? 1 : MIN(n_block, (4 * threads + n_head - 1) / n_head);
+    omp_set_schedule(n_cut == 1 ? omp_sched_static : omp_sched_dynamic, n_cut == 1 ? 0 : 1);
+#pragma omp parallel for num_threads(threads) schedule(runtime) if (a->B * a->H * a->T * a->D >= CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < n_cut * n_head; i++) {
         float  *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->T, a->D);
         int64_t tall = a->T * attn_pad(a->D), head = i % n_head, part = n_cut - 1 - i / n_head;
         FwdTile f    = { .k = mine, .v = mine + tall, .qt = mine + 2 * tall };
         f.s          = f.qt + a->D * ATTN_Q;
         f.ot         = f.s + ATTN_K * ATTN_Q;
+        if (n_cut == 1 && i + 1 < n_head) {
+            f.ahead.n_row = a->T;
+            ahead_add_qkv(&f.ahead, a, a->qkv, a->ld, (i + 1) / a->K, (i + 1) % a->K);
+            ahead_add_heads(&f.ahead, a, w.o.p, w.o.ld, (i + 1) / a->K, (i + 1) % a->K);
+        }
         fwd_item(&w, &f, head / a->K, head % a->K, n_block * part / n_cut, n_block * (part + 1) / n_cut);
     }
     return 0;

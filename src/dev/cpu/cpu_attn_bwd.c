@@ -21,6 +21,7 @@ typedef struct {
     float  *q, *dout, *dq;     /* [ATTN_Q][pad] */
     float  *p, *ds;            /* [ATTN_K][ATTN_Q] */
     float   lse[ATTN_Q], delta[ATTN_Q];
+    AttnAhead ahead;
 } BwdTile;
 
 static size_t bwd_floats(int64_t T, int64_t D)
@@ -63,6 +64,7 @@ static void tile_softmax(BwdTile *t, const Span *span, int64_t k0, int64_t k1)
             if (!whole) p = (vf)((vi)p & span_sees(span, v, k));
             vf_store(t->p + at, p);
             vf_store(t->ds + at, p * (vf_load(t->ds + at) - vf_load(t->delta + v * VL)));
+            ahead_step(&t->ahead);
         }
     }
 }
@@ -155,9 +157,17 @@ int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
     float *scratch = cpu_scratch(dev, cpu_attn_bwd_scratch(args, threads));
     if (!scratch) return -1;
     int64_t n_item = w.a.B * w.a.K;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(threads) schedule(static) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < n_item; i++) {
-        BwdTile t;
+        BwdTile t = { .pad = 0 };
+        if (i + 1 < n_item) {
+            int64_t b = (i + 1) / w.a.K, g = (i + 1) % w.a.K;
+            t.ahead.n_row = w.a.T;
+            ahead_add_qkv(&t.ahead, &w.a, w.a.qkv, w.a.ld, b, g);
+            ahead_add_qkv(&t.ahead, &w.a, w.dqkv.p, w.dqkv.ld, b, g);
+            ahead_add_heads(&t.ahead, &w.a, w.dout.p, w.dout.ld, b, g);
+            ahead_add_heads(&t.ahead, &w.a, w.o.p, w.o.ld, b, g);
+        }
         tile_init(&t, scratch + (size_t)omp_get_thread_num() * bwd_floats(w.a.T, w.a.D), w.a.T, w.a.D);
         bwd_item(&w, &t, i / w.a.K, i % w.a.K);
     }

@@ -128,19 +128,18 @@ static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t
     }
 }
 
-/* The same when b's columns are consecutive: VL x VL blocks are turned. */
+/* The same when b's columns are consecutive: VL x VL blocks are turned. A block without columns is all zero. */
 static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_t depth)
 {
     for (int64_t v = 0; v < TILE_VECS; v++) {
+        int64_t col = j * TILE_COLS + v * VL;
         for (int64_t k = 0; k < depth; k += VL) {
-            vf block[VL];
-            for (int64_t l = 0; l < VL; l++) {
-                int64_t col = j * TILE_COLS + v * VL + l;
-                block[l]    = col < g->n ? vf_get(g->b + col * g->b_col + k0 + k, depth - k) : (vf){ 0 };
-            }
-            vf_transpose(block);
-            int64_t n = MIN(VL, depth - k);
-            for (int64_t l = 0; l < n; l++) vf_store(out + (k + l) * TILE_COLS + v * VL, block[l]);
+            Turn t = { .out = out + k * TILE_COLS + v * VL, .out_row = TILE_COLS, .width = VL, .x_row = g->b_col };
+            t.x      = g->b + col * g->b_col + k0 + k;
+            t.n_row  = MAX(0, MIN(VL, g->n - col));
+            t.n_col  = MIN(VL, depth - k);
+            t.factor = vf_set(1);
+            cpu_turn(&t);
         }
     }
 }

@@ -30,6 +30,17 @@ typedef struct {
 /* One register tile: rows in 1..TILE_ROWS, vecs (of VL columns) in 1..TILE_VECS. */
 void cpu_tile(const Tile *t, int rows, int vecs);
 
+/* out[c][r] = x[r][c] * factor[c] for rows r < n_row and columns c < n_col, both at most VL. Rows of out get `width` floats:
+ * those past n_row are 0. */
+typedef struct {
+    float       *out;
+    int64_t      out_row, width;
+    const float *x;
+    int64_t      x_row, n_row, n_col;
+    vf           factor;
+} Turn;
+void cpu_turn(const Turn *t);
+
 /* A block of m rows and n columns (a multiple of VL) of such tiles, on the calling thread. */
 void cpu_block(const Tile *t, int64_t m, int64_t n);
 

@@ -130,7 +130,7 @@ int cpu_all_gather(Dev *dev, const AllGather *a)
 
 /* ---- Dropout ---------------------------------------------------------------------------------------------------------- */
 
-enum { DRAW_BLOCKS = 64 }; /* Philox calls per batch of draws, four elements each */
+enum { DRAW_BLOCKS = 128 }; /* Philox calls per batch of draws, four elements each; a multiple of VL */
 
 typedef struct {
     uint32_t key[2], threshold;
@@ -138,18 +138,18 @@ typedef struct {
     float    factor;
 } Drop;
 
-/* Draws of blocks [first, first + DRAW_BLOCKS) of a sample. The four words of a block are kept in four rows, so that the
- * ten rounds of neighbouring blocks run side by side. */
-static void draw_blocks(uint32_t word[4][DRAW_BLOCKS], const Drop *p, int64_t sample, int64_t first)
+/* Draws of blocks [first, first + n) of a sample, n a multiple of VL. The four words of a block are kept in four rows, so
+ * that the ten rounds of neighbouring blocks run side by side. */
+static void draw_blocks(uint32_t word[4][DRAW_BLOCKS], const Drop *p, int64_t sample, int64_t first, int n)
 {
-    for (int b = 0; b < DRAW_BLOCKS; b++) {
+    for (int b = 0; b < n; b++) {
         uint32_t ctr[4];
         rng_counter(ctr, p->step, sample, first + b);
         for (int w = 0; w < 4; w++) word[w][b] = ctr[w];
     }
     uint32_t k0 = p->key[0], k1 = p->key[1];
     for (int round = 0; round < 10; round++) {
-        for (int b = 0; b < DRAW_BLOCKS; b++) {
+        for (int b = 0; b < n; b++) {
             uint32_t c[4] = { word[0][b], word[1][b], word[2][b], word[3][b] };
             philox_round(c, k0, k1);
             word[0][b] = c[0];
@@ -162,19 +162,43 @@ static void draw_blocks(uint32_t word[4][DRAW_BLOCKS], const Drop *p, int64_t sa
     }
 }
 
+/* keep[e] = all ones where element e of n blocks is kept: the four rows of words interleaved. */
+static void keep_masks(int32_t *keep, const uint32_t word[4][DRAW_BLOCKS], uint32_t threshold, int n)
+{
+    for (int b = 0; b < n; b += VL) {
+        vf m[4];
+        for (int w = 0; w < 4; w++) {
+            vu draw = (vu)vi_load((const int32_t *)word[w] + b);
+            m[w]    = (vf)(draw >= threshold);
+        }
+        vf lo = vf_zip_low(m[0], m[2]), hi = vf_zip_high(m[0], m[2]);
+        vf lo1 = vf_zip_low(m[1], m[3]), hi1 = vf_zip_high(m[1], m[3]);
+        float *out = (float *)keep + 4 * b;
+        vf_store(out, vf_zip_low(lo, lo1));
+        vf_store(out + VL, vf_zip_high(lo, lo1));
+        vf_store(out + 2 * VL, vf_zip_low(hi, hi1));
+        vf_store(out + 3 * VL, vf_zip_high(hi, hi1));
+    }
+}
+
 /* Elements [e, e+n) of a sample. y may be x. */
 static void drop_row(const Drop *p, float *y, const float *x, int64_t sample, int64_t e, int64_t n)
 {
     uint32_t word[4][DRAW_BLOCKS];
-    float    factor[4 * DRAW_BLOCKS];
-    for (int64_t at = 0; at < n;) {
-        int64_t first = (e + at) / 4, skip = (e + at) % 4, count = MIN(n - at, 4 * DRAW_BLOCKS - skip);
-        draw_blocks(word, p, sample, first);
-        for (int b = 0; b < DRAW_BLOCKS; b++) {
-            for (int w = 0; w < 4; w++) factor[4 * b + w] = word[w][b] >= p->threshold ? p->factor : 0.0f;
+    int32_t  keep[4 * DRAW_BLOCKS + VL];
+    while (n > 0) {
+        int64_t skip = e % 4, count = MIN(n, 4 * DRAW_BLOCKS - skip);
+        int     blocks = (int)row_div_up(skip + count, 4 * VL) * VL;
+        draw_blocks(word, p, sample, e / 4, blocks);
+        keep_masks(keep, (const uint32_t(*)[DRAW_BLOCKS])word, p->threshold, blocks);
+        for (int64_t i = 0; i < count; i += VL) {
+            vf v = vf_get(x + i, count - i) * p->factor;
+            vf_put(y + i, count - i, (vf)((vi)v & vi_load(keep + skip + i)));
         }
-        for (int64_t i = 0; i < count; i++) y[at + i] = factor[skip + i] != 0.0f ? x[at + i] * factor[skip + i] : 0.0f;
-        at += count;
+        e += count;
+        x += count;
+        y += count;
+        n -= count;
     }
 }
 

@@ -76,6 +76,29 @@ static void (*const tile_table[13][TILE_VECS + 1])(const Tile *) = {
 
 void cpu_tile(const Tile *t, int rows, int vecs) { tile_table[rows][vecs](t); }
 
+/* A whole block stays in registers; the loops have constant bounds for that. */
+static void turn_whole(const Turn *t)
+{
+    vf v[VL];
+#pragma GCC unroll 16
+    for (int r = 0; r < VL; r++) v[r] = vf_load(t->x + r * t->x_row) * t->factor;
+    vf_transpose(v);
+#pragma GCC unroll 16
+    for (int c = 0; c < VL; c++) vf_store(t->out + c * t->out_row, v[c]);
+}
+
+void cpu_turn(const Turn *t)
+{
+    if (t->n_row == VL && t->n_col == VL) {
+        turn_whole(t);
+        return;
+    }
+    vf v[VL];
+    for (int64_t r = 0; r < VL; r++) v[r] = r < t->n_row ? vf_get(t->x + r * t->x_row, t->n_col) * t->factor : (vf){ 0 };
+    vf_transpose(v);
+    for (int64_t c = 0; c < t->n_col; c++) vf_put(t->out + c * t->out_row, t->width, v[c]);
+}
+
 void cpu_block(const Tile *t, int64_t m, int64_t n)
 {
     int64_t n_strip = row_div_up(m, TILE_ROWS), least = m / n_strip, more = m % n_strip; /* `more` strips have a row more */

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# What `make test` does in small numbers, in large ones: 200 kill -9, a fault at every call, full disks, a minute of fuzzing a
+# reader; the faults also in a build with AddressSanitizer ($2), where a leak counts as a failure.
+set -uo pipefail
+build=${1:-build}; asan=${2:-$build-asan}
+failed=0
+part() { # name, then the command
+    local name=$1 s=$SECONDS
+    shift
+    "$@" | sed "s/^/$name: /" || failed=1
+    echo "$name: $((SECONDS - s)) s"
+}
+part kills env KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
+part disk bash tests/test_disk.sh "$build"
+part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
+part faults-asan env ASAN_OPTIONS=detect_leaks=1 FAULTS_BY=1 bash tests/test_faults.sh "$asan"
+part kills-asan env ASAN_OPTIONS=detect_leaks=1 bash tests/test_durable.sh "$asan"
+part fuzz env FUZZ_S="${FUZZ_S:-60}" bash tests/test_fuzz.sh "$build"
+[ $failed -eq 0 ] && echo "test-long: passed" || echo "test-long: FAILED"
+exit $failed
