@@ -85,14 +85,14 @@ int fault_hit(FaultOp op)
     return 1;
 }
 
-void fault_arm(FaultOp op, int64_t n, int onward)
-{
-    pthread_once(&fault.once, fault_read_environment);
-    fault_store(op, n, onward ? INT64_MAX : n, 0);
-}
-
 void fault_disarm(void)
 {
     pthread_once(&fault.once, fault_read_environment);
     atomic_store(&fault.armed, 0);
+}
+
+void fault_arm(FaultOp op, int64_t n, int onward)
+{
+    fault_disarm(); /* one fault at a time: a test that arms another does not want the first any more */
+    fault_store(op, n, onward ? INT64_MAX : n, 0);
 }
