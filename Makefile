@@ -84,7 +84,14 @@ test-gpu: $(BUILD)/.setup-test
 	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
 	@tools/test_gpu.sh $(BUILD)
 
+# A program looks for the CUDA half beside itself.
 gpu-tests: $(GPUTESTS) $(CULIB)
+	@ln -sf ../../libbrim_cuda.so $(BUILD)/tests/gpu/libbrim_cuda.so
+
+# Tests, op table and two ratios to PyTorch, as JSON lines; under 8 minutes.
+gpu-suite: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
+	@tools/gpu_suite.sh $(BUILD)
 
 # FUZZ_S seconds for each reader, from the kept corpus; clang's libFuzzer.
 FUZZ_S ?= 60
