@@ -10,9 +10,8 @@ SAN   ?=
 
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
-BLAS   := $(firstword $(wildcard /usr/lib/*/openblas-openmp/libopenblas.a) -lopenblas)
-STATIC := $(BLAS) -l:libyaml.a -l:libjansson.a -l:libxxhash.a
-LIBS   := $(STATIC) -l:libgfortran.so.5 -lgomp -ldl -lpthread -lm
+STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a
+LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm
 
 SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
@@ -31,6 +30,8 @@ GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard test
 
 Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
+
+.PHONY: bench-cpu
 .PHONY: all run test layers size asan fmt help setup clean cuda tests golden test-gpu gpu-tests gpu-suite asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
@@ -97,6 +98,11 @@ gpu-suite: $(BUILD)/.setup
 FUZZ_S ?= 60
 fuzz: $(BUILD)/.setup-test
 	@tools/fuzz.sh $(BUILD) $(FUZZ_S)
+
+# Every CPU op beside OpenBLAS's own products (needs libopenblas-dev).
+bench-cpu: $(LIB)
+	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lopenblas
+	@$(BUILD)/bench_cpu_ops
 
 layers:
 	@tools/layers.sh

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /* The three functions of OpenBLAS that are used here; its header is not where the compiler looks. */
-void  cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                  int ldb, float beta, float *c, int ldc);
+void  cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                  const float *b, int ldb, float beta, float *c, int ldc);
 void  openblas_set_num_threads(int n);
 char *openblas_get_corename(void);
 
@@ -55,10 +55,12 @@ static void add_linear(const char *const label[3], int64_t k, int64_t m, int tim
 {
     Tensor *x = mat(N, k), *w = mat(m, k), *y = mat(N, m), *bias = vec(m);
     if (act) {
-        OpArgs a = { .linear_act_fwd = { .y = mat(N, m), .pre = y, .x = x, .w = w, .bias = bias, .act = ACT_GELU } };
+        OpArgs a = { .linear_act_fwd = {
+                         .y = mat(N, m), .pre = y, .x = x, .w = w, .bias = bias, .act = ACT_GELU } };
         add(times, OP_LINEAR_ACT_FWD, label[0], a);
     } else {
-        add(times, OP_LINEAR_FWD, label[0], (OpArgs){ .linear_fwd = { .y = y, .x = x, .w = w, .bias = bias } });
+        add(times, OP_LINEAR_FWD, label[0],
+            (OpArgs){ .linear_fwd = { .y = y, .x = x, .w = w, .bias = bias } });
     }
     add(times, OP_LINEAR_DX, label[1], (OpArgs){ .linear_dx = { .dx = mat(N, k), .dy = y, .w = w } });
     add(times, OP_LINEAR_DW, label[2], (OpArgs){ .linear_dw = { .dw = mat(m, k), .dy = y, .x = x } });
@@ -81,29 +83,60 @@ static void add_linears(void)
 static void add_attention(void)
 {
     Tensor *qkv = tensor(DT_F32, B, T, 3 * C), *o = tensor(DT_F32, B, T, C), *lse = tensor(DT_F32, B, H, T);
-    AttnFwd f   = { .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = H, .head_dim = D, .scale = 0.125f };
-    AttnBwd b   = { .dqkv = tensor(DT_F32, B, T, 3 * C), .dout = tensor(DT_F32, B, T, C), .o = o, .lse = lse, .qkv = qkv,
-                    .heads = H, .kv_heads = H, .head_dim = D, .scale = 0.125f };
+    AttnFwd f = { .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = H, .head_dim = D, .scale = 0.125f };
+    AttnBwd b = { .dqkv     = tensor(DT_F32, B, T, 3 * C),
+                  .dout     = tensor(DT_F32, B, T, C),
+                  .o        = o,
+                  .lse      = lse,
+                  .qkv      = qkv,
+                  .heads    = H,
+                  .kv_heads = H,
+                  .head_dim = D,
+                  .scale    = 0.125f };
     add(LAYERS, OP_ATTN_FWD, "attention fwd", (OpArgs){ .attn_fwd = f });
     add(LAYERS, OP_ATTN_BWD, "attention bwd", (OpArgs){ .attn_bwd = b });
     /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are slow. */
-    Rope r = { .y = tensor(DT_F32, B, T, 3 * C), .x = qkv, .table = mat(T, D), .n_head = 2 * H, .head_dim = D };
+    Rope r = {
+        .y = tensor(DT_F32, B, T, 3 * C), .x = qkv, .table = mat(T, D), .n_head = 2 * H, .head_dim = D
+    };
     add(0, OP_ROPE, "rope", (OpArgs){ .rope = r });
-    QkNormFwd q = { .y = mat(N, 3 * C), .rstd = mat(N, 2 * H), .x = mat(N, 3 * C), .gq = vec(D), .gk = vec(D), .heads = H,
-                    .kv_heads = H, .head_dim = D, .eps = 1e-5f };
+    QkNormFwd q = { .y        = mat(N, 3 * C),
+                    .rstd     = mat(N, 2 * H),
+                    .x        = mat(N, 3 * C),
+                    .gq       = vec(D),
+                    .gk       = vec(D),
+                    .heads    = H,
+                    .kv_heads = H,
+                    .head_dim = D,
+                    .eps      = 1e-5f };
     add(0, OP_QKNORM_FWD, "qknorm fwd", (OpArgs){ .qknorm_fwd = q });
 }
 
 static void add_norms(void)
 {
-    Tensor *x = mat(N, C), *y = mat(N, C), *dy = mat(N, C), *mean = vec(N), *rstd = vec(N), *gamma = vec(C), *beta = vec(C);
-    NormFwd f = { .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f };
+    Tensor *x = mat(N, C), *y = mat(N, C), *dy = mat(N, C), *mean = vec(N), *rstd = vec(N), *gamma = vec(C),
+           *beta = vec(C);
+    NormFwd f    = { .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = 1e-5f };
     add(1, OP_NORM_FWD, "norm fwd", (OpArgs){ .norm_fwd = f });
-    AddNormFwd an = { .y = y, .sum = mat(N, C), .mean = mean, .rstd = rstd, .a = x, .b = dy, .gamma = gamma, .beta = beta,
-                      .eps = 1e-5f };
+    AddNormFwd an = { .y     = y,
+                      .sum   = mat(N, C),
+                      .mean  = mean,
+                      .rstd  = rstd,
+                      .a     = x,
+                      .b     = dy,
+                      .gamma = gamma,
+                      .beta  = beta,
+                      .eps   = 1e-5f };
     add(2 * LAYERS, OP_ADD_NORM_FWD, "add + norm fwd", (OpArgs){ .add_norm_fwd = an });
-    NormBwd b = { .dx = mat(N, C), .dgamma = vec(C), .dbeta = vec(C), .dy = dy, .x = x, .gamma = gamma, .mean = mean,
-                  .rstd = rstd, .dres = mat(N, C) };
+    NormBwd b = { .dx     = mat(N, C),
+                  .dgamma = vec(C),
+                  .dbeta  = vec(C),
+                  .dy     = dy,
+                  .x      = x,
+                  .gamma  = gamma,
+                  .mean   = mean,
+                  .rstd   = rstd,
+                  .dres   = mat(N, C) };
     add(2 * LAYERS + 1, OP_NORM_BWD, "norm bwd + add", (OpArgs){ .norm_bwd = b });
     add(0, OP_ADD, "add", (OpArgs){ .add = { .y = y, .a = x, .b = dy } });
     add(0, OP_COPY, "copy", (OpArgs){ .copy = { .y = y, .x = x } });
@@ -111,7 +144,7 @@ static void add_norms(void)
 
 static void add_rows(void)
 {
-    Tensor *x = mat(N, F), *dy = mat(N, F), *qkv = mat(N, 3 * C), *db = vec(F);
+    Tensor    *x = mat(N, F), *dy = mat(N, F), *qkv = mat(N, 3 * C), *db = vec(F);
     ActBiasBwd b = { .dx = mat(N, F), .db = db, .dy = dy, .x = x, .act = ACT_GELU };
     add(LAYERS, OP_ACT_BIAS_BWD, "gelu + bias bwd", (OpArgs){ .act_bias_bwd = b });
     add(0, OP_ACT_FWD, "gelu fwd", (OpArgs){ .act_fwd = { .y = mat(N, F), .x = x, .act = ACT_GELU } });
@@ -125,22 +158,38 @@ static void add_ends(void)
 {
     Tensor *tok = tensor(DT_I32, B, T, 0), *state = tensor(DT_U8, sizeof(StepState), 0, 0), *loss = vec(N);
     state_of(state)->in = (StepIn){ .lr = 0.0f, .inv_targets = 1.0f / N, .loss_scale = 1 };
-    EmbedFwd e = { .y = mat(N, C), .tok = tok, .wte = mat(V, C), .wpe = mat(T, C) };
+    EmbedFwd e          = { .y = mat(N, C), .tok = tok, .wte = mat(V, C), .wpe = mat(T, C) };
     add(1, OP_EMBED_FWD, "embed fwd", (OpArgs){ .embed_fwd = e });
-    add(1, OP_EMBED_DW, "embed dw", (OpArgs){ .embed_dw = { .dwte = mat(V, C), .dy = mat(N, C), .tok = tok } });
+    add(1, OP_EMBED_DW, "embed dw",
+        (OpArgs){ .embed_dw = { .dwte = mat(V, C), .dy = mat(N, C), .tok = tok } });
     add(1, OP_POS_DW, "pos dw", (OpArgs){ .pos_dw = { .dwpe = mat(T, C), .dy = mat(N, C) } });
     Tensor *logits = mat(N, V);
-    Xent    x      = { .loss = loss, .dlogits = mat(N, V), .logits = logits, .target = tok, .state = state, .n_class = V };
+    Xent    x      = {
+                .loss = loss, .dlogits = mat(N, V), .logits = logits, .target = tok, .state = state, .n_class = V
+    };
     add(1, OP_XENT, "xent", (OpArgs){ .xent = x });
     add(1, OP_LOSS_ADD, "loss add", (OpArgs){ .loss_add = { .state = state, .loss = loss } });
     Tensor *sample0 = tensor(DT_I64, 1, 0, 0);
-    Dropout d = { .y = mat(N, C), .x = mat(N, C), .state = state, .sample0 = sample0, .p = 0.1f, .site = 1, .rows_per_sample = T };
+    Dropout d       = { .y               = mat(N, C),
+                        .x               = mat(N, C),
+                        .state           = state,
+                        .sample0         = sample0,
+                        .p               = 0.1f,
+                        .site            = 1,
+                        .rows_per_sample = T };
     add(0, OP_DROPOUT, "dropout", (OpArgs){ .dropout = d });
-    int64_t  n   = (int64_t)LAYERS * 12 * C * C + 2 * V * C;
-    Tensor  *seg = tensor(DT_U8, sizeof(Segment), 0, 0), *grad = vec(n);
+    int64_t n   = (int64_t)LAYERS * 12 * C * C + 2 * V * C;
+    Tensor *seg = tensor(DT_U8, sizeof(Segment), 0, 0), *grad = vec(n);
     *(Segment *)seg->data = (Segment){ 0, n, 0.1f, 1.0f };
-    AdamW a = { .master = vec(n), .m = vec(n), .v = vec(n), .grad = grad, .state = state, .seg = seg, .beta1 = 0.9f,
-                .beta2 = 0.95f, .eps = 1e-8f };
+    AdamW a               = { .master = vec(n),
+                              .m      = vec(n),
+                              .v      = vec(n),
+                              .grad   = grad,
+                              .state  = state,
+                              .seg    = seg,
+                              .beta1  = 0.9f,
+                              .beta2  = 0.95f,
+                              .eps    = 1e-8f };
     add(1, OP_SUMSQ, "sumsq", (OpArgs){ .sumsq = { .state = state, .x = grad } });
     add(1, OP_ADAMW, "adamw", (OpArgs){ .adamw = a });
 }
@@ -202,7 +251,8 @@ int main(int argc, char **argv)
         step_flop += op_flops(row[i].op.kind, &row[i].op.args) * row[i].times;
     }
     for (int i = 0; i < n_row; i++) {
-        double flops = op_flops(row[i].op.kind, &row[i].op.args), bytes = op_bytes(row[i].op.kind, &row[i].op.args);
+        double flops = op_flops(row[i].op.kind, &row[i].op.args),
+               bytes = op_bytes(row[i].op.kind, &row[i].op.args);
         printf("%-16s %9.1f us %8.1f %s  %5.1f %%\n", row[i].op.label, time_s[i] * 1e6,
                (flops > 0 ? flops : bytes) / time_s[i] * 1e-9, flops > 0 ? "GFLOP/s" : "GB/s   ",
                100 * time_s[i] * row[i].times / step_s);

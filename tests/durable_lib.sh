@@ -9,7 +9,7 @@ dir=$(mktemp -d)
 cd "$dir" || exit 1
 export BRIM_RUNS=$dir/runs
 unset BRIM_FAULT
-failed=0
+failed=0 out=""; : >seen
 steps=${STEPS:-120}
 
 # Ends what is still running and removes the folder; for a trap on EXIT.

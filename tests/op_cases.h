@@ -19,13 +19,14 @@ enum { CASE_GUARD_BYTES = 512 };
 #define CASE_GUARD 0x7FA5A5A5u /* a NaN that no arithmetic makes */
 
 typedef struct {
-    OpKind   kind;
-    char     name[128];
-    OpArgs   args; /* points into tensor[] */
-    Tensor   tensor[OP_MAX_TENSOR];
-    char    *block[OP_MAX_TENSOR]; /* guard, elements (with gaps), guard */
-    size_t   block_bytes[OP_MAX_TENSOR];
-    char     act[OP_MAX_TENSOR]; /* 1: an activation, weight or bias, in the run's compute dtype; 0: f32, integer or bytes */
+    OpKind kind;
+    char   name[128];
+    OpArgs args; /* points into tensor[] */
+    Tensor tensor[OP_MAX_TENSOR];
+    char  *block[OP_MAX_TENSOR]; /* guard, elements (with gaps), guard */
+    size_t block_bytes[OP_MAX_TENSOR];
+    char   act
+        [OP_MAX_TENSOR]; /* 1: an activation, weight or bias, in the run's compute dtype; 0: f32, integer or bytes */
     uint64_t seed, n_draw;
 } OpCase;
 
@@ -50,7 +51,10 @@ static inline size_t case_offset(const Tensor *t, int64_t i)
     return (size_t)(i / tensor_cols(t) * tensor_ld(t) + i % tensor_cols(t)) * dtype_bytes(t->dtype);
 }
 
-static inline float *case_at(const Tensor *t, int64_t i) { return (float *)((char *)t->data + case_offset(t, i)); }
+static inline float *case_at(const Tensor *t, int64_t i)
+{
+    return (float *)((char *)t->data + case_offset(t, i));
+}
 static inline int32_t *case_int(const Tensor *t, int64_t i) { return (int32_t *)case_at(t, i); }
 
 static inline void case_randomize(OpCase *c, const Tensor *t, float bound)
@@ -64,15 +68,16 @@ static inline Tensor *case_tensor(OpCase *c, int i, DType dtype, int64_t pad, in
     const OpRow *row = &op_table[c->kind];
     Tensor      *t   = &c->tensor[i];
     tensor_init(t, row->arg[i].name, dtype, ndim, dim);
-    for (int k = 0; k + 1 < ndim; k++) t->stride[k] = t->stride[k] / t->dim[ndim - 1] * (t->dim[ndim - 1] + pad);
+    for (int k = 0; k + 1 < ndim; k++)
+        t->stride[k] = t->stride[k] / t->dim[ndim - 1] * (t->dim[ndim - 1] + pad);
     size_t elems      = (size_t)((tensor_rows(t) - 1) * tensor_ld(t) + tensor_cols(t)) * dtype_bytes(dtype);
     c->block_bytes[i] = (elems + 2 * CASE_GUARD_BYTES + 255) / 256 * 256;
     c->block[i]       = aligned_alloc(256, c->block_bytes[i]);
     CHECK(c->block[i], "out of memory");
     uint32_t guard = CASE_GUARD;
     for (size_t k = 0; k < c->block_bytes[i]; k += 4) memcpy(c->block[i] + k, &guard, 4);
-    t->data      = c->block[i] + CASE_GUARD_BYTES;
-    c->args.t[i] = t;
+    t->data         = c->block[i] + CASE_GUARD_BYTES;
+    c->args.t[i]    = t;
     unsigned access = row->arg[i].access;
     for (int64_t e = 0; e < tensor_numel(t); e++) {
         if (dtype == DT_F32 && (access & ARG_READ)) {
@@ -110,7 +115,7 @@ static inline Tensor *case_ints(OpCase *c, int i, int64_t rows, int64_t cols, in
 
 static inline Tensor *case_int1(OpCase *c, int i, int32_t value)
 {
-    Tensor *t        = case_tensor(c, i, DT_I32, 0, 1, (int64_t[]){ 1 });
+    Tensor *t       = case_tensor(c, i, DT_I32, 0, 1, (int64_t[]){ 1 });
     *case_int(t, 0) = value;
     return t;
 }
@@ -120,8 +125,12 @@ static inline StepState *case_state(OpCase *c, int i)
     Tensor    *t = case_tensor(c, i, DT_U8, 0, 1, (int64_t[]){ sizeof(StepState) });
     StepState *s = t->data;
     memset(s, 0, sizeof *s);
-    s->in  = (StepIn){ .step = 7, .seed = 1234567890123ull, .lr = 3e-3f, .inv_targets = 0.03125f, .loss_scale = 4 };
-    s->out = (StepOut){ .loss_sum = 1.5, .grad_sumsq = 2.25, .loss_ema = 2, .clip = 0.25f, .bias1 = 3.7f, .bias2 = 12.2f };
+    s->in = (StepIn){
+        .step = 7, .seed = 1234567890123ull, .lr = 3e-3f, .inv_targets = 0.03125f, .loss_scale = 4
+    };
+    s->out = (StepOut){
+        .loss_sum = 1.5, .grad_sumsq = 2.25, .loss_ema = 2, .clip = 0.25f, .bias1 = 3.7f, .bias2 = 12.2f
+    };
     return s;
 }
 
@@ -141,7 +150,7 @@ static inline void case_from_doubles(const Tensor *t, const double *v)
 
 /* rows, cols, padding of rows; the last ones are large enough to run on several threads */
 static const int64_t case_shape[][3] = {
-    { 1, 1, 0 },   { 1, 127, 0 }, { 3, 16, 0 },    { 3, 127, 5 },  { 127, 33, 0 },
+    { 1, 1, 0 },    { 1, 127, 0 },  { 3, 16, 0 },   { 3, 127, 5 },   { 127, 33, 0 },
     { 127, 80, 8 }, { 9, 1030, 2 }, { 777, 96, 0 }, { 301, 131, 3 },
 };
 #define CASE_SHAPES ((int)(sizeof case_shape / sizeof case_shape[0]))
@@ -153,8 +162,9 @@ static const int64_t case_shape[][3] = {
 static inline int case_embed(OpCase *c, int i)
 {
     /* B, T, V, C, pad, flags: 1 position table, 2 offset */
-    static const int64_t s[][6] = { { 1, 1, 1, 1, 0, 0 },   { 1, 3, 5, 127, 3, 1 },   { 3, 127, 11, 16, 0, 1 },
-                                    { 2, 9, 300, 33, 1, 3 }, { 4, 64, 7, 130, 0, 0 }, { 4, 64, 256, 96, 0, 3 } };
+    static const int64_t s[][6] = { { 1, 1, 1, 1, 0, 0 },     { 1, 3, 5, 127, 3, 1 },
+                                    { 3, 127, 11, 16, 0, 1 }, { 2, 9, 300, 33, 1, 3 },
+                                    { 4, 64, 7, 130, 0, 0 },  { 4, 64, 256, 96, 0, 3 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t B = s[i][0], T = s[i][1], V = s[i][2], C = s[i][3], pad = s[i][4], N = B * T;
     CASE_NAME("B%d T%d V%d C%d pad%d flags%d", (int)B, (int)T, (int)V, (int)C, (int)pad, (int)s[i][5]);
@@ -253,8 +263,8 @@ static inline int case_norm_bwd(OpCase *c, int i)
     if (i >= 8 * CASE_SHAPES) return 0;
     const int64_t *s   = case_shape[i / 8];
     int            rms = i / 4 % 2, bias = i / 2 % 2, res = i % 2;
-    CASE_NAME("%dx%d pad%d %s%s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer", bias ? " +dbias" : "",
-              res ? " +dres" : "");
+    CASE_NAME("%dx%d pad%d %s%s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer",
+              bias ? " +dbias" : "", res ? " +dres" : "");
     case_act(c, 0, s[0], s[1], s[2]);
     case_vec(c, 1, s[1]);
     if (!rms) case_vec(c, 2, s[1]);
@@ -272,10 +282,12 @@ static inline int case_norm_bwd(OpCase *c, int i)
 
 static inline int case_linear(OpCase *c, int i)
 {
-    /* N, K, M, padding; the last reach several packed depths, edge tiles and several threads */
-    static const int64_t s[][4] = { { 1, 1, 1, 0 },    { 3, 7, 5, 3 },      { 4, 127, 48, 0 },  { 5, 33, 17, 1 },
-                                    { 127, 127, 127, 0 }, { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 },
-                                    { 900, 65, 130, 0 }, { 257, 96, 31, 5 } };
+    /* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, and so many columns that
+     * a product is cut */
+    static const int64_t s[][4] = { { 1, 1, 1, 0 },     { 3, 7, 5, 3 },       { 4, 127, 48, 0 },
+                                    { 5, 33, 17, 1 },   { 127, 127, 127, 0 }, { 13, 400, 40, 0 },
+                                    { 64, 384, 96, 8 }, { 100, 800, 70, 2 },  { 900, 65, 130, 0 },
+                                    { 257, 96, 31, 5 }, { 7, 3, 11000, 0 },   { 7, 11000, 3, 0 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t N = s[i][0], K = s[i][1], M = s[i][2], pad = s[i][3];
     CASE_NAME("N%d K%d M%d pad%d", (int)N, (int)K, (int)M, (int)pad);
@@ -371,9 +383,12 @@ static inline int case_add(OpCase *c, int i)
 static inline int case_rope(OpCase *c, int i)
 {
     /* B, T, heads, extra columns, D, padding, offset */
-    static const int64_t s[][7] = { { 1, 1, 1, 0, 2, 0, -1 },     { 2, 3, 3, 5, 6, 3, -1 },   { 1, 127, 2, 64, 64, 0, -1 },
-                                    { 2, 9, 4, 160, 80, 0, 5 }, { 2, 40, 16, 256, 128, 0, -1 } };
-    int n = (int)(sizeof s / sizeof s[0]);
+    static const int64_t s[][7] = { { 1, 1, 1, 0, 2, 0, -1 },
+                                    { 2, 3, 3, 5, 6, 3, -1 },
+                                    { 1, 127, 2, 64, 64, 0, -1 },
+                                    { 2, 9, 4, 160, 80, 0, 5 },
+                                    { 2, 40, 16, 256, 128, 0, -1 } };
+    int                  n      = (int)(sizeof s / sizeof s[0]);
     if (i >= 2 * n) return 0;
     const int64_t *k = s[i % n];
     int64_t        B = k[0], T = k[1], H = k[2], D = k[4], W = H * D + k[3], pad = k[5];
@@ -383,8 +398,8 @@ static inline int case_rope(OpCase *c, int i)
     Tensor *table = case_f32(c, 2, T + 8, D, 0);
     for (int64_t t = 0; t < T + 8; t++) {
         for (int64_t d = 0; d < D / 2; d++) {
-            double angle                        = (double)t * pow(10000, -2.0 * (double)d / (double)D);
-            *case_at(table, t * D + d)          = (float)cos(angle);
+            double angle                       = (double)t * pow(10000, -2.0 * (double)d / (double)D);
+            *case_at(table, t * D + d)         = (float)cos(angle);
             *case_at(table, t * D + D / 2 + d) = (float)sin(angle);
         }
     }
@@ -398,7 +413,9 @@ static inline int case_rope(OpCase *c, int i)
 static inline int case_qknorm(OpCase *c, int i)
 {
     /* N, H, K, D, padding */
-    static const int64_t s[][5] = { { 1, 1, 1, 1, 0 }, { 3, 3, 1, 7, 3 }, { 127, 14, 2, 64, 0 }, { 20, 2, 2, 80, 4 }, { 33, 4, 1, 128, 0 } };
+    static const int64_t s[][5] = {
+        { 1, 1, 1, 1, 0 }, { 3, 3, 1, 7, 3 }, { 127, 14, 2, 64, 0 }, { 20, 2, 2, 80, 4 }, { 33, 4, 1, 128, 0 }
+    };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t N = s[i][0], H = s[i][1], K = s[i][2], D = s[i][3], pad = s[i][4], W = (H + 2 * K) * D;
     CASE_NAME("N%d H%d K%d D%d pad%d", (int)N, (int)H, (int)K, (int)D, (int)pad);
@@ -449,15 +466,16 @@ static inline AttnShape case_attn_shape(const OpCase *c)
     int            fwd = c->kind == OP_ATTN_FWD;
     const AttnFwd *f   = &c->args.attn_fwd;
     const AttnBwd *b   = &c->args.attn_bwd;
-    const Tensor  *qkv = fwd ? f->qkv : b->qkv, *doc = fwd ? f->doc : b->doc, *prefix = fwd ? f->prefix : b->prefix;
-    AttnShape      s   = { .B = qkv->dim[0], .T = qkv->dim[1], .W = qkv->dim[2] };
-    s.H      = fwd ? f->heads : b->heads;
-    s.K      = fwd ? f->kv_heads : b->kv_heads;
-    s.D      = fwd ? f->head_dim : b->head_dim;
-    s.mask   = fwd ? f->mask : b->mask;
-    s.scale  = (double)(fwd ? f->scale : b->scale);
-    s.doc    = doc ? doc->data : NULL;
-    s.prefix = prefix ? prefix->data : NULL;
+    const Tensor  *qkv = fwd ? f->qkv : b->qkv, *doc = fwd ? f->doc : b->doc,
+                 *prefix = fwd ? f->prefix : b->prefix;
+    AttnShape s          = { .B = qkv->dim[0], .T = qkv->dim[1], .W = qkv->dim[2] };
+    s.H                  = fwd ? f->heads : b->heads;
+    s.K                  = fwd ? f->kv_heads : b->kv_heads;
+    s.D                  = fwd ? f->head_dim : b->head_dim;
+    s.mask               = fwd ? f->mask : b->mask;
+    s.scale              = (double)(fwd ? f->scale : b->scale);
+    s.doc                = doc ? doc->data : NULL;
+    s.prefix             = prefix ? prefix->data : NULL;
     return s;
 }
 
@@ -476,9 +494,11 @@ static inline void case_documents(OpCase *c, const Tensor *doc, int64_t B, int64
 static inline int case_attn(OpCase *c, int i)
 {
     /* B, T, H, K, D, padding of rows; every shape with every mask */
-    static const int64_t s[][6] = { { 2, 1, 1, 1, 1, 0 },    { 1, 127, 2, 2, 64, 0 }, { 2, 65, 14, 2, 64, 0 },
-                                    { 1, 127, 4, 2, 80, 0 }, { 1, 70, 3, 1, 128, 4 }, { 2, 33, 3, 3, 1, 0 },
-                                    { 1, 40, 2, 1, 7, 3 },   { 1, 200, 2, 1, 16, 0 }, { 3, 64, 2, 2, 32, 0 } };
+    static const int64_t s[][6] = {
+        { 2, 1, 1, 1, 1, 0 },    { 1, 127, 2, 2, 64, 0 }, { 2, 65, 14, 2, 64, 0 },
+        { 1, 127, 4, 2, 80, 0 }, { 1, 70, 3, 1, 128, 4 }, { 2, 33, 3, 3, 1, 0 },
+        { 1, 40, 2, 1, 7, 3 },   { 1, 200, 2, 1, 16, 0 }, { 3, 64, 2, 2, 32, 0 }
+    };
     if (i >= (int)(sizeof s / sizeof s[0]) * MASK_COUNT) return 0;
     const int64_t *k = s[i / MASK_COUNT];
     int64_t        B = k[0], T = k[1], H = k[2], K = k[3], D = k[4], W = (H + 2 * K) * D, pad = k[5];
@@ -502,15 +522,16 @@ static inline int case_attn(OpCase *c, int i)
     }
     case_act3(c, 0, B, T, W, pad);
     case_act3(c, 2, B, T, H * D, pad);
-    Tensor *o = case_act3(c, 3, B, T, H * D, 0), *lse = case_tensor(c, 4, DT_F32, 0, 3, (int64_t[]){ B, H, T });
+    Tensor *o   = case_act3(c, 3, B, T, H * D, 0),
+           *lse = case_tensor(c, 4, DT_F32, 0, 3, (int64_t[]){ B, H, T });
     Tensor *qkv = case_act3(c, 5, B, T, W, pad);
     case_randomize(c, qkv, 2);
-    AttnBwd *a  = &c->args.attn_bwd;
-    a->heads    = (int)H;
-    a->kv_heads = (int)K;
-    a->head_dim = (int)D;
-    a->mask     = mask;
-    a->scale    = scale;
+    AttnBwd *a      = &c->args.attn_bwd;
+    a->heads        = (int)H;
+    a->kv_heads     = (int)K;
+    a->head_dim     = (int)D;
+    a->mask         = mask;
+    a->scale        = scale;
     AttnShape shape = case_attn_shape(c);
     double   *v = case_doubles(qkv), *od = dbl_new(B * T * H * D), *ld = dbl_new(B * H * T);
     math_attn(od, ld, &shape, v);
@@ -525,8 +546,11 @@ static inline int case_attn(OpCase *c, int i)
 static inline int case_decode(OpCase *c, int i)
 {
     /* B, T_max, H, K, D, len */
-    static const int64_t s[][6] = { { 1, 1, 1, 1, 1, 0 },    { 2, 9, 3, 1, 7, 0 },   { 1, 127, 14, 2, 64, 126 },
-                                    { 3, 40, 4, 2, 80, 17 }, { 2, 33, 2, 2, 128, 31 } };
+    static const int64_t s[][6] = { { 1, 1, 1, 1, 1, 0 },
+                                    { 2, 9, 3, 1, 7, 0 },
+                                    { 1, 127, 14, 2, 64, 126 },
+                                    { 3, 40, 4, 2, 80, 17 },
+                                    { 2, 33, 2, 2, 128, 31 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t B = s[i][0], T = s[i][1], H = s[i][2], K = s[i][3], D = s[i][4];
     CASE_NAME("B%d Tmax%d H%d/%d D%d len%d", (int)B, (int)T, (int)H, (int)K, (int)D, (int)s[i][5]);
@@ -548,15 +572,20 @@ static inline int case_decode(OpCase *c, int i)
 static inline int case_dropout(OpCase *c, int i)
 {
     /* samples, rows per sample, cols, padding; 100 p */
-    static const int64_t s[][5] = { { 1, 1, 1, 0, 10 }, { 2, 3, 7, 3, 50 }, { 3, 5, 127, 0, 0 }, { 4, 16, 384, 0, 10 }, { 2, 9, 301, 2, 90 } };
+    static const int64_t s[][5] = { { 1, 1, 1, 0, 10 },
+                                    { 2, 3, 7, 3, 50 },
+                                    { 3, 5, 127, 0, 0 },
+                                    { 4, 16, 384, 0, 10 },
+                                    { 2, 9, 301, 2, 90 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t rows = s[i][0] * s[i][1];
-    CASE_NAME("%dx%d rows of %d pad%d p0.%02d", (int)s[i][0], (int)s[i][1], (int)s[i][2], (int)s[i][3], (int)s[i][4]);
+    CASE_NAME("%dx%d rows of %d pad%d p0.%02d", (int)s[i][0], (int)s[i][1], (int)s[i][2], (int)s[i][3],
+              (int)s[i][4]);
     case_act(c, 0, rows, s[i][2], s[i][3]);
     case_act(c, 1, rows, s[i][2], s[i][3]);
     case_state(c, 2);
-    Tensor *sample0           = case_tensor(c, 3, DT_I64, 0, 1, (int64_t[]){ 1 });
-    *(int64_t *)sample0->data = i % 2 ? 5 : (int64_t)1 << 33;
+    Tensor *sample0                 = case_tensor(c, 3, DT_I64, 0, 1, (int64_t[]){ 1 });
+    *(int64_t *)sample0->data       = i % 2 ? 5 : (int64_t)1 << 33;
     c->args.dropout.p               = (float)s[i][4] / 100;
     c->args.dropout.site            = 3 + i;
     c->args.dropout.rows_per_sample = s[i][1];
@@ -566,7 +595,8 @@ static inline int case_dropout(OpCase *c, int i)
 static inline int case_xent(OpCase *c, int i)
 {
     /* rows, classes, columns, padding */
-    static const int64_t s[][4] = { { 1, 1, 1, 0 }, { 3, 5, 8, 3 }, { 127, 127, 127, 0 }, { 64, 256, 256, 0 }, { 70, 1000, 1024, 0 }, { 9, 50, 64, 1 } };
+    static const int64_t s[][4] = { { 1, 1, 1, 0 },      { 3, 5, 8, 3 },        { 127, 127, 127, 0 },
+                                    { 64, 256, 256, 0 }, { 70, 1000, 1024, 0 }, { 9, 50, 64, 1 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t N = s[i][0], n_class = s[i][1], V = s[i][2], pad = s[i][3];
     CASE_NAME("N%d classes%d cols%d pad%d", (int)N, (int)n_class, (int)V, (int)pad);
@@ -648,7 +678,8 @@ static inline int case_cast(OpCase *c, int i)
         memcpy(&bits, &v, 4);
         _Float16 half = (_Float16)v;
         if (from == DT_F32) memcpy(case_at(x, k), &v, 4);
-        if (from == DT_BF16) memcpy(case_at(x, k), (char *)&bits + 2, 2); /* the upper half of an f32 is a bf16 */
+        if (from == DT_BF16)
+            memcpy(case_at(x, k), (char *)&bits + 2, 2); /* the upper half of an f32 is a bf16 */
         if (from == DT_F16) memcpy(case_at(x, k), &half, 2);
     }
     return 1;
@@ -658,16 +689,18 @@ static inline int case_cast(OpCase *c, int i)
 static inline int case_quant(OpCase *c, int i)
 {
     if (i >= 4 * CASE_SHAPES) return 0;
-    const int64_t *s = case_shape[i / 4];
+    const int64_t *s      = case_shape[i / 4];
     c->args.quant.q_dtype = i % 2 ? DT_E5M2 : DT_E4M3;
-    CASE_NAME("%s %dx%d pad%d%s", dtype_name(c->args.quant.q_dtype), (int)s[0], (int)s[1], (int)s[2], i / 2 % 2 ? " all" : "");
+    CASE_NAME("%s %dx%d pad%d%s", dtype_name(c->args.quant.q_dtype), (int)s[0], (int)s[1], (int)s[2],
+              i / 2 % 2 ? " all" : "");
     case_f32(c, 0, s[0], s[1], s[2]);
     if (i / 2 % 2) {
         case_f32(c, 1, s[1], s[0], 0);
         *case_at(case_vec(c, 2, 1), 0) = i % 3 ? 0.5f : 900.0f;
     }
     Tensor *x = case_act(c, 3, s[0], s[1], s[2]);
-    for (int64_t k = 0; k < tensor_numel(x); k++) *case_at(x, k) = case_uniform(c, 1) * exp2f(case_uniform(c, 12));
+    for (int64_t k = 0; k < tensor_numel(x); k++)
+        *case_at(x, k) = case_uniform(c, 1) * exp2f(case_uniform(c, 12));
     *case_at(case_vec(c, 4, 1), 0) = 1.75f;
     return 1;
 }
@@ -685,18 +718,20 @@ static inline int case_sumsq(OpCase *c, int i)
 static inline int case_clip(OpCase *c, int i)
 {
     /* grad_sumsq, loss_sum, max_norm, spike_factor, n_update */
-    static const double s[][5] = { { 4, 32, 1, 0, 0 },       { 1e-8, 32, 1, 2, 30 },      { 64, 32, 0, 2, 19 }, { 64, 4000, 1, 2, 20 },
-                                   { INFINITY, 32, 1, 0, 0 }, { NAN, 32, 1, 2, 100 },       { 1, NAN, 1, 2, 100 }, { 1, INFINITY, 1, 2, 3 },
+    static const double s[][5] = { { 4, 32, 1, 0, 0 },        { 1e-8, 32, 1, 2, 30 },
+                                   { 64, 32, 0, 2, 19 },      { 64, 4000, 1, 2, 20 },
+                                   { INFINITY, 32, 1, 0, 0 }, { NAN, 32, 1, 2, 100 },
+                                   { 1, NAN, 1, 2, 100 },     { 1, INFINITY, 1, 2, 3 },
                                    { 64, 4000, 1, 2, 10 },    { 64, 64.5, 1, 1.01f, 500 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     CASE_NAME("sumsq %g loss %g max %g spike %g after %g", s[i][0], s[i][1], s[i][2], s[i][3], s[i][4]);
-    StepState *state      = case_state(c, 0);
-    state->out.grad_sumsq = s[i][0];
-    state->out.loss_sum   = s[i][1];
-    state->out.n_update   = (int32_t)s[i][4];
-    state->out.n_skipped  = 2;
-    state->out.n_skip_row = 1;
-    state->out.skip       = 1;
+    StepState *state          = case_state(c, 0);
+    state->out.grad_sumsq     = s[i][0];
+    state->out.loss_sum       = s[i][1];
+    state->out.n_update       = (int32_t)s[i][4];
+    state->out.n_skipped      = 2;
+    state->out.n_skip_row     = 1;
+    state->out.skip           = 1;
     c->args.clip.max_norm     = (float)s[i][2];
     c->args.clip.beta1        = 0.9f;
     c->args.clip.beta2        = 0.95f;
@@ -717,8 +752,8 @@ static inline int case_adamw(OpCase *c, int i)
     case_state(c, 5)->out.skip = i % 2 ? 1 : 0;
     /* Two segments, a gap between them and one behind. */
     int64_t  n_seg = n >= 40 ? 2 : 1, bytes = n_seg * (int64_t)sizeof(Segment);
-    Segment *seg   = case_tensor(c, 6, DT_U8, 0, 1, &bytes)->data;
-    seg[0]         = (Segment){ 0, n_seg == 1 ? n : n / 2 - 3, 0.1f, 1.0f };
+    Segment *seg = case_tensor(c, 6, DT_U8, 0, 1, &bytes)->data;
+    seg[0]       = (Segment){ 0, n_seg == 1 ? n : n / 2 - 3, 0.1f, 1.0f };
     if (n_seg == 2) seg[1] = (Segment){ n / 2 + 1, n - 2, 0.0f, 0.5f };
     c->args.adamw.beta1 = 0.9f;
     c->args.adamw.beta2 = 0.95f;
@@ -731,20 +766,47 @@ static inline int case_adamw(OpCase *c, int i)
 typedef int (*OpCaseFn)(OpCase *c, int i);
 
 static const OpCaseFn op_case_table[OP_COUNT] = {
-    [OP_EMBED_FWD] = case_embed,        [OP_EMBED_DW] = case_embed,          [OP_POS_DW] = case_embed,
-    [OP_NORM_FWD] = case_norm_fwd,      [OP_NORM_DX] = case_norm_dx,         [OP_NORM_DW] = case_norm_dw,
-    [OP_ADD_NORM_FWD] = case_norm_fwd,  [OP_NORM_BWD] = case_norm_bwd,       [OP_LINEAR_FWD] = case_linear,
-    [OP_LINEAR_DX] = case_linear,       [OP_LINEAR_DW] = case_linear,        [OP_BIAS_DW] = case_act_family,
-    [OP_LINEAR_ACT_FWD] = case_linear,  [OP_ACT_FWD] = case_act_family,      [OP_ACT_DX] = case_act_family,
-    [OP_ACT_BIAS_BWD] = case_act_family, [OP_GLU_FWD] = case_act_family,     [OP_GLU_DX] = case_act_family,
-    [OP_ADD] = case_add,                [OP_ROPE] = case_rope,               [OP_QKNORM_FWD] = case_qknorm,
-    [OP_QKNORM_DX] = case_qknorm,       [OP_QKNORM_DW] = case_qknorm,        [OP_ATTN_FWD] = case_attn,
-    [OP_ATTN_BWD] = case_attn,          [OP_ATTN_DECODE] = case_decode,      [OP_DROPOUT] = case_dropout,
-    [OP_XENT_FWD] = case_xent,          [OP_XENT_DX] = case_xent,            [OP_XENT] = case_xent,
-    [OP_LOSS_ADD] = case_loss_add,      [OP_FILL] = case_fill,               [OP_COPY] = case_copy,
-    [OP_CAST] = case_cast,              [OP_QUANT] = case_quant,             [OP_SUMSQ] = case_sumsq,
-    [OP_CLIP] = case_clip,              [OP_ADAMW] = case_adamw,             [OP_ALL_REDUCE] = case_copy,
-    [OP_REDUCE_SCATTER] = case_copy,    [OP_ALL_GATHER] = case_copy,
+    [OP_EMBED_FWD]      = case_embed,
+    [OP_EMBED_DW]       = case_embed,
+    [OP_POS_DW]         = case_embed,
+    [OP_NORM_FWD]       = case_norm_fwd,
+    [OP_NORM_DX]        = case_norm_dx,
+    [OP_NORM_DW]        = case_norm_dw,
+    [OP_ADD_NORM_FWD]   = case_norm_fwd,
+    [OP_NORM_BWD]       = case_norm_bwd,
+    [OP_LINEAR_FWD]     = case_linear,
+    [OP_LINEAR_DX]      = case_linear,
+    [OP_LINEAR_DW]      = case_linear,
+    [OP_BIAS_DW]        = case_act_family,
+    [OP_LINEAR_ACT_FWD] = case_linear,
+    [OP_ACT_FWD]        = case_act_family,
+    [OP_ACT_DX]         = case_act_family,
+    [OP_ACT_BIAS_BWD]   = case_act_family,
+    [OP_GLU_FWD]        = case_act_family,
+    [OP_GLU_DX]         = case_act_family,
+    [OP_ADD]            = case_add,
+    [OP_ROPE]           = case_rope,
+    [OP_QKNORM_FWD]     = case_qknorm,
+    [OP_QKNORM_DX]      = case_qknorm,
+    [OP_QKNORM_DW]      = case_qknorm,
+    [OP_ATTN_FWD]       = case_attn,
+    [OP_ATTN_BWD]       = case_attn,
+    [OP_ATTN_DECODE]    = case_decode,
+    [OP_DROPOUT]        = case_dropout,
+    [OP_XENT_FWD]       = case_xent,
+    [OP_XENT_DX]        = case_xent,
+    [OP_XENT]           = case_xent,
+    [OP_LOSS_ADD]       = case_loss_add,
+    [OP_FILL]           = case_fill,
+    [OP_COPY]           = case_copy,
+    [OP_CAST]           = case_cast,
+    [OP_QUANT]          = case_quant,
+    [OP_SUMSQ]          = case_sumsq,
+    [OP_CLIP]           = case_clip,
+    [OP_ADAMW]          = case_adamw,
+    [OP_ALL_REDUCE]     = case_copy,
+    [OP_REDUCE_SCATTER] = case_copy,
+    [OP_ALL_GATHER]     = case_copy,
 };
 
 /* Fills *c with case i of a kind and returns 1, or returns 0 when there are no more. */
@@ -769,8 +831,9 @@ static inline const char *op_case_damage(const OpCase *c)
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->block[i]) continue;
         const Tensor *t    = &c->tensor[i];
-        size_t        size = dtype_bytes(t->dtype), row = (size_t)tensor_cols(t) * size, ld = (size_t)tensor_ld(t) * size;
-        size_t        end  = (size_t)(tensor_rows(t) - 1) * ld + row;
+        size_t        size = dtype_bytes(t->dtype), row = (size_t)tensor_cols(t) * size,
+               ld  = (size_t)tensor_ld(t) * size;
+        size_t end = (size_t)(tensor_rows(t) - 1) * ld + row;
         for (size_t k = 0; k < c->block_bytes[i]; k++) {
             size_t at     = k - CASE_GUARD_BYTES;
             int    inside = k >= CASE_GUARD_BYTES && at < end && at % ld < row;

@@ -54,7 +54,9 @@ static inline const char *op_check_inputs(const OpCase *c, const OpImage *before
         return buf;
     }
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
-        if (!c->block[i] || op_writes(c->kind, i) || memcmp(c->block[i], before->block[i], c->block_bytes[i]) == 0) continue;
+        if (!c->block[i] || op_writes(c->kind, i) ||
+            memcmp(c->block[i], before->block[i], c->block_bytes[i]) == 0)
+            continue;
         snprintf(buf, WHY, "%s: changed its input %s", c->name, op_table[c->kind].arg[i].name);
         return buf;
     }
@@ -63,16 +65,19 @@ static inline const char *op_check_inputs(const OpCase *c, const OpImage *before
 
 static inline int close_double(double a, double b)
 {
-    return (isnan(a) && isnan(b)) || a == b || fabs(a - b) <= 1e-6 * fabs(b); /* f32 fields: a few U; doubles: far better */
+    return (isnan(a) && isnan(b)) || a == b ||
+           fabs(a - b) <= 1e-6 * fabs(b); /* f32 fields: a few U; doubles: far better */
 }
 
 static inline const char *op_check_state(const OpCase *c, const OpRef *r, const StepState *got, char *buf)
 {
     const StepOut *g = &got->out, *w = &r->state.out;
-    double         pair[][2] = { { g->loss_sum, w->loss_sum }, { g->grad_sumsq, w->grad_sumsq }, { g->loss_ema, w->loss_ema },
-                                 { g->loss, w->loss },         { g->grad_norm, w->grad_norm },   { g->clip, w->clip },
-                                 { g->bias1, w->bias1 },       { g->bias2, w->bias2 },           { g->skip, w->skip },
-                                 { g->n_update, w->n_update }, { g->n_skipped, w->n_skipped },   { g->n_skip_row, w->n_skip_row } };
+    double         pair[][2] = { { g->loss_sum, w->loss_sum },   { g->grad_sumsq, w->grad_sumsq },
+                                 { g->loss_ema, w->loss_ema },   { g->loss, w->loss },
+                                 { g->grad_norm, w->grad_norm }, { g->clip, w->clip },
+                                 { g->bias1, w->bias1 },         { g->bias2, w->bias2 },
+                                 { g->skip, w->skip },           { g->n_update, w->n_update },
+                                 { g->n_skipped, w->n_skipped }, { g->n_skip_row, w->n_skip_row } };
     for (int i = 0; i < ARRAY_LEN(pair); i++) {
         if (close_double(pair[i][0], pair[i][1])) continue;
         snprintf(buf, WHY, "%s: state field %d is %.9g, not %.9g", c->name, i, pair[i][0], pair[i][1]);
@@ -88,7 +93,8 @@ static inline const char *op_check_floats(const OpCase *c, const OpRef *r, int i
         double got = *case_at(t, e), want = r->want[i][e], tol = op_ref_tolerance(r, i, e);
         if (fabs(got - want) <= tol) continue; /* false for NaN */
         snprintf(buf, WHY, "%s: %s[%lld,%lld] is %.9g, not %.9g (error %.3g, allowed %.3g)", c->name, t->name,
-                 (long long)(e / tensor_cols(t)), (long long)(e % tensor_cols(t)), got, want, got - want, tol);
+                 (long long)(e / tensor_cols(t)), (long long)(e % tensor_cols(t)), got, want, got - want,
+                 tol);
         return buf;
     }
     return NULL;
@@ -109,8 +115,8 @@ static inline const char *op_check_bytes(const OpCase *c, const OpRef *r, int i,
 /* AdamW's bf16 copy: the new master rounded inside segments, untouched elsewhere. */
 static inline const char *op_check_copy(const OpCase *c, char *buf)
 {
-    const AdamW   *a   = &c->args.adamw;
-    const Segment *seg = a->seg->data;
+    const AdamW   *a     = &c->args.adamw;
+    const Segment *seg   = a->seg->data;
     int64_t        n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
     for (int64_t i = 0; i < tensor_numel(a->copy); i++) {
         uint16_t want = 0xA5A5, got;

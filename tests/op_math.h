@@ -29,8 +29,8 @@ static inline void math_stats(const double *x, int64_t n, int center, double eps
     *rstd = 1 / sqrt(v + eps);
 }
 
-static inline void math_norm(double *y, const double *x, const double *gamma, const double *beta, int64_t n, int center,
-                             double eps)
+static inline void math_norm(double *y, const double *x, const double *gamma, const double *beta, int64_t n,
+                             int center, double eps)
 {
     double mean, rstd;
     math_stats(x, n, center, eps, &mean, &rstd);
@@ -108,12 +108,14 @@ static inline int64_t math_at(const AttnShape *s, int64_t b, int64_t t, int64_t 
 }
 
 /* Weights p[T] of query (b, h, q), and the log of the sum of exponentials. */
-static inline double math_weights(double *p, const AttnShape *s, const double *qkv, int64_t b, int64_t h, int64_t q)
+static inline double math_weights(double *p, const AttnShape *s, const double *qkv, int64_t b, int64_t h,
+                                  int64_t q)
 {
     double top = -INFINITY, sum = 0;
     for (int64_t k = 0; k < s->T; k++) {
         double v = 0;
-        for (int64_t d = 0; d < s->D; d++) v += qkv[math_at(s, b, q, h, 0) + d] * qkv[math_at(s, b, k, h, 1) + d];
+        for (int64_t d = 0; d < s->D; d++)
+            v += qkv[math_at(s, b, q, h, 0) + d] * qkv[math_at(s, b, k, h, 1) + d];
         p[k] = math_sees(s, b, q, k) ? v * s->scale : -INFINITY;
         top  = p[k] > top ? p[k] : top;
     }

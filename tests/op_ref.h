@@ -32,7 +32,7 @@ static inline void ref_put(OpRef *r, int i, int64_t e, double want, double mag)
 static inline void ref_embed_fwd(const OpCase *c, OpRef *r)
 {
     const EmbedFwd *a = &c->args.embed_fwd;
-    int64_t         C = tensor_cols(a->y), T = tensor_cols(a->tok), pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
+    int64_t C = tensor_cols(a->y), T = tensor_cols(a->tok), pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
     for (int64_t i = 0; i < tensor_numel(a->y); i++) {
         double w = *case_at(a->wte, *case_int(a->tok, i / C) * C + i % C);
         double p = a->wpe ? *case_at(a->wpe, (pos0 + i / C % T) * C + i % C) : 0;
@@ -44,8 +44,9 @@ static inline void ref_embed_dw(const OpCase *c, OpRef *r)
 {
     const EmbedDw *a = &c->args.embed_dw;
     int64_t        C = tensor_cols(a->dy), N = tensor_rows(a->dy);
-    r->terms[0]      = (double)N;
-    for (int64_t i = 0; i < tensor_numel(a->dwte); i++) ref_put(r, 0, i, *case_at(a->dwte, i), fabsf(*case_at(a->dwte, i)));
+    r->terms[0] = (double)N;
+    for (int64_t i = 0; i < tensor_numel(a->dwte); i++)
+        ref_put(r, 0, i, *case_at(a->dwte, i), fabsf(*case_at(a->dwte, i)));
     for (int64_t i = 0; i < N * C; i++) {
         int64_t at = *case_int(a->tok, i / C) * C + i % C;
         r->want[0][at] += *case_at(a->dy, i);
@@ -57,8 +58,9 @@ static inline void ref_pos_dw(const OpCase *c, OpRef *r)
 {
     const PosDw *a = &c->args.pos_dw;
     int64_t      C = tensor_cols(a->dy), T = a->dy->dim[1];
-    r->terms[0]    = (double)a->dy->dim[0];
-    for (int64_t i = 0; i < tensor_numel(a->dwpe); i++) ref_put(r, 0, i, *case_at(a->dwpe, i), fabsf(*case_at(a->dwpe, i)));
+    r->terms[0] = (double)a->dy->dim[0];
+    for (int64_t i = 0; i < tensor_numel(a->dwpe); i++)
+        ref_put(r, 0, i, *case_at(a->dwpe, i), fabsf(*case_at(a->dwpe, i)));
     for (int64_t i = 0; i < tensor_numel(a->dy); i++) {
         int64_t at = i / C % T * C + i % C;
         r->want[0][at] += *case_at(a->dy, i);
@@ -113,8 +115,10 @@ static inline void ref_norm_rows(OpRef *r, const NormSlots *s, const double *x, 
         if (s->mean >= 0) ref_put(r, s->mean, i, mean, top);
         ref_put(r, s->rstd, i, rstd, rstd * (1 + rstd * rstd * top * top * 0x1p-20));
         for (int64_t k = 0; k < C; k++) {
-            double g = *case_at(s->gamma, k), b = s->beta ? *case_at(s->beta, k) : 0, xhat = (x[i * C + k] - mean) * rstd;
-            ref_put(r, s->y, i * C + k, xhat * g + b, (fabs(xhat) + (s->mean >= 0 ? top * rstd : 0)) * fabs(g) + fabs(b));
+            double g = *case_at(s->gamma, k), b = s->beta ? *case_at(s->beta, k) : 0,
+                   xhat = (x[i * C + k] - mean) * rstd;
+            ref_put(r, s->y, i * C + k, xhat * g + b,
+                    (fabs(xhat) + (s->mean >= 0 ? top * rstd : 0)) * fabs(g) + fabs(b));
         }
     }
     r->terms[s->y] = r->terms[s->rstd] = (double)C;
@@ -156,7 +160,9 @@ static inline void ref_norm_grad(const OpCase *c, OpRef *r, const NormGrad *n)
     for (int64_t k = 0; k < C && n->dgamma >= 0; k++) {
         double g = *case_at(c->args.t[n->dgamma], k);
         ref_put(r, n->dgamma, k, g, fabs(g));
-        if (n->dbeta >= 0) ref_put(r, n->dbeta, k, *case_at(c->args.t[n->dbeta], k), fabsf(*case_at(c->args.t[n->dbeta], k)));
+        if (n->dbeta >= 0)
+            ref_put(r, n->dbeta, k, *case_at(c->args.t[n->dbeta], k),
+                    fabsf(*case_at(c->args.t[n->dbeta], k)));
     }
     for (int64_t i = 0; i < N; i++) {
         double rstd = *case_at(n->rstd, i), mean = n->mean ? *case_at(n->mean, i) : 0;
@@ -178,9 +184,10 @@ static inline void ref_norm_grad(const OpCase *c, OpRef *r, const NormGrad *n)
             }
         }
         for (int64_t k = 0; k < C && n->dx >= 0; k++) {
-            double x = *case_at(n->x, i * C + k), xhat = (x - mean) * rstd, res = n->dres ? *case_at(n->dres, i * C + k) : 0;
-            double g = *case_at(n->dy, i * C + k) * *case_at(n->gamma, k);
-            double v = rstd * (g - (n->mean ? sg : 0) - xhat * sgx);
+            double x = *case_at(n->x, i * C + k), xhat = (x - mean) * rstd,
+                   res  = n->dres ? *case_at(n->dres, i * C + k) : 0;
+            double g    = *case_at(n->dy, i * C + k) * *case_at(n->gamma, k);
+            double v    = rstd * (g - (n->mean ? sg : 0) - xhat * sgx);
             double size = rstd * (fabs(g) + ag + (fabs(xhat) + fabs(mean * rstd)) * agx);
             ref_put(r, n->dx, i * C + k, res + v, fabs(res) + size);
         }
@@ -205,7 +212,8 @@ static inline void ref_norm_dw(const OpCase *c, OpRef *r)
 static inline void ref_norm_bwd(const OpCase *c, OpRef *r)
 {
     const NormBwd *a = &c->args.norm_bwd;
-    ref_norm_grad(c, r, &(NormGrad){ a->dy, a->x, a->gamma, a->mean, a->rstd, a->dres, 0, 1, a->dbeta ? 2 : -1 });
+    ref_norm_grad(c, r,
+                  &(NormGrad){ a->dy, a->x, a->gamma, a->mean, a->rstd, a->dres, 0, 1, a->dbeta ? 2 : -1 });
     if (a->dbias) ref_rounded_sums(c, r, 3, tensor_rows(a->x), tensor_cols(a->x));
 }
 
@@ -341,7 +349,8 @@ static inline void ref_glu_dx(const OpCase *c, OpRef *r)
         int64_t at   = i / F * 2 * F + i % F;
         double  gate = *case_at(a->x, at), up = *case_at(a->x, at + F), d = *case_at(a->dy, i);
         ref_put(r, 0, at, d * up * math_slope(gate, a->act), fabs(d * up) * (1 + 2 * fabs(gate)));
-        ref_put(r, 0, at + F, d * math_act(gate, a->act), fabs(d * math_act(gate, a->act)) * (1 + fabs(gate)));
+        ref_put(r, 0, at + F, d * math_act(gate, a->act),
+                fabs(d * math_act(gate, a->act)) * (1 + fabs(gate)));
     }
     r->terms[0] = 4;
 }
@@ -359,7 +368,7 @@ static inline void ref_add(const OpCase *c, OpRef *r)
 static inline void ref_rope(const OpCase *c, OpRef *r)
 {
     const Rope *a = &c->args.rope;
-    int64_t     W = tensor_cols(a->x), D = a->head_dim, half = D / 2, pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
+    int64_t W = tensor_cols(a->x), D = a->head_dim, half = D / 2, pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
     for (int64_t i = 0; i < tensor_numel(a->x); i++) {
         int64_t col = i % W, t = pos0 + i / W % a->x->dim[1], d = col % D;
         double  x = *case_at(a->x, i);
@@ -368,7 +377,8 @@ static inline void ref_rope(const OpCase *c, OpRef *r)
             continue;
         }
         double cs = *case_at(a->table, t * D + d % half), sn = *case_at(a->table, t * D + half + d % half);
-        double other = *case_at(a->x, d < half ? i + half : i - half), sign = (d < half ? -1 : 1) * (a->inverse ? -1 : 1);
+        double other = *case_at(a->x, d < half ? i + half : i - half),
+               sign  = (d < half ? -1 : 1) * (a->inverse ? -1 : 1);
         ref_put(r, 0, i, x * cs + sign * other * sn, fabs(x) + fabs(other));
     }
 }
@@ -406,7 +416,8 @@ static inline void ref_qknorm_dx(const OpCase *c, OpRef *r)
         const Tensor *gamma = h < a->heads ? a->gq : a->gk;
         double        rstd = *case_at(a->rstd, i / W * n_head + h), s = 0, size = 0;
         for (int64_t k = 0; k < D; k++) {
-            double v = (double)*case_at(a->dy, i - d + k) * *case_at(gamma, k) * *case_at(a->x, i - d + k) * rstd / (double)D;
+            double v = (double)*case_at(a->dy, i - d + k) * *case_at(gamma, k) * *case_at(a->x, i - d + k) *
+                       rstd / (double)D;
             s += v;
             size += fabs(v);
         }
@@ -461,9 +472,9 @@ static inline void ref_attn_fwd(const OpCase *c, OpRef *r)
 
 static inline void ref_attn_bwd(const OpCase *c, OpRef *r)
 {
-    const AttnBwd *a   = &c->args.attn_bwd;
-    AttnShape      s   = case_attn_shape(c);
-    double        *qkv = case_doubles(a->qkv), *dout = case_doubles(a->dout), spread = ref_attn_spread(&s, qkv);
+    const AttnBwd *a = &c->args.attn_bwd;
+    AttnShape      s = case_attn_shape(c);
+    double *qkv = case_doubles(a->qkv), *dout = case_doubles(a->dout), spread = ref_attn_spread(&s, qkv);
     math_attn_bwd(r->want[0], &s, qkv, dout);
     /* dP is a sum of D terms below 2 of either sign; weights sum to 1, so a gradient is of that size; keys and values collect
      * the query heads of their group, whose errors add in quadrature. */
@@ -477,9 +488,12 @@ static inline void ref_attn_bwd(const OpCase *c, OpRef *r)
 static inline void ref_attn_decode(const OpCase *c, OpRef *r)
 {
     const AttnDecode *a = &c->args.attn_decode;
-    int64_t           B = tensor_rows(a->qkv), T = a->kcache->dim[1], H = a->heads, K = a->kv_heads, D = a->head_dim, W = (H + 2 * K) * D;
-    int64_t           len = *case_int(a->len, 0);
-    AttnShape         s   = { .B = 1, .T = len + 1, .H = H, .K = K, .D = D, .W = W, .mask = MASK_CAUSAL, .scale = (double)a->scale };
+    int64_t B = tensor_rows(a->qkv), T = a->kcache->dim[1], H = a->heads, K = a->kv_heads, D = a->head_dim,
+            W     = (H + 2 * K) * D;
+    int64_t   len = *case_int(a->len, 0);
+    AttnShape s   = {
+          .B = 1, .T = len + 1, .H = H, .K = K, .D = D, .W = W, .mask = MASK_CAUSAL, .scale = (double)a->scale
+    };
     for (int64_t i = 0; i < B * T * K * D; i++) {
         int64_t b = i / (T * K * D), t = i / (K * D) % T, at = b * W + H * D + i % (K * D);
         ref_put(r, 1, i, t == len ? *case_at(a->qkv, at) : *case_at(a->kcache, i), 0);
@@ -492,7 +506,8 @@ static inline void ref_attn_decode(const OpCase *c, OpRef *r)
             qkv[i] = col < H * D ? *case_at(a->qkv, b * W + col) : r->want[col < (H + K) * D ? 1 : 2][kv];
         }
         math_attn(o, NULL, &s, qkv);
-        for (int64_t i = 0; i < H * D; i++) ref_put(r, 0, b * H * D + i, o[len * H * D + i], 2 * ref_attn_spread(&s, qkv));
+        for (int64_t i = 0; i < H * D; i++)
+            ref_put(r, 0, b * H * D + i, o[len * H * D + i], 2 * ref_attn_spread(&s, qkv));
     }
     r->terms[0] = (double)s.T;
     free(qkv);
@@ -515,10 +530,11 @@ static inline void ref_dropout(const OpCase *c, OpRef *r)
 }
 
 /* lse and loss of row i into arguments `loss` and `lse` (-1: none). */
-static inline double ref_xent_row(OpRef *r, const Tensor *logits, int32_t target, int64_t n_class, int64_t i, int loss, int lse)
+static inline double ref_xent_row(OpRef *r, const Tensor *logits, int32_t target, int64_t n_class, int64_t i,
+                                  int loss, int lse)
 {
-    int64_t V   = tensor_cols(logits);
-    double *x   = dbl_new(n_class), top = 0;
+    int64_t V = tensor_cols(logits);
+    double *x = dbl_new(n_class), top = 0;
     for (int64_t k = 0; k < n_class; k++) {
         x[k] = *case_at(logits, i * V + k);
         top  = fmax(top, fabs(x[k]));
@@ -530,8 +546,8 @@ static inline double ref_xent_row(OpRef *r, const Tensor *logits, int32_t target
     return l;
 }
 
-static inline void ref_xent_grad(OpRef *r, int out, const Tensor *logits, const Tensor *target, const Tensor *state,
-                                 const double *lse, int64_t n_class)
+static inline void ref_xent_grad(OpRef *r, int out, const Tensor *logits, const Tensor *target,
+                                 const Tensor *state, const double *lse, int64_t n_class)
 {
     const StepState *s = state->data;
     int64_t          V = tensor_cols(logits);
@@ -548,7 +564,8 @@ static inline void ref_xent_grad(OpRef *r, int out, const Tensor *logits, const 
 static inline void ref_xent_fwd(const OpCase *c, OpRef *r)
 {
     const XentFwd *a = &c->args.xent_fwd;
-    for (int64_t i = 0; i < tensor_rows(a->logits); i++) ref_xent_row(r, a->logits, *case_int(a->target, i), a->n_class, i, 0, 1);
+    for (int64_t i = 0; i < tensor_rows(a->logits); i++)
+        ref_xent_row(r, a->logits, *case_int(a->target, i), a->n_class, i, 0, 1);
     r->terms[0] = r->terms[1] = (double)a->n_class;
 }
 
@@ -575,7 +592,8 @@ static inline void ref_xent(const OpCase *c, OpRef *r)
 static inline void ref_loss_add(const OpCase *c, OpRef *r)
 {
     double sum = 0;
-    for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++) sum += *case_at(c->args.loss_add.loss, i);
+    for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++)
+        sum += *case_at(c->args.loss_add.loss, i);
     r->state.out.loss_sum += sum;
 }
 
@@ -591,9 +609,10 @@ static inline void ref_clip(const OpCase *c, OpRef *r)
     const Clip   *a    = &c->args.clip;
     const StepIn *in   = &r->state.in;
     StepOut      *out  = &r->state.out;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale, loss = out->loss_sum * (double)in->inv_targets;
-    int           finite = isfinite(norm) && isfinite(loss);
-    int           spike  = a->spike_factor > 0 && out->n_update >= 20 && loss > (double)a->spike_factor * out->loss_ema;
+    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale,
+           loss        = out->loss_sum * (double)in->inv_targets;
+    int finite         = isfinite(norm) && isfinite(loss);
+    int spike = a->spike_factor > 0 && out->n_update >= 20 && loss > (double)a->spike_factor * out->loss_ema;
     out->grad_norm  = (float)norm;
     out->loss       = (float)loss;
     out->grad_sumsq = 0;
@@ -620,14 +639,20 @@ static inline void ref_fill(const OpCase *c, OpRef *r)
     uint8_t     u = (uint8_t)i;
     DType       t = a->y->dtype;
     /* 0 and 3 are exact in bf16: the upper half of the f32 */
-    const void *v = t == DT_F32 ? (void *)&f : t == DT_I32 ? (void *)&i : t == DT_I64 ? (void *)&l : t == DT_F16 ? (void *)&h
-                  : t == DT_U8 ? (void *)&u : (void *)((char *)&f + 2);
-    for (int64_t k = 0; k < tensor_numel(a->y); k++) memcpy(r->bytes[0] + (size_t)k * dtype_bytes(t), v, dtype_bytes(t));
+    const void *v = t == DT_F32   ? (void *)&f
+                    : t == DT_I32 ? (void *)&i
+                    : t == DT_I64 ? (void *)&l
+                    : t == DT_F16 ? (void *)&h
+                    : t == DT_U8  ? (void *)&u
+                                  : (void *)((char *)&f + 2);
+    for (int64_t k = 0; k < tensor_numel(a->y); k++)
+        memcpy(r->bytes[0] + (size_t)k * dtype_bytes(t), v, dtype_bytes(t));
 }
 
 static inline void ref_copy(const OpCase *c, OpRef *r)
 {
-    for (int64_t i = 0; i < tensor_numel(c->args.copy.x); i++) ref_put(r, 0, i, *case_at(c->args.copy.x, i), 0);
+    for (int64_t i = 0; i < tensor_numel(c->args.copy.x); i++)
+        ref_put(r, 0, i, *case_at(c->args.copy.x, i), 0);
 }
 
 /* The multiple of 2^-bits of x's binade (or of the smallest one) that is nearest, ties to even. */
@@ -641,7 +666,7 @@ static inline double ref_round(double x, int bits, int min_exponent)
 
 static inline void ref_cast(const OpCase *c, OpRef *r)
 {
-    const Cast *a = &c->args.cast;
+    const Cast *a  = &c->args.cast;
     DType       to = a->y->dtype, from = a->x->dtype;
     for (int64_t i = 0; i < tensor_numel(a->x); i++) {
         uint32_t bits = 0;
@@ -687,8 +712,8 @@ static inline void ref_quant(const OpCase *c, OpRef *r)
 
 static inline void ref_adamw(const OpCase *c, OpRef *r)
 {
-    const AdamW     *a = &c->args.adamw;
-    const StepState *s = a->state->data;
+    const AdamW     *a   = &c->args.adamw;
+    const StepState *s   = a->state->data;
     const Segment   *seg = a->seg->data;
     int64_t          n = tensor_numel(a->master), n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
     for (int k = 0; k < 4; k++) {
@@ -696,7 +721,8 @@ static inline void ref_adamw(const OpCase *c, OpRef *r)
     }
     for (int64_t k = 0; k < n_seg; k++) {
         for (int64_t i = seg[k].begin; i < seg[k].end; i++) {
-            double w = *case_at(a->master, i), m = *case_at(a->m, i), v = *case_at(a->v, i), b1 = (double)a->beta1, b2 = (double)a->beta2;
+            double w = *case_at(a->master, i), m = *case_at(a->m, i), v = *case_at(a->v, i),
+                   b1 = (double)a->beta1, b2 = (double)a->beta2;
             double g = *case_at(a->grad, i) * (double)s->out.clip;
             ref_put(r, 3, i, 0, 0);
             if (s->out.skip) continue;
@@ -716,20 +742,47 @@ static inline void ref_adamw(const OpCase *c, OpRef *r)
 typedef void (*OpRefFn)(const OpCase *c, OpRef *r);
 
 static const OpRefFn op_ref_table[OP_COUNT] = {
-    [OP_EMBED_FWD] = ref_embed_fwd,           [OP_EMBED_DW] = ref_embed_dw,       [OP_POS_DW] = ref_pos_dw,
-    [OP_NORM_FWD] = ref_norm_fwd,             [OP_NORM_DX] = ref_norm_dx,         [OP_NORM_DW] = ref_norm_dw,
-    [OP_ADD_NORM_FWD] = ref_add_norm_fwd,     [OP_NORM_BWD] = ref_norm_bwd,       [OP_LINEAR_FWD] = ref_linear_fwd,
-    [OP_LINEAR_DX] = ref_linear_dx,           [OP_LINEAR_DW] = ref_linear_dw,     [OP_BIAS_DW] = ref_bias_dw,
-    [OP_LINEAR_ACT_FWD] = ref_linear_act_fwd, [OP_ACT_FWD] = ref_act_fwd,         [OP_ACT_DX] = ref_act_dx,
-    [OP_ACT_BIAS_BWD] = ref_act_bias_bwd,     [OP_GLU_FWD] = ref_glu_fwd,         [OP_GLU_DX] = ref_glu_dx,
-    [OP_ADD] = ref_add,                       [OP_ROPE] = ref_rope,               [OP_QKNORM_FWD] = ref_qknorm_fwd,
-    [OP_QKNORM_DX] = ref_qknorm_dx,           [OP_QKNORM_DW] = ref_qknorm_dw,     [OP_ATTN_FWD] = ref_attn_fwd,
-    [OP_ATTN_BWD] = ref_attn_bwd,             [OP_ATTN_DECODE] = ref_attn_decode, [OP_DROPOUT] = ref_dropout,
-    [OP_XENT_FWD] = ref_xent_fwd,             [OP_XENT_DX] = ref_xent_dx,         [OP_XENT] = ref_xent,
-    [OP_LOSS_ADD] = ref_loss_add,             [OP_FILL] = ref_fill,               [OP_COPY] = ref_copy,
-    [OP_CAST] = ref_cast,                     [OP_QUANT] = ref_quant,             [OP_SUMSQ] = ref_sumsq,
-    [OP_CLIP] = ref_clip,                     [OP_ADAMW] = ref_adamw,             [OP_ALL_REDUCE] = ref_copy,
-    [OP_REDUCE_SCATTER] = ref_copy,           [OP_ALL_GATHER] = ref_copy,
+    [OP_EMBED_FWD]      = ref_embed_fwd,
+    [OP_EMBED_DW]       = ref_embed_dw,
+    [OP_POS_DW]         = ref_pos_dw,
+    [OP_NORM_FWD]       = ref_norm_fwd,
+    [OP_NORM_DX]        = ref_norm_dx,
+    [OP_NORM_DW]        = ref_norm_dw,
+    [OP_ADD_NORM_FWD]   = ref_add_norm_fwd,
+    [OP_NORM_BWD]       = ref_norm_bwd,
+    [OP_LINEAR_FWD]     = ref_linear_fwd,
+    [OP_LINEAR_DX]      = ref_linear_dx,
+    [OP_LINEAR_DW]      = ref_linear_dw,
+    [OP_BIAS_DW]        = ref_bias_dw,
+    [OP_LINEAR_ACT_FWD] = ref_linear_act_fwd,
+    [OP_ACT_FWD]        = ref_act_fwd,
+    [OP_ACT_DX]         = ref_act_dx,
+    [OP_ACT_BIAS_BWD]   = ref_act_bias_bwd,
+    [OP_GLU_FWD]        = ref_glu_fwd,
+    [OP_GLU_DX]         = ref_glu_dx,
+    [OP_ADD]            = ref_add,
+    [OP_ROPE]           = ref_rope,
+    [OP_QKNORM_FWD]     = ref_qknorm_fwd,
+    [OP_QKNORM_DX]      = ref_qknorm_dx,
+    [OP_QKNORM_DW]      = ref_qknorm_dw,
+    [OP_ATTN_FWD]       = ref_attn_fwd,
+    [OP_ATTN_BWD]       = ref_attn_bwd,
+    [OP_ATTN_DECODE]    = ref_attn_decode,
+    [OP_DROPOUT]        = ref_dropout,
+    [OP_XENT_FWD]       = ref_xent_fwd,
+    [OP_XENT_DX]        = ref_xent_dx,
+    [OP_XENT]           = ref_xent,
+    [OP_LOSS_ADD]       = ref_loss_add,
+    [OP_FILL]           = ref_fill,
+    [OP_COPY]           = ref_copy,
+    [OP_CAST]           = ref_cast,
+    [OP_QUANT]          = ref_quant,
+    [OP_SUMSQ]          = ref_sumsq,
+    [OP_CLIP]           = ref_clip,
+    [OP_ADAMW]          = ref_adamw,
+    [OP_ALL_REDUCE]     = ref_copy,
+    [OP_REDUCE_SCATTER] = ref_copy,
+    [OP_ALL_GATHER]     = ref_copy,
 };
 
 /* Must be called before the op runs: it reads what the op accumulates into. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A run survives what happens to its disk: full, gone and back, read-only, the directory removed or replaced.
 set -uo pipefail
-STEPS=500
+case ${1:-build} in *-asan) STEPS=120 ;; *) STEPS=500 ;; esac # long enough for what happens meanwhile
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
 
@@ -23,7 +23,7 @@ fill_until_failed() {
 }
 
 test_full() {
-    place full; start full; wait_step full 50
+    place full; start full; wait_step full 20
     fill_until_failed full
     local at; at=$(sed -nE 's/.*NOT SAVED: checkpoint of step ([0-9]+) failed.*/\1/p' full.log | head -n 1)
     [ -n "$at" ] && grep -q 'CHECKPOINT NOT SAVED: .*runs/full.*No space left on device' full.log
@@ -31,13 +31,13 @@ test_full() {
     sleep 0.3; "$verify" runs/full/checkpoints/step-* >seen 2>&1 && kill -0 "$pid"
     verdict "full disk: the run goes on and the old checkpoint verifies" $? "$(cat seen) $(tail -n 1 full.log)"
     rm disk/fill; wait "$pid"; local rc=$?
-    [ $rc -eq 0 ] && sed '1,/NOT SAVED/d' full.log | grep -q '\] checkpoint of step' && out=$(all_whole full && same ref full)
+    [ $rc -eq 0 ] && sed '1,/NOT SAVED/d' full.log | grep '\] checkpoint of step' >/dev/null && out=$(all_whole full && same ref full)
     verdict "full disk: with room again saves succeed, and no bit or line is missing" $? "exit code $rc: $out"
     [ "$(grep -c 'NOT SAVED' full.log)" -lt 60 ]; verdict "full disk: not every step tries again" $? "$(grep -c 'NOT SAVED' full.log) failed saves"
 }
 
 test_full_at_end() { # name, what to do about it
-    place "$1"; start "$1"; wait_step "$1" 50; fill_until_failed "$1"
+    place "$1"; start "$1"; wait_step "$1" 20; fill_until_failed "$1"
     wait_log "$1" 'TRYING TO SAVE FOR ANOTHER'; verdict "full disk at the end ($1): the run waits" $? "$(tail -n 2 "$1.log")"
     if [ "$1" = freed ]; then rm disk/fill; else kill -TERM "$pid"; fi
     wait "$pid"
@@ -45,7 +45,7 @@ test_full_at_end() { # name, what to do about it
 
 # The disk is a bind mount, so that what comes back is what went away.
 test_gone() {
-    place gone; start gone; wait_step gone 50
+    place gone; start gone; wait_step gone 20
     umount -l disk
     wait_log gone 'CHECKPOINT NOT SAVED: .*runs/gone'; verdict "vanished mount: said" $? "$(tail -n 2 gone.log)"
     sleep 0.2; kill -0 "$pid"; verdict "vanished mount: the run goes on" $? "$(tail -n 2 gone.log)"
@@ -86,7 +86,7 @@ else
 fi
 if "${as[@]}" "$brim" help >/dev/null 2>&1; then
     "${as[@]}" "$brim" train tiny.yaml run=shut >shut.log 2>&1 </dev/null & pid=$!
-    wait_step shut 50; chmod 555 runs/shut/checkpoints
+    wait_step shut 20; chmod 555 runs/shut/checkpoints
     wait_log shut 'CHECKPOINT NOT SAVED: .*Permission denied'; verdict "read-only directory: said" $? "$(tail -n 2 shut.log)"
     sleep 0.2; chmod 755 runs/shut/checkpoints; wait "$pid"; rc=$?
     [ $rc -eq 0 ] && out=$(all_whole shut && same ref shut); verdict "read-only directory: writable again, nothing is missing" $? "exit code $rc: $out"
@@ -94,13 +94,14 @@ else
     echo "skip: nobody cannot run $brim, so a read-only directory was not tried"
 fi
 
-start removed; wait_step removed 50; rm -rf runs/removed; wait "$pid"; rc=$?
+start removed; wait_step removed 20
+kill -STOP "$pid"; rm -rf runs/removed; kill -CONT "$pid"; wait "$pid"; rc=$?
 [ $rc -eq 0 ] && grep -q 'runs/removed was removed or moved' removed.log && out=$(all_whole removed) &&
     cmp "$(last_ckpt ref)/model.safetensors" "$(last_ckpt removed)/model.safetensors" >seen && "$brim" eval removed >seen 2>&1 &&
-    [ "$(tail -n 1 runs/removed/metrics.jsonl | cut -c 1-12)" = '{"step": 500' ]
+    [ "$(tail -n 1 runs/removed/metrics.jsonl | cut -c 1-12)" = "{\"step\": $steps" ]
 verdict "removed directory: said, made anew, the result saved" $? "exit code $rc: $out $(cat seen) $(tail -n 1 removed.log)"
 
-start taken; first=$pid; wait_step taken 50; kill -STOP "$first"; mv runs/taken runs/moved
+start taken; first=$pid; wait_step taken 20; kill -STOP "$first"; mv runs/taken runs/moved
 "$brim" train tiny.yaml run=taken >second.log 2>&1 </dev/null & second=$!
 pid=$second; wait_step taken 1; kill -CONT "$first"
 pid=$first; wait_log taken 'NOT SAVED: .*runs/taken is the directory of another run now'

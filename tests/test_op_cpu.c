@@ -42,7 +42,7 @@ static void test_reference(void **state)
 /* The same bits from 1, 2 and 3 threads, and from a second run. */
 static void test_threads(void **state)
 {
-    OpKind kind = ((Row *)*state)->kind;
+    OpKind kind  = ((Row *)*state)->kind;
     Dev   *dev[] = { open_cpu(1), open_cpu(2), open_cpu(3), open_cpu(3) };
     OpCase c;
     char   buf[WHY];
@@ -81,7 +81,8 @@ static void check_alias(Dev *dev, OpCase *c, int o, int in)
     assert_int_equal(op_case_run(dev, c), 0);
     out->data = own;
     /* Move the result to where it belongs, then everything must be as before. */
-    for (int64_t e = 0; e < tensor_numel(out); e++) memcpy(case_at(out, e), case_at(from, e), dtype_bytes(out->dtype));
+    for (int64_t e = 0; e < tensor_numel(out); e++)
+        memcpy(case_at(out, e), case_at(from, e), dtype_bytes(out->dtype));
     memcpy(c->block[in], before.block[in], c->block_bytes[in]);
     char        buf[WHY];
     const char *bad = op_check_same(c, &apart, "in place", buf);
@@ -124,7 +125,8 @@ static void test_exec(void **state)
     assert_int_equal(op_case_run(dev, &c), 0);
     op_image_take(&single, &c);
     op_image_restore(&before, &c);
-    Op       op[2] = { { .kind = c.kind, .label = "one", .args = c.args }, { .kind = c.kind, .label = "two", .args = c.args } };
+    Op       op[2] = { { .kind = c.kind, .label = "one", .args = c.args },
+                       { .kind = c.kind, .label = "two", .args = c.args } };
     DevExec *exec  = dev->vt->exec_create(dev, op, 2);
     if (!exec) fail_msg("%s", err_get());
     dev_seal(dev); /* a replay asks for no memory */
@@ -135,7 +137,7 @@ static void test_exec(void **state)
     assert_string_equal(time[1].label, "two");
     assert_true(time[0].time_us > 0);
     dev->vt->exec_destroy(dev, exec);
-    Op bad = op[0];
+    Op bad                = op[0];
     bad.args.linear_fwd.w = NULL;
     assert_null(dev->vt->exec_create(dev, &bad, 1));
     assert_non_null(strstr(err_get(), "w is missing"));
@@ -144,6 +146,27 @@ static void test_exec(void **state)
     op_image_free(&single);
     op_case_destroy(&c);
     dev_close(dev);
+}
+
+/* Binding a list reserves all that its replay will ask for: a sealed device aborts on any more. A fresh device each time, or
+ * an earlier op's scratch would hide a shortage. */
+static void test_sealed(void **state)
+{
+    (void)state;
+    OpCase c;
+    for (int kind = 0; kind < OP_COUNT; kind++) {
+        for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++) {
+            Dev     *dev  = open_cpu(2);
+            Op       op   = { .kind = (OpKind)kind, .label = c.name, .args = c.args };
+            DevExec *exec = dev->vt->exec_create(dev, &op, 1);
+            if (!exec) fail_msg("%s", err_get());
+            dev_seal(dev);
+            assert_int_equal(dev->vt->exec_run(dev, exec), 0);
+            dev->vt->exec_destroy(dev, exec);
+            dev_close(dev);
+            op_case_destroy(&c);
+        }
+    }
 }
 
 /* e^x over all floats in steps: 1 unit in the last place, 0 below, infinity above, NaN stays NaN. */
@@ -185,10 +208,10 @@ static void test_transpose(void **state)
 
 int main(void)
 {
-    static Row          row[OP_COUNT];
-    static char         name[2 * OP_COUNT][48];
-    struct CMUnitTest   test[2 * OP_COUNT + 4];
-    int                 n = 0;
+    static Row        row[OP_COUNT];
+    static char       name[2 * OP_COUNT][48];
+    struct CMUnitTest test[2 * OP_COUNT + 5];
+    int               n = 0;
     for (int k = 0; k < OP_COUNT; k++) {
         row[k].kind = (OpKind)k;
         snprintf(name[2 * k], sizeof name[0], "reference %s", op_table[k].name);
@@ -198,6 +221,7 @@ int main(void)
     }
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_alias);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exec);
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_sealed);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exp);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_transpose);
     return _cmocka_run_group_tests("op_cpu", test, (size_t)n, NULL, NULL);

@@ -34,11 +34,11 @@ typedef struct {
 static Tensor *copy_of(Copies *s, const Tensor *t)
 {
     if (!t) return NULL;
-    Tensor *y  = &s->t[s->n++];
-    size_t  n  = (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
-    *y         = *t;
-    y->root    = y;
-    y->data    = aligned_alloc(256, (n + 255) / 256 * 256);
+    Tensor *y = &s->t[s->n++];
+    size_t  n = (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
+    *y        = *t;
+    y->root   = y;
+    y->data   = aligned_alloc(256, (n + 255) / 256 * 256);
     CHECK(y->data, "out of memory");
     for (int64_t i = 0; i < tensor_numel(t); i++) memcpy(case_at(y, i), case_at(t, i), dtype_bytes(t->dtype));
     return y;
@@ -61,8 +61,8 @@ static void same(const OpCase *c, const Tensor *fused, const Tensor *parts)
     if (!fused) return;
     for (int64_t i = 0; i < tensor_numel(fused); i++) {
         if (memcmp(case_at(fused, i), case_at(parts, i), dtype_bytes(fused->dtype)) == 0) continue;
-        fail_msg("%s %s: %s element %lld is %.9g fused, %.9g in parts", op_table[c->kind].name, c->name, fused->name, (long long)i,
-                 *case_at(fused, i), *case_at(parts, i));
+        fail_msg("%s %s: %s element %lld is %.9g fused, %.9g in parts", op_table[c->kind].name, c->name,
+                 fused->name, (long long)i, *case_at(fused, i), *case_at(parts, i));
     }
 }
 
@@ -72,8 +72,9 @@ static void test_add_norm_fwd(void **state)
     OpCase c;
     Copies k = { .n = 0 };
     for (int i = 0; op_case_create(&c, OP_ADD_NORM_FWD, i); i++) {
-        AddNormFwd a = c.args.add_norm_fwd;
-        Tensor    *sum = copy_of(&k, a.sum), *y = copy_of(&k, a.y), *mean = copy_of(&k, a.mean), *rstd = copy_of(&k, a.rstd);
+        AddNormFwd a   = c.args.add_norm_fwd;
+        Tensor    *sum = copy_of(&k, a.sum), *y = copy_of(&k, a.y), *mean = copy_of(&k, a.mean),
+               *rstd = copy_of(&k, a.rstd);
         assert_int_equal(op_case_run(dev, &c), 0);
         run(OP_ADD, (OpArgs){ .add = { sum, a.a, a.b } });
         run(OP_NORM_FWD, (OpArgs){ .norm_fwd = { y, mean, rstd, sum, a.gamma, a.beta, a.eps } });
@@ -194,8 +195,9 @@ static void test_rows_stand_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest test[] = {
-        cmocka_unit_test(test_add_norm_fwd), cmocka_unit_test(test_norm_bwd), cmocka_unit_test(test_linear_act_fwd),
-        cmocka_unit_test(test_act_bias_bwd), cmocka_unit_test(test_xent),     cmocka_unit_test(test_rows_stand_alone),
+        cmocka_unit_test(test_add_norm_fwd),   cmocka_unit_test(test_norm_bwd),
+        cmocka_unit_test(test_linear_act_fwd), cmocka_unit_test(test_act_bias_bwd),
+        cmocka_unit_test(test_xent),           cmocka_unit_test(test_rows_stand_alone),
     };
     return cmocka_run_group_tests(test, open_dev, close_dev);
 }

@@ -19,10 +19,10 @@ struct Problem {
     const OpCase *c;
     double       *in[3]; /* doubles of the inputs that are differentiated */
     int64_t       n[3];
-    double        (*loss)(const Problem *p);
-    double        *dy; /* constant */
-    int64_t       rows, cols;
-    double        flops; /* of one evaluation, to choose the number of probes */
+    double (*loss)(const Problem *p);
+    double *dy; /* constant */
+    int64_t rows, cols;
+    double  flops; /* of one evaluation, to choose the number of probes */
 };
 
 static double weighted(const double *y, const double *dy, int64_t n)
@@ -36,9 +36,9 @@ static double weighted(const double *y, const double *dy, int64_t n)
 
 static int is_centered(const OpCase *c)
 {
-    return c->kind == OP_NORM_DX ? c->args.norm_dx.mean != NULL
-         : c->kind == OP_NORM_DW ? c->args.norm_dw.mean != NULL
-                                 : c->args.norm_bwd.mean != NULL;
+    return c->kind == OP_NORM_DX   ? c->args.norm_dx.mean != NULL
+           : c->kind == OP_NORM_DW ? c->args.norm_dw.mean != NULL
+                                   : c->args.norm_bwd.mean != NULL;
 }
 
 /* in: x, gamma, beta */
@@ -66,7 +66,9 @@ static double loss_linear(const Problem *p)
 
 static Act act_of(const OpCase *c)
 {
-    return c->kind == OP_ACT_DX ? c->args.act_dx.act : c->kind == OP_GLU_DX ? c->args.glu_dx.act : c->args.act_bias_bwd.act;
+    return c->kind == OP_ACT_DX   ? c->args.act_dx.act
+           : c->kind == OP_GLU_DX ? c->args.glu_dx.act
+                                  : c->args.act_bias_bwd.act;
 }
 
 /* in: x, and for act_bias_bwd a bias added to each row */
@@ -114,7 +116,7 @@ static double loss_qknorm(const Problem *p)
 static double loss_attn(const Problem *p)
 {
     AttnShape shape = case_attn_shape(p->c);
-    double   *o = dbl_new(p->rows * p->cols), s;
+    double   *o     = dbl_new(p->rows * p->cols), s;
     math_attn(o, NULL, &shape, p->in[0]);
     s = weighted(o, p->dy, p->rows * p->cols);
     free(o);
@@ -123,9 +125,9 @@ static double loss_attn(const Problem *p)
 
 static double loss_xent(const Problem *p)
 {
-    int              fused  = p->c->kind == OP_XENT;
-    const Tensor    *target = fused ? p->c->args.xent.target : p->c->args.xent_dx.target;
-    const StepState *state  = (fused ? p->c->args.xent.state : p->c->args.xent_dx.state)->data;
+    int              fused   = p->c->kind == OP_XENT;
+    const Tensor    *target  = fused ? p->c->args.xent.target : p->c->args.xent_dx.target;
+    const StepState *state   = (fused ? p->c->args.xent.state : p->c->args.xent_dx.state)->data;
     int64_t          n_class = fused ? p->c->args.xent.n_class : p->c->args.xent_dx.n_class;
     double           s       = 0;
     for (int64_t r = 0; r < p->rows; r++) {
@@ -138,10 +140,11 @@ static double loss_xent(const Problem *p)
 /* in: the vectors that were looked up, wte and wpe */
 static double loss_embed(const Problem *p)
 {
-    double s = 0;
+    double s   = 0;
     int    pos = p->c->kind == OP_POS_DW;
     for (int64_t i = 0; i < p->rows * p->cols; i++) {
-        int64_t row = pos ? i / p->cols % p->c->args.pos_dw.dy->dim[1] : *case_int(p->c->args.embed_dw.tok, i / p->cols);
+        int64_t row = pos ? i / p->cols % p->c->args.pos_dw.dy->dim[1]
+                          : *case_int(p->c->args.embed_dw.tok, i / p->cols);
         s += p->dy[i] * p->in[0][row * p->cols + i % p->cols];
     }
     return s;
@@ -165,8 +168,8 @@ static double quotient(const Problem *p, double *x, double *size)
 /* Input k of the problem against argument `out` of the case, less what the op added it to (start, or NULL). */
 static void probe(const Problem *p, const OpRef *r, int k, int out, const double *start)
 {
-    const Tensor *t = p->c->args.t[out];
-    int64_t       n = p->n[k];
+    const Tensor *t     = p->c->args.t[out];
+    int64_t       n     = p->n[k];
     int           count = (int)fmin(MAX_PROBE, fmax(2, 3e7 / p->flops));
     uint32_t      word[4];
     for (int i = 0; i < count && i < n; i++) {
@@ -175,8 +178,8 @@ static void probe(const Problem *p, const OpRef *r, int k, int out, const double
         double  size, slope = quotient(p, &p->in[k][e], &size), got = *case_at(t, e) - (start ? start[e] : 0);
         double  tol = op_ref_tolerance(r, out, e) + 1e-11 * (1 + size);
         if (fabs(got - slope) <= tol) continue;
-        fail_msg("%s %s: d%s[%lld] is %.9g, the difference quotient %.9g (allowed %.3g)", op_table[p->c->kind].name, p->c->name,
-                 t->name, (long long)e, got, slope, tol);
+        fail_msg("%s %s: d%s[%lld] is %.9g, the difference quotient %.9g (allowed %.3g)",
+                 op_table[p->c->kind].name, p->c->name, t->name, (long long)e, got, slope, tol);
     }
 }
 
@@ -312,9 +315,10 @@ static int setup_rest(Setup *s, const OpCase *c)
     default:
         n = tensor_numel(c->kind == OP_EMBED_DW ? c->args.embed_dw.dwte : c->args.pos_dw.dwpe);
         constant(s, ones(n), n, 0);
-        s->p.dy    = case_doubles(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
-        s->p.loss  = loss_embed;
-        s->p.flops = 8 * (double)tensor_numel(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
+        s->p.dy   = case_doubles(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
+        s->p.loss = loss_embed;
+        s->p.flops =
+            8 * (double)tensor_numel(c->kind == OP_EMBED_DW ? c->args.embed_dw.dy : c->args.pos_dw.dy);
         return 1;
     }
     s->p.loss  = loss_xent;
@@ -329,10 +333,11 @@ typedef struct {
 } Row;
 
 static const Row table[] = {
-    { OP_EMBED_DW, setup_rest, 2 },   { OP_POS_DW, setup_rest, 1 },        { OP_NORM_DX, setup_norm, 1 },  { OP_NORM_DW, setup_norm, 3 },
-    { OP_NORM_BWD, setup_norm, 5 },   { OP_LINEAR_DX, setup_linear, 2 },   { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },
-    { OP_ACT_BIAS_BWD, setup_rows, 3 }, { OP_GLU_DX, setup_rows, 1 },      { OP_QKNORM_DX, setup_rows, 1 }, { OP_QKNORM_DW, setup_rows, 3 },
-    { OP_ATTN_BWD, setup_rest, 2 },   { OP_XENT_DX, setup_rest, 0 },       { OP_XENT, setup_rest, 1 },
+    { OP_EMBED_DW, setup_rest, 2 },    { OP_POS_DW, setup_rest, 1 },    { OP_NORM_DX, setup_norm, 1 },
+    { OP_NORM_DW, setup_norm, 3 },     { OP_NORM_BWD, setup_norm, 5 },  { OP_LINEAR_DX, setup_linear, 2 },
+    { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },    { OP_ACT_BIAS_BWD, setup_rows, 3 },
+    { OP_GLU_DX, setup_rows, 1 },      { OP_QKNORM_DX, setup_rows, 1 }, { OP_QKNORM_DW, setup_rows, 3 },
+    { OP_ATTN_BWD, setup_rest, 2 },    { OP_XENT_DX, setup_rest, 0 },   { OP_XENT, setup_rest, 1 },
 };
 
 static void check_case(Dev *dev, const Row *row, OpCase *c)
@@ -348,7 +353,8 @@ static void check_case(Dev *dev, const Row *row, OpCase *c)
     double *start[3] = { 0 };
     for (int k = 0; k < s.n_in; k++) {
         int out = s.out[k];
-        if (out >= 0 && (op_table[c->kind].arg[out].access & ARG_READ)) start[k] = case_doubles(c->args.t[out]);
+        if (out >= 0 && (op_table[c->kind].arg[out].access & ARG_READ))
+            start[k] = case_doubles(c->args.t[out]);
         /* dx = dres + gradient */
         if (c->kind == OP_NORM_BWD && out == 0) start[k] = case_doubles(c->args.norm_bwd.dres);
     }
@@ -417,7 +423,8 @@ int main(void)
     struct CMUnitTest test[ARRAY_LEN(table) + 1];
     int               n = 0;
     for (; n < ARRAY_LEN(table); n++) {
-        test[n] = (struct CMUnitTest){ op_table[table[n].kind].name, test_gradient, NULL, NULL, (void *)&table[n] };
+        test[n] =
+            (struct CMUnitTest){ op_table[table[n].kind].name, test_gradient, NULL, NULL, (void *)&table[n] };
     }
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_transpose);
     return _cmocka_run_group_tests("op_gradients", test, (size_t)n, NULL, NULL);

@@ -78,15 +78,17 @@ static void test_null_sharing(void **state)
         for (int i = 0; i < row->n_tensor * row->n_tensor; i++) {
             int     a = i / row->n_tensor, b = i % row->n_tensor;
             Tensor *x = c.args.t[a], *y = c.args.t[b];
-            if (a == b || !x || !y || !tensor_same_shape(x, y) || tensor_ld(x) != tensor_ld(y) || x->dtype != y->dtype) continue;
-            int     fine = !((row->arg[a].access | row->arg[b].access) & ARG_WRITE) || allowed(row, a, b);
-            Tensor  keep = *x;
-            void   *addr[OP_MAX_TENSOR];
+            if (a == b || !x || !y || !tensor_same_shape(x, y) || tensor_ld(x) != tensor_ld(y) ||
+                x->dtype != y->dtype)
+                continue;
+            int    fine = !((row->arg[a].access | row->arg[b].access) & ARG_WRITE) || allowed(row, a, b);
+            Tensor keep = *x;
+            void  *addr[OP_MAX_TENSOR];
             x->data = y->data;
             assert_int_equal(null_check((OpKind)kind, &c.args, buf, sizeof buf) == NULL, fine);
             *x = keep;
             for (int k = 0; k < row->n_tensor; k++) {
-                addr[k] = c.tensor[k].data;
+                addr[k]          = c.tensor[k].data;
                 c.tensor[k].data = NULL;
             }
             x->root = y->root;
@@ -136,7 +138,8 @@ static void test_null_memory(void **state)
     size_t huge = (size_t)100 << 30;
     char  *a = dev_slab_alloc(dev, huge), *b = dev_slab_alloc(dev, 1), *c = dev_slab_alloc(dev, 300);
     assert_true(a && b >= a + huge && c > b);
-    assert_true((uintptr_t)a % TENSOR_ALIGN == 0 && (uintptr_t)b % TENSOR_ALIGN == 0 && (uintptr_t)c % TENSOR_ALIGN == 0);
+    assert_true((uintptr_t)a % TENSOR_ALIGN == 0 && (uintptr_t)b % TENSOR_ALIGN == 0 &&
+                (uintptr_t)c % TENSOR_ALIGN == 0);
     assert_true(null_stats(dev).allocated_bytes == huge + 301);
     assert_true(dev->allocated_bytes == huge + 301);
     int32_t host = 7;
@@ -155,7 +158,8 @@ static void test_open(void **state)
     Dev        *dev = open_as("cpu");
     DevInfo     info;
     assert_int_equal(dev->vt->info(dev, &info), 0);
-    assert_true(info.n_sm >= 1 && info.total_bytes > 0 && info.free_bytes <= info.total_bytes && info.name[0]);
+    assert_true(info.n_sm >= 1 && info.total_bytes > 0 && info.free_bytes <= info.total_bytes &&
+                info.name[0]);
     unsigned char *p = dev_slab_alloc(dev, 5000000), back[16];
     assert_non_null(p);
     assert_int_equal((uintptr_t)p % TENSOR_ALIGN, 0);
@@ -189,11 +193,11 @@ static void test_open(void **state)
 static void test_empty_slot(void **state)
 {
     (void)state;
-    Dev   *dev     = open_as("cpu");
-    DevVt  vt      = *dev->vt;
-    vt.ops.add     = NULL;
-    dev->vt        = &vt;
-    Op op          = { .kind = OP_ADD, .label = "block 3 residual" };
+    Dev  *dev  = open_as("cpu");
+    DevVt vt   = *dev->vt;
+    vt.ops.add = NULL;
+    dev->vt    = &vt;
+    Op op      = { .kind = OP_ADD, .label = "block 3 residual" };
     assert_false(dev_has(&vt, OP_ADD));
     assert_int_equal(dev_run_op(dev, &op), -1);
     assert_string_equal(err_get(), "block 3 residual: cpu cannot run add");
@@ -208,9 +212,10 @@ static void test_empty_slot(void **state)
 static void test_philox(void **state)
 {
     (void)state;
-    static const uint32_t in[3][6] = { { 0, 0, 0, 0, 0, 0 },
-                                       { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u },
-                                       { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0 } };
+    static const uint32_t in[3][6]   = { { 0, 0, 0, 0, 0, 0 },
+                                         { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u },
+                                         { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822,
+                                           0x299f31d0 } };
     static const uint32_t want[3][4] = { { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
                                          { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
                                          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } };
@@ -222,7 +227,8 @@ static void test_philox(void **state)
     uint32_t four[4];
     rng_draw4(four, 11, 3, 5, 9, 41);
     for (int e = 40; e < 44; e++) assert_int_equal(rng_draw(11, 3, 5, 9, e), four[e - 40]);
-    assert_true(rng_draw(11, 3, 5, 9, 0) != rng_draw(11, 3, 5, 10, 0) && rng_draw(11, 3, 5, 9, 0) != rng_draw(11, 4, 5, 9, 0));
+    assert_true(rng_draw(11, 3, 5, 9, 0) != rng_draw(11, 3, 5, 10, 0) &&
+                rng_draw(11, 3, 5, 9, 0) != rng_draw(11, 4, 5, 9, 0));
     assert_true(rng_uniform(0) == 0 && rng_uniform(~0u) < 1);
     assert_true(rng_threshold(0) == 0 && rng_threshold(0.5f) == 1u << 31 && rng_threshold(1) == ~0u);
 }
@@ -245,8 +251,9 @@ static void test_dropout_rate(void **state)
 int main(void)
 {
     const struct CMUnitTest test[] = {
-        cmocka_unit_test(test_null_accepts), cmocka_unit_test(test_null_sharing), cmocka_unit_test(test_null_slices),
-        cmocka_unit_test(test_null_memory),  cmocka_unit_test(test_open),         cmocka_unit_test(test_empty_slot),
+        cmocka_unit_test(test_null_accepts), cmocka_unit_test(test_null_sharing),
+        cmocka_unit_test(test_null_slices),  cmocka_unit_test(test_null_memory),
+        cmocka_unit_test(test_open),         cmocka_unit_test(test_empty_slot),
         cmocka_unit_test(test_philox),       cmocka_unit_test(test_dropout_rate),
     };
     return cmocka_run_group_tests(test, NULL, NULL);

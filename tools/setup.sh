@@ -2,7 +2,7 @@
 # Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and running,
 # `setup.sh test` (the default) for the tests as well. Without clang the fuzzers are skipped, so its absence is no failure.
 set -euo pipefail
-need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libopenblas-openmp-dev)
+need=(gcc make libyaml-dev libjansson-dev libxxhash-dev)
 wish=()
 if [ "${1:-test}" = test ]; then need+=(libcmocka-dev); wish+=(clang libclang-rt-dev); fi
 

@@ -18,6 +18,7 @@ static const struct {
     [FAULT_FSYNC] = { "fsync", EIO },      [FAULT_RENAME] = { "rename", EIO },
     [FAULT_MMAP] = { "mmap", ENOMEM },     [FAULT_THREAD] = { "thread", EAGAIN },
     [FAULT_NAN] = { "nan", EDOM },         [FAULT_SPIKE] = { "spike", EDOM },
+    [FAULT_DEVICE] = { "device", EIO },
 };
 
 static struct {
@@ -68,7 +69,7 @@ static void fault_read_environment(void)
     while (at && *at) {
         at = fault_read_item(at);
         CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename "
-                  "mmap thread nan spike", text);
+                  "mmap thread nan spike device", text);
         if (*at == ',') at++;
     }
 }

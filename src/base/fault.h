@@ -27,6 +27,7 @@ typedef enum {
     FAULT_THREAD,
     FAULT_NAN,   /* counted in optimizer steps: this step's gradients are not finite */
     FAULT_SPIKE, /* likewise: its loss is a hundred times too large */
+    FAULT_DEVICE, /* counted in lists run on a GPU: a kernel of this one fails */
     FAULT_COUNT
 } FaultOp;
 

@@ -153,7 +153,7 @@ static int sync_folder_of(const char *path)
 {
     char folder[PATH_MAX];
     if (file_folder_of(path, folder, sizeof folder) < 0) return err_set("%s: path too long", path);
-    int fd = fault_hit(FAULT_OPEN) ? -1 : open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return err_sys("%s", folder);
     int rc = fault_hit(FAULT_FSYNC) ? -1 : fsync(fd);
     /* Some network file systems cannot sync a folder and say EINVAL; the rename stands all the same. */

@@ -73,8 +73,8 @@ static inline BRIM_HD void rng_counter(uint32_t ctr[4], int64_t step, int64_t sa
 }
 
 /* The four draws of elements e/4*4 .. e/4*4+3. */
-static inline BRIM_HD void rng_draw4(uint32_t out[4], uint64_t seed, uint32_t site, int64_t step, int64_t sample,
-                                     int64_t e)
+static inline BRIM_HD void rng_draw4(uint32_t out[4], uint64_t seed, uint32_t site, int64_t step,
+                                     int64_t sample, int64_t e)
 {
     uint32_t key[2], ctr[4];
     rng_key(key, seed, site);

@@ -321,7 +321,8 @@ static void save_body(void *arg)
                  "checkpoint of step %lld: %s in %.1f s, training waited %.2f s", step,
                  str_bytes(size, sizeof size, bytes), clock_now_s() - begin_s,
                  w->has_snapshot ? w->snapshot_s : clock_now_s() - begin_s);
-        if (ckpt_prune(w->dir, step, w->keep, w->keep_every) < 0) {
+        /* Sweeping: a removal that failed earlier must not fill the disk of a run of weeks. */
+        if (ckpt_prune(w->dir, step, w->keep, w->keep_every) < 0 || ckpt_sweep(w->dir) < 0) {
             str_append(w->message, sizeof w->message, "; an old one could not be removed: %s", err_get());
         }
     }

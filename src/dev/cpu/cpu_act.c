@@ -10,7 +10,7 @@
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
 
-#define GELU_A 1.59576912f              /* 2 sqrt(2/pi) */
+#define GELU_A 1.59576912f /* 2 sqrt(2/pi) */
 #define GELU_B (1.59576912f * 0.044715f)
 
 VEC_INLINE vf relu(vf x) { return vf_max(vf_set(0), x); }
@@ -108,7 +108,8 @@ static CPU_ONCE void row_glu_dx(float *dx, const float *dy, const float *x, int6
 int cpu_act_fwd(Dev *dev, const ActFwd *a)
 {
     Mat y = cpu_mat(a->y), x = cpu_mat(a->x);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) row_act_fwd(mat_row(y, r), mat_row(x, r), x.cols, a->act);
     return 0;
 }
@@ -116,8 +117,10 @@ int cpu_act_fwd(Dev *dev, const ActFwd *a)
 int cpu_act_dx(Dev *dev, const ActDx *a)
 {
     Mat dx = cpu_mat(a->dx), dy = cpu_mat(a->dy), x = cpu_mat(a->x);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < x.rows; r++) row_act_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), x.cols, a->act);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < x.rows; r++)
+        row_act_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), x.cols, a->act);
     return 0;
 }
 
@@ -160,7 +163,8 @@ int cpu_bias_dw(Dev *dev, const BiasDw *a)
 int cpu_glu_fwd(Dev *dev, const GluFwd *a)
 {
     Mat y = cpu_mat(a->y), x = cpu_mat(a->x);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) row_glu_fwd(mat_row(y, r), mat_row(x, r), y.cols, a->act);
     return 0;
 }
@@ -168,7 +172,9 @@ int cpu_glu_fwd(Dev *dev, const GluFwd *a)
 int cpu_glu_dx(Dev *dev, const GluDx *a)
 {
     Mat dx = cpu_mat(a->dx), dy = cpu_mat(a->dy), x = cpu_mat(a->x);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < x.rows; r++) row_glu_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), dy.cols, a->act);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < x.rows; r++)
+        row_glu_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), dy.cols, a->act);
     return 0;
 }

@@ -18,9 +18,12 @@
 /* Below every score, yet finite: exp(NO_MAX - NO_MAX) is 1 where exp(-inf + inf) would be NaN. */
 #define NO_MAX -1e30f
 
-Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads, int head_dim)
+Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads,
+               int head_dim)
 {
-    Attn a = { .B = qkv->dim[0], .T = qkv->dim[1], .H = heads, .K = kv_heads, .D = head_dim, .ld = tensor_ld(qkv) };
+    Attn a = {
+        .B = qkv->dim[0], .T = qkv->dim[1], .H = heads, .K = kv_heads, .D = head_dim, .ld = tensor_ld(qkv)
+    };
     a.qkv    = cpu_f32(qkv);
     a.doc    = doc ? doc->data : NULL;
     a.prefix = prefix ? prefix->data : NULL;
@@ -50,7 +53,9 @@ void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D
 {
     for (int64_t q = 0; q < ATTN_Q; q += VL) {
         for (int64_t d = 0; d < D; d += VL) {
-            Turn t = { .out = out + d * ATTN_Q + q, .out_row = ATTN_Q, .width = VL, .x = x + q * ld + d, .x_row = ld };
+            Turn t = {
+                .out = out + d * ATTN_Q + q, .out_row = ATTN_Q, .width = VL, .x = x + q * ld + d, .x_row = ld
+            };
             t.n_row  = MAX(0, MIN(VL, n - q));
             t.n_col  = MIN(VL, D - d);
             t.factor = vf_set(scale);
@@ -64,7 +69,8 @@ void attn_copy(float *out, const AttnRows *r)
     int64_t pad = attn_pad(r->D);
     for (int64_t i = 0; i < r->n_row; i++) {
         for (int64_t d = 0; d < pad; d += VL) {
-            vf_store(out + i * pad + d, i < r->n ? vf_get(r->x + i * r->ld + d, r->D - d) * r->scale : (vf){ 0 });
+            vf_store(out + i * pad + d,
+                     i < r->n ? vf_get(r->x + i * r->ld + d, r->D - d) * r->scale : (vf){ 0 });
         }
     }
 }
@@ -89,7 +95,7 @@ static void write_rows(float *y, int64_t ld, const float *x, const float *factor
 {
     for (int64_t q = 0; q < n; q += VL) {
         for (int64_t d = 0; d < D; d += VL) {
-            Turn t = { .out = y + q * ld + d, .out_row = ld, .x = x + d * ATTN_Q + q, .x_row = ATTN_Q };
+            Turn t  = { .out = y + q * ld + d, .out_row = ld, .x = x + d * ATTN_Q + q, .x_row = ATTN_Q };
             t.n_row = t.width = MIN(VL, D - d);
             t.n_col           = MIN(VL, n - q);
             t.factor          = vf_load(factor + q);
@@ -101,15 +107,18 @@ static void write_rows(float *y, int64_t ld, const float *x, const float *factor
 /* ---- Forward --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    float *k, *v; /* [T][pad]: rows of one key/value head */
-    float *qt;    /* [D][ATTN_Q] */
-    float *s;     /* [ATTN_K][ATTN_Q] */
-    float *ot;    /* [D][ATTN_Q] */
-    float  max[ATTN_Q], sum[ATTN_Q];
+    float    *k, *v; /* [T][pad]: rows of one key/value head */
+    float    *qt;    /* [D][ATTN_Q] */
+    float    *s;     /* [ATTN_K][ATTN_Q] */
+    float    *ot;    /* [D][ATTN_Q] */
+    float     max[ATTN_Q], sum[ATTN_Q];
     AttnAhead ahead;
 } FwdTile;
 
-static size_t fwd_floats(int64_t T, int64_t D) { return (size_t)(2 * T * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q); }
+static size_t fwd_floats(int64_t T, int64_t D)
+{
+    return (size_t)(2 * T * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q);
+}
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
 {
@@ -173,7 +182,7 @@ static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0
         cpu_block(&st, k1 - k0, ATTN_Q);
         if (!span_whole(&span, k0, k1)) mask_tile(f->s, &span, k0, k1);
         softmax_tile(f, k1 - k0, D, k0 == first);
-        Tile ot = { .k = k1 - k0, .a = f->v + k0 * pad, .a_row = 1, .a_col = pad, .b = f->s, .c = f->ot };
+        Tile ot  = { .k = k1 - k0, .a = f->v + k0 * pad, .a_row = 1, .a_col = pad, .b = f->s, .c = f->ot };
         ot.b_row = ot.c_row = ot.plus_row = ATTN_Q;
         ot.plus                           = k0 == first ? NULL : f->ot;
         cpu_block(&ot, D, ATTN_Q);
@@ -187,7 +196,7 @@ static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0
 /* Query blocks [i0, i1) of all heads that read key/value head g of sequence b. */
 static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0, int64_t i1)
 {
-    const Attn *a = &w->a;
+    const Attn *a     = &w->a;
     int64_t     group = a->H / a->K, lo = a->T, hi = 0, pad = attn_pad(a->D);
     for (int64_t i = i0; i < i1; i++) {
         Span span;
@@ -195,43 +204,58 @@ static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0,
         lo = MIN(lo, span.min_lo / ATTN_K * ATTN_K);
         hi = MAX(hi, span.max_hi);
     }
-    attn_copy(f->k + lo * pad, &(AttnRows){ attn_k(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
-    attn_copy(f->v + lo * pad, &(AttnRows){ attn_v(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+    attn_copy(f->k + lo * pad,
+              &(AttnRows){ attn_k(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+    attn_copy(f->v + lo * pad,
+              &(AttnRows){ attn_v(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
         for (int64_t i = i0; i < i1; i++) fwd_block(w, f, b, h, i * ATTN_Q);
     }
 }
 
+/* Item i of n_cut ranges of queries for every key/value head. Later queries see more keys under a causal mask: they go
+ * first, and the short ones fill the end. */
+static void fwd_take(const Fwd *w, float *scratch, int64_t n_cut, int64_t i)
+{
+    const Attn *a    = &w->a;
+    float      *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->T, a->D);
+    int64_t     tall = a->T * attn_pad(a->D), n_head = a->B * a->K, head = i % n_head,
+            part = n_cut - 1 - i / n_head;
+    FwdTile f    = { .k = mine, .v = mine + tall, .qt = mine + 2 * tall };
+    f.s          = f.qt + a->D * ATTN_Q;
+    f.ot         = f.s + ATTN_K * ATTN_Q;
+    if (n_cut == 1 && head + 1 < n_head) {
+        f.ahead.n_row = a->T;
+        ahead_add_qkv(&f.ahead, a, a->qkv, a->ld, (head + 1) / a->K, (head + 1) % a->K);
+        ahead_add_heads(&f.ahead, a, w->o.p, w->o.ld, (head + 1) / a->K, (head + 1) % a->K);
+    }
+    int64_t n_block = (a->T + ATTN_Q - 1) / ATTN_Q;
+    fwd_item(w, &f, head / a->K, head % a->K, n_block * part / n_cut, n_block * (part + 1) / n_cut);
+}
+
 int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
 {
-    Fwd   w = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim) };
-    Attn *a = &w.a;
-    a->mask  = args->mask;
-    a->scale = args->scale;
-    w.o      = cpu_mat(args->o);
-    w.lse    = cpu_f32(args->lse);
-    int    threads = cpu_threads(dev);
-    float *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, threads));
+    Fwd   w        = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
+                                      args->head_dim) };
+    Attn *a        = &w.a;
+    a->mask        = args->mask;
+    a->scale       = args->scale;
+    w.o            = cpu_mat(args->o);
+    w.lse          = cpu_f32(args->lse);
+    int    threads = a->B * a->H * a->T * a->D < CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
+    float *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, cpu_threads(dev)));
     if (!scratch) return -1;
-    /* Few heads: their queries are cut, so that every thread gets work. Later queries see more keys under a causal mask;
-     * they go first and the short ones fill the end. Whole heads cost the same, and a thread takes neighbours. */
-    int64_t n_block = (a->T + ATTN_Q - 1) / ATTN_Q, n_head = a->B * a->K;
-    int64_t n_cut = n_head >= 4 * threads ? 1 : MIN(n_block, (4 * threads + n_head - 1) / n_head);
-    omp_set_schedule(n_cut == 1 ? omp_sched_static : omp_sched_dynamic, n_cut == 1 ? 0 : 1);
-#pragma omp parallel for num_threads(threads) schedule(runtime) if (a->B * a->H * a->T * a->D >= CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < n_cut * n_head; i++) {
-        float  *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->T, a->D);
-        int64_t tall = a->T * attn_pad(a->D), head = i % n_head, part = n_cut - 1 - i / n_head;
-        FwdTile f    = { .k = mine, .v = mine + tall, .qt = mine + 2 * tall };
-        f.s          = f.qt + a->D * ATTN_Q;
-        f.ot         = f.s + ATTN_K * ATTN_Q;
-        if (n_cut == 1 && i + 1 < n_head) {
-            f.ahead.n_row = a->T;
-            ahead_add_qkv(&f.ahead, a, a->qkv, a->ld, (i + 1) / a->K, (i + 1) % a->K);
-            ahead_add_heads(&f.ahead, a, w.o.p, w.o.ld, (i + 1) / a->K, (i + 1) % a->K);
-        }
-        fwd_item(&w, &f, head / a->K, head % a->K, n_block * part / n_cut, n_block * (part + 1) / n_cut);
+    int64_t n_head = a->B * a->K, n_cut = 1;
+    if (n_head >= 4 * threads) {
+        /* Whole heads cost the same; a thread takes neighbours, so that it knows what comes next. */
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < n_head; i++) fwd_take(&w, scratch, n_cut, i);
+        return 0;
     }
+    /* Few heads: their queries are cut, so that every thread gets work. */
+    n_cut = MIN((a->T + ATTN_Q - 1) / ATTN_Q, (4 * threads + n_head - 1) / n_head);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < n_cut * n_head; i++) fwd_take(&w, scratch, n_cut, i);
     return 0;
 }
 
@@ -250,8 +274,8 @@ static float dot(const float *x, const float *y, int64_t n)
 }
 
 /* One query against rows 0 .. n-1 of the caches, which are `row` floats apart. */
-static void decode_head(float *o, const float *q, const float *k, const float *v, float *w, int64_t n, int64_t row,
-                        int64_t D, float scale)
+static void decode_head(float *o, const float *q, const float *k, const float *v, float *w, int64_t n,
+                        int64_t row, int64_t D, float scale)
 {
     float top = NO_MAX, sum = 0;
     for (int64_t t = 0; t < n; t++) {
@@ -270,7 +294,8 @@ static void decode_head(float *o, const float *q, const float *k, const float *v
 int cpu_attn_decode(Dev *dev, const AttnDecode *a)
 {
     Mat     qkv = cpu_mat(a->qkv), o = cpu_mat(a->o);
-    int64_t B = qkv.rows, H = a->heads, K = a->kv_heads, D = a->head_dim, T_max = a->kcache->dim[1], row = K * D;
+    int64_t B = qkv.rows, H = a->heads, K = a->kv_heads, D = a->head_dim, T_max = a->kcache->dim[1],
+            row = K * D;
     int64_t len = *(const int32_t *)a->len->data;
     float  *kc = cpu_f32(a->kcache), *vc = cpu_f32(a->vcache);
     int     threads = cpu_threads(dev);
@@ -286,7 +311,8 @@ int cpu_attn_decode(Dev *dev, const AttnDecode *a)
     for (int64_t i = 0; i < B * H; i++) {
         int64_t b = i / H, h = i % H, at = b * T_max * row + h / (H / K) * D;
         float  *w = scratch + omp_get_thread_num() * (T_max + VL);
-        decode_head(mat_row(o, b) + h * D, mat_row(qkv, b) + h * D, kc + at, vc + at, w, len + 1, row, D, a->scale);
+        decode_head(mat_row(o, b) + h * D, mat_row(qkv, b) + h * D, kc + at, vc + at, w, len + 1, row, D,
+                    a->scale);
     }
     return 0;
 }

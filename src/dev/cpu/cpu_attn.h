@@ -12,9 +12,9 @@
 #include "dev/cpu/cpu_vec.h"
 
 enum {
-    ATTN_Q  = 32,            /* queries per block: one panel of the widest tiles, few wasted at the diagonal */
-    ATTN_K  = 128,           /* keys per block */
-    ATTN_QV = ATTN_Q / VL,   /* vectors per row of a tile */
+    ATTN_Q  = 32,          /* queries per block: one panel of the widest tiles, few wasted at the diagonal */
+    ATTN_K  = 128,         /* keys per block */
+    ATTN_QV = ATTN_Q / VL, /* vectors per row of a tile */
 };
 
 typedef struct {
@@ -31,10 +31,14 @@ typedef struct {
     int64_t min_lo, max_lo, min_hi, max_hi;
 } Span;
 
-Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads, int head_dim);
+Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads,
+               int head_dim);
 
 /* Rows of head h of sequence b: element (t, d) is at p[t * ld + d]. */
-static inline const float *attn_q(const Attn *a, int64_t b, int64_t h) { return a->qkv + b * a->T * a->ld + h * a->D; }
+static inline const float *attn_q(const Attn *a, int64_t b, int64_t h)
+{
+    return a->qkv + b * a->T * a->ld + h * a->D;
+}
 static inline const float *attn_k(const Attn *a, int64_t b, int64_t g)
 {
     return a->qkv + b * a->T * a->ld + (a->H + g) * a->D;
@@ -47,7 +51,10 @@ static inline const float *attn_v(const Attn *a, int64_t b, int64_t g)
 /* Intervals of queries [q0, q0+n) of sequence b; lanes past n repeat the last query. */
 void attn_span(Span *s, const Attn *a, int64_t b, int64_t q0, int64_t n);
 
-static inline int span_whole(const Span *s, int64_t k0, int64_t k1) { return k0 >= s->max_lo && k1 <= s->min_hi; }
+static inline int span_whole(const Span *s, int64_t k0, int64_t k1)
+{
+    return k0 >= s->max_lo && k1 <= s->min_hi;
+}
 
 /* Lanes of vector v of a tile row that see key k. */
 VEC_INLINE vi span_sees(const Span *s, int v, int64_t k)

@@ -15,12 +15,12 @@
 #include <string.h>
 
 typedef struct {
-    int64_t pad;               /* attn_pad(D) */
-    float  *k, *v, *dk, *dv;   /* [T][pad], of one key/value head */
-    float  *qt, *dot;          /* [D][ATTN_Q] */
-    float  *q, *dout, *dq;     /* [ATTN_Q][pad] */
-    float  *p, *ds;            /* [ATTN_K][ATTN_Q] */
-    float   lse[ATTN_Q], delta[ATTN_Q];
+    int64_t   pad;             /* attn_pad(D) */
+    float    *k, *v, *dk, *dv; /* [T][pad], of one key/value head */
+    float    *qt, *dot;        /* [D][ATTN_Q] */
+    float    *q, *dout, *dq;   /* [ATTN_Q][pad] */
+    float    *p, *ds;          /* [ATTN_K][ATTN_Q] */
+    float     lse[ATTN_Q], delta[ATTN_Q];
     AttnAhead ahead;
 } BwdTile;
 
@@ -36,10 +36,12 @@ size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
 
 static void tile_init(BwdTile *t, float *p, int64_t T, int64_t D)
 {
-    t->pad          = attn_pad(D);
-    float **part[]  = { &t->k, &t->v, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds };
-    int64_t tall    = T * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
-    int64_t n[]     = { tall, tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
+    t->pad         = attn_pad(D);
+    float **part[] = {
+        &t->k, &t->v, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds
+    };
+    int64_t tall = T * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
+    int64_t n[] = { tall, tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
     for (int i = 0; i < ARRAY_LEN(part); i++) {
         *part[i] = p;
         p += n[i];
@@ -73,25 +75,29 @@ static void key_block(const Attn *a, BwdTile *t, const Span *span, int64_t k0, i
 {
     int64_t n = k1 - k0, pad = t->pad;
     float  *k = t->k + k0 * pad;
-    Tile    s = { .k = a->D, .a = k, .a_row = pad, .a_col = 1, .b = t->qt, .b_row = ATTN_Q, .c = t->p, .c_row = ATTN_Q };
+    Tile    s = {
+           .k = a->D, .a = k, .a_row = pad, .a_col = 1, .b = t->qt, .b_row = ATTN_Q, .c = t->p, .c_row = ATTN_Q
+    };
     cpu_block(&s, n, ATTN_Q);
-    Tile dp = { .k = a->D, .a = t->v + k0 * pad, .a_row = pad, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };
+    Tile dp  = { .k = a->D, .a = t->v + k0 * pad, .a_row = pad, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };
     dp.c     = t->ds;
     dp.c_row = ATTN_Q;
     cpu_block(&dp, n, ATTN_Q);
     tile_softmax(t, span, k0, k1);
-    Tile dv = { .k = ATTN_Q, .a = t->p, .a_row = ATTN_Q, .a_col = 1, .b = t->dout, .b_row = pad };
-    dv.c = t->dv + k0 * pad;
-    dv.plus = dv.c;
+    Tile dv  = { .k = ATTN_Q, .a = t->p, .a_row = ATTN_Q, .a_col = 1, .b = t->dout, .b_row = pad };
+    dv.c     = t->dv + k0 * pad;
+    dv.plus  = dv.c;
     dv.c_row = dv.plus_row = pad;
     cpu_block(&dv, n, pad);
-    Tile dk = { .k = ATTN_Q, .a = t->ds, .a_row = ATTN_Q, .a_col = 1, .b = t->q, .b_row = pad };
-    dk.c = t->dk + k0 * pad;
-    dk.plus = dk.c;
+    Tile dk  = { .k = ATTN_Q, .a = t->ds, .a_row = ATTN_Q, .a_col = 1, .b = t->q, .b_row = pad };
+    dk.c     = t->dk + k0 * pad;
+    dk.plus  = dk.c;
     dk.c_row = dk.plus_row = pad;
     cpu_block(&dk, n, pad);
-    Tile dq = { .k = n, .a = t->ds, .a_row = 1, .a_col = ATTN_Q, .b = k, .b_row = pad, .c = t->dq, .c_row = pad };
-    dq.plus = t->dq;
+    Tile dq = {
+        .k = n, .a = t->ds, .a_row = 1, .a_col = ATTN_Q, .b = k, .b_row = pad, .c = t->dq, .c_row = pad
+    };
+    dq.plus     = t->dq;
     dq.plus_row = pad;
     cpu_block(&dq, ATTN_Q, pad);
 }
@@ -146,18 +152,20 @@ static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
 
 int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
 {
-    Bwd w = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim) };
-    w.a.mask  = args->mask;
-    w.a.scale = args->scale;
-    w.dqkv    = cpu_mat(args->dqkv);
-    w.dout    = cpu_mat(args->dout);
-    w.o       = cpu_mat(args->o);
-    w.lse     = cpu_f32(args->lse);
+    Bwd w          = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
+                                      args->head_dim) };
+    w.a.mask       = args->mask;
+    w.a.scale      = args->scale;
+    w.dqkv         = cpu_mat(args->dqkv);
+    w.dout         = cpu_mat(args->dout);
+    w.o            = cpu_mat(args->o);
+    w.lse          = cpu_f32(args->lse);
     int    threads = cpu_threads(dev);
     float *scratch = cpu_scratch(dev, cpu_attn_bwd_scratch(args, threads));
     if (!scratch) return -1;
     int64_t n_item = w.a.B * w.a.K;
-#pragma omp parallel for num_threads(threads) schedule(static) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(threads)                                                                \
+    schedule(static) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < n_item; i++) {
         BwdTile t = { .pad = 0 };
         if (i + 1 < n_item) {

@@ -66,8 +66,9 @@ int cpu_quant(Dev *dev, const Quant *a)
     const Fp8 *f = a->q_dtype == DT_E4M3 ? &e4m3 : &e5m2;
     Mat        q = cpu_mat(a->q), qt = cpu_mat(a->qt), x = cpu_mat(a->x);
     float      scale = cpu_f32(a->scale)[0], top = 0;
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) reduction(max : top)                 \
-    if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static)                                      \
+    reduction(max                                                                                            \
+              : top) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         for (int64_t c = 0; c < x.cols; c++) {
             float v = mat_row(x, r)[c], y = fp8_round(v * scale, f);

@@ -141,10 +141,11 @@ static size_t sums_scratch(const Tensor *dy, int n_out, int64_t tmp_cols, int th
 size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 {
     switch (kind) {
-    case OP_LINEAR_FWD: return cpu_linear_fwd_scratch(a->linear_fwd.y, a->linear_fwd.x);
-    case OP_LINEAR_ACT_FWD: return cpu_linear_fwd_scratch(a->linear_act_fwd.y, a->linear_act_fwd.x);
-    case OP_LINEAR_DX: return cpu_linear_dx_scratch(a->linear_dx.dx, a->linear_dx.dy);
-    case OP_LINEAR_DW: return cpu_linear_dw_scratch(a->linear_dw.dw, a->linear_dw.dy);
+    case OP_LINEAR_FWD: return cpu_linear_fwd_scratch(a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w);
+    case OP_LINEAR_ACT_FWD:
+        return cpu_linear_fwd_scratch(a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w);
+    case OP_LINEAR_DX: return cpu_linear_dx_scratch(a->linear_dx.dx, a->linear_dx.dy, a->linear_dx.w);
+    case OP_LINEAR_DW: return cpu_linear_dw_scratch(a->linear_dw.dw, a->linear_dw.dy, a->linear_dw.x);
     case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
     case OP_NORM_BWD:
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);

@@ -22,7 +22,8 @@ int cpu_embed_fwd(Dev *dev, const EmbedFwd *a)
     int64_t        pos0 = a->pos0 ? *(const int32_t *)a->pos0->data : 0;
     CHECK(!wpe.p || (pos0 >= 0 && pos0 + T <= wpe.rows), "position %lld of %lld", (long long)(pos0 + T - 1),
           (long long)wpe.rows);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
     for (int64_t n = 0; n < y.rows; n++) {
         const float *row = mat_row(wte, checked(tok[n], wte.rows));
         if (wpe.p) {
@@ -42,7 +43,8 @@ int cpu_embed_dw(Dev *dev, const EmbedDw *a)
     int64_t        n_line = (dy.cols + 15) / 16, n_slice = MIN(threads, n_line);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t s = 0; s < n_slice; s++) {
-        int64_t c0 = row_cut(n_line, n_slice, s) * 16, c1 = MIN(row_cut(n_line, n_slice, s + 1) * 16, dy.cols);
+        int64_t c0 = row_cut(n_line, n_slice, s) * 16,
+                c1 = MIN(row_cut(n_line, n_slice, s + 1) * 16, dy.cols);
         for (int64_t n = 0; n < dy.rows; n++) {
             row_sum_into(mat_row(dw, checked(tok[n], dw.rows)) + c0, mat_row(dy, n) + c0, c1 - c0);
         }
@@ -55,8 +57,10 @@ int cpu_pos_dw(Dev *dev, const PosDw *a)
 {
     Mat     dw = cpu_mat(a->dwpe), dy = cpu_mat(a->dy);
     int64_t T = a->dy->ndim == 3 ? a->dy->dim[1] : dw.rows, B = dy.rows / T;
-    CHECK(T <= dw.rows && B * T == dy.rows, "%lld rows of positions %lld", (long long)dy.rows, (long long)dw.rows);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (dy.rows * dy.cols >= CPU_PARALLEL_MIN)
+    CHECK(T <= dw.rows && B * T == dy.rows, "%lld rows of positions %lld", (long long)dy.rows,
+          (long long)dw.rows);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (dy.rows * dy.cols >= CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < T; t++) {
         for (int64_t b = 0; b < B; b++) row_sum_into(mat_row(dw, t), mat_row(dy, b * T + t), dy.cols);
     }

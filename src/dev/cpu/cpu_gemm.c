@@ -42,13 +42,13 @@ typedef struct {
 static void plan_init(Plan *p, const Gemm *g)
 {
     *p = (Plan){ .g = g, .n_panel = row_div_up(g->n, TILE_COLS), .n_strip = row_div_up(g->m, TILE_ROWS) };
-    p->pack_a     = g->a_col != 1;
-    p->in_place   = p->pack_a && g->b_col == 1 && g->b_row <= NEAR_ROW ? g->n / TILE_COLS : 0;
+    p->pack_a   = g->a_col != 1;
+    p->in_place = p->pack_a && g->b_col == 1 && g->b_row <= NEAR_ROW ? g->n / TILE_COLS : 0;
     /* Panels that do not stay in L2 come from L3 once per block: higher blocks use each longer. */
-    p->block      = p->n_panel > L2_PANELS ? BLOCK_STRIPS : BLOCK_STRIPS / 2;
-    p->n_step     = row_div_up(g->k, STEP_DEPTH);
+    p->block       = p->n_panel > L2_PANELS ? BLOCK_STRIPS : BLOCK_STRIPS / 2;
+    p->n_step      = row_div_up(g->k, STEP_DEPTH);
     int64_t floats = STEP_DEPTH * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? g->m : 0));
-    p->part_steps = MAX(1, MIN(p->n_step, (p->pack_a ? PART_FLOATS : PACK_FLOATS) / MAX(1, floats)));
+    p->part_steps  = MAX(1, MIN(p->n_step, (p->pack_a ? PART_FLOATS : PACK_FLOATS) / MAX(1, floats)));
 }
 
 static int64_t step_begin(const Plan *p, int64_t step) { return row_cut(p->g->k, p->n_step, step); }
@@ -87,7 +87,8 @@ static void plan_grid(Plan *p, int threads)
     for (int cols = 1; cols <= threads; cols++) {
         int     rows  = threads / cols;
         int64_t strip = row_div_up(p->n_strip, rows), panel = row_div_up(p->n_panel, cols);
-        double  cost  = (double)(strip * panel * TILE_ROWS) + 0.25 * (double)(strip * TILE_ROWS + panel * TILE_COLS);
+        double  cost =
+            (double)(strip * panel * TILE_ROWS) + 0.25 * (double)(strip * TILE_ROWS + panel * TILE_COLS);
         if (cols == 1 || cost < best) {
             best         = cost;
             p->row_parts = rows;
@@ -99,14 +100,17 @@ static void plan_grid(Plan *p, int threads)
 /* What every tile of one part needs, worked out once: a division costs as much as a step of k over a whole tile. */
 typedef struct {
     const Plan *p;
-    float      *b, *a;       /* packed */
+    float      *b, *a;        /* packed */
     int64_t     step0, step1; /* steps [step0, step1) */
     int64_t     k0, depth;
 } Part;
 
 static Part part_init(const Plan *p, int64_t d)
 {
-    Part t  = { .p = p, .b = p->pack[d & 1], .step0 = d * p->part_steps, .step1 = MIN((d + 1) * p->part_steps, p->n_step) };
+    Part t  = { .p     = p,
+                .b     = p->pack[d & 1],
+                .step0 = d * p->part_steps,
+                .step1 = MIN((d + 1) * p->part_steps, p->n_step) };
     t.k0    = step_begin(p, t.step0);
     t.depth = step_begin(p, t.step1) - t.k0;
     t.a     = t.b + t.depth * (p->n_panel - p->in_place) * TILE_COLS;
@@ -119,7 +123,7 @@ static Part part_init(const Plan *p, int64_t d)
 static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t n)
 {
     int64_t      col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
-    const float *b    = g->b + k * g->b_row + col0;
+    const float *b = g->b + k * g->b_row + col0;
     for (; n > 0; n--, b += g->b_row, out += TILE_COLS) {
         for (int v = 0; v < TILE_VECS; v++) {
             int64_t left = n_col - v * VL;
@@ -134,7 +138,9 @@ static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_
     for (int64_t v = 0; v < TILE_VECS; v++) {
         int64_t col = j * TILE_COLS + v * VL;
         for (int64_t k = 0; k < depth; k += VL) {
-            Turn t = { .out = out + k * TILE_COLS + v * VL, .out_row = TILE_COLS, .width = VL, .x_row = g->b_col };
+            Turn t = {
+                .out = out + k * TILE_COLS + v * VL, .out_row = TILE_COLS, .width = VL, .x_row = g->b_col
+            };
             t.x      = g->b + col * g->b_col + k0 + k;
             t.n_row  = MAX(0, MIN(VL, g->n - col));
             t.n_col  = MIN(VL, depth - k);
@@ -148,7 +154,9 @@ static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_
 static void pack_a_rows(float *out, const Gemm *g, int64_t r0, int64_t rows, int64_t k, int64_t n)
 {
     const float *a = g->a + r0 + k * g->a_col;
-    for (; n > 0; n--, a += g->a_col, out += rows) vf_put(out, rows, vf_get(a, rows));
+    for (; n > 0; n--, a += g->a_col, out += rows) {
+        for (int64_t i = 0; i < rows; i += VL) vf_put(out + i, rows - i, vf_get(a + i, rows - i));
+    }
 }
 
 /* This thread's share of packing a part. Rows are taken in short runs, panel after panel: a run's source stays in L1 and
@@ -205,14 +213,15 @@ static const float *panel_at(const Part *part, int64_t j, int64_t k, int64_t *ro
 }
 
 /* Rows [r0, r0+rows) times panel j, depths [k, k+depth) of the part. */
-static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth, const float *ahead)
+static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth,
+                        const float *ahead)
 {
     const Plan *p    = part->p;
     const Gemm *g    = p->g;
     int64_t     col0 = j * TILE_COLS;
-    Tile        t    = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .c_row = g->c_row, .ahead = ahead };
-    t.b              = panel_at(part, j, k, &t.b_row);
-    t.c              = g->c + r0 * g->c_row + col0;
+    Tile        t = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .c_row = g->c_row, .ahead = ahead };
+    t.b           = panel_at(part, j, k, &t.b_row);
+    t.c           = g->c + r0 * g->c_row + col0;
     if (p->pack_a) {
         t.a     = part->a + r0 * part->depth + k * rows;
         t.a_row = 1;
@@ -249,7 +258,8 @@ static void block_step(const Part *part, const Rect *block, int64_t step)
         int64_t      next_row;
         const float *next = panel_at(part, j + 1 < block->j1 ? j + 1 : block->j0, k, &next_row);
         for (int64_t i = 0; i < n; i++) {
-            const float *ahead = next_row == TILE_COLS ? next + i % (BLOCK_STRIPS / 2) * TILE_AHEAD * depth : NULL;
+            const float *ahead =
+                next_row == TILE_COLS ? next + i % (BLOCK_STRIPS / 2) * TILE_AHEAD * depth : NULL;
             strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth, ahead);
         }
     }
@@ -276,7 +286,8 @@ static void compute_rect(const Part *part, Rect r)
     }
     for (int64_t s = r.s0; s < r.s1; s += p->block) {
         Rect block = { s, MIN(s + p->block, r.s1), r.j0, r.j1 };
-        for (int64_t step = part->step0; !p->pack_a && step < part->step1; step++) block_step(part, &block, step);
+        for (int64_t step = part->step0; !p->pack_a && step < part->step1; step++)
+            block_step(part, &block, step);
         if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
     }
 }
@@ -305,7 +316,8 @@ static int run_piece(Dev *dev, const Gemm *g)
 #pragma omp barrier
         for (int64_t d = 0; d < n_part(&p); d++) {
             part = part_init(&p, d);
-            for (int64_t i = thread; i < p.row_parts * p.col_parts; i += team) compute_rect(&part, rect_of(&p, i));
+            for (int64_t i = thread; i < p.row_parts * p.col_parts; i += team)
+                compute_rect(&part, rect_of(&p, i));
             if (d + 1 < n_part(&p)) {
                 part = part_init(&p, d + 1);
                 pack_share(&part, thread, team);
@@ -329,7 +341,8 @@ static void finish_shifted(const void *ctx, int64_t row0, int64_t n_row, int64_t
 
 int cpu_gemm(Dev *dev, const Gemm *g)
 {
-    CHECK((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1), "product of transposed views");
+    CHECK((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1),
+          "product of transposed views");
     Gemm    first = first_piece(g);
     int64_t m = first.m, n = first.n;
     for (int64_t col = 0; col < g->n; col += n) {

@@ -26,10 +26,11 @@ static float dot(const float *a, const float *b, int64_t n)
 
 static void few_rows(Dev *dev, Mat y, Mat x, Mat w, const float *bias)
 {
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (w.rows * w.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (w.rows * w.cols >= CPU_PARALLEL_MIN)
     for (int64_t m = 0; m < w.rows; m++) {
         for (int64_t r = 0; r < x.rows; r++) {
-            float v         = dot(mat_row(x, r), mat_row(w, m), x.cols);
+            float v          = dot(mat_row(x, r), mat_row(w, m), x.cols);
             mat_row(y, r)[m] = bias ? bias[m] + v : v;
         }
     }
@@ -37,39 +38,68 @@ static void few_rows(Dev *dev, Mat y, Mat x, Mat w, const float *bias)
 
 static Gemm fwd_gemm(Mat y, Mat x, Mat w)
 {
-    return (Gemm){ .m = y.rows, .n = y.cols, .k = x.cols, .a = x.p, .a_row = x.ld, .a_col = 1,
-                   .b = w.p, .b_row = 1, .b_col = w.ld, .c = y.p, .c_row = y.ld };
+    return (Gemm){ .m     = y.rows,
+                   .n     = y.cols,
+                   .k     = x.cols,
+                   .a     = x.p,
+                   .a_row = x.ld,
+                   .a_col = 1,
+                   .b     = w.p,
+                   .b_row = 1,
+                   .b_col = w.ld,
+                   .c     = y.p,
+                   .c_row = y.ld };
 }
 
 static Gemm dx_gemm(Mat dx, Mat dy, Mat w)
 {
-    return (Gemm){ .m = dx.rows, .n = dx.cols, .k = dy.cols, .a = dy.p, .a_row = dy.ld, .a_col = 1,
-                   .b = w.p, .b_row = w.ld, .b_col = 1, .c = dx.p, .c_row = dx.ld };
+    return (Gemm){ .m     = dx.rows,
+                   .n     = dx.cols,
+                   .k     = dy.cols,
+                   .a     = dy.p,
+                   .a_row = dy.ld,
+                   .a_col = 1,
+                   .b     = w.p,
+                   .b_row = w.ld,
+                   .b_col = 1,
+                   .c     = dx.p,
+                   .c_row = dx.ld };
 }
 
 static Gemm dw_gemm(Mat dw, Mat dy, Mat x)
 {
-    return (Gemm){ .m = dw.rows, .n = dw.cols, .k = dy.rows, .a = dy.p, .a_row = 1, .a_col = dy.ld,
-                   .b = x.p, .b_row = x.ld, .b_col = 1, .c = dw.p, .c_row = dw.ld, .accumulate = 1 };
+    return (Gemm){ .m          = dw.rows,
+                   .n          = dw.cols,
+                   .k          = dy.rows,
+                   .a          = dy.p,
+                   .a_row      = 1,
+                   .a_col      = dy.ld,
+                   .b          = x.p,
+                   .b_row      = x.ld,
+                   .b_col      = 1,
+                   .c          = dw.p,
+                   .c_row      = dw.ld,
+                   .accumulate = 1 };
 }
 
-static Mat shape(int64_t rows, int64_t cols) { return (Mat){ .rows = rows, .cols = cols, .ld = cols }; }
+/* Without an address: lists are planned before they are bound. */
+static Mat shape(const Tensor *t) { return (Mat){ .rows = tensor_rows(t), .cols = tensor_cols(t), .ld = tensor_ld(t) }; }
 
-size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x)
+size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x, const Tensor *w)
 {
-    Gemm g = fwd_gemm(shape(tensor_rows(y), tensor_cols(y)), shape(tensor_rows(x), tensor_cols(x)), (Mat){ 0 });
+    Gemm g = fwd_gemm(shape(y), shape(x), shape(w));
     return cpu_gemm_scratch(&g);
 }
 
-size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy)
+size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy, const Tensor *w)
 {
-    Gemm g = dx_gemm(shape(tensor_rows(dx), tensor_cols(dx)), shape(tensor_rows(dy), tensor_cols(dy)), (Mat){ 0 });
+    Gemm g = dx_gemm(shape(dx), shape(dy), shape(w));
     return cpu_gemm_scratch(&g);
 }
 
-size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy)
+size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy, const Tensor *x)
 {
-    Gemm g = dw_gemm(shape(tensor_rows(dw), tensor_cols(dw)), shape(tensor_rows(dy), tensor_cols(dy)), (Mat){ 0 });
+    Gemm g = dw_gemm(shape(dw), shape(dy), shape(x));
     return cpu_gemm_scratch(&g);
 }
 

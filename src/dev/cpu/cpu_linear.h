@@ -4,8 +4,8 @@
 
 #include "dev/op.h"
 
-size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x);
-size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy);
-size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy);
+size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x, const Tensor *w);
+size_t cpu_linear_dx_scratch(const Tensor *dx, const Tensor *dy, const Tensor *w);
+size_t cpu_linear_dw_scratch(const Tensor *dw, const Tensor *dy, const Tensor *x);
 
 #endif

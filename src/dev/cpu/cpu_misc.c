@@ -11,7 +11,8 @@
 int cpu_add(Dev *dev, const Add *a)
 {
     Mat y = cpu_mat(a->y), ma = cpu_mat(a->a), mb = cpu_mat(a->b);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < y.rows; r++) row_add(mat_row(y, r), mat_row(ma, r), mat_row(mb, r), y.cols);
     return 0;
 }
@@ -19,13 +20,17 @@ int cpu_add(Dev *dev, const Add *a)
 /* The value's bytes in t's format; integers are truncated. */
 static void encode(char out[8], DType t, float value)
 {
-    float    f  = value;
-    uint16_t h  = t == DT_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-    int32_t  i  = (int32_t)value;
-    int64_t  l  = (int64_t)value;
-    uint8_t  u  = (uint8_t)(int)value;
+    float    f = value;
+    uint16_t h = t == DT_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    int32_t  i = (int32_t)value;
+    int64_t  l = (int64_t)value;
+    uint8_t  u = (uint8_t)(int)value;
     CHECK(t != DT_E4M3 && t != DT_E5M2 && t != DT_F64, "fill of %s", dtype_name(t));
-    const void *from = t == DT_F32 ? (void *)&f : t == DT_I32 ? (void *)&i : t == DT_I64 ? (void *)&l : t == DT_U8 ? (void *)&u : (void *)&h;
+    const void *from = t == DT_F32   ? (void *)&f
+                       : t == DT_I32 ? (void *)&i
+                       : t == DT_I64 ? (void *)&l
+                       : t == DT_U8  ? (void *)&u
+                                     : (void *)&h;
     memcpy(out, from, dtype_bytes(t));
 }
 
@@ -35,9 +40,11 @@ int cpu_fill(Dev *dev, const Fill *a)
     encode(one, a->y->dtype, a->value);
     size_t  size = dtype_bytes(a->y->dtype);
     int64_t cols = tensor_cols(a->y), rows = tensor_rows(a->y), ld = tensor_ld(a->y);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) collapse(2) if (rows * cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static)                                      \
+    collapse(2) if (rows * cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < cols; c++) memcpy((char *)a->y->data + (size_t)(r * ld + c) * size, one, size);
+        for (int64_t c = 0; c < cols; c++)
+            memcpy((char *)a->y->data + (size_t)(r * ld + c) * size, one, size);
     }
     return 0;
 }
@@ -62,12 +69,15 @@ static int copy_tensor(Dev *dev, const Tensor *y, const Tensor *x)
         copy_bytes(dev, y->data, x->data, tensor_bytes(x));
         return 0;
     }
-    CHECK(tensor_same_shape(y, x) && y->dtype == x->dtype, "copy of %s to %s: shapes differ", x->name, y->name);
+    CHECK(tensor_same_shape(y, x) && y->dtype == x->dtype, "copy of %s to %s: shapes differ", x->name,
+          y->name);
     size_t  size = dtype_bytes(x->dtype), row = (size_t)tensor_cols(x) * size;
     int64_t rows = tensor_rows(x);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (tensor_numel(x) >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (tensor_numel(x) >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        memcpy((char *)y->data + (size_t)(r * tensor_ld(y)) * size, (char *)x->data + (size_t)(r * tensor_ld(x)) * size, row);
+        memcpy((char *)y->data + (size_t)(r * tensor_ld(y)) * size,
+               (char *)x->data + (size_t)(r * tensor_ld(x)) * size, row);
     }
     return 0;
 }
@@ -94,7 +104,8 @@ static const DevComm *peers(const Dev *dev, const Tensor *y, const Tensor *x)
 {
     const DevComm *c = &((const CpuDev *)dev)->comm;
     if (c->world <= 1) return NULL;
-    CHECK(y->dtype == x->dtype && tensor_is_contiguous(x) && tensor_is_contiguous(y), "a collective from %s to %s", x->name, y->name);
+    CHECK(y->dtype == x->dtype && tensor_is_contiguous(x) && tensor_is_contiguous(y),
+          "a collective from %s to %s", x->name, y->name);
     return c;
 }
 
@@ -110,7 +121,8 @@ int cpu_reduce_scatter(Dev *dev, const ReduceScatter *a)
     const DevComm *c = peers(dev, a->y, a->x);
     if (!c) return copy_tensor(dev, a->y, a->x);
     size_t part = tensor_bytes(a->y), whole = tensor_bytes(a->x);
-    CHECK(part * (size_t)c->world == whole, "%s is not one of %d parts of %s", a->y->name, c->world, a->x->name);
+    CHECK(part * (size_t)c->world == whole, "%s is not one of %d parts of %s", a->y->name, c->world,
+          a->x->name);
     char *sum = cpu_scratch(dev, whole);
     if (!sum) return -1;
     copy_bytes(dev, sum, a->x->data, whole);
@@ -124,7 +136,8 @@ int cpu_all_gather(Dev *dev, const AllGather *a)
     const DevComm *c = peers(dev, a->y, a->x);
     if (!c) return copy_tensor(dev, a->y, a->x);
     size_t part = tensor_bytes(a->x);
-    CHECK(part * (size_t)c->world == tensor_bytes(a->y), "%s is not one of %d parts of %s", a->x->name, c->world, a->y->name);
+    CHECK(part * (size_t)c->world == tensor_bytes(a->y), "%s is not one of %d parts of %s", a->x->name,
+          c->world, a->y->name);
     return c->all_gather(c->ctx, a->y->data, a->x->data, part);
 }
 
@@ -171,8 +184,8 @@ static void keep_masks(int32_t *keep, const uint32_t word[4][DRAW_BLOCKS], uint3
             vu draw = (vu)vi_load((const int32_t *)word[w] + b);
             m[w]    = (vf)(draw >= threshold);
         }
-        vf lo = vf_zip_low(m[0], m[2]), hi = vf_zip_high(m[0], m[2]);
-        vf lo1 = vf_zip_low(m[1], m[3]), hi1 = vf_zip_high(m[1], m[3]);
+        vf     lo = vf_zip_low(m[0], m[2]), hi = vf_zip_high(m[0], m[2]);
+        vf     lo1 = vf_zip_low(m[1], m[3]), hi1 = vf_zip_high(m[1], m[3]);
         float *out = (float *)keep + 4 * b;
         vf_store(out, vf_zip_low(lo, lo1));
         vf_store(out + VL, vf_zip_high(lo, lo1));
@@ -207,9 +220,10 @@ int cpu_dropout(Dev *dev, const Dropout *a)
     Mat              y = cpu_mat(a->y), x = cpu_mat(a->x);
     const StepState *state   = a->state->data;
     int64_t          sample0 = *(const int64_t *)a->sample0->data, per = a->rows_per_sample;
-    Drop             p = { .threshold = rng_threshold(a->p), .step = state->in.step, .factor = 1.0f / (1.0f - a->p) };
+    Drop p = { .threshold = rng_threshold(a->p), .step = state->in.step, .factor = 1.0f / (1.0f - a->p) };
     rng_key(p.key, state->in.seed, (uint32_t)a->site);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         drop_row(&p, mat_row(y, r), mat_row(x, r), sample0 + r / per, r % per * x.cols, x.cols);
     }

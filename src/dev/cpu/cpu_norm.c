@@ -51,9 +51,9 @@ static float row_sum(const float *x, int64_t n)
 
 static CPU_ONCE void norm_row_fwd(const Fwd *f, int64_t r)
 {
-    const float *x = mat_row(f->x, r);
-    float       *y = mat_row(f->y, r);
-    int64_t      n = f->x.cols;
+    const float *x    = mat_row(f->x, r);
+    float       *y    = mat_row(f->y, r);
+    int64_t      n    = f->x.cols;
     float        mean = f->mean ? row_sum(x, n) / (float)n : 0.0f;
     float        rstd = 1.0f / sqrtf(row_square_sum(x, mean, n) / (float)n + f->eps);
     if (f->mean) f->mean[r] = mean;
@@ -68,8 +68,10 @@ static CPU_ONCE void norm_row_fwd(const Fwd *f, int64_t r)
 
 int cpu_norm_fwd(Dev *dev, const NormFwd *a)
 {
-    Fwd f = { cpu_mat(a->y), cpu_mat(a->x), cpu_f32(a->gamma), cpu_f32(a->beta), cpu_f32(a->mean), cpu_f32(a->rstd), a->eps };
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (f.x.rows * f.x.cols >= CPU_PARALLEL_MIN)
+    Fwd f = { cpu_mat(a->y),    cpu_mat(a->x), cpu_f32(a->gamma), cpu_f32(a->beta), cpu_f32(a->mean),
+              cpu_f32(a->rstd), a->eps };
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (f.x.rows * f.x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < f.x.rows; r++) norm_row_fwd(&f, r);
     return 0;
 }
@@ -77,8 +79,10 @@ int cpu_norm_fwd(Dev *dev, const NormFwd *a)
 int cpu_add_norm_fwd(Dev *dev, const AddNormFwd *a)
 {
     Mat sum = cpu_mat(a->sum), ma = cpu_mat(a->a), mb = cpu_mat(a->b);
-    Fwd f = { cpu_mat(a->y), sum, cpu_f32(a->gamma), cpu_f32(a->beta), cpu_f32(a->mean), cpu_f32(a->rstd), a->eps };
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (sum.rows * sum.cols >= CPU_PARALLEL_MIN)
+    Fwd f = { cpu_mat(a->y),    sum,   cpu_f32(a->gamma), cpu_f32(a->beta), cpu_f32(a->mean),
+              cpu_f32(a->rstd), a->eps };
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (sum.rows * sum.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < sum.rows; r++) {
         row_add(mat_row(sum, r), mat_row(ma, r), mat_row(mb, r), sum.cols);
         norm_row_fwd(&f, r);
@@ -129,11 +133,12 @@ static CPU_ONCE void norm_row_dw(const Bwd *w, int64_t r, float *sum_g, float *s
 
 int cpu_norm_dx(Dev *dev, const NormDx *a)
 {
-    Bwd w = { .dx = cpu_mat(a->dx), .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) };
+    Bwd w   = { .dx = cpu_mat(a->dx), .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) };
     w.gamma = cpu_f32(a->gamma);
     w.mean  = cpu_f32(a->mean);
     w.rstd  = cpu_f32(a->rstd);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (w.x.rows * w.x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (w.x.rows * w.x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < w.x.rows; r++) norm_row_dx(&w, r, mat_row(w.dx, r));
     return 0;
 }
@@ -160,7 +165,7 @@ static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, floa
 
 int cpu_norm_dw(Dev *dev, const NormDw *a)
 {
-    Chunk c = { .w = { .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) }, .want_beta = a->dbeta != NULL };
+    Chunk c  = { .w = { .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) }, .want_beta = a->dbeta != NULL };
     c.w.mean = cpu_f32(a->mean);
     c.w.rstd = cpu_f32(a->rstd);
     Colsum s = { .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = 2, .chunk = norm_chunk, .ctx = &c };
@@ -178,7 +183,9 @@ int cpu_norm_bwd(Dev *dev, const NormBwd *a)
     c.w.gamma   = cpu_f32(a->gamma);
     c.w.mean    = cpu_f32(a->mean);
     c.w.rstd    = cpu_f32(a->rstd);
-    Colsum s = { .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = c.want_bias ? 3 : 2, .chunk = norm_chunk, .ctx = &c };
+    Colsum s    = {
+           .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = c.want_bias ? 3 : 2, .chunk = norm_chunk, .ctx = &c
+    };
     s.tmp_cols = s.cols;
     s.out[0]   = cpu_f32(a->dgamma);
     s.out[1]   = cpu_f32(a->dbeta);

@@ -35,7 +35,7 @@ int cpu_sumsq(Dev *dev, const Sumsq *a)
 {
     StepState *state = a->state->data;
     Mat        x     = cpu_mat(a->x);
-    int64_t    n     = tensor_numel(a->x), pieces = n_piece(n);
+    int64_t    n = tensor_numel(a->x), pieces = n_piece(n);
     CHECK(tensor_is_contiguous(a->x), "sum of squares of the view %s", a->x->name);
     double *part = cpu_scratch(dev, cpu_sumsq_scratch(n));
     if (!part) return -1;
@@ -57,11 +57,12 @@ int cpu_clip(Dev *dev, const Clip *a)
     StepOut      *out  = &((StepState *)a->state->data)->out;
     double        loss = out->loss_sum * (double)in->inv_targets;
     double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
-    out->loss       = (float)loss;
-    out->grad_norm  = (float)norm;
-    out->grad_sumsq = 0;
-    out->skip       = 0;
-    if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema) out->skip = 2;
+    out->loss          = (float)loss;
+    out->grad_norm     = (float)norm;
+    out->grad_sumsq    = 0;
+    out->skip          = 0;
+    if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema)
+        out->skip = 2;
     if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
     if (out->skip) {
         out->n_skipped += 1;
@@ -138,12 +139,26 @@ static void adam_piece(const Adam *p, int64_t begin, int64_t end)
 int cpu_adamw(Dev *dev, const AdamW *a)
 {
     const StepState *s = a->state->data;
-    Adam             p = { cpu_f32(a->master), cpu_f32(a->m), cpu_f32(a->v), cpu_f32(a->grad), NULL, a->seg->data, 0,
-                           a->beta1, a->beta2, a->eps, s->out.bias1, s->out.bias2, s->out.clip, s->in.lr, s->out.skip };
-    p.n_seg    = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
+    Adam             p = { cpu_f32(a->master),
+                           cpu_f32(a->m),
+                           cpu_f32(a->v),
+                           cpu_f32(a->grad),
+                           NULL,
+                           a->seg->data,
+                           0,
+                           a->beta1,
+                           a->beta2,
+                           a->eps,
+                           s->out.bias1,
+                           s->out.bias2,
+                           s->out.clip,
+                           s->in.lr,
+                           s->out.skip };
+    p.n_seg            = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
     int64_t n = tensor_numel(a->master), pieces = n_piece(n);
     if (a->copy) {
-        CHECK(a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name, dtype_name(a->copy->dtype));
+        CHECK(a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name,
+              dtype_name(a->copy->dtype));
         p.copy = a->copy->data;
     }
 #pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (pieces > 1)

@@ -29,7 +29,8 @@ int cpu_rope(Dev *dev, const Rope *a)
     float   sign = a->inverse ? -1.0f : 1.0f;
     CHECK(pos0 >= 0 && pos0 + T <= table.rows, "position %lld of a table of %lld", (long long)(pos0 + T - 1),
           (long long)table.rows);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         float       *yr = mat_row(y, r);
         const float *xr = mat_row(x, r), *cs = mat_row(table, pos0 + r % T);
@@ -54,18 +55,20 @@ int cpu_qknorm_fwd(Dev *dev, const QkNormFwd *a)
     float       *rstd = cpu_f32(a->rstd);
     const float *gq = cpu_f32(a->gq), *gk = cpu_f32(a->gk);
     int64_t      D = a->head_dim, n_head = a->heads + a->kv_heads, used = n_head * D;
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         for (int64_t h = 0; h < n_head; h++) {
             const float *xh = mat_row(x, r) + h * D, *g = h < a->heads ? gq : gk;
-            float       *yh = mat_row(y, r) + h * D;
-            float        s  = 1.0f / sqrtf(row_dot(xh, xh, D) / (float)D + a->eps);
+            float       *yh      = mat_row(y, r) + h * D;
+            float        s       = 1.0f / sqrtf(row_dot(xh, xh, D) / (float)D + a->eps);
             rstd[r * n_head + h] = s;
             for (int64_t i = 0; i < D; i += VL) {
                 vf_put(yh + i, D - i, vf_get(xh + i, D - i) * s * vf_get(g + i, D - i));
             }
         }
-        if (y.p != x.p) memcpy(mat_row(y, r) + used, mat_row(x, r) + used, (size_t)(x.cols - used) * sizeof(float));
+        if (y.p != x.p)
+            memcpy(mat_row(y, r) + used, mat_row(x, r) + used, (size_t)(x.cols - used) * sizeof(float));
     }
     return 0;
 }
@@ -89,7 +92,8 @@ int cpu_qknorm_dx(Dev *dev, const QkNormDx *a)
     Mat          dx = cpu_mat(a->dx), dy = cpu_mat(a->dy), x = cpu_mat(a->x);
     const float *gq = cpu_f32(a->gq), *gk = cpu_f32(a->gk), *rstd = cpu_f32(a->rstd);
     int64_t      D = a->head_dim, n_head = a->heads + a->kv_heads, used = n_head * D;
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         float       *out = mat_row(dx, r);
         const float *dyr = mat_row(dy, r), *xr = mat_row(x, r);

@@ -45,8 +45,9 @@ int colsum_run(Dev *dev, const Colsum *c)
     int    threads = c->rows * c->cols < CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
     float *part    = cpu_scratch(dev, colsum_scratch(c, cpu_threads(dev)));
     if (!part) return -1;
-    int64_t parts = n_chunk(c->rows), part_row = pad_line(c->n_out * c->cols), tmp_row = pad_line(c->tmp_cols);
-    float  *tmp = part + parts * part_row;
+    int64_t parts = n_chunk(c->rows), part_row = pad_line(c->n_out * c->cols),
+            tmp_row = pad_line(c->tmp_cols);
+    float *tmp      = part + parts * part_row;
     /* Columns of the second stage are dealt in lines of 16. */
     int64_t n_line = (c->cols + 15) / 16;
 #pragma omp parallel num_threads(threads)

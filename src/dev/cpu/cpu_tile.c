@@ -68,10 +68,12 @@ TILE_CASE(12)
 #undef TILE_CASE
 
 static void (*const tile_table[13][TILE_VECS + 1])(const Tile *) = {
-    [1] = { 0, tile_1_1, tile_1_2 },    [2] = { 0, tile_2_1, tile_2_2 },    [3] = { 0, tile_3_1, tile_3_2 },
-    [4] = { 0, tile_4_1, tile_4_2 },    [5] = { 0, tile_5_1, tile_5_2 },    [6] = { 0, tile_6_1, tile_6_2 },
-    [7] = { 0, tile_7_1, tile_7_2 },    [8] = { 0, tile_8_1, tile_8_2 },    [9] = { 0, tile_9_1, tile_9_2 },
-    [10] = { 0, tile_10_1, tile_10_2 }, [11] = { 0, tile_11_1, tile_11_2 }, [12] = { 0, tile_12_1, tile_12_2 },
+    [1] = { 0, tile_1_1, tile_1_2 },    [2] = { 0, tile_2_1, tile_2_2 },
+    [3] = { 0, tile_3_1, tile_3_2 },    [4] = { 0, tile_4_1, tile_4_2 },
+    [5] = { 0, tile_5_1, tile_5_2 },    [6] = { 0, tile_6_1, tile_6_2 },
+    [7] = { 0, tile_7_1, tile_7_2 },    [8] = { 0, tile_8_1, tile_8_2 },
+    [9] = { 0, tile_9_1, tile_9_2 },    [10] = { 0, tile_10_1, tile_10_2 },
+    [11] = { 0, tile_11_1, tile_11_2 }, [12] = { 0, tile_12_1, tile_12_2 },
 };
 
 void cpu_tile(const Tile *t, int rows, int vecs) { tile_table[rows][vecs](t); }
@@ -94,14 +96,16 @@ void cpu_turn(const Turn *t)
         return;
     }
     vf v[VL];
-    for (int64_t r = 0; r < VL; r++) v[r] = r < t->n_row ? vf_get(t->x + r * t->x_row, t->n_col) * t->factor : (vf){ 0 };
+    for (int64_t r = 0; r < VL; r++)
+        v[r] = r < t->n_row ? vf_get(t->x + r * t->x_row, t->n_col) * t->factor : (vf){ 0 };
     vf_transpose(v);
     for (int64_t c = 0; c < t->n_col; c++) vf_put(t->out + c * t->out_row, t->width, v[c]);
 }
 
 void cpu_block(const Tile *t, int64_t m, int64_t n)
 {
-    int64_t n_strip = row_div_up(m, TILE_ROWS), least = m / n_strip, more = m % n_strip; /* `more` strips have a row more */
+    int64_t n_strip = row_div_up(m, TILE_ROWS), least = m / n_strip,
+            more = m % n_strip; /* `more` strips have a row more */
     for (int64_t j = 0; j < n; j += TILE_COLS) {
         int  vecs = n - j >= TILE_COLS ? TILE_VECS : (int)((n - j) / VL);
         Tile u    = *t;

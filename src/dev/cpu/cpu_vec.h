@@ -42,11 +42,11 @@ VEC_INLINE vf vf_where(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mas
 #if defined(__AVX512F__)
 #include <immintrin.h>
 VEC_INLINE __mmask16 vf_mask(int64_t left) { return (__mmask16)((1u << left) - 1); }
-VEC_INLINE vf        vf_get_part(const float *p, int64_t left) { return _mm512_maskz_loadu_ps(vf_mask(left), p); }
-VEC_INLINE void      vf_put_part(float *p, int64_t left, vf v) { _mm512_mask_storeu_ps(p, vf_mask(left), v); }
-VEC_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-VEC_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-VEC_INLINE vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+VEC_INLINE vf   vf_get_part(const float *p, int64_t left) { return _mm512_maskz_loadu_ps(vf_mask(left), p); }
+VEC_INLINE void vf_put_part(float *p, int64_t left, vf v) { _mm512_mask_storeu_ps(p, vf_mask(left), v); }
+VEC_INLINE vf   vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+VEC_INLINE vf   vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+VEC_INLINE vf   vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 #else
 VEC_INLINE vf vf_get_part(const float *p, int64_t left)
 {
@@ -129,13 +129,13 @@ VEC_INLINE vf vf_exp(vf x)
     vf          c = vf_min(vf_set(hi), vf_max(vf_set(lo), x));
     vf          t = c * 1.44269504f + 12582912.0f;
     vf          n = t - 12582912.0f;
-    vf          r = c - n * 0.693145752f; /* ln2 in two parts; the first has few bits, so n times it is exact */
-    r             = r - n * 1.42860677e-6f;
-    vf q = r * 1.381454017e-03f + 8.368745109e-03f;
-    q    = q * r + 4.166839078e-02f;
-    q    = q * r + 1.666652040e-01f;
-    q    = q * r + 4.999999343e-01f;
-    vf p = r + r * r * q + 1.0f;
+    vf r     = c - n * 0.693145752f; /* ln2 in two parts; the first has few bits, so n times it is exact */
+    r        = r - n * 1.42860677e-6f;
+    vf q     = r * 1.381454017e-03f + 8.368745109e-03f;
+    q        = q * r + 4.166839078e-02f;
+    q        = q * r + 1.666652040e-01f;
+    q        = q * r + 4.999999343e-01f;
+    vf p     = r + r * r * q + 1.0f;
     vf scale = (vf)(((vu)t << 23) + 0x3F800000u);
     return (vf)(~(x < vf_set(lo)) & (vi)(p * scale));
 }

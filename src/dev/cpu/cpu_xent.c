@@ -37,7 +37,8 @@ static float row_loss(const float *x, float lse, int32_t target, int64_t n_class
 }
 
 /* dx may be x. */
-static CPU_ONCE void row_dx(float *dx, const float *x, float lse, int32_t target, float factor, int64_t n_class)
+static CPU_ONCE void row_dx(float *dx, const float *x, float lse, int32_t target, float factor,
+                            int64_t n_class)
 {
     if (target < 0) {
         memset(dx, 0, (size_t)n_class * sizeof(float));
@@ -66,7 +67,8 @@ int cpu_xent_fwd(Dev *dev, const XentFwd *a)
     Mat            x      = cpu_mat(a->logits);
     const int32_t *target = a->target->data;
     float         *loss = cpu_f32(a->loss), *lse = cpu_f32(a->lse);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         lse[r]  = row_lse(mat_row(x, r), a->n_class);
         loss[r] = row_loss(mat_row(x, r), lse[r], target[r], a->n_class);
@@ -80,7 +82,8 @@ int cpu_xent_dx(Dev *dev, const XentDx *a)
     const int32_t *target = a->target->data;
     const float   *lse    = cpu_f32(a->lse);
     float          factor = factor_of(a->state);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         row_dx(mat_row(dx, r), mat_row(x, r), lse[r], target[r], factor, a->n_class);
         row_pad(mat_row(dx, r), a->n_class, x.cols);
@@ -92,8 +95,9 @@ int cpu_xent(Dev *dev, const Xent *a)
 {
     Mat            x = cpu_mat(a->logits), dx = cpu_mat(a->dlogits);
     const int32_t *target = a->target->data;
-    float         *loss   = cpu_f32(a->loss), factor = factor_of(a->state);
-#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
+    float         *loss = cpu_f32(a->loss), factor = factor_of(a->state);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         float lse = row_lse(mat_row(x, r), a->n_class);
         loss[r]   = row_loss(mat_row(x, r), lse, target[r], a->n_class);

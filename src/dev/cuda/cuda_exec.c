@@ -10,6 +10,8 @@
  *    mode and drivers since CUDA 12.3 allow. */
 #include "dev/cuda/cuda_exec.h"
 
+#include "base/fault.h"
+
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_gemm.h"
@@ -169,6 +171,7 @@ int cuda_exec_run(Dev *dev, DevExec *x)
 {
     CudaDev *d = (CudaDev *)dev;
     CUDA_TRY(cudaSetDevice(d->index));
+    if (fault_hit(FAULT_DEVICE)) TRY(cuda_trap(dev));
     if (!x->graph) return run_eagerly(d, x);
     d->last_label = x->label;
     CUDA_TRY(cudaGraphLaunch(x->graph, d->stream[LANE_COMPUTE]));

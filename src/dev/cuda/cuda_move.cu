@@ -2,14 +2,17 @@
  *
  * Layout: rows x cols with a row stride; contiguous tensors are one long row, so that the inner loop is never
  *     short.
- * Grid: a grid-stride loop over the elements (cast: over groups of four where that is aligned).
+ * Grid: a grid-stride loop over the elements (cast: over groups of four where that is aligned). Contiguous
+ *     copies on the compute and comm lanes: COPY_UNROLL loads of 16 bytes a thread, then as many stores; eight
+ *     blocks keep 128 KB of a multiprocessor in flight. The driver's own copy reached 2.77 TB/s inside a graph
+ *     (H200, 2026-11-15), elementwise kernels of this shape 4.2.
  * Bytes: each element read once and written once. */
 #include "dev/cuda/cuda_move.h"
 
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_types.cuh"
 
-enum { BLOCK = 256, BLOCKS_PER_SM = 16 };
+enum { BLOCK = 256, BLOCKS_PER_SM = 16, COPY_UNROLL = 4 };
 
 static unsigned grid_for(Dev *dev, int64_t n_work)
 {
@@ -72,11 +75,40 @@ int cuda_fill(Dev *dev, const Fill *a)
 
 /* ---- copy ---------------------------------------------------------------------------------------------- */
 
+__global__ void __launch_bounds__(BLOCK) copy_kernel(uint4 *y, const uint4 *x, int64_t n)
+{
+    int64_t at = (int64_t)blockIdx.x * (BLOCK * COPY_UNROLL) + threadIdx.x;
+    uint4   v[COPY_UNROLL];
+#pragma unroll
+    for (int u = 0; u < COPY_UNROLL; u++) {
+        if (at + u * BLOCK < n) v[u] = __ldcs(x + at + u * BLOCK);
+    }
+#pragma unroll
+    for (int u = 0; u < COPY_UNROLL; u++) {
+        if (at + u * BLOCK < n) y[at + u * BLOCK] = v[u];
+    }
+}
+
+/* Whether copy_kernel can do it. On the other lanes one side is pinned host memory, which copy engines move
+ * without taking multiprocessors from anybody. */
+static int copy_by_kernel(Dev *dev, const void *y, const void *x, size_t n_bytes)
+{
+    Lane lane = ((CudaDev *)dev)->lane;
+    return (lane == LANE_COMPUTE || lane == LANE_COMM) && n_bytes > 0 &&
+           ((uintptr_t)y | (uintptr_t)x | n_bytes) % sizeof(uint4) == 0;
+}
+
 int cuda_copy(Dev *dev, const Copy *a)
 {
     CudaMat y = mat_of(a->y), x = mat_of(a->x);
     size_t  size = dtype_bytes(y.dtype);
     if (y.rows == 1 && x.rows == 1) {
+        int64_t n = (int64_t)(tensor_bytes(a->y) / sizeof(uint4)), turn = BLOCK * COPY_UNROLL;
+        if (copy_by_kernel(dev, y.data, x.data, tensor_bytes(a->y))) {
+            copy_kernel<<<(unsigned)((n + turn - 1) / turn), BLOCK, 0, cuda_stream(dev)>>>(
+                (uint4 *)y.data, (const uint4 *)x.data, n);
+            return cuda_launched("copy");
+        }
         CUDA_TRY(cudaMemcpyAsync(y.data, x.data, tensor_bytes(a->y), cudaMemcpyDefault, cuda_stream(dev)));
         return 0;
     }

@@ -7,6 +7,7 @@
 #define DEV_CUDA_CUDA_TYPES_CUH
 
 #include "base/err.h"
+#include "dev/cuda/k_ptx.cuh"
 #include "tensor/tensor.h"
 
 #include <cuda_bf16.h>
@@ -39,9 +40,10 @@ template <typename T> __device__ __forceinline__ Pack<T> pack_load(const T *p)
     *reinterpret_cast<uint4 *>(&v) = *reinterpret_cast<const uint4 *>(p);
     return v;
 }
+/* To global memory. */
 template <typename T> __device__ __forceinline__ void pack_store(T *p, const Pack<T> &v)
 {
-    *reinterpret_cast<uint4 *>(p) = *reinterpret_cast<const uint4 *>(&v);
+    ptx_store(p, *reinterpret_cast<const uint4 *>(&v));
 }
 
 /* 1 if every row of t can be read in 16-byte packs. An absent tensor does not stand in the way. */

@@ -212,6 +212,17 @@ template <typename F> static int k_flag(int flag, F f)
     return flag ? f(std::true_type()) : f(std::false_type());
 }
 
+/* Calls f with a compile-time count 1..4. */
+template <typename F> static int k_count(int n, F f)
+{
+    switch (n) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    default: return f(std::integral_constant<int, 4>());
+    }
+}
+
 template <typename T> static T *t_data(const Tensor *t) { return t ? static_cast<T *>(t->data) : nullptr; }
 static inline int64_t           t_ld(const Tensor *t) { return t ? tensor_ld(t) : 0; }
 

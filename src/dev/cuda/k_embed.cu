@@ -5,20 +5,20 @@
  * Layout   y, dy [N,C] with a row stride; tok i32[N], T its last dimension; dwte, dwpe f32.
  * Order    EMBED_DW sorts the row numbers by token (stable, so rows of one token stay in increasing n), then
  *          each token's rows are added by whoever owns the token: no atomics on numbers. Light tokens (at
- *          most 32 rows): one warp walks the rows in order. Heavy tokens (a frequent word may be 5 % of all
+ *          most 32 rows): the warp that looks after their first position adds the rows in order. Heavy tokens (a frequent word may be 5 % of all
  *          rows) go to a list; a block takes a token and 64-odd columns, its row slots take rows round robin
  *          and are then added in order, so that a long token is not a serial tail. The order of the list
  *          (filled by an atomic counter) does not touch any sum.
- * Grid     EMBED_FWD, light: a warp a row or sorted position; heavy: (column tile, list stride); POS_DW: a
- *          thread a pack.
+ * Grid     EMBED_FWD: a warp a row; light: a warp sixteen sorted positions; heavy: (column tile, list stride);
+ *          POS_DW: a thread a pack.
  * Bytes    EMBED_FWD 2*C*size a row (+ wpe); EMBED_DW C*size a row + 8*C a distinct token; POS_DW C*size a
  *          row + 8*C*T. */
 #include "dev/cuda/k_common.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
 
-enum { EMBED_THREADS = 256, LIGHT_ROWS = WARP };
-enum { HEAVY_THREADS = 512, HEAVY_LANES = 8, HEAVY_SLOTS = HEAVY_THREADS / HEAVY_LANES, HEAVY_UNROLL = 4 };
+enum { EMBED_THREADS = 256, LIGHT_ROWS = WARP, LIGHT_POSITIONS = WARP / 2, LIGHT_MAX_NV = 4 };
+enum { HEAVY_THREADS = 512, HEAVY_LANES = 8, HEAVY_SLOTS = HEAVY_THREADS / HEAVY_LANES, HEAVY_UNROLL = 8 };
 
 /* ---- Forward ----------------------------------------------------------------------------------------- */
 
@@ -148,65 +148,109 @@ static __device__ int segment_end(const int32_t *key, int32_t tok, int lo, int h
     return lo;
 }
 
-/* A warp per sorted position. Only the first position of a token does anything. */
-template <typename T, bool AL>
-__global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<T> p)
+/* Adds n_row rows of dy to row tok of dwte, in order. Lane l knows the row numbers at positions l and l + 32 of
+ * the warp's window; the rows begin at position `at`. A lane has NV packs of columns in hand at a time and loads
+ * a second row while it adds the first: three kilobytes in flight a warp. */
+template <typename T, bool AL, int NV>
+__device__ __forceinline__ void light_add(const EmbedDwP<T> &p, int32_t tok, const int32_t (&row)[2], int at, int n_row)
 {
-    constexpr int N    = Pack<T>::N;
-    int64_t       at   = (int64_t)blockIdx.x * (EMBED_THREADS / WARP) + threadIdx.x / WARP;
+    constexpr int N = Pack<T>::N, U = 2;
     int           lane = threadIdx.x % WARP;
-    if (at >= p.rows) return;
-    int32_t tok = p.key[at];
-    if (at > 0 && p.key[at - 1] == tok) return;
-    bool same  = at + lane < p.rows && p.key[at + lane] == tok;
-    int  n_row = __popc(__ballot_sync(FULL_WARP, same));
-    if (n_row == LIGHT_ROWS && at + LIGHT_ROWS < p.rows && p.key[at + LIGHT_ROWS] == tok) {
-        int end = segment_end(p.key, tok, (int)at + LIGHT_ROWS + 1, p.rows);
-        if (lane == 0) p.heavy[atomicAdd(p.n_heavy, 1)] = make_int2((int)at, end);
-        return;
-    }
-    int32_t my_row = same ? p.row[at + lane] : 0;
-    float  *dst    = p.dwte + tok * p.ld_dwte;
-    for (int base = 0; base < p.cols; base += WARP * N) { /* every lane: the shuffles below need them all */
-        int   col = base + lane * N, n = p.cols - col;
-        float acc[N];
-        grad_load<N, AL>(dst + col, n, acc);
-#pragma unroll 4
-        for (int j = 0; j < n_row; j++) {
-            int64_t row = __shfl_sync(FULL_WARP, my_row, j);
-            float   f[N];
-            vec_unpack(vec_load<T, AL>(p.dy + row * p.ld_dy + col, n), f);
+    for (int base = 0; base < p.cols; base += WARP * N * NV) { /* every lane: the shuffles below need them all */
+        float *dst = p.dwte + tok * p.ld_dwte + base + lane * N;
+        int    n   = p.cols - base - lane * N; /* columns from this lane's first on */
+        float  acc[NV][N];
 #pragma unroll
-            for (int i = 0; i < N; i++) acc[i] = __fadd_rn(acc[i], f[i]);
+        for (int v = 0; v < NV; v++) grad_load<N, AL>(dst + v * WARP * N, n - v * WARP * N, acc[v]);
+        for (int j = 0; j < n_row; j += U) {
+            Pack<T> in[U][NV];
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                int     k    = at + j + u;
+                int32_t low  = __shfl_sync(FULL_WARP, row[0], k % WARP), high = __shfl_sync(FULL_WARP, row[1], k % WARP);
+                int64_t r    = k < WARP ? low : high;
+                bool    live = j + u < n_row;
+#pragma unroll
+                for (int v = 0; v < NV; v++) {
+                    const T *src = p.dy + (live ? r : 0) * p.ld_dy + base + (lane + v * WARP) * N;
+                    in[u][v]     = vec_load<T, AL>(src, live ? n - v * WARP * N : 0);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < U * NV; i++) {
+                float f[N];
+                vec_unpack(in[i / NV][i % NV], f);
+#pragma unroll
+                for (int k = 0; k < N; k++) acc[i % NV][k] = __fadd_rn(acc[i % NV][k], f[k]);
+            }
         }
-        grad_store<N, AL>(dst + col, n, acc);
+#pragma unroll
+        for (int v = 0; v < NV; v++) grad_store<N, AL>(dst + v * WARP * N, n - v * WARP * N, acc[v]);
     }
 }
 
-/* Block: HEAVY_LANES packs of columns x HEAVY_SLOTS row slots. */
-template <typename T, bool AL>
-__global__ void __launch_bounds__(HEAVY_THREADS) embed_dw_heavy_kernel(EmbedDwP<T> p)
+/* A warp looks after LIGHT_POSITIONS sorted positions: the tokens that begin there are its own. */
+template <typename T, bool AL, int NV>
+__global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<T> p)
 {
-    constexpr int    N = Pack<T>::N, TILE = HEAVY_LANES * N;
+    int64_t warp = (int64_t)blockIdx.x * (EMBED_THREADS / WARP) + threadIdx.x / WARP;
+    int     lane = threadIdx.x % WARP;
+    if (warp * LIGHT_POSITIONS >= p.rows) return;
+    int     first = (int)warp * LIGHT_POSITIONS;
+    int32_t key[2], row[2]; /* of the window: positions first + lane and first + 32 + lane; -1 past the end */
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int at = first + k * WARP + lane;
+        key[k] = at < p.rows ? p.key[at] : -1;
+        row[k] = at < p.rows ? p.row[at] : 0;
+    }
+    int32_t  before = first + lane > 0 && first + lane < p.rows ? p.key[first + lane - 1] : -1;
+    uint32_t starts = __ballot_sync(FULL_WARP, lane < LIGHT_POSITIONS && key[0] >= 0 && key[0] != before);
+    for (; starts; starts &= starts - 1) {
+        int     s     = __ffs((int)starts) - 1;
+        int32_t tok   = __shfl_sync(FULL_WARP, key[0], s);
+        int     n_row = __popc(__ballot_sync(FULL_WARP, key[0] == tok)) + __popc(__ballot_sync(FULL_WARP, key[1] == tok));
+        if (n_row <= LIGHT_ROWS) {
+            light_add<T, AL, NV>(p, tok, row, s, n_row);
+        } else {
+            int end = first + s + n_row; /* goes on behind the window if it fills it */
+            if (s + n_row == 2 * WARP) end = segment_end(p.key, tok, end, p.rows);
+            if (lane == 0) p.heavy[atomicAdd(p.n_heavy, 1)] = make_int2(first + s, end);
+        }
+    }
+}
+
+/* Block: HEAVY_LANES packs of columns x HEAVY_SLOTS row slots. The numbers of the next rows are read while this
+ * turn's rows are on their way: one wait a turn instead of two. */
+template <typename T, bool AL>
+__global__ void __launch_bounds__(HEAVY_THREADS, 2) embed_dw_heavy_kernel(EmbedDwP<T> p)
+{
+    constexpr int    N = Pack<T>::N, TILE = HEAVY_LANES * N, U = HEAVY_UNROLL;
     __shared__ float sums[HEAVY_SLOTS][TILE];
     int              lane = threadIdx.x % HEAVY_LANES, slot = threadIdx.x / HEAVY_LANES;
     int              col = blockIdx.x * TILE + lane * N, n = p.cols - col;
     int              n_heavy = *p.n_heavy;
     for (int h = blockIdx.y; h < n_heavy; h += gridDim.y) {
-        int   first = p.heavy[h].x, end = p.heavy[h].y;
+        int   first = p.heavy[h].x, end = p.heavy[h].y, row[U];
         float acc[N];
 #pragma unroll
         for (int i = 0; i < N; i++) acc[i] = 0.0f;
-        for (int at = first + slot; at < end; at += HEAVY_SLOTS * HEAVY_UNROLL) {
-            Pack<T> v[HEAVY_UNROLL];
 #pragma unroll
-            for (int u = 0; u < HEAVY_UNROLL; u++) {
-                int     k   = at + u * HEAVY_SLOTS;
-                int64_t row = k < end ? p.row[k] : 0;
-                v[u]        = vec_load<T, AL>(p.dy + row * p.ld_dy + col, k < end ? n : 0);
+        for (int u = 0; u < U; u++) {
+            int k  = first + slot + u * HEAVY_SLOTS;
+            row[u] = k < end ? p.row[k] : -1;
+        }
+        for (int at = first + slot; at < end; at += HEAVY_SLOTS * U) {
+            Pack<T> v[U];
+#pragma unroll
+            for (int u = 0; u < U; u++) v[u] = vec_load<T, AL>(p.dy + row[u] * p.ld_dy + col, row[u] >= 0 ? n : 0);
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                int k  = at + (u + U) * HEAVY_SLOTS;
+                row[u] = k < end ? p.row[k] : -1;
             }
 #pragma unroll
-            for (int u = 0; u < HEAVY_UNROLL; u++) {
+            for (int u = 0; u < U; u++) {
                 float f[N];
                 vec_unpack(v[u], f);
 #pragma unroll
@@ -280,14 +324,19 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
         p.ld_dy   = t_ld(a->dy);
         p.rows    = (int)tensor_rows(a->dy);
         p.cols    = (int)tensor_cols(a->dy);
+        /* Packs of columns a lane has at once: as even a cut of the row as there is. */
+        int64_t tiles = ceil_div(p.cols, WARP * Pack<T>::N);
+        int     nv    = (int)ceil_div(tiles, ceil_div(tiles, LIGHT_MAX_NV));
         return k_flag(aligned, [&](auto is_al) {
             constexpr bool AL   = decltype(is_al)::value;
-            unsigned       grid = (unsigned)ceil_div(p.rows, EMBED_THREADS / WARP);
-            TRY(k_launch(op, embed_dw_light_kernel<T, AL>, dim3(grid), EMBED_THREADS, 0, cuda_stream(dev),
-                         p));
-            /* Four blocks fill a multiprocessor; more tokens than that are taken in turns. */
+            unsigned       grid = (unsigned)ceil_div(p.rows, LIGHT_POSITIONS * (EMBED_THREADS / WARP));
+            TRY(k_count(nv, [&](auto count) {
+                return k_launch(op, embed_dw_light_kernel<T, AL, decltype(count)::value>, dim3(grid), EMBED_THREADS, 0,
+                                cuda_stream(dev), p);
+            }));
+            /* Two blocks fill a multiprocessor; more tokens than that are taken in turns. */
             int64_t tile = ceil_div(p.cols, HEAVY_LANES * Pack<T>::N), most = p.rows / (LIGHT_ROWS + 1);
-            int64_t turns = MIN(MAX((int64_t)cuda_sm_count(dev) * 4 / tile, (int64_t)1), most);
+            int64_t turns = MIN(MAX((int64_t)cuda_sm_count(dev) * 2 / tile, (int64_t)1), most);
             if (turns == 0) return 0;
             dim3 heavy((unsigned)tile, (unsigned)turns);
             return k_launch(op, embed_dw_heavy_kernel<T, AL>, heavy, HEAVY_THREADS, 0, cuda_stream(dev), p);

@@ -109,12 +109,12 @@ __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_kernel(NormFwdP<T> 
         float s = 0.0f;
 #pragma unroll
         for (int v = 0; v < NV; v++) s = __fadd_rn(s, pack_sum(x[v]));
-        mean = group_sum2<true>(make_float2(s, 0.0f), r, slot[0]).x / (float)p.cols;
+        mean = group_sum2(make_float2(s, 0.0f), r, slot[0]).x / (float)p.cols;
     }
     float s = 0.0f;
 #pragma unroll
     for (int v = 0; v < NV; v++) s = __fadd_rn(s, pack_square(x[v], mean, p.cols - (r.t + v * r.stride) * N));
-    float var  = group_sum2<true>(make_float2(s, 0.0f), r, slot[1]).x / (float)p.cols;
+    float var  = group_sum2(make_float2(s, 0.0f), r, slot[1]).x / (float)p.cols;
     float rstd = 1.0f / sqrtf(var + p.eps);
     if (r.t == 0) {
         if (p.mean) p.mean[row] = mean;
@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_wide_kernel(NormFwd
             }
             s = __fadd_rn(s, pack_sum(v));
         }
-        if (p.mean) mean = group_sum2<true>(make_float2(s, 0.0f), r, slot[0]).x / (float)p.cols;
+        if (p.mean) mean = group_sum2(make_float2(s, 0.0f), r, slot[0]).x / (float)p.cols;
     }
     s = 0.0f;
     for (int col = r.t * N; col < p.cols; col += step) {
         s = __fadd_rn(s, pack_square(vec_load<T, AL>(x + col, p.cols - col), mean, p.cols - col));
     }
-    float var  = group_sum2<true>(make_float2(s, 0.0f), r, slot[1]).x / (float)p.cols;
+    float var  = group_sum2(make_float2(s, 0.0f), r, slot[1]).x / (float)p.cols;
     float rstd = 1.0f / sqrtf(var + p.eps);
     if (r.t == 0) {
         if (p.mean) p.mean[row] = mean;

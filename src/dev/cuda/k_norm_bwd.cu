@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> 
         c.x      = __fadd_rn(c.x, s.x);
         c.y      = __fadd_rn(c.y, s.y);
     }
-    c         = group_sum2<true>(c, r, slot);
+    c         = group_sum2(c, r, slot);
     float2 ak = norm_coefs(c, !p.mean, p.inv_cols, shift, rstd);
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
         NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);

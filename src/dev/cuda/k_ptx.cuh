@@ -52,6 +52,15 @@ __device__ __forceinline__ uint4 ptx_load_stream(const void *p, bool ok)
     return v;
 }
 
+/* 16 bytes in one access. An assignment of a uint4 may become four (seen in PTX of unrolled loops, CUDA
+ * 13.0). */
+__device__ __forceinline__ void ptx_store(void *p, uint4 v)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 /* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the
  * value from an earlier read nor move the read out of a loop, either of which costs registers. */
 __device__ __forceinline__ float4 ptx_table_load(const float *p)

@@ -25,17 +25,6 @@ static inline RowPlan row_plan(int64_t cols, int pack, int max_nv, int max_warps
     return p;
 }
 
-/* Calls f with a compile-time count 1..4. */
-template <typename F> static int k_count(int n, F f)
-{
-    switch (n) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    default: return f(std::integral_constant<int, 4>());
-    }
-}
-
 /* Where a thread stands. */
 struct RowThread {
     int warps; /* per row */
@@ -58,21 +47,17 @@ template <bool ONE> __device__ __forceinline__ RowThread row_thread(int warps)
     return r;
 }
 
-/* Both sums over the group, the same bits in each of its threads. slot: one float2 per warp of the block.
- * ALONE: a group of several warps has its block to itself (a named barrier would reserve all sixteen of the
- * block and cost residency). */
-template <bool ALONE> __device__ __forceinline__ float2 group_sum2(float2 v, const RowThread &r, float2 *slot)
+/* Both sums over the group, the same bits in each of its threads. slot: one float2 per warp of the block. A
+ * group of several warps has its block to itself: a named barrier would reserve all sixteen of the block and
+ * cost residency. */
+__device__ __forceinline__ float2 group_sum2(float2 v, const RowThread &r, float2 *slot)
 {
     v.x = warp_sum(v.x);
     v.y = warp_sum(v.y);
     if (r.warps == 1) return v;
     float2 *mine = slot + r.group * r.warps;
     if (r.t % WARP == 0) mine[r.t / WARP] = v;
-    if (ALONE) {
-        __syncthreads();
-    } else {
-        ptx_bar_sync(1 + r.group, r.stride);
-    }
+    __syncthreads();
     v = mine[0];
     for (int w = 1; w < r.warps; w++) {
         v.x += mine[w].x;

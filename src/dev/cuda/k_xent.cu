@@ -2,25 +2,32 @@
  *
  * Maths    m = max x, s = sum exp(x - m) over classes < n_class;  lse = m + log s;  loss = lse - x[target];
  *          dx = (exp(x - lse) - [c = target])*inv_targets*loss_scale. target -1: loss 0, dx 0. Padding
- *          classes: dx 0.
+ *          classes: dx 0. Sums are kept in powers of two, y = x*log2(e): an exponential is then one
+ *          multiply-add and one ex2.
  * Layout   logits, dlogits [N,V] with a row stride, maybe the same storage; loss, lse f32[N]; target i32[N].
- * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads,
- *          each keeps a running (max, sum); threads, then parts, are merged in a fixed order. All three ops
- *          use this cut, whatever the alignment, so XENT gives the bits of XENT_FWD followed by XENT_DX.
- * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block, two
- *          rows deep: the copy engine fetches the next row while this one is reduced and its gradient is
- *          written. `parts` is the smallest power of two for which two parts fit. Where a row does not fit
- *          eight blocks, is not aligned to 16 bytes, or the device has no clusters: one block a row that
- *          reads it twice.
+ * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads;
+ *          each keeps a running (max, sum), brought up to date once per XENT_GROUP packs; threads, then parts,
+ *          are merged in a fixed order. All three ops use this cut, whatever the alignment, so XENT gives the
+ *          bits of XENT_FWD followed by XENT_DX.
+ * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block.
+ *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A block fetches its
+ *          part, reduces it, meets the others, writes the gradient, and only then fetches again: what hides
+ *          one block's waiting is the work of the other one or two on the same multiprocessor, not a second
+ *          buffer, because the waits for the cluster are as long as those for memory.
+ *          Where a row does not fit eight blocks, is not aligned to 16 bytes, or the device has no clusters:
+ *          one block a row that reads it twice.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
 
-enum { XENT_THREADS = 1024, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_DX_THREADS = 256 };
-/* Head of the shared memory of a block: two barriers, warp slots and part slots by row parity. */
-enum { XENT_HEAD_BYTES = 1024 };
+enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
+/* 40 registers: three blocks of 75 KB, the parts of 151936 classes, run on a multiprocessor. */
+enum { XENT_BLOCKS_PER_SM = 3 };
+/* Head of the shared memory of a block: barrier, warp slots, part slots by turn. */
+enum { XENT_HEAD_BYTES = 256 };
 
-/* Below every logit, and exp(XENT_FLOOR - x) is 0 without being NaN. */
+/* Below every logit, and 2^(XENT_FLOOR - y) is 0 without being NaN. */
 #define XENT_FLOOR (-1e30f)
+#define LN2        0.6931471805599453f
 
 template <typename T> struct XentP {
     float           *loss, *lse; /* lse: XENT_FWD writes, XENT_DX reads, XENT has none */
@@ -33,51 +40,76 @@ template <typename T> struct XentP {
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
-/* What a part's threads share, by row parity. */
+/* What a part's threads share. */
 struct XentSlots {
-    float2 warp[2][XENT_WARPS];
-    float2 part[2];
+    float2 warp[XENT_WARPS];
+    float2 part[2]; /* by turn: the other blocks may still read the last one */
 };
+static_assert(sizeof(XentSlots) + 64 <= XENT_HEAD_BYTES, "the head is too small");
 
-__device__ __forceinline__ float xent_exp(float x) { return ptx_ex2(__fmul_rn(x, LOG2E)); }
+/* ---- Running pairs (max, sum of 2^(y - max)), max in powers of two ------------------------------------ */
 
-/* Adds n values to the running max a.x and sum a.y = sum exp(x - max). */
-template <int N> __device__ __forceinline__ void soft_add(float2 &a, const float *f, int n)
+/* Largest element of packs. */
+__device__ __forceinline__ float pack_top(const Pack<float> (&v)[XENT_GROUP])
 {
-    float top = f[0], e[N];
-    if (n <= 0) return;
+    float top = XENT_FLOOR;
 #pragma unroll
-    for (int i = 1; i < N; i++) top = i < n ? fmaxf(top, f[i]) : top;
-    if (top > a.x) { /* rare after the first packs */
-        a.y = __fmul_rn(a.y, xent_exp(__fsub_rn(a.x, top)));
-        a.x = top;
+    for (int k = 0; k < 4 * XENT_GROUP; k++) top = fmaxf(top, __uint_as_float(pack_words(v[k / 4])[k % 4]));
+    return top;
+}
+/* Two at a time. A NaN is passed over here and shows in the sum. */
+__device__ __forceinline__ float pack_top(const Pack<bf16> (&v)[XENT_GROUP])
+{
+    __nv_bfloat162 top;
+#pragma unroll
+    for (int k = 0; k < 4 * XENT_GROUP; k++) {
+        uint32_t       w = pack_words(v[k / 4])[k % 4];
+        __nv_bfloat162 h = *reinterpret_cast<__nv_bfloat162 *>(&w);
+        top              = k ? __hmax2(top, h) : h;
     }
-#pragma unroll
-    for (int i = 0; i < N; i++) e[i] = i < n ? xent_exp(__fsub_rn(f[i], a.x)) : 0.0f;
-#pragma unroll
-    for (int d = N / 2; d > 0; d /= 2) {
-#pragma unroll
-        for (int i = 0; i < d; i++) e[i] = __fadd_rn(e[i], e[i + d]);
-    }
-    a.y = __fadd_rn(a.y, e[0]);
+    return fmaxf(fmaxf(__low2float(top), __high2float(top)), XENT_FLOOR);
 }
 
-/* Merges the warp's running pairs; the same bits in every lane. */
-__device__ __forceinline__ float2 soft_warp(float2 a)
+/* Adds a group of packs to the running pair. */
+template <typename T> __device__ __forceinline__ void soft_add(float2 &a, const Pack<T> (&v)[XENT_GROUP])
 {
-    float top = warp_max(a.x);
-    float sum = warp_sum(__fmul_rn(a.y, xent_exp(__fsub_rn(a.x, top))));
+    constexpr int N   = Pack<T>::N;
+    float         top = fmaxf(a.x, __fmul_rn(pack_top(v), LOG2E)), sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < XENT_GROUP; k++) {
+        float e[N];
+        vec_unpack(v[k], e);
+#pragma unroll
+        for (int i = 0; i < N; i++) e[i] = ptx_ex2(fmaf(e[i], LOG2E, -top));
+#pragma unroll
+        for (int d = N / 2; d > 0; d /= 2) {
+#pragma unroll
+            for (int i = 0; i < d; i++) e[i] = __fadd_rn(e[i], e[i + d]);
+        }
+        sum = __fadd_rn(sum, e[0]);
+    }
+    a.y = fmaf(a.y, ptx_ex2(__fsub_rn(a.x, top)), sum);
+    a.x = top;
+}
+
+/* Merges the running pairs of `lanes` lanes (a power of two); the same bits in every one of them. */
+__device__ __forceinline__ float2 soft_lanes(float2 a, int lanes)
+{
+    float top = a.x;
+    for (int d = lanes / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, d));
+    float sum = __fmul_rn(a.y, ptx_ex2(__fsub_rn(a.x, top)));
+    for (int d = lanes / 2; d > 0; d /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, d));
     return make_float2(top, sum);
 }
 
-/* Merges the block's. One barrier; the slots are free again after the next barrier of the same kind. */
+/* Merges the block's. One barrier; the block needs another before the slots are used again. */
 __device__ __forceinline__ float2 soft_block(float2 a, float2 *slot)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    a = soft_warp(a);
+    a = soft_lanes(a, WARP);
     if (lane == 0) slot[warp] = a;
     __syncthreads();
-    return soft_warp(slot[lane]); /* XENT_WARPS = WARP */
+    return soft_lanes(slot[lane % XENT_WARPS], XENT_WARPS);
 }
 
 /* log sum exp of the parts, merged in order. */
@@ -88,9 +120,9 @@ __device__ __forceinline__ float soft_lse(const float2 (&part)[XENT_MAX_PARTS], 
     for (int k = 1; k < XENT_MAX_PARTS; k++) top = k < parts ? fmaxf(top, part[k].x) : top;
 #pragma unroll
     for (int k = 0; k < XENT_MAX_PARTS; k++) {
-        if (k < parts) sum = fmaf(part[k].y, xent_exp(__fsub_rn(part[k].x, top)), sum);
+        if (k < parts) sum = fmaf(part[k].y, ptx_ex2(__fsub_rn(part[k].x, top)), sum);
     }
-    return __fadd_rn(top, logf(sum));
+    return __fmul_rn(__fadd_rn(top, log2f(sum)), LN2);
 }
 
 enum { FROM_GLOBAL, FROM_GLOBAL_ODD, FROM_SHARED };
@@ -101,50 +133,77 @@ template <typename T, int FROM> __device__ __forceinline__ Pack<T> xent_load(con
     return vec_load<T, FROM == FROM_GLOBAL>(p, n);
 }
 
+/* Elements from n on become minus infinity: they add 0. */
+template <typename T> __device__ __forceinline__ void pack_cut(Pack<T> &v, int n)
+{
+    constexpr int N = Pack<T>::N;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t low = sizeof(T) == 4 ? 0xff800000u : 0xff80u, shift = i * sizeof(T) % 4 * 8;
+        uint32_t mask = sizeof(T) == 4 ? ~0u : 0xffffu << shift;
+        uint32_t &w   = pack_words(v)[i * sizeof(T) / 4];
+        if (i >= n) w = (w & ~mask) | low << shift;
+    }
+}
+
 /* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. */
 template <typename T, int FROM>
 __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
 {
-    constexpr int N    = Pack<T>::N;
-    float2        a    = make_float2(XENT_FLOOR, 0.0f);
-    int           stop = MIN(end, n_class);
-#pragma unroll 4
-    for (int col = begin + (int)threadIdx.x * N; col < stop; col += XENT_THREADS * N) {
-        float f[N];
-        vec_unpack(xent_load<T, FROM>(x + (col - begin), stop - col), f);
-        soft_add<N>(a, f, stop - col);
+    constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N;
+    float2        a = make_float2(XENT_FLOOR, 0.0f);
+    int           n = MIN(end, n_class) - begin, col = (int)threadIdx.x * N;
+    Pack<T>       v[XENT_GROUP];
+    for (; col + (XENT_GROUP - 1) * STEP + N <= n; col += XENT_GROUP * STEP) {
+#pragma unroll
+        for (int k = 0; k < XENT_GROUP; k++) v[k] = xent_load<T, FROM>(x + col + k * STEP, N);
+        soft_add(a, v);
+    }
+    if (col < n) { /* the last group, not all of it inside */
+#pragma unroll
+        for (int k = 0; k < XENT_GROUP; k++) {
+            int left = n - (col + k * STEP);
+            v[k]     = left > 0 ? xent_load<T, FROM>(x + col + k * STEP, left) : pack_zero<T>();
+            pack_cut(v[k], left);
+        }
+        soft_add(a, v);
     }
     return a;
 }
 
-/* The gradient of one pack. */
-template <typename T>
-__device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int col, int n_class, int target, float lse,
-                                                float scale)
+/* ---- Gradient ------------------------------------------------------------------------------------------- */
+
+/* What a row's gradient needs. */
+struct XentRow {
+    float lse2, scale; /* lse in powers of two */
+};
+
+__device__ __forceinline__ float xent_prob(float x, float lse2) { return ptx_ex2(fmaf(x, LOG2E, -lse2)); }
+
+/* The gradient of one pack, of which the first n elements are classes, as if none were the target. */
+template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int n, const XentRow &r)
 {
     constexpr int N = Pack<T>::N;
     float         f[N];
     vec_unpack(x, f);
 #pragma unroll
-    for (int i = 0; i < N; i++) f[i] = __fmul_rn(xent_exp(__fsub_rn(f[i], lse)), scale);
-    if (col <= target && target < col + N) {
-        float g[N];
-        vec_unpack(x, g);
+    for (int i = 0; i < N; i++) f[i] = __fmul_rn(xent_prob(f[i], r.lse2), r.scale);
+    if (n < N) {
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (col + i == target) f[i] = __fmul_rn(__fsub_rn(xent_exp(__fsub_rn(g[i], lse)), 1.0f), scale);
-        }
-    }
-    if (col + N > n_class) {
-#pragma unroll
-        for (int i = 0; i < N; i++) f[i] = col + i < n_class ? f[i] : 0.0f;
+        for (int i = 0; i < N; i++) f[i] = i < n ? f[i] : 0.0f;
     }
     return vec_pack<T>(f);
 }
 
-template <typename T> __device__ __forceinline__ float xent_scale(const XentP<T> &p)
+/* The target's own element. */
+template <typename T> __device__ __forceinline__ T xent_hit_dx(T x, const XentRow &r)
 {
-    return __fmul_rn(p.state->in.inv_targets, p.state->in.loss_scale);
+    return from_f32<T>(__fmul_rn(__fsub_rn(xent_prob(to_f32(x), r.lse2), 1.0f), r.scale));
+}
+
+template <typename T> __device__ __forceinline__ XentRow xent_row(const XentP<T> &p, float lse)
+{
+    return { __fmul_rn(lse, LOG2E), __fmul_rn(p.state->in.inv_targets, p.state->in.loss_scale) };
 }
 
 /* ---- One read, one write: the row in shared memory --------------------------------------------------- */
@@ -161,75 +220,76 @@ __device__ __forceinline__ void xent_fetch(const XentP<T> &p, int64_t row, int b
 }
 
 /* log sum exp of the row, from every block's part. */
-__device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, int parity, int parts)
+__device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, int turn, int parts)
 {
     float2 part[XENT_MAX_PARTS] = { a };
     if (parts > 1) {
-        if (threadIdx.x == 0) slots->part[parity] = a;
+        if (threadIdx.x == 0) slots->part[turn] = a;
         ptx_cluster_sync();
 #pragma unroll
         for (int k = 0; k < XENT_MAX_PARTS; k++) {
-            if (k < parts) part[k] = ptx_cluster_load(&slots->part[parity], k);
+            if (k < parts) part[k] = ptx_cluster_load(&slots->part[turn], k);
         }
     }
     return soft_lse(part, parts);
 }
 
-template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cluster_kernel(XentP<T> p)
+/* Writes n columns of a part's gradient from shared memory; the first n_class of them are classes. */
+template <typename T>
+__device__ __forceinline__ void xent_part_dx(T *out, const T *buf, int n, int n_class, int hit, const XentRow &r)
+{
+    constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N;
+    int           col = (int)threadIdx.x * N;
+    for (; col + (XENT_GROUP - 1) * STEP + N <= n_class; col += XENT_GROUP * STEP) {
+        Pack<T> v[XENT_GROUP];
+#pragma unroll
+        for (int k = 0; k < XENT_GROUP; k++) v[k] = pack_load(buf + col + k * STEP);
+#pragma unroll
+        for (int k = 0; k < XENT_GROUP; k++) pack_store(out + col + k * STEP, xent_pack_dx(v[k], N, r));
+    }
+    for (; col < n; col += STEP) pack_store(out + col, xent_pack_dx(pack_load(buf + col), n_class - col, r));
+    /* The thread that wrote the target's pack corrects it. */
+    if (hit >= 0 && hit / N % XENT_THREADS == (int)threadIdx.x) out[hit] = xent_hit_dx(buf[hit], r);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS_PER_SM) xent_cluster_kernel(XentP<T> p)
 {
     extern __shared__ __align__(1024) unsigned char smem[];
 
     constexpr int N     = Pack<T>::N;
     uint64_t     *bar   = reinterpret_cast<uint64_t *>(smem);
     XentSlots    *slots = reinterpret_cast<XentSlots *>(smem + 64);
-    T            *buf0  = reinterpret_cast<T *>(smem + XENT_HEAD_BYTES);
+    T            *buf   = reinterpret_cast<T *>(smem + XENT_HEAD_BYTES);
     int           rank = p.parts > 1 ? ptx_cluster_rank() : 0, n_cluster = gridDim.x / p.parts;
     int           begin = MIN(rank * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
-    float         scale  = xent_scale(p);
-    uint32_t      filled = 0; /* bit b: parity that the barrier of buffer b completes next */
     if (threadIdx.x == 0) {
-        ptx_mbar_init(&bar[0], 1);
-        ptx_mbar_init(&bar[1], 1);
+        ptx_mbar_init(bar, 1);
         ptx_mbar_init_fence();
     }
     __syncthreads();
-    int64_t row    = blockIdx.x / p.parts;
-    int     target = row < p.rows ? p.target[row] : -1;
-    if (threadIdx.x == 0 && target >= 0) xent_fetch(p, row, begin, end, buf0, &bar[0]);
-
-    /* Slots turn with the rows that use them: between two uses of one slot lies a cluster barrier, which a
-     * row without target does not have. */
+    /* Turns count rows that have a target; only they use the barrier and the slots, and between two uses of
+     * one part slot lies a cluster barrier. */
     int turn = 0;
-    for (int which = 0; row < p.rows; which ^= 1) {
-        int64_t next        = row + n_cluster;
-        int     next_target = next < p.rows ? p.target[next] : -1;
-        T      *buf         = buf0 + (size_t)which * p.part_cols;
-        if (threadIdx.x == 0 && next_target >= 0) {
-            xent_fetch(p, next, begin, end, buf0 + (size_t)(which ^ 1) * p.part_cols, &bar[which ^ 1]);
-        }
-        T *out = p.dlogits + row * p.ld_d;
-        if (target >= 0) {
-            ptx_mbar_wait(&bar[which], filled >> which & 1);
-            filled ^= 1u << which;
-            float2 a   = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp[turn]);
-            float  lse = xent_cluster_lse(a, slots, turn, p.parts);
-            turn ^= 1;
-            if (threadIdx.x == 0 && begin <= target && target < end) {
-                p.loss[row] = __fsub_rn(lse, to_f32(buf[target - begin]));
-            }
-            for (int col = begin + (int)threadIdx.x * N; col < end; col += XENT_THREADS * N) {
-                Pack<T> x = xent_load<T, FROM_SHARED>(buf + (col - begin), N);
-                pack_store(out + col, xent_pack_dx(x, col, p.n_class, target, lse, scale));
-            }
-        } else {
+    for (int64_t row = blockIdx.x / p.parts; row < p.rows; row += n_cluster) {
+        int target = p.target[row];
+        T  *out    = p.dlogits + row * p.ld_d + begin;
+        if (target < 0) {
             if (threadIdx.x == 0 && rank == 0) p.loss[row] = 0.0f;
-            for (int col = begin + (int)threadIdx.x * N; col < end; col += XENT_THREADS * N) {
+            for (int col = (int)threadIdx.x * N; col < end - begin; col += XENT_THREADS * N) {
                 pack_store(out + col, pack_zero<T>());
             }
+            continue;
         }
-        __syncthreads(); /* the buffer has been read; it is filled again in the next turn */
-        row    = next;
-        target = next_target;
+        if (threadIdx.x == 0) xent_fetch(p, row, begin, end, buf, bar);
+        ptx_mbar_wait(bar, turn);
+        float2 a   = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp);
+        float  lse = xent_cluster_lse(a, slots, turn, p.parts);
+        int    hit = begin <= target && target < end ? target - begin : -1;
+        if (threadIdx.x == 0 && hit >= 0) p.loss[row] = __fsub_rn(lse, to_f32(buf[hit]));
+        xent_part_dx(out, buf, end - begin, MIN(end, p.n_class) - begin, hit, xent_row(p, lse));
+        turn ^= 1;
+        __syncthreads(); /* buffer and warp slots have been read; the next row overwrites them */
     }
     if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while its slots may be read */
 }
@@ -238,24 +298,30 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_cl
 
 /* Writes the row's gradient; a thread rewrites only elements that it alone reads. */
 template <typename T, bool AL>
-__device__ __forceinline__ void xent_row_dx(const XentP<T> &p, int64_t row, int target, float lse,
-                                            float scale)
+__device__ __forceinline__ void xent_row_dx(const XentP<T> &p, int64_t row, int target, float lse)
 {
     constexpr int N   = Pack<T>::N;
     const T      *x   = p.logits + row * p.ld_x;
     T            *out = p.dlogits + row * p.ld_d;
-    for (int col = (int)threadIdx.x * N; col < p.cols; col += blockDim.x * N) {
-        int     n = p.cols - col;
+    XentRow       r   = xent_row(p, lse);
+    for (int col = (int)threadIdx.x * N; col < p.cols; col += XENT_THREADS * N) {
+        int     n = p.cols - col, hit = target - col;
         Pack<T> v = pack_zero<T>();
-        if (target >= 0) v = xent_pack_dx(vec_load<T, AL>(x + col, n), col, p.n_class, target, lse, scale);
+        T       own;
+        if (target >= 0) {
+            Pack<T> in = vec_load<T, AL>(x + col, n);
+            v          = xent_pack_dx(in, p.n_class - col, r);
+            if (hit >= 0 && hit < N) own = xent_hit_dx(x[target], r); /* before the store: it may be in place */
+        }
         vec_store<T, AL>(out + col, v, n);
+        if (target >= 0 && hit >= 0 && hit < N) out[target] = own;
     }
 }
 
 /* XENT_FWD, or XENT when dlogits is given. */
-template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 1) xent_row_kernel(XentP<T> p)
+template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 2) xent_row_kernel(XentP<T> p)
 {
-    __shared__ XentSlots slots;
+    __shared__ float2 slot[2][XENT_WARPS];
     for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
         const T *x      = p.logits + row * p.ld_x;
         int      target = p.target[row];
@@ -265,7 +331,7 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 1
             if (k < p.parts) {
                 constexpr int FROM  = AL ? FROM_GLOBAL : FROM_GLOBAL_ODD;
                 int           begin = MIN(k * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
-                part[k] = soft_block(soft_part<T, FROM>(x + begin, begin, end, p.n_class), slots.warp[k & 1]);
+                part[k] = soft_block(soft_part<T, FROM>(x + begin, begin, end, p.n_class), slot[k & 1]);
             }
         }
         float lse = soft_lse(part, p.parts);
@@ -274,22 +340,22 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 1
             if (p.lse) p.lse[row] = lse;
         }
         __syncthreads(); /* the target's logit has been read, the slots too */
-        if (p.dlogits) xent_row_dx<T, AL>(p, row, target, lse, xent_scale(p));
+        if (p.dlogits) xent_row_dx<T, AL>(p, row, target, lse);
     }
 }
 
-template <typename T, bool AL> __global__ void __launch_bounds__(XENT_DX_THREADS) xent_dx_kernel(XentP<T> p)
+template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS) xent_dx_kernel(XentP<T> p)
 {
     int64_t row = blockIdx.x;
-    xent_row_dx<T, AL>(p, row, p.target[row], p.lse[row], xent_scale(p));
+    xent_row_dx<T, AL>(p, row, p.target[row], p.lse[row]);
 }
 
 /* ---- Host -------------------------------------------------------------------------------------------- */
 
-/* Shared memory of a block that holds two of `parts` parts. */
+/* Shared memory of a block that holds one of `parts` parts. */
 static size_t xent_smem(int64_t part_cols, size_t size)
 {
-    return XENT_HEAD_BYTES + 2 * (size_t)part_cols * size;
+    return XENT_HEAD_BYTES + (size_t)part_cols * size;
 }
 
 /* Sets parts and part_cols, and *fits: the parts fit shared memory. Depends on width, dtype and device
@@ -297,11 +363,14 @@ static size_t xent_smem(int64_t part_cols, size_t size)
 template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *fits)
 {
     constexpr int N = Pack<T>::N;
-    int           most; /* bytes of shared memory that a block may ask for */
+    int           sm, own, most; /* bytes of a multiprocessor, what it keeps of each block's, a block may ask for */
+    CUDA_TRY(cudaDeviceGetAttribute(&sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cu->index));
+    CUDA_TRY(cudaDeviceGetAttribute(&own, cudaDevAttrReservedSharedMemoryPerBlock, cu->index));
     CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, cu->index));
     for (p->parts = 1;; p->parts *= 2) {
         p->part_cols = (int)(ceil_div(ceil_div(p->cols, N), p->parts) * N);
-        *fits        = xent_smem(p->part_cols, sizeof(T)) <= (size_t)most;
+        size_t smem  = xent_smem(p->part_cols, sizeof(T));
+        *fits        = smem <= (size_t)(p->parts == XENT_MAX_PARTS ? most : MIN(sm / 2 - own, most));
         if (*fits || p->parts == XENT_MAX_PARTS) return 0;
     }
 }
@@ -311,6 +380,8 @@ template <typename T> static int xent_cluster_launch(Dev *dev, const XentP<T> &p
     auto   kernel = xent_cluster_kernel<T>;
     size_t smem   = xent_smem(p.part_cols, sizeof(T));
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared));
     cudaLaunchAttribute attr = {};
     attr.id                  = cudaLaunchAttributeClusterDimension;
     attr.val.clusterDim.x    = (unsigned)p.parts;
@@ -323,10 +394,14 @@ template <typename T> static int xent_cluster_launch(Dev *dev, const XentP<T> &p
     cfg.stream               = cuda_stream(dev);
     cfg.attrs                = &attr;
     cfg.numAttrs             = 1;
-    /* One block a multiprocessor; how many clusters fit depends on how multiprocessors are grouped on this
-     * chip. */
-    int n_cluster = cuda_sm_count(dev);
-    if (p.parts > 1) CUDA_TRY(cudaOccupancyMaxActiveClusters(&n_cluster, kernel, &cfg));
+    /* As many as run at once; for clusters that depends on how multiprocessors are grouped on this chip. */
+    int n_cluster;
+    if (p.parts > 1) {
+        CUDA_TRY(cudaOccupancyMaxActiveClusters(&n_cluster, kernel, &cfg));
+    } else {
+        CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_cluster, kernel, XENT_THREADS, smem));
+        n_cluster *= cuda_sm_count(dev);
+    }
     n_cluster   = (int)MIN((int64_t)MAX(n_cluster, 1), p.rows);
     cfg.gridDim = dim3((unsigned)(n_cluster * p.parts));
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, p));
@@ -362,7 +437,7 @@ static int xent_run(Dev *dev, const char *op, const Tensor *loss, const Tensor *
         return k_flag(aligned, [&](auto is_al) {
             constexpr bool AL = decltype(is_al)::value;
             if (!p.loss) {
-                return k_launch(op, xent_dx_kernel<T, AL>, dim3((unsigned)p.rows), XENT_DX_THREADS, 0,
+                return k_launch(op, xent_dx_kernel<T, AL>, dim3((unsigned)p.rows), XENT_THREADS, 0,
                                 cuda_stream(dev), p);
             }
             int64_t grid = MIN(p.rows, (int64_t)cuda_sm_count(dev) * 8);

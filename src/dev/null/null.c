@@ -30,7 +30,10 @@ typedef struct {
 
 static Area area_of(const Tensor *t, int bound)
 {
-    Area a = { .rows = tensor_rows(t), .cols = tensor_cols(t), .ld = tensor_ld(t), .size = (int64_t)dtype_bytes(t->dtype) };
+    Area a  = { .rows = tensor_rows(t),
+                .cols = tensor_cols(t),
+                .ld   = tensor_ld(t),
+                .size = (int64_t)dtype_bytes(t->dtype) };
     a.begin = bound ? (int64_t)(uintptr_t)t->data : (int64_t)t->offset_bytes;
     if (a.rows == 1) a.ld = a.cols;
     return a;
@@ -54,7 +57,8 @@ static int same_stride_overlap(const Area *a, const Area *b)
 static int areas_overlap(const Area *a, const Area *b)
 {
     if (a->begin >= area_end(b) || b->begin >= area_end(a)) return 0;
-    if (a->ld == b->ld && a->size == b->size && (b->begin - a->begin) % a->size == 0) return same_stride_overlap(a, b);
+    if (a->ld == b->ld && a->size == b->size && (b->begin - a->begin) % a->size == 0)
+        return same_stride_overlap(a, b);
     return 1;
 }
 
@@ -66,7 +70,9 @@ static Share share_of(const Tensor *x, const Tensor *y)
     if (!bound && x->root != y->root) return APART;
     Area a = area_of(x, bound), b = area_of(y, bound);
     if (!areas_overlap(&a, &b)) return APART;
-    return a.begin == b.begin && a.ld == b.ld && a.size == b.size && a.rows == b.rows && a.cols == b.cols ? EXACT : OVERLAP;
+    return a.begin == b.begin && a.ld == b.ld && a.size == b.size && a.rows == b.rows && a.cols == b.cols
+               ? EXACT
+               : OVERLAP;
 }
 
 static int may_alias(const OpRow *row, int i, int j)
@@ -152,7 +158,7 @@ static int null_info(Dev *dev, DevInfo *info)
     memset(info, 0, sizeof *info);
     snprintf(info->name, sizeof info->name, "null");
     info->total_bytes = info->free_bytes = (size_t)1 << 50;
-    info->n_sm = 1;
+    info->n_sm                           = 1;
     return 0;
 }
 
@@ -170,7 +176,10 @@ static void  null_free(Dev *dev, void *p) {}
 static void *null_host_alloc(Dev *dev, size_t size_bytes) { return calloc(1, size_bytes ? size_bytes : 1); }
 static void  null_host_free(Dev *dev, void *p) { free(p); }
 
-static int null_upload(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes) { return 0; }
+static int null_upload(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes)
+{
+    return 0;
+}
 
 static int null_download(Dev *dev, Lane lane, void *dst_host, const void *src_dev, size_t size_bytes)
 {
