@@ -9,6 +9,8 @@ dir=$(mktemp -d)
 cd "$dir" || exit 1
 export BRIM_RUNS=$dir/runs
 unset BRIM_FAULT
+export ASAN_OPTIONS=detect_leaks=1:exitcode=77 # not 1, which a run that fails may end with
+export UBSAN_OPTIONS=print_stacktrace=1:exitcode=77
 failed=0 out=""; : >seen
 steps=${STEPS:-120}
 
@@ -54,6 +56,17 @@ start() {
     : >"$name.log"
     "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null &
     pid=$!
+}
+
+# Waits for the run in the background and returns its exit code; a minute without an end is a hang, and 137.
+reap() {
+    local i
+    for ((i = 0; i < 1200; i++)); do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
 }
 
 last_step() {

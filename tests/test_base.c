@@ -623,6 +623,9 @@ static void fault_from_environment(void **state)
     assert_int_equal(WEXITSTATUS(run_with_fault("write:1")), 1);
     assert_int_equal(run_with_fault("write:9"), 0);
     assert_int_equal(WEXITSTATUS(run_with_fault("rename:1+")), 1);
+    assert_int_equal(WEXITSTATUS(run_with_fault("write:2-3")), 1);
+    assert_int_equal(run_with_fault("write:3-9"), 0);
+    assert_int_equal(WEXITSTATUS(run_with_fault("write:3-2")), 128 + SIGABRT);
     assert_int_equal(WEXITSTATUS(run_with_fault("rite:1")), 128 + SIGABRT);
     assert_int_equal(WEXITSTATUS(run_with_fault("write:0")), 128 + SIGABRT);
     assert_int_equal(WEXITSTATUS(run_with_fault("write:1x")), 128 + SIGABRT);

@@ -30,7 +30,7 @@ test_full() {
     verdict "full disk: the failed save is said, with its cause" $? "$(grep -m 1 NOT full.log || tail -n 2 full.log)"
     sleep 0.3; "$verify" runs/full/checkpoints/step-* >seen 2>&1 && kill -0 "$pid"
     verdict "full disk: the run goes on and the old checkpoint verifies" $? "$(cat seen) $(tail -n 1 full.log)"
-    rm disk/fill; wait "$pid"; local rc=$?
+    rm disk/fill; reap; local rc=$?
     [ $rc -eq 0 ] && sed '1,/NOT SAVED/d' full.log | grep '\] checkpoint of step' >/dev/null && out=$(all_whole full && same ref full)
     verdict "full disk: with room again saves succeed, and no bit or line is missing" $? "exit code $rc: $out"
     [ "$(grep -c 'NOT SAVED' full.log)" -lt 60 ]; verdict "full disk: not every step tries again" $? "$(grep -c 'NOT SAVED' full.log) failed saves"
@@ -40,7 +40,7 @@ test_full_at_end() { # name, what to do about it
     place "$1"; start "$1"; wait_step "$1" 20; fill_until_failed "$1"
     wait_log "$1" 'TRYING TO SAVE FOR ANOTHER'; verdict "full disk at the end ($1): the run waits" $? "$(tail -n 2 "$1.log")"
     if [ "$1" = freed ]; then rm disk/fill; else kill -TERM "$pid"; fi
-    wait "$pid"
+    reap
 }
 
 # The disk is a bind mount, so that what comes back is what went away.
@@ -49,7 +49,7 @@ test_gone() {
     umount -l disk
     wait_log gone 'CHECKPOINT NOT SAVED: .*runs/gone'; verdict "vanished mount: said" $? "$(tail -n 2 gone.log)"
     sleep 0.2; kill -0 "$pid"; verdict "vanished mount: the run goes on" $? "$(tail -n 2 gone.log)"
-    mount --bind mount disk; wait "$pid"; local rc=$?
+    mount --bind mount disk; reap; local rc=$?
     [ $rc -eq 0 ] && out=$(all_whole gone && same ref gone); verdict "vanished mount: back again, nothing is missing" $? "exit code $rc: $out"
 }
 
@@ -88,14 +88,14 @@ if "${as[@]}" "$brim" help >/dev/null 2>&1; then
     "${as[@]}" "$brim" train tiny.yaml run=shut >shut.log 2>&1 </dev/null & pid=$!
     wait_step shut 20; chmod 555 runs/shut/checkpoints
     wait_log shut 'CHECKPOINT NOT SAVED: .*Permission denied'; verdict "read-only directory: said" $? "$(tail -n 2 shut.log)"
-    sleep 0.2; chmod 755 runs/shut/checkpoints; wait "$pid"; rc=$?
+    sleep 0.2; chmod 755 runs/shut/checkpoints; reap; rc=$?
     [ $rc -eq 0 ] && out=$(all_whole shut && same ref shut); verdict "read-only directory: writable again, nothing is missing" $? "exit code $rc: $out"
 else
     echo "skip: nobody cannot run $brim, so a read-only directory was not tried"
 fi
 
 start removed; wait_step removed 20
-kill -STOP "$pid"; rm -rf runs/removed; kill -CONT "$pid"; wait "$pid"; rc=$?
+kill -STOP "$pid"; rm -rf runs/removed; kill -CONT "$pid"; reap; rc=$?
 [ $rc -eq 0 ] && grep -q 'runs/removed was removed or moved' removed.log && out=$(all_whole removed) &&
     cmp "$(last_ckpt ref)/model.safetensors" "$(last_ckpt removed)/model.safetensors" >seen && "$brim" eval removed >seen 2>&1 &&
     [ "$(tail -n 1 runs/removed/metrics.jsonl | cut -c 1-12)" = "{\"step\": $steps" ]
@@ -106,8 +106,8 @@ start taken; first=$pid; wait_step taken 20; kill -STOP "$first"; mv runs/taken 
 pid=$second; wait_step taken 1; kill -CONT "$first"
 pid=$first; wait_log taken 'NOT SAVED: .*runs/taken is the directory of another run now'
 verdict "replaced directory: said" $? "$(tail -n 2 taken.log)"
-wait "$second"; rc=$?
+pid=$second; reap; rc=$?
 [ $rc -eq 0 ] && out=$(all_whole taken && same ref taken); verdict "replaced directory: the new run is not disturbed" $? "exit code $rc: $out"
-wait_log taken 'TRYING TO SAVE'; kill -TERM "$first"; wait "$first"; rc=$?
+pid=$first; wait_log taken 'TRYING TO SAVE'; kill -TERM "$pid"; reap; rc=$?
 [ $rc -eq 1 ] && out=$(same ref taken); verdict "replaced directory: the old run ends with an error" $? "exit code $rc: $out $(tail -n 1 taken.log)"
 exit $failed

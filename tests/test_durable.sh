@@ -22,7 +22,7 @@ while [ "$landed" -lt "$kills" ] && [ "$tries" -lt $((4 * kills)) ] && [ -z "$ba
         if [ $((RANDOM % 4)) -gt 0 ]; then wait_step killed $((from + 1 + RANDOM % (steps - from + 1))); fi
         sleep "0.0$((RANDOM % 50 + 10))"
         kill -9 "$pid" 2>/dev/null && landed=$((landed + 1)) # no such process: it was done already
-        wait "$pid" 2>/dev/null
+        reap
         compgen -G 'runs/killed/checkpoints/.tmp-*' >/dev/null && writing=$((writing + 1))
         if compgen -G 'runs/killed/checkpoints/step-*' >/dev/null; then
             "$verify" runs/killed/checkpoints/step-* >seen 2>&1 || bad="try $tries, $seed: $(cat seen)"
@@ -37,7 +37,7 @@ verdict "kill -9 at $kills random moments changes no bit" $? "$landed landed; $b
 
 # ---- damaged checkpoints ---------------------------------------------------------------------------------------------
 
-start cut; wait_step cut 60; kill -TERM "$pid"; wait "$pid"
+start cut; wait_step cut 60; kill -TERM "$pid"; reap
 for what in "truncate model.safetensors" "truncate state.json" "flip optim.safetensors" "flip DONE" "remove DONE"; do
     rm -rf runs/damaged; cp -r runs/cut runs/damaged
     last=$(last_ckpt damaged); file=$last/${what#* }
@@ -63,7 +63,7 @@ verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code 
 # ---- signals ---------------------------------------------------------------------------------------------------------
 
 for sig in INT TERM USR1; do
-    start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; wait "$pid"; rc=$?
+    start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; reap; rc=$?
     at=$(sed -nE 's/.*\] ([0-9]+) steps done in.*/\1/p' sig$sig.log)
     [ $rc -eq 0 ] && grep -q "SIG$sig received: saving and leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
         out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log && out=$(same ref sig$sig)
@@ -71,11 +71,11 @@ for sig in INT TERM USR1; do
 done
 
 # A step of several seconds, so that the second signal comes before its end.
-start twice; wait_step twice 30; kill -TERM "$pid"; wait "$pid"
+start twice; wait_step twice 30; kill -TERM "$pid"; reap
 start twice step_tokens=4194304
 wait_log twice 'resuming after'; sleep 0.3
 begin=${EPOCHREALTIME/./}
-kill -INT "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill -INT "$pid"; wait "$pid"; rc=$?
+kill -INT "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill -INT "$pid"; reap; rc=$?
 ms=$(( (${EPOCHREALTIME/./} - begin) / 1000 ))
 [ $alive -eq 0 ] && [ $rc -eq 130 ] && [ $ms -lt 1500 ] && "$verify" runs/twice/checkpoints/step-* >seen 2>&1 && train twice && out=$(all_whole twice && same ref twice)
 verdict "a second SIGINT leaves at once, the last checkpoint intact" $? "exit code $rc after $ms ms: $(cat seen) $out"
@@ -89,7 +89,7 @@ verdict "a second run into the directory is refused with the pid of the first" $
 timeout 20 "$brim" train tiny.yaml run=held --fresh >second.log 2>&1; rc=$?
 [ $rc -eq 2 ] && grep -q "in use by pid $pid" second.log && [ -z "$(find runs -name 'held.old*')" ]
 verdict "--fresh does not move a run that is going on" $? "exit code $rc: $(cat second.log)"
-kill -CONT "$pid"; wait_step held 60; kill -9 "$pid"; wait "$pid" 2>/dev/null
+kill -CONT "$pid"; wait_step held 60; kill -9 "$pid"; reap
 [ -e runs/held/lock ]; verdict "kill -9 leaves a lock file" $? "there is none"
 train held && out=$(all_whole held && same ref held); verdict "which is recognised as stale" $? "$(head -n 2 held.log) $out"
 
@@ -106,7 +106,7 @@ BRIM_FAULT=nan:30-34 train back max_skips=5; rc=$?
 verdict "five in a row go back to the last checkpoint" $? "exit code $rc, $(last_of back val_loss) for $(last_of ref val_loss): $(cat seen)"
 
 export BRIM_FAULT=nan:30-34; start back2 max_skips=5; unset BRIM_FAULT
-wait_step back2 80; kill -9 "$pid"; wait "$pid" 2>/dev/null
+wait_step back2 80; kill -9 "$pid"; reap
 train back2 max_skips=5 && out=$(same back back2)
 verdict "and a kill after that changes no bit" $? "$out $(head -n 3 back2.log)"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0, 1 or 2 and a
 # message, every checkpoint in place is whole, and what follows is a run with the same bits as one that nobody disturbed.
-# Between the first FAULTS_ALL calls of a kind (default 12) every FAULTS_BY-th is tried (default 9; 1: all).
+# Every n up to FAULTS_ALL (default 10), from there every FAULTS_BY-th from a random one on (default 7; 1: all).
 set -uo pipefail
 STEPS=12
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
-all=${FAULTS_ALL:-12} by=${FAULTS_BY:-9}
+all=${FAULTS_ALL:-10} by=${FAULTS_BY:-7}
 
 cat >tiny.yaml <<END
 run: ref
@@ -35,6 +35,7 @@ try() {
     BRIM_FAULT=$op:$n train try "$@"; rc=$?
     grep -q "^brim: BRIM_FAULT: $op $n fails" try.log || return 1 # the run has no n-th call
     hits=$((hits + 1))
+    if grep -E 'Sanitizer|runtime error|brim: bug' try.log >seen; then bad="$op:$n $*: exit code $rc: $(cat seen)"; fi
     case $rc in
         0) ;;
         1 | 2)
@@ -55,7 +56,13 @@ for op in malloc open read write fsync rename mmap thread; do
         n=0 hits=0 stopped=0 bad=""
         [ $scenario = resume ] && over=() || over=("$scenario")
         while [ -z "$bad" ]; do
-            if [ $n -lt "$all" ]; then n=$((n + 1)); else n=$((n + by)); fi
+            if [ $n -lt "$all" ]; then
+                n=$((n + 1))
+            elif [ $n -eq "$all" ]; then
+                n=$((n + 1 + RANDOM % by))
+            else
+                n=$((n + by))
+            fi
             try $op $n "${over[@]}" || break
         done
         [ -z "$bad" ] && [ $n -lt 10000 ]

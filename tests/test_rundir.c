@@ -99,6 +99,48 @@ static void makes_and_names(void **state)
     assert_string_equal(rundir_base(), "runs");
 }
 
+/* A directory that goes away is made anew; one that another run has by now is left alone. */
+static void holds_its_directory(void **state)
+{
+    RunDir d, other;
+    char   aside[RUNDIR_PATH];
+    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_hold(&d), 0);
+    assert_int_equal(rmdir(d.checkpoints), 0);
+    assert_int_equal(rundir_hold(&d), 0);
+    assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
+    assert_int_equal(unlink(d.lock), 0);
+    assert_int_equal(rundir_hold(&d), 0);
+    assert_int_equal(file_kind(d.lock), FILE_REGULAR);
+    assert_int_equal(folder_remove(d.path), 0);
+    assert_int_equal(rundir_hold(&d), 1);
+    assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
+    assert_int_equal(rundir_open(&other, "a", 0), -1); /* locked again */
+    expect_user("in use by pid");
+    snprintf(aside, sizeof aside, "%s/b", (const char *)*state);
+    assert_int_equal(rename(d.path, aside), 0);
+    assert_int_equal(rundir_open(&other, "a", 0), 0);
+    for (int i = 0; i < 2; i++) { /* while the other has it, and after */
+        assert_int_equal(rundir_hold(&d), -1);
+        assert_non_null(strstr(err_get(), "the directory of another run"));
+        err_clear();
+        rundir_close(&other);
+    }
+    rundir_close(&d);
+}
+
+static void finds_evaluations(void **state)
+{
+    RunDir d;
+    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_has_eval(&d, 3), 0);
+    put(d.metrics, "{\"step\": 3, \"loss\": 1.5}\n{\"step\": 2, \"val_loss\": 2.5}\njunk\n{\"step\": 5, \"val_loss\": null}\n");
+    assert_int_equal(rundir_has_eval(&d, 2), 1);
+    assert_int_equal(rundir_has_eval(&d, 3), 0);
+    assert_int_equal(rundir_has_eval(&d, 5), 1);
+    rundir_close(&d);
+}
+
 /* A child that holds the lock until it is killed; returns once it has it. */
 static pid_t hold(const char *name)
 {
@@ -372,7 +414,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(makes_and_names),   CASE(second_run_is_refused),       CASE(reused_pid_does_not_lock),
         CASE(lock_is_exclusive), CASE(fresh_moves_aside),           CASE(opening_fails_cleanly),
-        CASE(trims_metrics),     CASE(failed_trim_changes_nothing), cmocka_unit_test(signals_are_flags),
+        CASE(trims_metrics),     CASE(failed_trim_changes_nothing), CASE(holds_its_directory), CASE(finds_evaluations),
+        cmocka_unit_test(signals_are_flags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

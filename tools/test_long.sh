@@ -13,8 +13,8 @@ part() { # name, then the command
 part kills env KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
 part disk bash tests/test_disk.sh "$build"
 part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
-part faults-asan env ASAN_OPTIONS=detect_leaks=1 FAULTS_BY=1 bash tests/test_faults.sh "$asan"
-part kills-asan env ASAN_OPTIONS=detect_leaks=1 bash tests/test_durable.sh "$asan"
+part faults-asan env FAULTS_BY=1 bash tests/test_faults.sh "$asan"
+part kills-asan bash tests/test_durable.sh "$asan"
 part fuzz env FUZZ_S="${FUZZ_S:-60}" bash tests/test_fuzz.sh "$build"
 [ $failed -eq 0 ] && echo "test-long: passed" || echo "test-long: FAILED"
 exit $failed

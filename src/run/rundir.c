@@ -267,7 +267,7 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
         json_t *root = json_loads(line, 0, NULL);
-        has          = json_is_number(json_object_get(root, "val_loss")) &&
+        has          = json_object_get(root, "val_loss") && /* also null, what a loss that is not finite gives */
               json_integer_value(json_object_get(root, "step")) == step;
         json_decref(root);
     }

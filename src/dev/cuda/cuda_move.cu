@@ -3,9 +3,9 @@
  * Layout: rows x cols with a row stride; contiguous tensors are one long row, so that the inner loop is never
  *     short.
  * Grid: a grid-stride loop over the elements (cast: over groups of four where that is aligned). Contiguous
- *     copies on the compute and comm lanes: COPY_UNROLL loads of 16 bytes a thread, then as many stores; eight
- *     blocks keep 128 KB of a multiprocessor in flight. The driver's own copy reached 2.77 TB/s inside a graph
- *     (H200, 2026-11-15), elementwise kernels of this shape 4.2.
+ *     copies on the compute and comm lanes: COPY_UNROLL loads of 16 bytes a thread, then as many stores;
+ *     eight blocks keep 128 KB of a multiprocessor in flight. The driver's own copy reached 2.77 TB/s inside
+ *     a graph (H200, 2026-11-15), elementwise kernels of this shape 4.2.
  * Bytes: each element read once and written once. */
 #include "dev/cuda/cuda_move.h"
 

@@ -33,7 +33,8 @@ template <typename T> struct alignas(16) Pack {
     T                    v[N];
 };
 
-/* Through uint4: assigned as a struct, a pack of eight bf16 becomes eight stores of two bytes (seen in PTX, CUDA 13.0). */
+/* Through uint4: assigned as a struct, a pack of eight bf16 becomes eight accesses of two bytes (seen in PTX,
+ * CUDA 13.0). */
 template <typename T> __device__ __forceinline__ Pack<T> pack_load(const T *p)
 {
     Pack<T> v;

@@ -25,7 +25,7 @@ enum { COLSUM_MAX_CHAINS = 2 * TEAM_MAX, FINISH_WARPS = 32 };
 typedef struct {
     int tiles;  /* of 32 packs, across a row */
     int teams;  /* a block of NORM_BWD; 0: the row has too many tiles for one team */
-    int chains; /* a block: two a team, so that 32 warps of a multiprocessor are busy when a warp is a chain */
+    int chains; /* a block: two a team, so that 32 warps are busy where a warp is a chain */
     int blocks;
     int n_batch;
 } ColPlan;
@@ -64,19 +64,19 @@ template <int N> __device__ __forceinline__ void acc_add(float4 *acc, int line, 
 }
 
 /* Op: SUMS sums; BATCHES batches in flight; struct In; load(row, col, n) -> In, all zero for n <= 0;
- * add(In, row, col, n, float sum[SUMS][N]) adds the row's values and may store them where n > 0. Two blocks of
- * sixteen chains, or any other cut into at most 32 warps, fit a multiprocessor: at most 64 registers. */
+ * add(In, row, col, n, float sum[SUMS][N]) adds the row's values and may store them where n > 0. Two blocks
+ * of sixteen chains, or any other cut into at most 32 warps, fit a multiprocessor: at most 64 registers. */
 template <typename T, typename Op>
 __global__ void __launch_bounds__(COLSUM_MAX_CHAINS *WARP, 2)
     colsum_kernel(Op op, int rows, int n_batch, int cols, float *part)
 {
     constexpr int            N = Pack<T>::N, S = Op::SUMS, B = Op::BATCHES, R = COLSUM_BATCH, TILE = WARP * N;
     extern __shared__ float4 tile[]; /* [chain][S][N/4][lane]: in registers the sums would leave no room */
-    int                      lane = threadIdx.x % WARP, chain = threadIdx.x / WARP, chains = blockDim.x / WARP;
-    int                      col0 = blockIdx.x * TILE, col = col0 + lane * N, n = cols - col;
-    int                      step = gridDim.y * chains, batch = blockIdx.y + gridDim.y * chain;
-    float4                  *acc = tile + chain * S * (TILE / 4);
-    typename Op::In          in[B][R];
+    int             lane = threadIdx.x % WARP, chain = threadIdx.x / WARP, chains = blockDim.x / WARP;
+    int             col0 = blockIdx.x * TILE, col = col0 + lane * N, n = cols - col;
+    int             step = gridDim.y * chains, batch = blockIdx.y + gridDim.y * chain;
+    float4         *acc = tile + chain * S * (TILE / 4);
+    typename Op::In in[B][R];
 #pragma unroll
     for (int i = 0; i < S * N / 4; i++) acc[i * WARP + lane] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
@@ -103,8 +103,9 @@ __global__ void __launch_bounds__(COLSUM_MAX_CHAINS *WARP, 2)
     __syncthreads();
     for (int e = threadIdx.x; e < S * TILE; e += blockDim.x) {
         int          s = e / TILE, c = e % TILE;
-        const float *p   = reinterpret_cast<const float *>(tile + s * (TILE / 4) + c % N / 4 * WARP + c / N) + c % 4;
-        float        sum = *p;
+        const float *p =
+            reinterpret_cast<const float *>(tile + s * (TILE / 4) + c % N / 4 * WARP + c / N) + c % 4;
+        float sum = *p;
         for (int k = 1; k < chains; k++) sum = __fadd_rn(sum, p[k * S * TILE]);
         if (col0 + c < cols) part[((int64_t)blockIdx.y * S + s) * cols + col0 + c] = sum;
     }

@@ -41,7 +41,10 @@ template <typename T> __device__ __forceinline__ Pack<T> pack_zero()
 
 /* A pack is handled as four 32-bit words: split into 16-bit elements it would fill eight registers while it
  * waits (seen in PTX, CUDA 13.0). */
-template <typename T> __device__ __forceinline__ uint32_t       *pack_words(Pack<T> &v) { return reinterpret_cast<uint32_t *>(&v); }
+template <typename T> __device__ __forceinline__ uint32_t *pack_words(Pack<T> &v)
+{
+    return reinterpret_cast<uint32_t *>(&v);
+}
 template <typename T> __device__ __forceinline__ const uint32_t *pack_words(const Pack<T> &v)
 {
     return reinterpret_cast<const uint32_t *>(&v);
@@ -62,7 +65,7 @@ template <typename T, bool AL> __device__ __forceinline__ Pack<T> vec_load(const
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            if (i < n) w[i / 2] |= (uint32_t)reinterpret_cast<const uint16_t *>(p)[i] << (i % 2 * 16);
+            if (i < n) w[i / 2] |= (uint32_t) reinterpret_cast<const uint16_t *>(p)[i] << (i % 2 * 16);
         }
     }
     return v;

@@ -5,12 +5,12 @@
  * Layout   y, dy [N,C] with a row stride; tok i32[N], T its last dimension; dwte, dwpe f32.
  * Order    EMBED_DW sorts the row numbers by token (stable, so rows of one token stay in increasing n), then
  *          each token's rows are added by whoever owns the token: no atomics on numbers. Light tokens (at
- *          most 32 rows): the warp that looks after their first position adds the rows in order. Heavy tokens (a frequent word may be 5 % of all
- *          rows) go to a list; a block takes a token and 64-odd columns, its row slots take rows round robin
- *          and are then added in order, so that a long token is not a serial tail. The order of the list
- *          (filled by an atomic counter) does not touch any sum.
- * Grid     EMBED_FWD: a warp a row; light: a warp sixteen sorted positions; heavy: (column tile, list stride);
- *          POS_DW: a thread a pack.
+ *          most 32 rows): the warp that looks after their first position adds the rows in order. Heavy tokens
+ *          (a frequent word may be 5 % of all rows) go to a list; a block takes a token and 64-odd columns,
+ *          its row slots take rows round robin and are then added in order, so that a long token is not a
+ *          serial tail. The order of the list (filled by an atomic counter) does not touch any sum.
+ * Grid     EMBED_FWD: a warp a row; light: a warp sixteen sorted positions; heavy: (column tile, list
+ *          stride); POS_DW: a thread a pack.
  * Bytes    EMBED_FWD 2*C*size a row (+ wpe); EMBED_DW C*size a row + 8*C a distinct token; POS_DW C*size a
  *          row + 8*C*T. */
 #include "dev/cuda/k_common.cuh"
@@ -148,15 +148,17 @@ static __device__ int segment_end(const int32_t *key, int32_t tok, int lo, int h
     return lo;
 }
 
-/* Adds n_row rows of dy to row tok of dwte, in order. Lane l knows the row numbers at positions l and l + 32 of
- * the warp's window; the rows begin at position `at`. A lane has NV packs of columns in hand at a time and loads
- * a second row while it adds the first: three kilobytes in flight a warp. */
+/* Adds n_row rows of dy to row tok of dwte, in order. Lane l knows the row numbers at positions l and l + 32
+ * of the warp's window; the rows begin at position `at`. A lane has NV packs of columns in hand at a time and
+ * loads two rows before it adds the first: up to three kilobytes in flight a warp, and as much of dwte. */
 template <typename T, bool AL, int NV>
-__device__ __forceinline__ void light_add(const EmbedDwP<T> &p, int32_t tok, const int32_t (&row)[2], int at, int n_row)
+__device__ __forceinline__ void light_add(const EmbedDwP<T> &p, int32_t tok, const int32_t (&row)[2], int at,
+                                          int n_row)
 {
     constexpr int N = Pack<T>::N, U = 2;
     int           lane = threadIdx.x % WARP;
-    for (int base = 0; base < p.cols; base += WARP * N * NV) { /* every lane: the shuffles below need them all */
+    for (int base = 0; base < p.cols;
+         base += WARP * N * NV) { /* every lane: the shuffles below need them all */
         float *dst = p.dwte + tok * p.ld_dwte + base + lane * N;
         int    n   = p.cols - base - lane * N; /* columns from this lane's first on */
         float  acc[NV][N];
@@ -167,7 +169,8 @@ __device__ __forceinline__ void light_add(const EmbedDwP<T> &p, int32_t tok, con
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int     k    = at + j + u;
-                int32_t low  = __shfl_sync(FULL_WARP, row[0], k % WARP), high = __shfl_sync(FULL_WARP, row[1], k % WARP);
+                int32_t low  = __shfl_sync(FULL_WARP, row[0], k % WARP),
+                        high = __shfl_sync(FULL_WARP, row[1], k % WARP);
                 int64_t r    = k < WARP ? low : high;
                 bool    live = j + u < n_row;
 #pragma unroll
@@ -207,9 +210,10 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<
     int32_t  before = first + lane > 0 && first + lane < p.rows ? p.key[first + lane - 1] : -1;
     uint32_t starts = __ballot_sync(FULL_WARP, lane < LIGHT_POSITIONS && key[0] >= 0 && key[0] != before);
     for (; starts; starts &= starts - 1) {
-        int     s     = __ffs((int)starts) - 1;
-        int32_t tok   = __shfl_sync(FULL_WARP, key[0], s);
-        int     n_row = __popc(__ballot_sync(FULL_WARP, key[0] == tok)) + __popc(__ballot_sync(FULL_WARP, key[1] == tok));
+        int     s   = __ffs((int)starts) - 1;
+        int32_t tok = __shfl_sync(FULL_WARP, key[0], s);
+        int     n_row =
+            __popc(__ballot_sync(FULL_WARP, key[0] == tok)) + __popc(__ballot_sync(FULL_WARP, key[1] == tok));
         if (n_row <= LIGHT_ROWS) {
             light_add<T, AL, NV>(p, tok, row, s, n_row);
         } else {
@@ -220,8 +224,8 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_dw_light_kernel(EmbedDwP<
     }
 }
 
-/* Block: HEAVY_LANES packs of columns x HEAVY_SLOTS row slots. The numbers of the next rows are read while this
- * turn's rows are on their way: one wait a turn instead of two. */
+/* Block: HEAVY_LANES packs of columns x HEAVY_SLOTS row slots. The numbers of the next rows are read while
+ * this turn's rows are on their way: one wait a turn instead of two. */
 template <typename T, bool AL>
 __global__ void __launch_bounds__(HEAVY_THREADS, 2) embed_dw_heavy_kernel(EmbedDwP<T> p)
 {
@@ -243,7 +247,8 @@ __global__ void __launch_bounds__(HEAVY_THREADS, 2) embed_dw_heavy_kernel(EmbedD
         for (int at = first + slot; at < end; at += HEAVY_SLOTS * U) {
             Pack<T> v[U];
 #pragma unroll
-            for (int u = 0; u < U; u++) v[u] = vec_load<T, AL>(p.dy + row[u] * p.ld_dy + col, row[u] >= 0 ? n : 0);
+            for (int u = 0; u < U; u++)
+                v[u] = vec_load<T, AL>(p.dy + row[u] * p.ld_dy + col, row[u] >= 0 ? n : 0);
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int k  = at + (u + U) * HEAVY_SLOTS;
@@ -331,8 +336,8 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
             constexpr bool AL   = decltype(is_al)::value;
             unsigned       grid = (unsigned)ceil_div(p.rows, LIGHT_POSITIONS * (EMBED_THREADS / WARP));
             TRY(k_count(nv, [&](auto count) {
-                return k_launch(op, embed_dw_light_kernel<T, AL, decltype(count)::value>, dim3(grid), EMBED_THREADS, 0,
-                                cuda_stream(dev), p);
+                return k_launch(op, embed_dw_light_kernel<T, AL, decltype(count)::value>, dim3(grid),
+                                EMBED_THREADS, 0, cuda_stream(dev), p);
             }));
             /* Two blocks fill a multiprocessor; more tokens than that are taken in turns. */
             int64_t tile = ceil_div(p.cols, HEAVY_LANES * Pack<T>::N), most = p.rows / (LIGHT_ROWS + 1);

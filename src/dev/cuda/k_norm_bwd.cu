@@ -3,9 +3,9 @@
  *
  * Maths    xhat = (x - mean)*rstd, w = gamma*dy, c1 = sum(w)/C (RMS: 0), c2 = sum(w*xhat)/C;
  *          dx = rstd*(w - c1 - xhat*c2) = rstd*w + a*x + k with a = -rstd^2*c2, k = -rstd*(c1 -
- *          mean*rstd*c2): two instructions an element. dgamma += sum over rows of dy*xhat; dbeta += sum over rows of dy; with
- *          dres: dx = dres + dx, each rounded to storage as NORM_DX followed by ADD would; dbias += sum over
- *          rows of dx as stored.
+ *          mean*rstd*c2): two instructions an element. dgamma += sum over rows of dy*xhat; dbeta += sum over
+ *          rows of dy; with dres: dx = dres + dx, each rounded to storage as NORM_DX followed by ADD would;
+ *          dbias += sum over rows of dx as stored.
  * Layout   rows x cols with a row stride each; gamma, dgamma, dbeta, dbias f32[C]; mean, rstd f32[N].
  * Grid     persistent, one block a multiprocessor; a team of warps as wide as a row, one pack a thread, takes
  *          a batch of rows at a time (ColPlan of k_colsum.cuh, whose order the sums over rows have). A batch
@@ -143,7 +143,8 @@ __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, fl
     for (int j = 0; j < 8; j++) v[j] = __shfl_sync(FULL_WARP, s, j);
 }
 
-/* Adds the block's chains in order and writes its partial row. Chain c is turn c / teams of team c % teams. */
+/* Adds the block's chains in order and writes its partial row. Chain c is turn c / teams of team
+ * c % teams. */
 template <int S, int N>
 __device__ __forceinline__ void acc_store(const float4 *acc, float *part, int teams, int warps, int cols)
 {
@@ -164,15 +165,15 @@ __device__ __forceinline__ void acc_store(const float4 *acc, float *part, int te
 template <typename T, bool AL, int SUMS>
 __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p)
 {
-    constexpr int            N = Pack<T>::N, R = COLSUM_BATCH, H = N / 4;
-    constexpr int            S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
-    constexpr int            AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
-    extern __shared__ float4 acc[];                             /* [turn][S][H][threads] */
+    constexpr int N = Pack<T>::N, R = COLSUM_BATCH, H = N / 4;
+    constexpr int S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
+    constexpr int AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
+    extern __shared__ float4 acc[];                  /* [turn][S][H][threads] */
     __shared__ float         slot[2][TEAM_WARPS][8];
-    int                      team = threadIdx.x / (p.warps * WARP), col = (threadIdx.x - team * p.warps * WARP) * N;
-    int                      step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
-    float                    g[N];
-    NormRow<T>               f[R];
+    int        team = threadIdx.x / (p.warps * WARP), col = (threadIdx.x - team * p.warps * WARP) * N;
+    int        step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
+    float      g[N];
+    NormRow<T> f[R];
     table_load<N, AL>(p.gamma + col, p.cols - col, g);
     for (int i = 0; i < 2 * S * H; i++) acc[i * blockDim.x + threadIdx.x] = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -206,8 +207,9 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
         for (int i = 0; i < N; i++) sum[i] = 0.0f;
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            int     row = batch * R + r;
-            float2  ak  = norm_coefs(make_float2(c[2 * r], c[2 * r + 1]), !p.mean, p.inv_cols, f[r].mean, f[r].rstd);
+            int    row = batch * R + r;
+            float2 ak =
+                norm_coefs(make_float2(c[2 * r], c[2 * r + 1]), !p.mean, p.inv_cols, f[r].mean, f[r].rstd);
             Pack<T> out = norm_pack_dx(f[r], g, ak, p.dres != nullptr);
             vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, out, row < p.rows ? p.cols - col : 0);
             if (SUMS & SUM_BIAS) pack_sum_into(sum, out);
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
     if (S > 0) acc_store<S, N>(acc, p.part + (int64_t)blockIdx.x * S * p.cols, p.teams, p.warps, p.cols);
 }
 
-/* ---- Wide rows ------------------------------------------------------------------------------------------ */
+/* ---- Wide rows -------------------------------------------------------------------------------------- */
 
 /* One block a row. */
 template <typename T, bool AL>
@@ -226,9 +228,9 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> 
 {
     constexpr int     N = Pack<T>::N;
     __shared__ float2 slot[TEAM_WARPS];
-    RowThread         r   = row_thread<false>(TEAM_WARPS);
-    int               row = blockIdx.x;
-    float2            c   = make_float2(0.0f, 0.0f);
+    RowThread         r     = row_thread<false>(TEAM_WARPS);
+    int               row   = blockIdx.x;
+    float2            c     = make_float2(0.0f, 0.0f);
     float             shift = 0.0f, rstd = 0.0f;
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
         NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
@@ -248,7 +250,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> 
         NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
         float      g[N];
         table_load<N, AL>(p.gamma + col, p.cols - col, g);
-        vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, norm_pack_dx(f, g, ak, p.dres != nullptr), p.cols - col);
+        vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, norm_pack_dx(f, g, ak, p.dres != nullptr),
+                         p.cols - col);
     }
 }
 
@@ -284,14 +287,15 @@ template <typename T, bool AL, int SUMS_> struct NormDwOp {
     }
 };
 
-/* ---- Host ------------------------------------------------------------------------------------------------ */
+/* ---- Host ------------------------------------------------------------------------------------------- */
 
 template <typename T, bool AL, int SUMS>
 static int norm_team_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan, size_t smem)
 {
     auto kernel = norm_bwd_kernel<T, AL, SUMS>;
     if (smem) CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
-    return k_launch(op, kernel, dim3((unsigned)plan.blocks), plan.teams * plan.tiles * WARP, smem, cuda_stream(dev), p);
+    return k_launch(op, kernel, dim3((unsigned)plan.blocks), plan.teams * plan.tiles * WARP, smem,
+                    cuda_stream(dev), p);
 }
 
 template <typename T, bool AL>
@@ -306,12 +310,14 @@ template <typename T, bool AL>
 static int norm_dx_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan)
 {
     if (plan.teams > 0) return norm_team_launch<T, AL, 0>(dev, op, p, plan, 0);
-    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_THREADS, 0, cuda_stream(dev), p);
+    return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_THREADS, 0, cuda_stream(dev),
+                    p);
 }
 
 /* One after the other. dx may share storage with dy: the sums over dy come first. */
 template <typename T, bool AL>
-static int norm_split_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a, const ColPlan &plan)
+static int norm_split_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a,
+                             const ColPlan &plan)
 {
     if (a->dgamma) TRY((norm_dw_launch<T, AL>(dev, op, p, a)));
     if (a->dx) TRY((norm_dx_launch<T, AL>(dev, op, p, plan)));
@@ -340,7 +346,8 @@ static int norm_bwd_launch(Dev *dev, const char *op, NormBwdP<T> p, const NormBw
     TRY(k_need_ws(op, a->ws, (size_t)plan.blocks * n_sum * (size_t)p.cols * sizeof(float)));
     int rc = k_flag(a->dbeta != NULL, [&](auto beta) {
         return k_flag(a->dbias != NULL, [&](auto bias) {
-            constexpr int SUMS = SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);
+            constexpr int SUMS =
+                SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);
             return norm_team_launch<T, AL, SUMS>(dev, op, p, plan, smem);
         });
     });
@@ -366,23 +373,23 @@ static int norm_bwd_run(Dev *dev, const char *op, const NormBwd *a)
     int al = cuda_packable(a->dx) && cuda_packable(a->dy) && cuda_packable(a->x) && cuda_packable(a->dres) &&
              (!a->gamma || (uintptr_t)a->gamma->data % 16 == 0);
     return k_dispatch(dt, op, [&](auto zero) {
-        using T         = decltype(zero);
-        NormBwdP<T> p   = {};
-        p.dx            = t_data<T>(a->dx);
-        p.part          = t_data<float>(a->ws);
-        p.dy            = t_data<T>(a->dy);
-        p.x             = t_data<T>(a->x);
-        p.dres          = t_data<T>(a->dres);
-        p.gamma         = t_data<float>(a->gamma);
-        p.mean          = t_data<float>(a->mean);
-        p.rstd          = t_data<float>(a->rstd);
-        p.ld_dx         = t_ld32(a->dx);
-        p.ld_dy         = t_ld32(a->dy);
-        p.ld_x          = t_ld32(a->x);
-        p.ld_dres       = t_ld32(a->dres);
-        p.rows          = (int)tensor_rows(a->x); /* col_plan refuses more */
-        p.cols          = (int)tensor_cols(a->x);
-        p.inv_cols      = 1.0f / (float)p.cols;
+        using T       = decltype(zero);
+        NormBwdP<T> p = {};
+        p.dx          = t_data<T>(a->dx);
+        p.part        = t_data<float>(a->ws);
+        p.dy          = t_data<T>(a->dy);
+        p.x           = t_data<T>(a->x);
+        p.dres        = t_data<T>(a->dres);
+        p.gamma       = t_data<float>(a->gamma);
+        p.mean        = t_data<float>(a->mean);
+        p.rstd        = t_data<float>(a->rstd);
+        p.ld_dx       = t_ld32(a->dx);
+        p.ld_dy       = t_ld32(a->dy);
+        p.ld_x        = t_ld32(a->x);
+        p.ld_dres     = t_ld32(a->dres);
+        p.rows        = (int)tensor_rows(a->x); /* col_plan refuses more */
+        p.cols        = (int)tensor_cols(a->x);
+        p.inv_cols    = 1.0f / (float)p.cols;
         return k_flag(al, [&](auto f) { return norm_bwd_launch<T, decltype(f)::value>(dev, op, p, a); });
     });
 }

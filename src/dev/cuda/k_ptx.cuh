@@ -33,7 +33,8 @@ __device__ __forceinline__ int64_t ptx_mul_wide(int a, int b)
     return c;
 }
 
-/* 16 bytes, evict first; zero without an access unless ok. No branch, so that a row of loads stays together. */
+/* 16 bytes, evict first; zero without an access unless ok. No branch, so that loads in a row stay
+ * together. */
 __device__ __forceinline__ uint4 ptx_load_stream(const void *p, bool ok)
 {
     uint4 v;
@@ -56,8 +57,8 @@ __device__ __forceinline__ uint4 ptx_load_stream(const void *p, bool ok)
  * 13.0). */
 __device__ __forceinline__ void ptx_store(void *p, uint4 v)
 {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 

@@ -6,14 +6,14 @@
  *          multiply-add and one ex2.
  * Layout   logits, dlogits [N,V] with a row stride, maybe the same storage; loss, lse f32[N]; target i32[N].
  * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads;
- *          each keeps a running (max, sum), brought up to date once per XENT_GROUP packs; threads, then parts,
- *          are merged in a fixed order. All three ops use this cut, whatever the alignment, so XENT gives the
- *          bits of XENT_FWD followed by XENT_DX.
+ *          each keeps a running (max, sum), brought up to date once per XENT_GROUP packs; threads, then
+ *          parts, are merged in a fixed order. All three ops use this cut, whatever the alignment, so XENT
+ *          gives the bits of XENT_FWD followed by XENT_DX.
  * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block.
- *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A block fetches its
- *          part, reduces it, meets the others, writes the gradient, and only then fetches again: what hides
- *          one block's waiting is the work of the other one or two on the same multiprocessor, not a second
- *          buffer, because the waits for the cluster are as long as those for memory.
+ *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A block fetches
+ *          its part, reduces it, meets the others, writes the gradient, and only then fetches again: what
+ *          hides one block's waiting is the work of the other one or two on the same multiprocessor, not a
+ *          second buffer, because the waits for the cluster are as long as those for memory.
  *          Where a row does not fit eight blocks, is not aligned to 16 bytes, or the device has no clusters:
  *          one block a row that reads it twice.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
@@ -139,9 +139,9 @@ template <typename T> __device__ __forceinline__ void pack_cut(Pack<T> &v, int n
     constexpr int N = Pack<T>::N;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint32_t low = sizeof(T) == 4 ? 0xff800000u : 0xff80u, shift = i * sizeof(T) % 4 * 8;
-        uint32_t mask = sizeof(T) == 4 ? ~0u : 0xffffu << shift;
-        uint32_t &w   = pack_words(v)[i * sizeof(T) / 4];
+        uint32_t  low = sizeof(T) == 4 ? 0xff800000u : 0xff80u, shift = i * sizeof(T) % 4 * 8;
+        uint32_t  mask = sizeof(T) == 4 ? ~0u : 0xffffu << shift;
+        uint32_t &w    = pack_words(v)[i * sizeof(T) / 4];
         if (i >= n) w = (w & ~mask) | low << shift;
     }
 }
@@ -171,7 +171,7 @@ __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int 
     return a;
 }
 
-/* ---- Gradient ------------------------------------------------------------------------------------------- */
+/* ---- Gradient --------------------------------------------------------------------------------------- */
 
 /* What a row's gradient needs. */
 struct XentRow {
@@ -181,7 +181,8 @@ struct XentRow {
 __device__ __forceinline__ float xent_prob(float x, float lse2) { return ptx_ex2(fmaf(x, LOG2E, -lse2)); }
 
 /* The gradient of one pack, of which the first n elements are classes, as if none were the target. */
-template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int n, const XentRow &r)
+template <typename T>
+__device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int n, const XentRow &r)
 {
     constexpr int N = Pack<T>::N;
     float         f[N];
@@ -236,7 +237,8 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, in
 
 /* Writes n columns of a part's gradient from shared memory; the first n_class of them are classes. */
 template <typename T>
-__device__ __forceinline__ void xent_part_dx(T *out, const T *buf, int n, int n_class, int hit, const XentRow &r)
+__device__ __forceinline__ void xent_part_dx(T *out, const T *buf, int n, int n_class, int hit,
+                                             const XentRow &r)
 {
     constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N;
     int           col = (int)threadIdx.x * N;
@@ -311,7 +313,8 @@ __device__ __forceinline__ void xent_row_dx(const XentP<T> &p, int64_t row, int 
         if (target >= 0) {
             Pack<T> in = vec_load<T, AL>(x + col, n);
             v          = xent_pack_dx(in, p.n_class - col, r);
-            if (hit >= 0 && hit < N) own = xent_hit_dx(x[target], r); /* before the store: it may be in place */
+            if (hit >= 0 && hit < N)
+                own = xent_hit_dx(x[target], r); /* before the store: it may be in place */
         }
         vec_store<T, AL>(out + col, v, n);
         if (target >= 0 && hit >= 0 && hit < N) out[target] = own;
@@ -350,20 +353,17 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS) x
     xent_row_dx<T, AL>(p, row, p.target[row], p.lse[row]);
 }
 
-/* ---- Host -------------------------------------------------------------------------------------------- */
+/* ---- Host ------------------------------------------------------------------------------------------- */
 
 /* Shared memory of a block that holds one of `parts` parts. */
-static size_t xent_smem(int64_t part_cols, size_t size)
-{
-    return XENT_HEAD_BYTES + (size_t)part_cols * size;
-}
+static size_t xent_smem(int64_t part_cols, size_t size) { return XENT_HEAD_BYTES + (size_t)part_cols * size; }
 
 /* Sets parts and part_cols, and *fits: the parts fit shared memory. Depends on width, dtype and device
  * only. */
 template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *fits)
 {
     constexpr int N = Pack<T>::N;
-    int           sm, own, most; /* bytes of a multiprocessor, what it keeps of each block's, a block may ask for */
+    int sm, own, most; /* bytes of a multiprocessor, what it keeps of each block's, a block may ask for */
     CUDA_TRY(cudaDeviceGetAttribute(&sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cu->index));
     CUDA_TRY(cudaDeviceGetAttribute(&own, cudaDevAttrReservedSharedMemoryPerBlock, cu->index));
     CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, cu->index));

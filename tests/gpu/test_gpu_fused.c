@@ -1,0 +1,236 @@
+/* Fused ops on the device give the bits of the ops they stand for, at the widths of real models, in f32 and bf16, in place and
+ * not, with whole and ragged rows: what lets lowering change speed and nothing else (src/dev/cuda/kernels.h). The vectors that
+ * are summed over rows are checked too, so each sum must be taken in one order by every op that takes it. */
+#include "check.h"
+
+#include "dev/dev.h"
+
+#include <string.h>
+
+enum { MAX_TENSOR = 24 };
+
+typedef struct {
+    Dev     *dev;
+    DType    dtype; /* of activations */
+    Tensor   t[MAX_TENSOR];
+    int      n;
+    uint64_t seed;
+    char     why[128]; /* first difference */
+} Bench;
+
+static float draw(Bench *b)
+{
+    b->seed = b->seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (float)((double)(b->seed >> 40) * (2.0 / 16777216.0) - 1.0);
+}
+
+static size_t span_bytes(const Tensor *t)
+{
+    return (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
+}
+
+/* rows x cols, rows `pad` elements longer in memory, uniform in [-1, 1) (or in [0.5, 1.5) when positive). */
+static Tensor *fresh(Bench *b, DType dtype, int64_t rows, int64_t cols, int64_t pad, int positive)
+{
+    CHECK(b->n < MAX_TENSOR, "too many tensors");
+    Tensor *t = &b->t[b->n++];
+    tensor_init(t, "t", dtype, 2, (int64_t[]){ rows, cols });
+    t->stride[0] = cols + pad;
+    char *host   = malloc(span_bytes(t));
+    t->data      = b->dev->vt->alloc(b->dev, span_bytes(t));
+    CHECK(host && t->data, "out of memory");
+    for (int64_t i = 0; i < rows * (cols + pad); i++) {
+        float    f = positive ? fabsf(draw(b)) + 0.5f : draw(b);
+        uint32_t u;
+        memcpy(&u, &f, 4);
+        if (dtype == DT_F32) memcpy(host + 4 * i, &f, 4);
+        if (dtype == DT_BF16) memcpy(host + 2 * i, (char *)&u + 2, 2);
+    }
+    CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, t->data, host, span_bytes(t)) == 0, "upload: %s",
+          err_get());
+    CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
+    free(host);
+    return t;
+}
+
+static char *contents(Bench *b, const Tensor *t)
+{
+    char *host = malloc(span_bytes(t));
+    CHECK(host, "out of memory");
+    CHECK(b->dev->vt->download(b->dev, LANE_COMPUTE, host, t->data, span_bytes(t)) == 0, "download: %s",
+          err_get());
+    CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
+    return host;
+}
+
+static Tensor *twin(Bench *b, const Tensor *t)
+{
+    if (!t) return NULL;
+    Tensor *y    = &b->t[b->n++];
+    char   *host = contents(b, t);
+    *y           = *t;
+    y->root      = y;
+    y->data      = b->dev->vt->alloc(b->dev, span_bytes(t));
+    CHECK(y->data && b->dev->vt->upload(b->dev, LANE_COMPUTE, y->data, host, span_bytes(t)) == 0,
+          "upload: %s", err_get());
+    CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
+    free(host);
+    return y;
+}
+
+static void clear(Bench *b)
+{
+    for (int i = 0; i < b->n; i++) b->dev->vt->free(b->dev, b->t[i].data);
+    b->n = 0;
+}
+
+static void run(Bench *b, OpKind kind, OpArgs args)
+{
+    Tensor ws = { 0 };
+    for (int i = 0; i < op_table[kind].n_tensor; i++) {
+        int64_t n =
+            op_table[kind].arg[i].access & ARG_WS ? (int64_t)op_workspace_bytes(kind, &args, DEV_CUDA) : 0;
+        if (n == 0) continue;
+        tensor_init(&ws, "ws", DT_U8, 1, &n);
+        ws.data   = b->dev->vt->alloc(b->dev, (size_t)n);
+        args.t[i] = &ws;
+    }
+    Op op = { .kind = kind, .label = "part", .block = -1, .chunk = -1, .args = args };
+    if ((dev_run_op(b->dev, &op) < 0 || b->dev->vt->sync(b->dev) < 0) && !b->why[0]) {
+        snprintf(b->why, sizeof b->why, "%s: %s", op_table[kind].name, err_get());
+        err_clear();
+    }
+    if (ws.data) b->dev->vt->free(b->dev, ws.data);
+}
+
+static void same(Bench *b, const char *what, const Tensor *fused, const Tensor *parts)
+{
+    if (!fused || b->why[0]) return;
+    char  *x = contents(b, fused), *y = contents(b, parts);
+    size_t size = dtype_bytes(fused->dtype), row = (size_t)tensor_cols(fused) * size;
+    for (int64_t r = 0; r < tensor_rows(fused) && !b->why[0]; r++) {
+        if (memcmp(x + (size_t)(r * tensor_ld(fused)) * size, y + (size_t)(r * tensor_ld(parts)) * size,
+                   row) == 0)
+            continue;
+        snprintf(b->why, sizeof b->why, "%s differs in row %lld", what, (long long)r);
+    }
+    free(x);
+    free(y);
+}
+
+/* form: 1 RMSNorm, 2 residual gradient, 4 dx in place of dy */
+static void check_norm(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
+{
+    DType   t   = b->dtype;
+    int     rms = form & 1;
+    Tensor *dy = fresh(b, t, N, C, pad, 0), *x = fresh(b, t, N, C, pad, 0), *g = fresh(b, DT_F32, 1, C, 0, 0);
+    Tensor *dres = form & 2 ? fresh(b, t, N, C, pad, 0) : NULL,
+           *mean = rms ? NULL : fresh(b, DT_F32, 1, N, 0, 0);
+    Tensor *rstd = fresh(b, DT_F32, 1, N, 0, 1), *dg = fresh(b, DT_F32, 1, C, 0, 0),
+           *dbias = fresh(b, DT_F32, 1, C, 0, 0);
+    Tensor *db = rms ? NULL : fresh(b, DT_F32, 1, C, 0, 0), *dx = fresh(b, t, N, C, pad, 0);
+    Tensor *dx2 = twin(b, dx), *dg2 = twin(b, dg), *db2 = twin(b, db), *dbias2 = twin(b, dbias);
+    Tensor *dx3 = twin(b, dx), *dg3 = twin(b, dg), *db3 = twin(b, db);
+    run(b, OP_NORM_DX, (OpArgs){ .norm_dx = { dx2, dy, x, g, mean, rstd } });
+    run(b, OP_NORM_DW, (OpArgs){ .norm_dw = { dg2, db2, NULL, dy, x, mean, rstd } });
+    if (dres) run(b, OP_ADD, (OpArgs){ .add = { dx2, dres, dx2 } });
+    run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { dbias2, NULL, dx2 } });
+    run(b, OP_NORM_BWD, (OpArgs){ .norm_bwd = { dx3, dg3, db3, NULL, NULL, dy, x, g, mean, rstd, dres } });
+    if (form & 4) dx = dy;
+    run(b, OP_NORM_BWD, (OpArgs){ .norm_bwd = { dx, dg, db, dbias, NULL, dy, x, g, mean, rstd, dres } });
+    same(b, "dx", dx, dx2);
+    same(b, "dgamma", dg, dg2);
+    same(b, "dbeta", db, db2);
+    same(b, "dbias", dbias, dbias2);
+    same(b, "dx without dbias", dx3, dx2);
+    same(b, "dgamma without dbias", dg3, dg2);
+    same(b, "dbeta without dbias", db3, db2);
+    clear(b);
+}
+
+static void check_act(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
+{
+    Tensor *dy = fresh(b, b->dtype, N, C, pad, 0), *x = fresh(b, b->dtype, N, C, pad, 0),
+           *db = fresh(b, DT_F32, 1, C, 0, 0);
+    Tensor *dx = fresh(b, b->dtype, N, C, pad, 0), *db2 = twin(b, db), *dx2 = twin(b, dx);
+    Act     act = (Act)(form % ACT_COUNT);
+    run(b, OP_ACT_DX, (OpArgs){ .act_dx = { dx2, dy, x, act } });
+    run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { db2, NULL, dx2 } });
+    if (form & 4) dx = x;
+    run(b, OP_ACT_BIAS_BWD, (OpArgs){ .act_bias_bwd = { dx, db, NULL, dy, x, act } });
+    same(b, "dx", dx, dx2);
+    same(b, "db", db, db2);
+    clear(b);
+}
+
+/* A third of the rows have no target; `cut` classes at the end are padding. */
+static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place)
+{
+    Tensor *logits = fresh(b, b->dtype, N, V, 0, 0), *dlogits = fresh(b, b->dtype, N, V, 0, 0),
+           *dlogits2 = twin(b, dlogits);
+    Tensor *loss = fresh(b, DT_F32, 1, N, 0, 0), *loss2 = twin(b, loss), *lse = twin(b, loss),
+           *target  = fresh(b, DT_I32, 1, N, 0, 0);
+    Tensor   *state = fresh(b, DT_U8, 1, sizeof(StepState), 0, 0);
+    StepState s;
+    memset(&s, 0, sizeof s);
+    s.in.inv_targets = 0.125f;
+    s.in.loss_scale  = 1;
+    int32_t *tok     = malloc((size_t)N * sizeof *tok);
+    for (int64_t i = 0; i < N; i++)
+        tok[i] = i % 3 == 1 ? -1 : (int32_t)((double)(draw(b) + 1) / 2 * (double)(V - cut - 1));
+    tok[N - 1] = (int32_t)(V - cut - 1);
+    CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, target->data, tok, (size_t)N * sizeof *tok) == 0,
+          "upload");
+    CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, state->data, &s, sizeof s) == 0 &&
+              b->dev->vt->sync(b->dev) == 0,
+          "upload");
+    free(tok);
+    run(b, OP_XENT_FWD, (OpArgs){ .xent_fwd = { loss2, lse, logits, target, V - cut } });
+    run(b, OP_XENT_DX, (OpArgs){ .xent_dx = { dlogits2, logits, lse, target, state, V - cut } });
+    if (in_place) dlogits = logits;
+    run(b, OP_XENT, (OpArgs){ .xent = { loss, dlogits, logits, target, state, V - cut } });
+    same(b, "loss", loss, loss2);
+    same(b, "dlogits", dlogits, dlogits2);
+    clear(b);
+}
+
+static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t cols, int form)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s %s %lldx%lld form %d", what, dtype_name(b->dtype), (long long)rows,
+             (long long)cols, form);
+    if (b->why[0]) err_set("%s", b->why);
+    tally(t, !b->why[0], "%s", name);
+    b->why[0] = '\0';
+}
+
+int main(void)
+{
+    static const int64_t width[] = { 8,    264,  768,  896,  1024, 1280, 1536,
+                                     1600, 2048, 2304, 3072, 4096, 4104, 6400 };
+    static const int64_t rows[]  = { 1, 67, 1030, 4099 };
+    static const int64_t vocab[] = { 1000, 50304, 102400, 151936, 256000, 50257 };
+    Tally                t       = { 0, 0 };
+    const char          *why     = "";
+    DevOptions           opt     = { .capture = 0, .tune = 0 };
+    Bench                b       = { .dev = dev_open("cuda", &opt, &why), .seed = 1 };
+    tally(&t, b.dev != NULL, "device opens");
+    if (!b.dev) return tally_end(&t);
+    for (int half = 0; half < 2; half++) {
+        b.dtype = half ? DT_BF16 : DT_F32;
+        for (int i = 0; i < ARRAY_LEN(width) * ARRAY_LEN(rows); i++) {
+            int64_t C = width[i / ARRAY_LEN(rows)], N = rows[i % ARRAY_LEN(rows)];
+            int     form = i % 8;
+            check_norm(&b, N, C, form == 3 ? 3 : 0, form); /* odd padding: rows that are not aligned */
+            verdict(&b, &t, "norm", N, C, form);
+            check_act(&b, N, C, form == 3 ? 3 : 0, form);
+            verdict(&b, &t, "act", N, C, form);
+        }
+        for (int i = 0; i < 2 * ARRAY_LEN(vocab); i++) {
+            check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2);
+            verdict(&b, &t, "xent", 257, vocab[i / 2], i % 2);
+        }
+    }
+    dev_close(b.dev);
+    return tally_end(&t);
+}
