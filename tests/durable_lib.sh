@@ -65,9 +65,9 @@ reap() {
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.05
     done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-}
+    kill -9 "$pid"
+    wait "$pid"
+} 2>/dev/null # the shell's word on jobs that were killed
 
 last_step() {
     local last

@@ -133,7 +133,7 @@ enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CU
 
 static const Switch switches[] = {
     { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL, "residual add fused with the norm after it" },
-    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients and residual add in one pass" },
+    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients, residual add and bias gradient in one pass" },
     { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL, "cross-entropy and its gradient in one pass, in place" },
     { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL, "activation and bias gradient in one pass" },
     { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL, "activation inside the product" },
