@@ -73,7 +73,7 @@ asan: asan-build
 asan-build: $(BUILD)/.setup-test
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)-asan NVCC= SAN="-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined" all tests
 
-# Ten times the kills, a fault at every call, the same under AddressSanitizer. An hour or less.
+# Ten times the kills, a fault at every call, the same under AddressSanitizer. A quarter of an hour.
 test-long: asan-build
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
 	@tools/test_long.sh $(BUILD) $(BUILD)-asan
