@@ -280,16 +280,20 @@ static inline int case_norm_bwd(OpCase *c, int i)
     return 1;
 }
 
+/* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, so many columns that a product is
+ * cut, and more rows than the CPU's fused gradients take at a time */
+static const int64_t case_product[][4] = {
+    { 1, 1, 1, 0 },     { 3, 7, 5, 3 },     { 4, 127, 48, 0 },   { 5, 33, 17, 1 },    { 127, 127, 127, 0 },
+    { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 }, { 900, 65, 130, 0 }, { 257, 96, 31, 5 },
+    { 7, 3, 11000, 0 }, { 7, 11000, 3, 0 }, { 1100, 40, 33, 3 },
+};
+#define CASE_PRODUCTS ((int)(sizeof case_product / sizeof case_product[0]))
+
 static inline int case_linear(OpCase *c, int i)
 {
-    /* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, and so many columns that
-     * a product is cut */
-    static const int64_t s[][4] = { { 1, 1, 1, 0 },     { 3, 7, 5, 3 },       { 4, 127, 48, 0 },
-                                    { 5, 33, 17, 1 },   { 127, 127, 127, 0 }, { 13, 400, 40, 0 },
-                                    { 64, 384, 96, 8 }, { 100, 800, 70, 2 },  { 900, 65, 130, 0 },
-                                    { 257, 96, 31, 5 }, { 7, 3, 11000, 0 },   { 7, 11000, 3, 0 } };
-    if (i >= (int)(sizeof s / sizeof s[0])) return 0;
-    int64_t N = s[i][0], K = s[i][1], M = s[i][2], pad = s[i][3];
+    if (i >= CASE_PRODUCTS) return 0;
+    const int64_t *s = case_product[i];
+    int64_t        N = s[0], K = s[1], M = s[2], pad = s[3];
     CASE_NAME("N%d K%d M%d pad%d", (int)N, (int)K, (int)M, (int)pad);
     switch (c->kind) {
     case OP_LINEAR_FWD:
@@ -313,8 +317,54 @@ static inline int case_linear(OpCase *c, int i)
         return 1;
     default: /* OP_LINEAR_DW */
         case_f32(c, 0, M, K, 0);
-        case_act(c, 2, N, M, pad);
+        if (i % 2) case_vec(c, 1, M);
+        case_act(c, 3, N, M, pad);
+        case_act(c, 4, N, K, pad);
+        return 1;
+    }
+}
+
+/* Both flat ends and the middle, but not so close to 0 that a difference quotient meets the kink of RELU. */
+static inline void case_before_act(OpCase *c, const Tensor *x)
+{
+    case_randomize(c, x, 6);
+    for (int64_t k = 0; k < tensor_numel(x); k++) {
+        if (fabsf(*case_at(x, k)) < 0.01f) *case_at(x, k) = 0.01f;
+    }
+}
+
+/* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + bias gradient for the first, i = product for the others */
+static inline int case_linear_fused(OpCase *c, int i)
+{
+    int forms = c->kind == OP_LINEAR_ACT_BWD ? 2 : 1;
+    if (i >= forms * CASE_PRODUCTS) return 0;
+    const int64_t *s = case_product[i / forms];
+    int64_t        N = s[0], K = s[1], M = s[2], pad = s[3];
+    Act            act = (Act)(i / forms % ACT_COUNT);
+    CASE_NAME("N%d K%d M%d pad%d act%d%s", (int)N, (int)K, (int)M, (int)pad, (int)act,
+              i % forms ? " +db" : "");
+    switch (c->kind) {
+    case OP_LINEAR_ACT_BWD:
+        case_act(c, 0, N, K, pad);
+        if (i % forms) case_vec(c, 1, K);
+        case_act(c, 3, N, M, pad);
+        case_act(c, 4, M, K, pad);
+        case_before_act(c, case_act(c, 5, N, K, pad));
+        c->args.linear_act_bwd.act = act;
+        return 1;
+    case OP_LINEAR_GLU_FWD:
+        case_act(c, 0, N, M, pad);
+        case_act(c, 1, N, 2 * M, 0);
         case_act(c, 3, N, K, pad);
+        case_act(c, 4, 2 * M, K, pad);
+        c->args.linear_glu_fwd.act = act;
+        return 1;
+    default: /* OP_LINEAR_GLU_BWD */
+        case_act(c, 0, N, 2 * K, pad);
+        case_act(c, 2, N, M, pad);
+        case_act(c, 3, M, K, pad);
+        case_before_act(c, case_act(c, 4, N, 2 * K, pad));
+        c->args.linear_glu_bwd.act = act;
         return 1;
     }
 }
@@ -363,11 +413,7 @@ static inline int case_act_family(OpCase *c, int i)
         c->args.glu_dx.act = act;
         break;
     }
-    /* Both flat ends and the middle, but not so close to 0 that a difference quotient meets the kink of RELU. */
-    case_randomize(c, x, 6);
-    for (int64_t k = 0; k < tensor_numel(x); k++) {
-        if (fabsf(*case_at(x, k)) < 0.01f) *case_at(x, k) = 0.01f;
-    }
+    case_before_act(c, x);
     return 1;
 }
 
@@ -779,6 +825,9 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_LINEAR_DW]      = case_linear,
     [OP_BIAS_DW]        = case_act_family,
     [OP_LINEAR_ACT_FWD] = case_linear,
+    [OP_LINEAR_ACT_BWD] = case_linear_fused,
+    [OP_LINEAR_GLU_FWD] = case_linear_fused,
+    [OP_LINEAR_GLU_BWD] = case_linear_fused,
     [OP_ACT_FWD]        = case_act_family,
     [OP_ACT_DX]         = case_act_family,
     [OP_ACT_BIAS_BWD]   = case_act_family,

@@ -265,14 +265,68 @@ static inline void ref_linear_act_fwd(const OpCase *c, OpRef *r)
     r->terms[0] = r->terms[1];
 }
 
-static inline void ref_linear_dx(const OpCase *c, OpRef *r)
+/* dy w, into the first numbers of argument 0 */
+static inline void ref_linear_grad(OpRef *r, const Tensor *dy_tensor, const Tensor *w_tensor)
 {
-    const LinearDx *a  = &c->args.linear_dx;
-    double         *dy = case_doubles(a->dy), *w = case_doubles(a->w);
-    int64_t         N = tensor_rows(a->dx), K = tensor_cols(a->dx), M = tensor_cols(a->dy);
+    double *dy = case_doubles(dy_tensor), *w = case_doubles(w_tensor);
+    int64_t N = tensor_rows(dy_tensor), K = tensor_cols(w_tensor), M = tensor_cols(dy_tensor);
     ref_product(r, 0, (Strided){ dy, M, 1 }, (Strided){ w, K, 1 }, N, K, M);
     free(dy);
     free(w);
+}
+
+static inline void ref_linear_dx(const OpCase *c, OpRef *r)
+{
+    ref_linear_grad(r, c->args.linear_dx.dy, c->args.linear_dx.w);
+}
+
+/* The product's error goes through the slope, at most 1 + 2|pre|; the slope's own is that of ref_act_grad. */
+static inline void ref_linear_act_bwd(const OpCase *c, OpRef *r)
+{
+    const LinearActBwd *a = &c->args.linear_act_bwd;
+    ref_linear_grad(r, a->dy, a->w);
+    for (int64_t i = 0; i < tensor_numel(a->pre); i++) {
+        double v = *case_at(a->pre, i);
+        ref_put(r, 0, i, r->want[0][i] * math_slope(v, a->act), r->mag[0][i] * (1 + 2 * fabs(v)));
+    }
+    r->terms[0] += 4;
+    if (a->db) ref_rounded_sums(c, r, 1, tensor_rows(a->pre), tensor_cols(a->pre));
+}
+
+/* Errors before the gate show as in ref_linear_act_fwd, each times the other factor. */
+static inline void ref_linear_glu_fwd(const OpCase *c, OpRef *r)
+{
+    const LinearGluFwd *a = &c->args.linear_glu_fwd;
+    int64_t             F = tensor_cols(a->y);
+    ref_linear(r, 1, a->x, a->w, NULL);
+    for (int64_t i = 0; i < tensor_numel(a->y); i++) {
+        int64_t at   = i / F * 2 * F + i % F;
+        double  gate = r->want[1][at], up = r->want[1][at + F], value = math_act(gate, a->act);
+        double  slope = 2 + (a->act == ACT_RELU2 ? 2 * fabs(gate) : 0);
+        ref_put(r, 0, i, value * up,
+                r->mag[1][at] * slope * fabs(up) +
+                    fabs(value) * (r->mag[1][at + F] + fabs(up) * (1 + fabs(gate))));
+    }
+    r->terms[0] = r->terms[1];
+}
+
+static inline void ref_linear_glu_bwd(const OpCase *c, OpRef *r)
+{
+    const LinearGluBwd *a = &c->args.linear_glu_bwd;
+    int64_t             F = tensor_cols(a->w), n = tensor_rows(a->dy) * F;
+    ref_linear_grad(r, a->dy, a->w);
+    double *d = dbl_new(n), *mag = dbl_new(n);
+    memcpy(d, r->want[0], sizeof *d * (size_t)n);
+    memcpy(mag, r->mag[0], sizeof *mag * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at   = i / F * 2 * F + i % F;
+        double  gate = *case_at(a->pre, at), up = *case_at(a->pre, at + F), value = math_act(gate, a->act);
+        ref_put(r, 0, at, d[i] * up * math_slope(gate, a->act), mag[i] * fabs(up) * (1 + 2 * fabs(gate)));
+        ref_put(r, 0, at + F, d[i] * value, mag[i] * fabs(value) * (1 + fabs(gate)));
+    }
+    r->terms[0] += 4;
+    free(d);
+    free(mag);
 }
 
 static inline void ref_linear_dw(const OpCase *c, OpRef *r)
@@ -285,6 +339,7 @@ static inline void ref_linear_dw(const OpCase *c, OpRef *r)
         r->want[0][i] += *case_at(a->dw, i);
         r->mag[0][i] += fabsf(*case_at(a->dw, i));
     }
+    if (a->db) ref_column_sums(c, r, 1, dy, N, M);
     free(dy);
     free(x);
 }
@@ -755,6 +810,9 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_LINEAR_DW]      = ref_linear_dw,
     [OP_BIAS_DW]        = ref_bias_dw,
     [OP_LINEAR_ACT_FWD] = ref_linear_act_fwd,
+    [OP_LINEAR_ACT_BWD] = ref_linear_act_bwd,
+    [OP_LINEAR_GLU_FWD] = ref_linear_glu_fwd,
+    [OP_LINEAR_GLU_BWD] = ref_linear_glu_bwd,
     [OP_ACT_FWD]        = ref_act_fwd,
     [OP_ACT_DX]         = ref_act_dx,
     [OP_ACT_BIAS_BWD]   = ref_act_bias_bwd,

@@ -131,6 +131,88 @@ static void test_linear_act_fwd(void **state)
     }
 }
 
+static void test_linear_act_bwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_LINEAR_ACT_BWD, i); i++) {
+        for (int act = 0; act < ACT_COUNT; act++) {
+            c.args.linear_act_bwd.act = (Act)act;
+            LinearActBwd a            = c.args.linear_act_bwd;
+            Tensor      *d = copy_of(&k, a.dpre), *dpre = copy_of(&k, a.dpre), *db = copy_of(&k, a.db);
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, a.dy, a.w } });
+            run(OP_ACT_DX, (OpArgs){ .act_dx = { dpre, d, a.pre, a.act } });
+            if (a.db) run(OP_BIAS_DW, (OpArgs){ .bias_dw = { db, NULL, dpre } });
+            same(&c, a.dpre, dpre);
+            same(&c, a.db, db);
+            copies_free(&k);
+        }
+        op_case_destroy(&c);
+    }
+}
+
+static void test_linear_glu_fwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_LINEAR_GLU_FWD, i); i++) {
+        for (int act = 0; act < ACT_COUNT; act++) {
+            c.args.linear_glu_fwd.act = (Act)act;
+            LinearGluFwd a            = c.args.linear_glu_fwd;
+            Tensor      *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre);
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre, NULL, a.x, a.w, NULL } });
+            run(OP_GLU_FWD, (OpArgs){ .glu_fwd = { y, pre, a.act } });
+            same(&c, a.pre, pre);
+            same(&c, a.y, y);
+            copies_free(&k);
+        }
+        op_case_destroy(&c);
+    }
+}
+
+static void test_linear_glu_bwd(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_LINEAR_GLU_BWD, i); i++) {
+        for (int act = 0; act < ACT_COUNT; act++) {
+            c.args.linear_glu_bwd.act = (Act)act;
+            LinearGluBwd a            = c.args.linear_glu_bwd;
+            Tensor      *d = copy_of(&k, a.dpre), *dpre = copy_of(&k, a.dpre), half = *d;
+            half.dim[1] = tensor_cols(a.w);
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_LINEAR_DX, (OpArgs){ .linear_dx = { &half, NULL, a.dy, a.w } });
+            run(OP_GLU_DX, (OpArgs){ .glu_dx = { dpre, &half, a.pre, a.act } });
+            same(&c, a.dpre, dpre);
+            copies_free(&k);
+        }
+        op_case_destroy(&c);
+    }
+}
+
+static void test_linear_dw(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_LINEAR_DW, i); i++) {
+        LinearDw a  = c.args.linear_dw;
+        Tensor  *dw = copy_of(&k, a.dw), *db = copy_of(&k, a.db);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        run(OP_LINEAR_DW, (OpArgs){ .linear_dw = { dw, NULL, NULL, a.dy, a.x } });
+        if (a.db) run(OP_BIAS_DW, (OpArgs){ .bias_dw = { db, NULL, a.dy } });
+        same(&c, a.dw, dw);
+        same(&c, a.db, db);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+}
+
 static void test_act_bias_bwd(void **state)
 {
     (void)state;
@@ -197,6 +279,8 @@ int main(void)
     const struct CMUnitTest test[] = {
         cmocka_unit_test(test_add_norm_fwd),   cmocka_unit_test(test_norm_bwd),
         cmocka_unit_test(test_linear_act_fwd), cmocka_unit_test(test_act_bias_bwd),
+        cmocka_unit_test(test_linear_act_bwd), cmocka_unit_test(test_linear_glu_fwd),
+        cmocka_unit_test(test_linear_glu_bwd), cmocka_unit_test(test_linear_dw),
         cmocka_unit_test(test_xent),           cmocka_unit_test(test_rows_stand_alone),
     };
     return cmocka_run_group_tests(test, open_dev, close_dev);

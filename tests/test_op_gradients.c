@@ -53,12 +53,13 @@ static double loss_norm(const Problem *p)
     return s;
 }
 
-/* in: x [N,K], w [M,K] */
+/* in: x [N,K], w [M,K], and for linear_dw with db a bias added to each row */
 static double loss_linear(const Problem *p)
 {
     int64_t N = p->rows, K = p->n[0] / N, M = p->cols;
     double *y = dbl_new(N * M), s;
     math_product(y, (Strided){ p->in[0], K, 1 }, (Strided){ p->in[1], 1, K }, N, M, K);
+    for (int64_t i = 0; p->in[2] && i < N * M; i++) y[i] += p->in[2][i % M];
     s = weighted(y, p->dy, N * M);
     free(y);
     return s;
@@ -89,6 +90,25 @@ static double loss_glu(const Problem *p)
         int64_t at = i / F * 2 * F + i % F;
         s += p->dy[i] * math_act(p->in[0][at], act_of(p->c)) * p->in[0][at + F];
     }
+    return s;
+}
+
+/* in: pre [N,F] or, gated, [N,2F]; w [M,F]; a bias added to each row of pre, or nothing */
+static double loss_before_linear(const Problem *p)
+{
+    int     gated = p->c->kind == OP_LINEAR_GLU_BWD;
+    Act     act   = gated ? p->c->args.linear_glu_bwd.act : p->c->args.linear_act_bwd.act;
+    int64_t N = p->rows, M = p->cols, F = p->n[1] / M;
+    double *h = dbl_new(N * F), *y = dbl_new(N * M), s;
+    for (int64_t i = 0; i < N * F; i++) {
+        int64_t at = gated ? i / F * 2 * F + i % F : i;
+        h[i] =
+            math_act(p->in[0][at] + (p->in[2] ? p->in[2][i % F] : 0), act) * (gated ? p->in[0][at + F] : 1);
+    }
+    math_product(y, (Strided){ h, F, 1 }, (Strided){ p->in[1], 1, F }, N, M, F);
+    s = weighted(y, p->dy, N * M);
+    free(h);
+    free(y);
     return s;
 }
 
@@ -251,10 +271,25 @@ static int setup_linear(Setup *s, const OpCase *c)
     } else {
         input(s, c->args.linear_dw.x, -1);
         constant(s, ones(tensor_numel(c->args.linear_dw.dw)), tensor_numel(c->args.linear_dw.dw), 0);
+        if (c->args.linear_dw.db) constant(s, dbl_new(tensor_cols(dy)), tensor_cols(dy), 1);
     }
     s->p.dy    = case_doubles(dy);
     s->p.loss  = loss_linear;
     s->p.flops = 2 * (double)s->p.n[0] * (double)tensor_cols(dy);
+    return 1;
+}
+
+static int setup_before_linear(Setup *s, const OpCase *c)
+{
+    int           gated = c->kind == OP_LINEAR_GLU_BWD;
+    const Tensor *pre   = gated ? c->args.linear_glu_bwd.pre : c->args.linear_act_bwd.pre;
+    const Tensor *w     = gated ? c->args.linear_glu_bwd.w : c->args.linear_act_bwd.w;
+    input(s, pre, 0);
+    input(s, w, -1);
+    if (!gated && c->args.linear_act_bwd.db) constant(s, dbl_new(tensor_cols(w)), tensor_cols(w), 1);
+    s->p.dy    = case_doubles(gated ? c->args.linear_glu_bwd.dy : c->args.linear_act_bwd.dy);
+    s->p.loss  = loss_before_linear;
+    s->p.flops = 2 * (double)tensor_rows(pre) * (double)tensor_numel(w) + 20 * (double)tensor_numel(pre);
     return 1;
 }
 
@@ -333,11 +368,23 @@ typedef struct {
 } Row;
 
 static const Row table[] = {
-    { OP_EMBED_DW, setup_rest, 2 },    { OP_POS_DW, setup_rest, 1 },    { OP_NORM_DX, setup_norm, 1 },
-    { OP_NORM_DW, setup_norm, 3 },     { OP_NORM_BWD, setup_norm, 5 },  { OP_LINEAR_DX, setup_linear, 2 },
-    { OP_LINEAR_DW, setup_linear, 2 }, { OP_ACT_DX, setup_rows, 1 },    { OP_ACT_BIAS_BWD, setup_rows, 3 },
-    { OP_GLU_DX, setup_rows, 1 },      { OP_QKNORM_DX, setup_rows, 1 }, { OP_QKNORM_DW, setup_rows, 3 },
-    { OP_ATTN_BWD, setup_rest, 2 },    { OP_XENT_DX, setup_rest, 0 },   { OP_XENT, setup_rest, 1 },
+    { OP_EMBED_DW, setup_rest, 2 },
+    { OP_POS_DW, setup_rest, 1 },
+    { OP_NORM_DX, setup_norm, 1 },
+    { OP_NORM_DW, setup_norm, 3 },
+    { OP_NORM_BWD, setup_norm, 5 },
+    { OP_LINEAR_DX, setup_linear, 2 },
+    { OP_LINEAR_ACT_BWD, setup_before_linear, 3 },
+    { OP_LINEAR_GLU_BWD, setup_before_linear, 2 },
+    { OP_LINEAR_DW, setup_linear, 3 },
+    { OP_ACT_DX, setup_rows, 1 },
+    { OP_ACT_BIAS_BWD, setup_rows, 3 },
+    { OP_GLU_DX, setup_rows, 1 },
+    { OP_QKNORM_DX, setup_rows, 1 },
+    { OP_QKNORM_DW, setup_rows, 3 },
+    { OP_ATTN_BWD, setup_rest, 2 },
+    { OP_XENT_DX, setup_rest, 0 },
+    { OP_XENT, setup_rest, 1 },
 };
 
 static void check_case(Dev *dev, const Row *row, OpCase *c)

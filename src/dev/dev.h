@@ -1,7 +1,8 @@
 /* Dev: a place where op lists run.
  *
  * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering refuses the
- *    list before anything runs, naming op, shape and backend.
+ *    list before anything runs, naming op, shape and backend. `fuses` says which fused products also pay; lowering uses
+ *    no others of that group.
  * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation after it
  *    aborts.
  * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms and capture
@@ -62,10 +63,20 @@ typedef struct {
 #undef X
 } DevOps;
 
+/* Fused products that a backend runs faster than their parts. */
+enum {
+    FUSE_LINEAR_ACT_BWD = 1, /* LINEAR_ACT_BWD */
+    FUSE_LINEAR_GLU_FWD = 2, /* LINEAR_GLU_FWD */
+    FUSE_LINEAR_GLU_BWD = 4, /* LINEAR_GLU_BWD */
+    FUSE_LINEAR_DW_BIAS = 8, /* LINEAR_DW with db */
+    FUSE_ALL            = 15
+};
+
 typedef struct {
     const char *name;
     DevKind     kind;
     DevOps      ops;
+    unsigned    fuses; /* FUSE_* */
 
     Dev *(*open)(int index, const DevOptions *opt); /* NULL after err_set() */
     void (*close)(Dev *dev);

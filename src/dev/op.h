@@ -38,6 +38,9 @@ extern "C" {
     X(LINEAR_DW, linear_dw, LinearDw)                                                                        \
     X(BIAS_DW, bias_dw, BiasDw)                                                                              \
     X(LINEAR_ACT_FWD, linear_act_fwd, LinearActFwd)                                                          \
+    X(LINEAR_ACT_BWD, linear_act_bwd, LinearActBwd)                                                          \
+    X(LINEAR_GLU_FWD, linear_glu_fwd, LinearGluFwd)                                                          \
+    X(LINEAR_GLU_BWD, linear_glu_bwd, LinearGluBwd)                                                          \
     X(ACT_FWD, act_fwd, ActFwd)                                                                              \
     X(ACT_DX, act_dx, ActDx)                                                                                 \
     X(ACT_BIAS_BWD, act_bias_bwd, ActBiasBwd)                                                                \
@@ -157,12 +160,20 @@ typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mea
 typedef struct { Tensor *y, *ws, *x, *w, *bias; } LinearFwd;
 /* dx[N,K] = dy[N,M] w[M,K] */
 typedef struct { Tensor *dx, *ws, *dy, *w; } LinearDx;
-/* dw f32[M,K] += dy[N,M]^T x[N,K] */
-typedef struct { Tensor *dw, *ws, *dy, *x; } LinearDw;
+/* dw f32[M,K] += dy[N,M]^T x[N,K]; db f32[M]? += sum over rows of dy: fused LINEAR_DW + BIAS_DW */
+typedef struct { Tensor *dw, *db, *ws, *dy, *x; } LinearDw;
 /* db f32[M] += sum over rows of dy[N,M] */
 typedef struct { Tensor *db, *ws, *dy; } BiasDw;
 /* fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre) */
 typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; } LinearActFwd;
+/* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded to the dtype of dpre), dpre = d * act'(pre[N,F]);
+ * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
+typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
+/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded to its dtype), y[N,F] = act(gate) * up */
+typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; } LinearGluFwd;
+/* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded to the dtype of dpre), dpre[N,2F] = glu_dx(d, pre[N,2F]);
+ * dpre may alias pre */
+typedef struct { Tensor *dpre, *ws, *dy, *w, *pre; Act act; } LinearGluBwd;
 
 typedef struct { Tensor *y, *x; Act act; } ActFwd;      /* y = act(x); y may alias x */
 typedef struct { Tensor *dx, *dy, *x; Act act; } ActDx; /* dx = dy * act'(x); dx may alias dy or x */

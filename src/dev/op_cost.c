@@ -2,13 +2,7 @@
 #include "dev/op.h"
 
 #include "base/err.h"
-
-/* 32 MiB is NVIDIA's recommendation for cuBLASLt on Hopper; algorithms that want more are not considered. */
-enum { GEMM_WS_BYTES = 32 * 1024 * 1024 };
-/* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at most this many. */
-enum { COLSUM_BLOCKS = 264 };
-/* SUMSQ: one double per block. */
-enum { SUMSQ_BLOCKS = 2048 };
+#include "dev/op_scratch.h"
 
 static double pairs(const Tensor *qkv, Mask mask)
 {
@@ -23,6 +17,12 @@ double op_flops(OpKind kind, const OpArgs *a)
         return 2.0 * (double)tensor_numel(a->linear_fwd.x) * (double)tensor_rows(a->linear_fwd.w);
     case OP_LINEAR_ACT_FWD:
         return 2.0 * (double)tensor_numel(a->linear_act_fwd.x) * (double)tensor_rows(a->linear_act_fwd.w);
+    case OP_LINEAR_ACT_BWD:
+        return 2.0 * (double)tensor_numel(a->linear_act_bwd.dy) * (double)tensor_cols(a->linear_act_bwd.w);
+    case OP_LINEAR_GLU_FWD:
+        return 2.0 * (double)tensor_numel(a->linear_glu_fwd.x) * (double)tensor_rows(a->linear_glu_fwd.w);
+    case OP_LINEAR_GLU_BWD:
+        return 2.0 * (double)tensor_numel(a->linear_glu_bwd.dy) * (double)tensor_cols(a->linear_glu_bwd.w);
     case OP_LINEAR_DX:
         return 2.0 * (double)tensor_numel(a->linear_dx.dx) * (double)tensor_rows(a->linear_dx.w);
     case OP_LINEAR_DW:
@@ -54,7 +54,21 @@ double op_bytes(OpKind kind, const OpArgs *a)
     return sum;
 }
 
+static size_t padded(size_t n) { return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
+
 static size_t colsum_ws(int64_t cols, int n_sum) { return (size_t)COLSUM_BLOCKS * (size_t)cols * (size_t)n_sum * 4; }
+
+/* A product and then, in the same bytes, the column sums for db (NULL: none). */
+static size_t gemm_sums_ws(const Tensor *db)
+{
+    return db ? MAX((size_t)GEMM_WS_BYTES, padded(colsum_ws(tensor_numel(db), 1))) : GEMM_WS_BYTES;
+}
+
+/* dy w, behind the rest: dpre may be pre, so the parts of a fused gradient have nowhere else to put it. */
+static size_t product_ws(const Tensor *dy, const Tensor *w)
+{
+    return padded((size_t)(tensor_rows(dy) * tensor_cols(w)) * dtype_bytes(dy->dtype));
+}
 
 static size_t attn_bwd_ws(const AttnBwd *a)
 {
@@ -74,8 +88,12 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     switch (kind) {
     case OP_LINEAR_FWD:
     case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR_ACT_FWD: return GEMM_WS_BYTES;
+    case OP_LINEAR_ACT_FWD:
+    case OP_LINEAR_GLU_FWD: return GEMM_WS_BYTES;
+    case OP_LINEAR_DW: return gemm_sums_ws(a->linear_dw.db);
+    case OP_LINEAR_ACT_BWD:
+        return gemm_sums_ws(a->linear_act_bwd.db) + product_ws(a->linear_act_bwd.dy, a->linear_act_bwd.w);
+    case OP_LINEAR_GLU_BWD: return GEMM_WS_BYTES + product_ws(a->linear_glu_bwd.dy, a->linear_glu_bwd.w);
     case OP_NORM_DW: return colsum_ws(tensor_cols(a->norm_dw.dy), 2);
     case OP_NORM_BWD: return colsum_ws(tensor_cols(a->norm_bwd.dy), a->norm_bwd.dbias ? 3 : 2);
     case OP_BIAS_DW: return colsum_ws(tensor_cols(a->bias_dw.dy), 1);

@@ -25,6 +25,22 @@ static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w
     need(v, is_vec(bias, tensor_cols(y)), "bias needs one number per column of y");
 }
 
+static void check_linear_glu(V *v, const OpArgs *a)
+{
+    if (v->kind == OP_LINEAR_GLU_FWD) {
+        const LinearGluFwd *f = &a->linear_glu_fwd;
+        check_linear(v, f->pre, f->x, f->w, NULL);
+        need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
+        need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
+    } else {
+        const LinearGluBwd *b = &a->linear_glu_bwd;
+        need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
+        need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
+        need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
+        need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
+    }
+}
+
 static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, int D)
 {
     need(v, qkv->ndim == 3, "qkv needs [B,T,W]");
@@ -79,7 +95,14 @@ static void check_shapes(V *v, const OpArgs *a)
         check_linear(v, a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w, a->linear_act_fwd.bias);
         break;
     case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
-    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, NULL); break;
+    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db); break;
+    case OP_LINEAR_ACT_BWD:
+        check_linear(v, a->linear_act_bwd.dy, a->linear_act_bwd.dpre, a->linear_act_bwd.w, NULL);
+        need(v, tensor_same_shape(a->linear_act_bwd.dpre, a->linear_act_bwd.pre), "dpre and pre differ");
+        need(v, is_vec(a->linear_act_bwd.db, tensor_cols(a->linear_act_bwd.dpre)), "db needs one number per column");
+        break;
+    case OP_LINEAR_GLU_FWD:
+    case OP_LINEAR_GLU_BWD: check_linear_glu(v, a); break;
     case OP_BIAS_DW: need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column"); break;
     case OP_ADD:
         need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a), "a, b and y differ");

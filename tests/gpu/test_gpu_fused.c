@@ -163,6 +163,60 @@ static void check_act(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
     clear(b);
 }
 
+/* form: activation, 4 dpre in place of pre. N rows, C columns, F of the layer between. */
+static void check_linear_act(Bench *b, int64_t N, int64_t C, int64_t F, int form)
+{
+    DType   t   = b->dtype;
+    Act     act = (Act)(form % ACT_COUNT);
+    Tensor *dy = fresh(b, t, N, C, 0, 0), *w = fresh(b, t, C, F, 0, 0), *pre = fresh(b, t, N, F, 0, 0);
+    Tensor *d = fresh(b, t, N, F, 0, 0), *dpre = twin(b, d), *dpre2 = twin(b, d), *dpre3 = twin(b, d);
+    Tensor *db = fresh(b, DT_F32, 1, F, 0, 0), *db2 = twin(b, db);
+    run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, dy, w } });
+    run(b, OP_ACT_DX, (OpArgs){ .act_dx = { dpre2, d, pre, act } });
+    run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { db2, NULL, dpre2 } });
+    run(b, OP_LINEAR_ACT_BWD, (OpArgs){ .linear_act_bwd = { dpre3, NULL, NULL, dy, w, pre, act } });
+    if (form & 4) dpre = pre;
+    run(b, OP_LINEAR_ACT_BWD, (OpArgs){ .linear_act_bwd = { dpre, db, NULL, dy, w, pre, act } });
+    same(b, "dpre", dpre, dpre2);
+    same(b, "db", db, db2);
+    same(b, "dpre without db", dpre3, dpre2);
+    clear(b);
+}
+
+static void check_linear_glu(Bench *b, int64_t N, int64_t C, int64_t F, int form)
+{
+    DType   t   = b->dtype;
+    Act     act = (Act)(form % ACT_COUNT);
+    Tensor *x = fresh(b, t, N, C, 0, 0), *up = fresh(b, t, 2 * F, C, 0, 0), *down = fresh(b, t, C, F, 0, 0);
+    Tensor *pre = fresh(b, t, N, 2 * F, 0, 0), *pre2 = twin(b, pre), *dpre = twin(b, pre),
+           *dpre2 = twin(b, pre);
+    Tensor *y = fresh(b, t, N, F, 0, 0), *y2 = twin(b, y), *d = twin(b, y), *dy = fresh(b, t, N, C, 0, 0);
+    run(b, OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre2, NULL, x, up, NULL } });
+    run(b, OP_GLU_FWD, (OpArgs){ .glu_fwd = { y2, pre2, act } });
+    run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { y, pre, NULL, x, up, act } });
+    same(b, "pre", pre, pre2);
+    same(b, "y", y, y2);
+    run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, dy, down } });
+    run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { dpre2, d, pre2, act } });
+    if (form & 4) dpre = pre2;
+    run(b, OP_LINEAR_GLU_BWD, (OpArgs){ .linear_glu_bwd = { dpre, NULL, dy, down, pre2, act } });
+    same(b, "dpre", dpre, dpre2);
+    clear(b);
+}
+
+static void check_linear_dw(Bench *b, int64_t N, int64_t C, int64_t F)
+{
+    Tensor *dy = fresh(b, b->dtype, N, F, 0, 0), *x = fresh(b, b->dtype, N, C, 0, 0);
+    Tensor *dw = fresh(b, DT_F32, F, C, 0, 0), *db = fresh(b, DT_F32, 1, F, 0, 0), *dw2 = twin(b, dw),
+           *db2 = twin(b, db);
+    run(b, OP_LINEAR_DW, (OpArgs){ .linear_dw = { dw2, NULL, NULL, dy, x } });
+    run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { db2, NULL, dy } });
+    run(b, OP_LINEAR_DW, (OpArgs){ .linear_dw = { dw, db, NULL, dy, x } });
+    same(b, "dw", dw, dw2);
+    same(b, "db", db, db2);
+    clear(b);
+}
+
 /* A third of the rows have no target; `cut` classes at the end are padding. */
 static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place)
 {
@@ -206,9 +260,12 @@ static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t 
 
 int main(void)
 {
-    static const int64_t width[] = { 8,    264,  768,  896,  1024, 1280, 1536,
-                                     1600, 2048, 2304, 3072, 4096, 4104, 6400 };
-    static const int64_t rows[]  = { 1, 67, 1030, 4099 };
+    static const int64_t width[]    = { 8,    264,  768,  896,  1024, 1280, 1536,
+                                        1600, 2048, 2304, 3072, 4096, 4104, 6400 };
+    static const int64_t rows[]     = { 1, 67, 1030, 4099 };
+    static const int64_t layer[][2] = {
+        { 8, 24 }, { 264, 1032 }, { 768, 3072 }, { 1600, 6400 }, { 1024, 2816 }, { 4096, 1000 }, { 33, 130 }
+    }; /* the last: no aligned rows */
     static const int64_t vocab[] = { 1000, 50304, 102400, 151936, 256000, 50257 };
     Tally                t       = { 0, 0 };
     const char          *why     = "";
@@ -225,6 +282,16 @@ int main(void)
             verdict(&b, &t, "norm", N, C, form);
             check_act(&b, N, C, form == 3 ? 3 : 0, form);
             verdict(&b, &t, "act", N, C, form);
+        }
+        for (int i = 0; i < ARRAY_LEN(layer) * ARRAY_LEN(rows); i++) {
+            int64_t N = rows[i % ARRAY_LEN(rows)], C = layer[i / ARRAY_LEN(rows)][0],
+                    F = layer[i / ARRAY_LEN(rows)][1];
+            check_linear_act(&b, N, C, F, i % 8);
+            verdict(&b, &t, "linear + act", N, F, i % 8);
+            check_linear_glu(&b, N, C, F, i % 8);
+            verdict(&b, &t, "linear + glu", N, F, i % 8);
+            check_linear_dw(&b, N, C, F);
+            verdict(&b, &t, "linear dw + bias", N, F, 0);
         }
         for (int i = 0; i < 2 * ARRAY_LEN(vocab); i++) {
             check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2);

@@ -125,7 +125,15 @@ static void mirror_destroy(Mirror *m)
 /* Roundings to bf16 on the way to a result, the last one included. */
 static double roundings(OpKind kind)
 {
-    return kind == OP_ATTN_FWD || kind == OP_LINEAR_ACT_FWD ? 2 : kind == OP_ATTN_BWD ? 5 : 1;
+    switch (kind) {
+    case OP_ATTN_FWD:
+    case OP_LINEAR_ACT_FWD:
+    case OP_LINEAR_ACT_BWD:
+    case OP_LINEAR_GLU_BWD: return 2;
+    case OP_LINEAR_GLU_FWD: return 3; /* gate, up, y */
+    case OP_ATTN_BWD: return 5;
+    default: return 1;
+    }
 }
 
 /* AdamW walks the flat range whole: between segments it may clear the gradient, which is padding (op.h). */
@@ -166,7 +174,8 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
         exact += tol * tol;
     }
     /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it rounded. */
-    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD;
+    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||
+                       c->kind == OP_LINEAR_ACT_BWD;
     double allowed = c->act[i] || sums_rounded ? 2 * sqrt(roundings(c->kind) * price) : 0;
     allowed += 2 * sqrt(exact) + 1e-5 * sqrt(size);
     if (sqrt(err) <= allowed) return NULL;

@@ -52,20 +52,20 @@ VEC_INLINE void dx_as(float *dx, const float *dy, const float *x, int64_t n, con
     }
 }
 
-VEC_INLINE void glu_fwd_as(float *y, const float *x, int64_t n, const Act act)
+VEC_INLINE void glu_fwd_as(float *y, const float *x, int64_t up, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {
-        vf_put(y + i, n - i, act_value(vf_get(x + i, n - i), act) * vf_get(x + n + i, n - i));
+        vf_put(y + i, n - i, act_value(vf_get(x + i, n - i), act) * vf_get(x + up + i, n - i));
     }
 }
 
 /* dx may be x: gate and up of a vector are read before either gradient is written. */
-VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t n, const Act act)
+VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t up, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {
-        vf gate = vf_get(x + i, n - i), up = vf_get(x + n + i, n - i), d = vf_get(dy + i, n - i);
-        vf_put(dx + i, n - i, d * up * act_slope(gate, act));
-        vf_put(dx + n + i, n - i, d * act_value(gate, act));
+        vf gate = vf_get(x + i, n - i), value = vf_get(x + up + i, n - i), d = vf_get(dy + i, n - i);
+        vf_put(dx + i, n - i, d * value * act_slope(gate, act));
+        vf_put(dx + up + i, n - i, d * act_value(gate, act));
     }
 }
 
@@ -84,23 +84,23 @@ CPU_ONCE void row_act_fwd(float *y, const float *x, int64_t n, Act act)
 #undef CALL
 }
 
-static CPU_ONCE void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act)
+CPU_ONCE void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act)
 {
 #define CALL(A) dx_as(dx, dy, x, n, A)
     FOR_ACT(act, CALL)
 #undef CALL
 }
 
-static CPU_ONCE void row_glu_fwd(float *y, const float *x, int64_t n, Act act)
+CPU_ONCE void row_glu_fwd(float *y, const float *x, int64_t up, int64_t n, Act act)
 {
-#define CALL(A) glu_fwd_as(y, x, n, A)
+#define CALL(A) glu_fwd_as(y, x, up, n, A)
     FOR_ACT(act, CALL)
 #undef CALL
 }
 
-static CPU_ONCE void row_glu_dx(float *dx, const float *dy, const float *x, int64_t n, Act act)
+CPU_ONCE void row_glu_dx(float *dx, const float *dy, const float *x, int64_t up, int64_t n, Act act)
 {
-#define CALL(A) glu_dx_as(dx, dy, x, n, A)
+#define CALL(A) glu_dx_as(dx, dy, x, up, n, A)
     FOR_ACT(act, CALL)
 #undef CALL
 }
@@ -165,7 +165,7 @@ int cpu_glu_fwd(Dev *dev, const GluFwd *a)
     Mat y = cpu_mat(a->y), x = cpu_mat(a->x);
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < x.rows; r++) row_glu_fwd(mat_row(y, r), mat_row(x, r), y.cols, a->act);
+    for (int64_t r = 0; r < x.rows; r++) row_glu_fwd(mat_row(y, r), mat_row(x, r), y.cols, y.cols, a->act);
     return 0;
 }
 
@@ -175,6 +175,6 @@ int cpu_glu_dx(Dev *dev, const GluDx *a)
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++)
-        row_glu_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), dy.cols, a->act);
+        row_glu_dx(mat_row(dx, r), mat_row(dy, r), mat_row(x, r), dy.cols, dy.cols, a->act);
     return 0;
 }

@@ -138,6 +138,18 @@ static size_t sums_scratch(const Tensor *dy, int n_out, int64_t tmp_cols, int th
     return colsum_scratch(&c, threads);
 }
 
+static size_t linear_dw_scratch(const LinearDw *a, int threads)
+{
+    size_t product = cpu_linear_dw_scratch(a->dw, a->dy, a->x);
+    return a->db ? MAX(product, sums_scratch(a->dy, 1, 0, threads)) : product;
+}
+
+static size_t linear_act_bwd_scratch(const LinearActBwd *a, int threads)
+{
+    size_t product = cpu_linear_grad_scratch(a->dy, a->w);
+    return a->db ? MAX(product, sums_scratch(a->dpre, 1, 0, threads)) : product;
+}
+
 size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 {
     switch (kind) {
@@ -145,7 +157,11 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_LINEAR_ACT_FWD:
         return cpu_linear_fwd_scratch(a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w);
     case OP_LINEAR_DX: return cpu_linear_dx_scratch(a->linear_dx.dx, a->linear_dx.dy, a->linear_dx.w);
-    case OP_LINEAR_DW: return cpu_linear_dw_scratch(a->linear_dw.dw, a->linear_dw.dy, a->linear_dw.x);
+    case OP_LINEAR_DW: return linear_dw_scratch(&a->linear_dw, threads);
+    case OP_LINEAR_ACT_BWD: return linear_act_bwd_scratch(&a->linear_act_bwd, threads);
+    case OP_LINEAR_GLU_FWD:
+        return cpu_linear_fwd_scratch(a->linear_glu_fwd.pre, a->linear_glu_fwd.x, a->linear_glu_fwd.w);
+    case OP_LINEAR_GLU_BWD: return cpu_linear_grad_scratch(a->linear_glu_bwd.dy, a->linear_glu_bwd.w);
     case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
     case OP_NORM_BWD:
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);
@@ -269,6 +285,7 @@ const DevVt *dev_cpu(void)
                 OP_LIST(X)
 #undef X
             },
+        .fuses        = FUSE_ALL,
         .open         = cpu_open,
         .close        = cpu_close,
         .info         = cpu_info,

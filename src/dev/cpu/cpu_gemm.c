@@ -303,7 +303,7 @@ static int run_piece(Dev *dev, const Gemm *g)
 {
     Plan p;
     plan_init(&p, g);
-    p.pack[0] = cpu_scratch(dev, cpu_gemm_scratch(g));
+    p.pack[0] = g->pack ? g->pack : cpu_scratch(dev, cpu_gemm_scratch(g));
     if (!p.pack[0]) return -1;
     p.pack[1]   = p.pack[0] + (n_part(&p) > 1 ? pack_floats(&p) : 0);
     int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);

@@ -58,6 +58,7 @@ struct Gemm {
     int64_t      c_row;
     const float *bias;
     int          accumulate;
+    float       *pack; /* cpu_gemm_scratch() bytes to pack into; NULL: cpu_scratch() */
     void (*finish)(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col);
     const void *ctx;
 };

@@ -13,6 +13,7 @@
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
 #include "dev/cuda/cuda_gemm.h"
+#include "dev/cuda/cuda_linear_fused.h"
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/cuda/kernels.h"
@@ -304,9 +305,12 @@ static const DevVt cuda_vt = {
         .norm_bwd = cuda_norm_bwd,
         .linear_fwd = cuda_linear_fwd,
         .linear_dx = cuda_linear_dx,
-        .linear_dw = cuda_linear_dw,
+        .linear_dw = cuda_linear_dw_bias,
         .bias_dw = cuda_bias_dw,
         .linear_act_fwd = cuda_linear_act_fwd,
+        .linear_act_bwd = cuda_linear_act_bwd,
+        .linear_glu_fwd = cuda_linear_glu_fwd,
+        .linear_glu_bwd = cuda_linear_glu_bwd,
         .act_fwd = cuda_act_fwd,
         .act_dx = cuda_act_dx,
         .act_bias_bwd = cuda_act_bias_bwd,
@@ -336,6 +340,7 @@ static const DevVt cuda_vt = {
         .reduce_scatter = cuda_reduce_scatter,
         .all_gather = cuda_all_gather,
     },
+    .fuses = 0, /* see cuda_linear_fused.c */
     .open = dev_open_cuda,
     .close = dev_close_cuda,
     .info = dev_info_cuda,

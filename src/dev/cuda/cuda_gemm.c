@@ -14,7 +14,9 @@
 
 #include "base/err.h"
 #include "dev/cuda/cuda_gemm_plan.h"
+#include "dev/cuda/cuda_linear_fused.h"
 #include "dev/cuda/kernels.h"
+#include "dev/op_scratch.h"
 
 #include <string.h>
 
@@ -31,22 +33,23 @@ static void call_init(GemmCall *c, int ta, int tb, const Tensor *a, const Tensor
                       const Tensor *ws)
 {
     memset(c, 0, sizeof *c);
-    c->a            = a->data;
-    c->b            = b->data;
-    c->d            = d->data;
-    c->ws           = ws ? ws->data : NULL;
-    c->key.ta       = ta;
-    c->key.tb       = tb;
-    c->key.a        = (int32_t)a->dtype;
-    c->key.b        = (int32_t)b->dtype;
-    c->key.d        = (int32_t)d->dtype;
-    c->key.m        = tensor_cols(d);
-    c->key.n        = tensor_rows(d);
-    c->key.k        = ta ? tensor_cols(a) : tensor_rows(a);
-    c->key.lda      = tensor_ld(a);
-    c->key.ldb      = tensor_ld(b);
-    c->key.ldd      = tensor_ld(d);
-    c->key.ws_bytes = ws ? (int64_t)tensor_bytes(ws) : 0;
+    c->a       = a->data;
+    c->b       = b->data;
+    c->d       = d->data;
+    c->ws      = ws ? ws->data : NULL;
+    c->key.ta  = ta;
+    c->key.tb  = tb;
+    c->key.a   = (int32_t)a->dtype;
+    c->key.b   = (int32_t)b->dtype;
+    c->key.d   = (int32_t)d->dtype;
+    c->key.m   = tensor_cols(d);
+    c->key.n   = tensor_rows(d);
+    c->key.k   = ta ? tensor_cols(a) : tensor_rows(a);
+    c->key.lda = tensor_ld(a);
+    c->key.ldb = tensor_ld(b);
+    c->key.ldd = tensor_ld(d);
+    /* A fused op's workspace is larger; the plan is that of the same product alone. */
+    c->key.ws_bytes = ws ? MIN((int64_t)tensor_bytes(ws), GEMM_WS_BYTES) : 0;
     c->key.align_a  = alignment(c->a);
     c->key.align_b  = alignment(c->b);
     c->key.align_d  = alignment(c->d);
@@ -147,6 +150,11 @@ int cuda_gemm_prepare(CudaDev *d, const Op *op)
 {
     GemmCall  c;
     GemmPlan *p = NULL;
+    Op        product;
+    Tensor    dx;
+    int       fused = cuda_fused_product(op, &product, &dx);
+    if (fused < 0) return -1;
+    if (fused) op = &product;
     switch (op->kind) {
     case OP_LINEAR_FWD: call_fwd(&c, &op->args.linear_fwd); break;
     case OP_LINEAR_DX: call_dx(&c, &op->args.linear_dx); break;

@@ -19,7 +19,7 @@ int cuda_gemm_prepare(CudaDev *d, const Op *op);
 
 int cuda_linear_fwd(Dev *dev, const LinearFwd *a);
 int cuda_linear_dx(Dev *dev, const LinearDx *a);
-int cuda_linear_dw(Dev *dev, const LinearDw *a);
+int cuda_linear_dw(Dev *dev, const LinearDw *a); /* dw alone: db is cuda_linear_fused.c's */
 int cuda_linear_act_fwd(Dev *dev, const LinearActFwd *a);
 
 #ifdef __cplusplus

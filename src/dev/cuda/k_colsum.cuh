@@ -11,13 +11,14 @@
  * 1. ColPlan depends on rows, cols, dtype and multiprocessors only, and everybody who sums the same values
  *    follows it: BIAS_DW, ACT_BIAS_BWD, NORM_DW and NORM_BWD owe each other their bits.
  * 2. Rows past the end add +0, which changes no bit: sums start from +0, so they are never -0.
- * 3. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace. */
+ * 3. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace (dev/op_scratch.h). */
 #ifndef DEV_CUDA_K_COLSUM_CUH
 #define DEV_CUDA_K_COLSUM_CUH
 
 #include "dev/cuda/k_common.cuh"
+#include "dev/op_scratch.h"
 
-enum { COLSUM_BLOCKS = 264, COLSUM_BATCH = 4, COLSUM_MAX_SUMS = 3 };
+enum { COLSUM_BATCH = 4, COLSUM_MAX_SUMS = 3 };
 /* Teams are what NORM_BWD has room for on a multiprocessor: TEAM_WARPS warps, one for each tile of a row. */
 enum { TEAM_WARPS = 16, TEAM_MAX = 8 };
 enum { COLSUM_MAX_CHAINS = 2 * TEAM_MAX, FINISH_WARPS = 32 };

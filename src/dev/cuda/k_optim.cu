@@ -10,8 +10,9 @@
  *          there threads walk forward. CLIP one thread.
  * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with the bf16 copy. */
 #include "dev/cuda/k_common.cuh"
+#include "dev/op_scratch.h"
 
-enum { SUMSQ_BLOCKS = 2048, SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
+enum { SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
 enum { ADAM_THREADS = 256, ADAM_TURNS = 8, ADAM_CHUNK = ADAM_THREADS * ADAM_TURNS * 4 };
 
 /* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the

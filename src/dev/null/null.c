@@ -228,6 +228,7 @@ const DevVt *dev_null(void)
                 OP_LIST(X)
 #undef X
             },
+        .fuses        = FUSE_ALL,
         .open         = null_open,
         .close        = null_close,
         .info         = null_info,

@@ -1,0 +1,88 @@
+/* Products fused with what follows them, as their parts: the cuBLASLt product, then the elementwise kernel.
+ *
+ * 1. The gradient's product d = dy w lies behind the rest of the workspace (op_cost.c): dpre may be pre, which the
+ *    elementwise kernel reads after d is written.
+ * 2. A kernel that does all of an op in one pass is chosen at the top of its slot; cuda_fused_product() then answers 0 for
+ *    that op, so that no plan is built and timed for a product that never runs.
+ * 3. These parts cost what the unfused ops cost, so the backend's `fuses` word (cuda_dev.c) claims none of them. */
+#include "dev/cuda/cuda_linear_fused.h"
+
+#include "base/err.h"
+#include "dev/cuda/cuda_gemm.h"
+#include "dev/cuda/kernels.h"
+#include "dev/op_scratch.h"
+
+/* The product d = dy w into the end of the workspace; fills *d. */
+static int grad_product(LinearDx *out, Tensor *d, Tensor *ws, Tensor *dy, Tensor *w)
+{
+    int64_t dim[2] = { tensor_rows(dy), tensor_cols(w) };
+    tensor_init(d, "product", dy->dtype, 2, dim);
+    size_t have = ws ? tensor_bytes(ws) : 0, size = tensor_root_bytes(d);
+    if (have < size + GEMM_WS_BYTES) {
+        return err_set("product before an activation: workspace of %zu bytes, needs %zu", have,
+                       size + GEMM_WS_BYTES);
+    }
+    d->data = (char *)ws->data + (have - size);
+    *out    = (LinearDx){ .dx = d, .ws = ws, .dy = dy, .w = w };
+    return 0;
+}
+
+static LinearFwd glu_product(const LinearGluFwd *a)
+{
+    return (LinearFwd){ .y = a->pre, .ws = a->ws, .x = a->x, .w = a->w };
+}
+
+int cuda_fused_product(const Op *op, Op *out, Tensor *d)
+{
+    const LinearActBwd *act = &op->args.linear_act_bwd;
+    const LinearGluBwd *glu = &op->args.linear_glu_bwd;
+    *out                    = *op;
+    switch (op->kind) {
+    case OP_LINEAR_ACT_BWD:
+        out->kind = OP_LINEAR_DX;
+        TRY(grad_product(&out->args.linear_dx, d, act->ws, act->dy, act->w));
+        return 1;
+    case OP_LINEAR_GLU_BWD:
+        out->kind = OP_LINEAR_DX;
+        TRY(grad_product(&out->args.linear_dx, d, glu->ws, glu->dy, glu->w));
+        return 1;
+    case OP_LINEAR_GLU_FWD:
+        out->kind            = OP_LINEAR_FWD;
+        out->args.linear_fwd = glu_product(&op->args.linear_glu_fwd);
+        return 1;
+    default: return 0;
+    }
+}
+
+int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a)
+{
+    Tensor   d;
+    LinearDx product;
+    TRY(grad_product(&product, &d, a->ws, a->dy, a->w));
+    TRY(cuda_linear_dx(dev, &product));
+    if (!a->db) return cuda_act_dx(dev, &(ActDx){ .dx = a->dpre, .dy = &d, .x = a->pre, .act = a->act });
+    return cuda_act_bias_bwd(
+        dev, &(ActBiasBwd){ .dx = a->dpre, .db = a->db, .ws = a->ws, .dy = &d, .x = a->pre, .act = a->act });
+}
+
+int cuda_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
+{
+    LinearFwd product = glu_product(a);
+    TRY(cuda_linear_fwd(dev, &product));
+    return cuda_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
+}
+
+int cuda_linear_glu_bwd(Dev *dev, const LinearGluBwd *a)
+{
+    Tensor   d;
+    LinearDx product;
+    TRY(grad_product(&product, &d, a->ws, a->dy, a->w));
+    TRY(cuda_linear_dx(dev, &product));
+    return cuda_glu_dx(dev, &(GluDx){ .dx = a->dpre, .dy = &d, .x = a->pre, .act = a->act });
+}
+
+int cuda_linear_dw_bias(Dev *dev, const LinearDw *a)
+{
+    TRY(cuda_linear_dw(dev, a));
+    return a->db ? cuda_bias_dw(dev, &(BiasDw){ .db = a->db, .ws = a->ws, .dy = a->dy }) : 0;
+}
