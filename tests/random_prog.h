@@ -115,6 +115,10 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
         if (share && has_weights(l.what)) script_share_weights(&d, s, &l);
         s->line[s->n_line++] = l;
     }
+    s->lower.linear_act_bwd = dice_roll(&d, 4) != 0;
+    s->lower.linear_glu_fwd = dice_roll(&d, 4) != 0;
+    s->lower.linear_glu_bwd = dice_roll(&d, 4) != 0;
+    s->lower.linear_dw_bias = dice_roll(&d, 4) != 0;
 }
 
 /* ---- recording ----------------------------------------------------------------------------------------- */

@@ -120,8 +120,19 @@ static size_t unshared_bytes(const Prog *p)
     return sum;
 }
 
+/* How often a fused product was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one. */
+static void count_fused(const Prog *p, int n[OP_COUNT])
+{
+    for (int i = 0; i < prog_n_op(p); i++) {
+        const Op *op = prog_op(p, i);
+        n[op->kind] += op->kind != OP_BIAS_DW && (op->kind != OP_LINEAR_DW || op->args.linear_dw.db);
+        n[OP_BIAS_DW] += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.db;
+    }
+}
+
 static void test_random_plans(void **state)
 {
+    int         fused[OP_COUNT] = { 0 };
     const char *why;
     Dev        *dev   = dev_open("null", &(DevOptions){ 0 }, &why);
     double      ratio = 0, share = 0, n_op = 0;
@@ -136,6 +147,7 @@ static void test_random_plans(void **state)
         if (prog_verify(c.p) < 0) fail_msg("script %d: %s", i, err_get());
         if (simulate(c.p) < 0) fail_msg("script %d: prog_verify is content, but a value is lost", i);
         assert_true(st.act_bytes >= st.act_lower_bound);
+        count_fused(c.p, fused);
         size_t before = dev->allocated_bytes;
         if (store_alloc_slabs(&c.store, dev) < 0 || prog_bind(c.p, dev) < 0 || prog_run(c.p, dev) < 0) {
             fail_msg("script %d: %s", i, err_get());
@@ -152,6 +164,12 @@ static void test_random_plans(void **state)
     }
     printf("%d random programs of %.0f ops: %.4f of the lower bound, %.2f of the bytes without sharing\n",
            N_PROG, n_op / N_PROG, ratio / N_PROG, share / N_PROG);
+    static const OpKind kind[] = { OP_LINEAR_ACT_BWD, OP_LINEAR_GLU_FWD, OP_LINEAR_GLU_BWD, OP_LINEAR_DW,
+                                   OP_BIAS_DW };
+    for (int i = 0; i < ARRAY_LEN(kind); i++) {
+        printf("%d %s\n", fused[kind[i]], op_table[kind[i]].name);
+        assert_true(fused[kind[i]] > 20);
+    }
     dev_close(dev);
 }
 

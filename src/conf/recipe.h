@@ -72,16 +72,20 @@ typedef struct {
 
 /* Optimisations, each switchable by one key. 1 = on when possible. */
 typedef struct {
-    int add_norm;   /* residual add fused with the norm after it */
-    int norm_bwd;   /* norm input and weight gradients, and the residual add, in one pass */
-    int xent;       /* cross-entropy forward and gradient in one pass, in place */
-    int act_bias;   /* activation gradient fused with the bias gradient */
-    int linear_act; /* activation in the product's epilogue */
-    int chunk_head; /* the head in chunks of rows: never all logits at once */
-    int flash;      /* attention that never stores T x T */
-    int graphs;     /* capture the step into CUDA graphs */
-    int tune;       /* time library algorithms instead of taking the first */
-    int prefetch;   /* batches are read by threads ahead of use */
+    int add_norm;       /* residual add fused with the norm after it */
+    int norm_bwd;       /* norm input and weight gradients, and the residual add, in one pass */
+    int xent;           /* cross-entropy forward and gradient in one pass, in place */
+    int act_bias;       /* activation gradient fused with the bias gradient */
+    int linear_act;     /* activation in the product's epilogue */
+    int linear_act_bwd; /* activation's gradient in the product that feeds it */
+    int linear_glu_fwd; /* gate in the product's epilogue */
+    int linear_glu_bwd; /* gate's gradient in the product that feeds it */
+    int linear_dw_bias; /* bias gradient in the weight gradient's product */
+    int chunk_head;     /* the head in chunks of rows: never all logits at once */
+    int flash;          /* attention that never stores T x T */
+    int graphs;         /* capture the step into CUDA graphs */
+    int tune;           /* time library algorithms instead of taking the first */
+    int prefetch;       /* batches are read by threads ahead of use */
 } RecipeOpt;
 
 typedef struct {

@@ -6,7 +6,7 @@
  *    before the anchor: the engine checks that, not the variants.
  * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
  *    LINEAR_ACT_FWD on CUDA is the exception and is off unless asked for.
- * 4. A variant is used only if its option is on and the backend has the op. */
+ * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says it pays. */
 #include "prog/prog.h"
 
 #include "base/err.h"
@@ -142,20 +142,89 @@ static int match_linear_act(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
+/* The activation's gradient may have taken the bias gradient already, or leaves it to this one. */
+static int match_linear_act_bwd(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const LinearDx *dx = &l->p->op[i].args.linear_dx;
+    int             j  = find_reader(l, dx->dx, OP_ACT_BIAS_BWD), n = 1;
+    ActBiasBwd      act;
+    if (j >= 0) {
+        act = l->p->op[j].args.act_bias_bwd;
+    } else {
+        j = find_reader(l, dx->dx, OP_ACT_DX);
+        if (j < 0) return -1;
+        const ActDx *alone = &l->p->op[j].args.act_dx;
+        act                = (ActBiasBwd){ .dx = alone->dx, .dy = alone->dy, .x = alone->x, .act = alone->act };
+    }
+    if (act.dy != dx->dx || !only_use(l, dx->dx, 1)) return -1;
+    used[0] = j;
+    int k   = act.db ? -1 : find_reader(l, act.dx, OP_BIAS_DW);
+    if (k >= 0) {
+        act.db    = l->p->op[k].args.bias_dw.db;
+        used[n++] = k;
+    }
+    out->linear_act_bwd = (LinearActBwd){ .dpre = act.dx, .db = act.db, .dy = dx->dy, .w = dx->w, .pre = act.x,
+                                          .act = act.act };
+    return n;
+}
+
+static int match_linear_glu_fwd(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const LinearFwd *f = &l->p->op[i].args.linear_fwd;
+    int              j = find_reader(l, f->y, OP_GLU_FWD);
+    if (j < 0 || f->bias || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
+    const GluFwd *glu   = &l->p->op[j].args.glu_fwd;
+    out->linear_glu_fwd = (LinearGluFwd){ .y = glu->y, .pre = f->y, .x = f->x, .w = f->w, .act = glu->act };
+    used[0]             = j;
+    return 1;
+}
+
+static int match_linear_glu_bwd(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const LinearDx *dx = &l->p->op[i].args.linear_dx;
+    int             j  = find_reader(l, dx->dx, OP_GLU_DX);
+    if (j < 0 || !only_use(l, dx->dx, 1) || l->p->op[j].args.glu_dx.dy != dx->dx) return -1;
+    const GluDx *glu    = &l->p->op[j].args.glu_dx;
+    out->linear_glu_bwd = (LinearGluBwd){ .dpre = glu->dx, .dy = dx->dy, .w = dx->w, .pre = glu->x, .act = glu->act };
+    used[0]             = j;
+    return 1;
+}
+
+/* Takes the bias gradients that no norm and no activation took: qkv's. */
+static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const LinearDw *dw = &l->p->op[i].args.linear_dw;
+    int             j  = find_reader(l, dw->dy, OP_BIAS_DW);
+    if (j < 0) return -1;
+    out->linear_dw    = *dw;
+    out->linear_dw.db = l->p->op[j].args.bias_dw.db;
+    used[0]           = j;
+    return 1;
+}
+
 typedef struct {
     const char *name;
     size_t      option; /* offset of its switch in LowerOptions */
     OpKind      anchor, result;
     int (*match)(const Lower *l, int i, OpArgs *out, int *used);
+    unsigned fuse; /* FUSE_* bit that the backend must have, 0: none */
 } Variant;
 
 static const Variant variants[] = {
-    { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm },
-    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd },
-    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD, match_norm_bias },
-    { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent },
-    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias },
-    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD, match_linear_act },
+    { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm, 0 },
+    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd, 0 },
+    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD, match_norm_bias, 0 },
+    { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
+    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias, 0 },
+    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD, match_linear_act, 0 },
+    { "activation in the product's gradient", offsetof(LowerOptions, linear_act_bwd), OP_LINEAR_DX, OP_LINEAR_ACT_BWD,
+      match_linear_act_bwd, FUSE_LINEAR_ACT_BWD },
+    { "linear + gate", offsetof(LowerOptions, linear_glu_fwd), OP_LINEAR_FWD, OP_LINEAR_GLU_FWD, match_linear_glu_fwd,
+      FUSE_LINEAR_GLU_FWD },
+    { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX, OP_LINEAR_GLU_BWD,
+      match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW, match_linear_dw_bias,
+      FUSE_LINEAR_DW_BIAS },
 };
 
 /* ---- the engine -------------------------------------------------------------------------------------------- */
@@ -221,7 +290,7 @@ void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt)
     for (int v = 0; v < ARRAY_LEN(variants); v++) {
         int on;
         memcpy(&on, (const char *)opt + variants[v].option, sizeof on);
-        if (!on || !dev_has(vt, variants[v].result)) continue;
+        if (!on || !dev_has(vt, variants[v].result) || (variants[v].fuse & ~vt->fuses)) continue;
         for (int i = 0; i < p->n_op; i++) {
             if (!l.dead[i] && p->op[i].kind == variants[v].anchor) lower_apply(&l, &variants[v], i);
         }

@@ -15,7 +15,9 @@ static LowerOptions lower_options(const Recipe *r, const DevVt *vt)
 {
     int linear_act = r->opt.linear_act && !(r->deterministic && vt->kind == DEV_CUDA);
     return (LowerOptions){ .add_norm = r->opt.add_norm, .norm_bwd = r->opt.norm_bwd, .xent = r->opt.xent,
-                           .act_bias = r->opt.act_bias, .linear_act = linear_act };
+                           .act_bias = r->opt.act_bias, .linear_act = linear_act,
+                           .linear_act_bwd = r->opt.linear_act_bwd, .linear_glu_fwd = r->opt.linear_glu_fwd,
+                           .linear_glu_bwd = r->opt.linear_glu_bwd, .linear_dw_bias = r->opt.linear_dw_bias };
 }
 
 static void build_declare(Build *b, unsigned parts)

@@ -127,21 +127,30 @@ typedef struct {
     OpKind      op; /* must exist on the backend; OP_COUNT: always */
     unsigned    backends;
     const char *what;
+    unsigned    fuse; /* FUSE_* bit that the backend must have, 0: none */
 } Switch;
 
 enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CUDA };
 
 static const Switch switches[] = {
-    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL, "residual add fused with the norm after it" },
-    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients, residual add and bias gradient in one pass" },
-    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL, "cross-entropy and its gradient in one pass, in place" },
-    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL, "activation and bias gradient in one pass" },
-    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL, "activation inside the product" },
-    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL, "logits of a few thousand rows at a time" },
-    { "flash", offsetof(RecipeOpt, flash), OP_ATTN_FWD, ON_ALL, "attention that never stores T x T" },
-    { "graphs", offsetof(RecipeOpt, graphs), OP_COUNT, ON_CUDA, "the step captured into CUDA graphs" },
-    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card" },
-    { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads" },
+    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL, "residual add fused with the norm after it", 0 },
+    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients, residual add and bias gradient in one pass", 0 },
+    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL, "cross-entropy and its gradient in one pass, in place", 0 },
+    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL, "activation and bias gradient in one pass", 0 },
+    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL, "activation inside the product", 0 },
+    { "linear_act_bwd", offsetof(RecipeOpt, linear_act_bwd), OP_LINEAR_ACT_BWD, ON_ALL,
+      "activation gradient inside the product before it", FUSE_LINEAR_ACT_BWD },
+    { "linear_glu_fwd", offsetof(RecipeOpt, linear_glu_fwd), OP_LINEAR_GLU_FWD, ON_ALL, "gate inside the product",
+      FUSE_LINEAR_GLU_FWD },
+    { "linear_glu_bwd", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_GLU_BWD, ON_ALL,
+      "gate's gradient inside the product before it", FUSE_LINEAR_GLU_BWD },
+    { "linear_dw_bias", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, ON_ALL,
+      "bias gradient inside the weight gradient's product", FUSE_LINEAR_DW_BIAS },
+    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL, "logits of a few thousand rows at a time", 0 },
+    { "flash", offsetof(RecipeOpt, flash), OP_ATTN_FWD, ON_ALL, "attention that never stores T x T", 0 },
+    { "graphs", offsetof(RecipeOpt, graphs), OP_COUNT, ON_CUDA, "the step captured into CUDA graphs", 0 },
+    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card", 0 },
+    { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads", 0 },
 };
 
 /* "on", "off", or the reason for a refusal. */
@@ -158,6 +167,10 @@ static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w
         snprintf(buf, n, "refused: the %s backend has no %s", s->dev->vt->name, op_table[w->op].name);
         return buf;
     }
+    if (w->fuse & ~s->dev->vt->fuses) {
+        snprintf(buf, n, "refused: the %s backend gains nothing by it", s->dev->vt->name);
+        return buf;
+    }
     return "on";
 }
 
@@ -165,7 +178,7 @@ void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
 {
     char buf[96];
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
-        fprintf(out, "  opt.%-11s %-8s %s\n", switches[i].name, switch_state(s, r, &switches[i], buf, sizeof buf),
+        fprintf(out, "  opt.%-14s %-8s %s\n", switches[i].name, switch_state(s, r, &switches[i], buf, sizeof buf),
                 switches[i].what);
     }
 }

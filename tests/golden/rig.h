@@ -43,19 +43,23 @@ static inline void rig_load_weights(Rig *r)
 
 static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
 {
-    Recipe recipe         = g->recipe;
-    recipe.model.dropout  = s->dropout;
-    recipe.deterministic  = 1;
-    recipe.opt.add_norm   = !s->off.add_norm;
-    recipe.opt.norm_bwd   = !s->off.norm_bwd;
-    recipe.opt.xent       = !s->off.xent;
-    recipe.opt.act_bias   = !s->off.act_bias;
-    recipe.opt.linear_act = !s->off.linear_act;
-    int64_t     mb        = s->micro_batch ? s->micro_batch : g->B;
-    BuildChoice choice    = { .micro_batch = mb,
-                              .level       = s->level,
-                              .head_rows   = s->head_rows ? s->head_rows : mb * g->T,
-                              .compute     = s->compute };
+    Recipe recipe             = g->recipe;
+    recipe.model.dropout      = s->dropout;
+    recipe.deterministic      = 1;
+    recipe.opt.add_norm       = !s->off.add_norm;
+    recipe.opt.norm_bwd       = !s->off.norm_bwd;
+    recipe.opt.xent           = !s->off.xent;
+    recipe.opt.act_bias       = !s->off.act_bias;
+    recipe.opt.linear_act     = !s->off.linear_act;
+    recipe.opt.linear_act_bwd = !s->off.linear_act_bwd;
+    recipe.opt.linear_glu_fwd = !s->off.linear_glu_fwd;
+    recipe.opt.linear_glu_bwd = !s->off.linear_glu_bwd;
+    recipe.opt.linear_dw_bias = !s->off.linear_dw_bias;
+    int64_t     mb            = s->micro_batch ? s->micro_batch : g->B;
+    BuildChoice choice        = { .micro_batch = mb,
+                                  .level       = s->level,
+                                  .head_rows   = s->head_rows ? s->head_rows : mb * g->T,
+                                  .compute     = s->compute };
     const char *why;
     *r             = (Rig){ .g = g };
     DevOptions opt = { .deterministic = 1, .capture = 1, .threads = s->threads ? s->threads : 1 };

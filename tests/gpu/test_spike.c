@@ -47,7 +47,8 @@ static void declare(Side *s, DType q_dtype)
 static int record(Side *s, const DevVt *vt)
 {
     RecomputeLevel level = LEVEL_BLOCK;
-    LowerOptions   opt   = { 1, 1, 1, 1, 0 };
+    LowerOptions   opt   = { .add_norm = 1, .norm_bwd = 1, .xent = 1, .act_bias = 1, .linear_act_bwd = 1, .linear_glu_fwd = 1,
+                             .linear_glu_bwd = 1, .linear_dw_bias = 1 };
     s->p = prog_begin("spike", &s->store);
     net_record(&s->net, s->p, &s->batch, s->state, NET_TRAIN, 100);
     prog_differentiate(s->p, &level, 1, s->state);
