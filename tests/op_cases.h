@@ -105,6 +105,12 @@ static inline Tensor *case_act3(OpCase *c, int i, int64_t B, int64_t T, int64_t 
     return case_tensor(c, i, DT_F32, pad, 3, (int64_t[]){ B, T, W });
 }
 
+static inline Tensor *case_act4(OpCase *c, int i, int64_t B, int64_t H, int64_t T, int64_t S)
+{
+    c->act[i] = 1;
+    return case_tensor(c, i, DT_F32, 0, 4, (int64_t[]){ B, H, T, S });
+}
+
 /* Integers in [lo, hi). */
 static inline Tensor *case_ints(OpCase *c, int i, int64_t rows, int64_t cols, int64_t lo, int64_t hi)
 {
@@ -539,25 +545,28 @@ static inline void case_documents(OpCase *c, const Tensor *doc, int64_t B, int64
 
 static inline int case_attn(OpCase *c, int i)
 {
-    /* B, T, H, K, D, padding of rows; every shape with every mask */
+    /* B, T, H, K, D, padding of rows; every shape with every mask, then all again with stored weights */
     static const int64_t s[][6] = {
         { 2, 1, 1, 1, 1, 0 },    { 1, 127, 2, 2, 64, 0 }, { 2, 65, 14, 2, 64, 0 },
         { 1, 127, 4, 2, 80, 0 }, { 1, 70, 3, 1, 128, 4 }, { 2, 33, 3, 3, 1, 0 },
         { 1, 40, 2, 1, 7, 3 },   { 1, 200, 2, 1, 16, 0 }, { 3, 64, 2, 2, 32, 0 }
     };
-    if (i >= (int)(sizeof s / sizeof s[0]) * MASK_COUNT) return 0;
-    const int64_t *k = s[i / MASK_COUNT];
+    int n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i >= n;
+    if (i >= 2 * n) return 0;
+    const int64_t *k = s[i % n / MASK_COUNT];
     int64_t        B = k[0], T = k[1], H = k[2], K = k[3], D = k[4], W = (H + 2 * K) * D, pad = k[5];
     Mask           mask  = (Mask)(i % MASK_COUNT);
     float          scale = (float)(1 / sqrt((double)D));
-    CASE_NAME("B%d T%d H%d/%d D%d pad%d mask%d", (int)B, (int)T, (int)H, (int)K, (int)D, (int)pad, (int)mask);
-    int fwd = c->kind == OP_ATTN_FWD, at = fwd ? 4 : 6;
+    CASE_NAME("B%d T%d H%d/%d D%d pad%d mask%d%s", (int)B, (int)T, (int)H, (int)K, (int)D, (int)pad,
+              (int)mask, stored ? " stored" : "");
+    int fwd = c->kind == OP_ATTN_FWD, at = fwd ? 5 : 6;
     if (mask == MASK_DOCUMENT) case_documents(c, case_ints(c, at, B, T, 0, 1), B, T);
     if (mask == MASK_PREFIX) case_ints(c, at + 1, 1, B, 0, T + 1);
+    Tensor *p = stored ? case_act4(c, fwd ? 2 : 8, B, H, T, T) : NULL;
     if (fwd) {
         case_act3(c, 0, B, T, H * D, pad);
         case_tensor(c, 1, DT_F32, 0, 3, (int64_t[]){ B, H, T });
-        case_randomize(c, case_act3(c, 3, B, T, W, pad), 2);
+        case_randomize(c, case_act3(c, 4, B, T, W, pad), 2);
         AttnFwd *a  = &c->args.attn_fwd;
         a->heads    = (int)H;
         a->kv_heads = (int)K;
@@ -581,6 +590,12 @@ static inline int case_attn(OpCase *c, int i)
     AttnShape shape = case_attn_shape(c);
     double   *v = case_doubles(qkv), *od = dbl_new(B * T * H * D), *ld = dbl_new(B * H * T);
     math_attn(od, ld, &shape, v);
+    if (p) {
+        double *w = dbl_new(B * H * T * T);
+        math_attn_weights(w, &shape, v);
+        case_from_doubles(p, w);
+        free(w);
+    }
     case_from_doubles(o, od);
     case_from_doubles(lse, ld);
     free(v);

@@ -127,6 +127,14 @@ static inline double math_weights(double *p, const AttnShape *s, const double *q
     return top + log(sum);
 }
 
+/* All of them: p[B,H,T,T]. */
+static inline void math_attn_weights(double *p, const AttnShape *s, const double *qkv)
+{
+    for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
+        math_weights(p + i * s->T, s, qkv, i / (s->H * s->T), i / s->T % s->H, i % s->T);
+    }
+}
+
 static inline void math_attn(double *o, double *lse, const AttnShape *s, const double *qkv)
 {
     double *p = dbl_new(s->T);

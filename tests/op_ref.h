@@ -521,7 +521,9 @@ static inline void ref_attn_fwd(const OpCase *c, OpRef *r)
     math_attn(r->want[0], r->want[1], &s, qkv);
     for (int64_t i = 0; i < tensor_numel(a->o); i++) r->mag[0][i] = big * spread;
     for (int64_t i = 0; i < tensor_numel(a->lse); i++) r->mag[1][i] = spread + fabs(r->want[1][i]);
-    r->terms[0] = r->terms[1] = (double)s.T;
+    if (a->p) math_attn_weights(r->want[2], &s, qkv);
+    for (int64_t i = 0; a->p && i < tensor_numel(a->p); i++) r->mag[2][i] = spread * r->want[2][i];
+    r->terms[0] = r->terms[1] = r->terms[2] = (double)s.T;
     free(qkv);
 }
 

@@ -204,10 +204,12 @@ static inline Tensor *case_norm(Case *c, Tensor *x, Tensor *gamma, Tensor *beta)
 static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, const Weights *w)
 {
     int     D      = (int)(tensor_cols(x) / 4);
-    int64_t lse[3] = { c->B, 2, c->T }, rstd[2] = { c->B * c->T, 3 };
+    int64_t lse[4] = { c->B, 2, c->T, c->T }, rstd[2] = { c->B * c->T, 3 };
     if (l->what == DO_ATTN) {
+        Tensor *stored = l->a % 2 ? prog_tensor(c->p, "weights", DT_F32, 4, lse) : NULL;
         rec_attn_fwd(c->p, (AttnFwd){ .o             = y,
                                       .lse           = prog_tensor(c->p, "lse", DT_F32, 3, lse),
+                                      .p             = stored,
                                       .qkv           = x,
                                       .heads         = 2,
                                       .kv_heads      = 1,

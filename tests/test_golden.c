@@ -195,6 +195,22 @@ static void test_recompute(void **state)
     golden_close(&g);
 }
 
+/* Stored weights are another order of the same sums; repeated in the backward half they have the same bits. */
+static void test_stored_attention(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    Result base = run_once(&g, &(RigSetup){ .dropout = 0.1 });
+    compare("stored attention", &g, &(RigSetup){ .dropout = 0.1, .stored = 1 }, &base, 0);
+    Result stored = run_once(&g, &(RigSetup){ .dropout = 0.1, .stored = 1 });
+    assert_true(memcmp(stored.grad, base.grad, sizeof *base.grad * (size_t)base.n) != 0); /* another path ran */
+    RigSetup again = { .dropout = 0.1, .stored = 1, .level = LEVEL_BLOCK, .threads = 2 };
+    compare("stored attention, recompute block", &g, &again, &stored, 1);
+    free(stored.grad);
+    free(base.grad);
+    golden_close(&g);
+}
+
 static void test_lowering(void **state)
 {
     static const struct {
@@ -298,6 +314,7 @@ int main(void)
         EACH_MODEL(test_gradients), EACH_MODEL(test_ten_steps), EACH_MODEL(test_micro_batch),
         EACH_MODEL(test_head_rows), EACH_MODEL(test_recompute), EACH_MODEL(test_lowering),
         EACH_MODEL(test_eval),      EACH_MODEL(test_decode),    EACH_MODEL(test_threads),
+        EACH_MODEL(test_stored_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,17 +197,18 @@ typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, he
 
 /* o[B,T,H*D] = softmax(scale q k^T + mask) v from packed qkv[B,T,(H+2K)*D] = [q heads | k heads | v heads];
  * query head h reads key head h / (H/K). lse f32[B,H,T] = log sum exp of the scaled, masked scores.
- * doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX. */
+ * doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX. p [B,H,T,T]? in the dtype of qkv gets the weights
+ * (0 where the mask hides a key): the form that stores them instead of computing them again, for comparison. */
 typedef struct {
-    Tensor *o, *lse, *ws, *qkv, *doc, *prefix;
+    Tensor *o, *lse, *p, *ws, *qkv, *doc, *prefix;
     int     heads, kv_heads, head_dim;
     Mask    mask;
     float   scale;
     int     deterministic; /* its gradient must give the same bits each time */
 } AttnFwd;
-/* dqkv is packed like qkv */
+/* dqkv is packed like qkv; p?: the weights that the forward op stored */
 typedef struct {
-    Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix;
+    Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *p;
     int     heads, kv_heads, head_dim;
     Mask    mask;
     float   scale;

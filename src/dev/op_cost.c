@@ -82,6 +82,14 @@ static size_t attn_bwd_ws(const AttnBwd *a)
     return n + (1u << 20);
 }
 
+/* Attention that stores its weights: f32 scores of one head (backward: their gradient, and that rounded to the dtype), and
+ * room for the library. */
+static size_t attn_stored_ws(const Tensor *qkv, int backward)
+{
+    size_t n = (size_t)(qkv->dim[0] * qkv->dim[1] * qkv->dim[1]);
+    return n * 4 + (backward ? n * dtype_bytes(qkv->dtype) : 0) + 2 * TENSOR_ALIGN + GEMM_WS_BYTES;
+}
+
 size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
 {
     if (dev != DEV_CUDA) return 0;
@@ -103,8 +111,8 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     /* Stable order of rows by token: keys and values, twice, plus the sort's own table. */
     case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);
     /* cuDNN's Hopper kernel wants a few kilobytes; without them it falls back to one for older cards, 1.5x slower. */
-    case OP_ATTN_FWD: return 1u << 20;
-    case OP_ATTN_BWD: return attn_bwd_ws(&a->attn_bwd);
+    case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : 1u << 20;
+    case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
     default: return 0;
     }
 }

@@ -49,6 +49,14 @@ static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, i
     need(v, tensor_cols(o) == (int64_t)H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
 }
 
+static void check_weights(V *v, const Tensor *p, const Tensor *qkv, int H)
+{
+    if (!p) return;
+    int64_t B = qkv->dim[0], T = qkv->dim[1];
+    need(v, p->ndim == 4 && p->dim[0] == B && p->dim[1] == H && p->dim[2] == T && p->dim[3] == T, "p must be [B,H,T,T]");
+    need(v, tensor_is_contiguous(p) && p->dtype == qkv->dtype, "p must be contiguous, in the dtype of qkv");
+}
+
 static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor *mean, const Tensor *rstd)
 {
     if (gamma) need(v, is_vec(gamma, tensor_cols(x)), "gamma needs one number per column");
@@ -118,9 +126,11 @@ static void check_shapes(V *v, const OpArgs *a)
         break;
     case OP_ATTN_FWD:
         check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads, a->attn_fwd.head_dim);
+        check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
         break;
     case OP_ATTN_BWD:
         check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads, a->attn_bwd.head_dim);
+        check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
         break;
     case OP_XENT_FWD:
         need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");

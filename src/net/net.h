@@ -17,6 +17,7 @@ typedef struct {
     RecipeModel model;
     DType       compute;
     int         deterministic;
+    int         stored_attn; /* attention keeps its weights (opt.flash off) */
     ParamTable  table;
     Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
 } Net;

@@ -135,9 +135,10 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                             .head_dim = (int)m->head_dim, .scale = scale });
         return o;
     }
-    int64_t dim[3] = { r->B, m->heads, r->T };
+    int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
-    rec_attn_fwd(r->p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .doc = r->batch->doc, .prefix = r->batch->prefix,
+    Tensor *p      = r->net->stored_attn ? prog_tensor(r->p, "weights", r->net->compute, 4, dim) : NULL;
+    rec_attn_fwd(r->p, (AttnFwd){ .o = o, .lse = lse, .p = p, .qkv = qkv, .doc = r->batch->doc, .prefix = r->batch->prefix,
                                   .heads = (int)m->heads, .kv_heads = (int)m->kv_heads, .head_dim = (int)m->head_dim,
                                   .mask = mask_of[m->mask], .scale = scale, .deterministic = r->net->deterministic });
     return o;

@@ -106,10 +106,10 @@ static void grad_attn_fwd(Diff *d, const Op *op)
     Tensor        *dout = diff_out(d, a->o);
     if (!dout) return;
     Tensor *qkv = diff_saved(d, a->qkv), *o = diff_saved(d, a->o), *lse = diff_saved(d, a->lse);
-    Tensor *dqkv = diff_begin(d, a->qkv);
+    Tensor *p = diff_saved(d, a->p), *dqkv = diff_begin(d, a->qkv);
     if (dqkv) {
         rec_attn_bwd(d->p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .doc = a->doc,
-                                      .prefix = a->prefix, .heads = a->heads, .kv_heads = a->kv_heads,
+                                      .prefix = a->prefix, .p = p, .heads = a->heads, .kv_heads = a->kv_heads,
                                       .head_dim = a->head_dim, .mask = a->mask, .scale = a->scale,
                                       .deterministic = a->deterministic });
     }

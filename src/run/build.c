@@ -34,6 +34,7 @@ static void build_declare(Build *b, unsigned parts)
                 &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },
                 (float)r->optim.weight_decay);
     b->net.deterministic = r->deterministic;
+    b->net.stored_attn   = !r->opt.flash;
     if (parts & (BUILD_TRAIN | BUILD_EVAL)) net_declare_batch(&b->net, &b->store, b->choice.micro_batch, &b->batch);
     if (parts & BUILD_DECODE) net_declare_decode(&b->net, &b->store, &b->decode);
     store_seal(&b->store);

@@ -122,6 +122,7 @@ static size_t fwd_floats(int64_t T, int64_t D)
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
 {
+    if (a->p) return cpu_attn_stored_scratch(a->qkv, a->heads, a->kv_heads, a->head_dim, 0);
     return (size_t)threads * fwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
 }
 
@@ -235,6 +236,7 @@ static void fwd_take(const Fwd *w, float *scratch, int64_t n_cut, int64_t i)
 
 int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
 {
+    if (args->p) return cpu_attn_stored_fwd(dev, args);
     Fwd   w        = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
                                       args->head_dim) };
     Attn *a        = &w.a;

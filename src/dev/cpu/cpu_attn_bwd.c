@@ -31,6 +31,7 @@ static size_t bwd_floats(int64_t T, int64_t D)
 
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
 {
+    if (a->p) return cpu_attn_stored_scratch(a->qkv, a->heads, a->kv_heads, a->head_dim, 1);
     return (size_t)threads * bwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
 }
 
@@ -152,6 +153,7 @@ static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
 
 int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
 {
+    if (args->p) return cpu_attn_stored_bwd(dev, args);
     Bwd w          = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
                                       args->head_dim) };
     w.a.mask       = args->mask;
