@@ -21,6 +21,7 @@ typedef struct {
     int         qkv_bias, qk_norm, tied;
     double      dropout;
     Masking     mask;
+    int         stored; /* attention stores its weights */
 } Shape;
 
 static const Shape shapes[] = {
@@ -34,6 +35,8 @@ static const Shape shapes[] = {
     { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0, MASKING_CAUSAL },
     { "GQA 14/2", 1, 896, 14, 2, 64, 2432, 1000, 256, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL },
     { "head size 80", 1, 640, 8, 8, 80, 2560, 513, 200, 2, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "stored attention", 2, 256, 8, 2, 32, 512, 300, 128, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL, 1 },
+    { "stored attention, documents, T=100", 1, 240, 3, 3, 80, 512, 300, 100, 3, 0, 0, 0, 1, 0, MASKING_DOCUMENT, 1 },
     { "T=1", 1, 128, 2, 2, 64, 512, 256, 1, 5, 0, 0, 0, 1, 0, MASKING_CAUSAL },
 };
 
@@ -49,7 +52,8 @@ static Recipe make_recipe(const Shape *s)
                              .norm_eps = 1e-5, .pos = s->llama ? POS_ROPE : POS_LEARNED, .rope_theta = 1e4,
                              .act = s->llama ? FFN_SWIGLU : FFN_GELU, .bias = !s->llama, .qkv_bias = s->qkv_bias, .tied = s->tied,
                              .qk_norm = s->qk_norm, .dropout = s->dropout, .mask = s->mask, .init_std = 0.05 };
-    r.optim = (RecipeOptim){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0 };
+    r.opt.flash = !s->stored;
+    r.optim     = (RecipeOptim){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0 };
     return r;
 }
 

@@ -12,6 +12,7 @@
  *    run. The choice is made once per shape and said once. */
 #include "dev/cuda/cuda_attn.h"
 
+#include "dev/cuda/cuda_attn_stored.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_cudnn.h"
 
@@ -424,6 +425,9 @@ const char *cuda_attn_version(const CudaDev *d, char *buf, size_t n)
 
 int cuda_attn_prepare(CudaDev *d, const Op *op)
 {
+    if ((op->kind == OP_ATTN_FWD && op->args.attn_fwd.p) || (op->kind == OP_ATTN_BWD && op->args.attn_bwd.p)) {
+        return cuda_stored_prepare(d, op);
+    }
     if (op->kind == OP_ATTN_FWD) fwd_plan(d, &op->args.attn_fwd);
     if (op->kind == OP_ATTN_BWD) bwd_plan(d, &op->args.attn_bwd);
     return 0;
@@ -431,6 +435,7 @@ int cuda_attn_prepare(CudaDev *d, const Op *op)
 
 int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
 {
+    if (a->p) return cuda_stored_fwd(dev, a);
     CudaDev  *d = (CudaDev *)dev;
     AttnPlan *p = fwd_plan(d, a);
     if (!p) return cuda_flash_fwd(dev, a);
@@ -442,6 +447,7 @@ int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
 
 int cuda_attn_bwd(Dev *dev, const AttnBwd *a)
 {
+    if (a->p) return cuda_stored_bwd(dev, a);
     CudaDev  *d = (CudaDev *)dev;
     AttnPlan *p = bwd_plan(d, a);
     if (!p) return cuda_flash_bwd(dev, a);

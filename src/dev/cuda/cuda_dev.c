@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
+#include "dev/cuda/cuda_attn_stored.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
@@ -75,6 +76,7 @@ static void dev_close_cuda(Dev *dev)
     cudaDeviceSynchronize();
     cuda_scratch_drop(d);
     cuda_attn_close(d);
+    cuda_stored_close(d);
     cuda_gemm_close(d);
     cuda_tune_close(d->tune);
     for (int i = 0; i < 2; i++) {

@@ -19,6 +19,7 @@ extern "C" {
 
 typedef struct CudaGemm CudaGemm; /* cuda_gemm.c: cuBLASLt handle and plans */
 typedef struct CudaAttn CudaAttn; /* cuda_attn.c: cuDNN handle and plans */
+typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
 typedef struct CudaTune CudaTune; /* cuda_tune.c: the tune cache */
 typedef struct CudaComm CudaComm; /* cuda_comm.c: NCCL and its communicator */
 
@@ -40,6 +41,7 @@ typedef struct CudaDev {
     size_t       scratch_bytes;
     CudaGemm    *gemm;
     CudaAttn    *attn;
+    CudaStored  *stored; /* NULL until an op needs it */
     CudaTune    *tune;
     CudaComm    *comm; /* NULL: a single rank */
 } CudaDev;
