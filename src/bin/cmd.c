@@ -67,8 +67,13 @@ int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *
 {
     CmdTarget t;
     TRY(cmd_parse(a, flag, n_flag, &t));
-    if (!t.target) return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
-    return recipe_load(r, t.target, t.n_override, t.override);
+    return cmd_load_target(&t, r);
+}
+
+int cmd_load_target(const CmdTarget *t, Recipe *r)
+{
+    if (!t->target) return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
+    return recipe_load(r, t->target, t->n_override, t->override);
 }
 
 int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out)

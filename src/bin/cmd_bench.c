@@ -2,9 +2,11 @@
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "run/bench.h"
+#include "run/ladder.h"
 #include "watch/nvml.h"
 #include "watch/sampler.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const precision_names[] = { "auto", "fp32", "tf32", "bf16", "fp16", "fp8" };
@@ -64,19 +66,62 @@ static void print_gpu(const BenchGpu *g, const SamplerResult *seen)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
+typedef struct {
+    int         ops, json, no_limit, ladder;
+    const char *from, *batch, *picture;
+} Flags;
+
+static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
+{
+    LadderOptions opt = { .path = t->target, .override = t->override, .n_override = t->n_override };
+    Ladder       *l   = calloc(1, sizeof *l);
+    char          file[RECIPE_STR + 32];
+    if (!l) return err_set("out of host memory");
+    snprintf(file, sizeof file, "runs/%s.ladder%s.svg", r->run, f->from ? "-from-torch" : "");
+    if (f->picture) str_copy(file, sizeof file, f->picture);
+    opt.start = f->from ? LADDER_TORCH : LADDER_FP32;
+    int rc    = f->batch ? cmd_int("--batch", f->batch, 1, 65536, &opt.batch) : 0;
+    if (rc == 0) rc = ladder_run(l, &opt);
+    if (rc == 0) rc = ladder_draw(l, file);
+    if (rc == 0) {
+        ladder_print(l, stdout);
+        printf("\npicture: %s\n", file);
+        if (f->json) ladder_print_json(l, stdout);
+    }
+    free(l);
+    return rc;
+}
+
+/* Ladder's own options make no sense without it. */
+static int check_flags(const Flags *f)
+{
+    if (f->from && strcmp(f->from, "torch") != 0) return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
+    if (f->ladder && f->ops) return err_user("command line: --ops: not together with --ladder");
+    if (f->ladder || !(f->from || f->batch || f->picture)) return 0;
+    return err_user("command line: %s: belongs to --ladder", f->from ? "--from" : f->batch ? "--batch" : "--picture");
+}
+
 int cmd_bench(const CmdArgs *a)
 {
-    int     ops = 0, json = 0, no_limit = 0;
-    CmdFlag flag[] = { { "--ops", NULL, &ops, "time every op" },
-                       { "--json", NULL, &json, "last line of stdout is one JSON object" },
-                       { "--no-limit", NULL, &no_limit, "do not measure the device's own rates" } };
+    Flags   f      = { 0 };
+    CmdFlag flag[] = { { "--ops", NULL, &f.ops, "time every op" },
+                       { "--json", NULL, &f.json, "last line of stdout is one JSON object" },
+                       { "--no-limit", NULL, &f.no_limit, "do not measure the device's own rates" },
+                       { "--ladder", NULL, &f.ladder, "every optimisation switched on in turn" },
+                       { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },
+                       { "--batch", &f.batch, NULL, "micro-batch of the bottom rung" },
+                       { "--picture", &f.picture, NULL, "where the ladder's picture goes" } };
+    CmdTarget   t;
     Recipe      r;
     BenchResult b;
     char        rate[32];
-    TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    TRY(cmd_load_target(&t, &r));
+    TRY(check_flags(&f));
+    if (f.ladder) return bench_ladder(&f, &t, &r);
     Watch        watch = { .sampler = watch_device(r.device) };
     BenchHooks   hooks = { watch_phase, &watch };
-    BenchOptions opt   = { a->begin_s, !no_limit, ops, stdout, &hooks };
+    BenchOptions opt   = { a->begin_s, !f.no_limit, f.ops, stdout, &hooks, 0 };
     int          rc    = bench_run(&b, &r, &opt);
     sampler_destroy(watch.sampler); /* a failed step leaves it running */
     TRY(rc);
@@ -86,10 +131,10 @@ int cmd_bench(const CmdArgs *a)
         fill_gpu(&b, &watch.seen);
         print_gpu(&b.gpu, &watch.seen);
     }
-    if (!no_limit) {
+    if (!f.no_limit) {
         printf("measured: product %.1f TFLOP/s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n",
                b.rate[UNIT_GEMM] * 1e-12, b.rate[UNIT_ATTN_FWD] * 1e-12, b.rate[UNIT_ATTN_BWD] * 1e-12, b.rate[UNIT_MEMORY] * 1e-9);
     }
-    if (json) bench_print_json(&b, &r, r.device, precision_names[r.precision], stdout);
+    if (f.json) bench_print_json(&b, &r, r.device, precision_names[r.precision], stdout);
     return 0;
 }

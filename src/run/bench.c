@@ -51,6 +51,7 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
     TRY(step_begin(s, 0, 1e-4));
     for (int64_t step = 0;; step++) {
         int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < BENCH_MIN_S;
+        if (opt->most_s > 0 && total >= opt->most_s) more = 0;
         if (step + 1 >= BENCH_MAX_STEPS) more = 0;
         if (more) TRY(step_begin(s, step + 1, 1e-4));
         TRY(step_result(s, step, &result));
@@ -203,6 +204,7 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
         if (s.machine.peak_flops > 0) out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
     }
     BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
+    out->micro_batch   = choice.micro_batch;
     if (rc == 0 && opt->measure_limit) {
         /* The rates need memory of their own; the model's is given back first and taken again for --ops. */
         setup_close(&s);

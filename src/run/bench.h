@@ -24,6 +24,7 @@ typedef struct {
     double   startup_s; /* program start to first finished step */
     double   loss;
     int      n_step;
+    int64_t  micro_batch; /* chosen, sequences */
     DevKind  kind; /* of the device it ran on */
     BenchGpu gpu;  /* all n/a from bench_run() */
 } BenchResult;
@@ -41,6 +42,7 @@ typedef struct {
     int               print_ops;
     FILE             *report; /* NULL: none */
     const BenchHooks *hooks;  /* NULL: none */
+    double            most_s; /* after so many timed seconds two steps are enough; 0: the rule above */
 } BenchOptions;
 
 int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt);

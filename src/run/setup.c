@@ -153,25 +153,38 @@ static const Switch switches[] = {
     { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads", 0 },
 };
 
+static int switch_refused(const DevVt *vt, const Switch *w, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    if (!(w->backends & (1u << vt->kind))) {
+        snprintf(buf, n, "not on the %s backend", vt->name);
+    } else if (w->op != OP_COUNT && !dev_has(vt, w->op)) {
+        snprintf(buf, n, "the %s backend has no %s", vt->name, op_table[w->op].name);
+    } else if (w->fuse & ~vt->fuses) {
+        snprintf(buf, n, "the %s backend gains nothing by it", vt->name);
+    }
+    return buf[0] != '\0';
+}
+
+int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n)
+{
+    for (int i = 0; i < ARRAY_LEN(switches); i++) {
+        if (strcmp(switches[i].name, name) == 0) return switch_refused(vt, &switches[i], buf, n);
+    }
+    buf[0] = '\0';
+    return 0;
+}
+
 /* "on", "off", or the reason for a refusal. */
 static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w, char *buf, size_t n)
 {
-    int on;
+    int  on;
+    char why[80];
     memcpy(&on, (const char *)&r->opt + w->field, sizeof on);
     if (!on) return "off";
-    if (!(w->backends & (1u << s->dev->vt->kind))) {
-        snprintf(buf, n, "refused: not on the %s backend", s->dev->vt->name);
-        return buf;
-    }
-    if (w->op != OP_COUNT && !dev_has(s->dev->vt, w->op)) {
-        snprintf(buf, n, "refused: the %s backend has no %s", s->dev->vt->name, op_table[w->op].name);
-        return buf;
-    }
-    if (w->fuse & ~s->dev->vt->fuses) {
-        snprintf(buf, n, "refused: the %s backend gains nothing by it", s->dev->vt->name);
-        return buf;
-    }
-    return "on";
+    if (!switch_refused(s->dev->vt, w, why, sizeof why)) return "on";
+    snprintf(buf, n, "refused: %s", why);
+    return buf;
 }
 
 void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)

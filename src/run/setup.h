@@ -26,6 +26,8 @@ void setup_close(Setup *s);
 
 /* One line per optimisation: on, off or refused, and why. */
 void setup_print_switches(const Setup *s, const Recipe *r, FILE *out);
+/* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
+int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n);
 /* Negative after err_user() if the recipe requires an optimisation that is not on. */
 int setup_check_required(const Setup *s, const Recipe *r);
 

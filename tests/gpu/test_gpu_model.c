@@ -25,19 +25,19 @@ typedef struct {
 } Shape;
 
 static const Shape shapes[] = {
-    { "gpt2", 2, 256, 4, 4, 64, 1024, 512, 128, 4, 0, 0, 0, 1, 0, MASKING_CAUSAL },
-    { "llama gqa", 2, 256, 8, 2, 32, 512, 300, 96, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL },
-    { "qwen", 2, 448, 7, 1, 64, 640, 777, 128, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL },
-    { "qk norm", 1, 256, 4, 2, 64, 512, 256, 64, 2, 1, 0, 1, 1, 0, MASKING_CAUSAL },
-    { "dropout", 2, 128, 2, 2, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0.1, MASKING_CAUSAL },
-    { "full mask", 1, 256, 4, 4, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0, MASKING_FULL },
-    { "documents", 1, 256, 4, 2, 64, 512, 256, 128, 2, 1, 0, 0, 1, 0, MASKING_DOCUMENT },
-    { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0, MASKING_CAUSAL },
-    { "GQA 14/2", 1, 896, 14, 2, 64, 2432, 1000, 256, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL },
-    { "head size 80", 1, 640, 8, 8, 80, 2560, 513, 200, 2, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "gpt2", 2, 256, 4, 4, 64, 1024, 512, 128, 4, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
+    { "llama gqa", 2, 256, 8, 2, 32, 512, 300, 96, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL, 0 },
+    { "qwen", 2, 448, 7, 1, 64, 640, 777, 128, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL, 0 },
+    { "qk norm", 1, 256, 4, 2, 64, 512, 256, 64, 2, 1, 0, 1, 1, 0, MASKING_CAUSAL, 0 },
+    { "dropout", 2, 128, 2, 2, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0.1, MASKING_CAUSAL, 0 },
+    { "full mask", 1, 256, 4, 4, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0, MASKING_FULL, 0 },
+    { "documents", 1, 256, 4, 2, 64, 512, 256, 128, 2, 1, 0, 0, 1, 0, MASKING_DOCUMENT, 0 },
+    { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
+    { "GQA 14/2", 1, 896, 14, 2, 64, 2432, 1000, 256, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL, 0 },
+    { "head size 80", 1, 640, 8, 8, 80, 2560, 513, 200, 2, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
     { "stored attention", 2, 256, 8, 2, 32, 512, 300, 128, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL, 1 },
     { "stored attention, documents, T=100", 1, 240, 3, 3, 80, 512, 300, 100, 3, 0, 0, 0, 1, 0, MASKING_DOCUMENT, 1 },
-    { "T=1", 1, 128, 2, 2, 64, 512, 256, 1, 5, 0, 0, 0, 1, 0, MASKING_CAUSAL },
+    { "T=1", 1, 128, 2, 2, 64, 512, 256, 1, 5, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
 };
 
 static Recipe make_recipe(const Shape *s)

@@ -1,12 +1,13 @@
-/* Attention that stores its weights: whole products per head, T x T in memory. What opt.flash=false runs, for comparison.
+/* Attention that stores its weights: whole products per head, T x T in memory. What opt.flash=false runs,
+ * for comparison.
  *
  *   forward   S = Q K^T,  P = softmax(scale S) over the keys a query sees, 0 elsewhere,  O = P V
  *   backward  dP = dO V^T,  dS = scale P (dP - sum over keys of P dP),  dV = P^T dO,  dQ = dS K,  dK = dS^T Q
  *
- * 1. Heads run one after the other; a product or a pass over rows takes all threads. The query heads of a group add up in
- *    order, so threads do not change the bits.
- * 2. Backward keeps one head's dS at the end of the scratch range; the products use its beginning. The range is asked for
- *    whole before the first product, so it does not move. */
+ * 1. Heads run one after the other; a product or a pass over rows takes all threads. The query heads of a
+ *    group add up in order, so threads do not change the bits.
+ * 2. Backward keeps one head's dS at the end of the scratch range; the products use its beginning. The
+ *    range is asked for whole before the first product, so it does not move. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"
@@ -31,23 +32,43 @@ static Head head_init(const Attn *a, float *p, int64_t i)
 /* c[T,n] = x[T,k] y^T: rows of x against rows of y. */
 static Gemm rows_by_rows(float *c, const float *x, int64_t ld_x, const float *y, int64_t ld_y, const Attn *a)
 {
-    return (Gemm){ .m = a->T, .n = a->T, .k = a->D, .a = x, .a_row = ld_x, .a_col = 1, .b = y, .b_row = 1, .b_col = ld_y,
-                   .c = c, .c_row = a->T };
+    return (Gemm){ .m     = a->T,
+                   .n     = a->T,
+                   .k     = a->D,
+                   .a     = x,
+                   .a_row = ld_x,
+                   .a_col = 1,
+                   .b     = y,
+                   .b_row = 1,
+                   .b_col = ld_y,
+                   .c     = c,
+                   .c_row = a->T };
 }
 
 /* c[T,D] = w[T,T] y[T,D], or w^T y. */
-static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transposed, const float *y, int64_t ld_y,
-                            const Attn *a)
+static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transposed, const float *y,
+                            int64_t ld_y, const Attn *a)
 {
-    return (Gemm){ .m = a->T, .n = a->D, .k = a->T, .a = w, .a_row = transposed ? 1 : a->T, .a_col = transposed ? a->T : 1,
-                   .b = y, .b_row = ld_y, .b_col = 1, .c = c, .c_row = ld_c };
+    return (Gemm){ .m     = a->T,
+                   .n     = a->D,
+                   .k     = a->T,
+                   .a     = w,
+                   .a_row = transposed ? 1 : a->T,
+                   .a_col = transposed ? a->T : 1,
+                   .b     = y,
+                   .b_row = ld_y,
+                   .b_col = 1,
+                   .c     = c,
+                   .c_row = ld_c };
 }
 
 static size_t product_bytes(const Attn *a)
 {
-    Gemm   g[] = { rows_by_rows(NULL, NULL, a->ld, NULL, a->ld, a), weights_by_rows(NULL, a->ld, NULL, 0, NULL, a->ld, a),
-                   weights_by_rows(NULL, a->ld, NULL, 1, NULL, a->ld, a),
-                   weights_by_rows(NULL, a->ld, NULL, 1, NULL, 1, a) /* rows close together may be packed otherwise */ };
+    Gemm   g[]  = { rows_by_rows(NULL, NULL, a->ld, NULL, a->ld, a),
+                    weights_by_rows(NULL, a->ld, NULL, 0, NULL, a->ld, a),
+                    weights_by_rows(NULL, a->ld, NULL, 1, NULL, a->ld, a),
+                    weights_by_rows(NULL, a->ld, NULL, 1, NULL, 1,
+                                    a) /* rows close together may be packed otherwise */ };
     size_t most = 0;
     for (int i = 0; i < ARRAY_LEN(g); i++) most = MAX(most, cpu_gemm_scratch(&g[i]));
     return (most + 63) / 64 * 64;
@@ -59,7 +80,7 @@ size_t cpu_attn_stored_scratch(const Tensor *qkv, int heads, int kv_heads, int h
     return product_bytes(&a) + (backward ? (size_t)(a.T * a.T) * sizeof(float) : 0);
 }
 
-/* ---- Forward --------------------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------------- */
 
 /* Scores s[T] become weights over [lo, hi) and 0 elsewhere; returns the log of the sum of exponentials. */
 static float softmax_row(float *s, int64_t T, int64_t lo, int64_t hi, float scale)
@@ -114,7 +135,7 @@ int cpu_attn_stored_fwd(Dev *dev, const AttnFwd *args)
     return 0;
 }
 
-/* ---- Backward -------------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------------- */
 
 /* ds, which holds dP, becomes the gradient of the unscaled scores. */
 static void softmax_grad(Dev *dev, const Head *w, float *ds)
@@ -122,8 +143,8 @@ static void softmax_grad(Dev *dev, const Head *w, float *ds)
     int64_t T = w->a->T;
 #pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (T * T >= CPU_PARALLEL_MIN)
     for (int64_t q = 0; q < T; q++) {
-        const float *p = w->p + q * T;
-        float       *d = ds + q * T;
+        const float *p   = w->p + q * T;
+        float       *d   = ds + q * T;
         vf           sum = { 0 };
         for (int64_t i = 0; i < T; i += VL) sum += vf_get(p + i, T - i) * vf_get(d + i, T - i);
         float mean = vf_sum(sum);
@@ -135,16 +156,16 @@ static void softmax_grad(Dev *dev, const Head *w, float *ds)
 
 int cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args)
 {
-    Attn a       = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
-    a.scale      = args->scale;
-    Mat    dqkv  = cpu_mat(args->dqkv), dout = cpu_mat(args->dout);
+    Attn a      = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
+    a.scale     = args->scale;
+    Mat    dqkv = cpu_mat(args->dqkv), dout = cpu_mat(args->dout);
     size_t front = product_bytes(&a);
     char  *base  = cpu_scratch(dev, front + (size_t)(a.T * a.T) * sizeof(float));
     if (!base) return -1;
     float *ds = (float *)(base + front);
     for (int64_t i = 0; i < a.B * a.H; i++) {
-        Head   w     = head_init(&a, cpu_f32(args->p), i);
-        float *row   = mat_row(dqkv, w.b * a.T), *g = mat_row(dout, w.b * a.T) + w.h * a.D;
+        Head   w   = head_init(&a, cpu_f32(args->p), i);
+        float *row = mat_row(dqkv, w.b * a.T), *g = mat_row(dout, w.b * a.T) + w.h * a.D;
         int    later = w.h % (a.H / a.K) != 0; /* not the first query head of its group */
         Gemm   dp    = rows_by_rows(ds, g, dout.ld, attn_v(&a, w.b, w.g), a.ld, &a);
         TRY(cpu_gemm(dev, &dp));

@@ -3,12 +3,13 @@
  *     forward   S = Q K^T,  P = softmax(scale S),  O = P V
  *     backward  dP = dO V^T,  dS = scale P (dP - rowsum(P dP)),  dV = P^T dO,  dQ = dS K,  dK = dS^T Q
  *
- * 1. The loop runs over query heads; one product is batched over the sequences, whose rows of the packed qkv are T*ld apart.
- *    So grouped heads need no case of their own: the later heads of a group add to the group's dK and dV.
- * 2. S and dP are f32 in ws, for one head at a time; P and dS have the dtype of qkv, since a product takes one type. dS
- *    stands behind dP, the library's own workspace behind both.
- * 3. A plan is shared by all products with the same key; its algorithm is the library's first proposal that sums in f32 in a
- *    fixed order. This form is for comparison, so nothing is timed. */
+ * 1. The loop runs over query heads; one product is batched over the sequences, whose rows of the packed
+ *    qkv are T*ld apart. So grouped heads need no case of their own: the later heads of a group add to the
+ *    group's dK and dV.
+ * 2. S and dP are f32 in ws, for one head at a time; P and dS have the dtype of qkv, since a product takes
+ *    one type. dS stands behind dP, the library's own workspace behind both.
+ * 3. A plan is shared by all products with the same key; its algorithm is the library's first proposal
+ *    that sums in f32 in a fixed order. This form is for comparison, so nothing is timed. */
 #include "dev/cuda/cuda_attn_stored.h"
 
 #include "base/err.h"
@@ -57,15 +58,16 @@ static int lt_failed(const char *what, cublasStatus_t s)
 }
 
 /* Row-major rows x cols is cuBLASLt's column-major cols x rows. */
-static void layout_create(cublasStatus_t *s, cublasLtMatrixLayout_t *l, const StoredKey *k, int which, int64_t rows, int64_t cols)
+static void layout_create(cublasStatus_t *s, cublasLtMatrixLayout_t *l, const StoredKey *k, int which,
+                          int64_t rows, int64_t cols)
 {
     int32_t n    = (int32_t)k->n_batch;
     int32_t type = which == 0 ? k->out : k->in;
     if (!*s) *s = cublasLtMatrixLayoutCreate(l, lt_type(type), (uint64_t)cols, (uint64_t)rows, k->ld[which]);
     if (!*s) *s = cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n);
     if (!*s) {
-        *s = cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &k->stride[which],
-                                              sizeof k->stride[which]);
+        *s = cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                              &k->stride[which], sizeof k->stride[which]);
     }
 }
 
@@ -91,18 +93,22 @@ static cublasStatus_t plan_choose(CudaDev *d, StoredPlan *p, int *found)
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
     };
-    uint64_t                   ws = (uint64_t)p->key.ws_bytes;
-    uint32_t                   scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = (uint32_t)p->key.align;
+    uint64_t ws     = (uint64_t)p->key.ws_bytes;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = (uint32_t)p->key.align;
     cublasLtMatmulPreference_t f = NULL;
     Proposal                   h;
     cublasStatus_t             s = cublasLtMatmulPreferenceCreate(&f);
-    if (!s) s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws);
-    if (!s) s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme);
+    if (!s)
+        s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws);
+    if (!s)
+        s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme,
+                                                 sizeof scheme);
     for (int i = 0; i < ARRAY_LEN(aligned) && !s; i++) {
         s = cublasLtMatmulPreferenceSetAttribute(f, aligned[i], &align, sizeof align);
     }
     *found = 0;
-    if (!s) s = cublasLtMatmulAlgoGetHeuristic(d->gemm->lt, p->op, p->ly, p->lx, p->lc, p->lc, f, 1, &h, found);
+    if (!s)
+        s = cublasLtMatmulAlgoGetHeuristic(d->gemm->lt, p->op, p->ly, p->lx, p->lc, p->lc, f, 1, &h, found);
     if (!s && *found) p->algo = h.algo;
     if (f) cublasLtMatmulPreferenceDestroy(f);
     return s;
@@ -128,9 +134,9 @@ static int plan_get(CudaDev *d, const StoredKey *key, StoredPlan **out)
     }
     StoredPlan *p = calloc(1, sizeof *p);
     CHECK(p, "out of host memory");
-    p->key            = *key;
-    int            n  = 0;
-    cublasStatus_t s  = plan_describe(d, p);
+    p->key           = *key;
+    int            n = 0;
+    cublasStatus_t s = plan_describe(d, p);
     if (!s) s = plan_choose(d, p, &n);
     if (s || n == 0) {
         plan_destroy(p);
@@ -166,16 +172,19 @@ typedef struct {
     int      dry;
 } Products;
 
-/* The largest power of two up to 16 that divides the address of every matrix of the batch, whichever head it starts at. */
+/* The largest power of two up to 16 that divides the address of every matrix of the batch, whichever head
+ * it starts at. */
 static int32_t batch_align(const Batch *x)
 {
     size_t    size = dtype_bytes(x->dtype);
-    uintptr_t all  = (uintptr_t)x->p | (uintptr_t)((size_t)x->stride * size) | (uintptr_t)((size_t)x->head * size) | 16;
+    uintptr_t all =
+        (uintptr_t)x->p | (uintptr_t)((size_t)x->stride * size) | (uintptr_t)((size_t)x->head * size) | 16;
     return (int32_t)(all & -all);
 }
 
 /* c[m,n] (+)= x[m,k] y[k,n] for every sequence. */
-static int product(const Products *w, const Batch *c, const Batch *x, const Batch *y, const int64_t mnk[3], int add)
+static int product(const Products *w, const Batch *c, const Batch *x, const Batch *y, const int64_t mnk[3],
+                   int add)
 {
     StoredKey key;
     memset(&key, 0, sizeof key);
@@ -190,37 +199,47 @@ static int product(const Products *w, const Batch *c, const Batch *x, const Batc
         key.stride[i] = of[i]->stride;
         key.align     = MIN(key.align, batch_align(of[i]));
     }
-    key.ws_bytes = (int64_t)w->ws_bytes;
-    key.tx       = x->transposed;
-    key.ty       = y->transposed;
-    key.in       = (int32_t)x->dtype;
-    key.out      = (int32_t)c->dtype;
-    key.beta     = add;
+    key.ws_bytes  = (int64_t)w->ws_bytes;
+    key.tx        = x->transposed;
+    key.ty        = y->transposed;
+    key.in        = (int32_t)x->dtype;
+    key.out       = (int32_t)c->dtype;
+    key.beta      = add;
     StoredPlan *p = NULL;
     TRY(plan_get(w->d, &key, &p));
     if (w->dry) return 0;
     float          alpha = 1.0f, beta = add ? 1.0f : 0.0f;
-    cublasStatus_t s     = cublasLtMatmul(w->d->gemm->lt, p->op, &alpha, y->p, p->ly, x->p, p->lx, &beta, c->p, p->lc, c->p,
-                                          p->lc, &p->algo, w->ws, w->ws_bytes, cuda_stream(&w->d->base));
+    cublasStatus_t s =
+        cublasLtMatmul(w->d->gemm->lt, p->op, &alpha, y->p, p->ly, x->p, p->lx, &beta, c->p, p->lc, c->p,
+                       p->lc, &p->algo, w->ws, w->ws_bytes, cuda_stream(&w->d->base));
     return s ? lt_failed("matmul", s) : 0;
 }
 
 /* Head number h (of the packed heads) of a tensor [B,T,W]. */
 static Batch head_of(const Tensor *t, int64_t h, int64_t D)
 {
-    return (Batch){ .p = (char *)t->data + (size_t)(h * D) * dtype_bytes(t->dtype), .dtype = t->dtype, .ld = tensor_ld(t),
-                    .stride = t->dim[1] * tensor_ld(t), .head = D };
+    return (Batch){ .p      = (char *)t->data + (size_t)(h * D) * dtype_bytes(t->dtype),
+                    .dtype  = t->dtype,
+                    .ld     = tensor_ld(t),
+                    .stride = t->dim[1] * tensor_ld(t),
+                    .head   = D };
 }
 
 /* Head h of weights [B,H,T,T]. */
 static Batch weights_of(const Tensor *p, int64_t h)
 {
     int64_t T = p->dim[3];
-    return (Batch){ .p = (char *)p->data + (size_t)(h * T * T) * dtype_bytes(p->dtype), .dtype = p->dtype, .ld = T,
-                    .stride = p->dim[1] * T * T, .head = T * T };
+    return (Batch){ .p      = (char *)p->data + (size_t)(h * T * T) * dtype_bytes(p->dtype),
+                    .dtype  = p->dtype,
+                    .ld     = T,
+                    .stride = p->dim[1] * T * T,
+                    .head   = T * T };
 }
 
-static Batch dense(char *p, DType dtype, int64_t T) { return (Batch){ .p = p, .dtype = dtype, .ld = T, .stride = T * T }; }
+static Batch dense(char *p, DType dtype, int64_t T)
+{
+    return (Batch){ .p = p, .dtype = dtype, .ld = T, .stride = T * T };
+}
 
 static Batch swapped(Batch x)
 {
@@ -246,7 +265,9 @@ static int products_init(Products *w, CudaDev *d, const Tensor *qkv, const Tenso
     DType t = qkv->dtype;
     if (t != DT_F32 && t != DT_BF16 && t != DT_F16) return err_set("stored attention: no %s", dtype_name(t));
     if (!ws) return err_set("stored attention: the workspace is missing");
-    *w = (Products){ .d = d, .B = qkv->dim[0], .T = qkv->dim[1], .ws = ws->data, .ws_bytes = tensor_bytes(ws), .dry = dry };
+    *w = (Products){
+        .d = d, .B = qkv->dim[0], .T = qkv->dim[1], .ws = ws->data, .ws_bytes = tensor_bytes(ws), .dry = dry
+    };
     return 0;
 }
 
@@ -258,9 +279,15 @@ static int stored_fwd(CudaDev *d, const AttnFwd *a, int dry)
     TRY(products_init(&w, d, a->qkv, a->ws, dry));
     int64_t    T = w.T, D = a->head_dim, group = a->heads / a->kv_heads;
     float     *s    = (float *)take(&w, (size_t)(w.B * T * T) * 4);
-    StoredRows rows = { .B = w.B, .T = T, .p_stride = a->heads * T * T, .lse_stride = a->heads * T, .dtype = a->p->dtype,
-                        .mask = a->mask, .scale = a->scale, .doc = a->doc ? a->doc->data : NULL,
-                        .prefix = a->prefix ? a->prefix->data : NULL };
+    StoredRows rows = { .B          = w.B,
+                        .T          = T,
+                        .p_stride   = a->heads * T * T,
+                        .lse_stride = a->heads * T,
+                        .dtype      = a->p->dtype,
+                        .mask       = a->mask,
+                        .scale      = a->scale,
+                        .doc        = a->doc ? a->doc->data : NULL,
+                        .prefix     = a->prefix ? a->prefix->data : NULL };
     for (int64_t h = 0; h < (dry ? 1 : a->heads); h++) {
         int64_t g = h / group;
         Batch   q = head_of(a->qkv, h, D), k = swapped(head_of(a->qkv, a->heads + g, D));
@@ -283,13 +310,14 @@ static int stored_bwd(CudaDev *d, const AttnBwd *a, int dry)
     StoredRows rows = { .B = w.B, .T = T, .p_stride = H * T * T, .dtype = a->p->dtype, .scale = a->scale };
     /* Two heads of a group show every kind of product: the first overwrites, the second adds. */
     for (int64_t h = 0; h < (dry ? MIN(group, 2) : H); h++) {
-        int64_t g = h / group;
+        int64_t g   = h / group;
         int     add = h % group != 0;
-        Batch   q = head_of(a->qkv, h, D), k = head_of(a->qkv, H + g, D), v = swapped(head_of(a->qkv, H + K + g, D));
-        Batch   dout = head_of(a->dout, h, D), dq = head_of(a->dqkv, h, D);
-        Batch   dk = head_of(a->dqkv, H + g, D), dv = head_of(a->dqkv, H + K + g, D);
-        Batch   grad = dense((char *)dp, DT_F32, T), p = weights_of(a->p, h), s = dense(ds, a->p->dtype, T);
-        Batch   pt = swapped(p), st = swapped(s);
+        Batch   q = head_of(a->qkv, h, D), k = head_of(a->qkv, H + g, D),
+              v    = swapped(head_of(a->qkv, H + K + g, D));
+        Batch dout = head_of(a->dout, h, D), dq = head_of(a->dqkv, h, D);
+        Batch dk = head_of(a->dqkv, H + g, D), dv = head_of(a->dqkv, H + K + g, D);
+        Batch grad = dense((char *)dp, DT_F32, T), p = weights_of(a->p, h), s = dense(ds, a->p->dtype, T);
+        Batch pt = swapped(p), st = swapped(s);
         TRY(product(&w, &grad, &dout, &v, (int64_t[]){ T, T, D }, 0));
         if (!dry) TRY(cuda_softmax_grad(&d->base, &rows, ds, p.p, dp));
         TRY(product(&w, &dv, &pt, &dout, (int64_t[]){ T, D, T }, add));

@@ -1,4 +1,5 @@
-/* Attention that stores its weights (opt.flash off): cuda_attn_stored.c, and its passes over rows, k_softmax.cu. */
+/* Attention that stores its weights (opt.flash off): cuda_attn_stored.c, and its passes over rows,
+ * k_softmax.cu. */
 #ifndef DEV_CUDA_CUDA_ATTN_STORED_H
 #define DEV_CUDA_CUDA_ATTN_STORED_H
 
@@ -16,8 +17,8 @@ int cuda_stored_bwd(Dev *dev, const AttnBwd *a);
 int  cuda_stored_prepare(CudaDev *d, const Op *op);
 void cuda_stored_close(CudaDev *d);
 
-/* One head of all sequences: rows (b, t) of T numbers. s and dp are dense f32[B,T,T]; rows of p are p_stride elements apart
- * from sequence to sequence, those of lse lse_stride. */
+/* One head of all sequences: rows (b, t) of T numbers. s and dp are dense f32[B,T,T]; rows of p are
+ * p_stride elements apart from sequence to sequence, those of lse lse_stride. */
 typedef struct {
     int64_t    B, T, p_stride, lse_stride;
     DType      dtype; /* of p and ds */

@@ -3,10 +3,11 @@
  *     p  = exp(scale s - lse) for the keys a query sees, 0 elsewhere;  lse = log sum exp(scale s)
  *     ds = scale p (dp - sum over keys of p dp)
  *
- * Layout: s, dp f32[B,T,T] and ds[B,T,T] are dense; p is one head of [B,H,T,T], so its sequences are p_stride apart.
+ * Layout: s, dp f32[B,T,T] and ds[B,T,T] are dense; p is one head of [B,H,T,T], so its sequences are
+ *     p_stride apart.
  * Grid: one warp per row (b, t), eight rows a block; lane l takes keys l, l+32, ...
- * Bytes: s twice (the second time from the L1 or L2 cache) and p once; backward dp and p twice, ds once. Sums have a fixed
- * order: maximum and sum run along one lane's keys, then a butterfly. */
+ * Bytes: s twice (the second time from the L1 or L2 cache) and p once; backward dp and p twice, ds once.
+ *     Sums have a fixed order: maximum and sum run along one lane's keys, then a butterfly. */
 #include "dev/cuda/cuda_attn_stored.h"
 
 #include "dev/cuda/k_common.cuh"
@@ -64,8 +65,8 @@ int cuda_softmax_rows(Dev *dev, const StoredRows *r, void *p, float *lse, const 
 {
     return cuda_dispatch(r->dtype, "attn_fwd", [&](auto zero) {
         using T = decltype(zero);
-        return k_launch("attn_fwd", softmax_rows_kernel<T>, row_blocks(r), ROW_WARPS * WARP, 0, cuda_stream(dev),
-                        (T *)p, lse, s, *r);
+        return k_launch("attn_fwd", softmax_rows_kernel<T>, row_blocks(r), ROW_WARPS * WARP, 0,
+                        cuda_stream(dev), (T *)p, lse, s, *r);
     });
 }
 
@@ -73,7 +74,7 @@ int cuda_softmax_grad(Dev *dev, const StoredRows *r, void *ds, const void *p, co
 {
     return cuda_dispatch(r->dtype, "attn_bwd", [&](auto zero) {
         using T = decltype(zero);
-        return k_launch("attn_bwd", softmax_grad_kernel<T>, row_blocks(r), ROW_WARPS * WARP, 0, cuda_stream(dev),
-                        (T *)ds, (const T *)p, dp, *r);
+        return k_launch("attn_bwd", softmax_grad_kernel<T>, row_blocks(r), ROW_WARPS * WARP, 0,
+                        cuda_stream(dev), (T *)ds, (const T *)p, dp, *r);
     });
 }

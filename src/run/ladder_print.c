@@ -1,0 +1,159 @@
+/* A ladder as a table, as JSON lines and as a picture. */
+#include "run/ladder.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/str.h"
+
+#include <math.h>
+
+/* ---- Markdown ------------------------------------------------------------------------------------------ */
+
+static void print_keys(const Rung *r, FILE *out)
+{
+    if (r->n_key == 0) fprintf(out, "none: the recipe as it is");
+    for (int i = 0; i < r->n_key; i++)
+        fprintf(out, "%s%s%s", i ? " " : "`", r->key[i], i + 1 == r->n_key ? "`" : "");
+}
+
+static void print_row(const Rung *r, FILE *out)
+{
+    char rate[32], bytes[32];
+    fprintf(out, "| %s | ", r->name);
+    if (r->refused[0]) {
+        fprintf(out, "refused: %s | | | | | | %s | ", r->refused, r->guide);
+    } else {
+        fprintf(out, "%s | %.2f | %.2fx | %.2fx | %lld | %s | %s | ", str_count(rate, sizeof rate, r->per_s),
+                r->step_s * 1e3, r->over_before, r->over_bottom, (long long)r->micro_batch,
+                str_bytes(bytes, sizeof bytes, (double)r->planned_bytes), r->guide);
+    }
+    print_keys(r, out);
+    fprintf(out, " |\n");
+}
+
+void ladder_print(const Ladder *l, FILE *out)
+{
+    fprintf(out, "%s on %s\n\n", l->recipe, l->device);
+    fprintf(out, "| rung | tokens/s | ms/step | over the one before | over the bottom | micro-batch | memory "
+                 "| guides say | keys |\n");
+    fprintf(out, "|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < l->n_rung; i++) {
+        if (!l->rung[i].is_cost) print_row(&l->rung[i], out);
+    }
+    for (int i = 0; i < l->n_rung; i++) {
+        const Rung *r = &l->rung[i];
+        char        rate[32];
+        if (!r->is_cost) continue;
+        fprintf(out, "\n%s: ", r->name);
+        if (r->refused[0]) {
+            fprintf(out, "refused: %s\n", r->refused);
+        } else {
+            fprintf(out, "%+.1f %%, %s tokens/s (`%s`)\n", 100 * (r->over_before - 1),
+                    str_count(rate, sizeof rate, r->per_s), r->key[0]);
+        }
+    }
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
+
+void ladder_print_json(const Ladder *l, FILE *out)
+{
+    for (int i = 0; i < l->n_rung; i++) {
+        const Rung *r  = &l->rung[i];
+        int         ok = !r->refused[0];
+        JsonOut     o;
+        json_out_init_file(&o, out);
+        json_out_object(&o, NULL);
+        json_out_str(&o, "recipe", l->recipe);
+        json_out_str(&o, "device", l->device);
+        json_out_str(&o, "rung", r->name);
+        json_out_bool(&o, "cost", r->is_cost);
+        json_out_array(&o, "keys");
+        for (int k = 0; k < r->n_key; k++) json_out_str(&o, NULL, r->key[k]);
+        json_out_close(&o);
+        json_out_str(&o, "refused", ok ? NULL : r->refused);
+        json_out_str(&o, "unit", "tokens");
+        json_out_num(&o, "per_s", ok ? r->per_s : NAN);
+        json_out_num(&o, "step_ms", ok ? r->step_s * 1e3 : NAN);
+        json_out_num(&o, "over_before", ok ? r->over_before : NAN);
+        json_out_num(&o, "over_bottom", ok ? r->over_bottom : NAN);
+        json_out_int(&o, "micro_batch", r->micro_batch);
+        json_out_int(&o, "planned_bytes", (int64_t)r->planned_bytes);
+        json_out_str(&o, "guide", r->guide[0] ? r->guide : NULL);
+        json_out_end(&o);
+    }
+}
+
+/* ---- picture ------------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 1120, ROW = 34, HEAD = 64, LEFT = 230, BAR = 480 }; /* pixels */
+
+static void put_escaped(const char *s, FILE *f)
+{
+    for (; *s; s++) {
+        switch (*s) {
+        case '&': fputs("&amp;", f); break;
+        case '<': fputs("&lt;", f); break;
+        case '>': fputs("&gt;", f); break;
+        default: fputc(*s, f);
+        }
+    }
+}
+
+static void put_text(FILE *f, double x, double y, const char *color, const char *s)
+{
+    fprintf(f, "<text x=\"%.0f\" y=\"%.0f\" fill=\"%s\">", x, y, color);
+    put_escaped(s, f);
+    fprintf(f, "</text>\n");
+}
+
+static void draw_rung(FILE *f, const Rung *r, int row, double most)
+{
+    double y = HEAD + row * ROW, w = r->refused[0] ? 0 : BAR * r->per_s / most;
+    char   text[300], rate[32];
+    put_text(f, 18, y + 17, r->refused[0] ? "#8a909c" : "#e8e6df", r->name);
+    if (r->refused[0]) {
+        snprintf(text, sizeof text, "refused: %.90s", r->refused);
+        put_text(f, LEFT, y + 17, "#8a909c", text);
+        return;
+    }
+    fprintf(f, "<rect x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"22\" rx=\"3\" fill=\"%s\"/>\n", LEFT, y,
+            w < 1 ? 1 : w, r->is_cost ? "#e0a96f" : "#6fb3e0");
+    str_count(rate, sizeof rate, r->per_s);
+    if (r->is_cost) {
+        snprintf(text, sizeof text, "%s tokens/s  %+.1f %%", rate, 100 * (r->over_before - 1));
+    } else {
+        snprintf(text, sizeof text, "%s tokens/s  %.2fx  (%.2fx)%s%s", rate, r->over_bottom, r->over_before,
+                 r->guide[0] ? "  guides: " : "", r->guide);
+    }
+    put_text(f, LEFT + w + 10, y + 17, "#b9bec8", text);
+}
+
+int ladder_draw(const Ladder *l, const char *path)
+{
+    char   folder[4096], title[400];
+    int    height = HEAD + l->n_rung * ROW + 14;
+    double most   = 0;
+    for (int i = 0; i < l->n_rung; i++) most = MAX(most, l->rung[i].per_s);
+    if (file_folder_of(path, folder, sizeof folder) < 0) return err_set("%s: the path is too long", path);
+    TRY(file_make_folders(folder));
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"monospace\" "
+            "font-size=\"12.5\">\n",
+            WIDTH, height);
+    fprintf(f, "<rect width=\"%d\" height=\"%d\" rx=\"8\" fill=\"#16181d\"/>\n", WIDTH, height);
+    snprintf(title, sizeof title, "$ brim bench %s --ladder", l->recipe);
+    put_text(f, 18, 28, "#8fd18f", title);
+    snprintf(title, sizeof title, "%s: tokens/s, factor over the bottom (over the rung before)", l->device);
+    put_text(f, 18, 48, "#8a909c", title);
+    for (int i = 0; i < l->n_rung; i++) draw_rung(f, &l->rung[i], i, most);
+    fprintf(f, "</svg>\n");
+    if (ferror(f)) {
+        file_discard(&f);
+        return err_sys("%s", path);
+    }
+    return file_publish(&f, path);
+}

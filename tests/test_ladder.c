@@ -1,0 +1,253 @@
+/* Ladders as planned for a CPU and for a GPU, and what is printed of them. Measuring is
+ * tests/test_ladder.sh's. */
+#include "base/err.h"
+#include "base/file.h"
+#include "conf/schema.h"
+#include "run/ladder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+/* The planner asks a backend only for its kind, its name and its slots. */
+static DevVt gpu_vt(void)
+{
+    DevVt vt = *dev_cpu();
+    vt.kind  = DEV_CUDA;
+    vt.name  = "cuda";
+    return vt;
+}
+
+static Recipe recipe_of(const char *text)
+{
+    Recipe r;
+    if (recipe_parse(&r, "tests/ladder.yaml", text, strlen(text), 0, NULL) < 0) fail_msg("%s", err_get());
+    return r;
+}
+
+static const char base_text[] = "step_tokens: 65536\nmodel: {context: 1024}\ndata: {kind: random}\n";
+
+static int has_key(const Rung *r, const char *pair)
+{
+    for (int i = 0; i < r->n_key; i++) {
+        if (strcmp(r->key[i], pair) == 0) return 1;
+    }
+    return 0;
+}
+
+static const Rung *find(const Ladder *l, const char *name)
+{
+    for (int i = 0; i < l->n_rung; i++) {
+        if (strcmp(l->rung[i].name, name) == 0) return &l->rung[i];
+    }
+    fail_msg("no rung %s", name);
+    return NULL;
+}
+
+/* Keys of a rung in front of the recipe are accepted by the parser. */
+static void check_accepted(const Rung *rung)
+{
+    char  *pair[LADDER_KEYS];
+    Recipe r;
+    for (int i = 0; i < rung->n_key; i++) pair[i] = (char *)rung->key[i];
+    if (recipe_parse(&r, "tests/ladder.yaml", base_text, strlen(base_text), rung->n_key, pair) < 0)
+        fail_msg("%s", err_get());
+}
+
+static void test_from_fp32(void **state)
+{
+    (void)state;
+    static Ladder l;
+    Recipe        r   = recipe_of(base_text);
+    DevVt         gpu = gpu_vt();
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    static const char *const name[] = {
+        "fp32, stored attention", "TF32",   "bf16",     "larger batch", "flash attention", "fused",
+        "tuned products",         "graphs", "prefetch", "deterministic"
+    };
+    assert_int_equal(l.n_rung, ARRAY_LEN(name));
+    for (int i = 0; i < l.n_rung; i++) {
+        assert_string_equal(l.rung[i].name, name[i]);
+        assert_string_equal(l.rung[i].refused, "");
+        check_accepted(&l.rung[i]);
+        /* Each rung has fewer keys than the one below; a precision only changes its value. */
+        if (i > 0 && i < 9) assert_true(l.rung[i].n_key < l.rung[i - 1].n_key + (i <= 2));
+    }
+    assert_int_equal(l.rung[8].n_key, 0); /* the top is the recipe */
+    assert_true(l.rung[9].is_cost && has_key(&l.rung[9], "deterministic=true"));
+    /* Every switch there is is off at the bottom, and so will be those that are added. */
+    for (int i = 0; i < schema_count; i++) {
+        char pair[64];
+        if (strncmp(schema_table[i].name, "opt.", 4) != 0) continue;
+        snprintf(pair, sizeof pair, "%s=false", schema_table[i].name);
+        if (!has_key(&l.rung[0], pair)) fail_msg("%s stays on at the bottom", schema_table[i].name);
+    }
+    assert_true(has_key(&l.rung[0], "precision=fp32") && has_key(&l.rung[0], "micro_batch=8"));
+    assert_true(has_key(&l.rung[1], "precision=tf32") && has_key(&l.rung[2], "precision=bf16"));
+    assert_true(!has_key(&l.rung[3], "precision=bf16") && !has_key(&l.rung[3], "micro_batch=8"));
+}
+
+static void test_from_torch(void **state)
+{
+    (void)state;
+    static Ladder l;
+    Recipe        r   = recipe_of(base_text);
+    DevVt         gpu = gpu_vt();
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    const Rung *bottom = &l.rung[0];
+    assert_true(has_key(bottom, "micro_batch=32") && has_key(bottom, "opt.graphs=false") &&
+                has_key(bottom, "opt.tune=false"));
+    assert_true(!has_key(bottom, "opt.flash=false") && !has_key(bottom, "opt.add_norm=false"));
+    assert_int_equal(find(&l, "prefetch")->n_key, 0);
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, &gpu);
+    assert_true(has_key(&l.rung[0], "micro_batch=64"));
+}
+
+/* What the recipe leaves out is no step, and the top is still the recipe. */
+static void test_recipe_decides(void **state)
+{
+    (void)state;
+    static Ladder l;
+    DevVt         gpu = gpu_vt();
+    Recipe        r   = recipe_of(
+                 "step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
+                 "data: {kind: random}\n"
+                          "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    assert_string_equal(find(&l, "bf16")->refused, "the recipe asks for tf32");
+    assert_string_equal(find(&l, "larger batch")->refused, "the recipe fixes micro_batch at 2");
+    assert_string_equal(find(&l, "flash attention")->refused, "off in the recipe");
+    assert_string_equal(find(&l, "TF32")->refused, "");
+    assert_true(has_key(&l.rung[0], "precision=fp32") && has_key(&l.rung[0], "require="));
+    assert_int_equal(find(&l, "graphs")->n_key, 0);
+    assert_int_equal(l.n_rung, 9); /* it is deterministic already */
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, dev_cpu());
+    assert_string_equal(find(&l, "graphs")->refused, "not on the cpu backend");
+}
+
+/* ---- what is printed ----------------------------------------------------------------------------------- */
+
+/* A ladder with figures, a refusal and characters that XML and JSON must escape. */
+static void fill(Ladder *l)
+{
+    Recipe r   = recipe_of(base_text);
+    DevVt  gpu = gpu_vt();
+    ladder_plan(l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    snprintf(l->device, sizeof l->device, "a <card> & \"more\"");
+    for (int i = 0; i < l->n_rung; i++) {
+        l->rung[i].per_s       = 1000.0 * (i + 1);
+        l->rung[i].step_s      = 1.0 / (i + 1);
+        l->rung[i].over_before = i ? (i + 1.0) / i : 1;
+        l->rung[i].over_bottom = i + 1;
+    }
+    snprintf(l->rung[1].refused, sizeof l->rung[1].refused, "no <TF32> here & now");
+}
+
+static char *printed(void (*print)(const Ladder *, FILE *), const Ladder *l)
+{
+    char  *text = NULL;
+    size_t n    = 0;
+    FILE  *f    = open_memstream(&text, &n);
+    print(l, f);
+    fclose(f);
+    return text;
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    static Ladder l;
+    fill(&l);
+    char *text = printed(ladder_print_json, &l);
+    int   n    = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), n++) {
+        json_t *o = json_loads(line, 0, NULL);
+        assert_non_null(o);
+        assert_string_equal(json_string_value(json_object_get(o, "rung")), l.rung[n].name);
+        assert_int_equal(json_array_size(json_object_get(o, "keys")), l.rung[n].n_key);
+        assert_int_equal(json_is_null(json_object_get(o, "per_s")), n == 1);
+        json_decref(o);
+    }
+    assert_int_equal(n, l.n_rung);
+    free(text);
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    static Ladder l;
+    fill(&l);
+    char *text = printed(ladder_print, &l);
+    int   rows = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        int bars = 0;
+        for (char *c = line; *c; c++) bars += *c == '|';
+        if (line[0] == '|') {
+            assert_int_equal(bars, 10);
+            rows++;
+        } else if (strstr(line, "deterministic: ")) {
+            assert_non_null(strstr(line, "+11.1 %"));
+        }
+    }
+    assert_int_equal(rows, 2 + 9);
+    free(text);
+}
+
+/* Well-formed enough: tags nest, attributes are quoted, & and < only as markup. */
+static void check_xml(const char *s)
+{
+    int depth = 0;
+    for (; *s; s++) {
+        if (*s == '&')
+            assert_true(strncmp(s, "&amp;", 5) == 0 || strncmp(s, "&lt;", 4) == 0 ||
+                        strncmp(s, "&gt;", 4) == 0);
+        if (*s != '<') continue;
+        const char *end = strchr(s, '>');
+        assert_non_null(end);
+        int quotes = 0;
+        for (const char *c = s + 1; c < end; c++) {
+            assert_true(*c != '<');
+            quotes += *c == '"';
+        }
+        assert_int_equal(quotes % 2, 0);
+        depth += s[1] == '/' ? -1 : end[-1] == '/' ? 0 : 1;
+        assert_true(depth >= 0);
+        s = end;
+    }
+    assert_int_equal(depth, 0);
+}
+
+static void test_picture(void **state)
+{
+    (void)state;
+    static Ladder l;
+    char          dir[] = "/tmp/brim-ladder-XXXXXX", path[64], *text = NULL;
+    size_t        n = 0;
+    fill(&l);
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/ladder.svg", dir);
+    assert_int_equal(ladder_draw(&l, path), 0);
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
+    check_xml(text);
+    assert_non_null(strstr(text, "a &lt;card&gt; &amp; \"more\""));
+    assert_non_null(strstr(text, "9.00x"));
+    free(text);
+    unlink(path);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_from_fp32),      cmocka_unit_test(test_from_torch),
+        cmocka_unit_test(test_recipe_decides), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_picture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The ladder of a tiny recipe on the CPU: measured rungs, refused rungs, the top is the plain recipe, any rung can be repeated.
+set -uo pipefail
+build=$(cd "${1:-build}" && pwd)
+brim=$build/brim
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+failed=0
+
+verdict() { # name, condition's exit code, what was seen
+    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
+}
+
+cat >tiny.yaml <<'END'
+step_tokens: 512
+model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
+data: {kind: random}
+END
+
+"$brim" bench tiny.yaml device=cpu --ladder --json --picture pictures/tiny.svg >out 2>err </dev/null; rc=$?
+verdict "the ladder runs" $rc "exit code $rc: $(tail -n 3 err)"
+
+grep '^|' out | tail -n +3 | cut -d'|' -f2 | sed 's/^ *//;s/ *$//' | tr '\n' ';' >names
+[ "$(cat names)" = "fp32, stored attention;TF32;bf16;larger batch;flash attention;fused;tuned products;graphs;prefetch;" ]
+verdict "the table has all rungs" $? "$(cat names)"
+
+[ "$(grep -c '^| [^|]*| refused: ' out)" -eq 4 ] && grep -q '^| TF32 | refused: precision: tf32 needs a GPU' out &&
+    grep -q '^| graphs | refused: not on the cpu backend' out
+verdict "refused rungs say why" $? "$(grep refused out)"
+
+grep -q '^| prefetch | [0-9.]*k* *|.* none: the recipe as it is |$' out && grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
+verdict "the top has no override left" $? "$(grep '^| prefetch' out)"
+
+[ "$(grep -c '^{.*}$' out)" -eq 9 ]
+verdict "one JSON object a rung" $? "$(grep -c '^{' out) objects"
+
+[ "$(grep -c 'rung [0-9] of 9: ' err)" -eq 9 ]
+verdict "progress is shown" $? "$(cat err)"
+
+[ -s pictures/tiny.svg ] && [ "$(head -c 4 pictures/tiny.svg)" = '<svg' ] && [ "$(tail -n 1 pictures/tiny.svg)" = '</svg>' ]
+verdict "the picture is there" $? "$(ls -l pictures)"
+
+# A rung's keys on the command line give its plan: the bytes the ladder printed.
+keys=$(grep '^| fp32' out | grep -o '`.*`' | tr -d '`')
+want=$(grep '"rung": "fp32, stored attention"' out | grep -o '"planned_bytes": [0-9]*' | grep -o '[0-9]*$')
+# shellcheck disable=SC2086
+"$brim" plan tiny.yaml device=cpu $keys >plan 2>&1
+grep -q "^  total  *$want " plan
+verdict "the bottom's keys repeat it" $? "keys $keys, $want bytes: $(grep total plan)"
+
+"$brim" bench tiny.yaml --from torch >out 2>err </dev/null; rc=$?
+[ $rc -eq 2 ] && grep -q 'belongs to --ladder' err
+verdict "--from alone is refused" $? "exit code $rc: $(cat err)"
+exit $failed
