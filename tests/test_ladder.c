@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-/* The planner asks a backend only for its kind, its name and its slots. */
+/* The planner asks a backend only for its kind, its name, its slots and what it fuses. */
 static DevVt gpu_vt(void)
 {
     DevVt vt = *dev_cpu();
@@ -60,6 +60,21 @@ static void check_accepted(const Rung *rung)
         fail_msg("%s", err_get());
 }
 
+/* The step takes every opt.linear_* key away: all are on the rung below, none on its own. */
+static void check_fuses_products(const Ladder *l, const char *below, const char *step)
+{
+    int n = 0;
+    for (int i = 0; i < schema_count; i++) {
+        char pair[64];
+        if (strncmp(schema_table[i].name, "opt.linear_", 11) != 0) continue;
+        snprintf(pair, sizeof pair, "%s=false", schema_table[i].name);
+        if (!has_key(find(l, below), pair)) fail_msg("%s is on before %s", schema_table[i].name, step);
+        if (has_key(find(l, step), pair)) fail_msg("%s is off after %s", schema_table[i].name, step);
+        n++;
+    }
+    assert_int_equal(n, 5); /* forward, its gradient, gate, its gradient, bias */
+}
+
 static void test_from_fp32(void **state)
 {
     (void)state;
@@ -88,6 +103,7 @@ static void test_from_fp32(void **state)
         snprintf(pair, sizeof pair, "%s=false", schema_table[i].name);
         if (!has_key(&l.rung[0], pair)) fail_msg("%s stays on at the bottom", schema_table[i].name);
     }
+    check_fuses_products(&l, "flash attention", "fused");
     assert_true(has_key(&l.rung[0], "precision=fp32") && has_key(&l.rung[0], "micro_batch=8"));
     assert_true(has_key(&l.rung[1], "precision=tf32") && has_key(&l.rung[2], "precision=bf16"));
     assert_true(!has_key(&l.rung[3], "precision=bf16") && !has_key(&l.rung[3], "micro_batch=8"));
@@ -104,6 +120,7 @@ static void test_from_torch(void **state)
     assert_true(has_key(bottom, "micro_batch=32") && has_key(bottom, "opt.graphs=false") &&
                 has_key(bottom, "opt.tune=false"));
     assert_true(!has_key(bottom, "opt.flash=false") && !has_key(bottom, "opt.add_norm=false"));
+    check_fuses_products(&l, "head in place", "fused into products");
     assert_int_equal(find(&l, "prefetch")->n_key, 0);
     ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, &gpu);
     assert_true(has_key(&l.rung[0], "micro_batch=64"));
@@ -129,6 +146,25 @@ static void test_recipe_decides(void **state)
     assert_int_equal(l.n_rung, 9); /* it is deterministic already */
     ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, dev_cpu());
     assert_string_equal(find(&l, "graphs")->refused, "not on the cpu backend");
+}
+
+/* A backend that gains by no fused product has a step left only if the recipe asks for another one. */
+static void test_backend_decides(void **state)
+{
+    (void)state;
+    static Ladder l;
+    Recipe        r   = recipe_of(base_text);
+    DevVt         gpu = gpu_vt();
+    gpu.fuses         = 0;
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    assert_string_equal(find(&l, "fused into products")->refused, "");
+    r.opt.linear_act = 0;
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    assert_string_equal(find(&l, "fused into products")->refused, "the cuda backend gains nothing by it");
+    assert_true(!has_key(&l.rung[0], "opt.linear_dw_bias=false"));
+    gpu.fuses = FUSE_LINEAR_DW_BIAS;
+    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    assert_string_equal(find(&l, "fused into products")->refused, "");
 }
 
 /* ---- what is printed ----------------------------------------------------------------------------------- */
@@ -246,8 +282,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_from_fp32),      cmocka_unit_test(test_from_torch),
-        cmocka_unit_test(test_recipe_decides), cmocka_unit_test(test_json),
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_picture),
+        cmocka_unit_test(test_recipe_decides), cmocka_unit_test(test_backend_decides),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_table),
+        cmocka_unit_test(test_picture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
