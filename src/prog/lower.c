@@ -5,7 +5,8 @@
  * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have been written
  *    before the anchor: the engine checks that, not the variants.
  * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
- *    LINEAR_ACT_FWD on CUDA is the exception and is off unless asked for.
+ *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order, and
+ *    LINEAR_ACT_FWD rounds in another place, so that it is off in deterministic runs.
  * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says it pays. */
 #include "prog/prog.h"
 

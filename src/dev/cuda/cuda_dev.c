@@ -16,6 +16,7 @@
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_linear_fused.h"
 #include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_own.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/cuda/kernels.h"
 
@@ -78,6 +79,7 @@ static void dev_close_cuda(Dev *dev)
     cuda_attn_close(d);
     cuda_stored_close(d);
     cuda_gemm_close(d);
+    cuda_own_close(d);
     cuda_tune_close(d->tune);
     for (int i = 0; i < 2; i++) {
         if (d->time_event[i]) cudaEventDestroy(d->time_event[i]);
@@ -144,6 +146,7 @@ static int open_device(CudaDev *d)
     char version[32];
     snprintf(version, sizeof version, "cublasLt %zu", cuda_gemm_version());
     d->tune = cuda_tune_open(d->base.opt.tune ? d->base.opt.tune_cache : NULL, d->name, version);
+    cuda_own_open(d);
     TRY(cuda_gemm_open(d));
     return cuda_attn_open(d);
 }
@@ -342,7 +345,7 @@ static const DevVt cuda_vt = {
         .reduce_scatter = cuda_reduce_scatter,
         .all_gather = cuda_all_gather,
     },
-    .fuses = 0, /* see cuda_linear_fused.c */
+    .fuses = FUSE_LINEAR_ACT_BWD | FUSE_LINEAR_GLU_FWD | FUSE_LINEAR_GLU_BWD,
     .open = dev_open_cuda,
     .close = dev_close_cuda,
     .info = dev_info_cuda,

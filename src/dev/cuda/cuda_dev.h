@@ -20,6 +20,7 @@ extern "C" {
 typedef struct CudaGemm CudaGemm; /* cuda_gemm.c: cuBLASLt handle and plans */
 typedef struct CudaAttn CudaAttn; /* cuda_attn.c: cuDNN handle and plans */
 typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
+typedef struct CudaOwn  CudaOwn;  /* cuda_own.c: which products run on the own kernel */
 typedef struct CudaTune CudaTune; /* cuda_tune.c: the tune cache */
 typedef struct CudaComm CudaComm; /* cuda_comm.c: NCCL and its communicator */
 
@@ -42,6 +43,7 @@ typedef struct CudaDev {
     CudaGemm    *gemm;
     CudaAttn    *attn;
     CudaStored  *stored; /* NULL until an op needs it */
+    CudaOwn     *own;
     CudaTune    *tune;
     CudaComm    *comm; /* NULL: a single rank */
 } CudaDev;

@@ -16,6 +16,7 @@
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_own.h"
 #include "dev/cuda/cuda_tune.h"
 
 #include <stdio.h>
@@ -223,6 +224,7 @@ static int build(CudaDev *d, DevExec *x)
     int rc      = 0;
     for (int i = 0; i < x->n_op && rc == 0; i++) {
         rc = cuda_gemm_prepare(d, &x->ops[i]);
+        if (rc == 0) rc = cuda_own_prepare(d, &x->ops[i]);
         if (rc == 0) rc = cuda_attn_prepare(d, &x->ops[i]);
         if (rc < 0) op_failed(&x->ops[i]);
     }

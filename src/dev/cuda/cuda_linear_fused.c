@@ -1,14 +1,15 @@
-/* Products fused with what follows them, as their parts: the cuBLASLt product, then the elementwise kernel.
+/* Products fused with what follows them: on the own kernel (cuda_own.c), or as their parts, the cuBLASLt product and then the
+ * elementwise kernel.
  *
- * 1. The gradient's product d = dy w lies behind the rest of the workspace (op_cost.c): dpre may be pre, which the
+ * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c): dpre may be pre, which the
  *    elementwise kernel reads after d is written.
- * 2. A kernel that does all of an op in one pass is chosen at the top of its slot; cuda_fused_product() then answers 0 for
- *    that op, so that no plan is built and timed for a product that never runs.
- * 3. These parts cost what the unfused ops cost, so the backend's `fuses` word (cuda_dev.c) claims none of them. */
+ * 2. The parts cost what the unfused ops cost, and the own kernel is taken only where it is faster: lowering into these ops
+ *    never loses. */
 #include "dev/cuda/cuda_linear_fused.h"
 
 #include "base/err.h"
 #include "dev/cuda/cuda_gemm.h"
+#include "dev/cuda/cuda_own.h"
 #include "dev/cuda/kernels.h"
 #include "dev/op_scratch.h"
 
@@ -54,7 +55,9 @@ int cuda_fused_product(const Op *op, Op *out, Tensor *d)
     }
 }
 
-int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a)
+/* ---- parts ----------------------------------------------------------------------------------------------- */
+
+static int act_bwd_parts(Dev *dev, const LinearActBwd *a)
 {
     Tensor   d;
     LinearDx product;
@@ -65,20 +68,53 @@ int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a)
         dev, &(ActBiasBwd){ .dx = a->dpre, .db = a->db, .ws = a->ws, .dy = &d, .x = a->pre, .act = a->act });
 }
 
-int cuda_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
+static int glu_fwd_parts(Dev *dev, const LinearGluFwd *a)
 {
     LinearFwd product = glu_product(a);
     TRY(cuda_linear_fwd(dev, &product));
     return cuda_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
 }
 
-int cuda_linear_glu_bwd(Dev *dev, const LinearGluBwd *a)
+static int glu_bwd_parts(Dev *dev, const LinearGluBwd *a)
 {
     Tensor   d;
     LinearDx product;
     TRY(grad_product(&product, &d, a->ws, a->dy, a->w));
     TRY(cuda_linear_dx(dev, &product));
     return cuda_glu_dx(dev, &(GluDx){ .dx = a->dpre, .dy = &d, .x = a->pre, .act = a->act });
+}
+
+int cuda_fused_parts(Dev *dev, OpKind kind, const OpArgs *args)
+{
+    switch (kind) {
+    case OP_LINEAR_ACT_BWD: return act_bwd_parts(dev, &args->linear_act_bwd);
+    case OP_LINEAR_GLU_FWD: return glu_fwd_parts(dev, &args->linear_glu_fwd);
+    default: return glu_bwd_parts(dev, &args->linear_glu_bwd);
+    }
+}
+
+/* ---- slots ----------------------------------------------------------------------------------------------- */
+
+static int run_fused(Dev *dev, OpKind kind, const OpArgs *args)
+{
+    CudaDev *d = (CudaDev *)dev;
+    OwnGemm  g;
+    return cuda_own_takes(d, kind, args, &g) ? cuda_own_run(d, &g) : cuda_fused_parts(dev, kind, args);
+}
+
+int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a)
+{
+    return run_fused(dev, OP_LINEAR_ACT_BWD, &(OpArgs){ .linear_act_bwd = *a });
+}
+
+int cuda_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
+{
+    return run_fused(dev, OP_LINEAR_GLU_FWD, &(OpArgs){ .linear_glu_fwd = *a });
+}
+
+int cuda_linear_glu_bwd(Dev *dev, const LinearGluBwd *a)
+{
+    return run_fused(dev, OP_LINEAR_GLU_BWD, &(OpArgs){ .linear_glu_bwd = *a });
 }
 
 int cuda_linear_dw_bias(Dev *dev, const LinearDw *a)

@@ -9,8 +9,11 @@ extern "C" {
 #endif
 
 /* The plain product that cuBLASLt runs for a fused op: fills *out, whose tensors may be *d, and returns 1; 0 when the op is
- * none of these or runs in one kernel. */
+ * none of these. */
 int cuda_fused_product(const Op *op, Op *out, Tensor *d);
+
+/* LINEAR_ACT_BWD, LINEAR_GLU_FWD or LINEAR_GLU_BWD as that product and what follows it. */
+int cuda_fused_parts(Dev *dev, OpKind kind, const OpArgs *args);
 
 int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a);
 int cuda_linear_glu_fwd(Dev *dev, const LinearGluFwd *a);

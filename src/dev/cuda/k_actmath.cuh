@@ -2,7 +2,8 @@
  *
  * 1. GELU is the tanh form in its logistic shape: 0.5*(1 + tanh(u)) = 1/(1 + exp(-2u)). tanh itself would
  *    cancel for negative x (1 + tanh) and cost more; this keeps a relative error of a few 1e-7.
- * 2. 1 - s is computed as e*s, not by subtraction; the exponent is clamped so that e stays finite. */
+ * 2. Factors are folded so that an element costs as few instructions as can be: kernels that apply an activation while the
+ *    tensor cores work are bound by them. For z below -88, exp(-z) is infinite and the logistic 0, as it should be. */
 #ifndef DEV_CUDA_K_ACTMATH_CUH
 #define DEV_CUDA_K_ACTMATH_CUH
 
@@ -10,36 +11,23 @@
 
 #define LOG2E 1.4426950408889634f
 
-/* s = 1/(1 + exp(-z)), c = 1 - s */
-__device__ __forceinline__ void act_logistic(float z, float *s, float *c)
-{
-    float e = ptx_ex2(fminf(__fmul_rn(z, -LOG2E), 125.0f));
-    *s      = ptx_rcp(__fadd_rn(1.0f, e));
-    *c      = __fmul_rn(e, *s);
-}
+/* 1/(1 + 2^y): the logistic of z for y = -z*log2(e) */
+__device__ __forceinline__ float act_logistic(float y) { return ptx_rcp(__fadd_rn(1.0f, ptx_ex2(y))); }
 
-/* z of GELU = x*logistic(z), and dz/dx: z = 2*sqrt(2/pi)*(x + 0.044715*x^3) */
-__device__ __forceinline__ float act_gelu_z(float x)
+/* GELU = x*logistic(z) with z = 2*sqrt(2/pi)*(x + 0.044715*x^3): -z*log2(e), and dz/dx */
+#define GELU_A 1.5957691216057308f
+#define GELU_B (GELU_A * 0.044715f)
+__device__ __forceinline__ float act_gelu_y(float x)
 {
-    return __fmul_rn(x, fmaf(__fmul_rn(x, x), 1.5957691216057308f * 0.044715f, 1.5957691216057308f));
+    return __fmul_rn(x, fmaf(__fmul_rn(x, x), -LOG2E * GELU_B, -LOG2E * GELU_A));
 }
-__device__ __forceinline__ float act_gelu_dz(float x)
-{
-    return fmaf(__fmul_rn(x, x), 3.0f * 1.5957691216057308f * 0.044715f, 1.5957691216057308f);
-}
+__device__ __forceinline__ float act_gelu_dz(float x) { return fmaf(__fmul_rn(x, x), 3.0f * GELU_B, GELU_A); }
 
 /* act(x) */
 template <Act ACT> __device__ __forceinline__ float act_value(float x)
 {
-    float s, c;
-    if (ACT == ACT_GELU) {
-        act_logistic(act_gelu_z(x), &s, &c);
-        return __fmul_rn(x, s);
-    }
-    if (ACT == ACT_SILU) {
-        act_logistic(x, &s, &c);
-        return __fmul_rn(x, s);
-    }
+    if (ACT == ACT_GELU) return __fmul_rn(x, act_logistic(act_gelu_y(x)));
+    if (ACT == ACT_SILU) return __fmul_rn(x, act_logistic(__fmul_rn(x, -LOG2E)));
     /* Written so that NaN stays NaN. */
     float r = x < 0.0f ? 0.0f : x;
     return ACT == ACT_RELU2 ? __fmul_rn(r, r) : r;
@@ -48,14 +36,13 @@ template <Act ACT> __device__ __forceinline__ float act_value(float x)
 /* act'(x) */
 template <Act ACT> __device__ __forceinline__ float act_slope(float x)
 {
-    float s, c;
     if (ACT == ACT_GELU) {
-        act_logistic(act_gelu_z(x), &s, &c);
-        return fmaf(__fmul_rn(__fmul_rn(x, act_gelu_dz(x)), s), c, s);
+        float s = act_logistic(act_gelu_y(x));
+        return fmaf(__fmul_rn(__fmul_rn(x, act_gelu_dz(x)), s), __fadd_rn(1.0f, -s), s);
     }
     if (ACT == ACT_SILU) {
-        act_logistic(x, &s, &c);
-        return fmaf(__fmul_rn(x, s), c, s);
+        float s = act_logistic(__fmul_rn(x, -LOG2E));
+        return fmaf(__fmul_rn(x, s), __fadd_rn(1.0f, -s), s);
     }
     if (ACT == ACT_RELU2) return __fmul_rn(2.0f, x < 0.0f ? 0.0f : x);
     return x > 0.0f ? 1.0f : 0.0f;

@@ -1,4 +1,5 @@
-/* The machine instructions kernels use that C++ has no word for. Nothing else in dev/cuda writes assembly.
+/* The machine instructions kernels use that C++ has no word for. Nothing else in dev/cuda writes assembly but
+ * k_wgmma.cuh, which has Hopper's tensor cores.
  *
  * 1. ptx_ex2 and ptx_rcp flush denormals; relative error about 2^-22 and 1 ulp (PTX ISA).
  * 2. ptx_bar_sync counts threads of one block on barriers 1..15; barrier 0 is __syncthreads().
@@ -51,6 +52,12 @@ __device__ __forceinline__ uint4 ptx_load_stream(const void *p, bool ok)
                  : "l"(__cvta_generic_to_global(p)), "r"((int)ok)
                  : "memory");
     return v;
+}
+
+/* The 128 bytes around p, into L2 only. */
+__device__ __forceinline__ void ptx_prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
 
 /* 16 bytes in one access. An assignment of a uint4 may become four (seen in PTX of unrolled loops, CUDA

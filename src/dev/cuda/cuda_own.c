@@ -1,0 +1,245 @@
+/* The choice between the own kernel and its parts.
+ *
+ * 1. The own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes), unless timing found the parts
+ *    faster for that shape. So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each time.
+ * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn.
+ * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's revision. */
+#include "dev/cuda/cuda_own.h"
+
+#include "dev/cuda/cuda_check.h"
+#include "dev/cuda/cuda_gemm.h"
+#include "dev/cuda/cuda_linear_fused.h"
+#include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_tune.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 5, OWN_REVISION = 1 };
+
+typedef struct {
+    char key[160];
+    int  own; /* 1: the own kernel */
+} OwnChoice;
+
+struct CudaOwn {
+    TmaEncode  encode; /* NULL: this card or driver cannot */
+    OwnChoice *choice;
+    int        n, cap;
+};
+
+void cuda_own_open(CudaDev *d)
+{
+    d->own = calloc(1, sizeof *d->own);
+    CHECK(d->own, "out of host memory");
+    if (d->capability == 90) d->own->encode = own_gemm_encoder();
+}
+
+void cuda_own_close(CudaDev *d)
+{
+    if (!d->own) return;
+    free(d->own->choice);
+    free(d->own);
+    d->own = NULL;
+}
+
+/* ---- the op as a product --------------------------------------------------------------------------------- */
+
+static void *offset(const Tensor *t, int64_t columns) { return (char *)t->data + (size_t)columns * dtype_bytes(t->dtype); }
+
+static OwnGemm act_bwd(const LinearActBwd *a)
+{
+    OwnGemm g = { .kind = OWN_DACT, .act = a->act, .rows = tensor_rows(a->dy), .cols = tensor_cols(a->w),
+                  .k = tensor_cols(a->dy), .a = a->dy->data, .b = a->w->data, .out = { a->dpre->data },
+                  .in = { a->pre->data }, .lda = tensor_ld(a->dy), .ldb = tensor_ld(a->w),
+                  .ld_out = { tensor_ld(a->dpre) }, .ld_in = { tensor_ld(a->pre) } };
+    if (!a->db) return g;
+    g.db   = a->db->data;
+    g.sums = a->ws ? a->ws->data : NULL;
+    return g;
+}
+
+static OwnGemm glu_fwd(const LinearGluFwd *a)
+{
+    int64_t F = tensor_cols(a->y), ld = tensor_ld(a->pre);
+    return (OwnGemm){ .kind = OWN_GLU, .act = a->act, .rows = tensor_rows(a->x), .cols = F, .k = tensor_cols(a->x),
+                      .a = a->x->data, .b = a->w->data, .b2 = offset(a->w, F * tensor_ld(a->w)),
+                      .out = { a->pre->data, offset(a->pre, F), a->y->data }, .lda = tensor_ld(a->x),
+                      .ldb = tensor_ld(a->w), .ld_out = { ld, ld, tensor_ld(a->y) } };
+}
+
+static OwnGemm glu_bwd(const LinearGluBwd *a)
+{
+    int64_t F = tensor_cols(a->w), ld_out = tensor_ld(a->dpre), ld_in = tensor_ld(a->pre);
+    return (OwnGemm){ .kind = OWN_DGLU, .act = a->act, .rows = tensor_rows(a->dy), .cols = F, .k = tensor_cols(a->dy),
+                      .a = a->dy->data, .b = a->w->data, .out = { a->dpre->data, offset(a->dpre, F) },
+                      .in = { a->pre->data, offset(a->pre, F) }, .lda = tensor_ld(a->dy), .ldb = tensor_ld(a->w),
+                      .ld_out = { ld_out, ld_out }, .ld_in = { ld_in, ld_in } };
+}
+
+int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out)
+{
+    switch (kind) {
+    case OP_LINEAR_ACT_BWD: *out = act_bwd(&args->linear_act_bwd); return 1;
+    case OP_LINEAR_GLU_FWD: *out = glu_fwd(&args->linear_glu_fwd); return 1;
+    case OP_LINEAR_GLU_BWD: *out = glu_bwd(&args->linear_glu_bwd); return 1;
+    default: return 0;
+    }
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------- */
+
+/* All activations and weights bf16, and room for the column sums. */
+static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnGemm *g)
+{
+    const OpRow *row = &op_table[kind];
+    if (!d->own->encode || own_gemm_refuses(g)) return 0;
+    for (int i = 0; i < row->n_tensor; i++) {
+        const Tensor *t  = args->t[i];
+        int           db = t && t->dtype == DT_F32 && t->data == g->db;
+        if (t && !(row->arg[i].access & ARG_WS) && !db && t->dtype != DT_BF16) return 0;
+    }
+    if (!g->db) return 1;
+    const Tensor *ws = args->linear_act_bwd.ws;
+    return ws && tensor_bytes(ws) >= (size_t)(own_gemm_sum_rows(g->rows) * g->cols) * sizeof(float);
+}
+
+static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
+{
+    snprintf(buf, n, "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld sums %d revision %d", op_table[kind].name,
+             (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k, (long long)g->lda, (long long)g->ldb,
+             (long long)g->ld_out[0], (long long)g->ld_out[2], (long long)g->ld_in[0], g->db != NULL, OWN_REVISION);
+}
+
+static const OwnChoice *choice_find(const CudaOwn *o, const char *key)
+{
+    for (int i = 0; i < o->n; i++) {
+        if (strcmp(o->choice[i].key, key) == 0) return &o->choice[i];
+    }
+    return NULL;
+}
+
+static void choice_add(CudaOwn *o, const char *key, int own)
+{
+    if (o->n == o->cap) {
+        o->cap    = o->cap ? 2 * o->cap : 16;
+        o->choice = realloc(o->choice, (size_t)o->cap * sizeof *o->choice);
+        CHECK(o->choice, "out of host memory");
+    }
+    OwnChoice *c = &o->choice[o->n++];
+    snprintf(c->key, sizeof c->key, "%s", key);
+    c->own = own;
+}
+
+int cuda_own_takes(CudaDev *d, OpKind kind, const OpArgs *args, OwnGemm *out)
+{
+    char key[160];
+    if (!cuda_own_describe(kind, args, out) || !can_run(d, kind, args, out)) return 0;
+    choice_key(kind, out, key, sizeof key);
+    const OwnChoice *c = choice_find(d->own, key);
+    return !c || c->own;
+}
+
+int cuda_own_run(CudaDev *d, const OwnGemm *g)
+{
+    return own_gemm_launch(g, d->own->encode, d->n_sm, cuda_stream(&d->base));
+}
+
+/* ---- timing ---------------------------------------------------------------------------------------------- */
+
+/* The op on scratch tensors of its own. */
+typedef struct {
+    Op     op;
+    Tensor t[OP_MAX_TENSOR];
+} Rehearsal;
+
+static size_t span_bytes(const Tensor *t)
+{
+    size_t n = (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
+    return (MAX(n, tensor_bytes(t)) + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+}
+
+/* Random 16-bit inputs, zeros else. 1 when there is no memory. */
+static int copy_make(CudaDev *d, const Op *op, Rehearsal *c)
+{
+    int    n     = op_table[op->kind].n_tensor;
+    size_t total = 0;
+    for (int i = 0; i < n; i++) total += op->args.t[i] ? span_bytes(op->args.t[i]) : 0;
+    char *at = cuda_scratch(d, total);
+    if (!at) return 1;
+    c->op = *op;
+    CUDA_TRY(cudaMemsetAsync(at, 0, total, cuda_stream(&d->base)));
+    for (int i = 0; i < n; i++) {
+        const Tensor *t = op->args.t[i];
+        if (!t) continue;
+        c->t[i]         = *t;
+        c->t[i].root    = &c->t[i];
+        c->t[i].data    = at;
+        c->op.args.t[i] = &c->t[i];
+        if (t->dtype == DT_BF16) TRY(cuda_fill_random(&d->base, at, DT_BF16, tensor_rows(t) * tensor_ld(t), (uint64_t)i + 1));
+        at += span_bytes(t);
+    }
+    return 0;
+}
+
+static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own)
+{
+    return own ? cuda_own_run(d, g) : cuda_fused_parts(&d->base, op->kind, &op->args);
+}
+
+/* Best of several rounds, both ways in turn, microseconds. */
+static int time_ways(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
+{
+    cudaStream_t st = cuda_stream(&d->base);
+    best[0] = best[1] = 1e30f;
+    for (int round = 0; round <= ROUNDS; round++) { /* the first only loads kernels */
+        for (int own = 0; own < 2; own++) {
+            float ms = 0;
+            CUDA_TRY(cudaEventRecord(d->time_event[0], st));
+            for (int r = 0; r < 3; r++) TRY(run_way(d, op, g, own));
+            CUDA_TRY(cudaEventRecord(d->time_event[1], st));
+            CUDA_TRY(cudaEventSynchronize(d->time_event[1]));
+            CUDA_TRY(cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]));
+            if (round > 0) best[own] = MIN(best[own], 1e3f * ms / 3);
+        }
+    }
+    return 0;
+}
+
+/* 1 when there was no memory to time in. */
+static int measure(CudaDev *d, const Op *op, const char *key, int *own)
+{
+    Rehearsal c;
+    OwnGemm g;
+    float   us[2];
+    char    note[64];
+    int     rc = copy_make(d, op, &c);
+    if (rc != 0) return rc;
+    TRY(cuda_gemm_prepare(d, &c.op)); /* may time a plan of its own, in the same scratch */
+    rc = copy_make(d, op, &c);
+    if (rc != 0) return rc;
+    cuda_own_describe(op->kind, &c.op.args, &g);
+    TRY(time_ways(d, &c.op, &g, us));
+    *own = us[1] <= us[0];
+    snprintf(note, sizeof note, "%.1f us, parts %.1f us", (double)us[1], (double)us[0]);
+    cuda_tune_put(d->tune, key, *own ? "own" : "parts", note);
+    return 0;
+}
+
+int cuda_own_prepare(CudaDev *d, const Op *op)
+{
+    OwnGemm g;
+    char    key[160];
+    if (!cuda_own_describe(op->kind, &op->args, &g) || !can_run(d, op->kind, &op->args, &g)) return 0;
+    choice_key(op->kind, &g, key, sizeof key);
+    if (!d->base.opt.tune || d->base.opt.deterministic || choice_find(d->own, key)) return 0;
+    const char *known = cuda_tune_find(d->tune, key);
+    int         own   = known && strcmp(known, "own") == 0;
+    if (!known) {
+        int rc = measure(d, op, key, &own);
+        if (rc != 0) return MIN(rc, 0); /* no memory: the own kernel, as without timing */
+    }
+    choice_add(d->own, key, own);
+    return 0;
+}

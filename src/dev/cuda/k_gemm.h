@@ -1,0 +1,57 @@
+/* Brim's own matrix product for Hopper, for what cuBLASLt has no cheap epilogue for: an activation, a gated activation, or
+ * the derivative of either, computed while the tensor cores work on the next tile. bf16 in and out, f32 sums. */
+#ifndef DEV_CUDA_K_GEMM_H
+#define DEV_CUDA_K_GEMM_H
+
+#include "dev/op.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* p is the product a b, rounded to bf16. Matrices named here are [rows, cols]. */
+typedef enum {
+    OWN_DACT, /* out[0] = p * act'(in[0]); db += column sums of out[0] */
+    OWN_GLU,  /* out[0] = p by the first half of b, out[1] = p by the second, out[2] = act(out[0]) * out[1] */
+    OWN_DGLU, /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
+    OWN_COUNT
+} OwnKind;
+
+/* An output may be an input: each element is read before it is written, by the same thread. */
+typedef struct {
+    OwnKind     kind;
+    Act         act;
+    int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
+    const void *a;             /* [rows, k] */
+    const void *b;             /* OWN_GLU: the first half of the weights, [cols, k]; else [k, cols] */
+    const void *b2;            /* OWN_GLU: the second half, [cols, k] */
+    void       *out[3];
+    const void *in[2];
+    int64_t     lda, ldb, ld_out[3], ld_in[2];
+    float      *db;   /* OWN_DACT: f32[cols], or NULL */
+    float      *sums; /* its scratch: f32[own_gemm_sum_rows(rows)][cols] */
+} OwnGemm;
+
+/* The driver's cuTensorMapEncodeTiled. */
+typedef CUresult (*TmaEncode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                              const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* NULL when the driver has none. */
+TmaEncode own_gemm_encoder(void);
+
+int64_t own_gemm_sum_rows(int64_t rows);
+
+/* NULL, or why this product cannot run here: strides or addresses that are no multiples of 16 bytes. */
+const char *own_gemm_refuses(const OwnGemm *g);
+
+/* 0, or -1 after err_set(). */
+int own_gemm_launch(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
