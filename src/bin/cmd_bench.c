@@ -43,6 +43,7 @@ static void fill_gpu(BenchResult *b, const SamplerResult *seen)
     g->utilisation      = seen->utilisation.mean / 100;
     g->power_w          = sampler_power_w(seen);
     g->sm_mhz           = seen->sm_mhz.mean;
+    g->sm_active        = seen->sm_active.mean / 100;
     g->tensor_active    = seen->tensor_active.mean / 100;
     g->dram_active      = seen->dram_active.mean / 100;
     g->joules_per_token = g->power_w / b->per_s;
@@ -58,6 +59,7 @@ static void print_gpu(const BenchGpu *g, const SamplerResult *seen)
            nvml_number(b, sizeof b, seen->power_limit_w, 0));
     printf("SM clock %s MHz", nvml_number(a, sizeof a, g->sm_mhz, 0));
     if (seen->reasons) printf(" (%s)", g->clock_reasons);
+    printf(", SMs active %s %%", nvml_number(a, sizeof a, 100 * g->sm_active, 1));
     printf(", tensor active %s %%, ", nvml_number(a, sizeof a, 100 * g->tensor_active, 0));
     printf("DRAM active %s %%, ", nvml_number(a, sizeof a, 100 * g->dram_active, 0));
     printf("%s C, ", nvml_number(a, sizeof a, seen->temperature_c.max, 0));

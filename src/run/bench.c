@@ -191,7 +191,7 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     Setup s;
     FILE *report = opt->report;
     memset(out, 0, sizeof *out);
-    out->gpu = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, "" };
+    out->gpu = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
     int rc = setup_open(&s, r, BUILD_TRAIN);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) {
@@ -255,6 +255,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, const char *device,
     json_out_num(&o, "utilisation", b->gpu.utilisation);
     json_out_num(&o, "power_w", b->gpu.power_w);
     json_out_num(&o, "sm_mhz", b->gpu.sm_mhz);
+    json_out_num(&o, "sm_active", b->gpu.sm_active);
     json_out_num(&o, "tensor_active", b->gpu.tensor_active);
     json_out_num(&o, "dram_active", b->gpu.dram_active);
     json_out_num(&o, "joules_per_token", b->gpu.joules_per_token);

@@ -7,7 +7,7 @@
 
 /* What the GPU did meanwhile, filled by whoever watched it; NAN: n/a. Shares are fractions. */
 typedef struct {
-    double utilisation, power_w, sm_mhz, tensor_active, dram_active, joules_per_token;
+    double utilisation, power_w, sm_mhz, sm_active, tensor_active, dram_active, joules_per_token;
     char   clock_reasons[128]; /* "": n/a */
 } BenchGpu;
 

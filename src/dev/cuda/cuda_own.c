@@ -46,14 +46,26 @@ void cuda_own_close(CudaDev *d)
 
 /* ---- the op as a product --------------------------------------------------------------------------------- */
 
-static void *offset(const Tensor *t, int64_t columns) { return (char *)t->data + (size_t)columns * dtype_bytes(t->dtype); }
+static void *offset(const Tensor *t, int64_t columns)
+{
+    return (char *)t->data + (size_t)columns * dtype_bytes(t->dtype);
+}
 
 static OwnGemm act_bwd(const LinearActBwd *a)
 {
-    OwnGemm g = { .kind = OWN_DACT, .act = a->act, .rows = tensor_rows(a->dy), .cols = tensor_cols(a->w),
-                  .k = tensor_cols(a->dy), .a = a->dy->data, .b = a->w->data, .out = { a->dpre->data },
-                  .in = { a->pre->data }, .lda = tensor_ld(a->dy), .ldb = tensor_ld(a->w),
-                  .ld_out = { tensor_ld(a->dpre) }, .ld_in = { tensor_ld(a->pre) } };
+    OwnGemm g = { .kind   = OWN_DACT,
+                  .act    = a->act,
+                  .rows   = tensor_rows(a->dy),
+                  .cols   = tensor_cols(a->w),
+                  .k      = tensor_cols(a->dy),
+                  .a      = a->dy->data,
+                  .b      = a->w->data,
+                  .out    = { a->dpre->data },
+                  .in     = { a->pre->data },
+                  .lda    = tensor_ld(a->dy),
+                  .ldb    = tensor_ld(a->w),
+                  .ld_out = { tensor_ld(a->dpre) },
+                  .ld_in  = { tensor_ld(a->pre) } };
     if (!a->db) return g;
     g.db   = a->db->data;
     g.sums = a->ws ? a->ws->data : NULL;
@@ -63,19 +75,36 @@ static OwnGemm act_bwd(const LinearActBwd *a)
 static OwnGemm glu_fwd(const LinearGluFwd *a)
 {
     int64_t F = tensor_cols(a->y), ld = tensor_ld(a->pre);
-    return (OwnGemm){ .kind = OWN_GLU, .act = a->act, .rows = tensor_rows(a->x), .cols = F, .k = tensor_cols(a->x),
-                      .a = a->x->data, .b = a->w->data, .b2 = offset(a->w, F * tensor_ld(a->w)),
-                      .out = { a->pre->data, offset(a->pre, F), a->y->data }, .lda = tensor_ld(a->x),
-                      .ldb = tensor_ld(a->w), .ld_out = { ld, ld, tensor_ld(a->y) } };
+    return (OwnGemm){ .kind   = OWN_GLU,
+                      .act    = a->act,
+                      .rows   = tensor_rows(a->x),
+                      .cols   = F,
+                      .k      = tensor_cols(a->x),
+                      .a      = a->x->data,
+                      .b      = a->w->data,
+                      .b2     = offset(a->w, F * tensor_ld(a->w)),
+                      .out    = { a->pre->data, offset(a->pre, F), a->y->data },
+                      .lda    = tensor_ld(a->x),
+                      .ldb    = tensor_ld(a->w),
+                      .ld_out = { ld, ld, tensor_ld(a->y) } };
 }
 
 static OwnGemm glu_bwd(const LinearGluBwd *a)
 {
     int64_t F = tensor_cols(a->w), ld_out = tensor_ld(a->dpre), ld_in = tensor_ld(a->pre);
-    return (OwnGemm){ .kind = OWN_DGLU, .act = a->act, .rows = tensor_rows(a->dy), .cols = F, .k = tensor_cols(a->dy),
-                      .a = a->dy->data, .b = a->w->data, .out = { a->dpre->data, offset(a->dpre, F) },
-                      .in = { a->pre->data, offset(a->pre, F) }, .lda = tensor_ld(a->dy), .ldb = tensor_ld(a->w),
-                      .ld_out = { ld_out, ld_out }, .ld_in = { ld_in, ld_in } };
+    return (OwnGemm){ .kind   = OWN_DGLU,
+                      .act    = a->act,
+                      .rows   = tensor_rows(a->dy),
+                      .cols   = F,
+                      .k      = tensor_cols(a->dy),
+                      .a      = a->dy->data,
+                      .b      = a->w->data,
+                      .out    = { a->dpre->data, offset(a->dpre, F) },
+                      .in     = { a->pre->data, offset(a->pre, F) },
+                      .lda    = tensor_ld(a->dy),
+                      .ldb    = tensor_ld(a->w),
+                      .ld_out = { ld_out, ld_out },
+                      .ld_in  = { ld_in, ld_in } };
 }
 
 int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out)
@@ -107,9 +136,10 @@ static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnG
 
 static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
 {
-    snprintf(buf, n, "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld sums %d revision %d", op_table[kind].name,
-             (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k, (long long)g->lda, (long long)g->ldb,
-             (long long)g->ld_out[0], (long long)g->ld_out[2], (long long)g->ld_in[0], g->db != NULL, OWN_REVISION);
+    snprintf(buf, n, "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld sums %d revision %d",
+             op_table[kind].name, (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k,
+             (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0], (long long)g->ld_out[2],
+             (long long)g->ld_in[0], g->db != NULL, OWN_REVISION);
 }
 
 static const OwnChoice *choice_find(const CudaOwn *o, const char *key)
@@ -177,7 +207,8 @@ static int copy_make(CudaDev *d, const Op *op, Rehearsal *c)
         c->t[i].root    = &c->t[i];
         c->t[i].data    = at;
         c->op.args.t[i] = &c->t[i];
-        if (t->dtype == DT_BF16) TRY(cuda_fill_random(&d->base, at, DT_BF16, tensor_rows(t) * tensor_ld(t), (uint64_t)i + 1));
+        if (t->dtype == DT_BF16)
+            TRY(cuda_fill_random(&d->base, at, DT_BF16, tensor_rows(t) * tensor_ld(t), (uint64_t)i + 1));
         at += span_bytes(t);
     }
     return 0;
@@ -211,10 +242,10 @@ static int time_ways(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
 static int measure(CudaDev *d, const Op *op, const char *key, int *own)
 {
     Rehearsal c;
-    OwnGemm g;
-    float   us[2];
-    char    note[64];
-    int     rc = copy_make(d, op, &c);
+    OwnGemm   g;
+    float     us[2];
+    char      note[64];
+    int       rc = copy_make(d, op, &c);
     if (rc != 0) return rc;
     TRY(cuda_gemm_prepare(d, &c.op)); /* may time a plan of its own, in the same scratch */
     rc = copy_make(d, op, &c);

@@ -20,8 +20,20 @@
 #include "dev/cuda/k_wgmma.cuh"
 
 enum { BM = 128, BN = 192, BK = 64, MULTIPLIERS = 2, CLUSTER = 2, N_ACC = BN / 2, RASTER = 16 };
-enum { CHUNK = 64, N_CHUNK = BN / CHUNK, SLOTS = N_CHUNK * MULTIPLIERS, PIECES = BN / 16, CHUNK_PIECES = CHUNK / 16 };
-enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STEP_BYTES = A_BYTES + B_BYTES, B_PARTS = 6, PART = B_BYTES / B_PARTS };
+enum {
+    CHUNK        = 64,
+    N_CHUNK      = BN / CHUNK,
+    SLOTS        = N_CHUNK * MULTIPLIERS,
+    PIECES       = BN / 16,
+    CHUNK_PIECES = CHUNK / 16
+};
+enum {
+    A_BYTES    = BM * BK * 2,
+    B_BYTES    = BN * BK * 2,
+    STEP_BYTES = A_BYTES + B_BYTES,
+    B_PARTS    = 6,
+    PART       = B_BYTES / B_PARTS
+};
 enum { STEPS = 4, BUF_BYTES = 64 * CHUNK * 2, AT_P = STEPS * STEP_BYTES, AT_BARS = AT_P + SLOTS * BUF_BYTES };
 enum { SMEM_BYTES = AT_BARS + 8 * (2 * STEPS + 2 * SLOTS), THREADS = (2 + MULTIPLIERS) * WG_THREADS };
 enum { REGS_MULTIPLY = 136, REGS_OTHERS = 120 }; /* a thread; together all that a multiprocessor has */
@@ -50,9 +62,9 @@ typedef struct {
 __device__ __forceinline__ void tile_at(const OwnArgs &g, int n, int *pair, int *col)
 {
     int group = n / (RASTER * g.col_tiles), first = group * RASTER, high = min(RASTER, g.pairs - first);
-    int in    = n - first * g.col_tiles;
-    *pair     = first + in % high;
-    *col      = in / high;
+    int in = n - first * g.col_tiles;
+    *pair  = first + in % high;
+    *col   = in / high;
 }
 
 /* ---- load ---------------------------------------------------------------------------------------------- */
@@ -80,7 +92,8 @@ __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, i
     }
 }
 
-template <OwnKind KIND> __device__ __forceinline__ void load(const OwnMaps &m, const OwnArgs &g, const Room &r)
+template <OwnKind KIND>
+__device__ __forceinline__ void load(const OwnMaps &m, const OwnArgs &g, const Room &r)
 {
     int rank = ptx_cluster_rank(), n_tile = g.pairs * g.col_tiles, s = 0, phase = 1;
     for (int n = blockIdx.x / CLUSTER; n < n_tile; n += gridDim.x / CLUSTER) {
@@ -114,18 +127,19 @@ typedef struct {
 template <OwnKind KIND>
 __device__ __forceinline__ void tile_multiply(float (&acc)[N_ACC], int k_steps, const Room &r, Multiplier &m)
 {
-    constexpr int BY_K = Operand<KIND>::BY_K;
+    constexpr int BY_K   = Operand<KIND>::BY_K;
     int           before = 0;
     for (int k = 0; k < k_steps; k++) {
         uint32_t at = r.base + m.s * STEP_BYTES;
         uint64_t a  = wgmma_desc_rows(at + m.wg * (64 * BK * 2));
-        uint64_t b  = BY_K ? wgmma_desc_cols(at + A_BYTES, BK * TILE_ROW_BYTES) : wgmma_desc_rows(at + A_BYTES);
+        uint64_t b =
+            BY_K ? wgmma_desc_cols(at + A_BYTES, BK * TILE_ROW_BYTES) : wgmma_desc_rows(at + A_BYTES);
         ptx_mbar_wait(&r.full[m.s], m.phase);
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) {
-            wgmma_192<0, BY_K>(acc, a + i * WGMMA_STEP_ROWS, b + i * (BY_K ? WGMMA_STEP_COLS : WGMMA_STEP_ROWS),
-                               k > 0 || i > 0);
+            wgmma_192<0, BY_K>(acc, a + i * WGMMA_STEP_ROWS,
+                               b + i * (BY_K ? WGMMA_STEP_COLS : WGMMA_STEP_ROWS), k > 0 || i > 0);
         }
         wgmma_commit();
         wgmma_wait<1>(); /* the step before has been read */
@@ -141,7 +155,8 @@ __device__ __forceinline__ void tile_multiply(float (&acc)[N_ACC], int k_steps, 
 }
 
 /* Hands the tile to `finish`, rounded. n: tiles handed over before. */
-__device__ __forceinline__ void tile_hand_over(const float (&acc)[N_ACC], const Room &r, const Multiplier &m, int n)
+__device__ __forceinline__ void tile_hand_over(const float (&acc)[N_ACC], const Room &r, const Multiplier &m,
+                                               int n)
 {
     int      lane = m.t % 32, row = m.t / 32 * 16 + lane % 8 + (lane / 8 & 1) * 8;
     uint32_t line = r.base + AT_P + m.wg * BUF_BYTES + row * TILE_ROW_BYTES;
@@ -157,7 +172,8 @@ __device__ __forceinline__ void tile_hand_over(const float (&acc)[N_ACC], const 
                 const float *d = acc + c * (CHUNK / 2) + p * 8 + q * 2;
                 v[q]           = bf16_pair(d[0], d[1]);
             }
-            smem_store_frags(line + c * (MULTIPLIERS * BUF_BYTES) + ((2 * p + lane / 16) ^ (lane % 8)) * 16, v);
+            smem_store_frags(line + c * (MULTIPLIERS * BUF_BYTES) + ((2 * p + lane / 16) ^ (lane % 8)) * 16,
+                             v);
         }
         __syncwarp();
         if (lane == 0) ptx_mbar_arrive(&r.p_full[slot]);
@@ -183,10 +199,10 @@ enum { CHUNK_ROWS = 64, LANE_ROWS = 16, BATCH = 4 };
 
 /* A warp's chunk. */
 typedef struct {
-    uint32_t p; /* shared address of this lane's first pack */
+    uint32_t p;                /* shared address of this lane's first pack */
     int      row0, col0, slab; /* slab: its row of column sums */
     int      row, col;         /* of this lane's first pack */
-    int      rows;             /* of this lane's rows, how many are inside the matrix; 0 when its columns are not */
+    int      rows; /* of this lane's rows, how many are inside the matrix; 0 when its columns are not */
 } Chunk;
 
 template <Act ACT> __device__ __forceinline__ uint4 pack_slope(uint4 p, uint4 x, float (&sum)[8])
@@ -221,9 +237,9 @@ template <Act ACT> __device__ __forceinline__ void pack_dglu(uint4 *p, uint4 gat
     for (int i = 0; i < 4; i++) {
         float d0 = bf16_low(d[i]), d1 = bf16_high(d[i]), g0 = bf16_low(g[i]), g1 = bf16_high(g[i]);
         float u0 = bf16_low(u[i]), u1 = bf16_high(u[i]);
-        u[i]     = bf16_pair(__fmul_rn(d0, act_value<ACT>(g0)), __fmul_rn(d1, act_value<ACT>(g1)));
-        d[i]     = bf16_pair(__fmul_rn(__fmul_rn(d0, u0), act_slope<ACT>(g0)),
-                             __fmul_rn(__fmul_rn(d1, u1), act_slope<ACT>(g1)));
+        u[i] = bf16_pair(__fmul_rn(d0, act_value<ACT>(g0)), __fmul_rn(d1, act_value<ACT>(g1)));
+        d[i] = bf16_pair(__fmul_rn(__fmul_rn(d0, u0), act_slope<ACT>(g0)),
+                         __fmul_rn(__fmul_rn(d1, u1), act_slope<ACT>(g1)));
     }
 }
 
@@ -258,7 +274,8 @@ __device__ __forceinline__ void output_store(const OwnArgs &g, int n, const Chun
 __device__ __forceinline__ void batch_take(const Chunk &c, int i0, uint4 (&d)[BATCH])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) d[i] = smem_load(c.p + (i0 + i) * (4 * TILE_ROW_BYTES) ^ (i0 + i) % 2 * 64);
+    for (int i = 0; i < BATCH; i++)
+        d[i] = smem_load(c.p + (i0 + i) * (4 * TILE_ROW_BYTES) ^ (i0 + i) % 2 * 64);
 }
 
 /* Says that the chunk has been read. */
@@ -270,7 +287,8 @@ __device__ __forceinline__ void chunk_free(uint64_t *p_empty)
 
 /* The inputs are on their way before the product is there. */
 template <Act ACT>
-__device__ __forceinline__ void finish_slope(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn, uint64_t *p_empty)
+__device__ __forceinline__ void finish_slope(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn,
+                                             uint64_t *p_empty)
 {
     constexpr int DEPTH = 12; /* rows whose inputs are on their way */
     uint4         x[DEPTH], d[BATCH];
@@ -293,7 +311,8 @@ __device__ __forceinline__ void finish_slope(const OwnArgs &g, const Chunk &c, u
 }
 
 template <Act ACT>
-__device__ __forceinline__ void finish_dglu(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn, uint64_t *p_empty)
+__device__ __forceinline__ void finish_dglu(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn,
+                                            uint64_t *p_empty)
 {
     constexpr int DEPTH = 6;
     uint4         gate[DEPTH], up[DEPTH], d[BATCH];
@@ -323,8 +342,8 @@ __device__ __forceinline__ void finish_dglu(const OwnArgs &g, const Chunk &c, ui
 
 /* A chunk is 32 columns of the gate and 32 of the other half: lane l has pack l%4 of both, of rows l/4 + 8i. */
 template <Act ACT>
-__device__ __forceinline__ void finish_glu(const OwnArgs &g, const Chunk &c, uint32_t p, uint64_t *p_full, int turn,
-                                           uint64_t *p_empty)
+__device__ __forceinline__ void finish_glu(const OwnArgs &g, const Chunk &c, uint32_t p, uint64_t *p_full,
+                                           int turn, uint64_t *p_empty)
 {
     int lane = threadIdx.x % 32, row = lane / 4, col = c.col0 + lane % 4 * 8;
     ptx_mbar_wait(p_full, turn);
@@ -376,7 +395,8 @@ __device__ __forceinline__ Chunk chunk_at(const OwnArgs &g, const Room &r, int n
 }
 
 /* Warp `slot` takes the same chunk of every tile. */
-template <OwnKind KIND, Act ACT> __device__ __forceinline__ void finish(const OwnArgs &g, const Room &r, int slot)
+template <OwnKind KIND, Act ACT>
+__device__ __forceinline__ void finish(const OwnArgs &g, const Room &r, int slot)
 {
     int       n_tile = g.pairs * g.col_tiles, stride = gridDim.x / CLUSTER, turn = 0;
     uint64_t *full = &r.p_full[slot], *empty = &r.p_empty[slot];
@@ -399,9 +419,9 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     own_gemm_kernel(const __grid_constant__ OwnMaps m, const __grid_constant__ OwnArgs g)
 {
     extern __shared__ __align__(1024) char smem[];
-    uint64_t *bars = reinterpret_cast<uint64_t *>(smem + AT_BARS);
-    Room      r    = { ptx_smem_addr(smem), bars, bars + STEPS, bars + 2 * STEPS, bars + 2 * STEPS + SLOTS };
-    int       wg = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32;
+    uint64_t                              *bars = reinterpret_cast<uint64_t *>(smem + AT_BARS);
+    Room r  = { ptx_smem_addr(smem), bars, bars + STEPS, bars + 2 * STEPS, bars + 2 * STEPS + SLOTS };
+    int  wg = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STEPS; s++) {
             ptx_mbar_init(&r.full[s], 1);
@@ -434,7 +454,8 @@ TmaEncode own_gemm_encoder(void)
 {
     void                           *f = NULL;
     cudaDriverEntryPointQueryResult got;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &got);
+    cudaError_t                     e =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &got);
     return e == cudaSuccess && got == cudaDriverEntryPointSuccess ? (TmaEncode)f : NULL;
 }
 
@@ -444,7 +465,8 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 
 const char *own_gemm_refuses(const OwnGemm *g)
 {
-    if (unaligned(g->a, g->lda) || unaligned(g->b, g->ldb) || unaligned(g->b2, 0)) return "an operand is not aligned to 16 bytes";
+    if (unaligned(g->a, g->lda) || unaligned(g->b, g->ldb) || unaligned(g->b2, 0))
+        return "an operand is not aligned to 16 bytes";
     for (int i = 0; i < 3; i++) {
         if (unaligned(g->out[i], g->ld_out[i])) return "an output is not aligned to 16 bytes";
     }
@@ -457,15 +479,15 @@ const char *own_gemm_refuses(const OwnGemm *g)
 }
 
 /* A map of a row-major bf16 matrix, read in boxes of 64 columns. */
-static int map_encode(TmaEncode encode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols, int64_t ld,
-                      unsigned box_rows)
+static int map_encode(TmaEncode encode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols,
+                      int64_t ld, unsigned box_rows)
 {
     if (!p) return 0;
     cuuint64_t dim[2] = { (cuuint64_t)cols, (cuuint64_t)rows }, stride[1] = { (cuuint64_t)ld * 2 };
     cuuint32_t box[2] = { 64, box_rows }, one[2] = { 1, 1 };
-    CUresult   r      = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, dim, stride, box, one,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult   r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, dim, stride, box, one,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : err_set("cuTensorMapEncodeTiled: error %d", (int)r);
 }
 
@@ -483,7 +505,7 @@ template <OwnKind KIND, Act ACT>
 static int launch_as(const OwnMaps *m, const OwnArgs *g, int n_sm, cudaStream_t stream)
 {
     auto              *kernel = own_gemm_kernel<KIND, ACT>;
-    cudaLaunchConfig_t cfg = {};
+    cudaLaunchConfig_t cfg    = {};
     int                fit = 0, n_tile = g->pairs * g->col_tiles;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES));
     cfg.gridDim          = dim3((unsigned)(n_sm / CLUSTER * CLUSTER));
@@ -536,5 +558,6 @@ int own_gemm_launch(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t s
     TRY(launch_kind(g, encode, n_sm, stream));
     if (!g->sums) return 0;
     ColDst to = { { g->db, NULL, NULL } };
-    return colsum_finish_launch("linear_act_bwd", stream, g->sums, (int)own_gemm_sum_rows(g->rows), 1, g->cols, to);
+    return colsum_finish_launch("linear_act_bwd", stream, g->sums, (int)own_gemm_sum_rows(g->rows), 1,
+                                g->cols, to);
 }

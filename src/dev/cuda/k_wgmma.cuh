@@ -34,7 +34,10 @@ __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uin
 }
 
 /* A rows operand: eight rows are one atom. */
-__device__ __forceinline__ uint64_t wgmma_desc_rows(uint32_t smem) { return wgmma_desc(smem, 16, SWIZZLE_ATOM); }
+__device__ __forceinline__ uint64_t wgmma_desc_rows(uint32_t smem)
+{
+    return wgmma_desc(smem, 16, SWIZZLE_ATOM);
+}
 
 /* A columns operand of blocks of 64 columns, `block` bytes apart. */
 __device__ __forceinline__ uint64_t wgmma_desc_cols(uint32_t smem, uint32_t block)
@@ -47,7 +50,10 @@ enum { WGMMA_STEP_ROWS = 32 >> 4, WGMMA_STEP_COLS = (16 * TILE_ROW_BYTES) >> 4 }
 
 /* Orders earlier register and shared-memory writes before the products that follow. */
 __device__ __forceinline__ void wgmma_begin() { HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit()
+{
+    HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 /* Waits until at most N committed groups are unfinished. */
 template <int N> __device__ __forceinline__ void wgmma_wait()
 {
@@ -67,31 +73,20 @@ __device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b
                "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
                "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
                "%96, %97, p, 1, 1, %99, %100;\n}\n"
-               :
-               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
-               "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-               "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-               "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-               "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
-               "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-               "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-               "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-               "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-               "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-               "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-               "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-               "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]),
-               "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-               "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-               "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-               "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]),
-               "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-               "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]),
-               "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-               "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-               "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-               "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
-               "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+                 "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+                 "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+                 "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
+                 "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
+                 "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
+                 "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
+                 "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
                : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));
 }
 
@@ -115,34 +110,37 @@ __device__ __forceinline__ void tma_fetch_map(const CUtensorMap *map)
 /* The box at column x, row y into this block's shared memory; bar counts its bytes. */
 __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar)
 {
-    HOPPER_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-               "[%4];" ::"r"(smem),
-               "l"(map), "r"(x), "r"(y), "r"(bar)
-               : "memory");
+    HOPPER_ASM(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(smem),
+        "l"(map), "r"(x), "r"(y), "r"(bar)
+        : "memory");
 }
 
 /* The same into every block of the cluster named in the mask, at the same addresses, counted by each one's own
  * barrier. */
-__device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar,
-                                             uint16_t mask)
+__device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *map, int x, int y,
+                                             uint32_t bar, uint16_t mask)
 {
-    HOPPER_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-               "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(smem),
-               "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
-               : "memory");
+    HOPPER_ASM(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(smem),
+        "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
+        : "memory");
 }
 
 /* The box into L2 only. */
 __device__ __forceinline__ void tma_prefetch(const CUtensorMap *map, int x, int y)
 {
-    HOPPER_ASM("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+    HOPPER_ASM("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y)
+               : "memory");
 }
 
 /* A box out of shared memory; the parts outside the matrix are not written. */
 __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t smem, int x, int y)
 {
-    HOPPER_ASM("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x),
-               "r"(y), "r"(smem)
+    HOPPER_ASM("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+               "r"(x), "r"(y), "r"(smem)
                : "memory");
 }
 
@@ -183,8 +181,8 @@ __device__ __forceinline__ void cluster_arrive(uint32_t bar)
 /* Four 8 x 8 matrices of bf16; lane l gives the address of row l%8 of matrix l/8. */
 __device__ __forceinline__ void smem_store_frags(uint32_t addr, const uint32_t (&v)[4])
 {
-    HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v[0]), "r"(v[1]),
-               "r"(v[2]), "r"(v[3])
+    HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v[0]),
+               "r"(v[1]), "r"(v[2]), "r"(v[3])
                : "memory");
 }
 
@@ -200,12 +198,17 @@ __device__ __forceinline__ void smem_load_frags(uint32_t addr, uint32_t (&v)[4])
 __device__ __forceinline__ uint4 smem_load(uint32_t addr)
 {
     uint4 v = make_uint4(0, 0, 0, 0);
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(addr) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(addr)
+                 : "memory");
     return v;
 }
 __device__ __forceinline__ void smem_store(uint32_t addr, uint4 v)
 {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 /* Two values as bf16, the first in the low half. */
