@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, OWN_REVISION = 1 };
+enum { ROUNDS = 5, OWN_REVISION = 2 };
 
 typedef struct {
     char key[160];

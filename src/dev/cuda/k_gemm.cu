@@ -195,7 +195,7 @@ template <OwnKind KIND> __device__ __forceinline__ void multiply(const OwnArgs &
 
 /* A chunk of 64 x 64 is taken in rows of 8 packs (16 bytes, 8 columns): lane l has pack l%8 of rows l/8 + 4i, so that a warp
  * reads and writes whole lines of memory. */
-enum { CHUNK_ROWS = 64, LANE_ROWS = 16, BATCH = 4 };
+enum { CHUNK_ROWS = 64, LANE_ROWS = 16 };
 
 /* A warp's chunk. */
 typedef struct {
@@ -270,12 +270,12 @@ __device__ __forceinline__ void output_store(const OwnArgs &g, int n, const Chun
     if (i < c.rows) ptx_store(g.out[n] + (int64_t)(c.row + 4 * i) * g.ld_out[n] + c.col, v);
 }
 
-/* The packs of four of this lane's rows, beginning with row i0. */
-__device__ __forceinline__ void batch_take(const Chunk &c, int i0, uint4 (&d)[BATCH])
+/* The packs of N of this lane's rows, beginning with row i0. */
+template <int N> __device__ __forceinline__ void batch_take(const Chunk &c, int i0, uint4 (&d)[N])
 {
 #pragma unroll
-    for (int i = 0; i < BATCH; i++)
-        d[i] = smem_load(c.p + (i0 + i) * (4 * TILE_ROW_BYTES) ^ (i0 + i) % 2 * 64);
+    for (int i = 0; i < N; i++)
+        d[i] = smem_load((c.p + (i0 + i) * (4 * TILE_ROW_BYTES)) ^ ((i0 + i) % 2 * 64));
 }
 
 /* Says that the chunk has been read. */
@@ -285,27 +285,41 @@ __device__ __forceinline__ void chunk_free(uint64_t *p_empty)
     if (threadIdx.x % 32 == 0) ptx_mbar_arrive(p_empty);
 }
 
-/* The inputs are on their way before the product is there. */
+/* Of each input, this lane's packs of N rows, beginning with row i0. */
+template <int N>
+__device__ __forceinline__ void inputs_take(const OwnArgs &g, int n, const Chunk &c, int i0, uint4 (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = input_load(g, n, c, i0 + i);
+}
+
+template <int N>
+__device__ __forceinline__ void outputs_put(const OwnArgs &g, int n, const Chunk &c, int i0,
+                                            const uint4 (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) output_store(g, n, c, i0 + i, x[i]);
+}
+
+/* Inputs are on their way a batch ahead, the first before the product is there. A batch is computed as a whole between its
+ * loads and its stores, so that the instructions of its elements interleave. */
 template <Act ACT>
 __device__ __forceinline__ void finish_slope(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn,
                                              uint64_t *p_empty)
 {
-    constexpr int DEPTH = 12; /* rows whose inputs are on their way */
-    uint4         x[DEPTH], d[BATCH];
+    constexpr int N = 4;
+    uint4         x[2][N], d[N];
     float         s[8] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) x[i] = input_load(g, 0, c, i);
+    inputs_take<N>(g, 0, c, 0, x[0]);
     ptx_mbar_wait(p_full, turn);
 #pragma unroll
-    for (int b = 0; b < LANE_ROWS; b += BATCH) {
-        batch_take(c, b, d);
-        if (b + BATCH == LANE_ROWS) chunk_free(p_empty);
+    for (int b = 0; b < LANE_ROWS; b += N) {
+        if (b + N < LANE_ROWS) inputs_take<N>(g, 0, c, b + N, x[b / N % 2 ^ 1]);
+        batch_take<N>(c, b, d);
+        if (b + N == LANE_ROWS) chunk_free(p_empty);
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int k = (b + i) % DEPTH, next = b + i + DEPTH;
-            output_store(g, 0, c, b + i, pack_slope<ACT>(d[i], x[k], s));
-            if (next < LANE_ROWS) x[k] = input_load(g, 0, c, next);
-        }
+        for (int i = 0; i < N; i++) d[i] = pack_slope<ACT>(d[i], x[b / N % 2][i], s);
+        outputs_put<N>(g, 0, c, b, d);
     }
     if (g.sums) warp_sums(s, g.sums + (int64_t)c.slab * g.cols + c.col, c.col < g.cols);
 }
@@ -314,29 +328,24 @@ template <Act ACT>
 __device__ __forceinline__ void finish_dglu(const OwnArgs &g, const Chunk &c, uint64_t *p_full, int turn,
                                             uint64_t *p_empty)
 {
-    constexpr int DEPTH = 6;
-    uint4         gate[DEPTH], up[DEPTH], d[BATCH];
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) {
-        gate[i] = input_load(g, 0, c, i);
-        up[i]   = input_load(g, 1, c, i);
-    }
+    constexpr int N = 2;
+    uint4         gate[2][N], up[2][N], d[N];
+    inputs_take<N>(g, 0, c, 0, gate[0]);
+    inputs_take<N>(g, 1, c, 0, up[0]);
     ptx_mbar_wait(p_full, turn);
 #pragma unroll
-    for (int b = 0; b < LANE_ROWS; b += BATCH) {
-        batch_take(c, b, d);
-        if (b + BATCH == LANE_ROWS) chunk_free(p_empty);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int k = (b + i) % DEPTH, next = b + i + DEPTH;
-            pack_dglu<ACT>(&d[i], gate[k], &up[k]);
-            output_store(g, 0, c, b + i, d[i]);
-            output_store(g, 1, c, b + i, up[k]);
-            if (next < LANE_ROWS) {
-                gate[k] = input_load(g, 0, c, next);
-                up[k]   = input_load(g, 1, c, next);
-            }
+    for (int b = 0; b < LANE_ROWS; b += N) {
+        int now = b / N % 2;
+        if (b + N < LANE_ROWS) {
+            inputs_take<N>(g, 0, c, b + N, gate[now ^ 1]);
+            inputs_take<N>(g, 1, c, b + N, up[now ^ 1]);
         }
+        batch_take<N>(c, b, d);
+        if (b + N == LANE_ROWS) chunk_free(p_empty);
+#pragma unroll
+        for (int i = 0; i < N; i++) pack_dglu<ACT>(&d[i], gate[now][i], &up[now][i]);
+        outputs_put<N>(g, 0, c, b, d);
+        outputs_put<N>(g, 1, c, b, up[now]);
     }
 }
 
@@ -345,25 +354,28 @@ template <Act ACT>
 __device__ __forceinline__ void finish_glu(const OwnArgs &g, const Chunk &c, uint32_t p, uint64_t *p_full,
                                            int turn, uint64_t *p_empty)
 {
-    int lane = threadIdx.x % 32, row = lane / 4, col = c.col0 + lane % 4 * 8;
+    constexpr int N    = 4;
+    int           lane = threadIdx.x % 32, row = lane / 4, col = c.col0 + lane % 4 * 8;
     ptx_mbar_wait(p_full, turn);
 #pragma unroll
-    for (int b = 0; b < 8; b += BATCH) {
-        uint4 gate[BATCH], up[BATCH];
+    for (int b = 0; b < 8; b += N) {
+        uint4 gate[N], up[N], y[N];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < N; i++) {
             uint32_t at = p + (row + 8 * (b + i)) * TILE_ROW_BYTES;
             gate[i]     = smem_load(at + ((lane % 4) ^ row) * 16);
             up[i]       = smem_load(at + ((lane % 4 + 4) ^ row) * 16);
         }
-        if (b + BATCH == 8) chunk_free(p_empty);
+        if (b + N == 8) chunk_free(p_empty);
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int64_t y = c.row0 + row + 8 * (b + i);
-            if (y >= g.rows || col >= g.cols) continue;
-            ptx_store(g.out[0] + y * g.ld_out[0] + col, gate[i]);
-            ptx_store(g.out[1] + y * g.ld_out[1] + col, up[i]);
-            ptx_store(g.out[2] + y * g.ld_out[2] + col, pack_glu<ACT>(gate[i], up[i]));
+        for (int i = 0; i < N; i++) y[i] = pack_glu<ACT>(gate[i], up[i]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int64_t line = c.row0 + row + 8 * (b + i);
+            if (line >= g.rows || col >= g.cols) continue;
+            ptx_store(g.out[0] + line * g.ld_out[0] + col, gate[i]);
+            ptx_store(g.out[1] + line * g.ld_out[1] + col, up[i]);
+            ptx_store(g.out[2] + line * g.ld_out[2] + col, y[i]);
         }
     }
 }
