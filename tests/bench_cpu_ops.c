@@ -1,7 +1,8 @@
 /* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32.
  *
  * usage: bench_cpu_ops [threads]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
- * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected. */
+ * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected
+ * (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line is the whole step, then its linear layers alone. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "dev/dev.h"
@@ -225,6 +226,33 @@ static double blas_gflops(int threads)
     return 2.0 * S * S * S / best * 1e-9;
 }
 
+/* Time and work of a step's ops: all of them, or the linear layers alone (with what is fused into them). */
+typedef struct {
+    double s, flop;
+} Total;
+
+static int is_linear(OpKind kind)
+{
+    return kind == OP_LINEAR_FWD || kind == OP_LINEAR_ACT_FWD || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;
+}
+
+static Total total_of(const double *time_s, int linear_only)
+{
+    Total t = { 0 };
+    for (int i = 0; i < n_row; i++) {
+        if (linear_only && !is_linear(row[i].op.kind)) continue;
+        t.s += time_s[i] * row[i].times;
+        t.flop += op_flops(row[i].op.kind, &row[i].op.args) * row[i].times;
+    }
+    return t;
+}
+
+static void print_total(const char *what, Total t, double blas)
+{
+    double gflops = t.flop / t.s * 1e-9;
+    printf("%s %.1f ms, %.1f GFLOP/s, %.0f %% of OpenBLAS", what, t.s * 1e3, gflops, 100 * gflops / blas);
+}
+
 int main(int argc, char **argv)
 {
     DevOptions opt = { .threads = argc > 1 ? atoi(argv[1]) : 0 };
@@ -239,25 +267,23 @@ int main(int argc, char **argv)
     add_norms();
     add_rows();
     add_ends();
-    double blas = 0, step_s = 0, step_flop = 0, time_s[MAX_OP];
+    double blas = 0, time_s[MAX_OP];
     for (int i = 0; i < n_row * ROUNDS; i++) {
         double s = best_s(&row[i % n_row].op);
         if (i < n_row || s < time_s[i % n_row]) time_s[i % n_row] = s;
         if (i % n_row == 0) blas = MAX(blas, blas_gflops(info.n_sm));
     }
-    printf("%s; OpenBLAS %s %.1f GFLOP/s\n", info.name, openblas_get_corename(), blas);
-    for (int i = 0; i < n_row; i++) {
-        step_s += time_s[i] * row[i].times;
-        step_flop += op_flops(row[i].op.kind, &row[i].op.args) * row[i].times;
-    }
+    printf("%s (%s); OpenBLAS %s %.1f GFLOP/s\n", info.name, info.versions, openblas_get_corename(), blas);
+    Total step = total_of(time_s, 0);
     for (int i = 0; i < n_row; i++) {
         double flops = op_flops(row[i].op.kind, &row[i].op.args),
                bytes = op_bytes(row[i].op.kind, &row[i].op.args);
         printf("%-16s %9.1f us %8.1f %s  %5.1f %%\n", row[i].op.label, time_s[i] * 1e6,
                (flops > 0 ? flops : bytes) / time_s[i] * 1e-9, flops > 0 ? "GFLOP/s" : "GB/s   ",
-               100 * time_s[i] * row[i].times / step_s);
+               100 * time_s[i] * row[i].times / step.s);
     }
-    printf("step %.1f ms, %.1f GFLOP/s, %.0f %% of OpenBLAS\n", step_s * 1e3, step_flop / step_s * 1e-9,
-           100 * step_flop / step_s * 1e-9 / blas);
+    print_total("step", step, blas);
+    print_total("; its products", total_of(time_s, 1), blas);
+    printf("\n");
     return 0;
 }

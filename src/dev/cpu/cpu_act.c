@@ -48,6 +48,8 @@ VEC_INLINE void fwd_as(float *y, const float *x, int64_t n, const Act act)
 VEC_INLINE void dx_as(float *dx, const float *dy, const float *x, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {
+        vec_ahead(dy + i);
+        vec_ahead(x + i);
         vf_put(dx + i, n - i, vf_get(dy + i, n - i) * act_slope(vf_get(x + i, n - i), act));
     }
 }

@@ -62,6 +62,7 @@ static CPU_ONCE void norm_row_fwd(const Fwd *f, int64_t r)
     for (int64_t i = 0; i < n; i += VL) {
         vf v = (vf_get(x + i, n - i) - m) * s * vf_get(f->gamma + i, n - i);
         if (f->beta) v += vf_get(f->beta + i, n - i);
+        vec_ahead(y + i);
         vf_put(y + i, n - i, v);
     }
 }
@@ -126,6 +127,8 @@ static CPU_ONCE void norm_row_dw(const Bwd *w, int64_t r, float *sum_g, float *s
     vf           m = vf_set(w->mean ? w->mean[r] : 0.0f), s = vf_set(w->rstd[r]);
     for (int64_t i = 0; i < n; i += VL) {
         vf d = vf_get(dy + i, n - i);
+        vec_ahead(dy + i);
+        vec_ahead(x + i);
         vf_put(sum_g + i, n - i, vf_get(sum_g + i, n - i) + d * ((vf_get(x + i, n - i) - m) * s));
         if (sum_b) vf_put(sum_b + i, n - i, vf_get(sum_b + i, n - i) + d);
     }
@@ -158,7 +161,7 @@ static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, floa
         if (!c->want_dx) continue;
         float *dx = mat_row(w->dx, r);
         norm_row_dx(w, r, w->dres.p ? tmp : dx);
-        if (w->dres.p) row_add(dx, mat_row(w->dres, r), tmp, n);
+        if (w->dres.p) row_add_near(dx, mat_row(w->dres, r), tmp, n);
         if (c->want_bias) row_sum_into(sum + 2 * n, dx, n);
     }
 }

@@ -22,6 +22,7 @@ static double piece_sumsq(const float *x, int64_t n)
 {
     double lane[VL] = { 0 };
     for (int64_t i = 0; i + VL <= n; i += VL) {
+        vec_ahead(x + i);
 #pragma omp simd
         for (int l = 0; l < VL; l++) lane[l] += (double)x[i + l] * (double)x[i + l];
     }
@@ -96,11 +97,15 @@ static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t
     float lr = p->lr * seg->lr_mul, decay = seg->decay;
     for (int64_t i = begin; i < end; i += VL) {
         int64_t left = end - i;
-        vf      g    = vf_get(p->g + i, left) * p->clip;
-        vf      m    = p->beta1 * vf_get(p->m + i, left) + (1.0f - p->beta1) * g;
-        vf      v    = p->beta2 * vf_get(p->v + i, left) + (1.0f - p->beta2) * (g * g);
-        vf      w    = vf_get(p->w + i, left);
-        w            = w - lr * (m * p->bias1 / (vf_sqrt(v * p->bias2) + p->eps) + decay * w);
+        vec_ahead(p->g + i);
+        vec_ahead(p->m + i);
+        vec_ahead(p->v + i);
+        vec_ahead(p->w + i);
+        vf g = vf_get(p->g + i, left) * p->clip;
+        vf m = p->beta1 * vf_get(p->m + i, left) + (1.0f - p->beta1) * g;
+        vf v = p->beta2 * vf_get(p->v + i, left) + (1.0f - p->beta2) * (g * g);
+        vf w = vf_get(p->w + i, left);
+        w    = w - lr * (m * p->bias1 / (vf_sqrt(v * p->bias2) + p->eps) + decay * w);
         vf_put(p->m + i, left, m);
         vf_put(p->v + i, left, v);
         vf_put(p->w + i, left, w);

@@ -8,10 +8,30 @@
 
 CPU_ONCE void row_add(float *y, const float *a, const float *b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += VL) vf_put(y + i, n - i, vf_get(a + i, n - i) + vf_get(b + i, n - i));
+    for (int64_t i = 0; i < n; i += VL) {
+        vec_ahead(y + i);
+        vec_ahead(a + i);
+        vec_ahead(b + i);
+        vf_put(y + i, n - i, vf_get(a + i, n - i) + vf_get(b + i, n - i));
+    }
 }
 
-CPU_ONCE void row_sum_into(float *sum, const float *x, int64_t n) { row_add(sum, sum, x, n); }
+CPU_ONCE void row_add_near(float *y, const float *a, const float *near, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vec_ahead(y + i);
+        vec_ahead(a + i);
+        vf_put(y + i, n - i, vf_get(a + i, n - i) + vf_get(near + i, n - i));
+    }
+}
+
+CPU_ONCE void row_sum_into(float *sum, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vec_ahead(x + i);
+        vf_put(sum + i, n - i, vf_get(sum + i, n - i) + vf_get(x + i, n - i));
+    }
+}
 
 /* ---- Column sums -------------------------------------------------------------------------------------------------- */
 

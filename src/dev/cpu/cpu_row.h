@@ -12,6 +12,7 @@
 enum { COLSUM_CHUNKS = 96, COLSUM_MIN_ROWS = 8 };
 
 void row_add(float *y, const float *a, const float *b, int64_t n);               /* y may be a or b */
+void row_add_near(float *y, const float *a, const float *near, int64_t n);       /* the same; near is in cache */
 void row_sum_into(float *sum, const float *x, int64_t n);                        /* sum += x */
 void row_act_fwd(float *y, const float *x, int64_t n, Act act);                  /* y may be x */
 void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act); /* dx may be dy or x */
