@@ -109,7 +109,8 @@ static cublasStatus_t plan_choose(CudaDev *d, StoredPlan *p, int *found)
     *found = 0;
     if (!s)
         s = cublasLtMatmulAlgoGetHeuristic(d->gemm->lt, p->op, p->ly, p->lx, p->lc, p->lc, f, 1, &h, found);
-    if (!s && *found) p->algo = h.algo;
+    *found = !s && *found && h.state == CUBLAS_STATUS_SUCCESS;
+    if (*found) p->algo = h.algo;
     if (f) cublasLtMatmulPreferenceDestroy(f);
     return s;
 }

@@ -3,8 +3,8 @@
  *
  * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c): dpre may be pre, which the
  *    elementwise kernel reads after d is written.
- * 2. The parts cost what the unfused ops cost, and the own kernel is taken only where it is faster: lowering into these ops
- *    never loses. */
+ * 2. The parts cost what the unfused ops cost, and where timing is allowed the own kernel is taken only if it is faster: there
+ *    lowering into these ops never loses. */
 #include "dev/cuda/cuda_linear_fused.h"
 
 #include "base/err.h"

@@ -11,8 +11,9 @@
  *    between their steps, GELU kept the tensor cores waiting for a quarter of the time and its derivative for three
  *    quarters. cuBLASLt's GELU epilogue costs 30 %. docs/performance.md has the figures.
  * 2. Rows and columns outside the matrices are read as 0 and not written.
- * 3. p is rounded to bf16 before the activation sees it: the bits of the product and the activation run apart. The column
- *    sums are the exception: they have an order of their own, fixed by the shape. */
+ * 3. p is rounded to bf16 before the activation sees it: the same roundings as the product and the activation run apart. All
+ *    sums have an order of their own, fixed by the shape.
+ * Bytes    a, b, inputs and outputs once each from and to memory (b and a from L2 for every tile). */
 #include "dev/cuda/k_gemm.h"
 
 #include "dev/cuda/k_actmath.cuh"
@@ -24,7 +25,6 @@ enum {
     CHUNK        = 64,
     N_CHUNK      = BN / CHUNK,
     SLOTS        = N_CHUNK * MULTIPLIERS,
-    PIECES       = BN / 16,
     CHUNK_PIECES = CHUNK / 16
 };
 enum {
@@ -151,6 +151,7 @@ __device__ __forceinline__ void tile_multiply(float (&acc)[N_ACC], int k_steps, 
         }
     }
     wgmma_wait<0>();
+    wgmma_settle(acc);
     if (m.tells) cluster_arrive(m.there + 8 * before);
 }
 
@@ -533,7 +534,7 @@ static int launch_as(const OwnMaps *m, const OwnArgs *g, int n_sm, cudaStream_t 
 
 static int launch_kind(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t stream)
 {
-    OwnMaps m;
+    OwnMaps m    = {};
     OwnArgs args = {};
     TRY(maps_encode(encode, g, &m));
     args.k_steps   = (int)ceil_div(g->k, BK);

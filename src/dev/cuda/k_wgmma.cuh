@@ -7,7 +7,7 @@
  *    blocks of 64 x 64 after one another. Step of 16 in K: 16 rows.
  * 3. An accumulator of 64 x N: thread t of the warpgroup has, for each block of 8 columns b, the values
  *    acc[4b + 2j + e] at row 16*(t/32) + 8j + (t%32)/4, column 8b + 2*(t%4) + e.
- * 4. Needs sm_90a. Elsewhere everything here is a trap; the host does not launch it there. */
+ * 4. Needs sm_90a. Elsewhere its instructions are a trap; the host does not launch it there. */
 #ifndef DEV_CUDA_K_WGMMA_CUH
 #define DEV_CUDA_K_WGMMA_CUH
 
@@ -90,6 +90,13 @@ __device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b
                : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));
 }
 
+/* After wgmma_wait<0>(): says that the accumulators were written until then, so that nothing that reads them moves up. */
+template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 /* Moves registers between the warpgroups of a block; N is a multiple of 8. */
 template <int N> __device__ __forceinline__ void regs_grow()
 {
@@ -101,11 +108,6 @@ template <int N> __device__ __forceinline__ void regs_shrink()
 }
 
 /* ---- tensor copies ------------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void tma_fetch_map(const CUtensorMap *map)
-{
-    HOPPER_ASM("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 
 /* The box at column x, row y into this block's shared memory; bar counts its bytes. */
 __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar)
@@ -128,30 +130,6 @@ __device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *m
         "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
         : "memory");
 }
-
-/* The box into L2 only. */
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map, int x, int y)
-{
-    HOPPER_ASM("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y)
-               : "memory");
-}
-
-/* A box out of shared memory; the parts outside the matrix are not written. */
-__device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t smem, int x, int y)
-{
-    HOPPER_ASM("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-               "r"(x), "r"(y), "r"(smem)
-               : "memory");
-}
-
-__device__ __forceinline__ void tma_commit() { HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
-/* Waits until at most N committed groups of this thread's stores still read shared memory. */
-template <int N> __device__ __forceinline__ void tma_wait_read()
-{
-    HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
-}
-/* Waits until this thread's stores are done. */
-__device__ __forceinline__ void tma_wait_all() { HOPPER_ASM("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /* ---- barriers of a cluster ----------------------------------------------------------------------------- */
 
@@ -186,14 +164,6 @@ __device__ __forceinline__ void smem_store_frags(uint32_t addr, const uint32_t (
                : "memory");
 }
 
-__device__ __forceinline__ void smem_load_frags(uint32_t addr, uint32_t (&v)[4])
-{
-    HOPPER_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(addr)
-               : "memory");
-}
-
 /* 16 bytes. */
 __device__ __forceinline__ uint4 smem_load(uint32_t addr)
 {
@@ -204,13 +174,6 @@ __device__ __forceinline__ uint4 smem_load(uint32_t addr)
                  : "memory");
     return v;
 }
-__device__ __forceinline__ void smem_store(uint32_t addr, uint4 v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v.x), "r"(v.y), "r"(v.z),
-                 "r"(v.w)
-                 : "memory");
-}
-
 /* Two values as bf16, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float lo, float hi)
 {
