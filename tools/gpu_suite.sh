@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests, op table and two peer ratios on this machine's GPU in under 8 minutes; writes JSON lines to $2 (default gpu-suite.jsonl).
-# Usage: gpu_suite.sh BUILD_FOLDER [OUT]. The peer (PEER names another command) needs PyTorch; without it the ratios are left out and that is said.
+# Usage: gpu_suite.sh BUILD_FOLDER [OUT]. The peer needs PyTorch unless PEER names another command; without it the ratios are left out and that is said.
 set -uo pipefail
 build=${1:-build}; out=${2:-gpu-suite.jsonl}
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,7 +10,7 @@ echo "{\"tests\": \"$(tail -n 1 /tmp/gpu_suite.$$)\"}" >>"$out"; rm -f /tmp/gpu_
 for recipe in gpt2-124m qwen2.5-0.5b; do
     "$build/brim" bench "$here/recipes/$recipe.yaml" --ops --json >"$out.tmp" || rc=1
     head -n -1 "$out.tmp"; tail -n 1 "$out.tmp" >>"$out"
-    if python3 -c 'import torch' 2>/dev/null; then
+    if [ -n "${PEER:-}" ] || python3 -c 'import torch' 2>/dev/null; then
         ${PEER:-python3 "$here/tools/peer_torch.py"} "$recipe" 2>/dev/null | tail -n 1 | tee -a "$out"
     else
         echo "no PyTorch here: the ratio of $recipe is left out"

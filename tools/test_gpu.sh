@@ -9,7 +9,8 @@ for t in "$build"/tests/gpu/test_* "$here"/tests/gpu/test_*.sh; do
     case "$t" in *.d) continue ;; esac
     [ -x "$t" ] || continue
     s=$SECONDS
-    timeout 300 "$t" $([ "${t%.sh}" = "$t" ] || echo "$build") >"$log" 2>&1; rc=$?
+    args=(); [ "${t%.sh}" = "$t" ] || args=("$build")
+    timeout 300 "$t" "${args[@]}" >"$log" 2>&1; rc=$?
     p=$(grep -c '^ok ' "$log"); f=$(grep -c '^not ok ' "$log")
     [ "$f" -eq 0 ] || grep -E '^not ok ' "$log" | head -n 40
     if [ $rc -ne 0 ] && [ "$f" -eq 0 ]; then f=1; echo "$t: exit code $rc"; tail -n 20 "$log"; fi

@@ -2,8 +2,9 @@
 # A deterministic bf16 run killed with -9 and resumed ends with the bits of the run that was left alone; twice the same run, too.
 # Usage: test_resume.sh [build folder] [device] [precision]
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-brim=$(realpath "${1:-build}")/brim
+here=$(cd "$(dirname "$0")/../.." && pwd)
+brim=$(realpath "${1:-$here/build}")/brim # as seen from the caller's folder: before the cd
+cd "$here" || exit 1
 device=${2:-cuda:0}
 export BRIM_RUNS; BRIM_RUNS=$(mktemp -d); trap 'rm -rf "$BRIM_RUNS"' EXIT
 common=(recipes/quickstart.yaml device="$device" precision="${3:-bf16}" deterministic=true
@@ -24,6 +25,8 @@ for _ in $(seq 3000); do # until some steps after the first checkpoint
 done
 kill -9 "$pid"; wait "$pid" 2>/dev/null
 [ ! -d "$BRIM_RUNS/cut/checkpoints/step-00000100" ];  say $? "the kill came in time"
-train cut;  say $? "resumed"
+train cut;  say $? "the killed run again"
+# The bits alone do not tell: a deterministic run that starts over ends with the same ones.
+grep -q 'resuming after step [1-9]' "$BRIM_RUNS/cut.log";  say $? "it went on from a checkpoint"
 [ "$(bits one)" = "$(bits cut)" ];  say $? "killed and resumed: the same bits"
 exit $failed
