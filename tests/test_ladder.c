@@ -33,6 +33,11 @@ static Recipe recipe_of(const char *text)
 
 static const char base_text[] = "step_tokens: 65536\nmodel: {context: 1024}\ndata: {kind: random}\n";
 
+static void plan(Ladder *l, LadderOptions opt, const Recipe *r, const DevVt *vt)
+{
+    if (ladder_plan(l, &opt, r, vt) < 0) fail_msg("%s", err_get());
+}
+
 static int has_key(const Rung *r, const char *pair)
 {
     for (int i = 0; i < r->n_key; i++) {
@@ -81,7 +86,7 @@ static void test_from_fp32(void **state)
     static Ladder l;
     Recipe        r   = recipe_of(base_text);
     DevVt         gpu = gpu_vt();
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
     static const char *const name[] = {
         "fp32, stored attention", "TF32",   "bf16",     "larger batch", "flash attention", "fused",
         "tuned products",         "graphs", "prefetch", "deterministic"
@@ -115,15 +120,32 @@ static void test_from_torch(void **state)
     static Ladder l;
     Recipe        r   = recipe_of(base_text);
     DevVt         gpu = gpu_vt();
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
     const Rung *bottom = &l.rung[0];
     assert_true(has_key(bottom, "micro_batch=32") && has_key(bottom, "opt.graphs=false") &&
                 has_key(bottom, "opt.tune=false"));
     assert_true(!has_key(bottom, "opt.flash=false") && !has_key(bottom, "opt.add_norm=false"));
     check_fuses_products(&l, "head in place", "fused into products");
     assert_int_equal(find(&l, "prefetch")->n_key, 0);
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, &gpu);
     assert_true(has_key(&l.rung[0], "micro_batch=64"));
+}
+
+/* A batch that is given is taken as it is or refused; the usual one is made to fit. */
+static void test_batch(void **state)
+{
+    (void)state;
+    static Ladder l;
+    DevVt         gpu = gpu_vt();
+    Recipe        r   = recipe_of("step_tokens: 12288\nmodel: {context: 1024}\ndata: {kind: random}\n");
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    assert_true(has_key(&l.rung[0], "micro_batch=4"));
+    plan(&l, (LadderOptions){ .start = LADDER_FP32, .batch = 6 }, &r, &gpu);
+    assert_true(has_key(&l.rung[0], "micro_batch=6"));
+    assert_int_equal(ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32, .batch = 8 }, &r, &gpu), -1);
+    assert_int_equal(err_kind(), ERR_USER);
+    assert_non_null(strstr(err_get(), "--batch: 8 does not divide the step's 12 sequences"));
+    err_clear();
 }
 
 /* What the recipe leaves out is no step, and the top is still the recipe. */
@@ -136,7 +158,7 @@ static void test_recipe_decides(void **state)
                  "step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
                  "data: {kind: random}\n"
                           "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
     assert_string_equal(find(&l, "bf16")->refused, "the recipe asks for tf32");
     assert_string_equal(find(&l, "larger batch")->refused, "the recipe fixes micro_batch at 2");
     assert_string_equal(find(&l, "flash attention")->refused, "off in the recipe");
@@ -144,7 +166,7 @@ static void test_recipe_decides(void **state)
     assert_true(has_key(&l.rung[0], "precision=fp32") && has_key(&l.rung[0], "require="));
     assert_int_equal(find(&l, "graphs")->n_key, 0);
     assert_int_equal(l.n_rung, 9); /* it is deterministic already */
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32 }, &r, dev_cpu());
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cpu());
     assert_string_equal(find(&l, "graphs")->refused, "not on the cpu backend");
 }
 
@@ -156,14 +178,14 @@ static void test_backend_decides(void **state)
     Recipe        r   = recipe_of(base_text);
     DevVt         gpu = gpu_vt();
     gpu.fuses         = 0;
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
     assert_string_equal(find(&l, "fused into products")->refused, "");
     r.opt.linear_act = 0;
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
     assert_string_equal(find(&l, "fused into products")->refused, "the cuda backend gains nothing by it");
     assert_true(!has_key(&l.rung[0], "opt.linear_dw_bias=false"));
     gpu.fuses = FUSE_LINEAR_DW_BIAS;
-    ladder_plan(&l, &(LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
     assert_string_equal(find(&l, "fused into products")->refused, "");
 }
 
@@ -174,7 +196,7 @@ static void fill(Ladder *l)
 {
     Recipe r   = recipe_of(base_text);
     DevVt  gpu = gpu_vt();
-    ladder_plan(l, &(LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    plan(l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
     snprintf(l->device, sizeof l->device, "a <card> & \"more\"");
     for (int i = 0; i < l->n_rung; i++) {
         l->rung[i].per_s       = 1000.0 * (i + 1);
@@ -281,10 +303,10 @@ static void test_picture(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_fp32),      cmocka_unit_test(test_from_torch),
-        cmocka_unit_test(test_recipe_decides), cmocka_unit_test(test_backend_decides),
-        cmocka_unit_test(test_json),           cmocka_unit_test(test_table),
-        cmocka_unit_test(test_picture),
+        cmocka_unit_test(test_from_fp32),       cmocka_unit_test(test_from_torch),
+        cmocka_unit_test(test_batch),           cmocka_unit_test(test_recipe_decides),
+        cmocka_unit_test(test_backend_decides), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_table),           cmocka_unit_test(test_picture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,6 @@
 #include "conf/schema.h"
 #include "run/bench.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +47,13 @@ static const int n_step[] = { [LADDER_FP32] = ARRAY_LEN(from_fp32), [LADDER_TORC
 /* The bottom rungs are there to be compared, not to be exact: a slow one ends after this many timed
  * seconds. */
 static const double SLOW_RUNG_S = 8.0;
+
+/* What the rungs are planned from. */
+typedef struct {
+    LadderOptions opt; /* with the bottom's batch settled */
+    const Recipe *r;
+    const DevVt  *vt;
+} Basis;
 
 /* ---- keys ---------------------------------------------------------------------------------------------- */
 
@@ -109,16 +115,16 @@ static void add_switches(Keys *k, LadderStart start, const char *item, const Rec
 }
 
 /* The overrides that take a step away from the recipe. */
-static Keys step_off(const Step *s, const LadderOptions *opt, const Recipe *r)
+static Keys step_off(const Step *s, const Basis *on)
 {
     Keys        k    = { .n = 0 };
     const char *list = s->off;
     char        item[LADDER_KEY];
     while (str_list_next(&list, item, sizeof item) > 0) {
         if (str_starts_with(item, "opt.")) {
-            add_switches(&k, opt->start, item, r);
+            add_switches(&k, on->opt.start, item, on->r);
         } else if (str_starts_with(item, "micro_batch")) {
-            snprintf(item, sizeof item, "micro_batch=%lld", (long long)opt->batch);
+            snprintf(item, sizeof item, "micro_batch=%lld", (long long)on->opt.batch);
             keys_add(&k, item);
         } else {
             keys_add(&k, item);
@@ -129,26 +135,33 @@ static Keys step_off(const Step *s, const LadderOptions *opt, const Recipe *r)
 
 /* ---- planning ------------------------------------------------------------------------------------------ */
 
-/* The largest power of two up to the wish that divides the step's sequences. */
-static int64_t bottom_batch(const LadderOptions *opt, const Recipe *r)
+/* As given, or else the largest power of two up to the usual one that divides the step's sequences. */
+static int settle_batch(LadderOptions *opt, const Recipe *r)
 {
     int64_t seqs = r->step_tokens / r->model.context, batch = 1;
-    int64_t wish = opt->start == LADDER_TORCH ? MAX(32768 / r->model.context, 1) : 8;
-    if (opt->batch > 0) wish = opt->batch;
-    while (2 * batch <= wish && seqs % (2 * batch) == 0) batch *= 2;
-    return batch;
+    int64_t usual = opt->start == LADDER_TORCH ? MAX(32768 / r->model.context, 1) : 8;
+    if (opt->batch > 0 && seqs % opt->batch != 0) {
+        return err_user(
+            "command line: --batch: %lld does not divide the step's %lld sequences (step_tokens / "
+            "model.context)",
+            (long long)opt->batch, (long long)seqs);
+    }
+    while (2 * batch <= usual && seqs % (2 * batch) == 0) batch *= 2;
+    if (opt->batch == 0) opt->batch = batch;
+    return 0;
 }
 
 /* Why a step is none for this recipe and backend, into buf; "" when it is one. */
-static void step_refusal(char *buf, size_t n, const Step *s, const Keys *off, const Recipe *r,
-                         const DevVt *vt, int64_t batch)
+static void step_refusal(char *buf, size_t n, const Step *s, const Keys *off, const Basis *on)
 {
-    int bf16 = strcmp(s->name, "bf16") == 0;
+    const Recipe *r    = on->r;
+    int           bf16 = strcmp(s->name, "bf16") == 0;
     snprintf(buf, n, "%s", "");
     if (str_starts_with(s->off, "precision") &&
         (r->precision == PRECISION_FP32 || (r->precision == PRECISION_TF32 && bf16))) {
         snprintf(buf, n, "the recipe asks for %s", r->precision == PRECISION_FP32 ? "fp32" : "tf32");
-    } else if (str_starts_with(s->off, "micro_batch") && r->micro_batch > 0 && r->micro_batch <= batch) {
+    } else if (str_starts_with(s->off, "micro_batch") && r->micro_batch > 0 &&
+               r->micro_batch <= on->opt.batch) {
         snprintf(buf, n, "the recipe fixes micro_batch at %lld", (long long)r->micro_batch);
     } else if (str_starts_with(s->off, "opt.") && off->n == 0) {
         snprintf(buf, n, "off in the recipe");
@@ -156,7 +169,7 @@ static void step_refusal(char *buf, size_t n, const Step *s, const Keys *off, co
         for (int i = 0; i < off->n; i++) {
             char name[LADDER_KEY];
             snprintf(name, sizeof name, "%.*s", (int)(name_len(off->item[i]) - 4), off->item[i] + 4);
-            if (!setup_switch_refused(vt, name, buf, n)) return; /* one that works makes it a step */
+            if (!setup_switch_refused(on->vt, name, buf, n)) return; /* one that works makes it a step */
         }
     }
 }
@@ -167,22 +180,22 @@ static void rung_keys(Rung *rung, const Keys *k)
     memcpy(rung->key, k->item, sizeof rung->key);
 }
 
-void ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevVt *vt)
+int ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevVt *vt)
 {
-    const Step   *step = starts[opt->start];
-    int           n    = n_step[opt->start];
-    LadderOptions o    = *opt;
-    Keys          off[LADDER_RUNGS];
+    const Step *step = starts[opt->start];
+    int         n    = n_step[opt->start];
+    Basis       on   = { *opt, r, vt };
+    Keys        off[LADDER_RUNGS];
     memset(l, 0, sizeof *l);
     snprintf(l->recipe, sizeof l->recipe, "%s", r->run);
     CHECK(n < LADDER_RUNGS, "more rungs than a ladder has room for");
-    o.batch = bottom_batch(opt, r);
+    TRY(settle_batch(&on.opt, r));
     for (int i = 0; i < n; i++) {
         Rung *rung  = &l->rung[l->n_rung++];
         rung->name  = step[i].name;
         rung->guide = step[i].guide;
-        off[i]      = step_off(&step[i], &o, r);
-        if (i > 0) step_refusal(rung->refused, sizeof rung->refused, &step[i], &off[i], r, vt, o.batch);
+        off[i]      = step_off(&step[i], &on);
+        if (i > 0) step_refusal(rung->refused, sizeof rung->refused, &step[i], &off[i], &on);
         if (rung->refused[0]) off[i].n = 0;
     }
     for (int i = 0; i < n; i++) {
@@ -195,12 +208,13 @@ void ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const Dev
         if (k.n > 0 && r->require[0]) keys_add(&k, "require=");
         rung_keys(&l->rung[i], &k);
     }
-    if (vt->kind == DEV_CPU || r->deterministic) return; /* the CPU always gives the same bits */
+    if (vt->kind == DEV_CPU || r->deterministic) return 0; /* the CPU always gives the same bits */
     Rung *cost    = &l->rung[l->n_rung++];
     cost->name    = "deterministic";
     cost->guide   = "";
     cost->is_cost = 1;
     rung_keys(cost, &(Keys){ { "deterministic=true" }, 1 });
+    return 0;
 }
 
 /* ---- measuring ----------------------------------------------------------------------------------------- */
@@ -253,8 +267,8 @@ int ladder_run(Ladder *l, const LadderOptions *opt)
     TRY(recipe_load(&r, opt->path, opt->n_override, opt->override));
     Dev *dev = dev_open(r.device, NULL, &why);
     if (!dev) return -1;
-    ladder_plan(l, opt, &r, dev->vt);
-    int rc = dev->vt->info(dev, &info);
+    int rc = ladder_plan(l, opt, &r, dev->vt);
+    if (rc == 0) rc = dev->vt->info(dev, &info);
     if (rc == 0) snprintf(l->device, sizeof l->device, "%s", info.name);
     dev_close(dev);
     TRY(rc);

@@ -44,11 +44,12 @@ typedef struct {
     char *const *override; /* the user's own, borrowed */
     int          n_override;
     LadderStart  start;
-    int64_t      batch; /* micro-batch of the bottom; 0: 8, or 32,768 tokens from torch */
+    int64_t      batch; /* micro-batch of the bottom; 0: up to 8, or up to 32,768 tokens from torch */
 } LadderOptions;
 
-/* Names and keys of all rungs for a resolved recipe on a backend; measures nothing. */
-void ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevVt *vt);
+/* Names and keys of all rungs for a resolved recipe on a backend; measures nothing. Negative after err_user()
+ * when the batch does not divide the step's sequences. */
+int ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevVt *vt);
 
 /* Plans and measures, with a line in the log for every rung. Negative after err_set()/err_user(). */
 int ladder_run(Ladder *l, const LadderOptions *opt);
