@@ -1,6 +1,7 @@
 /* Ladders as planned for a CPU and for a GPU, and what is printed of them. Measuring is
  * tests/test_ladder.sh's. */
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "conf/schema.h"
 #include "run/ladder.h"
@@ -222,14 +223,19 @@ static void test_json(void **state)
     (void)state;
     static Ladder l;
     fill(&l);
-    char *text = printed(ladder_print_json, &l);
-    int   n    = 0;
+    static const char *const number[] = { "per_s",       "step_ms",     "over_before",
+                                          "over_bottom", "micro_batch", "planned_bytes" };
+    char                    *text     = printed(ladder_print_json, &l);
+    int                      n        = 0;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), n++) {
         json_t *o = json_loads(line, 0, NULL);
         assert_non_null(o);
         assert_string_equal(json_string_value(json_object_get(o, "rung")), l.rung[n].name);
         assert_int_equal(json_array_size(json_object_get(o, "keys")), l.rung[n].n_key);
-        assert_int_equal(json_is_null(json_object_get(o, "per_s")), n == 1);
+        for (int i = 0; i < ARRAY_LEN(number); i++) {
+            json_t *x = json_object_get(o, number[i]);
+            assert_true(n == 1 ? json_is_null(x) : json_is_number(x)); /* the refused one has none */
+        }
         json_decref(o);
     }
     assert_int_equal(n, l.n_rung);
@@ -297,7 +303,13 @@ static void test_picture(void **state)
     assert_non_null(strstr(text, "9.00x"));
     free(text);
     unlink(path);
-    rmdir(dir);
+    /* A disk that fills up is named with its own error, and nothing is left behind. */
+    fault_arm(FAULT_WRITE, 1, 0);
+    assert_int_equal(ladder_draw(&l, path), -1);
+    fault_disarm();
+    assert_non_null(strstr(err_get(), "ladder.svg: write: "));
+    err_clear();
+    assert_int_equal(rmdir(dir), 0);
 }
 
 int main(void)

@@ -57,6 +57,15 @@ void ladder_print(const Ladder *l, FILE *out)
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
+static void put_int(JsonOut *o, const char *key, int known, int64_t x)
+{
+    if (known) {
+        json_out_int(o, key, x);
+    } else {
+        json_out_str(o, key, NULL);
+    }
+}
+
 void ladder_print_json(const Ladder *l, FILE *out)
 {
     for (int i = 0; i < l->n_rung; i++) {
@@ -78,8 +87,8 @@ void ladder_print_json(const Ladder *l, FILE *out)
         json_out_num(&o, "step_ms", ok ? r->step_s * 1e3 : NAN);
         json_out_num(&o, "over_before", ok ? r->over_before : NAN);
         json_out_num(&o, "over_bottom", ok ? r->over_bottom : NAN);
-        json_out_int(&o, "micro_batch", r->micro_batch);
-        json_out_int(&o, "planned_bytes", (int64_t)r->planned_bytes);
+        put_int(&o, "micro_batch", ok, r->micro_batch);
+        put_int(&o, "planned_bytes", ok, (int64_t)r->planned_bytes);
         json_out_str(&o, "guide", r->guide[0] ? r->guide : NULL);
         json_out_end(&o);
     }
@@ -151,9 +160,5 @@ int ladder_draw(const Ladder *l, const char *path)
     put_text(f, 18, 48, "#8a909c", title);
     for (int i = 0; i < l->n_rung; i++) draw_rung(f, &l->rung[i], i, most);
     fprintf(f, "</svg>\n");
-    if (ferror(f)) {
-        file_discard(&f);
-        return err_sys("%s", path);
-    }
-    return file_publish(&f, path);
+    return file_publish(&f, path); /* which also sees a write that failed above */
 }
