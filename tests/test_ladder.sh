@@ -40,6 +40,14 @@ verdict "progress is shown" $? "$(cat err)"
 [ -s pictures/tiny.svg ] && [ "$(head -c 4 pictures/tiny.svg)" = '<svg' ] && [ "$(tail -n 1 pictures/tiny.svg)" = '</svg>' ]
 verdict "the picture is there" $? "$(ls -l pictures)"
 
+# What was measured is shown even if the picture cannot be written in the end. It goes where runs go.
+BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu --ladder --from torch --json >late 2>err </dev/null; rc=$?
+[ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] && ! grep -q '^picture' late &&
+    tail -n 1 err | grep -q "$dir/elsewhere/tiny.ladder-from-torch.svg: rename"
+verdict "no picture, yet the table" $? "exit code $rc: $(cat late) $(tail -n 2 err)"
+[ -z "$(ls elsewhere)" ] && [ ! -e runs ]
+verdict "no file is left behind" $? "$(ls . elsewhere)"
+
 # A rung's keys on the command line give its plan: the bytes the ladder printed.
 keys=$(grep '^| fp32' out | grep -o '`.*`' | tr -d '`')
 want=$(grep '"rung": "fp32, stored attention"' out | grep -o '"planned_bytes": [0-9]*' | grep -o '[0-9]*$')
@@ -48,7 +56,22 @@ want=$(grep '"rung": "fp32, stored attention"' out | grep -o '"planned_bytes": [
 grep -q "^  total  *$want " plan
 verdict "the bottom's keys repeat it" $? "keys $keys, $want bytes: $(grep total plan)"
 
-"$brim" bench tiny.yaml --from torch >out 2>err </dev/null; rc=$?
-[ $rc -eq 2 ] && grep -q 'belongs to --ladder' err
-verdict "--from alone is refused" $? "exit code $rc: $(cat err)"
+refused() { # name, pattern of the only line, options: at once, nothing measured
+    local name=$1 pattern=$2; shift 2
+    "$brim" bench tiny.yaml device=cpu "$@" >out 2>err </dev/null; rc=$?
+    [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && [ ! -s out ] && grep -qE -- "$pattern" err
+    verdict "$name" $? "exit code $rc: $(head -c 500 err)"
+}
+long=$(printf '%0300d' 0)
+refused "--from alone"              '--from: belongs to --ladder'             --from torch
+refused "--ops with the ladder"     '--ops: not together with --ladder'       --ladder --ops
+refused "--no-limit with it"        '--no-limit: not together with --ladder'  --ladder --no-limit
+refused "a batch that does not fit" '--batch: 12 does not divide the step.s 16 sequences' --ladder --batch 12
+refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --ladder --picture tiny.yaml/x.svg
+refused "a picture that's a folder" "picture.*'pictures' is not the name of"  --ladder --picture pictures
+refused "a picture without a name"  "picture.*'new/' is not the name of"      --ladder --picture new/
+mkfifo pipe
+refused "a picture that is a pipe"  'picture.*pipe: not a regular file'       --ladder --picture pipe
+refused "a picture's name too long" 'picture.*File name too long'             --ladder --picture "$long.svg"
+BRIM_RUNS=tiny.yaml refused "runs that cannot be written" 'picture.*tiny.yaml: Not a directory' --ladder
 exit $failed

@@ -3,6 +3,7 @@
 #include "bin/cmd.h"
 #include "run/bench.h"
 #include "run/ladder.h"
+#include "run/rundir.h"
 #include "watch/nvml.h"
 #include "watch/sampler.h"
 
@@ -73,23 +74,48 @@ typedef struct {
     const char *from, *batch, *picture;
 } Flags;
 
+/* Where the picture goes unless the user says: beside the run's folder. */
+static int default_picture(char *buf, size_t n, const Flags *f, const Recipe *r)
+{
+    RunDir d;
+    TRY(rundir_paths(&d, r->run));
+    int len = snprintf(buf, n, "%s.ladder%s.svg", d.path, f->from ? "-from-torch" : "");
+    return len >= 0 && (size_t)len < n ? 0 : err_user("BRIM_RUNS: path too long");
+}
+
+/* A place that cannot be written is the user's to change, and better now than after the measuring. */
+static int try_picture(const char *path)
+{
+    char cause[512];
+    if (ladder_try_picture(path) == 0) return 0;
+    snprintf(cause, sizeof cause, "%s", err_get());
+    err_clear();
+    return err_user("the ladder's picture (--picture): %s", cause);
+}
+
+/* What was measured is printed whether or not it can be drawn. */
+static int show_ladder(const Ladder *l, const char *picture, int json)
+{
+    ladder_print(l, stdout);
+    int rc = ladder_draw(l, picture);
+    if (rc == 0) printf("\npicture: %s\n", picture);
+    if (json) ladder_print_json(l, stdout);
+    return rc;
+}
+
 static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
 {
     LadderOptions opt = { .path = t->target, .override = t->override, .n_override = t->n_override };
-    Ladder       *l   = calloc(1, sizeof *l);
-    char          file[RECIPE_STR + 32];
+    char          usual[RUNDIR_PATH + 32];
+    const char   *picture = f->picture ? f->picture : usual;
+    opt.start             = f->from ? LADDER_TORCH : LADDER_FP32;
+    if (f->batch) TRY(cmd_int("--batch", f->batch, 1, 65536, &opt.batch));
+    if (!f->picture) TRY(default_picture(usual, sizeof usual, f, r));
+    TRY(try_picture(picture));
+    Ladder *l = calloc(1, sizeof *l);
     if (!l) return err_set("out of host memory");
-    snprintf(file, sizeof file, "runs/%s.ladder%s.svg", r->run, f->from ? "-from-torch" : "");
-    if (f->picture) str_copy(file, sizeof file, f->picture);
-    opt.start = f->from ? LADDER_TORCH : LADDER_FP32;
-    int rc    = f->batch ? cmd_int("--batch", f->batch, 1, 65536, &opt.batch) : 0;
-    if (rc == 0) rc = ladder_run(l, &opt);
-    if (rc == 0) rc = ladder_draw(l, file);
-    if (rc == 0) {
-        ladder_print(l, stdout);
-        printf("\npicture: %s\n", file);
-        if (f->json) ladder_print_json(l, stdout);
-    }
+    int rc = ladder_run(l, &opt);
+    if (rc == 0) rc = show_ladder(l, picture, f->json);
     free(l);
     return rc;
 }
@@ -98,7 +124,8 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
 static int check_flags(const Flags *f)
 {
     if (f->from && strcmp(f->from, "torch") != 0) return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
-    if (f->ladder && f->ops) return err_user("command line: --ops: not together with --ladder");
+    if (f->ladder && (f->ops || f->no_limit))
+        return err_user("command line: %s: not together with --ladder", f->ops ? "--ops" : "--no-limit");
     if (f->ladder || !(f->from || f->batch || f->picture)) return 0;
     return err_user("command line: %s: belongs to --ladder", f->from ? "--from" : f->batch ? "--batch" : "--picture");
 }
@@ -107,7 +134,7 @@ int cmd_bench(const CmdArgs *a)
 {
     Flags   f      = { 0 };
     CmdFlag flag[] = { { "--ops", NULL, &f.ops, "time every op" },
-                       { "--json", NULL, &f.json, "last line of stdout is one JSON object" },
+                       { "--json", NULL, &f.json, "stdout ends with one JSON object; with --ladder one a rung, each a line" },
                        { "--no-limit", NULL, &f.no_limit, "do not measure the device's own rates" },
                        { "--ladder", NULL, &f.ladder, "every optimisation switched on in turn" },
                        { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },

@@ -19,7 +19,7 @@ typedef struct {
 static const Command commands[] = {
     { "train", cmd_train, "RECIPE [key=value ...] [--fresh]", "train; resumes runs/NAME if it exists" },
     { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list]", "memory, candidates and the choice; needs no GPU" },
-    { "bench", cmd_bench, "RECIPE [key=value ...] [--ops | --ladder [--from torch] [--batch N] [--picture FILE]] [--json] [--no-limit]", "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
+    { "bench", cmd_bench, "RECIPE [key=value ...] [[--ops] [--no-limit] | --ladder [--from torch] [--batch N] [--picture FILE]] [--json]", "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
     { "eval", cmd_eval, "RUN [key=value ...]", "loss of a trained run on its validation data" },
     { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]", "text from a trained run" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },

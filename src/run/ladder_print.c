@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/str.h"
 
+#include <limits.h>
 #include <math.h>
 
 /* ---- Markdown ------------------------------------------------------------------------------------------ */
@@ -139,15 +140,36 @@ static void draw_rung(FILE *f, const Rung *r, int row, double most)
     put_text(f, LEFT + w + 10, y + 17, "#b9bec8", text);
 }
 
+/* A temporary file beside path, its folders made. */
+static FILE *create_picture(const char *path)
+{
+    char folder[PATH_MAX];
+    if (file_folder_of(path, folder, sizeof folder) < 0) {
+        err_set("%s: the path is too long", path);
+        return NULL;
+    }
+    return file_make_folders(folder) < 0 ? NULL : file_create_tmp(path);
+}
+
+int ladder_try_picture(const char *path)
+{
+    /* Publishing renames: over a folder that fails, over a device it would replace the device. */
+    FileKind kind = file_kind(path);
+    if (kind == FILE_FOLDER || !*file_name_of(path)) return err_set("'%s' is not the name of a file", path);
+    if (kind == FILE_OTHER) return err_set("%s: not a regular file", path);
+    FILE *f = create_picture(path);
+    if (!f) return -1;
+    file_discard(&f);
+    return 0;
+}
+
 int ladder_draw(const Ladder *l, const char *path)
 {
-    char   folder[4096], title[400];
+    char   title[400];
     int    height = HEAD + l->n_rung * ROW + 14;
     double most   = 0;
     for (int i = 0; i < l->n_rung; i++) most = MAX(most, l->rung[i].per_s);
-    if (file_folder_of(path, folder, sizeof folder) < 0) return err_set("%s: the path is too long", path);
-    TRY(file_make_folders(folder));
-    FILE *f = file_create_tmp(path);
+    FILE *f = create_picture(path);
     if (!f) return -1;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"monospace\" "
