@@ -134,7 +134,7 @@ int cmd_bench(const CmdArgs *a)
 {
     Flags   f      = { 0 };
     CmdFlag flag[] = { { "--ops", NULL, &f.ops, "time every op" },
-                       { "--json", NULL, &f.json, "stdout ends with one JSON object; with --ladder one a rung, each a line" },
+                       { "--json", NULL, &f.json, "stdout ends with a JSON line; with --ladder one a rung" },
                        { "--no-limit", NULL, &f.no_limit, "do not measure the device's own rates" },
                        { "--ladder", NULL, &f.ladder, "every optimisation switched on in turn" },
                        { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },
