@@ -550,13 +550,17 @@ static int count_lines(const char *s)
 
 static void log_and_plain_progress(void **state)
 {
-    char    *out_text = NULL, *tee_text = NULL;
-    size_t   out_n, tee_n;
-    FILE    *out = open_memstream(&out_text, &out_n), *tee = open_memstream(&tee_text, &tee_n);
+    char     folder[] = "/tmp/brim_log_XXXXXX", path[64];
+    char    *out_text = NULL, *copied = NULL;
+    size_t   out_n, n;
+    FILE    *out = open_memstream(&out_text, &out_n);
     Progress p;
-    log_open(out, tee);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/log.txt", folder);
+    log_open(out);
     assert_false(log_is_terminal());
-    log_info("plan %d", 7);
+    log_info("plan %d", 7); /* before there is a file: it is copied all the same */
+    log_copy(path);
     log_warn("careful");
     log_status("never seen without a terminal");
     progress_begin(&p, "train", "tokens/s", 0, 500);
@@ -564,16 +568,83 @@ static void log_and_plain_progress(void **state)
     progress_end(&p);
     log_close();
     fclose(out);
-    fclose(tee);
     assert_non_null(strstr(out_text, "] plan 7\n"));
     assert_non_null(strstr(out_text, "] warning: careful\n"));
     assert_non_null(strstr(out_text, "train 1/500  553k tokens/s  "));
     assert_non_null(strstr(out_text, "train 500/500  loss 2.3457  553k tokens/s  in 0:00\n"));
     assert_int_equal(count_lines(out_text), 4); /* a fast run prints its first and its last step */
     assert_null(strchr(out_text, '\r'));
-    assert_string_equal(out_text, tee_text);
+    assert_int_equal(file_read_all(path, 1 << 20, &copied, &n), 0);
+    assert_string_equal(out_text, copied);
     free(out_text);
-    free(tee_text);
+    free(copied);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Lines that cannot be written come later, in order; those that cannot be kept are counted; one warning, no failure. */
+static void log_copy_of_a_full_disk(void **state)
+{
+    enum { MANY = 3000 };
+    char   path[] = "/tmp/brim_log_XXXXXX", *out_text = NULL, *copied = NULL;
+    size_t out_n, n;
+    int    fd  = mkstemp(path);
+    FILE  *out = open_memstream(&out_text, &out_n);
+    assert_true(fd >= 0);
+    close(fd);
+    log_open(out);
+    log_copy(path);
+    fault_arm(FAULT_WRITE, 1, 1);
+    log_info("first");
+    log_note("for the copy alone");
+    for (int i = 0; i < MANY; i++) log_info("one of very many lines, number %d", i);
+    fault_disarm();
+    log_info("last");
+    fault_arm(FAULT_OPEN, 1, 1);
+    log_copy("/nowhere");
+    fault_disarm();
+    log_info("after all");
+    log_close();
+    log_note("nobody listens");
+    fclose(out);
+    assert_int_equal(file_read_all(path, 1 << 20, &copied, &n), 0);
+    assert_true(n > LOG_KEPT - 100 && n < LOG_KEPT + 400);
+    assert_non_null(strstr(copied, "] first\n"));
+    assert_non_null(strstr(copied, "] for the copy alone\n"));
+    assert_null(strstr(out_text, "for the copy alone"));
+    const char *warned = strstr(out_text, "warning: /tmp/brim_log_");
+    assert_non_null(warned);
+    assert_null(strstr(warned + 1, "warning: /tmp/brim_log_"));
+    assert_non_null(strstr(copied, "lines are missing here\n"));
+    assert_non_null(strstr(copied, "warning: /nowhere: "));
+    assert_non_null(strstr(copied, "] after all\n"));
+    assert_null(strstr(copied, "nobody listens"));
+    assert_int_equal(count_lines(out_text), MANY + 5); /* "first", "last", "after all" and two warnings */
+    free(out_text);
+    free(copied);
+    unlink(path);
+}
+
+static void log_copy_is_bounded(void **state)
+{
+    char   path[] = "/tmp/brim_log_XXXXXX", text[2000], *copied = NULL;
+    size_t n;
+    int    fd = mkstemp(path);
+    FILE  *out = fopen("/dev/null", "w");
+    assert_true(fd >= 0 && out);
+    close(fd);
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    log_open(out);
+    log_copy(path);
+    for (int i = 0; i < LOG_MOST / 1500; i++) log_info("%s", text);
+    log_close();
+    fclose(out);
+    assert_int_equal(file_read_all(path, 1 << 26, &copied, &n), 0);
+    assert_true(n >= LOG_MOST && n < LOG_MOST + 4096);
+    assert_non_null(strstr(copied + n - 100, "no more lines are written here\n"));
+    free(copied);
+    unlink(path);
 }
 
 /* On a terminal the bar is redrawn in place, and a log line goes above it. */
@@ -586,7 +657,7 @@ static void bar_on_a_terminal(void **state)
     Progress p;
     char     seen[4096];
     setenv("TERM", "xterm", 1);
-    log_open(out, NULL);
+    log_open(out);
     assert_true(log_is_terminal());
     progress_begin(&p, "train", "tokens/s", 0, 4);
     progress_update(&p, 1, 3.0, 553000);
@@ -680,6 +751,8 @@ int main(int argc, char **argv)
         CASE(json_writes),
         CASE(json_reports_failure),
         CASE(log_and_plain_progress),
+        CASE(log_copy_of_a_full_disk),
+        CASE(log_copy_is_bounded),
         CASE(bar_on_a_terminal),
         CASE(fault_from_environment),
         CASE(clock_moves_forward),

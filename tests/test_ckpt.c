@@ -702,7 +702,7 @@ static void killed_writers_leave_whole_ones(void **state)
 int main(void)
 {
     FILE *quiet = fopen("/dev/null", "w");
-    log_open(quiet, NULL);
+    log_open(quiet);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
         CASE(resumed_run_is_identical),

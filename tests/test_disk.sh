@@ -33,6 +33,7 @@ test_full() {
     rm disk/fill; reap; local rc=$?
     [ $rc -eq 0 ] && sed '1,/NOT SAVED/d' full.log | grep '\] checkpoint of step' >/dev/null && out=$(all_whole full && same ref full)
     verdict "full disk: with room again saves succeed, and no bit or line is missing" $? "exit code $rc: $out"
+    cmp <(tail -n +2 runs/full/log.txt) full.log >seen; verdict "full disk: log.txt has what the terminal showed, in order" $? "$(diff <(tail -n +2 runs/full/log.txt) full.log | head -n 4)"
     [ "$(grep -c 'NOT SAVED' full.log)" -lt 60 ]; verdict "full disk: not every step tries again" $? "$(grep -c 'NOT SAVED' full.log) failed saves"
 }
 

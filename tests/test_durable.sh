@@ -132,6 +132,30 @@ BRIM_FAULT=read:1970 train unseen eval.every=0 opt.prefetch=false; rc=$? # after
     [ "$(grep -c '"step": 120, "val_loss"' runs/unseen/metrics.jsonl)" -eq 1 ] && [ "$(last_of unseen val_loss)" = "$(last_of ref val_loss)" ]
 verdict "a last evaluation that is missing is done when the run is opened again, once" $? "exit code $rc: $out $(tail -n 2 unseen.log)"
 
+# ---- log.txt ----------------------------------------------------------------------------------------------------------
+
+# A save that fails, skips, a rollback and the end by a fault in one start; the next one goes on below it.
+BRIM_FAULT=fsync:30-31,nan:30-34,spike:60,read:1463 train told max_skips=5 opt.prefetch=false; rc=$?
+log=runs/told/log.txt bad=""
+for line in 'start 20[0-9-]* [0-9:]*, brim [0-9a-z-]*: brim train tiny.yaml run=told max_skips=5 ' 'BRIM_FAULT: fsync 30 fails' \
+    'error: CHECKPOINT NOT SAVED: .*Input/output error' 'warning: step 30 skipped: not finite' 'warning: rolled back to step' \
+    'warning: step [0-9]+ skipped: loss spike' 'error: text.txt: reading at byte .*Input/output error'; do
+    [ "$(grep -cE -- "\] $line" $log)" -ge 1 ] || bad="no '$line'"
+done
+[ $rc -eq 1 ] && [ -z "$bad" ]; verdict "log.txt has what went wrong" $? "exit code $rc: $bad: $(tail -n 3 $log)"
+cp $log before; train told max_skips=5; rc=$?
+[ $rc -eq 0 ] && head -c "$(stat -c %s before)" $log | cmp - before && [ "$(grep -c '\] start ' $log)" -eq 2 ] &&
+    [ "$(tail -n +$(($(wc -l <before) + 2)) $log)" = "$(cat told.log)" ]
+verdict "the next start appends to it what the terminal shows" $? "exit code $rc: $(diff <(tail -n +$(($(wc -l <before) + 2)) $log) told.log | head -n 3)"
+rm -rf runs/mute; mkdir -p runs/mute/log.txt
+train mute; rc=$?
+[ $rc -eq 0 ] && [ "$(grep -c 'warning: .*log.txt' mute.log)" -eq 1 ] && rmdir runs/mute/log.txt && out=$(same ref mute)
+verdict "a log that cannot be opened costs one warning" $? "exit code $rc: $out $(grep log.txt mute.log)"
+rm -rf runs/mute; mkdir -p runs/mute; ln -s /dev/full runs/mute/log.txt
+train mute; rc=$?
+[ $rc -eq 0 ] && [ "$(grep -c 'warning: .*log.txt' mute.log)" -eq 1 ] && out=$(same ref mute)
+verdict "and so does one that cannot be written" $? "exit code $rc: $out $(grep log.txt mute.log)"
+
 # ---- resuming as something else --------------------------------------------------------------------------------------
 
 for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do

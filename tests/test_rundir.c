@@ -409,7 +409,7 @@ static void signals_are_flags(void **state)
 int main(void)
 {
     FILE *quiet = fopen("/dev/null", "w");
-    log_open(quiet, NULL);
+    log_open(quiet);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, base_setup, base_teardown)
     const struct CMUnitTest tests[] = {
         CASE(makes_and_names),   CASE(second_run_is_refused),       CASE(reused_pid_does_not_lock),

@@ -12,3 +12,12 @@ static double clock_read(clockid_t id)
 double clock_now_s(void) { return clock_read(CLOCK_MONOTONIC); }
 
 double clock_wall_s(void) { return clock_read(CLOCK_REALTIME); }
+
+const char *clock_date(char *buf, size_t n, const char *format)
+{
+    time_t    now = time(NULL);
+    struct tm tm;
+    localtime_r(&now, &tm);
+    if (strftime(buf, n, format, &tm) == 0) buf[0] = '\0';
+    return buf;
+}

@@ -2,12 +2,17 @@
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 double clock_now_s(void);  /* monotonic, from an arbitrary start: for durations */
 double clock_wall_s(void); /* since 1970-01-01 UTC: for time stamps that other programs read */
+
+/* Local date and time as strftime() writes them into buf; returns buf. */
+const char *clock_date(char *buf, size_t n, const char *format);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 #include "base/err.h"
 
+#include "base/log.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,12 +63,13 @@ void err_clear(void)
 
 void err_abort(const char *file, int line, const char *cond, const char *fmt, ...)
 {
+    char    text[1024];
     va_list ap;
-    fflush(stdout);
-    fprintf(stderr, "brim: bug: %s:%d: %s: ", file, line, cond);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    fflush(stdout);
+    fprintf(stderr, "brim: bug: %s:%d: %s: %s\n", file, line, cond, text);
+    log_note("bug: %s:%d: %s: %s", file, line, cond, text);
     abort();
 }

@@ -1,6 +1,7 @@
 #include "base/fault.h"
 
 #include "base/err.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -80,8 +81,10 @@ int fault_hit(FaultOp op)
     if (!(atomic_load_explicit(&fault.armed, memory_order_acquire) & (1u << op))) return 0;
     int64_t count = atomic_fetch_add(&fault.op[op].count, 1) + 1;
     if (count < fault.op[op].first || count > fault.op[op].last) return 0;
-    if (fault.op[op].loud)
+    if (fault.op[op].loud) {
         fprintf(stderr, "brim: BRIM_FAULT: %s %lld fails\n", fault_table[op].name, (long long)count);
+        log_note("BRIM_FAULT: %s %lld fails", fault_table[op].name, (long long)count);
+    }
     errno = fault_table[op].errnum;
     return 1;
 }

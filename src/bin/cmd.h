@@ -8,6 +8,7 @@ typedef struct {
     double begin_s; /* clock_now_s() at program start */
     int    argc;    /* arguments after the command's name */
     char **argv;
+    const char *version; /* of the program */
 } CmdArgs;
 
 /* Each returns 0, or negative after err_set()/err_user(). */

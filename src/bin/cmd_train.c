@@ -1,14 +1,27 @@
 #include "base/err.h"
-#include "base/log.h"
+#include "base/str.h"
 #include "bin/cmd.h"
 #include "run/train.h"
+
+#include <string.h>
+
+/* "brim train a.yaml steps=5"; what does not fit is cut off. */
+static const char *describe(const CmdArgs *a, char *buf, size_t n)
+{
+    char shown[1024];
+    str_copy(buf, n, "brim train");
+    for (int i = 0; i < a->argc; i++) str_append(buf, n, " %s", str_quote(shown, sizeof shown, a->argv[i], strlen(a->argv[i])));
+    return buf;
+}
 
 int cmd_train(const CmdArgs *a)
 {
     TrainOptions opt    = { .begin_s = a->begin_s };
     CmdFlag      flag[] = { { "--fresh", NULL, &opt.fresh, "start anew; an existing run is moved aside" } };
     Recipe       r;
+    char         command[1500];
+    opt.command = describe(a, command, sizeof command); /* first: parsing sorts the arguments */
+    opt.version = a->version;
     TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
-    log_open(NULL, NULL);
     return train_run(&r, &opt);
 }

@@ -51,7 +51,7 @@ static int run_command(int argc, char **argv, double begin_s)
         if (near.best) return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
     }
-    CmdArgs a = { begin_s, argc - 2, argv + 2 };
+    CmdArgs a = { begin_s, argc - 2, argv + 2, BRIM_VERSION };
     return c->run(&a);
 }
 

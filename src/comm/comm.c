@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
 #include "comm/wire.h"
@@ -194,6 +195,7 @@ static void watch(void *arg)
     if (!p[n].revents && lost >= 0 && poll(&p[n], 1, (int)(c->waits.grace_s * 1e3)) == 0) {
         fprintf(stderr, "brim: rank %d: rank %d has left the run; this rank cannot go on alone\n",
                 c->place.rank, lost);
+        log_note("rank %d has left the run; this rank cannot go on alone", lost);
         _exit(1);
     }
     free(p);

@@ -1,5 +1,6 @@
 #include "run/rundir.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
@@ -15,21 +16,12 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *rundir_base(void)
 {
     const char *base = getenv("BRIM_RUNS");
     return base && *base ? base : "runs";
-}
-
-static void stamp(char *buf, size_t n, const char *format)
-{
-    time_t    now = time(NULL);
-    struct tm tm;
-    localtime_r(&now, &tm);
-    strftime(buf, n, format, &tm);
 }
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
@@ -50,7 +42,7 @@ int rundir_paths(RunDir *d, const char *name)
     } row[] = {
         { d->path, "" },          { d->checkpoints, "/checkpoints" }, { d->metrics, "/metrics.jsonl" },
         { d->plan, "/plan.txt" }, { d->recipe, "/recipe.yaml" },      { d->machine, "/machine.txt" },
-        { d->lock, "/lock" }
+        { d->lock, "/lock" },     { d->log, "/log.txt" },
     };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         int n = snprintf(row[i].path, RUNDIR_PATH, "%s/%s%s", rundir_base(), name, row[i].file);
@@ -83,8 +75,8 @@ static int refuse(const RunDir *d)
 static int write_owner(const RunDir *d, int fd)
 {
     char when[64], text[128];
-    stamp(when, sizeof when, "%Y-%m-%d %H:%M:%S");
-    int n = snprintf(text, sizeof text, "pid %ld (started %s)\n", (long)getpid(), when);
+    int  n = snprintf(text, sizeof text, "pid %ld (started %s)\n", (long)getpid(),
+                      clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"));
     if (ftruncate(fd, 0) != 0 || fault_hit(FAULT_WRITE) || pwrite(fd, text, (size_t)n, 0) != n) {
         return err_sys("%s: write", d->lock);
     }
@@ -155,7 +147,7 @@ static int move_aside(RunDir *d)
     char when[32], old[RUNDIR_PATH + 64];
     if (file_kind(d->path) == FILE_NONE) return 0;
     TRY(lock_take(d));
-    stamp(when, sizeof when, "%Y%m%d-%H%M%S");
+    clock_date(when, sizeof when, "%Y%m%d-%H%M%S");
     snprintf(old, sizeof old, "%s.old-%s", d->path, when);
     for (int i = 2; file_kind(old) != FILE_NONE; i++)
         snprintf(old, sizeof old, "%s.old-%s-%d", d->path, when, i);

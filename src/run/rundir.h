@@ -18,6 +18,7 @@ typedef struct {
     char path[RUNDIR_PATH];        /* runs/NAME */
     char checkpoints[RUNDIR_PATH]; /* runs/NAME/checkpoints, made */
     char metrics[RUNDIR_PATH];     /* metrics.jsonl: opened for appending by whoever writes it */
+    char log[RUNDIR_PATH];         /* log.txt, likewise */
     char recipe[RUNDIR_PATH];      /* recipe.yaml, as resolved */
     char plan[RUNDIR_PATH];        /* plan.txt */
     char machine[RUNDIR_PATH];     /* machine.txt */

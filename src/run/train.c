@@ -316,6 +316,29 @@ static void name_rank(const Run *run)
     err_set("rank %d: %s", comm_rank(run->comm), text);
 }
 
+/* main prints the message; here it goes into log.txt, also of a run that ended before it had one. Wrong input has nothing to
+ * do there unless the run was going on with it. */
+static void note_failure(Run *run)
+{
+    log_note("error: %s", err_get());
+    if (run->dir.is_open && err_kind() == ERR_RUN) train_copy_log(run);
+}
+
+static int run_rank(Run *run, const TrainOptions *opt)
+{
+    char when[64];
+    log_note("start %s, brim %s: %s", clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"), opt->version ? opt->version : "unknown",
+             opt->command ? opt->command : run->r->run);
+    int rc = run_to_end(run, opt);
+    if (rc < 0) {
+        name_rank(run);
+        note_failure(run);
+    }
+    train_close(run);
+    comm_close(run->comm, rc == 0);
+    return rc;
+}
+
 int train_run(const Recipe *r, const TrainOptions *opt)
 {
     Run   run   = { .r = r, .begin_s = opt->begin_s };
@@ -323,14 +346,9 @@ int train_run(const Recipe *r, const TrainOptions *opt)
     TRY(signals_install());
     TRY(comm_open(&run.comm));
     if (comm_rank(run.comm) > 0) quiet = fopen("/dev/null", "w");
-    if (quiet) log_open(quiet, NULL);
-    int rc = run_to_end(&run, opt);
-    train_close(&run);
-    if (rc < 0) name_rank(&run);
-    comm_close(run.comm, rc == 0);
-    if (quiet) {
-        log_close();
-        fclose(quiet);
-    }
+    log_open(quiet);
+    int rc = run_rank(&run, opt);
+    log_close();
+    if (quiet) fclose(quiet);
     return rc;
 }

@@ -9,7 +9,9 @@
  * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
  *    samples of the bad ones. When that does not help three times in a row, the run fails.
  * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete.
- * 6. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
+ * 6. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
+ *    wrong input leaves no trace there.
+ * 7. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
  *    the checkpoint. What the ranks decide they decide alike: from results that are the same bits everywhere, or from what
  *    they ask each other after every step. */
 #ifndef RUN_TRAIN_H
@@ -20,6 +22,7 @@
 typedef struct {
     int    fresh;   /* do not resume: an existing run is moved aside */
     double begin_s; /* clock_now_s() at program start */
+    const char *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
 } TrainOptions;
 
 int train_run(const Recipe *r, const TrainOptions *opt);

@@ -31,6 +31,7 @@ typedef struct {
     void         *val_slots[TRAIN_VAL_SLOTS];
     CkptWriter   *writer;
     Metrics       metrics;
+    int           log_copied;  /* to log.txt, from now on */
     Progress      progress;
     CkptState     at;          /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t       queued;      /* steps handed to the device */
@@ -59,6 +60,8 @@ void train_close(Run *run); /* whatever of it is open */
 
 /* 1: continued from a checkpoint; 0: there is none. Rank 0 finds it, the others read the same one. */
 int train_resume(Run *run);
+/* Begins log.txt, once it is known that this start belongs to the run. */
+void train_copy_log(Run *run);
 /* Starts reading samples at run->at. */
 int train_attach(Run *run);
 /* recipe.yaml, machine.txt and plan.txt, each whole or as before: without its recipe a run could not be evaluated. */

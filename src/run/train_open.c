@@ -106,9 +106,16 @@ static int open_dir(Run *run, int fresh)
     return comm_barrier(run->comm); /* the others look into it only now */
 }
 
+void train_copy_log(Run *run)
+{
+    if (!run->log_copied) log_copy(run->dir.log);
+    run->log_copied = 1;
+}
+
 static int open_files(Run *run)
 {
     if (comm_rank(run->comm) > 0) return 0;
+    train_copy_log(run);
     TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
     TRY(train_write_texts(run));
     TRY(metrics_open(&run->metrics, run->dir.metrics));

@@ -49,6 +49,7 @@ static int hold_dir(Run *run)
 {
     int made = rundir_hold(&run->dir);
     if (made > 0) {
+        log_copy(run->dir.log);
         log_error("%s was removed or moved while this run was using it: made anew", run->dir.path);
         metrics_reopen(&run->metrics);
         made = train_write_texts(run);
