@@ -110,8 +110,30 @@ wait_step back2 80; kill -9 "$pid"; reap
 train back2 max_skips=5 && out=$(same back back2)
 verdict "and a kill after that changes no bit" $? "$out $(head -n 3 back2.log)"
 
+BRIM_FAULT=nan:30-40 train older max_skips=5; rc=$? # the 35th is queued when the first row ends
+[ $rc -eq 0 ] && [ "$(grep -oE 'rolled back to step [0-9]+' older.log | tr -dc '0-9\n' | xargs)" = "25 20" ] &&
+    grep -q 'warning: the same failure after going back to step 25: trying the checkpoint before it' older.log &&
+    within "$(last_of older val_loss)" "$(last_of ref val_loss)" 0.02 && [ "$(grep -c '"loss"' runs/older/metrics.jsonl)" -eq "$steps" ] &&
+    all_whole older >seen && [ "$(ls runs/older/checkpoints | wc -l)" -eq 2 ]
+verdict "the same failure again goes back to the checkpoint before" $? "exit code $rc, $(last_of older val_loss) for $(last_of ref val_loss): $(grep -E 'rolled|same' older.log) $(cat seen)"
+
+export BRIM_FAULT=nan:30-40; start older2 max_skips=5; unset BRIM_FAULT
+wait_log older2 'rolled back to step 20'; kill -9 "$pid"; reap
+train older2 max_skips=5; rc=$?
+[ $rc -eq 0 ] && grep -qE "resuming after step (20|25|30|35)" older2.log && [ "$(grep -c '"loss"' runs/older2/metrics.jsonl)" -eq "$steps" ] && all_whole older2 >seen
+verdict "and a kill after that goes on from there" $? "exit code $rc: $(head -n 3 older2.log) $(cat seen)"
+
+rm -rf runs/worse; cp -r runs/cut runs/worse
+newest=$(last_ckpt worse); before=$(ls runs/worse/checkpoints | head -n 1); before=$((10#${before#step-}))
+truncate -s 1000 "$newest/model.safetensors"
+BRIM_FAULT=nan:1-3 train worse max_skips=3; rc=$? # before the damaged one is written anew
+[ $rc -eq 0 ] && [ "$(grep -c 'warning: checkpoint of step .* cannot be used: .*model.safetensors' worse.log)" -eq 2 ] &&
+    grep -q "rolled back to step $before;" worse.log && out=$(all_whole worse)
+verdict "a rollback passes a damaged checkpoint over" $? "exit code $rc: $out $(grep -E 'warning' worse.log)"
+
 BRIM_FAULT=nan:30+ train lost max_skips=5; rc=$?
-[ $rc -eq 1 ] && [ "$(grep -c 'rolled back to step 25' lost.log)" -eq 3 ] && tail -n 1 lost.log | grep -q 'giving up at step' && all_whole lost >seen
+[ $rc -eq 1 ] && [ "$(grep -oE 'rolled back to step [0-9]+' lost.log | tr -dc '0-9\n' | xargs)" = "25 20 20" ] && tail -n 1 lost.log | grep -q 'giving up at step' && all_whole lost >seen &&
+    [ "$(ls runs/lost/checkpoints | xargs)" = "abandoned-00000025 step-00000020" ]
 verdict "steps that stay bad end the run" $? "exit code $rc: $(tail -n 2 lost.log)"
 train lost max_skips=5 && out=$(same ref lost); verdict "which can go on once they are good" $? "$out"
 

@@ -18,7 +18,8 @@ const char ckpt_tmp_prefix[] = ".tmp-";
 const char ckpt_state_name[] = "state.json";
 const char ckpt_done_name[]  = "DONE";
 
-static const char step_prefix[] = "step-";
+static const char step_prefix[]      = "step-";
+static const char abandoned_prefix[] = "abandoned-";
 
 CkptFileKind ckpt_tensor_file(int which) { return which == 0 ? CKPT_MODEL : CKPT_OPTIM; }
 
@@ -42,33 +43,33 @@ void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name)
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-static void step_name(char *buf, size_t n, int64_t step)
+static void step_name(char *buf, size_t n, const char *prefix, int64_t step)
 {
-    snprintf(buf, n, "%s%08lld", step_prefix, (long long)step);
+    snprintf(buf, n, "%s%08lld", prefix, (long long)step);
 }
 
 /* The step of a folder's name, or -1 when it is not exactly a name that step_name() gives. */
-static int64_t step_of_name(const char *name)
+static int64_t step_of_name(const char *name, const char *prefix)
 {
     char    again[64];
     int64_t step;
-    if (!str_starts_with(name, step_prefix)) return -1;
-    if (str_parse_int(name + strlen(step_prefix), &step) < 0 || step < 0) return -1;
-    step_name(again, sizeof again, step);
+    if (!str_starts_with(name, prefix)) return -1;
+    if (str_parse_int(name + strlen(prefix), &step) < 0 || step < 0) return -1;
+    step_name(again, sizeof again, prefix, step);
     return strcmp(name, again) == 0 ? step : -1;
 }
 
 int ckpt_path(const char *dir, int64_t step, char *buf, size_t n)
 {
     char name[64];
-    step_name(name, sizeof name, step);
+    step_name(name, sizeof name, step_prefix, step);
     return ckpt_join(buf, n, dir, name);
 }
 
 /* ---- Listing ------------------------------------------------------------------------------------------- */
 
-/* All steps in dir, rising, in the arena. Negative after err_set(). */
-static int list_steps(Arena *a, const char *dir, int64_t **step)
+/* All steps in dir under names with this prefix, rising, in the arena. Negative after err_set(). */
+static int list_steps(Arena *a, const char *dir, const char *prefix, int64_t **step)
 {
     char **name;
     if (file_kind(dir) == FILE_NONE) return 0;
@@ -76,7 +77,7 @@ static int list_steps(Arena *a, const char *dir, int64_t **step)
     if (n < 0) return -1;
     *step = ARENA_ARRAY(a, int64_t, n + 1);
     for (int i = 0; i < n; i++) {
-        int64_t s = step_of_name(name[i]);
+        int64_t s = step_of_name(name[i], prefix);
         if (s < 0) continue;
         int at = used++; /* names are sorted bytewise: only steps of 9 digits and more ever move */
         for (; at > 0 && (*step)[at - 1] > s; at--) (*step)[at] = (*step)[at - 1];
@@ -90,7 +91,7 @@ int ckpt_list(const char *dir, int64_t *step, int max)
     Arena    a;
     int64_t *all;
     arena_init(&a);
-    int n = list_steps(&a, dir, &all), take = MIN(n, max);
+    int n = list_steps(&a, dir, step_prefix, &all), take = MIN(n, max);
     for (int i = 0; i < take; i++) step[i] = all[n - 1 - i];
     arena_deinit(&a);
     return take;
@@ -99,14 +100,44 @@ int ckpt_list(const char *dir, int64_t *step, int max)
 /* ---- Removing ------------------------------------------------------------------------------------------ */
 
 /* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */
-static int remove_step(const char *dir, int64_t step)
+static int remove_step(const char *dir, const char *prefix, int64_t step)
 {
-    char name[64], path[PATH_MAX], away[PATH_MAX];
+    char own[64], name[64], path[PATH_MAX], away[PATH_MAX];
+    step_name(own, sizeof own, prefix, step);
     snprintf(name, sizeof name, "%sremove-%08lld-%ld", ckpt_tmp_prefix, (long long)step, (long)getpid());
-    TRY(ckpt_path(dir, step, path, sizeof path));
+    TRY(ckpt_join(path, sizeof path, dir, own));
     TRY(ckpt_join(away, sizeof away, dir, name));
     if (fault_hit(FAULT_RENAME) || rename(path, away) != 0) return err_sys("%s: rename", path);
     return folder_remove(away);
+}
+
+static int prune_abandoned(Arena *a, const char *dir, int64_t step)
+{
+    int64_t *all;
+    int      n = list_steps(a, dir, abandoned_prefix, &all);
+    if (n < 0) return -1;
+    for (int i = 0; i < n && all[i] <= step; i++) TRY(remove_step(dir, abandoned_prefix, all[i]));
+    return 0;
+}
+
+int ckpt_abandon(const char *dir, int64_t after)
+{
+    Arena    a;
+    int64_t *all;
+    int      moved = 0;
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    for (int i = n - 1; i >= 0 && all[i] > after && rc == 0; i--, moved++) {
+        char name[64], path[PATH_MAX], away[PATH_MAX];
+        step_name(name, sizeof name, abandoned_prefix, all[i]);
+        rc = ckpt_path(dir, all[i], path, sizeof path);
+        if (rc == 0) rc = ckpt_join(away, sizeof away, dir, name);
+        if (rc == 0) rc = folder_remove(away);
+        if (rc == 0 && (fault_hit(FAULT_RENAME) || rename(path, away) != 0)) rc = err_sys("%s: rename", path);
+    }
+    arena_deinit(&a);
+    if (rc == 0 && moved > 0) rc = folder_sync(dir);
+    return rc < 0 ? rc : moved;
 }
 
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
@@ -114,12 +145,13 @@ int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
     Arena    a;
     int64_t *all, newer = 0;
     arena_init(&a);
-    int n = list_steps(&a, dir, &all), rc = MIN(n, 0);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
     for (int i = n - 1; i >= 0 && rc == 0; i--) {
         if (all[i] > step || newer++ < MAX(keep, 1)) continue;
         if (keep_every > 0 && all[i] % keep_every == 0) continue;
-        rc = remove_step(dir, all[i]);
+        rc = remove_step(dir, step_prefix, all[i]);
     }
+    if (rc == 0) rc = prune_abandoned(&a, dir, step);
     arena_deinit(&a);
     return rc;
 }

@@ -53,6 +53,10 @@ int ckpt_list(const char *dir, int64_t *step, int max);
 /* The folder of a step into buf. Negative after err_set(). */
 int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
 
+/* Takes the name from every checkpoint of a step above `after`: they led nowhere, and the run goes on without them. They stay
+ * as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many; negative after err_set(). */
+int ckpt_abandon(const char *dir, int64_t after);
+
 /* ---- Loading ---- */
 
 /* Verifies every byte of a checkpoint; needs no device. Negative after err_set() naming file and tensor. */
@@ -67,6 +71,9 @@ int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n);
 /* Loads the newest good checkpoint in dir; each broken one is named in a warning. 1 loaded, 0 there is
  * none, negative after err_set() (all are broken) or err_user() (another model). */
 int ckpt_resume(Build *b, const char *dir, CkptState *s, char *note, size_t n);
+
+/* The same among the checkpoints of steps below `before`. */
+int ckpt_resume_before(Build *b, const char *dir, int64_t before, CkptState *s, char *note, size_t n);
 
 /* Loads weights alone from a checkpoint folder (verified) or a .safetensors file (f32, bf16 or f16, our
  * names). */

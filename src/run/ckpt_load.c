@@ -331,22 +331,30 @@ int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n)
 
 int ckpt_resume(Build *b, const char *dir, CkptState *s, char *note, size_t n)
 {
+    return ckpt_resume_before(b, dir, INT64_MAX, s, note, n);
+}
+
+int ckpt_resume_before(Build *b, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
+{
     enum { MAX_TRIES = 1024 };
     int64_t step[MAX_TRIES];
     char    path[PATH_MAX], first[512] = "";
-    int     found = ckpt_list(dir, step, MAX_TRIES);
+    int     found = ckpt_list(dir, step, MAX_TRIES), tried = 0;
     if (found <= 0) return found;
     for (int i = 0; i < found; i++) {
+        if (step[i] >= before) continue;
         TRY(ckpt_path(dir, step[i], path, sizeof path));
         int rc = ckpt_load(b, path, s, note, n);
         if (rc == 0 && s->step == step[i]) return 1;
         if (rc == 0) err_set("%s holds step %lld", path, (long long)s->step);
         if (err_kind() == ERR_USER) return -1;
         log_warn("checkpoint of step %lld cannot be used: %s", (long long)step[i], err_get());
-        if (i == 0) str_copy(first, sizeof first, err_get());
+        if (tried++ == 0) str_copy(first, sizeof first, err_get());
         err_clear();
     }
-    return err_set("%s: none of its %d checkpoints can be used; the newest: %s", dir, found, first);
+    if (tried == 0) return 0;
+    return err_set("%s: none of its %d %scheckpoints can be used; the newest: %s", dir, tried, before < INT64_MAX ? "older " : "",
+                   first);
 }
 
 /* ---- Weights alone ------------------------------------------------------------------------------------- */

@@ -12,7 +12,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Rollbacks without a good step beyond where the last one began: other samples did not help, so it is not them. */
+/* Rollbacks without a good step beyond where the last one began: each goes to an older checkpoint than the one before. Where
+ * there are fewer, the oldest is tried so often: each time other samples follow it. */
 enum { MAX_ROLLBACKS = 3 };
 
 static void announce(Run *run)
@@ -117,14 +118,30 @@ static int take_result(Run *run, StepOut *out)
 
 /* ---- going back -------------------------------------------------------------------------------------------- */
 
-static int may_roll_back(Run *run, const StepOut *out)
+/* Loads the checkpoint to go back to: the newest good one, or when that was tried the one before it. */
+static int find_good(Run *run, const StepOut *out)
 {
+    long long at = (long long)run->at.step;
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
-    if (run->n_rollback++ < MAX_ROLLBACKS) return 0;
-    return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples, so these are not "
-                   "the cause: giving up at step %lld (what may help: a lower optim.lr; a larger spike_factor or max_skips; "
-                   "going on from an earlier checkpoint, by removing the later ones in %s)", out->n_skip_row, MAX_ROLLBACKS,
-                   (long long)run->at.step, run->dir.checkpoints);
+    int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
+    if (found < 0) return -1;
+    if (found == 0 && run->n_rollback == 0)
+        return err_set("%d steps in a row were skipped and there is no checkpoint to go back to", out->n_skip_row);
+    if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
+        return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples and the last to "
+                       "the oldest checkpoint, step %lld: giving up at step %lld (what may help: a lower optim.lr; a larger "
+                       "spike_factor or max_skips)", out->n_skip_row, run->n_rollback, (long long)run->rolled_to, at);
+    }
+    if (run->n_rollback > 0) {
+        log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
+                 found ? "trying the checkpoint before it" : "there is no older checkpoint, trying other samples");
+    }
+    if (found == 0 && train_resume(run, run->rolled_to + 1) <= 0) {
+        return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints, (long long)run->rolled_to);
+    }
+    run->n_rollback++;
+    run->rolled_to = run->at.step;
+    return 0;
 }
 
 /* Lines of the steps that will be done again. Failing costs the file its order, not the run its life. */
@@ -138,13 +155,24 @@ static void trim_metrics(Run *run)
     metrics_reopen(&run->metrics); /* the trimmed file is a new one */
 }
 
-/* The last good checkpoint, with what was learned since about samples. */
+/* Checkpoints beyond the one gone back to are not of this run any more: a restart must not go on from them. */
+static void abandon_newer(Run *run)
+{
+    if (!run->writer) return;
+    int n = ckpt_abandon(run->dir.checkpoints, run->at.step);
+    if (n > 0) log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is", run->dir.checkpoints);
+    if (n < 0) {
+        log_error("%s (a restart would go on from the newest checkpoint, not from this one)", err_get());
+        err_clear();
+    }
+}
+
+/* A good checkpoint, with what was learned since about samples. */
 static int load_last_good(Run *run, const StepOut *out)
 {
     CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    int       found  = train_resume(run);
-    if (found < 0) return -1;
-    if (found == 0) return err_set("%d steps in a row were skipped and there is no checkpoint to go back to", out->n_skip_row);
+    TRY(find_good(run, out));
+    abandon_newer(run);
     run->at.elapsed_s = before.elapsed_s;
     memcpy(run->at.skip, before.skip, sizeof before.skip);
     run->at.n_skip = before.n_skip;
@@ -159,11 +187,10 @@ static int load_last_good(Run *run, const StepOut *out)
     return build_write_state(run->setup.build, &run->at.device);
 }
 
-/* Too many skips in a row: back to the last good checkpoint, and past the samples that did it. */
+/* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
 static int roll_back(Run *run, const StepOut *out)
 {
     run->in_flux = 1;
-    TRY(may_roll_back(run, out));
     run->bad_until = run->at.step;
     TRY(run->setup.dev->vt->sync(run->setup.dev));
     train_wait_save(run);

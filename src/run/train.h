@@ -7,7 +7,8 @@
  *    does a disk that takes no metrics, or a directory that somebody removed. A failed step ends the run, after what
  *    was done before it was saved, unless the device itself failed.
  * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
- *    samples of the bad ones. When that does not help three times in a row, the run fails.
+ *    samples of the bad ones. When the same happens again before a good step beyond them, the one before is next, as
+ *    for one that is damaged; after the oldest, and at least three attempts, the run fails.
  * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete.
  * 6. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
  *    wrong input leaves no trace there.

@@ -46,6 +46,7 @@ typedef struct {
     int64_t       last_saved;
     int           n_skip_row;  /* skipped steps in a row, up to the last result */
     int           n_rollback;  /* in a row, see MAX_ROLLBACKS */
+    int64_t       rolled_to;   /* the step that the last one of them went back to */
     int64_t       bad_until;   /* the step that led to the last one */
     int           in_flux;     /* 1: the device's state is being replaced and must not be saved */
     Asked         asked;
@@ -58,8 +59,9 @@ double train_elapsed(const Run *run); /* training seconds over all parts of the 
 int  train_open(Run *run, const TrainOptions *opt);
 void train_close(Run *run); /* whatever of it is open */
 
-/* 1: continued from a checkpoint; 0: there is none. Rank 0 finds it, the others read the same one. */
-int train_resume(Run *run);
+/* Goes on from the newest good checkpoint of a step below `before`. 1: done; 0: there is none. Rank 0 finds it, the others
+ * read the same one. */
+int train_resume(Run *run, int64_t before);
 /* Begins log.txt, once it is known that this start belongs to the run. */
 void train_copy_log(Run *run);
 /* Starts reading samples at run->at. */

@@ -80,13 +80,13 @@ int train_attach(Run *run)
     return stepper_attach(&run->stepper, run->train, run->at.next_sample, run->at.skip, run->at.n_skip);
 }
 
-int train_resume(Run *run)
+int train_resume(Run *run, int64_t before)
 {
     Build  *b = run->setup.build;
     char    note[512] = "", path[RUNDIR_PATH + 32];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
-        got[0] = ckpt_resume(b, run->dir.checkpoints, &run->at, note, sizeof note);
+        got[0] = ckpt_resume_before(b, run->dir.checkpoints, before, &run->at, note, sizeof note);
         got[1] = run->at.step;
     }
     TRY(comm_broadcast(run->comm, got, sizeof got));
@@ -130,7 +130,7 @@ int train_open(Run *run, const TrainOptions *opt)
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
-    TRY(train_resume(run) < 0 ? -1 : 0);
+    TRY(train_resume(run, INT64_MAX) < 0 ? -1 : 0);
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(open_val(run));
