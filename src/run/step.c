@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -87,17 +88,44 @@ static int release_oldest(Stepper *s)
     return 0;
 }
 
-static int run_micro(Stepper *s, int last)
+/* What a rank says about its batches. */
+typedef struct {
+    int32_t kind; /* ErrKind */
+    char    text[508];
+} DataWord;
+
+/* Fails on every rank when one had no batch, with its message. All call it once for each step and evaluation, before anything
+ * in the list waits for another rank: one that left earlier would leave the others waiting, with their steps unsaved. */
+static int agree_on_data(Stepper *s, int ok)
 {
-    Build      *b   = s->build;
-    Dev        *dev = b->dev;
-    LoaderBatch batch;
-    if (s->n_held == MAX_HELD) TRY(release_oldest(s));
-    TRY(loader_next(s->loader, &batch));
-    CHECK(batch.n_valid == b->batch.B * b->batch.T, "a training batch with missing targets");
-    TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
-    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_SLOT0 + batch.slot));
-    s->held[s->n_held++] = batch.slot;
+    Comm    *c   = s->build->comm;
+    int64_t  any = !ok;
+    DataWord own = { .kind = ok ? ERR_NONE : (int32_t)err_kind() };
+    if (!c) return ok ? 0 : -1;
+    str_copy(own.text, sizeof own.text, err_get());
+    if (!ok) err_clear(); /* what the ranks say to each other may fail too */
+    TRY(comm_max_i64(c, &any, 1));
+    if (!any) return 0;
+    DataWord *all = mem_zeroed((size_t)comm_world(c), sizeof *all);
+    if (!all) return err_sys("memory for messages");
+    int rc = comm_all_gather(c, all, &own, sizeof own), r = 0;
+    while (rc == 0 && all[r].kind == ERR_NONE) r++;
+    if (rc == 0) {
+        s->data_failed = 1;
+        all[r].kind == ERR_USER ? err_user("rank %d: %s", r, all[r].text) : err_set("rank %d: %s", r, all[r].text);
+    }
+    free(all);
+    return -1;
+}
+
+static int run_micro(Stepper *s, const LoaderBatch *batch, int last)
+{
+    Build *b   = s->build;
+    Dev   *dev = b->dev;
+    CHECK(batch->n_valid == b->batch.B * b->batch.T, "a training batch with missing targets");
+    TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch->host, tensor_bytes(b->batch.block)));
+    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_SLOT0 + batch->slot));
+    s->held[s->n_held++] = batch->slot;
     return prog_run(last && b->micro_last ? b->micro_last : b->micro, dev);
 }
 
@@ -120,7 +148,14 @@ int step_begin(Stepper *s, int64_t step, double lr)
     if (fault_hit(FAULT_NAN)) n = NAN;
     if (fault_hit(FAULT_SPIKE)) n /= 100;
     TRY(upload_in(s, step, lr, 1.0 / n));
-    for (int64_t i = 0; i < s->n_micro; i++) TRY(run_micro(s, i == s->n_micro - 1));
+    for (int64_t i = 0; i < s->n_micro; i++) {
+        LoaderBatch batch;
+        int         last = i == s->n_micro - 1; /* the one that sums over ranks */
+        if (s->n_held == MAX_HELD) TRY(release_oldest(s));
+        int ok = loader_next(s->loader, &batch) == 0;
+        if (last || !ok) TRY(agree_on_data(s, ok));
+        TRY(run_micro(s, &batch, last));
+    }
     TRY(prog_run(b->update, dev));
     int slot = (int)(step % STEP_RING);
     TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[slot], (char *)b->state->data + offsetof(StepState, out),
@@ -143,11 +178,13 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
     Dev      *dev = b->dev;
     StepState st;
     int64_t   n_valid = 0, first = comm_rank(b->comm), by = comm_world(b->comm);
+    int       ok = 1;
     TRY(dev->vt->sync(dev));
     TRY(upload_in(s, 0, 0, 0)); /* clears loss_sum */
     for (int64_t i = first; i < n_batch; i += by) {
         LoaderBatch batch;
-        TRY(loader_next(val, &batch));
+        ok = loader_next(val, &batch) == 0;
+        if (!ok) break;
         n_valid += batch.n_valid;
         TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
         TRY(prog_run(b->eval, dev));
@@ -155,6 +192,7 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
         loader_release(val, batch.slot);
         if (batch.n_valid == 0) break; /* past the end of the validation part */
     }
+    TRY(agree_on_data(s, ok));
     TRY(build_read_state(b, &st));
     double sum[2] = { st.out.loss_sum, (double)n_valid };
     TRY(comm_sum_f64(b->comm, sum, 2));

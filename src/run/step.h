@@ -6,7 +6,8 @@
  *
  * Several ranks (Build.comm) take the micro-batches of a step in turn; the last one of each rank sums over ranks. Samples,
  * random draws and the divisor of the loss are those of the whole step, so every rank makes the same update as one rank
- * alone would, to the order of summation. */
+ * alone would, to the order of summation. When one has no batch because its data cannot be read, all fail together with its
+ * message, before any of them waits for a sum: the steps begun before can still be finished and saved. */
 #ifndef RUN_STEP_H
 #define RUN_STEP_H
 
@@ -24,6 +25,7 @@ typedef struct {
     int      n_slot;
     int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
     int      n_held;
+    int      data_failed; /* 1: all ranks know that one of them had no batch */
     StepIn  *in;  /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
     StepOut *out; /* pinned, STEP_RING */
 } Stepper;

@@ -281,13 +281,14 @@ static int train_loop(Run *run, int stop)
     return 0;
 }
 
-/* After a failure that is not the device's (data that cannot be read, say): saves the steps that were done. */
+/* After a failure that is not the device's (data that cannot be read, say): saves the steps that were done. Several ranks do
+ * so when all know of it; then the others wait for rank 0, which a rank that leaves would take along. */
 static void save_what_is(Run *run)
 {
     char    why[1024];
     ErrKind kind = err_kind();
     StepOut out;
-    if (!run->writer || run->comm || run->in_flux) return;
+    if (run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
     str_copy(why, sizeof why, err_get());
     err_clear();
     int rc = 0;
@@ -295,6 +296,8 @@ static void save_what_is(Run *run)
     train_wait_save(run);
     if (rc == 0 && run->n_skip_row == 0 && run->at.step > run->last_saved) rc = train_save(run);
     train_wait_save(run);
+    err_clear();
+    comm_barrier(run->comm);
     err_clear();
     kind == ERR_USER ? err_user("%s", why) : err_set("%s", why);
 }
