@@ -178,6 +178,15 @@ train mute; rc=$?
 [ $rc -eq 0 ] && [ "$(grep -c 'warning: .*log.txt' mute.log)" -eq 1 ] && out=$(same ref mute)
 verdict "and so does one that cannot be written" $? "exit code $rc: $out $(grep log.txt mute.log)"
 
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+for mb in 1 4 16; do train eval$mb steps=6 eval.sequences=13 micro_batch=$mb; done
+train eval_more steps=6 eval.sequences=16 micro_batch=1
+untrained() { sed -nE 's/.*"step": 0, "val_loss": ([0-9.e+-]+)[,}].*/\1/p' "runs/$1/metrics.jsonl"; }
+within "$(untrained eval4)" "$(untrained eval1)" 1e-6 && within "$(untrained eval16)" "$(untrained eval1)" 1e-6 &&
+    ! within "$(untrained eval_more)" "$(untrained eval1)" 1e-6
+verdict "an evaluation has exactly eval.sequences windows, whatever the micro-batch" $? "$(for e in 1 4 16 _more; do untrained eval$e; done | xargs)"
+
 # ---- resuming as something else --------------------------------------------------------------------------------------
 
 for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do

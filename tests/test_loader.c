@@ -326,6 +326,31 @@ static void evaluation_covers_exactly(void **state)
     (void)state;
 }
 
+/* A number of windows that ends within a batch: the rows after it have no targets. */
+static void evaluation_of_some_windows(void **state)
+{
+    enum { MOST = 7 };
+    LoaderConfig cfg = config_of(3, 2, 3);
+    Bench        b;
+    int64_t      seen = 0;
+    cfg.eval          = 1;
+    cfg.eval_most     = MOST;
+    if (bench_try(&b, cfg, open_part(0.2, 1)) < 0) fail_msg("%s", err_get());
+    assert_true(order_eval_windows(source_len(b.src), T) > 12);
+    for (int k = 0; k < 4; k++) {
+        LoaderBatch batch;
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        for (int64_t i = 0; i < 3 * T; i++) {
+            assert_int_equal(batch.target[i] >= 0, batch.sample0 + i / T < MOST);
+        }
+        seen += batch.n_valid;
+        loader_release(b.loader, batch.slot);
+    }
+    assert_int_equal(seen, MOST * T);
+    bench_close(&b);
+    (void)state;
+}
+
 static void too_short_is_refused(void **state)
 {
     Bench        b;
@@ -604,6 +629,7 @@ int main(void)
         CASE(ranks_share_exactly),
         CASE(skipped_samples_are_passed_over),
         CASE(evaluation_covers_exactly),
+        CASE(evaluation_of_some_windows),
         CASE(too_short_is_refused),
         CASE(destroy_never_hangs),
         CASE(tiny_rings_stress),

@@ -277,6 +277,7 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     l->layout    = loader_layout(cfg->B, cfg->T, cfg->documents);
     l->src       = src;
     l->n_eval    = order_eval_windows(len, cfg->T);
+    if (cfg->eval_most > 0) l->n_eval = MIN(l->n_eval, cfg->eval_most);
     order_init(&l->order, len, cfg->T, cfg->seed);
     l->n_thread = choose_threads(cfg);
     if (take_memory(l, cfg) < 0) {

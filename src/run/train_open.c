@@ -71,6 +71,7 @@ static int open_val(Run *run)
     }
     LoaderConfig cfg = stepper_loader_config(&run->stepper, run->val_slots, TRAIN_VAL_SLOTS);
     cfg.eval         = 1;
+    cfg.eval_most    = run->r->eval.sequences;
     cfg.inline_fill  = 1;
     return loader_create(&run->val_loader, &cfg, run->val);
 }
