@@ -630,7 +630,7 @@ static void log_copy_is_bounded(void **state)
 {
     char   path[] = "/tmp/brim_log_XXXXXX", text[2000], *copied = NULL;
     size_t n;
-    int    fd = mkstemp(path);
+    int    fd  = mkstemp(path);
     FILE  *out = fopen("/dev/null", "w");
     assert_true(fd >= 0 && out);
     close(fd);

@@ -25,13 +25,13 @@ static struct {
 
 /* The copy, under the same lock. */
 static struct {
-    int    is_open;         /* between log_open() and log_close() */
-    int    fd;              /* valid while path is not empty */
+    int    is_open; /* between log_open() and log_close() */
+    int    fd;      /* valid while path is not empty */
     char   path[1100];
-    char   kept[LOG_KEPT];  /* whole lines and the rest of one, not in the file yet */
+    char   kept[LOG_KEPT]; /* whole lines and the rest of one, not in the file yet */
     size_t n_kept;
-    size_t n_written;       /* into the file at path */
-    long   n_lost;          /* lines that did not fit into kept */
+    size_t n_written; /* into the file at path */
+    long   n_lost;    /* lines that did not fit into kept */
     int    failing, flushing;
 } copy;
 
@@ -101,7 +101,8 @@ static void copy_flush(void)
     }
     copy.flushing = 0;
     if (copy.n_written < LOG_MOST) return;
-    snprintf(line, sizeof line, "warning: %d MiB by one start: no more lines are written here\n", LOG_MOST >> 20);
+    snprintf(line, sizeof line, "warning: %d MiB by one start: no more lines are written here\n",
+             LOG_MOST >> 20);
     copy_keep(line);
     copy_write(); /* the last attempt */
     copy_end();
@@ -113,7 +114,8 @@ void log_copy(const char *path)
     pthread_mutex_lock(&sink.lock);
     int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
-        log_warn("%s: %s (%s)", path, strerror(errno), copy.path[0] ? "going on with the file that was open" : "no copy of this log");
+        log_warn("%s: %s (%s)", path, strerror(errno),
+                 copy.path[0] ? "going on with the file that was open" : "no copy of this log");
     } else if (!copy.is_open) {
         close(fd);
     } else {

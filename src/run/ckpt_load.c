@@ -353,8 +353,8 @@ int ckpt_resume_before(Build *b, const char *dir, int64_t before, CkptState *s, 
         err_clear();
     }
     if (tried == 0) return 0;
-    return err_set("%s: none of its %d %scheckpoints can be used; the newest: %s", dir, tried, before < INT64_MAX ? "older " : "",
-                   first);
+    return err_set("%s: none of its %d %scheckpoints can be used; the newest: %s", dir, tried,
+                   before < INT64_MAX ? "older " : "", first);
 }
 
 /* ---- Weights alone ------------------------------------------------------------------------------------- */

@@ -40,9 +40,14 @@ int rundir_paths(RunDir *d, const char *name)
         char       *path;
         const char *file;
     } row[] = {
-        { d->path, "" },          { d->checkpoints, "/checkpoints" }, { d->metrics, "/metrics.jsonl" },
-        { d->plan, "/plan.txt" }, { d->recipe, "/recipe.yaml" },      { d->machine, "/machine.txt" },
-        { d->lock, "/lock" },     { d->log, "/log.txt" },
+        { d->path, "" },
+        { d->checkpoints, "/checkpoints" },
+        { d->metrics, "/metrics.jsonl" },
+        { d->plan, "/plan.txt" },
+        { d->recipe, "/recipe.yaml" },
+        { d->machine, "/machine.txt" },
+        { d->lock, "/lock" },
+        { d->log, "/log.txt" },
     };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         int n = snprintf(row[i].path, RUNDIR_PATH, "%s/%s%s", rundir_base(), name, row[i].file);
@@ -259,7 +264,7 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
         json_t *root = json_loads(line, 0, NULL);
-        has          = json_object_get(root, "val_loss") && /* also null, what a loss that is not finite gives */
+        has = json_object_get(root, "val_loss") && /* also null, what a loss that is not finite gives */
               json_integer_value(json_object_get(root, "step")) == step;
         json_decref(root);
     }
