@@ -99,14 +99,15 @@ static void copy_flush(void)
     } else {
         copy.failing = 0;
     }
+    if (copy.n_written >= LOG_MOST) {
+        snprintf(line, sizeof line, "warning: %d MiB by one start: no more lines are written here\n",
+                 LOG_MOST >> 20);
+        copy_keep(line);
+        copy_write(); /* the last attempt */
+        copy_end();
+        copy.is_open = 0;
+    }
     copy.flushing = 0;
-    if (copy.n_written < LOG_MOST) return;
-    snprintf(line, sizeof line, "warning: %d MiB by one start: no more lines are written here\n",
-             LOG_MOST >> 20);
-    copy_keep(line);
-    copy_write(); /* the last attempt */
-    copy_end();
-    copy.is_open = 0;
 }
 
 void log_copy(const char *path)
