@@ -122,7 +122,7 @@ static size_t fwd_floats(int64_t T, int64_t D)
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
 {
-    if (a->p) return cpu_attn_stored_scratch(a->qkv, a->heads, a->kv_heads, a->head_dim, 0);
+    if (a->p) return cpu_attn_stored_fwd_scratch(a);
     return (size_t)threads * fwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
 }
 

@@ -114,7 +114,8 @@ VEC_INLINE void ahead_step(AttnAhead *a)
 /* The forms that store their weights (cpu_attn_stored.c): args->p is there. */
 int    cpu_attn_stored_fwd(Dev *dev, const AttnFwd *args);
 int    cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args);
-size_t cpu_attn_stored_scratch(const Tensor *qkv, int heads, int kv_heads, int head_dim, int backward);
+size_t cpu_attn_stored_fwd_scratch(const AttnFwd *args);
+size_t cpu_attn_stored_bwd_scratch(const AttnBwd *args);
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads);
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads);

@@ -31,7 +31,7 @@ static size_t bwd_floats(int64_t T, int64_t D)
 
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
 {
-    if (a->p) return cpu_attn_stored_scratch(a->qkv, a->heads, a->kv_heads, a->head_dim, 1);
+    if (a->p) return cpu_attn_stored_bwd_scratch(a);
     return (size_t)threads * bwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
 }
 

@@ -29,25 +29,30 @@ static Head head_init(const Attn *a, float *p, int64_t i)
     return (Head){ a, b, h, h / (a->H / a->K), p + i * a->T * a->T };
 }
 
-/* c[T,n] = x[T,k] y^T: rows of x against rows of y. */
-static Gemm rows_by_rows(float *c, const float *x, int64_t ld_x, const float *y, int64_t ld_y, const Attn *a)
+/* T rows of D floats, ld apart: of one head of qkv, or of what is packed like o. */
+typedef struct {
+    const float *p;
+    int64_t      ld;
+} Rows;
+
+/* c[T,T] = x y^T: rows of x against rows of y. */
+static Gemm rows_by_rows(float *c, Rows x, Rows y, const Attn *a)
 {
     return (Gemm){ .m     = a->T,
                    .n     = a->T,
                    .k     = a->D,
-                   .a     = x,
-                   .a_row = ld_x,
+                   .a     = x.p,
+                   .a_row = x.ld,
                    .a_col = 1,
-                   .b     = y,
+                   .b     = y.p,
                    .b_row = 1,
-                   .b_col = ld_y,
+                   .b_col = y.ld,
                    .c     = c,
                    .c_row = a->T };
 }
 
 /* c[T,D] = w[T,T] y[T,D], or w^T y. */
-static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transposed, const float *y,
-                            int64_t ld_y, const Attn *a)
+static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transposed, Rows y, const Attn *a)
 {
     return (Gemm){ .m     = a->T,
                    .n     = a->D,
@@ -55,29 +60,52 @@ static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transpos
                    .a     = w,
                    .a_row = transposed ? 1 : a->T,
                    .a_col = transposed ? a->T : 1,
-                   .b     = y,
-                   .b_row = ld_y,
+                   .b     = y.p,
+                   .b_row = y.ld,
                    .b_col = 1,
                    .c     = c,
                    .c_row = ld_c };
 }
 
-static size_t product_bytes(const Attn *a)
+/* The most that any product packs: S, dP, O or dQ, dK, dV. ld_out is that of dout (forward: of o): a product packs rows that
+ * are far apart and reads near ones in place, so those of qkv do not speak for those of dout. */
+static size_t product_bytes(const Attn *a, int64_t ld_out)
 {
-    Gemm   g[]  = { rows_by_rows(NULL, NULL, a->ld, NULL, a->ld, a),
-                    weights_by_rows(NULL, a->ld, NULL, 0, NULL, a->ld, a),
-                    weights_by_rows(NULL, a->ld, NULL, 1, NULL, a->ld, a),
-                    weights_by_rows(NULL, a->ld, NULL, 1, NULL, 1,
-                                    a) /* rows close together may be packed otherwise */ };
+    Rows   in = { NULL, a->ld }, out = { NULL, ld_out };
+    Gemm   g[]  = { rows_by_rows(NULL, in, in, a), rows_by_rows(NULL, out, in, a),
+                    weights_by_rows(NULL, a->ld, NULL, 0, in, a), weights_by_rows(NULL, a->ld, NULL, 1, in, a),
+                    weights_by_rows(NULL, a->ld, NULL, 1, out, a) };
     size_t most = 0;
     for (int i = 0; i < ARRAY_LEN(g); i++) most = MAX(most, cpu_gemm_scratch(&g[i]));
     return (most + 63) / 64 * 64;
 }
 
-size_t cpu_attn_stored_scratch(const Tensor *qkv, int heads, int kv_heads, int head_dim, int backward)
+static Attn fwd_attn(const AttnFwd *f)
 {
-    Attn a = attn_init(qkv, NULL, NULL, heads, kv_heads, head_dim);
-    return product_bytes(&a) + (backward ? (size_t)(a.T * a.T) * sizeof(float) : 0);
+    Attn a  = attn_init(f->qkv, f->doc, f->prefix, f->heads, f->kv_heads, f->head_dim);
+    a.mask  = f->mask;
+    a.scale = f->scale;
+    return a;
+}
+
+static Attn bwd_attn(const AttnBwd *b)
+{
+    Attn a  = attn_init(b->qkv, b->doc, b->prefix, b->heads, b->kv_heads, b->head_dim);
+    a.mask  = b->mask;
+    a.scale = b->scale;
+    return a;
+}
+
+size_t cpu_attn_stored_fwd_scratch(const AttnFwd *args)
+{
+    Attn a = fwd_attn(args);
+    return product_bytes(&a, tensor_ld(args->o));
+}
+
+size_t cpu_attn_stored_bwd_scratch(const AttnBwd *args)
+{
+    Attn a = bwd_attn(args);
+    return product_bytes(&a, tensor_ld(args->dout)) + (size_t)(a.T * a.T) * sizeof(float);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------------- */
@@ -118,18 +146,18 @@ static void softmax_head(Dev *dev, const Head *w, float *lse)
 
 int cpu_attn_stored_fwd(Dev *dev, const AttnFwd *args)
 {
-    Attn a  = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
-    a.mask  = args->mask;
-    a.scale = args->scale;
-    Mat o   = cpu_mat(args->o);
-    if (!cpu_scratch(dev, product_bytes(&a))) return -1;
+    Attn a = fwd_attn(args);
+    Mat  o = cpu_mat(args->o);
+    if (!cpu_scratch(dev, cpu_attn_stored_fwd_scratch(args))) return -1;
     for (int64_t i = 0; i < a.B * a.H; i++) {
         Head w = head_init(&a, cpu_f32(args->p), i);
-        Gemm s = rows_by_rows(w.p, attn_q(&a, w.b, w.h), a.ld, attn_k(&a, w.b, w.g), a.ld, &a);
+        Rows q = { attn_q(&a, w.b, w.h), a.ld }, k = { attn_k(&a, w.b, w.g), a.ld },
+             v = { attn_v(&a, w.b, w.g), a.ld };
+        Gemm s = rows_by_rows(w.p, q, k, &a);
         TRY(cpu_gemm(dev, &s));
         softmax_head(dev, &w, cpu_f32(args->lse) + i * a.T);
         float *out = mat_row(o, w.b * a.T) + w.h * a.D;
-        Gemm   pv  = weights_by_rows(out, o.ld, w.p, 0, attn_v(&a, w.b, w.g), a.ld, &a);
+        Gemm   pv  = weights_by_rows(out, o.ld, w.p, 0, v, &a);
         TRY(cpu_gemm(dev, &pv));
     }
     return 0;
@@ -156,23 +184,24 @@ static void softmax_grad(Dev *dev, const Head *w, float *ds)
 
 int cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args)
 {
-    Attn a      = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads, args->head_dim);
-    a.scale     = args->scale;
+    Attn   a    = bwd_attn(args);
     Mat    dqkv = cpu_mat(args->dqkv), dout = cpu_mat(args->dout);
-    size_t front = product_bytes(&a);
-    char  *base  = cpu_scratch(dev, front + (size_t)(a.T * a.T) * sizeof(float));
+    size_t front = product_bytes(&a, dout.ld);
+    char  *base  = cpu_scratch(dev, cpu_attn_stored_bwd_scratch(args));
     if (!base) return -1;
     float *ds = (float *)(base + front);
     for (int64_t i = 0; i < a.B * a.H; i++) {
-        Head   w   = head_init(&a, cpu_f32(args->p), i);
-        float *row = mat_row(dqkv, w.b * a.T), *g = mat_row(dout, w.b * a.T) + w.h * a.D;
+        Head   w     = head_init(&a, cpu_f32(args->p), i);
+        float *row   = mat_row(dqkv, w.b * a.T);
         int    later = w.h % (a.H / a.K) != 0; /* not the first query head of its group */
-        Gemm   dp    = rows_by_rows(ds, g, dout.ld, attn_v(&a, w.b, w.g), a.ld, &a);
+        Rows   q = { attn_q(&a, w.b, w.h), a.ld }, k = { attn_k(&a, w.b, w.g), a.ld },
+             v = { attn_v(&a, w.b, w.g), a.ld }, g = { mat_row(dout, w.b * a.T) + w.h * a.D, dout.ld };
+        Gemm dp = rows_by_rows(ds, g, v, &a);
         TRY(cpu_gemm(dev, &dp));
         softmax_grad(dev, &w, ds);
-        Gemm dq = weights_by_rows(row + w.h * a.D, dqkv.ld, ds, 0, attn_k(&a, w.b, w.g), a.ld, &a);
-        Gemm dk = weights_by_rows(row + (a.H + w.g) * a.D, dqkv.ld, ds, 1, attn_q(&a, w.b, w.h), a.ld, &a);
-        Gemm dv = weights_by_rows(row + (a.H + a.K + w.g) * a.D, dqkv.ld, w.p, 1, g, dout.ld, &a);
+        Gemm dq       = weights_by_rows(row + w.h * a.D, dqkv.ld, ds, 0, k, &a);
+        Gemm dk       = weights_by_rows(row + (a.H + w.g) * a.D, dqkv.ld, ds, 1, q, &a);
+        Gemm dv       = weights_by_rows(row + (a.H + a.K + w.g) * a.D, dqkv.ld, w.p, 1, g, &a);
         dk.accumulate = dv.accumulate = later;
         TRY(cpu_gemm(dev, &dq));
         TRY(cpu_gemm(dev, &dk));
