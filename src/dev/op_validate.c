@@ -25,19 +25,42 @@ static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w
     need(v, is_vec(bias, tensor_cols(y)), "bias needs one number per column of y");
 }
 
-static void check_linear_glu(V *v, const OpArgs *a)
+static void check_linear_act_bwd(V *v, const LinearActBwd *b)
 {
-    if (v->kind == OP_LINEAR_GLU_FWD) {
-        const LinearGluFwd *f = &a->linear_glu_fwd;
-        check_linear(v, f->pre, f->x, f->w, NULL);
-        need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
-        need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
-    } else {
-        const LinearGluBwd *b = &a->linear_glu_bwd;
-        need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
-        need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
-        need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
-        need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
+    check_linear(v, b->dy, b->dpre, b->w, NULL);
+    need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
+    need(v, is_vec(b->db, tensor_cols(b->dpre)), "db needs one number per column");
+}
+
+static void check_linear_glu_fwd(V *v, const LinearGluFwd *f)
+{
+    check_linear(v, f->pre, f->x, f->w, NULL);
+    need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
+    need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
+}
+
+static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
+{
+    need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
+    need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
+    need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
+    need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
+}
+
+static void check_linears(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_LINEAR_FWD:
+        check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);
+        break;
+    case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
+    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db); break;
+    case OP_LINEAR_ACT_FWD:
+        check_linear(v, a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w, a->linear_act_fwd.bias);
+        break;
+    case OP_LINEAR_ACT_BWD: check_linear_act_bwd(v, &a->linear_act_bwd); break;
+    case OP_LINEAR_GLU_FWD: check_linear_glu_fwd(v, &a->linear_glu_fwd); break;
+    default: /* OP_LINEAR_GLU_BWD */ check_linear_glu_bwd(v, &a->linear_glu_bwd); break;
     }
 }
 
@@ -63,17 +86,9 @@ static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor 
     need(v, is_vec(mean, tensor_rows(x)) && is_vec(rstd, tensor_rows(x)), "statistics need one number per row");
 }
 
-static void check_shapes(V *v, const OpArgs *a)
+static void check_norms(V *v, const OpArgs *a)
 {
     switch (v->kind) {
-    case OP_EMBED_FWD:
-        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
-        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
-        break;
-    case OP_EMBED_DW:
-        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
-        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
-        break;
     case OP_NORM_FWD:
         need(v, tensor_same_shape(a->norm_fwd.y, a->norm_fwd.x), "y and x differ");
         check_norm(v, a->norm_fwd.x, a->norm_fwd.gamma, a->norm_fwd.mean, a->norm_fwd.rstd);
@@ -91,26 +106,37 @@ static void check_shapes(V *v, const OpArgs *a)
         need(v, tensor_same_shape(a->norm_dw.dy, a->norm_dw.x), "dy and x differ");
         check_norm(v, a->norm_dw.x, a->norm_dw.dgamma, a->norm_dw.mean, a->norm_dw.rstd);
         break;
-    case OP_NORM_BWD:
+    default: /* OP_NORM_BWD */
         need(v, tensor_same_shape(a->norm_bwd.dx, a->norm_bwd.x), "dx and x differ");
         check_norm(v, a->norm_bwd.x, a->norm_bwd.gamma, a->norm_bwd.mean, a->norm_bwd.rstd);
         need(v, is_vec(a->norm_bwd.dbias, tensor_cols(a->norm_bwd.x)), "dbias needs one number per column");
         break;
+    }
+}
+
+static void check_shapes(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_EMBED_FWD:
+        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
+        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
+        break;
+    case OP_EMBED_DW:
+        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
+        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
+        break;
+    case OP_NORM_FWD:
+    case OP_NORM_DX:
+    case OP_NORM_DW:
+    case OP_ADD_NORM_FWD:
+    case OP_NORM_BWD: check_norms(v, a); break;
     case OP_LINEAR_FWD:
-        check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);
-        break;
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
     case OP_LINEAR_ACT_FWD:
-        check_linear(v, a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w, a->linear_act_fwd.bias);
-        break;
-    case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
-    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db); break;
     case OP_LINEAR_ACT_BWD:
-        check_linear(v, a->linear_act_bwd.dy, a->linear_act_bwd.dpre, a->linear_act_bwd.w, NULL);
-        need(v, tensor_same_shape(a->linear_act_bwd.dpre, a->linear_act_bwd.pre), "dpre and pre differ");
-        need(v, is_vec(a->linear_act_bwd.db, tensor_cols(a->linear_act_bwd.dpre)), "db needs one number per column");
-        break;
     case OP_LINEAR_GLU_FWD:
-    case OP_LINEAR_GLU_BWD: check_linear_glu(v, a); break;
+    case OP_LINEAR_GLU_BWD: check_linears(v, a); break;
     case OP_BIAS_DW: need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column"); break;
     case OP_ADD:
         need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a), "a, b and y differ");
