@@ -105,6 +105,46 @@ static void test_null_sharing(void **state)
     assert_true(n_bad > 20 && n_good > 10);
 }
 
+static int is_activation(const char *arg)
+{
+    static const char *const name[] = { "x", "y", "pre", "dy", "dpre" };
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        if (strcmp(arg, name[i]) == 0) return 1;
+    }
+    return 0;
+}
+
+/* A product fused with an activation or a gate rounds between its parts, to the one dtype of its activations. */
+static void test_null_dtypes(void **state)
+{
+    (void)state;
+    static const OpKind kind[] = { OP_LINEAR_ACT_FWD, OP_LINEAR_ACT_BWD, OP_LINEAR_GLU_FWD,
+                                   OP_LINEAR_GLU_BWD };
+    for (int i = 0; i < ARRAY_LEN(kind); i++) {
+        const OpRow *row = &op_table[kind[i]];
+        OpCase       c;
+        char         buf[256];
+        int          n = 0;
+        assert_true(op_case_create(&c, kind[i], 2));
+        for (int k = 0; k < row->n_tensor; k++) {
+            if (!c.args.t[k]) continue;
+            int act            = is_activation(row->arg[k].name);
+            c.args.t[k]->dtype = DT_BF16;
+            const char *bad    = null_check(kind[i], &c.args, buf, sizeof buf);
+            assert_int_equal(bad != NULL, act);
+            if (bad) assert_non_null(strstr(bad, "one dtype"));
+            c.args.t[k]->dtype = DT_F32;
+            n += act;
+        }
+        assert_int_equal(n, 3);
+        for (int k = 0; k < row->n_tensor; k++) {
+            if (c.args.t[k] && is_activation(row->arg[k].name)) c.args.t[k]->dtype = DT_BF16;
+        }
+        assert_null(null_check(kind[i], &c.args, buf, sizeof buf));
+        op_case_destroy(&c);
+    }
+}
+
 /* Column slices of one packed row do not overlap though their address ranges do; one column more does. */
 static void test_null_slices(void **state)
 {
@@ -252,9 +292,10 @@ int main(void)
 {
     const struct CMUnitTest test[] = {
         cmocka_unit_test(test_null_accepts), cmocka_unit_test(test_null_sharing),
-        cmocka_unit_test(test_null_slices),  cmocka_unit_test(test_null_memory),
-        cmocka_unit_test(test_open),         cmocka_unit_test(test_empty_slot),
-        cmocka_unit_test(test_philox),       cmocka_unit_test(test_dropout_rate),
+        cmocka_unit_test(test_null_dtypes),  cmocka_unit_test(test_null_slices),
+        cmocka_unit_test(test_null_memory),  cmocka_unit_test(test_open),
+        cmocka_unit_test(test_empty_slot),   cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_dropout_rate),
     };
     return cmocka_run_group_tests(test, NULL, NULL);
 }

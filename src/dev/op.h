@@ -164,14 +164,16 @@ typedef struct { Tensor *dx, *ws, *dy, *w; } LinearDx;
 typedef struct { Tensor *dw, *db, *ws, *dy, *x; } LinearDw;
 /* db f32[M] += sum over rows of dy[N,M] */
 typedef struct { Tensor *db, *ws, *dy; } BiasDw;
-/* fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre) */
+/* In the products fused with an activation or a gate x, pre and y (backward: dy, pre and dpre) have one dtype; "rounded" is to it.
+ *
+ * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre) */
 typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; } LinearActFwd;
-/* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded to the dtype of dpre), dpre = d * act'(pre[N,F]);
+/* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
-/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded to its dtype), y[N,F] = act(gate) * up */
+/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up */
 typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; } LinearGluFwd;
-/* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded to the dtype of dpre), dpre[N,2F] = glu_dx(d, pre[N,2F]);
+/* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */
 typedef struct { Tensor *dpre, *ws, *dy, *w, *pre; Act act; } LinearGluBwd;
 

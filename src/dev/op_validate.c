@@ -25,11 +25,24 @@ static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w
     need(v, is_vec(bias, tensor_cols(y)), "bias needs one number per column of y");
 }
 
+static void need_one_dtype(V *v, const Tensor *a, const Tensor *b, const Tensor *c)
+{
+    need(v, a->dtype == b->dtype && b->dtype == c->dtype, "its activations need one dtype");
+}
+
+static void check_linear_act_fwd(V *v, const LinearActFwd *f)
+{
+    check_linear(v, f->pre, f->x, f->w, f->bias);
+    need(v, tensor_same_shape(f->y, f->pre), "y and pre differ");
+    need_one_dtype(v, f->y, f->pre, f->x);
+}
+
 static void check_linear_act_bwd(V *v, const LinearActBwd *b)
 {
     check_linear(v, b->dy, b->dpre, b->w, NULL);
     need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
     need(v, is_vec(b->db, tensor_cols(b->dpre)), "db needs one number per column");
+    need_one_dtype(v, b->dpre, b->dy, b->pre);
 }
 
 static void check_linear_glu_fwd(V *v, const LinearGluFwd *f)
@@ -37,6 +50,7 @@ static void check_linear_glu_fwd(V *v, const LinearGluFwd *f)
     check_linear(v, f->pre, f->x, f->w, NULL);
     need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
     need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
+    need_one_dtype(v, f->y, f->pre, f->x);
 }
 
 static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
@@ -45,6 +59,7 @@ static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
     need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
     need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
     need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
+    need_one_dtype(v, b->dpre, b->dy, b->pre);
 }
 
 static void check_linears(V *v, const OpArgs *a)
@@ -55,9 +70,7 @@ static void check_linears(V *v, const OpArgs *a)
         break;
     case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
     case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db); break;
-    case OP_LINEAR_ACT_FWD:
-        check_linear(v, a->linear_act_fwd.y, a->linear_act_fwd.x, a->linear_act_fwd.w, a->linear_act_fwd.bias);
-        break;
+    case OP_LINEAR_ACT_FWD: check_linear_act_fwd(v, &a->linear_act_fwd); break;
     case OP_LINEAR_ACT_BWD: check_linear_act_bwd(v, &a->linear_act_bwd); break;
     case OP_LINEAR_GLU_FWD: check_linear_glu_fwd(v, &a->linear_glu_fwd); break;
     default: /* OP_LINEAR_GLU_BWD */ check_linear_glu_bwd(v, &a->linear_glu_bwd); break;
