@@ -54,20 +54,18 @@ double op_bytes(OpKind kind, const OpArgs *a)
     return sum;
 }
 
-static size_t padded(size_t n) { return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
-
 static size_t colsum_ws(int64_t cols, int n_sum) { return (size_t)COLSUM_BLOCKS * (size_t)cols * (size_t)n_sum * 4; }
 
 /* A product and then, in the same bytes, the column sums for db (NULL: none). */
 static size_t gemm_sums_ws(const Tensor *db)
 {
-    return db ? MAX((size_t)GEMM_WS_BYTES, padded(colsum_ws(tensor_numel(db), 1))) : GEMM_WS_BYTES;
+    return db ? MAX((size_t)GEMM_WS_BYTES, tensor_align_up(colsum_ws(tensor_numel(db), 1))) : GEMM_WS_BYTES;
 }
 
 /* dy w, behind the rest: dpre may be pre, so the parts of a fused gradient have nowhere else to put it. */
 static size_t product_ws(const Tensor *dy, const Tensor *w)
 {
-    return padded((size_t)(tensor_rows(dy) * tensor_cols(w)) * dtype_bytes(dy->dtype));
+    return tensor_align_up((size_t)(tensor_rows(dy) * tensor_cols(w)) * dtype_bytes(dy->dtype));
 }
 
 static size_t attn_bwd_ws(const AttnBwd *a)

@@ -89,11 +89,9 @@ int tensor_same_shape(const Tensor *a, const Tensor *b)
 
 size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_numel(t) * dtype_bytes(t->dtype); }
 
-size_t tensor_root_bytes(const Tensor *t)
-{
-    size_t n = tensor_bytes(t->root);
-    return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
-}
+size_t tensor_root_bytes(const Tensor *t) { return tensor_align_up(tensor_bytes(t->root)); }
+
+size_t tensor_align_up(size_t size_bytes) { return (size_bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
 
 const char *tensor_describe(const Tensor *t, char *buf, size_t n)
 {

@@ -68,6 +68,7 @@ int     tensor_is_contiguous(const Tensor *t);
 int     tensor_same_shape(const Tensor *a, const Tensor *b); /* rows, cols */
 size_t  tensor_bytes(const Tensor *t);                       /* of its elements, not of its root */
 size_t  tensor_root_bytes(const Tensor *t);                  /* root's storage, padded to TENSOR_ALIGN */
+size_t  tensor_align_up(size_t size_bytes);                  /* rounded up to a multiple of TENSOR_ALIGN */
 
 /* Writes "name bf16[64,1024,768]" into buf and returns buf. */
 const char *tensor_describe(const Tensor *t, char *buf, size_t n);

@@ -77,7 +77,7 @@ static size_t product_bytes(const Attn *a, int64_t ld_out)
                     weights_by_rows(NULL, a->ld, NULL, 1, out, a) };
     size_t most = 0;
     for (int i = 0; i < ARRAY_LEN(g); i++) most = MAX(most, cpu_gemm_scratch(&g[i]));
-    return (most + 63) / 64 * 64;
+    return tensor_align_up(most);
 }
 
 static Attn fwd_attn(const AttnFwd *f)

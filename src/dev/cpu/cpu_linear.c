@@ -203,7 +203,7 @@ static Mat grad_piece(const Tensor *dy, const Tensor *w)
 static size_t grad_pack_bytes(Mat d, Mat dy, Mat w)
 {
     Gemm g = dx_gemm(d, dy, w);
-    return (cpu_gemm_scratch(&g) + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+    return tensor_align_up(cpu_gemm_scratch(&g));
 }
 
 size_t cpu_linear_grad_scratch(const Tensor *dy, const Tensor *w)

@@ -167,7 +167,7 @@ static void *null_alloc(Dev *dev, size_t size_bytes)
     NullDev *d = (NullDev *)dev;
     void    *p = (void *)d->next;
     /* A gap of at least one alignment unit, so that blocks never touch. */
-    d->next += (size_bytes / TENSOR_ALIGN + 2) * TENSOR_ALIGN;
+    d->next += tensor_align_up(size_bytes) + TENSOR_ALIGN;
     d->stats.allocated_bytes += size_bytes;
     return p;
 }
