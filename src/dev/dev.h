@@ -1,8 +1,8 @@
 /* Dev: a place where op lists run.
  *
  * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering refuses the
- *    list before anything runs, naming op, shape and backend. `fuses` says which fused products also pay; lowering uses
- *    no others of that group.
+ *    list before anything runs, naming op, shape and backend. `fuses` says which fused products are not slower than their
+ *    parts; lowering uses no others of that group.
  * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation after it
  *    aborts.
  * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms and capture
@@ -63,7 +63,8 @@ typedef struct {
 #undef X
 } DevOps;
 
-/* Fused products that a backend runs faster than their parts. */
+/* Fused products that a backend runs not slower than their parts. Where it has no kernel of its own for one (shape,
+ * card), the slot runs the parts in a row. */
 enum {
     FUSE_LINEAR_ACT_BWD = 1, /* LINEAR_ACT_BWD */
     FUSE_LINEAR_GLU_FWD = 2, /* LINEAR_GLU_FWD */

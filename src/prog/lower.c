@@ -7,7 +7,8 @@
  * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
  *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order, and
  *    LINEAR_ACT_FWD rounds in another place, so that it is off in deterministic runs.
- * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says it pays. */
+ * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says
+ *    that it is not slower than its parts. */
 #include "prog/prog.h"
 
 #include "base/err.h"
