@@ -1,4 +1,9 @@
-/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32.
+/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32; layer norm,
+ * learned positions, GELU, biases, tied head.
+ *
+ * The list is the step as lowered with every optimisation on but chunks of the head (`brim plan --list` shows it): bias
+ * gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are one. What other models or
+ * other choices of fusion run instead comes last and counts 0 times.
  *
  * usage: bench_cpu_ops [threads]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
  * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected
@@ -49,36 +54,52 @@ static Tensor *vec(int64_t n) { return tensor(DT_F32, n, 0, 0); }
 
 static void add(int times, OpKind kind, const char *label, OpArgs args)
 {
+    CHECK(n_row < MAX_OP, "more than %d ops", MAX_OP);
     row[n_row++] = (Row){ { .kind = kind, .label = label, .args = args }, times };
 }
 
-static void add_linear(const char *const label[3], int64_t k, int64_t m, int times, int act)
+/* Forward, gradient of the input, gradient of the weight. */
+typedef struct {
+    const char *label[3];
+    int64_t     k, m;
+    int         times, bias, act; /* act: an activation follows */
+    int after_act; /* an activation precedes: its gradient and that of the bias before it are in dx's product */
+    int db;        /* the bias gradient is in dw's product */
+} Linear;
+
+static void add_linear(const Linear *l)
 {
-    Tensor *x = mat(N, k), *w = mat(m, k), *y = mat(N, m), *bias = vec(m);
-    if (act) {
-        OpArgs a = { .linear_act_fwd = {
-                         .y = mat(N, m), .pre = y, .x = x, .w = w, .bias = bias, .act = ACT_GELU } };
-        add(times, OP_LINEAR_ACT_FWD, label[0], a);
+    Tensor *x = mat(N, l->k), *w = mat(l->m, l->k), *y = mat(N, l->m), *bias = l->bias ? vec(l->m) : NULL;
+    if (l->act) {
+        LinearActFwd a = { .y = mat(N, l->m), .pre = y, .x = x, .w = w, .bias = bias, .act = ACT_GELU };
+        add(l->times, OP_LINEAR_ACT_FWD, l->label[0], (OpArgs){ .linear_act_fwd = a });
     } else {
-        add(times, OP_LINEAR_FWD, label[0],
-            (OpArgs){ .linear_fwd = { .y = y, .x = x, .w = w, .bias = bias } });
+        LinearFwd f = { .y = y, .x = x, .w = w, .bias = bias };
+        add(l->times, OP_LINEAR_FWD, l->label[0], (OpArgs){ .linear_fwd = f });
     }
-    add(times, OP_LINEAR_DX, label[1], (OpArgs){ .linear_dx = { .dx = mat(N, k), .dy = y, .w = w } });
-    add(times, OP_LINEAR_DW, label[2], (OpArgs){ .linear_dw = { .dw = mat(m, k), .dy = y, .x = x } });
+    if (l->after_act) {
+        LinearActBwd b = {
+            .dpre = mat(N, l->k), .db = vec(l->k), .dy = y, .w = w, .pre = mat(N, l->k), .act = ACT_GELU
+        };
+        add(l->times, OP_LINEAR_ACT_BWD, l->label[1], (OpArgs){ .linear_act_bwd = b });
+    } else {
+        add(l->times, OP_LINEAR_DX, l->label[1],
+            (OpArgs){ .linear_dx = { .dx = mat(N, l->k), .dy = y, .w = w } });
+    }
+    LinearDw d = { .dw = mat(l->m, l->k), .db = l->db ? vec(l->m) : NULL, .dy = y, .x = x };
+    add(l->times, OP_LINEAR_DW, l->label[2], (OpArgs){ .linear_dw = d });
 }
 
 static void add_linears(void)
 {
-    static const char *const name[][3] = { { "qkv fwd", "qkv dx", "qkv dw" },
-                                           { "proj fwd", "proj dx", "proj dw" },
-                                           { "fc fwd + gelu", "fc dx", "fc dw" },
-                                           { "fc2 fwd", "fc2 dx", "fc2 dw" },
-                                           { "head fwd", "head dx", "head dw" } };
-    add_linear(name[0], C, 3 * C, LAYERS, 0);
-    add_linear(name[1], C, C, LAYERS, 0);
-    add_linear(name[2], C, F, LAYERS, 1);
-    add_linear(name[3], F, C, LAYERS, 0);
-    add_linear(name[4], C, V, 1, 0);
+    static const Linear l[] = {
+        { { "qkv fwd", "qkv dx", "qkv dw + db" }, C, 3 * C, LAYERS, .bias = 1, .db = 1 },
+        { { "proj fwd", "proj dx", "proj dw" }, C, C, LAYERS, .bias = 1 },
+        { { "up fwd + gelu", "up dx", "up dw" }, C, F, LAYERS, .bias = 1, .act = 1 },
+        { { "down fwd", "down dx + gelu", "down dw" }, F, C, LAYERS, .bias = 1, .after_act = 1 },
+        { { "head fwd", "head dx", "head dw" }, C, V, .times = 1 },
+    };
+    for (int i = 0; i < ARRAY_LEN(l); i++) add_linear(&l[i]);
 }
 
 static void add_attention(void)
@@ -96,21 +117,6 @@ static void add_attention(void)
                   .scale    = 0.125f };
     add(LAYERS, OP_ATTN_FWD, "attention fwd", (OpArgs){ .attn_fwd = f });
     add(LAYERS, OP_ATTN_BWD, "attention bwd", (OpArgs){ .attn_bwd = b });
-    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are slow. */
-    Rope r = {
-        .y = tensor(DT_F32, B, T, 3 * C), .x = qkv, .table = mat(T, D), .n_head = 2 * H, .head_dim = D
-    };
-    add(0, OP_ROPE, "rope", (OpArgs){ .rope = r });
-    QkNormFwd q = { .y        = mat(N, 3 * C),
-                    .rstd     = mat(N, 2 * H),
-                    .x        = mat(N, 3 * C),
-                    .gq       = vec(D),
-                    .gk       = vec(D),
-                    .heads    = H,
-                    .kv_heads = H,
-                    .head_dim = D,
-                    .eps      = 1e-5f };
-    add(0, OP_QKNORM_FWD, "qknorm fwd", (OpArgs){ .qknorm_fwd = q });
 }
 
 static void add_norms(void)
@@ -129,28 +135,22 @@ static void add_norms(void)
                       .beta  = beta,
                       .eps   = 1e-5f };
     add(2 * LAYERS, OP_ADD_NORM_FWD, "add + norm fwd", (OpArgs){ .add_norm_fwd = an });
-    NormBwd b = { .dx     = mat(N, C),
-                  .dgamma = vec(C),
-                  .dbeta  = vec(C),
-                  .dy     = dy,
-                  .x      = x,
-                  .gamma  = gamma,
-                  .mean   = mean,
-                  .rstd   = rstd,
-                  .dres   = mat(N, C) };
-    add(2 * LAYERS + 1, OP_NORM_BWD, "norm bwd + add", (OpArgs){ .norm_bwd = b });
-    add(0, OP_ADD, "add", (OpArgs){ .add = { .y = y, .a = x, .b = dy } });
-    add(0, OP_COPY, "copy", (OpArgs){ .copy = { .y = y, .x = x } });
-}
-
-static void add_rows(void)
-{
-    Tensor    *x = mat(N, F), *dy = mat(N, F), *qkv = mat(N, 3 * C), *db = vec(F);
-    ActBiasBwd b = { .dx = mat(N, F), .db = db, .dy = dy, .x = x, .act = ACT_GELU };
-    add(LAYERS, OP_ACT_BIAS_BWD, "gelu + bias bwd", (OpArgs){ .act_bias_bwd = b });
-    add(0, OP_ACT_FWD, "gelu fwd", (OpArgs){ .act_fwd = { .y = mat(N, F), .x = x, .act = ACT_GELU } });
-    add(LAYERS, OP_BIAS_DW, "qkv bias dw", (OpArgs){ .bias_dw = { .db = vec(3 * C), .dy = qkv } });
-    add(2 * LAYERS, OP_BIAS_DW, "proj bias dw", (OpArgs){ .bias_dw = { .db = vec(C), .dy = mat(N, C) } });
+    /* With the bias gradient of the layer before the residual: all but the first block's first norm. */
+    NormBwd last  = { .dx     = mat(N, C),
+                      .dgamma = vec(C),
+                      .dbeta  = vec(C),
+                      .dbias  = vec(C),
+                      .dy     = dy,
+                      .x      = x,
+                      .gamma  = gamma,
+                      .mean   = mean,
+                      .rstd   = rstd };
+    NormBwd inner = last, first = last;
+    inner.dres = first.dres = mat(N, C);
+    first.dbias             = NULL;
+    add(1, OP_NORM_BWD, "norm bwd + db", (OpArgs){ .norm_bwd = last });
+    add(2 * LAYERS - 1, OP_NORM_BWD, "norm bwd+add+db", (OpArgs){ .norm_bwd = inner });
+    add(1, OP_NORM_BWD, "norm bwd + add", (OpArgs){ .norm_bwd = first });
 }
 
 static StepState *state_of(Tensor *t) { return t->data; }
@@ -170,15 +170,6 @@ static void add_ends(void)
     };
     add(1, OP_XENT, "xent", (OpArgs){ .xent = x });
     add(1, OP_LOSS_ADD, "loss add", (OpArgs){ .loss_add = { .state = state, .loss = loss } });
-    Tensor *sample0 = tensor(DT_I64, 1, 0, 0);
-    Dropout d       = { .y               = mat(N, C),
-                        .x               = mat(N, C),
-                        .state           = state,
-                        .sample0         = sample0,
-                        .p               = 0.1f,
-                        .site            = 1,
-                        .rows_per_sample = T };
-    add(0, OP_DROPOUT, "dropout", (OpArgs){ .dropout = d });
     int64_t n   = (int64_t)LAYERS * 12 * C * C + 2 * V * C;
     Tensor *seg = tensor(DT_U8, sizeof(Segment), 0, 0), *grad = vec(n);
     *(Segment *)seg->data = (Segment){ 0, n, 0.1f, 1.0f };
@@ -192,7 +183,67 @@ static void add_ends(void)
                               .beta2  = 0.95f,
                               .eps    = 1e-8f };
     add(1, OP_SUMSQ, "sumsq", (OpArgs){ .sumsq = { .state = state, .x = grad } });
+    Tensor *own       = tensor(DT_U8, sizeof(StepState), 0, 0); /* adamw's stays as it is */
+    state_of(own)->in = state_of(state)->in;
+    Clip c            = { .state = own, .max_norm = 1, .beta1 = a.beta1, .beta2 = a.beta2 };
+    add(1, OP_CLIP, "clip", (OpArgs){ .clip = c });
     add(1, OP_ADAMW, "adamw", (OpArgs){ .adamw = a });
+}
+
+/* ---- Not in this step --------------------------------------------------------------------------------------------------- */
+
+static void add_gated(void)
+{
+    Tensor      *x = mat(N, C), *pre = mat(N, 2 * F), *w = mat(2 * F, C);
+    LinearGluFwd f = { .y = mat(N, F), .pre = pre, .x = x, .w = w, .act = ACT_SILU };
+    LinearGluBwd b = { .dpre = mat(N, 2 * F), .dy = mat(N, C), .w = mat(C, F), .pre = pre, .act = ACT_SILU };
+    add(0, OP_LINEAR_GLU_FWD, "up fwd + gate", (OpArgs){ .linear_glu_fwd = f });
+    add(0, OP_LINEAR_GLU_BWD, "down dx + gate", (OpArgs){ .linear_glu_bwd = b });
+}
+
+static void add_parts(void)
+{
+    Tensor    *x = mat(N, C), *wide = mat(N, F), *dy = mat(N, F);
+    ActBiasBwd b = { .dx = mat(N, F), .db = vec(F), .dy = dy, .x = wide, .act = ACT_GELU };
+    add(0, OP_ACT_BIAS_BWD, "gelu + bias bwd", (OpArgs){ .act_bias_bwd = b });
+    add(0, OP_ACT_FWD, "gelu fwd", (OpArgs){ .act_fwd = { .y = mat(N, F), .x = wide, .act = ACT_GELU } });
+    add(0, OP_BIAS_DW, "qkv bias dw", (OpArgs){ .bias_dw = { .db = vec(3 * C), .dy = mat(N, 3 * C) } });
+    add(0, OP_ADD, "add", (OpArgs){ .add = { .y = mat(N, C), .a = x, .b = mat(N, C) } });
+    add(0, OP_COPY, "copy", (OpArgs){ .copy = { .y = mat(N, C), .x = x } });
+}
+
+static void add_heads(void)
+{
+    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are slow. */
+    Rope r = { .y        = tensor(DT_F32, B, T, 3 * C),
+               .x        = tensor(DT_F32, B, T, 3 * C),
+               .table    = mat(T, D),
+               .n_head   = 2 * H,
+               .head_dim = D };
+    add(0, OP_ROPE, "rope", (OpArgs){ .rope = r });
+    QkNormFwd q = { .y        = mat(N, 3 * C),
+                    .rstd     = mat(N, 2 * H),
+                    .x        = mat(N, 3 * C),
+                    .gq       = vec(D),
+                    .gk       = vec(D),
+                    .heads    = H,
+                    .kv_heads = H,
+                    .head_dim = D,
+                    .eps      = 1e-5f };
+    add(0, OP_QKNORM_FWD, "qknorm fwd", (OpArgs){ .qknorm_fwd = q });
+}
+
+static void add_dropout(void)
+{
+    Tensor *state = tensor(DT_U8, sizeof(StepState), 0, 0);
+    Dropout d     = { .y               = mat(N, C),
+                      .x               = mat(N, C),
+                      .state           = state,
+                      .sample0         = tensor(DT_I64, 1, 0, 0),
+                      .p               = 0.1f,
+                      .site            = 1,
+                      .rows_per_sample = T };
+    add(0, OP_DROPOUT, "dropout", (OpArgs){ .dropout = d });
 }
 
 /* Best of several runs, in rounds over all ops: this measures the code, not the machine's other guests. */
@@ -233,7 +284,16 @@ typedef struct {
 
 static int is_linear(OpKind kind)
 {
-    return kind == OP_LINEAR_FWD || kind == OP_LINEAR_ACT_FWD || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW;
+    switch (kind) {
+    case OP_LINEAR_FWD:
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
+    case OP_LINEAR_ACT_FWD:
+    case OP_LINEAR_ACT_BWD:
+    case OP_LINEAR_GLU_FWD:
+    case OP_LINEAR_GLU_BWD: return 1;
+    default: return 0;
+    }
 }
 
 static Total total_of(const double *time_s, int linear_only)
@@ -265,8 +325,11 @@ int main(int argc, char **argv)
     add_linears();
     add_attention();
     add_norms();
-    add_rows();
     add_ends();
+    add_gated();
+    add_parts();
+    add_heads();
+    add_dropout();
     double blas = 0, time_s[MAX_OP];
     for (int i = 0; i < n_row * ROUNDS; i++) {
         double s = best_s(&row[i % n_row].op);
