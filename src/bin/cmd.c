@@ -21,11 +21,18 @@ static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
     return err_user("command line: %s: no such option", arg);
 }
 
+static int list_flags(const CmdFlag *flag, int n)
+{
+    for (int i = 0; i < n; i++) printf("  %-15s %s\n", flag[i].name, flag[i].help);
+    return err_user("command line: --help: not together with anything else");
+}
+
 static int take_flag(const CmdArgs *a, int *i, const CmdFlag *flag, int n_flag)
 {
     const char    *arg = a->argv[*i], *eq = strchr(arg, '=');
     size_t         len = eq ? (size_t)(eq - arg) : strlen(arg);
     const CmdFlag *f   = find_flag(flag, n_flag, arg, len);
+    if (!f && strcmp(arg, "--help") == 0) return list_flags(flag, n_flag);
     if (!f) return unknown_flag(flag, n_flag, arg);
     if (f->on) {
         if (eq) return err_user("command line: %s: takes no value", f->name);

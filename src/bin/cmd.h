@@ -31,7 +31,7 @@ typedef struct {
 } CmdFlag;
 
 /* Splits arguments into flags, one positional argument (the recipe or run) and key=value overrides. The arrays are
- * borrowed from argv. Negative after err_user(). */
+ * borrowed from argv. --help lists the flags. Negative after err_user(). */
 typedef struct {
     const char *target; /* NULL when absent */
     char      **override;

@@ -126,6 +126,7 @@ static int check_flags(const Flags *f)
     if (f->from && strcmp(f->from, "torch") != 0) return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
     if (f->ladder && (f->ops || f->no_limit))
         return err_user("command line: %s: not together with --ladder", f->ops ? "--ops" : "--no-limit");
+    if (f->ops && f->no_limit) return err_user("command line: --ops: not together with --no-limit, whose rates it compares with");
     if (f->ladder || !(f->from || f->batch || f->picture)) return 0;
     return err_user("command line: %s: belongs to --ladder", f->from ? "--from" : f->batch ? "--batch" : "--picture");
 }

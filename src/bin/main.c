@@ -23,7 +23,7 @@ static const Command commands[] = {
     { "eval", cmd_eval, "RUN [key=value ...]", "loss of a trained run on its validation data" },
     { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]", "text from a trained run" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
-    { "help", cmd_help, "[KEY]", "what a recipe key means" },
+    { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },
 };
 
 static void usage(FILE *out)
@@ -42,6 +42,24 @@ static const Command *find_command(const char *name)
     return NULL;
 }
 
+/* What a command takes. Its options are known only to itself: asked for --help, it lists them (cmd_parse). */
+static void help_command(const Command *c)
+{
+    char   *ask[] = { "--help" };
+    CmdArgs a     = { 0, 1, ask };
+    printf("brim %s%s%s\n    %s\n", c->name, c->usage[0] ? " " : "", c->usage, c->help);
+    c->run(&a);
+    err_clear();
+}
+
+static int asks_help(int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
+    }
+    return 0;
+}
+
 static int run_command(int argc, char **argv, double begin_s)
 {
     const Command *c = find_command(argv[1]);
@@ -51,8 +69,14 @@ static int run_command(int argc, char **argv, double begin_s)
         if (near.best) return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
     }
-    CmdArgs a = { begin_s, argc - 2, argv + 2, BRIM_VERSION };
-    return c->run(&a);
+    CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION };
+    const Command *about = c->run == cmd_help && argc == 3 ? find_command(argv[2]) : NULL;
+    if (asks_help(argc, argv)) about = c;
+    if (!about) return c->run(&a);
+    help_command(about);
+    /* "eval" is a section of the recipe as well. */
+    if (about != c && recipe_help(about->name, stdout) < 0) err_clear();
+    return 0;
 }
 
 /* OpenMP threads that wait for each other spin for some 10 ms by default before they sleep. On a machine that others use
@@ -79,6 +103,7 @@ int main(int argc, char **argv)
     }
     int rc = run_command(argc, argv, begin_s);
     log_close();
+    if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0) rc = err_set("standard output could not be written");
     if (rc == 0) return 0;
     fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", err_get());
     return err_kind() == ERR_USER ? 2 : 1;

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# What the program says about itself, and that it notices when nobody can read it.
+set -uo pipefail
+build=$(cd "${1:-build}" && pwd)
+brim=$build/brim
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+failed=0
+
+verdict() { # name, condition's exit code, what was seen
+    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
+}
+
+for c in train plan bench eval sample info help; do
+    "$brim" $c --help >a 2>err; rc=$?
+    "$brim" help $c >b 2>>err
+    [ $rc -eq 0 ] && [ ! -s err ] && grep -q "^brim $c" a && [ "$(head -n "$(wc -l <a)" b)" = "$(cat a)" ]
+    verdict "$c --help and help $c" $? "exit code $rc: $(cat a b err)"
+done
+"$brim" sample --help | grep -q '^  --temperature  *0: '
+verdict "--help lists options" $? "$("$brim" sample --help)"
+"$brim" help eval | grep -q '^eval.every$'
+verdict "help eval names the section's keys too" $? "$("$brim" help eval)"
+
+"$brim" help >/dev/full 2>err; rc=$?
+[ $rc -eq 1 ] && grep -q '^brim: standard output' err
+verdict "full standard output is a failure" $? "exit code $rc: $(cat err)"
+
+cat >tiny.yaml <<'END'
+step_tokens: 512
+steps: 100000
+model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
+data: {kind: random}
+END
+"$brim" bench tiny.yaml device=cpu --ops --no-limit >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q '^command line: --ops: ' err
+verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
+exit $failed
