@@ -40,8 +40,8 @@ const SchemaRow schema_table[] = {
               "elementwise) or the whole block" },
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
-      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, fp16 on "
-              "7.5, fp32 on the CPU" },
+      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
+              "fp32; fp16 and fp8 are not available yet" },
     { ROW("device", KEY_TEXT, device, "auto"),
       .aka = "backend,accelerator",
       .help = "auto, cpu, cuda or cuda:N; auto takes the GPU when there is a usable one" },
@@ -59,7 +59,7 @@ const SchemaRow schema_table[] = {
       .help = "only kernels that give the same bits each time" },
     { ROW("give_way", KEY_LIST, give_way, ""), .names = give_way_names,
       .help = "concessions allowed when the run does not fit, though they change the mathematics: "
-              "moments, gradients (in bf16)" },
+              "moments, gradients (in bf16); not available yet" },
     { ROW("require", KEY_LIST, require, ""), .names = precision_names + 1, .items = "opt.",
       .help = "optimisations (keys of opt, or a precision) that must be on; the run does not start "
               "otherwise" },
@@ -126,7 +126,8 @@ const SchemaRow schema_table[] = {
       .aka = "resid_pdrop,attn_pdrop",
       .help = "share of activations dropped while training" },
     { ROW("model.mask", KEY_ENUM, model.mask, "causal"), .names = mask_names,
-      .help = "what a query may see: causal; full; prefix; document (causal within data.document_token)" },
+      .help = "what a query may see: causal; full; prefix (not available yet); document (causal "
+              "within data.document_token)" },
     { ROW("model.init_std", KEY_FLOAT, model.init_std, "0.02"), BETWEEN(1e-6, 1),
       .aka = "initializer_range,init_method_std",
       .help = "standard deviation of initial weights; projections into the residual stream get init_std "

@@ -42,6 +42,16 @@ static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capabil
     return 0;
 }
 
+/* What a recipe may say and no plan can give is refused: ignoring it would train something else. */
+static int check_available(const Recipe *r)
+{
+    if (r->model.mask == MASKING_PREFIX) {
+        return err_user("model.mask: prefix is not available yet: no kind of data says where a prefix ends");
+    }
+    if (r->give_way[0]) return err_user("give_way: is not available yet: moments and gradients are kept in fp32");
+    return 0;
+}
+
 /* ---- candidates -------------------------------------------------------------------------------------------- */
 
 /* Logits of one chunk: on a GPU about a gigabyte keeps the product large enough for its full rate while the rest of the
@@ -122,6 +132,7 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
     memset(c, 0, sizeof *c);
     c->budget_bytes = budget_bytes;
     c->best         = -1;
+    TRY(check_available(r));
     TRY(choose_dtype(c, r, vt, capability));
     int64_t micro[24];
     int     n_micro = micro_candidates(r, micro, ARRAY_LEN(micro));

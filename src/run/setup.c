@@ -175,13 +175,18 @@ int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n)
     return 0;
 }
 
+static int switch_is_on(const Recipe *r, const Switch *w)
+{
+    int on;
+    memcpy(&on, (const char *)&r->opt + w->field, sizeof on);
+    return on;
+}
+
 /* "on", "off", or the reason for a refusal. */
 static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w, char *buf, size_t n)
 {
-    int  on;
     char why[80];
-    memcpy(&on, (const char *)&r->opt + w->field, sizeof on);
-    if (!on) return "off";
+    if (!switch_is_on(r, w)) return "off";
     if (!switch_refused(s->dev->vt, w, why, sizeof why)) return "on";
     snprintf(buf, n, "refused: %s", why);
     return buf;
@@ -189,11 +194,26 @@ static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w
 
 void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
 {
-    char buf[96];
+    char why[80];
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
-        fprintf(out, "  opt.%-14s %-8s %s\n", switches[i].name, switch_state(s, r, &switches[i], buf, sizeof buf),
-                switches[i].what);
+        const Switch *w = &switches[i];
+        int           refused = switch_is_on(r, w) && switch_refused(s->dev->vt, w, why, sizeof why);
+        fprintf(out, "  opt.%-14s %-8s %s%s%s\n", w->name, refused ? "refused" : switch_is_on(r, w) ? "on" : "off", w->what,
+                refused ? ": " : "", refused ? why : "");
     }
+}
+
+/* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
+static int check_precision(const Setup *s, const Recipe *r, const char *item)
+{
+    static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
+    const char              *now     = s->choice.compute == DT_BF16 ? "bf16" : r->precision == PRECISION_TF32 ? "tf32" : "fp32";
+    for (int i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(names[i], item) != 0) continue;
+        if (strcmp(now, item) == 0) return 1;
+        return err_user("%s: require: %s is off: the precision is %s", r->file, item, s->choice.why);
+    }
+    return 0;
 }
 
 int setup_check_required(const Setup *s, const Recipe *r)
@@ -201,6 +221,9 @@ int setup_check_required(const Setup *s, const Recipe *r)
     const char *list = r->require;
     char        item[64], buf[96];
     while (str_list_next(&list, item, sizeof item) > 0) {
+        int is_precision = check_precision(s, r, item);
+        if (is_precision < 0) return -1;
+        if (is_precision) continue;
         const Switch *found = NULL;
         StrNearest    near  = str_nearest_begin(item);
         for (int i = 0; i < ARRAY_LEN(switches); i++) {
