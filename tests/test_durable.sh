@@ -195,7 +195,7 @@ for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "rec
     [ $rc -eq 0 ] && grep -q "resuming after step .*${change#*:}" other.log && within "$(last_of other val_loss)" "$(last_of ref val_loss)" 0.001
     verdict "resuming with ${change%%:*} is allowed and said" $? "exit code $rc: $(head -n 3 other.log); $(last_of other val_loss) for $(last_of ref val_loss)"
 done
-for change in "model.width=64:tensor embed.weight is 256 x 32 there, 256 x 64" "model.layers=3:no tensor block.2" "model.heads=4:model.heads is 2 there, 4 in the recipe"; do
+for change in "model.width=64:tensor embed.weight is 256 x 32 there, 256 x 64.*--fresh" "model.layers=3:no tensor block.2" "model.heads=4:model.heads is 2 there, 4 in the recipe"; do
     rm -rf runs/other; cp -r runs/cut runs/other; cp -r runs/other kept
     train other "${change%%:*}"; rc=$?
     [ $rc -eq 2 ] && tail -n 1 other.log | grep -q "is of another model: .*${change#*:}" && diff -r runs/other kept >seen

@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,11 +15,22 @@ static const struct {
 /* What the handler shares with the program; signal handlers take no argument to hang it on. */
 static volatile sig_atomic_t signal_seen, signal_count;
 
+/* A step may take minutes; who pressed Ctrl-C must see that it was heard. */
+static void tell_waiting(void)
+{
+    static const char text[] = "\nstopping after this step; Ctrl-C once more stops at once, without saving\n";
+    int               before = errno;
+    ssize_t           n      = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n; /* a terminal that is gone must not keep the run from stopping */
+    errno = before;
+}
+
 static void on_signal(int sig)
 {
     enum { EXIT_BY_SIGINT = 130 };
     signal_count++;
     if (sig == SIGINT && signal_seen == SIGINT) _exit(EXIT_BY_SIGINT);
+    if (sig == SIGINT && signal_seen == 0) tell_waiting();
     if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
 }
 

@@ -1,8 +1,9 @@
 /* Signals: a request to stop is a flag that the loop looks at after each step.
  *
  * 1. SIGINT and SIGTERM ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit, and
- *    means the same. The handler only sets the flag; system calls are restarted. A run that was stopped so
- *    and has saved exits with 0: nothing was lost, and starting it again continues it.
+ *    means the same. The handler sets the flag, and answers the first SIGINT on standard error; system calls
+ *    are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
+ *    again continues it.
  * 2. A second SIGINT ends the process at once with exit code 130. What was being written then is a
  *    leftover that the next start removes.
  * 3. SIGPIPE is ignored: a run outlives the reader of its output. */

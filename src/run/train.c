@@ -16,19 +16,26 @@
  * there are fewer, the oldest is tried so often: each time other samples follow it. */
 enum { MAX_ROLLBACKS = 3 };
 
+/* A step predicted to take longer is announced: silence would look like a program that hangs. */
+enum { LONG_STEP_S = 60 };
+
 static void announce(Run *run)
 {
     const Recipe      *r = run->r;
     const BuildChoice *c = &run->setup.build->choice;
-    char               n[32], mem[32], tok[32], ranks[32] = "";
+    char               n[32], mem[32], t[32], ranks[32] = "";
     if (run->comm) snprintf(ranks, sizeof ranks, "%d ranks x ", comm_world(run->comm));
-    log_info("%s parameters, %s tokens a step = %s%lld x %lld x %lld, recompute %s, %s planned",
+    log_info("%s parameters, %lld tokens a step = %s%lld x %lld x %lld, recompute %s, %s planned",
              str_count(n, sizeof n, (double)param_count(&run->setup.build->net.table)),
-             str_count(tok, sizeof tok, (double)r->step_tokens), ranks, (long long)run->stepper.n_micro, (long long)c->micro_batch,
+             (long long)r->step_tokens, ranks, (long long)run->stepper.n_micro, (long long)c->micro_batch,
              (long long)r->model.context, recompute_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&run->setup.build->store)));
     log_info("%s", run->setup.choice.why);
     log_info("everything else in %s/", run->dir.path);
+    double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
+    if (step_s > LONG_STEP_S) {
+        log_info("a step will take about %s here: nothing more is shown before the first one", str_duration(t, sizeof t, step_s));
+    }
 }
 
 /* ---- once in a while --------------------------------------------------------------------------------------- */
@@ -274,7 +281,7 @@ static int train_loop(Run *run, int stop)
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
         if (run->asked.signal && run->queued == run->at.step) {
-            log_info("%s received: saving and leaving", signals_pending() ? signals_name() : "signal by another rank");
+            log_info("%s received: saving and leaving; the same command goes on from here", signals_pending() ? signals_name() : "signal by another rank");
             stop = 1;
         }
     }

@@ -84,13 +84,18 @@ int train_attach(Run *run)
 int train_resume(Run *run, int64_t before)
 {
     Build  *b = run->setup.build;
-    char    note[512] = "", path[RUNDIR_PATH + 32];
+    char    note[512] = "", path[RUNDIR_PATH + 32], why[1024];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
         got[0] = ckpt_resume_before(b, run->dir.checkpoints, before, &run->at, note, sizeof note);
         got[1] = run->at.step;
     }
     TRY(comm_broadcast(run->comm, got, sizeof got));
+    if (got[0] < 0 && comm_rank(run->comm) == 0 && err_kind() == ERR_USER) {
+        str_copy(why, sizeof why, err_get());
+        err_clear();
+        return err_user("%s (run=NAME makes another run, --fresh begins this one anew)", why);
+    }
     if (comm_rank(run->comm) > 0 && got[0] < 0) return err_set("rank 0 cannot read the checkpoints");
     if (comm_rank(run->comm) > 0 && got[0] > 0) {
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
