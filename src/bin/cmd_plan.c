@@ -37,7 +37,7 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
 static int plan_here(const Recipe *r, int list)
 {
     Setup s;
-    int   rc = setup_open(&s, r, BUILD_TRAIN);
+    int   rc = setup_plan(&s, r, BUILD_TRAIN);
     if (rc == 0) {
         setup_print_machine(&s, stdout);
         build_print_plan(s.build, stdout);

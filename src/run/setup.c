@@ -84,12 +84,10 @@ static int agree_choice(const Choice *c, Comm *comm)
                    recompute_name((RecomputeLevel)a[1]), (long long)b[0], recompute_name((RecomputeLevel)b[1]));
 }
 
-int setup_open(Setup *s, const Recipe *r, unsigned parts) { return setup_open_ranks(s, r, parts, NULL); }
-
-int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
+/* Everything before the first byte of device memory. */
+static int plan_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
 {
     memset(s, 0, sizeof *s);
-    double t0 = clock_now_s();
     Recipe share;
     TRY(rank_share(&share, r, comm_world(comm)));
     TRY(open_device(s, r, comm));
@@ -104,7 +102,17 @@ int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
     best.world       = comm_world(comm);
     TRY(build_create(&s->build, r, &best, parts, s->dev->vt));
     s->build->comm = comm;
-    TRY(setup_check_required(s, r));
+    return setup_check_required(s, r);
+}
+
+int setup_open(Setup *s, const Recipe *r, unsigned parts) { return setup_open_ranks(s, r, parts, NULL); }
+
+int setup_plan(Setup *s, const Recipe *r, unsigned parts) { return plan_ranks(s, r, parts, NULL); }
+
+int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
+{
+    double t0 = clock_now_s();
+    TRY(plan_ranks(s, r, parts, comm));
     TRY(build_bind(s->build, s->dev));
     dev_seal(s->dev);
     TRY(build_init(s->build));
