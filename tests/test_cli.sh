@@ -35,4 +35,7 @@ END
 "$brim" bench tiny.yaml device=cpu --ops --no-limit >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^command line: --ops: ' err
 verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
+"$brim" bench tiny.yaml device=cpu --json --no-limit >out 2>err; rc=$?
+[ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
+verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 exit $failed

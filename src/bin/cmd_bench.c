@@ -120,6 +120,23 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
     return rc;
 }
 
+/* What is not known (no data-sheet peak, no measured rates) is left out. */
+static void print_step(const BenchResult *b)
+{
+    char rate[32];
+    printf("%s tokens/s, %.2f ms a step (median of %d)", str_count(rate, sizeof rate, b->per_s), b->step_s * 1e3, b->n_step);
+    if (b->mfu > 0) printf(", MFU %.1f %%", 100 * b->mfu);
+    if (b->limit_share > 0) printf(", limit share %.2f", b->limit_share);
+    printf(", first step after %.1f s\n", b->startup_s);
+}
+
+static void print_rates(const BenchResult *b)
+{
+    double unit = bench_flops_unit(b);
+    printf("measured: product %.1f %s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n", b->rate[UNIT_GEMM] / unit,
+           bench_flops_name(b), b->rate[UNIT_ATTN_FWD] / unit, b->rate[UNIT_ATTN_BWD] / unit, b->rate[UNIT_MEMORY] * 1e-9);
+}
+
 /* Ladder's own options make no sense without it. */
 static int check_flags(const Flags *f)
 {
@@ -144,7 +161,6 @@ int cmd_bench(const CmdArgs *a)
     CmdTarget   t;
     Recipe      r;
     BenchResult b;
-    char        rate[32];
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_load_target(&t, &r));
     TRY(check_flags(&f));
@@ -155,16 +171,12 @@ int cmd_bench(const CmdArgs *a)
     int          rc    = bench_run(&b, &r, &opt);
     sampler_destroy(watch.sampler); /* a failed step leaves it running */
     TRY(rc);
-    printf("%s tokens/s, %.2f ms a step (median of %d), MFU %.1f %%, limit share %.2f, first step after %.1f s\n",
-           str_count(rate, sizeof rate, b.per_s), b.step_s * 1e3, b.n_step, 100 * b.mfu, b.limit_share, b.startup_s);
+    print_step(&b);
     if (b.kind == DEV_CUDA) {
         fill_gpu(&b, &watch.seen);
         print_gpu(&b.gpu, &watch.seen);
     }
-    if (!f.no_limit) {
-        printf("measured: product %.1f TFLOP/s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n",
-               b.rate[UNIT_GEMM] * 1e-12, b.rate[UNIT_ATTN_FWD] * 1e-12, b.rate[UNIT_ATTN_BWD] * 1e-12, b.rate[UNIT_MEMORY] * 1e-9);
-    }
+    if (!f.no_limit) print_rates(&b);
     if (f.json) bench_print_json(&b, &r, r.device, precision_names[r.precision], stdout);
     return 0;
 }

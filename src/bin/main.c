@@ -46,7 +46,7 @@ static const Command *find_command(const char *name)
 static void help_command(const Command *c)
 {
     char   *ask[] = { "--help" };
-    CmdArgs a     = { 0, 1, ask };
+    CmdArgs a     = { 0, 1, ask, BRIM_VERSION };
     printf("brim %s%s%s\n    %s\n", c->name, c->usage[0] ? " " : "", c->usage, c->help);
     c->run(&a);
     err_clear();

@@ -20,6 +20,10 @@ double bench_step_flops(const Build *b)
     return (double)build_micro_per_step(b, 1) * prog_stats(b->micro).flops;
 }
 
+double bench_flops_unit(const BenchResult *b) { return b->kind == DEV_CPU ? 1e9 : 1e12; }
+
+const char *bench_flops_name(const BenchResult *b) { return b->kind == DEV_CPU ? "GFLOP/s" : "TFLOP/s"; }
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -142,11 +146,12 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
         sum += row[i].time_s;
         limit += row[i].limit_s;
     }
-    fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share", "TFLOP/s", "GB/s", "limit");
+    fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share",
+            bench_flops_name(b), "GB/s", "limit");
     for (int i = 0; i < n; i++) {
         const OpRowTime *r = &row[i];
         fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", r->kind, r->what, r->n, r->time_s * 1e3,
-                100 * r->time_s / sum, r->flops / r->time_s * 1e-12, r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
+                100 * r->time_s / sum, r->flops / r->time_s / bench_flops_unit(b), r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
     }
     fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone", "", sum * 1e3, "",
             "", "", 100 * limit / sum, b->step_s * 1e3);
@@ -229,6 +234,8 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     return rc;
 }
 
+static double known(double x) { return x > 0 ? x : NAN; } /* json_out_num() writes NAN as null */
+
 void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision, FILE *out)
 {
     JsonOut o;
@@ -240,17 +247,17 @@ void bench_print_json(const BenchResult *b, const Recipe *r, const char *device,
     json_out_str(&o, "unit", "tokens");
     json_out_num(&o, "per_s", b->per_s);
     json_out_num(&o, "step_ms", b->step_s * 1e3);
-    json_out_num(&o, "mfu", b->mfu);
-    json_out_num(&o, "limit_share", b->limit_share);
+    json_out_num(&o, "mfu", known(b->mfu));
+    json_out_num(&o, "limit_share", known(b->limit_share));
     json_out_int(&o, "planned_bytes", (int64_t)b->planned_bytes);
     json_out_int(&o, "peak_bytes", (int64_t)b->peak_bytes);
     json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
     json_out_int(&o, "drift_bytes", b->drift_bytes);
     json_out_num(&o, "startup_s", b->startup_s);
-    json_out_num(&o, "gemm_tflops", b->rate[UNIT_GEMM] * 1e-12);
-    json_out_num(&o, "attn_fwd_tflops", b->rate[UNIT_ATTN_FWD] * 1e-12);
-    json_out_num(&o, "attn_bwd_tflops", b->rate[UNIT_ATTN_BWD] * 1e-12);
-    json_out_num(&o, "copy_gbps", b->rate[UNIT_MEMORY] * 1e-9);
+    json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
+    json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
+    json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));
+    json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));
     json_out_num(&o, "loss", b->loss);
     json_out_num(&o, "utilisation", b->gpu.utilisation);
     json_out_num(&o, "power_w", b->gpu.power_w);

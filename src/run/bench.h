@@ -50,6 +50,11 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt);
 /* FLOPs of one optimizer step as MFU counts them. */
 double bench_step_flops(const Build *b);
 
+/* Arithmetic is reported in TFLOP/s on a GPU and in GFLOP/s on the CPU. */
+double      bench_flops_unit(const BenchResult *b);
+const char *bench_flops_name(const BenchResult *b);
+
+/* Numbers that are not known are null. */
 void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision, FILE *out);
 
 #endif
