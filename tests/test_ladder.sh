@@ -24,11 +24,11 @@ grep '^|' out | tail -n +3 | cut -d'|' -f2 | sed 's/^ *//;s/ *$//' | tr '\n' ';'
 [ "$(cat names)" = "fp32, stored attention;TF32;bf16;larger batch;flash attention;fused;tuned products;graphs;prefetch;" ]
 verdict "the table has all rungs" $? "$(cat names)"
 
-[ "$(grep -c '^| [^|]*| refused: ' out)" -eq 4 ] && grep -q '^| TF32 | refused: precision: tf32 needs a GPU' out &&
-    grep -q '^| graphs | refused: not on the cpu backend' out
+[ "$(grep -c '^| [^|]*| refused: ' out)" -eq 4 ] && grep -q '^| TF32 *| refused: precision: tf32 needs a GPU' out &&
+    grep -q '^| graphs *| refused: not on the cpu backend' out
 verdict "refused rungs say why" $? "$(grep refused out)"
 
-grep -q '^| prefetch | [0-9.]*k* *|.* none: the recipe as it is |$' out && grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
+grep -q '^| prefetch *|  *[0-9.]*k* *|' out && grep -qx -- '- prefetch: none, the recipe as it is' out && grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
 verdict "the top has no override left" $? "$(grep '^| prefetch' out)"
 
 [ "$(grep -c '^{.*}$' out)" -eq 9 ]
@@ -36,6 +36,9 @@ verdict "one JSON object a rung" $? "$(grep -c '^{' out) objects"
 
 [ "$(grep -c 'rung [0-9] of 9: ' err)" -eq 9 ]
 verdict "progress is shown" $? "$(cat err)"
+
+[ "$(grep '^|' out | wc -L)" -le 130 ]
+verdict "the table fits a terminal" $? "$(grep '^|' out | wc -L) columns"
 
 [ -s pictures/tiny.svg ] && [ "$(head -c 4 pictures/tiny.svg)" = '<svg' ] && [ "$(tail -n 1 pictures/tiny.svg)" = '</svg>' ]
 verdict "the picture is there" $? "$(ls -l pictures)"
@@ -49,7 +52,7 @@ verdict "no picture, yet the table" $? "exit code $rc: $(cat late) $(tail -n 2 e
 verdict "no file is left behind" $? "$(ls . elsewhere)"
 
 # A rung's keys on the command line give its plan: the bytes the ladder printed.
-keys=$(grep '^| fp32' out | grep -o '`.*`' | tr -d '`')
+keys=$(grep '^- fp32' out | grep -o '`.*`' | tr -d '`')
 want=$(grep '"rung": "fp32, stored attention"' out | grep -o '"planned_bytes": [0-9]*' | grep -o '[0-9]*$')
 # shellcheck disable=SC2086
 "$brim" plan tiny.yaml device=cpu $keys >plan 2>&1

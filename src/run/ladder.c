@@ -219,13 +219,6 @@ int ladder_plan(Ladder *l, const LadderOptions *opt, const Recipe *r, const DevV
 
 /* ---- measuring ----------------------------------------------------------------------------------------- */
 
-static const char *keys_text(const Rung *rung, char *buf, size_t n)
-{
-    snprintf(buf, n, "%s", "");
-    for (int i = 0; i < rung->n_key; i++) str_append(buf, n, "%s%s", i ? " " : "", rung->key[i]);
-    return buf;
-}
-
 /* The user's overrides, then the rung's: of two settings of a key the last counts. */
 static int rung_recipe(Recipe *r, const LadderOptions *opt, const Rung *rung)
 {
@@ -275,9 +268,8 @@ int ladder_run(Ladder *l, const LadderOptions *opt)
     const Rung *bottom = NULL, *before = NULL;
     for (int i = 0; i < l->n_rung; i++) {
         Rung *rung = &l->rung[i];
-        char  keys[LADDER_KEYS * LADDER_KEY], rate[32];
-        log_info("rung %d of %d: %s (%s)", i + 1, l->n_rung, rung->name,
-                 rung->n_key ? keys_text(rung, keys, sizeof keys) : "the recipe");
+        char  rate[32];
+        log_info("rung %d of %d: %s", i + 1, l->n_rung, rung->name);
         if (!rung->refused[0]) TRY(measure(rung, opt));
         if (rung->refused[0]) {
             log_info("  refused: %s", rung->refused);

@@ -11,34 +11,39 @@
 
 /* ---- Markdown ------------------------------------------------------------------------------------------ */
 
-static void print_keys(const Rung *r, FILE *out)
-{
-    if (r->n_key == 0) fprintf(out, "none: the recipe as it is");
-    for (int i = 0; i < r->n_key; i++)
-        fprintf(out, "%s%s%s", i ? " " : "`", r->key[i], i + 1 == r->n_key ? "`" : "");
-}
-
+/* Columns are padded: the table is read in a terminal first. */
 static void print_row(const Rung *r, FILE *out)
 {
     char rate[32], bytes[32];
-    fprintf(out, "| %s | ", r->name);
+    fprintf(out, "| %-22s | ", r->name);
     if (r->refused[0]) {
-        fprintf(out, "refused: %s | | | | | | %s | ", r->refused, r->guide);
+        fprintf(out, "refused: %s | | | | | | %s |\n", r->refused, r->guide);
     } else {
-        fprintf(out, "%s | %.2f | %.2fx | %.2fx | %lld | %s | %s | ", str_count(rate, sizeof rate, r->per_s),
+        fprintf(out, "%8s | %9.2f | %10.2fx | %10.2fx | %11lld | %8s | %-10s |\n", str_count(rate, sizeof rate, r->per_s),
                 r->step_s * 1e3, r->over_before, r->over_bottom, (long long)r->micro_batch,
                 str_bytes(bytes, sizeof bytes, (double)r->planned_bytes), r->guide);
     }
-    print_keys(r, out);
-    fprintf(out, " |\n");
+}
+
+/* Each rung's keys, to repeat it; too long for the table. */
+static void print_keys(const Ladder *l, FILE *out)
+{
+    fprintf(out, "\nkeys of each rung, on top of the recipe:\n\n");
+    for (int i = 0; i < l->n_rung; i++) {
+        const Rung *r = &l->rung[i];
+        if (r->is_cost || r->refused[0]) continue;
+        fprintf(out, "- %s: ", r->name);
+        for (int k = 0; k < r->n_key; k++) fprintf(out, "%s%s%s", k ? " " : "`", r->key[k], k + 1 == r->n_key ? "`" : "");
+        fprintf(out, "%s\n", r->n_key ? "" : "none, the recipe as it is");
+    }
 }
 
 void ladder_print(const Ladder *l, FILE *out)
 {
     fprintf(out, "%s on %s\n\n", l->recipe, l->device);
-    fprintf(out, "| rung | tokens/s | ms/step | over the one before | over the bottom | micro-batch | memory "
-                 "| guides say | keys |\n");
-    fprintf(out, "|---|---|---|---|---|---|---|---|---|\n");
+    fprintf(out, "| %-22s | %8s | %9s | %11s | %11s | %11s | %8s | %-10s |\n", "rung", "tokens/s", "ms/step", "over before",
+            "over bottom", "micro-batch", "memory", "guides say");
+    fprintf(out, "|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < l->n_rung; i++) {
         if (!l->rung[i].is_cost) print_row(&l->rung[i], out);
     }
@@ -54,6 +59,7 @@ void ladder_print(const Ladder *l, FILE *out)
                     str_count(rate, sizeof rate, r->per_s), r->key[0]);
         }
     }
+    print_keys(l, out);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
