@@ -38,4 +38,8 @@ verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
 "$brim" bench tiny.yaml device=cpu --json --no-limit >out 2>err; rc=$?
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
+
+"$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q '^data.kind: random has nothing' err
+verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 exit $failed
