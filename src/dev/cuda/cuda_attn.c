@@ -191,7 +191,7 @@ static void build_bwd(CudnnGraph *g, const AttnKey *k)
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
-static int64_t round_up(int64_t n) { return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
+static int64_t round_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
 static int64_t rowsum_bytes(const AttnKey *k) { return round_up(k->B * k->H * k->T * 4); }
 

@@ -248,13 +248,11 @@ static Batch swapped(Batch x)
     return x;
 }
 
-static size_t round_up(size_t n) { return (n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
-
 /* Takes n bytes from the front of the workspace. */
 static char *take(Products *w, size_t n)
 {
     char *p = w->ws;
-    n       = round_up(n);
+    n       = tensor_align_up(n);
     CHECK(w->ws_bytes >= n, "the workspace is too small");
     w->ws += n;
     w->ws_bytes -= n;

@@ -190,7 +190,7 @@ typedef struct {
 static size_t span_bytes(const Tensor *t)
 {
     size_t n = (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
-    return (MAX(n, tensor_bytes(t)) + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+    return tensor_align_up(MAX(n, tensor_bytes(t)));
 }
 
 /* Random 16-bit inputs, zeros else. 1 when there is no memory. */
