@@ -144,9 +144,9 @@ static inline int case_norm_bwd(OpCase *c, int i)
 /* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, so many columns that a product is
  * cut, and more rows than the CPU's fused gradients take at a time */
 static const int64_t case_product[][4] = {
-    { 1, 1, 1, 0 },     { 3, 7, 5, 3 },     { 4, 127, 48, 0 },   { 5, 33, 17, 1 },    { 127, 127, 127, 0 },
-    { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 }, { 900, 65, 130, 0 }, { 257, 96, 31, 5 },
-    { 7, 3, 11000, 0 }, { 7, 11000, 3, 0 }, { 1100, 40, 33, 3 },  { 300, 264, 200, 8 },
+    { 1, 1, 1, 0 },     { 3, 7, 5, 3 },     { 4, 127, 48, 0 },   { 5, 33, 17, 1 },     { 127, 127, 127, 0 },
+    { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 }, { 900, 65, 130, 0 },  { 257, 96, 31, 5 },
+    { 7, 3, 11000, 0 }, { 7, 11000, 3, 0 }, { 1100, 40, 33, 3 }, { 300, 264, 200, 8 },
 };
 #define CASE_PRODUCTS ((int)(sizeof case_product / sizeof case_product[0]))
 

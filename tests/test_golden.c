@@ -203,7 +203,8 @@ static void test_stored_attention(void **state)
     Result base = run_once(&g, &(RigSetup){ .dropout = 0.1 });
     compare("stored attention", &g, &(RigSetup){ .dropout = 0.1, .stored = 1 }, &base, 0);
     Result stored = run_once(&g, &(RigSetup){ .dropout = 0.1, .stored = 1 });
-    assert_true(memcmp(stored.grad, base.grad, sizeof *base.grad * (size_t)base.n) != 0); /* another path ran */
+    /* Another path ran. */
+    assert_true(memcmp(stored.grad, base.grad, sizeof *base.grad * (size_t)base.n) != 0);
     RigSetup again = { .dropout = 0.1, .stored = 1, .level = LEVEL_BLOCK, .threads = 2 };
     compare("stored attention, recompute block", &g, &again, &stored, 1);
     free(stored.grad);
@@ -311,10 +312,11 @@ static void test_decode(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        EACH_MODEL(test_gradients), EACH_MODEL(test_ten_steps), EACH_MODEL(test_micro_batch),
-        EACH_MODEL(test_head_rows), EACH_MODEL(test_recompute), EACH_MODEL(test_lowering),
-        EACH_MODEL(test_eval),      EACH_MODEL(test_decode),    EACH_MODEL(test_threads),
-        EACH_MODEL(test_stored_attention),
+        EACH_MODEL(test_gradients),   EACH_MODEL(test_ten_steps),
+        EACH_MODEL(test_micro_batch), EACH_MODEL(test_head_rows),
+        EACH_MODEL(test_recompute),   EACH_MODEL(test_lowering),
+        EACH_MODEL(test_eval),        EACH_MODEL(test_decode),
+        EACH_MODEL(test_threads),     EACH_MODEL(test_stored_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,10 +155,10 @@ static void test_recipe_decides(void **state)
     (void)state;
     static Ladder l;
     DevVt         gpu = gpu_vt();
-    Recipe        r   = recipe_of(
-                 "step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
-                 "data: {kind: random}\n"
-                          "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
+
+    Recipe r = recipe_of("step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
+                         "data: {kind: random}\n"
+                         "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
     plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
     assert_string_equal(find(&l, "bf16")->refused, "the recipe asks for tf32");
     assert_string_equal(find(&l, "larger batch")->refused, "the recipe fixes micro_batch at 2");

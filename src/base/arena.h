@@ -20,8 +20,8 @@ typedef struct Arena {
 } Arena;
 
 void  arena_init(Arena *a);
-void  arena_deinit(Arena *a);                                  /* frees everything; the arena may be used again */
-void *arena_alloc(Arena *a, size_t size_bytes);                /* zeroed */
+void  arena_deinit(Arena *a);                   /* frees everything; the arena may be used again */
+void *arena_alloc(Arena *a, size_t size_bytes); /* zeroed */
 char *arena_strdup(Arena *a, const char *s);
 char *arena_printf(Arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -69,8 +69,10 @@ static void fault_read_environment(void)
     const char *text = getenv("BRIM_FAULT"), *at = text;
     while (at && *at) {
         at = fault_read_item(at);
-        CHECK(at, "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename "
-                  "mmap thread nan spike device", text);
+        CHECK(at,
+              "BRIM_FAULT=%s is not a list of \"op:n\" with op one of malloc open read write fsync rename "
+              "mmap thread nan spike device",
+              text);
         if (*at == ',') at++;
     }
 }

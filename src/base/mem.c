@@ -4,7 +4,10 @@
 
 #include <stdlib.h>
 
-void *mem_alloc(size_t size_bytes) { return fault_hit(FAULT_MALLOC) ? NULL : malloc(size_bytes ? size_bytes : 1); }
+void *mem_alloc(size_t size_bytes)
+{
+    return fault_hit(FAULT_MALLOC) ? NULL : malloc(size_bytes ? size_bytes : 1);
+}
 
 void *mem_zeroed(size_t n, size_t size_bytes)
 {

@@ -79,14 +79,16 @@ int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *
 
 int cmd_load_target(const CmdTarget *t, Recipe *r)
 {
-    if (!t->target) return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
+    if (!t->target)
+        return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
     return recipe_load(r, t->target, t->n_override, t->override);
 }
 
 int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out)
 {
     if (str_parse_int(text, out) < 0 || *out < lo || *out > hi) {
-        return err_user("command line: %s: '%s' is not a whole number from %lld to %lld", flag, text, (long long)lo, (long long)hi);
+        return err_user("command line: %s: '%s' is not a whole number from %lld to %lld", flag, text,
+                        (long long)lo, (long long)hi);
     }
     return 0;
 }

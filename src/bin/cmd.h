@@ -5,9 +5,9 @@
 #include "conf/recipe.h"
 
 typedef struct {
-    double begin_s; /* clock_now_s() at program start */
-    int    argc;    /* arguments after the command's name */
-    char **argv;
+    double      begin_s; /* clock_now_s() at program start */
+    int         argc;    /* arguments after the command's name */
+    char      **argv;
     const char *version; /* of the program */
 } CmdArgs;
 
@@ -38,11 +38,11 @@ typedef struct {
     int         n_override;
 } CmdTarget;
 
-int  cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out);
+int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out);
 /* cmd_parse, then recipe_load; the target is required. */
-int  cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);
-int  cmd_load_target(const CmdTarget *t, Recipe *r); /* recipe_load; a missing target is the user's error */
-int  cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out);
-int  cmd_double(const char *flag, const char *text, double lo, double hi, double *out);
+int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);
+int cmd_load_target(const CmdTarget *t, Recipe *r); /* recipe_load; a missing target is the user's error */
+int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out);
+int cmd_double(const char *flag, const char *text, double lo, double hi, double *out);
 
 #endif

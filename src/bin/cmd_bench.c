@@ -124,7 +124,8 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
 static void print_step(const BenchResult *b)
 {
     char rate[32];
-    printf("%s tokens/s, %.2f ms a step (median of %d)", str_count(rate, sizeof rate, b->per_s), b->step_s * 1e3, b->n_step);
+    printf("%s tokens/s, %.2f ms a step (median of %d)", str_count(rate, sizeof rate, b->per_s),
+           b->step_s * 1e3, b->n_step);
     if (b->mfu > 0) printf(", MFU %.1f %%", 100 * b->mfu);
     if (b->limit_share > 0) printf(", limit share %.2f", b->limit_share);
     printf(", first step after %.1f s\n", b->startup_s);
@@ -133,19 +134,23 @@ static void print_step(const BenchResult *b)
 static void print_rates(const BenchResult *b)
 {
     double unit = bench_flops_unit(b);
-    printf("measured: product %.1f %s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n", b->rate[UNIT_GEMM] / unit,
-           bench_flops_name(b), b->rate[UNIT_ATTN_FWD] / unit, b->rate[UNIT_ATTN_BWD] / unit, b->rate[UNIT_MEMORY] * 1e-9);
+    printf("measured: product %.1f %s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n",
+           b->rate[UNIT_GEMM] / unit, bench_flops_name(b), b->rate[UNIT_ATTN_FWD] / unit,
+           b->rate[UNIT_ATTN_BWD] / unit, b->rate[UNIT_MEMORY] * 1e-9);
 }
 
 /* Ladder's own options make no sense without it. */
 static int check_flags(const Flags *f)
 {
-    if (f->from && strcmp(f->from, "torch") != 0) return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
+    if (f->from && strcmp(f->from, "torch") != 0)
+        return err_user("command line: --from: '%s' is not a start (there is torch)", f->from);
     if (f->ladder && (f->ops || f->no_limit))
         return err_user("command line: %s: not together with --ladder", f->ops ? "--ops" : "--no-limit");
-    if (f->ops && f->no_limit) return err_user("command line: --ops: not together with --no-limit, whose rates it compares with");
+    if (f->ops && f->no_limit)
+        return err_user("command line: --ops: not together with --no-limit, whose rates it compares with");
     if (f->ladder || !(f->from || f->batch || f->picture)) return 0;
-    return err_user("command line: %s: belongs to --ladder", f->from ? "--from" : f->batch ? "--batch" : "--picture");
+    const char *flag = f->from ? "--from" : f->batch ? "--batch" : "--picture";
+    return err_user("command line: %s: belongs to --ladder", flag);
 }
 
 int cmd_bench(const CmdArgs *a)
@@ -158,6 +163,7 @@ int cmd_bench(const CmdArgs *a)
                        { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },
                        { "--batch", &f.batch, NULL, "micro-batch of the bottom rung" },
                        { "--picture", &f.picture, NULL, "where the ladder's picture goes" } };
+
     CmdTarget   t;
     Recipe      r;
     BenchResult b;

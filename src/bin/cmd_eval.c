@@ -37,12 +37,13 @@ int cmd_eval(const CmdArgs *a)
     Recipe    r;
     Setup     s;
     double    loss = 0;
-    int64_t   n = 0;
+    int64_t   n    = 0;
     TRY(cmd_parse(a, NULL, 0, &t));
     TRY(run_target_open(&t, BUILD_EVAL, &r, &s));
     /* Noise has no end, and no loss worth knowing. */
-    int rc = r.data.kind == DATA_RANDOM ? err_user("data.kind: random has nothing to evaluate (name data.kind and data.train)")
-                                        : eval_all(&s, &r, &loss, &n);
+    int rc = r.data.kind == DATA_RANDOM
+                 ? err_user("data.kind: random has nothing to evaluate (name data.kind and data.train)")
+                 : eval_all(&s, &r, &loss, &n);
     if (rc == 0) {
         printf("validation loss %.4f over %lld tokens, perplexity %.3f", loss, (long long)n, exp(loss));
         if (r.data.kind == DATA_TEXT) printf(", %.3f bits per byte", loss / log(2.0));

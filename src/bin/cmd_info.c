@@ -16,7 +16,8 @@ static void print_device(const char *spec)
         printf("%-6s not used: %s\n", spec, err_get());
         err_clear();
     } else {
-        printf("%-6s %s\n       %s free of %s\n       %s\n", spec, info.name, str_bytes(a, sizeof a, (double)info.free_bytes),
+        printf("%-6s %s\n       %s free of %s\n       %s\n", spec, info.name,
+               str_bytes(a, sizeof a, (double)info.free_bytes),
                str_bytes(b, sizeof b, (double)info.total_bytes), info.versions);
     }
     if (dev) dev_close(dev);

@@ -20,15 +20,16 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     size_t budget = MIN(m->mem_bytes - margin, recipe_memory_limit(r, m->mem_bytes));
     TRY(choose_plan(&c, r, &vt, m, 90, budget, BUILD_TRAIN));
     TRY(build_create(&b, r, &c.row[c.best].choice, BUILD_TRAIN, &vt));
-    printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name, (double)m->mem_bytes / 1073741824.0,
-           m->peak_flops * 1e-12);
+    printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name,
+           (double)m->mem_bytes / 1073741824.0, m->peak_flops * 1e-12);
     build_print_plan(b, stdout);
     printf("\n");
     choose_print(&c, r, stdout);
     double step_s = c.row[c.best].step_s, flops = bench_step_flops(b);
     char   rate[32];
     printf("\npredicted   %.1f ms a step, %s tokens/s, MFU %.1f %%\n", step_s * 1e3,
-           str_count(rate, sizeof rate, (double)r->step_tokens / step_s), 100 * flops / step_s / m->peak_flops);
+           str_count(rate, sizeof rate, (double)r->step_tokens / step_s),
+           100 * flops / step_s / m->peak_flops);
     if (list) prog_print(b->micro, 1);
     build_destroy(b);
     return 0;
@@ -53,8 +54,8 @@ static int plan_here(const Recipe *r, int list)
 
 int cmd_plan(const CmdArgs *a)
 {
-    const char *gpu  = NULL;
-    int         list = 0;
+    const char *gpu    = NULL;
+    int         list   = 0;
     CmdFlag     flag[] = { { "--gpu", &gpu, NULL, "plan for a card that is not here" },
                            { "--list", NULL, &list, "print every op and tensor" } };
     Recipe      r;

@@ -4,12 +4,12 @@
 
 int cmd_sample(const CmdArgs *a)
 {
-    const char *prompt = "\n", *tokens = "256", *temperature = "0.8", *top_k = "0", *seed = "1";
-    CmdFlag     flag[] = { { "--prompt", &prompt, NULL, "text to continue" },
-                           { "--tokens", &tokens, NULL, "how many to add" },
-                           { "--temperature", &temperature, NULL, "0: always the most likely" },
-                           { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all" },
-                           { "--seed", &seed, NULL, "of the random choice" } };
+    const char   *prompt = "\n", *tokens = "256", *temperature = "0.8", *top_k = "0", *seed = "1";
+    CmdFlag       flag[] = { { "--prompt", &prompt, NULL, "text to continue" },
+                             { "--tokens", &tokens, NULL, "how many to add" },
+                             { "--temperature", &temperature, NULL, "0: always the most likely" },
+                             { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all" },
+                             { "--seed", &seed, NULL, "of the random choice" } };
     SampleOptions opt;
     CmdTarget     t;
     Recipe        r;

@@ -10,7 +10,8 @@ static const char *describe(const CmdArgs *a, char *buf, size_t n)
 {
     char shown[1024];
     str_copy(buf, n, "brim train");
-    for (int i = 0; i < a->argc; i++) str_append(buf, n, " %s", str_quote(shown, sizeof shown, a->argv[i], strlen(a->argv[i])));
+    for (int i = 0; i < a->argc; i++)
+        str_append(buf, n, " %s", str_quote(shown, sizeof shown, a->argv[i], strlen(a->argv[i])));
     return buf;
 }
 

@@ -18,10 +18,15 @@ typedef struct {
 
 static const Command commands[] = {
     { "train", cmd_train, "RECIPE [key=value ...] [--fresh]", "train; resumes runs/NAME if it exists" },
-    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list]", "memory, candidates and the choice; needs no GPU" },
-    { "bench", cmd_bench, "RECIPE [key=value ...] [[--ops] [--no-limit] | --ladder [--from torch] [--batch N] [--picture FILE]] [--json]", "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
+    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list]",
+      "memory, candidates and the choice; needs no GPU" },
+    { "bench", cmd_bench,
+      "RECIPE [key=value ...] [[--ops] [--no-limit] | "
+      "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
+      "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
     { "eval", cmd_eval, "RUN [key=value ...]", "loss of a trained run on its validation data" },
-    { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]", "text from a trained run" },
+    { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]",
+      "text from a trained run" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },
 };
@@ -30,7 +35,8 @@ static void usage(FILE *out)
 {
     fprintf(out, "brim trains transformers with the GPU filled to the brim.\n\n");
     for (int i = 0; i < ARRAY_LEN(commands); i++) {
-        fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage, commands[i].help);
+        fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage,
+                commands[i].help);
     }
 }
 
@@ -66,7 +72,8 @@ static int run_command(int argc, char **argv, double begin_s)
     if (!c) {
         StrNearest near = str_nearest_begin(argv[1]);
         for (int i = 0; i < ARRAY_LEN(commands); i++) str_nearest_offer(&near, commands[i].name);
-        if (near.best) return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
+        if (near.best)
+            return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
     }
     CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION };
@@ -103,7 +110,8 @@ int main(int argc, char **argv)
     }
     int rc = run_command(argc, argv, begin_s);
     log_close();
-    if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0) rc = err_set("standard output could not be written");
+    if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0)
+        rc = err_set("standard output could not be written");
     if (rc == 0) return 0;
     fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", err_get());
     return err_kind() == ERR_USER ? 2 : 1;

@@ -14,10 +14,14 @@ static int find_run(const char *target, char *path, size_t n)
     char recipe[RUNDIR_PATH];
     str_copy(path, n, target);
     for (int i = 0; i < 2; i++) {
-        if (snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path) < (int)sizeof recipe && access(recipe, R_OK) == 0) return 0;
+        if (snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path) < (int)sizeof recipe &&
+            access(recipe, R_OK) == 0) {
+            return 0;
+        }
         if (snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
     }
-    return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target, rundir_base(), target);
+    return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
+                    rundir_base(), target);
 }
 
 int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s)

@@ -11,19 +11,33 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8 } Precision;
+typedef enum {
+    PRECISION_AUTO,
+    PRECISION_FP32,
+    PRECISION_TF32,
+    PRECISION_BF16,
+    PRECISION_FP16,
+    PRECISION_FP8
+} Precision;
 typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK } Recompute;
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
 typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
-typedef enum { SCHEDULE_COSINE, SCHEDULE_ONECYCLE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_TRAPEZOID } ScheduleKind;
+typedef enum {
+    SCHEDULE_COSINE,
+    SCHEDULE_ONECYCLE,
+    SCHEDULE_LINEAR,
+    SCHEDULE_CONSTANT,
+    SCHEDULE_TRAPEZOID
+} ScheduleKind;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 
 enum { RECIPE_STR = 256 };
 
 typedef struct {
-    int64_t  layers, width, heads, kv_heads, head_dim, ffn, vocab, context; /* kv_heads, head_dim, ffn: 0 = derived on load */
+    /* kv_heads, head_dim, ffn: 0 = derived on load */
+    int64_t  layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
     NormKind norm;
     double   norm_eps;
     PosKind  pos;
@@ -42,7 +56,7 @@ typedef struct {
     double       lr, min_lr; /* min_lr: absolute floor of the schedule */
     int64_t      warmup;     /* steps */
     ScheduleKind schedule;
-    double       cooldown;   /* trapezoid: last part of the steps that decays, a fraction */
+    double       cooldown; /* trapezoid: last part of the steps that decays, a fraction */
     double       beta1, beta2, eps, weight_decay;
     double       clip; /* global norm; 0: none */
 } RecipeOptim;
@@ -52,21 +66,22 @@ typedef struct {
     char     train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
     char     val[RECIPE_STR];   /* "" : the last val_fraction of train */
     double   val_fraction;
-    int64_t  threads; /* loader threads, 0 = auto */
-    int64_t  depth;   /* batches kept ready */
+    int64_t  threads;        /* loader threads, 0 = auto */
+    int64_t  depth;          /* batches kept ready */
     int64_t  document_token; /* token that ends a document, -1: none; used by mask: document */
 } RecipeData;
 
 typedef struct {
-    int64_t every;   /* steps; 0: only at the end */
-    int64_t sequences; /* validation windows per evaluation: the same ones each time, whatever the micro-batch */
-    double  target;  /* stop once val_loss is at or below; 0: never */
+    int64_t every; /* steps; 0: only at the end */
+    /* Validation windows per evaluation: the same ones each time, whatever the micro-batch. */
+    int64_t sequences;
+    double  target;   /* stop once val_loss is at or below; 0: never */
     int64_t patience; /* evaluations without improvement before stopping; 0: never */
 } RecipeEval;
 
 typedef struct {
-    int64_t every; /* steps; 0: only at the end */
-    int64_t keep;  /* newest N are kept */
+    int64_t every;      /* steps; 0: only at the end */
+    int64_t keep;       /* newest N are kept */
     int64_t keep_every; /* and every one whose step is a multiple of this; 0: none */
 } RecipeCheckpoint;
 
@@ -89,24 +104,24 @@ typedef struct {
 } RecipeOpt;
 
 typedef struct {
-    char      file[RECIPE_STR]; /* where it came from, for messages */
-    char      run[RECIPE_STR];  /* name; the run directory is runs/NAME */
-    int64_t   steps;
-    int64_t   step_tokens; /* tokens per optimizer update, over all ranks */
-    int64_t   micro_batch; /* sequences; 0 = auto */
-    Recompute recompute;
-    Precision precision;
-    char      device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
-    int64_t   threads;            /* CPU threads; 0 = all */
-    int64_t   seed;
-    char      memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
-    int       deterministic;
-    char      give_way[RECIPE_STR]; /* comma list of mathematics-changing concessions that are allowed */
-    char      require[RECIPE_STR];  /* comma list of optimisations that must be on */
-    double    budget_s;             /* wall-clock budget in seconds; 0: none */
-    int64_t   log_every;
-    int64_t   max_skips;      /* non-finite or spiking steps in a row before rolling back to the last good checkpoint */
-    double    spike_factor;   /* a loss above this multiple of its running mean is a spike; 0: off */
+    char             file[RECIPE_STR]; /* where it came from, for messages */
+    char             run[RECIPE_STR];  /* name; the run directory is runs/NAME */
+    int64_t          steps;
+    int64_t          step_tokens; /* tokens per optimizer update, over all ranks */
+    int64_t          micro_batch; /* sequences; 0 = auto */
+    Recompute        recompute;
+    Precision        precision;
+    char             device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int64_t          threads;            /* CPU threads; 0 = all */
+    int64_t          seed;
+    char             memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
+    int              deterministic;
+    char             give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
+    char             require[RECIPE_STR];  /* comma list of optimisations that must be on */
+    double           budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t          log_every;
+    int64_t          max_skips;    /* non-finite or spiking steps in a row before a rollback */
+    double           spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel      model;
     RecipeOptim      optim;
     RecipeData       data;
@@ -121,7 +136,8 @@ typedef struct {
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 
 /* Parses YAML text already in memory (also the fuzz target); name is used in messages. */
-int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override, char *const *override);
+int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
+                 char *const *override);
 
 /* Every key with its default. */
 void recipe_defaults(Recipe *r);

@@ -53,7 +53,8 @@ typedef struct {
     unsigned char id[128];
     void         *ctx;
     int (*all_reduce)(void *ctx, DType dtype, void *x, int64_t n_elem); /* in place; f32 or f64 */
-    int (*all_gather)(void *ctx, void *y, const void *x, size_t part_bytes); /* x may be this rank's part of y */
+    /* x may be this rank's part of y */
+    int (*all_gather)(void *ctx, void *y, const void *x, size_t part_bytes);
 } DevComm;
 
 /* One slot per op kind: int name(Dev *, const Type *). Negative after err_set(). */
@@ -81,12 +82,12 @@ typedef struct {
 
     Dev *(*open)(int index, const DevOptions *opt); /* NULL after err_set() */
     void (*close)(Dev *dev);
-    int  (*info)(Dev *dev, DevInfo *info);
+    int (*info)(Dev *dev, DevInfo *info);
 
     void *(*alloc)(Dev *dev, size_t size_bytes); /* zeroed, TENSOR_ALIGN aligned */
-    void  (*free)(Dev *dev, void *p);
+    void (*free)(Dev *dev, void *p);
     void *(*host_alloc)(Dev *dev, size_t size_bytes); /* pinned where that means something */
-    void  (*host_free)(Dev *dev, void *p);
+    void (*host_free)(Dev *dev, void *p);
     /* Asynchronous on the lane; host memory from host_alloc must stay valid until the lane has passed. */
     int (*upload)(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes);
     int (*download)(Dev *dev, Lane lane, void *dst_host, const void *src_dev, size_t size_bytes);

@@ -101,7 +101,7 @@ typedef struct {
     float   clip;       /* factor applied to gradients by the optimizer, includes 1/loss_scale */
     float   bias1;      /* 1 / (1 - beta1^n_update) */
     float   bias2;      /* 1 / (1 - beta2^n_update) */
-    int32_t skip;       /* this step: 0 update, 1 not finite, 2 loss spike: the optimizer only clears gradients */
+    int32_t skip;       /* this step: 0 update, 1 not finite, 2 loss spike: only gradients are cleared */
     int32_t n_update;   /* updates done, this one included */
     int32_t n_skipped;  /* skips over the run */
     int32_t n_skip_row; /* skips in a row up to now */
@@ -135,6 +135,8 @@ typedef enum {
 } Mask;
 
 /* ---- Arguments: tensors first, outputs first -------------------------------------------------------------- */
+/* One line an op. */
+/* clang-format off */
 
 /* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1]? (0 if absent) */
 typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
@@ -261,6 +263,7 @@ typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1
 typedef struct { Tensor *y, *x; } AllReduce;
 typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's part of the sum of x[n] */
 typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
+/* clang-format on */
 
 typedef union {
     Tensor *t[12]; /* the leading tensors of any argument struct */
@@ -297,8 +300,9 @@ typedef struct {
     const char *name;
     int         n_tensor;
     OpArg       arg[OP_MAX_TENSOR];
-    signed char alias[4][2]; /* pairs {output, input} that may share storage at the input's last use; {0,0} ends */
-    int         cheap;       /* elementwise or norm: what recompute level "cheap" repeats */
+    /* Pairs {output, input} that may share storage at the input's last use; {0,0} ends. */
+    signed char alias[4][2];
+    int         cheap; /* elementwise or norm: what recompute level "cheap" repeats */
 } OpRow;
 
 extern const OpRow op_table[OP_COUNT];

@@ -54,7 +54,10 @@ double op_bytes(OpKind kind, const OpArgs *a)
     return sum;
 }
 
-static size_t colsum_ws(int64_t cols, int n_sum) { return (size_t)COLSUM_BLOCKS * (size_t)cols * (size_t)n_sum * 4; }
+static size_t colsum_ws(int64_t cols, int n_sum)
+{
+    return (size_t)COLSUM_BLOCKS * (size_t)cols * (size_t)n_sum * 4;
+}
 
 /* A product and then, in the same bytes, the column sums for db (NULL: none). */
 static size_t gemm_sums_ws(const Tensor *db)
@@ -72,7 +75,8 @@ static size_t attn_bwd_ws(const AttnBwd *a)
 {
     /* cuDNN: row sums f32[B,H,T] and the dQ accumulator f32[B,H,T,D]; with grouped heads also full-head dK and dV
      * (2 x B*H*T*D bf16); deterministic instead B*H*T*T bf16. Measured on cuDNN 9.14 and 9.19. */
-    size_t B = (size_t)a->qkv->dim[0], T = (size_t)a->qkv->dim[1], H = (size_t)a->heads, D = (size_t)a->head_dim;
+    size_t B = (size_t)a->qkv->dim[0], T = (size_t)a->qkv->dim[1];
+    size_t H = (size_t)a->heads, D = (size_t)a->head_dim;
     size_t n = B * H * T * 4 + TENSOR_ALIGN;
     n += a->deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
     n += TENSOR_ALIGN;

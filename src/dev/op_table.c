@@ -2,6 +2,7 @@
  * recorder, differentiation, null and the op tests read these rows. */
 #include "dev/op.h"
 
+/* clang-format off */
 #define R(n)   { n, ARG_READ }
 #define RO(n)  { n, ARG_READ | ARG_OPTIONAL }
 #define W(n)   { n, ARG_WRITE }
@@ -10,7 +11,6 @@
 #define RWO(n) { n, ARG_RW | ARG_OPTIONAL }
 #define WS     { "ws", ARG_WRITE | ARG_OPTIONAL | ARG_WS }
 
-/* clang-format off */
 const OpRow op_table[OP_COUNT] = {
     [OP_EMBED_FWD]    = { "embed_fwd", 5, { W("y"), R("tok"), R("wte"), RO("wpe"), RO("pos0") } },
     [OP_EMBED_DW]     = { "embed_dw", 4, { RW("dwte"), WS, R("dy"), R("tok") } },

@@ -15,7 +15,10 @@ static void need(V *v, int ok, const char *rule)
     if (!ok && !v->bad) v->bad = rule;
 }
 
-static int is_vec(const Tensor *t, int64_t n) { return !t || (tensor_numel(t) == n && tensor_is_contiguous(t)); }
+static int is_vec(const Tensor *t, int64_t n)
+{
+    return !t || (tensor_numel(t) == n && tensor_is_contiguous(t));
+}
 
 static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w, const Tensor *bias)
 {
@@ -69,7 +72,9 @@ static void check_linears(V *v, const OpArgs *a)
         check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);
         break;
     case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
-    case OP_LINEAR_DW: check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db); break;
+    case OP_LINEAR_DW:
+        check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db);
+        break;
     case OP_LINEAR_ACT_FWD: check_linear_act_fwd(v, &a->linear_act_fwd); break;
     case OP_LINEAR_ACT_BWD: check_linear_act_bwd(v, &a->linear_act_bwd); break;
     case OP_LINEAR_GLU_FWD: check_linear_glu_fwd(v, &a->linear_glu_fwd); break;
@@ -89,14 +94,16 @@ static void check_weights(V *v, const Tensor *p, const Tensor *qkv, int H)
 {
     if (!p) return;
     int64_t B = qkv->dim[0], T = qkv->dim[1];
-    need(v, p->ndim == 4 && p->dim[0] == B && p->dim[1] == H && p->dim[2] == T && p->dim[3] == T, "p must be [B,H,T,T]");
+    need(v, p->ndim == 4 && p->dim[0] == B && p->dim[1] == H && p->dim[2] == T && p->dim[3] == T,
+         "p must be [B,H,T,T]");
     need(v, tensor_is_contiguous(p) && p->dtype == qkv->dtype, "p must be contiguous, in the dtype of qkv");
 }
 
 static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor *mean, const Tensor *rstd)
 {
     if (gamma) need(v, is_vec(gamma, tensor_cols(x)), "gamma needs one number per column");
-    need(v, is_vec(mean, tensor_rows(x)) && is_vec(rstd, tensor_rows(x)), "statistics need one number per row");
+    need(v, is_vec(mean, tensor_rows(x)) && is_vec(rstd, tensor_rows(x)),
+         "statistics need one number per row");
 }
 
 static void check_norms(V *v, const OpArgs *a)
@@ -150,25 +157,35 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_LINEAR_ACT_BWD:
     case OP_LINEAR_GLU_FWD:
     case OP_LINEAR_GLU_BWD: check_linears(v, a); break;
-    case OP_BIAS_DW: need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column"); break;
+    case OP_BIAS_DW:
+        need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column");
+        break;
     case OP_ADD:
-        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a), "a, b and y differ");
+        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a),
+             "a, b and y differ");
         break;
     case OP_ACT_FWD: need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ"); break;
     case OP_ACT_DX: need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ"); break;
-    case OP_GLU_FWD: need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y"); break;
-    case OP_GLU_DX: need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy"); break;
+    case OP_GLU_FWD:
+        need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y");
+        break;
+    case OP_GLU_DX:
+        need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy");
+        break;
     case OP_ROPE:
-        need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim, "row is narrower than the heads");
+        need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim,
+             "row is narrower than the heads");
         need(v, a->rope.head_dim % 2 == 0, "head size must be even");
         need(v, a->rope.x->ndim == 3, "x needs [B,T,W]");
         break;
     case OP_ATTN_FWD:
-        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads, a->attn_fwd.head_dim);
+        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads,
+                   a->attn_fwd.head_dim);
         check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
         break;
     case OP_ATTN_BWD:
-        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads, a->attn_bwd.head_dim);
+        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
+                   a->attn_bwd.head_dim);
         check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
         break;
     case OP_XENT_FWD:

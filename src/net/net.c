@@ -6,13 +6,21 @@
 #include <math.h>
 #include <string.h>
 
-int64_t net_vocab_stored(const RecipeModel *m) { return (m->vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN; }
+int64_t net_vocab_stored(const RecipeModel *m)
+{
+    return (m->vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN;
+}
 
 /* ---- the parameter table ----------------------------------------------------------------------------------- */
 
 static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t cols, double std)
 {
-    Param p = { .ndim = 2, .rows = rows, .cols = cols, .init = INIT_NORMAL, .std = (float)std, .decay = 1,
+    Param p = { .ndim   = 2,
+                .rows   = rows,
+                .cols   = cols,
+                .init   = INIT_NORMAL,
+                .std    = (float)std,
+                .decay  = 1,
                 .region = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
@@ -41,8 +49,14 @@ static void declare_norm(Net *net, const char *name, int64_t width, int beta)
 static void declare_vocab(Net *net, const char *name, double std)
 {
     const RecipeModel *m = &net->model;
-    Param p = { .ndim = 2, .rows = m->vocab, .cols = m->width, .rows_stored = net_vocab_stored(m), .init = INIT_NORMAL,
-                .std = (float)std, .decay = 1, .region = REGION_COPY };
+    Param              p = { .ndim        = 2,
+                             .rows        = m->vocab,
+                             .cols        = m->width,
+                             .rows_stored = net_vocab_stored(m),
+                             .init        = INIT_NORMAL,
+                             .std         = (float)std,
+                             .decay       = 1,
+                             .region      = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
 }
@@ -93,7 +107,7 @@ void net_fill_rope(const Net *net, float *out)
     int64_t D = net->model.head_dim, half = D / 2;
     for (int64_t t = 0; t < net->model.context; t++) {
         for (int64_t i = 0; i < half; i++) {
-            double angle        = (double)t * pow(net->model.rope_theta, -2.0 * (double)i / (double)D);
+            double angle          = (double)t * pow(net->model.rope_theta, -2.0 * (double)i / (double)D);
             out[t * D + i]        = (float)cos(angle);
             out[t * D + half + i] = (float)sin(angle);
         }
@@ -120,9 +134,10 @@ void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch)
 
 void net_declare_decode(const Net *net, Store *store, NetDecode *d)
 {
-    const RecipeModel *m = &net->model;
-    int64_t one = 1, tok[2] = { 1, 1 }, logits[2] = { 1, net_vocab_stored(m) };
-    int64_t kv[4] = { 1, m->context, m->kv_heads, m->head_dim };
+    const RecipeModel *m   = &net->model;
+    int64_t            one = 1, tok[2] = { 1, 1 }, logits[2] = { 1, net_vocab_stored(m) };
+    int64_t            kv[4] = { 1, m->context, m->kv_heads, m->head_dim };
+
     d->tok    = store_tensor(store, SLAB_IO, "decode token", DT_I32, 2, tok);
     d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &one);
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);

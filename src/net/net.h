@@ -11,7 +11,8 @@
 #include "net/param.h"
 #include "prog/prog.h"
 
-enum { VOCAB_ALIGN = 128 /* stored rows of embedding and head: unaligned widths run at an eighth of the rate (V = 50257) */ };
+/* Stored rows of embedding and head: unaligned widths run at an eighth of the rate (V = 50257). */
+enum { VOCAB_ALIGN = 128 };
 
 typedef struct {
     RecipeModel model;
@@ -34,9 +35,9 @@ typedef struct {
 } NetBatch;
 
 typedef struct {
-    Tensor *tok;    /* i32[1,1] */
-    Tensor *pos;    /* i32[1]: rows in the cache before this token */
-    Tensor *logits; /* f32[1,V stored] */
+    Tensor  *tok;              /* i32[1,1] */
+    Tensor  *pos;              /* i32[1]: rows in the cache before this token */
+    Tensor  *logits;           /* f32[1,V stored] */
     Tensor **kcache, **vcache; /* one pair per block, [1, context, K, D] */
 } NetDecode;
 
@@ -50,7 +51,8 @@ void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch)
 void net_declare_decode(const Net *net, Store *store, NetDecode *d);
 
 /* Records tokens -> loss (added to state). head_rows: rows of logits at a time. */
-void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode, int64_t head_rows);
+void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
+                int64_t head_rows);
 /* Records one token -> logits of the next, through the cache. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
 

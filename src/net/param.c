@@ -67,12 +67,13 @@ static void layout_segments(ParamTable *t, Store *store, int region, float decay
     for (int i = t->n_param - 1; i >= 0; i--) {
         const Param *p = &t->param[i];
         if ((int)p->region != region) continue;
-        seg[n++] = (Segment){ p->offset, p->offset + p->rows_stored * p->cols, p->decay ? decay : 0.0f, p->lr_mul };
+        int64_t end = p->offset + p->rows_stored * p->cols;
+        seg[n++]    = (Segment){ p->offset, end, p->decay ? decay : 0.0f, p->lr_mul };
     }
-    int64_t bytes         = (int64_t)sizeof *seg * n;
-    t->segments[region]   = seg;
-    t->n_segment[region]  = n;
-    t->seg[region]        = n ? store_tensor(store, SLAB_STATE, "segments", DT_U8, 1, &bytes) : NULL;
+    int64_t bytes        = (int64_t)sizeof *seg * n;
+    t->segments[region]  = seg;
+    t->n_segment[region] = n;
+    t->seg[region]       = n ? store_tensor(store, SLAB_STATE, "segments", DT_U8, 1, &bytes) : NULL;
 }
 
 void param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float decay)
@@ -86,7 +87,8 @@ void param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float de
     for (int r = 0; r < REGION_COUNT; r++) {
         int64_t n    = t->region_elems[r];
         t->master[r] = flat(store, SLAB_MASTER, "master", r, DT_F32, n);
-        if (r == REGION_COPY && opt->compute != DT_F32) t->copy = flat(store, SLAB_COPY, "copy", r, opt->compute, n);
+        if (r == REGION_COPY && opt->compute != DT_F32)
+            t->copy = flat(store, SLAB_COPY, "copy", r, opt->compute, n);
         if (!opt->trainable) continue;
         t->grad[r] = flat(store, SLAB_GRAD, "gradient", r, DT_F32, n);
         t->m[r]    = flat(store, SLAB_OPTIM, "first moment", r, DT_F32, n);
@@ -125,12 +127,13 @@ static void init_normal(const Param *p, uint64_t seed, float *out, int64_t n)
 {
 #pragma omp parallel for schedule(static)
     for (int64_t q = 0; q < (n + 3) / 4; q++) {
-        uint32_t ctr[4] = { (uint32_t)q, (uint32_t)(q >> 32), (uint32_t)p->site, 0x1717 /* stream of initial values */ };
+        /* 0x1717: the stream of initial values */
+        uint32_t ctr[4] = { (uint32_t)q, (uint32_t)(q >> 32), (uint32_t)p->site, 0x1717 };
         uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, r[4];
         philox4x32(r, ctr, key);
         for (int k = 0; k < 4 && 4 * q + k < n; k += 2) {
-            double u   = (r[k] + 0.5) * 0x1p-32, angle = 6.283185307179586 * (r[k + 1] * 0x1p-32);
-            double len = sqrt(-2.0 * log(u)) * p->std;
+            double u = (r[k] + 0.5) * 0x1p-32, angle = 6.283185307179586 * (r[k + 1] * 0x1p-32);
+            double len     = sqrt(-2.0 * log(u)) * p->std;
             out[4 * q + k] = (float)(len * cos(angle));
             if (4 * q + k + 1 < n) out[4 * q + k + 1] = (float)(len * sin(angle));
         }

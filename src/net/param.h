@@ -32,13 +32,14 @@ typedef struct {
 } Param;
 
 typedef struct {
-    Param   *param;
-    int      n_param, cap;
-    int64_t  region_elems[REGION_COUNT];
-    Tensor  *master[REGION_COUNT], *grad[REGION_COUNT], *m[REGION_COUNT], *v[REGION_COUNT]; /* flat; NULL if empty */
-    Tensor  *copy;                     /* REGION_COPY in the compute dtype; NULL when that is f32 */
-    Tensor  *seg[REGION_COUNT];        /* Segment rows for the optimizer */
-    Segment *segments[REGION_COUNT];   /* their host contents */
+    Param  *param;
+    int     n_param, cap;
+    int64_t region_elems[REGION_COUNT];
+    /* flat; NULL if empty */
+    Tensor  *master[REGION_COUNT], *grad[REGION_COUNT], *m[REGION_COUNT], *v[REGION_COUNT];
+    Tensor  *copy;                   /* REGION_COPY in the compute dtype; NULL when that is f32 */
+    Tensor  *seg[REGION_COUNT];      /* Segment rows for the optimizer */
+    Segment *segments[REGION_COUNT]; /* their host contents */
     int      n_segment[REGION_COUNT];
     Arena    arena;
 } ParamTable;
@@ -51,14 +52,14 @@ typedef struct {
 /* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */
 void param_name(char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-void   param_table_init(ParamTable *t);
-void   param_table_deinit(ParamTable *t);
+void param_table_init(ParamTable *t);
+void param_table_deinit(ParamTable *t);
 /* Adds a row; fill name, ndim, rows, cols, init, std, decay, region beforehand in *row. Returns its index. */
-int    param_declare(ParamTable *t, const Param *row);
+int param_declare(ParamTable *t, const Param *row);
 /* Lays out all rows and declares the slabs' tensors in the store. decay is the run's weight decay. */
-void   param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float decay);
-Param *param_find(const ParamTable *t, const char *name); /* NULL when absent */
-int64_t param_count(const ParamTable *t);                 /* logical numbers in all rows */
+void    param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float decay);
+Param  *param_find(const ParamTable *t, const char *name); /* NULL when absent */
+int64_t param_count(const ParamTable *t);                  /* logical numbers in all rows */
 
 /* Fills out[rows_stored*cols] with the initial values: a pure function of (seed, site, element). */
 void param_init_values(const Param *p, uint64_t seed, float *out);

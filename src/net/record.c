@@ -60,8 +60,13 @@ static Tensor *rec_norm(const Rec *r, const char *name, Tensor *x)
     param_name(full, "%s.weight", name);
     Tensor *gamma = weight(r, full);
     param_name(full, "%s.bias", name);
-    rec_norm_fwd(r->p, (NormFwd){ .y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = weight(r, full),
-                                  .eps = (float)r->net->model.norm_eps });
+    rec_norm_fwd(r->p, (NormFwd){ .y     = y,
+                                  .mean  = mean,
+                                  .rstd  = rstd,
+                                  .x     = x,
+                                  .gamma = gamma,
+                                  .beta  = weight(r, full),
+                                  .eps   = (float)r->net->model.norm_eps });
     return y;
 }
 
@@ -83,8 +88,12 @@ static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
     Tensor *y = prog_like(r->p, "dropout", x);
     at(r, -1, "dropout");
     /* Sites are fixed by place in the model, not by recording order, so recomputation and lowering cannot shift them. */
-    rec_dropout(r->p, (Dropout){ .y = y, .x = x, .state = r->state, .sample0 = r->batch->sample0,
-                                 .p = (float)r->net->model.dropout, .site = 1000 + 8 * (r->block + 1) + part,
+    rec_dropout(r->p, (Dropout){ .y               = y,
+                                 .x               = x,
+                                 .state           = r->state,
+                                 .sample0         = r->batch->sample0,
+                                 .p               = (float)r->net->model.dropout,
+                                 .site            = 1000 + 8 * (r->block + 1) + part,
                                  .rows_per_sample = r->T });
     return y;
 }
@@ -104,17 +113,26 @@ static Tensor *rec_positions(const Rec *r, Tensor *qkv)
         int64_t dim[2] = { r->B * r->T, m->heads + m->kv_heads };
         Tensor *y = prog_like(r->p, "qk norm", qkv), *rstd = prog_tensor(r->p, "qk rstd", DT_F32, 2, dim);
         at(r, -1, "qk norm");
-        rec_qknorm_fwd(r->p, (QkNormFwd){ .y = y, .rstd = rstd, .x = qkv, .gq = weight(r, "q_norm.weight"),
-                                          .gk = weight(r, "k_norm.weight"), .heads = (int)m->heads,
-                                          .kv_heads = (int)m->kv_heads, .head_dim = (int)m->head_dim,
-                                          .eps = (float)m->norm_eps });
+        rec_qknorm_fwd(r->p, (QkNormFwd){ .y        = y,
+                                          .rstd     = rstd,
+                                          .x        = qkv,
+                                          .gq       = weight(r, "q_norm.weight"),
+                                          .gk       = weight(r, "k_norm.weight"),
+                                          .heads    = (int)m->heads,
+                                          .kv_heads = (int)m->kv_heads,
+                                          .head_dim = (int)m->head_dim,
+                                          .eps      = (float)m->norm_eps });
         qkv = y;
     }
     if (m->pos == POS_ROPE) {
         Tensor *y = prog_like(r->p, "rope", qkv);
         at(r, -1, "rope");
-        rec_rope(r->p, (Rope){ .y = y, .x = qkv, .table = r->net->rope_table, .pos0 = r->decode ? r->decode->pos : NULL,
-                               .n_head = (int)(m->heads + m->kv_heads), .head_dim = (int)m->head_dim });
+        rec_rope(r->p, (Rope){ .y        = y,
+                               .x        = qkv,
+                               .table    = r->net->rope_table,
+                               .pos0     = r->decode ? r->decode->pos : NULL,
+                               .n_head   = (int)(m->heads + m->kv_heads),
+                               .head_dim = (int)m->head_dim });
         qkv = y;
     }
     return qkv;
@@ -122,25 +140,41 @@ static Tensor *rec_positions(const Rec *r, Tensor *qkv)
 
 static Tensor *rec_attention(const Rec *r, Tensor *qkv)
 {
-    static const Mask  mask_of[] = { [MASKING_CAUSAL] = MASK_CAUSAL, [MASKING_FULL] = MASK_FULL,
-                                     [MASKING_PREFIX] = MASK_PREFIX, [MASKING_DOCUMENT] = MASK_DOCUMENT };
-    const RecipeModel *m     = &r->net->model;
-    float              scale = 1.0f / sqrtf((float)m->head_dim);
-    Tensor            *o     = act(r, "attention", m->heads * m->head_dim);
+    static const Mask  mask_of[] = { [MASKING_CAUSAL]   = MASK_CAUSAL,
+                                     [MASKING_FULL]     = MASK_FULL,
+                                     [MASKING_PREFIX]   = MASK_PREFIX,
+                                     [MASKING_DOCUMENT] = MASK_DOCUMENT };
+    const RecipeModel *m         = &r->net->model;
+    float              scale     = 1.0f / sqrtf((float)m->head_dim);
+    Tensor            *o         = act(r, "attention", m->heads * m->head_dim);
     at(r, -1, "attention");
     if (r->decode) {
-        rec_attn_decode(r->p, (AttnDecode){ .o = o, .kcache = r->decode->kcache[r->block],
-                                            .vcache = r->decode->vcache[r->block], .qkv = qkv, .len = r->decode->pos,
-                                            .heads = (int)m->heads, .kv_heads = (int)m->kv_heads,
-                                            .head_dim = (int)m->head_dim, .scale = scale });
+        rec_attn_decode(r->p, (AttnDecode){ .o        = o,
+                                            .kcache   = r->decode->kcache[r->block],
+                                            .vcache   = r->decode->vcache[r->block],
+                                            .qkv      = qkv,
+                                            .len      = r->decode->pos,
+                                            .heads    = (int)m->heads,
+                                            .kv_heads = (int)m->kv_heads,
+                                            .head_dim = (int)m->head_dim,
+                                            .scale    = scale });
         return o;
     }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
     Tensor *p      = r->net->stored_attn ? prog_tensor(r->p, "weights", r->net->compute, 4, dim) : NULL;
-    rec_attn_fwd(r->p, (AttnFwd){ .o = o, .lse = lse, .p = p, .qkv = qkv, .doc = r->batch->doc, .prefix = r->batch->prefix,
-                                  .heads = (int)m->heads, .kv_heads = (int)m->kv_heads, .head_dim = (int)m->head_dim,
-                                  .mask = mask_of[m->mask], .scale = scale, .deterministic = r->net->deterministic });
+    rec_attn_fwd(r->p, (AttnFwd){ .o             = o,
+                                  .lse           = lse,
+                                  .p             = p,
+                                  .qkv           = qkv,
+                                  .doc           = r->batch->doc,
+                                  .prefix        = r->batch->prefix,
+                                  .heads         = (int)m->heads,
+                                  .kv_heads      = (int)m->kv_heads,
+                                  .head_dim      = (int)m->head_dim,
+                                  .mask          = mask_of[m->mask],
+                                  .scale         = scale,
+                                  .deterministic = r->net->deterministic });
     return o;
 }
 
@@ -176,8 +210,10 @@ static Tensor *rec_stem(const Rec *r)
 {
     Tensor *x = act(r, "embedding", r->net->model.width);
     at(r, -1, "embedding");
-    rec_embed_fwd(r->p, (EmbedFwd){ .y = x, .tok = r->decode ? r->decode->tok : r->batch->tok,
-                                    .wte = weight(r, "embed.weight"), .wpe = weight(r, "pos.weight"),
+    rec_embed_fwd(r->p, (EmbedFwd){ .y    = x,
+                                    .tok  = r->decode ? r->decode->tok : r->batch->tok,
+                                    .wte  = weight(r, "embed.weight"),
+                                    .wpe  = weight(r, "pos.weight"),
                                     .pos0 = r->decode ? r->decode->pos : NULL });
     return rec_drop(r, 2, x);
 }
@@ -186,27 +222,38 @@ static Tensor *rec_stem(const Rec *r)
 static void rec_head(const Rec *r, Tensor *h, int64_t head_rows)
 {
     const RecipeModel *m = &r->net->model;
-    Tensor  *w = weight(r, m->tied ? "embed.weight" : "head.weight");
-    int64_t  N = r->B * r->T, n_chunk = (N + head_rows - 1) / head_rows;
-    int64_t  n1[2] = { N, 1 };
-    Tensor  *loss = prog_tensor(r->p, "loss", DT_F32, 2, n1);
+    Tensor            *w = weight(r, m->tied ? "embed.weight" : "head.weight");
+    int64_t            N = r->B * r->T, n_chunk = (N + head_rows - 1) / head_rows;
+    int64_t            n1[2] = { N, 1 };
+    Tensor            *loss  = prog_tensor(r->p, "loss", DT_F32, 2, n1);
     for (int64_t c = 0; c < n_chunk; c++) {
         int64_t row0 = c * head_rows, n = MIN(head_rows, N - row0), dim[2] = { n, tensor_rows(w) };
-        Tensor *logits = prog_tensor(r->p, "logits", r->net->compute, 2, dim), *lse = prog_tensor(r->p, "lse", DT_F32, 1, &n);
+        Tensor *logits = prog_tensor(r->p, "logits", r->net->compute, 2, dim);
+        Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 1, &n);
         at(r, (int)c, "head");
         rec_linear_fwd(r->p, (LinearFwd){ .y = logits, .x = prog_rows(r->p, h, row0, n), .w = w });
         at(r, (int)c, "loss");
-        rec_xent_fwd(r->p, (XentFwd){ .loss = prog_rows(r->p, loss, row0, n), .lse = lse, .logits = logits,
-                                      .target = prog_rows(r->p, r->batch->target, row0, n),
+        rec_xent_fwd(r->p, (XentFwd){ .loss    = prog_rows(r->p, loss, row0, n),
+                                      .lse     = lse,
+                                      .logits  = logits,
+                                      .target  = prog_rows(r->p, r->batch->target, row0, n),
                                       .n_class = m->vocab });
     }
     at(r, -1, "loss sum");
     rec_loss_add(r->p, (LossAdd){ .state = r->state, .loss = loss });
 }
 
-void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode, int64_t head_rows)
+void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
+                int64_t head_rows)
 {
-    Rec     r = { .net = net, .p = p, .batch = batch, .state = state, .mode = mode, .B = batch->B, .T = batch->T, .block = -1 };
+    Rec     r = { .net   = net,
+                  .p     = p,
+                  .batch = batch,
+                  .state = state,
+                  .mode  = mode,
+                  .B     = batch->B,
+                  .T     = batch->T,
+                  .block = -1 };
     Tensor *x = rec_stem(&r);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
     rec_head(&r, rec_norm(&r, "norm", x), head_rows);
@@ -217,8 +264,9 @@ void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
     Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = 1, .T = 1, .block = -1 };
     Tensor *x = rec_stem(&r);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
-    x = rec_norm(&r, "norm", x);
-    Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight"), *y = act(&r, "logits", tensor_rows(w));
+    x         = rec_norm(&r, "norm", x);
+    Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight");
+    Tensor *y = act(&r, "logits", tensor_rows(w));
     at(&r, -1, "head");
     rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });
     rec_cast(p, (Cast){ .y = d->logits, .x = y });

@@ -11,7 +11,10 @@ static double after_warmup(const RecipeOptim *o, int64_t step, int64_t steps)
     return span <= 0 ? 1.0 : MIN(1.0, (double)(step - o->warmup) / span);
 }
 
-static double cosine(double from, double to, double x) { return to + 0.5 * (from - to) * (1.0 + cos(3.14159265358979323846 * x)); }
+static double cosine(double from, double to, double x)
+{
+    return to + 0.5 * (from - to) * (1.0 + cos(3.14159265358979323846 * x));
+}
 
 /* One cycle: cosine up from lr/25 over the warm-up, cosine down to min_lr. */
 static double onecycle(const RecipeOptim *o, int64_t step, int64_t steps)

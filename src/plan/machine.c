@@ -5,13 +5,13 @@
 #include <string.h>
 #include <strings.h>
 
-#define GIB (1024.0 * 1024.0 * 1024.0)
+#define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
 static const Machine machines[] = {
-    { "h200", "NVIDIA H200", (size_t)(139.8 * GIB), 989.4e12, { 4.2e12, 760e12, 330e12, 250e12 }, 0.065, 2e-6 },
-    { "h100", "NVIDIA H100 80GB HBM3", (size_t)(79.1 * GIB), 989.4e12, { 2.9e12, 680e12, 290e12, 230e12 }, 0.065, 2e-6 },
-    { "h100-pcie", "NVIDIA H100 PCIe", (size_t)(79.1 * GIB), 756e12, { 1.8e12, 480e12, 220e12, 170e12 }, 0.065, 2e-6 },
-    { "a100", "NVIDIA A100-SXM4-80GB", (size_t)(79.1 * GIB), 312e12, { 1.7e12, 250e12, 160e12, 120e12 }, 0.07, 3e-6 },
+    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 4.2e12, 760e12, 330e12, 250e12 }, 0.065, 2e-6 },
+    { "h100", "NVIDIA H100 80GB HBM3", GIB(79.1), 989.4e12, { 2.9e12, 680e12, 290e12, 230e12 }, 0.065, 2e-6 },
+    { "h100-pcie", "NVIDIA H100 PCIe", GIB(79.1), 756e12, { 1.8e12, 480e12, 220e12, 170e12 }, 0.065, 2e-6 },
+    { "a100", "NVIDIA A100-SXM4-80GB", GIB(79.1), 312e12, { 1.7e12, 250e12, 160e12, 120e12 }, 0.07, 3e-6 },
 };
 
 const Machine *machine_find(const char *s)

@@ -13,10 +13,10 @@ typedef struct {
     const char *key;  /* "h200" */
     const char *name; /* as the driver reports it; matched as a prefix */
     size_t      mem_bytes;
-    double      peak_flops;             /* dense bf16, data sheet; 0: unknown */
-    double      rate[UNIT_COUNT];       /* bytes/s for memory, FLOP/s in 16-bit for the others */
-    double      f32_share;              /* rate of f32 products relative to 16-bit ones */
-    double      op_s;                   /* fixed cost of an op inside a captured step */
+    double      peak_flops;       /* dense bf16, data sheet; 0: unknown */
+    double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit for the others */
+    double      f32_share;        /* rate of f32 products relative to 16-bit ones */
+    double      op_s;             /* fixed cost of an op inside a captured step */
 } Machine;
 
 /* By key ("h200") or by the driver's name; NULL when unknown. */

@@ -14,7 +14,10 @@ static int by_size(const void *pa, const void *pb)
     return a < b ? -1 : a > b; /* the caller's order: qsort itself is not stable */
 }
 
-static int lives_with(const PlanItem *a, const PlanItem *b) { return a->first <= b->last && b->first <= a->last; }
+static int lives_with(const PlanItem *a, const PlanItem *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
 
 size_t plan_place(PlanItem *item, int n)
 {
@@ -25,7 +28,7 @@ size_t plan_place(PlanItem *item, int n)
     for (int i = 0; i < n; i++) order[i] = &item[i];
     qsort(order, (size_t)n, sizeof *order, by_size);
 
-    size_t total = 0;
+    size_t total    = 0;
     int    n_placed = 0;
     for (int i = 0; i < n; i++) {
         PlanItem *it  = order[i];
@@ -38,7 +41,7 @@ size_t plan_place(PlanItem *item, int n)
         }
         it->offset = off;
         total      = MAX(total, off + it->size_bytes);
-        int j = n_placed++;
+        int j      = n_placed++;
         for (; j > 0 && placed[j - 1]->offset > off; j--) placed[j] = placed[j - 1];
         placed[j] = it;
     }
@@ -51,7 +54,8 @@ size_t plan_lower_bound(const PlanItem *item, int n)
 {
     int end = 0;
     for (int i = 0; i < n; i++) end = MAX(end, item[i].last);
-    size_t *delta = calloc((size_t)end + 2, sizeof *delta); /* wraps around below zero and back: unsigned sums are exact */
+    /* Wraps around below zero and back: unsigned sums are exact. */
+    size_t *delta = calloc((size_t)end + 2, sizeof *delta);
     CHECK(delta, "out of host memory");
     for (int i = 0; i < n; i++) {
         delta[item[i].first] += item[i].size_bytes;

@@ -93,10 +93,10 @@ static Op reduction(Prog *p, Tensor *flat, const Bucket *b, int index)
     size_t  size = dtype_bytes(flat->dtype);
     int64_t n    = (int64_t)((b->end - b->begin) / size);
     snprintf(text, sizeof text, "sum %s %d", flat->name, index);
-    Tensor *v       = prog_tensor(p, text, flat->dtype, 1, &n);
-    v->root         = flat->root;
-    v->slab         = flat->root->slab;
-    v->offset_bytes = flat->offset_bytes + b->begin;
+    Tensor *v          = prog_tensor(p, text, flat->dtype, 1, &n);
+    v->root            = flat->root;
+    v->slab            = flat->root->slab;
+    v->offset_bytes    = flat->offset_bytes + b->begin;
     Op op              = { .kind = OP_ALL_REDUCE, .lane = LANE_COMM, .block = -1, .chunk = -1 };
     op.backward        = 1;
     op.label           = v->name;

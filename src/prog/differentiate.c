@@ -93,10 +93,10 @@ Tensor *diff_saved(Diff *d, Tensor *t)
     Prog       *p     = d->p;
     int         block = p->block, chunk = p->chunk;
     const char *label = p->label;
-    p->block     = twin.block;
-    p->chunk     = twin.chunk;
-    p->label     = twin.label;
-    p->recompute = 1;
+    p->block          = twin.block;
+    p->chunk          = twin.chunk;
+    p->label          = twin.label;
+    p->recompute      = 1;
     prog_record(p, twin.kind, &twin.args, sizeof twin.args);
     p->recompute = 0;
     p->block     = block;
@@ -140,7 +140,8 @@ Tensor *diff_begin(Diff *d, Tensor *t)
 void diff_end(Diff *d, Tensor *t, Tensor *g)
 {
     if (!g) return;
-    CHECK(t->root != t || !(d->needs[t->id] & NEEDS_BY_VIEWS), "%s is consumed both whole and in views", t->name);
+    CHECK(t->root != t || !(d->needs[t->id] & NEEDS_BY_VIEWS), "%s is consumed both whole and in views",
+          t->name);
     if (t->root != t || !d->grad[t->id]) {
         d->grad[t->id] = g;
         return;

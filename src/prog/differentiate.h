@@ -11,19 +11,20 @@ typedef struct {
     Tensor               *state;
     const RecomputeLevel *level;
     int                   n_block, n_fwd;
-    Tensor              **grad;     /* by tensor id: gradient so far, NULL when none */
-    unsigned char        *needs;    /* by tensor id (of the root): NEEDS_* flags; set if a trainable weight contributed to it */
-    int                  *producer; /* by tensor id: forward op that writes it, -1 for inputs and store tensors */
-    Tensor              **again;    /* by tensor id: its recomputed twin, NULL when not (yet) repeated */
-    int                   cap;      /* length of the arrays above */
+    Tensor              **grad; /* by tensor id: gradient so far, NULL when none */
+    /* By tensor id (of the root): NEEDS_* flags; set if a trainable weight contributed to it. */
+    unsigned char *needs;
+    int           *producer; /* by tensor id: forward op that writes it, -1 for inputs and store tensors */
+    Tensor       **again;    /* by tensor id: its recomputed twin, NULL when not (yet) repeated */
+    int            cap;      /* length of the arrays above */
 } Diff;
 
 /* One rule per op kind: records the gradient ops of a forward op whose output has a gradient. */
 typedef void (*GradRule)(Diff *d, const Op *op);
 extern const GradRule grad_rules[OP_COUNT];
 
-Tensor *diff_out(Diff *d, Tensor *t);   /* gradient of an output; NULL when nothing depends on it */
-Tensor *diff_saved(Diff *d, Tensor *t); /* the forward value, repeated first if its block recomputes it */
+Tensor *diff_out(Diff *d, Tensor *t);    /* gradient of an output; NULL when nothing depends on it */
+Tensor *diff_saved(Diff *d, Tensor *t);  /* the forward value, repeated first if its block recomputes it */
 Tensor *diff_weight(Diff *d, Tensor *w); /* gradient accumulator of a weight; NULL when frozen or absent */
 
 /* The tensor a `_dx` op must write for input t, or NULL if t needs no gradient; diff_end() after recording the op. If t

@@ -7,8 +7,8 @@
 
 static void grad_embed_fwd(Diff *d, const Op *op)
 {
-    const EmbedFwd *a = &op->args.embed_fwd;
-    Tensor *dy = diff_out(d, a->y), *dwte = diff_weight(d, a->wte), *dwpe = diff_weight(d, a->wpe);
+    const EmbedFwd *a  = &op->args.embed_fwd;
+    Tensor         *dy = diff_out(d, a->y), *dwte = diff_weight(d, a->wte), *dwpe = diff_weight(d, a->wpe);
     if (!dy) return;
     if (dwte) rec_embed_dw(d->p, (EmbedDw){ .dwte = dwte, .dy = dy, .tok = a->tok });
     if (dwpe) rec_pos_dw(d->p, (PosDw){ .dwpe = dwpe, .dy = dy });
@@ -16,23 +16,30 @@ static void grad_embed_fwd(Diff *d, const Op *op)
 
 static void grad_norm_fwd(Diff *d, const Op *op)
 {
-    const NormFwd *a = &op->args.norm_fwd;
-    Tensor *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma);
+    const NormFwd *a  = &op->args.norm_fwd;
+    Tensor        *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma);
     if (!dy) return;
     Tensor *x = diff_saved(d, a->x), *mean = diff_saved(d, a->mean), *rstd = diff_saved(d, a->rstd);
     Tensor *dx = diff_begin(d, a->x);
-    if (dx) rec_norm_dx(d->p, (NormDx){ .dx = dx, .dy = dy, .x = x, .gamma = a->gamma, .mean = mean, .rstd = rstd });
+    if (dx) {
+        rec_norm_dx(d->p,
+                    (NormDx){ .dx = dx, .dy = dy, .x = x, .gamma = a->gamma, .mean = mean, .rstd = rstd });
+    }
     if (dgamma) {
-        rec_norm_dw(d->p, (NormDw){ .dgamma = dgamma, .dbeta = diff_weight(d, a->beta), .dy = dy, .x = x, .mean = mean,
-                                    .rstd = rstd });
+        rec_norm_dw(d->p, (NormDw){ .dgamma = dgamma,
+                                    .dbeta  = diff_weight(d, a->beta),
+                                    .dy     = dy,
+                                    .x      = x,
+                                    .mean   = mean,
+                                    .rstd   = rstd });
     }
     diff_end(d, a->x, dx);
 }
 
 static void grad_linear_fwd(Diff *d, const Op *op)
 {
-    const LinearFwd *a = &op->args.linear_fwd;
-    Tensor *dy = diff_out(d, a->y), *dw = diff_weight(d, a->w), *db = diff_weight(d, a->bias);
+    const LinearFwd *a  = &op->args.linear_fwd;
+    Tensor          *dy = diff_out(d, a->y), *dw = diff_weight(d, a->w), *db = diff_weight(d, a->bias);
     if (!dy) return;
     if (db) rec_bias_dw(d->p, (BiasDw){ .db = db, .dy = dy });
     if (dw) rec_linear_dw(d->p, (LinearDw){ .dw = dw, .dy = dy, .x = diff_saved(d, a->x) });
@@ -77,25 +84,43 @@ static void grad_rope(Diff *d, const Op *op)
     if (!dy) return;
     Tensor *dx = diff_begin(d, a->x);
     if (dx) {
-        rec_rope(d->p, (Rope){ .y = dx, .x = dy, .table = a->table, .pos0 = a->pos0, .n_head = a->n_head,
-                               .head_dim = a->head_dim, .inverse = !a->inverse });
+        rec_rope(d->p, (Rope){ .y        = dx,
+                               .x        = dy,
+                               .table    = a->table,
+                               .pos0     = a->pos0,
+                               .n_head   = a->n_head,
+                               .head_dim = a->head_dim,
+                               .inverse  = !a->inverse });
     }
     diff_end(d, a->x, dx);
 }
 
 static void grad_qknorm_fwd(Diff *d, const Op *op)
 {
-    const QkNormFwd *a = &op->args.qknorm_fwd;
-    Tensor *dy = diff_out(d, a->y), *dgq = diff_weight(d, a->gq), *dgk = diff_weight(d, a->gk);
+    const QkNormFwd *a  = &op->args.qknorm_fwd;
+    Tensor          *dy = diff_out(d, a->y), *dgq = diff_weight(d, a->gq), *dgk = diff_weight(d, a->gk);
     if (!dy) return;
     Tensor *x = diff_saved(d, a->x), *rstd = diff_saved(d, a->rstd), *dx = diff_begin(d, a->x);
     if (dgq && dgk) {
-        rec_qknorm_dw(d->p, (QkNormDw){ .dgq = dgq, .dgk = dgk, .dy = dy, .x = x, .rstd = rstd, .heads = a->heads,
-                                        .kv_heads = a->kv_heads, .head_dim = a->head_dim });
+        rec_qknorm_dw(d->p, (QkNormDw){ .dgq      = dgq,
+                                        .dgk      = dgk,
+                                        .dy       = dy,
+                                        .x        = x,
+                                        .rstd     = rstd,
+                                        .heads    = a->heads,
+                                        .kv_heads = a->kv_heads,
+                                        .head_dim = a->head_dim });
     }
     if (dx) {
-        rec_qknorm_dx(d->p, (QkNormDx){ .dx = dx, .dy = dy, .x = x, .gq = a->gq, .gk = a->gk, .rstd = rstd,
-                                        .heads = a->heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim });
+        rec_qknorm_dx(d->p, (QkNormDx){ .dx       = dx,
+                                        .dy       = dy,
+                                        .x        = x,
+                                        .gq       = a->gq,
+                                        .gk       = a->gk,
+                                        .rstd     = rstd,
+                                        .heads    = a->heads,
+                                        .kv_heads = a->kv_heads,
+                                        .head_dim = a->head_dim });
     }
     diff_end(d, a->x, dx);
 }
@@ -108,9 +133,19 @@ static void grad_attn_fwd(Diff *d, const Op *op)
     Tensor *qkv = diff_saved(d, a->qkv), *o = diff_saved(d, a->o), *lse = diff_saved(d, a->lse);
     Tensor *p = diff_saved(d, a->p), *dqkv = diff_begin(d, a->qkv);
     if (dqkv) {
-        rec_attn_bwd(d->p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .doc = a->doc,
-                                      .prefix = a->prefix, .p = p, .heads = a->heads, .kv_heads = a->kv_heads,
-                                      .head_dim = a->head_dim, .mask = a->mask, .scale = a->scale,
+        rec_attn_bwd(d->p, (AttnBwd){ .dqkv          = dqkv,
+                                      .dout          = dout,
+                                      .o             = o,
+                                      .lse           = lse,
+                                      .qkv           = qkv,
+                                      .doc           = a->doc,
+                                      .prefix        = a->prefix,
+                                      .p             = p,
+                                      .heads         = a->heads,
+                                      .kv_heads      = a->kv_heads,
+                                      .head_dim      = a->head_dim,
+                                      .mask          = a->mask,
+                                      .scale         = a->scale,
                                       .deterministic = a->deterministic });
     }
     diff_end(d, a->qkv, dqkv);
@@ -124,8 +159,8 @@ static void grad_dropout(Diff *d, const Op *op)
     Tensor *dx = diff_begin(d, a->x);
     if (dx) {
         Dropout g = *a;
-        g.y = dx;
-        g.x = dy;
+        g.y       = dx;
+        g.x       = dy;
         rec_dropout(d->p, g);
     }
     diff_end(d, a->x, dx);
@@ -134,11 +169,15 @@ static void grad_dropout(Diff *d, const Op *op)
 /* The source of all gradients: the loss itself has gradient 1, its scale is in the step state. */
 static void grad_xent_fwd(Diff *d, const Op *op)
 {
-    const XentFwd *a = &op->args.xent_fwd;
-    Tensor *dlogits = diff_begin(d, a->logits);
+    const XentFwd *a       = &op->args.xent_fwd;
+    Tensor        *dlogits = diff_begin(d, a->logits);
     if (dlogits) {
-        rec_xent_dx(d->p, (XentDx){ .dlogits = dlogits, .logits = diff_saved(d, a->logits), .lse = diff_saved(d, a->lse),
-                                    .target = a->target, .state = d->state, .n_class = a->n_class });
+        rec_xent_dx(d->p, (XentDx){ .dlogits = dlogits,
+                                    .logits  = diff_saved(d, a->logits),
+                                    .lse     = diff_saved(d, a->lse),
+                                    .target  = a->target,
+                                    .state   = d->state,
+                                    .n_class = a->n_class });
     }
     diff_end(d, a->logits, dlogits);
 }
@@ -153,6 +192,7 @@ static void grad_cast(Diff *d, const Op *op)
     diff_end(d, a->x, dx);
 }
 
+/* clang-format off */
 const GradRule grad_rules[OP_COUNT] = {
     [OP_EMBED_FWD]  = grad_embed_fwd,
     [OP_NORM_FWD]   = grad_norm_fwd,
@@ -167,3 +207,4 @@ const GradRule grad_rules[OP_COUNT] = {
     [OP_XENT_FWD]   = grad_xent_fwd,
     [OP_CAST]       = grad_cast,
 };
+/* clang-format on */

@@ -72,11 +72,11 @@ void prog_plan(Prog *p)
 {
     Arena scratch;
     arena_init(&scratch);
-    int       n     = prog_id_count(p);
-    Life     *life  = scan_lives(p, &scratch);
-    int      *share = choose_sharing(p, &scratch, life);
-    int      *slot  = ARENA_ARRAY(&scratch, int, n); /* item of a root that owns bytes */
-    PlanItem *item  = ARENA_ARRAY(&scratch, PlanItem, n);
+    int       n      = prog_id_count(p);
+    Life     *life   = scan_lives(p, &scratch);
+    int      *share  = choose_sharing(p, &scratch, life);
+    int      *slot   = ARENA_ARRAY(&scratch, int, n); /* item of a root that owns bytes */
+    PlanItem *item   = ARENA_ARRAY(&scratch, PlanItem, n);
     int       n_item = 0;
     for (int i = 0; i < p->n_tensor; i++) {
         Tensor *t = p->tensor[i];
@@ -122,7 +122,8 @@ int prog_verify(const Prog *p)
     for (int i = 0; i < p->n_tensor && rc == 0; i++) {
         const Tensor *a = p->tensor[i];
         if (a->root != a || a->slab != SLAB_ACT || life[a->id].last < 0) continue;
-        if (a->slab_offset + tensor_root_bytes(a) > p->act_bytes) rc = err_set("%s lies outside the slab", a->name);
+        if (a->slab_offset + tensor_root_bytes(a) > p->act_bytes)
+            rc = err_set("%s lies outside the slab", a->name);
         for (int j = i + 1; j < p->n_tensor && rc == 0; j++) {
             const Tensor *b = p->tensor[j];
             if (b->root != b || b->slab != SLAB_ACT || life[b->id].last < 0) continue;
@@ -133,8 +134,8 @@ int prog_verify(const Prog *p)
             /* They meet. Allowed only at one op, where one ends, the other begins, and the row says so. */
             if (la->last == lb->first && pair_allowed(&p->op[la->last], b, a)) continue;
             if (lb->last == la->first && pair_allowed(&p->op[lb->last], a, b)) continue;
-            rc = err_set("%s: %s [%d,%d] and %s [%d,%d] overlap", p->name, a->name, la->first, la->last, b->name, lb->first,
-                         lb->last);
+            rc = err_set("%s: %s [%d,%d] and %s [%d,%d] overlap", p->name, a->name, la->first, la->last,
+                         b->name, lb->first, lb->last);
         }
     }
     arena_deinit(&scratch);

@@ -64,7 +64,10 @@ static int find_reader(const Lower *l, const Tensor *t, OpKind kind)
     return -1;
 }
 
-static int only_use(const Lower *l, const Tensor *t, int n) { return t->slab == SLAB_ACT && l->n_use[t->root->id] == n; }
+static int only_use(const Lower *l, const Tensor *t, int n)
+{
+    return t->slab == SLAB_ACT && l->n_use[t->root->id] == n;
+}
 
 /* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply ---- */
 
@@ -72,10 +75,18 @@ static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 {
     const Add *add = &l->p->op[i].args.add;
     int        j   = find_reader(l, add->y, OP_NORM_FWD);
-    if (j < 0 || l->p->op[j].args.norm_fwd.x != add->y || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
+    if (j < 0 || l->p->op[j].args.norm_fwd.x != add->y || l->p->op[j].recompute != l->p->op[i].recompute)
+        return -1;
     const NormFwd *n  = &l->p->op[j].args.norm_fwd;
-    out->add_norm_fwd = (AddNormFwd){ .y = n->y, .sum = add->y, .mean = n->mean, .rstd = n->rstd, .a = add->a, .b = add->b,
-                                      .gamma = n->gamma, .beta = n->beta, .eps = n->eps };
+    out->add_norm_fwd = (AddNormFwd){ .y     = n->y,
+                                      .sum   = add->y,
+                                      .mean  = n->mean,
+                                      .rstd  = n->rstd,
+                                      .a     = add->a,
+                                      .b     = add->b,
+                                      .gamma = n->gamma,
+                                      .beta  = n->beta,
+                                      .eps   = n->eps };
     used[0]           = j;
     return 1;
 }
@@ -86,8 +97,14 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
     int           j  = find_reader(l, dx->dy, OP_NORM_DW);
     if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x) return -1;
     const NormDw *dw = &l->p->op[j].args.norm_dw;
-    out->norm_bwd    = (NormBwd){ .dx = dx->dx, .dgamma = dw->dgamma, .dbeta = dw->dbeta, .dy = dx->dy, .x = dx->x,
-                                  .gamma = dx->gamma, .mean = dx->mean, .rstd = dx->rstd };
+    out->norm_bwd    = (NormBwd){ .dx     = dx->dx,
+                                  .dgamma = dw->dgamma,
+                                  .dbeta  = dw->dbeta,
+                                  .dy     = dx->dy,
+                                  .x      = dx->x,
+                                  .gamma  = dx->gamma,
+                                  .mean   = dx->mean,
+                                  .rstd   = dx->rstd };
     used[0]          = j;
     int k            = find_reader(l, dx->dx, OP_ADD);
     if (k < 0 || !only_use(l, dx->dx, 1)) return 1;
@@ -116,8 +133,12 @@ static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
     int            j = find_reader(l, f->logits, OP_XENT_DX);
     if (j < 0 || !only_use(l, f->lse, 1)) return -1;
     const XentDx *dx = &l->p->op[j].args.xent_dx;
-    out->xent        = (Xent){ .loss = f->loss, .dlogits = dx->dlogits, .logits = f->logits, .target = f->target,
-                               .state = dx->state, .n_class = f->n_class };
+    out->xent        = (Xent){ .loss    = f->loss,
+                               .dlogits = dx->dlogits,
+                               .logits  = f->logits,
+                               .target  = f->target,
+                               .state   = dx->state,
+                               .n_class = f->n_class };
     used[0]          = j;
     return 1;
 }
@@ -127,8 +148,8 @@ static int match_act_bias(const Lower *l, int i, OpArgs *out, int *used)
     const ActDx *dx = &l->p->op[i].args.act_dx;
     int          j  = find_reader(l, dx->dx, OP_BIAS_DW);
     if (j < 0) return -1;
-    out->act_bias_bwd = (ActBiasBwd){ .dx = dx->dx, .db = l->p->op[j].args.bias_dw.db, .dy = dx->dy, .x = dx->x,
-                                      .act = dx->act };
+    Tensor *db        = l->p->op[j].args.bias_dw.db;
+    out->act_bias_bwd = (ActBiasBwd){ .dx = dx->dx, .db = db, .dy = dx->dy, .x = dx->x, .act = dx->act };
     used[0]           = j;
     return 1;
 }
@@ -138,9 +159,10 @@ static int match_linear_act(const Lower *l, int i, OpArgs *out, int *used)
     const LinearFwd *f = &l->p->op[i].args.linear_fwd;
     int              j = find_reader(l, f->y, OP_ACT_FWD);
     if (j < 0 || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
-    const ActFwd *act   = &l->p->op[j].args.act_fwd;
-    out->linear_act_fwd = (LinearActFwd){ .y = act->y, .pre = f->y, .x = f->x, .w = f->w, .bias = f->bias, .act = act->act };
-    used[0]             = j;
+    const ActFwd *act = &l->p->op[j].args.act_fwd;
+    out->linear_act_fwd =
+        (LinearActFwd){ .y = act->y, .pre = f->y, .x = f->x, .w = f->w, .bias = f->bias, .act = act->act };
+    used[0] = j;
     return 1;
 }
 
@@ -148,7 +170,7 @@ static int match_linear_act(const Lower *l, int i, OpArgs *out, int *used)
 static int match_linear_act_bwd(const Lower *l, int i, OpArgs *out, int *used)
 {
     const LinearDx *dx = &l->p->op[i].args.linear_dx;
-    int             j  = find_reader(l, dx->dx, OP_ACT_BIAS_BWD), n = 1;
+    int             j = find_reader(l, dx->dx, OP_ACT_BIAS_BWD), n = 1;
     ActBiasBwd      act;
     if (j >= 0) {
         act = l->p->op[j].args.act_bias_bwd;
@@ -156,7 +178,7 @@ static int match_linear_act_bwd(const Lower *l, int i, OpArgs *out, int *used)
         j = find_reader(l, dx->dx, OP_ACT_DX);
         if (j < 0) return -1;
         const ActDx *alone = &l->p->op[j].args.act_dx;
-        act                = (ActBiasBwd){ .dx = alone->dx, .dy = alone->dy, .x = alone->x, .act = alone->act };
+        act = (ActBiasBwd){ .dx = alone->dx, .dy = alone->dy, .x = alone->x, .act = alone->act };
     }
     if (act.dy != dx->dx || !only_use(l, dx->dx, 1)) return -1;
     used[0] = j;
@@ -165,8 +187,9 @@ static int match_linear_act_bwd(const Lower *l, int i, OpArgs *out, int *used)
         act.db    = l->p->op[k].args.bias_dw.db;
         used[n++] = k;
     }
-    out->linear_act_bwd = (LinearActBwd){ .dpre = act.dx, .db = act.db, .dy = dx->dy, .w = dx->w, .pre = act.x,
-                                          .act = act.act };
+    out->linear_act_bwd = (LinearActBwd){
+        .dpre = act.dx, .db = act.db, .dy = dx->dy, .w = dx->w, .pre = act.x, .act = act.act
+    };
     return n;
 }
 
@@ -186,9 +209,10 @@ static int match_linear_glu_bwd(const Lower *l, int i, OpArgs *out, int *used)
     const LinearDx *dx = &l->p->op[i].args.linear_dx;
     int             j  = find_reader(l, dx->dx, OP_GLU_DX);
     if (j < 0 || !only_use(l, dx->dx, 1) || l->p->op[j].args.glu_dx.dy != dx->dx) return -1;
-    const GluDx *glu    = &l->p->op[j].args.glu_dx;
-    out->linear_glu_bwd = (LinearGluBwd){ .dpre = glu->dx, .dy = dx->dy, .w = dx->w, .pre = glu->x, .act = glu->act };
-    used[0]             = j;
+    const GluDx *glu = &l->p->op[j].args.glu_dx;
+    out->linear_glu_bwd =
+        (LinearGluBwd){ .dpre = glu->dx, .dy = dx->dy, .w = dx->w, .pre = glu->x, .act = glu->act };
+    used[0] = j;
     return 1;
 }
 
@@ -214,19 +238,23 @@ typedef struct {
 
 static const Variant variants[] = {
     { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm, 0 },
-    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd, 0 },
-    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD, match_norm_bias, 0 },
+    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD,
+      match_norm_bwd, 0 },
+    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
+      match_norm_bias, 0 },
     { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
-    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias, 0 },
-    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD, match_linear_act, 0 },
-    { "activation in the product's gradient", offsetof(LowerOptions, linear_act_bwd), OP_LINEAR_DX, OP_LINEAR_ACT_BWD,
-      match_linear_act_bwd, FUSE_LINEAR_ACT_BWD },
-    { "linear + gate", offsetof(LowerOptions, linear_glu_fwd), OP_LINEAR_FWD, OP_LINEAR_GLU_FWD, match_linear_glu_fwd,
-      FUSE_LINEAR_GLU_FWD },
-    { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX, OP_LINEAR_GLU_BWD,
-      match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
-    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW, match_linear_dw_bias,
-      FUSE_LINEAR_DW_BIAS },
+    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD,
+      match_act_bias, 0 },
+    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD,
+      match_linear_act, 0 },
+    { "activation in the product's gradient", offsetof(LowerOptions, linear_act_bwd), OP_LINEAR_DX,
+      OP_LINEAR_ACT_BWD, match_linear_act_bwd, FUSE_LINEAR_ACT_BWD },
+    { "linear + gate", offsetof(LowerOptions, linear_glu_fwd), OP_LINEAR_FWD, OP_LINEAR_GLU_FWD,
+      match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
+    { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX,
+      OP_LINEAR_GLU_BWD, match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
+      match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
 };
 
 /* ---- the engine -------------------------------------------------------------------------------------------- */

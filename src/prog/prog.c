@@ -15,7 +15,8 @@ Prog *prog_begin(const char *name, Store *store)
     arena_init(&p->arena);
     p->name  = arena_strdup(&p->arena, name);
     p->store = store;
-    p->block = p->chunk = -1;
+    p->block = -1;
+    p->chunk = -1;
     p->label = "";
     return p;
 }
@@ -39,7 +40,7 @@ static Tensor *prog_new_tensor(Prog *p)
         p->tensor     = t;
         p->cap_tensor = cap;
     }
-    Tensor *t = ARENA_NEW(&p->arena, Tensor);
+    Tensor *t              = ARENA_NEW(&p->arena, Tensor);
     p->tensor[p->n_tensor] = t;
     return t;
 }
@@ -155,8 +156,8 @@ int prog_check_backend(const Prog *p, const DevVt *vt)
         if (dev_has(vt, op->kind)) continue;
         char buf[128] = "";
         if (op->args.t[0]) tensor_describe(op->args.t[0], buf, sizeof buf);
-        return err_set("%s: %s (%s -> %s) has no implementation on %s", p->name, op_table[op->kind].name, op->label, buf,
-                       vt->name);
+        return err_set("%s: %s (%s -> %s) has no implementation on %s", p->name, op_table[op->kind].name,
+                       op->label, buf, vt->name);
     }
     return 0;
 }

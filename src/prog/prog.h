@@ -29,7 +29,8 @@ typedef enum { LEVEL_NONE, LEVEL_CHEAP, LEVEL_BLOCK } RecomputeLevel;
 
 /* Which rows of the lowering table may be used; the order is that of the table in lower.c. */
 typedef struct {
-    int add_norm, norm_bwd, xent, act_bias, linear_act, linear_act_bwd, linear_glu_fwd, linear_glu_bwd, linear_dw_bias;
+    int add_norm, norm_bwd, xent, act_bias;
+    int linear_act, linear_act_bwd, linear_glu_fwd, linear_glu_bwd, linear_dw_bias;
 } LowerOptions;
 
 typedef struct {
@@ -46,11 +47,11 @@ void  prog_destroy(Prog *p, Dev *dev);            /* dev may be NULL if never bo
 
 /* ---- recording ---- */
 Tensor *prog_tensor(Prog *p, const char *name, DType dtype, int ndim, const int64_t *dim);
-Tensor *prog_like(Prog *p, const char *name, const Tensor *t);               /* same shape and dtype, contiguous */
-Tensor *prog_rows(Prog *p, Tensor *t, int64_t row0, int64_t n_rows);         /* view */
+Tensor *prog_like(Prog *p, const char *name, const Tensor *t);       /* same shape and dtype, contiguous */
+Tensor *prog_rows(Prog *p, Tensor *t, int64_t row0, int64_t n_rows); /* view */
 void    prog_record(Prog *p, OpKind kind, const void *args, size_t args_bytes); /* CHECKs op_validate */
-void    prog_at(Prog *p, int block, int chunk, const char *label);           /* where the next ops belong */
-void    prog_lane(Prog *p, Lane lane);                                       /* lane of the next ops */
+void    prog_at(Prog *p, int block, int chunk, const char *label); /* where the next ops belong */
+void    prog_lane(Prog *p, Lane lane);                             /* lane of the next ops */
 
 /* ---- passes ---- */
 /* level: one RecomputeLevel per block 0..n_block-1. state: the StepState tensor that loss gradients read. */

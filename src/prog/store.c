@@ -27,7 +27,7 @@ static Tensor *store_add(Store *s)
         s->grad   = grad;
         s->cap    = cap;
     }
-    Tensor *t = ARENA_NEW(&s->arena, Tensor);
+    Tensor *t              = ARENA_NEW(&s->arena, Tensor);
     s->tensor[s->n_tensor] = t;
     return t;
 }
@@ -49,8 +49,8 @@ Tensor *store_view_as(Store *s, Tensor *root, const char *name, size_t offset_by
 {
     Tensor *t = store_add(s);
     tensor_init(t, arena_strdup(&s->arena, name), dtype, ndim, dim);
-    CHECK(root->root == root && offset_bytes + tensor_bytes(t) <= tensor_bytes(root), "%s does not lie within %s", name,
-          root->name);
+    CHECK(root->root == root && offset_bytes + tensor_bytes(t) <= tensor_bytes(root),
+          "%s does not lie within %s", name, root->name);
     t->id           = s->n_tensor++;
     t->root         = root;
     t->slab         = root->slab;
@@ -58,10 +58,12 @@ Tensor *store_view_as(Store *s, Tensor *root, const char *name, size_t offset_by
     return t;
 }
 
-Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem, int ndim, const int64_t *dim)
+Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem, int ndim,
+                   const int64_t *dim)
 {
     CHECK(offset_elem >= 0, "%s: offset %lld", name, (long long)offset_elem);
-    return store_view_as(s, root, name, (size_t)offset_elem * dtype_bytes(root->dtype), root->dtype, ndim, dim);
+    return store_view_as(s, root, name, (size_t)offset_elem * dtype_bytes(root->dtype), root->dtype, ndim,
+                         dim);
 }
 
 void store_set_grad(Store *s, const Tensor *weight, Tensor *grad)

@@ -14,7 +14,8 @@
 typedef struct {
     Arena    arena;
     Tensor **tensor;
-    Tensor **grad; /* by tensor id: where `_dw` ops add up the gradient of a trainable weight; NULL for all others */
+    /* By tensor id: where `_dw` ops add up the gradient of a trainable weight; NULL for all others. */
+    Tensor **grad;
     int      n_tensor, cap;
     int      sealed;
     size_t   slab_bytes[SLAB_COUNT];
@@ -27,7 +28,8 @@ void store_deinit(Store *s); /* not the device memory: store_free_slabs() first 
 /* Declares a root in a slab. The store owns it. */
 Tensor *store_tensor(Store *s, Slab slab, const char *name, DType dtype, int ndim, const int64_t *dim);
 /* Declares a contiguous view that begins offset_elem elements into a root of the store. */
-Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem, int ndim, const int64_t *dim);
+Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem, int ndim,
+                   const int64_t *dim);
 /* The same for a view of another dtype, offset in bytes: the parts of one block that is uploaded whole. */
 Tensor *store_view_as(Store *s, Tensor *root, const char *name, size_t offset_bytes, DType dtype, int ndim,
                       const int64_t *dim);

@@ -104,7 +104,8 @@ static const char *without_block(const char *label)
     return sp ? sp + 1 : label;
 }
 
-static int collect(const Prog *p, Dev *dev, const double *rate, double times, OpRowTime *row, int *n_row, int cap)
+static int collect(const Prog *p, Dev *dev, const double *rate, double times, OpRowTime *row, int *n_row,
+                   int cap)
 {
     int        n = prog_n_op(p);
     DevOpTime *t = calloc((size_t)n, sizeof *t);
@@ -136,7 +137,7 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
 {
     enum { CAP = 128 };
     OpRowTime row[CAP];
-    int       n = 0;
+    int       n   = 0;
     double    sum = 0, limit = 0;
     memset(row, 0, sizeof row);
     TRY(collect(s->build->micro, s->dev, b->rate, (double)build_micro_per_step(s->build, 1), row, &n, CAP));
@@ -150,11 +151,12 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
             bench_flops_name(b), "GB/s", "limit");
     for (int i = 0; i < n; i++) {
         const OpRowTime *r = &row[i];
-        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", r->kind, r->what, r->n, r->time_s * 1e3,
-                100 * r->time_s / sum, r->flops / r->time_s / bench_flops_unit(b), r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
+        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", r->kind, r->what, r->n,
+                r->time_s * 1e3, 100 * r->time_s / sum, r->flops / r->time_s / bench_flops_unit(b),
+                r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
     }
-    fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone", "", sum * 1e3, "",
-            "", "", 100 * limit / sum, b->step_s * 1e3);
+    fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
+            "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
     return 0;
 }
 
@@ -162,10 +164,10 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
 
 static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
 {
-    Stepper  stepper;
-    Source  *src   = NULL;
-    double  *times = calloc(BENCH_MAX_STEPS, sizeof *times);
-    int      rc    = times ? stepper_init(&stepper, s->build, (int)r->data.depth) : err_set("out of host memory");
+    Stepper stepper;
+    Source *src   = NULL;
+    double *times = calloc(BENCH_MAX_STEPS, sizeof *times);
+    int     rc = times ? stepper_init(&stepper, s->build, (int)r->data.depth) : err_set("out of host memory");
     if (rc == 0) rc = source_open(&src, r, 0);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
     if (rc == 0) rc = run_steps(&stepper, times, out, opt);
@@ -197,7 +199,7 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     FILE *report = opt->report;
     memset(out, 0, sizeof *out);
     out->gpu = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
-    int rc = setup_open(&s, r, BUILD_TRAIN);
+    int rc   = setup_open(&s, r, BUILD_TRAIN);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) {
         out->kind          = s.dev->vt->kind;
@@ -206,7 +208,8 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
         out->planned_bytes = out->slab_bytes;
         if (s.dev->vt->kind == DEV_CUDA) out->planned_bytes += s.info.total_bytes - s.info.free_bytes;
         out->peak_bytes = used_bytes(s.dev);
-        if (s.machine.peak_flops > 0) out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
+        if (s.machine.peak_flops > 0)
+            out->mfu = bench_step_flops(s.build) / out->step_s / s.machine.peak_flops;
     }
     BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
     out->micro_batch   = choice.micro_batch;
@@ -225,8 +228,8 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     }
     if (rc == 0 && report) {
         char a[32], b[32];
-        fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s.info.name, (long long)choice.micro_batch,
-                recompute_name(choice.level), s.choice.why);
+        fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s.info.name,
+                (long long)choice.micro_batch, recompute_name(choice.level), s.choice.why);
         fprintf(report, "planned %s, process %s\n", str_bytes(a, sizeof a, (double)out->planned_bytes),
                 str_bytes(b, sizeof b, (double)out->peak_bytes));
     }
@@ -236,7 +239,8 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
 
 static double known(double x) { return x > 0 ? x : NAN; } /* json_out_num() writes NAN as null */
 
-void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision, FILE *out)
+void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision,
+                      FILE *out)
 {
     JsonOut o;
     json_out_init_file(&o, out);

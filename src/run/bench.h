@@ -12,21 +12,23 @@ typedef struct {
 } BenchGpu;
 
 typedef struct {
-    double   per_s; /* tokens per second */
-    double   step_s;
-    double   mfu; /* fraction of the data-sheet bf16 peak; 0 when the peak is unknown */
-    double   limit_share;
-    double   rate[UNIT_COUNT]; /* measured in this run */
-    size_t   slab_bytes;    /* of the plan; allocated exactly */
-    size_t   planned_bytes; /* slabs plus what context and libraries held before them (a GPU), known before step 0 */
-    size_t   peak_bytes;    /* device total in use at the end */
-    int64_t  drift_bytes;   /* free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile */
+    double per_s; /* tokens per second */
+    double step_s;
+    double mfu; /* fraction of the data-sheet bf16 peak; 0 when the peak is unknown */
+    double limit_share;
+    double rate[UNIT_COUNT]; /* measured in this run */
+    size_t slab_bytes;       /* of the plan; allocated exactly */
+    /* Slabs plus what context and libraries held before them (a GPU), known before step 0. */
+    size_t planned_bytes;
+    size_t peak_bytes; /* device total in use at the end */
+    /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
+    int64_t  drift_bytes;
     double   startup_s; /* program start to first finished step */
     double   loss;
     int      n_step;
     int64_t  micro_batch; /* chosen, sequences */
-    DevKind  kind; /* of the device it ran on */
-    BenchGpu gpu;  /* all n/a from bench_run() */
+    DevKind  kind;        /* of the device it ran on */
+    BenchGpu gpu;         /* all n/a from bench_run() */
 } BenchResult;
 
 /* For watching from a higher layer: phase(ctx, 1) is called right before the first timed step and phase(ctx, 0) right after
@@ -55,6 +57,7 @@ double      bench_flops_unit(const BenchResult *b);
 const char *bench_flops_name(const BenchResult *b);
 
 /* Numbers that are not known are null. */
-void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision, FILE *out);
+void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision,
+                      FILE *out);
 
 #endif

@@ -14,10 +14,15 @@
 static LowerOptions lower_options(const Recipe *r, const DevVt *vt)
 {
     int linear_act = r->opt.linear_act && !(r->deterministic && vt->kind == DEV_CUDA);
-    return (LowerOptions){ .add_norm = r->opt.add_norm, .norm_bwd = r->opt.norm_bwd, .xent = r->opt.xent,
-                           .act_bias = r->opt.act_bias, .linear_act = linear_act,
-                           .linear_act_bwd = r->opt.linear_act_bwd, .linear_glu_fwd = r->opt.linear_glu_fwd,
-                           .linear_glu_bwd = r->opt.linear_glu_bwd, .linear_dw_bias = r->opt.linear_dw_bias };
+    return (LowerOptions){ .add_norm       = r->opt.add_norm,
+                           .norm_bwd       = r->opt.norm_bwd,
+                           .xent           = r->opt.xent,
+                           .act_bias       = r->opt.act_bias,
+                           .linear_act     = linear_act,
+                           .linear_act_bwd = r->opt.linear_act_bwd,
+                           .linear_glu_fwd = r->opt.linear_glu_fwd,
+                           .linear_glu_bwd = r->opt.linear_glu_bwd,
+                           .linear_dw_bias = r->opt.linear_dw_bias };
 }
 
 static void build_declare(Build *b, unsigned parts)
@@ -28,14 +33,16 @@ static void build_declare(Build *b, unsigned parts)
     b->state = store_tensor(&b->store, SLAB_STATE, "step state", DT_U8, 1, &sz);
     if (b->choice.world > 1) {
         int64_t one = 1;
-        b->loss_sum = store_view_as(&b->store, b->state, "loss", offsetof(StepState, out.loss_sum), DT_F64, 1, &one);
+        size_t  at  = offsetof(StepState, out.loss_sum);
+        b->loss_sum = store_view_as(&b->store, b->state, "loss", at, DT_F64, 1, &one);
     }
     net_declare(&b->net, &b->store, &r->model,
                 &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },
                 (float)r->optim.weight_decay);
     b->net.deterministic = r->deterministic;
     b->net.stored_attn   = !r->opt.flash;
-    if (parts & (BUILD_TRAIN | BUILD_EVAL)) net_declare_batch(&b->net, &b->store, b->choice.micro_batch, &b->batch);
+    if (parts & (BUILD_TRAIN | BUILD_EVAL))
+        net_declare_batch(&b->net, &b->store, b->choice.micro_batch, &b->batch);
     if (parts & BUILD_DECODE) net_declare_decode(&b->net, &b->store, &b->decode);
     store_seal(&b->store);
 }
@@ -71,7 +78,7 @@ static Prog *record_micro(Build *b, const char *name)
 static void build_record(Build *b, unsigned parts, const DevVt *vt)
 {
     LowerOptions opt = lower_options(&b->recipe, vt);
-    b->copies = prog_begin("copies", &b->store);
+    b->copies        = prog_begin("copies", &b->store);
     optim_record_copies(&b->net.table, b->copies);
     finish(b, b->copies, &opt, vt);
     if (parts & BUILD_TRAIN) {
@@ -99,14 +106,15 @@ static void build_record(Build *b, unsigned parts, const DevVt *vt)
 
 int build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt)
 {
-    if (vt->kind == DEV_CPU && c->compute != DT_F32) return err_set("the CPU backend computes in f32, not in %s", dtype_name(c->compute));
+    if (vt->kind == DEV_CPU && c->compute != DT_F32)
+        return err_set("the CPU backend computes in f32, not in %s", dtype_name(c->compute));
     Build *b = mem_zeroed(1, sizeof *b);
     if (!b) return err_sys("memory for the programs");
     b->recipe = *r;
     b->choice = *c;
     build_declare(b, parts);
     build_record(b, parts, vt);
-    *out = b;
+    *out        = b;
     Prog *all[] = { b->micro, b->micro_last, b->update, b->eval, b->step1, b->copies };
     for (int i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i] && prog_check_backend(all[i], vt) < 0) {
@@ -138,7 +146,7 @@ int64_t build_micro_per_step(const Build *b, int world)
 int build_bind(Build *b, Dev *dev)
 {
     TRY(store_alloc_slabs(&b->store, dev));
-    b->dev = dev;
+    b->dev      = dev;
     Prog *all[] = { b->copies, b->micro, b->micro_last, b->update, b->eval, b->step1 };
     for (int i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i]) TRY(prog_bind(all[i], dev));
@@ -184,7 +192,7 @@ int build_read_state(Build *b, StepState *s) { return download(b, b->state, s, s
 
 static int init_weights(Build *b)
 {
-    const ParamTable *t = &b->net.table;
+    const ParamTable *t    = &b->net.table;
     int64_t           most = 0;
     for (int i = 0; i < t->n_param; i++) most = MAX(most, t->param[i].rows_stored * t->param[i].cols);
     float *buf = mem_alloc(sizeof *buf * (size_t)most);
@@ -228,17 +236,22 @@ static void print_prog(const Prog *p, FILE *out)
     if (!p) return;
     ProgStats s = prog_stats(p);
     char      a[32], low[32];
-    fprintf(out, "  %-11s %5d ops  %9.3f TFLOP  %8.3f again  %9.2f GB moved  activations %s (lower bound %s)\n", prog_name(p),
-            s.n_op, s.flops * 1e-12, s.flops_repeated * 1e-12, s.bytes * 1e-9, str_bytes(a, sizeof a, (double)s.act_bytes),
+    fprintf(out,
+            "  %-11s %5d ops  %9.3f TFLOP  %8.3f again  %9.2f GB moved  "
+            "activations %s (lower bound %s)\n",
+            prog_name(p), s.n_op, s.flops * 1e-12, s.flops_repeated * 1e-12, s.bytes * 1e-9,
+            str_bytes(a, sizeof a, (double)s.act_bytes),
             str_bytes(low, sizeof low, (double)s.act_lower_bound));
 }
 
 void build_print_plan(const Build *b, FILE *out)
 {
     char buf[32];
-    fprintf(out, "model       %lld parameters in %d tensors\n", (long long)param_count(&b->net.table), b->net.table.n_param);
-    fprintf(out, "step        %lld tokens = %lld micro-batches of %lld x %lld\n", (long long)b->recipe.step_tokens,
-            (long long)build_micro_per_step(b, 1), (long long)b->choice.micro_batch, (long long)b->recipe.model.context);
+    fprintf(out, "model       %lld parameters in %d tensors\n", (long long)param_count(&b->net.table),
+            b->net.table.n_param);
+    fprintf(out, "step        %lld tokens = %lld micro-batches of %lld x %lld\n",
+            (long long)b->recipe.step_tokens, (long long)build_micro_per_step(b, 1),
+            (long long)b->choice.micro_batch, (long long)b->recipe.model.context);
     if (b->choice.world > 1) fprintf(out, "ranks       %d, the micro-batches in turn\n", b->choice.world);
     fprintf(out, "\nslabs\n");
     for (int i = 0; i < SLAB_COUNT; i++) {

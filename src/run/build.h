@@ -33,12 +33,12 @@ typedef struct {
     Tensor     *loss_sum;   /* f64[1], its out.loss_sum; NULL with one rank */
     Prog       *micro;      /* one micro-batch forward and backward: adds to gradients and loss */
     Prog       *micro_last; /* the same, and sums gradients and loss over ranks; NULL with one rank */
-    Prog       *update;  /* optimizer step */
-    Prog       *eval;    /* one micro-batch forward: adds to loss */
-    Prog       *step1;   /* decode: one token */
-    Prog       *copies;  /* master weights -> compute copies */
-    Dev        *dev;     /* after build_bind */
-    Comm       *comm;    /* borrowed; the other ranks, NULL when there are none */
+    Prog       *update;     /* optimizer step */
+    Prog       *eval;       /* one micro-batch forward: adds to loss */
+    Prog       *step1;      /* decode: one token */
+    Prog       *copies;     /* master weights -> compute copies */
+    Dev        *dev;        /* after build_bind */
+    Comm       *comm;       /* borrowed; the other ranks, NULL when there are none */
 } Build;
 
 int  build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt);

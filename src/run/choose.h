@@ -27,8 +27,8 @@ typedef struct {
 } Choice;
 
 /* Fills *c. Negative after err_user()/err_set() when nothing fits, saying what would. */
-int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability, size_t budget_bytes,
-                unsigned parts);
+int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability,
+                size_t budget_bytes, unsigned parts);
 
 /* Predicted seconds of one optimizer step of a build. */
 double choose_step_time(const Build *b, const Machine *m);

@@ -19,9 +19,10 @@ static void print_row(const Rung *r, FILE *out)
     if (r->refused[0]) {
         fprintf(out, "refused: %s | | | | | | %s |\n", r->refused, r->guide);
     } else {
-        fprintf(out, "%8s | %9.2f | %10.2fx | %10.2fx | %11lld | %8s | %-10s |\n", str_count(rate, sizeof rate, r->per_s),
-                r->step_s * 1e3, r->over_before, r->over_bottom, (long long)r->micro_batch,
-                str_bytes(bytes, sizeof bytes, (double)r->planned_bytes), r->guide);
+        fprintf(out, "%8s | %9.2f | %10.2fx | %10.2fx | %11lld | %8s | %-10s |\n",
+                str_count(rate, sizeof rate, r->per_s), r->step_s * 1e3, r->over_before, r->over_bottom,
+                (long long)r->micro_batch, str_bytes(bytes, sizeof bytes, (double)r->planned_bytes),
+                r->guide);
     }
 }
 
@@ -33,7 +34,8 @@ static void print_keys(const Ladder *l, FILE *out)
         const Rung *r = &l->rung[i];
         if (r->is_cost || r->refused[0]) continue;
         fprintf(out, "- %s: ", r->name);
-        for (int k = 0; k < r->n_key; k++) fprintf(out, "%s%s%s", k ? " " : "`", r->key[k], k + 1 == r->n_key ? "`" : "");
+        for (int k = 0; k < r->n_key; k++)
+            fprintf(out, "%s%s%s", k ? " " : "`", r->key[k], k + 1 == r->n_key ? "`" : "");
         fprintf(out, "%s\n", r->n_key ? "" : "none, the recipe as it is");
     }
 }
@@ -41,8 +43,8 @@ static void print_keys(const Ladder *l, FILE *out)
 void ladder_print(const Ladder *l, FILE *out)
 {
     fprintf(out, "%s on %s\n\n", l->recipe, l->device);
-    fprintf(out, "| %-22s | %8s | %9s | %11s | %11s | %11s | %8s | %-10s |\n", "rung", "tokens/s", "ms/step", "over before",
-            "over bottom", "micro-batch", "memory", "guides say");
+    fprintf(out, "| %-22s | %8s | %9s | %11s | %11s | %11s | %8s | %-10s |\n", "rung", "tokens/s", "ms/step",
+            "over before", "over bottom", "micro-batch", "memory", "guides say");
     fprintf(out, "|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < l->n_rung; i++) {
         if (!l->rung[i].is_cost) print_row(&l->rung[i], out);

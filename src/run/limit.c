@@ -39,7 +39,7 @@ static int fill_random(Dev *dev, const Tensor *t)
     uint32_t  x   = 12345;
     if (!buf) return err_set("out of host memory");
     for (size_t i = 0; i < n / 2; i++) {
-        x      = x * 1664525u + 1013904223u;
+        x = x * 1664525u + 1013904223u;
         /* sign and mantissa random, exponent near 1: a finite number in bf16 and, as a high half, in f32 */
         buf[i] = (uint16_t)((x >> 16) & 0x80FF) | 0x3F00;
     }
@@ -82,7 +82,8 @@ static int measure_gemm(Dev *dev, DType dtype, double *rate)
     int64_t n = dev->vt->kind == DEV_CPU ? 2048 : 8192, dim[2] = { n, n };
     double  t;
     store_init(&s);
-    Tensor *x = store_tensor(&s, SLAB_IO, "x", dtype, 2, dim), *w = store_tensor(&s, SLAB_IO, "w", dtype, 2, dim);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", dtype, 2, dim);
+    Tensor *w = store_tensor(&s, SLAB_IO, "w", dtype, 2, dim);
     Tensor *y = store_tensor(&s, SLAB_IO, "y", dtype, 2, dim);
     store_seal(&s);
     Prog *p = prog_begin("gemm", &s);
@@ -98,7 +99,8 @@ static int measure_copy(Dev *dev, double *rate)
     int64_t n = dev->vt->kind == DEV_CPU ? (64 << 20) : (1 << 30);
     double  t;
     store_init(&s);
-    Tensor *x = store_tensor(&s, SLAB_IO, "x", DT_U8, 1, &n), *y = store_tensor(&s, SLAB_IO, "y", DT_U8, 1, &n);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", DT_U8, 1, &n);
+    Tensor *y = store_tensor(&s, SLAB_IO, "y", DT_U8, 1, &n);
     store_seal(&s);
     Prog *p = prog_begin("copy", &s);
     rec_copy(p, (Copy){ .y = y, .x = x });
@@ -107,18 +109,21 @@ static int measure_copy(Dev *dev, double *rate)
     return 0;
 }
 
-static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_t B, int backward, double *rate)
+static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_t B, int backward,
+                             double *rate)
 {
     Store   s;
     int     H = (int)m->heads, K = (int)m->kv_heads, D = (int)m->head_dim;
-    int64_t qkv_dim[3] = { B, m->context, (int64_t)(H + 2 * K) * D }, o_dim[3] = { B, m->context, (int64_t)H * D };
+    int64_t qkv_dim[3] = { B, m->context, (int64_t)(H + 2 * K) * D };
+    int64_t o_dim[3]   = { B, m->context, (int64_t)H * D };
     int64_t lse_dim[3] = { B, H, m->context };
-    float   scale = 1.0f / sqrtf((float)D);
-    Mask    mask  = m->mask == MASKING_FULL ? MASK_FULL : MASK_CAUSAL;
+    float   scale      = 1.0f / sqrtf((float)D);
+    Mask    mask       = m->mask == MASKING_FULL ? MASK_FULL : MASK_CAUSAL;
     double  t;
     store_init(&s);
-    Tensor *qkv = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim), *o = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
-    Tensor *lse = store_tensor(&s, SLAB_IO, "lse", DT_F32, 3, lse_dim);
+    Tensor *qkv  = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim);
+    Tensor *o    = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
+    Tensor *lse  = store_tensor(&s, SLAB_IO, "lse", DT_F32, 3, lse_dim);
     Tensor *dout = NULL, *dqkv = NULL;
     if (backward) {
         dout = store_tensor(&s, SLAB_IO, "dout", dtype, 3, o_dim);
@@ -127,11 +132,25 @@ static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_
     store_seal(&s);
     Prog *p = prog_begin("attention", &s);
     if (backward) {
-        rec_attn_bwd(p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = K,
-                                   .head_dim = D, .mask = mask, .scale = scale });
+        rec_attn_bwd(p, (AttnBwd){ .dqkv     = dqkv,
+                                   .dout     = dout,
+                                   .o        = o,
+                                   .lse      = lse,
+                                   .qkv      = qkv,
+                                   .heads    = H,
+                                   .kv_heads = K,
+                                   .head_dim = D,
+                                   .mask     = mask,
+                                   .scale    = scale });
     } else {
-        rec_attn_fwd(p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = K, .head_dim = D, .mask = mask,
-                                   .scale = scale });
+        rec_attn_fwd(p, (AttnFwd){ .o        = o,
+                                   .lse      = lse,
+                                   .qkv      = qkv,
+                                   .heads    = H,
+                                   .kv_heads = K,
+                                   .head_dim = D,
+                                   .mask     = mask,
+                                   .scale    = scale });
     }
     double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
     TRY(time_program(p, &s, dev, &t));
@@ -142,8 +161,9 @@ static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_
 int limit_measure(double rate[UNIT_COUNT], const Recipe *r, DType compute, int64_t micro_batch)
 {
     const char *why;
-    DevOptions  opt = { .capture = 1, .tune = 1, .tf32 = r->precision == PRECISION_TF32, .threads = (int)r->threads };
-    Dev        *dev = dev_open(r->device, &opt, &why);
+    int         tf32 = r->precision == PRECISION_TF32;
+    DevOptions  opt  = { .capture = 1, .tune = 1, .tf32 = tf32, .threads = (int)r->threads };
+    Dev        *dev  = dev_open(r->device, &opt, &why);
     if (!dev) return -1;
     int rc = measure_copy(dev, &rate[UNIT_MEMORY]);
     if (rc == 0) rc = measure_gemm(dev, compute, &rate[UNIT_GEMM]);

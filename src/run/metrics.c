@@ -76,7 +76,10 @@ static int flush_kept(Metrics *m)
 static void write_kept(Metrics *m)
 {
     if (flush_kept(m) < 0) {
-        if (!m->failing) log_error("METRICS NOT WRITTEN: %s: %s (training goes on, the lines are kept)", m->path, strerror(errno));
+        if (!m->failing) {
+            log_error("METRICS NOT WRITTEN: %s: %s (training goes on, the lines are kept)", m->path,
+                      strerror(errno));
+        }
         m->failing = 1;
     } else if (m->failing) {
         log_info("%s can be written again; %lld lines are missing in it", m->path, (long long)m->n_lost);

@@ -15,16 +15,16 @@
 enum { RUNDIR_PATH = 1024 };
 
 typedef struct {
-    char path[RUNDIR_PATH];        /* runs/NAME */
-    char checkpoints[RUNDIR_PATH]; /* runs/NAME/checkpoints, made */
-    char metrics[RUNDIR_PATH];     /* metrics.jsonl: opened for appending by whoever writes it */
-    char log[RUNDIR_PATH];         /* log.txt, likewise */
-    char recipe[RUNDIR_PATH];      /* recipe.yaml, as resolved */
-    char plan[RUNDIR_PATH];        /* plan.txt */
-    char machine[RUNDIR_PATH];     /* machine.txt */
-    char lock[RUNDIR_PATH];
-    int  lock_fd; /* valid while is_open */
-    int  is_open;
+    char  path[RUNDIR_PATH];        /* runs/NAME */
+    char  checkpoints[RUNDIR_PATH]; /* runs/NAME/checkpoints, made */
+    char  metrics[RUNDIR_PATH];     /* metrics.jsonl: opened for appending by whoever writes it */
+    char  log[RUNDIR_PATH];         /* log.txt, likewise */
+    char  recipe[RUNDIR_PATH];      /* recipe.yaml, as resolved */
+    char  plan[RUNDIR_PATH];        /* plan.txt */
+    char  machine[RUNDIR_PATH];     /* machine.txt */
+    char  lock[RUNDIR_PATH];
+    int   lock_fd; /* valid while is_open */
+    int   is_open;
     dev_t device; /* with inode: which folder it was that was opened */
     ino_t inode;
 } RunDir;

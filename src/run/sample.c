@@ -20,7 +20,8 @@ static int decode_token(Build *b, int32_t tok, int32_t pos, float *out)
 
 static double uniform(uint64_t seed, int64_t i)
 {
-    uint32_t ctr[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0, 0x5A5A }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, r[4];
+    uint32_t ctr[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0, 0x5A5A };
+    uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, r[4];
     philox4x32(r, ctr, key);
     return (r[0] + 0.5) * 0x1p-32;
 }
@@ -76,7 +77,8 @@ static int prefill(Build *b, const int32_t *tok, int64_t first, int64_t n, float
 
 /* tok holds n_prompt tokens and room for n_token more. When the context is full, the last half of it is read again from an
  * empty cache: the text goes on with a shorter memory. */
-static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_prompt, float *logits, float *scratch, FILE *out)
+static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_prompt, float *logits,
+                    float *scratch, FILE *out)
 {
     int64_t T = b->recipe.model.context, n = n_prompt, first = 0;
     int     bytes = b->recipe.model.vocab == 256;
@@ -100,8 +102,10 @@ int sample_text(Build *b, const SampleOptions *opt, FILE *out)
 {
     int64_t n_prompt = (int64_t)strlen(opt->prompt), T = b->recipe.model.context;
     if (n_prompt < 1) return err_user("command line: --prompt: needs at least one character");
-    if (n_prompt >= T) return err_user("command line: --prompt: longer than the model's context of %lld", (long long)T);
-    float   *logits  = malloc(tensor_bytes(b->decode.logits)), *scratch = malloc(tensor_bytes(b->decode.logits));
+    if (n_prompt >= T)
+        return err_user("command line: --prompt: longer than the model's context of %lld", (long long)T);
+    float   *logits  = malloc(tensor_bytes(b->decode.logits));
+    float   *scratch = malloc(tensor_bytes(b->decode.logits));
     int32_t *tok     = malloc(sizeof *tok * (size_t)(n_prompt + opt->n_token));
     int      rc      = logits && scratch && tok ? 0 : err_set("out of host memory");
     for (int64_t i = 0; rc == 0 && i < n_prompt; i++) tok[i] = (unsigned char)opt->prompt[i];

@@ -36,9 +36,13 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
     const char       *cache       = getenv(cache_env);
-    DevOptions        opt = { .deterministic = r->deterministic, .capture = r->opt.graphs, .tune = r->opt.tune,
-                              .tf32 = r->precision == PRECISION_TF32, .tune_cache = cache ? cache : "runs/tune.txt",
-                              .threads = (int)r->threads };
+    DevOptions        opt         = { .deterministic = r->deterministic,
+                                      .capture       = r->opt.graphs,
+                                      .tune          = r->opt.tune,
+                                      .tf32          = r->precision == PRECISION_TF32,
+                                      .tune_cache    = cache ? cache : "runs/tune.txt",
+                                      .threads       = (int)r->threads };
+
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return -1;
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
@@ -64,11 +68,13 @@ static void describe_machine(Setup *s)
 static int rank_share(Recipe *share, const Recipe *r, int world)
 {
     int64_t seqs = r->step_tokens / r->model.context, unit = MAX(r->micro_batch, 1) * world;
-    *share       = *r;
+    *share = *r;
     share->step_tokens /= world;
     if (world == 1 || seqs % unit == 0) return 0;
-    return err_user("%s: step_tokens: %lld sequences of %lld tokens cannot be shared by %d ranks in micro-batches of %lld", r->file,
-                    (long long)seqs, (long long)r->model.context, world, (long long)MAX(r->micro_batch, 1));
+    return err_user("%s: step_tokens: %lld sequences of %lld tokens cannot be shared "
+                    "by %d ranks in micro-batches of %lld",
+                    r->file, (long long)seqs, (long long)r->model.context, world,
+                    (long long)MAX(r->micro_batch, 1));
 }
 
 /* Ranks that plan differently would wait for each other at different places. */
@@ -79,9 +85,10 @@ static int agree_choice(const Choice *c, Comm *comm)
     memcpy(b, a, sizeof b);
     TRY(comm_broadcast(comm, b, sizeof b));
     if (memcmp(a, b, sizeof b) == 0) return 0;
-    return err_set("rank %d chose micro-batch %lld and recompute %s, rank 0 %lld and %s: their devices differ, so the recipe must "
-                   "name micro_batch, recompute and precision", comm_rank(comm), (long long)a[0],
-                   recompute_name((RecomputeLevel)a[1]), (long long)b[0], recompute_name((RecomputeLevel)b[1]));
+    return err_set("rank %d chose micro-batch %lld and recompute %s, rank 0 %lld and %s: "
+                   "their devices differ, so the recipe must name micro_batch, recompute and precision",
+                   comm_rank(comm), (long long)a[0], recompute_name((RecomputeLevel)a[1]), (long long)b[0],
+                   recompute_name((RecomputeLevel)b[1]));
 }
 
 /* Everything before the first byte of device memory. */
@@ -92,8 +99,8 @@ static int plan_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
     TRY(rank_share(&share, r, comm_world(comm)));
     TRY(open_device(s, r, comm));
     describe_machine(s);
-    size_t margin = device_margin(s->dev, &s->info);
-    size_t room   = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
+    size_t  margin = device_margin(s->dev, &s->info);
+    size_t  room   = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
     int64_t budget = (int64_t)MIN(room, recipe_memory_limit(r, s->info.total_bytes));
     TRY(comm_min_i64(comm, &budget, 1));
     TRY(choose_plan(&s->choice, &share, s->dev->vt, &s->machine, s->info.capability, (size_t)budget, parts));
@@ -141,23 +148,30 @@ typedef struct {
 enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CUDA };
 
 static const Switch switches[] = {
-    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL, "residual add fused with the norm after it", 0 },
-    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL, "norm gradients, residual add and bias gradient in one pass", 0 },
-    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL, "cross-entropy and its gradient in one pass, in place", 0 },
-    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL, "activation and bias gradient in one pass", 0 },
-    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL, "activation inside the product", 0 },
+    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL,
+      "residual add fused with the norm after it", 0 },
+    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL,
+      "norm gradients, residual add and bias gradient in one pass", 0 },
+    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL,
+      "cross-entropy and its gradient in one pass, in place", 0 },
+    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL,
+      "activation and bias gradient in one pass", 0 },
+    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL,
+      "activation inside the product", 0 },
     { "linear_act_bwd", offsetof(RecipeOpt, linear_act_bwd), OP_LINEAR_ACT_BWD, ON_ALL,
       "activation gradient inside the product before it", FUSE_LINEAR_ACT_BWD },
-    { "linear_glu_fwd", offsetof(RecipeOpt, linear_glu_fwd), OP_LINEAR_GLU_FWD, ON_ALL, "gate inside the product",
-      FUSE_LINEAR_GLU_FWD },
+    { "linear_glu_fwd", offsetof(RecipeOpt, linear_glu_fwd), OP_LINEAR_GLU_FWD, ON_ALL,
+      "gate inside the product", FUSE_LINEAR_GLU_FWD },
     { "linear_glu_bwd", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_GLU_BWD, ON_ALL,
       "gate's gradient inside the product before it", FUSE_LINEAR_GLU_BWD },
     { "linear_dw_bias", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, ON_ALL,
       "bias gradient inside the weight gradient's product", FUSE_LINEAR_DW_BIAS },
-    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL, "logits of a few thousand rows at a time", 0 },
+    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL,
+      "logits of a few thousand rows at a time", 0 },
     { "flash", offsetof(RecipeOpt, flash), OP_ATTN_FWD, ON_ALL, "attention that never stores T x T", 0 },
     { "graphs", offsetof(RecipeOpt, graphs), OP_COUNT, ON_CUDA, "the step captured into CUDA graphs", 0 },
-    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card", 0 },
+    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card",
+      0 },
     { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads", 0 },
 };
 
@@ -204,10 +218,11 @@ void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
 {
     char why[80];
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
-        const Switch *w = &switches[i];
+        const Switch *w       = &switches[i];
         int           refused = switch_is_on(r, w) && switch_refused(s->dev->vt, w, why, sizeof why);
-        fprintf(out, "  opt.%-14s %-8s %s%s%s\n", w->name, refused ? "refused" : switch_is_on(r, w) ? "on" : "off", w->what,
-                refused ? ": " : "", refused ? why : "");
+        const char   *is      = refused ? "refused" : switch_is_on(r, w) ? "on" : "off";
+        fprintf(out, "  opt.%-14s %-8s %s%s%s\n", w->name, is, w->what, refused ? ": " : "",
+                refused ? why : "");
     }
 }
 
@@ -215,7 +230,8 @@ void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
 static int check_precision(const Setup *s, const Recipe *r, const char *item)
 {
     static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
-    const char              *now     = s->choice.compute == DT_BF16 ? "bf16" : r->precision == PRECISION_TF32 ? "tf32" : "fp32";
+    int                      tf32    = r->precision == PRECISION_TF32;
+    const char              *now     = s->choice.compute == DT_BF16 ? "bf16" : tf32 ? "tf32" : "fp32";
     for (int i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i], item) != 0) continue;
         if (strcmp(now, item) == 0) return 1;
@@ -239,8 +255,9 @@ int setup_check_required(const Setup *s, const Recipe *r)
             if (strcmp(switches[i].name, item) == 0) found = &switches[i];
         }
         if (!found) {
-            return err_user("%s: require: there is no optimisation '%s'%s%s%s", r->file, item, near.best ? " (did you mean " : "",
-                            near.best ? near.best : "", near.best ? "?)" : "");
+            return err_user("%s: require: there is no optimisation '%s'%s%s%s", r->file, item,
+                            near.best ? " (did you mean " : "", near.best ? near.best : "",
+                            near.best ? "?)" : "");
         }
         const char *state = switch_state(s, r, found, buf, sizeof buf);
         if (strcmp(state, "on") != 0) return err_user("%s: require: %s is %s", r->file, item, state);
@@ -252,7 +269,10 @@ void setup_print_machine(const Setup *s, FILE *out)
 {
     char host[128] = "", buf[32], buf2[32];
     gethostname(host, sizeof host - 1);
-    fprintf(out, "host        %s\ndevice      %s\nchosen      %s\nversions    %s\nmemory      %s, %s free at start\n", host,
-            s->info.name, s->why, s->info.versions, str_bytes(buf, sizeof buf, (double)s->info.total_bytes),
+    fprintf(out,
+            "host        %s\ndevice      %s\nchosen      %s\nversions    %s\n"
+            "memory      %s, %s free at start\n",
+            host, s->info.name, s->why, s->info.versions,
+            str_bytes(buf, sizeof buf, (double)s->info.total_bytes),
             str_bytes(buf2, sizeof buf2, (double)s->info.free_bytes));
 }

@@ -20,17 +20,19 @@ typedef struct {
 int stepper_init(Stepper *s, Build *b, int depth)
 {
     memset(s, 0, sizeof *s);
-    Dev *dev   = b->dev;
-    s->build   = b;
-    s->n_micro = build_micro_per_step(b, comm_world(b->comm));
+    Dev *dev           = b->dev;
+    s->build           = b;
+    s->n_micro         = build_micro_per_step(b, comm_world(b->comm));
     s->sample_per_step = s->n_micro * b->batch.B * comm_world(b->comm);
-    CHECK(MAX(b->choice.world, 1) == comm_world(b->comm), "built for %d ranks, run by %d", b->choice.world, comm_world(b->comm));
+    CHECK(MAX(b->choice.world, 1) == comm_world(b->comm), "built for %d ranks, run by %d", b->choice.world,
+          comm_world(b->comm));
     LoaderLayout at = loader_layout(b->batch.B, b->batch.T, b->batch.doc != NULL);
     CHECK(at.tok == b->batch.tok->offset_bytes && at.target == b->batch.target->offset_bytes &&
-              (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) && at.total_bytes >= tensor_bytes(b->batch.block),
+              (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) &&
+              at.total_bytes >= tensor_bytes(b->batch.block),
           "the loader and the net disagree about the layout of a batch");
-    s->n_slot  = MIN(MAX(depth, 1) + MAX_HELD, MAX_SLOTS);
-    s->slots   = mem_zeroed((size_t)s->n_slot, sizeof *s->slots);
+    s->n_slot = MIN(MAX(depth, 1) + MAX_HELD, MAX_SLOTS);
+    s->slots  = mem_zeroed((size_t)s->n_slot, sizeof *s->slots);
     if (!s->slots) return err_sys("memory for batches");
     for (int i = 0; i < s->n_slot; i++) {
         s->slots[i] = dev->vt->host_alloc(dev, at.total_bytes);
@@ -59,18 +61,24 @@ void stepper_deinit(Stepper *s)
 LoaderConfig stepper_loader_config(const Stepper *s, void *const *slots, int n_slot)
 {
     const Recipe *r = &s->build->recipe;
-    return (LoaderConfig){ .B = s->build->batch.B, .T = s->build->batch.T, .seed = (uint64_t)r->seed,
-                           .threads = (int)r->data.threads, .inline_fill = !r->opt.prefetch,
-                           .rank = comm_rank(s->build->comm), .world = comm_world(s->build->comm),
-                           .documents = s->build->batch.doc != NULL, .document_token = r->data.document_token,
-                           .slots = slots, .n_slot = n_slot };
+    return (LoaderConfig){ .B              = s->build->batch.B,
+                           .T              = s->build->batch.T,
+                           .seed           = (uint64_t)r->seed,
+                           .threads        = (int)r->data.threads,
+                           .inline_fill    = !r->opt.prefetch,
+                           .rank           = comm_rank(s->build->comm),
+                           .world          = comm_world(s->build->comm),
+                           .documents      = s->build->batch.doc != NULL,
+                           .document_token = r->data.document_token,
+                           .slots          = slots,
+                           .n_slot         = n_slot };
 }
 
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip)
 {
     loader_destroy(s->loader);
-    s->loader = NULL;
-    s->n_held = 0;
+    s->loader        = NULL;
+    s->n_held        = 0;
     LoaderConfig cfg = stepper_loader_config(s, s->slots, s->n_slot);
     cfg.first_sample = first_sample;
     cfg.skip         = skip;
@@ -112,7 +120,8 @@ static int agree_on_data(Stepper *s, int ok)
     while (rc == 0 && all[r].kind == ERR_NONE) r++;
     if (rc == 0) {
         s->data_failed = 1;
-        all[r].kind == ERR_USER ? err_user("rank %d: %s", r, all[r].text) : err_set("rank %d: %s", r, all[r].text);
+        all[r].kind == ERR_USER ? err_user("rank %d: %s", r, all[r].text)
+                                : err_set("rank %d: %s", r, all[r].text);
     }
     free(all);
     return -1;
@@ -134,8 +143,11 @@ static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
     Build  *b  = s->build;
     Upload *up = (Upload *)s->in + step % STEP_RING;
     memset(up, 0, sizeof *up);
-    up->in = (StepIn){ .step = step, .seed = (uint64_t)b->recipe.seed, .lr = (float)lr, .inv_targets = (float)inv_targets,
-                       .loss_scale = 1.0f };
+    up->in = (StepIn){ .step        = step,
+                       .seed        = (uint64_t)b->recipe.seed,
+                       .lr          = (float)lr,
+                       .inv_targets = (float)inv_targets,
+                       .loss_scale  = 1.0f };
     _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared loss travel together");
     return b->dev->vt->upload(b->dev, LANE_COMPUTE, b->state->data, up, sizeof *up);
 }
@@ -186,7 +198,8 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
         ok = loader_next(val, &batch) == 0;
         if (!ok) break;
         n_valid += batch.n_valid;
-        TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host, tensor_bytes(b->batch.block)));
+        TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host,
+                            tensor_bytes(b->batch.block)));
         TRY(prog_run(b->eval, dev));
         TRY(dev->vt->sync(dev));
         loader_release(val, batch.slot);

@@ -19,15 +19,15 @@ enum { STEP_RING = 4 };
 typedef struct {
     Build   *build;
     Loader  *loader;
-    int64_t  n_micro;        /* of this rank */
+    int64_t  n_micro;         /* of this rank */
     int64_t  sample_per_step; /* of all ranks */
-    void   **slots; /* pinned batch buffers, n_slot of them */
+    void   **slots;           /* pinned batch buffers, n_slot of them */
     int      n_slot;
     int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
     int      n_held;
     int      data_failed; /* 1: all ranks know that one of them had no batch */
-    StepIn  *in;  /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
-    StepOut *out; /* pinned, STEP_RING */
+    StepIn  *in;          /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
+    StepOut *out;         /* pinned, STEP_RING */
 } Stepper;
 
 /* Allocates pinned buffers. The loader is created by stepper_attach(). */

@@ -34,7 +34,8 @@ static void announce(Run *run)
     log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
     if (step_s > LONG_STEP_S) {
-        log_info("a step will take about %s here: nothing more is shown before the first one", str_duration(t, sizeof t, step_s));
+        log_info("a step will take about %s here: nothing more is shown before the first one",
+                 str_duration(t, sizeof t, step_s));
     }
 }
 
@@ -56,7 +57,8 @@ static int after_eval(Run *run, double val)
         return 1;
     }
     if (e->patience > 0 && run->at.bad_evals >= e->patience) {
-        log_info("stopping early: %lld evaluations without improvement, best %.4f", (long long)run->at.bad_evals, run->at.best_val);
+        log_info("stopping early: %lld evaluations without improvement, best %.4f",
+                 (long long)run->at.bad_evals, run->at.best_val);
         return 1;
     }
     return 0;
@@ -83,7 +85,8 @@ static int due(int64_t step, int64_t every) { return every > 0 && step % every =
  * because data could not be read or a signal was in a hurry. */
 static int evaluate_missing(Run *run, int *stop)
 {
-    int64_t step = run->at.step, missing = step == 0 || step >= run->r->steps || due(step, run->r->eval.every);
+    int64_t step    = run->at.step;
+    int64_t missing = step == 0 || step >= run->r->steps || due(step, run->r->eval.every);
     if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
     TRY(comm_broadcast(run->comm, &missing, sizeof missing));
     if (missing) TRY(evaluate(run, stop));
@@ -109,12 +112,13 @@ static int take_result(Run *run, StepOut *out)
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     if (peak > 0) m.mfu = bench_step_flops(b) / run->step_s / peak;
     if (step == run->first_step) run->first_loss = out->loss;
-    run->last_loss = out->loss;
+    run->last_loss  = out->loss;
     run->n_skip_row = out->n_skip_row;
     if (!out->skip && run->at.step > run->bad_until) run->n_rollback = 0;
     if (out->skip) {
-        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far", (long long)run->at.step,
-                 metrics_skip_name(out->skip), (double)out->loss, (double)out->grad_norm, out->n_skipped);
+        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far",
+                 (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
+                 (double)out->grad_norm, out->n_skipped);
     }
     if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
         metrics_step(&run->metrics, &m, out);
@@ -132,19 +136,24 @@ static int find_good(Run *run, const StepOut *out)
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
     int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
     if (found < 0) return -1;
-    if (found == 0 && run->n_rollback == 0)
-        return err_set("%d steps in a row were skipped and there is no checkpoint to go back to", out->n_skip_row);
+    if (found == 0 && run->n_rollback == 0) {
+        return err_set("%d steps in a row were skipped and there is no checkpoint to go back to",
+                       out->n_skip_row);
+    }
     if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
-        return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples and the last to "
-                       "the oldest checkpoint, step %lld: giving up at step %lld (what may help: a lower optim.lr; a larger "
-                       "spike_factor or max_skips)", out->n_skip_row, run->n_rollback, (long long)run->rolled_to, at);
+        return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples "
+                       "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
+                       "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
+                       out->n_skip_row, run->n_rollback, (long long)run->rolled_to, at);
     }
     if (run->n_rollback > 0) {
         log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
-                 found ? "trying the checkpoint before it" : "there is no older checkpoint, trying other samples");
+                 found ? "trying the checkpoint before it"
+                       : "there is no older checkpoint, trying other samples");
     }
     if (found == 0 && train_resume(run, run->rolled_to + 1) <= 0) {
-        return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints, (long long)run->rolled_to);
+        return err_set("%s: the checkpoint of step %lld is gone", run->dir.checkpoints,
+                       (long long)run->rolled_to);
     }
     run->n_rollback++;
     run->rolled_to = run->at.step;
@@ -167,7 +176,10 @@ static void abandon_newer(Run *run)
 {
     if (!run->writer) return;
     int n = ckpt_abandon(run->dir.checkpoints, run->at.step);
-    if (n > 0) log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is", run->dir.checkpoints);
+    if (n > 0) {
+        log_warn("%d newer checkpoint%s in %s: abandoned-*", n, n > 1 ? "s are" : " is",
+                 run->dir.checkpoints);
+    }
     if (n < 0) {
         log_error("%s (a restart would go on from the newest checkpoint, not from this one)", err_get());
         err_clear();
@@ -197,7 +209,7 @@ static int load_last_good(Run *run, const StepOut *out)
 /* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
 static int roll_back(Run *run, const StepOut *out)
 {
-    run->in_flux = 1;
+    run->in_flux   = 1;
     run->bad_until = run->at.step;
     TRY(run->setup.dev->vt->sync(run->setup.dev));
     train_wait_save(run);
@@ -230,7 +242,8 @@ static int queue_step(Run *run, int64_t step)
 
 static int ask_ranks(Run *run)
 {
-    run->asked = (Asked){ .signal = signals_pending(), .retry_save = run->save_failed && run->at.step >= run->retry_step,
+    run->asked = (Asked){ .signal      = signals_pending(),
+                          .retry_save  = run->save_failed && run->at.step >= run->retry_step,
                           .over_budget = run->r->budget_s > 0 && train_elapsed(run) >= run->r->budget_s };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
@@ -257,8 +270,8 @@ static int at_boundary(Run *run, int *stop)
 static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
-    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due || run->asked.retry_save ||
-           run->asked.signal || done >= r->steps || run->asked.over_budget;
+    return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
+           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget;
 }
 
 static int train_loop(Run *run, int stop)
@@ -281,7 +294,8 @@ static int train_loop(Run *run, int stop)
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
         if (run->asked.signal && run->queued == run->at.step) {
-            log_info("%s received: saving and leaving; the same command goes on from here", signals_pending() ? signals_name() : "signal by another rank");
+            log_info("%s received: saving and leaving; the same command goes on from here",
+                     signals_pending() ? signals_name() : "signal by another rank");
             stop = 1;
         }
     }
@@ -314,8 +328,8 @@ static int finish(Run *run)
     int ignored = 0;
     progress_end(&run->progress);
     if (run->at.step == run->first_step && run->at.step >= run->r->steps) {
-        log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)", run->dir.path,
-                 (long long)run->at.step);
+        log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)",
+                 run->dir.path, (long long)run->at.step);
         return 0;
     }
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
@@ -323,8 +337,9 @@ static int finish(Run *run)
     LoaderStats stats;
     char        t[32];
     loader_stats(run->stepper.loader, &stats);
-    log_info("%lld steps done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)", (long long)run->at.step,
-             str_duration(t, sizeof t, train_elapsed(run)), run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
+    log_info("%lld steps done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
+             (long long)run->at.step, str_duration(t, sizeof t, train_elapsed(run)), run->first_loss,
+             run->last_loss, stats.waited_s, loader_headroom(&stats));
     return 0;
 }
 
@@ -364,8 +379,8 @@ static void note_failure(Run *run)
 static int run_rank(Run *run, const TrainOptions *opt)
 {
     char when[64];
-    log_note("start %s, brim %s: %s", clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"), opt->version ? opt->version : "unknown",
-             opt->command ? opt->command : run->r->run);
+    log_note("start %s, brim %s: %s", clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"),
+             opt->version ? opt->version : "unknown", opt->command ? opt->command : run->r->run);
     int rc = run_to_end(run, opt);
     if (rc < 0) {
         name_rank(run);

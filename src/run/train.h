@@ -21,8 +21,8 @@
 #include "conf/recipe.h"
 
 typedef struct {
-    int    fresh;   /* do not resume: an existing run is moved aside */
-    double begin_s; /* clock_now_s() at program start */
+    int         fresh;             /* do not resume: an existing run is moved aside */
+    double      begin_s;           /* clock_now_s() at program start */
     const char *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
 } TrainOptions;
 

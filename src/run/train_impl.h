@@ -21,8 +21,8 @@ typedef struct {
 
 typedef struct {
     const Recipe *r;
-    double        begin_s;     /* program start */
-    Comm         *comm;        /* NULL: one rank */
+    double        begin_s; /* program start */
+    Comm         *comm;    /* NULL: one rank */
     Setup         setup;
     RunDir        dir;
     Source       *train, *val;
@@ -31,24 +31,24 @@ typedef struct {
     void         *val_slots[TRAIN_VAL_SLOTS];
     CkptWriter   *writer;
     Metrics       metrics;
-    int           log_copied;  /* to log.txt, from now on */
+    int           log_copied; /* to log.txt, from now on */
     Progress      progress;
-    CkptState     at;          /* what a checkpoint taken now would say; at.step = updates whose result was read */
-    int64_t       queued;      /* steps handed to the device */
-    int64_t       first_step;  /* of this process */
-    double        last_s;      /* when the last result was read */
-    double        step_s;      /* smoothed seconds a step */
+    CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
+    int64_t       queued; /* steps handed to the device */
+    int64_t       first_step; /* of this process */
+    double        last_s;     /* when the last result was read */
+    double        step_s;     /* smoothed seconds a step */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
     int           save_failed; /* of this rank; the others learn through asked when it tries again */
     int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
-    int           save_due;    /* waits for a step that was not skipped */
+    int           save_due;                /* waits for a step that was not skipped */
     int64_t       last_saved;
-    int           n_skip_row;  /* skipped steps in a row, up to the last result */
-    int           n_rollback;  /* in a row, see MAX_ROLLBACKS */
-    int64_t       rolled_to;   /* the step that the last one of them went back to */
-    int64_t       bad_until;   /* the step that led to the last one */
-    int           in_flux;     /* 1: the device's state is being replaced and must not be saved */
+    int           n_skip_row; /* skipped steps in a row, up to the last result */
+    int           n_rollback; /* in a row, see MAX_ROLLBACKS */
+    int64_t       rolled_to;  /* the step that the last one of them went back to */
+    int64_t       bad_until;  /* the step that led to the last one */
+    int           in_flux;    /* 1: the device's state is being replaced and must not be saved */
     Asked         asked;
 } Run;
 

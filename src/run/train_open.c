@@ -83,7 +83,7 @@ int train_attach(Run *run)
 
 int train_resume(Run *run, int64_t before)
 {
-    Build  *b = run->setup.build;
+    Build  *b         = run->setup.build;
     char    note[512] = "", path[RUNDIR_PATH + 32], why[1024];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
@@ -101,13 +101,15 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
-    if (got[0] > 0) log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    if (got[0] > 0)
+        log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
     return (int)got[0];
 }
 
 static int open_dir(Run *run, int fresh)
 {
-    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run, fresh) : rundir_paths(&run->dir, run->r->run);
+    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run, fresh)
+                                       : rundir_paths(&run->dir, run->r->run);
     if (rc < 0) return -1;
     return comm_barrier(run->comm); /* the others look into it only now */
 }

@@ -20,8 +20,9 @@ static void report_save(Run *run, int result, const char *msg)
         run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
         run->retry_step  = run->at.step + run->retry_after;
         run->save_failed = 1;
-        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, trying again after step %lld)", msg,
-                  (long long)run->retry_step);
+        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
+                  "trying again after step %lld)",
+                  msg, (long long)run->retry_step);
     } else if (result > 0) {
         run->save_failed = 0;
         log_info("%s", msg);
@@ -32,7 +33,7 @@ void train_poll_save(Run *run)
 {
     char msg[512];
     if (!run->writer) return;
-    int  result = ckpt_poll(run->writer, msg, sizeof msg);
+    int result = ckpt_poll(run->writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
 
@@ -40,7 +41,7 @@ void train_wait_save(Run *run)
 {
     char msg[512];
     if (!run->writer) return;
-    int  result = ckpt_wait(run->writer, msg, sizeof msg);
+    int result = ckpt_wait(run->writer, msg, sizeof msg);
     report_save(run, result, msg);
 }
 
@@ -66,13 +67,13 @@ int train_save(Run *run)
     if (!run->writer) return 0;
     train_wait_save(run);
     if (hold_dir(run) < 0) return 0;
-    CkptState *now = &run->at;
-    double     before = now->elapsed_s;
-    now->elapsed_s   = train_elapsed(run);
-    now->seed        = (uint64_t)run->r->seed;
-    now->micro_batch = run->setup.build->choice.micro_batch;
+    CkptState *now       = &run->at;
+    double     before    = now->elapsed_s;
+    now->elapsed_s       = train_elapsed(run);
+    now->seed            = (uint64_t)run->r->seed;
+    now->micro_batch     = run->setup.build->choice.micro_batch;
     now->recompute_level = run->setup.build->choice.level;
-    now->threads     = run->r->threads;
+    now->threads         = run->r->threads;
     if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
     now->elapsed_s  = before;
     run->last_saved = run->at.step;
@@ -91,7 +92,8 @@ int train_save_last(Run *run)
         train_wait_save(run);
         if (!run->save_failed) break;
         double left_s = begin_s + last_save_s - clock_now_s();
-        if (left_s <= 0 || signals_count() != n_signal) return err_set("the last checkpoint could not be saved");
+        if (left_s <= 0 || signals_count() != n_signal)
+            return err_set("the last checkpoint could not be saved");
         log_error("TRYING TO SAVE FOR ANOTHER %.0f s: make room, or send a signal to give up", left_s);
         double end_s = clock_now_s() + pause_s;
         pause_s      = MIN(2 * pause_s, longest_pause_s);

@@ -9,9 +9,9 @@ static const struct {
     const char *name;
     size_t      bytes;
 } dtype_row[DT_COUNT] = {
-    [DT_F32] = { "f32", 4 },   [DT_BF16] = { "bf16", 2 }, [DT_F16] = { "f16", 2 }, [DT_E4M3] = { "e4m3", 1 },
-    [DT_E5M2] = { "e5m2", 1 }, [DT_I32] = { "i32", 4 },   [DT_I64] = { "i64", 8 }, [DT_U8] = { "u8", 1 },
-    [DT_F64] = { "f64", 8 },
+    [DT_F32] = { "f32", 4 },   [DT_BF16] = { "bf16", 2 }, [DT_F16] = { "f16", 2 },
+    [DT_E4M3] = { "e4m3", 1 }, [DT_E5M2] = { "e5m2", 1 }, [DT_I32] = { "i32", 4 },
+    [DT_I64] = { "i64", 8 },   [DT_U8] = { "u8", 1 },     [DT_F64] = { "f64", 8 },
 };
 
 static const char *const slab_names[SLAB_COUNT] = {
@@ -30,11 +30,11 @@ void tensor_init(Tensor *t, const char *name, DType dtype, int ndim, const int64
 {
     CHECK(ndim >= 1 && ndim <= TENSOR_MAX_DIM, "%s: %d dimensions", name, ndim);
     memset(t, 0, sizeof *t);
-    t->dtype = dtype;
-    t->ndim  = ndim;
-    t->root  = t;
-    t->slab  = SLAB_ACT;
-    t->name  = name;
+    t->dtype       = dtype;
+    t->ndim        = ndim;
+    t->root        = t;
+    t->slab        = SLAB_ACT;
+    t->name        = name;
     int64_t stride = 1;
     for (int i = ndim - 1; i >= 0; i--) {
         CHECK(dim[i] >= 1, "%s: dimension %d is %lld", name, i, (long long)dim[i]);
@@ -48,7 +48,7 @@ void tensor_init_rows(Tensor *v, Tensor *t, int64_t row0, int64_t n_rows)
 {
     CHECK(row0 >= 0 && n_rows >= 1 && row0 + n_rows <= tensor_rows(t), "%s: rows %lld+%lld of %lld", t->name,
           (long long)row0, (long long)n_rows, (long long)tensor_rows(t));
-    int64_t ld = tensor_ld(t);
+    int64_t ld     = tensor_ld(t);
     int64_t dim[2] = { n_rows, tensor_cols(t) };
     tensor_init(v, t->name, t->dtype, 2, dim);
     v->stride[0]    = ld;
@@ -91,7 +91,10 @@ size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_numel(t) * dtype_by
 
 size_t tensor_root_bytes(const Tensor *t) { return tensor_align_up(tensor_bytes(t->root)); }
 
-size_t tensor_align_up(size_t size_bytes) { return (size_bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN; }
+size_t tensor_align_up(size_t size_bytes)
+{
+    return (size_bytes + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+}
 
 const char *tensor_describe(const Tensor *t, char *buf, size_t n)
 {

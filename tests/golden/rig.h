@@ -18,7 +18,7 @@ typedef struct {
     double         dropout;
     LowerOptions   off;    /* 1: not used */
     int            stored; /* attention that stores its weights */
-    unsigned       parts; /* 0: BUILD_TRAIN */
+    unsigned       parts;  /* 0: BUILD_TRAIN */
 } RigSetup;
 
 typedef struct {

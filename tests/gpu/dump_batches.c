@@ -10,9 +10,9 @@
 
 static int dump(const Recipe *r, int64_t n, FILE *out)
 {
-    Source *src;
-    Order   order;
-    int64_t T   = r->model.context;
+    Source  *src;
+    Order    order;
+    int64_t  T   = r->model.context;
     int32_t *buf = malloc(sizeof *buf * (size_t)(T + 1));
     if (!buf) return err_set("out of memory");
     TRY(source_open(&src, r, 0));
@@ -30,7 +30,8 @@ int main(int argc, char **argv)
 {
     Recipe r;
     FILE  *out = argc > 3 ? fopen(argv[3], "wb") : NULL;
-    if (!out || recipe_load(&r, argv[1], argc - 4, argv + 4) < 0 || dump(&r, atoll(argv[2]), out) < 0 || fclose(out) != 0) {
+    if (!out || recipe_load(&r, argv[1], argc - 4, argv + 4) < 0 || dump(&r, atoll(argv[2]), out) < 0 ||
+        fclose(out) != 0) {
         fprintf(stderr, "dump_batches: %s\n", err_get());
         return 1;
     }

@@ -120,8 +120,8 @@ static void same(Bench *b, const char *what, const Tensor *fused, const Tensor *
 
 static float element(const Bench *b, const Tensor *t, const char *x, int64_t i)
 {
-    float    f = 0;
-    uint32_t u = 0;
+    float    f  = 0;
+    uint32_t u  = 0;
     int64_t  at = i / tensor_cols(t) * tensor_ld(t) + i % tensor_cols(t);
     if (t->dtype == DT_F32) memcpy(&f, x + 4 * at, 4);
     if (t->dtype == DT_BF16) memcpy((char *)&u + 2, x + 2 * at, 2);
@@ -140,14 +140,14 @@ static void near_to(Bench *b, const char *what, const Tensor *fused, const Tenso
     }
     if (!fused || b->why[0]) return;
     char   *x = contents(b, fused), *y = contents(b, parts);
-    int64_t n = tensor_numel(fused);
+    int64_t n    = tensor_numel(fused);
     float   high = 0;
     for (int64_t i = 0; i < n; i++) high = fmaxf(high, fabsf(element(b, parts, y, i)));
     for (int64_t i = 0; i < n && !b->why[0]; i++) {
         float p = element(b, fused, x, i), q = element(b, parts, y, i);
         if (fabsf(p - q) <= 0x1p-5f * fabsf(q) + 0x1p-8f * high) continue;
-        snprintf(b->why, sizeof b->why, "%s: %g instead of %g at row %lld column %lld", what, (double)p, (double)q,
-                 (long long)(i / tensor_cols(fused)), (long long)(i % tensor_cols(fused)));
+        snprintf(b->why, sizeof b->why, "%s: %g instead of %g at row %lld column %lld", what, (double)p,
+                 (double)q, (long long)(i / tensor_cols(fused)), (long long)(i % tensor_cols(fused)));
     }
     free(x);
     free(y);

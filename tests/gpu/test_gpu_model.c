@@ -32,11 +32,13 @@ static const Shape shapes[] = {
     { "dropout", 2, 128, 2, 2, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0.1, MASKING_CAUSAL, 0 },
     { "full mask", 1, 256, 4, 4, 64, 512, 256, 128, 2, 0, 0, 0, 1, 0, MASKING_FULL, 0 },
     { "documents", 1, 256, 4, 2, 64, 512, 256, 128, 2, 1, 0, 0, 1, 0, MASKING_DOCUMENT, 0 },
-    { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
+    { "T=1000 V=50257 width 832/13 batch 3", 1, 832, 13, 13, 64, 3328, 50257, 1000, 3, 0, 0, 0, 1, 0,
+      MASKING_CAUSAL, 0 },
     { "GQA 14/2", 1, 896, 14, 2, 64, 2432, 1000, 256, 2, 1, 1, 0, 1, 0, MASKING_CAUSAL, 0 },
     { "head size 80", 1, 640, 8, 8, 80, 2560, 513, 200, 2, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
     { "stored attention", 2, 256, 8, 2, 32, 512, 300, 128, 3, 1, 0, 0, 0, 0, MASKING_CAUSAL, 1 },
-    { "stored attention, documents, T=100", 1, 240, 3, 3, 80, 512, 300, 100, 3, 0, 0, 0, 1, 0, MASKING_DOCUMENT, 1 },
+    { "stored attention, documents, T=100", 1, 240, 3, 3, 80, 512, 300, 100, 3, 0, 0, 0, 1, 0,
+      MASKING_DOCUMENT, 1 },
     { "T=1", 1, 128, 2, 2, 64, 512, 256, 1, 5, 0, 0, 0, 1, 0, MASKING_CAUSAL, 0 },
 };
 
@@ -47,20 +49,41 @@ static Recipe make_recipe(const Shape *s)
     snprintf(r.file, sizeof r.file, "%s", s->name);
     r.seed        = 7;
     r.step_tokens = s->batch * s->context;
-    r.model = (RecipeModel){ .layers = s->layers, .width = s->width, .heads = s->heads, .kv_heads = s->kv, .head_dim = s->head_dim,
-                             .ffn = s->ffn, .vocab = s->vocab, .context = s->context, .norm = s->llama ? NORM_RMS : NORM_LAYER,
-                             .norm_eps = 1e-5, .pos = s->llama ? POS_ROPE : POS_LEARNED, .rope_theta = 1e4,
-                             .act = s->llama ? FFN_SWIGLU : FFN_GELU, .bias = !s->llama, .qkv_bias = s->qkv_bias, .tied = s->tied,
-                             .qk_norm = s->qk_norm, .dropout = s->dropout, .mask = s->mask, .init_std = 0.05 };
-    r.opt.flash = !s->stored;
-    r.optim     = (RecipeOptim){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0 };
+    r.model       = (RecipeModel){ .layers     = s->layers,
+                                   .width      = s->width,
+                                   .heads      = s->heads,
+                                   .kv_heads   = s->kv,
+                                   .head_dim   = s->head_dim,
+                                   .ffn        = s->ffn,
+                                   .vocab      = s->vocab,
+                                   .context    = s->context,
+                                   .norm       = s->llama ? NORM_RMS : NORM_LAYER,
+                                   .norm_eps   = 1e-5,
+                                   .pos        = s->llama ? POS_ROPE : POS_LEARNED,
+                                   .rope_theta = 1e4,
+                                   .act        = s->llama ? FFN_SWIGLU : FFN_GELU,
+                                   .bias       = !s->llama,
+                                   .qkv_bias   = s->qkv_bias,
+                                   .tied       = s->tied,
+                                   .qk_norm    = s->qk_norm,
+                                   .dropout    = s->dropout,
+                                   .mask       = s->mask,
+                                   .init_std   = 0.05 };
+    r.opt.flash   = !s->stored;
+    r.optim       = (RecipeOptim){
+              .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0
+    };
     return r;
 }
 
-static Build *open_build(const Recipe *r, int64_t batch, const DevVt *vt, Dev *dev, DType compute, RecomputeLevel level)
+static Build *open_build(const Recipe *r, int64_t batch, const DevVt *vt, Dev *dev, DType compute,
+                         RecomputeLevel level)
 {
     Build      *b = NULL;
-    BuildChoice c = { .micro_batch = batch, .level = level, .head_rows = MIN(batch * r->model.context, 1024), .compute = compute };
+    BuildChoice c = { .micro_batch = batch,
+                      .level       = level,
+                      .head_rows   = MIN(batch * r->model.context, 1024),
+                      .compute     = compute };
     if (build_create(&b, r, &c, BUILD_TRAIN, vt) < 0) return NULL;
     if (build_bind(b, dev) < 0 || build_init(b) < 0) {
         build_destroy(b);
@@ -80,7 +103,7 @@ static int upload_batch(Build *b, int k)
     if (!host) return -1;
     memset(host, 0, bytes);
     *(int64_t *)host = (int64_t)k * B;
-    int64_t valid = 0;
+    int64_t valid    = 0;
     for (int64_t i = 0; i < N; i++) {
         uint32_t r[4];
         rng_philox(r, 99, (uint32_t)k, 0, (uint64_t)i);
@@ -89,8 +112,9 @@ static int upload_batch(Build *b, int k)
         valid += target[i] >= 0;
         if (b->batch.doc) doc[i] = (int32_t)((i % T) / 50 * 50);
     }
-    int rc = build_read_state(b, &s);
-    s.in = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv_targets = 1.0f / (float)MAX(valid, 1), .loss_scale = 1 };
+    int   rc       = build_read_state(b, &s);
+    float inv      = 1.0f / (float)MAX(valid, 1);
+    s.in           = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv_targets = inv, .loss_scale = 1 };
     s.out.loss_sum = 0;
     if (rc == 0) rc = build_write_state(b, &s);
     if (rc == 0) rc = b->dev->vt->upload(b->dev, LANE_COMPUTE, b->batch.block->data, host, bytes);
@@ -128,7 +152,8 @@ static double worst_param(Build *a, Build *b, int grads, const char **which)
     double worst = 0;
     for (int i = 0; i < a->net.table.n_param; i++) {
         Param *pa = &a->net.table.param[i], *pb = &b->net.table.param[i];
-        float *x = read_param(a, pa, grads ? pa->grad : pa->master), *y = read_param(b, pb, grads ? pb->grad : pb->master);
+        float *x = read_param(a, pa, grads ? pa->grad : pa->master);
+        float *y = read_param(b, pb, grads ? pb->grad : pb->master);
         blank_key_bias(a, pa, x);
         blank_key_bias(b, pb, y);
         double e = rel_error(x, y, (size_t)(pa->rows * pa->cols));
@@ -149,10 +174,11 @@ static void compare_f32(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     Build      *b     = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     const char *which = "";
     StepState   sa, sb;
-    int         ok = a && b && run_step(a, 3, &sa) == 0 && run_step(b, 3, &sb) == 0;
+    int         ok    = a && b && run_step(a, 3, &sa) == 0 && run_step(b, 3, &sb) == 0;
     double      worst = ok ? worst_param(a, b, 1, &which) : NAN;
     double      loss  = ok ? fabs(sa.out.loss_sum - sb.out.loss_sum) / fabs(sb.out.loss_sum) : NAN;
-    tally(t, ok && worst <= 1e-4 && loss <= 1e-4, "gradients f32 %s: worst %.2e (%s), loss %.2e", s->name, worst, which, loss);
+    tally(t, ok && worst <= 1e-4 && loss <= 1e-4, "gradients f32 %s: worst %.2e (%s), loss %.2e", s->name,
+          worst, which, loss);
     build_destroy(a);
     build_destroy(b);
 }
@@ -189,24 +215,25 @@ static int run_rounded(Build *b, const Build *gpu)
 
 static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
-    Recipe    r = make_recipe(s);
+    Recipe r         = make_recipe(s);
     r.opt.linear_act = 0; /* rounds in another place, see build.c */
-    Build    *a = open_build(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
-    Build    *b = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    Build *a         = open_build(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
+    Build *b         = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     /* What rounding alone costs shows in the lists whose products are not fused: a fused one rounds inside, too. */
     r.opt.linear_act_bwd = r.opt.linear_glu_fwd = r.opt.linear_glu_bwd = r.opt.linear_dw_bias = 0;
     Build    *like = open_build(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
     Build    *c    = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     StepState st;
-    int       ok = a && b && c && like && run_step(a, 3, &st) == 0 && run_step(b, 3, &st) == 0 && upload_batch(c, 3) == 0 &&
-             run_rounded(c, like) == 0;
-    double    worst = 0;
-    char      text[160] = "";
+    int       ok = a && b && c && like && run_step(a, 3, &st) == 0 && run_step(b, 3, &st) == 0 &&
+             upload_batch(c, 3) == 0 && run_rounded(c, like) == 0;
+    double worst     = 0;
+    char   text[160] = "";
     for (int i = 0; ok && i < a->net.table.n_param; i++) {
-        Param *p = &a->net.table.param[i];
-        size_t n = (size_t)(p->rows * p->cols);
-        float *x = read_param(a, p, p->grad), *y = read_param(b, &b->net.table.param[i], b->net.table.param[i].grad);
-        float *z = read_param(c, &c->net.table.param[i], c->net.table.param[i].grad);
+        Param *p    = &a->net.table.param[i];
+        size_t n    = (size_t)(p->rows * p->cols);
+        float *x    = read_param(a, p, p->grad);
+        float *y    = read_param(b, &b->net.table.param[i], b->net.table.param[i].grad);
+        float *z    = read_param(c, &c->net.table.param[i], c->net.table.param[i].grad);
         double mine = rel_error(x, y, n), price = rel_error(z, y, n), ratio = mine / (2 * price + 0x1p-9);
         if (!(ratio <= worst)) {
             worst = ratio;
@@ -228,21 +255,24 @@ static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
  * losses to 1e-4 and weights to 1e-3 of their norm. */
 static void compare_training(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
-    Recipe      r = make_recipe(s);
-    Build      *a = open_build(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE), *b = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    Recipe      r     = make_recipe(s);
+    Build      *a     = open_build(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE);
+    Build      *b     = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     const char *which = "";
     double      loss  = 0;
     int         ok    = a && b;
     for (int k = 0; ok && k < 10; k++) {
         StepState sa, sb;
-        ok = run_step(a, k, &sa) == 0 && run_step(b, k, &sb) == 0 && prog_run(a->update, gpu) == 0 && prog_run(b->update, cpu) == 0 &&
-             build_read_state(a, &sa) == 0 && build_read_state(b, &sb) == 0;
+        ok = run_step(a, k, &sa) == 0 && run_step(b, k, &sb) == 0 && prog_run(a->update, gpu) == 0 &&
+             prog_run(b->update, cpu) == 0 && build_read_state(a, &sa) == 0 && build_read_state(b, &sb) == 0;
         loss = MAX(loss, fabs((double)sa.out.loss - sb.out.loss) / fabs((double)sb.out.loss));
-        loss = MAX(loss, fabs((double)sa.out.grad_norm - sb.out.grad_norm) / fabs((double)sb.out.grad_norm) * 0.1);
+        loss = MAX(loss,
+                   fabs((double)sa.out.grad_norm - sb.out.grad_norm) / fabs((double)sb.out.grad_norm) * 0.1);
         ok &= sa.out.skip == 0 && sb.out.skip == 0;
     }
     double worst = ok ? worst_param(a, b, 0, &which) : NAN;
-    tally(t, ok && loss <= 1e-4 && worst <= 1e-3, "10 steps f32 %s: loss %.2e, weights %.2e (%s)", s->name, loss, worst, which);
+    tally(t, ok && loss <= 1e-4 && worst <= 1e-3, "10 steps f32 %s: loss %.2e, weights %.2e (%s)", s->name,
+          loss, worst, which);
     build_destroy(a);
     build_destroy(b);
 }
@@ -253,14 +283,15 @@ static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
 {
     Recipe r        = make_recipe(s);
     r.deterministic = 1;
-    Build *a = open_build(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
+    Build *a        = open_build(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
     for (int level = LEVEL_CHEAP; level <= LEVEL_BLOCK; level++) {
         Build      *b     = open_build(&r, s->batch, gpu->vt, gpu, compute, (RecomputeLevel)level);
         const char *which = "";
         StepState   sa, sb;
-        int         ok    = a && b && (level > LEVEL_CHEAP || run_step(a, 1, &sa) == 0) && run_step(b, 1, &sb) == 0;
-        double      worst = ok ? worst_param(b, a, 1, &which) : NAN;
-        tally(t, ok && worst == 0, "recompute level %d %s %s: difference %.2e (%s)", level, dtype_name(compute), s->name, worst, which);
+        int    ok = a && b && (level > LEVEL_CHEAP || run_step(a, 1, &sa) == 0) && run_step(b, 1, &sb) == 0;
+        double worst = ok ? worst_param(b, a, 1, &which) : NAN;
+        tally(t, ok && worst == 0, "recompute level %d %s %s: difference %.2e (%s)", level,
+              dtype_name(compute), s->name, worst, which);
         build_destroy(b);
     }
     build_destroy(a);
@@ -268,12 +299,12 @@ static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
 
 int main(void)
 {
-    Tally       t    = { 0, 0 };
-    const char *why  = "";
-    DevOptions  opt  = { .capture = 1, .tune = 0 };
-    DevOptions  det  = { .capture = 1, .tune = 0, .deterministic = 1 };
-    Dev        *cpu  = dev_open("cpu", &opt, &why);
-    Dev        *gpu  = dev_open("cuda", &opt, &why);
+    Tally       t   = { 0, 0 };
+    const char *why = "";
+    DevOptions  opt = { .capture = 1, .tune = 0 };
+    DevOptions  det = { .capture = 1, .tune = 0, .deterministic = 1 };
+    Dev        *cpu = dev_open("cpu", &opt, &why);
+    Dev        *gpu = dev_open("cuda", &opt, &why);
     tally(&t, cpu && gpu, "devices open");
     if (!cpu || !gpu) return tally_end(&t);
     for (int i = 0; i < ARRAY_LEN(shapes); i++) {

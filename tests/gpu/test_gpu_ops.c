@@ -38,7 +38,8 @@ static void round_inputs(OpCase *c)
 {
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->args.t[i] || !c->act[i] || !(op_table[c->kind].arg[i].access & ARG_READ)) continue;
-        for (int64_t e = 0; e < tensor_numel(c->args.t[i]); e++) *case_at(c->args.t[i], e) = from_bf16(to_bf16(*case_at(c->args.t[i], e)));
+        for (int64_t e = 0; e < tensor_numel(c->args.t[i]); e++)
+            *case_at(c->args.t[i], e) = from_bf16(to_bf16(*case_at(c->args.t[i], e)));
     }
 }
 
@@ -74,16 +75,19 @@ static int mirror_create(Mirror *m, const OpCase *c, Dev *dev, int bf16)
     m->args = c->args;
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->args.t[i]) continue;
-        int   half   = bf16 && c->act[i];
-        char *src    = half ? half_block(c->block[i], c->block_bytes[i]) : c->block[i];
-        m->bytes[i]  = c->block_bytes[i] / (half ? 2 : 1);
-        m->mem[i]    = dev->vt->alloc(dev, m->bytes[i]);
-        m->tensor[i] = c->tensor[i];
+        int   half         = bf16 && c->act[i];
+        char *src          = half ? half_block(c->block[i], c->block_bytes[i]) : c->block[i];
+        m->bytes[i]        = c->block_bytes[i] / (half ? 2 : 1);
+        m->mem[i]          = dev->vt->alloc(dev, m->bytes[i]);
+        m->tensor[i]       = c->tensor[i];
         m->tensor[i].root  = &m->tensor[i];
         m->tensor[i].data  = (char *)m->mem[i] + CASE_GUARD_BYTES / (half ? 2 : 1);
         m->tensor[i].dtype = half ? DT_BF16 : c->tensor[i].dtype;
         m->args.t[i]       = &m->tensor[i];
-        if (!m->mem[i] || dev->vt->upload(dev, LANE_COMPUTE, m->mem[i], src, m->bytes[i]) < 0 || dev->vt->sync(dev) < 0) return -1;
+        if (!m->mem[i] || dev->vt->upload(dev, LANE_COMPUTE, m->mem[i], src, m->bytes[i]) < 0 ||
+            dev->vt->sync(dev) < 0) {
+            return -1;
+        }
         if (half) free(src);
     }
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
@@ -160,7 +164,7 @@ static double mean_price(const OpCase *c, const OpRef *r, int64_t row)
 /* Error in norm against the reference, and what is allowed. */
 static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
 {
-    const Tensor *t = c->args.t[i];
+    const Tensor *t   = c->args.t[i];
     double        err = 0, price = 0, size = 0, exact = 0;
     for (int64_t e = 0; e < tensor_numel(t); e++) {
         double want = r->want[i][e], got = *case_at(t, e), rounded = from_bf16(to_bf16((float)want));
@@ -174,14 +178,15 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
         exact += tol * tol;
     }
     /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it rounded. */
-    int    sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||
+    int sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||
                        c->kind == OP_LINEAR_ACT_BWD;
     /* In a few elements nothing averages out: one rounding may be sqrt(3) times its root mean square. */
     double few     = tensor_numel(t) < 16 ? sqrt(3) : 1;
     double allowed = c->act[i] || sums_rounded ? 2 * few * sqrt(roundings(c->kind) * price) : 0;
     allowed += 2 * sqrt(exact) + 1e-5 * sqrt(size);
     if (sqrt(err) <= allowed) return NULL;
-    snprintf(buf, WHY, "%s: %s is off by %.3e of its norm, allowed %.3e", c->name, t->name, sqrt(err / (size + 1e-30)), allowed / sqrt(size + 1e-30));
+    snprintf(buf, WHY, "%s: %s is off by %.3e of its norm, allowed %.3e", c->name, t->name,
+             sqrt(err / (size + 1e-30)), allowed / sqrt(size + 1e-30));
     return buf;
 }
 
@@ -191,7 +196,8 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
     for (int64_t e = 0; e < tensor_numel(t); e++) {
         double got = *case_at(t, e), want = r->want[i][e], tol = 2 * op_ref_tolerance(r, i, e);
         if (fabs(got - want) <= tol || in_gap(c, i, e)) continue;
-        snprintf(buf, WHY, "%s: %s element %lld is %.9g, not %.9g (allowed %.2e)", c->name, t->name, (long long)e, got, want, tol);
+        snprintf(buf, WHY, "%s: %s element %lld is %.9g, not %.9g (allowed %.2e)", c->name, t->name,
+                 (long long)e, got, want, tol);
         return buf;
     }
     return NULL;
@@ -245,15 +251,16 @@ static const char *run_case(OpCase *c, Dev *dev, int bf16, char *buf)
 
 int main(int argc, char **argv)
 {
-    Tally       t    = { 0, 0 };
-    const char *why  = "", *only = argc > 1 ? argv[1] : NULL;
-    DevOptions  opt  = { .capture = 0, .tune = 0 };
-    Dev        *dev  = dev_open("cuda", &opt, &why);
+    Tally       t   = { 0, 0 };
+    const char *why = "", *only = argc > 1 ? argv[1] : NULL;
+    DevOptions  opt = { .capture = 0, .tune = 0 };
+    Dev        *dev = dev_open("cuda", &opt, &why);
     tally(&t, dev != NULL, "device opens");
     for (int kind = 0; dev && kind < OP_COUNT; kind++) {
         /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
         if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
-        int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER; /* f32 sums only */
+        /* Collectives sum in f32 only. */
+        int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER;
         for (int bf16 = 0; bf16 < 2 - collective; bf16++) {
             OpCase c;
             char   buf[WHY];
@@ -263,7 +270,8 @@ int main(int argc, char **argv)
                 if (bad && n_bad++ < 4) printf("    %s\n", bad);
                 op_case_destroy(&c);
             }
-            tally(&t, n > 0 && n_bad == 0, "%s %s: %d cases, %d bad", op_table[kind].name, bf16 ? "bf16" : "f32", n, n_bad);
+            tally(&t, n > 0 && n_bad == 0, "%s %s: %d cases, %d bad", op_table[kind].name,
+                  bf16 ? "bf16" : "f32", n, n_bad);
         }
     }
     if (dev) dev_close(dev);

@@ -22,8 +22,20 @@ typedef struct {
 
 static RecipeModel model(void)
 {
-    return (RecipeModel){ .layers = 1, .width = 192, .heads = 6, .kv_heads = 2, .head_dim = 32, .ffn = 256, .vocab = 200, .context = 96,
-                          .norm = NORM_RMS, .norm_eps = 1e-5, .pos = POS_ROPE, .rope_theta = 1e4, .act = FFN_SWIGLU, .init_std = 0.05 };
+    return (RecipeModel){ .layers     = 1,
+                          .width      = 192,
+                          .heads      = 6,
+                          .kv_heads   = 2,
+                          .head_dim   = 32,
+                          .ffn        = 256,
+                          .vocab      = 200,
+                          .context    = 96,
+                          .norm       = NORM_RMS,
+                          .norm_eps   = 1e-5,
+                          .pos        = POS_ROPE,
+                          .rope_theta = 1e4,
+                          .act        = FFN_SWIGLU,
+                          .init_std   = 0.05 };
 }
 
 static void declare(Side *s, DType q_dtype)
@@ -34,21 +46,29 @@ static void declare(Side *s, DType q_dtype)
     s->state = store_tensor(&s->store, SLAB_STATE, "state", DT_U8, 1, &sz);
     net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trainable = 1 }, 0.1f);
     net_declare_batch(&s->net, &s->store, 3, &s->batch);
-    const Tensor *w     = param_find(&s->net.table, "block.0.up.weight")->master;
+    const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->master;
     int64_t       dim[2] = { tensor_rows(w), tensor_cols(w) }, tdim[2] = { dim[1], dim[0] };
-    s->q     = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);
-    s->qt    = store_tensor(&s->store, SLAB_COPY, "qt", q_dtype, 2, tdim);
-    s->amax  = store_tensor(&s->store, SLAB_STATE, "amax", DT_F32, 1, &one);
-    s->scale = store_tensor(&s->store, SLAB_STATE, "scale", DT_F32, 1, &one);
-    s->sum   = store_tensor(&s->store, SLAB_COMM, "reduced", DT_F32, 1, &s->net.table.region_elems[REGION_COPY]);
+    s->q       = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);
+    s->qt      = store_tensor(&s->store, SLAB_COPY, "qt", q_dtype, 2, tdim);
+    s->amax    = store_tensor(&s->store, SLAB_STATE, "amax", DT_F32, 1, &one);
+    s->scale   = store_tensor(&s->store, SLAB_STATE, "scale", DT_F32, 1, &one);
+    int64_t *n = &s->net.table.region_elems[REGION_COPY];
+    s->sum     = store_tensor(&s->store, SLAB_COMM, "reduced", DT_F32, 1, n);
     store_seal(&s->store);
 }
 
 static int record(Side *s, const DevVt *vt)
 {
     RecomputeLevel level = LEVEL_BLOCK;
-    LowerOptions   opt   = { .add_norm = 1, .norm_bwd = 1, .xent = 1, .act_bias = 1, .linear_act_bwd = 1, .linear_glu_fwd = 1,
-                             .linear_glu_bwd = 1, .linear_dw_bias = 1 };
+    LowerOptions   opt   = { .add_norm       = 1,
+                             .norm_bwd       = 1,
+                             .xent           = 1,
+                             .act_bias       = 1,
+                             .linear_act_bwd = 1,
+                             .linear_glu_fwd = 1,
+                             .linear_glu_bwd = 1,
+                             .linear_dw_bias = 1 };
+
     s->p = prog_begin("spike", &s->store);
     net_record(&s->net, s->p, &s->batch, s->state, NET_TRAIN, 100);
     prog_differentiate(s->p, &level, 1, s->state);
@@ -58,8 +78,12 @@ static int record(Side *s, const DevVt *vt)
     rec_all_reduce(s->p, (AllReduce){ .y = s->sum, .x = s->net.table.grad[REGION_COPY] });
     prog_lane(s->p, LANE_COMPUTE);
     prog_at(s->p, -1, -1, "quantise");
-    rec_quant(s->p, (Quant){ .q = s->q, .qt = s->qt, .amax = s->amax, .x = param_find(&s->net.table, "block.0.up.weight")->master,
-                             .scale = s->scale, .q_dtype = DT_E4M3 });
+    rec_quant(s->p, (Quant){ .q       = s->q,
+                             .qt      = s->qt,
+                             .amax    = s->amax,
+                             .x       = param_find(&s->net.table, "block.0.up.weight")->master,
+                             .scale   = s->scale,
+                             .q_dtype = DT_E4M3 });
     prog_lower(s->p, &opt, vt);
     prog_plan(s->p);
     TRY(prog_verify(s->p));
@@ -130,9 +154,9 @@ static float e4m3(uint8_t b)
 
 static int quant_equal(Side *cpu, Side *gpu, const Tensor *tc, const Tensor *tg)
 {
-    size_t   n = (size_t)tensor_numel(tc);
-    float   *a = malloc(n * 4);
-    uint8_t *b = malloc(n);
+    size_t   n  = (size_t)tensor_numel(tc);
+    float   *a  = malloc(n * 4);
+    uint8_t *b  = malloc(n);
     int      ok = get(cpu, tc, a) == 0 && get(gpu, tg, b) == 0;
     for (size_t i = 0; ok && i < n; i++) ok = a[i] == e4m3(b[i]);
     free(a);

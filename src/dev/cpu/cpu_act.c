@@ -82,28 +82,28 @@ VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t up
 CPU_ONCE void row_act_fwd(float *y, const float *x, int64_t n, Act act)
 {
 #define CALL(A) fwd_as(y, x, n, A)
-    FOR_ACT(act, CALL)
+    FOR_ACT(act, CALL);
 #undef CALL
 }
 
 CPU_ONCE void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act)
 {
 #define CALL(A) dx_as(dx, dy, x, n, A)
-    FOR_ACT(act, CALL)
+    FOR_ACT(act, CALL);
 #undef CALL
 }
 
 CPU_ONCE void row_glu_fwd(float *y, const float *x, int64_t up, int64_t n, Act act)
 {
 #define CALL(A) glu_fwd_as(y, x, up, n, A)
-    FOR_ACT(act, CALL)
+    FOR_ACT(act, CALL);
 #undef CALL
 }
 
 CPU_ONCE void row_glu_dx(float *dx, const float *dy, const float *x, int64_t up, int64_t n, Act act)
 {
 #define CALL(A) glu_dx_as(dx, dy, x, up, n, A)
-    FOR_ACT(act, CALL)
+    FOR_ACT(act, CALL);
 #undef CALL
 }
 

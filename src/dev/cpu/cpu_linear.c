@@ -88,7 +88,10 @@ static Gemm dw_gemm(Mat dw, Mat dy, Mat x)
 }
 
 /* Without an address: lists are planned before they are bound. */
-static Mat shape(const Tensor *t) { return (Mat){ .rows = tensor_rows(t), .cols = tensor_cols(t), .ld = tensor_ld(t) }; }
+static Mat shape(const Tensor *t)
+{
+    return (Mat){ .rows = tensor_rows(t), .cols = tensor_cols(t), .ld = tensor_ld(t) };
+}
 
 size_t cpu_linear_fwd_scratch(const Tensor *y, const Tensor *x, const Tensor *w)
 {
@@ -220,8 +223,8 @@ static int grad_run(Dev *dev, Grad *c, const Tensor *dy_tensor, const Tensor *w_
     c->d   = grad_piece(dy_tensor, w_tensor);
     c->d.p = (float *)(scratch + grad_pack_bytes(c->d, dy, w));
     for (c->row0 = 0; c->row0 < dy.rows; c->row0 += GRAD_ROWS) {
-        Mat part = dy;
-        part.p   = mat_row(dy, c->row0);
+        Mat part  = dy;
+        part.p    = mat_row(dy, c->row0);
         part.rows = c->d.rows = MIN(GRAD_ROWS, dy.rows - c->row0);
         Gemm g                = dx_gemm(c->d, part, w);
         g.pack                = (float *)scratch;

@@ -425,7 +425,8 @@ const char *cuda_attn_version(const CudaDev *d, char *buf, size_t n)
 
 int cuda_attn_prepare(CudaDev *d, const Op *op)
 {
-    if ((op->kind == OP_ATTN_FWD && op->args.attn_fwd.p) || (op->kind == OP_ATTN_BWD && op->args.attn_bwd.p)) {
+    if ((op->kind == OP_ATTN_FWD && op->args.attn_fwd.p) ||
+        (op->kind == OP_ATTN_BWD && op->args.attn_bwd.p)) {
         return cuda_stored_prepare(d, op);
     }
     if (op->kind == OP_ATTN_FWD) fwd_plan(d, &op->args.attn_fwd);

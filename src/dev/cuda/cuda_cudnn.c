@@ -240,8 +240,8 @@ int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int64_t max_ws, CudnnD
         set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
         if (g->error[0]) return -1;
         if (g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS) continue; /* this engine cannot; the next may */
-        cudnnStatus_t s = g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                           &found, &need);
+        cudnnStatus_t s =
+            g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found, &need);
         note(g, s, "workspace size");
         if (g->error[0]) return -1;
         least = MIN(least, need);

@@ -17,12 +17,12 @@
 extern "C" {
 #endif
 
-typedef struct CudaGemm CudaGemm; /* cuda_gemm.c: cuBLASLt handle and plans */
-typedef struct CudaAttn CudaAttn; /* cuda_attn.c: cuDNN handle and plans */
+typedef struct CudaGemm   CudaGemm;   /* cuda_gemm.c: cuBLASLt handle and plans */
+typedef struct CudaAttn   CudaAttn;   /* cuda_attn.c: cuDNN handle and plans */
 typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
-typedef struct CudaOwn  CudaOwn;  /* cuda_own.c: which products run on the own kernel */
-typedef struct CudaTune CudaTune; /* cuda_tune.c: the tune cache */
-typedef struct CudaComm CudaComm; /* cuda_comm.c: NCCL and its communicator */
+typedef struct CudaOwn    CudaOwn;    /* cuda_own.c: which products run on the own kernel */
+typedef struct CudaTune   CudaTune;   /* cuda_tune.c: the tune cache */
+typedef struct CudaComm   CudaComm;   /* cuda_comm.c: NCCL and its communicator */
 
 typedef struct CudaDev {
     Dev          base; /* first: a Dev * of this backend is a CudaDev * */

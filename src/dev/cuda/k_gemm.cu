@@ -21,12 +21,7 @@
 #include "dev/cuda/k_wgmma.cuh"
 
 enum { BM = 128, BN = 192, BK = 64, MULTIPLIERS = 2, CLUSTER = 2, N_ACC = BN / 2, RASTER = 16 };
-enum {
-    CHUNK        = 64,
-    N_CHUNK      = BN / CHUNK,
-    SLOTS        = N_CHUNK * MULTIPLIERS,
-    CHUNK_PIECES = CHUNK / 16
-};
+enum { CHUNK = 64, N_CHUNK = BN / CHUNK, SLOTS = N_CHUNK * MULTIPLIERS, CHUNK_PIECES = CHUNK / 16 };
 enum {
     A_BYTES    = BM * BK * 2,
     B_BYTES    = BN * BK * 2,

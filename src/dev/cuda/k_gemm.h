@@ -16,7 +16,7 @@ extern "C" {
 typedef enum {
     OWN_DACT, /* out[0] = p * act'(in[0]); db += column sums of out[0] */
     OWN_GLU,  /* out[0] = p by the first half of b, out[1] = p by the second, out[2] = act(out[0]) * out[1] */
-    OWN_DGLU /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
+    OWN_DGLU  /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
 } OwnKind;
 
 /* An output may be an input: each element is read before it is written, by the same thread. */
