@@ -32,7 +32,7 @@ Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
 .PHONY: bench-cpu
-.PHONY: all run test layers size asan fmt help setup clean cuda tests golden test-gpu gpu-tests gpu-suite asan-build test-long fuzz
+.PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
 
@@ -42,7 +42,7 @@ help:
 	@echo "make test       install what is missing, build, run every test that needs no GPU"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU"
-	@echo "make layers | size | fmt | golden | fuzz | test-long | clean"
+	@echo "make layers | size | fmt | fmt-check | golden | fuzz | test-long | clean"
 
 setup:
 	@tools/setup.sh
@@ -65,7 +65,7 @@ run: $(BUILD)/.setup
 
 test: $(BUILD)/.setup-test
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
-	@$(MAKE) --no-print-directory layers
+	@$(MAKE) --no-print-directory layers fmt-check
 	@tools/run_tests.sh $(BUILD)
 
 asan: asan-build
@@ -111,8 +111,19 @@ layers:
 size:
 	@find src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs wc -l | sort -rn | head -40
 
+# One version of clang-format, the one .clang-format was written for: another breaks lines in other places.
+FMT_MAJOR    := 14
+FMT_FILES     = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-$(FMT_MAJOR) clang-format))
+FMT_IS_HERE   = $(if $(CLANG_FORMAT),$(findstring version $(FMT_MAJOR).,$(shell $(CLANG_FORMAT) --version)))
+FMT_MISSING   = clang-format $(FMT_MAJOR) is not installed
+
 fmt:
-	@find src tests -name '*.[ch]' | xargs clang-format -i
+	@$(if $(FMT_IS_HERE),$(CLANG_FORMAT) -i $(FMT_FILES),echo "fmt: $(FMT_MISSING)" >&2; exit 1)
+
+# Part of `make test`: fails where `make fmt` would change a file.
+fmt-check:
+	@$(if $(FMT_IS_HERE),$(CLANG_FORMAT) --dry-run -Werror $(FMT_FILES),echo "fmt-check: skipped, $(FMT_MISSING)")
 
 # Needs torch and numpy (Debian: python3-torch python3-numpy); the files it makes are committed. PYTHON picks the interpreter.
 PYTHON ?= python3
