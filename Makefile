@@ -8,7 +8,7 @@ NVCC  ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvc
 CUDA  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 SAN   ?=
 
-WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
 STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a
 LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm

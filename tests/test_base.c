@@ -731,6 +731,12 @@ static void clock_moves_forward(void **state)
     assert_true(clock_wall_s() > 1.6e9);
 }
 
+static void median_is_the_middle(void **state)
+{
+    double five[] = { 5, 1, 4, 2, 3 }, four[] = { 9, 1, 8, 2 }, one[] = { 7 };
+    assert_true(clock_median(five, 5) == 3 && clock_median(four, 4) == 8 && clock_median(one, 1) == 7);
+}
+
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
 
 int main(int argc, char **argv)
@@ -764,6 +770,7 @@ int main(int argc, char **argv)
         CASE(bar_on_a_terminal),
         CASE(fault_from_environment),
         CASE(clock_moves_forward),
+        CASE(median_is_the_middle),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

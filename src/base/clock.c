@@ -1,5 +1,6 @@
 #include "base/clock.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 static double clock_read(clockid_t id)
@@ -20,4 +21,16 @@ const char *clock_date(char *buf, size_t n, const char *format)
     localtime_r(&now, &tm);
     if (strftime(buf, n, format, &tm) == 0) buf[0] = '\0';
     return buf;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double clock_median(double *time, int n)
+{
+    qsort(time, (size_t)n, sizeof *time, by_value);
+    return time[n / 2];
 }

@@ -14,6 +14,9 @@ double clock_wall_s(void); /* since 1970-01-01 UTC: for time stamps that other p
 /* Local date and time as strftime() writes them into buf; returns buf. */
 const char *clock_date(char *buf, size_t n, const char *format);
 
+/* The middle of n > 0 measured times, the upper one of two; sorts them. */
+double clock_median(double *time, int n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -24,12 +24,6 @@ double bench_flops_unit(const BenchResult *b) { return b->kind == DEV_CPU ? 1e9 
 
 const char *bench_flops_name(const BenchResult *b) { return b->kind == DEV_CPU ? "GFLOP/s" : "TFLOP/s"; }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void call_phase(const BenchHooks *h, int begin)
 {
     if (h && h->phase) h->phase(h->ctx, begin);
@@ -76,8 +70,7 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
     out->drift_bytes += (int64_t)used_bytes(s->build->dev);
     out->loss   = result.loss;
     out->n_step = n;
-    qsort(times, (size_t)n, sizeof *times, by_value);
-    out->step_s = times[n / 2];
+    out->step_s = clock_median(times, n);
     return 0;
 }
 

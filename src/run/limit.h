@@ -1,6 +1,7 @@
 /* Limit: what this device can do at best, measured in the same run, and what a list would cost at that rate.
  *
- * The rates are a large square matrix product, the model's own attention alone, and a large copy: never an op's own time.
+ * The rates are those of a large square matrix product, of the model's own attention alone and of a large copy, each held for
+ * about a second (a GPU's power limit allows more for some milliseconds), never an op's own time.
  * limit_time() sums max(FLOPs/rate, bytes/bandwidth) over a list, so limit_share = limit_time / measured time says how
  * much of what is physically there a step uses. */
 #ifndef RUN_LIMIT_H
