@@ -209,7 +209,21 @@ verdict "a run that is complete stays as it is" $? "exit code $rc: $(tail -n 1 r
 rm -rf runs/other; cp -r runs/cut runs/other
 train other --fresh data.val_fraction=0 model.vocab=300 eval.every=0 data.train=none.txt; rc=$?
 [ $rc -eq 2 ] && diff -r runs/cut runs/other >seen && [ -z "$(find runs -name 'other.old*')" ]
-verdict "--fresh with a wrong recipe moves nothing" $? "exit code $rc: $(tail -n 1 other.log) $(cat seen)"
+verdict "--fresh with a wrong recipe moves nothing" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
+printf x >short.txt
+for wrong in "memory_limit=400K:does not fit" "precision=bf16:needs a GPU" "require=graphs:graphs is refused" "data.val=short.txt:too few" "data.val=.:is a folder"; do
+    rm -rf runs/new runs/other*; cp -r runs/cut runs/other
+    train other --fresh "${wrong%%:*}"; rc=$?
+    [ $rc -eq 2 ] && tail -n 1 other.log | grep -q "${wrong#*:}" && diff -r runs/cut runs/other >seen && [ -z "$(find runs -name 'other.old*')" ]
+    verdict "--fresh with ${wrong%%:*} moves nothing" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
+    train new "${wrong%%:*}"; rc=$?
+    [ $rc -eq 2 ] && [ ! -e runs/new ]
+    verdict "a new run with ${wrong%%:*} leaves no directory" $? "exit code $rc: $(tail -n 1 new.log)"
+done
+train other --fresh device=cuda:99; rc=$?
+[ $rc -eq 1 ] && diff -r -x log.txt runs/cut runs/other >seen && tail -n 1 runs/other/log.txt | grep -q 'error: .*cuda:99' && [ -z "$(find runs -name 'other.old*')" ]
+verdict "--fresh on a device that is not there moves nothing, and log.txt says why" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
+rm -rf runs/other*; cp -r runs/cut runs/other
 train other --fresh; rc=$?
 [ $rc -eq 0 ] && out=$(same ref other) && [ "$(find runs -maxdepth 1 -name 'other.old-*' | wc -l)" -eq 1 ] && diff -r runs/cut runs/other.old-* >seen
 verdict "--fresh moves the old run aside" $? "exit code $rc: $out $(cat seen)"

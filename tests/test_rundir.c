@@ -79,7 +79,7 @@ static void makes_and_names(void **state)
 {
     RunDir d;
     char   path[64];
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
     assert_non_null(strstr(d.metrics, "/a/metrics.jsonl"));
     assert_non_null(strstr(d.recipe, "/a/recipe.yaml"));
@@ -93,7 +93,7 @@ static void makes_and_names(void **state)
     rundir_close(&d); /* twice is harmless */
     const char *bad[] = { "", "a/b", "..", ".x", "a\nb" };
     for (int i = 0; i < ARRAY_LEN(bad); i++) {
-        assert_int_equal(rundir_open(&d, bad[i], 0), -1);
+        assert_int_equal(rundir_open(&d, bad[i]), -1);
         expect_user("cannot be the name of a folder");
     }
     unsetenv("BRIM_RUNS");
@@ -105,7 +105,7 @@ static void holds_its_directory(void **state)
 {
     RunDir d, other;
     char   aside[RUNDIR_PATH];
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(rundir_hold(&d), 0);
     assert_int_equal(rmdir(d.checkpoints), 0);
     assert_int_equal(rundir_hold(&d), 0);
@@ -116,11 +116,12 @@ static void holds_its_directory(void **state)
     assert_int_equal(folder_remove(d.path), 0);
     assert_int_equal(rundir_hold(&d), 1);
     assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
-    assert_int_equal(rundir_open(&other, "a", 0), -1); /* locked again */
+    assert_int_equal(rundir_open(&other, "a"), -1); /* locked again */
     expect_user("in use by pid");
     snprintf(aside, sizeof aside, "%s/b", (const char *)*state);
     assert_int_equal(rename(d.path, aside), 0);
-    assert_int_equal(rundir_open(&other, "a", 0), 0);
+    assert_int_equal(rundir_open(&other, "a"), 0);
+    assert_int_equal(rundir_begin(&other, 0), 0);
     for (int i = 0; i < 2; i++) { /* while the other has it, and after */
         assert_int_equal(rundir_hold(&d), -1);
         assert_non_null(strstr(err_get(), "the directory of another run"));
@@ -133,7 +134,7 @@ static void holds_its_directory(void **state)
 static void finds_evaluations(void **state)
 {
     RunDir d;
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(rundir_has_eval(&d, 3), 0);
     put(d.metrics, "{\"step\": 3, \"loss\": 1.5}\n{\"step\": 2, \"val_loss\": 2.5}\njunk\n{\"step\": 5, "
                    "\"val_loss\": null}\n");
@@ -153,7 +154,7 @@ static pid_t hold(const char *name)
     assert_true(pid >= 0);
     if (pid == 0) {
         RunDir d;
-        c = rundir_open(&d, name, 0) == 0 ? 'y' : 'n';
+        c = rundir_open(&d, name) == 0 ? 'y' : 'n';
         if (write(ready[1], &c, 1) != 1) _exit(1);
         for (;;) pause();
     }
@@ -170,18 +171,16 @@ static void second_run_is_refused(void **state)
     char   who[64];
     pid_t  pid = hold("a");
     snprintf(who, sizeof who, "/a is in use by pid %ld (started 2", (long)pid);
-    for (int fresh = 0; fresh < 2; fresh++) {
-        assert_int_equal(rundir_open(&d, "a", fresh), -1);
-        expect_user(who);
-    }
+    assert_int_equal(rundir_open(&d, "a"), -1);
+    expect_user(who);
     assert_int_equal(count_entries((const char *)*state), 1); /* nothing was moved */
-    assert_int_equal(rundir_open(&d, "b", 0), 0);             /* another name is free */
+    assert_int_equal(rundir_open(&d, "b"), 0);                /* another name is free */
     rundir_close(&d);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     rundir_paths(&d, "a");
     assert_int_equal(file_kind(d.lock), FILE_REGULAR); /* left behind, but nobody holds it */
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     rundir_close(&d);
 }
 
@@ -190,11 +189,12 @@ static void reused_pid_does_not_lock(void **state)
 {
     RunDir d;
     char   text[64];
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
+    assert_int_equal(rundir_begin(&d, 0), 0);
     rundir_close(&d);
     snprintf(text, sizeof text, "pid %ld (started 2020-01-01 00:00:00)\n", (long)getpid());
     put(d.lock, text);
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     char  *now;
     size_t n;
     assert_int_equal(file_read_all(d.lock, 256, &now, &n), 0);
@@ -202,7 +202,7 @@ static void reused_pid_does_not_lock(void **state)
     free(now);
     /* In the same process too, a second opening is refused. */
     RunDir again;
-    assert_int_equal(rundir_open(&again, "a", 0), -1);
+    assert_int_equal(rundir_open(&again, "a"), -1);
     expect_user("in use by pid");
     rundir_close(&d);
 }
@@ -223,7 +223,7 @@ static void lock_is_exclusive(void **state)
         double begin   = clock_now_s();
         while (entered < ROUNDS && clock_now_s() - begin < PATIENCE_S) {
             RunDir d;
-            if (rundir_open(&d, "a", 0) < 0) {
+            if (rundir_open(&d, "a") < 0) {
                 if (err_kind() != ERR_USER) _exit(3);
                 err_clear();
                 usleep(200);
@@ -252,8 +252,11 @@ static void fresh_moves_aside(void **state)
 {
     RunDir d;
     for (int i = 0; i < 3; i++) { /* twice within a second, too */
-        assert_int_equal(rundir_open(&d, "a", 1), 0);
+        assert_int_equal(rundir_open(&d, "a"), 0);
+        assert_int_equal(file_kind(d.metrics), i > 0 ? FILE_REGULAR : FILE_NONE); /* nothing moved yet */
+        assert_int_equal(rundir_begin(&d, 1), 0);
         assert_int_equal(file_kind(d.metrics), FILE_NONE);
+        assert_int_equal(file_kind(d.lock), FILE_REGULAR);
         put(d.metrics, "{\"step\":0}\n");
         rundir_close(&d);
         assert_int_equal(count_entries((const char *)*state), i + 1);
@@ -271,12 +274,42 @@ static void fresh_moves_aside(void **state)
     }
     arena_deinit(&a);
     fault_arm(FAULT_RENAME, 1, 0);
-    assert_int_equal(rundir_open(&d, "a", 1), -1);
+    assert_int_equal(rundir_open(&d, "a"), 0);
+    assert_int_equal(rundir_begin(&d, 1), -1);
     fault_disarm();
     err_clear();
-    assert_int_equal(rundir_open(&d, "a", 0), 0); /* the lock was given back and all is as it was */
+    RunDir again;
+    assert_int_equal(rundir_open(&again, "a"), -1); /* still ours */
+    expect_user("in use by pid");
+    rundir_close(&d);
+    assert_int_equal(rundir_open(&d, "a"), 0); /* the lock was given back and all is as it was */
     expect_text(d.metrics, "{\"step\":0}\n");
     rundir_close(&d);
+}
+
+/* A run that does not begin takes the directory away that was made for it, and no other. */
+static void start_without_run_leaves_nothing(void **state)
+{
+    const char *base = (const char *)*state;
+    RunDir      d;
+    assert_int_equal(rundir_open(&d, "a"), 0);
+    rundir_close(&d);
+    assert_int_equal(count_entries(base), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
+    put(d.log, "why it failed\n");
+    rundir_close(&d);
+    expect_text(d.log, "why it failed\n");
+    assert_int_equal(folder_remove(d.path), 0);
+    for (int fresh = 0; fresh < 2; fresh++) {
+        assert_int_equal(rundir_open(&d, fresh ? "b" : "a"), 0);
+        assert_int_equal(rundir_begin(&d, fresh), 0); /* nothing there that could be moved */
+        rundir_close(&d);
+        assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
+        assert_int_equal(count_entries(base), fresh + 1);
+        assert_int_equal(rundir_open(&d, fresh ? "b" : "a"), 0); /* this one was there */
+        rundir_close(&d);
+        assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
+    }
 }
 
 static void opening_fails_cleanly(void **state)
@@ -287,9 +320,10 @@ static void opening_fails_cleanly(void **state)
         int    n = 1;
         for (;; n++) {
             fault_arm(op[k], n, 0);
-            int rc = rundir_open(&d, "a", 0);
+            int rc = rundir_open(&d, "a");
             fault_disarm();
             if (rc == 0) break;
+            assert_int_equal(count_entries((const char *)*state), 0);
             assert_int_equal(err_kind(), ERR_RUN);
             err_clear();
         }
@@ -312,7 +346,7 @@ static void trims_metrics(void **state)
 {
     RunDir d;
     char   text[1024];
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     assert_int_equal(rundir_trim_metrics(&d, 5), 0); /* no file yet */
     put(d.metrics, lines);
     assert_int_equal(rundir_trim_metrics(&d, 4), 0);
@@ -341,7 +375,7 @@ static void failed_trim_changes_nothing(void **state)
 {
     const FaultOp op[] = { FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_FSYNC, FAULT_RENAME };
     RunDir        d;
-    assert_int_equal(rundir_open(&d, "a", 0), 0);
+    assert_int_equal(rundir_open(&d, "a"), 0);
     for (int k = 0; k < ARRAY_LEN(op); k++) {
         int n = 1;
         for (;; n++) {
@@ -417,17 +451,10 @@ int main(void)
     log_open(quiet);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, base_setup, base_teardown)
     const struct CMUnitTest tests[] = {
-        CASE(makes_and_names),
-        CASE(second_run_is_refused),
-        CASE(reused_pid_does_not_lock),
-        CASE(lock_is_exclusive),
-        CASE(fresh_moves_aside),
-        CASE(opening_fails_cleanly),
-        CASE(trims_metrics),
-        CASE(failed_trim_changes_nothing),
-        CASE(holds_its_directory),
-        CASE(finds_evaluations),
-        cmocka_unit_test(signals_are_flags),
+        CASE(makes_and_names),       CASE(second_run_is_refused), CASE(reused_pid_does_not_lock),
+        CASE(lock_is_exclusive),     CASE(fresh_moves_aside),     CASE(start_without_run_leaves_nothing),
+        CASE(opening_fails_cleanly), CASE(trims_metrics),         CASE(failed_trim_changes_nothing),
+        CASE(holds_its_directory),   CASE(finds_evaluations),     cmocka_unit_test(signals_are_flags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

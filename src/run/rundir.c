@@ -114,6 +114,10 @@ static int lock_take(RunDir *d)
     enum { TRIES = 100 };
     for (int i = 0; i < TRIES; i++) {
         int fd = fault_hit(FAULT_OPEN) ? -1 : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0 && errno == ENOENT) { /* one whose start failed has just taken its directory away */
+            TRY(file_make_folders(d->path));
+            continue;
+        }
         if (fd < 0) return err_sys("%s", d->lock);
         if (lock_file(d, fd) < 0) {
             close(fd);
@@ -128,8 +132,10 @@ static int lock_take(RunDir *d)
                 d->inode   = st.st_ino;
                 return 0;
             }
+            err_sys("%s", d->path);
+            unlink(d->lock);
             close(fd);
-            return err_sys("%s", d->path);
+            return -1;
         }
         close(fd); /* locked the file of an owner that was just finishing */
     }
@@ -139,46 +145,73 @@ static int lock_take(RunDir *d)
 void rundir_close(RunDir *d)
 {
     if (!d->is_open) return;
-    if (is_current(d, d->lock_fd)) unlink(d->lock);
+    if (is_current(d, d->lock_fd)) {
+        if (d->is_new) rmdir(d->checkpoints);
+        unlink(d->lock);
+        if (d->is_new) rmdir(d->path); /* fails when it holds anything, also the lock of the next one */
+    }
     close(d->lock_fd);
     d->is_open = 0;
 }
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Renames an existing directory. Its lock is held meanwhile, so it is not moved from under a run. */
+static int make_folders(RunDir *d)
+{
+    TRY(file_make_folders(d->checkpoints));
+    TRY(file_sweep_tmp(d->path));
+    TRY(folder_sync(d->path)); /* a checkpoint is only as durable as the names above it */
+    return folder_sync(rundir_base());
+}
+
+/* Whether a directory is new is seen under its lock: every owner that stays has made the folder of checkpoints. */
+static int make_and_lock(RunDir *d)
+{
+    int existed = file_kind(d->path) != FILE_NONE;
+    TRY(file_make_folders(d->path));
+    if (lock_take(d) < 0) {
+        if (!existed) rmdir(d->path); /* fails while another one's lock is in it */
+        return -1;
+    }
+    d->is_new = !existed && file_kind(d->checkpoints) == FILE_NONE;
+    int rc    = make_folders(d);
+    if (rc < 0) rundir_close(d);
+    return rc;
+}
+
+int rundir_open(RunDir *d, const char *name)
+{
+    TRY(rundir_paths(d, name));
+    return make_and_lock(d);
+}
+
+/* Renames the directory, whose lock is held, so that none is moved from under a run. Closed afterwards, or as before when it
+ * fails. */
 static int move_aside(RunDir *d)
 {
-    char when[32], old[RUNDIR_PATH + 64];
-    if (file_kind(d->path) == FILE_NONE) return 0;
-    TRY(lock_take(d));
+    char when[32], old[RUNDIR_PATH + 64], lock[sizeof old + 8];
     clock_date(when, sizeof when, "%Y%m%d-%H%M%S");
     snprintf(old, sizeof old, "%s.old-%s", d->path, when);
     for (int i = 2; file_kind(old) != FILE_NONE; i++)
         snprintf(old, sizeof old, "%s.old-%s-%d", d->path, when, i);
-    int rc = fault_hit(FAULT_RENAME) || rename(d->path, old) != 0 ? err_sys("%s: rename", d->path) : 0;
-    if (rc == 0) {
-        char lock[sizeof old + 8];
-        snprintf(lock, sizeof lock, "%s/lock", old);
-        unlink(lock);
-        log_info("the old %s is now %s", d->path, old);
-    }
+    if (fault_hit(FAULT_RENAME) || rename(d->path, old) != 0) return err_sys("%s: rename", d->path);
+    snprintf(lock, sizeof lock, "%s/lock", old);
+    unlink(lock);
     rundir_close(d);
-    return rc < 0 ? rc : folder_sync(rundir_base());
+    log_info("the old %s is now %s", d->path, old);
+    return folder_sync(rundir_base());
 }
 
-int rundir_open(RunDir *d, const char *name, int fresh)
+int rundir_begin(RunDir *d, int fresh)
 {
-    TRY(rundir_paths(d, name));
-    if (fresh) TRY(move_aside(d));
-    TRY(file_make_folders(d->path));
-    TRY(lock_take(d));
-    int rc = file_make_folders(d->checkpoints);
-    if (rc == 0) rc = file_sweep_tmp(d->path);
-    if (rc == 0) rc = folder_sync(d->path); /* a checkpoint is only as durable as the names above it */
-    if (rc == 0) rc = folder_sync(rundir_base());
-    if (rc < 0) rundir_close(d);
-    return rc;
+    int made = rundir_hold(d);
+    if (made < 0) return -1;
+    if (fresh && !made && !d->is_new) {
+        TRY(move_aside(d));
+        TRY(make_and_lock(d));
+    }
+    d->is_new = 0;
+    return 0;
 }
 
 int rundir_hold(RunDir *d)

@@ -3,7 +3,8 @@
  * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that
  *    nobody holds is stale, whatever it says. Its text (pid and start) is for the message to the second
  *    comer.
- * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS.
+ * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS, and not before
+ *    the new run can begin. A start that comes to nothing leaves everything as it was, and no empty directory.
  * 3. metrics.jsonl has each step once: resuming drops the lines of steps that will be done again. */
 #ifndef RUN_RUNDIR_H
 #define RUN_RUNDIR_H
@@ -25,6 +26,7 @@ typedef struct {
     char  lock[RUNDIR_PATH];
     int   lock_fd; /* valid while is_open */
     int   is_open;
+    int   is_new; /* made by rundir_open(), and rundir_begin() was not called yet */
     dev_t device; /* with inode: which folder it was that was opened */
     ino_t inode;
 } RunDir;
@@ -39,10 +41,17 @@ int rundir_paths(RunDir *d, const char *name);
 /* The path of another file of the run into buf. Negative after err_set() when it does not fit. */
 int rundir_path(const RunDir *d, const char *file, char *buf, size_t n);
 
-/* Makes and locks the directory of run `name`. fresh: an existing one is moved aside first. Negative after
- * err_user() ("runs/x is in use by pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
-int  rundir_open(RunDir *d, const char *name, int fresh);
-void rundir_close(RunDir *d); /* gives the lock back; nothing for a zeroed or closed one */
+/* Locks the directory of run `name`, which is made if there is none. Negative after err_user() ("runs/x is in use by
+ * pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
+int rundir_open(RunDir *d, const char *name);
+
+/* The run begins: from here on the directory stays. fresh: one that was there before is moved aside, and another one made and
+ * locked. Negative after err_set(), or err_user() when another process got the name in between. */
+int rundir_begin(RunDir *d, int fresh);
+
+/* Gives the lock back, and removes a directory that was made for a run that did not begin, if nothing is in it. Nothing for a
+ * zeroed or closed one. */
+void rundir_close(RunDir *d);
 
 /* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been removed
  * or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has the name now). */

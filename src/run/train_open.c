@@ -59,12 +59,18 @@ int train_write_texts(Run *run)
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
-static int open_val(Run *run)
+static int open_sources(Run *run)
 {
+    TRY(source_open(&run->train, run->r, 0));
     if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
-    Dev *dev = run->setup.dev;
-    TRY(source_open(&run->val, run->r, 1));
-    const NetBatch *b = &run->setup.build->batch;
+    return source_open(&run->val, run->r, 1);
+}
+
+static int load_val(Run *run)
+{
+    if (!run->val) return 0;
+    Dev            *dev = run->setup.dev;
+    const NetBatch *b   = &run->setup.build->batch;
     for (int i = 0; i < TRAIN_VAL_SLOTS; i++) {
         run->val_slots[i] = dev->vt->host_alloc(dev, loader_batch_bytes(b->B, b->T, b->doc != NULL));
         if (!run->val_slots[i]) return -1;
@@ -106,9 +112,9 @@ int train_resume(Run *run, int64_t before)
     return (int)got[0];
 }
 
-static int open_dir(Run *run, int fresh)
+static int lock_dir(Run *run)
 {
-    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run, fresh)
+    int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run)
                                        : rundir_paths(&run->dir, run->r->run);
     if (rc < 0) return -1;
     return comm_barrier(run->comm); /* the others look into it only now */
@@ -120,9 +126,10 @@ void train_copy_log(Run *run)
     run->log_copied = 1;
 }
 
-static int open_files(Run *run)
+static int open_files(Run *run, int fresh)
 {
     if (comm_rank(run->comm) > 0) return 0;
+    TRY(rundir_begin(&run->dir, fresh));
     train_copy_log(run);
     TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
     TRY(train_write_texts(run));
@@ -130,20 +137,22 @@ static int open_files(Run *run)
     return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
 }
 
+/* What may be wrong with recipe, data or device is found while the directory is only locked: the last step moves an old run
+ * aside and writes. */
 int train_open(Run *run, const TrainOptions *opt)
 {
     const Recipe *r = run->r;
-    TRY(source_open(&run->train, r, 0)); /* first: data that cannot be used must not move an old run aside */
-    TRY(open_dir(run, opt->fresh));
+    TRY(open_sources(run));
+    TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
-    TRY(train_resume(run, INT64_MAX) < 0 ? -1 : 0);
+    if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
-    TRY(open_val(run));
+    TRY(load_val(run));
     TRY(train_attach(run));
-    return open_files(run);
+    return open_files(run, opt->fresh);
 }
 
 void train_close(Run *run)
