@@ -141,13 +141,14 @@ $(BRIM): $(BUILD)/src/bin/main.o $(LIB)
 	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
 	@echo "built $@"
 
-# The version is the commit; only main.o knows it, so that a new commit does not build everything anew.
-VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+# Only main.o knows version and commit, so that a new commit does not build everything anew.
+VERSION := 0.1.0
+COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/.version: FORCE
-	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = "$(VERSION)" ] || echo "$(VERSION)" > $@
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = "$(VERSION) $(COMMIT)" ] || echo "$(VERSION) $(COMMIT)" > $@
 FORCE:
 $(BUILD)/src/bin/main.o: $(BUILD)/.version
-$(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"'
+$(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"' -DBRIM_COMMIT='"$(COMMIT)"'
 
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)

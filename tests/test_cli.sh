@@ -2,6 +2,7 @@
 # What the program says about itself, and that it notices when nobody can read it.
 set -uo pipefail
 build=$(cd "${1:-build}" && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
 brim=$build/brim
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
@@ -11,7 +12,7 @@ verdict() { # name, condition's exit code, what was seen
     if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
 }
 
-for c in train plan bench eval sample info help; do
+for c in train plan bench eval sample info version help; do
     "$brim" $c --help >a 2>err; rc=$?
     "$brim" help $c >b 2>>err
     [ $rc -eq 0 ] && [ ! -s err ] && grep -q "^brim $c" a && [ "$(head -n "$(wc -l <a)" b)" = "$(cat a)" ]
@@ -21,6 +22,11 @@ done
 verdict "--help lists options" $? "$("$brim" sample --help)"
 "$brim" help eval | grep -q '^eval.every$'
 verdict "help eval names the section's keys too" $? "$("$brim" help eval)"
+
+"$brim" version >a 2>err && "$brim" --version >b 2>>err; rc=$?
+want=$(sed -n 's/^VERSION := //p' "$here/Makefile")
+[ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
+verdict "version and --version" $? "exit code $rc, wanted $want: $(cat a b err)"
 
 "$brim" help >/dev/full 2>err; rc=$?
 [ $rc -eq 1 ] && grep -q '^brim: standard output' err

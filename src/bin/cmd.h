@@ -8,7 +8,8 @@ typedef struct {
     double      begin_s; /* clock_now_s() at program start */
     int         argc;    /* arguments after the command's name */
     char      **argv;
-    const char *version; /* of the program */
+    const char *version; /* of the program, "0.1.0" */
+    const char *commit;  /* that it was built from */
 } CmdArgs;
 
 /* Each returns 0, or negative after err_set()/err_user(). */
@@ -18,6 +19,7 @@ int cmd_bench(const CmdArgs *a);
 int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
 int cmd_info(const CmdArgs *a);
+int cmd_version(const CmdArgs *a);
 int cmd_help(const CmdArgs *a);
 
 /* ---- shared argument parsing ---- */

@@ -20,9 +20,10 @@ int cmd_train(const CmdArgs *a)
     TrainOptions opt    = { .begin_s = a->begin_s };
     CmdFlag      flag[] = { { "--fresh", NULL, &opt.fresh, "start anew; an existing run is moved aside" } };
     Recipe       r;
-    char         command[1500];
+    char         command[1500], version[128];
     opt.command = describe(a, command, sizeof command); /* first: parsing sorts the arguments */
-    opt.version = a->version;
+    snprintf(version, sizeof version, "%s (%s)", a->version, a->commit);
+    opt.version = version;
     TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
     return train_run(&r, &opt);
 }

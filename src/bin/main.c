@@ -28,6 +28,7 @@ static const Command commands[] = {
     { "sample", cmd_sample, "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]",
       "text from a trained run" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
+    { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },
 };
 
@@ -52,7 +53,7 @@ static const Command *find_command(const char *name)
 static void help_command(const Command *c)
 {
     char   *ask[] = { "--help" };
-    CmdArgs a     = { 0, 1, ask, BRIM_VERSION };
+    CmdArgs a     = { 0, 1, ask, BRIM_VERSION, BRIM_COMMIT };
     printf("brim %s%s%s\n    %s\n", c->name, c->usage[0] ? " " : "", c->usage, c->help);
     c->run(&a);
     err_clear();
@@ -76,7 +77,7 @@ static int run_command(int argc, char **argv, double begin_s)
             return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
     }
-    CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION };
+    CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION, BRIM_COMMIT };
     const Command *about = c->run == cmd_help && argc == 3 ? find_command(argv[2]) : NULL;
     if (asks_help(argc, argv)) about = c;
     if (!about) return c->run(&a);
@@ -104,6 +105,7 @@ int main(int argc, char **argv)
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
     }
+    if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
     if (strcmp(argv[1], "help") == 0 && argc == 2) {
         usage(stdout);
         printf("\nRecipe keys (brim help KEY for one):\n");
