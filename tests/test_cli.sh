@@ -42,6 +42,9 @@ END
 [ $rc -eq 2 ] && grep -q '^command line: --ops: ' err
 verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
 "$brim" bench tiny.yaml device=cpu --json --no-limit >out 2>err; rc=$?
+name=$(sed -n 's/^tiny on \(.*\): micro-batch.*/\1/p' out)
+[ -n "$name" ] && tail -n 1 out | grep -qF "\"device\": \"$name\", \"precision\": \"fp32\", "
+verdict "bench --json names device and precision that were used" $? "'$name' $(tail -n 1 out)"
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 

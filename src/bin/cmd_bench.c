@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const precision_names[] = { "auto", "fp32", "tf32", "bf16", "fp16", "fp8" };
-
 /* ---- the GPU during the timed steps -------------------------------------------------------------------- */
 
 typedef struct {
@@ -183,6 +181,6 @@ int cmd_bench(const CmdArgs *a)
         print_gpu(&b.gpu, &watch.seen);
     }
     if (!f.no_limit) print_rates(&b);
-    if (f.json) bench_print_json(&b, &r, r.device, precision_names[r.precision], stdout);
+    if (f.json) bench_print_json(&b, &r, stdout);
     return 0;
 }

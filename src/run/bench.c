@@ -195,7 +195,9 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     int rc   = setup_open(&s, r, BUILD_TRAIN);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) {
-        out->kind          = s.dev->vt->kind;
+        out->kind      = s.dev->vt->kind;
+        out->precision = setup_precision(&s, r);
+        str_copy(out->device, sizeof out->device, s.info.name);
         out->per_s         = (double)r->step_tokens / out->step_s;
         out->slab_bytes    = store_total_bytes(&s.build->store);
         out->planned_bytes = out->slab_bytes;
@@ -232,15 +234,14 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
 
 static double known(double x) { return x > 0 ? x : NAN; } /* json_out_num() writes NAN as null */
 
-void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision,
-                      FILE *out)
+void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
 {
     JsonOut o;
     json_out_init_file(&o, out);
     json_out_object(&o, NULL);
     json_out_str(&o, "recipe", r->run);
-    json_out_str(&o, "device", device);
-    json_out_str(&o, "precision", precision);
+    json_out_str(&o, "device", b->device);
+    json_out_str(&o, "precision", b->precision);
     json_out_str(&o, "unit", "tokens");
     json_out_num(&o, "per_s", b->per_s);
     json_out_num(&o, "step_ms", b->step_s * 1e3);

@@ -22,13 +22,15 @@ typedef struct {
     size_t planned_bytes;
     size_t peak_bytes; /* device total in use at the end */
     /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
-    int64_t  drift_bytes;
-    double   startup_s; /* program start to first finished step */
-    double   loss;
-    int      n_step;
-    int64_t  micro_batch; /* chosen, sequences */
-    DevKind  kind;        /* of the device it ran on */
-    BenchGpu gpu;         /* all n/a from bench_run() */
+    int64_t     drift_bytes;
+    double      startup_s; /* program start to first finished step */
+    double      loss;
+    int         n_step;
+    int64_t     micro_batch; /* chosen, sequences */
+    DevKind     kind;        /* of the device it ran on */
+    char        device[128]; /* its name, DevInfo */
+    const char *precision;   /* used: "fp32", "tf32" or "bf16" */
+    BenchGpu    gpu;         /* all n/a from bench_run() */
 } BenchResult;
 
 /* For watching from a higher layer: phase(ctx, 1) is called right before the first timed step and phase(ctx, 0) right after
@@ -56,8 +58,7 @@ double bench_step_flops(const Build *b);
 double      bench_flops_unit(const BenchResult *b);
 const char *bench_flops_name(const BenchResult *b);
 
-/* Numbers that are not known are null. */
-void bench_print_json(const BenchResult *b, const Recipe *r, const char *device, const char *precision,
-                      FILE *out);
+/* One line, docs/formats.md. Numbers that are not known are null. */
+void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out);
 
 #endif

@@ -226,15 +226,19 @@ void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
     }
 }
 
+const char *setup_precision(const Setup *s, const Recipe *r)
+{
+    if (s->choice.compute == DT_BF16) return "bf16";
+    return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
+}
+
 /* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
 static int check_precision(const Setup *s, const Recipe *r, const char *item)
 {
     static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
-    int                      tf32    = r->precision == PRECISION_TF32;
-    const char              *now     = s->choice.compute == DT_BF16 ? "bf16" : tf32 ? "tf32" : "fp32";
     for (int i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i], item) != 0) continue;
-        if (strcmp(now, item) == 0) return 1;
+        if (strcmp(setup_precision(s, r), item) == 0) return 1;
         return err_user("%s: require: %s is off: the precision is %s", r->file, item, s->choice.why);
     }
     return 0;

@@ -33,6 +33,9 @@ int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n)
 /* Negative after err_user() if the recipe requires an optimisation that is not on. */
 int setup_check_required(const Setup *s, const Recipe *r);
 
+/* What it computes in: "fp32", "tf32" or "bf16", also where the recipe says auto. */
+const char *setup_precision(const Setup *s, const Recipe *r);
+
 /* Device, versions, host: machine.txt. */
 void setup_print_machine(const Setup *s, FILE *out);
 
