@@ -48,6 +48,12 @@ verdict "bench --json names device and precision that were used" $? "'$name' $(t
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 
+# The CUDA backend leaves the bias gradient of qkv an op of its own (FUSE_CUDA), the CPU's product takes it along.
+n_bias() { grep -cE '^ *[0-9]+ bias_dw +block 0 qkv' "$1"; }
+"$brim" plan tiny.yaml model.bias=true device=cpu --list >a 2>err && "$brim" plan tiny.yaml model.bias=true --gpu h200 --list >b 2>>err; rc=$?
+[ $rc -eq 0 ] && [ "$(n_bias a)" -eq 0 ] && [ "$(n_bias b)" -eq 1 ] && grep -q ' linear_act_bwd ' b
+verdict "plan --gpu fuses what the CUDA backend fuses" $? "exit code $rc: $(n_bias a) $(n_bias b) $(grep -E '^ *[0-9]+ (bias_dw|linear_act_bwd)' b) $(cat err)"
+
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^data.kind: random has nothing' err
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"

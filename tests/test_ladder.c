@@ -22,6 +22,7 @@ static DevVt gpu_vt(void)
     DevVt vt = *dev_cpu();
     vt.kind  = DEV_CUDA;
     vt.name  = "cuda";
+    vt.fuses = FUSE_CUDA;
     return vt;
 }
 

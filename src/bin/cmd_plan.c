@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A backend that has everything and does nothing, with the workspaces of CUDA: the plan of a GPU on any computer. */
+/* A backend that does nothing, with the ops, workspaces and fused products of CUDA: the plan of a GPU on any computer. */
 static int plan_for(const Recipe *r, const char *gpu, int list)
 {
     const Machine *m = machine_find(gpu);
@@ -16,6 +16,7 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     Build *b;
     vt.kind       = DEV_CUDA;
     vt.name       = m->key;
+    vt.fuses      = FUSE_CUDA;
     size_t margin = (size_t)1 << 30; /* context, library handles, modules */
     size_t budget = MIN(m->mem_bytes - margin, recipe_memory_limit(r, m->mem_bytes));
     TRY(choose_plan(&c, r, &vt, m, 90, budget, BUILD_TRAIN));

@@ -71,7 +71,9 @@ enum {
     FUSE_LINEAR_GLU_FWD = 2, /* LINEAR_GLU_FWD */
     FUSE_LINEAR_GLU_BWD = 4, /* LINEAR_GLU_BWD */
     FUSE_LINEAR_DW_BIAS = 8, /* LINEAR_DW with db */
-    FUSE_ALL            = 15
+    FUSE_ALL            = 15,
+    /* The CUDA backend's: here, where a plan for a card that is not in this computer sees them too. */
+    FUSE_CUDA = FUSE_LINEAR_ACT_BWD | FUSE_LINEAR_GLU_FWD | FUSE_LINEAR_GLU_BWD
 };
 
 typedef struct {

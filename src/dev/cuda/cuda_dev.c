@@ -345,7 +345,7 @@ static const DevVt cuda_vt = {
         .reduce_scatter = cuda_reduce_scatter,
         .all_gather = cuda_all_gather,
     },
-    .fuses = FUSE_LINEAR_ACT_BWD | FUSE_LINEAR_GLU_FWD | FUSE_LINEAR_GLU_BWD,
+    .fuses = FUSE_CUDA,
     .open = dev_open_cuda,
     .close = dev_close_cuda,
     .info = dev_info_cuda,
