@@ -134,8 +134,10 @@ bad "plan: mask without data for it" '^model.mask: prefix is not available yet' 
 bad "plan: concession nobody makes" '^give_way: is not available yet' plan good.yaml device=cpu give_way=moments
 bad "plan: precision required in vain" '^good.yaml: require: bf16 is off: the precision is fp32' plan good.yaml device=cpu require=bf16
 bad "plan: optimisation required in vain" '^good.yaml: require: graphs is refused' plan good.yaml device=cpu require=graphs
+bad "plan: optimisation required of a model without use for it" '^good.yaml: require: linear_glu_fwd is not used: this model has no glu_fwd$' plan good.yaml device=cpu model.act=gelu require=linear_glu_fwd
+bad "train: likewise" '^good.yaml: require: chunk_head is not used: one chunk ' train good.yaml device=cpu require=chunk_head
 "$brim" plan good.yaml device=cpu require=fp32,flash >out 2>err
 verdict "plan: what is required is on" $? "$(cat err)"
 
-[ ! -e runs ]; verdict "no run directory was made" $? "runs/ exists"
+[ -z "$(ls -A runs 2>/dev/null)" ]; verdict "no run directory was made" $? "$(ls -A runs)"
 exit $failed

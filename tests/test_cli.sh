@@ -54,6 +54,36 @@ n_bias() { grep -cE '^ *[0-9]+ bias_dw +block 0 qkv' "$1"; }
 [ $rc -eq 0 ] && [ "$(n_bias a)" -eq 0 ] && [ "$(n_bias b)" -eq 1 ] && grep -q ' linear_act_bwd ' b
 verdict "plan --gpu fuses what the CUDA backend fuses" $? "exit code $rc: $(n_bias a) $(n_bias b) $(grep -E '^ *[0-9]+ (bias_dw|linear_act_bwd)' b) $(cat err)"
 
+# name, pattern of its line, then arguments of plan: what becomes of opt.NAME
+becomes() {
+    local name=$1 pattern=$2
+    shift 2
+    "$brim" plan tiny.yaml model.bias=true model.act=gelu "$@" >out 2>err; rc=$?
+    [ $rc -eq 0 ] && grep -qE "^  opt.$name +$pattern" out
+    verdict "plan $*: $name $pattern" $? "exit code $rc: $(grep "opt.$name " out) $(cat err)"
+}
+becomes linear_act     'on .*\(1 op\)$' device=cpu
+becomes linear_act     'off .*[a-z]$' device=cpu opt.linear_act=false
+becomes linear_act     'not used .*: this model has no act_fwd$' device=cpu model.act=swiglu
+becomes linear_act     'not used .*: it would change bits, and the run is deterministic$' --gpu h200 deterministic=true
+becomes linear_glu_fwd 'not used .*: no linear_fwd and glu_fwd meet ' device=cpu model.act=swiglu
+becomes linear_glu_fwd 'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
+becomes act_bias       'not used .*: every act_dx is in another fused op$' device=cpu
+becomes act_bias       'on .*\(1 op\)$' device=cpu opt.linear_act_bwd=false
+becomes linear_dw_bias 'on ' device=cpu
+becomes linear_dw_bias 'not used .*: this model has no bias_dw$' device=cpu model.bias=false
+becomes linear_dw_bias 'refused .*: the cuda backend gains nothing by it$' --gpu h200
+becomes chunk_head     'not used .*: one chunk ' device=cpu
+becomes chunk_head     'on ' device=cpu model.vocab=60000
+becomes flash          'on .*\(1 op\)$' device=cpu
+becomes graphs         'refused .*: not on the cpu backend$' device=cpu
+becomes tune           'on ' --gpu h200
+becomes tune           'not used .*: a deterministic run ' --gpu h200 deterministic=true
+
+# Sampling has no gradient, so no cross-entropy: what the training run required of its step stays true.
+"$brim" train tiny.yaml device=cpu run=needs require=xent steps=2 >out 2>&1 && "$brim" sample needs --tokens 1 >out 2>&1; rc=$?
+verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
+
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^data.kind: random has nothing' err
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"

@@ -3,6 +3,7 @@
 #include "bin/cmd.h"
 #include "run/bench.h"
 #include "run/setup.h"
+#include "run/switches.h"
 
 #include <stdlib.h>
 
@@ -15,7 +16,7 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     Choice c;
     Build *b;
     vt.kind       = DEV_CUDA;
-    vt.name       = m->key;
+    vt.name       = "cuda";
     vt.fuses      = FUSE_CUDA;
     size_t margin = (size_t)1 << 30; /* context, library handles, modules */
     size_t budget = MIN(m->mem_bytes - margin, recipe_memory_limit(r, m->mem_bytes));
@@ -31,6 +32,8 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     printf("\npredicted   %.1f ms a step, %s tokens/s, MFU %.1f %%\n", step_s * 1e3,
            str_count(rate, sizeof rate, (double)r->step_tokens / step_s),
            100 * flops / step_s / m->peak_flops);
+    printf("\noptimisations\n");
+    switches_print(b, &vt, stdout);
     if (list) prog_print(b->micro, 1);
     build_destroy(b);
     return 0;
@@ -46,7 +49,7 @@ static int plan_here(const Recipe *r, int list)
         printf("\n");
         choose_print(&s.choice, r, stdout);
         printf("\noptimisations\n");
-        setup_print_switches(&s, r, stdout);
+        switches_print(s.build, s.dev->vt, stdout);
         if (list) prog_print(s.build->micro, 1);
     }
     setup_close(&s);

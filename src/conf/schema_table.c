@@ -61,8 +61,8 @@ const SchemaRow schema_table[] = {
       .help = "concessions allowed when the run does not fit, though they change the mathematics: "
               "moments, gradients (in bf16); not available yet" },
     { ROW("require", KEY_LIST, require, ""), .names = precision_names + 1, .items = "opt.",
-      .help = "optimisations (keys of opt, or a precision) that must be on; the run does not start "
-              "otherwise" },
+      .help = "optimisations (keys of opt, or a precision) that must be on, and of use to the model; the run "
+              "does not start otherwise" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
       .help = "wall-clock budget in seconds, after which the run saves and ends; 0: none" },

@@ -42,6 +42,7 @@ static void lower_scan(Lower *l)
     for (int i = 0; i < n; i++) l->writer[i] = l->head[i] = -1;
     for (int i = p->n_op - 1; i >= 0; i--) {
         const OpRow *row = &op_table[p->op[i].kind];
+        p->recorded[p->op[i].kind]++;
         for (int a = 0; a < row->n_tensor; a++) {
             const Tensor *t = p->op[i].args.t[a];
             if (!t) continue;

@@ -190,6 +190,8 @@ int prog_n_op(const Prog *p) { return p->n_op; }
 
 const Op *prog_op(const Prog *p, int i) { return &p->op[i]; }
 
+int prog_n_recorded(const Prog *p, OpKind kind) { return p->recorded[kind]; }
+
 int prog_n_tensor(const Prog *p) { return prog_id_count(p); }
 
 ProgStats prog_stats(const Prog *p)

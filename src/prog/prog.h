@@ -74,7 +74,8 @@ int prog_time(Prog *p, Dev *dev, DevOpTime *out); /* one entry per op */
 const char *prog_name(const Prog *p);
 int         prog_n_op(const Prog *p);
 const Op   *prog_op(const Prog *p, int i);
-int         prog_n_tensor(const Prog *p); /* highest tensor id + 1 */
+int         prog_n_recorded(const Prog *p, OpKind kind); /* so many there were before lowering */
+int         prog_n_tensor(const Prog *p);                /* highest tensor id + 1 */
 ProgStats   prog_stats(const Prog *p);
 /* Calls f for every op with its own arithmetic; used by plan, bench and doctor. */
 void prog_print(const Prog *p, int with_tensors);

@@ -11,6 +11,7 @@ struct Prog {
 
     Op *op;
     int n_op, cap_op;
+    int recorded[OP_COUNT]; /* ops of each kind that prog_lower() met */
 
     Tensor **tensor; /* of SLAB_ACT, views included; tensor[i]->id == store->n_tensor + i */
     int      n_tensor, cap_tensor;

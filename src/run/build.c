@@ -11,7 +11,7 @@
 
 /* cuBLASLt's GELU epilogue works on the unrounded product, so on CUDA that one fusion changes bits: a deterministic run,
  * whose recomputation levels must agree bit for bit, does without it. */
-static LowerOptions lower_options(const Recipe *r, const DevVt *vt)
+LowerOptions build_lower_options(const Recipe *r, const DevVt *vt)
 {
     int linear_act = r->opt.linear_act && !(r->deterministic && vt->kind == DEV_CUDA);
     return (LowerOptions){ .add_norm       = r->opt.add_norm,
@@ -77,7 +77,7 @@ static Prog *record_micro(Build *b, const char *name)
 
 static void build_record(Build *b, unsigned parts, const DevVt *vt)
 {
-    LowerOptions opt = lower_options(&b->recipe, vt);
+    LowerOptions opt = build_lower_options(&b->recipe, vt);
     b->copies        = prog_begin("copies", &b->store);
     optim_record_copies(&b->net.table, b->copies);
     finish(b, b->copies, &opt, vt);

@@ -41,6 +41,9 @@ typedef struct {
     Comm       *comm;       /* borrowed; the other ranks, NULL when there are none */
 } Build;
 
+/* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
+LowerOptions build_lower_options(const Recipe *r, const DevVt *vt);
+
 int  build_create(Build **out, const Recipe *r, const BuildChoice *c, unsigned parts, const DevVt *vt);
 void build_destroy(Build *b);
 

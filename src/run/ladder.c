@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "conf/schema.h"
 #include "run/bench.h"
+#include "run/switches.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -169,7 +170,7 @@ static void step_refusal(char *buf, size_t n, const Step *s, const Keys *off, co
         for (int i = 0; i < off->n; i++) {
             char name[LADDER_KEY];
             snprintf(name, sizeof name, "%.*s", (int)(name_len(off->item[i]) - 4), off->item[i] + 4);
-            if (!setup_switch_refused(on->vt, name, buf, n)) return; /* one that works makes it a step */
+            if (!switches_refused(on->vt, name, buf, n)) return; /* one that works makes it a step */
         }
     }
 }

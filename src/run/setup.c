@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "run/switches.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
     const char       *cache       = getenv(cache_env);
     DevOptions        opt         = { .deterministic = r->deterministic,
                                       .capture       = r->opt.graphs,
-                                      .tune          = r->opt.tune,
+                                      .tune          = switches_times(r),
                                       .tf32          = r->precision == PRECISION_TF32,
                                       .tune_cache    = cache ? cache : "runs/tune.txt",
                                       .threads       = (int)r->threads };
@@ -134,97 +135,7 @@ void setup_close(Setup *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- switches ---------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    const char *name; /* as in the recipe: opt.NAME, and in require */
-    size_t      field;
-    OpKind      op; /* must exist on the backend; OP_COUNT: always */
-    unsigned    backends;
-    const char *what;
-    unsigned    fuse; /* FUSE_* bit that the backend must have, 0: none */
-} Switch;
-
-enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CUDA };
-
-static const Switch switches[] = {
-    { "add_norm", offsetof(RecipeOpt, add_norm), OP_ADD_NORM_FWD, ON_ALL,
-      "residual add fused with the norm after it", 0 },
-    { "norm_bwd", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, ON_ALL,
-      "norm gradients, residual add and bias gradient in one pass", 0 },
-    { "xent", offsetof(RecipeOpt, xent), OP_XENT, ON_ALL,
-      "cross-entropy and its gradient in one pass, in place", 0 },
-    { "act_bias", offsetof(RecipeOpt, act_bias), OP_ACT_BIAS_BWD, ON_ALL,
-      "activation and bias gradient in one pass", 0 },
-    { "linear_act", offsetof(RecipeOpt, linear_act), OP_LINEAR_ACT_FWD, ON_ALL,
-      "activation inside the product", 0 },
-    { "linear_act_bwd", offsetof(RecipeOpt, linear_act_bwd), OP_LINEAR_ACT_BWD, ON_ALL,
-      "activation gradient inside the product before it", FUSE_LINEAR_ACT_BWD },
-    { "linear_glu_fwd", offsetof(RecipeOpt, linear_glu_fwd), OP_LINEAR_GLU_FWD, ON_ALL,
-      "gate inside the product", FUSE_LINEAR_GLU_FWD },
-    { "linear_glu_bwd", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_GLU_BWD, ON_ALL,
-      "gate's gradient inside the product before it", FUSE_LINEAR_GLU_BWD },
-    { "linear_dw_bias", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, ON_ALL,
-      "bias gradient inside the weight gradient's product", FUSE_LINEAR_DW_BIAS },
-    { "chunk_head", offsetof(RecipeOpt, chunk_head), OP_COUNT, ON_ALL,
-      "logits of a few thousand rows at a time", 0 },
-    { "flash", offsetof(RecipeOpt, flash), OP_ATTN_FWD, ON_ALL, "attention that never stores T x T", 0 },
-    { "graphs", offsetof(RecipeOpt, graphs), OP_COUNT, ON_CUDA, "the step captured into CUDA graphs", 0 },
-    { "tune", offsetof(RecipeOpt, tune), OP_COUNT, ON_CUDA, "matrix-product algorithms timed on this card",
-      0 },
-    { "prefetch", offsetof(RecipeOpt, prefetch), OP_COUNT, ON_ALL, "batches read ahead by threads", 0 },
-};
-
-static int switch_refused(const DevVt *vt, const Switch *w, char *buf, size_t n)
-{
-    buf[0] = '\0';
-    if (!(w->backends & (1u << vt->kind))) {
-        snprintf(buf, n, "not on the %s backend", vt->name);
-    } else if (w->op != OP_COUNT && !dev_has(vt, w->op)) {
-        snprintf(buf, n, "the %s backend has no %s", vt->name, op_table[w->op].name);
-    } else if (w->fuse & ~vt->fuses) {
-        snprintf(buf, n, "the %s backend gains nothing by it", vt->name);
-    }
-    return buf[0] != '\0';
-}
-
-int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n)
-{
-    for (int i = 0; i < ARRAY_LEN(switches); i++) {
-        if (strcmp(switches[i].name, name) == 0) return switch_refused(vt, &switches[i], buf, n);
-    }
-    buf[0] = '\0';
-    return 0;
-}
-
-static int switch_is_on(const Recipe *r, const Switch *w)
-{
-    int on;
-    memcpy(&on, (const char *)&r->opt + w->field, sizeof on);
-    return on;
-}
-
-/* "on", "off", or the reason for a refusal. */
-static const char *switch_state(const Setup *s, const Recipe *r, const Switch *w, char *buf, size_t n)
-{
-    char why[80];
-    if (!switch_is_on(r, w)) return "off";
-    if (!switch_refused(s->dev->vt, w, why, sizeof why)) return "on";
-    snprintf(buf, n, "refused: %s", why);
-    return buf;
-}
-
-void setup_print_switches(const Setup *s, const Recipe *r, FILE *out)
-{
-    char why[80];
-    for (int i = 0; i < ARRAY_LEN(switches); i++) {
-        const Switch *w       = &switches[i];
-        int           refused = switch_is_on(r, w) && switch_refused(s->dev->vt, w, why, sizeof why);
-        const char   *is      = refused ? "refused" : switch_is_on(r, w) ? "on" : "off";
-        fprintf(out, "  opt.%-14s %-8s %s%s%s\n", w->name, is, w->what, refused ? ": " : "",
-                refused ? why : "");
-    }
-}
+/* ---- what it amounts to ------------------------------------------------------------------------------------ */
 
 const char *setup_precision(const Setup *s, const Recipe *r)
 {
@@ -247,24 +158,11 @@ static int check_precision(const Setup *s, const Recipe *r, const char *item)
 int setup_check_required(const Setup *s, const Recipe *r)
 {
     const char *list = r->require;
-    char        item[64], buf[96];
+    char        item[64];
     while (str_list_next(&list, item, sizeof item) > 0) {
         int is_precision = check_precision(s, r, item);
         if (is_precision < 0) return -1;
-        if (is_precision) continue;
-        const Switch *found = NULL;
-        StrNearest    near  = str_nearest_begin(item);
-        for (int i = 0; i < ARRAY_LEN(switches); i++) {
-            str_nearest_offer(&near, switches[i].name);
-            if (strcmp(switches[i].name, item) == 0) found = &switches[i];
-        }
-        if (!found) {
-            return err_user("%s: require: there is no optimisation '%s'%s%s%s", r->file, item,
-                            near.best ? " (did you mean " : "", near.best ? near.best : "",
-                            near.best ? "?)" : "");
-        }
-        const char *state = switch_state(s, r, found, buf, sizeof buf);
-        if (strcmp(state, "on") != 0) return err_user("%s: require: %s is %s", r->file, item, state);
+        if (!is_precision) TRY(switches_require(s->build, s->dev->vt, item));
     }
     return 0;
 }

@@ -26,11 +26,8 @@ int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm);
 int  setup_plan(Setup *s, const Recipe *r, unsigned parts);
 void setup_close(Setup *s);
 
-/* One line per optimisation: on, off or refused, and why. */
-void setup_print_switches(const Setup *s, const Recipe *r, FILE *out);
-/* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
-int setup_switch_refused(const DevVt *vt, const char *name, char *buf, size_t n);
-/* Negative after err_user() if the recipe requires an optimisation that is not on. */
+/* Negative after err_user() if the recipe requires a precision that is not the one in force, or an optimisation that is
+ * refused or, in a training step, not used. */
 int setup_check_required(const Setup *s, const Recipe *r);
 
 /* What it computes in: "fp32", "tf32" or "bf16", also where the recipe says auto. */

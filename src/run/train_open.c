@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "run/switches.h"
 
 #include <limits.h>
 #include <math.h>
@@ -32,7 +33,7 @@ static void print_plan(Run *run, FILE *f)
     fprintf(f, "\n");
     choose_print(&run->setup.choice, run->r, f);
     fprintf(f, "\noptimisations\n");
-    setup_print_switches(&run->setup, run->r, f);
+    switches_print(run->setup.build, run->setup.dev->vt, f);
 }
 
 static void make_absolute(char path[RECIPE_STR])
