@@ -87,4 +87,8 @@ verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^data.kind: random has nothing' err
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
+
+(cd "$here" && BRIM_RUNS="$dir/elsewhere" tools/quickstart.sh "$brim" steps=2 optim.warmup=0 device=cpu) >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ -d elsewhere/quickstart/checkpoints ]
+verdict "quickstart.sh with BRIM_RUNS" $? "exit code $rc: $(tail -n 1 err)"
 exit $failed
