@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/run.svg: the terminal of a run and its loss curve. Usage: picture.py LOG METRICS_JSONL OUT.svg
-LOG is what `make run 2>&1` printed. Only the standard library is used."""
+LOG is `$ make run` and what that printed (2>&1); empty lines are left out, long lines and a long sample cut.
+Only the standard library is used."""
 import json
 import sys
 from html import escape
@@ -13,7 +14,9 @@ def curve(rows, key, box, color, width):
 
 
 def main(log, metrics, out):
-    lines = [line.rstrip("\n")[:96] for line in open(log)]
+    most, width = 32, 96
+    lines = [line.rstrip("\n") for line in open(log) if line.strip()][:most]
+    lines = [line if len(line) <= width else line[: width - 3] + "..." for line in lines]
     rows = {"loss": [], "val_loss": []}
     for line in open(metrics):
         row = json.loads(line)
