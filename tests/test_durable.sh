@@ -159,7 +159,7 @@ verdict "a last evaluation that is missing is done when the run is opened again,
 # A save that fails, skips, a rollback and the end by a fault in one start; the next one goes on below it.
 BRIM_FAULT=fsync:30-31,nan:30-34,spike:60,read:1463 train told max_skips=5 opt.prefetch=false; rc=$?
 log=runs/told/log.txt bad=""
-for line in 'start 20[0-9-]* [0-9:]*, brim [0-9.]* ([0-9a-z-]*): brim train tiny.yaml run=told max_skips=5 ' 'BRIM_FAULT: fsync 30 fails' \
+for line in 'start 20[0-9-]* [0-9:]*, brim [0-9.]* [(][0-9a-z-]*[)]: brim train tiny.yaml run=told max_skips=5 ' 'BRIM_FAULT: fsync 30 fails' \
     'error: CHECKPOINT NOT SAVED: .*Input/output error' 'warning: step 30 skipped: not finite' 'warning: rolled back to step' \
     'warning: step [0-9]+ skipped: loss spike' 'error: text.txt: reading at byte .*Input/output error'; do
     [ "$(grep -cE -- "\] $line" $log)" -ge 1 ] || bad="no '$line'"
