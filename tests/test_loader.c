@@ -326,28 +326,49 @@ static void evaluation_covers_exactly(void **state)
     (void)state;
 }
 
-/* A number of windows that ends within a batch: the rows after it have no targets. */
-static void evaluation_of_some_windows(void **state)
+/* Rows with targets of an evaluation of `most` windows by one rank; each holds the window it is to hold. */
+static int64_t check_some_windows(int64_t B, int rank, int world, int64_t most)
 {
-    enum { MOST = 7 };
-    LoaderConfig cfg = config_of(3, 2, 3);
+    LoaderConfig cfg = config_of(B, 2, 3);
     Bench        b;
-    int64_t      seen = 0;
-    cfg.eval          = 1;
-    cfg.eval_most     = MOST;
+    int64_t      rows = 0;
+    int32_t      want[T + 1];
+    cfg.eval      = 1;
+    cfg.eval_most = most;
+    cfg.rank      = rank;
+    cfg.world     = world;
     if (bench_try(&b, cfg, open_part(0.2, 1)) < 0) fail_msg("%s", err_get());
-    assert_true(order_eval_windows(source_len(b.src), T) > 12);
-    for (int k = 0; k < 4; k++) {
+    int64_t n_window = order_eval_windows(source_len(b.src), T);
+    assert_true(n_window > 12);
+    for (int k = 0; k < 8; k++) {
         LoaderBatch batch;
         assert_int_equal(loader_next(b.loader, &batch), 0);
-        for (int64_t i = 0; i < 3 * T; i++) {
-            assert_int_equal(batch.target[i] >= 0, batch.sample0 + i / T < MOST);
+        for (int64_t i = 0; i < B * T; i++) {
+            assert_int_equal(batch.target[i] >= 0, batch.sample0 + i / T < most);
         }
-        seen += batch.n_valid;
+        for (int64_t i = 0; i < B && batch.sample0 + i < most; i++, rows++) {
+            int64_t first = (batch.sample0 + i) * n_window / most * T;
+            assert_int_equal(source_read(b.src, first, T + 1, want), 0);
+            assert_memory_equal(batch.tok + i * T, want, sizeof *want * T);
+            assert_memory_equal(batch.target + i * T, want + 1, sizeof *want * T);
+        }
         loader_release(b.loader, batch.slot);
     }
-    assert_int_equal(seen, MOST * T);
     bench_close(&b);
+    return rows;
+}
+
+/* A number of windows that ends within a batch: the rows after it have no targets. Those before it are spread over the
+ * source, the same ones whatever the micro-batch and the ranks. */
+static void evaluation_of_some_windows(void **state)
+{
+    for (int64_t B = 1; B <= 4; B++) {
+        for (int world = 1; world <= 3; world++) {
+            int64_t rows = 0;
+            for (int rank = 0; rank < world; rank++) rows += check_some_windows(B, rank, world, 7);
+            assert_int_equal(rows, 7);
+        }
+    }
     (void)state;
 }
 

@@ -186,6 +186,22 @@ static void order_eval_covers(void **state)
     (void)state;
 }
 
+static void order_eval_spreads(void **state)
+{
+    for (int64_t n = 1; n < 40; n++) {
+        for (int64_t some = 1; some < 45; some++) {
+            for (int64_t i = 0; i < MIN(some, n); i++) {
+                int64_t w = order_eval_pick(i, some, n);
+                assert_int_equal(w, some >= n ? i : i * n / some);
+                assert_true(w < n && (i == 0 || w > order_eval_pick(i - 1, some, n)));
+            }
+        }
+    }
+    /* 999,999,999 * 2^40 / 10^9 is not computed as a product of 64 bits. */
+    assert_int_equal(order_eval_pick(999999999, 1000000000, INT64_C(1) << 40), 1099511626676);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +214,7 @@ int main(void)
         cmocka_unit_test(order_skips),
         cmocka_unit_test(order_skips_add_up),
         cmocka_unit_test(order_eval_covers),
+        cmocka_unit_test(order_eval_spreads),
     };
     return cmocka_run_group_tests_name("order", tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ typedef struct {
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
-    /* Validation windows per evaluation: the same ones each time, whatever the micro-batch. */
+    /* Validation windows per evaluation: spread evenly, the same ones each time, whatever the micro-batch. */
     int64_t sequences;
     double  target;   /* stop once val_loss is at or below; 0: never */
     int64_t patience; /* evaluations without improvement before stopping; 0: never */

@@ -189,7 +189,8 @@ const SchemaRow schema_table[] = {
       .help = "steps between evaluations; 0: only at the start and the end" },
     { ROW("eval.sequences", KEY_INT, eval.sequences, "256"), BETWEEN(1, 1e9),
       .aka = "eval_iters,val_batches,val_max_steps",
-      .help = "validation windows per evaluation, the same ones each time" },
+      .help = "validation windows per evaluation while training: spread evenly over the validation set, the "
+              "same ones each time; brim eval takes all unless this is on its command line" },
     { ROW("eval.target", KEY_FLOAT, eval.target, "0"), BETWEEN(0, 1e6),
       .aka = "target_loss,target_val_loss",
       .help = "stop once the validation loss is at or below this; 0: never" },

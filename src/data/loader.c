@@ -34,8 +34,9 @@ struct Loader {
     LoaderLayout      layout;
     const Source     *src;
     Order             order;
-    int64_t           n_eval; /* windows of an evaluation */
-    SampleRange      *skip;   /* sorted */
+    int64_t           n_window; /* of an evaluation that sees all, */
+    int64_t           n_eval;   /* and those that this one sees */
+    SampleRange      *skip;     /* sorted */
     LoaderSlot       *slot;
     Thread           *thread;
     int               n_thread;  /* 0: inline */
@@ -72,8 +73,9 @@ static int64_t row_window(const Loader *l, int64_t used, int64_t *start)
         *start = order_start(&l->order, order_skip(l->skip, l->cfg.n_skip, used));
         return T;
     }
-    *start = used * T;
-    return used < l->n_eval ? MIN(T, source_len(l->src) - 1 - *start) : 0;
+    if (used >= l->n_eval) return 0;
+    *start = order_eval_pick(used, l->n_eval, l->n_window) * T;
+    return MIN(T, source_len(l->src) - 1 - *start);
 }
 
 static void row_documents(const Loader *l, const int32_t *tok, int32_t *doc)
@@ -95,7 +97,7 @@ static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, int32_t 
     memset(base, 0, HEADER_BYTES);
     memcpy(base + l->layout.sample0, &slot->sample0, sizeof slot->sample0);
     for (int64_t b = 0; b < c->B; b++, tok += c->T, target += c->T) {
-        int64_t start, n = row_window(l, slot->sample0 + b, &start);
+        int64_t start = 0, n = row_window(l, slot->sample0 + b, &start);
         if (n > 0) TRY(source_read(l->src, start, n + 1, scratch));
         memcpy(tok, scratch, sizeof *tok * (size_t)n);
         memcpy(target, scratch + 1, sizeof *target * (size_t)n);
@@ -276,8 +278,8 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     l->cfg.skip  = NULL;
     l->layout    = loader_layout(cfg->B, cfg->T, cfg->documents);
     l->src       = src;
-    l->n_eval    = order_eval_windows(len, cfg->T);
-    if (cfg->eval_most > 0) l->n_eval = MIN(l->n_eval, cfg->eval_most);
+    l->n_window  = order_eval_windows(len, cfg->T);
+    l->n_eval    = cfg->eval_most > 0 ? MIN(l->n_window, cfg->eval_most) : l->n_window;
     order_init(&l->order, len, cfg->T, cfg->seed);
     l->n_thread = choose_threads(cfg);
     if (take_memory(l, cfg) < 0) {

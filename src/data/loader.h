@@ -33,7 +33,7 @@ typedef struct {
     int                rank, world;    /* world 0 is taken as 1 */
     int64_t            first_sample;   /* used samples before this loader's first one */
     int                eval;           /* 1: every window once and in order, then batches without targets */
-    int64_t            eval_most;      /* > 0: of the windows only so many, wherever that ends in a batch */
+    int64_t            eval_most;      /* > 0: only so many of them, evenly spread (order_eval_pick) */
     int                documents;      /* 1: batches have doc */
     int64_t            document_token; /* ends a document; -1: a row is one document */
     const SampleRange *skip; /* raw samples to pass over, in any order; copied. Ignored when eval is set */

@@ -63,6 +63,14 @@ int64_t order_start(const Order *o, int64_t g)
 
 int64_t order_eval_windows(int64_t n_token, int64_t T) { return n_token < 2 ? 0 : (n_token - 2) / T + 1; }
 
+int64_t order_eval_pick(int64_t i, int64_t n_some, int64_t n_window)
+{
+    CHECK(i >= 0 && n_some > 0, "window %lld of %lld", (long long)i, (long long)n_some);
+    if (n_some >= n_window) return i;
+    /* In two parts: i * n_window may not fit. */
+    return i * (n_window / n_some) + i * (n_window % n_some) / n_some;
+}
+
 int64_t order_skip(const SampleRange *skip, int n_skip, int64_t used)
 {
     int64_t raw = used, done = 0; /* raw samples below done are dealt with */
