@@ -235,5 +235,5 @@ cp runs/ref/recipe.yaml resolved.yaml
 [ $rc -eq 0 ] && out=$(same ref copy)
 verdict "the resolved recipe reproduces the run, from any folder" $? "exit code $rc: $(tail -n 1 copy.log) $out"
 (cd / && timeout 60 "$brim" eval "$dir/runs/ref" >"$dir/eval.log" 2>&1); rc=$?
-[ $rc -eq 0 ] && grep -q '^validation loss' eval.log; verdict "and the run can be evaluated from there" $? "exit code $rc: $(cat eval.log)"
+[ $rc -eq 0 ] && grep -qE '^step 120: validation loss [0-9.]+ over [0-9]+ tokens [(]the whole validation set[)], ' eval.log; verdict "and the run can be evaluated from there" $? "exit code $rc: $(cat eval.log)"
 exit $failed

@@ -22,7 +22,7 @@ int cmd_sample(const CmdArgs *a)
     TRY(cmd_int("--seed", seed, 0, INT64_MAX, &seed_value));
     TRY(cmd_double("--temperature", temperature, 0, 100, &opt.temperature));
     opt.seed = (uint64_t)seed_value;
-    TRY(run_target_open(&t, BUILD_DECODE, &r, &s));
+    TRY(run_target_open(&t, BUILD_DECODE, &r, &s, NULL));
     int rc = sample_text(s.build, &opt, stdout);
     setup_close(&s);
     return rc;

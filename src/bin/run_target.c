@@ -24,7 +24,7 @@ static int find_run(const char *target, char *path, size_t n)
                     rundir_base(), target);
 }
 
-int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s)
+int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)
 {
     char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32], ckpt[RUNDIR_PATH + 64];
     int64_t step[64];
@@ -39,7 +39,10 @@ int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s)
     TRY(setup_open(s, r, parts));
     for (int i = 0; i < n; i++) {
         TRY(ckpt_path(dir, step[i], ckpt, sizeof ckpt));
-        if (ckpt_load_weights(s->build, ckpt) == 0) return 0;
+        if (ckpt_load_weights(s->build, ckpt) == 0) {
+            if (loaded) *loaded = step[i];
+            return 0;
+        }
         if (err_kind() == ERR_USER || i + 1 == n) break;
         fprintf(stderr, "brim: %s; trying the one before\n", err_get());
         err_clear();

@@ -5,8 +5,8 @@
 #include "bin/cmd.h"
 #include "run/setup.h"
 
-/* Opens the run's recipe (with overrides), builds `parts` and loads the newest good weights. On success *s must be closed
- * by setup_close(). */
-int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s);
+/* Opens the run's recipe (with overrides), builds `parts` and loads the newest good weights; *step, unless NULL, gets
+ * theirs. On success *s must be closed by setup_close(). */
+int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *step);
 
 #endif
