@@ -4,12 +4,16 @@
 
 int cmd_sample(const CmdArgs *a)
 {
-    const char   *prompt = "\n", *tokens = "256", *temperature = "0.8", *top_k = "0", *seed = "1";
-    CmdFlag       flag[] = { { "--prompt", &prompt, NULL, "text to continue" },
-                             { "--tokens", &tokens, NULL, "how many to add" },
-                             { "--temperature", &temperature, NULL, "0: always the most likely" },
-                             { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all" },
-                             { "--seed", &seed, NULL, "of the random choice" } };
+    const char *prompt = NULL, *tokens = "256", *temperature = "0.8", *top_k = "0", *seed = "1";
+    CmdFlag     flag[] = {
+            { "--prompt", &prompt, NULL,
+              "text to continue; for a model trained on tokens ids, as in \"12 7 3\" (default: a line "
+                  "break; data.document_token, else 0)" },
+            { "--tokens", &tokens, NULL, "how many to add (default 256)" },
+            { "--temperature", &temperature, NULL, "0: always the most likely (default 0.8)" },
+            { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all (default 0)" },
+            { "--seed", &seed, NULL, "of the random choice (default 1)" }
+    };
     SampleOptions opt;
     CmdTarget     t;
     Recipe        r;

@@ -2,10 +2,64 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the prompt -------------------------------------------------------------------------------------------- */
+
+static int speaks_bytes(const Recipe *r)
+{
+    return r->data.kind == DATA_TEXT || (r->data.kind == DATA_RANDOM && r->model.vocab == 256);
+}
+
+/* Takes one id off *s, spaces before it included. 1: done; 0: there is none; negative after err_user(). */
+static int next_id(const char **s, int64_t vocab, int32_t *out)
+{
+    char    shown[64];
+    int64_t id;
+    *s += strspn(*s, " ");
+    size_t n = strcspn(*s, " ");
+    if (n == 0) return 0;
+    str_quote(shown, sizeof shown, *s, n);
+    if (str_parse_int(shown, &id) < 0 || id < 0 || id >= vocab) {
+        return err_user("command line: --prompt: '%s' is not a token id: this model was not trained on text, "
+                        "its prompt is numbers from 0 to %lld, separated by spaces",
+                        shown, (long long)vocab - 1);
+    }
+    *s += n;
+    *out = (int32_t)id;
+    return 1;
+}
+
+/* Writes the tokens of a prompt to tok, unless that is NULL, and returns how many they are. Negative after err_user(). */
+static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
+{
+    int64_t n     = 0;
+    int     bytes = speaks_bytes(r), more = 1;
+    if (!prompt && !bytes) {
+        if (tok) tok[0] = (int32_t)MAX(r->data.document_token, 0);
+        return 1;
+    }
+    if (!prompt) prompt = "\n";
+    while (more > 0) {
+        int32_t id = (unsigned char)*prompt;
+        more       = bytes ? id != 0 : next_id(&prompt, r->model.vocab, &id);
+        if (more < 0) return -1;
+        if (more && tok) tok[n] = id;
+        n += more;
+        prompt += bytes;
+    }
+    if (n < 1)
+        return err_user("command line: --prompt: needs at least one %s", bytes ? "character" : "token id");
+    if (n < r->model.context) return n;
+    return err_user("command line: --prompt: longer than the model's context of %lld",
+                    (long long)r->model.context);
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------- */
 
 /* Feeds one token at position pos; logits of the next one arrive in out. */
 static int decode_token(Build *b, int32_t tok, int32_t pos, float *out)
@@ -81,11 +135,13 @@ static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_
                     float *scratch, FILE *out)
 {
     int64_t T = b->recipe.model.context, n = n_prompt, first = 0;
-    int     bytes = b->recipe.model.vocab == 256;
+    int     bytes = speaks_bytes(&b->recipe);
+    int64_t V =
+        bytes ? 256 : b->recipe.model.vocab; /* text has no other tokens, whatever room there is for them */
     TRY(prefill(b, tok, 0, n, logits));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_token; i++) {
-        tok[n] = pick(logits, b->recipe.model.vocab, opt, i, scratch);
+        tok[n] = pick(logits, V, opt, i, scratch);
         put(out, tok[n++], bytes);
         if (n - first <= T) {
             TRY(decode_token(b, tok[n - 1], (int32_t)(n - 1 - first), logits));
@@ -100,16 +156,16 @@ static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_
 
 int sample_text(Build *b, const SampleOptions *opt, FILE *out)
 {
-    int64_t n_prompt = (int64_t)strlen(opt->prompt), T = b->recipe.model.context;
-    if (n_prompt < 1) return err_user("command line: --prompt: needs at least one character");
-    if (n_prompt >= T)
-        return err_user("command line: --prompt: longer than the model's context of %lld", (long long)T);
+    int64_t n_prompt = read_prompt(&b->recipe, opt->prompt, NULL);
+    if (n_prompt < 0) return -1;
     float   *logits  = malloc(tensor_bytes(b->decode.logits));
     float   *scratch = malloc(tensor_bytes(b->decode.logits));
     int32_t *tok     = malloc(sizeof *tok * (size_t)(n_prompt + opt->n_token));
     int      rc      = logits && scratch && tok ? 0 : err_set("out of host memory");
-    for (int64_t i = 0; rc == 0 && i < n_prompt; i++) tok[i] = (unsigned char)opt->prompt[i];
-    if (rc == 0) rc = generate(b, opt, tok, n_prompt, logits, scratch, out);
+    if (rc == 0) {
+        read_prompt(&b->recipe, opt->prompt, tok);
+        rc = generate(b, opt, tok, n_prompt, logits, scratch, out);
+    }
     free(logits);
     free(scratch);
     free(tok);
