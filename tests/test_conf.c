@@ -126,7 +126,7 @@ static void unusual_recipe_round_trips(void **state)
         "optim: {lr: 0.3333333333333333, min_lr: 1e-7, warmup: 7, schedule: trapezoid,\n"
         "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
         "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05,\n"
-        "  threads: 2, depth: 9, document_token: 10}\n"
+        "  threads: 2, depth: 9, document_token: 10, verify: false}\n"
         "eval: {every: 5, sequences: 6, target: 1.5, patience: 8}\n"
         "checkpoint: {every: 9, keep: 3, keep_every: 18}\n"
         "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "data/check.h"
 #include "data/convert.h"
 #include "data/shard.h"
 #include "data/shard_write.h"
@@ -162,7 +163,7 @@ static void shard_round_trip(void **state)
         assert_int_equal(h.n_token, N);
         assert_int_equal(h.vocab, vocab[k]);
         assert_int_equal(h.token_bytes, vocab[k] <= 65536 ? 2 : 4);
-        assert_int_equal(shard_verify(path), 0);
+        assert_int_equal(shard_verify(path, INT64_C(1) << 31), 0);
 
         Recipe r            = recipe_of(DATA_TOKENS, path, vocab[k]);
         r.data.val_fraction = 0;
@@ -243,7 +244,7 @@ static void shard_refuses_every_flip(void **state)
             assert_int_equal(fd >= 0, i >= SHARD_HEADER_BYTES); /* a damaged header is seen on opening */
             if (fd >= 0) close(fd);
             err_clear();
-            assert_int_equal(shard_verify(path), -1); /* and every damage on verifying */
+            assert_int_equal(shard_verify(path, INT64_C(1) << 31), -1); /* and every damage on verifying */
             expect_user("flip.bin", i < 8 ? "not a token shard" : i < 12 ? "version" : "");
         }
     }
@@ -361,7 +362,7 @@ static void writer_fails_safely(void **state)
         assert_non_null(strstr(err_get(), "w.bin"));
         err_clear();
         shard_write_discard(&w);
-        assert_int_equal(shard_verify(path), 0);
+        assert_int_equal(shard_verify(path, INT64_C(1) << 31), 0);
         int32_t back[3];
         Recipe  r           = recipe_of(DATA_TOKENS, path, 10);
         r.data.val_fraction = 0;
@@ -386,7 +387,7 @@ static void convert_text_to_shard(void **state)
     int64_t n = 0;
     assert_int_equal(data_convert_text(txt, bin, &n), 0);
     assert_int_equal(n, N);
-    assert_int_equal(shard_verify(bin), 0);
+    assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
     Recipe  rt = recipe_of(DATA_TEXT, txt, 256), rb = recipe_of(DATA_TOKENS, bin, 256);
     Source *st = open_source(&rt, 0), *sb = open_source(&rb, 0);
     assert_int_equal(source_len(st), 90000);
@@ -399,7 +400,7 @@ static void convert_text_to_shard(void **state)
     source_close(sb);
     assert_int_equal(data_convert_text(in(state, "none.txt"), bin, NULL), -1);
     expect_user("none.txt", "No such file");
-    assert_int_equal(shard_verify(bin), 0);
+    assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
 }
 
 static void convert_shards_to_one(void **state)
@@ -414,7 +415,7 @@ static void convert_shards_to_one(void **state)
     write_shard(in(state, "f/b.bin"), 10, tok, 2);
     assert_int_equal(data_convert_shard(folder, out, 10, &n), 0);
     assert_int_equal(n, 5);
-    assert_int_equal(shard_verify(out), 0);
+    assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0);
     Source *s = NULL;
     assert_int_equal(source_open_path(&s, DATA_TOKENS, out, 10), 0);
     assert_int_equal(source_len(s), 5);
@@ -423,7 +424,7 @@ static void convert_shards_to_one(void **state)
     source_close(s);
     assert_int_equal(data_convert_shard(in(state, "f/a.bin"), out, 9, &n), -1);
     expect_user("a.bin: token 2 is 9", "ends at 9");
-    assert_int_equal(shard_verify(out), 0); /* as it was */
+    assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0); /* as it was */
 }
 
 /* ---- Sources ------------------------------------------------------------------------------------------- */
@@ -460,6 +461,40 @@ static void source_joins_a_folder(void **state)
     refuse_source(&r, 0, "data.train", "No such file");
     assert_int_equal(mkdir(r.data.train, 0700), 0);
     refuse_source(&r, 0, "data.train", "no *.bin files");
+}
+
+/* A bit of the payload that leaves its id in the vocabulary: only the checksum tells, and only where it is looked at. */
+static void check_finds_damage(void **state)
+{
+    static int32_t tok[5000];
+    const char    *good = in(state, "good.bin");
+    char           bad[RECIPE_STR];
+    ramp(tok, 5000, 1000);
+    write_shard(good, 1024, tok, 5000);
+    snprintf(bad, sizeof bad, "%s", in(state, "bad.bin"));
+    tok[4000] ^= 1;
+    write_shard(bad, 1024, tok, 5000);
+    tok[4000] ^= 1;
+    FILE *f = fopen(bad, "r+b");
+    assert_non_null(f);
+    uint16_t id = (uint16_t)tok[4000];
+    assert_int_equal(fseek(f, SHARD_HEADER_BYTES + 4000 * 2, SEEK_SET), 0);
+    assert_int_equal(fwrite(&id, sizeof id, 1, f), 1);
+    fclose(f);
+
+    Recipe r        = recipe_of(DATA_TOKENS, in(state, "good.bin"), 1024);
+    r.model.context = 8;
+    r.step_tokens   = 64;
+    snprintf(r.data.val, sizeof r.data.val, "%s", bad);
+    Source *s = open_source(&r, 0), *v = open_source(&r, 1);
+    assert_int_equal(source_bytes(v), 10000);
+    assert_int_equal(data_check(&r, s, NULL), 0);
+    assert_int_equal(data_check(&r, s, v), -1);
+    expect_user("bad.bin", "checksum");
+    r.data.verify = VERIFY_FALSE;
+    assert_int_equal(data_check(&r, s, v), 0);
+    source_close(s);
+    source_close(v);
 }
 
 /* More shards than descriptors are kept open for. */
@@ -617,6 +652,7 @@ int main(void)
         CASE(convert_text_to_shard),
         CASE(convert_shards_to_one),
         CASE(source_joins_a_folder),
+        CASE(check_finds_damage),
         CASE(source_joins_many_shards),
         CASE(source_splits_exactly),
         CASE(source_random_is_uniform_and_fixed),

@@ -39,6 +39,75 @@ trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+)$/\1/p' text.log)
 verdict "eval.sequences on eval's command line takes the windows that training takes" $? "exit codes $rc $rc2: '$trained' $(cat some err)"
 grep -q '^step 4: validation loss [0-9.]* over 1999 tokens (the whole validation set), perplexity' all && cmp -s all most && ! grep -q "loss $trained" all
 verdict "eval takes the whole validation set otherwise" $? "$(cat all most)"
+# ---- bad shards ------------------------------------------------------------------------------------------------------
+
+# An llm.c shard of 2-byte ids read from standard input.
+shard() { # file
+    cat >payload
+    { printf '\x88\xd8\x34\x01\x01\0\0\0'; printf "$(printf '%08x' $(($(stat -c %s payload) / 2)) | sed -E 's/(..)(..)(..)(..)/\\x\4\\x\3\\x\2\\x\1/')"
+      head -c 1012 /dev/zero; cat payload; } >"$1"
+}
+poke() { printf "$(printf '\\x%02x\\x%02x' $(($3 % 256)) $(($3 / 256)))" | dd of="$1" bs=1 seek=$((1024 + 2 * $2)) conv=notrunc status=none; } # file, token, id
+head -c 3000 text.txt | iconv -f latin1 -t UTF-16LE | shard good.bin
+cp good.bin bad.bin; poke bad.bin 2000 256
+tokens=(data.kind=tokens model.vocab=256)
+
+train good "${tokens[@]}" data.train=good.bin; rc=$?
+[ $rc -eq 0 ] && grep -q '] data.train: good.bin: 5.86 KiB of tokens checked' good.log && [ "$(grep -c 'tokens checked' good.log)" -eq 1 ]
+verdict "good shards are said to be checked, once" $? "exit code $rc: $(cat good.log)"
+train new "${tokens[@]}" data.train=bad.bin; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^bad.bin: token 2000 is 256, the vocabulary ends at 256$' new.log && [ ! -e runs/new ]
+verdict "an id outside the vocabulary is refused before the run begins" $? "exit code $rc: $(cat new.log)"
+train new "${tokens[@]}" data.train=good.bin data.val=bad.bin; rc=$?
+[ $rc -eq 2 ] && grep -q '^bad.bin: token 2000 ' new.log && [ ! -e runs/new ]
+verdict "in data.val too" $? "exit code $rc: $(cat new.log)"
+# Of 168 windows 8 a step: by step 21 each was seen once.
+train late "${tokens[@]}" data.train=bad.bin data.verify=false steps=30 checkpoint.every=0; rc=$?
+at=$(find runs/late/checkpoints -name 'step-*' | sed 's/.*step-0*//')
+[ $rc -eq 1 ] && grep -q 'not checked: data.verify is false' late.log && tail -n 1 late.log | grep -q '^brim: bad.bin: token 2000 is 256' && [ "${at:-0}" -gt 0 ] && [ "${at:-0}" -lt 21 ]
+verdict "one that is met later ends the run as a failure, after a save" $? "exit code $rc, step '$at': $(tail -n 3 late.log)"
+
+# 1.1 GiB, nearly all of it a hole.
+n=$((560 << 20))
+{ printf '\x88\xd8\x34\x01\x01\0\0\0'; printf '\0\0\0\x23'; head -c 1012 /dev/zero; } >big.bin
+truncate -s $((1024 + 2 * n)) big.bin; poke big.bin $((n - 9)) 300
+train big "${tokens[@]}" data.train=big.bin data.val=good.bin steps=1; rc=$?
+[ $rc -eq 0 ] && grep -q 'big.bin: 1.09 GiB of tokens are not checked before the run.*data.verify=true' big.log && grep -q 'data.val: good.bin: .*checked' big.log
+verdict "large shards are not read unless asked, which is said" $? "exit code $rc: $(cat big.log)"
+train new "${tokens[@]}" data.train=big.bin data.val=good.bin data.verify=true; rc=$?
+[ $rc -eq 2 ] && tail -n 1 new.log | grep -q "^big.bin: token $((n - 9)) is 300" && [ ! -e runs/new ]
+verdict "data.verify=true reads them" $? "exit code $rc: $(cat new.log)"
+rm big.bin
+
+# ---- docs/formats.md -------------------------------------------------------------------------------------------------
+
+if command -v python3 >/dev/null; then
+    mkdir docs
+    head -c 3000 text.txt >docs/a.txt; tail -c 900 text.txt >docs/b.txt
+    sed -n '/^```python$/,/^```$/p' "$here/docs/formats.md" | sed '1d;$d' >docs/write.py
+    (cd docs && python3 write.py) >out 2>&1; rc=$?
+    train docs "${tokens[@]}" data.train=docs/shards data.document_token=256 model.vocab=257; rc2=$?
+    [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ "$(ls docs/shards | xargs)" = "00000.bin 00001.bin" ] && grep -q 'docs/shards: 7.62 KiB of tokens checked' docs.log
+    verdict "the shards that docs/formats.md writes are read" $? "exit codes $rc $rc2: $(cat out) $(tail -n 2 docs.log)"
+    cmp -s <(tail -c +1025 docs/shards/00001.bin | head -c 1800) <(iconv -f latin1 -t UTF-16LE docs/b.txt)
+    verdict "and hold what it read" $? "$(tail -c +1025 docs/shards/00001.bin | od -An -tu2 | head -n 2)"
+    train new "${tokens[@]}" data.train=docs/shards data.document_token=255; rc=$?
+    [ $rc -eq 2 ] && grep -q '^docs/shards/00000.bin: token 3000 is 256' new.log
+    verdict "their last id too is checked" $? "exit code $rc: $(cat new.log)"
+else
+    echo "skip: no python3 to run what docs/formats.md shows"
+fi
+
+# ---- few windows -----------------------------------------------------------------------------------------------------
+
+head -c 100 text.txt >short.txt
+train short data.train=short.txt steps=1; rc=$?
+[ $rc -eq 0 ] && [ "$(grep -c warning: short.log)" -eq 1 ] && grep -q 'warning: data.train: short.txt: 90 tokens are 4 windows of 16, and a step takes 8: it sees each 2.0 times' short.log
+verdict "fewer windows than a step takes are a warning" $? "exit code $rc: $(cat short.log)"
+train enough data.train=short.txt steps=1 step_tokens=64; rc=$?
+[ $rc -eq 0 ] && ! grep -q warning: enough.log
+verdict "as many are none" $? "exit code $rc: $(cat enough.log)"
+
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 
 "$brim" train tiny.yaml run=ids data.kind=random model.vocab=1000 steps=2 >ids.log 2>&1; rc=$?

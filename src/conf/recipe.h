@@ -32,6 +32,7 @@ typedef enum {
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
+typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
 enum { RECIPE_STR = 256 };
 
@@ -62,13 +63,14 @@ typedef struct {
 } RecipeOptim;
 
 typedef struct {
-    DataKind kind;
-    char     train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
-    char     val[RECIPE_STR];   /* "" : the last val_fraction of train */
-    double   val_fraction;
-    int64_t  threads;        /* loader threads, 0 = auto */
-    int64_t  depth;          /* batches kept ready */
-    int64_t  document_token; /* token that ends a document, -1: none; used by mask: document */
+    DataKind   kind;
+    char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
+    char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    double     val_fraction;
+    int64_t    threads;        /* loader threads, 0 = auto */
+    int64_t    depth;          /* batches kept ready */
+    int64_t    document_token; /* token that ends a document, -1: none; used by mask: document */
+    DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
 
 typedef struct {

@@ -11,6 +11,7 @@ static const char *const act_names[]       = { "gelu", "swiglu", "relu2", NULL }
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
 static const char *const data_names[]     = { "text", "tokens", "random", NULL };
+static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const give_way_names[] = { "moments", "gradients", NULL };
 
 /* clang-format off */
@@ -167,8 +168,9 @@ const SchemaRow schema_table[] = {
       .help = "text: bytes of a file; tokens: shards of token numbers; random: noise, for speed only" },
     { ROW("data.train", KEY_TEXT, data.train, ""),
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
-      .help = "file (text), or file or folder of shards (tokens); from the current folder, else the "
-              "recipe's" },
+      .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their names, as "
+              "one sequence, so windows cross files (docs/formats.md shows how to write shards); from the current "
+              "folder, else the recipe's" },
     { ROW("data.val", KEY_TEXT, data.val, ""),
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .help = "the same for validation; default: the last data.val_fraction of data.train" },
@@ -184,6 +186,9 @@ const SchemaRow schema_table[] = {
     { ROW("data.document_token", KEY_INT, data.document_token, "-1"), BETWEEN(-1, 16777215),
       .aka = "eot_token,eos_token_id,bos_token_id",
       .help = "token that ends a document, for model.mask document; -1: none" },
+    { ROW("data.verify", KEY_ENUM, data.verify, "auto"), .names = verify_names,
+      .help = "reads shards whole before the run begins, for damage (checksum) and ids outside model.vocab; "
+              "auto: those of up to 1 GiB" },
     { ROW("eval.every", KEY_INT, eval.every, "250"), BETWEEN(0, 1e9),
       .aka = "eval_interval,val_loss_every,eval_steps,val_every",
       .help = "steps between evaluations; 0: only at the start and the end" },

@@ -25,7 +25,7 @@ typedef struct {
     void   *host;
     int64_t sample0, n_valid;
     double  fill_s;
-    ErrKind err_kind; /* ERR_NONE: the batch is good */
+    int     failed; /* with err_text */
     char    err_text[1024];
 } LoaderSlot;
 
@@ -116,9 +116,8 @@ static void fill_ticket(Loader *l, int64_t ticket, int32_t *scratch)
 {
     LoaderSlot *slot    = &l->slot[ticket % l->cfg.n_slot];
     double      begin_s = clock_now_s();
-    slot->err_kind      = ERR_NONE;
-    if (fill_slot(l, slot, ticket, scratch) < 0) {
-        slot->err_kind = err_kind();
+    slot->failed        = fill_slot(l, slot, ticket, scratch) < 0;
+    if (slot->failed) {
         snprintf(slot->err_text, sizeof slot->err_text, "%s", err_get());
         err_clear();
     }
@@ -140,10 +139,7 @@ static void thread_body(void *arg)
 
 /* ---- The consumer -------------------------------------------------------------------------------------- */
 
-static int report_failure(const LoaderSlot *slot)
-{
-    return slot->err_kind == ERR_USER ? err_user("%s", slot->err_text) : err_set("%s", slot->err_text);
-}
+static int report_failure(const LoaderSlot *slot) { return err_set("%s", slot->err_text); }
 
 int loader_next(Loader *l, LoaderBatch *out)
 {
@@ -158,7 +154,7 @@ int loader_next(Loader *l, LoaderBatch *out)
     l->stats.waited_s += clock_now_s() - begin_s;
 
     LoaderSlot *slot = &l->slot[ticket % l->cfg.n_slot];
-    if (slot->err_kind != ERR_NONE) {
+    if (slot->failed) {
         l->failed = slot; /* stays as it is: a slot that is not released is not filled again */
         return report_failure(slot);
     }

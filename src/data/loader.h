@@ -8,7 +8,8 @@
  * 3. One batch is one contiguous piece of host memory (LoaderLayout), so one copy brings it to the device.
  *    The slots belong to the caller, who keeps them until loader_destroy().
  * 4. A failure inside a thread ends the supply: batches before the failed one are still handed out, then
- *    loader_next() returns the thread's message, now and on every later call until loader_restart().
+ *    loader_next() returns the thread's message, now and on every later call until loader_restart(). It is err_set()'s,
+ *    also for an id that is not in the vocabulary: a run that is under way has failed, no start was refused.
  * 5. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
@@ -76,7 +77,7 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src);
 void loader_destroy(Loader *l);
 
 /* Waits for the next batch in order and hands it out until loader_release(). Holding every slot at this
- * point is a bug. Negative after err_set()/err_user(). */
+ * point is a bug. Negative after err_set(). */
 int loader_next(Loader *l, LoaderBatch *out);
 
 /* Gives a slot back to be filled again; in the order in which they were handed out. */

@@ -212,7 +212,7 @@ int64_t shard_decode(int32_t *out, const unsigned char *raw, int64_t n, int toke
     return bad;
 }
 
-static int verify_payload(int fd, const ShardHeader *h, const char *path, XXH64_state_t *hash)
+static int verify_payload(int fd, const ShardHeader *h, const char *path, int64_t limit, XXH64_state_t *hash)
 {
     enum { CHUNK = 16384 /* tokens */ };
     unsigned char raw[CHUNK * 4];
@@ -222,10 +222,10 @@ static int verify_payload(int fd, const ShardHeader *h, const char *path, XXH64_
         size_t  bytes = (size_t)(n * h->token_bytes);
         TRY(shard_read(fd, path, raw, bytes, h->payload_offset + at * h->token_bytes));
         XXH64_update(hash, raw, bytes);
-        int64_t bad = shard_decode(tok, raw, n, h->token_bytes, h->vocab);
+        int64_t bad = shard_decode(tok, raw, n, h->token_bytes, limit);
         if (bad >= 0) {
-            return err_user("%s: token %lld is %u, its vocabulary ends at %lld", path, (long long)(at + bad),
-                            (uint32_t)tok[bad], (long long)h->vocab);
+            return err_user("%s: token %lld is %u, the vocabulary ends at %lld", path, (long long)(at + bad),
+                            (uint32_t)tok[bad], (long long)limit);
         }
     }
     if (h->kind == SHARD_BRIM && XXH64_digest(hash) != h->hash) {
@@ -234,7 +234,7 @@ static int verify_payload(int fd, const ShardHeader *h, const char *path, XXH64_
     return 0;
 }
 
-int shard_verify(const char *path)
+int shard_verify(const char *path, int64_t vocab)
 {
     ShardHeader h;
     int         fd = shard_open(&h, path);
@@ -242,7 +242,7 @@ int shard_verify(const char *path)
     XXH64_state_t *hash = XXH64_createState();
     CHECK(hash, "out of memory");
     XXH64_reset(hash, 0);
-    int rc = verify_payload(fd, &h, path, hash);
+    int rc = verify_payload(fd, &h, path, MIN(h.vocab, vocab), hash);
     XXH64_freeState(hash);
     close(fd);
     return rc;

@@ -2,7 +2,7 @@
  *
  * 1. Our own format is little-endian: a header of 64 bytes, then n_token ids of token_bytes each
  *    (docs/formats.md). Two checksums: one of the header, checked whenever a shard is opened; one of the
- *    payload, checked on demand.
+ *    payload, checked by shard_verify().
  * 2. llm.c's GPT-2 shards (int32[256] header, magic 20240520, version 1, uint16 ids) are read, never written.
  * 3. A ShardHeader that shard_parse() accepted agrees with the size of its file: every offset computed from
  *    it lies inside the file.
@@ -46,9 +46,9 @@ void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES]);
  * err_user(). */
 int shard_open(ShardHeader *out, const char *path);
 
-/* Reads the whole shard: payload checksum and every id below its vocabulary. Negative after
+/* Reads the whole shard: payload checksum, and every id is below its vocabulary and below vocab. Negative after
  * err_user()/err_sys(). */
-int shard_verify(const char *path);
+int shard_verify(const char *path, int64_t vocab);
 
 /* Widens n little-endian ids of token_bytes (1, 2 or 4) each. Returns the index of the first id that is
  * not below limit, or -1 when all are; limit is at most 2^31. */

@@ -283,14 +283,17 @@ int source_read(const Source *s, int64_t first, int64_t n, int32_t *out)
     return 0;
 }
 
+int64_t source_bytes(const Source *s)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < s->n_file; k++) bytes += s->file[k].n_token * s->file[k].token_bytes;
+    return bytes;
+}
+
 int source_verify(const Source *s)
 {
-    int32_t tok[4096];
-    if (s->kind == DATA_RANDOM) return 0;
     for (int k = 0; k < s->n_file; k++) {
-        if (s->file[k].shard) TRY(shard_verify(s->file[k].path));
+        if (s->file[k].shard) TRY(shard_verify(s->file[k].path, s->vocab));
     }
-    for (int64_t i = 0; i < s->len; i += ARRAY_LEN(tok))
-        TRY(source_read(s, i, MIN(ARRAY_LEN(tok), s->len - i), tok));
     return 0;
 }

@@ -40,7 +40,11 @@ const char *source_name(const Source *s); /* "data.train: FILE", for messages */
  * err_set()/err_user(). */
 int source_read(const Source *s, int64_t first, int64_t n, int32_t *out);
 
-/* Reads everything once: checksums of shards and every id. Negative after err_user()/err_set(). */
+/* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */
+int64_t source_bytes(const Source *s);
+
+/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other kinds. Negative
+ * after err_user()/err_set(). */
 int source_verify(const Source *s);
 
 #ifdef __cplusplus

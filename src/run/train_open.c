@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "data/check.h"
 #include "run/switches.h"
 
 #include <limits.h>
@@ -64,7 +65,8 @@ static int open_sources(Run *run)
 {
     TRY(source_open(&run->train, run->r, 0));
     if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
-    return source_open(&run->val, run->r, 1);
+    TRY(source_open(&run->val, run->r, 1));
+    return data_check(run->r, run->train, run->val);
 }
 
 static int load_val(Run *run)

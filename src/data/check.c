@@ -1,0 +1,50 @@
+#include "data/check.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "data/order.h"
+
+static int check_tokens(const Recipe *r, const Source *s)
+{
+    char    size[32], most[32];
+    int64_t bytes = source_bytes(s);
+    str_bytes(size, sizeof size, (double)bytes);
+    if (r->data.verify == VERIFY_FALSE) {
+        log_info("%s: %s of tokens are not checked: data.verify is false", source_name(s), size);
+        return 0;
+    }
+    if (bytes > DATA_CHECK_BYTES && r->data.verify == VERIFY_AUTO) {
+        log_info("%s: %s of tokens are not checked before the run, only up to %s are (data.verify=true "
+                 "checks all)",
+                 source_name(s), size, str_bytes(most, sizeof most, (double)DATA_CHECK_BYTES));
+        return 0;
+    }
+    if (bytes > DATA_CHECK_BYTES) log_info("%s: checking %s of tokens", source_name(s), size);
+    TRY(source_verify(s));
+    log_info("%s: %s of tokens checked: every id, and the checksums of files that have one", source_name(s),
+             size);
+    return 0;
+}
+
+/* A step then repeats what it has: allowed, to try something out, but nothing that should happen unseen. */
+static void warn_few(const Recipe *r, const Source *s)
+{
+    Order   o;
+    int64_t need = r->step_tokens / r->model.context;
+    order_init(&o, source_len(s), r->model.context, (uint64_t)r->seed);
+    if (o.n_window < 1 || o.n_window >= need) return; /* none at all is refused by the loader */
+    log_warn("%s: %lld tokens are %lld window%s of %lld, and a step takes %lld: it sees each %.1f times",
+             source_name(s), (long long)source_len(s), (long long)o.n_window, o.n_window == 1 ? "" : "s",
+             (long long)r->model.context, (long long)need, (double)need / (double)o.n_window);
+}
+
+int data_check(const Recipe *r, const Source *train, const Source *val)
+{
+    if (train) warn_few(r, train);
+    if (r->data.kind != DATA_TOKENS) return 0;
+    if (train) TRY(check_tokens(r, train));
+    /* Without data.val both are parts of the same files. */
+    if (val && (!train || r->data.val[0] != '\0')) TRY(check_tokens(r, val));
+    return 0;
+}
