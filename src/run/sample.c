@@ -136,8 +136,8 @@ static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_
 {
     int64_t T = b->recipe.model.context, n = n_prompt, first = 0;
     int     bytes = speaks_bytes(&b->recipe);
-    int64_t V =
-        bytes ? 256 : b->recipe.model.vocab; /* text has no other tokens, whatever room there is for them */
+    /* Text has no other tokens, whatever room there is for them. */
+    int64_t V = bytes ? 256 : b->recipe.model.vocab;
     TRY(prefill(b, tok, 0, n, logits));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_token; i++) {
