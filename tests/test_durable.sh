@@ -187,6 +187,18 @@ within "$(untrained eval4)" "$(untrained eval1)" 1e-6 && within "$(untrained eva
     ! within "$(untrained eval_more)" "$(untrained eval1)" 1e-6
 verdict "an evaluation has exactly eval.sequences windows, whatever the micro-batch" $? "$(for e in 1 4 16 _more; do untrained eval$e; done | xargs)"
 
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+train times steps=6 step_tokens=65536 eval.every=0 checkpoint.every=3 threads=2; rc=$?
+[ $rc -eq 0 ] && sed -nE 's/.*"loss": .*"time_s": ([0-9.e+-]+)[,}].*/\1/p' runs/times/metrics.jsonl >seen &&
+    awk 'NR > 1 { dt = $1 - before; if (NR == 2 || dt < least) least = dt; if (dt > most) most = dt } { before = $1 }
+        END { exit !(NR == 6 && least > most / 8) }' seen # read late, the steps before a save and the end took no time at all
+verdict "time_s is when a step ended" $? "exit code $rc: $(xargs <seen)"
+[ "$(grep -c '"mfu": null' runs/times/metrics.jsonl)" -eq 6 ]; verdict "mfu is null where no peak is known" $? "$(tail -n 2 runs/times/metrics.jsonl)"
+train all_threads steps=6 threads=0; rc=$?
+[ $rc -eq 0 ] && grep -q '"threads": 2,' "$(last_ckpt times)/state.json" && grep -qE '"threads": [1-9]' "$(last_ckpt all_threads)/state.json"
+verdict "state.json has the threads that ran" $? "exit code $rc: $(grep -h '"threads"' runs/*/checkpoints/*/state.json | cut -c 1-300 | tail -n 2)"
+
 # ---- resuming as something else --------------------------------------------------------------------------------------
 
 for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do

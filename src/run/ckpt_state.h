@@ -23,7 +23,7 @@ typedef struct {
     uint64_t    seed;
     int64_t     micro_batch;         /* of the plan that ran; another one may resume */
     int64_t     recompute_level;     /* RecomputeLevel, likewise */
-    int64_t     threads;             /* recipe's CPU threads, likewise */
+    int64_t     threads;             /* of the CPU that computed, likewise; 0: a GPU did */
     double      best_val;            /* lowest validation loss; INFINITY before the first */
     int64_t     bad_evals;           /* evaluations since then */
     double      elapsed_s;           /* training time over all parts of the run */

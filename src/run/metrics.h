@@ -25,7 +25,9 @@ typedef struct {
 
 typedef struct {
     int64_t step; /* updates done */
-    double  lr, per_s, mfu, time_s;
+    double  lr, per_s;
+    double  mfu;    /* NAN: the peak of the device is not known */
+    double  time_s; /* training seconds of the run at the end of the step */
 } MetricsStep;
 
 /* Opens for appending; path must outlive it. Negative after err_set(). */

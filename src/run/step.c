@@ -1,5 +1,6 @@
 #include "run/step.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
@@ -152,26 +153,39 @@ static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
     return b->dev->vt->upload(b->dev, LANE_COMPUTE, b->state->data, up, sizeof *up);
 }
 
+/* Makes room for another batch. One of this step that has passed, on the lane where all work is queued, means that the step
+ * before has ended; n_old: batches of earlier steps among those held. */
+static int make_room(Stepper *s, int64_t step, int *n_old)
+{
+    double *before_s = &s->done_s[(step + STEP_RING - 1) % STEP_RING];
+    if (s->n_held < MAX_HELD) return 0;
+    TRY(release_oldest(s));
+    if ((*n_old)-- <= 0 && *before_s == 0) *before_s = clock_now_s();
+    return 0;
+}
+
 int step_begin(Stepper *s, int64_t step, double lr)
 {
-    Build *b   = s->build;
-    Dev   *dev = b->dev;
-    double n   = (double)s->sample_per_step * (double)b->batch.T;
+    Build *b     = s->build;
+    Dev   *dev   = b->dev;
+    double n     = (double)s->sample_per_step * (double)b->batch.T;
+    int    n_old = s->n_held, slot = (int)(step % STEP_RING);
+    s->done_s[slot] = 0;
     if (fault_hit(FAULT_NAN)) n = NAN;
     if (fault_hit(FAULT_SPIKE)) n /= 100;
     TRY(upload_in(s, step, lr, 1.0 / n));
     for (int64_t i = 0; i < s->n_micro; i++) {
         LoaderBatch batch;
         int         last = i == s->n_micro - 1; /* the one that sums over ranks */
-        if (s->n_held == MAX_HELD) TRY(release_oldest(s));
+        TRY(make_room(s, step, &n_old));
         int ok = loader_next(s->loader, &batch) == 0;
         if (last || !ok) TRY(agree_on_data(s, ok));
         TRY(run_micro(s, &batch, last));
     }
     TRY(prog_run(b->update, dev));
-    int slot = (int)(step % STEP_RING);
     TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[slot], (char *)b->state->data + offsetof(StepState, out),
                           sizeof(StepOut)));
+    if (dev->vt->kind != DEV_CUDA) s->done_s[slot] = clock_now_s(); /* all was done by the calls above */
     return dev->vt->mark(dev, LANE_COMPUTE, MARK_STEP0 + slot);
 }
 
@@ -181,8 +195,11 @@ int step_result(Stepper *s, int64_t step, StepOut *out)
     int  slot = (int)(step % STEP_RING);
     TRY(dev->vt->mark_wait(dev, MARK_STEP0 + slot));
     *out = s->out[slot];
+    if (s->done_s[slot] == 0) s->done_s[slot] = clock_now_s();
     return 0;
 }
+
+double step_done_s(const Stepper *s, int64_t step) { return s->done_s[step % STEP_RING]; }
 
 int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
 {

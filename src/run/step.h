@@ -2,7 +2,8 @@
  *
  * step_begin() queues StepIn, then for every micro-batch its upload and the micro program, then the update and a small copy
  * of StepOut into a ring of pinned memory; it does not wait. step_result() waits for the copy of a given step. At most
- * STEP_RING steps are in flight.
+ * STEP_RING steps are in flight. When a step ended is noted as soon as the host learns of it, not when its result is read: a
+ * device that works while step_begin() runs, or a next step of many micro-batches, would make that one step late.
  *
  * Several ranks (Build.comm) take the micro-batches of a step in turn; the last one of each rank sums over ranks. Samples,
  * random draws and the divisor of the loss are those of the whole step, so every rank makes the same update as one rank
@@ -25,9 +26,10 @@ typedef struct {
     int      n_slot;
     int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
     int      n_held;
-    int      data_failed; /* 1: all ranks know that one of them had no batch */
-    StepIn  *in;          /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
-    StepOut *out;         /* pinned, STEP_RING */
+    int      data_failed;       /* 1: all ranks know that one of them had no batch */
+    StepIn  *in;                /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
+    StepOut *out;               /* pinned, STEP_RING */
+    double   done_s[STEP_RING]; /* clock_now_s() when the step had ended; 0: not seen yet */
 } Stepper;
 
 /* Allocates pinned buffers. The loader is created by stepper_attach(). */
@@ -39,6 +41,8 @@ int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const Sa
 
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
+/* clock_now_s() at the end of a step whose result was read. */
+double step_done_s(const Stepper *s, int64_t step);
 
 /* Mean loss over n_batch validation batches, of which each rank takes its share; waits. */
 int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss);

@@ -102,15 +102,17 @@ static int take_result(Run *run, StepOut *out)
     Build  *b    = run->setup.build;
     int64_t step = run->at.step;
     TRY(step_result(&run->stepper, step, out));
-    double now = clock_now_s(), dt = now - run->last_s;
+    double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
     run->last_s = now;
     run->step_s = run->step_s > 0 ? 0.9 * run->step_s + 0.1 * dt : dt;
     run->at.step++;
     run->at.next_sample += run->stepper.sample_per_step;
-    MetricsStep m = { .step = run->at.step, .lr = run->lr[step % STEP_RING], .time_s = train_elapsed(run) };
+    MetricsStep m = { .step   = run->at.step,
+                      .lr     = run->lr[step % STEP_RING],
+                      .time_s = train_elapsed_at(run, now) };
     m.per_s       = (double)run->r->step_tokens / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
-    if (peak > 0) m.mfu = bench_step_flops(b) / run->step_s / peak;
+    m.mfu         = peak > 0 ? bench_step_flops(b) / run->step_s / peak : NAN;
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss  = out->loss;
     run->n_skip_row = out->n_skip_row;

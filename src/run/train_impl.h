@@ -36,7 +36,7 @@ typedef struct {
     CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t       queued; /* steps handed to the device */
     int64_t       first_step; /* of this process */
-    double        last_s;     /* when the last result was read */
+    double        last_s;     /* when the last step whose result was read had ended, or what came after it */
     double        step_s;     /* smoothed seconds a step */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
@@ -52,7 +52,8 @@ typedef struct {
     Asked         asked;
 } Run;
 
-double train_elapsed(const Run *run); /* training seconds over all parts of the run */
+double train_elapsed(const Run *run);                  /* training seconds over all parts of the run */
+double train_elapsed_at(const Run *run, double now_s); /* the same at another time of clock_now_s() */
 
 /* ---- train_open.c ---- */
 

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-double train_elapsed(const Run *run) { return run->at.elapsed_s + clock_now_s() - run->begin_s; }
+double train_elapsed_at(const Run *run, double now_s) { return run->at.elapsed_s + now_s - run->begin_s; }
+
+double train_elapsed(const Run *run) { return train_elapsed_at(run, clock_now_s()); }
 
 /* ---- texts ------------------------------------------------------------------------------------------------- */
 
