@@ -65,20 +65,31 @@ verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code 
 for sig in INT TERM USR1; do
     start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; reap; rc=$?
     at=$(sed -nE 's/.*\] ([0-9]+) steps done in.*/\1/p' sig$sig.log)
-    [ $rc -eq 0 ] && grep -q "SIG$sig received: saving and leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
+    [ $rc -eq 0 ] && grep -qE "SIG$sig received: (saving and )?leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
         out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log && out=$(same ref sig$sig)
     verdict "SIG$sig saves and leaves with 0, and the run goes on bit for bit" $? "exit code $rc, step $at: $out $(tail -n 2 sig$sig.log)"
 done
 
-# A step of several seconds, so that the second signal comes before its end.
-start twice; wait_step twice 30; kill -TERM "$pid"; reap
-start twice step_tokens=4194304
-wait_log twice 'resuming after'; sleep 0.3
-begin=${EPOCHREALTIME/./}
-kill -INT "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill -INT "$pid"; reap; rc=$?
-ms=$(( (${EPOCHREALTIME/./} - begin) / 1000 ))
-[ $alive -eq 0 ] && [ $rc -eq 130 ] && [ $ms -lt 1500 ] && "$verify" runs/twice/checkpoints/step-* >seen 2>&1 && train twice && out=$(all_whole twice && same ref twice)
-verdict "a second SIGINT leaves at once, the last checkpoint intact" $? "exit code $rc after $ms ms: $(cat seen) $out"
+# Steps of a second or more, so that the second signal comes before the end of one. The first of them must be over: while there is
+# nothing to save the first signal is enough.
+start twice; wait_step twice 30; kill -TERM "$pid"; reap; at=$(last_step twice)
+for pair in "INT INT 130" "TERM INT 130" "INT TERM 143"; do
+    read -r first second want <<<"$pair"
+    start twice step_tokens=1048576 checkpoint.every=0
+    wait_log twice 'everything else in'; wait_step twice $((at + 1)) # the last start's lines are gone by then
+    begin=${EPOCHREALTIME/./}
+    kill "-$first" "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill "-$second" "$pid"; reap; rc=$?
+    ms=$(( (${EPOCHREALTIME/./} - begin) / 1000 ))
+    [ $alive -eq 0 ] && [ $rc -eq "$want" ] && [ $ms -lt 1500 ] && [ "$(grep -c 'stopping after this step' twice.log)" -eq 1 ] && "$verify" runs/twice/checkpoints/step-* >seen 2>&1
+    verdict "SIG$first, then SIG$second: leaves at once, the last checkpoint intact" $? "exit code $rc after $ms ms: $(cat seen) $(tail -n 2 twice.log)"
+done
+train twice && out=$(all_whole twice && same ref twice); verdict "and the run goes on bit for bit after that" $? "$out"
+
+start soon step_tokens=16777216 eval.every=0 # steps of half a minute
+wait_log soon 'everything else in'; sleep 0.3
+begin=${EPOCHREALTIME/./}; kill -INT "$pid"; reap; rc=$?; ms=$(( (${EPOCHREALTIME/./} - begin) / 1000 ))
+[ $rc -eq 0 ] && [ $ms -lt 3000 ] && grep -q 'SIGINT received: leaving after step 0' soon.log && [ -z "$(last_ckpt soon)" ] && train soon && out=$(all_whole soon && same ref soon)
+verdict "a signal in the first step of a start does not wait for its end" $? "exit code $rc after $ms ms: $(tail -n 2 soon.log) $out"
 
 # ---- one run, one process --------------------------------------------------------------------------------------------
 

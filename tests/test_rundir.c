@@ -426,23 +426,59 @@ static void requests(void)
     raise(SIGTERM);
     raise(SIGUSR1); /* does not hide the request to stop */
     NEED(signals_pending() == SIGTERM && strcmp(signals_name(), "SIGTERM") == 0);
-    raise(SIGTERM);
+    signals_clear();
     raise(SIGINT);
     NEED(signals_pending() == SIGINT);
 }
 
-static void two_interrupts(void)
+/* Each child gets the answer to its first signal on the pipe of its standard error. */
+static int answer_fd[2];
+
+static void two_signals(int first, int second)
 {
     signals_install();
-    raise(SIGINT);
-    NEED(signals_pending() == SIGINT);
-    raise(SIGINT);
+    dup2(answer_fd[1], STDERR_FILENO);
+    raise(first);
+    NEED(signals_pending() == first);
+    raise(second);
 }
 
-static void signals_are_flags(void **state)
+static void int_int(void) { two_signals(SIGINT, SIGINT); }
+static void int_term(void) { two_signals(SIGINT, SIGTERM); }
+static void term_int(void) { two_signals(SIGTERM, SIGINT); }
+static void term_term(void) { two_signals(SIGTERM, SIGTERM); }
+static void usr_term(void)
 {
-    assert_int_equal(in_child(requests), 0);
-    assert_int_equal(in_child(two_interrupts), 130);
+    two_signals(SIGUSR1, SIGTERM);
+} /* the warning of a batch system, then its end */
+
+static void hushed(void)
+{
+    signals_hush();
+    two_signals(SIGTERM, SIGUSR1);
+}
+
+static void signals_are_flags(void **state) { assert_int_equal(in_child(requests), 0); }
+
+static void second_stop_ends_at_once(void **state)
+{
+    static const struct {
+        void (*f)(void);
+        int code, answers;
+    } row[] = { { int_int, 130, 1 },   { int_term, 143, 1 }, { term_int, 130, 1 },
+                { term_term, 143, 1 }, { usr_term, 0, 1 },   { hushed, 0, 0 } };
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        char text[512] = "";
+        assert_int_equal(pipe(answer_fd), 0);
+        assert_int_equal(in_child(row[i].f), row[i].code);
+        close(answer_fd[1]);
+        ssize_t n = read(answer_fd[0], text, sizeof text - 1);
+        close(answer_fd[0]);
+        assert_int_equal(n > 0, row[i].answers);
+        char *at = strstr(text, "stopping after this step");
+        assert_int_equal(at != NULL, row[i].answers);
+        assert_true(!at || !strstr(at + 1, "stopping after")); /* once */
+    }
 }
 
 int main(void)
@@ -451,10 +487,19 @@ int main(void)
     log_open(quiet);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, base_setup, base_teardown)
     const struct CMUnitTest tests[] = {
-        CASE(makes_and_names),       CASE(second_run_is_refused), CASE(reused_pid_does_not_lock),
-        CASE(lock_is_exclusive),     CASE(fresh_moves_aside),     CASE(start_without_run_leaves_nothing),
-        CASE(opening_fails_cleanly), CASE(trims_metrics),         CASE(failed_trim_changes_nothing),
-        CASE(holds_its_directory),   CASE(finds_evaluations),     cmocka_unit_test(signals_are_flags),
+        CASE(makes_and_names),
+        CASE(second_run_is_refused),
+        CASE(reused_pid_does_not_lock),
+        CASE(lock_is_exclusive),
+        CASE(fresh_moves_aside),
+        CASE(start_without_run_leaves_nothing),
+        CASE(opening_fails_cleanly),
+        CASE(trims_metrics),
+        CASE(failed_trim_changes_nothing),
+        CASE(holds_its_directory),
+        CASE(finds_evaluations),
+        cmocka_unit_test(signals_are_flags),
+        cmocka_unit_test(second_stop_ends_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

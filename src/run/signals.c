@@ -13,7 +13,7 @@ static const struct {
 } signal_table[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGUSR1, "SIGUSR1" } };
 
 /* What the handler shares with the program; signal handlers take no argument to hang it on. */
-static volatile sig_atomic_t signal_seen, signal_count;
+static volatile sig_atomic_t signal_seen, signal_count, stop_count, is_hushed;
 
 /* A step may take minutes; who pressed Ctrl-C must see that it was heard. */
 static void tell_waiting(void)
@@ -27,10 +27,10 @@ static void tell_waiting(void)
 
 static void on_signal(int sig)
 {
-    enum { EXIT_BY_SIGINT = 130 };
+    enum { EXIT_BY_SIGNAL = 128 /* what shells add to the number of a signal */ };
     signal_count++;
-    if (sig == SIGINT && signal_seen == SIGINT) _exit(EXIT_BY_SIGINT);
-    if (sig == SIGINT && signal_seen == 0) tell_waiting();
+    if (sig != SIGUSR1 && stop_count++ > 0) _exit(EXIT_BY_SIGNAL + sig);
+    if (sig != SIGUSR1 && !is_hushed) tell_waiting();
     if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
 }
 
@@ -53,7 +53,9 @@ int signals_pending(void) { return signal_seen; }
 
 int signals_count(void) { return signal_count; }
 
-void signals_clear(void) { signal_seen = 0; }
+void signals_hush(void) { is_hushed = 1; }
+
+void signals_clear(void) { signal_seen = stop_count = 0; }
 
 const char *signals_name(void)
 {

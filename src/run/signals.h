@@ -1,11 +1,12 @@
 /* Signals: a request to stop is a flag that the loop looks at after each step.
  *
  * 1. SIGINT and SIGTERM ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit, and
- *    means the same. The handler sets the flag, and answers the first SIGINT on standard error; system calls
- *    are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
+ *    means the same. The handler sets the flag, and answers the first SIGINT or SIGTERM on standard error; system
+ *    calls are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
  *    again continues it.
- * 2. A second SIGINT ends the process at once with exit code 130. What was being written then is a
- *    leftover that the next start removes.
+ * 2. The second of them, whichever of SIGINT and SIGTERM the first was, ends the process at once with exit code
+ *    128 + its number: 130 or 143. SIGUSR1 does not count. What was being written then is a leftover that the
+ *    next start removes.
  * 3. SIGPIPE is ignored: a run outlives the reader of its output. */
 #ifndef RUN_SIGNALS_H
 #define RUN_SIGNALS_H
@@ -18,6 +19,9 @@ int signals_pending(void);
 
 /* How many signals have come so far: whoever waits notices another one. */
 int signals_count(void);
+
+/* From now on the handler answers nothing: for all ranks but the first. */
+void signals_hush(void);
 
 /* Forgets a request that was served without stopping. */
 void signals_clear(void);

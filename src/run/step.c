@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "run/signals.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -177,6 +178,7 @@ int step_begin(Stepper *s, int64_t step, double lr)
     for (int64_t i = 0; i < s->n_micro; i++) {
         LoaderBatch batch;
         int         last = i == s->n_micro - 1; /* the one that sums over ranks */
+        if (s->may_leave && signals_pending()) return 1;
         TRY(make_room(s, step, &n_old));
         int ok = loader_next(s->loader, &batch) == 0;
         if (last || !ok) TRY(agree_on_data(s, ok));

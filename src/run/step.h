@@ -27,6 +27,7 @@ typedef struct {
     int      held[8]; /* loader slots whose upload may still be in flight, oldest first */
     int      n_held;
     int      data_failed;       /* 1: all ranks know that one of them had no batch */
+    int      may_leave;         /* 1: step_begin() gives up when a signal asks to stop */
     StepIn  *in;                /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
     StepOut *out;               /* pinned, STEP_RING */
     double   done_s[STEP_RING]; /* clock_now_s() when the step had ended; 0: not seen yet */
@@ -39,6 +40,8 @@ void stepper_deinit(Stepper *s);
 /* Starts (or restarts) reading at a sample. skip may be NULL. */
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip);
 
+/* 1: given up between two micro-batches because of a signal (may_leave). Such a step has changed neither weights nor moments,
+ * and no other can follow it. */
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
 /* clock_now_s() at the end of a step whose result was read. */

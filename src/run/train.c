@@ -276,16 +276,36 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget;
 }
 
+/* One step is always queued ahead, except across a boundary, where the device must come to rest. 1: a signal came while there
+ * was nothing to save. One rank alone then leaves in the middle of the step, which may take minutes and will be done again. */
+static int fill_queue(Run *run)
+{
+    if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
+    while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
+           (run->queued == run->at.step || !is_boundary(run, run->queued))) {
+        int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
+        run->stepper.may_leave = is_saved && !run->comm;
+        int rc                 = queue_step(run, run->queued);
+        if (rc < 0) return -1;
+        if (rc > 0) return 1;
+        run->queued++;
+    }
+    return 0;
+}
+
+static const char *asked_by(void) { return signals_pending() ? signals_name() : "signal by another rank"; }
+
 static int train_loop(Run *run, int stop)
 {
     TRY(ask_ranks(run));
     while (!stop && run->at.step < run->r->steps) {
         StepOut out;
-        /* One step is always queued ahead, except across a boundary, where the device must come to rest. */
-        while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
-               (run->queued == run->at.step || !is_boundary(run, run->queued))) {
-            TRY(queue_step(run, run->queued));
-            run->queued++;
+        int     left = fill_queue(run);
+        if (left < 0) return -1;
+        if (left > 0) {
+            log_info("%s received: leaving after step %lld; the same command goes on from here", asked_by(),
+                     (long long)run->at.step);
+            return ask_ranks(run);
         }
         TRY(take_result(run, &out));
         train_poll_save(run);
@@ -296,8 +316,7 @@ static int train_loop(Run *run, int stop)
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
         if (run->asked.signal && run->queued == run->at.step) {
-            log_info("%s received: saving and leaving; the same command goes on from here",
-                     signals_pending() ? signals_name() : "signal by another rank");
+            log_info("%s received: saving and leaving; the same command goes on from here", asked_by());
             stop = 1;
         }
     }
@@ -336,6 +355,7 @@ static int finish(Run *run)
     }
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
+    if (run->at.step == run->first_step) return 0;
     LoaderStats stats;
     char        t[32];
     loader_stats(run->stepper.loader, &stats);
@@ -399,7 +419,10 @@ int train_run(const Recipe *r, const TrainOptions *opt)
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));
-    if (comm_rank(run.comm) > 0) quiet = fopen("/dev/null", "w");
+    if (comm_rank(run.comm) > 0) {
+        quiet = fopen("/dev/null", "w");
+        signals_hush();
+    }
     log_open(quiet);
     int rc = run_rank(&run, opt);
     log_close();

@@ -9,7 +9,8 @@
  * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
  *    samples of the bad ones. When the same happens again before a good step beyond them, the one before is next, as
  *    for one that is damaged; after the oldest, and at least three attempts, the run fails.
- * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete.
+ * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
+ *    there is nothing to save, one rank alone leaves at its next micro-batch.
  * 6. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
  *    wrong input leaves no trace there.
  * 7. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
