@@ -125,6 +125,7 @@ static void holds_its_directory(void **state)
     for (int i = 0; i < 2; i++) { /* while the other has it, and after */
         assert_int_equal(rundir_hold(&d), -1);
         assert_non_null(strstr(err_get(), "the directory of another run"));
+        assert_int_equal(d.is_lost, 1);
         err_clear();
         rundir_close(&other);
     }

@@ -221,8 +221,8 @@ int rundir_hold(RunDir *d)
     RunDir      again = *d;
     struct stat st;
     int         exists = stat(d->path, &st) == 0;
-    if (exists && (st.st_dev != d->device || st.st_ino != d->inode))
-        return err_set("%s is the directory of another run now", d->path);
+    d->is_lost         = exists && (st.st_dev != d->device || st.st_ino != d->inode);
+    if (d->is_lost) return err_set("%s is the directory of another run now", d->path);
     TRY(file_make_folders(d->path));
     TRY(lock_take(&again));
     close(d->lock_fd);

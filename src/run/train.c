@@ -333,7 +333,8 @@ static void save_what_is(Run *run)
     if (run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
     str_copy(why, sizeof why, err_get());
     err_clear();
-    int rc = 0;
+    run->is_over = 1;
+    int rc       = 0;
     while (rc == 0 && run->at.step < run->queued) rc = take_result(run, &out);
     train_wait_save(run);
     if (rc == 0 && run->n_skip_row == 0 && run->at.step > run->last_saved) rc = train_save(run);

@@ -3,9 +3,9 @@
  * 1. The loop queues step s+1 before it looks at the result of step s; decisions that must not be late (skips) are made on
  *    the device (op.h, CLIP).
  * 2. Everything a later run needs to continue bit for bit is in a checkpoint: weights, moments, step state, sample cursor.
- * 3. A failed save never stops training; it is tried again after 1, 2, 4 ... steps, and at the end for ten minutes. Nor
- *    does a disk that takes no metrics, or a directory that somebody removed. A failed step ends the run, after what
- *    was done before it was saved, unless the device itself failed.
+ * 3. A failed save never stops training; it is tried again after 1, 2, 4 ... steps, and at the end for ten minutes, unless
+ *    another run has taken the directory. Nor does a disk that takes no metrics, or a directory that somebody removed. A
+ *    failed step ends the run, after what was done before it was saved, unless the device itself failed.
  * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
  *    samples of the bad ones. When the same happens again before a good step beyond them, the one before is next, as
  *    for one that is damaged; after the oldest, and at least three attempts, the run fails.

@@ -40,6 +40,7 @@ typedef struct {
     double        step_s;     /* smoothed seconds a step */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
+    int           is_over;     /* no step comes any more; only what was done is saved */
     int           save_failed; /* of this rank; the others learn through asked when it tries again */
     int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
     int           save_due;                /* waits for a step that was not skipped */
@@ -79,7 +80,8 @@ int train_save(Run *run);
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */
 
-/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that. */
+/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that, and a
+ * directory that another run has taken is not waited for. */
 int train_save_last(Run *run);
 
 #endif

@@ -20,9 +20,18 @@ static void report_save(Run *run, int result, const char *msg)
         run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
         run->retry_step  = run->at.step + run->retry_after;
         run->save_failed = 1;
-        log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
-                  "trying again after step %lld)",
-                  msg, (long long)run->retry_step);
+        if (!run->is_over && run->retry_step < run->r->steps) {
+            log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
+                      "trying again after step %lld)",
+                      msg, (long long)run->retry_step);
+        } else if (!run->is_over) {
+            log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
+                      "trying again after the last step)",
+                      msg);
+        } else if (!run->dir.is_lost) { /* that is what the run ends with */
+            log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, the last good one stays)",
+                      msg, (long long)run->at.step);
+        }
     } else if (result > 0) {
         run->save_failed = 0;
         log_info("%s", msg);
@@ -86,11 +95,17 @@ int train_save_last(Run *run)
 {
     double begin_s = clock_now_s(), pause_s = first_pause_s;
     int    n_signal = signals_count();
+    run->is_over    = 1;
     train_wait_save(run);
     while (run->last_saved != run->at.step || run->save_failed) {
         TRY(train_save(run));
         train_wait_save(run);
         if (!run->save_failed) break;
+        if (run->dir.is_lost) {
+            return err_set(
+                "%s is the directory of another run now: what was trained up to step %lld is not saved",
+                run->dir.path, (long long)run->at.step);
+        }
         double left_s = begin_s + last_save_s - clock_now_s();
         if (left_s <= 0 || signals_count() != n_signal)
             return err_set("the last checkpoint could not be saved");
