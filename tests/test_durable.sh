@@ -251,6 +251,54 @@ train other --fresh; rc=$?
 [ $rc -eq 0 ] && out=$(same ref other) && [ "$(find runs -maxdepth 1 -name 'other.old-*' | wc -l)" -eq 1 ] && diff -r runs/cut runs/other.old-* >seen
 verdict "--fresh moves the old run aside" $? "exit code $rc: $out $(cat seen)"
 
+# ---- nothing to do ---------------------------------------------------------------------------------------------------
+
+# name, text, then overrides: a start that says so in its last line and changes no file.
+idle() {
+    local name=$1 text=$2
+    shift 2
+    rm -rf kept; cp -r "runs/$name" kept
+    train "$name" "$@" && tail -n 1 "$name.log" | grep -qE -- "$text" && diff -r kept "runs/$name" >seen
+}
+idle ref 'runs/ref has its 120 steps: nothing to do' eval.sequences=16; verdict "a complete run: no file changes" $? "$(tail -n 1 ref.log) $(head -n 3 seen)"
+idle ref 'runs/ref has 120 steps, 7 asked: nothing to do' steps=7 data.kind=random; verdict "fewer steps than done: no file changes" $? "$(tail -n 1 ref.log) $(head -n 3 seen)"
+
+goal=(eval.every=20 eval.target=4)
+train goal "${goal[@]}"; rc=$?; at=$(last_ckpt goal); at=$((10#${at##*step-}))
+[ $rc -eq 0 ] && [ $at -lt 120 ] && [ $at -gt 0 ] && grep -q '"stopped": "target"' "$(last_ckpt goal)/state.json"
+verdict "eval.target ends a run" $? "exit code $rc, step $at: $(tail -n 1 goal.log)"
+idle goal "target reached at step $at, .*: nothing to do" "${goal[@]}"; verdict "the same command again has nothing to do" $? "$(tail -n 1 goal.log) $(head -n 3 seen)"
+train goal eval.every=20 eval.target=0.1; rc=$?
+[ $rc -eq 0 ] && grep -q "resuming after step $at: .*eval.target" goal.log && train no_goal eval.every=20 && out=$(same no_goal goal) && grep -q '"stopped": ""' "$(last_ckpt goal)/state.json"
+verdict "a lower eval.target goes on, bit for bit" $? "exit code $rc: $(tail -n 1 goal.log) $out"
+tired=(eval.every=2 eval.patience=2 optim.lr=0.5 steps=60)
+train early "${tired[@]}"; rc=$?; at=$(last_ckpt early); at=$((10#${at##*step-}))
+[ $rc -eq 0 ] && [ $at -lt 60 ] && idle early "stopped early at step $at .*: nothing to do .*eval.patience" "${tired[@]}"
+verdict "a run that eval.patience ended has nothing to do" $? "exit code $rc, step $at: $(tail -n 1 early.log) $(head -n 3 seen)"
+train early "${tired[@]}" eval.patience=100; rc=$?
+[ $rc -eq 0 ] && [ "$(last_step early)" -eq 60 ]; verdict "more patience goes on" $? "exit code $rc: $(tail -n 1 early.log)"
+
+# An evaluation that could not be done in time, and then ends the run, leaves its reason too.
+BRIM_FAULT=read:355 train late steps=60 eval.every=20 opt.prefetch=false; rc=$? # after 2 + 32 + 16 x 20 comes the first of step 20's evaluation
+[ $rc -eq 1 ] && train late steps=60 eval.every=20 eval.target=5 && grep -q 'target reached' late.log && idle late 'target reached at step 20' steps=60 eval.every=20 eval.target=5
+verdict "an evaluation made up for can end a run for good" $? "exit code $rc: $(tail -n 2 late.log) $(head -n 3 seen)"
+
+# ---- budget ----------------------------------------------------------------------------------------------------------
+
+budget=(steps=1000000 budget_s=2 eval.every=0 checkpoint.every=0)
+rates() { sed -nE 's/.*"lr": ([0-9.e+-]+),.*/\1/p' "runs/$1/metrics.jsonl"; }
+train spent "${budget[@]}"; rc=$?
+[ $rc -eq 0 ] && grep -q 'time budget of 2 s used up' spent.log && rates spent | tail -n 1 | awk '{ exit !($1 < 3e-3 / 20) }'
+verdict "budget_s ends a run with its learning rate decayed" $? "exit code $rc, lr $(rates spent | tail -n 1): $(tail -n 1 spent.log)"
+grep -qE '\] train 1/1000000 .* 0:0[0-2] left' spent.log; verdict "the time left is that of the budget" $? "$(grep -m 1 left spent.log)"
+idle spent 'runs/spent has used its 2 s: nothing to do .*budget_s' "${budget[@]}"; verdict "a spent budget leaves nothing to do" $? "$(tail -n 1 spent.log) $(head -n 3 seen)"
+budget[1]=budget_s=5
+start paused "${budget[@]}"; wait_step paused 1; sleep 3; kill -INT "$pid"; reap; rc=$?
+before=$(rates paused | tail -n 1); n=$(rates paused | wc -l)
+train paused "${budget[@]}" && rates paused | sed -n "$((n + 1)),$((n + 3))p" >next &&
+    awk -v before="$before" '{ n++; if ($1 > 1.3 * before || $1 < 0.3 * before) bad = 1 } END { exit !(n == 3 && !bad && before < 2.5e-3) }' next
+verdict "a resumed run's learning rate goes on from where it was" $? "exit code $rc: $before, then $(xargs <next)"
+
 # ---- the recipe in the run directory ---------------------------------------------------------------------------------
 
 cp runs/ref/recipe.yaml resolved.yaml

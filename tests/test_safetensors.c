@@ -283,6 +283,8 @@ static void random_state(CkptState *s)
     s->best_val    = rand() % 3 ? rand() / 7.0 : INFINITY;
     s->bad_evals   = rand() % 9;
     s->elapsed_s   = rand() / 3.0;
+    s->step_s      = rand() / 3.0;
+    s->stopped     = rand() % CKPT_STOPS;
     s->n_skip      = rand() % 5;
     for (int i = 0; i < s->n_skip; i++) s->skip[i] = (SampleRange){ rand(), 1 + rand() };
 }
@@ -339,6 +341,9 @@ static void wrong_states_are_refused(void **state)
         { "\"0x1p-1\"", "\"0x1.00000001p-1\"", "field lr" },
         { "\"0x1p-1\"", "0.5", "field lr" },
         { "\"bits:7ff0000000000000\"", "\"inf\"", "field best_val" },
+        { "\"0x1.8p+0\"", "\"1.5\"", "field step_s" },
+        { "\"patience\"", "\"boredom\"", "field stopped" },
+        { "\"patience\"", "7", "field stopped" },
         { "[[3, 4]]", "[[3,0]]", "skip range" },
         { "[[3, 4]]", "[[9223372036854775807,4]]", "skip range" },
         { "[[3, 4]]", "{}", "skip" },
@@ -354,6 +359,8 @@ static void wrong_states_are_refused(void **state)
     m.state.step            = 5;
     m.state.seed            = 42;
     m.state.best_val        = INFINITY;
+    m.state.step_s          = 1.5;
+    m.state.stopped         = CKPT_STOP_PATIENCE;
     m.state.device.in.lr    = 0.5f;
     m.state.device.out.skip = 7;
     m.state.skip[0]         = (SampleRange){ 3, 4 };
@@ -370,6 +377,11 @@ static void wrong_states_are_refused(void **state)
         assert_int_equal(err_kind(), strstr(change[i][1], "\"version\"") ? ERR_USER : ERR_RUN);
         expect(change[i][2]);
     }
+    strcpy(bad, text); /* what an older program wrote */
+    replace(bad, "\"step_s\": \"0x1.8p+0\", \"stopped\": \"patience\", ", "");
+    if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());
+    assert_true(back.state.step_s == 0 && back.state.stopped == CKPT_STOP_NONE);
+    ckpt_state_deinit(&back);
 }
 
 int main(void)

@@ -41,6 +41,7 @@ static void describe(const Progress *p, char *buf, size_t n)
         str_append(buf, n, "  in %s", str_duration(number, sizeof number, spent_s));
     } else if (p->step > p->first) {
         double left_s = spent_s / (double)(p->step - p->first) * (double)(p->total - p->step);
+        if (p->end_s > 0) left_s = MAX(0.0, MIN(left_s, p->end_s - clock_now_s()));
         str_append(buf, n, "  %s left", str_duration(number, sizeof number, left_s));
     }
 }

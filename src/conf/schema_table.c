@@ -66,7 +66,8 @@ const SchemaRow schema_table[] = {
               "does not start otherwise" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
-      .help = "wall-clock budget in seconds, after which the run saves and ends; 0: none" },
+      .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends the "
+              "schedule: the learning rate has decayed when the time is up; 0: none" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
       .aka = "log_interval,logging_steps",
       .help = "steps between lines in metrics.jsonl" },

@@ -39,6 +39,13 @@ static const Field run_fields[] = {
     FIELD(FIELD_F64, best_val),      FIELD(FIELD_COUNT, bad_evals),       FIELD(FIELD_F64, elapsed_s),
 };
 
+/* Not in checkpoints of older programs, which wrote version 1 too: 0 when missing. */
+static const Field late_fields[] = { FIELD(FIELD_F64, step_s) };
+
+static const char *const stop_name[CKPT_STOPS] = {
+    [CKPT_STOP_NONE] = "", [CKPT_STOP_TARGET] = "target", [CKPT_STOP_PATIENCE] = "patience"
+};
+
 static const Field in_fields[] = {
     IN(FIELD_I64, step),        IN(FIELD_U64, seed),       IN(FIELD_F32, lr),
     IN(FIELD_F32, inv_targets), IN(FIELD_F32, loss_scale),
@@ -162,6 +169,8 @@ void ckpt_state_write(JsonOut *o, const CkptManifest *m)
     json_out_str(o, "format", ckpt_format);
     json_out_int(o, "version", CKPT_VERSION);
     put_fields(o, s, run_fields, ARRAY_LEN(run_fields));
+    put_fields(o, s, late_fields, ARRAY_LEN(late_fields));
+    json_out_str(o, "stopped", stop_name[s->stopped]);
     json_out_object(o, "step_in");
     put_fields(o, s, in_fields, ARRAY_LEN(in_fields));
     json_out_close(o);
@@ -211,6 +220,19 @@ static int read_fields(CkptState *s, const json_t *map, const char *name, const 
             return err_set("%s: field %s is not a number it can be", name, field[i].name);
         }
     }
+    return 0;
+}
+
+static int read_late(CkptState *s, const json_t *root, const char *name)
+{
+    for (int i = 0; i < ARRAY_LEN(late_fields); i++) {
+        if (json_object_get(root, late_fields[i].name)) TRY(read_fields(s, root, name, &late_fields[i], 1));
+    }
+    const json_t *stopped = json_object_get(root, "stopped");
+    const char   *text    = stopped ? json_string_value(stopped) : stop_name[CKPT_STOP_NONE];
+    while (text && s->stopped < CKPT_STOPS && strcmp(text, stop_name[s->stopped]) != 0) s->stopped++;
+    if (!text || s->stopped == CKPT_STOPS)
+        return err_set("%s: field stopped is not a reason it can be", name);
     return 0;
 }
 
@@ -292,6 +314,7 @@ static int read_all(CkptManifest *m, json_t *root, const char *name)
     CkptState *s = &m->state;
     TRY(read_version(root, name));
     TRY(read_fields(s, root, name, run_fields, ARRAY_LEN(run_fields)));
+    TRY(read_late(s, root, name));
     TRY(read_fields(s, json_object_get(root, "step_in"), name, in_fields, ARRAY_LEN(in_fields)));
     TRY(read_fields(s, json_object_get(root, "step_out"), name, out_fields, ARRAY_LEN(out_fields)));
     TRY(read_skip(s, json_object_get(root, "skip"), name));

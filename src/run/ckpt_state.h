@@ -4,7 +4,7 @@
  *    others "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may
  *    lose bits.
  * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field
- *    is refused.
+ *    is refused; those that came later, step_s and stopped, may be missing.
  * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
 #ifndef RUN_CKPT_STATE_H
 #define RUN_CKPT_STATE_H
@@ -15,6 +15,9 @@
 #include "dev/op.h"
 
 enum { CKPT_VERSION = 1, CKPT_MAX_SKIP = 1024 /* ranges */ };
+
+/* Why an evaluation ended the run. */
+typedef enum { CKPT_STOP_NONE, CKPT_STOP_TARGET, CKPT_STOP_PATIENCE, CKPT_STOPS } CkptStop;
 
 /* What a run needs besides its tensors to go on as if it had never stopped. */
 typedef struct {
@@ -27,6 +30,8 @@ typedef struct {
     double      best_val;            /* lowest validation loss; INFINITY before the first */
     int64_t     bad_evals;           /* evaluations since then */
     double      elapsed_s;           /* training time over all parts of the run */
+    double      step_s;              /* seconds a step, smoothed; 0: not known */
+    int64_t     stopped;             /* CkptStop */
     StepState   device;              /* ckpt_begin() reads it from the device */
     SampleRange skip[CKPT_MAX_SKIP]; /* raw samples to pass over */
     int         n_skip;

@@ -41,29 +41,6 @@ static void announce(Run *run)
 
 /* ---- once in a while --------------------------------------------------------------------------------------- */
 
-/* 1: training should stop. */
-static int after_eval(Run *run, double val)
-{
-    const RecipeEval *e = &run->r->eval;
-    run->last_val       = val;
-    if (val < run->at.best_val) {
-        run->at.best_val  = val;
-        run->at.bad_evals = 0;
-    } else {
-        run->at.bad_evals++;
-    }
-    if (e->target > 0 && val <= e->target) {
-        log_info("target reached: validation loss %.4f is at or below %.4f", val, e->target);
-        return 1;
-    }
-    if (e->patience > 0 && run->at.bad_evals >= e->patience) {
-        log_info("stopping early: %lld evaluations without improvement, best %.4f",
-                 (long long)run->at.bad_evals, run->at.best_val);
-        return 1;
-    }
-    return 0;
-}
-
 static int evaluate(Run *run, int *stop)
 {
     if (!run->val_loader) return 0;
@@ -74,7 +51,7 @@ static int evaluate(Run *run, int *stop)
     metrics_eval(&run->metrics, run->at.step, val, train_elapsed(run));
     log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
     if (run->at.step == run->first_step) run->first_val = val;
-    *stop |= after_eval(run, val);
+    *stop |= train_after_eval(run, val);
     run->last_s = clock_now_s();
     return 0;
 }
@@ -90,7 +67,7 @@ static int evaluate_missing(Run *run, int *stop)
     if (comm_rank(run->comm) == 0 && missing) missing = !rundir_has_eval(&run->dir, step);
     TRY(comm_broadcast(run->comm, &missing, sizeof missing));
     if (missing) TRY(evaluate(run, stop));
-    if (step == 0) *stop = 0; /* an untrained model cannot have reached anything */
+    if (*stop) run->last_saved = -1; /* the checkpoint of this step does not know why it is the last */
     return 0;
 }
 
@@ -104,7 +81,7 @@ static int take_result(Run *run, StepOut *out)
     TRY(step_result(&run->stepper, step, out));
     double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
     run->last_s = now;
-    run->step_s = run->step_s > 0 ? 0.9 * run->step_s + 0.1 * dt : dt;
+    train_note_pace(run, dt);
     run->at.step++;
     run->at.next_sample += run->stepper.sample_per_step;
     MetricsStep m = { .step   = run->at.step,
@@ -195,6 +172,8 @@ static int load_last_good(Run *run, const StepOut *out)
     TRY(find_good(run, out));
     abandon_newer(run);
     run->at.elapsed_s = before.elapsed_s;
+    run->at.step_s    = before.step_s;
+    run->at.stopped   = before.stopped;
     memcpy(run->at.skip, before.skip, sizeof before.skip);
     run->at.n_skip = before.n_skip;
     /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed over. */
@@ -226,17 +205,9 @@ static int roll_back(Run *run, const StepOut *out)
 
 /* ---- the loop ---------------------------------------------------------------------------------------------- */
 
-/* Steps the schedule should count on: those of the recipe, or fewer when the time budget will end the run first. */
-static int64_t schedule_steps(const Run *run, int64_t step)
-{
-    if (run->r->budget_s <= 0 || run->step_s <= 0) return run->r->steps;
-    double left = run->r->budget_s - train_elapsed(run);
-    return MIN(run->r->steps, step + MAX(1, (int64_t)(left / run->step_s)));
-}
-
 static int queue_step(Run *run, int64_t step)
 {
-    double lr = schedule_lr(&run->r->optim, step, schedule_steps(run, step));
+    double lr = schedule_lr(&run->r->optim, step, train_schedule_steps(run, step));
     if (run->r->budget_s > 0) TRY(comm_broadcast(run->comm, &lr, sizeof lr)); /* clocks differ */
     run->lr[step % STEP_RING] = lr;
     return step_begin(&run->stepper, step, lr);
@@ -246,7 +217,7 @@ static int ask_ranks(Run *run)
 {
     run->asked = (Asked){ .signal      = signals_pending(),
                           .retry_save  = run->save_failed && run->at.step >= run->retry_step,
-                          .over_budget = run->r->budget_s > 0 && train_elapsed(run) >= run->r->budget_s };
+                          .over_budget = train_over_budget(run) };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
 
@@ -263,7 +234,7 @@ static int at_boundary(Run *run, int *stop)
         TRY(train_save(run));
     }
     if (run->asked.over_budget) {
-        log_info("time budget of %.0f s used up", r->budget_s);
+        log_info("time budget of %g s used up", r->budget_s);
         *stop = 1;
     }
     return 0;
@@ -349,11 +320,7 @@ static int finish(Run *run)
 {
     int ignored = 0;
     progress_end(&run->progress);
-    if (run->at.step == run->first_step && run->at.step >= run->r->steps) {
-        log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)",
-                 run->dir.path, (long long)run->at.step);
-        return 0;
-    }
+    if (run->at.step == run->first_step && run->at.step >= run->r->steps) return 0; /* only evaluated */
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step == run->first_step) return 0;
@@ -370,10 +337,12 @@ static int run_to_end(Run *run, const TrainOptions *opt)
 {
     int stop = 0;
     TRY(train_open(run, opt));
+    if (run->idle) return comm_barrier(run->comm);
     announce(run);
     run->last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
     progress_begin(&run->progress, "train", "tokens/s", run->at.step, run->r->steps);
+    if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
     if (train_loop(run, stop) < 0 || finish(run) < 0) {
         save_what_is(run);
         return -1;

@@ -11,9 +11,10 @@
  *    for one that is damaged; after the oldest, and at least three attempts, the run fails.
  * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
  *    there is nothing to save, one rank alone leaves at its next micro-batch.
- * 6. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
+ * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file.
+ * 7. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
  *    wrong input leaves no trace there.
- * 7. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
+ * 8. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
  *    the checkpoint. What the ranks decide they decide alike: from results that are the same bits everywhere, or from what
  *    they ask each other after every step. */
 #ifndef RUN_TRAIN_H

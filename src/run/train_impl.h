@@ -36,8 +36,10 @@ typedef struct {
     CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t       queued; /* steps handed to the device */
     int64_t       first_step; /* of this process */
+    int           idle;       /* it has nothing to do, and said why */
+    int           n_timed;    /* steps of it that were timed */
     double        last_s;     /* when the last step whose result was read had ended, or what came after it */
-    double        step_s;     /* smoothed seconds a step */
+    double        step_s;     /* smoothed seconds a step, of this process; at.step_s: of the run */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
     int           is_over;     /* no step comes any more; only what was done is saved */
@@ -70,6 +72,17 @@ void train_copy_log(Run *run);
 int train_attach(Run *run);
 /* recipe.yaml, machine.txt and plan.txt, each whole or as before: without its recipe a run could not be evaluated. */
 int train_write_texts(Run *run);
+
+/* ---- train_until.c ---- */
+
+int  train_over_budget(const Run *run);
+void train_note_pace(Run *run, double dt_s); /* a step took so long */
+/* Steps the schedule should count on: those of the recipe, or fewer when the time budget will end the run first. */
+int64_t train_schedule_steps(const Run *run, int64_t step);
+/* 1: training should stop; at.stopped has the reason. */
+int train_after_eval(Run *run, double val);
+/* Sets run->idle when the run, as it was resumed, has what is asked for; says so. */
+int train_find_idle(Run *run);
 
 /* ---- train_save.c ---- */
 

@@ -137,7 +137,7 @@ static int open_files(Run *run, int fresh)
     TRY(rundir_begin(&run->dir, fresh));
     train_copy_log(run);
     TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
-    TRY(train_write_texts(run));
+    if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
     return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
 }
@@ -154,6 +154,8 @@ int train_open(Run *run, const TrainOptions *opt)
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
     if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
+    TRY(train_find_idle(run));
+    if (run->idle) return 0; /* the directory stays as it is */
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(load_val(run));
     TRY(train_attach(run));

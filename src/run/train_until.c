@@ -1,0 +1,118 @@
+/* Until when a run trains: steps, time, validation loss; and whether a start has anything left to do.
+ *
+ * 1. Time counts over all starts. With a budget the schedule's length follows from the time left and the pace of the run,
+ *    both of which a checkpoint has: the first step of a resumed run continues the curve of the last one.
+ * 2. Why an evaluation ended a run is in its checkpoint. The same command again does nothing; with another target or patience
+ *    what was learned is judged anew. */
+#include "run/train_impl.h"
+
+#include "base/err.h"
+#include "base/log.h"
+
+/* ---- time -------------------------------------------------------------------------------------------------- */
+
+int train_over_budget(const Run *run)
+{
+    return run->r->budget_s > 0 && train_elapsed(run) >= run->r->budget_s;
+}
+
+/* The first step of a start warms caches, loads code and captures graphs: it counts only while no better one is known. */
+void train_note_pace(Run *run, double dt_s)
+{
+    const double share = 0.1;
+    int          n     = run->n_timed++;
+    run->step_s        = n < 2 ? dt_s : (1 - share) * run->step_s + share * dt_s;
+    if (run->first_step == 0) {
+        run->at.step_s = run->step_s;
+    } else if (n > 0) {
+        run->at.step_s = (1 - share) * run->at.step_s + share * dt_s;
+    }
+}
+
+int64_t train_schedule_steps(const Run *run, int64_t step)
+{
+    if (run->r->budget_s <= 0 || run->at.step_s <= 0) return run->r->steps;
+    double left = (run->r->budget_s - train_elapsed(run)) / run->at.step_s;
+    if (left >= (double)(run->r->steps - step)) return run->r->steps;
+    return step + MAX(1, (int64_t)left);
+}
+
+/* ---- validation loss --------------------------------------------------------------------------------------- */
+
+int train_after_eval(Run *run, double val)
+{
+    const RecipeEval *e = &run->r->eval;
+    run->last_val       = val;
+    if (val < run->at.best_val) {
+        run->at.best_val  = val;
+        run->at.bad_evals = 0;
+    } else {
+        run->at.bad_evals++;
+    }
+    if (run->at.step == 0) return 0; /* an untrained model cannot have reached anything */
+    if (e->target > 0 && val <= e->target) {
+        log_info("target reached: validation loss %.4f is at or below %.4f", val, e->target);
+        run->at.stopped = CKPT_STOP_TARGET;
+    } else if (e->patience > 0 && run->at.bad_evals >= e->patience) {
+        log_info("stopping early: %lld evaluations without improvement, best %.4f",
+                 (long long)run->at.bad_evals, run->at.best_val);
+        run->at.stopped = CKPT_STOP_PATIENCE;
+    }
+    return run->at.stopped != CKPT_STOP_NONE;
+}
+
+/* ---- nothing to do ----------------------------------------------------------------------------------------- */
+
+/* 1 after saying why. A run that has its steps may still lack their evaluation. */
+static int has_its_steps(Run *run)
+{
+    long long step = (long long)run->at.step, asked = (long long)run->r->steps;
+    if (step > asked) {
+        log_info(
+            "%s has %lld steps, %lld asked: nothing to do (raise steps to go on, or start anew with --fresh)",
+            run->dir.path, step, asked);
+        return 1;
+    }
+    if (step < asked || (run->val && !rundir_has_eval(&run->dir, step))) return 0;
+    log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)",
+             run->dir.path, step);
+    return 1;
+}
+
+static int has_stopped(Run *run)
+{
+    const RecipeEval *e    = &run->r->eval;
+    long long         step = (long long)run->at.step;
+    if (run->at.stopped == CKPT_STOP_TARGET && e->target > 0 && run->at.best_val <= e->target) {
+        log_info("%s: target reached at step %lld, validation loss %.4f: nothing to do "
+                 "(a lower eval.target goes on, or 0 for none)",
+                 run->dir.path, step, run->at.best_val);
+        return 1;
+    }
+    if (run->at.stopped == CKPT_STOP_PATIENCE && e->patience > 0 && run->at.bad_evals >= e->patience) {
+        log_info("%s: stopped early at step %lld after %lld evaluations without improvement: nothing to do "
+                 "(a larger eval.patience goes on, or 0 for none)",
+                 run->dir.path, step, (long long)run->at.bad_evals);
+        return 1;
+    }
+    return 0;
+}
+
+int train_find_idle(Run *run)
+{
+    int64_t idle = 0;
+    if (comm_rank(run->comm) == 0 && run->at.step > 0) {
+        idle = has_its_steps(run) || has_stopped(run);
+        if (!idle && run->at.step < run->r->steps && train_over_budget(run)) {
+            log_info("%s has used its %g s: nothing to do (raise budget_s to go on)", run->dir.path,
+                     run->r->budget_s);
+            idle = 1;
+        }
+    }
+    TRY(comm_broadcast(run->comm, &idle, sizeof idle));
+    run->idle       = (int)idle;
+    run->at.stopped = CKPT_STOP_NONE;
+    if (run->at.step > 0 && run->at.step_s <= 0) /* of a checkpoint that does not say */
+        run->at.step_s = run->at.elapsed_s / (double)run->at.step;
+    return 0;
+}
