@@ -72,10 +72,11 @@ done
 
 # Steps of a second or more, so that the second signal comes before the end of one. The first of them must be over: while there is
 # nothing to save the first signal is enough.
+case $build in *-asan) big=65536 ;; *) big=524288 ;; esac
 start twice; wait_step twice 30; kill -TERM "$pid"; reap; at=$(last_step twice)
 for pair in "INT INT 130" "TERM INT 130" "INT TERM 143"; do
     read -r first second want <<<"$pair"
-    start twice step_tokens=1048576 checkpoint.every=0
+    start twice step_tokens=$big checkpoint.every=0
     wait_log twice 'everything else in'; wait_step twice $((at + 1)) # the last start's lines are gone by then
     begin=${EPOCHREALTIME/./}
     kill "-$first" "$pid"; sleep 0.1; kill -0 "$pid"; alive=$?; kill "-$second" "$pid"; reap; rc=$?

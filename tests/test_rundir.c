@@ -114,6 +114,7 @@ static void holds_its_directory(void **state)
     assert_int_equal(rundir_hold(&d), 0);
     assert_int_equal(file_kind(d.lock), FILE_REGULAR);
     assert_int_equal(folder_remove(d.path), 0);
+    assert_int_equal(rundir_is_lost(&d), 0);
     assert_int_equal(rundir_hold(&d), 1);
     assert_int_equal(file_kind(d.checkpoints), FILE_FOLDER);
     assert_int_equal(rundir_open(&other, "a"), -1); /* locked again */
@@ -125,7 +126,7 @@ static void holds_its_directory(void **state)
     for (int i = 0; i < 2; i++) { /* while the other has it, and after */
         assert_int_equal(rundir_hold(&d), -1);
         assert_non_null(strstr(err_get(), "the directory of another run"));
-        assert_int_equal(d.is_lost, 1);
+        assert_int_equal(rundir_is_lost(&d), 1);
         err_clear();
         rundir_close(&other);
     }

@@ -214,15 +214,19 @@ int rundir_begin(RunDir *d, int fresh)
     return 0;
 }
 
+int rundir_is_lost(const RunDir *d)
+{
+    struct stat st;
+    return stat(d->path, &st) == 0 && (st.st_dev != d->device || st.st_ino != d->inode);
+}
+
 int rundir_hold(RunDir *d)
 {
     CHECK(d->is_open, "%s is not open", d->path);
     if (is_current(d, d->lock_fd)) return file_make_folders(d->checkpoints);
-    RunDir      again = *d;
-    struct stat st;
-    int         exists = stat(d->path, &st) == 0;
-    d->is_lost         = exists && (st.st_dev != d->device || st.st_ino != d->inode);
-    if (d->is_lost) return err_set("%s is the directory of another run now", d->path);
+    RunDir again  = *d;
+    int    exists = file_kind(d->path) != FILE_NONE;
+    if (rundir_is_lost(d)) return err_set("%s is the directory of another run now", d->path);
     TRY(file_make_folders(d->path));
     TRY(lock_take(&again));
     close(d->lock_fd);

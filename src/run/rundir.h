@@ -26,9 +26,8 @@ typedef struct {
     char  lock[RUNDIR_PATH];
     int   lock_fd; /* valid while is_open */
     int   is_open;
-    int   is_new;  /* made by rundir_open(), and rundir_begin() was not called yet */
-    int   is_lost; /* another run has the name: nothing can be written any more */
-    dev_t device;  /* with inode: which folder it was that was opened */
+    int   is_new; /* made by rundir_open(), and rundir_begin() was not called yet */
+    dev_t device; /* with inode: which folder it was that was opened */
     ino_t inode;
 } RunDir;
 
@@ -55,9 +54,11 @@ int rundir_begin(RunDir *d, int fresh);
 void rundir_close(RunDir *d);
 
 /* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been removed
- * or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has the name now, which
- * is_lost then says). */
+ * or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has the name now). */
 int rundir_hold(RunDir *d);
+
+/* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
+int rundir_is_lost(const RunDir *d);
 
 /* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written
  * again), and what a killed writer left of a line. The file is replaced whole, or not at all when there is

@@ -301,7 +301,7 @@ static void save_what_is(Run *run)
     char    why[1024];
     ErrKind kind = err_kind();
     StepOut out;
-    if (run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
+    if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
     str_copy(why, sizeof why, err_get());
     err_clear();
     run->is_over = 1;

@@ -28,7 +28,7 @@ static void report_save(Run *run, int result, const char *msg)
             log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
                       "trying again after the last step)",
                       msg);
-        } else if (!run->dir.is_lost) { /* that is what the run ends with */
+        } else {
             log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, the last good one stays)",
                       msg, (long long)run->at.step);
         }
@@ -98,14 +98,14 @@ int train_save_last(Run *run)
     run->is_over    = 1;
     train_wait_save(run);
     while (run->last_saved != run->at.step || run->save_failed) {
-        TRY(train_save(run));
-        train_wait_save(run);
-        if (!run->save_failed) break;
-        if (run->dir.is_lost) {
+        if (run->writer && rundir_is_lost(&run->dir)) {
             return err_set(
                 "%s is the directory of another run now: what was trained up to step %lld is not saved",
                 run->dir.path, (long long)run->at.step);
         }
+        TRY(train_save(run));
+        train_wait_save(run);
+        if (!run->save_failed) break;
         double left_s = begin_s + last_save_s - clock_now_s();
         if (left_s <= 0 || signals_count() != n_signal)
             return err_set("the last checkpoint could not be saved");
