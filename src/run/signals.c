@@ -29,8 +29,9 @@ static void on_signal(int sig)
 {
     enum { EXIT_BY_SIGNAL = 128 /* what shells add to the number of a signal */ };
     signal_count++;
-    if (sig != SIGUSR1 && stop_count++ > 0) _exit(EXIT_BY_SIGNAL + sig);
-    if (sig != SIGUSR1 && !is_hushed) tell_waiting();
+    int asks_to_stop = sig != SIGUSR1;
+    if (sig == SIGINT && stop_count > 0) _exit(EXIT_BY_SIGNAL + sig);
+    if (asks_to_stop && stop_count++ == 0 && !is_hushed) tell_waiting();
     if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
 }
 

@@ -4,9 +4,9 @@
  *    means the same. The handler sets the flag, and answers the first SIGINT or SIGTERM on standard error; system
  *    calls are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
  *    again continues it.
- * 2. The second of them, whichever of SIGINT and SIGTERM the first was, ends the process at once with exit code
- *    128 + its number: 130 or 143. SIGUSR1 does not count. What was being written then is a leftover that the
- *    next start removes.
+ * 2. A SIGINT after either of them ends the process at once with exit code 130. A second SIGTERM changes nothing: batch
+ *    systems and launchers send it more than once, and the save must not be lost to that. What was being written when
+ *    the process ended is a leftover that the next start removes.
  * 3. SIGPIPE is ignored: a run outlives the reader of its output. */
 #ifndef RUN_SIGNALS_H
 #define RUN_SIGNALS_H
