@@ -91,4 +91,21 @@ verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 (cd "$here" && BRIM_RUNS="$dir/elsewhere" tools/quickstart.sh "$brim" steps=2 optim.warmup=0 device=cpu) >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ -d elsewhere/quickstart/checkpoints ]
 verdict "quickstart.sh with BRIM_RUNS" $? "exit code $rc: $(tail -n 1 err)"
+
+quickstart() { (cd "$here" && BRIM_RUNS="$dir/elsewhere" exec tools/quickstart.sh "$brim" optim.warmup=0 device=cpu "$@"); }
+echo mine >elsewhere/quickstart/note
+quickstart steps=2 >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ "$(cat elsewhere/quickstart.old-*/note)" = mine ] &&
+    grep -q '^Earlier demonstrations: 1 in .*/quickstart.old-\*' out && grep -q 'the old .* is now .*/quickstart.old-' out err
+verdict "quickstart.sh again: the earlier run is moved aside, and that is said" $? "exit code $rc: $(ls elsewhere) $(tail -n 3 err)"
+touch elsewhere/quickstart/lock
+( flock -n 9 || exit 1; quickstart steps=2 ) 9>>elsewhere/quickstart/lock >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q 'is in use' err && ! grep -q '^ROMEO:' out && [ "$(ls -d elsewhere/*.old-* | wc -l)" -eq 1 ]
+verdict "quickstart.sh leaves a run that is in use alone" $? "exit code $rc: $(tail -n 3 err)"
+(cd "$here" && BRIM_RUNS="$dir/elsewhere" exec timeout 60 tools/quickstart.sh "$brim" optim.warmup=0 device=cpu steps=100000) >out 2>err & pid=$!
+for _ in $(seq 100); do [ -s elsewhere/quickstart/lock ] && [ -s elsewhere/quickstart/metrics.jsonl ] && break; sleep 0.1; done
+kill -TERM "$(sed -n 's/^pid \([0-9]*\).*/\1/p' elsewhere/quickstart/lock)"
+wait $pid; rc=$?
+[ $rc -eq 130 ] && grep -q '^Interrupted: no sample' err && ! grep -q 'sample from\|^ROMEO:' out
+verdict "quickstart.sh that is interrupted prints no sample" $? "exit code $rc: $(tail -n 3 err)"
 exit $failed

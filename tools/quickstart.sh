@@ -1,11 +1,30 @@
 #!/usr/bin/env bash
 # Trains the quickstart recipe and prints a sample of what it learned. `make run` calls this.
+#
+# The demonstration always begins anew (a plain `brim train` would find all its steps done). An earlier one is moved aside,
+# never deleted, and one that is still training is left alone: that is what --fresh does.
 set -euo pipefail
 brim=${1:-build/brim}
-# The demonstration always starts anew; a run of your own resumes instead.
-rm -rf "${BRIM_RUNS:-runs}/quickstart"
-"$brim" train recipes/quickstart.yaml "${@:2}"
+run=${BRIM_RUNS:-runs}/quickstart
+
+# Ctrl-C reaches this script as well as brim, which saves and leaves: there is nothing to sample then.
+interrupted=
+trap interrupted=1 INT
+rc=0
+"$brim" train recipes/quickstart.yaml "${@:2}" --fresh || rc=$?
+trap - INT
+if [ $rc -eq 0 ] && grep -qs 'received: saving and leaving' "$run/log.txt"; then interrupted=1; fi # only brim got it
+if [ -n "$interrupted" ] || [ $rc -gt 128 ]; then
+    echo "Interrupted: no sample. $brim train recipes/quickstart.yaml goes on with $run; make run begins anew." >&2
+    exit 130
+fi
+[ $rc -eq 0 ] || exit $rc
+
+n_old=$(find "${run%/*}" -maxdepth 1 -name 'quickstart.old-*' | wc -l)
+if [ "$n_old" -gt 0 ]; then
+    echo "Earlier demonstrations: $n_old in $run.old-*, which you may delete."
+fi
 echo
 echo "A sample from the trained model:"
 echo
-"$brim" sample "${BRIM_RUNS:-runs}/quickstart" --prompt "ROMEO:" --tokens 400
+"$brim" sample "$run" --prompt "ROMEO:" --tokens 400
