@@ -54,6 +54,12 @@ n_bias() { grep -cE '^ *[0-9]+ bias_dw +block 0 qkv' "$1"; }
 [ $rc -eq 0 ] && [ "$(n_bias a)" -eq 0 ] && [ "$(n_bias b)" -eq 1 ] && grep -q ' linear_act_bwd ' b
 verdict "plan --gpu fuses what the CUDA backend fuses" $? "exit code $rc: $(n_bias a) $(n_bias b) $(grep -E '^ *[0-9]+ (bias_dw|linear_act_bwd)' b) $(cat err)"
 
+for where in device=cpu --gpu=h200; do
+    "$brim" plan tiny.yaml $where >out 2>err; rc=$?
+    [ $rc -eq 0 ] && grep -qE '^a step +[0-9.e-]+ TFLOP, .* GB moved' out && grep -qE '^predicted +[0-9.]+ ms a step, .* tokens/s' out
+    verdict "plan $where predicts a step" $? "exit code $rc: $(cat out err)"
+done
+
 # name, pattern of its line, then arguments of plan: what becomes of opt.NAME
 becomes() {
     local name=$1 pattern=$2

@@ -1,7 +1,6 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "bin/cmd.h"
-#include "run/bench.h"
 #include "run/setup.h"
 #include "run/switches.h"
 
@@ -15,23 +14,19 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     DevVt  vt = *dev_null();
     Choice c;
     Build *b;
-    vt.kind       = DEV_CUDA;
-    vt.name       = "cuda";
-    vt.fuses      = FUSE_CUDA;
-    size_t margin = (size_t)1 << 30; /* context, library handles, modules */
-    size_t budget = MIN(m->mem_bytes - margin, recipe_memory_limit(r, m->mem_bytes));
-    TRY(choose_plan(&c, r, &vt, m, 90, budget, BUILD_TRAIN));
+    vt.kind         = DEV_CUDA;
+    vt.name         = "cuda";
+    vt.fuses        = FUSE_CUDA;
+    ChooseRoom room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
+    TRY(choose_plan(&c, r, &vt, m, 90, room, BUILD_TRAIN));
     TRY(build_create(&b, r, &c.row[c.best].choice, BUILD_TRAIN, &vt));
     printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name,
            (double)m->mem_bytes / 1073741824.0, m->peak_flops * 1e-12);
     build_print_plan(b, stdout);
     printf("\n");
     choose_print(&c, r, stdout);
-    double step_s = c.row[c.best].step_s, flops = bench_step_flops(b);
-    char   rate[32];
-    printf("\npredicted   %.1f ms a step, %s tokens/s, MFU %.1f %%\n", step_s * 1e3,
-           str_count(rate, sizeof rate, (double)r->step_tokens / step_s),
-           100 * flops / step_s / m->peak_flops);
+    printf("\n");
+    choose_print_cost(b, m, stdout);
     printf("\noptimisations\n");
     switches_print(b, &vt, stdout);
     if (list) prog_print(b->micro, 1);
@@ -48,6 +43,8 @@ static int plan_here(const Recipe *r, int list)
         build_print_plan(s.build, stdout);
         printf("\n");
         choose_print(&s.choice, r, stdout);
+        printf("\n");
+        choose_print_cost(s.build, &s.machine, stdout);
         printf("\noptimisations\n");
         switches_print(s.build, s.dev->vt, stdout);
         if (list) prog_print(s.build->micro, 1);

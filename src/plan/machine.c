@@ -1,17 +1,30 @@
 #include "plan/machine.h"
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <string.h>
 #include <strings.h>
 
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
+/* Rates that a whole step can hold at the power limit, not those of an op alone on a cool card (760 TFLOP/s, 4.2 TB/s).
+ * H200, from docs/performance.md, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 602 ms, so 650; passes run at
+ * 3.0 to 3.8 TB/s, so 3.4. Attention depends on shape: 267 forward / 153 backward at T 1024, about 1.5 times that at T 4096;
+ * 300 / 210 lies between. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op costs about 3 us
+ * beside its work; 2.5 here. Seven recipes come out within 8 % of their measurement (tests/test_predict.c). The other cards were not measured: what
+ * they do in bursts, times the share of it that an H200 holds. */
 static const Machine machines[] = {
-    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 4.2e12, 760e12, 330e12, 250e12 }, 0.065, 2e-6 },
-    { "h100", "NVIDIA H100 80GB HBM3", GIB(79.1), 989.4e12, { 2.9e12, 680e12, 290e12, 230e12 }, 0.065, 2e-6 },
-    { "h100-pcie", "NVIDIA H100 PCIe", GIB(79.1), 756e12, { 1.8e12, 480e12, 220e12, 170e12 }, 0.065, 2e-6 },
-    { "a100", "NVIDIA A100-SXM4-80GB", GIB(79.1), 312e12, { 1.7e12, 250e12, 160e12, 120e12 }, 0.07, 3e-6 },
+    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 3.4e12, 650e12, 300e12, 210e12 }, 0.065, 2.5e-6 },
+    { "h100",
+      "NVIDIA H100 80GB HBM3",
+      GIB(79.1),
+      989.4e12,
+      { 2.4e12, 580e12, 265e12, 190e12 },
+      0.065,
+      2.5e-6 },
+    { "h100-pcie", "NVIDIA H100 PCIe", GIB(79.1), 756e12, { 1.5e12, 410e12, 200e12, 140e12 }, 0.065, 2.5e-6 },
+    { "a100", "NVIDIA A100-SXM4-80GB", GIB(79.1), 312e12, { 1.4e12, 215e12, 145e12, 100e12 }, 0.07, 3.5e-6 },
 };
 
 const Machine *machine_find(const char *s)
@@ -26,6 +39,23 @@ const Machine *machine_find(const char *s)
 }
 
 const char *machine_keys(void) { return "h200, h100, h100-pcie, a100"; }
+
+size_t machine_room(const Machine *m)
+{
+    size_t margin = (size_t)1 << 30; /* context, library handles, modules */
+    return m->mem_bytes - margin;
+}
+
+int machine_list_fitting(char *buf, size_t n, size_t size_bytes)
+{
+    int count = 0;
+    buf[0]    = '\0';
+    for (int i = 0; i < ARRAY_LEN(machines); i++) {
+        if (machine_room(&machines[i]) < size_bytes) continue;
+        str_append(buf, n, "%s%s", count++ ? ", " : "", machines[i].key);
+    }
+    return count;
+}
 
 Machine machine_cpu(int threads, size_t mem_bytes)
 {

@@ -1,7 +1,7 @@
 /* Machine: what a card can do, in plain numbers, for planning where no card is at hand.
  *
- * Data-sheet peaks are for MFU; the other rates are what was measured once on such a card (docs/performance.md) and only
- * order candidates. A run on the card itself measures. */
+ * Data-sheet peaks are for MFU; the other rates are what a step holds on such a card (machine.c says where from): they order
+ * candidates and predict a step within about 10 %. A run on the card itself measures. */
 #ifndef PLAN_MACHINE_H
 #define PLAN_MACHINE_H
 
@@ -23,6 +23,10 @@ typedef struct {
 const Machine *machine_find(const char *key_or_name);
 /* Keys of all known machines, separated by ", ". */
 const char *machine_keys(void);
+/* Bytes for slabs on a card that nobody else uses. */
+size_t machine_room(const Machine *m);
+/* Keys of the known machines that have room for so many bytes, separated by ", "; returns how many. */
+int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
 /* A stand-in for this computer's CPU with the given threads. */
 Machine machine_cpu(int threads, size_t mem_bytes);
 

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "run/limit.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *recompute_name(RecomputeLevel level)
@@ -85,22 +86,27 @@ static int64_t head_rows(const Recipe *r, DevKind kind, DType compute, int64_t r
     return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
-static double prog_time_model(const Prog *p, const Machine *m, int f32)
+static void add_cost(StepCost *c, const Prog *p, double times, const Machine *m, int f32)
 {
-    double sum = 0;
     for (int i = 0; i < prog_n_op(p); i++) {
-        const Op *op    = prog_op(p, i);
-        double    flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args);
-        sum += machine_op_time(m, flops > 0 ? limit_unit(op->kind) : UNIT_MEMORY, f32, flops, bytes);
+        const Op   *op    = prog_op(p, i);
+        double      flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args);
+        MachineUnit unit = flops > 0 ? limit_unit(op->kind) : UNIT_MEMORY;
+        c->flops += times * flops;
+        c->bytes += times * bytes;
+        c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
+        if (flops > 0) c->flops_s += times * flops / (m->rate[unit] * (f32 ? m->f32_share : 1.0));
+        c->step_s += times * machine_op_time(m, unit, f32, flops, bytes);
     }
-    return sum;
 }
 
-double choose_step_time(const Build *b, const Machine *m)
+StepCost choose_step_cost(const Build *b, const Machine *m)
 {
-    int f32 = b->choice.compute == DT_F32;
-    return (double)build_micro_per_step(b, 1) * prog_time_model(b->micro, m, f32) +
-           prog_time_model(b->update, m, f32);
+    StepCost c   = { 0 };
+    int      f32 = b->choice.compute == DT_F32;
+    add_cost(&c, b->micro, (double)build_micro_per_step(b, 1), m, f32);
+    add_cost(&c, b->update, 1, m, f32);
+    return c;
 }
 
 static int try_candidate(Choice *c, const Recipe *r, const BuildChoice *choice, const DevVt *vt,
@@ -111,7 +117,8 @@ static int try_candidate(Choice *c, const Recipe *r, const BuildChoice *choice, 
     Candidate *row   = &c->row[c->n++];
     row->choice      = *choice;
     row->total_bytes = store_total_bytes(&b->store);
-    row->step_s      = parts & BUILD_TRAIN ? choose_step_time(b, m) : 0;
+    row->act_bytes   = b->store.slab_bytes[SLAB_ACT];
+    row->step_s      = parts & BUILD_TRAIN ? choose_step_cost(b, m).step_s : 0;
     row->fits        = row->total_bytes <= c->budget_bytes;
     build_destroy(b);
     return 0;
@@ -140,18 +147,91 @@ static int worth_trying(const Recipe *r, DevKind kind, int64_t micro)
     return tokens <= cap || micro == 1 || r->micro_batch > 0;
 }
 
-static int better(const Candidate *a, const Candidate *b)
+/* Of those as fast as the fastest, give or take what the prediction cannot tell apart: least recomputation, then fewest
+ * bytes. */
+static int pick(const Choice *c)
 {
-    if (a->step_s < 0.995 * b->step_s) return 1;
-    return a->step_s < 1.005 * b->step_s && a->total_bytes < b->total_bytes &&
-           a->choice.level <= b->choice.level;
+    double fastest = INFINITY;
+    int    best    = -1;
+    for (int i = 0; i < c->n; i++) {
+        if (c->row[i].fits) fastest = MIN(fastest, c->row[i].step_s);
+    }
+    for (int i = 0; i < c->n; i++) {
+        const Candidate *a = &c->row[i], *b = &c->row[MAX(best, 0)];
+        if (!a->fits || a->step_s > 1.005 * fastest) continue;
+        int is_less = a->choice.level != b->choice.level ? a->choice.level < b->choice.level
+                                                         : a->total_bytes < b->total_bytes;
+        if (best < 0 || is_less) best = i;
+    }
+    return best;
 }
 
+/* ---- nothing fits ------------------------------------------------------------------------------------------ */
+
+/* The slabs of one candidate, "activations 4.1 GiB, gradients ...". */
+static int list_slabs(const Recipe *r, const Candidate *k, unsigned parts, const DevVt *vt, char *buf,
+                      size_t n)
+{
+    Build *b = NULL;
+    char   bytes[32];
+    TRY(build_create(&b, r, &k->choice, parts, vt));
+    buf[0] = '\0';
+    for (int i = 0; i < SLAB_COUNT; i++) {
+        if (b->store.slab_bytes[i] < k->total_bytes / 1000) continue;
+        str_append(buf, n, "%s%s %s", buf[0] ? ", " : "", slab_name((Slab)i),
+                   str_bytes(bytes, sizeof bytes, (double)b->store.slab_bytes[i]));
+    }
+    build_destroy(b);
+    return 0;
+}
+
+/* Only what would really help. */
+static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const DevVt *vt, char *buf, size_t n)
+{
+    char cards[64];
+    if (k->total_bytes <= room.room_bytes) {
+        str_copy(buf, n, "a larger memory_limit would help");
+        return;
+    }
+    if (k->total_bytes - k->act_bytes > MIN(room.room_bytes, room.limit_bytes)) {
+        str_copy(buf, n,
+                 "a smaller model would help (model.layers, model.width), its activations are not the cause");
+    } else if (r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK) {
+        str_copy(buf, n, "recompute: auto may help");
+    } else if (r->micro_batch > 1) {
+        str_copy(buf, n, "a smaller micro_batch would help");
+    } else {
+        str_copy(buf, n, "a smaller model.context would help, it is the activations that do not fit");
+    }
+    if (vt->kind == DEV_CUDA && machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
+        str_append(buf, n, "; cards on which it fits: %s", cards);
+}
+
+static int refuse_all(const Choice *c, const Recipe *r, const DevVt *vt, ChooseRoom room, unsigned parts)
+{
+    const Candidate *k = &c->row[0];
+    char             have[32], need[32], slabs[400], what[300];
+    for (int i = 1; i < c->n; i++) {
+        if (c->row[i].total_bytes < k->total_bytes) k = &c->row[i];
+    }
+    TRY(list_slabs(r, k, parts, vt, slabs, sizeof slabs));
+    advise(r, k, room, vt, what, sizeof what);
+    return err_user(
+        "this model does not fit: the smallest plan (micro-batch %lld, recompute %s) needs %s and %s "
+        "are available%s: %s (%s)",
+        (long long)k->choice.micro_batch, recompute_name(k->choice.level),
+        str_bytes(need, sizeof need, (double)k->total_bytes),
+        str_bytes(have, sizeof have, (double)c->budget_bytes),
+        room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what);
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------------- */
+
 int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability,
-                size_t budget_bytes, unsigned parts)
+                ChooseRoom room, unsigned parts)
 {
     memset(c, 0, sizeof *c);
-    c->budget_bytes = budget_bytes;
+    c->budget_bytes = MIN(room.room_bytes, room.limit_bytes);
     c->best         = -1;
     TRY(check_available(r));
     TRY(choose_dtype(c, r, vt, capability));
@@ -172,17 +252,8 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
         for (int i = 0; i < c->n; i++) all_fit &= c->row[i].fits;
         if (all_fit) break;
     }
-    size_t least = (size_t)-1;
-    for (int i = 0; i < c->n; i++) {
-        least = MIN(least, c->row[i].total_bytes);
-        if (c->row[i].fits && (c->best < 0 || better(&c->row[i], &c->row[c->best]))) c->best = i;
-    }
-    if (c->best >= 0) return 0;
-    char have[32], need[32];
-    return err_user(
-        "this model does not fit: the smallest plan needs %s and %s are available "
-        "(a smaller model.context, model.layers or model.width, or a larger memory_limit, would help)",
-        str_bytes(need, sizeof need, (double)least), str_bytes(have, sizeof have, (double)budget_bytes));
+    c->best = pick(c);
+    return c->best >= 0 ? 0 : refuse_all(c, r, vt, room, parts);
 }
 
 void choose_print(const Choice *c, const Recipe *r, FILE *out)
@@ -199,4 +270,22 @@ void choose_print(const Choice *c, const Recipe *r, FILE *out)
                 str_count(rate, sizeof rate, (double)r->step_tokens / k->step_s),
                 k->fits ? "" : "  does not fit");
     }
+}
+
+void choose_print_cost(const Build *b, const Machine *m, FILE *out)
+{
+    StepCost c = choose_step_cost(b, m);
+    char     rate[32];
+    fprintf(out, "a step      %.4g TFLOP, %.1f ms of arithmetic; %.4g GB moved, %.1f ms of traffic\n",
+            c.flops * 1e-12, c.flops_s * 1e3, c.bytes * 1e-9, c.bytes_s * 1e3);
+    fprintf(out, "predicted   %.1f ms a step, %s tokens/s", c.step_s * 1e3,
+            str_count(rate, sizeof rate, (double)b->recipe.step_tokens / c.step_s));
+    if (m->peak_flops > 0)
+        fprintf(out, ", MFU %.1f %%",
+                100 * (double)build_micro_per_step(b, 1) * prog_stats(b->micro).flops / c.step_s /
+                    m->peak_flops);
+    fprintf(out, "%s\n",
+            b->choice.compute == DT_F32 && m->peak_flops <= 0
+                ? " (roughly: this device's rates were not measured)"
+                : "");
 }

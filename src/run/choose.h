@@ -1,8 +1,8 @@
 /* Choose: the machine picks micro-batch, recomputation and head chunks; the user fixed the step.
  *
  * Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are exact; its time is
- * the sum over its list of max(FLOPs/rate, bytes/bandwidth). The fastest that fits wins; within 0.5 % the one that needs
- * less memory, so ties go to less recomputation and then to the smaller micro-batch. */
+ * the sum over its list of max(FLOPs/rate, bytes/bandwidth). Of those that fit and are within 0.5 % of the fastest, the one with
+ * the least recomputation wins, then the one that needs the least memory. */
 #ifndef RUN_CHOOSE_H
 #define RUN_CHOOSE_H
 
@@ -12,9 +12,22 @@
 typedef struct {
     BuildChoice choice;
     size_t      total_bytes;
-    double      step_s; /* predicted */
+    size_t      act_bytes; /* of these, activations */
+    double      step_s;    /* predicted */
     int         fits;
 } Candidate;
+
+/* What a step has to do, and the seconds that each half of it alone would take at a machine's rates. */
+typedef struct {
+    double flops, bytes;     /* flops: with those done again */
+    double flops_s, bytes_s; /* a step takes longer than either: each op waits for the slower of its two */
+    double step_s;
+} StepCost;
+
+/* Bytes there are, and bytes the recipe allows (memory_limit). The smaller one is the budget. */
+typedef struct {
+    size_t room_bytes, limit_bytes;
+} ChooseRoom;
 
 enum { CHOOSE_MAX = 64 };
 
@@ -28,12 +41,14 @@ typedef struct {
 
 /* Fills *c. Negative after err_user()/err_set() when nothing fits, saying what would. */
 int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability,
-                size_t budget_bytes, unsigned parts);
+                ChooseRoom room, unsigned parts);
 
-/* Predicted seconds of one optimizer step of a build. */
-double choose_step_time(const Build *b, const Machine *m);
+/* Predicted for one optimizer step of a build. */
+StepCost choose_step_cost(const Build *b, const Machine *m);
 
 void choose_print(const Choice *c, const Recipe *r, FILE *out);
+/* What choose_step_cost() says, for people. */
+void choose_print_cost(const Build *b, const Machine *m, FILE *out);
 
 const char *recompute_name(RecomputeLevel level);
 

@@ -100,11 +100,12 @@ static int plan_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
     TRY(rank_share(&share, r, comm_world(comm)));
     TRY(open_device(s, r, comm));
     describe_machine(s);
-    size_t  margin = device_margin(s->dev, &s->info);
-    size_t  room   = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
-    int64_t budget = (int64_t)MIN(room, recipe_memory_limit(r, s->info.total_bytes));
-    TRY(comm_min_i64(comm, &budget, 1));
-    TRY(choose_plan(&s->choice, &share, s->dev->vt, &s->machine, s->info.capability, (size_t)budget, parts));
+    size_t  margin  = device_margin(s->dev, &s->info);
+    size_t  room    = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
+    int64_t least[] = { (int64_t)room, (int64_t)recipe_memory_limit(r, s->info.total_bytes) };
+    TRY(comm_min_i64(comm, least, ARRAY_LEN(least)));
+    TRY(choose_plan(&s->choice, &share, s->dev->vt, &s->machine, s->info.capability,
+                    (ChooseRoom){ (size_t)least[0], (size_t)least[1] }, parts));
     TRY(agree_choice(&s->choice, comm));
     BuildChoice best = s->choice.row[s->choice.best].choice;
     best.world       = comm_world(comm);
