@@ -98,6 +98,10 @@ verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 [ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ -d elsewhere/quickstart/checkpoints ]
 verdict "quickstart.sh with BRIM_RUNS" $? "exit code $rc: $(tail -n 1 err)"
 
+BRIM_RUNS=/proc/none "$brim" train tiny.yaml device=cpu steps=2 >out 2>err; rc=$?
+[ $rc -eq 1 ] && grep -q '^brim: /proc/none: .*(/proc/none is the folder for runs, from BRIM_RUNS)$' err
+verdict "a folder for runs that cannot be made" $? "exit code $rc: $(tail -n 1 err)"
+
 quickstart() { (cd "$here" && BRIM_RUNS="$dir/elsewhere" exec tools/quickstart.sh "$brim" optim.warmup=0 device=cpu "$@"); }
 echo mine >elsewhere/quickstart/note
 quickstart steps=2 >out 2>err; rc=$?

@@ -241,9 +241,13 @@ for wrong in "memory_limit=400K:does not fit" "precision=bf16:needs a GPU" "requ
     [ $rc -eq 2 ] && [ ! -e runs/new ]
     verdict "a new run with ${wrong%%:*} leaves no directory" $? "exit code $rc: $(tail -n 1 new.log)"
 done
+rm -rf runs/new runs/other*; cp -r runs/cut runs/other
 train other --fresh device=cuda:99; rc=$?
-[ $rc -eq 1 ] && diff -r -x log.txt runs/cut runs/other >seen && tail -n 1 runs/other/log.txt | grep -qi 'error: .*cuda' && [ -z "$(find runs -name 'other.old*')" ]
-verdict "--fresh on a device that is not there moves nothing, and log.txt says why" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
+[ $rc -eq 2 ] && tail -n 1 other.log | grep -q '^command line: device: cuda:99 cannot be had: .*cpu and auto' && diff -r runs/cut runs/other >seen && [ -z "$(find runs -name 'other.old*')" ]
+verdict "--fresh on a device that is not there moves nothing" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
+train new device=cuda:99; rc=$?
+[ $rc -eq 2 ] && [ ! -e runs/new ]
+verdict "a new run on a device that is not there leaves no directory" $? "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"
 rm -rf runs/other*; cp -r runs/cut runs/other
 train other --fresh; rc=$?
 [ $rc -eq 0 ] && out=$(same ref other) && [ "$(find runs -maxdepth 1 -name 'other.old-*' | wc -l)" -eq 1 ] && diff -r runs/cut runs/other.old-* >seen

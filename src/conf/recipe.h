@@ -106,28 +106,29 @@ typedef struct {
 } RecipeOpt;
 
 typedef struct {
-    char             file[RECIPE_STR]; /* where it came from, for messages */
-    char             run[RECIPE_STR];  /* name; the run directory is runs/NAME */
-    int64_t          steps;
-    int64_t          step_tokens; /* tokens per optimizer update, over all ranks */
-    int64_t          micro_batch; /* sequences; 0 = auto */
-    Recompute        recompute;
-    Precision        precision;
-    char             device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
-    int64_t          threads;            /* CPU threads; 0 = all */
-    int64_t          seed;
-    char             memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
-    int              deterministic;
-    char             give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
-    char             require[RECIPE_STR];  /* comma list of optimisations that must be on */
-    double           budget_s;             /* wall-clock budget in seconds; 0: none */
-    int64_t          log_every;
-    int64_t          max_skips;    /* non-finite or spiking steps in a row before a rollback */
-    double           spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
-    RecipeModel      model;
-    RecipeOptim      optim;
-    RecipeData       data;
-    RecipeEval       eval;
+    char        file[RECIPE_STR]; /* where it came from, for messages */
+    char        run[RECIPE_STR];  /* name; the run directory is runs/NAME */
+    int64_t     steps;
+    int64_t     step_tokens; /* tokens per optimizer update, over all ranks */
+    int64_t     micro_batch; /* sequences; 0 = auto */
+    Recompute   recompute;
+    Precision   precision;
+    char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int         device_line; /* where it stands, for messages: line of file, -1 command line, 0 nowhere */
+    int64_t     threads;     /* CPU threads; 0 = all */
+    int64_t     seed;
+    char        memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
+    int         deterministic;
+    char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
+    char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
+    double      budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t     log_every;
+    int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
+    double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
+    RecipeModel model;
+    RecipeOptim optim;
+    RecipeData  data;
+    RecipeEval  eval;
     RecipeCheckpoint checkpoint;
     RecipeOpt        opt;
 } Recipe;

@@ -125,7 +125,7 @@ static int check_eval(const Recipe *r, const Origin *o)
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-static int check_names(const Recipe *r, const Origin *o)
+static int check_names(Recipe *r, const Origin *o)
 {
     static const char *const devices[] = { "auto", "cpu", "cuda" };
     StrNearest               near      = str_nearest_begin(r->device);
@@ -141,6 +141,7 @@ static int check_names(const Recipe *r, const Origin *o)
     DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)",
            r->device, near.best);
     DEMAND(known, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N", r->device);
+    r->device_line = o->line[row_of("device")];
     /* The name becomes a folder below runs/. */
     DEMAND(!strchr(r->run, '/') && r->run[0] != '.' && r->run[0] != '-', "run",
            "'%.64s' cannot name a folder (no '/', no leading '.' or '-')", r->run);

@@ -84,6 +84,13 @@ static Dev *open_auto(const DevOptions *opt, const char **why)
     return open_with(dev_cpu(), 0, opt);
 }
 
+/* Whoever asks for a GPU where there is none is told what there is. */
+static Dev *refuse_cuda(const char *spec, const char *reason)
+{
+    err_user("device: %s cannot be had: %s (cpu and auto work here)", spec, reason);
+    return NULL;
+}
+
 static Dev *open_cuda(const char *spec, const DevOptions *opt, const char **why)
 {
     int index = 0;
@@ -98,12 +105,13 @@ static Dev *open_cuda(const char *spec, const DevOptions *opt, const char **why)
     }
     const char  *reason;
     const DevVt *vt = dev_cuda(&reason);
-    if (!vt) {
-        err_set("device %s: %s", spec, reason);
-        return NULL;
-    }
-    *why = "cuda: as asked";
-    return open_with(vt, index, opt);
+    if (!vt) return refuse_cuda(spec, reason);
+    *why     = "cuda: as asked";
+    Dev *dev = open_with(vt, index, opt);
+    if (dev || err_kind() != ERR_USER) return dev;
+    reason = say("%s", err_get());
+    err_clear();
+    return refuse_cuda(spec, reason);
 }
 
 Dev *dev_open(const char *spec, const DevOptions *opt, const char **why)

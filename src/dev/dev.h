@@ -122,7 +122,7 @@ struct Dev {
 };
 
 /* "cpu", "cuda", "cuda:N", "null", or "auto": CUDA when it works, else the CPU; *why (static or per-thread text) says
- * what was chosen and why. Returns NULL after err_set()/err_user(). */
+ * what was chosen and why. Returns NULL after err_set(), or after err_user("device: ...") when there is no such device here. */
 Dev *dev_open(const char *spec, const DevOptions *opt, const char **why);
 void dev_close(Dev *dev);
 

@@ -164,11 +164,24 @@ static int make_folders(RunDir *d)
     return folder_sync(rundir_base());
 }
 
+/* A folder for runs that cannot be made is most often BRIM_RUNS misspelt. */
+static int make_run_folder(const RunDir *d)
+{
+    char        cause[700];
+    const char *base = getenv("BRIM_RUNS");
+    if (file_make_folders(d->path) == 0) return 0;
+    if (file_kind(rundir_base()) == FILE_FOLDER) return -1;
+    str_copy(cause, sizeof cause, err_get());
+    err_clear();
+    return err_set("%s (%s is the folder for runs%s)", cause, rundir_base(),
+                   base && *base ? ", from BRIM_RUNS" : "; BRIM_RUNS names another");
+}
+
 /* Whether a directory is new is seen under its lock: every owner that stays has made the folder of checkpoints. */
 static int make_and_lock(RunDir *d)
 {
     int existed = file_kind(d->path) != FILE_NONE;
-    TRY(file_make_folders(d->path));
+    TRY(make_run_folder(d));
     if (lock_take(d) < 0) {
         if (!existed) rmdir(d->path); /* fails while another one's lock is in it */
         return -1;

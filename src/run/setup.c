@@ -33,6 +33,17 @@ static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *co
     return dev_open(r->device, opt, why);
 }
 
+/* Says where a device that cannot be had was asked for. */
+static int blame_device(const Recipe *r)
+{
+    char why[900];
+    if (err_kind() != ERR_USER || r->device_line == 0) return -1;
+    str_copy(why, sizeof why, err_get());
+    err_clear();
+    return r->device_line > 0 ? err_user("%s:%d: %s", r->file, r->device_line, why)
+                              : err_user("command line: %s", why);
+}
+
 static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
@@ -45,7 +56,7 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
                                       .threads       = (int)r->threads };
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
-    if (!s->dev) return -1;
+    if (!s->dev) return blame_device(r);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
     return s->dev->vt->info(s->dev, &s->info);
 }

@@ -113,6 +113,7 @@ static int open_streams(CudaDev *d)
     return 0;
 }
 
+/* ERR_USER: this GPU cannot be had here, so whoever named it must name another device. */
 static int open_device(CudaDev *d)
 {
     int         n = 0;
@@ -122,13 +123,14 @@ static int open_device(CudaDev *d)
         cudaGetLastError();
         /* CUDA's text for a missing driver speaks of an old one. */
         if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
-            return err_set("no CUDA device: no NVIDIA driver is installed (libcuda.so.1 is missing)");
+            return err_user("no CUDA device: no NVIDIA driver is installed (libcuda.so.1 is missing)");
         }
-        return err_set("no CUDA device: %s", cudaGetErrorString(e));
+        return err_user("no CUDA device: %s", cudaGetErrorString(e));
     }
-    if (n == 0) return err_set("no CUDA device: the driver sees none");
+    if (n == 0) return err_user("no CUDA device: the driver sees none");
     if (d->index < 0 || d->index >= n) {
-        return err_user("device cuda:%d: there are %d CUDA devices", d->index, n);
+        return n == 1 ? err_user("the only CUDA device is cuda:0")
+                      : err_user("the CUDA devices are cuda:0 to cuda:%d", n - 1);
     }
     CUDA_TRY(cudaSetDevice(d->index));
     struct cudaDeviceProp prop;
@@ -139,8 +141,8 @@ static int open_device(CudaDev *d)
     if (cuda_probe_image() < 0) {
         err_clear();
         cudaGetLastError();
-        return err_set("%s has compute capability %d.%d, for which this build has no kernels", d->name,
-                       prop.major, prop.minor);
+        return err_user("%s has compute capability %d.%d, for which this build has no kernels", d->name,
+                        prop.major, prop.minor);
     }
     TRY(open_streams(d));
     char version[32];
