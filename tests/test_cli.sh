@@ -23,9 +23,9 @@ verdict "--help lists options" $? "$("$brim" sample --help)"
 "$brim" help eval | grep -q '^eval.every$'
 verdict "help eval names the section's keys too" $? "$("$brim" help eval)"
 
-"$brim" version >a 2>err && "$brim" --version >b 2>>err; rc=$?
+"$brim" version >a 2>err && "$brim" --version >b 2>>err && "$brim" -v >c 2>>err; rc=$?
 want=$(sed -n 's/^VERSION := //p' "$here/Makefile")
-[ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
+[ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b && cmp -s a c && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
 verdict "version and --version" $? "exit code $rc, wanted $want: $(cat a b err)"
 
 "$brim" help >/dev/full 2>err; rc=$?
@@ -45,6 +45,8 @@ verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
 name=$(sed -n 's/^tiny on \(.*\): micro-batch.*/\1/p' out)
 [ -n "$name" ] && tail -n 1 out | grep -qF "\"device\": \"$name\", \"precision\": \"fp32\", "
 verdict "bench --json names device and precision that were used" $? "'$name' $(tail -n 1 out)"
+tail -n 1 out | grep -qE '"step_tokens": 512, "micro_batch": [0-9]+, "recompute": "none", '
+verdict "bench --json says how the step was cut" $? "$(tail -n 1 out)"
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 
@@ -93,6 +95,16 @@ verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^data.kind: random has nothing' err
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
+grep -q 'data.kind random: noise, nothing will be learned' runs/tiny/log.txt
+verdict "training on noise says so" $? "$(cat runs/tiny/log.txt)"
+for c in eval sample; do
+    "$brim" $c tniy >out 2>err; rc=$?
+    [ $rc -eq 2 ] && grep -q '^command line: tniy: no such run (did you mean tiny?)$' err
+    verdict "$c of a mistyped run" $? "exit code $rc: $(cat err)"
+done
+"$brim" plan tiny.yaml data.kind=text data.train=elsewhere/none.txt --gpu h200 >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^data  *elsewhere/none.txt is not here' out
+verdict "a plan needs no data" $? "exit code $rc: $(cat err)"
 
 (cd "$here" && BRIM_RUNS="$dir/elsewhere" tools/quickstart.sh "$brim" steps=2 optim.warmup=0 device=cpu) >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ -d elsewhere/quickstart/checkpoints ]

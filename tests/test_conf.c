@@ -225,6 +225,32 @@ static void data_is_found_beside_the_recipe(void **state)
     assert_string_equal(r.data.train, "data/tinyshakespeare.txt");
 }
 
+static void integers_may_have_an_exponent(void **state)
+{
+    Recipe r;
+    char   why[600];
+    assert_parses(&r, RANDOM "steps: 1e4\nseed: 2.5E3\n", NULL);
+    assert_int_equal(r.steps, 10000);
+    assert_int_equal(r.seed, 2500);
+    const SchemaRow *row     = &schema_table[schema_find("steps")];
+    const char      *wrong[] = { "1e-3", "1.5e0", "1e", "e3", "1e400", "1e30", "10.0" };
+    for (int i = 0; i < ARRAY_LEN(wrong); i++)
+        assert_true(schema_set(row, &r, wrong[i], 0, why, sizeof why) < 0);
+    assert_int_equal(r.steps, 10000);
+}
+
+static void data_may_be_elsewhere_for_a_plan(void **state)
+{
+    Recipe r;
+    char  *none = "data.train=/none/train.bin";
+    assert_int_equal(recipe_load_without_data(&r, "recipes/quickstart.yaml", 1, &none), 0);
+    assert_string_equal(r.data.train, "/none/train.bin");
+    assert_int_equal(recipe_load_without_data(&r, "recipes/quickstart.yaml", 0, NULL), 0);
+    assert_string_equal(r.data.train, "recipes/data/tinyshakespeare.txt");
+    assert_true(recipe_load(&r, "recipes/quickstart.yaml", 1, &none) < 0);
+    err_clear();
+}
+
 static void memory_limits(void **state)
 {
     Recipe r;
@@ -317,7 +343,7 @@ static void bad_values(void **state)
     static const Bad bad[] = {
         { "steps: many\n", NULL, "t.yaml:1: steps: expected an integer, got 'many'" },
         { "steps: 5.5\n", NULL, "t.yaml:1: steps: expected an integer, got '5.5'" },
-        { "steps: 1e3\n", NULL, "t.yaml:1: steps: expected an integer, got '1e3'" },
+        { "steps: 1e-3\n", NULL, "t.yaml:1: steps: expected an integer, got '1e-3'" },
         { "steps: 524_288\n", NULL, "t.yaml:1: steps: expected an integer, got '524_288'" },
         { "steps: \"5\"\n", NULL, "t.yaml:1: steps: expected an integer without quotes, got '5'" },
         { "steps: true\n", NULL, "t.yaml:1: steps: expected an integer, got 'true'" },
@@ -393,14 +419,19 @@ static void bad_relations(void **state)
         { "data: {kind: random, document_token: 60000}\n", NULL,
           "t.yaml:1: data.document_token: data.document_token (60000) must be below*" },
         { RANDOM "step_tokens: 1000\n", NULL,
-          "t.yaml:2: step_tokens: step_tokens (1000) must be a multiple of model.context (1024)" },
+          "t.yaml:2: step_tokens: step_tokens (1000) must be a multiple of model.context (1024): 1024 would "
+          "do" },
         { RANDOM "model: {context: 1000}\n", NULL,
           "t.yaml:2: model.context: step_tokens (524288) must be a multiple*" },
-        { RANDOM "step_tokens: 1023\n", NULL,
-          "t.yaml:2: step_tokens: step_tokens (1023) must be a multiple*" },
+        { RANDOM "step_tokens: 1025\n", NULL,
+          "t.yaml:2: step_tokens: step_tokens (1025) must be a multiple of model.context (1024): 1024 or "
+          "2048 would do" },
         { RANDOM "micro_batch: 3\n", NULL,
-          "t.yaml:2: micro_batch: micro_batch (3) must divide the step's 512 sequences*" },
-        { RANDOM "micro_batch: 1024\n", NULL, "t.yaml:2: micro_batch: micro_batch (1024) must divide*" },
+          "t.yaml:2: micro_batch: micro_batch (3) must divide the step's 512 sequences (step_tokens / "
+          "model.context): 2 or 4 would do" },
+        { RANDOM "micro_batch: 1024\n", NULL,
+          "t.yaml:2: micro_batch: micro_batch (1024) must divide the step's 512 sequences (step_tokens / "
+          "model.context): 512 would do" },
         { RANDOM "optim: {warmup: 1001}\n", NULL,
           "t.yaml:2: optim.warmup: optim.warmup (1001) must not exceed steps (1000)" },
         { RANDOM "optim: {warmup: 100}\n", "steps=99",
@@ -421,7 +452,7 @@ static void bad_relations(void **state)
         { RANDOM "require: [fp8]\nprecision: bf16\n", NULL,
           "t.yaml:2: require: require lists fp8, but precision is bf16" },
         { "steps: 5\n", NULL,
-          "t.yaml:1: data.train: is missing: name the file to train on, or set data.kind: random" },
+          "t.yaml: data.train: is missing: name the file to train on, or set data.kind: random" },
         { "steps: 5\ndata: {kind: tokens}\n", NULL, "t.yaml:2: data.kind: is missing*" },
         { "data: {train: recipes/quickstrat.yaml}\n", NULL,
           "t.yaml:1: data.train: no such file: recipes/quickstrat.yaml (did you mean quickstart.yaml?)" },
@@ -592,6 +623,8 @@ int main(void)
         CASE(overrides_win),
         CASE(accepted_forms),
         CASE(data_is_found_beside_the_recipe),
+        CASE(integers_may_have_an_exponent),
+        CASE(data_may_be_elsewhere_for_a_plan),
         CASE(memory_limits),
         CASE(help_is_printed),
         CASE(bad_keys),

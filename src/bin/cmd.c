@@ -77,10 +77,15 @@ int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *
     return cmd_load_target(&t, r);
 }
 
+int cmd_need_recipe(const CmdTarget *t)
+{
+    if (t->target) return 0;
+    return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
+}
+
 int cmd_load_target(const CmdTarget *t, Recipe *r)
 {
-    if (!t->target)
-        return err_user("command line: a recipe is missing (for example recipes/quickstart.yaml)");
+    TRY(cmd_need_recipe(t));
     return recipe_load(r, t->target, t->n_override, t->override);
 }
 

@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "run/setup.h"
@@ -60,6 +61,12 @@ int cmd_plan(const CmdArgs *a)
     CmdFlag     flag[] = { { "--gpu", &gpu, NULL, "plan for a card that is not here" },
                            { "--list", NULL, &list, "print every op and tensor" } };
     Recipe      r;
-    TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
+    CmdTarget   t;
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    TRY(cmd_need_recipe(&t));
+    TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
+    /* Planning needs none: the machine that will train may be another one. */
+    if (r.data.kind != DATA_RANDOM && file_kind(r.data.train) == FILE_NONE)
+        printf("data        %s is not here\n", r.data.train);
     return gpu ? plan_for(&r, gpu, list) : plan_here(&r, list);
 }

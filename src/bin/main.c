@@ -106,7 +106,7 @@ int main(int argc, char **argv)
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
     }
-    if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0) argv[1] = "version";
     if (strcmp(argv[1], "help") == 0 && argc == 2) {
         usage(stdout);
         printf("\nRecipe keys (brim help KEY for one):\n");

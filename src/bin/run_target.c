@@ -1,12 +1,35 @@
 #include "bin/run_target.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "run/ckpt.h"
 #include "run/rundir.h"
 
 #include <string.h>
 #include <unistd.h>
+
+static int refuse_missing(const char *target)
+{
+    char **names, recipe[2 * RUNDIR_PATH];
+    Arena  arena;
+    arena_init(&arena);
+    int n = file_list(&arena, rundir_base(), "", &names);
+    err_clear(); /* a folder that cannot be listed only costs the hint */
+    StrNearest near = str_nearest_begin(file_name_of(target));
+    for (int i = 0; i < n; i++) {
+        snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", rundir_base(), names[i]);
+        if (access(recipe, R_OK) == 0) str_nearest_offer(&near, names[i]);
+    }
+    if (near.best) {
+        err_user("command line: %s: no such run (did you mean %s?)", target, near.best);
+    } else {
+        err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
+                 rundir_base(), target);
+    }
+    arena_deinit(&arena);
+    return -1;
+}
 
 /* The run's folder from what the user typed: the folder itself, or a name under the runs folder. */
 static int find_run(const char *target, char *path, size_t n)
@@ -20,8 +43,7 @@ static int find_run(const char *target, char *path, size_t n)
         }
         if (snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
     }
-    return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
-                    rundir_base(), target);
+    return refuse_missing(target);
 }
 
 int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)

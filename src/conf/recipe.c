@@ -26,6 +26,13 @@ typedef struct {
     int n_key;
 } Reader;
 
+/* What comes on top of the file. */
+typedef struct {
+    int          n;
+    char *const *text; /* "key=value" */
+    int          without_data;
+} Overrides;
+
 void recipe_defaults(Recipe *r)
 {
     memset(r, 0, sizeof *r); /* padding too: recipes are compared bytewise */
@@ -135,8 +142,7 @@ static int read_override(Reader *d, const char *text)
     return 0;
 }
 
-int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
-                 char *const *override)
+static int parse(Recipe *r, const char *name, const char *text, size_t n, const Overrides *more)
 {
     Reader d = { .r = r };
     char   shown[RECIPE_STR], folder[PATH_MAX];
@@ -148,14 +154,20 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
     memcpy(r->file, shown, strlen(shown));
     TRY(walk_yaml(shown, text, n, read_item, &d));
     if (d.n_key == 0) return err_user("%s: the recipe is empty", shown);
-    for (int i = 0; i < n_override; i++) TRY(read_override(&d, override[i]));
+    for (int i = 0; i < more->n; i++) TRY(read_override(&d, more->text[i]));
     if (!r->run[0]) {
         char base[RECIPE_STR];
         str_quote(base, sizeof base, file_name_of(name), strlen(file_name_of(name)));
         size_t len = strlen(base) - (str_ends_with(base, ".yaml") ? strlen(".yaml") : 0);
         memcpy(r->run, len > 0 ? base : "run", len > 0 ? len : 3);
     }
-    return relate_resolve(r, &d.origin, folder);
+    return relate_resolve(r, &d.origin, folder, !more->without_data);
+}
+
+int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
+                 char *const *override)
+{
+    return parse(r, name, text, n, &(Overrides){ n_override, override, 0 });
 }
 
 /* ---- Finding it ---------------------------------------------------------------------------------------- */
@@ -218,7 +230,7 @@ static int refuse_missing(const char *path, const char *shown)
     return -1;
 }
 
-int recipe_load(Recipe *r, const char *path, int n_override, char *const *override)
+static int load(Recipe *r, const char *path, const Overrides *more)
 {
     char     shown[RECIPE_STR], found[PATH_MAX];
     char    *text = NULL;
@@ -242,9 +254,19 @@ int recipe_load(Recipe *r, const char *path, int n_override, char *const *overri
         err_clear();
         return err_user("%s", str_quote(line, sizeof line, why, strlen(why)));
     }
-    int rc = recipe_parse(r, path, text, n, n_override, override);
+    int rc = parse(r, path, text, n, more);
     free(text);
     return rc;
+}
+
+int recipe_load(Recipe *r, const char *path, int n_override, char *const *override)
+{
+    return load(r, path, &(Overrides){ n_override, override, 0 });
+}
+
+int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override)
+{
+    return load(r, path, &(Overrides){ n_override, override, 1 });
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */

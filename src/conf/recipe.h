@@ -137,6 +137,8 @@ typedef struct {
  * directory first, then from the recipe's folder. Negative after err_user() with
  * "file:line: key: what is wrong (did you mean ...)" or "command line: key: ...". */
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
+/* The same where the data may be elsewhere: planning for another machine. */
+int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
 
 /* Parses YAML text already in memory (also the fuzz target); name is used in messages. */
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,

@@ -17,7 +17,8 @@ int relate_blame(const Origin *o, int row, const char *fmt, ...)
     const char *key = schema_table[row].name;
     if (o->line[row] == ORIGIN_COMMAND_LINE) return err_user("command line: %s: %s", key, what);
     /* A key that stands nowhere is missing from the file as a whole. */
-    return err_user("%s:%d: %s: %s", o->name, MAX(o->line[row], 1), key, what);
+    if (o->line[row] == ORIGIN_DEFAULT) return err_user("%s: %s: %s", o->name, key, what);
+    return err_user("%s:%d: %s: %s", o->name, o->line[row], key, what);
 }
 
 static int row_of(const char *key)
@@ -85,15 +86,30 @@ static int resolve_model(Recipe *r, const Origin *o)
     return 0;
 }
 
+/* "256" or "256 or 512": the neighbours of a wrong value that would do, 0: none. */
+static const char *name_nearest(char *buf, size_t n, int64_t below, int64_t above)
+{
+    snprintf(buf, n, "%lld", LL(below > 0 ? below : above));
+    if (below > 0 && above > below) str_append(buf, n, " or %lld", LL(above));
+    return buf;
+}
+
 static int check_step(const Recipe *r, const Origin *o)
 {
-    int64_t context = r->model.context, sequences = r->step_tokens / context;
+    char    near[48];
+    int64_t context = r->model.context, sequences = r->step_tokens / context, micro = r->micro_batch;
     RELATE(r->step_tokens % context == 0, "step_tokens", "model.context",
-           "step_tokens (%lld) must be a multiple of model.context (%lld)", LL(r->step_tokens), LL(context));
-    RELATE(r->micro_batch == 0 || sequences % r->micro_batch == 0, "micro_batch", "step_tokens",
-           "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context)",
-           LL(r->micro_batch), LL(sequences));
-    return 0;
+           "step_tokens (%lld) must be a multiple of model.context (%lld): %s would do", LL(r->step_tokens),
+           LL(context), name_nearest(near, sizeof near, sequences * context, (sequences + 1) * context));
+    if (micro == 0 || sequences % micro == 0) return 0;
+    enum { FAR = 65536 }; /* the largest micro-batch */
+    int64_t below = MIN(micro, sequences), above = micro;
+    while (sequences % below != 0) below--;
+    while (above <= FAR && sequences % above != 0) above++;
+    return relate_blame(
+        o, culprit(o, "micro_batch", "step_tokens"),
+        "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context): %s would do",
+        LL(micro), LL(sequences), name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
 static int check_optim(const Recipe *r, const Origin *o)
@@ -191,10 +207,10 @@ static int refuse_missing(const Origin *o, const char *key, const char *path)
 }
 
 /* Replaces a path that exists only beside the recipe by one that can be opened from here. */
-static int find_data(char *path, DataKind kind, const Origin *o, const char *key, const char *folder)
+static int beside_recipe(char *path, const Origin *o, const char *key, const char *folder)
 {
     char beside[2 * RECIPE_STR];
-    if (file_kind(path) == FILE_NONE && path[0] != '/') {
+    if (path[0] && path[0] != '/' && file_kind(path) == FILE_NONE) {
         snprintf(beside, sizeof beside, "%s/%s", folder, path);
         if (file_kind(beside) != FILE_NONE) {
             DEMAND(strlen(beside) < RECIPE_STR, key, "the path is longer than %d bytes: %s", RECIPE_STR - 1,
@@ -203,6 +219,11 @@ static int find_data(char *path, DataKind kind, const Origin *o, const char *key
             memcpy(path, beside, strlen(beside));
         }
     }
+    return 0;
+}
+
+static int check_data(const char *path, DataKind kind, const Origin *o, const char *key)
+{
     FileKind found = file_kind(path);
     if (found == FILE_NONE) return refuse_missing(o, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
@@ -211,7 +232,7 @@ static int find_data(char *path, DataKind kind, const Origin *o, const char *key
     return 0;
 }
 
-static int resolve_data(Recipe *r, const Origin *o, const char *folder)
+static int resolve_data(Recipe *r, const Origin *o, const char *folder, int need_data)
 {
     RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) return 0;
@@ -219,12 +240,15 @@ static int resolve_data(Recipe *r, const Origin *o, const char *folder)
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
            "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
-    TRY(find_data(d->train, d->kind, o, "data.train", folder));
-    if (d->val[0]) TRY(find_data(d->val, d->kind, o, "data.val", folder));
+    TRY(beside_recipe(d->train, o, "data.train", folder));
+    TRY(beside_recipe(d->val, o, "data.val", folder));
+    if (!need_data) return 0;
+    TRY(check_data(d->train, d->kind, o, "data.train"));
+    if (d->val[0]) TRY(check_data(d->val, d->kind, o, "data.val"));
     return 0;
 }
 
-int relate_resolve(Recipe *r, const Origin *o, const char *folder)
+int relate_resolve(Recipe *r, const Origin *o, const char *folder, int need_data)
 {
     TRY(resolve_model(r, o));
     TRY(check_step(r, o));
@@ -232,5 +256,5 @@ int relate_resolve(Recipe *r, const Origin *o, const char *folder)
     TRY(check_eval(r, o));
     TRY(check_names(r, o));
     TRY(check_require(r, o));
-    return resolve_data(r, o, folder);
+    return resolve_data(r, o, folder, need_data);
 }

@@ -13,11 +13,12 @@ typedef struct {
     int         line[SCHEMA_MAX];
 } Origin;
 
-/* Reports "NAME:LINE: KEY: text" or "command line: KEY: text" about a row; always negative. */
+/* Reports "NAME:LINE: KEY: text", "command line: KEY: text" or, of a key that is not given, "NAME: KEY: text"; always
+ * negative. */
 int relate_blame(const Origin *o, int row, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Fills in derived values and finds the data files, then verifies every relation between keys. folder: the
- * recipe's. Negative after err_user(). */
-int relate_resolve(Recipe *r, const Origin *o, const char *folder);
+ * recipe's; need_data 0: the data may be elsewhere. Negative after err_user(). */
+int relate_resolve(Recipe *r, const Origin *o, const char *folder, int need_data);
 
 #endif

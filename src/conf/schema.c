@@ -207,12 +207,22 @@ static int set_list(const SchemaRow *row, char *field, const char *text, char *w
     return store_text(field, joined, why, n);
 }
 
+/* "1e3", "2.5e6": an integer, when the number is one exactly. */
+static int parse_exponent(const char *text, int64_t *out)
+{
+    double d;
+    if (!strpbrk(text, "eE") || str_parse_double(text, &d) < 0) return -1;
+    if (!(d >= -9007199254740992.0 && d <= 9007199254740992.0) || d != (double)(int64_t)d) return -1;
+    *out = (int64_t)d;
+    return 0;
+}
+
 static int set_number(const SchemaRow *row, Recipe *r, const char *text, char *why, size_t n)
 {
     int64_t i;
     double  d;
     if (row->type == KEY_INT) {
-        if (str_parse_int(text, &i) < 0) {
+        if (str_parse_int(text, &i) < 0 && parse_exponent(text, &i) < 0) {
             /* Too many digits for 64 bits is out of bounds, not a wrong type. */
             int is_digits = text[strspn(text, "+-")] != '\0' && text[strspn(text, "+-0123456789")] == '\0';
             if (is_digits && str_parse_double(text, &d) == 0) return check_bounds(row, d, text, why, n);

@@ -208,6 +208,7 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     }
     BuildChoice choice = s.choice.best >= 0 ? s.choice.row[s.choice.best].choice : (BuildChoice){ 0 };
     out->micro_batch   = choice.micro_batch;
+    out->recompute     = recompute_name(choice.level);
     if (rc == 0 && opt->measure_limit) {
         /* The rates need memory of their own; the model's is given back first and taken again for --ops. */
         setup_close(&s);
@@ -243,6 +244,9 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_str(&o, "device", b->device);
     json_out_str(&o, "precision", b->precision);
     json_out_str(&o, "unit", "tokens");
+    json_out_int(&o, "step_tokens", r->step_tokens);
+    json_out_int(&o, "micro_batch", b->micro_batch);
+    json_out_str(&o, "recompute", b->recompute);
     json_out_num(&o, "per_s", b->per_s);
     json_out_num(&o, "step_ms", b->step_s * 1e3);
     json_out_num(&o, "mfu", known(b->mfu));

@@ -27,6 +27,7 @@ typedef struct {
     double      loss;
     int         n_step;
     int64_t     micro_batch; /* chosen, sequences */
+    const char *recompute;   /* chosen: "none", "cheap" or "block" */
     DevKind     kind;        /* of the device it ran on */
     char        device[128]; /* its name, DevInfo */
     const char *precision;   /* used: "fp32", "tf32" or "bf16" */

@@ -151,6 +151,7 @@ int train_open(Run *run, const TrainOptions *opt)
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
+    if (r->data.kind == DATA_RANDOM) log_info("data.kind random: noise, nothing will be learned");
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
     if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
