@@ -71,9 +71,11 @@ static void refused(const char *gpu, int n_override, char *const *override, cons
 /* Only what would help is advised. */
 static void test_advice(void **state)
 {
-    char *limit = "memory_limit=100G", *both[] = { "recompute=none", "model.context=32768" };
-    refused("h100", 0, NULL, "a smaller model would help", "memory_limit");
+    char *limit = "memory_limit=100G", *small = "memory_limit=50G",
+         *both[] = { "recompute=none", "model.context=32768" };
+    refused("h100", 0, NULL, "a smaller model.layers or model.width would help", "memory_limit");
     refused("h100", 0, NULL, "fits: h200)", "context");
+    refused("h100", 1, &small, "model.layers or model.width", "fits: ");
     refused("h200", 1, &limit, "a larger memory_limit would help", "fits: ");
     refused("h200", 2, both, "recompute: auto", "memory_limit");
     refused("h200", 1, both + 1, "a smaller model.context would help", "memory_limit");

@@ -194,8 +194,7 @@ static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const D
         return;
     }
     if (k->total_bytes - k->act_bytes > MIN(room.room_bytes, room.limit_bytes)) {
-        str_copy(buf, n,
-                 "a smaller model would help (model.layers, model.width), its activations are not the cause");
+        str_copy(buf, n, "a smaller model.layers or model.width would help, activations are not the cause");
     } else if (r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK) {
         str_copy(buf, n, "recompute: auto may help");
     } else if (r->micro_batch > 1) {
@@ -203,7 +202,8 @@ static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const D
     } else {
         str_copy(buf, n, "a smaller model.context would help, it is the activations that do not fit");
     }
-    if (vt->kind == DEV_CUDA && machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
+    if (vt->kind != DEV_CUDA || room.limit_bytes < room.room_bytes) return;
+    if (machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
         str_append(buf, n, "; cards on which it fits: %s", cards);
 }
 
@@ -284,8 +284,5 @@ void choose_print_cost(const Build *b, const Machine *m, FILE *out)
         fprintf(out, ", MFU %.1f %%",
                 100 * (double)build_micro_per_step(b, 1) * prog_stats(b->micro).flops / c.step_s /
                     m->peak_flops);
-    fprintf(out, "%s\n",
-            b->choice.compute == DT_F32 && m->peak_flops <= 0
-                ? " (roughly: this device's rates were not measured)"
-                : "");
+    fprintf(out, "%s\n", m->peak_flops <= 0 ? " (roughly: this device's rates were not measured)" : "");
 }
