@@ -37,7 +37,7 @@ const DevVt *dev_cuda(const char **why)
     path[n] = 0;
     strcpy(strrchr(path, '/') + 1, "libbrim_cuda.so");
     if (access(path, R_OK) != 0) {
-        *why = say("no CUDA half in this build (make, where CUDA 13 is, builds %s)", path);
+        *why = "no CUDA half in this build (make builds it where CUDA 13 is)";
         return NULL;
     }
     /* Never closed: its threads and its driver state outlive every Dev. */
