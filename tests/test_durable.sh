@@ -119,6 +119,11 @@ wait_step back2 80; kill -9 "$pid"; reap
 train back2 max_skips=5 && out=$(same back back2)
 verdict "and a kill after that changes no bit" $? "$out $(head -n 3 back2.log)"
 
+export BRIM_FAULT=nan:3-5; start back3 max_skips=3 checkpoint.every=2 step_tokens=$((big / 4)) eval.every=0; unset BRIM_FAULT
+wait_log back3 'rolled back to step 2'; kill -TERM "$pid"; reap; rc=$?
+[ $rc -eq 0 ] && grep -q '"skip": \[\[' "$(last_ckpt back3)/state.json"
+verdict "a signal right after a rollback saves which samples are passed over" $? "exit code $rc: $(tail -n 2 back3.log) $(grep -o '"skip".*' "$(last_ckpt back3)/state.json")"
+
 BRIM_FAULT=nan:30-40 train older max_skips=5; rc=$? # the 35th is queued when the first row ends
 [ $rc -eq 0 ] && [ "$(grep -oE 'rolled back to step [0-9]+' older.log | tr -dc '0-9\n' | xargs)" = "25 20" ] &&
     grep -q 'warning: the same failure after going back to step 25: trying the checkpoint before it' older.log &&
@@ -201,7 +206,7 @@ verdict "an evaluation has exactly eval.sequences windows, whatever the micro-ba
 train times steps=6 step_tokens=65536 eval.every=0 checkpoint.every=3 threads=2; rc=$?
 [ $rc -eq 0 ] && sed -nE 's/.*"loss": .*"time_s": ([0-9.e+-]+)[,}].*/\1/p' runs/times/metrics.jsonl >seen &&
     awk 'NR > 1 { dt = $1 - before; if (NR == 2 || dt < least) least = dt; if (dt > most) most = dt } { before = $1 }
-        END { exit !(NR == 6 && least > most / 8) }' seen # read late, the steps before a save and the end took no time at all
+        END { exit !(NR == 6 && least > most / 50) }' seen # read late, the steps before a save and the end took no time at all
 verdict "time_s is when a step ended" $? "exit code $rc: $(xargs <seen)"
 [ "$(grep -c '"mfu": null' runs/times/metrics.jsonl)" -eq 6 ]; verdict "mfu is null where no peak is known" $? "$(tail -n 2 runs/times/metrics.jsonl)"
 train all_threads steps=6 threads=0; rc=$?
@@ -294,8 +299,8 @@ train spent "${budget[@]}"; rc=$?
 verdict "budget_s ends a run with its learning rate decayed" $? "exit code $rc, lr $(rates spent | tail -n 1): $(tail -n 1 spent.log)"
 grep -qE '\] train 1/1000000 .* 0:0[0-2] left' spent.log; verdict "the time left is that of the budget" $? "$(grep -m 1 left spent.log)"
 idle spent 'runs/spent has used its 2 s: nothing to do .*budget_s' "${budget[@]}"; verdict "a spent budget leaves nothing to do" $? "$(tail -n 1 spent.log) $(head -n 3 seen)"
-budget[1]=budget_s=5
-start paused "${budget[@]}"; wait_step paused 1; sleep 3; kill -INT "$pid"; reap; rc=$?
+budget[1]=budget_s=12
+start paused "${budget[@]}"; wait_step paused 1; sleep 6; kill -INT "$pid"; reap; rc=$?
 before=$(rates paused | tail -n 1); n=$(rates paused | wc -l)
 train paused "${budget[@]}" && rates paused | sed -n "$((n + 1)),$((n + 3))p" >next &&
     awk -v before="$before" '{ n++; if ($1 > 1.3 * before || $1 < 0.3 * before) bad = 1 } END { exit !(n == 3 && !bad && before < 2.5e-3) }' next

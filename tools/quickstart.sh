@@ -13,7 +13,7 @@ trap interrupted=1 INT
 rc=0
 "$brim" train recipes/quickstart.yaml "${@:2}" --fresh || rc=$?
 trap - INT
-if [ $rc -eq 0 ] && grep -qs 'received: saving and leaving' "$run/log.txt"; then interrupted=1; fi # only brim got it
+if [ $rc -eq 0 ] && grep -qsE 'received: (saving and )?leaving' "$run/log.txt"; then interrupted=1; fi # only brim got it
 if [ -n "$interrupted" ] || [ $rc -gt 128 ]; then
     echo "Interrupted: no sample. $brim train recipes/quickstart.yaml goes on with $run; make run begins anew." >&2
     exit 130

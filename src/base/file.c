@@ -226,12 +226,15 @@ int file_make_folders(const char *path)
         if (*p != '/' && *p != '\0') continue;
         char end = *p;
         *p       = '\0';
-        if (mkdir(part, 0777) != 0) {
-            int cause = errno;
-            if (file_kind(part) != FILE_FOLDER) {
-                errno = cause == EEXIST ? ENOTDIR : cause; /* a file, or a link to nothing, has the name */
-                return err_sys("%s", part);
-            }
+        /* Again when it was there and is not any more: whoever made it for a start that failed has taken it away. */
+        enum { TRIES = 100 };
+        for (int i = 0; mkdir(part, 0777) != 0; i++) {
+            int      cause = errno;
+            FileKind kind  = file_kind(part);
+            if (kind == FILE_FOLDER) break;
+            if (cause == EEXIST && kind == FILE_NONE && i < TRIES) continue;
+            errno = cause == EEXIST ? ENOTDIR : cause; /* a file, or a link to nothing, has the name */
+            return err_sys("%s", part);
         }
         if (end == '\0') return 0;
         *p = end;

@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "bin/run_target.h"
+#include "data/check.h"
 #include "run/step.h"
 
 #include <math.h>
@@ -29,6 +30,7 @@ static int evaluate(Setup *s, const Recipe *r, int64_t most, Evaluation *out)
     Loader *loader = NULL;
     int     rc     = stepper_init(&stepper, s->build, 1);
     if (rc == 0) rc = source_open(&val, r, 1);
+    if (rc == 0) rc = data_check(r, NULL, val);
     LoaderConfig cfg = { 0 };
     if (rc == 0) {
         cfg             = stepper_loader_config(&stepper, stepper.slots, stepper.n_slot);

@@ -1,7 +1,7 @@
 /* Machine: what a card can do, in plain numbers, for planning where no card is at hand.
  *
  * Data-sheet peaks are for MFU; the other rates are what a step holds on such a card (machine.c says where from): they order
- * candidates and predict a step within about 10 %. A run on the card itself measures. */
+ * candidates and predict a step within some %. A run on the card itself measures. */
 #ifndef PLAN_MACHINE_H
 #define PLAN_MACHINE_H
 

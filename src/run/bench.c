@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "data/check.h"
 #include "run/limit.h"
 #include "run/step.h"
 
@@ -162,6 +163,7 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     double *times = calloc(BENCH_MAX_STEPS, sizeof *times);
     int     rc = times ? stepper_init(&stepper, s->build, (int)r->data.depth) : err_set("out of host memory");
     if (rc == 0) rc = source_open(&src, r, 0);
+    if (rc == 0) rc = data_check(r, src, NULL);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
     if (rc == 0) rc = run_steps(&stepper, times, out, opt);
     if (times) stepper_deinit(&stepper);

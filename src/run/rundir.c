@@ -109,13 +109,15 @@ static int lock_file(const RunDir *d, int fd)
     return 0;
 }
 
-static int lock_take(RunDir *d)
+/* *made is set if the directory was gone and had to be made. */
+static int lock_take(RunDir *d, int *made)
 {
     enum { TRIES = 100 };
     for (int i = 0; i < TRIES; i++) {
         int fd = fault_hit(FAULT_OPEN) ? -1 : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0 && errno == ENOENT) { /* one whose start failed has just taken its directory away */
             TRY(file_make_folders(d->path));
+            *made = 1;
             continue;
         }
         if (fd < 0) return err_sys("%s", d->lock);
@@ -180,13 +182,13 @@ static int make_run_folder(const RunDir *d)
 /* Whether a directory is new is seen under its lock: every owner that stays has made the folder of checkpoints. */
 static int make_and_lock(RunDir *d)
 {
-    int existed = file_kind(d->path) != FILE_NONE;
+    int made = file_kind(d->path) == FILE_NONE;
     TRY(make_run_folder(d));
-    if (lock_take(d) < 0) {
-        if (!existed) rmdir(d->path); /* fails while another one's lock is in it */
+    if (lock_take(d, &made) < 0) {
+        if (made) rmdir(d->path); /* fails while another one's lock is in it */
         return -1;
     }
-    d->is_new = !existed && file_kind(d->checkpoints) == FILE_NONE;
+    d->is_new = made && file_kind(d->checkpoints) == FILE_NONE;
     int rc    = make_folders(d);
     if (rc < 0) rundir_close(d);
     return rc;
@@ -237,15 +239,15 @@ int rundir_hold(RunDir *d)
 {
     CHECK(d->is_open, "%s is not open", d->path);
     if (is_current(d, d->lock_fd)) return file_make_folders(d->checkpoints);
-    RunDir again  = *d;
-    int    exists = file_kind(d->path) != FILE_NONE;
+    RunDir again = *d;
+    int    made  = file_kind(d->path) == FILE_NONE;
     if (rundir_is_lost(d)) return err_set("%s is the directory of another run now", d->path);
     TRY(file_make_folders(d->path));
-    TRY(lock_take(&again));
+    TRY(lock_take(&again, &made));
     close(d->lock_fd);
     *d = again;
     TRY(file_make_folders(d->checkpoints));
-    return !exists;
+    return made;
 }
 
 /* ---- Metrics ------------------------------------------------------------------------------------------- */

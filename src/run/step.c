@@ -100,7 +100,7 @@ static int release_oldest(Stepper *s)
 
 /* What a rank says about its batches. */
 typedef struct {
-    int32_t kind; /* ErrKind */
+    int32_t failed;
     char    text[508];
 } DataWord;
 
@@ -110,7 +110,7 @@ static int agree_on_data(Stepper *s, int ok)
 {
     Comm    *c   = s->build->comm;
     int64_t  any = !ok;
-    DataWord own = { .kind = ok ? ERR_NONE : (int32_t)err_kind() };
+    DataWord own = { .failed = !ok };
     if (!c) return ok ? 0 : -1;
     str_copy(own.text, sizeof own.text, err_get());
     if (!ok) err_clear(); /* what the ranks say to each other may fail too */
@@ -119,11 +119,10 @@ static int agree_on_data(Stepper *s, int ok)
     DataWord *all = mem_zeroed((size_t)comm_world(c), sizeof *all);
     if (!all) return err_sys("memory for messages");
     int rc = comm_all_gather(c, all, &own, sizeof own), r = 0;
-    while (rc == 0 && all[r].kind == ERR_NONE) r++;
+    while (rc == 0 && !all[r].failed) r++;
     if (rc == 0) {
         s->data_failed = 1;
-        all[r].kind == ERR_USER ? err_user("rank %d: %s", r, all[r].text)
-                                : err_set("rank %d: %s", r, all[r].text);
+        err_set("rank %d: %s", r, all[r].text);
     }
     free(all);
     return -1;

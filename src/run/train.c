@@ -196,7 +196,8 @@ static int roll_back(Run *run, const StepOut *out)
     train_wait_save(run);
     TRY(load_last_good(run, out));
     trim_metrics(run);
-    run->queued = run->last_saved = run->at.step;
+    run->queued     = run->at.step;
+    run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
     run->n_skip_row = run->save_due = 0;
     TRY(train_attach(run));
     run->in_flux = 0;
@@ -255,7 +256,7 @@ static int fill_queue(Run *run)
     while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
-        run->stepper.may_leave = is_saved && !run->comm;
+        run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
         int rc                 = queue_step(run, run->queued);
         if (rc < 0) return -1;
         if (rc > 0) return 1;
@@ -299,7 +300,6 @@ static int train_loop(Run *run, int stop)
 static void save_what_is(Run *run)
 {
     char    why[1024];
-    ErrKind kind = err_kind();
     StepOut out;
     if (run->is_over || run->in_flux || (run->comm ? !run->stepper.data_failed : !run->writer)) return;
     str_copy(why, sizeof why, err_get());
@@ -313,7 +313,7 @@ static void save_what_is(Run *run)
     err_clear();
     comm_barrier(run->comm);
     err_clear();
-    kind == ERR_USER ? err_user("%s", why) : err_set("%s", why);
+    err_set("%s", why);
 }
 
 static int finish(Run *run)
@@ -360,12 +360,12 @@ static void name_rank(const Run *run)
     err_set("rank %d: %s", comm_rank(run->comm), text);
 }
 
-/* main prints the message; here it goes into log.txt, also of a run that ended before it had one. Wrong input has nothing to
- * do there unless the run was going on with it. */
+/* main prints the message; here it goes into log.txt, also of a start that did not get as far as having one. Wrong input has
+ * nothing to do there, and a directory that was made for a start that came to nothing is taken away. */
 static void note_failure(Run *run)
 {
     log_note("error: %s", err_get());
-    if (run->dir.is_open && err_kind() == ERR_RUN) train_copy_log(run);
+    if (run->dir.is_open && !run->dir.is_new && err_kind() == ERR_RUN) train_copy_log(run);
 }
 
 static int run_rank(Run *run, const TrainOptions *opt)

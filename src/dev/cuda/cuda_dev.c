@@ -125,7 +125,9 @@ static int open_device(CudaDev *d)
         if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
             return err_user("no CUDA device: no NVIDIA driver is installed (libcuda.so.1 is missing)");
         }
-        return err_user("no CUDA device: %s", cudaGetErrorString(e));
+        const char *text = cudaGetErrorString(e);
+        int         none = e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver;
+        return none ? err_user("no CUDA device: %s", text) : err_set("no CUDA device: %s", text);
     }
     if (n == 0) return err_user("no CUDA device: the driver sees none");
     if (d->index < 0 || d->index >= n) {
