@@ -1,17 +1,7 @@
 #!/usr/bin/env bash
 # Wrong input ends within a second, with exit code 2 and exactly one line on stderr that names place and key.
 # The same mistakes with their exact messages are in test_conf.c; here the program as a whole is on trial.
-set -uo pipefail
-build=$(cd "${1:-build}" && pwd)
-brim=$build/brim
-[ -x "$brim" ] || { echo "not ok brim is built"; exit 1; }
-dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-failed=0
-
-verdict() { # name, condition's exit code, what was seen
-    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
-}
+. "$(dirname "$0")/shell_lib.sh"
 
 # name, pattern of the line, then the command's arguments
 bad() {

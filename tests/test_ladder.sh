@@ -1,15 +1,6 @@
 #!/usr/bin/env bash
 # The ladder of a tiny recipe on the CPU: measured rungs, refused rungs, the top is the plain recipe, any rung can be repeated.
-set -uo pipefail
-build=$(cd "${1:-build}" && pwd)
-brim=$build/brim
-dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-failed=0
-
-verdict() { # name, condition's exit code, what was seen
-    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
-}
+. "$(dirname "$0")/shell_lib.sh"
 
 cat >tiny.yaml <<'END'
 step_tokens: 512

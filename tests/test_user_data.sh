@@ -1,16 +1,6 @@
 #!/usr/bin/env bash
 # A user's own data through the program: what is checked before a run, what a prompt is, which windows are evaluated.
-set -uo pipefail
-build=$(cd "${1:-build}" && pwd)
-here=$(cd "$(dirname "$0")/.." && pwd)
-brim=$build/brim
-dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-failed=0
-
-verdict() { # name, condition's exit code, what was seen
-    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
-}
+. "$(dirname "$0")/shell_lib.sh"
 
 # name, then overrides: trains runs/NAME; the log goes to NAME.log.
 train() {
