@@ -9,12 +9,17 @@
  *    (not when deterministic: there dQ is written directly), then the plan's own workspace.
  * 4. What cuDNN does not do, or does wrong in some version, goes to k_attn.cu: f32, lengths that are no
  *    multiple of 128, prefix and document masks, odd head sizes, and every shape whose plan does not build or
- *    run. The choice is made once per shape and said once. */
+ *    run. The choice is made once per shape and said once.
+ * 5. cuDNN proposes several engines; its first guess is not always the fastest, so all are timed once and the choice is kept in
+ *    the tune cache. */
 #include "dev/cuda/cuda_attn.h"
 
+#include "dev/cpu/cpu_cast.h"
 #include "dev/cuda/cuda_attn_stored.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_cudnn.h"
+#include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_tune.h"
 
 #include <float.h>
 #include <math.h>
@@ -238,30 +243,58 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
                            x->ws + rowsum_bytes(k) + acc_bytes(k));
 }
 
-/* Runs the plan once on scratch, so that whatever the library does at first use happens before capture. NULL
- * when it ran, or when there is no room to try. */
-static const char *warm_up(CudaDev *d, AttnPlan *p)
+/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters. 1 when there is no room. */
+static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
-    const AttnKey *k       = &p->key;
-    int64_t        row     = k->B * k->T * 2;
-    int64_t        part[6] = { row * k->ld_qkv,  row * k->ld_o,    k->B * k->H * k->T * 4,
-                               row * k->ld_dout, row * k->ld_dqkv, k->ws_bytes };
-    char          *at[6];
-    int64_t        total = 0;
+    int64_t row     = k->B * k->T;
+    int64_t part[6] = { row * k->ld_qkv * 2,  row * k->ld_o * 2,    k->B * k->H * k->T * 4,
+                        row * k->ld_dout * 2, row * k->ld_dqkv * 2, k->ws_bytes };
+    char   *at[6];
+    int64_t total = 0;
     for (int i = 0; i < 6; i++) total += round_up(part[i]);
     char *base = cuda_scratch(d, (size_t)total);
-    if (!base) return NULL;
+    if (!base) return 1;
+    CUDA_TRY(cudaMemsetAsync(base, 0, (size_t)total, cuda_stream(&d->base)));
     for (int i = 0; i < 6; i++) {
         at[i] = base;
         base += round_up(part[i]);
     }
-    cudaError_t e = cudaMemsetAsync(at[0], 0, (size_t)total, cuda_stream(&d->base));
-    if (e != cudaSuccess) return cudaGetErrorString(e);
-    AttnData    x   = { at[0], at[1], at[2], at[3], at[4], at[5], 1.0f };
-    const char *why = run_plan(d, p, &x);
+    *x = (AttnData){ at[0], at[1], at[2], at[3], at[4], at[5], 0.125f };
+    if (k->dtype != DT_BF16) return 0;
+    TRY(cuda_fill_random(&d->base, x->qkv, DT_BF16, row * k->ld_qkv, 1));
+    return k->bwd ? cuda_fill_random(&d->base, x->dout, DT_BF16, row * k->ld_dout, 2) : 0;
+}
+
+/* NULL, or why the plan did not run. Whatever the library does at first use has happened then. */
+static const char *run_once(CudaDev *d, AttnPlan *p, const AttnData *x)
+{
+    const char *why = run_plan(d, p, x);
     if (why) return why;
-    e = cudaStreamSynchronize(cuda_stream(&d->base));
+    cudaError_t e = cudaStreamSynchronize(cuda_stream(&d->base));
     return e == cudaSuccess ? NULL : cudaGetErrorString(e);
+}
+
+/* The best of several rounds, in microseconds; -1 when it does not run. */
+static float time_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
+{
+    enum { ROUNDS = 5, RUNS = 3, SPIN_US = 300 };
+    cudaStream_t st   = cuda_stream(&d->base);
+    float        best = -1;
+    if (run_once(d, p, x)) return -1;
+    for (int round = 0; round < ROUNDS; round++) {
+        float ms = 0;
+        if (cuda_spin(&d->base, SPIN_US) < 0)
+            return -1; /* so that the host's part of a launch is not counted */
+        if (cudaEventRecord(d->time_event[0], st) != cudaSuccess) return -1;
+        for (int i = 0; i < RUNS; i++) {
+            if (run_plan(d, p, x)) return -1;
+        }
+        if (cudaEventRecord(d->time_event[1], st) != cudaSuccess) return -1;
+        if (cudaEventSynchronize(d->time_event[1]) != cudaSuccess) return -1;
+        if (cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]) != cudaSuccess) return -1;
+        if (best < 0 || 1e3f * ms / RUNS < best) best = 1e3f * ms / RUNS;
+    }
+    return best;
 }
 
 /* ---- plans --------------------------------------------------------------------------------------------- */
@@ -279,21 +312,127 @@ static const char *key_refused(const AttnKey *k)
     return NULL;
 }
 
+static void key_text(const CudaDev *d, const AttnKey *k, char *buf, size_t n)
+{
+    snprintf(buf, n,
+             "attention %s %lld %lld heads %lld %lld %lld ld %lld %lld %lld %lld mask %d dtype %d ws %lld "
+             "cuDNN %zu",
+             k->bwd ? "bwd" : "fwd", (long long)k->B, (long long)k->T, (long long)k->H, (long long)k->K,
+             (long long)k->D, (long long)k->ld_qkv, (long long)k->ld_o, (long long)k->ld_dout,
+             (long long)k->ld_dqkv, (int)k->mask, (int)k->dtype, (long long)k->ws_bytes, d->attn->version);
+}
+
+/* Proposal i as the plan: 0, or 1 when it cannot be or wants more workspace than there is. */
+static int plan_take(CudaDev *d, AttnPlan *p, int i)
+{
+    const AttnKey *k    = &p->key;
+    int64_t        room = k->bwd ? k->ws_bytes - rowsum_bytes(k) - acc_bytes(k) : k->ws_bytes;
+    CudnnDesc      plan = NULL;
+    int            rc   = cudnn_graph_plan(&p->graph, d->attn->handle, i, &plan, &p->plan_ws);
+    p->plan             = rc == 0 && p->plan_ws <= room ? plan : NULL;
+    return p->plan == NULL;
+}
+
+typedef struct {
+    CudnnDesc plan;
+    int64_t   ws;
+    float     us;
+    int       i; /* of the proposals; -1: none */
+} TimedPlan;
+
+static void plan_set(AttnPlan *p, const TimedPlan *t)
+{
+    p->plan    = t->plan;
+    p->plan_ws = t->ws;
+}
+
+/* Forgets why a proposal did not run; the next may. */
+static void forget_failure(AttnPlan *p)
+{
+    p->graph.error[0] = 0;
+    cudaGetLastError();
+    err_clear();
+}
+
+/* 1 if the last rows of two plans' output are the same but for the order of sums: a wrong engine would not stay unseen. Forward only. */
+static int same_output(CudaDev *d, AttnPlan *p, const TimedPlan *a, const TimedPlan *b, const AttnData *x)
+{
+    enum { N = 32768 };
+    static uint16_t  got[2][N];
+    const TimedPlan *t[2] = { a, b };
+    size_t           all = (size_t)(p->key.B * p->key.T * p->key.ld_o), n = MIN(all, (size_t)N);
+    if (p->key.bwd || p->key.dtype != DT_BF16 || a->i == b->i) return 1;
+    for (int i = 0; i < 2; i++) {
+        plan_set(p, t[i]);
+        if (run_once(d, p, x)) return 0;
+        if (cudaMemcpy(got[i], x->o + (all - n) * 2, n * 2, cudaMemcpyDeviceToHost) != cudaSuccess) return 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float u = f32_from_bf16(got[0][i]), v = f32_from_bf16(got[1][i]);
+        if (!(fabsf(u - v) <= 0x1p-6f * fmaxf(fabsf(u), 0x1p-4f))) return 0;
+    }
+    return 1;
+}
+
+/* Times every proposal that can be had. best: the fastest, of those with the first's results. */
+static void plans_time(CudaDev *d, AttnPlan *p, int n, const AttnData *x, TimedPlan *best)
+{
+    TimedPlan first = { .i = -1 };
+    for (int i = 0; i < n; i++) {
+        if (plan_take(d, p, i)) continue;
+        TimedPlan t = { p->plan, p->plan_ws, time_plan(d, p, x), i };
+        if (t.us < 0) forget_failure(p);
+        if (t.us < 0) continue;
+        if (first.i < 0) first = *best = t;
+        if (t.us < best->us && same_output(d, p, &first, &t, x)) *best = t;
+    }
+}
+
+/* The proposal that the cache names, or else the fastest on this card, or, where timing is not wanted or there is no room, the first
+ * that runs. */
+static const char *plan_choose(CudaDev *d, AttnPlan *p, int n)
+{
+    AttnData  x;
+    TimedPlan best = { .i = -1 };
+    char      key[256], value[16], note[64];
+    int       room = rehearsal(d, &p->key, &x) == 0;
+    key_text(d, &p->key, key, sizeof key);
+    if (room && d->base.opt.tune && !d->base.opt.deterministic && !p->key.deterministic) {
+        const char *known = cuda_tune_find(d->tune, key);
+        int         i     = known ? atoi(known) : -1;
+        if (i >= 0 && i < n && plan_take(d, p, i) == 0) {
+            if (!run_once(d, p, &x)) return NULL;
+            forget_failure(p);
+        }
+        plans_time(d, p, n, &x, &best);
+        if (best.i < 0) return "cuDNN has no engine for it that runs in the planned workspace";
+        plan_set(p, &best);
+        snprintf(value, sizeof value, "%d", best.i);
+        snprintf(note, sizeof note, "%.1f us, proposal %d of %d", (double)best.us, best.i, n);
+        cuda_tune_put(d->tune, key, value, note);
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        if (plan_take(d, p, i)) continue;
+        if (!room || !run_once(d, p, &x)) return NULL;
+        forget_failure(p);
+    }
+    return p->graph.error[0] ? p->graph.error
+                             : "cuDNN has no engine for it that runs in the planned workspace";
+}
+
 static const char *plan_build(CudaDev *d, AttnPlan *p)
 {
     const AttnKey *k   = &p->key;
     const char    *why = key_refused(k);
     if (why) return why;
-    int64_t room = k->bwd ? k->ws_bytes - rowsum_bytes(k) - acc_bytes(k) : k->ws_bytes;
     if (k->bwd) {
         build_bwd(&p->graph, k);
     } else {
         build_fwd(&p->graph, k);
     }
-    CudnnDesc plan = NULL;
-    if (cudnn_graph_plan(&p->graph, d->attn->handle, room, &plan, &p->plan_ws) < 0) return p->graph.error;
-    p->plan = plan;
-    return warm_up(d, p);
+    int n = cudnn_graph_propose(&p->graph, d->attn->handle);
+    return n < 0 ? p->graph.error : plan_choose(d, p, n);
 }
 
 static AttnPlan *plan_get(CudaDev *d, const AttnKey *key)

@@ -206,10 +206,7 @@ void cudnn_graph_reshape(CudnnGraph *g, CudnnDesc x, CudnnDesc y)
 
 /* ---- plans --------------------------------------------------------------------------------------------- */
 
-enum { MAX_CONFIG = 8 };
-
-/* The heuristic's engine configurations for the whole graph, best first. */
-static int propose(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc config[MAX_CONFIG])
+int cudnn_graph_propose(CudnnGraph *g, cudnnHandle_t handle)
 {
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t                n    = 0;
@@ -221,43 +218,27 @@ static int propose(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc config[MAX_CON
     set_desc(g, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, og);
     set(g, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     finalize(g, heur, "heuristic");
-    for (int i = 0; i < MAX_CONFIG; i++) config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (g->error[0]) return 0;
+    for (int i = 0; i < CUDNN_MAX_PROPOSAL; i++) g->proposal[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (g->error[0]) return -1;
     cudnnStatus_t s = g->lib->desc_get(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                       MAX_CONFIG, &n, config);
+                                       CUDNN_MAX_PROPOSAL, &n, g->proposal);
     note(g, s, "heuristic results");
-    return g->error[0] ? 0 : (int)MIN(n, (int64_t)MAX_CONFIG);
+    return g->error[0] ? -1 : (int)MIN(n, (int64_t)CUDNN_MAX_PROPOSAL);
 }
 
-int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int64_t max_ws, CudnnDesc *plan, int64_t *ws_bytes)
+int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int i, CudnnDesc *plan, int64_t *ws_bytes)
 {
-    CudnnDesc config[MAX_CONFIG];
-    int       n    = propose(g, handle, config);
-    int64_t   need = 0, found = 0, least = INT64_MAX;
-    for (int i = 0; i < n; i++) {
-        CudnnDesc p = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-        set_desc(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config[i]);
-        set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-        if (g->error[0]) return -1;
-        if (g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS) continue; /* this engine cannot; the next may */
-        cudnnStatus_t s =
-            g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found, &need);
-        note(g, s, "workspace size");
-        if (g->error[0]) return -1;
-        least = MIN(least, need);
-        if (need > max_ws) continue;
-        *plan     = p;
-        *ws_bytes = need;
-        return 0;
-    }
+    int64_t   found = 0;
+    CudnnDesc p     = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set_desc(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, g->proposal[i]);
+    set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     if (g->error[0]) return -1;
-    if (least != INT64_MAX) {
-        snprintf(g->error, sizeof g->error, "cuDNN wants %.1f MiB of workspace, %.1f are planned",
-                 (double)least / 1048576.0, (double)max_ws / 1048576.0);
-    } else {
-        snprintf(g->error, sizeof g->error, "cuDNN has no engine for it (%d proposed)", n);
-    }
-    return -1;
+    if (g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS) return 1;
+    cudnnStatus_t s =
+        g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found, ws_bytes);
+    note(g, s, "workspace size");
+    *plan = p;
+    return g->error[0] ? -1 : 0;
 }
 
 const char *cudnn_graph_run(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc plan, int n, const int64_t *uid,

@@ -39,7 +39,7 @@ void cudnn_lib_close(CudnnLib *lib);
 
 typedef cudnnBackendDescriptor_t CudnnDesc;
 
-enum { CUDNN_MAX_DESC = 192, CUDNN_MAX_OP = 32 };
+enum { CUDNN_MAX_DESC = 224, CUDNN_MAX_OP = 32, CUDNN_MAX_PROPOSAL = 8 };
 
 typedef struct {
     const CudnnLib *lib;
@@ -47,6 +47,7 @@ typedef struct {
     int             n_desc;
     CudnnDesc       op[CUDNN_MAX_OP];
     int             n_op;
+    CudnnDesc       proposal[CUDNN_MAX_PROPOSAL];
     int64_t         next_uid;   /* of tensors the caller does not name */
     char            error[256]; /* first failure; "" so far none */
 } CudnnGraph;
@@ -68,8 +69,12 @@ void cudnn_graph_reduce(CudnnGraph *g, cudnnReduceTensorOp_t op, CudnnDesc x, Cu
 void cudnn_graph_matmul(CudnnGraph *g, CudnnDesc a, CudnnDesc b, CudnnDesc c);
 void cudnn_graph_reshape(CudnnGraph *g, CudnnDesc x, CudnnDesc y);
 
-/* The first proposed plan that builds and needs at most max_ws bytes; -1 with the reason in g->error. */
-int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int64_t max_ws, CudnnDesc *plan, int64_t *ws_bytes);
+/* How many engine configurations the heuristic proposes for the whole graph, best first by its own account. -1 with the reason in
+ * g->error. */
+int cudnn_graph_propose(CudnnGraph *g, cudnnHandle_t handle);
+/* Builds proposal i: 0 with the plan and the bytes of its workspace, 1 when its engine cannot after all, -1 with the reason in
+ * g->error. */
+int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int i, CudnnDesc *plan, int64_t *ws_bytes);
 
 /* Runs a plan on tensors named by uid; by-value tensors are host pointers. NULL, or cuDNN's text kept in
  * g->error. */
