@@ -32,7 +32,7 @@ Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
 .PHONY: bench-cpu
-.PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite asan-build test-long fuzz
+.PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
 
@@ -94,6 +94,11 @@ gpu-tests: $(GPUTESTS) $(CULIB)
 gpu-suite: $(BUILD)/.setup
 	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
 	@tools/gpu_suite.sh $(BUILD)
+
+# compute-sanitizer: memcheck on a small model, racecheck on kernels with shared memory.
+sanitize-gpu: $(BUILD)/.setup
+	@$(MAKE) --no-print-directory -j$$(nproc) all gpu-tests
+	@tools/sanitize_gpu.sh $(BUILD)
 
 # FUZZ_S seconds for each reader, from the kept corpus; clang's libFuzzer.
 FUZZ_S ?= 60
