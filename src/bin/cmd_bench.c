@@ -7,6 +7,7 @@
 #include "watch/nvml.h"
 #include "watch/sampler.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,15 +50,17 @@ static void fill_gpu(BenchResult *b, const SamplerResult *seen)
     if (seen->has_reasons) nvml_reasons_text(g->clock_reasons, sizeof g->clock_reasons, seen->reasons);
 }
 
-static void print_gpu(const BenchGpu *g, const SamplerResult *seen)
+static void print_gpu(const BenchResult *bench, const SamplerResult *seen)
 {
-    char   a[32], b[32];
-    double mj = 1e3 * g->joules_per_token;
+    const BenchGpu *g = &bench->gpu;
+    char            a[32], b[32];
+    double          mj = 1e3 * g->joules_per_token;
     printf("GPU: utilisation %s %%, ", nvml_number(a, sizeof a, 100 * g->utilisation, 0));
     printf("power %s of %s W, ", nvml_number(a, sizeof a, g->power_w, 0),
            nvml_number(b, sizeof b, seen->power_limit_w, 0));
     printf("SM clock %s MHz", nvml_number(a, sizeof a, g->sm_mhz, 0));
     if (seen->reasons) printf(" (%s)", g->clock_reasons);
+    if (!isnan(bench->gap_share)) printf(", gaps between kernels %.2f %%", 100 * bench->gap_share);
     printf(", SMs active %s %%", nvml_number(a, sizeof a, 100 * g->sm_active, 1));
     printf(", tensor active %s %%, ", nvml_number(a, sizeof a, 100 * g->tensor_active, 0));
     printf("DRAM active %s %%, ", nvml_number(a, sizeof a, 100 * g->dram_active, 0));
@@ -178,7 +181,7 @@ int cmd_bench(const CmdArgs *a)
     print_step(&b);
     if (b.kind == DEV_CUDA) {
         fill_gpu(&b, &watch.seen);
-        print_gpu(&b.gpu, &watch.seen);
+        print_gpu(&b, &watch.seen);
     }
     if (!f.no_limit) print_rates(&b);
     if (f.json) bench_print_json(&b, &r, stdout);

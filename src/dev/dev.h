@@ -38,6 +38,7 @@ typedef struct {
     int         tf32;          /* f32 products may use TF32 */
     const char *tune_cache;    /* file to keep timings in; NULL: none */
     int         threads;       /* CPU threads; 0: all */
+    int         own; /* own products: 0 where they are faster, 1 wherever they can run, -1 nowhere */
 } DevOptions;
 
 typedef struct {
@@ -45,6 +46,13 @@ typedef struct {
     OpKind      kind;
     double      time_us;
 } DevOpTime;
+
+/* What ran on the device between two points. */
+typedef struct {
+    double  span_s;   /* from the first beginning to the last end */
+    double  busy_s;   /* with at least one kernel or copy at work */
+    int64_t n_kernel; /* and copies */
+} DevTrace;
 
 /* This process among several that train one model. id comes from comm_id() of rank 0. The last two are a transport over
  * host memory for backends that have none of their own; a sum is taken in the order of ranks, so all get the same bits. */
@@ -73,7 +81,7 @@ enum {
     FUSE_LINEAR_DW_BIAS = 8, /* LINEAR_DW with db */
     FUSE_ALL            = 15,
     /* The CUDA backend's: here, where a plan for a card that is not in this computer sees them too. */
-    FUSE_CUDA = FUSE_LINEAR_ACT_BWD | FUSE_LINEAR_GLU_FWD | FUSE_LINEAR_GLU_BWD
+    FUSE_CUDA = FUSE_ALL
 };
 
 typedef struct {
@@ -109,6 +117,9 @@ typedef struct {
     int (*exec_run)(Dev *dev, DevExec *exec);
     /* Runs the list once, each op timed alone (n_op results). */
     int (*exec_time)(Dev *dev, DevExec *exec, DevOpTime *out);
+    /* Records what runs from trace_begin() to trace_end(); one at a time in a process. NULL: this backend cannot. */
+    int (*trace_begin)(Dev *dev);
+    int (*trace_end)(Dev *dev, DevTrace *out);
 } DevVt;
 
 enum { DEV_MARKS = 64 };

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "data/check.h"
 #include "run/limit.h"
@@ -73,6 +74,29 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
     out->n_step = n;
     out->step_s = clock_median(times, n);
     return 0;
+}
+
+/* The gaps between kernels in three more steps, where the device can record them. */
+static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
+{
+    enum { RECORDED = 3 };
+    Dev     *dev = s->build->dev;
+    DevTrace seen;
+    StepOut  result;
+    if (!dev->vt->trace_begin) return 0;
+    if (dev->vt->trace_begin(dev) < 0) {
+        log_note("gaps between kernels are not measured: %s", err_get());
+        err_clear();
+        return 0;
+    }
+    int rc = step_begin(s, step, 1e-4);
+    for (int i = 1; i <= RECORDED && rc == 0; i++) {
+        if (i < RECORDED) rc = step_begin(s, step + i, 1e-4);
+        if (rc == 0) rc = step_result(s, step + i - 1, &result);
+    }
+    if (dev->vt->trace_end(dev, &seen) < 0) return -1;
+    if (rc == 0 && seen.span_s > 0) out->gap_share = 1 - seen.busy_s / seen.span_s;
+    return rc;
 }
 
 /* ---- --ops: time per kind of op ---------------------------------------------------------------------------- */
@@ -166,6 +190,7 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     if (rc == 0) rc = data_check(r, src, NULL);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
     if (rc == 0) rc = run_steps(&stepper, times, out, opt);
+    if (rc == 0 && opt->measure_limit) rc = measure_gaps(&stepper, BENCH_WARM + out->n_step, out);
     if (times) stepper_deinit(&stepper);
     source_close(src);
     free(times);
@@ -193,8 +218,9 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
     Setup s;
     FILE *report = opt->report;
     memset(out, 0, sizeof *out);
-    out->gpu = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
-    int rc   = setup_open(&s, r, BUILD_TRAIN);
+    out->gap_share = NAN;
+    out->gpu       = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
+    int rc         = setup_open(&s, r, BUILD_TRAIN);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) {
         out->kind      = s.dev->vt->kind;
@@ -258,6 +284,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
     json_out_int(&o, "drift_bytes", b->drift_bytes);
     json_out_num(&o, "startup_s", b->startup_s);
+    json_out_num(&o, "gap_share", b->gap_share);
     json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
     json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));

@@ -31,6 +31,7 @@ typedef struct {
     DevKind     kind;        /* of the device it ran on */
     char        device[128]; /* its name, DevInfo */
     const char *precision;   /* used: "fp32", "tf32" or "bf16" */
+    double      gap_share;   /* of three more steps, recorded: part with nothing at work; NAN: n/a */
     BenchGpu    gpu;         /* all n/a from bench_run() */
 } BenchResult;
 
@@ -43,7 +44,7 @@ typedef struct {
 
 typedef struct {
     double            begin_s;       /* clock_now_s() at program start */
-    int               measure_limit; /* 0 leaves limit_share 0 */
+    int               measure_limit; /* 0 leaves limit_share 0 and gap_share n/a */
     int               print_ops;
     FILE             *report; /* NULL: none */
     const BenchHooks *hooks;  /* NULL: none */

@@ -252,6 +252,40 @@ static void check_linear_dw(Bench *b, int64_t N, int64_t C, int64_t F)
     clear(b);
 }
 
+/* Plain products and the one with an activation, on the own kernel wherever it can run, against the library's. */
+static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
+{
+    DType   t = b->dtype;
+    Tensor *x = fresh(b, t, N, C, 0, 0), *w = fresh(b, t, F, C, 0, 0), *dy = fresh(b, t, N, F, 0, 0);
+    Tensor *bias = form & 1 ? fresh(b, t, 1, F, 0, 0) : NULL, *dw[2] = { fresh(b, DT_F32, F, C, 0, 0) },
+           *db[2] = { fresh(b, DT_F32, 1, F, 0, 0) };
+    Tensor *y[2] = { fresh(b, t, N, F, 0, 0) }, *pre[2], *act[2], *dx[2] = { fresh(b, t, N, C, 0, 0) };
+    pre[0] = twin(b, y[0]);
+    act[0] = twin(b, y[0]);
+    dw[1]  = twin(b, dw[0]);
+    db[1]  = twin(b, db[0]);
+    y[1]   = twin(b, y[0]);
+    pre[1] = twin(b, y[0]);
+    act[1] = twin(b, y[0]);
+    dx[1]  = twin(b, dx[0]);
+    for (int own = 0; own < 2; own++) {
+        b->dev->opt.own = own ? 1 : -1;
+        run(b, OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { y[own], NULL, x, w, bias } });
+        run(b, OP_LINEAR_ACT_FWD,
+            (OpArgs){ .linear_act_fwd = { act[own], pre[own], NULL, x, w, bias, (Act)(form % ACT_COUNT) } });
+        run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { dx[own], NULL, dy, w } });
+        run(b, OP_LINEAR_DW, (OpArgs){ .linear_dw = { dw[own], db[own], NULL, dy, x } });
+    }
+    b->dev->opt.own = 0;
+    near_to(b, "y", y[1], y[0]);
+    near_to(b, "pre", pre[1], pre[0]);
+    near_to(b, "act", act[1], act[0]);
+    near_to(b, "dx", dx[1], dx[0]);
+    near_to(b, "dw", dw[1], dw[0]);
+    near_to(b, "db", db[1], db[0]);
+    clear(b);
+}
+
 /* A third of the rows have no target; `cut` classes at the end are padding. */
 static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place)
 {
@@ -327,6 +361,15 @@ int main(void)
             verdict(&b, &t, "linear + glu", N, F, i % 8);
             check_linear_dw(&b, N, C, F);
             verdict(&b, &t, "linear dw + bias", N, F, 0);
+            check_own(&b, N, C, F, i % 8);
+            verdict(&b, &t, "own products", N, F, i % 8);
+        }
+        /* Short sums and many tiles a block: tiles are finished slower than they are summed. */
+        for (int64_t C = 64; half && C <= 128; C *= 2) {
+            check_linear_act(&b, 8192, C, 2048, 0);
+            verdict(&b, &t, "linear + act, short", C, 2048, 0);
+            check_linear_glu(&b, 8192, C, 2048, 2);
+            verdict(&b, &t, "linear + glu, short", C, 2048, 2);
         }
         for (int i = 0; i < 2 * ARRAY_LEN(vocab); i++) {
             check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2);

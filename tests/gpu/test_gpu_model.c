@@ -13,6 +13,7 @@
 #include "run/build.h"
 
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const char *name;
@@ -297,6 +298,23 @@ static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
     build_destroy(a);
 }
 
+/* With algorithms and kernels chosen by timing, and once more as the cache remembers them. */
+static void compare_tuned(Tally *t, Dev *cpu)
+{
+    char        cache[] = "/tmp/brim-tune-XXXXXX";
+    const char *why     = "";
+    int         fd      = mkstemp(cache);
+    DevOptions  opt     = { .capture = 1, .tune = 1, .tune_cache = cache };
+    if (fd >= 0) close(fd);
+    for (int warm = 0; warm < 2; warm++) {
+        Dev *gpu = dev_open("cuda", &opt, &why);
+        tally(t, gpu != NULL, "tuned device opens, %s cache", warm ? "warm" : "cold");
+        for (int i = 0; gpu && i < 3; i++) compare_bf16(t, &shapes[i], cpu, gpu);
+        if (gpu) dev_close(gpu);
+    }
+    unlink(cache);
+}
+
 int main(void)
 {
     Tally       t   = { 0, 0 };
@@ -317,6 +335,7 @@ int main(void)
     tally(&t, gpu != NULL, "deterministic device opens");
     for (int i = 0; gpu && i < 5; i++) compare_levels(&t, &shapes[i], gpu, DT_BF16);
     if (gpu) dev_close(gpu);
+    compare_tuned(&t, cpu);
     dev_close(cpu);
     return tally_end(&t);
 }

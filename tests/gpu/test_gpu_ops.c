@@ -261,17 +261,25 @@ int main(int argc, char **argv)
         if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
         /* Collectives sum in f32 only. */
         int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER;
-        for (int bf16 = 0; bf16 < 2 - collective; bf16++) {
+        /* Products run on both kernels that there are. */
+        int ways = strncmp(op_table[kind].name, "linear", 6) == 0 ? 4 : 2 - collective;
+        for (int way = 0; way < ways; way++) {
+            int    bf16 = way > 0;
             OpCase c;
             char   buf[WHY];
             int    n = 0, n_bad = 0;
+            dev->opt.own = way == 2 ? 1 : way == 3 ? -1 : 0;
             for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++, n++) {
                 const char *bad = run_case(&c, dev, bf16, buf);
                 if (bad && n_bad++ < 4) printf("    %s\n", bad);
                 op_case_destroy(&c);
             }
-            tally(&t, n > 0 && n_bad == 0, "%s %s: %d cases, %d bad", op_table[kind].name,
-                  bf16 ? "bf16" : "f32", n, n_bad);
+            tally(&t, n > 0 && n_bad == 0, "%s %s%s: %d cases, %d bad", op_table[kind].name,
+                  bf16 ? "bf16" : "f32",
+                  way == 2   ? " own"
+                  : way == 3 ? " library"
+                             : "",
+                  n, n_bad);
         }
     }
     if (dev) dev_close(dev);

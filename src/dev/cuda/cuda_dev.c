@@ -14,9 +14,10 @@
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
 #include "dev/cuda/cuda_gemm.h"
-#include "dev/cuda/cuda_linear_fused.h"
+#include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_own.h"
+#include "dev/cuda/cuda_trace.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/cuda/kernels.h"
 
@@ -314,7 +315,7 @@ static const DevVt cuda_vt = {
         .norm_bwd = cuda_norm_bwd,
         .linear_fwd = cuda_linear_fwd,
         .linear_dx = cuda_linear_dx,
-        .linear_dw = cuda_linear_dw_bias,
+        .linear_dw = cuda_linear_dw,
         .bias_dw = cuda_bias_dw,
         .linear_act_fwd = cuda_linear_act_fwd,
         .linear_act_bwd = cuda_linear_act_bwd,
@@ -369,6 +370,8 @@ static const DevVt cuda_vt = {
     .exec_destroy = cuda_exec_destroy,
     .exec_run = cuda_exec_run,
     .exec_time = cuda_exec_time,
+    .trace_begin = cuda_trace_begin,
+    .trace_end = cuda_trace_end,
 };
 
 const DevVt *brim_dev_cuda(void) { return &cuda_vt; }

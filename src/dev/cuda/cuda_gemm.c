@@ -1,4 +1,4 @@
-/* Matrix products through cuBLASLt: the slots.
+/* Matrix products through cuBLASLt.
  *
  * A row-major [R,C] matrix is cuBLASLt's column-major C x R one with the same leading dimension, so
  *     y[N,M]  = x w^T      is  D(MxN) = A^T B,  A = w, B = x      "TN"
@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 #include "dev/cuda/cuda_gemm_plan.h"
-#include "dev/cuda/cuda_linear_fused.h"
+#include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/kernels.h"
 #include "dev/op_scratch.h"
 
@@ -87,7 +87,7 @@ static void call_act(GemmCall *c, const LinearActFwd *a)
     call_add_bias(c, a->bias);
 }
 
-/* ---- slots --------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static int run_call(CudaDev *d, const GemmCall *c)
 {
@@ -96,25 +96,25 @@ static int run_call(CudaDev *d, const GemmCall *c)
     return gemm_plan_launch(d, p, c);
 }
 
-int cuda_linear_fwd(Dev *dev, const LinearFwd *a)
+static int run_fwd(CudaDev *d, const LinearFwd *a)
 {
     GemmCall c;
     call_fwd(&c, a);
-    return run_call((CudaDev *)dev, &c);
+    return run_call(d, &c);
 }
 
-int cuda_linear_dx(Dev *dev, const LinearDx *a)
+static int run_dx(CudaDev *d, const LinearDx *a)
 {
     GemmCall c;
     call_dx(&c, a);
-    return run_call((CudaDev *)dev, &c);
+    return run_call(d, &c);
 }
 
-int cuda_linear_dw(Dev *dev, const LinearDw *a)
+static int run_dw(CudaDev *d, const LinearDw *a)
 {
     GemmCall c;
     call_dw(&c, a);
-    return run_call((CudaDev *)dev, &c);
+    return run_call(d, &c);
 }
 
 /* The plan with the GELU epilogue, or NULL in *out when the product and the activation must run apart. */
@@ -134,16 +134,26 @@ static LinearFwd act_linear(const LinearActFwd *a)
     return (LinearFwd){ .y = a->pre, .ws = a->ws, .x = a->x, .w = a->w, .bias = a->bias };
 }
 
-int cuda_linear_act_fwd(Dev *dev, const LinearActFwd *a)
+static int run_act(CudaDev *d, const LinearActFwd *a)
 {
-    CudaDev  *d = (CudaDev *)dev;
     GemmCall  c;
     GemmPlan *p = NULL;
     TRY(act_plan(d, a, &c, &p));
     if (p) return gemm_plan_launch(d, p, &c);
     LinearFwd linear = act_linear(a);
-    TRY(cuda_linear_fwd(dev, &linear));
-    return cuda_act_fwd(dev, &(ActFwd){ .y = a->y, .x = a->pre, .act = a->act });
+    TRY(run_fwd(d, &linear));
+    return cuda_act_fwd(&d->base, &(ActFwd){ .y = a->y, .x = a->pre, .act = a->act });
+}
+
+int cuda_gemm_run(CudaDev *d, OpKind kind, const OpArgs *args)
+{
+    switch (kind) {
+    case OP_LINEAR_FWD: return run_fwd(d, &args->linear_fwd);
+    case OP_LINEAR_DX: return run_dx(d, &args->linear_dx);
+    case OP_LINEAR_DW: return run_dw(d, &args->linear_dw);
+    case OP_LINEAR_ACT_FWD: return run_act(d, &args->linear_act_fwd);
+    default: return err_set("%s is no product of the library", op_table[kind].name);
+    }
 }
 
 int cuda_gemm_prepare(CudaDev *d, const Op *op)

@@ -1,4 +1,4 @@
-/* Matrix products through cuBLASLt: slots, plans, the timed choice of an algorithm. */
+/* Matrix products through cuBLASLt: plans, the timed choice of an algorithm. */
 #ifndef DEV_CUDA_CUDA_GEMM_H
 #define DEV_CUDA_CUDA_GEMM_H
 
@@ -17,10 +17,8 @@ size_t cuda_gemm_version(void);
 /* Builds (and, where allowed, times) the plan of one op if it is a matrix product; 0 for any other op. */
 int cuda_gemm_prepare(CudaDev *d, const Op *op);
 
-int cuda_linear_fwd(Dev *dev, const LinearFwd *a);
-int cuda_linear_dx(Dev *dev, const LinearDx *a);
-int cuda_linear_dw(Dev *dev, const LinearDw *a); /* dw alone: db is cuda_linear_fused.c's */
-int cuda_linear_act_fwd(Dev *dev, const LinearActFwd *a);
+/* Runs LINEAR_FWD, LINEAR_DX, LINEAR_DW (dw alone, not db) or LINEAR_ACT_FWD. */
+int cuda_gemm_run(CudaDev *d, OpKind kind, const OpArgs *args);
 
 #ifdef __cplusplus
 }

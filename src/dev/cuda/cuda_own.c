@@ -1,14 +1,15 @@
 /* The choice between the own kernel and its parts.
  *
- * 1. The own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes), unless timing found the parts
- *    faster for that shape. So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each time.
+ * 1. For fused products the own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes), unless timing found
+ *    the parts faster for that shape; for plain ones only where timing found it faster. So a run that may not time
+ *    (`deterministic`, `opt.tune` off, no free memory) is the same each time.
  * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn.
  * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's revision. */
 #include "dev/cuda/cuda_own.h"
 
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_gemm.h"
-#include "dev/cuda/cuda_linear_fused.h"
+#include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_tune.h"
 
@@ -16,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 2 };
+enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 4, KEY_BYTES = 192 };
 
 typedef struct {
-    char key[160];
+    char key[KEY_BYTES];
     int  own; /* 1: the own kernel */
 } OwnChoice;
 
@@ -54,21 +55,67 @@ static void *offset(const Tensor *t, int64_t columns)
     return (char *)t->data + (size_t)columns * dtype_bytes(t->dtype);
 }
 
+static OwnGemm fwd(const LinearFwd *a)
+{
+    return (OwnGemm){ .kind   = OWN_FWD,
+                      .rows   = tensor_rows(a->x),
+                      .cols   = tensor_cols(a->y),
+                      .k      = tensor_cols(a->x),
+                      .a      = a->x->data,
+                      .b      = a->w->data,
+                      .bias   = a->bias ? a->bias->data : NULL,
+                      .out    = { a->y->data },
+                      .lda    = tensor_ld(a->x),
+                      .ldb    = tensor_ld(a->w),
+                      .ld_out = { tensor_ld(a->y) } };
+}
+
+static OwnGemm act_fwd(const LinearActFwd *a)
+{
+    OwnGemm g   = fwd(&(LinearFwd){ .y = a->pre, .x = a->x, .w = a->w, .bias = a->bias });
+    g.kind      = OWN_ACT;
+    g.act       = a->act;
+    g.out[1]    = a->y->data;
+    g.ld_out[1] = tensor_ld(a->y);
+    return g;
+}
+
+static OwnGemm dx(const LinearDx *a)
+{
+    return (OwnGemm){ .kind   = OWN_DX,
+                      .rows   = tensor_rows(a->dy),
+                      .cols   = tensor_cols(a->w),
+                      .k      = tensor_cols(a->dy),
+                      .a      = a->dy->data,
+                      .b      = a->w->data,
+                      .out    = { a->dx->data },
+                      .lda    = tensor_ld(a->dy),
+                      .ldb    = tensor_ld(a->w),
+                      .ld_out = { tensor_ld(a->dx) } };
+}
+
+static OwnGemm dw(const LinearDw *a)
+{
+    return (OwnGemm){ .kind   = OWN_DW,
+                      .rows   = tensor_cols(a->dy),
+                      .cols   = tensor_cols(a->x),
+                      .k      = tensor_rows(a->dy),
+                      .a      = a->dy->data,
+                      .b      = a->x->data,
+                      .out    = { a->dw->data },
+                      .db     = a->db ? a->db->data : NULL,
+                      .lda    = tensor_ld(a->dy),
+                      .ldb    = tensor_ld(a->x),
+                      .ld_out = { tensor_ld(a->dw) } };
+}
+
 static OwnGemm act_bwd(const LinearActBwd *a)
 {
-    OwnGemm g = { .kind   = OWN_DACT,
-                  .act    = a->act,
-                  .rows   = tensor_rows(a->dy),
-                  .cols   = tensor_cols(a->w),
-                  .k      = tensor_cols(a->dy),
-                  .a      = a->dy->data,
-                  .b      = a->w->data,
-                  .out    = { a->dpre->data },
-                  .in     = { a->pre->data },
-                  .lda    = tensor_ld(a->dy),
-                  .ldb    = tensor_ld(a->w),
-                  .ld_out = { tensor_ld(a->dpre) },
-                  .ld_in  = { tensor_ld(a->pre) } };
+    OwnGemm g  = dx(&(LinearDx){ .dx = a->dpre, .dy = a->dy, .w = a->w });
+    g.kind     = OWN_DACT;
+    g.act      = a->act;
+    g.in[0]    = a->pre->data;
+    g.ld_in[0] = tensor_ld(a->pre);
     if (!a->db) return g;
     g.db   = a->db->data;
     g.sums = a->ws ? a->ws->data : NULL;
@@ -113,6 +160,10 @@ static OwnGemm glu_bwd(const LinearGluBwd *a)
 int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out)
 {
     switch (kind) {
+    case OP_LINEAR_FWD: *out = fwd(&args->linear_fwd); return 1;
+    case OP_LINEAR_DX: *out = dx(&args->linear_dx); return 1;
+    case OP_LINEAR_DW: *out = dw(&args->linear_dw); return 1;
+    case OP_LINEAR_ACT_FWD: *out = act_fwd(&args->linear_act_fwd); return 1;
     case OP_LINEAR_ACT_BWD: *out = act_bwd(&args->linear_act_bwd); return 1;
     case OP_LINEAR_GLU_FWD: *out = glu_fwd(&args->linear_glu_fwd); return 1;
     case OP_LINEAR_GLU_BWD: *out = glu_bwd(&args->linear_glu_bwd); return 1;
@@ -122,27 +173,31 @@ int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out)
 
 /* ---- choosing -------------------------------------------------------------------------------------------- */
 
-/* All activations and weights bf16, and room for the column sums. */
+static int is_plain(OwnKind k) { return k == OWN_FWD || k == OWN_DX || k == OWN_DW; }
+
+/* Everything bf16 but weight and bias gradients, and room for the column sums. */
 static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnGemm *g)
 {
     const OpRow *row = &op_table[kind];
     if (!d->own->encode || own_gemm_refuses(g)) return 0;
     for (int i = 0; i < row->n_tensor; i++) {
-        const Tensor *t  = args->t[i];
-        int           db = t && t->dtype == DT_F32 && t->data == g->db;
-        if (t && !(row->arg[i].access & ARG_WS) && !db && t->dtype != DT_BF16) return 0;
+        const Tensor *t = args->t[i];
+        if (!t || row->arg[i].access & ARG_WS) continue;
+        int sum = t->data == g->db || (kind == OP_LINEAR_DW && i < 2); /* dw, db */
+        if (t->dtype != (sum ? DT_F32 : DT_BF16)) return 0;
     }
-    if (!g->db) return 1;
+    if (g->kind != OWN_DACT || !g->db) return 1;
     const Tensor *ws = args->linear_act_bwd.ws;
     return ws && tensor_bytes(ws) >= (size_t)(own_gemm_sum_rows(g->rows) * g->cols) * sizeof(float);
 }
 
 static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
 {
-    snprintf(buf, n, "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld sums %d revision %d",
+    snprintf(buf, n,
+             "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld %lld bias %d sums %d revision %d",
              op_table[kind].name, (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k,
-             (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0], (long long)g->ld_out[2],
-             (long long)g->ld_in[0], g->db != NULL, OWN_REVISION);
+             (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0], (long long)g->ld_out[1],
+             (long long)g->ld_out[2], (long long)g->ld_in[0], g->bias != NULL, g->db != NULL, OWN_REVISION);
 }
 
 static const OwnChoice *choice_find(const CudaOwn *o, const char *key)
@@ -167,11 +222,13 @@ static void choice_add(CudaOwn *o, const char *key, int own)
 
 int cuda_own_takes(CudaDev *d, OpKind kind, const OpArgs *args, OwnGemm *out)
 {
-    char key[160];
+    char key[KEY_BYTES];
     if (!cuda_own_describe(kind, args, out) || !can_run(d, kind, args, out)) return 0;
     choice_key(kind, out, key, sizeof key);
+    out->fixed         = d->base.opt.deterministic;
     const OwnChoice *c = choice_find(d->own, key);
-    return !c || c->own;
+    if (d->base.opt.own) return d->base.opt.own > 0;
+    return c ? c->own : !is_plain(out->kind);
 }
 
 int cuda_own_run(CudaDev *d, const OwnGemm *g)
@@ -219,7 +276,7 @@ static int copy_make(CudaDev *d, const Op *op, Rehearsal *c)
 
 static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own)
 {
-    return own ? cuda_own_run(d, g) : cuda_fused_parts(&d->base, op->kind, &op->args);
+    return own ? cuda_own_run(d, g) : cuda_linear_parts(&d->base, op->kind, &op->args);
 }
 
 /* Best of several rounds, both ways in turn, microseconds. */
@@ -265,16 +322,17 @@ static int measure(CudaDev *d, const Op *op, const char *key, int *own)
 int cuda_own_prepare(CudaDev *d, const Op *op)
 {
     OwnGemm g;
-    char    key[160];
+    char    key[KEY_BYTES];
     if (!cuda_own_describe(op->kind, &op->args, &g) || !can_run(d, op->kind, &op->args, &g)) return 0;
     choice_key(op->kind, &g, key, sizeof key);
-    if (!d->base.opt.tune || d->base.opt.deterministic || choice_find(d->own, key)) return 0;
+    if (!d->base.opt.tune || d->base.opt.deterministic || d->base.opt.own || choice_find(d->own, key))
+        return 0;
     const char *known = cuda_tune_find(d->tune, key);
     int         own   = known && strcmp(known, "own") == 0;
     if (!known) {
         int rc = measure(d, op, key, &own);
         if (rc < 0) return -1;
-        if (rc > 0) own = 1; /* no memory to time in: as without timing */
+        if (rc > 0) own = !is_plain(g.kind); /* no memory to time in: as without timing */
     }
     choice_add(d->own, key, own);
     return 0;

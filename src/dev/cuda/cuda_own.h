@@ -1,5 +1,5 @@
-/* Which fused products run on the own kernel (k_gemm.cu): all that it can do, except where its time and that of cuBLASLt's product
- * with a pass of its own were measured and the latter won. */
+/* Which products run on the own kernel (k_gemm.cu): all fused ones that it can do, except where its time and that of cuBLASLt's
+ * product with a pass of its own were measured and the latter won; plain ones where it was measured and won. */
 #ifndef DEV_CUDA_CUDA_OWN_H
 #define DEV_CUDA_CUDA_OWN_H
 
@@ -13,7 +13,7 @@ extern "C" {
 void cuda_own_open(CudaDev *d); /* creates d->own */
 void cuda_own_close(CudaDev *d);
 
-/* The op as the kernel takes it: LINEAR_ACT_BWD, LINEAR_GLU_FWD or LINEAR_GLU_BWD. 0 for any other op. */
+/* The op as the kernel takes it: any product. 0 for any other op. */
 int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out);
 
 /* 1 if the op runs on the own kernel. */

@@ -1,6 +1,7 @@
 #include "dev/cuda/cuda_tune.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "dev/cuda/cuda_dev.h"
 
 #include <errno.h>
@@ -162,10 +163,21 @@ static int table_write(const Table *t, FILE *f)
     return fflush(f) != 0 || fsync(fileno(f)) != 0 ? -1 : 0;
 }
 
+/* The folder that path is in. */
+static int folder_make(const char *path)
+{
+    char        folder[4096];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return 0;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return file_make_folders(folder);
+}
+
 static int table_publish(const Table *t, const char *path)
 {
     char tmp[4096];
     if (snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof tmp) return -1;
+    if (folder_make(path) < 0) return -1;
     FILE *f = fopen(tmp, "wb");
     if (!f) return -1;
     int rc = table_write(t, f);

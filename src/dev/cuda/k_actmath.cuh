@@ -38,14 +38,29 @@ template <Act ACT> __device__ __forceinline__ float act_slope(float x)
 {
     if (ACT == ACT_GELU) {
         float s = act_logistic(act_gelu_y(x));
-        return fmaf(__fmul_rn(__fmul_rn(x, act_gelu_dz(x)), s), __fadd_rn(1.0f, -s), s);
+        return fmaf(__fmul_rn(x, act_gelu_dz(x)), fmaf(-s, s, s), s);
     }
     if (ACT == ACT_SILU) {
         float s = act_logistic(__fmul_rn(x, -LOG2E));
-        return fmaf(__fmul_rn(x, s), __fadd_rn(1.0f, -s), s);
+        return fmaf(x, fmaf(-s, s, s), s);
     }
     if (ACT == ACT_RELU2) return __fmul_rn(2.0f, x < 0.0f ? 0.0f : x);
     return x > 0.0f ? 1.0f : 0.0f;
+}
+
+/* Both, at the price of one logistic. */
+typedef struct {
+    float value, slope;
+} ActBoth;
+
+template <Act ACT> __device__ __forceinline__ ActBoth act_both(float x)
+{
+    if (ACT == ACT_GELU || ACT == ACT_SILU) {
+        float s  = act_logistic(ACT == ACT_GELU ? act_gelu_y(x) : __fmul_rn(x, -LOG2E));
+        float dz = ACT == ACT_GELU ? __fmul_rn(x, act_gelu_dz(x)) : x;
+        return { __fmul_rn(x, s), fmaf(dz, fmaf(-s, s, s), s) };
+    }
+    return { act_value<ACT>(x), act_slope<ACT>(x) };
 }
 
 /* Calls f with the activation as a compile-time value. */

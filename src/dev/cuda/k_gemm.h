@@ -1,5 +1,5 @@
 /* Brim's own matrix product for Hopper, for what cuBLASLt has no cheap epilogue for: an activation, a gated activation, or
- * the derivative of either, computed while the tensor cores work on the next tile. bf16 in and out, f32 sums. */
+ * the derivative of either, computed while the tensor cores work on the next tile. bf16 in, f32 sums. */
 #ifndef DEV_CUDA_K_GEMM_H
 #define DEV_CUDA_K_GEMM_H
 
@@ -12,11 +12,15 @@
 extern "C" {
 #endif
 
-/* p is the product a b, rounded to bf16. Matrices named here are [rows, cols]. */
+/* p is the product a b, rounded to bf16 after the bias is added. Matrices named here are [rows, cols]. */
 typedef enum {
+    OWN_FWD,  /* out[0] = p */
+    OWN_DX,   /* out[0] = p, b as [k, cols] */
+    OWN_ACT,  /* out[0] = p, out[1] = act(p) */
     OWN_DACT, /* out[0] = p * act'(in[0]); db += column sums of out[0] */
     OWN_GLU,  /* out[0] = p by the first half of b, out[1] = p by the second, out[2] = act(out[0]) * out[1] */
-    OWN_DGLU  /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
+    OWN_DGLU, /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
+    OWN_DW    /* out[0] += a^T b in f32, not rounded; a is [k, rows]; db += sums of a's columns */
 } OwnKind;
 
 /* An output may be an input: each element is read before it is written, by the same thread. */
@@ -24,14 +28,17 @@ typedef struct {
     OwnKind     kind;
     Act         act;
     int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
-    const void *a;             /* [rows, k] */
-    const void *b;             /* OWN_GLU: the first half of the weights, [cols, k]; else [k, cols] */
-    const void *b2;            /* OWN_GLU: the second half, [cols, k] */
+    const void *a;             /* [rows, k]; OWN_DW: [k, rows] */
+    const void
+        *b; /* FWD, ACT: [cols, k]; OWN_GLU: the first half of the weights, [cols, k]; else [k, cols] */
+    const void *b2;   /* OWN_GLU: the second half, [cols, k] */
+    const void *bias; /* FWD, ACT: [cols], or NULL */
     void       *out[3];
     const void *in[2];
     int64_t     lda, ldb, ld_out[3], ld_in[2];
-    float      *db;   /* OWN_DACT: f32[cols], or NULL */
-    float      *sums; /* its scratch: f32[own_gemm_sum_rows(rows)][cols] */
+    float      *db;    /* OWN_DACT: f32[cols], OWN_DW: f32[rows], or NULL */
+    float      *sums;  /* OWN_DACT's scratch for it: f32[own_gemm_sum_rows(rows)][cols] */
+    int         fixed; /* OWN_DW: sums in an order fixed by the shape */
 } OwnGemm;
 
 /* The driver's cuTensorMapEncodeTiled. */

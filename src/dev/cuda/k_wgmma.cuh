@@ -26,23 +26,26 @@ enum { WG_THREADS = 128, TILE_ROW_BYTES = 128, SWIZZLE_ATOM = 1024 };
 
 /* ---- wgmma --------------------------------------------------------------------------------------------- */
 
-/* Start, leading and stride byte offsets of a 128-byte-swizzled operand (PTX ISA, matrix descriptor). */
-__device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
+/* The low half of a descriptor of a 128-byte-swizzled operand: its address and leading byte offset, in units of 16 (PTX ISA, matrix
+ * descriptor). Small steps of the address are added to it. */
+__device__ __forceinline__ uint32_t wgmma_low(uint32_t smem, uint32_t lead)
 {
-    return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return (smem & 0x3ffff) >> 4 | (lead >> 4) << 16;
 }
 
 /* A rows operand: eight rows are one atom. */
-__device__ __forceinline__ uint64_t wgmma_desc_rows(uint32_t smem)
-{
-    return wgmma_desc(smem, 16, SWIZZLE_ATOM);
-}
+__device__ __forceinline__ uint32_t wgmma_low_rows(uint32_t smem) { return wgmma_low(smem, 16); }
 
 /* A columns operand of blocks of 64 columns, `block` bytes apart. */
-__device__ __forceinline__ uint64_t wgmma_desc_cols(uint32_t smem, uint32_t block)
+__device__ __forceinline__ uint32_t wgmma_low_cols(uint32_t smem, uint32_t block)
 {
-    return wgmma_desc(smem, block, SWIZZLE_ATOM);
+    return wgmma_low(smem, block);
+}
+
+/* The whole: atoms follow one another. */
+__device__ __forceinline__ uint64_t wgmma_desc(uint32_t low)
+{
+    return (uint64_t)(1 << 30 | SWIZZLE_ATOM >> 4) << 32 | low;
 }
 
 /* Steps of 16 in K, in units of the descriptor's address field. */
@@ -60,34 +63,55 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
     HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* d[64 x 192] (+)= a b, both operands in shared memory. TA, TB: 1 for a columns operand. */
-template <int TA, int TB>
-__device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b, int add)
+/* Accumulators d[i] and on as operands. */
+#define D8(how, i)                                                                                           \
+    how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3]), how(d[i + 4]), how(d[i + 5]), how(d[i + 6]),     \
+        how(d[i + 7])
+#define D32(how, i) D8(how, i), D8(how, i + 8), D8(how, i + 16), D8(how, i + 24)
+
+#define WGMMA_192                                                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                                             \
+    "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                       \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "                      \
+    "%96, %97, p, 1, 1, %99, %100;\n}\n"
+
+/* d[64 x 192] = a b, or += if ADD; both operands in shared memory. TA, TB: 1 for a columns operand. The two differ in what is said
+ * of d: registers that are only written need no values before. */
+template <int TA, int TB, int ADD>
+__device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b)
 {
-    HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-               "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-               "%96, %97, p, 1, 1, %99, %100;\n}\n"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-                 "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-                 "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-                 "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-                 "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-                 "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-                 "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-                 "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-               : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));
+    if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_192
+                   : D32("+f", 0), D32("+f", 32), D32("+f", 64)
+                   : "l"(a), "l"(b), "n"(1), "n"(TA), "n"(TB));
+    } else {
+        HOPPER_ASM(WGMMA_192
+                   : D32("=f", 0), D32("=f", 32), D32("=f", 64)
+                   : "l"(a), "l"(b), "n"(0), "n"(TA), "n"(TB));
+    }
+}
+
+#define WGMMA_8                                                                                              \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                              \
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, 0;\n}\n"
+
+/* d[64 x 8] = a b, or += if ADD, with b all ones, in whatever order: each column is the sums of a's rows over K. */
+template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4], uint64_t a, uint64_t ones)
+{
+    if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_8
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                   : "l"(a), "l"(ones), "n"(1), "n"(TA));
+    } else {
+        HOPPER_ASM(WGMMA_8
+                   : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                   : "l"(a), "l"(ones), "n"(0), "n"(TA));
+    }
 }
 
 /* After wgmma_wait<0>(): says that the accumulators were written until then, so that nothing that reads them moves up. */
@@ -109,6 +133,9 @@ template <int N> __device__ __forceinline__ void regs_shrink()
 
 /* ---- tensor copies ------------------------------------------------------------------------------------- */
 
+/* L2 gives these lines up first (the policy that createpolicy makes of evict_first for whole accesses). */
+#define L2_EVICT_FIRST 0x12F0000000000000ull
+
 /* The box at column x, row y into this block's shared memory; bar counts its bytes. */
 __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar)
 {
@@ -129,6 +156,54 @@ __device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *m
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(smem),
         "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
         : "memory");
+}
+
+/* A box from this block's shared memory to memory, or added to it (f32). What is stored streams by: it should not drive operands out of
+ * L2 that are read again (1 to 3 % of a fused product). Stores of a thread are counted in groups. */
+__device__ __forceinline__ void tma_store(const CUtensorMap *map, int x, int y, uint32_t smem)
+{
+    HOPPER_ASM(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;" ::
+            "l"(map),
+        "r"(x), "r"(y), "r"(smem), "l"(L2_EVICT_FIRST)
+        : "memory");
+}
+__device__ __forceinline__ void tma_add(const CUtensorMap *map, int x, int y, uint32_t smem)
+{
+    HOPPER_ASM(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(x), "r"(y), "r"(smem)
+        : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() { HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
+/* Waits until at most N groups have not been read from shared memory. */
+template <int N> __device__ __forceinline__ void tma_store_wait_read()
+{
+    HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+/* Waits until every group is in memory. */
+__device__ __forceinline__ void tma_store_wait() { HOPPER_ASM("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/* ---- barriers by their shared address ------------------------------------------------------------------- */
+
+__device__ __forceinline__ void bar_init(uint32_t bar, uint32_t n_arrive)
+{
+    HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(n_arrive) : "memory");
+}
+__device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t n_bytes)
+{
+    HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ void bar_arrive(uint32_t bar)
+{
+    HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
+{
+    HOPPER_ASM("{\n.reg .pred p;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
+               "AGAIN_%=;\n}\n" ::"r"(bar),
+               "r"(parity)
+               : "memory");
 }
 
 /* ---- barriers of a cluster ----------------------------------------------------------------------------- */
@@ -157,11 +232,43 @@ __device__ __forceinline__ void cluster_arrive(uint32_t bar)
 /* ---- fragments and shared memory ----------------------------------------------------------------------- */
 
 /* Four 8 x 8 matrices of bf16; lane l gives the address of row l%8 of matrix l/8. */
-__device__ __forceinline__ void smem_store_frags(uint32_t addr, const uint32_t (&v)[4])
+__device__ __forceinline__ void smem_store_frags(uint32_t addr, const uint32_t *v)
 {
     HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(v[0]),
                "r"(v[1]), "r"(v[2]), "r"(v[3])
                : "memory");
+}
+
+/* The same, read. */
+__device__ __forceinline__ void smem_load_frags(uint32_t addr, uint32_t *v)
+{
+    HOPPER_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(addr)
+               : "memory");
+}
+__device__ __forceinline__ void smem_store_pair(uint32_t addr, float x, float y)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void smem_store_word(uint32_t addr, uint32_t v)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(addr), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ uint32_t smem_load_word(uint32_t addr)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(addr) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float smem_load_float(uint32_t addr)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(addr) : "memory");
+    return v;
 }
 
 /* 16 bytes. */

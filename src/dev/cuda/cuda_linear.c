@@ -1,11 +1,11 @@
-/* Products fused with what follows them: on the own kernel (cuda_own.c), or as their parts, the cuBLASLt product and then the
- * elementwise kernel.
+/* The slots of products, plain and fused with what follows them: on the own kernel (cuda_own.c), or as their parts, the cuBLASLt
+ * product (cuda_gemm.c) and then the elementwise kernel.
  *
  * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c): dpre may be pre, which the
  *    elementwise kernel reads after d is written.
  * 2. The parts cost what the unfused ops cost, and where timing is allowed the own kernel is taken only if it is faster: there
  *    lowering into these ops never loses. */
-#include "dev/cuda/cuda_linear_fused.h"
+#include "dev/cuda/cuda_linear.h"
 
 #include "base/err.h"
 #include "dev/cuda/cuda_gemm.h"
@@ -84,41 +84,64 @@ static int glu_bwd_parts(Dev *dev, const LinearGluBwd *a)
     return cuda_glu_dx(dev, &(GluDx){ .dx = a->dpre, .dy = &d, .x = a->pre, .act = a->act });
 }
 
-int cuda_fused_parts(Dev *dev, OpKind kind, const OpArgs *args)
+static int dw_parts(Dev *dev, const OpArgs *args)
+{
+    const LinearDw *a = &args->linear_dw;
+    TRY(cuda_gemm_run((CudaDev *)dev, OP_LINEAR_DW, args));
+    return a->db ? cuda_bias_dw(dev, &(BiasDw){ .db = a->db, .ws = a->ws, .dy = a->dy }) : 0;
+}
+
+int cuda_linear_parts(Dev *dev, OpKind kind, const OpArgs *args)
 {
     switch (kind) {
     case OP_LINEAR_ACT_BWD: return act_bwd_parts(dev, &args->linear_act_bwd);
     case OP_LINEAR_GLU_FWD: return glu_fwd_parts(dev, &args->linear_glu_fwd);
-    default: return glu_bwd_parts(dev, &args->linear_glu_bwd);
+    case OP_LINEAR_GLU_BWD: return glu_bwd_parts(dev, &args->linear_glu_bwd);
+    case OP_LINEAR_DW: return dw_parts(dev, args);
+    default: return cuda_gemm_run((CudaDev *)dev, kind, args);
     }
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------------- */
 
-static int run_fused(Dev *dev, OpKind kind, const OpArgs *args)
+static int run(Dev *dev, OpKind kind, const OpArgs *args)
 {
     CudaDev *d = (CudaDev *)dev;
     OwnGemm  g;
-    return cuda_own_takes(d, kind, args, &g) ? cuda_own_run(d, &g) : cuda_fused_parts(dev, kind, args);
+    return cuda_own_takes(d, kind, args, &g) ? cuda_own_run(d, &g) : cuda_linear_parts(dev, kind, args);
+}
+
+int cuda_linear_fwd(Dev *dev, const LinearFwd *a)
+{
+    return run(dev, OP_LINEAR_FWD, &(OpArgs){ .linear_fwd = *a });
+}
+
+int cuda_linear_dx(Dev *dev, const LinearDx *a)
+{
+    return run(dev, OP_LINEAR_DX, &(OpArgs){ .linear_dx = *a });
+}
+
+int cuda_linear_act_fwd(Dev *dev, const LinearActFwd *a)
+{
+    return run(dev, OP_LINEAR_ACT_FWD, &(OpArgs){ .linear_act_fwd = *a });
 }
 
 int cuda_linear_act_bwd(Dev *dev, const LinearActBwd *a)
 {
-    return run_fused(dev, OP_LINEAR_ACT_BWD, &(OpArgs){ .linear_act_bwd = *a });
+    return run(dev, OP_LINEAR_ACT_BWD, &(OpArgs){ .linear_act_bwd = *a });
 }
 
 int cuda_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
 {
-    return run_fused(dev, OP_LINEAR_GLU_FWD, &(OpArgs){ .linear_glu_fwd = *a });
+    return run(dev, OP_LINEAR_GLU_FWD, &(OpArgs){ .linear_glu_fwd = *a });
 }
 
 int cuda_linear_glu_bwd(Dev *dev, const LinearGluBwd *a)
 {
-    return run_fused(dev, OP_LINEAR_GLU_BWD, &(OpArgs){ .linear_glu_bwd = *a });
+    return run(dev, OP_LINEAR_GLU_BWD, &(OpArgs){ .linear_glu_bwd = *a });
 }
 
-int cuda_linear_dw_bias(Dev *dev, const LinearDw *a)
+int cuda_linear_dw(Dev *dev, const LinearDw *a)
 {
-    TRY(cuda_linear_dw(dev, a));
-    return a->db ? cuda_bias_dw(dev, &(BiasDw){ .db = a->db, .ws = a->ws, .dy = a->dy }) : 0;
+    return run(dev, OP_LINEAR_DW, &(OpArgs){ .linear_dw = *a });
 }
