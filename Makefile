@@ -41,7 +41,8 @@ help:
 	@echo "make run        install what is missing, build, train the quickstart, print a sample"
 	@echo "make test       install what is missing, build, run every test that needs no GPU"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
-	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU"
+	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU, as do"
+	@echo "make gpu-suite | sanitize-gpu   with op tables and ratios to PyTorch; compute-sanitizer"
 	@echo "make layers | size | fmt | fmt-check | golden | fuzz | test-long | clean"
 
 setup:
