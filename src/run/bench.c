@@ -251,11 +251,14 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
         if (rc == 0 && opt->print_ops) rc = print_ops_table(&s, out, report);
     }
     if (rc == 0 && report) {
-        char a[32], b[32];
+        char a[32], b[32], c[32];
         fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s.info.name,
                 (long long)choice.micro_batch, recompute_name(choice.level), s.choice.why);
-        fprintf(report, "planned %s, process %s\n", str_bytes(a, sizeof a, (double)out->planned_bytes),
-                str_bytes(b, sizeof b, (double)out->peak_bytes));
+        fprintf(report, "slabs %s; %s %s planned, %s at the end\n",
+                str_bytes(a, sizeof a, (double)out->slab_bytes),
+                out->kind == DEV_CUDA ? "in use on the device, by others too," : "the process:",
+                str_bytes(b, sizeof b, (double)out->planned_bytes),
+                str_bytes(c, sizeof c, (double)out->peak_bytes));
     }
     setup_close(&s);
     return rc;

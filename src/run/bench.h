@@ -18,7 +18,7 @@ typedef struct {
     double limit_share;
     double rate[UNIT_COUNT]; /* measured in this run */
     size_t slab_bytes;       /* of the plan; allocated exactly */
-    /* Slabs plus what context and libraries held before them (a GPU), known before step 0. */
+    /* Slabs plus what context, libraries and other processes held before them (a GPU), known before step 0. */
     size_t planned_bytes;
     size_t peak_bytes; /* device total in use at the end */
     /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
