@@ -29,8 +29,7 @@ typedef struct {
     Act         act;
     int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
     const void *a;             /* [rows, k]; OWN_DW: [k, rows] */
-    const void
-        *b; /* FWD, ACT: [cols, k]; OWN_GLU: the first half of the weights, [cols, k]; else [k, cols] */
+    const void *b;    /* FWD, ACT: [cols, k]; OWN_GLU: the same, first half of the weights; else [k, cols] */
     const void *b2;   /* OWN_GLU: the second half, [cols, k] */
     const void *bias; /* FWD, ACT: [cols], or NULL */
     void       *out[3];

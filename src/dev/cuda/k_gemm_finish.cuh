@@ -6,7 +6,8 @@
  * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
  * 2. Slots for inputs are one ring for both warpgroups, in the order of tiles: most of a tile's inputs come while it is summed. A slot's
  *    next inputs are sent for as soon as its outputs have been read. Without inputs each warpgroup has slots of its own.
- * 3. A pass works on the first accumulators and then moves the others down: one copy of the code for three passes.
+ * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the others
+ *    down: one copy of the code for three passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
 #ifndef DEV_CUDA_K_GEMM_FINISH_CUH
 #define DEV_CUDA_K_GEMM_FINISH_CUH

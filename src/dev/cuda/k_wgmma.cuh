@@ -216,12 +216,6 @@ __device__ __forceinline__ uint32_t cluster_addr(uint32_t smem, int rank)
     return addr;
 }
 
-/* Arrives at a barrier of this block. */
-__device__ __forceinline__ void ptx_mbar_arrive(uint64_t *bar)
-{
-    HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_smem_addr(bar)) : "memory");
-}
-
 /* Releases nothing wider than the block: a release at cluster scope is a MEMBAR.GPU in every step of a loop (seen in SASS; it
  * cost a product 35 % of its speed), and readers of shared memory have nothing to release. */
 __device__ __forceinline__ void cluster_arrive(uint32_t bar)
@@ -271,16 +265,6 @@ __device__ __forceinline__ float smem_load_float(uint32_t addr)
     return v;
 }
 
-/* 16 bytes. */
-__device__ __forceinline__ uint4 smem_load(uint32_t addr)
-{
-    uint4 v = make_uint4(0, 0, 0, 0);
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(addr)
-                 : "memory");
-    return v;
-}
 /* Two values as bf16, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float lo, float hi)
 {
