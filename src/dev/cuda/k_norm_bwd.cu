@@ -129,7 +129,11 @@ __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, fl
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 8));
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 16));
     if (lane < 8) slot[warp][lane] = s;
-    ptx_bar_sync(1 + team, warps * WARP);
+    if (warps == 1) {
+        __syncwarp();
+    } else {
+        ptx_bar_sync(1 + team, warps * WARP);
+    }
     float part[TEAM_WARPS / 4]; /* lanes 8q to 8q+7 add warps q, q + 4, ... */
 #pragma unroll
     for (int k = 0; k < TEAM_WARPS / 4; k++) {
