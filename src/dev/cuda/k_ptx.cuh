@@ -149,7 +149,7 @@ __device__ __forceinline__ void ptx_mbar_tell(uint64_t *bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_smem_addr(bar)) : "memory");
 }
 
-/* The same for what other blocks of the cluster have sent. */
+/* Waits for what other blocks of the cluster have sent. */
 __device__ __forceinline__ void ptx_mbar_wait_cluster(uint64_t *bar, uint32_t parity)
 {
     uint32_t done = 0;

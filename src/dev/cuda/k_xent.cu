@@ -23,7 +23,7 @@
 enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
 /* 40 registers: three blocks of 75 KB, the parts of 151936 classes, run on a multiprocessor. */
 enum { XENT_BLOCKS_PER_SM = 3 };
-/* What XENT has at the head of a block's shared memory; three blocks leave no more than this. */
+/* What XENT has at the head of a block's shared memory: three blocks of 151936 classes still fit a multiprocessor. */
 enum { XENT_HEAD_BYTES = 640, XENT_MAX_SEGMENTS = 8 };
 
 /* Below every logit, and 2^(XENT_FLOOR - y) is 0 without being NaN. */
@@ -276,7 +276,11 @@ __device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n
     const T      *buf = w.buf;
     int           n = w.end - w.begin, col = (int)threadIdx.x * N;
     bool          own = hit >= 0 && hit / N % XENT_THREADS == (int)threadIdx.x; /* writes the target's pack */
-    T             x   = own ? buf[hit] : from_f32<T>(0.0f);
+    T             x   = from_f32<T>(0.0f);
+    if (own) {
+        ready(hit / SEGMENT);
+        x = buf[hit];
+    }
     for (int g = 0; g < w.segments(); g++, col += SEGMENT) {
         ready(g);
         if ((g + 1) * SEGMENT <= n_class) {
@@ -306,12 +310,14 @@ __device__ __forceinline__ void xent_zero_row(const XentP<T> &p, const XentPart<
     }
 }
 
-/* One row with a target, the n-th. ahead: the next such row, or one past the end; its part is fetched behind the gradient's back. */
+/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a target, `ahead`, is fetched behind
+ * the gradient's back. */
 template <typename T>
 __device__ __forceinline__ void xent_part_row(const XentP<T> &p, const XentPart<T> &w, int64_t row,
-                                              int target, int64_t ahead, uint32_t n)
+                                              int target, int next, uint32_t n)
 {
     XentShared *s     = w.shared;
+    int64_t     ahead = row + w.stride;
     auto        ready = [&](int g) { ptx_mbar_wait(&s->full[g], n & 1); };
     auto        fetch = [&](int g) {
         if (threadIdx.x != 0 || g < 0 || ahead >= p.rows) return;
@@ -330,6 +336,7 @@ __device__ __forceinline__ void xent_part_row(const XentP<T> &p, const XentPart<
         ready(hit / XentPart<T>::SEGMENT); /* another thread's pack */
         p.loss[row] = __fsub_rn(lse, to_f32(w.buf[hit]));
     }
+    if (threadIdx.x == 0 && next < 0) ahead = xent_row_from(p, w, ahead);
     xent_part_dx(p.dlogits + row * p.ld_d + w.begin, w, MIN(w.end, p.n_class) - w.begin, hit,
                  xent_row(p, lse), ready, done);
     fetch(w.segments() - 1);
@@ -344,15 +351,13 @@ template <typename T> __device__ __forceinline__ void xent_part_rows(const XentP
         for (int g = 0; g < w.segments() && row < p.rows; g++) xent_fetch(p, w, row, g);
     }
     for (int64_t row = w.first; row < p.rows; row += w.stride) {
-        int     target = next;
-        int64_t ahead  = row + w.stride;
-        next           = ahead < p.rows ? p.target[ahead] : -1; /* long before it is needed */
+        int target = next;
+        next       = row + w.stride < p.rows ? p.target[row + w.stride] : -1; /* long before it is needed */
         if (target < 0) {
             xent_zero_row(p, w, row);
             continue;
         }
-        if (threadIdx.x == 0 && next < 0) ahead = xent_row_from(p, w, ahead);
-        xent_part_row(p, w, row, target, ahead, n++);
+        xent_part_row(p, w, row, target, next, n++);
     }
 }
 
@@ -462,6 +467,7 @@ template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *f
         p->part_cols = (int)(ceil_div(ceil_div(p->cols, N), p->parts) * N);
         size_t smem  = xent_smem(p->part_cols, sizeof(T));
         *fits        = smem <= (size_t)(p->parts == XENT_MAX_PARTS ? most : MIN(sm / 2 - own, most));
+        *fits        = *fits && p->part_cols <= XENT_MAX_SEGMENTS * XentPart<T>::SEGMENT;
         if (*fits || p->parts == XENT_MAX_PARTS) return 0;
     }
 }
