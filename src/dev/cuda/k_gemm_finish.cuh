@@ -4,8 +4,9 @@
  * chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and TMA carries them off.
  *
  * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
- * 2. Slots for inputs are one ring for both warpgroups, in the order of tiles: most of a tile's inputs come while it is summed. A slot's
- *    next inputs are sent for as soon as its outputs have been read. Without inputs each warpgroup has slots of its own.
+ * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time while finishing takes less
+ *    time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its outputs
+ *    have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
  * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the others
  *    down: one copy of the code for three passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
@@ -40,13 +41,14 @@ template <OwnKind KIND> struct Form {
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
     static constexpr int N_OUT  = GLU ? 3 : KIND == OWN_ACT || KIND == OWN_DGLU ? 2 : 1;
 
-    static constexpr int STEPS  = PLAIN ? 5 : 4;
-    static constexpr int ROOM   = PLAIN ? 12288 : 32768;                         /* a multiplier's */
-    static constexpr int COLS   = KIND == OWN_ACT || KIND == OWN_DACT ? 64 : 32; /* of a chunk */
-    static constexpr int ROW    = COLS * (DW ? 4 : 2);                           /* bytes */
+    /* Memory for a fifth step, or for inputs on their way. */
+    static constexpr int STEPS  = N_IN || DW ? 4 : 5;
+    static constexpr int ROOM   = N_IN || DW ? 32768 : 12288; /* a multiplier's */
+    static constexpr int COLS   = KIND == OWN_DACT ? 64 : 32; /* of a chunk */
+    static constexpr int ROW    = COLS * (DW ? 4 : 2);        /* bytes */
     static constexpr int BUF    = CHUNK_ROWS * ROW;
-    static constexpr int SLOT   = N_OUT == 1 ? BUF : N_OUT == 2 ? 2 * BUF : 4 * BUF;
-    static constexpr int SHARED = N_IN > 0; /* slots, by the multipliers */
+    static constexpr int SLOT   = N_OUT * BUF;
+    static constexpr int SHARED = !PLAIN && !DW; /* slots, by the multipliers */
     static constexpr int N_SLOT = (SHARED ? MULTIPLIERS : 1) * ROOM / SLOT;
     static constexpr int PASS   = GLU ? 32 : 64;            /* output columns a pass */
     static constexpr int BLOCKS = PASS / COLS;              /* chunks across a pass */
@@ -147,7 +149,7 @@ template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk
     if (F::SHARED) {
         uint32_t round = d.q / F::N_SLOT & 1;
         bar_wait(d.smem + F::AT_GONE + 8 * slot, round ^ 1);
-        bar_wait(d.smem + F::AT_IN + 8 * slot, round);
+        if (F::N_IN) bar_wait(d.smem + F::AT_IN + 8 * slot, round);
     }
     return desk_slot<KIND>(d, slot);
 }
@@ -158,8 +160,8 @@ template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d,
     bar_arrive(d.smem + Form<KIND>::AT_GONE + 8 * (q % Form<KIND>::N_SLOT));
 }
 
-/* Carries the chunk at (row, col) off. Without inputs the barrier also says that the next chunk's slot is free; with them, one thread
- * frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier's inputs wait for it. */
+/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot is free; in the shared ring
+ * one thread frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier waits for it. */
 template <OwnKind KIND>
 __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at, int row, int col)
 {
