@@ -396,6 +396,7 @@ static const char *plan_choose(CudaDev *d, AttnPlan *p, int n)
     TimedPlan best = { .i = -1 };
     char      key[256], value[16], note[64];
     int       room = rehearsal(d, &p->key, &x) == 0;
+    if (!room) forget_failure(p);
     key_text(d, &p->key, key, sizeof key);
     if (room && d->base.opt.tune && !d->base.opt.deterministic && !p->key.deterministic) {
         const char *known = cuda_tune_find(d->tune, key);
