@@ -147,6 +147,10 @@ static int open_device(CudaDev *d)
         return err_user("%s has compute capability %d.%d, for which this build has no kernels", d->name,
                         prop.major, prop.minor);
     }
+    if (d->capability == 90) d->encode = tma_encoder();
+    if (d->capability == 90 && !d->encode)
+        cuda_note("the driver has no cuTensorMapEncodeTiled: products and attention run without the own "
+                  "kernels for it");
     TRY(open_streams(d));
     char version[32];
     snprintf(version, sizeof version, "cublasLt %zu", cuda_gemm_version());

@@ -9,6 +9,7 @@
 #ifndef DEV_CUDA_CUDA_DEV_H
 #define DEV_CUDA_CUDA_DEV_H
 
+#include "dev/cuda/cuda_tma.h"
 #include "dev/dev.h"
 
 #include <cuda_runtime.h>
@@ -29,6 +30,7 @@ typedef struct CudaDev {
     int          index;
     int          n_sm;
     int          capability; /* 90 for 9.0 */
+    TmaEncode    encode;     /* of tensor maps; NULL: this card or driver cannot, or the card is not Hopper */
     char         name[128];
     cudaStream_t stream[LANE_COUNT];
     Lane         lane;       /* of the op now being run; LANE_COMPUTE outside lists */

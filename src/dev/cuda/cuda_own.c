@@ -25,7 +25,6 @@ typedef struct {
 } OwnChoice;
 
 struct CudaOwn {
-    TmaEncode  encode; /* NULL: this card or driver cannot */
     OwnChoice *choice;
     int        n, cap;
 };
@@ -34,10 +33,6 @@ void cuda_own_open(CudaDev *d)
 {
     d->own = calloc(1, sizeof *d->own);
     CHECK(d->own, "out of host memory");
-    if (d->capability != 90) return;
-    d->own->encode = own_gemm_encoder();
-    if (!d->own->encode)
-        cuda_note("the driver has no cuTensorMapEncodeTiled: fused products run as their parts");
 }
 
 void cuda_own_close(CudaDev *d)
@@ -179,7 +174,7 @@ static int is_plain(OwnKind k) { return k == OWN_FWD || k == OWN_DX || k == OWN_
 static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnGemm *g)
 {
     const OpRow *row = &op_table[kind];
-    if (!d->own->encode || own_gemm_refuses(g)) return 0;
+    if (!d->encode || own_gemm_refuses(g)) return 0;
     for (int i = 0; i < row->n_tensor; i++) {
         const Tensor *t = args->t[i];
         if (!t || row->arg[i].access & ARG_WS) continue;
@@ -233,7 +228,7 @@ int cuda_own_takes(CudaDev *d, OpKind kind, const OpArgs *args, OwnGemm *out)
 
 int cuda_own_run(CudaDev *d, const OwnGemm *g)
 {
-    return own_gemm_launch(g, d->own->encode, d->n_sm, cuda_stream(&d->base));
+    return own_gemm_launch(g, d->encode, d->n_sm, cuda_stream(&d->base));
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------- */

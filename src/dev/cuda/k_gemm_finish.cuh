@@ -192,14 +192,7 @@ __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at
     d.q++;
 }
 
-/* Where this lane's row of a fragment of 16 x 16 is in a buffer of 64 rows. The fragment 16*p columns on is at that ^ 32*p:
- * buffers begin at multiples of their swizzle's atom. */
-template <int ROW> __device__ __forceinline__ uint32_t lane_part(int t)
-{
-    int lane = t % 32, row = t / 32 * 16 + lane % 16, swap = ROW == 128 ? lane % 8 : lane % 8 / 2;
-    return row * ROW + ((lane / 16) ^ swap) * 16;
-}
-/* The same for this lane's first pair of f32; 8*b columns on is at that ^ 32*b. */
+/* lane_part() for this lane's first pair of f32; 8*b columns on is at that ^ 32*b. */
 __device__ __forceinline__ uint32_t lane_part_f32(int t)
 {
     int lane = t % 32, row = t / 32 * 16 + lane / 4;

@@ -1,0 +1,302 @@
+/* Attention in tiles of 64 x 64 on the tensor cores: what forward and backward share.
+ *
+ * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
+ * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
+ *
+ * 1. Rows that stay are operands in registers; tiles that pass are operands in shared memory, read either way (k_wgmma.cuh).
+ *    A product's result, rounded, is the next product's operand without leaving the registers.
+ * 2. With the causal mask only tiles that are seen are visited, and only those on the diagonal look at the mask.
+ * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+#ifndef DEV_CUDA_K_ATTN_TILE_CUH
+#define DEV_CUDA_K_ATTN_TILE_CUH
+
+#include "dev/cuda/k_attn_tile.h"
+#include "dev/cuda/k_common.cuh"
+#include "dev/cuda/k_wgmma.cuh"
+
+enum { TILE = 64, TILE_BYTES = TILE * TILE_ROW_BYTES };
+enum {
+    N_ACC  = TILE * TILE / WG_THREADS,
+    N_WORD = N_ACC / 2
+}; /* a thread's part of a tile: f32 sums; pairs of bf16 */
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2   0.6931471805599453f
+
+typedef struct {
+    CUtensorMap qkv, o, dout, dqkv;
+} AttnMaps;
+
+typedef struct {
+    int     n_batch, T, heads, kv_heads, causal;
+    float   scale;
+    float  *lse;  /* [B,H,T] */
+    float2 *rows; /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
+} AttnArgs;
+
+/* ---- shared memory ------------------------------------------------------------------------------------------ */
+
+/* WGS: warpgroups that multiply; STILL: tiles that stay with each; STAGES of the ring; SIDE: bytes of numbers in each, beside two
+ * tiles; OUT: tiles a warpgroup writes. */
+template <int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct Room {
+    static constexpr int WGS = WGS_, STILL = STILL_, STAGES = STAGES_, PASS = 2, SIDE = SIDE_, OUT = OUT_;
+    static constexpr int ROWS = WGS * TILE, LOADER = WGS * WG_THREADS, THREADS = LOADER + WG_THREADS;
+    static constexpr int WARPS = LOADER / WARP; /* that multiply */
+    static __host__ __device__ constexpr int blocks(int T) { return (T + ROWS - 1) / ROWS; }
+
+    static constexpr int AT_RING  = 0;
+    static constexpr int AT_STILL = AT_RING + STAGES * PASS * TILE_BYTES;
+    static constexpr int AT_OUT   = AT_STILL + WGS * STILL * TILE_BYTES;
+    static constexpr int AT_SIDE  = AT_OUT + WGS * OUT * TILE_BYTES;
+    static constexpr int AT_FULL  = AT_SIDE + STAGES * SIDE;
+    static constexpr int AT_EMPTY = AT_FULL + STAGES * 8;
+    static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
+    static constexpr int AT_GONE  = AT_COME + 8;           /* and are in registers */
+    static constexpr int BYTES    = AT_GONE + 8;
+};
+
+/* ---- who does what ------------------------------------------------------------------------------------------ */
+
+/* f(head, block of R::ROWS rows) for every one of this thread block's. They come in pairs from both ends, which are equally much work
+ * whether causal or not; the blocks of a head are worked on at about the same time, so that the other side comes from L2. */
+template <typename R, typename F>
+__device__ __forceinline__ void for_blocks(const AttnArgs &g, int n_head, F &&f)
+{
+    int n_block = R::blocks(g.T), pairs = (n_block + 1) / 2;
+    for (int n = blockIdx.x; n < n_head * pairs; n += gridDim.x) {
+        int head = n / pairs, low = n % pairs, high = n_block - 1 - low;
+#pragma unroll 1
+        for (int i = 0; i < 1 + (low != high); i++) f(head, i ? low : high);
+    }
+}
+
+/* Tiles of keys that queries of a block see. */
+template <typename R> __device__ __forceinline__ int key_tiles(const AttnArgs &g, int block)
+{
+    return g.causal ? min((block + 1) * R::WGS, g.T / TILE) : g.T / TILE;
+}
+
+/* Columns of a head's part in a packed row. */
+__device__ __forceinline__ int q_col(int h) { return h * TILE; }
+__device__ __forceinline__ int k_col(const AttnArgs &g, int hk) { return (g.heads + hk) * TILE; }
+__device__ __forceinline__ int v_col(const AttnArgs &g, int hk) { return (g.heads + g.kv_heads + hk) * TILE; }
+
+/* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t stage, round;
+} Ring;
+
+template <typename R> __device__ __forceinline__ void ring_next(Ring &r)
+{
+    r.stage++;
+    if (r.stage == R::STAGES) r = { 0, r.round ^ 1 };
+}
+
+template <typename R> __device__ __forceinline__ Ring ring_before(Ring r)
+{
+    return r.stage ? Ring{ r.stage - 1, r.round } : Ring{ R::STAGES - 1, r.round ^ 1 };
+}
+
+template <typename R> __device__ __forceinline__ uint32_t ring_tile(uint32_t smem, Ring r, int i)
+{
+    return smem + R::AT_RING + (r.stage * R::PASS + i) * TILE_BYTES;
+}
+template <typename R> __device__ __forceinline__ uint32_t ring_side(uint32_t smem, Ring r)
+{
+    return smem + R::AT_SIDE + r.stage * R::SIDE;
+}
+template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, Ring r)
+{
+    bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
+}
+/* This warp has read it. */
+template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_EMPTY + 8 * r.stage);
+}
+/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
+template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
+{
+    ring_wait<R>(smem, r);
+    ring_free<R>(smem, r);
+    ring_next<R>(r);
+}
+/* The loader's: a stage to fill; returns its barrier. */
+template <typename R> __device__ __forceinline__ uint32_t ring_take(uint32_t smem, Ring r)
+{
+    uint32_t full = smem + R::AT_FULL + 8 * r.stage;
+    bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
+    bar_expect(full, R::PASS * TILE_BYTES + R::SIDE);
+    return full;
+}
+/* The loader's: the place of the tiles that stay, for block n of this thread block; returns its barrier. */
+template <typename R> __device__ __forceinline__ uint32_t still_take(uint32_t smem, uint32_t n)
+{
+    bar_wait(smem + R::AT_GONE, (n & 1) ^ 1);
+    bar_expect(smem + R::AT_COME, R::WGS * R::STILL * TILE_BYTES);
+    return smem + R::AT_COME;
+}
+template <typename R> __device__ __forceinline__ uint32_t still_tile(uint32_t smem, int wg, int i)
+{
+    return smem + R::AT_STILL + (wg * R::STILL + i) * TILE_BYTES;
+}
+
+template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
+{
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < R::STAGES; s++) {
+            bar_init(smem + R::AT_FULL + 8 * s, 1);
+            bar_init(smem + R::AT_EMPTY + 8 * s, R::WARPS);
+        }
+        bar_init(smem + R::AT_COME, 1);
+        bar_init(smem + R::AT_GONE, R::WARPS);
+        ptx_mbar_init_fence();
+    }
+    __syncthreads();
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------- */
+
+/* A tile as an operand in registers. */
+__device__ __forceinline__ void tile_read(uint32_t (&w)[N_WORD], uint32_t tile)
+{
+    uint32_t at = tile + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS);
+#pragma unroll
+    for (int p = 0; p < 4; p++) smem_load_frags(at ^ 32 * p, w + 4 * p);
+}
+
+/* d = a b^T, or += if ADD; a tile in shared memory whose rows are d's columns. */
+template <int ADD>
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], const uint32_t (&a)[N_WORD],
+                                                   uint32_t tile)
+{
+    uint32_t b = wgmma_low_rows(tile);
+    wgmma_64<0, ADD>(d, a, wgmma_desc(b));
+#pragma unroll
+    for (int i = 1; i < 4; i++) wgmma_64<0, 1>(d, a + 4 * i, wgmma_desc(b + i * WGMMA_STEP_ROWS));
+}
+
+/* The same with a in shared memory, too. */
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], uint32_t a_tile, uint32_t tile)
+{
+    uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(tile);
+    wgmma_64<0, 0>(d, wgmma_desc(a), wgmma_desc(b));
+#pragma unroll
+    for (int i = 1; i < 4; i++)
+        wgmma_64<0, 1>(d, wgmma_desc(a + i * WGMMA_STEP_ROWS), wgmma_desc(b + i * WGMMA_STEP_ROWS));
+}
+
+/* d += a b; a tile whose columns are d's. */
+__device__ __forceinline__ void tile_multiply_cols(float (&d)[N_ACC], const uint32_t (&a)[N_WORD],
+                                                   uint32_t tile)
+{
+    uint32_t b = wgmma_low_cols(tile, TILE_BYTES);
+#pragma unroll
+    for (int i = 0; i < 4; i++) wgmma_64<1, 1>(d, a + 4 * i, wgmma_desc(b + i * WGMMA_STEP_COLS));
+}
+
+__device__ __forceinline__ void tile_clear(float (&d)[N_ACC])
+{
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) d[i] = 0.0f;
+}
+
+/* This thread's row of its warpgroup's 64, and the one 8 rows on; its first column of every 8. */
+__device__ __forceinline__ int tile_row()
+{
+    return threadIdx.x % WG_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
+}
+__device__ __forceinline__ int tile_col() { return threadIdx.x % 4 * 2; }
+
+/* Makes -inf of what lies above the diagonal (columns after the row), or, if not ABOVE, below it. */
+template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC])
+{
+    int row = tile_row(), col = tile_col();
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        int r = row + i % 4 / 2 * 8, c = col + i / 4 * 8 + i % 2;
+        if (ABOVE ? c > r : c < r) d[i] = -INFINITY;
+    }
+}
+
+__device__ __forceinline__ void tile_round(uint32_t (&w)[N_WORD], const float (&d)[N_ACC])
+{
+#pragma unroll
+    for (int i = 0; i < N_WORD; i++) w[i] = bf16_pair(d[2 * i], d[2 * i + 1]);
+}
+
+/* Sum over the four lanes that share rows. */
+__device__ __forceinline__ float row_sum(float x)
+{
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+/* d, its two rows of a thread scaled, rounded, into shared memory at `room`. */
+__device__ __forceinline__ void tile_place(const float (&d)[N_ACC], float scale0, float scale1, uint32_t room)
+{
+    uint32_t at = room + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS), w[N_WORD];
+#pragma unroll
+    for (int i = 0; i < N_WORD; i++) {
+        float scale = i % 2 ? scale1 : scale0;
+        w[i]        = bf16_pair(d[2 * i] * scale, d[2 * i + 1] * scale);
+    }
+#pragma unroll
+    for (int p = 0; p < 4; p++) smem_store_frags(at ^ 32 * p, w + 4 * p);
+}
+
+/* Before tile_place(): the tiles placed for the block before are on their way. */
+__device__ __forceinline__ void place_begin(int wg)
+{
+    if (threadIdx.x % WG_THREADS == 0) tma_store_wait_read<0>();
+    ptx_bar_sync(1 + wg, WG_THREADS);
+}
+/* After it; then the first thread stores. */
+__device__ __forceinline__ bool place_end(int wg)
+{
+    ptx_fence_async();
+    ptx_bar_sync(1 + wg, WG_THREADS);
+    return threadIdx.x % WG_THREADS == 0;
+}
+
+/* ---- launching ---------------------------------------------------------------------------------------------- */
+
+static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
+{
+    TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, TILE, TILE };
+    int64_t rows = a->B * a->T, all = (a->heads + 2 * a->kv_heads) * TILE, out = a->heads * TILE;
+    TRY(tma_map(encode, &m->qkv, a->qkv, rows, all, a->ld_qkv, box));
+    TRY(tma_map(encode, &m->o, a->o, rows, out, a->ld_o, box));
+    TRY(tma_map(encode, &m->dout, a->dout, rows, out, a->ld_dout, box));
+    return tma_map(encode, &m->dqkv, a->dqkv, rows, all, a->ld_dqkv, box);
+}
+
+static inline AttnArgs attn_args(const TileAttn *a)
+{
+    AttnArgs g = {};
+    g.n_batch  = (int)a->B;
+    g.T        = (int)a->T;
+    g.heads    = (int)a->heads;
+    g.kv_heads = (int)a->kv_heads;
+    g.causal   = a->mask == MASK_CAUSAL;
+    g.scale    = a->scale;
+    g.lse      = (float *)a->lse;
+    g.rows     = (float2 *)a->ws;
+    return g;
+}
+
+/* A thread block for each multiprocessor, or fewer for little work. */
+template <typename R, typename K>
+static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
+                       cudaStream_t stream)
+{
+    int pairs = (R::blocks(g.T) + 1) / 2;
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::BYTES));
+    kernel<<<(unsigned)MIN(n_sm, n_head * pairs), R::THREADS, R::BYTES, stream>>>(m, g);
+    CUDA_TRY(cudaGetLastError());
+    return 0;
+}
+
+#endif
