@@ -51,23 +51,17 @@ template <int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int AT_FULL  = AT_SIDE + STAGES * SIDE;
     static constexpr int AT_EMPTY = AT_FULL + STAGES * 8;
     static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
-    static constexpr int AT_GONE  = AT_COME + 8;           /* and are in registers */
-    static constexpr int BYTES    = AT_GONE + 8;
+    static constexpr int AT_GONE  = AT_COME + 8;           /* and have been read */
+    static constexpr int AT_ITEM  = AT_GONE + 8;           /* which block they are of */
+    static constexpr int BYTES    = AT_ITEM + 8;
 };
 
 /* ---- who does what ------------------------------------------------------------------------------------------ */
 
-/* f(head, block of R::ROWS rows) for every one of this thread block's. They come in pairs from both ends, which are equally much work
- * whether causal or not; the blocks of a head are worked on at about the same time, so that the other side comes from L2. */
-template <typename R, typename F>
-__device__ __forceinline__ void for_blocks(const AttnArgs &g, int n_head, F &&f)
+/* Block i of a head's queries: the one that sees the most keys first. */
+template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
-    int n_block = R::blocks(g.T), pairs = (n_block + 1) / 2;
-    for (int n = blockIdx.x; n < n_head * pairs; n += gridDim.x) {
-        int head = n / pairs, low = n % pairs, high = n_block - 1 - low;
-#pragma unroll 1
-        for (int i = 0; i < 1 + (low != high); i++) f(head, i ? low : high);
-    }
+    return R::blocks(g.T) - 1 - i;
 }
 
 /* Tiles of keys that queries of a block see. */
@@ -131,13 +125,6 @@ template <typename R> __device__ __forceinline__ uint32_t ring_take(uint32_t sme
     bar_expect(full, R::PASS * TILE_BYTES + R::SIDE);
     return full;
 }
-/* The loader's: the place of the tiles that stay, for block n of this thread block; returns its barrier. */
-template <typename R> __device__ __forceinline__ uint32_t still_take(uint32_t smem, uint32_t n)
-{
-    bar_wait(smem + R::AT_GONE, (n & 1) ^ 1);
-    bar_expect(smem + R::AT_COME, R::WGS * R::STILL * TILE_BYTES);
-    return smem + R::AT_COME;
-}
 template <typename R> __device__ __forceinline__ uint32_t still_tile(uint32_t smem, int wg, int i)
 {
     return smem + R::AT_STILL + (wg * R::STILL + i) * TILE_BYTES;
@@ -155,6 +142,55 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
         ptx_mbar_init_fence();
     }
     __syncthreads();
+}
+
+/* ---- blocks of rows ----------------------------------------------------------------------------------------- */
+
+/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
+ * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */
+typedef struct {
+    int n_item, n_block;
+} Blocks;
+
+template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs &g, int n_head)
+{
+    int n_block = R::blocks(g.T);
+    return { n_head * n_block, n_block };
+}
+
+/* The loader's: f(head, i, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on from launch to
+ * launch: the last call of each wraps it around to 0. */
+template <typename R, typename F>
+__device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
+{
+    for (uint32_t n = 0;; n++) {
+        int item = (int)atomicInc(next, (unsigned)b.n_item + gridDim.x - 1);
+        bar_wait(smem + R::AT_GONE, (n & 1) ^ 1);
+        smem_store_word(smem + R::AT_ITEM, (uint32_t)item);
+        if (item >= b.n_item) break;
+        bar_expect(smem + R::AT_COME, R::WGS * R::STILL * TILE_BYTES);
+        f(item / b.n_block, item % b.n_block, smem + R::AT_COME);
+    }
+    bar_arrive(smem + R::AT_COME);
+}
+
+/* The multipliers': f(head, i), which calls still_free(). */
+template <typename R, typename F>
+__device__ __forceinline__ void multiply_blocks(Blocks b, uint32_t smem, F &&f)
+{
+    for (uint32_t n = 0;; n++) {
+        bar_wait(smem + R::AT_COME, n & 1);
+        int item = (int)smem_load_word(smem + R::AT_ITEM);
+        if (item >= b.n_item) return;
+        f(item / b.n_block, item % b.n_block);
+    }
+}
+
+/* This warp has read the tiles that stay. */
+template <typename R> __device__ __forceinline__ void still_free(uint32_t smem)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_GONE);
 }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
@@ -292,9 +328,8 @@ template <typename R, typename K>
 static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
                        cudaStream_t stream)
 {
-    int pairs = (R::blocks(g.T) + 1) / 2;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::BYTES));
-    kernel<<<(unsigned)MIN(n_sm, n_head * pairs), R::THREADS, R::BYTES, stream>>>(m, g);
+    kernel<<<(unsigned)MIN(n_sm, n_head * R::blocks(g.T)), R::THREADS, R::BYTES, stream>>>(m, g);
     CUDA_TRY(cudaGetLastError());
     return 0;
 }

@@ -13,57 +13,66 @@
 using QueryRoom = Room<2, 3, 8, 0, 1>;                         /* q, dout, o; k, v; dq */
 using KeyRoom   = Room<2, 2, 8, TILE *(int)sizeof(float2), 2>; /* k, v; q, dout; dk, dv */
 
-enum { REGS_MULTIPLY = 240, REGS_LOAD = 24 }; /* a thread */
+enum { REGS_MULTIPLY = 224, REGS_LOAD = 56 }; /* a thread; together all that a multiprocessor has */
 
 /* ---- queries stay ------------------------------------------------------------------------------------------- */
 
+static __device__ unsigned queries_next, keys_next; /* load_blocks() */
+
 __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
-    using R    = QueryRoom;
-    Ring     r = { 0, 0 };
-    uint32_t n = 0;
-    for_blocks<R>(g, g.n_batch * g.heads, [&](int head, int block) {
-        int      h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
-        uint32_t come = still_take<R>(smem, n++);
-        for (int wg = 0; wg < R::WGS; wg++) {
-            int row = row0 + block * R::ROWS + wg * TILE;
-            tma_load(still_tile<R>(smem, wg, 0), &m.qkv, q_col(h), row, come);
-            tma_load(still_tile<R>(smem, wg, 1), &m.dout, q_col(h), row, come);
-            tma_load(still_tile<R>(smem, wg, 2), &m.o, q_col(h), row, come);
-        }
-        for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
-            uint32_t full = ring_take<R>(smem, r);
-            tma_load(ring_tile<R>(smem, r, 0), &m.qkv, k_col(g, hk), row0 + j * TILE, full);
-            tma_load(ring_tile<R>(smem, r, 1), &m.qkv, v_col(g, hk), row0 + j * TILE, full);
-        }
-    });
+    using R = QueryRoom;
+    Ring r  = { 0, 0 };
+    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next,
+                   [&](int head, int i, uint32_t come) {
+                       int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
+                       int block = query_block<R>(g, i);
+                       for (int wg = 0; wg < R::WGS; wg++) {
+                           int row = row0 + block * R::ROWS + wg * TILE;
+                           tma_load(still_tile<R>(smem, wg, 0), &m.qkv, q_col(h), row, come);
+                           tma_load(still_tile<R>(smem, wg, 1), &m.dout, q_col(h), row, come);
+                           tma_load(still_tile<R>(smem, wg, 2), &m.o, q_col(h), row, come);
+                       }
+                       for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
+                           uint32_t full = ring_take<R>(smem, r);
+                           tma_load(ring_tile<R>(smem, r, 0), &m.qkv, k_col(g, hk), row0 + j * TILE, full);
+                           tma_load(ring_tile<R>(smem, r, 1), &m.qkv, v_col(g, hk), row0 + j * TILE, full);
+                       }
+                   });
 }
 
-/* The queries' operands, and for each of the thread's two rows lse * log2(e) and the sum of dout * o, also into memory. */
-__device__ __forceinline__ void queries_begin(const AttnArgs &g, uint32_t smem, int wg, uint32_t n,
-                                              int64_t row0, uint32_t (&q)[N_WORD], uint32_t (&dout)[N_WORD],
-                                              float2 (&side)[2])
+/* What the kernels need of each query: lse * log2(e), and the sum of dout * o. */
+typedef struct {
+    float lse, sum;
+} Side;
+
+/* The queries' operands; side: of this thread's two rows, the first of which is `row`. */
+__device__ __forceinline__ void queries_begin(const AttnArgs &g, uint32_t smem, int wg, int64_t row,
+                                              uint32_t (&q)[N_WORD], uint32_t (&dout)[N_WORD],
+                                              Side (&side)[2])
 {
     using R = QueryRoom;
     uint32_t o[N_WORD];
-    float    lse[2], sum[2] = { 0.0f, 0.0f };
-    int64_t  row = row0 + tile_row();
-    for (int j = 0; j < 2; j++) lse[j] = __ldg(g.lse + row + 8 * j);
-    bar_wait(smem + R::AT_COME, n & 1);
+    for (int j = 0; j < 2; j++) side[j] = { __ldg(g.lse + row + 8 * j), 0.0f };
     tile_read(q, still_tile<R>(smem, wg, 0));
     tile_read(dout, still_tile<R>(smem, wg, 1));
     tile_read(o, still_tile<R>(smem, wg, 2));
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_GONE);
+    still_free<R>(smem);
 #pragma unroll
     for (int i = 0; i < N_WORD; i++) {
-        sum[i % 2] = fmaf(bf16_low(dout[i]), bf16_low(o[i]), sum[i % 2]);
-        sum[i % 2] = fmaf(bf16_high(dout[i]), bf16_high(o[i]), sum[i % 2]);
+        float &sum = side[i % 2].sum;
+        sum        = fmaf(bf16_low(dout[i]), bf16_low(o[i]), sum);
+        sum        = fmaf(bf16_high(dout[i]), bf16_high(o[i]), sum);
     }
+}
+
+/* Finishes them, and leaves them for `keys`. */
+__device__ __forceinline__ void side_finish(const AttnArgs &g, int64_t row, Side (&side)[2])
+{
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        side[j] = make_float2(lse[j] * LOG2_E, row_sum(sum[j]));
-        if (threadIdx.x % 4 == 0) g.rows[row + 8 * j] = side[j];
+        side[j] = { side[j].lse * LOG2_E, row_sum(side[j].sum) };
+        if (threadIdx.x % 4 == 0) g.rows[row + 8 * j] = make_float2(side[j].lse, side[j].sum);
     }
 }
 
@@ -84,18 +93,20 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], float (&dp)[N_AC
 __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     using R      = QueryRoom;
-    uint32_t out = smem + R::AT_OUT + wg * TILE_BYTES, n = 0;
-    float    c = g.scale * LOG2_E;
-    Ring     r = { 0, 0 };
-    for_blocks<R>(g, g.n_batch * g.heads, [&](int head, int block) {
+    uint32_t out = smem + R::AT_OUT + wg * TILE_BYTES;
+    float    c   = g.scale * LOG2_E;
+    Ring     r   = { 0, 0 };
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
         float    s[N_ACC], dp[N_ACC], dq[N_ACC];
         uint32_t q[N_WORD], dout[N_WORD], ds[N_WORD];
-        float2   side[2];
-        int      row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block);
-        int      last = g.causal ? row0 / TILE : n_tile - 1;
-        queries_begin(g, smem, wg, n++, (int64_t)head * g.T + row0, q, dout, side);
+        Side     side[2];
+        int block = query_block<R>(g, i), row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block);
+        int last    = g.causal ? row0 / TILE : n_tile - 1;
+        int64_t row = (int64_t)head * g.T + row0 + tile_row();
+        queries_begin(g, smem, wg, row, q, dout, side);
         tile_clear(dq);
         scores_begin<R>(s, dp, q, dout, smem, r);
+        side_finish(g, row, side);
 #pragma unroll 1
         for (int j = 0;; j++) {
             Ring at = r;
@@ -103,11 +114,11 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
             wgmma_settle(s);
             if (g.causal && j == last) tile_mask<true>(s);
 #pragma unroll
-            for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].x));
+            for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].lse));
             wgmma_wait<0>();
             wgmma_settle(dp);
 #pragma unroll
-            for (int i = 0; i < N_ACC; i++) dp[i] = s[i] * (dp[i] - side[i % 4 / 2].y);
+            for (int i = 0; i < N_ACC; i++) dp[i] = s[i] * (dp[i] - side[i % 4 / 2].sum);
             tile_round(ds, dp);
             wgmma_begin();
             tile_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
@@ -142,28 +153,27 @@ __device__ __forceinline__ int query_first(const AttnArgs &g, int block, int wg)
 
 __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
-    using R        = KeyRoom;
-    Ring     r     = { 0, 0 };
-    uint32_t n     = 0;
-    int      group = g.heads / g.kv_heads, n_tile = g.T / TILE;
-    for_blocks<R>(g, g.n_batch * g.kv_heads, [&](int head, int block) {
-        int      b = head / g.kv_heads, hk = head % g.kv_heads, row0 = b * g.T;
-        uint32_t come = still_take<R>(smem, n++);
-        for (int wg = 0; wg < R::WGS; wg++) {
-            int row = row0 + block * R::ROWS + wg * TILE;
-            tma_load(still_tile<R>(smem, wg, 0), &m.qkv, k_col(g, hk), row, come);
-            tma_load(still_tile<R>(smem, wg, 1), &m.qkv, v_col(g, hk), row, come);
-        }
-        for (int h = hk * group; h < (hk + 1) * group; h++) {
-            const float2 *side = g.rows + ((int64_t)b * g.heads + h) * g.T;
-            for (int i = query_first(g, block, 0); i < n_tile; i++, ring_next<R>(r)) {
-                uint32_t full = ring_take<R>(smem, r);
-                tma_load(ring_tile<R>(smem, r, 0), &m.qkv, q_col(h), row0 + i * TILE, full);
-                tma_load(ring_tile<R>(smem, r, 1), &m.dout, q_col(h), row0 + i * TILE, full);
-                tma_load_bytes(ring_side<R>(smem, r), side + i * TILE, R::SIDE, full);
-            }
-        }
-    });
+    using R    = KeyRoom;
+    Ring r     = { 0, 0 };
+    int  group = g.heads / g.kv_heads, n_tile = g.T / TILE;
+    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, &keys_next,
+                   [&](int head, int block, uint32_t come) {
+                       int b = head / g.kv_heads, hk = head % g.kv_heads, row0 = b * g.T;
+                       for (int wg = 0; wg < R::WGS; wg++) {
+                           int row = row0 + block * R::ROWS + wg * TILE;
+                           tma_load(still_tile<R>(smem, wg, 0), &m.qkv, k_col(g, hk), row, come);
+                           tma_load(still_tile<R>(smem, wg, 1), &m.qkv, v_col(g, hk), row, come);
+                       }
+                       for (int h = hk * group; h < (hk + 1) * group; h++) {
+                           const float2 *side = g.rows + ((int64_t)b * g.heads + h) * g.T;
+                           for (int i = query_first(g, block, 0); i < n_tile; i++, ring_next<R>(r)) {
+                               uint32_t full = ring_take<R>(smem, r);
+                               tma_load(ring_tile<R>(smem, r, 0), &m.qkv, q_col(h), row0 + i * TILE, full);
+                               tma_load(ring_tile<R>(smem, r, 1), &m.dout, q_col(h), row0 + i * TILE, full);
+                               tma_load_bytes(ring_side<R>(smem, r), side + i * TILE, R::SIDE, full);
+                           }
+                       }
+                   });
 }
 
 /* p^T of scores, in place; side: of the tile's queries. */
@@ -190,21 +200,19 @@ __device__ __forceinline__ void keys_gradient(float (&dp)[N_ACC], const float (&
 
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
-    using R      = KeyRoom;
-    uint32_t out = smem + R::AT_OUT + wg * R::OUT * TILE_BYTES, n = 0;
+    using R         = KeyRoom;
+    uint32_t out    = smem + R::AT_OUT + wg * R::OUT * TILE_BYTES;
     float    c      = g.scale * LOG2_E;
     Ring     r      = { 0, 0 };
     int      n_tile = g.T / TILE;
-    for_blocks<R>(g, g.n_batch * g.kv_heads, [&](int head, int block) {
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, [&](int head, int block) {
         float    s[N_ACC], dp[N_ACC], dk[N_ACC], dv[N_ACC];
         uint32_t k[N_WORD], v[N_WORD], p[N_WORD], ds[N_WORD];
         int      first = query_first(g, block, wg), i = first, left = g.heads / g.kv_heads * (n_tile - first);
         bool     skips = first > query_first(g, block, 0);
-        bar_wait(smem + R::AT_COME, n++ & 1);
         tile_read(k, still_tile<R>(smem, wg, 0));
         tile_read(v, still_tile<R>(smem, wg, 1));
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_GONE);
+        still_free<R>(smem);
         tile_clear(dk);
         tile_clear(dv);
         if (skips) ring_skip<R>(smem, r);

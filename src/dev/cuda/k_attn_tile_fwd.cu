@@ -9,24 +9,27 @@
 
 using FwdRoom = Room<4, 1, 6, 0, 1>; /* q; k, v; o */
 
-enum { REGS_MULTIPLY = 112, REGS_LOAD = 24 }; /* a thread */
+enum { REGS_MULTIPLY = 112, REGS_LOAD = 32 }; /* a thread; together all that a multiprocessor has */
+
+static __device__ unsigned forward_next;
 
 __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
-    using R    = FwdRoom;
-    Ring     r = { 0, 0 };
-    uint32_t n = 0;
-    for_blocks<R>(g, g.n_batch * g.heads, [&](int head, int block) {
-        int      h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
-        uint32_t come = still_take<R>(smem, n++);
-        for (int wg = 0; wg < R::WGS; wg++)
-            tma_load(still_tile<R>(smem, wg, 0), &m.qkv, q_col(h), row0 + block * R::ROWS + wg * TILE, come);
-        for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
-            uint32_t full = ring_take<R>(smem, r);
-            tma_load(ring_tile<R>(smem, r, 0), &m.qkv, k_col(g, hk), row0 + j * TILE, full);
-            tma_load(ring_tile<R>(smem, r, 1), &m.qkv, v_col(g, hk), row0 + j * TILE, full);
-        }
-    });
+    using R = FwdRoom;
+    Ring r  = { 0, 0 };
+    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
+                   [&](int head, int i, uint32_t come) {
+                       int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
+                       int block = query_block<R>(g, i);
+                       for (int wg = 0; wg < R::WGS; wg++)
+                           tma_load(still_tile<R>(smem, wg, 0), &m.qkv, q_col(h),
+                                    row0 + block * R::ROWS + wg * TILE, come);
+                       for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
+                           uint32_t full = ring_take<R>(smem, r);
+                           tma_load(ring_tile<R>(smem, r, 0), &m.qkv, k_col(g, hk), row0 + j * TILE, full);
+                           tma_load(ring_tile<R>(smem, r, 1), &m.qkv, v_col(g, hk), row0 + j * TILE, full);
+                       }
+                   });
 }
 
 /* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to the maximum. */
@@ -131,13 +134,13 @@ __device__ __forceinline__ void rows_sum(Rows &a, const AttnArgs &g, uint32_t sm
 __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     using R      = FwdRoom;
-    uint32_t out = smem + R::AT_OUT + wg * TILE_BYTES, n = 0;
-    Ring     r = { 0, 0 };
-    for_blocks<R>(g, g.n_batch * g.heads, [&](int head, int block) {
-        int  row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block), tiles = n_tile;
+    uint32_t out = smem + R::AT_OUT + wg * TILE_BYTES;
+    Ring     r   = { 0, 0 };
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
+        int block = query_block<R>(g, i), row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block),
+            tiles = n_tile;
         bool some = row0 < g.T; /* else the last block of the head has no rows for this warpgroup */
         if (some && g.causal) tiles = row0 / TILE + 1;
-        bar_wait(smem + R::AT_COME, n++ & 1);
         if (some) {
             Rows a;
             tile_clear(a.o);
@@ -153,7 +156,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
                 tma_store_commit();
             }
         }
-        if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_GONE);
+        still_free<R>(smem);
         for (int j = some ? tiles : 0; j < n_tile; j++) ring_skip<R>(smem, r);
     });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
