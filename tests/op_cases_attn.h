@@ -37,12 +37,14 @@ static inline void case_documents(OpCase *c, const Tensor *doc, int64_t B, int64
 static inline int case_attn(OpCase *c, int i)
 {
     /* B, T, H, K, D, padding of rows, more of it for rows like o's; every shape with every mask, then all again with stored
-     * weights. In the last one the CPU's products of dout, whose rows are far apart, pack more than those of qkv. */
-    static const int64_t s[][7] = { { 2, 1, 1, 1, 1, 0, 0 },    { 1, 127, 2, 2, 64, 0, 0 },
-                                    { 2, 65, 14, 2, 64, 0, 0 }, { 1, 127, 4, 2, 80, 0, 0 },
-                                    { 1, 70, 3, 1, 128, 4, 0 }, { 2, 33, 3, 3, 1, 0, 0 },
-                                    { 1, 40, 2, 1, 7, 3, 0 },   { 1, 200, 2, 1, 16, 0, 0 },
-                                    { 3, 64, 2, 2, 32, 0, 0 },  { 2, 61, 2, 1, 100, 0, 600 } };
+     * weights. Lengths of 128s are those that CUDA has fast kernels for. In the last one the CPU's products of dout, whose rows are far apart, pack more than those of qkv. */
+    static const int64_t s[][7] = { { 2, 1, 1, 1, 1, 0, 0 },     { 1, 127, 2, 2, 64, 0, 0 },
+                                    { 2, 65, 14, 2, 64, 0, 0 },  { 1, 127, 4, 2, 80, 0, 0 },
+                                    { 1, 70, 3, 1, 128, 4, 0 },  { 2, 33, 3, 3, 1, 0, 0 },
+                                    { 1, 40, 2, 1, 7, 3, 0 },    { 1, 200, 2, 1, 16, 0, 0 },
+                                    { 3, 64, 2, 2, 32, 0, 0 },   { 1, 128, 2, 1, 128, 0, 0 },
+                                    { 2, 128, 3, 1, 64, 8, 8 },  { 1, 384, 2, 2, 64, 0, 0 },
+                                    { 2, 61, 2, 1, 100, 0, 600 } };
     int                  n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i >= n;
     if (i >= 2 * n) return 0;
     const int64_t *k = s[i % n / MASK_COUNT];
