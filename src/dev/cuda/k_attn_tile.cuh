@@ -1,10 +1,11 @@
-/* Attention in tiles of 64 x 64 on the tensor cores: what forward and backward share.
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of 64
+ * that are swizzled each for itself.
  *
  * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
  * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
  *
- * 1. Rows that stay are operands in registers; tiles that pass are operands in shared memory, read either way (k_wgmma.cuh).
- *    A product's result, rounded, is the next product's operand without leaving the registers.
+ * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in shared
+ *    memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the registers.
  * 2. With the causal mask only tiles that are seen are visited, and only those on the diagonal look at the mask.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
@@ -14,11 +15,11 @@
 #include "dev/cuda/k_common.cuh"
 #include "dev/cuda/k_wgmma.cuh"
 
-enum { TILE = 64, TILE_BYTES = TILE * TILE_ROW_BYTES };
+enum { TILE = 64, PART = 64, PART_BYTES = TILE * PART * 2 };
 enum {
     N_ACC  = TILE * TILE / WG_THREADS,
     N_WORD = N_ACC / 2
-}; /* a thread's part of a tile: f32 sums; pairs of bf16 */
+}; /* a thread's, of 64 x 64: f32 sums; pairs of bf16 */
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2   0.6931471805599453f
@@ -36,10 +37,12 @@ typedef struct {
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
 
-/* WGS: warpgroups that multiply; STILL: tiles that stay with each; STAGES of the ring; SIDE: bytes of numbers in each, beside two
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; STAGES of the ring; SIDE: bytes of numbers in each, beside two
  * tiles; OUT: tiles a warpgroup writes. */
-template <int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct Room {
-    static constexpr int WGS = WGS_, STILL = STILL_, STAGES = STAGES_, PASS = 2, SIDE = SIDE_, OUT = OUT_;
+template <int D_, int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct Room {
+    static constexpr int D = D_, WGS = WGS_, STILL = STILL_, STAGES = STAGES_, PASS = 2, SIDE = SIDE_,
+                         OUT        = OUT_;
+    static constexpr int TILE_BYTES = D / PART * PART_BYTES;
     static constexpr int ROWS = WGS * TILE, LOADER = WGS * WG_THREADS, THREADS = LOADER + WG_THREADS;
     static constexpr int WARPS = LOADER / WARP; /* that multiply */
     static __host__ __device__ constexpr int blocks(int T) { return (T + ROWS - 1) / ROWS; }
@@ -71,9 +74,15 @@ template <typename R> __device__ __forceinline__ int key_tiles(const AttnArgs &g
 }
 
 /* Columns of a head's part in a packed row. */
-__device__ __forceinline__ int q_col(int h) { return h * TILE; }
-__device__ __forceinline__ int k_col(const AttnArgs &g, int hk) { return (g.heads + hk) * TILE; }
-__device__ __forceinline__ int v_col(const AttnArgs &g, int hk) { return (g.heads + g.kv_heads + hk) * TILE; }
+template <typename R> __device__ __forceinline__ int q_col(int h) { return h * R::D; }
+template <typename R> __device__ __forceinline__ int k_col(const AttnArgs &g, int hk)
+{
+    return (g.heads + hk) * R::D;
+}
+template <typename R> __device__ __forceinline__ int v_col(const AttnArgs &g, int hk)
+{
+    return (g.heads + g.kv_heads + hk) * R::D;
+}
 
 /* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
 
@@ -94,7 +103,7 @@ template <typename R> __device__ __forceinline__ Ring ring_before(Ring r)
 
 template <typename R> __device__ __forceinline__ uint32_t ring_tile(uint32_t smem, Ring r, int i)
 {
-    return smem + R::AT_RING + (r.stage * R::PASS + i) * TILE_BYTES;
+    return smem + R::AT_RING + (r.stage * R::PASS + i) * R::TILE_BYTES;
 }
 template <typename R> __device__ __forceinline__ uint32_t ring_side(uint32_t smem, Ring r)
 {
@@ -122,12 +131,12 @@ template <typename R> __device__ __forceinline__ uint32_t ring_take(uint32_t sme
 {
     uint32_t full = smem + R::AT_FULL + 8 * r.stage;
     bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
-    bar_expect(full, R::PASS * TILE_BYTES + R::SIDE);
+    bar_expect(full, R::PASS * R::TILE_BYTES + R::SIDE);
     return full;
 }
 template <typename R> __device__ __forceinline__ uint32_t still_tile(uint32_t smem, int wg, int i)
 {
-    return smem + R::AT_STILL + (wg * R::STILL + i) * TILE_BYTES;
+    return smem + R::AT_STILL + (wg * R::STILL + i) * R::TILE_BYTES;
 }
 
 template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
@@ -168,7 +177,7 @@ __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *n
         bar_wait(smem + R::AT_GONE, (n & 1) ^ 1);
         smem_store_word(smem + R::AT_ITEM, (uint32_t)item);
         if (item >= b.n_item) break;
-        bar_expect(smem + R::AT_COME, R::WGS * R::STILL * TILE_BYTES);
+        bar_expect(smem + R::AT_COME, R::WGS * R::STILL * R::TILE_BYTES);
         f(item / b.n_block, item % b.n_block, smem + R::AT_COME);
     }
     bar_arrive(smem + R::AT_COME);
@@ -195,48 +204,75 @@ template <typename R> __device__ __forceinline__ void still_free(uint32_t smem)
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
 
-/* A tile as an operand in registers. */
-__device__ __forceinline__ void tile_read(uint32_t (&w)[N_WORD], uint32_t tile)
+template <typename R>
+__device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, int x, int y, uint32_t bar)
+{
+#pragma unroll
+    for (int p = 0; p < R::D / PART; p++) tma_load(tile + p * PART_BYTES, map, x + p * PART, y, bar);
+}
+template <typename R>
+__device__ __forceinline__ void tile_store(const CUtensorMap *map, int x, int y, uint32_t tile)
+{
+#pragma unroll
+    for (int p = 0; p < R::D / PART; p++) tma_store(map, x + p * PART, y, tile + p * PART_BYTES);
+}
+
+/* A tile as an operand in registers: N_WORD words a part. */
+template <int N> struct Words {
+    uint32_t w[N];
+};
+template <int N> __device__ __forceinline__ void tile_read(Words<N> &a, uint32_t tile)
 {
     uint32_t at = tile + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS);
 #pragma unroll
-    for (int p = 0; p < 4; p++) smem_load_frags(at ^ 32 * p, w + 4 * p);
+    for (int i = 0; i < N / 4; i++) smem_load_frags((at ^ 32 * (i % 4)) + i / 4 * PART_BYTES, a.w + 4 * i);
 }
 
-/* d = a b^T, or += if ADD; a tile in shared memory whose rows are d's columns. */
-template <int ADD>
-__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], const uint32_t (&a)[N_WORD],
-                                                   uint32_t tile)
+/* Steps of 16 columns in a rows operand. */
+__device__ __forceinline__ uint64_t rows_step(uint32_t low, int i)
 {
-    uint32_t b = wgmma_low_rows(tile);
-    wgmma_64<0, ADD>(d, a, wgmma_desc(b));
-#pragma unroll
-    for (int i = 1; i < 4; i++) wgmma_64<0, 1>(d, a + 4 * i, wgmma_desc(b + i * WGMMA_STEP_ROWS));
+    return wgmma_desc(low + i / 4 * (PART_BYTES >> 4) + i % 4 * WGMMA_STEP_ROWS);
 }
 
+/* d = a b^T; b: a tile in shared memory whose rows are d's columns. */
+template <typename R, int N>
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], const Words<N> &a, uint32_t b_tile)
+{
+    uint32_t b = wgmma_low_rows(b_tile);
+    wgmma_64<0, 0>(d, a.w, rows_step(b, 0));
+#pragma unroll
+    for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, a.w + 4 * i, rows_step(b, i));
+}
 /* The same with a in shared memory, too. */
-__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], uint32_t a_tile, uint32_t tile)
+template <typename R>
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], uint32_t a_tile, uint32_t b_tile)
 {
-    uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(tile);
-    wgmma_64<0, 0>(d, wgmma_desc(a), wgmma_desc(b));
+    uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(b_tile);
+    wgmma_64<0, 0>(d, rows_step(a, 0), rows_step(b, 0));
 #pragma unroll
-    for (int i = 1; i < 4; i++)
-        wgmma_64<0, 1>(d, wgmma_desc(a + i * WGMMA_STEP_ROWS), wgmma_desc(b + i * WGMMA_STEP_ROWS));
+    for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, rows_step(a, i), rows_step(b, i));
 }
 
-/* d += a b; a tile whose columns are d's. */
-__device__ __forceinline__ void tile_multiply_cols(float (&d)[N_ACC], const uint32_t (&a)[N_WORD],
-                                                   uint32_t tile)
+/* d += a b; a of 64 x 64, b: a tile whose columns are d's. */
+template <int N>
+__device__ __forceinline__ void tile_multiply_cols(float (&d)[N], const Words<N_WORD> &a, uint32_t b_tile)
 {
-    uint32_t b = wgmma_low_cols(tile, TILE_BYTES);
+    uint32_t b = wgmma_low_cols(b_tile, PART_BYTES);
 #pragma unroll
-    for (int i = 0; i < 4; i++) wgmma_64<1, 1>(d, a + 4 * i, wgmma_desc(b + i * WGMMA_STEP_COLS));
+    for (int i = 0; i < TILE / 16; i++) {
+        uint64_t step = wgmma_desc(b + i * WGMMA_STEP_COLS);
+        if constexpr (N == N_ACC) {
+            wgmma_64<1, 1>(d, a.w + 4 * i, step);
+        } else {
+            wgmma_128<1>(d, a.w + 4 * i, step);
+        }
+    }
 }
 
-__device__ __forceinline__ void tile_clear(float (&d)[N_ACC])
+template <int N> __device__ __forceinline__ void tile_clear(float (&d)[N])
 {
 #pragma unroll
-    for (int i = 0; i < N_ACC; i++) d[i] = 0.0f;
+    for (int i = 0; i < N; i++) d[i] = 0.0f;
 }
 
 /* This thread's row of its warpgroup's 64, and the one 8 rows on; its first column of every 8. */
@@ -257,10 +293,10 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
     }
 }
 
-__device__ __forceinline__ void tile_round(uint32_t (&w)[N_WORD], const float (&d)[N_ACC])
+__device__ __forceinline__ void tile_round(Words<N_WORD> &a, const float (&d)[N_ACC])
 {
 #pragma unroll
-    for (int i = 0; i < N_WORD; i++) w[i] = bf16_pair(d[2 * i], d[2 * i + 1]);
+    for (int i = 0; i < N_WORD; i++) a.w[i] = bf16_pair(d[2 * i], d[2 * i + 1]);
 }
 
 /* Sum over the four lanes that share rows. */
@@ -270,17 +306,21 @@ __device__ __forceinline__ float row_sum(float x)
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-/* d, its two rows of a thread scaled, rounded, into shared memory at `room`. */
-__device__ __forceinline__ void tile_place(const float (&d)[N_ACC], float scale0, float scale1, uint32_t room)
+/* d, its two rows of a thread scaled, rounded, into shared memory. */
+template <int N>
+__device__ __forceinline__ void tile_place(const float (&d)[N], float scale0, float scale1, uint32_t tile)
 {
-    uint32_t at = room + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS), w[N_WORD];
+    uint32_t at = tile + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS);
 #pragma unroll
-    for (int i = 0; i < N_WORD; i++) {
-        float scale = i % 2 ? scale1 : scale0;
-        w[i]        = bf16_pair(d[2 * i] * scale, d[2 * i + 1] * scale);
+    for (int i = 0; i < N / 8; i++) {
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float scale = j % 2 ? scale1 : scale0;
+            w[j]        = bf16_pair(d[8 * i + 2 * j] * scale, d[8 * i + 2 * j + 1] * scale);
+        }
+        smem_store_frags((at ^ 32 * (i % 4)) + i / 4 * PART_BYTES, w);
     }
-#pragma unroll
-    for (int p = 0; p < 4; p++) smem_store_frags(at ^ 32 * p, w + 4 * p);
 }
 
 /* Before tile_place(): the tiles placed for the block before are on their way. */
@@ -301,8 +341,9 @@ __device__ __forceinline__ bool place_end(int wg)
 
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
-    TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, TILE, TILE };
-    int64_t rows = a->B * a->T, all = (a->heads + 2 * a->kv_heads) * TILE, out = a->heads * TILE;
+    TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
+    int64_t rows = a->B * a->T, all = (a->heads + 2 * a->kv_heads) * a->head_dim,
+            out = a->heads * a->head_dim;
     TRY(tma_map(encode, &m->qkv, a->qkv, rows, all, a->ld_qkv, box));
     TRY(tma_map(encode, &m->o, a->o, rows, out, a->ld_o, box));
     TRY(tma_map(encode, &m->dout, a->dout, rows, out, a->ld_dout, box));

@@ -1,44 +1,47 @@
 /* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass; the maximum and the sum of each row
  * run along.
  *
- * 1. There are four warpgroups, so that some make weights of scores while others multiply.
+ * 1. Heads of 64 have four warpgroups, so that some make weights of scores while others multiply: that takes as long. With
+ *    heads of 128 multiplying takes twice as long, and two are enough.
  * 2. What was summed before is scaled down only when a row's maximum grows, which is rare after the first tiles. Not scaling is
  *    the same as scaling by 1, so the bits do not depend on it.
  * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
-using FwdRoom = Room<4, 1, 6, 0, 1>; /* q; k, v; o */
+template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 6 : 4, 0, 1> { /* q; k, v; o */
+    static constexpr int N_SUM         = D / PART * N_ACC;
+    static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
+};
 
-enum { REGS_MULTIPLY = 112, REGS_LOAD = 32 }; /* a thread; together all that a multiprocessor has */
+static __device__ unsigned forward_next; /* load_blocks() */
 
-static __device__ unsigned forward_next;
-
+template <typename R>
 __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
-    using R = FwdRoom;
-    Ring r  = { 0, 0 };
-    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
-                   [&](int head, int i, uint32_t come) {
-                       int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
-                       int block = query_block<R>(g, i);
-                       for (int wg = 0; wg < R::WGS; wg++)
-                           tma_load(still_tile<R>(smem, wg, 0), &m.qkv, q_col(h),
-                                    row0 + block * R::ROWS + wg * TILE, come);
-                       for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
-                           uint32_t full = ring_take<R>(smem, r);
-                           tma_load(ring_tile<R>(smem, r, 0), &m.qkv, k_col(g, hk), row0 + j * TILE, full);
-                           tma_load(ring_tile<R>(smem, r, 1), &m.qkv, v_col(g, hk), row0 + j * TILE, full);
-                       }
-                   });
+    Ring r = { 0, 0 };
+    load_blocks<R>(
+        blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next, [&](int head, int i, uint32_t come) {
+            int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
+            int block = query_block<R>(g, i);
+            for (int wg = 0; wg < R::WGS; wg++)
+                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h),
+                             row0 + block * R::ROWS + wg * TILE, come);
+            for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
+                uint32_t full = ring_take<R>(smem, r);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), row0 + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), row0 + j * TILE, full);
+            }
+        });
 }
 
 /* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to the maximum. */
-typedef struct {
-    float o[N_ACC], sum[2], max[2];
-} Rows;
+template <int N> struct Rows {
+    float o[N], sum[2], max[2];
+};
 
 /* The rows' maxima with these scores. */
-__device__ __forceinline__ void rows_top(const Rows &a, const float (&s)[N_ACC], float (&top)[2])
+template <int N>
+__device__ __forceinline__ void rows_top(const Rows<N> &a, const float (&s)[N_ACC], float (&top)[2])
 {
     for (int j = 0; j < 2; j++) top[j] = a.max[j];
 #pragma unroll
@@ -50,8 +53,8 @@ __device__ __forceinline__ void rows_top(const Rows &a, const float (&s)[N_ACC],
     }
 }
 
-/* Scales what was summed when a maximum grew. */
-__device__ __forceinline__ void rows_raise(Rows &a, const float (&top)[2], float c)
+/* Scales what was summed when a maximum grew. c: log2(e) times the scale of scores. */
+template <int N> __device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
 {
     if (!__any_sync(FULL_WARP, top[0] > a.max[0] || top[1] > a.max[1])) return;
     float down[2];
@@ -62,11 +65,12 @@ __device__ __forceinline__ void rows_raise(Rows &a, const float (&top)[2], float
         a.sum[j] *= down[j];
     }
 #pragma unroll
-    for (int i = 0; i < N_ACC; i++) a.o[i] *= down[i % 4 / 2];
+    for (int i = 0; i < N; i++) a.o[i] *= down[i % 4 / 2];
 }
 
 /* The scores as weights: summed as they are, rounded for the product. */
-__device__ __forceinline__ void rows_weigh(Rows &a, float (&s)[N_ACC], float c, uint32_t (&p)[N_WORD])
+template <int N>
+__device__ __forceinline__ void rows_weigh(Rows<N> &a, float (&s)[N_ACC], float c, Words<N_WORD> &p)
 {
     float low[2] = { a.max[0] * c, a.max[1] * c };
 #pragma unroll
@@ -77,37 +81,30 @@ __device__ __forceinline__ void rows_weigh(Rows &a, float (&s)[N_ACC], float c, 
     tile_round(p, s);
 }
 
+template <typename R>
 __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], uint32_t q, uint32_t smem, Ring r)
 {
-    ring_wait<FwdRoom>(smem, r);
+    ring_wait<R>(smem, r);
     wgmma_begin();
-    tile_multiply_rows(s, q, ring_tile<FwdRoom>(smem, r, 0));
+    tile_multiply_rows<R>(s, q, ring_tile<R>(smem, r, 0));
     wgmma_commit();
 }
 
-/* The rows' results: o into shared memory, lse into memory. */
-__device__ __forceinline__ void rows_finish(const Rows &a, const AttnArgs &g, int64_t row0, uint32_t out,
-                                            int wg)
+/* The 64 queries of tile q see the tiles of keys up to `last`. */
+template <typename R>
+__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t q,
+                                         Ring &r, int last)
 {
-    float over[2];
-#pragma unroll
+    float         s[N_ACC], top[2], c = g.scale * LOG2_E;
+    Words<N_WORD> p;
+    tile_clear(a.o);
     for (int j = 0; j < 2; j++) {
-        float sum = row_sum(a.sum[j]);
-        over[j]   = 1.0f / sum;
-        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.max[j] * g.scale + logf(sum);
+        a.sum[j] = 0.0f;
+        a.max[j] = -INFINITY;
     }
-    place_begin(wg);
-    tile_place(a.o, over[0], over[1], out);
-}
-
-/* The 64 queries from row0 of a head see the tiles of keys up to `last`. */
-__device__ __forceinline__ void rows_sum(Rows &a, const AttnArgs &g, uint32_t smem, uint32_t q, Ring &r,
-                                         int last)
-{
-    using R = FwdRoom;
-    float    s[N_ACC], top[2], c = g.scale * LOG2_E;
-    uint32_t p[N_WORD];
-    scores_begin(s, q, smem, r);
+    wgmma_settle(
+        a.o); /* or the zeros would be set after the first product began, and all products wait for each other */
+    scores_begin<R>(s, q, smem, r);
 #pragma unroll 1
     for (int j = 0;; j++) {
         Ring at = r;
@@ -124,57 +121,69 @@ __device__ __forceinline__ void rows_sum(Rows &a, const AttnArgs &g, uint32_t sm
         wgmma_commit();
         ring_next<R>(r);
         if (j == last) break;
-        scores_begin(s, q, smem, r);
+        scores_begin<R>(s, q, smem, r);
     }
     wgmma_wait<0>();
     wgmma_settle(a.o);
     ring_free<R>(smem, ring_before<R>(r));
 }
 
+/* The rows' results: o into shared memory, lse into memory. */
+template <int N>
+__device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g, int64_t row0, uint32_t out,
+                                            int wg)
+{
+    float over[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float sum = row_sum(a.sum[j]);
+        over[j]   = 1.0f / sum;
+        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.max[j] * g.scale + logf(sum);
+    }
+    place_begin(wg);
+    tile_place(a.o, over[0], over[1], out);
+}
+
+template <typename R>
 __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
-    using R      = FwdRoom;
-    uint32_t out = smem + R::AT_OUT + wg * TILE_BYTES;
+    uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
         int block = query_block<R>(g, i), row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block),
-            tiles = n_tile;
+            seen  = 0;
         bool some = row0 < g.T; /* else the last block of the head has no rows for this warpgroup */
-        if (some && g.causal) tiles = row0 / TILE + 1;
         if (some) {
-            Rows a;
-            tile_clear(a.o);
-            for (int j = 0; j < 2; j++) {
-                a.sum[j] = 0.0f;
-                a.max[j] = -INFINITY;
-            }
-            wgmma_settle(a.o);
-            rows_sum(a, g, smem, still_tile<R>(smem, wg, 0), r, tiles - 1);
+            Rows<R::N_SUM> a;
+            seen = g.causal ? row0 / TILE + 1 : n_tile;
+            rows_sum<R>(a, g, smem, still_tile<R>(smem, wg, 0), r, seen - 1);
             rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
-                tma_store(&m.o, q_col(head % g.heads), head / g.heads * g.T + row0, out);
+                tile_store<R>(&m.o, q_col<R>(head % g.heads), head / g.heads * g.T + row0, out);
                 tma_store_commit();
             }
         }
         still_free<R>(smem);
-        for (int j = some ? tiles : 0; j < n_tile; j++) ring_skip<R>(smem, r);
+        for (int j = seen; j < n_tile; j++) ring_skip<R>(smem, r);
     });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
-__global__ void __launch_bounds__(FwdRoom::THREADS, 1)
+template <int D>
+__global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     attn_fwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
 {
+    using R = ForwardRoom<D>;
     extern __shared__ __align__(1024) char shared[];
     uint32_t                               smem = ptx_smem_addr(shared);
     int wg = __shfl_sync(FULL_WARP, threadIdx.x / WG_THREADS, 0); /* known to be the same in a warp */
-    room_open<FwdRoom>(smem);
-    if (wg < FwdRoom::WGS) {
-        regs_grow<REGS_MULTIPLY>();
-        forward_multiply(m, g, smem, wg);
+    room_open<R>(smem);
+    if (wg < R::WGS) {
+        regs_grow<R::REGS_MULTIPLY>();
+        forward_multiply<R>(m, g, smem, wg);
     } else {
-        regs_shrink<REGS_LOAD>();
-        if (threadIdx.x == FwdRoom::LOADER) forward_load(m, g, smem);
+        regs_shrink<R::REGS_LOAD>();
+        if (threadIdx.x == R::LOADER) forward_load<R>(m, g, smem);
     }
 }
 
@@ -186,7 +195,7 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 
 const char *tile_attn_refuses(const TileAttn *a)
 {
-    if (a->head_dim != TILE) return "heads are not of 64";
+    if (a->head_dim != 64 && a->head_dim != 128) return "heads are not of 64 or 128";
     if (a->mask != MASK_CAUSAL && a->mask != MASK_FULL) return "it has no such mask";
     if (a->T % 128 != 0) return "the length is no multiple of 128";
     if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
@@ -196,10 +205,15 @@ const char *tile_attn_refuses(const TileAttn *a)
     return NULL;
 }
 
+template <int D> static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+{
+    return attn_launch<ForwardRoom<D>>(attn_fwd_kernel<D>, m, g, g.n_batch * g.heads, n_sm, stream);
+}
+
 int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
 {
     AttnMaps m = {};
     AttnArgs g = attn_args(a);
     TRY(attn_maps(encode, a, &m));
-    return attn_launch<FwdRoom>(attn_fwd_kernel, m, g, g.n_batch * g.heads, n_sm, stream);
+    return a->head_dim == 64 ? launch_fwd<64>(m, g, n_sm, stream) : launch_fwd<128>(m, g, n_sm, stream);
 }

@@ -118,6 +118,23 @@ __device__ __forceinline__ void wgmma_64(float (&d)[32], const uint32_t *a, uint
     }
 }
 
+#define WGMMA_128                                                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                             \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
+    "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+
+/* d[64 x 128] += a b with a in registers. */
+template <int TB> __device__ __forceinline__ void wgmma_128(float (&d)[64], const uint32_t *a, uint64_t b)
+{
+    HOPPER_ASM(WGMMA_128
+               : D32("+f", 0), D32("+f", 32)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "n"(TB));
+}
+
 #define WGMMA_64_SHARED                                                                                      \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                             \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                                                 \
