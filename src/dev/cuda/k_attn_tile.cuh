@@ -369,9 +369,13 @@ template <typename R, typename K>
 static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
                        cudaStream_t stream)
 {
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim            = dim3{ (unsigned)MIN(n_sm, n_head * R::blocks(g.T)) };
+    cfg.blockDim           = dim3{ R::THREADS };
+    cfg.dynamicSmemBytes   = R::BYTES;
+    cfg.stream             = stream;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::BYTES));
-    kernel<<<(unsigned)MIN(n_sm, n_head * R::blocks(g.T)), R::THREADS, R::BYTES, stream>>>(m, g);
-    CUDA_TRY(cudaGetLastError());
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, m, g));
     return 0;
 }
 
