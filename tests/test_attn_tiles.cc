@@ -6,7 +6,7 @@
 
 struct Case {
     int  B, T, H, K, D, causal, n_sm;
-    bool bits; /* also: twice, in other orders, the same bits */
+    bool again; /* twice, in other orders: the same bits; and with rotations */
 };
 
 typedef std::vector<uint16_t> Half;
@@ -14,7 +14,7 @@ typedef std::vector<uint16_t> Half;
 struct Data {
     int64_t            ld_qkv, ld_o;
     Half               qkv, o, dout, dqkv;
-    std::vector<float> lse, ws;
+    std::vector<float> lse, ws, table; /* of rotations */
 };
 
 static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
@@ -33,6 +33,10 @@ static Data data_new(const Case &c)
     x.ws.assign(n * (size_t)c.H * 2, NAN);
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
     for (uint16_t &v : x.dout) v = (uint16_t)to_bf16(draw());
+    for (int i = 0; i < c.T * c.D; i++) {
+        double angle = i / c.D * pow(100, -2.0 * (i % (c.D / 2)) / c.D);
+        x.table.push_back((float)(i % c.D < c.D / 2 ? cos(angle) : sin(angle)));
+    }
     return x;
 }
 
@@ -170,18 +174,40 @@ static void compare(const Case &c, const char *what, const std::vector<Sum> &wan
     verdict(worst <= 1, c, what, worst);
 }
 
-static void run_both(const Case &c, Data &x)
+static void run_both(const Case &c, Data &x, const float *table)
 {
     TileAttn a = data_args(c, x);
+    a.table    = table;
     if (tile_attn_refuses(&a)) printf("not ok refused: %s\n", tile_attn_refuses(&a));
     tile_attn_fwd(&a, 0, c.n_sm, 0);
     tile_attn_bwd(&a, 0, c.n_sm, 0);
 }
 
+/* The gradients of q or k rotated back. They are rounded before and after. */
+static void turn_back(const Case &c, const Data &x, std::vector<Sum> &d, int heads)
+{
+    for (size_t i = 0; i < d.size(); i++) {
+        size_t half = (size_t)c.D / 2, t = i / (size_t)(heads * c.D) % (size_t)c.T, col = i % (size_t)c.D;
+        if (col >= half) continue;
+        double cs = (double)x.table[t * 2 * half + col], sn = (double)x.table[t * 2 * half + half + col];
+        Sum    u = d[i], v = d[i + half];
+        double size = u.size + v.size + fabs(u.value) + fabs(v.value);
+        d[i]        = { u.value * cs + v.value * sn, size };
+        d[i + half] = { v.value * cs - u.value * sn, size };
+    }
+}
+
+static void compare_gradients(const Case &c, const Wanted &w, const Data &x)
+{
+    compare(c, "dq", w.dq, x.dqkv, x.ld_qkv, c.H, 0);
+    compare(c, "dk", w.dk, x.dqkv, x.ld_qkv, c.K, c.H * c.D);
+    compare(c, "dv", w.dv, x.dqkv, x.ld_qkv, c.K, (c.H + c.K) * c.D);
+}
+
 static void check(const Case &c)
 {
     Data x = data_new(c);
-    run_both(c, x);
+    run_both(c, x, NULL);
     Wanted w   = want(c, x);
     double off = 0;
     for (size_t i = 0; i < w.lse.size(); i++) {
@@ -190,13 +216,15 @@ static void check(const Case &c)
     }
     verdict(off <= 1, c, "lse", off);
     compare(c, "o", w.o, x.o, x.ld_o, c.H, 0);
-    compare(c, "dq", w.dq, x.dqkv, x.ld_qkv, c.H, 0);
-    compare(c, "dk", w.dk, x.dqkv, x.ld_qkv, c.K, c.H * c.D);
-    compare(c, "dv", w.dv, x.dqkv, x.ld_qkv, c.K, (c.H + c.K) * c.D);
-    if (!c.bits) return;
+    compare_gradients(c, w, x);
+    if (!c.again) return;
     Data again = x;
-    run_both(c, again);
+    run_both(c, again, NULL);
     verdict(again.o == x.o && again.dqkv == x.dqkv, c, "the same bits in another order", 0);
+    run_both(c, again, again.table.data());
+    turn_back(c, x, w.dq, c.H);
+    turn_back(c, x, w.dk, c.K);
+    compare_gradients(c, w, again);
 }
 
 int main()

@@ -71,6 +71,9 @@ becomes act_bias       'on .*\(1 op\)$' device=cpu opt.linear_act_bwd=false opt.
 becomes linear_dw_bias 'on ' device=cpu
 becomes linear_dw_bias 'not used .*: this model has no bias_dw$' device=cpu model.bias=false
 becomes linear_dw_bias 'on .*\(2 ops\)$' --gpu h200
+becomes attn_rope      'on .*\(1 op\)$' device=cpu model.pos=rope
+becomes attn_rope      'off ' device=cpu model.pos=rope opt.attn_rope=false
+becomes attn_rope      'not used .*: this model has no rope$' device=cpu
 becomes chunk_head     'not used .*: one chunk ' device=cpu
 becomes chunk_head     'on ' device=cpu model.vocab=60000
 becomes flash          'on .*\(1 op\)$' device=cpu

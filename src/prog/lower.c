@@ -229,6 +229,21 @@ static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
+static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const AttnBwd *b = &l->p->op[i].args.attn_bwd;
+    int            j = find_reader(l, b->dqkv, OP_ROPE);
+    if (j < 0 || !only_use(l, b->dqkv, 1)) return -1;
+    const Rope *r = &l->p->op[j].args.rope;
+    if (!r->inverse || r->pos0 || r->n_head != b->heads + b->kv_heads || r->head_dim != b->head_dim)
+        return -1;
+    out->attn_bwd       = *b;
+    out->attn_bwd.dqkv  = r->y;
+    out->attn_bwd.table = r->table;
+    used[0]             = j;
+    return 1;
+}
+
 typedef struct {
     const char *name;
     size_t      option; /* offset of its switch in LowerOptions */
@@ -256,6 +271,8 @@ static const Variant variants[] = {
       match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
     { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX,
       OP_LINEAR_GLU_BWD, match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "attention backward + rotary positions", offsetof(LowerOptions, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
+      match_attn_rope, 0 },
 };
 
 /* ---- the engine -------------------------------------------------------------------------------------------- */

@@ -162,6 +162,7 @@ inline unsigned atomicInc(unsigned *p, unsigned most)
 }
 template <typename T> T __ldg(const T *p) { return *p; }
 inline float            ptx_ex2(float x) { return exp2f(x); }
+inline float            __fmul_rn(float x, float y) { return x * y; }
 
 /* ---- launching --------------------------------------------------------------------------------------------- */
 

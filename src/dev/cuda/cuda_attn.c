@@ -17,6 +17,7 @@
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_tune.h"
 #include "dev/cuda/k_attn_tile.h"
+#include "dev/cuda/kernels.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ static TileAttn tiles_of(const AttnKey *k, const AttnData *x)
                        .ld_dout  = k->ld_dout,
                        .ld_dqkv  = k->ld_dqkv,
                        .mask     = (Mask)k->mask,
+                       .table    = x->table,
                        .scale    = x->scale };
 }
 
@@ -94,7 +96,7 @@ static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
         at[i] = base;
         base += round_up(part[i]);
     }
-    *x = (AttnData){ at[0], at[1], at[2], at[3], at[4], at[5], 0.125f };
+    *x = (AttnData){ at[0], at[1], at[2], at[3], at[4], at[5], 0.125f, NULL };
     if (k->dtype != DT_BF16) return 0;
     TRY(cuda_fill_random(&d->base, x->qkv, DT_BF16, row * k->ld_qkv, 1));
     return k->bwd ? cuda_fill_random(&d->base, x->dout, DT_BF16, row * k->ld_dout, 2) : 0;
@@ -438,15 +440,31 @@ int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
     return why ? err_set("attn_fwd: %s", why) : 0;
 }
 
-int cuda_attn_bwd(Dev *dev, const AttnBwd *a)
+/* Without the rotation; *turned: done all the same. */
+static int run_bwd(CudaDev *d, const AttnBwd *a, int *turned)
 {
-    if (a->p) return cuda_stored_bwd(dev, a);
-    CudaDev  *d = (CudaDev *)dev;
+    if (a->p) return cuda_stored_bwd(&d->base, a);
     AttnPlan *p = bwd_plan(d, a);
-    if (!p) return cuda_flash_bwd(dev, a);
-    AttnData x = {
-        a->qkv->data, a->o->data, a->lse->data, a->dout->data, a->dqkv->data, a->ws->data, a->scale
-    };
+    if (!p) return cuda_flash_bwd(&d->base, a);
+    AttnData x = { a->qkv->data,  a->o->data,  a->lse->data, a->dout->data,
+                   a->dqkv->data, a->ws->data, a->scale,     NULL };
+    if (a->table && p->way == ATTN_TILES && tensor_ld(a->table) == a->head_dim) {
+        x.table = a->table->data;
+        *turned = 1;
+    }
     const char *why = run_plan(d, p, &x);
     return why ? err_set("attn_bwd: %s", why) : 0;
+}
+
+int cuda_attn_bwd(Dev *dev, const AttnBwd *a)
+{
+    int turned = 0;
+    TRY(run_bwd((CudaDev *)dev, a, &turned));
+    if (!a->table || turned) return 0;
+    return cuda_rope(dev, &(Rope){ .y        = a->dqkv,
+                                   .x        = a->dqkv,
+                                   .table    = a->table,
+                                   .n_head   = a->heads + a->kv_heads,
+                                   .head_dim = a->head_dim,
+                                   .inverse  = 1 });
 }

@@ -33,8 +33,9 @@ struct CudaAttn {
 
 /* Addresses of one launch. */
 typedef struct {
-    char *qkv, *o, *lse, *dout, *dqkv, *ws;
-    float scale;
+    char        *qkv, *o, *lse, *dout, *dqkv, *ws;
+    float        scale;
+    const float *table; /* of rotations, for tiles; the others leave them to cuda_rope() */
 } AttnData;
 
 /* cuda_attn_graph.c */

@@ -29,10 +29,11 @@ typedef struct {
 } AttnMaps;
 
 typedef struct {
-    int     n_batch, T, heads, kv_heads, causal;
-    float   scale;
-    float  *lse;  /* [B,H,T] */
-    float2 *rows; /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
+    int          n_batch, T, heads, kv_heads, causal;
+    float        scale;
+    float       *lse;   /* [B,H,T] */
+    float2      *rows;  /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
+    const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
@@ -361,6 +362,7 @@ static inline AttnArgs attn_args(const TileAttn *a)
     g.scale    = a->scale;
     g.lse      = (float *)a->lse;
     g.rows     = (float2 *)a->ws;
+    g.table    = a->table;
     return g;
 }
 

@@ -12,8 +12,10 @@ extern "C" {
 
 /* Rows are [q heads | k heads | v heads], ld_* elements apart; see AttnFwd, AttnBwd in dev/op.h. */
 typedef struct {
-    void   *qkv, *o, *lse;    /* o and lse: written by forward, read by backward */
-    void   *dout, *dqkv, *ws; /* backward's */
+    void *qkv, *o, *lse;    /* o and lse: written by forward, read by backward */
+    void *dout, *dqkv, *ws; /* backward's */
+    const float
+           *table; /* backward's, f32[T, head_dim]: dq and dk are rotated back by it; NULL: they are not */
     int64_t B, T, heads, kv_heads, head_dim;
     int64_t ld_qkv, ld_o, ld_dout, ld_dqkv;
     Mask    mask;

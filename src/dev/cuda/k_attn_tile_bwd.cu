@@ -42,6 +42,28 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], float (&dp)[N_AC
     wgmma_commit();
 }
 
+/* A gradient of q or k, scaled and rounded; rotated back and rounded again if there is a table. t: position of this thread's first row.
+ * A pair of columns half a head apart is in one thread. */
+template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], const AttnArgs &g, int t)
+{
+    constexpr int D = 2 * N;
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] *= g.scale;
+    if (!g.table) return;
+#pragma unroll
+    for (int i = 0; i < N / 2; i += 2) { /* two columns */
+        const float *at = g.table + (int64_t)(t + i % 4 / 2 * 8) * D + i / 4 * 8 + tile_col();
+        float2       c  = __ldg(reinterpret_cast<const float2 *>(at));
+        float2       s  = __ldg(reinterpret_cast<const float2 *>(at + D / 2));
+        uint32_t     lo = bf16_pair(d[i], d[i + 1]), hi = bf16_pair(d[i + N / 2], d[i + N / 2 + 1]);
+        float        u0 = bf16_low(lo), u1 = bf16_high(lo), v0 = bf16_low(hi), v1 = bf16_high(hi);
+        d[i]             = fmaf(u0, c.x, -__fmul_rn(v0, -s.x)); /* as in k_rope.cu, with the sine negated */
+        d[i + 1]         = fmaf(u1, c.y, -__fmul_rn(v1, -s.y));
+        d[i + N / 2]     = fmaf(v0, c.x, __fmul_rn(u0, -s.x));
+        d[i + N / 2 + 1] = fmaf(v1, c.y, __fmul_rn(u1, -s.y));
+    }
+}
+
 /* ---- queries stay ------------------------------------------------------------------------------------------- */
 
 template <typename R>
@@ -151,8 +173,9 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
         int last = g.causal ? row0 / TILE : n_tile - 1;
         queries_sum<R>(dq, g, smem, wg, (int64_t)head * g.T + row0 + tile_row(), r, last);
         if (last < n_tile - 1) ring_skip<R>(smem, r);
+        gradient_turn(dq, g, row0 + tile_row());
         place_begin(wg);
-        tile_place(dq, g.scale, g.scale, out);
+        tile_place(dq, 1.0f, 1.0f, out);
         if (place_end(wg)) {
             tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), head / g.heads * g.T + row0, out);
             tma_store_commit();
@@ -287,8 +310,9 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
             v = v_tile;
         }
         keys_sum<R>(dk, dv, k, v, g, smem, r, first, first > query_first<R>(g, block, 0));
+        gradient_turn(dk, g, block * R::ROWS + wg * TILE + tile_row());
         place_begin(wg);
-        tile_place(dk, g.scale, g.scale, out);
+        tile_place(dk, 1.0f, 1.0f, out);
         tile_place(dv, 1.0f, 1.0f, out + R::TILE_BYTES);
         if (place_end(wg)) {
             int hk = head % g.kv_heads, row = head / g.kv_heads * g.T + block * R::ROWS + wg * TILE;
