@@ -1,11 +1,13 @@
 /* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward and both
- * kernels of backward, causal and full, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows, several thread
+ * kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows, several thread
  * blocks at once, and the same bits whatever the order in which they run. */
 #include "dev/cuda/k_attn_tile.h"
 #include "hopper.h"
 
 struct Case {
-    int  B, T, H, K, D, causal, n_sm;
+    int  B, T, H, K, D;
+    Mask mask;
+    int  n_sm;
     bool again; /* twice, in other orders: the same bits; and with rotations */
 };
 
@@ -15,6 +17,7 @@ struct Data {
     int64_t            ld_qkv, ld_o;
     Half               qkv, o, dout, dqkv;
     std::vector<float> lse, ws, table; /* of rotations */
+    std::vector<int>   doc, prefix;
 };
 
 static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
@@ -37,7 +40,22 @@ static Data data_new(const Case &c)
         double angle = i / c.D * pow(100, -2.0 * (i % (c.D / 2)) / c.D);
         x.table.push_back((float)(i % c.D < c.D / 2 ? cos(angle) : sin(angle)));
     }
+    for (int i = 0, first = 0; i < c.B * c.T; i++) {
+        if (i % c.T == 0 || rand() % 50 == 0) first = i % c.T;
+        x.doc.push_back(first);
+    }
+    for (int b = 0; b < c.B; b++) x.prefix.push_back(b == 0 ? c.T / 2 + 9 : c.T + 1);
     return x;
+}
+
+static bool sees(const Case &c, const Data &x, int b, int q, int k)
+{
+    switch (c.mask) {
+    case MASK_FULL: return true;
+    case MASK_PREFIX: return k <= q || k < x.prefix[(size_t)b];
+    case MASK_DOCUMENT: return k <= q && k >= x.doc[(size_t)(b * c.T + q)];
+    default: return k <= q;
+    }
 }
 
 static TileAttn data_args(const Case &c, Data &x)
@@ -58,7 +76,9 @@ static TileAttn data_args(const Case &c, Data &x)
     a.ld_o     = x.ld_o;
     a.ld_dout  = x.ld_o;
     a.ld_dqkv  = x.ld_qkv;
-    a.mask     = c.causal ? MASK_CAUSAL : MASK_FULL;
+    a.mask     = c.mask;
+    a.doc      = x.doc.data();
+    a.prefix   = x.prefix.data();
     a.scale    = 1 / sqrtf((float)c.D);
     return a;
 }
@@ -104,11 +124,12 @@ struct Reader {
 /* One query: its weights, its output, and what it adds to the gradients. */
 static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
 {
-    const Case         &c = r.c;
-    int                 n = c.causal ? i + 1 : c.T, hk = h / (c.H / c.K);
+    const Case         &c     = r.c;
+    int                 hk    = h / (c.H / c.K);
     double              scale = 1 / sqrt((double)c.D), sum = 0, rowsum = 0;
-    std::vector<double> p((size_t)n), dp((size_t)n);
-    for (int j = 0; j < n; j++) {
+    std::vector<double> p((size_t)c.T), dp((size_t)c.T);
+    for (int j = 0; j < c.T; j++) {
+        if (!sees(c, r.x, b, i, j)) continue;
         for (int d = 0; d < c.D; d++) {
             p[(size_t)j] += scale * r.q(b, i, h, d) * r.k(b, j, hk, d);
             dp[(size_t)j] += r.dout(b, i, h, d) * r.v(b, j, hk, d);
@@ -118,7 +139,8 @@ static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
     double lse                               = log(sum);
     w.lse[(size_t)((b * c.H + h) * c.T + i)] = lse;
     for (int d = 0; d < c.D; d++) rowsum += r.dout(b, i, h, d) * r.o(b, i, h, d);
-    for (int j = 0; j < n; j++) {
+    for (int j = 0; j < c.T; j++) {
+        if (!sees(c, r.x, b, i, j)) continue;
         double pj = exp(p[(size_t)j] - lse), ds = pj * (dp[(size_t)j] - rowsum) * scale;
         for (int d = 0; d < c.D; d++) {
             w.o[r.at(b, i, c.H, h, d)].add(pj * r.v(b, j, hk, d));
@@ -152,8 +174,9 @@ static int n_failed;
 
 static void verdict(bool ok, const Case &c, const char *what, double worst)
 {
+    static const char *const mask[] = { "causal", "full", "prefix", "documents" };
     printf("%s B%d T%d H%d/%d D%d %s, %d blocks: %s", ok ? "ok" : "not ok", c.B, c.T, c.H, c.K, c.D,
-           c.causal ? "causal" : "full", c.n_sm, what);
+           mask[c.mask], c.n_sm, what);
     if (!ok) printf(": %g of what rounding allows", worst);
     printf("\n");
     n_failed += !ok;
@@ -229,10 +252,13 @@ static void check(const Case &c)
 
 int main()
 {
-    static const Case all[] = { { 1, 128, 1, 1, 64, 1, 1, false },  { 1, 128, 2, 1, 64, 0, 2, false },
-                                { 2, 384, 2, 1, 64, 1, 3, true },   { 1, 256, 2, 2, 64, 0, 1, false },
-                                { 1, 128, 1, 1, 128, 1, 1, false }, { 1, 384, 2, 1, 128, 1, 2, true },
-                                { 1, 128, 2, 2, 128, 0, 3, false } };
+    static const Case all[] = {
+        { 1, 128, 1, 1, 64, MASK_CAUSAL, 1, false },    { 1, 128, 2, 1, 64, MASK_FULL, 2, false },
+        { 2, 384, 2, 1, 64, MASK_CAUSAL, 3, true },     { 1, 384, 2, 1, 64, MASK_DOCUMENT, 2, true },
+        { 2, 256, 1, 1, 64, MASK_PREFIX, 2, false },    { 1, 128, 1, 1, 128, MASK_CAUSAL, 1, false },
+        { 1, 384, 2, 1, 128, MASK_CAUSAL, 2, true },    { 1, 128, 2, 2, 128, MASK_FULL, 3, false },
+        { 1, 256, 1, 1, 128, MASK_DOCUMENT, 2, false }, { 1, 256, 1, 1, 128, MASK_PREFIX, 1, false },
+    };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const Case &c : all) check(c);
     return n_failed > 0;

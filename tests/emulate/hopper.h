@@ -49,6 +49,7 @@ struct float4 {
 };
 inline float2 make_float2(float x, float y) { return { x, y }; }
 inline int    min(int a, int b) { return a < b ? a : b; }
+inline int    max(int a, int b) { return a > b ? a : b; }
 
 enum { SHARED_BYTES = 232448, MAX_THREADS = 4096, STACK_BYTES = 1 << 16 };
 
@@ -78,6 +79,7 @@ struct Machine {
     std::vector<Block> block;
     unsigned           n_thread; /* of a block */
     int                now;      /* the thread that runs */
+    Block             *here;     /* its block */
     long               progress;
     ucontext_t         home, context[MAX_THREADS];
     std::vector<char>  stack[MAX_THREADS];
@@ -89,7 +91,7 @@ struct Machine {
 inline Machine machine;
 inline char    shared[1]; /* only its name is used */
 
-inline Block &my_block() { return machine.block[(size_t)machine.now / machine.n_thread]; }
+inline Block &my_block() { return *machine.here; }
 
 [[maybe_unused]] inline struct {
     struct {
@@ -177,7 +179,8 @@ inline void thread_main()
 inline void warp_run(int first)
 {
     for (int t = first; t < first + 32; t++) {
-        machine.now = t;
+        machine.now  = t;
+        machine.here = &machine.block[(size_t)t / machine.n_thread];
         if (!machine.done[t]) swapcontext(&machine.home, &machine.context[t]);
     }
 }
@@ -202,7 +205,7 @@ inline void machine_run()
             if (rand() % 3) warp_run(w * 32);
         }
         for (size_t b = 0; b < machine.block.size(); b++) {
-            machine.now = (int)(b * machine.n_thread); /* whose barriers the copies tell */
+            machine.here = &machine.block[b]; /* whose barriers the copies tell */
             copy_some(machine.block[b]);
         }
         left = n;
@@ -253,8 +256,8 @@ inline char            *at(uint32_t addr) { return &my_block().shared.at(addr); 
 template <typename T> T smem_get(uint32_t addr)
 {
     T v;
-    at(addr + (uint32_t)sizeof v - 1);
-    memcpy(&v, at(addr), sizeof v);
+    assert(addr + sizeof v <= my_block().shared.size());
+    memcpy(&v, my_block().shared.data() + addr, sizeof v);
     return v;
 }
 template <typename T> void smem_put(uint32_t addr, T v)

@@ -1,5 +1,5 @@
 /* Attention: three ways, one chosen for each shape.
- *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of 64, causal or full, lengths that are multiples of 128
+ *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of 64 or 128, lengths that are multiples of 128
  *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
  *   simple   k_attn.cu: everything
  *
@@ -47,6 +47,8 @@ static TileAttn tiles_of(const AttnKey *k, const AttnData *x)
                        .ld_dqkv  = k->ld_dqkv,
                        .mask     = (Mask)k->mask,
                        .table    = x->table,
+                       .doc      = x->doc,
+                       .prefix   = x->prefix,
                        .scale    = x->scale };
 }
 
@@ -80,23 +82,38 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 
 static int64_t round_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters. 1 when there is no room. */
+/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters and for one document without a
+ * prefix. 1 when there is no room. */
 static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
+    enum { N = 7 };
     int64_t row     = k->B * k->T;
-    int64_t part[6] = { row * k->ld_qkv * 2,  row * k->ld_o * 2,    k->B * k->H * k->T * 4,
-                        row * k->ld_dout * 2, row * k->ld_dqkv * 2, k->ws_bytes };
-    char   *at[6];
+    int64_t part[N] = { row * k->ld_qkv * 2,
+                        row * k->ld_o * 2,
+                        k->B * k->H * k->T * 4,
+                        row * k->ld_dout * 2,
+                        row * k->ld_dqkv * 2,
+                        k->ws_bytes,
+                        row * 4 };
+    char   *at[N];
     int64_t total = 0;
-    for (int i = 0; i < 6; i++) total += round_up(part[i]);
+    for (int i = 0; i < N; i++) total += round_up(part[i]);
     char *base = cuda_scratch(d, (size_t)total);
     if (!base) return 1;
     CUDA_TRY(cudaMemsetAsync(base, 0, (size_t)total, cuda_stream(&d->base)));
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < N; i++) {
         at[i] = base;
         base += round_up(part[i]);
     }
-    *x = (AttnData){ at[0], at[1], at[2], at[3], at[4], at[5], 0.125f, NULL };
+    *x = (AttnData){ .qkv    = at[0],
+                     .o      = at[1],
+                     .lse    = at[2],
+                     .dout   = at[3],
+                     .dqkv   = at[4],
+                     .ws     = at[5],
+                     .scale  = 0.125f,
+                     .doc    = (const int *)at[6],
+                     .prefix = (const int *)at[6] };
     if (k->dtype != DT_BF16) return 0;
     TRY(cuda_fill_random(&d->base, x->qkv, DT_BF16, row * k->ld_qkv, 1));
     return k->bwd ? cuda_fill_random(&d->base, x->dout, DT_BF16, row * k->ld_dout, 2) : 0;
@@ -321,11 +338,20 @@ static int aligned(const Tensor *t) { return (uintptr_t)t->data % 16 == 0; }
 
 static int is_half(const Tensor *t) { return t->dtype == DT_BF16 || t->dtype == DT_F16; }
 
+/* What a mask reads is there, and in one piece. */
+static int mask_is_plain(Mask mask, const Tensor *doc, const Tensor *prefix)
+{
+    if (mask == MASK_DOCUMENT) return doc && tensor_ld(doc) == tensor_cols(doc);
+    return mask != MASK_PREFIX || prefix;
+}
+
+static const int *ints(const Tensor *t) { return t ? t->data : NULL; }
+
 /* What was chosen for a forward op, or NULL for the simple kernel. */
 static AttnPlan *fwd_plan(CudaDev *d, const AttnFwd *a)
 {
     if (!is_half(a->qkv) || a->o->dtype != a->qkv->dtype) return NULL;
-    if (!aligned(a->qkv) || !aligned(a->o)) return NULL;
+    if (!aligned(a->qkv) || !aligned(a->o) || !mask_is_plain(a->mask, a->doc, a->prefix)) return NULL;
     AttnKey k;
     memset(&k, 0, sizeof k);
     k.B         = a->qkv->dim[0];
@@ -347,6 +373,7 @@ static AttnPlan *bwd_plan(CudaDev *d, const AttnBwd *a)
     if (!is_half(a->qkv) || a->o->dtype != a->qkv->dtype) return NULL;
     if (a->dout->dtype != a->qkv->dtype || a->dqkv->dtype != a->qkv->dtype) return NULL;
     if (!aligned(a->qkv) || !aligned(a->o) || !aligned(a->dout) || !aligned(a->dqkv)) return NULL;
+    if (!mask_is_plain(a->mask, a->doc, a->prefix)) return NULL;
     AttnKey k;
     memset(&k, 0, sizeof k);
     k.B             = a->qkv->dim[0];
@@ -434,7 +461,12 @@ int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
     CudaDev  *d = (CudaDev *)dev;
     AttnPlan *p = fwd_plan(d, a);
     if (!p) return cuda_flash_fwd(dev, a);
-    AttnData x = { .qkv = a->qkv->data, .o = a->o->data, .lse = a->lse->data, .scale = a->scale };
+    AttnData x = { .qkv    = a->qkv->data,
+                   .o      = a->o->data,
+                   .lse    = a->lse->data,
+                   .scale  = a->scale,
+                   .doc    = ints(a->doc),
+                   .prefix = ints(a->prefix) };
     if (a->ws) x.ws = a->ws->data;
     const char *why = run_plan(d, p, &x);
     return why ? err_set("attn_fwd: %s", why) : 0;
@@ -446,8 +478,15 @@ static int run_bwd(CudaDev *d, const AttnBwd *a, int *turned)
     if (a->p) return cuda_stored_bwd(&d->base, a);
     AttnPlan *p = bwd_plan(d, a);
     if (!p) return cuda_flash_bwd(&d->base, a);
-    AttnData x = { a->qkv->data,  a->o->data,  a->lse->data, a->dout->data,
-                   a->dqkv->data, a->ws->data, a->scale,     NULL };
+    AttnData x = { .qkv    = a->qkv->data,
+                   .o      = a->o->data,
+                   .lse    = a->lse->data,
+                   .dout   = a->dout->data,
+                   .dqkv   = a->dqkv->data,
+                   .ws     = a->ws->data,
+                   .scale  = a->scale,
+                   .doc    = ints(a->doc),
+                   .prefix = ints(a->prefix) };
     if (a->table && p->way == ATTN_TILES && tensor_ld(a->table) == a->head_dim) {
         x.table = a->table->data;
         *turned = 1;

@@ -35,7 +35,8 @@ struct CudaAttn {
 typedef struct {
     char        *qkv, *o, *lse, *dout, *dqkv, *ws;
     float        scale;
-    const float *table; /* of rotations, for tiles; the others leave them to cuda_rope() */
+    const float *table;        /* of rotations, for tiles; the others leave them to cuda_rope() */
+    const int   *doc, *prefix; /* for tiles: cuDNN has no such mask */
 } AttnData;
 
 /* cuda_attn_graph.c */

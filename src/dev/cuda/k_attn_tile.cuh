@@ -6,7 +6,8 @@
  *
  * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in shared
  *    memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the registers.
- * 2. With the causal mask only tiles that are seen are visited, and only those on the diagonal look at the mask.
+ * 2. Every mask lets query i see the keys from low(i) to high(i), and both rise with i. Only tiles that are seen are visited, and only
+ *    those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes); else they are 0 and i, or T - 1.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
@@ -34,6 +35,7 @@ typedef struct {
     float       *lse;   /* [B,H,T] */
     float2      *rows;  /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
+    const int   *doc, *prefix;
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
@@ -57,7 +59,8 @@ template <int D_, int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct
     static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
     static constexpr int AT_GONE  = AT_COME + 8;           /* and have been read */
     static constexpr int AT_ITEM  = AT_GONE + 8;           /* which block they are of */
-    static constexpr int BYTES    = AT_ITEM + 8;
+    static constexpr int AT_NOTES = AT_ITEM + 8;           /* the loader's, 16 bytes a stage */
+    static constexpr int BYTES    = AT_NOTES + STAGES * 16;
 };
 
 /* ---- who does what ------------------------------------------------------------------------------------------ */
@@ -68,10 +71,30 @@ template <typename R> __device__ __forceinline__ int query_block(const AttnArgs 
     return R::blocks(g.T) - 1 - i;
 }
 
-/* Tiles of keys that queries of a block see. */
-template <typename R> __device__ __forceinline__ int key_tiles(const AttnArgs &g, int block)
+/* Which keys the queries of sequence b see. */
+typedef struct {
+    const int *doc; /* of the sequence, or NULL */
+    int        prefix;
+} Spans;
+
+__device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
 {
-    return g.causal ? min((block + 1) * R::WGS, g.T / TILE) : g.T / TILE;
+    return { g.doc ? g.doc + (int64_t)b * g.T : NULL, g.prefix ? min(__ldg(g.prefix + b), g.T) : 0 };
+}
+__device__ __forceinline__ int span_low(const Spans &s, int row) { return s.doc ? __ldg(s.doc + row) : 0; }
+__device__ __forceinline__ int span_high(const Spans &s, int row) { return max(row, s.prefix - 1); }
+
+typedef struct {
+    int first, end;
+} Tiles;
+
+/* Those of the keys that the queries from row0 to the last see. */
+template <bool SPANS>
+__device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, int last)
+{
+    if (!SPANS) return { 0, (g.causal ? min(last, g.T - 1) : g.T - 1) / TILE + 1 };
+    Spans s = spans_of(g, b);
+    return { span_low(s, row0) / TILE, span_high(s, min(last, g.T - 1)) / TILE + 1 };
 }
 
 /* Columns of a head's part in a packed row. */
@@ -294,6 +317,33 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
     }
 }
 
+/* Makes -inf of the keys that queries do not see; rows are queries from q0 on and columns keys from k0 on, or, if not ABOVE, the other
+ * way round. */
+template <bool ABOVE>
+__device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
+{
+    int row = tile_row(), col = tile_col();
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        int r = row + i % 4 / 2 * 8, c = col + i / 4 * 8 + i % 2;
+        int query = q0 + (ABOVE ? r : c), key = k0 + (ABOVE ? c : r);
+        if (key < span_low(s, query) || key > span_high(s, query)) d[i] = -INFINITY;
+    }
+}
+
+/* Masks a tile of scores of queries that stay, where it must be. */
+template <bool SPANS>
+__device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs &g, int b, int q0, int k0)
+{
+    if constexpr (SPANS) {
+        Spans s = spans_of(g, b);
+        if (k0 < span_low(s, q0 + TILE - 1) || k0 + TILE - 1 > span_high(s, q0))
+            tile_mask_spans<true>(d, s, q0, k0);
+    } else {
+        if (g.causal && k0 == q0) tile_mask<true>(d);
+    }
+}
+
 __device__ __forceinline__ void tile_round(Words<N_WORD> &a, const float (&d)[N_ACC])
 {
 #pragma unroll
@@ -358,11 +408,13 @@ static inline AttnArgs attn_args(const TileAttn *a)
     g.T        = (int)a->T;
     g.heads    = (int)a->heads;
     g.kv_heads = (int)a->kv_heads;
-    g.causal   = a->mask == MASK_CAUSAL;
+    g.causal   = a->mask != MASK_FULL;
     g.scale    = a->scale;
     g.lse      = (float *)a->lse;
     g.rows     = (float2 *)a->ws;
     g.table    = a->table;
+    g.doc      = a->mask == MASK_DOCUMENT ? a->doc : NULL;
+    g.prefix   = a->mask == MASK_PREFIX ? a->prefix : NULL;
     return g;
 }
 

@@ -1,5 +1,4 @@
-/* Attention on Hopper's tensor cores for bf16 heads of 64, packed rows, causal or full: what cuDNN also has, faster for many
- * shapes, and with the same bits every time. */
+/* Attention on Hopper's tensor cores for bf16 heads of 64 or 128, packed rows, every mask, with the same bits every time. */
 #ifndef DEV_CUDA_K_ATTN_TILE_H
 #define DEV_CUDA_K_ATTN_TILE_H
 
@@ -15,11 +14,12 @@ typedef struct {
     void *qkv, *o, *lse;    /* o and lse: written by forward, read by backward */
     void *dout, *dqkv, *ws; /* backward's */
     const float
-           *table; /* backward's, f32[T, head_dim]: dq and dk are rotated back by it; NULL: they are not */
-    int64_t B, T, heads, kv_heads, head_dim;
-    int64_t ld_qkv, ld_o, ld_dout, ld_dqkv;
-    Mask    mask;
-    float   scale;
+              *table; /* backward's, f32[T, head_dim]: dq and dk are rotated back by it; NULL: they are not */
+    const int *doc, *prefix; /* [B,T], rising in each row, and [B], for the masks that need them */
+    int64_t    B, T, heads, kv_heads, head_dim;
+    int64_t    ld_qkv, ld_o, ld_dout, ld_dqkv;
+    Mask       mask;
+    float      scale;
 } TileAttn;
 
 /* Bytes of ws. */

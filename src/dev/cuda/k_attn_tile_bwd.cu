@@ -66,24 +66,25 @@ template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], co
 
 /* ---- queries stay ------------------------------------------------------------------------------------------- */
 
-template <typename R>
+template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
         blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next, [&](int head, int i, uint32_t come) {
-            int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
-            int block = query_block<R>(g, i);
+            int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
+                row0 = query_block<R>(g, i) * R::ROWS;
             for (int wg = 0; wg < R::WGS; wg++) {
-                int row = row0 + block * R::ROWS + wg * TILE;
+                int row = b * g.T + row0 + wg * TILE;
                 tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, wg, 1), &m.dout, q_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, wg, 2), &m.o, q_col<R>(h), row, come);
             }
-            for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
+            Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
+            for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), row0 + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), row0 + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), b * g.T + j * TILE, full);
             }
         });
 }
@@ -122,25 +123,26 @@ __device__ __forceinline__ void side_finish(const AttnArgs &g, int64_t row, Side
     }
 }
 
-/* dq of the 64 queries whose first row (of this thread) is `row`; they see the tiles of keys up to `last`. */
-template <typename R>
+/* dq of the 64 queries from row q0 of a head on; they see these tiles of keys. */
+template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArgs &g, uint32_t smem, int wg,
-                                            int64_t row, Ring &r, int last)
+                                            int head, int q0, Ring &r, Tiles seen)
 {
     float             s[N_ACC], dp[N_ACC], c = g.scale * LOG2_E;
     typename R::Still q, dout;
     Words<N_WORD>     ds;
     Side              side[2];
+    int64_t           row = (int64_t)head * g.T + q0 + tile_row();
     queries_begin<R>(g, smem, wg, row, q, dout, side);
     tile_clear(dq);
     scores_begin<R>(s, dp, q, dout, smem, r);
     side_finish(g, row, side);
 #pragma unroll 1
-    for (int j = 0;; j++) {
+    for (int j = seen.first;; j++) {
         Ring at = r;
         wgmma_wait<1>(); /* the scores are there */
         wgmma_settle(s);
-        if (g.causal && j == last) tile_mask<true>(s);
+        tile_mask_keys<SPANS>(s, g, head / g.heads, q0, j * TILE);
 #pragma unroll
         for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].lse));
         wgmma_wait<0>();
@@ -152,7 +154,7 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArg
         tile_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
         wgmma_commit();
         ring_next<R>(r);
-        if (j == last) break;
+        if (j + 1 == seen.end) break;
         scores_begin<R>(s, dp, q, dout, smem, r);
         wgmma_wait<2>();
         ring_free<R>(smem, at);
@@ -162,22 +164,24 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArg
     ring_free<R>(smem, ring_before<R>(r));
 }
 
-template <typename R>
+template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
         float dq[R::N_SUM];
-        int block = query_block<R>(g, i), row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block);
-        int last = g.causal ? row0 / TILE : n_tile - 1;
-        queries_sum<R>(dq, g, smem, wg, (int64_t)head * g.T + row0 + tile_row(), r, last);
-        if (last < n_tile - 1) ring_skip<R>(smem, r);
+        int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
+        Tiles all  = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1),
+              seen = tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1);
+        for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
+        queries_sum<R, SPANS>(dq, g, smem, wg, head, row0, r, seen);
+        for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
         gradient_turn(dq, g, row0 + tile_row());
         place_begin(wg);
         tile_place(dq, 1.0f, 1.0f, out);
         if (place_end(wg)) {
-            tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), head / g.heads * g.T + row0, out);
+            tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), b * g.T + row0, out);
             tma_store_commit();
         }
     });
@@ -186,32 +190,81 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 
 /* ---- keys stay ---------------------------------------------------------------------------------------------- */
 
-/* The first tile of queries that sees keys of a block, or of a warpgroup's half of it. */
-template <typename R> __device__ __forceinline__ int query_first(const AttnArgs &g, int block, int wg)
+/* The first tile of queries that sees keys from k0 on. */
+template <bool SPANS> __device__ __forceinline__ int query_first(const AttnArgs &g, int b, int k0)
 {
-    return g.causal ? block * R::WGS + wg : 0;
+    if (!g.causal || (SPANS && k0 < spans_of(g, b).prefix)) return 0;
+    return k0 / TILE;
+}
+
+/* What the loader says of a tile of queries: which it is, from where on the first and the last of them see keys, and whether it is the
+ * block's last. */
+typedef struct {
+    int i, low, low_last, last;
+} Passing;
+
+template <typename R> __device__ __forceinline__ uint32_t passing_at(uint32_t smem, Ring r)
+{
+    return smem + R::AT_NOTES + r.stage * (uint32_t)sizeof(Passing);
+}
+template <typename R> __device__ __forceinline__ void passing_write(uint32_t smem, Ring r, const Passing &p)
+{
+    uint32_t at = passing_at<R>(smem, r);
+    smem_store_word(at, (uint32_t)p.i);
+    smem_store_word(at + 4, (uint32_t)p.low);
+    smem_store_word(at + 8, (uint32_t)p.low_last);
+    smem_store_word(at + 12, (uint32_t)p.last);
+}
+template <typename R> __device__ __forceinline__ Passing passing_read(uint32_t smem, Ring r)
+{
+    uint32_t at = passing_at<R>(smem, r);
+    return { (int)smem_load_word(at), (int)smem_load_word(at + 4), (int)smem_load_word(at + 8),
+             (int)smem_load_word(at + 12) };
 }
 
 template <typename R>
+__device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring r, int b,
+                                           int h, int i)
+{
+    uint32_t      full = smem + R::AT_FULL + 8 * r.stage;
+    const float2 *side = g.rows + ((int64_t)b * g.heads + h) * g.T + i * TILE;
+    tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, q_col<R>(h), b * g.T + i * TILE, full);
+    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, q_col<R>(h), b * g.T + i * TILE, full);
+    tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
+}
+
+template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r     = { 0, 0 };
     int  group = g.heads / g.kv_heads, n_tile = g.T / TILE;
     load_blocks<R>(
         blocks_of<R>(g, g.n_batch * g.kv_heads), smem, &keys_next, [&](int head, int block, uint32_t come) {
-            int b = head / g.kv_heads, hk = head % g.kv_heads, row0 = b * g.T;
+            int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS,
+                first = query_first<SPANS>(g, b, k0);
             for (int wg = 0; wg < R::WGS; wg++) {
-                int row = row0 + block * R::ROWS + wg * TILE;
+                int row = b * g.T + k0 + wg * TILE;
                 tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
                 tile_load<R>(still_tile<R>(smem, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
             }
+            Spans s = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
             for (int h = hk * group; h < (hk + 1) * group; h++) {
-                const float2 *side = g.rows + ((int64_t)b * g.heads + h) * g.T;
-                for (int i = query_first<R>(g, block, 0); i < n_tile; i++, ring_next<R>(r)) {
-                    uint32_t full = ring_take<R>(smem, r);
-                    tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, q_col<R>(h), row0 + i * TILE, full);
-                    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, q_col<R>(h), row0 + i * TILE, full);
-                    tma_load_bytes(ring_side<R>(smem, r), side + i * TILE, R::SIDE, full);
+                int low = SPANS ? span_low(s, first * TILE) : 0, next = 0;
+                for (int i = first; i < n_tile; i++, low = next, ring_next<R>(r)) {
+                    if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
+                    bool last = i + 1 == n_tile ||
+                                next >= k0 + R::ROWS; /* all later ones see only keys after these */
+                    bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
+                    if (SPANS)
+                        passing_write<R>(
+                            smem, r,
+                            { i, low, span_low(s, i * TILE + TILE - 1), last && h + 1 == (hk + 1) * group });
+                    bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
+                    query_load<R>(m, g, smem, r, b, h, i);
+                    if (last) {
+                        ring_next<R>(r);
+                        break;
+                    }
                 }
             }
         });
@@ -239,28 +292,79 @@ __device__ __forceinline__ void keys_gradient(float (&dp)[N_ACC], const float (&
     }
 }
 
-/* dk and dv of the 64 keys that stay; tiles from `first` to the last of each of n_head heads see them. skips: this warpgroup has no
- * use for the first tile of each head. */
-template <typename R>
+/* A warpgroup's walk over the tiles of queries that pass by its block: those that see its 64 keys, from k0 on. Without spans they are
+ * counted; with spans each says what it is. */
+template <typename R, bool SPANS> struct Walk {
+    Ring    r;
+    int     k0, first, i, left; /* left, i: without spans */
+    bool    skips; /* the first tile of each head, which only the other warpgroup's keys are seen by */
+    Passing p;
+
+    /* To the next tile that is needed, from the one r stands at; false when there is none. */
+    __device__ __forceinline__ bool settle(uint32_t smem)
+    {
+        for (;;) {
+            ring_wait<R>(smem, r);
+            p = passing_read<R>(smem, r);
+            if (p.i >= first && p.low < k0 + TILE) return true;
+            ring_free<R>(smem, r);
+            ring_next<R>(r);
+            if (p.last) return false;
+        }
+    }
+    __device__ __forceinline__ void begin(uint32_t smem)
+    {
+        if constexpr (SPANS) {
+            settle(smem);
+        } else {
+            if (skips) ring_skip<R>(smem, r);
+        }
+    }
+    __device__ __forceinline__ bool next(const AttnArgs &g, uint32_t smem)
+    {
+        ring_next<R>(r);
+        if constexpr (SPANS) {
+            return !p.last && settle(smem);
+        } else {
+            if (--left == 0) return false;
+            if (++i < g.T / TILE) return true;
+            i = first;
+            if (skips) ring_skip<R>(smem, r);
+            return true;
+        }
+    }
+    __device__ __forceinline__ void mask(float (&s)[N_ACC], const AttnArgs &g, int b) const
+    {
+        if constexpr (SPANS) {
+            if (p.i * TILE < k0 + TILE || p.low_last > k0)
+                tile_mask_spans<false>(s, spans_of(g, b), p.i * TILE, k0);
+        } else {
+            if (g.causal && i == first) tile_mask<false>(s);
+        }
+    }
+};
+
+/* dk and dv of the 64 keys that stay. */
+template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM],
                                          const typename R::Still &k, const typename R::Still &v,
-                                         const AttnArgs &g, uint32_t smem, Ring &r, int first, bool skips)
+                                         const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w, int b)
 {
     constexpr bool FEW = R::D != 64; /* registers */
     float          s[N_ACC], dp[N_ACC], c = g.scale * LOG2_E;
     Words<N_WORD>  p, ds;
-    int            n_tile = g.T / TILE, i = first, left = g.heads / g.kv_heads * (n_tile - first);
+    Ring           at;
     tile_clear(dk);
     tile_clear(dv);
-    if (skips) ring_skip<R>(smem, r);
-    scores_begin<R>(s, dp, k, v, smem, r);
+    w.begin(smem);
+    scores_begin<R>(s, dp, k, v, smem, w.r);
 #pragma unroll 1
     for (;;) {
-        Ring     at   = r;
+        at            = w.r;
         uint32_t side = ring_side<R>(smem, at);
         wgmma_wait<1>(); /* the scores are there */
         wgmma_settle(s);
-        if (g.causal && i == first) tile_mask<false>(s);
+        w.mask(s, g, b);
         keys_weights(s, c, side);
         tile_round(p, s);
         wgmma_begin();
@@ -274,33 +378,32 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
         wgmma_begin();
         tile_multiply_cols(dk, ds, ring_tile<R>(smem, at, 0));
         wgmma_commit();
-        ring_next<R>(r);
-        if (--left == 0) break;
-        if (++i == n_tile) {
-            i = first;
-            if (skips) ring_skip<R>(smem, r);
-        }
-        scores_begin<R>(s, dp, k, v, smem, r);
+        if (!w.next(g, smem)) break;
+        scores_begin<R>(s, dp, k, v, smem, w.r);
         wgmma_wait<2>();
         ring_free<R>(smem, at);
     }
     wgmma_wait<0>();
     wgmma_settle(dk);
     wgmma_settle(dv);
-    ring_free<R>(smem, ring_before<R>(r));
+    ring_free<R>(smem, at);
 }
 
-template <typename R>
+template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     constexpr bool IN_REGS = R::OUT > 0; /* k and v: their place is free as soon as they are read */
-    Ring           r       = { 0, 0 };
+    Walk<R, SPANS> w       = {};
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, [&](int head, int block) {
         float             dk[R::N_SUM], dv[R::N_SUM];
         typename R::Still k, v;
         uint32_t          k_tile = still_tile<R>(smem, wg, 0), v_tile = still_tile<R>(smem, wg, 1);
-        uint32_t          out   = IN_REGS ? smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES : k_tile;
-        int               first = query_first<R>(g, block, wg);
+        uint32_t          out = IN_REGS ? smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES : k_tile;
+        int               b = head / g.kv_heads, hk = head % g.kv_heads;
+        w.k0    = block * R::ROWS + wg * TILE;
+        w.first = w.i = query_first<SPANS>(g, b, w.k0);
+        w.left        = g.heads / g.kv_heads * (g.T / TILE - w.first);
+        w.skips       = g.causal && wg > 0;
         if constexpr (IN_REGS) {
             tile_read(k, k_tile);
             tile_read(v, v_tile);
@@ -309,15 +412,14 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
             k = k_tile;
             v = v_tile;
         }
-        keys_sum<R>(dk, dv, k, v, g, smem, r, first, first > query_first<R>(g, block, 0));
-        gradient_turn(dk, g, block * R::ROWS + wg * TILE + tile_row());
+        keys_sum<R, SPANS>(dk, dv, k, v, g, smem, w, b);
+        gradient_turn(dk, g, w.k0 + tile_row());
         place_begin(wg);
         tile_place(dk, 1.0f, 1.0f, out);
         tile_place(dv, 1.0f, 1.0f, out + R::TILE_BYTES);
         if (place_end(wg)) {
-            int hk = head % g.kv_heads, row = head / g.kv_heads * g.T + block * R::ROWS + wg * TILE;
-            tile_store<R>(&m.dqkv, k_col<R>(g, hk), row, out);
-            tile_store<R>(&m.dqkv, v_col<R>(g, hk), row, out + R::TILE_BYTES);
+            tile_store<R>(&m.dqkv, k_col<R>(g, hk), b * g.T + w.k0, out);
+            tile_store<R>(&m.dqkv, v_col<R>(g, hk), b * g.T + w.k0, out + R::TILE_BYTES);
             tma_store_commit();
             if (!IN_REGS) tma_store_wait_read<0>();
         }
@@ -328,7 +430,7 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
 
 /* ---- the kernels -------------------------------------------------------------------------------------------- */
 
-template <typename R, bool KEYS>
+template <typename R, bool KEYS, bool SPANS>
 __global__ void __launch_bounds__(R::THREADS, 1)
     attn_bwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
 {
@@ -339,28 +441,35 @@ __global__ void __launch_bounds__(R::THREADS, 1)
     if (wg < R::WGS) {
         regs_grow<R::REGS_MULTIPLY>();
         if constexpr (KEYS) {
-            keys_multiply<R>(m, g, smem, wg);
+            keys_multiply<R, SPANS>(m, g, smem, wg);
         } else {
-            queries_multiply<R>(m, g, smem, wg);
+            queries_multiply<R, SPANS>(m, g, smem, wg);
         }
     } else {
         regs_shrink<R::REGS_LOAD>();
         if (threadIdx.x == R::LOADER) {
             if constexpr (KEYS) {
-                keys_load<R>(m, g, smem);
+                keys_load<R, SPANS>(m, g, smem);
             } else {
-                queries_load<R>(m, g, smem);
+                queries_load<R, SPANS>(m, g, smem);
             }
         }
     }
 }
 
-template <int D> static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+template <int D, bool SPANS>
+static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
     using Q = QueryRoom<D>;
     using K = KeyRoom<D>;
-    TRY(attn_launch<Q>(attn_bwd_kernel<Q, false>, m, g, g.n_batch * g.heads, n_sm, stream));
-    return attn_launch<K>(attn_bwd_kernel<K, true>, m, g, g.n_batch * g.kv_heads, n_sm, stream);
+    TRY(attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS>, m, g, g.n_batch * g.heads, n_sm, stream));
+    return attn_launch<K>(attn_bwd_kernel<K, true, SPANS>, m, g, g.n_batch * g.kv_heads, n_sm, stream);
+}
+
+template <int D> static int launch_masked(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+{
+    return g.doc || g.prefix ? launch_bwd<D, true>(m, g, n_sm, stream)
+                             : launch_bwd<D, false>(m, g, n_sm, stream);
 }
 
 int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
@@ -368,5 +477,5 @@ int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     AttnMaps m = {};
     AttnArgs g = attn_args(a);
     TRY(attn_maps(encode, a, &m));
-    return a->head_dim == 64 ? launch_bwd<64>(m, g, n_sm, stream) : launch_bwd<128>(m, g, n_sm, stream);
+    return a->head_dim == 64 ? launch_masked<64>(m, g, n_sm, stream) : launch_masked<128>(m, g, n_sm, stream);
 }

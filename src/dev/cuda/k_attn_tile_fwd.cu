@@ -15,21 +15,22 @@ template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 6 : 
 
 static __device__ unsigned forward_next; /* load_blocks() */
 
-template <typename R>
+template <typename R, bool SPANS>
 __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
         blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next, [&](int head, int i, uint32_t come) {
-            int h = head % g.heads, hk = h / (g.heads / g.kv_heads), row0 = head / g.heads * g.T;
-            int block = query_block<R>(g, i);
+            int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
+                row0 = query_block<R>(g, i) * R::ROWS;
             for (int wg = 0; wg < R::WGS; wg++)
-                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h),
-                             row0 + block * R::ROWS + wg * TILE, come);
-            for (int j = 0, n_tile = key_tiles<R>(g, block); j < n_tile; j++, ring_next<R>(r)) {
+                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h), b * g.T + row0 + wg * TILE,
+                             come);
+            Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
+            for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), row0 + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), row0 + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), b * g.T + j * TILE, full);
             }
         });
 }
@@ -53,14 +54,21 @@ __device__ __forceinline__ void rows_top(const Rows<N> &a, const float (&s)[N_AC
     }
 }
 
+/* A maximum to subtract: a row may have seen no key yet. */
+template <bool SPANS> __device__ __forceinline__ float finite(float max)
+{
+    return SPANS && max == -INFINITY ? 0.0f : max;
+}
+
 /* Scales what was summed when a maximum grew. c: log2(e) times the scale of scores. */
-template <int N> __device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
+template <bool SPANS, int N>
+__device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
 {
     if (!__any_sync(FULL_WARP, top[0] > a.max[0] || top[1] > a.max[1])) return;
     float down[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        down[j]  = ptx_ex2((a.max[j] - top[j]) * c);
+        down[j]  = ptx_ex2((a.max[j] - finite<SPANS>(top[j])) * c);
         a.max[j] = top[j];
         a.sum[j] *= down[j];
     }
@@ -69,10 +77,10 @@ template <int N> __device__ __forceinline__ void rows_raise(Rows<N> &a, const fl
 }
 
 /* The scores as weights: summed as they are, rounded for the product. */
-template <int N>
+template <bool SPANS, int N>
 __device__ __forceinline__ void rows_weigh(Rows<N> &a, float (&s)[N_ACC], float c, Words<N_WORD> &p)
 {
-    float low[2] = { a.max[0] * c, a.max[1] * c };
+    float low[2] = { finite<SPANS>(a.max[0]) * c, finite<SPANS>(a.max[1]) * c };
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
         s[i] = ptx_ex2(fmaf(s[i], c, -low[i % 4 / 2]));
@@ -90,10 +98,10 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], uint32_t q, uint
     wgmma_commit();
 }
 
-/* The 64 queries of tile q see the tiles of keys up to `last`. */
-template <typename R>
+/* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
+template <typename R, bool SPANS>
 __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t q,
-                                         Ring &r, int last)
+                                         Ring &r, int b, int q0, Tiles seen)
 {
     float         s[N_ACC], top[2], c = g.scale * LOG2_E;
     Words<N_WORD> p;
@@ -106,21 +114,21 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
         a.o); /* or the zeros would be set after the first product began, and all products wait for each other */
     scores_begin<R>(s, q, smem, r);
 #pragma unroll 1
-    for (int j = 0;; j++) {
+    for (int j = seen.first;; j++) {
         Ring at = r;
         wgmma_wait<0>();
         wgmma_settle(s);
         wgmma_settle(a.o);
-        if (j > 0) ring_free<R>(smem, ring_before<R>(at));
-        if (g.causal && j == last) tile_mask<true>(s);
+        if (j > seen.first) ring_free<R>(smem, ring_before<R>(at));
+        tile_mask_keys<SPANS>(s, g, b, q0, j * TILE);
         rows_top(a, s, top);
-        rows_raise(a, top, c);
-        rows_weigh(a, s, c, p);
+        rows_raise<SPANS>(a, top, c);
+        rows_weigh<SPANS>(a, s, c, p);
         wgmma_begin();
         tile_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
         wgmma_commit();
         ring_next<R>(r);
-        if (j == last) break;
+        if (j + 1 == seen.end) break;
         scores_begin<R>(s, q, smem, r);
     }
     wgmma_wait<0>();
@@ -144,32 +152,33 @@ __device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g,
     tile_place(a.o, over[0], over[1], out);
 }
 
-template <typename R>
+template <typename R, bool SPANS>
 __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
-        int block = query_block<R>(g, i), row0 = block * R::ROWS + wg * TILE, n_tile = key_tiles<R>(g, block),
-            seen  = 0;
-        bool some = row0 < g.T; /* else the last block of the head has no rows for this warpgroup */
-        if (some) {
+        int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
+        Tiles all = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1), seen = { all.end, all.end };
+        if (row0 < g.T)
+            seen = tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1); /* else this warpgroup has no rows */
+        for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
+        if (row0 < g.T) {
             Rows<R::N_SUM> a;
-            seen = g.causal ? row0 / TILE + 1 : n_tile;
-            rows_sum<R>(a, g, smem, still_tile<R>(smem, wg, 0), r, seen - 1);
+            rows_sum<R, SPANS>(a, g, smem, still_tile<R>(smem, wg, 0), r, b, row0, seen);
             rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
-                tile_store<R>(&m.o, q_col<R>(head % g.heads), head / g.heads * g.T + row0, out);
+                tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);
                 tma_store_commit();
             }
         }
         still_free<R>(smem);
-        for (int j = seen; j < n_tile; j++) ring_skip<R>(smem, r);
+        for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
     });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
-template <int D>
+template <int D, bool SPANS>
 __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     attn_fwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
 {
@@ -180,10 +189,10 @@ __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     room_open<R>(smem);
     if (wg < R::WGS) {
         regs_grow<R::REGS_MULTIPLY>();
-        forward_multiply<R>(m, g, smem, wg);
+        forward_multiply<R, SPANS>(m, g, smem, wg);
     } else {
         regs_shrink<R::REGS_LOAD>();
-        if (threadIdx.x == R::LOADER) forward_load<R>(m, g, smem);
+        if (threadIdx.x == R::LOADER) forward_load<R, SPANS>(m, g, smem);
     }
 }
 
@@ -196,7 +205,6 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 const char *tile_attn_refuses(const TileAttn *a)
 {
     if (a->head_dim != 64 && a->head_dim != 128) return "heads are not of 64 or 128";
-    if (a->mask != MASK_CAUSAL && a->mask != MASK_FULL) return "it has no such mask";
     if (a->T % 128 != 0) return "the length is no multiple of 128";
     if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
         unaligned(a->dqkv, a->ld_dqkv) || (uintptr_t)a->ws % 16 != 0)
@@ -207,7 +215,8 @@ const char *tile_attn_refuses(const TileAttn *a)
 
 template <int D> static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
-    return attn_launch<ForwardRoom<D>>(attn_fwd_kernel<D>, m, g, g.n_batch * g.heads, n_sm, stream);
+    auto *kernel = g.doc || g.prefix ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
+    return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads, n_sm, stream);
 }
 
 int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
