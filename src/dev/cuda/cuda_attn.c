@@ -132,21 +132,16 @@ static const char *run_once(CudaDev *d, AttnPlan *p, const AttnData *x)
 static float time_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 {
     enum { ROUNDS = 5, RUNS = 3, SPIN_US = 300 };
-    cudaStream_t st   = cuda_stream(&d->base);
-    float        best = -1;
+    float best = -1;
     if (run_once(d, p, x)) return -1;
     for (int round = 0; round < ROUNDS; round++) {
-        float ms = 0;
-        if (cuda_spin(&d->base, SPIN_US) < 0)
-            return -1; /* so that the host's part of a launch is not counted */
-        if (cudaEventRecord(d->time_event[0], st) != cudaSuccess) return -1;
+        float us;
+        if (cuda_time_begin(d, SPIN_US) < 0) return -1;
         for (int i = 0; i < RUNS; i++) {
             if (run_plan(d, p, x)) return -1;
         }
-        if (cudaEventRecord(d->time_event[1], st) != cudaSuccess) return -1;
-        if (cudaEventSynchronize(d->time_event[1]) != cudaSuccess) return -1;
-        if (cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]) != cudaSuccess) return -1;
-        if (best < 0 || 1e3f * ms / RUNS < best) best = 1e3f * ms / RUNS;
+        if (cuda_time_end(d, &us) < 0) return -1;
+        if (best < 0 || us / RUNS < best) best = us / RUNS;
     }
     return best;
 }

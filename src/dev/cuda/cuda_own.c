@@ -277,18 +277,15 @@ static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own)
 /* Best of several rounds, both ways in turn, microseconds. */
 static int time_ways(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
 {
-    cudaStream_t st = cuda_stream(&d->base);
+    enum { RUNS = 3 };
     best[0] = best[1] = 1e30f;
     for (int round = 0; round <= ROUNDS; round++) { /* the first only loads kernels */
         for (int own = 0; own < 2; own++) {
-            float ms = 0;
-            TRY(cuda_spin(&d->base, SPIN_US)); /* so that the host's part of a launch is not counted */
-            CUDA_TRY(cudaEventRecord(d->time_event[0], st));
-            for (int r = 0; r < 3; r++) TRY(run_way(d, op, g, own));
-            CUDA_TRY(cudaEventRecord(d->time_event[1], st));
-            CUDA_TRY(cudaEventSynchronize(d->time_event[1]));
-            CUDA_TRY(cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]));
-            if (round > 0) best[own] = MIN(best[own], 1e3f * ms / 3);
+            float us;
+            TRY(cuda_time_begin(d, SPIN_US));
+            for (int r = 0; r < RUNS; r++) TRY(run_way(d, op, g, own));
+            TRY(cuda_time_end(d, &us));
+            if (round > 0) best[own] = MIN(best[own], us / RUNS);
         }
     }
     return 0;
