@@ -250,6 +250,16 @@ static void check(const Case &c)
     compare_gradients(c, w, again);
 }
 
+/* Documents that make no sense give results that make none, and an end. */
+static void check_nonsense()
+{
+    Case c = { 1, 256, 1, 1, 64, MASK_DOCUMENT, 2, false };
+    Data x = data_new(c);
+    for (int &d : x.doc) d = rand() % 300 - 20;
+    run_both(c, x, NULL);
+    verdict(true, c, "whatever the documents say, it ends", 0);
+}
+
 int main()
 {
     static const Case all[] = {
@@ -261,5 +271,6 @@ int main()
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const Case &c : all) check(c);
+    check_nonsense();
     return n_failed > 0;
 }

@@ -47,7 +47,11 @@ struct float2 {
 struct float4 {
     float x, y, z, w;
 };
+struct int2 {
+    int x, y;
+};
 inline float2 make_float2(float x, float y) { return { x, y }; }
+inline int2   make_int2(int x, int y) { return { x, y }; }
 inline int    min(int a, int b) { return a < b ? a : b; }
 inline int    max(int a, int b) { return a > b ? a : b; }
 

@@ -81,7 +81,11 @@ __device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
 {
     return { g.doc ? g.doc + (int64_t)b * g.T : NULL, g.prefix ? min(__ldg(g.prefix + b), g.T) : 0 };
 }
-__device__ __forceinline__ int span_low(const Spans &s, int row) { return s.doc ? __ldg(s.doc + row) : 0; }
+/* No later than the row itself, whatever is in memory. */
+__device__ __forceinline__ int span_low(const Spans &s, int row)
+{
+    return s.doc ? max(0, min(__ldg(s.doc + row), row)) : 0;
+}
 __device__ __forceinline__ int span_high(const Spans &s, int row) { return max(row, s.prefix - 1); }
 
 typedef struct {
@@ -92,9 +96,16 @@ typedef struct {
 template <bool SPANS>
 __device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, int last)
 {
-    if (!SPANS) return { 0, (g.causal ? min(last, g.T - 1) : g.T - 1) / TILE + 1 };
+    last = min(last, g.T - 1);
+    if (!SPANS) return { 0, (g.causal ? last : g.T - 1) / TILE + 1 };
     Spans s = spans_of(g, b);
-    return { span_low(s, row0) / TILE, span_high(s, min(last, g.T - 1)) / TILE + 1 };
+    return { span_low(s, row0) / TILE, span_high(s, last) / TILE + 1 };
+}
+
+/* Some of all: whatever is in memory, what a warpgroup waits for is loaded. */
+__device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
+{
+    return { max(all.first, min(t.first, t.end - 1)), t.end };
 }
 
 /* Columns of a head's part in a packed row. */
@@ -317,28 +328,58 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
     }
 }
 
-/* Makes -inf of the keys that queries do not see; rows are queries from q0 on and columns keys from k0 on, or, if not ABOVE, the other
- * way round. */
-template <bool ABOVE>
+/* Makes -inf of the keys from k0 on that queries, which are rows and begin at q0, do not see. */
 __device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
 {
-    int row = tile_row(), col = tile_col();
+    int low[2], high[2], col = k0 + tile_col();
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        low[j]  = span_low(s, q0 + tile_row() + 8 * j);
+        high[j] = span_high(s, q0 + tile_row() + 8 * j);
+    }
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
-        int r = row + i % 4 / 2 * 8, c = col + i / 4 * 8 + i % 2;
-        int query = q0 + (ABOVE ? r : c), key = k0 + (ABOVE ? c : r);
-        if (key < span_low(s, query) || key > span_high(s, query)) d[i] = -INFINITY;
+        int key = col + i / 4 * 8 + i % 2, j = i % 4 / 2;
+        if (key < low[j] || key > high[j]) d[i] = -INFINITY;
     }
+}
+
+/* The same where queries are columns and keys rows. */
+__device__ __forceinline__ void tile_mask_spans_turned(float (&d)[N_ACC], const Spans &s, int q0, int k0)
+{
+    int row = k0 + tile_row(), col = q0 + tile_col();
+#pragma unroll
+    for (int b = 0; b < TILE / 8; b++) {
+        int  query = col + 8 * b;
+        int2 low   = s.doc ? __ldg(reinterpret_cast<const int2 *>(s.doc + query)) : make_int2(0, 0);
+#pragma unroll
+        for (int i = 4 * b; i < 4 * b + 4; i++) {
+            int key = row + i % 4 / 2 * 8;
+            if (key < (i % 2 ? low.y : low.x) || key > span_high(s, query + i % 2)) d[i] = -INFINITY;
+        }
+    }
+}
+
+/* Keys that all of 64 queries see. */
+typedef struct {
+    Spans spans;
+    int   low, high;
+} Clear;
+
+template <bool SPANS> __device__ __forceinline__ Clear clear_of(const AttnArgs &g, int b, int q0)
+{
+    if (!SPANS) return {};
+    Spans s = spans_of(g, b);
+    return { s, span_low(s, q0 + TILE - 1), span_high(s, q0) };
 }
 
 /* Masks a tile of scores of queries that stay, where it must be. */
 template <bool SPANS>
-__device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs &g, int b, int q0, int k0)
+__device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs &g, const Clear &c, int q0,
+                                               int k0)
 {
     if constexpr (SPANS) {
-        Spans s = spans_of(g, b);
-        if (k0 < span_low(s, q0 + TILE - 1) || k0 + TILE - 1 > span_high(s, q0))
-            tile_mask_spans<true>(d, s, q0, k0);
+        if (k0 < c.low || k0 + TILE - 1 > c.high) tile_mask_spans(d, c.spans, q0, k0);
     } else {
         if (g.causal && k0 == q0) tile_mask<true>(d);
     }

@@ -132,9 +132,11 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArg
     typename R::Still q, dout;
     Words<N_WORD>     ds;
     Side              side[2];
-    int64_t           row = (int64_t)head * g.T + q0 + tile_row();
+    int64_t           row   = (int64_t)head * g.T + q0 + tile_row();
+    Clear             clear = clear_of<SPANS>(g, head / g.heads, q0);
     queries_begin<R>(g, smem, wg, row, q, dout, side);
     tile_clear(dq);
+    wgmma_settle(dq);
     scores_begin<R>(s, dp, q, dout, smem, r);
     side_finish(g, row, side);
 #pragma unroll 1
@@ -142,7 +144,7 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArg
         Ring at = r;
         wgmma_wait<1>(); /* the scores are there */
         wgmma_settle(s);
-        tile_mask_keys<SPANS>(s, g, head / g.heads, q0, j * TILE);
+        tile_mask_keys<SPANS>(s, g, clear, q0, j * TILE);
 #pragma unroll
         for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].lse));
         wgmma_wait<0>();
@@ -172,8 +174,8 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
         float dq[R::N_SUM];
         int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
-        Tiles all  = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1),
-              seen = tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1);
+        Tiles all  = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1);
+        Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
         for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
         queries_sum<R, SPANS>(dq, g, smem, wg, head, row0, r, seen);
         for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
@@ -337,7 +339,7 @@ template <typename R, bool SPANS> struct Walk {
     {
         if constexpr (SPANS) {
             if (p.i * TILE < k0 + TILE || p.low_last > k0)
-                tile_mask_spans<false>(s, spans_of(g, b), p.i * TILE, k0);
+                tile_mask_spans_turned(s, spans_of(g, b), p.i * TILE, k0);
         } else {
             if (g.causal && i == first) tile_mask<false>(s);
         }
@@ -356,6 +358,8 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
     Ring           at;
     tile_clear(dk);
     tile_clear(dv);
+    wgmma_settle(dk);
+    wgmma_settle(dv);
     w.begin(smem);
     scores_begin<R>(s, dp, k, v, smem, w.r);
 #pragma unroll 1

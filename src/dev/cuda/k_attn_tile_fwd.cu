@@ -8,8 +8,11 @@
  * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
-template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 6 : 4, 0, 1> { /* q; k, v; o */
-    static constexpr int N_SUM         = D / PART * N_ACC;
+/* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory. */
+template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 6 : 4, 0, 1> {
+    static constexpr int  N_SUM   = D / PART * N_ACC;
+    static constexpr bool IN_REGS = D != 64; /* q */
+    using Still = typename std::conditional<IN_REGS, Words<D / PART * N_WORD>, uint32_t>::type;
     static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
 };
 
@@ -90,7 +93,8 @@ __device__ __forceinline__ void rows_weigh(Rows<N> &a, float (&s)[N_ACC], float 
 }
 
 template <typename R>
-__device__ __forceinline__ void scores_begin(float (&s)[N_ACC], uint32_t q, uint32_t smem, Ring r)
+__device__ __forceinline__ void scores_begin(float (&s)[N_ACC], const typename R::Still &q, uint32_t smem,
+                                             Ring r)
 {
     ring_wait<R>(smem, r);
     wgmma_begin();
@@ -100,11 +104,12 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], uint32_t q, uint
 
 /* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t q,
-                                         Ring &r, int b, int q0, Tiles seen)
+__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem,
+                                         const typename R::Still &q, Ring &r, int b, int q0, Tiles seen)
 {
     float         s[N_ACC], top[2], c = g.scale * LOG2_E;
     Words<N_WORD> p;
+    Clear         clear = clear_of<SPANS>(g, b, q0);
     tile_clear(a.o);
     for (int j = 0; j < 2; j++) {
         a.sum[j] = 0.0f;
@@ -120,7 +125,8 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
         wgmma_settle(s);
         wgmma_settle(a.o);
         if (j > seen.first) ring_free<R>(smem, ring_before<R>(at));
-        tile_mask_keys<SPANS>(s, g, b, q0, j * TILE);
+        if (!R::IN_REGS && j + 1 == seen.end) still_free<R>(smem); /* its last product with q is done */
+        tile_mask_keys<SPANS>(s, g, clear, q0, j * TILE);
         rows_top(a, s, top);
         rows_raise<SPANS>(a, top, c);
         rows_weigh<SPANS>(a, s, c, p);
@@ -160,19 +166,28 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
         int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
         Tiles all = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1), seen = { all.end, all.end };
-        if (row0 < g.T)
-            seen = tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1); /* else this warpgroup has no rows */
+        if (row0 < g.T) {
+            seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
+        } else {
+            still_free<R>(smem); /* this warpgroup has no rows */
+        }
         for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
         if (row0 < g.T) {
-            Rows<R::N_SUM> a;
-            rows_sum<R, SPANS>(a, g, smem, still_tile<R>(smem, wg, 0), r, b, row0, seen);
+            Rows<R::N_SUM>    a;
+            typename R::Still q;
+            if constexpr (R::IN_REGS) {
+                tile_read(q, still_tile<R>(smem, wg, 0));
+                still_free<R>(smem);
+            } else {
+                q = still_tile<R>(smem, wg, 0);
+            }
+            rows_sum<R, SPANS>(a, g, smem, q, r, b, row0, seen);
             rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
                 tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);
                 tma_store_commit();
             }
         }
-        still_free<R>(smem);
         for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
     });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
@@ -205,7 +220,7 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 const char *tile_attn_refuses(const TileAttn *a)
 {
     if (a->head_dim != 64 && a->head_dim != 128) return "heads are not of 64 or 128";
-    if (a->T % 128 != 0) return "the length is no multiple of 128";
+    if (a->T < 1 || a->T % 128 != 0) return "the length is no multiple of 128";
     if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
         unaligned(a->dqkv, a->ld_dqkv) || (uintptr_t)a->ws % 16 != 0)
         return "rows are not aligned to 16 bytes";
