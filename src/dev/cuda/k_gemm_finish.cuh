@@ -292,7 +292,6 @@ template <Act ACT>
 __device__ __forceinline__ void pass_slope(const OwnMaps &m, const OwnArgs &g, Desk &d,
                                            const uint32_t (&w)[HALVES][N_WORD], int row, int col)
 {
-    using F     = Form<OWN_DACT>;
     uint32_t in = desk_side<OWN_DACT>(d);
     float    s[16];
 #pragma unroll
