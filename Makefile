@@ -25,7 +25,8 @@ CULIB  := $(BUILD)/libbrim_cuda.so
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
 
-TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/tests/test_attn_tiles
+EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED)
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
 GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/*.c)))
 
@@ -166,10 +167,11 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
 # CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
-TILES := tests/test_attn_tiles.cc src/dev/cuda/k_attn_tile_fwd.cu src/dev/cuda/k_attn_tile_bwd.cu
-$(BUILD)/tests/test_attn_tiles: $(TILES)
+$(BUILD)/tests/test_attn_tiles: tests/test_attn_tiles.cc src/dev/cuda/k_attn_tile_fwd.cu src/dev/cuda/k_attn_tile_bwd.cu
+$(BUILD)/tests/test_own_gemm: tests/test_own_gemm.cc src/dev/cuda/k_gemm.cu
+$(EMULATED):
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -MF $@.d -o $@ -x c++ $(TILES)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -MF $@.d -o $@ -x c++ $(filter %.cc %.cu,$^)
 
 cuda: $(CULIB)
 

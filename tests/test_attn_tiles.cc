@@ -202,8 +202,7 @@ static void run_both(const Case &c, Data &x, const float *table)
     TileAttn a = data_args(c, x);
     a.table    = table;
     if (tile_attn_refuses(&a)) printf("not ok refused: %s\n", tile_attn_refuses(&a));
-    tile_attn_fwd(&a, 0, c.n_sm, 0);
-    tile_attn_bwd(&a, 0, c.n_sm, 0);
+    n_failed += tile_attn_fwd(&a, 0, c.n_sm, 0) < 0 || tile_attn_bwd(&a, 0, c.n_sm, 0) < 0;
 }
 
 /* The gradients of q or k rotated back. They are rounded before and after. */

@@ -187,6 +187,7 @@ __device__ __forceinline__ void multiply(const OwnMaps &m, const OwnArgs &g, uin
                 tile_multiply<KIND, 0>(acc, sum, it.k1 - it.k0, smem, me, pos);
             }
             if (F::SHARED) d.q = (uint32_t)(i * F::CHUNKS);
+            slots_await<KIND>(d);
             tile_finish<KIND, ACT>(m, g, d, acc, it);
         }
         pos += it.k1 - it.k0;
@@ -212,7 +213,10 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
             bar_init(smem + Form<KIND>::AT_IN + 8 * s, 1);
             bar_init(smem + Form<KIND>::AT_GONE + 8 * s, 1);
         }
-        for (int w = 0; w < MULTIPLIERS; w++) bar_init(smem + Form<KIND>::AT_TURN + 8 * w, WG_THREADS);
+        for (int w = 0; w < MULTIPLIERS; w++) {
+            bar_init(smem + Form<KIND>::AT_TURN + 8 * w, WG_THREADS);
+            bar_init(smem + Form<KIND>::AT_HAND + 8 * w, 1);
+        }
         ptx_mbar_init_fence();
     }
     if (Form<KIND>::DW && threadIdx.x < SWIZZLE_ATOM / 8) { /* ones, for the rows' sums */

@@ -29,8 +29,8 @@ enum {
 enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 
 /* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots, their sides (biases, or
- * column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone, and of the
- * multipliers' turns. */
+ * column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone, of the
+ * multipliers' turns, and of slots handed on to them. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU;
@@ -53,6 +53,8 @@ template <OwnKind KIND> struct Form {
     static constexpr int PASS   = GLU ? 32 : 64;            /* output columns a pass */
     static constexpr int BLOCKS = PASS / COLS;              /* chunks across a pass */
     static constexpr int CHUNKS = PASSES * BLOCKS * HALVES; /* a tile */
+    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it is not. */
+    static constexpr int HANDS_ON = SHARED && CHUNKS >= 2 * N_SLOT;
 
     static constexpr int AT_ROOM  = STEPS * STEP_BYTES;
     static constexpr int AT_SIDE  = AT_ROOM + MULTIPLIERS * ROOM;
@@ -61,7 +63,8 @@ template <OwnKind KIND> struct Form {
     static constexpr int AT_IN    = AT_EMPTY + 8 * STEPS;
     static constexpr int AT_GONE  = AT_IN + 8 * SLOTS_MAX;
     static constexpr int AT_TURN  = AT_GONE + 8 * SLOTS_MAX;
-    static constexpr int BYTES    = AT_TURN + 8 * MULTIPLIERS;
+    static constexpr int AT_HAND  = AT_TURN + 8 * MULTIPLIERS;
+    static constexpr int BYTES    = AT_HAND + 8 * MULTIPLIERS;
     static_assert(N_SLOT >= 2 && (!SHARED || N_SLOT <= SLOTS_MAX), "slots");
 };
 
@@ -154,6 +157,14 @@ template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk
     return desk_slot<KIND>(d, slot);
 }
 
+/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is less than two rounds behind. */
+template <OwnKind KIND> __device__ __forceinline__ void slots_await(const Desk &d)
+{
+    using F = Form<KIND>;
+    if (F::HANDS_ON)
+        bar_wait(d.smem + F::AT_HAND + 8 * d.wg, (d.q / F::CHUNKS / MULTIPLIERS & 1) ^ (d.wg == 0));
+}
+
 /* Says that the outputs of chunk q have been read. */
 template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d, uint32_t q)
 {
@@ -180,9 +191,11 @@ __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at
         }
         tma_store_commit();
         if (F::SHARED) {
-            uint32_t c = d.q % F::CHUNKS;
+            int c = (int)(d.q % F::CHUNKS);
             tma_store_wait_read<1>();
             if (c > 0) slot_free<KIND>(d, d.q - 1);
+            if (F::HANDS_ON && c == F::CHUNKS - F::N_SLOT + 1)
+                bar_arrive(d.smem + F::AT_HAND + 8 * (d.wg ^ 1));
             if (c == F::CHUNKS - 1) {
                 tma_store_wait_read<0>();
                 slot_free<KIND>(d, d.q);
@@ -292,7 +305,6 @@ template <Act ACT>
 __device__ __forceinline__ void pass_slope(const OwnMaps &m, const OwnArgs &g, Desk &d,
                                            const uint32_t (&w)[HALVES][N_WORD], int row, int col)
 {
-    using F     = Form<OWN_DACT>;
     uint32_t in = desk_side<OWN_DACT>(d);
     float    s[16];
 #pragma unroll
