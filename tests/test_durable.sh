@@ -269,6 +269,10 @@ idle() {
 }
 idle ref 'runs/ref has its 120 steps: nothing to do' eval.sequences=16; verdict "a complete run: no file changes" $? "$(tail -n 1 ref.log) $(head -n 3 seen)"
 idle ref 'runs/ref has 120 steps, 7 asked: nothing to do' steps=7 data.kind=random; verdict "fewer steps than done: no file changes" $? "$(tail -n 1 ref.log) $(head -n 3 seen)"
+cp -r runs/ref runs/swept # killed in the removal that follows the last save
+cp -r "$(last_ckpt swept)" runs/swept/checkpoints/.tmp-remove-00000110-1; touch runs/swept/recipe.yaml.tmp-1-1
+train swept && grep -q 'nothing to do' swept.log && diff -r runs/ref runs/swept >seen
+verdict "a complete run: what a killed one left goes" $? "$(tail -n 1 swept.log) $(head -n 3 seen)"
 
 goal=(eval.every=20 eval.target=4)
 train goal "${goal[@]}"; rc=$?; at=$(last_ckpt goal); at=$((10#${at##*step-}))

@@ -57,6 +57,9 @@ int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
  * as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many; negative after err_set(). */
 int ckpt_abandon(const char *dir, int64_t after);
 
+/* Removes what killed writers left in dir. Negative after err_set(). */
+int ckpt_sweep(const char *dir);
+
 /* ---- Loading ---- */
 
 /* Verifies every byte of a checkpoint; needs no device. Negative after err_set() naming file and tensor. */

@@ -29,7 +29,4 @@ void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name);
  * keep_every. Later ones are not counted: they are damaged, or of a future that was given up. */
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every);
 
-/* Removes what killed writers left in dir. */
-int ckpt_sweep(const char *dir);
-
 #endif

@@ -11,7 +11,8 @@
  *    for one that is damaged; after the oldest, and at least three attempts, the run fails.
  * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
  *    there is nothing to save, one rank alone leaves at its next micro-batch.
- * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file.
+ * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file; it only
+ *    removes what a killed one left.
  * 7. What the log says on the terminal is also in log.txt of the run directory, over all starts; a start that ends with a
  *    wrong input leaves no trace there.
  * 8. Under a launcher (comm/place.h) this is one rank of several. Rank 0 alone writes files and speaks; every rank reads
