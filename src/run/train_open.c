@@ -143,14 +143,11 @@ static int open_files(Run *run, int fresh)
 }
 
 /* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is no failure. */
-static int clear_leftovers(Run *run)
+static void clear_leftovers(Run *run)
 {
-    if (comm_rank(run->comm) > 0) return 0;
-    if (ckpt_sweep(run->dir.checkpoints) < 0) {
-        log_warn("what a killed process left cannot be removed: %s", err_get());
-        err_clear();
-    }
-    return 0;
+    if (comm_rank(run->comm) > 0 || ckpt_sweep(run->dir.checkpoints) == 0) return;
+    log_warn("what a killed process left cannot be removed: %s", err_get());
+    err_clear();
 }
 
 /* What may be wrong with recipe, data or device is found while the directory is only locked: the last step moves an old run
@@ -167,7 +164,10 @@ int train_open(Run *run, const TrainOptions *opt)
     if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(train_find_idle(run));
-    if (run->idle) return clear_leftovers(run); /* else the directory stays as it is */
+    if (run->idle) { /* the directory stays as it is, but for this */
+        clear_leftovers(run);
+        return 0;
+    }
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(load_val(run));
     TRY(train_attach(run));
