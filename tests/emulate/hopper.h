@@ -195,6 +195,7 @@ template <int N> void wgmma_wait()
         for (const Pending &w : me().products[0]) product_end(w.product, due);
         for (const Pending &w : me().products[0]) product_take(w);
     }
+    __syncwarp(); /* it is an instruction of the warp */
 }
 template <int N> void wgmma_settle(float (&)[N]) {}
 

@@ -106,6 +106,10 @@ inline void barrier_arrive(Block &block, uint32_t bar, uint32_t n_bytes)
 inline void bar_init(uint32_t bar, uint32_t n) { my_block().barrier[bar] = { (int)n, (int)n, 0, 0 }; }
 inline void bar_expect(uint32_t bar, uint32_t n_bytes) { barrier_arrive(my_block(), bar, n_bytes); }
 inline void bar_arrive(uint32_t bar) { barrier_arrive(my_block(), bar, 0); }
+inline void bar_arrive_first(uint32_t bar)
+{
+    if (my_lane() == 0) bar_arrive(bar);
+}
 inline void bar_wait(uint32_t bar, uint32_t parity) { wait_while(&my_block().barrier.at(bar).phase, parity); }
 inline void ptx_mbar_init_fence() {}
 inline void ptx_fence_async() {}

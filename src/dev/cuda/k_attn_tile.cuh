@@ -40,11 +40,11 @@ typedef struct {
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
 
-/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; STAGES of the ring; SIDE: bytes of numbers in each, beside two
- * tiles; OUT: tiles a warpgroup writes. */
-template <int D_, int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct Room {
-    static constexpr int D = D_, WGS = WGS_, STILL = STILL_, STAGES = STAGES_, PASS = 2, SIDE = SIDE_,
-                         OUT        = OUT_;
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room for;
+ * STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: tiles a warpgroup writes. */
+template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
+    static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
+                         SIDE = SIDE_, OUT = OUT_;
     static constexpr int TILE_BYTES = D / PART * PART_BYTES;
     static constexpr int ROWS = WGS * TILE, LOADER = WGS * WG_THREADS, THREADS = LOADER + WG_THREADS;
     static constexpr int WARPS = LOADER / WARP; /* that multiply */
@@ -52,14 +52,14 @@ template <int D_, int WGS_, int STILL_, int STAGES_, int SIDE_, int OUT_> struct
 
     static constexpr int AT_RING  = 0;
     static constexpr int AT_STILL = AT_RING + STAGES * PASS * TILE_BYTES;
-    static constexpr int AT_OUT   = AT_STILL + WGS * STILL * TILE_BYTES;
+    static constexpr int AT_OUT   = AT_STILL + BLOCKS * WGS * STILL * TILE_BYTES;
     static constexpr int AT_SIDE  = AT_OUT + WGS * OUT * TILE_BYTES;
     static constexpr int AT_FULL  = AT_SIDE + STAGES * SIDE;
     static constexpr int AT_EMPTY = AT_FULL + STAGES * 8;
     static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
-    static constexpr int AT_GONE  = AT_COME + 8;           /* and have been read */
-    static constexpr int AT_ITEM  = AT_GONE + 8;           /* which block they are of */
-    static constexpr int AT_NOTES = AT_ITEM + 8;           /* the loader's, 16 bytes a stage */
+    static constexpr int AT_GONE  = AT_COME + BLOCKS * 8;  /* and have been read */
+    static constexpr int AT_ITEM  = AT_GONE + BLOCKS * 8;  /* which block they are of */
+    static constexpr int AT_NOTES = AT_ITEM + BLOCKS * 8;  /* the loader's, 16 bytes a stage */
     static constexpr int BYTES    = AT_NOTES + STAGES * 16;
 };
 
@@ -148,16 +148,16 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* This warp has read it. */
+/* This warp has read it: all of it has waited for the products that did. */
 template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r)
 {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_EMPTY + 8 * r.stage);
+    bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage);
 }
 /* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
 template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
 {
     ring_wait<R>(smem, r);
+    __syncwarp();
     ring_free<R>(smem, r);
     ring_next<R>(r);
 }
@@ -169,9 +169,11 @@ template <typename R> __device__ __forceinline__ uint32_t ring_take(uint32_t sme
     bar_expect(full, R::PASS * R::TILE_BYTES + R::SIDE);
     return full;
 }
-template <typename R> __device__ __forceinline__ uint32_t still_tile(uint32_t smem, int wg, int i)
+/* Tile i of a warpgroup's that stay. */
+template <typename R>
+__device__ __forceinline__ uint32_t still_tile(uint32_t smem, uint32_t slot, int wg, int i)
 {
-    return smem + R::AT_STILL + (wg * R::STILL + i) * R::TILE_BYTES;
+    return smem + R::AT_STILL + ((slot * R::WGS + wg) * R::STILL + i) * R::TILE_BYTES;
 }
 
 template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
@@ -181,8 +183,10 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
             bar_init(smem + R::AT_FULL + 8 * s, 1);
             bar_init(smem + R::AT_EMPTY + 8 * s, R::WARPS);
         }
-        bar_init(smem + R::AT_COME, 1);
-        bar_init(smem + R::AT_GONE, R::WARPS);
+        for (int s = 0; s < R::BLOCKS; s++) {
+            bar_init(smem + R::AT_COME + 8 * s, 1);
+            bar_init(smem + R::AT_GONE + 8 * s, R::WARPS);
+        }
         ptx_mbar_init_fence();
     }
     __syncthreads();
@@ -202,39 +206,43 @@ template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs
     return { n_head * n_block, n_block };
 }
 
-/* The loader's: f(head, i, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on from launch to
- * launch: the last call of each wraps it around to 0. */
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on from
+ * launch to launch: the last call of each wraps it around to 0. */
 template <typename R, typename F>
 __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
 {
     for (uint32_t n = 0;; n++) {
-        int item = (int)atomicInc(next, (unsigned)b.n_item + gridDim.x - 1);
-        bar_wait(smem + R::AT_GONE, (n & 1) ^ 1);
-        smem_store_word(smem + R::AT_ITEM, (uint32_t)item);
-        if (item >= b.n_item) break;
-        bar_expect(smem + R::AT_COME, R::WGS * R::STILL * R::TILE_BYTES);
-        f(item / b.n_block, item % b.n_block, smem + R::AT_COME);
+        int      item = (int)atomicInc(next, (unsigned)b.n_item + gridDim.x - 1);
+        uint32_t slot = n % R::BLOCKS, come = smem + R::AT_COME + 8 * slot;
+        bar_wait(smem + R::AT_GONE + 8 * slot, (n / R::BLOCKS & 1) ^ 1);
+        smem_store_word(smem + R::AT_ITEM + 8 * slot, (uint32_t)item);
+        if (item >= b.n_item) {
+            bar_arrive(come);
+            return;
+        }
+        bar_expect(come, R::WGS * R::STILL * R::TILE_BYTES);
+        f(item / b.n_block, item % b.n_block, slot, come);
     }
-    bar_arrive(smem + R::AT_COME);
 }
 
-/* The multipliers': f(head, i), which calls still_free(). */
+/* The multipliers': f(head, i, slot), which calls still_free(). */
 template <typename R, typename F>
 __device__ __forceinline__ void multiply_blocks(Blocks b, uint32_t smem, F &&f)
 {
     for (uint32_t n = 0;; n++) {
-        bar_wait(smem + R::AT_COME, n & 1);
-        int item = (int)smem_load_word(smem + R::AT_ITEM);
+        uint32_t slot = n % R::BLOCKS;
+        bar_wait(smem + R::AT_COME + 8 * slot, n / R::BLOCKS & 1);
+        int item = (int)smem_load_word(smem + R::AT_ITEM + 8 * slot);
         if (item >= b.n_item) return;
-        f(item / b.n_block, item % b.n_block);
+        f(item / b.n_block, item % b.n_block, slot);
     }
 }
 
 /* This warp has read the tiles that stay. */
-template <typename R> __device__ __forceinline__ void still_free(uint32_t smem)
+template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, uint32_t slot)
 {
     __syncwarp();
-    if (threadIdx.x % WARP == 0) bar_arrive(smem + R::AT_GONE);
+    bar_arrive_first(smem + R::AT_GONE + 8 * slot);
 }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */

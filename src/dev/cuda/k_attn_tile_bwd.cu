@@ -7,38 +7,49 @@
  * 1. Seven products instead of five, since both kernels compute p and ds; in return nothing is ever added up in memory: no f32 dq to
  *    clear, add to and convert, no exchange of ds through shared memory, no barrier between warpgroups, and one order of sums.
  * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores as they go in again.
- * 3. While one warpgroup makes p and ds of scores, the other multiplies. The next tile's scores begin right behind the last product of
- *    this one.
+ * 3. While one warpgroup makes p and ds of scores, the other multiplies. With heads of 64 a tile's scores begin a whole tile before they
+ *    are needed (AHEAD), so that neither waits for the tensor cores; that takes registers for the scores of two tiles. With heads of
+ *    128 they begin right behind the last product of the tile before.
  * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q, dout, o; k, v; dq */
-template <int D> struct QueryRoom : Room<D, 2, 3, D == 64 ? 8 : 3, 0, 1> {
-    static constexpr int N_SUM         = D / PART * N_ACC;
+template <int D> struct QueryRoom : Room<D, 2, 3, 1, D == 64 ? 8 : 3, 0, 1> {
+    static constexpr bool AHEAD        = D == 64;
+    static constexpr int  N_SUM        = D / PART * N_ACC;
     using Still                        = Words<D / PART * N_WORD>;
     static constexpr int REGS_MULTIPLY = D == 64 ? 224 : 240, REGS_LOAD = D == 64 ? 56 : 24; /* a thread */
 };
 
-/* k, v; q, dout; dk, dv. Heads of 128 leave no registers for k and v: they stay in shared memory, and dk and dv leave from there. */
-template <int D> struct KeyRoom : Room<D, 2, 2, D == 64 ? 8 : 4, TILE *(int)sizeof(float2), D == 64 ? 2 : 0> {
-    static constexpr int N_SUM         = D / PART * N_ACC;
-    using Still                        = typename std::conditional<D == 64, Words<N_WORD>, uint32_t>::type;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 224 : 240, REGS_LOAD = D == 64 ? 56 : 24;
+/* k, v; q, dout; dk, dv. There are no registers for k and v: they stay in shared memory. Those of the next block of keys come beside them;
+ * with heads of 128 there is no room, and dk and dv leave from where k and v were. */
+template <int D>
+struct KeyRoom : Room<D, 2, 2, D == 64 ? 2 : 1, D == 64 ? 6 : 4, TILE *(int)sizeof(float2), D == 64 ? 2 : 0> {
+    static constexpr bool AHEAD = D == 64;
+    static constexpr int  N_SUM = D / PART * N_ACC, REGS_MULTIPLY = 240, REGS_LOAD = 24;
 };
 
 static __device__ unsigned queries_next, keys_next; /* load_blocks() */
 
-/* s = scores, dp = dout v^T of the tile that comes next, or both transposed. */
-template <typename R>
-__device__ __forceinline__ void scores_begin(float (&s)[N_ACC], float (&dp)[N_ACC],
-                                             const typename R::Still &a, const typename R::Still &b,
-                                             uint32_t smem, Ring r)
+/* For at most AHEAD_MORE unfinished groups, or AHEAD_LAST without more; without AHEAD, for at most REST. */
+template <bool AHEAD, int AHEAD_MORE, int AHEAD_LAST, int REST>
+__device__ __forceinline__ void wgmma_wait_either(bool more)
 {
-    ring_wait<R>(smem, r);
+    if (!AHEAD) {
+        wgmma_wait<REST>();
+    } else if (more) {
+        wgmma_wait<AHEAD_MORE>();
+    } else {
+        wgmma_wait<AHEAD_LAST>();
+    }
+}
+
+/* d = a b^T, b: tile i of the stage of the ring: scores, or dout v^T, or their transposes. */
+template <typename R, typename A>
+__device__ __forceinline__ void product_begin(float (&d)[N_ACC], const A &a, uint32_t smem, Ring r, int i)
+{
     wgmma_begin();
-    tile_multiply_rows<R>(s, a, ring_tile<R>(smem, r, 0));
-    wgmma_commit();
-    tile_multiply_rows<R>(dp, b, ring_tile<R>(smem, r, 1));
+    tile_multiply_rows<R>(d, a, ring_tile<R>(smem, r, i));
     wgmma_commit();
 }
 
@@ -71,14 +82,15 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next, [&](int head, int i, uint32_t come) {
+        blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next,
+        [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i) * R::ROWS;
             for (int wg = 0; wg < R::WGS; wg++) {
                 int row = b * g.T + row0 + wg * TILE;
-                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, wg, 1), &m.dout, q_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, wg, 2), &m.o, q_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, q_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, q_col<R>(h), row, come);
             }
             Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
@@ -96,15 +108,16 @@ typedef struct {
 
 /* The queries' operands; side: of this thread's two rows, the first of which is `row`. */
 template <typename R>
-__device__ __forceinline__ void queries_begin(const AttnArgs &g, uint32_t smem, int wg, int64_t row,
-                                              typename R::Still &q, typename R::Still &dout, Side (&side)[2])
+__device__ __forceinline__ void queries_begin(const AttnArgs &g, uint32_t smem, uint32_t slot, int wg,
+                                              int64_t row, typename R::Still &q, typename R::Still &dout,
+                                              Side (&side)[2])
 {
     typename R::Still o;
     for (int j = 0; j < 2; j++) side[j] = { __ldg(g.lse + row + 8 * j), 0.0f };
-    tile_read(q, still_tile<R>(smem, wg, 0));
-    tile_read(dout, still_tile<R>(smem, wg, 1));
-    tile_read(o, still_tile<R>(smem, wg, 2));
-    still_free<R>(smem);
+    tile_read(q, still_tile<R>(smem, slot, wg, 0));
+    tile_read(dout, still_tile<R>(smem, slot, wg, 1));
+    tile_read(o, still_tile<R>(smem, slot, wg, 2));
+    still_free<R>(smem, slot);
 #pragma unroll
     for (int i = 0; i < R::D / PART * N_WORD; i++) {
         float &sum = side[i % 2].sum;
@@ -123,43 +136,89 @@ __device__ __forceinline__ void side_finish(const AttnArgs &g, int64_t row, Side
     }
 }
 
+/* A warpgroup's 64 queries and what stays with them. */
+template <typename R> struct Queries {
+    typename R::Still q, dout;
+    Side              side[2];
+    Clear             clear;
+    int               q0;
+};
+
+/* dq += what tile j of keys gives. Begun before: its scores s, the last tile's product with ds, dp. Begins the next one's scores, in
+ * `ahead`, if there are more and with AHEAD. r: the next tile's stage. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void queries_add(float (&dq)[R::N_SUM], float (&s)[N_ACC], float (&ahead)[N_ACC],
+                                            float (&dp)[N_ACC], Words<N_WORD> &ds, const Queries<R> &a,
+                                            const AttnArgs &g, uint32_t smem, Ring r, int j, bool first,
+                                            bool more)
+{
+    float c  = g.scale * LOG2_E;
+    Ring  at = ring_before<R>(r);
+    if (R::AHEAD && more) {
+        ring_wait<R>(smem, r);
+        product_begin<R>(ahead, a.q, smem, r, 0);
+    }
+    wgmma_wait_either<R::AHEAD, 3, 2, 1>(more); /* the scores are there */
+    wgmma_settle(s);
+    if (SPANS || !R::AHEAD || !more) tile_mask_keys<SPANS>(s, g, a.clear, a.q0, j * TILE);
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -a.side[i % 4 / 2].lse));
+    wgmma_wait_either<R::AHEAD, 1, 0, 0>(more); /* so is dp, and the last tile's product is done */
+    wgmma_settle(dp);
+    if (R::AHEAD && !first) ring_free<R>(smem, ring_before<R>(at));
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) dp[i] = s[i] * (dp[i] - a.side[i % 4 / 2].sum);
+    tile_round(ds, dp);
+    wgmma_begin();
+    tile_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
+    wgmma_commit();
+    if (R::AHEAD && more) product_begin<R>(dp, a.dout, smem, r, 1);
+}
+
 /* dq of the 64 queries from row q0 of a head on; they see these tiles of keys. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArgs &g, uint32_t smem, int wg,
-                                            int head, int q0, Ring &r, Tiles seen)
+__device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArgs &g, uint32_t smem,
+                                            uint32_t slot, int wg, int head, int q0, Ring &r, Tiles seen)
 {
-    float             s[N_ACC], dp[N_ACC], c = g.scale * LOG2_E;
-    typename R::Still q, dout;
-    Words<N_WORD>     ds;
-    Side              side[2];
-    int64_t           row   = (int64_t)head * g.T + q0 + tile_row();
-    Clear             clear = clear_of<SPANS>(g, head / g.heads, q0);
-    queries_begin<R>(g, smem, wg, row, q, dout, side);
+    float         s[N_ACC], other[N_ACC], dp[N_ACC];
+    Words<N_WORD> ds;
+    Queries<R>    a   = { {}, {}, {}, clear_of<SPANS>(g, head / g.heads, q0), q0 };
+    int64_t       row = (int64_t)head * g.T + q0 + tile_row();
+    queries_begin<R>(g, smem, slot, wg, row, a.q, a.dout, a.side);
     tile_clear(dq);
     wgmma_settle(dq);
-    scores_begin<R>(s, dp, q, dout, smem, r);
-    side_finish(g, row, side);
-#pragma unroll 1
-    for (int j = seen.first;; j++) {
-        Ring at = r;
-        wgmma_wait<1>(); /* the scores are there */
-        wgmma_settle(s);
-        tile_mask_keys<SPANS>(s, g, clear, q0, j * TILE);
-#pragma unroll
-        for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].lse));
-        wgmma_wait<0>();
-        wgmma_settle(dp);
-#pragma unroll
-        for (int i = 0; i < N_ACC; i++) dp[i] = s[i] * (dp[i] - side[i % 4 / 2].sum);
-        tile_round(ds, dp);
-        wgmma_begin();
-        tile_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
-        wgmma_commit();
+    ring_wait<R>(smem, r);
+    product_begin<R>(s, a.q, smem, r, 0);
+    if (R::AHEAD) wgmma_commit(); /* for the product before the first */
+    product_begin<R>(dp, a.dout, smem, r, 1);
+    side_finish(g, row, a.side);
+    int  j    = seen.first;
+    auto step = [&](float(&now)[N_ACC], float(&ahead)[N_ACC], bool first, bool more) {
         ring_next<R>(r);
-        if (j + 1 == seen.end) break;
-        scores_begin<R>(s, dp, q, dout, smem, r);
-        wgmma_wait<2>();
-        ring_free<R>(smem, at);
+        queries_add<R, SPANS>(dq, now, ahead, dp, ds, a, g, smem, r, j, first, more);
+    };
+#pragma unroll 1
+    for (;; j++) {
+        if constexpr (R::AHEAD) {
+            if (j + 1 == seen.end) {
+                step(s, s, j == seen.first, false);
+                break;
+            }
+            step(s, other, j == seen.first, true);
+            if (++j + 1 == seen.end) {
+                step(other, other, false, false);
+                break;
+            }
+            step(other, s, false, true);
+        } else {
+            step(s, s, true, false);
+            if (j + 1 == seen.end) break;
+            ring_wait<R>(smem, r);
+            product_begin<R>(s, a.q, smem, r, 0);
+            product_begin<R>(dp, a.dout, smem, r, 1);
+            wgmma_wait<2>();
+            ring_free<R>(smem, ring_before<R>(r));
+        }
     }
     wgmma_wait<0>();
     wgmma_settle(dq);
@@ -171,13 +230,13 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
         float dq[R::N_SUM];
         int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
         Tiles all  = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1);
         Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
         for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
-        queries_sum<R, SPANS>(dq, g, smem, wg, head, row0, r, seen);
+        queries_sum<R, SPANS>(dq, g, smem, slot, wg, head, row0, r, seen);
         for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
         gradient_turn(dq, g, row0 + tile_row());
         place_begin(wg);
@@ -240,36 +299,37 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
 {
     Ring r     = { 0, 0 };
     int  group = g.heads / g.kv_heads, n_tile = g.T / TILE;
-    load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.kv_heads), smem, &keys_next, [&](int head, int block, uint32_t come) {
-            int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS,
-                first = query_first<SPANS>(g, b, k0);
-            for (int wg = 0; wg < R::WGS; wg++) {
-                int row = b * g.T + k0 + wg * TILE;
-                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
-                tile_load<R>(still_tile<R>(smem, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
-            }
-            Spans s = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
-            for (int h = hk * group; h < (hk + 1) * group; h++) {
-                int low = SPANS ? span_low(s, first * TILE) : 0, next = 0;
-                for (int i = first; i < n_tile; i++, low = next, ring_next<R>(r)) {
-                    if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
-                    bool last = i + 1 == n_tile ||
-                                next >= k0 + R::ROWS; /* all later ones see only keys after these */
-                    bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
-                    if (SPANS)
-                        passing_write<R>(
-                            smem, r,
-                            { i, low, span_low(s, i * TILE + TILE - 1), last && h + 1 == (hk + 1) * group });
-                    bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
-                    query_load<R>(m, g, smem, r, b, h, i);
-                    if (last) {
-                        ring_next<R>(r);
-                        break;
-                    }
-                }
-            }
-        });
+    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, &keys_next,
+                   [&](int head, int block, uint32_t slot, uint32_t come) {
+                       int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS,
+                           first = query_first<SPANS>(g, b, k0);
+                       for (int wg = 0; wg < R::WGS; wg++) {
+                           int row = b * g.T + k0 + wg * TILE;
+                           tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
+                           tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
+                       }
+                       Spans s = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
+                       for (int h = hk * group; h < (hk + 1) * group; h++) {
+                           int low = SPANS ? span_low(s, first * TILE) : 0, next = 0;
+                           for (int i = first; i < n_tile; i++, low = next, ring_next<R>(r)) {
+                               if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
+                               bool last =
+                                   i + 1 == n_tile ||
+                                   next >= k0 + R::ROWS; /* all later ones see only keys after these */
+                               bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
+                               if (SPANS)
+                                   passing_write<R>(smem, r,
+                                                    { i, low, span_low(s, i * TILE + TILE - 1),
+                                                      last && h + 1 == (hk + 1) * group });
+                               bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
+                               query_load<R>(m, g, smem, r, b, h, i);
+                               if (last) {
+                                   ring_next<R>(r);
+                                   break;
+                               }
+                           }
+                       }
+                   });
 }
 
 /* p^T of scores, in place; side: of the tile's queries. */
@@ -294,6 +354,13 @@ __device__ __forceinline__ void keys_gradient(float (&dp)[N_ACC], const float (&
     }
 }
 
+/* A tile of queries: its stage, which it is, and whether some of it do not see some of the keys. */
+typedef struct {
+    Ring r;
+    int  i;
+    bool edge;
+} Spot;
+
 /* A warpgroup's walk over the tiles of queries that pass by its block: those that see its 64 keys, from k0 on. Without spans they are
  * counted; with spans each says what it is. */
 template <typename R, bool SPANS> struct Walk {
@@ -309,6 +376,7 @@ template <typename R, bool SPANS> struct Walk {
             ring_wait<R>(smem, r);
             p = passing_read<R>(smem, r);
             if (p.i >= first && p.low < k0 + TILE) return true;
+            __syncwarp();
             ring_free<R>(smem, r);
             ring_next<R>(r);
             if (p.last) return false;
@@ -335,100 +403,164 @@ template <typename R, bool SPANS> struct Walk {
             return true;
         }
     }
-    __device__ __forceinline__ void mask(float (&s)[N_ACC], const AttnArgs &g, int b) const
+    /* Where it stands. */
+    __device__ __forceinline__ Spot spot() const
     {
-        if constexpr (SPANS) {
-            if (p.i * TILE < k0 + TILE || p.low_last > k0)
-                tile_mask_spans_turned(s, spans_of(g, b), p.i * TILE, k0);
-        } else {
-            if (g.causal && i == first) tile_mask<false>(s);
-        }
+        return SPANS ? Spot{ r, p.i, p.i * TILE < k0 + TILE || p.low_last > k0 } : Spot{ r, i, i == first };
     }
 };
 
+template <bool SPANS>
+__device__ __forceinline__ void keys_mask(float (&s)[N_ACC], const AttnArgs &g, const Spot &at, int b, int k0)
+{
+    if constexpr (SPANS) {
+        if (at.edge) tile_mask_spans_turned(s, spans_of(g, b), at.i * TILE, k0);
+    } else {
+        if (g.causal && at.edge) tile_mask<false>(s);
+    }
+}
+
+/* A warpgroup's 64 keys and what stays with them. */
+typedef struct {
+    uint32_t k, v; /* tiles in shared memory */
+    int      b, k0;
+} Keys;
+
+/* Not where tiles may be skipped: the next one could be further ahead than the ring reaches. */
+template <typename R, bool SPANS> constexpr bool KEYS_AHEAD = R::AHEAD && !SPANS;
+
+/* dk, dv += what a tile of queries gives. Begun before: its scores s, dp; with AHEAD, in this order: the last tile's product with p, these
+ * scores, the last one's product with ds, dp. Then the next one's scores begin as soon as these are weights. spot: of the last tile,
+ * this one, the next. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void keys_add(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM], float (&s)[N_ACC],
+                                         float (&ahead)[N_ACC], float (&dp)[N_ACC], Words<N_WORD> &p,
+                                         Words<N_WORD> &ds, const Keys &a, const AttnArgs &g, uint32_t smem,
+                                         const Spot (&spot)[3], bool first, bool more)
+{
+    constexpr bool AHEAD = KEYS_AHEAD<R, SPANS>;
+    const Spot    &at = spot[1], &next = spot[2];
+    uint32_t       side = ring_side<R>(smem, at.r);
+    wgmma_wait<AHEAD ? 2 : 1>(); /* the scores are there; p is free */
+    wgmma_settle(s);
+    keys_mask<SPANS>(s, g, at, a.b, a.k0);
+    keys_weights(s, g.scale * LOG2_E, side);
+    tile_round(p, s);
+    wgmma_begin();
+    tile_multiply_cols(dv, p, ring_tile<R>(smem, at.r, 1));
+    wgmma_commit();
+    if (AHEAD && more) {
+        ring_wait<R>(smem, next.r);
+        product_begin<R>(ahead, a.k, smem, next.r, 0);
+    }
+    wgmma_wait_either<AHEAD, 2, 1, 1>(more); /* dp is there; the last tile is done with */
+    wgmma_settle(dp);
+    if (AHEAD && !first) ring_free<R>(smem, spot[0].r);
+    keys_gradient(dp, s, side);
+    if (!AHEAD) wgmma_wait<0>(); /* p's registers for ds */
+    tile_round(ds, dp);
+    wgmma_begin();
+    tile_multiply_cols(dk, ds, ring_tile<R>(smem, at.r, 0));
+    wgmma_commit();
+    if (AHEAD && more) {
+        product_begin<R>(dp, a.v, smem, next.r, 1);
+        wgmma_wait<3>();
+    }
+}
+
+/* To the next tile; false: there is none. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ bool walk_on(Spot (&spot)[3], Walk<R, SPANS> &w, const AttnArgs &g, uint32_t smem)
+{
+    spot[0]   = spot[1];
+    spot[1]   = spot[2];
+    bool more = w.next(g, smem);
+    spot[2]   = w.spot();
+    return more;
+}
+
 /* dk and dv of the 64 keys that stay. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM],
-                                         const typename R::Still &k, const typename R::Still &v,
-                                         const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w, int b)
+__device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM], const Keys &a,
+                                         const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
 {
-    constexpr bool FEW = R::D != 64; /* registers */
-    float          s[N_ACC], dp[N_ACC], c = g.scale * LOG2_E;
+    constexpr bool AHEAD = KEYS_AHEAD<R, SPANS>;
+    float          s[N_ACC], other[N_ACC], dp[N_ACC];
     Words<N_WORD>  p, ds;
-    Ring           at;
+    Spot           spot[3];
     tile_clear(dk);
     tile_clear(dv);
     wgmma_settle(dk);
     wgmma_settle(dv);
     w.begin(smem);
-    scores_begin<R>(s, dp, k, v, smem, w.r);
+    spot[2] = w.spot(); /* this one, once walk_on() */
+    ring_wait<R>(smem, w.r);
+    product_begin<R>(s, a.k, smem, w.r, 0);
+    if (AHEAD) wgmma_commit(); /* for the product before the first */
+    product_begin<R>(dp, a.v, smem, w.r, 1);
+    auto step = [&](float(&now)[N_ACC], float(&ahead)[N_ACC], bool first, bool more) {
+        keys_add<R, SPANS>(dk, dv, now, ahead, dp, p, ds, a, g, smem, spot, first, more);
+    };
 #pragma unroll 1
-    for (;;) {
-        at            = w.r;
-        uint32_t side = ring_side<R>(smem, at);
-        wgmma_wait<1>(); /* the scores are there */
-        wgmma_settle(s);
-        w.mask(s, g, b);
-        keys_weights(s, c, side);
-        tile_round(p, s);
-        wgmma_begin();
-        tile_multiply_cols(dv, p, ring_tile<R>(smem, at, 1));
-        wgmma_commit();
-        wgmma_wait<1>(); /* so is dp */
-        wgmma_settle(dp);
-        keys_gradient(dp, s, side);
-        if (FEW) wgmma_wait<0>(); /* p's registers for ds */
-        tile_round(ds, dp);
-        wgmma_begin();
-        tile_multiply_cols(dk, ds, ring_tile<R>(smem, at, 0));
-        wgmma_commit();
-        if (!w.next(g, smem)) break;
-        scores_begin<R>(s, dp, k, v, smem, w.r);
-        wgmma_wait<2>();
-        ring_free<R>(smem, at);
+    for (bool first = true;; first = false) {
+        bool more = walk_on(spot, w, g, smem);
+        if constexpr (AHEAD) {
+            if (!more) {
+                step(s, s, first, false);
+                break;
+            }
+            step(s, other, first, true);
+            if (!walk_on(spot, w, g, smem)) {
+                step(other, other, false, false);
+                break;
+            }
+            step(other, s, false, true);
+        } else {
+            step(s, s, first, false);
+            if (!more) break;
+            ring_wait<R>(smem, spot[2].r);
+            product_begin<R>(s, a.k, smem, spot[2].r, 0);
+            product_begin<R>(dp, a.v, smem, spot[2].r, 1);
+            wgmma_wait<2>();
+            ring_free<R>(smem, spot[1].r);
+        }
     }
     wgmma_wait<0>();
     wgmma_settle(dk);
     wgmma_settle(dv);
-    ring_free<R>(smem, at);
+    ring_free<R>(smem, spot[1].r);
 }
 
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
-    constexpr bool IN_REGS = R::OUT > 0; /* k and v: their place is free as soon as they are read */
-    Walk<R, SPANS> w       = {};
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, [&](int head, int block) {
-        float             dk[R::N_SUM], dv[R::N_SUM];
-        typename R::Still k, v;
-        uint32_t          k_tile = still_tile<R>(smem, wg, 0), v_tile = still_tile<R>(smem, wg, 1);
-        uint32_t          out = IN_REGS ? smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES : k_tile;
-        int               b = head / g.kv_heads, hk = head % g.kv_heads;
-        w.k0    = block * R::ROWS + wg * TILE;
-        w.first = w.i = query_first<SPANS>(g, b, w.k0);
-        w.left        = g.heads / g.kv_heads * (g.T / TILE - w.first);
-        w.skips       = g.causal && wg > 0;
-        if constexpr (IN_REGS) {
-            tile_read(k, k_tile);
-            tile_read(v, v_tile);
-            still_free<R>(smem);
-        } else {
-            k = k_tile;
-            v = v_tile;
-        }
-        keys_sum<R, SPANS>(dk, dv, k, v, g, smem, w, b);
-        gradient_turn(dk, g, w.k0 + tile_row());
-        place_begin(wg);
-        tile_place(dk, 1.0f, 1.0f, out);
-        tile_place(dv, 1.0f, 1.0f, out + R::TILE_BYTES);
-        if (place_end(wg)) {
-            tile_store<R>(&m.dqkv, k_col<R>(g, hk), b * g.T + w.k0, out);
-            tile_store<R>(&m.dqkv, v_col<R>(g, hk), b * g.T + w.k0, out + R::TILE_BYTES);
-            tma_store_commit();
-            if (!IN_REGS) tma_store_wait_read<0>();
-        }
-        if (!IN_REGS) still_free<R>(smem);
-    });
+    constexpr bool OVER = R::OUT == 0; /* dk and dv leave from where k and v were */
+    Walk<R, SPANS> w    = {};
+    multiply_blocks<R>(
+        blocks_of<R>(g, g.n_batch * g.kv_heads), smem, [&](int head, int block, uint32_t slot) {
+            float    dk[R::N_SUM], dv[R::N_SUM];
+            uint32_t k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
+            uint32_t out = OVER ? k_tile : smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES;
+            int      b = head / g.kv_heads, hk = head % g.kv_heads;
+            Keys     a = { k_tile, v_tile, b, block * R::ROWS + wg * TILE };
+            w.k0       = a.k0;
+            w.first = w.i = query_first<SPANS>(g, b, w.k0);
+            w.left        = g.heads / g.kv_heads * (g.T / TILE - w.first);
+            w.skips       = g.causal && wg > 0;
+            keys_sum<R, SPANS>(dk, dv, a, g, smem, w);
+            if (!OVER) still_free<R>(smem, slot);
+            gradient_turn(dk, g, w.k0 + tile_row());
+            place_begin(wg);
+            tile_place(dk, 1.0f, 1.0f, out);
+            tile_place(dv, 1.0f, 1.0f, out + R::TILE_BYTES);
+            if (place_end(wg)) {
+                tile_store<R>(&m.dqkv, k_col<R>(g, hk), b * g.T + w.k0, out);
+                tile_store<R>(&m.dqkv, v_col<R>(g, hk), b * g.T + w.k0, out + R::TILE_BYTES);
+                tma_store_commit();
+                if (OVER) tma_store_wait_read<0>();
+            }
+            if (OVER) still_free<R>(smem, slot);
+        });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 

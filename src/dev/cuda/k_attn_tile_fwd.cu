@@ -3,17 +3,18 @@
  *
  * 1. Heads of 64 have four warpgroups, so that some make weights of scores while others multiply: that takes as long. With
  *    heads of 128 multiplying takes twice as long, and two are enough.
- * 2. What was summed before is scaled down only when a row's maximum grows, which is rare after the first tiles. Not scaling is
- *    the same as scaling by 1, so the bits do not depend on it.
+ * 2. Weights are relative to a maximum that may be a little too small: what was summed is scaled down only when a row's maximum has
+ *    grown by a factor of 256 since, which is rare after the first tile. Weights of up to 256 are as exact as those up to 1.
+ * 3. Of a row's tiles only the last has anything to mask, unless low and high come from memory.
  * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
-/* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory. */
-template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 6 : 4, 0, 1> {
+/* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory, beside the next block's. */
+template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 2 : 1, D == 64 ? 6 : 4, 0, 1> {
     static constexpr int  N_SUM   = D / PART * N_ACC;
     static constexpr bool IN_REGS = D != 64; /* q */
     using Still = typename std::conditional<IN_REGS, Words<D / PART * N_WORD>, uint32_t>::type;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
+    static constexpr int REGS_MULTIPLY = D == 64 ? 120 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
 };
 
 static __device__ unsigned forward_next; /* load_blocks() */
@@ -23,12 +24,13 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next, [&](int head, int i, uint32_t come) {
+        blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
+        [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i) * R::ROWS;
             for (int wg = 0; wg < R::WGS; wg++)
-                tile_load<R>(still_tile<R>(smem, wg, 0), &m.qkv, q_col<R>(h), b * g.T + row0 + wg * TILE,
-                             come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h),
+                             b * g.T + row0 + wg * TILE, come);
             Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
@@ -47,11 +49,16 @@ template <int N> struct Rows {
 template <int N>
 __device__ __forceinline__ void rows_top(const Rows<N> &a, const float (&s)[N_ACC], float (&top)[2])
 {
+    float other[2] = { s[4], s[6] }; /* two chains a row */
     for (int j = 0; j < 2; j++) top[j] = a.max[j];
 #pragma unroll
-    for (int i = 0; i < N_ACC; i++) top[i % 4 / 2] = fmaxf(top[i % 4 / 2], s[i]);
+    for (int i = 0; i < N_ACC; i++) {
+        float &t = i % 8 < 4 ? top[i % 4 / 2] : other[i % 4 / 2];
+        t        = fmaxf(t, s[i]);
+    }
 #pragma unroll
     for (int j = 0; j < 2; j++) {
+        top[j] = fmaxf(top[j], other[j]);
         top[j] = fmaxf(top[j], __shfl_xor_sync(FULL_WARP, top[j], 1));
         top[j] = fmaxf(top[j], __shfl_xor_sync(FULL_WARP, top[j], 2));
     }
@@ -63,11 +70,14 @@ template <bool SPANS> __device__ __forceinline__ float finite(float max)
     return SPANS && max == -INFINITY ? 0.0f : max;
 }
 
-/* Scales what was summed when a maximum grew. c: log2(e) times the scale of scores. */
+#define SLACK_LOG2 8.0f /* 256 */
+
+/* Scales what was summed when a maximum grew much. c: log2(e) times the scale of scores. */
 template <bool SPANS, int N>
 __device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
 {
-    if (!__any_sync(FULL_WARP, top[0] > a.max[0] || top[1] > a.max[1])) return;
+    bool much = (top[0] - a.max[0]) * c > SLACK_LOG2 || (top[1] - a.max[1]) * c > SLACK_LOG2;
+    if (!__any_sync(FULL_WARP, much)) return;
     float down[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -102,14 +112,29 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], const typename R
     wgmma_commit();
 }
 
+/* A tile of keys whose scores have begun, at `at`. */
+template <typename R, bool SPANS, bool LAST>
+__device__ __forceinline__ void rows_add(Rows<R::N_SUM> &a, const AttnArgs &g, float (&s)[N_ACC],
+                                         const Clear &clear, uint32_t smem, Ring at, int q0, int k0)
+{
+    float         top[2], c = g.scale * LOG2_E;
+    Words<N_WORD> p;
+    if (SPANS || LAST) tile_mask_keys<SPANS>(s, g, clear, q0, k0);
+    rows_top(a, s, top);
+    rows_raise<SPANS>(a, top, c);
+    rows_weigh<SPANS>(a, s, c, p);
+    wgmma_begin();
+    tile_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
+    wgmma_commit();
+}
+
 /* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem,
+__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t slot,
                                          const typename R::Still &q, Ring &r, int b, int q0, Tiles seen)
 {
-    float         s[N_ACC], top[2], c = g.scale * LOG2_E;
-    Words<N_WORD> p;
-    Clear         clear = clear_of<SPANS>(g, b, q0);
+    float s[N_ACC];
+    Clear clear = clear_of<SPANS>(g, b, q0);
     tile_clear(a.o);
     for (int j = 0; j < 2; j++) {
         a.sum[j] = 0.0f;
@@ -118,28 +143,25 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
     wgmma_settle(
         a.o); /* or the zeros would be set after the first product began, and all products wait for each other */
     scores_begin<R>(s, q, smem, r);
+    wgmma_wait<0>();
+    wgmma_settle(s);
 #pragma unroll 1
-    for (int j = seen.first;; j++) {
+    for (int j = seen.first; j + 1 < seen.end; j++) {
         Ring at = r;
+        rows_add<R, SPANS, false>(a, g, s, clear, smem, at, q0, j * TILE);
+        ring_next<R>(r);
+        scores_begin<R>(s, q, smem, r);
         wgmma_wait<0>();
         wgmma_settle(s);
         wgmma_settle(a.o);
-        if (j > seen.first) ring_free<R>(smem, ring_before<R>(at));
-        if (!R::IN_REGS && j + 1 == seen.end) still_free<R>(smem); /* its last product with q is done */
-        tile_mask_keys<SPANS>(s, g, clear, q0, j * TILE);
-        rows_top(a, s, top);
-        rows_raise<SPANS>(a, top, c);
-        rows_weigh<SPANS>(a, s, c, p);
-        wgmma_begin();
-        tile_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
-        wgmma_commit();
-        ring_next<R>(r);
-        if (j + 1 == seen.end) break;
-        scores_begin<R>(s, q, smem, r);
+        ring_free<R>(smem, at);
     }
+    if (!R::IN_REGS) still_free<R>(smem, slot); /* its last product with q is done */
+    rows_add<R, SPANS, true>(a, g, s, clear, smem, r, q0, (seen.end - 1) * TILE);
     wgmma_wait<0>();
     wgmma_settle(a.o);
-    ring_free<R>(smem, ring_before<R>(r));
+    ring_free<R>(smem, r);
+    ring_next<R>(r);
 }
 
 /* The rows' results: o into shared memory, lse into memory. */
@@ -163,25 +185,25 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i) {
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
         int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
         Tiles all = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1), seen = { all.end, all.end };
         if (row0 < g.T) {
             seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
         } else {
-            still_free<R>(smem); /* this warpgroup has no rows */
+            still_free<R>(smem, slot); /* this warpgroup has no rows */
         }
         for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
         if (row0 < g.T) {
             Rows<R::N_SUM>    a;
             typename R::Still q;
             if constexpr (R::IN_REGS) {
-                tile_read(q, still_tile<R>(smem, wg, 0));
-                still_free<R>(smem);
+                tile_read(q, still_tile<R>(smem, slot, wg, 0));
+                still_free<R>(smem, slot);
             } else {
-                q = still_tile<R>(smem, wg, 0);
+                q = still_tile<R>(smem, slot, wg, 0);
             }
-            rows_sum<R, SPANS>(a, g, smem, q, r, b, row0, seen);
+            rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
             rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
                 tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);

@@ -263,6 +263,15 @@ __device__ __forceinline__ void bar_arrive(uint32_t bar)
 {
     HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+/* By the first lane of the warp, without a branch. */
+__device__ __forceinline__ void bar_arrive_first(uint32_t bar)
+{
+    HOPPER_ASM(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
+            bar),
+        "r"(threadIdx.x % 32)
+        : "memory");
+}
 __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
 {
     HOPPER_ASM("{\n.reg .pred p;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
