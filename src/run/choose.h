@@ -2,7 +2,8 @@
  *
  * Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are exact; its time is
  * the sum over its list of max(FLOPs/rate, bytes/bandwidth). Of those that fit and are within 0.5 % of the fastest, the one with
- * the least recomputation wins, then the one that needs the least memory. */
+ * the least recomputation wins, then the one that needs the least memory. On a GPU that one is tried once more with larger
+ * chunks of the head, as far as memory is left. */
 #ifndef RUN_CHOOSE_H
 #define RUN_CHOOSE_H
 

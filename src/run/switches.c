@@ -54,7 +54,7 @@ static const Switch switches[] = {
       .fuse = FUSE_LINEAR_DW_BIAS },
     { KEY(attn_rope), ON_ALL, "rotary positions undone inside attention's gradient", .op = OP_ATTN_BWD,
       .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE }, .lower = offsetof(LowerOptions, attn_rope) },
-    { KEY(chunk_head), ON_ALL, "logits of a few thousand rows at a time", .op = OP_COUNT },
+    { KEY(chunk_head), ON_ALL, "logits of a share of the rows at a time", .op = OP_COUNT },
     { KEY(flash), ON_ALL, "attention that never stores T x T", .op = OP_ATTN_FWD, .is = keeps_no_weights,
       .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
     { KEY(graphs), ON_CUDA, "the step captured into CUDA graphs", .op = OP_COUNT },
