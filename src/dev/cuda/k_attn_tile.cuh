@@ -472,6 +472,9 @@ template <typename R, typename K>
 static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
                        cudaStream_t stream)
 {
+    /* Warpgroups take registers from what the thread block started with; they would wait for ever for more. */
+    constexpr int START = 65536 / R::THREADS / 8 * 8;
+    static_assert(R::WGS * R::REGS_MULTIPLY + R::REGS_LOAD <= (R::WGS + 1) * START, "registers");
     cudaLaunchConfig_t cfg = {};
     cfg.gridDim            = dim3{ (unsigned)MIN(n_sm, n_head * R::blocks(g.T)) };
     cfg.blockDim           = dim3{ R::THREADS };

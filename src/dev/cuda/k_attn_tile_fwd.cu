@@ -14,7 +14,7 @@ template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 2 : 
     static constexpr int  N_SUM   = D / PART * N_ACC;
     static constexpr bool IN_REGS = D != 64; /* q */
     using Still = typename std::conditional<IN_REGS, Words<D / PART * N_WORD>, uint32_t>::type;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 120 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
+    static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
 };
 
 static __device__ unsigned forward_next; /* load_blocks() */
