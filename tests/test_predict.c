@@ -100,10 +100,10 @@ static int n_not_better(const Choice *c, int n, const Candidate *k)
     double fastest = INFINITY;
     int    count   = 0;
     for (int i = 0; i < n; i++) fastest = c->row[i].fits ? fmin(fastest, c->row[i].step_s) : fastest;
-    assert_true(k->step_s <= 1.005 * fastest);
+    assert_true(k->step_s <= CHOOSE_TIE * fastest);
     for (int i = 0; i < n; i++) {
         const Candidate *o = &c->row[i];
-        count += !o->fits || o->step_s > 1.005 * fastest || o->choice.level > k->choice.level ||
+        count += !o->fits || o->step_s > CHOOSE_TIE * fastest || o->choice.level > k->choice.level ||
                  (o->choice.level == k->choice.level && o->total_bytes >= k->total_bytes);
     }
     return count;

@@ -153,8 +153,7 @@ static int worth_trying(const Recipe *r, DevKind kind, int64_t micro)
     return tokens <= cap || micro == 1 || r->micro_batch > 0;
 }
 
-/* Of those as fast as the fastest, give or take what the prediction cannot tell apart: least recomputation, then fewest
- * bytes. */
+/* Of those as fast as the fastest, give or take CHOOSE_TIE: least recomputation, then fewest bytes. */
 static int pick(const Choice *c)
 {
     double fastest = INFINITY;
@@ -164,7 +163,7 @@ static int pick(const Choice *c)
     }
     for (int i = 0; i < c->n; i++) {
         const Candidate *a = &c->row[i], *b = &c->row[MAX(best, 0)];
-        if (!a->fits || a->step_s > 1.005 * fastest) continue;
+        if (!a->fits || a->step_s > CHOOSE_TIE * fastest) continue;
         int is_less = a->choice.level != b->choice.level ? a->choice.level < b->choice.level
                                                          : a->total_bytes < b->total_bytes;
         if (best < 0 || is_less) best = i;
