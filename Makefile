@@ -4,6 +4,7 @@
 BUILD ?= build
 ARCH  ?= native
 CC    ?= gcc
+CXX   ?= g++
 NVCC  ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 SAN   ?=
@@ -24,7 +25,8 @@ CULIB  := $(BUILD)/libbrim_cuda.so
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
 
-TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c)))
+EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED)
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
 GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/*.c)))
 
@@ -119,7 +121,7 @@ size:
 
 # One version of clang-format, the one .clang-format was written for: another breaks lines in other places.
 FMT_MAJOR    := 14
-FMT_FILES     = $(shell find src tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+FMT_FILES     = $(shell find src tests -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-$(FMT_MAJOR) clang-format))
 FMT_IS_HERE   = $(if $(CLANG_FORMAT),$(findstring version $(FMT_MAJOR).,$(shell $(CLANG_FORMAT) --version)))
 FMT_MISSING   = clang-format $(FMT_MAJOR) is not installed
@@ -163,6 +165,13 @@ $(BUILD)/src/%.o: src/%.c
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+
+# CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
+$(BUILD)/tests/test_attn_tiles: tests/test_attn_tiles.cc src/dev/cuda/k_attn_tile_fwd.cu src/dev/cuda/k_attn_tile_bwd.cu
+$(BUILD)/tests/test_own_gemm: tests/test_own_gemm.cc src/dev/cuda/k_gemm.cu
+$(EMULATED):
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -MF $@.d -o $@ -x c++ $(filter %.cc %.cu,$^)
 
 cuda: $(CULIB)
 

@@ -302,14 +302,7 @@ static inline int case_rope(OpCase *c, int i)
     CASE_NAME("B%d T%d H%d D%d W%d%s", (int)B, (int)T, (int)H, (int)D, (int)W, i < n ? "" : " inverse");
     case_act3(c, 0, B, T, W, pad);
     case_act3(c, 1, B, T, W, pad);
-    Tensor *table = case_f32(c, 2, T + 8, D, 0);
-    for (int64_t t = 0; t < T + 8; t++) {
-        for (int64_t d = 0; d < D / 2; d++) {
-            double angle                       = (double)t * pow(10000, -2.0 * (double)d / (double)D);
-            *case_at(table, t * D + d)         = (float)cos(angle);
-            *case_at(table, t * D + D / 2 + d) = (float)sin(angle);
-        }
-    }
+    case_rotations(c, 2, T + 8, D);
     if (k[6] >= 0) case_int1(c, 3, (int32_t)k[6]);
     c->args.rope.n_head   = (int)H;
     c->args.rope.head_dim = (int)D;

@@ -34,25 +34,44 @@ static inline void case_documents(OpCase *c, const Tensor *doc, int64_t B, int64
     }
 }
 
+/* A table of rotations as argument `arg`. */
+static inline Tensor *case_rotations(OpCase *c, int arg, int64_t T, int64_t D)
+{
+    Tensor *table = case_f32(c, arg, T, D, 0);
+    for (int64_t i = 0; i < T * D / 2; i++) {
+        int64_t t = i / (D / 2), d = i % (D / 2);
+        double  angle                      = (double)t * pow(10000, -2.0 * (double)d / (double)D);
+        *case_at(table, t * D + d)         = (float)cos(angle);
+        *case_at(table, t * D + D / 2 + d) = (float)sin(angle);
+    }
+    return table;
+}
+
 static inline int case_attn(OpCase *c, int i)
 {
     /* B, T, H, K, D, padding of rows, more of it for rows like o's; every shape with every mask, then all again with stored
-     * weights. In the last one the CPU's products of dout, whose rows are far apart, pack more than those of qkv. */
-    static const int64_t s[][7] = { { 2, 1, 1, 1, 1, 0, 0 },    { 1, 127, 2, 2, 64, 0, 0 },
-                                    { 2, 65, 14, 2, 64, 0, 0 }, { 1, 127, 4, 2, 80, 0, 0 },
-                                    { 1, 70, 3, 1, 128, 4, 0 }, { 2, 33, 3, 3, 1, 0, 0 },
-                                    { 1, 40, 2, 1, 7, 3, 0 },   { 1, 200, 2, 1, 16, 0, 0 },
-                                    { 3, 64, 2, 2, 32, 0, 0 },  { 2, 61, 2, 1, 100, 0, 600 } };
-    int                  n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i >= n;
-    if (i >= 2 * n) return 0;
+     * weights, and the gradient once more for rotated q and k. Lengths of 128s are those that CUDA has fast kernels for. In the last one the CPU's products of dout, whose rows are far apart, pack more than those of qkv. */
+    static const int64_t s[][7] = { { 2, 1, 1, 1, 1, 0, 0 },     { 1, 127, 2, 2, 64, 0, 0 },
+                                    { 2, 65, 14, 2, 64, 0, 0 },  { 1, 127, 4, 2, 80, 0, 0 },
+                                    { 1, 70, 3, 1, 128, 4, 0 },  { 2, 33, 3, 3, 1, 0, 0 },
+                                    { 1, 40, 2, 1, 7, 3, 0 },    { 1, 200, 2, 1, 16, 0, 0 },
+                                    { 3, 64, 2, 2, 32, 0, 0 },   { 1, 128, 2, 1, 128, 0, 0 },
+                                    { 2, 128, 3, 1, 64, 8, 8 },  { 1, 384, 2, 2, 64, 0, 0 },
+                                    { 2, 61, 2, 1, 100, 0, 600 } };
+    int                  n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i / n == 1;
+    int                  fwd = c->kind == OP_ATTN_FWD, at = fwd ? 5 : 6;
+    if (i >= (fwd ? 2 : 3) * n) return 0;
     const int64_t *k = s[i % n / MASK_COUNT];
     int64_t        B = k[0], T = k[1], H = k[2], K = k[3], D = k[4], W = (H + 2 * K) * D, pad = k[5],
-            far = pad + k[6];
-    Mask  mask  = (Mask)(i % MASK_COUNT);
-    float scale = (float)(1 / sqrt((double)D));
+            far  = pad + k[6];
+    Mask  mask   = (Mask)(i % MASK_COUNT);
+    int   turned = i / n == 2 && D % 2 == 0;
+    float scale  = (float)(1 / sqrt((double)D));
     CASE_NAME("B%d T%d H%d/%d D%d pad%d/%d mask%d%s", (int)B, (int)T, (int)H, (int)K, (int)D, (int)pad,
-              (int)far, (int)mask, stored ? " stored" : "");
-    int fwd = c->kind == OP_ATTN_FWD, at = fwd ? 5 : 6;
+              (int)far, (int)mask,
+              stored   ? " stored"
+              : turned ? " turned"
+                       : "");
     if (mask == MASK_DOCUMENT) case_documents(c, case_ints(c, at, B, T, 0, 1), B, T);
     if (mask == MASK_PREFIX) case_ints(c, at + 1, 1, B, 0, T + 1);
     Tensor *p = stored ? case_act4(c, fwd ? 2 : 8, B, H, T, T) : NULL;
@@ -74,6 +93,7 @@ static inline int case_attn(OpCase *c, int i)
            *lse = case_tensor(c, 4, DT_F32, 0, 3, (int64_t[]){ B, H, T });
     Tensor *qkv = case_act3(c, 5, B, T, W, pad);
     case_randomize(c, qkv, 2);
+    if (turned) case_rotations(c, 9, T + 3, D);
     AttnBwd *a      = &c->args.attn_bwd;
     a->heads        = (int)H;
     a->kv_heads     = (int)K;

@@ -534,6 +534,21 @@ static inline void ref_attn_fwd(const OpCase *c, OpRef *r)
     free(qkv);
 }
 
+/* The gradients of q and k rotated back; an error of either of a pair reaches both. */
+static inline void ref_turn_back(OpRef *r, const AttnShape *s, const Tensor *table)
+{
+    int64_t half = s->D / 2;
+    for (int64_t i = 0; i < s->B * s->T * s->W; i++) {
+        int64_t col = i % s->W, t = i / s->W % s->T, d = col % s->D;
+        if (col >= (s->H + s->K) * s->D || d >= half) continue;
+        double cs = *case_at(table, t * s->D + d), sn = *case_at(table, t * s->D + half + d);
+        double u = r->want[0][i], v = r->want[0][i + half];
+        r->want[0][i]        = u * cs + v * sn;
+        r->want[0][i + half] = v * cs - u * sn;
+        r->mag[0][i] = r->mag[0][i + half] = r->mag[0][i] + r->mag[0][i + half];
+    }
+}
+
 static inline void ref_attn_bwd(const OpCase *c, OpRef *r)
 {
     const AttnBwd *a = &c->args.attn_bwd;
@@ -544,6 +559,7 @@ static inline void ref_attn_bwd(const OpCase *c, OpRef *r)
      * the query heads of their group, whose errors add in quadrature. */
     double size = spread * (2 + sqrt((double)s.D) / 4) * sqrt((double)(s.H / s.K));
     for (int64_t i = 0; i < tensor_numel(a->dqkv); i++) r->mag[0][i] = size + fabs(r->want[0][i]);
+    if (a->table) ref_turn_back(r, &s, a->table);
     r->terms[0] = (double)s.T;
     free(qkv);
     free(dout);

@@ -118,7 +118,8 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
     s->lower.linear_act_bwd = dice_roll(&d, 4) != 0;
     s->lower.linear_glu_fwd = dice_roll(&d, 4) != 0;
     s->lower.linear_glu_bwd = dice_roll(&d, 4) != 0;
-    s->lower.linear_dw_bias = dice_roll(&d, 4) != 0;
+    s->lower.linear_dw_bias = dice_roll(&d, 2); /* what it takes, LINEAR_ACT_BWD cannot */
+    s->lower.attn_rope      = dice_roll(&d, 4) != 0;
 }
 
 /* ---- recording ----------------------------------------------------------------------------------------- */
@@ -201,6 +202,12 @@ static inline Tensor *case_norm(Case *c, Tensor *x, Tensor *gamma, Tensor *beta)
     return y;
 }
 
+/* All of them, or those that attention over heads of 8 calls queries and keys. */
+static inline int rope_heads(const Tensor *x, const Line *l)
+{
+    return tensor_cols(x) == 32 && l->a % 2 ? 3 : (int)(tensor_cols(x) / 8);
+}
+
 static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, const Weights *w)
 {
     int     D      = (int)(tensor_cols(x) / 4);
@@ -250,9 +257,7 @@ static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
                                      .rows_per_sample = c->T });
         break;
     case DO_ROPE:
-        rec_rope(
-            c->p,
-            (Rope){ .y = y, .x = x, .table = c->rope, .n_head = (int)(tensor_cols(x) / 8), .head_dim = 8 });
+        rec_rope(c->p, (Rope){ .y = y, .x = x, .table = c->rope, .n_head = rope_heads(x, l), .head_dim = 8 });
         break;
     case DO_QKNORM:
     case DO_ATTN: case_heads(c, l, y, x, w); break;

@@ -67,10 +67,13 @@ becomes linear_act     'not used .*: it would change bits, and the run is determ
 becomes linear_glu_fwd 'not used .*: no linear_fwd and glu_fwd meet ' device=cpu model.act=swiglu
 becomes linear_glu_fwd 'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
 becomes act_bias       'not used .*: every act_dx is in another fused op$' device=cpu
-becomes act_bias       'on .*\(1 op\)$' device=cpu opt.linear_act_bwd=false
+becomes act_bias       'on .*\(1 op\)$' device=cpu opt.linear_act_bwd=false opt.linear_dw_bias=false
 becomes linear_dw_bias 'on ' device=cpu
 becomes linear_dw_bias 'not used .*: this model has no bias_dw$' device=cpu model.bias=false
-becomes linear_dw_bias 'on .*\(1 op\)$' --gpu h200
+becomes linear_dw_bias 'on .*\(2 ops\)$' --gpu h200
+becomes attn_rope      'on .*\(1 op\)$' device=cpu model.pos=rope
+becomes attn_rope      'off ' device=cpu model.pos=rope opt.attn_rope=false
+becomes attn_rope      'not used .*: this model has no rope$' device=cpu
 becomes chunk_head     'not used .*: one chunk ' device=cpu
 becomes chunk_head     'on ' device=cpu model.vocab=60000
 becomes flash          'on .*\(1 op\)$' device=cpu

@@ -132,7 +132,7 @@ static void unusual_recipe_round_trips(void **state)
         "checkpoint: {every: 9, keep: 3, keep_every: 18}\n"
         "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"
         "  linear_act_bwd: false, linear_glu_fwd: off, linear_glu_bwd: no, linear_dw_bias: false,\n"
-        "  chunk_head: no, tune: False, prefetch: false}\n";
+        "  attn_rope: false, chunk_head: no, tune: False, prefetch: false}\n";
     Recipe r, plain;
     assert_parses(&r, text, NULL);
     assert_string_equal(r.run, "a \"quoted\" \\ name \xc3\xa4 # no: comment");

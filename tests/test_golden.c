@@ -228,7 +228,8 @@ static void test_lowering(void **state)
         { "linear_glu_fwd", { .linear_glu_fwd = 1 } },
         { "linear_glu_bwd", { .linear_glu_bwd = 1 } },
         { "linear_dw_bias", { .linear_dw_bias = 1 } },
-        { "all", { 1, 1, 1, 1, 1, 1, 1, 1, 1 } },
+        { "attn_rope", { .attn_rope = 1 } },
+        { "all", { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 } },
     };
     Golden g;
     golden_open(&g, *state);

@@ -274,14 +274,42 @@ static void test_rows_stand_alone(void **state)
     op_case_destroy(&c);
 }
 
+static void test_attn_rope(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    int    n = 0;
+    for (int i = 0; op_case_create(&c, OP_ATTN_BWD, i); i++) {
+        AttnBwd a = c.args.attn_bwd;
+        if (a.table) {
+            AttnBwd plain = a;
+            Rope    rope  = {
+                    .table = a.table, .n_head = a.heads + a.kv_heads, .head_dim = a.head_dim, .inverse = 1
+            };
+            plain.dqkv = rope.y = rope.x = copy_of(&k, a.dqkv);
+            plain.table                  = NULL;
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_ATTN_BWD, (OpArgs){ .attn_bwd = plain });
+            run(OP_ROPE, (OpArgs){ .rope = rope });
+            same(&c, a.dqkv, plain.dqkv);
+            n++;
+        }
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+    assert_true(n > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest test[] = {
-        cmocka_unit_test(test_add_norm_fwd),   cmocka_unit_test(test_norm_bwd),
-        cmocka_unit_test(test_linear_act_fwd), cmocka_unit_test(test_act_bias_bwd),
-        cmocka_unit_test(test_linear_act_bwd), cmocka_unit_test(test_linear_glu_fwd),
-        cmocka_unit_test(test_linear_glu_bwd), cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_xent),           cmocka_unit_test(test_rows_stand_alone),
+        cmocka_unit_test(test_add_norm_fwd),     cmocka_unit_test(test_norm_bwd),
+        cmocka_unit_test(test_linear_act_fwd),   cmocka_unit_test(test_act_bias_bwd),
+        cmocka_unit_test(test_linear_act_bwd),   cmocka_unit_test(test_linear_glu_fwd),
+        cmocka_unit_test(test_linear_glu_bwd),   cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_attn_rope),        cmocka_unit_test(test_xent),
+        cmocka_unit_test(test_rows_stand_alone),
     };
     return cmocka_run_group_tests(test, open_dev, close_dev);
 }

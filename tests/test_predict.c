@@ -57,6 +57,86 @@ static void test_predictions(void **state)
     }
 }
 
+/* gpt2-124m in micro-batches of 64, which need 21.3 GiB with small chunks, on an H200 of which it may use that many. */
+static Candidate plan_within(int gib)
+{
+    Choice c;
+    char   limit[32], *override[] = { "data.kind=random", "micro_batch=64", limit };
+    snprintf(limit, sizeof limit, "memory_limit=%dG", gib);
+    assert_int_equal(plan(&c, measured[0].recipe, "h200", ARRAY_LEN(override), override), 0);
+    assert_true(c.budget_bytes == (size_t)gib << 30 && c.row[c.best].total_bytes <= c.budget_bytes);
+    assert_int_equal(c.row[c.best].choice.micro_batch, 64);
+    return c.row[c.best];
+}
+
+/* The more memory there is, the larger the chunks of the head: a twelfth of all, and half of what small ones leave. */
+static void test_head_chunks_grow(void **state)
+{
+    Candidate small = plan_within(22), before = small;
+    int64_t   all = 64 * 1024, row_bytes = 50304 * 2;
+    assert_in_range(small.choice.head_rows, 128, all / 4);
+    for (int gib = 23; gib <= 128; gib += gib < 40 ? 1 : 8) {
+        Candidate now  = plan_within(gib);
+        int64_t   rows = now.choice.head_rows, budget = (int64_t)gib << 30;
+        assert_true(rows >= before.choice.head_rows && (rows == all || rows % 128 == 0));
+        if (rows > small.choice.head_rows) {
+            assert_true(rows * row_bytes <= budget / 12);
+            assert_true(rows * row_bytes <= (budget - (int64_t)small.total_bytes) / 2);
+        }
+        if (gib == 30) assert_in_range(rows, small.choice.head_rows + 1, all - 1);
+        before = now;
+    }
+    assert_int_equal(before.choice.head_rows, all);
+}
+
+static int same_but_chunks(const BuildChoice *a, const BuildChoice *b)
+{
+    return a->micro_batch == b->micro_batch && a->level == b->level;
+}
+
+/* The rows that choose_plan() would not rather have than this one, which has small chunks as they have. */
+static int n_not_better(const Choice *c, int n, const Candidate *k)
+{
+    double fastest = INFINITY;
+    int    count   = 0;
+    for (int i = 0; i < n; i++) fastest = c->row[i].fits ? fmin(fastest, c->row[i].step_s) : fastest;
+    assert_true(k->step_s <= CHOOSE_TIE * fastest);
+    for (int i = 0; i < n; i++) {
+        const Candidate *o = &c->row[i];
+        count += !o->fits || o->step_s > CHOOSE_TIE * fastest || o->choice.level > k->choice.level ||
+                 (o->choice.level == k->choice.level && o->total_bytes >= k->total_bytes);
+    }
+    return count;
+}
+
+/* Larger chunks are one more row, the last, and change nothing else about the candidate that was picked without them. */
+static void test_head_chunks_are_chosen_last(void **state)
+{
+    char *random = "data.kind=random";
+    for (int i = 0; i < ARRAY_LEN(measured); i++) {
+        Choice c;
+        int    small = 0;
+        assert_int_equal(plan(&c, measured[i].recipe, "h200", 1, &random), 0);
+        const BuildChoice *best = &c.row[c.best].choice;
+        assert_int_equal(c.best, c.n - 1);
+        while (!same_but_chunks(&c.row[small].choice, best)) small++;
+        assert_true(small < c.best && c.row[small].choice.head_rows < best->head_rows);
+        assert_int_equal(n_not_better(&c, c.best, &c.row[small]), c.best);
+    }
+}
+
+/* A head that is not to be cut is not cut, and not tried twice. */
+static void test_head_in_one_piece(void **state)
+{
+    Choice c;
+    char  *override[] = { "data.kind=random", "opt.chunk_head=false" };
+    assert_int_equal(plan(&c, measured[0].recipe, "h200", ARRAY_LEN(override), override), 0);
+    for (int i = 0; i < c.n; i++) {
+        assert_int_equal(c.row[i].choice.head_rows, 1024 * c.row[i].choice.micro_batch);
+        assert_true(i == c.best || !same_but_chunks(&c.row[i].choice, &c.row[c.best].choice));
+    }
+}
+
 static void refused(const char *gpu, int n_override, char *const *override, const char *has,
                     const char *lacks)
 {
@@ -83,6 +163,10 @@ static void test_advice(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_predictions), cmocka_unit_test(test_advice) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_predictions),
+                                        cmocka_unit_test(test_head_chunks_grow),
+                                        cmocka_unit_test(test_head_chunks_are_chosen_last),
+                                        cmocka_unit_test(test_head_in_one_piece),
+                                        cmocka_unit_test(test_advice) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,13 +120,16 @@ static size_t unshared_bytes(const Prog *p)
     return sum;
 }
 
-/* How often a fused product was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one. */
+/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one, OP_ROPE: ATTN_BWD with
+ * one. */
 static void count_fused(const Prog *p, int n[OP_COUNT])
 {
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op *op = prog_op(p, i);
-        n[op->kind] += op->kind != OP_BIAS_DW && (op->kind != OP_LINEAR_DW || op->args.linear_dw.db);
+        n[op->kind] += op->kind != OP_BIAS_DW && op->kind != OP_ROPE &&
+                       (op->kind != OP_LINEAR_DW || op->args.linear_dw.db);
         n[OP_BIAS_DW] += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.db;
+        n[OP_ROPE] += op->kind == OP_ATTN_BWD && op->args.attn_bwd.table;
     }
 }
 
@@ -164,8 +167,8 @@ static void test_random_plans(void **state)
     }
     printf("%d random programs of %.0f ops: %.4f of the lower bound, %.2f of the bytes without sharing\n",
            N_PROG, n_op / N_PROG, ratio / N_PROG, share / N_PROG);
-    static const OpKind kind[] = { OP_LINEAR_ACT_BWD, OP_LINEAR_GLU_FWD, OP_LINEAR_GLU_BWD, OP_LINEAR_DW,
-                                   OP_BIAS_DW };
+    static const OpKind kind[] = { OP_LINEAR_ACT_BWD, OP_LINEAR_GLU_FWD, OP_LINEAR_GLU_BWD,
+                                   OP_LINEAR_DW,      OP_BIAS_DW,        OP_ROPE };
     for (int i = 0; i < ARRAY_LEN(kind); i++) {
         printf("%d %s\n", fused[kind[i]], op_table[kind[i]].name);
         assert_true(fused[kind[i]] > 20);

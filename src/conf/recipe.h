@@ -98,6 +98,7 @@ typedef struct {
     int linear_glu_fwd; /* gate in the product's epilogue */
     int linear_glu_bwd; /* gate's gradient in the product that feeds it */
     int linear_dw_bias; /* bias gradient in the weight gradient's product */
+    int attn_rope;      /* rotary positions undone in attention's gradient */
     int chunk_head;     /* the head in chunks of rows: never all logits at once */
     int flash;          /* attention that never stores T x T */
     int graphs;         /* capture the step into CUDA graphs */

@@ -220,6 +220,7 @@ const SchemaRow schema_table[] = {
     SWITCH(linear_glu_fwd, "gate in the matrix product's epilogue"),
     SWITCH(linear_glu_bwd, "gate's gradient in the matrix product that feeds it"),
     SWITCH(linear_dw_bias, "bias gradient in the weight gradient's matrix product"),
+    SWITCH(attn_rope, "rotary positions undone in attention's gradient"),
     SWITCH(chunk_head, "the head in chunks of rows, never all logits at once, where that pays"),
     SWITCH(flash, "attention that never stores a context x context matrix"),
     SWITCH(graphs, "the step captured into CUDA graphs"),

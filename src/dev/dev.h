@@ -38,7 +38,7 @@ typedef struct {
     int         tf32;          /* f32 products may use TF32 */
     const char *tune_cache;    /* file to keep timings in; NULL: none */
     int         threads;       /* CPU threads; 0: all */
-    int         own; /* own products: 0 where they are faster, 1 wherever they can run, -1 nowhere */
+    int own; /* own products and attention: 0 where they are faster, 1 wherever they can run, -1 nowhere */
 } DevOptions;
 
 typedef struct {

@@ -210,9 +210,10 @@ typedef struct {
     float   scale;
     int     deterministic; /* its gradient must give the same bits each time */
 } AttnFwd;
-/* dqkv is packed like qkv; p?: the weights that the forward op stored */
+/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been rotated by it from position 0
+ * on (Rope), and their gradients are rotated back. */
 typedef struct {
-    Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *p;
+    Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *p, *table;
     int     heads, kv_heads, head_dim;
     Mask    mask;
     float   scale;

@@ -41,7 +41,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_QKNORM_DX]    = { "qknorm_dx", 6, { W("dx"), R("dy"), R("x"), R("gq"), R("gk"), R("rstd") }, .alias = { { 0, 1 } } },
     [OP_QKNORM_DW]    = { "qknorm_dw", 6, { RW("dgq"), RW("dgk"), WS, R("dy"), R("x"), R("rstd") } },
     [OP_ATTN_FWD]     = { "attn_fwd", 7, { W("o"), W("lse"), WO("p"), WS, R("qkv"), RO("doc"), RO("prefix") } },
-    [OP_ATTN_BWD]     = { "attn_bwd", 9, { W("dqkv"), WS, R("dout"), R("o"), R("lse"), R("qkv"), RO("doc"), RO("prefix"), RO("p") } },
+    [OP_ATTN_BWD]     = { "attn_bwd", 10, { W("dqkv"), WS, R("dout"), R("o"), R("lse"), R("qkv"), RO("doc"), RO("prefix"), RO("p"), RO("table") } },
     [OP_ATTN_DECODE]  = { "attn_decode", 5, { W("o"), RW("kcache"), RW("vcache"), R("qkv"), R("len") } },
     [OP_DROPOUT]      = { "dropout", 4, { W("y"), R("x"), R("state"), R("sample0") }, .alias = { { 0, 1 } }, .cheap = 1 },
     [OP_XENT_FWD]     = { "xent_fwd", 4, { W("loss"), W("lse"), R("logits"), R("target") } },

@@ -90,6 +90,14 @@ static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, i
     need(v, tensor_cols(o) == (int64_t)H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
 }
 
+/* A table of rotations, if there is one. */
+static void check_table(V *v, const Tensor *table, int64_t T, int head_dim)
+{
+    if (!table) return;
+    need(v, head_dim % 2 == 0, "head size must be even");
+    need(v, tensor_cols(table) == head_dim && tensor_rows(table) >= T, "table needs [T,D]");
+}
+
 static void check_weights(V *v, const Tensor *p, const Tensor *qkv, int H)
 {
     if (!p) return;
@@ -187,6 +195,7 @@ static void check_shapes(V *v, const OpArgs *a)
         check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
                    a->attn_bwd.head_dim);
         check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
+        check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
         break;
     case OP_XENT_FWD:
         need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");

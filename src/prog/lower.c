@@ -217,7 +217,7 @@ static int match_linear_glu_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
-/* Takes the bias gradients that no norm and no activation took: qkv's. */
+/* Takes the bias gradients that no norm took: qkv's and up's. The activation's gradient has more to do already. */
 static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
 {
     const LinearDw *dw = &l->p->op[i].args.linear_dw;
@@ -226,6 +226,21 @@ static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
     out->linear_dw    = *dw;
     out->linear_dw.db = l->p->op[j].args.bias_dw.db;
     used[0]           = j;
+    return 1;
+}
+
+static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const AttnBwd *b = &l->p->op[i].args.attn_bwd;
+    int            j = find_reader(l, b->dqkv, OP_ROPE);
+    if (j < 0 || !only_use(l, b->dqkv, 1)) return -1;
+    const Rope *r = &l->p->op[j].args.rope;
+    if (!r->inverse || r->pos0 || r->n_head != b->heads + b->kv_heads || r->head_dim != b->head_dim)
+        return -1;
+    out->attn_bwd       = *b;
+    out->attn_bwd.dqkv  = r->y;
+    out->attn_bwd.table = r->table;
+    used[0]             = j;
     return 1;
 }
 
@@ -244,6 +259,8 @@ static const Variant variants[] = {
     { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
       match_norm_bias, 0 },
     { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
+    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
+      match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
     { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD,
       match_act_bias, 0 },
     { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD,
@@ -254,8 +271,8 @@ static const Variant variants[] = {
       match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
     { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX,
       OP_LINEAR_GLU_BWD, match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
-    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
-      match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
+    { "attention backward + rotary positions", offsetof(LowerOptions, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
+      match_attn_rope, 0 },
 };
 
 /* ---- the engine -------------------------------------------------------------------------------------------- */

@@ -22,7 +22,8 @@ LowerOptions build_lower_options(const Recipe *r, const DevVt *vt)
                            .linear_act_bwd = r->opt.linear_act_bwd,
                            .linear_glu_fwd = r->opt.linear_glu_fwd,
                            .linear_glu_bwd = r->opt.linear_glu_bwd,
-                           .linear_dw_bias = r->opt.linear_dw_bias };
+                           .linear_dw_bias = r->opt.linear_dw_bias,
+                           .attn_rope      = r->opt.attn_rope };
 }
 
 static void build_declare(Build *b, unsigned parts)

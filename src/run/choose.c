@@ -74,16 +74,22 @@ static int check_available(const Recipe *r)
 
 /* ---- candidates -------------------------------------------------------------------------------------------- */
 
-/* Logits of one chunk: on a GPU about a gigabyte keeps the product large enough for its full rate while the rest of the
- * memory stays free; on a CPU the chunk should stay in cache. Rows come in multiples of 128. */
+/* Rows of a chunk whose logits take at most so many bytes: as few chunks as that allows, all about equal, in multiples of
+ * 128 rows. */
+static int64_t chunk_rows(const Recipe *r, DType compute, int64_t rows, double bytes)
+{
+    int64_t n      = (int64_t)(bytes / ((double)net_vocab_stored(&r->model) * (double)dtype_bytes(compute)));
+    n              = MAX(n / 128 * 128, 128);
+    int64_t chunks = (rows + n - 1) / n;
+    return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
+}
+
+/* What every candidate begins with: on a GPU about a gigabyte of logits keeps the product near its full rate while the rest
+ * of the memory stays free for the micro-batch (try_larger_chunks() comes after); on a CPU the chunk should stay in cache. */
 static int64_t head_rows(const Recipe *r, DevKind kind, DType compute, int64_t rows)
 {
     if (!r->opt.chunk_head) return rows;
-    double  bytes  = kind == DEV_CPU ? 4e6 : 1.1e9;
-    int64_t n      = (int64_t)(bytes / ((double)net_vocab_stored(&r->model) * (double)dtype_bytes(compute)));
-    n              = MAX(n / 128 * 128, 128);
-    int64_t chunks = (rows + n - 1) / n; /* as few as that allows, all about equal */
-    return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
+    return chunk_rows(r, compute, rows, kind == DEV_CPU ? 4e6 : 1.1e9);
 }
 
 static void add_cost(StepCost *c, const Prog *p, double times, const Machine *m, int f32)
@@ -147,8 +153,7 @@ static int worth_trying(const Recipe *r, DevKind kind, int64_t micro)
     return tokens <= cap || micro == 1 || r->micro_batch > 0;
 }
 
-/* Of those as fast as the fastest, give or take what the prediction cannot tell apart: least recomputation, then fewest
- * bytes. */
+/* Of those as fast as the fastest, give or take CHOOSE_TIE: least recomputation, then fewest bytes. */
 static int pick(const Choice *c)
 {
     double fastest = INFINITY;
@@ -158,12 +163,36 @@ static int pick(const Choice *c)
     }
     for (int i = 0; i < c->n; i++) {
         const Candidate *a = &c->row[i], *b = &c->row[MAX(best, 0)];
-        if (!a->fits || a->step_s > 1.005 * fastest) continue;
+        if (!a->fits || a->step_s > CHOOSE_TIE * fastest) continue;
         int is_less = a->choice.level != b->choice.level ? a->choice.level < b->choice.level
                                                          : a->total_bytes < b->total_bytes;
         if (best < 0 || is_less) best = i;
     }
     return best;
+}
+
+/* Bytes of logits where memory is left: 8 GB hold those of 64 x 1024 tokens of GPT-2 whole; a twelfth of the budget leaves a small
+ * card most of its memory; half of what is left, because products are timed on scratch of their own size beside the plan. */
+static double larger_logits_bytes(const Choice *c)
+{
+    size_t left = c->budget_bytes - c->row[c->best].total_bytes;
+    return MIN(8e9, MIN((double)c->budget_bytes / 12, (double)left / 2));
+}
+
+/* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and writes the whole
+ * f32 gradient of the head's weight, and larger products run at a higher rate (docs/performance.md). After pick(), so that no
+ * logits ever cost a larger micro-batch or bring recomputation. On a CPU chunks stay in cache. */
+static int try_larger_chunks(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, unsigned parts)
+{
+    BuildChoice choice = c->row[c->best].choice;
+    int64_t     rows = choice.micro_batch * r->model.context, before = choice.head_rows;
+    if (vt->kind != DEV_CUDA || !r->opt.chunk_head || c->n >= CHOOSE_MAX) return 0;
+    choice.head_rows = chunk_rows(r, c->compute, rows, larger_logits_bytes(c));
+    if (choice.head_rows <= before) return 0;
+    TRY(try_candidate(c, r, &choice, vt, m, parts));
+    const Candidate *larger = &c->row[c->n - 1];
+    if (larger->fits && larger->step_s < c->row[c->best].step_s) c->best = c->n - 1;
+    return 0;
 }
 
 /* ---- nothing fits ------------------------------------------------------------------------------------------ */
@@ -253,7 +282,7 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
         if (all_fit) break;
     }
     c->best = pick(c);
-    return c->best >= 0 ? 0 : refuse_all(c, r, vt, room, parts);
+    return c->best >= 0 ? try_larger_chunks(c, r, vt, m, parts) : refuse_all(c, r, vt, room, parts);
 }
 
 void choose_print(const Choice *c, const Recipe *r, FILE *out)

@@ -22,6 +22,8 @@ typedef struct {
 
 static int has_db(const Op *op) { return op->args.linear_dw.db != NULL; }
 
+static int has_table(const Op *op) { return op->args.attn_bwd.table != NULL; }
+
 static int keeps_no_weights(const Op *op) { return op->args.attn_fwd.p == NULL; }
 
 /* A row's name and field, said once. */
@@ -50,7 +52,9 @@ static const Switch switches[] = {
     { KEY(linear_dw_bias), ON_ALL, "bias gradient inside the weight gradient's product", .op = OP_LINEAR_DW,
       .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW }, .lower = offsetof(LowerOptions, linear_dw_bias),
       .fuse = FUSE_LINEAR_DW_BIAS },
-    { KEY(chunk_head), ON_ALL, "logits of a few thousand rows at a time", .op = OP_COUNT },
+    { KEY(attn_rope), ON_ALL, "rotary positions undone inside attention's gradient", .op = OP_ATTN_BWD,
+      .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE }, .lower = offsetof(LowerOptions, attn_rope) },
+    { KEY(chunk_head), ON_ALL, "logits of a share of the rows at a time", .op = OP_COUNT },
     { KEY(flash), ON_ALL, "attention that never stores T x T", .op = OP_ATTN_FWD, .is = keeps_no_weights,
       .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
     { KEY(graphs), ON_CUDA, "the step captured into CUDA graphs", .op = OP_COUNT },

@@ -56,6 +56,7 @@ static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
     recipe.opt.linear_glu_fwd = !s->off.linear_glu_fwd;
     recipe.opt.linear_glu_bwd = !s->off.linear_glu_bwd;
     recipe.opt.linear_dw_bias = !s->off.linear_dw_bias;
+    recipe.opt.attn_rope      = !s->off.attn_rope;
     recipe.opt.flash          = !s->stored;
     int64_t     mb            = s->micro_batch ? s->micro_batch : g->B;
     BuildChoice choice        = { .micro_batch = mb,

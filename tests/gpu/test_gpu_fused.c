@@ -286,8 +286,8 @@ static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
     clear(b);
 }
 
-/* A third of the rows have no target; `cut` classes at the end are padding. */
-static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place)
+/* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes at the end are padding. */
+static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place, double bare)
 {
     Tensor *logits = fresh(b, b->dtype, N, V, 0, 0), *dlogits = fresh(b, b->dtype, N, V, 0, 0),
            *dlogits2 = twin(b, dlogits);
@@ -299,9 +299,11 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
     s.in.inv_targets = 0.125f;
     s.in.loss_scale  = 1;
     int32_t *tok     = malloc((size_t)N * sizeof *tok);
-    for (int64_t i = 0; i < N; i++)
-        tok[i] = i % 3 == 1 ? -1 : (int32_t)((double)(draw(b) + 1) / 2 * (double)(V - cut - 1));
-    tok[N - 1] = (int32_t)(V - cut - 1);
+    for (int64_t i = 0; i < N; i++) {
+        int none = (i < 5 && N > 5) || (i > 100 && i < 100 + N / 8) || (double)(draw(b) + 1) / 2 < bare;
+        tok[i]   = none ? -1 : (int32_t)((double)(draw(b) + 1) / 2 * (double)(V - cut - 1));
+    }
+    if (bare < 1) tok[N - 1] = (int32_t)(V - cut - 1);
     CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, target->data, tok, (size_t)N * sizeof *tok) == 0,
           "upload");
     CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, state->data, &s, sizeof s) == 0 &&
@@ -372,8 +374,16 @@ int main(void)
             verdict(&b, &t, "linear + glu, short", C, 2048, 2);
         }
         for (int i = 0; i < 2 * ARRAY_LEN(vocab); i++) {
-            check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2);
+            check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2, 0.3);
             verdict(&b, &t, "xent", 257, vocab[i / 2], i % 2);
+        }
+        /* Many rows a block, whole segments and parts of padding, no row, no target. */
+        for (int i = 0; half && i < 6; i++) {
+            static const int64_t shape[6][3] = { { 1100, 50304, 0 },     { 1100, 50304, 20000 },
+                                                 { 500, 151936, 76000 }, { 400, 151936, 13 },
+                                                 { 1, 151936, 0 },       { 300, 50304, 0 } };
+            check_xent(&b, shape[i][0], shape[i][1], shape[i][2], i % 2, i == 5 ? 2 : 0.3);
+            verdict(&b, &t, "xent, many rows", shape[i][0], shape[i][1], i);
         }
     }
     dev_close(b.dev);

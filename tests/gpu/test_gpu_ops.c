@@ -262,7 +262,9 @@ int main(int argc, char **argv)
         /* Collectives sum in f32 only. */
         int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER;
         /* Products run on both kernels that there are. */
-        int ways = strncmp(op_table[kind].name, "linear", 6) == 0 ? 4 : 2 - collective;
+        int choice =
+            strncmp(op_table[kind].name, "linear", 6) == 0 || kind == OP_ATTN_FWD || kind == OP_ATTN_BWD;
+        int ways = choice ? 4 : 2 - collective;
         for (int way = 0; way < ways; way++) {
             int    bf16 = way > 0;
             OpCase c;

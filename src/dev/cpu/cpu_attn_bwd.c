@@ -151,9 +151,8 @@ static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
     write_rows(out + (a->H + a->K + g) * a->D, w->dqkv.ld, t->dv, t->pad, a->T, a->D, 1.0f);
 }
 
-int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
+static int flash_bwd(Dev *dev, const AttnBwd *args)
 {
-    if (args->p) return cpu_attn_stored_bwd(dev, args);
     Bwd w          = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
                                       args->head_dim) };
     w.a.mask       = args->mask;
@@ -182,4 +181,16 @@ int cpu_attn_bwd(Dev *dev, const AttnBwd *args)
         bwd_item(&w, &t, i / w.a.K, i % w.a.K);
     }
     return 0;
+}
+
+int cpu_attn_bwd(Dev *dev, const AttnBwd *a)
+{
+    TRY(a->p ? cpu_attn_stored_bwd(dev, a) : flash_bwd(dev, a));
+    if (!a->table) return 0;
+    return cpu_rope(dev, &(Rope){ .y        = a->dqkv,
+                                  .x        = a->dqkv,
+                                  .table    = a->table,
+                                  .n_head   = a->heads + a->kv_heads,
+                                  .head_dim = a->head_dim,
+                                  .inverse  = 1 });
 }

@@ -32,6 +32,23 @@ cudaStream_t cuda_stream(Dev *dev) { return self(dev)->stream[self(dev)->lane]; 
 
 int cuda_sm_count(Dev *dev) { return self(dev)->n_sm; }
 
+int cuda_time_begin(CudaDev *d, int spin_us)
+{
+    if (spin_us > 0) TRY(cuda_spin(&d->base, spin_us));
+    CUDA_TRY(cudaEventRecord(d->time_event[0], cuda_stream(&d->base)));
+    return 0;
+}
+
+int cuda_time_end(CudaDev *d, float *us)
+{
+    float ms = 0;
+    CUDA_TRY(cudaEventRecord(d->time_event[1], cuda_stream(&d->base)));
+    CUDA_TRY(cudaEventSynchronize(d->time_event[1]));
+    CUDA_TRY(cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]));
+    *us = 1e3f * ms;
+    return 0;
+}
+
 void cuda_note(const char *fmt, ...)
 {
     char    text[512];
@@ -147,6 +164,10 @@ static int open_device(CudaDev *d)
         return err_user("%s has compute capability %d.%d, for which this build has no kernels", d->name,
                         prop.major, prop.minor);
     }
+    if (d->capability == 90) d->encode = tma_encoder();
+    if (d->capability == 90 && !d->encode)
+        cuda_note("the driver has no cuTensorMapEncodeTiled: products and attention run without the own "
+                  "kernels for it");
     TRY(open_streams(d));
     char version[32];
     snprintf(version, sizeof version, "cublasLt %zu", cuda_gemm_version());

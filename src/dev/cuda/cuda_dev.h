@@ -9,6 +9,7 @@
 #ifndef DEV_CUDA_CUDA_DEV_H
 #define DEV_CUDA_CUDA_DEV_H
 
+#include "dev/cuda/cuda_tma.h"
 #include "dev/dev.h"
 
 #include <cuda_runtime.h>
@@ -29,6 +30,7 @@ typedef struct CudaDev {
     int          index;
     int          n_sm;
     int          capability; /* 90 for 9.0 */
+    TmaEncode    encode;     /* of tensor maps; NULL: this card or driver cannot, or the card is not Hopper */
     char         name[128];
     cudaStream_t stream[LANE_COUNT];
     Lane         lane;       /* of the op now being run; LANE_COMPUTE outside lists */
@@ -58,6 +60,11 @@ int cuda_sm_count(Dev *dev);
  * when there is no room, after dev_seal() or during capture: the plan is then built without timing. */
 void *cuda_scratch(CudaDev *d, size_t size_bytes);
 void  cuda_scratch_drop(CudaDev *d);
+
+/* The device's time for what is launched in between on the current stream. spin_us > 0: the stream is kept busy for so long first, so
+ * that the host's part of a launch is not counted. -1 after err_set(). */
+int cuda_time_begin(CudaDev *d, int spin_us);
+int cuda_time_end(CudaDev *d, float *us);
 
 /* One line in the log about a choice the user may want to know of. */
 void cuda_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

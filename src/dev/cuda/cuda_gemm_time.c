@@ -59,18 +59,15 @@ typedef struct {
  */
 static int time_way(CudaDev *d, const Way *w, const GemmCall *c, int reps, float *us)
 {
-    cudaStream_t st = cuda_stream(&d->base);
-    float        ms = 0;
-    *us             = FLT_MAX;
-    CUDA_TRY(cudaEventRecord(d->time_event[0], st));
+    float all;
+    *us = FLT_MAX;
+    TRY(cuda_time_begin(d, 0));
     for (int r = 0; r < reps; r++) {
         if (w->algo && gemm_launch_algo(d, w->plan, w->algo, c)) return 0;
         if (!w->algo) TRY(gemm_launch_split(d, w->plan, c));
     }
-    CUDA_TRY(cudaEventRecord(d->time_event[1], st));
-    CUDA_TRY(cudaEventSynchronize(d->time_event[1]));
-    CUDA_TRY(cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]));
-    *us = 1e3f * ms / (float)reps;
+    TRY(cuda_time_end(d, &all));
+    *us = all / (float)reps;
     return 0;
 }
 

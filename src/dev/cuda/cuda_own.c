@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 4, KEY_BYTES = 192 };
+enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 5, KEY_BYTES = 192 };
 
 typedef struct {
     char key[KEY_BYTES];
@@ -25,7 +25,6 @@ typedef struct {
 } OwnChoice;
 
 struct CudaOwn {
-    TmaEncode  encode; /* NULL: this card or driver cannot */
     OwnChoice *choice;
     int        n, cap;
 };
@@ -34,10 +33,6 @@ void cuda_own_open(CudaDev *d)
 {
     d->own = calloc(1, sizeof *d->own);
     CHECK(d->own, "out of host memory");
-    if (d->capability != 90) return;
-    d->own->encode = own_gemm_encoder();
-    if (!d->own->encode)
-        cuda_note("the driver has no cuTensorMapEncodeTiled: fused products run as their parts");
 }
 
 void cuda_own_close(CudaDev *d)
@@ -179,7 +174,7 @@ static int is_plain(OwnKind k) { return k == OWN_FWD || k == OWN_DX || k == OWN_
 static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnGemm *g)
 {
     const OpRow *row = &op_table[kind];
-    if (!d->own->encode || own_gemm_refuses(g)) return 0;
+    if (!d->encode || own_gemm_refuses(g)) return 0;
     for (int i = 0; i < row->n_tensor; i++) {
         const Tensor *t = args->t[i];
         if (!t || row->arg[i].access & ARG_WS) continue;
@@ -233,7 +228,7 @@ int cuda_own_takes(CudaDev *d, OpKind kind, const OpArgs *args, OwnGemm *out)
 
 int cuda_own_run(CudaDev *d, const OwnGemm *g)
 {
-    return own_gemm_launch(g, d->own->encode, d->n_sm, cuda_stream(&d->base));
+    return own_gemm_launch(g, d->encode, d->n_sm, cuda_stream(&d->base));
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------- */
@@ -282,18 +277,15 @@ static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own)
 /* Best of several rounds, both ways in turn, microseconds. */
 static int time_ways(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
 {
-    cudaStream_t st = cuda_stream(&d->base);
+    enum { RUNS = 3 };
     best[0] = best[1] = 1e30f;
     for (int round = 0; round <= ROUNDS; round++) { /* the first only loads kernels */
         for (int own = 0; own < 2; own++) {
-            float ms = 0;
-            TRY(cuda_spin(&d->base, SPIN_US)); /* so that the host's part of a launch is not counted */
-            CUDA_TRY(cudaEventRecord(d->time_event[0], st));
-            for (int r = 0; r < 3; r++) TRY(run_way(d, op, g, own));
-            CUDA_TRY(cudaEventRecord(d->time_event[1], st));
-            CUDA_TRY(cudaEventSynchronize(d->time_event[1]));
-            CUDA_TRY(cudaEventElapsedTime(&ms, d->time_event[0], d->time_event[1]));
-            if (round > 0) best[own] = MIN(best[own], 1e3f * ms / 3);
+            float us;
+            TRY(cuda_time_begin(d, SPIN_US));
+            for (int r = 0; r < RUNS; r++) TRY(run_way(d, op, g, own));
+            TRY(cuda_time_end(d, &us));
+            if (round > 0) best[own] = MIN(best[own], us / RUNS);
         }
     }
     return 0;

@@ -187,6 +187,7 @@ __device__ __forceinline__ void multiply(const OwnMaps &m, const OwnArgs &g, uin
                 tile_multiply<KIND, 0>(acc, sum, it.k1 - it.k0, smem, me, pos);
             }
             if (F::SHARED) d.q = (uint32_t)(i * F::CHUNKS);
+            slots_await<KIND>(d);
             tile_finish<KIND, ACT>(m, g, d, acc, it);
         }
         pos += it.k1 - it.k0;
@@ -212,7 +213,10 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
             bar_init(smem + Form<KIND>::AT_IN + 8 * s, 1);
             bar_init(smem + Form<KIND>::AT_GONE + 8 * s, 1);
         }
-        for (int w = 0; w < MULTIPLIERS; w++) bar_init(smem + Form<KIND>::AT_TURN + 8 * w, WG_THREADS);
+        for (int w = 0; w < MULTIPLIERS; w++) {
+            bar_init(smem + Form<KIND>::AT_TURN + 8 * w, WG_THREADS);
+            bar_init(smem + Form<KIND>::AT_HAND + 8 * w, 1);
+        }
         ptx_mbar_init_fence();
     }
     if (Form<KIND>::DW && threadIdx.x < SWIZZLE_ATOM / 8) { /* ones, for the rows' sums */
@@ -239,15 +243,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 
 /* ---- launching ----------------------------------------------------------------------------------------- */
 
-TmaEncode own_gemm_encoder(void)
-{
-    void                           *f = NULL;
-    cudaDriverEntryPointQueryResult got;
-    cudaError_t                     e =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &got);
-    return e == cudaSuccess && got == cudaDriverEntryPointSuccess ? (TmaEncode)f : NULL;
-}
-
 int64_t own_gemm_sum_rows(int64_t rows) { return ceil_div(rows, BM * CLUSTER) * CLUSTER; }
 
 static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 || ld % 8 != 0; }
@@ -267,41 +262,20 @@ const char *own_gemm_refuses(const OwnGemm *g)
     return NULL;
 }
 
-typedef struct {
-    CUtensorMapDataType type;
-    unsigned            bytes;      /* of an element */
-    unsigned            cols, rows; /* of a box; its rows are swizzled as wholes */
-} MapBox;
-
-/* A map of a row-major matrix. */
-static int map_encode(TmaEncode encode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols,
-                      int64_t ld, MapBox b)
-{
-    if (!p) return 0;
-    cuuint64_t dim[2] = { (cuuint64_t)cols, (cuuint64_t)rows }, stride[1] = { (cuuint64_t)ld * b.bytes };
-    cuuint32_t box[2] = { b.cols, b.rows }, one[2] = { 1, 1 };
-    CUtensorMapSwizzle swizzle =
-        b.cols * b.bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-    CUresult r = encode(map, b.type, 2, (void *)p, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return r == CUDA_SUCCESS ? 0 : err_set("cuTensorMapEncodeTiled: error %d", (int)r);
-}
-
 template <OwnKind KIND> static int maps_encode(TmaEncode encode, const OwnGemm *g, OwnMaps *m)
 {
     using F         = Form<KIND>;
     const auto BF16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    MapBox     part = { BF16, 2, 64, BK / 2 }, a_box = { BF16, 2, 64, F::A_COLS ? BK : BM };
-    MapBox  chunk  = { F::DW ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : BF16, F::DW ? 4u : 2u, F::COLS, CHUNK_ROWS };
+    TmaBox     part = { BF16, 2, 64, BK / 2 }, a_box = { BF16, 2, 64, F::A_COLS ? BK : BM };
+    TmaBox  chunk  = { F::DW ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : BF16, F::DW ? 4u : 2u, F::COLS, CHUNK_ROWS };
     int64_t b_rows = F::B_COLS ? g->k : g->cols, b_cols = F::B_COLS ? g->cols : g->k;
-    TRY(map_encode(encode, &m->a, g->a, F::A_COLS ? g->k : g->rows, F::A_COLS ? g->rows : g->k, g->lda,
-                   a_box));
-    TRY(map_encode(encode, &m->b[0], g->b, b_rows, b_cols, g->ldb, part));
-    TRY(map_encode(encode, &m->b[1], g->b2, b_rows, b_cols, g->ldb, part));
+    TRY(tma_map(encode, &m->a, g->a, F::A_COLS ? g->k : g->rows, F::A_COLS ? g->rows : g->k, g->lda, a_box));
+    TRY(tma_map(encode, &m->b[0], g->b, b_rows, b_cols, g->ldb, part));
+    TRY(tma_map(encode, &m->b[1], g->b2, b_rows, b_cols, g->ldb, part));
     for (int i = 0; i < F::N_IN; i++)
-        TRY(map_encode(encode, &m->in[i], g->in[i], g->rows, g->cols, g->ld_in[i], chunk));
+        TRY(tma_map(encode, &m->in[i], g->in[i], g->rows, g->cols, g->ld_in[i], chunk));
     for (int i = 0; i < F::N_OUT; i++) {
-        TRY(map_encode(encode, &m->out[i], g->out[i], g->rows, g->cols, g->ld_out[i], chunk));
+        TRY(tma_map(encode, &m->out[i], g->out[i], g->rows, g->cols, g->ld_out[i], chunk));
     }
     return 0;
 }

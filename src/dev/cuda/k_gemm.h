@@ -3,10 +3,8 @@
 #ifndef DEV_CUDA_K_GEMM_H
 #define DEV_CUDA_K_GEMM_H
 
+#include "dev/cuda/cuda_tma.h"
 #include "dev/op.h"
-
-#include <cuda.h>
-#include <cuda_runtime.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,15 +37,6 @@ typedef struct {
     float      *sums;  /* OWN_DACT's scratch for it: f32[own_gemm_sum_rows(rows)][cols] */
     int         fixed; /* OWN_DW: sums in an order fixed by the shape */
 } OwnGemm;
-
-/* The driver's cuTensorMapEncodeTiled. */
-typedef CUresult (*TmaEncode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                              CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                              CUtensorMapFloatOOBfill);
-
-/* NULL when the driver has none. */
-TmaEncode own_gemm_encoder(void);
 
 int64_t own_gemm_sum_rows(int64_t rows);
 

@@ -4,8 +4,9 @@
  * chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and TMA carries them off.
  *
  * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
- * 2. Slots for inputs are one ring for both warpgroups, in the order of tiles: most of a tile's inputs come while it is summed. A slot's
- *    next inputs are sent for as soon as its outputs have been read. Without inputs each warpgroup has slots of its own.
+ * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time while finishing takes less
+ *    time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its outputs
+ *    have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
  * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the others
  *    down: one copy of the code for three passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
@@ -28,8 +29,8 @@ enum {
 enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 
 /* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots, their sides (biases, or
- * column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone, and of the
- * multipliers' turns. */
+ * column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone, of the
+ * multipliers' turns, and of slots handed on to them. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU;
@@ -40,17 +41,20 @@ template <OwnKind KIND> struct Form {
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
     static constexpr int N_OUT  = GLU ? 3 : KIND == OWN_ACT || KIND == OWN_DGLU ? 2 : 1;
 
-    static constexpr int STEPS  = PLAIN ? 5 : 4;
-    static constexpr int ROOM   = PLAIN ? 12288 : 32768;                         /* a multiplier's */
-    static constexpr int COLS   = KIND == OWN_ACT || KIND == OWN_DACT ? 64 : 32; /* of a chunk */
-    static constexpr int ROW    = COLS * (DW ? 4 : 2);                           /* bytes */
+    /* Memory for a fifth step, or for inputs on their way. */
+    static constexpr int STEPS  = N_IN || DW ? 4 : 5;
+    static constexpr int ROOM   = N_IN || DW ? 32768 : 12288; /* a multiplier's */
+    static constexpr int COLS   = KIND == OWN_DACT ? 64 : 32; /* of a chunk */
+    static constexpr int ROW    = COLS * (DW ? 4 : 2);        /* bytes */
     static constexpr int BUF    = CHUNK_ROWS * ROW;
-    static constexpr int SLOT   = N_OUT == 1 ? BUF : N_OUT == 2 ? 2 * BUF : 4 * BUF;
-    static constexpr int SHARED = N_IN > 0; /* slots, by the multipliers */
+    static constexpr int SLOT   = N_OUT * BUF;
+    static constexpr int SHARED = !PLAIN && !DW; /* slots, by the multipliers */
     static constexpr int N_SLOT = (SHARED ? MULTIPLIERS : 1) * ROOM / SLOT;
     static constexpr int PASS   = GLU ? 32 : 64;            /* output columns a pass */
     static constexpr int BLOCKS = PASS / COLS;              /* chunks across a pass */
     static constexpr int CHUNKS = PASSES * BLOCKS * HALVES; /* a tile */
+    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it is not. */
+    static constexpr int HANDS_ON = SHARED && CHUNKS >= 2 * N_SLOT;
 
     static constexpr int AT_ROOM  = STEPS * STEP_BYTES;
     static constexpr int AT_SIDE  = AT_ROOM + MULTIPLIERS * ROOM;
@@ -59,7 +63,8 @@ template <OwnKind KIND> struct Form {
     static constexpr int AT_IN    = AT_EMPTY + 8 * STEPS;
     static constexpr int AT_GONE  = AT_IN + 8 * SLOTS_MAX;
     static constexpr int AT_TURN  = AT_GONE + 8 * SLOTS_MAX;
-    static constexpr int BYTES    = AT_TURN + 8 * MULTIPLIERS;
+    static constexpr int AT_HAND  = AT_TURN + 8 * MULTIPLIERS;
+    static constexpr int BYTES    = AT_HAND + 8 * MULTIPLIERS;
     static_assert(N_SLOT >= 2 && (!SHARED || N_SLOT <= SLOTS_MAX), "slots");
 };
 
@@ -147,9 +152,17 @@ template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk
     if (F::SHARED) {
         uint32_t round = d.q / F::N_SLOT & 1;
         bar_wait(d.smem + F::AT_GONE + 8 * slot, round ^ 1);
-        bar_wait(d.smem + F::AT_IN + 8 * slot, round);
+        if (F::N_IN) bar_wait(d.smem + F::AT_IN + 8 * slot, round);
     }
     return desk_slot<KIND>(d, slot);
+}
+
+/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is less than two rounds behind. */
+template <OwnKind KIND> __device__ __forceinline__ void slots_await(const Desk &d)
+{
+    using F = Form<KIND>;
+    if (F::HANDS_ON)
+        bar_wait(d.smem + F::AT_HAND + 8 * d.wg, (d.q / F::CHUNKS / MULTIPLIERS & 1) ^ (d.wg == 0));
 }
 
 /* Says that the outputs of chunk q have been read. */
@@ -158,8 +171,8 @@ template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d,
     bar_arrive(d.smem + Form<KIND>::AT_GONE + 8 * (q % Form<KIND>::N_SLOT));
 }
 
-/* Carries the chunk at (row, col) off. Without inputs the barrier also says that the next chunk's slot is free; with them, one thread
- * frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier's inputs wait for it. */
+/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot is free; in the shared ring
+ * one thread frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier waits for it. */
 template <OwnKind KIND>
 __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at, int row, int col)
 {
@@ -178,9 +191,11 @@ __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at
         }
         tma_store_commit();
         if (F::SHARED) {
-            uint32_t c = d.q % F::CHUNKS;
+            int c = (int)(d.q % F::CHUNKS);
             tma_store_wait_read<1>();
             if (c > 0) slot_free<KIND>(d, d.q - 1);
+            if (F::HANDS_ON && c == F::CHUNKS - F::N_SLOT + 1)
+                bar_arrive(d.smem + F::AT_HAND + 8 * (d.wg ^ 1));
             if (c == F::CHUNKS - 1) {
                 tma_store_wait_read<0>();
                 slot_free<KIND>(d, d.q);
@@ -190,14 +205,7 @@ __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at
     d.q++;
 }
 
-/* Where this lane's row of a fragment of 16 x 16 is in a buffer of 64 rows. The fragment 16*p columns on is at that ^ 32*p:
- * buffers begin at multiples of their swizzle's atom. */
-template <int ROW> __device__ __forceinline__ uint32_t lane_part(int t)
-{
-    int lane = t % 32, row = t / 32 * 16 + lane % 16, swap = ROW == 128 ? lane % 8 : lane % 8 / 2;
-    return row * ROW + ((lane / 16) ^ swap) * 16;
-}
-/* The same for this lane's first pair of f32; 8*b columns on is at that ^ 32*b. */
+/* lane_part() for this lane's first pair of f32; 8*b columns on is at that ^ 32*b. */
 __device__ __forceinline__ uint32_t lane_part_f32(int t)
 {
     int lane = t % 32, row = t / 32 * 16 + lane / 4;
@@ -297,7 +305,6 @@ template <Act ACT>
 __device__ __forceinline__ void pass_slope(const OwnMaps &m, const OwnArgs &g, Desk &d,
                                            const uint32_t (&w)[HALVES][N_WORD], int row, int col)
 {
-    using F     = Form<OWN_DACT>;
     uint32_t in = desk_side<OWN_DACT>(d);
     float    s[16];
 #pragma unroll

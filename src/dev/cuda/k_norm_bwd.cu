@@ -129,7 +129,11 @@ __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, fl
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 8));
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 16));
     if (lane < 8) slot[warp][lane] = s;
-    ptx_bar_sync(1 + team, warps * WARP);
+    if (warps == 1) {
+        __syncwarp();
+    } else {
+        ptx_bar_sync(1 + team, warps * WARP);
+    }
     float part[TEAM_WARPS / 4]; /* lanes 8q to 8q+7 add warps q, q + 4, ... */
 #pragma unroll
     for (int k = 0; k < TEAM_WARPS / 4; k++) {
@@ -179,7 +183,9 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
 #pragma unroll
     for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, p.cols - col);
 
-    for (int turn = 0; batch < p.n_batch; turn ^= 1, batch += step) {
+    /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers that every warp has passed
+     * equally often are what racecheck can follow. */
+    for (int turn = 0; batch < p.n_batch + (int)gridDim.x * team; turn ^= 1, batch += step) {
         float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
         float   c[2 * R], sum[N];
         if (SUMS & SUM_BETA) { /* on its own: beside the other sums it would not fit the registers */

@@ -143,6 +143,41 @@ __device__ __forceinline__ void ptx_mbar_wait(uint64_t *bar, uint32_t parity)
     }
 }
 
+/* Arrives. */
+__device__ __forceinline__ void ptx_mbar_tell(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_smem_addr(bar)) : "memory");
+}
+
+/* Waits for what other blocks of the cluster have sent. */
+__device__ __forceinline__ void ptx_mbar_wait_cluster(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done = 0;
+    while (!done) {
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}\n"
+                     : "=r"(done)
+                     : "r"(ptx_smem_addr(bar)), "r"(parity)
+                     : "memory");
+    }
+}
+
+/* Writes v to the place of p in block `rank` of the cluster; that block's bar counts the 8 bytes. */
+__device__ __forceinline__ void ptx_cluster_send(float2 *p, float2 v, uint64_t *bar, int rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 to, b;\n"
+                 "mapa.shared::cluster.u32 to, %0, %4;\n"
+                 "mapa.shared::cluster.u32 b, %1, %4;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%2, %3}, [b];\n"
+                 "}\n" ::"r"(ptx_smem_addr(p)),
+                 "r"(ptx_smem_addr(bar)), "f"(v.x), "f"(v.y), "r"(rank)
+                 : "memory");
+}
+
 /* Global to shared memory by the copy engine; addresses and n_bytes are multiples of 16. */
 __device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32_t n_bytes, uint64_t *bar)
 {
@@ -167,27 +202,19 @@ __device__ __forceinline__ void ptx_cluster_sync()
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Reads what block `rank` of the cluster has at the address of p in its own shared memory. */
-__device__ __forceinline__ float2 ptx_cluster_load(const float2 *p, int rank)
-{
-    float2   v;
-    uint32_t addr;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(addr) : "r"(ptx_smem_addr(p)), "r"(rank));
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory");
-    return v;
-}
-
 #else
 
-__device__ __forceinline__ void   ptx_mbar_init(uint64_t *, uint32_t) { __trap(); }
-__device__ __forceinline__ void   ptx_mbar_init_fence() { __trap(); }
-__device__ __forceinline__ void   ptx_fence_async() { __trap(); }
-__device__ __forceinline__ void   ptx_mbar_expect(uint64_t *, uint32_t) { __trap(); }
-__device__ __forceinline__ void   ptx_mbar_wait(uint64_t *, uint32_t) { __trap(); }
-__device__ __forceinline__ void   ptx_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
-__device__ __forceinline__ int    ptx_cluster_rank() { return 0; }
-__device__ __forceinline__ void   ptx_cluster_sync() { __trap(); }
-__device__ __forceinline__ float2 ptx_cluster_load(const float2 *p, int) { return *p; }
+__device__ __forceinline__ void ptx_mbar_init(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void ptx_mbar_init_fence() { __trap(); }
+__device__ __forceinline__ void ptx_fence_async() { __trap(); }
+__device__ __forceinline__ void ptx_mbar_expect(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void ptx_mbar_wait(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void ptx_mbar_tell(uint64_t *) { __trap(); }
+__device__ __forceinline__ void ptx_mbar_wait_cluster(uint64_t *, uint32_t) { __trap(); }
+__device__ __forceinline__ void ptx_cluster_send(float2 *, float2, uint64_t *, int) { __trap(); }
+__device__ __forceinline__ void ptx_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
+__device__ __forceinline__ int  ptx_cluster_rank() { return 0; }
+__device__ __forceinline__ void ptx_cluster_sync() { __trap(); }
 
 #endif
 #endif

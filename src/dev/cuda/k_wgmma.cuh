@@ -96,6 +96,62 @@ __device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b
     }
 }
 
+#define WGMMA_64                                                                                             \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                             \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
+    "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+
+/* d[64 x 64] = a b, or += if ADD, with a in registers: a fragment as smem_load_frags() reads it, four words for 16 columns. */
+template <int TB, int ADD>
+__device__ __forceinline__ void wgmma_64(float (&d)[32], const uint32_t *a, uint64_t b)
+{
+    if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_64
+                   : D32("+f", 0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "n"(TB));
+    } else {
+        HOPPER_ASM(WGMMA_64
+                   : D32("=f", 0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0), "n"(TB));
+    }
+}
+
+#define WGMMA_128                                                                                            \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                             \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
+    "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+
+/* d[64 x 128] += a b with a in registers. */
+template <int TB> __device__ __forceinline__ void wgmma_128(float (&d)[64], const uint32_t *a, uint64_t b)
+{
+    HOPPER_ASM(WGMMA_128
+               : D32("+f", 0), D32("+f", 32)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "n"(TB));
+}
+
+#define WGMMA_64_SHARED                                                                                      \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                             \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
+    "%32, %33, p, 1, 1, 0, %35;\n}\n"
+
+/* The same with a, a rows operand, in shared memory. */
+template <int TB, int ADD> __device__ __forceinline__ void wgmma_64(float (&d)[32], uint64_t a, uint64_t b)
+{
+    if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_64_SHARED : D32("+f", 0) : "l"(a), "l"(b), "n"(1), "n"(TB));
+    } else {
+        HOPPER_ASM(WGMMA_64_SHARED : D32("=f", 0) : "l"(a), "l"(b), "n"(0), "n"(TB));
+    }
+}
+
 #define WGMMA_8                                                                                              \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                              \
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, 0;\n}\n"
@@ -143,6 +199,15 @@ __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap *map, 
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
         "[%4];" ::"r"(smem),
         "l"(map), "r"(x), "r"(y), "r"(bar)
+        : "memory");
+}
+
+/* n_bytes in a row; a multiple of 16, as both addresses are. */
+__device__ __forceinline__ void tma_load_bytes(uint32_t smem, const void *src, uint32_t n_bytes, uint32_t bar)
+{
+    HOPPER_ASM(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem),
+        "l"(src), "r"(n_bytes), "r"(bar)
         : "memory");
 }
 
@@ -198,6 +263,15 @@ __device__ __forceinline__ void bar_arrive(uint32_t bar)
 {
     HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+/* By the first lane of the warp, without a branch. */
+__device__ __forceinline__ void bar_arrive_first(uint32_t bar)
+{
+    HOPPER_ASM(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
+            bar),
+        "r"(threadIdx.x % 32)
+        : "memory");
+}
 __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
 {
     HOPPER_ASM("{\n.reg .pred p;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
@@ -241,6 +315,14 @@ __device__ __forceinline__ void smem_load_frags(uint32_t addr, uint32_t *v)
                : "r"(addr)
                : "memory");
 }
+/* Where this lane's row of a fragment of 16 x 16 is in a buffer of 64 rows. The fragment 16*p columns on is at that ^ 32*p:
+ * buffers begin at multiples of their swizzle's atom. */
+template <int ROW> __device__ __forceinline__ uint32_t lane_part(int t)
+{
+    int lane = t % 32, row = t / 32 * 16 + lane % 16, swap = ROW == 128 ? lane % 8 : lane % 8 / 2;
+    return row * ROW + ((lane / 16) ^ swap) * 16;
+}
+
 __device__ __forceinline__ void smem_store_pair(uint32_t addr, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(x), "f"(y) : "memory");
@@ -255,6 +337,16 @@ __device__ __forceinline__ uint32_t smem_load_word(uint32_t addr)
 {
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(addr) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float4 smem_load_four(uint32_t addr)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(addr)
+                 : "memory");
     return v;
 }
 

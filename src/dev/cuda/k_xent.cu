@@ -10,10 +10,11 @@
  *          parts, are merged in a fixed order. All three ops use this cut, whatever the alignment, so XENT
  *          gives the bits of XENT_FWD followed by XENT_DX.
  * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block.
- *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A block fetches
- *          its part, reduces it, meets the others, writes the gradient, and only then fetches again: what
- *          hides one block's waiting is the work of the other one or two on the same multiprocessor, not a
- *          second buffer, because the waits for the cluster are as long as those for memory.
+ *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A part is cut into
+ *          segments, one group of packs of every thread each, and the copy engine fetches the next row's as
+ *          soon as every warp has written this row's gradient of a segment: reading one row and writing the
+ *          one before overlap without a second buffer. The blocks of a cluster send each other their part's
+ *          (max, sum) and wait for nothing else.
  *          Where a row does not fit eight blocks, is not aligned to 16 bytes, or the device has no clusters:
  *          one block a row that reads it twice.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
@@ -22,8 +23,8 @@
 enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
 /* 40 registers: three blocks of 75 KB, the parts of 151936 classes, run on a multiprocessor. */
 enum { XENT_BLOCKS_PER_SM = 3 };
-/* Head of the shared memory of a block: barrier, warp slots, part slots by turn. */
-enum { XENT_HEAD_BYTES = 256 };
+/* What XENT has at the head of a block's shared memory: three blocks of 151936 classes still fit a multiprocessor. */
+enum { XENT_HEAD_BYTES = 640, XENT_MAX_SEGMENTS = 8 };
 
 /* Below every logit, and 2^(XENT_FLOOR - y) is 0 without being NaN. */
 #define XENT_FLOOR (-1e30f)
@@ -40,12 +41,15 @@ template <typename T> struct XentP {
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
-/* What a part's threads share. */
-struct XentSlots {
-    float2 warp[XENT_WARPS];
-    float2 part[2]; /* by turn: the other blocks may still read the last one */
+/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: whoever is a row ahead does not disturb
+ * those who still read, and nobody can be two ahead. */
+struct XentShared {
+    uint64_t full[XENT_MAX_SEGMENTS], empty[XENT_MAX_SEGMENTS]; /* by segment; empty counts warps */
+    uint64_t met[2];                                            /* all parts' pairs are there */
+    float2   warp[2][XENT_WARPS];
+    float2   part[2][XENT_MAX_PARTS];
 };
-static_assert(sizeof(XentSlots) + 64 <= XENT_HEAD_BYTES, "the head is too small");
+static_assert(sizeof(XentShared) <= XENT_HEAD_BYTES, "the head is too small");
 
 /* ---- Running pairs (max, sum of 2^(y - max)), max in powers of two ------------------------------------ */
 
@@ -102,13 +106,13 @@ __device__ __forceinline__ float2 soft_lanes(float2 a, int lanes)
     return make_float2(top, sum);
 }
 
-/* Merges the block's. One barrier; the block needs another before the slots are used again. */
+/* Merges the block's, of XENT_THREADS threads. One barrier; the block needs another before the slots are used again. */
 __device__ __forceinline__ float2 soft_block(float2 a, float2 *slot)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     a = soft_lanes(a, WARP);
     if (lane == 0) slot[warp] = a;
-    __syncthreads();
+    ptx_bar_sync(1, XENT_THREADS);
     return soft_lanes(slot[lane % XENT_WARPS], XENT_WARPS);
 }
 
@@ -146,20 +150,23 @@ template <typename T> __device__ __forceinline__ void pack_cut(Pack<T> &v, int n
     }
 }
 
-/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. */
-template <typename T, int FROM>
-__device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class)
+/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. ready(g) is called before
+ * group g of packs is read. */
+template <typename T, int FROM, typename Ready>
+__device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class, Ready ready)
 {
     constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N;
     float2        a = make_float2(XENT_FLOOR, 0.0f);
-    int           n = MIN(end, n_class) - begin, col = (int)threadIdx.x * N;
+    int           n = MIN(end, n_class) - begin, col = (int)threadIdx.x * N, g = 0;
     Pack<T>       v[XENT_GROUP];
     for (; col + (XENT_GROUP - 1) * STEP + N <= n; col += XENT_GROUP * STEP) {
+        ready(g++);
 #pragma unroll
         for (int k = 0; k < XENT_GROUP; k++) v[k] = xent_load<T, FROM>(x + col + k * STEP, N);
         soft_add(a, v);
     }
     if (col < n) { /* the last group, not all of it inside */
+        ready(g);
 #pragma unroll
         for (int k = 0; k < XENT_GROUP; k++) {
             int left = n - (col + k * STEP);
@@ -209,49 +216,149 @@ template <typename T> __device__ __forceinline__ XentRow xent_row(const XentP<T>
 
 /* ---- One read, one write: the row in shared memory --------------------------------------------------- */
 
-/* Asks the copy engine for this block's part of a row. One thread. */
+/* A block's part of every row that its cluster takes. */
+template <typename T> struct XentPart {
+    XentShared *shared;
+    T          *buf;
+    int         rank, begin, end; /* columns */
+    int         first, stride;    /* rows */
+
+    static constexpr int           SEGMENT = XENT_GROUP * XENT_THREADS * Pack<T>::N; /* columns */
+    __device__ __forceinline__ int segments() const { return (end - begin + SEGMENT - 1) / SEGMENT; }
+};
+
+/* Asks the copy engine for segment g of the part of a row. One thread. */
 template <typename T>
-__device__ __forceinline__ void xent_fetch(const XentP<T> &p, int64_t row, int begin, int end, T *buf,
-                                           uint64_t *bar)
+__device__ __forceinline__ void xent_fetch(const XentP<T> &p, const XentPart<T> &w, int64_t row, int g)
 {
-    uint32_t n_bytes = (uint32_t)(end - begin) * (uint32_t)sizeof(T);
+    int      at = g * XentPart<T>::SEGMENT;
+    uint32_t n  = (uint32_t)MIN((int)XentPart<T>::SEGMENT, w.end - w.begin - at) * (uint32_t)sizeof(T);
     ptx_fence_async();
-    ptx_mbar_expect(bar, n_bytes);
-    if (n_bytes) ptx_bulk_load(buf, p.logits + row * p.ld_x + begin, n_bytes, bar);
+    ptx_mbar_expect(&w.shared->full[g], n);
+    ptx_bulk_load(w.buf + at, p.logits + row * p.ld_x + w.begin + at, n, &w.shared->full[g]);
 }
 
-/* log sum exp of the row, from every block's part. */
-__device__ __forceinline__ float xent_cluster_lse(float2 a, XentSlots *slots, int turn, int parts)
+/* The first row from `row` on that the cluster takes and that has a target. */
+template <typename T>
+__device__ __forceinline__ int64_t xent_row_from(const XentP<T> &p, const XentPart<T> &w, int64_t row)
 {
-    float2 part[XENT_MAX_PARTS] = { a };
+    while (row < p.rows && p.target[row] < 0) row += w.stride;
+    return row;
+}
+
+/* log sum exp of row n of those with a target, from every block's part. */
+template <typename T>
+__device__ __forceinline__ float xent_cluster_lse(float2 a, const XentPart<T> &w, uint32_t n, int parts)
+{
+    XentShared *s                    = w.shared;
+    int         turn                 = n & 1;
+    float2      part[XENT_MAX_PARTS] = { a };
     if (parts > 1) {
-        if (threadIdx.x == 0) slots->part[turn] = a;
-        ptx_cluster_sync();
+        if (threadIdx.x == 0) ptx_mbar_expect(&s->met[turn], (uint32_t)parts * sizeof(float2));
+        if ((int)threadIdx.x < parts)
+            ptx_cluster_send(&s->part[turn][w.rank], a, &s->met[turn], (int)threadIdx.x);
+        ptx_mbar_wait_cluster(&s->met[turn], n >> 1 & 1);
 #pragma unroll
         for (int k = 0; k < XENT_MAX_PARTS; k++) {
-            if (k < parts) part[k] = ptx_cluster_load(&slots->part[turn], k);
+            if (k < parts) part[k] = s->part[turn][k];
         }
     }
     return soft_lse(part, parts);
 }
 
-/* Writes n columns of a part's gradient from shared memory; the first n_class of them are classes. */
-template <typename T>
-__device__ __forceinline__ void xent_part_dx(T *out, const T *buf, int n, int n_class, int hit,
-                                             const XentRow &r)
+/* Writes the part's gradient from shared memory; its first n_class columns are classes. done(g) is called after group g has been read
+ * and written, ready(g) before. */
+template <typename T, typename Ready, typename Done>
+__device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n_class, int hit,
+                                             const XentRow &r, Ready ready, Done done)
 {
-    constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N;
-    int           col = (int)threadIdx.x * N;
-    for (; col + (XENT_GROUP - 1) * STEP + N <= n_class; col += XENT_GROUP * STEP) {
-        Pack<T> v[XENT_GROUP];
-#pragma unroll
-        for (int k = 0; k < XENT_GROUP; k++) v[k] = pack_load(buf + col + k * STEP);
-#pragma unroll
-        for (int k = 0; k < XENT_GROUP; k++) pack_store(out + col + k * STEP, xent_pack_dx(v[k], N, r));
+    constexpr int N = Pack<T>::N, STEP = XENT_THREADS * N, SEGMENT = XentPart<T>::SEGMENT;
+    const T      *buf = w.buf;
+    int           n = w.end - w.begin, col = (int)threadIdx.x * N;
+    bool          own = hit >= 0 && hit / N % XENT_THREADS == (int)threadIdx.x; /* writes the target's pack */
+    T             x   = from_f32<T>(0.0f);
+    if (own) {
+        ready(hit / SEGMENT);
+        x = buf[hit];
     }
-    for (; col < n; col += STEP) pack_store(out + col, xent_pack_dx(pack_load(buf + col), n_class - col, r));
-    /* The thread that wrote the target's pack corrects it. */
-    if (hit >= 0 && hit / N % XENT_THREADS == (int)threadIdx.x) out[hit] = xent_hit_dx(buf[hit], r);
+    for (int g = 0; g < w.segments(); g++, col += SEGMENT) {
+        ready(g);
+        if ((g + 1) * SEGMENT <= n_class) {
+            Pack<T> v[XENT_GROUP];
+#pragma unroll
+            for (int k = 0; k < XENT_GROUP; k++) v[k] = pack_load(buf + col + k * STEP);
+#pragma unroll
+            for (int k = 0; k < XENT_GROUP; k++) pack_store(out + col + k * STEP, xent_pack_dx(v[k], N, r));
+        } else {
+            for (int c = col; c < MIN(col + SEGMENT, n); c += STEP)
+                pack_store(out + c, xent_pack_dx(pack_load(buf + c), n_class - c, r));
+        }
+        done(g);
+    }
+    if (own) out[hit] = xent_hit_dx(x, r);
+}
+
+/* No target: no gradient. */
+template <typename T>
+__device__ __forceinline__ void xent_zero_row(const XentP<T> &p, const XentPart<T> &w, int64_t row)
+{
+    constexpr int N   = Pack<T>::N;
+    T            *out = p.dlogits + row * p.ld_d + w.begin;
+    if (threadIdx.x == 0 && w.rank == 0) p.loss[row] = 0.0f;
+    for (int col = (int)threadIdx.x * N; col < w.end - w.begin; col += XENT_THREADS * N) {
+        pack_store(out + col, pack_zero<T>());
+    }
+}
+
+/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a target, `ahead`, is fetched behind
+ * the gradient's back. */
+template <typename T>
+__device__ __forceinline__ void xent_part_row(const XentP<T> &p, const XentPart<T> &w, int64_t row,
+                                              int target, int next, uint32_t n)
+{
+    XentShared *s     = w.shared;
+    int64_t     ahead = row + w.stride;
+    auto        ready = [&](int g) { ptx_mbar_wait(&s->full[g], n & 1); };
+    auto        fetch = [&](int g) {
+        if (threadIdx.x != 0 || g < 0 || ahead >= p.rows) return;
+        ptx_mbar_wait(&s->empty[g], n & 1);
+        xent_fetch(p, w, ahead, g);
+    };
+    auto done = [&](int g) {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) ptx_mbar_tell(&s->empty[g]);
+        fetch(g - 1); /* by now the other warps are through with it, too */
+    };
+    float2 a   = soft_part<T, FROM_SHARED>(w.buf, w.begin, w.end, p.n_class, ready);
+    float  lse = xent_cluster_lse(soft_block(a, s->warp[n & 1]), w, n, p.parts);
+    int    hit = w.begin <= target && target < w.end ? target - w.begin : -1;
+    if (threadIdx.x == 0 && hit >= 0) {
+        ready(hit / XentPart<T>::SEGMENT); /* another thread's pack */
+        p.loss[row] = __fsub_rn(lse, to_f32(w.buf[hit]));
+    }
+    if (threadIdx.x == 0 && next < 0) ahead = xent_row_from(p, w, ahead);
+    xent_part_dx(p.dlogits + row * p.ld_d + w.begin, w, MIN(w.end, p.n_class) - w.begin, hit,
+                 xent_row(p, lse), ready, done);
+    fetch(w.segments() - 1);
+}
+
+template <typename T> __device__ __forceinline__ void xent_part_rows(const XentP<T> &p, const XentPart<T> &w)
+{
+    uint32_t n    = 0; /* rows with a target so far */
+    int      next = w.first < p.rows ? p.target[w.first] : -1;
+    if (threadIdx.x == 0) {
+        int64_t row = xent_row_from(p, w, w.first);
+        for (int g = 0; g < w.segments() && row < p.rows; g++) xent_fetch(p, w, row, g);
+    }
+    for (int64_t row = w.first; row < p.rows; row += w.stride) {
+        int target = next;
+        next       = row + w.stride < p.rows ? p.target[row + w.stride] : -1; /* long before it is needed */
+        if (target < 0) {
+            xent_zero_row(p, w, row);
+            continue;
+        }
+        xent_part_row(p, w, row, target, next, n++);
+    }
 }
 
 template <typename T>
@@ -259,41 +366,28 @@ __global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS_PER_SM) xent_cluster
 {
     extern __shared__ __align__(1024) unsigned char smem[];
 
-    constexpr int N     = Pack<T>::N;
-    uint64_t     *bar   = reinterpret_cast<uint64_t *>(smem);
-    XentSlots    *slots = reinterpret_cast<XentSlots *>(smem + 64);
-    T            *buf   = reinterpret_cast<T *>(smem + XENT_HEAD_BYTES);
-    int           rank = p.parts > 1 ? ptx_cluster_rank() : 0, n_cluster = gridDim.x / p.parts;
-    int           begin = MIN(rank * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
+    XentShared *s     = reinterpret_cast<XentShared *>(smem);
+    int         rank  = p.parts > 1 ? ptx_cluster_rank() : 0;
+    int         begin = MIN(rank * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
+    XentPart<T> w = { s,
+                      reinterpret_cast<T *>(smem + XENT_HEAD_BYTES),
+                      rank,
+                      begin,
+                      end,
+                      (int)blockIdx.x / p.parts,
+                      (int)gridDim.x / p.parts };
     if (threadIdx.x == 0) {
-        ptx_mbar_init(bar, 1);
+        for (int g = 0; g < XENT_MAX_SEGMENTS; g++) {
+            ptx_mbar_init(&s->full[g], 1);
+            ptx_mbar_init(&s->empty[g], XENT_WARPS);
+        }
+        for (int t = 0; t < 2; t++) ptx_mbar_init(&s->met[t], 1);
         ptx_mbar_init_fence();
     }
     __syncthreads();
-    /* Turns count rows that have a target; only they use the barrier and the slots, and between two uses of
-     * one part slot lies a cluster barrier. */
-    int turn = 0;
-    for (int64_t row = blockIdx.x / p.parts; row < p.rows; row += n_cluster) {
-        int target = p.target[row];
-        T  *out    = p.dlogits + row * p.ld_d + begin;
-        if (target < 0) {
-            if (threadIdx.x == 0 && rank == 0) p.loss[row] = 0.0f;
-            for (int col = (int)threadIdx.x * N; col < end - begin; col += XENT_THREADS * N) {
-                pack_store(out + col, pack_zero<T>());
-            }
-            continue;
-        }
-        if (threadIdx.x == 0) xent_fetch(p, row, begin, end, buf, bar);
-        ptx_mbar_wait(bar, turn);
-        float2 a   = soft_block(soft_part<T, FROM_SHARED>(buf, begin, end, p.n_class), slots->warp);
-        float  lse = xent_cluster_lse(a, slots, turn, p.parts);
-        int    hit = begin <= target && target < end ? target - begin : -1;
-        if (threadIdx.x == 0 && hit >= 0) p.loss[row] = __fsub_rn(lse, to_f32(buf[hit]));
-        xent_part_dx(out, buf, end - begin, MIN(end, p.n_class) - begin, hit, xent_row(p, lse));
-        turn ^= 1;
-        __syncthreads(); /* buffer and warp slots have been read; the next row overwrites them */
-    }
-    if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while its slots may be read */
+    if (p.parts > 1) ptx_cluster_sync(); /* nobody sends to barriers that are not there yet */
+    xent_part_rows(p, w);
+    if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while others may send to it */
 }
 
 /* ---- Two reads: any shape, any device ---------------------------------------------------------------- */
@@ -334,7 +428,9 @@ template <typename T, bool AL> __global__ void __launch_bounds__(XENT_THREADS, 2
             if (k < p.parts) {
                 constexpr int FROM  = AL ? FROM_GLOBAL : FROM_GLOBAL_ODD;
                 int           begin = MIN(k * p.part_cols, p.cols), end = MIN(begin + p.part_cols, p.cols);
-                part[k] = soft_block(soft_part<T, FROM>(x + begin, begin, end, p.n_class), slot[k & 1]);
+                auto          ready = [](int) {};
+                part[k] =
+                    soft_block(soft_part<T, FROM>(x + begin, begin, end, p.n_class, ready), slot[k & 1]);
             }
         }
         float lse = soft_lse(part, p.parts);
@@ -371,6 +467,7 @@ template <typename T> static int xent_cut(const CudaDev *cu, XentP<T> *p, int *f
         p->part_cols = (int)(ceil_div(ceil_div(p->cols, N), p->parts) * N);
         size_t smem  = xent_smem(p->part_cols, sizeof(T));
         *fits        = smem <= (size_t)(p->parts == XENT_MAX_PARTS ? most : MIN(sm / 2 - own, most));
+        *fits        = *fits && p->part_cols <= XENT_MAX_SEGMENTS * XentPart<T>::SEGMENT;
         if (*fits || p->parts == XENT_MAX_PARTS) return 0;
     }
 }

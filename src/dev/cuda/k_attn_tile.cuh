@@ -1,0 +1,488 @@
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of 64
+ * that are swizzled each for itself.
+ *
+ * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
+ * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
+ *
+ * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in shared
+ *    memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the registers.
+ * 2. Every mask lets query i see the keys from low(i) to high(i), and both rise with i. Only tiles that are seen are visited, and only
+ *    those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes); else they are 0 and i, or T - 1.
+ * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+#ifndef DEV_CUDA_K_ATTN_TILE_CUH
+#define DEV_CUDA_K_ATTN_TILE_CUH
+
+#include "dev/cuda/k_attn_tile.h"
+#include "dev/cuda/k_common.cuh"
+#include "dev/cuda/k_wgmma.cuh"
+
+enum { TILE = 64, PART = 64, PART_BYTES = TILE * PART * 2 };
+enum {
+    N_ACC  = TILE * TILE / WG_THREADS,
+    N_WORD = N_ACC / 2
+}; /* a thread's, of 64 x 64: f32 sums; pairs of bf16 */
+
+#define LOG2_E 1.4426950408889634f
+#define LN_2   0.6931471805599453f
+
+typedef struct {
+    CUtensorMap qkv, o, dout, dqkv;
+} AttnMaps;
+
+typedef struct {
+    int          n_batch, T, heads, kv_heads, causal;
+    float        scale;
+    float       *lse;   /* [B,H,T] */
+    float2      *rows;  /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
+    const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
+    const int   *doc, *prefix;
+} AttnArgs;
+
+/* ---- shared memory ------------------------------------------------------------------------------------------ */
+
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room for;
+ * STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: tiles a warpgroup writes. */
+template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
+    static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
+                         SIDE = SIDE_, OUT = OUT_;
+    static constexpr int TILE_BYTES = D / PART * PART_BYTES;
+    static constexpr int ROWS = WGS * TILE, LOADER = WGS * WG_THREADS, THREADS = LOADER + WG_THREADS;
+    static constexpr int WARPS = LOADER / WARP; /* that multiply */
+    static __host__ __device__ constexpr int blocks(int T) { return (T + ROWS - 1) / ROWS; }
+
+    static constexpr int AT_RING  = 0;
+    static constexpr int AT_STILL = AT_RING + STAGES * PASS * TILE_BYTES;
+    static constexpr int AT_OUT   = AT_STILL + BLOCKS * WGS * STILL * TILE_BYTES;
+    static constexpr int AT_SIDE  = AT_OUT + WGS * OUT * TILE_BYTES;
+    static constexpr int AT_FULL  = AT_SIDE + STAGES * SIDE;
+    static constexpr int AT_EMPTY = AT_FULL + STAGES * 8;
+    static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
+    static constexpr int AT_GONE  = AT_COME + BLOCKS * 8;  /* and have been read */
+    static constexpr int AT_ITEM  = AT_GONE + BLOCKS * 8;  /* which block they are of */
+    static constexpr int AT_NOTES = AT_ITEM + BLOCKS * 8;  /* the loader's, 16 bytes a stage */
+    static constexpr int BYTES    = AT_NOTES + STAGES * 16;
+};
+
+/* ---- who does what ------------------------------------------------------------------------------------------ */
+
+/* Block i of a head's queries: the one that sees the most keys first. */
+template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
+{
+    return R::blocks(g.T) - 1 - i;
+}
+
+/* Which keys the queries of sequence b see. */
+typedef struct {
+    const int *doc; /* of the sequence, or NULL */
+    int        prefix;
+} Spans;
+
+__device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
+{
+    return { g.doc ? g.doc + (int64_t)b * g.T : NULL, g.prefix ? min(__ldg(g.prefix + b), g.T) : 0 };
+}
+/* No later than the row itself, whatever is in memory. */
+__device__ __forceinline__ int span_low(const Spans &s, int row)
+{
+    return s.doc ? max(0, min(__ldg(s.doc + row), row)) : 0;
+}
+__device__ __forceinline__ int span_high(const Spans &s, int row) { return max(row, s.prefix - 1); }
+
+typedef struct {
+    int first, end;
+} Tiles;
+
+/* Those of the keys that the queries from row0 to the last see. */
+template <bool SPANS>
+__device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, int last)
+{
+    last = min(last, g.T - 1);
+    if (!SPANS) return { 0, (g.causal ? last : g.T - 1) / TILE + 1 };
+    Spans s = spans_of(g, b);
+    return { span_low(s, row0) / TILE, span_high(s, last) / TILE + 1 };
+}
+
+/* Some of all: whatever is in memory, what a warpgroup waits for is loaded. */
+__device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
+{
+    return { max(all.first, min(t.first, t.end - 1)), t.end };
+}
+
+/* Columns of a head's part in a packed row. */
+template <typename R> __device__ __forceinline__ int q_col(int h) { return h * R::D; }
+template <typename R> __device__ __forceinline__ int k_col(const AttnArgs &g, int hk)
+{
+    return (g.heads + hk) * R::D;
+}
+template <typename R> __device__ __forceinline__ int v_col(const AttnArgs &g, int hk)
+{
+    return (g.heads + g.kv_heads + hk) * R::D;
+}
+
+/* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t stage, round;
+} Ring;
+
+template <typename R> __device__ __forceinline__ void ring_next(Ring &r)
+{
+    r.stage++;
+    if (r.stage == R::STAGES) r = { 0, r.round ^ 1 };
+}
+
+template <typename R> __device__ __forceinline__ Ring ring_before(Ring r)
+{
+    return r.stage ? Ring{ r.stage - 1, r.round } : Ring{ R::STAGES - 1, r.round ^ 1 };
+}
+
+template <typename R> __device__ __forceinline__ uint32_t ring_tile(uint32_t smem, Ring r, int i)
+{
+    return smem + R::AT_RING + (r.stage * R::PASS + i) * R::TILE_BYTES;
+}
+template <typename R> __device__ __forceinline__ uint32_t ring_side(uint32_t smem, Ring r)
+{
+    return smem + R::AT_SIDE + r.stage * R::SIDE;
+}
+template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, Ring r)
+{
+    bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
+}
+/* This warp has read it: all of it has waited for the products that did. */
+template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r)
+{
+    bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage);
+}
+/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
+template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
+{
+    ring_wait<R>(smem, r);
+    __syncwarp();
+    ring_free<R>(smem, r);
+    ring_next<R>(r);
+}
+/* The loader's: a stage to fill; returns its barrier. */
+template <typename R> __device__ __forceinline__ uint32_t ring_take(uint32_t smem, Ring r)
+{
+    uint32_t full = smem + R::AT_FULL + 8 * r.stage;
+    bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
+    bar_expect(full, R::PASS * R::TILE_BYTES + R::SIDE);
+    return full;
+}
+/* Tile i of a warpgroup's that stay. */
+template <typename R>
+__device__ __forceinline__ uint32_t still_tile(uint32_t smem, uint32_t slot, int wg, int i)
+{
+    return smem + R::AT_STILL + ((slot * R::WGS + wg) * R::STILL + i) * R::TILE_BYTES;
+}
+
+template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
+{
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < R::STAGES; s++) {
+            bar_init(smem + R::AT_FULL + 8 * s, 1);
+            bar_init(smem + R::AT_EMPTY + 8 * s, R::WARPS);
+        }
+        for (int s = 0; s < R::BLOCKS; s++) {
+            bar_init(smem + R::AT_COME + 8 * s, 1);
+            bar_init(smem + R::AT_GONE + 8 * s, R::WARPS);
+        }
+        ptx_mbar_init_fence();
+    }
+    __syncthreads();
+}
+
+/* ---- blocks of rows ----------------------------------------------------------------------------------------- */
+
+/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
+ * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */
+typedef struct {
+    int n_item, n_block;
+} Blocks;
+
+template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs &g, int n_head)
+{
+    int n_block = R::blocks(g.T);
+    return { n_head * n_block, n_block };
+}
+
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on from
+ * launch to launch: the last call of each wraps it around to 0. */
+template <typename R, typename F>
+__device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
+{
+    for (uint32_t n = 0;; n++) {
+        int      item = (int)atomicInc(next, (unsigned)b.n_item + gridDim.x - 1);
+        uint32_t slot = n % R::BLOCKS, come = smem + R::AT_COME + 8 * slot;
+        bar_wait(smem + R::AT_GONE + 8 * slot, (n / R::BLOCKS & 1) ^ 1);
+        smem_store_word(smem + R::AT_ITEM + 8 * slot, (uint32_t)item);
+        if (item >= b.n_item) {
+            bar_arrive(come);
+            return;
+        }
+        bar_expect(come, R::WGS * R::STILL * R::TILE_BYTES);
+        f(item / b.n_block, item % b.n_block, slot, come);
+    }
+}
+
+/* The multipliers': f(head, i, slot), which calls still_free(). */
+template <typename R, typename F>
+__device__ __forceinline__ void multiply_blocks(Blocks b, uint32_t smem, F &&f)
+{
+    for (uint32_t n = 0;; n++) {
+        uint32_t slot = n % R::BLOCKS;
+        bar_wait(smem + R::AT_COME + 8 * slot, n / R::BLOCKS & 1);
+        int item = (int)smem_load_word(smem + R::AT_ITEM + 8 * slot);
+        if (item >= b.n_item) return;
+        f(item / b.n_block, item % b.n_block, slot);
+    }
+}
+
+/* This warp has read the tiles that stay. */
+template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, uint32_t slot)
+{
+    __syncwarp();
+    bar_arrive_first(smem + R::AT_GONE + 8 * slot);
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------- */
+
+template <typename R>
+__device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, int x, int y, uint32_t bar)
+{
+#pragma unroll
+    for (int p = 0; p < R::D / PART; p++) tma_load(tile + p * PART_BYTES, map, x + p * PART, y, bar);
+}
+template <typename R>
+__device__ __forceinline__ void tile_store(const CUtensorMap *map, int x, int y, uint32_t tile)
+{
+#pragma unroll
+    for (int p = 0; p < R::D / PART; p++) tma_store(map, x + p * PART, y, tile + p * PART_BYTES);
+}
+
+/* A tile as an operand in registers: N_WORD words a part. */
+template <int N> struct Words {
+    uint32_t w[N];
+};
+template <int N> __device__ __forceinline__ void tile_read(Words<N> &a, uint32_t tile)
+{
+    uint32_t at = tile + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS);
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) smem_load_frags((at ^ 32 * (i % 4)) + i / 4 * PART_BYTES, a.w + 4 * i);
+}
+
+/* Steps of 16 columns in a rows operand. */
+__device__ __forceinline__ uint64_t rows_step(uint32_t low, int i)
+{
+    return wgmma_desc(low + i / 4 * (PART_BYTES >> 4) + i % 4 * WGMMA_STEP_ROWS);
+}
+
+/* d = a b^T; b: a tile in shared memory whose rows are d's columns. */
+template <typename R, int N>
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], const Words<N> &a, uint32_t b_tile)
+{
+    uint32_t b = wgmma_low_rows(b_tile);
+    wgmma_64<0, 0>(d, a.w, rows_step(b, 0));
+#pragma unroll
+    for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, a.w + 4 * i, rows_step(b, i));
+}
+/* The same with a in shared memory, too. */
+template <typename R>
+__device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], uint32_t a_tile, uint32_t b_tile)
+{
+    uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(b_tile);
+    wgmma_64<0, 0>(d, rows_step(a, 0), rows_step(b, 0));
+#pragma unroll
+    for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, rows_step(a, i), rows_step(b, i));
+}
+
+/* d += a b; a of 64 x 64, b: a tile whose columns are d's. */
+template <int N>
+__device__ __forceinline__ void tile_multiply_cols(float (&d)[N], const Words<N_WORD> &a, uint32_t b_tile)
+{
+    uint32_t b = wgmma_low_cols(b_tile, PART_BYTES);
+#pragma unroll
+    for (int i = 0; i < TILE / 16; i++) {
+        uint64_t step = wgmma_desc(b + i * WGMMA_STEP_COLS);
+        if constexpr (N == N_ACC) {
+            wgmma_64<1, 1>(d, a.w + 4 * i, step);
+        } else {
+            wgmma_128<1>(d, a.w + 4 * i, step);
+        }
+    }
+}
+
+template <int N> __device__ __forceinline__ void tile_clear(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] = 0.0f;
+}
+
+/* This thread's row of its warpgroup's 64, and the one 8 rows on; its first column of every 8. */
+__device__ __forceinline__ int tile_row()
+{
+    return threadIdx.x % WG_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
+}
+__device__ __forceinline__ int tile_col() { return threadIdx.x % 4 * 2; }
+
+/* Makes -inf of what lies above the diagonal (columns after the row), or, if not ABOVE, below it. */
+template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC])
+{
+    int row = tile_row(), col = tile_col();
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        int r = row + i % 4 / 2 * 8, c = col + i / 4 * 8 + i % 2;
+        if (ABOVE ? c > r : c < r) d[i] = -INFINITY;
+    }
+}
+
+/* Makes -inf of the keys from k0 on that queries, which are rows and begin at q0, do not see. */
+__device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
+{
+    int low[2], high[2], col = k0 + tile_col();
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        low[j]  = span_low(s, q0 + tile_row() + 8 * j);
+        high[j] = span_high(s, q0 + tile_row() + 8 * j);
+    }
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        int key = col + i / 4 * 8 + i % 2, j = i % 4 / 2;
+        if (key < low[j] || key > high[j]) d[i] = -INFINITY;
+    }
+}
+
+/* The same where queries are columns and keys rows. */
+__device__ __forceinline__ void tile_mask_spans_turned(float (&d)[N_ACC], const Spans &s, int q0, int k0)
+{
+    int row = k0 + tile_row(), col = q0 + tile_col();
+#pragma unroll
+    for (int b = 0; b < TILE / 8; b++) {
+        int  query = col + 8 * b;
+        int2 low   = s.doc ? __ldg(reinterpret_cast<const int2 *>(s.doc + query)) : make_int2(0, 0);
+#pragma unroll
+        for (int i = 4 * b; i < 4 * b + 4; i++) {
+            int key = row + i % 4 / 2 * 8;
+            if (key < (i % 2 ? low.y : low.x) || key > span_high(s, query + i % 2)) d[i] = -INFINITY;
+        }
+    }
+}
+
+/* Keys that all of 64 queries see. */
+typedef struct {
+    Spans spans;
+    int   low, high;
+} Clear;
+
+template <bool SPANS> __device__ __forceinline__ Clear clear_of(const AttnArgs &g, int b, int q0)
+{
+    if (!SPANS) return {};
+    Spans s = spans_of(g, b);
+    return { s, span_low(s, q0 + TILE - 1), span_high(s, q0) };
+}
+
+/* Masks a tile of scores of queries that stay, where it must be. */
+template <bool SPANS>
+__device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs &g, const Clear &c, int q0,
+                                               int k0)
+{
+    if constexpr (SPANS) {
+        if (k0 < c.low || k0 + TILE - 1 > c.high) tile_mask_spans(d, c.spans, q0, k0);
+    } else {
+        if (g.causal && k0 == q0) tile_mask<true>(d);
+    }
+}
+
+__device__ __forceinline__ void tile_round(Words<N_WORD> &a, const float (&d)[N_ACC])
+{
+#pragma unroll
+    for (int i = 0; i < N_WORD; i++) a.w[i] = bf16_pair(d[2 * i], d[2 * i + 1]);
+}
+
+/* Sum over the four lanes that share rows. */
+__device__ __forceinline__ float row_sum(float x)
+{
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+/* d, its two rows of a thread scaled, rounded, into shared memory. */
+template <int N>
+__device__ __forceinline__ void tile_place(const float (&d)[N], float scale0, float scale1, uint32_t tile)
+{
+    uint32_t at = tile + lane_part<TILE_ROW_BYTES>(threadIdx.x % WG_THREADS);
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float scale = j % 2 ? scale1 : scale0;
+            w[j]        = bf16_pair(d[8 * i + 2 * j] * scale, d[8 * i + 2 * j + 1] * scale);
+        }
+        smem_store_frags((at ^ 32 * (i % 4)) + i / 4 * PART_BYTES, w);
+    }
+}
+
+/* Before tile_place(): the tiles placed for the block before are on their way. */
+__device__ __forceinline__ void place_begin(int wg)
+{
+    if (threadIdx.x % WG_THREADS == 0) tma_store_wait_read<0>();
+    ptx_bar_sync(1 + wg, WG_THREADS);
+}
+/* After it; then the first thread stores. */
+__device__ __forceinline__ bool place_end(int wg)
+{
+    ptx_fence_async();
+    ptx_bar_sync(1 + wg, WG_THREADS);
+    return threadIdx.x % WG_THREADS == 0;
+}
+
+/* ---- launching ---------------------------------------------------------------------------------------------- */
+
+static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
+{
+    TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
+    int64_t rows = a->B * a->T, all = (a->heads + 2 * a->kv_heads) * a->head_dim,
+            out = a->heads * a->head_dim;
+    TRY(tma_map(encode, &m->qkv, a->qkv, rows, all, a->ld_qkv, box));
+    TRY(tma_map(encode, &m->o, a->o, rows, out, a->ld_o, box));
+    TRY(tma_map(encode, &m->dout, a->dout, rows, out, a->ld_dout, box));
+    return tma_map(encode, &m->dqkv, a->dqkv, rows, all, a->ld_dqkv, box);
+}
+
+static inline AttnArgs attn_args(const TileAttn *a)
+{
+    AttnArgs g = {};
+    g.n_batch  = (int)a->B;
+    g.T        = (int)a->T;
+    g.heads    = (int)a->heads;
+    g.kv_heads = (int)a->kv_heads;
+    g.causal   = a->mask != MASK_FULL;
+    g.scale    = a->scale;
+    g.lse      = (float *)a->lse;
+    g.rows     = (float2 *)a->ws;
+    g.table    = a->table;
+    g.doc      = a->mask == MASK_DOCUMENT ? a->doc : NULL;
+    g.prefix   = a->mask == MASK_PREFIX ? a->prefix : NULL;
+    return g;
+}
+
+/* A thread block for each multiprocessor, or fewer for little work. */
+template <typename R, typename K>
+static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
+                       cudaStream_t stream)
+{
+    /* Warpgroups take registers from what the thread block started with; they would wait for ever for more. */
+    constexpr int START = 65536 / R::THREADS / 8 * 8;
+    static_assert(R::WGS * R::REGS_MULTIPLY + R::REGS_LOAD <= (R::WGS + 1) * START, "registers");
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim            = dim3{ (unsigned)MIN(n_sm, n_head * R::blocks(g.T)) };
+    cfg.blockDim           = dim3{ R::THREADS };
+    cfg.dynamicSmemBytes   = R::BYTES;
+    cfg.stream             = stream;
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::BYTES));
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, m, g));
+    return 0;
+}
+
+#endif

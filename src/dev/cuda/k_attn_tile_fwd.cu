@@ -1,0 +1,265 @@
+/* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass; the maximum and the sum of each row
+ * run along.
+ *
+ * 1. Heads of 64 have four warpgroups, so that some make weights of scores while others multiply: that takes as long. With
+ *    heads of 128 multiplying takes twice as long, and two are enough.
+ * 2. Weights are relative to a maximum that may be a little too small: what was summed is scaled down only when a row's maximum has
+ *    grown by a factor of 256 since, which is rare after the first tile. Weights of up to 256 are as exact as those up to 1.
+ * 3. Of a row's tiles only the last has anything to mask, unless low and high come from memory.
+ * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
+#include "dev/cuda/k_attn_tile.cuh"
+
+/* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory, beside the next block's. */
+template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 2 : 1, D == 64 ? 6 : 4, 0, 1> {
+    static constexpr int  N_SUM   = D / PART * N_ACC;
+    static constexpr bool IN_REGS = D != 64; /* q */
+    using Still = typename std::conditional<IN_REGS, Words<D / PART * N_WORD>, uint32_t>::type;
+    static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
+};
+
+static __device__ unsigned forward_next; /* load_blocks() */
+
+template <typename R, bool SPANS>
+__device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
+{
+    Ring r = { 0, 0 };
+    load_blocks<R>(
+        blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
+        [&](int head, int i, uint32_t slot, uint32_t come) {
+            int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
+                row0 = query_block<R>(g, i) * R::ROWS;
+            for (int wg = 0; wg < R::WGS; wg++)
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h),
+                             b * g.T + row0 + wg * TILE, come);
+            Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
+            for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
+                uint32_t full = ring_take<R>(smem, r);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), b * g.T + j * TILE, full);
+            }
+        });
+}
+
+/* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to the maximum. */
+template <int N> struct Rows {
+    float o[N], sum[2], max[2];
+};
+
+/* The rows' maxima with these scores. */
+template <int N>
+__device__ __forceinline__ void rows_top(const Rows<N> &a, const float (&s)[N_ACC], float (&top)[2])
+{
+    float other[2] = { s[4], s[6] }; /* two chains a row */
+    for (int j = 0; j < 2; j++) top[j] = a.max[j];
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        float &t = i % 8 < 4 ? top[i % 4 / 2] : other[i % 4 / 2];
+        t        = fmaxf(t, s[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        top[j] = fmaxf(top[j], other[j]);
+        top[j] = fmaxf(top[j], __shfl_xor_sync(FULL_WARP, top[j], 1));
+        top[j] = fmaxf(top[j], __shfl_xor_sync(FULL_WARP, top[j], 2));
+    }
+}
+
+/* A maximum to subtract: a row may have seen no key yet. */
+template <bool SPANS> __device__ __forceinline__ float finite(float max)
+{
+    return SPANS && max == -INFINITY ? 0.0f : max;
+}
+
+#define SLACK_LOG2 8.0f /* 256 */
+
+/* Scales what was summed when a maximum grew much. c: log2(e) times the scale of scores. */
+template <bool SPANS, int N>
+__device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
+{
+    bool much = (top[0] - a.max[0]) * c > SLACK_LOG2 || (top[1] - a.max[1]) * c > SLACK_LOG2;
+    if (!__any_sync(FULL_WARP, much)) return;
+    float down[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        down[j]  = ptx_ex2((a.max[j] - finite<SPANS>(top[j])) * c);
+        a.max[j] = top[j];
+        a.sum[j] *= down[j];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) a.o[i] *= down[i % 4 / 2];
+}
+
+/* The scores as weights: summed as they are, rounded for the product. */
+template <bool SPANS, int N>
+__device__ __forceinline__ void rows_weigh(Rows<N> &a, float (&s)[N_ACC], float c, Words<N_WORD> &p)
+{
+    float low[2] = { finite<SPANS>(a.max[0]) * c, finite<SPANS>(a.max[1]) * c };
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        s[i] = ptx_ex2(fmaf(s[i], c, -low[i % 4 / 2]));
+        a.sum[i % 4 / 2] += s[i];
+    }
+    tile_round(p, s);
+}
+
+template <typename R>
+__device__ __forceinline__ void scores_begin(float (&s)[N_ACC], const typename R::Still &q, uint32_t smem,
+                                             Ring r)
+{
+    ring_wait<R>(smem, r);
+    wgmma_begin();
+    tile_multiply_rows<R>(s, q, ring_tile<R>(smem, r, 0));
+    wgmma_commit();
+}
+
+/* A tile of keys whose scores have begun, at `at`. */
+template <typename R, bool SPANS, bool LAST>
+__device__ __forceinline__ void rows_add(Rows<R::N_SUM> &a, const AttnArgs &g, float (&s)[N_ACC],
+                                         const Clear &clear, uint32_t smem, Ring at, int q0, int k0)
+{
+    float         top[2], c = g.scale * LOG2_E;
+    Words<N_WORD> p;
+    if (SPANS || LAST) tile_mask_keys<SPANS>(s, g, clear, q0, k0);
+    rows_top(a, s, top);
+    rows_raise<SPANS>(a, top, c);
+    rows_weigh<SPANS>(a, s, c, p);
+    wgmma_begin();
+    tile_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
+    wgmma_commit();
+}
+
+/* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t slot,
+                                         const typename R::Still &q, Ring &r, int b, int q0, Tiles seen)
+{
+    float s[N_ACC];
+    Clear clear = clear_of<SPANS>(g, b, q0);
+    tile_clear(a.o);
+    for (int j = 0; j < 2; j++) {
+        a.sum[j] = 0.0f;
+        a.max[j] = -INFINITY;
+    }
+    wgmma_settle(
+        a.o); /* or the zeros would be set after the first product began, and all products wait for each other */
+    scores_begin<R>(s, q, smem, r);
+    wgmma_wait<0>();
+    wgmma_settle(s);
+#pragma unroll 1
+    for (int j = seen.first; j + 1 < seen.end; j++) {
+        Ring at = r;
+        rows_add<R, SPANS, false>(a, g, s, clear, smem, at, q0, j * TILE);
+        ring_next<R>(r);
+        scores_begin<R>(s, q, smem, r);
+        wgmma_wait<0>();
+        wgmma_settle(s);
+        wgmma_settle(a.o);
+        ring_free<R>(smem, at);
+    }
+    if (!R::IN_REGS) still_free<R>(smem, slot); /* its last product with q is done */
+    rows_add<R, SPANS, true>(a, g, s, clear, smem, r, q0, (seen.end - 1) * TILE);
+    wgmma_wait<0>();
+    wgmma_settle(a.o);
+    ring_free<R>(smem, r);
+    ring_next<R>(r);
+}
+
+/* The rows' results: o into shared memory, lse into memory. */
+template <int N>
+__device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g, int64_t row0, uint32_t out,
+                                            int wg)
+{
+    float over[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float sum = row_sum(a.sum[j]);
+        over[j]   = 1.0f / sum;
+        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.max[j] * g.scale + logf(sum);
+    }
+    place_begin(wg);
+    tile_place(a.o, over[0], over[1], out);
+}
+
+template <typename R, bool SPANS>
+__device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
+{
+    uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
+    Ring     r   = { 0, 0 };
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
+        int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
+        Tiles all = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1), seen = { all.end, all.end };
+        if (row0 < g.T) {
+            seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
+        } else {
+            still_free<R>(smem, slot); /* this warpgroup has no rows */
+        }
+        for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
+        if (row0 < g.T) {
+            Rows<R::N_SUM>    a;
+            typename R::Still q;
+            if constexpr (R::IN_REGS) {
+                tile_read(q, still_tile<R>(smem, slot, wg, 0));
+                still_free<R>(smem, slot);
+            } else {
+                q = still_tile<R>(smem, slot, wg, 0);
+            }
+            rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
+            rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
+            if (place_end(wg)) {
+                tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);
+                tma_store_commit();
+            }
+        }
+        for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
+    });
+    if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
+}
+
+template <int D, bool SPANS>
+__global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
+    attn_fwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
+{
+    using R = ForwardRoom<D>;
+    extern __shared__ __align__(1024) char shared[];
+    uint32_t                               smem = ptx_smem_addr(shared);
+    int wg = __shfl_sync(FULL_WARP, threadIdx.x / WG_THREADS, 0); /* known to be the same in a warp */
+    room_open<R>(smem);
+    if (wg < R::WGS) {
+        regs_grow<R::REGS_MULTIPLY>();
+        forward_multiply<R, SPANS>(m, g, smem, wg);
+    } else {
+        regs_shrink<R::REGS_LOAD>();
+        if (threadIdx.x == R::LOADER) forward_load<R, SPANS>(m, g, smem);
+    }
+}
+
+/* ---- launching ---------------------------------------------------------------------------------------------- */
+
+int64_t tile_attn_ws(const TileAttn *a) { return a->B * a->heads * a->T * (int64_t)sizeof(float2); }
+
+static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 || ld % 8 != 0; }
+
+const char *tile_attn_refuses(const TileAttn *a)
+{
+    if (a->head_dim != 64 && a->head_dim != 128) return "heads are not of 64 or 128";
+    if (a->T < 1 || a->T % 128 != 0) return "the length is no multiple of 128";
+    if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
+        unaligned(a->dqkv, a->ld_dqkv) || (uintptr_t)a->ws % 16 != 0)
+        return "rows are not aligned to 16 bytes";
+    if (a->B * a->T > INT32_MAX / 2 || a->B * a->heads > INT32_MAX / 2 / a->T) return "it is too large";
+    return NULL;
+}
+
+template <int D> static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+{
+    auto *kernel = g.doc || g.prefix ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
+    return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads, n_sm, stream);
+}
+
+int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
+{
+    AttnMaps m = {};
+    AttnArgs g = attn_args(a);
+    TRY(attn_maps(encode, a, &m));
+    return a->head_dim == 64 ? launch_fwd<64>(m, g, n_sm, stream) : launch_fwd<128>(m, g, n_sm, stream);
+}

@@ -1,0 +1,275 @@
+/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward and both
+ * kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows, several thread
+ * blocks at once, and the same bits whatever the order in which they run. */
+#include "dev/cuda/k_attn_tile.h"
+#include "hopper.h"
+
+struct Case {
+    int  B, T, H, K, D;
+    Mask mask;
+    int  n_sm;
+    bool again; /* twice, in other orders: the same bits; and with rotations */
+};
+
+typedef std::vector<uint16_t> Half;
+
+struct Data {
+    int64_t            ld_qkv, ld_o;
+    Half               qkv, o, dout, dqkv;
+    std::vector<float> lse, ws, table; /* of rotations */
+    std::vector<int>   doc, prefix;
+};
+
+static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
+
+static Data data_new(const Case &c)
+{
+    size_t n = (size_t)(c.B * c.T);
+    Data   x;
+    x.ld_qkv = (c.H + 2 * c.K) * c.D + 8;
+    x.ld_o   = c.H * c.D + 16;
+    x.qkv.resize(n * (size_t)x.ld_qkv);
+    x.dout.resize(n * (size_t)x.ld_o);
+    x.o.assign(x.dout.size(), 0x7fff);
+    x.dqkv.assign(x.qkv.size(), 0x7fff);
+    x.lse.assign(n * (size_t)c.H, NAN);
+    x.ws.assign(n * (size_t)c.H * 2, NAN);
+    for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
+    for (uint16_t &v : x.dout) v = (uint16_t)to_bf16(draw());
+    for (int i = 0; i < c.T * c.D; i++) {
+        double angle = i / c.D * pow(100, -2.0 * (i % (c.D / 2)) / c.D);
+        x.table.push_back((float)(i % c.D < c.D / 2 ? cos(angle) : sin(angle)));
+    }
+    for (int i = 0, first = 0; i < c.B * c.T; i++) {
+        if (i % c.T == 0 || rand() % 50 == 0) first = i % c.T;
+        x.doc.push_back(first);
+    }
+    for (int b = 0; b < c.B; b++) x.prefix.push_back(b == 0 ? c.T / 2 + 9 : c.T + 1);
+    return x;
+}
+
+static bool sees(const Case &c, const Data &x, int b, int q, int k)
+{
+    switch (c.mask) {
+    case MASK_FULL: return true;
+    case MASK_PREFIX: return k <= q || k < x.prefix[(size_t)b];
+    case MASK_DOCUMENT: return k <= q && k >= x.doc[(size_t)(b * c.T + q)];
+    default: return k <= q;
+    }
+}
+
+static TileAttn data_args(const Case &c, Data &x)
+{
+    TileAttn a = {};
+    a.qkv      = x.qkv.data();
+    a.o        = x.o.data();
+    a.lse      = x.lse.data();
+    a.dout     = x.dout.data();
+    a.dqkv     = x.dqkv.data();
+    a.ws       = x.ws.data();
+    a.B        = c.B;
+    a.T        = c.T;
+    a.heads    = c.H;
+    a.kv_heads = c.K;
+    a.head_dim = c.D;
+    a.ld_qkv   = x.ld_qkv;
+    a.ld_o     = x.ld_o;
+    a.ld_dout  = x.ld_o;
+    a.ld_dqkv  = x.ld_qkv;
+    a.mask     = c.mask;
+    a.doc      = x.doc.data();
+    a.prefix   = x.prefix.data();
+    a.scale    = 1 / sqrtf((float)c.D);
+    return a;
+}
+
+/* ---- in double ---------------------------------------------------------------------------------------------- */
+
+/* A value, and the sum of its terms' sizes: rounding each to bf16 moves it by at most 2^-8 of that. */
+struct Sum {
+    double value = 0, size = 0;
+    void   add(double x)
+    {
+        value += x;
+        size += fabs(x);
+    }
+};
+
+struct Wanted {
+    std::vector<Sum>    o, dq, dk, dv; /* [B,T,heads,D] */
+    std::vector<double> lse;
+};
+
+struct Reader {
+    const Case &c;
+    Data       &x;
+    double      q(int b, int t, int h, int d) const { return of(x.qkv, x.ld_qkv, b, t, h * c.D + d); }
+    double      k(int b, int t, int h, int d) const { return of(x.qkv, x.ld_qkv, b, t, (c.H + h) * c.D + d); }
+    double      v(int b, int t, int h, int d) const
+    {
+        return of(x.qkv, x.ld_qkv, b, t, (c.H + c.K + h) * c.D + d);
+    }
+    double dout(int b, int t, int h, int d) const { return of(x.dout, x.ld_o, b, t, h * c.D + d); }
+    double o(int b, int t, int h, int d) const { return of(x.o, x.ld_o, b, t, h * c.D + d); }
+    double of(const Half &m, int64_t ld, int b, int t, int col) const
+    {
+        return (double)from_bf16(m[(size_t)((b * c.T + t) * ld + col)]);
+    }
+    size_t at(int b, int t, int heads, int h, int d) const
+    {
+        return (size_t)(((b * c.T + t) * heads + h) * c.D + d);
+    }
+};
+
+/* One query: its weights, its output, and what it adds to the gradients. */
+static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
+{
+    const Case         &c     = r.c;
+    int                 hk    = h / (c.H / c.K);
+    double              scale = 1 / sqrt((double)c.D), sum = 0, rowsum = 0;
+    std::vector<double> p((size_t)c.T), dp((size_t)c.T);
+    for (int j = 0; j < c.T; j++) {
+        if (!sees(c, r.x, b, i, j)) continue;
+        for (int d = 0; d < c.D; d++) {
+            p[(size_t)j] += scale * r.q(b, i, h, d) * r.k(b, j, hk, d);
+            dp[(size_t)j] += r.dout(b, i, h, d) * r.v(b, j, hk, d);
+        }
+        sum += exp(p[(size_t)j]);
+    }
+    double lse                               = log(sum);
+    w.lse[(size_t)((b * c.H + h) * c.T + i)] = lse;
+    for (int d = 0; d < c.D; d++) rowsum += r.dout(b, i, h, d) * r.o(b, i, h, d);
+    for (int j = 0; j < c.T; j++) {
+        if (!sees(c, r.x, b, i, j)) continue;
+        double pj = exp(p[(size_t)j] - lse), ds = pj * (dp[(size_t)j] - rowsum) * scale;
+        for (int d = 0; d < c.D; d++) {
+            w.o[r.at(b, i, c.H, h, d)].add(pj * r.v(b, j, hk, d));
+            w.dq[r.at(b, i, c.H, h, d)].add(ds * r.k(b, j, hk, d));
+            w.dk[r.at(b, j, c.K, hk, d)].add(ds * r.q(b, i, h, d));
+            w.dv[r.at(b, j, c.K, hk, d)].add(pj * r.dout(b, i, h, d));
+        }
+    }
+}
+
+static Wanted want(const Case &c, Data &x)
+{
+    size_t n = (size_t)(c.B * c.T * c.D);
+    Wanted w;
+    w.o.resize(n * (size_t)c.H);
+    w.dq.resize(n * (size_t)c.H);
+    w.dk.resize(n * (size_t)c.K);
+    w.dv.resize(n * (size_t)c.K);
+    w.lse.resize((size_t)(c.B * c.H * c.T));
+    for (int b = 0; b < c.B; b++) {
+        for (int h = 0; h < c.H; h++) {
+            for (int i = 0; i < c.T; i++) want_query({ c, x }, w, b, h, i);
+        }
+    }
+    return w;
+}
+
+/* ---- comparing ---------------------------------------------------------------------------------------------- */
+
+static int n_failed;
+
+static void verdict(bool ok, const Case &c, const char *what, double worst)
+{
+    static const char *const mask[] = { "causal", "full", "prefix", "documents" };
+    printf("%s B%d T%d H%d/%d D%d %s, %d blocks: %s", ok ? "ok" : "not ok", c.B, c.T, c.H, c.K, c.D,
+           mask[c.mask], c.n_sm, what);
+    if (!ok) printf(": %g of what rounding allows", worst);
+    printf("\n");
+    n_failed += !ok;
+}
+
+/* Operands rounded to bf16 (2^-8 of each term), sums in f32, the result rounded (2^-8 of it). */
+static void compare(const Case &c, const char *what, const std::vector<Sum> &want, const Half &m, int64_t ld,
+                    int heads, int col0)
+{
+    double worst = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        size_t row = i / (size_t)(heads * c.D), col = i % (size_t)(heads * c.D);
+        double got  = (double)from_bf16(m[row * (size_t)ld + (size_t)col0 + col]);
+        double most = (want[i].size + fabs(want[i].value)) * 0x1.01p-8 + 1e-6,
+               off  = fabs(got - want[i].value) / most;
+        if (!(off <= worst)) worst = off == off ? off : INFINITY;
+    }
+    verdict(worst <= 1, c, what, worst);
+}
+
+static void run_both(const Case &c, Data &x, const float *table)
+{
+    TileAttn a = data_args(c, x);
+    a.table    = table;
+    if (tile_attn_refuses(&a)) printf("not ok refused: %s\n", tile_attn_refuses(&a));
+    n_failed += tile_attn_fwd(&a, 0, c.n_sm, 0) < 0 || tile_attn_bwd(&a, 0, c.n_sm, 0) < 0;
+}
+
+/* The gradients of q or k rotated back. They are rounded before and after. */
+static void turn_back(const Case &c, const Data &x, std::vector<Sum> &d, int heads)
+{
+    for (size_t i = 0; i < d.size(); i++) {
+        size_t half = (size_t)c.D / 2, t = i / (size_t)(heads * c.D) % (size_t)c.T, col = i % (size_t)c.D;
+        if (col >= half) continue;
+        double cs = (double)x.table[t * 2 * half + col], sn = (double)x.table[t * 2 * half + half + col];
+        Sum    u = d[i], v = d[i + half];
+        double size = u.size + v.size + fabs(u.value) + fabs(v.value);
+        d[i]        = { u.value * cs + v.value * sn, size };
+        d[i + half] = { v.value * cs - u.value * sn, size };
+    }
+}
+
+static void compare_gradients(const Case &c, const Wanted &w, const Data &x)
+{
+    compare(c, "dq", w.dq, x.dqkv, x.ld_qkv, c.H, 0);
+    compare(c, "dk", w.dk, x.dqkv, x.ld_qkv, c.K, c.H * c.D);
+    compare(c, "dv", w.dv, x.dqkv, x.ld_qkv, c.K, (c.H + c.K) * c.D);
+}
+
+static void check(const Case &c)
+{
+    Data x = data_new(c);
+    run_both(c, x, NULL);
+    Wanted w   = want(c, x);
+    double off = 0;
+    for (size_t i = 0; i < w.lse.size(); i++) {
+        double e = fabs((double)x.lse[i] - w.lse[i]) / (1e-6 * fmax(1, fabs(w.lse[i])));
+        if (!(e <= off)) off = e == e ? e : INFINITY;
+    }
+    verdict(off <= 1, c, "lse", off);
+    compare(c, "o", w.o, x.o, x.ld_o, c.H, 0);
+    compare_gradients(c, w, x);
+    if (!c.again) return;
+    Data again = x;
+    run_both(c, again, NULL);
+    verdict(again.o == x.o && again.dqkv == x.dqkv, c, "the same bits in another order", 0);
+    run_both(c, again, again.table.data());
+    turn_back(c, x, w.dq, c.H);
+    turn_back(c, x, w.dk, c.K);
+    compare_gradients(c, w, again);
+}
+
+/* Documents that make no sense give results that make none, and an end. */
+static void check_nonsense()
+{
+    Case c = { 1, 256, 1, 1, 64, MASK_DOCUMENT, 2, false };
+    Data x = data_new(c);
+    for (int &d : x.doc) d = rand() % 300 - 20;
+    run_both(c, x, NULL);
+    verdict(true, c, "whatever the documents say, it ends", 0);
+}
+
+int main()
+{
+    static const Case all[] = {
+        { 1, 128, 1, 1, 64, MASK_CAUSAL, 1, false },    { 1, 128, 2, 1, 64, MASK_FULL, 2, false },
+        { 2, 384, 2, 1, 64, MASK_CAUSAL, 3, true },     { 1, 384, 2, 1, 64, MASK_DOCUMENT, 2, true },
+        { 2, 256, 1, 1, 64, MASK_PREFIX, 2, false },    { 1, 128, 1, 1, 128, MASK_CAUSAL, 1, false },
+        { 1, 384, 2, 1, 128, MASK_CAUSAL, 2, true },    { 1, 128, 2, 2, 128, MASK_FULL, 3, false },
+        { 1, 256, 1, 1, 128, MASK_DOCUMENT, 2, false }, { 1, 256, 1, 1, 128, MASK_PREFIX, 1, false },
+    };
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (const Case &c : all) check(c);
+    check_nonsense();
+    return n_failed > 0;
+}
