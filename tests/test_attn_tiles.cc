@@ -8,7 +8,8 @@ struct Case {
     int  B, T, H, K, D;
     Mask mask;
     int  n_sm;
-    bool again; /* twice, in other orders: the same bits; and with rotations */
+    bool again;      /* twice, in other orders: the same bits; and with rotations */
+    int  second = 0; /* where the second document begins, or the prefix ends; 0: anywhere */
 };
 
 typedef std::vector<uint16_t> Half;
@@ -41,10 +42,10 @@ static Data data_new(const Case &c)
         x.table.push_back((float)(i % c.D < c.D / 2 ? cos(angle) : sin(angle)));
     }
     for (int i = 0, first = 0; i < c.B * c.T; i++) {
-        if (i % c.T == 0 || rand() % 50 == 0) first = i % c.T;
+        if (i % c.T == 0 || (c.second ? i % c.T == c.second : rand() % 50 == 0)) first = i % c.T;
         x.doc.push_back(first);
     }
-    for (int b = 0; b < c.B; b++) x.prefix.push_back(b == 0 ? c.T / 2 + 9 : c.T + 1);
+    for (int b = 0; b < c.B; b++) x.prefix.push_back(c.second ? c.second : b == 0 ? c.T / 2 + 9 : c.T + 1);
     return x;
 }
 
@@ -262,11 +263,20 @@ static void check_nonsense()
 int main()
 {
     static const Case all[] = {
-        { 1, 128, 1, 1, 64, MASK_CAUSAL, 1, false },    { 1, 128, 2, 1, 64, MASK_FULL, 2, false },
-        { 2, 384, 2, 1, 64, MASK_CAUSAL, 3, true },     { 1, 384, 2, 1, 64, MASK_DOCUMENT, 2, true },
-        { 2, 256, 1, 1, 64, MASK_PREFIX, 2, false },    { 1, 128, 1, 1, 128, MASK_CAUSAL, 1, false },
-        { 1, 384, 2, 1, 128, MASK_CAUSAL, 2, true },    { 1, 128, 2, 2, 128, MASK_FULL, 3, false },
-        { 1, 256, 1, 1, 128, MASK_DOCUMENT, 2, false }, { 1, 256, 1, 1, 128, MASK_PREFIX, 1, false },
+        { 1, 128, 1, 1, 64, MASK_CAUSAL, 1, false },
+        { 1, 128, 2, 1, 64, MASK_FULL, 2, false },
+        { 2, 384, 2, 1, 64, MASK_CAUSAL, 3, true },
+        { 1, 384, 2, 1, 64, MASK_DOCUMENT, 2, true },
+        { 2, 256, 1, 1, 64, MASK_PREFIX, 2, false },
+        { 1, 128, 1, 1, 128, MASK_CAUSAL, 1, false },
+        { 1, 384, 2, 1, 128, MASK_CAUSAL, 2, true },
+        { 1, 128, 2, 2, 128, MASK_FULL, 3, false },
+        { 1, 256, 1, 1, 128, MASK_DOCUMENT, 2, false },
+        { 1, 256, 1, 1, 128, MASK_PREFIX, 1, false },
+        /* more tiles between two that a warpgroup needs than the ring has stages */
+        { 1, 768, 1, 1, 64, MASK_DOCUMENT, 1, false, 64 },
+        { 1, 512, 1, 1, 128, MASK_DOCUMENT, 1, false, 64 },
+        { 1, 768, 2, 1, 64, MASK_PREFIX, 1, false, 530 },
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const Case &c : all) check(c);

@@ -426,7 +426,7 @@ typedef struct {
     int      b, k0;
 } Keys;
 
-/* Not where tiles may be skipped: the next one could be further ahead than the ring reaches. */
+/* Not where tiles are skipped: see keys_sum(). */
 template <typename R, bool SPANS> constexpr bool KEYS_AHEAD = R::AHEAD && !SPANS;
 
 /* dk, dv += what a tile of queries gives. Begun before: its scores s, dp; with AHEAD, in this order: the last tile's product with p, these
@@ -503,9 +503,17 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
     };
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        bool more = walk_on(spot, w, g, smem);
-        if constexpr (AHEAD) {
-            if (!more) {
+        if constexpr (
+            SPANS) { /* the next tile may be further on than the ring reaches while this one is kept */
+            spot[1] = w.spot();
+            step(s, s, first, false);
+            wgmma_wait<0>();
+            ring_free<R>(smem, spot[1].r);
+            if (!w.next(g, smem)) break;
+            product_begin<R>(s, a.k, smem, w.r, 0);
+            product_begin<R>(dp, a.v, smem, w.r, 1);
+        } else if constexpr (AHEAD) {
+            if (!walk_on(spot, w, g, smem)) {
                 step(s, s, first, false);
                 break;
             }
@@ -516,6 +524,7 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
             }
             step(other, s, false, true);
         } else {
+            bool more = walk_on(spot, w, g, smem);
             step(s, s, first, false);
             if (!more) break;
             ring_wait<R>(smem, spot[2].r);
@@ -528,7 +537,7 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
     wgmma_wait<0>();
     wgmma_settle(dk);
     wgmma_settle(dv);
-    ring_free<R>(smem, spot[1].r);
+    if (!SPANS) ring_free<R>(smem, spot[1].r);
 }
 
 template <typename R, bool SPANS>
