@@ -503,8 +503,8 @@ __device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N
     };
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        if constexpr (
-            SPANS) { /* the next tile may be further on than the ring reaches while this one is kept */
+        /* With spans the next tile may be further on than the ring reaches while this one is kept. */
+        if constexpr (SPANS) {
             spot[1] = w.spot();
             step(s, s, first, false);
             wgmma_wait<0>();
