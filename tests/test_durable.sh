@@ -215,12 +215,17 @@ verdict "state.json has the threads that ran" $? "exit code $rc: $(grep -h '"thr
 
 # ---- resuming as something else --------------------------------------------------------------------------------------
 
-for change in "micro_batch=4:micro_batch 0 -> 4" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do
+for change in "micro_batch=4:micro_batch 0 -> 4.*(sums in another order)" "threads=2:threads 1 -> 2" "recompute=block:recompute auto -> block"; do
     rm -rf runs/other; cp -r runs/cut runs/other
     train other "${change%%:*}"; rc=$?
     [ $rc -eq 0 ] && grep -q "resuming after step .*${change#*:}" other.log && within "$(last_of other val_loss)" "$(last_of ref val_loss)" 0.001
     verdict "resuming with ${change%%:*} is allowed and said" $? "exit code $rc: $(head -n 3 other.log); $(last_of other val_loss) for $(last_of ref val_loss)"
 done
+# 8192 rows of 256 logits are computed in chunks of 2816, or all at once without opt.chunk_head.
+chunks=(step_tokens=8192 micro_batch=256 eval.every=0 optim.warmup=1)
+train rows "${chunks[@]}" steps=2 && grep -q '"head_rows": 2816,' "$(last_ckpt rows)/state.json" && train rows "${chunks[@]}" steps=4 opt.chunk_head=false; rc=$?
+[ $rc -eq 0 ] && grep -q 'resuming after step 2: .*planned head rows 2816 -> 8192 (sums in another order)$' rows.log && ! grep -q 'planned micro-batch' rows.log
+verdict "resuming with other chunks of the head is allowed and said" $? "exit code $rc: $(head -n 3 rows.log) $(grep -ho '"head_rows": [0-9]*' runs/rows/checkpoints/*/state.json)"
 for change in "model.width=64:tensor embed.weight is 256 x 32 there, 256 x 64.*--fresh" "model.layers=3:no tensor block.2" "model.heads=4:model.heads is 2 there, 4 in the recipe"; do
     rm -rf runs/other; cp -r runs/cut runs/other; cp -r runs/other kept
     train other "${change%%:*}"; rc=$?

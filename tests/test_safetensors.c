@@ -284,6 +284,7 @@ static void random_state(CkptState *s)
     s->bad_evals   = rand() % 9;
     s->elapsed_s   = rand() / 3.0;
     s->step_s      = rand() / 3.0;
+    s->head_rows   = rand();
     s->stopped     = rand() % CKPT_STOPS;
     s->n_skip      = rand() % 5;
     for (int i = 0; i < s->n_skip; i++) s->skip[i] = (SampleRange){ rand(), 1 + rand() };
@@ -342,6 +343,8 @@ static void wrong_states_are_refused(void **state)
         { "\"0x1p-1\"", "0.5", "field lr" },
         { "\"bits:7ff0000000000000\"", "\"inf\"", "field best_val" },
         { "\"0x1.8p+0\"", "\"1.5\"", "field step_s" },
+        { "\"head_rows\": 640", "\"head_rows\": -640", "field head_rows" },
+        { "\"head_rows\": 640", "\"head_rows\": \"640\"", "field head_rows" },
         { "\"patience\"", "\"boredom\"", "field stopped" },
         { "\"patience\"", "7", "field stopped" },
         { "[[3, 4]]", "[[3,0]]", "skip range" },
@@ -360,6 +363,7 @@ static void wrong_states_are_refused(void **state)
     m.state.seed            = 42;
     m.state.best_val        = INFINITY;
     m.state.step_s          = 1.5;
+    m.state.head_rows       = 640;
     m.state.stopped         = CKPT_STOP_PATIENCE;
     m.state.device.in.lr    = 0.5f;
     m.state.device.out.skip = 7;
@@ -377,7 +381,12 @@ static void wrong_states_are_refused(void **state)
         assert_int_equal(err_kind(), strstr(change[i][1], "\"version\"") ? ERR_USER : ERR_RUN);
         expect(change[i][2]);
     }
-    strcpy(bad, text); /* what an older program wrote */
+    /* What older programs wrote: without head_rows, then without any field that came later. */
+    strcpy(bad, text);
+    replace(bad, "\"head_rows\": 640, ", "");
+    if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());
+    assert_true(back.state.head_rows == 0 && back.state.step_s == 1.5);
+    ckpt_state_deinit(&back);
     replace(bad, "\"step_s\": \"0x1.8p+0\", \"stopped\": \"patience\", ", "");
     if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());
     assert_true(back.state.step_s == 0 && back.state.stopped == CKPT_STOP_NONE);

@@ -66,7 +66,7 @@ int ckpt_sweep(const char *dir);
 int ckpt_verify(const char *path);
 
 /* Loads one checkpoint folder: weights, optimizer state and step state go to the device, the rest into *s.
- * note (one line, maybe empty) says what is not as it was: micro-batch, recomputation, recipe keys.
+ * note (one line, maybe empty) says what is not as it was: micro-batch, recomputation, head chunks, recipe keys.
  * Negative after err_set(), or err_user() for another model; the device is untouched unless the file
  * changed while it was read. */
 int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n);

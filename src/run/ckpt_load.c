@@ -250,21 +250,34 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
     return 0;
 }
 
+/* Appends what was planned otherwise: the same mathematics, but with another micro-batch or other chunks of the head sums are
+ * taken in another order, and the run does not go on bit for bit. */
+static void note_plan(const CkptState *was, const BuildChoice *now, char *note, size_t n)
+{
+    static const char *const level[]   = { "none", "cheap", "block" };
+    int                      new_micro = was->micro_batch != now->micro_batch;
+    int                      new_head  = was->head_rows > 0 && was->head_rows != now->head_rows;
+    if (was->recompute_level != (int64_t)now->level) {
+        str_append(note, n, "%splanned recomputation %s -> %s", *note ? ", " : "",
+                   was->recompute_level < ARRAY_LEN(level) ? level[was->recompute_level] : "unknown",
+                   level[now->level]);
+    }
+    if (new_micro) {
+        str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "",
+                   (long long)was->micro_batch, (long long)now->micro_batch);
+    }
+    if (new_head) {
+        str_append(note, n, "%splanned head rows %lld -> %lld", *note ? ", " : "", (long long)was->head_rows,
+                   (long long)now->head_rows);
+    }
+    if (new_micro || new_head) str_append(note, n, " (sums in another order)");
+}
+
 static int match_model(const Loaded *l, const Build *b, char *note, size_t n)
 {
-    static const char *const level[] = { "none", "cheap", "block" };
-    const CkptState         *s       = &l->manifest.state;
-    int64_t                  now = b->choice.micro_batch, was = s->recompute_level;
     for (int k = 0; k < l->n_file; k++) TRY(match_tensors(&b->net.table, &l->file[k], k));
     TRY(match_keys(l, &b->recipe, note, n));
-    if (s->micro_batch != now) {
-        str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "",
-                   (long long)s->micro_batch, (long long)now);
-    }
-    if (was != (int64_t)b->choice.level) {
-        str_append(note, n, "%splanned recomputation %s -> %s", *note ? ", " : "",
-                   was < ARRAY_LEN(level) ? level[was] : "unknown", level[b->choice.level]);
-    }
+    note_plan(&l->manifest.state, &b->choice, note, n);
     return 0;
 }
 

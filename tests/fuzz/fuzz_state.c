@@ -13,7 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void check_bounds(const CkptState *s)
 {
-    CHECK(s->step >= 0 && s->next_sample >= 0 && s->micro_batch >= 0 && s->bad_evals >= 0,
+    CHECK(s->step >= 0 && s->next_sample >= 0 && s->micro_batch >= 0 && s->bad_evals >= 0 &&
+              s->head_rows >= 0,
           "a negative count");
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP, "%d skips", s->n_skip);
     for (int i = 0; i < s->n_skip; i++) {
