@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/schema.h"
+#include "run/choose.h"
 #include "run/ckpt_impl.h"
 
 #include <limits.h>
@@ -254,13 +255,13 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
  * taken in another order, and the run does not go on bit for bit. */
 static void note_plan(const CkptState *was, const BuildChoice *now, char *note, size_t n)
 {
-    static const char *const level[]   = { "none", "cheap", "block" };
-    int                      new_micro = was->micro_batch != now->micro_batch;
-    int                      new_head  = was->head_rows > 0 && was->head_rows != now->head_rows;
+    int new_micro = was->micro_batch != now->micro_batch;
+    int new_head  = was->head_rows > 0 && was->head_rows != now->head_rows;
     if (was->recompute_level != (int64_t)now->level) {
         str_append(note, n, "%splanned recomputation %s -> %s", *note ? ", " : "",
-                   was->recompute_level < ARRAY_LEN(level) ? level[was->recompute_level] : "unknown",
-                   level[now->level]);
+                   was->recompute_level <= LEVEL_BLOCK ? recompute_name((RecomputeLevel)was->recompute_level)
+                                                       : "unknown",
+                   recompute_name(now->level));
     }
     if (new_micro) {
         str_append(note, n, "%splanned micro-batch %lld -> %lld", *note ? ", " : "",
