@@ -9,7 +9,8 @@
 typedef struct {
     int64_t B, T, H, K, D;
     int64_t ld_qkv, ld_o, ld_dout, ld_dqkv, ws_bytes;
-    int32_t bwd, dtype, mask, deterministic, own, none;
+    int32_t bwd, dtype, mask, deterministic, own,
+        none; /* none: no gap at the end, keys are compared as bytes */
 } AttnKey;
 
 typedef enum { ATTN_SIMPLE, ATTN_TILES, ATTN_CUDNN } AttnWay;

@@ -7,9 +7,9 @@
  * 1. Seven products instead of five, since both kernels compute p and ds; in return nothing is ever added up in memory: no f32 dq to
  *    clear, add to and convert, no exchange of ds through shared memory, no barrier between warpgroups, and one order of sums.
  * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores as they go in again.
- * 3. While one warpgroup makes p and ds of scores, the other multiplies. With heads of 64 a tile's scores begin a whole tile before they
- *    are needed (AHEAD), so that neither waits for the tensor cores; that takes registers for the scores of two tiles. With heads of
- *    128 they begin right behind the last product of the tile before.
+ * 3. While one warpgroup makes p and ds of scores, the other multiplies. With heads of 64 a tile's scores begin before the tile before is
+ *    done (AHEAD): a whole tile earlier in `queries`, half of one in `keys`. So neither waits for the tensor cores; that takes registers
+ *    for the scores of two tiles. With heads of 128, and in `keys` where tiles are skipped, they begin behind its last product.
  * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
@@ -429,9 +429,8 @@ typedef struct {
 /* Not where tiles are skipped: see keys_sum(). */
 template <typename R, bool SPANS> constexpr bool KEYS_AHEAD = R::AHEAD && !SPANS;
 
-/* dk, dv += what a tile of queries gives. Begun before: its scores s, dp; with AHEAD, in this order: the last tile's product with p, these
- * scores, the last one's product with ds, dp. Then the next one's scores begin as soon as these are weights. spot: of the last tile,
- * this one, the next. */
+/* dk, dv += what a tile of queries gives. Begun before: its scores s, dp; with AHEAD, the last tile's product with ds between
+ * them. Then the next one's scores begin as soon as these are weights. spot: of the last tile, this one, the next. */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_add(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM], float (&s)[N_ACC],
                                          float (&ahead)[N_ACC], float (&dp)[N_ACC], Words<N_WORD> &p,
@@ -464,7 +463,8 @@ __device__ __forceinline__ void keys_add(float (&dk)[R::N_SUM], float (&dv)[R::N
     wgmma_commit();
     if (AHEAD && more) {
         product_begin<R>(dp, a.v, smem, next.r, 1);
-        wgmma_wait<3>();
+        wgmma_wait<
+            3>(); /* p's product: the compiler wants as many on their way here as before the first tile */
     }
 }
 

@@ -112,7 +112,7 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], const typename R
     wgmma_commit();
 }
 
-/* A tile of keys whose scores have begun, at `at`. */
+/* A tile of keys, at `at`, whose scores are there. */
 template <typename R, bool SPANS, bool LAST>
 __device__ __forceinline__ void rows_add(Rows<R::N_SUM> &a, const AttnArgs &g, float (&s)[N_ACC],
                                          const Clear &clear, uint32_t smem, Ring at, int q0, int k0)

@@ -170,7 +170,8 @@ template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4]
     }
 }
 
-/* After wgmma_wait<0>(): says that the accumulators were written until then, so that nothing that reads them moves up. */
+/* After a wait for their product, or after they were set: says that these accumulators were written until here, so that nothing that reads
+ * them moves up, and nothing that sets them down. */
 template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
 {
 #pragma unroll
