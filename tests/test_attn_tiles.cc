@@ -8,8 +8,9 @@ struct Case {
     int  B, T, H, K, D;
     Mask mask;
     int  n_sm;
-    bool again;      /* twice, in other orders: the same bits; and with rotations */
-    int  second = 0; /* where the second document begins, or the prefix ends; 0: anywhere */
+    bool again;          /* twice, in other orders: the same bits; and with rotations */
+    int  second = 0;     /* where the second document begins, or the prefix ends; 0: anywhere */
+    bool grows  = false; /* scores do, with the keys' positions */
 };
 
 typedef std::vector<uint16_t> Half;
@@ -36,6 +37,13 @@ static Data data_new(const Case &c)
     x.lse.assign(n * (size_t)c.H, NAN);
     x.ws.assign(n * (size_t)c.H * 2, NAN);
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
+    for (size_t i = 0; i < x.qkv.size() && c.grows;
+         i++) { /* keys and queries of one sign, keys larger and larger */
+        size_t col = i % (size_t)x.ld_qkv / (size_t)c.D, t = i / (size_t)x.ld_qkv % (size_t)c.T;
+        if (col < (size_t)c.H) x.qkv[i] = (uint16_t)to_bf16(0.5f + 0.2f * draw());
+        if (col >= (size_t)c.H && col < (size_t)(c.H + c.K))
+            x.qkv[i] = (uint16_t)to_bf16(0.1f * (float)t * (1 + 0.1f * draw()));
+    }
     for (uint16_t &v : x.dout) v = (uint16_t)to_bf16(draw());
     for (int i = 0; i < c.T * c.D; i++) {
         double angle = i / c.D * pow(100, -2.0 * (i % (c.D / 2)) / c.D);
@@ -277,6 +285,9 @@ int main()
         { 1, 768, 1, 1, 64, MASK_DOCUMENT, 1, false, 64 },
         { 1, 512, 1, 1, 128, MASK_DOCUMENT, 1, false, 64 },
         { 1, 768, 2, 1, 64, MASK_PREFIX, 1, false, 530 },
+        /* maxima that grow from tile to tile */
+        { 1, 384, 1, 1, 64, MASK_FULL, 1, false, 0, true },
+        { 1, 256, 1, 1, 128, MASK_CAUSAL, 1, false, 0, true },
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const Case &c : all) check(c);

@@ -123,7 +123,19 @@ inline void product_compute(Product &p)
     p.done = 1;
 }
 
-/* Now the result is nobody's to read; at the wait it is set. */
+/* What a product is added to, unless that is still being computed. */
+inline std::vector<float> product_base(const float *d, bool add, int n)
+{
+    if (!add) return std::vector<float>((size_t)n, 0.0f);
+    for (const std::vector<Pending> &group : me().products) {
+        for (const Pending &w : group) {
+            if (w.d == d) return {};
+        }
+    }
+    return std::vector<float>(d, d + n);
+}
+
+/* Now the result is nobody's to read or write; at the wait it is set. */
 inline void product_later(float *d, bool add, int n, const uint32_t *regs, Operand a, Operand b)
 {
     unsigned                               seat = my_place() % WG_THREADS;
@@ -136,9 +148,10 @@ inline void product_later(float *d, bool add, int n, const uint32_t *regs, Opera
     }
     std::shared_ptr<Product> p = all[me().n_product++];
     if (p->n != n || !(p->a == a && p->b == b)) give_up("threads of a warpgroup ask for different products");
-    p->regs[seat] = regs;
-    me().products.back().push_back({ p, d, add });
-    for (int i = 0; i < n / 2 && !add; i++) d[i] = NAN;
+    p->regs[seat]           = regs;
+    std::vector<float> base = product_base(d, add, n / 2);
+    for (size_t i = 0; i < base.size(); i++) d[i] = NAN;
+    me().products.back().push_back({ p, d, base });
     if (++p->n_asked < WG_THREADS) return;
     p->ready = 1;
     if (rand() % 4 == 0) product_compute(*p); /* its operands must be there */
@@ -174,7 +187,7 @@ inline void product_take(const Pending &w)
     int t = (int)my_place() % WG_THREADS;
     for (int i = 0; i < p.n / 2; i++) {
         int row = t / 32 * 16 + i % 4 / 2 * 8 + t % 32 / 4, col = i / 4 * 8 + t % 4 * 2 + i % 2;
-        w.d[i] = (w.add ? w.d[i] : 0.0f) + p.sum[(size_t)(row * p.n + col)];
+        w.d[i] = (w.before.empty() ? w.d[i] : w.before[(size_t)i]) + p.sum[(size_t)(row * p.n + col)];
     }
 }
 

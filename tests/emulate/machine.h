@@ -80,7 +80,7 @@ template <typename T> using Groups = std::vector<std::vector<T>>;
 struct Pending {
     std::shared_ptr<Product> product;
     float                   *d;
-    bool                     add;
+    std::vector<float>       before; /* what it is added to; none: what the product on its way leaves there */
 };
 
 struct Thread {

@@ -106,9 +106,9 @@ inline void barrier_arrive(Block &block, uint32_t bar, uint32_t n_bytes)
 inline void bar_init(uint32_t bar, uint32_t n) { my_block().barrier[bar] = { (int)n, (int)n, 0, 0 }; }
 inline void bar_expect(uint32_t bar, uint32_t n_bytes) { barrier_arrive(my_block(), bar, n_bytes); }
 inline void bar_arrive(uint32_t bar) { barrier_arrive(my_block(), bar, 0); }
-inline void bar_arrive_first(uint32_t bar)
+inline void bar_arrive_first(uint32_t bar, bool except)
 {
-    if (my_lane() == 0) bar_arrive(bar);
+    if (my_lane() == 0 && !except) bar_arrive(bar);
 }
 inline void bar_wait(uint32_t bar, uint32_t parity) { wait_while(&my_block().barrier.at(bar).phase, parity); }
 inline void ptx_mbar_init_fence() {}
@@ -159,7 +159,7 @@ template <typename F> void box_walk(const CUtensorMap &m, int x, int y, uint32_t
     assert(smem % (row_bytes * 8) == 0);
     for (unsigned i = 0; i < m.box.rows * m.box.cols; i++) {
         int64_t r = y + (int)(i / m.box.cols), c = x + (int)(i % m.box.cols);
-        bool    inside = r < m.rows && c < m.cols;
+        bool    inside = r >= 0 && r < m.rows && c >= 0 && c < m.cols;
         f(smem_at(my_block(), swizzled(smem + i * m.box.bytes, row_bytes), m.box.bytes),
           inside ? m.p + (r * m.ld + c) * m.box.bytes : NULL);
     }

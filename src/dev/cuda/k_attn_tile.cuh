@@ -33,7 +33,7 @@ typedef struct {
     int          n_batch, T, heads, kv_heads, causal;
     float        scale;
     float       *lse;   /* [B,H,T] */
-    float2      *rows;  /* backward, [B,H,T]: lse * log2(e); sum of dout * o */
+    float       *rows;  /* backward, [B,H,T/64,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
     const int   *doc, *prefix;
 } AttnArgs;
@@ -65,10 +65,11 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
 
 /* ---- who does what ------------------------------------------------------------------------------------------ */
 
-/* Block i of a head's queries: the one that sees the most keys first. */
+/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill all blocks, the last one, which
+ * sees the fewest, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
-    return R::blocks(g.T) - 1 - i;
+    return g.T - (i + 1) * R::ROWS;
 }
 
 /* Which keys the queries of sequence b see. */
@@ -148,10 +149,11 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* This warp has read it: all of it has waited for the products that did. */
-template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r)
+/* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into products since. Not if
+ * `except`. */
+template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r, bool except = false)
 {
-    bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage);
+    bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage, except);
 }
 /* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
 template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
@@ -242,7 +244,7 @@ __device__ __forceinline__ void multiply_blocks(Blocks b, uint32_t smem, F &&f)
 template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, uint32_t slot)
 {
     __syncwarp();
-    bar_arrive_first(smem + R::AT_GONE + 8 * slot);
+    bar_arrive_first(smem + R::AT_GONE + 8 * slot, false);
 }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
@@ -277,21 +279,21 @@ __device__ __forceinline__ uint64_t rows_step(uint32_t low, int i)
     return wgmma_desc(low + i / 4 * (PART_BYTES >> 4) + i % 4 * WGMMA_STEP_ROWS);
 }
 
-/* d = a b^T; b: a tile in shared memory whose rows are d's columns. */
-template <typename R, int N>
+/* d = a b^T, or += if ADD; b: a tile in shared memory whose rows are d's columns. */
+template <typename R, int ADD = 0, int N>
 __device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], const Words<N> &a, uint32_t b_tile)
 {
     uint32_t b = wgmma_low_rows(b_tile);
-    wgmma_64<0, 0>(d, a.w, rows_step(b, 0));
+    wgmma_64<0, ADD>(d, a.w, rows_step(b, 0));
 #pragma unroll
     for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, a.w + 4 * i, rows_step(b, i));
 }
 /* The same with a in shared memory, too. */
-template <typename R>
+template <typename R, int ADD = 0>
 __device__ __forceinline__ void tile_multiply_rows(float (&d)[N_ACC], uint32_t a_tile, uint32_t b_tile)
 {
     uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(b_tile);
-    wgmma_64<0, 0>(d, rows_step(a, 0), rows_step(b, 0));
+    wgmma_64<0, ADD>(d, rows_step(a, 0), rows_step(b, 0));
 #pragma unroll
     for (int i = 1; i < R::D / 16; i++) wgmma_64<0, 1>(d, rows_step(a, i), rows_step(b, i));
 }
@@ -460,7 +462,7 @@ static inline AttnArgs attn_args(const TileAttn *a)
     g.causal   = a->mask != MASK_FULL;
     g.scale    = a->scale;
     g.lse      = (float *)a->lse;
-    g.rows     = (float2 *)a->ws;
+    g.rows     = (float *)a->ws;
     g.table    = a->table;
     g.doc      = a->mask == MASK_DOCUMENT ? a->doc : NULL;
     g.prefix   = a->mask == MASK_PREFIX ? a->prefix : NULL;

@@ -7,42 +7,33 @@
  * 1. Seven products instead of five, since both kernels compute p and ds; in return nothing is ever added up in memory: no f32 dq to
  *    clear, add to and convert, no exchange of ds through shared memory, no barrier between warpgroups, and one order of sums.
  * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores as they go in again.
- * 3. While one warpgroup makes p and ds of scores, the other multiplies. With heads of 64 a tile's scores begin before the tile before is
- *    done (AHEAD): a whole tile earlier in `queries`, half of one in `keys`. So neither waits for the tensor cores; that takes registers
- *    for the scores of two tiles. With heads of 128, and in `keys` where tiles are skipped, they begin behind its last product.
+ * 3. While one warpgroup makes p and ds of scores, the others multiply. A tile's scores begin right behind the last product of the tile
+ *    before; exponentials are made until its dp is there, too, then both go on together: one waits for the exponential unit, the other
+ *    fills the gaps.
  * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
-/* q, dout, o; k, v; dq */
-template <int D> struct QueryRoom : Room<D, 2, 3, 1, D == 64 ? 8 : 3, 0, 1> {
-    static constexpr bool AHEAD        = D == 64;
-    static constexpr int  N_SUM        = D / PART * N_ACC;
-    using Still                        = Words<D / PART * N_WORD>;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 224 : 240, REGS_LOAD = D == 64 ? 56 : 24; /* a thread */
+/* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays in shared memory, and dq
+ * leaves from where o was. */
+template <int D>
+struct QueryRoom : Room<D, D == 64 ? 3 : 2, 3, D == 64 ? 2 : 1, D == 64 ? 5 : 3, 0, D == 64 ? 0 : 1> {
+    static constexpr int N_SUM         = D / PART * N_ACC;
+    using Query                        = Words<D / PART * N_WORD>;
+    using Dout                         = typename std::conditional<D == 64, uint32_t, Query>::type;
+    static constexpr int REGS_MULTIPLY = D == 64 ? 160 : 240, REGS_LOAD = D == 64 ? 32 : 24; /* a thread */
 };
 
-/* k, v; q, dout; dk, dv. There are no registers for k and v: they stay in shared memory. Those of the next block of keys come beside them;
- * with heads of 128 there is no room, and dk and dv leave from where k and v were. */
+/* k, v; q, dout; dk, dv. With heads of 128 there are no registers for k and v: they stay in shared memory, and dk and dv leave from there. */
 template <int D>
-struct KeyRoom : Room<D, 2, 2, D == 64 ? 2 : 1, D == 64 ? 6 : 4, TILE *(int)sizeof(float2), D == 64 ? 2 : 0> {
-    static constexpr bool AHEAD = D == 64;
-    static constexpr int  N_SUM = D / PART * N_ACC, REGS_MULTIPLY = 240, REGS_LOAD = 24;
+struct KeyRoom : Room<D, 2, 2, 1, D == 64 ? 8 : 4, TILE *(int)sizeof(float2), D == 64 ? 2 : 0> {
+    static constexpr int N_SUM = D / PART * N_ACC, REGS_MULTIPLY = D == 64 ? 224 : 240,
+                         REGS_LOAD = D == 64 ? 56 : 24;
+    using Still                    = typename std::conditional<D == 64, Words<N_WORD>, uint32_t>::type;
+    static_assert(KeyRoom::WGS == 2, "Walk.skips: at most one tile of a head");
+    static_assert(KeyRoom::STAGES >= 4, "the tile before, this one, one skipped, the next");
 };
 
 static __device__ unsigned queries_next, keys_next; /* load_blocks() */
-
-/* For at most AHEAD_MORE unfinished groups, or AHEAD_LAST without more; without AHEAD, for at most REST. */
-template <bool AHEAD, int AHEAD_MORE, int AHEAD_LAST, int REST>
-__device__ __forceinline__ void wgmma_wait_either(bool more)
-{
-    if (!AHEAD) {
-        wgmma_wait<REST>();
-    } else if (more) {
-        wgmma_wait<AHEAD_MORE>();
-    } else {
-        wgmma_wait<AHEAD_LAST>();
-    }
-}
 
 /* d = a b^T, b: tile i of the stage of the ring: scores, or dout v^T, or their transposes. */
 template <typename R, typename A>
@@ -85,14 +76,14 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
         blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
-                row0 = query_block<R>(g, i) * R::ROWS;
+                row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++) {
                 int row = b * g.T + row0 + wg * TILE;
                 tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, q_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, q_col<R>(h), row, come);
             }
-            Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
+            Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
                 tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
@@ -101,29 +92,47 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
         });
 }
 
-/* What the kernels need of each query: lse * log2(e), and the sum of dout * o. */
+/* What the kernels need of each query: lse, times log2(e) once side_finish() was there, and the sum of dout * o. */
 typedef struct {
     float lse, sum;
 } Side;
 
-/* The queries' operands; side: of this thread's two rows, the first of which is `row`. */
+/* A warpgroup's 64 queries and what stays with them. */
+template <typename R> struct Queries {
+    typename R::Query q;
+    typename R::Dout  dout;
+    Side              side[2]; /* of this thread's two rows */
+    Clear             clear;
+    int               q0;
+};
+
+__device__ __forceinline__ void                  tile_keep(uint32_t &a, uint32_t tile) { a = tile; }
+template <int N> __device__ __forceinline__ void tile_keep(Words<N> &a, uint32_t tile) { tile_read(a, tile); }
+
+/* The queries' operands, and their sums of dout * o as far as this thread has them. tile: the first of three; row: this thread's first. */
 template <typename R>
-__device__ __forceinline__ void queries_begin(const AttnArgs &g, uint32_t smem, uint32_t slot, int wg,
-                                              int64_t row, typename R::Still &q, typename R::Still &dout,
-                                              Side (&side)[2])
+__device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, uint32_t tile, int64_t row)
 {
-    typename R::Still o;
-    for (int j = 0; j < 2; j++) side[j] = { __ldg(g.lse + row + 8 * j), 0.0f };
-    tile_read(q, still_tile<R>(smem, slot, wg, 0));
-    tile_read(dout, still_tile<R>(smem, slot, wg, 1));
-    tile_read(o, still_tile<R>(smem, slot, wg, 2));
-    still_free<R>(smem, slot);
+    typename R::Query dout, o;
+    for (int j = 0; j < 2; j++) a.side[j] = { __ldg(g.lse + row + 8 * j), 0.0f };
+    tile_read(a.q, tile);
+    tile_read(dout, tile + R::TILE_BYTES);
+    tile_read(o, tile + 2 * R::TILE_BYTES);
+    tile_keep(a.dout, tile + R::TILE_BYTES);
 #pragma unroll
     for (int i = 0; i < R::D / PART * N_WORD; i++) {
-        float &sum = side[i % 2].sum;
+        float &sum = a.side[i % 2].sum;
         sum        = fmaf(bf16_low(dout.w[i]), bf16_low(o.w[i]), sum);
         sum        = fmaf(bf16_high(dout.w[i]), bf16_high(o.w[i]), sum);
     }
+}
+
+/* `keys` finds both with their signs turned, for 64 queries first all of lse, then all sums, in the order in which a thread reads four at a
+ * time: those of its two columns in two blocks of eight. */
+__device__ __forceinline__ int64_t side_at(int64_t row)
+{
+    int q = (int)(row % TILE);
+    return row / TILE * (2 * TILE) + q / 16 * 16 + q % 8 / 2 * 4 + q / 8 % 2 * 2 + q % 2;
 }
 
 /* Finishes them, and leaves them for `keys`. */
@@ -132,118 +141,116 @@ __device__ __forceinline__ void side_finish(const AttnArgs &g, int64_t row, Side
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         side[j] = { side[j].lse * LOG2_E, row_sum(side[j].sum) };
-        if (threadIdx.x % 4 == 0) g.rows[row + 8 * j] = make_float2(side[j].lse, side[j].sum);
+        if (threadIdx.x % 4 == 0) {
+            float *at = g.rows + side_at(row + 8 * j);
+            at[0]     = -side[j].lse;
+            at[TILE]  = -side[j].sum;
+        }
     }
 }
 
-/* A warpgroup's 64 queries and what stays with them. */
-template <typename R> struct Queries {
-    typename R::Still q, dout;
-    Side              side[2];
-    Clear             clear;
-    int               q0;
-};
-
-/* dq += what tile j of keys gives. Begun before: its scores s, the last tile's product with ds, dp. Begins the next one's scores, in
- * `ahead`, if there are more and with AHEAD. r: the next tile's stage. */
-template <typename R, bool SPANS>
-__device__ __forceinline__ void queries_add(float (&dq)[R::N_SUM], float (&s)[N_ACC], float (&ahead)[N_ACC],
-                                            float (&dp)[N_ACC], Words<N_WORD> &ds, const Queries<R> &a,
-                                            const AttnArgs &g, uint32_t smem, Ring r, int j, bool first,
-                                            bool more)
+/* p of scores [FROM, TO) of a thread, in place. */
+template <int FROM, int TO>
+__device__ __forceinline__ void queries_weights(float (&s)[N_ACC], float c, const Side (&side)[2])
 {
-    float c  = g.scale * LOG2_E;
-    Ring  at = ring_before<R>(r);
-    if (R::AHEAD && more) {
-        ring_wait<R>(smem, r);
-        product_begin<R>(ahead, a.q, smem, r, 0);
-    }
-    wgmma_wait_either<R::AHEAD, 3, 2, 1>(more); /* the scores are there */
-    wgmma_settle(s);
-    if (SPANS || !R::AHEAD || !more) tile_mask_keys<SPANS>(s, g, a.clear, a.q0, j * TILE);
 #pragma unroll
-    for (int i = 0; i < N_ACC; i++) s[i] = ptx_ex2(fmaf(s[i], c, -a.side[i % 4 / 2].lse));
-    wgmma_wait_either<R::AHEAD, 1, 0, 0>(more); /* so is dp, and the last tile's product is done */
+    for (int i = FROM; i < TO; i++) s[i] = ptx_ex2(fmaf(s[i], c, -side[i % 4 / 2].lse));
+}
+
+/* dq += what tile j of keys gives, whose scores s and dp have begun. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void queries_add(float (&dq)[R::N_SUM], float (&s)[N_ACC], float (&dp)[N_ACC],
+                                            Words<N_WORD> &ds, const Queries<R> &a, const AttnArgs &g,
+                                            uint32_t smem, Ring r, int j)
+{
+    float c = g.scale * LOG2_E;
+    wgmma_wait<1>(); /* the scores are there */
+    wgmma_settle(s);
+    tile_mask_keys<SPANS>(s, g, a.clear, a.q0, j * TILE);
+    queries_weights<0, N_ACC / 4>(s, c, a.side);
+    wgmma_wait<0>(); /* dp is there, and goes between the other exponentials */
     wgmma_settle(dp);
-    if (R::AHEAD && !first) ring_free<R>(smem, ring_before<R>(at));
+    queries_weights<N_ACC / 4, N_ACC>(s, c, a.side);
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) dp[i] = s[i] * (dp[i] - a.side[i % 4 / 2].sum);
     tile_round(ds, dp);
     wgmma_begin();
-    tile_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
+    tile_multiply_cols(dq, ds, ring_tile<R>(smem, r, 0));
     wgmma_commit();
-    if (R::AHEAD && more) product_begin<R>(dp, a.dout, smem, r, 1);
 }
 
-/* dq of the 64 queries from row q0 of a head on; they see these tiles of keys. */
+/* dq of the 64 queries, which see these tiles of keys. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], const AttnArgs &g, uint32_t smem,
-                                            uint32_t slot, int wg, int head, int q0, Ring &r, Tiles seen)
+__device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a, const AttnArgs &g,
+                                            uint32_t smem, int64_t row, Ring &r, Tiles seen)
 {
-    float         s[N_ACC], other[N_ACC], dp[N_ACC];
+    float         s[N_ACC], dp[N_ACC];
     Words<N_WORD> ds;
-    Queries<R>    a   = { {}, {}, {}, clear_of<SPANS>(g, head / g.heads, q0), q0 };
-    int64_t       row = (int64_t)head * g.T + q0 + tile_row();
-    queries_begin<R>(g, smem, slot, wg, row, a.q, a.dout, a.side);
     tile_clear(dq);
     wgmma_settle(dq);
     ring_wait<R>(smem, r);
     product_begin<R>(s, a.q, smem, r, 0);
-    if (R::AHEAD) wgmma_commit(); /* for the product before the first */
     product_begin<R>(dp, a.dout, smem, r, 1);
     side_finish(g, row, a.side);
-    int  j    = seen.first;
-    auto step = [&](float(&now)[N_ACC], float(&ahead)[N_ACC], bool first, bool more) {
-        ring_next<R>(r);
-        queries_add<R, SPANS>(dq, now, ahead, dp, ds, a, g, smem, r, j, first, more);
-    };
 #pragma unroll 1
-    for (;; j++) {
-        if constexpr (R::AHEAD) {
-            if (j + 1 == seen.end) {
-                step(s, s, j == seen.first, false);
-                break;
-            }
-            step(s, other, j == seen.first, true);
-            if (++j + 1 == seen.end) {
-                step(other, other, false, false);
-                break;
-            }
-            step(other, s, false, true);
-        } else {
-            step(s, s, true, false);
-            if (j + 1 == seen.end) break;
-            ring_wait<R>(smem, r);
-            product_begin<R>(s, a.q, smem, r, 0);
-            product_begin<R>(dp, a.dout, smem, r, 1);
-            wgmma_wait<2>();
-            ring_free<R>(smem, ring_before<R>(r));
-        }
+    for (int j = seen.first;; j++) {
+        Ring at = r;
+        queries_add<R, SPANS>(dq, s, dp, ds, a, g, smem, at, j);
+        ring_next<R>(r);
+        if (j + 1 == seen.end) break;
+        ring_wait<R>(smem, r);
+        product_begin<R>(s, a.q, smem, r, 0);
+        product_begin<R>(dp, a.dout, smem, r, 1);
+        wgmma_wait<2>();
+        ring_free<R>(smem, at);
     }
     wgmma_wait<0>();
     wgmma_settle(dq);
     ring_free<R>(smem, ring_before<R>(r));
 }
 
+/* dq of a warpgroup's 64 queries from row0 of a head on, which see these of the block's tiles of keys. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem,
+                                             uint32_t slot, int wg, int head, int row0, Ring &r, Tiles seen,
+                                             Tiles all)
+{
+    constexpr bool OVER = R::OUT == 0; /* dq leaves from where o was */
+    float          dq[R::N_SUM];
+    int64_t        row  = (int64_t)head * g.T + row0 + tile_row();
+    uint32_t       tile = still_tile<R>(smem, slot, wg, 0);
+    uint32_t       out  = OVER ? tile + 2 * R::TILE_BYTES : smem + R::AT_OUT + wg * R::TILE_BYTES;
+    int            b    = head / g.heads;
+    Queries<R>     a    = { {}, {}, {}, clear_of<SPANS>(g, b, row0), row0 };
+    queries_begin<R>(a, g, tile, row);
+    if (!OVER) still_free<R>(smem, slot);
+    for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
+    queries_sum<R, SPANS>(dq, a, g, smem, row, r, seen);
+    for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
+    gradient_turn(dq, g, row0 + tile_row());
+    place_begin(wg);
+    tile_place(dq, 1.0f, 1.0f, out);
+    if (place_end(wg)) {
+        tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), b * g.T + row0, out);
+        tma_store_commit();
+        if (OVER) tma_store_wait_read<0>();
+    }
+    if (OVER) still_free<R>(smem, slot);
+}
+
 template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
-    uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
-    Ring     r   = { 0, 0 };
+    Ring r = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
-        float dq[R::N_SUM];
-        int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
-        Tiles all  = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1);
-        Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
-        for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
-        queries_sum<R, SPANS>(dq, g, smem, slot, wg, head, row0, r, seen);
-        for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
-        gradient_turn(dq, g, row0 + tile_row());
-        place_begin(wg);
-        tile_place(dq, 1.0f, 1.0f, out);
-        if (place_end(wg)) {
-            tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), b * g.T + row0, out);
-            tma_store_commit();
+        int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
+        Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1);
+        if (row0 >= 0) {
+            Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
+            queries_rows<R, SPANS>(m, g, smem, slot, wg, head, row0, r, seen, all);
+        } else { /* this warpgroup has no rows */
+            still_free<R>(smem, slot);
+            for (int j = all.first; j < all.end; j++) ring_skip<R>(smem, r);
         }
     });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
@@ -287,71 +294,91 @@ template <typename R>
 __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring r, int b,
                                            int h, int i)
 {
-    uint32_t      full = smem + R::AT_FULL + 8 * r.stage;
-    const float2 *side = g.rows + ((int64_t)b * g.heads + h) * g.T + i * TILE;
+    uint32_t     full = smem + R::AT_FULL + 8 * r.stage;
+    const float *side = g.rows + side_at(((int64_t)b * g.heads + h) * g.T + i * TILE);
     tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, q_col<R>(h), b * g.T + i * TILE, full);
     tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, q_col<R>(h), b * g.T + i * TILE, full);
     tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
 }
 
+/* The tiles of a head's queries that see keys [k0, k0 + ROWS) of sequence b. last_head: of those that share the keys. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r, int b,
+                                          int h, int k0, bool last_head)
+{
+    Spans s      = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
+    int   n_tile = g.T / TILE, first = query_first<SPANS>(g, b, k0),
+        low = SPANS ? span_low(s, first * TILE) : 0;
+    for (int i = first, next = 0, last = 0; !last; i++, low = next, ring_next<R>(r)) {
+        if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
+        last = i + 1 == n_tile || next >= k0 + R::ROWS; /* all later ones see only keys after these */
+        bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
+        if (SPANS) passing_write<R>(smem, r, { i, low, span_low(s, i * TILE + TILE - 1), last && last_head });
+        bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
+        query_load<R>(m, g, smem, r, b, h, i);
+    }
+}
+
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
-    Ring r     = { 0, 0 };
-    int  group = g.heads / g.kv_heads, n_tile = g.T / TILE;
-    load_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem, &keys_next,
-                   [&](int head, int block, uint32_t slot, uint32_t come) {
-                       int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS,
-                           first = query_first<SPANS>(g, b, k0);
-                       for (int wg = 0; wg < R::WGS; wg++) {
-                           int row = b * g.T + k0 + wg * TILE;
-                           tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
-                           tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
-                       }
-                       Spans s = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
-                       for (int h = hk * group; h < (hk + 1) * group; h++) {
-                           int low = SPANS ? span_low(s, first * TILE) : 0, next = 0;
-                           for (int i = first; i < n_tile; i++, low = next, ring_next<R>(r)) {
-                               if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
-                               bool last =
-                                   i + 1 == n_tile ||
-                                   next >= k0 + R::ROWS; /* all later ones see only keys after these */
-                               bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
-                               if (SPANS)
-                                   passing_write<R>(smem, r,
-                                                    { i, low, span_low(s, i * TILE + TILE - 1),
-                                                      last && h + 1 == (hk + 1) * group });
-                               bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
-                               query_load<R>(m, g, smem, r, b, h, i);
-                               if (last) {
-                                   ring_next<R>(r);
-                                   break;
-                               }
-                           }
-                       }
-                   });
+    Ring   r     = { 0, 0 };
+    int    group = g.heads / g.kv_heads;
+    Blocks all   = blocks_of<R>(g, g.n_batch * g.kv_heads);
+    load_blocks<R>(all, smem, &keys_next, [&](int head, int block, uint32_t slot, uint32_t come) {
+        int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS;
+        for (int wg = 0; wg < R::WGS; wg++) {
+            int row = b * g.T + k0 + wg * TILE;
+            tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
+            tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
+        }
+        for (int h = hk * group; h < (hk + 1) * group; h++)
+            head_load<R, SPANS>(m, g, smem, r, b, h, k0, h + 1 == (hk + 1) * group);
+    });
 }
 
-/* p^T of scores, in place; side: of the tile's queries. */
+/* This thread's queries in blocks 2 i and 2 i + 1 of eight columns: lse, or the sums. */
+__device__ __forceinline__ float4 side_four(uint32_t side, int i, int sums)
+{
+    return smem_load_four(side + sums * TILE * 4 + i * 64 + threadIdx.x % 4 * 16);
+}
+
+/* Of those four the one for a thread's sum i. */
+__device__ __forceinline__ float side_of(const float4 &v, int i)
+{
+    return i % 8 < 4 ? (i % 2 ? v.y : v.x) : (i % 2 ? v.w : v.z);
+}
+
+/* p^T of scores in blocks [FROM, TO) of eight columns, in place; side: of the tile's queries. */
+template <int FROM, int TO>
 __device__ __forceinline__ void keys_weights(float (&s)[N_ACC], float c, uint32_t side)
 {
 #pragma unroll
-    for (int b = 0; b < 8; b++) {
-        float4 v = smem_load_four(side + (b * 8 + tile_col()) * 8);
+    for (int b = FROM / 2; b < TO / 2; b++) {
+        float4 lse = side_four(side, b, 0);
 #pragma unroll
-        for (int i = 4 * b; i < 4 * b + 4; i++) s[i] = ptx_ex2(fmaf(s[i], c, i % 2 ? -v.z : -v.x));
+        for (int i = 8 * b; i < 8 * b + 8; i++) s[i] = ptx_ex2(fmaf(s[i], c, side_of(lse, i)));
     }
 }
 
-/* ds^T, in place of dp^T. */
-__device__ __forceinline__ void keys_gradient(float (&dp)[N_ACC], const float (&p)[N_ACC], uint32_t side)
+/* The sums of the tile's queries, which dp^T's product is added to. */
+template <typename R> __device__ __forceinline__ void dp_set(float (&dp)[N_ACC], uint32_t smem, Ring r)
 {
 #pragma unroll
-    for (int b = 0; b < 8; b++) {
-        float4 v = smem_load_four(side + (b * 8 + tile_col()) * 8);
+    for (int b = 0; b < N_ACC / 8; b++) {
+        float4 sum = side_four(ring_side<R>(smem, r), b, 1);
 #pragma unroll
-        for (int i = 4 * b; i < 4 * b + 4; i++) dp[i] = p[i] * (dp[i] - (i % 2 ? v.w : v.y));
+        for (int i = 8 * b; i < 8 * b + 8; i++) dp[i] = side_of(sum, i);
     }
+    wgmma_settle(dp); /* or they would be set after the product began */
+}
+template <typename R>
+__device__ __forceinline__ void dp_begin(float (&dp)[N_ACC], const typename R::Still &v, uint32_t smem,
+                                         Ring r)
+{
+    wgmma_begin();
+    tile_multiply_rows<R, 1>(dp, v, ring_tile<R>(smem, r, 1));
+    wgmma_commit();
 }
 
 /* A tile of queries: its stage, which it is, and whether some of it do not see some of the keys. */
@@ -365,7 +392,7 @@ typedef struct {
  * counted; with spans each says what it is. */
 template <typename R, bool SPANS> struct Walk {
     Ring    r;
-    int     k0, first, i, left; /* left, i: without spans */
+    int     k0, first, i, heads; /* without spans: the tile it is, heads left */
     bool    skips; /* the first tile of each head, which only the other warpgroup's keys are seen by */
     Passing p;
 
@@ -382,8 +409,13 @@ template <typename R, bool SPANS> struct Walk {
             if (p.last) return false;
         }
     }
-    __device__ __forceinline__ void begin(uint32_t smem)
+    /* To the first tile for warpgroup wg's keys, from key on, of sequence b. */
+    __device__ __forceinline__ void begin(const AttnArgs &g, uint32_t smem, int b, int key, int wg)
     {
+        k0    = key;
+        first = i = query_first<SPANS>(g, b, k0);
+        heads     = g.heads / g.kv_heads;
+        skips     = g.causal && wg > 0;
         if constexpr (SPANS) {
             settle(smem);
         } else {
@@ -396,8 +428,8 @@ template <typename R, bool SPANS> struct Walk {
         if constexpr (SPANS) {
             return !p.last && settle(smem);
         } else {
-            if (--left == 0) return false;
             if (++i < g.T / TILE) return true;
+            if (--heads == 0) return false;
             i = first;
             if (skips) ring_skip<R>(smem, r);
             return true;
@@ -420,156 +452,149 @@ __device__ __forceinline__ void keys_mask(float (&s)[N_ACC], const AttnArgs &g, 
     }
 }
 
-/* A warpgroup's 64 keys and what stays with them. */
-typedef struct {
-    uint32_t k, v; /* tiles in shared memory */
-    int      b, k0;
-} Keys;
+/* A warpgroup's 64 keys, their gradients, and what it has of the tile of queries at hand. */
+template <typename R> struct Keys {
+    typename R::Still k, v;
+    int               b, k0;
+    float             dk[R::N_SUM], dv[R::N_SUM], dp[N_ACC];
+    Words<N_WORD>     p, ds; /* ds: with heads of 64 */
+};
 
-/* Not where tiles are skipped: see keys_sum(). */
-template <typename R, bool SPANS> constexpr bool KEYS_AHEAD = R::AHEAD && !SPANS;
-
-/* dk, dv += what a tile of queries gives. Begun before: its scores s, dp; with AHEAD, the last tile's product with ds between
- * them. Then the next one's scores begin as soon as these are weights. spot: of the last tile, this one, the next. */
-template <typename R, bool SPANS>
-__device__ __forceinline__ void keys_add(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM], float (&s)[N_ACC],
-                                         float (&ahead)[N_ACC], float (&dp)[N_ACC], Words<N_WORD> &p,
-                                         Words<N_WORD> &ds, const Keys &a, const AttnArgs &g, uint32_t smem,
-                                         const Spot (&spot)[3], bool first, bool more)
+/* p^T and ds^T of a tile of queries, whose scores s and dp have begun, and with them dk and dv. */
+template <typename R>
+__device__ __forceinline__ void keys_products(Keys<R> &a, float (&s)[N_ACC], float c, uint32_t smem, Ring r)
 {
-    constexpr bool AHEAD = KEYS_AHEAD<R, SPANS>;
-    const Spot    &at = spot[1], &next = spot[2];
-    uint32_t       side = ring_side<R>(smem, at.r);
-    wgmma_wait<AHEAD ? 2 : 1>(); /* the scores are there; p is free */
+    uint32_t side = ring_side<R>(smem, r);
+    keys_weights<0, 2>(s, c, side);
+    wgmma_wait<0>(); /* dp is there, and goes between the other exponentials */
+    wgmma_settle(a.dp);
+    keys_weights<2, 8>(s, c, side);
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) a.dp[i] *= s[i];
+    tile_round(a.p, s);
+    tile_round(a.ds, a.dp);
+    wgmma_begin();
+    tile_multiply_cols(a.dv, a.p, ring_tile<R>(smem, r, 1));
+    tile_multiply_cols(a.dk, a.ds, ring_tile<R>(smem, r, 0));
+    wgmma_commit();
+}
+
+/* The same with one set of registers for p and ds, one after the other. */
+template <typename R>
+__device__ __forceinline__ void keys_products_few(Keys<R> &a, float (&s)[N_ACC], float c, uint32_t smem,
+                                                  Ring r)
+{
+    keys_weights<0, 8>(s, c, ring_side<R>(smem, r));
+    tile_round(a.p, s);
+    wgmma_begin();
+    tile_multiply_cols(a.dv, a.p, ring_tile<R>(smem, r, 1));
+    wgmma_commit();
+    wgmma_wait<1>(); /* dp is there */
+    wgmma_settle(a.dp);
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) a.dp[i] *= s[i];
+    wgmma_wait<0>(); /* p has been read */
+    tile_round(a.p, a.dp);
+    wgmma_begin();
+    tile_multiply_cols(a.dk, a.p, ring_tile<R>(smem, r, 0));
+    wgmma_commit();
+}
+
+/* dk, dv += what the tile of queries at `at` gives. before: the stage of the tile before. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void keys_add(Keys<R> &a, float (&s)[N_ACC], const AttnArgs &g, uint32_t smem,
+                                         const Spot &at, Ring before, bool first)
+{
+    float c = g.scale * LOG2_E;
+    wgmma_wait<1>(); /* the scores are there; the tile before is done with */
     wgmma_settle(s);
+    if (!SPANS) ring_free<R>(smem, before, first);
     keys_mask<SPANS>(s, g, at, a.b, a.k0);
-    keys_weights(s, g.scale * LOG2_E, side);
-    tile_round(p, s);
-    wgmma_begin();
-    tile_multiply_cols(dv, p, ring_tile<R>(smem, at.r, 1));
-    wgmma_commit();
-    if (AHEAD && more) {
-        ring_wait<R>(smem, next.r);
-        product_begin<R>(ahead, a.k, smem, next.r, 0);
-    }
-    wgmma_wait_either<AHEAD, 2, 1, 1>(more); /* dp is there; the last tile is done with */
-    wgmma_settle(dp);
-    if (AHEAD && !first) ring_free<R>(smem, spot[0].r);
-    keys_gradient(dp, s, side);
-    if (!AHEAD) wgmma_wait<0>(); /* p's registers for ds */
-    tile_round(ds, dp);
-    wgmma_begin();
-    tile_multiply_cols(dk, ds, ring_tile<R>(smem, at.r, 0));
-    wgmma_commit();
-    if (AHEAD && more) {
-        product_begin<R>(dp, a.v, smem, next.r, 1);
-        wgmma_wait<
-            3>(); /* p's product: the compiler wants as many on their way here as before the first tile */
+    if constexpr (R::D == 64) {
+        keys_products<R>(a, s, c, smem, at.r);
+    } else {
+        keys_products_few<R>(a, s, c, smem, at.r);
     }
 }
 
-/* To the next tile; false: there is none. */
-template <typename R, bool SPANS>
-__device__ __forceinline__ bool walk_on(Spot (&spot)[3], Walk<R, SPANS> &w, const AttnArgs &g, uint32_t smem)
+/* Begins a tile's scores and dp. */
+template <typename R>
+__device__ __forceinline__ void keys_begin(Keys<R> &a, float (&s)[N_ACC], uint32_t smem, Ring r)
 {
-    spot[0]   = spot[1];
-    spot[1]   = spot[2];
-    bool more = w.next(g, smem);
-    spot[2]   = w.spot();
-    return more;
+    ring_wait<R>(smem, r);
+    dp_set<R>(a.dp, smem, r);
+    product_begin<R>(s, a.k, smem, r, 0);
+    dp_begin<R>(a.dp, a.v, smem, r);
 }
 
-/* dk and dv of the 64 keys that stay. */
+/* The tiles of queries by which the keys are seen. With spans the next one may be further on than the ring reaches while this one is kept. */
 template <typename R, bool SPANS>
-__device__ __forceinline__ void keys_sum(float (&dk)[R::N_SUM], float (&dv)[R::N_SUM], const Keys &a,
-                                         const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
+__device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
 {
-    constexpr bool AHEAD = KEYS_AHEAD<R, SPANS>;
-    float          s[N_ACC], other[N_ACC], dp[N_ACC];
-    Words<N_WORD>  p, ds;
-    Spot           spot[3];
-    tile_clear(dk);
-    tile_clear(dv);
-    wgmma_settle(dk);
-    wgmma_settle(dv);
-    w.begin(smem);
-    spot[2] = w.spot(); /* this one, once walk_on() */
-    ring_wait<R>(smem, w.r);
-    product_begin<R>(s, a.k, smem, w.r, 0);
-    if (AHEAD) wgmma_commit(); /* for the product before the first */
-    product_begin<R>(dp, a.v, smem, w.r, 1);
-    auto step = [&](float(&now)[N_ACC], float(&ahead)[N_ACC], bool first, bool more) {
-        keys_add<R, SPANS>(dk, dv, now, ahead, dp, p, ds, a, g, smem, spot, first, more);
-    };
+    float s[N_ACC];
+    Spot  at     = w.spot();
+    Ring  before = at.r;
+    keys_begin(a, s, smem, w.r);
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        /* With spans the next tile may be further on than the ring reaches while this one is kept. */
-        if constexpr (SPANS) {
-            spot[1] = w.spot();
-            step(s, s, first, false);
+        keys_add<R, SPANS>(a, s, g, smem, at, before, first);
+        if (SPANS) {
             wgmma_wait<0>();
-            ring_free<R>(smem, spot[1].r);
-            if (!w.next(g, smem)) break;
-            product_begin<R>(s, a.k, smem, w.r, 0);
-            product_begin<R>(dp, a.v, smem, w.r, 1);
-        } else if constexpr (AHEAD) {
-            if (!walk_on(spot, w, g, smem)) {
-                step(s, s, first, false);
-                break;
-            }
-            step(s, other, first, true);
-            if (!walk_on(spot, w, g, smem)) {
-                step(other, other, false, false);
-                break;
-            }
-            step(other, s, false, true);
-        } else {
-            bool more = walk_on(spot, w, g, smem);
-            step(s, s, first, false);
-            if (!more) break;
-            ring_wait<R>(smem, spot[2].r);
-            product_begin<R>(s, a.k, smem, spot[2].r, 0);
-            product_begin<R>(dp, a.v, smem, spot[2].r, 1);
-            wgmma_wait<2>();
-            ring_free<R>(smem, spot[1].r);
+            ring_free<R>(smem, at.r);
         }
+        if (!w.next(g, smem)) break;
+        before = at.r;
+        at     = w.spot();
+        keys_begin(a, s, smem, w.r);
     }
     wgmma_wait<0>();
-    wgmma_settle(dk);
-    wgmma_settle(dv);
-    if (!SPANS) ring_free<R>(smem, spot[1].r);
+    if (!SPANS) ring_free<R>(smem, at.r);
+}
+
+/* dk and dv of a warpgroup's 64 keys, for which w has begun; head: of keys. */
+template <typename R, bool SPANS>
+__device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem, uint32_t slot,
+                                          int wg, int head, Walk<R, SPANS> &w)
+{
+    constexpr bool OVER   = R::OUT == 0; /* dk and dv leave from where k and v were */
+    uint32_t       k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
+    uint32_t       out = OVER ? k_tile : smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES;
+    int            b = head / g.kv_heads, hk = head % g.kv_heads, row = b * g.T + w.k0;
+    Keys<R>        a;
+    tile_keep(a.k, k_tile);
+    tile_keep(a.v, v_tile);
+    if (!OVER) still_free<R>(smem, slot);
+    a.b  = b;
+    a.k0 = w.k0;
+    tile_clear(a.dk);
+    tile_clear(a.dv);
+    wgmma_settle(a.dk);
+    wgmma_settle(a.dv);
+    keys_sum<R, SPANS>(a, g, smem, w);
+    wgmma_settle(a.dk);
+    wgmma_settle(a.dv);
+    gradient_turn(a.dk, g, w.k0 + tile_row());
+    place_begin(wg);
+    tile_place(a.dk, 1.0f, 1.0f, out);
+    tile_place(a.dv, 1.0f, 1.0f, out + R::TILE_BYTES);
+    if (place_end(wg)) {
+        tile_store<R>(&m.dqkv, k_col<R>(g, hk), row, out);
+        tile_store<R>(&m.dqkv, v_col<R>(g, hk), row, out + R::TILE_BYTES);
+        tma_store_commit();
+        if (OVER) tma_store_wait_read<0>();
+    }
+    if (OVER) still_free<R>(smem, slot);
 }
 
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
-    constexpr bool OVER = R::OUT == 0; /* dk and dv leave from where k and v were */
-    Walk<R, SPANS> w    = {};
-    multiply_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.kv_heads), smem, [&](int head, int block, uint32_t slot) {
-            float    dk[R::N_SUM], dv[R::N_SUM];
-            uint32_t k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
-            uint32_t out = OVER ? k_tile : smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES;
-            int      b = head / g.kv_heads, hk = head % g.kv_heads;
-            Keys     a = { k_tile, v_tile, b, block * R::ROWS + wg * TILE };
-            w.k0       = a.k0;
-            w.first = w.i = query_first<SPANS>(g, b, w.k0);
-            w.left        = g.heads / g.kv_heads * (g.T / TILE - w.first);
-            w.skips       = g.causal && wg > 0;
-            keys_sum<R, SPANS>(dk, dv, a, g, smem, w);
-            if (!OVER) still_free<R>(smem, slot);
-            gradient_turn(dk, g, w.k0 + tile_row());
-            place_begin(wg);
-            tile_place(dk, 1.0f, 1.0f, out);
-            tile_place(dv, 1.0f, 1.0f, out + R::TILE_BYTES);
-            if (place_end(wg)) {
-                tile_store<R>(&m.dqkv, k_col<R>(g, hk), b * g.T + w.k0, out);
-                tile_store<R>(&m.dqkv, v_col<R>(g, hk), b * g.T + w.k0, out + R::TILE_BYTES);
-                tma_store_commit();
-                if (OVER) tma_store_wait_read<0>();
-            }
-            if (OVER) still_free<R>(smem, slot);
-        });
+    Walk<R, SPANS> w = {};
+    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem,
+                       [&](int head, int block, uint32_t slot) {
+                           w.begin(g, smem, head / g.kv_heads, block * R::ROWS + wg * TILE, wg);
+                           keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w);
+                       });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 

@@ -27,11 +27,11 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
         blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
-                row0 = query_block<R>(g, i) * R::ROWS;
+                row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++)
                 tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h),
                              b * g.T + row0 + wg * TILE, come);
-            Tiles seen = tiles_seen<SPANS>(g, b, row0, row0 + R::ROWS - 1);
+            Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
                 tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
@@ -40,9 +40,10 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
         });
 }
 
-/* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to the maximum. */
+/* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to exp(scale * base);
+ * base is a score seen, little less than the largest. */
 template <int N> struct Rows {
-    float o[N], sum[2], max[2];
+    float o[N], sum[2], base[2];
 };
 
 /* The rows' maxima with these scores. */
@@ -50,7 +51,7 @@ template <int N>
 __device__ __forceinline__ void rows_top(const Rows<N> &a, const float (&s)[N_ACC], float (&top)[2])
 {
     float other[2] = { s[4], s[6] }; /* two chains a row */
-    for (int j = 0; j < 2; j++) top[j] = a.max[j];
+    for (int j = 0; j < 2; j++) top[j] = a.base[j];
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
         float &t = i % 8 < 4 ? top[i % 4 / 2] : other[i % 4 / 2];
@@ -72,17 +73,19 @@ template <bool SPANS> __device__ __forceinline__ float finite(float max)
 
 #define SLACK_LOG2 8.0f /* 256 */
 
-/* Scales what was summed when a maximum grew much. c: log2(e) times the scale of scores. */
+/* Scales what was summed of a row whose maximum grew much. c: log2(e) times the scale of scores. */
 template <bool SPANS, int N>
 __device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], float c)
 {
-    bool much = (top[0] - a.max[0]) * c > SLACK_LOG2 || (top[1] - a.max[1]) * c > SLACK_LOG2;
-    if (!__any_sync(FULL_WARP, much)) return;
+    bool much[2] = { (top[0] - a.base[0]) * c > SLACK_LOG2, (top[1] - a.base[1]) * c > SLACK_LOG2 };
+    if (!__any_sync(FULL_WARP, much[0] || much[1])) return;
     float down[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        down[j]  = ptx_ex2((a.max[j] - finite<SPANS>(top[j])) * c);
-        a.max[j] = top[j];
+        float now = much[j] ? top[j] : a.base[j]; /* what a row is does not depend on its neighbours */
+        down[j]   = ptx_ex2((a.base[j] - finite<SPANS>(now)) * c);
+        down[j]   = much[j] ? down[j] : 1.0f;
+        a.base[j] = now;
         a.sum[j] *= down[j];
     }
 #pragma unroll
@@ -93,7 +96,7 @@ __device__ __forceinline__ void rows_raise(Rows<N> &a, const float (&top)[2], fl
 template <bool SPANS, int N>
 __device__ __forceinline__ void rows_weigh(Rows<N> &a, float (&s)[N_ACC], float c, Words<N_WORD> &p)
 {
-    float low[2] = { finite<SPANS>(a.max[0]) * c, finite<SPANS>(a.max[1]) * c };
+    float low[2] = { finite<SPANS>(a.base[0]) * c, finite<SPANS>(a.base[1]) * c };
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
         s[i] = ptx_ex2(fmaf(s[i], c, -low[i % 4 / 2]));
@@ -112,20 +115,39 @@ __device__ __forceinline__ void scores_begin(float (&s)[N_ACC], const typename R
     wgmma_commit();
 }
 
-/* A tile of keys, at `at`, whose scores are there. */
-template <typename R, bool SPANS, bool LAST>
-__device__ __forceinline__ void rows_add(Rows<R::N_SUM> &a, const AttnArgs &g, float (&s)[N_ACC],
-                                         const Clear &clear, uint32_t smem, Ring at, int q0, int k0)
+/* Adds weighted values. */
+template <typename R>
+__device__ __forceinline__ void values_begin(Rows<R::N_SUM> &a, const Words<N_WORD> &p, uint32_t smem, Ring r)
 {
-    float         top[2], c = g.scale * LOG2_E;
-    Words<N_WORD> p;
+    wgmma_begin();
+    tile_multiply_cols(a.o, p, ring_tile<R>(smem, r, 1));
+    wgmma_commit();
+}
+
+/* The weights of a tile of keys, whose scores are there. Those of the tile before are still being added until the maxima are known. */
+template <typename R, bool SPANS, bool LAST>
+__device__ __forceinline__ void rows_weights(Rows<R::N_SUM> &a, Words<N_WORD> &p, float (&s)[N_ACC],
+                                             const AttnArgs &g, const Clear &clear, int q0, int k0)
+{
+    float top[2], c = g.scale * LOG2_E;
+    wgmma_settle(s);
     if (SPANS || LAST) tile_mask_keys<SPANS>(s, g, clear, q0, k0);
     rows_top(a, s, top);
+    wgmma_wait<0>();
+    wgmma_settle(a.o);
     rows_raise<SPANS>(a, top, c);
     rows_weigh<SPANS>(a, s, c, p);
-    wgmma_begin();
-    tile_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
-    wgmma_commit();
+}
+
+template <int N> __device__ __forceinline__ void rows_begin(Rows<N> &a)
+{
+    tile_clear(a.o);
+    for (int j = 0; j < 2; j++) {
+        a.sum[j]  = 0.0f;
+        a.base[j] = -INFINITY;
+    }
+    /* Else the zeros would be set after the first product began, and all products wait for each other. */
+    wgmma_settle(a.o);
 }
 
 /* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
@@ -133,31 +155,26 @@ template <typename R, bool SPANS>
 __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t slot,
                                          const typename R::Still &q, Ring &r, int b, int q0, Tiles seen)
 {
-    float s[N_ACC];
-    Clear clear = clear_of<SPANS>(g, b, q0);
-    tile_clear(a.o);
-    for (int j = 0; j < 2; j++) {
-        a.sum[j] = 0.0f;
-        a.max[j] = -INFINITY;
-    }
-    wgmma_settle(
-        a.o); /* or the zeros would be set after the first product began, and all products wait for each other */
+    float         s[N_ACC];
+    Words<N_WORD> p;
+    Clear         clear = clear_of<SPANS>(g, b, q0);
+    rows_begin(a);
     scores_begin<R>(s, q, smem, r);
     wgmma_wait<0>();
-    wgmma_settle(s);
 #pragma unroll 1
     for (int j = seen.first; j + 1 < seen.end; j++) {
         Ring at = r;
-        rows_add<R, SPANS, false>(a, g, s, clear, smem, at, q0, j * TILE);
+        rows_weights<R, SPANS, false>(a, p, s, g, clear, q0, j * TILE);
+        if (j > seen.first) ring_free<R>(smem, ring_before<R>(at));
         ring_next<R>(r);
         scores_begin<R>(s, q, smem, r);
-        wgmma_wait<0>();
-        wgmma_settle(s);
-        wgmma_settle(a.o);
-        ring_free<R>(smem, at);
+        values_begin<R>(a, p, smem, at);
+        wgmma_wait<1>(); /* the scores are there */
     }
+    rows_weights<R, SPANS, true>(a, p, s, g, clear, q0, (seen.end - 1) * TILE);
+    if (seen.first + 1 < seen.end) ring_free<R>(smem, ring_before<R>(r));
     if (!R::IN_REGS) still_free<R>(smem, slot); /* its last product with q is done */
-    rows_add<R, SPANS, true>(a, g, s, clear, smem, r, q0, (seen.end - 1) * TILE);
+    values_begin<R>(a, p, smem, r);
     wgmma_wait<0>();
     wgmma_settle(a.o);
     ring_free<R>(smem, r);
@@ -174,7 +191,7 @@ __device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g,
     for (int j = 0; j < 2; j++) {
         float sum = row_sum(a.sum[j]);
         over[j]   = 1.0f / sum;
-        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.max[j] * g.scale + logf(sum);
+        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.base[j] * g.scale + logf(sum);
     }
     place_begin(wg);
     tile_place(a.o, over[0], over[1], out);
@@ -186,15 +203,15 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
-        int   b = head / g.heads, block = query_block<R>(g, i) * R::ROWS, row0 = block + wg * TILE;
-        Tiles all = tiles_seen<SPANS>(g, b, block, block + R::ROWS - 1), seen = { all.end, all.end };
-        if (row0 < g.T) {
+        int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
+        Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1), seen = { all.end, all.end };
+        if (row0 >= 0) {
             seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
         } else {
             still_free<R>(smem, slot); /* this warpgroup has no rows */
         }
         for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
-        if (row0 < g.T) {
+        if (row0 >= 0) {
             Rows<R::N_SUM>    a;
             typename R::Still q;
             if constexpr (R::IN_REGS) {

@@ -264,13 +264,13 @@ __device__ __forceinline__ void bar_arrive(uint32_t bar)
 {
     HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* By the first lane of the warp, without a branch. */
-__device__ __forceinline__ void bar_arrive_first(uint32_t bar)
+/* By the first lane of the warp, without a branch; by none if `except`. */
+__device__ __forceinline__ void bar_arrive_first(uint32_t bar, bool except)
 {
     HOPPER_ASM(
         "{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
             bar),
-        "r"(threadIdx.x % 32)
+        "r"(threadIdx.x % 32 | except)
         : "memory");
 }
 __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
