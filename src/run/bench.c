@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5 };
-static const double BENCH_MIN_S = 3.0;
+enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5, OPS_PASSES = 3 };
+static const double BENCH_MIN_S = 3.0, OPS_SETTLE_S = 1.0;
 
 double bench_step_flops(const Build *b)
 {
@@ -122,13 +122,35 @@ static const char *without_block(const char *label)
     return sp ? sp + 1 : label;
 }
 
-static int collect(const Prog *p, Dev *dev, const double *rate, double times, OpRowTime *row, int *n_row,
-                   int cap)
+/* A GPU's clock needs about a second of the same load to settle where the power limit lets it; before, the ops at the list's beginning
+ * would look faster than those at its end. One process only: ranks would not agree on how often. */
+static int settle_clock(Prog *p, Dev *dev)
+{
+    double start = clock_now_s();
+    do {
+        TRY(prog_run(p, dev));
+        TRY(dev->vt->sync(dev));
+    } while (clock_now_s() - start < OPS_SETTLE_S);
+    return 0;
+}
+
+/* One time per op, the mean of several where that is cheap. */
+static int time_ops(Prog *p, Dev *dev, DevOpTime *mean, DevOpTime *once)
+{
+    int passes = dev->vt->kind == DEV_CUDA ? OPS_PASSES : 1;
+    for (int pass = 0; pass < passes; pass++) {
+        TRY(prog_time(p, dev, once));
+        for (int i = 0; i < prog_n_op(p); i++) mean[i].time_us += once[i].time_us / passes;
+    }
+    return 0;
+}
+
+static int collect(Prog *p, Dev *dev, const double *rate, double times, OpRowTime *row, int *n_row, int cap)
 {
     int        n = prog_n_op(p);
-    DevOpTime *t = calloc((size_t)n, sizeof *t);
+    DevOpTime *t = calloc(2 * (size_t)n, sizeof *t);
     if (!t) return err_set("out of host memory");
-    int rc = prog_time((Prog *)p, dev, t);
+    int rc = time_ops(p, dev, t, t + n);
     for (int i = 0; rc == 0 && i < n; i++) {
         const Op *op = prog_op(p, i);
         char      what[40];
@@ -151,14 +173,33 @@ static int collect(const Prog *p, Dev *dev, const double *rate, double times, Op
     return rc;
 }
 
-static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
+/* One real step, so that ops timed afterwards meet real numbers and an update that is not skipped. */
+static int bench_one_step(Setup *s, const Recipe *r)
+{
+    Stepper stepper;
+    Source *src = NULL;
+    StepOut result;
+    int     rc = stepper_init(&stepper, s->build, 1);
+    if (rc == 0) rc = source_open(&src, r, 0);
+    if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
+    if (rc == 0) rc = step_begin(&stepper, 0, 1e-4);
+    if (rc == 0) rc = step_result(&stepper, 0, &result);
+    stepper_deinit(&stepper);
+    source_close(src);
+    return rc;
+}
+
+static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE *out)
 {
     enum { CAP = 128 };
     OpRowTime row[CAP];
     int       n   = 0;
     double    sum = 0, limit = 0;
     memset(row, 0, sizeof row);
+    TRY(bench_one_step(s, r));
+    if (s->dev->vt->kind == DEV_CUDA) TRY(settle_clock(s->build->micro, s->dev));
     TRY(collect(s->build->micro, s->dev, b->rate, (double)build_micro_per_step(s->build, 1), row, &n, CAP));
+    TRY(bench_one_step(s, r));
     TRY(collect(s->build->update, s->dev, b->rate, 1.0, row, &n, CAP));
     qsort(row, (size_t)n, sizeof *row, by_time);
     for (int i = 0; i < n; i++) {
@@ -168,10 +209,10 @@ static int print_ops_table(const Setup *s, const BenchResult *b, FILE *out)
     fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share",
             bench_flops_name(b), "GB/s", "limit");
     for (int i = 0; i < n; i++) {
-        const OpRowTime *r = &row[i];
-        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", r->kind, r->what, r->n,
-                r->time_s * 1e3, 100 * r->time_s / sum, r->flops / r->time_s / bench_flops_unit(b),
-                r->bytes / r->time_s * 1e-9, 100 * r->limit_s / r->time_s);
+        const OpRowTime *o = &row[i];
+        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", o->kind, o->what, o->n,
+                o->time_s * 1e3, 100 * o->time_s / sum, o->flops / o->time_s / bench_flops_unit(b),
+                o->bytes / o->time_s * 1e-9, 100 * o->limit_s / o->time_s);
     }
     fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
             "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
@@ -194,22 +235,6 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     if (times) stepper_deinit(&stepper);
     source_close(src);
     free(times);
-    return rc;
-}
-
-/* One real step, so that ops timed alone afterwards meet real numbers and an update that is not skipped. */
-static int bench_one_step(Setup *s, const Recipe *r)
-{
-    Stepper stepper;
-    Source *src = NULL;
-    StepOut result;
-    int     rc = stepper_init(&stepper, s->build, 1);
-    if (rc == 0) rc = source_open(&src, r, 0);
-    if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
-    if (rc == 0) rc = step_begin(&stepper, 0, 1e-4);
-    if (rc == 0) rc = step_result(&stepper, 0, &result);
-    stepper_deinit(&stepper);
-    source_close(src);
     return rc;
 }
 
@@ -247,8 +272,7 @@ int bench_run(BenchResult *out, const Recipe *r, const BenchOptions *opt)
                            limit_time(s.build->update, out->rate);
             out->limit_share = limit / out->step_s;
         }
-        if (rc == 0 && opt->print_ops) rc = bench_one_step(&s, r);
-        if (rc == 0 && opt->print_ops) rc = print_ops_table(&s, out, report);
+        if (rc == 0 && opt->print_ops) rc = print_ops_table(&s, r, out, report);
     }
     if (rc == 0 && report) {
         char a[32], b[32], c[32];
