@@ -9,18 +9,22 @@
  * Layout   rows x cols with a row stride each; gamma, dgamma, dbeta, dbias f32[C]; mean, rstd f32[N].
  * Grid     persistent, one block a multiprocessor; a team of warps as wide as a row, one pack a thread, takes
  *          a batch of rows at a time (ColPlan of k_colsum.cuh, whose order the sums over rows have). A batch
- *          costs one exchange between the team's warps; the next batch's row is loaded as soon as this one's
- *          has been used: at C = 768 fifteen warps keep up to 92 KB in flight. Sums over rows live in shared
- *          memory, two chains a team, and are touched once a batch.
+ *          costs one exchange between the team's warps. As soon as a batch is in registers the copy engine
+ *          fetches the team's next one into shared memory: at C = 768 five teams keep 92 KB in flight all the
+ *          time. Where rows are not a multiple of 16 bytes, shared memory does not suffice or the device has
+ *          no such engine, threads load the next batch's row themselves when this one's has been used. Sums
+ *          over rows live in shared memory, two chains a team, and are touched once a batch.
  *          NORM_DW, and rows wider than sixteen warps: k_colsum.cuh for the sums, with the same bits; dx of
  *          such rows: one block a row.
  * Bytes    NORM_BWD with dres 4*C*size a row (three reads, one write), without 3*C*size. */
 #include "dev/cuda/k_colsum.cuh"
 #include "dev/cuda/k_rows.cuh"
 
-enum { NORM_THREADS = TEAM_WARPS * WARP };
+enum { NORM_THREADS = TEAM_WARPS * WARP, NORM_PLANES = 3 };
 /* Which sums over rows a kernel takes. */
 enum { SUM_GAMMA = 1, SUM_BETA = 2, SUM_BIAS = 4 };
+/* Where a thread has its packs from: loads of one element, of a pack, or what the copy engine has brought. */
+enum { FROM_ODD, FROM_PACKS, FROM_COPIES };
 
 template <typename T> struct NormBwdP {
     T           *dx;
@@ -36,7 +40,6 @@ template <typename T> struct NormBwdP {
 /* What a thread holds of a row. */
 template <typename T> struct NormRow {
     Pack<T> dy, x, dres;
-    float   mean, rstd; /* mean becomes shift = -mean*rstd when the row's turn comes */
 };
 
 /* n: columns from col to the row's end. Rows past the end read as zero. */
@@ -44,18 +47,75 @@ template <typename T, bool AL>
 __device__ __forceinline__ NormRow<T> norm_row_load(const NormBwdP<T> &p, int row, int col, int n)
 {
     NormRow<T> f;
-    bool       live = row < p.rows;
-    n               = live ? n : 0;
-    f.dy            = vec_load<T, AL>(row_at(p.dy, row, p.ld_dy) + col, n);
-    f.x             = vec_load<T, AL>(row_at(p.x, row, p.ld_x) + col, n);
-    f.dres          = vec_load<T, AL>(row_at(p.dres, row, p.ld_dres) + col, p.dres ? n : 0);
-    f.mean          = live && p.mean ? p.mean[row] : 0.0f;
-    f.rstd          = live ? p.rstd[row] : 0.0f;
+    n      = row < p.rows ? n : 0;
+    f.dy   = vec_load<T, AL>(row_at(p.dy, row, p.ld_dy) + col, n);
+    f.x    = vec_load<T, AL>(row_at(p.x, row, p.ld_x) + col, n);
+    f.dres = vec_load<T, AL>(row_at(p.dres, row, p.ld_dres) + col, p.dres ? n : 0);
     return f;
 }
 
 __device__ __forceinline__ float norm_shift(float mean, float rstd) { return -__fmul_rn(mean, rstd); }
 __device__ __forceinline__ float norm_xhat(float x, float rstd, float shift) { return fmaf(x, rstd, shift); }
+
+/* A batch's (rstd, mean), spread over a warp to spare registers: rstd of row r in lane r, mean in lane R + r. 0 past the end. */
+template <typename T> __device__ __forceinline__ float stat_load(const NormBwdP<T> &p, int batch)
+{
+    constexpr int R    = COLSUM_BATCH;
+    int           lane = threadIdx.x % WARP, row = batch * R + lane % R;
+    const float  *from = lane < R ? p.rstd : p.mean;
+    return lane < 2 * R && row < p.rows && from ? from[row] : 0.0f;
+}
+__device__ __forceinline__ float stat_rstd(float stat, int r) { return __shfl_sync(FULL_WARP, stat, r); }
+__device__ __forceinline__ float stat_shift(float stat, int r, float rstd)
+{
+    return norm_shift(__shfl_sync(FULL_WARP, stat, COLSUM_BATCH + r), rstd);
+}
+
+/* What the copy engine fetches for a team: a batch's rows of dy, x and dres, and the barrier that counts their bytes. */
+template <typename T> struct NormSlot {
+    T        *buf; /* [dy, x, dres][COLSUM_BATCH][cols] */
+    uint64_t *full;
+    uint32_t  phase;
+};
+
+/* One warp. Rows past the end are not fetched. */
+template <typename T>
+__device__ __forceinline__ void norm_fetch(const NormBwdP<T> &p, const NormSlot<T> &to, int batch)
+{
+    int row = batch * COLSUM_BATCH, n = MIN((int)COLSUM_BATCH, p.rows - row), plane = COLSUM_BATCH * p.cols;
+    int bytes = p.cols * (int)sizeof(T);
+    if (n <= 0 || !ptx_elect()) return;
+    ptx_fence_async(); /* after the team's reads of what was there */
+    ptx_mbar_expect(to.full, (uint32_t)(n * bytes * (p.dres ? 3 : 2)));
+    T *dst = to.buf;
+    for (int end = row + n; row < end; row++, dst += p.cols) {
+        ptx_bulk_load(dst, row_at(p.dy, row, p.ld_dy), bytes, to.full);
+        ptx_bulk_load(dst + plane, row_at(p.x, row, p.ld_x), bytes, to.full);
+        if (p.dres) ptx_bulk_load(dst + 2 * plane, row_at(p.dres, row, p.ld_dres), bytes, to.full);
+    }
+}
+
+/* The batch in the slot. Rows past the end become zero. Threads past a row's end work on its first pack, for nothing: their gamma is 0. */
+template <typename T>
+__device__ __forceinline__ void norm_take(const NormBwdP<T> &p, const NormSlot<T> &from, int batch, int col,
+                                          NormRow<T> (&f)[COLSUM_BATCH])
+{
+    constexpr int R     = COLSUM_BATCH;
+    int           plane = R * p.cols, left = p.rows - batch * R;
+    const T      *at = from.buf + (col < p.cols ? col : 0);
+    if (left > 0) ptx_mbar_wait(from.full, from.phase);
+#pragma unroll
+    for (int r = 0; r < R; r++, at += p.cols) {
+        f[r].dy   = pack_load(at);
+        f[r].x    = pack_load(at + plane);
+        f[r].dres = pack_load(at + 2 * plane);
+    }
+    if (left >= R) return;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        if (r >= left) f[r].dy = f[r].x = f[r].dres = pack_zero<T>();
+    }
+}
 
 /* A pack's part of (sum(w), sum(w*xhat)), and of dgamma. Outside the row dy is 0 and adds nothing. */
 template <bool GAMMA, int N>
@@ -91,14 +151,15 @@ __device__ __forceinline__ float2 norm_coefs(float2 c, bool rms, float inv_cols,
 
 /* dx of a pack as it is stored. */
 template <typename T>
-__device__ __forceinline__ Pack<T> norm_pack_dx(const NormRow<T> &f, const float *g, float2 ak, bool residual)
+__device__ __forceinline__ Pack<T> norm_pack_dx(const NormRow<T> &f, const float *g, float rstd, float2 ak,
+                                                bool residual)
 {
     constexpr int N = Pack<T>::N;
     float         d[N], x[N];
     vec_unpack(f.dy, d);
     vec_unpack(f.x, x);
 #pragma unroll
-    for (int i = 0; i < N; i++) d[i] = fmaf(__fmul_rn(d[i], g[i]), f.rstd, fmaf(x[i], ak.x, ak.y));
+    for (int i = 0; i < N; i++) d[i] = fmaf(__fmul_rn(d[i], g[i]), rstd, fmaf(x[i], ak.x, ak.y));
     Pack<T> out = vec_pack<T>(d), sum;
     vec_unpack(out, d);
     vec_unpack(f.dres, x);
@@ -109,6 +170,15 @@ __device__ __forceinline__ Pack<T> norm_pack_dx(const NormRow<T> &f, const float
 }
 
 /* ---- A team: a batch of rows in registers ------------------------------------------------------------ */
+
+__device__ __forceinline__ void team_sync(int team, int warps)
+{
+    if (warps == 1) {
+        __syncwarp();
+    } else {
+        ptx_bar_sync(1 + team, warps * WARP);
+    }
+}
 
 /* Sums v[j] over the team for all eight j; the same bits in every thread. A warp halves the values it carries
  * with each of the first three exchanges: nine shuffles for eight sums. slot: [warp of the block][8]; the
@@ -129,11 +199,7 @@ __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, fl
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 8));
     s       = __fadd_rn(s, __shfl_xor_sync(FULL_WARP, s, 16));
     if (lane < 8) slot[warp][lane] = s;
-    if (warps == 1) {
-        __syncwarp();
-    } else {
-        ptx_bar_sync(1 + team, warps * WARP);
-    }
+    team_sync(team, warps);
     float part[TEAM_WARPS / 4]; /* lanes 8q to 8q+7 add warps q, q + 4, ... */
 #pragma unroll
     for (int k = 0; k < TEAM_WARPS / 4; k++) {
@@ -166,28 +232,49 @@ __device__ __forceinline__ void acc_store(const float4 *acc, float *part, int te
     }
 }
 
-template <typename T, bool AL, int SUMS>
+template <typename T, int FROM, int SUMS>
 __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p)
 {
-    constexpr int N = Pack<T>::N, R = COLSUM_BATCH, H = N / 4;
-    constexpr int S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
-    constexpr int AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
-    extern __shared__ float4 acc[];                  /* [turn][S][H][threads] */
+    constexpr int  N = Pack<T>::N, R = COLSUM_BATCH, H = N / 4;
+    constexpr bool AL = FROM != FROM_ODD, COPIES = FROM == FROM_COPIES;
+    constexpr int  S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
+    constexpr int  AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
+    extern __shared__ float4 acc[];                   /* [turn][S][H][threads], then the teams' slots */
     __shared__ float         slot[2][TEAM_WARPS][8];
-    int        team = threadIdx.x / (p.warps * WARP), col = (threadIdx.x - team * p.warps * WARP) * N;
-    int        step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
-    float      g[N];
-    NormRow<T> f[R];
-    table_load<N, AL>(p.gamma + col, p.cols - col, g);
+    __shared__ uint64_t      full[TEAM_MAX];
+    int         width = p.warps * WARP, team = threadIdx.x / width, thread = threadIdx.x - team * width;
+    int         col = thread * N, n = p.cols - col;
+    int         step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
+    float       stat = stat_load(p, batch), g[N];
+    NormRow<T>  f[R];
+    NormSlot<T> in = {};
+    table_load<N, AL>(p.gamma + col, n, g);
     for (int i = 0; i < 2 * S * H; i++) acc[i * blockDim.x + threadIdx.x] = make_float4(0, 0, 0, 0);
+    if (COPIES) {
+        in.buf  = reinterpret_cast<T *>(acc + 2 * S * H * blockDim.x) + team * NORM_PLANES * R * p.cols;
+        in.full = full + team;
+        if (thread == 0) {
+            ptx_mbar_init(in.full, 1);
+            ptx_mbar_init_fence();
+        }
+        team_sync(team, p.warps);
+        if (thread < WARP) norm_fetch(p, in, batch);
+    } else {
 #pragma unroll
-    for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, p.cols - col);
+        for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, n);
+    }
 
     /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers that every warp has passed
      * equally often are what racecheck can follow. */
     for (int turn = 0; batch < p.n_batch + (int)gridDim.x * team; turn ^= 1, batch += step) {
         float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
-        float   c[2 * R], sum[N];
+        float   c[2 * R], sum[N], next = stat_load(p, batch + step);
+        if (COPIES) {
+            norm_take(p, in, batch, col, f);
+            in.phase ^= 1;
+            team_sync(team, p.warps);
+            if (thread < WARP) norm_fetch(p, in, batch + step);
+        }
         if (SUMS & SUM_BETA) { /* on its own: beside the other sums it would not fit the registers */
 #pragma unroll
             for (int i = 0; i < N; i++) sum[i] = 0.0f;
@@ -202,8 +289,8 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
             float d[N], x[N];
             vec_unpack(f[r].dy, d);
             vec_unpack(f[r].x, x);
-            f[r].mean    = norm_shift(f[r].mean, f[r].rstd);
-            float2 s     = norm_pack_sums<(SUMS & SUM_GAMMA) != 0, N>(d, x, g, f[r].mean, f[r].rstd, sum);
+            float  rstd = stat_rstd(stat, r), shift = stat_shift(stat, r, rstd);
+            float2 s     = norm_pack_sums<(SUMS & SUM_GAMMA) != 0, N>(d, x, g, shift, rstd, sum);
             c[2 * r]     = s.x;
             c[2 * r + 1] = s.y;
         }
@@ -213,15 +300,18 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
         for (int i = 0; i < N; i++) sum[i] = 0.0f;
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            int    row = batch * R + r;
-            float2 ak =
-                norm_coefs(make_float2(c[2 * r], c[2 * r + 1]), !p.mean, p.inv_cols, f[r].mean, f[r].rstd);
-            Pack<T> out = norm_pack_dx(f[r], g, ak, p.dres != nullptr);
-            vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, out, row < p.rows ? p.cols - col : 0);
+            vec_forget(f[r].dy); /* unpacked again: as floats they would not fit the registers */
+            vec_forget(f[r].x);
+            int     row  = batch * R + r;
+            float   rstd = stat_rstd(stat, r), shift = stat_shift(stat, r, rstd);
+            float2  ak  = norm_coefs(make_float2(c[2 * r], c[2 * r + 1]), !p.mean, p.inv_cols, shift, rstd);
+            Pack<T> out = norm_pack_dx(f[r], g, rstd, ak, p.dres != nullptr);
+            vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, out, row < p.rows ? n : 0);
             if (SUMS & SUM_BIAS) pack_sum_into(sum, out);
-            f[r] = norm_row_load<T, AL>(p, (batch + step) * R + r, col, p.cols - col);
+            if (!COPIES) f[r] = norm_row_load<T, AL>(p, (batch + step) * R + r, col, n);
         }
         if (SUMS & SUM_BIAS) acc_add<N>(mine + AT_BIAS * H * blockDim.x, blockDim.x, sum);
+        stat = next;
     }
     if (S > 0) acc_store<S, N>(acc, p.part + (int64_t)blockIdx.x * S * p.cols, p.teams, p.warps, p.cols);
 }
@@ -234,18 +324,16 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> 
 {
     constexpr int     N = Pack<T>::N;
     __shared__ float2 slot[TEAM_WARPS];
-    RowThread         r     = row_thread<false>(TEAM_WARPS);
-    int               row   = blockIdx.x;
-    float2            c     = make_float2(0.0f, 0.0f);
-    float             shift = 0.0f, rstd = 0.0f;
+    RowThread         r    = row_thread<false>(TEAM_WARPS);
+    int               row  = blockIdx.x;
+    float2            c    = make_float2(0.0f, 0.0f);
+    float             rstd = p.rstd[row], shift = norm_shift(p.mean ? p.mean[row] : 0.0f, rstd);
     for (int col = r.t * N; col < p.cols; col += r.stride * N) {
         NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
         float      d[N], x[N], g[N];
         vec_unpack(f.dy, d);
         vec_unpack(f.x, x);
         table_load<N, AL>(p.gamma + col, p.cols - col, g);
-        shift    = norm_shift(f.mean, f.rstd);
-        rstd     = f.rstd;
         float2 s = norm_pack_sums<false, N>(d, x, g, shift, rstd, nullptr);
         c.x      = __fadd_rn(c.x, s.x);
         c.y      = __fadd_rn(c.y, s.y);
@@ -256,7 +344,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_dx_wide_kernel(NormBwdP<T> 
         NormRow<T> f = norm_row_load<T, AL>(p, row, col, p.cols - col);
         float      g[N];
         table_load<N, AL>(p.gamma + col, p.cols - col, g);
-        vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, norm_pack_dx(f, g, ak, p.dres != nullptr),
+        vec_store<T, AL>(row_at(p.dx, row, p.ld_dx) + col, norm_pack_dx(f, g, rstd, ak, p.dres != nullptr),
                          p.cols - col);
     }
 }
@@ -295,10 +383,10 @@ template <typename T, bool AL, int SUMS_> struct NormDwOp {
 
 /* ---- Host ------------------------------------------------------------------------------------------- */
 
-template <typename T, bool AL, int SUMS>
+template <typename T, int FROM, int SUMS>
 static int norm_team_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan, size_t smem)
 {
-    auto kernel = norm_bwd_kernel<T, AL, SUMS>;
+    auto kernel = norm_bwd_kernel<T, FROM, SUMS>;
     if (smem) CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
     return k_launch(op, kernel, dim3((unsigned)plan.blocks), plan.teams * plan.tiles * WARP, smem,
                     cuda_stream(dev), p);
@@ -315,7 +403,7 @@ static int norm_dw_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const 
 template <typename T, bool AL>
 static int norm_dx_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan)
 {
-    if (plan.teams > 0) return norm_team_launch<T, AL, 0>(dev, op, p, plan, 0);
+    if (plan.teams > 0) return norm_team_launch < T, AL ? FROM_PACKS : FROM_ODD, 0 > (dev, op, p, plan, 0);
     return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_THREADS, 0, cuda_stream(dev),
                     p);
 }
@@ -345,16 +433,23 @@ static int norm_bwd_launch(Dev *dev, const char *op, NormBwdP<T> p, const NormBw
 
     int    n_sum = 1 + (a->dbeta != NULL) + (a->dbias != NULL);
     size_t smem  = (size_t)plan.chains * n_sum * plan.tiles * WARP * Pack<T>::N * sizeof(float);
-    size_t slots = 2 * TEAM_WARPS * 8 * sizeof(float);
-    if (!a->dx || !a->dgamma || plan.teams == 0 || smem + slots > (size_t)most) {
+    size_t fixed =
+        sizeof(float[2][TEAM_WARPS][8]) + sizeof(uint64_t[TEAM_MAX]); /* what the kernel has of its own */
+    if (!a->dx || !a->dgamma || plan.teams == 0 || smem + fixed > (size_t)most) {
         return norm_split_launch<T, AL>(dev, op, p, a, plan);
     }
     TRY(k_need_ws(op, a->ws, (size_t)plan.blocks * n_sum * (size_t)p.cols * sizeof(float)));
-    int rc = k_flag(a->dbeta != NULL, [&](auto beta) {
+    size_t copied = (size_t)plan.teams * NORM_PLANES * COLSUM_BATCH * (size_t)p.cols * sizeof(T);
+    int    copies = AL && ((const CudaDev *)dev)->capability >= 90 && smem + copied + fixed <= (size_t)most;
+    int    rc     = k_flag(a->dbeta != NULL, [&](auto beta) {
         return k_flag(a->dbias != NULL, [&](auto bias) {
             constexpr int SUMS =
                 SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);
-            return norm_team_launch<T, AL, SUMS>(dev, op, p, plan, smem);
+            constexpr int PLAIN = AL ? FROM_PACKS : FROM_ODD;
+            if (copies)
+                return norm_team_launch < T, AL ? FROM_COPIES : PLAIN,
+                       SUMS > (dev, op, p, plan, smem + copied);
+            return norm_team_launch<T, PLAIN, SUMS>(dev, op, p, plan, smem);
         });
     });
     if (rc < 0) return rc;

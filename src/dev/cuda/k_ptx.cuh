@@ -188,6 +188,20 @@ __device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32
         : "memory");
 }
 
+/* True in one thread of a whole warp. Where the compiler knows that it is one, a bulk copy is one instruction; behind a comparison of thread
+ * numbers it is a loop over the warp (seen in SASS, CUDA 13.0). */
+__device__ __forceinline__ bool ptx_elect()
+{
+    uint32_t e;
+    asm volatile("{\n"
+                 ".reg .pred q;\n"
+                 "elect.sync _|q, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, q;\n"
+                 "}\n"
+                 : "=r"(e));
+    return e != 0;
+}
+
 __device__ __forceinline__ int ptx_cluster_rank()
 {
     uint32_t r;
@@ -213,6 +227,7 @@ __device__ __forceinline__ void ptx_mbar_tell(uint64_t *) { __trap(); }
 __device__ __forceinline__ void ptx_mbar_wait_cluster(uint64_t *, uint32_t) { __trap(); }
 __device__ __forceinline__ void ptx_cluster_send(float2 *, float2, uint64_t *, int) { __trap(); }
 __device__ __forceinline__ void ptx_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
+__device__ __forceinline__ bool ptx_elect() { return false; }
 __device__ __forceinline__ int  ptx_cluster_rank() { return 0; }
 __device__ __forceinline__ void ptx_cluster_sync() { __trap(); }
 
