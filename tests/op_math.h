@@ -107,16 +107,29 @@ static inline int64_t math_at(const AttnShape *s, int64_t b, int64_t t, int64_t 
     return (b * s->T + t) * s->W + head * s->D;
 }
 
+static inline double math_dot(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* y += a*x */
+static inline void math_add(double *y, double a, const double *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
 /* Weights p[T] of query (b, h, q), and the log of the sum of exponentials. */
 static inline double math_weights(double *p, const AttnShape *s, const double *qkv, int64_t b, int64_t h,
                                   int64_t q)
 {
     double top = -INFINITY, sum = 0;
     for (int64_t k = 0; k < s->T; k++) {
-        double v = 0;
-        for (int64_t d = 0; d < s->D; d++)
-            v += qkv[math_at(s, b, q, h, 0) + d] * qkv[math_at(s, b, k, h, 1) + d];
-        p[k] = math_sees(s, b, q, k) ? v * s->scale : -INFINITY;
+        const double *x = qkv + math_at(s, b, q, h, 0), *y = qkv + math_at(s, b, k, h, 1);
+        p[k] = math_sees(s, b, q, k) ? math_dot(x, y, s->D) * s->scale : -INFINITY;
         top  = p[k] > top ? p[k] : top;
     }
     for (int64_t k = 0; k < s->T; k++) {
@@ -130,6 +143,7 @@ static inline double math_weights(double *p, const AttnShape *s, const double *q
 /* All of them: p[B,H,T,T]. */
 static inline void math_attn_weights(double *p, const AttnShape *s, const double *qkv)
 {
+#pragma omp parallel for
     for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
         math_weights(p + i * s->T, s, qkv, i / (s->H * s->T), i / s->T % s->H, i % s->T);
     }
@@ -137,21 +151,18 @@ static inline void math_attn_weights(double *p, const AttnShape *s, const double
 
 static inline void math_attn(double *o, double *lse, const AttnShape *s, const double *qkv)
 {
-    double *p = dbl_new(s->T);
-    for (int64_t b = 0; b < s->B; b++) {
-        for (int64_t h = 0; h < s->H; h++) {
-            for (int64_t q = 0; q < s->T; q++) {
-                double  l   = math_weights(p, s, qkv, b, h, q);
-                double *out = o + ((b * s->T + q) * s->H + h) * s->D;
-                if (lse) lse[(b * s->H + h) * s->T + q] = l;
-                for (int64_t d = 0; d < s->D; d++) out[d] = 0;
-                for (int64_t k = 0; k < s->T; k++) {
-                    for (int64_t d = 0; d < s->D; d++) out[d] += p[k] * qkv[math_at(s, b, k, h, 2) + d];
-                }
-            }
+#pragma omp parallel for
+    for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
+        int64_t b = i / (s->H * s->T), h = i / s->T % s->H, q = i % s->T;
+        double *p = dbl_new(s->T), *out = o + ((b * s->T + q) * s->H + h) * s->D;
+        double  l = math_weights(p, s, qkv, b, h, q);
+        if (lse) lse[i] = l;
+        for (int64_t d = 0; d < s->D; d++) out[d] = 0;
+        for (int64_t k = 0; k < s->T; k++) {
+            if (math_sees(s, b, q, k)) math_add(out, p[k], qkv + math_at(s, b, k, h, 2), s->D);
         }
+        free(p);
     }
-    free(p);
 }
 
 /* dqkv of sum(dout * o), by the chain rule over the whole weight matrix. */
@@ -164,20 +175,20 @@ static inline void math_attn_bwd(double *dqkv, const AttnShape *s, const double 
         const double *g    = dout + ((b * s->T + q) * s->H + h) * s->D;
         double        mean = 0;
         math_weights(p, s, qkv, b, h, q);
+        int64_t at_q = math_at(s, b, q, h, 0);
         for (int64_t k = 0; k < s->T; k++) {
-            dp[k] = 0;
-            for (int64_t d = 0; d < s->D; d++) {
-                dp[k] += g[d] * qkv[math_at(s, b, k, h, 2) + d];
-                dqkv[math_at(s, b, k, h, 2) + d] += p[k] * g[d];
-            }
+            int64_t at_v = math_at(s, b, k, h, 2);
+            if (!math_sees(s, b, q, k)) continue;
+            dp[k] = math_dot(g, qkv + at_v, s->D);
             mean += p[k] * dp[k];
+            math_add(dqkv + at_v, p[k], g, s->D);
         }
         for (int64_t k = 0; k < s->T; k++) {
+            int64_t at_k = math_at(s, b, k, h, 1);
+            if (!math_sees(s, b, q, k)) continue;
             double ds = p[k] * (dp[k] - mean) * s->scale;
-            for (int64_t d = 0; d < s->D; d++) {
-                dqkv[math_at(s, b, q, h, 0) + d] += ds * qkv[math_at(s, b, k, h, 1) + d];
-                dqkv[math_at(s, b, k, h, 1) + d] += ds * qkv[math_at(s, b, q, h, 0) + d];
-            }
+            math_add(dqkv + at_q, ds, qkv + at_k, s->D);
+            math_add(dqkv + at_k, ds, qkv + at_q, s->D);
         }
     }
     free(p);

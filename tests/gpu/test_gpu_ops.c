@@ -5,7 +5,9 @@
  * and tanh are the device's. bf16: inputs are rounded to bf16 first and the reference computed from them; rounding its result
  * to bf16 is the least any bf16 implementation must do, and twice that error (in norm) is allowed. Attention also rounds
  * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
- * independent roundings add in squares. */
+ * independent roundings add in squares.
+ *
+ * test_gpu_ops [OP [PART]]: that op alone, and of its cases those with PART in their name. */
 #include "check.h"
 
 #include "op_harness.h"
@@ -252,7 +254,7 @@ static const char *run_case(OpCase *c, Dev *dev, int bf16, char *buf)
 int main(int argc, char **argv)
 {
     Tally       t   = { 0, 0 };
-    const char *why = "", *only = argc > 1 ? argv[1] : NULL;
+    const char *why = "", *only = argc > 1 ? argv[1] : NULL, *part = argc > 2 ? argv[2] : "";
     DevOptions  opt = { .capture = 0, .tune = 0 };
     Dev        *dev = dev_open("cuda", &opt, &why);
     tally(&t, dev != NULL, "device opens");
@@ -271,8 +273,12 @@ int main(int argc, char **argv)
             char   buf[WHY];
             int    n = 0, n_bad = 0;
             dev->opt.own = way == 2 ? 1 : way == 3 ? -1 : 0;
-            for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++, n++) {
-                const char *bad = run_case(&c, dev, bf16, buf);
+            for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++) {
+                const char *bad = NULL;
+                if (strstr(c.name, part)) {
+                    n++;
+                    bad = run_case(&c, dev, bf16, buf);
+                }
                 if (bad && n_bad++ < 4) printf("    %s\n", bad);
                 op_case_destroy(&c);
             }
