@@ -18,10 +18,10 @@ static const struct {
     const char *recipe;
     double      per_s;
 } measured[] = {
-    { "recipes/gpt2-124m.yaml", 662113 },    { "recipes/gpt2-350m.yaml", 227915 },
-    { "recipes/gpt2-774m.yaml", 107510 },    { "recipes/gpt2-1558m.yaml", 55630 },
-    { "recipes/qwen2.5-0.5b.yaml", 178245 }, { "recipes/qwen2.5-1.5b.yaml", 60153 },
-    { "recipes/llama-1b.yaml", 69129 },
+    { "recipes/gpt2-124m.yaml", 679065 },    { "recipes/gpt2-350m.yaml", 242000 },
+    { "recipes/gpt2-774m.yaml", 117102 },    { "recipes/gpt2-1558m.yaml", 59310 },
+    { "recipes/qwen2.5-0.5b.yaml", 182129 }, { "recipes/qwen2.5-1.5b.yaml", 64399 },
+    { "recipes/llama-1b.yaml", 71410 },
 };
 
 static int plan(Choice *c, const char *path, const char *gpu, int n_override, char *const *override)
@@ -39,7 +39,7 @@ static int plan(Choice *c, const char *path, const char *gpu, int n_override, ch
     return 0;
 }
 
-/* 12 %: one rate for all products and all attention leaves 7 % (llama-1b, whose long sequences suit attention better), and
+/* 9 %: one rate for all products and all attention leaves 6 % (llama-1b, whose long sequences suit attention better), and
  * two cards of a kind differ by some percent. */
 static void test_predictions(void **state)
 {
@@ -51,7 +51,7 @@ static void test_predictions(void **state)
         printf("%-26s micro-batch %3lld: predicted %6.0f, measured %6.0f tokens/s, %+.1f %%\n",
                measured[i].recipe, (long long)c.row[c.best].choice.micro_batch, per_s, measured[i].per_s,
                100 * off);
-        assert_true(fabs(off) < 0.12);
+        assert_true(fabs(off) < 0.09);
         /* A GPU wants thousands of tokens at a time, and nobody wants to recompute where there is room. */
         assert_int_equal(c.row[c.best].choice.level, LEVEL_NONE);
     }

@@ -9,21 +9,27 @@
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
 /* Rates that a whole step can hold at the power limit, not those of an op alone on a cool card (760 TFLOP/s, 4.2 TB/s).
- * H200, from docs/performance.md, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 602 ms, so 650; passes run at
- * 3.0 to 3.8 TB/s, so 3.4. Attention depends on shape: 267 forward / 153 backward at T 1024, about 1.5 times that at T 4096;
- * 300 / 210 lies between. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op costs about 3 us
- * beside its work; 2.5 here. Seven recipes come out within 8 % of their measurement (tests/test_predict.c). The other cards were not measured: what
- * they do in bursts, times the share of it that an H200 holds. */
+ * H200, from docs/performance.md, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 573 ms, one op at a time, and
+ * the step takes 2 % more than its ops, so 670; passes run at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322 forward
+ * / 237 backward at T 1024 with heads of 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a
+ * step there, so an op costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
+ * (tests/test_predict.c). The other cards were not measured: what they do in bursts, times the share of it that an H200 holds. */
 static const Machine machines[] = {
-    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 3.4e12, 650e12, 300e12, 210e12 }, 0.065, 2.5e-6 },
+    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
     { "h100",
       "NVIDIA H100 80GB HBM3",
       GIB(79.1),
       989.4e12,
-      { 2.4e12, 580e12, 265e12, 190e12 },
+      { 2.5e12, 600e12, 290e12, 210e12 },
       0.065,
       2.5e-6 },
-    { "h100-pcie", "NVIDIA H100 PCIe", GIB(79.1), 756e12, { 1.5e12, 410e12, 200e12, 140e12 }, 0.065, 2.5e-6 },
+    { "h100-pcie",
+      "NVIDIA H100 PCIe",
+      GIB(79.1),
+      756e12,
+      { 1.55e12, 425e12, 220e12, 155e12 },
+      0.065,
+      2.5e-6 },
     { "a100", "NVIDIA A100-SXM4-80GB", GIB(79.1), 312e12, { 1.4e12, 215e12, 145e12, 100e12 }, 0.07, 3.5e-6 },
 };
 
