@@ -2,7 +2,7 @@
  *
  * The scalar is L = sum of dy * forward(inputs), so dL/d(input) is what a backward op must give. The five-point quotient with
  * step h is wrong by h^4 L^(5)/30 and by rounding, 2^-53 |L|/h: for h = 1e-3 both are below 1e-11 (1 + |L|). What remains is
- * the op's own f32 error, for which the tolerance of op_ref.h is used: it knows the sizes that were added up. */
+ * the op's own f32 error, for which the tolerance of op_ref_base.h is used: it knows the sizes that were added up. */
 #include "op_harness.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Every op and fused variant on CUDA against the same cases and double-precision references as the CPU (tests/op_cases.h): odd
  * shapes, row strides, guard bands, poisoned outputs, all masks; in f32 and in bf16.
  *
- * Bounds. f32: the reference's own tolerance (op_ref.h, derived per op), twice, because sums run in another order and exp, log
+ * Bounds. f32: the reference's own tolerance (op_ref_base.h, derived per op), twice, because sums run in another order and exp, log
  * and tanh are the device's. bf16: inputs are rounded to bf16 first and the reference computed from them; rounding its result
  * to bf16 is the least any bf16 implementation must do, and twice that error (in norm) is allowed. Attention also rounds
  * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
