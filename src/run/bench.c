@@ -199,7 +199,8 @@ static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE
     TRY(bench_one_step(s, r));
     if (s->dev->vt->kind == DEV_CUDA) TRY(settle_clock(s->build->micro, s->dev));
     TRY(collect(s->build->micro, s->dev, b->rate, (double)build_micro_per_step(s->build, 1), row, &n, CAP));
-    TRY(bench_one_step(s, r));
+    if (s->dev->vt->kind == DEV_CUDA)
+        TRY(bench_one_step(s, r)); /* micro-steps alone were run since the first */
     TRY(collect(s->build->update, s->dev, b->rate, 1.0, row, &n, CAP));
     qsort(row, (size_t)n, sizeof *row, by_time);
     for (int i = 0; i < n; i++) {

@@ -23,7 +23,6 @@ enum {
 }; /* a thread's, of 64 x 64: f32 sums; pairs of bf16 */
 
 #define LOG2_E 1.4426950408889634f
-#define LN_2   0.6931471805599453f
 
 typedef struct {
     CUtensorMap qkv, o, dout, dqkv;
@@ -41,7 +40,8 @@ typedef struct {
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
 
 /* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room for;
- * STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: tiles a warpgroup writes. */
+ * STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of its own for tiles that a warpgroup writes, else they go
+ * where those were that stayed. */
 template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
                          SIDE = SIDE_, OUT = OUT_;

@@ -9,7 +9,7 @@
  * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores as they go in again.
  * 3. While one warpgroup makes p and ds of scores, the others multiply. A tile's scores begin right behind the last product of the tile
  *    before; exponentials are made until its dp is there, too, then both go on together: one waits for the exponential unit, the other
- *    fills the gaps.
+ *    fills the gaps. `keys` does so with heads of 64; where it skips tiles (spans) it first waits for all of the tile before.
  * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
 #include "dev/cuda/k_attn_tile.cuh"
 
