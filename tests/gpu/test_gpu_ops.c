@@ -7,7 +7,7 @@
  * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
  * independent roundings add in squares.
  *
- * test_gpu_ops [OP [PART]]: that op alone, and of its cases those with PART in their name. */
+ * test_gpu_ops [OP [PART [own]]]: that op alone, of its cases those with PART in their name, and no library where there is a choice. */
 #include "check.h"
 
 #include "op_harness.h"
@@ -255,8 +255,9 @@ int main(int argc, char **argv)
 {
     Tally       t   = { 0, 0 };
     const char *why = "", *only = argc > 1 ? argv[1] : NULL, *part = argc > 2 ? argv[2] : "";
-    DevOptions  opt = { .capture = 0, .tune = 0 };
-    Dev        *dev = dev_open("cuda", &opt, &why);
+    int         own_only = argc > 3;
+    DevOptions  opt      = { .capture = 0, .tune = 0 };
+    Dev        *dev      = dev_open("cuda", &opt, &why);
     tally(&t, dev != NULL, "device opens");
     for (int kind = 0; dev && kind < OP_COUNT; kind++) {
         /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
@@ -273,6 +274,7 @@ int main(int argc, char **argv)
             char   buf[WHY];
             int    n = 0, n_bad = 0;
             dev->opt.own = way == 2 ? 1 : way == 3 ? -1 : 0;
+            if (own_only && choice && way % 2 == 1) continue;
             for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++) {
                 const char *bad = NULL;
                 if (strstr(c.name, part)) {

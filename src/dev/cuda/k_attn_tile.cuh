@@ -196,6 +196,15 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
 
 /* ---- blocks of rows ----------------------------------------------------------------------------------------- */
 
+/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again (bar_arrive_first): racecheck
+ * follows threads, not warps. */
+__device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
+{
+    uint32_t v = 0;
+    if (threadIdx.x % 32 == 0) v = smem_load_word(addr);
+    return __shfl_sync(0xffffffffu, v, 0);
+}
+
 /* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
  * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */
 typedef struct {
@@ -234,7 +243,7 @@ __device__ __forceinline__ void multiply_blocks(Blocks b, uint32_t smem, F &&f)
     for (uint32_t n = 0;; n++) {
         uint32_t slot = n % R::BLOCKS;
         bar_wait(smem + R::AT_COME + 8 * slot, n / R::BLOCKS & 1);
-        int item = (int)smem_load_word(smem + R::AT_ITEM + 8 * slot);
+        int item = (int)smem_share_word(smem + R::AT_ITEM + 8 * slot);
         if (item >= b.n_item) return;
         f(item / b.n_block, item % b.n_block, slot);
     }

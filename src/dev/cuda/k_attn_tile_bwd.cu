@@ -286,8 +286,8 @@ template <typename R> __device__ __forceinline__ void passing_write(uint32_t sme
 template <typename R> __device__ __forceinline__ Passing passing_read(uint32_t smem, Ring r)
 {
     uint32_t at = passing_at<R>(smem, r);
-    return { (int)smem_load_word(at), (int)smem_load_word(at + 4), (int)smem_load_word(at + 8),
-             (int)smem_load_word(at + 12) };
+    return { (int)smem_share_word(at), (int)smem_share_word(at + 4), (int)smem_share_word(at + 8),
+             (int)smem_share_word(at + 12) };
 }
 
 template <typename R>
