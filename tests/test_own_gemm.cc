@@ -358,10 +358,12 @@ int main(int argc, char **argv)
         { OWN_FWD, ACT_RELU, 100, 72, 64, 2, true, false },
         { OWN_FWD, ACT_RELU, 300, 392, 448, 2, true, false },
         { OWN_FWD, ACT_RELU, 520, 200, 128, 4, false, false },
+        { OWN_FWD, ACT_RELU, 700, 320, 448, 2, true, false }, /* tiles of 192 and of 128 columns by turns */
         { OWN_FWD, ACT_RELU, 4200, 200, 64, 6, true, false }, /* more than one group of row tiles */
         { OWN_DX, ACT_RELU, 1, 8, 64, 4, false, false },
         { OWN_DX, ACT_RELU, 300, 392, 456, 2, false, false },
         { OWN_DX, ACT_RELU, 257, 200, 128, 4, false, false },
+        { OWN_DX, ACT_RELU, 700, 448, 200, 2, false, false }, /* and of 64 */
         { OWN_ACT, ACT_GELU, 300, 392, 448, 2, true, false },
         { OWN_ACT, ACT_RELU2, 257, 200, 72, 4, false, false },
         { OWN_ACT, ACT_SILU, 640, 200, 64, 2, true, false },
@@ -384,6 +386,7 @@ int main(int argc, char **argv)
         { OWN_DW, ACT_RELU, 203, 136, 3100, 6, false, false }, /* in three */
         { OWN_DW, ACT_RELU, 203, 136, 2101, 4, true, true },
         { OWN_DW, ACT_RELU, 640, 200, 64, 2, false, true },
+        { OWN_DW, ACT_RELU, 600, 320, 2101, 4, true, false },
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1) srand((unsigned)atoi(argv[1]));

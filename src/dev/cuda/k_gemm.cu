@@ -1,6 +1,8 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows. Who does what in a block:
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows; plain products at the matrix's right edge only 64
+ * or 128 columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does
+ * what in a block:
  *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of b's tile for both
  *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
  *              (k_gemm_finish.cuh)
@@ -36,16 +38,18 @@ template <OwnKind KIND> __device__ __forceinline__ void ring_next(Ring &r)
 
 /* ---- load ---------------------------------------------------------------------------------------------- */
 
-/* This block's half of b's tile, for both blocks, in parts of 32 rows. A columns operand is three blocks of 64 columns and BK
- * rows. With OWN_GLU the tile is 96 rows of the first half of b and 96 of the second. */
+/* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns operand is three blocks of 64
+ * columns and BK rows. With OWN_GLU the tile is 96 rows of the first half of b and 96 of the second. */
 template <OwnKind KIND>
-__device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int col0, int k0, uint32_t bar)
+__device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int n_part, int col0, int k0,
+                                       uint32_t bar)
 {
     constexpr uint16_t BOTH = (1 << CLUSTER) - 1;
     constexpr int      MINE = B_PARTS / CLUSTER;
 #pragma unroll
     for (int h = 0; h < MINE; h++) {
         int i = rank * MINE + h;
+        if (i >= n_part) return;
         if (Form<KIND>::B_COLS) {
             tma_load_all(b + i * PART, &m.b[0], col0 + i / 2 * 64, k0 + i % 2 * (BK / 2), bar, BOTH);
         } else if (KIND == OWN_GLU) {
@@ -73,13 +77,14 @@ __device__ __forceinline__ void load(const OwnMaps &m, const OwnArgs &g, uint32_
     int  rank = ptx_cluster_rank(), n_item = item_count(g);
     Ring r = { 0, 0 };
     for (int n = item_first(); n < n_item; n += item_stride()) {
-        Item it = item_at(g, n);
+        Item it     = item_at<KIND>(g, n);
+        int  n_part = it.width / 32;
         for (int k = it.k0; k < it.k1; k++, ring_next<KIND>(r)) {
             uint32_t a = smem + r.step * STEP_BYTES, bar = smem + F::AT_FULL + 8 * r.step;
             bar_wait(smem + F::AT_EMPTY + 8 * r.step, r.round ^ 1);
-            bar_expect(bar, STEP_BYTES);
+            bar_expect(bar, (uint32_t)(A_BYTES + n_part * PART));
             load_a<KIND>(m, a, it.row0, k * BK, bar);
-            load_b<KIND>(m, a + A_BYTES, rank, it.col0, k * BK, bar);
+            load_b<KIND>(m, a + A_BYTES, rank, n_part, it.col0, k * BK, bar);
         }
     }
 }
@@ -93,10 +98,10 @@ typedef struct {
     uint32_t n_item; /* multiplied so far */
 } Multiplier;
 
-/* One step of the ring: acc = its products, or += unless FIRST. SUMS: sum = a's sums over k, by a product with
+/* One step of the ring: the first WIDTH columns of acc = its products, or += unless FIRST. SUMS: sum = a's sums over k, by a product with
  * ones. */
-template <OwnKind KIND, int SUMS, int FIRST>
-__device__ __forceinline__ void step_multiply(float (&acc)[HALVES][N_ACC], float (&sum)[HALVES][4],
+template <OwnKind KIND, int WIDTH, int SUMS, int FIRST>
+__device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               uint32_t smem, Ring r)
 {
     using F          = Form<KIND>;
@@ -116,10 +121,10 @@ __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][N_ACC], float
             uint64_t half  = wgmma_desc(a + h * (A_HALF >> 4) + i * A_STEP),
                      other = wgmma_desc(b + i * B_STEP);
             if (FIRST && i == 0) {
-                wgmma_192<AC, BC, 0>(acc[h], half, other);
+                wgmma_shared<WIDTH, AC, BC, 0>(acc[h], half, other);
                 if constexpr (SUMS) wgmma_8<AC, 0>(sum[h], half, ones);
             } else {
-                wgmma_192<AC, BC, 1>(acc[h], half, other);
+                wgmma_shared<WIDTH, AC, BC, 1>(acc[h], half, other);
                 if constexpr (SUMS) wgmma_8<AC, 1>(sum[h], half, ones);
             }
         }
@@ -129,17 +134,17 @@ __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][N_ACC], float
 
 /* acc = the item's sum. pos: of its first step in the ring's count. A multiplier begins once the other has seen all its steps full:
  * a barrier's parity tells only whether it is in this phase or the next, not how many rounds of the ring are still to come. */
-template <OwnKind KIND, int SUMS>
-__device__ __forceinline__ void tile_multiply(float (&acc)[HALVES][N_ACC], float (&sum)[HALVES][4],
+template <OwnKind KIND, int WIDTH, int SUMS>
+__device__ __forceinline__ void tile_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               int n_step, uint32_t smem, Multiplier &me, uint32_t pos)
 {
     Ring     r    = ring_at<KIND>(pos);
     uint32_t last = me.there + 8 * r.step; /* where the step before is told of */
     bar_wait(smem + Form<KIND>::AT_TURN + 8 * me.wg, (me.n_item++ & 1) ^ (me.wg == 0));
-    step_multiply<KIND, SUMS, 1>(acc, sum, smem, r);
+    step_multiply<KIND, WIDTH, SUMS, 1>(acc, sum, smem, r);
     for (int k = 1; k < n_step; k++) {
         ring_next<KIND>(r);
-        step_multiply<KIND, SUMS, 0>(acc, sum, smem, r);
+        step_multiply<KIND, WIDTH, SUMS, 0>(acc, sum, smem, r);
         wgmma_wait<1>(); /* the step before has been read */
         if (me.tells) cluster_arrive(last);
         last = me.there + 8 * r.step;
@@ -166,6 +171,18 @@ __device__ __forceinline__ void row_sums_add(const OwnArgs &g, const float (&sum
     }
 }
 
+/* An item of WIDTH columns from its first step to its stores: each width has registers of its own. */
+template <OwnKind KIND, Act ACT, int WIDTH, int SUMS>
+__device__ __forceinline__ void item_do(const OwnMaps &m, const OwnArgs &g, Desk &d, Multiplier &me,
+                                        const Item &it, uint32_t pos)
+{
+    float acc[HALVES][WIDTH / 2], sum[HALVES][4]; /* the first product sets them */
+    tile_multiply<KIND, WIDTH, SUMS>(acc, sum, it.k1 - it.k0, d.smem, me, pos);
+    if constexpr (SUMS) row_sums_add(g, sum, it.row0, d.t);
+    slots_await<KIND>(d);
+    tile_finish<KIND, ACT, WIDTH>(m, g, d, acc, it);
+}
+
 /* Multiplier wg takes every second of the block's items. */
 template <OwnKind KIND, Act ACT>
 __device__ __forceinline__ void multiply(const OwnMaps &m, const OwnArgs &g, uint32_t smem, int wg)
@@ -176,19 +193,19 @@ __device__ __forceinline__ void multiply(const OwnMaps &m, const OwnArgs &g, uin
     Desk       d   = { smem, wg, t, F::DW ? lane_part_f32(t) : lane_part<F::ROW>(t), 0 };
     uint32_t   pos = 0;
     for (int i = 0; n < n_item; n += stride, i++) {
-        Item it = item_at(g, n);
+        Item it = item_at<KIND>(g, n);
         if (i % MULTIPLIERS == wg) {
-            float acc[HALVES][N_ACC], sum[HALVES][4]; /* the first product sets them */
             if (F::BIAS) bias_stage<KIND>(g, d, it.col0);
-            if (F::DW && g.row_sums && it.col0 == 0) {
-                tile_multiply<KIND, F::DW>(acc, sum, it.k1 - it.k0, smem, me, pos);
-                row_sums_add(g, sum, it.row0, t);
-            } else {
-                tile_multiply<KIND, 0>(acc, sum, it.k1 - it.k0, smem, me, pos);
-            }
             if (F::SHARED) d.q = (uint32_t)(i * F::CHUNKS);
-            slots_await<KIND>(d);
-            tile_finish<KIND, ACT>(m, g, d, acc, it);
+            if (F::DW && g.row_sums && it.col0 == 0) {
+                item_do<KIND, ACT, BN, F::DW>(m, g, d, me, it, pos);
+            } else if (!F::NARROWS || it.width == BN) {
+                item_do<KIND, ACT, BN, 0>(m, g, d, me, it, pos);
+            } else if (it.width == 128) {
+                item_do<KIND, ACT, F::NARROWS ? 128 : BN, 0>(m, g, d, me, it, pos);
+            } else {
+                item_do<KIND, ACT, F::NARROWS ? 64 : BN, 0>(m, g, d, me, it, pos);
+            }
         }
         pos += it.k1 - it.k0;
     }

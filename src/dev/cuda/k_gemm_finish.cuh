@@ -42,17 +42,18 @@ template <OwnKind KIND> struct Form {
     static constexpr int N_OUT  = GLU ? 3 : KIND == OWN_ACT || KIND == OWN_DGLU ? 2 : 1;
 
     /* Memory for a fifth step, or for inputs on their way. */
-    static constexpr int STEPS  = N_IN || DW ? 4 : 5;
-    static constexpr int ROOM   = N_IN || DW ? 32768 : 12288; /* a multiplier's */
-    static constexpr int COLS   = KIND == OWN_DACT ? 64 : 32; /* of a chunk */
-    static constexpr int ROW    = COLS * (DW ? 4 : 2);        /* bytes */
-    static constexpr int BUF    = CHUNK_ROWS * ROW;
-    static constexpr int SLOT   = N_OUT * BUF;
-    static constexpr int SHARED = !PLAIN && !DW; /* slots, by the multipliers */
-    static constexpr int N_SLOT = (SHARED ? MULTIPLIERS : 1) * ROOM / SLOT;
-    static constexpr int PASS   = GLU ? 32 : 64;            /* output columns a pass */
-    static constexpr int BLOCKS = PASS / COLS;              /* chunks across a pass */
-    static constexpr int CHUNKS = PASSES * BLOCKS * HALVES; /* a tile */
+    static constexpr int STEPS   = N_IN || DW ? 4 : 5;
+    static constexpr int ROOM    = N_IN || DW ? 32768 : 12288; /* a multiplier's */
+    static constexpr int COLS    = KIND == OWN_DACT ? 64 : 32; /* of a chunk */
+    static constexpr int ROW     = COLS * (DW ? 4 : 2);        /* bytes */
+    static constexpr int BUF     = CHUNK_ROWS * ROW;
+    static constexpr int SLOT    = N_OUT * BUF;
+    static constexpr int SHARED  = !PLAIN && !DW; /* slots, by the multipliers */
+    static constexpr int NARROWS = !SHARED;       /* at the matrix's edge */
+    static constexpr int N_SLOT  = (SHARED ? MULTIPLIERS : 1) * ROOM / SLOT;
+    static constexpr int PASS    = GLU ? 32 : 64;            /* output columns a pass */
+    static constexpr int BLOCKS  = PASS / COLS;              /* chunks across a pass */
+    static constexpr int CHUNKS  = PASSES * BLOCKS * HALVES; /* a tile */
     /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it is not. */
     static constexpr int HANDS_ON = SHARED && CHUNKS >= 2 * N_SLOT;
 
@@ -84,17 +85,20 @@ typedef struct {
 /* The work that comes n-th: a tile of the output over steps k0 .. k1 of the sum. */
 typedef struct {
     int row0, col0, k0, k1; /* row0: of this block */
+    int width; /* columns that are multiplied: BN, or at the matrix's edge as many 64s as it has */
 } Item;
 
 /* RASTER pairs of row tiles share each column tile before the next one is taken; all tiles of a slice come before the next. */
-__device__ __forceinline__ Item item_at(const OwnArgs &g, int n)
+template <OwnKind KIND> __device__ __forceinline__ Item item_at(const OwnArgs &g, int n)
 {
     int n_tile = g.pairs * g.col_tiles, slice = n / n_tile;
     n -= slice * n_tile;
     int  group = n / (RASTER * g.col_tiles), first = group * RASTER, high = min(RASTER, g.pairs - first);
     int  in = n - first * g.col_tiles, pair = first + in % high, col = in / high, k0 = slice * g.slice_steps;
-    Item it = { (pair * CLUSTER + ptx_cluster_rank()) * BM, col * g.tile_cols, k0,
-                min(k0 + g.slice_steps, g.k_steps) };
+    Item it        = { (pair * CLUSTER + ptx_cluster_rank()) * BM, col * g.tile_cols, k0,
+                       min(k0 + g.slice_steps, g.k_steps), BN };
+    int  with_sums = g.row_sums && col == 0; /* they have one loop, of full width */
+    if (Form<KIND>::NARROWS && !with_sums) it.width = min((int)BN, (g.cols - it.col0 + 63) / 64 * 64);
     return it;
 }
 
@@ -131,7 +135,7 @@ __device__ __forceinline__ void inputs_load(const OwnMaps &m, const OwnArgs &g, 
     Desk     d      = { smem, 0, 0, 0, 0 };
     uint32_t q      = 0;
     for (int n = item_first(); n < n_item; n += item_stride()) {
-        Item it = item_at(g, n);
+        Item it = item_at<KIND>(g, n);
         for (int c = 0; c < F::CHUNKS; c++, q++) {
             uint32_t slot = q % F::N_SLOT, at = desk_slot<KIND>(d, slot), full = smem + F::AT_IN + 8 * slot;
             int      row = it.row0 + c % HALVES * CHUNK_ROWS, col = it.col0 + c / HALVES * F::COLS;
@@ -226,22 +230,21 @@ template <OwnKind KIND> __device__ __forceinline__ void bias_stage(const OwnArgs
     }
 }
 
-__device__ __forceinline__ void words_round(uint32_t (&w)[HALVES][N_WORD], const float (&acc)[HALVES][N_ACC])
+template <int N>
+__device__ __forceinline__ void words_round(uint32_t (&w)[HALVES][N], const float (&acc)[HALVES][2 * N])
 {
 #pragma unroll
-    for (int i = 0; i < HALVES * N_WORD; i++) {
-        const float *a            = acc[i / N_WORD] + i % N_WORD * 2;
-        w[i / N_WORD][i % N_WORD] = bf16_pair(a[0], a[1]);
-    }
+    for (int i = 0; i < HALVES * N; i++)
+        w[i / N][i % N] = bf16_pair(acc[i / N][i % N * 2], acc[i / N][i % N * 2 + 1]);
 }
 
-template <OwnKind KIND>
-__device__ __forceinline__ void words_round_bias(uint32_t (&w)[HALVES][N_WORD],
-                                                 const float (&acc)[HALVES][N_ACC], const Desk &d)
+template <OwnKind KIND, int N>
+__device__ __forceinline__ void words_round_bias(uint32_t (&w)[HALVES][N], const float (&acc)[HALVES][2 * N],
+                                                 const Desk &d)
 {
     ptx_bar_sync(1 + d.wg, WG_THREADS);
 #pragma unroll
-    for (int b = 0; b < BN / 8; b++) {
+    for (int b = 0; b < N / 2; b++) {
         uint32_t bias = smem_load_word(desk_side<KIND>(d) + 16 * b + d.t % 4 * 4);
         float    lo = bf16_low(bias), hi = bf16_high(bias);
 #pragma unroll
@@ -255,8 +258,8 @@ __device__ __forceinline__ void words_round_bias(uint32_t (&w)[HALVES][N_WORD],
 
 /* ---- passes: each finishes the first words of both halves -------------------------------------------------- */
 
-template <OwnKind KIND, Act ACT>
-__device__ __forceinline__ void pass_forward(const OwnMaps &m, Desk &d, const uint32_t (&w)[HALVES][N_WORD],
+template <OwnKind KIND, Act ACT, int N_WORDS>
+__device__ __forceinline__ void pass_forward(const OwnMaps &m, Desk &d, const uint32_t (&w)[HALVES][N_WORDS],
                                              int row, int col)
 {
     using F         = Form<KIND>;
@@ -390,7 +393,8 @@ __device__ __forceinline__ void pass_dglu(const OwnMaps &m, Desk &d, const uint3
     }
 }
 
-__device__ __forceinline__ void pass_dw(const OwnMaps &m, Desk &d, const float (&acc)[HALVES][N_ACC], int row,
+template <int N>
+__device__ __forceinline__ void pass_dw(const OwnMaps &m, Desk &d, const float (&acc)[HALVES][N], int row,
                                         int col)
 {
     using F = Form<OWN_DW>;
@@ -418,19 +422,20 @@ template <int SPAN, int STEP, typename T, int N> __device__ __forceinline__ void
     }
 }
 
-template <OwnKind KIND, Act ACT>
+/* Of WIDTH columns. */
+template <OwnKind KIND, Act ACT, int WIDTH>
 __device__ __forceinline__ void tile_finish(const OwnMaps &m, const OwnArgs &g, Desk &d,
-                                            float (&acc)[HALVES][N_ACC], const Item &it)
+                                            float (&acc)[HALVES][WIDTH / 2], const Item &it)
 {
-    using F            = Form<KIND>;
-    constexpr int SPAN = F::GLU ? N_WORD / 2 : N_WORD,
+    using F         = Form<KIND>;
+    constexpr int N = WIDTH / 4, SPAN = F::GLU ? N / 2 : N,
                   STEP = F::GLU ? 8 : 16; /* words of an output; of a pass */
     int      col       = it.col0;
-    uint32_t w[HALVES][N_WORD];
+    uint32_t w[HALVES][N];
     if constexpr (F::BIAS) words_round_bias<KIND>(w, acc, d);
     if constexpr (!F::BIAS && !F::DW) words_round(w, acc);
 #pragma unroll 1
-    for (int pass = 0; pass < PASSES; pass++, col += F::PASS) {
+    for (int pass = 0; pass < WIDTH / 64; pass++, col += F::PASS) {
         if constexpr (KIND == OWN_FWD || KIND == OWN_DX || KIND == OWN_ACT)
             pass_forward<KIND, ACT>(m, d, w, it.row0, col);
         if constexpr (KIND == OWN_DACT) pass_slope<ACT>(m, g, d, w, it.row0, col);
@@ -438,7 +443,7 @@ __device__ __forceinline__ void tile_finish(const OwnMaps &m, const OwnArgs &g, 
         if constexpr (KIND == OWN_DGLU) pass_dglu<ACT>(m, d, w, it.row0, col);
         if constexpr (F::DW) {
             pass_dw(m, d, acc, it.row0, col);
-            move_down<N_ACC, 32>(acc);
+            move_down<WIDTH / 2, 32>(acc);
         } else {
             move_down<SPAN, STEP>(w);
         }

@@ -69,39 +69,54 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
         how(d[i + 7])
 #define D32(how, i) D8(how, i), D8(how, i + 8), D8(how, i + 16), D8(how, i + 24)
 
-#define WGMMA_192                                                                                            \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                                             \
-    "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"                                                \
+/* Operands i to i + 31 in the text of an instruction. */
+#define R32_0                                                                                                \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define R32_32                                                                                               \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define R32_64                                                                                               \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "                      \
-    "%96, %97, p, 1, 1, %99, %100;\n}\n"
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
-/* d[64 x 192] = a b, or += if ADD; both operands in shared memory. TA, TB: 1 for a columns operand. The two differ in what is said
- * of d: registers that are only written need no values before. */
-template <int TA, int TB, int ADD>
-__device__ __forceinline__ void wgmma_192(float (&d)[96], uint64_t a, uint64_t b)
+/* n: columns; regs: the accumulators' operands; a, b, add, ta, tb: of the two descriptors and three constants. */
+#define WGMMA_SHARED(n, regs, a, b, add, ta, tb)                                                             \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n                      \
+    "k16.f32.bf16.bf16 {" regs "}, " a ", " b ", p, 1, 1, " ta ", " tb ";\n}\n"
+#define WGMMA_192        WGMMA_SHARED("192", R32_0 ", " R32_32 ", " R32_64, "%96", "%97", "%98", "%99", "%100")
+#define WGMMA_128_SHARED WGMMA_SHARED("128", R32_0 ", " R32_32, "%64", "%65", "%66", "%67", "%68")
+#define WGMMA_64_SHARED  WGMMA_SHARED("64", R32_0, "%32", "%33", "%34", "%35", "%36")
+
+/* The first N/2 of d: [64 x N] = a b, or += if ADD; both operands in shared memory; N is 64, 128 or 192. TA, TB: 1 for a columns operand. The
+ * two forms differ in what is said of d: registers that are only written need no values before. */
+template <int N, int TA, int TB, int ADD>
+__device__ __forceinline__ void wgmma_shared(float *d, uint64_t a, uint64_t b)
 {
-    if constexpr (ADD) {
+    if constexpr (N == 192 && ADD) {
         HOPPER_ASM(WGMMA_192
                    : D32("+f", 0), D32("+f", 32), D32("+f", 64)
                    : "l"(a), "l"(b), "n"(1), "n"(TA), "n"(TB));
-    } else {
+    } else if constexpr (N == 192) {
         HOPPER_ASM(WGMMA_192
                    : D32("=f", 0), D32("=f", 32), D32("=f", 64)
                    : "l"(a), "l"(b), "n"(0), "n"(TA), "n"(TB));
+    } else if constexpr (N == 128 && ADD) {
+        HOPPER_ASM(WGMMA_128_SHARED : D32("+f", 0), D32("+f", 32) : "l"(a), "l"(b), "n"(1), "n"(TA), "n"(TB));
+    } else if constexpr (N == 128) {
+        HOPPER_ASM(WGMMA_128_SHARED : D32("=f", 0), D32("=f", 32) : "l"(a), "l"(b), "n"(0), "n"(TA), "n"(TB));
+    } else if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_64_SHARED : D32("+f", 0) : "l"(a), "l"(b), "n"(1), "n"(TA), "n"(TB));
+    } else {
+        static_assert(N == 64, "columns");
+        HOPPER_ASM(WGMMA_64_SHARED : D32("=f", 0) : "l"(a), "l"(b), "n"(0), "n"(TA), "n"(TB));
     }
 }
 
 #define WGMMA_64                                                                                             \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                             \
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                                                 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
-    "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R32_0                                           \
+    "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
 
 /* d[64 x 64] = a b, or += if ADD, with a in registers: a fragment as smem_load_frags() reads it, four words for 16 columns. */
 template <int TB, int ADD>
@@ -120,12 +135,8 @@ __device__ __forceinline__ void wgmma_64(float (&d)[32], const uint32_t *a, uint
 
 #define WGMMA_128                                                                                            \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                             \
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"                                                \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
-    "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" R32_0 ", " R32_32                              \
+    "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
 
 /* d[64 x 128] += a b with a in registers. */
 template <int TB> __device__ __forceinline__ void wgmma_128(float (&d)[64], const uint32_t *a, uint64_t b)
@@ -135,21 +146,10 @@ template <int TB> __device__ __forceinline__ void wgmma_128(float (&d)[64], cons
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "n"(TB));
 }
 
-#define WGMMA_64_SHARED                                                                                      \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                             \
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                                                 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
-    "%32, %33, p, 1, 1, 0, %35;\n}\n"
-
 /* The same with a, a rows operand, in shared memory. */
 template <int TB, int ADD> __device__ __forceinline__ void wgmma_64(float (&d)[32], uint64_t a, uint64_t b)
 {
-    if constexpr (ADD) {
-        HOPPER_ASM(WGMMA_64_SHARED : D32("+f", 0) : "l"(a), "l"(b), "n"(1), "n"(TB));
-    } else {
-        HOPPER_ASM(WGMMA_64_SHARED : D32("=f", 0) : "l"(a), "l"(b), "n"(0), "n"(TB));
-    }
+    wgmma_shared<64, 0, TB, ADD>(d, a, b);
 }
 
 #define WGMMA_8                                                                                              \
