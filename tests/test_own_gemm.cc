@@ -387,6 +387,10 @@ int main(int argc, char **argv)
         { OWN_DW, ACT_RELU, 203, 136, 2101, 4, true, true },
         { OWN_DW, ACT_RELU, 640, 200, 64, 2, false, true },
         { OWN_DW, ACT_RELU, 600, 320, 2101, 4, true, false },
+        { OWN_DW, ACT_RELU, 100, 840, 2101, 4, true,
+          false }, /* blocks of a cluster share rows; the last has no columns */
+        { OWN_DW, ACT_RELU, 300, 400, 200, 4, true, true },
+        { OWN_DW, ACT_RELU, 340, 784, 64, 2, false, false },
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1) srand((unsigned)atoi(argv[1]));

@@ -1,6 +1,6 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows; plain products at the matrix's right edge only 64
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where that wastes less); plain products at the matrix's right edge only 64
  * or 128 columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does
  * what in a block:
  *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of b's tile for both
@@ -18,7 +18,7 @@
 
 #include "dev/cuda/k_colsum.cuh"
 
-enum { THREADS = (1 + MULTIPLIERS) * WG_THREADS };
+enum { THREADS = (1 + MULTIPLIERS) * WG_THREADS, BOTH = (1 << CLUSTER) - 1 }; /* BOTH blocks of a cluster */
 enum { REGS_MULTIPLY = 232, REGS_LOAD = 40 }; /* a thread; together all that a multiprocessor has */
 
 /* A place in the ring of steps; round: parity of the rounds made. */
@@ -44,8 +44,7 @@ template <OwnKind KIND>
 __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int n_part, int col0, int k0,
                                        uint32_t bar)
 {
-    constexpr uint16_t BOTH = (1 << CLUSTER) - 1;
-    constexpr int      MINE = B_PARTS / CLUSTER;
+    constexpr int MINE = B_PARTS / CLUSTER;
 #pragma unroll
     for (int h = 0; h < MINE; h++) {
         int i = rank * MINE + h;
@@ -60,6 +59,7 @@ __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, i
     }
 }
 
+/* This block's own tile of a. */
 template <OwnKind KIND>
 __device__ __forceinline__ void load_a(const OwnMaps &m, uint32_t a, int row0, int k0, uint32_t bar)
 {
@@ -68,6 +68,15 @@ __device__ __forceinline__ void load_a(const OwnMaps &m, uint32_t a, int row0, i
     } else {
         tma_load(a, &m.a, k0, row0, bar);
     }
+}
+
+/* Where the blocks of a cluster have their rows in common (OwnArgs.by_cols): half of a's tile for both, and this block's own of b. */
+__device__ __forceinline__ void load_by_cols(const OwnMaps &m, uint32_t a, int rank, const Item &it, int k0,
+                                             uint32_t bar)
+{
+    tma_load_all(a + rank * A_HALF, &m.a, it.row0 + rank * 64, k0, bar, BOTH);
+    for (int i = 0; i < it.width / 32; i++)
+        tma_load(a + A_BYTES + i * PART, &m.b[0], it.col0 + i / 2 * 64, k0 + i % 2 * (BK / 2), bar);
 }
 
 template <OwnKind KIND>
@@ -83,6 +92,10 @@ __device__ __forceinline__ void load(const OwnMaps &m, const OwnArgs &g, uint32_
             uint32_t a = smem + r.step * STEP_BYTES, bar = smem + F::AT_FULL + 8 * r.step;
             bar_wait(smem + F::AT_EMPTY + 8 * r.step, r.round ^ 1);
             bar_expect(bar, (uint32_t)(A_BYTES + n_part * PART));
+            if (F::DW && g.by_cols) {
+                load_by_cols(m, a, rank, it, k * BK, bar);
+                continue;
+            }
             load_a<KIND>(m, a, it.row0, k * BK, bar);
             load_b<KIND>(m, a + A_BYTES, rank, n_part, it.col0, k * BK, bar);
         }
@@ -312,6 +325,14 @@ static int slices_for(int n_tile, int k_steps, int clusters)
     return best;
 }
 
+/* Columns multiplied by a cluster for all tiles: whether its two blocks better share columns or rows. Of 896 rows seven tiles are no pairs. */
+static int by_cols_is_less(int64_t rows, int64_t cols)
+{
+    int64_t wide = CLUSTER * BN, edge = MIN((int64_t)BN, ceil_div(cols % wide, 64) * 64);
+    return ceil_div(rows, BM) * (cols / wide * BN + edge) <
+           ceil_div(rows, BM * CLUSTER) * ceil_div(cols, 64) * 64;
+}
+
 /* As many clusters as fit at once: GPCs with an odd number of multiprocessors leave some out. */
 template <OwnKind KIND, Act ACT>
 static int launch_as(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t stream)
@@ -330,9 +351,10 @@ static int launch_as(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t 
     CUDA_TRY(cudaOccupancyMaxActiveClusters(&fit, kernel, &cfg));
     if (fit < 1) return err_set("own product: no cluster fits");
     a.k_steps     = (int)ceil_div(g->k, BK);
-    a.pairs       = (int)ceil_div(g->rows, BM * CLUSTER);
+    a.by_cols     = KIND == OWN_DW && by_cols_is_less(g->rows, g->cols);
+    a.pairs       = (int)ceil_div(g->rows, BM * (a.by_cols ? 1 : CLUSTER));
     a.tile_cols   = KIND == OWN_GLU ? BN / 2 : BN;
-    a.col_tiles   = (int)ceil_div(g->cols, a.tile_cols);
+    a.col_tiles   = (int)ceil_div(g->cols, a.tile_cols * (a.by_cols ? CLUSTER : 1));
     a.slices      = KIND == OWN_DW && !g->fixed ? slices_for(a.pairs * a.col_tiles, a.k_steps, fit) : 1;
     a.slice_steps = (int)ceil_div(a.k_steps, a.slices);
     a.slices      = (int)ceil_div(a.k_steps, a.slice_steps);

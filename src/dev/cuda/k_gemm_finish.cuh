@@ -74,10 +74,11 @@ typedef struct {
 } OwnMaps;
 
 typedef struct {
-    int         k_steps, pairs, col_tiles; /* pairs: of row tiles, a cluster's */
-    int         slices, slice_steps;       /* OWN_DW: parts of k */
-    int         cols, tile_cols;           /* tile_cols: columns of the output a tile has, BN or BN/2 */
-    int         rows;
+    int k_steps, pairs, col_tiles; /* pairs: of row tiles, a cluster's */
+    int by_cols; /* OWN_DW: a cluster has two tiles of columns instead, and `pairs` counts row tiles */
+    int slices, slice_steps; /* OWN_DW: parts of k */
+    int cols, tile_cols;     /* tile_cols: columns of the output a tile has, BN or BN/2 */
+    int rows;
     const bf16 *bias;
     float      *sums, *row_sums; /* OWN_DACT's scratch; OWN_DW's db */
 } OwnArgs;
@@ -93,12 +94,18 @@ template <OwnKind KIND> __device__ __forceinline__ Item item_at(const OwnArgs &g
 {
     int n_tile = g.pairs * g.col_tiles, slice = n / n_tile;
     n -= slice * n_tile;
-    int  group = n / (RASTER * g.col_tiles), first = group * RASTER, high = min(RASTER, g.pairs - first);
-    int  in = n - first * g.col_tiles, pair = first + in % high, col = in / high, k0 = slice * g.slice_steps;
-    Item it        = { (pair * CLUSTER + ptx_cluster_rank()) * BM, col * g.tile_cols, k0,
-                       min(k0 + g.slice_steps, g.k_steps), BN };
+    int group = n / (RASTER * g.col_tiles), first = group * RASTER, high = min(RASTER, g.pairs - first);
+    int in = n - first * g.col_tiles, pair = first + in % high, col = in / high, k0 = slice * g.slice_steps;
+    int rank = ptx_cluster_rank();
+    if (Form<KIND>::DW && g.by_cols) {
+        col = col * CLUSTER + rank;
+    } else {
+        pair = pair * CLUSTER + rank;
+    }
+    Item it        = { pair * BM, col * g.tile_cols, k0, min(k0 + g.slice_steps, g.k_steps), BN };
     int  with_sums = g.row_sums && col == 0; /* they have one loop, of full width */
-    if (Form<KIND>::NARROWS && !with_sums) it.width = min((int)BN, (g.cols - it.col0 + 63) / 64 * 64);
+    if (Form<KIND>::NARROWS && !with_sums)
+        it.width = max(64, min((int)BN, (g.cols - it.col0 + 63) / 64 * 64));
     return it;
 }
 
