@@ -152,10 +152,12 @@ static const int64_t case_product[][4] = {
 
 static inline int case_linear(OpCase *c, int i)
 {
+    int slope = c->kind == OP_LINEAR_ACT_FWD && i >= CASE_PRODUCTS; /* all again, for linear_act_fwd */
+    i -= slope * CASE_PRODUCTS;
     if (i >= CASE_PRODUCTS) return 0;
     const int64_t *s = case_product[i];
     int64_t        N = s[0], K = s[1], M = s[2], pad = s[3];
-    CASE_NAME("N%d K%d M%d pad%d", (int)N, (int)K, (int)M, (int)pad);
+    CASE_NAME("N%d K%d M%d pad%d%s", (int)N, (int)K, (int)M, (int)pad, slope ? " slope" : "");
     switch (c->kind) {
     case OP_LINEAR_FWD:
         case_act(c, 0, N, M, pad);
@@ -169,7 +171,8 @@ static inline int case_linear(OpCase *c, int i)
         case_act(c, 3, N, K, pad);
         case_act(c, 4, M, K, pad);
         if (i % 2 == 0) c->act[5] = (char)(case_vec(c, 5, M) != NULL);
-        c->args.linear_act_fwd.act = (Act)(i % ACT_COUNT);
+        c->args.linear_act_fwd.act   = (Act)(i % ACT_COUNT);
+        c->args.linear_act_fwd.slope = slope;
         return 1;
     case OP_LINEAR_DX:
         case_act(c, 0, N, K, pad);
@@ -194,6 +197,13 @@ static inline void case_before_act(OpCase *c, const Tensor *x)
     }
 }
 
+/* Activations that the op knows. */
+static inline int case_acts(const OpCase *c)
+{
+    int slope = c->kind == OP_LINEAR_ACT_BWD || c->kind == OP_ACT_DX || c->kind == OP_ACT_BIAS_BWD;
+    return ACT_COUNT + slope;
+}
+
 /* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + bias gradient for the first, i = product for the others */
 static inline int case_linear_fused(OpCase *c, int i)
 {
@@ -201,7 +211,7 @@ static inline int case_linear_fused(OpCase *c, int i)
     if (i >= forms * CASE_PRODUCTS) return 0;
     const int64_t *s = case_product[i / forms];
     int64_t        N = s[0], K = s[1], M = s[2], pad = s[3];
-    Act            act = (Act)(i / forms % ACT_COUNT);
+    Act            act = (Act)(i / forms % case_acts(c));
     CASE_NAME("N%d K%d M%d pad%d act%d%s", (int)N, (int)K, (int)M, (int)pad, (int)act,
               i % forms ? " +db" : "");
     switch (c->kind) {
@@ -230,12 +240,13 @@ static inline int case_linear_fused(OpCase *c, int i)
     }
 }
 
-/* bias_dw, act_fwd, act_dx, act_bias_bwd, glu_fwd, glu_dx; case i = 4 shape + activation */
+/* bias_dw, act_fwd, act_dx, act_bias_bwd, glu_fwd, glu_dx; every shape with every activation */
 static inline int case_act_family(OpCase *c, int i)
 {
-    if (i >= ACT_COUNT * CASE_SHAPES) return 0;
-    const int64_t *s   = case_shape[i / ACT_COUNT];
-    Act            act = (Act)(i % ACT_COUNT);
+    int acts = case_acts(c);
+    if (i >= acts * CASE_SHAPES) return 0;
+    const int64_t *s   = case_shape[i / acts];
+    Act            act = (Act)(i % acts);
     int64_t        N = s[0], C = s[1], pad = s[2];
     CASE_NAME("%dx%d pad%d act%d", (int)N, (int)C, (int)pad, (int)act);
     Tensor *x = NULL;

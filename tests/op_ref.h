@@ -237,7 +237,8 @@ static inline void ref_linear_fwd(const OpCase *c, OpRef *r)
     ref_linear(r, 0, a->x, a->w, a->bias);
 }
 
-/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x| for RELU2. */
+/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x| for RELU2; in the slope by at most
+ * 2, beside the slope's own (ref_act_grad). */
 static inline void ref_linear_act_fwd(const OpCase *c, OpRef *r)
 {
     const LinearActFwd *a = &c->args.linear_act_fwd;
@@ -245,6 +246,7 @@ static inline void ref_linear_act_fwd(const OpCase *c, OpRef *r)
     for (int64_t i = 0; i < tensor_numel(a->y); i++) {
         double x = r->want[1][i];
         ref_put(r, 0, i, math_act(x, a->act), r->mag[1][i] * (2 + (a->act == ACT_RELU2 ? 2 * fabs(x) : 0)));
+        if (a->slope) ref_put(r, 1, i, math_slope(x, a->act), 2 * r->mag[1][i] + 1 + 2 * fabs(x));
     }
     r->terms[0] = r->terms[1];
 }

@@ -116,6 +116,7 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
         s->line[s->n_line++] = l;
     }
     s->lower.linear_act_bwd = dice_roll(&d, 4) != 0;
+    s->lower.act_slope      = dice_roll(&d, 4) != 0;
     s->lower.linear_glu_fwd = dice_roll(&d, 4) != 0;
     s->lower.linear_glu_bwd = dice_roll(&d, 4) != 0;
     s->lower.linear_dw_bias = dice_roll(&d, 2); /* what it takes, LINEAR_ACT_BWD cannot */

@@ -225,11 +225,12 @@ static void test_lowering(void **state)
         { "linear_act", { .linear_act = 1 } },
         { "linear_act_bwd", { .linear_act_bwd = 1 } },
         { "act_bias, linear_act_bwd on", { .act_bias = 1, .linear_dw_bias = 1 } },
+        { "act_slope", { .act_slope = 1 } },
         { "linear_glu_fwd", { .linear_glu_fwd = 1 } },
         { "linear_glu_bwd", { .linear_glu_bwd = 1 } },
         { "linear_dw_bias", { .linear_dw_bias = 1 } },
         { "attn_rope", { .attn_rope = 1 } },
-        { "all", { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 } },
+        { "all", { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 } },
     };
     Golden g;
     golden_open(&g, *state);

@@ -119,10 +119,12 @@ static void test_linear_act_fwd(void **state)
         LinearActFwd a = c.args.linear_act_fwd;
         for (int act = 0; act < ACT_COUNT; act++) {
             c.args.linear_act_fwd.act = (Act)act;
-            Tensor *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre);
+            Tensor *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre), *one = copy_of(&k, a.pre);
+            for (int64_t e = 0; e < tensor_numel(one); e++) *case_at(one, e) = 1;
             assert_int_equal(op_case_run(dev, &c), 0);
             run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre, NULL, a.x, a.w, a.bias } });
             run(OP_ACT_FWD, (OpArgs){ .act_fwd = { y, pre, (Act)act } });
+            if (a.slope) run(OP_ACT_DX, (OpArgs){ .act_dx = { pre, one, pre, (Act)act } });
             same(&c, a.pre, pre);
             same(&c, a.y, y);
             copies_free(&k);
@@ -137,7 +139,7 @@ static void test_linear_act_bwd(void **state)
     OpCase c;
     Copies k = { .n = 0 };
     for (int i = 0; op_case_create(&c, OP_LINEAR_ACT_BWD, i); i++) {
-        for (int act = 0; act < ACT_COUNT; act++) {
+        for (int act = 0; act <= ACT_SLOPE; act++) {
             c.args.linear_act_bwd.act = (Act)act;
             LinearActBwd a            = c.args.linear_act_bwd;
             Tensor      *d = copy_of(&k, a.dpre), *dpre = copy_of(&k, a.dpre), *db = copy_of(&k, a.db);

@@ -57,7 +57,8 @@ static Half half_random(int64_t rows, int64_t cols, float most)
     return m;
 }
 
-static bool b_is_columns(OwnKind kind) { return kind != OWN_FWD && kind != OWN_ACT && kind != OWN_GLU; }
+static bool has_bias(OwnKind kind) { return kind == OWN_FWD || kind == OWN_ACT || kind == OWN_BOTH; }
+static bool b_is_columns(OwnKind kind) { return !has_bias(kind) && kind != OWN_GLU; }
 
 static Data data_new(const Case &c)
 {
@@ -82,7 +83,7 @@ static Data data_new(const Case &c)
 static OwnGemm data_args(const Case &c, Data &x)
 {
     OwnGemm g    = {};
-    bool    bias = c.kind == OWN_FWD || c.kind == OWN_ACT;
+    bool    bias = has_bias(c.kind);
     g.kind       = c.kind;
     g.act        = c.act;
     g.rows       = c.rows;
@@ -136,6 +137,7 @@ static double value_of(Act act, double x)
 }
 static double slope_of(Act act, double x)
 {
+    if (act == ACT_SLOPE) return x;
     if (act == ACT_RELU) return x > 0;
     if (act == ACT_RELU2) return x > 0 ? 2 * x : 0;
     double s  = 1 / (1 + exp(-act_z(act, x))),
@@ -186,16 +188,15 @@ static int n_failed;
 
 static void verdict(bool ok, const Case &c, const char *what, double worst)
 {
-    static const char *const kind[] = { "fwd", "dx", "act", "dact", "glu", "dglu", "dw" }, *const act[] = {
-        "gelu", "relu2", "silu", "relu"
-    };
-    bool acts = c.kind >= OWN_ACT && c.kind <= OWN_DGLU;
+    static const char *const        kind[] = { "fwd", "dx", "act", "both", "dact", "glu", "dglu", "dw" },
+                             *const act[]  = { "gelu", "relu2", "silu", "relu", "slope" };
+    bool                            acts   = c.kind >= OWN_ACT && c.kind <= OWN_DGLU;
     printf("%s %s%s%s %lldx%lld k%lld, %d blocks%s%s: %s", ok ? "ok" : "not ok", kind[c.kind],
            acts ? " " : "", acts ? act[c.act] : "", (long long)c.rows, (long long)c.cols, (long long)c.k,
            c.n_sm,
-           !c.extra                                 ? ""
-           : c.kind == OWN_FWD || c.kind == OWN_ACT ? ", bias"
-                                                    : ", db",
+           !c.extra           ? ""
+           : has_bias(c.kind) ? ", bias"
+                              : ", db",
            !c.other           ? ""
            : c.kind == OWN_DW ? ", fixed"
                               : ", in place",
@@ -256,7 +257,7 @@ static void compare_dw(const Case &c, const Data &before, const Data &x)
 static void compare_outputs(const Case &c, const Data &x)
 {
     std::vector<double> start((size_t)(c.rows * c.cols));
-    for (size_t i = 0; i < start.size() && c.extra && (c.kind == OWN_FWD || c.kind == OWN_ACT); i++)
+    for (size_t i = 0; i < start.size() && c.extra && has_bias(c.kind); i++)
         start[i] = (double)from_bf16(x.bias[i % (size_t)c.cols]);
     Wants sum = product(c, x, x.b, start);
     auto  p   = [&](int64_t r, int64_t i) { return rounded(sum[(size_t)(r * c.cols + i)]); };
@@ -273,6 +274,16 @@ static void compare_outputs(const Case &c, const Data &x)
         compare(c, "dup", x.out[1], [&](int64_t r, int64_t i) {
             double y = value_of(c.act, in(0, r, i));
             return rounded(times(p(r, i), y, VALUE_OFF * fabs(y)));
+        });
+    } else if (c.kind == OWN_BOTH) { /* p's error shows times 2 at most in the slope, 2 + 2|p| in the value */
+        compare(c, "slope", x.out[0], [&](int64_t r, int64_t i) {
+            Want w = p(r, i);
+            return rounded({ slope_of(c.act, w.value), 2 * w.most + SLOPE_OFF });
+        });
+        compare(c, "act", x.out[1], [&](int64_t r, int64_t i) {
+            Want   w = p(r, i);
+            double y = value_of(c.act, w.value);
+            return rounded({ y, (2 + 2 * fabs(w.value)) * w.most + VALUE_OFF * fabs(y) });
         });
     } else {
         compare(c, "out", x.out[0], p);
@@ -368,7 +379,11 @@ int main(int argc, char **argv)
         { OWN_ACT, ACT_RELU2, 257, 200, 72, 4, false, false },
         { OWN_ACT, ACT_SILU, 640, 200, 64, 2, true, false },
         { OWN_ACT, ACT_RELU, 129, 584, 128, 2, true, false },
+        { OWN_BOTH, ACT_GELU, 300, 392, 448, 2, true, false },
+        { OWN_BOTH, ACT_RELU2, 257, 200, 72, 4, false, false },
+        { OWN_BOTH, ACT_SILU, 640, 200, 64, 2, true, false },
         { OWN_DACT, ACT_GELU, 300, 392, 448, 2, true, false },
+        { OWN_DACT, ACT_SLOPE, 300, 392, 128, 2, true, true },
         { OWN_DACT, ACT_RELU2, 257, 200, 72, 4, false, true },
         { OWN_DACT, ACT_SILU, 1100, 392, 64, 2, true, true },
         { OWN_DACT, ACT_RELU, 129, 584, 128, 2, true, false },

@@ -124,7 +124,8 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-typedef enum { ACT_GELU, ACT_RELU2, ACT_SILU, ACT_RELU, ACT_COUNT } Act; /* GELU is the tanh form */
+/* GELU is the tanh form. ACT_SLOPE, for gradients only: what stands for the activation's input is act' of it already. */
+typedef enum { ACT_GELU, ACT_RELU2, ACT_SILU, ACT_RELU, ACT_COUNT, ACT_SLOPE = ACT_COUNT } Act;
 
 typedef enum {
     MASK_CAUSAL,   /* key <= query */
@@ -168,8 +169,9 @@ typedef struct { Tensor *dw, *db, *ws, *dy, *x; } LinearDw;
 typedef struct { Tensor *db, *ws, *dy; } BiasDw;
 /* In the products fused with an activation or a gate x, pre and y (backward: dy, pre and dpre) have one dtype; "rounded" is to it.
  *
- * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre) */
-typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; } LinearActFwd;
+ * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre); with slope, act'(pre) is written in pre's place, for an
+ * LINEAR_ACT_BWD with ACT_SLOPE */
+typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } LinearActFwd;
 /* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;

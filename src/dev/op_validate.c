@@ -37,6 +37,7 @@ static void check_linear_act_fwd(V *v, const LinearActFwd *f)
 {
     check_linear(v, f->pre, f->x, f->w, f->bias);
     need(v, tensor_same_shape(f->y, f->pre), "y and pre differ");
+    need(v, f->act < ACT_COUNT, "act is none");
     need_one_dtype(v, f->y, f->pre, f->x);
 }
 

@@ -275,6 +275,21 @@ static const Variant variants[] = {
       match_attn_rope, 0 },
 };
 
+/* Where only the gradient's product reads what a product before an activation leaves, that leaves the slope, and the gradient has nothing to
+ * compute. No variant: two ops change, none goes. */
+static void lower_slopes(Lower *l)
+{
+    Prog *p = l->p;
+    for (int j = 0; j < p->n_op; j++) {
+        LinearActBwd *bwd = &p->op[j].args.linear_act_bwd;
+        if (l->dead[j] || p->op[j].kind != OP_LINEAR_ACT_BWD) continue;
+        int i = l->writer[bwd->pre->id];
+        if (i < 0 || p->op[i].kind != OP_LINEAR_ACT_FWD || !only_use(l, bwd->pre, 1)) continue;
+        p->op[i].args.linear_act_fwd.slope = 1;
+        bwd->act                           = ACT_SLOPE;
+    }
+}
+
 /* ---- the engine -------------------------------------------------------------------------------------------- */
 
 static int inputs_ready(const Lower *l, OpKind kind, const OpArgs *args, int i)
@@ -343,6 +358,7 @@ void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt)
             if (!l.dead[i] && p->op[i].kind == variants[v].anchor) lower_apply(&l, &variants[v], i);
         }
     }
+    if (opt->act_slope && (vt->fuses & FUSE_ACT_SLOPE)) lower_slopes(&l);
     int n = 0;
     for (int i = 0; i < p->n_op; i++) {
         if (!l.dead[i]) p->op[n++] = p->op[i];

@@ -20,6 +20,7 @@ LowerOptions build_lower_options(const Recipe *r, const DevVt *vt)
                            .act_bias       = r->opt.act_bias,
                            .linear_act     = linear_act,
                            .linear_act_bwd = r->opt.linear_act_bwd,
+                           .act_slope      = r->opt.act_slope,
                            .linear_glu_fwd = r->opt.linear_glu_fwd,
                            .linear_glu_bwd = r->opt.linear_glu_bwd,
                            .linear_dw_bias = r->opt.linear_dw_bias,

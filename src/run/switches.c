@@ -24,6 +24,8 @@ static int has_db(const Op *op) { return op->args.linear_dw.db != NULL; }
 
 static int has_table(const Op *op) { return op->args.attn_bwd.table != NULL; }
 
+static int leaves_slope(const Op *op) { return op->args.linear_act_fwd.slope; }
+
 static int keeps_no_weights(const Op *op) { return op->args.attn_fwd.p == NULL; }
 
 /* A row's name and field, said once. */
@@ -43,6 +45,9 @@ static const Switch switches[] = {
     { KEY(linear_act_bwd), ON_ALL, "activation gradient inside the product before it",
       .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
       .lower = offsetof(LowerOptions, linear_act_bwd), .fuse = FUSE_LINEAR_ACT_BWD },
+    { KEY(act_slope), ON_ALL, "the activation's slope left for its gradient", .op = OP_LINEAR_ACT_FWD,
+      .is = leaves_slope, .part = { OP_ACT_FWD, OP_ACT_DX }, .lower = offsetof(LowerOptions, act_slope),
+      .fuse = FUSE_ACT_SLOPE },
     { KEY(linear_glu_fwd), ON_ALL, "gate inside the product", .op = OP_LINEAR_GLU_FWD,
       .part = { OP_LINEAR_FWD, OP_GLU_FWD }, .lower = offsetof(LowerOptions, linear_glu_fwd),
       .fuse = FUSE_LINEAR_GLU_FWD },

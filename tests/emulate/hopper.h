@@ -170,9 +170,9 @@ template <int TB> void wgmma_128(float (&d)[64], const uint32_t *a, uint64_t b)
 {
     product_later(d, true, 128, a, {}, { b, TB });
 }
-template <int N, int TA, int TB, int ADD> void wgmma_shared(float *d, uint64_t a, uint64_t b)
+template <int TA, int TB, int ADD, int H> void wgmma_shared(float (&d)[H], uint64_t a, uint64_t b)
 {
-    product_later(d, ADD, N, NULL, { a, TA }, { b, TB });
+    product_later(d, ADD, 2 * H, NULL, { a, TA }, { b, TB });
 }
 template <int TA, int ADD> void wgmma_8(float (&d)[4], uint64_t a, uint64_t b)
 {

@@ -53,6 +53,7 @@ static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
     recipe.opt.act_bias       = !s->off.act_bias;
     recipe.opt.linear_act     = !s->off.linear_act;
     recipe.opt.linear_act_bwd = !s->off.linear_act_bwd;
+    recipe.opt.act_slope      = !s->off.act_slope;
     recipe.opt.linear_glu_fwd = !s->off.linear_glu_fwd;
     recipe.opt.linear_glu_bwd = !s->off.linear_glu_bwd;
     recipe.opt.linear_dw_bias = !s->off.linear_dw_bias;

@@ -36,6 +36,7 @@ VEC_INLINE vf act_slope(vf x, const Act act)
         return s + x * (s * (1.0f - s)) * (GELU_A + 3.0f * GELU_B * xx);
     case ACT_SILU: s = vf_sigmoid(x); return s + x * (s * (1.0f - s));
     case ACT_RELU2: return 2.0f * relu(x);
+    case ACT_SLOPE: return x;
     default: return (vf)((vi)one & (x > vf_set(0)));
     }
 }
@@ -43,6 +44,16 @@ VEC_INLINE vf act_slope(vf x, const Act act)
 VEC_INLINE void fwd_as(float *y, const float *x, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) vf_put(y + i, n - i, act_value(vf_get(x + i, n - i), act));
+}
+
+/* Both from one logistic; slope may be x. */
+VEC_INLINE void both_as(float *y, float *slope, const float *x, int64_t n, const Act act)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = vf_get(x + i, n - i);
+        vf_put(y + i, n - i, act_value(v, act));
+        vf_put(slope + i, n - i, act_slope(v, act));
+    }
 }
 
 VEC_INLINE void dx_as(float *dx, const float *dy, const float *x, int64_t n, const Act act)
@@ -76,12 +87,20 @@ VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t up
     case ACT_GELU: CALL(ACT_GELU); break;                                                                    \
     case ACT_RELU2: CALL(ACT_RELU2); break;                                                                  \
     case ACT_SILU: CALL(ACT_SILU); break;                                                                    \
+    case ACT_SLOPE: CALL(ACT_SLOPE); break;                                                                  \
     default: CALL(ACT_RELU); break;                                                                          \
     }
 
 CPU_ONCE void row_act_fwd(float *y, const float *x, int64_t n, Act act)
 {
 #define CALL(A) fwd_as(y, x, n, A)
+    FOR_ACT(act, CALL);
+#undef CALL
+}
+
+CPU_ONCE void row_act_both(float *y, float *slope, const float *x, int64_t n, Act act)
+{
+#define CALL(A) both_as(y, slope, x, n, A)
     FOR_ACT(act, CALL);
 #undef CALL
 }

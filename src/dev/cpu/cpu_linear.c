@@ -127,19 +127,25 @@ int cpu_linear_fwd(Dev *dev, const LinearFwd *a)
 typedef struct {
     Mat y, pre;
     Act act;
+    int slope;
 } Activate;
 
 static void activate(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
 {
     const Activate *c = ctx;
     for (int64_t r = row0; r < row0 + n_row; r++) {
-        row_act_fwd(mat_row(c->y, r) + col0, mat_row(c->pre, r) + col0, n_col, c->act);
+        float *y = mat_row(c->y, r) + col0, *pre = mat_row(c->pre, r) + col0;
+        if (c->slope) {
+            row_act_both(y, pre, pre, n_col, c->act);
+        } else {
+            row_act_fwd(y, pre, n_col, c->act);
+        }
     }
 }
 
 int cpu_linear_act_fwd(Dev *dev, const LinearActFwd *a)
 {
-    Activate     c = { cpu_mat(a->y), cpu_mat(a->pre), a->act };
+    Activate     c = { cpu_mat(a->y), cpu_mat(a->pre), a->act, a->slope };
     Mat          x = cpu_mat(a->x), w = cpu_mat(a->w);
     const float *bias = cpu_f32(a->bias);
     if (x.rows <= FEW_ROWS) {

@@ -15,6 +15,7 @@ void row_add(float *y, const float *a, const float *b, int64_t n);         /* y 
 void row_add_near(float *y, const float *a, const float *near, int64_t n); /* the same; near is in cache */
 void row_sum_into(float *sum, const float *x, int64_t n);                  /* sum += x */
 void row_act_fwd(float *y, const float *x, int64_t n, Act act);            /* y may be x */
+void row_act_both(float *y, float *slope, const float *x, int64_t n, Act act);   /* slope may be x */
 void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act); /* dx may be dy or x */
 
 /* Part of a gated row: the gate and what it gates lie `up` floats apart, in x and in dx. */

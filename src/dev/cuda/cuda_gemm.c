@@ -122,7 +122,8 @@ static int act_plan(CudaDev *d, const LinearActFwd *a, GemmCall *c, GemmPlan **o
 {
     *out     = NULL;
     int wide = a->y->dtype == DT_F32 || a->pre->dtype != a->y->dtype;
-    if (a->act != ACT_GELU || wide || tensor_ld(a->pre) % 8 != 0) return 0; /* aux rows are multiples of 8 */
+    if (a->act != ACT_GELU || a->slope || wide || tensor_ld(a->pre) % 8 != 0)
+        return 0; /* aux rows are multiples of 8 */
     call_act(c, a);
     TRY(gemm_plan_get(d, &c->key, out));
     if ((*out)->unsupported) *out = NULL;
@@ -142,6 +143,7 @@ static int run_act(CudaDev *d, const LinearActFwd *a)
     if (p) return gemm_plan_launch(d, p, &c);
     LinearFwd linear = act_linear(a);
     TRY(run_fwd(d, &linear));
+    if (a->slope) return cuda_act_both(&d->base, a->y, a->pre, a->act);
     return cuda_act_fwd(&d->base, &(ActFwd){ .y = a->y, .x = a->pre, .act = a->act });
 }
 

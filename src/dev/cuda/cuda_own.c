@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 6, KEY_BYTES = 192 };
+enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 7, KEY_BYTES = 192 };
 
 typedef struct {
     char key[KEY_BYTES];
@@ -68,7 +68,7 @@ static OwnGemm fwd(const LinearFwd *a)
 static OwnGemm act_fwd(const LinearActFwd *a)
 {
     OwnGemm g   = fwd(&(LinearFwd){ .y = a->pre, .x = a->x, .w = a->w, .bias = a->bias });
-    g.kind      = OWN_ACT;
+    g.kind      = a->slope ? OWN_BOTH : OWN_ACT;
     g.act       = a->act;
     g.out[1]    = a->y->data;
     g.ld_out[1] = tensor_ld(a->y);
@@ -189,10 +189,11 @@ static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnG
 static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
 {
     snprintf(buf, n,
-             "own %s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld %lld bias %d sums %d revision %d",
-             op_table[kind].name, (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k,
-             (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0], (long long)g->ld_out[1],
-             (long long)g->ld_out[2], (long long)g->ld_in[0], g->bias != NULL, g->db != NULL, OWN_REVISION);
+             "own %s%s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld %lld bias %d sums %d revision %d",
+             op_table[kind].name, g->kind == OWN_BOTH ? " slope" : "", (int)g->act, (long long)g->rows,
+             (long long)g->cols, (long long)g->k, (long long)g->lda, (long long)g->ldb,
+             (long long)g->ld_out[0], (long long)g->ld_out[1], (long long)g->ld_out[2],
+             (long long)g->ld_in[0], g->bias != NULL, g->db != NULL, OWN_REVISION);
 }
 
 static const OwnChoice *choice_find(const CudaOwn *o, const char *key)

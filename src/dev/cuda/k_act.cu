@@ -73,6 +73,15 @@ template <Act ACT> struct ActFwdF {
         y[0] = act_value<ACT>(x[0]);
     }
 };
+template <Act ACT> struct ActBothF { /* out: act(x), act'(x) */
+    static constexpr int            IN = 1, OUT = 2;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        ActBoth b = act_both<ACT>(x[0]);
+        y[0]      = b.value;
+        y[1]      = b.slope;
+    }
+};
 template <Act ACT> struct ActDxF { /* in: dy, x */
     static constexpr int            IN = 2, OUT = 1;
     __device__ __forceinline__ void operator()(const float *x, float *y) const
@@ -161,10 +170,19 @@ extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
     });
 }
 
+extern "C" int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act)
+{
+    Plane plane[] = { { y, 0 }, { x, 0 }, { x, 0 } };
+    return act_dispatch(act, "linear_act_fwd", [&](auto act) {
+        return map_run(dev, "linear_act_fwd", plane, tensor_rows(y), tensor_cols(y),
+                       ActBothF<decltype(act)::value>());
+    });
+}
+
 extern "C" int cuda_act_dx(Dev *dev, const ActDx *a)
 {
     Plane plane[] = { { a->dx, 0 }, { a->dy, 0 }, { a->x, 0 } };
-    return act_dispatch(a->act, "act_dx", [&](auto act) {
+    return slope_dispatch(a->act, "act_dx", [&](auto act) {
         return map_run(dev, "act_dx", plane, tensor_rows(a->dx), tensor_cols(a->dx),
                        ActDxF<decltype(act)::value>());
     });

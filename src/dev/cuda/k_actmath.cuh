@@ -45,6 +45,7 @@ template <Act ACT> __device__ __forceinline__ float act_slope(float x)
         return fmaf(x, fmaf(-s, s, s), s);
     }
     if (ACT == ACT_RELU2) return __fmul_rn(2.0f, x < 0.0f ? 0.0f : x);
+    if (ACT == ACT_SLOPE) return x;
     return x > 0.0f ? 1.0f : 0.0f;
 }
 
@@ -73,6 +74,13 @@ template <typename F> static int act_dispatch(Act act, const char *op, F f)
     case ACT_RELU: return f(std::integral_constant<Act, ACT_RELU>());
     default: return err_set("%s: no CUDA kernel for activation %d", op, (int)act);
     }
+}
+
+/* The same for gradients, which also know ACT_SLOPE. */
+template <typename F> static int slope_dispatch(Act act, const char *op, F f)
+{
+    if (act == ACT_SLOPE) return f(std::integral_constant<Act, ACT_SLOPE>());
+    return act_dispatch(act, op, f);
 }
 
 #endif

@@ -149,6 +149,15 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
+/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again (bar_arrive_first): racecheck
+ * follows threads, not warps. */
+__device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
+{
+    uint32_t v = 0;
+    if (threadIdx.x % WARP == 0) v = smem_load_word(addr);
+    return __shfl_sync(FULL_WARP, v, 0);
+}
+
 /* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into products since. Not if
  * `except`. */
 template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r, bool except = false)
@@ -195,15 +204,6 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
 }
 
 /* ---- blocks of rows ----------------------------------------------------------------------------------------- */
-
-/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again (bar_arrive_first): racecheck
- * follows threads, not warps. */
-__device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
-{
-    uint32_t v = 0;
-    if (threadIdx.x % 32 == 0) v = smem_load_word(addr);
-    return __shfl_sync(0xffffffffu, v, 0);
-}
 
 /* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
  * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */

@@ -3,7 +3,7 @@
  * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where that wastes less); plain products at the matrix's right edge only 64
  * or 128 columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does
  * what in a block:
- *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of b's tile for both
+ *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both need, b's tile or a's
  *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
  *              (k_gemm_finish.cuh)
  * Blocks are persistent: they walk over tiles in an order that keeps a and b in L2.
@@ -134,10 +134,10 @@ __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], f
             uint64_t half  = wgmma_desc(a + h * (A_HALF >> 4) + i * A_STEP),
                      other = wgmma_desc(b + i * B_STEP);
             if (FIRST && i == 0) {
-                wgmma_shared<WIDTH, AC, BC, 0>(acc[h], half, other);
+                wgmma_shared<AC, BC, 0>(acc[h], half, other);
                 if constexpr (SUMS) wgmma_8<AC, 0>(sum[h], half, ones);
             } else {
-                wgmma_shared<WIDTH, AC, BC, 1>(acc[h], half, other);
+                wgmma_shared<AC, BC, 1>(acc[h], half, other);
                 if constexpr (SUMS) wgmma_8<AC, 1>(sum[h], half, ones);
             }
         }
@@ -352,10 +352,10 @@ static int launch_as(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t 
     if (fit < 1) return err_set("own product: no cluster fits");
     a.k_steps     = (int)ceil_div(g->k, BK);
     a.by_cols     = KIND == OWN_DW && by_cols_is_less(g->rows, g->cols);
-    a.pairs       = (int)ceil_div(g->rows, BM * (a.by_cols ? 1 : CLUSTER));
+    a.row_items   = (int)ceil_div(g->rows, BM * (a.by_cols ? 1 : CLUSTER));
     a.tile_cols   = KIND == OWN_GLU ? BN / 2 : BN;
-    a.col_tiles   = (int)ceil_div(g->cols, a.tile_cols * (a.by_cols ? CLUSTER : 1));
-    a.slices      = KIND == OWN_DW && !g->fixed ? slices_for(a.pairs * a.col_tiles, a.k_steps, fit) : 1;
+    a.col_items   = (int)ceil_div(g->cols, a.tile_cols * (a.by_cols ? CLUSTER : 1));
+    a.slices      = KIND == OWN_DW && !g->fixed ? slices_for(a.row_items * a.col_items, a.k_steps, fit) : 1;
     a.slice_steps = (int)ceil_div(a.k_steps, a.slices);
     a.slices      = (int)ceil_div(a.k_steps, a.slice_steps);
     a.cols        = (int)g->cols;
@@ -363,27 +363,27 @@ static int launch_as(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t 
     a.row_sums    = KIND == OWN_DW ? g->db : NULL;
     a.bias        = (const bf16 *)g->bias;
     a.sums        = g->sums;
-    cfg.gridDim   = dim3((unsigned)(MIN(fit, a.pairs * a.col_tiles * a.slices) * CLUSTER));
+    cfg.gridDim   = dim3((unsigned)(MIN(fit, a.row_items * a.col_items * a.slices) * CLUSTER));
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, m, a));
     return 0;
 }
 
 static int launch_kind(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t st)
 {
-#define LAUNCH_ACT(KIND, NAME)                                                                               \
+#define LAUNCH_ACT(KIND, DISPATCH, NAME)                                                                     \
     case KIND:                                                                                               \
-        return act_dispatch(g->act, NAME,                                                                    \
-                            [&](auto act) { return launch_as<KIND, act()>(g, encode, n_sm, st); })
+        return DISPATCH(g->act, NAME, [&](auto act) { return launch_as<KIND, act()>(g, encode, n_sm, st); })
 #define LAUNCH(KIND)                                                                                         \
     case KIND: return launch_as<KIND, ACT_RELU>(g, encode, n_sm, st)
     switch (g->kind) {
         LAUNCH(OWN_FWD);
         LAUNCH(OWN_DX);
         LAUNCH(OWN_DW);
-        LAUNCH_ACT(OWN_ACT, "linear_act_fwd");
-        LAUNCH_ACT(OWN_DACT, "linear_act_bwd");
-        LAUNCH_ACT(OWN_GLU, "linear_glu_fwd");
-        LAUNCH_ACT(OWN_DGLU, "linear_glu_bwd");
+        LAUNCH_ACT(OWN_ACT, act_dispatch, "linear_act_fwd");
+        LAUNCH_ACT(OWN_BOTH, act_dispatch, "linear_act_fwd");
+        LAUNCH_ACT(OWN_DACT, slope_dispatch, "linear_act_bwd");
+        LAUNCH_ACT(OWN_GLU, act_dispatch, "linear_glu_fwd");
+        LAUNCH_ACT(OWN_DGLU, act_dispatch, "linear_glu_bwd");
     default: return err_set("own product: no kind %d", (int)g->kind);
     }
 }

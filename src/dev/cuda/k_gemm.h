@@ -15,6 +15,7 @@ typedef enum {
     OWN_FWD,  /* out[0] = p */
     OWN_DX,   /* out[0] = p, b as [k, cols] */
     OWN_ACT,  /* out[0] = p, out[1] = act(p) */
+    OWN_BOTH, /* out[0] = act'(p), out[1] = act(p) */
     OWN_DACT, /* out[0] = p * act'(in[0]); db += column sums of out[0] */
     OWN_GLU,  /* out[0] = p by the first half of b, out[1] = p by the second, out[2] = act(out[0]) * out[1] */
     OWN_DGLU, /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
@@ -27,9 +28,10 @@ typedef struct {
     Act         act;
     int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
     const void *a;             /* [rows, k]; OWN_DW: [k, rows] */
-    const void *b;    /* FWD, ACT: [cols, k]; OWN_GLU: the same, first half of the weights; else [k, cols] */
+    const void
+        *b; /* FWD, ACT, BOTH: [cols, k]; OWN_GLU: the same, first half of the weights; else [k, cols] */
     const void *b2;   /* OWN_GLU: the second half, [cols, k] */
-    const void *bias; /* FWD, ACT: [cols], or NULL */
+    const void *bias; /* FWD, ACT, BOTH: [cols], or NULL */
     void       *out[3];
     const void *in[2];
     int64_t     lda, ldb, ld_out[3], ld_in[2];

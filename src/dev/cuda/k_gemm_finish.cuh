@@ -1,6 +1,6 @@
 /* What the own product (k_gemm.cu) does with a tile once it is summed: its epilogue.
  *
- * A multiplying warpgroup finishes its tile in three passes of 64 columns (OWN_GLU: 32 of each half), a pass in chunks of 64 rows. A
+ * A multiplying warpgroup finishes its tile in three passes of 64 columns (OWN_GLU: 32 of each half; narrow tiles: one or two), a pass in chunks of 64 rows. A
  * chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and TMA carries them off.
  *
  * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
@@ -8,7 +8,7 @@
  *    time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its outputs
  *    have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
  * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the others
- *    down: one copy of the code for three passes.
+ *    down: one copy of the code for all passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
 #ifndef DEV_CUDA_K_GEMM_FINISH_CUH
 #define DEV_CUDA_K_GEMM_FINISH_CUH
@@ -34,12 +34,13 @@ enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU;
+    static constexpr int ACTS   = KIND == OWN_ACT || KIND == OWN_BOTH;
     static constexpr int DW     = KIND == OWN_DW;
     static constexpr int A_COLS = DW; /* columns operands */
-    static constexpr int B_COLS = KIND != OWN_FWD && KIND != OWN_ACT && KIND != OWN_GLU;
-    static constexpr int BIAS   = KIND == OWN_FWD || KIND == OWN_ACT;
+    static constexpr int B_COLS = KIND != OWN_FWD && !ACTS && KIND != OWN_GLU;
+    static constexpr int BIAS   = KIND == OWN_FWD || ACTS;
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
-    static constexpr int N_OUT  = GLU ? 3 : KIND == OWN_ACT || KIND == OWN_DGLU ? 2 : 1;
+    static constexpr int N_OUT  = GLU ? 3 : ACTS || KIND == OWN_DGLU ? 2 : 1;
 
     /* Memory for a fifth step, or for inputs on their way. */
     static constexpr int STEPS   = N_IN || DW ? 4 : 5;
@@ -74,11 +75,13 @@ typedef struct {
 } OwnMaps;
 
 typedef struct {
-    int k_steps, pairs, col_tiles; /* pairs: of row tiles, a cluster's */
-    int by_cols; /* OWN_DW: a cluster has two tiles of columns instead, and `pairs` counts row tiles */
-    int slices, slice_steps; /* OWN_DW: parts of k */
-    int cols, tile_cols;     /* tile_cols: columns of the output a tile has, BN or BN/2 */
-    int rows;
+    int k_steps;
+    int row_items,
+        col_items;       /* what a cluster takes at a time: two tiles of rows, or of columns if by_cols */
+    int         by_cols; /* OWN_DW */
+    int         slices, slice_steps; /* OWN_DW: parts of k */
+    int         cols, tile_cols;     /* tile_cols: columns of the output a tile has, BN or BN/2 */
+    int         rows;
     const bf16 *bias;
     float      *sums, *row_sums; /* OWN_DACT's scratch; OWN_DW's db */
 } OwnArgs;
@@ -89,27 +92,26 @@ typedef struct {
     int width; /* columns that are multiplied: BN, or at the matrix's edge as many 64s as it has */
 } Item;
 
-/* RASTER pairs of row tiles share each column tile before the next one is taken; all tiles of a slice come before the next. */
+/* RASTER items of rows share each one of columns before the next is taken; all tiles of a slice come before the next. */
 template <OwnKind KIND> __device__ __forceinline__ Item item_at(const OwnArgs &g, int n)
 {
-    int n_tile = g.pairs * g.col_tiles, slice = n / n_tile;
+    int n_tile = g.row_items * g.col_items, slice = n / n_tile, rank = ptx_cluster_rank();
     n -= slice * n_tile;
-    int group = n / (RASTER * g.col_tiles), first = group * RASTER, high = min(RASTER, g.pairs - first);
-    int in = n - first * g.col_tiles, pair = first + in % high, col = in / high, k0 = slice * g.slice_steps;
-    int rank = ptx_cluster_rank();
+    int group = n / (RASTER * g.col_items), first = group * RASTER, high = min(RASTER, g.row_items - first);
+    int in = n - first * g.col_items, row = first + in % high, col = in / high, k0 = slice * g.slice_steps;
     if (Form<KIND>::DW && g.by_cols) {
         col = col * CLUSTER + rank;
     } else {
-        pair = pair * CLUSTER + rank;
+        row = row * CLUSTER + rank;
     }
-    Item it        = { pair * BM, col * g.tile_cols, k0, min(k0 + g.slice_steps, g.k_steps), BN };
+    Item it        = { row * BM, col * g.tile_cols, k0, min(k0 + g.slice_steps, g.k_steps), BN };
     int  with_sums = g.row_sums && col == 0; /* they have one loop, of full width */
     if (Form<KIND>::NARROWS && !with_sums)
         it.width = max(64, min((int)BN, (g.cols - it.col0 + 63) / 64 * 64));
     return it;
 }
 
-__device__ __forceinline__ int item_count(const OwnArgs &g) { return g.pairs * g.col_tiles * g.slices; }
+__device__ __forceinline__ int item_count(const OwnArgs &g) { return g.row_items * g.col_items * g.slices; }
 __device__ __forceinline__ int item_first() { return blockIdx.x / CLUSTER; }
 __device__ __forceinline__ int item_stride() { return gridDim.x / CLUSTER; }
 
@@ -275,15 +277,22 @@ __device__ __forceinline__ void pass_forward(const OwnMaps &m, Desk &d, const ui
     for (int c = 0; c < F::BLOCKS * HALVES; c++) {
         uint32_t        at = slot_take<KIND>(d), to = at + d.mine;
         const uint32_t *v = w[c % HALVES] + c / HALVES * N;
+        uint32_t        first[N], y[N]; /* y: with an activation */
 #pragma unroll
-        for (int p = 0; p < N / 4; p++) smem_store_frags(to ^ 32 * p, v + 4 * p);
-        if constexpr (KIND == OWN_ACT) {
-            uint32_t y[N];
-#pragma unroll
-            for (int i = 0; i < N; i++)
+        for (int i = 0; i < N; i++) {
+            first[i] = v[i];
+            if constexpr (KIND == OWN_ACT)
                 y[i] = bf16_pair(act_value<ACT>(bf16_low(v[i])), act_value<ACT>(bf16_high(v[i])));
+            if constexpr (KIND == OWN_BOTH) {
+                ActBoth lo = act_both<ACT>(bf16_low(v[i])), hi = act_both<ACT>(bf16_high(v[i]));
+                first[i] = bf16_pair(lo.slope, hi.slope);
+                y[i]     = bf16_pair(lo.value, hi.value);
+            }
+        }
 #pragma unroll
-            for (int p = 0; p < N / 4; p++) smem_store_frags((to ^ 32 * p) + F::BUF, y + 4 * p);
+        for (int p = 0; p < N / 4; p++) {
+            smem_store_frags(to ^ 32 * p, first + 4 * p);
+            if constexpr (F::ACTS) smem_store_frags((to ^ 32 * p) + F::BUF, y + 4 * p);
         }
         slot_give<KIND>(m, d, at, row + c % HALVES * CHUNK_ROWS, col + c / HALVES * F::COLS);
     }
@@ -443,8 +452,7 @@ __device__ __forceinline__ void tile_finish(const OwnMaps &m, const OwnArgs &g, 
     if constexpr (!F::BIAS && !F::DW) words_round(w, acc);
 #pragma unroll 1
     for (int pass = 0; pass < WIDTH / 64; pass++, col += F::PASS) {
-        if constexpr (KIND == OWN_FWD || KIND == OWN_DX || KIND == OWN_ACT)
-            pass_forward<KIND, ACT>(m, d, w, it.row0, col);
+        if constexpr (F::PLAIN || F::ACTS) pass_forward<KIND, ACT>(m, d, w, it.row0, col);
         if constexpr (KIND == OWN_DACT) pass_slope<ACT>(m, g, d, w, it.row0, col);
         if constexpr (KIND == OWN_GLU) pass_glu<ACT>(m, d, w, it.row0, col);
         if constexpr (KIND == OWN_DGLU) pass_dglu<ACT>(m, d, w, it.row0, col);

@@ -88,11 +88,13 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 #define WGMMA_128_SHARED WGMMA_SHARED("128", R32_0 ", " R32_32, "%64", "%65", "%66", "%67", "%68")
 #define WGMMA_64_SHARED  WGMMA_SHARED("64", R32_0, "%32", "%33", "%34", "%35", "%36")
 
-/* The first N/2 of d: [64 x N] = a b, or += if ADD; both operands in shared memory; N is 64, 128 or 192. TA, TB: 1 for a columns operand. The
- * two forms differ in what is said of d: registers that are only written need no values before. */
-template <int N, int TA, int TB, int ADD>
-__device__ __forceinline__ void wgmma_shared(float *d, uint64_t a, uint64_t b)
+/* d[64 x N] = a b, or += if ADD, for N of 64, 128 or 192; both operands in shared memory. TA, TB: 1 for a columns operand. The two forms differ
+ * in what is said of d: registers that are only written need no values before. */
+template <int TA, int TB, int ADD, int H>
+__device__ __forceinline__ void wgmma_shared(float (&d)[H], uint64_t a, uint64_t b)
 {
+    constexpr int N = 2 * H;
+    static_assert(N == 64 || N == 128 || N == 192, "columns");
     if constexpr (N == 192 && ADD) {
         HOPPER_ASM(WGMMA_192
                    : D32("+f", 0), D32("+f", 32), D32("+f", 64)
@@ -108,7 +110,6 @@ __device__ __forceinline__ void wgmma_shared(float *d, uint64_t a, uint64_t b)
     } else if constexpr (ADD) {
         HOPPER_ASM(WGMMA_64_SHARED : D32("+f", 0) : "l"(a), "l"(b), "n"(1), "n"(TA), "n"(TB));
     } else {
-        static_assert(N == 64, "columns");
         HOPPER_ASM(WGMMA_64_SHARED : D32("=f", 0) : "l"(a), "l"(b), "n"(0), "n"(TA), "n"(TB));
     }
 }
@@ -149,7 +150,7 @@ template <int TB> __device__ __forceinline__ void wgmma_128(float (&d)[64], cons
 /* The same with a, a rows operand, in shared memory. */
 template <int TB, int ADD> __device__ __forceinline__ void wgmma_64(float (&d)[32], uint64_t a, uint64_t b)
 {
-    wgmma_shared<64, 0, TB, ADD>(d, a, b);
+    wgmma_shared<0, TB, ADD>(d, a, b);
 }
 
 #define WGMMA_8                                                                                              \

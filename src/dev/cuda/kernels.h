@@ -28,6 +28,7 @@ int cuda_norm_bwd(Dev *dev, const NormBwd *a);
 
 /* k_act.cu */
 int cuda_act_fwd(Dev *dev, const ActFwd *a);
+int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act); /* y = act(x), then x = act'(x) */
 int cuda_act_dx(Dev *dev, const ActDx *a);
 int cuda_glu_fwd(Dev *dev, const GluFwd *a);
 int cuda_glu_dx(Dev *dev, const GluDx *a);
