@@ -20,6 +20,7 @@
 #include "dev/cuda/k_colsum.cuh"
 #include "dev/cuda/k_rows.cuh"
 
+/* Planes of a slot: with room for dres always, because where they begin is then known to the compiler (fewer spills). */
 enum { NORM_THREADS = TEAM_WARPS * WARP, NORM_PLANES = 3 };
 /* Which sums over rows a kernel takes. */
 enum { SUM_GAMMA = 1, SUM_BETA = 2, SUM_BIAS = 4 };
@@ -35,6 +36,12 @@ template <typename T> struct NormBwdP {
     int          rows, cols, n_batch;
     int          warps, teams;
     float        inv_cols;
+};
+
+/* A block's shared memory beside its sums and slots. */
+struct NormShared {
+    float    exchange[2][TEAM_WARPS][8]; /* team_sum8() */
+    uint64_t full[TEAM_MAX];             /* NormSlot */
 };
 
 /* What a thread holds of a row. */
@@ -108,7 +115,7 @@ __device__ __forceinline__ void norm_take(const NormBwdP<T> &p, const NormSlot<T
     for (int r = 0; r < R; r++, at += p.cols) {
         f[r].dy   = pack_load(at);
         f[r].x    = pack_load(at + plane);
-        f[r].dres = pack_load(at + 2 * plane);
+        f[r].dres = pack_load(at + 2 * plane); /* without dres whatever is there, for nothing */
     }
     if (left >= R) return;
 #pragma unroll
@@ -240,8 +247,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
     constexpr int  S = (SUMS & SUM_GAMMA ? 1 : 0) + (SUMS & SUM_BETA ? 1 : 0) + (SUMS & SUM_BIAS ? 1 : 0);
     constexpr int  AT_BIAS = SUMS & SUM_BETA ? 2 : 1; /* dgamma, dbeta if any, dbias if any */
     extern __shared__ float4 acc[];                   /* [turn][S][H][threads], then the teams' slots */
-    __shared__ float         slot[2][TEAM_WARPS][8];
-    __shared__ uint64_t      full[TEAM_MAX];
+    __shared__ NormShared    own;
     int         width = p.warps * WARP, team = threadIdx.x / width, thread = threadIdx.x - team * width;
     int         col = thread * N, n = p.cols - col;
     int         step = gridDim.x * p.teams, batch = blockIdx.x + gridDim.x * team;
@@ -252,7 +258,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
     for (int i = 0; i < 2 * S * H; i++) acc[i * blockDim.x + threadIdx.x] = make_float4(0, 0, 0, 0);
     if (COPIES) {
         in.buf  = reinterpret_cast<T *>(acc + 2 * S * H * blockDim.x) + team * NORM_PLANES * R * p.cols;
-        in.full = full + team;
+        in.full = own.full + team;
         if (thread == 0) {
             ptx_mbar_init(in.full, 1);
             ptx_mbar_init_fence();
@@ -295,7 +301,7 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
             c[2 * r + 1] = s.y;
         }
         if (SUMS & SUM_GAMMA) acc_add<N>(mine, blockDim.x, sum);
-        team_sum8(c, team, p.warps, slot[turn]);
+        team_sum8(c, team, p.warps, own.exchange[turn]);
 #pragma unroll
         for (int i = 0; i < N; i++) sum[i] = 0.0f;
 #pragma unroll
@@ -433,15 +439,14 @@ static int norm_bwd_launch(Dev *dev, const char *op, NormBwdP<T> p, const NormBw
 
     int    n_sum = 1 + (a->dbeta != NULL) + (a->dbias != NULL);
     size_t smem  = (size_t)plan.chains * n_sum * plan.tiles * WARP * Pack<T>::N * sizeof(float);
-    size_t fixed =
-        sizeof(float[2][TEAM_WARPS][8]) + sizeof(uint64_t[TEAM_MAX]); /* what the kernel has of its own */
-    if (!a->dx || !a->dgamma || plan.teams == 0 || smem + fixed > (size_t)most) {
+    if (!a->dx || !a->dgamma || plan.teams == 0 || smem + sizeof(NormShared) > (size_t)most) {
         return norm_split_launch<T, AL>(dev, op, p, a, plan);
     }
     TRY(k_need_ws(op, a->ws, (size_t)plan.blocks * n_sum * (size_t)p.cols * sizeof(float)));
     size_t copied = (size_t)plan.teams * NORM_PLANES * COLSUM_BATCH * (size_t)p.cols * sizeof(T);
-    int    copies = AL && ((const CudaDev *)dev)->capability >= 90 && smem + copied + fixed <= (size_t)most;
-    int    rc     = k_flag(a->dbeta != NULL, [&](auto beta) {
+    int    copies =
+        AL && ((const CudaDev *)dev)->capability >= 90 && smem + copied + sizeof(NormShared) <= (size_t)most;
+    int rc = k_flag(a->dbeta != NULL, [&](auto beta) {
         return k_flag(a->dbias != NULL, [&](auto bias) {
             constexpr int SUMS =
                 SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);
