@@ -65,7 +65,10 @@ becomes linear_act     'off .*[a-z]$' device=cpu opt.linear_act=false
 becomes linear_act     'not used .*: this model has no act_fwd$' device=cpu model.act=swiglu
 becomes linear_act     'not used .*: it would change bits, and the run is deterministic$' --gpu h200 deterministic=true
 becomes act_slope      'on .*\(1 op\)$' device=cpu
-becomes act_slope      'not used .*: every act_dx is in another fused op$' device=cpu opt.linear_act=false
+becomes act_slope      'not used .*: it needs linear_act, ' device=cpu opt.linear_act=false
+becomes act_slope      'not used .*: it needs linear_act, ' device=cpu recompute=cheap
+becomes act_slope      'not used .*: it would change bits, ' --gpu h200 deterministic=true
+becomes act_slope      'not used .*: it needs linear_act, ' --gpu h200 precision=tf32
 becomes linear_glu_fwd 'not used .*: no linear_fwd and glu_fwd meet ' device=cpu model.act=swiglu
 becomes linear_glu_fwd 'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
 becomes act_bias       'not used .*: every act_dx is in another fused op$' device=cpu

@@ -484,6 +484,32 @@ static void test_recompute_arithmetic(void **state)
     assert_true((double)block.act_bytes < 0.35 * (double)none.act_bytes);
 }
 
+/* Where the activation is computed again for the gradient, its input is what is kept. */
+static void test_slopes(void **state)
+{
+    static const char text[] = "step_tokens: 64\ndata:\n  kind: random\nmodel:\n  layers: 3\n  width: 64\n"
+                               "  heads: 4\n  vocab: 300\n  context: 32\n";
+    Recipe            r;
+    (void)state;
+    if (recipe_parse(&r, "slopes", text, sizeof text - 1, 0, NULL) < 0) fail_msg("%s", err_get());
+    for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
+        BuildChoice c = {
+            .micro_batch = 2, .level = (RecomputeLevel)level, .head_rows = 64, .compute = DT_F32
+        };
+        Build *b;
+        int    n = 0, n_bwd = 0;
+        if (build_create(&b, &r, &c, BUILD_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
+        for (int i = 0; i < prog_n_op(b->micro); i++) {
+            const Op *op = prog_op(b->micro, i);
+            n += op->kind == OP_LINEAR_ACT_FWD && op->args.linear_act_fwd.slope;
+            n_bwd += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.act == ACT_SLOPE;
+        }
+        assert_int_equal(n, level == LEVEL_CHEAP ? 0 : 3);
+        assert_int_equal(n_bwd, n);
+        build_destroy(b);
+    }
+}
+
 /* clang-format off */
 #define PLAN(i) { "test_planned_is_allocated " #i, test_planned_is_allocated, NULL, NULL, (void *)&plans[i] }
 /* clang-format on */
@@ -495,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_corrupt_plans_are_found),
         cmocka_unit_test(test_random_runs_match),
         cmocka_unit_test(test_recompute_arithmetic),
+        cmocka_unit_test(test_slopes),
         PLAN(0),
         PLAN(1),
         PLAN(2),

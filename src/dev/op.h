@@ -169,7 +169,7 @@ typedef struct { Tensor *dw, *db, *ws, *dy, *x; } LinearDw;
 typedef struct { Tensor *db, *ws, *dy; } BiasDw;
 /* In the products fused with an activation or a gate x, pre and y (backward: dy, pre and dpre) have one dtype; "rounded" is to it.
  *
- * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre); with slope, act'(pre) is written in pre's place, for an
+ * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre); with slope, act'(pre) is written in pre's place, for a
  * LINEAR_ACT_BWD with ACT_SLOPE */
 typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } LinearActFwd;
 /* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);

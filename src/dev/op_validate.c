@@ -33,11 +33,14 @@ static void need_one_dtype(V *v, const Tensor *a, const Tensor *b, const Tensor 
     need(v, a->dtype == b->dtype && b->dtype == c->dtype, "its activations need one dtype");
 }
 
+/* ACT_SLOPE is for gradients of plain activations. */
+static void need_act(V *v, Act act) { need(v, act < ACT_COUNT, "act is no activation"); }
+
 static void check_linear_act_fwd(V *v, const LinearActFwd *f)
 {
     check_linear(v, f->pre, f->x, f->w, f->bias);
     need(v, tensor_same_shape(f->y, f->pre), "y and pre differ");
-    need(v, f->act < ACT_COUNT, "act is none");
+    need_act(v, f->act);
     need_one_dtype(v, f->y, f->pre, f->x);
 }
 
@@ -173,7 +176,10 @@ static void check_shapes(V *v, const OpArgs *a)
         need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a),
              "a, b and y differ");
         break;
-    case OP_ACT_FWD: need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ"); break;
+    case OP_ACT_FWD:
+        need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ");
+        need_act(v, a->act_fwd.act);
+        break;
     case OP_ACT_DX: need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ"); break;
     case OP_GLU_FWD:
         need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y");

@@ -5,8 +5,8 @@
  * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have been written
  *    before the anchor: the engine checks that, not the variants.
  * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
- *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order, and
- *    LINEAR_ACT_FWD rounds in another place, so that it is off in deterministic runs.
+ *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order,
+ *    LINEAR_ACT_FWD rounds in another place, and the slope it leaves is rounded, so that both are off in deterministic runs.
  * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says
  *    that it is not slower than its parts. */
 #include "prog/prog.h"
@@ -276,13 +276,14 @@ static const Variant variants[] = {
 };
 
 /* Where only the gradient's product reads what a product before an activation leaves, that leaves the slope, and the gradient has nothing to
- * compute. No variant: two ops change, none goes. */
-static void lower_slopes(Lower *l)
+ * compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16 only. */
+static void lower_slopes(Lower *l, const DevVt *vt)
 {
     Prog *p = l->p;
     for (int j = 0; j < p->n_op; j++) {
         LinearActBwd *bwd = &p->op[j].args.linear_act_bwd;
         if (l->dead[j] || p->op[j].kind != OP_LINEAR_ACT_BWD) continue;
+        if (vt->kind == DEV_CUDA && bwd->pre->dtype != DT_BF16) continue;
         int i = l->writer[bwd->pre->id];
         if (i < 0 || p->op[i].kind != OP_LINEAR_ACT_FWD || !only_use(l, bwd->pre, 1)) continue;
         p->op[i].args.linear_act_fwd.slope = 1;
@@ -358,7 +359,7 @@ void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt)
             if (!l.dead[i] && p->op[i].kind == variants[v].anchor) lower_apply(&l, &variants[v], i);
         }
     }
-    if (opt->act_slope && (vt->fuses & FUSE_ACT_SLOPE)) lower_slopes(&l);
+    if (opt->act_slope && (vt->fuses & FUSE_ACT_SLOPE)) lower_slopes(&l, vt);
     int n = 0;
     for (int i = 0; i < p->n_op; i++) {
         if (!l.dead[i]) p->op[n++] = p->op[i];

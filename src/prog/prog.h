@@ -27,7 +27,7 @@ typedef struct Prog Prog;
 
 typedef enum { LEVEL_NONE, LEVEL_CHEAP, LEVEL_BLOCK } RecomputeLevel;
 
-/* Which rows of the lowering table may be used; the order is that of the table in lower.c. */
+/* Which rows of the lowering table may be used, in the order of the table in lower.c; act_slope: lower_slopes(). */
 typedef struct {
     int add_norm, norm_bwd, xent, act_bias;
     int linear_act, linear_act_bwd, act_slope, linear_glu_fwd, linear_glu_bwd, linear_dw_bias, attn_rope;

@@ -9,18 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cuBLASLt's GELU epilogue works on the unrounded product, so on CUDA that one fusion changes bits: a deterministic run,
- * whose recomputation levels must agree bit for bit, does without it. */
+/* cuBLASLt's GELU epilogue works on the unrounded product, and a slope that is kept is rounded, so on CUDA these two fusions change
+ * bits: a deterministic run, whose recomputation levels must agree bit for bit, does without them. */
 LowerOptions build_lower_options(const Recipe *r, const DevVt *vt)
 {
-    int linear_act = r->opt.linear_act && !(r->deterministic && vt->kind == DEV_CUDA);
+    int may_round = !(r->deterministic && vt->kind == DEV_CUDA), linear_act = r->opt.linear_act && may_round;
     return (LowerOptions){ .add_norm       = r->opt.add_norm,
                            .norm_bwd       = r->opt.norm_bwd,
                            .xent           = r->opt.xent,
                            .act_bias       = r->opt.act_bias,
                            .linear_act     = linear_act,
                            .linear_act_bwd = r->opt.linear_act_bwd,
-                           .act_slope      = r->opt.act_slope,
+                           .act_slope      = r->opt.act_slope && may_round,
                            .linear_glu_fwd = r->opt.linear_glu_fwd,
                            .linear_glu_bwd = r->opt.linear_glu_bwd,
                            .linear_dw_bias = r->opt.linear_dw_bias,

@@ -15,9 +15,10 @@ typedef struct {
     const char *what;
     OpKind      op; /* that it puts into the list, and that the backend must have; OP_COUNT: none */
     int (*is)(const Op *op);
-    OpKind   part[2]; /* recorded ops that it is made of, for those with an op */
-    size_t   lower;   /* its offset in LowerOptions, for those that lowering makes */
-    unsigned fuse;    /* FUSE_* bit that the backend must have, 0: none */
+    OpKind      part[2]; /* recorded ops that it is made of, for those with an op */
+    size_t      lower;   /* its offset in LowerOptions, for those that lowering makes */
+    unsigned    fuse;    /* FUSE_* bit that the backend must have, 0: none */
+    const char *needs;   /* why else it may be absent; NULL: as part[] says */
 } Switch;
 
 static int has_db(const Op *op) { return op->args.linear_dw.db != NULL; }
@@ -47,7 +48,8 @@ static const Switch switches[] = {
       .lower = offsetof(LowerOptions, linear_act_bwd), .fuse = FUSE_LINEAR_ACT_BWD },
     { KEY(act_slope), ON_ALL, "the activation's slope left for its gradient", .op = OP_LINEAR_ACT_FWD,
       .is = leaves_slope, .part = { OP_ACT_FWD, OP_ACT_DX }, .lower = offsetof(LowerOptions, act_slope),
-      .fuse = FUSE_ACT_SLOPE },
+      .fuse  = FUSE_ACT_SLOPE,
+      .needs = "it needs linear_act, linear_act_bwd and an activation that is not computed again" },
     { KEY(linear_glu_fwd), ON_ALL, "gate inside the product", .op = OP_LINEAR_GLU_FWD,
       .part = { OP_LINEAR_FWD, OP_GLU_FWD }, .lower = offsetof(LowerOptions, linear_glu_fwd),
       .fuse = FUSE_LINEAR_GLU_FWD },
@@ -127,6 +129,8 @@ static void say_why_absent(const Build *b, const DevVt *vt, const Switch *w, cha
         snprintf(buf, n, "this model has no %s", op_table[w->part[missing]].name);
     } else if (!on) {
         snprintf(buf, n, "it would change bits, and the run is deterministic");
+    } else if (w->needs) {
+        snprintf(buf, n, "%s", w->needs);
     } else if (taken >= 0) {
         snprintf(buf, n, "every %s is in another fused op", op_table[w->part[taken]].name);
     } else {

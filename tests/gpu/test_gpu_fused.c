@@ -188,7 +188,7 @@ static void check_act(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
     Tensor *dy = fresh(b, b->dtype, N, C, pad, 0), *x = fresh(b, b->dtype, N, C, pad, 0),
            *db = fresh(b, DT_F32, 1, C, 0, 0);
     Tensor *dx = fresh(b, b->dtype, N, C, pad, 0), *db2 = twin(b, db), *dx2 = twin(b, dx);
-    Act     act = (Act)(form % ACT_COUNT);
+    Act     act = (Act)(form % (ACT_COUNT + 1)); /* the last: ACT_SLOPE */
     run(b, OP_ACT_DX, (OpArgs){ .act_dx = { dx2, dy, x, act } });
     run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { db2, NULL, dx2 } });
     if (form & 4) dx = x;
@@ -202,7 +202,7 @@ static void check_act(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
 static void check_linear_act(Bench *b, int64_t N, int64_t C, int64_t F, int form)
 {
     DType   t   = b->dtype;
-    Act     act = (Act)(form % ACT_COUNT);
+    Act     act = (Act)(form % (ACT_COUNT + 1));
     Tensor *dy = fresh(b, t, N, C, 0, 0), *w = fresh(b, t, C, F, 0, 0), *pre = fresh(b, t, N, F, 0, 0);
     Tensor *d = fresh(b, t, N, F, 0, 0), *dpre = twin(b, d), *dpre2 = twin(b, d), *dpre3 = twin(b, d);
     Tensor *db = fresh(b, DT_F32, 1, F, 0, 0), *db2 = twin(b, db);

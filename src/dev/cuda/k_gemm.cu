@@ -1,8 +1,8 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where that wastes less); plain products at the matrix's right edge only 64
- * or 128 columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does
- * what in a block:
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where that
+ * wastes less); plain products at the matrix's right edge only 64 or 128 columns, if it has no more: of 896 columns, 192 at a time, a
+ * fifteenth would be multiplied for nothing, of 1024 a ninth. Who does what in a block:
  *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both need, b's tile or a's
  *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
  *              (k_gemm_finish.cuh)
