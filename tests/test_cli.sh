@@ -28,6 +28,22 @@ steps: 100000
 model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
+# Threads wait for each other: for long where the CPUs are ours, briefly beside others, as the user says where he says it.
+threads() { env "$@" "$brim" info | sed -n 's/^cpu .*, \([0-9]* thread\).*/\1/p'; }
+[ -n "$(threads A=1)" ] && [ "$(threads A=1)" = "$(threads OMP_PROC_BIND=true)" ]
+verdict "bound threads have all CPUs" $? "$(threads A=1), bound $(threads OMP_PROC_BIND=true)"
+busy=()
+for _ in $(seq "$(nproc)"); do (while :; do :; done) & busy+=($!); done
+for own in "" OMP_WAIT_POLICY=active; do
+    env ${own:+"$own"} "$brim" train tiny.yaml device=cpu run=spin >out 2>err & pid=$!
+    for _ in $(seq 100); do [ -s out ] || [ -s err ] && break; sleep 0.1; done
+    n=$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c '^GOMP_SPINCOUNT=')
+    kill $pid; wait $pid
+    [ "$n" -eq $([ -z "$own" ] && echo 1 || echo 0) ]
+    verdict "beside others: ${own:-a short spin}" $? "$n: $(cat out err)"
+done
+kill "${busy[@]}"; wait "${busy[@]}"
+
 "$brim" bench tiny.yaml device=cpu --ops --no-limit >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^command line: --ops: ' err
 verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
