@@ -26,11 +26,11 @@ def forward(tok, tgt):
         logits = F.linear(h, P["embed.weight"])
     return F.cross_entropy(logits.view(-1, V).float(), tgt.reshape(-1))
 
-def lr(s, base=6e-4, low=6e-5, warm=30):
+def lr(s, base=3e-4, low=3e-5, warm=30):
     return base * (s + 1) / warm if s < warm else low + 0.5 * (base - low) * (1 + math.cos(math.pi * min(1.0, (s - warm) / (STEPS - warm))))
 
 opt = torch.optim.AdamW([{"params": [v for k, v in P.items() if v.dim() == 2], "weight_decay": 0.1},
-                         {"params": [v for k, v in P.items() if v.dim() == 1], "weight_decay": 0.0}], lr=6e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
+                         {"params": [v for k, v in P.items() if v.dim() == 1], "weight_decay": 0.0}], lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
 losses = []
 for s in range(STEPS):
     b = x_all[s * B:(s + 1) * B]

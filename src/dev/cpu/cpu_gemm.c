@@ -2,11 +2,12 @@
  *
  * b is copied into panels of TILE_COLS columns ([k][TILE_COLS], zero padded), all threads together. Then each thread owns
  * a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a panel's part in L1 or L2.
+ * Who is done helps the others: on a shared machine some thread is always late.
  * a is read in place when its rows are consecutive (forward, dx). When its columns are (dw) it is packed into strips of
  * TILE_ROWS rows ([k][rows]), and panels of b are read in place if its rows are close enough.
  *
  * 1. How k is cut into steps, and with it the order of additions for one element of c, follows from k alone: neither
- *    threads nor the number of rows or columns change its bits.
+ *    threads nor the number of rows or columns change its bits, nor who computes it.
  * 2. Steps are packed several at a time (a part); parts alternate between two buffers: one barrier per part. */
 #include "dev/cpu/cpu_gemm.h"
 
@@ -15,6 +16,7 @@
 #include "dev/cpu/cpu_row.h"
 
 #include <omp.h>
+#include <stdatomic.h>
 
 enum {
     STEP_DEPTH   = 384,             /* k of a step at most: 48 KiB of a panel, 18 KiB of a strip */
@@ -24,6 +26,8 @@ enum {
     PACK_FLOATS  = 4 * 1024 * 1024, /* of one part at most; wider products are cut */
     PART_FLOATS  = 512 * 1024,      /* of one part of dw: enough work between barriers for 16 threads */
     NEAR_ROW     = 512,             /* floats; the stride prefetcher reaches 2 KiB */
+    MOST_RECTS   = 256,             /* rectangles of c; more threads than that help */
+    RECT_UNITS   = 8,               /* pieces of a rectangle that one thread takes at a time, at least */
 };
 
 typedef struct {
@@ -84,6 +88,7 @@ size_t cpu_gemm_scratch(const Gemm *g)
 static void plan_grid(Plan *p, int threads)
 {
     double best = 0;
+    threads     = MIN(threads, MOST_RECTS);
     for (int cols = 1; cols <= threads; cols++) {
         int     rows  = threads / cols;
         int64_t strip = row_div_up(p->n_strip, rows), panel = row_div_up(p->n_panel, cols);
@@ -273,30 +278,64 @@ static void finish_block(const Plan *p, const Rect *block)
     g->finish(g->ctx, r0, r1 - r0, c0, c1 - c0);
 }
 
-/* One rectangle of c for one part. Forward and dx finish a block of rows while it is in L2; dw, whose c is small and whose
- * steps are many, keeps a step's rows of b in L2 instead. */
-static void compute_rect(const Part *part, Rect r)
-{
-    const Plan *p = part->p;
-    if (r.j0 == r.j1) return;
-    for (int64_t step = part->step0; p->pack_a && step < part->step1; step++) {
-        for (int64_t s = r.s0; s < r.s1; s += p->block) {
-            block_step(part, &(Rect){ s, MIN(s + p->block, r.s1), r.j0, r.j1 }, step);
-        }
-    }
-    for (int64_t s = r.s0; s < r.s1; s += p->block) {
-        Rect block = { s, MIN(s + p->block, r.s1), r.j0, r.j1 };
-        for (int64_t step = part->step0; !p->pack_a && step < part->step1; step++)
-            block_step(part, &block, step);
-        if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
-    }
-}
-
 static Rect rect_of(const Plan *p, int64_t i)
 {
     int64_t pr = i / p->col_parts, pc = i % p->col_parts;
     return (Rect){ row_cut(p->n_strip, p->row_parts, pr), row_cut(p->n_strip, p->row_parts, pr + 1),
                    row_cut(p->n_panel, p->col_parts, pc), row_cut(p->n_panel, p->col_parts, pc + 1) };
+}
+
+/* A unit is a block of rows, cut into ranges of panels where a rectangle has few blocks. */
+typedef struct {
+    Rect    r;
+    int64_t n_block, n_cut;
+} Units;
+
+static Units units_of(const Plan *p, Rect r)
+{
+    int64_t n_block = row_div_up(r.s1 - r.s0, p->block);
+    return (Units){ r, n_block, MIN(row_div_up(RECT_UNITS, MAX(n_block, 1)), r.j1 - r.j0) };
+}
+
+static Rect unit_at(const Plan *p, const Units *u, int64_t i)
+{
+    int64_t s = u->r.s0 + i / u->n_cut * p->block, cut = i % u->n_cut, n = u->r.j1 - u->r.j0;
+    return (Rect){ s, MIN(s + p->block, u->r.s1), u->r.j0 + row_cut(n, u->n_cut, cut),
+                   u->r.j0 + row_cut(n, u->n_cut, cut + 1) };
+}
+
+/* How many units of a rectangle someone has taken; each counter has a cache line of its own. */
+typedef struct {
+    _Alignas(64) atomic_long n;
+} Taken;
+
+static void taken_reset(const Plan *p, Taken *taken, int thread, int team)
+{
+    for (int64_t i = thread; i < p->row_parts * p->col_parts; i += team) atomic_init(&taken[i].n, 0);
+}
+
+/* Units of one rectangle and part until none is left. */
+static void compute_rect(const Part *part, Rect r, Taken *taken)
+{
+    const Plan *p = part->p;
+    Units       u = units_of(p, r);
+    while (atomic_load_explicit(&taken->n, memory_order_relaxed) < u.n_block * u.n_cut) {
+        int64_t i = atomic_fetch_add_explicit(&taken->n, 1, memory_order_relaxed);
+        if (i >= u.n_block * u.n_cut) break;
+        Rect block = unit_at(p, &u, i);
+        for (int64_t step = part->step0; step < part->step1; step++) block_step(part, &block, step);
+        if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
+    }
+}
+
+/* This thread's rectangle first, then what the others have left. */
+static void compute_share(const Part *part, Taken *taken, int thread)
+{
+    int64_t n = part->p->row_parts * part->p->col_parts;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (thread + i) % n;
+        compute_rect(part, rect_of(part->p, at), &taken[at]);
+    }
 }
 
 static int run_piece(Dev *dev, const Gemm *g)
@@ -308,18 +347,20 @@ static int run_piece(Dev *dev, const Gemm *g)
     p.pack[1]   = p.pack[0] + (n_part(&p) > 1 ? pack_floats(&p) : 0);
     int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
     plan_grid(&p, threads);
+    Taken taken[2][MOST_RECTS]; /* of even and odd parts */
 #pragma omp parallel num_threads(threads)
     {
         int  thread = omp_get_thread_num(), team = omp_get_num_threads();
         Part part = part_init(&p, 0);
+        taken_reset(&p, taken[0], thread, team);
         pack_share(&part, thread, team);
 #pragma omp barrier
         for (int64_t d = 0; d < n_part(&p); d++) {
             part = part_init(&p, d);
-            for (int64_t i = thread; i < p.row_parts * p.col_parts; i += team)
-                compute_rect(&part, rect_of(&p, i));
+            compute_share(&part, taken[d & 1], thread);
             if (d + 1 < n_part(&p)) {
                 part = part_init(&p, d + 1);
+                taken_reset(&p, taken[(d + 1) & 1], thread, team);
                 pack_share(&part, thread, team);
 #pragma omp barrier
             }
