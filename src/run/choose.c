@@ -171,12 +171,12 @@ static int pick(const Choice *c)
     return best;
 }
 
-/* Bytes of logits where memory is left: 8 GB hold those of 64 x 1024 tokens of GPT-2 whole; a twelfth of the budget leaves a small
+/* Bytes of logits where memory is left: 10 GB hold those of 32 x 1024 tokens of 151,936 kinds whole; a twelfth of the budget leaves a small
  * card most of its memory; half of what is left, because products are timed on scratch of their own size beside the plan. */
 static double larger_logits_bytes(const Choice *c)
 {
     size_t left = c->budget_bytes - c->row[c->best].total_bytes;
-    return MIN(8e9, MIN((double)c->budget_bytes / 12, (double)left / 2));
+    return MIN(10e9, MIN((double)c->budget_bytes / 12, (double)left / 2));
 }
 
 /* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and writes the whole
