@@ -1,6 +1,7 @@
 /* Every op of the CPU backend, on every case of op_cases.h: against the double reference, with any number of threads, and in
  * place where its row allows it. */
 #include "dev/cpu/cpu_vec.h"
+#include "dev/cpu/cpu_wait.h"
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -206,11 +207,26 @@ static void test_transpose(void **state)
     }
 }
 
+/* Waits are brief at once where a thread was kept from running, long again after a quiet second. */
+static void test_waits(void **state)
+{
+    (void)state;
+    CpuWait w = { .brief = 1 };
+    for (int i = 0; i < 3; i++) assert_true(cpu_wait_look(&w, 0.005));
+    assert_false(cpu_wait_look(&w, 0.005));
+    assert_false(cpu_wait_look(&w, 0.09));
+    assert_true(cpu_wait_look(&w, 0.4));
+    for (int i = 0; i < 3; i++) assert_true(cpu_wait_look(&w, 0));
+    assert_true(cpu_wait_look(&w, 0.2));
+    for (int i = 0; i < 3; i++) assert_true(cpu_wait_look(&w, 0));
+    assert_false(cpu_wait_look(&w, 0));
+}
+
 int main(void)
 {
     static Row        row[OP_COUNT];
     static char       name[2 * OP_COUNT][48];
-    struct CMUnitTest test[2 * OP_COUNT + 5];
+    struct CMUnitTest test[2 * OP_COUNT + 6];
     int               n = 0;
     for (int k = 0; k < OP_COUNT; k++) {
         row[k].kind = (OpKind)k;
@@ -224,5 +240,6 @@ int main(void)
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_sealed);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_exp);
     test[n++] = (struct CMUnitTest)cmocka_unit_test(test_transpose);
+    test[n++] = (struct CMUnitTest)cmocka_unit_test(test_waits);
     return _cmocka_run_group_tests("op_cpu", test, (size_t)n, NULL, NULL);
 }

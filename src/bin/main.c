@@ -1,16 +1,13 @@
 /* brim: one program, one command a row. Exit 0 done, 1 the run failed, 2 the user's input was wrong. */
 #include "base/clock.h"
-#include "base/cpus.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
-#include "comm/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     const char *name;
@@ -90,33 +87,8 @@ static int run_command(int argc, char **argv, double begin_s)
     return 0;
 }
 
-static int has_company(void)
-{
-    Place p;
-    if (place_find(&p) == 0) return p.world > 1 || cpus_shared();
-    err_clear(); /* the command will say it */
-    return cpus_shared();
-}
-
-/* OpenMP threads that wait for each other spin for some 10 ms by default before they sleep. Where the CPUs are ours that is
- * right: to wake 16 threads for every op costs a fifth of a step. Beside others it made training ten times slower (2.3k
- * instead of 24k tokens/s, 2 threads beside a compiler). The library reads its setting before main, so that there the program
- * starts itself once more with a short spin. Who has set OpenMP up himself is left alone; and threads that it has bound
- * would be bound to one CPU in the program started anew. */
-static void shorten_spinning(char **argv)
-{
-    static const char *const own[] = { "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES",
-                                       "GOMP_CPU_AFFINITY" };
-    for (int i = 0; i < ARRAY_LEN(own); i++) {
-        if (getenv(own[i])) return;
-    }
-    if (has_company() && setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv("/proc/self/exe", argv);
-    /* not reached unless that failed, and then training is only slower */
-}
-
 int main(int argc, char **argv)
 {
-    shorten_spinning(argv);
     double begin_s = clock_now_s();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         usage(argc < 2 ? stderr : stdout);

@@ -3,7 +3,6 @@
 #include "dev/cpu/cpu.h"
 
 #include "base/clock.h"
-#include "base/cpus.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
@@ -12,6 +11,7 @@
 #include "dev/cpu/cpu_optim.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
+#include "dev/cpu/cpu_wait.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -41,6 +41,23 @@ static double read_number(const char *path, const char *key, double fallback)
     }
     fclose(f);
     return value;
+}
+
+/* CPUs this process may use: affinity and OMP_NUM_THREADS through OpenMP, and a container's quota, which OpenMP does not
+ * know: spinning on more threads than the quota allows is several times slower. */
+static int usable_threads(void)
+{
+    int    n = omp_get_max_threads();
+    FILE  *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+    double quota, period;
+    if (f) {
+        if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0 && quota > 0) {
+            int most = (int)((quota + period - 1) / period);
+            if (most >= 1 && most < n) n = most;
+        }
+        fclose(f);
+    }
+    return n;
 }
 
 static void read_model(char *out, size_t n)
@@ -170,14 +187,16 @@ static Dev *cpu_open(int index, const DevOptions *opt)
         err_sys("cannot open the CPU");
         return NULL;
     }
-    d->threads = opt->threads > 0 ? opt->threads : cpus_usable();
+    d->threads = opt->threads > 0 ? opt->threads : usable_threads();
     omp_set_dynamic(0);
+    if (d->threads > 1) cpu_wait_open();
     return &d->base;
 }
 
 static void cpu_close(Dev *dev)
 {
     CpuDev *d = (CpuDev *)dev;
+    if (d->threads > 1) cpu_wait_close();
     free(d->scratch);
     free(d);
 }

@@ -1,0 +1,156 @@
+#include "dev/cpu/cpu_wait.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/thread.h"
+
+#include <dirent.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LOOK_MS = 250, QUIET_LOOKS = 4, MOST_THREADS = 1024 };
+
+static const double SHARED = 0.1; /* of a thread's time; alone, waking up costs some thousandths */
+
+int cpu_wait_look(CpuWait *w, double share)
+{
+    w->quiet = share > SHARED ? 0 : w->quiet + 1;
+    if (w->quiet == 0) w->brief = 1;
+    if (w->quiet >= QUIET_LOOKS) w->brief = 0;
+    return w->brief;
+}
+
+/* ---- What the kernel tells ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    long   id;
+    double s; /* ready to run and not running, so far */
+} Delay;
+
+typedef struct {
+    Delay thread[MOST_THREADS];
+    int   n;
+} Delays;
+
+/* The second number of /proc/self/task/ID/schedstat, in nanoseconds. */
+static int read_delay(const char *id, double *s)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", id);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1; /* it has just ended */
+    double ns;
+    int    ok = fscanf(f, "%*f %lf", &ns) == 1;
+    fclose(f);
+    *s = 1e-9 * ns;
+    return ok ? 0 : -1;
+}
+
+static void read_delays(Delays *d)
+{
+    DIR *dir = opendir("/proc/self/task");
+    d->n     = 0;
+    for (struct dirent *e; dir && d->n < MOST_THREADS && (e = readdir(dir));) {
+        Delay t = { .id = strtol(e->d_name, NULL, 10) };
+        if (t.id > 0 && read_delay(e->d_name, &t.s) == 0) d->thread[d->n++] = t;
+    }
+    if (dir) closedir(dir);
+}
+
+/* The longest that a thread was kept waiting between two looks; a new one counts from its start. */
+static double worst_delay(const Delays *before, const Delays *now)
+{
+    double worst = 0;
+    for (int i = 0; i < now->n; i++) {
+        double s = now->thread[i].s;
+        for (int k = 0; k < before->n; k++) {
+            if (before->thread[k].id == now->thread[i].id) s -= before->thread[k].s;
+        }
+        worst = MAX(worst, s);
+    }
+    return worst;
+}
+
+/* ---- The thread that watches ---------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             users, stop;
+    Thread          thread;
+} watch = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+/* More threads than CPUs: the team of this thread stays until it is dropped. */
+static void crowd_make(void)
+{
+    int n = 0;
+#pragma omp parallel num_threads(omp_get_num_procs() + 1) reduction(+ : n)
+    n++;
+    (void)n;
+}
+
+static void crowd_drop(void) { (void)omp_pause_resource_all(omp_pause_soft); }
+
+/* Sleeps until the next look. Whether there is one. */
+static int sleep_or_stop(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += LOOK_MS * 1000000L;
+    t.tv_sec += t.tv_nsec / 1000000000L;
+    t.tv_nsec %= 1000000000L;
+    thread_lock(&watch.lock);
+    int rc = 0;
+    while (!watch.stop && rc == 0) rc = pthread_cond_timedwait(&watch.changed, &watch.lock, &t);
+    int go_on = !watch.stop;
+    thread_unlock(&watch.lock);
+    return go_on;
+}
+
+static void watch_body(void *arg)
+{
+    static Delays look[2]; /* only one such thread at a time */
+    CpuWait       w      = { .brief = 1 };
+    double        last_s = clock_now_s();
+    crowd_make();
+    read_delays(&look[0]);
+    for (int i = 1; sleep_or_stop(); i ^= 1) {
+        double now_s = clock_now_s();
+        int    brief = w.brief;
+        read_delays(&look[i]);
+        double share = look[i].n > 0 ? worst_delay(&look[i ^ 1], &look[i]) / (now_s - last_s) : 1;
+        if (cpu_wait_look(&w, share) != brief) {
+            if (w.brief)
+                crowd_make();
+            else
+                crowd_drop();
+        }
+        last_s = now_s;
+    }
+    if (w.brief) crowd_drop();
+}
+
+void cpu_wait_open(void)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    thread_lock(&watch.lock);
+    int first = watch.users++ == 0;
+    if (first) watch.stop = 0;
+    thread_unlock(&watch.lock);
+    if (first && thread_start(&watch.thread, "waits", watch_body, NULL) < 0)
+        err_clear(); /* then waits are long */
+}
+
+void cpu_wait_close(void)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    thread_lock(&watch.lock);
+    int last   = --watch.users == 0;
+    watch.stop = last;
+    pthread_cond_signal(&watch.changed);
+    thread_unlock(&watch.lock);
+    if (last) thread_join(&watch.thread);
+}
