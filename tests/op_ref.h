@@ -237,8 +237,8 @@ static inline void ref_linear_fwd(const OpCase *c, OpRef *r)
     ref_linear(r, 0, a->x, a->w, a->bias);
 }
 
-/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x| for RELU2; in the slope by at most
- * 2, beside the slope's own (ref_act_grad). */
+/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x| for RELU2; in the
+ * slope by at most 2, beside the slope's own (ref_act_grad). */
 static inline void ref_linear_act_fwd(const OpCase *c, OpRef *r)
 {
     const LinearActFwd *a = &c->args.linear_act_fwd;

@@ -1,6 +1,6 @@
-/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward and both
- * kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows, several thread
- * blocks at once, and the same bits whatever the order in which they run. */
+/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward
+ * and both kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows,
+ * several thread blocks at once, and the same bits whatever the order in which they run. */
 #include "dev/cuda/k_attn_tile.h"
 #include "hopper.h"
 

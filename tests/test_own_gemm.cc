@@ -1,6 +1,7 @@
-/* The own matrix product (src/dev/cuda/k_gemm.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): every kind, edges in
- * rows, columns and k, one step and more steps than the ring has, one and more clusters with several tiles each, and the same bits
- * whatever the order in which warps run. What lies beside a matrix is NaN where it must not be read and stays what it was. */
+/* The own matrix product (src/dev/cuda/k_gemm.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): every kind,
+ * edges in rows, columns and k, one step and more steps than the ring has, one and more clusters with several tiles each, and the
+ * same bits whatever the order in which warps run. What lies beside a matrix is NaN where it must not be read and stays what it
+ * was. */
 #include "dev/cuda/k_gemm.h"
 #include "hopper.h"
 
@@ -120,8 +121,8 @@ struct Want {
 };
 typedef std::vector<Want> Wants; /* [rows, cols] */
 
-/* Activations in f32 (k_actmath.cuh): the logistic's argument is off by some units of 2^-24 of itself, and it is at most 88; slopes are
- * some sums of a few numbers below 8. */
+/* Activations in f32 (k_actmath.cuh): the logistic's argument is off by some units of 2^-24 of itself, and it is at most 88;
+ * slopes are some sums of a few numbers below 8. */
 #define VALUE_OFF 0x1p-15
 #define SLOPE_OFF (32 * U_F32)
 

@@ -120,8 +120,8 @@ static size_t unshared_bytes(const Prog *p)
     return sum;
 }
 
-/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one, OP_ROPE: ATTN_BWD with
- * one. */
+/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one, OP_ROPE:
+ * ATTN_BWD with one. */
 static void count_fused(const Prog *p, int n[OP_COUNT])
 {
     for (int i = 0; i < prog_n_op(p); i++) {

@@ -212,8 +212,8 @@ typedef struct {
     float   scale;
     int     deterministic; /* its gradient must give the same bits each time */
 } AttnFwd;
-/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been rotated by it from position 0
- * on (Rope), and their gradients are rotated back. */
+/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been rotated by it from
+ * position 0 on (Rope), and their gradients are rotated back. */
 typedef struct {
     Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *p, *table;
     int     heads, kv_heads, head_dim;
@@ -259,7 +259,8 @@ typedef struct { Tensor *state, *ws, *x; } Sumsq;
  * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. grad_sumsq = 0 always. */
 typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Clip;
 /* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w rounded; g = 0.
- * skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m, v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
+ * skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m, v, grad f32[n], copy bf16[n]?, seg
+ * u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
 
 /* Collectives over all ranks; sums in f32. y may alias x. */

@@ -35,6 +35,7 @@ static void need_one_dtype(V *v, const Tensor *a, const Tensor *b, const Tensor 
 
 /* ACT_SLOPE is for gradients of plain activations. */
 static void need_act(V *v, Act act) { need(v, act < ACT_COUNT, "act is no activation"); }
+static void need_act_or_slope(V *v, Act act) { need(v, act <= ACT_SLOPE, "act is no activation"); }
 
 static void check_linear_act_fwd(V *v, const LinearActFwd *f)
 {
@@ -49,6 +50,7 @@ static void check_linear_act_bwd(V *v, const LinearActBwd *b)
     check_linear(v, b->dy, b->dpre, b->w, NULL);
     need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
     need(v, is_vec(b->db, tensor_cols(b->dpre)), "db needs one number per column");
+    need_act_or_slope(v, b->act);
     need_one_dtype(v, b->dpre, b->dy, b->pre);
 }
 
@@ -57,6 +59,7 @@ static void check_linear_glu_fwd(V *v, const LinearGluFwd *f)
     check_linear(v, f->pre, f->x, f->w, NULL);
     need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
     need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
+    need_act(v, f->act);
     need_one_dtype(v, f->y, f->pre, f->x);
 }
 
@@ -66,6 +69,7 @@ static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
     need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
     need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
     need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
+    need_act(v, b->act);
     need_one_dtype(v, b->dpre, b->dy, b->pre);
 }
 
@@ -180,12 +184,17 @@ static void check_shapes(V *v, const OpArgs *a)
         need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ");
         need_act(v, a->act_fwd.act);
         break;
-    case OP_ACT_DX: need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ"); break;
+    case OP_ACT_DX:
+        need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ");
+        need_act_or_slope(v, a->act_dx.act);
+        break;
     case OP_GLU_FWD:
         need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y");
+        need_act(v, a->glu_fwd.act);
         break;
     case OP_GLU_DX:
         need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy");
+        need_act(v, a->glu_dx.act);
         break;
     case OP_ROPE:
         need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim,

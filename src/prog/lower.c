@@ -275,8 +275,8 @@ static const Variant variants[] = {
       match_attn_rope, 0 },
 };
 
-/* Where only the gradient's product reads what a product before an activation leaves, that leaves the slope, and the gradient has nothing to
- * compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16 only. */
+/* Where only the gradient's product reads what a product before an activation leaves, that leaves the slope, and the gradient has
+ * nothing to compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16 only. */
 static void lower_slopes(Lower *l, const DevVt *vt)
 {
     Prog *p = l->p;

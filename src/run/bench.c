@@ -122,8 +122,8 @@ static const char *without_block(const char *label)
     return sp ? sp + 1 : label;
 }
 
-/* A GPU's clock needs about a second of the same load to settle where the power limit lets it; before, the ops at the list's beginning
- * would look faster than those at its end. One process only: ranks would not agree on how often. */
+/* A GPU's clock needs about a second of the same load to settle where the power limit lets it; before, the ops at the list's
+ * beginning would look faster than those at its end. One process only: ranks would not agree on how often. */
 static int settle_clock(Prog *p, Dev *dev)
 {
     double start = clock_now_s();

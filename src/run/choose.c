@@ -171,8 +171,9 @@ static int pick(const Choice *c)
     return best;
 }
 
-/* Bytes of logits where memory is left: 10 GB hold those of 32 x 1024 tokens of 151,936 kinds whole; a twelfth of the budget leaves a small
- * card most of its memory; half of what is left, because products are timed on scratch of their own size beside the plan. */
+/* Bytes of logits where memory is left: 10 GB hold those of 32 x 1024 tokens of 151,936 kinds whole; a twelfth of the budget
+ * leaves a small card most of its memory; half of what is left, because products are timed on scratch of their own size beside
+ * the plan. */
 static double larger_logits_bytes(const Choice *c)
 {
     size_t left = c->budget_bytes - c->row[c->best].total_bytes;

@@ -170,17 +170,18 @@ static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_
     return 0;
 }
 
-/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the limit is the better of two:
- * what was picked, and what the library proposes. */
+/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the limit is the better
+ * of two: what was picked, and what the library proposes. */
 static int measure_best_gemm(const Recipe *r, DevOptions opt, DType compute, double *best)
 {
     const char *why;
     *best = 0;
-    for (opt.tune = 1; opt.tune >= 0; opt.tune--) {
+    for (int more = 1; more; opt.tune--) {
         double rate = 0;
         Dev   *dev  = dev_open(r->device, &opt, &why);
         if (!dev) return -1;
         int rc = measure_gemm(dev, compute, &rate);
+        more   = opt.tune && dev->vt->kind == DEV_CUDA; /* a CPU has nothing to pick */
         dev_close(dev);
         if (rc < 0) return -1;
         *best = MAX(*best, rate);

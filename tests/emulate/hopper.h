@@ -5,12 +5,13 @@
  *   memory.h    shared memory, barriers, loads and stores
  *   hopper.h    products, and small words
  *
- * 1. Everything asynchronous happens as late as it may: a product some time after the first wait that covers it has begun, a load at a random time after
- *    it was asked for, a store when the thread waits for it. Until then what it will write is NaN. So a tile given back too early, an
- *    operand overwritten too early or a result read too early give wrong numbers here, every time or nearly.
+ * 1. Everything asynchronous happens as late as it may: a product some time after the first wait that covers it has begun, a load
+ *    at a random time after it was asked for, a store when the thread waits for it. Until then what it will write is NaN. So a
+ *    tile given back too early, an operand overwritten too early or a result read too early give wrong numbers here, every time
+ *    or nearly.
  * 2. Some products and stores read their operands as early as they may instead: those must be there by then.
- * 3. A launch in which nothing can go on any more is a deadlock: said, and the launch fails. So it does by what would reach a block that
- *    has ended.
+ * 3. A launch in which nothing can go on any more is a deadlock: said, and the launch fails. So it does by what would reach a
+ *    block that has ended.
  * 4. It knows nothing of speed, of memory ordering between threads (fences do nothing), or of how the compiler keeps registers. */
 #ifndef TESTS_EMULATE_HOPPER_H
 #define TESTS_EMULATE_HOPPER_H

@@ -1,8 +1,8 @@
 /* Shared memory, the barriers in it, and the copy engine's loads and stores. A part of hopper.h.
  *
  * 1. A load happens at a random time after it was asked for; until then its place is NaN.
- * 2. A store reads shared memory at once or, just as likely, when a wait for that ends; memory has it only when a wait for that ends,
- *    or with the thread. A thread that ends must have waited for the reading. */
+ * 2. A store reads shared memory at once or, just as likely, when a wait for that ends; memory has it only when a wait for that
+ *    ends, or with the thread. A thread that ends must have waited for the reading. */
 #ifndef TESTS_EMULATE_MEMORY_H
 #define TESTS_EMULATE_MEMORY_H
 

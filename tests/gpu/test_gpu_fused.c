@@ -286,7 +286,8 @@ static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
     clear(b);
 }
 
-/* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes at the end are padding. */
+/* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes at the end are
+ * padding. */
 static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place, double bare)
 {
     Tensor *logits = fresh(b, b->dtype, N, V, 0, 0), *dlogits = fresh(b, b->dtype, N, V, 0, 0),

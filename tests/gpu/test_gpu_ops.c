@@ -7,7 +7,8 @@
  * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
  * independent roundings add in squares.
  *
- * test_gpu_ops [OP [PART [own]]]: that op alone, of its cases those with PART in their name, and no library where there is a choice. */
+ * test_gpu_ops [OP [PART [own]]]: that op alone, of its cases those with PART in their name, and no library where there is a
+ * choice. */
 #include "check.h"
 
 #include "op_harness.h"

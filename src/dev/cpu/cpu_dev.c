@@ -189,14 +189,14 @@ static Dev *cpu_open(int index, const DevOptions *opt)
     }
     d->threads = opt->threads > 0 ? opt->threads : usable_threads();
     omp_set_dynamic(0);
-    if (d->threads > 1) cpu_wait_open();
+    cpu_wait_open(d->threads);
     return &d->base;
 }
 
 static void cpu_close(Dev *dev)
 {
     CpuDev *d = (CpuDev *)dev;
-    if (d->threads > 1) cpu_wait_close();
+    cpu_wait_close(d->threads);
     free(d->scratch);
     free(d);
 }

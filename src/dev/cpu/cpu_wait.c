@@ -35,18 +35,20 @@ typedef struct {
     int   n;
 } Delays;
 
-/* The second number of /proc/self/task/ID/schedstat, in nanoseconds. */
+/* The first two numbers of /proc/self/task/ID/schedstat, in nanoseconds: running, and waiting to run. A kernel that does not count
+ * says 0 and 0. */
 static int read_delay(const char *id, double *s)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", id);
     FILE *f = fopen(path, "r");
     if (!f) return -1; /* it has just ended */
-    double ns;
-    int    ok = fscanf(f, "%*f %lf", &ns) == 1;
+    double ran_ns, waited_ns;
+    int    ok = fscanf(f, "%lf %lf", &ran_ns, &waited_ns) == 2;
     fclose(f);
-    *s = 1e-9 * ns;
-    return ok ? 0 : -1;
+    if (!ok || (ran_ns == 0 && waited_ns == 0)) return -1;
+    *s = 1e-9 * waited_ns;
+    return 0;
 }
 
 static void read_delays(Delays *d)
@@ -77,17 +79,18 @@ static double worst_delay(const Delays *before, const Delays *now)
 /* ---- The thread that watches ---------------------------------------------------------------------------------------- */
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t  changed;
-    int             users, stop;
+    pthread_mutex_t life; /* held while the thread is started or joined */
+    pthread_mutex_t lock; /* of stop */
+    pthread_cond_t  stopped;
+    int             users, stop, crowd;
     Thread          thread;
-} watch = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+} watch = { .life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* More threads than CPUs: the team of this thread stays until it is dropped. */
+/* One thread more than CPUs, with the device's team: the team of this thread stays until it is dropped. */
 static void crowd_make(void)
 {
     int n = 0;
-#pragma omp parallel num_threads(omp_get_num_procs() + 1) reduction(+ : n)
+#pragma omp parallel num_threads(watch.crowd) reduction(+ : n)
     n++;
     (void)n;
 }
@@ -98,13 +101,13 @@ static void crowd_drop(void) { (void)omp_pause_resource_all(omp_pause_soft); }
 static int sleep_or_stop(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     t.tv_nsec += LOOK_MS * 1000000L;
     t.tv_sec += t.tv_nsec / 1000000000L;
     t.tv_nsec %= 1000000000L;
     thread_lock(&watch.lock);
     int rc = 0;
-    while (!watch.stop && rc == 0) rc = pthread_cond_timedwait(&watch.changed, &watch.lock, &t);
+    while (!watch.stop && rc == 0) rc = pthread_cond_timedwait(&watch.stopped, &watch.lock, &t);
     int go_on = !watch.stop;
     thread_unlock(&watch.lock);
     return go_on;
@@ -115,6 +118,7 @@ static void watch_body(void *arg)
     static Delays look[2]; /* only one such thread at a time */
     CpuWait       w      = { .brief = 1 };
     double        last_s = clock_now_s();
+    omp_set_dynamic(0);
     crowd_make();
     read_delays(&look[0]);
     for (int i = 1; sleep_or_stop(); i ^= 1) {
@@ -133,24 +137,42 @@ static void watch_body(void *arg)
     if (w.brief) crowd_drop();
 }
 
-void cpu_wait_open(void)
+static int user_decides(void) { return getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"); }
+
+static void watch_start(int threads)
 {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    thread_lock(&watch.lock);
-    int first = watch.users++ == 0;
-    if (first) watch.stop = 0;
-    thread_unlock(&watch.lock);
-    if (first && thread_start(&watch.thread, "waits", watch_body, NULL) < 0)
-        err_clear(); /* then waits are long */
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch.stopped, &attr);
+    pthread_condattr_destroy(&attr);
+    watch.stop  = 0;
+    watch.crowd = MAX(2, omp_get_num_procs() - threads + 2);
+    if (thread_start(&watch.thread, "waits", watch_body, NULL) < 0) err_clear(); /* then waits are long */
 }
 
-void cpu_wait_close(void)
+static void watch_stop(void)
 {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     thread_lock(&watch.lock);
-    int last   = --watch.users == 0;
-    watch.stop = last;
-    pthread_cond_signal(&watch.changed);
+    watch.stop = 1;
+    pthread_cond_signal(&watch.stopped);
     thread_unlock(&watch.lock);
-    if (last) thread_join(&watch.thread);
+    thread_join(&watch.thread);
+    pthread_cond_destroy(&watch.stopped);
+}
+
+void cpu_wait_open(int threads)
+{
+    if (threads < 2 || user_decides()) return;
+    thread_lock(&watch.life);
+    if (watch.users++ == 0) watch_start(threads);
+    thread_unlock(&watch.life);
+}
+
+void cpu_wait_close(int threads)
+{
+    if (threads < 2 || user_decides()) return;
+    thread_lock(&watch.life);
+    if (--watch.users == 0) watch_stop();
+    thread_unlock(&watch.life);
 }

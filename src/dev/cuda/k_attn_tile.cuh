@@ -1,13 +1,15 @@
-/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of 64
- * that are swizzled each for itself.
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of
+ * 64 that are swizzled each for itself.
  *
  * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
  * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
  *
- * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in shared
- *    memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the registers.
- * 2. Every mask lets query i see the keys from low(i) to high(i), and both rise with i. Only tiles that are seen are visited, and only
- *    those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes); else they are 0 and i, or T - 1.
+ * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
+ *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
+ *    registers.
+ * 2. Every mask lets query i see the keys from low(i) to high(i), and both rise with i. Only tiles that are seen are visited, and
+ *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes); else they are 0 and i,
+ *    or T - 1.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
@@ -39,9 +41,9 @@ typedef struct {
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
 
-/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room for;
- * STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of its own for tiles that a warpgroup writes, else they go
- * where those were that stayed. */
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room
+ * for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of its own for tiles that a warpgroup
+ * writes, else they go where those were that stayed. */
 template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
                          SIDE = SIDE_, OUT = OUT_;
@@ -65,8 +67,8 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
 
 /* ---- who does what ------------------------------------------------------------------------------------------ */
 
-/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill all blocks, the last one, which
- * sees the fewest, begins before the sequence. */
+/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill all blocks, the
+ * last one, which sees the fewest, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
     return g.T - (i + 1) * R::ROWS;
@@ -149,8 +151,8 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again (bar_arrive_first): racecheck
- * follows threads, not warps. */
+/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again
+ * (bar_arrive_first): racecheck follows threads, not warps. */
 __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
 {
     uint32_t v = 0;
@@ -217,8 +219,8 @@ template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs
     return { n_head * n_block, n_block };
 }
 
-/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on from
- * launch to launch: the last call of each wraps it around to 0. */
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on
+ * from launch to launch: the last call of each wraps it around to 0. */
 template <typename R, typename F>
 __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
 {

@@ -124,7 +124,8 @@ __device__ __forceinline__ void values_begin(Rows<R::N_SUM> &a, const Words<N_WO
     wgmma_commit();
 }
 
-/* The weights of a tile of keys, whose scores are there. Those of the tile before are still being added until the maxima are known. */
+/* The weights of a tile of keys, whose scores are there. Those of the tile before are still being added until the maxima are
+ * known. */
 template <typename R, bool SPANS, bool LAST>
 __device__ __forceinline__ void rows_weights(Rows<R::N_SUM> &a, Words<N_WORD> &p, float (&s)[N_ACC],
                                              const AttnArgs &g, const Clear &clear, int q0, int k0)

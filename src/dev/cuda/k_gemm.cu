@@ -1,8 +1,8 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where that
- * wastes less); plain products at the matrix's right edge only 64 or 128 columns, if it has no more: of 896 columns, 192 at a time, a
- * fifteenth would be multiplied for nothing, of 1024 a ninth. Who does what in a block:
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where
+ * that wastes less); OWN_FWD, OWN_DX and OWN_DW at the matrix's right edge only 64 or 128 columns, if it has no more: of 896
+ * columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does what in a block:
  *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both need, b's tile or a's
  *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
  *              (k_gemm_finish.cuh)
@@ -38,8 +38,8 @@ template <OwnKind KIND> __device__ __forceinline__ void ring_next(Ring &r)
 
 /* ---- load ---------------------------------------------------------------------------------------------- */
 
-/* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns operand is three blocks of 64
- * columns and BK rows. With OWN_GLU the tile is 96 rows of the first half of b and 96 of the second. */
+/* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns operand is three
+ * blocks of 64 columns and BK rows. With OWN_GLU the tile is 96 rows of the first half of b and 96 of the second. */
 template <OwnKind KIND>
 __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int n_part, int col0, int k0,
                                        uint32_t bar)
@@ -111,8 +111,8 @@ typedef struct {
     uint32_t n_item; /* multiplied so far */
 } Multiplier;
 
-/* One step of the ring: the first WIDTH columns of acc = its products, or += unless FIRST. SUMS: sum = a's sums over k, by a product with
- * ones. */
+/* One step of the ring: the first WIDTH columns of acc = its products, or += unless FIRST. SUMS: sum = a's sums over k, by a
+ * product with ones. */
 template <OwnKind KIND, int WIDTH, int SUMS, int FIRST>
 __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               uint32_t smem, Ring r)
@@ -325,7 +325,8 @@ static int slices_for(int n_tile, int k_steps, int clusters)
     return best;
 }
 
-/* Columns multiplied by a cluster for all tiles: whether its two blocks better share columns or rows. Of 896 rows seven tiles are no pairs. */
+/* Columns multiplied by a cluster for all tiles: whether its two blocks better share columns or rows. Of 896 rows seven tiles are
+ * no pairs. */
 static int by_cols_is_less(int64_t rows, int64_t cols)
 {
     int64_t wide = CLUSTER * BN, edge = MIN((int64_t)BN, ceil_div(cols % wide, 64) * 64);

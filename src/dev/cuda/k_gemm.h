@@ -28,10 +28,9 @@ typedef struct {
     Act         act;
     int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
     const void *a;             /* [rows, k]; OWN_DW: [k, rows] */
-    const void
-        *b; /* FWD, ACT, BOTH: [cols, k]; OWN_GLU: the same, first half of the weights; else [k, cols] */
-    const void *b2;   /* OWN_GLU: the second half, [cols, k] */
-    const void *bias; /* FWD, ACT, BOTH: [cols], or NULL */
+    const void *b;             /* FWD, ACT, BOTH, GLU: [cols, k], of GLU the first half; else [k, cols] */
+    const void *b2;            /* OWN_GLU: the second half, [cols, k] */
+    const void *bias;          /* FWD, ACT, BOTH: [cols], or NULL */
     void       *out[3];
     const void *in[2];
     int64_t     lda, ldb, ld_out[3], ld_in[2];

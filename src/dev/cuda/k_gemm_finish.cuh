@@ -1,14 +1,15 @@
 /* What the own product (k_gemm.cu) does with a tile once it is summed: its epilogue.
  *
- * A multiplying warpgroup finishes its tile in three passes of 64 columns (OWN_GLU: 32 of each half; narrow tiles: one or two), a pass in chunks of 64 rows. A
- * chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and TMA carries them off.
+ * A multiplying warpgroup finishes its tile in three passes of 64 columns (OWN_GLU: 32 of each half; narrow tiles: one or two), a
+ * pass in chunks of 64 rows. A chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and
+ * TMA carries them off.
  *
  * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
- * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time while finishing takes less
- *    time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its outputs
- *    have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
- * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the others
- *    down: one copy of the code for all passes.
+ * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time while finishing takes
+ *    less time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its
+ *    outputs have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
+ * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the
+ *    others down: one copy of the code for all passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
 #ifndef DEV_CUDA_K_GEMM_FINISH_CUH
 #define DEV_CUDA_K_GEMM_FINISH_CUH
@@ -28,9 +29,9 @@ enum {
 };
 enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 
-/* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots, their sides (biases, or
- * column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone, of the
- * multipliers' turns, and of slots handed on to them. */
+/* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots, their sides (biases,
+ * or column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone,
+ * of the multipliers' turns, and of slots handed on to them. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU;
@@ -55,7 +56,8 @@ template <OwnKind KIND> struct Form {
     static constexpr int PASS    = GLU ? 32 : 64;            /* output columns a pass */
     static constexpr int BLOCKS  = PASS / COLS;              /* chunks across a pass */
     static constexpr int CHUNKS  = PASSES * BLOCKS * HALVES; /* a tile */
-    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it is not. */
+    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it
+     * is not. */
     static constexpr int HANDS_ON = SHARED && CHUNKS >= 2 * N_SLOT;
 
     static constexpr int AT_ROOM  = STEPS * STEP_BYTES;
@@ -75,12 +77,11 @@ typedef struct {
 } OwnMaps;
 
 typedef struct {
-    int k_steps;
-    int row_items,
-        col_items;       /* what a cluster takes at a time: two tiles of rows, or of columns if by_cols */
-    int         by_cols; /* OWN_DW */
-    int         slices, slice_steps; /* OWN_DW: parts of k */
-    int         cols, tile_cols;     /* tile_cols: columns of the output a tile has, BN or BN/2 */
+    int         k_steps;
+    int         row_items, col_items; /* of a cluster: two tiles of rows, or of columns if by_cols */
+    int         by_cols;              /* OWN_DW */
+    int         slices, slice_steps;  /* OWN_DW: parts of k */
+    int         cols, tile_cols;      /* tile_cols: columns of the output a tile has, BN or BN/2 */
     int         rows;
     const bf16 *bias;
     float      *sums, *row_sums; /* OWN_DACT's scratch; OWN_DW's db */
@@ -156,8 +157,8 @@ __device__ __forceinline__ void inputs_load(const OwnMaps &m, const OwnArgs &g, 
     }
 }
 
-/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may be the other multiplier's, with
- * inputs still on their way: first it must be gone, or the parity would speak of those. */
+/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may be the other
+ * multiplier's, with inputs still on their way: first it must be gone, or the parity would speak of those. */
 template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk &d)
 {
     using F       = Form<KIND>;
@@ -170,7 +171,8 @@ template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk
     return desk_slot<KIND>(d, slot);
 }
 
-/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is less than two rounds behind. */
+/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is less than two rounds
+ * behind. */
 template <OwnKind KIND> __device__ __forceinline__ void slots_await(const Desk &d)
 {
     using F = Form<KIND>;
@@ -184,8 +186,9 @@ template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d,
     bar_arrive(d.smem + Form<KIND>::AT_GONE + 8 * (q % Form<KIND>::N_SLOT));
 }
 
-/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot is free; in the shared ring
- * one thread frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier waits for it. */
+/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot is free; in the
+ * shared ring one thread frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier waits for
+ * it. */
 template <OwnKind KIND>
 __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at, int row, int col)
 {

@@ -102,7 +102,8 @@ __device__ __forceinline__ void norm_fetch(const NormBwdP<T> &p, const NormSlot<
     }
 }
 
-/* The batch in the slot. Rows past the end become zero. Threads past a row's end work on its first pack, for nothing: their gamma is 0. */
+/* The batch in the slot. Rows past the end become zero. Threads past a row's end work on its first pack, for nothing: their gamma
+ * is 0. */
 template <typename T>
 __device__ __forceinline__ void norm_take(const NormBwdP<T> &p, const NormSlot<T> &from, int batch, int col,
                                           NormRow<T> (&f)[COLSUM_BATCH])
@@ -270,8 +271,8 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
         for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, n);
     }
 
-    /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers that every warp has passed
-     * equally often are what racecheck can follow. */
+    /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers that every warp has
+     * passed equally often are what racecheck can follow. */
     for (int turn = 0; batch < p.n_batch + (int)gridDim.x * team; turn ^= 1, batch += step) {
         float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
         float   c[2 * R], sum[N], next = stat_load(p, batch + step);

@@ -18,9 +18,9 @@
  *          Where a row does not fit eight blocks, is not aligned to 16 bytes, or the device has no clusters:
  *          one block a row that reads it twice.
  * Units    An element costs two exponentials. At 1.4 GHz, where the power cap holds an H200 in a training
- *          step, they alone keep the special-function units busy for half of the time (counted in SASS). So none is of
- *          a column that is not there, and what can be done once a row is not done once an element: the
- *          gradient's scale is part of the exponent.
+ *          step, they alone keep the special-function units busy for half of the time (counted in SASS). So
+ *          no thread takes those of a pack that is not there, and what can be done once a row is not done once
+ *          an element: the gradient's scale is part of the exponent.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
 
@@ -45,8 +45,8 @@ template <typename T> struct XentP {
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
-/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: whoever is a row ahead does not disturb
- * those who still read, and nobody can be two ahead. */
+/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: whoever is a row ahead does not
+ * disturb those who still read, and nobody can be two ahead. */
 struct XentShared {
     uint64_t full[XENT_MAX_SEGMENTS], empty[XENT_MAX_SEGMENTS]; /* by segment; empty counts warps */
     uint64_t met[2];                                            /* all parts' pairs are there */
@@ -110,7 +110,8 @@ __device__ __forceinline__ float soft_top(float a)
     return __int_as_float(i ^ (i >> 31 & INT32_MAX));
 }
 
-/* Merges the running pairs of `lanes` lanes (a power of two), where the others have the same once more; the same bits in every lane. */
+/* Merges the running pairs of `lanes` lanes (a power of two), where the others have the same once more; the same bits in every
+ * lane. */
 __device__ __forceinline__ float2 soft_lanes(float2 a, int lanes)
 {
     float top = soft_top(a.x);
@@ -175,8 +176,8 @@ __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int 
         for (int k = 0; k < XENT_GROUP; k++) v[k] = xent_load<T, FROM>(x + col + k * STEP, N);
         soft_add(a, v);
     }
-    /* What is left, one pack at a time: a whole group would take exponentials of columns that are not there. Of 151936 classes a thread has
-     * nine packs in a part, and one in four threads ten. */
+    /* What is left, one pack at a time: a whole group would take exponentials of columns that are not there. Of 151936 classes a
+     * thread has nine packs in a part, and one in four threads ten. */
     if (col < n) ready(g);
 #pragma unroll 1
     for (; col < n; col += STEP) {
@@ -221,7 +222,8 @@ template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack
     return vec_pack<T>(f);
 }
 
-/* The target's own element: scale*(p - 1). Where p is near 1 the difference must not see the scale's rounding, so p is computed without. */
+/* The target's own element: scale*(p - 1). Where p is near 1 the difference must not see the scale's rounding, so p is computed
+ * without. */
 __device__ __forceinline__ float xent_hit_dx(float x, float lse, float scale)
 {
     float p = ptx_ex2(fmaf(x, LOG2E, -__fmul_rn(lse, LOG2E)));
@@ -276,8 +278,8 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, const XentPart<T> &w
 }
 
 /* Writes the part's gradient from shared memory, as if the target were elsewhere; its first n_class columns are classes.
- * release(g) is called when this thread has read segment g, fetch(g) when it has written it: by then the other warps have read it, too.
- * soft_part has waited for what is all classes. A thread holds two packs, not four: more would not fit 40 registers. */
+ * release(g) is called when this thread has read segment g, fetch(g) when it has written it: by then the other warps have most
+ * likely read it, too, and nobody waits. soft_part has waited for what is all classes. A thread holds two packs, not four: more would not fit 40 registers. */
 template <typename T, typename Ready, typename Release, typename Fetch>
 __device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n_class, float shift,
                                              Ready ready, Release release, Fetch fetch)
@@ -318,8 +320,8 @@ __device__ __forceinline__ void xent_zero_row(const XentP<T> &p, const XentPart<
     }
 }
 
-/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a target, `ahead`, is fetched behind
- * the gradient's back. */
+/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a target, `ahead`, is
+ * fetched behind the gradient's back. */
 template <typename T>
 __device__ __forceinline__ void xent_part_row(const XentP<T> &p, const XentPart<T> &w, int row, int target,
                                               int next, uint32_t n)
