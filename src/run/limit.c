@@ -170,23 +170,19 @@ static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_
     return 0;
 }
 
-/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the limit is the better
- * of two: what was picked, and what the library proposes. */
-static int measure_best_gemm(const Recipe *r, DevOptions opt, DType compute, double *best)
+/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the product's limit is
+ * the better of two: what was picked, which is *rate already, and what the library proposes. */
+static int measure_proposed_gemm(const Recipe *r, DevOptions opt, DType compute, double *rate)
 {
     const char *why;
-    *best = 0;
-    for (int more = 1; more; opt.tune--) {
-        double rate = 0;
-        Dev   *dev  = dev_open(r->device, &opt, &why);
-        if (!dev) return -1;
-        int rc = measure_gemm(dev, compute, &rate);
-        more   = opt.tune && dev->vt->kind == DEV_CUDA; /* a CPU has nothing to pick */
-        dev_close(dev);
-        if (rc < 0) return -1;
-        *best = MAX(*best, rate);
-    }
-    return 0;
+    double      proposed;
+    opt.tune = 0;
+    Dev *dev = dev_open(r->device, &opt, &why);
+    if (!dev) return -1;
+    int rc = measure_gemm(dev, compute, &proposed);
+    dev_close(dev);
+    if (rc == 0) *rate = MAX(*rate, proposed);
+    return rc;
 }
 
 int limit_measure(double rate[UNIT_COUNT], const Recipe *r, DType compute, int64_t micro_batch)
@@ -194,12 +190,14 @@ int limit_measure(double rate[UNIT_COUNT], const Recipe *r, DType compute, int64
     const char *why;
     int         tf32 = r->precision == PRECISION_TF32;
     DevOptions  opt  = { .capture = 1, .tune = 1, .tf32 = tf32, .threads = (int)r->threads };
-    TRY(measure_best_gemm(r, opt, compute, &rate[UNIT_GEMM]));
-    Dev *dev = dev_open(r->device, &opt, &why);
+    Dev        *dev  = dev_open(r->device, &opt, &why);
     if (!dev) return -1;
-    int rc = measure_copy(dev, &rate[UNIT_MEMORY]);
+    int picks = dev->vt->kind == DEV_CUDA;
+    int rc    = measure_copy(dev, &rate[UNIT_MEMORY]);
+    if (rc == 0) rc = measure_gemm(dev, compute, &rate[UNIT_GEMM]);
     if (rc == 0) rc = measure_attention(dev, &r->model, compute, micro_batch, 0, &rate[UNIT_ATTN_FWD]);
     if (rc == 0) rc = measure_attention(dev, &r->model, compute, micro_batch, 1, &rate[UNIT_ATTN_BWD]);
     dev_close(dev);
+    if (rc == 0 && picks) rc = measure_proposed_gemm(r, opt, compute, &rate[UNIT_GEMM]);
     return rc;
 }
