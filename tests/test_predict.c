@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* brim bench on an H200, 2026-11-15: docs/performance.md, "All recipes", the faster of two cards; gpt2-350m from an earlier run. */
+/* brim bench on the fastest of the H200s that docs/performance.md speaks of, 2026-11-15; it lists slower ones, too. */
 static const struct {
     const char *recipe;
     double      per_s;

@@ -8,11 +8,11 @@
 
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
-/* Rates that a whole step can hold at the power limit, not those of the best op alone (766 TFLOP/s, 4.2 TB/s). H200, from
- * docs/performance.md, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 565 ms, one op at a time, and the step
- * takes 2.5 % more than its ops, so 670; its passes run at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322 forward / 237
- * backward at T 1024 with heads of 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step
- * there, so an op costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
+/* Rates that a whole step can hold at the power limit, not those of the best op alone (766 TFLOP/s, 4.2 TB/s). H200, the fastest
+ * of docs/performance.md's cards, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 565 ms, one op at a time, and
+ * the step takes 2.5 % more than its ops, so 670; its passes run at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322
+ * forward / 237 backward at T 1024 with heads of 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7
+ * ms a step there, so an op costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
  * (tests/test_predict.c). The other cards were not measured: what they do in bursts, times the share of it that an H200 holds. */
 static const Machine machines[] = {
     { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
