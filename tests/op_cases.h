@@ -202,20 +202,24 @@ static inline void case_before_act(OpCase *c, const Tensor *x)
 /* Activations that the op knows. */
 static inline int case_acts(const OpCase *c)
 {
-    int slope = c->kind == OP_LINEAR_ACT_BWD || c->kind == OP_ACT_DX || c->kind == OP_ACT_BIAS_BWD;
+    int slope = c->kind == OP_LINEAR_ACT_BWD || c->kind == OP_ACT_DX || c->kind == OP_ACT_BIAS_BWD ||
+                c->kind == OP_LINEAR_GLU_BWD || c->kind == OP_GLU_DX;
     return ACT_COUNT + slope;
 }
 
-/* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + bias gradient for the first, i = product for the others */
+/* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + form for the first two, whose second form has a bias
+ * gradient or leaves the slope, i = product for the last */
 static inline int case_linear_fused(OpCase *c, int i)
 {
-    int forms = c->kind == OP_LINEAR_ACT_BWD ? 2 : 1;
+    int forms = c->kind == OP_LINEAR_GLU_BWD ? 1 : 2, glu_fwd = c->kind == OP_LINEAR_GLU_FWD;
     if (i >= forms * CASE_PRODUCTS) return 0;
     const int64_t *s = case_product[i / forms];
     int64_t        N = s[0], K = s[1], M = s[2], pad = s[3];
     Act            act = (Act)(i / forms % case_acts(c));
     CASE_NAME("N%d K%d M%d pad%d act%d%s", (int)N, (int)K, (int)M, (int)pad, (int)act,
-              i % forms ? " +db" : "");
+              i % forms == 0 ? ""
+              : glu_fwd      ? " slope"
+                             : " +db");
     switch (c->kind) {
     case OP_LINEAR_ACT_BWD:
         case_act(c, 0, N, K, pad);
@@ -230,7 +234,8 @@ static inline int case_linear_fused(OpCase *c, int i)
         case_act(c, 1, N, 2 * M, 0);
         case_act(c, 3, N, K, pad);
         case_act(c, 4, 2 * M, K, pad);
-        c->args.linear_glu_fwd.act = act;
+        c->args.linear_glu_fwd.act   = act;
+        c->args.linear_glu_fwd.slope = i % forms;
         return 1;
     default: /* OP_LINEAR_GLU_BWD */
         case_act(c, 0, N, 2 * K, pad);

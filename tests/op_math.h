@@ -68,6 +68,12 @@ static inline double math_act(double x, Act act)
     }
 }
 
+/* A gated output. With ACT_SLOPE, that whose slopes are gate and up. */
+static inline double math_glu(double gate, double up, Act act)
+{
+    return act == ACT_SLOPE ? math_act(gate, act) + math_act(up, act) : math_act(gate, act) * up;
+}
+
 static inline double math_slope(double x, Act act)
 {
     double u, t, s;

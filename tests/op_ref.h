@@ -279,6 +279,18 @@ static inline void ref_linear_act_bwd(const OpCase *c, OpRef *r)
     if (a->db) ref_rounded_sums(c, r, 1, tensor_rows(a->pre), tensor_cols(a->pre));
 }
 
+/* [act'(gate) * up | act(gate)] in the place of what they come from: errors as in ref_linear_act_fwd, each times the other
+ * factor. */
+static inline void ref_glu_slope(OpRef *r, const LinearGluFwd *a, int64_t at, int64_t F)
+{
+    double gate = r->want[1][at], up = r->want[1][at + F], m_gate = r->mag[1][at], m_up = r->mag[1][at + F];
+    double slope = math_slope(gate, a->act), value = math_act(gate, a->act);
+    ref_put(r, 1, at, slope * up, fabs(up) * (2 * m_gate + 1 + 2 * fabs(gate)) + fabs(slope) * m_up);
+    ref_put(r, 1, at + F, value,
+            m_gate * (2 + (a->act == ACT_RELU2 ? 2 * fabs(gate) : 0)) +
+                fabs(value) * ref_act_price(gate, a->act));
+}
+
 /* Errors before the gate show as in ref_linear_act_fwd, each times the other factor. */
 static inline void ref_linear_glu_fwd(const OpCase *c, OpRef *r)
 {
@@ -292,8 +304,23 @@ static inline void ref_linear_glu_fwd(const OpCase *c, OpRef *r)
         ref_put(r, 0, i, value * up,
                 r->mag[1][at] * slope * fabs(up) +
                     fabs(value) * (r->mag[1][at + F] + fabs(up) * ref_act_price(gate, a->act)));
+        if (a->slope) ref_glu_slope(r, a, at, F);
     }
     r->terms[0] = r->terms[1];
+}
+
+/* Gradients of a gate at `at` of output 0 for d, whose error's size is mag. */
+static inline void ref_glu_grad(OpRef *r, int64_t at, int64_t F, const Tensor *x, Act act, double d,
+                                double mag)
+{
+    double gate = *case_at(x, at), up = *case_at(x, at + F), value = math_act(gate, act);
+    if (act == ACT_SLOPE) {
+        ref_put(r, 0, at, d * gate, mag * fabs(gate));
+        ref_put(r, 0, at + F, d * up, mag * fabs(up));
+        return;
+    }
+    ref_put(r, 0, at, d * up * math_slope(gate, act), mag * fabs(up) * (1 + 2 * fabs(gate)));
+    ref_put(r, 0, at + F, d * value, mag * fabs(value) * ref_act_price(gate, act));
 }
 
 static inline void ref_linear_glu_bwd(const OpCase *c, OpRef *r)
@@ -304,12 +331,7 @@ static inline void ref_linear_glu_bwd(const OpCase *c, OpRef *r)
     double *d = dbl_new(n), *mag = dbl_new(n);
     memcpy(d, r->want[0], sizeof *d * (size_t)n);
     memcpy(mag, r->mag[0], sizeof *mag * (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at   = i / F * 2 * F + i % F;
-        double  gate = *case_at(a->pre, at), up = *case_at(a->pre, at + F), value = math_act(gate, a->act);
-        ref_put(r, 0, at, d[i] * up * math_slope(gate, a->act), mag[i] * fabs(up) * (1 + 2 * fabs(gate)));
-        ref_put(r, 0, at + F, d[i] * value, mag[i] * fabs(value) * ref_act_price(gate, a->act));
-    }
+    for (int64_t i = 0; i < n; i++) ref_glu_grad(r, i / F * 2 * F + i % F, F, a->pre, a->act, d[i], mag[i]);
     r->terms[0] += 4;
     free(d);
     free(mag);
@@ -387,11 +409,8 @@ static inline void ref_glu_dx(const OpCase *c, OpRef *r)
     const GluDx *a = &c->args.glu_dx;
     int64_t      F = tensor_cols(a->dy);
     for (int64_t i = 0; i < tensor_numel(a->dy); i++) {
-        int64_t at   = i / F * 2 * F + i % F;
-        double  gate = *case_at(a->x, at), up = *case_at(a->x, at + F), d = *case_at(a->dy, i);
-        ref_put(r, 0, at, d * up * math_slope(gate, a->act), fabs(d * up) * (1 + 2 * fabs(gate)));
-        ref_put(r, 0, at + F, d * math_act(gate, a->act),
-                fabs(d * math_act(gate, a->act)) * ref_act_price(gate, a->act));
+        double d = *case_at(a->dy, i);
+        ref_glu_grad(r, i / F * 2 * F + i % F, F, a->x, a->act, d, fabs(d));
     }
     r->terms[0] = 4;
 }

@@ -164,10 +164,12 @@ static void test_linear_glu_fwd(void **state)
         for (int act = 0; act < ACT_COUNT; act++) {
             c.args.linear_glu_fwd.act = (Act)act;
             LinearGluFwd a            = c.args.linear_glu_fwd;
-            Tensor      *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre);
+            Tensor      *y = copy_of(&k, a.y), *pre = copy_of(&k, a.pre), *one = copy_of(&k, a.y);
+            for (int64_t e = 0; e < tensor_numel(one); e++) *case_at(one, e) = 1;
             assert_int_equal(op_case_run(dev, &c), 0);
             run(OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre, NULL, a.x, a.w, NULL } });
             run(OP_GLU_FWD, (OpArgs){ .glu_fwd = { y, pre, a.act } });
+            if (a.slope) run(OP_GLU_DX, (OpArgs){ .glu_dx = { pre, one, pre, a.act } });
             same(&c, a.pre, pre);
             same(&c, a.y, y);
             copies_free(&k);
@@ -182,7 +184,7 @@ static void test_linear_glu_bwd(void **state)
     OpCase c;
     Copies k = { .n = 0 };
     for (int i = 0; op_case_create(&c, OP_LINEAR_GLU_BWD, i); i++) {
-        for (int act = 0; act < ACT_COUNT; act++) {
+        for (int act = 0; act <= ACT_SLOPE; act++) {
             c.args.linear_glu_bwd.act = (Act)act;
             LinearGluBwd a            = c.args.linear_glu_bwd;
             Tensor      *d = copy_of(&k, a.dpre), *dpre = copy_of(&k, a.dpre), half = *d;
@@ -193,6 +195,27 @@ static void test_linear_glu_bwd(void **state)
             same(&c, a.dpre, dpre);
             copies_free(&k);
         }
+        op_case_destroy(&c);
+    }
+}
+
+/* A gate's slopes that are kept, times a gradient, are what the gradient makes of the gate: lowering to slopes changes no bits. */
+static void test_glu_slopes(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    for (int i = 0; op_case_create(&c, OP_GLU_DX, i); i++) {
+        GluDx a = c.args.glu_dx;
+        if (a.act != ACT_SLOPE) {
+            Tensor *one = copy_of(&k, a.dy), *slope = copy_of(&k, a.x), *dx = copy_of(&k, a.dx);
+            for (int64_t e = 0; e < tensor_numel(one); e++) *case_at(one, e) = 1;
+            assert_int_equal(op_case_run(dev, &c), 0);
+            run(OP_GLU_DX, (OpArgs){ .glu_dx = { slope, one, slope, a.act } });
+            run(OP_GLU_DX, (OpArgs){ .glu_dx = { dx, a.dy, slope, ACT_SLOPE } });
+            same(&c, a.dx, dx);
+        }
+        copies_free(&k);
         op_case_destroy(&c);
     }
 }
@@ -311,7 +334,7 @@ int main(void)
         cmocka_unit_test(test_linear_act_bwd),   cmocka_unit_test(test_linear_glu_fwd),
         cmocka_unit_test(test_linear_glu_bwd),   cmocka_unit_test(test_linear_dw),
         cmocka_unit_test(test_attn_rope),        cmocka_unit_test(test_xent),
-        cmocka_unit_test(test_rows_stand_alone),
+        cmocka_unit_test(test_rows_stand_alone), cmocka_unit_test(test_glu_slopes),
     };
     return cmocka_run_group_tests(test, open_dev, close_dev);
 }

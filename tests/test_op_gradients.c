@@ -88,7 +88,7 @@ static double loss_glu(const Problem *p)
     int64_t F = p->cols;
     for (int64_t i = 0; i < p->rows * F; i++) {
         int64_t at = i / F * 2 * F + i % F;
-        s += p->dy[i] * math_act(p->in[0][at], act_of(p->c)) * p->in[0][at + F];
+        s += p->dy[i] * math_glu(p->in[0][at], p->in[0][at + F], act_of(p->c));
     }
     return s;
 }
@@ -102,8 +102,8 @@ static double loss_before_linear(const Problem *p)
     double *h = dbl_new(N * F), *y = dbl_new(N * M), s;
     for (int64_t i = 0; i < N * F; i++) {
         int64_t at = gated ? i / F * 2 * F + i % F : i;
-        h[i] =
-            math_act(p->in[0][at] + (p->in[2] ? p->in[2][i % F] : 0), act) * (gated ? p->in[0][at + F] : 1);
+        h[i]       = gated ? math_glu(p->in[0][at], p->in[0][at + F], act)
+                           : math_act(p->in[0][at] + (p->in[2] ? p->in[2][i % F] : 0), act);
     }
     math_product(y, (Strided){ h, F, 1 }, (Strided){ p->in[1], 1, F }, N, M, F);
     s = weighted(y, p->dy, N * M);

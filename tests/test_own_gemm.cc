@@ -59,7 +59,8 @@ static Half half_random(int64_t rows, int64_t cols, float most)
 }
 
 static bool has_bias(OwnKind kind) { return kind == OWN_FWD || kind == OWN_ACT || kind == OWN_BOTH; }
-static bool b_is_columns(OwnKind kind) { return !has_bias(kind) && kind != OWN_GLU; }
+static bool is_gated(OwnKind kind) { return kind == OWN_GLU || kind == OWN_GLU_BOTH; }
+static bool b_is_columns(OwnKind kind) { return !has_bias(kind) && !is_gated(kind); }
 
 static Data data_new(const Case &c)
 {
@@ -94,7 +95,7 @@ static OwnGemm data_args(const Case &c, Data &x)
     g.lda        = x.a.ld;
     g.b          = x.b.v.data();
     g.ldb        = x.b.ld;
-    g.b2         = c.kind == OWN_GLU ? x.b2.v.data() : NULL;
+    g.b2         = is_gated(c.kind) ? x.b2.v.data() : NULL;
     g.bias       = bias && c.extra ? x.bias.data() : NULL;
     g.db         = !bias && c.extra ? x.db.data() : NULL;
     g.sums       = g.db && c.kind == OWN_DACT ? x.sums.data() : NULL;
@@ -189,9 +190,9 @@ static int n_failed;
 
 static void verdict(bool ok, const Case &c, const char *what, double worst)
 {
-    static const char *const        kind[] = { "fwd", "dx", "act", "both", "dact", "glu", "dglu", "dw" },
-                             *const act[]  = { "gelu", "relu2", "silu", "relu", "slope" };
-    bool                            acts   = c.kind >= OWN_ACT && c.kind <= OWN_DGLU;
+    static const char *const kind[] = { "fwd", "dx", "act", "both", "dact", "glu", "glu both", "dglu", "dw" },
+                             *const act[] = { "gelu", "relu2", "silu", "relu", "slope" };
+    bool                            acts  = c.kind >= OWN_ACT && c.kind <= OWN_DGLU;
     printf("%s %s%s%s %lldx%lld k%lld, %d blocks%s%s: %s", ok ? "ok" : "not ok", kind[c.kind],
            acts ? " " : "", acts ? act[c.act] : "", (long long)c.rows, (long long)c.cols, (long long)c.k,
            c.n_sm,
@@ -268,6 +269,11 @@ static void compare_outputs(const Case &c, const Data &x)
         compare(c, "out", x.out[0], [&](int64_t r, int64_t i) {
             return rounded(times(p(r, i), slope_of(c.act, in(0, r, i)), SLOPE_OFF));
         });
+    } else if (c.kind == OWN_DGLU && c.act == ACT_SLOPE) {
+        compare(c, "dgate", x.out[0],
+                [&](int64_t r, int64_t i) { return rounded(times(p(r, i), in(0, r, i), 0)); });
+        compare(c, "dup", x.out[1],
+                [&](int64_t r, int64_t i) { return rounded(times(p(r, i), in(1, r, i), 0)); });
     } else if (c.kind == OWN_DGLU) {
         compare(c, "dgate", x.out[0], [&](int64_t r, int64_t i) {
             return rounded(times(times(p(r, i), in(1, r, i), 0), slope_of(c.act, in(0, r, i)), SLOPE_OFF));
@@ -335,12 +341,35 @@ static void run(const Case &c, Data &x)
     if (own_gemm_launch(&g, 0, c.n_sm, 0) < 0) verdict(false, c, "runs to its end", 0);
 }
 
+/* Against OWN_GLU, which has checks of its own: the slopes follow from its gate and up, and the last output is the same. */
+static void compare_glu_both(const Case &c, const Data &before, const Data &x)
+{
+    Case plain = c;
+    Data glu   = before;
+    plain.kind = OWN_GLU;
+    run(plain, glu);
+    auto gate = [&](int64_t r, int64_t i) { return half_at(glu.out[0], r, i); };
+    compare(c, "slope", x.out[0], [&](int64_t r, int64_t i) {
+        return rounded(times({ half_at(glu.out[1], r, i), 0 }, slope_of(c.act, gate(r, i)), SLOPE_OFF));
+    });
+    compare(c, "value", x.out[1], [&](int64_t r, int64_t i) {
+        double y = value_of(c.act, gate(r, i));
+        return rounded({ y, VALUE_OFF * fabs(y) });
+    });
+    verdict(x.out[2].v == glu.out[2].v, c, "act", 0);
+}
+
 static void check(const Case &c)
 {
     Data before = data_new(c), x = before, again = before;
     run(c, x);
-    if (c.kind == OWN_DW) compare_dw(c, before, x);
-    if (c.kind != OWN_DW) compare_outputs(c, x);
+    if (c.kind == OWN_DW) {
+        compare_dw(c, before, x);
+    } else if (c.kind == OWN_GLU_BOTH) {
+        compare_glu_both(c, before, x);
+    } else {
+        compare_outputs(c, x);
+    }
     if (c.extra && (c.kind == OWN_DACT || c.kind == OWN_DW)) compare_db(c, before, x);
     verdict(same_guards(x, before), c, "nothing else is written", 0);
     run(c, again);
@@ -392,7 +421,13 @@ int main(int argc, char **argv)
         { OWN_GLU, ACT_GELU, 257, 104, 72, 4, false, false },
         { OWN_GLU, ACT_RELU, 640, 104, 64, 2, false, false },
         { OWN_GLU, ACT_RELU2, 129, 296, 128, 2, false, false },
+        { OWN_GLU_BOTH, ACT_SILU, 300, 200, 448, 2, false, false },
+        { OWN_GLU_BOTH, ACT_GELU, 257, 104, 72, 4, false, false },
+        { OWN_GLU_BOTH, ACT_RELU, 640, 104, 64, 2, false, false },
+        { OWN_GLU_BOTH, ACT_RELU2, 129, 296, 128, 2, false, false },
         { OWN_DGLU, ACT_SILU, 300, 392, 448, 2, false, false },
+        { OWN_DGLU, ACT_SLOPE, 300, 392, 128, 2, false, true },
+        { OWN_DGLU, ACT_SLOPE, 1100, 200, 72, 4, false, false },
         { OWN_DGLU, ACT_GELU, 257, 200, 72, 4, false, true },
         { OWN_DGLU, ACT_RELU, 1100, 392, 64, 2, false, true },
         { OWN_DGLU, ACT_RELU2, 129, 584, 128, 2, false, false },

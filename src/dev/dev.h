@@ -79,7 +79,7 @@ enum {
     FUSE_LINEAR_GLU_FWD = 2,  /* LINEAR_GLU_FWD */
     FUSE_LINEAR_GLU_BWD = 4,  /* LINEAR_GLU_BWD */
     FUSE_LINEAR_DW_BIAS = 8,  /* LINEAR_DW with db */
-    FUSE_ACT_SLOPE      = 16, /* LINEAR_ACT_FWD with slope */
+    FUSE_ACT_SLOPE      = 16, /* LINEAR_ACT_FWD and LINEAR_GLU_FWD with slope */
     FUSE_ALL            = 31,
     /* The CUDA backend's: here, where a plan for a card that is not in this computer sees them too. */
     FUSE_CUDA = FUSE_ALL

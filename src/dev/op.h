@@ -124,7 +124,8 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-/* GELU is the tanh form. ACT_SLOPE, for gradients only: what stands for the activation's input is act' of it already. */
+/* GELU is the tanh form. ACT_SLOPE, for gradients only: what stands for the activation's input is act' of it already, and for a
+ * gate and what it gates [act'(gate) * up | act(gate)]. */
 typedef enum { ACT_GELU, ACT_RELU2, ACT_SILU, ACT_RELU, ACT_COUNT, ACT_SLOPE = ACT_COUNT } Act;
 
 typedef enum {
@@ -175,8 +176,9 @@ typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } Line
 /* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
-/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up */
-typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; } LinearGluFwd;
+/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up; with slope,
+ * [act'(gate) * up | act(gate)] of the rounded gate and up is written in pre's place, for a LINEAR_GLU_BWD with ACT_SLOPE */
+typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; int slope; } LinearGluFwd;
 /* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */
 typedef struct { Tensor *dpre, *ws, *dy, *w, *pre; Act act; } LinearGluBwd;

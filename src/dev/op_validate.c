@@ -33,7 +33,7 @@ static void need_one_dtype(V *v, const Tensor *a, const Tensor *b, const Tensor 
     need(v, a->dtype == b->dtype && b->dtype == c->dtype, "its activations need one dtype");
 }
 
-/* ACT_SLOPE is for gradients of plain activations. */
+/* ACT_SLOPE is for gradients. */
 static void need_act(V *v, Act act) { need(v, act < ACT_COUNT, "act is no activation"); }
 static void need_act_or_slope(V *v, Act act) { need(v, act <= ACT_SLOPE, "act is no activation"); }
 
@@ -69,7 +69,7 @@ static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
     need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
     need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
     need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
-    need_act(v, b->act);
+    need_act_or_slope(v, b->act);
     need_one_dtype(v, b->dpre, b->dy, b->pre);
 }
 
@@ -194,7 +194,7 @@ static void check_shapes(V *v, const OpArgs *a)
         break;
     case OP_GLU_DX:
         need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy");
-        need_act(v, a->glu_dx.act);
+        need_act_or_slope(v, a->glu_dx.act);
         break;
     case OP_ROPE:
         need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim,

@@ -218,6 +218,32 @@ static void check_linear_act(Bench *b, int64_t N, int64_t C, int64_t F, int form
     clear(b);
 }
 
+/* Slopes that the product before a gate leaves, and a gradient by them, against those that the parts' gradient makes of ones.
+ * Not RELU's, which jump where another order of sums has another sign. */
+static void check_linear_glu_slope(Bench *b, int64_t N, int64_t C, int64_t F, int form)
+{
+    DType   t   = b->dtype;
+    Act     act = (Act)(form % ACT_RELU);
+    Tensor *x = fresh(b, t, N, C, 0, 0), *up = fresh(b, t, 2 * F, C, 0, 0), *down = fresh(b, t, C, F, 0, 0);
+    Tensor *pre = fresh(b, t, N, 2 * F, 0, 0), *pre2 = twin(b, pre), *dpre = twin(b, pre),
+           *dpre2 = twin(b, pre);
+    Tensor *y = fresh(b, t, N, F, 0, 0), *y2 = twin(b, y), *d = twin(b, y), *dy = fresh(b, t, N, C, 0, 0),
+           *one = twin(b, y);
+    run(b, OP_LINEAR_FWD, (OpArgs){ .linear_fwd = { pre2, NULL, x, up, NULL } });
+    run(b, OP_GLU_FWD, (OpArgs){ .glu_fwd = { y2, pre2, act } });
+    run(b, OP_FILL, (OpArgs){ .fill = { one, 1.0f } });
+    run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { pre2, one, pre2, act } });
+    run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { y, pre, NULL, x, up, act, 1 } });
+    near_to(b, "slopes", pre, pre2);
+    near_to(b, "y beside slopes", y, y2);
+    run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, dy, down } });
+    run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { dpre2, d, pre2, ACT_SLOPE } });
+    if (form & 4) dpre = pre2;
+    run(b, OP_LINEAR_GLU_BWD, (OpArgs){ .linear_glu_bwd = { dpre, NULL, dy, down, pre2, ACT_SLOPE } });
+    near_to(b, "dpre by slopes", dpre, dpre2);
+    clear(b);
+}
+
 static void check_linear_glu(Bench *b, int64_t N, int64_t C, int64_t F, int form)
 {
     DType   t   = b->dtype;
@@ -362,6 +388,8 @@ int main(void)
             verdict(&b, &t, "linear + act", N, F, i % 8);
             check_linear_glu(&b, N, C, F, i % 8);
             verdict(&b, &t, "linear + glu", N, F, i % 8);
+            check_linear_glu_slope(&b, N, C, F, i % 8);
+            verdict(&b, &t, "linear + glu slope", N, F, i % 8);
             check_linear_dw(&b, N, C, F);
             verdict(&b, &t, "linear dw + bias", N, F, 0);
             check_own(&b, N, C, F, i % 8);
@@ -373,6 +401,8 @@ int main(void)
             verdict(&b, &t, "linear + act, short", C, 2048, 0);
             check_linear_glu(&b, 8192, C, 2048, 2);
             verdict(&b, &t, "linear + glu, short", C, 2048, 2);
+            check_linear_glu_slope(&b, 8192, C, 2048, 2);
+            verdict(&b, &t, "linear + glu slope, short", C, 2048, 2);
         }
         for (int i = 0; i < 2 * ARRAY_LEN(vocab); i++) {
             check_xent(&b, 257, vocab[i / 2], i % 2 ? 13 : 0, i % 2, 0.3);

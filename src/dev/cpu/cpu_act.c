@@ -72,13 +72,24 @@ VEC_INLINE void glu_fwd_as(float *y, const float *x, int64_t up, int64_t n, cons
     }
 }
 
+/* What glu_dx_as() would multiply by, in the order in which it does: slopes that are kept give the same bits. */
+VEC_INLINE void glu_both_as(float *y, float *x, int64_t up, int64_t n, const Act act)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf gate = vf_get(x + i, n - i), value = vf_get(x + up + i, n - i), a = act_value(gate, act);
+        vf_put(y + i, n - i, a * value);
+        vf_put(x + i, n - i, value * act_slope(gate, act));
+        vf_put(x + up + i, n - i, a);
+    }
+}
+
 /* dx may be x: gate and up of a vector are read before either gradient is written. */
 VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t up, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {
         vf gate = vf_get(x + i, n - i), value = vf_get(x + up + i, n - i), d = vf_get(dy + i, n - i);
-        vf_put(dx + i, n - i, d * value * act_slope(gate, act));
-        vf_put(dx + up + i, n - i, d * act_value(gate, act));
+        vf_put(dx + i, n - i, d * (act == ACT_SLOPE ? gate : value * act_slope(gate, act)));
+        vf_put(dx + up + i, n - i, d * (act == ACT_SLOPE ? value : act_value(gate, act)));
     }
 }
 
@@ -115,6 +126,13 @@ CPU_ONCE void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, 
 CPU_ONCE void row_glu_fwd(float *y, const float *x, int64_t up, int64_t n, Act act)
 {
 #define CALL(A) glu_fwd_as(y, x, up, n, A)
+    FOR_ACT(act, CALL);
+#undef CALL
+}
+
+CPU_ONCE void row_glu_both(float *y, float *x, int64_t up, int64_t n, Act act)
+{
+#define CALL(A) glu_both_as(y, x, up, n, A)
     FOR_ACT(act, CALL);
 #undef CALL
 }

@@ -20,6 +20,7 @@ void row_act_dx(float *dx, const float *dy, const float *x, int64_t n, Act act);
 
 /* Part of a gated row: the gate and what it gates lie `up` floats apart, in x and in dx. */
 void row_glu_fwd(float *y, const float *x, int64_t up, int64_t n, Act act);
+void row_glu_both(float *y, float *x, int64_t up, int64_t n, Act act); /* then x = [act' * up | act] */
 void row_glu_dx(float *dx, const float *dy, const float *x, int64_t up, int64_t n, Act act); /* dx may be x */
 
 typedef struct {

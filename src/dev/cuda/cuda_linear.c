@@ -4,8 +4,8 @@
  * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c): dpre may be pre, which the
  *    elementwise kernel reads after d is written.
  * 2. The parts cost what the unfused ops cost, and where timing is allowed the own kernel is taken only if it is faster: there
- *    lowering into these ops never loses, but for a slope (LinearActFwd) on a card without the own kernel, where a plane more
- *    is written. */
+ *    lowering into these ops never loses, but for a slope (LinearActFwd, LinearGluFwd) on a card without the own kernel, where
+ *    a plane more is written, two for a gate. */
 #include "dev/cuda/cuda_linear.h"
 
 #include "base/err.h"
@@ -73,6 +73,7 @@ static int glu_fwd_parts(Dev *dev, const LinearGluFwd *a)
 {
     LinearFwd product = glu_product(a);
     TRY(cuda_linear_fwd(dev, &product));
+    if (a->slope) return cuda_glu_both(dev, a->y, a->pre, a->act);
     return cuda_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
 }
 

@@ -120,7 +120,7 @@ static OwnGemm act_bwd(const LinearActBwd *a)
 static OwnGemm glu_fwd(const LinearGluFwd *a)
 {
     int64_t F = tensor_cols(a->y), ld = tensor_ld(a->pre);
-    return (OwnGemm){ .kind   = OWN_GLU,
+    return (OwnGemm){ .kind   = a->slope ? OWN_GLU_BOTH : OWN_GLU,
                       .act    = a->act,
                       .rows   = tensor_rows(a->x),
                       .cols   = F,
@@ -188,12 +188,13 @@ static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnG
 
 static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
 {
+    int slope = g->kind == OWN_BOTH || g->kind == OWN_GLU_BOTH;
     snprintf(buf, n,
              "own %s%s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld %lld bias %d sums %d revision %d",
-             op_table[kind].name, g->kind == OWN_BOTH ? " slope" : "", (int)g->act, (long long)g->rows,
-             (long long)g->cols, (long long)g->k, (long long)g->lda, (long long)g->ldb,
-             (long long)g->ld_out[0], (long long)g->ld_out[1], (long long)g->ld_out[2],
-             (long long)g->ld_in[0], g->bias != NULL, g->db != NULL, OWN_REVISION);
+             op_table[kind].name, slope ? " slope" : "", (int)g->act, (long long)g->rows, (long long)g->cols,
+             (long long)g->k, (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0],
+             (long long)g->ld_out[1], (long long)g->ld_out[2], (long long)g->ld_in[0], g->bias != NULL,
+             g->db != NULL, OWN_REVISION);
 }
 
 static const OwnChoice *choice_find(const CudaOwn *o, const char *key)

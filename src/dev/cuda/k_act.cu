@@ -6,10 +6,11 @@
  *          planes are taken as one long row.
  * Grid     linear over packs; a thread takes MAP_UNROLL packs, MAP_THREADS apart, and loads all before it
  *          stores any, so an output may share storage with an input at the same place.
- * Bytes    every plane once: ACT_FWD 2, ACT_DX and ADD 3, GLU_FWD 3, GLU_DX 5 elements an output column. */
+ * Bytes    every plane once: ACT_FWD 2, ACT_DX and ADD 3, GLU_FWD 3, GLU_DX 5 elements an output column; with slopes that are
+ *          kept ACT_FWD 3, GLU_FWD 5. */
 #include "dev/cuda/k_actmath.cuh"
 
-enum { MAP_THREADS = 256, MAP_MAX_IN = 3, MAP_MAX_OUT = 2 };
+enum { MAP_THREADS = 256, MAP_MAX_IN = 3, MAP_MAX_OUT = 3 };
 
 template <typename T> struct MapP {
     const T *in[MAP_MAX_IN];
@@ -96,12 +97,23 @@ template <Act ACT> struct GluFwdF { /* in: gate, up */
         y[0] = __fmul_rn(act_value<ACT>(x[0]), x[1]);
     }
 };
+template <Act ACT> struct GluBothF { /* in: gate, up; out: y, act'(gate) * up, act(gate) */
+    static constexpr int            IN = 2, OUT = 3;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        GluBoth b = glu_both<ACT>(x[0], x[1]);
+        y[0]      = b.y;
+        y[1]      = b.slope;
+        y[2]      = b.value;
+    }
+};
 template <Act ACT> struct GluDxF { /* in: dy, gate, up; out: dgate, dup */
     static constexpr int            IN = 3, OUT = 2;
     __device__ __forceinline__ void operator()(const float *x, float *y) const
     {
-        y[0] = __fmul_rn(__fmul_rn(x[0], x[2]), act_slope<ACT>(x[1]));
-        y[1] = __fmul_rn(x[0], act_value<ACT>(x[1]));
+        GluGrad d = glu_grad<ACT>(x[0], x[1], x[2]);
+        y[0]      = d.gate;
+        y[1]      = d.up;
     }
 };
 struct AddF {
@@ -197,11 +209,20 @@ extern "C" int cuda_glu_fwd(Dev *dev, const GluFwd *a)
     });
 }
 
+extern "C" int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act)
+{
+    int64_t F       = tensor_cols(y);
+    Plane   plane[] = { { y, 0 }, { x, 0 }, { x, F }, { x, 0 }, { x, F } };
+    return act_dispatch(act, "linear_glu_fwd", [&](auto act) {
+        return map_run(dev, "linear_glu_fwd", plane, tensor_rows(y), F, GluBothF<decltype(act)::value>());
+    });
+}
+
 extern "C" int cuda_glu_dx(Dev *dev, const GluDx *a)
 {
     int64_t F       = tensor_cols(a->dy);
     Plane   plane[] = { { a->dx, 0 }, { a->dx, F }, { a->dy, 0 }, { a->x, 0 }, { a->x, F } };
-    return act_dispatch(a->act, "glu_dx", [&](auto act) {
+    return slope_dispatch(a->act, "glu_dx", [&](auto act) {
         return map_run(dev, "glu_dx", plane, tensor_rows(a->dy), F, GluDxF<decltype(act)::value>());
     });
 }

@@ -64,6 +64,29 @@ template <Act ACT> __device__ __forceinline__ ActBoth act_both(float x)
     return { act_value<ACT>(x), act_slope<ACT>(x) };
 }
 
+/* A gated output, and what its gradient multiplies by: act'(gate) * up and act(gate). */
+typedef struct {
+    float y, slope, value;
+} GluBoth;
+
+template <Act ACT> __device__ __forceinline__ GluBoth glu_both(float gate, float up)
+{
+    ActBoth a = act_both<ACT>(gate);
+    return { __fmul_rn(a.value, up), __fmul_rn(a.slope, up), a.value };
+}
+
+/* Gradients of act(gate) * up. With ACT_SLOPE, gate and up are what to multiply by already. */
+typedef struct {
+    float gate, up;
+} GluGrad;
+
+template <Act ACT> __device__ __forceinline__ GluGrad glu_grad(float d, float gate, float up)
+{
+    if (ACT == ACT_SLOPE) return { __fmul_rn(d, gate), __fmul_rn(d, up) };
+    ActBoth a = act_both<ACT>(gate);
+    return { __fmul_rn(__fmul_rn(d, up), a.slope), __fmul_rn(d, a.value) };
+}
+
 /* Calls f with the activation as a compile-time value. */
 template <typename F> static int act_dispatch(Act act, const char *op, F f)
 {

@@ -39,7 +39,7 @@ template <OwnKind KIND> __device__ __forceinline__ void ring_next(Ring &r)
 /* ---- load ---------------------------------------------------------------------------------------------- */
 
 /* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns operand is three
- * blocks of 64 columns and BK rows. With OWN_GLU the tile is 96 rows of the first half of b and 96 of the second. */
+ * blocks of 64 columns and BK rows. Of a gate the tile is 96 rows of the first half of b and 96 of the second. */
 template <OwnKind KIND>
 __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int n_part, int col0, int k0,
                                        uint32_t bar)
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, i
         if (i >= n_part) return;
         if (Form<KIND>::B_COLS) {
             tma_load_all(b + i * PART, &m.b[0], col0 + i / 2 * 64, k0 + i % 2 * (BK / 2), bar, BOTH);
-        } else if (KIND == OWN_GLU) {
+        } else if (Form<KIND>::GLU) {
             tma_load_all(b + i * PART, &m.b[i / 3], k0, col0 + i % 3 * 32, bar, BOTH);
         } else {
             tma_load_all(b + i * PART, &m.b[0], k0, col0 + i * 32, bar, BOTH);
@@ -354,7 +354,7 @@ static int launch_as(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_t 
     a.k_steps     = (int)ceil_div(g->k, BK);
     a.by_cols     = KIND == OWN_DW && by_cols_is_less(g->rows, g->cols);
     a.row_items   = (int)ceil_div(g->rows, BM * (a.by_cols ? 1 : CLUSTER));
-    a.tile_cols   = KIND == OWN_GLU ? BN / 2 : BN;
+    a.tile_cols   = Form<KIND>::GLU ? BN / 2 : BN;
     a.col_items   = (int)ceil_div(g->cols, a.tile_cols * (a.by_cols ? CLUSTER : 1));
     a.slices      = KIND == OWN_DW && !g->fixed ? slices_for(a.row_items * a.col_items, a.k_steps, fit) : 1;
     a.slice_steps = (int)ceil_div(a.k_steps, a.slices);
@@ -384,7 +384,8 @@ static int launch_kind(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_
         LAUNCH_ACT(OWN_BOTH, act_dispatch, "linear_act_fwd");
         LAUNCH_ACT(OWN_DACT, slope_dispatch, "linear_act_bwd");
         LAUNCH_ACT(OWN_GLU, act_dispatch, "linear_glu_fwd");
-        LAUNCH_ACT(OWN_DGLU, act_dispatch, "linear_glu_bwd");
+        LAUNCH_ACT(OWN_GLU_BOTH, act_dispatch, "linear_glu_fwd");
+        LAUNCH_ACT(OWN_DGLU, slope_dispatch, "linear_glu_bwd");
     default: return err_set("own product: no kind %d", (int)g->kind);
     }
 }

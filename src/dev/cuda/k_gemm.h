@@ -12,24 +12,25 @@ extern "C" {
 
 /* p is the product a b, rounded to bf16 after the bias is added. Matrices named here are [rows, cols]. */
 typedef enum {
-    OWN_FWD,  /* out[0] = p */
-    OWN_DX,   /* out[0] = p, b as [k, cols] */
-    OWN_ACT,  /* out[0] = p, out[1] = act(p) */
-    OWN_BOTH, /* out[0] = act'(p), out[1] = act(p) */
-    OWN_DACT, /* out[0] = p * act'(in[0]); db += column sums of out[0] */
-    OWN_GLU,  /* out[0] = p by the first half of b, out[1] = p by the second, out[2] = act(out[0]) * out[1] */
-    OWN_DGLU, /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
-    OWN_DW    /* out[0] += a^T b in f32, not rounded; a is [k, rows]; db += sums of a's columns */
+    OWN_FWD,      /* out[0] = p */
+    OWN_DX,       /* out[0] = p, b as [k, cols] */
+    OWN_ACT,      /* out[0] = p, out[1] = act(p) */
+    OWN_BOTH,     /* out[0] = act'(p), out[1] = act(p) */
+    OWN_DACT,     /* out[0] = p * act'(in[0]); db += column sums of out[0] */
+    OWN_GLU,      /* p by the halves of b: out[0] = g, out[1] = u; out[2] = act(g) * u */
+    OWN_GLU_BOTH, /* out[0] = act'(g) * u, out[1] = act(g), out[2] = act(g) * u for GLU's g and u */
+    OWN_DGLU,     /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
+    OWN_DW        /* out[0] += a^T b in f32, not rounded; a is [k, rows]; db += sums of a's columns */
 } OwnKind;
 
 /* An output may be an input: each element is read before it is written, by the same thread. */
 typedef struct {
     OwnKind     kind;
     Act         act;
-    int64_t     rows, cols, k; /* cols of p; with OWN_GLU of each half */
+    int64_t     rows, cols, k; /* cols of p; with GLUs of each half */
     const void *a;             /* [rows, k]; OWN_DW: [k, rows] */
-    const void *b;             /* FWD, ACT, BOTH, GLU: [cols, k], of GLU the first half; else [k, cols] */
-    const void *b2;            /* OWN_GLU: the second half, [cols, k] */
+    const void *b;             /* FWD, ACT, BOTH, GLUs: [cols, k], of GLUs the first half; else [k, cols] */
+    const void *b2;            /* GLUs: the second half, [cols, k] */
     const void *bias;          /* FWD, ACT, BOTH: [cols], or NULL */
     void       *out[3];
     const void *in[2];

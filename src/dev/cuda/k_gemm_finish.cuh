@@ -1,6 +1,6 @@
 /* What the own product (k_gemm.cu) does with a tile once it is summed: its epilogue.
  *
- * A multiplying warpgroup finishes its tile in three passes of 64 columns (OWN_GLU: 32 of each half; narrow tiles: one or two), a
+ * A multiplying warpgroup finishes its tile in three passes of 64 columns (a gate: 32 of each half; narrow tiles: one or two), a
  * pass in chunks of 64 rows. A chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and
  * TMA carries them off.
  *
@@ -34,11 +34,11 @@ enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
  * of the multipliers' turns, and of slots handed on to them. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
-    static constexpr int GLU    = KIND == OWN_GLU;
+    static constexpr int GLU    = KIND == OWN_GLU || KIND == OWN_GLU_BOTH;
     static constexpr int ACTS   = KIND == OWN_ACT || KIND == OWN_BOTH;
     static constexpr int DW     = KIND == OWN_DW;
     static constexpr int A_COLS = DW; /* columns operands */
-    static constexpr int B_COLS = KIND != OWN_FWD && !ACTS && KIND != OWN_GLU;
+    static constexpr int B_COLS = KIND != OWN_FWD && !ACTS && !GLU;
     static constexpr int BIAS   = KIND == OWN_FWD || ACTS;
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
     static constexpr int N_OUT  = GLU ? 3 : ACTS || KIND == OWN_DGLU ? 2 : 1;
@@ -356,28 +356,30 @@ __device__ __forceinline__ void pass_slope(const OwnMaps &m, const OwnArgs &g, D
     }
 }
 
-template <Act ACT>
+template <OwnKind KIND, Act ACT>
 __device__ __forceinline__ void pass_glu(const OwnMaps &m, Desk &d, const uint32_t (&w)[HALVES][N_WORD],
                                          int row, int col)
 {
-    using F = Form<OWN_GLU>;
+    using F = Form<KIND>;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
-        uint32_t        at = slot_take<OWN_GLU>(d), to = at + d.mine, y[8];
+        uint32_t        at = slot_take<KIND>(d), to = at + d.mine, first[8], second[8], y[8];
         const uint32_t *gate = w[h], *up = w[h] + N_WORD / 2;
 #pragma unroll
-        for (int p = 0; p < 2; p++) {
-            smem_store_frags(to ^ 32 * p, gate + 4 * p);
-            smem_store_frags((to ^ 32 * p) + F::BUF, up + 4 * p);
-        }
-#pragma unroll
         for (int i = 0; i < 8; i++) {
-            y[i] = bf16_pair(__fmul_rn(act_value<ACT>(bf16_low(gate[i])), bf16_low(up[i])),
-                             __fmul_rn(act_value<ACT>(bf16_high(gate[i])), bf16_high(up[i])));
+            GluBoth lo = glu_both<ACT>(bf16_low(gate[i]), bf16_low(up[i])),
+                    hi = glu_both<ACT>(bf16_high(gate[i]), bf16_high(up[i]));
+            first[i]   = KIND == OWN_GLU ? gate[i] : bf16_pair(lo.slope, hi.slope);
+            second[i]  = KIND == OWN_GLU ? up[i] : bf16_pair(lo.value, hi.value);
+            y[i]       = bf16_pair(lo.y, hi.y);
         }
 #pragma unroll
-        for (int p = 0; p < 2; p++) smem_store_frags((to ^ 32 * p) + 2 * F::BUF, y + 4 * p);
-        slot_give<OWN_GLU>(m, d, at, row + h * CHUNK_ROWS, col);
+        for (int p = 0; p < 2; p++) {
+            smem_store_frags(to ^ 32 * p, first + 4 * p);
+            smem_store_frags((to ^ 32 * p) + F::BUF, second + 4 * p);
+            smem_store_frags((to ^ 32 * p) + 2 * F::BUF, y + 4 * p);
+        }
+        slot_give<KIND>(m, d, at, row + h * CHUNK_ROWS, col);
     }
 }
 
@@ -397,11 +399,10 @@ __device__ __forceinline__ void pass_dglu(const OwnMaps &m, Desk &d, const uint3
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float d0 = bf16_low(v[i]), d1 = bf16_high(v[i]), g0 = bf16_low(gate[i]), g1 = bf16_high(gate[i]);
-            ActBoth a0 = act_both<ACT>(g0), a1 = act_both<ACT>(g1);
-            dgate[i] = bf16_pair(__fmul_rn(__fmul_rn(d0, bf16_low(up[i])), a0.slope),
-                                 __fmul_rn(__fmul_rn(d1, bf16_high(up[i])), a1.slope));
-            up[i]    = bf16_pair(__fmul_rn(d0, a0.value), __fmul_rn(d1, a1.value));
+            GluGrad lo = glu_grad<ACT>(bf16_low(v[i]), bf16_low(gate[i]), bf16_low(up[i])),
+                    hi = glu_grad<ACT>(bf16_high(v[i]), bf16_high(gate[i]), bf16_high(up[i]));
+            dgate[i]   = bf16_pair(lo.gate, hi.gate);
+            up[i]      = bf16_pair(lo.up, hi.up);
         }
 #pragma unroll
         for (int p = 0; p < 2; p++) {
@@ -457,7 +458,7 @@ __device__ __forceinline__ void tile_finish(const OwnMaps &m, const OwnArgs &g, 
     for (int pass = 0; pass < WIDTH / 64; pass++, col += F::PASS) {
         if constexpr (F::PLAIN || F::ACTS) pass_forward<KIND, ACT>(m, d, w, it.row0, col);
         if constexpr (KIND == OWN_DACT) pass_slope<ACT>(m, g, d, w, it.row0, col);
-        if constexpr (KIND == OWN_GLU) pass_glu<ACT>(m, d, w, it.row0, col);
+        if constexpr (F::GLU) pass_glu<KIND, ACT>(m, d, w, it.row0, col);
         if constexpr (KIND == OWN_DGLU) pass_dglu<ACT>(m, d, w, it.row0, col);
         if constexpr (F::DW) {
             pass_dw(m, d, acc, it.row0, col);

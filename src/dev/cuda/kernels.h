@@ -31,6 +31,8 @@ int cuda_act_fwd(Dev *dev, const ActFwd *a);
 int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act); /* y = act(x), then x = act'(x) */
 int cuda_act_dx(Dev *dev, const ActDx *a);
 int cuda_glu_fwd(Dev *dev, const GluFwd *a);
+/* y = act(gate) * up for x = [gate | up], then x = [act'(gate) * up | act(gate)] */
+int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act);
 int cuda_glu_dx(Dev *dev, const GluDx *a);
 int cuda_add(Dev *dev, const Add *a);
 
