@@ -86,6 +86,10 @@ becomes act_slope      'not used .*: it needs linear_act, ' device=cpu opt.linea
 becomes act_slope      'not used .*: it needs linear_act, ' device=cpu recompute=cheap
 becomes act_slope      'not used .*: it would change bits, ' --gpu h200 deterministic=true
 becomes act_slope      'not used .*: it needs linear_act, ' --gpu h200 precision=tf32
+becomes act_slope      'on .*\(1 op\)$' --gpu h200 model.act=swiglu model.bias=false
+becomes act_slope      'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
+becomes act_slope      'not used .*: it needs .*linear_glu_bwd' device=cpu model.act=swiglu model.bias=false opt.linear_glu_bwd=false
+becomes act_slope      'not used .*: it would change bits, ' --gpu h200 model.act=swiglu model.bias=false deterministic=true
 becomes linear_glu_fwd 'not used .*: no linear_fwd and glu_fwd meet ' device=cpu model.act=swiglu
 becomes linear_glu_fwd 'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
 becomes act_bias       'not used .*: every act_dx is in another fused op$' device=cpu

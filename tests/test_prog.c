@@ -484,29 +484,78 @@ static void test_recompute_arithmetic(void **state)
     assert_true((double)block.act_bytes < 0.35 * (double)none.act_bytes);
 }
 
+typedef struct {
+    int act, act_bwd, glu, glu_bwd; /* products that leave a slope, and that take one */
+} Slopes;
+
+/* Of a training step of three layers, for `text` at the end of its model. */
+static Slopes slopes_of(const char *text, RecomputeLevel level, DType compute, const DevVt *vt)
+{
+    char        buf[512];
+    int         n = snprintf(buf, sizeof buf,
+                             "step_tokens: 64\ndata:\n  kind: random\nmodel:\n  layers: 3\n  width: 64\n"
+                                     "  heads: 4\n  vocab: 300\n  context: 32\n%s",
+                             text);
+    BuildChoice c = { .micro_batch = 2, .level = level, .head_rows = 64, .compute = compute };
+    Slopes      s = { 0 };
+    Recipe      r;
+    Build      *b;
+    if (recipe_parse(&r, "slopes", buf, (size_t)n, 0, NULL) < 0) fail_msg("%s", err_get());
+    if (build_create(&b, &r, &c, BUILD_TRAIN, vt) < 0) fail_msg("%s", err_get());
+    for (int i = 0; i < prog_n_op(b->micro); i++) {
+        const Op *op = prog_op(b->micro, i);
+        s.act += op->kind == OP_LINEAR_ACT_FWD && op->args.linear_act_fwd.slope;
+        s.act_bwd += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.act == ACT_SLOPE;
+        s.glu += op->kind == OP_LINEAR_GLU_FWD && op->args.linear_glu_fwd.slope;
+        s.glu_bwd += op->kind == OP_LINEAR_GLU_BWD && op->args.linear_glu_bwd.act == ACT_SLOPE;
+    }
+    build_destroy(b);
+    return s;
+}
+
+#define GATED "  act: swiglu\n  bias: false\n"
+
 /* Where the activation is computed again for the gradient, its input is what is kept. */
 static void test_slopes(void **state)
 {
-    static const char text[] = "step_tokens: 64\ndata:\n  kind: random\nmodel:\n  layers: 3\n  width: 64\n"
-                               "  heads: 4\n  vocab: 300\n  context: 32\n";
-    Recipe            r;
     (void)state;
-    if (recipe_parse(&r, "slopes", text, sizeof text - 1, 0, NULL) < 0) fail_msg("%s", err_get());
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
-        BuildChoice c = {
-            .micro_batch = 2, .level = (RecomputeLevel)level, .head_rows = 64, .compute = DT_F32
-        };
-        Build *b;
-        int    n = 0, n_bwd = 0;
-        if (build_create(&b, &r, &c, BUILD_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
-        for (int i = 0; i < prog_n_op(b->micro); i++) {
-            const Op *op = prog_op(b->micro, i);
-            n += op->kind == OP_LINEAR_ACT_FWD && op->args.linear_act_fwd.slope;
-            n_bwd += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.act == ACT_SLOPE;
-        }
-        assert_int_equal(n, level == LEVEL_CHEAP ? 0 : 3);
-        assert_int_equal(n_bwd, n);
-        build_destroy(b);
+        int    want = level == LEVEL_CHEAP ? 0 : 3;
+        Slopes s    = slopes_of("", (RecomputeLevel)level, DT_F32, dev_null());
+        assert_int_equal(s.act, want);
+        assert_int_equal(s.act_bwd, want);
+        assert_int_equal(s.glu + s.glu_bwd, 0);
+        s = slopes_of(GATED, (RecomputeLevel)level, DT_F32, dev_null());
+        assert_int_equal(s.glu, want);
+        assert_int_equal(s.glu_bwd, want);
+        assert_int_equal(s.act + s.act_bwd, 0);
+    }
+}
+
+/* A gate's slopes are kept only if both of its products have it, and on CUDA only in bf16 and where bits may change. */
+static void test_gated_slopes(void **state)
+{
+    static const struct {
+        const char *text;
+        DType       compute;
+        int         cuda, want;
+    } row[] = {
+        { GATED, DT_BF16, 1, 3 },
+        { GATED, DT_F32, 1, 0 },
+        { GATED "deterministic: true\n", DT_BF16, 1, 0 },
+        { GATED "deterministic: true\n", DT_F32, 0, 3 },
+        { GATED "opt:\n  act_slope: false\n", DT_F32, 0, 0 },
+        { GATED "opt:\n  linear_glu_fwd: false\n", DT_F32, 0, 0 },
+        { GATED "opt:\n  linear_glu_bwd: false\n", DT_F32, 0, 0 },
+        { "  act: swiglu\n  bias: true\n", DT_F32, 0, 0 },
+    };
+    (void)state;
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        DevVt vt = *dev_null();
+        if (row[i].cuda) vt.kind = DEV_CUDA;
+        Slopes s = slopes_of(row[i].text, LEVEL_NONE, row[i].compute, &vt);
+        assert_int_equal(s.glu, row[i].want);
+        assert_int_equal(s.glu_bwd, row[i].want);
     }
 }
 
@@ -522,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_random_runs_match),
         cmocka_unit_test(test_recompute_arithmetic),
         cmocka_unit_test(test_slopes),
+        cmocka_unit_test(test_gated_slopes),
         PLAN(0),
         PLAN(1),
         PLAN(2),

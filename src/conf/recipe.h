@@ -95,7 +95,7 @@ typedef struct {
     int act_bias;       /* activation gradient fused with the bias gradient */
     int linear_act;     /* activation in the product's epilogue */
     int linear_act_bwd; /* activation's gradient in the product that feeds it */
-    int act_slope;      /* the product before an activation leaves the slope for the gradient */
+    int act_slope;      /* the product before an activation or gate leaves the slope for the gradient */
     int linear_glu_fwd; /* gate in the product's epilogue */
     int linear_glu_bwd; /* gate's gradient in the product that feeds it */
     int linear_dw_bias; /* bias gradient in the weight gradient's product */

@@ -217,7 +217,7 @@ const SchemaRow schema_table[] = {
     SWITCH(act_bias, "activation gradient fused with the bias gradient"),
     SWITCH(linear_act, "activation in the matrix product's epilogue"),
     SWITCH(linear_act_bwd, "activation gradient in the matrix product that feeds it"),
-    SWITCH(act_slope, "the product before an activation leaves its slope for the gradient, not its input"),
+    SWITCH(act_slope, "the product before an activation or gate leaves its slope for the gradient, not its input"),
     SWITCH(linear_glu_fwd, "gate in the matrix product's epilogue"),
     SWITCH(linear_glu_bwd, "gate's gradient in the matrix product that feeds it"),
     SWITCH(linear_dw_bias, "bias gradient in the weight gradient's matrix product"),

@@ -6,7 +6,7 @@
  *    before the anchor: the engine checks that, not the variants.
  * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
  *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order,
- *    LINEAR_ACT_FWD rounds in another place, and the slope it leaves is rounded, so that both are off in deterministic runs.
+ *    LINEAR_ACT_FWD rounds in another place, and slopes that are kept are rounded, so that both are off in deterministic runs.
  * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says
  *    that it is not slower than its parts. */
 #include "prog/prog.h"
@@ -275,19 +275,28 @@ static const Variant variants[] = {
       match_attn_rope, 0 },
 };
 
-/* Where only the gradient's product reads what a product before an activation leaves, that leaves the slope, and the gradient has
- * nothing to compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16 only. */
+/* Where only the gradient's product reads what a product before an activation or a gate leaves, that leaves the slope, and the
+ * gradient has nothing to compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16
+ * only. */
 static void lower_slopes(Lower *l, const DevVt *vt)
 {
     Prog *p = l->p;
     for (int j = 0; j < p->n_op; j++) {
-        LinearActBwd *bwd = &p->op[j].args.linear_act_bwd;
-        if (l->dead[j] || p->op[j].kind != OP_LINEAR_ACT_BWD) continue;
-        if (vt->kind == DEV_CUDA && bwd->pre->dtype != DT_BF16) continue;
-        int i = l->writer[bwd->pre->id];
-        if (i < 0 || p->op[i].kind != OP_LINEAR_ACT_FWD || !only_use(l, bwd->pre, 1)) continue;
-        p->op[i].args.linear_act_fwd.slope = 1;
-        bwd->act                           = ACT_SLOPE;
+        OpArgs *bwd   = &p->op[j].args;
+        int     gated = p->op[j].kind == OP_LINEAR_GLU_BWD;
+        if (l->dead[j] || (!gated && p->op[j].kind != OP_LINEAR_ACT_BWD)) continue;
+        const Tensor *pre = gated ? bwd->linear_glu_bwd.pre : bwd->linear_act_bwd.pre;
+        if (vt->kind == DEV_CUDA && pre->dtype != DT_BF16) continue;
+        int i = l->writer[pre->id];
+        if (i < 0 || p->op[i].kind != (gated ? OP_LINEAR_GLU_FWD : OP_LINEAR_ACT_FWD)) continue;
+        if (!only_use(l, pre, 1)) continue;
+        if (gated) {
+            p->op[i].args.linear_glu_fwd.slope = 1;
+            bwd->linear_glu_bwd.act            = ACT_SLOPE;
+        } else {
+            p->op[i].args.linear_act_fwd.slope = 1;
+            bwd->linear_act_bwd.act            = ACT_SLOPE;
+        }
     }
 }
 

@@ -13,7 +13,8 @@ typedef struct {
     size_t      field;
     unsigned    backends;
     const char *what;
-    OpKind      op; /* that it puts into the list, and that the backend must have; OP_COUNT: none */
+    OpKind      op;    /* that it puts into the list, and that the backend must have; OP_COUNT: none */
+    OpKind      gated; /* what it puts there for a gate; 0: nothing else */
     int (*is)(const Op *op);
     OpKind      part[2]; /* recorded ops that it is made of, for those with an op */
     size_t      lower;   /* its offset in LowerOptions, for those that lowering makes */
@@ -25,7 +26,10 @@ static int has_db(const Op *op) { return op->args.linear_dw.db != NULL; }
 
 static int has_table(const Op *op) { return op->args.attn_bwd.table != NULL; }
 
-static int leaves_slope(const Op *op) { return op->args.linear_act_fwd.slope; }
+static int leaves_slope(const Op *op)
+{
+    return op->kind == OP_LINEAR_GLU_FWD ? op->args.linear_glu_fwd.slope : op->args.linear_act_fwd.slope;
+}
 
 static int keeps_no_weights(const Op *op) { return op->args.attn_fwd.p == NULL; }
 
@@ -47,9 +51,11 @@ static const Switch switches[] = {
       .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
       .lower = offsetof(LowerOptions, linear_act_bwd), .fuse = FUSE_LINEAR_ACT_BWD },
     { KEY(act_slope), ON_ALL, "the activation's slope left for its gradient", .op = OP_LINEAR_ACT_FWD,
-      .is = leaves_slope, .part = { OP_ACT_FWD, OP_ACT_DX }, .lower = offsetof(LowerOptions, act_slope),
-      .fuse  = FUSE_ACT_SLOPE,
-      .needs = "it needs linear_act, linear_act_bwd and an activation that is not computed again" },
+      .gated = OP_LINEAR_GLU_FWD, .is = leaves_slope, .part = { OP_LINEAR_FWD, OP_LINEAR_DX },
+      .lower = offsetof(LowerOptions, act_slope), .fuse = FUSE_ACT_SLOPE,
+      .needs =
+          "it needs linear_act, linear_act_bwd (gated: linear_glu_fwd, linear_glu_bwd) and an activation "
+          "that is not computed again" },
     { KEY(linear_glu_fwd), ON_ALL, "gate inside the product", .op = OP_LINEAR_GLU_FWD,
       .part = { OP_LINEAR_FWD, OP_GLU_FWD }, .lower = offsetof(LowerOptions, linear_glu_fwd),
       .fuse = FUSE_LINEAR_GLU_FWD },
@@ -168,7 +174,7 @@ static State switch_state(const Build *b, const DevVt *vt, const Switch *w)
     if (w->field == offsetof(RecipeOpt, tune) && !switches_times(&b->recipe))
         return is_not_used("a deterministic run times nothing");
     if (w->op == OP_COUNT) return s;
-    s.n_op = count_ops(b->micro, w->op, w->is);
+    s.n_op = count_ops(b->micro, w->op, w->is) + (w->gated ? count_ops(b->micro, w->gated, w->is) : 0);
     if (s.n_op > 0) return s;
     s.word = "not used";
     say_why_absent(b, vt, w, s.why, sizeof s.why);
