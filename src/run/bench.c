@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 
 enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5, OPS_PASSES = 3 };
-static const double BENCH_MIN_S = 3.0, OPS_SETTLE_S = 1.0;
+static const double BENCH_MIN_S = 3.0;
 
 double bench_step_flops(const Build *b)
 {
@@ -122,15 +122,15 @@ static const char *without_block(const char *label)
     return sp ? sp + 1 : label;
 }
 
-/* A GPU's clock needs about a second of the same load to settle where the power limit lets it; before, the ops at the list's
- * beginning would look faster than those at its end. One process only: ranks would not agree on how often. */
+/* Before a GPU has settled, the ops at the list's beginning would look faster than those at its end. One process only: ranks would
+ * not agree on how often. */
 static int settle_clock(Prog *p, Dev *dev)
 {
     double start = clock_now_s();
     do {
         TRY(prog_run(p, dev));
         TRY(dev->vt->sync(dev));
-    } while (clock_now_s() - start < OPS_SETTLE_S);
+    } while (clock_now_s() - start < LIMIT_SETTLE_S);
     return 0;
 }
 

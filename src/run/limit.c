@@ -49,28 +49,26 @@ static int fill_random(Dev *dev, const Tensor *t)
     return rc;
 }
 
-/* Seconds a run of the bound program takes when it goes on and on. A GPU at its power limit slows down for a while, and no step
- * can hold the rate of a burst: a product of 8192 cubed had 704 TFLOP/s after 0.2 s, 681 after 0.4, 672 after 0.8 and 640 to 674
- * by turns from 1.5 s on (H200, 700 W). So it is held for some time and counted over the second half of it. */
+/* Seconds a run of the bound program takes when it goes on and on: rounds of some milliseconds, the median of the second half. No
+ * step can hold the rate of a burst: after three seconds of rest the own kernel had 704 TFLOP/s in a product of 8192 cubed at
+ * 0.2 s, 681 at 0.4, 672 at 0.8 and 635 to 674 by turns from 1.5 s on (H200, 700 W). */
 static int time_sustained(Prog *p, Dev *dev, double *seconds)
 {
-    double  hold_s = dev->vt->kind == DEV_CPU ? 0.3 : 2.5, round_s = 0.03, total = 0, late_s = 0;
-    int64_t reps = 1, late_runs = 0;
+    enum { MOST_ROUNDS = 128, MOST_REPS = 4096 };
+    double round_s = 0.03, while_s = dev->vt->kind == DEV_CPU ? 0.3 : 2 * LIMIT_SETTLE_S, t[MOST_ROUNDS];
+    int    reps = 1, n = 0;
     TRY(prog_run(p, dev)); /* touches memory, loads kernels */
     TRY(dev->vt->sync(dev));
-    for (int n = 0; n < 4 || total < hold_s; n++) {
+    for (double total = 0; n < MOST_ROUNDS && (n < 4 || total < while_s); n++) {
         double begin = clock_now_s();
-        for (int64_t i = 0; i < reps; i++) TRY(prog_run(p, dev));
+        for (int i = 0; i < reps; i++) TRY(prog_run(p, dev));
         TRY(dev->vt->sync(dev));
         double took = clock_now_s() - begin;
         total += took;
-        if (n >= 2 && total > hold_s / 2) {
-            late_s += took;
-            late_runs += reps;
-        }
-        reps = MAX(1, MIN(1000, (int64_t)(round_s * (double)reps / took)));
+        t[n] = took / reps;
+        reps = MAX(1, MIN(MOST_REPS, (int)(round_s / t[n])));
     }
-    *seconds = late_s / (double)late_runs;
+    *seconds = clock_median(t + n / 2, n - n / 2);
     return 0;
 }
 
