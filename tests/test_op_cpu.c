@@ -207,11 +207,15 @@ static void test_transpose(void **state)
     }
 }
 
-/* Waits are brief at once where a thread was kept from running, long again after a quiet second. */
+/* Waits begin brief where others need the CPUs, are brief at once where a thread was kept from running, long again after a quiet second. */
 static void test_waits(void **state)
 {
     (void)state;
     CpuWait w = { .brief = 1 };
+    assert_true(cpu_wait_begin(0, 2, 16));
+    assert_false(cpu_wait_begin(1, 16, 16));
+    assert_true(cpu_wait_begin(2, 16, 16));
+    assert_false(cpu_wait_begin(15, 2, 16));
     for (int i = 0; i < 3; i++) assert_true(cpu_wait_look(&w, 0.005));
     assert_false(cpu_wait_look(&w, 0.005));
     assert_false(cpu_wait_look(&w, 0.09));

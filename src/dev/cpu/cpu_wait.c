@@ -15,6 +15,11 @@ enum { LOOK_MS = 250, QUIET_LOOKS = 4, MOST_THREADS = 1024 };
 
 static const double SHARED = 0.1; /* of a thread's time; alone, waking up costs some thousandths */
 
+int cpu_wait_begin(int running, int threads, int cpus)
+{
+    return running <= 0 || running - 1 + threads > cpus;
+}
+
 int cpu_wait_look(CpuWait *w, double share)
 {
     w->quiet = share > SHARED ? 0 : w->quiet + 1;
@@ -76,13 +81,34 @@ static double worst_delay(const Delays *before, const Delays *now)
     return worst;
 }
 
+/* Threads that run on this machine now; 0: not known. */
+static int read_running(void)
+{
+    FILE *f = fopen("/proc/stat", "r");
+    char  line[256];
+    int   running = 0;
+    while (f && running == 0 && fgets(line, sizeof line, f)) (void)sscanf(line, "procs_running %d", &running);
+    if (f) fclose(f);
+    return running;
+}
+
+/* A team of ours that has just worked is awake for some milliseconds more and counts: so a no is asked for twice. */
+static int begins_brief(int threads)
+{
+    const struct timespec ms_10 = { 0, 10000000 };
+    int                   cpus  = omp_get_num_procs();
+    if (!cpu_wait_begin(read_running(), threads, cpus)) return 0;
+    (void)nanosleep(&ms_10, NULL);
+    return cpu_wait_begin(read_running(), threads, cpus);
+}
+
 /* ---- The thread that watches ---------------------------------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t life; /* held while the thread is started or joined */
     pthread_mutex_t lock; /* of stop */
     pthread_cond_t  stopped;
-    int             users, stop, crowd;
+    int             users, stop, crowd, brief; /* brief: at the start */
     Thread          thread;
 } watch = { .life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -116,10 +142,10 @@ static int sleep_or_stop(void)
 static void watch_body(void *arg)
 {
     static Delays look[2]; /* only one such thread at a time */
-    CpuWait       w      = { .brief = 1 };
+    CpuWait       w      = { .brief = watch.brief };
     double        last_s = clock_now_s();
     omp_set_dynamic(0);
-    crowd_make();
+    if (w.brief) crowd_make();
     read_delays(&look[0]);
     for (int i = 1; sleep_or_stop(); i ^= 1) {
         double now_s = clock_now_s();
@@ -147,6 +173,7 @@ static void watch_start(int threads)
     pthread_cond_init(&watch.stopped, &attr);
     pthread_condattr_destroy(&attr);
     watch.stop  = 0;
+    watch.brief = begins_brief(threads);
     watch.crowd = MAX(2, omp_get_num_procs() - threads + 2);
     if (thread_start(&watch.thread, "waits", watch_body, NULL) < 0) err_clear(); /* then waits are long */
 }
