@@ -50,7 +50,7 @@ static const Switch switches[] = {
     { KEY(linear_act_bwd), ON_ALL, "activation gradient inside the product before it",
       .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
       .lower = offsetof(LowerOptions, linear_act_bwd), .fuse = FUSE_LINEAR_ACT_BWD },
-    { KEY(act_slope), ON_ALL, "the activation's slope left for its gradient", .op = OP_LINEAR_ACT_FWD,
+    { KEY(act_slope), ON_ALL, "slope of an activation or gate left for its gradient", .op = OP_LINEAR_ACT_FWD,
       .gated = OP_LINEAR_GLU_FWD, .is = leaves_slope, .part = { OP_LINEAR_FWD, OP_LINEAR_DX },
       .lower = offsetof(LowerOptions, act_slope), .fuse = FUSE_ACT_SLOPE,
       .needs =
