@@ -18,15 +18,26 @@ typedef struct {
     char     why[128]; /* first difference */
 } Bench;
 
-static float draw(Bench *b)
+static float draw(uint64_t *seed)
 {
-    b->seed = b->seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (float)((double)(b->seed >> 40) * (2.0 / 16777216.0) - 1.0);
+    *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (float)((double)(*seed >> 40) * (2.0 / 16777216.0) - 1.0);
 }
 
 static size_t span_bytes(const Tensor *t)
 {
     return (size_t)(tensor_rows(t) * tensor_ld(t)) * dtype_bytes(t->dtype);
+}
+
+static void row_draw(char *row, DType dtype, int64_t n, int positive, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float    f = positive ? fabsf(draw(&seed)) + 0.5f : draw(&seed);
+        uint32_t u;
+        memcpy(&u, &f, 4);
+        if (dtype == DT_F32) memcpy(row + 4 * i, &f, 4);
+        if (dtype == DT_BF16) memcpy(row + 2 * i, (char *)&u + 2, 2);
+    }
 }
 
 /* rows x cols, rows `pad` elements longer in memory, uniform in [-1, 1) (or in [0.5, 1.5) when positive). */
@@ -39,13 +50,11 @@ static Tensor *fresh(Bench *b, DType dtype, int64_t rows, int64_t cols, int64_t 
     char *host   = malloc(span_bytes(t));
     t->data      = b->dev->vt->alloc(b->dev, span_bytes(t));
     CHECK(host && t->data, "out of memory");
-    for (int64_t i = 0; i < rows * (cols + pad); i++) {
-        float    f = positive ? fabsf(draw(b)) + 0.5f : draw(b);
-        uint32_t u;
-        memcpy(&u, &f, 4);
-        if (dtype == DT_F32) memcpy(host + 4 * i, &f, 4);
-        if (dtype == DT_BF16) memcpy(host + 2 * i, (char *)&u + 2, 2);
-    }
+    b->seed++;
+#pragma omp parallel for
+    for (int64_t r = 0; r < rows; r++)
+        row_draw(host + (size_t)(r * (cols + pad)) * dtype_bytes(dtype), dtype, cols + pad, positive,
+                 (b->seed << 32 | (uint64_t)r) * 0x9e3779b97f4a7c15ull);
     CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, t->data, host, span_bytes(t)) == 0, "upload: %s",
           err_get());
     CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
@@ -61,21 +70,6 @@ static char *contents(Bench *b, const Tensor *t)
           err_get());
     CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
     return host;
-}
-
-static Tensor *twin(Bench *b, const Tensor *t)
-{
-    if (!t) return NULL;
-    Tensor *y    = &b->t[b->n++];
-    char   *host = contents(b, t);
-    *y           = *t;
-    y->root      = y;
-    y->data      = b->dev->vt->alloc(b->dev, span_bytes(t));
-    CHECK(y->data && b->dev->vt->upload(b->dev, LANE_COMPUTE, y->data, host, span_bytes(t)) == 0,
-          "upload: %s", err_get());
-    CHECK(b->dev->vt->sync(b->dev) == 0, "sync: %s", err_get());
-    free(host);
-    return y;
 }
 
 static void clear(Bench *b)
@@ -103,6 +97,25 @@ static void run(Bench *b, OpKind kind, OpArgs args)
     if (ws.data) b->dev->vt->free(b->dev, ws.data);
 }
 
+/* A copy of its own, with what lies between the rows. */
+static Tensor *twin(Bench *b, const Tensor *t)
+{
+    if (!t) return NULL;
+    CHECK(b->n < MAX_TENSOR, "too many tensors");
+    Tensor *y = &b->t[b->n++], from, to;
+    int64_t n = (int64_t)span_bytes(t);
+    *y        = *t;
+    y->root   = y;
+    y->data   = b->dev->vt->alloc(b->dev, span_bytes(t));
+    CHECK(y->data, "out of memory");
+    tensor_init(&from, "from", DT_U8, 1, &n);
+    tensor_init(&to, "to", DT_U8, 1, &n);
+    from.data = t->data;
+    to.data   = y->data;
+    run(b, OP_COPY, (OpArgs){ .copy = { &to, &from } });
+    return y;
+}
+
 static void same(Bench *b, const char *what, const Tensor *fused, const Tensor *parts)
 {
     if (!fused || b->why[0]) return;
@@ -118,7 +131,7 @@ static void same(Bench *b, const char *what, const Tensor *fused, const Tensor *
     free(y);
 }
 
-static float element(const Bench *b, const Tensor *t, const char *x, int64_t i)
+static float element(const Tensor *t, const char *x, int64_t i)
 {
     float    f  = 0;
     uint32_t u  = 0;
@@ -140,15 +153,19 @@ static void near_to(Bench *b, const char *what, const Tensor *fused, const Tenso
     }
     if (!fused || b->why[0]) return;
     char   *x = contents(b, fused), *y = contents(b, parts);
-    int64_t n    = tensor_numel(fused);
+    int64_t n = tensor_numel(fused), first = n;
     float   high = 0;
-    for (int64_t i = 0; i < n; i++) high = fmaxf(high, fabsf(element(b, parts, y, i)));
-    for (int64_t i = 0; i < n && !b->why[0]; i++) {
-        float p = element(b, fused, x, i), q = element(b, parts, y, i);
-        if (fabsf(p - q) <= 0x1p-5f * fabsf(q) + 0x1p-8f * high) continue;
-        snprintf(b->why, sizeof b->why, "%s: %g instead of %g at row %lld column %lld", what, (double)p,
-                 (double)q, (long long)(i / tensor_cols(fused)), (long long)(i % tensor_cols(fused)));
+#pragma omp parallel for reduction(max : high)
+    for (int64_t i = 0; i < n; i++) high = fmaxf(high, fabsf(element(parts, y, i)));
+#pragma omp parallel for reduction(min : first)
+    for (int64_t i = 0; i < n; i++) {
+        float p = element(fused, x, i), q = element(parts, y, i);
+        if (!(fabsf(p - q) <= 0x1p-5f * fabsf(q) + 0x1p-8f * high)) first = MIN(first, i);
     }
+    if (first < n)
+        snprintf(b->why, sizeof b->why, "%s: %g instead of %g at row %lld column %lld", what,
+                 (double)element(fused, x, first), (double)element(parts, y, first),
+                 (long long)(first / tensor_cols(fused)), (long long)(first % tensor_cols(fused)));
     free(x);
     free(y);
 }
@@ -327,8 +344,9 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
     s.in.loss_scale  = 1;
     int32_t *tok     = malloc((size_t)N * sizeof *tok);
     for (int64_t i = 0; i < N; i++) {
-        int none = (i < 5 && N > 5) || (i > 100 && i < 100 + N / 8) || (double)(draw(b) + 1) / 2 < bare;
-        tok[i]   = none ? -1 : (int32_t)((double)(draw(b) + 1) / 2 * (double)(V - cut - 1));
+        int none =
+            (i < 5 && N > 5) || (i > 100 && i < 100 + N / 8) || (double)(draw(&b->seed) + 1) / 2 < bare;
+        tok[i] = none ? -1 : (int32_t)((double)(draw(&b->seed) + 1) / 2 * (double)(V - cut - 1));
     }
     if (bare < 1) tok[N - 1] = (int32_t)(V - cut - 1);
     CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, target->data, tok, (size_t)N * sizeof *tok) == 0,

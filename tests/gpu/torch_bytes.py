@@ -1,6 +1,6 @@
 """The byte model of bytes.yaml in PyTorch: same initial weights, same batches, bf16 autocast, fused AdamW. Compares its loss with
 Brim's at every 50th step: python3 torch_bytes.py CHECKPOINT_DIR BATCHES METRICS_JSONL. Prints ok / not ok lines."""
-import json, math, sys
+import json, math, os, re, sys
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import load_file
 
@@ -26,11 +26,14 @@ def forward(tok, tgt):
         logits = F.linear(h, P["embed.weight"])
     return F.cross_entropy(logits.view(-1, V).float(), tgt.reshape(-1))
 
-def lr(s, base=3e-4, low=3e-5, warm=30):
+recipe = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytes.yaml")).read()
+base, low, warm = (float(x) for x in re.search(r"\blr: (\S+), min_lr: (\S+), warmup: (\d+)", recipe).groups())
+
+def lr(s):
     return base * (s + 1) / warm if s < warm else low + 0.5 * (base - low) * (1 + math.cos(math.pi * min(1.0, (s - warm) / (STEPS - warm))))
 
 opt = torch.optim.AdamW([{"params": [v for k, v in P.items() if v.dim() == 2], "weight_decay": 0.1},
-                         {"params": [v for k, v in P.items() if v.dim() == 1], "weight_decay": 0.0}], lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
+                         {"params": [v for k, v in P.items() if v.dim() == 1], "weight_decay": 0.0}], lr=base, betas=(0.9, 0.95), eps=1e-8, fused=True)
 losses = []
 for s in range(STEPS):
     b = x_all[s * B:(s + 1) * B]
