@@ -1,7 +1,7 @@
 /* Limit: what this device can do at best, measured in the same run, and what a list would cost at that rate.
  *
  * The rates are those of a large square matrix product, of the model's own attention alone and of a large copy, each held for
- * twice LIMIT_SETTLE_S, never an op's own time.
+ * twice LIMIT_SETTLE_S on a GPU, never an op's own time.
  * limit_time() sums max(FLOPs/rate, bytes/bandwidth) over a list, so limit_share = limit_time / measured time says how
  * much of what is physically there a step uses. */
 #ifndef RUN_LIMIT_H

@@ -32,6 +32,9 @@ OP_LIST(X)
 
 int cpu_threads(const Dev *dev);
 
+/* The number after `key`, at the beginning of a line of a text file, or fallback. */
+double cpu_read_number(const char *path, const char *key, double fallback);
+
 /* Collectives go through the caller's transport from now on. */
 int cpu_comm_id(unsigned char id[128]);
 int cpu_comm_open(Dev *dev, const DevComm *c);

@@ -29,8 +29,7 @@ struct DevExec {
 
 /* ---- The machine ---------------------------------------------------------------------------------------------- */
 
-/* The number after `key` in a text file, or fallback. */
-static double read_number(const char *path, const char *key, double fallback)
+double cpu_read_number(const char *path, const char *key, double fallback)
 {
     FILE *f = fopen(path, "r");
     if (!f) return fallback;
@@ -84,10 +83,10 @@ static int cpu_info(Dev *dev, DevInfo *info)
     int threads = cpu_threads(dev);
     snprintf(info->name, sizeof info->name, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
     snprintf(info->versions, sizeof info->versions, "gcc %s, vectors of %d floats", __VERSION__, VL);
-    double total = read_number("/proc/meminfo", "MemTotal:", 0) * 1024;
-    double avail = read_number("/proc/meminfo", "MemAvailable:", 0) * 1024;
-    double limit = read_number("/sys/fs/cgroup/memory.max", "", total); /* "max" is no number */
-    double used  = read_number("/sys/fs/cgroup/memory.current", "", 0);
+    double total = cpu_read_number("/proc/meminfo", "MemTotal:", 0) * 1024;
+    double avail = cpu_read_number("/proc/meminfo", "MemAvailable:", 0) * 1024;
+    double limit = cpu_read_number("/sys/fs/cgroup/memory.max", "", total); /* "max" is no number */
+    double used  = cpu_read_number("/sys/fs/cgroup/memory.current", "", 0);
     if (limit < total) {
         total = limit;
         avail = MIN(avail, MAX(limit - used, 0));

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/thread.h"
+#include "dev/cpu/cpu.h"
 
 #include <dirent.h>
 #include <omp.h>
@@ -81,16 +82,7 @@ static double worst_delay(const Delays *before, const Delays *now)
     return worst;
 }
 
-/* Threads that run on this machine now; 0: not known. */
-static int read_running(void)
-{
-    FILE *f = fopen("/proc/stat", "r");
-    char  line[256];
-    int   running = 0;
-    while (f && running == 0 && fgets(line, sizeof line, f)) (void)sscanf(line, "procs_running %d", &running);
-    if (f) fclose(f);
-    return running;
-}
+static int read_running(void) { return (int)cpu_read_number("/proc/stat", "procs_running", 0); }
 
 /* A team of ours that has just worked is awake for some milliseconds more and counts: so a no is asked for twice. */
 static int begins_brief(int threads)
