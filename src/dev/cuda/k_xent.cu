@@ -279,7 +279,8 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, const XentPart<T> &w
 
 /* Writes the part's gradient from shared memory, as if the target were elsewhere; its first n_class columns are classes.
  * release(g) is called when this thread has read segment g, fetch(g) when it has written it: by then the other warps have most
- * likely read it, too, and nobody waits. soft_part has waited for what is all classes. A thread holds two packs, not four: more would not fit 40 registers. */
+ * likely read it, too, and nobody waits. soft_part has waited for what is all classes. A thread holds two packs, not four: more
+ * would not fit 40 registers. */
 template <typename T, typename Ready, typename Release, typename Fetch>
 __device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n_class, float shift,
                                              Ready ready, Release release, Fetch fetch)
