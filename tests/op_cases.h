@@ -144,7 +144,7 @@ static inline int case_norm_bwd(OpCase *c, int i)
 }
 
 /* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, so many columns that a product is
- * cut, and more rows than the CPU's fused gradients take at a time */
+ * cut, and more rows and columns than the CPU finishes at a time */
 static const int64_t case_product[][4] = {
     { 1, 1, 1, 0 },     { 3, 7, 5, 3 },     { 4, 127, 48, 0 },   { 5, 33, 17, 1 },     { 127, 127, 127, 0 },
     { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 }, { 900, 65, 130, 0 },  { 257, 96, 31, 5 },

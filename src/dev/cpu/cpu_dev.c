@@ -146,7 +146,7 @@ static size_t linear_dw_scratch(const LinearDw *a, int threads)
 
 static size_t linear_act_bwd_scratch(const LinearActBwd *a, int threads)
 {
-    size_t product = cpu_linear_grad_scratch(a->dy, a->w);
+    size_t product = cpu_linear_grad_scratch(a->dy, a->w, threads);
     return a->db ? MAX(product, sums_scratch(a->dpre, 1, 0, threads)) : product;
 }
 
@@ -161,7 +161,8 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_LINEAR_ACT_BWD: return linear_act_bwd_scratch(&a->linear_act_bwd, threads);
     case OP_LINEAR_GLU_FWD:
         return cpu_linear_fwd_scratch(a->linear_glu_fwd.pre, a->linear_glu_fwd.x, a->linear_glu_fwd.w);
-    case OP_LINEAR_GLU_BWD: return cpu_linear_grad_scratch(a->linear_glu_bwd.dy, a->linear_glu_bwd.w);
+    case OP_LINEAR_GLU_BWD:
+        return cpu_linear_grad_scratch(a->linear_glu_bwd.dy, a->linear_glu_bwd.w, threads);
     case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
     case OP_NORM_BWD:
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);

@@ -28,11 +28,14 @@ enum {
     NEAR_ROW     = 512,             /* floats; the stride prefetcher reaches 2 KiB */
     MOST_RECTS   = 256,             /* rectangles of c; more threads than that help */
     RECT_UNITS   = 8,               /* pieces of a rectangle that one thread takes at a time, at least */
+    BLOCK_COLS   = 320,             /* at most, if a block is finished: 490 KB that are still in L2 */
+    BLOCK_FLOATS = BLOCK_STRIPS * TILE_ROWS * BLOCK_COLS,
 };
 
 typedef struct {
     const Gemm *g;
     float      *pack[2];              /* panels of b, then strips of a */
+    float      *blocks;               /* BLOCK_FLOATS for each thread; NULL: they lie in c */
     int64_t     n_panel, n_strip;     /* columns by TILE_COLS, rows by TILE_ROWS or less */
     int64_t     in_place;             /* panels before this one are read where they are */
     int64_t     n_step, part_steps;   /* of k; packed at a time */
@@ -53,6 +56,7 @@ static void plan_init(Plan *p, const Gemm *g)
     p->n_step      = row_div_up(g->k, STEP_DEPTH);
     int64_t floats = STEP_DEPTH * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? g->m : 0));
     p->part_steps  = MAX(1, MIN(p->n_step, (p->pack_a ? PART_FLOATS : PACK_FLOATS) / MAX(1, floats)));
+    if (g->private_blocks) p->part_steps = p->n_step; /* one block after another is finished in one place */
 }
 
 static int64_t step_begin(const Plan *p, int64_t step) { return row_cut(p->g->k, p->n_step, step); }
@@ -65,11 +69,14 @@ static int64_t pack_floats(const Plan *p)
     return depth * ((p->n_panel - p->in_place) * TILE_COLS + (p->pack_a ? row_div_up(p->g->m, VL) * VL : 0));
 }
 
+static int64_t packs_floats(const Plan *p) { return pack_floats(p) * (n_part(p) > 1 ? 2 : 1); }
+
 /* The product cut to what may be packed at once: columns, and rows if they are packed. */
 static Gemm first_piece(const Gemm *g)
 {
-    Gemm    p    = *g;
-    int64_t most = PACK_FLOATS / STEP_DEPTH / TILE_COLS * TILE_COLS;
+    Gemm    p     = *g;
+    int64_t depth = g->private_blocks ? MAX(g->k, STEP_DEPTH) : STEP_DEPTH;
+    int64_t most  = MAX(TILE_COLS, PACK_FLOATS / depth / TILE_COLS * TILE_COLS);
     if (p.n > most) p.n = most;
     if (p.m > most && p.a_col != 1) p.m = most;
     return p;
@@ -80,7 +87,7 @@ size_t cpu_gemm_scratch(const Gemm *g)
     Gemm piece = first_piece(g);
     Plan p;
     plan_init(&p, &piece);
-    return (size_t)pack_floats(&p) * (n_part(&p) > 1 ? 2 : 1) * sizeof(float);
+    return (size_t)(packs_floats(&p) + (int64_t)g->private_blocks * BLOCK_FLOATS) * sizeof(float);
 }
 
 /* Splits c over the threads: the time of the largest rectangle, in cycles per unit of k, counting its tiles and the rows
@@ -217,16 +224,16 @@ static const float *panel_at(const Part *part, int64_t j, int64_t k, int64_t *ro
     return part->b + ((j - p->in_place) * part->depth + k) * TILE_COLS;
 }
 
-/* Rows [r0, r0+rows) times panel j, depths [k, k+depth) of the part. */
-static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, int64_t k, int64_t depth,
-                        const float *ahead)
+/* Rows [r0, r0+rows) of a block times panel j, depths [k, k+depth) of the part. */
+static void strip_panel(const Part *part, const GemmBlock *block, int64_t r0, int64_t rows, int64_t j,
+                        int64_t k, int64_t depth, const float *ahead)
 {
     const Plan *p    = part->p;
     const Gemm *g    = p->g;
     int64_t     col0 = j * TILE_COLS;
-    Tile        t = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .c_row = g->c_row, .ahead = ahead };
-    t.b           = panel_at(part, j, k, &t.b_row);
-    t.c           = g->c + r0 * g->c_row + col0;
+    Tile t = { .k = depth, .a_row = g->a_row, .a_col = g->a_col, .c_row = block->c_row, .ahead = ahead };
+    t.b    = panel_at(part, j, k, &t.b_row);
+    t.c    = block->c + (r0 - block->row0) * block->c_row + (col0 - block->col0);
     if (p->pack_a) {
         t.a     = part->a + r0 * part->depth + k * rows;
         t.a_row = 1;
@@ -236,7 +243,7 @@ static void strip_panel(const Part *part, int64_t r0, int64_t rows, int64_t j, i
     }
     if (g->accumulate || part->k0 + k > 0) {
         t.plus     = t.c;
-        t.plus_row = g->c_row;
+        t.plus_row = t.c_row;
     } else if (g->bias) {
         t.plus = g->bias + col0;
     }
@@ -252,30 +259,34 @@ typedef struct {
     int64_t s0, s1, j0, j1;
 } Rect;
 
-/* One step of k for a block of strips. */
-static void block_step(const Part *part, const Rect *block, int64_t step)
+/* One step of k for a block of strips and panels. */
+static void block_step(const Part *part, const Rect *r, const GemmBlock *block, int64_t step)
 {
     const Plan *p = part->p;
     int64_t     k = step_begin(p, step) - part->k0, depth = step_begin(p, step + 1) - part->k0 - k;
-    int64_t     n = block->s1 - block->s0, row[BLOCK_STRIPS + 1];
-    for (int64_t i = 0; i <= n; i++) row[i] = row_cut(p->g->m, p->n_strip, block->s0 + i);
-    for (int64_t j = block->j0; j < block->j1; j++) {
+    int64_t     n = r->s1 - r->s0, row[BLOCK_STRIPS + 1];
+    for (int64_t i = 0; i <= n; i++) row[i] = row_cut(p->g->m, p->n_strip, r->s0 + i);
+    for (int64_t j = r->j0; j < r->j1; j++) {
         int64_t      next_row;
-        const float *next = panel_at(part, j + 1 < block->j1 ? j + 1 : block->j0, k, &next_row);
+        const float *next = panel_at(part, j + 1 < r->j1 ? j + 1 : r->j0, k, &next_row);
         for (int64_t i = 0; i < n; i++) {
             const float *ahead =
                 next_row == TILE_COLS ? next + i % (BLOCK_STRIPS / 2) * TILE_AHEAD * depth : NULL;
-            strip_panel(part, row[i], row[i + 1] - row[i], j, k, depth, ahead);
+            strip_panel(part, block, row[i], row[i + 1] - row[i], j, k, depth, ahead);
         }
     }
 }
 
-static void finish_block(const Plan *p, const Rect *block)
+static GemmBlock block_of(const Plan *p, const Rect *r)
 {
-    const Gemm *g  = p->g;
-    int64_t     r0 = row_cut(g->m, p->n_strip, block->s0), r1 = row_cut(g->m, p->n_strip, block->s1);
-    int64_t     c0 = block->j0 * TILE_COLS, c1 = MIN(block->j1 * TILE_COLS, g->n);
-    g->finish(g->ctx, r0, r1 - r0, c0, c1 - c0);
+    const Gemm *g = p->g;
+    GemmBlock   b = { .row0 = row_cut(g->m, p->n_strip, r->s0), .col0 = r->j0 * TILE_COLS };
+    b.n_row       = row_cut(g->m, p->n_strip, r->s1) - b.row0;
+    b.n_col       = MIN(r->j1 * TILE_COLS, g->n) - b.col0;
+    b.c           = p->blocks ? p->blocks + omp_get_thread_num() * (int64_t)BLOCK_FLOATS
+                              : g->c + b.row0 * g->c_row + b.col0;
+    b.c_row       = p->blocks ? BLOCK_COLS : g->c_row;
+    return b;
 }
 
 static Rect rect_of(const Plan *p, int64_t i)
@@ -293,8 +304,10 @@ typedef struct {
 
 static Units units_of(const Plan *p, Rect r)
 {
-    int64_t n_block = row_div_up(r.s1 - r.s0, p->block);
-    return (Units){ r, n_block, MIN(row_div_up(RECT_UNITS, MAX(n_block, 1)), r.j1 - r.j0) };
+    int64_t n_block = row_div_up(r.s1 - r.s0, p->block), n_panel = r.j1 - r.j0;
+    int64_t n_cut = row_div_up(RECT_UNITS, MAX(n_block, 1));
+    if (p->g->finish) n_cut = MAX(n_cut, row_div_up(n_panel * TILE_COLS, BLOCK_COLS));
+    return (Units){ r, n_block, MIN(n_cut, n_panel) };
 }
 
 static Rect unit_at(const Plan *p, const Units *u, int64_t i)
@@ -322,9 +335,10 @@ static void compute_rect(const Part *part, Rect r, Taken *taken)
     while (atomic_load_explicit(&taken->n, memory_order_relaxed) < u.n_block * u.n_cut) {
         int64_t i = atomic_fetch_add_explicit(&taken->n, 1, memory_order_relaxed);
         if (i >= u.n_block * u.n_cut) break;
-        Rect block = unit_at(p, &u, i);
-        for (int64_t step = part->step0; step < part->step1; step++) block_step(part, &block, step);
-        if (p->g->finish && part->step1 == p->n_step) finish_block(p, &block);
+        Rect      at    = unit_at(p, &u, i);
+        GemmBlock block = block_of(p, &at);
+        for (int64_t step = part->step0; step < part->step1; step++) block_step(part, &at, &block, step);
+        if (p->g->finish && part->step1 == p->n_step) p->g->finish(p->g->ctx, &block);
     }
 }
 
@@ -342,10 +356,12 @@ static int run_piece(Dev *dev, const Gemm *g)
 {
     Plan p;
     plan_init(&p, g);
-    p.pack[0] = g->pack ? g->pack : cpu_scratch(dev, cpu_gemm_scratch(g));
+    p.pack[0] = cpu_scratch(dev, cpu_gemm_scratch(g));
     if (!p.pack[0]) return -1;
     p.pack[1]   = p.pack[0] + (n_part(&p) > 1 ? pack_floats(&p) : 0);
+    p.blocks    = g->private_blocks ? p.pack[0] + packs_floats(&p) : NULL;
     int threads = (double)g->m * (double)g->n * (double)g->k < 64.0 * CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
+    CHECK(!p.blocks || threads <= g->private_blocks, "%d threads, %d blocks", threads, g->private_blocks);
     plan_grid(&p, threads);
     Taken taken[2][MOST_RECTS]; /* of even and odd parts */
 #pragma omp parallel num_threads(threads)
@@ -374,10 +390,13 @@ typedef struct {
     int64_t     row0, col0; /* of the piece within g */
 } Shift;
 
-static void finish_shifted(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
+static void finish_shifted(const void *ctx, const GemmBlock *block)
 {
     const Shift *s = ctx;
-    s->g->finish(s->g->ctx, s->row0 + row0, n_row, s->col0 + col0, n_col);
+    GemmBlock    b = *block;
+    b.row0 += s->row0;
+    b.col0 += s->col0;
+    s->g->finish(s->g->ctx, &b);
 }
 
 int cpu_gemm(Dev *dev, const Gemm *g)
@@ -394,7 +413,7 @@ int cpu_gemm(Dev *dev, const Gemm *g)
             p.n     = MIN(n, g->n - col);
             p.a += row * g->a_row;
             p.b += col * g->b_col;
-            p.c += row * g->c_row + col;
+            if (p.c) p.c += row * g->c_row + col;
             if (p.bias) p.bias += col;
             if (p.finish) {
                 p.finish = finish_shifted;

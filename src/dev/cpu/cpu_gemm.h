@@ -45,8 +45,15 @@ void cpu_turn(const Turn *t);
 /* A block of m rows and n columns (a multiple of VL) of such tiles, on the calling thread. */
 void cpu_block(const Tile *t, int64_t m, int64_t n);
 
+/* Finished rows and columns of a product, and where they lie. */
+typedef struct {
+    int64_t row0, n_row, col0, n_col;
+    float  *c;
+    int64_t c_row;
+} GemmBlock;
+
 /* c[m,n] = a[m,k] b[k,n] (+ bias[n] to each row) (+ c when accumulate), on all threads. One stride of a and of b is 1.
- * finish, if any, is called once for each range of finished rows and columns, by the thread that made them. */
+ * finish, if any, is called once for each block, by the thread that made it, while it is in cache. */
 typedef struct Gemm Gemm;
 struct Gemm {
     int64_t      m, n, k;
@@ -58,8 +65,8 @@ struct Gemm {
     int64_t      c_row;
     const float *bias;
     int          accumulate;
-    float       *pack; /* cpu_gemm_scratch() bytes to pack into; NULL: cpu_scratch() */
-    void (*finish)(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col);
+    int private_blocks; /* not 0: c is not stored, only finish sees it; blocks for so many threads in scratch */
+    void (*finish)(const void *ctx, const GemmBlock *block);
     const void *ctx;
 };
 int    cpu_gemm(Dev *dev, const Gemm *g);

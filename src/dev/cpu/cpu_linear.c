@@ -6,8 +6,8 @@
  *
  * A few rows (decoding) are dot products instead: packing w would cost more than using it.
  *
- * Gradients fused with an activation may write where they read pre, so dx cannot be made in place: GRAD_ROWS rows of it at a
- * time are made in scratch, and turned into dpre while they are in cache. */
+ * Gradients fused with an activation may write where they read pre, so dx cannot be made in place: each block of it is
+ * made in scratch, and turned into dpre while it is in cache. */
 #include "dev/cpu/cpu_linear.h"
 
 #include "base/err.h"
@@ -15,8 +15,7 @@
 #include "dev/cpu/cpu_gemm.h"
 #include "dev/cpu/cpu_row.h"
 
-/* 1024 rows use each packed weight often enough: packing is some per cent of the time. */
-enum { FEW_ROWS = 4, GRAD_ROWS = 1024 };
+enum { FEW_ROWS = 4, ROWS_AHEAD = 2, LINE_FLOATS = 16 };
 
 static float dot(const float *a, const float *b, int64_t n)
 {
@@ -124,21 +123,30 @@ int cpu_linear_fwd(Dev *dev, const LinearFwd *a)
     return cpu_gemm(dev, &g);
 }
 
+/* Row i of a block, `right` of where it is in c, of a matrix that is not in cache: too short for the hardware to see it coming. */
+static void fetch_row(Mat m, const GemmBlock *b, int64_t i, int64_t right)
+{
+    if (i >= b->n_row) return;
+    const float *row = mat_row(m, b->row0 + i) + b->col0 + right;
+    for (int64_t j = 0; j < b->n_col; j += LINE_FLOATS) __builtin_prefetch(row + j, 1);
+}
+
 typedef struct {
     Mat y, pre;
     Act act;
     int slope;
 } Activate;
 
-static void activate(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
+static void activate(const void *ctx, const GemmBlock *b)
 {
     const Activate *c = ctx;
-    for (int64_t r = row0; r < row0 + n_row; r++) {
-        float *y = mat_row(c->y, r) + col0, *pre = mat_row(c->pre, r) + col0;
+    for (int64_t i = 0; i < b->n_row; i++) {
+        float *y = mat_row(c->y, b->row0 + i) + b->col0, *pre = b->c + i * b->c_row;
+        fetch_row(c->y, b, i + ROWS_AHEAD, 0);
         if (c->slope) {
-            row_act_both(y, pre, pre, n_col, c->act);
+            row_act_both(y, pre, pre, b->n_col, c->act);
         } else {
-            row_act_fwd(y, pre, n_col, c->act);
+            row_act_fwd(y, pre, b->n_col, c->act);
         }
     }
 }
@@ -150,7 +158,7 @@ int cpu_linear_act_fwd(Dev *dev, const LinearActFwd *a)
     const float *bias = cpu_f32(a->bias);
     if (x.rows <= FEW_ROWS) {
         few_rows(dev, c.pre, x, w, bias);
-        activate(&c, 0, x.rows, 0, c.y.cols);
+        activate(&c, &(GemmBlock){ 0, x.rows, 0, c.y.cols, c.pre.p, c.pre.ld });
         return 0;
     }
     Gemm g   = fwd_gemm(c.pre, x, w);
@@ -186,64 +194,50 @@ int cpu_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
     return 0;
 }
 
-/* dpre from rows [row0, ...) of d, which is all there is of it at a time. */
 typedef struct {
-    Mat     d, dpre, pre;
-    int64_t row0;
+    Mat     dpre, pre;
+    int64_t up; /* from a gate to its value */
     int     gated;
     Act     act;
 } Grad;
 
-static void grad_finish(const void *ctx, int64_t row0, int64_t n_row, int64_t col0, int64_t n_col)
+static void grad_finish(const void *ctx, const GemmBlock *b)
 {
-    const Grad *c = ctx;
-    for (int64_t r = row0; r < row0 + n_row; r++) {
-        float       *dpre = mat_row(c->dpre, c->row0 + r) + col0;
-        const float *d = mat_row(c->d, r) + col0, *pre = mat_row(c->pre, c->row0 + r) + col0;
-        if (c->gated) {
-            row_glu_dx(dpre, d, pre, c->d.cols, n_col, c->act);
+    const Grad *g = ctx;
+    for (int64_t i = 0; i < b->n_row; i++) {
+        float       *dpre = mat_row(g->dpre, b->row0 + i) + b->col0;
+        const float *d = b->c + i * b->c_row, *pre = mat_row(g->pre, b->row0 + i) + b->col0;
+        fetch_row(g->pre, b, i + ROWS_AHEAD, 0);
+        fetch_row(g->dpre, b, i + ROWS_AHEAD, 0);
+        if (g->gated) {
+            fetch_row(g->pre, b, i + ROWS_AHEAD, g->up);
+            fetch_row(g->dpre, b, i + ROWS_AHEAD, g->up);
+            row_glu_dx(dpre, d, pre, g->up, b->n_col, g->act);
         } else {
-            row_act_dx(dpre, d, pre, n_col, c->act);
+            row_act_dx(dpre, d, pre, b->n_col, g->act);
         }
     }
 }
 
-/* The first and largest piece of d, without an address. */
-static Mat grad_piece(const Tensor *dy, const Tensor *w)
+static Gemm grad_gemm(Mat dy, Mat w, int threads)
 {
-    return (Mat){ .rows = MIN(tensor_rows(dy), GRAD_ROWS), .cols = tensor_cols(w), .ld = tensor_cols(w) };
+    Gemm g           = dx_gemm((Mat){ .rows = dy.rows, .cols = w.cols }, dy, w);
+    g.finish         = grad_finish;
+    g.private_blocks = threads;
+    return g;
 }
 
-static size_t grad_pack_bytes(Mat d, Mat dy, Mat w)
+size_t cpu_linear_grad_scratch(const Tensor *dy, const Tensor *w, int threads)
 {
-    Gemm g = dx_gemm(d, dy, w);
-    return tensor_align_up(cpu_gemm_scratch(&g));
+    Gemm g = grad_gemm(shape(dy), shape(w), threads);
+    return cpu_gemm_scratch(&g);
 }
 
-size_t cpu_linear_grad_scratch(const Tensor *dy, const Tensor *w)
+static int grad_run(Dev *dev, const Grad *c, const Tensor *dy, const Tensor *w)
 {
-    Mat d = grad_piece(dy, w);
-    return grad_pack_bytes(d, shape(dy), shape(w)) + (size_t)(d.rows * d.cols) * sizeof(float);
-}
-
-static int grad_run(Dev *dev, Grad *c, const Tensor *dy_tensor, const Tensor *w_tensor)
-{
-    Mat   dy = cpu_mat(dy_tensor), w = cpu_mat(w_tensor);
-    char *scratch = cpu_scratch(dev, cpu_linear_grad_scratch(dy_tensor, w_tensor));
-    if (!scratch) return -1;
-    c->d   = grad_piece(dy_tensor, w_tensor);
-    c->d.p = (float *)(scratch + grad_pack_bytes(c->d, dy, w));
-    for (c->row0 = 0; c->row0 < dy.rows; c->row0 += GRAD_ROWS) {
-        Mat part  = dy;
-        part.p    = mat_row(dy, c->row0);
-        part.rows = c->d.rows = MIN(GRAD_ROWS, dy.rows - c->row0);
-        Gemm g                = dx_gemm(c->d, part, w);
-        g.pack                = (float *)scratch;
-        g.finish              = grad_finish;
-        g.ctx                 = c;
-        TRY(cpu_gemm(dev, &g));
-    }
-    return 0;
+    Gemm g = grad_gemm(cpu_mat(dy), cpu_mat(w), cpu_threads(dev));
+    g.ctx  = c;
+    return cpu_gemm(dev, &g);
 }
 
 int cpu_linear_act_bwd(Dev *dev, const LinearActBwd *a)
@@ -256,5 +250,6 @@ int cpu_linear_act_bwd(Dev *dev, const LinearActBwd *a)
 int cpu_linear_glu_bwd(Dev *dev, const LinearGluBwd *a)
 {
     Grad c = { .dpre = cpu_mat(a->dpre), .pre = cpu_mat(a->pre), .gated = 1, .act = a->act };
+    c.up   = tensor_cols(a->w);
     return grad_run(dev, &c, a->dy, a->w);
 }
