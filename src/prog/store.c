@@ -74,11 +74,14 @@ void store_set_grad(Store *s, const Tensor *weight, Tensor *grad)
 
 void store_seal(Store *s) { s->sealed = 1; }
 
-void store_fit_act(Store *s, size_t size_bytes)
+static void fit(Store *s, Slab slab, size_t size_bytes)
 {
-    CHECK(!s->base[SLAB_ACT], "activations are already allocated");
-    s->slab_bytes[SLAB_ACT] = MAX(s->slab_bytes[SLAB_ACT], size_bytes);
+    CHECK(!s->base[slab], "%s: already allocated", slab_name(slab));
+    s->slab_bytes[slab] = MAX(s->slab_bytes[slab], size_bytes);
 }
+
+void store_fit_act(Store *s, size_t size_bytes) { fit(s, SLAB_ACT, size_bytes); }
+void store_fit_scratch(Store *s, size_t size_bytes) { fit(s, SLAB_SCRATCH, size_bytes); }
 
 size_t store_total_bytes(const Store *s)
 {
@@ -102,11 +105,13 @@ int store_alloc_slabs(Store *s, Dev *dev)
         Tensor *t = s->tensor[i];
         t->data   = (char *)s->base[t->slab] + t->root->slab_offset + t->offset_bytes;
     }
+    if (dev->vt->use_scratch) dev->vt->use_scratch(dev, s->base[SLAB_SCRATCH], s->slab_bytes[SLAB_SCRATCH]);
     return 0;
 }
 
 void store_free_slabs(Store *s, Dev *dev)
 {
+    if (dev->vt->use_scratch) dev->vt->use_scratch(dev, NULL, 0);
     for (int i = SLAB_COUNT - 1; i >= 0; i--) {
         if (s->base[i]) dev_slab_free(dev, s->base[i]);
         s->base[i] = NULL;

@@ -75,11 +75,12 @@ static int check_available(const Recipe *r)
 /* ---- candidates -------------------------------------------------------------------------------------------- */
 
 /* Rows of a chunk whose logits take at most so many bytes: as few chunks as that allows, all about equal, in multiples of
- * 128 rows. */
+ * 128 rows. Each chunk is some ops in the list: more than MOST_CHUNKS would make it long for nothing. */
+enum { MOST_CHUNKS = 256 };
 static int64_t chunk_rows(const Recipe *r, DType compute, int64_t rows, double bytes)
 {
     int64_t n      = (int64_t)(bytes / ((double)net_vocab_stored(&r->model) * (double)dtype_bytes(compute)));
-    n              = MAX(n / 128 * 128, 128);
+    n              = MAX(MAX(n / 128 * 128, 128), rows / MOST_CHUNKS);
     int64_t chunks = (rows + n - 1) / n;
     return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
 }
@@ -120,12 +121,13 @@ static int try_candidate(Choice *c, const Recipe *r, const BuildChoice *choice, 
 {
     Build *b = NULL;
     TRY(build_create(&b, r, choice, parts, vt));
-    Candidate *row   = &c->row[c->n++];
-    row->choice      = *choice;
-    row->total_bytes = store_total_bytes(&b->store);
-    row->act_bytes   = b->store.slab_bytes[SLAB_ACT];
-    row->step_s      = parts & BUILD_TRAIN ? choose_step_cost(b, m).step_s : 0;
-    row->fits        = row->total_bytes <= c->budget_bytes;
+    Candidate *row     = &c->row[c->n++];
+    row->choice        = *choice;
+    row->total_bytes   = store_total_bytes(&b->store);
+    row->act_bytes     = b->store.slab_bytes[SLAB_ACT];
+    row->scratch_bytes = b->store.slab_bytes[SLAB_SCRATCH];
+    row->step_s        = parts & BUILD_TRAIN ? choose_step_cost(b, m).step_s : 0;
+    row->fits          = row->total_bytes <= c->budget_bytes;
     build_destroy(b);
     return 0;
 }
@@ -219,7 +221,14 @@ static int list_slabs(const Recipe *r, const Candidate *k, unsigned parts, const
 static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const DevVt *vt, char *buf, size_t n)
 {
     char cards[64];
-    if (k->total_bytes <= room.room_bytes) {
+    int  limited = k->total_bytes <= room.room_bytes;
+    if (k->total_bytes - k->scratch_bytes <= MIN(room.room_bytes, room.limit_bytes)) {
+        str_copy(buf, n,
+                 limited ? "fewer threads, which have scratch each, or a larger memory_limit would help"
+                         : "fewer threads would help, each has scratch of its own");
+        return;
+    }
+    if (limited) {
         str_copy(buf, n, "a larger memory_limit would help");
         return;
     }

@@ -13,8 +13,8 @@
 typedef struct {
     BuildChoice choice;
     size_t      total_bytes;
-    size_t      act_bytes; /* of these, activations */
-    double      step_s;    /* predicted */
+    size_t      act_bytes, scratch_bytes; /* of these, activations; what ops share */
+    double      step_s;                   /* predicted */
     int         fits;
 } Candidate;
 

@@ -18,6 +18,7 @@ static const char *const slab_names[SLAB_COUNT] = {
     [SLAB_ACT] = "activations", [SLAB_MASTER] = "master weights", [SLAB_COPY] = "compute copies",
     [SLAB_GRAD] = "gradients",  [SLAB_OPTIM] = "optimizer",       [SLAB_STATE] = "state",
     [SLAB_IO] = "batches",      [SLAB_KV] = "kv cache",           [SLAB_COMM] = "communication",
+    [SLAB_SCRATCH] = "scratch",
 };
 
 size_t dtype_bytes(DType t) { return dtype_row[t].bytes; }

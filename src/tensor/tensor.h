@@ -20,15 +20,16 @@ typedef enum { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2, DT_I32, DT_I64, DT_U8,
 
 /* Sized before step 0; see plan/memory.h for what each holds. */
 typedef enum {
-    SLAB_ACT,    /* activations, gradients of activations, workspaces: placed by lifetime */
-    SLAB_MASTER, /* fp32 weights that the optimizer updates */
-    SLAB_COPY,   /* compute copies (bf16 ...) of the weights */
-    SLAB_GRAD,   /* weight gradients */
-    SLAB_OPTIM,  /* optimizer state */
-    SLAB_STATE,  /* step state, tables, constants */
-    SLAB_IO,     /* batches: tokens, targets, sample index */
-    SLAB_KV,     /* key/value cache of decoding */
-    SLAB_COMM,   /* communication buffers */
+    SLAB_ACT,     /* activations, gradients of activations, workspaces: placed by lifetime */
+    SLAB_MASTER,  /* fp32 weights that the optimizer updates */
+    SLAB_COPY,    /* compute copies (bf16 ...) of the weights */
+    SLAB_GRAD,    /* weight gradients */
+    SLAB_OPTIM,   /* optimizer state */
+    SLAB_STATE,   /* step state, tables, constants */
+    SLAB_IO,      /* batches: tokens, targets, sample index */
+    SLAB_KV,      /* key/value cache of decoding */
+    SLAB_COMM,    /* communication buffers */
+    SLAB_SCRATCH, /* one range that a backend's ops share, one after another */
     SLAB_COUNT
 } Slab;
 

@@ -4,8 +4,8 @@
  *    follow from shapes, and partial sums are added in a fixed order.
  * 2. A fused op calls the same row functions as the ops it stands for, and those are not inlined, so fusion and
  *    recomputation give the same bits.
- * 3. Ops run one after another and share one scratch range. It grows while a list is bound (exec_create) and before the
- *    device is sealed; a replay never allocates. */
+ * 3. Ops run one after another and share one scratch range: the plan's, for a list that is bound while it is there. An op that
+ *    runs alone, or a list without a plan, has one that grows before the device is sealed; a replay never allocates. */
 #ifndef DEV_CPU_CPU_H
 #define DEV_CPU_CPU_H
 
@@ -18,11 +18,17 @@
 #define CPU_ONCE __attribute__((noinline))
 
 typedef struct {
-    Dev     base;
-    int     threads;
-    void   *scratch;
-    size_t  scratch_bytes;
-    DevComm comm; /* world 0 or 1: alone */
+    void  *p;
+    size_t bytes;
+} CpuRange;
+
+typedef struct {
+    Dev      base;
+    int      threads;
+    CpuRange planned; /* for lists that are bound now */
+    CpuRange list;    /* of the list that runs */
+    CpuRange grown;   /* without a plan */
+    DevComm  comm;    /* world 0 or 1: alone */
 } CpuDev;
 
 /* One slot per op kind: cpu_embed_fwd(), ... */

@@ -25,6 +25,7 @@ enum { HUGE_PAGE = 2 * 1024 * 1024 };
 struct DevExec {
     const Op *ops;
     int       n_op;
+    CpuRange  scratch; /* empty: what has grown */
 };
 
 /* ---- The machine ---------------------------------------------------------------------------------------------- */
@@ -124,12 +125,17 @@ static void cpu_free(Dev *dev, void *p) { free(p); }
 void *cpu_scratch(Dev *dev, size_t size_bytes)
 {
     CpuDev *d = (CpuDev *)dev;
-    if (size_bytes <= d->scratch_bytes && d->scratch) return d->scratch;
-    CHECK(!dev->sealed, "scratch of %zu bytes after the device was sealed", size_bytes);
-    free(d->scratch);
-    d->scratch       = alloc_zeroed(d->threads, size_bytes);
-    d->scratch_bytes = d->scratch ? size_bytes : 0;
-    return d->scratch;
+    if (d->list.p && size_bytes <= d->list.bytes) return d->list.p;
+    if (d->grown.p && size_bytes <= d->grown.bytes) return d->grown.p;
+    dev_slab_free(dev, d->grown.p);
+    d->grown.p     = dev_slab_alloc(dev, size_bytes);
+    d->grown.bytes = d->grown.p ? size_bytes : 0;
+    return d->grown.p;
+}
+
+static void cpu_use_scratch(Dev *dev, void *p, size_t size_bytes)
+{
+    ((CpuDev *)dev)->planned = (CpuRange){ p, size_bytes };
 }
 
 static size_t sums_scratch(const Tensor *dy, int n_out, int64_t tmp_cols, int threads)
@@ -178,6 +184,11 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     }
 }
 
+static size_t cpu_op_scratch(const Op *op, int threads)
+{
+    return cpu_scratch_bytes(op->kind, &op->args, threads > 0 ? threads : usable_threads());
+}
+
 /* ---- Open and close --------------------------------------------------------------------------------------------- */
 
 static Dev *cpu_open(int index, const DevOptions *opt)
@@ -197,7 +208,7 @@ static void cpu_close(Dev *dev)
 {
     CpuDev *d = (CpuDev *)dev;
     cpu_wait_close(d->threads);
-    free(d->scratch);
+    dev_slab_free(dev, d->grown.p);
     free(d);
 }
 
@@ -239,7 +250,8 @@ static int cpu_mark_wait(Dev *dev, int slot) { return 0; }
 
 static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
 {
-    size_t most = 0;
+    CpuDev *d    = (CpuDev *)dev;
+    size_t  most = 0;
     for (int i = 0; i < n_op; i++) {
         char        why[256];
         const char *bad = op_validate(ops[i].kind, &ops[i].args, why, sizeof why);
@@ -249,13 +261,14 @@ static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
         }
         most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, cpu_threads(dev)));
     }
-    if (most && !cpu_scratch(dev, most)) return NULL;
+    CpuRange range = most <= d->planned.bytes ? d->planned : (CpuRange){ 0 };
+    if (most && !range.p && !cpu_scratch(dev, most)) return NULL;
     DevExec *exec = mem_alloc(sizeof *exec);
     if (!exec) {
         err_sys("cannot bind %d ops", n_op);
         return NULL;
     }
-    *exec = (DevExec){ ops, n_op };
+    *exec = (DevExec){ ops, n_op, range };
     return exec;
 }
 
@@ -263,18 +276,24 @@ static void cpu_exec_destroy(Dev *dev, DevExec *exec) { free(exec); }
 
 static int cpu_exec_run(Dev *dev, DevExec *exec)
 {
-    for (int i = 0; i < exec->n_op; i++) TRY(dev_run_op(dev, &exec->ops[i]));
-    return 0;
+    int rc                = 0;
+    ((CpuDev *)dev)->list = exec->scratch;
+    for (int i = 0; i < exec->n_op && rc == 0; i++) rc = dev_run_op(dev, &exec->ops[i]);
+    ((CpuDev *)dev)->list = (CpuRange){ 0 };
+    return rc;
 }
 
 static int cpu_exec_time(Dev *dev, DevExec *exec, DevOpTime *out)
 {
-    for (int i = 0; i < exec->n_op; i++) {
+    int rc                = 0;
+    ((CpuDev *)dev)->list = exec->scratch;
+    for (int i = 0; i < exec->n_op && rc == 0; i++) {
         double start = clock_now_s();
-        TRY(dev_run_op(dev, &exec->ops[i]));
-        out[i] = (DevOpTime){ exec->ops[i].label, exec->ops[i].kind, (clock_now_s() - start) * 1e6 };
+        rc           = dev_run_op(dev, &exec->ops[i]);
+        out[i]       = (DevOpTime){ exec->ops[i].label, exec->ops[i].kind, (clock_now_s() - start) * 1e6 };
     }
-    return 0;
+    ((CpuDev *)dev)->list = (CpuRange){ 0 };
+    return rc;
 }
 
 const DevVt *dev_cpu(void)
@@ -304,6 +323,8 @@ const DevVt *dev_cpu(void)
         .mark_wait    = cpu_mark_wait,
         .comm_id      = cpu_comm_id,
         .comm_open    = cpu_comm_open,
+        .scratch_bytes = cpu_op_scratch,
+        .use_scratch  = cpu_use_scratch,
         .exec_create  = cpu_exec_create,
         .exec_destroy = cpu_exec_destroy,
         .exec_run     = cpu_exec_run,
