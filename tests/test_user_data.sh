@@ -117,6 +117,10 @@ for wrong in "" "   " "$(seq -s ' ' 1 16)"; do
     [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE "^command line: --prompt: (needs at least one token id|longer than)" err
     verdict "and one of $(wc -w <<<"$wrong") ids" $? "exit code $rc: $(cat out err)"
 done
+train full model.mask=full steps=1; rc=$?
+"$brim" sample full --tokens 4 >out 2>err; rc2=$?
+[ $rc -eq 0 ] && [ $rc2 -eq 2 ] && [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^model.mask: .*both sides' err
+verdict "a model that sees both sides of a token is not sampled" $? "exit codes $rc $rc2: $(cat out err)"
 "$brim" sample text --prompt "1 2 3" --tokens 5 >out 2>err; rc=$?
 [ $rc -eq 0 ] && [ "$(head -c 5 out)" = "1 2 3" ] && [ "$(wc -c <out)" -eq 11 ]
 verdict "a model of text takes a prompt as text" $? "exit code $rc: $(cat out err)"

@@ -128,8 +128,8 @@ const SchemaRow schema_table[] = {
       .aka = "resid_pdrop,attn_pdrop",
       .help = "share of activations dropped while training" },
     { ROW("model.mask", KEY_ENUM, model.mask, "causal"), .names = mask_names,
-      .help = "what a query may see: causal; full; prefix (not available yet); document (causal "
-              "within data.document_token)" },
+      .help = "what a query may see: causal; full (cannot be sampled); prefix (not available yet); "
+              "document (causal within data.document_token)" },
     { ROW("model.init_std", KEY_FLOAT, model.init_std, "0.02"), BETWEEN(1e-6, 1),
       .aka = "initializer_range,init_method_std",
       .help = "standard deviation of initial weights; projections into the residual stream get init_std "

@@ -149,6 +149,7 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
     Tensor            *o         = act(r, "attention", m->heads * m->head_dim);
     at(r, -1, "attention");
     if (r->decode) {
+        /* Causal whatever the mask: who feeds the tokens empties the cache where a document begins (run/sample.c). */
         rec_attn_decode(r->p, (AttnDecode){ .o        = o,
                                             .kcache   = r->decode->kcache[r->block],
                                             .vcache   = r->decode->vcache[r->block],

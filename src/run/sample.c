@@ -129,20 +129,33 @@ static int prefill(Build *b, const int32_t *tok, int64_t first, int64_t n, float
     return 0;
 }
 
+/* Where the part of tok[first..n) begins that its last token sees. Decoding is causal, so a document is kept apart from those
+ * before it by an empty cache. As in training (data/loader.c) a document token is the last of its own document. Positions count
+ * from the document's first token, as in a window that begins there. */
+static int64_t seen_from(const Recipe *r, const int32_t *tok, int64_t first, int64_t n)
+{
+    if (r->model.mask != MASKING_DOCUMENT) return first;
+    int64_t i = n - 1;
+    while (i > first && tok[i - 1] != r->data.document_token) i--;
+    return i;
+}
+
 /* tok holds n_prompt tokens and room for n_token more. When the context is full, the last half of it is read again from an
  * empty cache: the text goes on with a shorter memory. */
 static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_prompt, float *logits,
                     float *scratch, FILE *out)
 {
-    int64_t T = b->recipe.model.context, n = n_prompt, first = 0;
-    int     bytes = speaks_bytes(&b->recipe);
+    const Recipe *r = &b->recipe;
+    int64_t       T = r->model.context, n = n_prompt, first = seen_from(r, tok, 0, n);
+    int           bytes = speaks_bytes(r);
     /* Text has no other tokens, whatever room there is for them. */
-    int64_t V = bytes ? 256 : b->recipe.model.vocab;
-    TRY(prefill(b, tok, 0, n, logits));
+    int64_t V = bytes ? 256 : r->model.vocab;
+    TRY(prefill(b, tok, first, n, logits));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_token; i++) {
         tok[n] = pick(logits, V, opt, i, scratch);
         put(out, tok[n++], bytes);
+        first = seen_from(r, tok, first, n);
         if (n - first <= T) {
             TRY(decode_token(b, tok[n - 1], (int32_t)(n - 1 - first), logits));
         } else {
@@ -156,6 +169,10 @@ static int generate(Build *b, const SampleOptions *opt, int32_t *tok, int64_t n_
 
 int sample_text(Build *b, const SampleOptions *opt, FILE *out)
 {
+    if (b->recipe.model.mask == MASKING_FULL) {
+        return err_user("model.mask: a model trained with full predicts a token from both sides of it; it "
+                        "cannot continue a text");
+    }
     int64_t n_prompt = read_prompt(&b->recipe, opt->prompt, NULL);
     if (n_prompt < 0) return -1;
     float   *logits  = malloc(tensor_bytes(b->decode.logits));
