@@ -140,6 +140,28 @@ static void test_full(void **state)
     golden_close(&g);
 }
 
+/* ---- the length of a prompt ---------------------------------------------------------------------------- */
+
+/* Wherever a text is cut, also where it fills the context, what follows is the same. */
+static void test_prompt_fills_context(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    Ids all = sample_ids(&g, &three);
+    for (int64_t n = g.T - 1; n <= g.T; n++) {
+        Ids prompt = part(&all, 0, n), x = sample_ids(&g, &prompt), same = part(&x, 0, all.n);
+        assert_same(&same, &all);
+    }
+    char want[64];
+    snprintf(want, sizeof want, "%lld tokens; at most %lld ", (long long)g.T + 1, (long long)g.T);
+    Ids prompt = part(&all, 0, g.T + 1), x;
+    assert_true(sample_from(&g, &prompt, 1, &x) < 0);
+    assert_int_equal(err_kind(), ERR_USER);
+    assert_non_null(strstr(err_get(), want));
+    err_clear();
+    golden_close(&g);
+}
+
 /* clang-format off */
 #define EACH_POSITION(f) { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" }
 /* clang-format on */
@@ -147,10 +169,9 @@ static void test_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        EACH_POSITION(test_document_in_prompt),
-        EACH_POSITION(test_document_written),
-        EACH_POSITION(test_no_document_token),
-        EACH_POSITION(test_full),
+        EACH_POSITION(test_document_in_prompt),   EACH_POSITION(test_document_written),
+        EACH_POSITION(test_no_document_token),    EACH_POSITION(test_full),
+        EACH_POSITION(test_prompt_fills_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,8 +54,8 @@ static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
     }
     if (n < 1)
         return err_user("command line: --prompt: needs at least one %s", bytes ? "character" : "token id");
-    if (n < r->model.context) return n;
-    return err_user("command line: --prompt: longer than the model's context of %lld",
+    if (n <= r->model.context) return n;
+    return err_user("command line: --prompt: %lld tokens; at most %lld (model.context)", (long long)n,
                     (long long)r->model.context);
 }
 
