@@ -132,21 +132,25 @@ static Result run_once(const Golden *g, const RigSetup *s)
     return x;
 }
 
-static void compare(const char *what, const Golden *g, const RigSetup *s, const Result *base, int same_bits)
+/* Compares with base and frees x. */
+static void assert_result(const char *what, Result x, const Result *base, int same_bits)
 {
-    Result x = run_once(g, s);
     assert_int_equal(x.n, base->n);
+    RigDistance d = rig_distance(x.grad, base->grad, base->n);
     if (same_bits) {
-        if (memcmp(x.grad, base->grad, sizeof *x.grad * (size_t)x.n) != 0 || x.loss != base->loss) {
-            RigDistance d = rig_distance(x.grad, base->grad, x.n);
+        if (memcmp(x.grad, base->grad, sizeof *x.grad * (size_t)x.n) != 0 || x.loss != base->loss)
             fail_msg("%s: not the same bits: loss %.17g and %.17g, gradients %.3g apart", what, x.loss,
                      base->loss, d.norm);
-        }
     } else {
-        assert_near(what, rig_distance(x.grad, base->grad, x.n), TOL_ORDER);
+        assert_near(what, d, TOL_ORDER);
         assert_close(what, x.loss, base->loss, TOL_ORDER);
     }
     free(x.grad);
+}
+
+static void compare(const char *what, const Golden *g, const RigSetup *s, const Result *base, int same_bits)
+{
+    assert_result(what, run_once(g, s), base, same_bits);
 }
 
 static void test_micro_batch(void **state)
@@ -262,6 +266,148 @@ static void test_eval(void **state)
     golden_close(&g);
 }
 
+/* ---- the prefix mask ----------------------------------------------------------------------------------- */
+
+enum { MAX_TOKENS = 96, MAX_ROWS = 8 };
+
+/* A batch of one's own: what the loader will write once data say where a prefix ends. */
+typedef struct {
+    int32_t tok[MAX_TOKENS], target[MAX_TOKENS], prefix[MAX_ROWS];
+} Rows;
+
+/* Batch 3; the prefix of row b is first + step * b. */
+static Rows rows_with(const Golden *g, int32_t first, int32_t step)
+{
+    Rows   x     = { 0 };
+    size_t bytes = sizeof *x.tok * (size_t)(g->B * g->T);
+    assert_true(bytes <= sizeof x.tok && g->B <= MAX_ROWS);
+    memcpy(x.tok, golden_rows(g, "tok", 3, 0), bytes);
+    memcpy(x.target, golden_rows(g, "target", 3, 0), bytes);
+    for (int b = 0; b < g->B; b++) x.prefix[b] = first + step * b;
+    assert_true(x.prefix[g->B - 1] <= g->T);
+    return x;
+}
+
+/* The same rows, the last one first. */
+static Rows rows_turned(const Golden *g, const Rows *x)
+{
+    Rows   y     = { 0 };
+    size_t bytes = sizeof *x->tok * (size_t)g->T;
+    for (int64_t b = 0; b < g->B; b++) {
+        int64_t from = g->B - 1 - b;
+        memcpy(y.tok + b * g->T, x->tok + from * g->T, bytes);
+        memcpy(y.target + b * g->T, x->target + from * g->T, bytes);
+        y.prefix[b] = x->prefix[from];
+    }
+    return y;
+}
+
+/* Sum of the losses of these rows and their gradients under a mask. */
+static Result run_rows(const Golden *g, Masking mask, const RigSetup *setup, const Rows *x)
+{
+    Golden masked            = *g;
+    masked.recipe.model.mask = mask;
+    Rig       r;
+    StepState s;
+    rig_open(&r, &masked, setup);
+    rig_begin_step(&r, 3);
+    const NetBatch *nb    = &r.b->batch;
+    size_t          bytes = sizeof *x->tok * (size_t)(nb->B * nb->T);
+    assert_int_equal(nb->prefix != NULL, mask == MASKING_PREFIX);
+    for (int64_t b = 0; b < g->B; b += nb->B) {
+        memcpy(r.block + nb->tok->offset_bytes, x->tok + b * g->T, bytes);
+        memcpy(r.block + nb->target->offset_bytes, x->target + b * g->T, bytes);
+        if (nb->prefix) memcpy(r.block + nb->prefix->offset_bytes, x->prefix + b, tensor_bytes(nb->prefix));
+        rig_upload(&r, nb->block, r.block, tensor_bytes(nb->block));
+        rig_run(&r, r.b->micro);
+    }
+    RIG_TRY(build_read_state(r.b, &s));
+    Result y = { .loss = s.out.loss_sum };
+    y.grad   = rig_gradients(&r, &y.n);
+    rig_close(&r);
+    return y;
+}
+
+static double loss_of_rows(const Golden *g, const Rows *x)
+{
+    Result y = run_rows(g, MASKING_PREFIX, &(RigSetup){ 0 }, x);
+    free(y.grad);
+    return y.loss;
+}
+
+/* The op's definition: nothing or the first token alone is what causal attention sees anyway; all of them are the full mask. */
+static void test_prefix_ends(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    for (int stored = 0; stored < 2; stored++) {
+        RigSetup s    = { .stored = stored };
+        Rows     none = rows_with(&g, 0, 0), one = rows_with(&g, 1, 0), all = rows_with(&g, (int32_t)g.T, 0);
+        Result   causal = run_rows(&g, MASKING_CAUSAL, &s, &none);
+        Result   full   = run_rows(&g, MASKING_FULL, &s, &none);
+        assert_true(rig_distance(full.grad, causal.grad, causal.n).norm > 1e-2);
+        assert_result("prefix 0", run_rows(&g, MASKING_PREFIX, &s, &none), &causal, 1);
+        assert_result("prefix 1", run_rows(&g, MASKING_PREFIX, &s, &one), &causal, 1);
+        assert_result("prefix T", run_rows(&g, MASKING_PREFIX, &s, &all), &full, 1);
+        free(causal.grad);
+        free(full.grad);
+    }
+    golden_close(&g);
+}
+
+/* Each row has a prefix of its own, which goes where the row goes: into another place, into a micro-batch. */
+static void test_prefix_rows(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    Rows   rows = rows_with(&g, 2, 4), turned = rows_turned(&g, &rows), mixed = rows;
+    Result base = run_rows(&g, MASKING_PREFIX, &(RigSetup){ 0 }, &rows);
+    memcpy(mixed.prefix, turned.prefix, sizeof mixed.prefix);
+    Result other[] = { run_rows(&g, MASKING_CAUSAL, &(RigSetup){ 0 }, &rows),
+                       run_rows(&g, MASKING_FULL, &(RigSetup){ 0 }, &rows),
+                       run_rows(&g, MASKING_PREFIX, &(RigSetup){ 0 }, &mixed) };
+    for (int i = 0; i < ARRAY_LEN(other); i++) {
+        assert_true(rig_distance(other[i].grad, base.grad, base.n).norm > 1e-2);
+        free(other[i].grad);
+    }
+    assert_result("the last row first", run_rows(&g, MASKING_PREFIX, &(RigSetup){ 0 }, &turned), &base, 0);
+    for (int64_t micro = 1; micro <= 2; micro++) {
+        RigSetup s = { .micro_batch = micro };
+        assert_result("micro-batch", run_rows(&g, MASKING_PREFIX, &s, &rows), &base, 0);
+    }
+    RigSetup stored = { .stored = 1 }, again = { .level = LEVEL_BLOCK, .threads = 2 };
+    assert_result("stored attention", run_rows(&g, MASKING_PREFIX, &stored, &rows), &base, 0);
+    assert_result("recompute block", run_rows(&g, MASKING_PREFIX, &again, &rows), &base, 1);
+    free(base.grad);
+    golden_close(&g);
+}
+
+/* The last token of a prefix is seen by those before it, the first behind it is not: with targets only before both, another
+ * token there changes the loss or not a bit of it. */
+static void test_prefix_bounds(void **state)
+{
+    Golden g;
+    golden_open(&g, *state);
+    Rows rows = rows_with(&g, 2, 4);
+    for (int64_t i = 0; i < g.B * g.T; i++) {
+        int before     = i % g.T < rows.prefix[i / g.T] - 1;
+        rows.target[i] = before ? rows.tok[i] : -1; /* any will do, but the golden ones have holes */
+    }
+    double loss = loss_of_rows(&g, &rows);
+    for (int64_t b = 0; b < g.B; b++) {
+        for (int64_t behind = 0; behind < 2; behind++) {
+            Rows     x   = rows;
+            int32_t *tok = &x.tok[b * g.T + rows.prefix[b] - 1 + behind];
+            *tok         = (*tok + 1) % (int32_t)g.recipe.model.vocab;
+            if ((loss_of_rows(&g, &x) == loss) != behind) {
+                fail_msg("row %lld: another token %lld %s the loss", (long long)b,
+                         (long long)(rows.prefix[b] - 1 + behind), behind ? "changes" : "does not change");
+            }
+        }
+    }
+    golden_close(&g);
+}
+
 /* ---- decoding ------------------------------------------------------------------------------------------ */
 
 /* Feeds tok one token at a time and returns the sum of the losses of the targets that are not ignored. */
@@ -314,11 +460,13 @@ static void test_decode(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        EACH_MODEL(test_gradients),   EACH_MODEL(test_ten_steps),
-        EACH_MODEL(test_micro_batch), EACH_MODEL(test_head_rows),
-        EACH_MODEL(test_recompute),   EACH_MODEL(test_lowering),
-        EACH_MODEL(test_eval),        EACH_MODEL(test_decode),
-        EACH_MODEL(test_threads),     EACH_MODEL(test_stored_attention),
+        EACH_MODEL(test_gradients),     EACH_MODEL(test_ten_steps),
+        EACH_MODEL(test_micro_batch),   EACH_MODEL(test_head_rows),
+        EACH_MODEL(test_recompute),     EACH_MODEL(test_lowering),
+        EACH_MODEL(test_eval),          EACH_MODEL(test_decode),
+        EACH_MODEL(test_threads),       EACH_MODEL(test_stored_attention),
+        EACH_MODEL(test_prefix_ends),   EACH_MODEL(test_prefix_rows),
+        EACH_MODEL(test_prefix_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
