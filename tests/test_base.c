@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -565,13 +566,13 @@ static void log_and_plain_progress(void **state)
     log_warn("careful");
     log_status("never seen without a terminal");
     progress_begin(&p, "train", "tokens/s", 0, 500);
-    for (int step = 1; step <= 500; step++) progress_update(&p, step, step < 3 ? NAN : 2.34567, 553000);
+    for (int step = 1; step <= 500; step++) progress_update(&p, step, step < 3 ? NAN : 2.34567, 553000, 0.1);
     progress_end(&p);
     log_close();
     fclose(out);
     assert_non_null(strstr(out_text, "] plan 7\n"));
     assert_non_null(strstr(out_text, "] warning: careful\n"));
-    assert_non_null(strstr(out_text, "train 1/500  553k tokens/s  "));
+    assert_non_null(strstr(out_text, "train 1/500  553k tokens/s  0:50 left\n"));
     assert_non_null(strstr(out_text, "train 500/500  loss 2.3457  553k tokens/s  in 0:00\n"));
     assert_int_equal(count_lines(out_text), 4); /* a fast run prints its first and its last step */
     assert_null(strchr(out_text, '\r'));
@@ -648,23 +649,101 @@ static void log_copy_is_bounded(void **state)
     unlink(path);
 }
 
+/* What was spent before the first step says nothing about those to come. */
+static void time_left_is_that_of_steps(void **state)
+{
+    char    *text = NULL;
+    size_t   n;
+    FILE    *out = open_memstream(&text, &n);
+    Progress p;
+    log_open(out);
+    for (int timed = 0; timed < 2; timed++) {
+        progress_begin(&p, "train", "tokens/s", 0, 11);
+        p.begin_s -= 1000;
+        progress_update(&p, 1, NAN, NAN, timed ? 6 : NAN);
+    }
+    progress_begin(&p, "train", "tokens/s", 0, 11);
+    p.end_s = clock_now_s() + 30.5;
+    progress_update(&p, 1, NAN, NAN, 6);
+    log_close();
+    fclose(out);
+    assert_non_null(strstr(text, "train 1/11\n"));
+    assert_non_null(strstr(text, "train 1/11  1:00 left\n"));
+    assert_non_null(strstr(text, "train 1/11  0:30 left\n")); /* the budget ends first */
+    free(text);
+}
+
+/* Opens a terminal of that width for the log; its other end goes to *master. NULL where there are none. */
+static FILE *open_terminal(int *master, int columns)
+{
+    *master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (*master < 0 || grantpt(*master) != 0 || unlockpt(*master) != 0) return NULL;
+    FILE          *out  = fopen(ptsname(*master), "w");
+    struct winsize size = { .ws_row = 24, .ws_col = (unsigned short)columns };
+    assert_non_null(out);
+    assert_int_equal(ioctl(fileno(out), TIOCSWINSZ, &size), 0);
+    setenv("TERM", "xterm", 1);
+    return out;
+}
+
+/* One redraw on a terminal of that width: what stands there afterwards. */
+static void draw_once(int columns, char *seen, size_t n)
+{
+    int   master;
+    FILE *out = open_terminal(&master, columns);
+    if (!out) skip();
+    Progress p;
+    log_open(out);
+    progress_begin(&p, "train", "tokens/s", 0, 500);
+    progress_update(&p, 120, 2.3412, 553000, 0.1);
+    struct pollfd ready = { .fd = master, .events = POLLIN };
+    ssize_t       got   = poll(&ready, 1, 2000) > 0 ? read(master, seen, n - 1) : -1;
+    assert_true(got >= 4 && memcmp(seen, "\r\033[K", 4) == 0);
+    memmove(seen, seen + 4, (size_t)got - 4);
+    seen[got - 4] = '\0';
+    log_close();
+    fclose(out);
+    close(master);
+}
+
+/* A line as wide as the terminal would wrap, and the next redraw leave a part of it behind. */
+static void bar_fits_its_terminal(void **state)
+{
+    char seen[600];
+    for (int columns = 2; columns < 100; columns++) {
+        draw_once(columns, seen, sizeof seen);
+        assert_true(strlen(seen) < (size_t)columns);
+    }
+    draw_once(80, seen, sizeof seen);
+    assert_ptr_equal(strstr(seen, "train [==="), seen);
+    assert_true(strlen(seen) == 79);
+    draw_once(47, seen, sizeof seen);
+    assert_string_equal(seen, "120/500  loss 2.3412  553k tokens/s  0:38 left");
+    draw_once(46, seen, sizeof seen);
+    assert_string_equal(seen, "120/500  loss 2.3412  0:38 left");
+    draw_once(30, seen, sizeof seen);
+    assert_string_equal(seen, "120/500  loss 2.3412");
+    draw_once(20, seen, sizeof seen);
+    assert_string_equal(seen, "120/500");
+    draw_once(5, seen, sizeof seen);
+    assert_string_equal(seen, "120/");
+}
+
 /* On a terminal the bar is redrawn in place, and a log line goes above it. */
 static void bar_on_a_terminal(void **state)
 {
-    int master = posix_openpt(O_RDWR | O_NOCTTY);
-    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
-    FILE *out = fopen(ptsname(master), "w");
-    assert_non_null(out);
+    int   master;
+    FILE *out = open_terminal(&master, 80);
+    if (!out) skip();
     Progress p;
     char     seen[4096];
-    setenv("TERM", "xterm", 1);
     log_open(out);
     assert_true(log_is_terminal());
     progress_begin(&p, "train", "tokens/s", 0, 4);
-    progress_update(&p, 1, 3.0, 553000);
-    progress_update(&p, 2, 3.0, 553000); /* too soon to draw again */
+    progress_update(&p, 1, 3.0, 553000, NAN);
+    progress_update(&p, 2, 3.0, 553000, NAN); /* too soon to draw again */
     log_info("note");
-    progress_update(&p, 4, 2.5, 553000);
+    progress_update(&p, 4, 2.5, 553000, NAN);
     progress_end(&p);
     log_close();
     /* A terminal hands its bytes over in pieces, when it likes; the last line ends with a line break. */
@@ -765,6 +844,8 @@ int main(int argc, char **argv)
         CASE(json_writes),
         CASE(json_reports_failure),
         CASE(log_and_plain_progress),
+        CASE(time_left_is_that_of_steps),
+        CASE(bar_fits_its_terminal),
         CASE(log_copy_of_a_full_disk),
         CASE(log_copy_is_bounded),
         CASE(bar_on_a_terminal),

@@ -158,6 +158,9 @@ void log_close(void)
     pthread_mutex_unlock(&sink.lock);
 }
 
+/* Cut where the terminal ends, which may be narrower by now: what wraps cannot be erased. */
+static void put_status(FILE *out) { fprintf(out, "%.*s", log_columns() - 1, sink.status); }
+
 /* seen 0: for the copy alone. */
 static void log_line(int seen, const char *mark, const char *fmt, va_list ap)
 {
@@ -170,7 +173,7 @@ static void log_line(int seen, const char *mark, const char *fmt, va_list ap)
     FILE *out = sink_out();
     if (seen && sink.status[0]) fputs(erase_line, out);
     if (seen) fputs(line, out);
-    if (seen && sink.status[0]) fputs(sink.status, out);
+    if (seen && sink.status[0]) put_status(out);
     if (seen) fflush(out);
     copy_keep(line);
     copy_flush(); /* at once: a killed run must leave its last lines */
@@ -233,7 +236,7 @@ void log_status(const char *line)
         str_copy(sink.status, sizeof sink.status, line);
         FILE *out = sink_out();
         fputs(erase_line, out);
-        fputs(sink.status, out);
+        put_status(out);
         fflush(out);
     }
     pthread_mutex_unlock(&sink.lock);

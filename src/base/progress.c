@@ -21,37 +21,59 @@ void progress_begin(Progress *p, const char *what, const char *unit, int64_t fir
                                .step       = first,
                                .loss       = NAN,
                                .per_s      = NAN,
+                               .step_s     = NAN,
                                .begin_s    = now_s,
                                .shown_s    = now_s,
                                .shown_step = -1,
                                .terminal   = log_is_terminal() };
 }
 
+/* Of the steps alone: what comes before the first one is no part of the others. Negative: not known. */
+static double left_s(const Progress *p)
+{
+    double left = isfinite(p->step_s) ? p->step_s * (double)(p->total - p->step) : -1;
+    if (p->end_s <= 0 || p->step <= p->first) return left;
+    double most = MAX(0.0, p->end_s - clock_now_s());
+    return left < 0 ? most : MIN(left, most);
+}
+
+enum { SHOW_LOSS = 1, SHOW_TIME = 2, SHOW_RATE = 4, SHOW_ALL = 7 };
+
 /* "120/500  loss 2.3412  553k tokens/s  0:42 left" */
-static void describe(const Progress *p, char *buf, size_t n)
+static void describe(const Progress *p, int show, char *buf, size_t n)
 {
     char number[32];
     buf[0] = '\0';
     str_append(buf, n, "%lld/%lld", (long long)p->step, (long long)p->total);
-    if (isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
-    if (isfinite(p->per_s))
+    if ((show & SHOW_LOSS) && isfinite(p->loss)) str_append(buf, n, "  loss %.4f", p->loss);
+    if ((show & SHOW_RATE) && isfinite(p->per_s))
         str_append(buf, n, "  %s %s", str_count(number, sizeof number, p->per_s), p->unit);
-    double spent_s = clock_now_s() - p->begin_s;
+    if (!(show & SHOW_TIME)) return;
+    double left = left_s(p);
     if (p->step >= p->total) {
-        str_append(buf, n, "  in %s", str_duration(number, sizeof number, spent_s));
-    } else if (p->step > p->first) {
-        double left_s = spent_s / (double)(p->step - p->first) * (double)(p->total - p->step);
-        if (p->end_s > 0) left_s = MAX(0.0, MIN(left_s, p->end_s - clock_now_s()));
-        str_append(buf, n, "  %s left", str_duration(number, sizeof number, left_s));
+        str_append(buf, n, "  in %s", str_duration(number, sizeof number, clock_now_s() - p->begin_s));
+    } else if (left >= 0) {
+        str_append(buf, n, "  %s left", str_duration(number, sizeof number, left));
     }
+}
+
+/* As much as fits into most characters; what matters least goes first. A line that wraps could not be drawn over. */
+static void describe_within(const Progress *p, int most, char *buf, size_t n)
+{
+    static const int show[] = { SHOW_ALL, SHOW_LOSS | SHOW_TIME, SHOW_LOSS, 0 };
+    for (int i = 0; i < ARRAY_LEN(show); i++) {
+        describe(p, show[i], buf, n);
+        if ((int)strlen(buf) <= most) return;
+    }
+    buf[MAX(most, 0)] = '\0';
 }
 
 static void draw_bar(const Progress *p)
 {
     char text[200], bar[BAR_MAX + 1], line[400];
-    describe(p, text, sizeof text);
-    int room  = log_columns() - 1 - (int)(strlen(p->what) + strlen(text) + 5); /* spaces and brackets */
-    int width = MIN(room, BAR_MAX);
+    int  most = log_columns() - 1;
+    describe_within(p, most, text, sizeof text);
+    int width = MIN(most - (int)(strlen(p->what) + strlen(text) + 4), BAR_MAX); /* spaces and brackets */
     if (width < BAR_MIN) {
         log_status(text);
         return;
@@ -68,7 +90,7 @@ static void draw_bar(const Progress *p)
 static void print_line(Progress *p)
 {
     char text[200];
-    describe(p, text, sizeof text);
+    describe(p, SHOW_ALL, text, sizeof text);
     log_info("%s %s", p->what, text);
     p->shown_step = p->step;
 }
@@ -79,11 +101,12 @@ static int line_is_due(const Progress *p, double since_s)
     return since_s >= line_every_s && (p->step - p->shown_step) * 10 >= p->total - p->first;
 }
 
-void progress_update(Progress *p, int64_t step, double loss, double per_s)
+void progress_update(Progress *p, int64_t step, double loss, double per_s, double step_s)
 {
     p->step        = step;
     p->loss        = loss;
     p->per_s       = per_s;
+    p->step_s      = step_s;
     double now_s   = clock_now_s();
     double since_s = now_s - p->shown_s;
     if (p->terminal) {

@@ -102,7 +102,8 @@ static int take_result(Run *run, StepOut *out)
     if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
         metrics_step(&run->metrics, &m, out);
     }
-    progress_update(&run->progress, run->at.step, out->loss, m.per_s);
+    /* The first step of a start takes longer than the others will. */
+    progress_update(&run->progress, run->at.step, out->loss, m.per_s, run->n_timed > 1 ? run->step_s : NAN);
     return 0;
 }
 
