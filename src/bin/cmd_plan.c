@@ -7,6 +7,18 @@
 
 #include <stdlib.h>
 
+static void print_card(const Machine *m)
+{
+    int c = m->capability;
+    printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name,
+           (double)m->mem_bytes / 1073741824.0, m->peak_flops * 1e-12);
+    if (c < MACHINE_BUILT_FOR) {
+        printf("build       a default build has no kernels for compute capability %d.%d: "
+               "make GENCODE='-gencode arch=compute_%d,code=sm_%d' makes one\n",
+               c / 10, c % 10, c, c);
+    }
+}
+
 /* A backend that does nothing, with the ops, workspaces and fused products of CUDA: the plan of a GPU on any computer. */
 static int plan_for(const Recipe *r, const char *gpu, int list)
 {
@@ -19,10 +31,9 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     vt.name         = "cuda";
     vt.fuses        = FUSE_CUDA;
     ChooseRoom room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
-    TRY(choose_plan(&c, r, &vt, m, 90, room, BUILD_TRAIN));
+    TRY(choose_plan(&c, r, &vt, m, m->capability, room, BUILD_TRAIN));
     TRY(build_create(&b, r, &c.row[c.best].choice, BUILD_TRAIN, &vt));
-    printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name,
-           (double)m->mem_bytes / 1073741824.0, m->peak_flops * 1e-12);
+    print_card(m);
     build_print_plan(b, stdout);
     printf("\n");
     choose_print(&c, r, stdout);

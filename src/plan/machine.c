@@ -15,9 +15,10 @@
  * ms a step there, so an op costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
  * (tests/test_predict.c). The other cards were not measured: what they do in bursts, times the share of it that an H200 holds. */
 static const Machine machines[] = {
-    { "h200", "NVIDIA H200", GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
+    { "h200", "NVIDIA H200", 90, GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
     { "h100",
       "NVIDIA H100 80GB HBM3",
+      90,
       GIB(79.1),
       989.4e12,
       { 2.5e12, 600e12, 290e12, 210e12 },
@@ -25,12 +26,20 @@ static const Machine machines[] = {
       2.5e-6 },
     { "h100-pcie",
       "NVIDIA H100 PCIe",
+      90,
       GIB(79.1),
       756e12,
       { 1.55e12, 425e12, 220e12, 155e12 },
       0.065,
       2.5e-6 },
-    { "a100", "NVIDIA A100-SXM4-80GB", GIB(79.1), 312e12, { 1.4e12, 215e12, 145e12, 100e12 }, 0.07, 3.5e-6 },
+    { "a100",
+      "NVIDIA A100-SXM4-80GB",
+      80,
+      GIB(79.1),
+      312e12,
+      { 1.4e12, 215e12, 145e12, 100e12 },
+      0.07,
+      3.5e-6 },
 };
 
 const Machine *machine_find(const char *s)
@@ -67,7 +76,7 @@ Machine machine_cpu(int threads, size_t mem_bytes)
 {
     /* Orders of magnitude of one AVX-512 core; they only rank micro-batches. */
     double n = threads;
-    return (Machine){ "cpu", "CPU", mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 20e-6 };
+    return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 20e-6 };
 }
 
 double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes)

@@ -10,14 +10,19 @@
 typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_COUNT } MachineUnit;
 
 typedef struct {
-    const char *key;  /* "h200" */
-    const char *name; /* as the driver reports it; matched as a prefix */
+    const char *key;        /* "h200" */
+    const char *name;       /* as the driver reports it; matched as a prefix */
+    int         capability; /* 90 for compute capability 9.0; 0: no CUDA device */
     size_t      mem_bytes;
     double      peak_flops;       /* dense bf16, data sheet; 0: unknown */
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit for the others */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      op_s;             /* fixed cost of an op inside a captured step */
 } Machine;
+
+/* The least capability that a default build has kernels for (GENCODE in the Makefile). The card itself has the last word
+ * (dev/cuda/cuda_dev.c). */
+enum { MACHINE_BUILT_FOR = 90 };
 
 /* By key ("h200") or by the driver's name; NULL when unknown. */
 const Machine *machine_find(const char *key_or_name);

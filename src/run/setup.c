@@ -69,6 +69,7 @@ static void describe_machine(Setup *s)
     } else if (s->dev->vt->kind == DEV_CUDA) {
         s->machine            = *machine_find("a100"); /* only ranks candidates */
         s->machine.name       = s->info.name;
+        s->machine.capability = s->info.capability;
         s->machine.peak_flops = 0;
     } else {
         s->machine = machine_cpu(s->info.n_sm, s->info.total_bytes);
