@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "base/thread.h"
 #include "data/loader.h"
 #include "run/ckpt.h"
@@ -589,6 +590,36 @@ static void other_head_rows_are_noted(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* Older checkpoints have the path of their data as it was given; it must lead to the same file to be no change. */
+static void same_data_by_another_path_is_no_change(void **state)
+{
+    Rig        *rig = (Rig *)*state;
+    CkptWriter *w   = make_writer(rig);
+    CkptState   s;
+    char        note[512], round[256], *now = rig->b->recipe.data.train;
+    snprintf(round, sizeof round, "%s/../%s", rig->dir, file_name_of(rig->dir));
+    const struct {
+        const char *was, *now, *note;
+    } test[] = {
+        { "my.txt", "/somewhere/my.txt", "" },
+        { "sub/my.txt", "/somewhere/sub/my.txt", "" },
+        { round, rig->dir, "" },
+        { "../../../../../../../../../../../../tmp", "/tmp", "" },
+        { "y.txt", "/somewhere/my.txt", "data.train \"y.txt\" -> \"/somewhere/my.txt\"" },
+        { "/a/my.txt", "/b/my.txt", "data.train \"/a/my.txt\" -> \"/b/my.txt\"" },
+        { "", "/b/my.txt", "data.train \"\" -> \"/b/my.txt\"" },
+    };
+    for (int i = 0; i < ARRAY_LEN(test); i++) {
+        note[0] = '\0';
+        str_copy(now, RECIPE_STR, test[i].was);
+        assert_int_equal(save(w, rig->b, 20 + i), 1);
+        str_copy(now, RECIPE_STR, test[i].now);
+        if (ckpt_resume(rig->b, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+        assert_string_equal(note, test[i].note);
+    }
+    ckpt_writer_destroy(w);
+}
+
 /* ---- Weights alone ------------------------------------------------------------------------------------- */
 
 static void weights_load_without_optimizer(void **state)
@@ -745,6 +776,7 @@ int main(void)
         CASE(another_model_is_refused),
         CASE(other_plan_is_noted),
         CASE(other_head_rows_are_noted),
+        CASE(same_data_by_another_path_is_no_change),
         CASE(weights_load_without_optimizer),
         CASE(save_fails_cleanly),
         CASE(load_fails_cleanly),

@@ -321,6 +321,11 @@ cp runs/ref/recipe.yaml resolved.yaml
 (cd / && timeout 60 "$brim" train "$dir/resolved.yaml" run=copy >"$dir/copy.log" 2>&1); rc=$?
 [ $rc -eq 0 ] && out=$(same ref copy)
 verdict "the resolved recipe reproduces the run, from any folder" $? "exit code $rc: $(tail -n 1 copy.log) $out"
+mkdir -p sub; train moved steps=10 data.train=sub/../text.txt # the same data from three places: nothing but steps has changed
+(cd / && timeout 60 "$brim" train "$dir/tiny.yaml" run=moved steps=20 >"$dir/moved.log" 2>&1 &&
+    timeout 60 "$brim" train "$dir/runs/moved/recipe.yaml" steps=30 >>"$dir/moved.log" 2>&1); rc=$?
+[ $rc -eq 0 ] && grep -q 'resuming after step 10: steps 10 -> 20$' moved.log && grep -q 'resuming after step 20: steps 20 -> 30$' moved.log
+verdict "the same data by another path is no change" $? "exit code $rc: $(grep resuming moved.log) $(tail -n 1 moved.log)"
 (cd / && timeout 60 "$brim" eval "$dir/runs/ref" >"$dir/eval.log" 2>&1); rc=$?
 [ $rc -eq 0 ] && grep -qE '^step 120: validation loss [0-9.]+ over [0-9]+ tokens [(]the whole validation set[)], ' eval.log; verdict "and the run can be evaluated from there" $? "exit code $rc: $(cat eval.log)"
 exit $failed

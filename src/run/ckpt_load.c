@@ -231,6 +231,21 @@ static int is_model_key(const char *key, int weights_alone)
     return str_starts_with(key, "model.");
 }
 
+/* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that leads to the
+ * file from here, or that the file's path ends with, is taken for it. Both texts are in quotation marks. */
+static int same_path(const char *key, const char *was, const char *now)
+{
+    char   path[PATH_MAX], full[PATH_MAX + 2] = "\"";
+    size_t n = strlen(was), m = strlen(now);
+    if (strcmp(key, "data.train") != 0 && strcmp(key, "data.val") != 0) return 0;
+    if (n < 3 || n >= sizeof path || was[0] != '"') return 0;
+    if (m > n && now[m - n] == '/' && strcmp(now + m - n + 1, was + 1) == 0) return 1;
+    snprintf(path, sizeof path, "%.*s", (int)n - 2, was + 1);
+    if (!realpath(path, full + 1)) return 0;
+    str_append(full, sizeof full, "\"");
+    return strcmp(full, now) == 0;
+}
+
 /* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in
  * note. */
 static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
@@ -241,7 +256,7 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
         int  row = schema_find(m->key[i].key);
         if (row < 0) continue; /* a key of another version of this program */
         schema_get(&schema_table[row], r, now, sizeof now);
-        if (strcmp(now, m->key[i].text) == 0) continue;
+        if (strcmp(now, m->key[i].text) == 0 || same_path(m->key[i].key, m->key[i].text, now)) continue;
         if (is_model_key(m->key[i].key, l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,
                             m->key[i].key, m->key[i].text, now);

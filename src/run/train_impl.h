@@ -20,7 +20,8 @@ typedef struct {
 } Asked;
 
 typedef struct {
-    const Recipe *r;
+    const Recipe *r;       /* the caller's, then fixed */
+    Recipe        fixed;   /* the same with absolute paths */
     double        begin_s; /* program start */
     Comm         *comm;    /* NULL: one rank */
     Setup         setup;

@@ -45,14 +45,17 @@ static void make_absolute(char path[RECIPE_STR])
     if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
 }
 
-/* Data by absolute path: the recipe in the run directory works from any folder. */
-static void print_recipe(Run *run, FILE *f)
+/* Data by absolute path from here on: the recipe in the run directory works from any folder, and a run that goes on from another
+ * one has the same data in its checkpoints. Messages about data that cannot be used come before, with the user's words. */
+static void fix_paths(Run *run)
 {
-    Recipe r = *run->r;
-    make_absolute(r.data.train);
-    make_absolute(r.data.val);
-    recipe_write(&r, f);
+    run->fixed = *run->r;
+    make_absolute(run->fixed.data.train);
+    make_absolute(run->fixed.data.val);
+    run->r = &run->fixed;
 }
+
+static void print_recipe(Run *run, FILE *f) { recipe_write(run->r, f); }
 
 int train_write_texts(Run *run)
 {
@@ -154,8 +157,9 @@ static void clear_leftovers(Run *run)
  * aside and writes. */
 int train_open(Run *run, const TrainOptions *opt)
 {
-    const Recipe *r = run->r;
     TRY(open_sources(run));
+    fix_paths(run);
+    const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
