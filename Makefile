@@ -3,8 +3,13 @@
 
 BUILD ?= build
 ARCH  ?= native
-CC    ?= gcc
-CXX   ?= g++
+# make has a CC and a CXX of its own, which ?= would keep.
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
 NVCC  ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 SAN   ?=
@@ -167,11 +172,16 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
 # CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
-$(BUILD)/tests/test_attn_tiles: tests/test_attn_tiles.cc src/dev/cuda/k_attn_tile_fwd.cu src/dev/cuda/k_attn_tile_bwd.cu
-$(BUILD)/tests/test_own_gemm: tests/test_own_gemm.cc src/dev/cuda/k_gemm.cu
+EMUOBJ := $(addprefix $(BUILD)/emulated/,tests/test_attn_tiles.cc.o src/dev/cuda/k_attn_tile_fwd.cu.o src/dev/cuda/k_attn_tile_bwd.cu.o \
+            tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o)
+$(BUILD)/tests/test_attn_tiles: $(filter %tiles.cc.o %_tile_fwd.cu.o %_tile_bwd.cu.o,$(EMUOBJ))
+$(BUILD)/tests/test_own_gemm: $(filter %gemm.cc.o %gemm.cu.o,$(EMUOBJ))
 $(EMULATED):
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -MF $@.d -o $@ -x c++ $(filter %.cc %.cu,$^)
+	$(Q)$(CXX) -o $@ $(filter %.o,$^)
+$(BUILD)/emulated/%.o: %
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
 
 cuda: $(CULIB)
 
@@ -191,4 +201,4 @@ $(BUILD)/src/comm/nccl/%.c.o: src/comm/nccl/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
--include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d)
+-include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks that every #include "folder/..." in src/ points to the includer's own folder or to one earlier in src/LAYERS,
-# and that foreign headers stay in their rooms (CUDA in dev/cuda and comm/nccl, MPI in comm).
+# that each folder named there exists, and that foreign headers stay in their rooms (CUDA in dev/cuda and comm/nccl, MPI in comm).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+grep -v '^#' src/LAYERS | while read -r d; do [ -d "src/$d" ] || { echo "src/LAYERS: there is no folder $d"; exit 1; }; done
 awk '
     BEGIN { while ((getline line < "src/LAYERS") > 0) if (line !~ /^#/ && line != "") rank[line] = ++n }
     function folder(path) { sub(/^src\//, "", path); sub(/\/[^\/]*$/, "", path); return path }

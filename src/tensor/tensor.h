@@ -18,7 +18,7 @@ extern "C" {
 
 typedef enum { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2, DT_I32, DT_I64, DT_U8, DT_F64, DT_COUNT } DType;
 
-/* Sized before step 0; see plan/memory.h for what each holds. */
+/* Sized before step 0. */
 typedef enum {
     SLAB_ACT,     /* activations, gradients of activations, workspaces: placed by lifetime */
     SLAB_MASTER,  /* fp32 weights that the optimizer updates */
