@@ -13,6 +13,9 @@ verdict "--help lists options" $? "$("$brim" sample --help)"
 "$brim" help eval | grep -q '^eval.every$'
 verdict "help eval names the section's keys too" $? "$("$brim" help eval)"
 
+"$brim" help | grep -q '^exit code: 0 .*; 1 .*; 2 .*; 130 '
+verdict "help says what exit codes mean" $? "$("$brim" help | grep exit)"
+
 "$brim" version >a 2>err && "$brim" --version >b 2>>err && "$brim" -v >c 2>>err; rc=$?
 want=$(sed -n 's/^VERSION := //p' "$here/Makefile")
 [ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b && cmp -s a c && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
@@ -28,6 +31,11 @@ steps: 100000
 model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
+for n in 1 2048; do
+    "$brim" plan tiny.yaml device=cpu threads=$n >out 2>err; rc=$?
+    [ $rc -eq 0 ] && [ "$(grep -c 'warning: threads: 2048, but there are [0-9]* CPUs' err)" -eq $((n > 1)) ]
+    verdict "threads=$n: a warning where there are too many" $? "exit code $rc: $(cat err)"
+done
 threads() { env "$@" "$brim" info | sed -n 's/^cpu .*, \([0-9]* thread\).*/\1/p'; }
 [ -n "$(threads A=1)" ] && [ "$(threads A=1)" = "$(threads OMP_PROC_BIND=true)" ]
 verdict "bound threads have all CPUs" $? "$(threads A=1), bound $(threads OMP_PROC_BIND=true)"

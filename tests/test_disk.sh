@@ -73,7 +73,7 @@ if mount -t tmpfs -o size=3m tmpfs mount 2>/dev/null && mount --bind mount disk 
     [ $rc -eq 0 ] && out=$(all_whole given_up && same ref given_up); verdict "full disk at the end: and the run can be finished later" $? "exit code $rc: $out"
     mkdir -p "disk/none"; fill
     BRIM_RUNS=$dir/disk timeout 20 "$brim" train tiny.yaml run=none >none.log 2>&1; rc=$?
-    [ $rc -eq 1 ] && tail -n 1 none.log | grep -q 'No space left on device'; verdict "full disk at the start: an error" $? "exit code $rc: $(tail -n 1 none.log)"
+    [ $rc -eq 1 ] && tail -n 1 none.log | grep -q 'disk/none.*No space left on device'; verdict "full disk at the start: an error that names the file" $? "exit code $rc: $(tail -n 1 none.log)"
     rm -f disk/fill; rm -r disk/*
     test_gone
     mount -o remount,bind,ro disk

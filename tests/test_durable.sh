@@ -183,6 +183,9 @@ cp $log before; train told max_skips=5; rc=$?
 [ $rc -eq 0 ] && head -c "$(stat -c %s before)" $log | cmp - before && [ "$(grep -c '\] start ' $log)" -eq 2 ] &&
     [ "$(tail -n +$(($(wc -l <before) + 2)) $log)" = "$(cat told.log)" ]
 verdict "the next start appends to it what the terminal shows" $? "exit code $rc: $(diff <(tail -n +$(($(wc -l <before) + 2)) $log) told.log | head -n 3)"
+grep -q 'NOT SAVED: .*, the last good one stays, ' $log; verdict "a failed save says what stays" $? "$(grep 'NOT SAVED' $log)"
+BRIM_FAULT=fsync:10-14 train first steps=12 # of its first checkpoint
+grep -q 'NOT SAVED: .*, there is none yet, ' first.log; verdict "and that there is none before the first" $? "$(grep 'NOT SAVED' first.log; tail -n 2 first.log)"
 rm -rf runs/mute; mkdir -p runs/mute/log.txt
 train mute; rc=$?
 [ $rc -eq 0 ] && [ "$(grep -c 'warning: .*log.txt' mute.log)" -eq 1 ] && rmdir runs/mute/log.txt && out=$(same ref mute)
@@ -326,6 +329,7 @@ mkdir -p sub; train moved steps=10 data.train=sub/../text.txt # the same data fr
     timeout 60 "$brim" train "$dir/runs/moved/recipe.yaml" steps=30 >>"$dir/moved.log" 2>&1); rc=$?
 [ $rc -eq 0 ] && grep -q 'resuming after step 10: steps 10 -> 20$' moved.log && grep -q 'resuming after step 20: steps 20 -> 30$' moved.log
 verdict "the same data by another path is no change" $? "exit code $rc: $(grep resuming moved.log) $(tail -n 1 moved.log)"
+[ "$(grep -cE '\] 10 steps [(][23]0 in all[)] done in ' moved.log)" -eq 2 ]; verdict "the last line of a resumed run is about this start" $? "$(grep 'done in' moved.log)"
 (cd / && timeout 60 "$brim" eval "$dir/runs/ref" >"$dir/eval.log" 2>&1); rc=$?
 [ $rc -eq 0 ] && grep -qE '^step 120: validation loss [0-9.]+ over [0-9]+ tokens [(]the whole validation set[)], ' eval.log; verdict "and the run can be evaluated from there" $? "exit code $rc: $(cat eval.log)"
 exit $failed

@@ -466,9 +466,9 @@ static void second_sigint_ends_at_once(void **state)
 {
     static const struct {
         void (*f)(void);
-        int code, answers;
-    } row[] = { { int_int, 130, 1 }, { int_term, 0, 1 }, { term_int, 130, 1 },
-                { term_term, 0, 1 }, { usr_term, 0, 1 }, { hushed, 0, 0 } };
+        int code, answers, ctrl_c;
+    } row[] = { { int_int, 130, 1, 1 }, { int_term, 0, 1, 1 }, { term_int, 130, 1, 0 },
+                { term_term, 0, 1, 0 }, { usr_term, 0, 1, 0 }, { hushed, 0, 0, 0 } };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         char text[512] = "";
         assert_int_equal(pipe(answer_fd), 0);
@@ -479,6 +479,7 @@ static void second_sigint_ends_at_once(void **state)
         assert_int_equal(n > 0, row[i].answers);
         char *at = strstr(text, "stopping after this step");
         assert_int_equal(at != NULL, row[i].answers);
+        assert_int_equal(strstr(text, "Ctrl-C") != NULL, row[i].ctrl_c);
         assert_true(!at || !strstr(at + 1, "stopping after")); /* once */
     }
 }

@@ -1,4 +1,4 @@
-/* brim: one program, one command a row. Exit 0 done, 1 the run failed, 2 the user's input was wrong. */
+/* brim: one program, one command a row. usage() says what its exit codes mean. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -39,6 +39,8 @@ static void usage(FILE *out)
         fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage,
                 commands[i].help);
     }
+    fprintf(out, "\nexit code: 0 done, or stopped by a signal and saved; 1 failure; 2 wrong input; "
+                 "130 stopped at once by a second Ctrl-C\n");
 }
 
 static const Command *find_command(const char *name)

@@ -271,7 +271,7 @@ int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
 
-int recipe_write(const Recipe *r, FILE *out)
+void recipe_write(const Recipe *r, FILE *out)
 {
     char        value[2 * RECIPE_STR + 8];
     size_t      section = 0; /* length of the open section's name */
@@ -288,8 +288,6 @@ int recipe_write(const Recipe *r, FILE *out)
         schema_get(&schema_table[i], r, value, sizeof value);
         fprintf(out, "%s%s: %s\n", dot ? "  " : "", dot ? dot + 1 : name, value);
     }
-    if (fflush(out) != 0 || ferror(out)) return err_sys("writing the recipe");
-    return 0;
 }
 
 static void print_row(const SchemaRow *row, FILE *out)

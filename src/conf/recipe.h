@@ -149,8 +149,9 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
 /* Every key with its default. */
 void recipe_defaults(Recipe *r);
 
-/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Negative after err_set(). */
-int recipe_write(const Recipe *r, FILE *out);
+/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it could be written is
+ * for the caller to find, who knows the file's name. */
+void recipe_write(const Recipe *r, FILE *out);
 
 /* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an unknown key. */
 int recipe_help(const char *key, FILE *out);

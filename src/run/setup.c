@@ -44,6 +44,16 @@ static int blame_device(const Recipe *r)
                               : err_user("command line: %s", why);
 }
 
+/* Threads without a CPU only wait for each other: 64 of them on 2 CPUs make a step many times longer. */
+static void warn_of_threads(int64_t threads)
+{
+    enum { MANY = 2 }; /* times the CPUs */
+    long n_cpu = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n_cpu > 0 && threads > MANY * n_cpu)
+        log_warn("threads: %lld, but there are %ld CPUs: they will wait for each other", (long long)threads,
+                 n_cpu);
+}
+
 static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
@@ -57,6 +67,7 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return blame_device(r);
+    if (s->dev->vt->kind == DEV_CPU) warn_of_threads(r->threads);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
     return s->dev->vt->info(s->dev, &s->info);
 }

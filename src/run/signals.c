@@ -15,12 +15,14 @@ static const struct {
 /* What the handler shares with the program; signal handlers take no argument to hang it on. */
 static volatile sig_atomic_t signal_seen, signal_count, stop_count, is_hushed;
 
-/* A step may take minutes; who pressed Ctrl-C must see that it was heard. */
-static void tell_waiting(void)
+/* A step may take minutes; who pressed Ctrl-C must see that it was heard. Who sent SIGTERM may have no Ctrl-C. */
+static void tell_waiting(int sig)
 {
-    static const char text[] = "\nstopping after this step; Ctrl-C once more stops at once, without saving\n";
+    static const char heard[] = "\nstopping after this step\n";
+    static const char more[] = "\nstopping after this step; Ctrl-C once more stops at once, without saving\n";
     int               before = errno;
-    ssize_t           n      = write(STDERR_FILENO, text, sizeof text - 1);
+    ssize_t           n      = sig == SIGINT ? write(STDERR_FILENO, more, sizeof more - 1)
+                                             : write(STDERR_FILENO, heard, sizeof heard - 1);
     (void)n; /* a terminal that is gone must not keep the run from stopping */
     errno = before;
 }
@@ -31,7 +33,7 @@ static void on_signal(int sig)
     signal_count++;
     int asks_to_stop = sig != SIGUSR1;
     if (sig == SIGINT && stop_count > 0) _exit(EXIT_BY_SIGNAL + sig);
-    if (asks_to_stop && stop_count++ == 0 && !is_hushed) tell_waiting();
+    if (asks_to_stop && stop_count++ == 0 && !is_hushed) tell_waiting(sig);
     if (sig != SIGUSR1 || signal_seen == 0) signal_seen = sig;
 }
 

@@ -317,6 +317,7 @@ static void save_what_is(Run *run)
     err_set("%s", why);
 }
 
+/* The last line is about this start, whatever the run had done before it. */
 static int finish(Run *run)
 {
     int ignored = 0;
@@ -324,13 +325,15 @@ static int finish(Run *run)
     if (run->at.step == run->first_step && run->at.step >= run->r->steps) return 0; /* only evaluated */
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
-    if (run->at.step == run->first_step) return 0;
+    if (run->at.step <= run->first_step) return 0;
     LoaderStats stats;
-    char        t[32];
+    char        t[32], all[48] = "";
     loader_stats(run->stepper.loader, &stats);
-    log_info("%lld steps done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
-             (long long)run->at.step, str_duration(t, sizeof t, train_elapsed(run)), run->first_loss,
-             run->last_loss, stats.waited_s, loader_headroom(&stats));
+    if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
+    log_info("%lld steps%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
+             (long long)(run->at.step - run->first_step), all,
+             str_duration(t, sizeof t, clock_now_s() - run->begin_s), run->first_loss, run->last_loss,
+             stats.waited_s, loader_headroom(&stats));
     return 0;
 }
 

@@ -11,6 +11,16 @@
 /* How long a finished run tries to save what it has before it gives up. */
 static const double last_save_s = 600, first_pause_s = 0.1, longest_pause_s = 10;
 
+/* What a failed save leaves behind. An error that is pending stays so. */
+static const char *what_stays(const Run *run)
+{
+    int64_t step;
+    int     pending = err_kind() != ERR_NONE;
+    int     n       = ckpt_list(run->dir.checkpoints, &step, 1);
+    if (!pending) err_clear();
+    return n > 0 ? "the last good one stays" : n == 0 ? "there is none yet" : "others cannot be listed";
+}
+
 /* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn training into
  * copying. result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
@@ -21,16 +31,14 @@ static void report_save(Run *run, int result, const char *msg)
         run->retry_step  = run->at.step + run->retry_after;
         run->save_failed = 1;
         if (!run->is_over && run->retry_step < run->r->steps) {
-            log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
-                      "trying again after step %lld)",
-                      msg, (long long)run->retry_step);
+            log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after step %lld)", msg,
+                      what_stays(run), (long long)run->retry_step);
         } else if (!run->is_over) {
-            log_error("CHECKPOINT NOT SAVED: %s (training goes on, the last good one stays, "
-                      "trying again after the last step)",
-                      msg);
+            log_error("CHECKPOINT NOT SAVED: %s (training goes on, %s, trying again after the last step)",
+                      msg, what_stays(run));
         } else {
-            log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, the last good one stays)",
-                      msg, (long long)run->at.step);
+            log_error("CHECKPOINT NOT SAVED: %s (training has ended at step %lld, %s)", msg,
+                      (long long)run->at.step, what_stays(run));
         }
     } else if (result > 0) {
         run->save_failed = 0;
