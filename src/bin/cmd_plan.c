@@ -13,9 +13,9 @@ static void print_card(const Machine *m)
     printf("device      %s, %.1f GiB, data-sheet peak %.1f TFLOP/s bf16\n", m->name,
            (double)m->mem_bytes / 1073741824.0, m->peak_flops * 1e-12);
     if (c < MACHINE_BUILT_FOR) {
-        printf("build       a default build has no kernels for compute capability %d.%d: "
-               "make GENCODE='-gencode arch=compute_%d,code=sm_%d' makes one\n",
-               c / 10, c % 10, c, c);
+        printf("build       has no kernels for compute capability %d.%d: a plan only, this card is not "
+               "supported\n",
+               c / 10, c % 10);
     }
 }
 
