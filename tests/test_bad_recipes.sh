@@ -120,12 +120,23 @@ printf 'stepz: 5\n' >r.yaml
 bad "plan: bad recipe" '^r.yaml:1: stepz: unknown key' plan r.yaml
 bad "plan: bad override" '^command line: stepz: unknown key' plan good.yaml stepz=5
 bad "plan: missing file" '^none.yaml: no such recipe$' plan none.yaml
-bad "plan: mask without data for it" '^model.mask: prefix is not available yet' plan good.yaml device=cpu model.mask=prefix
-bad "plan: concession nobody makes" '^give_way: is not available yet' plan good.yaml device=cpu give_way=moments
-bad "plan: precision required in vain" '^good.yaml: require: bf16 is off: the precision is fp32' plan good.yaml device=cpu require=bf16
-bad "plan: optimisation required in vain" '^good.yaml: require: graphs is refused' plan good.yaml device=cpu require=graphs
-bad "plan: optimisation required of a model without use for it" '^good.yaml: require: linear_glu_fwd is not used: this model has no glu_fwd$' plan good.yaml device=cpu model.act=gelu require=linear_glu_fwd
-bad "train: likewise" '^good.yaml: require: chunk_head is not used: one chunk ' train good.yaml device=cpu require=chunk_head
+bad "plan: mask without data for it" '^command line: model.mask: prefix is not available yet' plan good.yaml device=cpu model.mask=prefix
+bad "plan: concession nobody makes" '^command line: give_way: is not available yet' plan good.yaml device=cpu give_way=moments
+bad "plan: precision required in vain" '^command line: require: bf16 is off: the precision is fp32' plan good.yaml device=cpu require=bf16
+bad "plan: optimisation required in vain" '^command line: require: graphs is refused' plan good.yaml device=cpu require=graphs
+bad "plan: optimisation required of a model without use for it" '^command line: require: linear_glu_fwd is not used: this model has no glu_fwd$' plan good.yaml device=cpu model.act=gelu require=linear_glu_fwd
+bad "train: likewise" '^command line: require: chunk_head is not used: one chunk ' train good.yaml device=cpu require=chunk_head
+bad "plan: precision that is not there yet" '^command line: precision: fp8 is not available yet' plan good.yaml device=cpu precision=fp8
+bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml device=cpu precision=bf16
+asks() { # name, pattern, line of the recipe: what is found after parsing has its place too
+    { cat good.yaml; printf 'device: cpu\n%s\n' "$3"; } >asks.yaml
+    bad "$1" "$2" train asks.yaml
+}
+asks "file: precision" '^asks.yaml:6: precision: fp8 is not available yet' 'precision: fp8'
+asks "file: precision of another device" '^asks.yaml:6: precision: bf16 needs a GPU' 'precision: bf16'
+asks "file: concession" '^asks.yaml:6: give_way: is not available yet' 'give_way: [moments]'
+asks "file: requirement" '^asks.yaml:6: require: graphs is refused' 'require: [graphs]'
+asks "file: precision required" '^asks.yaml:6: require: bf16 is off' 'require: [bf16]'
 "$brim" plan good.yaml device=cpu require=fp32,flash >out 2>err
 verdict "plan: what is required is on" $? "$(cat err)"
 

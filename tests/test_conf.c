@@ -67,7 +67,8 @@ static void assert_same_recipe(const Recipe *a, const Recipe *b)
     Recipe x = *a, y = *b;
     memset(x.file, 0, sizeof x.file); /* where it was read from differs by nature */
     memset(y.file, 0, sizeof y.file);
-    x.device_line = y.device_line = 0;
+    memset(x.origin, 0, sizeof x.origin);
+    memset(y.origin, 0, sizeof y.origin);
     for (int i = 0; i < schema_count; i++) {
         char u[2 * RECIPE_STR + 8], v[2 * RECIPE_STR + 8];
         schema_get(&schema_table[i], &x, u, sizeof u);

@@ -76,9 +76,10 @@ int cmd_eval(const CmdArgs *a)
     TRY(cmd_parse(a, NULL, 0, &t));
     TRY(run_target_open(&t, BUILD_EVAL, &r, &s, &step));
     /* Noise has no end, and no loss worth knowing. */
-    int rc = r.data.kind == DATA_RANDOM
-                 ? err_user("data.kind: random has nothing to evaluate (name data.kind and data.train)")
-                 : evaluate(&s, &r, is_overridden(&t, "eval.sequences") ? r.eval.sequences : 0, &e);
+    int rc =
+        r.data.kind == DATA_RANDOM
+            ? recipe_blame(&r, "data.kind", "random has nothing to evaluate (name data.kind and data.train)")
+            : evaluate(&s, &r, is_overridden(&t, "eval.sequences") ? r.eval.sequences : 0, &e);
     if (rc == 0) print_result(step, &e, &r);
     setup_close(&s);
     return rc;

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,6 @@ enum { RECIPE_MAX_BYTES = 1 << 20, MAX_SECTION = 16 };
 
 typedef struct {
     Recipe *r;
-    Origin  origin;
     int     n_section;
     struct {
         char name[32];
@@ -41,6 +41,45 @@ void recipe_defaults(Recipe *r)
         int  rc = schema_set(&schema_table[i], r, schema_table[i].def, 0, why, sizeof why);
         CHECK(rc == 0, "default of %s: %s", schema_table[i].name, why);
     }
+}
+
+/* ---- Blame --------------------------------------------------------------------------------------------- */
+
+/* "FILE:LINE: ", "command line: " or, of a key that stands nowhere and so is missing from the file as a whole, "FILE: ". */
+static void say_place(const Recipe *r, const char *key, char *buf, size_t n)
+{
+    int row = schema_find(key);
+    CHECK(row >= 0, "no key %s", key);
+    buf[0] = '\0';
+    if (r->origin[row] == ORIGIN_COMMAND_LINE) {
+        snprintf(buf, n, "command line: ");
+    } else if (r->origin[row] != ORIGIN_DEFAULT) {
+        snprintf(buf, n, "%s:%d: ", r->file, r->origin[row]);
+    } else if (r->file[0]) {
+        snprintf(buf, n, "%s: ", r->file);
+    }
+}
+
+int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
+{
+    char    what[800], place[RECIPE_STR + 24];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    say_place(r, key, place, sizeof place);
+    return err_user("%s%s: %s", place, key, what);
+}
+
+int recipe_blame_pending(const Recipe *r, const char *key)
+{
+    char   what[800];
+    size_t len = strlen(key);
+    if (err_kind() != ERR_USER) return -1;
+    str_copy(what, sizeof what, err_get());
+    err_clear();
+    int named = str_starts_with(what, key) && str_starts_with(what + len, ": ");
+    return recipe_blame(r, key, "%s", named ? what + len + 2 : what);
 }
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
@@ -86,7 +125,7 @@ static int read_item(void *ctx, const WalkItem *item)
 {
     Reader *d = (Reader *)ctx;
     char    where[RECIPE_STR + 24], why[600];
-    snprintf(where, sizeof where, "%s:%d", d->origin.name, item->line);
+    snprintf(where, sizeof where, "%s:%d", d->r->file, item->line);
     d->n_key++;
     if (item->kind == WALK_MAP) return enter_section(d, item, where);
     int row = schema_find(item->key);
@@ -94,14 +133,14 @@ static int read_item(void *ctx, const WalkItem *item)
         return err_user("%s: %s: is a section: expected keys below it, got a value", where, item->key);
     }
     if (row < 0) return refuse_key(where, item->key, 0);
-    int first = d->origin.line[row];
+    int first = d->r->origin[row];
     if (first > 0) return err_user("%s: %s: given twice, first on line %d", where, item->key, first);
     if (item->kind == WALK_LIST && schema_table[row].type != KEY_LIST) {
         char type[500];
         schema_describe(&schema_table[row], type, sizeof type);
         return err_user("%s: %s: expected %s, got a list", where, item->key, type);
     }
-    d->origin.line[row] = item->line;
+    d->r->origin[row] = item->line;
     if (schema_set(&schema_table[row], d->r, item->text, item->quoted, why, sizeof why) < 0) {
         return err_user("%s: %s: %s", where, item->key, why);
     }
@@ -135,7 +174,7 @@ static int read_override(Reader *d, const char *text)
         list[n - 2] = '\0';
         value       = list;
     }
-    d->origin.line[row] = ORIGIN_COMMAND_LINE;
+    d->r->origin[row] = ORIGIN_COMMAND_LINE;
     if (schema_set(&schema_table[row], d->r, value, 0, why, sizeof why) < 0) {
         return err_user("command line: %s: %s", key, why);
     }
@@ -148,7 +187,6 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
     char   shown[RECIPE_STR], folder[PATH_MAX];
     recipe_defaults(r);
     str_quote(shown, sizeof shown, name, strlen(name));
-    d.origin.name = shown;
     if (n > RECIPE_MAX_BYTES) return err_user("%s: a recipe is at most 1 MiB", shown);
     if (file_folder_of(name, folder, sizeof folder) < 0) return err_user("%s: the path is too long", shown);
     memcpy(r->file, shown, strlen(shown));
@@ -161,7 +199,7 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
         size_t len = strlen(base) - (str_ends_with(base, ".yaml") ? strlen(".yaml") : 0);
         memcpy(r->run, len > 0 ? base : "run", len > 0 ? len : 3);
     }
-    return relate_resolve(r, &d.origin, folder, !more->without_data);
+    return relate_resolve(r, folder, !more->without_data);
 }
 
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,

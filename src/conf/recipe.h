@@ -34,7 +34,10 @@ typedef enum {
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
-enum { RECIPE_STR = 256 };
+enum { RECIPE_STR = 256, RECIPE_KEYS = 96 /* room for one per row of the schema */ };
+
+/* Where a key's value came from; above 0: a line of the file. */
+enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
 
 typedef struct {
     /* kv_heads, head_dim, ffn: 0 = derived on load */
@@ -108,29 +111,29 @@ typedef struct {
 } RecipeOpt;
 
 typedef struct {
-    char        file[RECIPE_STR]; /* where it came from, for messages */
-    char        run[RECIPE_STR];  /* name; the run directory is runs/NAME */
-    int64_t     steps;
-    int64_t     step_tokens; /* tokens per optimizer update, over all ranks */
-    int64_t     micro_batch; /* sequences; 0 = auto */
-    Recompute   recompute;
-    Precision   precision;
-    char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
-    int         device_line; /* where it stands, for messages: line of file, -1 command line, 0 nowhere */
-    int64_t     threads;     /* CPU threads; 0 = all */
-    int64_t     seed;
-    char        memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
-    int         deterministic;
-    char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
-    char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
-    double      budget_s;             /* wall-clock budget in seconds; 0: none */
-    int64_t     log_every;
-    int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
-    double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
-    RecipeModel model;
-    RecipeOptim optim;
-    RecipeData  data;
-    RecipeEval  eval;
+    char             file[RECIPE_STR];    /* where it came from, for messages */
+    int              origin[RECIPE_KEYS]; /* and each key: ORIGIN_*, by row of the schema */
+    char             run[RECIPE_STR];     /* name; the run directory is runs/NAME */
+    int64_t          steps;
+    int64_t          step_tokens; /* tokens per optimizer update, over all ranks */
+    int64_t          micro_batch; /* sequences; 0 = auto */
+    Recompute        recompute;
+    Precision        precision;
+    char             device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int64_t          threads;            /* CPU threads; 0 = all */
+    int64_t          seed;
+    char             memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
+    int              deterministic;
+    char             give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
+    char             require[RECIPE_STR];  /* comma list of optimisations that must be on */
+    double           budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t          log_every;
+    int64_t          max_skips;    /* non-finite or spiking steps in a row before a rollback */
+    double           spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
+    RecipeModel      model;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
     RecipeCheckpoint checkpoint;
     RecipeOpt        opt;
 } Recipe;
@@ -145,6 +148,13 @@ int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *
 /* Parses YAML text already in memory (also the fuzz target); name is used in messages. */
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override);
+
+/* Reports what is wrong with a key's value and where that was given: "FILE:LINE: KEY: text", "command line: KEY: text" or, of
+ * a key that is not given, "FILE: KEY: text". Always negative. */
+int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same for wrong input that code below has reported without a place. Other failures stay as they are. Always negative. */
+int recipe_blame_pending(const Recipe *r, const char *key);
 
 /* Every key with its default. */
 void recipe_defaults(Recipe *r);

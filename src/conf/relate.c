@@ -4,22 +4,7 @@
 #include "base/file.h"
 #include "base/str.h"
 
-#include <stdarg.h>
 #include <string.h>
-
-int relate_blame(const Origin *o, int row, const char *fmt, ...)
-{
-    char    what[800];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    const char *key = schema_table[row].name;
-    if (o->line[row] == ORIGIN_COMMAND_LINE) return err_user("command line: %s: %s", key, what);
-    /* A key that stands nowhere is missing from the file as a whole. */
-    if (o->line[row] == ORIGIN_DEFAULT) return err_user("%s: %s: %s", o->name, key, what);
-    return err_user("%s:%d: %s: %s", o->name, o->line[row], key, what);
-}
 
 static int row_of(const char *key)
 {
@@ -30,12 +15,12 @@ static int row_of(const char *key)
 
 /* Of two keys that do not go together, the one to blame: what the command line changed, else what the file
  * says. */
-static int culprit(const Origin *o, const char *key, const char *other)
+static const char *culprit(const Recipe *r, const char *key, const char *other)
 {
-    int a = row_of(key), b = row_of(other);
-    if (o->line[a] == ORIGIN_COMMAND_LINE) return a;
-    if (o->line[b] == ORIGIN_COMMAND_LINE) return b;
-    return o->line[a] != ORIGIN_DEFAULT || o->line[b] == ORIGIN_DEFAULT ? a : b;
+    int a = r->origin[row_of(key)], b = r->origin[row_of(other)];
+    if (a == ORIGIN_COMMAND_LINE) return key;
+    if (b == ORIGIN_COMMAND_LINE) return other;
+    return a != ORIGIN_DEFAULT || b == ORIGIN_DEFAULT ? key : other;
 }
 
 #define LL(x) ((long long)(x))
@@ -43,18 +28,18 @@ static int culprit(const Origin *o, const char *key, const char *other)
 /* Requires cond of a pair of keys. */
 #define RELATE(cond, key, other, ...)                                                                        \
     do {                                                                                                     \
-        if (!(cond)) return relate_blame(o, culprit(o, key, other), __VA_ARGS__);                            \
+        if (!(cond)) return recipe_blame(r, culprit(r, key, other), __VA_ARGS__);                            \
     } while (0)
 
 /* Requires cond of one key. */
 #define DEMAND(cond, key, ...)                                                                               \
     do {                                                                                                     \
-        if (!(cond)) return relate_blame(o, row_of(key), __VA_ARGS__);                                       \
+        if (!(cond)) return recipe_blame(r, key, __VA_ARGS__);                                               \
     } while (0)
 
 static int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-static int resolve_model(Recipe *r, const Origin *o)
+static int resolve_model(Recipe *r)
 {
     static const char *const derived[] = { "model.kv_heads", "model.head_dim", "model.ffn" };
     RecipeModel             *m         = &r->model;
@@ -70,7 +55,7 @@ static int resolve_model(Recipe *r, const Origin *o)
         char why[160];
         int  row = row_of(derived[i]);
         if (schema_check(&schema_table[row], r, why, sizeof why) < 0) {
-            return relate_blame(o, culprit(o, derived[i], "model.width"), "%s of %s", derived[i], why);
+            return recipe_blame(r, culprit(r, derived[i], "model.width"), "%s of %s", derived[i], why);
         }
     }
     RELATE(m->heads % m->kv_heads == 0, "model.kv_heads", "model.heads",
@@ -94,7 +79,7 @@ static const char *name_nearest(char *buf, size_t n, int64_t below, int64_t abov
     return buf;
 }
 
-static int check_step(const Recipe *r, const Origin *o)
+static int check_step(const Recipe *r)
 {
     char    near[48];
     int64_t context = r->model.context, sequences = r->step_tokens / context, micro = r->micro_batch;
@@ -106,13 +91,13 @@ static int check_step(const Recipe *r, const Origin *o)
     int64_t below = MIN(micro, sequences), above = micro;
     while (sequences % below != 0) below--;
     while (above <= FAR && sequences % above != 0) above++;
-    return relate_blame(
-        o, culprit(o, "micro_batch", "step_tokens"),
+    return recipe_blame(
+        r, culprit(r, "micro_batch", "step_tokens"),
         "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context): %s would do",
         LL(micro), LL(sequences), name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
-static int check_optim(const Recipe *r, const Origin *o)
+static int check_optim(const Recipe *r)
 {
     const RecipeOptim *p = &r->optim;
     RELATE(p->warmup <= r->steps, "optim.warmup", "steps", "optim.warmup (%lld) must not exceed steps (%lld)",
@@ -126,7 +111,7 @@ static int check_optim(const Recipe *r, const Origin *o)
     return 0;
 }
 
-static int check_eval(const Recipe *r, const Origin *o)
+static int check_eval(const Recipe *r)
 {
     int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
     RELATE(r->eval.target == 0 || r->eval.every > 0, "eval.target", "eval.every",
@@ -141,7 +126,7 @@ static int check_eval(const Recipe *r, const Origin *o)
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-static int check_names(Recipe *r, const Origin *o)
+static int check_names(Recipe *r)
 {
     static const char *const devices[] = { "auto", "cpu", "cuda" };
     StrNearest               near      = str_nearest_begin(r->device);
@@ -157,14 +142,13 @@ static int check_names(Recipe *r, const Origin *o)
     DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)",
            r->device, near.best);
     DEMAND(known, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N", r->device);
-    r->device_line = o->line[row_of("device")];
     /* The name becomes a folder below runs/. */
     DEMAND(!strchr(r->run, '/') && r->run[0] != '.' && r->run[0] != '-', "run",
            "'%.64s' cannot name a folder (no '/', no leading '.' or '-')", r->run);
     return 0;
 }
 
-static int check_require(const Recipe *r, const Origin *o)
+static int check_require(const Recipe *r)
 {
     const char *list = r->require;
     char        item[64], key[80], value[RECIPE_STR];
@@ -186,7 +170,7 @@ static int check_require(const Recipe *r, const Origin *o)
 
 /* ---- Data files ---------------------------------------------------------------------------------------- */
 
-static int refuse_missing(const Origin *o, const char *key, const char *path)
+static int refuse_missing(const Recipe *r, const char *key, const char *path)
 {
     char   folder[RECIPE_STR];
     char **names;
@@ -198,16 +182,16 @@ static int refuse_missing(const Origin *o, const char *key, const char *path)
     StrNearest near = str_nearest_begin(file_name_of(path));
     for (int i = 0; i < n; i++) str_nearest_offer(&near, names[i]);
     if (near.best) {
-        relate_blame(o, row_of(key), "no such file: %s (did you mean %s?)", path, near.best);
+        recipe_blame(r, key, "no such file: %s (did you mean %s?)", path, near.best);
     } else {
-        relate_blame(o, row_of(key), "no such file: %s", path);
+        recipe_blame(r, key, "no such file: %s", path);
     }
     arena_deinit(&arena);
     return -1;
 }
 
 /* Replaces a path that exists only beside the recipe by one that can be opened from here. */
-static int beside_recipe(char *path, const Origin *o, const char *key, const char *folder)
+static int beside_recipe(const Recipe *r, char *path, const char *key, const char *folder)
 {
     char beside[2 * RECIPE_STR];
     if (path[0] && path[0] != '/' && file_kind(path) == FILE_NONE) {
@@ -222,17 +206,17 @@ static int beside_recipe(char *path, const Origin *o, const char *key, const cha
     return 0;
 }
 
-static int check_data(const char *path, DataKind kind, const Origin *o, const char *key)
+static int check_data(const Recipe *r, const char *path, const char *key)
 {
     FileKind found = file_kind(path);
-    if (found == FILE_NONE) return refuse_missing(o, key, path);
+    if (found == FILE_NONE) return refuse_missing(r, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
-    DEMAND(found != FILE_FOLDER || kind == DATA_TOKENS, key, "%s is a folder; data.kind text needs a file",
-           path);
+    DEMAND(found != FILE_FOLDER || r->data.kind == DATA_TOKENS, key,
+           "%s is a folder; data.kind text needs a file", path);
     return 0;
 }
 
-static int resolve_data(Recipe *r, const Origin *o, const char *folder, int need_data)
+static int resolve_data(Recipe *r, const char *folder, int need_data)
 {
     RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) return 0;
@@ -240,21 +224,21 @@ static int resolve_data(Recipe *r, const Origin *o, const char *folder, int need
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
            "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
-    TRY(beside_recipe(d->train, o, "data.train", folder));
-    TRY(beside_recipe(d->val, o, "data.val", folder));
+    TRY(beside_recipe(r, d->train, "data.train", folder));
+    TRY(beside_recipe(r, d->val, "data.val", folder));
     if (!need_data) return 0;
-    TRY(check_data(d->train, d->kind, o, "data.train"));
-    if (d->val[0]) TRY(check_data(d->val, d->kind, o, "data.val"));
+    TRY(check_data(r, d->train, "data.train"));
+    if (d->val[0]) TRY(check_data(r, d->val, "data.val"));
     return 0;
 }
 
-int relate_resolve(Recipe *r, const Origin *o, const char *folder, int need_data)
+int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
-    TRY(resolve_model(r, o));
-    TRY(check_step(r, o));
-    TRY(check_optim(r, o));
-    TRY(check_eval(r, o));
-    TRY(check_names(r, o));
-    TRY(check_require(r, o));
-    return resolve_data(r, o, folder, need_data);
+    TRY(resolve_model(r));
+    TRY(check_step(r));
+    TRY(check_optim(r));
+    TRY(check_eval(r));
+    TRY(check_names(r));
+    TRY(check_require(r));
+    return resolve_data(r, folder, need_data);
 }

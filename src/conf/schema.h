@@ -32,10 +32,8 @@ typedef struct {
     const char        *help;
 } SchemaRow;
 
-enum { SCHEMA_MAX = 96 };
-
 extern const SchemaRow schema_table[];
-extern const int       schema_count; /* <= SCHEMA_MAX */
+extern const int       schema_count; /* <= RECIPE_KEYS */
 
 int schema_find(const char *name);       /* row number, -1 when there is none */
 int schema_is_section(const char *name); /* "model" */

@@ -177,7 +177,7 @@ const SchemaRow schema_table[] = {
       .help = "the same for validation; default: the last data.val_fraction of data.train" },
     { ROW("data.val_fraction", KEY_FLOAT, data.val_fraction, "0.1"), BETWEEN(0, 0.5),
       .aka = "val_split,validation_split",
-      .help = "share of data.train kept for validation when data.val is not given" },
+      .help = "share of data.train kept for validation when data.val is not given; 0: none, no evaluation" },
     { ROW("data.threads", KEY_INT, data.threads, "0"), BETWEEN(0, 1024),
       .aka = "num_workers,workers,loader_threads",
       .help = "loader threads; 0: as many as the measured wait asks for" },
@@ -231,4 +231,4 @@ const SchemaRow schema_table[] = {
 /* clang-format on */
 
 const int schema_count = ARRAY_LEN(schema_table);
-_Static_assert(ARRAY_LEN(schema_table) <= SCHEMA_MAX, "raise SCHEMA_MAX");
+_Static_assert(ARRAY_LEN(schema_table) <= RECIPE_KEYS, "raise RECIPE_KEYS");

@@ -35,8 +35,8 @@ static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capabil
         break;
     case PRECISION_FP16:
     case PRECISION_FP8:
-        return err_user("precision: %s is not available yet (use bf16)",
-                        r->precision == PRECISION_FP16 ? "fp16" : "fp8");
+        return recipe_blame(r, "precision", "%s is not available yet (use bf16)",
+                            r->precision == PRECISION_FP16 ? "fp16" : "fp8");
     default:
         c->compute = cuda && capability >= 80 ? DT_BF16 : DT_F32;
         if (!cuda) {
@@ -51,12 +51,12 @@ static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capabil
         return 0;
     }
     if (!cuda && vt->kind != DEV_NULL) {
-        return err_user("precision: %s needs a GPU; the CPU backend computes in fp32",
-                        r->precision == PRECISION_BF16 ? "bf16" : "tf32");
+        return recipe_blame(r, "precision", "%s needs a GPU; the CPU backend computes in fp32",
+                            r->precision == PRECISION_BF16 ? "bf16" : "tf32");
     }
     if (cuda && capability < 80) {
-        return err_user("precision: compute capability %d.%d has neither bf16 nor tf32", capability / 10,
-                        capability % 10);
+        return recipe_blame(r, "precision", "compute capability %d.%d has neither bf16 nor tf32",
+                            capability / 10, capability % 10);
     }
     return 0;
 }
@@ -65,10 +65,11 @@ static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capabil
 static int check_available(const Recipe *r)
 {
     if (r->model.mask == MASKING_PREFIX) {
-        return err_user("model.mask: prefix is not available yet: no kind of data says where a prefix ends");
+        return recipe_blame(r, "model.mask",
+                            "prefix is not available yet: no kind of data says where a prefix ends");
     }
     if (r->give_way[0])
-        return err_user("give_way: is not available yet: moments and gradients are kept in fp32");
+        return recipe_blame(r, "give_way", "is not available yet: moments and gradients are kept in fp32");
     return 0;
 }
 

@@ -52,8 +52,8 @@ struct CkptWriter {
 
     /* the save that runs or ran last */
     CkptManifest manifest;
-    CkptKey      key[SCHEMA_MAX];
-    char         text[SCHEMA_MAX][2 * RECIPE_STR];
+    CkptKey      key[RECIPE_KEYS];
+    char         text[RECIPE_KEYS][2 * RECIPE_STR];
     uint64_t     file_hash[CKPT_FILES];
     Build       *source; /* only without a snapshot */
     double       snapshot_s;

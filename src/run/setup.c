@@ -33,17 +33,6 @@ static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *co
     return dev_open(r->device, opt, why);
 }
 
-/* Says where a device that cannot be had was asked for. */
-static int blame_device(const Recipe *r)
-{
-    char why[900];
-    if (err_kind() != ERR_USER || r->device_line == 0) return -1;
-    str_copy(why, sizeof why, err_get());
-    err_clear();
-    return r->device_line > 0 ? err_user("%s:%d: %s", r->file, r->device_line, why)
-                              : err_user("command line: %s", why);
-}
-
 /* Threads without a CPU only wait for each other: 64 of them on 2 CPUs make a step many times longer. */
 static void warn_of_threads(int64_t threads)
 {
@@ -66,7 +55,7 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
                                       .threads       = (int)r->threads };
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
-    if (!s->dev) return blame_device(r);
+    if (!s->dev) return recipe_blame_pending(r, "device");
     if (s->dev->vt->kind == DEV_CPU) warn_of_threads(r->threads);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
     return s->dev->vt->info(s->dev, &s->info);
@@ -95,10 +84,11 @@ static int rank_share(Recipe *share, const Recipe *r, int world)
     *share = *r;
     share->step_tokens /= world;
     if (world == 1 || seqs % unit == 0) return 0;
-    return err_user("%s: step_tokens: %lld sequences of %lld tokens cannot be shared "
-                    "by %d ranks in micro-batches of %lld",
-                    r->file, (long long)seqs, (long long)r->model.context, world,
-                    (long long)MAX(r->micro_batch, 1));
+    return recipe_blame(r, "step_tokens",
+                        "%lld sequences of %lld tokens cannot be shared "
+                        "by %d ranks in micro-batches of %lld",
+                        (long long)seqs, (long long)r->model.context, world,
+                        (long long)MAX(r->micro_batch, 1));
 }
 
 /* Ranks that plan differently would wait for each other at different places. */
@@ -174,7 +164,7 @@ static int check_precision(const Setup *s, const Recipe *r, const char *item)
     for (int i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i], item) != 0) continue;
         if (strcmp(setup_precision(s, r), item) == 0) return 1;
-        return err_user("%s: require: %s is off: the precision is %s", r->file, item, s->choice.why);
+        return recipe_blame(r, "require", "%s is off: the precision is %s", item, s->choice.why);
     }
     return 0;
 }

@@ -197,7 +197,6 @@ void switches_print(const Build *b, const DevVt *vt, FILE *out)
 
 int switches_require(const Build *b, const DevVt *vt, const char *name)
 {
-    const char   *file  = b->recipe.file;
     const Switch *found = NULL;
     StrNearest    near  = str_nearest_begin(name);
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
@@ -205,11 +204,11 @@ int switches_require(const Build *b, const DevVt *vt, const char *name)
         if (strcmp(switches[i].name, name) == 0) found = &switches[i];
     }
     if (!found) {
-        return err_user("%s: require: there is no optimisation '%s'%s%s%s", file, name,
-                        near.best ? " (did you mean " : "", near.best ? near.best : "",
-                        near.best ? "?)" : "");
+        return recipe_blame(&b->recipe, "require", "there is no optimisation '%s'%s%s%s", name,
+                            near.best ? " (did you mean " : "", near.best ? near.best : "",
+                            near.best ? "?)" : "");
     }
     State s = switch_state(b, vt, found);
     if (strcmp(s.word, "on") == 0) return 0;
-    return err_user("%s: require: %s is %s%s%s", file, name, s.word, s.why[0] ? ": " : "", s.why);
+    return recipe_blame(&b->recipe, "require", "%s is %s%s%s", name, s.word, s.why[0] ? ": " : "", s.why);
 }

@@ -25,7 +25,8 @@ static void check_round_trip(const Recipe *r)
     CHECK(recipe_parse(&again, "again.yaml", text, n, 0, NULL) == 0, "%s", err_get());
     memset(plain.file, 0, sizeof plain.file);
     memset(again.file, 0, sizeof again.file);
-    plain.device_line = again.device_line = 0;
+    memset(plain.origin, 0, sizeof plain.origin);
+    memset(again.origin, 0, sizeof again.origin);
     CHECK(memcmp(&plain, &again, sizeof plain) == 0, "a written recipe reads back differently:\n%s", text);
     free(text);
 }
