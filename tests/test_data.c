@@ -531,7 +531,7 @@ static void source_joins_many_shards(void **state)
 static void source_splits_exactly(void **state)
 {
     unsigned char text[1000];
-    const double  fraction[] = { 0, 0.001, 0.1, 0.5, 0.999 };
+    const double  fraction[] = { 0, 0.002, 0.1, 0.5, 0.999 };
     int32_t       back[1000];
     const char   *path = in(state, "t.txt");
     for (int i = 0; i < 1000; i++) text[i] = (unsigned char)i;

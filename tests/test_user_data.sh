@@ -46,10 +46,10 @@ train good "${tokens[@]}" data.train=good.bin; rc=$?
 [ $rc -eq 0 ] && grep -q '] data.train: good.bin: 5.86 KiB of tokens checked' good.log && [ "$(grep -c 'tokens checked' good.log)" -eq 1 ]
 verdict "good shards are said to be checked, once" $? "exit code $rc: $(cat good.log)"
 train new "${tokens[@]}" data.train=bad.bin; rc=$?
-[ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^bad.bin: token 2000 is 256, the vocabulary ends at 256$' new.log && [ ! -e runs/new ]
+[ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^command line: data.train: bad.bin: token 2000 is 256, the vocabulary ends at 256$' new.log && [ ! -e runs/new ]
 verdict "an id outside the vocabulary is refused before the run begins" $? "exit code $rc: $(cat new.log)"
 train new "${tokens[@]}" data.train=good.bin data.val=bad.bin; rc=$?
-[ $rc -eq 2 ] && grep -q '^bad.bin: token 2000 ' new.log && [ ! -e runs/new ]
+[ $rc -eq 2 ] && grep -q '^command line: data.val: bad.bin: token 2000 ' new.log && [ ! -e runs/new ]
 verdict "in data.val too" $? "exit code $rc: $(cat new.log)"
 # Of 168 windows 8 a step: by step 21 each was seen once.
 train late "${tokens[@]}" data.train=bad.bin data.verify=false steps=30 checkpoint.every=0; rc=$?
@@ -65,7 +65,7 @@ train big "${tokens[@]}" data.train=big.bin data.val=good.bin steps=1; rc=$?
 [ $rc -eq 0 ] && grep -q 'big.bin: 1.09 GiB of tokens are not checked before the run.*data.verify=true' big.log && grep -q 'data.val: good.bin: .*checked' big.log
 verdict "large shards are not read unless asked, which is said" $? "exit code $rc: $(cat big.log)"
 train new "${tokens[@]}" data.train=big.bin data.val=good.bin data.verify=true; rc=$?
-[ $rc -eq 2 ] && tail -n 1 new.log | grep -q "^big.bin: token $((n - 9)) is 300" && [ ! -e runs/new ]
+[ $rc -eq 2 ] && tail -n 1 new.log | grep -q "^command line: data.train: big.bin: token $((n - 9)) is 300" && [ ! -e runs/new ]
 verdict "data.verify=true reads them" $? "exit code $rc: $(cat new.log)"
 rm big.bin
 
@@ -82,7 +82,7 @@ if command -v python3 >/dev/null; then
     cmp -s <(tail -c +1025 docs/shards/00001.bin | head -c 1800) <(iconv -f latin1 -t UTF-16LE docs/b.txt)
     verdict "and hold what it read" $? "$(tail -c +1025 docs/shards/00001.bin | od -An -tu2 | head -n 2)"
     train new "${tokens[@]}" data.train=docs/shards data.document_token=255; rc=$?
-    [ $rc -eq 2 ] && grep -q '^docs/shards/00000.bin: token 3000 is 256' new.log
+    [ $rc -eq 2 ] && grep -q '^command line: data.train: docs/shards/00000.bin: token 3000 is 256' new.log
     verdict "their last id too is checked" $? "exit code $rc: $(cat new.log)"
 else
     echo "skip: no python3 to run what docs/formats.md shows"
@@ -97,6 +97,42 @@ verdict "fewer windows than a step takes are a warning" $? "exit code $rc: $(cat
 train enough data.train=short.txt steps=1 step_tokens=64; rc=$?
 [ $rc -eq 0 ] && ! grep -q warning: enough.log
 verdict "as many are none" $? "exit code $rc: $(cat enough.log)"
+
+# ---- short files and no validation -----------------------------------------------------------------------------------
+
+# name, pattern of the one line, then overrides
+refused() {
+    local name=$1 pattern=$2
+    shift 2
+    train new "$@"; rc=$?
+    [ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -qE -- "$pattern" new.log && [ ! -e runs/new ]
+    verdict "$name" $? "exit code $rc: $(cat new.log)"
+}
+: >empty.txt; printf x >one.txt; head -c 18 text.txt >eighteen.txt; head -c 20 text.txt >twenty.txt; cp text.txt secret.txt; chmod 000 secret.txt
+refused "an empty file" '^command line: data.train: empty.txt: is empty$' data.train=empty.txt
+refused "a file of one byte" '^command line: data.train: one.txt: 1 token is too few: model.context 16 needs 17 at least$' data.train=one.txt
+refused "a file too short for a window" '^command line: data.train: eighteen.txt: 18 tokens are too few: model.context 16 needs 19 at least$' data.train=eighteen.txt
+refused "a validation file of one byte" '^command line: data.val: one.txt: 1 token is too few: .* needs 2 at least$' data.val=one.txt
+refused "a share too small" '^command line: data.val_fraction: 1e-05 of the 20000 tokens of text.txt leaves 0 for validation: 0.000125 or more would do, or 0 for none$' data.val_fraction=1e-5
+refused "a share too large" '^command line: data.val_fraction: 0.5 of the 20 tokens of .* leaves 10 for training: 0.125 or less would do' data.train=twenty.txt data.val_fraction=0.5
+[ -r secret.txt ] || refused "a file that may not be read" '^command line: data.train: secret.txt: Permission denied$' data.train=secret.txt
+sed 's/text.txt/one.txt/' tiny.yaml >short.yaml
+"$brim" train short.yaml >out 2>err; rc=$?
+[ $rc -eq 2 ] && grep -q '^short.yaml:6: data.train: one.txt: 1 token is too few' err
+verdict "it has the recipe's line" $? "exit code $rc: $(cat out err)"
+
+train all data.val_fraction=0 eval.every=2; rc=$?
+[ $rc -eq 0 ] && grep -q 'training on all the data, no validation' all.log && ! grep -q 'validation loss' all.log && ! grep -q val_loss runs/all/metrics.jsonl
+verdict "data.val_fraction=0 trains without validation" $? "exit code $rc: $(cat all.log)"
+train all data.val_fraction=0 eval.every=2; rc=$?
+[ $rc -eq 0 ] && ! grep -q 'validation loss' all.log
+verdict "and is done when it is done" $? "exit code $rc: $(cat all.log)"
+"$brim" eval all >out 2>err; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^runs/all/recipe.yaml:[0-9]*: data.val_fraction: is 0, so there is no validation data: name data.val$' err
+verdict "eval of such a run says so" $? "exit code $rc: $(cat out err)"
+"$brim" eval all data.val=text.txt >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q 'over 19999 tokens (the whole' out
+verdict "and takes data.val" $? "exit code $rc: $(cat out err)"
 
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@
 #include "base/str.h"
 #include "data/order.h"
 
-static int check_tokens(const Recipe *r, const Source *s)
+/* key: what names the source, for messages. */
+static int check_tokens(const Recipe *r, const Source *s, const char *key)
 {
     char    size[32], most[32];
     int64_t bytes = source_bytes(s);
@@ -21,7 +22,7 @@ static int check_tokens(const Recipe *r, const Source *s)
         return 0;
     }
     if (bytes > DATA_CHECK_BYTES) log_info("%s: checking %s of tokens", source_name(s), size);
-    TRY(source_verify(s));
+    if (source_verify(s) < 0) return recipe_blame_pending(r, key);
     log_info("%s: %s of tokens checked: every id, and the checksums of files that have one", source_name(s),
              size);
     return 0;
@@ -43,8 +44,9 @@ int data_check(const Recipe *r, const Source *train, const Source *val)
 {
     if (train) warn_few(r, train);
     if (r->data.kind != DATA_TOKENS) return 0;
-    if (train) TRY(check_tokens(r, train));
+    if (train) TRY(check_tokens(r, train, "data.train"));
     /* Without data.val both are parts of the same files. */
-    if (val && (!train || r->data.val[0] != '\0')) TRY(check_tokens(r, val));
+    int own = r->data.val[0] != '\0';
+    if (val && (!train || own)) TRY(check_tokens(r, val, own ? "data.val" : "data.train"));
     return 0;
 }

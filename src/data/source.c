@@ -158,24 +158,53 @@ static int make_random(Source **out, uint64_t seed, uint32_t site, int64_t vocab
     return 0;
 }
 
+/* What a part must have at least: a window and the target after it; the windows of validation may be cut short. */
+static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
+
+/* Narrows a source over a whole file to the part asked for, which is long enough then. */
+static int take_part(Source *s, const Recipe *r, const char *key, int validation)
+{
+    const RecipeData *d     = &r->data;
+    int64_t           total = s->len, least = least_tokens(r, validation);
+    int64_t           n_val = d->val[0] == '\0' ? (int64_t)((double)total * d->val_fraction) : 0;
+    if (validation && d->val[0] == '\0') {
+        s->first = total - n_val;
+        s->len   = n_val;
+        least += least_tokens(r, 0); /* of the file: both parts */
+    } else {
+        s->len = total - n_val;
+    }
+    if (s->len >= least_tokens(r, validation)) return 0;
+    if (total < least) {
+        return recipe_blame(r, key, "%s: %lld token%s too few: model.context %lld needs %lld at least",
+                            s->file[0].path, (long long)total, total == 1 ? " is" : "s are",
+                            (long long)r->model.context, (long long)least);
+    }
+    /* Half a token more than needed: six digits of the share must not round it away. */
+    double fits = validation ? 2.5 / (double)total : MAX((double)(total - least) - 0.5, 0) / (double)total;
+    return recipe_blame(r, "data.val_fraction",
+                        "%g of the %lld tokens of %s leaves %lld for %s: %.4g or %s would do, or 0 for none",
+                        d->val_fraction, (long long)total, d->train, (long long)s->len,
+                        validation ? "validation" : "training", fits, validation ? "more" : "less");
+}
+
+int source_has_val(const Recipe *r) { return r->data.val[0] != '\0' || r->data.val_fraction > 0; }
+
 int source_open(Source **out, const Recipe *r, int validation)
 {
     const RecipeData *d = &r->data;
     if (d->kind == DATA_RANDOM) {
         return make_random(out, (uint64_t)r->seed, validation ? SITE_VAL : SITE_TRAIN, r->model.vocab);
     }
-    if (d->val[0] != '\0') {
-        const char *key = validation ? "data.val" : "data.train";
-        return open_path(out, d->kind, key, validation ? d->val : d->train, r->model.vocab);
+    int         own = validation && d->val[0] != '\0'; /* a validation file of its own */
+    const char *key = own ? "data.val" : "data.train";
+    Source     *s   = NULL;
+    if (validation && !source_has_val(r)) {
+        return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
     }
-    Source *s = NULL;
-    TRY(open_path(&s, d->kind, "data.train", d->train, r->model.vocab));
-    int64_t total = s->len, n_val = (int64_t)((double)total * d->val_fraction);
-    s->first = validation ? total - n_val : 0;
-    s->len   = validation ? n_val : total - n_val;
-    if (s->len <= 0) {
-        err_user("data.val_fraction: %g of the %lld tokens of %s leaves none for %s", d->val_fraction,
-                 (long long)total, d->train, validation ? "validation" : "training");
+    if (open_path(&s, d->kind, key, own ? d->val : d->train, r->model.vocab) < 0)
+        return recipe_blame_pending(r, key);
+    if (take_part(s, r, key, validation) < 0) {
         source_close(s);
         return -1;
     }

@@ -4,7 +4,7 @@
  *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
  *    same seed.
  * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
- *    overlap.
+ *    overlap. With neither there is none.
  * 3. A Source does not change after it was opened; any number of threads may read it.
  * 4. Every id that source_read() returns is below the recipe's vocabulary; anything else is an error that
  *    names the file and the token. */
@@ -24,9 +24,12 @@ typedef struct Source Source;
 /* Length of a random source: no run uses it up. */
 #define SOURCE_RANDOM_LEN (INT64_C(1) << 40)
 
-/* Opens the training part (validation 0) or the validation part (1) of a recipe's data. The caller closes it.
- * Negative after err_user()/err_set(). */
+/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at least. The
+ * caller closes it. Negative after err_user()/err_set(). */
 int source_open(Source **out, const Recipe *r, int validation);
+
+/* 0: the recipe keeps nothing for validation (files only; noise has always some). */
+int source_has_val(const Recipe *r);
 
 /* All tokens of a text file, a shard or a folder of shards, without a recipe. Otherwise the same. */
 int source_open_path(Source **out, DataKind kind, const char *path, int64_t vocab);

@@ -70,7 +70,7 @@ static int open_sources(Run *run)
 {
     TRY(source_open(&run->train, run->r, 0));
     if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
-    TRY(source_open(&run->val, run->r, 1));
+    if (source_has_val(run->r)) TRY(source_open(&run->val, run->r, 1));
     return data_check(run->r, run->train, run->val);
 }
 
@@ -163,7 +163,11 @@ int train_open(Run *run, const TrainOptions *opt)
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
-    if (r->data.kind == DATA_RANDOM) log_info("data.kind random: noise, nothing will be learned");
+    if (r->data.kind == DATA_RANDOM) {
+        log_info("data.kind random: noise, nothing will be learned");
+    } else if (!run->val) {
+        log_info("data.val_fraction 0: training on all the data, no validation");
+    }
     run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
     if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
