@@ -181,7 +181,9 @@ static void overrides_win(void **state)
     err_clear();
     if (recipe_load(&r, "quickstart", n, list) < 0) {
         /* the quickstart warms up for longer than five steps */
-        assert_string_equal(err_get(), "command line: steps: optim.warmup (40) must not exceed steps (6)");
+        assert_string_equal(
+            err_get(),
+            "command line: steps: optim.warmup (40) must not exceed steps (6): optim.warmup=0 would do");
     }
     err_clear();
     list[2] = "steps=60";
@@ -435,9 +437,10 @@ static void bad_relations(void **state)
           "t.yaml:2: micro_batch: micro_batch (1024) must divide the step's 512 sequences (step_tokens / "
           "model.context): 512 would do" },
         { RANDOM "optim: {warmup: 1001}\n", NULL,
-          "t.yaml:2: optim.warmup: optim.warmup (1001) must not exceed steps (1000)" },
+          "t.yaml:2: optim.warmup: optim.warmup (1001) must not exceed steps (1000): optim.warmup=100 would "
+          "do" },
         { RANDOM "optim: {warmup: 100}\n", "steps=99",
-          "command line: steps: optim.warmup (100) must not exceed steps (99)" },
+          "command line: steps: optim.warmup (100) must not exceed steps (99): optim.warmup=9 would do" },
         { RANDOM "optim: {min_lr: 1e-3}\n", NULL,
           "t.yaml:2: optim.min_lr: optim.min_lr (0.001) must not exceed optim.lr (0.0006)" },
         { RANDOM "optim: {schedule: trapezoid, warmup: 900}\n", NULL,

@@ -100,8 +100,9 @@ static int check_step(const Recipe *r)
 static int check_optim(const Recipe *r)
 {
     const RecipeOptim *p = &r->optim;
-    RELATE(p->warmup <= r->steps, "optim.warmup", "steps", "optim.warmup (%lld) must not exceed steps (%lld)",
-           LL(p->warmup), LL(r->steps));
+    RELATE(p->warmup <= r->steps, "optim.warmup", "steps",
+           "optim.warmup (%lld) must not exceed steps (%lld): optim.warmup=%lld would do", LL(p->warmup),
+           LL(r->steps), LL(r->steps / 10));
     RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
            p->min_lr, p->lr);
     RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
