@@ -202,6 +202,7 @@ static void accepted_forms(void **state)
     static const char *const good[] = {
         "---\ndata.kind: random\n",
         "\xef\xbb\xbf" RANDOM, /* byte order mark */
+        "\xef\xbb\xbf" RANDOM "steps: 5\n",
         RANDOM "model.width: 768\nmodel: {heads: 12}\n",
         RANDOM "give_way: moments, gradients\n",
         RANDOM "give_way:\n  - moments\n  - gradients\n",

@@ -196,6 +196,10 @@ int walk_yaml(const char *name, const char *text, size_t n, int (*visit_item)(vo
 {
     Walk          w = { .name = name, .visit = visit_item, .ctx = ctx };
     yaml_parser_t parser;
+    if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte-order mark: some editors write one */
+        text += 3;
+        n -= 3;
+    }
     TRY(refuse_bytes(name, text, n));
     if (!yaml_parser_initialize(&parser)) return err_set("%s: out of memory", name);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING); /* otherwise it guesses UTF-16 from two bytes */
