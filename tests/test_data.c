@@ -298,7 +298,7 @@ static void shard_reads_llmc(void **state)
     r.model.vocab = 65535;
     s             = open_source(&r, 0);
     assert_int_equal(source_read(s, 0, 5, back), -1);
-    expect_user("token 4 is 65535", "ends at 65535");
+    expect_user("token 4 is 65535", "model.vocab is 65535: 65536 or more would do");
     source_close(s);
     r.model.vocab = 50257;
     s             = open_source(&r, 0);
@@ -423,7 +423,7 @@ static void convert_shards_to_one(void **state)
     assert_memory_equal(back, want, sizeof want);
     source_close(s);
     assert_int_equal(data_convert_shard(in(state, "f/a.bin"), out, 9, &n), -1);
-    expect_user("a.bin: token 2 is 9", "ends at 9");
+    expect_user("a.bin: token 2 is 9", "model.vocab is 9: 10 or more would do");
     assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0); /* as it was */
 }
 

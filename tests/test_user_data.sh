@@ -39,14 +39,14 @@ shard() { # file
 }
 poke() { printf "$(printf '\\x%02x\\x%02x' $(($3 % 256)) $(($3 / 256)))" | dd of="$1" bs=1 seek=$((1024 + 2 * $2)) conv=notrunc status=none; } # file, token, id
 head -c 3000 text.txt | iconv -f latin1 -t UTF-16LE | shard good.bin
-cp good.bin bad.bin; poke bad.bin 2000 256
+cp good.bin bad.bin; poke bad.bin 2000 256; poke bad.bin 2500 299
 tokens=(data.kind=tokens model.vocab=256)
 
 train good "${tokens[@]}" data.train=good.bin; rc=$?
 [ $rc -eq 0 ] && grep -q '] data.train: good.bin: 5.86 KiB of tokens checked' good.log && [ "$(grep -c 'tokens checked' good.log)" -eq 1 ]
 verdict "good shards are said to be checked, once" $? "exit code $rc: $(cat good.log)"
 train new "${tokens[@]}" data.train=bad.bin; rc=$?
-[ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^command line: data.train: bad.bin: token 2000 is 256, the vocabulary ends at 256$' new.log && [ ! -e runs/new ]
+[ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^command line: data.train: bad.bin: token 2000 is 256, but model.vocab is 256: 300 or more would do$' new.log && [ ! -e runs/new ]
 verdict "an id outside the vocabulary is refused before the run begins" $? "exit code $rc: $(cat new.log)"
 train new "${tokens[@]}" data.train=good.bin data.val=bad.bin; rc=$?
 [ $rc -eq 2 ] && grep -q '^command line: data.val: bad.bin: token 2000 ' new.log && [ ! -e runs/new ]
@@ -65,7 +65,7 @@ train big "${tokens[@]}" data.train=big.bin data.val=good.bin steps=1; rc=$?
 [ $rc -eq 0 ] && grep -q 'big.bin: 1.09 GiB of tokens are not checked before the run.*data.verify=true' big.log && grep -q 'data.val: good.bin: .*checked' big.log
 verdict "large shards are not read unless asked, which is said" $? "exit code $rc: $(cat big.log)"
 train new "${tokens[@]}" data.train=big.bin data.val=good.bin data.verify=true; rc=$?
-[ $rc -eq 2 ] && tail -n 1 new.log | grep -q "^command line: data.train: big.bin: token $((n - 9)) is 300" && [ ! -e runs/new ]
+[ $rc -eq 2 ] && tail -n 1 new.log | grep -q "^command line: data.train: big.bin: token $((n - 9)) is 300, but model.vocab is 256: 301 or more would do$" && [ ! -e runs/new ]
 verdict "data.verify=true reads them" $? "exit code $rc: $(cat new.log)"
 rm big.bin
 

@@ -116,16 +116,23 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
     return 0;
 }
 
+static int is_brim(const unsigned char *p, size_t n)
+{
+    return n >= sizeof shard_magic && memcmp(p, shard_magic, sizeof shard_magic) == 0;
+}
+
+static int is_llmc(const unsigned char *p, size_t n) { return n >= 4 && get_u32(p) == LLMC_MAGIC; }
+
+int shard_is_magic(const void *bytes, size_t n) { return is_brim(bytes, n) || is_llmc(bytes, n); }
+
 int shard_parse(ShardHeader *out, const char *name, const void *bytes, size_t n, int64_t file_bytes)
 {
     const unsigned char *p = bytes;
     CHECK(file_bytes >= 0 && (int64_t)n <= file_bytes, "%zu bytes of a file of %lld", n,
           (long long)file_bytes);
     CHECK((int64_t)n >= MIN(file_bytes, SHARD_PREFIX_BYTES), "only %zu bytes of the header were read", n);
-    if (n >= sizeof shard_magic && memcmp(p, shard_magic, sizeof shard_magic) == 0) {
-        return parse_brim(out, name, p, n, file_bytes);
-    }
-    if (n >= 4 && get_u32(p) == LLMC_MAGIC) return parse_llmc(out, name, p, n, file_bytes);
+    if (is_brim(p, n)) return parse_brim(out, name, p, n, file_bytes);
+    if (is_llmc(p, n)) return parse_llmc(out, name, p, n, file_bytes);
     if (n < sizeof shard_magic) return err_user("%s: truncated: %zu bytes are no token shard", name, n);
     return err_user("%s: not a token shard: it begins neither with \"BRIMTOK1\" nor with llm.c's number %d",
                     name, LLMC_MAGIC);
@@ -212,8 +219,28 @@ int64_t shard_decode(int32_t *out, const unsigned char *raw, int64_t n, int toke
     return bad;
 }
 
+int shard_refuse_id(const char *path, int64_t at, uint32_t id, int64_t limit, int stated, uint32_t top)
+{
+    if (stated) {
+        return err_user("%s: damaged: token %lld is %u, its own vocabulary ends at %lld", path, (long long)at,
+                        id, (long long)limit);
+    }
+    return err_user("%s: token %lld is %u, but model.vocab is %lld: %lld or more would do", path,
+                    (long long)at, id, (long long)limit, (long long)top + 1);
+}
+
+static uint32_t largest(const int32_t *tok, int64_t n)
+{
+    uint32_t top = 0;
+    for (int64_t i = 0; i < n; i++) top = MAX(top, (uint32_t)tok[i]);
+    return top;
+}
+
 static int verify_payload(int fd, const ShardHeader *h, const char *path, int64_t limit, XXH64_state_t *hash)
 {
+    int      stated = h->kind == SHARD_BRIM && limit == h->vocab;
+    int64_t  bad_at = -1; /* the first; the rest is read to know the largest */
+    uint32_t bad_id = 0, top = 0;
     enum { CHUNK = 16384 /* tokens */ };
     unsigned char raw[CHUNK * 4];
     int32_t       tok[CHUNK];
@@ -223,11 +250,13 @@ static int verify_payload(int fd, const ShardHeader *h, const char *path, int64_
         TRY(shard_read(fd, path, raw, bytes, h->payload_offset + at * h->token_bytes));
         XXH64_update(hash, raw, bytes);
         int64_t bad = shard_decode(tok, raw, n, h->token_bytes, limit);
-        if (bad >= 0) {
-            return err_user("%s: token %lld is %u, the vocabulary ends at %lld", path, (long long)(at + bad),
-                            (uint32_t)tok[bad], (long long)limit);
+        if (bad >= 0 && bad_at < 0) {
+            bad_at = at + bad;
+            bad_id = (uint32_t)tok[bad];
         }
+        if (bad >= 0) top = MAX(top, largest(tok, n));
     }
+    if (bad_at >= 0) return shard_refuse_id(path, bad_at, bad_id, limit, stated, top);
     if (h->kind == SHARD_BRIM && XXH64_digest(hash) != h->hash) {
         return err_user("%s: damaged: the checksum of its tokens does not match", path);
     }

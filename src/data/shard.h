@@ -54,6 +54,13 @@ int shard_verify(const char *path, int64_t vocab);
  * not below limit, or -1 when all are; limit is at most 2^31. */
 int64_t shard_decode(int32_t *out, const unsigned char *raw, int64_t n, int token_bytes, int64_t limit);
 
+/* Reports token number `at`, whose id is not below the limit: the shard's own vocabulary (stated), or model.vocab, which must
+ * be above `top` then, the largest id seen. Always negative. */
+int shard_refuse_id(const char *path, int64_t at, uint32_t id, int64_t limit, int stated, uint32_t top);
+
+/* 1: a file that begins so is a token shard of either kind, whatever else is wrong with it. */
+int shard_is_magic(const void *bytes, size_t n);
+
 /* Reads size_bytes at offset into buf: exactly that many, or negative after err_set(), naming path. A file
  * that became shorter since it was opened is such an error. */
 int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset);

@@ -35,7 +35,8 @@ typedef struct {
     int         shard;          /* 0: plain bytes */
     int64_t     payload_offset; /* bytes */
     int64_t     first, n_token;
-    int64_t     limit; /* ids are below it */
+    int64_t     limit;  /* ids are below it */
+    int         stated; /* by the shard itself */
 } SourceFile;
 
 struct Source {
@@ -78,8 +79,8 @@ static int open_shard(Source *s, SourceFile *f, const char *path, int64_t first)
     /* llm.c's shards do not state their vocabulary; their ids are checked as they are read. */
     if (h.kind == SHARD_BRIM && h.vocab > s->vocab) {
         close(fd);
-        return err_user("%s: made for a vocabulary of %lld, model.vocab is %lld", path, (long long)h.vocab,
-                        (long long)s->vocab);
+        return err_user("%s: made for a vocabulary of %lld, but model.vocab is %lld: %lld or more would do",
+                        path, (long long)h.vocab, (long long)s->vocab, (long long)h.vocab);
     }
     *f = (SourceFile){ .path           = arena_strdup(&s->arena, path),
                        .fd             = fd,
@@ -88,7 +89,8 @@ static int open_shard(Source *s, SourceFile *f, const char *path, int64_t first)
                        .payload_offset = h.payload_offset,
                        .first          = first,
                        .n_token        = h.n_token,
-                       .limit          = MIN(h.vocab, s->vocab) };
+                       .limit          = MIN(h.vocab, s->vocab),
+                       .stated         = h.kind == SHARD_BRIM };
     if (s->n_file++ >= MAX_OPEN) {
         close(fd);
         f->fd = -1;
@@ -251,8 +253,8 @@ static int read_file(const SourceFile *f, int fd, int64_t at, int64_t n, int32_t
                        f->payload_offset + (at + i) * f->token_bytes));
         int64_t bad = shard_decode(out + i, raw, m, f->token_bytes, f->limit);
         if (bad >= 0) {
-            return err_user("%s: token %lld is %u, the vocabulary ends at %lld", f->path,
-                            (long long)(at + i + bad), (uint32_t)out[i + bad], (long long)f->limit);
+            uint32_t id = (uint32_t)out[i + bad];
+            return shard_refuse_id(f->path, at + i + bad, id, f->limit, f->stated, id);
         }
     }
     return 0;
