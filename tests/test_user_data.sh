@@ -69,6 +69,13 @@ train new "${tokens[@]}" data.train=big.bin data.val=good.bin data.verify=true; 
 verdict "data.verify=true reads them" $? "exit code $rc: $(cat new.log)"
 rm big.bin
 
+for magic in '\x88\xd8\x34\x01' BRIMTOK1; do
+    { printf "$magic"; cat text.txt; } >shard.bin
+    train new data.train=shard.bin; rc=$?
+    [ $rc -eq 2 ] && [ "$(wc -l <new.log)" -eq 1 ] && grep -q '^command line: data.train: shard.bin: is a token shard, not text: data.kind=tokens reads it$' new.log && [ ! -e runs/new ]
+    verdict "a shard that is called text is refused: $magic" $? "exit code $rc: $(cat new.log)"
+done
+
 # ---- docs/formats.md -------------------------------------------------------------------------------------------------
 
 if command -v python3 >/dev/null; then

@@ -53,6 +53,15 @@ struct Source {
 
 static int64_t file_end(const SourceFile *f) { return f->first + f->n_token; }
 
+/* The bytes of a shard would train without a word, to no use. A file that cannot be read says so when it is. */
+static int refuse_shard(const Source *s, const SourceFile *f)
+{
+    unsigned char first[8];
+    ssize_t       n = pread(f->fd, first, sizeof first, 0);
+    if (n < 0 || !shard_is_magic(first, (size_t)n)) return 0;
+    return err_user("%s: is a token shard, not text: data.kind=tokens reads it", s->name);
+}
+
 static int open_text(Source *s, const char *path)
 {
     struct stat st;
@@ -68,7 +77,7 @@ static int open_text(Source *s, const char *path)
     if (fstat(f->fd, &st) != 0) return err_sys("%s: stat", s->name);
     if (!S_ISREG(st.st_mode)) return err_user("%s: not a regular file", s->name);
     f->n_token = st.st_size;
-    return 0;
+    return refuse_shard(s, f);
 }
 
 static int open_shard(Source *s, SourceFile *f, const char *path, int64_t first)
