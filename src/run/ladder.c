@@ -241,7 +241,10 @@ static int measure(Rung *rung, const LadderOptions *opt)
     int          rc    = rung_recipe(&r, opt, rung);
     if (rc == 0) rc = bench_run(&b, &r, &bench);
     if (rc < 0 && err_kind() == ERR_USER) {
-        snprintf(rung->refused, sizeof rung->refused, "%s", err_get());
+        static const char place[] = "command line: "; /* the rung's keys came that way, not from the user */
+        const char       *why     = err_get();
+        if (str_starts_with(why, place)) why += strlen(place);
+        snprintf(rung->refused, sizeof rung->refused, "%s", why);
         err_clear();
         return 0;
     }
