@@ -69,6 +69,7 @@ bad_text "missing data"             '^r.yaml:1: data.train: no such file: none.t
 bad_text "folder as data"           '^r.yaml:1: data.train: .*is a folder'                    'data: {train: .}\n'
 bad_text "vocabulary of text"       '^r.yaml:2: model.vocab: '                                'data: {train: r.yaml}\nmodel: {vocab: 100}\n'
 bad_text "run name"                 '^r.yaml:1: run: '                                        'run: ../elsewhere\ndata: {kind: random}\n'
+bad_text "no run name"              '^r.yaml:1: run: is empty'                                'run: ""\ndata: {kind: random}\n'
 bad_text "tab"                      '^r.yaml:2: yaml: tab'                                    'model:\n\twidth: 8\n'
 bad_text "syntax"                   '^r.yaml:1: yaml: '                                       'steps: }\n'
 bad_text "unclosed list"            '^r.yaml:'                                                'require: [flash\n'
@@ -114,6 +115,7 @@ bad "override: section" '^command line: model: is a section' train good.yaml mod
 bad "override: relation" '^command line: model.heads: .*must divide' train good.yaml model.heads=7
 bad "override: unknown choice" '^command line: precision: ' train good.yaml precision=fp4
 bad "override: not text" '^command line: run: ' train good.yaml run=$'\xff\n'
+bad "override: no run name" '^command line: run: is empty' train good.yaml run=
 bad "override: very long" '^command line: ' train good.yaml "$(head -c 100000 /dev/zero | tr '\0' 'k')=1"
 
 printf 'stepz: 5\n' >r.yaml

@@ -193,6 +193,8 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
     TRY(walk_yaml(shown, text, n, read_item, &d));
     if (d.n_key == 0) return err_user("%s: the recipe is empty", shown);
     for (int i = 0; i < more->n; i++) TRY(read_override(&d, more->text[i]));
+    if (!r->run[0] && r->origin[schema_find("run")] != ORIGIN_DEFAULT)
+        return recipe_blame(r, "run", "is empty: name a folder, or leave it out for the recipe's name");
     if (!r->run[0]) {
         char base[RECIPE_STR];
         str_quote(base, sizeof base, file_name_of(name), strlen(file_name_of(name)));
