@@ -65,6 +65,8 @@ refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --
 refused "a picture that's a folder" "picture.*'pictures' is not the name of"  --ladder --picture pictures
 refused "a picture without a name"  "picture.*'new/' is not the name of"      --ladder --picture new/
 mkfifo pipe
+refused "a picture in no folder"    "^command line: --picture: there is no folder $dir/none/deep$" --ladder --picture "$dir/none/deep/x.svg"
+[ ! -e none ]; verdict "and none is made" $? "$(ls)"
 refused "a picture that is a pipe"  'picture.*pipe: not a regular file'       --ladder --picture pipe
 refused "a picture's name too long" 'picture.*File name too long'             --ladder --picture "$long.svg"
 BRIM_RUNS=tiny.yaml refused "runs that cannot be written" 'picture.*tiny.yaml: Not a directory' --ladder

@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "run/bench.h"
@@ -7,6 +8,7 @@
 #include "watch/nvml.h"
 #include "watch/sampler.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +86,15 @@ static int default_picture(char *buf, size_t n, const Flags *f, const Recipe *r)
     return len >= 0 && (size_t)len < n ? 0 : err_user("BRIM_RUNS: path too long");
 }
 
+/* A mistyped absolute path must not grow folders somewhere in the file system. */
+static int check_picture(const char *path)
+{
+    char folder[PATH_MAX];
+    if (path[0] != '/' || file_folder_of(path, folder, sizeof folder) < 0) return 0;
+    if (file_kind(folder) == FILE_FOLDER) return 0;
+    return err_user("command line: --picture: there is no folder %s", folder);
+}
+
 /* A place that cannot be written is the user's to change, and better now than after the measuring. */
 static int try_picture(const char *path)
 {
@@ -111,6 +122,7 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
     const char   *picture = f->picture ? f->picture : usual;
     opt.start             = f->from ? LADDER_TORCH : LADDER_FP32;
     if (f->batch) TRY(cmd_int("--batch", f->batch, 1, 65536, &opt.batch));
+    if (f->picture) TRY(check_picture(picture));
     if (!f->picture) TRY(default_picture(usual, sizeof usual, f, r));
     TRY(try_picture(picture));
     Ladder *l = calloc(1, sizeof *l);
