@@ -137,6 +137,20 @@ done
 "$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=64 memory_limit=100M >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q 'does not fit: .*scratch [0-9.]* .iB .*fewer threads' err
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
+# name, the line, then arguments
+says() {
+    local name=$1 line=$2
+    shift 2
+    "$brim" "$@" >out 2>err; rc=$?
+    [ $rc -eq 2 ] && [ "$(cat err)" = "$line" ]
+    verdict "$name" $? "exit code $rc: $(cat err)"
+}
+says "help of a mistyped command" "command line: traim: neither a command nor a key (did you mean train?)" help traim
+says "help of a mistyped key" "command line: stepz: unknown key (did you mean steps?)" help stepz
+says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp 0.5
+says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp=0.5
+says "one cut too short" "command line: --t: no such option" sample tiny --t 0.5
+says "eval of a folder that is no run" "command line: $dir/none: no such run (there is no recipe.yaml in it)" eval "$dir/none"
 "$brim" plan tiny.yaml data.kind=text data.train=elsewhere/none.txt --gpu h200 >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^data  *elsewhere/none.txt is not here' out
 verdict "a plan needs no data" $? "exit code $rc: $(cat err)"

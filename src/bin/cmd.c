@@ -13,12 +13,30 @@ static const CmdFlag *find_flag(const CmdFlag *flag, int n, const char *name, si
     return NULL;
 }
 
+/* The only flag that begins so; NULL: none, or several. */
+static const char *complete(const CmdFlag *flag, int n, const char *name)
+{
+    const char *found = NULL;
+    if (strlen(name) <= strlen("--")) return NULL;
+    for (int i = 0; i < n; i++) {
+        if (!str_starts_with(flag[i].name, name)) continue;
+        if (found) return NULL;
+        found = flag[i].name;
+    }
+    return found;
+}
+
 static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
 {
-    StrNearest near = str_nearest_begin(arg);
+    char name[80];
+    str_copy(name, sizeof name, arg); /* cut short where it is no flag of ours anyway */
+    name[strcspn(name, "=")] = '\0';
+    StrNearest near          = str_nearest_begin(name);
     for (int i = 0; i < n; i++) str_nearest_offer(&near, flag[i].name);
-    if (near.best) return err_user("command line: %s: no such option (did you mean %s?)", arg, near.best);
-    return err_user("command line: %s: no such option", arg);
+    const char *meant = complete(flag, n, name);
+    if (!meant) meant = near.best;
+    if (meant) return err_user("command line: %s: no such option (did you mean %s?)", name, meant);
+    return err_user("command line: %s: no such option", name);
 }
 
 static int list_flags(const CmdFlag *flag, int n)

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
+#include "conf/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,12 +70,32 @@ static int asks_help(int argc, char **argv)
     return 0;
 }
 
+static StrNearest nearest_command(const char *name)
+{
+    StrNearest near = str_nearest_begin(name);
+    for (int i = 0; i < ARRAY_LEN(commands); i++) str_nearest_offer(&near, commands[i].name);
+    return near;
+}
+
+/* A word that is no key and one slip away from a command is that rather than the key it is near to as well. */
+static int help_key(const CmdArgs *a)
+{
+    const char *key = a->argc > 0 ? a->argv[0] : NULL;
+    if (key && schema_find(key) < 0 && !schema_is_section(key)) {
+        StrNearest near = nearest_command(key);
+        if (near.best && near.distance <= 1) {
+            return err_user("command line: %s: neither a command nor a key (did you mean %s?)", key,
+                            near.best);
+        }
+    }
+    return cmd_help(a);
+}
+
 static int run_command(int argc, char **argv, double begin_s)
 {
     const Command *c = find_command(argv[1]);
     if (!c) {
-        StrNearest near = str_nearest_begin(argv[1]);
-        for (int i = 0; i < ARRAY_LEN(commands); i++) str_nearest_offer(&near, commands[i].name);
+        StrNearest near = nearest_command(argv[1]);
         if (near.best)
             return err_user("command line: there is no command '%s' (did you mean %s?)", argv[1], near.best);
         return err_user("command line: there is no command '%s' (brim help lists them)", argv[1]);
@@ -82,7 +103,7 @@ static int run_command(int argc, char **argv, double begin_s)
     CmdArgs        a     = { begin_s, argc - 2, argv + 2, BRIM_VERSION, BRIM_COMMIT };
     const Command *about = c->run == cmd_help && argc == 3 ? find_command(argv[2]) : NULL;
     if (asks_help(argc, argv)) about = c;
-    if (!about) return c->run(&a);
+    if (!about) return c->run == cmd_help ? help_key(&a) : c->run(&a);
     help_command(about);
     /* "eval" is a section of the recipe as well. */
     if (about != c && recipe_help(about->name, stdout) < 0) err_clear();

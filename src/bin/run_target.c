@@ -23,6 +23,8 @@ static int refuse_missing(const char *target)
     }
     if (near.best) {
         err_user("command line: %s: no such run (did you mean %s?)", target, near.best);
+    } else if (target[0] == '/') {
+        err_user("command line: %s: no such run (there is no recipe.yaml in it)", target);
     } else {
         err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
                  rundir_base(), target);
@@ -41,7 +43,7 @@ static int find_run(const char *target, char *path, size_t n)
             access(recipe, R_OK) == 0) {
             return 0;
         }
-        if (snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
+        if (target[0] == '/' || snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
     }
     return refuse_missing(target);
 }
