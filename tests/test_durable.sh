@@ -64,7 +64,7 @@ verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code 
 
 for sig in INT TERM USR1; do
     start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; reap; rc=$?
-    at=$(sed -nE 's/.*\] ([0-9]+) steps done in.*/\1/p' sig$sig.log)
+    at=$(sed -nE 's/.*\] ([0-9]+) steps? done in.*/\1/p' sig$sig.log)
     [ $rc -eq 0 ] && grep -qE "SIG$sig received: (saving and )?leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
         out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log && out=$(same ref sig$sig)
     verdict "SIG$sig saves and leaves with 0, and the run goes on bit for bit" $? "exit code $rc, step $at: $out $(tail -n 2 sig$sig.log)"

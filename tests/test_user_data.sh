@@ -134,6 +134,11 @@ verdict "data.val_fraction=0 trains without validation" $? "exit code $rc: $(cat
 train all data.val_fraction=0 eval.every=2; rc=$?
 [ $rc -eq 0 ] && ! grep -q 'validation loss' all.log
 verdict "and is done when it is done" $? "exit code $rc: $(cat all.log)"
+train one steps=1 data.val_fraction=0; rc=$?
+[ $rc -eq 0 ] && grep -q '] 1 step done in' one.log && grep -q ' = 1 micro-batch of 8 x 16$' runs/one/plan.txt
+verdict "one is not many" $? "exit code $rc: $(tail -n 1 one.log) $(grep '^step ' runs/one/plan.txt)"
+train one steps=1 data.val_fraction=0; grep -q 'runs/one has its 1 step: nothing' one.log
+verdict "nor when it is there" $? "$(tail -n 1 one.log)"
 "$brim" eval all >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^runs/all/recipe.yaml:[0-9]*: data.val_fraction: is 0, so there is no validation data: name data.val$' err
 verdict "eval of such a run says so" $? "exit code $rc: $(cat out err)"

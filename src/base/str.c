@@ -232,6 +232,8 @@ const char *str_double(char *buf, size_t n, double x)
     return buf;
 }
 
+const char *str_plural(int64_t n) { return n == 1 ? "" : "s"; }
+
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 
 int str_list_next(const char **s, char *buf, size_t n)

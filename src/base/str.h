@@ -37,6 +37,7 @@ const char *str_bytes(char *buf, size_t n, double bytes);     /* "1.42 GiB" */
 const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M" */
 const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03" */
 const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
+const char *str_plural(int64_t n);                            /* "", or "s" unless n is 1 */
 
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 /* Copies the next item of the list at *s (spaces around it dropped) into buf and moves *s on; 0 at the end,

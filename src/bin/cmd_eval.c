@@ -54,8 +54,8 @@ static int evaluate(Setup *s, const Recipe *r, int64_t most, Evaluation *out)
 
 static void print_result(int64_t step, const Evaluation *e, const Recipe *r)
 {
-    printf("step %lld: validation loss %.4f over %lld tokens (", (long long)step, e->loss,
-           (long long)e->n_token);
+    printf("step %lld: validation loss %.4f over %lld token%s (", (long long)step, e->loss,
+           (long long)e->n_token, str_plural(e->n_token));
     if (e->n_window < e->n_all) {
         printf("%lld of %lld windows, evenly spread", (long long)e->n_window, (long long)e->n_all);
     } else {

@@ -263,8 +263,8 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     check_config(cfg);
     int64_t len = source_len(src), need = cfg->eval ? 2 : cfg->T + 1;
     if (len < need) {
-        return err_user("%s: %lld tokens are too few: a sample of context %lld needs %lld", source_name(src),
-                        (long long)len, (long long)cfg->T, (long long)need);
+        return err_user("%s: %lld token%s too few: a sample of context %lld needs %lld", source_name(src),
+                        (long long)len, len == 1 ? " is" : "s are", (long long)cfg->T, (long long)need);
     }
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");

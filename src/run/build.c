@@ -250,11 +250,12 @@ static void print_prog(const Prog *p, FILE *out)
 
 void build_print_plan(const Build *b, FILE *out)
 {
-    char buf[32];
+    char    buf[32];
+    int64_t n_micro = build_micro_per_step(b, 1);
     fprintf(out, "model       %lld parameters in %d tensors\n", (long long)param_count(&b->net.table),
             b->net.table.n_param);
-    fprintf(out, "step        %lld tokens = %lld micro-batches of %lld x %lld\n",
-            (long long)b->recipe.step_tokens, (long long)build_micro_per_step(b, 1),
+    fprintf(out, "step        %lld tokens = %lld micro-batch%s of %lld x %lld\n",
+            (long long)b->recipe.step_tokens, (long long)n_micro, n_micro == 1 ? "" : "es",
             (long long)b->choice.micro_batch, (long long)b->recipe.model.context);
     if (b->choice.world > 1) fprintf(out, "ranks       %d, the micro-batches in turn\n", b->choice.world);
     fprintf(out, "\nslabs\n");

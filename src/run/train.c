@@ -329,11 +329,11 @@ static int finish(Run *run)
     LoaderStats stats;
     char        t[32], all[48] = "";
     loader_stats(run->stepper.loader, &stats);
+    int64_t done = run->at.step - run->first_step;
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
-    log_info("%lld steps%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
-             (long long)(run->at.step - run->first_step), all,
-             str_duration(t, sizeof t, clock_now_s() - run->begin_s), run->first_loss, run->last_loss,
-             stats.waited_s, loader_headroom(&stats));
+    log_info("%lld step%s%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
+             (long long)done, str_plural(done), all, str_duration(t, sizeof t, clock_now_s() - run->begin_s),
+             run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
     return 0;
 }
 

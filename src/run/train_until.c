@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 
 /* ---- time -------------------------------------------------------------------------------------------------- */
 
@@ -54,8 +55,8 @@ int train_after_eval(Run *run, double val)
         log_info("target reached: validation loss %.4f is at or below %.4f", val, e->target);
         run->at.stopped = CKPT_STOP_TARGET;
     } else if (e->patience > 0 && run->at.bad_evals >= e->patience) {
-        log_info("stopping early: %lld evaluations without improvement, best %.4f",
-                 (long long)run->at.bad_evals, run->at.best_val);
+        log_info("stopping early: %lld evaluation%s without improvement, best %.4f",
+                 (long long)run->at.bad_evals, str_plural(run->at.bad_evals), run->at.best_val);
         run->at.stopped = CKPT_STOP_PATIENCE;
     }
     return run->at.stopped != CKPT_STOP_NONE;
@@ -74,8 +75,8 @@ static int has_its_steps(Run *run)
         return 1;
     }
     if (step < asked || (run->val && !rundir_has_eval(&run->dir, step))) return 0;
-    log_info("%s has its %lld steps: nothing to do (raise steps to go on, or start anew with --fresh)",
-             run->dir.path, step);
+    log_info("%s has its %lld step%s: nothing to do (raise steps to go on, or start anew with --fresh)",
+             run->dir.path, step, str_plural(step));
     return 1;
 }
 
@@ -90,9 +91,9 @@ static int has_stopped(Run *run)
         return 1;
     }
     if (run->at.stopped == CKPT_STOP_PATIENCE && e->patience > 0 && run->at.bad_evals >= e->patience) {
-        log_info("%s: stopped early at step %lld after %lld evaluations without improvement: nothing to do "
+        log_info("%s: stopped early at step %lld after %lld evaluation%s without improvement: nothing to do "
                  "(a larger eval.patience goes on, or 0 for none)",
-                 run->dir.path, step, (long long)run->at.bad_evals);
+                 run->dir.path, step, (long long)run->at.bad_evals, str_plural(run->at.bad_evals));
         return 1;
     }
     return 0;
