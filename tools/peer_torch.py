@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The step of a recipe as a good PyTorch user would write it: compiled, bf16 autocast, SDPA, fused AdamW, clipping. For ratios in one
-run on one card (tools/gpu_suite.sh). Usage: peer_torch.py RECIPE_NAME [MICRO_BATCH]; the last line is one JSON object."""
+run on one card (tools/gpu_suite.sh). Usage: peer_torch.py RECIPE_NAME [MICRO_BATCH [compile]]; MICRO_BATCH 0: the best. The last line is
+one JSON object; with "compile" nothing is timed, only what the compiler keeps on disk is made."""
 import json
 import sys
 import time
@@ -77,9 +78,9 @@ class Model(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), target.view(-1))
 
 
-def main(name, micro=None):
+def main(name, micro=0, only=None):
     layers, width, heads, kv, ffn, vocab, context, step_tokens, best = SHAPES[name]
-    micro = int(micro or best)
+    micro = int(micro) or best
     torch.set_float32_matmul_precision("high")
     model = Model(layers, width, heads, kv, ffn, vocab, context, name.startswith("gpt2")).cuda()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -97,6 +98,9 @@ def main(name, micro=None):
         opt.step()
         opt.zero_grad(set_to_none=True)
 
+    if only == "compile":
+        accum = 1
+        return step()
     for _ in range(2):
         step()
     times, total = [], 0.0

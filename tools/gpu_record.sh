@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The figures of docs/performance.md, measured anew on this machine's GPU. Usage: gpu_record.sh BUILD_FOLDER OUT_FOLDER PART ...
+#   start    command to first finished step of gpt2-124m: cold tune cache, then warm (0.5 min)
+#   cpu      the byte model on 2 and 16 threads, in turn with PEER_CPU if that names a command (it gets the number of threads);
+#            OpenBLAS beside every op if BUILD_FOLDER has bench_cpu_ops (2 min)
+#   check    compute-sanitizer, three at a time, while the peers below compile (5 min)
+#   bytes    300 steps of the byte model beside PyTorch (0.5 min)
+#   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not; 1.5 min each)
+#   suite    gpu-suite (6 min)
+#   ladder   of gpt2-124m (1.5 min)
+set -uo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
+mkdir -p "$out"; cd "$here" || exit 1
+brim=$build/brim; work=${TMPDIR:-/tmp}/gpu_record; mkdir -p "$work/runs"
+export BRIM_RUNS=$work/runs BRIM_TUNE_CACHE=$work/tune.txt
+read -ra recipes <<<"${RECIPES:-gpt2-1558m qwen2.5-1.5b llama-1b gpt2-774m gpt2-350m}"
+
+first_step() { # name: seconds until the first step is in metrics.jsonl
+    local begin pid
+    rm -rf "$BRIM_RUNS/first"; begin=$(date +%s%N)
+    "$brim" train recipes/gpt2-124m.yaml run=first steps=1 optim.warmup=1 eval.sequences=1 log_every=1 >"$work/log" 2>&1 & pid=$!
+    until grep -qs '"step": 1,' "$BRIM_RUNS/first/metrics.jsonl" || ! kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    echo "start, $1: $((($(date +%s%N) - begin) / 1000000)) ms to the first finished step"
+    wait $pid || tail -n 3 "$work/log"
+    rm -rf "$BRIM_RUNS/first"
+}
+
+part_start() {
+    "$brim" info >/dev/null; rm -f "$BRIM_TUNE_CACHE" # info brings the libraries into the page cache
+    first_step cold; first_step warm; first_step "warm again"
+}
+
+part_cpu() {
+    local threads
+    for threads in 2 2 16 16; do
+        ${PEER_CPU:+$PEER_CPU $threads}
+        python3 tools/cpu_steps.py "$brim" $threads $((threads > 2 ? 30 : 12))
+    done
+    [ -x "$build/bench_cpu_ops" ] || return 0
+    for threads in 2 16; do "$build/bench_cpu_ops" $threads >"$out/cpu$threads.txt"; sed -n '1p;$p' "$out/cpu$threads.txt"; done
+}
+
+# Compiling takes PyTorch minutes and the GPU nothing; what it keeps on disk serves the timed runs.
+warm_peers() { local r; for r in "$@"; do timeout 200 python3 tools/peer_torch.py "$r" 0 compile >/dev/null 2>&1; done; }
+
+part_check() {
+    local half=$(((${#recipes[@]} + 1) / 2)) i=0 pids=()
+    warm_peers "${recipes[@]:0:half}" & pids+=($!)
+    warm_peers "${recipes[@]:half}" & pids+=($!)
+    for ops in "linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw" "norm_fwd norm_bwd xent embed_dw sumsq bias_dw" "attn_fwd attn_bwd"; do
+        # shellcheck disable=SC2086 # one word for each op
+        tools/sanitize_gpu.sh "$build" $ops >"$work/sanitize.$i" 2>&1 & pids+=($!)
+        i=$((i + 1))
+    done
+    wait "${pids[@]}"; cat "$work"/sanitize.? | tee "$out/sanitize.txt"
+}
+
+part_bytes() { bash tests/gpu/torch_bytes.sh "$build"; }
+
+part_recipes() {
+    local r
+    for r in "${recipes[@]}"; do
+        "$brim" bench "recipes/$r.yaml" --json >"$work/bench" 2>"$work/log" || tail -n 3 "$work/log"
+        head -n -1 "$work/bench"; tail -n 1 "$work/bench" >>"$out/bench.jsonl"
+        python3 tools/peer_torch.py "$r" 2>/dev/null | tail -n 1 | tee -a "$out/bench.jsonl"
+    done
+}
+
+part_suite() { tools/gpu_suite.sh "$build" "$out/suite.jsonl" | tee "$out/suite.txt"; }
+
+part_ladder() { "$brim" bench recipes/gpt2-124m.yaml --ladder step_tokens=131072 --picture "$out/ladder.svg" | tee "$out/ladder.txt"; }
+
+for part in "$@"; do
+    case $part in start | cpu | check | bytes | recipes | suite | ladder) ;; *) echo "gpu_record.sh: no part $part"; exit 2 ;; esac
+    begin=$SECONDS; echo "== $part"; "part_$part"; echo "== $part: $((SECONDS - begin)) s"
+done
+cp "$BRIM_TUNE_CACHE" "$out/" 2>/dev/null
