@@ -172,8 +172,8 @@ verdict "a prompt of 16 ids fills a context of 16" $? "exit code $rc: $(cat out 
 "$brim" sample text --prompt "$(printf '%017d' 5)" >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ ! -s out ] && [ "$(cat err)" = "command line: --prompt: 17 tokens; at most 16 (model.context)" ]
 verdict "one of 17 characters does not" $? "exit code $rc: $(cat out err)"
-train one model.context=1 steps=1; rc=$?
-"$brim" sample one --tokens 5 >out 2>err; rc2=$?
+train single model.context=1 steps=1; rc=$?
+"$brim" sample single --tokens 5 >out 2>err; rc2=$?
 [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ "$(wc -c <out)" -eq 7 ]
 verdict "a model of context 1 writes from the last token alone" $? "exit codes $rc $rc2: $(cat out err)"
 train full model.mask=full steps=1; rc=$?
