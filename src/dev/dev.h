@@ -113,9 +113,9 @@ typedef struct {
     int (*comm_id)(unsigned char id[128]);
     int (*comm_open)(Dev *dev, const DevComm *c); /* copies *c; its ctx must outlive the device */
 
-    /* Scratch that the ops of a list share, one after another; the plan counts it. NULL: ops name their workspaces.
-     * What one op asks for when so many threads run it (0: all). */
-    size_t (*scratch_bytes)(const Op *op, int threads);
+    /* Scratch that the ops of a list share, one after another, when so many threads run them (0: all); the plan counts it.
+     * NULL: ops name their workspaces. */
+    size_t (*scratch_bytes)(const Op *ops, int n_op, int threads);
     /* Lists that are bound from now on use this range, which stays the caller's; NULL: none. */
     void (*use_scratch)(Dev *dev, void *p, size_t size_bytes);
 

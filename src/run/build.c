@@ -63,8 +63,8 @@ static void finish(Build *b, Prog *p, const LowerOptions *opt, const DevVt *vt)
     if (p == b->micro_last) add_reductions(b, p);
     prog_plan(p);
     store_fit_act(&b->store, prog_stats(p).act_bytes);
-    for (int i = 0; vt->scratch_bytes && i < prog_n_op(p); i++)
-        store_fit_scratch(&b->store, vt->scratch_bytes(prog_op(p, i), (int)b->recipe.threads));
+    if (vt->scratch_bytes && prog_n_op(p) > 0)
+        store_fit_scratch(&b->store, vt->scratch_bytes(prog_op(p, 0), prog_n_op(p), (int)b->recipe.threads));
 }
 
 static Prog *record_micro(Build *b, const char *name)

@@ -184,9 +184,12 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     }
 }
 
-static size_t cpu_op_scratch(const Op *op, int threads)
+static size_t cpu_list_scratch(const Op *ops, int n_op, int threads)
 {
-    return cpu_scratch_bytes(op->kind, &op->args, threads > 0 ? threads : usable_threads());
+    size_t most = 0;
+    if (threads <= 0) threads = usable_threads();
+    for (int i = 0; i < n_op; i++) most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, threads));
+    return most;
 }
 
 /* ---- Open and close --------------------------------------------------------------------------------------------- */
@@ -250,8 +253,7 @@ static int cpu_mark_wait(Dev *dev, int slot) { return 0; }
 
 static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
 {
-    CpuDev *d    = (CpuDev *)dev;
-    size_t  most = 0;
+    CpuDev *d = (CpuDev *)dev;
     for (int i = 0; i < n_op; i++) {
         char        why[256];
         const char *bad = op_validate(ops[i].kind, &ops[i].args, why, sizeof why);
@@ -259,8 +261,8 @@ static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
             err_set("%s: %s", ops[i].label, bad);
             return NULL;
         }
-        most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, cpu_threads(dev)));
     }
+    size_t   most  = cpu_list_scratch(ops, n_op, d->threads);
     CpuRange range = most <= d->planned.bytes ? d->planned : (CpuRange){ 0 };
     if (most && !range.p && !cpu_scratch(dev, most)) return NULL;
     DevExec *exec = mem_alloc(sizeof *exec);
@@ -323,7 +325,7 @@ const DevVt *dev_cpu(void)
         .mark_wait    = cpu_mark_wait,
         .comm_id      = cpu_comm_id,
         .comm_open    = cpu_comm_open,
-        .scratch_bytes = cpu_op_scratch,
+        .scratch_bytes = cpu_list_scratch,
         .use_scratch  = cpu_use_scratch,
         .exec_create  = cpu_exec_create,
         .exec_destroy = cpu_exec_destroy,
