@@ -5,7 +5,8 @@
 #            OpenBLAS beside every op if BUILD_FOLDER has bench_cpu_ops (2 min)
 #   check    compute-sanitizer, three at a time, while the peers below compile (5 min)
 #   bytes    300 steps of the byte model beside PyTorch (0.5 min)
-#   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not; 1.5 min each)
+#   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not; 1.5 min each). PEER names
+#            another command than tools/peer_torch.py; it gets the recipe's name, or that, 0 and "compile"
 #   suite    gpu-suite (6 min)
 #   ladder   of gpt2-124m (1.5 min)
 set -uo pipefail
@@ -13,6 +14,7 @@ here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -
 mkdir -p "$out"; cd "$here" || exit 1
 brim=$build/brim; work=${TMPDIR:-/tmp}/gpu_record; mkdir -p "$work/runs"
 export BRIM_RUNS=$work/runs BRIM_TUNE_CACHE=$work/tune.txt
+read -ra peer <<<"${PEER:-python3 tools/peer_torch.py}"
 read -ra recipes <<<"${RECIPES:-gpt2-1558m qwen2.5-1.5b llama-1b gpt2-774m gpt2-350m}"
 
 first_step() { # name: seconds until the first step is in metrics.jsonl
@@ -41,10 +43,11 @@ part_cpu() {
 }
 
 # Compiling takes PyTorch minutes and the GPU nothing; what it keeps on disk serves the timed runs.
-warm_peers() { local r; for r in "$@"; do timeout 200 python3 tools/peer_torch.py "$r" 0 compile >/dev/null 2>&1; done; }
+warm_peers() { local r; for r in "$@"; do timeout 200 "${peer[@]}" "$r" 0 compile >/dev/null 2>&1; done; }
 
 part_check() {
     local half=$(((${#recipes[@]} + 1) / 2)) i=0 pids=()
+    warm_peers gpt2-124m qwen2.5-0.5b & pids+=($!) # gpu-suite's
     warm_peers "${recipes[@]:0:half}" & pids+=($!)
     warm_peers "${recipes[@]:half}" & pids+=($!)
     for ops in "linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw" "norm_fwd norm_bwd xent embed_dw sumsq bias_dw" "attn_fwd attn_bwd"; do
@@ -62,7 +65,7 @@ part_recipes() {
     for r in "${recipes[@]}"; do
         "$brim" bench "recipes/$r.yaml" --json >"$work/bench" 2>"$work/log" || tail -n 3 "$work/log"
         head -n -1 "$work/bench"; tail -n 1 "$work/bench" >>"$out/bench.jsonl"
-        python3 tools/peer_torch.py "$r" 2>/dev/null | tail -n 1 | tee -a "$out/bench.jsonl"
+        "${peer[@]}" "$r" 2>/dev/null | tail -n 1 | tee -a "$out/bench.jsonl"
     done
 }
 
