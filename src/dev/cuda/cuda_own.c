@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 11, KEY_BYTES = 192 };
+enum { ROUNDS = 5, SPIN_US = 300, OWN_REVISION = 12, KEY_BYTES = 192 };
 
 typedef struct {
     char key[KEY_BYTES];

@@ -43,11 +43,11 @@ template <OwnKind KIND> struct Form {
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
     static constexpr int N_OUT  = GLU ? 3 : ACTS || KIND == OWN_DGLU ? 2 : 1;
 
-    /* Memory for a fifth step, or for inputs on their way. */
-    static constexpr int STEPS   = N_IN || DW ? 4 : 5;
-    static constexpr int ROOM    = N_IN || DW ? 32768 : 12288; /* a multiplier's */
-    static constexpr int COLS    = KIND == OWN_DACT ? 64 : 32; /* of a chunk */
-    static constexpr int ROW     = COLS * (DW ? 4 : 2);        /* bytes */
+    /* Memory for a fifth step, or for wide chunks and inputs on their way. */
+    static constexpr int STEPS   = PLAIN || GLU ? 5 : 4;
+    static constexpr int ROOM    = PLAIN || GLU ? 12288 : 32768; /* a multiplier's */
+    static constexpr int COLS    = PLAIN || GLU || DW ? 32 : 64; /* of a chunk */
+    static constexpr int ROW     = COLS * (DW ? 4 : 2);          /* bytes */
     static constexpr int BUF     = CHUNK_ROWS * ROW;
     static constexpr int SLOT    = N_OUT * BUF;
     static constexpr int SHARED  = !PLAIN && !DW; /* slots, by the multipliers */
@@ -387,26 +387,27 @@ template <Act ACT>
 __device__ __forceinline__ void pass_dglu(const OwnMaps &m, Desk &d, const uint32_t (&w)[HALVES][N_WORD],
                                           int row, int col)
 {
-    using F = Form<OWN_DGLU>;
+    using F         = Form<OWN_DGLU>;
+    constexpr int N = F::COLS / 4; /* words of a chunk */
 #pragma unroll
     for (int c = 0; c < F::BLOCKS * HALVES; c++) {
-        uint32_t        at = slot_take<OWN_DGLU>(d), to = at + d.mine, gate[8], up[8], dgate[8];
-        const uint32_t *v = w[c % HALVES] + c / HALVES * 8;
+        uint32_t        at = slot_take<OWN_DGLU>(d), to = at + d.mine, gate[N], up[N];
+        const uint32_t *v = w[c % HALVES] + c / HALVES * N;
 #pragma unroll
-        for (int p = 0; p < 2; p++) {
+        for (int p = 0; p < N / 4; p++) {
             smem_load_frags(to ^ 32 * p, gate + 4 * p);
             smem_load_frags((to ^ 32 * p) + F::BUF, up + 4 * p);
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < N; i++) {
             GluGrad lo = glu_grad<ACT>(bf16_low(v[i]), bf16_low(gate[i]), bf16_low(up[i])),
                     hi = glu_grad<ACT>(bf16_high(v[i]), bf16_high(gate[i]), bf16_high(up[i]));
-            dgate[i]   = bf16_pair(lo.gate, hi.gate);
+            gate[i]    = bf16_pair(lo.gate, hi.gate);
             up[i]      = bf16_pair(lo.up, hi.up);
         }
 #pragma unroll
-        for (int p = 0; p < 2; p++) {
-            smem_store_frags(to ^ 32 * p, dgate + 4 * p);
+        for (int p = 0; p < N / 4; p++) {
+            smem_store_frags(to ^ 32 * p, gate + 4 * p);
             smem_store_frags((to ^ 32 * p) + F::BUF, up + 4 * p);
         }
         slot_give<OWN_DGLU>(m, d, at, row + c % HALVES * CHUNK_ROWS, col + c / HALVES * F::COLS);
