@@ -5,9 +5,10 @@
  * gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are one. What other models or
  * other choices of fusion run instead comes last and counts 0 times.
  *
- * usage: bench_cpu_ops [threads]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
+ * usage: bench_cpu_ops [threads [sgemm]]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
  * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected
- * (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line is the whole step, then its linear layers alone. */
+ * (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line is the whole step, then its linear layers alone. With
+ * sgemm OpenBLAS's product alone, for ever, a line after each (tools/cpu_turns.py). */
 #include "base/clock.h"
 #include "base/err.h"
 #include "dev/dev.h"
@@ -262,17 +263,24 @@ static double best_s(const Op *op)
     return best;
 }
 
-static double blas_gflops(int threads)
+enum { BLAS_N = 2048 };
+
+/* Best of n products of OpenBLAS's, or with n = 0 one after another and a line for each. */
+static double blas_gflops(int threads, int n)
 {
-    enum { S = 2048, ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+    enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112, S = BLAS_N };
     float *a = mat(S, S)->data, *b = mat(S, S)->data, *c = mat(S, S)->data;
     double best = 1e9;
     openblas_set_num_threads(threads);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; n == 0 || i < n; i++) {
         double start = clock_now_s();
         cblas_sgemm(ROW_MAJOR, NO_TRANS, TRANS, S, S, S, 1, a, S, b, S, 0, c, S);
         double s = clock_now_s() - start;
         if (s < best) best = s;
+        if (n == 0) {
+            printf("%.1f GFLOP/s\n", 2.0 * S * S * S / s * 1e-9);
+            fflush(stdout);
+        }
     }
     return 2.0 * S * S * S / best * 1e-9;
 }
@@ -322,6 +330,7 @@ int main(int argc, char **argv)
     dev->vt->info(dev, &info);
     blob = malloc(65536 * sizeof(float));
     for (int i = 0; i < 65536; i++) blob[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+    if (argc > 2 && strcmp(argv[2], "sgemm") == 0) return blas_gflops(info.n_sm, 0) < 0;
     add_linears();
     add_attention();
     add_norms();
@@ -334,7 +343,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n_row * ROUNDS; i++) {
         double s = best_s(&row[i % n_row].op);
         if (i < n_row || s < time_s[i % n_row]) time_s[i % n_row] = s;
-        if (i % n_row == 0) blas = MAX(blas, blas_gflops(info.n_sm));
+        if (i % n_row == 0) blas = MAX(blas, blas_gflops(info.n_sm, 5));
     }
     printf("%s (%s); OpenBLAS %s %.1f GFLOP/s\n", info.name, info.versions, openblas_get_corename(), blas);
     Total step = total_of(time_s, 0);

@@ -2,7 +2,7 @@
 # The figures of docs/performance.md, measured anew on this machine's GPU. Usage: gpu_record.sh BUILD_FOLDER OUT_FOLDER PART ...
 #   start    command to first finished step of gpt2-124m: cold tune cache, then warm (0.5 min)
 #   cpu      the byte model on 2 and 16 threads, in turn with PEER_CPU if that names a command (it gets the number of threads and prints
-#            a line after every step of 4,096 tokens); OpenBLAS beside every op if BUILD_FOLDER has bench_cpu_ops (2.5 min)
+#            a line after every step of 4,096 tokens) and with OpenBLAS if BUILD_FOLDER has bench_cpu_ops (2.5 min)
 #   check    compute-sanitizer, three at a time, while the peers below compile (5 min)
 #   bytes    300 steps of the byte model beside PyTorch (0.5 min)
 #   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not; 1.5 min each). PEER names
@@ -33,11 +33,12 @@ part_start() {
 }
 
 part_cpu() {
-    local threads
-    # shellcheck disable=SC2086 # a command and its words
-    for threads in 2 16; do python3 tools/cpu_turns.py "$brim" $threads $((threads > 2 ? 6 : 8)) $((threads > 2 ? 2 : 4)) ${PEER_CPU:-}; done
-    [ -x "$build/bench_cpu_ops" ] || return 0
-    for threads in 2 16; do "$build/bench_cpu_ops" $threads >"$out/cpu$threads.txt"; sed -n '1p;$p' "$out/cpu$threads.txt"; done
+    local threads blas=()
+    [ ! -x "$build/bench_cpu_ops" ] || blas=(--sgemm "$build/bench_cpu_ops")
+    for threads in 2 16; do
+        # shellcheck disable=SC2086 # a command and its words
+        python3 tools/cpu_turns.py "$brim" $threads $((threads > 2 ? 6 : 8)) $((threads > 2 ? 2 : 4)) "${blas[@]}" ${PEER_CPU:-}
+    done
 }
 
 # Compiling takes PyTorch minutes and the GPU nothing; what it keeps on disk serves the timed runs.
