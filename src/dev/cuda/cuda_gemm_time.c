@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FINALISTS = 6, ROUNDS = 5 };
+enum { FINALISTS = 6, ROUNDS = 5, LONG_US = 5000 };
 
 /* ---- timing -------------------------------------------------------------------------------------------- */
 
@@ -71,8 +71,11 @@ static int time_way(CudaDev *d, const Way *w, const GemmCall *c, int reps, float
     return 0;
 }
 
-/* Short products are repeated until the events' own cost is small. */
-static int reps_for(float us) { return (int)MAX(2.0f, MIN(20.0f, 200.0f / MAX(us, 1.0f))); }
+/* Short products are repeated until the events' own cost is small; of long ones a run tells. */
+static int reps_for(float us)
+{
+    return us > LONG_US ? 1 : (int)MAX(2.0f, MIN(20.0f, 200.0f / MAX(us, 1.0f)));
+}
 
 static int compare_float(const void *a, const void *b)
 {
@@ -80,16 +83,16 @@ static int compare_float(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A first look at every way: one run to load it, one to judge it, more only if it is within 1.5x of the best.
- */
+/* A first look at every way: one run to load it, one to judge it, more only if it is within 1.5x of the best. Loading takes less
+ * than a long product. */
 static int time_coarse(CudaDev *d, const Way *way, int n, const GemmCall *c, float *us)
 {
     float best = FLT_MAX;
     for (int i = 0; i < n; i++) {
         TRY(time_way(d, &way[i], c, 1, &us[i]));
-        if (us[i] == FLT_MAX) continue;
+        if (us[i] == FLT_MAX || (best > LONG_US && us[i] > 2 * best)) continue;
         TRY(time_way(d, &way[i], c, 1, &us[i]));
-        if (us[i] <= 1.5f * best) TRY(time_way(d, &way[i], c, reps_for(us[i]), &us[i]));
+        if (us[i] <= 1.5f * best && us[i] <= LONG_US) TRY(time_way(d, &way[i], c, reps_for(us[i]), &us[i]));
         best = MIN(best, us[i]);
     }
     return 0;
