@@ -38,7 +38,7 @@ GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard test
 Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
-.PHONY: bench-cpu
+.PHONY: bench-cpu bench-own
 .PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
@@ -117,6 +117,11 @@ fuzz: $(BUILD)/.setup-test
 bench-cpu: $(LIB)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lopenblas
 	@$(BUILD)/bench_cpu_ops
+
+# The own CUDA product alone (tests/bench_own.cu says how to call it).
+bench-own: $(addprefix $(BUILD)/,tests/bench_own.cu.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/cuda_tma.c.o)
+	$(Q)$(NVCC) -o $(BUILD)/bench_own $^
+	@echo "built $(BUILD)/bench_own"
 
 layers:
 	@tools/layers.sh
