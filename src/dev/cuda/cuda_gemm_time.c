@@ -83,14 +83,14 @@ static int compare_float(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A first look at every way: one run to load it, one to judge it, more only if it is within 1.5x of the best. Loading takes less
- * than a long product. */
+/* A first look at every way: one run to load it, one to judge it, more only if it is short and within 1.5x of the best.
+ */
 static int time_coarse(CudaDev *d, const Way *way, int n, const GemmCall *c, float *us)
 {
     float best = FLT_MAX;
     for (int i = 0; i < n; i++) {
         TRY(time_way(d, &way[i], c, 1, &us[i]));
-        if (us[i] == FLT_MAX || (best > LONG_US && us[i] > 2 * best)) continue;
+        if (us[i] == FLT_MAX) continue;
         TRY(time_way(d, &way[i], c, 1, &us[i]));
         if (us[i] <= 1.5f * best && us[i] <= LONG_US) TRY(time_way(d, &way[i], c, reps_for(us[i]), &us[i]));
         best = MIN(best, us[i]);
