@@ -362,6 +362,38 @@ static int rank_stuck(int rank, int world, int port, void *arg)
     return 0;
 }
 
+/* Rank 1 fails, and what it gives up then waits for the others, as a GPU's communicator does. */
+static int rank_fails(int rank, int world, int port, void *arg)
+{
+    Comm  *c;
+    double x[1000] = { 0 }, t0 = clock_now_s();
+    Place  place = ranks_place(rank, world, port);
+    TRY(comm_meet(&c, &place, &(CommWaits){ 20, 20, 2 }));
+    TRY(comm_barrier(c));
+    if (rank == 1) {
+        comm_leave(c);
+        pause();
+    }
+    EXPECT(comm_sum_f64(c, x, 1000) < 0);
+    note_error(arg, rank, t0);
+    comm_close(c, 0);
+    return 0;
+}
+
+static void test_rank_fails(void **state)
+{
+    int      status[3];
+    Trouble *t = ranks_shared(sizeof *t);
+    assert_false(ranks_run(3, 30, rank_fails, t, status));
+    expect_text(t, 0, "rank 0: rank 1 has left the run");
+    expect_text(t, 2, "rank 2: rank 0 has left the run");
+    assert_true(t->took_s[0] < 10 && t->took_s[2] < 10);
+    assert_int_equal(status[0], 0);
+    assert_int_equal(status[1], 1);
+    assert_int_equal(status[2], 0);
+    munmap(t, sizeof *t);
+}
+
 static void test_rank_leaves(void **state)
 {
     int      status[3];
@@ -676,19 +708,13 @@ static int group_teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_first_host),
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_rank_never_comes),
-        cmocka_unit_test(test_port_in_use),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_rank_leaves),
-        cmocka_unit_test(test_out_of_step),
-        cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_last_micro),
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_whole_runs),
-        cmocka_unit_test(test_signal_to_one_rank),
+        cmocka_unit_test(test_places),      cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_collectives), cmocka_unit_test(test_rank_never_comes),
+        cmocka_unit_test(test_port_in_use), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_rank_fails),  cmocka_unit_test(test_rank_leaves),
+        cmocka_unit_test(test_out_of_step), cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_last_micro),  cmocka_unit_test(test_training),
+        cmocka_unit_test(test_whole_runs),  cmocka_unit_test(test_signal_to_one_rank),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

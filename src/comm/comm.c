@@ -251,6 +251,12 @@ int comm_open(Comm **out)
     return comm_meet(out, &place, &waits);
 }
 
+/* The watcher goes on: it sees the others leave. */
+void comm_leave(Comm *c)
+{
+    for (int r = 0; c && r < c->place.world; r++) wire_end(c->fd[r]);
+}
+
 void comm_close(Comm *c, int orderly)
 {
     if (!c) return;

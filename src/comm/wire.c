@@ -14,6 +14,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+void wire_end(int fd)
+{
+    if (fd >= 0) (void)shutdown(fd, SHUT_WR); /* it fails where the other end is gone already */
+}
+
 void wire_close(int *fd)
 {
     if (*fd >= 0) close(*fd);

@@ -26,6 +26,7 @@ int wire_connect(const char *host, int port, double deadline_s);
 WireResult wire_send(int fd, const void *buf, size_t n, double deadline_s);
 WireResult wire_recv(int fd, void *buf, size_t n, double deadline_s);
 
+void wire_end(int fd);    /* the other end reads to the end of what was sent; nothing for a negative one */
 void wire_close(int *fd); /* and sets it to -1; nothing for a negative one */
 
 #endif

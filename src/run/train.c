@@ -381,6 +381,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
     if (rc < 0) {
         name_rank(run);
         note_failure(run);
+        comm_leave(run->comm); /* the GPU is given up only when the others have let go of it */
     }
     train_close(run);
     comm_close(run->comm, rc == 0);
