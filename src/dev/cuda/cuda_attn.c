@@ -153,11 +153,14 @@ static void key_text(const CudaDev *d, const AttnKey *k, char *buf, size_t n)
 {
     snprintf(buf, n,
              "attention %s %lld %lld heads %lld %lld %lld ld %lld %lld %lld %lld mask %d dtype %d ws %lld "
-             "cuDNN %zu tiles %d",
+             "cuDNN %zu tiles %d%s",
              k->bwd ? "bwd" : "fwd", (long long)k->B, (long long)k->T, (long long)k->H, (long long)k->K,
              (long long)k->D, (long long)k->ld_qkv, (long long)k->ld_o, (long long)k->ld_dout,
              (long long)k->ld_dqkv, (int)k->mask, (int)k->dtype, (long long)k->ws_bytes, d->attn->version,
-             TILE_REVISION);
+             TILE_REVISION,
+             k->own > 0   ? " own"
+             : k->own < 0 ? " library"
+                          : "");
 }
 
 /* A way that was taken, and its time. */
