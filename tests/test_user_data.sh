@@ -128,6 +128,16 @@ sed 's/text.txt/one.txt/' tiny.yaml >short.yaml
 [ $rc -eq 2 ] && grep -q '^short.yaml:6: data.train: one.txt: 1 token is too few' err
 verdict "it has the recipe's line" $? "exit code $rc: $(cat out err)"
 
+# The share that is advised does.
+head -c 123457 "$here/recipes/data/tinyshakespeare.txt" >odd.txt
+head -c 19 text.txt >nineteen.txt
+for case in "odd.txt 66667 0.45999" "nineteen.txt 16 0.1316"; do
+    read -r file context share <<<"$case"
+    refused "a share of $file too large" ": $share or less would do, or 0 for none\$" "data.train=$file" "model.context=$context" "step_tokens=$context" data.val_fraction=0.5
+    # Refused all the same, but for its memory: a step of 66667 tokens would take long.
+    refused "$share of it is not" '^this model does not fit' "data.train=$file" "model.context=$context" "step_tokens=$context" "data.val_fraction=$share" memory_limit=1K
+done
+refused "a file too short for both parts" 'leaves 9 for training: too few for both, 0 for none would do$' data.train=eighteen.txt data.val_fraction=0.5
 train all data.val_fraction=0 eval.every=2; rc=$?
 [ $rc -eq 0 ] && grep -q 'training on all the data, no validation' all.log && ! grep -q 'validation loss' all.log && ! grep -q val_loss runs/all/metrics.jsonl
 verdict "data.val_fraction=0 trains without validation" $? "exit code $rc: $(cat all.log)"
@@ -145,6 +155,22 @@ verdict "eval of such a run says so" $? "exit code $rc: $(cat out err)"
 "$brim" eval all data.val=text.txt >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q 'over 19999 tokens (the whole' out
 verdict "and takes data.val" $? "exit code $rc: $(cat out err)"
+
+# ---- a run without what it was trained on ------------------------------------------------------------------------------
+
+cp text.txt gone.txt
+train moved data.train=gone.txt; rc=$?
+"$brim" sample moved --tokens 5 --seed 3 >before 2>err
+rm gone.txt
+"$brim" sample moved --tokens 5 --seed 3 >out 2>err; rc2=$?
+[ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ -s out ] && cmp -s before out
+verdict "a run is sampled without its data" $? "exit codes $rc $rc2: $(cat err)"
+"$brim" eval moved data.val=text.txt >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q 'over 19999 tokens (the whole' out
+verdict "and evaluated on other data" $? "exit code $rc: $(cat out err)"
+"$brim" eval moved >out 2>err; rc=$?
+[ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^runs/moved/recipe.yaml:[0-9]*: data.train: .*/gone.txt: No such file' err
+verdict "but not on data that are gone" $? "exit code $rc: $(cat out err)"
 
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "data/source.h"
 #include "run/ckpt.h"
 #include "run/rundir.h"
 
@@ -48,6 +49,15 @@ static int find_run(const char *target, char *path, size_t n)
     return refuse_missing(target);
 }
 
+/* An evaluation without its data is refused before the model is read. */
+static int try_val(const Recipe *r)
+{
+    Source *val = NULL;
+    TRY(source_open(&val, r, 1));
+    source_close(val);
+    return 0;
+}
+
 int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)
 {
     char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32], ckpt[RUNDIR_PATH + 64];
@@ -56,7 +66,9 @@ int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int
     TRY(find_run(t->target, path, sizeof path));
     snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path);
     snprintf(dir, sizeof dir, "%s/checkpoints", path);
-    TRY(recipe_load(r, recipe, t->n_override, t->override));
+    /* What it was trained on need not be here: the run may have been copied from another computer. */
+    TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
+    if (parts & BUILD_EVAL) TRY(try_val(r));
     int n = ckpt_list(dir, step, ARRAY_LEN(step));
     if (n < 0) return -1;
     if (n == 0) return err_user("%s: there is no checkpoint yet", dir);

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -172,12 +173,41 @@ static int make_random(Source **out, uint64_t seed, uint32_t site, int64_t vocab
 /* What a part must have at least: a window and the target after it; the windows of validation may be cut short. */
 static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
 
+static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
+
+/* A share that keeps from least to most of the tokens, half a token away from the border that was missed, with as few digits
+ * as do not round it across. */
+static const char *name_share(char *buf, size_t n, int64_t total, int64_t least, int64_t most, int validation)
+{
+    double fits = validation ? (double)least + 0.5 : MAX((double)most - 0.5, (double)least + 0.5);
+    for (int digits = 4; digits <= 17; digits++) {
+        snprintf(buf, n, "%.*g", digits, fits / (double)total);
+        int64_t kept = share_tokens(total, strtod(buf, NULL));
+        if (kept >= least && kept <= most) break;
+    }
+    return buf;
+}
+
+static int refuse_share(const Recipe *r, int64_t total, int64_t left, int validation)
+{
+    char    share[32], advice[96] = "too few for both, 0 for none would do";
+    int64_t least = least_tokens(r, 1), most = total - least_tokens(r, 0);
+    if (most >= least) {
+        snprintf(advice, sizeof advice, "%s or %s would do, or 0 for none",
+                 name_share(share, sizeof share, total, least, most, validation),
+                 validation ? "more" : "less");
+    }
+    return recipe_blame(r, "data.val_fraction", "%g of the %lld tokens of %s leaves %lld for %s: %s",
+                        r->data.val_fraction, (long long)total, r->data.train, (long long)left,
+                        validation ? "validation" : "training", advice);
+}
+
 /* Narrows a source over a whole file to the part asked for, which is long enough then. */
 static int take_part(Source *s, const Recipe *r, const char *key, int validation)
 {
     const RecipeData *d     = &r->data;
     int64_t           total = s->len, least = least_tokens(r, validation);
-    int64_t           n_val = d->val[0] == '\0' ? (int64_t)((double)total * d->val_fraction) : 0;
+    int64_t           n_val = d->val[0] == '\0' ? share_tokens(total, d->val_fraction) : 0;
     if (validation && d->val[0] == '\0') {
         s->first = total - n_val;
         s->len   = n_val;
@@ -191,12 +221,7 @@ static int take_part(Source *s, const Recipe *r, const char *key, int validation
                             s->file[0].path, (long long)total, total == 1 ? " is" : "s are",
                             (long long)r->model.context, (long long)least);
     }
-    /* Half a token more than needed: six digits of the share must not round it away. */
-    double fits = validation ? 2.5 / (double)total : MAX((double)(total - least) - 0.5, 0) / (double)total;
-    return recipe_blame(r, "data.val_fraction",
-                        "%g of the %lld tokens of %s leaves %lld for %s: %.4g or %s would do, or 0 for none",
-                        d->val_fraction, (long long)total, d->train, (long long)s->len,
-                        validation ? "validation" : "training", fits, validation ? "more" : "less");
+    return refuse_share(r, total, s->len, validation);
 }
 
 int source_has_val(const Recipe *r) { return r->data.val[0] != '\0' || r->data.val_fraction > 0; }
