@@ -129,6 +129,12 @@ verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 grep -q 'data.kind random: noise, nothing will be learned' runs/tiny/log.txt
 verdict "training on noise says so" $? "$(cat runs/tiny/log.txt)"
+"$brim" train tiny.yaml device=cpu run=mute steps=3 <&- >&- 2>&-; rc=$?
+[ $rc -eq 0 ] && [ "$(grep -c '^{"step"' runs/mute/metrics.jsonl)" -eq 3 ] && ! grep -qv '^{"step"' runs/mute/metrics.jsonl
+verdict "closed standard streams leave the run's files alone" $? "exit code $rc: $(cat runs/mute/metrics.jsonl)"
+"$brim" version >&- 2>err; rc=$?
+[ $rc -eq 1 ] && grep -q '^brim: standard output could not be written$' err
+verdict "output that nobody can get is a failure" $? "exit code $rc: $(cat err)"
 for c in eval sample; do
     "$brim" $c tniy >out 2>err; rc=$?
     [ $rc -eq 2 ] && grep -q '^command line: tniy: no such run (did you mean tiny?)$' err

@@ -6,9 +6,11 @@
 #include "bin/cmd.h"
 #include "conf/schema.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const char *name;
@@ -110,9 +112,20 @@ static int run_command(int argc, char **argv, double begin_s)
     return 0;
 }
 
+/* The next file that is opened would get the number of a standard stream that is closed, and the log would be written into it.
+ * Writing to such a stream still fails: what takes its place is only for reading. */
+static void hold_streams(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv)
 {
     double begin_s = clock_now_s();
+    hold_streams();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
