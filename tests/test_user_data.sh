@@ -172,6 +172,18 @@ verdict "and evaluated on other data" $? "exit code $rc: $(cat out err)"
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^runs/moved/recipe.yaml:[0-9]*: data.train: .*/gone.txt: No such file' err
 verdict "but not on data that are gone" $? "exit code $rc: $(cat out err)"
 
+# ---- data that change between two starts -------------------------------------------------------------------------------
+
+cp text.txt grows.txt
+train grows data.train=grows.txt; rc=$?
+train grows data.train=grows.txt steps=5; rc2=$?
+[ $rc -eq 0 ] && [ $rc2 -eq 0 ] && ! grep -q warning: grows.log
+verdict "the same data again are no warning" $? "exit codes $rc $rc2: $(cat grows.log)"
+cat text.txt >>grows.txt
+train grows data.train=grows.txt steps=6; rc=$?
+[ $rc -eq 0 ] && grep -q 'warning: data.train: .*grows.txt: the data changed since step 5 was saved: 18000 tokens for training and 2000 for validation are 36000 and 4000 now' grows.log
+verdict "a file that grew is" $? "exit code $rc: $(cat grows.log)"
+
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 
 "$brim" train tiny.yaml run=ids data.kind=random model.vocab=1000 steps=2 >ids.log 2>&1; rc=$?

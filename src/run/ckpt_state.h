@@ -4,7 +4,7 @@
  *    others "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may
  *    lose bits.
  * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field
- *    is refused; those that came later, step_s, head_rows and stopped, may be missing.
+ *    is refused; those that came later, step_s, head_rows, train_tokens, val_tokens and stopped, may be missing.
  * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
 #ifndef RUN_CKPT_STATE_H
 #define RUN_CKPT_STATE_H
@@ -24,17 +24,18 @@ typedef struct {
     int64_t     step;        /* updates done; the next one has this number */
     int64_t     next_sample; /* used samples so far, over all ranks: the loader's cursor */
     uint64_t    seed;
-    int64_t     micro_batch;         /* of the plan that ran; another one may resume */
-    int64_t     recompute_level;     /* RecomputeLevel, likewise */
-    int64_t     threads;             /* of the CPU that computed, likewise; 0: a GPU did */
-    double      best_val;            /* lowest validation loss; INFINITY before the first */
-    int64_t     bad_evals;           /* evaluations since then */
-    double      elapsed_s;           /* training time over all parts of the run */
-    double      step_s;              /* seconds a step, smoothed; 0: not known */
-    int64_t     head_rows;           /* rows of logits at a time, of the plan that ran; 0: not known */
-    int64_t     stopped;             /* CkptStop */
-    StepState   device;              /* ckpt_begin() reads it from the device */
-    SampleRange skip[CKPT_MAX_SKIP]; /* raw samples to pass over */
+    int64_t     micro_batch;              /* of the plan that ran; another one may resume */
+    int64_t     recompute_level;          /* RecomputeLevel, likewise */
+    int64_t     threads;                  /* of the CPU that computed, likewise; 0: a GPU did */
+    double      best_val;                 /* lowest validation loss; INFINITY before the first */
+    int64_t     bad_evals;                /* evaluations since then */
+    double      elapsed_s;                /* training time over all parts of the run */
+    double      step_s;                   /* seconds a step, smoothed; 0: not known */
+    int64_t     head_rows;                /* rows of logits at a time, of the plan that ran; 0: not known */
+    int64_t     train_tokens, val_tokens; /* of the data; 0: not known, or none */
+    int64_t     stopped;                  /* CkptStop */
+    StepState   device;                   /* ckpt_begin() reads it from the device */
+    SampleRange skip[CKPT_MAX_SKIP];      /* raw samples to pass over */
     int         n_skip;
 } CkptState;
 

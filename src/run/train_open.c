@@ -120,6 +120,18 @@ int train_resume(Run *run, int64_t before)
     return (int)got[0];
 }
 
+/* A file that grew or was replaced: allowed, but other windows follow, and what was held back for validation may be among them. */
+static void warn_other_data(const Run *run)
+{
+    int64_t train = source_len(run->train), val = run->val ? source_len(run->val) : 0;
+    if (run->at.train_tokens == 0 || (run->at.train_tokens == train && run->at.val_tokens == val)) return;
+    log_warn("%s: the data changed since step %lld was saved: %lld tokens for training and %lld for "
+             "validation are %lld and "
+             "%lld now, so other samples follow, and validation losses may not compare",
+             source_name(run->train), (long long)run->at.step, (long long)run->at.train_tokens,
+             (long long)run->at.val_tokens, (long long)train, (long long)val);
+}
+
 static int lock_dir(Run *run)
 {
     int rc = comm_rank(run->comm) == 0 ? rundir_open(&run->dir, run->r->run)
@@ -176,6 +188,7 @@ int train_open(Run *run, const TrainOptions *opt)
         clear_leftovers(run);
         return 0;
     }
+    warn_other_data(run);
     TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
     TRY(load_val(run));
     TRY(train_attach(run));

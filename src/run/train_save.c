@@ -91,6 +91,8 @@ int train_save(Run *run)
     now->micro_batch     = run->setup.build->choice.micro_batch;
     now->recompute_level = run->setup.build->choice.level;
     now->head_rows       = run->setup.build->choice.head_rows;
+    now->train_tokens    = source_len(run->train);
+    now->val_tokens      = run->val ? source_len(run->val) : 0;
     now->threads         = run->setup.dev->vt->kind == DEV_CPU ? run->setup.info.n_sm : 0;
     if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
     now->elapsed_s  = before;
