@@ -132,9 +132,11 @@ verdict "training on noise says so" $? "$(cat runs/tiny/log.txt)"
 "$brim" train tiny.yaml device=cpu run=mute steps=3 <&- >&- 2>&-; rc=$?
 [ $rc -eq 0 ] && [ "$(grep -c '^{"step"' runs/mute/metrics.jsonl)" -eq 3 ] && ! grep -qv '^{"step"' runs/mute/metrics.jsonl
 verdict "closed standard streams leave the run's files alone" $? "exit code $rc: $(cat runs/mute/metrics.jsonl)"
-"$brim" version >&- 2>err; rc=$?
-[ $rc -eq 1 ] && grep -q '^brim: standard output could not be written$' err
-verdict "output that nobody can get is a failure" $? "exit code $rc: $(cat err)"
+for c in version --help; do
+    "$brim" $c >&- 2>err; rc=$?
+    [ $rc -eq 1 ] && grep -q '^brim: standard output could not be written$' err
+    verdict "output of $c that nobody can get is a failure" $? "exit code $rc: $(cat err)"
+done
 for c in eval sample; do
     "$brim" $c tniy >out 2>err; rc=$?
     [ $rc -eq 2 ] && grep -q '^command line: tniy: no such run (did you mean tiny?)$' err
@@ -153,6 +155,7 @@ says() {
 }
 says "help of a mistyped command" "command line: traim: neither a command nor a key (did you mean train?)" help traim
 says "help of a mistyped key" "command line: stepz: unknown key (did you mean steps?)" help stepz
+says "help of two words" "command line: plan: help takes one key or command" help train plan
 says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp 0.5
 says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp=0.5
 says "one cut too short" "command line: --t: no such option" sample tiny --t 0.5

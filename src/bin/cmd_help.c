@@ -1,4 +1,8 @@
 #include "base/err.h"
 #include "bin/cmd.h"
 
-int cmd_help(const CmdArgs *a) { return recipe_help(a->argc > 0 ? a->argv[0] : NULL, stdout); }
+int cmd_help(const CmdArgs *a)
+{
+    if (a->argc > 1) return err_user("command line: %s: help takes one key or command", a->argv[1]);
+    return recipe_help(a->argc > 0 ? a->argv[0] : NULL, stdout);
+}

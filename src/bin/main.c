@@ -83,7 +83,7 @@ static StrNearest nearest_command(const char *name)
 static int help_key(const CmdArgs *a)
 {
     const char *key = a->argc > 0 ? a->argv[0] : NULL;
-    if (key && schema_find(key) < 0 && !schema_is_section(key)) {
+    if (key && a->argc == 1 && schema_find(key) < 0 && !schema_is_section(key)) {
         StrNearest near = nearest_command(key);
         if (near.best && near.distance <= 1) {
             return err_user("command line: %s: neither a command nor a key (did you mean %s?)", key,
@@ -126,16 +126,18 @@ int main(int argc, char **argv)
 {
     double begin_s = clock_now_s();
     hold_streams();
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        usage(argc < 2 ? stderr : stdout);
-        return argc < 2 ? 2 : 0;
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
     }
+    int only_usage = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    if (only_usage) usage(stdout);
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0) argv[1] = "version";
     if (strcmp(argv[1], "help") == 0 && argc == 2) {
         usage(stdout);
         printf("\nRecipe keys (brim help KEY for one):\n");
     }
-    int rc = run_command(argc, argv, begin_s);
+    int rc = only_usage ? 0 : run_command(argc, argv, begin_s);
     log_close();
     if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0)
         rc = err_set("standard output could not be written");
