@@ -442,7 +442,18 @@ static void two_signals(int first, int second)
     dup2(answer_fd[1], STDERR_FILENO);
     raise(first);
     NEED(signals_pending() == first);
+    if (first == second) usleep(100000); /* the same at once is a copy */
     raise(second);
+}
+
+/* As timeout -s INT does: to the process, and to its group. */
+static void int_copied(void)
+{
+    signals_install();
+    dup2(answer_fd[1], STDERR_FILENO);
+    raise(SIGINT);
+    raise(SIGINT);
+    NEED(signals_pending() == SIGINT && signals_count() == 1);
 }
 
 static void int_int(void) { two_signals(SIGINT, SIGINT); }
@@ -467,8 +478,9 @@ static void second_sigint_ends_at_once(void **state)
     static const struct {
         void (*f)(void);
         int code, answers, ctrl_c;
-    } row[] = { { int_int, 130, 1, 1 }, { int_term, 0, 1, 1 }, { term_int, 130, 1, 0 },
-                { term_term, 0, 1, 0 }, { usr_term, 0, 1, 0 }, { hushed, 0, 0, 0 } };
+    } row[] = { { int_int, 130, 1, 1 },  { int_copied, 0, 1, 1 }, { int_term, 0, 1, 1 },
+                { term_int, 130, 1, 0 }, { term_term, 0, 1, 0 },  { usr_term, 0, 1, 0 },
+                { hushed, 0, 0, 0 } };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         char text[512] = "";
         assert_int_equal(pipe(answer_fd), 0);

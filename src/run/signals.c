@@ -1,9 +1,12 @@
 #include "run/signals.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +17,16 @@ static const struct {
 
 /* What the handler shares with the program; signal handlers take no argument to hang it on. */
 static volatile sig_atomic_t signal_seen, signal_count, stop_count, is_hushed;
+static atomic_int_least64_t  int_us; /* when the first SIGINT came; 0: none did */
+
+/* timeout(1) and some launchers send a signal to the process and to its group: the copy comes at once. No hand is as fast. */
+static int is_copy(int sig)
+{
+    enum { COPY_US = 50000 };
+    int_least64_t now = (int_least64_t)(clock_now_s() * 1e6), first = 0;
+    if (sig != SIGINT || atomic_compare_exchange_strong(&int_us, &first, now)) return 0;
+    return now - first < COPY_US;
+}
 
 /* A step may take minutes; who pressed Ctrl-C must see that it was heard. Who sent SIGTERM may have no Ctrl-C. */
 static void tell_waiting(int sig)
@@ -30,6 +43,7 @@ static void tell_waiting(int sig)
 static void on_signal(int sig)
 {
     enum { EXIT_BY_SIGNAL = 128 /* what shells add to the number of a signal */ };
+    if (is_copy(sig)) return;
     signal_count++;
     int asks_to_stop = sig != SIGUSR1;
     if (sig == SIGINT && stop_count > 0) _exit(EXIT_BY_SIGNAL + sig);
@@ -58,7 +72,11 @@ int signals_count(void) { return signal_count; }
 
 void signals_hush(void) { is_hushed = 1; }
 
-void signals_clear(void) { signal_seen = stop_count = 0; }
+void signals_clear(void)
+{
+    signal_seen = stop_count = 0;
+    atomic_store(&int_us, 0);
+}
 
 const char *signals_name(void)
 {
