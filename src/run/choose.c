@@ -133,27 +133,30 @@ static int try_candidate(Choice *c, const Recipe *r, const BuildChoice *choice, 
     return 0;
 }
 
-/* Divisors of the step's sequences: powers of two, and the step itself. */
-static int micro_candidates(const Recipe *r, int64_t *out, int cap)
+/* On a CPU a step of a few thousand tokens at a time already fills every core; larger ones only leave the caches. */
+static int64_t tokens_worth_trying(DevKind kind) { return kind == DEV_CPU ? 8192 : 262144; }
+
+static int64_t divisor_up_to(int64_t n, int64_t most)
 {
-    int64_t seqs = r->step_tokens / r->model.context;
-    int     n    = 0;
+    while (n % most != 0) most--;
+    return most;
+}
+
+/* Divisors of the step's sequences, each about twice the one before, and the step itself. */
+static int micro_candidates(const Recipe *r, DevKind kind, int64_t *out, int cap)
+{
+    int64_t seqs = r->step_tokens / r->model.context, most = tokens_worth_trying(kind) / r->model.context;
+    int     n = 0;
     if (r->micro_batch > 0) {
         out[n++] = r->micro_batch;
         return n;
     }
-    for (int64_t b = 1; b <= seqs && n < cap - 1; b *= 2) {
-        if (seqs % b == 0) out[n++] = b;
+    for (int64_t b = 1; b == 1 || (b <= MIN(most, seqs) && n < cap - 1); b *= 2) {
+        int64_t divisor = divisor_up_to(seqs, b);
+        if (n == 0 || divisor != out[n - 1]) out[n++] = divisor;
     }
-    if ((seqs & (seqs - 1)) != 0) out[n++] = seqs;
+    if (seqs <= most && seqs != out[n - 1]) out[n++] = seqs;
     return n;
-}
-
-/* On a CPU a step of a few thousand tokens at a time already fills every core; larger ones only leave the caches. */
-static int worth_trying(const Recipe *r, DevKind kind, int64_t micro)
-{
-    int64_t tokens = micro * r->model.context, cap = kind == DEV_CPU ? 8192 : 262144;
-    return tokens <= cap || micro == 1 || r->micro_batch > 0;
 }
 
 /* Of those as fast as the fastest, give or take CHOOSE_TIE: least recomputation, then fewest bytes. */
@@ -276,11 +279,11 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
     TRY(check_available(r));
     TRY(choose_dtype(c, r, vt, capability));
     int64_t micro[24];
-    int     n_micro = micro_candidates(r, micro, ARRAY_LEN(micro));
+    int     n_micro = micro_candidates(r, vt->kind, micro, ARRAY_LEN(micro));
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
         for (int i = 0; i < n_micro; i++) {
-            if (!worth_trying(r, vt->kind, micro[i]) || c->n >= CHOOSE_MAX) continue;
+            if (c->n >= CHOOSE_MAX) continue;
             BuildChoice choice = { .micro_batch = micro[i],
                                    .level       = (RecomputeLevel)level,
                                    .compute     = c->compute };
