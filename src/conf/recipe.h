@@ -34,7 +34,7 @@ typedef enum {
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
-enum { RECIPE_STR = 256, RECIPE_KEYS = 96 /* room for one per row of the schema */ };
+enum { RECIPE_STR = 256, RECIPE_KEYS = 96 /* room for one per row of the schema */, RECIPE_MOST_DEPTH = 12 };
 
 /* Where a key's value came from; above 0: a line of the file. */
 enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
@@ -71,7 +71,7 @@ typedef struct {
     char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
     double     val_fraction;
     int64_t    threads;        /* loader threads, 0 = auto */
-    int64_t    depth;          /* batches kept ready */
+    int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
     int64_t    document_token; /* token that ends a document, -1: none; used by mask: document */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Marks: one per held batch slot (by loader slot number), then one per step of the ring. */
-enum { MARK_SLOT0 = 0, MARK_STEP0 = 32, MAX_SLOTS = 16, MAX_HELD = 4 };
+enum { MARK_SLOT0 = 0, MARK_STEP0 = 32, MAX_HELD = 4, MAX_SLOTS = RECIPE_MOST_DEPTH + MAX_HELD };
 
 typedef struct {
     StepIn in;

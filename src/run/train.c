@@ -117,14 +117,15 @@ static int find_good(Run *run, const StepOut *out)
     int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->n_rollback == 0) {
-        return err_set("%d steps in a row were skipped and there is no checkpoint to go back to",
-                       out->n_skip_row);
+        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", out->n_skip_row,
+                       str_plural(out->n_skip_row));
     }
     if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
-        return err_set("%d steps in a row were skipped once more after %d rollbacks, each past other samples "
+        return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
                        "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
                        "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       out->n_skip_row, run->n_rollback, (long long)run->rolled_to, at);
+                       out->n_skip_row, str_plural(out->n_skip_row), run->n_rollback,
+                       (long long)run->rolled_to, at);
     }
     if (run->n_rollback > 0) {
         log_warn("the same failure after going back to step %lld: %s", (long long)run->rolled_to,
