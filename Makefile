@@ -50,6 +50,7 @@ help:
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU, as do"
 	@echo "make gpu-suite | sanitize-gpu   with op tables and ratios to PyTorch; compute-sanitizer"
+	@echo "make bench-cpu | bench-own   every CPU op beside OpenBLAS; builds build/bench_own, the own CUDA product alone"
 	@echo "make layers | size | fmt | fmt-check | golden | fuzz | test-long | clean"
 
 setup:

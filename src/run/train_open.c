@@ -125,11 +125,11 @@ static void warn_other_data(const Run *run)
 {
     int64_t train = source_len(run->train), val = run->val ? source_len(run->val) : 0;
     if (run->at.train_tokens == 0 || (run->at.train_tokens == train && run->at.val_tokens == val)) return;
-    log_warn("%s: the data changed since step %lld was saved: %lld tokens for training and %lld for "
-             "validation are %lld and "
-             "%lld now, so other samples follow, and validation losses may not compare",
-             source_name(run->train), (long long)run->at.step, (long long)run->at.train_tokens,
-             (long long)run->at.val_tokens, (long long)train, (long long)val);
+    log_warn(
+        "%s: the data changed since step %lld was saved: %lld tokens for training and %lld for validation "
+        "are %lld and %lld now, so other samples follow, and validation losses may not compare",
+        source_name(run->train), (long long)run->at.step, (long long)run->at.train_tokens,
+        (long long)run->at.val_tokens, (long long)train, (long long)val);
 }
 
 static int lock_dir(Run *run)

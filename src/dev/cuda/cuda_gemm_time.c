@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FINALISTS = 6, ROUNDS = 5, LONG_US = 5000 };
+enum { FINALISTS = 6, ROUNDS = 5 };
 
 /* ---- timing -------------------------------------------------------------------------------------------- */
 
@@ -74,7 +74,7 @@ static int time_way(CudaDev *d, const Way *w, const GemmCall *c, int reps, float
 /* Short products are repeated until the events' own cost is small; of long ones a run tells. */
 static int reps_for(float us)
 {
-    return us > LONG_US ? 1 : (int)MAX(2.0f, MIN(20.0f, 200.0f / MAX(us, 1.0f)));
+    return us > CUDA_LONG_US ? 1 : (int)MAX(2.0f, MIN(20.0f, 200.0f / MAX(us, 1.0f)));
 }
 
 static int compare_float(const void *a, const void *b)
@@ -92,7 +92,8 @@ static int time_coarse(CudaDev *d, const Way *way, int n, const GemmCall *c, flo
         TRY(time_way(d, &way[i], c, 1, &us[i]));
         if (us[i] == FLT_MAX) continue;
         TRY(time_way(d, &way[i], c, 1, &us[i]));
-        if (us[i] <= 1.5f * best && us[i] <= LONG_US) TRY(time_way(d, &way[i], c, reps_for(us[i]), &us[i]));
+        if (us[i] <= 1.5f * best && us[i] <= CUDA_LONG_US)
+            TRY(time_way(d, &way[i], c, reps_for(us[i]), &us[i]));
         best = MIN(best, us[i]);
     }
     return 0;

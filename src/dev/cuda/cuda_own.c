@@ -285,7 +285,7 @@ static int run_way(CudaDev *d, const Op *op, const OwnGemm *g, int own, int runs
 /* Best of several rounds, both ways in turn, microseconds; of long ops one round tells. */
 static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
 {
-    enum { RUNS = 3, LONG_US = 5000 };
+    enum { RUNS = 3 };
     best[0] = best[1] = 1e30f;
     for (int round = 0; round <= ROUNDS; round++) { /* the first only loads kernels */
         for (int own = 0; own < 2; own++) {
@@ -295,7 +295,7 @@ static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
             TRY(cuda_time_end(d, &us));
             if (round > 0) best[own] = MIN(best[own], us / RUNS);
         }
-        if (round > 0 && MIN(best[0], best[1]) > LONG_US) break;
+        if (round > 0 && MIN(best[0], best[1]) > CUDA_LONG_US) break;
     }
     return 0;
 }
