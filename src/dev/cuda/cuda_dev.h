@@ -61,7 +61,7 @@ int cuda_sm_count(Dev *dev);
 void *cuda_scratch(CudaDev *d, size_t size_bytes);
 void  cuda_scratch_drop(CudaDev *d);
 
-/* Work that takes longer is measured by one run: neither the events nor a cold start of the kernel show in it. */
+/* Of work that takes longer one run tells: what the events cost does not show in it. */
 enum { CUDA_LONG_US = 5000 };
 /* The device's time for what is launched in between on the current stream. spin_us > 0: the stream is kept busy for so long
  * first, so that the host's part of a launch is not counted. -1 after err_set(). */
