@@ -263,12 +263,10 @@ static double best_s(const Op *op)
     return best;
 }
 
-enum { BLAS_N = 2048 };
-
 /* Best of n products of OpenBLAS's, or with n = 0 one after another and a line for each. */
 static double blas_gflops(int threads, int n)
 {
-    enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112, S = BLAS_N };
+    enum { S = 2048, ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
     float *a = mat(S, S)->data, *b = mat(S, S)->data, *c = mat(S, S)->data;
     double best = 1e9;
     openblas_set_num_threads(threads);

@@ -77,7 +77,6 @@ for where in device=cpu --gpu=h200; do
     verdict "plan $where predicts a step" $? "exit code $rc: $(cat out err)"
 done
 
-# A card that the default build has no kernels for: its own capability, and how to build for it.
 for seqs in 10:1,2,5,10, 12:1,2,4,6,12, 13:1,13, 1:1,; do
     "$brim" plan tiny.yaml device=cpu step_tokens=$((${seqs%:*} * 32)) >out 2>err; rc=$?
     got=$(sed -n '/micro-batch  recompute/,/^$/s/^[-> ]* \([0-9]*\)  none .*/\1/p' out | tr '\n' ,)
@@ -85,6 +84,7 @@ for seqs in 10:1,2,5,10, 12:1,2,4,6,12, 13:1,13, 1:1,; do
     verdict "plan tries divisors of ${seqs%:*} sequences, each about twice the one before" $? "exit code $rc: $got $(cat err)"
 done
 
+# A card that the default build has no kernels for: its own capability, and how to build for it.
 "$brim" plan tiny.yaml --gpu a100 >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q 'compute capability 8.0 has bf16' out && ! grep -q '9\.0' out && [ "$(grep -c '^build .*8\.0: .*not supported' out)" -eq 1 ] && ! "$brim" plan tiny.yaml --gpu h100 | grep -q '^build '
 verdict "plan --gpu a100 says that the build is not for it" $? "exit code $rc: $(cat out err)"
