@@ -159,7 +159,7 @@ static StepState *state_of(Tensor *t) { return t->data; }
 static void add_ends(void)
 {
     Tensor *tok = tensor(DT_I32, B, T, 0), *state = tensor(DT_U8, sizeof(StepState), 0, 0), *loss = vec(N);
-    state_of(state)->in = (StepIn){ .lr = 0.0f, .inv_targets = 1.0f / N, .loss_scale = 1 };
+    state_of(state)->in = (StepIn){ .lr = 0.0f, .inv[0] = 1.0f / N, .loss_scale = 1 };
     EmbedFwd e          = { .y = mat(N, C), .tok = tok, .wte = mat(V, C), .wpe = mat(T, C) };
     add(1, OP_EMBED_FWD, "embed fwd", (OpArgs){ .embed_fwd = e });
     add(1, OP_EMBED_DW, "embed dw",

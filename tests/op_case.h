@@ -127,11 +127,14 @@ static inline StepState *case_state(OpCase *c, int i)
     StepState *s = t->data;
     memset(s, 0, sizeof *s);
     s->in = (StepIn){
-        .step = 7, .seed = 1234567890123ull, .lr = 3e-3f, .inv_targets = 0.03125f, .loss_scale = 4
+        .step = 7, .seed = 1234567890123ull, .lr = 3e-3f, .inv = { 0.03125f, 0.0625f, 0.5f }, .loss_scale = 4
     };
-    s->out = (StepOut){
-        .loss_sum = 1.5, .grad_sumsq = 2.25, .loss_ema = 2, .clip = 0.25f, .bias1 = 3.7f, .bias2 = 12.2f
-    };
+    s->out = (StepOut){ .sum        = { 1.5, 0, 0.75 },
+                        .grad_sumsq = 2.25,
+                        .loss_ema   = 2,
+                        .clip       = 0.25f,
+                        .bias1      = 3.7f,
+                        .bias2      = 12.2f };
     return s;
 }
 

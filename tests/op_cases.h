@@ -424,6 +424,7 @@ static inline int case_xent(OpCase *c, int i)
         case_ints(c, 3, 1, N, -1, n_class);
         case_state(c, 4);
         c->args.xent_dx.n_class = n_class;
+        c->args.xent_dx.slot    = i % 3;
     } else {
         case_vec(c, 0, N);
         case_act(c, 1, N, V, pad);
@@ -431,6 +432,7 @@ static inline int case_xent(OpCase *c, int i)
         case_ints(c, 3, 1, N, -1, n_class);
         case_state(c, 4);
         c->args.xent.n_class = n_class;
+        c->args.xent.slot    = i % 3;
     }
     case_randomize(c, logits, i % 2 ? 3 : 20);
     double *v = case_doubles(logits);
@@ -446,6 +448,18 @@ static inline int case_loss_add(OpCase *c, int i)
     CASE_NAME("N%d", (int)s[i]);
     case_state(c, 0);
     case_vec(c, 1, s[i]);
+    c->args.loss_add.slot = i % 2 ? 2 : 0;
+    return 1;
+}
+
+static inline int case_halt(OpCase *c, int i)
+{
+    static const float limit[] = { 0, 0.374f, 0.375f, 1, -1 }; /* sum[2] * inv[2] is 0.375 */
+    if (i >= 5) return 0;
+    CASE_NAME("limit %g", (double)limit[i]);
+    case_state(c, 0);
+    c->args.halt.slot  = 2;
+    c->args.halt.limit = limit[i];
     return 1;
 }
 
@@ -532,12 +546,14 @@ static inline int case_clip(OpCase *c, int i)
                                    { 64, 32, 0, 2, 19 },      { 64, 4000, 1, 2, 20 },
                                    { INFINITY, 32, 1, 0, 0 }, { NAN, 32, 1, 2, 100 },
                                    { 1, NAN, 1, 2, 100 },     { 1, INFINITY, 1, 2, 3 },
-                                   { 64, 4000, 1, 2, 10 },    { 64, 64.5, 1, 1.01f, 500 } };
+                                   { 64, 4000, 1, 2, 10 },    { 64, 64.5, 1, 1.01f, 500 },
+                                   { 4, 32, 1, 0, 0 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     CASE_NAME("sumsq %g loss %g max %g spike %g after %g", s[i][0], s[i][1], s[i][2], s[i][3], s[i][4]);
     StepState *state          = case_state(c, 0);
     state->out.grad_sumsq     = s[i][0];
-    state->out.loss_sum       = s[i][1];
+    state->out.sum[0]         = s[i][1];
+    state->out.stop           = i == 10; /* the last one comes after HALT */
     state->out.n_update       = (int32_t)s[i][4];
     state->out.n_skipped      = 2;
     state->out.n_skip_row     = 1;
@@ -610,6 +626,7 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_XENT_DX]        = case_xent,
     [OP_XENT]           = case_xent,
     [OP_LOSS_ADD]       = case_loss_add,
+    [OP_HALT]           = case_halt,
     [OP_FILL]           = case_fill,
     [OP_COPY]           = case_copy,
     [OP_CAST]           = case_cast,

@@ -72,12 +72,23 @@ static inline int close_double(double a, double b)
 static inline const char *op_check_state(const OpCase *c, const OpRef *r, const StepState *got, char *buf)
 {
     const StepOut *g = &got->out, *w = &r->state.out;
-    double         pair[][2] = { { g->loss_sum, w->loss_sum },   { g->grad_sumsq, w->grad_sumsq },
-                                 { g->loss_ema, w->loss_ema },   { g->loss, w->loss },
-                                 { g->grad_norm, w->grad_norm }, { g->clip, w->clip },
-                                 { g->bias1, w->bias1 },         { g->bias2, w->bias2 },
-                                 { g->skip, w->skip },           { g->n_update, w->n_update },
-                                 { g->n_skipped, w->n_skipped }, { g->n_skip_row, w->n_skip_row } };
+    double         pair[][2] = { { g->sum[0], w->sum[0] },
+                                 { g->sum[2], w->sum[2] },
+                                 { g->report[0], w->report[0] },
+                                 { g->report[2], w->report[2] },
+                                 { g->n_report, w->n_report },
+                                 { g->stop, w->stop },
+                                 { g->grad_sumsq, w->grad_sumsq },
+                                 { g->loss_ema, w->loss_ema },
+                                 { g->loss, w->loss },
+                                 { g->grad_norm, w->grad_norm },
+                                 { g->clip, w->clip },
+                                 { g->bias1, w->bias1 },
+                                 { g->bias2, w->bias2 },
+                                 { g->skip, w->skip },
+                                 { g->n_update, w->n_update },
+                                 { g->n_skipped, w->n_skipped },
+                                 { g->n_skip_row, w->n_skip_row } };
     for (int i = 0; i < ARRAY_LEN(pair); i++) {
         if (close_double(pair[i][0], pair[i][1])) continue;
         snprintf(buf, WHY, "%s: state field %d is %.9g, not %.9g", c->name, i, pair[i][0], pair[i][1]);

@@ -539,11 +539,11 @@ static inline double ref_xent_row(OpRef *r, const Tensor *logits, int32_t target
 }
 
 static inline void ref_xent_grad(OpRef *r, int out, const Tensor *logits, const Tensor *target,
-                                 const Tensor *state, const double *lse, int64_t n_class)
+                                 const Tensor *state, const double *lse, int64_t n_class, int slot)
 {
     const StepState *s = state->data;
     int64_t          V = tensor_cols(logits);
-    double           f = (double)s->in.inv_targets * (double)s->in.loss_scale;
+    double           f = (double)s->in.inv[slot] * (double)s->in.loss_scale;
     for (int64_t i = 0; i < tensor_numel(logits); i++) {
         int32_t t = *case_int(target, i / V);
         double  p = i % V < n_class && t >= 0 ? exp(*case_at(logits, i) - lse[i / V]) : 0;
@@ -565,7 +565,7 @@ static inline void ref_xent_dx(const OpCase *c, OpRef *r)
 {
     const XentDx *a   = &c->args.xent_dx;
     double       *lse = case_doubles(a->lse);
-    ref_xent_grad(r, 0, a->logits, a->target, a->state, lse, a->n_class);
+    ref_xent_grad(r, 0, a->logits, a->target, a->state, lse, a->n_class, a->slot);
     free(lse);
 }
 
@@ -576,7 +576,7 @@ static inline void ref_xent(const OpCase *c, OpRef *r)
     for (int64_t i = 0; i < tensor_rows(a->logits); i++) {
         lse[i] = ref_xent_row(r, a->logits, *case_int(a->target, i), a->n_class, i, 0, -1);
     }
-    ref_xent_grad(r, 1, a->logits, a->target, a->state, lse, a->n_class);
+    ref_xent_grad(r, 1, a->logits, a->target, a->state, lse, a->n_class, a->slot);
     r->terms[0] = (double)a->n_class;
     free(lse);
 }
@@ -586,7 +586,14 @@ static inline void ref_loss_add(const OpCase *c, OpRef *r)
     double sum = 0;
     for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++)
         sum += *case_at(c->args.loss_add.loss, i);
-    r->state.out.loss_sum += sum;
+    r->state.out.sum[c->args.loss_add.slot] += sum;
+}
+
+static inline void ref_halt(const OpCase *c, OpRef *r)
+{
+    const Halt *a = &c->args.halt;
+    if (r->state.out.sum[a->slot] * (double)r->state.in.inv[a->slot] > (double)a->limit)
+        r->state.out.stop = 1;
 }
 
 static inline void ref_sumsq(const OpCase *c, OpRef *r)
@@ -601,17 +608,23 @@ static inline void ref_clip(const OpCase *c, OpRef *r)
     const Clip   *a    = &c->args.clip;
     const StepIn *in   = &r->state.in;
     StepOut      *out  = &r->state.out;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale,
-           loss        = out->loss_sum * (double)in->inv_targets;
-    int finite         = isfinite(norm) && isfinite(loss);
-    int spike = a->spike_factor > 0 && out->n_update >= 20 && loss > (double)a->spike_factor * out->loss_ema;
+    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale, loss = 0;
+    for (int k = 0; k < LOSS_SLOTS; k++) {
+        loss += out->sum[k] * (double)in->inv[k];
+        out->report[k] += out->sum[k] * (double)in->inv[k];
+        out->sum[k] = 0;
+    }
+    out->n_report++;
+    int finite = isfinite(norm) && isfinite(loss);
+    int spike  = a->spike_factor > 0 && out->n_update >= 20 && loss > (double)a->spike_factor * out->loss_ema;
     out->grad_norm  = (float)norm;
     out->loss       = (float)loss;
     out->grad_sumsq = 0;
-    out->skip       = !finite ? 1 : spike ? 2 : 0;
+    out->clip       = 0;
+    out->skip       = out->stop ? 3 : !finite ? 1 : spike ? 2 : 0;
+    if (out->stop) return;
     out->n_skipped += out->skip != 0;
     out->n_skip_row = out->skip ? out->n_skip_row + 1 : 0;
-    out->clip       = 0;
     if (out->skip) return;
     out->n_update++;
     double most   = a->max_norm > 0 ? (double)a->max_norm / (norm + 1e-6) : 1;
@@ -768,6 +781,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_XENT_DX]        = ref_xent_dx,
     [OP_XENT]           = ref_xent,
     [OP_LOSS_ADD]       = ref_loss_add,
+    [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,
     [OP_COPY]           = ref_copy,
     [OP_CAST]           = ref_cast,

@@ -96,8 +96,8 @@ static void train_step(Build *b, int64_t step)
     }
     StepState s;
     assert_int_equal(build_read_state(b, &s), 0);
-    s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv_targets = 1.0f / (float)n, .loss_scale = 1 };
-    s.out.loss_sum = 0;
+    s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv[0] = 1.0f / (float)n, .loss_scale = 1 };
+    s.out.sum[0] = 0;
     assert_int_equal(build_write_state(b, &s), 0);
     assert_int_equal(
         dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, raw, tensor_bytes(b->batch.block)), 0);

@@ -149,12 +149,13 @@ static double loss_xent(const Problem *p)
     const Tensor    *target  = fused ? p->c->args.xent.target : p->c->args.xent_dx.target;
     const StepState *state   = (fused ? p->c->args.xent.state : p->c->args.xent_dx.state)->data;
     int64_t          n_class = fused ? p->c->args.xent.n_class : p->c->args.xent_dx.n_class;
+    int              slot    = fused ? p->c->args.xent.slot : p->c->args.xent_dx.slot;
     double           s       = 0;
     for (int64_t r = 0; r < p->rows; r++) {
         int32_t t = *case_int(target, r);
         if (t >= 0) s += math_lse(p->in[0] + r * p->cols, n_class) - p->in[0][r * p->cols + t];
     }
-    return s * (double)state->in.inv_targets * (double)state->in.loss_scale;
+    return s * (double)state->in.inv[slot] * (double)state->in.loss_scale;
 }
 
 /* in: the vectors that were looked up, wte and wpe */

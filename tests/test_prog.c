@@ -227,7 +227,7 @@ static void fill_inputs(Case *c, Dev *dev, uint64_t seed)
 {
     Dice      d     = { .seed = seed };
     float     inv   = 1.0f / (float)(c->B * c->T);
-    StepState state = { .in = { .step = 3, .seed = seed, .inv_targets = inv, .loss_scale = 1 } };
+    StepState state = { .in = { .step = 3, .seed = seed, .inv[0] = inv, .loss_scale = 1 } };
     for (int i = 0; i < c->store.n_tensor; i++) {
         Tensor *t = c->store.tensor[i];
         if (t->slab == SLAB_GRAD || t == c->state || t == c->sample0) continue;
@@ -289,7 +289,7 @@ static float *run_script(const Script *s, Dev *dev, int plain, size_t *size_byte
     float *g    = malloc(*size_bytes);
     CHECK(g, "out of host memory");
     memcpy(g, c.store.base[SLAB_GRAD], *size_bytes);
-    *loss = ((StepState *)c.state->data)->out.loss_sum;
+    *loss = ((StepState *)c.state->data)->out.sum[0];
     case_free(&c, dev);
     return g;
 }

@@ -59,6 +59,7 @@ extern "C" {
     X(XENT_DX, xent_dx, XentDx)                                                                              \
     X(XENT, xent, Xent)                                                                                      \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
+    X(HALT, halt, Halt)                                                                                      \
     X(FILL, fill, Fill)                                                                                      \
     X(COPY, copy, Copy)                                                                                      \
     X(CAST, cast, Cast)                                                                                      \
@@ -79,31 +80,40 @@ typedef enum {
 
 /* ---- State shared by host and device -------------------------------------------------------------------- */
 
-/* The whole of what changes per step, in SLAB_STATE. The host writes StepIn and clears loss_sum with one copy of
- * STEP_UPLOAD_BYTES, before the first micro-step; the device writes StepOut; the host reads StepOut one step late. All that
- * decides about an update (skips, bias correction, the running loss) lives on the device, so a resumed run repeats it bit
- * for bit however late the host looks. */
+/* The whole of what changes per step, in SLAB_STATE.
+ *
+ * Before the first micro-step the host writes StepIn and clears the sums of StepOut, with one copy of STEP_UPLOAD_BYTES.
+ * The device writes StepOut; the host reads StepOut one step late. All that decides about an update (skips, bias
+ * correction, the running loss) lives on the device. So a resumed run repeats it bit for bit, however late the host looks.
+ *
+ * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight divided by its
+ * targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
+enum { LOSS_SLOTS = 8 };
+
 typedef struct {
-    int64_t  step;        /* 0 for the first update */
-    uint64_t seed;        /* RNG key, low part */
-    float    lr;          /* learning rate of this step, before a segment's multiplier */
-    float    inv_targets; /* 1 / valid targets of the whole step, over all ranks and micro-steps */
-    float    loss_scale;  /* multiplies gradients of the loss; 1 unless fp16 */
-    int32_t  reserved[9];
+    int64_t  step;            /* 0 for the first update */
+    uint64_t seed;            /* RNG key, low part */
+    float    lr;              /* learning rate of this step, before a segment's multiplier */
+    float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
+    float    loss_scale;      /* multiplies gradients of the loss; 1 unless fp16 */
+    int32_t  reserved[2];
 } StepIn;
 
 typedef struct {
-    double  loss_sum;   /* sum of per-row losses of this step; LOSS_ADD adds, the host's copy clears */
-    double  grad_sumsq; /* SUMSQ adds, CLIP consumes and clears */
-    double  loss_ema;   /* running mean of the loss over updates that were not skipped */
-    float   loss;       /* loss_sum * inv_targets, written by CLIP */
-    float   grad_norm;  /* before clipping, written by CLIP */
-    float   clip;       /* factor applied to gradients by the optimizer, includes 1/loss_scale */
-    float   bias1;      /* 1 / (1 - beta1^n_update) */
-    float   bias2;      /* 1 / (1 - beta2^n_update) */
-    int32_t skip;       /* this step: 0 update, 1 not finite, 2 loss spike: only gradients are cleared */
+    double  sum[LOSS_SLOTS];    /* sums of per-row losses since the last CLIP; LOSS_ADD adds */
+    double  report[LOSS_SLOTS]; /* sum * inv of each update of this step, added up by CLIP */
+    int32_t n_report;           /* updates of this step so far, skipped ones included */
+    int32_t stop;               /* 1: HALT ended the updates of this step; CLIP skips those that follow */
+    double  grad_sumsq;         /* SUMSQ adds, CLIP consumes and clears */
+    double  loss_ema;           /* running mean of the loss over updates that were not skipped */
+    float   loss;               /* of the last update, written by CLIP */
+    float   grad_norm;          /* before clipping, written by CLIP */
+    float   clip;               /* factor applied to gradients by the optimizer, includes 1/loss_scale */
+    float   bias1;              /* 1 / (1 - beta1^n_update) */
+    float   bias2;              /* 1 / (1 - beta2^n_update) */
+    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT: only gradients are cleared */
     int32_t n_update;   /* updates done, this one included */
-    int32_t n_skipped;  /* skips over the run */
+    int32_t n_skipped;  /* skips over the run, those after HALT not counted */
     int32_t n_skip_row; /* skips in a row up to now */
     int32_t reserved[3];
 } StepOut;
@@ -113,7 +123,7 @@ typedef struct {
     StepOut out;
 } StepState;
 
-enum { STEP_UPLOAD_BYTES = sizeof(StepIn) + sizeof(double) };
+enum { STEP_UPLOAD_BYTES = sizeof(StepIn) + 2 * LOSS_SLOTS * sizeof(double) + 2 * sizeof(int32_t) };
 
 /* One row of the optimizer's segment table (u8 tensor of Segment, sorted by begin). A gap between segments is
  * padding and is left alone. */
@@ -236,13 +246,16 @@ typedef struct {
 typedef struct { Tensor *y, *x, *state, *sample0; float p; int site; int64_t rows_per_sample; } Dropout;
 
 /* loss f32[N] = lse - logit[target], 0 where target is -1; lse f32[N]; classes >= n_class are padding */
-typedef struct { Tensor *loss, *lse, *logits, *target; int64_t n_class; } XentFwd;
-/* dlogits = (softmax - onehot) * inv_targets * loss_scale, 0 where target is -1 and in padding; may alias logits */
-typedef struct { Tensor *dlogits, *logits, *lse, *target, *state; int64_t n_class; } XentDx;
+typedef struct { Tensor *loss, *lse, *logits, *target; int64_t n_class; int slot; } XentFwd;
+/* dlogits = (softmax - onehot) * inv[slot] * loss_scale, 0 where target is -1 and in padding; may alias logits */
+typedef struct { Tensor *dlogits, *logits, *lse, *target, *state; int64_t n_class; int slot; } XentDx;
 /* fused XENT_FWD + XENT_DX; dlogits may alias logits */
-typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; } Xent;
-/* state.out.loss_sum += sum of loss[N] in a fixed order */
-typedef struct { Tensor *state, *loss; } LossAdd;
+typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; int slot; } Xent;
+/* state.out.sum[slot] += sum of loss[N] in a fixed order */
+typedef struct { Tensor *state, *loss; int slot; } LossAdd;
+/* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and all others of
+ * the step. */
+typedef struct { Tensor *state; int slot; float limit; } Halt;
 
 typedef struct { Tensor *y; float value; } Fill;
 typedef struct { Tensor *y, *x; } Copy; /* same dtype and size in bytes */
@@ -253,7 +266,9 @@ typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* Decides about this update. loss = loss_sum*inv_targets; grad_norm = sqrt(grad_sumsq)/loss_scale.
+/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/loss_scale.
+ * report += sum*inv, sum = 0 for each slot, n_report += 1.
+ * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
  * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and
  * loss > spike_factor*loss_ema; else 0.
  * skip: n_skipped += 1, n_skip_row += 1, clip = 0. Not: n_skip_row = 0, n_update += 1,

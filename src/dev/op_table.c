@@ -48,6 +48,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_XENT_DX]      = { "xent_dx", 5, { W("dlogits"), R("logits"), R("lse"), R("target"), R("state") }, .alias = { { 0, 1 } } },
     [OP_XENT]         = { "xent", 5, { W("loss"), W("dlogits"), R("logits"), R("target"), R("state") }, .alias = { { 1, 2 } } },
     [OP_LOSS_ADD]     = { "loss_add", 2, { RW("state"), R("loss") } },
+    [OP_HALT]         = { "halt", 1, { RW("state") } },
     [OP_FILL]         = { "fill", 1, { W("y") } },
     [OP_COPY]         = { "copy", 2, { W("y"), R("x") } },
     [OP_CAST]         = { "cast", 2, { W("y"), R("x") } },

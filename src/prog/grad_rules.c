@@ -177,7 +177,8 @@ static void grad_xent_fwd(Diff *d, const Op *op)
                                     .lse     = diff_saved(d, a->lse),
                                     .target  = a->target,
                                     .state   = d->state,
-                                    .n_class = a->n_class });
+                                    .n_class = a->n_class,
+                                    .slot    = a->slot });
     }
     diff_end(d, a->logits, dlogits);
 }

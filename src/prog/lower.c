@@ -139,7 +139,8 @@ static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
                                .logits  = f->logits,
                                .target  = f->target,
                                .state   = dx->state,
-                               .n_class = f->n_class };
+                               .n_class = f->n_class,
+                               .slot    = f->slot };
     used[0]          = j;
     return 1;
 }

@@ -34,9 +34,9 @@ static void build_declare(Build *b, unsigned parts)
     store_init(&b->store);
     b->state = store_tensor(&b->store, SLAB_STATE, "step state", DT_U8, 1, &sz);
     if (b->choice.world > 1) {
-        int64_t one = 1;
-        size_t  at  = offsetof(StepState, out.loss_sum);
-        b->loss_sum = store_view_as(&b->store, b->state, "loss", at, DT_F64, 1, &one);
+        int64_t n   = LOSS_SLOTS;
+        size_t  at  = offsetof(StepState, out.sum);
+        b->loss_sum = store_view_as(&b->store, b->state, "loss", at, DT_F64, 1, &n);
     }
     net_declare(&b->net, &b->store, &r->model,
                 &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },

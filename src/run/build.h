@@ -30,7 +30,7 @@ typedef struct {
     NetBatch    batch;
     NetDecode   decode;
     Tensor     *state;      /* StepState */
-    Tensor     *loss_sum;   /* f64[1], its out.loss_sum; NULL with one rank */
+    Tensor     *loss_sum;   /* f64[LOSS_SLOTS], its out.sum; NULL with one rank */
     Prog       *micro;      /* one micro-batch forward and backward: adds to gradients and loss */
     Prog       *micro_last; /* the same, and sums gradients and loss over ranks; NULL with one rank */
     Prog       *update;     /* optimizer step */

@@ -31,6 +31,9 @@ typedef struct {
 #define FIELD(type, field) { #field, type, offsetof(CkptState, field) }
 #define IN(type, field)    { #field, type, offsetof(CkptState, device.in.field) }
 #define OUT(type, field)   { #field, type, offsetof(CkptState, device.out.field) }
+/* Losses of other slots than the first do not outlive a step: they are not kept. */
+#define SLOT0_INV          { "inv_targets", FIELD_F32, offsetof(CkptState, device.in.inv[0]) }
+#define SLOT0_SUM          { "loss_sum", FIELD_F64, offsetof(CkptState, device.out.sum[0]) }
 /* clang-format on */
 
 static const Field run_fields[] = {
@@ -48,15 +51,22 @@ static const char *const stop_name[CKPT_STOPS] = {
 };
 
 static const Field in_fields[] = {
-    IN(FIELD_I64, step),        IN(FIELD_U64, seed),       IN(FIELD_F32, lr),
-    IN(FIELD_F32, inv_targets), IN(FIELD_F32, loss_scale),
+    IN(FIELD_I64, step), IN(FIELD_U64, seed), IN(FIELD_F32, lr), SLOT0_INV, IN(FIELD_F32, loss_scale),
 };
 
 static const Field out_fields[] = {
-    OUT(FIELD_F64, loss_sum), OUT(FIELD_F64, grad_sumsq), OUT(FIELD_F64, loss_ema),
-    OUT(FIELD_F32, loss),     OUT(FIELD_F32, grad_norm),  OUT(FIELD_F32, clip),
-    OUT(FIELD_F32, bias1),    OUT(FIELD_F32, bias2),      OUT(FIELD_I32, skip),
-    OUT(FIELD_I32, n_update), OUT(FIELD_I32, n_skipped),  OUT(FIELD_I32, n_skip_row),
+    SLOT0_SUM,
+    OUT(FIELD_F64, grad_sumsq),
+    OUT(FIELD_F64, loss_ema),
+    OUT(FIELD_F32, loss),
+    OUT(FIELD_F32, grad_norm),
+    OUT(FIELD_F32, clip),
+    OUT(FIELD_F32, bias1),
+    OUT(FIELD_F32, bias2),
+    OUT(FIELD_I32, skip),
+    OUT(FIELD_I32, n_update),
+    OUT(FIELD_I32, n_skipped),
+    OUT(FIELD_I32, n_skip_row),
 };
 
 /* ---- Numbers as text ----------------------------------------------------------------------------------- */

@@ -16,7 +16,9 @@ enum { MARK_SLOT0 = 0, MARK_STEP0 = 32, MAX_HELD = 4, MAX_SLOTS = RECIPE_MOST_DE
 
 typedef struct {
     StepIn in;
-    double loss_sum; /* always 0: clears StepOut.loss_sum */
+    double sum[LOSS_SLOTS],
+        report[LOSS_SLOTS]; /* these and the rest are always 0: they clear those of StepOut */
+    int32_t n_report, stop;
 } Upload;
 
 int stepper_init(Stepper *s, Build *b, int depth)
@@ -144,12 +146,12 @@ static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
     Build  *b  = s->build;
     Upload *up = (Upload *)s->in + step % STEP_RING;
     memset(up, 0, sizeof *up);
-    up->in = (StepIn){ .step        = step,
-                       .seed        = (uint64_t)b->recipe.seed,
-                       .lr          = (float)lr,
-                       .inv_targets = (float)inv_targets,
-                       .loss_scale  = 1.0f };
-    _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared loss travel together");
+    up->in = (StepIn){ .step       = step,
+                       .seed       = (uint64_t)b->recipe.seed,
+                       .lr         = (float)lr,
+                       .inv        = { (float)inv_targets },
+                       .loss_scale = 1.0f };
+    _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared sums travel together");
     return b->dev->vt->upload(b->dev, LANE_COMPUTE, b->state->data, up, sizeof *up);
 }
 
@@ -210,7 +212,7 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
     int64_t   n_valid = 0, first = comm_rank(b->comm), by = comm_world(b->comm);
     int       ok = 1;
     TRY(dev->vt->sync(dev));
-    TRY(upload_in(s, 0, 0, 0)); /* clears loss_sum */
+    TRY(upload_in(s, 0, 0, 0)); /* clears the sums */
     for (int64_t i = first; i < n_batch; i += by) {
         LoaderBatch batch;
         ok = loader_next(val, &batch) == 0;
@@ -225,7 +227,7 @@ int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
     }
     TRY(agree_on_data(s, ok));
     TRY(build_read_state(b, &st));
-    double sum[2] = { st.out.loss_sum, (double)n_valid };
+    double sum[2] = { st.out.sum[0], (double)n_valid };
     TRY(comm_sum_f64(b->comm, sum, 2));
     *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     return 0;

@@ -28,7 +28,7 @@ typedef struct {
     int      n_held;
     int      data_failed;       /* 1: all ranks know that one of them had no batch */
     int      may_leave;         /* 1: step_begin() gives up when a signal asks to stop */
-    StepIn  *in;                /* pinned, STEP_RING entries of {StepIn, cleared loss_sum} */
+    StepIn  *in;                /* pinned, STEP_RING entries of StepIn and cleared sums */
     StepOut *out;               /* pinned, STEP_RING */
     double   done_s[STEP_RING]; /* clock_now_s() when the step had ended; 0: not seen yet */
 } Stepper;

@@ -110,7 +110,7 @@ static inline void rig_begin_step(Rig *r, int64_t step)
     StepState s = { .in = { .step        = step,
                             .seed        = 12345,
                             .lr          = (float)r->g->recipe.optim.lr,
-                            .inv_targets = 1.0f / (float)rig_n_target(r, step),
+                            .inv[0] = 1.0f / (float)rig_n_target(r, step),
                             .loss_scale  = 1 } };
     rig_upload(r, r->b->state, &s, STEP_UPLOAD_BYTES);
 }
@@ -135,7 +135,7 @@ static inline double rig_step(Rig *r, Prog *p, int64_t step)
     rig_begin_step(r, step);
     for (int64_t b0 = 0; b0 < r->g->B; b0 += r->b->batch.B) rig_micro(r, p, step, b0);
     RIG_TRY(build_read_state(r->b, &s));
-    return s.out.loss_sum / (double)rig_n_target(r, step);
+    return s.out.sum[0] / (double)rig_n_target(r, step);
 }
 
 static inline float *rig_read(Rig *r, const Param *p, const Tensor *which)

@@ -115,8 +115,8 @@ static int upload_batch(Build *b, int k)
     }
     int   rc       = build_read_state(b, &s);
     float inv      = 1.0f / (float)MAX(valid, 1);
-    s.in           = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv_targets = inv, .loss_scale = 1 };
-    s.out.loss_sum = 0;
+    s.in           = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv[0] = inv, .loss_scale = 1 };
+    s.out.sum[0] = 0;
     if (rc == 0) rc = build_write_state(b, &s);
     if (rc == 0) rc = b->dev->vt->upload(b->dev, LANE_COMPUTE, b->batch.block->data, host, bytes);
     if (rc == 0) rc = b->dev->vt->sync(b->dev);
@@ -177,7 +177,7 @@ static void compare_f32(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     StepState   sa, sb;
     int         ok    = a && b && run_step(a, 3, &sa) == 0 && run_step(b, 3, &sb) == 0;
     double      worst = ok ? worst_param(a, b, 1, &which) : NAN;
-    double      loss  = ok ? fabs(sa.out.loss_sum - sb.out.loss_sum) / fabs(sb.out.loss_sum) : NAN;
+    double      loss  = ok ? fabs(sa.out.sum[0] - sb.out.sum[0]) / fabs(sb.out.sum[0]) : NAN;
     tally(t, ok && worst <= 1e-4 && loss <= 1e-4, "gradients f32 %s: worst %.2e (%s), loss %.2e", s->name,
           worst, which, loss);
     build_destroy(a);

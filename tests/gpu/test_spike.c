@@ -106,7 +106,7 @@ static int get(Side *s, const Tensor *t, void *dst)
 
 static int fill(Side *s)
 {
-    StepState st    = { .in = { .seed = 5, .inv_targets = 1.0f / 288, .loss_scale = 1 } };
+    StepState st    = { .in = { .seed = 5, .inv[0] = 1.0f / 288, .loss_scale = 1 } };
     float     scale = 448.0f / 0.25f;
     TRY(put(s, s->state, &st, sizeof st));
     TRY(put(s, s->scale, &scale, sizeof scale));

@@ -56,12 +56,23 @@ int cpu_clip(Dev *dev, const Clip *a)
 {
     const StepIn *in   = &((const StepState *)a->state->data)->in;
     StepOut      *out  = &((StepState *)a->state->data)->out;
-    double        loss = out->loss_sum * (double)in->inv_targets;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    double        loss = 0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    for (int k = 0; k < LOSS_SLOTS; k++) {
+        double part = out->sum[k] * (double)in->inv[k];
+        loss += part;
+        out->report[k] += part;
+        out->sum[k] = 0;
+    }
+    out->n_report += 1;
     out->loss          = (float)loss;
     out->grad_norm     = (float)norm;
     out->grad_sumsq    = 0;
     out->skip          = 0;
+    if (out->stop) {
+        out->skip = 3;
+        out->clip = 0;
+        return 0;
+    }
     if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema)
         out->skip = 2;
     if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
@@ -78,6 +89,13 @@ int cpu_clip(Dev *dev, const Clip *a)
     out->bias1    = (float)(1.0 / (1.0 - pow((double)a->beta1, out->n_update)));
     out->bias2    = (float)(1.0 / (1.0 - pow((double)a->beta2, out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    return 0;
+}
+
+int cpu_halt(Dev *dev, const Halt *a)
+{
+    StepState *s = a->state->data;
+    if (s->out.sum[a->slot] * (double)s->in.inv[a->slot] > (double)a->limit) s->out.stop = 1;
     return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  *   lse  = max + log sum exp(logit - max) over the first n_class columns
  *   loss = lse - logit[target]                                     0 where target is -1
- *   dlogits = (exp(logit - lse) - onehot(target)) inv_targets loss_scale   0 where target is -1, and in padding
+ *   dlogits = (exp(logit - lse) - onehot(target)) inv[slot] loss_scale   0 where target is -1, and in padding
  *
  * lse is rounded to f32 in both forms, so the fused one gives the bits of the pair. */
 #include "base/err.h"
@@ -56,10 +56,10 @@ static void row_pad(float *dx, int64_t n_class, int64_t cols)
     memset(dx + n_class, 0, (size_t)(cols - n_class) * sizeof(float));
 }
 
-static float factor_of(const Tensor *state)
+static float factor_of(const Tensor *state, int slot)
 {
     const StepState *s = state->data;
-    return s->in.inv_targets * s->in.loss_scale;
+    return s->in.inv[slot] * s->in.loss_scale;
 }
 
 int cpu_xent_fwd(Dev *dev, const XentFwd *a)
@@ -81,7 +81,7 @@ int cpu_xent_dx(Dev *dev, const XentDx *a)
     Mat            x = cpu_mat(a->logits), dx = cpu_mat(a->dlogits);
     const int32_t *target = a->target->data;
     const float   *lse    = cpu_f32(a->lse);
-    float          factor = factor_of(a->state);
+    float          factor = factor_of(a->state, a->slot);
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
@@ -95,7 +95,7 @@ int cpu_xent(Dev *dev, const Xent *a)
 {
     Mat            x = cpu_mat(a->logits), dx = cpu_mat(a->dlogits);
     const int32_t *target = a->target->data;
-    float         *loss = cpu_f32(a->loss), factor = factor_of(a->state);
+    float         *loss = cpu_f32(a->loss), factor = factor_of(a->state, a->slot);
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
@@ -114,6 +114,6 @@ int cpu_loss_add(Dev *dev, const LossAdd *a)
     const float *loss  = cpu_f32(a->loss);
     double       sum   = 0;
     for (int64_t i = 0; i < tensor_numel(a->loss); i++) sum += loss[i];
-    state->out.loss_sum += sum;
+    state->out.sum[a->slot] += sum;
     return 0;
 }

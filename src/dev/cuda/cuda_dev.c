@@ -360,6 +360,7 @@ static const DevVt cuda_vt = {
         .xent_dx = cuda_xent_dx,
         .xent = cuda_xent,
         .loss_add = cuda_loss_add,
+        .halt = cuda_halt,
         .fill = cuda_fill,
         .copy = cuda_copy,
         .cast = cuda_cast,

@@ -1,7 +1,7 @@
 /* DROPOUT and LOSS_ADD.
  *
  * Maths    DROPOUT  y = draw < p*2^32 ? 0 : x/(1 - p), draw = word of philox(key (seed, site), counter (step,
- *          sample, element)); LOSS_ADD  state.out.loss_sum += sum of loss, in double.
+ *          sample, element)); LOSS_ADD  state.out.sum[slot] += sum of loss, in double.
  * Layout   rows x cols with a row stride; sample = sample0 + row / rows_per_sample, elements count within the
  *          sample.
  * Grid     DROPOUT a warp a row, four draws from one call where four neighbours share one; LOSS_ADD one
@@ -80,19 +80,19 @@ extern "C" int cuda_dropout(Dev *dev, const Dropout *a)
 }
 
 static __global__ void __launch_bounds__(LOSS_THREADS)
-    loss_add_kernel(StepState *state, const float *loss, int64_t n)
+    loss_add_kernel(StepState *state, const float *loss, int64_t n, int loss_slot)
 {
     __shared__ double slot[LOSS_THREADS / WARP];
     double            sum = 0.0;
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += LOSS_THREADS) sum += (double)loss[i];
     sum = block_sum(sum, slot);
-    if (threadIdx.x == 0) state->out.loss_sum += sum;
+    if (threadIdx.x == 0) state->out.sum[loss_slot] += sum;
 }
 
 extern "C" int cuda_loss_add(Dev *dev, const LossAdd *a)
 {
     TRY(k_need_dtype("loss_add", a->loss, DT_F32));
     return k_launch("loss_add", loss_add_kernel, dim3(1), LOSS_THREADS, 0, cuda_stream(dev),
-                    t_data<StepState>(a->state), t_data<float>(a->loss), tensor_numel(a->loss));
+                    t_data<StepState>(a->state), t_data<float>(a->loss), tensor_numel(a->loss), a->slot);
 }

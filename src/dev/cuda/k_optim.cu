@@ -91,12 +91,23 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
 {
     const StepIn *in   = &state->in;
     StepOut      *out  = &state->out;
-    double        loss = out->loss_sum * (double)in->inv_targets;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
-    out->loss          = (float)loss;
-    out->grad_norm     = (float)norm;
-    out->grad_sumsq    = 0.0;
-    out->skip          = 0;
+    double        loss = 0.0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    for (int k = 0; k < LOSS_SLOTS; k++) {
+        double part = out->sum[k] * (double)in->inv[k];
+        loss += part;
+        out->report[k] += part;
+        out->sum[k] = 0.0;
+    }
+    out->n_report += 1;
+    out->loss       = (float)loss;
+    out->grad_norm  = (float)norm;
+    out->grad_sumsq = 0.0;
+    out->skip       = 0;
+    if (out->stop) {
+        out->skip = 3;
+        out->clip = 0.0f;
+        return;
+    }
     if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) {
         out->skip = 2;
     }
@@ -120,6 +131,17 @@ extern "C" int cuda_clip(Dev *dev, const Clip *a)
 {
     return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state),
                     (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
+}
+
+static __global__ void halt_kernel(StepState *state, int slot, double limit)
+{
+    if (state->out.sum[slot] * (double)state->in.inv[slot] > limit) state->out.stop = 1;
+}
+
+extern "C" int cuda_halt(Dev *dev, const Halt *a)
+{
+    return k_launch("halt", halt_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state),
+                    a->slot, (double)a->limit);
 }
 
 /* ---- AdamW ------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits).
  *
  * Maths    m = max x, s = sum exp(x - m) over classes < n_class;  lse = m + log s;  loss = lse - x[target];
- *          dx = (exp(x - lse) - [c = target])*inv_targets*loss_scale. target -1: loss 0, dx 0. Padding
+ *          dx = (exp(x - lse) - [c = target])*inv[slot]*loss_scale. target -1: loss 0, dx 0. Padding
  *          classes: dx 0. Sums are kept in powers of two, y = x*log2(e): an exponential is then one
  *          multiply-add and one ex2.
  * Layout   logits, dlogits [N,V] with a row stride, maybe the same storage; loss, lse f32[N]; target i32[N].
@@ -41,7 +41,7 @@ template <typename T> struct XentP {
     const int32_t   *target;
     const StepState *state;
     int64_t          ld_d, ld_x;
-    int              rows, cols, n_class;
+    int              rows, cols, n_class, slot;
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
@@ -197,7 +197,7 @@ struct XentScale {
 
 template <typename T> __device__ __forceinline__ XentScale xent_scale(const XentP<T> &p)
 {
-    float s = __fmul_rn(p.state->in.inv_targets, p.state->in.loss_scale);
+    float s = __fmul_rn(p.state->in.inv[p.slot], p.state->in.loss_scale);
     return { s, log2f(s) };
 }
 
@@ -543,6 +543,7 @@ static int xent_run(Dev *dev, const char *op, const Tensor *loss, const Tensor *
         p.rows     = (int)tensor_rows(a->logits);
         p.cols     = (int)tensor_cols(a->logits);
         p.n_class  = (int)a->n_class;
+        p.slot     = a->slot;
         int fits   = 0;
         TRY(xent_cut(cu, &p, &fits));
         if (fits && aligned && cu->capability >= 90 && p.loss && p.dlogits) {
@@ -580,5 +581,6 @@ extern "C" int cuda_xent_dx(Dev *dev, const XentDx *a)
     x.target  = a->target;
     x.state   = a->state;
     x.n_class = a->n_class;
+    x.slot    = a->slot;
     return xent_run(dev, "xent_dx", nullptr, a->lse, &x);
 }

@@ -54,6 +54,7 @@ int cuda_xent(Dev *dev, const Xent *a);
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);
 int cuda_loss_add(Dev *dev, const LossAdd *a);
+int cuda_halt(Dev *dev, const Halt *a);
 int cuda_quant(Dev *dev, const Quant *a);
 
 /* k_optim.cu */
