@@ -119,7 +119,7 @@ static inline int train_steps(TrainCase *t, Build *b, int rank)
     float *to = t->weights + rank * t->n_weight;
     for (int i = 0; i < b->net.table.n_param; i++) {
         const Param *p = &b->net.table.param[i];
-        TRY(build_read_param(b, p, p->master, to));
+        TRY(build_read_param(b, p, p->col[COL_WEIGHT], to));
         to += p->rows * p->cols;
     }
     stepper_deinit(&s);

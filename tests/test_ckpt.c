@@ -115,7 +115,7 @@ static float *dump(Build *b, size_t *n_bytes)
     float *all = (float *)calloc(n, sizeof *all), *at = all;
     for (int i = 0; i < t->n_param; i++) {
         const Param  *p        = &t->param[i];
-        const Tensor *which[3] = { p->master, p->m, p->v };
+        const Tensor *which[3] = { p->col[COL_WEIGHT], p->col[COL_M], p->col[COL_V] };
         for (int k = 0; k < 3; k++, at += p->rows * p->cols)
             assert_int_equal(build_read_param(b, p, which[k], at), 0);
     }
@@ -639,10 +639,10 @@ static void weights_load_without_optimizer(void **state)
         if (ckpt_load_weights(eval, path) < 0) fail_msg("%s", err_get());
         for (int i = 0; i < eval->net.table.n_param; i++) {
             const Param *p = &rig->b->net.table.param[i], *q = &eval->net.table.param[i];
-            assert_memory_equal(p->master->data, q->master->data,
+            assert_memory_equal(p->col[COL_WEIGHT]->data, q->col[COL_WEIGHT]->data,
                                 sizeof(float) * (size_t)(p->rows * p->cols));
         }
-        memset(eval->net.table.param[0].master->data, 1, 100);
+        memset(eval->net.table.param[0].col[COL_WEIGHT]->data, 1, 100);
         strcpy(path, path_of(rig, 1, "model.safetensors"));
     }
     assert_int_equal(ckpt_load_weights(eval, "/tmp/no such file"), -1);

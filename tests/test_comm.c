@@ -495,8 +495,9 @@ static void test_buckets(void **state)
         int    n_op = prog_n_op(p), n = 0;
         assert_null(b->micro_last);
         for (int k = 0; k < n_op; k++) assert_int_not_equal(prog_op(p, k)->kind, OP_ALL_REDUCE);
-        for (int r = 0; r < REGION_COUNT; r++) prog_add_reductions(p, b->net.table.grad[r], sizes[i]);
-        for (int r = 0; r < REGION_COUNT; r++) n += check_sums(p, b->net.table.grad[r]);
+        for (int r = 0; r < REGION_TRAINED; r++)
+            prog_add_reductions(p, b->net.table.flat[COL_GRAD][r], sizes[i]);
+        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(p, b->net.table.flat[COL_GRAD][r]);
         assert_int_equal(prog_n_op(p), n_op + n);
         if (i == 0) assert_int_equal(n, b->net.table.n_param);
         if (i == ARRAY_LEN(sizes) - 1) assert_int_equal(n, REGION_COUNT);
@@ -512,7 +513,8 @@ static void test_last_micro(void **state)
         Build *b = null_build(4, 0.1, (RecomputeLevel)level);
         int    n = check_sums(b->micro_last, b->loss_sum);
         assert_int_equal(n, 1);
-        for (int r = 0; r < REGION_COUNT; r++) n += check_sums(b->micro_last, b->net.table.grad[r]);
+        for (int r = 0; r < REGION_TRAINED; r++)
+            n += check_sums(b->micro_last, b->net.table.flat[COL_GRAD][r]);
         assert_int_equal(prog_n_op(b->micro_last), prog_n_op(b->micro) + n);
         assert_int_equal(prog_verify(b->micro_last), 0);
         Dev *dev = dev_open("null", NULL, NULL);

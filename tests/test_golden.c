@@ -49,7 +49,7 @@ static void test_gradients(void **state)
     RigDistance       worst = { 0, 0 };
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        float       *x = rig_read(&r, p, p->grad);
+        float       *x = rig_read(&r, p, p->col[COL_GRAD]);
         RigDistance  d = rig_distance(x, golden_f32(&g, "g.", p->name, p->rows * p->cols), p->rows * p->cols);
         free(x);
         assert_near(p->name, d, TOL_GRAD);
@@ -100,7 +100,7 @@ static void test_ten_steps(void **state)
     RigDistance       worst = { 0, 0 };
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        float       *x = rig_read(&r, p, p->master);
+        float       *x = rig_read(&r, p, p->col[COL_WEIGHT]);
         RigDistance  d = weight_distance(&g, p, x);
         free(x);
         assert_near(p->name, d, TOL_WEIGHT);

@@ -7,6 +7,8 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -43,6 +45,8 @@ void err_abort(const char *file, int line, const char *cond, const char *fmt, ..
 #define ARRAY_LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define MAX(a, b)    ((a) > (b) ? (a) : (b))
+
+static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 #ifdef __cplusplus
 }

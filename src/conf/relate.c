@@ -37,8 +37,6 @@ static const char *culprit(const Recipe *r, const char *key, const char *other)
         if (!(cond)) return recipe_blame(r, key, __VA_ARGS__);                                               \
     } while (0)
 
-static int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
-
 static int resolve_model(Recipe *r)
 {
     static const char *const derived[] = { "model.kv_heads", "model.head_dim", "model.ffn" };

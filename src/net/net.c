@@ -6,10 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-int64_t net_vocab_stored(const RecipeModel *m)
-{
-    return (m->vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN;
-}
+int64_t net_vocab_stored(const RecipeModel *m) { return round_up(m->vocab, VOCAB_ALIGN); }
 
 /* ---- the parameter table ----------------------------------------------------------------------------------- */
 
@@ -82,18 +79,20 @@ static void declare_block(Net *net, int l)
 #undef NAME
 }
 
-void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, float weight_decay)
+void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
 {
     memset(net, 0, sizeof *net);
     net->model   = *m;
     net->compute = opt->compute;
-    param_table_init(&net->table);
+    net->block0  = place->block0;
+    net->site0   = place->index * NET_SITES;
+    param_table_init(&net->table, place->prefix ? place->prefix : "", net->site0);
     declare_vocab(net, "embed", m->init_std);
     if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
     for (int l = 0; l < m->layers; l++) declare_block(net, l);
     declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
     if (!m->tied) declare_vocab(net, "head", m->init_std);
-    param_layout(&net->table, store, opt, weight_decay);
+    param_layout(&net->table, store, opt);
     if (m->pos == POS_ROPE) {
         int64_t dim[2]  = { m->context, m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);

@@ -1,6 +1,7 @@
 /* Net: a transformer as a parameter table and the functions that record its ops. It never knows CPU from GPU.
  *
- * 1. A Net owns its table and constants; a program may read several Nets; a frozen Net has no gradients.
+ * 1. A Net owns its table and constants. A program may read several Nets: each has a prefix, random sites and blocks of
+ *    its own (NetPlace). A frozen Net has no gradients.
  * 2. Recording order is execution order: stem, blocks, head. docs/tour.md walks through net_record_*.
  * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.* head.weight.
  *    up holds [gate | up] for SwiGLU. */
@@ -20,8 +21,19 @@ typedef struct {
     int         deterministic;
     int         stored_attn; /* attention keeps its weights (opt.flash off) */
     ParamTable  table;
+    int         block0;     /* blocks of the nets before this one */
+    int         site0;      /* random sites of dropout begin here */
     Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
 } Net;
+
+/* What tells a net from the others of its run. All zero for the only one, or the first. */
+typedef struct {
+    const char *prefix; /* of its weights' names; NULL: none */
+    int         index;  /* 0, 1, ...: sites of net i begin at i * NET_SITES */
+    int         block0; /* blocks of the nets before */
+} NetPlace;
+
+enum { NET_SITES = 1 << 20 };
 
 /* One micro-batch on the device, one contiguous block that is uploaded whole (layout: data/loader.h). */
 typedef struct {
@@ -44,7 +56,8 @@ typedef struct {
 typedef enum { NET_TRAIN, NET_EVAL } NetMode;
 
 /* Declares every weight and constant in the store. */
-void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, float weight_decay);
+void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt,
+                 const NetPlace *place);
 void net_deinit(Net *net);
 
 void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch);

@@ -2,11 +2,12 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void param_name(char *name, const char *fmt, ...)
@@ -18,9 +19,22 @@ void param_name(char *name, const char *fmt, ...)
     CHECK(n > 0 && n < PARAM_NAME, "a parameter name of %d characters", n);
 }
 
-void param_table_init(ParamTable *t)
+/* clang-format off */
+const ColumnRow column_table[COL_COUNT] = {
+    [COL_WEIGHT] = { "master",        "",      SLAB_MASTER, 1 },
+    [COL_COPY]   = { "copy",          "",      SLAB_COPY,   0 },
+    [COL_GRAD]   = { "gradient",      ".grad", SLAB_GRAD,   0 },
+    [COL_M]      = { "first moment",  ".m",    SLAB_OPTIM,  1 },
+    [COL_V]      = { "second moment", ".v",    SLAB_OPTIM,  1 },
+};
+/* clang-format on */
+
+void param_table_init(ParamTable *t, const char *prefix, int site0)
 {
     memset(t, 0, sizeof *t);
+    CHECK(strlen(prefix) < sizeof t->prefix, "prefix %s", prefix);
+    strcpy(t->prefix, prefix);
+    t->site0 = site0;
     arena_init(&t->arena);
 }
 
@@ -35,22 +49,60 @@ int param_declare(ParamTable *t, const Param *row)
         t->param = p;
         t->cap   = cap;
     }
-    Param *p       = &t->param[t->n_param];
-    *p             = *row;
+    Param *p = &t->param[t->n_param];
+    *p       = *row;
+    param_name(p->name, "%s%s", t->prefix, row->name);
     p->rows_stored = MAX(p->rows_stored, p->rows);
     p->lr_mul      = p->lr_mul != 0 ? p->lr_mul : 1.0f;
-    p->site        = t->n_param;
+    p->site        = t->site0 + t->n_param;
     return t->n_param++;
 }
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+/* ---- freezing ---------------------------------------------------------------------------------------------- */
 
-static Tensor *flat(Store *s, Slab slab, const char *what, int region, DType dtype, int64_t n)
+/* One part of a name against one of a pattern: equal, or a number within "A-B". */
+static int part_matches(const char *name, size_t n, const char *pattern, size_t m)
 {
-    char name[64];
-    snprintf(name, sizeof name, "%s %d", what, region);
-    return n ? store_tensor(s, slab, name, dtype, 1, &n) : NULL;
+    if (n == m && memcmp(name, pattern, n) == 0) return 1;
+    char *end, *dash;
+    long  first = strtol(pattern, &dash, 10), number = strtol(name, &end, 10);
+    if (dash == pattern || *dash != '-' || end != name + n || n == 0) return 0;
+    long last = strtol(dash + 1, &end, 10);
+    return end == pattern + m && number >= first && number <= last;
 }
+
+int param_matches(const char *name, const char *pattern)
+{
+    while (*pattern) {
+        size_t n = strcspn(name, "."), m = strcspn(pattern, ".");
+        if (!part_matches(name, n, pattern, m)) return 0;
+        name += n + (name[n] == '.');
+        pattern += m + (pattern[m] == '.');
+        if (!*name && *pattern) return 0;
+    }
+    return 1;
+}
+
+static int is_listed(const char *name, const char *list)
+{
+    char item[PARAM_NAME];
+    while (list && str_list_next(&list, item, sizeof item) > 0) {
+        if (param_matches(name, item)) return 1;
+    }
+    return 0;
+}
+
+const char *param_unmatched(const ParamTable *t, const char *list, char *buf, size_t n)
+{
+    while (str_list_next(&list, buf, n) > 0) {
+        int found = 0;
+        for (int i = 0; i < t->n_param && !found; i++) found = param_matches(t->param[i].name, buf);
+        if (!found) return buf;
+    }
+    return NULL;
+}
+
+/* ---- layout ------------------------------------------------------------------------------------------------ */
 
 static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suffix)
 {
@@ -76,41 +128,63 @@ static void layout_segments(ParamTable *t, Store *store, int region, float decay
     t->seg[region]       = n ? store_tensor(store, SLAB_STATE, "segments", DT_U8, 1, &bytes) : NULL;
 }
 
-void param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float decay)
+/* Frozen rows get a region of their own, because they are kept once, in the dtype that they compute in. */
+static void choose_regions(ParamTable *t, const ParamOptions *opt)
 {
+    for (int i = 0; i < t->n_param; i++) {
+        Param *p = &t->param[i];
+        p->frozen |= is_listed(p->name, opt->freeze);
+        if (p->frozen) p->region = p->region == REGION_COPY ? REGION_FROZEN_COPY : REGION_FROZEN_MASTER;
+    }
     for (int i = t->n_param - 1; i >= 0; i--) {
         Param   *p   = &t->param[i];
         int64_t *end = &t->region_elems[p->region];
         p->offset    = *end;
         *end += round_up(p->rows_stored * p->cols, PARAM_ALIGN);
     }
+}
+
+/* The dtype of a column in a region; -1: it has none there. */
+static int column_dtype(Column c, Region r, const ParamOptions *opt)
+{
+    int frozen = (int)r >= REGION_TRAINED, copied = opt->compute != DT_F32;
+    switch (c) {
+    case COL_WEIGHT: return r == REGION_FROZEN_COPY ? (int)opt->compute : DT_F32;
+    case COL_COPY: return r == REGION_COPY && copied ? (int)opt->compute : -1;
+    default: return frozen || !opt->trains ? -1 : DT_F32;
+    }
+}
+
+void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
+{
+    choose_regions(t, opt);
     for (int r = 0; r < REGION_COUNT; r++) {
-        int64_t n    = t->region_elems[r];
-        t->master[r] = flat(store, SLAB_MASTER, "master", r, DT_F32, n);
-        if (r == REGION_COPY && opt->compute != DT_F32)
-            t->copy = flat(store, SLAB_COPY, "copy", r, opt->compute, n);
-        if (!opt->trainable) continue;
-        t->grad[r] = flat(store, SLAB_GRAD, "gradient", r, DT_F32, n);
-        t->m[r]    = flat(store, SLAB_OPTIM, "first moment", r, DT_F32, n);
-        t->v[r]    = flat(store, SLAB_OPTIM, "second moment", r, DT_F32, n);
-        layout_segments(t, store, r, decay);
+        for (int c = 0; c < COL_COUNT; c++) {
+            char    name[64];
+            int64_t n     = t->region_elems[r];
+            int     dtype = column_dtype((Column)c, (Region)r, opt);
+            if (n == 0 || dtype < 0) continue;
+            snprintf(name, sizeof name, "%s%s %d", t->prefix, column_table[c].name, r);
+            t->flat[c][r] = store_tensor(store, column_table[c].slab, name, (DType)dtype, 1, &n);
+        }
+        if (r < REGION_TRAINED && opt->trains) layout_segments(t, store, r, opt->decay);
     }
     for (int i = 0; i < t->n_param; i++) {
-        Param *p  = &t->param[i];
-        p->master = row_view(store, t->master[p->region], p, "");
-        p->w      = p->region == REGION_COPY && t->copy ? row_view(store, t->copy, p, "") : p->master;
-        if (!opt->trainable) continue;
-        p->grad = row_view(store, t->grad[p->region], p, ".grad");
-        p->m    = row_view(store, t->m[p->region], p, ".m");
-        p->v    = row_view(store, t->v[p->region], p, ".v");
-        store_set_grad(store, p->w, p->grad);
+        Param *p = &t->param[i];
+        for (int c = 0; c < COL_COUNT; c++) {
+            Tensor *root = t->flat[c][p->region];
+            if (root) p->col[c] = row_view(store, root, p, column_table[c].suffix);
+        }
+        p->w = p->col[COL_COPY] ? p->col[COL_COPY] : p->col[COL_WEIGHT];
+        if (p->col[COL_GRAD]) store_set_grad(store, p->w, p->col[COL_GRAD]);
     }
 }
 
 Param *param_find(const ParamTable *t, const char *name)
 {
+    size_t n = strlen(t->prefix);
     for (int i = 0; i < t->n_param; i++) {
-        if (strcmp(t->param[i].name, name) == 0) return &t->param[i];
+        if (strcmp(t->param[i].name + n, name) == 0) return &t->param[i];
     }
     return NULL;
 }

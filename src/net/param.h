@@ -1,20 +1,38 @@
 /* The parameter table: every fact about a weight is a column of its row, written once where the row is declared.
  *
- * 1. Rows are declared in forward order and laid out in backward order, so the ranges finished first by the backward half
+ * 1. Rows are declared in forward order and laid out in backward order. So the ranges that the backward half finishes first
  *    are contiguous (gradient buckets).
- * 2. Two flat regions: REGION_COPY holds the weights that products read in the compute dtype (they have a copy when that is
- *    not f32), REGION_MASTER those read in f32 (norms). The optimizer walks each region as one flat range.
- * 3. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a multiple that
- *    matrix units like; checkpoints hold the logical rows only. */
+ * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; ops read REGION_MASTER in f32
+ *    (norms). The optimizer walks each of these as one flat range. Frozen rows have regions of their own.
+ * 3. What is kept of a row is a list of columns (column_table). A trainable row has all of them; the copy exists only when
+ *    the compute dtype is not f32. A frozen row has one column, in the dtype that it computes in.
+ * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a multiple that
+ *    matrix units like; checkpoints hold the logical rows only.
+ * 5. The names of a table begin with its prefix, and its random sites with site0. Two tables of one run differ in both. */
 #ifndef NET_PARAM_H
 #define NET_PARAM_H
 
 #include "prog/store.h"
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } InitKind;
-typedef enum { REGION_COPY, REGION_MASTER, REGION_COUNT } Region;
 
-enum { PARAM_NAME = 64, PARAM_ALIGN = 128 /* elements */ };
+/* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves frozen ones. */
+typedef enum { REGION_COPY, REGION_MASTER, REGION_FROZEN_COPY, REGION_FROZEN_MASTER, REGION_COUNT } Region;
+enum { REGION_TRAINED = REGION_FROZEN_COPY /* the regions below this one have gradients */ };
+
+/* What is kept of a row. COL_WEIGHT is the master weight, or the only copy of a frozen one. */
+typedef enum { COL_WEIGHT, COL_COPY, COL_GRAD, COL_M, COL_V, COL_COUNT } Column;
+
+typedef struct {
+    const char *name;   /* of the flat range: "master", "gradient" */
+    const char *suffix; /* of the row's tensor: "", ".grad"; in a checkpoint, too */
+    Slab        slab;
+    int         is_kept; /* in checkpoints */
+} ColumnRow;
+
+extern const ColumnRow column_table[COL_COUNT];
+
+enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ALIGN = 128 /* elements */ };
 
 typedef struct {
     char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
@@ -22,44 +40,54 @@ typedef struct {
     int64_t  rows, cols, rows_stored;
     InitKind init;
     float    std;
-    int      decay; /* weight decay applies */
+    int      decay;  /* weight decay applies */
+    int      frozen; /* not trained */
     float    lr_mul;
     Region   region;
-    int      site;   /* random site of its initial values */
-    int64_t  offset; /* elements, in the region's flat range */
-    Tensor  *w;      /* what forward ops read: the copy, or the master itself */
-    Tensor  *master, *grad, *m, *v;
+    int      site;           /* random site of its initial values */
+    int64_t  offset;         /* elements, in the region's flat range */
+    Tensor  *w;              /* what forward ops read: the copy, or the weight itself */
+    Tensor  *col[COL_COUNT]; /* NULL: this row has no such column */
 } Param;
 
 typedef struct {
-    Param  *param;
-    int     n_param, cap;
-    int64_t region_elems[REGION_COUNT];
-    /* flat; NULL if empty */
-    Tensor  *master[REGION_COUNT], *grad[REGION_COUNT], *m[REGION_COUNT], *v[REGION_COUNT];
-    Tensor  *copy;                   /* REGION_COPY in the compute dtype; NULL when that is f32 */
-    Tensor  *seg[REGION_COUNT];      /* Segment rows for the optimizer */
-    Segment *segments[REGION_COUNT]; /* their host contents */
-    int      n_segment[REGION_COUNT];
+    char     prefix[PARAM_PREFIX]; /* "", or "teacher." */
+    int      site0;
+    Param   *param;
+    int      n_param, cap;
+    int64_t  region_elems[REGION_COUNT];
+    Tensor  *flat[COL_COUNT][REGION_COUNT]; /* whole columns; NULL if empty */
+    Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
+    Segment *segments[REGION_TRAINED];      /* their host contents */
+    int      n_segment[REGION_TRAINED];
     Arena    arena;
 } ParamTable;
 
 typedef struct {
-    DType compute;   /* dtype of copies and activations */
-    int   trainable; /* 0: no gradient, no optimizer state */
+    DType compute; /* dtype of copies and activations */
+    int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
+    float       decay;  /* the run's weight decay */
+    const char *freeze; /* comma list of names; NULL: none */
 } ParamOptions;
 
 /* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */
 void param_name(char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-void param_table_init(ParamTable *t);
+/* prefix and site0: what tells this table from others of the same run. */
+void param_table_init(ParamTable *t, const char *prefix, int site0);
 void param_table_deinit(ParamTable *t);
-/* Adds a row; fill name, ndim, rows, cols, init, std, decay, region beforehand in *row. Returns its index. */
+/* Adds a row; fill name (without the prefix), ndim, rows, cols, init, std, decay, region, frozen beforehand in *row.
+ * Returns its index. */
 int param_declare(ParamTable *t, const Param *row);
-/* Lays out all rows and declares the slabs' tensors in the store. decay is the run's weight decay. */
-void    param_layout(ParamTable *t, Store *store, const ParamOptions *opt, float decay);
-Param  *param_find(const ParamTable *t, const char *name); /* NULL when absent */
+/* Lays out all rows and declares the columns' tensors in the store. */
+void    param_layout(ParamTable *t, Store *store, const ParamOptions *opt);
+Param  *param_find(const ParamTable *t, const char *name); /* name without the prefix; NULL when absent */
 int64_t param_count(const ParamTable *t);                  /* logical numbers in all rows */
+
+/* 1: pattern names this weight: its whole name or its first parts ("block.3"); "block.0-3" names four blocks. */
+int param_matches(const char *name, const char *pattern);
+/* The first item of a comma list that names no weight of the table, in buf; NULL when each names one. */
+const char *param_unmatched(const ParamTable *t, const char *list, char *buf, size_t n);
 
 /* Fills out[rows_stored*cols] with the initial values: a pure function of (seed, site, element). */
 void param_init_values(const Param *p, uint64_t seed, float *out);

@@ -28,7 +28,7 @@ static void at(const Rec *r, int chunk, const char *what)
     } else {
         snprintf(label, sizeof label, "%s", what);
     }
-    prog_at(r->p, r->block, chunk, label);
+    prog_at(r->p, r->block >= 0 ? r->net->block0 + r->block : -1, chunk, label);
 }
 
 /* The weight "NAME.weight" / "NAME.bias" of this block (or outside blocks); NULL when the model has none. */
@@ -93,7 +93,7 @@ static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
                                  .state           = r->state,
                                  .sample0         = r->batch->sample0,
                                  .p               = (float)r->net->model.dropout,
-                                 .site            = 1000 + 8 * (r->block + 1) + part,
+                                 .site            = r->net->site0 + 1000 + 8 * (r->block + 1) + part,
                                  .rows_per_sample = r->T });
     return y;
 }

@@ -6,8 +6,8 @@ void optim_record(const ParamTable *t, Prog *p, Tensor *state, const Recipe *r)
 {
     const RecipeOptim *o = &r->optim;
     prog_at(p, -1, -1, "gradient norm");
-    for (int i = 0; i < REGION_COUNT; i++) {
-        if (t->grad[i]) rec_sumsq(p, (Sumsq){ .state = state, .x = t->grad[i] });
+    for (int i = 0; i < REGION_TRAINED; i++) {
+        if (t->flat[COL_GRAD][i]) rec_sumsq(p, (Sumsq){ .state = state, .x = t->flat[COL_GRAD][i] });
     }
     prog_at(p, -1, -1, "clip");
     rec_clip(p, (Clip){ .state        = state,
@@ -16,13 +16,13 @@ void optim_record(const ParamTable *t, Prog *p, Tensor *state, const Recipe *r)
                         .beta2        = (float)o->beta2,
                         .spike_factor = (float)r->spike_factor });
     prog_at(p, -1, -1, "adamw");
-    for (int i = 0; i < REGION_COUNT; i++) {
-        if (!t->grad[i]) continue;
-        rec_adamw(p, (AdamW){ .master = t->master[i],
-                              .m      = t->m[i],
-                              .v      = t->v[i],
-                              .grad   = t->grad[i],
-                              .copy   = i == REGION_COPY ? t->copy : NULL,
+    for (int i = 0; i < REGION_TRAINED; i++) {
+        if (!t->flat[COL_GRAD][i]) continue;
+        rec_adamw(p, (AdamW){ .master = t->flat[COL_WEIGHT][i],
+                              .m      = t->flat[COL_M][i],
+                              .v      = t->flat[COL_V][i],
+                              .grad   = t->flat[COL_GRAD][i],
+                              .copy   = t->flat[COL_COPY][i],
                               .state  = state,
                               .seg    = t->seg[i],
                               .beta1  = (float)o->beta1,
@@ -34,5 +34,6 @@ void optim_record(const ParamTable *t, Prog *p, Tensor *state, const Recipe *r)
 void optim_record_copies(const ParamTable *t, Prog *p)
 {
     prog_at(p, -1, -1, "weight copies");
-    if (t->copy) rec_cast(p, (Cast){ .y = t->copy, .x = t->master[REGION_COPY] });
+    Tensor *copy = t->flat[COL_COPY][REGION_COPY];
+    if (copy) rec_cast(p, (Cast){ .y = copy, .x = t->flat[COL_WEIGHT][REGION_COPY] });
 }

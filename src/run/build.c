@@ -38,9 +38,10 @@ static void build_declare(Build *b, unsigned parts)
         size_t  at  = offsetof(StepState, out.sum);
         b->loss_sum = store_view_as(&b->store, b->state, "loss", at, DT_F64, 1, &n);
     }
-    net_declare(&b->net, &b->store, &r->model,
-                &(ParamOptions){ .compute = b->choice.compute, .trainable = (parts & BUILD_TRAIN) != 0 },
-                (float)r->optim.weight_decay);
+    ParamOptions opt = { .compute = b->choice.compute,
+                         .trains  = (parts & BUILD_TRAIN) != 0,
+                         .decay   = (float)r->optim.weight_decay };
+    net_declare(&b->net, &b->store, &r->model, &opt, &(NetPlace){ 0 });
     b->net.deterministic = r->deterministic;
     b->net.stored_attn   = !r->opt.flash;
     if (parts & (BUILD_TRAIN | BUILD_EVAL))
@@ -51,8 +52,9 @@ static void build_declare(Build *b, unsigned parts)
 
 static void add_reductions(Build *b, Prog *p)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
-        if (b->net.table.grad[r]) prog_add_reductions(p, b->net.table.grad[r], BUCKET_BYTES);
+    for (int r = 0; r < REGION_TRAINED; r++) {
+        Tensor *grad = b->net.table.flat[COL_GRAD][r];
+        if (grad) prog_add_reductions(p, grad, BUCKET_BYTES);
     }
     prog_add_reductions(p, b->loss_sum, BUCKET_BYTES);
 }
@@ -204,7 +206,7 @@ static int init_weights(Build *b)
     int rc = 0;
     for (int i = 0; i < t->n_param && rc == 0; i++) {
         param_init_values(&t->param[i], (uint64_t)b->recipe.seed, buf);
-        rc = build_write_param(b, &t->param[i], t->param[i].master, buf);
+        rc = build_write_param(b, &t->param[i], t->param[i].col[COL_WEIGHT], buf);
     }
     free(buf);
     return rc;
@@ -213,7 +215,7 @@ static int init_weights(Build *b)
 static int init_constants(Build *b)
 {
     const ParamTable *t = &b->net.table;
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_TRAINED; r++) {
         if (t->seg[r]) TRY(upload(b, t->seg[r], t->segments[r], sizeof(Segment) * (size_t)t->n_segment[r]));
     }
     if (!b->net.rope_table) return 0;

@@ -324,7 +324,7 @@ static int upload_all(Build *b, const Loaded *l, int n_which)
     char              name[PARAM_NAME + 8];
     for (int i = 0; i < t->n_param; i++) {
         const Param  *p     = &t->param[i];
-        const Tensor *to[3] = { p->master, p->m, p->v };
+        const Tensor *to[3] = { p->col[COL_WEIGHT], p->col[COL_M], p->col[COL_V] };
         for (int which = 0; which < n_which; which++) {
             int               k    = ckpt_tensor_file(which);
             const SafeFile   *f    = &l->file[k];
@@ -347,7 +347,7 @@ static int load(Build *b, Loaded *l, char *note, size_t n)
 int ckpt_load(Build *b, const char *path, CkptState *s, char *note, size_t n)
 {
     Loaded l;
-    CHECK(b->dev && b->net.table.param[0].m && n > 0,
+    CHECK(b->dev && b->net.table.param[0].col[COL_M] && n > 0,
           "only a bound Build that trains can go on with a checkpoint");
     note[0] = '\0';
     int rc  = loaded_open(&l, path, CKPT_FILES);

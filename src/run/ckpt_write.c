@@ -91,7 +91,7 @@ static void list_pieces(CkptWriter *w, const ParamTable *t)
 
 static const Tensor *flat_tensor(const ParamTable *t, Region r, int which)
 {
-    return which == 0 ? t->master[r] : which == 1 ? t->m[r] : t->v[r];
+    return t->flat[which == 0 ? COL_WEIGHT : which == 1 ? COL_M : COL_V][r];
 }
 
 /* ---- The snapshot -------------------------------------------------------------------------------------- */
@@ -386,7 +386,8 @@ int ckpt_wait(CkptWriter *w, char *msg, size_t n)
 int ckpt_writer_create(CkptWriter **out, const Build *b, const char *dir)
 {
     const ParamTable *t = &b->net.table;
-    CHECK(b->dev && t->n_param > 0 && t->param[0].m, "only a bound Build that trains has checkpoints");
+    CHECK(b->dev && t->n_param > 0 && t->param[0].col[COL_M],
+          "only a bound Build that trains has checkpoints");
     CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
     if (!w) return err_sys("memory for writing checkpoints");
     arena_init(&w->arena);

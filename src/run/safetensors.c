@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "base/str.h"
 #include "run/safetensors_impl.h"
+#include "tensor/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -283,24 +284,6 @@ int safetensors_read(const SafeFile *f, int64_t offset, void *out, size_t size_b
 
 /* ---- Widening ------------------------------------------------------------------------------------------ */
 
-static float bits_to_f32(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static float f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, frac = h & 1023;
-    if (exp == 31) return bits_to_f32(sign | 0x7f800000u | frac << 13);
-    if (exp == 0) { /* zero and subnormals: frac * 2^-24 is exact in f32 */
-        float x = (float)frac * 0x1p-24f;
-        return sign ? -x : x;
-    }
-    return bits_to_f32(sign | (exp + 112) << 23 | frac << 13);
-}
-
 int safetensors_read_f32(const SafeFile *f, const SafeTensor *t, int64_t first, int64_t n_elem, float *out)
 {
     CHECK(first >= 0 && n_elem >= 0 && first <= t->n_elem - n_elem, "%s: outside the tensor", t->name);
@@ -316,7 +299,7 @@ int safetensors_read_f32(const SafeFile *f, const SafeTensor *t, int64_t first, 
     for (int64_t i = 0; i < n_elem; i++) {
         uint16_t h;
         memcpy(&h, raw + 2 * i, sizeof h);
-        float x = t->dtype == DT_BF16 ? bits_to_f32((uint32_t)h << 16) : f16_to_f32(h);
+        float x = t->dtype == DT_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
         memcpy(&out[i], &x, sizeof x);
     }
     return 0;

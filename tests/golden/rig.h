@@ -37,7 +37,8 @@ static inline void rig_load_weights(Rig *r)
           t->n_param);
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        RIG_TRY(build_write_param(r->b, p, p->master, golden_f32(r->g, "w0.", p->name, p->rows * p->cols)));
+        RIG_TRY(build_write_param(r->b, p, p->col[COL_WEIGHT],
+                                  golden_f32(r->g, "w0.", p->name, p->rows * p->cols)));
     }
     RIG_TRY(build_refresh_copies(r->b));
 }
@@ -107,11 +108,11 @@ static inline int64_t rig_n_target(const Rig *r, int64_t step)
 /* What the host writes before the first micro-step. */
 static inline void rig_begin_step(Rig *r, int64_t step)
 {
-    StepState s = { .in = { .step        = step,
-                            .seed        = 12345,
-                            .lr          = (float)r->g->recipe.optim.lr,
-                            .inv[0] = 1.0f / (float)rig_n_target(r, step),
-                            .loss_scale  = 1 } };
+    StepState s = { .in = { .step       = step,
+                            .seed       = 12345,
+                            .lr         = (float)r->g->recipe.optim.lr,
+                            .inv[0]     = 1.0f / (float)rig_n_target(r, step),
+                            .loss_scale = 1 } };
     rig_upload(r, r->b->state, &s, STEP_UPLOAD_BYTES);
 }
 
@@ -154,7 +155,7 @@ static inline float *rig_gradients(Rig *r, int64_t *n_elem)
     CHECK(x, "out of host memory");
     int64_t n = 0;
     for (int i = 0; i < t->n_param; i++) {
-        RIG_TRY(build_read_param(r->b, &t->param[i], t->param[i].grad, x + n));
+        RIG_TRY(build_read_param(r->b, &t->param[i], t->param[i].col[COL_GRAD], x + n));
         n += t->param[i].rows * t->param[i].cols;
     }
     *n_elem = n;

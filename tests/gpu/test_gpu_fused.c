@@ -340,9 +340,9 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
     Tensor   *state = fresh(b, DT_U8, 1, sizeof(StepState), 0, 0);
     StepState s;
     memset(&s, 0, sizeof s);
-    s.in.inv[0] = 0.125f;
-    s.in.loss_scale  = 1;
-    int32_t *tok     = malloc((size_t)N * sizeof *tok);
+    s.in.inv[0]     = 0.125f;
+    s.in.loss_scale = 1;
+    int32_t *tok    = malloc((size_t)N * sizeof *tok);
     for (int64_t i = 0; i < N; i++) {
         int none =
             (i < 5 && N > 5) || (i > 100 && i < 100 + N / 8) || (double)(draw(&b->seed) + 1) / 2 < bare;

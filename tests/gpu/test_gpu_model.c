@@ -113,9 +113,9 @@ static int upload_batch(Build *b, int k)
         valid += target[i] >= 0;
         if (b->batch.doc) doc[i] = (int32_t)((i % T) / 50 * 50);
     }
-    int   rc       = build_read_state(b, &s);
-    float inv      = 1.0f / (float)MAX(valid, 1);
-    s.in           = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv[0] = inv, .loss_scale = 1 };
+    int   rc     = build_read_state(b, &s);
+    float inv    = 1.0f / (float)MAX(valid, 1);
+    s.in         = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv[0] = inv, .loss_scale = 1 };
     s.out.sum[0] = 0;
     if (rc == 0) rc = build_write_state(b, &s);
     if (rc == 0) rc = b->dev->vt->upload(b->dev, LANE_COMPUTE, b->batch.block->data, host, bytes);
@@ -153,8 +153,8 @@ static double worst_param(Build *a, Build *b, int grads, const char **which)
     double worst = 0;
     for (int i = 0; i < a->net.table.n_param; i++) {
         Param *pa = &a->net.table.param[i], *pb = &b->net.table.param[i];
-        float *x = read_param(a, pa, grads ? pa->grad : pa->master);
-        float *y = read_param(b, pb, grads ? pb->grad : pb->master);
+        float *x = read_param(a, pa, grads ? pa->col[COL_GRAD] : pa->col[COL_WEIGHT]);
+        float *y = read_param(b, pb, grads ? pb->col[COL_GRAD] : pb->col[COL_WEIGHT]);
         blank_key_bias(a, pa, x);
         blank_key_bias(b, pb, y);
         double e = rel_error(x, y, (size_t)(pa->rows * pa->cols));
@@ -200,7 +200,7 @@ static void round_bf16(float *x, int64_t n)
 static int run_rounded(Build *b, const Build *gpu)
 {
     const ParamTable *t = &b->net.table;
-    round_bf16(t->master[REGION_COPY]->data, t->region_elems[REGION_COPY]);
+    round_bf16(t->flat[COL_WEIGHT][REGION_COPY]->data, t->region_elems[REGION_COPY]);
     if (prog_n_op(b->micro) != prog_n_op(gpu->micro)) return err_set("the two lists differ");
     for (int i = 0; i < prog_n_op(b->micro); i++) {
         const Op *op = prog_op(b->micro, i), *like = prog_op(gpu->micro, i);
@@ -232,9 +232,9 @@ static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     for (int i = 0; ok && i < a->net.table.n_param; i++) {
         Param *p    = &a->net.table.param[i];
         size_t n    = (size_t)(p->rows * p->cols);
-        float *x    = read_param(a, p, p->grad);
-        float *y    = read_param(b, &b->net.table.param[i], b->net.table.param[i].grad);
-        float *z    = read_param(c, &c->net.table.param[i], c->net.table.param[i].grad);
+        float *x    = read_param(a, p, p->col[COL_GRAD]);
+        float *y    = read_param(b, &b->net.table.param[i], b->net.table.param[i].col[COL_GRAD]);
+        float *z    = read_param(c, &c->net.table.param[i], c->net.table.param[i].col[COL_GRAD]);
         double mine = rel_error(x, y, n), price = rel_error(z, y, n), ratio = mine / (2 * price + 0x1p-9);
         if (!(ratio <= worst)) {
             worst = ratio;

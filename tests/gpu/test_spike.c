@@ -44,9 +44,10 @@ static void declare(Side *s, DType q_dtype)
     int64_t     sz = sizeof(StepState), one = 1;
     store_init(&s->store);
     s->state = store_tensor(&s->store, SLAB_STATE, "state", DT_U8, 1, &sz);
-    net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trainable = 1 }, 0.1f);
+    net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trains = 1, .decay = 0.1f },
+                &(NetPlace){ 0 });
     net_declare_batch(&s->net, &s->store, 3, &s->batch);
-    const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->master;
+    const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->col[COL_WEIGHT];
     int64_t       dim[2] = { tensor_rows(w), tensor_cols(w) }, tdim[2] = { dim[1], dim[0] };
     s->q       = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);
     s->qt      = store_tensor(&s->store, SLAB_COPY, "qt", q_dtype, 2, tdim);
@@ -75,13 +76,13 @@ static int record(Side *s, const DevVt *vt)
     prog_hoist_chunks(s->p);
     prog_at(s->p, -1, -1, "reduce");
     prog_lane(s->p, LANE_COMM);
-    rec_all_reduce(s->p, (AllReduce){ .y = s->sum, .x = s->net.table.grad[REGION_COPY] });
+    rec_all_reduce(s->p, (AllReduce){ .y = s->sum, .x = s->net.table.flat[COL_GRAD][REGION_COPY] });
     prog_lane(s->p, LANE_COMPUTE);
     prog_at(s->p, -1, -1, "quantise");
     rec_quant(s->p, (Quant){ .q       = s->q,
                              .qt      = s->qt,
                              .amax    = s->amax,
-                             .x       = param_find(&s->net.table, "block.0.up.weight")->master,
+                             .x       = param_find(&s->net.table, "block.0.up.weight")->col[COL_WEIGHT],
                              .scale   = s->scale,
                              .q_dtype = DT_E4M3 });
     prog_lower(s->p, &opt, vt);
@@ -114,7 +115,7 @@ static int fill(Side *s)
     for (int i = 0; i < s->net.table.n_param; i++) {
         const Param *p = &s->net.table.param[i];
         param_init_values(p, 11, buf);
-        TRY(put(s, p->master, buf, sizeof(float) * (size_t)(p->rows * p->cols)));
+        TRY(put(s, p->col[COL_WEIGHT], buf, sizeof(float) * (size_t)(p->rows * p->cols)));
     }
     net_fill_rope(&s->net, buf);
     TRY(put(s, s->net.rope_table, buf, tensor_bytes(s->net.rope_table)));
@@ -184,7 +185,8 @@ int main(void)
     tally(&t, ok2, "spike captured and replayed on the gpu");
     if (!ok2) return tally_end(&t);
     for (int i = 0; i < cpu.net.table.n_param; i++) {
-        double e = error_of(&cpu, &gpu, cpu.net.table.param[i].grad, gpu.net.table.param[i].grad);
+        double e =
+            error_of(&cpu, &gpu, cpu.net.table.param[i].col[COL_GRAD], gpu.net.table.param[i].col[COL_GRAD]);
         tally(&t, e <= 1e-4, "gradient of %s: %.2e", cpu.net.table.param[i].name, e);
     }
     double e = error_of(&cpu, &gpu, cpu.sum, gpu.sum);

@@ -1,7 +1,7 @@
 /* Conversions between number formats, and fp8 quantisation.
  *
  * On the CPU fp8 values are kept as f32 that fp8 could hold: the grid is what matters, not the bytes. */
-#include "dev/cpu/cpu_cast.h"
+#include "tensor/number.h"
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"

@@ -2,7 +2,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "dev/cpu/cpu.h"
-#include "dev/cpu/cpu_cast.h"
+#include "tensor/number.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
 

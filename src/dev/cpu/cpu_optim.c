@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
-#include "dev/cpu/cpu_cast.h"
+#include "tensor/number.h"
 #include "dev/cpu/cpu_vec.h"
 
 #include <math.h>

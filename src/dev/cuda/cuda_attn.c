@@ -10,7 +10,7 @@
  * 3. What only the simple kernel can do is said once, with the reason. */
 #include "dev/cuda/cuda_attn.h"
 
-#include "dev/cpu/cpu_cast.h"
+#include "tensor/number.h"
 #include "dev/cuda/cuda_attn_impl.h"
 #include "dev/cuda/cuda_attn_stored.h"
 #include "dev/cuda/cuda_check.h"
@@ -81,7 +81,7 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
     return p->way == ATTN_TILES ? tiles_run(d, p, x) : attn_graph_run(d, p, x);
 }
 
-static int64_t round_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
+static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
 /* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters and for one document without a
  * prefix. 1 when there is no room. */
@@ -98,13 +98,13 @@ static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
                         row * 4 };
     char   *at[N];
     int64_t total = 0;
-    for (int i = 0; i < N; i++) total += round_up(part[i]);
+    for (int i = 0; i < N; i++) total += align_up(part[i]);
     char *base = cuda_scratch(d, (size_t)total);
     if (!base) return 1;
     CUDA_TRY(cudaMemsetAsync(base, 0, (size_t)total, cuda_stream(&d->base)));
     for (int i = 0; i < N; i++) {
         at[i] = base;
-        base += round_up(part[i]);
+        base += align_up(part[i]);
     }
     *x = (AttnData){ .qkv    = at[0],
                      .o      = at[1],

@@ -151,13 +151,13 @@ static void build_bwd(CudnnGraph *g, const AttnKey *k)
 
 /* ---- plans --------------------------------------------------------------------------------------------- */
 
-static int64_t round_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
+static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-static int64_t rowsum_bytes(const AttnKey *k) { return round_up(k->B * k->H * k->T * 4); }
+static int64_t rowsum_bytes(const AttnKey *k) { return align_up(k->B * k->H * k->T * 4); }
 
 static int64_t acc_bytes(const AttnKey *k)
 {
-    return k->deterministic ? 0 : round_up(k->B * k->H * k->T * k->D * 4);
+    return k->deterministic ? 0 : align_up(k->B * k->H * k->T * k->D * 4);
 }
 
 const char *attn_graph_refuses(const AttnKey *k)

@@ -1,6 +1,6 @@
-/* Number formats narrower than f32, as the CPU rounds them: nearest, ties to even. */
-#ifndef DEV_CPU_CAST_H
-#define DEV_CPU_CAST_H
+/* Number formats narrower than f32, as the host rounds them: to nearest, ties to even. */
+#ifndef TENSOR_NUMBER_H
+#define TENSOR_NUMBER_H
 
 #include <stdint.h>
 #include <string.h>
