@@ -31,7 +31,6 @@ typedef struct {
 #define FIELD(type, field) { #field, type, offsetof(CkptState, field) }
 #define IN(type, field)    { #field, type, offsetof(CkptState, device.in.field) }
 #define OUT(type, field)   { #field, type, offsetof(CkptState, device.out.field) }
-/* Losses of other slots than the first do not outlive a step: they are not kept. */
 #define SLOT0_INV          { "inv_targets", FIELD_F32, offsetof(CkptState, device.in.inv[0]) }
 #define SLOT0_SUM          { "loss_sum", FIELD_F64, offsetof(CkptState, device.out.sum[0]) }
 /* clang-format on */
@@ -68,6 +67,26 @@ static const Field out_fields[] = {
     OUT(FIELD_I32, n_skipped),
     OUT(FIELD_I32, n_skip_row),
 };
+
+/* The other losses of a step, and what came later. One that is zero is not written, and zero when missing. */
+/* clang-format off */
+#define SLOT(i) { "inv_" #i, FIELD_F32, offsetof(CkptState, device.in.inv[i]) }, \
+                { "sum_" #i, FIELD_F64, offsetof(CkptState, device.out.sum[i]) }, \
+                { "report_" #i, FIELD_F64, offsetof(CkptState, device.out.report[i]) }
+/* clang-format on */
+static const Field slot_fields[] = {
+    { "report_0", FIELD_F64, offsetof(CkptState, device.out.report[0]) },
+    OUT(FIELD_I32, n_report),
+    OUT(FIELD_I32, stop),
+    SLOT(1),
+    SLOT(2),
+    SLOT(3),
+    SLOT(4),
+    SLOT(5),
+    SLOT(6),
+    SLOT(7),
+};
+_Static_assert(LOSS_SLOTS == 8, "a row for each slot");
 
 /* ---- Numbers as text ----------------------------------------------------------------------------------- */
 
@@ -162,6 +181,13 @@ static void put_fields(JsonOut *o, const CkptState *s, const Field *field, int n
     }
 }
 
+static int is_zero(const CkptState *s, const Field *f)
+{
+    static const char zero[8];
+    size_t            n = f->type == FIELD_F32 || f->type == FIELD_I32 ? 4 : 8;
+    return memcmp((const char *)s + f->offset, zero, n) == 0;
+}
+
 static void put_file(JsonOut *o, const char *name, const CkptFile *f)
 {
     json_out_object(o, name);
@@ -187,6 +213,9 @@ void ckpt_state_write(JsonOut *o, const CkptManifest *m)
     json_out_close(o);
     json_out_object(o, "step_out");
     put_fields(o, s, out_fields, ARRAY_LEN(out_fields));
+    for (int i = 0; i < ARRAY_LEN(slot_fields); i++) {
+        if (!is_zero(s, &slot_fields[i])) put_fields(o, s, &slot_fields[i], 1);
+    }
     json_out_close(o);
     json_out_array(o, "skip");
     for (int i = 0; i < s->n_skip; i++) {
@@ -234,11 +263,19 @@ static int read_fields(CkptState *s, const json_t *map, const char *name, const 
     return 0;
 }
 
+/* Fields that may be missing. */
+static int read_some(CkptState *s, const json_t *map, const char *name, const Field *field, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (json_object_get(map, field[i].name)) TRY(read_fields(s, map, name, &field[i], 1));
+    }
+    return 0;
+}
+
 static int read_late(CkptState *s, const json_t *root, const char *name)
 {
-    for (int i = 0; i < ARRAY_LEN(late_fields); i++) {
-        if (json_object_get(root, late_fields[i].name)) TRY(read_fields(s, root, name, &late_fields[i], 1));
-    }
+    TRY(read_some(s, root, name, late_fields, ARRAY_LEN(late_fields)));
+    TRY(read_some(s, json_object_get(root, "step_out"), name, slot_fields, ARRAY_LEN(slot_fields)));
     const json_t *stopped = json_object_get(root, "stopped");
     const char   *text    = stopped ? json_string_value(stopped) : stop_name[CKPT_STOP_NONE];
     while (text && s->stopped < CKPT_STOPS && strcmp(text, stop_name[s->stopped]) != 0) s->stopped++;
