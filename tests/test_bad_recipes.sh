@@ -122,7 +122,7 @@ printf 'stepz: 5\n' >r.yaml
 bad "plan: bad recipe" '^r.yaml:1: stepz: unknown key' plan r.yaml
 bad "plan: bad override" '^command line: stepz: unknown key' plan good.yaml stepz=5
 bad "plan: missing file" '^none.yaml: no such recipe$' plan none.yaml
-bad "plan: mask without data for it" '^command line: model.mask: prefix is not available yet' plan good.yaml device=cpu model.mask=prefix
+bad "plan: mask without data for it" '^command line: model.mask: mask prefix needs data.prefix_token' plan good.yaml device=cpu model.mask=prefix
 bad "plan: concession nobody makes" '^command line: give_way: is not available yet' plan good.yaml device=cpu give_way=moments
 bad "plan: precision required in vain" '^command line: require: bf16 is off: the precision is fp32' plan good.yaml device=cpu require=bf16
 bad "plan: optimisation required in vain" '^command line: require: graphs is refused' plan good.yaml device=cpu require=graphs

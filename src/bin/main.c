@@ -83,7 +83,7 @@ static StrNearest nearest_command(const char *name)
 static int help_key(const CmdArgs *a)
 {
     const char *key = a->argc > 0 ? a->argv[0] : NULL;
-    if (key && a->argc == 1 && schema_find(key) < 0 && !schema_is_section(key)) {
+    if (key && a->argc == 1 && schema_find(NULL, key) < 0 && !schema_is_section(NULL, key)) {
         StrNearest near = nearest_command(key);
         if (near.best && near.distance <= 1) {
             return err_user("command line: %s: neither a command nor a key (did you mean %s?)", key,

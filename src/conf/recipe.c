@@ -28,27 +28,33 @@ typedef struct {
 
 /* What comes on top of the file. */
 typedef struct {
-    int          n;
-    char *const *text; /* "key=value" */
-    int          without_data;
+    int               n;
+    char *const      *text; /* "key=value" */
+    int               without_data;
+    const RecipeTask *task; /* of a task that is not shipped, or NULL */
 } Overrides;
 
-void recipe_defaults(Recipe *r)
+static void set_defaults(Recipe *r, const RecipeTask *extra)
 {
     memset(r, 0, sizeof *r); /* padding too: recipes are compared bytewise */
-    for (int i = 0; i < schema_count; i++) {
-        char why[256];
-        int  rc = schema_set(&schema_table[i], r, schema_table[i].def, 0, why, sizeof why);
-        CHECK(rc == 0, "default of %s: %s", schema_table[i].name, why);
+    r->extra = extra;
+    CHECK(schema_rows(r) <= RECIPE_KEYS, "raise RECIPE_KEYS");
+    for (int i = 0; i < schema_rows(r); i++) {
+        char             why[256];
+        const SchemaRow *row = schema_row(r, i);
+        int              rc  = schema_set(row, r, row->def, 0, why, sizeof why);
+        CHECK(rc == 0, "default of %s: %s", row->name, why);
     }
 }
+
+void recipe_defaults(Recipe *r) { set_defaults(r, NULL); }
 
 /* ---- Blame --------------------------------------------------------------------------------------------- */
 
 /* "FILE:LINE: ", "command line: " or, of a key that stands nowhere and so is missing from the file as a whole, "FILE: ". */
 static void say_place(const Recipe *r, const char *key, char *buf, size_t n)
 {
-    int row = schema_find(key);
+    int row = schema_find(r, key);
     CHECK(row >= 0, "no key %s", key);
     buf[0] = '\0';
     if (r->origin[row] == ORIGIN_COMMAND_LINE) {
@@ -85,16 +91,16 @@ int recipe_blame_pending(const Recipe *r, const char *key)
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
 /* "FILE:LINE" or "command line", for keys that have no row. */
-static int refuse_key(const char *where, const char *key, int is_map)
+static int refuse_key(const Recipe *r, const char *where, const char *key, int is_map)
 {
     char        shown[80], buf[32], parent[WALK_KEY_MAX];
-    const char *near = schema_nearest(key, is_map, buf, sizeof buf);
+    const char *near = schema_nearest(r, key, is_map, buf, sizeof buf);
     str_quote(shown, sizeof shown, key, strlen(key));
     str_copy(parent, sizeof parent, key);
     /* "steps.a": steps has a value, not keys. */
     for (char *dot; (dot = strrchr(parent, '.'));) {
         *dot    = '\0';
-        int row = schema_find(parent);
+        int row = schema_find(r, parent);
         if (row >= 0) return err_user("%s: %s: has a value, not keys of its own (%s)", where, parent, shown);
     }
     if (near) return err_user("%s: %s: unknown key (did you mean %s?)", where, shown, near);
@@ -103,13 +109,13 @@ static int refuse_key(const char *where, const char *key, int is_map)
 
 static int enter_section(Reader *d, const WalkItem *item, const char *where)
 {
-    int row = schema_find(item->key);
+    int row = schema_find(d->r, item->key);
     if (row >= 0) {
         char type[500];
-        schema_describe(&schema_table[row], type, sizeof type);
+        schema_describe(schema_row(d->r, row), type, sizeof type);
         return err_user("%s: %s: expected a value (%s), got a mapping", where, item->key, type);
     }
-    if (!schema_is_section(item->key)) return refuse_key(where, item->key, 1);
+    if (!schema_is_section(d->r, item->key)) return refuse_key(d->r, where, item->key, 1);
     for (int i = 0; i < d->n_section; i++) {
         if (strcmp(d->section[i].name, item->key) == 0) {
             return err_user("%s: %s: given twice, first on line %d", where, item->key, d->section[i].line);
@@ -128,20 +134,20 @@ static int read_item(void *ctx, const WalkItem *item)
     snprintf(where, sizeof where, "%s:%d", d->r->file, item->line);
     d->n_key++;
     if (item->kind == WALK_MAP) return enter_section(d, item, where);
-    int row = schema_find(item->key);
-    if (row < 0 && schema_is_section(item->key)) {
+    int row = schema_find(d->r, item->key);
+    if (row < 0 && schema_is_section(d->r, item->key)) {
         return err_user("%s: %s: is a section: expected keys below it, got a value", where, item->key);
     }
-    if (row < 0) return refuse_key(where, item->key, 0);
+    if (row < 0) return refuse_key(d->r, where, item->key, 0);
     int first = d->r->origin[row];
     if (first > 0) return err_user("%s: %s: given twice, first on line %d", where, item->key, first);
-    if (item->kind == WALK_LIST && schema_table[row].type != KEY_LIST) {
+    if (item->kind == WALK_LIST && schema_row(d->r, row)->type != KEY_LIST) {
         char type[500];
-        schema_describe(&schema_table[row], type, sizeof type);
+        schema_describe(schema_row(d->r, row), type, sizeof type);
         return err_user("%s: %s: expected %s, got a list", where, item->key, type);
     }
     d->r->origin[row] = item->line;
-    if (schema_set(&schema_table[row], d->r, item->text, item->quoted, why, sizeof why) < 0) {
+    if (schema_set(schema_row(d->r, row), d->r, item->text, item->quoted, why, sizeof why) < 0) {
         return err_user("%s: %s: %s", where, item->key, why);
     }
     return 0;
@@ -159,23 +165,23 @@ static int read_override(Reader *d, const char *text)
     if (len >= sizeof key) return err_user("command line: %s: unknown key", shown);
     memcpy(key, text, len);
     key[len] = '\0';
-    int row  = schema_find(key);
-    if (row < 0 && schema_is_section(key))
+    int row  = schema_find(d->r, key);
+    if (row < 0 && schema_is_section(d->r, key))
         return err_user("command line: %s: is a section: name one of its keys", key);
-    if (row < 0) return refuse_key("command line", key, 0);
+    if (row < 0) return refuse_key(d->r, "command line", key, 0);
     /* The shell took any quotation marks away, so a value is never known to be quoted here. "[a, b]" is a
      * list. */
     const char *value = equals + 1;
     size_t      n     = strlen(value);
     char        list[RECIPE_STR];
-    if (schema_table[row].type == KEY_LIST && n >= 2 && n < sizeof list && value[0] == '[' &&
+    if (schema_row(d->r, row)->type == KEY_LIST && n >= 2 && n < sizeof list && value[0] == '[' &&
         value[n - 1] == ']') {
         memcpy(list, value + 1, n - 2);
         list[n - 2] = '\0';
         value       = list;
     }
     d->r->origin[row] = ORIGIN_COMMAND_LINE;
-    if (schema_set(&schema_table[row], d->r, value, 0, why, sizeof why) < 0) {
+    if (schema_set(schema_row(d->r, row), d->r, value, 0, why, sizeof why) < 0) {
         return err_user("command line: %s: %s", key, why);
     }
     return 0;
@@ -185,7 +191,7 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
 {
     Reader d = { .r = r };
     char   shown[RECIPE_STR], folder[PATH_MAX];
-    recipe_defaults(r);
+    set_defaults(r, more->task);
     str_quote(shown, sizeof shown, name, strlen(name));
     if (n > RECIPE_MAX_BYTES) return err_user("%s: a recipe is at most 1 MiB", shown);
     if (file_folder_of(name, folder, sizeof folder) < 0) return err_user("%s: the path is too long", shown);
@@ -193,7 +199,7 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
     TRY(walk_yaml(shown, text, n, read_item, &d));
     if (d.n_key == 0) return err_user("%s: the recipe is empty", shown);
     for (int i = 0; i < more->n; i++) TRY(read_override(&d, more->text[i]));
-    if (!r->run[0] && r->origin[schema_find("run")] != ORIGIN_DEFAULT)
+    if (!r->run[0] && r->origin[schema_find(r, "run")] != ORIGIN_DEFAULT)
         return recipe_blame(r, "run", "is empty: name a folder, or leave it out for the recipe's name");
     if (!r->run[0]) {
         char base[RECIPE_STR];
@@ -207,7 +213,7 @@ static int parse(Recipe *r, const char *name, const char *text, size_t n, const 
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override)
 {
-    return parse(r, name, text, n, &(Overrides){ n_override, override, 0 });
+    return parse(r, name, text, n, &(Overrides){ n_override, override, 0, NULL });
 }
 
 /* ---- Finding it ---------------------------------------------------------------------------------------- */
@@ -301,12 +307,18 @@ static int load(Recipe *r, const char *path, const Overrides *more)
 
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override)
 {
-    return load(r, path, &(Overrides){ n_override, override, 0 });
+    return load(r, path, &(Overrides){ n_override, override, 0, NULL });
 }
 
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override)
 {
-    return load(r, path, &(Overrides){ n_override, override, 1 });
+    return load(r, path, &(Overrides){ n_override, override, 1, NULL });
+}
+
+int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
+                     char *const *override)
+{
+    return load(r, path, &(Overrides){ n_override, override, 0, task });
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
@@ -318,14 +330,16 @@ void recipe_write(const Recipe *r, FILE *out)
     const char *last    = "";
     fprintf(out, "# %s as resolved: every key with the value in force. brim help KEY explains one.\n",
             r->file);
-    for (int i = 0; i < schema_count; i++) {
-        const char *name = schema_table[i].name, *dot = strchr(name, '.');
-        size_t      len = dot ? (size_t)(dot - name) : 0;
+    for (int i = 0; i < schema_rows(r); i++) {
+        const SchemaRow *row  = schema_row(r, i);
+        const char      *name = row->name, *dot = strchr(name, '.');
+        if (!schema_applies(r, row)) continue;
+        size_t len = dot ? (size_t)(dot - name) : 0;
         if (len > 0 && (len != section || strncmp(name, last, len) != 0))
             fprintf(out, "%.*s:\n", (int)len, name);
         section = len;
         last    = name;
-        schema_get(&schema_table[i], r, value, sizeof value);
+        schema_get(row, r, value, sizeof value);
         fprintf(out, "%s%s: %s\n", dot ? "  " : "", dot ? dot + 1 : name, value);
     }
 }
@@ -340,12 +354,12 @@ static void print_row(const SchemaRow *row, FILE *out)
 
 int recipe_help(const char *key, FILE *out)
 {
-    int row = key ? schema_find(key) : -1;
+    int row = key ? schema_find(NULL, key) : -1;
     if (row >= 0) {
         print_row(&schema_table[row], out);
         return 0;
     }
-    if (key && !schema_is_section(key)) return refuse_key("command line", key, 0);
+    if (key && !schema_is_section(NULL, key)) return refuse_key(NULL, "command line", key, 0);
     for (int i = 0; i < schema_count; i++) {
         size_t len = key ? strlen(key) : 0;
         if (!key || (strncmp(schema_table[i].name, key, len) == 0 && schema_table[i].name[len] == '.')) {

@@ -34,10 +34,27 @@ typedef enum {
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
-enum { RECIPE_STR = 256, RECIPE_KEYS = 96 /* room for one per row of the schema */, RECIPE_MOST_DEPTH = 12 };
+enum {
+    RECIPE_STR        = 256,
+    RECIPE_KEYS       = 128,  /* room for one per row of the schema, those of a task included */
+    RECIPE_OWN        = 1024, /* bytes for the keys that a task brings along */
+    RECIPE_MOST_DEPTH = 12
+};
 
 /* Where a key's value came from; above 0: a line of the file. */
 enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
+
+typedef struct SchemaRow SchemaRow;
+typedef struct Recipe    Recipe;
+
+/* What a task outside this folder adds to a recipe: its name, keys of its own, and what must hold between them. */
+typedef struct {
+    const char      *name; /* value of the key `task` */
+    const SchemaRow *row;  /* offsets count from the beginning of Recipe; their fields lie in Recipe.own */
+    int              n_row;
+    int (*resolve)(
+        Recipe *r); /* checks and completes; sets step_samples. Negative after recipe_blame(). NULL: none */
+} RecipeTask;
 
 typedef struct {
     /* kv_heads, head_dim, ffn: 0 = derived on load */
@@ -73,21 +90,24 @@ typedef struct {
     int64_t    threads;        /* loader threads, 0 = auto */
     int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
     int64_t    document_token; /* token that ends a document, -1: none; used by mask: document */
+    int64_t    prefix_token;   /* token that ends a window's prefix, -1: none; used by mask: prefix */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
-    /* Validation windows per evaluation: spread evenly, the same ones each time, whatever the micro-batch. */
-    int64_t sequences;
-    double  target;   /* stop once val_loss is at or below; 0: never */
-    int64_t patience; /* evaluations without improvement before stopping; 0: never */
+    /* Validation samples per evaluation: spread evenly, the same ones each time, whatever the micro-batch. */
+    int64_t samples;
+    int64_t sequences; /* the same, as a language model's recipe says it */
+    double  target;    /* stop once the measure that counts is as good as this; 0: never */
+    int64_t patience;  /* evaluations without improvement before stopping; 0: never */
 } RecipeEval;
 
 typedef struct {
     int64_t every;      /* steps; 0: only at the end */
     int64_t keep;       /* newest N are kept */
     int64_t keep_every; /* and every one whose step is a multiple of this; 0: none */
+    int     best;       /* and the best one by the task's measure */
 } RecipeCheckpoint;
 
 /* Optimisations, each switchable by one key. 1 = on when possible. */
@@ -110,33 +130,40 @@ typedef struct {
     int prefetch;       /* batches are read by threads ahead of use */
 } RecipeOpt;
 
-typedef struct {
-    char             file[RECIPE_STR];    /* where it came from, for messages */
-    int              origin[RECIPE_KEYS]; /* and each key: ORIGIN_*, by row of the schema */
-    char             run[RECIPE_STR];     /* name; the run directory is runs/NAME */
-    int64_t          steps;
-    int64_t          step_tokens; /* tokens per optimizer update, over all ranks */
-    int64_t          micro_batch; /* sequences; 0 = auto */
-    Recompute        recompute;
-    Precision        precision;
-    char             device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
-    int64_t          threads;            /* CPU threads; 0 = all */
-    int64_t          seed;
-    char             memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
-    int              deterministic;
-    char             give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
-    char             require[RECIPE_STR];  /* comma list of optimisations that must be on */
-    double           budget_s;             /* wall-clock budget in seconds; 0: none */
-    int64_t          log_every;
-    int64_t          max_skips;    /* non-finite or spiking steps in a row before a rollback */
-    double           spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
-    RecipeModel      model;
-    RecipeOptim      optim;
-    RecipeData       data;
-    RecipeEval       eval;
+struct Recipe {
+    char              file[RECIPE_STR];    /* where it came from, for messages */
+    int               origin[RECIPE_KEYS]; /* and each key: ORIGIN_*, by row of the schema */
+    char              run[RECIPE_STR];     /* name; the run directory is runs/NAME */
+    char              task[RECIPE_STR];    /* what is trained: "lm", ... */
+    const RecipeTask *extra;               /* of a task that is not shipped; NULL: none */
+    int64_t           steps;
+    int64_t     step_samples; /* samples per optimizer update, over all ranks; a language model derives it */
+    const char *step_key;     /* the key that step_samples comes from, for messages */
+    int64_t     step_tokens;  /* tokens per optimizer update of a language model */
+    int64_t     micro_batch;  /* samples; 0 = auto */
+    Recompute   recompute;
+    Precision   precision;
+    char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
+    int64_t     threads;            /* CPU threads; 0 = all */
+    int64_t     seed;
+    char        memory_limit[RECIPE_STR]; /* "", bytes with suffix (60G), or a percentage (80%) */
+    int         deterministic;
+    char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
+    char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
+    char        freeze[RECIPE_STR];   /* comma list of weights that are not trained, by name */
+    double      budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t     log_every;
+    int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
+    double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
+    RecipeModel model;
+    RecipeOptim optim;
+    RecipeData  data;
+    RecipeEval  eval;
     RecipeCheckpoint checkpoint;
     RecipeOpt        opt;
-} Recipe;
+    /* Keys that a task outside this folder brings along. */
+    _Alignas(16) unsigned char own[RECIPE_OWN];
+};
 
 /* Reads a YAML file, then n overrides "key=value" ("model.width=512"). A relative data path is taken from the current
  * directory first, then from the recipe's folder. Negative after err_user() with
@@ -144,6 +171,9 @@ typedef struct {
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
+/* The same for a task that is not shipped. task must outlive the recipe. */
+int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
+                     char *const *override);
 
 /* Parses YAML text already in memory (also the fuzz target); name is used in messages. */
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
@@ -156,7 +186,7 @@ int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
 /* The same for wrong input that code below has reported without a place. Other failures stay as they are. Always negative. */
 int recipe_blame_pending(const Recipe *r, const char *key);
 
-/* Every key with its default. */
+/* Every key of schema_table with its default. */
 void recipe_defaults(Recipe *r);
 
 /* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it could be written is

@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-static int row_of(const char *key)
+static int row_of(const Recipe *r, const char *key)
 {
-    int row = schema_find(key);
+    int row = schema_find(r, key);
     CHECK(row >= 0, "no key %s", key);
     return row;
 }
@@ -17,7 +17,7 @@ static int row_of(const char *key)
  * says. */
 static const char *culprit(const Recipe *r, const char *key, const char *other)
 {
-    int a = r->origin[row_of(key)], b = r->origin[row_of(other)];
+    int a = r->origin[row_of(r, key)], b = r->origin[row_of(r, other)];
     if (a == ORIGIN_COMMAND_LINE) return key;
     if (b == ORIGIN_COMMAND_LINE) return other;
     return a != ORIGIN_DEFAULT || b == ORIGIN_DEFAULT ? key : other;
@@ -51,8 +51,8 @@ static int resolve_model(Recipe *r)
     if (m->ffn == 0) m->ffn = m->act == FFN_SWIGLU ? round_up((8 * m->width + 2) / 3, 128) : 4 * m->width;
     for (int i = 0; i < ARRAY_LEN(derived); i++) {
         char why[160];
-        int  row = row_of(derived[i]);
-        if (schema_check(&schema_table[row], r, why, sizeof why) < 0) {
+        int  row = row_of(r, derived[i]);
+        if (schema_check(schema_row(r, row), r, why, sizeof why) < 0) {
             return recipe_blame(r, culprit(r, derived[i], "model.width"), "%s of %s", derived[i], why);
         }
     }
@@ -63,6 +63,11 @@ static int resolve_model(Recipe *r)
            LL(m->width), LL(m->heads));
     RELATE(m->mask != MASKING_DOCUMENT || r->data.document_token >= 0, "model.mask", "data.document_token",
            "mask document needs data.document_token, the token that ends a document");
+    RELATE(m->mask != MASKING_PREFIX || r->data.prefix_token >= 0, "model.mask", "data.prefix_token",
+           "mask prefix needs data.prefix_token, the token that ends a prefix");
+    RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",
+           "data.prefix_token (%lld) must be below model.vocab (%lld)", LL(r->data.prefix_token),
+           LL(m->vocab));
     RELATE(r->data.document_token < m->vocab, "data.document_token", "model.vocab",
            "data.document_token (%lld) must be below model.vocab (%lld)", LL(r->data.document_token),
            LL(m->vocab));
@@ -77,22 +82,34 @@ static const char *name_nearest(char *buf, size_t n, int64_t below, int64_t abov
     return buf;
 }
 
-static int check_step(const Recipe *r)
+/* The step in samples, which everything behind the recipe counts in. */
+static int derive_step(Recipe *r)
 {
     char    near[48];
-    int64_t context = r->model.context, sequences = r->step_tokens / context, micro = r->micro_batch;
+    int64_t context = r->model.context, sequences = r->step_tokens / context;
     RELATE(r->step_tokens % context == 0, "step_tokens", "model.context",
            "step_tokens (%lld) must be a multiple of model.context (%lld): %s would do", LL(r->step_tokens),
            LL(context), name_nearest(near, sizeof near, sequences * context, (sequences + 1) * context));
-    if (micro == 0 || sequences % micro == 0) return 0;
+    r->step_samples = sequences;
+    r->step_key     = "step_tokens";
+    return 0;
+}
+
+static int check_micro_batch(const Recipe *r)
+{
     enum { FAR = 65536 }; /* the largest micro-batch */
-    int64_t below = MIN(micro, sequences), above = micro;
-    while (sequences % below != 0) below--;
-    while (above <= FAR && sequences % above != 0) above++;
-    return recipe_blame(
-        r, culprit(r, "micro_batch", "step_tokens"),
-        "micro_batch (%lld) must divide the step's %lld sequences (step_tokens / model.context): %s would do",
-        LL(micro), LL(sequences), name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
+    char    near[48];
+    int64_t samples = r->step_samples, micro = r->micro_batch;
+    int     derived = strcmp(r->step_key, "step_samples") != 0;
+    if (micro == 0 || samples % micro == 0) return 0;
+    int64_t below = MIN(micro, samples), above = micro;
+    while (samples % below != 0) below--;
+    while (above <= FAR && samples % above != 0) above++;
+    return recipe_blame(r, culprit(r, "micro_batch", r->step_key),
+                        "micro_batch (%lld) must divide the step's %lld %s: %s would do", LL(micro),
+                        LL(samples),
+                        derived ? "sequences (step_tokens / model.context)" : "samples (step_samples)",
+                        name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
 static int check_optim(const Recipe *r)
@@ -112,11 +129,16 @@ static int check_optim(const Recipe *r)
 
 static int check_eval(const Recipe *r)
 {
-    int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
     RELATE(r->eval.target == 0 || r->eval.every > 0, "eval.target", "eval.every",
            "eval.target needs eval.every above 0");
     RELATE(r->eval.patience == 0 || r->eval.every > 0, "eval.patience", "eval.every",
            "eval.patience needs eval.every above 0");
+    return 0;
+}
+
+static int check_validation(const Recipe *r)
+{
+    int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
     RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0),
            r->eval.target > 0 ? "eval.target" : "eval.patience", "data.val_fraction",
            "needs validation data: data.val, or data.val_fraction above 0");
@@ -153,13 +175,13 @@ static int check_require(const Recipe *r)
     char        item[64], key[80], value[RECIPE_STR];
     while (str_list_next(&list, item, sizeof item) > 0) {
         snprintf(key, sizeof key, "opt.%s", item);
-        int row = schema_find(key);
+        int row = schema_find(r, key);
         if (row >= 0) {
-            schema_get(&schema_table[row], r, value, sizeof value);
+            schema_get(schema_row(r, row), r, value, sizeof value);
             RELATE(strcmp(value, "true") == 0, "require", key, "require lists %s, but %s is false", item,
                    key);
         } else {
-            schema_get(&schema_table[row_of("precision")], r, value, sizeof value);
+            schema_get(schema_row(r, row_of(r, "precision")), r, value, sizeof value);
             RELATE(r->precision == PRECISION_AUTO || strcmp(value, item) == 0, "require", "precision",
                    "require lists %s, but precision is %s", item, value);
         }
@@ -231,13 +253,63 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     return 0;
 }
 
-int relate_resolve(Recipe *r, const char *folder, int need_data)
+/* ---- Tasks --------------------------------------------------------------------------------------------- */
+
+static int resolve_lm(Recipe *r, const char *folder, int need_data)
 {
     TRY(resolve_model(r));
-    TRY(check_step(r));
+    TRY(derive_step(r));
+    TRY(check_validation(r));
+    r->eval.samples = r->eval.sequences;
+    return resolve_data(r, folder, need_data);
+}
+
+static const struct {
+    const char *name;
+    int (*resolve)(Recipe *r, const char *folder, int need_data);
+} tasks[] = { { "lm", resolve_lm } };
+
+static int refuse_task(const Recipe *r)
+{
+    char       names[200] = "";
+    StrNearest near       = str_nearest_begin(r->task);
+    for (int i = 0; i < ARRAY_LEN(tasks); i++) {
+        str_append(names, sizeof names, "%s%s", i ? ", " : "", tasks[i].name);
+        str_nearest_offer(&near, tasks[i].name);
+    }
+    return recipe_blame(r, "task", "'%.32s' is none of %s%s%s%s", r->task, names,
+                        near.best ? " (did you mean " : "", near.best ? near.best : "",
+                        near.best ? "?)" : "");
+}
+
+/* A key of another task would be ignored in silence. */
+static int check_keys(const Recipe *r)
+{
+    for (int i = 0; i < schema_rows(r); i++) {
+        const SchemaRow *row = schema_row(r, i);
+        if (r->origin[i] == ORIGIN_DEFAULT || schema_applies(r, row)) continue;
+        return recipe_blame(r, row->name, "task %s has no such key", r->task);
+    }
+    return 0;
+}
+
+static int resolve_task(Recipe *r, const char *folder, int need_data)
+{
+    if (r->extra && strcmp(r->task, r->extra->name) == 0) return r->extra->resolve ? r->extra->resolve(r) : 0;
+    for (int i = 0; i < ARRAY_LEN(tasks); i++) {
+        if (strcmp(tasks[i].name, r->task) == 0) return tasks[i].resolve(r, folder, need_data);
+    }
+    return refuse_task(r);
+}
+
+int relate_resolve(Recipe *r, const char *folder, int need_data)
+{
+    r->step_key = "step_samples";
+    TRY(check_keys(r));
+    TRY(resolve_task(r, folder, need_data));
+    TRY(check_micro_batch(r));
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));
-    TRY(check_require(r));
-    return resolve_data(r, folder, need_data);
+    return check_require(r);
 }

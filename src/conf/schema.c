@@ -12,10 +12,24 @@ static const void *field_read(const SchemaRow *row, const Recipe *r) { return (c
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-int schema_find(const char *name)
+int schema_rows(const Recipe *r) { return schema_count + (r && r->extra ? r->extra->n_row : 0); }
+
+const SchemaRow *schema_row(const Recipe *r, int i)
 {
-    for (int i = 0; i < schema_count; i++) {
-        if (strcmp(schema_table[i].name, name) == 0) return i;
+    return i < schema_count ? &schema_table[i] : &r->extra->row[i - schema_count];
+}
+
+int schema_applies(const Recipe *r, const SchemaRow *row)
+{
+    if (!row->tasks) return 1;
+    int but = row->tasks[0] == '!';
+    return str_list_has(row->tasks + but, r->task) != but;
+}
+
+int schema_find(const Recipe *r, const char *name)
+{
+    for (int i = 0; i < schema_rows(r); i++) {
+        if (strcmp(schema_row(r, i)->name, name) == 0) return i;
     }
     return -1;
 }
@@ -27,12 +41,12 @@ static size_t section_length(const char *key)
     return dot ? (size_t)(dot - key) : 0;
 }
 
-int schema_is_section(const char *name)
+int schema_is_section(const Recipe *r, const char *name)
 {
     size_t len = strlen(name);
-    for (int i = 0; i < schema_count; i++) {
-        if (len > 0 && section_length(schema_table[i].name) == len &&
-            strncmp(schema_table[i].name, name, len) == 0)
+    for (int i = 0; i < schema_rows(r); i++) {
+        if (len > 0 && section_length(schema_row(r, i)->name) == len &&
+            strncmp(schema_row(r, i)->name, name, len) == 0)
             return 1;
     }
     return 0;
@@ -52,53 +66,53 @@ static void copy_section(const char *key, char *buf, size_t n)
 }
 
 /* Into buf, since the table holds a section's name only as a part of its keys. NULL when none is near. */
-static const char *nearest_section(const char *name, char *buf, size_t n)
+static const char *nearest_section(const Recipe *r, const char *name, char *buf, size_t n)
 {
     StrNearest near = str_nearest_begin(name);
-    for (int i = 0; i < schema_count; i++) {
-        copy_section(schema_table[i].name, buf, n);
+    for (int i = 0; i < schema_rows(r); i++) {
+        copy_section(schema_row(r, i)->name, buf, n);
         if (!*buf) continue;
         if (str_starts_with(name, buf)) return buf; /* "optimizer" */
-        str_nearest_offer_as(&near, buf, schema_table[i].name);
+        str_nearest_offer_as(&near, buf, schema_row(r, i)->name);
     }
     if (!near.best) return NULL;
     copy_section(near.best, buf, n);
     return buf;
 }
 
-static const char *find_leaf(const char *leaf)
+static const char *find_leaf(const Recipe *r, const char *leaf)
 {
-    for (int i = 0; i < schema_count; i++) {
-        if (strcmp(leaf_of(schema_table[i].name), leaf) == 0) return schema_table[i].name;
+    for (int i = 0; i < schema_rows(r); i++) {
+        if (strcmp(leaf_of(schema_row(r, i)->name), leaf) == 0) return schema_row(r, i)->name;
     }
     return NULL;
 }
 
-static const char *find_aka(const char *leaf)
+static const char *find_aka(const Recipe *r, const char *leaf)
 {
-    for (int i = 0; i < schema_count; i++) {
-        if (schema_table[i].aka && str_list_has(schema_table[i].aka, leaf)) return schema_table[i].name;
+    for (int i = 0; i < schema_rows(r); i++) {
+        if (schema_row(r, i)->aka && str_list_has(schema_row(r, i)->aka, leaf)) return schema_row(r, i)->name;
     }
     return NULL;
 }
 
-const char *schema_nearest(const char *name, int is_map, char *buf, size_t n)
+const char *schema_nearest(const Recipe *r, const char *name, int is_map, char *buf, size_t n)
 {
-    const char *leaf = leaf_of(name), *found = is_map ? nearest_section(name, buf, n) : NULL;
+    const char *leaf = leaf_of(name), *found = is_map ? nearest_section(r, name, buf, n) : NULL;
     /* Another program's word for it, then a key without its section, then a slip of the finger, then the
      * wrong section. */
-    if (!found) found = find_aka(leaf);
-    if (!found && leaf == name) found = find_leaf(leaf);
+    if (!found) found = find_aka(r, leaf);
+    if (!found && leaf == name) found = find_leaf(r, leaf);
     if (found) return found;
     StrNearest whole = str_nearest_begin(name), part = str_nearest_begin(leaf);
-    for (int i = 0; i < schema_count; i++) {
-        str_nearest_offer(&whole, schema_table[i].name);
-        str_nearest_offer_as(&part, leaf_of(schema_table[i].name), schema_table[i].name);
+    for (int i = 0; i < schema_rows(r); i++) {
+        str_nearest_offer(&whole, schema_row(r, i)->name);
+        str_nearest_offer_as(&part, leaf_of(schema_row(r, i)->name), schema_row(r, i)->name);
     }
     if (whole.best) return whole.best;
-    found = find_leaf(leaf);
+    found = find_leaf(r, leaf);
     if (!found) found = part.best;
-    return found ? found : nearest_section(name, buf, n);
+    return found ? found : nearest_section(r, name, buf, n);
 }
 
 /* ---- Setting ------------------------------------------------------------------------------------------- */
@@ -196,7 +210,8 @@ static int set_list(const SchemaRow *row, char *field, const char *text, char *w
             return -1;
         }
         snprintf(key, sizeof key, "%s%s", row->items ? row->items : "", item);
-        if (name_index(row, item) < 0 && !(row->items && schema_find(key) >= 0))
+        int is_any = !row->names && !row->items;
+        if (!is_any && name_index(row, item) < 0 && !(row->items && schema_find(NULL, key) >= 0))
             return refuse_name(row, item, why, n);
         if (str_list_has(joined, item)) continue;
         if (str_append(joined, sizeof joined, "%s%s", joined[0] ? "," : "", item) < 0) {

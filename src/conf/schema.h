@@ -2,8 +2,10 @@
  *
  * 1. A key's type, default, bounds and help exist only in its row. Defaults are text and go through the same
  *    parser as the user's values.
- * 2. Rows of one section are neighbours; keys without a section come first.
- * 3. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file
+ * 2. The rows of a recipe are those of schema_table, then those that its task brings along (RecipeTask). Rows of one
+ *    section are neighbours; keys without a section come first.
+ * 3. A row may belong to some tasks only. A recipe of another task must not give that key.
+ * 4. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file
  *    and line. */
 #ifndef CONF_SCHEMA_H
 #define CONF_SCHEMA_H
@@ -16,11 +18,11 @@ typedef enum {
     KEY_BOOL,  /* int */
     KEY_ENUM,  /* a C enum numbered as `names` */
     KEY_TEXT,  /* char[RECIPE_STR] */
-    KEY_LIST,  /* char[RECIPE_STR], items joined by commas, each one of `names` or a key of section `items` */
+    KEY_LIST,  /* char[RECIPE_STR], items joined by commas: of `names`, keys of section `items`, or any */
     KEY_SIZE   /* char[RECIPE_STR], "", bytes with a suffix, or a percentage */
 } KeyType;
 
-typedef struct {
+struct SchemaRow {
     const char        *name; /* "steps", "model.width" */
     KeyType            type;
     size_t             offset; /* in Recipe */
@@ -28,19 +30,24 @@ typedef struct {
     double             min, max; /* KEY_INT, KEY_FLOAT; inclusive */
     const char *const *names;    /* KEY_ENUM, KEY_LIST; ends with NULL */
     const char        *items; /* KEY_LIST: the section's prefix ("opt.") whose keys are items too, or NULL */
-    const char        *aka;   /* what other programs call it: comma list, for "did you mean" only */
-    const char        *help;
-} SchemaRow;
+    const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
+    const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
+    const char *help;
+};
 
 extern const SchemaRow schema_table[];
-extern const int       schema_count; /* <= RECIPE_KEYS */
+extern const int       schema_count;
 
-int schema_find(const char *name);       /* row number, -1 when there is none */
-int schema_is_section(const char *name); /* "model" */
+/* r NULL, here and below: the rows of schema_table alone. */
+int              schema_rows(const Recipe *r); /* at most RECIPE_KEYS */
+const SchemaRow *schema_row(const Recipe *r, int i);
+int              schema_find(const Recipe *r, const char *name);       /* row number, -1 when there is none */
+int              schema_is_section(const Recipe *r, const char *name); /* "model" */
+int              schema_applies(const Recipe *r, const SchemaRow *row); /* 1: r's task has this key */
 
 /* What the user may have meant by an unknown key (is_map: a mapping follows it, so a section is likely): a
  * key, or a section kept in buf; NULL when nothing is near. */
-const char *schema_nearest(const char *name, int is_map, char *buf, size_t n);
+const char *schema_nearest(const Recipe *r, const char *name, int is_map, char *buf, size_t n);
 
 /* Sets the field from text; quoted: it stood in quotation marks, so it cannot be a number. Negative with
  * why. */

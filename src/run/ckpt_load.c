@@ -253,9 +253,9 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
     const CkptManifest *m = &l->manifest;
     for (int i = 0; i < m->n_key; i++) {
         char now[2 * RECIPE_STR];
-        int  row = schema_find(m->key[i].key);
+        int  row = schema_find(r, m->key[i].key);
         if (row < 0) continue; /* a key of another version of this program */
-        schema_get(&schema_table[row], r, now, sizeof now);
+        schema_get(schema_row(r, row), r, now, sizeof now);
         if (strcmp(now, m->key[i].text) == 0 || same_path(m->key[i].key, m->key[i].text, now)) continue;
         if (is_model_key(m->key[i].key, l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,

@@ -336,10 +336,12 @@ static void describe_run(CkptWriter *w, const Build *b, const CkptState *s)
     m->state        = *s;
     m->key          = w->key;
     m->n_key        = 0;
-    for (int i = 0; i < schema_count; i++) {
-        char *text = w->text[m->n_key];
-        schema_get(&schema_table[i], &b->recipe, text, sizeof w->text[0]);
-        if (str_is_printable(text)) m->key[m->n_key++] = (CkptKey){ schema_table[i].name, text };
+    for (int i = 0; i < schema_rows(&b->recipe); i++) {
+        const SchemaRow *row  = schema_row(&b->recipe, i);
+        char            *text = w->text[m->n_key];
+        if (!schema_applies(&b->recipe, row)) continue;
+        schema_get(row, &b->recipe, text, sizeof w->text[0]);
+        if (str_is_printable(text)) m->key[m->n_key++] = (CkptKey){ row->name, text };
     }
 }
 

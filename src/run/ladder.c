@@ -103,7 +103,7 @@ static void add_switches(Keys *k, LadderStart start, const char *item, const Rec
     size_t len     = strlen(item);
     int    pattern = item[len - 1] == '*';
     for (int i = 0; i < schema_count; i++) {
-        const SchemaRow *row = &schema_table[i];
+        const SchemaRow *row = schema_row(NULL, i);
         char             pair[LADDER_KEY];
         int              on = 0;
         if (pattern ? strncmp(row->name, item, len - 1) != 0 || named_elsewhere(start, row->name)
