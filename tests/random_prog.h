@@ -43,7 +43,7 @@ typedef struct {
     int            n_line, embed_frozen;
     int64_t        B, T, width, head_rows;
     RecomputeLevel level[SCRIPT_BLOCKS];
-    LowerOptions   lower;
+    RecipeOpt   lower;
     int            hoist;
 } Script;
 
@@ -88,7 +88,7 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
     s->head_rows    = 1 + dice_roll(&d, (int)(s->B * s->T));
     s->embed_frozen = dice_roll(&d, 3) == 0;
     s->hoist        = dice_roll(&d, 4) != 0;
-    s->lower        = (LowerOptions){ .add_norm   = dice_roll(&d, 4) != 0,
+    s->lower        = (RecipeOpt){ .add_norm   = dice_roll(&d, 4) != 0,
                                       .norm_bwd   = dice_roll(&d, 4) != 0,
                                       .xent       = dice_roll(&d, 4) != 0,
                                       .act_bias   = dice_roll(&d, 4) != 0,

@@ -79,7 +79,7 @@ static inline void train_case_close(TrainCase *t)
     munmap(t->weights, sizeof *t->weights * RANKS_MAX * (size_t)t->n_weight);
 }
 
-static inline int train_evaluate(Stepper *s, const Source *src, double *val)
+static inline int train_evaluate(Stepper *s, const Tokens *src, double *val)
 {
     enum { SLOTS = 2 };
     Dev    *dev = s->build->dev;
@@ -102,9 +102,9 @@ static inline int train_evaluate(Stepper *s, const Source *src, double *val)
 static inline int train_steps(TrainCase *t, Build *b, int rank)
 {
     Stepper s;
-    Source *src;
+    Tokens *src;
     StepOut out;
-    TRY(source_open(&src, &t->recipe, 0));
+    TRY(tokens_open(&src, &t->recipe, 0));
     TRY(stepper_init(&s, b, 2));
     TRY(stepper_attach(&s, src, 0, NULL, 0));
     for (int64_t k = 0; k < TRAIN_STEPS; k++) {
@@ -123,7 +123,7 @@ static inline int train_steps(TrainCase *t, Build *b, int rank)
         to += p->rows * p->cols;
     }
     stepper_deinit(&s);
-    source_close(src);
+    tokens_close(src);
     return 0;
 }
 

@@ -14,9 +14,9 @@
 #include "base/str.h"
 #include "base/thread.h"
 #include "data/loader.h"
-#include "run/ckpt.h"
-#include "run/folder.h"
-#include "run/safetensors.h"
+#include "ckpt/ckpt.h"
+#include "base/folder.h"
+#include "file/safetensors.h"
 
 #include <math.h>
 #include <signal.h>

@@ -9,9 +9,9 @@
 #include "base/fault.h"
 #include "data/check.h"
 #include "data/convert.h"
-#include "data/shard.h"
-#include "data/shard_write.h"
-#include "data/source.h"
+#include "file/shard.h"
+#include "file/shard_write.h"
+#include "data/tokens.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -128,17 +128,17 @@ static Recipe recipe_of(DataKind kind, const char *train, int64_t vocab)
     return r;
 }
 
-static Source *open_source(const Recipe *r, int validation)
+static Tokens *open_source(const Recipe *r, int validation)
 {
-    Source *s = NULL;
-    if (source_open(&s, r, validation) < 0) fail_msg("%s", err_get());
+    Tokens *s = NULL;
+    if (tokens_open(&s, r, validation) < 0) fail_msg("%s", err_get());
     return s;
 }
 
 static void refuse_source(const Recipe *r, int validation, const char *a, const char *b)
 {
-    Source *s = NULL;
-    assert_int_equal(source_open(&s, r, validation), -1);
+    Tokens *s = NULL;
+    assert_int_equal(tokens_open(&s, r, validation), -1);
     assert_null(s);
     expect_user(a, b);
 }
@@ -167,14 +167,14 @@ static void shard_round_trip(void **state)
 
         Recipe r            = recipe_of(DATA_TOKENS, path, vocab[k]);
         r.data.val_fraction = 0;
-        Source *s           = open_source(&r, 0);
-        assert_int_equal(source_len(s), N);
-        assert_int_equal(source_read(s, 0, N, back), 0);
+        Tokens *s           = open_source(&r, 0);
+        assert_int_equal(tokens_len(s), N);
+        assert_int_equal(tokens_read(s, 0, N, back), 0);
         assert_memory_equal(tok, back, sizeof tok);
-        assert_int_equal(source_read(s, N - 3, 3, back), 0);
+        assert_int_equal(tokens_read(s, N - 3, 3, back), 0);
         assert_memory_equal(tok + N - 3, back, 12);
-        assert_int_equal(source_verify(s), 0);
-        source_close(s);
+        assert_int_equal(tokens_verify(s), 0);
+        tokens_close(s);
     }
 }
 
@@ -288,26 +288,26 @@ static void shard_reads_llmc(void **state)
     write_llmc(path, 20240520, 1, 5, tok, 5);
     Recipe r            = recipe_of(DATA_TOKENS, path, 65536);
     r.data.val_fraction = 0;
-    Source *s           = open_source(&r, 0);
-    assert_int_equal(source_len(s), 5);
-    assert_int_equal(source_read(s, 0, 5, back), 0);
+    Tokens *s           = open_source(&r, 0);
+    assert_int_equal(tokens_len(s), 5);
+    assert_int_equal(tokens_read(s, 0, 5, back), 0);
     for (int i = 0; i < 5; i++) assert_int_equal(back[i], tok[i]);
-    source_close(s);
+    tokens_close(s);
 
     /* The same file for a smaller vocabulary opens, and fails where the bad token is. */
     r.model.vocab = 65535;
     s             = open_source(&r, 0);
-    assert_int_equal(source_read(s, 0, 5, back), -1);
+    assert_int_equal(tokens_read(s, 0, 5, back), -1);
     expect_user("token 4 is 65535", "model.vocab is 65535: 65536 or more would do");
-    source_close(s);
+    tokens_close(s);
     r.model.vocab = 50257;
     s             = open_source(&r, 0);
-    assert_int_equal(source_read(s, 0, 4, back), 0);
-    assert_int_equal(source_read(s, 3, 2, back), -1);
+    assert_int_equal(tokens_read(s, 0, 4, back), 0);
+    assert_int_equal(tokens_read(s, 3, 2, back), -1);
     expect_user("llmc.bin: token 4 is 65535", "50257");
-    assert_int_equal(source_verify(s), -1);
+    assert_int_equal(tokens_verify(s), -1);
     expect_user("token 4 is 65535", "");
-    source_close(s);
+    tokens_close(s);
 
     write_llmc(path, 20240520, 2, 5, tok, 5);
     refuse_source(&r, 0, "llmc.bin", "version 2");
@@ -366,10 +366,10 @@ static void writer_fails_safely(void **state)
         int32_t back[3];
         Recipe  r           = recipe_of(DATA_TOKENS, path, 10);
         r.data.val_fraction = 0;
-        Source *s           = open_source(&r, 0);
-        assert_int_equal(source_read(s, 0, 3, back), 0);
+        Tokens *s           = open_source(&r, 0);
+        assert_int_equal(tokens_read(s, 0, 3, back), 0);
         assert_memory_equal(back, tok, sizeof tok);
-        source_close(s);
+        tokens_close(s);
     }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir((const char *)*state), 0);
@@ -389,15 +389,15 @@ static void convert_text_to_shard(void **state)
     assert_int_equal(n, N);
     assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
     Recipe  rt = recipe_of(DATA_TEXT, txt, 256), rb = recipe_of(DATA_TOKENS, bin, 256);
-    Source *st = open_source(&rt, 0), *sb = open_source(&rb, 0);
-    assert_int_equal(source_len(st), 90000);
-    assert_int_equal(source_len(sb), 90000);
-    assert_int_equal(source_read(st, 0, 90000, a), 0);
-    assert_int_equal(source_read(sb, 0, 90000, b), 0);
+    Tokens *st = open_source(&rt, 0), *sb = open_source(&rb, 0);
+    assert_int_equal(tokens_len(st), 90000);
+    assert_int_equal(tokens_len(sb), 90000);
+    assert_int_equal(tokens_read(st, 0, 90000, a), 0);
+    assert_int_equal(tokens_read(sb, 0, 90000, b), 0);
     assert_memory_equal(a, b, sizeof *a * 90000);
     for (int i = 0; i < 90000; i++) assert_int_equal(a[i], text[i]);
-    source_close(st);
-    source_close(sb);
+    tokens_close(st);
+    tokens_close(sb);
     assert_int_equal(data_convert_text(in(state, "none.txt"), bin, NULL), -1);
     expect_user("none.txt", "No such file");
     assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
@@ -416,12 +416,12 @@ static void convert_shards_to_one(void **state)
     assert_int_equal(data_convert_shard(folder, out, 10, &n), 0);
     assert_int_equal(n, 5);
     assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0);
-    Source *s = NULL;
-    assert_int_equal(source_open_path(&s, DATA_TOKENS, out, 10), 0);
-    assert_int_equal(source_len(s), 5);
-    assert_int_equal(source_read(s, 0, 5, back), 0);
+    Tokens *s = NULL;
+    assert_int_equal(tokens_open_path(&s, DATA_TOKENS, out, 10), 0);
+    assert_int_equal(tokens_len(s), 5);
+    assert_int_equal(tokens_read(s, 0, 5, back), 0);
     assert_memory_equal(back, want, sizeof want);
-    source_close(s);
+    tokens_close(s);
     assert_int_equal(data_convert_shard(in(state, "f/a.bin"), out, 9, &n), -1);
     expect_user("a.bin: token 2 is 9", "model.vocab is 9: 10 or more would do");
     assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0); /* as it was */
@@ -443,18 +443,18 @@ static void source_joins_a_folder(void **state)
     write_file(in(state, "readme.txt"), "x", 1);
     write_file(in(state, ".hidden.bin"), "x", 1);
     Recipe  r = recipe_of(DATA_TOKENS, *state, 70000);
-    Source *s = open_source(&r, 0), *v = open_source(&r, 1);
-    assert_int_equal(source_len(s), 4500);
-    assert_int_equal(source_len(v), 500);
-    assert_int_equal(source_read(s, 0, 4500, back), 0);
-    assert_int_equal(source_read(v, 0, 500, back + 4500), 0);
+    Tokens *s = open_source(&r, 0), *v = open_source(&r, 1);
+    assert_int_equal(tokens_len(s), 4500);
+    assert_int_equal(tokens_len(v), 500);
+    assert_int_equal(tokens_read(s, 0, 4500, back), 0);
+    assert_int_equal(tokens_read(v, 0, 500, back + 4500), 0);
     assert_memory_equal(tok, back, sizeof tok);
     for (int64_t at = 0; at + 60 <= 4500; at += 7) {
-        assert_int_equal(source_read(s, at, 60, back), 0);
+        assert_int_equal(tokens_read(s, at, 60, back), 0);
         assert_memory_equal(tok + at, back, 60 * sizeof *tok);
     }
-    source_close(s);
-    source_close(v);
+    tokens_close(s);
+    tokens_close(v);
     r.model.vocab = 69999;
     refuse_source(&r, 0, "s_00.bin", "70000");
     snprintf(r.data.train, sizeof r.data.train, "%s/none", (const char *)*state);
@@ -486,15 +486,15 @@ static void check_finds_damage(void **state)
     r.model.context = 8;
     r.step_tokens   = 64;
     snprintf(r.data.val, sizeof r.data.val, "%s", bad);
-    Source *s = open_source(&r, 0), *v = open_source(&r, 1);
-    assert_int_equal(source_bytes(v), 10000);
+    Tokens *s = open_source(&r, 0), *v = open_source(&r, 1);
+    assert_int_equal(tokens_bytes(v), 10000);
     assert_int_equal(data_check(&r, s, NULL), 0);
     assert_int_equal(data_check(&r, s, v), -1);
     expect_user("bad.bin", "checksum");
     r.data.verify = VERIFY_FALSE;
     assert_int_equal(data_check(&r, s, v), 0);
-    source_close(s);
-    source_close(v);
+    tokens_close(s);
+    tokens_close(v);
 }
 
 /* More shards than descriptors are kept open for. */
@@ -510,22 +510,22 @@ static void source_joins_many_shards(void **state)
     }
     Recipe r            = recipe_of(DATA_TOKENS, *state, 1000);
     r.data.val_fraction = 0;
-    Source *s           = open_source(&r, 0);
-    assert_int_equal(source_read(s, 0, 2 * N, back), 0);
+    Tokens *s           = open_source(&r, 0);
+    assert_int_equal(tokens_read(s, 0, 2 * N, back), 0);
     assert_memory_equal(tok, back, sizeof tok);
     assert_int_equal(truncate(in(state, "0599.bin"), 66), 0);
-    assert_int_equal(source_read(s, 2 * N - 4, 2, back), 0);
-    assert_int_equal(source_read(s, 2 * N - 4, 4, back), -1);
+    assert_int_equal(tokens_read(s, 2 * N - 4, 2, back), 0);
+    assert_int_equal(tokens_read(s, 2 * N - 4, 4, back), -1);
     assert_non_null(strstr(err_get(), "0599.bin"));
     err_clear();
     write_shard(in(state, "0599.bin"), 1000, tok, 9); /* replaced by another one */
-    assert_int_equal(source_read(s, 2 * N - 4, 4, back), -1);
+    assert_int_equal(tokens_read(s, 2 * N - 4, 4, back), -1);
     assert_non_null(strstr(err_get(), "0599.bin"));
     err_clear();
     assert_int_equal(unlink(in(state, "0599.bin")), 0);
-    assert_int_equal(source_read(s, 2 * N - 4, 4, back), -1);
+    assert_int_equal(tokens_read(s, 2 * N - 4, 4, back), -1);
     assert_non_null(strstr(err_get(), "0599.bin"));
-    source_close(s);
+    tokens_close(s);
 }
 
 static void source_splits_exactly(void **state)
@@ -539,18 +539,18 @@ static void source_splits_exactly(void **state)
     Recipe r = recipe_of(DATA_TEXT, path, 300);
     for (int i = 0; i < ARRAY_LEN(fraction); i++) {
         r.data.val_fraction = fraction[i];
-        Source *s           = open_source(&r, 0);
-        int64_t n           = source_len(s);
+        Tokens *s           = open_source(&r, 0);
+        int64_t n           = tokens_len(s);
         assert_int_equal(n, 1000 - (int64_t)(1000 * fraction[i]));
-        assert_int_equal(source_read(s, 0, n, back), 0);
-        source_close(s);
+        assert_int_equal(tokens_read(s, 0, n, back), 0);
+        tokens_close(s);
         if (n == 1000) {
             refuse_source(&r, 1, "data.val_fraction", "validation");
         } else {
             s = open_source(&r, 1);
-            assert_int_equal(source_len(s), 1000 - n);
-            assert_int_equal(source_read(s, 0, 1000 - n, back + n), 0);
-            source_close(s);
+            assert_int_equal(tokens_len(s), 1000 - n);
+            assert_int_equal(tokens_read(s, 0, 1000 - n, back + n), 0);
+            tokens_close(s);
         }
         for (int k = 0; k < 1000; k++) assert_int_equal(back[k], text[k]);
     }
@@ -559,12 +559,12 @@ static void source_splits_exactly(void **state)
     /* A validation file of its own: the training file is used whole. */
     write_file(in(state, "v.txt"), "validation", 10);
     snprintf(r.data.val, sizeof r.data.val, "%s", in(state, "v.txt"));
-    Source *s = open_source(&r, 0), *v = open_source(&r, 1);
-    assert_int_equal(source_len(s), 1000);
-    assert_int_equal(source_len(v), 10);
-    assert_non_null(strstr(source_name(v), "data.val: "));
-    source_close(s);
-    source_close(v);
+    Tokens *s = open_source(&r, 0), *v = open_source(&r, 1);
+    assert_int_equal(tokens_len(s), 1000);
+    assert_int_equal(tokens_len(v), 10);
+    assert_non_null(strstr(tokens_name(v), "data.val: "));
+    tokens_close(s);
+    tokens_close(v);
     write_file(in(state, "v.txt"), "", 0);
     refuse_source(&r, 1, "data.val", "empty");
     unlink(in(state, "v.txt"));
@@ -583,9 +583,9 @@ static void source_random_is_uniform_and_fixed(void **state)
     enum { N = 100000, V = 10 };
     static int32_t a[N], b[N];
     Recipe         r = recipe_of(DATA_RANDOM, "", V);
-    Source        *s = open_source(&r, 0), *v = open_source(&r, 1);
+    Tokens        *s = open_source(&r, 0), *v = open_source(&r, 1);
     int64_t        count[V] = { 0 };
-    assert_int_equal(source_read(s, 5, N, a), 0);
+    assert_int_equal(tokens_read(s, 5, N, a), 0);
     for (int i = 0; i < N; i++) {
         assert_true(a[i] >= 0 && a[i] < V);
         count[a[i]]++;
@@ -593,19 +593,19 @@ static void source_random_is_uniform_and_fixed(void **state)
     /* 100000 draws of probability 1/10: standard deviation 95; six of them. */
     for (int i = 0; i < V; i++) assert_true(llabs(count[i] - N / V) < 570);
     for (int64_t at = 0; at < 1000; at++) { /* any window sees the same sequence */
-        assert_int_equal(source_read(s, 5 + at, at % 9, b), 0);
+        assert_int_equal(tokens_read(s, 5 + at, at % 9, b), 0);
         assert_memory_equal(a + at, b, sizeof *a * (size_t)(at % 9));
     }
-    assert_int_equal(source_read(v, 5, N, b), 0);
+    assert_int_equal(tokens_read(v, 5, N, b), 0);
     assert_memory_not_equal(a, b, sizeof a);
-    assert_int_equal(source_read(s, source_len(s) - 4, 4, b), 0);
-    source_close(v);
+    assert_int_equal(tokens_read(s, tokens_len(s) - 4, 4, b), 0);
+    tokens_close(v);
     r.seed = 43;
     v      = open_source(&r, 0);
-    assert_int_equal(source_read(v, 5, N, b), 0);
+    assert_int_equal(tokens_read(v, 5, N, b), 0);
     assert_memory_not_equal(a, b, sizeof a);
-    source_close(v);
-    source_close(s);
+    tokens_close(v);
+    tokens_close(s);
     (void)state;
 }
 
@@ -615,25 +615,25 @@ static void source_reports_io_errors(void **state)
     const char *path = in(state, "t.txt");
     write_file(path, "0123456789", 10);
     Recipe  r = recipe_of(DATA_TEXT, path, 256);
-    Source *s = NULL;
+    Tokens *s = NULL;
     fault_arm(FAULT_OPEN, 1, 0);
-    assert_int_equal(source_open(&s, &r, 0), -1);
+    assert_int_equal(tokens_open(&s, &r, 0), -1);
     assert_non_null(strstr(err_get(), "t.txt"));
     err_clear();
     fault_disarm();
     s = open_source(&r, 0);
     fault_arm(FAULT_READ, 2, 0);
-    assert_int_equal(source_read(s, 0, 5, back), 0);
-    assert_int_equal(source_read(s, 0, 5, back), -1);
+    assert_int_equal(tokens_read(s, 0, 5, back), 0);
+    assert_int_equal(tokens_read(s, 0, 5, back), -1);
     assert_non_null(strstr(err_get(), "t.txt"));
     assert_int_equal(err_kind(), ERR_RUN);
     err_clear();
     fault_disarm();
     assert_int_equal(truncate(path, 5), 0);
-    assert_int_equal(source_read(s, 0, 5, back), 0);
-    assert_int_equal(source_read(s, 4, 5, back), -1);
+    assert_int_equal(tokens_read(s, 0, 5, back), 0);
+    assert_int_equal(tokens_read(s, 4, 5, back), -1);
     assert_non_null(strstr(err_get(), "shorter"));
-    source_close(s);
+    tokens_close(s);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)

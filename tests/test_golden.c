@@ -220,7 +220,7 @@ static void test_lowering(void **state)
 {
     static const struct {
         const char  *name;
-        LowerOptions off;
+        RecipeOpt off;
     } row[] = {
         { "add_norm", { .add_norm = 1 } },
         { "norm_bwd", { .norm_bwd = 1 } },

@@ -4,7 +4,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "conf/schema.h"
-#include "run/ladder.h"
+#include "bench/ladder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -10,7 +10,7 @@
 #include "base/fault.h"
 #include "data/loader.h"
 #include "data/order.h"
-#include "data/source.h"
+#include "data/tokens.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -47,13 +47,13 @@ static int text_teardown(void **state)
 /* ---- A loader with its slots --------------------------------------------------------------------------- */
 
 typedef struct {
-    Source *src;
+    Tokens *src;
     Loader *loader;
     void   *slot[16];
     int     n_slot;
 } Bench;
 
-static Source *open_part(double val_fraction, int validation)
+static Tokens *open_part(double val_fraction, int validation)
 {
     Recipe r;
     memset(&r, 0, sizeof r);
@@ -61,13 +61,13 @@ static Source *open_part(double val_fraction, int validation)
     r.data.kind         = DATA_TEXT;
     r.data.val_fraction = val_fraction;
     snprintf(r.data.train, sizeof r.data.train, "%s", path);
-    Source *s = NULL;
-    if (source_open(&s, &r, validation) < 0) fail_msg("%s", err_get());
+    Tokens *s = NULL;
+    if (tokens_open(&s, &r, validation) < 0) fail_msg("%s", err_get());
     return s;
 }
 
 /* Fills in source and slots; the rest of the configuration is the caller's. */
-static int bench_try(Bench *b, LoaderConfig cfg, Source *src)
+static int bench_try(Bench *b, LoaderConfig cfg, Tokens *src)
 {
     memset(b, 0, sizeof *b);
     b->src    = src;
@@ -86,7 +86,7 @@ static void bench_close(Bench *b)
 {
     loader_destroy(b->loader);
     for (int i = 0; i < b->n_slot; i++) free(b->slot[i]);
-    source_close(b->src);
+    tokens_close(b->src);
 }
 
 static void bench_open(Bench *b, LoaderConfig cfg)
@@ -300,7 +300,7 @@ static void evaluation_covers_exactly(void **state)
         Bench        b;
         cfg.eval = 1;
         if (bench_try(&b, cfg, open_part(fraction, 1)) < 0) fail_msg("%s", err_get());
-        int64_t n = source_len(b.src), at = N_TEXT - n;
+        int64_t n = tokens_len(b.src), at = N_TEXT - n;
         int     n_batch = (int)((order_eval_windows(n, T) + 2) / 3) + 2;
         for (int round = 0; round < 2; round++) {
             int64_t seen = 0;
@@ -338,7 +338,7 @@ static int64_t check_some_windows(int64_t B, int rank, int world, int64_t most)
     cfg.rank      = rank;
     cfg.world     = world;
     if (bench_try(&b, cfg, open_part(0.2, 1)) < 0) fail_msg("%s", err_get());
-    int64_t n_window = order_eval_windows(source_len(b.src), T);
+    int64_t n_window = order_eval_windows(tokens_len(b.src), T);
     assert_true(n_window > 12);
     for (int k = 0; k < 8; k++) {
         LoaderBatch batch;
@@ -348,7 +348,7 @@ static int64_t check_some_windows(int64_t B, int rank, int world, int64_t most)
         }
         for (int64_t i = 0; i < B && batch.sample0 + i < most; i++, rows++) {
             int64_t first = (batch.sample0 + i) * n_window / most * T;
-            assert_int_equal(source_read(b.src, first, T + 1, want), 0);
+            assert_int_equal(tokens_read(b.src, first, T + 1, want), 0);
             assert_memory_equal(batch.tok + i * T, want, sizeof *want * T);
             assert_memory_equal(batch.target + i * T, want + 1, sizeof *want * T);
         }
@@ -617,8 +617,8 @@ static void rate_of_one_thread(void **state)
         r.model.vocab = 50257;
         r.data.kind   = random ? DATA_RANDOM : DATA_TEXT;
         snprintf(r.data.train, sizeof r.data.train, "%s", path);
-        Source *src = NULL;
-        assert_int_equal(source_open(&src, &r, 0), 0);
+        Tokens *src = NULL;
+        assert_int_equal(tokens_open(&src, &r, 0), 0);
         LoaderConfig cfg = config_of(8, 0, 1);
         cfg.T            = 1024;
         cfg.inline_fill  = 1;

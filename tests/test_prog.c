@@ -93,7 +93,7 @@ static int simulate(const Prog *p)
 
 /* ---- plans of random programs -------------------------------------------------------------------------- */
 
-static void finish(Case *c, const Script *s, const LowerOptions *lower, const DevVt *vt)
+static void finish(Case *c, const Script *s, const RecipeOpt *lower, const DevVt *vt)
 {
     if (s->hoist) prog_hoist_chunks(c->p);
     prog_lower(c->p, lower, vt);
@@ -276,7 +276,7 @@ static void spread(Case *c)
 static float *run_script(const Script *s, Dev *dev, int plain, size_t *size_bytes, double *loss)
 {
     static const RecomputeLevel none[SCRIPT_BLOCKS];
-    static const LowerOptions   off;
+    static const RecipeOpt   off;
     Case                        c;
     case_record(&c, s, plain ? none : s->level);
     finish(&c, s, plain ? &off : &s->lower, dev->vt);

@@ -11,9 +11,9 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "run/folder.h"
+#include "base/folder.h"
 #include "run/rundir.h"
-#include "run/signals.h"
+#include "base/signals.h"
 
 #include <signal.h>
 #include <stdio.h>

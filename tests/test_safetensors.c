@@ -8,9 +8,9 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "run/ckpt_state.h"
-#include "run/folder.h"
-#include "run/safetensors.h"
+#include "ckpt/ckpt_state.h"
+#include "base/folder.h"
+#include "file/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* For shell tests: verifies every byte of the checkpoint folders named; exit code 1 after naming those that fail. */
 #include "base/err.h"
-#include "run/ckpt.h"
+#include "ckpt/ckpt.h"
 
 #include <stdio.h>
 

@@ -2,8 +2,9 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
-#include "run/bench.h"
-#include "run/ladder.h"
+#include "bin/tasks.h"
+#include "bench/bench.h"
+#include "bench/ladder.h"
 #include "run/rundir.h"
 #include "watch/nvml.h"
 #include "watch/sampler.h"
@@ -41,14 +42,14 @@ static Sampler *watch_device(const char *device)
 
 static void fill_gpu(BenchResult *b, const SamplerResult *seen)
 {
-    BenchGpu *g         = &b->gpu;
-    g->utilisation      = seen->utilisation.mean / 100;
-    g->power_w          = sampler_power_w(seen);
-    g->sm_mhz           = seen->sm_mhz.mean;
-    g->sm_active        = seen->sm_active.mean / 100;
-    g->tensor_active    = seen->tensor_active.mean / 100;
-    g->dram_active      = seen->dram_active.mean / 100;
-    g->joules_per_token = g->power_w / b->per_s;
+    BenchGpu *g        = &b->gpu;
+    g->utilisation     = seen->utilisation.mean / 100;
+    g->power_w         = sampler_power_w(seen);
+    g->sm_mhz          = seen->sm_mhz.mean;
+    g->sm_active       = seen->sm_active.mean / 100;
+    g->tensor_active   = seen->tensor_active.mean / 100;
+    g->dram_active     = seen->dram_active.mean / 100;
+    g->joules_per_unit = g->power_w / b->per_s;
     if (seen->has_reasons) nvml_reasons_text(g->clock_reasons, sizeof g->clock_reasons, seen->reasons);
 }
 
@@ -56,7 +57,7 @@ static void print_gpu(const BenchResult *bench, const SamplerResult *seen)
 {
     const BenchGpu *g = &bench->gpu;
     char            a[32], b[32];
-    double          mj = 1e3 * g->joules_per_token;
+    double          mj = 1e3 * g->joules_per_unit;
     printf("GPU: utilisation %s %%, ", nvml_number(a, sizeof a, 100 * g->utilisation, 0));
     printf("power %s of %s W, ", nvml_number(a, sizeof a, g->power_w, 0),
            nvml_number(b, sizeof b, seen->power_limit_w, 0));
@@ -67,7 +68,12 @@ static void print_gpu(const BenchResult *bench, const SamplerResult *seen)
     printf(", tensor active %s %%, ", nvml_number(a, sizeof a, 100 * g->tensor_active, 0));
     printf("DRAM active %s %%, ", nvml_number(a, sizeof a, 100 * g->dram_active, 0));
     printf("%s C, ", nvml_number(a, sizeof a, seen->temperature_c.max, 0));
-    printf("%s mJ/token\n", nvml_number(a, sizeof a, mj, mj < 10 ? 2 : mj < 100 ? 1 : 0));
+    printf("%s mJ/%.*s\n",
+           nvml_number(a, sizeof a, mj,
+                       mj < 10    ? 2
+                       : mj < 100 ? 1
+                                  : 0),
+           (int)strlen(bench->unit) - 1, bench->unit);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */
@@ -117,10 +123,12 @@ static int show_ladder(const Ladder *l, const char *picture, int json)
 
 static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
 {
-    LadderOptions opt = { .path = t->target, .override = t->override, .n_override = t->n_override };
-    char          usual[RUNDIR_PATH + 32];
-    const char   *picture = f->picture ? f->picture : usual;
-    opt.start             = f->from ? LADDER_TORCH : LADDER_FP32;
+    LadderOptions opt = {
+        .task = task_of(r), .path = t->target, .override = t->override, .n_override = t->n_override
+    };
+    char        usual[RUNDIR_PATH + 32];
+    const char *picture = f->picture ? f->picture : usual;
+    opt.start           = f->from ? LADDER_TORCH : LADDER_FP32;
     if (f->batch) TRY(cmd_int("--batch", f->batch, 1, 65536, &opt.batch));
     if (f->picture) TRY(check_picture(picture));
     if (!f->picture) TRY(default_picture(usual, sizeof usual, f, r));
@@ -137,7 +145,7 @@ static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
 static void print_step(const BenchResult *b)
 {
     char rate[32];
-    printf("%s tokens/s, %.2f ms a step (median of %d)", str_count(rate, sizeof rate, b->per_s),
+    printf("%s %s/s, %.2f ms a step (median of %d)", str_count(rate, sizeof rate, b->per_s), b->unit,
            b->step_s * 1e3, b->n_step);
     if (b->mfu > 0) printf(", MFU %.1f %%", 100 * b->mfu);
     if (b->limit_share > 0) printf(", limit share %.2f", b->limit_share);
@@ -146,9 +154,9 @@ static void print_step(const BenchResult *b)
 
 static void print_rates(const BenchResult *b)
 {
-    double unit = bench_flops_unit(b);
+    double unit = b->hints->flops_unit;
     printf("measured: product %.1f %s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n",
-           b->rate[UNIT_GEMM] / unit, bench_flops_name(b), b->rate[UNIT_ATTN_FWD] / unit,
+           b->rate[UNIT_GEMM] / unit, b->hints->flops_name, b->rate[UNIT_ATTN_FWD] / unit,
            b->rate[UNIT_ATTN_BWD] / unit, b->rate[UNIT_MEMORY] * 1e-9);
 }
 
@@ -187,11 +195,11 @@ int cmd_bench(const CmdArgs *a)
     Watch        watch = { .sampler = watch_device(r.device) };
     BenchHooks   hooks = { watch_phase, &watch };
     BenchOptions opt   = { a->begin_s, !f.no_limit, f.ops, stdout, &hooks, 0 };
-    int          rc    = bench_run(&b, &r, &opt);
+    int          rc    = bench_run(&b, task_of(&r), &r, &opt);
     sampler_destroy(watch.sampler); /* a failed step leaves it running */
     TRY(rc);
     print_step(&b);
-    if (b.kind == DEV_CUDA) {
+    if (b.hints->is_late) {
         fill_gpu(&b, &watch.seen);
         print_gpu(&b, &watch.seen);
     }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
+#include "bin/tasks.h"
 #include "run/setup.h"
 #include "run/switches.h"
 
@@ -19,47 +20,42 @@ static void print_card(const Machine *m)
     }
 }
 
-/* A backend that does nothing, with the ops, workspaces and fused products of CUDA: the plan of a GPU on any computer. */
+static void print_all(const Choice *c, const Job *j, const Machine *m, int list)
+{
+    build_print_plan(j, stdout);
+    printf("\n");
+    choose_print(c, j, stdout);
+    printf("\n");
+    choose_print_cost(j, m, stdout);
+    printf("\noptimisations\n");
+    switches_print(j, j->vt, stdout);
+    if (list) build_print_lists(j);
+}
+
 static int plan_for(const Recipe *r, const char *gpu, int list)
 {
     const Machine *m = machine_find(gpu);
     if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", gpu, machine_keys());
-    DevVt  vt = *dev_null();
-    Choice c;
-    Build *b;
-    vt.kind         = DEV_CUDA;
-    vt.name         = "cuda";
-    vt.fuses        = FUSE_CUDA;
-    ChooseRoom room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
-    TRY(choose_plan(&c, r, &vt, m, m->capability, room, BUILD_TRAIN));
-    TRY(build_create(&b, r, &c.row[c.best].choice, BUILD_TRAIN, &vt));
+    const Task *task = task_of(r);
+    ChooseFor   what = { task, r, dev_cuda_plan(), m->capability, JOB_TRAIN };
+    ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
+    Choice      c;
+    Job        *j;
+    TRY(choose_plan(&c, &what, m, room));
+    TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
     print_card(m);
-    build_print_plan(b, stdout);
-    printf("\n");
-    choose_print(&c, r, stdout);
-    printf("\n");
-    choose_print_cost(b, m, stdout);
-    printf("\noptimisations\n");
-    switches_print(b, &vt, stdout);
-    if (list) prog_print(b->micro, 1);
-    build_destroy(b);
+    print_all(&c, j, m, list);
+    build_destroy(j);
     return 0;
 }
 
 static int plan_here(const Recipe *r, int list)
 {
     Setup s;
-    int   rc = setup_plan(&s, r, BUILD_TRAIN);
+    int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
     if (rc == 0) {
         setup_print_machine(&s, stdout);
-        build_print_plan(s.build, stdout);
-        printf("\n");
-        choose_print(&s.choice, r, stdout);
-        printf("\n");
-        choose_print_cost(s.build, &s.machine, stdout);
-        printf("\noptimisations\n");
-        switches_print(s.build, s.dev->vt, stdout);
-        if (list) prog_print(s.build->micro, 1);
+        print_all(&s.choice, s.job, &s.machine, list);
     }
     setup_close(&s);
     return rc;
@@ -77,7 +73,7 @@ int cmd_plan(const CmdArgs *a)
     TRY(cmd_need_recipe(&t));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
     /* Planning needs none: the machine that will train may be another one. */
-    if (r.data.kind != DATA_RANDOM && file_kind(r.data.train) == FILE_NONE)
+    if (r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
         printf("data        %s is not here\n", r.data.train);
     return gpu ? plan_for(&r, gpu, list) : plan_here(&r, list);
 }

@@ -1,6 +1,5 @@
 #include "base/err.h"
 #include "bin/run_target.h"
-#include "run/sample.h"
 
 int cmd_sample(const CmdArgs *a)
 {
@@ -14,20 +13,20 @@ int cmd_sample(const CmdArgs *a)
             { "--top-k", &top_k, NULL, "choose among the K most likely; 0: all (default 0)" },
             { "--seed", &seed, NULL, "of the random choice (default 1)" }
     };
-    SampleOptions opt;
-    CmdTarget     t;
-    Recipe        r;
-    Setup         s;
-    int64_t       seed_value;
+    TaskSample opt;
+    CmdTarget  t;
+    Recipe     r;
+    Setup      s;
+    int64_t    seed_value;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     opt.prompt = prompt;
-    TRY(cmd_int("--tokens", tokens, 1, 1 << 30, &opt.n_token));
+    TRY(cmd_int("--tokens", tokens, 1, 1 << 30, &opt.n_unit));
     TRY(cmd_int("--top-k", top_k, 0, 1 << 30, &opt.top_k));
     TRY(cmd_int("--seed", seed, 0, INT64_MAX, &seed_value));
     TRY(cmd_double("--temperature", temperature, 0, 100, &opt.temperature));
     opt.seed = (uint64_t)seed_value;
-    TRY(run_target_open(&t, BUILD_DECODE, &r, &s, NULL));
-    int rc = sample_text(s.build, &opt, stdout);
+    TRY(run_target_open(&t, JOB_SAMPLE, &r, &s, NULL));
+    int rc = s.job->task->sample(s.job, &opt, stdout);
     setup_close(&s);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "bin/cmd.h"
+#include "bin/tasks.h"
 #include "run/train.h"
 
 #include <string.h>
@@ -25,5 +26,5 @@ int cmd_train(const CmdArgs *a)
     snprintf(version, sizeof version, "%s (%s)", a->version, a->commit);
     opt.version = version;
     TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
-    return train_run(&r, &opt);
+    return train_run(task_of(&r), &r, &opt);
 }

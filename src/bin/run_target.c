@@ -3,8 +3,8 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
-#include "data/source.h"
-#include "run/ckpt.h"
+#include "bin/tasks.h"
+#include "ckpt/ckpt.h"
 #include "run/rundir.h"
 
 #include <string.h>
@@ -50,12 +50,24 @@ static int find_run(const char *target, char *path, size_t n)
 }
 
 /* An evaluation without its data is refused before the model is read. */
-static int try_val(const Recipe *r)
+static int try_val(const Task *task, const Recipe *r)
 {
     Source *val = NULL;
-    TRY(source_open(&val, r, 1));
+    TRY(task->open_val(&val, r, 0, NULL));
     source_close(val);
     return 0;
+}
+
+/* Negative after err_user() if the task has nothing of what is asked for. */
+static int check_parts(const Task *task, const Recipe *r, unsigned parts)
+{
+    if ((parts & JOB_SAMPLE) && !task->sample)
+        return err_user("command line: a run of task %s has nothing to sample", task->name);
+    if (!(parts & JOB_EVAL)) return 0;
+    /* Noise has no end, and nothing worth knowing. */
+    if (task->is_noise && task->is_noise(r))
+        return recipe_blame(r, "data.kind", "random has nothing to evaluate (name data.kind and data.train)");
+    return try_val(task, r);
 }
 
 int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)
@@ -68,14 +80,15 @@ int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int
     snprintf(dir, sizeof dir, "%s/checkpoints", path);
     /* What it was trained on need not be here: the run may have been copied from another computer. */
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
-    if (parts & BUILD_EVAL) TRY(try_val(r));
+    const Task *task = task_of(r);
+    TRY(check_parts(task, r, parts));
     int n = ckpt_list(dir, step, ARRAY_LEN(step));
     if (n < 0) return -1;
     if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
-    TRY(setup_open(s, r, parts));
+    TRY(setup_open(s, task, r, parts));
     for (int i = 0; i < n; i++) {
         TRY(ckpt_path(dir, step[i], ckpt, sizeof ckpt));
-        if (ckpt_load_weights(s->build, ckpt) == 0) {
+        if (ckpt_load_weights(s->job, ckpt) == 0) {
             if (loaded) *loaded = step[i];
             return 0;
         }

@@ -110,24 +110,31 @@ typedef struct {
     int     best;       /* and the best one by the task's measure */
 } RecipeCheckpoint;
 
-/* Optimisations, each switchable by one key. 1 = on when possible. */
+/* Optimisations, each switchable by one key opt.NAME: X(name, what it does). The only list of them: the fields below, the
+ * schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c) come from here. */
+#define OPT_LIST(X)                                                                                          \
+    X(add_norm, "residual add fused with the norm after it")                                                 \
+    X(norm_bwd, "norm gradients, residual add and bias gradient in one pass")                                \
+    X(xent, "cross-entropy and its gradient in one pass, in place")                                          \
+    X(act_bias, "activation and bias gradient in one pass")                                                  \
+    X(linear_act, "activation inside the product")                                                           \
+    X(linear_act_bwd, "activation gradient inside the product before it")                                    \
+    X(act_slope, "slope of an activation or gate left for its gradient")                                     \
+    X(linear_glu_fwd, "gate inside the product")                                                             \
+    X(linear_glu_bwd, "gate's gradient inside the product before it")                                        \
+    X(linear_dw_bias, "bias gradient inside the weight gradient's product")                                  \
+    X(attn_rope, "rotary positions undone inside attention's gradient")                                      \
+    X(chunk_head, "logits of a share of the rows at a time")                                                 \
+    X(flash, "attention that never stores T x T")                                                            \
+    X(graphs, "the step captured into CUDA graphs")                                                          \
+    X(tune, "matrix-product algorithms timed on this card")                                                  \
+    X(prefetch, "batches read ahead by threads")
+
+/* 1: on when possible. */
 typedef struct {
-    int add_norm;       /* residual add fused with the norm after it */
-    int norm_bwd;       /* norm input and weight gradients, and the residual add, in one pass */
-    int xent;           /* cross-entropy forward and gradient in one pass, in place */
-    int act_bias;       /* activation gradient fused with the bias gradient */
-    int linear_act;     /* activation in the product's epilogue */
-    int linear_act_bwd; /* activation's gradient in the product that feeds it */
-    int act_slope;      /* the product before an activation or gate leaves the slope for the gradient */
-    int linear_glu_fwd; /* gate in the product's epilogue */
-    int linear_glu_bwd; /* gate's gradient in the product that feeds it */
-    int linear_dw_bias; /* bias gradient in the weight gradient's product */
-    int attn_rope;      /* rotary positions undone in attention's gradient */
-    int chunk_head;     /* the head in chunks of rows: never all logits at once */
-    int flash;          /* attention that never stores T x T */
-    int graphs;         /* capture the step into CUDA graphs */
-    int tune;           /* time library algorithms instead of taking the first */
-    int prefetch;       /* batches are read by threads ahead of use */
+#define X(name, what) int name;
+    OPT_LIST(X)
+#undef X
 } RecipeOpt;
 
 struct Recipe {

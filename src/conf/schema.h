@@ -22,6 +22,10 @@ typedef enum {
     KEY_SIZE   /* char[RECIPE_STR], "", bytes with a suffix, or a percentage */
 } KeyType;
 
+/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does not matter to
+ * weights alone. */
+typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE } KeyFixed;
+
 struct SchemaRow {
     const char        *name; /* "steps", "model.width" */
     KeyType            type;
@@ -33,6 +37,7 @@ struct SchemaRow {
     const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
     const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char *help;
+    KeyFixed    fixed; /* may it change when a run goes on? */
 };
 
 extern const SchemaRow schema_table[];

@@ -6,41 +6,41 @@
 #include "data/order.h"
 
 /* key: what names the source, for messages. */
-static int check_tokens(const Recipe *r, const Source *s, const char *key)
+static int check_tokens(const Recipe *r, const Tokens *s, const char *key)
 {
     char    size[32], most[32];
-    int64_t bytes = source_bytes(s);
+    int64_t bytes = tokens_bytes(s);
     str_bytes(size, sizeof size, (double)bytes);
     if (r->data.verify == VERIFY_FALSE) {
-        log_info("%s: %s of tokens are not checked: data.verify is false", source_name(s), size);
+        log_info("%s: %s of tokens are not checked: data.verify is false", tokens_name(s), size);
         return 0;
     }
     if (bytes > DATA_CHECK_BYTES && r->data.verify == VERIFY_AUTO) {
         log_info("%s: %s of tokens are not checked before the run, only up to %s are (data.verify=true "
                  "checks all)",
-                 source_name(s), size, str_bytes(most, sizeof most, (double)DATA_CHECK_BYTES));
+                 tokens_name(s), size, str_bytes(most, sizeof most, (double)DATA_CHECK_BYTES));
         return 0;
     }
-    if (bytes > DATA_CHECK_BYTES) log_info("%s: checking %s of tokens", source_name(s), size);
-    if (source_verify(s) < 0) return recipe_blame_pending(r, key);
-    log_info("%s: %s of tokens checked: every id, and the checksums of files that have one", source_name(s),
+    if (bytes > DATA_CHECK_BYTES) log_info("%s: checking %s of tokens", tokens_name(s), size);
+    if (tokens_verify(s) < 0) return recipe_blame_pending(r, key);
+    log_info("%s: %s of tokens checked: every id, and the checksums of files that have one", tokens_name(s),
              size);
     return 0;
 }
 
 /* A step then repeats what it has: allowed, to try something out, but nothing that should happen unseen. */
-static void warn_few(const Recipe *r, const Source *s)
+static void warn_few(const Recipe *r, const Tokens *s)
 {
     Order   o;
     int64_t need = r->step_tokens / r->model.context;
-    order_init(&o, source_len(s), r->model.context, (uint64_t)r->seed);
+    order_init(&o, tokens_len(s), r->model.context, (uint64_t)r->seed);
     if (o.n_window < 1 || o.n_window >= need) return; /* none at all is refused by the loader */
     log_warn("%s: %lld tokens are %lld window%s of %lld, and a step takes %lld: it sees each %.1f times",
-             source_name(s), (long long)source_len(s), (long long)o.n_window, o.n_window == 1 ? "" : "s",
+             tokens_name(s), (long long)tokens_len(s), (long long)o.n_window, o.n_window == 1 ? "" : "s",
              (long long)r->model.context, (long long)need, (double)need / (double)o.n_window);
 }
 
-int data_check(const Recipe *r, const Source *train, const Source *val)
+int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
     if (train) warn_few(r, train);
     if (r->data.kind != DATA_TOKENS) return 0;

@@ -6,7 +6,7 @@
 #ifndef DATA_CHECK_H
 #define DATA_CHECK_H
 
-#include "data/source.h"
+#include "data/tokens.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,7 +17,7 @@ extern "C" {
 
 /* Checks the training and the validation part, which may be NULL, and warns when the windows there are do not make up one
  * step. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
-int data_check(const Recipe *r, const Source *train, const Source *val);
+int data_check(const Recipe *r, const Tokens *train, const Tokens *val);
 
 #ifdef __cplusplus
 }

@@ -3,16 +3,16 @@
 #include "data/convert.h"
 
 #include "base/err.h"
-#include "data/shard_write.h"
-#include "data/source.h"
+#include "file/shard_write.h"
+#include "data/tokens.h"
 
-static int copy_tokens(const Source *src, ShardWriter *w)
+static int copy_tokens(const Tokens *src, ShardWriter *w)
 {
     int32_t tok[8192];
-    int64_t len = source_len(src);
+    int64_t len = tokens_len(src);
     for (int64_t i = 0; i < len; i += ARRAY_LEN(tok)) {
         int64_t n = MIN(ARRAY_LEN(tok), len - i);
-        TRY(source_read(src, i, n, tok));
+        TRY(tokens_read(src, i, n, tok));
         TRY(shard_write_add(w, tok, n));
     }
     return 0;
@@ -20,15 +20,15 @@ static int copy_tokens(const Source *src, ShardWriter *w)
 
 static int convert(DataKind kind, const char *in, const char *out, int64_t vocab, int64_t *n_token)
 {
-    Source      *src = NULL;
+    Tokens      *src = NULL;
     ShardWriter *w   = NULL;
-    int          rc  = source_open_path(&src, kind, in, vocab);
+    int          rc  = tokens_open_path(&src, kind, in, vocab);
     if (rc == 0 && !(w = shard_write_begin(out, vocab))) rc = -1;
     if (rc == 0) rc = copy_tokens(src, w);
     if (rc == 0) rc = shard_write_publish(&w);
-    if (rc == 0 && n_token) *n_token = source_len(src);
+    if (rc == 0 && n_token) *n_token = tokens_len(src);
     shard_write_discard(&w);
-    source_close(src);
+    tokens_close(src);
     return rc;
 }
 

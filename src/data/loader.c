@@ -19,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 64, MAX_AUTO_THREADS = 4 };
+enum { MAX_AUTO_THREADS = 4 };
 
 typedef struct {
     void   *host;
-    int64_t sample0, n_valid;
+    int64_t sample0, n_target[SOURCE_SLOTS];
     double  fill_s;
     int     failed; /* with err_text */
     char    err_text[1024];
@@ -31,17 +31,13 @@ typedef struct {
 
 struct Loader {
     LoaderConfig      cfg; /* slots and skip are NULL here: the copies are below */
-    LoaderLayout      layout;
     const Source     *src;
-    Order             order;
-    int64_t           n_window; /* of an evaluation that sees all, */
-    int64_t           n_eval;   /* and those that this one sees */
-    SampleRange      *skip;     /* sorted */
+    SampleRange      *skip; /* sorted */
     LoaderSlot       *slot;
     Thread           *thread;
     int               n_thread;  /* 0: inline */
     atomic_int        n_running; /* threads that have begun */
-    int32_t          *scratch;   /* T+1 ids for each thread, or for inline filling */
+    char             *scratch;   /* the source's, for each thread, or for inline filling */
     ThreadRing        ring;
     int64_t           n_taken, n_released; /* tickets */
     const LoaderSlot *failed;              /* the slot whose error ended the supply */
@@ -49,70 +45,35 @@ struct Loader {
     double            start_s; /* of the first loader_next(); 0 before */
 };
 
-LoaderLayout loader_layout(int64_t B, int64_t T, int documents)
-{
-    size_t       plane = (size_t)(B * T) * sizeof(int32_t);
-    LoaderLayout y     = { .sample0 = 0, .tok = HEADER_BYTES, .target = HEADER_BYTES + plane };
-    y.doc              = documents ? y.target + plane : 0;
-    y.total_bytes      = (y.target + (documents ? 2 : 1) * plane + 63) / 64 * 64;
-    return y;
-}
-
-size_t loader_batch_bytes(int64_t B, int64_t T, int documents)
-{
-    return loader_layout(B, T, documents).total_bytes;
-}
-
 /* ---- Filling ------------------------------------------------------------------------------------------- */
 
-/* Where the window of a used sample begins, and how many of its T targets exist. */
-static int64_t row_window(const Loader *l, int64_t used, int64_t *start)
+static int fill_row(const Loader *l, LoaderSlot *slot, int64_t b, void *scratch)
 {
-    int64_t T = l->cfg.T;
-    if (!l->cfg.eval) {
-        *start = order_start(&l->order, order_skip(l->skip, l->cfg.n_skip, used));
-        return T;
+    const Fields *f = &l->cfg.fields;
+    void         *field[FIELDS_MAX];
+    int64_t       used = slot->sample0 + b;
+    int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
+    for (int i = 0; i < f->n; i++) field[i] = fields_at(f, slot->host, i, b);
+    for (int k = 0; k < SOURCE_SLOTS; k++) {
+        int64_t n = source_targets(l->src, g, k, scratch);
+        if (n < 0) return -1;
+        slot->n_target[k] += n;
     }
-    if (used >= l->n_eval) return 0;
-    *start = order_eval_pick(used, l->n_eval, l->n_window) * T;
-    return MIN(T, source_len(l->src) - 1 - *start);
+    return source_fill(l->src, g, field, scratch);
 }
 
-static void row_documents(const Loader *l, const int32_t *tok, int32_t *doc)
+static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, void *scratch)
 {
-    int32_t first = 0;
-    for (int64_t t = 0; t < l->cfg.T; t++) {
-        doc[t] = first;
-        if (tok[t] == l->cfg.document_token) first = (int32_t)(t + 1);
-    }
-}
-
-static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, int32_t *scratch)
-{
-    const LoaderConfig *c    = &l->cfg;
-    char               *base = slot->host;
-    int32_t *tok = (int32_t *)(base + l->layout.tok), *target = (int32_t *)(base + l->layout.target);
-    slot->sample0 = c->first_sample + (ticket * c->world + c->rank) * c->B;
-    slot->n_valid = 0;
-    memset(base, 0, HEADER_BYTES);
-    memcpy(base + l->layout.sample0, &slot->sample0, sizeof slot->sample0);
-    for (int64_t b = 0; b < c->B; b++, tok += c->T, target += c->T) {
-        int64_t start = 0, n = row_window(l, slot->sample0 + b, &start);
-        if (n > 0) TRY(source_read(l->src, start, n + 1, scratch));
-        memcpy(tok, scratch, sizeof *tok * (size_t)n);
-        memcpy(target, scratch + 1, sizeof *target * (size_t)n);
-        for (int64_t t = n; t < c->T; t++) {
-            tok[t]    = 0;
-            target[t] = -1;
-        }
-        if (c->documents) row_documents(l, tok, (int32_t *)(base + l->layout.doc) + b * c->T);
-        slot->n_valid += n;
-    }
+    const LoaderConfig *c = &l->cfg;
+    slot->sample0         = c->first_sample + (ticket * c->world + c->rank) * c->fields.B;
+    memset(slot->n_target, 0, sizeof slot->n_target);
+    fields_set_sample0(slot->host, slot->sample0);
+    for (int64_t b = 0; b < c->fields.B; b++) TRY(fill_row(l, slot, b, scratch));
     return 0;
 }
 
 /* Fills the slot of a ticket that was acquired, and publishes it. */
-static void fill_ticket(Loader *l, int64_t ticket, int32_t *scratch)
+static void fill_ticket(Loader *l, int64_t ticket, void *scratch)
 {
     LoaderSlot *slot    = &l->slot[ticket % l->cfg.n_slot];
     double      begin_s = clock_now_s();
@@ -127,9 +88,9 @@ static void fill_ticket(Loader *l, int64_t ticket, int32_t *scratch)
 
 static void thread_body(void *arg)
 {
-    Loader  *l       = arg;
-    int      turn    = atomic_fetch_add(&l->n_running, 1);
-    int32_t *scratch = l->scratch + turn * (l->cfg.T + 1);
+    Loader *l       = arg;
+    int     turn    = atomic_fetch_add(&l->n_running, 1);
+    void   *scratch = l->scratch + (size_t)turn * l->src->scratch_bytes;
     for (;;) {
         int64_t ticket = thread_ring_acquire(&l->ring);
         if (ticket < 0) break;
@@ -160,14 +121,8 @@ int loader_next(Loader *l, LoaderBatch *out)
     }
     l->stats.batches++;
     l->stats.fill_s += slot->fill_s;
-    char *base = slot->host;
-    *out       = (LoaderBatch){ .slot    = (int)(slot - l->slot),
-                                .host    = base,
-                                .sample0 = slot->sample0,
-                                .n_valid = slot->n_valid,
-                                .tok     = (int32_t *)(base + l->layout.tok),
-                                .target  = (int32_t *)(base + l->layout.target),
-                                .doc     = l->cfg.documents ? (int32_t *)(base + l->layout.doc) : NULL };
+    *out = (LoaderBatch){ .slot = (int)(slot - l->slot), .host = slot->host, .sample0 = slot->sample0 };
+    memcpy(out->n_target, slot->n_target, sizeof out->n_target);
     return 0;
 }
 
@@ -222,7 +177,7 @@ static int compare_ranges(const void *a, const void *b)
 
 static void check_config(const LoaderConfig *c)
 {
-    CHECK(c->B > 0 && c->T > 0, "batch of %lld x %lld", (long long)c->B, (long long)c->T);
+    CHECK(c->fields.B > 0, "batch of %lld samples", (long long)c->fields.B);
     CHECK(c->n_slot > 0 && c->slots && c->threads >= 0 && c->n_skip >= 0, "%d slots, %d threads, %d ranges",
           c->n_slot, c->threads, c->n_skip);
     CHECK(c->world >= 0 && c->rank >= 0 && c->rank < MAX(c->world, 1), "rank %d of %d", c->rank, c->world);
@@ -252,7 +207,7 @@ static int choose_threads(const LoaderConfig *c)
 static int take_memory(Loader *l, const LoaderConfig *cfg)
 {
     l->thread  = mem_zeroed((size_t)l->n_thread, sizeof *l->thread);
-    l->scratch = mem_zeroed((size_t)(MAX(l->n_thread, 1) * (cfg->T + 1)), sizeof *l->scratch);
+    l->scratch = mem_zeroed((size_t)MAX(l->n_thread, 1), MAX(l->src->scratch_bytes, 1));
     l->skip    = mem_zeroed((size_t)cfg->n_skip, sizeof *l->skip);
     l->slot    = mem_zeroed((size_t)cfg->n_slot, sizeof *l->slot);
     return l->thread && l->scratch && l->skip && l->slot ? 0 : err_sys("memory for the loader");
@@ -261,23 +216,14 @@ static int take_memory(Loader *l, const LoaderConfig *cfg)
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 {
     check_config(cfg);
-    int64_t len = source_len(src), need = cfg->eval ? 2 : cfg->T + 1;
-    if (len < need) {
-        return err_user("%s: %lld token%s too few: a sample of context %lld needs %lld", source_name(src),
-                        (long long)len, len == 1 ? " is" : "s are", (long long)cfg->T, (long long)need);
-    }
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");
     l->cfg       = *cfg;
     l->cfg.world = MAX(cfg->world, 1);
     l->cfg.slots = NULL;
     l->cfg.skip  = NULL;
-    l->layout    = loader_layout(cfg->B, cfg->T, cfg->documents);
     l->src       = src;
-    l->n_window  = order_eval_windows(len, cfg->T);
-    l->n_eval    = cfg->eval_most > 0 ? MIN(l->n_window, cfg->eval_most) : l->n_window;
-    order_init(&l->order, len, cfg->T, cfg->seed);
-    l->n_thread = choose_threads(cfg);
+    l->n_thread  = choose_threads(cfg);
     if (take_memory(l, cfg) < 0) {
         loader_destroy(l);
         return -1;

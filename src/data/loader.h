@@ -1,19 +1,21 @@
 /* Loader: threads that keep micro-batches ready in the caller's host buffers.
  *
- * 1. Micro-batch k of a loader holds the used samples first_sample + (k*world + rank)*B and the B-1 after it;
- *    it is filled into slot k mod n_slot and handed out in the order of k. Contents depend on the
+ * 1. Micro-batch k of a loader holds the used samples first_sample + (k*world + rank)*B and the B-1 after it. The
+ *    loader fills it into slot k mod n_slot and hands batches out in the order of k. Contents depend on the
  *    configuration alone, never on the number of threads or on timing.
  * 2. The cursor of a run is the number of samples it has used, over all ranks. A loader created with it as
  *    first_sample continues exactly, also with another B or world.
- * 3. One batch is one contiguous piece of host memory (LoaderLayout), so one copy brings it to the device.
+ * 3. One batch is one contiguous piece of host memory (data/fields.h), so one copy brings it to the device.
  *    The slots belong to the caller, who keeps them until loader_destroy().
- * 4. A failure inside a thread ends the supply: batches before the failed one are still handed out, then
- *    loader_next() returns the thread's message, now and on every later call until loader_restart(). It is err_set()'s,
- *    also for an id that is not in the vocabulary: a run that is under way has failed, no start was refused.
- * 5. Everything but the filling happens on one thread, the consumer's. */
+ * 4. A failure inside a thread ends the supply. Batches before the failed one are still handed out; then
+ *    loader_next() returns the thread's message, now and on every later call until loader_restart(). The failure is
+ *    err_set()'s, also for wrong data: a run that is under way has failed, no start was refused.
+ * 5. Behind the last sample of a validation source come empty rows.
+ * 6. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
+#include "data/fields.h"
 #include "data/order.h"
 #include "data/source.h"
 
@@ -27,35 +29,22 @@ extern "C" {
 typedef struct Loader Loader;
 
 typedef struct {
-    int64_t            B, T; /* sequences in a micro-batch, targets in a sequence */
-    uint64_t           seed;
-    int                threads;        /* 0: 1 to 4, by the machine's cores */
-    int                inline_fill;    /* 1: no threads, loader_next() fills (opt.prefetch off) */
-    int                rank, world;    /* world 0 is taken as 1 */
-    int64_t            first_sample;   /* used samples before this loader's first one */
-    int                eval;           /* 1: every window once and in order, then batches without targets */
-    int64_t            eval_most;      /* > 0: only so many of them, evenly spread (order_eval_pick) */
-    int                documents;      /* 1: batches have doc */
-    int64_t            document_token; /* ends a document; -1: a row is one document */
-    const SampleRange *skip; /* raw samples to pass over, in any order; copied. Ignored when eval is set */
+    Fields             fields;       /* the layout of a slot; fields.B samples in a micro-batch */
+    int                threads;      /* 0: 1 to 4, by the machine's cores */
+    int                inline_fill;  /* 1: no threads, loader_next() fills (opt.prefetch off) */
+    int                rank, world;  /* world 0 is taken as 1 */
+    int64_t            first_sample; /* used samples before this loader's first one */
+    const SampleRange *skip;         /* raw samples to pass over, in any order; copied */
     int                n_skip;
-    void *const *slots;  /* n_slot buffers of loader_batch_bytes(), 64-byte aligned; the array is copied */
-    int          n_slot; /* batches kept ready, plus those the consumer holds at a time */
+    void *const       *slots; /* n_slot buffers of fields.block_bytes, 64-byte aligned; the array is copied */
+    int                n_slot; /* batches kept ready, plus those the consumer holds at a time */
 } LoaderConfig;
 
-/* Byte offsets within a slot: int64 sample0; int32 tok[B*T]; int32 target[B*T]; int32 doc[B*T] when
- * documents. */
 typedef struct {
-    size_t sample0, tok, target, doc, total_bytes;
-} LoaderLayout;
-
-typedef struct {
-    int      slot;    /* for loader_release() */
-    void    *host;    /* the slot's buffer */
-    int64_t  sample0; /* used number of the first row's sample; row b holds sample0 + b */
-    int64_t  n_valid; /* targets that are not -1 */
-    int32_t *tok, *target;
-    int32_t *doc; /* [b,t]: where in its row t's document begins; NULL without documents */
+    int     slot;                   /* for loader_release() */
+    void   *host;                   /* the slot's buffer */
+    int64_t sample0;                /* used number of the first row's sample; row b holds sample0 + b */
+    int64_t n_target[SOURCE_SLOTS]; /* rows of each loss that have a target */
 } LoaderBatch;
 
 typedef struct {
@@ -66,11 +55,7 @@ typedef struct {
     int     n_thread;  /* 0: inline */
 } LoaderStats;
 
-LoaderLayout loader_layout(int64_t B, int64_t T, int documents);
-size_t loader_batch_bytes(int64_t B, int64_t T, int documents); /* the layout's total, a multiple of 64 */
-
-/* Starts the threads. Borrows src until loader_destroy(). Negative after err_user() (the source is too
- * short) or err_set(). */
+/* Starts the threads. Borrows src until loader_destroy(). Negative after err_set(). */
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src);
 
 /* Joins the threads, whatever they are doing, and frees the loader; NULL is allowed. */
@@ -83,7 +68,7 @@ int loader_next(Loader *l, LoaderBatch *out);
 /* Gives a slot back to be filled again; in the order in which they were handed out. */
 void loader_release(Loader *l, int slot);
 
-/* Begins anew at another cursor with the same configuration, e.g. for the next evaluation. No slot may be
+/* Begins anew at another cursor with the same configuration, for example for the next evaluation. No slot may be
  * held. Negative after err_set(): then only loader_destroy() may follow. */
 int loader_restart(Loader *l, int64_t first_sample);
 

@@ -1,18 +1,17 @@
-/* Source: a sequence of token ids of known length.
+/* Source: where samples come from. A task opens one for training and one for validation; the loader's threads fill from it.
  *
- * 1. text: the bytes of a file, ids 0 to 255. tokens: shards, one file or the *.bin files of a folder in the
- *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
- *    same seed.
- * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
- *    overlap. With neither there is none.
- * 3. A Source does not change after it was opened; any number of threads may read it.
- * 4. Every id that source_read() returns is below the recipe's vocabulary; anything else is an error that
- *    names the file and the token. */
+ * 1. A source for training is endless: sample g is any number from 0 on, and the same g always is the same sample.
+ *    Shuffling is the source's own affair. A source for validation has n_sample samples.
+ * 2. fill() depends on the sample alone, never on threads, micro-batch, ranks or where a run was resumed.
+ * 3. targets() says how many rows of a loss a sample has, before the sample is filled: the divisor of a step is known when
+ *    the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
+ * 4. A source does not change after it was opened; any number of threads may use it, each with scratch of its own. */
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
 
-#include "conf/recipe.h"
+#include "base/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -21,34 +20,42 @@ extern "C" {
 
 typedef struct Source Source;
 
-/* Length of a random source: no run uses it up. */
-#define SOURCE_RANDOM_LEN (INT64_C(1) << 40)
+typedef struct {
+    /* Writes sample g: field[i] points at the sample's place in field i. Negative after err_set(). */
+    int (*fill)(const Source *s, int64_t g, void *const *field, void *scratch);
+    /* Rows with a target of the loss in `slot`. NULL: targets_each[slot] for every sample. Negative after err_set(). */
+    int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
+    void (*close)(Source *s);
+} SourceVt;
 
-/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at least. The
- * caller closes it. Negative after err_user()/err_set(). */
-int source_open(Source **out, const Recipe *r, int validation);
+enum { SOURCE_SLOTS = 8 };
 
-/* 0: the recipe keeps nothing for validation (files only; noise has always some). */
-int source_has_val(const Recipe *r);
+/* Every source begins with this. */
+struct Source {
+    const SourceVt *vt;
+    const char     *name;     /* "data.train: FILE", for messages */
+    int64_t         n_sample; /* of validation; INT64_MAX: endless */
+    int64_t         n_all;    /* of validation: samples there are, of which n_sample are taken */
+    int64_t         targets_each[SOURCE_SLOTS]; /* of a full sample */
+    int64_t         size;          /* of the data, in any unit: another one means that the data changed */
+    size_t          scratch_bytes; /* for each thread */
+};
 
-/* All tokens of a text file, a shard or a folder of shards, without a recipe. Otherwise the same. */
-int source_open_path(Source **out, DataKind kind, const char *path, int64_t vocab);
+static inline int source_fill(const Source *s, int64_t g, void *const *field, void *scratch)
+{
+    return s->vt->fill(s, g, field, scratch);
+}
 
-void source_close(Source *s); /* NULL is allowed */
+static inline int64_t source_targets(const Source *s, int64_t g, int slot, void *scratch)
+{
+    if (g < 0) return 0;
+    return s->vt->targets ? s->vt->targets(s, g, slot, scratch) : s->targets_each[slot];
+}
 
-int64_t     source_len(const Source *s);
-const char *source_name(const Source *s); /* "data.train: FILE", for messages */
-
-/* Copies the ids [first, first+n), which lie inside the source, to out. Negative after
- * err_set()/err_user(). */
-int source_read(const Source *s, int64_t first, int64_t n, int32_t *out);
-
-/* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */
-int64_t source_bytes(const Source *s);
-
-/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other kinds. Negative
- * after err_user()/err_set(). */
-int source_verify(const Source *s);
+static inline void source_close(Source *s)
+{
+    if (s) s->vt->close(s);
+}
 
 #ifdef __cplusplus
 }

@@ -85,11 +85,33 @@ enum {
     FUSE_CUDA = FUSE_ALL
 };
 
+/* What planning and measuring above need to know of a backend, so that nobody asks which one it is. */
 typedef struct {
-    const char *name;
-    DevKind     kind;
-    DevOps      ops;
-    unsigned    fuses; /* FUSE_* */
+    unsigned    dtypes;      /* 1 << DType for each dtype that it computes in */
+    int         is_late;     /* 1: calls return before the work is done, and its memory is not the host's */
+    int         times;       /* 1: it times algorithms, and fused products round otherwise than their parts */
+    int64_t     most_rows;   /* rows of activations at a time; more gain nothing */
+    double      chunk_bytes; /* of logits at a time, to begin with */
+    int         grows_chunks; /* 1: larger chunks pay where memory is left */
+    size_t      margin_bytes; /* of free memory that a plan leaves alone: so many, */
+    int         margin_part;  /* or this part of it (5: a fifth) */
+    double      settle_s;     /* seconds of load until its clocks are steady */
+    double      held_s;       /* seconds that a rate is measured for */
+    int64_t     gemm_side;    /* of the square product that measures its rate */
+    int64_t     copy_bytes;   /* of the copy that measures its bandwidth */
+    int         op_passes;    /* times that each op is timed */
+    double      flops_unit;   /* 1e12 */
+    const char *flops_name;   /* "TFLOP/s" */
+} DevHints;
+
+extern const DevHints dev_hints_cpu, dev_hints_cuda;
+
+typedef struct {
+    const char     *name;
+    DevKind         kind;
+    const DevHints *hints;
+    DevOps          ops;
+    unsigned        fuses; /* FUSE_* */
 
     Dev *(*open)(int index, const DevOptions *opt); /* NULL after err_set() */
     void (*close)(Dev *dev);
@@ -107,6 +129,9 @@ typedef struct {
     /* Marks a point on a lane / waits on the host for it. slot in [0, DEV_MARKS). */
     int (*mark)(Dev *dev, Lane lane, int slot);
     int (*mark_wait)(Dev *dev, int slot);
+    int (*mark_passed)(Dev *dev,
+                       int  slot); /* 1: the lane has passed it, or it was never set; does not wait */
+    int (*lane_wait_mark)(Dev *dev, Lane waiter, int slot); /* waiter's later work runs after the mark */
 
     /* Several ranks; NULL: this backend knows only one. Without comm_open() a collective is that of a single rank.
      * comm_id is for rank 0 to call; comm_open returns once every rank has called it, before slabs are allocated. */
@@ -155,6 +180,8 @@ int dev_run_op(Dev *dev, const Op *op);
 
 const DevVt *dev_cpu(void);
 const DevVt *dev_null(void);
+/* A backend that runs nothing, with the ops, workspaces, fused products and hints of CUDA: the plan of a GPU on any computer. */
+const DevVt *dev_cuda_plan(void);
 /* Opens libbrim_cuda.so beside the program; NULL with *why set when that cannot be. */
 const DevVt *dev_cuda(const char **why);
 

@@ -16,6 +16,7 @@
 #ifndef DEV_OP_H
 #define DEV_OP_H
 
+#include "plan/machine.h"
 #include "tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -324,6 +325,7 @@ typedef struct {
     /* Pairs {output, input} that may share storage at the input's last use; {0,0} ends. */
     signed char alias[4][2];
     int         cheap; /* elementwise or norm: what recompute level "cheap" repeats */
+    MachineUnit unit;  /* which of a machine's rates bounds its FLOPs; UNIT_MEMORY: it has none */
 } OpRow;
 
 extern const OpRow op_table[OP_COUNT];

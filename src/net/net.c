@@ -113,24 +113,6 @@ void net_fill_rope(const Net *net, float *out)
     }
 }
 
-void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch)
-{
-    int64_t T = net->model.context, N = B * T, one = 1;
-    int     doc = net->model.mask == MASKING_DOCUMENT, prefix = net->model.mask == MASKING_PREFIX;
-    size_t  head = 64, row = sizeof(int32_t) * (size_t)N;
-    int64_t bytes = (int64_t)(head + row * (size_t)(2 + doc)) + (prefix ? 4 * B : 0);
-    int64_t bt[2] = { B, T }, n1[2] = { N, 1 };
-    memset(batch, 0, sizeof *batch);
-    batch->B       = B;
-    batch->T       = T;
-    batch->block   = store_tensor(store, SLAB_IO, "batch", DT_U8, 1, &bytes);
-    batch->sample0 = store_view_as(store, batch->block, "sample0", 0, DT_I64, 1, &one);
-    batch->tok     = store_view_as(store, batch->block, "tokens", head, DT_I32, 2, bt);
-    batch->target  = store_view_as(store, batch->block, "targets", head + row, DT_I32, 2, n1);
-    if (doc) batch->doc = store_view_as(store, batch->block, "documents", head + 2 * row, DT_I32, 2, bt);
-    if (prefix) batch->prefix = store_view_as(store, batch->block, "prefix", head + 2 * row, DT_I32, 1, &B);
-}
-
 void net_declare_decode(const Net *net, Store *store, NetDecode *d)
 {
     const RecipeModel *m   = &net->model;

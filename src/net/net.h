@@ -35,10 +35,9 @@ typedef struct {
 
 enum { NET_SITES = 1 << 20 };
 
-/* One micro-batch on the device, one contiguous block that is uploaded whole (layout: data/loader.h). */
+/* One micro-batch on the device. */
 typedef struct {
     int64_t B, T;
-    Tensor *block;   /* u8, the whole */
     Tensor *sample0; /* i64[1] */
     Tensor *tok;     /* i32[B,T] */
     Tensor *target;  /* i32[B*T,1] */
@@ -60,7 +59,6 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
                  const NetPlace *place);
 void net_deinit(Net *net);
 
-void net_declare_batch(const Net *net, Store *store, int64_t B, NetBatch *batch);
 void net_declare_decode(const Net *net, Store *store, NetDecode *d);
 
 /* Records tokens -> loss (added to state). head_rows: rows of logits at a time. */

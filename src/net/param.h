@@ -32,7 +32,7 @@ typedef struct {
 
 extern const ColumnRow column_table[COL_COUNT];
 
-enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ALIGN = 128 /* elements */ };
+enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 128 /* elements */ };
 
 typedef struct {
     char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
@@ -61,6 +61,9 @@ typedef struct {
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
     Arena    arena;
+    /* Where all weights of a frozen net came from: checkpoints name that instead of holding them. "": nowhere. */
+    char     origin[PARAM_ORIGIN];
+    uint64_t origin_hash;
 } ParamTable;
 
 typedef struct {

@@ -6,10 +6,16 @@
 #include "net/param.h"
 #include "prog/prog.h"
 
-/* Records one update: gradient norm, the decision to clip or skip, AdamW over the flat ranges, gradients back to zero. */
-void optim_record(const ParamTable *t, Prog *p, Tensor *state, const Recipe *r);
+typedef struct {
+    const RecipeOptim *optim;
+    double             spike_factor; /* 0: a loss far above its mean is no failure */
+} OptimOptions;
+
+/* Records one update of n tables: gradient norm over all, the decision to clip or skip, AdamW over the flat ranges,
+ * gradients back to zero. */
+void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const OptimOptions *opt);
 
 /* Records master weights -> compute copies: after initialisation and after loading a checkpoint. */
-void optim_record_copies(const ParamTable *t, Prog *p);
+void optim_record_copies(ParamTable *const *table, int n, Prog *p);
 
 #endif

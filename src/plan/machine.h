@@ -7,6 +7,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_COUNT } MachineUnit;
 
 typedef struct {
@@ -38,4 +42,7 @@ Machine machine_cpu(int threads, size_t mem_bytes);
 /* Seconds for one op: the slower of arithmetic and memory traffic, plus the fixed cost. */
 double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

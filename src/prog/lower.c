@@ -247,32 +247,32 @@ static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
 
 typedef struct {
     const char *name;
-    size_t      option; /* offset of its switch in LowerOptions */
+    size_t      option; /* offset of its switch in RecipeOpt */
     OpKind      anchor, result;
     int (*match)(const Lower *l, int i, OpArgs *out, int *used);
     unsigned fuse; /* FUSE_* bit that the backend must have, 0: none */
 } Variant;
 
 static const Variant variants[] = {
-    { "residual add + norm", offsetof(LowerOptions, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm, 0 },
-    { "norm backward + residual add", offsetof(LowerOptions, norm_bwd), OP_NORM_DX, OP_NORM_BWD,
-      match_norm_bwd, 0 },
-    { "norm backward + bias gradient", offsetof(LowerOptions, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
+    { "residual add + norm", offsetof(RecipeOpt, add_norm), OP_ADD, OP_ADD_NORM_FWD, match_add_norm, 0 },
+    { "norm backward + residual add", offsetof(RecipeOpt, norm_bwd), OP_NORM_DX, OP_NORM_BWD, match_norm_bwd,
+      0 },
+    { "norm backward + bias gradient", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
       match_norm_bias, 0 },
-    { "cross-entropy in place", offsetof(LowerOptions, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
-    { "weight + bias gradient", offsetof(LowerOptions, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
+    { "cross-entropy in place", offsetof(RecipeOpt, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
+    { "weight + bias gradient", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
       match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
-    { "activation + bias gradient", offsetof(LowerOptions, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD,
-      match_act_bias, 0 },
-    { "linear + activation", offsetof(LowerOptions, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD,
+    { "activation + bias gradient", offsetof(RecipeOpt, act_bias), OP_ACT_DX, OP_ACT_BIAS_BWD, match_act_bias,
+      0 },
+    { "linear + activation", offsetof(RecipeOpt, linear_act), OP_LINEAR_FWD, OP_LINEAR_ACT_FWD,
       match_linear_act, 0 },
-    { "activation in the product's gradient", offsetof(LowerOptions, linear_act_bwd), OP_LINEAR_DX,
+    { "activation in the product's gradient", offsetof(RecipeOpt, linear_act_bwd), OP_LINEAR_DX,
       OP_LINEAR_ACT_BWD, match_linear_act_bwd, FUSE_LINEAR_ACT_BWD },
-    { "linear + gate", offsetof(LowerOptions, linear_glu_fwd), OP_LINEAR_FWD, OP_LINEAR_GLU_FWD,
+    { "linear + gate", offsetof(RecipeOpt, linear_glu_fwd), OP_LINEAR_FWD, OP_LINEAR_GLU_FWD,
       match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
-    { "gate in the product's gradient", offsetof(LowerOptions, linear_glu_bwd), OP_LINEAR_DX,
-      OP_LINEAR_GLU_BWD, match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
-    { "attention backward + rotary positions", offsetof(LowerOptions, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
+    { "gate in the product's gradient", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_DX, OP_LINEAR_GLU_BWD,
+      match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "attention backward + rotary positions", offsetof(RecipeOpt, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
       match_attn_rope, 0 },
 };
 
@@ -357,7 +357,7 @@ static void lower_workspaces(Prog *p, DevKind dev)
     }
 }
 
-void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt)
+void prog_lower(Prog *p, const RecipeOpt *opt, const DevVt *vt)
 {
     Lower l = { .p = p };
     lower_scan(&l);

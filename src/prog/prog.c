@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *recompute_level_name(RecomputeLevel level)
+{
+    static const char *const names[] = {
+        [LEVEL_NONE] = "none", [LEVEL_CHEAP] = "cheap", [LEVEL_BLOCK] = "block"
+    };
+    return names[level];
+}
+
 Prog *prog_begin(const char *name, Store *store)
 {
     CHECK(store->sealed, "seal the store before the first program");
@@ -190,7 +198,7 @@ int prog_n_op(const Prog *p) { return p->n_op; }
 
 const Op *prog_op(const Prog *p, int i) { return &p->op[i]; }
 
-int prog_n_recorded(const Prog *p, OpKind kind) { return p->recorded[kind]; }
+int prog_n_recorded(const Prog *p, OpKind kind) { return kind < OP_COUNT ? p->recorded[kind] : 0; }
 
 int prog_n_tensor(const Prog *p) { return prog_id_count(p); }
 

@@ -19,6 +19,7 @@
 #define PROG_PROG_H
 
 #include "base/arena.h"
+#include "conf/recipe.h"
 #include "dev/dev.h"
 #include "prog/store.h"
 #include "tensor/tensor.h"
@@ -27,11 +28,7 @@ typedef struct Prog Prog;
 
 typedef enum { LEVEL_NONE, LEVEL_CHEAP, LEVEL_BLOCK } RecomputeLevel;
 
-/* Which rows of the lowering table may be used, in the order of the table in lower.c; act_slope: lower_slopes(). */
-typedef struct {
-    int add_norm, norm_bwd, xent, act_bias;
-    int linear_act, linear_act_bwd, act_slope, linear_glu_fwd, linear_glu_bwd, linear_dw_bias, attn_rope;
-} LowerOptions;
+const char *recompute_level_name(RecomputeLevel level); /* "none", "cheap", "block" */
 
 typedef struct {
     double flops;           /* MFU count: products and attention, without repeats */
@@ -57,10 +54,10 @@ void    prog_lane(Prog *p, Lane lane);                             /* lane of th
 /* level: one RecomputeLevel per block 0..n_block-1. state: the StepState tensor that loss gradients read. */
 void prog_differentiate(Prog *p, const RecomputeLevel *level, int n_block, Tensor *state);
 void prog_hoist_chunks(Prog *p);
-void prog_lower(Prog *p, const LowerOptions *opt, const DevVt *vt);
+void prog_lower(Prog *p, const RecipeOpt *opt, const DevVt *vt); /* opt: what may be fused */
 void prog_plan(Prog *p);
 
-/* Negative after err_set() naming op and tensor if two live tensors overlap: the plan's own proof, used by tests. */
+/* Negative after err_set() naming op and tensor if two live tensors overlap: the plan's own proof. */
 int prog_verify(const Prog *p);
 /* Negative after err_set() naming op, shape and backend if the backend has no such op. */
 int prog_check_backend(const Prog *p, const DevVt *vt);
@@ -74,10 +71,9 @@ int prog_time(Prog *p, Dev *dev, DevOpTime *out); /* one entry per op */
 const char *prog_name(const Prog *p);
 int         prog_n_op(const Prog *p);
 const Op   *prog_op(const Prog *p, int i);
-int         prog_n_recorded(const Prog *p, OpKind kind); /* so many there were before lowering */
+int         prog_n_recorded(const Prog *p, OpKind kind); /* so many there were before lowering; OP_COUNT: 0 */
 int         prog_n_tensor(const Prog *p);                /* highest tensor id + 1 */
 ProgStats   prog_stats(const Prog *p);
-/* Calls f for every op with its own arithmetic; used by plan, bench and doctor. */
-void prog_print(const Prog *p, int with_tensors);
+void        prog_print(const Prog *p, int with_tensors);
 
 #endif

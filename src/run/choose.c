@@ -2,24 +2,30 @@
 
 #include "base/err.h"
 #include "base/str.h"
-#include "run/limit.h"
 
 #include <math.h>
 #include <string.h>
 
-const char *recompute_name(RecomputeLevel level)
-{
-    static const char *const names[] = {
-        [LEVEL_NONE] = "none", [LEVEL_CHEAP] = "cheap", [LEVEL_BLOCK] = "block"
-    };
-    return names[level];
-}
-
 /* ---- precision --------------------------------------------------------------------------------------------- */
 
-static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capability)
+static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
 {
-    int cuda = vt->kind == DEV_CUDA;
+    int k = w->capability;
+    if (!has_bf16) {
+        snprintf(c->why, sizeof c->why, "fp32: the CPU backend computes in fp32");
+    } else if (k >= 80) {
+        snprintf(c->why, sizeof c->why, "bf16: compute capability %d.%d has bf16 matrix units", k / 10,
+                 k % 10);
+    } else {
+        snprintf(c->why, sizeof c->why, "fp32: compute capability %d.%d has no bf16 matrix units", k / 10,
+                 k % 10);
+    }
+}
+
+static int choose_dtype(Choice *c, const ChooseFor *w)
+{
+    const Recipe *r        = w->recipe;
+    int           has_bf16 = (w->vt->hints->dtypes & (1u << DT_BF16)) != 0, k = w->capability;
     switch (r->precision) {
     case PRECISION_FP32:
         c->compute = DT_F32;
@@ -38,68 +44,58 @@ static int choose_dtype(Choice *c, const Recipe *r, const DevVt *vt, int capabil
         return recipe_blame(r, "precision", "%s is not available yet (use bf16)",
                             r->precision == PRECISION_FP16 ? "fp16" : "fp8");
     default:
-        c->compute = cuda && capability >= 80 ? DT_BF16 : DT_F32;
-        if (!cuda) {
-            snprintf(c->why, sizeof c->why, "fp32: the CPU backend computes in fp32");
-        } else if (capability >= 80) {
-            snprintf(c->why, sizeof c->why, "bf16: compute capability %d.%d has bf16 matrix units",
-                     capability / 10, capability % 10);
-        } else {
-            snprintf(c->why, sizeof c->why, "fp32: compute capability %d.%d has no bf16 matrix units",
-                     capability / 10, capability % 10);
-        }
+        c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
+        say_auto(c, w, has_bf16);
         return 0;
     }
-    if (!cuda && vt->kind != DEV_NULL) {
+    if (!has_bf16) {
         return recipe_blame(r, "precision", "%s needs a GPU; the CPU backend computes in fp32",
                             r->precision == PRECISION_BF16 ? "bf16" : "tf32");
     }
-    if (cuda && capability < 80) {
-        return recipe_blame(r, "precision", "compute capability %d.%d has neither bf16 nor tf32",
-                            capability / 10, capability % 10);
+    if (k > 0 && k < 80) {
+        return recipe_blame(r, "precision", "compute capability %d.%d has neither bf16 nor tf32", k / 10,
+                            k % 10);
     }
     return 0;
 }
 
 /* What a recipe may say and no plan can give is refused: ignoring it would train something else. */
-static int check_available(const Recipe *r)
+static int check_available(const ChooseFor *w)
 {
-    if (r->model.mask == MASKING_PREFIX) {
-        return recipe_blame(r, "model.mask",
-                            "prefix is not available yet: no kind of data says where a prefix ends");
-    }
+    const Recipe *r = w->recipe;
     if (r->give_way[0])
         return recipe_blame(r, "give_way", "is not available yet: moments and gradients are kept in fp32");
-    return 0;
+    return w->task->check ? w->task->check(r) : 0;
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------------- */
 
-/* Rows of a chunk whose logits take at most so many bytes: as few chunks as that allows, all about equal, in multiples of
- * 128 rows. Each chunk is some ops in the list: more than MOST_CHUNKS would make it long for nothing. */
-enum { MOST_CHUNKS = 256 };
-static int64_t chunk_rows(const Recipe *r, DType compute, int64_t rows, double bytes)
+/* What every candidate begins with; try_larger_chunks() comes after. */
+static int64_t head_rows(const ChooseFor *w, DType compute, int64_t samples)
 {
-    int64_t n      = (int64_t)(bytes / ((double)net_vocab_stored(&r->model) * (double)dtype_bytes(compute)));
-    n              = MAX(MAX(n / 128 * 128, 128), rows / MOST_CHUNKS);
-    int64_t chunks = (rows + n - 1) / n;
-    return MIN(rows, ((rows + chunks - 1) / chunks + 127) / 128 * 128);
+    int64_t rows = samples * w->task->rows(w->recipe);
+    if (!w->task->chunk_rows) return 0;
+    if (!w->recipe->opt.chunk_head) return rows;
+    return w->task->chunk_rows(w->recipe, compute, rows, w->vt->hints->chunk_bytes);
 }
 
-/* What every candidate begins with: on a GPU about a gigabyte of logits keeps the product near its full rate while the rest
- * of the memory stays free for the micro-batch (try_larger_chunks() comes after); on a CPU the chunk should stay in cache. */
-static int64_t head_rows(const Recipe *r, DevKind kind, DType compute, int64_t rows)
-{
-    if (!r->opt.chunk_head) return rows;
-    return chunk_rows(r, compute, rows, kind == DEV_CPU ? 4e6 : 1.1e9);
-}
+typedef struct {
+    const Job     *job;
+    const Machine *machine;
+    StepCost       cost;
+} CostWalk;
 
-static void add_cost(StepCost *c, const Prog *p, double times, const Machine *m, int f32)
+static void add_cost(void *ctx, const ScheduleRow *row, double times)
 {
+    CostWalk      *w   = ctx;
+    StepCost      *c   = &w->cost;
+    const Prog    *p   = w->job->prog[row->prog];
+    const Machine *m   = w->machine;
+    int            f32 = w->job->choice.compute == DT_F32;
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op   *op    = prog_op(p, i);
         double      flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args);
-        MachineUnit unit = flops > 0 ? limit_unit(op->kind) : UNIT_MEMORY;
+        MachineUnit unit = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
         c->flops += times * flops;
         c->bytes += times * bytes;
         c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
@@ -108,33 +104,45 @@ static void add_cost(StepCost *c, const Prog *p, double times, const Machine *m,
     }
 }
 
-StepCost choose_step_cost(const Build *b, const Machine *m)
+StepCost choose_step_cost(const Job *j, const Machine *m)
 {
-    StepCost c   = { 0 };
-    int      f32 = b->choice.compute == DT_F32;
-    add_cost(&c, b->micro, (double)build_micro_per_step(b, 1), m, f32);
-    add_cost(&c, b->update, 1, m, f32);
-    return c;
+    CostWalk w = { .job = j, .machine = m };
+    schedule_each(&j->step, add_cost, &w);
+    return w.cost;
 }
 
-static int try_candidate(Choice *c, const Recipe *r, const BuildChoice *choice, const DevVt *vt,
-                         const Machine *m, unsigned parts)
+typedef struct {
+    const Job *job;
+    double     flops;
+} FlopWalk;
+
+static void add_flops(void *ctx, const ScheduleRow *row, double times)
 {
-    Build *b = NULL;
-    TRY(build_create(&b, r, choice, parts, vt));
+    FlopWalk *w = ctx;
+    w->flops += times * prog_stats(w->job->prog[row->prog]).flops;
+}
+
+double choose_step_flops(const Job *j)
+{
+    FlopWalk w = { .job = j };
+    schedule_each(&j->step, add_flops, &w);
+    return w.flops * MAX(j->choice.world, 1);
+}
+
+static int try_candidate(Choice *c, const ChooseFor *w, const JobChoice *choice, const Machine *m)
+{
+    Job *j = NULL;
+    TRY(build_create(&j, w->task, w->recipe, choice, w->parts, w->vt));
     Candidate *row     = &c->row[c->n++];
     row->choice        = *choice;
-    row->total_bytes   = store_total_bytes(&b->store);
-    row->act_bytes     = b->store.slab_bytes[SLAB_ACT];
-    row->scratch_bytes = b->store.slab_bytes[SLAB_SCRATCH];
-    row->step_s        = parts & BUILD_TRAIN ? choose_step_cost(b, m).step_s : 0;
+    row->total_bytes   = store_total_bytes(&j->store);
+    row->act_bytes     = j->store.slab_bytes[SLAB_ACT];
+    row->scratch_bytes = j->store.slab_bytes[SLAB_SCRATCH];
+    row->step_s        = choose_step_cost(j, m).step_s;
     row->fits          = row->total_bytes <= c->budget_bytes;
-    build_destroy(b);
+    build_destroy(j);
     return 0;
 }
-
-/* On a CPU a step of a few thousand tokens at a time already fills every core; larger ones only leave the caches. */
-static int64_t tokens_worth_trying(DevKind kind) { return kind == DEV_CPU ? 8192 : 262144; }
 
 static int64_t divisor_up_to(int64_t n, int64_t most)
 {
@@ -142,11 +150,12 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     return most;
 }
 
-/* Divisors of the step's sequences, each about twice the one before, and the step itself. */
-static int micro_candidates(const Recipe *r, DevKind kind, int64_t *out, int cap)
+/* Divisors of the step's samples, each about twice the one before, and the step itself. */
+static int micro_candidates(const ChooseFor *w, int64_t *out, int cap)
 {
-    int64_t seqs = r->step_tokens / r->model.context, most = tokens_worth_trying(kind) / r->model.context;
-    int     n = 0;
+    const Recipe *r    = w->recipe;
+    int64_t       seqs = r->step_samples, most = w->vt->hints->most_rows / w->task->rows(r);
+    int           n = 0;
     if (r->micro_batch > 0) {
         out[n++] = r->micro_batch;
         return n;
@@ -177,7 +186,7 @@ static int pick(const Choice *c)
     return best;
 }
 
-/* Bytes of logits where memory is left: 10 GB hold those of 32 x 1024 tokens of 151,936 kinds whole; a twelfth of the budget
+/* Bytes of logits where memory is left: 10 GB hold those of 32,768 rows of 151,936 classes whole; a twelfth of the budget
  * leaves a small card most of its memory; half of what is left, because products are timed on scratch of their own size beside
  * the plan. */
 static double larger_logits_bytes(const Choice *c)
@@ -189,14 +198,16 @@ static double larger_logits_bytes(const Choice *c)
 /* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and writes the whole
  * f32 gradient of the head's weight, and larger products run at a higher rate (docs/performance.md). After pick(), so that no
  * logits ever cost a larger micro-batch or bring recomputation. On a CPU chunks stay in cache. */
-static int try_larger_chunks(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, unsigned parts)
+static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
 {
-    BuildChoice choice = c->row[c->best].choice;
-    int64_t     rows = choice.micro_batch * r->model.context, before = choice.head_rows;
-    if (vt->kind != DEV_CUDA || !r->opt.chunk_head || c->n >= CHOOSE_MAX) return 0;
-    choice.head_rows = chunk_rows(r, c->compute, rows, larger_logits_bytes(c));
+    const Recipe *r      = w->recipe;
+    JobChoice     choice = c->row[c->best].choice;
+    int64_t       rows = choice.micro_batch * w->task->rows(r), before = choice.head_rows;
+    if (!w->vt->hints->grows_chunks || !r->opt.chunk_head || !w->task->chunk_rows || c->n >= CHOOSE_MAX)
+        return 0;
+    choice.head_rows = w->task->chunk_rows(r, c->compute, rows, larger_logits_bytes(c));
     if (choice.head_rows <= before) return 0;
-    TRY(try_candidate(c, r, &choice, vt, m, parts));
+    TRY(try_candidate(c, w, &choice, m));
     const Candidate *larger = &c->row[c->n - 1];
     if (larger->fits && larger->step_s < c->row[c->best].step_s) c->best = c->n - 1;
     return 0;
@@ -205,12 +216,11 @@ static int try_larger_chunks(Choice *c, const Recipe *r, const DevVt *vt, const 
 /* ---- nothing fits ------------------------------------------------------------------------------------------ */
 
 /* The slabs of one candidate, "activations 4.1 GiB, gradients ...". */
-static int list_slabs(const Recipe *r, const Candidate *k, unsigned parts, const DevVt *vt, char *buf,
-                      size_t n)
+static int list_slabs(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
 {
-    Build *b = NULL;
-    char   bytes[32];
-    TRY(build_create(&b, r, &k->choice, parts, vt));
+    Job *b = NULL;
+    char bytes[32];
+    TRY(build_create(&b, w->task, w->recipe, &k->choice, w->parts, w->vt));
     buf[0] = '\0';
     for (int i = 0; i < SLAB_COUNT; i++) {
         if (b->store.slab_bytes[i] < k->total_bytes / 1000) continue;
@@ -222,10 +232,11 @@ static int list_slabs(const Recipe *r, const Candidate *k, unsigned parts, const
 }
 
 /* Only what would really help. */
-static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const DevVt *vt, char *buf, size_t n)
+static void advise(const ChooseFor *w, const Candidate *k, ChooseRoom room, char *buf, size_t n)
 {
-    char cards[64];
-    int  limited = k->total_bytes <= room.room_bytes;
+    const Recipe *r = w->recipe;
+    char          cards[64];
+    int           limited = k->total_bytes <= room.room_bytes;
     if (k->total_bytes - k->scratch_bytes <= MIN(room.room_bytes, room.limit_bytes)) {
         str_copy(buf, n,
                  limited ? "fewer threads, which have scratch each, or a larger memory_limit would help"
@@ -237,32 +248,32 @@ static void advise(const Recipe *r, const Candidate *k, ChooseRoom room, const D
         return;
     }
     if (k->total_bytes - k->act_bytes > MIN(room.room_bytes, room.limit_bytes)) {
-        str_copy(buf, n, "a smaller model.layers or model.width would help, activations are not the cause");
+        snprintf(buf, n, "%s would help, activations are not the cause", w->task->lighter_net);
     } else if (r->recompute != RECOMPUTE_AUTO && r->recompute != RECOMPUTE_BLOCK) {
         str_copy(buf, n, "recompute: auto may help");
     } else if (r->micro_batch > 1) {
         str_copy(buf, n, "a smaller micro_batch would help");
     } else {
-        str_copy(buf, n, "a smaller model.context would help, it is the activations that do not fit");
+        snprintf(buf, n, "%s would help, it is the activations that do not fit", w->task->lighter_sample);
     }
-    if (vt->kind != DEV_CUDA || room.limit_bytes < room.room_bytes) return;
+    if (!w->vt->hints->is_late || room.limit_bytes < room.room_bytes) return;
     if (machine_list_fitting(cards, sizeof cards, k->total_bytes) > 0)
         str_append(buf, n, "; cards on which it fits: %s", cards);
 }
 
-static int refuse_all(const Choice *c, const Recipe *r, const DevVt *vt, ChooseRoom room, unsigned parts)
+static int refuse_all(const Choice *c, const ChooseFor *w, ChooseRoom room)
 {
     const Candidate *k = &c->row[0];
     char             have[32], need[32], slabs[400], what[300];
     for (int i = 1; i < c->n; i++) {
         if (c->row[i].total_bytes < k->total_bytes) k = &c->row[i];
     }
-    TRY(list_slabs(r, k, parts, vt, slabs, sizeof slabs));
-    advise(r, k, room, vt, what, sizeof what);
+    TRY(list_slabs(w, k, slabs, sizeof slabs));
+    advise(w, k, room, what, sizeof what);
     return err_user(
         "this model does not fit: the smallest plan (micro-batch %lld, recompute %s) needs %s and %s "
         "are available%s: %s (%s)",
-        (long long)k->choice.micro_batch, recompute_name(k->choice.level),
+        (long long)k->choice.micro_batch, recompute_level_name(k->choice.level),
         str_bytes(need, sizeof need, (double)k->total_bytes),
         str_bytes(have, sizeof have, (double)c->budget_bytes),
         room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what);
@@ -270,25 +281,25 @@ static int refuse_all(const Choice *c, const Recipe *r, const DevVt *vt, ChooseR
 
 /* ---- the choice -------------------------------------------------------------------------------------------- */
 
-int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability,
-                ChooseRoom room, unsigned parts)
+int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {
+    const Recipe *r = what->recipe;
     memset(c, 0, sizeof *c);
     c->budget_bytes = MIN(room.room_bytes, room.limit_bytes);
     c->best         = -1;
-    TRY(check_available(r));
-    TRY(choose_dtype(c, r, vt, capability));
+    TRY(check_available(what));
+    TRY(choose_dtype(c, what));
     int64_t micro[24];
-    int     n_micro = micro_candidates(r, vt->kind, micro, ARRAY_LEN(micro));
+    int     n_micro = micro_candidates(what, micro, ARRAY_LEN(micro));
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
         for (int i = 0; i < n_micro; i++) {
             if (c->n >= CHOOSE_MAX) continue;
-            BuildChoice choice = { .micro_batch = micro[i],
-                                   .level       = (RecomputeLevel)level,
-                                   .compute     = c->compute };
-            choice.head_rows   = head_rows(r, vt->kind, c->compute, micro[i] * r->model.context);
-            TRY(try_candidate(c, r, &choice, vt, m, parts));
+            JobChoice choice = { .micro_batch = micro[i],
+                                 .level       = (RecomputeLevel)level,
+                                 .compute     = c->compute };
+            choice.head_rows = head_rows(what, c->compute, micro[i]);
+            TRY(try_candidate(c, what, &choice, m));
         }
         /* Recomputation only ever costs time: no need to look further once every micro-batch fits without it. */
         int all_fit = 1;
@@ -296,36 +307,35 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
         if (all_fit) break;
     }
     c->best = pick(c);
-    return c->best >= 0 ? try_larger_chunks(c, r, vt, m, parts) : refuse_all(c, r, vt, room, parts);
+    return c->best >= 0 ? try_larger_chunks(c, what, m) : refuse_all(c, what, room);
 }
 
-void choose_print(const Choice *c, const Recipe *r, FILE *out)
+void choose_print(const Choice *c, const Job *j, FILE *out)
 {
-    char bytes[32], rate[32];
+    char   bytes[32], rate[32];
+    double units = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
     fprintf(out, "precision   %s\n", c->why);
     fprintf(out, "budget      %s\n", str_bytes(bytes, sizeof bytes, (double)c->budget_bytes));
     fprintf(out, "\n  micro-batch  recompute  head rows       bytes    predicted\n");
     for (int i = 0; i < c->n; i++) {
         const Candidate *k = &c->row[i];
         fprintf(out, "%s %11lld  %-9s %10lld %11s  %7s/s%s\n", i == c->best ? "->" : "  ",
-                (long long)k->choice.micro_batch, recompute_name(k->choice.level),
+                (long long)k->choice.micro_batch, recompute_level_name(k->choice.level),
                 (long long)k->choice.head_rows, str_bytes(bytes, sizeof bytes, (double)k->total_bytes),
-                str_count(rate, sizeof rate, (double)r->step_tokens / k->step_s),
-                k->fits ? "" : "  does not fit");
+                str_count(rate, sizeof rate, units / k->step_s), k->fits ? "" : "  does not fit");
     }
 }
 
-void choose_print_cost(const Build *b, const Machine *m, FILE *out)
+void choose_print_cost(const Job *j, const Machine *m, FILE *out)
 {
-    StepCost c = choose_step_cost(b, m);
+    StepCost c = choose_step_cost(j, m);
+    int      n = MAX(j->choice.world, 1);
     char     rate[32];
     fprintf(out, "a step      %.4g TFLOP, %.1f ms of arithmetic; %.4g GB moved, %.1f ms of traffic\n",
             c.flops * 1e-12, c.flops_s * 1e3, c.bytes * 1e-9, c.bytes_s * 1e3);
-    fprintf(out, "predicted   %.1f ms a step, %s tokens/s", c.step_s * 1e3,
-            str_count(rate, sizeof rate, (double)b->recipe.step_tokens / c.step_s));
+    fprintf(out, "predicted   %.1f ms a step, %s %s/s", c.step_s * 1e3,
+            str_count(rate, sizeof rate, (double)job_units_per_step(j) / c.step_s), j->task->unit);
     if (m->peak_flops > 0)
-        fprintf(out, ", MFU %.1f %%",
-                100 * (double)build_micro_per_step(b, 1) * prog_stats(b->micro).flops / c.step_s /
-                    m->peak_flops);
+        fprintf(out, ", MFU %.1f %%", 100 * choose_step_flops(j) / n / c.step_s / m->peak_flops);
     fprintf(out, "%s\n", m->peak_flops <= 0 ? " (roughly: this device's rates were not measured)" : "");
 }

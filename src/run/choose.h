@@ -11,11 +11,11 @@
 #include "run/build.h"
 
 typedef struct {
-    BuildChoice choice;
-    size_t      total_bytes;
-    size_t      act_bytes, scratch_bytes; /* of these, activations; what ops share */
-    double      step_s;                   /* predicted */
-    int         fits;
+    JobChoice choice;
+    size_t    total_bytes;
+    size_t    act_bytes, scratch_bytes; /* of these, activations; what ops share */
+    double    step_s;                   /* predicted */
+    int       fits;
 } Candidate;
 
 /* What a step has to do, and the seconds that each half of it alone would take at a machine's rates. */
@@ -45,17 +45,26 @@ typedef struct {
     char      why[160]; /* precision and its reason */
 } Choice;
 
+/* What is planned. */
+typedef struct {
+    const Task   *task;
+    const Recipe *recipe; /* of one rank: its step_samples are that rank's */
+    const DevVt  *vt;
+    int           capability; /* of the card */
+    unsigned      parts;      /* JobParts */
+} ChooseFor;
+
 /* Fills *c. Negative after err_user()/err_set() when nothing fits, saying what would. */
-int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, int capability,
-                ChooseRoom room, unsigned parts);
+int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room);
 
-/* Predicted for one optimizer step of a build. */
-StepCost choose_step_cost(const Build *b, const Machine *m);
+/* Predicted for one step of one rank: the sum over the rows of its schedule. */
+StepCost choose_step_cost(const Job *j, const Machine *m);
 
-void choose_print(const Choice *c, const Recipe *r, FILE *out);
+void choose_print(const Choice *c, const Job *j, FILE *out);
 /* What choose_step_cost() says, for people. */
-void choose_print_cost(const Build *b, const Machine *m, FILE *out);
+void choose_print_cost(const Job *j, const Machine *m, FILE *out);
 
-const char *recompute_name(RecomputeLevel level);
+/* FLOPs of one step of all ranks, as MFU counts them. */
+double choose_step_flops(const Job *j);
 
 #endif

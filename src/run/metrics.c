@@ -111,10 +111,10 @@ void metrics_close(Metrics *m)
     m->is_open = 0;
 }
 
-void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out)
+void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out)
 {
     JsonOut o;
-    char    line[1024];
+    char    line[2048];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
@@ -125,11 +125,13 @@ void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out)
     json_out_num(&o, "per_s", s->per_s);
     json_out_num(&o, "mfu", s->mfu);
     json_out_num(&o, "time_s", s->time_s);
-    if (out->skip) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
+    for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
+        json_out_num(&o, t->loss[k].name, out->report[k] / MAX(out->n_report, 1));
+    if (out->skip == 1 || out->skip == 2) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
     add_line(m, &o);
 }
 
-void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s)
+void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s)
 {
     JsonOut o;
     char    line[1024];
@@ -137,7 +139,11 @@ void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s)
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
     json_out_int(&o, "step", step);
-    json_out_num(&o, "val_loss", val_loss);
+    for (int k = 0; k < t->n_metric; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "val_%s", t->metric[k].name);
+        json_out_num(&o, name, e->value[k]);
+    }
     json_out_num(&o, "time_s", time_s);
     add_line(m, &o);
 }

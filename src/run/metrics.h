@@ -6,7 +6,7 @@
 #ifndef RUN_METRICS_H
 #define RUN_METRICS_H
 
-#include "dev/op.h"
+#include "task/task.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,10 +36,11 @@ void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a z
 /* Goes on with the file that has the path now; when that cannot be, with the old one, and says so. */
 void metrics_reopen(Metrics *m);
 
-/* {"step","loss","lr","grad_norm","per_s","mfu","time_s"} plus "skipped": why, when the update was skipped. */
-void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out);
-/* {"step","val_loss","time_s"} */
-void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s);
+/* {"step","loss","lr","grad_norm","per_s","mfu","time_s"} plus "skipped": why, when the update was skipped;
+ * plus each loss by name, where the task has several: the mean over the updates of the step, with its weight. */
+void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
+/* {"step","val_NAME" for each measure of the task,"time_s"} */
+void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s);
 
 /* Why an update was skipped: StepOut.skip in words. */
 const char *metrics_skip_name(int skip);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "run/folder.h"
+#include "base/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -315,9 +315,11 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     FILE  *in   = fault_hit(FAULT_OPEN) ? NULL : fopen(d->metrics, "re");
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
-        json_t *root = json_loads(line, 0, NULL);
-        has = json_object_get(root, "val_loss") && /* also null, what a loss that is not finite gives */
-              json_integer_value(json_object_get(root, "step")) == step;
+        json_t     *root = json_loads(line, 0, NULL);
+        const char *key;
+        json_t     *value; /* may be null: what a number that is not finite gives */
+        json_object_foreach(root, key, value) has |= str_starts_with(key, "val_");
+        has = has && json_integer_value(json_object_get(root, "step")) == step;
         json_decref(root);
     }
     free(line);

@@ -10,12 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a process needs beside its slabs: context, modules and library handles are there already when free memory is
- * read; this is for what loads lazily. */
+/* Free memory that a plan leaves alone. */
 static size_t device_margin(const Dev *dev, const DevInfo *info)
 {
-    if (dev->vt->kind == DEV_CUDA) return 192u << 20;
-    return info->free_bytes / 5; /* the CPU shares its memory with everybody */
+    const DevHints *h = dev->vt->hints;
+    return h->margin_part ? info->free_bytes / (size_t)h->margin_part : h->margin_bytes;
 }
 
 /* A rank takes the GPU of its number on this machine. Launchers that show each process only its own GPU make that number
@@ -56,17 +55,18 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return recipe_blame_pending(r, "device");
-    if (s->dev->vt->kind == DEV_CPU) warn_of_threads(r->threads);
+    if (!s->dev->vt->hints->is_late) warn_of_threads(r->threads);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
     return s->dev->vt->info(s->dev, &s->info);
 }
 
 static void describe_machine(Setup *s)
 {
-    const Machine *known = s->dev->vt->kind == DEV_CUDA ? machine_find(s->info.name) : NULL;
+    int            is_card = s->dev->vt->hints->is_late;
+    const Machine *known   = is_card ? machine_find(s->info.name) : NULL;
     if (known) {
         s->machine = *known;
-    } else if (s->dev->vt->kind == DEV_CUDA) {
+    } else if (is_card) {
         s->machine            = *machine_find("a100"); /* only ranks candidates */
         s->machine.name       = s->info.name;
         s->machine.capability = s->info.capability;
@@ -80,33 +80,30 @@ static void describe_machine(Setup *s)
 /* What one rank has to do of a step: the recipe that its plan is chosen for. */
 static int rank_share(Recipe *share, const Recipe *r, int world)
 {
-    int64_t seqs = r->step_tokens / r->model.context, unit = MAX(r->micro_batch, 1) * world;
+    int64_t n = r->step_samples, unit = MAX(r->micro_batch, 1) * world;
     *share = *r;
-    share->step_tokens /= world;
-    if (world == 1 || seqs % unit == 0) return 0;
-    return recipe_blame(r, "step_tokens",
-                        "%lld sequences of %lld tokens cannot be shared "
-                        "by %d ranks in micro-batches of %lld",
-                        (long long)seqs, (long long)r->model.context, world,
-                        (long long)MAX(r->micro_batch, 1));
+    share->step_samples /= world;
+    if (world == 1 || n % unit == 0) return 0;
+    return recipe_blame(r, r->step_key, "%lld samples cannot be shared by %d ranks in micro-batches of %lld",
+                        (long long)n, world, (long long)MAX(r->micro_batch, 1));
 }
 
 /* Ranks that plan differently would wait for each other at different places. */
 static int agree_choice(const Choice *c, Comm *comm)
 {
-    const BuildChoice *own = &c->row[c->best].choice;
-    int64_t            a[] = { own->micro_batch, own->level, own->head_rows, own->compute }, b[4];
+    const JobChoice *own = &c->row[c->best].choice;
+    int64_t          a[] = { own->micro_batch, own->level, own->head_rows, own->compute }, b[4];
     memcpy(b, a, sizeof b);
     TRY(comm_broadcast(comm, b, sizeof b));
     if (memcmp(a, b, sizeof b) == 0) return 0;
     return err_set("rank %d chose micro-batch %lld and recompute %s, rank 0 %lld and %s: "
                    "their devices differ, so the recipe must name micro_batch, recompute and precision",
-                   comm_rank(comm), (long long)a[0], recompute_name((RecomputeLevel)a[1]), (long long)b[0],
-                   recompute_name((RecomputeLevel)b[1]));
+                   comm_rank(comm), (long long)a[0], recompute_level_name((RecomputeLevel)a[1]),
+                   (long long)b[0], recompute_level_name((RecomputeLevel)b[1]));
 }
 
 /* Everything before the first byte of device memory. */
-static int plan_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
+static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
 {
     memset(s, 0, sizeof *s);
     Recipe share;
@@ -117,34 +114,41 @@ static int plan_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
     size_t  room    = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
     int64_t least[] = { (int64_t)room, (int64_t)recipe_memory_limit(r, s->info.total_bytes) };
     TRY(comm_min_i64(comm, least, ARRAY_LEN(least)));
-    TRY(choose_plan(&s->choice, &share, s->dev->vt, &s->machine, s->info.capability,
-                    (ChooseRoom){ (size_t)least[0], (size_t)least[1] }, parts));
+    ChooseFor what = { task, &share, s->dev->vt, s->info.capability, parts };
+    TRY(choose_plan(&s->choice, &what, &s->machine, (ChooseRoom){ (size_t)least[0], (size_t)least[1] }));
     TRY(agree_choice(&s->choice, comm));
-    BuildChoice best = s->choice.row[s->choice.best].choice;
-    best.world       = comm_world(comm);
-    TRY(build_create(&s->build, r, &best, parts, s->dev->vt));
-    s->build->comm = comm;
+    JobChoice best = s->choice.row[s->choice.best].choice;
+    best.world     = comm_world(comm);
+    TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
+    TRY(build_verify(s->job));
+    s->job->comm = comm;
     return setup_check_required(s, r);
 }
 
-int setup_open(Setup *s, const Recipe *r, unsigned parts) { return setup_open_ranks(s, r, parts, NULL); }
+int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts)
+{
+    return setup_open_ranks(s, task, r, parts, NULL);
+}
 
-int setup_plan(Setup *s, const Recipe *r, unsigned parts) { return plan_ranks(s, r, parts, NULL); }
+int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts)
+{
+    return plan_ranks(s, task, r, parts, NULL);
+}
 
-int setup_open_ranks(Setup *s, const Recipe *r, unsigned parts, Comm *comm)
+int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
 {
     double t0 = clock_now_s();
-    TRY(plan_ranks(s, r, parts, comm));
-    TRY(build_bind(s->build, s->dev));
+    TRY(plan_ranks(s, task, r, parts, comm));
+    TRY(build_bind(s->job, s->dev));
     dev_seal(s->dev);
-    TRY(build_init(s->build));
+    TRY(build_init(s->job));
     s->opened_s = clock_now_s() - t0;
     return 0;
 }
 
 void setup_close(Setup *s)
 {
-    if (s->build) build_destroy(s->build);
+    build_destroy(s->job);
     if (s->dev) dev_close(s->dev);
     memset(s, 0, sizeof *s);
 }
@@ -176,7 +180,7 @@ int setup_check_required(const Setup *s, const Recipe *r)
     while (str_list_next(&list, item, sizeof item) > 0) {
         int is_precision = check_precision(s, r, item);
         if (is_precision < 0) return -1;
-        if (!is_precision) TRY(switches_require(s->build, s->dev->vt, item));
+        if (!is_precision) TRY(switches_require(s->job, s->dev->vt, item));
     }
     return 0;
 }

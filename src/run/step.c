@@ -5,14 +5,12 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "run/signals.h"
+#include "run/marks.h"
+#include "base/signals.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Marks: one per held batch slot (by loader slot number), then one per step of the ring. */
-enum { MARK_SLOT0 = 0, MARK_STEP0 = 32, MAX_HELD = 4, MAX_SLOTS = RECIPE_MOST_DEPTH + MAX_HELD };
 
 typedef struct {
     StepIn in;
@@ -21,84 +19,49 @@ typedef struct {
     int32_t n_report, stop;
 } Upload;
 
-int stepper_init(Stepper *s, Build *b, int depth)
+_Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared sums travel together");
+
+int stepper_init(Stepper *s, Job *j, int depth)
 {
     memset(s, 0, sizeof *s);
-    Dev *dev           = b->dev;
-    s->build           = b;
-    s->n_micro         = build_micro_per_step(b, comm_world(b->comm));
-    s->sample_per_step = s->n_micro * b->batch.B * comm_world(b->comm);
-    CHECK(MAX(b->choice.world, 1) == comm_world(b->comm), "built for %d ranks, run by %d", b->choice.world,
-          comm_world(b->comm));
-    LoaderLayout at = loader_layout(b->batch.B, b->batch.T, b->batch.doc != NULL);
-    CHECK(at.tok == b->batch.tok->offset_bytes && at.target == b->batch.target->offset_bytes &&
-              (!b->batch.doc || at.doc == b->batch.doc->offset_bytes) &&
-              at.total_bytes >= tensor_bytes(b->batch.block),
-          "the loader and the net disagree about the layout of a batch");
-    s->n_slot = MIN(MAX(depth, 1) + MAX_HELD, MAX_SLOTS);
-    s->slots  = mem_zeroed((size_t)s->n_slot, sizeof *s->slots);
-    if (!s->slots) return err_sys("memory for batches");
-    for (int i = 0; i < s->n_slot; i++) {
-        s->slots[i] = dev->vt->host_alloc(dev, at.total_bytes);
-        if (!s->slots[i]) return -1;
-    }
-    s->in  = dev->vt->host_alloc(dev, STEP_RING * sizeof(Upload));
-    s->out = dev->vt->host_alloc(dev, STEP_RING * sizeof(StepOut));
-    return s->in && s->out ? 0 : -1;
+    Dev *dev           = j->dev;
+    int  world         = comm_world(j->comm);
+    s->job             = j;
+    s->sample_per_step = job_micro_per_step(j) * j->choice.micro_batch * world;
+    CHECK(MAX(j->choice.world, 1) == world, "built for %d ranks, run by %d", j->choice.world, world);
+    s->in   = dev->vt->host_alloc(dev, STEP_RING * sizeof(Upload));
+    s->out  = dev->vt->host_alloc(dev, STEP_RING * sizeof(StepOut));
+    s->flag = dev->vt->host_alloc(dev, (UNTIL_LAG + 1) * sizeof *s->flag);
+    if (!s->in || !s->out || !s->flag) return -1;
+    return feed_init(&s->feed, j, depth, MARK_TRAIN);
 }
 
 void stepper_deinit(Stepper *s)
 {
-    if (!s->build) return;
-    Dev *dev = s->build->dev;
+    if (!s->job) return;
+    Dev *dev = s->job->dev;
     dev->vt->sync(dev); /* uploads may still read the slots */
-    loader_destroy(s->loader);
-    for (int i = 0; s->slots && i < s->n_slot; i++) {
-        if (s->slots[i]) dev->vt->host_free(dev, s->slots[i]);
-    }
+    feed_deinit(&s->feed);
     if (s->in) dev->vt->host_free(dev, s->in);
     if (s->out) dev->vt->host_free(dev, s->out);
-    free(s->slots);
+    if (s->flag) dev->vt->host_free(dev, s->flag);
+    free(s->scratch);
     memset(s, 0, sizeof *s);
-}
-
-LoaderConfig stepper_loader_config(const Stepper *s, void *const *slots, int n_slot)
-{
-    const Recipe *r = &s->build->recipe;
-    return (LoaderConfig){ .B              = s->build->batch.B,
-                           .T              = s->build->batch.T,
-                           .seed           = (uint64_t)r->seed,
-                           .threads        = (int)r->data.threads,
-                           .inline_fill    = !r->opt.prefetch,
-                           .rank           = comm_rank(s->build->comm),
-                           .world          = comm_world(s->build->comm),
-                           .documents      = s->build->batch.doc != NULL,
-                           .document_token = r->data.document_token,
-                           .slots          = slots,
-                           .n_slot         = n_slot };
 }
 
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip)
 {
-    loader_destroy(s->loader);
-    s->loader        = NULL;
-    s->n_held        = 0;
-    LoaderConfig cfg = stepper_loader_config(s, s->slots, s->n_slot);
-    cfg.first_sample = first_sample;
-    cfg.skip         = skip;
-    cfg.n_skip       = n_skip;
-    return loader_create(&s->loader, &cfg, src);
+    free(s->scratch);
+    s->scratch     = mem_alloc(MAX(src->scratch_bytes, 1));
+    s->src         = src;
+    s->next_sample = first_sample;
+    s->skip        = skip;
+    s->n_skip      = n_skip;
+    if (!s->scratch) return err_sys("memory for reading samples");
+    return feed_attach(&s->feed, src, &(FeedStart){ first_sample, skip, n_skip });
 }
 
-/* Gives back the oldest batch once its upload has passed. */
-static int release_oldest(Stepper *s)
-{
-    Dev *dev = s->build->dev;
-    TRY(dev->vt->mark_wait(dev, MARK_SLOT0 + s->held[0]));
-    loader_release(s->loader, s->held[0]);
-    memmove(s->held, s->held + 1, sizeof *s->held * (size_t)--s->n_held);
-    return 0;
-}
+/* ---- ranks ------------------------------------------------------------------------------------------------- */
 
 /* What a rank says about its batches. */
 typedef struct {
@@ -106,11 +69,11 @@ typedef struct {
     char    text[508];
 } DataWord;
 
-/* Fails on every rank when one had no batch, with its message. All call it once for each step and evaluation, before anything
- * in the list waits for another rank: one that left earlier would leave the others waiting, with their steps unsaved. */
+/* Fails on every rank when one had no batch, with its message. All call it before anything in the list waits for another
+ * rank: one that left earlier would leave the others waiting, with their steps unsaved. */
 static int agree_on_data(Stepper *s, int ok)
 {
-    Comm    *c   = s->build->comm;
+    Comm    *c   = s->job->comm;
     int64_t  any = !ok;
     DataWord own = { .failed = !ok };
     if (!c) return ok ? 0 : -1;
@@ -130,105 +93,200 @@ static int agree_on_data(Stepper *s, int ok)
     return -1;
 }
 
-static int run_micro(Stepper *s, const LoaderBatch *batch, int last)
+/* ---- walking ----------------------------------------------------------------------------------------------- */
+
+/* One walk of a schedule. */
+typedef struct {
+    Stepper *s;
+    Feed    *feed;
+    int64_t  step;     /* -1: an evaluation */
+    int64_t  n_until;  /* flags asked for so far */
+    int64_t *n_target; /* of an evaluation, by slot */
+    int      data_ok;  /* 0: a batch could not be had */
+} Walk;
+
+enum { WALK_STOP = 1, WALK_LEAVE = 2 };
+
+/* The step before has ended if its mark has passed; the host may have learned so by waiting for something later. */
+static void note_step_before(const Walk *w)
 {
-    Build *b   = s->build;
-    Dev   *dev = b->dev;
-    CHECK(batch->n_valid == b->batch.B * b->batch.T, "a training batch with missing targets");
-    TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch->host, tensor_bytes(b->batch.block)));
-    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_SLOT0 + batch->slot));
-    s->held[s->n_held++] = batch->slot;
-    return prog_run(last && b->micro_last ? b->micro_last : b->micro, dev);
+    Stepper *s = w->s;
+    int      k = (int)((w->step + STEP_RING - 1) % STEP_RING);
+    if (w->step <= 0 || s->done_s[k] != 0) return;
+    if (s->job->dev->vt->mark_passed(s->job->dev, MARK_STEP + k) > 0) s->done_s[k] = clock_now_s();
 }
 
-static int upload_in(Stepper *s, int64_t step, double lr, double inv_targets)
+static int take_batch(Walk *w, const ScheduleRow *row)
 {
-    Build  *b  = s->build;
-    Upload *up = (Upload *)s->in + step % STEP_RING;
-    memset(up, 0, sizeof *up);
-    up->in = (StepIn){ .step       = step,
-                       .seed       = (uint64_t)b->recipe.seed,
-                       .lr         = (float)lr,
-                       .inv        = { (float)inv_targets },
-                       .loss_scale = 1.0f };
-    _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared sums travel together");
-    return b->dev->vt->upload(b->dev, LANE_COMPUTE, b->state->data, up, sizeof *up);
+    LoaderBatch batch;
+    int         freed = feed_make_room(w->feed);
+    if (freed < 0) return -1;
+    if (freed && w->step >= 0) note_step_before(w);
+    w->data_ok = feed_take(w->feed, &batch) == 0;
+    if (row->sums || !w->data_ok) TRY(agree_on_data(w->s, w->data_ok));
+    for (int k = 0; w->n_target && k < LOSS_SLOTS; k++) w->n_target[k] += batch.n_target[k];
+    return feed_upload(w->feed, &batch);
 }
 
-/* Makes room for another batch. One of this step that has passed, on the lane where all work is queued, means that the step
- * before has ended; n_old: batches of earlier steps among those held. */
-static int make_room(Stepper *s, int64_t step, int *n_old)
+/* 1: the device said stop, UNTIL_LAG turns ago. */
+static int ask_until(Walk *w)
 {
-    double *before_s = &s->done_s[(step + STEP_RING - 1) % STEP_RING];
-    if (s->n_held < MAX_HELD) return 0;
-    TRY(release_oldest(s));
-    if ((*n_old)-- <= 0 && *before_s == 0) *before_s = clock_now_s();
+    Stepper    *s    = w->s;
+    Dev        *dev  = s->job->dev;
+    int         slot = (int)(w->n_until % (UNTIL_LAG + 1));
+    const char *stop = (const char *)s->job->state->data + offsetof(StepState, out.stop);
+    TRY(dev->vt->download(dev, LANE_COMPUTE, &s->flag[slot], stop, sizeof *s->flag));
+    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_UNTIL + slot));
+    if (w->n_until++ < UNTIL_LAG) return 0;
+    slot = (int)((w->n_until - 1 - UNTIL_LAG) % (UNTIL_LAG + 1));
+    TRY(dev->vt->mark_wait(dev, MARK_UNTIL + slot));
+    return s->flag[slot] != 0;
+}
+
+static int walk_rows(Walk *w, const Schedule *sch, int first, int last);
+
+/* One run of a row and of the rows that belong to it. WALK_* when its loop must end. */
+static int walk_row(Walk *w, const Schedule *sch, int i, int end, int64_t turn)
+{
+    const ScheduleRow *row = &sch->row[i];
+    Job               *j   = w->s->job;
+    if (row->feeds && w->s->may_leave && w->step >= 0 && signals_pending()) return WALK_LEAVE;
+    if (row->feeds) TRY(take_batch(w, row));
+    if (row->host) TRY(row->host(j, turn));
+    if (row->prog >= 0) TRY(prog_run(j->prog[row->prog], j->dev));
+    int rc = i + 1 < end ? walk_rows(w, sch, i + 1, end) : 0;
+    if (rc != 0) return rc;
+    return row->until ? ask_until(w) : 0;
+}
+
+/* Rows [first, last), which have the depth of the first one or more. */
+static int walk_rows(Walk *w, const Schedule *sch, int first, int last)
+{
+    for (int i = first; i < last;) {
+        int end = i + 1;
+        while (end < last && sch->row[end].depth > sch->row[i].depth) end++;
+        int is_loop = end > i + 1;
+        for (int64_t turn = 0; turn < sch->row[i].times; turn++) {
+            int rc = walk_row(w, sch, i, end, turn);
+            if (rc < 0 || rc == WALK_LEAVE) return rc;
+            if (rc == WALK_STOP && !is_loop) return rc; /* ends the loop that this row belongs to */
+            if (rc == WALK_STOP) break;
+        }
+        i = end;
+    }
     return 0;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------- */
+
+/* Rows of a loss with a target in the step that begins at s->next_sample, over all ranks. */
+static int count_targets(Stepper *s, int slot, double *out)
+{
+    const Source *src = s->src;
+    *out              = (double)s->sample_per_step * (double)src->targets_each[slot];
+    if (!src->vt->targets) return 0;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < s->sample_per_step; i++) {
+        int64_t n = source_targets(src, order_skip(s->skip, s->n_skip, s->next_sample + i), slot, s->scratch);
+        if (n < 0) return -1;
+        sum += n;
+    }
+    *out = (double)sum;
+    return 0;
+}
+
+static int upload_in(Stepper *s, const StepIn *in, int ring)
+{
+    Job    *j  = s->job;
+    Upload *up = (Upload *)s->in + ring;
+    memset(up, 0, sizeof *up);
+    up->in = *in;
+    return j->dev->vt->upload(j->dev, LANE_COMPUTE, j->state->data, up, sizeof *up);
+}
+
+static int begin_state(Stepper *s, int64_t step, double lr)
+{
+    const Task   *task = s->job->task;
+    const Recipe *r    = &s->job->recipe;
+    StepIn        in   = { .step = step, .seed = (uint64_t)r->seed, .lr = (float)lr, .loss_scale = 1.0f };
+    int           nan = fault_hit(FAULT_NAN), spike = fault_hit(FAULT_SPIKE);
+    for (int k = 0; k < task->n_loss; k++) {
+        double n, weight = task->loss[k].weight ? task->loss[k].weight(r) : 1;
+        TRY(count_targets(s, k, &n));
+        if (nan) n = NAN;
+        if (spike) n /= 100;
+        in.inv[k] = n == 0 ? 0.0f : (float)(weight / n);
+    }
+    return upload_in(s, &in, (int)(step % STEP_RING));
 }
 
 int step_begin(Stepper *s, int64_t step, double lr)
 {
-    Build *b     = s->build;
-    Dev   *dev   = b->dev;
-    double n     = (double)s->sample_per_step * (double)b->batch.T;
-    int    n_old = s->n_held, slot = (int)(step % STEP_RING);
-    s->done_s[slot] = 0;
-    if (fault_hit(FAULT_NAN)) n = NAN;
-    if (fault_hit(FAULT_SPIKE)) n /= 100;
-    TRY(upload_in(s, step, lr, 1.0 / n));
-    for (int64_t i = 0; i < s->n_micro; i++) {
-        LoaderBatch batch;
-        int         last = i == s->n_micro - 1; /* the one that sums over ranks */
-        if (s->may_leave && signals_pending()) return 1;
-        TRY(make_room(s, step, &n_old));
-        int ok = loader_next(s->loader, &batch) == 0;
-        if (last || !ok) TRY(agree_on_data(s, ok));
-        TRY(run_micro(s, &batch, last));
-    }
-    TRY(prog_run(b->update, dev));
-    TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[slot], (char *)b->state->data + offsetof(StepState, out),
+    Job *j          = s->job;
+    Dev *dev        = j->dev;
+    int  ring       = (int)(step % STEP_RING);
+    s->done_s[ring] = 0;
+    TRY(begin_state(s, step, lr));
+    Walk w  = { .s = s, .feed = &s->feed, .step = step };
+    int  rc = walk_rows(&w, &j->step, 0, j->step.n);
+    if (rc < 0) return -1;
+    if (rc == WALK_LEAVE) return 1;
+    s->next_sample += s->sample_per_step;
+    TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[ring], (char *)j->state->data + offsetof(StepState, out),
                           sizeof(StepOut)));
-    if (dev->vt->kind != DEV_CUDA) s->done_s[slot] = clock_now_s(); /* all was done by the calls above */
-    return dev->vt->mark(dev, LANE_COMPUTE, MARK_STEP0 + slot);
+    if (!dev->vt->hints->is_late) s->done_s[ring] = clock_now_s(); /* all was done by the calls above */
+    return dev->vt->mark(dev, LANE_COMPUTE, MARK_STEP + ring);
 }
 
 int step_result(Stepper *s, int64_t step, StepOut *out)
 {
-    Dev *dev  = s->build->dev;
-    int  slot = (int)(step % STEP_RING);
-    TRY(dev->vt->mark_wait(dev, MARK_STEP0 + slot));
-    *out = s->out[slot];
-    if (s->done_s[slot] == 0) s->done_s[slot] = clock_now_s();
+    Dev *dev  = s->job->dev;
+    int  ring = (int)(step % STEP_RING);
+    TRY(dev->vt->mark_wait(dev, MARK_STEP + ring));
+    *out = s->out[ring];
+    if (s->done_s[ring] == 0) s->done_s[ring] = clock_now_s();
     return 0;
 }
 
 double step_done_s(const Stepper *s, int64_t step) { return s->done_s[step % STEP_RING]; }
 
-int step_evaluate(Stepper *s, Loader *val, int64_t n_batch, double *loss)
+/* ---- evaluation -------------------------------------------------------------------------------------------- */
+
+static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEval *out)
 {
-    Build    *b   = s->build;
-    Dev      *dev = b->dev;
-    StepState st;
-    int64_t   n_valid = 0, first = comm_rank(b->comm), by = comm_world(b->comm);
-    int       ok = 1;
-    TRY(dev->vt->sync(dev));
-    TRY(upload_in(s, 0, 0, 0)); /* clears the sums */
-    for (int64_t i = first; i < n_batch; i += by) {
-        LoaderBatch batch;
-        ok = loader_next(val, &batch) == 0;
-        if (!ok) break;
-        n_valid += batch.n_valid;
-        TRY(dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, batch.host,
-                            tensor_bytes(b->batch.block)));
-        TRY(prog_run(b->eval, dev));
-        TRY(dev->vt->sync(dev));
-        loader_release(val, batch.slot);
-        if (batch.n_valid == 0) break; /* past the end of the validation part */
+    const Task *task = s->job->task;
+    StepState   st;
+    double      sum[2 * LOSS_SLOTS];
+    TRY(job_read_state(s->job, &st));
+    for (int k = 0; k < LOSS_SLOTS; k++) {
+        sum[k]              = st.out.sum[k];
+        sum[LOSS_SLOTS + k] = (double)n_target[k];
     }
-    TRY(agree_on_data(s, ok));
-    TRY(build_read_state(b, &st));
-    double sum[2] = { st.out.sum[0], (double)n_valid };
-    TRY(comm_sum_f64(b->comm, sum, 2));
-    *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    TRY(comm_sum_f64(s->job->comm, sum, 2 * LOSS_SLOTS));
+    *out = (TaskEval){ .n_sample = src->n_sample, .n_all = src->n_all };
+    CHECK(task->n_metric <= ARRAY_LEN(out->value), "%d measures", task->n_metric);
+    for (int k = 0; k < task->n_metric; k++) {
+        int    slot   = task->metric[k].slot;
+        double n      = sum[LOSS_SLOTS + slot];
+        out->value[k] = n > 0 ? sum[slot] / n : 0;
+        if (k == 0) out->n_target = (int64_t)n;
+    }
     return 0;
+}
+
+int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out)
+{
+    Job    *j                    = s->job;
+    int64_t n_target[LOSS_SLOTS] = { 0 }, first = comm_rank(j->comm), by = comm_world(j->comm);
+    int64_t n_batch = (src->n_sample + j->fields.B - 1) / j->fields.B;
+    Walk    w       = { .s = s, .feed = val, .step = -1, .n_target = n_target, .data_ok = 1 };
+    TRY(j->dev->vt->sync(j->dev)); /* the ring's entry is free */
+    TRY(upload_in(s, &(StepIn){ .loss_scale = 1.0f }, 0));
+    int rc = 0;
+    for (int64_t i = first; i < n_batch && rc == 0; i += by) rc = walk_rows(&w, &j->eval, 0, j->eval.n);
+    if (rc < 0 && w.data_ok) return -1;
+    if (rc == 0) TRY(agree_on_data(s, 1));
+    if (rc < 0) return -1; /* agreed in take_batch() */
+    TRY(feed_drain(val));
+    return sum_up(s, n_target, src, out);
 }

@@ -6,13 +6,13 @@
 #ifndef RUN_SWITCHES_H
 #define RUN_SWITCHES_H
 
-#include "run/build.h"
+#include "task/job.h"
 
 /* One line per optimisation: on (in how many ops), off, not used or refused, and why. vt: what b was built for. */
-void switches_print(const Build *b, const DevVt *vt, FILE *out);
+void switches_print(const Job *b, const DevVt *vt, FILE *out);
 
 /* Negative after err_user() unless opt.NAME is on. Without a training step (eval, sample) not being used is no failure. */
-int switches_require(const Build *b, const DevVt *vt, const char *name);
+int switches_require(const Job *b, const DevVt *vt, const char *name);
 
 /* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
 int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n);

@@ -5,8 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "optim/schedule.h"
-#include "run/bench.h"
-#include "run/signals.h"
+#include "base/signals.h"
 #include "run/train_impl.h"
 
 #include <math.h>
@@ -21,15 +20,17 @@ enum { LONG_STEP_S = 60 };
 
 static void announce(Run *run)
 {
-    const Recipe      *r = run->r;
-    const BuildChoice *c = &run->setup.build->choice;
-    char               n[32], mem[32], t[32], ranks[32] = "";
+    const Job       *j     = run->setup.job;
+    const JobChoice *c     = &j->choice;
+    int64_t          units = run->task->units(run->r);
+    char             n[32], mem[32], t[32], ranks[32] = "", each[32] = "";
     if (run->comm) snprintf(ranks, sizeof ranks, "%d ranks x ", comm_world(run->comm));
-    log_info("%s parameters, %lld tokens a step = %s%lld x %lld x %lld, recompute %s, %s planned",
-             str_count(n, sizeof n, (double)param_count(&run->setup.build->net.table)),
-             (long long)r->step_tokens, ranks, (long long)run->stepper.n_micro, (long long)c->micro_batch,
-             (long long)r->model.context, recompute_name(c->level),
-             str_bytes(mem, sizeof mem, (double)store_total_bytes(&run->setup.build->store)));
+    if (units > 1) snprintf(each, sizeof each, " x %lld", (long long)units);
+    log_info("%s parameters, %lld %s a step = %s%lld x %lld%s, recompute %s, %s planned",
+             str_count(n, sizeof n, (double)job_param_count(j)), (long long)job_units_per_step(j),
+             run->task->unit, ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
+             recompute_level_name(c->level),
+             str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
     log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
@@ -43,13 +44,14 @@ static void announce(Run *run)
 
 static int evaluate(Run *run, int *stop)
 {
-    if (!run->val_loader) return 0;
-    double val;
-    TRY(loader_restart(run->val_loader, 0));
-    int64_t B = run->setup.build->batch.B;
-    TRY(step_evaluate(&run->stepper, run->val_loader, (run->r->eval.sequences + B - 1) / B, &val));
-    metrics_eval(&run->metrics, run->at.step, val, train_elapsed(run));
-    log_info("step %lld: validation loss %.4f", (long long)run->at.step, val);
+    const Task *t = run->task;
+    TaskEval    e;
+    if (!run->val) return 0;
+    TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
+    TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
+    metrics_eval(&run->metrics, t, run->at.step, &e, train_elapsed(run));
+    double val = e.value[t->best];
+    log_info("step %lld: validation %s %.4f", (long long)run->at.step, t->metric[t->best].name, val);
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
     run->last_s = clock_now_s();
@@ -73,10 +75,13 @@ static int evaluate_missing(Run *run, int *stop)
 
 /* ---- results ----------------------------------------------------------------------------------------------- */
 
+/* Updates that the task itself ended early are no failure. */
+static int is_bad(const StepOut *out) { return out->skip == 1 || out->skip == 2; }
+
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
-    Build  *b    = run->setup.build;
+    Job    *b    = run->setup.job;
     int64_t step = run->at.step;
     TRY(step_result(&run->stepper, step, out));
     double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
@@ -87,20 +92,20 @@ static int take_result(Run *run, StepOut *out)
     MetricsStep m = { .step   = run->at.step,
                       .lr     = run->lr[step % STEP_RING],
                       .time_s = train_elapsed_at(run, now) };
-    m.per_s       = (double)run->r->step_tokens / run->step_s;
+    m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
-    m.mfu         = peak > 0 ? bench_step_flops(b) / run->step_s / peak : NAN;
+    m.mfu         = peak > 0 ? choose_step_flops(b) / run->step_s / peak : NAN;
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss  = out->loss;
     run->n_skip_row = out->n_skip_row;
-    if (!out->skip && run->at.step > run->bad_until) run->n_rollback = 0;
-    if (out->skip) {
+    if (!is_bad(out) && run->at.step > run->bad_until) run->n_rollback = 0;
+    if (is_bad(out)) {
         log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
-    if (run->at.step % run->r->log_every == 0 || out->skip || run->at.step == run->r->steps) {
-        metrics_step(&run->metrics, &m, out);
+    if (run->at.step % run->r->log_every == 0 || is_bad(out) || run->at.step == run->r->steps) {
+        metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
     progress_update(&run->progress, run->at.step, out->loss, m.per_s, run->n_timed > 1 ? run->step_s : NAN);
@@ -186,7 +191,7 @@ static int load_last_good(Run *run, const StepOut *out)
              (long long)run->at.step, (long long)(end - first));
     /* A checkpoint taken on the way out may stand in the middle of a row of skips; the row begins anew. */
     run->at.device.out.n_skip_row = 0;
-    return build_write_state(run->setup.build, &run->at.device);
+    return job_write_state(run->setup.job, &run->at.device);
 }
 
 /* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
@@ -329,7 +334,7 @@ static int finish(Run *run)
     if (run->at.step <= run->first_step) return 0;
     LoaderStats stats;
     char        t[32], all[48] = "";
-    loader_stats(run->stepper.loader, &stats);
+    loader_stats(run->stepper.feed.loader, &stats);
     int64_t done = run->at.step - run->first_step;
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
     log_info("%lld step%s%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
@@ -346,7 +351,9 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     announce(run);
     run->last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
-    progress_begin(&run->progress, "train", "tokens/s", run->at.step, run->r->steps);
+    char rate[48];
+    snprintf(rate, sizeof rate, "%s/s", run->task->unit);
+    progress_begin(&run->progress, "train", rate, run->at.step, run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
     if (train_loop(run, stop) < 0 || finish(run) < 0) {
         save_what_is(run);
@@ -389,9 +396,9 @@ static int run_rank(Run *run, const TrainOptions *opt)
     return rc;
 }
 
-int train_run(const Recipe *r, const TrainOptions *opt)
+int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .r = r, .begin_s = opt->begin_s };
+    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s };
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));

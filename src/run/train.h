@@ -7,8 +7,9 @@
  *    another run has taken the directory. Nor does a disk that takes no metrics, or a directory that somebody removed. A
  *    failed step ends the run, after what was done before it was saved, unless the device itself failed.
  * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and past the
- *    samples of the bad ones. When the same happens again before a good step beyond them, the one before is next, as
- *    for one that is damaged; after the oldest, and at least three attempts, the run fails.
+ *    samples of the bad ones. If the run diverges again before it passes the bad steps, Brim goes back one checkpoint
+ *    further. A damaged checkpoint is skipped in the same way. After the oldest one, and at least three attempts, the run
+ *    fails.
  * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
  *    there is nothing to save, one rank alone leaves at its next micro-batch.
  * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file; it only
@@ -21,7 +22,7 @@
 #ifndef RUN_TRAIN_H
 #define RUN_TRAIN_H
 
-#include "conf/recipe.h"
+#include "task/task.h"
 
 typedef struct {
     int         fresh;             /* do not resume: an existing run is moved aside */
@@ -29,6 +30,6 @@ typedef struct {
     const char *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
 } TrainOptions;
 
-int train_run(const Recipe *r, const TrainOptions *opt);
+int train_run(const Task *task, const Recipe *r, const TrainOptions *opt);
 
 #endif

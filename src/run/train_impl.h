@@ -3,14 +3,12 @@
 #define RUN_TRAIN_IMPL_H
 
 #include "base/progress.h"
-#include "run/ckpt.h"
+#include "ckpt/ckpt.h"
 #include "run/metrics.h"
 #include "run/rundir.h"
 #include "run/setup.h"
 #include "run/step.h"
 #include "run/train.h"
-
-enum { TRAIN_VAL_SLOTS = 3 };
 
 /* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different steps. */
 typedef struct {
@@ -20,6 +18,7 @@ typedef struct {
 } Asked;
 
 typedef struct {
+    const Task   *task;
     const Recipe *r;       /* the caller's, then fixed */
     Recipe        fixed;   /* the same with absolute paths */
     double        begin_s; /* program start */
@@ -28,8 +27,7 @@ typedef struct {
     RunDir        dir;
     Source       *train, *val;
     Stepper       stepper;
-    Loader       *val_loader;
-    void         *val_slots[TRAIN_VAL_SLOTS];
+    Feed          val_feed; /* opened by the first evaluation */
     CkptWriter   *writer;
     Metrics       metrics;
     int           log_copied; /* to log.txt, from now on */
@@ -82,6 +80,8 @@ void train_note_pace(Run *run, double dt_s); /* a step took so long */
 int64_t train_schedule_steps(const Run *run, int64_t step);
 /* 1: training should stop; at.stopped has the reason. */
 int train_after_eval(Run *run, double val);
+/* 1: a is better than b by the task's measure. */
+int train_is_better(const Task *t, double a, double b);
 /* Sets run->idle when the run, as it was resumed, has what is asked for; says so. */
 int train_find_idle(Run *run);
 

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "data/check.h"
+#include "run/marks.h"
 #include "run/switches.h"
 
 #include <limits.h>
@@ -32,11 +32,11 @@ static void print_machine(Run *run, FILE *f) { setup_print_machine(&run->setup, 
 
 static void print_plan(Run *run, FILE *f)
 {
-    build_print_plan(run->setup.build, f);
+    build_print_plan(run->setup.job, f);
     fprintf(f, "\n");
-    choose_print(&run->setup.choice, run->r, f);
+    choose_print(&run->setup.choice, run->setup.job, f);
     fprintf(f, "\noptimisations\n");
-    switches_print(run->setup.build, run->setup.dev->vt, f);
+    switches_print(run->setup.job, run->setup.dev->vt, f);
 }
 
 static void make_absolute(char path[RECIPE_STR])
@@ -66,28 +66,14 @@ int train_write_texts(Run *run)
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 
+static int is_noise(const Run *run) { return run->task->is_noise && run->task->is_noise(run->r); }
+
 static int open_sources(Run *run)
 {
-    TRY(source_open(&run->train, run->r, 0));
-    if (run->r->data.kind == DATA_RANDOM) return 0; /* nothing to learn, nothing to evaluate */
-    if (source_has_val(run->r)) TRY(source_open(&run->val, run->r, 1));
-    return data_check(run->r, run->train, run->val);
-}
-
-static int load_val(Run *run)
-{
-    if (!run->val) return 0;
-    Dev            *dev = run->setup.dev;
-    const NetBatch *b   = &run->setup.build->batch;
-    for (int i = 0; i < TRAIN_VAL_SLOTS; i++) {
-        run->val_slots[i] = dev->vt->host_alloc(dev, loader_batch_bytes(b->B, b->T, b->doc != NULL));
-        if (!run->val_slots[i]) return -1;
-    }
-    LoaderConfig cfg = stepper_loader_config(&run->stepper, run->val_slots, TRAIN_VAL_SLOTS);
-    cfg.eval         = 1;
-    cfg.eval_most    = run->r->eval.sequences;
-    cfg.inline_fill  = 1;
-    return loader_create(&run->val_loader, &cfg, run->val);
+    const Task *t = run->task;
+    TRY(t->open_train(&run->train, run->r));
+    if (is_noise(run)) return 0; /* nothing to learn, nothing to evaluate */
+    return t->has_val(run->r) ? t->open_val(&run->val, run->r, run->r->eval.samples, run->train) : 0;
 }
 
 int train_attach(Run *run)
@@ -97,7 +83,7 @@ int train_attach(Run *run)
 
 int train_resume(Run *run, int64_t before)
 {
-    Build  *b         = run->setup.build;
+    Job    *b         = run->setup.job;
     char    note[512] = "", path[RUNDIR_PATH + 32], why[1024];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
@@ -120,16 +106,16 @@ int train_resume(Run *run, int64_t before)
     return (int)got[0];
 }
 
-/* A file that grew or was replaced: allowed, but other windows follow, and what was held back for validation may be among them. */
+/* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation may be among
+ * them. */
 static void warn_other_data(const Run *run)
 {
-    int64_t train = source_len(run->train), val = run->val ? source_len(run->val) : 0;
-    if (run->at.train_tokens == 0 || (run->at.train_tokens == train && run->at.val_tokens == val)) return;
-    log_warn(
-        "%s: the data changed since step %lld was saved: %lld tokens for training and %lld for validation "
-        "are %lld and %lld now, so other samples follow, and validation losses may not compare",
-        source_name(run->train), (long long)run->at.step, (long long)run->at.train_tokens,
-        (long long)run->at.val_tokens, (long long)train, (long long)val);
+    int64_t train = run->train->size, val = run->val ? run->val->size : 0;
+    if (run->at.train_size == 0 || (run->at.train_size == train && run->at.val_size == val)) return;
+    log_warn("%s: the data changed since step %lld was saved: %lld %s for training and %lld for validation "
+             "are %lld and %lld now, so other samples follow, and validation may not compare",
+             run->train->name, (long long)run->at.step, (long long)run->at.train_size, run->task->unit,
+             (long long)run->at.val_size, (long long)train, (long long)val);
 }
 
 static int lock_dir(Run *run)
@@ -154,7 +140,7 @@ static int open_files(Run *run, int fresh)
     TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
-    return ckpt_writer_create(&run->writer, run->setup.build, run->dir.checkpoints);
+    return ckpt_writer_create(&run->writer, run->setup.job, run->dir.checkpoints);
 }
 
 /* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is no failure. */
@@ -173,14 +159,15 @@ int train_open(Run *run, const TrainOptions *opt)
     fix_paths(run);
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
-    TRY(setup_open_ranks(&run->setup, r, BUILD_TRAIN, run->comm));
+    TRY(setup_open_ranks(&run->setup, run->task, r, JOB_TRAIN, run->comm));
     log_info("%s: %s", run->setup.info.name, run->setup.why);
-    if (r->data.kind == DATA_RANDOM) {
-        log_info("data.kind random: noise, nothing will be learned");
+    if (is_noise(run)) {
+        log_info("%s", run->task->noise);
     } else if (!run->val) {
-        log_info("data.val_fraction 0: training on all the data, no validation");
+        log_info("training on all the data, no validation");
     }
-    run->at = (CkptState){ .seed = (uint64_t)r->seed, .best_val = INFINITY };
+    int larger = run->task->metric[run->task->best].larger;
+    run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };
     if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(train_find_idle(run));
@@ -189,8 +176,8 @@ int train_open(Run *run, const TrainOptions *opt)
         return 0;
     }
     warn_other_data(run);
-    TRY(stepper_init(&run->stepper, run->setup.build, (int)r->data.depth));
-    TRY(load_val(run));
+    TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
+    if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));
     return open_files(run, opt->fresh);
 }
@@ -199,11 +186,8 @@ void train_close(Run *run)
 {
     ckpt_writer_destroy(run->writer);
     if (run->setup.dev) {
-        stepper_deinit(&run->stepper);
-        loader_destroy(run->val_loader);
-        for (int i = 0; i < TRAIN_VAL_SLOTS; i++) {
-            if (run->val_slots[i]) run->setup.dev->vt->host_free(run->setup.dev, run->val_slots[i]);
-        }
+        stepper_deinit(&run->stepper); /* waits */
+        feed_deinit(&run->val_feed);
     }
     source_close(run->train);
     source_close(run->val);

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "run/signals.h"
+#include "base/signals.h"
 
 #include <unistd.h>
 
@@ -88,13 +88,13 @@ int train_save(Run *run)
     double     before    = now->elapsed_s;
     now->elapsed_s       = train_elapsed(run);
     now->seed            = (uint64_t)run->r->seed;
-    now->micro_batch     = run->setup.build->choice.micro_batch;
-    now->recompute_level = run->setup.build->choice.level;
-    now->head_rows       = run->setup.build->choice.head_rows;
-    now->train_tokens    = source_len(run->train);
-    now->val_tokens      = run->val ? source_len(run->val) : 0;
-    now->threads         = run->setup.dev->vt->kind == DEV_CPU ? run->setup.info.n_sm : 0;
-    if (ckpt_begin(run->writer, run->setup.build, now) < 0) return -1;
+    now->micro_batch     = run->setup.job->choice.micro_batch;
+    now->recompute_level = run->setup.job->choice.level;
+    now->head_rows       = run->setup.job->choice.head_rows;
+    now->train_size      = run->train->size;
+    now->val_size        = run->val ? run->val->size : 0;
+    now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
+    if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
     now->elapsed_s  = before;
     run->last_saved = run->at.step;
     run->retry_step = INT64_MAX; /* until this one's result is known */

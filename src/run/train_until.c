@@ -1,4 +1,4 @@
-/* Until when a run trains: steps, time, validation loss; and whether a start has anything left to do.
+/* Until when a run trains: steps, time, the task's measure; and whether a start has anything left to do.
  *
  * 1. Time counts over all starts. With a budget the schedule's length follows from the time left and the pace of the run,
  *    both of which a checkpoint has: the first step of a resumed run continues the curve of the last one.
@@ -38,21 +38,32 @@ int64_t train_schedule_steps(const Run *run, int64_t step)
     return step + MAX(1, (int64_t)left);
 }
 
-/* ---- validation loss --------------------------------------------------------------------------------------- */
+/* ---- validation -------------------------------------------------------------------------------------------- */
+
+int train_is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
+
+/* At the target or beyond it. */
+static int is_reached(const Run *run, double val)
+{
+    return run->r->eval.target > 0 && !train_is_better(run->task, run->r->eval.target, val);
+}
+
+static const char *measure(const Run *run) { return run->task->metric[run->task->best].name; }
 
 int train_after_eval(Run *run, double val)
 {
     const RecipeEval *e = &run->r->eval;
     run->last_val       = val;
-    if (val < run->at.best_val) {
+    if (train_is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
     } else {
         run->at.bad_evals++;
     }
     if (run->at.step == 0) return 0; /* an untrained model cannot have reached anything */
-    if (e->target > 0 && val <= e->target) {
-        log_info("target reached: validation loss %.4f is at or below %.4f", val, e->target);
+    if (is_reached(run, val)) {
+        log_info("target reached: validation %s %.4f is at or %s %.4f", measure(run), val,
+                 run->task->metric[run->task->best].larger ? "above" : "below", e->target);
         run->at.stopped = CKPT_STOP_TARGET;
     } else if (e->patience > 0 && run->at.bad_evals >= e->patience) {
         log_info("stopping early: %lld evaluation%s without improvement, best %.4f",
@@ -84,10 +95,11 @@ static int has_stopped(Run *run)
 {
     const RecipeEval *e    = &run->r->eval;
     long long         step = (long long)run->at.step;
-    if (run->at.stopped == CKPT_STOP_TARGET && e->target > 0 && run->at.best_val <= e->target) {
-        log_info("%s: target reached at step %lld, validation loss %.4f: nothing to do "
-                 "(a lower eval.target goes on, or 0 for none)",
-                 run->dir.path, step, run->at.best_val);
+    if (run->at.stopped == CKPT_STOP_TARGET && is_reached(run, run->at.best_val)) {
+        log_info("%s: target reached at step %lld, validation %s %.4f: nothing to do "
+                 "(a %s eval.target goes on, or 0 for none)",
+                 run->dir.path, step, measure(run), run->at.best_val,
+                 run->task->metric[run->task->best].larger ? "higher" : "lower");
         return 1;
     }
     if (run->at.stopped == CKPT_STOP_PATIENCE && e->patience > 0 && run->at.bad_evals >= e->patience) {

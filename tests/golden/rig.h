@@ -16,7 +16,7 @@ typedef struct {
     RecomputeLevel level;
     DType          compute;
     double         dropout;
-    LowerOptions   off;    /* 1: not used */
+    RecipeOpt   off;    /* 1: not used */
     int            stored; /* attention that stores its weights */
     unsigned       parts;  /* 0: BUILD_TRAIN */
 } RigSetup;

@@ -3,25 +3,25 @@
 #include "base/err.h"
 #include "conf/recipe.h"
 #include "data/order.h"
-#include "data/source.h"
+#include "data/tokens.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static int dump(const Recipe *r, int64_t n, FILE *out)
 {
-    Source  *src;
+    Tokens  *src;
     Order    order;
     int64_t  T   = r->model.context;
     int32_t *buf = malloc(sizeof *buf * (size_t)(T + 1));
     if (!buf) return err_set("out of memory");
-    TRY(source_open(&src, r, 0));
-    order_init(&order, source_len(src), T, (uint64_t)r->seed);
+    TRY(tokens_open(&src, r, 0));
+    order_init(&order, tokens_len(src), T, (uint64_t)r->seed);
     for (int64_t g = 0; g < n; g++) {
-        TRY(source_read(src, order_start(&order, g), T + 1, buf));
+        TRY(tokens_read(src, order_start(&order, g), T + 1, buf));
         if (fwrite(buf, sizeof *buf, (size_t)(T + 1), out) != (size_t)(T + 1)) return err_sys("write");
     }
-    source_close(src);
+    tokens_close(src);
     free(buf);
     return 0;
 }

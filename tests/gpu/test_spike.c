@@ -61,7 +61,7 @@ static void declare(Side *s, DType q_dtype)
 static int record(Side *s, const DevVt *vt)
 {
     RecomputeLevel level = LEVEL_BLOCK;
-    LowerOptions   opt   = { .add_norm       = 1,
+    RecipeOpt   opt   = { .add_norm       = 1,
                              .norm_bwd       = 1,
                              .xent           = 1,
                              .act_bias       = 1,

@@ -248,6 +248,8 @@ static int cpu_lane_wait(Dev *dev, Lane waiter, Lane on) { return 0; }
 static int cpu_sync(Dev *dev) { return 0; }
 static int cpu_mark(Dev *dev, Lane lane, int slot) { return 0; }
 static int cpu_mark_wait(Dev *dev, int slot) { return 0; }
+static int cpu_mark_passed(Dev *dev, int slot) { return 1; }
+static int cpu_lane_wait_mark(Dev *dev, Lane waiter, int slot) { return 0; }
 
 /* ---- Lists -------------------------------------------------------------------------------------------------------- */
 
@@ -303,6 +305,7 @@ const DevVt *dev_cpu(void)
     static const DevVt vt = {
         .name = "cpu",
         .kind = DEV_CPU,
+        .hints = &dev_hints_cpu,
         .ops =
             {
 #define X(KIND, field, Type) .field = cpu_##field,
@@ -323,6 +326,8 @@ const DevVt *dev_cpu(void)
         .sync         = cpu_sync,
         .mark         = cpu_mark,
         .mark_wait    = cpu_mark_wait,
+        .mark_passed  = cpu_mark_passed,
+        .lane_wait_mark = cpu_lane_wait_mark,
         .comm_id      = cpu_comm_id,
         .comm_open    = cpu_comm_open,
         .scratch_bytes = cpu_list_scratch,

@@ -64,10 +64,10 @@ int cpu_clip(Dev *dev, const Clip *a)
         out->sum[k] = 0;
     }
     out->n_report += 1;
-    out->loss          = (float)loss;
-    out->grad_norm     = (float)norm;
-    out->grad_sumsq    = 0;
-    out->skip          = 0;
+    out->loss       = (float)loss;
+    out->grad_norm  = (float)norm;
+    out->grad_sumsq = 0;
+    out->skip       = 0;
     if (out->stop) {
         out->skip = 3;
         out->clip = 0;

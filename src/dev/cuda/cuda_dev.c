@@ -320,11 +320,29 @@ static int dev_mark_wait_cuda(Dev *dev, int slot)
     return e == cudaSuccess ? 0 : late_error(self(dev), e);
 }
 
+static int dev_mark_passed_cuda(Dev *dev, int slot)
+{
+    CHECK(slot >= 0 && slot < DEV_MARKS, "mark %d", slot);
+    cudaError_t e = cudaSetDevice(self(dev)->index);
+    if (e == cudaSuccess) e = cudaEventQuery(self(dev)->mark[slot]);
+    if (e == cudaErrorNotReady) return 0;
+    return e == cudaSuccess ? 1 : late_error(self(dev), e);
+}
+
+static int dev_lane_wait_mark_cuda(Dev *dev, Lane waiter, int slot)
+{
+    CHECK(slot >= 0 && slot < DEV_MARKS, "mark %d", slot);
+    CUDA_TRY(cudaSetDevice(self(dev)->index));
+    CUDA_TRY(cudaStreamWaitEvent(self(dev)->stream[waiter], self(dev)->mark[slot], 0));
+    return 0;
+}
+
 /* ---- the vtable ---------------------------------------------------------------------------------------- */
 
 static const DevVt cuda_vt = {
     .name = "cuda",
     .kind = DEV_CUDA,
+    .hints = &dev_hints_cuda,
     .ops = {
         .embed_fwd = cuda_embed_fwd,
         .embed_dw = cuda_embed_dw,
@@ -386,6 +404,8 @@ static const DevVt cuda_vt = {
     .sync = dev_sync_cuda,
     .mark = dev_mark_cuda,
     .mark_wait = dev_mark_wait_cuda,
+    .mark_passed = dev_mark_passed_cuda,
+    .lane_wait_mark = dev_lane_wait_mark_cuda,
     .comm_id = cuda_comm_id,
     .comm_open = cuda_comm_open,
     .exec_create = cuda_exec_create,

@@ -217,35 +217,30 @@ static int null_exec_time(Dev *dev, DevExec *exec, DevOpTime *out)
     return null_exec_run(dev, exec);
 }
 
+static int null_lane_wait_mark(Dev *dev, Lane waiter, int slot) { return 0; }
+
+static int null_mark_passed(Dev *dev, int slot) { return 1; }
+
+/* clang-format off */
+#define SLOT(KIND, field, Type) .field = null_##field,
+#define NULL_BACKEND(text, which, fused)                                                                     \
+    { .name = text, .kind = which, .hints = &dev_hints_cuda, .ops = { OP_LIST(SLOT) }, .fuses = fused,       \
+      .open = null_open, .close = null_close, .info = null_info, .alloc = null_alloc, .free = null_free,     \
+      .host_alloc = null_host_alloc, .host_free = null_host_free, .upload = null_upload,                     \
+      .download = null_download, .lane_wait = null_lane_wait, .sync = null_sync, .mark = null_mark,          \
+      .mark_wait = null_mark_wait, .mark_passed = null_mark_passed, .lane_wait_mark = null_lane_wait_mark,   \
+      .exec_create = null_exec_create, .exec_destroy = null_exec_destroy, .exec_run = null_exec_run,         \
+      .exec_time = null_exec_time }
+/* clang-format on */
+
 const DevVt *dev_null(void)
 {
-    static const DevVt vt = {
-        .name = "null",
-        .kind = DEV_NULL,
-        .ops =
-            {
-#define X(KIND, field, Type) .field = null_##field,
-                OP_LIST(X)
-#undef X
-            },
-        .fuses        = FUSE_ALL,
-        .open         = null_open,
-        .close        = null_close,
-        .info         = null_info,
-        .alloc        = null_alloc,
-        .free         = null_free,
-        .host_alloc   = null_host_alloc,
-        .host_free    = null_host_free,
-        .upload       = null_upload,
-        .download     = null_download,
-        .lane_wait    = null_lane_wait,
-        .sync         = null_sync,
-        .mark         = null_mark,
-        .mark_wait    = null_mark_wait,
-        .exec_create  = null_exec_create,
-        .exec_destroy = null_exec_destroy,
-        .exec_run     = null_exec_run,
-        .exec_time    = null_exec_time,
-    };
+    static const DevVt vt = NULL_BACKEND("null", DEV_NULL, FUSE_ALL);
+    return &vt;
+}
+
+const DevVt *dev_cuda_plan(void)
+{
+    static const DevVt vt = NULL_BACKEND("cuda", DEV_CUDA, FUSE_CUDA);
     return &vt;
 }

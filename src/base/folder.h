@@ -1,0 +1,20 @@
+/* Folder: what durable storage needs beyond single files: syncing, publishing and removing whole folders.
+ *
+ * 1. A published folder is complete or absent under its name; where one is replaced, a reader sees the old
+ *    or the new.
+ * 2. Removing never follows a symbolic link. */
+#ifndef BASE_FOLDER_H
+#define BASE_FOLDER_H
+
+/* Makes the names in a folder survive a power cut. Negative after err_set(). */
+int folder_sync(const char *path);
+
+/* Renames tmp to path, in the same parent, and syncs the parent. A folder already under path is replaced
+ * and removed. Negative after err_set(): then path is the old one or, when only the syncing failed, the
+ * new one. */
+int folder_publish(const char *tmp, const char *path);
+
+/* Removes path and everything in it; nothing to do when it is absent. Negative after err_set(). */
+int folder_remove(const char *path);
+
+#endif

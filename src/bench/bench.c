@@ -1,0 +1,359 @@
+#include "bench/bench.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "bench/limit.h"
+#include "run/step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { BENCH_MAX_STEPS = 2000, BENCH_WARM = 2, BENCH_MIN_STEPS = 5, OPS_ROWS = 160 };
+static const double BENCH_MIN_S = 3.0;
+
+static void call_phase(const BenchHooks *h, int begin)
+{
+    if (h && h->phase) h->phase(h->ctx, begin);
+}
+
+/* Device memory in use, or this process's peak on the CPU. */
+static size_t used_bytes(Dev *dev)
+{
+    DevInfo now;
+    if (dev->vt->hints->is_late && dev->vt->info(dev, &now) == 0) return now.total_bytes - now.free_bytes;
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (size_t)u.ru_maxrss * 1024;
+}
+
+/* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are queued one
+ * ahead, so a step's time is the distance between two completions. */
+static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
+{
+    double  last = 0, total = 0;
+    int     n = 0;
+    StepOut result;
+    TRY(step_begin(s, 0, 1e-4));
+    for (int64_t step = 0;; step++) {
+        int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < BENCH_MIN_S;
+        if (opt->most_s > 0 && total >= opt->most_s) more = 0;
+        if (step + 1 >= BENCH_MAX_STEPS) more = 0;
+        if (more) TRY(step_begin(s, step + 1, 1e-4));
+        TRY(step_result(s, step, &result));
+        double now = clock_now_s();
+        if (step == 0) out->startup_s = now - opt->begin_s;
+        if (step >= BENCH_WARM) {
+            times[n++] = now - last;
+            total += now - last;
+        }
+        last = now;
+        if (step + 1 == BENCH_WARM) {
+            out->drift_bytes = -(int64_t)used_bytes(s->job->dev);
+            call_phase(opt->hooks, 1);
+        }
+        if (!more) break;
+    }
+    call_phase(opt->hooks, 0);
+    out->drift_bytes += (int64_t)used_bytes(s->job->dev);
+    out->loss   = result.loss;
+    out->n_step = n;
+    out->step_s = clock_median(times, n);
+    return 0;
+}
+
+/* The gaps between kernels in three more steps, where the device can record them. */
+static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
+{
+    enum { RECORDED = 3 };
+    Dev     *dev = s->job->dev;
+    DevTrace seen;
+    StepOut  result;
+    if (!dev->vt->trace_begin) return 0;
+    if (dev->vt->trace_begin(dev) < 0) {
+        log_note("gaps between kernels are not measured: %s", err_get());
+        err_clear();
+        return 0;
+    }
+    int rc = step_begin(s, step, 1e-4);
+    for (int i = 1; i <= RECORDED && rc == 0; i++) {
+        if (i < RECORDED) rc = step_begin(s, step + i, 1e-4);
+        if (rc == 0) rc = step_result(s, step + i - 1, &result);
+    }
+    if (dev->vt->trace_end(dev, &seen) < 0) return -1;
+    if (rc == 0 && seen.span_s > 0) out->gap_share = 1 - seen.busy_s / seen.span_s;
+    return rc;
+}
+
+/* ---- --ops: time per kind of op ---------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *kind;
+    char        what[40];
+    double      time_s, flops, bytes, limit_s;
+    int         n;
+} OpRowTime;
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const OpRowTime *)a)->time_s, y = ((const OpRowTime *)b)->time_s;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* "block 3 qkv" -> "qkv": the same op of all blocks is one row. */
+static const char *without_block(const char *label)
+{
+    if (strncmp(label, "block ", 6) != 0) return label;
+    const char *sp = strchr(label + 6, ' ');
+    return sp ? sp + 1 : label;
+}
+
+/* Before a GPU has settled, the ops at the list's beginning would look faster than those at its end. One process only: ranks would
+ * not agree on how often. */
+static int settle_clock(Prog *p, Dev *dev)
+{
+    double start = clock_now_s();
+    do {
+        TRY(prog_run(p, dev));
+        TRY(dev->vt->sync(dev));
+    } while (clock_now_s() - start < dev->vt->hints->settle_s);
+    return 0;
+}
+
+/* One time per op, the mean of several where that is cheap. */
+static int time_ops(Prog *p, Dev *dev, DevOpTime *mean, DevOpTime *once)
+{
+    int passes = dev->vt->hints->op_passes;
+    for (int pass = 0; pass < passes; pass++) {
+        TRY(prog_time(p, dev, once));
+        for (int i = 0; i < prog_n_op(p); i++) mean[i].time_us += once[i].time_us / passes;
+    }
+    return 0;
+}
+
+/* The table as it grows over the rows of the step schedule. */
+typedef struct {
+    Setup        *setup;
+    const Recipe *recipe;
+    const double *rate;
+    OpRowTime     row[OPS_ROWS];
+    int           n, rc;
+} OpsTable;
+
+static OpRowTime *find_row(OpsTable *t, const Op *op)
+{
+    char what[40];
+    snprintf(what, sizeof what, "%s%s", without_block(op->label), op->recompute ? " again" : "");
+    for (int k = 0; k < t->n; k++) {
+        if (strcmp(t->row[k].what, what) == 0 && t->row[k].kind == op_table[op->kind].name) return &t->row[k];
+    }
+    if (t->n == OPS_ROWS) return NULL;
+    OpRowTime *row = &t->row[t->n++];
+    *row           = (OpRowTime){ .kind = op_table[op->kind].name };
+    memcpy(row->what, what, sizeof what);
+    return row;
+}
+
+static int collect(OpsTable *t, Prog *p, double times)
+{
+    int        n    = prog_n_op(p);
+    DevOpTime *mean = calloc(2 * (size_t)n + 1, sizeof *mean);
+    if (!mean) return err_set("out of host memory");
+    int rc = time_ops(p, t->setup->dev, mean, mean + n);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        const Op  *op  = prog_op(p, i);
+        OpRowTime *row = find_row(t, op);
+        if (!row) continue;
+        row->time_s += times * mean[i].time_us * 1e-6;
+        row->flops += times * op_flops(op->kind, &op->args);
+        row->bytes += times * op_bytes(op->kind, &op->args);
+        row->limit_s += times * limit_op_time(op, t->rate);
+        row->n += (int)times;
+    }
+    free(mean);
+    return rc;
+}
+
+/* One real step, so that ops timed afterwards meet real numbers and an update that is not skipped. */
+static int bench_one_step(Setup *s, const Recipe *r)
+{
+    Stepper stepper;
+    Source *src = NULL;
+    StepOut result;
+    int     rc = stepper_init(&stepper, s->job, 1);
+    if (rc == 0) rc = s->job->task->open_train(&src, r);
+    if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
+    if (rc == 0) rc = step_begin(&stepper, 0, 1e-4);
+    if (rc == 0) rc = step_result(&stepper, 0, &result);
+    stepper_deinit(&stepper);
+    source_close(src);
+    return rc;
+}
+
+static void print_rows(const BenchResult *b, const OpRowTime *row, int n, double sum, double limit, FILE *out)
+{
+    fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share",
+            b->hints->flops_name, "GB/s", "limit");
+    for (int i = 0; i < n; i++) {
+        const OpRowTime *o = &row[i];
+        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", o->kind, o->what, o->n,
+                o->time_s * 1e3, 100 * o->time_s / sum, o->flops / o->time_s / b->hints->flops_unit,
+                o->bytes / o->time_s * 1e-9, 100 * o->limit_s / o->time_s);
+    }
+    fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
+            "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
+}
+
+/* Ops of one program are timed alone, again and again; a real step before each makes the numbers real ones. */
+static void time_row(void *ctx, const ScheduleRow *row, double times)
+{
+    OpsTable *t   = ctx;
+    Dev      *dev = t->setup->dev;
+    Prog     *p   = t->setup->job->prog[row->prog];
+    if (t->rc < 0 || times < 1) return;
+    if (t->n == 0 || dev->vt->hints->settle_s > 0) t->rc = bench_one_step(t->setup, t->recipe);
+    if (t->rc == 0 && t->n == 0 && dev->vt->hints->settle_s > 0) t->rc = settle_clock(p, dev);
+    if (t->rc == 0) t->rc = collect(t, p, times);
+}
+
+static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE *out)
+{
+    OpsTable *t   = calloc(1, sizeof *t);
+    double    sum = 0, limit = 0;
+    if (!t) return err_set("out of host memory");
+    t->setup  = s;
+    t->recipe = r;
+    t->rate   = b->rate;
+    schedule_each(&s->job->step, time_row, t);
+    int        rc = t->rc, n = t->n;
+    OpRowTime *row = t->row;
+    qsort(row, (size_t)n, sizeof *row, by_time);
+    for (int i = 0; i < n; i++) {
+        sum += row[i].time_s;
+        limit += row[i].limit_s;
+    }
+    if (rc == 0) print_rows(b, row, n, sum, limit, out);
+    free(t);
+    return rc;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------- */
+
+static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
+{
+    Stepper stepper;
+    Source *src   = NULL;
+    double *times = calloc(BENCH_MAX_STEPS, sizeof *times);
+    int     rc = times ? stepper_init(&stepper, s->job, (int)r->data.depth) : err_set("out of host memory");
+    if (rc == 0) rc = s->job->task->open_train(&src, r);
+    if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
+    if (rc == 0) rc = run_steps(&stepper, times, out, opt);
+    if (rc == 0 && opt->measure_limit) rc = measure_gaps(&stepper, BENCH_WARM + out->n_step, out);
+    if (times) stepper_deinit(&stepper);
+    source_close(src);
+    free(times);
+    return rc;
+}
+
+static void describe(BenchResult *out, const Setup *s, const Recipe *r)
+{
+    JobChoice choice   = s->job->choice;
+    out->hints         = s->dev->vt->hints;
+    out->precision     = setup_precision(s, r);
+    out->unit          = s->job->task->unit;
+    out->step_units    = job_units_per_step(s->job);
+    out->micro_batch   = choice.micro_batch;
+    out->recompute     = recompute_level_name(choice.level);
+    out->per_s         = (double)out->step_units / out->step_s;
+    out->slab_bytes    = store_total_bytes(&s->job->store);
+    out->planned_bytes = out->slab_bytes;
+    if (out->hints->is_late) out->planned_bytes += s->info.total_bytes - s->info.free_bytes;
+    out->peak_bytes = used_bytes(s->dev);
+    str_copy(out->device, sizeof out->device, s->info.name);
+    if (s->machine.peak_flops > 0) out->mfu = choose_step_flops(s->job) / out->step_s / s->machine.peak_flops;
+}
+
+/* The rates need memory of their own: the model's is given back first and taken again for --ops. */
+static int measure_limit(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
+{
+    const Task *task   = s->job->task;
+    LimitShapes shapes = limit_shapes(s->job);
+    setup_close(s);
+    TRY(limit_measure(out->rate, r, &shapes));
+    TRY(setup_open(s, task, r, JOB_TRAIN));
+    out->limit_share = limit_step_time(s->job, out->rate) / out->step_s;
+    return opt->print_ops ? print_ops_table(s, r, out, opt->report) : 0;
+}
+
+static void print_setup(const BenchResult *out, const Setup *s, const Recipe *r, FILE *report)
+{
+    char a[32], b[32], c[32];
+    fprintf(report, "%s on %s: micro-batch %lld, recompute %s, %s\n", r->run, s->info.name,
+            (long long)out->micro_batch, out->recompute, s->choice.why);
+    fprintf(
+        report, "slabs %s; %s %s planned, %s at the end\n", str_bytes(a, sizeof a, (double)out->slab_bytes),
+        out->hints->is_late ? "in use on the device, by others too," : "the process:",
+        str_bytes(b, sizeof b, (double)out->planned_bytes), str_bytes(c, sizeof c, (double)out->peak_bytes));
+}
+
+int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOptions *opt)
+{
+    Setup s;
+    memset(out, 0, sizeof *out);
+    out->gap_share = NAN;
+    out->gpu       = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
+    int rc         = setup_open(&s, task, r, JOB_TRAIN);
+    if (rc == 0) rc = bench_steps(out, &s, r, opt);
+    if (rc == 0) describe(out, &s, r);
+    if (rc == 0 && opt->measure_limit) rc = measure_limit(out, &s, r, opt);
+    if (rc == 0 && opt->report) print_setup(out, &s, r, opt->report);
+    setup_close(&s);
+    return rc;
+}
+
+static double known(double x) { return x > 0 ? x : NAN; } /* json_out_num() writes NAN as null */
+
+void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
+{
+    JsonOut o;
+    char    key[48];
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "recipe", r->run);
+    json_out_str(&o, "device", b->device);
+    json_out_str(&o, "precision", b->precision);
+    json_out_str(&o, "unit", b->unit);
+    snprintf(key, sizeof key, "step_%s", b->unit);
+    json_out_int(&o, key, b->step_units);
+    json_out_int(&o, "micro_batch", b->micro_batch);
+    json_out_str(&o, "recompute", b->recompute);
+    json_out_num(&o, "per_s", b->per_s);
+    json_out_num(&o, "step_ms", b->step_s * 1e3);
+    json_out_num(&o, "mfu", known(b->mfu));
+    json_out_num(&o, "limit_share", known(b->limit_share));
+    json_out_int(&o, "planned_bytes", (int64_t)b->planned_bytes);
+    json_out_int(&o, "peak_bytes", (int64_t)b->peak_bytes);
+    json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
+    json_out_int(&o, "drift_bytes", b->drift_bytes);
+    json_out_num(&o, "startup_s", b->startup_s);
+    json_out_num(&o, "gap_share", b->gap_share);
+    json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
+    json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
+    json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));
+    json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));
+    json_out_num(&o, "loss", b->loss);
+    json_out_num(&o, "utilisation", b->gpu.utilisation);
+    json_out_num(&o, "power_w", b->gpu.power_w);
+    json_out_num(&o, "sm_mhz", b->gpu.sm_mhz);
+    json_out_num(&o, "sm_active", b->gpu.sm_active);
+    json_out_num(&o, "tensor_active", b->gpu.tensor_active);
+    json_out_num(&o, "dram_active", b->gpu.dram_active);
+    snprintf(key, sizeof key, "joules_per_%.*s", (int)strlen(b->unit) - 1, b->unit); /* the singular */
+    json_out_num(&o, key, b->gpu.joules_per_unit);
+    json_out_str(&o, "clock_reasons", b->gpu.clock_reasons[0] ? b->gpu.clock_reasons : NULL);
+    json_out_end(&o);
+}

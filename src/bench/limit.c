@@ -1,0 +1,256 @@
+#include "bench/limit.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "prog/record.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+double limit_op_time(const Op *op, const double rate[UNIT_COUNT])
+{
+    double flops = op_flops(op->kind, &op->args), bytes = op_bytes(op->kind, &op->args) / rate[UNIT_MEMORY];
+    double units = rate[op_table[op->kind].unit];
+    return flops > 0 && units > 0 ? MAX(bytes, flops / units) : bytes;
+}
+
+typedef struct {
+    const Job    *job;
+    const double *rate;
+    double        time_s;
+    LimitShapes   shapes;
+} LimitWalk;
+
+static void add_time(void *ctx, const ScheduleRow *row, double times)
+{
+    LimitWalk  *w   = ctx;
+    const Prog *p   = w->job->prog[row->prog];
+    double      sum = 0;
+    for (int i = 0; i < prog_n_op(p); i++) {
+        if (!prog_op(p, i)->recompute) sum += limit_op_time(prog_op(p, i), w->rate);
+    }
+    w->time_s += times * sum;
+}
+
+double limit_step_time(const Job *j, const double rate[UNIT_COUNT])
+{
+    LimitWalk w = { .job = j, .rate = rate };
+    schedule_each(&j->step, add_time, &w);
+    return w.time_s;
+}
+
+/* Masks that depend on the data are measured as what they are on average nearest to: causal. */
+static void offer_attn(LimitAttn *most, const Op *op, const Tensor *qkv, const AttnFwd *like, double times)
+{
+    double flops = times * op_flops(op->kind, &op->args);
+    if (flops <= most->flops) return;
+    *most = (LimitAttn){ .dtype    = qkv->dtype,
+                         .B        = qkv->dim[0],
+                         .T        = qkv->dim[1],
+                         .heads    = like->heads,
+                         .kv_heads = like->kv_heads,
+                         .head_dim = like->head_dim,
+                         .mask     = like->mask == MASK_FULL ? MASK_FULL : MASK_CAUSAL,
+                         .flops    = flops };
+}
+
+static void find_attn(void *ctx, const ScheduleRow *row, double times)
+{
+    LimitWalk  *w = ctx;
+    const Prog *p = w->job->prog[row->prog];
+    for (int i = 0; i < prog_n_op(p); i++) {
+        const Op *op = prog_op(p, i);
+        if (op->kind == OP_ATTN_FWD) {
+            offer_attn(&w->shapes.fwd, op, op->args.attn_fwd.qkv, &op->args.attn_fwd, times);
+        } else if (op->kind == OP_ATTN_BWD) {
+            const AttnBwd *b    = &op->args.attn_bwd;
+            AttnFwd        like = {
+                       .heads = b->heads, .kv_heads = b->kv_heads, .head_dim = b->head_dim, .mask = b->mask
+            };
+            offer_attn(&w->shapes.bwd, op, b->qkv, &like, times);
+        }
+    }
+}
+
+LimitShapes limit_shapes(const Job *j)
+{
+    LimitWalk w = { .job = j, .shapes = { .compute = j->choice.compute } };
+    schedule_each(&j->step, find_attn, &w);
+    return w.shapes;
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------- */
+
+/* Random contents: zeros draw less power and would flatter a GPU. */
+static int fill_random(Dev *dev, const Tensor *t)
+{
+    size_t    n   = tensor_bytes(t);
+    uint16_t *buf = malloc(n + 4);
+    uint32_t  x   = 12345;
+    if (!buf) return err_set("out of host memory");
+    for (size_t i = 0; i < n / 2; i++) {
+        x = x * 1664525u + 1013904223u;
+        /* sign and mantissa random, exponent near 1: a finite number in bf16 and, as a high half, in f32 */
+        buf[i] = (uint16_t)((x >> 16) & 0x80FF) | 0x3F00;
+    }
+    int rc = dev->vt->upload(dev, LANE_COMPUTE, t->data, buf, n);
+    if (rc == 0) rc = dev->vt->sync(dev);
+    free(buf);
+    return rc;
+}
+
+/* Seconds a run of the bound program takes when it goes on and on: rounds of some milliseconds, the median of the second half. No
+ * step can hold the rate of a burst: after three seconds of rest the own kernel had 704 TFLOP/s in a product of 8192 cubed at
+ * 0.2 s, 681 at 0.4, 672 at 0.8 and 635 to 674 by turns from 1.5 s on (H200, 700 W). */
+static int time_sustained(Prog *p, Dev *dev, double *seconds)
+{
+    enum { MOST_ROUNDS = 128, MOST_REPS = 4096 };
+    double round_s = 0.03, while_s = dev->vt->hints->held_s, t[MOST_ROUNDS];
+    int    reps = 1, n = 0;
+    TRY(prog_run(p, dev)); /* touches memory, loads kernels */
+    TRY(dev->vt->sync(dev));
+    for (double total = 0; n < MOST_ROUNDS && (n < 4 || total < while_s); n++) {
+        double begin = clock_now_s();
+        for (int i = 0; i < reps; i++) TRY(prog_run(p, dev));
+        TRY(dev->vt->sync(dev));
+        double took = clock_now_s() - begin;
+        total += took;
+        t[n] = took / reps;
+        reps = MAX(1, MIN(MOST_REPS, (int)(round_s / t[n])));
+    }
+    *seconds = clock_median(t + n / 2, n - n / 2);
+    return 0;
+}
+
+/* Plans, binds and times a one-op program, and frees it with its store. */
+static int time_program(Prog *p, Store *s, Dev *dev, double *seconds)
+{
+    RecipeOpt none = { 0 };
+    prog_lower(p, &none, dev->vt);
+    prog_plan(p);
+    store_fit_act(s, prog_stats(p).act_bytes);
+    int rc = store_alloc_slabs(s, dev);
+    if (rc == 0) rc = prog_bind(p, dev);
+    for (int i = 0; rc == 0 && i < s->n_tensor; i++) rc = fill_random(dev, s->tensor[i]);
+    if (rc == 0) rc = time_sustained(p, dev, seconds);
+    prog_destroy(p, dev);
+    store_free_slabs(s, dev);
+    store_deinit(s);
+    return rc;
+}
+
+static int measure_gemm(Dev *dev, DType dtype, double *rate)
+{
+    Store   s;
+    int64_t n = dev->vt->hints->gemm_side, dim[2] = { n, n };
+    double  t;
+    store_init(&s);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", dtype, 2, dim);
+    Tensor *w = store_tensor(&s, SLAB_IO, "w", dtype, 2, dim);
+    Tensor *y = store_tensor(&s, SLAB_IO, "y", dtype, 2, dim);
+    store_seal(&s);
+    Prog *p = prog_begin("gemm", &s);
+    rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });
+    TRY(time_program(p, &s, dev, &t));
+    *rate = 2.0 * (double)n * (double)n * (double)n / t;
+    return 0;
+}
+
+static int measure_copy(Dev *dev, double *rate)
+{
+    Store   s;
+    int64_t n = dev->vt->hints->copy_bytes;
+    double  t;
+    store_init(&s);
+    Tensor *x = store_tensor(&s, SLAB_IO, "x", DT_U8, 1, &n);
+    Tensor *y = store_tensor(&s, SLAB_IO, "y", DT_U8, 1, &n);
+    store_seal(&s);
+    Prog *p = prog_begin("copy", &s);
+    rec_copy(p, (Copy){ .y = y, .x = x });
+    TRY(time_program(p, &s, dev, &t));
+    *rate = 2.0 * (double)n / t;
+    return 0;
+}
+
+static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double *rate)
+{
+    Store   s;
+    int     H = m->heads, K = m->kv_heads, D = m->head_dim;
+    DType   dtype      = m->dtype;
+    int64_t qkv_dim[3] = { m->B, m->T, (int64_t)(H + 2 * K) * D };
+    int64_t o_dim[3]   = { m->B, m->T, (int64_t)H * D };
+    int64_t lse_dim[3] = { m->B, H, m->T };
+    float   scale      = 1.0f / sqrtf((float)D);
+    Mask    mask       = m->mask;
+    if (m->T == 0) return 0;
+    double t;
+    store_init(&s);
+    Tensor *qkv  = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim);
+    Tensor *o    = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
+    Tensor *lse  = store_tensor(&s, SLAB_IO, "lse", DT_F32, 3, lse_dim);
+    Tensor *dout = NULL, *dqkv = NULL;
+    if (backward) {
+        dout = store_tensor(&s, SLAB_IO, "dout", dtype, 3, o_dim);
+        dqkv = store_tensor(&s, SLAB_IO, "dqkv", dtype, 3, qkv_dim);
+    }
+    store_seal(&s);
+    Prog *p = prog_begin("attention", &s);
+    if (backward) {
+        rec_attn_bwd(p, (AttnBwd){ .dqkv     = dqkv,
+                                   .dout     = dout,
+                                   .o        = o,
+                                   .lse      = lse,
+                                   .qkv      = qkv,
+                                   .heads    = H,
+                                   .kv_heads = K,
+                                   .head_dim = D,
+                                   .mask     = mask,
+                                   .scale    = scale });
+    } else {
+        rec_attn_fwd(p, (AttnFwd){ .o        = o,
+                                   .lse      = lse,
+                                   .qkv      = qkv,
+                                   .heads    = H,
+                                   .kv_heads = K,
+                                   .head_dim = D,
+                                   .mask     = mask,
+                                   .scale    = scale });
+    }
+    double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
+    TRY(time_program(p, &s, dev, &t));
+    *rate = flops / t;
+    return 0;
+}
+
+/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the product's limit is
+ * the better of two: what was picked, which is *rate already, and what the library proposes. */
+static int measure_proposed_gemm(const Recipe *r, DevOptions opt, DType compute, double *rate)
+{
+    const char *why;
+    double      proposed;
+    opt.tune = 0;
+    Dev *dev = dev_open(r->device, &opt, &why);
+    if (!dev) return -1;
+    int rc = measure_gemm(dev, compute, &proposed);
+    dev_close(dev);
+    if (rc == 0) *rate = MAX(*rate, proposed);
+    return rc;
+}
+
+int limit_measure(double rate[UNIT_COUNT], const Recipe *r, const LimitShapes *shapes)
+{
+    const char *why;
+    int         tf32 = r->precision == PRECISION_TF32;
+    DevOptions  opt  = { .capture = 1, .tune = 1, .tf32 = tf32, .threads = (int)r->threads };
+    Dev        *dev  = dev_open(r->device, &opt, &why);
+    if (!dev) return -1;
+    DType compute = shapes->compute;
+    int   picks   = dev->vt->hints->times;
+    int   rc      = measure_copy(dev, &rate[UNIT_MEMORY]);
+    if (rc == 0) rc = measure_gemm(dev, compute, &rate[UNIT_GEMM]);
+    if (rc == 0) rc = measure_attention(dev, &shapes->fwd, 0, &rate[UNIT_ATTN_FWD]);
+    if (rc == 0) rc = measure_attention(dev, &shapes->bwd, 1, &rate[UNIT_ATTN_BWD]);
+    dev_close(dev);
+    if (rc == 0 && picks) rc = measure_proposed_gemm(r, opt, compute, &rate[UNIT_GEMM]);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* Limit: what this device can do at best, measured in the same run, and what a list would cost at that rate.
+ *
+ * The rates are those of a large square matrix product, of the model's own attention alone and of a large copy, each held for
+ * seconds on a GPU (DevHints.held_s), never an op's own time.
+ * limit_step_time() sums max(FLOPs/rate, bytes/bandwidth) over a step, so limit_share = limit_step_time / measured time says
+ * how much of what is physically there a step uses. */
+#ifndef BENCH_LIMIT_H
+#define BENCH_LIMIT_H
+
+#include "conf/recipe.h"
+#include "dev/dev.h"
+#include "plan/machine.h"
+#include "task/job.h"
+
+/* The attention that a step spends the most FLOPs on. T 0: it has none. */
+typedef struct {
+    DType   dtype;
+    int64_t B, T;
+    int     heads, kv_heads, head_dim;
+    Mask    mask;
+    double  flops;
+} LimitAttn;
+
+/* What the rates of a job are measured with. */
+typedef struct {
+    DType     compute;
+    LimitAttn fwd, bwd;
+} LimitShapes;
+
+LimitShapes limit_shapes(const Job *j);
+
+/* Rates in FLOP/s and bytes/s, by MachineUnit; 0: not measured, because the job has no such op. Opens the device of the
+ * recipe for itself and closes it again. */
+int limit_measure(double rate[UNIT_COUNT], const Recipe *r, const LimitShapes *shapes);
+
+double limit_op_time(const Op *op, const double rate[UNIT_COUNT]);
+/* Of one step: the sum over the rows of its schedule, without what is computed again. */
+double limit_step_time(const Job *j, const double rate[UNIT_COUNT]);
+
+#endif

@@ -1,0 +1,16 @@
+#include "bin/tasks.h"
+
+#include "base/err.h"
+#include "task/lm.h"
+
+#include <string.h>
+
+const Task *task_of(const Recipe *r)
+{
+    static const Task *const tasks[] = { &task_lm };
+    for (int i = 0; i < ARRAY_LEN(tasks); i++) {
+        if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
+    }
+    CHECK(0, "recipes may say task %s, but there is none", r->task);
+    return NULL;
+}

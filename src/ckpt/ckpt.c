@@ -1,0 +1,205 @@
+/* Names, listing and removal of checkpoints. Saving is in ckpt_write.c, loading in ckpt_load.c. */
+#include "ckpt/ckpt.h"
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "ckpt/ckpt_impl.h"
+#include "base/folder.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+const char ckpt_tmp_prefix[] = ".tmp-";
+const char ckpt_state_name[] = "state.json";
+const char ckpt_done_name[]  = "DONE";
+
+static const char step_prefix[]      = "step-";
+static const char abandoned_prefix[] = "abandoned-";
+
+/* ---- What is stored ------------------------------------------------------------------------------------ */
+
+static void add_item(CkptItem *item, CkptFileKind file, const char *name, const Tensor *t)
+{
+    *item            = (CkptItem){ .file = file, .t = t };
+    item->spec.name  = name;
+    item->spec.dtype = t->dtype;
+    item->spec.ndim  = t->ndim;
+    memcpy(item->spec.dim, t->dim, sizeof *t->dim * (size_t)t->ndim);
+    item->n_elem = tensor_numel(t);
+}
+
+static int add_table(const ParamTable *t, Arena *a, CkptItem *item)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_param; i++) {
+        const Param *p = &t->param[i];
+        for (int c = 0; c < COL_COUNT; c++) {
+            if (!p->col[c] || !column_table[c].is_kept) continue;
+            const char *name = arena_printf(a, "%s%s", p->name, column_table[c].suffix);
+            CkptItem   *it   = &item[n++];
+            add_item(it, c == COL_WEIGHT ? CKPT_MODEL : CKPT_OPTIM, name, p->col[c]);
+            if (p->ndim == 2) it->spec.dim[0] = p->rows; /* the padding of a vocabulary is not stored */
+            it->n_elem = p->rows * p->cols;
+        }
+    }
+    return n;
+}
+
+int ckpt_items(const Job *j, Arena *a, CkptItem **out)
+{
+    int most = j->n_kept, n = 0;
+    for (int k = 0; k < j->n_table; k++) most += j->table[k]->n_param * COL_COUNT;
+    *out = ARENA_ARRAY(a, CkptItem, most + 1);
+    for (int k = 0; k < j->n_table; k++) {
+        if (!j->table[k]->origin[0]) n += add_table(j->table[k], a, *out + n);
+    }
+    for (int k = 0; k < j->n_kept && job_trains(j); k++)
+        add_item(&(*out)[n++], CKPT_OPTIM, arena_printf(a, "state.%s", j->kept[k]->name), j->kept[k]);
+    return n;
+}
+
+int ckpt_join(char *buf, size_t n, const char *folder, const char *name)
+{
+    int len = snprintf(buf, n, "%s/%s", folder, name);
+    return len >= 0 && (size_t)len < n ? 0 : err_set("%s/%s: path too long", folder, name);
+}
+
+void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name)
+{
+    snprintf(buf, n, "%016" PRIx64 "  %s\n", hash, name);
+}
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+static void step_name(char *buf, size_t n, const char *prefix, int64_t step)
+{
+    snprintf(buf, n, "%s%08lld", prefix, (long long)step);
+}
+
+/* The step of a folder's name, or -1 when it is not exactly a name that step_name() gives. */
+static int64_t step_of_name(const char *name, const char *prefix)
+{
+    char    again[64];
+    int64_t step;
+    if (!str_starts_with(name, prefix)) return -1;
+    if (str_parse_int(name + strlen(prefix), &step) < 0 || step < 0) return -1;
+    step_name(again, sizeof again, prefix, step);
+    return strcmp(name, again) == 0 ? step : -1;
+}
+
+int ckpt_path(const char *dir, int64_t step, char *buf, size_t n)
+{
+    char name[64];
+    step_name(name, sizeof name, step_prefix, step);
+    return ckpt_join(buf, n, dir, name);
+}
+
+/* ---- Listing ------------------------------------------------------------------------------------------- */
+
+/* All steps in dir under names with this prefix, rising, in the arena. Negative after err_set(). */
+static int list_steps(Arena *a, const char *dir, const char *prefix, int64_t **step)
+{
+    char **name;
+    if (file_kind(dir) == FILE_NONE) return 0;
+    int n = file_list(a, dir, "", &name), used = 0;
+    if (n < 0) return -1;
+    *step = ARENA_ARRAY(a, int64_t, n + 1);
+    for (int i = 0; i < n; i++) {
+        int64_t s = step_of_name(name[i], prefix);
+        if (s < 0) continue;
+        int at = used++; /* names are sorted bytewise: only steps of 9 digits and more ever move */
+        for (; at > 0 && (*step)[at - 1] > s; at--) (*step)[at] = (*step)[at - 1];
+        (*step)[at] = s;
+    }
+    return used;
+}
+
+int ckpt_list(const char *dir, int64_t *step, int max)
+{
+    Arena    a;
+    int64_t *all;
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), take = MIN(n, max);
+    for (int i = 0; i < take; i++) step[i] = all[n - 1 - i];
+    arena_deinit(&a);
+    return take;
+}
+
+/* ---- Removing ------------------------------------------------------------------------------------------ */
+
+/* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */
+static int remove_step(const char *dir, const char *prefix, int64_t step)
+{
+    char own[64], name[64], path[PATH_MAX], away[PATH_MAX];
+    step_name(own, sizeof own, prefix, step);
+    snprintf(name, sizeof name, "%sremove-%08lld-%ld", ckpt_tmp_prefix, (long long)step, (long)getpid());
+    TRY(ckpt_join(path, sizeof path, dir, own));
+    TRY(ckpt_join(away, sizeof away, dir, name));
+    if (fault_hit(FAULT_RENAME) || rename(path, away) != 0) return err_sys("%s: rename", path);
+    return folder_remove(away);
+}
+
+static int prune_abandoned(Arena *a, const char *dir, int64_t step)
+{
+    int64_t *all;
+    int      n = list_steps(a, dir, abandoned_prefix, &all);
+    if (n < 0) return -1;
+    for (int i = 0; i < n && all[i] <= step; i++) TRY(remove_step(dir, abandoned_prefix, all[i]));
+    return 0;
+}
+
+int ckpt_abandon(const char *dir, int64_t after)
+{
+    Arena    a;
+    int64_t *all;
+    int      moved = 0;
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    for (int i = n - 1; i >= 0 && all[i] > after && rc == 0; i--, moved++) {
+        char name[64], path[PATH_MAX], away[PATH_MAX];
+        step_name(name, sizeof name, abandoned_prefix, all[i]);
+        rc = ckpt_path(dir, all[i], path, sizeof path);
+        if (rc == 0) rc = ckpt_join(away, sizeof away, dir, name);
+        if (rc == 0) rc = folder_remove(away);
+        if (rc == 0 && (fault_hit(FAULT_RENAME) || rename(path, away) != 0)) rc = err_sys("%s: rename", path);
+    }
+    arena_deinit(&a);
+    if (rc == 0 && moved > 0) rc = folder_sync(dir);
+    return rc < 0 ? rc : moved;
+}
+
+int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
+{
+    Arena    a;
+    int64_t *all, newer = 0;
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    for (int i = n - 1; i >= 0 && rc == 0; i--) {
+        if (all[i] > step || newer++ < MAX(keep, 1)) continue;
+        if (keep_every > 0 && all[i] % keep_every == 0) continue;
+        rc = remove_step(dir, step_prefix, all[i]);
+    }
+    if (rc == 0) rc = prune_abandoned(&a, dir, step);
+    arena_deinit(&a);
+    return rc;
+}
+
+int ckpt_sweep(const char *dir)
+{
+    Arena  a;
+    char **name, path[PATH_MAX];
+    arena_init(&a);
+    int n = file_list(&a, dir, "", &name), rc = MIN(n, 0);
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (!str_starts_with(name[i], ckpt_tmp_prefix)) continue;
+        rc = ckpt_join(path, sizeof path, dir, name[i]);
+        if (rc == 0) rc = folder_remove(path);
+    }
+    arena_deinit(&a);
+    return rc;
+}

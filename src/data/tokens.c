@@ -1,0 +1,364 @@
+/* Sources over files and over Philox. See source.h for the contract.
+ *
+ * 1. `first` of a TokenFile counts from the first token of all files; a Tokens's own window [first,
+ *    first+len) is what its user sees as 0..len-1. */
+#include "data/tokens.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "file/shard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Shards beyond this many are opened for each read, so that a folder of thousands stays within the usual
+ * limit of 1024 descriptors. */
+enum { MAX_OPEN = 256 };
+
+enum { CHUNK_BYTES = 16384 };
+
+/* Philox sites of the two random sources; recorded ops count theirs from 0. */
+enum { SITE_TRAIN = 0x7f000001, SITE_VAL = 0x7f000002 };
+
+typedef struct {
+    const char *path;
+    int         fd; /* -1: opened for each read */
+    int         token_bytes;
+    int         shard;          /* 0: plain bytes */
+    int64_t     payload_offset; /* bytes */
+    int64_t     first, n_token;
+    int64_t     limit;  /* ids are below it */
+    int         stated; /* by the shard itself */
+} TokenFile;
+
+struct Tokens {
+    Arena       arena;
+    DataKind    kind;
+    const char *name; /* "data.train: FILE", or the file alone */
+    int64_t     vocab;
+    int64_t     first, len;
+    TokenFile  *file;
+    int         n_file;
+    uint64_t    seed; /* random */
+    uint32_t    site;
+};
+
+static int64_t file_end(const TokenFile *f) { return f->first + f->n_token; }
+
+/* The bytes of a shard would train without a word, to no use. A file that cannot be read says so when it is. */
+static int refuse_shard(const Tokens *s, const TokenFile *f)
+{
+    unsigned char first[8];
+    ssize_t       n = pread(f->fd, first, sizeof first, 0);
+    if (n < 0 || !shard_is_magic(first, (size_t)n)) return 0;
+    return err_user("%s: is a token shard, not text: data.kind=tokens reads it", s->name);
+}
+
+static int open_text(Tokens *s, const char *path)
+{
+    struct stat st;
+    if (s->vocab < 256) {
+        return err_user("model.vocab: %lld is too small: text is read as bytes and needs 256",
+                        (long long)s->vocab);
+    }
+    TokenFile *f = s->file = ARENA_NEW(&s->arena, TokenFile);
+    *f    = (TokenFile){ .path = arena_strdup(&s->arena, path), .token_bytes = 1, .limit = 256 };
+    f->fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (f->fd < 0) return err_user("%s: %s", s->name, strerror(errno));
+    s->n_file = 1;
+    if (fstat(f->fd, &st) != 0) return err_sys("%s: stat", s->name);
+    if (!S_ISREG(st.st_mode)) return err_user("%s: not a regular file", s->name);
+    f->n_token = st.st_size;
+    return refuse_shard(s, f);
+}
+
+static int open_shard(Tokens *s, TokenFile *f, const char *path, int64_t first)
+{
+    ShardHeader h;
+    int         fd = shard_open(&h, path);
+    if (fd < 0) return -1;
+    /* llm.c's shards do not state their vocabulary; their ids are checked as they are read. */
+    if (h.kind == SHARD_BRIM && h.vocab > s->vocab) {
+        close(fd);
+        return err_user("%s: made for a vocabulary of %lld, but model.vocab is %lld: %lld or more would do",
+                        path, (long long)h.vocab, (long long)s->vocab, (long long)h.vocab);
+    }
+    *f = (TokenFile){ .path           = arena_strdup(&s->arena, path),
+                      .fd             = fd,
+                      .token_bytes    = h.token_bytes,
+                      .shard          = 1,
+                      .payload_offset = h.payload_offset,
+                      .first          = first,
+                      .n_token        = h.n_token,
+                      .limit          = MIN(h.vocab, s->vocab),
+                      .stated         = h.kind == SHARD_BRIM };
+    if (s->n_file++ >= MAX_OPEN) {
+        close(fd);
+        f->fd = -1;
+    }
+    return 0;
+}
+
+static int open_tokens(Tokens *s, const char *path)
+{
+    char   **name = NULL;
+    FileKind kind = file_kind(path);
+    int      n = 1, folder = kind == FILE_FOLDER;
+    int64_t  total = 0;
+    if (kind == FILE_NONE) return err_user("%s: %s", s->name, strerror(errno));
+    if (folder) n = file_list(&s->arena, path, ".bin", &name);
+    if (n < 0) return -1;
+    s->file = ARENA_ARRAY(&s->arena, TokenFile, n);
+    for (int i = 0; i < n; i++) {
+        if (folder && name[i][0] == '.') continue;
+        const char *file = folder ? arena_printf(&s->arena, "%s/%s", path, name[i]) : path;
+        TRY(open_shard(s, &s->file[s->n_file], file, total));
+        total += s->file[s->n_file - 1].n_token;
+    }
+    return s->n_file > 0 ? 0 : err_user("%s: no *.bin files in this folder", s->name);
+}
+
+/* A source over all tokens of path; key is put before it in messages, unless NULL. */
+static int open_path(Tokens **out, DataKind kind, const char *key, const char *path, int64_t vocab)
+{
+    CHECK(vocab >= 1 && (kind == DATA_TEXT || kind == DATA_TOKENS), "kind %d, vocabulary of %lld", (int)kind,
+          (long long)vocab);
+    Tokens *s = mem_zeroed(1, sizeof *s);
+    if (!s) return err_sys("%s: memory for reading it", path);
+    arena_init(&s->arena);
+    s->kind  = kind;
+    s->vocab = vocab;
+    s->name  = arena_printf(&s->arena, "%s%s%s", key ? key : "", key ? ": " : "", path);
+    int rc   = path[0] == '\0' ? err_user("%sno file is named", s->name) : 0;
+    if (rc == 0) rc = kind == DATA_TEXT ? open_text(s, path) : open_tokens(s, path);
+    if (rc == 0) s->len = file_end(&s->file[s->n_file - 1]);
+    if (rc == 0 && s->len == 0) rc = err_user("%s: is empty", s->name);
+    if (rc < 0) {
+        tokens_close(s);
+        return -1;
+    }
+    *out = s;
+    return 0;
+}
+
+int tokens_open_path(Tokens **out, DataKind kind, const char *path, int64_t vocab)
+{
+    return open_path(out, kind, NULL, path, vocab);
+}
+
+static int make_random(Tokens **out, uint64_t seed, uint32_t site, int64_t vocab)
+{
+    Tokens *s = mem_zeroed(1, sizeof *s);
+    if (!s) return err_sys("memory for random data");
+    arena_init(&s->arena);
+    s->kind  = DATA_RANDOM;
+    s->name  = "data.kind: random";
+    s->seed  = seed;
+    s->site  = site;
+    s->vocab = vocab;
+    s->len   = TOKENS_RANDOM_LEN;
+    *out     = s;
+    return 0;
+}
+
+/* What a part must have at least: a window and the target after it; the windows of validation may be cut short. */
+static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
+
+static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
+
+/* A share that keeps from least to most of the tokens, half a token away from the border that was missed, with as few digits
+ * as do not round it across. */
+static const char *name_share(char *buf, size_t n, int64_t total, int64_t least, int64_t most, int validation)
+{
+    double fits = validation ? (double)least + 0.5 : MAX((double)most - 0.5, (double)least + 0.5);
+    for (int digits = 4; digits <= 17; digits++) {
+        snprintf(buf, n, "%.*g", digits, fits / (double)total);
+        int64_t kept = share_tokens(total, strtod(buf, NULL));
+        if (kept >= least && kept <= most) break;
+    }
+    return buf;
+}
+
+static int refuse_share(const Recipe *r, int64_t total, int64_t left, int validation)
+{
+    char    share[32], advice[96] = "too few for both, 0 for none would do";
+    int64_t least = least_tokens(r, 1), most = total - least_tokens(r, 0);
+    if (most >= least) {
+        snprintf(advice, sizeof advice, "%s or %s would do, or 0 for none",
+                 name_share(share, sizeof share, total, least, most, validation),
+                 validation ? "more" : "less");
+    }
+    return recipe_blame(r, "data.val_fraction", "%g of the %lld tokens of %s leaves %lld for %s: %s",
+                        r->data.val_fraction, (long long)total, r->data.train, (long long)left,
+                        validation ? "validation" : "training", advice);
+}
+
+/* Narrows a source over a whole file to the part asked for, which is long enough then. */
+static int take_part(Tokens *s, const Recipe *r, const char *key, int validation)
+{
+    const RecipeData *d     = &r->data;
+    int64_t           total = s->len, least = least_tokens(r, validation);
+    int64_t           n_val = d->val[0] == '\0' ? share_tokens(total, d->val_fraction) : 0;
+    if (validation && d->val[0] == '\0') {
+        s->first = total - n_val;
+        s->len   = n_val;
+        least += least_tokens(r, 0); /* of the file: both parts */
+    } else {
+        s->len = total - n_val;
+    }
+    if (s->len >= least_tokens(r, validation)) return 0;
+    if (total < least) {
+        return recipe_blame(r, key, "%s: %lld token%s too few: model.context %lld needs %lld at least",
+                            s->file[0].path, (long long)total, total == 1 ? " is" : "s are",
+                            (long long)r->model.context, (long long)least);
+    }
+    return refuse_share(r, total, s->len, validation);
+}
+
+int tokens_has_val(const Recipe *r) { return r->data.val[0] != '\0' || r->data.val_fraction > 0; }
+
+int tokens_open(Tokens **out, const Recipe *r, int validation)
+{
+    const RecipeData *d = &r->data;
+    if (d->kind == DATA_RANDOM) {
+        return make_random(out, (uint64_t)r->seed, validation ? SITE_VAL : SITE_TRAIN, r->model.vocab);
+    }
+    int         own = validation && d->val[0] != '\0'; /* a validation file of its own */
+    const char *key = own ? "data.val" : "data.train";
+    Tokens     *s   = NULL;
+    if (validation && !tokens_has_val(r)) {
+        return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
+    }
+    if (open_path(&s, d->kind, key, own ? d->val : d->train, r->model.vocab) < 0)
+        return recipe_blame_pending(r, key);
+    if (take_part(s, r, key, validation) < 0) {
+        tokens_close(s);
+        return -1;
+    }
+    *out = s;
+    return 0;
+}
+
+void tokens_close(Tokens *s)
+{
+    if (!s) return;
+    for (int i = 0; i < s->n_file; i++) {
+        if (s->file[i].fd >= 0) close(s->file[i].fd);
+    }
+    arena_deinit(&s->arena);
+    free(s);
+}
+
+int64_t tokens_len(const Tokens *s) { return s->len; }
+
+const char *tokens_name(const Tokens *s) { return s->name; }
+
+/* Token i of a random source is word i mod 4 of Philox block i / 4, scaled to the vocabulary. */
+static void read_random(const Tokens *s, int64_t first, int64_t n, int32_t *out)
+{
+    int64_t i = first, end = first + n;
+    while (i < end) {
+        uint64_t block = (uint64_t)i / 4;
+        uint32_t word[4];
+        rng_philox(word, s->seed, s->site, 0, block);
+        for (int lane = (int)(i & 3); lane < 4 && i < end; lane++, i++) {
+            *out++ = (int32_t)(((uint64_t)word[lane] * (uint64_t)s->vocab) >> 32);
+        }
+    }
+}
+
+/* Copies ids [at, at+n) of one file; at counts from its first token. */
+static int read_file(const TokenFile *f, int fd, int64_t at, int64_t n, int32_t *out)
+{
+    unsigned char raw[CHUNK_BYTES];
+    int64_t       chunk = CHUNK_BYTES / f->token_bytes;
+    for (int64_t i = 0; i < n; i += chunk) {
+        int64_t m = MIN(chunk, n - i);
+        TRY(shard_read(fd, f->path, raw, (size_t)(m * f->token_bytes),
+                       f->payload_offset + (at + i) * f->token_bytes));
+        int64_t bad = shard_decode(out + i, raw, m, f->token_bytes, f->limit);
+        if (bad >= 0) {
+            uint32_t id = (uint32_t)out[i + bad];
+            return shard_refuse_id(f->path, at + i + bad, id, f->limit, f->stated, id);
+        }
+    }
+    return 0;
+}
+
+/* The same for a file that may not be open. It must still be as long as it was: its header was checked
+ * then. */
+static int read_any_file(const TokenFile *f, int64_t at, int64_t n, int32_t *out)
+{
+    struct stat st;
+    if (f->fd >= 0) return read_file(f, f->fd, at, n, out);
+    int fd = fault_hit(FAULT_OPEN) ? -1 : open(f->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return err_sys("%s: opening it again", f->path);
+    int rc = -1;
+    if (fstat(fd, &st) != 0) {
+        err_sys("%s: stat", f->path);
+    } else if (st.st_size != f->payload_offset + f->n_token * f->token_bytes) {
+        err_set("%s: its size changed while it was in use", f->path);
+    } else {
+        rc = read_file(f, fd, at, n, out);
+    }
+    close(fd);
+    return rc;
+}
+
+/* The last file that begins at or before token i of all files. */
+static int find_file(const Tokens *s, int64_t i)
+{
+    int lo = 0, hi = s->n_file - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (s->file[mid].first <= i) {
+            lo = mid;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    return lo;
+}
+
+int tokens_read(const Tokens *s, int64_t first, int64_t n, int32_t *out)
+{
+    CHECK(first >= 0 && n >= 0 && first <= s->len - n, "%s: tokens [%lld, +%lld) of %lld", s->name,
+          (long long)first, (long long)n, (long long)s->len);
+    if (s->kind == DATA_RANDOM) {
+        read_random(s, first, n, out);
+        return 0;
+    }
+    int64_t i = s->first + first, end = i + n;
+    for (int k = find_file(s, i); i < end; k++) {
+        const TokenFile *f = &s->file[k];
+        int64_t          m = MIN(end, file_end(f)) - i;
+        TRY(read_any_file(f, i - f->first, m, out));
+        out += m;
+        i += m;
+    }
+    return 0;
+}
+
+int64_t tokens_bytes(const Tokens *s)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < s->n_file; k++) bytes += s->file[k].n_token * s->file[k].token_bytes;
+    return bytes;
+}
+
+int tokens_verify(const Tokens *s)
+{
+    for (int k = 0; k < s->n_file; k++) {
+        if (s->file[k].shard) TRY(shard_verify(s->file[k].path, s->vocab));
+    }
+    return 0;
+}

@@ -1,0 +1,56 @@
+/* Tokens: a sequence of token ids of known length.
+ *
+ * 1. text: the bytes of a file, ids 0 to 255. tokens: shards, one file or the *.bin files of a folder in the
+ *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
+ *    same seed.
+ * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
+ *    overlap. With neither there is none.
+ * 3. A Tokens does not change after it was opened; any number of threads may read it.
+ * 4. Every id that tokens_read() returns is below the recipe's vocabulary; anything else is an error that
+ *    names the file and the token. */
+#ifndef DATA_TOKENS_H
+#define DATA_TOKENS_H
+
+#include "conf/recipe.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Tokens Tokens;
+
+/* Length of a random source: no run uses it up. */
+#define TOKENS_RANDOM_LEN (INT64_C(1) << 40)
+
+/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at least. The
+ * caller closes it. Negative after err_user()/err_set(). */
+int tokens_open(Tokens **out, const Recipe *r, int validation);
+
+/* 0: the recipe keeps nothing for validation (files only; noise has always some). */
+int tokens_has_val(const Recipe *r);
+
+/* All tokens of a text file, a shard or a folder of shards, without a recipe. Otherwise the same. */
+int tokens_open_path(Tokens **out, DataKind kind, const char *path, int64_t vocab);
+
+void tokens_close(Tokens *s); /* NULL is allowed */
+
+int64_t     tokens_len(const Tokens *s);
+const char *tokens_name(const Tokens *s); /* "data.train: FILE", for messages */
+
+/* Copies the ids [first, first+n), which lie inside the source, to out. Negative after
+ * err_set()/err_user(). */
+int tokens_read(const Tokens *s, int64_t first, int64_t n, int32_t *out);
+
+/* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */
+int64_t tokens_bytes(const Tokens *s);
+
+/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other kinds. Negative
+ * after err_user()/err_set(). */
+int tokens_verify(const Tokens *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+/* Shard: a file of token ids. This file knows the bytes of the header; source.h reads the tokens.
+ *
+ * 1. Our own format is little-endian: a header of 64 bytes, then n_token ids of token_bytes each
+ *    (docs/formats.md). Two checksums: one of the header, checked whenever a shard is opened; one of the
+ *    payload, checked by shard_verify().
+ * 2. llm.c's GPT-2 shards (int32[256] header, magic 20240520, version 1, uint16 ids) are read, never written.
+ * 3. A ShardHeader that shard_parse() accepted agrees with the size of its file: every offset computed from
+ *    it lies inside the file.
+ * 4. Nothing read from a file is trusted before it is checked; a refusal names the file and what is wrong
+ *    with it. */
+#ifndef FILE_SHARD_H
+#define FILE_SHARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { SHARD_BRIM, SHARD_LLMC } ShardKind;
+
+enum {
+    SHARD_VERSION      = 1,
+    SHARD_HEADER_BYTES = 64,
+    SHARD_PREFIX_BYTES = 1024 /* longest header of any kind: what shard_parse() wants to see of a file */
+};
+
+typedef struct {
+    ShardKind kind;
+    int       token_bytes;    /* 2 or 4 */
+    int64_t   n_token;        /* may be 0 */
+    int64_t   vocab;          /* every id is below it */
+    uint64_t  hash;           /* xxhash64 of the payload; llm.c's shards have none */
+    int64_t   payload_offset; /* bytes before the first token */
+} ShardHeader;
+
+/* Reads a header out of the first n bytes (all of them, up to SHARD_PREFIX_BYTES) of a file that is
+ * file_bytes long. name is used in messages. Negative after err_user(). */
+int shard_parse(ShardHeader *out, const char *name, const void *bytes, size_t n, int64_t file_bytes);
+
+/* Writes the 64 bytes of our own header; kind and payload_offset are not looked at. */
+void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES]);
+
+/* Opens a shard and parses its header. Returns a descriptor that the caller closes; negative after
+ * err_user(). */
+int shard_open(ShardHeader *out, const char *path);
+
+/* Reads the whole shard: payload checksum, and every id is below its vocabulary and below vocab. Negative after
+ * err_user()/err_sys(). */
+int shard_verify(const char *path, int64_t vocab);
+
+/* Widens n little-endian ids of token_bytes (1, 2 or 4) each. Returns the index of the first id that is
+ * not below limit, or -1 when all are; limit is at most 2^31. */
+int64_t shard_decode(int32_t *out, const unsigned char *raw, int64_t n, int token_bytes, int64_t limit);
+
+/* Reports token number `at`, whose id is not below the limit: the shard's own vocabulary (stated), or model.vocab, which must
+ * be above `top` then, the largest id seen. Always negative. */
+int shard_refuse_id(const char *path, int64_t at, uint32_t id, int64_t limit, int stated, uint32_t top);
+
+/* 1: a file that begins so is a token shard of either kind, whatever else is wrong with it. */
+int shard_is_magic(const void *bytes, size_t n);
+
+/* Reads size_bytes at offset into buf: exactly that many, or negative after err_set(), naming path. A file
+ * that became shorter since it was opened is such an error. */
+int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t offset);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

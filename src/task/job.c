@@ -1,0 +1,241 @@
+#include "task/job.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "prog/buckets.h"
+#include "tensor/number.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- declaring --------------------------------------------------------------------------------------------- */
+
+void job_add_table(Job *j, ParamTable *t)
+{
+    CHECK(j->n_table < JOB_TABLES, "raise JOB_TABLES");
+    for (int i = 0; i < j->n_table; i++) {
+        CHECK(strcmp(j->table[i]->prefix, t->prefix) != 0 && j->table[i]->site0 != t->site0,
+              "two nets with the prefix '%s' or the same random sites", t->prefix);
+    }
+    j->table[j->n_table++] = t;
+}
+
+ParamOptions job_param_options(const Job *j)
+{
+    return (ParamOptions){ .compute = j->choice.compute,
+                           .trains  = job_trains(j),
+                           .decay   = (float)j->recipe.optim.weight_decay,
+                           .freeze  = j->recipe.freeze };
+}
+
+int job_check_freeze(const Job *j)
+{
+    char        item[PARAM_NAME];
+    const char *list = j->recipe.freeze;
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        int found = 0;
+        for (int i = 0; i < j->n_table && !found; i++) {
+            char buf[PARAM_NAME];
+            found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
+        }
+        if (!found) {
+            return recipe_blame(&j->recipe, "freeze", "no weight is named %s (names begin like %s)", item,
+                                j->table[0]->param[0].name);
+        }
+    }
+    return 0;
+}
+
+/* Views of one block: what is uploaded whole. */
+void job_declare_fields(Job *j, const FieldRow *row, int n)
+{
+    int64_t one = 1;
+    fields_init(&j->fields, row, n, j->choice.micro_batch);
+    int64_t bytes = (int64_t)j->fields.block_bytes;
+    if (j->vt->hints->is_late) j->landing = store_tensor(&j->store, SLAB_IO, "landing", DT_U8, 1, &bytes);
+    j->block   = store_tensor(&j->store, SLAB_IO, "batch", DT_U8, 1, &bytes);
+    j->sample0 = store_view_as(&j->store, j->block, "sample0", 0, DT_I64, 1, &one);
+    for (int i = 0; i < n; i++) {
+        int64_t dim[4] = { j->fields.B };
+        for (int k = 0; k < row[i].ndim; k++) dim[k + 1] = row[i].dim[k];
+        j->field[i] = store_view_as(&j->store, j->block, row[i].name, j->fields.offset[i], row[i].dtype,
+                                    row[i].ndim + 1, dim);
+    }
+}
+
+Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const int64_t *dim, int is_kept)
+{
+    Tensor *t = store_tensor(&j->store, SLAB_STATE, name, dtype, ndim, dim);
+    if (is_kept) {
+        CHECK(j->n_kept < JOB_KEPT, "raise JOB_KEPT");
+        j->kept[j->n_kept++] = t;
+    }
+    return t;
+}
+
+/* ---- recording --------------------------------------------------------------------------------------------- */
+
+/* cuBLASLt's GELU epilogue works on the unrounded product, and a slope that is kept is rounded. So on a backend that picks
+ * by time these two fusions change bits, and a deterministic run does without them: its recomputation levels must agree. */
+RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
+{
+    RecipeOpt opt = r->opt;
+    if (r->deterministic && vt->hints->times) opt.linear_act = opt.act_slope = 0;
+    return opt;
+}
+
+Prog *job_begin(Job *j, const char *name)
+{
+    CHECK(j->n_prog < JOB_PROGS, "raise JOB_PROGS");
+    Prog *p              = prog_begin(name, &j->store);
+    j->prog[j->n_prog++] = p; /* from now on the job frees it */
+    return p;
+}
+
+void job_differentiate(Job *j, Prog *p)
+{
+    RecomputeLevel *level = ARENA_ARRAY(&j->store.arena, RecomputeLevel, MAX(j->n_block, 1));
+    for (int i = 0; i < j->n_block; i++) level[i] = j->choice.level;
+    prog_differentiate(p, level, j->n_block, j->state);
+    prog_hoist_chunks(p);
+}
+
+static void add_reductions(Job *j, Prog *p)
+{
+    for (int k = 0; k < j->n_table; k++) {
+        for (int r = 0; r < REGION_TRAINED; r++) {
+            Tensor *grad = j->table[k]->flat[COL_GRAD][r];
+            if (grad) prog_add_reductions(p, grad, BUCKET_BYTES);
+        }
+    }
+    prog_add_reductions(p, j->sums, BUCKET_BYTES);
+}
+
+int job_end(Job *j, Prog *p, int sums)
+{
+    RecipeOpt opt = job_lower_options(&j->recipe, j->vt);
+    CHECK(j->prog[j->n_prog - 1] == p, "programs are recorded one after the other");
+    prog_lower(p, &opt, j->vt);
+    if (sums && j->choice.world > 1) add_reductions(j, p);
+    prog_plan(p);
+    store_fit_act(&j->store, prog_stats(p).act_bytes);
+    if (j->vt->scratch_bytes && prog_n_op(p) > 0)
+        store_fit_scratch(&j->store,
+                          j->vt->scratch_bytes(prog_op(p, 0), prog_n_op(p), (int)j->recipe.threads));
+    return j->n_prog - 1;
+}
+
+/* ---- schedules --------------------------------------------------------------------------------------------- */
+
+void schedule_add(Schedule *s, ScheduleRow row)
+{
+    CHECK(s->n < SCHEDULE_ROWS && row.depth >= 0 && row.depth < SCHEDULE_DEPTH, "row %s", row.name);
+    CHECK(s->n == 0 ? row.depth == 0 : row.depth <= s->row[s->n - 1].depth + 1, "%s belongs to no row",
+          row.name);
+    s->row[s->n++] = row;
+}
+
+void job_schedule_step(Job *j, int micro, int micro_last, int update)
+{
+    int64_t n = job_micro_per_step(j);
+    if (micro_last < 0) {
+        schedule_add(&j->step, (ScheduleRow){ .name = "micro", .times = n, .prog = micro, .feeds = 1 });
+    } else {
+        schedule_add(&j->step, (ScheduleRow){ .name = "micro", .times = n - 1, .prog = micro, .feeds = 1 });
+        schedule_add(
+            &j->step,
+            (ScheduleRow){ .name = "last micro", .times = 1, .prog = micro_last, .feeds = 1, .sums = 1 });
+    }
+    schedule_add(&j->step, (ScheduleRow){ .name = "update", .times = 1, .prog = update });
+}
+
+void schedule_each(const Schedule *s, void (*f)(void *ctx, const ScheduleRow *row, double times), void *ctx)
+{
+    double times[SCHEDULE_DEPTH + 1] = { 1 }; /* of the row at each depth, over the whole schedule */
+    for (int i = 0; i < s->n; i++) {
+        const ScheduleRow *row = &s->row[i];
+        times[row->depth + 1]  = times[row->depth] * (double)row->times;
+        if (row->prog >= 0) f(ctx, row, times[row->depth + 1]);
+    }
+}
+
+/* ---- facts ------------------------------------------------------------------------------------------------- */
+
+int64_t job_micro_per_step(const Job *j)
+{
+    int64_t per_rank = j->recipe.step_samples / MAX(j->choice.world, 1);
+    return MAX(1, per_rank / j->choice.micro_batch);
+}
+
+int64_t job_units_per_step(const Job *j) { return j->recipe.step_samples * j->task->units(&j->recipe); }
+
+int64_t job_param_count(const Job *j)
+{
+    int64_t n = 0;
+    for (int i = 0; i < j->n_table; i++) n += param_count(j->table[i]);
+    return n;
+}
+
+int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
+
+/* ---- host access ------------------------------------------------------------------------------------------- */
+
+int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
+{
+    TRY(j->dev->vt->upload(j->dev, LANE_COMPUTE, t->data, src, size_bytes));
+    return j->dev->vt->sync(j->dev);
+}
+
+int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)
+{
+    TRY(j->dev->vt->download(j->dev, LANE_COMPUTE, dst, t->data, size_bytes));
+    return j->dev->vt->sync(j->dev);
+}
+
+/* Frozen weights are kept in a narrow type. */
+static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
+{
+    uint16_t *half = mem_alloc(sizeof *half * (size_t)n);
+    if (!half) return err_sys("memory for weights");
+    for (int64_t i = 0; i < n; i++)
+        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
+    int rc = job_upload(j, t, half, sizeof *half * (size_t)n);
+    free(half);
+    return rc;
+}
+
+static int read_narrow(Job *j, const Tensor *t, float *out, int64_t n)
+{
+    uint16_t *half = mem_alloc(sizeof *half * (size_t)n);
+    if (!half) return err_sys("memory for weights");
+    int rc = job_download(j, t, half, sizeof *half * (size_t)n);
+    for (int64_t i = 0; i < n && rc == 0; i++)
+        out[i] = t->dtype == DT_BF16 ? f32_from_bf16(half[i]) : f32_from_f16(half[i]);
+    free(half);
+    return rc;
+}
+
+int job_write_param(Job *j, const Param *p, Column c, const float *in)
+{
+    int64_t n = p->rows * p->cols;
+    if (p->col[c]->dtype != DT_F32) return write_narrow(j, p->col[c], in, n);
+    return job_upload(j, p->col[c], in, sizeof *in * (size_t)n);
+}
+
+int job_read_param(Job *j, const Param *p, Column c, float *out)
+{
+    int64_t n = p->rows * p->cols;
+    if (p->col[c]->dtype != DT_F32) return read_narrow(j, p->col[c], out, n);
+    return job_download(j, p->col[c], out, sizeof *out * (size_t)n);
+}
+
+int job_refresh_copies(Job *j)
+{
+    TRY(prog_run(j->prog[j->copies], j->dev));
+    return j->dev->vt->sync(j->dev);
+}
+
+int job_write_state(Job *j, const StepState *s) { return job_upload(j, j->state, s, sizeof *s); }
+
+int job_read_state(Job *j, StepState *s) { return job_download(j, j->state, s, sizeof *s); }

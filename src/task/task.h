@@ -1,0 +1,117 @@
+/* Task: what is trained. One file a tenant (lm.c, ...), one const struct that is passed, not registered.
+ *
+ * 1. A task writes down nets, fields, programs and schedules into a Job (task/job.h). Plan, choose, step, bench, ladder,
+ *    switches and checkpoints read the Job; none of them knows a task by name.
+ * 2. A program is a flat list of ops. A schedule is rows of programs and loops. A step walks the step schedule once; an
+ *    evaluation walks the eval schedule once a batch.
+ * 3. A row with depth d belongs to the nearest row above with depth d-1. A row without program and host call is a loop.
+ * 4. Each loss of a task has a slot in StepState. Its weight and its number of targets make the divisor, so micro-batch
+ *    and ranks do not matter. */
+#ifndef TASK_TASK_H
+#define TASK_TASK_H
+
+#include "conf/recipe.h"
+#include "data/source.h"
+#include "dev/dev.h"
+
+#include <stdio.h>
+
+typedef struct Task Task;
+typedef struct Job  Job;
+
+/* ---- schedules ---- */
+
+enum { SCHEDULE_ROWS = 16, SCHEDULE_DEPTH = 4 };
+
+typedef struct {
+    const char *name;
+    int         depth;
+    int64_t     times; /* an upper bound, where a row below may end the loop */
+    int         prog;  /* number in Job.prog; -1: none */
+    int         feeds; /* 1: a batch is taken and uploaded before each run */
+    int sums;  /* 1: the program has collectives: ranks agree that all have their data before it runs */
+    int until; /* 1: StepOut.stop ends the loop that this row belongs to; read UNTIL_LAG turns late */
+    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL: none. */
+    int (*host)(Job *j, int64_t turn);
+} ScheduleRow;
+
+/* The device decides the mathematics: updates after `stop` do nothing. The host only saves time, at a fixed lag, so results
+ * never depend on timing and ranks leave together. */
+enum { UNTIL_LAG = 2 };
+
+typedef struct {
+    ScheduleRow row[SCHEDULE_ROWS];
+    int         n;
+} Schedule;
+
+/* ---- losses and measures ---- */
+
+typedef struct {
+    const char *name;                  /* in metrics.jsonl, where a task has several */
+    double (*weight)(const Recipe *r); /* NULL: 1 */
+} TaskLoss;
+
+/* A mean over the targets of a slot in an evaluation: "loss" is val_loss in metrics.jsonl. */
+typedef struct {
+    const char *name;
+    int         slot;
+    int         larger; /* 1: larger is better */
+} TaskMetric;
+
+/* What `brim sample` asks for. */
+typedef struct {
+    const char *prompt; /* NULL: the task's own */
+    int64_t     n_unit;
+    double      temperature; /* 0: the most likely */
+    int64_t     top_k;       /* 0: all */
+    uint64_t    seed;
+} TaskSample;
+
+/* What an evaluation found. */
+typedef struct {
+    double  value[4]; /* by TaskMetric */
+    int64_t n_target; /* of the first one */
+    int64_t n_sample, n_all;
+} TaskEval;
+
+struct Task {
+    const char *name;                         /* value of the recipe's key `task` */
+    const char *unit;                         /* what rates count: "tokens" */
+    const char *lighter_net, *lighter_sample; /* keys that make weights, activations smaller; for advice */
+    const char *noise; /* said of data that are noise, and cannot be learned; NULL: never */
+
+    const TaskLoss   *loss; /* by slot */
+    int               n_loss;
+    const TaskMetric *metric;
+    int               n_metric, best; /* best: the one that early stopping and the best checkpoint go by */
+    int spikes; /* 1: a loss far above its running mean is a failed step; not for signed losses */
+
+    int64_t (*units)(const Recipe *r); /* units in one sample */
+    int64_t (*rows)(const Recipe *r);  /* rows of activations in one sample */
+    /* Rows of the head whose logits take so many bytes, of n in all. NULL: the task has no chunks. */
+    int64_t (*chunk_rows)(const Recipe *r, DType compute, int64_t n, double bytes);
+    /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
+    int (*check)(const Recipe *r);
+
+    /* Declares nets and fields, then store_seal() is called; then records programs and schedules. Negative after
+     * err_user()/err_set(). */
+    int (*declare)(Job *j);
+    int (*record)(Job *j);
+    void (*release)(Job *j);       /* frees what declare took from the heap; NULL: nothing */
+    int (*init_constants)(Job *j); /* uploads tables; NULL: none */
+
+    int (*is_noise)(const Recipe *r); /* NULL: never */
+    int (*has_val)(const Recipe *r);  /* 0: nothing is kept for validation */
+    int (*open_train)(Source **out, const Recipe *r);
+    /* most > 0: only so many samples, evenly spread. train: the training source if it is open, or NULL. */
+    int (*open_val)(Source **out, const Recipe *r, int64_t most, const Source *train);
+
+    /* NULL: the task has nothing to show. */
+    int (*sample)(Job *j, const TaskSample *opt, FILE *out);
+    void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+
+    /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */
+    size_t own_state_bytes;
+};
+
+#endif
