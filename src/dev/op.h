@@ -47,6 +47,13 @@ extern "C" {
     X(GLU_FWD, glu_fwd, GluFwd)                                                                              \
     X(GLU_DX, glu_dx, GluDx)                                                                                 \
     X(ADD, add, Add)                                                                                         \
+    X(MUL, mul, Mul)                                                                                         \
+    X(AXPBY, axpby, Axpby)                                                                                   \
+    X(ROWS_FWD, rows_fwd, RowsFwd)                                                                           \
+    X(ROWS_DX, rows_dx, RowsDx)                                                                              \
+    X(MEAN_ROWS_FWD, mean_rows_fwd, MeanRowsFwd)                                                             \
+    X(MEAN_ROWS_DX, mean_rows_dx, MeanRowsDx)                                                                \
+    X(ADD_POS, add_pos, AddPos)                                                                              \
     X(ROPE, rope, Rope)                                                                                      \
     X(QKNORM_FWD, qknorm_fwd, QkNormFwd)                                                                     \
     X(QKNORM_DX, qknorm_dx, QkNormDx)                                                                        \
@@ -58,6 +65,10 @@ extern "C" {
     X(XENT_FWD, xent_fwd, XentFwd)                                                                           \
     X(XENT_DX, xent_dx, XentDx)                                                                              \
     X(XENT, xent, Xent)                                                                                      \
+    X(MSE_FWD, mse_fwd, MseFwd)                                                                              \
+    X(MSE_DX, mse_dx, MseDx)                                                                                 \
+    X(KL_FWD, kl_fwd, KlFwd)                                                                                 \
+    X(KL_DX, kl_dx, KlDx)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(FILL, fill, Fill)                                                                                      \
     X(COPY, copy, Copy)                                                                                      \
@@ -66,6 +77,7 @@ extern "C" {
     X(SUMSQ, sumsq, Sumsq)                                                                                   \
     X(CLIP, clip, Clip)                                                                                      \
     X(ADAMW, adamw, AdamW)                                                                                   \
+    X(EMA, ema, Ema)                                                                                         \
     X(ALL_REDUCE, all_reduce, AllReduce)                                                                     \
     X(REDUCE_SCATTER, reduce_scatter, ReduceScatter)                                                         \
     X(ALL_GATHER, all_gather, AllGather)
@@ -124,9 +136,21 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-/* GELU is the tanh form. ACT_SLOPE, for gradients only: what stands for the activation's input is act' of it already, and for a
- * gate and what it gates [act'(gate) * up | act(gate)]. */
-typedef enum { ACT_GELU, ACT_RELU2, ACT_SILU, ACT_RELU, ACT_COUNT, ACT_SLOPE = ACT_COUNT } Act;
+/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE, for gradients only: what stands for the activation's input
+ * is act' of it already, and for a gate and what it gates [act'(gate) * up | act(gate)]. Own CUDA products fuse the first
+ * ACT_FUSED activations; the others run after the product. */
+typedef enum {
+    ACT_GELU,
+    ACT_RELU2,
+    ACT_SILU,
+    ACT_RELU,
+    ACT_FUSED,
+    ACT_TANH = ACT_FUSED,
+    ACT_SIGMOID,
+    ACT_GELU_ERF,
+    ACT_COUNT,
+    ACT_SLOPE = ACT_COUNT
+} Act;
 
 typedef enum {
     MASK_CAUSAL,   /* key <= query */
@@ -142,7 +166,7 @@ typedef enum {
 
 /* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1]? (0 if absent) */
 typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
-/* dwte f32[V,C] += sum over n with tok[n]==v of dy[n]; in increasing n */
+/* dwte f32[V,C] += sum over n with tok[n]==v of dy[n]; in increasing n; rows with tok -1 are left out */
 typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
 /* dwpe f32[T,C] += sum over b of dy[b,t] */
 typedef struct { Tensor *dwpe, *dy; } PosDw;
@@ -191,6 +215,18 @@ typedef struct { Tensor *dx, *db, *ws, *dy, *x; Act act; } ActBiasBwd;
 typedef struct { Tensor *y, *x; Act act; } GluFwd;
 typedef struct { Tensor *dx, *dy, *x; Act act; } GluDx; /* dx[N,2F]; dx may alias x */
 typedef struct { Tensor *y, *a, *b; } Add;              /* y = a + b; y may alias a or b */
+typedef struct { Tensor *y, *a, *b; } Mul;              /* y = a * b; y may alias a or b */
+typedef struct { Tensor *y, *x; float a, b; } Axpby;    /* y = a*x + b*y; b = 0 reads no y */
+
+/* y[N,C] = x[index[at*N + n]] of x[M,C], any dtype; index -1 gives a row of zeros. index i32[K*N], at i32[1]? (0 if absent) */
+typedef struct { Tensor *y, *x, *index, *at; } RowsFwd;
+/* dx[M,C] = sum over n with index[n]==m of dy[n], in increasing n and f32; 0 where there is none */
+typedef struct { Tensor *dx, *ws, *dy, *index; } RowsDx;
+/* y[B,C] = mean over t < len[b] of x[B,T,C], 0 where len[b] is 0; len i32[B]? (T if absent) */
+typedef struct { Tensor *y, *x, *len; } MeanRowsFwd;
+typedef struct { Tensor *dx, *dy, *len; } MeanRowsDx; /* dx[B,T,C] = dy[b]/len[b], 0 from t = len[b] on */
+/* y[b,t] = x[b,t] + pos[t] of x[B,T,C] and pos[T or more,C]; y may alias x. The gradient of pos is POS_DW. */
+typedef struct { Tensor *y, *x, *pos; } AddPos;
 
 /* Rotary embedding on the first n_head heads of each packed row x[B,T,W], W >= n_head*D; halves (i, i + D/2) are
  * rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t. The rest of the row is copied.
@@ -232,15 +268,30 @@ typedef struct {
 } AttnDecode;
 
 /* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step, sample0 + b, e)),
- * where e counts within one sample; sample0 i64[1]. The same op is its own gradient. y may alias x. */
-typedef struct { Tensor *y, *x, *state, *sample0; float p; int site; int64_t rows_per_sample; } Dropout;
+ * where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0, for a whole sample (drop path). The
+ * same op is its own gradient. y may alias x. */
+typedef struct { Tensor *y, *x, *state, *sample0; float p; int site; int64_t rows_per_sample; int per_sample; } Dropout;
 
-/* loss f32[N] = lse - logit[target], 0 where target is -1; lse f32[N]; classes >= n_class are padding */
-typedef struct { Tensor *loss, *lse, *logits, *target; int64_t n_class; } XentFwd;
-/* dlogits = (softmax - onehot) * inv_targets * loss_scale, 0 where target is -1 and in padding; may alias logits */
-typedef struct { Tensor *dlogits, *logits, *lse, *target, *state; int64_t n_class; } XentDx;
-/* fused XENT_FWD + XENT_DX; dlogits may alias logits */
-typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; } Xent;
+/* Losses give one number a row. Their gradients are multiplied by step_scale(state, slot) (dev/op_math.h).
+ *
+ * loss f32[N] = lse - logit[target], 0 where target is -1; lse f32[N]; classes >= n_class are padding.
+ * Soft targets: q = (1 - smooth) (lambda [c = target] + (1 - lambda) [c = target2]) + smooth/n_class and loss = lse - sum of
+ * q logit. target2 i32[N] (no -1 where target is none) and lambda f32[N] come together or not at all.
+ * hits i32[2]? += rows whose target has the largest logit, and one of the 5 largest; of equals the first class counts. */
+typedef struct { Tensor *loss, *lse, *hits, *logits, *target, *target2, *lambda; int64_t n_class; float smooth; int slot; } XentFwd;
+/* dlogits = (softmax - q) * step_scale, 0 where target is -1 and in padding; may alias logits */
+typedef struct { Tensor *dlogits, *logits, *lse, *target, *target2, *lambda, *state; int64_t n_class; float smooth; int slot; } XentDx;
+/* fused XENT_FWD + XENT_DX of hard targets; dlogits may alias logits */
+typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; int slot; } Xent;
+/* loss f32[N] = sum over columns of (x - target)^2 / 2; x [N,C], target f32[N,C]. With old f32[N,C]? and clip f32[1]? the
+ * larger of that and (old + min(max(x - old, -clip), clip) - target)^2 / 2, column by column: PPO's value loss. */
+typedef struct { Tensor *loss, *x, *target, *old, *clip; int slot; } MseFwd;
+typedef struct { Tensor *dx, *x, *target, *old, *clip, *state; int slot; } MseDx; /* dx may alias x */
+/* loss f32[N] = tau^2 sum over c < n_class of p log(p/q), p = softmax(teacher/tau), q = softmax(logits/tau); 0 where
+ * target i32[N]? is -1. lse, tlse f32[N]: log sum exp of logits/tau and teacher/tau. The teacher gets no gradient. */
+typedef struct { Tensor *loss, *lse, *tlse, *logits, *teacher, *target; int64_t n_class; float tau; int slot; } KlFwd;
+/* dlogits = tau (q - p) * step_scale, 0 where target is -1 and in padding; may alias logits */
+typedef struct { Tensor *dlogits, *logits, *teacher, *lse, *tlse, *target, *state; int64_t n_class; float tau; int slot; } KlDx;
 /* state.out.loss_sum += sum of loss[N] in a fixed order */
 typedef struct { Tensor *state, *loss; } LossAdd;
 
@@ -264,6 +315,9 @@ typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Cl
  * skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m, v, grad f32[n], copy bf16[n]?, seg
  * u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
+/* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay, with warmup the
+ * smaller of decay and (1 + n_update)/(10 + n_update). */
+typedef struct { Tensor *e, *w, *state; float decay; int warmup; } Ema;
 
 /* Collectives over all ranks; sums in f32. y may alias x. */
 typedef struct { Tensor *y, *x; } AllReduce;
@@ -272,7 +326,7 @@ typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
 /* clang-format on */
 
 typedef union {
-    Tensor *t[12]; /* the leading tensors of any argument struct */
+    Tensor *t[16]; /* the leading tensors of any argument struct */
 #define X(KIND, field, Type) Type field;
     OP_LIST(X)
 #undef X
@@ -295,7 +349,7 @@ typedef struct {
 
 /* ---- The table -------------------------------------------------------------------------------------------- */
 
-enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 12 };
+enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 16 };
 
 typedef struct {
     const char *name;

@@ -150,6 +150,102 @@ static void check_norms(V *v, const OpArgs *a)
     }
 }
 
+/* Ops on rows of [B,T,C] and rows by number. */
+static void check_rows(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_ROWS_FWD:
+        need(v, tensor_cols(a->rows_fwd.y) == tensor_cols(a->rows_fwd.x), "y and x differ in width");
+        need(v, a->rows_fwd.y->dtype == a->rows_fwd.x->dtype, "y and x differ in dtype");
+        need(v, tensor_numel(a->rows_fwd.index) % tensor_rows(a->rows_fwd.y) == 0, "one index per row of y");
+        need(v, a->rows_fwd.at || tensor_numel(a->rows_fwd.index) == tensor_rows(a->rows_fwd.y),
+             "one index per row of y");
+        break;
+    case OP_ROWS_DX:
+        need(v, tensor_cols(a->rows_dx.dx) == tensor_cols(a->rows_dx.dy), "dx and dy differ in width");
+        need(v, tensor_numel(a->rows_dx.index) == tensor_rows(a->rows_dx.dy), "one index per row of dy");
+        break;
+    case OP_MEAN_ROWS_FWD:
+        need(v, a->mean_rows_fwd.x->ndim == 3, "x needs [B,T,C]");
+        need(v, tensor_rows(a->mean_rows_fwd.y) == a->mean_rows_fwd.x->dim[0], "one row of y per sample");
+        need(v, tensor_cols(a->mean_rows_fwd.y) == tensor_cols(a->mean_rows_fwd.x),
+             "y and x differ in width");
+        need(v, is_vec(a->mean_rows_fwd.len, a->mean_rows_fwd.x->dim[0]), "one length per sample");
+        break;
+    case OP_MEAN_ROWS_DX:
+        need(v, a->mean_rows_dx.dx->ndim == 3, "dx needs [B,T,C]");
+        need(v, tensor_rows(a->mean_rows_dx.dy) == a->mean_rows_dx.dx->dim[0], "one row of dy per sample");
+        need(v, tensor_cols(a->mean_rows_dx.dy) == tensor_cols(a->mean_rows_dx.dx),
+             "dy and dx differ in width");
+        need(v, is_vec(a->mean_rows_dx.len, a->mean_rows_dx.dx->dim[0]), "one length per sample");
+        break;
+    default: /* OP_ADD_POS */
+        need(v, tensor_same_shape(a->add_pos.y, a->add_pos.x), "y and x differ");
+        need(v, a->add_pos.x->ndim == 3, "x needs [B,T,C]");
+        need(v, tensor_cols(a->add_pos.pos) == tensor_cols(a->add_pos.x), "pos and x differ in width");
+        need(v, tensor_rows(a->add_pos.pos) >= a->add_pos.x->dim[a->add_pos.x->ndim - 2],
+             "too few positions");
+        break;
+    }
+}
+
+/* n_class of the columns are classes, one target a row. */
+static void check_classes(V *v, const Tensor *logits, const Tensor *target, int64_t n_class)
+{
+    need(v, n_class <= tensor_cols(logits), "more classes than logits");
+    need(v, !target || tensor_numel(target) == tensor_rows(logits), "one target per row");
+}
+
+static void check_soft(V *v, const Tensor *logits, const Tensor *target2, const Tensor *lambda, float smooth)
+{
+    need(v, !target2 == !lambda, "target2 and lambda come together");
+    need(v, is_vec(target2, tensor_rows(logits)) && is_vec(lambda, tensor_rows(logits)),
+         "one target2 and lambda per row");
+    need(v, smooth >= 0 && smooth < 1, "smooth must be in [0, 1)");
+}
+
+static void check_mse(V *v, const Tensor *x, const Tensor *target, const Tensor *old, const Tensor *clip)
+{
+    need(v, tensor_same_shape(x, target), "x and target differ");
+    need(v, !old == !clip, "old and clip come together");
+    need(v, !old || tensor_same_shape(x, old), "x and old differ");
+}
+
+static void check_losses(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_XENT_FWD:
+        check_classes(v, a->xent_fwd.logits, a->xent_fwd.target, a->xent_fwd.n_class);
+        check_soft(v, a->xent_fwd.logits, a->xent_fwd.target2, a->xent_fwd.lambda, a->xent_fwd.smooth);
+        need(v, is_vec(a->xent_fwd.hits, 2), "hits needs two numbers");
+        break;
+    case OP_XENT_DX:
+        check_classes(v, a->xent_dx.logits, a->xent_dx.target, a->xent_dx.n_class);
+        check_soft(v, a->xent_dx.logits, a->xent_dx.target2, a->xent_dx.lambda, a->xent_dx.smooth);
+        break;
+    case OP_XENT: check_classes(v, a->xent.logits, a->xent.target, a->xent.n_class); break;
+    case OP_MSE_FWD:
+        check_mse(v, a->mse_fwd.x, a->mse_fwd.target, a->mse_fwd.old, a->mse_fwd.clip);
+        need(v, is_vec(a->mse_fwd.loss, tensor_rows(a->mse_fwd.x)), "one loss per row");
+        break;
+    case OP_MSE_DX:
+        check_mse(v, a->mse_dx.x, a->mse_dx.target, a->mse_dx.old, a->mse_dx.clip);
+        need(v, tensor_same_shape(a->mse_dx.dx, a->mse_dx.x), "dx and x differ");
+        break;
+    case OP_KL_FWD:
+        check_classes(v, a->kl_fwd.logits, a->kl_fwd.target, a->kl_fwd.n_class);
+        check_classes(v, a->kl_fwd.teacher, a->kl_fwd.target, a->kl_fwd.n_class);
+        need(v, tensor_rows(a->kl_fwd.logits) == tensor_rows(a->kl_fwd.teacher),
+             "logits and teacher differ in rows");
+        break;
+    default: /* OP_KL_DX */
+        check_classes(v, a->kl_dx.logits, a->kl_dx.target, a->kl_dx.n_class);
+        check_classes(v, a->kl_dx.teacher, a->kl_dx.target, a->kl_dx.n_class);
+        need(v, tensor_same_shape(a->kl_dx.dlogits, a->kl_dx.logits), "dlogits and logits differ");
+        break;
+    }
+}
+
 static void check_shapes(V *v, const OpArgs *a)
 {
     switch (v->kind) {
@@ -214,13 +310,23 @@ static void check_shapes(V *v, const OpArgs *a)
         check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
         break;
     case OP_XENT_FWD:
-        need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent_fwd.target) == tensor_rows(a->xent_fwd.logits), "one target per row");
-        break;
+    case OP_XENT_DX:
     case OP_XENT:
-        need(v, a->xent.n_class <= tensor_cols(a->xent.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent.target) == tensor_rows(a->xent.logits), "one target per row");
+    case OP_MSE_FWD:
+    case OP_MSE_DX:
+    case OP_KL_FWD:
+    case OP_KL_DX: check_losses(v, a); break;
+    case OP_ROWS_FWD:
+    case OP_ROWS_DX:
+    case OP_MEAN_ROWS_FWD:
+    case OP_MEAN_ROWS_DX:
+    case OP_ADD_POS: check_rows(v, a); break;
+    case OP_MUL:
+        need(v, tensor_same_shape(a->mul.a, a->mul.b) && tensor_same_shape(a->mul.y, a->mul.a),
+             "a, b and y differ");
         break;
+    case OP_AXPBY: need(v, tensor_same_shape(a->axpby.y, a->axpby.x), "y and x differ"); break;
+    case OP_EMA: need(v, tensor_numel(a->ema.e) == tensor_numel(a->ema.w), "sizes differ"); break;
     case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
     case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
     default: break;

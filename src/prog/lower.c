@@ -132,14 +132,15 @@ static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
 {
     const XentFwd *f = &l->p->op[i].args.xent_fwd;
     int            j = find_reader(l, f->logits, OP_XENT_DX);
-    if (j < 0 || !only_use(l, f->lse, 1)) return -1;
+    if (j < 0 || !only_use(l, f->lse, 1) || f->hits || f->target2 || f->smooth > 0) return -1;
     const XentDx *dx = &l->p->op[j].args.xent_dx;
     out->xent        = (Xent){ .loss    = f->loss,
                                .dlogits = dx->dlogits,
                                .logits  = f->logits,
                                .target  = f->target,
                                .state   = dx->state,
-                               .n_class = f->n_class };
+                               .n_class = f->n_class,
+                               .slot    = f->slot };
     used[0]          = j;
     return 1;
 }

@@ -176,7 +176,7 @@ static int map_run(Dev *dev, const char *op, const Plane *plane, int64_t rows, i
 extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
 {
     Plane plane[] = { { a->y, 0 }, { a->x, 0 } };
-    return act_dispatch(a->act, "act_fwd", [&](auto act) {
+    return any_dispatch(a->act, "act_fwd", [&](auto act) {
         return map_run(dev, "act_fwd", plane, tensor_rows(a->y), tensor_cols(a->y),
                        ActFwdF<decltype(act)::value>());
     });
@@ -185,7 +185,7 @@ extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
 extern "C" int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act)
 {
     Plane plane[] = { { y, 0 }, { x, 0 }, { x, 0 } };
-    return act_dispatch(act, "linear_act_fwd", [&](auto act) {
+    return any_dispatch(act, "linear_act_fwd", [&](auto act) {
         return map_run(dev, "linear_act_fwd", plane, tensor_rows(y), tensor_cols(y),
                        ActBothF<decltype(act)::value>());
     });
@@ -194,7 +194,7 @@ extern "C" int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act
 extern "C" int cuda_act_dx(Dev *dev, const ActDx *a)
 {
     Plane plane[] = { { a->dx, 0 }, { a->dy, 0 }, { a->x, 0 } };
-    return slope_dispatch(a->act, "act_dx", [&](auto act) {
+    return any_dispatch(a->act, "act_dx", [&](auto act) {
         return map_run(dev, "act_dx", plane, tensor_rows(a->dx), tensor_cols(a->dx),
                        ActDxF<decltype(act)::value>());
     });
@@ -204,7 +204,7 @@ extern "C" int cuda_glu_fwd(Dev *dev, const GluFwd *a)
 {
     int64_t F       = tensor_cols(a->y);
     Plane   plane[] = { { a->y, 0 }, { a->x, 0 }, { a->x, F } };
-    return act_dispatch(a->act, "glu_fwd", [&](auto act) {
+    return any_dispatch(a->act, "glu_fwd", [&](auto act) {
         return map_run(dev, "glu_fwd", plane, tensor_rows(a->y), F, GluFwdF<decltype(act)::value>());
     });
 }
@@ -213,7 +213,7 @@ extern "C" int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act
 {
     int64_t F       = tensor_cols(y);
     Plane   plane[] = { { y, 0 }, { x, 0 }, { x, F }, { x, 0 }, { x, F } };
-    return act_dispatch(act, "linear_glu_fwd", [&](auto act) {
+    return any_dispatch(act, "linear_glu_fwd", [&](auto act) {
         return map_run(dev, "linear_glu_fwd", plane, tensor_rows(y), F, GluBothF<decltype(act)::value>());
     });
 }
@@ -222,7 +222,7 @@ extern "C" int cuda_glu_dx(Dev *dev, const GluDx *a)
 {
     int64_t F       = tensor_cols(a->dy);
     Plane   plane[] = { { a->dx, 0 }, { a->dx, F }, { a->dy, 0 }, { a->x, 0 }, { a->x, F } };
-    return slope_dispatch(a->act, "glu_dx", [&](auto act) {
+    return any_dispatch(a->act, "glu_dx", [&](auto act) {
         return map_run(dev, "glu_dx", plane, tensor_rows(a->dy), F, GluDxF<decltype(act)::value>());
     });
 }
