@@ -10,6 +10,7 @@
 
 #include "op_case.h"
 #include "op_cases_attn.h"
+#include "op_cases_image.h"
 #include "op_cases_loss.h"
 #include "op_cases_rows.h"
 
@@ -541,6 +542,7 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_EMBED_FWD]      = case_embed,
     [OP_EMBED_DW]       = case_embed,
     [OP_POS_DW]         = case_embed,
+    [OP_PATCHES]        = case_patches,
     [OP_NORM_FWD]       = case_norm_fwd,
     [OP_NORM_DX]        = case_norm_dx,
     [OP_NORM_DW]        = case_norm_dw,

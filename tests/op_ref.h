@@ -3,6 +3,7 @@
 #define TESTS_OP_REF_H
 
 #include "op_ref_attn.h"
+#include "op_ref_image.h"
 #include "op_ref_loss.h"
 #include "op_ref_rows.h"
 
@@ -671,6 +672,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_EMBED_FWD]      = ref_embed_fwd,
     [OP_EMBED_DW]       = ref_embed_dw,
     [OP_POS_DW]         = ref_pos_dw,
+    [OP_PATCHES]        = ref_patches,
     [OP_NORM_FWD]       = ref_norm_fwd,
     [OP_NORM_DX]        = ref_norm_dx,
     [OP_NORM_DW]        = ref_norm_dw,

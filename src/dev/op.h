@@ -28,6 +28,7 @@ extern "C" {
     X(EMBED_FWD, embed_fwd, EmbedFwd)                                                                        \
     X(EMBED_DW, embed_dw, EmbedDw)                                                                           \
     X(POS_DW, pos_dw, PosDw)                                                                                 \
+    X(PATCHES, patches, Patches)                                                                             \
     X(NORM_FWD, norm_fwd, NormFwd)                                                                           \
     X(NORM_DX, norm_dx, NormDx)                                                                              \
     X(NORM_DW, norm_dw, NormDw)                                                                              \
@@ -170,6 +171,19 @@ typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
 typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
 /* dwpe f32[T,C] += sum over b of dy[b,t] */
 typedef struct { Tensor *dwpe, *dy; } PosDw;
+
+/* Images u8[B, frames, src_height, src_width, 3] (contiguous, any ndim) to rows of patches: y [B*n_patch, tubelet*P*P*3] with
+ * n_patch = frames/tubelet * height/P * width/P, rows by (b, time, patch row, patch column), columns by (frame, row, column,
+ * channel). y = (v/255 - mean[c])/std[c]; v is a pixel, or a mix of the pixels of sample b and of sample partner[b] at the same
+ * place: lambda[b] times the first and 1 - lambda[b] times the second, and inside the box the second alone.
+ * crop i32[B,3]?: top, left, 1 if mirrored, of the height x width window of each sample (0, 0, 0 if absent); the window is then
+ * taken from src_height x src_width. partner i32[B]?, lambda f32[B]? (1 if absent), box i32[B,4]?: first row, end row, first
+ * column, end column, in the window. No gradient. */
+typedef struct {
+    Tensor *y, *img, *crop, *partner, *lambda, *box;
+    int     frames, src_height, src_width, height, width, tubelet, patch;
+    float   mean[3], std[3];
+} Patches;
 
 /* y = (x - mean) * rstd * gamma + beta per row. mean NULL: RMSNorm (no mean, no beta). gamma, beta f32[C];
  * mean, rstd f32[N]. */

@@ -15,6 +15,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_EMBED_FWD]    = { "embed_fwd", 5, { W("y"), R("tok"), R("wte"), RO("wpe"), RO("pos0") } },
     [OP_EMBED_DW]     = { "embed_dw", 4, { RW("dwte"), WS, R("dy"), R("tok") } },
     [OP_POS_DW]       = { "pos_dw", 2, { RW("dwpe"), R("dy") } },
+    [OP_PATCHES]      = { "patches", 6, { W("y"), R("img"), RO("crop"), RO("partner"), RO("lambda"), RO("box") } },
     [OP_NORM_FWD]     = { "norm_fwd", 6, { W("y"), WO("mean"), W("rstd"), R("x"), R("gamma"), RO("beta") }, .cheap = 1 },
     [OP_NORM_DX]      = { "norm_dx", 6, { W("dx"), R("dy"), R("x"), R("gamma"), RO("mean"), R("rstd") }, .alias = { { 0, 1 } } },
     [OP_NORM_DW]      = { "norm_dw", 7, { RW("dgamma"), RWO("dbeta"), WS, R("dy"), R("x"), RO("mean"), R("rstd") } },

@@ -189,6 +189,26 @@ static void check_rows(V *v, const OpArgs *a)
     }
 }
 
+static void check_patches(V *v, const Patches *a)
+{
+    int64_t image = (int64_t)a->frames * a->src_height * a->src_width * 3, B = tensor_numel(a->img) / image;
+    need(v, a->patch >= 1 && a->tubelet >= 1 && a->frames % a->tubelet == 0,
+         "frames must be a multiple of tubelet");
+    need(v, a->height % a->patch == 0 && a->width % a->patch == 0,
+         "height and width must be multiples of patch");
+    need(v, a->height <= a->src_height && a->width <= a->src_width, "the window is larger than the image");
+    if (v->bad) return;
+    int64_t n = (int64_t)(a->frames / a->tubelet) * (a->height / a->patch) * (a->width / a->patch);
+    need(v, a->img->dtype == DT_U8 && tensor_is_contiguous(a->img), "img must be contiguous bytes");
+    need(v, B * image == tensor_numel(a->img), "img is not a whole number of samples");
+    need(v, tensor_rows(a->y) == B * n, "y needs one row per patch");
+    need(v, tensor_cols(a->y) == (int64_t)a->tubelet * a->patch * a->patch * 3,
+         "y needs one column per byte of a patch");
+    need(v, is_vec(a->crop, 3 * B) && is_vec(a->box, 4 * B), "crop needs [B,3], box [B,4]");
+    need(v, is_vec(a->partner, B) && is_vec(a->lambda, B), "one partner and lambda per sample");
+    need(v, a->partner || (!a->lambda && !a->box), "lambda and box need a partner");
+}
+
 /* n_class of the columns are classes, one target a row. */
 static void check_classes(V *v, const Tensor *logits, const Tensor *target, int64_t n_class)
 {
@@ -316,6 +336,7 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_MSE_DX:
     case OP_KL_FWD:
     case OP_KL_DX: check_losses(v, a); break;
+    case OP_PATCHES: check_patches(v, &a->patches); break;
     case OP_ROWS_FWD:
     case OP_ROWS_DX:
     case OP_MEAN_ROWS_FWD:
