@@ -12,6 +12,7 @@
 #include "op_cases_attn.h"
 #include "op_cases_image.h"
 #include "op_cases_loss.h"
+#include "op_cases_rl.h"
 #include "op_cases_rows.h"
 
 /* ---- One builder per family: fills c for case i, or returns 0 when there is none ------------------------------------------- */
@@ -584,6 +585,19 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_MSE_DX]         = case_mse,
     [OP_KL_FWD]         = case_kl,
     [OP_KL_DX]          = case_kl,
+    [OP_SAMPLE_CAT]     = case_sample_cat,
+    [OP_SAMPLE_GAUSS]   = case_sample_gauss,
+    [OP_PPO_CAT_FWD]    = case_ppo,
+    [OP_PPO_CAT_DX]     = case_ppo,
+    [OP_PPO_GAUSS_FWD]  = case_ppo,
+    [OP_PPO_GAUSS_DX]   = case_ppo,
+    [OP_GAE]            = case_gae,
+    [OP_STATS]          = case_stats_op,
+    [OP_OBS_STATS]      = case_obs,
+    [OP_OBS_NORM]       = case_obs,
+    [OP_PUT]            = case_put,
+    [OP_TICK]           = case_tick,
+    [OP_PERM]           = case_perm,
     [OP_LOSS_ADD]       = case_loss_add,
     [OP_FILL]           = case_fill,
     [OP_COPY]           = case_copy,

@@ -5,6 +5,7 @@
 #include "op_ref_attn.h"
 #include "op_ref_image.h"
 #include "op_ref_loss.h"
+#include "op_ref_rl.h"
 #include "op_ref_rows.h"
 
 /* An error in the last bit of z, which the logistic is taken of, is one of |z| last bits of exp(z): z is x, or for GELU a
@@ -714,6 +715,19 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_MSE_DX]         = ref_mse_dx,
     [OP_KL_FWD]         = ref_kl_fwd,
     [OP_KL_DX]          = ref_kl_dx,
+    [OP_SAMPLE_CAT]     = ref_sample_cat,
+    [OP_SAMPLE_GAUSS]   = ref_sample_gauss,
+    [OP_PPO_CAT_FWD]    = ref_ppo_fwd,
+    [OP_PPO_CAT_DX]     = ref_ppo_cat_dx,
+    [OP_PPO_GAUSS_FWD]  = ref_ppo_fwd,
+    [OP_PPO_GAUSS_DX]   = ref_ppo_gauss_dx,
+    [OP_GAE]            = ref_gae,
+    [OP_STATS]          = ref_stats_op,
+    [OP_OBS_STATS]      = ref_obs_stats,
+    [OP_OBS_NORM]       = ref_obs_norm,
+    [OP_PUT]            = ref_put_op,
+    [OP_TICK]           = ref_tick,
+    [OP_PERM]           = ref_perm,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_FILL]           = ref_fill,
     [OP_COPY]           = ref_copy,
@@ -739,7 +753,7 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         if (t->dtype == DT_U8 && strcmp(row->arg[i].name, "state") == 0) {
             memcpy(&r->state, t->data, sizeof r->state);
             r->has_state = 1;
-        } else if (t->dtype == DT_F32 && c->kind != OP_FILL) {
+        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
         } else if (c->kind != OP_ADAMW) { /* its copy is the new master rounded: op_harness.h looks at it */

@@ -52,6 +52,30 @@ static double loss_kl(const Problem *p)
     return sum * tau * tau * ref_scale(a->state);
 }
 
+/* in: logits, value */
+static double loss_ppo(const Problem *p)
+{
+    int        gauss = p->c->kind == OP_PPO_GAUSS_DX;
+    PpoNumbers v     = { p->in[0], gauss ? p->in[1] : NULL, p->in[1 + gauss] };
+    double     s     = 0;
+    for (int64_t n = 0; n < p->rows; n++) s += ref_ppo_row(p->c, &v, n).loss;
+    return s * ref_scale(ppo_arg(p->c, ppo_slots(p->c->kind).state));
+}
+
+/* A log_std that all rows share has one gradient a row, which only the reference tells apart. */
+static int setup_ppo(Setup *s, const OpCase *c)
+{
+    int           gauss   = c->kind == OP_PPO_GAUSS_DX;
+    PpoSlots      slot    = ppo_slots(c->kind);
+    const Tensor *log_std = ppo_arg(c, slot.log_std), *value = ppo_arg(c, slot.value);
+    input(s, ppo_arg(c, slot.policy), 0);
+    if (gauss) input(s, log_std, tensor_rows(log_std) == s->p.n[0] / tensor_cols(log_std) ? 1 : -1);
+    if (value) input(s, value, 1 + gauss);
+    s->p.loss  = loss_ppo;
+    s->p.flops = 100 * (double)s->p.n[0];
+    return 1;
+}
+
 static int setup(Setup *s, const OpCase *c)
 {
     int64_t n;
@@ -82,10 +106,8 @@ static int setup(Setup *s, const OpCase *c)
 }
 
 static const Row table[] = {
-    { OP_ROWS_DX, setup, 2 },
-    { OP_MEAN_ROWS_DX, setup, 1 },
-    { OP_MSE_DX, setup, 1 },
-    { OP_KL_DX, setup, 1 },
+    { OP_ROWS_DX, setup, 2 }, { OP_MEAN_ROWS_DX, setup, 1 },   { OP_MSE_DX, setup, 1 },
+    { OP_KL_DX, setup, 1 },   { OP_PPO_CAT_DX, setup_ppo, 2 }, { OP_PPO_GAUSS_DX, setup_ppo, 3 },
 };
 
 int main(void)

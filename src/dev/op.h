@@ -70,6 +70,19 @@ extern "C" {
     X(MSE_DX, mse_dx, MseDx)                                                                                 \
     X(KL_FWD, kl_fwd, KlFwd)                                                                                 \
     X(KL_DX, kl_dx, KlDx)                                                                                    \
+    X(SAMPLE_CAT, sample_cat, SampleCat)                                                                     \
+    X(SAMPLE_GAUSS, sample_gauss, SampleGauss)                                                               \
+    X(PPO_CAT_FWD, ppo_cat_fwd, PpoCatFwd)                                                                   \
+    X(PPO_CAT_DX, ppo_cat_dx, PpoCatDx)                                                                      \
+    X(PPO_GAUSS_FWD, ppo_gauss_fwd, PpoGaussFwd)                                                             \
+    X(PPO_GAUSS_DX, ppo_gauss_dx, PpoGaussDx)                                                                \
+    X(GAE, gae, Gae)                                                                                         \
+    X(STATS, stats, Stats)                                                                                   \
+    X(OBS_STATS, obs_stats, ObsStats)                                                                        \
+    X(OBS_NORM, obs_norm, ObsNorm)                                                                           \
+    X(PUT, put, Put)                                                                                         \
+    X(TICK, tick, Tick)                                                                                      \
+    X(PERM, perm, Perm)                                                                                      \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(FILL, fill, Fill)                                                                                      \
     X(COPY, copy, Copy)                                                                                      \
@@ -152,6 +165,10 @@ typedef enum {
     ACT_COUNT,
     ACT_SLOPE = ACT_COUNT
 } Act;
+
+/* Rows of PPO's parts: the losses before their weights, the entropy, log(1/r) and (r - 1) - log r as measures of how far the
+ * policy has moved, and 1 where r is outside of 1 -+ clip. */
+enum { PPO_POLICY, PPO_VALUE, PPO_ENTROPY, PPO_OLD_KL, PPO_KL, PPO_CLIPPED, PPO_PARTS };
 
 typedef enum {
     MASK_CAUSAL,   /* key <= query */
@@ -306,6 +323,62 @@ typedef struct { Tensor *dx, *x, *target, *old, *clip, *state; int slot; } MseDx
 typedef struct { Tensor *loss, *lse, *tlse, *logits, *teacher, *target; int64_t n_class; float tau; int slot; } KlFwd;
 /* dlogits = tau (q - p) * step_scale, 0 where target is -1 and in padding; may alias logits */
 typedef struct { Tensor *dlogits, *logits, *teacher, *lse, *tlse, *target, *state; int64_t n_class; float tau; int slot; } KlDx;
+/* Reinforcement learning: N samples, T steps of a rollout, A logits or dimensions of an action.
+ *
+ * Categorical: logits [N,A] are S segments with borders seg i32[S+1]? (one of all A if absent), one action i32[N,S] of each,
+ * counted from its segment's first class. mask u8[N,A]?: 0 hides a class; a segment with no other has none hidden.
+ * Normal: mean [N,A], log_std f32[A], or [N,A] in the dtype of mean; action f32[N,A].
+ * logp and entropy f32[N] are sums over the segments or dimensions.
+ *
+ * Draws are philox(key (seed, site), counter (step, sample0 + n, t*S + s or 4*(t*A + a))): sample0 i64[1], t i32[1]? (0).
+ * SAMPLE_CAT takes the first class whose running sum of probabilities exceeds the draw. greedy: the most likely action. */
+typedef struct { Tensor *action, *logp, *entropy, *logits, *mask, *seg, *state, *sample0, *t; int site, greedy; } SampleCat;
+typedef struct { Tensor *action, *logp, *entropy, *mean, *log_std, *state, *sample0, *t; int site, greedy; } SampleGauss;
+/* PPO. r = exp(logp - old_logp), g = (adv - norm[0])/(norm[1] + 1e-8) (adv without norm f32[2 or more]?):
+ *   loss f32[N] = max(-g r, -g clamp(r, 1 - clip, 1 + clip)) - entropy_weight * entropy + value_weight * v, where v is MSE_FWD of
+ *   value [N,1] with target ret and, if clip_value > 0, with old_value. coef f32[4] = clip, clip_value, entropy_weight,
+ *   value_weight. Rows with valid i32[N]? 0 count 0. value, ret and old_value come together or not at all.
+ * parts f32[PPO_PARTS,N]?: see the enum. old_logp, adv, ret, old_value f32[N]. */
+typedef struct {
+    Tensor *loss, *parts, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask, *seg, *valid, *coef;
+    int     slot;
+} PpoCatFwd;
+/* Gradients times step_scale; dlogits may alias logits. At least one of dlogits and dvalue. */
+typedef struct {
+    Tensor *dlogits, *dvalue, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask, *seg, *valid, *coef,
+        *state;
+    int slot;
+} PpoCatDx;
+typedef struct {
+    Tensor *loss, *parts, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *valid, *coef;
+    int     slot;
+} PpoGaussFwd;
+/* dlog_std [N,A]? has a row a sample, also where log_std is one for all: BIAS_DW adds the rows. */
+typedef struct {
+    Tensor *dmean, *dlog_std, *dvalue, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *valid,
+        *coef, *state;
+    int slot;
+} PpoGaussDx;
+/* Generalised advantages over [T,N], all f32. terminated, truncated u8[T,N]: what step t ended. The value after step t is 0
+ * where it terminated, final_value[t,n] where it was truncated (0 if absent), else value[t+1] or last_value[N]. adv = r + gamma
+ * next - value + gamma lambda adv[t+1], without the last term where step t ended; ret = adv + value. */
+typedef struct {
+    Tensor *adv, *ret, *reward, *value, *last_value, *terminated, *truncated, *final_value;
+    float   gamma, lambda;
+} Gae;
+/* out f32[3] = mean, standard deviation (over n - 1 if unbiased, 0 for n < 2), n of those elements of x f32 with valid i32? */
+typedef struct { Tensor *out, *ws, *x, *valid; int unbiased; } Stats;
+/* Running mean and variance: run f64[1 + 2D] = n, means, sums of squared deviations; grows by the rows of x f32[N,D] with
+ * valid i32[N]? */
+typedef struct { Tensor *run, *x, *valid; } ObsStats;
+/* y [N,D] = clamp((x - mean)/sqrt(variance + eps), -clip, clip); mean 0 and variance 1 while run has n = 0 */
+typedef struct { Tensor *y, *x, *run; float eps, clip; } ObsNorm;
+/* Row t i32[1] of y [T,...] = x [...], any dtype, contiguous. A t outside y is a bug that the CPU reports. */
+typedef struct { Tensor *y, *x, *t; } Put;
+typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
+/* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]? (0)): the same on every device */
+typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
+
 /* state.out.loss_sum += sum of loss[N] in a fixed order */
 typedef struct { Tensor *state, *loss; } LossAdd;
 

@@ -266,6 +266,122 @@ static void check_losses(V *v, const OpArgs *a)
     }
 }
 
+/* What both kinds of policy have in common. */
+typedef struct {
+    const Tensor *policy, *value, *old_logp, *adv, *ret, *old_value, *valid, *coef;
+} PpoShape;
+
+static void check_ppo(V *v, PpoShape s)
+{
+    int64_t N = tensor_rows(s.policy);
+    need(v, is_vec(s.old_logp, N) && is_vec(s.adv, N) && is_vec(s.valid, N),
+         "one old_logp, adv and valid per row");
+    need(v, !s.value == !s.ret && !s.value == !s.old_value, "value, ret and old_value come together");
+    need(v, !s.value || (tensor_numel(s.value) == N && tensor_rows(s.value) == N), "value needs [N,1]");
+    need(v, is_vec(s.ret, N) && is_vec(s.old_value, N), "one ret and old_value per row");
+    need(v, tensor_numel(s.coef) == 4, "coef needs four numbers");
+}
+
+/* One action a segment. */
+static void check_segments(V *v, const Tensor *logits, const Tensor *action, const Tensor *mask,
+                           const Tensor *seg)
+{
+    int64_t S = seg ? tensor_numel(seg) - 1 : 1;
+    need(v, is_vec(action, tensor_rows(logits) * S), "action needs [N,S]");
+    need(v, is_vec(mask, tensor_numel(logits)), "mask needs [N,A]");
+}
+
+static void check_gauss(V *v, const Tensor *mean, const Tensor *log_std, const Tensor *action)
+{
+    need(v, tensor_cols(log_std) == tensor_cols(mean), "log_std and mean differ in width");
+    need(v, tensor_rows(log_std) == 1 || tensor_rows(log_std) == tensor_rows(mean),
+         "log_std needs [A] or [N,A]");
+    need(v, is_vec(action, tensor_numel(mean)), "action needs [N,A]");
+}
+
+static void check_policies(V *v, const OpArgs *a)
+{
+    const PpoCatFwd   *cf = &a->ppo_cat_fwd;
+    const PpoCatDx    *cd = &a->ppo_cat_dx;
+    const PpoGaussFwd *gf = &a->ppo_gauss_fwd;
+    const PpoGaussDx  *gd = &a->ppo_gauss_dx;
+    switch (v->kind) {
+    case OP_SAMPLE_CAT:
+        check_segments(v, a->sample_cat.logits, a->sample_cat.action, a->sample_cat.mask, a->sample_cat.seg);
+        break;
+    case OP_SAMPLE_GAUSS:
+        check_gauss(v, a->sample_gauss.mean, a->sample_gauss.log_std, a->sample_gauss.action);
+        break;
+    case OP_PPO_CAT_FWD:
+        check_segments(v, cf->logits, cf->action, cf->mask, cf->seg);
+        check_ppo(v, (PpoShape){ cf->logits, cf->value, cf->old_logp, cf->adv, cf->ret, cf->old_value,
+                                 cf->valid, cf->coef });
+        need(v, is_vec(cf->parts, PPO_PARTS * tensor_rows(cf->logits)), "parts needs [PPO_PARTS,N]");
+        break;
+    case OP_PPO_CAT_DX:
+        check_segments(v, cd->logits, cd->action, cd->mask, cd->seg);
+        check_ppo(v, (PpoShape){ cd->logits, cd->value, cd->old_logp, cd->adv, cd->ret, cd->old_value,
+                                 cd->valid, cd->coef });
+        need(v, !cd->dlogits || tensor_same_shape(cd->dlogits, cd->logits), "dlogits and logits differ");
+        need(v, !cd->dvalue || (cd->value && tensor_same_shape(cd->dvalue, cd->value)),
+             "dvalue and value differ");
+        break;
+    case OP_PPO_GAUSS_FWD:
+        check_gauss(v, gf->mean, gf->log_std, gf->action);
+        check_ppo(v, (PpoShape){ gf->mean, gf->value, gf->old_logp, gf->adv, gf->ret, gf->old_value,
+                                 gf->valid, gf->coef });
+        need(v, is_vec(gf->parts, PPO_PARTS * tensor_rows(gf->mean)), "parts needs [PPO_PARTS,N]");
+        break;
+    default: /* OP_PPO_GAUSS_DX */
+        check_gauss(v, gd->mean, gd->log_std, gd->action);
+        check_ppo(v, (PpoShape){ gd->mean, gd->value, gd->old_logp, gd->adv, gd->ret, gd->old_value,
+                                 gd->valid, gd->coef });
+        need(v, !gd->dmean || tensor_same_shape(gd->dmean, gd->mean), "dmean and mean differ");
+        need(v, !gd->dlog_std || tensor_same_shape(gd->dlog_std, gd->mean), "dlog_std and mean differ");
+        need(v, !gd->dvalue || (gd->value && tensor_same_shape(gd->dvalue, gd->value)),
+             "dvalue and value differ");
+        break;
+    }
+}
+
+static void check_rollouts(V *v, const OpArgs *a)
+{
+    const Gae *g = &a->gae;
+    switch (v->kind) {
+    case OP_GAE: {
+        int64_t n = tensor_numel(g->reward);
+        need(v, is_vec(g->adv, n) && is_vec(g->ret, n) && is_vec(g->value, n) && is_vec(g->reward, n),
+             "[T,N] differ");
+        need(v, is_vec(g->terminated, n) && is_vec(g->truncated, n) && is_vec(g->final_value, n),
+             "[T,N] differ");
+        need(v, is_vec(g->last_value, tensor_cols(g->reward)), "last_value needs [N]");
+        break;
+    }
+    case OP_STATS:
+        need(v, tensor_numel(a->stats.out) == 3, "out needs three numbers");
+        need(v, is_vec(a->stats.x, tensor_numel(a->stats.x)), "x must be contiguous");
+        need(v, is_vec(a->stats.valid, tensor_numel(a->stats.x)), "x and valid differ");
+        break;
+    case OP_OBS_STATS:
+        need(v, is_vec(a->obs_stats.run, 1 + 2 * tensor_cols(a->obs_stats.x)), "run needs [1 + 2D]");
+        need(v, a->obs_stats.run->dtype == DT_F64, "run must be f64");
+        need(v, is_vec(a->obs_stats.valid, tensor_rows(a->obs_stats.x)), "one valid per row");
+        break;
+    case OP_OBS_NORM:
+        need(v, tensor_same_shape(a->obs_norm.y, a->obs_norm.x), "y and x differ");
+        need(v, is_vec(a->obs_norm.run, 1 + 2 * tensor_cols(a->obs_norm.x)), "run needs [1 + 2D]");
+        need(v, a->obs_norm.run->dtype == DT_F64, "run must be f64");
+        break;
+    case OP_PUT:
+        need(v, a->put.y->dtype == a->put.x->dtype, "y and x differ in dtype");
+        need(v, tensor_is_contiguous(a->put.y) && tensor_is_contiguous(a->put.x),
+             "y and x must be contiguous");
+        need(v, tensor_numel(a->put.y) % tensor_numel(a->put.x) == 0, "y is not a whole number of x");
+        break;
+    default: /* OP_TICK */ need(v, a->tick.modulo >= 1, "modulo must be at least 1"); break;
+    }
+}
+
 static void check_shapes(V *v, const OpArgs *a)
 {
     switch (v->kind) {
@@ -336,6 +452,18 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_MSE_DX:
     case OP_KL_FWD:
     case OP_KL_DX: check_losses(v, a); break;
+    case OP_SAMPLE_CAT:
+    case OP_SAMPLE_GAUSS:
+    case OP_PPO_CAT_FWD:
+    case OP_PPO_CAT_DX:
+    case OP_PPO_GAUSS_FWD:
+    case OP_PPO_GAUSS_DX: check_policies(v, a); break;
+    case OP_GAE:
+    case OP_STATS:
+    case OP_OBS_STATS:
+    case OP_OBS_NORM:
+    case OP_PUT:
+    case OP_TICK: check_rollouts(v, a); break;
     case OP_PATCHES: check_patches(v, &a->patches); break;
     case OP_ROWS_FWD:
     case OP_ROWS_DX:

@@ -274,6 +274,66 @@ static void grad_kl_fwd(Diff *d, const Op *op)
     diff_end(d, a->logits, dlogits);
 }
 
+static void grad_ppo_cat_fwd(Diff *d, const Op *op)
+{
+    const PpoCatFwd *a      = &op->args.ppo_cat_fwd;
+    Tensor          *logits = diff_saved(d, a->logits), *value = diff_saved(d, a->value);
+    Tensor          *dlogits = diff_begin(d, a->logits), *dvalue = diff_begin(d, a->value);
+    if (dlogits || dvalue) {
+        rec_ppo_cat_dx(d->p, (PpoCatDx){ .dlogits   = dlogits,
+                                         .dvalue    = dvalue,
+                                         .logits    = logits,
+                                         .value     = value,
+                                         .action    = a->action,
+                                         .old_logp  = a->old_logp,
+                                         .adv       = a->adv,
+                                         .ret       = a->ret,
+                                         .old_value = a->old_value,
+                                         .norm      = diff_saved(d, a->norm),
+                                         .mask      = a->mask,
+                                         .seg       = a->seg,
+                                         .valid     = a->valid,
+                                         .coef      = a->coef,
+                                         .state     = d->state,
+                                         .slot      = a->slot });
+    }
+    diff_end(d, a->logits, dlogits);
+    diff_end(d, a->value, dvalue);
+}
+
+/* The gradient of a log_std that all rows share is the sum over rows of theirs. */
+static void grad_ppo_gauss_fwd(Diff *d, const Op *op)
+{
+    const PpoGaussFwd *a    = &op->args.ppo_gauss_fwd;
+    Tensor            *mean = diff_saved(d, a->mean), *log_std = diff_saved(d, a->log_std),
+           *value = diff_saved(d, a->value);
+    Tensor *dmean = diff_begin(d, a->mean), *dvalue = diff_begin(d, a->value);
+    Tensor *dweight = diff_weight(d, a->log_std), *dlog_std = diff_begin(d, a->log_std);
+    Tensor *rows = dweight ? prog_like(d->p, "d log_std", a->mean) : dlog_std;
+    if (dmean || dvalue || rows) {
+        rec_ppo_gauss_dx(d->p, (PpoGaussDx){ .dmean     = dmean,
+                                             .dlog_std  = rows,
+                                             .dvalue    = dvalue,
+                                             .mean      = mean,
+                                             .log_std   = log_std,
+                                             .value     = value,
+                                             .action    = a->action,
+                                             .old_logp  = a->old_logp,
+                                             .adv       = a->adv,
+                                             .ret       = a->ret,
+                                             .old_value = a->old_value,
+                                             .norm      = diff_saved(d, a->norm),
+                                             .valid     = a->valid,
+                                             .coef      = a->coef,
+                                             .state     = d->state,
+                                             .slot      = a->slot });
+    }
+    if (dweight) rec_bias_dw(d->p, (BiasDw){ .db = dweight, .dy = rows });
+    diff_end(d, a->mean, dmean);
+    diff_end(d, a->log_std, dlog_std);
+    diff_end(d, a->value, dvalue);
+}
+
 static void grad_cast(Diff *d, const Op *op)
 {
     const Cast *a  = &op->args.cast;
@@ -303,6 +363,8 @@ const GradRule grad_rules[OP_COUNT] = {
     [OP_XENT_FWD]   = grad_xent_fwd,
     [OP_MSE_FWD]    = grad_mse_fwd,
     [OP_KL_FWD]     = grad_kl_fwd,
+    [OP_PPO_CAT_FWD] = grad_ppo_cat_fwd,
+    [OP_PPO_GAUSS_FWD] = grad_ppo_gauss_fwd,
     [OP_CAST]       = grad_cast,
 };
 /* clang-format on */

@@ -13,18 +13,10 @@
 
 /* ---- Mean squared error ------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    float error, slope; /* the loss is error^2/2, its derivative error * slope */
-} MseTerm;
-
 /* old NULL: no clipping. */
 static MseTerm mse_term(float x, float target, const float *old, float clip)
 {
-    MseTerm plain = { x - target, 1 };
-    if (!old) return plain;
-    float   move    = fminf(fmaxf(x - *old, -clip), clip);
-    MseTerm clipped = { *old + move - target, move == x - *old };
-    return fabsf(clipped.error) > fabsf(plain.error) ? clipped : plain;
+    return old ? mse_clipped(x, target, *old, clip) : mse_plain(x, target);
 }
 
 static const float *at(Mat m, int64_t r, int64_t c) { return m.p ? mat_row(m, r) + c : NULL; }

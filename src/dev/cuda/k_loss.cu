@@ -157,18 +157,10 @@ template <typename T> struct MseP {
     int              cols, slot;
 };
 
-struct MseTerm {
-    float error, slope; /* the loss is error^2/2, its derivative error * slope */
-};
-
 template <typename T> __device__ __forceinline__ MseTerm mse_term(const MseP<T> &p, int64_t row, int col)
 {
-    float   x = to_f32(p.x[row * p.ld_x + col]), target = p.target[row * p.ld_target + col];
-    MseTerm plain = { x - target, 1.0f };
-    if (!p.old) return plain;
-    float   old = p.old[row * p.ld_old + col], clip = *p.clip, move = fminf(fmaxf(x - old, -clip), clip);
-    MseTerm clipped = { old + move - target, move == x - old ? 1.0f : 0.0f };
-    return fabsf(clipped.error) > fabsf(plain.error) ? clipped : plain;
+    float x = to_f32(p.x[row * p.ld_x + col]), target = p.target[row * p.ld_target + col];
+    return p.old ? mse_clipped(x, target, p.old[row * p.ld_old + col], *p.clip) : mse_plain(x, target);
 }
 
 template <typename T> __global__ void __launch_bounds__(LOSS_THREADS) mse_kernel(MseP<T> p)

@@ -120,7 +120,7 @@ static int null_run(Dev *dev, OpKind kind, const OpArgs *args)
 
 /* The argument struct may be smaller than the union, hence the copy. */
 #define X(KIND, field, Type)                                                                                 \
-    static int null_##field(Dev *dev, const Type *a)                                                         \
+    static int null_op_##field(Dev *dev, const Type *a)                                                      \
     {                                                                                                        \
         OpArgs args;                                                                                         \
         memset(&args, 0, sizeof args);                                                                       \
@@ -224,7 +224,7 @@ const DevVt *dev_null(void)
         .kind = DEV_NULL,
         .ops =
             {
-#define X(KIND, field, Type) .field = null_##field,
+#define X(KIND, field, Type) .field = null_op_##field,
                 OP_LIST(X)
 #undef X
             },
