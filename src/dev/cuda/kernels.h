@@ -73,6 +73,23 @@ int cuda_mse_dx(Dev *dev, const MseDx *a);
 int cuda_kl_fwd(Dev *dev, const KlFwd *a);
 int cuda_kl_dx(Dev *dev, const KlDx *a);
 
+/* k_policy.cu */
+int cuda_sample_cat(Dev *dev, const SampleCat *a);
+int cuda_sample_gauss(Dev *dev, const SampleGauss *a);
+int cuda_ppo_cat_fwd(Dev *dev, const PpoCatFwd *a);
+int cuda_ppo_cat_dx(Dev *dev, const PpoCatDx *a);
+int cuda_ppo_gauss_fwd(Dev *dev, const PpoGaussFwd *a);
+int cuda_ppo_gauss_dx(Dev *dev, const PpoGaussDx *a);
+
+/* k_rollout.cu */
+int cuda_gae(Dev *dev, const Gae *a);
+int cuda_stats(Dev *dev, const Stats *a);
+int cuda_obs_stats(Dev *dev, const ObsStats *a);
+int cuda_obs_norm(Dev *dev, const ObsNorm *a);
+int cuda_put(Dev *dev, const Put *a);
+int cuda_tick(Dev *dev, const Tick *a);
+int cuda_perm(Dev *dev, const Perm *a);
+
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);
 int cuda_loss_add(Dev *dev, const LossAdd *a);
