@@ -25,6 +25,7 @@ typedef struct {
     int     n_weight;
     /* inputs */
     Tensor *index, *again, *len, *target, *target2, *lambda, *teacher, *wanted, *old, *clip;
+    Tensor *action, *taken, *old_logp, *adv, *coef;
 } Model;
 
 static Tensor *input(Model *m, const char *name, DType dtype, int64_t rows, int64_t cols)
@@ -57,22 +58,29 @@ static void declare(Model *m)
 {
     memset(m, 0, sizeof *m);
     store_init(&m->store);
-    m->state   = store_tensor(&m->store, SLAB_STATE, "state", DT_U8, 1, (int64_t[]){ sizeof(StepState) });
-    m->index   = input(m, "index", DT_I32, 1, B * T);
-    m->again   = input(m, "again", DT_I32, 1, B * T);
-    m->len     = input(m, "len", DT_I32, 1, B);
-    m->target  = input(m, "target", DT_I32, 1, B);
-    m->target2 = input(m, "target2", DT_I32, 1, B);
-    m->lambda  = input(m, "lambda", DT_F32, 1, B);
-    m->teacher = input(m, "teacher", DT_F32, B, V);
-    m->wanted  = input(m, "wanted", DT_F32, B, 1);
-    m->old     = input(m, "old", DT_F32, B, 1);
-    m->clip    = input(m, "clip", DT_F32, 1, 1);
+    m->state    = store_tensor(&m->store, SLAB_STATE, "state", DT_U8, 1, (int64_t[]){ sizeof(StepState) });
+    m->index    = input(m, "index", DT_I32, 1, B * T);
+    m->again    = input(m, "again", DT_I32, 1, B * T);
+    m->len      = input(m, "len", DT_I32, 1, B);
+    m->target   = input(m, "target", DT_I32, 1, B);
+    m->target2  = input(m, "target2", DT_I32, 1, B);
+    m->lambda   = input(m, "lambda", DT_F32, 1, B);
+    m->teacher  = input(m, "teacher", DT_F32, B, V);
+    m->wanted   = input(m, "wanted", DT_F32, B, 1);
+    m->old      = input(m, "old", DT_F32, B, 1);
+    m->clip     = input(m, "clip", DT_F32, 1, 1);
+    m->action   = input(m, "action", DT_I32, B, 1);
+    m->taken    = input(m, "taken", DT_F32, B, V);
+    m->old_logp = input(m, "old_logp", DT_F32, 1, B);
+    m->adv      = input(m, "adv", DT_F32, 1, B);
+    m->coef     = input(m, "coef", DT_F32, 1, 4);
     weight(m, "table", ROWS, C);
     weight(m, "pos", T, C);
     weight(m, "gate", C, C);
     weight(m, "head", V, C);
     weight(m, "value", 1, C);
+    weight(m, "log_std", 1, V);
+    weight(m, "spread", V, C);
 }
 
 /* table rows + positions, gated, taken again in another order, averaged */
@@ -121,6 +129,36 @@ static void record_losses(Model *m, Tensor *h)
     for (int i = 0; i < 3; i++) sum_up(m, loss[i]);
 }
 
+/* PPO: logits with a value, means with a log_std for all rows, and means with one of each row. */
+static void record_ppo(Model *m, Tensor *h)
+{
+    Tensor *logits = act2(m, "logits", B, V), *value = act2(m, "value", B, 1),
+           *spread = act2(m, "spread", B, V), *loss[3];
+    for (int i = 0; i < 3; i++) loss[i] = losses(m);
+    rec_linear_fwd(m->p, (LinearFwd){ .y = logits, .x = h, .w = m->weight[3] });
+    rec_linear_fwd(m->p, (LinearFwd){ .y = value, .x = h, .w = m->weight[4] });
+    rec_linear_fwd(m->p, (LinearFwd){ .y = spread, .x = h, .w = m->weight[6] });
+    rec_ppo_cat_fwd(m->p, (PpoCatFwd){ .loss      = loss[0],
+                                       .logits    = logits,
+                                       .value     = value,
+                                       .action    = m->action,
+                                       .old_logp  = m->old_logp,
+                                       .adv       = m->adv,
+                                       .ret       = m->wanted,
+                                       .old_value = m->old,
+                                       .coef      = m->coef });
+    for (int i = 1; i < 3; i++) {
+        rec_ppo_gauss_fwd(m->p, (PpoGaussFwd){ .loss     = loss[i],
+                                               .mean     = logits,
+                                               .log_std  = i == 1 ? m->weight[5] : spread,
+                                               .action   = m->taken,
+                                               .old_logp = m->old_logp,
+                                               .adv      = m->adv,
+                                               .coef     = m->coef });
+    }
+    for (int i = 0; i < 3; i++) sum_up(m, loss[i]);
+}
+
 static void fill_floats(const Tensor *t, uint64_t seed, float bound)
 {
     for (int64_t i = 0; i < tensor_numel(t); i++) {
@@ -146,6 +184,11 @@ static void fill(Model *m)
     fill_floats(m->teacher, 1, 2);
     fill_floats(m->wanted, 2, 2);
     fill_floats(m->old, 3, 0.5f);
+    fill_ints(m->action, (int32_t[]){ 3, 0, 5, 2 });
+    memcpy(m->coef->data, (float[]){ 0.2f, 0.3f, 0.1f, 0.5f }, 4 * sizeof(float));
+    memcpy(m->old_logp->data, (float[]){ -1, -2, -9, -8 }, B * sizeof(float));
+    memcpy(m->adv->data, (float[]){ 0.7f, -0.4f, 0.3f, -0.02f }, B * sizeof(float));
+    fill_floats(m->taken, 5, 1);
     for (int i = 0; i < m->n_weight; i++) fill_floats(m->weight[i], 4, 0.8f);
 }
 
@@ -153,8 +196,10 @@ static void build(Model *m, Dev *dev, RecomputeLevel level)
 {
     declare(m);
     store_seal(&m->store);
-    m->p = prog_begin("rules", &m->store);
-    record_losses(m, record_trunk(m));
+    m->p      = prog_begin("rules", &m->store);
+    Tensor *h = record_trunk(m);
+    record_losses(m, h);
+    record_ppo(m, h);
     prog_differentiate(m->p, &level, 1, m->state);
     prog_lower(m->p, &(LowerOptions){ .xent = 1, .act_bias = 1 }, dev->vt);
     prog_plan(m->p);
