@@ -52,6 +52,15 @@ static inline float *case_at(const Tensor *t, int64_t i)
 }
 static inline int32_t *case_int(const Tensor *t, int64_t i) { return (int32_t *)case_at(t, i); }
 
+/* A floating number of any width. */
+static inline double case_value(const Tensor *t, int64_t i)
+{
+    double v;
+    if (t->dtype != DT_F64) return (double)*case_at(t, i);
+    memcpy(&v, case_at(t, i), sizeof v);
+    return v;
+}
+
 static inline void case_randomize(OpCase *c, const Tensor *t, float bound)
 {
     for (int64_t i = 0; i < tensor_numel(t); i++) *case_at(t, i) = case_uniform(c, bound);

@@ -101,7 +101,7 @@ static inline const char *op_check_floats(const OpCase *c, const OpRef *r, int i
 {
     const Tensor *t = c->args.t[i];
     for (int64_t e = 0; e < tensor_numel(t); e++) {
-        double got = *case_at(t, e), want = r->want[i][e], tol = op_ref_tolerance(r, i, e);
+        double got = case_value(t, e), want = r->want[i][e], tol = op_ref_tolerance(r, i, e);
         if (fabs(got - want) <= tol) continue; /* false for NaN */
         snprintf(buf, WHY, "%s: %s[%lld,%lld] is %.9g, not %.9g (error %.3g, allowed %.3g)", c->name, t->name,
                  (long long)(e / tensor_cols(t)), (long long)(e % tensor_cols(t)), got, want, got - want,

@@ -63,6 +63,9 @@ static inline double math_act(double x, Act act)
     case ACT_GELU: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case ACT_SILU: return x / (1 + exp(-x));
     case ACT_RELU2: return x > 0 ? x * x : 0;
+    case ACT_TANH: return tanh(x);
+    case ACT_SIGMOID: return 1 / (1 + exp(-x));
+    case ACT_GELU_ERF: return x * erfc(-x / sqrt(2)) / 2;
     case ACT_SLOPE: return x * x / 2; /* whose slope is x */
     default: return x > 0 ? x : 0;
     }
@@ -84,6 +87,9 @@ static inline double math_slope(double x, Act act)
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
     case ACT_SILU: s = 1 / (1 + exp(-x)); return s + x * s * (1 - s);
     case ACT_RELU2: return x > 0 ? 2 * x : 0;
+    case ACT_TANH: return 1 - tanh(x) * tanh(x);
+    case ACT_SIGMOID: s = 1 / (1 + exp(-x)); return s * (1 - s);
+    case ACT_GELU_ERF: return erfc(-x / sqrt(2)) / 2 + x * exp(-x * x / 2) / sqrt(2 * M_PI);
     case ACT_SLOPE: return x;
     default: return x > 0;
     }

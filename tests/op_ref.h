@@ -3,11 +3,16 @@
 #define TESTS_OP_REF_H
 
 #include "op_ref_attn.h"
+#include "op_ref_image.h"
+#include "op_ref_loss.h"
+#include "op_ref_rl.h"
+#include "op_ref_rows.h"
 
 /* An error in the last bit of z, which the logistic is taken of, is one of |z| last bits of exp(z): z is x, or for GELU a
- * cubic in x that grows faster. */
+ * cubic in x that grows faster, or for its exact form x^2 / 2. */
 static inline double ref_act_price(double x, Act act)
 {
+    if (act == ACT_GELU_ERF) return 1 + x * x / 2;
     return 1 + fabs(act == ACT_GELU ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x);
 }
 
@@ -33,6 +38,7 @@ static inline void ref_embed_dw(const OpCase *c, OpRef *r)
         ref_put(r, 0, i, *case_at(a->dwte, i), fabsf(*case_at(a->dwte, i)));
     for (int64_t i = 0; i < N * C; i++) {
         int64_t at = *case_int(a->tok, i / C) * C + i % C;
+        if (*case_int(a->tok, i / C) < 0) continue;
         r->want[0][at] += *case_at(a->dy, i);
         r->mag[0][at] += fabsf(*case_at(a->dy, i));
     }
@@ -415,16 +421,6 @@ static inline void ref_glu_dx(const OpCase *c, OpRef *r)
     r->terms[0] = 4;
 }
 
-static inline void ref_add(const OpCase *c, OpRef *r)
-{
-    const Add *a = &c->args.add;
-    for (int64_t i = 0; i < tensor_numel(a->y); i++) {
-        ref_put(r, 0, i, *case_at(a->a, i) + *case_at(a->b, i), 0); /* one rounding, the same */
-    }
-}
-
-/* ---- Before attention -------------------------------------------------------------------------------------------------------- */
-
 static inline void ref_rope(const OpCase *c, OpRef *r)
 {
     const Rope *a = &c->args.rope;
@@ -514,71 +510,11 @@ static inline void ref_dropout(const OpCase *c, OpRef *r)
     const StepState *s = a->state->data;
     int64_t          C = tensor_cols(a->x), per = a->rows_per_sample;
     for (int64_t i = 0; i < tensor_numel(a->x); i++) {
-        int64_t  sample = *(int64_t *)a->sample0->data + i / (C * per), e = i % (C * per);
+        int64_t  sample = *(int64_t *)a->sample0->data + i / (C * per), e = a->per_sample ? 0 : i % (C * per);
         uint32_t draw = rng_draw(s->in.seed, (uint32_t)a->site, s->in.step, sample, e);
         double   y    = draw < rng_threshold(a->p) ? 0 : *case_at(a->x, i) / (1 - (double)a->p);
         ref_put(r, 0, i, y, 4 * fabs(y)); /* 1/(1-p) is rounded too */
     }
-}
-
-/* lse and loss of row i into arguments `loss` and `lse` (-1: none). */
-static inline double ref_xent_row(OpRef *r, const Tensor *logits, int32_t target, int64_t n_class, int64_t i,
-                                  int loss, int lse)
-{
-    int64_t V = tensor_cols(logits);
-    double *x = dbl_new(n_class), top = 0;
-    for (int64_t k = 0; k < n_class; k++) {
-        x[k] = *case_at(logits, i * V + k);
-        top  = fmax(top, fabs(x[k]));
-    }
-    double l = math_lse(x, n_class);
-    if (lse >= 0) ref_put(r, lse, i, l, fabs(l) + 1);
-    if (loss >= 0) ref_put(r, loss, i, target < 0 ? 0 : l - x[target], fabs(l) + top + 1);
-    free(x);
-    return l;
-}
-
-static inline void ref_xent_grad(OpRef *r, int out, const Tensor *logits, const Tensor *target,
-                                 const Tensor *state, const double *lse, int64_t n_class, int slot)
-{
-    const StepState *s = state->data;
-    int64_t          V = tensor_cols(logits);
-    double           f = (double)s->in.inv[slot] * (double)s->in.loss_scale;
-    for (int64_t i = 0; i < tensor_numel(logits); i++) {
-        int32_t t = *case_int(target, i / V);
-        double  p = i % V < n_class && t >= 0 ? exp(*case_at(logits, i) - lse[i / V]) : 0;
-        /* exp of a difference of numbers below 30: 30 U of p; the hit subtracts from 1 */
-        ref_put(r, out, i, t >= 0 ? (p - (i % V == t)) * f : 0, (p * 32 + (i % V == t)) * f);
-    }
-    r->terms[out] = 4;
-}
-
-static inline void ref_xent_fwd(const OpCase *c, OpRef *r)
-{
-    const XentFwd *a = &c->args.xent_fwd;
-    for (int64_t i = 0; i < tensor_rows(a->logits); i++)
-        ref_xent_row(r, a->logits, *case_int(a->target, i), a->n_class, i, 0, 1);
-    r->terms[0] = r->terms[1] = (double)a->n_class;
-}
-
-static inline void ref_xent_dx(const OpCase *c, OpRef *r)
-{
-    const XentDx *a   = &c->args.xent_dx;
-    double       *lse = case_doubles(a->lse);
-    ref_xent_grad(r, 0, a->logits, a->target, a->state, lse, a->n_class, a->slot);
-    free(lse);
-}
-
-static inline void ref_xent(const OpCase *c, OpRef *r)
-{
-    const Xent *a   = &c->args.xent;
-    double     *lse = dbl_new(tensor_rows(a->logits));
-    for (int64_t i = 0; i < tensor_rows(a->logits); i++) {
-        lse[i] = ref_xent_row(r, a->logits, *case_int(a->target, i), a->n_class, i, 0, -1);
-    }
-    ref_xent_grad(r, 1, a->logits, a->target, a->state, lse, a->n_class, a->slot);
-    r->terms[0] = (double)a->n_class;
-    free(lse);
 }
 
 static inline void ref_loss_add(const OpCase *c, OpRef *r)
@@ -750,6 +686,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_EMBED_FWD]      = ref_embed_fwd,
     [OP_EMBED_DW]       = ref_embed_dw,
     [OP_POS_DW]         = ref_pos_dw,
+    [OP_PATCHES]        = ref_patches,
     [OP_NORM_FWD]       = ref_norm_fwd,
     [OP_NORM_DX]        = ref_norm_dx,
     [OP_NORM_DW]        = ref_norm_dw,
@@ -769,6 +706,13 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_GLU_FWD]        = ref_glu_fwd,
     [OP_GLU_DX]         = ref_glu_dx,
     [OP_ADD]            = ref_add,
+    [OP_MUL]            = ref_mul,
+    [OP_AXPBY]          = ref_axpby,
+    [OP_ROWS_FWD]       = ref_rows_fwd,
+    [OP_ROWS_DX]        = ref_rows_dx,
+    [OP_MEAN_ROWS_FWD]  = ref_mean_rows_fwd,
+    [OP_MEAN_ROWS_DX]   = ref_mean_rows_dx,
+    [OP_ADD_POS]        = ref_add_pos,
     [OP_ROPE]           = ref_rope,
     [OP_QKNORM_FWD]     = ref_qknorm_fwd,
     [OP_QKNORM_DX]      = ref_qknorm_dx,
@@ -780,6 +724,23 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_XENT_FWD]       = ref_xent_fwd,
     [OP_XENT_DX]        = ref_xent_dx,
     [OP_XENT]           = ref_xent,
+    [OP_MSE_FWD]        = ref_mse_fwd,
+    [OP_MSE_DX]         = ref_mse_dx,
+    [OP_KL_FWD]         = ref_kl_fwd,
+    [OP_KL_DX]          = ref_kl_dx,
+    [OP_SAMPLE_CAT]     = ref_sample_cat,
+    [OP_SAMPLE_GAUSS]   = ref_sample_gauss,
+    [OP_PPO_CAT_FWD]    = ref_ppo_fwd,
+    [OP_PPO_CAT_DX]     = ref_ppo_cat_dx,
+    [OP_PPO_GAUSS_FWD]  = ref_ppo_fwd,
+    [OP_PPO_GAUSS_DX]   = ref_ppo_gauss_dx,
+    [OP_GAE]            = ref_gae,
+    [OP_STATS]          = ref_stats_op,
+    [OP_OBS_STATS]      = ref_obs_stats,
+    [OP_OBS_NORM]       = ref_obs_norm,
+    [OP_PUT]            = ref_put_op,
+    [OP_TICK]           = ref_tick,
+    [OP_PERM]           = ref_perm,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,
@@ -789,6 +750,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_SUMSQ]          = ref_sumsq,
     [OP_CLIP]           = ref_clip,
     [OP_ADAMW]          = ref_adamw,
+    [OP_EMA]            = ref_ema,
     [OP_ALL_REDUCE]     = ref_copy,
     [OP_REDUCE_SCATTER] = ref_copy,
     [OP_ALL_GATHER]     = ref_copy,
@@ -805,7 +767,7 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         if (t->dtype == DT_U8 && strcmp(row->arg[i].name, "state") == 0) {
             memcpy(&r->state, t->data, sizeof r->state);
             r->has_state = 1;
-        } else if (t->dtype == DT_F32 && c->kind != OP_FILL) {
+        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
         } else if (c->kind != OP_ADAMW) { /* its copy is the new master rounded: op_harness.h looks at it */

@@ -265,9 +265,18 @@ static void test_xent(void **state)
         Xent    a    = c.args.xent;
         Tensor *loss = copy_of(&k, a.loss), *lse = copy_of(&k, a.loss), *dlogits = copy_of(&k, a.dlogits);
         assert_int_equal(op_case_run(dev, &c), 0);
-        run(OP_XENT_FWD, (OpArgs){ .xent_fwd = { loss, lse, a.logits, a.target, a.n_class } });
-        run(OP_XENT_DX,
-            (OpArgs){ .xent_dx = { dlogits, a.logits, lse, a.target, a.state, a.n_class, a.slot } });
+        run(OP_XENT_FWD, (OpArgs){ .xent_fwd = { .loss    = loss,
+                                                 .lse     = lse,
+                                                 .logits  = a.logits,
+                                                 .target  = a.target,
+                                                 .n_class = a.n_class } });
+        run(OP_XENT_DX, (OpArgs){ .xent_dx = { .dlogits = dlogits,
+                                               .logits  = a.logits,
+                                               .lse     = lse,
+                                               .target  = a.target,
+                                               .state   = a.state,
+                                               .n_class = a.n_class,
+                                               .slot    = a.slot } });
         same(&c, a.loss, loss);
         same(&c, a.dlogits, dlogits);
         copies_free(&k);

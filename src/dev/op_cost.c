@@ -48,6 +48,8 @@ double op_bytes(OpKind kind, const OpArgs *a)
         if (kind == OP_EMBED_DW && t == a->embed_dw.dwte) {
             n = (double)tensor_numel(a->embed_dw.dy) * (double)dtype_bytes(t->dtype);
         }
+        if (kind == OP_ROWS_FWD && t == a->rows_fwd.x) n = (double)tensor_bytes(a->rows_fwd.y);
+        if (kind == OP_PUT && t == a->put.y) n = (double)tensor_bytes(a->put.x) / 2; /* one row, written */
         int times = (row->arg[i].access & ARG_RW) == ARG_RW ? 2 : 1;
         sum += n * times;
     }
@@ -109,9 +111,11 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_BIAS_DW: return colsum_ws(tensor_cols(a->bias_dw.dy), 1);
     case OP_ACT_BIAS_BWD: return colsum_ws(tensor_cols(a->act_bias_bwd.dy), 1);
     case OP_QKNORM_DW: return colsum_ws(2 * a->qknorm_dw.head_dim, 1);
+    case OP_STATS: return STATS_BLOCKS * 3 * sizeof(double);
     case OP_SUMSQ: return SUMSQ_BLOCKS * sizeof(double);
     /* Stable order of rows by token: keys and values, twice, plus the sort's own table. */
     case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);
+    case OP_ROWS_DX: return (size_t)tensor_rows(a->rows_dx.dy) * 16 + (4u << 20);
     /* cuDNN's Hopper kernel wants a few kilobytes; without them it falls back to one for older cards, 1.5x slower. */
     case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : 1u << 20;
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);

@@ -9,6 +9,8 @@ enum {
     COLSUM_BLOCKS = 264,
     /* SUMSQ: one double per block. */
     SUMSQ_BLOCKS = 2048,
+    /* STATS: three doubles per block. */
+    STATS_BLOCKS = 256,
 };
 
 #endif

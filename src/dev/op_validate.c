@@ -150,6 +150,238 @@ static void check_norms(V *v, const OpArgs *a)
     }
 }
 
+/* Ops on rows of [B,T,C] and rows by number. */
+static void check_rows(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_ROWS_FWD:
+        need(v, tensor_cols(a->rows_fwd.y) == tensor_cols(a->rows_fwd.x), "y and x differ in width");
+        need(v, a->rows_fwd.y->dtype == a->rows_fwd.x->dtype, "y and x differ in dtype");
+        need(v, tensor_numel(a->rows_fwd.index) % tensor_rows(a->rows_fwd.y) == 0, "one index per row of y");
+        need(v, a->rows_fwd.at || tensor_numel(a->rows_fwd.index) == tensor_rows(a->rows_fwd.y),
+             "one index per row of y");
+        break;
+    case OP_ROWS_DX:
+        need(v, tensor_cols(a->rows_dx.dx) == tensor_cols(a->rows_dx.dy), "dx and dy differ in width");
+        need(v, tensor_numel(a->rows_dx.index) == tensor_rows(a->rows_dx.dy), "one index per row of dy");
+        break;
+    case OP_MEAN_ROWS_FWD:
+        need(v, a->mean_rows_fwd.x->ndim == 3, "x needs [B,T,C]");
+        need(v, tensor_rows(a->mean_rows_fwd.y) == a->mean_rows_fwd.x->dim[0], "one row of y per sample");
+        need(v, tensor_cols(a->mean_rows_fwd.y) == tensor_cols(a->mean_rows_fwd.x),
+             "y and x differ in width");
+        need(v, is_vec(a->mean_rows_fwd.len, a->mean_rows_fwd.x->dim[0]), "one length per sample");
+        break;
+    case OP_MEAN_ROWS_DX:
+        need(v, a->mean_rows_dx.dx->ndim == 3, "dx needs [B,T,C]");
+        need(v, tensor_rows(a->mean_rows_dx.dy) == a->mean_rows_dx.dx->dim[0], "one row of dy per sample");
+        need(v, tensor_cols(a->mean_rows_dx.dy) == tensor_cols(a->mean_rows_dx.dx),
+             "dy and dx differ in width");
+        need(v, is_vec(a->mean_rows_dx.len, a->mean_rows_dx.dx->dim[0]), "one length per sample");
+        break;
+    default: /* OP_ADD_POS */
+        need(v, tensor_same_shape(a->add_pos.y, a->add_pos.x), "y and x differ");
+        need(v, a->add_pos.x->ndim == 3, "x needs [B,T,C]");
+        need(v, tensor_cols(a->add_pos.pos) == tensor_cols(a->add_pos.x), "pos and x differ in width");
+        need(v, tensor_rows(a->add_pos.pos) >= a->add_pos.x->dim[a->add_pos.x->ndim - 2],
+             "too few positions");
+        break;
+    }
+}
+
+static void check_patches(V *v, const Patches *a)
+{
+    int64_t image = (int64_t)a->frames * a->src_height * a->src_width * 3, B = tensor_numel(a->img) / image;
+    need(v, a->patch >= 1 && a->tubelet >= 1 && a->frames % a->tubelet == 0,
+         "frames must be a multiple of tubelet");
+    need(v, a->height % a->patch == 0 && a->width % a->patch == 0,
+         "height and width must be multiples of patch");
+    need(v, a->height <= a->src_height && a->width <= a->src_width, "the window is larger than the image");
+    if (v->bad) return;
+    int64_t n = (int64_t)(a->frames / a->tubelet) * (a->height / a->patch) * (a->width / a->patch);
+    need(v, a->img->dtype == DT_U8 && tensor_is_contiguous(a->img), "img must be contiguous bytes");
+    need(v, B * image == tensor_numel(a->img), "img is not a whole number of samples");
+    need(v, tensor_rows(a->y) == B * n, "y needs one row per patch");
+    need(v, tensor_cols(a->y) == (int64_t)a->tubelet * a->patch * a->patch * 3,
+         "y needs one column per byte of a patch");
+    need(v, is_vec(a->crop, 3 * B) && is_vec(a->box, 4 * B), "crop needs [B,3], box [B,4]");
+    need(v, is_vec(a->partner, B) && is_vec(a->lambda, B), "one partner and lambda per sample");
+    need(v, a->partner || (!a->lambda && !a->box), "lambda and box need a partner");
+}
+
+/* n_class of the columns are classes, one target a row. */
+static void check_classes(V *v, const Tensor *logits, const Tensor *target, int64_t n_class)
+{
+    need(v, n_class <= tensor_cols(logits), "more classes than logits");
+    need(v, !target || tensor_numel(target) == tensor_rows(logits), "one target per row");
+}
+
+static void check_soft(V *v, const Tensor *logits, const Tensor *target2, const Tensor *lambda, float smooth)
+{
+    need(v, !target2 == !lambda, "target2 and lambda come together");
+    need(v, is_vec(target2, tensor_rows(logits)) && is_vec(lambda, tensor_rows(logits)),
+         "one target2 and lambda per row");
+    need(v, smooth >= 0 && smooth < 1, "smooth must be in [0, 1)");
+}
+
+static void check_mse(V *v, const Tensor *x, const Tensor *target, const Tensor *old, const Tensor *clip)
+{
+    need(v, tensor_same_shape(x, target), "x and target differ");
+    need(v, !old == !clip, "old and clip come together");
+    need(v, !old || tensor_same_shape(x, old), "x and old differ");
+}
+
+static void check_losses(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_XENT_FWD:
+        check_classes(v, a->xent_fwd.logits, a->xent_fwd.target, a->xent_fwd.n_class);
+        check_soft(v, a->xent_fwd.logits, a->xent_fwd.target2, a->xent_fwd.lambda, a->xent_fwd.smooth);
+        need(v, is_vec(a->xent_fwd.hits, 2), "hits needs two numbers");
+        break;
+    case OP_XENT_DX:
+        check_classes(v, a->xent_dx.logits, a->xent_dx.target, a->xent_dx.n_class);
+        check_soft(v, a->xent_dx.logits, a->xent_dx.target2, a->xent_dx.lambda, a->xent_dx.smooth);
+        break;
+    case OP_XENT: check_classes(v, a->xent.logits, a->xent.target, a->xent.n_class); break;
+    case OP_MSE_FWD:
+        check_mse(v, a->mse_fwd.x, a->mse_fwd.target, a->mse_fwd.old, a->mse_fwd.clip);
+        need(v, is_vec(a->mse_fwd.loss, tensor_rows(a->mse_fwd.x)), "one loss per row");
+        break;
+    case OP_MSE_DX:
+        check_mse(v, a->mse_dx.x, a->mse_dx.target, a->mse_dx.old, a->mse_dx.clip);
+        need(v, tensor_same_shape(a->mse_dx.dx, a->mse_dx.x), "dx and x differ");
+        break;
+    case OP_KL_FWD:
+        check_classes(v, a->kl_fwd.logits, a->kl_fwd.target, a->kl_fwd.n_class);
+        check_classes(v, a->kl_fwd.teacher, a->kl_fwd.target, a->kl_fwd.n_class);
+        need(v, tensor_rows(a->kl_fwd.logits) == tensor_rows(a->kl_fwd.teacher),
+             "logits and teacher differ in rows");
+        break;
+    default: /* OP_KL_DX */
+        check_classes(v, a->kl_dx.logits, a->kl_dx.target, a->kl_dx.n_class);
+        check_classes(v, a->kl_dx.teacher, a->kl_dx.target, a->kl_dx.n_class);
+        need(v, tensor_same_shape(a->kl_dx.dlogits, a->kl_dx.logits), "dlogits and logits differ");
+        break;
+    }
+}
+
+/* What both kinds of policy have in common. */
+typedef struct {
+    const Tensor *policy, *value, *old_logp, *adv, *ret, *old_value, *valid, *coef;
+} PpoShape;
+
+static void check_ppo(V *v, PpoShape s)
+{
+    int64_t N = tensor_rows(s.policy);
+    need(v, is_vec(s.old_logp, N) && is_vec(s.adv, N) && is_vec(s.valid, N),
+         "one old_logp, adv and valid per row");
+    need(v, !s.value == !s.ret && !s.value == !s.old_value, "value, ret and old_value come together");
+    need(v, !s.value || (tensor_numel(s.value) == N && tensor_rows(s.value) == N), "value needs [N,1]");
+    need(v, is_vec(s.ret, N) && is_vec(s.old_value, N), "one ret and old_value per row");
+    need(v, tensor_numel(s.coef) == 4, "coef needs four numbers");
+}
+
+/* One action a segment. */
+static void check_segments(V *v, const Tensor *logits, const Tensor *action, const Tensor *mask,
+                           const Tensor *seg)
+{
+    int64_t S = seg ? tensor_numel(seg) - 1 : 1;
+    need(v, is_vec(action, tensor_rows(logits) * S), "action needs [N,S]");
+    need(v, is_vec(mask, tensor_numel(logits)), "mask needs [N,A]");
+}
+
+static void check_gauss(V *v, const Tensor *mean, const Tensor *log_std, const Tensor *action)
+{
+    need(v, tensor_cols(log_std) == tensor_cols(mean), "log_std and mean differ in width");
+    need(v, tensor_rows(log_std) == 1 || tensor_rows(log_std) == tensor_rows(mean),
+         "log_std needs [A] or [N,A]");
+    need(v, is_vec(action, tensor_numel(mean)), "action needs [N,A]");
+}
+
+static void check_policies(V *v, const OpArgs *a)
+{
+    const PpoCatFwd   *cf = &a->ppo_cat_fwd;
+    const PpoCatDx    *cd = &a->ppo_cat_dx;
+    const PpoGaussFwd *gf = &a->ppo_gauss_fwd;
+    const PpoGaussDx  *gd = &a->ppo_gauss_dx;
+    switch (v->kind) {
+    case OP_SAMPLE_CAT:
+        check_segments(v, a->sample_cat.logits, a->sample_cat.action, a->sample_cat.mask, a->sample_cat.seg);
+        break;
+    case OP_SAMPLE_GAUSS:
+        check_gauss(v, a->sample_gauss.mean, a->sample_gauss.log_std, a->sample_gauss.action);
+        break;
+    case OP_PPO_CAT_FWD:
+        check_segments(v, cf->logits, cf->action, cf->mask, cf->seg);
+        check_ppo(v, (PpoShape){ cf->logits, cf->value, cf->old_logp, cf->adv, cf->ret, cf->old_value,
+                                 cf->valid, cf->coef });
+        need(v, is_vec(cf->parts, PPO_PARTS * tensor_rows(cf->logits)), "parts needs [PPO_PARTS,N]");
+        break;
+    case OP_PPO_CAT_DX:
+        check_segments(v, cd->logits, cd->action, cd->mask, cd->seg);
+        check_ppo(v, (PpoShape){ cd->logits, cd->value, cd->old_logp, cd->adv, cd->ret, cd->old_value,
+                                 cd->valid, cd->coef });
+        need(v, !cd->dlogits || tensor_same_shape(cd->dlogits, cd->logits), "dlogits and logits differ");
+        need(v, !cd->dvalue || (cd->value && tensor_same_shape(cd->dvalue, cd->value)),
+             "dvalue and value differ");
+        break;
+    case OP_PPO_GAUSS_FWD:
+        check_gauss(v, gf->mean, gf->log_std, gf->action);
+        check_ppo(v, (PpoShape){ gf->mean, gf->value, gf->old_logp, gf->adv, gf->ret, gf->old_value,
+                                 gf->valid, gf->coef });
+        need(v, is_vec(gf->parts, PPO_PARTS * tensor_rows(gf->mean)), "parts needs [PPO_PARTS,N]");
+        break;
+    default: /* OP_PPO_GAUSS_DX */
+        check_gauss(v, gd->mean, gd->log_std, gd->action);
+        check_ppo(v, (PpoShape){ gd->mean, gd->value, gd->old_logp, gd->adv, gd->ret, gd->old_value,
+                                 gd->valid, gd->coef });
+        need(v, !gd->dmean || tensor_same_shape(gd->dmean, gd->mean), "dmean and mean differ");
+        need(v, !gd->dlog_std || tensor_same_shape(gd->dlog_std, gd->mean), "dlog_std and mean differ");
+        need(v, !gd->dvalue || (gd->value && tensor_same_shape(gd->dvalue, gd->value)),
+             "dvalue and value differ");
+        break;
+    }
+}
+
+static void check_rollouts(V *v, const OpArgs *a)
+{
+    const Gae *g = &a->gae;
+    switch (v->kind) {
+    case OP_GAE: {
+        int64_t n = tensor_numel(g->reward);
+        need(v, is_vec(g->adv, n) && is_vec(g->ret, n) && is_vec(g->value, n) && is_vec(g->reward, n),
+             "[T,N] differ");
+        need(v, is_vec(g->terminated, n) && is_vec(g->truncated, n) && is_vec(g->final_value, n),
+             "[T,N] differ");
+        need(v, is_vec(g->last_value, tensor_cols(g->reward)), "last_value needs [N]");
+        break;
+    }
+    case OP_STATS:
+        need(v, tensor_numel(a->stats.out) == 3, "out needs three numbers");
+        need(v, is_vec(a->stats.x, tensor_numel(a->stats.x)), "x must be contiguous");
+        need(v, is_vec(a->stats.valid, tensor_numel(a->stats.x)), "x and valid differ");
+        break;
+    case OP_OBS_STATS:
+        need(v, is_vec(a->obs_stats.run, 1 + 2 * tensor_cols(a->obs_stats.x)), "run needs [1 + 2D]");
+        need(v, a->obs_stats.run->dtype == DT_F64, "run must be f64");
+        need(v, is_vec(a->obs_stats.valid, tensor_rows(a->obs_stats.x)), "one valid per row");
+        break;
+    case OP_OBS_NORM:
+        need(v, tensor_same_shape(a->obs_norm.y, a->obs_norm.x), "y and x differ");
+        need(v, is_vec(a->obs_norm.run, 1 + 2 * tensor_cols(a->obs_norm.x)), "run needs [1 + 2D]");
+        need(v, a->obs_norm.run->dtype == DT_F64, "run must be f64");
+        break;
+    case OP_PUT:
+        need(v, a->put.y->dtype == a->put.x->dtype, "y and x differ in dtype");
+        need(v, tensor_is_contiguous(a->put.y) && tensor_is_contiguous(a->put.x),
+             "y and x must be contiguous");
+        need(v, tensor_numel(a->put.y) % tensor_numel(a->put.x) == 0, "y is not a whole number of x");
+        break;
+    default: /* OP_TICK */ need(v, a->tick.modulo >= 1, "modulo must be at least 1"); break;
+    }
+}
+
 static void check_shapes(V *v, const OpArgs *a)
 {
     switch (v->kind) {
@@ -214,13 +446,36 @@ static void check_shapes(V *v, const OpArgs *a)
         check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
         break;
     case OP_XENT_FWD:
-        need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent_fwd.target) == tensor_rows(a->xent_fwd.logits), "one target per row");
-        break;
+    case OP_XENT_DX:
     case OP_XENT:
-        need(v, a->xent.n_class <= tensor_cols(a->xent.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent.target) == tensor_rows(a->xent.logits), "one target per row");
+    case OP_MSE_FWD:
+    case OP_MSE_DX:
+    case OP_KL_FWD:
+    case OP_KL_DX: check_losses(v, a); break;
+    case OP_SAMPLE_CAT:
+    case OP_SAMPLE_GAUSS:
+    case OP_PPO_CAT_FWD:
+    case OP_PPO_CAT_DX:
+    case OP_PPO_GAUSS_FWD:
+    case OP_PPO_GAUSS_DX: check_policies(v, a); break;
+    case OP_GAE:
+    case OP_STATS:
+    case OP_OBS_STATS:
+    case OP_OBS_NORM:
+    case OP_PUT:
+    case OP_TICK: check_rollouts(v, a); break;
+    case OP_PATCHES: check_patches(v, &a->patches); break;
+    case OP_ROWS_FWD:
+    case OP_ROWS_DX:
+    case OP_MEAN_ROWS_FWD:
+    case OP_MEAN_ROWS_DX:
+    case OP_ADD_POS: check_rows(v, a); break;
+    case OP_MUL:
+        need(v, tensor_same_shape(a->mul.a, a->mul.b) && tensor_same_shape(a->mul.y, a->mul.a),
+             "a, b and y differ");
         break;
+    case OP_AXPBY: need(v, tensor_same_shape(a->axpby.y, a->axpby.x), "y and x differ"); break;
+    case OP_EMA: need(v, tensor_numel(a->ema.e) == tensor_numel(a->ema.w), "sizes differ"); break;
     case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
     case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
     default: break;

@@ -3,6 +3,7 @@
  * not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
 #include "prog/differentiate.h"
 
+#include "base/err.h"
 #include "prog/record.h"
 
 static void grad_embed_fwd(Diff *d, const Op *op)
@@ -75,6 +76,58 @@ static void grad_add(Diff *d, const Op *op)
     if (!dy) return;
     diff_pass(d, a->a, dy);
     diff_pass(d, a->b, dy);
+}
+
+static void grad_mul(Diff *d, const Op *op)
+{
+    const Mul *a  = &op->args.mul;
+    Tensor    *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *va = diff_saved(d, a->a), *vb = diff_saved(d, a->b);
+    Tensor *da = diff_begin(d, a->a);
+    if (da) rec_mul(d->p, (Mul){ .y = da, .a = dy, .b = vb });
+    diff_end(d, a->a, da);
+    Tensor *db = diff_begin(d, a->b);
+    if (db) rec_mul(d->p, (Mul){ .y = db, .a = dy, .b = va });
+    diff_end(d, a->b, db);
+}
+
+/* Rows of a weight: the gradient of a table that was looked up. */
+static void grad_rows_fwd(Diff *d, const Op *op)
+{
+    const RowsFwd *a  = &op->args.rows_fwd;
+    Tensor        *dy = diff_out(d, a->y), *dw = diff_weight(d, a->x);
+    if (!dy) return;
+    if (dw) {
+        CHECK(!a->at, "%s: rows of a part of the index have no gradient", op->label);
+        rec_embed_dw(d->p, (EmbedDw){ .dwte = dw, .dy = dy, .tok = a->index });
+        return;
+    }
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) {
+        CHECK(!a->at, "%s: rows of a part of the index have no gradient", op->label);
+        rec_rows_dx(d->p, (RowsDx){ .dx = dx, .dy = dy, .index = a->index });
+    }
+    diff_end(d, a->x, dx);
+}
+
+static void grad_mean_rows_fwd(Diff *d, const Op *op)
+{
+    const MeanRowsFwd *a  = &op->args.mean_rows_fwd;
+    Tensor            *dy = diff_out(d, a->y);
+    if (!dy) return;
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) rec_mean_rows_dx(d->p, (MeanRowsDx){ .dx = dx, .dy = dy, .len = a->len });
+    diff_end(d, a->x, dx);
+}
+
+static void grad_add_pos(Diff *d, const Op *op)
+{
+    const AddPos *a  = &op->args.add_pos;
+    Tensor       *dy = diff_out(d, a->y), *dpos = diff_weight(d, a->pos);
+    if (!dy) return;
+    if (dpos) rec_pos_dw(d->p, (PosDw){ .dwpe = dpos, .dy = dy });
+    diff_pass(d, a->x, dy);
 }
 
 static void grad_rope(Diff *d, const Op *op)
@@ -166,7 +219,7 @@ static void grad_dropout(Diff *d, const Op *op)
     diff_end(d, a->x, dx);
 }
 
-/* The source of all gradients: the loss itself has gradient 1, its scale is in the step state. */
+/* Losses are the sources of gradients: a loss itself has gradient 1, its scale is in the step state. */
 static void grad_xent_fwd(Diff *d, const Op *op)
 {
     const XentFwd *a       = &op->args.xent_fwd;
@@ -176,11 +229,109 @@ static void grad_xent_fwd(Diff *d, const Op *op)
                                     .logits  = diff_saved(d, a->logits),
                                     .lse     = diff_saved(d, a->lse),
                                     .target  = a->target,
+                                    .target2 = a->target2,
+                                    .lambda  = a->lambda,
                                     .state   = d->state,
                                     .n_class = a->n_class,
+                                    .smooth  = a->smooth,
                                     .slot    = a->slot });
     }
     diff_end(d, a->logits, dlogits);
+}
+
+static void grad_mse_fwd(Diff *d, const Op *op)
+{
+    const MseFwd *a  = &op->args.mse_fwd;
+    Tensor       *dx = diff_begin(d, a->x);
+    if (dx) {
+        rec_mse_dx(d->p, (MseDx){ .dx     = dx,
+                                  .x      = diff_saved(d, a->x),
+                                  .target = a->target,
+                                  .old    = a->old,
+                                  .clip   = a->clip,
+                                  .state  = d->state,
+                                  .slot   = a->slot });
+    }
+    diff_end(d, a->x, dx);
+}
+
+static void grad_kl_fwd(Diff *d, const Op *op)
+{
+    const KlFwd *a       = &op->args.kl_fwd;
+    Tensor      *dlogits = diff_begin(d, a->logits);
+    if (dlogits) {
+        rec_kl_dx(d->p, (KlDx){ .dlogits = dlogits,
+                                .logits  = diff_saved(d, a->logits),
+                                .teacher = diff_saved(d, a->teacher),
+                                .lse     = diff_saved(d, a->lse),
+                                .tlse    = diff_saved(d, a->tlse),
+                                .target  = a->target,
+                                .state   = d->state,
+                                .n_class = a->n_class,
+                                .tau     = a->tau,
+                                .slot    = a->slot });
+    }
+    diff_end(d, a->logits, dlogits);
+}
+
+static void grad_ppo_cat_fwd(Diff *d, const Op *op)
+{
+    const PpoCatFwd *a      = &op->args.ppo_cat_fwd;
+    Tensor          *logits = diff_saved(d, a->logits), *value = diff_saved(d, a->value);
+    Tensor          *dlogits = diff_begin(d, a->logits), *dvalue = diff_begin(d, a->value);
+    if (dlogits || dvalue) {
+        rec_ppo_cat_dx(d->p, (PpoCatDx){ .dlogits   = dlogits,
+                                         .dvalue    = dvalue,
+                                         .logits    = logits,
+                                         .value     = value,
+                                         .action    = a->action,
+                                         .old_logp  = a->old_logp,
+                                         .adv       = a->adv,
+                                         .ret       = a->ret,
+                                         .old_value = a->old_value,
+                                         .norm      = diff_saved(d, a->norm),
+                                         .mask      = a->mask,
+                                         .seg       = a->seg,
+                                         .valid     = a->valid,
+                                         .coef      = a->coef,
+                                         .state     = d->state,
+                                         .slot      = a->slot });
+    }
+    diff_end(d, a->logits, dlogits);
+    diff_end(d, a->value, dvalue);
+}
+
+/* The gradient of a log_std that all rows share is the sum over rows of theirs. */
+static void grad_ppo_gauss_fwd(Diff *d, const Op *op)
+{
+    const PpoGaussFwd *a    = &op->args.ppo_gauss_fwd;
+    Tensor            *mean = diff_saved(d, a->mean), *log_std = diff_saved(d, a->log_std),
+           *value = diff_saved(d, a->value);
+    Tensor *dmean = diff_begin(d, a->mean), *dvalue = diff_begin(d, a->value);
+    Tensor *dweight = diff_weight(d, a->log_std), *dlog_std = diff_begin(d, a->log_std);
+    Tensor *rows = dweight ? prog_like(d->p, "d log_std", a->mean) : dlog_std;
+    if (dmean || dvalue || rows) {
+        rec_ppo_gauss_dx(d->p, (PpoGaussDx){ .dmean     = dmean,
+                                             .dlog_std  = rows,
+                                             .dvalue    = dvalue,
+                                             .mean      = mean,
+                                             .log_std   = log_std,
+                                             .value     = value,
+                                             .action    = a->action,
+                                             .old_logp  = a->old_logp,
+                                             .adv       = a->adv,
+                                             .ret       = a->ret,
+                                             .old_value = a->old_value,
+                                             .norm      = diff_saved(d, a->norm),
+                                             .valid     = a->valid,
+                                             .coef      = a->coef,
+                                             .state     = d->state,
+                                             .slot      = a->slot });
+    }
+    if (dweight) rec_bias_dw(d->p, (BiasDw){ .db = dweight, .dy = rows });
+    diff_end(d, a->mean, dmean);
+    diff_end(d, a->log_std, dlog_std);
+    diff_end(d, a->value, dvalue);
 }
 
 static void grad_cast(Diff *d, const Op *op)
@@ -201,11 +352,19 @@ const GradRule grad_rules[OP_COUNT] = {
     [OP_ACT_FWD]    = grad_act_fwd,
     [OP_GLU_FWD]    = grad_glu_fwd,
     [OP_ADD]        = grad_add,
+    [OP_MUL]        = grad_mul,
+    [OP_ROWS_FWD]       = grad_rows_fwd,
+    [OP_MEAN_ROWS_FWD] = grad_mean_rows_fwd,
+    [OP_ADD_POS]    = grad_add_pos,
     [OP_ROPE]       = grad_rope,
     [OP_QKNORM_FWD] = grad_qknorm_fwd,
     [OP_ATTN_FWD]   = grad_attn_fwd,
     [OP_DROPOUT]    = grad_dropout,
     [OP_XENT_FWD]   = grad_xent_fwd,
+    [OP_MSE_FWD]    = grad_mse_fwd,
+    [OP_KL_FWD]     = grad_kl_fwd,
+    [OP_PPO_CAT_FWD] = grad_ppo_cat_fwd,
+    [OP_PPO_GAUSS_FWD] = grad_ppo_gauss_fwd,
     [OP_CAST]       = grad_cast,
 };
 /* clang-format on */

@@ -132,7 +132,7 @@ static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
 {
     const XentFwd *f = &l->p->op[i].args.xent_fwd;
     int            j = find_reader(l, f->logits, OP_XENT_DX);
-    if (j < 0 || !only_use(l, f->lse, 1)) return -1;
+    if (j < 0 || !only_use(l, f->lse, 1) || f->hits || f->target2 || f->smooth > 0) return -1;
     const XentDx *dx = &l->p->op[j].args.xent_dx;
     out->xent        = (Xent){ .loss    = f->loss,
                                .dlogits = dx->dlogits,

@@ -355,8 +355,16 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
               b->dev->vt->sync(b->dev) == 0,
           "upload");
     free(tok);
-    run(b, OP_XENT_FWD, (OpArgs){ .xent_fwd = { loss2, lse, logits, target, V - cut } });
-    run(b, OP_XENT_DX, (OpArgs){ .xent_dx = { dlogits2, logits, lse, target, state, V - cut } });
+    run(b, OP_XENT_FWD,
+        (OpArgs){ .xent_fwd = {
+                      .loss = loss2, .lse = lse, .logits = logits, .target = target, .n_class = V - cut } });
+    run(b, OP_XENT_DX,
+        (OpArgs){ .xent_dx = { .dlogits = dlogits2,
+                               .logits  = logits,
+                               .lse     = lse,
+                               .target  = target,
+                               .state   = state,
+                               .n_class = V - cut } });
     if (in_place) dlogits = logits;
     run(b, OP_XENT, (OpArgs){ .xent = { loss, dlogits, logits, target, state, V - cut } });
     same(b, "loss", loss, loss2);

@@ -170,7 +170,7 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
     const Tensor *t   = c->args.t[i];
     double        err = 0, price = 0, size = 0, exact = 0;
     for (int64_t e = 0; e < tensor_numel(t); e++) {
-        double want = r->want[i][e], got = *case_at(t, e), rounded = from_bf16(to_bf16((float)want));
+        double want = r->want[i][e], got = case_value(t, e), rounded = from_bf16(to_bf16((float)want));
         double tol = op_ref_tolerance(r, i, e), typical = want * 0x1p-9;
         if (in_gap(c, i, e)) continue;
         err += (got - want) * (got - want);
@@ -197,7 +197,7 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
 {
     const Tensor *t = c->args.t[i];
     for (int64_t e = 0; e < tensor_numel(t); e++) {
-        double got = *case_at(t, e), want = r->want[i][e], tol = 2 * op_ref_tolerance(r, i, e);
+        double got = case_value(t, e), want = r->want[i][e], tol = 2 * op_ref_tolerance(r, i, e);
         if (fabs(got - want) <= tol || in_gap(c, i, e)) continue;
         snprintf(buf, WHY, "%s: %s element %lld is %.9g, not %.9g (allowed %.2e)", c->name, t->name,
                  (long long)e, got, want, tol);

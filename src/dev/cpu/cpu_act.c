@@ -4,6 +4,8 @@
  *   RELU2             max(x, 0)^2
  *   SILU              x s(x)
  *   RELU              max(x, 0)
+ *   TANH, SIGMOID     from e^-|x|, so that slopes keep their relative precision far from 0
+ *   GELU_ERF          x Phi(x), Phi the normal distribution function
  *
  * Each is a choice made once per row, so the loop inside has no branch on it. */
 #include "dev/cpu/cpu.h"
@@ -22,13 +24,16 @@ VEC_INLINE vf act_value(vf x, const Act act)
     case ACT_GELU: return x * vf_sigmoid(x * (GELU_A + GELU_B * (x * x)));
     case ACT_SILU: return x * vf_sigmoid(x);
     case ACT_RELU2: r = relu(x); return r * r;
+    case ACT_TANH: return vf_tanh(x);
+    case ACT_SIGMOID: return vf_sigmoid(x);
+    case ACT_GELU_ERF: return x * vf_normal(x);
     default: return relu(x);
     }
 }
 
 VEC_INLINE vf act_slope(vf x, const Act act)
 {
-    vf s, xx, one = vf_set(1);
+    vf s, e, xx, one = vf_set(1);
     switch (act) {
     case ACT_GELU:
         xx = x * x;
@@ -36,6 +41,9 @@ VEC_INLINE vf act_slope(vf x, const Act act)
         return s + x * (s * (1.0f - s)) * (GELU_A + 3.0f * GELU_B * xx);
     case ACT_SILU: s = vf_sigmoid(x); return s + x * (s * (1.0f - s));
     case ACT_RELU2: return 2.0f * relu(x);
+    case ACT_TANH: e = vf_exp(-2.0f * vf_abs(x)); return 4.0f * e / ((1.0f + e) * (1.0f + e));
+    case ACT_SIGMOID: e = vf_exp(-vf_abs(x)); return e / ((1.0f + e) * (1.0f + e));
+    case ACT_GELU_ERF: return vf_normal(x) + x * (0.398942280f * vf_exp(-0.5f * (x * x)));
     case ACT_SLOPE: return x;
     default: return (vf)((vi)one & (x > vf_set(0)));
     }
@@ -98,6 +106,9 @@ VEC_INLINE void glu_dx_as(float *dx, const float *dy, const float *x, int64_t up
     case ACT_GELU: CALL(ACT_GELU); break;                                                                    \
     case ACT_RELU2: CALL(ACT_RELU2); break;                                                                  \
     case ACT_SILU: CALL(ACT_SILU); break;                                                                    \
+    case ACT_TANH: CALL(ACT_TANH); break;                                                                    \
+    case ACT_SIGMOID: CALL(ACT_SIGMOID); break;                                                              \
+    case ACT_GELU_ERF: CALL(ACT_GELU_ERF); break;                                                            \
     case ACT_SLOPE: CALL(ACT_SLOPE); break;                                                                  \
     default: CALL(ACT_RELU); break;                                                                          \
     }

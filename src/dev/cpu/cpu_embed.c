@@ -46,6 +46,7 @@ int cpu_embed_dw(Dev *dev, const EmbedDw *a)
         int64_t c0 = row_cut(n_line, n_slice, s) * 16,
                 c1 = MIN(row_cut(n_line, n_slice, s + 1) * 16, dy.cols);
         for (int64_t n = 0; n < dy.rows; n++) {
+            if (tok[n] == -1) continue;
             row_sum_into(mat_row(dw, checked(tok[n], dw.rows)) + c0, mat_row(dy, n) + c0, c1 - c0);
         }
     }

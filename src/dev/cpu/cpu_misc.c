@@ -1,4 +1,4 @@
-/* Elementwise ops without a family: add, fill, copy, dropout; and the collectives. */
+/* Elementwise ops without a family: add, mul, axpby, fill, copy, dropout; and the collectives. */
 #include "base/err.h"
 #include "base/rng.h"
 #include "dev/cpu/cpu.h"
@@ -14,6 +14,31 @@ int cpu_add(Dev *dev, const Add *a)
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < y.rows; r++) row_add(mat_row(y, r), mat_row(ma, r), mat_row(mb, r), y.cols);
+    return 0;
+}
+
+int cpu_mul(Dev *dev, const Mul *a)
+{
+    Mat y = cpu_mat(a->y), ma = cpu_mat(a->a), mb = cpu_mat(a->b);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < y.rows; r++) {
+        const float *va = mat_row(ma, r), *vb = mat_row(mb, r);
+        for (int64_t c = 0; c < y.cols; c++) mat_row(y, r)[c] = va[c] * vb[c];
+    }
+    return 0;
+}
+
+int cpu_axpby(Dev *dev, const Axpby *a)
+{
+    Mat y = cpu_mat(a->y), x = cpu_mat(a->x);
+#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
+    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < y.rows; r++) {
+        float       *out = mat_row(y, r);
+        const float *in  = mat_row(x, r);
+        for (int64_t c = 0; c < y.cols; c++) out[c] = a->a * in[c] + (a->b != 0 ? a->b * out[c] : 0.0f);
+    }
     return 0;
 }
 
@@ -215,6 +240,16 @@ static void drop_row(const Drop *p, float *y, const float *x, int64_t sample, in
     }
 }
 
+/* A whole row of a sample, by one draw. */
+static void drop_path_row(const Drop *p, float *y, const float *x, int64_t sample, int64_t n)
+{
+    uint32_t ctr[4], word[4];
+    rng_counter(ctr, p->step, sample, 0);
+    philox4x32(word, ctr, p->key);
+    int keep = word[0] >= p->threshold;
+    for (int64_t i = 0; i < n; i++) y[i] = keep ? x[i] * p->factor : 0.0f;
+}
+
 int cpu_dropout(Dev *dev, const Dropout *a)
 {
     Mat              y = cpu_mat(a->y), x = cpu_mat(a->x);
@@ -225,7 +260,11 @@ int cpu_dropout(Dev *dev, const Dropout *a)
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
-        drop_row(&p, mat_row(y, r), mat_row(x, r), sample0 + r / per, r % per * x.cols, x.cols);
+        if (a->per_sample) {
+            drop_path_row(&p, mat_row(y, r), mat_row(x, r), sample0 + r / per, x.cols);
+        } else {
+            drop_row(&p, mat_row(y, r), mat_row(x, r), sample0 + r / per, r % per * x.cols, x.cols);
+        }
     }
     return 0;
 }

@@ -188,3 +188,16 @@ int cpu_adamw(Dev *dev, const AdamW *a)
     for (int64_t i = 0; i < pieces; i++) adam_piece(&p, i * PIECE, MIN((i + 1) * PIECE, n));
     return 0;
 }
+
+int cpu_ema(Dev *dev, const Ema *a)
+{
+    const StepState *s = a->state->data;
+    float           *e = cpu_f32(a->e), d = a->decay;
+    const float     *w = cpu_f32(a->w);
+    int64_t          n = tensor_numel(a->e);
+    if (s->out.skip) return 0;
+    if (a->warmup) d = fminf(d, (1.0f + (float)s->out.n_update) / (10.0f + (float)s->out.n_update));
+#pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (n >= CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i++) e[i] = d * e[i] + (1.0f - d) * w[i];
+    return 0;
+}

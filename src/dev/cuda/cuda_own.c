@@ -178,6 +178,7 @@ static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnG
 {
     const OpRow *row = &op_table[kind];
     if (!d->encode || own_gemm_refuses(g)) return 0;
+    if (g->act >= ACT_FUSED && g->act != ACT_SLOPE) return 0;
     for (int i = 0; i < row->n_tensor; i++) {
         const Tensor *t = args->t[i];
         if (!t || row->arg[i].access & ARG_WS) continue;

@@ -1,4 +1,4 @@
-/* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD.
+/* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD, MUL, AXPBY, EMA.
  *
  * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);  y
  *          = a + b. Everything in f32, rounded once on the way out.
@@ -124,6 +124,38 @@ struct AddF {
     }
 };
 
+struct MulF {
+    static constexpr int            IN = 2, OUT = 1;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        y[0] = __fmul_rn(x[0], x[1]);
+    }
+};
+struct ScaleF { /* y = a x */
+    static constexpr int            IN = 1, OUT = 1;
+    float                           a;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const { y[0] = __fmul_rn(a, x[0]); }
+};
+struct AxpbyF { /* in: x, y */
+    static constexpr int            IN = 2, OUT = 1;
+    float                           a, b;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        y[0] = fmaf(a, x[0], __fmul_rn(b, x[1]));
+    }
+};
+struct EmaF { /* in: e, w */
+    static constexpr int            IN = 2, OUT = 1;
+    const StepState                *state;
+    float                           decay;
+    int                             warmup;
+    __device__ __forceinline__ void operator()(const float *x, float *y) const
+    {
+        float n = (float)state->out.n_update, d = warmup ? fminf(decay, (1.0f + n) / (10.0f + n)) : decay;
+        y[0] = state->out.skip ? x[0] : fmaf(d, x[0], __fmul_rn(1.0f - d, x[1]));
+    }
+};
+
 /* A plane on the host: a tensor, or columns [col0, col0 + cols) of one. */
 typedef struct {
     const Tensor *t;
@@ -176,7 +208,7 @@ static int map_run(Dev *dev, const char *op, const Plane *plane, int64_t rows, i
 extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
 {
     Plane plane[] = { { a->y, 0 }, { a->x, 0 } };
-    return act_dispatch(a->act, "act_fwd", [&](auto act) {
+    return any_dispatch(a->act, "act_fwd", [&](auto act) {
         return map_run(dev, "act_fwd", plane, tensor_rows(a->y), tensor_cols(a->y),
                        ActFwdF<decltype(act)::value>());
     });
@@ -185,7 +217,7 @@ extern "C" int cuda_act_fwd(Dev *dev, const ActFwd *a)
 extern "C" int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act)
 {
     Plane plane[] = { { y, 0 }, { x, 0 }, { x, 0 } };
-    return act_dispatch(act, "linear_act_fwd", [&](auto act) {
+    return any_dispatch(act, "linear_act_fwd", [&](auto act) {
         return map_run(dev, "linear_act_fwd", plane, tensor_rows(y), tensor_cols(y),
                        ActBothF<decltype(act)::value>());
     });
@@ -194,7 +226,7 @@ extern "C" int cuda_act_both(Dev *dev, const Tensor *y, const Tensor *x, Act act
 extern "C" int cuda_act_dx(Dev *dev, const ActDx *a)
 {
     Plane plane[] = { { a->dx, 0 }, { a->dy, 0 }, { a->x, 0 } };
-    return slope_dispatch(a->act, "act_dx", [&](auto act) {
+    return any_dispatch(a->act, "act_dx", [&](auto act) {
         return map_run(dev, "act_dx", plane, tensor_rows(a->dx), tensor_cols(a->dx),
                        ActDxF<decltype(act)::value>());
     });
@@ -204,7 +236,7 @@ extern "C" int cuda_glu_fwd(Dev *dev, const GluFwd *a)
 {
     int64_t F       = tensor_cols(a->y);
     Plane   plane[] = { { a->y, 0 }, { a->x, 0 }, { a->x, F } };
-    return act_dispatch(a->act, "glu_fwd", [&](auto act) {
+    return any_dispatch(a->act, "glu_fwd", [&](auto act) {
         return map_run(dev, "glu_fwd", plane, tensor_rows(a->y), F, GluFwdF<decltype(act)::value>());
     });
 }
@@ -213,7 +245,7 @@ extern "C" int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act
 {
     int64_t F       = tensor_cols(y);
     Plane   plane[] = { { y, 0 }, { x, 0 }, { x, F }, { x, 0 }, { x, F } };
-    return act_dispatch(act, "linear_glu_fwd", [&](auto act) {
+    return any_dispatch(act, "linear_glu_fwd", [&](auto act) {
         return map_run(dev, "linear_glu_fwd", plane, tensor_rows(y), F, GluBothF<decltype(act)::value>());
     });
 }
@@ -222,7 +254,7 @@ extern "C" int cuda_glu_dx(Dev *dev, const GluDx *a)
 {
     int64_t F       = tensor_cols(a->dy);
     Plane   plane[] = { { a->dx, 0 }, { a->dx, F }, { a->dy, 0 }, { a->x, 0 }, { a->x, F } };
-    return slope_dispatch(a->act, "glu_dx", [&](auto act) {
+    return any_dispatch(a->act, "glu_dx", [&](auto act) {
         return map_run(dev, "glu_dx", plane, tensor_rows(a->dy), F, GluDxF<decltype(act)::value>());
     });
 }
@@ -231,4 +263,25 @@ extern "C" int cuda_add(Dev *dev, const Add *a)
 {
     Plane plane[] = { { a->y, 0 }, { a->a, 0 }, { a->b, 0 } };
     return map_run(dev, "add", plane, tensor_rows(a->y), tensor_cols(a->y), AddF());
+}
+
+extern "C" int cuda_mul(Dev *dev, const Mul *a)
+{
+    Plane plane[] = { { a->y, 0 }, { a->a, 0 }, { a->b, 0 } };
+    return map_run(dev, "mul", plane, tensor_rows(a->y), tensor_cols(a->y), MulF());
+}
+
+extern "C" int cuda_axpby(Dev *dev, const Axpby *a)
+{
+    Plane plane[] = { { a->y, 0 }, { a->x, 0 }, { a->y, 0 } };
+    if (a->b == 0) return map_run(dev, "axpby", plane, tensor_rows(a->y), tensor_cols(a->y), ScaleF{ a->a });
+    return map_run(dev, "axpby", plane, tensor_rows(a->y), tensor_cols(a->y), AxpbyF{ a->a, a->b });
+}
+
+extern "C" int cuda_ema(Dev *dev, const Ema *a)
+{
+    Plane plane[] = { { a->e, 0 }, { a->e, 0 }, { a->w, 0 } };
+    TRY(k_need_dtype("ema", a->e, DT_F32));
+    return map_run(dev, "ema", plane, tensor_rows(a->e), tensor_cols(a->e),
+                   EmaF{ t_data<StepState>(a->state), a->decay, a->warmup });
 }

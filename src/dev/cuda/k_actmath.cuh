@@ -23,11 +23,20 @@ __device__ __forceinline__ float act_gelu_y(float x)
 }
 __device__ __forceinline__ float act_gelu_dz(float x) { return fmaf(__fmul_rn(x, x), 3.0f * GELU_B, GELU_A); }
 
+/* Distribution function of the normal distribution. */
+__device__ __forceinline__ float act_normal(float x)
+{
+    return __fmul_rn(0.5f, erfcf(__fmul_rn(x, -0.7071067811865476f)));
+}
+
 /* act(x) */
 template <Act ACT> __device__ __forceinline__ float act_value(float x)
 {
     if (ACT == ACT_GELU) return __fmul_rn(x, act_logistic(act_gelu_y(x)));
     if (ACT == ACT_SILU) return __fmul_rn(x, act_logistic(__fmul_rn(x, -LOG2E)));
+    if (ACT == ACT_TANH) return tanhf(x);
+    if (ACT == ACT_SIGMOID) return act_logistic(__fmul_rn(x, -LOG2E));
+    if (ACT == ACT_GELU_ERF) return __fmul_rn(x, act_normal(x));
     /* Written so that NaN stays NaN. */
     float r = x < 0.0f ? 0.0f : x;
     return ACT == ACT_RELU2 ? __fmul_rn(r, r) : r;
@@ -45,6 +54,15 @@ template <Act ACT> __device__ __forceinline__ float act_slope(float x)
         return fmaf(x, fmaf(-s, s, s), s);
     }
     if (ACT == ACT_RELU2) return __fmul_rn(2.0f, x < 0.0f ? 0.0f : x);
+    if (ACT == ACT_TANH || ACT == ACT_SIGMOID) {
+        float f = ACT == ACT_TANH ? 2.0f : 1.0f; /* from e^-|z|, so that small slopes are precise */
+        float e = ptx_ex2(__fmul_rn(fabsf(x), -LOG2E * f)), r = ptx_rcp(__fadd_rn(1.0f, e));
+        return __fmul_rn(__fmul_rn(__fmul_rn(f * f, e), r), r);
+    }
+    if (ACT == ACT_GELU_ERF) {
+        float density = __fmul_rn(0.3989422804014327f, ptx_ex2(__fmul_rn(__fmul_rn(x, x), -0.5f * LOG2E)));
+        return fmaf(x, density, act_normal(x));
+    }
     if (ACT == ACT_SLOPE) return x;
     return x > 0.0f ? 1.0f : 0.0f;
 }
@@ -87,7 +105,7 @@ template <Act ACT> __device__ __forceinline__ GluGrad glu_grad(float d, float ga
     return { __fmul_rn(__fmul_rn(d, up), a.slope), __fmul_rn(d, a.value) };
 }
 
-/* Calls f with the activation as a compile-time value. */
+/* Calls f with an activation that products fuse as a compile-time value. */
 template <typename F> static int act_dispatch(Act act, const char *op, F f)
 {
     switch (act) {
@@ -104,6 +122,17 @@ template <typename F> static int slope_dispatch(Act act, const char *op, F f)
 {
     if (act == ACT_SLOPE) return f(std::integral_constant<Act, ACT_SLOPE>());
     return act_dispatch(act, op, f);
+}
+
+/* Calls f with any activation, or ACT_SLOPE: for elementwise kernels. */
+template <typename F> static int any_dispatch(Act act, const char *op, F f)
+{
+    switch (act) {
+    case ACT_TANH: return f(std::integral_constant<Act, ACT_TANH>());
+    case ACT_SIGMOID: return f(std::integral_constant<Act, ACT_SIGMOID>());
+    case ACT_GELU_ERF: return f(std::integral_constant<Act, ACT_GELU_ERF>());
+    default: return slope_dispatch(act, op, f);
+    }
 }
 
 #endif

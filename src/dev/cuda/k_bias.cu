@@ -61,7 +61,7 @@ extern "C" int cuda_act_bias_bwd(Dev *dev, const ActBiasBwd *a)
     TRY(k_need_dtype(name, a->dx, a->dy->dtype));
     TRY(k_need_dtype(name, a->x, a->dy->dtype));
     int aligned = cuda_packable(a->dx) && cuda_packable(a->dy) && cuda_packable(a->x);
-    return slope_dispatch(a->act, name, [&](auto act) {
+    return any_dispatch(a->act, name, [&](auto act) {
         return k_dispatch(a->dy->dtype, name, [&](auto zero) {
             using T = decltype(zero);
             return k_flag(aligned, [&](auto al) {

@@ -1,4 +1,4 @@
-/* Embedding: EMBED_FWD, EMBED_DW, POS_DW.
+/* Embedding: EMBED_FWD, EMBED_DW, POS_DW; and ROWS_DX, which needs the same order.
  *
  * Maths    y[n] = wte[tok[n]] + wpe[pos0 + n mod T];  dwte[v] += sum over n with tok[n] = v of dy[n]; 
  *          dwpe[t] += sum over b of dy[b][t].
@@ -277,15 +277,16 @@ __global__ void __launch_bounds__(HEAVY_THREADS, 2) embed_dw_heavy_kernel(EmbedD
     }
 }
 
-/* Cuts the workspace and sorts; *sorted tells which of the two buffers holds the result. */
-static int embed_sort(Dev *dev, const EmbedDw *a, SortWs *w, int *sorted)
+/* Cuts the workspace and sorts row numbers by token; *sorted tells which of the two buffers holds the result. Token -1 has
+ * more low bits set than any other: its rows come last. */
+static int embed_sort(Dev *dev, const char *op, const Tensor *tok, const Tensor *ws, int64_t vocab, SortWs *w,
+                      int *sorted)
 {
-    const char *op = "embed_dw";
-    int64_t     n = tensor_numel(a->tok), vocab = tensor_rows(a->dwte);
-    size_t      stride = (size_t)ceil_div(n * 4, TENSOR_ALIGN) * TENSOR_ALIGN;
+    int64_t n      = tensor_numel(tok);
+    size_t  stride = (size_t)ceil_div(n * 4, TENSOR_ALIGN) * TENSOR_ALIGN;
     if (n > INT32_MAX) return err_set("%s: %lld rows, at most 2^31 - 1", op, (long long)n);
-    TRY(k_need_ws(op, a->ws, 4 * stride + TENSOR_ALIGN));
-    char *base = t_data<char>(a->ws);
+    TRY(k_need_ws(op, ws, 4 * stride + TENSOR_ALIGN));
+    char *base = t_data<char>(ws);
     for (int i = 0; i < 2; i++) {
         w->key[i] = (int32_t *)(base + stride * (size_t)i);
         w->row[i] = (int32_t *)(base + stride * (size_t)(2 + i));
@@ -293,14 +294,14 @@ static int embed_sort(Dev *dev, const EmbedDw *a, SortWs *w, int *sorted)
     w->n_heavy = (int32_t *)(base + 4 * stride);
     w->table   = base + 4 * stride + TENSOR_ALIGN;
     int bits   = 1;
-    while (bits < 31 && (int64_t)1 << bits < vocab) bits++;
+    while (bits < 31 && (int64_t)1 << bits <= vocab) bits++;
     cub::DoubleBuffer<int32_t> key(w->key[0], w->key[1]), row(w->row[0], w->row[1]);
     cudaStream_t               stream = cuda_stream(dev);
     CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, w->table_bytes, key, row, (int)n, 0, bits, stream));
-    TRY(k_need_ws(op, a->ws, 4 * stride + TENSOR_ALIGN + w->table_bytes));
+    TRY(k_need_ws(op, ws, 4 * stride + TENSOR_ALIGN + w->table_bytes));
     unsigned grid = (unsigned)ceil_div(n, EMBED_THREADS);
-    TRY(k_launch(op, embed_init_kernel, dim3(grid), EMBED_THREADS, 0, stream, t_data<int32_t>(a->tok),
-                 w->key[0], w->row[0], w->n_heavy, (int)n));
+    TRY(k_launch(op, embed_init_kernel, dim3(grid), EMBED_THREADS, 0, stream, t_data<int32_t>(tok), w->key[0],
+                 w->row[0], w->n_heavy, (int)n));
     CUDA_TRY(cub::DeviceRadixSort::SortPairs(w->table, w->table_bytes, key, row, (int)n, 0, bits, stream));
     /* Both buffers turn together: they are moved by the same passes. */
     *sorted = key.selector;
@@ -314,7 +315,7 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
     int         s = 0;
     TRY(k_need_dtype(op, a->tok, DT_I32));
     TRY(k_need_dtype(op, a->dwte, DT_F32));
-    TRY(embed_sort(dev, a, &w, &s));
+    TRY(embed_sort(dev, op, a->tok, a->ws, tensor_rows(a->dwte), &w, &s));
     int aligned = cuda_packable(a->dy) && cuda_packable(a->dwte);
     return k_dispatch(a->dy->dtype, op, [&](auto zero) {
         using T = decltype(zero);
@@ -345,6 +346,73 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
             if (turns == 0) return 0;
             dim3 heavy((unsigned)tile, (unsigned)turns);
             return k_launch(op, embed_dw_heavy_kernel<T, AL>, heavy, HEAVY_THREADS, 0, cuda_stream(dev), p);
+        });
+    });
+}
+
+/* ---- Rows by number ---------------------------------------------------------------------------------- */
+
+/* First sorted position whose token is not below tok; -1 counts as the largest. */
+static __device__ int sorted_first(const int32_t *key, uint32_t tok, int n)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if ((uint32_t)key[mid] < tok) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* A warp a row of dx: rows of dy are added in order, in f32. */
+template <typename T, bool AL>
+__global__ void __launch_bounds__(EMBED_THREADS)
+    rows_dx_kernel(T *dx, int64_t ld_dx, int64_t M, EmbedDwP<T> p)
+{
+    constexpr int N = Pack<T>::N;
+    int64_t       m = (int64_t)blockIdx.x * (EMBED_THREADS / WARP) + threadIdx.x / WARP;
+    if (m >= M) return;
+    int first = sorted_first(p.key, (uint32_t)m, p.rows), end = sorted_first(p.key, (uint32_t)m + 1, p.rows);
+    for (int col = (int)(threadIdx.x % WARP) * N; col < p.cols; col += WARP * N) {
+        int   n      = p.cols - col;
+        float acc[N] = {};
+#pragma unroll 2
+        for (int k = first; k < end; k++) {
+            float f[N];
+            vec_unpack(vec_load<T, AL>(p.dy + p.row[k] * p.ld_dy + col, n), f);
+#pragma unroll
+            for (int i = 0; i < N; i++) acc[i] = __fadd_rn(acc[i], f[i]);
+        }
+        vec_store<T, AL>(dx + m * ld_dx + col, vec_pack<T>(acc), n);
+    }
+}
+
+extern "C" int cuda_rows_dx(Dev *dev, const RowsDx *a)
+{
+    const char *op = "rows_dx";
+    SortWs      w;
+    int         s = 0;
+    int64_t     M = tensor_rows(a->dx);
+    TRY(k_need_dtype(op, a->index, DT_I32));
+    TRY(k_need_dtype(op, a->dx, a->dy->dtype));
+    TRY(embed_sort(dev, op, a->index, a->ws, M, &w, &s));
+    int aligned = cuda_packable(a->dy) && cuda_packable(a->dx);
+    return k_dispatch(a->dy->dtype, op, [&](auto zero) {
+        using T       = decltype(zero);
+        EmbedDwP<T> p = {};
+        p.dy          = t_data<T>(a->dy);
+        p.key         = w.key[s];
+        p.row         = w.row[s];
+        p.ld_dy       = t_ld(a->dy);
+        p.rows        = (int)tensor_rows(a->dy);
+        p.cols        = (int)tensor_cols(a->dy);
+        unsigned grid = (unsigned)ceil_div(M, EMBED_THREADS / WARP);
+        return k_flag(aligned, [&](auto al) {
+            return k_launch(op, rows_dx_kernel<T, decltype(al)::value>, dim3(grid), EMBED_THREADS, 0,
+                            cuda_stream(dev), t_data<T>(a->dx), t_ld(a->dx), M, p);
         });
     });
 }

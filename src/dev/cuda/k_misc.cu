@@ -1,7 +1,7 @@
 /* DROPOUT and LOSS_ADD.
  *
  * Maths    DROPOUT  y = draw < p*2^32 ? 0 : x/(1 - p), draw = word of philox(key (seed, site), counter (step,
- *          sample, element)); LOSS_ADD  state.out.sum[slot] += sum of loss, in double.
+ *          sample, element)), per sample that of element 0; LOSS_ADD  state.out.sum[slot] += sum of loss.
  * Layout   rows x cols with a row stride; sample = sample0 + row / rows_per_sample, elements count within the
  *          sample.
  * Grid     DROPOUT a warp a row, four draws from one call where four neighbours share one; LOSS_ADD one
@@ -21,6 +21,7 @@ template <typename T> struct DropoutP {
     int              cols;
     uint32_t         site, threshold;
     float            scale;
+    int              per_sample;
 };
 
 /* AL implies that a pack starts at a multiple of four elements of the sample. */
@@ -38,7 +39,11 @@ __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(DropoutP<T> p)
         float    f[N];
         uint32_t draw[N];
         vec_unpack(vec_load<T, AL>(p.x + row * p.ld_x + col, n), f);
-        if (AL) {
+        if (p.per_sample) {
+            uint32_t one = rng_draw(seed, p.site, step, sample, 0);
+#pragma unroll
+            for (int i = 0; i < N; i++) draw[i] = one;
+        } else if (AL) {
 #pragma unroll
             for (int i = 0; i < N; i += 4) rng_draw4(draw + i, seed, p.site, step, sample, first + col + i);
         } else {
@@ -71,6 +76,7 @@ extern "C" int cuda_dropout(Dev *dev, const Dropout *a)
         p.site            = (uint32_t)a->site;
         p.threshold       = rng_threshold(a->p);
         p.scale           = 1.0f / (1.0f - a->p);
+        p.per_sample      = a->per_sample;
         unsigned grid     = (unsigned)ceil_div(p.rows, DROPOUT_THREADS / WARP);
         return k_flag(cuda_packable(a->x) && cuda_packable(a->y), [&](auto al) {
             return k_launch(op, dropout_kernel<T, decltype(al)::value>, dim3(grid), DROPOUT_THREADS, 0,

@@ -1,4 +1,4 @@
-/* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits).
+/* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits). Soft targets and hits: k_loss.cu.
  *
  * Maths    m = max x, s = sum exp(x - m) over classes < n_class;  lse = m + log s;  loss = lse - x[target];
  *          dx = (exp(x - lse) - [c = target])*inv[slot]*loss_scale. target -1: loss 0, dx 0. Padding
@@ -23,6 +23,7 @@
  *          an element: the gradient's scale is part of the exponent.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
+#include "dev/op_math.h"
 
 enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
 /* 40 registers: three blocks of 75 KB, the parts of 151936 classes, run on a multiprocessor. */
@@ -197,7 +198,7 @@ struct XentScale {
 
 template <typename T> __device__ __forceinline__ XentScale xent_scale(const XentP<T> &p)
 {
-    float s = __fmul_rn(p.state->in.inv[p.slot], p.state->in.loss_scale);
+    float s = step_scale(p.state, p.slot);
     return { s, log2f(s) };
 }
 
@@ -566,6 +567,7 @@ extern "C" int cuda_xent(Dev *dev, const Xent *a) { return xent_run(dev, "xent",
 
 extern "C" int cuda_xent_fwd(Dev *dev, const XentFwd *a)
 {
+    if (a->hits || a->target2 || a->smooth > 0) return cuda_xent_soft_fwd(dev, a);
     Xent x    = {};
     x.logits  = a->logits;
     x.target  = a->target;
@@ -575,7 +577,9 @@ extern "C" int cuda_xent_fwd(Dev *dev, const XentFwd *a)
 
 extern "C" int cuda_xent_dx(Dev *dev, const XentDx *a)
 {
+    if (a->target2 || a->smooth > 0) return cuda_xent_soft_dx(dev, a);
     Xent x    = {};
+    x.slot    = a->slot;
     x.dlogits = a->dlogits;
     x.logits  = a->logits;
     x.target  = a->target;

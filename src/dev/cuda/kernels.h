@@ -19,6 +19,17 @@ int cuda_embed_fwd(Dev *dev, const EmbedFwd *a);
 int cuda_embed_dw(Dev *dev, const EmbedDw *a);
 int cuda_pos_dw(Dev *dev, const PosDw *a);
 
+int cuda_rows_dx(Dev *dev, const RowsDx *a);
+
+/* k_gather.cu */
+int cuda_rows_fwd(Dev *dev, const RowsFwd *a);
+int cuda_mean_rows_fwd(Dev *dev, const MeanRowsFwd *a);
+int cuda_mean_rows_dx(Dev *dev, const MeanRowsDx *a);
+int cuda_add_pos(Dev *dev, const AddPos *a);
+
+/* k_patches.cu */
+int cuda_patches(Dev *dev, const Patches *a);
+
 /* k_norm.cu, k_norm_bwd.cu */
 int cuda_norm_fwd(Dev *dev, const NormFwd *a);
 int cuda_add_norm_fwd(Dev *dev, const AddNormFwd *a);
@@ -35,6 +46,9 @@ int cuda_glu_fwd(Dev *dev, const GluFwd *a);
 int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act);
 int cuda_glu_dx(Dev *dev, const GluDx *a);
 int cuda_add(Dev *dev, const Add *a);
+int cuda_mul(Dev *dev, const Mul *a);
+int cuda_axpby(Dev *dev, const Axpby *a);
+int cuda_ema(Dev *dev, const Ema *a);
 
 /* k_bias.cu */
 int cuda_bias_dw(Dev *dev, const BiasDw *a);
@@ -50,6 +64,31 @@ int cuda_qknorm_dw(Dev *dev, const QkNormDw *a);
 int cuda_xent_fwd(Dev *dev, const XentFwd *a);
 int cuda_xent_dx(Dev *dev, const XentDx *a);
 int cuda_xent(Dev *dev, const Xent *a);
+
+/* k_loss.cu; the soft forms are what k_xent.cu leaves out */
+int cuda_xent_soft_fwd(Dev *dev, const XentFwd *a);
+int cuda_xent_soft_dx(Dev *dev, const XentDx *a);
+int cuda_mse_fwd(Dev *dev, const MseFwd *a);
+int cuda_mse_dx(Dev *dev, const MseDx *a);
+int cuda_kl_fwd(Dev *dev, const KlFwd *a);
+int cuda_kl_dx(Dev *dev, const KlDx *a);
+
+/* k_policy.cu */
+int cuda_sample_cat(Dev *dev, const SampleCat *a);
+int cuda_sample_gauss(Dev *dev, const SampleGauss *a);
+int cuda_ppo_cat_fwd(Dev *dev, const PpoCatFwd *a);
+int cuda_ppo_cat_dx(Dev *dev, const PpoCatDx *a);
+int cuda_ppo_gauss_fwd(Dev *dev, const PpoGaussFwd *a);
+int cuda_ppo_gauss_dx(Dev *dev, const PpoGaussDx *a);
+
+/* k_rollout.cu */
+int cuda_gae(Dev *dev, const Gae *a);
+int cuda_stats(Dev *dev, const Stats *a);
+int cuda_obs_stats(Dev *dev, const ObsStats *a);
+int cuda_obs_norm(Dev *dev, const ObsNorm *a);
+int cuda_put(Dev *dev, const Put *a);
+int cuda_tick(Dev *dev, const Tick *a);
+int cuda_perm(Dev *dev, const Perm *a);
 
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);

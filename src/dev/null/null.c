@@ -120,7 +120,7 @@ static int null_run(Dev *dev, OpKind kind, const OpArgs *args)
 
 /* The argument struct may be smaller than the union, hence the copy. */
 #define X(KIND, field, Type)                                                                                 \
-    static int null_##field(Dev *dev, const Type *a)                                                         \
+    static int null_op_##field(Dev *dev, const Type *a)                                                      \
     {                                                                                                        \
         OpArgs args;                                                                                         \
         memset(&args, 0, sizeof args);                                                                       \
@@ -222,7 +222,7 @@ static int null_lane_wait_mark(Dev *dev, Lane waiter, int slot) { return 0; }
 static int null_mark_passed(Dev *dev, int slot) { return 1; }
 
 /* clang-format off */
-#define SLOT(KIND, field, Type) .field = null_##field,
+#define SLOT(KIND, field, Type) .field = null_op_##field,
 #define NULL_BACKEND(text, which, fused)                                                                     \
     { .name = text, .kind = which, .hints = &dev_hints_cuda, .ops = { OP_LIST(SLOT) }, .fuses = fused,       \
       .open = null_open, .close = null_close, .info = null_info, .alloc = null_alloc, .free = null_free,     \

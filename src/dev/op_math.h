@@ -1,0 +1,105 @@
+/* Formulas that every backend shares, so that host and device give the same integers and the same factors. */
+#ifndef DEV_OP_MATH_H
+#define DEV_OP_MATH_H
+
+#include "base/rng.h"
+#include "dev/op.h"
+
+/* What the gradient of a loss in `slot` is multiplied by. */
+static inline BRIM_HD float step_scale(const StepState *s, int slot)
+{
+    return s->in.inv[slot] * s->in.loss_scale;
+}
+
+/* ---- Losses ------------------------------------------------------------------------------------------------------------- */
+
+/* One number of a squared error: the loss is error^2/2, its derivative error * slope. */
+typedef struct {
+    float error, slope;
+} MseTerm;
+
+static inline BRIM_HD MseTerm mse_plain(float x, float target)
+{
+    MseTerm t = { x - target, 1.0f };
+    return t;
+}
+
+/* The larger of the plain error and the error of x kept within clip of old; no slope where x was moved. */
+static inline BRIM_HD MseTerm mse_clipped(float x, float target, float old, float clip)
+{
+    float   step = x - old, move = step < -clip ? -clip : step > clip ? clip : step;
+    MseTerm plain = mse_plain(x, target), kept = { old + move - target, move == step ? 1.0f : 0.0f };
+    float   a = kept.error < 0 ? -kept.error : kept.error, b = plain.error < 0 ? -plain.error : plain.error;
+    return a > b ? kept : plain;
+}
+
+/* PPO's coefficients, as coef has them. */
+typedef struct {
+    float clip, clip_value, entropy_weight, value_weight;
+} PpoCoef;
+
+/* The policy's part for ratio r = exp(log_ratio) and advantage g; dlogp is its derivative by the logarithm of the policy. */
+typedef struct {
+    float loss, dlogp, clipped;
+} PpoPolicy;
+
+static inline BRIM_HD PpoPolicy ppo_policy(float r, float g, float clip)
+{
+    float     lo = 1.0f - clip, hi = 1.0f + clip, kept = r < lo ? lo : r > hi ? hi : r;
+    float     plain = -g * r, bound = -g * kept;
+    int       takes = plain >= bound;
+    PpoPolicy p     = { takes ? plain : bound, takes ? plain : 0.0f, r < lo || r > hi ? 1.0f : 0.0f };
+    return p;
+}
+
+static inline BRIM_HD float ppo_advantage(float adv, const float *norm)
+{
+    return norm ? (adv - norm[0]) / (norm[1] + 1e-8f) : adv;
+}
+
+static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float clip)
+{
+    return clip > 0 ? mse_clipped(value, ret, old, clip) : mse_plain(value, ret);
+}
+
+/* ---- Permutations ------------------------------------------------------------------------------------------------------- */
+
+enum { SHUFFLE_ROUNDS = 8 };
+
+/* A Feistel network on pairs of `half` bits: a bijection of [0, 4^half), whatever its round function does. */
+typedef struct {
+    uint32_t key[SHUFFLE_ROUNDS], mask, n;
+    int      half;
+} Shuffle;
+
+static inline BRIM_HD Shuffle shuffle_begin(uint32_t n, uint64_t seed, uint32_t site, int64_t step,
+                                            int64_t epoch)
+{
+    Shuffle s;
+    s.n    = n;
+    s.half = 1;
+    while (s.half < 16 && ((uint64_t)1 << (2 * s.half)) < n) s.half++;
+    s.mask = ((uint32_t)1 << s.half) - 1;
+    rng_draw4(s.key, seed, site, step, epoch, 0);
+    rng_draw4(s.key + 4, seed, site, step, epoch, 4);
+    return s;
+}
+
+/* Where i goes: round after round until the number is below n. The walk is a cycle that i is on, so it ends. */
+static inline BRIM_HD uint32_t shuffle_at(const Shuffle *s, uint32_t i)
+{
+    do {
+        uint32_t left = i >> s->half, right = i & s->mask;
+        for (int k = 0; k < SHUFFLE_ROUNDS; k++) {
+            uint32_t c[4] = { right, s->key[k], (uint32_t)k, 0 }, next;
+            for (int m = 0; m < 3; m++) philox_round(c, s->key[k], (uint32_t)m);
+            next  = left ^ (c[0] & s->mask);
+            left  = right;
+            right = next;
+        }
+        i = left << s->half | right;
+    } while (i >= s->n);
+    return i;
+}
+
+#endif
