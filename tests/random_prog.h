@@ -214,17 +214,13 @@ static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, cons
     int     D      = (int)(tensor_cols(x) / 4);
     int64_t lse[4] = { c->B, 2, c->T, c->T }, rstd[2] = { c->B * c->T, 3 };
     if (l->what == DO_ATTN) {
-        Tensor *stored = l->a % 2 ? prog_tensor(c->p, "weights", DT_F32, 4, lse) : NULL;
-        rec_attn_fwd(c->p, (AttnFwd){ .o             = y,
-                                      .lse           = prog_tensor(c->p, "lse", DT_F32, 3, lse),
-                                      .p             = stored,
-                                      .qkv           = x,
-                                      .heads         = 2,
-                                      .kv_heads      = 1,
-                                      .head_dim      = D,
-                                      .mask          = MASK_CAUSAL,
-                                      .scale         = 0.4f,
-                                      .deterministic = 1 });
+        Tensor   *stored = l->a % 2 ? prog_tensor(c->p, "weights", DT_F32, 4, lse) : NULL;
+        AttnShape shape  = { .heads = 2, .kv_heads = 1, .head_dim = D, .scale = 0.4f, .deterministic = 1 };
+        rec_attn_fwd(c->p, (AttnFwd){ .o     = y,
+                                      .lse   = prog_tensor(c->p, "lse", DT_F32, 3, lse),
+                                      .p     = stored,
+                                      .qkv   = x,
+                                      .shape = shape });
     } else {
         rec_qknorm_fwd(c->p, (QkNormFwd){ .y        = y,
                                           .rstd     = prog_tensor(c->p, "qk rstd", DT_F32, 2, rstd),

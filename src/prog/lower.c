@@ -235,7 +235,8 @@ static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
     int            j = find_reader(l, b->dqkv, OP_ROPE);
     if (j < 0 || !only_use(l, b->dqkv, 1)) return -1;
     const Rope *r = &l->p->op[j].args.rope;
-    if (!r->inverse || r->pos0 || r->n_head != b->heads + b->kv_heads || r->head_dim != b->head_dim)
+    if (!r->inverse || r->pos0 || r->n_head != b->shape.heads + b->shape.kv_heads ||
+        r->head_dim != b->shape.head_dim)
         return -1;
     out->attn_bwd       = *b;
     out->attn_bwd.dqkv  = r->y;

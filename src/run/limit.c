@@ -125,14 +125,17 @@ static int measure_copy(Dev *dev, double *rate)
 static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_t B, int backward,
                              double *rate)
 {
-    Store   s;
-    int     H = (int)m->heads, K = (int)m->kv_heads, D = (int)m->head_dim;
-    int64_t qkv_dim[3] = { B, m->context, (int64_t)(H + 2 * K) * D };
-    int64_t o_dim[3]   = { B, m->context, (int64_t)H * D };
-    int64_t lse_dim[3] = { B, H, m->context };
-    float   scale      = 1.0f / sqrtf((float)D);
-    Mask    mask       = m->mask == MASKING_FULL ? MASK_FULL : MASK_CAUSAL;
-    double  t;
+    Store     s;
+    int       H = (int)m->heads, K = (int)m->kv_heads, D = (int)m->head_dim;
+    int64_t   qkv_dim[3] = { B, m->context, (int64_t)(H + 2 * K) * D };
+    int64_t   o_dim[3]   = { B, m->context, (int64_t)H * D };
+    int64_t   lse_dim[3] = { B, H, m->context };
+    double    t;
+    AttnShape shape = { .heads    = H,
+                        .kv_heads = K,
+                        .head_dim = D,
+                        .mask     = m->mask == MASKING_FULL ? MASK_FULL : MASK_CAUSAL,
+                        .scale    = 1.0f / sqrtf((float)D) };
     store_init(&s);
     Tensor *qkv  = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim);
     Tensor *o    = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
@@ -145,25 +148,10 @@ static int measure_attention(Dev *dev, const RecipeModel *m, DType dtype, int64_
     store_seal(&s);
     Prog *p = prog_begin("attention", &s);
     if (backward) {
-        rec_attn_bwd(p, (AttnBwd){ .dqkv     = dqkv,
-                                   .dout     = dout,
-                                   .o        = o,
-                                   .lse      = lse,
-                                   .qkv      = qkv,
-                                   .heads    = H,
-                                   .kv_heads = K,
-                                   .head_dim = D,
-                                   .mask     = mask,
-                                   .scale    = scale });
+        rec_attn_bwd(p,
+                     (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .shape = shape });
     } else {
-        rec_attn_fwd(p, (AttnFwd){ .o        = o,
-                                   .lse      = lse,
-                                   .qkv      = qkv,
-                                   .heads    = H,
-                                   .kv_heads = K,
-                                   .head_dim = D,
-                                   .mask     = mask,
-                                   .scale    = scale });
+        rec_attn_fwd(p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .shape = shape });
     }
     double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
     TRY(time_program(p, &s, dev, &t));
