@@ -25,6 +25,7 @@ typedef enum {
     DO_ROPE,
     DO_QKNORM,
     DO_ATTN,
+    DO_CROSS,
     DO_COUNT
 } Do;
 
@@ -104,7 +105,7 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
         l.a     = script_pick(&d, s, 0);
         l.width = script_width(s, l.a);
         l.b     = script_pick(&d, s, l.width);
-        if (l.what == DO_ADD && script_width(s, l.b) != l.width) l.b = l.a;
+        if ((l.what == DO_ADD || l.what == DO_CROSS) && script_width(s, l.b) != l.width) l.b = l.a;
         if (l.what == DO_LINEAR || l.what == DO_LINEAR_BIAS) l.width = widths[dice_roll(&d, 5)];
         if (l.what == DO_GLU) {
             if (l.width % 16) continue; /* widths stay multiples of 8 */
@@ -234,6 +235,19 @@ static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, cons
     }
 }
 
+/* Two query heads, one key/value head: x and kv have one width. They may be one tensor. */
+static inline void case_cross_heads(Case *c, Tensor *y, Tensor *x, Tensor *kv)
+{
+    int64_t   lse[3] = { c->B, 2, c->T };
+    AttnShape shape  = {
+         .heads = 2, .kv_heads = 1, .head_dim = (int)(tensor_cols(x) / 2), .mask = MASK_FULL, .scale = 0.4f
+    };
+    rec_cross_attn_fwd(
+        c->p,
+        (CrossAttnFwd){
+            .o = y, .lse = prog_tensor(c->p, "lse", DT_F32, 3, lse), .q = x, .kv = kv, .shape = shape });
+}
+
 static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
 {
     Tensor        *x = value[l->a], *y;
@@ -258,6 +272,7 @@ static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
         break;
     case DO_QKNORM:
     case DO_ATTN: case_heads(c, l, y, x, w); break;
+    case DO_CROSS: case_cross_heads(c, y, x, value[l->b]); break;
     default: rec_linear_fwd(c->p, (LinearFwd){ .y = y, .x = x, .w = w->w, .bias = w->bias }); break;
     }
     return y;

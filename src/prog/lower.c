@@ -96,7 +96,8 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormDx *dx = &l->p->op[i].args.norm_dx;
     int           j  = find_reader(l, dx->dy, OP_NORM_DW);
-    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x) return -1;
+    /* Two norms may share x and dy: their outputs are added. The statistics tell them apart. */
+    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd) return -1;
     const NormDw *dw = &l->p->op[j].args.norm_dw;
     out->norm_bwd    = (NormBwd){ .dx     = dx->dx,
                                   .dgamma = dw->dgamma,

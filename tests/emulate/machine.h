@@ -36,8 +36,8 @@
 enum { SHARED_BYTES = 232448, MAX_THREADS = 4096, STACK_BYTES = 1 << 16, CLUSTER_BLOCKS = 2 };
 
 struct dim3 {
-    unsigned x;
-    dim3(unsigned n = 1) : x(n) {}
+    unsigned x, y, z;
+    dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz) {}
 };
 
 /* ---- the machine ------------------------------------------------------------------------------------------- */

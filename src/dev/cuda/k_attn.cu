@@ -16,8 +16,7 @@
  *     about a third of the f32 FMA rate is what this shape can reach; the tensor cores are left to the others. */
 #include "dev/cuda/cuda_attn.h"
 
-#include "dev/cuda/cuda_check.h"
-#include "dev/cuda/cuda_types.cuh"
+#include "dev/cuda/k_common.cuh"
 
 enum { THREADS = 256, PAD = 4, MAX_HEAD_DIM = 256 };
 
@@ -448,8 +447,8 @@ template <typename T, int DP, int R> static int fwd_launch(Dev *dev, const char 
     sh.q_tiles  = (sh.T + 16 * R - 1) / (16 * R);
     TRY(check_args(op, B * sh.H * sh.q_tiles, sh));
     TRY(allow_smem(flash_fwd_kernel<T, DP, R>, smem));
-    flash_fwd_kernel<T, DP, R><<<(unsigned)(B * sh.H * sh.q_tiles), THREADS, smem, cuda_stream(dev)>>>(sh);
-    return cuda_launched(op);
+    return k_launch(op, flash_fwd_kernel<T, DP, R>, dim3((unsigned)(B * sh.H * sh.q_tiles)), THREADS, smem,
+                    cuda_stream(dev), sh);
 }
 
 template <typename T, int DP, int R> static int bwd_launch(Dev *dev, const char *op, int64_t B, FlashArgs sh)
@@ -462,12 +461,12 @@ template <typename T, int DP, int R> static int bwd_launch(Dev *dev, const char 
     TRY(allow_smem(flash_dkv_kernel<T, DP, R>, smem_kv));
     TRY(allow_smem(flash_dq_kernel<T, DP, R>, smem_q));
     cudaStream_t st = cuda_stream(dev);
-    flash_rowsum_kernel<T><<<(unsigned)((n_row * 32 + THREADS - 1) / THREADS), THREADS, 0, st>>>(sh, n_row);
-    TRY(cuda_launched(op));
-    flash_dkv_kernel<T, DP, R><<<(unsigned)(B * sh.K * sh.k_tiles), THREADS, smem_kv, st>>>(sh);
-    TRY(cuda_launched(op));
-    flash_dq_kernel<T, DP, R><<<(unsigned)(B * sh.H * sh.q_tiles), THREADS, smem_q, st>>>(sh);
-    return cuda_launched(op);
+    TRY(k_launch(op, flash_rowsum_kernel<T>, dim3((unsigned)ceil_div(n_row * 32, THREADS)), THREADS, 0, st,
+                 sh, n_row));
+    TRY(k_launch(op, flash_dkv_kernel<T, DP, R>, dim3((unsigned)(B * sh.K * sh.k_tiles)), THREADS, smem_kv,
+                 st, sh));
+    return k_launch(op, flash_dq_kernel<T, DP, R>, dim3((unsigned)(B * sh.H * sh.q_tiles)), THREADS, smem_q,
+                    st, sh);
 }
 
 static int run_fwd(Dev *dev, const char *op, DType dtype, int64_t B, const FlashArgs &sh)

@@ -14,8 +14,7 @@
  * Bytes: the caches once (once for every GROUP query heads of a key head, the others from L2). */
 #include "dev/cuda/cuda_attn.h"
 
-#include "dev/cuda/cuda_check.h"
-#include "dev/cuda/cuda_types.cuh"
+#include "dev/cuda/k_common.cuh"
 #include "dev/op_scratch.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, STEP = 2, PART_KEYS = 64 };
@@ -118,36 +117,44 @@ __device__ __forceinline__ void team_run(const DecodeArgs &a, Online<C * Pack<T>
     }
 }
 
+/* In shared memory, where teams meet. */
+template <typename T, int LANES, int C, int GROUP> struct Merge {
+    static constexpr int TEAMS = THREADS / LANES, WIDE = LANES * C * Pack<T>::N;
+    float                acc[GROUP][TEAMS][WIDE], top[GROUP][TEAMS], sum[GROUP][TEAMS];
+};
+
 /* The teams' sums of each head, merged; into o, or as a part. */
 template <typename T, int LANES, int C, int GROUP>
 __device__ __forceinline__ void teams_merge(const DecodeArgs &a, const Online<C * Pack<T>::N> (&on)[GROUP],
                                             T *o, int b, int h0, int n_head)
 {
-    constexpr int    N = Pack<T>::N, TEAMS = THREADS / LANES, WIDE = LANES * C * N;
-    __shared__ float acc[GROUP][TEAMS][WIDE], top[GROUP][TEAMS], sum[GROUP][TEAMS];
-    int              team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    using M                    = Merge<T, LANES, C, GROUP>;
+    constexpr int            N = Pack<T>::N;
+    extern __shared__ float4 smem4[];
+    M                       &all  = *reinterpret_cast<M *>(smem4);
+    int                      team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         if (lane == 0) {
-            top[g][team] = on[g].m;
-            sum[g][team] = on[g].l;
+            all.top[g][team] = on[g].m;
+            all.sum[g][team] = on[g].l;
         }
 #pragma unroll
         for (int c = 0; c < C; c++) {
 #pragma unroll
-            for (int e = 0; e < N; e++) acc[g][team][(c * LANES + lane) * N + e] = on[g].acc[c * N + e];
+            for (int e = 0; e < N; e++) all.acc[g][team][(c * LANES + lane) * N + e] = on[g].acc[c * N + e];
         }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < n_head * a.D; i += THREADS) {
         int   g = i / a.D, col = i % a.D;
         float most = -INFINITY, total = 0.0f, value = 0.0f;
-        for (int t = 0; t < TEAMS; t++) most = fmaxf(most, top[g][t]);
+        for (int t = 0; t < M::TEAMS; t++) most = fmaxf(most, all.top[g][t]);
         float base = most == -INFINITY ? 0.0f : most; /* a part may have no keys */
-        for (int t = 0; t < TEAMS; t++) {
-            float weight = expf(top[g][t] - base);
-            value        = fmaf(acc[g][t][col], weight, value);
-            total        = fmaf(sum[g][t], weight, total);
+        for (int t = 0; t < M::TEAMS; t++) {
+            float weight = expf(all.top[g][t] - base);
+            value        = fmaf(all.acc[g][t][col], weight, value);
+            total        = fmaf(all.sum[g][t], weight, total);
         }
         if (a.n_part == 1) {
             o[b * a.ld_o + (int64_t)(h0 + g) * a.D + col] = from_f32<T>(value / total);
@@ -235,19 +242,17 @@ template <typename T> __global__ void append_kernel(T *kcache, T *vcache, const 
 template <typename T, int LANES, int C, int GROUP>
 static int decode_run(Dev *dev, const AttnDecode *x, const DecodeArgs &a, int aligned)
 {
-    dim3         grid((unsigned)(a.B * a.K), (unsigned)a.n_part, (unsigned)((a.H / a.K + GROUP - 1) / GROUP));
-    cudaStream_t st = cuda_stream(dev);
-    T           *o = (T *)x->o->data, *k = (T *)x->kcache->data, *v = (T *)x->vcache->data;
-    const T     *qkv = (const T *)x->qkv->data;
-    if (aligned) {
-        decode_kernel<T, LANES, C, GROUP, true><<<grid, THREADS, 0, st>>>(o, k, v, qkv, a);
-    } else {
-        decode_kernel<T, LANES, C, GROUP, false><<<grid, THREADS, 0, st>>>(o, k, v, qkv, a);
-    }
-    TRY(cuda_launched("attn_decode"));
+    dim3     grid((unsigned)(a.B * a.K), (unsigned)a.n_part, (unsigned)((a.H / a.K + GROUP - 1) / GROUP));
+    size_t   smem = sizeof(Merge<T, LANES, C, GROUP>);
+    T       *o = (T *)x->o->data, *k = (T *)x->kcache->data, *v = (T *)x->vcache->data;
+    const T *qkv = (const T *)x->qkv->data;
+    TRY(k_flag(aligned, [&](auto al) {
+        return k_launch("attn_decode", decode_kernel<T, LANES, C, GROUP, decltype(al)::value>, grid, THREADS,
+                        smem, cuda_stream(dev), o, k, v, qkv, a);
+    }));
     if (a.n_part == 1) return 0;
-    decode_merge_kernel<T><<<(unsigned)(a.B * a.H), THREADS, 0, st>>>(o, a);
-    return cuda_launched("attn_decode");
+    return k_launch("attn_decode", decode_merge_kernel<T>, dim3((unsigned)(a.B * a.H)), THREADS, 0,
+                    cuda_stream(dev), o, a);
 }
 
 template <typename T, int LANES, int C>
@@ -262,7 +267,7 @@ static int decode_group(Dev *dev, const AttnDecode *x, const DecodeArgs &a, int 
 static int parts_of(Dev *dev, const DecodeArgs &a, const Tensor *ws)
 {
     int64_t blocks = (int64_t)a.B * a.K, most = (a.max_len + PART_KEYS - 1) / PART_KEYS;
-    int64_t room_for = (int64_t)((CudaDev *)dev)->n_sm * (a.H == a.K ? 6 : 2);
+    int64_t room_for = (int64_t)cuda_sm_count(dev) * (a.H == a.K ? 6 : 2);
     int64_t n        = MIN(MIN((room_for + blocks - 1) / blocks, most), (int64_t)ATTN_DECODE_PARTS);
     int64_t room     = ws ? (int64_t)tensor_bytes(ws) / ((int64_t)a.B * a.H * (a.D + 2) * 4) : 0;
     return (int)MAX(MIN(n, room), 1);
@@ -305,9 +310,9 @@ int cuda_attn_decode(Dev *dev, const AttnDecode *x)
     if (a.T > 1) {
         TRY(cuda_dispatch(x->qkv->dtype, "attn_decode", [&](auto zero) {
             using T = decltype(zero);
-            append_kernel<T><<<(unsigned)(a.B * a.T), THREADS, 0, cuda_stream(dev)>>>(
-                (T *)x->kcache->data, (T *)x->vcache->data, (const T *)x->qkv->data, a);
-            return cuda_launched("attn_decode");
+            return k_launch("attn_decode", append_kernel<T>, dim3((unsigned)(a.B * a.T)), THREADS, 0,
+                            cuda_stream(dev), (T *)x->kcache->data, (T *)x->vcache->data,
+                            (const T *)x->qkv->data, a);
         }));
         return cuda_flash_decode(dev, x);
     }

@@ -134,6 +134,7 @@ __device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, 
     last = min(last, g.T - 1);
     if (!SPANS) return { 0, (g.causal ? last : g.T - 1) / TILE + 1 };
     int low = NO_KEY, high = -1;
+#pragma unroll 1
     for (int i = row0 / TILE; i <= last / TILE; i++) {
         TileSpan t = tile_span(g, b, i);
         low        = min(low, t.low);

@@ -288,6 +288,7 @@ template <typename R> __device__ __forceinline__ int passing_note(const AttnArgs
 {
     TileSpan t    = tile_span(g, b, i);
     int      note = 0;
+#pragma unroll 1
     for (int wg = 0; wg < R::WGS; wg++) {
         int first = k0 + wg * TILE, last = first + TILE - 1;
         if (t.low > last || t.high < first) continue;
@@ -313,6 +314,7 @@ template <typename R>
 __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r, int b,
                                           int h, int k0)
 {
+#pragma unroll 1
     for (int i = g.causal ? k0 / TILE : 0; i < g.T / TILE; i++, ring_next<R>(r)) {
         ring_take<R>(smem, r);
         query_load<R>(m, g, smem, r, b, h, i);
@@ -326,11 +328,13 @@ __device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs
 {
     int   n_tile = g.T / TILE;
     Tiles seen   = { n_tile, 0 };
+#pragma unroll 1
     for (int k = k0 / TILE; k < min(n_tile, (k0 + R::ROWS) / TILE); k++) {
         int2 v = __ldg(g.tile_seen + (int64_t)b * n_tile + k);
         seen   = { min(seen.first, v.x), max(seen.end, v.y) };
     }
     if (seen.first >= seen.end) seen = last_head ? Tiles{ 0, 1 } : Tiles{ 0, 0 };
+#pragma unroll 1
     for (int i = seen.first; i < seen.end; i++) {
         int note = passing_note<R>(g, b, i, k0), last = last_head && i + 1 == seen.end;
         if (!note && !last) continue;
