@@ -179,15 +179,20 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 
 # CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
 EMUOBJ := $(addprefix $(BUILD)/emulated/,tests/test_attn_tiles.cc.o src/dev/cuda/k_attn_tile_fwd.cu.o src/dev/cuda/k_attn_tile_bwd.cu.o \
-            tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o)
+            tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/k_attn.cu.o src/dev/cuda/k_attn_decode.cu.o)
 $(BUILD)/tests/test_attn_tiles: $(filter %tiles.cc.o %_tile_fwd.cu.o %_tile_bwd.cu.o,$(EMUOBJ))
 $(BUILD)/tests/test_own_gemm: $(filter %gemm.cc.o %gemm.cu.o,$(EMUOBJ))
+SIMPLE := $(filter %k_attn.cu.o %_decode.cu.o,$(EMUOBJ))
+$(SIMPLE): EMUFLAGS := -fno-strict-aliasing -Wno-strict-aliasing
+$(BUILD)/tests/test_attn_simple: tests/test_attn_simple.c $(LIB) $(SIMPLE)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -rdynamic -o $@ $< $(SIMPLE) -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lcmocka -lstdc++
 $(EMULATED):
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -o $@ $(filter %.o,$^)
 $(BUILD)/emulated/%.o: %
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(EMUFLAGS) -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
 
 cuda: $(CULIB)
 

@@ -105,17 +105,15 @@ static void add_linears(void)
 
 static void add_attention(void)
 {
-    Tensor *qkv = tensor(DT_F32, B, T, 3 * C), *o = tensor(DT_F32, B, T, C), *lse = tensor(DT_F32, B, H, T);
-    AttnFwd f = { .o = o, .lse = lse, .qkv = qkv, .heads = H, .kv_heads = H, .head_dim = D, .scale = 0.125f };
-    AttnBwd b = { .dqkv     = tensor(DT_F32, B, T, 3 * C),
-                  .dout     = tensor(DT_F32, B, T, C),
-                  .o        = o,
-                  .lse      = lse,
-                  .qkv      = qkv,
-                  .heads    = H,
-                  .kv_heads = H,
-                  .head_dim = D,
-                  .scale    = 0.125f };
+    Tensor   *qkv = tensor(DT_F32, B, T, 3 * C), *o = tensor(DT_F32, B, T, C), *lse = tensor(DT_F32, B, H, T);
+    AttnShape s = { .heads = H, .kv_heads = H, .head_dim = D, .scale = 0.125f };
+    AttnFwd   f = { .o = o, .lse = lse, .qkv = qkv, .shape = s };
+    AttnBwd   b = { .dqkv  = tensor(DT_F32, B, T, 3 * C),
+                    .dout  = tensor(DT_F32, B, T, C),
+                    .o     = o,
+                    .lse   = lse,
+                    .qkv   = qkv,
+                    .shape = s };
     add(LAYERS, OP_ATTN_FWD, "attention fwd", (OpArgs){ .attn_fwd = f });
     add(LAYERS, OP_ATTN_BWD, "attention bwd", (OpArgs){ .attn_bwd = b });
 }

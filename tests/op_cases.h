@@ -19,10 +19,11 @@
 
 static inline int case_embed(OpCase *c, int i)
 {
-    /* B, T, V, C, pad, flags: 1 position table, 2 offset */
+    /* B, T, V, C, pad, flags: 1 position table, 2 offset, 4 an offset for each sequence */
     static const int64_t s[][6] = { { 1, 1, 1, 1, 0, 0 },     { 1, 3, 5, 127, 3, 1 },
                                     { 3, 127, 11, 16, 0, 1 }, { 2, 9, 300, 33, 1, 3 },
-                                    { 4, 64, 7, 130, 0, 0 },  { 4, 64, 256, 96, 0, 3 } };
+                                    { 4, 64, 7, 130, 0, 0 },  { 4, 64, 256, 96, 0, 3 },
+                                    { 3, 5, 9, 24, 0, 5 } };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t B = s[i][0], T = s[i][1], V = s[i][2], C = s[i][3], pad = s[i][4], N = B * T;
     CASE_NAME("B%d T%d V%d C%d pad%d flags%d", (int)B, (int)T, (int)V, (int)C, (int)pad, (int)s[i][5]);
@@ -33,6 +34,7 @@ static inline int case_embed(OpCase *c, int i)
         case_act(c, 2, V, C, 0);
         if (s[i][5] & 1) case_act(c, 3, T + 4, C, 0);
         if (s[i][5] & 2) case_int1(c, 4, 3);
+        if (s[i][5] & 4) case_ints(c, 4, 1, B, 0, 5);
         return 1;
     case OP_EMBED_DW:
         case_f32(c, 0, V, C, 0);
@@ -304,12 +306,10 @@ static inline int case_act_family(OpCase *c, int i)
 
 static inline int case_rope(OpCase *c, int i)
 {
-    /* B, T, heads, extra columns, D, padding, offset */
-    static const int64_t s[][7] = { { 1, 1, 1, 0, 2, 0, -1 },
-                                    { 2, 3, 3, 5, 6, 3, -1 },
-                                    { 1, 127, 2, 64, 64, 0, -1 },
-                                    { 2, 9, 4, 160, 80, 0, 5 },
-                                    { 2, 40, 16, 256, 128, 0, -1 } };
+    /* B, T, heads, extra columns, D, padding, offset (-1: none, -2: one for each sequence) */
+    static const int64_t s[][7] = { { 1, 1, 1, 0, 2, 0, -1 },       { 2, 3, 3, 5, 6, 3, -1 },
+                                    { 1, 127, 2, 64, 64, 0, -1 },   { 2, 9, 4, 160, 80, 0, 5 },
+                                    { 2, 40, 16, 256, 128, 0, -1 }, { 3, 4, 2, 32, 32, 0, -2 } };
     int                  n      = (int)(sizeof s / sizeof s[0]);
     if (i >= 2 * n) return 0;
     const int64_t *k = s[i % n];
@@ -319,6 +319,7 @@ static inline int case_rope(OpCase *c, int i)
     case_act3(c, 1, B, T, W, pad);
     case_rotations(c, 2, T + 8, D);
     if (k[6] >= 0) case_int1(c, 3, (int32_t)k[6]);
+    if (k[6] == -2) case_ints(c, 3, 1, B, 0, 9);
     c->args.rope.n_head   = (int)H;
     c->args.rope.head_dim = (int)D;
     c->args.rope.inverse  = i >= n;
@@ -591,6 +592,8 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_ATTN_FWD]       = case_attn,
     [OP_ATTN_BWD]       = case_attn,
     [OP_ATTN_DECODE]    = case_decode,
+    [OP_CROSS_ATTN_FWD] = case_cross,
+    [OP_CROSS_ATTN_BWD] = case_cross,
     [OP_DROPOUT]        = case_dropout,
     [OP_XENT_FWD]       = case_xent,
     [OP_XENT_DX]        = case_xent,

@@ -98,27 +98,55 @@ static inline double math_slope(double x, Act act)
 /* ---- Attention: one query ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int64_t        B, T, H, K, D, W; /* W = (H+2K)*D, the width of a row of qkv */
+    int64_t        B, T, S, H, K, D; /* T queries, S keys */
+    int64_t        W, W_kv;          /* widths of a row with queries, and of one with keys and values */
+    int64_t        at_k, at_v;       /* columns of the first key and value head */
     Mask           mask;
     double         scale;
-    const int32_t *doc, *prefix;
-} AttnShape;
+    const int32_t *doc, *prefix, *first, *last, *len;
+} MathAttn;
 
-static inline int math_sees(const AttnShape *s, int64_t b, int64_t q, int64_t k)
+/* Packed: q and kv are the same rows. */
+static inline MathAttn math_packed(int64_t B, int64_t T, const AttnShape *a)
 {
+    MathAttn s = { .B = B, .T = T, .S = T, .H = a->heads, .K = a->kv_heads, .D = a->head_dim };
+    s.W = s.W_kv = (s.H + 2 * s.K) * s.D;
+    s.at_k       = s.H * s.D;
+    s.at_v       = s.at_k + s.K * s.D;
+    s.mask       = a->mask;
+    s.scale      = (double)a->scale;
+    return s;
+}
+
+static inline MathAttn math_cross(int64_t B, int64_t T, int64_t S, const AttnShape *a)
+{
+    MathAttn s = math_packed(B, T, a);
+    s.S        = S;
+    s.W        = s.H * s.D;
+    s.W_kv     = 2 * s.K * s.D;
+    s.at_k     = 0;
+    s.at_v     = s.K * s.D;
+    return s;
+}
+
+static inline int math_sees(const MathAttn *s, int64_t b, int64_t q, int64_t k)
+{
+    if (s->len && k >= s->len[b]) return 0;
     switch (s->mask) {
     case MASK_FULL: return 1;
     case MASK_PREFIX: return k <= q || k < s->prefix[b];
     case MASK_DOCUMENT: return k <= q && k >= s->doc[b * s->T + q];
+    case MASK_RANGE: return k >= s->first[b * s->T + q] && k <= s->last[b * s->T + q];
     default: return k <= q;
     }
 }
 
-/* Element d of query (part 0), key (1) or value (2) head h at (b, t); h counts query heads. */
-static inline int64_t math_at(const AttnShape *s, int64_t b, int64_t t, int64_t h, int part)
+/* Element 0 of query (part 0), key (1) or value (2) head h at (b, t); h counts query heads. */
+static inline int64_t math_at(const MathAttn *s, int64_t b, int64_t t, int64_t h, int part)
 {
-    int64_t g = h / (s->H / s->K), head = part == 0 ? h : part == 1 ? s->H + g : s->H + s->K + g;
-    return (b * s->T + t) * s->W + head * s->D;
+    int64_t g = h / (s->H / s->K);
+    if (part == 0) return (b * s->T + t) * s->W + h * s->D;
+    return (b * s->S + t) * s->W_kv + (part == 1 ? s->at_k : s->at_v) + g * s->D;
 }
 
 static inline double math_dot(const double *x, const double *y, int64_t n)
@@ -136,73 +164,77 @@ static inline void math_add(double *y, double a, const double *x, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
-/* Weights p[T] of query (b, h, q), and the log of the sum of exponentials. */
-static inline double math_weights(double *p, const AttnShape *s, const double *qkv, int64_t b, int64_t h,
-                                  int64_t q)
+/* Weights p[S] of query (b, h, i), and the log of the sum of exponentials; a query that sees nothing has zeros. */
+static inline double math_weights(double *p, const MathAttn *s, const double *q, const double *kv, int64_t b,
+                                  int64_t h, int64_t i)
 {
     double top = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < s->T; k++) {
-        const double *x = qkv + math_at(s, b, q, h, 0), *y = qkv + math_at(s, b, k, h, 1);
-        p[k] = math_sees(s, b, q, k) ? math_dot(x, y, s->D) * s->scale : -INFINITY;
+    for (int64_t k = 0; k < s->S; k++) {
+        const double *x = q + math_at(s, b, i, h, 0), *y = kv + math_at(s, b, k, h, 1);
+        p[k] = math_sees(s, b, i, k) ? math_dot(x, y, s->D) * s->scale : -INFINITY;
         top  = p[k] > top ? p[k] : top;
     }
-    for (int64_t k = 0; k < s->T; k++) {
+    if (top == -INFINITY) {
+        for (int64_t k = 0; k < s->S; k++) p[k] = 0;
+        return 0;
+    }
+    for (int64_t k = 0; k < s->S; k++) {
         p[k] = exp(p[k] - top);
         sum += p[k];
     }
-    for (int64_t k = 0; k < s->T; k++) p[k] /= sum;
+    for (int64_t k = 0; k < s->S; k++) p[k] /= sum;
     return top + log(sum);
 }
 
-/* All of them: p[B,H,T,T]. */
-static inline void math_attn_weights(double *p, const AttnShape *s, const double *qkv)
+/* All of them: p[B,H,T,S]. */
+static inline void math_attn_weights(double *p, const MathAttn *s, const double *q, const double *kv)
 {
 #pragma omp parallel for
     for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
-        math_weights(p + i * s->T, s, qkv, i / (s->H * s->T), i / s->T % s->H, i % s->T);
+        math_weights(p + i * s->S, s, q, kv, i / (s->H * s->T), i / s->T % s->H, i % s->T);
     }
 }
 
-static inline void math_attn(double *o, double *lse, const AttnShape *s, const double *qkv)
+static inline void math_attn(double *o, double *lse, const MathAttn *s, const double *q, const double *kv)
 {
 #pragma omp parallel for
     for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
-        int64_t b = i / (s->H * s->T), h = i / s->T % s->H, q = i % s->T;
-        double *p = dbl_new(s->T), *out = o + ((b * s->T + q) * s->H + h) * s->D;
-        double  l = math_weights(p, s, qkv, b, h, q);
+        int64_t b = i / (s->H * s->T), h = i / s->T % s->H, t = i % s->T;
+        double *p = dbl_new(s->S), *out = o + ((b * s->T + t) * s->H + h) * s->D;
+        double  l = math_weights(p, s, q, kv, b, h, t);
         if (lse) lse[i] = l;
         for (int64_t d = 0; d < s->D; d++) out[d] = 0;
-        for (int64_t k = 0; k < s->T; k++) {
-            if (math_sees(s, b, q, k)) math_add(out, p[k], qkv + math_at(s, b, k, h, 2), s->D);
+        for (int64_t k = 0; k < s->S; k++) {
+            if (math_sees(s, b, t, k)) math_add(out, p[k], kv + math_at(s, b, k, h, 2), s->D);
         }
         free(p);
     }
 }
 
-/* dqkv of sum(dout * o), by the chain rule over the whole weight matrix. */
-static inline void math_attn_bwd(double *dqkv, const AttnShape *s, const double *qkv, const double *dout)
+/* dq and dkv of sum(dout * o), added to what is there, by the chain rule over the whole weight matrix. */
+static inline void math_attn_bwd(double *dq, double *dkv, const MathAttn *s, const double *q,
+                                 const double *kv, const double *dout)
 {
-    double *p = dbl_new(s->T), *dp = dbl_new(s->T);
-    memset(dqkv, 0, (size_t)(s->B * s->T * s->W) * sizeof *dqkv);
+    double *p = dbl_new(s->S), *dp = dbl_new(s->S);
     for (int64_t i = 0; i < s->B * s->H * s->T; i++) {
-        int64_t       b = i / (s->H * s->T), h = i / s->T % s->H, q = i % s->T;
-        const double *g    = dout + ((b * s->T + q) * s->H + h) * s->D;
+        int64_t       b = i / (s->H * s->T), h = i / s->T % s->H, t = i % s->T;
+        const double *g    = dout + ((b * s->T + t) * s->H + h) * s->D;
         double        mean = 0;
-        math_weights(p, s, qkv, b, h, q);
-        int64_t at_q = math_at(s, b, q, h, 0);
-        for (int64_t k = 0; k < s->T; k++) {
+        math_weights(p, s, q, kv, b, h, t);
+        int64_t at_q = math_at(s, b, t, h, 0);
+        for (int64_t k = 0; k < s->S; k++) {
             int64_t at_v = math_at(s, b, k, h, 2);
-            if (!math_sees(s, b, q, k)) continue;
-            dp[k] = math_dot(g, qkv + at_v, s->D);
+            if (!math_sees(s, b, t, k)) continue;
+            dp[k] = math_dot(g, kv + at_v, s->D);
             mean += p[k] * dp[k];
-            math_add(dqkv + at_v, p[k], g, s->D);
+            math_add(dkv + at_v, p[k], g, s->D);
         }
-        for (int64_t k = 0; k < s->T; k++) {
+        for (int64_t k = 0; k < s->S; k++) {
             int64_t at_k = math_at(s, b, k, h, 1);
-            if (!math_sees(s, b, q, k)) continue;
+            if (!math_sees(s, b, t, k)) continue;
             double ds = p[k] * (dp[k] - mean) * s->scale;
-            math_add(dqkv + at_q, ds, qkv + at_k, s->D);
-            math_add(dqkv + at_k, ds, qkv + at_q, s->D);
+            math_add(dq + at_q, ds, kv + at_k, s->D);
+            math_add(dkv + at_k, ds, q + at_q, s->D);
         }
     }
     free(p);

@@ -21,10 +21,10 @@ static inline double ref_act_price(double x, Act act)
 static inline void ref_embed_fwd(const OpCase *c, OpRef *r)
 {
     const EmbedFwd *a = &c->args.embed_fwd;
-    int64_t C = tensor_cols(a->y), T = tensor_cols(a->tok), pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
+    int64_t         C = tensor_cols(a->y), T = tensor_cols(a->tok);
     for (int64_t i = 0; i < tensor_numel(a->y); i++) {
         double w = *case_at(a->wte, *case_int(a->tok, i / C) * C + i % C);
-        double p = a->wpe ? *case_at(a->wpe, (pos0 + i / C % T) * C + i % C) : 0;
+        double p = a->wpe ? *case_at(a->wpe, (ref_start(a->pos0, i / C / T) + i / C % T) * C + i % C) : 0;
         ref_put(r, 0, i, w + p, fabs(w) + fabs(p));
     }
 }
@@ -424,9 +424,9 @@ static inline void ref_glu_dx(const OpCase *c, OpRef *r)
 static inline void ref_rope(const OpCase *c, OpRef *r)
 {
     const Rope *a = &c->args.rope;
-    int64_t W = tensor_cols(a->x), D = a->head_dim, half = D / 2, pos0 = a->pos0 ? *case_int(a->pos0, 0) : 0;
+    int64_t     W = tensor_cols(a->x), D = a->head_dim, half = D / 2, T = a->x->dim[1];
     for (int64_t i = 0; i < tensor_numel(a->x); i++) {
-        int64_t col = i % W, t = pos0 + i / W % a->x->dim[1], d = col % D;
+        int64_t col = i % W, t = ref_start(a->pos0, i / W / T) + i / W % T, d = col % D;
         double  x = *case_at(a->x, i);
         if (col >= a->n_head * D) {
             ref_put(r, 0, i, x, 0);
@@ -720,6 +720,8 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_ATTN_FWD]       = ref_attn_fwd,
     [OP_ATTN_BWD]       = ref_attn_bwd,
     [OP_ATTN_DECODE]    = ref_attn_decode,
+    [OP_CROSS_ATTN_FWD] = ref_cross_attn_fwd,
+    [OP_CROSS_ATTN_BWD] = ref_cross_attn_bwd,
     [OP_DROPOUT]        = ref_dropout,
     [OP_XENT_FWD]       = ref_xent_fwd,
     [OP_XENT_DX]        = ref_xent_dx,

@@ -25,6 +25,7 @@ typedef enum {
     DO_ROPE,
     DO_QKNORM,
     DO_ATTN,
+    DO_CROSS,
     DO_COUNT
 } Do;
 
@@ -104,7 +105,7 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
         l.a     = script_pick(&d, s, 0);
         l.width = script_width(s, l.a);
         l.b     = script_pick(&d, s, l.width);
-        if (l.what == DO_ADD && script_width(s, l.b) != l.width) l.b = l.a;
+        if ((l.what == DO_ADD || l.what == DO_CROSS) && script_width(s, l.b) != l.width) l.b = l.a;
         if (l.what == DO_LINEAR || l.what == DO_LINEAR_BIAS) l.width = widths[dice_roll(&d, 5)];
         if (l.what == DO_GLU) {
             if (l.width % 16) continue; /* widths stay multiples of 8 */
@@ -214,17 +215,13 @@ static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, cons
     int     D      = (int)(tensor_cols(x) / 4);
     int64_t lse[4] = { c->B, 2, c->T, c->T }, rstd[2] = { c->B * c->T, 3 };
     if (l->what == DO_ATTN) {
-        Tensor *stored = l->a % 2 ? prog_tensor(c->p, "weights", DT_F32, 4, lse) : NULL;
-        rec_attn_fwd(c->p, (AttnFwd){ .o             = y,
-                                      .lse           = prog_tensor(c->p, "lse", DT_F32, 3, lse),
-                                      .p             = stored,
-                                      .qkv           = x,
-                                      .heads         = 2,
-                                      .kv_heads      = 1,
-                                      .head_dim      = D,
-                                      .mask          = MASK_CAUSAL,
-                                      .scale         = 0.4f,
-                                      .deterministic = 1 });
+        Tensor   *stored = l->a % 2 ? prog_tensor(c->p, "weights", DT_F32, 4, lse) : NULL;
+        AttnShape shape  = { .heads = 2, .kv_heads = 1, .head_dim = D, .scale = 0.4f, .deterministic = 1 };
+        rec_attn_fwd(c->p, (AttnFwd){ .o     = y,
+                                      .lse   = prog_tensor(c->p, "lse", DT_F32, 3, lse),
+                                      .p     = stored,
+                                      .qkv   = x,
+                                      .shape = shape });
     } else {
         rec_qknorm_fwd(c->p, (QkNormFwd){ .y        = y,
                                           .rstd     = prog_tensor(c->p, "qk rstd", DT_F32, 2, rstd),
@@ -236,6 +233,19 @@ static inline void case_heads(Case *c, const Line *l, Tensor *y, Tensor *x, cons
                                           .head_dim = D,
                                           .eps      = 1e-5f });
     }
+}
+
+/* Two query heads, one key/value head: x and kv have one width. They may be one tensor. */
+static inline void case_cross_heads(Case *c, Tensor *y, Tensor *x, Tensor *kv)
+{
+    int64_t   lse[3] = { c->B, 2, c->T };
+    AttnShape shape  = {
+         .heads = 2, .kv_heads = 1, .head_dim = (int)(tensor_cols(x) / 2), .mask = MASK_FULL, .scale = 0.4f
+    };
+    rec_cross_attn_fwd(
+        c->p,
+        (CrossAttnFwd){
+            .o = y, .lse = prog_tensor(c->p, "lse", DT_F32, 3, lse), .q = x, .kv = kv, .shape = shape });
 }
 
 static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
@@ -262,6 +272,7 @@ static inline Tensor *case_line(Case *c, const Line *l, int i, Tensor **value)
         break;
     case DO_QKNORM:
     case DO_ATTN: case_heads(c, l, y, x, w); break;
+    case DO_CROSS: case_cross_heads(c, y, x, value[l->b]); break;
     default: rec_linear_fwd(c->p, (LinearFwd){ .y = y, .x = x, .w = w->w, .bias = w->bias }); break;
     }
     return y;

@@ -11,6 +11,7 @@ struct Case {
     bool again;          /* twice, in other orders: the same bits; and with rotations */
     int  second = 0;     /* where the second document begins, or the prefix ends; 0: anywhere */
     bool grows  = false; /* scores do, with the keys' positions */
+    int  range  = 0;     /* how first and last are filled: range_row() */
 };
 
 typedef std::vector<uint16_t> Half;
@@ -19,10 +20,52 @@ struct Data {
     int64_t            ld_qkv, ld_o;
     Half               qkv, o, dout, dqkv;
     std::vector<float> lse, ws, table; /* of rotations */
-    std::vector<int>   doc, prefix;
+    std::vector<int>   doc, prefix, first, last;
 };
 
 static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
+
+enum { RANGE_PACKED = 1, RANGE_WINDOW, RANGE_VALID, RANGE_TAIL, RANGE_ANY };
+
+/* What query t sees. packed: sequences of `second` tokens side by side; window: causal, `second` keys back; valid: the first
+ * `second` keys, and the queries behind them nothing; tail: only the last queries see anything, and only the last keys; any: any
+ * two integers. */
+static void range_row(const Case &c, int t, int &first, int &last)
+{
+    int n = c.second;
+    switch (c.range) {
+    case RANGE_PACKED:
+        first = t / n * n;
+        last  = first + n - 1;
+        break;
+    case RANGE_WINDOW:
+        first = t - n;
+        last  = t;
+        break;
+    case RANGE_VALID:
+        first = 0;
+        last  = t < n ? n - 1 : -1;
+        break;
+    case RANGE_TAIL:
+        first = n;
+        last  = t < n ? -1 : c.T + 5;
+        break;
+    default:
+        first = rand() % (c.T + 20) - 10;
+        last  = rand() % (c.T + 20) - 10;
+        break;
+    }
+}
+
+static void ranges_fill(const Case &c, Data &x)
+{
+    for (int i = 0; i < c.B * c.T; i++) {
+        int first = 0, last = 0;
+        range_row(c, i % c.T, first, last);
+        x.first.push_back(first);
+        x.last.push_back(last);
+    }
+}
 
 static Data data_new(const Case &c)
 {
@@ -35,7 +78,7 @@ static Data data_new(const Case &c)
     x.o.assign(x.dout.size(), 0x7fff);
     x.dqkv.assign(x.qkv.size(), 0x7fff);
     x.lse.assign(n * (size_t)c.H, NAN);
-    x.ws.assign(n * (size_t)c.H * 2, NAN);
+    x.ws.assign(n * (size_t)c.H * 2 + 64 + n, NAN); /* counters, and at most 24 bytes for each 64 rows */
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
     for (size_t i = 0; i < x.qkv.size() && c.grows;
          i++) { /* keys and queries of one sign, keys larger and larger */
@@ -53,6 +96,7 @@ static Data data_new(const Case &c)
         if (i % c.T == 0 || (c.second ? i % c.T == c.second : rand() % 50 == 0)) first = i % c.T;
         x.doc.push_back(first);
     }
+    ranges_fill(c, x);
     for (int b = 0; b < c.B; b++) x.prefix.push_back(c.second ? c.second : b == 0 ? c.T / 2 + 9 : c.T + 1);
     return x;
 }
@@ -63,6 +107,7 @@ static bool sees(const Case &c, const Data &x, int b, int q, int k)
     case MASK_FULL: return true;
     case MASK_PREFIX: return k <= q || k < x.prefix[(size_t)b];
     case MASK_DOCUMENT: return k <= q && k >= x.doc[(size_t)(b * c.T + q)];
+    case MASK_RANGE: return k >= x.first[(size_t)(b * c.T + q)] && k <= x.last[(size_t)(b * c.T + q)];
     default: return k <= q;
     }
 }
@@ -78,17 +123,15 @@ static TileAttn data_args(const Case &c, Data &x)
     a.ws       = x.ws.data();
     a.B        = c.B;
     a.T        = c.T;
-    a.heads    = c.H;
-    a.kv_heads = c.K;
-    a.head_dim = c.D;
     a.ld_qkv   = x.ld_qkv;
     a.ld_o     = x.ld_o;
     a.ld_dout  = x.ld_o;
     a.ld_dqkv  = x.ld_qkv;
-    a.mask     = c.mask;
     a.doc      = x.doc.data();
     a.prefix   = x.prefix.data();
-    a.scale    = 1 / sqrtf((float)c.D);
+    a.first    = x.first.data();
+    a.last     = x.last.data();
+    a.shape    = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0 };
     return a;
 }
 
@@ -145,7 +188,7 @@ static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
         }
         sum += exp(p[(size_t)j]);
     }
-    double lse                               = log(sum);
+    double lse                               = sum > 0 ? log(sum) : 0;
     w.lse[(size_t)((b * c.H + h) * c.T + i)] = lse;
     for (int d = 0; d < c.D; d++) rowsum += r.dout(b, i, h, d) * r.o(b, i, h, d);
     for (int j = 0; j < c.T; j++) {
@@ -183,7 +226,7 @@ static int n_failed;
 
 static void verdict(bool ok, const Case &c, const char *what, double worst)
 {
-    static const char *const mask[] = { "causal", "full", "prefix", "documents" };
+    static const char *const mask[] = { "causal", "full", "prefix", "documents", "ranges" };
     printf("%s B%d T%d H%d/%d D%d %s, %d blocks: %s", ok ? "ok" : "not ok", c.B, c.T, c.H, c.K, c.D,
            mask[c.mask], c.n_sm, what);
     if (!ok) printf(": %g of what rounding allows", worst);
@@ -285,6 +328,16 @@ int main()
         { 1, 768, 1, 1, 64, MASK_DOCUMENT, 1, false, 64 },
         { 1, 512, 1, 1, 128, MASK_DOCUMENT, 1, false, 64 },
         { 1, 768, 2, 1, 64, MASK_PREFIX, 1, false, 530 },
+        /* ranges: in order, and not; tiles without queries that see, or without keys that are seen */
+        { 1, 384, 2, 1, 64, MASK_RANGE, 2, true, 100, false, RANGE_PACKED },
+        { 1, 384, 2, 1, 128, MASK_RANGE, 2, false, 77, false, RANGE_PACKED },
+        { 1, 768, 2, 1, 64, MASK_RANGE, 2, false, 70, false, RANGE_WINDOW },
+        { 1, 512, 1, 1, 128, MASK_RANGE, 1, false, 130, false, RANGE_WINDOW },
+        { 2, 384, 1, 1, 64, MASK_RANGE, 2, false, 50, false, RANGE_VALID },
+        { 1, 384, 2, 1, 128, MASK_RANGE, 2, false, 200, false, RANGE_VALID },
+        { 1, 640, 2, 1, 64, MASK_RANGE, 3, true, 500, false, RANGE_TAIL },
+        { 1, 256, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
+        { 1, 256, 2, 1, 128, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
         /* maxima that grow from tile to tile */
         { 1, 384, 1, 1, 64, MASK_FULL, 1, false, 0, true },
         { 1, 256, 1, 1, 128, MASK_CAUSAL, 1, false, 0, true },

@@ -319,9 +319,10 @@ static void test_attn_rope(void **state)
         AttnBwd a = c.args.attn_bwd;
         if (a.table) {
             AttnBwd plain = a;
-            Rope    rope  = {
-                    .table = a.table, .n_head = a.heads + a.kv_heads, .head_dim = a.head_dim, .inverse = 1
-            };
+            Rope    rope  = { .table    = a.table,
+                              .n_head   = a.shape.heads + a.shape.kv_heads,
+                              .head_dim = a.shape.head_dim,
+                              .inverse  = 1 };
             plain.dqkv = rope.y = rope.x = copy_of(&k, a.dqkv);
             plain.table                  = NULL;
             assert_int_equal(op_case_run(dev, &c), 0);

@@ -104,9 +104,19 @@ static double loss_qknorm(const Problem *p)
 
 static double loss_attn(const Problem *p)
 {
-    AttnShape shape = case_attn_shape(p->c);
-    double   *o     = dbl_new(p->rows * p->cols), s;
-    math_attn(o, NULL, &shape, p->in[0]);
+    MathAttn shape = case_attn_shape(p->c);
+    double  *o     = dbl_new(p->rows * p->cols), s;
+    math_attn(o, NULL, &shape, p->in[0], p->in[0]);
+    s = weighted(o, p->dy, p->rows * p->cols);
+    free(o);
+    return s;
+}
+
+static double loss_cross(const Problem *p)
+{
+    MathAttn shape = case_cross_shape(p->c);
+    double  *o     = dbl_new(p->rows * p->cols), s;
+    math_attn(o, NULL, &shape, p->in[0], p->in[1]);
     s = weighted(o, p->dy, p->rows * p->cols);
     free(o);
     return s;
@@ -249,13 +259,22 @@ static int setup_rest(Setup *s, const OpCase *c)
     int64_t n;
     switch (c->kind) {
     case OP_ATTN_BWD: {
-        AttnShape a = case_attn_shape(c);
+        MathAttn a = case_attn_shape(c);
         if (c->args.attn_bwd.table)
             return 0; /* of another function, and compared with its parts in test_op_fused */
         input(s, c->args.attn_bwd.qkv, 0);
         s->p.dy    = case_doubles(c->args.attn_bwd.dout);
         s->p.loss  = loss_attn;
         s->p.flops = 8.0 * (double)(a.B * a.H * a.T * a.T) * (double)a.D; /* twice: plain code is slow */
+        return 1;
+    }
+    case OP_CROSS_ATTN_BWD: {
+        MathAttn a = case_cross_shape(c);
+        input(s, c->args.cross_attn_bwd.q, 0);
+        input(s, c->args.cross_attn_bwd.kv, 1);
+        s->p.dy    = case_doubles(c->args.cross_attn_bwd.dout);
+        s->p.loss  = loss_cross;
+        s->p.flops = 8.0 * (double)(a.B * a.H * a.T * a.S) * (double)a.D;
         return 1;
     }
     case OP_XENT_DX: input(s, c->args.xent_dx.logits, 0); break;
@@ -290,6 +309,7 @@ static const Row table[] = {
     { OP_QKNORM_DX, setup_rows, 1 },
     { OP_QKNORM_DW, setup_rows, 3 },
     { OP_ATTN_BWD, setup_rest, 2 },
+    { OP_CROSS_ATTN_BWD, setup_rest, 3 },
     { OP_XENT_DX, setup_rest, 0 },
     { OP_XENT, setup_rest, 1 },
 };
@@ -325,7 +345,8 @@ static void test_transpose(void **state)
     DevOptions opt = { .threads = 2 };
     Dev       *dev = dev_open("cpu", &opt, NULL);
     assert_non_null(dev);
-    for (int i = 0; i < 5; i++) check_transpose(dev, OP_ROPE, i, 5);
+    for (int i = 0; i < 5; i++)
+        check_transpose(dev, OP_ROPE, i, 6); /* not the last: its positions are random */
     for (int i = 0; i < 4; i++) check_transpose(dev, OP_DROPOUT, i, 0);
     dev_close(dev);
 }

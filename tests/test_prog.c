@@ -319,7 +319,8 @@ static void test_random_runs_match(void **state)
     }
     printf("%d random programs give the same bits fused, repeated and shared; %d are finite\n", N_RUN,
            n_finite);
-    assert_true(n_finite > N_RUN * 9 / 10 && n_nonzero == N_RUN);
+    /* A rectifier may leave nothing of a small program. */
+    assert_true(n_finite > N_RUN * 9 / 10 && n_nonzero > N_RUN * 99 / 100);
     dev_close(dev);
 }
 

@@ -4,7 +4,7 @@
 set -uo pipefail
 build=$(realpath "${1:-build}"); here=$(cd "$(dirname "$0")/.." && pwd)
 ops=("${@:2}")
-[ ${#ops[@]} -gt 0 ] || ops=(linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw norm_fwd norm_bwd xent embed_dw sumsq bias_dw attn_fwd attn_bwd)
+[ ${#ops[@]} -gt 0 ] || ops=(linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw norm_fwd norm_bwd xent embed_dw sumsq bias_dw attn_fwd attn_bwd cross_attn_fwd cross_attn_bwd)
 tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 [ -x "$tool" ] || { echo "compute-sanitizer is not installed (CUDA's package has it)"; exit 2; }
 export BRIM_RUNS; BRIM_RUNS=$(mktemp -d); trap 'rm -rf "$BRIM_RUNS"' EXIT; trap 'trap - TERM; kill 0' TERM INT

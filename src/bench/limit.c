@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "prog/record.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 double limit_op_time(const Op *op, const double rate[UNIT_COUNT])
@@ -40,18 +39,12 @@ double limit_step_time(const Job *j, const double rate[UNIT_COUNT])
 }
 
 /* Masks that depend on the data are measured as what they are on average nearest to: causal. */
-static void offer_attn(LimitAttn *most, const Op *op, const Tensor *qkv, const AttnFwd *like, double times)
+static void offer_attn(LimitAttn *most, const Op *op, const Tensor *qkv, AttnShape shape, double times)
 {
     double flops = times * op_flops(op->kind, &op->args);
     if (flops <= most->flops) return;
-    *most = (LimitAttn){ .dtype    = qkv->dtype,
-                         .B        = qkv->dim[0],
-                         .T        = qkv->dim[1],
-                         .heads    = like->heads,
-                         .kv_heads = like->kv_heads,
-                         .head_dim = like->head_dim,
-                         .mask     = like->mask == MASK_FULL ? MASK_FULL : MASK_CAUSAL,
-                         .flops    = flops };
+    shape.mask = shape.mask == MASK_FULL ? MASK_FULL : MASK_CAUSAL;
+    *most      = (LimitAttn){ qkv->dtype, qkv->dim[0], qkv->dim[1], shape, flops };
 }
 
 static void find_attn(void *ctx, const ScheduleRow *row, double times)
@@ -59,16 +52,11 @@ static void find_attn(void *ctx, const ScheduleRow *row, double times)
     LimitWalk  *w = ctx;
     const Prog *p = w->job->prog[row->prog];
     for (int i = 0; i < prog_n_op(p); i++) {
-        const Op *op = prog_op(p, i);
-        if (op->kind == OP_ATTN_FWD) {
-            offer_attn(&w->shapes.fwd, op, op->args.attn_fwd.qkv, &op->args.attn_fwd, times);
-        } else if (op->kind == OP_ATTN_BWD) {
-            const AttnBwd *b    = &op->args.attn_bwd;
-            AttnFwd        like = {
-                       .heads = b->heads, .kv_heads = b->kv_heads, .head_dim = b->head_dim, .mask = b->mask
-            };
-            offer_attn(&w->shapes.bwd, op, b->qkv, &like, times);
-        }
+        const Op      *op = prog_op(p, i);
+        const AttnFwd *f  = &op->args.attn_fwd;
+        const AttnBwd *b  = &op->args.attn_bwd;
+        if (op->kind == OP_ATTN_FWD) offer_attn(&w->shapes.fwd, op, f->qkv, f->shape, times);
+        if (op->kind == OP_ATTN_BWD) offer_attn(&w->shapes.bwd, op, b->qkv, b->shape, times);
     }
 }
 
@@ -175,13 +163,11 @@ static int measure_copy(Dev *dev, double *rate)
 static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double *rate)
 {
     Store   s;
-    int     H = m->heads, K = m->kv_heads, D = m->head_dim;
+    int     H = m->shape.heads, K = m->shape.kv_heads, D = m->shape.head_dim;
     DType   dtype      = m->dtype;
     int64_t qkv_dim[3] = { m->B, m->T, (int64_t)(H + 2 * K) * D };
     int64_t o_dim[3]   = { m->B, m->T, (int64_t)H * D };
     int64_t lse_dim[3] = { m->B, H, m->T };
-    float   scale      = 1.0f / sqrtf((float)D);
-    Mask    mask       = m->mask;
     if (m->T == 0) return 0;
     double t;
     store_init(&s);
@@ -196,25 +182,10 @@ static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double 
     store_seal(&s);
     Prog *p = prog_begin("attention", &s);
     if (backward) {
-        rec_attn_bwd(p, (AttnBwd){ .dqkv     = dqkv,
-                                   .dout     = dout,
-                                   .o        = o,
-                                   .lse      = lse,
-                                   .qkv      = qkv,
-                                   .heads    = H,
-                                   .kv_heads = K,
-                                   .head_dim = D,
-                                   .mask     = mask,
-                                   .scale    = scale });
+        rec_attn_bwd(
+            p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .shape = m->shape });
     } else {
-        rec_attn_fwd(p, (AttnFwd){ .o        = o,
-                                   .lse      = lse,
-                                   .qkv      = qkv,
-                                   .heads    = H,
-                                   .kv_heads = K,
-                                   .head_dim = D,
-                                   .mask     = mask,
-                                   .scale    = scale });
+        rec_attn_fwd(p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .shape = m->shape });
     }
     double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
     TRY(time_program(p, &s, dev, &t));

@@ -14,11 +14,10 @@
 
 /* The attention that a step spends the most FLOPs on. T 0: it has none. */
 typedef struct {
-    DType   dtype;
-    int64_t B, T;
-    int     heads, kv_heads, head_dim;
-    Mask    mask;
-    double  flops;
+    DType     dtype;
+    int64_t   B, T;
+    AttnShape shape;
+    double    flops;
 } LimitAttn;
 
 /* What the rates of a job are measured with. */

@@ -4,10 +4,22 @@
 #include "base/err.h"
 #include "dev/op_scratch.h"
 
-static double pairs(const Tensor *qkv, Mask mask)
+/* FLOPs of forward attention of T queries and S keys in each of B sequences. */
+static double attn_flops(const AttnShape *s, int64_t B, int64_t T, int64_t S)
 {
-    double T = (double)qkv->dim[1], B = (double)qkv->dim[0];
-    return mask == MASK_FULL ? B * T * T : B * T * T / 2;
+    double keys = s->mask == MASK_FULL ? (double)S : (double)S / 2;
+    if (s->mask == MASK_RANGE && s->mean_keys) keys = s->mean_keys;
+    return 4.0 * ((double)B * (double)T * keys) * s->heads * s->head_dim;
+}
+
+static double self_flops(const AttnShape *s, const Tensor *qkv)
+{
+    return attn_flops(s, qkv->dim[0], qkv->dim[1], qkv->dim[1]);
+}
+
+static double cross_flops(const AttnShape *s, const Tensor *q, const Tensor *kv)
+{
+    return attn_flops(s, q->dim[0], q->dim[1], kv->dim[1]);
 }
 
 double op_flops(OpKind kind, const OpArgs *a)
@@ -27,10 +39,12 @@ double op_flops(OpKind kind, const OpArgs *a)
         return 2.0 * (double)tensor_numel(a->linear_dx.dx) * (double)tensor_rows(a->linear_dx.w);
     case OP_LINEAR_DW:
         return 2.0 * (double)tensor_numel(a->linear_dw.x) * (double)tensor_rows(a->linear_dw.dw);
-    case OP_ATTN_FWD:
-        return 4.0 * pairs(a->attn_fwd.qkv, a->attn_fwd.mask) * a->attn_fwd.heads * a->attn_fwd.head_dim;
-    case OP_ATTN_BWD:
-        return 8.0 * pairs(a->attn_bwd.qkv, a->attn_bwd.mask) * a->attn_bwd.heads * a->attn_bwd.head_dim;
+    case OP_ATTN_FWD: return self_flops(&a->attn_fwd.shape, a->attn_fwd.qkv);
+    case OP_ATTN_BWD: return 2.0 * self_flops(&a->attn_bwd.shape, a->attn_bwd.qkv);
+    case OP_CROSS_ATTN_FWD:
+        return cross_flops(&a->cross_attn_fwd.shape, a->cross_attn_fwd.q, a->cross_attn_fwd.kv);
+    case OP_CROSS_ATTN_BWD:
+        return 2.0 * cross_flops(&a->cross_attn_bwd.shape, a->cross_attn_bwd.q, a->cross_attn_bwd.kv);
     default: return 0.0;
     }
 }
@@ -73,16 +87,31 @@ static size_t product_ws(const Tensor *dy, const Tensor *w)
     return tensor_align_up((size_t)(tensor_rows(dy) * tensor_cols(w)) * dtype_bytes(dy->dtype));
 }
 
+/* Tiles keep counters and, unless the mask is causal or full, what each tile of 64 rows sees. */
+static size_t attn_fwd_ws(const AttnFwd *a)
+{
+    size_t tiles = (size_t)(a->qkv->dim[0] * ((a->qkv->dim[1] + 63) / 64));
+    return MAX((size_t)1 << 20, ATTN_COUNTER_BYTES + tiles * ATTN_TILE_SPAN_BYTES);
+}
+
+/* Parts of long rows: for each query head and part the sum of weighted values, the maximum and the sum of weights, f32. */
+static size_t attn_decode_ws(const AttnDecode *a)
+{
+    size_t n_row = (size_t)tensor_rows(a->qkv) * (size_t)a->shape.heads;
+    if (tensor_rows(a->qkv) != a->kcache->dim[0]) return 0;
+    return tensor_align_up(n_row * ATTN_DECODE_PARTS * (size_t)(a->shape.head_dim + 2) * 4);
+}
+
 static size_t attn_bwd_ws(const AttnBwd *a)
 {
     /* cuDNN: row sums f32[B,H,T] and the dQ accumulator f32[B,H,T,D]; with grouped heads also full-head dK and dV
      * (2 x B*H*T*D bf16); deterministic instead B*H*T*T bf16. Measured on cuDNN 9.14 and 9.19. */
     size_t B = (size_t)a->qkv->dim[0], T = (size_t)a->qkv->dim[1];
-    size_t H = (size_t)a->heads, D = (size_t)a->head_dim;
+    size_t H = (size_t)a->shape.heads, D = (size_t)a->shape.head_dim;
     size_t n = B * H * T * 4 + TENSOR_ALIGN;
-    n += a->deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
+    n += a->shape.deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
     n += TENSOR_ALIGN;
-    if (a->kv_heads != a->heads) n += 2 * B * H * T * D * 2 + TENSOR_ALIGN;
+    if (a->shape.kv_heads != a->shape.heads) n += 2 * B * H * T * D * 2 + TENSOR_ALIGN;
     return n + (1u << 20);
 }
 
@@ -117,8 +146,11 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);
     case OP_ROWS_DX: return (size_t)tensor_rows(a->rows_dx.dy) * 16 + (4u << 20);
     /* cuDNN's Hopper kernel wants a few kilobytes; without them it falls back to one for older cards, 1.5x slower. */
-    case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : 1u << 20;
+    case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : attn_fwd_ws(&a->attn_fwd);
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
+    case OP_ATTN_DECODE: return attn_decode_ws(&a->attn_decode);
+    /* Row sums of dout * o, f32[B,H,T]. */
+    case OP_CROSS_ATTN_BWD: return tensor_align_up(tensor_bytes(a->cross_attn_bwd.lse));
     default: return 0;
     }
 }

@@ -90,12 +90,77 @@ static void check_linears(V *v, const OpArgs *a)
     }
 }
 
-static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, int D)
+static void check_heads(V *v, const AttnShape *s)
 {
+    need(v, s->heads >= 1 && s->kv_heads >= 1 && s->head_dim >= 1,
+         "heads, kv_heads and head_dim must be positive");
+    need(v, s->kv_heads < 1 || s->heads % s->kv_heads == 0, "heads must be a multiple of kv_heads");
+}
+
+/* i32[n]; absent is right, too. */
+static int is_ints(const Tensor *t, int64_t n) { return !t || (t->dtype == DT_I32 && is_vec(t, n)); }
+
+/* Where a sequence begins: one integer for all, or one each. */
+static int is_start(const Tensor *t, int64_t B) { return is_ints(t, 1) || is_ints(t, B); }
+
+/* One row of bounds for each query. */
+static void check_range(V *v, const AttnShape *s, const Tensor *first, const Tensor *last, int64_t n_query)
+{
+    need(v, s->mask != MASK_RANGE || (first && last), "a range mask needs first and last");
+    need(v, is_ints(first, n_query) && is_ints(last, n_query), "first and last need i32[B,T]");
+}
+
+static void check_attn(V *v, const AttnShape *s, const Tensor *qkv, const Tensor *o)
+{
+    int64_t H = s->heads, K = s->kv_heads, D = s->head_dim;
+    check_heads(v, s);
     need(v, qkv->ndim == 3, "qkv needs [B,T,W]");
-    need(v, K >= 1 && H % K == 0, "heads must be a multiple of kv_heads");
-    need(v, tensor_cols(qkv) == (int64_t)(H + 2 * K) * D, "qkv width must be (H+2K)*D");
-    need(v, tensor_cols(o) == (int64_t)H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
+    need(v, tensor_cols(qkv) == (H + 2 * K) * D, "qkv width must be (H+2K)*D");
+    need(v, tensor_cols(o) == H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
+    need(v, s->mask < MASK_COUNT, "mask is no mask");
+}
+
+static void check_decode(V *v, const AttnDecode *a)
+{
+    const AttnShape *s = &a->shape;
+    int64_t          H = s->heads, K = s->kv_heads, D = s->head_dim, B = a->kcache->dim[0];
+    check_heads(v, s);
+    need(v, a->kcache->ndim == 4 && a->kcache->dim[2] == K && a->kcache->dim[3] == D,
+         "kcache needs [B,Tmax,K,D]");
+    need(v, tensor_same_shape(a->kcache, a->vcache), "kcache and vcache differ");
+    need(v, tensor_is_contiguous(a->kcache) && tensor_is_contiguous(a->vcache), "caches must be contiguous");
+    need(v, B >= 1 && tensor_rows(a->qkv) % B == 0, "qkv needs the same number of rows for each sequence");
+    need(v, tensor_cols(a->qkv) == (H + 2 * K) * D, "qkv width must be (H+2K)*D");
+    need(v, tensor_cols(a->o) == H * D && tensor_rows(a->o) == tensor_rows(a->qkv), "o must be [B,T,H*D]");
+    need(v, is_start(a->len, B), "len needs i32[1] or i32[B]");
+}
+
+static void check_cross(V *v, const AttnShape *s, const Tensor *q, const Tensor *kv, const Tensor *o)
+{
+    int64_t H = s->heads, K = s->kv_heads, D = s->head_dim;
+    check_heads(v, s);
+    need(v, q->ndim == 3 && kv->ndim == 3 && q->dim[0] == kv->dim[0], "q needs [B,T,H*D] and kv [B,S,2*K*D]");
+    need(v, tensor_cols(q) == H * D, "q width must be H*D");
+    need(v, tensor_cols(kv) == 2 * K * D, "kv width must be 2*K*D");
+    need(v, tensor_cols(o) == H * D && tensor_rows(o) == tensor_rows(q), "o must be [B,T,H*D]");
+    need(v, s->mask == MASK_FULL || s->mask == MASK_RANGE, "cross-attention has a full or a range mask");
+}
+
+static void check_cross_fwd(V *v, const CrossAttnFwd *a)
+{
+    check_cross(v, &a->shape, a->q, a->kv, a->o);
+    check_range(v, &a->shape, a->first, a->last, tensor_rows(a->q));
+    need(v, is_ints(a->len, a->q->dim[0]), "len needs i32[B]");
+}
+
+static void check_cross_bwd(V *v, const CrossAttnBwd *a)
+{
+    check_cross(v, &a->shape, a->q, a->kv, a->o);
+    check_range(v, &a->shape, a->first, a->last, tensor_rows(a->q));
+    need(v, is_ints(a->len, a->q->dim[0]), "len needs i32[B]");
+    need(v, tensor_same_shape(a->dq, a->q) && tensor_same_shape(a->dkv, a->kv),
+         "dq and q, or dkv and kv differ");
+    need(v, tensor_same_shape(a->dout, a->o), "dout and o differ");
 }
 
 /* A table of rotations, if there is one. */
@@ -113,6 +178,28 @@ static void check_weights(V *v, const Tensor *p, const Tensor *qkv, int H)
     need(v, p->ndim == 4 && p->dim[0] == B && p->dim[1] == H && p->dim[2] == T && p->dim[3] == T,
          "p must be [B,H,T,T]");
     need(v, tensor_is_contiguous(p) && p->dtype == qkv->dtype, "p must be contiguous, in the dtype of qkv");
+}
+
+static void check_attns(V *v, const OpArgs *a)
+{
+    const AttnFwd *f = &a->attn_fwd;
+    const AttnBwd *b = &a->attn_bwd;
+    switch (v->kind) {
+    case OP_ATTN_FWD:
+        check_attn(v, &f->shape, f->qkv, f->o);
+        check_range(v, &f->shape, f->first, f->last, tensor_rows(f->qkv));
+        check_weights(v, f->p, f->qkv, f->shape.heads);
+        break;
+    case OP_ATTN_BWD:
+        check_attn(v, &b->shape, b->qkv, b->o);
+        check_range(v, &b->shape, b->first, b->last, tensor_rows(b->qkv));
+        check_weights(v, b->p, b->qkv, b->shape.heads);
+        check_table(v, b->table, b->qkv->dim[1], b->shape.head_dim);
+        break;
+    case OP_ATTN_DECODE: check_decode(v, &a->attn_decode); break;
+    case OP_CROSS_ATTN_FWD: check_cross_fwd(v, &a->cross_attn_fwd); break;
+    default: /* OP_CROSS_ATTN_BWD */ check_cross_bwd(v, &a->cross_attn_bwd); break;
+    }
 }
 
 static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor *mean, const Tensor *rstd)
@@ -388,6 +475,7 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_EMBED_FWD:
         need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
         need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
+        need(v, is_start(a->embed_fwd.pos0, tensor_rows(a->embed_fwd.tok)), "pos0 needs i32[1] or i32[B]");
         break;
     case OP_EMBED_DW:
         need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
@@ -433,18 +521,13 @@ static void check_shapes(V *v, const OpArgs *a)
              "row is narrower than the heads");
         need(v, a->rope.head_dim % 2 == 0, "head size must be even");
         need(v, a->rope.x->ndim == 3, "x needs [B,T,W]");
+        need(v, is_start(a->rope.pos0, a->rope.x->dim[0]), "pos0 needs i32[1] or i32[B]");
         break;
     case OP_ATTN_FWD:
-        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads,
-                   a->attn_fwd.head_dim);
-        check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
-        break;
     case OP_ATTN_BWD:
-        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
-                   a->attn_bwd.head_dim);
-        check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
-        check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
-        break;
+    case OP_ATTN_DECODE:
+    case OP_CROSS_ATTN_FWD:
+    case OP_CROSS_ATTN_BWD: check_attns(v, a); break;
     case OP_XENT_FWD:
     case OP_XENT_DX:
     case OP_XENT:

@@ -145,37 +145,34 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                      [MASKING_PREFIX]   = MASK_PREFIX,
                                      [MASKING_DOCUMENT] = MASK_DOCUMENT };
     const RecipeModel *m         = &r->net->model;
-    float              scale     = 1.0f / sqrtf((float)m->head_dim);
     Tensor            *o         = act(r, "attention", m->heads * m->head_dim);
+    AttnShape          shape     = { .heads         = (int)m->heads,
+                                     .kv_heads      = (int)m->kv_heads,
+                                     .head_dim      = (int)m->head_dim,
+                                     .mask          = mask_of[m->mask],
+                                     .scale         = 1.0f / sqrtf((float)m->head_dim),
+                                     .deterministic = r->net->deterministic };
     at(r, -1, "attention");
     if (r->decode) {
         /* Causal whatever the mask: who feeds the tokens empties the cache where a document begins (run/sample.c). */
-        rec_attn_decode(r->p, (AttnDecode){ .o        = o,
-                                            .kcache   = r->decode->kcache[r->block],
-                                            .vcache   = r->decode->vcache[r->block],
-                                            .qkv      = qkv,
-                                            .len      = r->decode->pos,
-                                            .heads    = (int)m->heads,
-                                            .kv_heads = (int)m->kv_heads,
-                                            .head_dim = (int)m->head_dim,
-                                            .scale    = scale });
+        rec_attn_decode(r->p, (AttnDecode){ .o      = o,
+                                            .kcache = r->decode->kcache[r->block],
+                                            .vcache = r->decode->vcache[r->block],
+                                            .qkv    = qkv,
+                                            .len    = r->decode->pos,
+                                            .shape  = shape });
         return o;
     }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
     Tensor *p      = r->net->stored_attn ? prog_tensor(r->p, "weights", r->net->compute, 4, dim) : NULL;
-    rec_attn_fwd(r->p, (AttnFwd){ .o             = o,
-                                  .lse           = lse,
-                                  .p             = p,
-                                  .qkv           = qkv,
-                                  .doc           = r->batch->doc,
-                                  .prefix        = r->batch->prefix,
-                                  .heads         = (int)m->heads,
-                                  .kv_heads      = (int)m->kv_heads,
-                                  .head_dim      = (int)m->head_dim,
-                                  .mask          = mask_of[m->mask],
-                                  .scale         = scale,
-                                  .deterministic = r->net->deterministic });
+    rec_attn_fwd(r->p, (AttnFwd){ .o      = o,
+                                  .lse    = lse,
+                                  .p      = p,
+                                  .qkv    = qkv,
+                                  .doc    = r->batch->doc,
+                                  .prefix = r->batch->prefix,
+                                  .shape  = shape });
     return o;
 }
 

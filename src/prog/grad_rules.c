@@ -186,22 +186,44 @@ static void grad_attn_fwd(Diff *d, const Op *op)
     Tensor *qkv = diff_saved(d, a->qkv), *o = diff_saved(d, a->o), *lse = diff_saved(d, a->lse);
     Tensor *p = diff_saved(d, a->p), *dqkv = diff_begin(d, a->qkv);
     if (dqkv) {
-        rec_attn_bwd(d->p, (AttnBwd){ .dqkv          = dqkv,
-                                      .dout          = dout,
-                                      .o             = o,
-                                      .lse           = lse,
-                                      .qkv           = qkv,
-                                      .doc           = a->doc,
-                                      .prefix        = a->prefix,
-                                      .p             = p,
-                                      .heads         = a->heads,
-                                      .kv_heads      = a->kv_heads,
-                                      .head_dim      = a->head_dim,
-                                      .mask          = a->mask,
-                                      .scale         = a->scale,
-                                      .deterministic = a->deterministic });
+        rec_attn_bwd(d->p, (AttnBwd){ .dqkv   = dqkv,
+                                      .dout   = dout,
+                                      .o      = o,
+                                      .lse    = lse,
+                                      .qkv    = qkv,
+                                      .doc    = a->doc,
+                                      .prefix = a->prefix,
+                                      .first  = a->first,
+                                      .last   = a->last,
+                                      .p      = p,
+                                      .shape  = a->shape });
     }
     diff_end(d, a->qkv, dqkv);
+}
+
+/* One op gives both gradients; the one that nobody wants goes to a tensor that nobody reads. */
+static void grad_cross_attn_fwd(Diff *d, const Op *op)
+{
+    const CrossAttnFwd *a    = &op->args.cross_attn_fwd;
+    Tensor             *dout = diff_out(d, a->o);
+    if (!dout) return;
+    Tensor *q = diff_saved(d, a->q), *kv = diff_saved(d, a->kv), *o = diff_saved(d, a->o),
+           *lse = diff_saved(d, a->lse), *dq = diff_begin(d, a->q), *dkv = diff_begin(d, a->kv);
+    if (dq || dkv) {
+        rec_cross_attn_bwd(d->p, (CrossAttnBwd){ .dq    = dq ? dq : prog_like(d->p, "dq", q),
+                                                 .dkv   = dkv ? dkv : prog_like(d->p, "dkv", kv),
+                                                 .dout  = dout,
+                                                 .o     = o,
+                                                 .lse   = lse,
+                                                 .q     = q,
+                                                 .kv    = kv,
+                                                 .first = a->first,
+                                                 .last  = a->last,
+                                                 .len   = a->len,
+                                                 .shape = a->shape });
+    }
+    diff_end(d, a->q, dq);
+    diff_end(d, a->kv, dkv);
 }
 
 static void grad_dropout(Diff *d, const Op *op)
@@ -359,6 +381,7 @@ const GradRule grad_rules[OP_COUNT] = {
     [OP_ROPE]       = grad_rope,
     [OP_QKNORM_FWD] = grad_qknorm_fwd,
     [OP_ATTN_FWD]   = grad_attn_fwd,
+    [OP_CROSS_ATTN_FWD] = grad_cross_attn_fwd,
     [OP_DROPOUT]    = grad_dropout,
     [OP_XENT_FWD]   = grad_xent_fwd,
     [OP_MSE_FWD]    = grad_mse_fwd,

@@ -96,7 +96,8 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormDx *dx = &l->p->op[i].args.norm_dx;
     int           j  = find_reader(l, dx->dy, OP_NORM_DW);
-    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x) return -1;
+    /* Two norms may share x and dy: their outputs are added. The statistics tell them apart. */
+    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd) return -1;
     const NormDw *dw = &l->p->op[j].args.norm_dw;
     out->norm_bwd    = (NormBwd){ .dx     = dx->dx,
                                   .dgamma = dw->dgamma,
@@ -236,7 +237,8 @@ static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
     int            j = find_reader(l, b->dqkv, OP_ROPE);
     if (j < 0 || !only_use(l, b->dqkv, 1)) return -1;
     const Rope *r = &l->p->op[j].args.rope;
-    if (!r->inverse || r->pos0 || r->n_head != b->heads + b->kv_heads || r->head_dim != b->head_dim)
+    if (!r->inverse || r->pos0 || r->n_head != b->shape.heads + b->shape.kv_heads ||
+        r->head_dim != b->shape.head_dim)
         return -1;
     out->attn_bwd       = *b;
     out->attn_bwd.dqkv  = r->y;

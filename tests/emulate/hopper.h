@@ -35,6 +35,9 @@ struct bf16 {
 struct int2 {
     int x, y;
 };
+struct int4 {
+    int x, y, z, w;
+};
 inline float2            make_float2(float x, float y) { return { x, y }; }
 inline int2              make_int2(int x, int y) { return { x, y }; }
 inline int               min(int a, int b) { return a < b ? a : b; }
@@ -47,10 +50,10 @@ inline unsigned atomicInc(unsigned *p, unsigned most)
     *p         = v >= most ? 0 : v + 1;
     return v;
 }
-inline float atomicAdd(float *p, float x)
+template <typename T> T atomicAdd(T *p, T x)
 {
-    float v = *p;
-    *p      = v + x;
+    T v = *p;
+    *p  = v + x;
     return v;
 }
 template <typename T> T __ldg(const T *p) { return *p; }

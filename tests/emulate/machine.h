@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -35,8 +36,8 @@
 enum { SHARED_BYTES = 232448, MAX_THREADS = 4096, STACK_BYTES = 1 << 16, CLUSTER_BLOCKS = 2 };
 
 struct dim3 {
-    unsigned x;
-    dim3(unsigned n = 1) : x(n) {}
+    unsigned x, y, z;
+    dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz) {}
 };
 
 /* ---- the machine ------------------------------------------------------------------------------------------- */
@@ -188,9 +189,9 @@ template <typename T> T warp_take(T x, int from)
     warp_parts();
     return y;
 }
-inline float __shfl_xor_sync(unsigned, float x, int bit) { return warp_take(x, my_lane() ^ bit); }
-inline int   __shfl_sync(unsigned, int x, int lane) { return warp_take(x, lane); }
-inline bool  __any_sync(unsigned, bool x)
+template <typename T> T __shfl_xor_sync(unsigned, T x, int bit) { return warp_take(x, my_lane() ^ bit); }
+inline int              __shfl_sync(unsigned, int x, int lane) { return warp_take(x, lane); }
+inline bool             __any_sync(unsigned, bool x)
 {
     Meeting &m   = warp_meets(&x);
     bool     any = false;
@@ -282,6 +283,11 @@ typedef struct cudaLaunchConfig {
     size_t       dynamicSmemBytes;
     cudaStream_t stream;
 } cudaLaunchConfig_t;
+inline int cudaMemsetAsync(void *p, int byte, size_t n, cudaStream_t)
+{
+    memset(p, byte, n);
+    return 0;
+}
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <typename K> int cudaFuncSetAttribute(K *, int, int) { return 0; }
 template <typename K> int cudaOccupancyMaxActiveClusters(int *n, K *, const cudaLaunchConfig_t *cfg)

@@ -134,10 +134,12 @@ static double roundings(OpKind kind)
 {
     switch (kind) {
     case OP_ATTN_FWD:
+    case OP_CROSS_ATTN_FWD:
     case OP_LINEAR_ACT_FWD:
     case OP_LINEAR_ACT_BWD:
     case OP_LINEAR_GLU_BWD: return 2;
     case OP_LINEAR_GLU_FWD: return 3; /* gate, up, y */
+    case OP_CROSS_ATTN_BWD:
     case OP_ATTN_BWD: return 5;
     default: return 1;
     }

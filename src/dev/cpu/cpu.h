@@ -61,6 +61,12 @@ float *cpu_f32(const Tensor *t); /* NULL for an absent argument */
 
 static inline float *mat_row(Mat m, int64_t r) { return m.p ? m.p + r * m.ld : NULL; }
 
+/* Where sequence b begins: t is i32[1] or i32[B]; absent: 0. */
+static inline int64_t cpu_start(const Tensor *t, int64_t b)
+{
+    return t ? ((const int32_t *)t->data)[tensor_numel(t) == 1 ? 0 : b] : 0;
+}
+
 /* Loops below this many elements run on one thread: waking the others costs about as much as 10^4 additions. */
 enum { CPU_PARALLEL_MIN = 16384 };
 

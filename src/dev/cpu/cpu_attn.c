@@ -1,4 +1,4 @@
-/* Attention forward: one pass over the keys per block of queries, T x T is never stored.
+/* Attention forward: one pass over the keys per block of queries, T x S is never stored.
  *
  * One item is a sequence, a key/value head and a range of query blocks; it copies the keys and values it will read, then
  * takes every query head of the group. For a block of queries Q^T (scaled) is made once; then per block of keys
@@ -15,31 +15,102 @@
 #include <omp.h>
 #include <string.h>
 
-/* Below every score, yet finite: exp(NO_MAX - NO_MAX) is 1 where exp(-inf + inf) would be NaN. */
-#define NO_MAX -1e30f
+static const int32_t *ints(const Tensor *t) { return t ? t->data : NULL; }
 
-Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads,
-               int head_dim)
+static Attn attn_init(const AttnShape *s, const Tensor *q, int64_t S)
 {
-    Attn a = {
-        .B = qkv->dim[0], .T = qkv->dim[1], .H = heads, .K = kv_heads, .D = head_dim, .ld = tensor_ld(qkv)
-    };
-    a.qkv    = cpu_f32(qkv);
-    a.doc    = doc ? doc->data : NULL;
-    a.prefix = prefix ? prefix->data : NULL;
+    Attn a  = { .B = q->dim[0], .T = q->dim[1], .S = S, .H = s->heads, .K = s->kv_heads, .D = s->head_dim };
+    a.q     = cpu_f32(q);
+    a.ld_q  = tensor_ld(q);
+    a.scale = s->scale;
+    a.mask  = s->mask;
     return a;
+}
+
+static Attn attn_packed(const AttnShape *s, const Tensor *qkv)
+{
+    Attn a = attn_init(s, qkv, qkv->dim[1]);
+    a.k    = a.q + a.H * a.D;
+    a.v    = a.k + a.K * a.D;
+    a.ld_k = a.ld_q;
+    return a;
+}
+
+Attn attn_of_fwd(const AttnFwd *f)
+{
+    Attn a   = attn_packed(&f->shape, f->qkv);
+    a.doc    = ints(f->doc);
+    a.prefix = ints(f->prefix);
+    a.first  = ints(f->first);
+    a.last   = ints(f->last);
+    return a;
+}
+
+Attn attn_of_bwd(const AttnBwd *b)
+{
+    Attn a   = attn_packed(&b->shape, b->qkv);
+    a.doc    = ints(b->doc);
+    a.prefix = ints(b->prefix);
+    a.first  = ints(b->first);
+    a.last   = ints(b->last);
+    return a;
+}
+
+static Attn attn_cross(const AttnShape *s, const Tensor *q, const Tensor *kv)
+{
+    Attn a = attn_init(s, q, kv->dim[1]);
+    a.k    = cpu_f32(kv);
+    a.v    = a.k + a.K * a.D;
+    a.ld_k = tensor_ld(kv);
+    return a;
+}
+
+Attn attn_of_cross_fwd(const CrossAttnFwd *f)
+{
+    Attn a  = attn_cross(&f->shape, f->q, f->kv);
+    a.first = ints(f->first);
+    a.last  = ints(f->last);
+    a.len   = ints(f->len);
+    return a;
+}
+
+Attn attn_of_cross_bwd(const CrossAttnBwd *b)
+{
+    Attn a  = attn_cross(&b->shape, b->q, b->kv);
+    a.first = ints(b->first);
+    a.last  = ints(b->last);
+    a.len   = ints(b->len);
+    return a;
+}
+
+/* Keys [*lo, *hi) that query t of sequence b sees; none: [S, 0). */
+static void query_span(const Attn *a, int64_t b, int64_t t, int64_t *lo, int64_t *hi)
+{
+    *lo = 0;
+    *hi = t + 1;
+    if (a->start) *hi += a->start[a->one_start ? 0 : b];
+    if (a->mask == MASK_FULL) *hi = a->S;
+    if (a->mask == MASK_PREFIX) *hi = MIN(MAX(*hi, (int64_t)a->prefix[b]), a->T);
+    if (a->mask == MASK_DOCUMENT) *lo = a->doc[b * a->T + t];
+    if (a->mask == MASK_RANGE) {
+        *lo = MAX((int64_t)a->first[b * a->T + t], 0);
+        *hi = MIN((int64_t)a->last[b * a->T + t] + 1, a->S);
+    }
+    if (a->len) *hi = MIN(*hi, (int64_t)a->len[b]);
+    if (*hi > *lo) return;
+    *lo = a->S;
+    *hi = 0;
 }
 
 void attn_span(Span *s, const Attn *a, int64_t b, int64_t q0, int64_t n)
 {
     CHECK(a->mask != MASK_DOCUMENT || a->doc, "a document mask without document starts");
     CHECK(a->mask != MASK_PREFIX || a->prefix, "a prefix mask without prefixes");
-    *s = (Span){ .min_lo = a->T, .max_lo = 0, .min_hi = a->T, .max_hi = 0 };
+    CHECK(a->mask != MASK_RANGE || (a->first && a->last), "a range mask without ranges");
+    *s = (Span){ .min_lo = a->S, .max_lo = 0, .min_hi = a->S, .max_hi = 0 };
     for (int64_t i = 0; i < ATTN_Q; i++) {
-        int64_t t = q0 + MIN(i, n - 1), lo = 0, hi = t + 1;
-        if (a->mask == MASK_FULL) hi = a->T;
-        if (a->mask == MASK_PREFIX) hi = MIN(MAX(hi, (int64_t)a->prefix[b]), a->T);
-        if (a->mask == MASK_DOCUMENT) lo = a->doc[b * a->T + t];
+        int64_t lo, hi;
+        query_span(a, b, q0 + MIN(i, n - 1), &lo, &hi);
         s->lo[i]  = (int32_t)lo;
         s->hi[i]  = (int32_t)hi;
         s->min_lo = MIN(s->min_lo, lo);
@@ -75,19 +146,15 @@ void attn_copy(float *out, const AttnRows *r)
     }
 }
 
-void ahead_add_qkv(AttnAhead *a, const Attn *t, const float *qkv, int64_t ld, int64_t b, int64_t g)
-{
-    const float *row   = qkv + b * t->T * ld;
-    int64_t      group = t->H / t->K;
-    ahead_add(a, row + g * group * t->D, ld, group * t->D);
-    ahead_add(a, row + (t->H + g) * t->D, ld, t->D);
-    ahead_add(a, row + (t->H + t->K + g) * t->D, ld, t->D);
-}
-
-void ahead_add_heads(AttnAhead *a, const Attn *t, const float *o, int64_t ld, int64_t b, int64_t g)
+void ahead_add_heads(AttnAhead *a, const Attn *t, const float *q, int64_t ld, int64_t b, int64_t g)
 {
     int64_t width = t->H / t->K * t->D;
-    ahead_add(a, o + b * t->T * ld + g * width, ld, width);
+    ahead_add(a, q + b * t->T * ld + g * width, ld, width);
+}
+
+void ahead_add_keys(AttnAhead *a, const Attn *t, const float *k, int64_t ld, int64_t b, int64_t g)
+{
+    ahead_add(a, k + b * t->S * ld + g * t->D, ld, t->D);
 }
 
 /* y[lane][d] = x[d][lane] * factor[lane] for n rows y of D floats. */
@@ -115,15 +182,25 @@ typedef struct {
     AttnAhead ahead;
 } FwdTile;
 
-static size_t fwd_floats(int64_t T, int64_t D)
+static size_t fwd_floats(int64_t S, int64_t D)
 {
-    return (size_t)(2 * T * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q);
+    return (size_t)(2 * S * attn_pad(D) + (2 * D + ATTN_K) * ATTN_Q);
+}
+
+size_t attn_flash_fwd_scratch(int64_t S, int64_t D, int threads)
+{
+    return (size_t)threads * fwd_floats(S, D) * sizeof(float);
 }
 
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads)
 {
     if (a->p) return cpu_attn_stored_fwd_scratch(a);
-    return (size_t)threads * fwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
+    return attn_flash_fwd_scratch(a->qkv->dim[1], a->shape.head_dim, threads);
+}
+
+size_t cpu_cross_attn_fwd_scratch(const CrossAttnFwd *a, int threads)
+{
+    return attn_flash_fwd_scratch(a->kv->dim[1], a->shape.head_dim, threads);
 }
 
 static void mask_tile(float *s, const Span *span, int64_t k0, int64_t k1)
@@ -165,7 +242,7 @@ static void softmax_tile(FwdTile *f, int64_t n_key, int64_t D, int first)
 typedef struct {
     Attn   a;
     Mat    o;
-    float *lse;
+    float *lse; /* NULL: not wanted */
 } Fwd;
 
 static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0)
@@ -174,7 +251,7 @@ static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0
     int64_t     D = a->D, n = MIN(ATTN_Q, a->T - q0), pad = attn_pad(D);
     Span        span;
     attn_span(&span, a, b, q0, n);
-    attn_transpose(f->qt, attn_q(a, b, h) + q0 * a->ld, a->ld, n, D, a->scale);
+    attn_transpose(f->qt, attn_q(a, b, h) + q0 * a->ld_q, a->ld_q, n, D, a->scale);
     int64_t first = span.min_lo / ATTN_K * ATTN_K;
     for (int64_t k0 = first; k0 < span.max_hi; k0 += ATTN_K) {
         int64_t k1 = MIN(k0 + ATTN_K, span.max_hi);
@@ -188,9 +265,15 @@ static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0
         ot.plus                           = k0 == first ? NULL : f->ot;
         cpu_block(&ot, D, ATTN_Q);
     }
+    if (span.max_hi == 0) { /* no query of the block sees anything */
+        memset(f->sum, 0, sizeof f->sum);
+        memset(f->ot, 0, (size_t)(D * ATTN_Q) * sizeof(float));
+    }
     float inv[ATTN_Q];
-    for (int i = 0; i < ATTN_Q; i++) inv[i] = 1.0f / f->sum[i];
-    for (int64_t i = 0; i < n; i++) w->lse[(b * a->H + h) * a->T + q0 + i] = f->max[i] + logf(f->sum[i]);
+    for (int i = 0; i < ATTN_Q; i++) inv[i] = f->sum[i] > 0 ? 1.0f / f->sum[i] : 0.0f;
+    for (int64_t i = 0; i < n && w->lse; i++) {
+        w->lse[(b * a->H + h) * a->T + q0 + i] = f->sum[i] > 0 ? f->max[i] + logf(f->sum[i]) : 0.0f;
+    }
     write_rows(mat_row(w->o, b * a->T + q0) + h * D, w->o.ld, f->ot, inv, n, D);
 }
 
@@ -198,7 +281,7 @@ static void fwd_block(const Fwd *w, FwdTile *f, int64_t b, int64_t h, int64_t q0
 static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0, int64_t i1)
 {
     const Attn *a     = &w->a;
-    int64_t     group = a->H / a->K, lo = a->T, hi = 0, pad = attn_pad(a->D);
+    int64_t     group = a->H / a->K, lo = a->S, hi = 0, pad = attn_pad(a->D);
     for (int64_t i = i0; i < i1; i++) {
         Span span;
         attn_span(&span, a, b, i * ATTN_Q, MIN(ATTN_Q, a->T - i * ATTN_Q));
@@ -206,9 +289,9 @@ static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0,
         hi = MAX(hi, span.max_hi);
     }
     attn_copy(f->k + lo * pad,
-              &(AttnRows){ attn_k(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+              &(AttnRows){ attn_k(a, b, g) + lo * a->ld_k, a->ld_k, hi - lo, hi - lo, a->D, 1.0f });
     attn_copy(f->v + lo * pad,
-              &(AttnRows){ attn_v(a, b, g) + lo * a->ld, a->ld, hi - lo, hi - lo, a->D, 1.0f });
+              &(AttnRows){ attn_v(a, b, g) + lo * a->ld_k, a->ld_k, hi - lo, hi - lo, a->D, 1.0f });
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
         for (int64_t i = i0; i < i1; i++) fwd_block(w, f, b, h, i * ATTN_Q);
     }
@@ -219,33 +302,30 @@ static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0,
 static void fwd_take(const Fwd *w, float *scratch, int64_t n_cut, int64_t i)
 {
     const Attn *a    = &w->a;
-    float      *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->T, a->D);
-    int64_t     tall = a->T * attn_pad(a->D), n_head = a->B * a->K, head = i % n_head,
+    float      *mine = scratch + (size_t)omp_get_thread_num() * fwd_floats(a->S, a->D);
+    int64_t     tall = a->S * attn_pad(a->D), n_head = a->B * a->K, head = i % n_head,
             part = n_cut - 1 - i / n_head;
     FwdTile f    = { .k = mine, .v = mine + tall, .qt = mine + 2 * tall };
     f.s          = f.qt + a->D * ATTN_Q;
     f.ot         = f.s + ATTN_K * ATTN_Q;
     if (n_cut == 1 && head + 1 < n_head) {
-        f.ahead.n_row = a->T;
-        ahead_add_qkv(&f.ahead, a, a->qkv, a->ld, (head + 1) / a->K, (head + 1) % a->K);
-        ahead_add_heads(&f.ahead, a, w->o.p, w->o.ld, (head + 1) / a->K, (head + 1) % a->K);
+        int64_t b = (head + 1) / a->K, g = (head + 1) % a->K;
+        f.ahead.n_row = MIN(a->T, a->S);
+        ahead_add_heads(&f.ahead, a, a->q, a->ld_q, b, g);
+        ahead_add_keys(&f.ahead, a, a->k, a->ld_k, b, g);
+        ahead_add_keys(&f.ahead, a, a->v, a->ld_k, b, g);
+        ahead_add_heads(&f.ahead, a, w->o.p, w->o.ld, b, g);
     }
     int64_t n_block = (a->T + ATTN_Q - 1) / ATTN_Q;
     fwd_item(w, &f, head / a->K, head % a->K, n_block * part / n_cut, n_block * (part + 1) / n_cut);
 }
 
-int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
+int attn_flash_fwd(Dev *dev, const Attn *attn, const Tensor *o, const Tensor *lse)
 {
-    if (args->p) return cpu_attn_stored_fwd(dev, args);
-    Fwd   w        = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
-                                      args->head_dim) };
-    Attn *a        = &w.a;
-    a->mask        = args->mask;
-    a->scale       = args->scale;
-    w.o            = cpu_mat(args->o);
-    w.lse          = cpu_f32(args->lse);
-    int    threads = a->B * a->H * a->T * a->D < CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
-    float *scratch = cpu_scratch(dev, cpu_attn_fwd_scratch(args, cpu_threads(dev)));
+    Fwd         w       = { .a = *attn, .o = cpu_mat(o), .lse = lse ? cpu_f32(lse) : NULL };
+    const Attn *a       = &w.a;
+    int         threads = a->B * a->H * a->T * a->D < CPU_PARALLEL_MIN ? 1 : cpu_threads(dev);
+    float      *scratch = cpu_scratch(dev, attn_flash_fwd_scratch(a->S, a->D, cpu_threads(dev)));
     if (!scratch) return -1;
     int64_t n_head = a->B * a->K, n_cut = 1;
     if (n_head >= 4 * threads) {
@@ -261,60 +341,15 @@ int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
     return 0;
 }
 
-/* ---- Decoding ---------------------------------------------------------------------------------------------------------- */
-
-size_t cpu_attn_decode_scratch(const AttnDecode *a, int threads)
+int cpu_attn_fwd(Dev *dev, const AttnFwd *args)
 {
-    return (size_t)threads * (size_t)(a->kcache->dim[1] + VL) * sizeof(float);
+    if (args->p) return cpu_attn_stored_fwd(dev, args);
+    Attn a = attn_of_fwd(args);
+    return attn_flash_fwd(dev, &a, args->o, args->lse);
 }
 
-static float dot(const float *x, const float *y, int64_t n)
+int cpu_cross_attn_fwd(Dev *dev, const CrossAttnFwd *args)
 {
-    vf s = { 0 };
-    for (int64_t i = 0; i < n; i += VL) s += vf_get(x + i, n - i) * vf_get(y + i, n - i);
-    return vf_sum(s);
-}
-
-/* One query against rows 0 .. n-1 of the caches, which are `row` floats apart. */
-static void decode_head(float *o, const float *q, const float *k, const float *v, float *w, int64_t n,
-                        int64_t row, int64_t D, float scale)
-{
-    float top = NO_MAX, sum = 0;
-    for (int64_t t = 0; t < n; t++) {
-        w[t] = dot(q, k + t * row, D) * scale;
-        top  = MAX(top, w[t]);
-    }
-    for (int64_t t = 0; t < n; t += VL) vf_put(w + t, n - t, vf_exp(vf_get(w + t, n - t) - top));
-    for (int64_t t = 0; t < n; t++) sum += w[t];
-    for (int64_t d = 0; d < D; d += VL) {
-        vf acc = { 0 };
-        for (int64_t t = 0; t < n; t++) acc += vf_get(v + t * row + d, D - d) * w[t];
-        vf_put(o + d, D - d, acc / sum);
-    }
-}
-
-int cpu_attn_decode(Dev *dev, const AttnDecode *a)
-{
-    Mat     qkv = cpu_mat(a->qkv), o = cpu_mat(a->o);
-    int64_t B = qkv.rows, H = a->heads, K = a->kv_heads, D = a->head_dim, T_max = a->kcache->dim[1],
-            row = K * D;
-    int64_t len = *(const int32_t *)a->len->data;
-    float  *kc = cpu_f32(a->kcache), *vc = cpu_f32(a->vcache);
-    int     threads = cpu_threads(dev);
-    float  *scratch = cpu_scratch(dev, cpu_attn_decode_scratch(a, threads));
-    if (!scratch) return -1;
-    CHECK(len >= 0 && len < T_max, "cache row %lld of %lld", (long long)len, (long long)T_max);
-    for (int64_t b = 0; b < B; b++) {
-        const float *k = mat_row(qkv, b) + H * D;
-        memcpy(kc + (b * T_max + len) * row, k, (size_t)row * sizeof(float));
-        memcpy(vc + (b * T_max + len) * row, k + row, (size_t)row * sizeof(float));
-    }
-#pragma omp parallel for num_threads(threads) schedule(static) if (B * H * D * len >= CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < B * H; i++) {
-        int64_t b = i / H, h = i % H, at = b * T_max * row + h / (H / K) * D;
-        float  *w = scratch + omp_get_thread_num() * (T_max + VL);
-        decode_head(mat_row(o, b) + h * D, mat_row(qkv, b) + h * D, kc + at, vc + at, w, len + 1, row, D,
-                    a->scale);
-    }
-    return 0;
+    Attn a = attn_of_cross_fwd(args);
+    return attn_flash_fwd(dev, &a, args->o, args->lse);
 }

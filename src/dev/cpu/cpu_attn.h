@@ -1,10 +1,11 @@
-/* Attention in blocks: what forward and backward share.
+/* Attention in blocks: what forward and backward share, of one sequence with itself or with another one.
  *
  * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are then plain
  * vectors over queries, and each product takes keys and values straight from the packed rows.
  *
- * Every mask is an interval of keys per query: causal [0, t], full [0, T), prefix [0, max(t+1, prefix)), document
- * [doc[t], t]. A block of keys outside every interval is skipped, one inside every interval needs no masking. */
+ * Every mask is an interval of keys per query: causal [0, t], full [0, S), prefix [0, max(t+1, prefix)), document
+ * [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped, one inside every interval needs no
+ * masking. A query that sees nothing has the interval [S, 0). */
 #ifndef DEV_CPU_ATTN_H
 #define DEV_CPU_ATTN_H
 
@@ -18,12 +19,19 @@ enum {
 };
 
 typedef struct {
-    int64_t        B, T, H, K, D, ld; /* ld: floats between consecutive rows of qkv */
-    const float   *qkv;
+    int64_t        B, T, S, H, K, D; /* T queries, S keys */
+    int64_t        ld_q, ld_k;       /* floats between consecutive rows of q, and of k and v */
+    const float   *q, *k, *v;        /* head 0 of sequence 0 */
     float          scale;
     Mask           mask;
-    const int32_t *doc, *prefix;
+    const int32_t *doc, *prefix, *first, *last, *len;
+    const int32_t
+        *start; /* query 0 of sequence b stands at key start[b] (one_start: start[0]); NULL: at key 0 */
+    int  one_start;
 } Attn;
+
+/* Below every score, yet finite: exp(NO_MAX - NO_MAX) is 1 where exp(-inf + inf) would be NaN. */
+#define NO_MAX -1e30f
 
 /* Keys that each query of a block sees, and the bounds over the block. */
 typedef struct {
@@ -31,21 +39,24 @@ typedef struct {
     int64_t min_lo, max_lo, min_hi, max_hi;
 } Span;
 
-Attn attn_init(const Tensor *qkv, const Tensor *doc, const Tensor *prefix, int heads, int kv_heads,
-               int head_dim);
+/* What a forward or backward op asks for. */
+Attn attn_of_fwd(const AttnFwd *f);
+Attn attn_of_bwd(const AttnBwd *b);
+Attn attn_of_cross_fwd(const CrossAttnFwd *f);
+Attn attn_of_cross_bwd(const CrossAttnBwd *b);
 
-/* Rows of head h of sequence b: element (t, d) is at p[t * ld + d]. */
+/* Rows of head h of sequence b: element (t, d) is at p[t * ld + d], with ld_q, or ld_k for keys and values. */
 static inline const float *attn_q(const Attn *a, int64_t b, int64_t h)
 {
-    return a->qkv + b * a->T * a->ld + h * a->D;
+    return a->q + b * a->T * a->ld_q + h * a->D;
 }
 static inline const float *attn_k(const Attn *a, int64_t b, int64_t g)
 {
-    return a->qkv + b * a->T * a->ld + (a->H + g) * a->D;
+    return a->k + b * a->S * a->ld_k + g * a->D;
 }
 static inline const float *attn_v(const Attn *a, int64_t b, int64_t g)
 {
-    return a->qkv + b * a->T * a->ld + (a->H + a->K + g) * a->D;
+    return a->v + b * a->S * a->ld_k + g * a->D;
 }
 
 /* Intervals of queries [q0, q0+n) of sequence b; lanes past n repeat the last query. */
@@ -95,9 +106,9 @@ static inline void ahead_add(AttnAhead *a, const float *base, int64_t ld, int64_
     a->width[a->n_stream++] = width;
 }
 
-/* Streams of the key/value head g of sequence b, and of its query heads, in qkv and in a tensor packed like o. */
-void ahead_add_qkv(AttnAhead *a, const Attn *t, const float *qkv, int64_t ld, int64_t b, int64_t g);
-void ahead_add_heads(AttnAhead *a, const Attn *t, const float *o, int64_t ld, int64_t b, int64_t g);
+/* Rows of the query heads of key/value head g of sequence b, in a tensor [B,T,H*D]; rows of head g, in one [B,S,K*D]. */
+void ahead_add_heads(AttnAhead *a, const Attn *t, const float *q, int64_t ld, int64_t b, int64_t g);
+void ahead_add_keys(AttnAhead *a, const Attn *t, const float *k, int64_t ld, int64_t b, int64_t g);
 
 /* One stream's part of one row. */
 VEC_INLINE void ahead_step(AttnAhead *a)
@@ -111,6 +122,10 @@ VEC_INLINE void ahead_step(AttnAhead *a)
     }
 }
 
+/* Forward attention that computes its weights block by block. lse may be NULL. */
+int    attn_flash_fwd(Dev *dev, const Attn *a, const Tensor *o, const Tensor *lse);
+size_t attn_flash_fwd_scratch(int64_t S, int64_t D, int threads);
+
 /* The forms that store their weights (cpu_attn_stored.c): args->p is there. */
 int    cpu_attn_stored_fwd(Dev *dev, const AttnFwd *args);
 int    cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args);
@@ -120,5 +135,7 @@ size_t cpu_attn_stored_bwd_scratch(const AttnBwd *args);
 size_t cpu_attn_fwd_scratch(const AttnFwd *a, int threads);
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads);
 size_t cpu_attn_decode_scratch(const AttnDecode *a, int threads);
+size_t cpu_cross_attn_fwd_scratch(const CrossAttnFwd *a, int threads);
+size_t cpu_cross_attn_bwd_scratch(const CrossAttnBwd *a, int threads);
 
 #endif

@@ -1,4 +1,4 @@
-/* Attention backward: scores are computed again from q, k and lse; T x T is never stored.
+/* Attention backward: scores are computed again from q, k and lse; T x S is never stored.
  *
  * One item is a sequence and a key/value head with all query heads that read it, so dk and dv are summed by one thread in
  * one order. For each query head and block of queries, with delta = sum over d of dout * o, per block of keys:
@@ -16,7 +16,7 @@
 
 typedef struct {
     int64_t   pad;             /* attn_pad(D) */
-    float    *k, *v, *dk, *dv; /* [T][pad], of one key/value head */
+    float    *k, *v, *dk, *dv; /* [S][pad], of one key/value head */
     float    *qt, *dot;        /* [D][ATTN_Q] */
     float    *q, *dout, *dq;   /* [ATTN_Q][pad] */
     float    *p, *ds;          /* [ATTN_K][ATTN_Q] */
@@ -24,24 +24,29 @@ typedef struct {
     AttnAhead ahead;
 } BwdTile;
 
-static size_t bwd_floats(int64_t T, int64_t D)
+static size_t bwd_floats(int64_t S, int64_t D)
 {
-    return (size_t)(4 * T * attn_pad(D) + 2 * D * ATTN_Q + 3 * ATTN_Q * attn_pad(D) + 2 * ATTN_K * ATTN_Q);
+    return (size_t)(4 * S * attn_pad(D) + 2 * D * ATTN_Q + 3 * ATTN_Q * attn_pad(D) + 2 * ATTN_K * ATTN_Q);
 }
 
 size_t cpu_attn_bwd_scratch(const AttnBwd *a, int threads)
 {
     if (a->p) return cpu_attn_stored_bwd_scratch(a);
-    return (size_t)threads * bwd_floats(a->qkv->dim[1], a->head_dim) * sizeof(float);
+    return (size_t)threads * bwd_floats(a->qkv->dim[1], a->shape.head_dim) * sizeof(float);
 }
 
-static void tile_init(BwdTile *t, float *p, int64_t T, int64_t D)
+size_t cpu_cross_attn_bwd_scratch(const CrossAttnBwd *a, int threads)
+{
+    return (size_t)threads * bwd_floats(a->kv->dim[1], a->shape.head_dim) * sizeof(float);
+}
+
+static void tile_init(BwdTile *t, float *p, int64_t S, int64_t D)
 {
     t->pad         = attn_pad(D);
     float **part[] = {
         &t->k, &t->v, &t->dk, &t->dv, &t->qt, &t->dot, &t->q, &t->dout, &t->dq, &t->p, &t->ds
     };
-    int64_t tall = T * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
+    int64_t tall = S * t->pad, flat = D * ATTN_Q, wide = ATTN_Q * t->pad, tile = ATTN_K * ATTN_Q;
     int64_t n[] = { tall, tall, tall, tall, flat, flat, wide, wide, wide, tile, tile };
     for (int i = 0; i < ARRAY_LEN(part); i++) {
         *part[i] = p;
@@ -105,7 +110,9 @@ static void key_block(const Attn *a, BwdTile *t, const Span *span, int64_t k0, i
 
 typedef struct {
     Attn         a;
-    Mat          dqkv, dout, o;
+    Mat          dout, o;
+    float       *dq, *dk, *dv; /* head 0 of sequence 0 */
+    int64_t      ld_dq, ld_dk; /* floats between rows of dq, and of dk and dv */
     const float *lse;
 } Bwd;
 
@@ -113,12 +120,12 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
 {
     const Attn  *a = &w->a;
     int64_t      n = MIN(ATTN_Q, a->T - q0), D = a->D, row = b * a->T + q0;
-    const float *q = attn_q(a, b, h) + q0 * a->ld, *dout = mat_row(w->dout, row) + h * D;
+    const float *q = attn_q(a, b, h) + q0 * a->ld_q, *dout = mat_row(w->dout, row) + h * D;
     Span         span;
     attn_span(&span, a, b, q0, n);
-    attn_transpose(t->qt, q, a->ld, n, D, a->scale);
+    attn_transpose(t->qt, q, a->ld_q, n, D, a->scale);
     attn_transpose(t->dot, dout, w->dout.ld, n, D, 1.0f);
-    attn_copy(t->q, &(AttnRows){ q, a->ld, n, ATTN_Q, D, a->scale });
+    attn_copy(t->q, &(AttnRows){ q, a->ld_q, n, ATTN_Q, D, a->scale });
     attn_copy(t->dout, &(AttnRows){ dout, w->dout.ld, n, ATTN_Q, D, 1.0f });
     memset(t->dq, 0, (size_t)(ATTN_Q * t->pad) * sizeof(float));
     for (int64_t i = 0; i < ATTN_Q; i++) {
@@ -132,65 +139,86 @@ static void query_block(const Bwd *w, BwdTile *t, int64_t b, int64_t h, int64_t 
     for (int64_t k0 = span.min_lo / ATTN_K * ATTN_K; k0 < span.max_hi; k0 += ATTN_K) {
         key_block(a, t, &span, k0, MIN(k0 + ATTN_K, span.max_hi));
     }
-    write_rows(mat_row(w->dqkv, row) + h * D, w->dqkv.ld, t->dq, t->pad, n, D, a->scale);
+    write_rows(w->dq + row * w->ld_dq + h * D, w->ld_dq, t->dq, t->pad, n, D, a->scale);
 }
 
 static void bwd_item(const Bwd *w, BwdTile *t, int64_t b, int64_t g)
 {
     const Attn *a = &w->a;
-    attn_copy(t->k, &(AttnRows){ attn_k(a, b, g), a->ld, a->T, a->T, a->D, 1.0f });
-    attn_copy(t->v, &(AttnRows){ attn_v(a, b, g), a->ld, a->T, a->T, a->D, 1.0f });
-    memset(t->dk, 0, (size_t)(a->T * t->pad) * sizeof(float));
-    memset(t->dv, 0, (size_t)(a->T * t->pad) * sizeof(float));
+    attn_copy(t->k, &(AttnRows){ attn_k(a, b, g), a->ld_k, a->S, a->S, a->D, 1.0f });
+    attn_copy(t->v, &(AttnRows){ attn_v(a, b, g), a->ld_k, a->S, a->S, a->D, 1.0f });
+    memset(t->dk, 0, (size_t)(a->S * t->pad) * sizeof(float));
+    memset(t->dv, 0, (size_t)(a->S * t->pad) * sizeof(float));
     int64_t group = a->H / a->K;
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
         for (int64_t q0 = 0; q0 < a->T; q0 += ATTN_Q) query_block(w, t, b, h, q0);
     }
-    float *out = mat_row(w->dqkv, b * a->T);
-    write_rows(out + (a->H + g) * a->D, w->dqkv.ld, t->dk, t->pad, a->T, a->D, 1.0f);
-    write_rows(out + (a->H + a->K + g) * a->D, w->dqkv.ld, t->dv, t->pad, a->T, a->D, 1.0f);
+    int64_t at = b * a->S * w->ld_dk + g * a->D;
+    write_rows(w->dk + at, w->ld_dk, t->dk, t->pad, a->S, a->D, 1.0f);
+    write_rows(w->dv + at, w->ld_dk, t->dv, t->pad, a->S, a->D, 1.0f);
 }
 
-static int flash_bwd(Dev *dev, const AttnBwd *args)
+static int flash_bwd(Dev *dev, const Bwd *w)
 {
-    Bwd w          = { .a = attn_init(args->qkv, args->doc, args->prefix, args->heads, args->kv_heads,
-                                      args->head_dim) };
-    w.a.mask       = args->mask;
-    w.a.scale      = args->scale;
-    w.dqkv         = cpu_mat(args->dqkv);
-    w.dout         = cpu_mat(args->dout);
-    w.o            = cpu_mat(args->o);
-    w.lse          = cpu_f32(args->lse);
-    int    threads = cpu_threads(dev);
-    float *scratch = cpu_scratch(dev, cpu_attn_bwd_scratch(args, threads));
+    const Attn *a       = &w->a;
+    int         threads = cpu_threads(dev);
+    size_t      each    = bwd_floats(a->S, a->D);
+    float      *scratch = cpu_scratch(dev, (size_t)threads * each * sizeof(float));
     if (!scratch) return -1;
-    int64_t n_item = w.a.B * w.a.K;
+    int64_t n_item = a->B * a->K;
 #pragma omp parallel for num_threads(threads)                                                                \
-    schedule(static) if (w.a.B * w.a.H * w.a.T * w.a.D >= CPU_PARALLEL_MIN)
+    schedule(static) if (a->B * a->H * a->T * a->D >= CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < n_item; i++) {
         BwdTile t = { .pad = 0 };
         if (i + 1 < n_item) {
-            int64_t b = (i + 1) / w.a.K, g = (i + 1) % w.a.K;
-            t.ahead.n_row = w.a.T;
-            ahead_add_qkv(&t.ahead, &w.a, w.a.qkv, w.a.ld, b, g);
-            ahead_add_qkv(&t.ahead, &w.a, w.dqkv.p, w.dqkv.ld, b, g);
-            ahead_add_heads(&t.ahead, &w.a, w.dout.p, w.dout.ld, b, g);
-            ahead_add_heads(&t.ahead, &w.a, w.o.p, w.o.ld, b, g);
+            int64_t b = (i + 1) / a->K, g = (i + 1) % a->K;
+            t.ahead.n_row = MIN(a->T, a->S);
+            ahead_add_heads(&t.ahead, a, a->q, a->ld_q, b, g);
+            ahead_add_keys(&t.ahead, a, a->k, a->ld_k, b, g);
+            ahead_add_keys(&t.ahead, a, a->v, a->ld_k, b, g);
+            ahead_add_heads(&t.ahead, a, w->dq, w->ld_dq, b, g);
+            ahead_add_keys(&t.ahead, a, w->dk, w->ld_dk, b, g);
+            ahead_add_keys(&t.ahead, a, w->dv, w->ld_dk, b, g);
+            ahead_add_heads(&t.ahead, a, w->dout.p, w->dout.ld, b, g);
+            ahead_add_heads(&t.ahead, a, w->o.p, w->o.ld, b, g);
         }
-        tile_init(&t, scratch + (size_t)omp_get_thread_num() * bwd_floats(w.a.T, w.a.D), w.a.T, w.a.D);
-        bwd_item(&w, &t, i / w.a.K, i % w.a.K);
+        tile_init(&t, scratch + (size_t)omp_get_thread_num() * each, a->S, a->D);
+        bwd_item(w, &t, i / a->K, i % a->K);
     }
     return 0;
 }
 
+static int self_bwd(Dev *dev, const AttnBwd *args)
+{
+    Bwd w   = { .a = attn_of_bwd(args), .dout = cpu_mat(args->dout), .o = cpu_mat(args->o) };
+    w.dq    = cpu_f32(args->dqkv);
+    w.dk    = w.dq + w.a.H * w.a.D;
+    w.dv    = w.dk + w.a.K * w.a.D;
+    w.ld_dq = w.ld_dk = tensor_ld(args->dqkv);
+    w.lse             = cpu_f32(args->lse);
+    return flash_bwd(dev, &w);
+}
+
+int cpu_cross_attn_bwd(Dev *dev, const CrossAttnBwd *args)
+{
+    Bwd w   = { .a = attn_of_cross_bwd(args), .dout = cpu_mat(args->dout), .o = cpu_mat(args->o) };
+    w.dq    = cpu_f32(args->dq);
+    w.dk    = cpu_f32(args->dkv);
+    w.dv    = w.dk + w.a.K * w.a.D;
+    w.ld_dq = tensor_ld(args->dq);
+    w.ld_dk = tensor_ld(args->dkv);
+    w.lse   = cpu_f32(args->lse);
+    return flash_bwd(dev, &w);
+}
+
 int cpu_attn_bwd(Dev *dev, const AttnBwd *a)
 {
-    TRY(a->p ? cpu_attn_stored_bwd(dev, a) : flash_bwd(dev, a));
+    TRY(a->p ? cpu_attn_stored_bwd(dev, a) : self_bwd(dev, a));
     if (!a->table) return 0;
     return cpu_rope(dev, &(Rope){ .y        = a->dqkv,
                                   .x        = a->dqkv,
                                   .table    = a->table,
-                                  .n_head   = a->heads + a->kv_heads,
-                                  .head_dim = a->head_dim,
+                                  .n_head   = a->shape.heads + a->shape.kv_heads,
+                                  .head_dim = a->shape.head_dim,
                                   .inverse  = 1 });
 }

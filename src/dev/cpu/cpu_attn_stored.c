@@ -71,50 +71,40 @@ static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transpos
  * are far apart and reads near ones in place, so those of qkv do not speak for those of dout. */
 static size_t product_bytes(const Attn *a, int64_t ld_out)
 {
-    Rows   in = { NULL, a->ld }, out = { NULL, ld_out };
+    Rows   in = { NULL, a->ld_q }, out = { NULL, ld_out };
     Gemm   g[]  = { rows_by_rows(NULL, in, in, a), rows_by_rows(NULL, out, in, a),
-                    weights_by_rows(NULL, a->ld, NULL, 0, in, a), weights_by_rows(NULL, a->ld, NULL, 1, in, a),
-                    weights_by_rows(NULL, a->ld, NULL, 1, out, a) };
+                    weights_by_rows(NULL, a->ld_q, NULL, 0, in, a),
+                    weights_by_rows(NULL, a->ld_q, NULL, 1, in, a),
+                    weights_by_rows(NULL, a->ld_q, NULL, 1, out, a) };
     size_t most = 0;
     for (int i = 0; i < ARRAY_LEN(g); i++) most = MAX(most, cpu_gemm_scratch(&g[i]));
     return tensor_align_up(most);
 }
 
-static Attn fwd_attn(const AttnFwd *f)
-{
-    Attn a  = attn_init(f->qkv, f->doc, f->prefix, f->heads, f->kv_heads, f->head_dim);
-    a.mask  = f->mask;
-    a.scale = f->scale;
-    return a;
-}
-
-static Attn bwd_attn(const AttnBwd *b)
-{
-    Attn a  = attn_init(b->qkv, b->doc, b->prefix, b->heads, b->kv_heads, b->head_dim);
-    a.mask  = b->mask;
-    a.scale = b->scale;
-    return a;
-}
-
 size_t cpu_attn_stored_fwd_scratch(const AttnFwd *args)
 {
-    Attn a = fwd_attn(args);
+    Attn a = attn_of_fwd(args);
     return product_bytes(&a, tensor_ld(args->o));
 }
 
 size_t cpu_attn_stored_bwd_scratch(const AttnBwd *args)
 {
-    Attn a = bwd_attn(args);
+    Attn a = attn_of_bwd(args);
     return product_bytes(&a, tensor_ld(args->dout)) + (size_t)(a.T * a.T) * sizeof(float);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------------- */
 
-/* Scores s[T] become weights over [lo, hi) and 0 elsewhere; returns the log of the sum of exponentials. */
+/* Scores s[T] become weights over [lo, hi) and 0 elsewhere; returns the log of the sum of exponentials, 0 of
+ * none. */
 static float softmax_row(float *s, int64_t T, int64_t lo, int64_t hi, float scale)
 {
     vf      high = vf_set(-INFINITY), sum = { 0 };
     int64_t i = lo;
+    if (lo >= hi) {
+        memset(s, 0, (size_t)T * sizeof *s);
+        return 0;
+    }
     for (; i + VL <= hi; i += VL) high = vf_max(high, vf_load(s + i));
     float top = vf_top(high);
     for (; i < hi; i++) top = MAX(top, s[i]);
@@ -146,13 +136,13 @@ static void softmax_head(Dev *dev, const Head *w, float *lse)
 
 int cpu_attn_stored_fwd(Dev *dev, const AttnFwd *args)
 {
-    Attn a = fwd_attn(args);
+    Attn a = attn_of_fwd(args);
     Mat  o = cpu_mat(args->o);
     if (!cpu_scratch(dev, cpu_attn_stored_fwd_scratch(args))) return -1;
     for (int64_t i = 0; i < a.B * a.H; i++) {
         Head w = head_init(&a, cpu_f32(args->p), i);
-        Rows q = { attn_q(&a, w.b, w.h), a.ld }, k = { attn_k(&a, w.b, w.g), a.ld },
-             v = { attn_v(&a, w.b, w.g), a.ld };
+        Rows q = { attn_q(&a, w.b, w.h), a.ld_q }, k = { attn_k(&a, w.b, w.g), a.ld_q },
+             v = { attn_v(&a, w.b, w.g), a.ld_q };
         Gemm s = rows_by_rows(w.p, q, k, &a);
         TRY(cpu_gemm(dev, &s));
         softmax_head(dev, &w, cpu_f32(args->lse) + i * a.T);
@@ -184,7 +174,7 @@ static void softmax_grad(Dev *dev, const Head *w, float *ds)
 
 int cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args)
 {
-    Attn   a    = bwd_attn(args);
+    Attn   a    = attn_of_bwd(args);
     Mat    dqkv = cpu_mat(args->dqkv), dout = cpu_mat(args->dout);
     size_t front = product_bytes(&a, dout.ld);
     char  *base  = cpu_scratch(dev, cpu_attn_stored_bwd_scratch(args));
@@ -194,8 +184,8 @@ int cpu_attn_stored_bwd(Dev *dev, const AttnBwd *args)
         Head   w     = head_init(&a, cpu_f32(args->p), i);
         float *row   = mat_row(dqkv, w.b * a.T);
         int    later = w.h % (a.H / a.K) != 0; /* not the first query head of its group */
-        Rows   q = { attn_q(&a, w.b, w.h), a.ld }, k = { attn_k(&a, w.b, w.g), a.ld },
-             v = { attn_v(&a, w.b, w.g), a.ld }, g = { mat_row(dout, w.b * a.T) + w.h * a.D, dout.ld };
+        Rows   q = { attn_q(&a, w.b, w.h), a.ld_q }, k = { attn_k(&a, w.b, w.g), a.ld_q },
+             v = { attn_v(&a, w.b, w.g), a.ld_q }, g = { mat_row(dout, w.b * a.T) + w.h * a.D, dout.ld };
         Gemm dp = rows_by_rows(ds, g, v, &a);
         TRY(cpu_gemm(dev, &dp));
         softmax_grad(dev, &w, ds);

@@ -17,17 +17,19 @@ static int64_t checked(int32_t token, int64_t V)
 int cpu_embed_fwd(Dev *dev, const EmbedFwd *a)
 {
     Mat            y = cpu_mat(a->y), wte = cpu_mat(a->wte), wpe = cpu_mat(a->wpe);
-    const int32_t *tok  = a->tok->data;
-    int64_t        T    = tensor_cols(a->tok);
-    int64_t        pos0 = a->pos0 ? *(const int32_t *)a->pos0->data : 0;
-    CHECK(!wpe.p || (pos0 >= 0 && pos0 + T <= wpe.rows), "position %lld of %lld", (long long)(pos0 + T - 1),
-          (long long)wpe.rows);
+    const int32_t *tok = a->tok->data;
+    int64_t        T   = tensor_cols(a->tok);
+    for (int64_t b = 0; wpe.p && b < y.rows / T; b++) {
+        int64_t pos0 = cpu_start(a->pos0, b);
+        CHECK(pos0 >= 0 && pos0 + T <= wpe.rows, "position %lld of %lld", (long long)(pos0 + T - 1),
+              (long long)wpe.rows);
+    }
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
     for (int64_t n = 0; n < y.rows; n++) {
         const float *row = mat_row(wte, checked(tok[n], wte.rows));
         if (wpe.p) {
-            row_add(mat_row(y, n), row, mat_row(wpe, pos0 + n % T), y.cols);
+            row_add(mat_row(y, n), row, mat_row(wpe, cpu_start(a->pos0, n / T) + n % T), y.cols);
         } else {
             memcpy(mat_row(y, n), row, (size_t)y.cols * sizeof(float));
         }

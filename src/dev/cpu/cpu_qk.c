@@ -25,15 +25,17 @@ int cpu_rope(Dev *dev, const Rope *a)
 {
     Mat     y = cpu_mat(a->y), x = cpu_mat(a->x), table = cpu_mat(a->table);
     int64_t T = a->x->dim[1], D = a->head_dim, used = a->n_head * D;
-    int64_t pos0 = a->pos0 ? *(const int32_t *)a->pos0->data : 0;
     float   sign = a->inverse ? -1.0f : 1.0f;
-    CHECK(pos0 >= 0 && pos0 + T <= table.rows, "position %lld of a table of %lld", (long long)(pos0 + T - 1),
-          (long long)table.rows);
+    for (int64_t b = 0; b < x.rows / T; b++) {
+        int64_t pos0 = cpu_start(a->pos0, b);
+        CHECK(pos0 >= 0 && pos0 + T <= table.rows, "position %lld of a table of %lld",
+              (long long)(pos0 + T - 1), (long long)table.rows);
+    }
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (x.rows * x.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < x.rows; r++) {
         float       *yr = mat_row(y, r);
-        const float *xr = mat_row(x, r), *cs = mat_row(table, pos0 + r % T);
+        const float *xr = mat_row(x, r), *cs = mat_row(table, cpu_start(a->pos0, r / T) + r % T);
         for (int64_t at = 0; at < used; at += D) rotate_head(yr + at, xr + at, cs, D, sign);
         if (yr != xr) memcpy(yr + used, xr + used, (size_t)(x.cols - used) * sizeof(float));
     }

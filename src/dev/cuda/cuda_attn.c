@@ -24,32 +24,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_REVISION = 4 }; /* of the kernels: older measurements do not count */
+enum { TILE_REVISION = 5 }; /* of the kernels: older measurements do not count */
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
 static TileAttn tiles_of(const AttnKey *k, const AttnData *x)
 {
-    return (TileAttn){ .qkv      = x->qkv,
-                       .o        = x->o,
-                       .lse      = x->lse,
-                       .dout     = x->dout,
-                       .dqkv     = x->dqkv,
-                       .ws       = x->ws,
-                       .B        = k->B,
-                       .T        = k->T,
-                       .heads    = k->H,
-                       .kv_heads = k->K,
-                       .head_dim = k->D,
-                       .ld_qkv   = k->ld_qkv,
-                       .ld_o     = k->ld_o,
-                       .ld_dout  = k->ld_dout,
-                       .ld_dqkv  = k->ld_dqkv,
-                       .mask     = (Mask)k->mask,
-                       .table    = x->table,
-                       .doc      = x->doc,
-                       .prefix   = x->prefix,
-                       .scale    = x->scale };
+    return (TileAttn){ .qkv     = x->qkv,
+                       .o       = x->o,
+                       .lse     = x->lse,
+                       .dout    = x->dout,
+                       .dqkv    = x->dqkv,
+                       .ws      = x->ws,
+                       .B       = k->B,
+                       .T       = k->T,
+                       .ld_qkv  = k->ld_qkv,
+                       .ld_o    = k->ld_o,
+                       .ld_dout = k->ld_dout,
+                       .ld_dqkv = k->ld_dqkv,
+                       .table   = x->table,
+                       .doc     = x->doc,
+                       .prefix  = x->prefix,
+                       .first   = x->first,
+                       .last    = x->last,
+                       .shape   = { .heads    = (int)k->H,
+                                    .kv_heads = (int)k->K,
+                                    .head_dim = (int)k->D,
+                                    .mask     = (Mask)k->mask,
+                                    .scale    = x->scale } };
 }
 
 /* NULL, or why tiles cannot do it. */
@@ -59,7 +61,8 @@ static const char *tiles_refuse(const CudaDev *d, const AttnKey *k)
     if (!d->encode) return "the card or its driver cannot";
     if (k->own < 0) return "own kernels are off";
     if (k->dtype != DT_BF16) return "it is not bf16";
-    if (k->bwd && k->ws_bytes < tile_attn_ws(&t)) return "the workspace is too small";
+    if (k->ws_bytes < (k->bwd ? tile_attn_bwd_ws(&t) : tile_attn_fwd_ws(&t)))
+        return "the workspace is too small";
     return tile_attn_refuses(&t);
 }
 
@@ -83,8 +86,8 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 
 static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters and for one document without a
- * prefix. 1 when there is no room. */
+/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one document without a prefix,
+ * and for ranges of one key. 1 when there is no room. */
 static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
     enum { N = 7 };
@@ -114,7 +117,9 @@ static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
                      .ws     = at[5],
                      .scale  = 0.125f,
                      .doc    = (const int *)at[6],
-                     .prefix = (const int *)at[6] };
+                     .prefix = (const int *)at[6],
+                     .first  = (const int *)at[6],
+                     .last   = (const int *)at[6] };
     if (k->dtype != DT_BF16) return 0;
     TRY(cuda_fill_random(&d->base, x->qkv, DT_BF16, row * k->ld_qkv, 1));
     return k->bwd ? cuda_fill_random(&d->base, x->dout, DT_BF16, row * k->ld_dout, 2) : 0;
@@ -361,9 +366,13 @@ static int aligned(const Tensor *t) { return (uintptr_t)t->data % 16 == 0; }
 static int is_half(const Tensor *t) { return t->dtype == DT_BF16 || t->dtype == DT_F16; }
 
 /* What a mask reads is there, and in one piece. */
-static int mask_is_plain(Mask mask, const Tensor *doc, const Tensor *prefix)
+static int is_plain(const Tensor *t) { return t && tensor_is_contiguous(t) && (uintptr_t)t->data % 16 == 0; }
+
+static int mask_is_plain(Mask mask, const Tensor *doc, const Tensor *prefix, const Tensor *first,
+                         const Tensor *last)
 {
-    if (mask == MASK_DOCUMENT) return doc && tensor_ld(doc) == tensor_cols(doc);
+    if (mask == MASK_DOCUMENT) return is_plain(doc);
+    if (mask == MASK_RANGE) return is_plain(first) && is_plain(last);
     return mask != MASK_PREFIX || prefix;
 }
 
@@ -373,19 +382,20 @@ static const int *ints(const Tensor *t) { return t ? t->data : NULL; }
 static AttnPlan *fwd_plan(CudaDev *d, const AttnFwd *a)
 {
     if (!is_half(a->qkv) || a->o->dtype != a->qkv->dtype) return NULL;
-    if (!aligned(a->qkv) || !aligned(a->o) || !mask_is_plain(a->mask, a->doc, a->prefix)) return NULL;
+    if (!aligned(a->qkv) || !aligned(a->o)) return NULL;
+    if (!mask_is_plain(a->shape.mask, a->doc, a->prefix, a->first, a->last)) return NULL;
     AttnKey k;
     memset(&k, 0, sizeof k);
     k.B         = a->qkv->dim[0];
     k.T         = a->qkv->dim[1];
-    k.H         = a->heads;
-    k.K         = a->kv_heads;
-    k.D         = a->head_dim;
+    k.H         = a->shape.heads;
+    k.K         = a->shape.kv_heads;
+    k.D         = a->shape.head_dim;
     k.ld_qkv    = tensor_ld(a->qkv);
     k.ld_o      = tensor_ld(a->o);
     k.ws_bytes  = a->ws ? (int64_t)tensor_bytes(a->ws) : 0;
     k.dtype     = (int32_t)a->qkv->dtype;
-    k.mask      = (int32_t)a->mask;
+    k.mask      = (int32_t)a->shape.mask;
     k.own       = d->base.opt.own;
     AttnPlan *p = plan_get(d, &k);
     return p->way == ATTN_SIMPLE ? NULL : p;
@@ -396,14 +406,14 @@ static AttnPlan *bwd_plan(CudaDev *d, const AttnBwd *a)
     if (!is_half(a->qkv) || a->o->dtype != a->qkv->dtype) return NULL;
     if (a->dout->dtype != a->qkv->dtype || a->dqkv->dtype != a->qkv->dtype) return NULL;
     if (!aligned(a->qkv) || !aligned(a->o) || !aligned(a->dout) || !aligned(a->dqkv)) return NULL;
-    if (!mask_is_plain(a->mask, a->doc, a->prefix)) return NULL;
+    if (!mask_is_plain(a->shape.mask, a->doc, a->prefix, a->first, a->last)) return NULL;
     AttnKey k;
     memset(&k, 0, sizeof k);
     k.B             = a->qkv->dim[0];
     k.T             = a->qkv->dim[1];
-    k.H             = a->heads;
-    k.K             = a->kv_heads;
-    k.D             = a->head_dim;
+    k.H             = a->shape.heads;
+    k.K             = a->shape.kv_heads;
+    k.D             = a->shape.head_dim;
     k.ld_qkv        = tensor_ld(a->qkv);
     k.ld_o          = tensor_ld(a->o);
     k.ld_dout       = tensor_ld(a->dout);
@@ -411,9 +421,9 @@ static AttnPlan *bwd_plan(CudaDev *d, const AttnBwd *a)
     k.ws_bytes      = a->ws ? (int64_t)tensor_bytes(a->ws) : 0;
     k.bwd           = 1;
     k.dtype         = (int32_t)a->qkv->dtype;
-    k.mask          = (int32_t)a->mask;
+    k.mask          = (int32_t)a->shape.mask;
     k.own           = d->base.opt.own;
-    k.deterministic = a->deterministic || d->base.opt.deterministic;
+    k.deterministic = a->shape.deterministic || d->base.opt.deterministic;
     AttnPlan *p     = plan_get(d, &k);
     return p->way == ATTN_SIMPLE ? NULL : p;
 }
@@ -488,9 +498,11 @@ int cuda_attn_fwd(Dev *dev, const AttnFwd *a)
     AttnData x = { .qkv    = a->qkv->data,
                    .o      = a->o->data,
                    .lse    = a->lse->data,
-                   .scale  = a->scale,
+                   .scale  = a->shape.scale,
                    .doc    = ints(a->doc),
-                   .prefix = ints(a->prefix) };
+                   .prefix = ints(a->prefix),
+                   .first  = ints(a->first),
+                   .last   = ints(a->last) };
     if (a->ws) x.ws = a->ws->data;
     const char *why = run_plan(d, p, &x);
     return why ? err_set("attn_fwd: %s", why) : 0;
@@ -508,10 +520,12 @@ static int run_bwd(CudaDev *d, const AttnBwd *a, int *turned)
                    .dout   = a->dout->data,
                    .dqkv   = a->dqkv->data,
                    .ws     = a->ws->data,
-                   .scale  = a->scale,
+                   .scale  = a->shape.scale,
                    .doc    = ints(a->doc),
-                   .prefix = ints(a->prefix) };
-    if (a->table && p->way == ATTN_TILES && tensor_ld(a->table) == a->head_dim) {
+                   .prefix = ints(a->prefix),
+                   .first  = ints(a->first),
+                   .last   = ints(a->last) };
+    if (a->table && p->way == ATTN_TILES && tensor_ld(a->table) == a->shape.head_dim) {
         x.table = a->table->data;
         *turned = 1;
     }
@@ -527,7 +541,7 @@ int cuda_attn_bwd(Dev *dev, const AttnBwd *a)
     return cuda_rope(dev, &(Rope){ .y        = a->dqkv,
                                    .x        = a->dqkv,
                                    .table    = a->table,
-                                   .n_head   = a->heads + a->kv_heads,
-                                   .head_dim = a->head_dim,
+                                   .n_head   = a->shape.heads + a->shape.kv_heads,
+                                   .head_dim = a->shape.head_dim,
                                    .inverse  = 1 });
 }

@@ -36,8 +36,8 @@ struct CudaAttn {
 typedef struct {
     char        *qkv, *o, *lse, *dout, *dqkv, *ws;
     float        scale;
-    const float *table;        /* of rotations, for tiles; the others leave them to cuda_rope() */
-    const int   *doc, *prefix; /* for tiles: cuDNN has no such mask */
+    const float *table; /* of rotations, for tiles; the others leave them to cuda_rope() */
+    const int   *doc, *prefix, *first, *last; /* for tiles: cuDNN has no such masks */
 } AttnData;
 
 /* cuda_attn_graph.c */

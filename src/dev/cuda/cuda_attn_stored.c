@@ -276,21 +276,23 @@ static int stored_fwd(CudaDev *d, const AttnFwd *a, int dry)
 {
     Products w = { 0 };
     TRY(products_init(&w, d, a->qkv, a->ws, dry));
-    int64_t    T = w.T, D = a->head_dim, group = a->heads / a->kv_heads;
+    int64_t    T = w.T, D = a->shape.head_dim, H = a->shape.heads, K = a->shape.kv_heads, group = H / K;
     float     *s    = (float *)take(&w, (size_t)(w.B * T * T) * 4);
     StoredRows rows = { .B          = w.B,
                         .T          = T,
-                        .p_stride   = a->heads * T * T,
-                        .lse_stride = a->heads * T,
+                        .p_stride   = H * T * T,
+                        .lse_stride = H * T,
                         .dtype      = a->p->dtype,
-                        .mask       = a->mask,
-                        .scale      = a->scale,
+                        .mask       = a->shape.mask,
+                        .scale      = a->shape.scale,
                         .doc        = a->doc ? a->doc->data : NULL,
-                        .prefix     = a->prefix ? a->prefix->data : NULL };
-    for (int64_t h = 0; h < (dry ? 1 : a->heads); h++) {
+                        .prefix     = a->prefix ? a->prefix->data : NULL,
+                        .first      = a->first ? a->first->data : NULL,
+                        .last       = a->last ? a->last->data : NULL };
+    for (int64_t h = 0; h < (dry ? 1 : H); h++) {
         int64_t g = h / group;
-        Batch   q = head_of(a->qkv, h, D), k = swapped(head_of(a->qkv, a->heads + g, D));
-        Batch   v = head_of(a->qkv, a->heads + a->kv_heads + g, D), o = head_of(a->o, h, D);
+        Batch   q = head_of(a->qkv, h, D), k = swapped(head_of(a->qkv, H + g, D));
+        Batch   v = head_of(a->qkv, H + K + g, D), o = head_of(a->o, h, D);
         Batch   score = dense((char *)s, DT_F32, T), p = weights_of(a->p, h);
         TRY(product(&w, &score, &q, &k, (int64_t[]){ T, T, D }, 0));
         if (!dry) TRY(cuda_softmax_rows(&d->base, &rows, p.p, (float *)a->lse->data + h * T, s));
@@ -303,10 +305,12 @@ static int stored_bwd(CudaDev *d, const AttnBwd *a, int dry)
 {
     Products w = { 0 };
     TRY(products_init(&w, d, a->qkv, a->ws, dry));
-    int64_t    T = w.T, D = a->head_dim, group = a->heads / a->kv_heads, H = a->heads, K = a->kv_heads;
+    int64_t    T = w.T, D = a->shape.head_dim, H = a->shape.heads, K = a->shape.kv_heads, group = H / K;
     float     *dp   = (float *)take(&w, (size_t)(w.B * T * T) * 4);
     char      *ds   = take(&w, (size_t)(w.B * T * T) * dtype_bytes(a->p->dtype));
-    StoredRows rows = { .B = w.B, .T = T, .p_stride = H * T * T, .dtype = a->p->dtype, .scale = a->scale };
+    StoredRows rows = {
+        .B = w.B, .T = T, .p_stride = H * T * T, .dtype = a->p->dtype, .scale = a->shape.scale
+    };
     /* Two heads of a group show every kind of product: the first overwrites, the second adds. */
     for (int64_t h = 0; h < (dry ? MIN(group, 2) : H); h++) {
         int64_t g   = h / group;

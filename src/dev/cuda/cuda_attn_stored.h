@@ -24,7 +24,7 @@ typedef struct {
     DType      dtype; /* of p and ds */
     Mask       mask;
     float      scale;
-    const int *doc, *prefix; /* [B,T], [B]; NULL unless the mask needs them */
+    const int *doc, *prefix, *first, *last; /* [B,T], [B], [B,T], [B,T]; NULL unless the mask needs them */
 } StoredRows;
 
 /* p = softmax(scale s) over the keys a query sees, 0 elsewhere; lse = log sum exp. */

@@ -7,9 +7,9 @@
  * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
  *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
  *    registers.
- * 2. Every mask lets query i see the keys from low(i) to high(i), and both rise with i. Only tiles that are seen are visited, and
- *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes); else they are 0 and i,
- *    or T - 1.
+ * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and only those at an edge
+ *    look at the mask. SPANS: low and high come from memory (documents, prefixes, ranges); else they are 0 and i, or T - 1. With
+ *    spans a small kernel runs first (spans_kernel), which leaves for each tile what its queries see and who sees its keys.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
@@ -17,6 +17,7 @@
 #include "dev/cuda/k_attn_tile.h"
 #include "dev/cuda/k_common.cuh"
 #include "dev/cuda/k_wgmma.cuh"
+#include "dev/op_scratch.h"
 
 enum { TILE = 64, PART = 64, PART_BYTES = TILE * PART * 2 };
 enum {
@@ -36,7 +37,11 @@ typedef struct {
     float       *lse;   /* [B,H,T] */
     float       *rows;  /* backward, [B,H,T/64,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
-    const int   *doc, *prefix;
+    const int   *doc, *prefix, *first, *last;
+    unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
+    int4        *tile_sees; /* with spans, [B,T/64]: TileSpan */
+    int2 *
+        tile_seen; /* with spans, [B,T/64]: the first tile of queries that sees this tile of keys, one past the last */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
@@ -61,8 +66,8 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
     static constexpr int AT_COME  = AT_EMPTY + STAGES * 8; /* the tiles that stay are there */
     static constexpr int AT_GONE  = AT_COME + BLOCKS * 8;  /* and have been read */
     static constexpr int AT_ITEM  = AT_GONE + BLOCKS * 8;  /* which block they are of */
-    static constexpr int AT_NOTES = AT_ITEM + BLOCKS * 8;  /* the loader's, 16 bytes a stage */
-    static constexpr int BYTES    = AT_NOTES + STAGES * 16;
+    static constexpr int AT_NOTES = AT_ITEM + BLOCKS * 8;  /* the loader's, 8 bytes a stage */
+    static constexpr int BYTES    = AT_NOTES + STAGES * 8;
 };
 
 /* ---- who does what ------------------------------------------------------------------------------------------ */
@@ -74,41 +79,75 @@ template <typename R> __device__ __forceinline__ int query_block(const AttnArgs 
     return g.T - (i + 1) * R::ROWS;
 }
 
-/* Which keys the queries of sequence b see. */
+/* What says which keys the queries of sequence b see. */
 typedef struct {
-    const int *doc; /* of the sequence, or NULL */
-    int        prefix;
+    const int *first, *last; /* of the sequence; first: or where documents begin; or NULL */
+    int        prefix, T;
 } Spans;
 
 __device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
 {
-    return { g.doc ? g.doc + (int64_t)b * g.T : NULL, g.prefix ? min(__ldg(g.prefix + b), g.T) : 0 };
+    int64_t    row   = (int64_t)b * g.T;
+    const int *first = g.doc ? g.doc : g.first;
+    return { first ? first + row : NULL, g.last ? g.last + row : NULL,
+             g.prefix ? min(__ldg(g.prefix + b), g.T) : 0, g.T };
 }
-/* No later than the row itself, whatever is in memory. */
-__device__ __forceinline__ int span_low(const Spans &s, int row)
+
+/* Keys from low to high; none: low is above every key. */
+typedef struct {
+    int low, high;
+} Seen;
+
+enum { NO_KEY = INT32_MAX };
+
+/* What query `row` sees, of the numbers that stand in memory for it. A document begins no later than the row. */
+__device__ __forceinline__ Seen seen_of(const Spans &s, int row, int first, int last)
 {
-    return s.doc ? max(0, min(__ldg(s.doc + row), row)) : 0;
+    if (!s.last) return { s.first ? max(0, min(first, row)) : 0, max(row, s.prefix - 1) };
+    Seen v = { max(first, 0), min(last, s.T - 1) };
+    return v.low <= v.high ? v : Seen{ NO_KEY, -1 };
 }
-__device__ __forceinline__ int span_high(const Spans &s, int row) { return max(row, s.prefix - 1); }
+__device__ __forceinline__ Seen query_sees(const Spans &s, int row)
+{
+    return seen_of(s, row, s.first ? __ldg(s.first + row) : 0, s.last ? __ldg(s.last + row) : 0);
+}
+
+/* Of 64 queries: keys that some of them see, and keys that all of them see. */
+typedef struct {
+    int low, high, clear_low, clear_high;
+} TileSpan;
+
+__device__ __forceinline__ TileSpan tile_span(const AttnArgs &g, int b, int tile)
+{
+    int4 v = __ldg(g.tile_sees + (int64_t)b * (g.T / TILE) + tile);
+    return { v.x, v.y, v.z, v.w };
+}
 
 typedef struct {
     int first, end;
 } Tiles;
 
-/* Those of the keys that the queries from row0 to the last see. */
+/* Tiles of keys that some of the queries from row0 to the last see; at least one. */
 template <bool SPANS>
 __device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, int last)
 {
     last = min(last, g.T - 1);
     if (!SPANS) return { 0, (g.causal ? last : g.T - 1) / TILE + 1 };
-    Spans s = spans_of(g, b);
-    return { span_low(s, row0) / TILE, span_high(s, last) / TILE + 1 };
+    int low = NO_KEY, high = -1;
+#pragma unroll 1
+    for (int i = row0 / TILE; i <= last / TILE; i++) {
+        TileSpan t = tile_span(g, b, i);
+        low        = min(low, t.low);
+        high       = max(high, t.high);
+    }
+    return low <= high ? Tiles{ low / TILE, high / TILE + 1 } : Tiles{ 0, 1 };
 }
 
-/* Some of all: whatever is in memory, what a warpgroup waits for is loaded. */
+/* Some of all: those that see nothing have to wait for one of the others'. */
 __device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
 {
-    return { max(all.first, min(t.first, t.end - 1)), t.end };
+    if (t.first < all.first || t.end > all.end) return { all.first, all.first + 1 };
+    return t;
 }
 
 /* Columns of a head's part in a packed row. */
@@ -219,13 +258,13 @@ template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs
     return { n_head * n_block, n_block };
 }
 
-/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts on
- * from launch to launch: the last call of each wraps it around to 0. */
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts the
+ * blocks of this launch from 0 on. */
 template <typename R, typename F>
 __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
 {
     for (uint32_t n = 0;; n++) {
-        int      item = (int)atomicInc(next, (unsigned)b.n_item + gridDim.x - 1);
+        int      item = (int)atomicAdd(next, 1u);
         uint32_t slot = n % R::BLOCKS, come = smem + R::AT_COME + 8 * slot;
         bar_wait(smem + R::AT_GONE + 8 * slot, (n / R::BLOCKS & 1) ^ 1);
         smem_store_word(smem + R::AT_ITEM + 8 * slot, (uint32_t)item);
@@ -352,17 +391,20 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
 /* Makes -inf of the keys from k0 on that queries, which are rows and begin at q0, do not see. */
 __device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
 {
-    int low[2], high[2], col = k0 + tile_col();
+    Seen seen[2];
+    int  col = k0 + tile_col();
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        low[j]  = span_low(s, q0 + tile_row() + 8 * j);
-        high[j] = span_high(s, q0 + tile_row() + 8 * j);
-    }
+    for (int j = 0; j < 2; j++) seen[j] = query_sees(s, q0 + tile_row() + 8 * j);
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
         int key = col + i / 4 * 8 + i % 2, j = i % 4 / 2;
-        if (key < low[j] || key > high[j]) d[i] = -INFINITY;
+        if (key < seen[j].low || key > seen[j].high) d[i] = -INFINITY;
     }
+}
+
+__device__ __forceinline__ int2 two_ints(const int *p)
+{
+    return p ? __ldg(reinterpret_cast<const int2 *>(p)) : make_int2(0, 0);
 }
 
 /* The same where queries are columns and keys rows. */
@@ -371,12 +413,14 @@ __device__ __forceinline__ void tile_mask_spans_turned(float (&d)[N_ACC], const 
     int row = k0 + tile_row(), col = q0 + tile_col();
 #pragma unroll
     for (int b = 0; b < TILE / 8; b++) {
-        int  query = col + 8 * b;
-        int2 low   = s.doc ? __ldg(reinterpret_cast<const int2 *>(s.doc + query)) : make_int2(0, 0);
+        int  query   = col + 8 * b;
+        int2 first   = two_ints(s.first ? s.first + query : NULL),
+             last    = two_ints(s.last ? s.last + query : NULL);
+        Seen seen[2] = { seen_of(s, query, first.x, last.x), seen_of(s, query + 1, first.y, last.y) };
 #pragma unroll
         for (int i = 4 * b; i < 4 * b + 4; i++) {
             int key = row + i % 4 / 2 * 8;
-            if (key < (i % 2 ? low.y : low.x) || key > span_high(s, query + i % 2)) d[i] = -INFINITY;
+            if (key < seen[i % 2].low || key > seen[i % 2].high) d[i] = -INFINITY;
         }
     }
 }
@@ -390,8 +434,8 @@ typedef struct {
 template <bool SPANS> __device__ __forceinline__ Clear clear_of(const AttnArgs &g, int b, int q0)
 {
     if (!SPANS) return {};
-    Spans s = spans_of(g, b);
-    return { s, span_low(s, q0 + TILE - 1), span_high(s, q0) };
+    TileSpan t = tile_span(g, b, q0 / TILE);
+    return { spans_of(g, b), t.clear_low, t.clear_high };
 }
 
 /* Masks a tile of scores of queries that stay, where it must be. */
@@ -455,29 +499,89 @@ __device__ __forceinline__ bool place_end(int wg)
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
     TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
-    int64_t rows = a->B * a->T, all = (a->heads + 2 * a->kv_heads) * a->head_dim,
-            out = a->heads * a->head_dim;
+    int64_t rows = a->B * a->T, all = (int64_t)(a->shape.heads + 2 * a->shape.kv_heads) * a->shape.head_dim,
+            out = (int64_t)a->shape.heads * a->shape.head_dim;
     TRY(tma_map(encode, &m->qkv, a->qkv, rows, all, a->ld_qkv, box));
     TRY(tma_map(encode, &m->o, a->o, rows, out, a->ld_o, box));
     TRY(tma_map(encode, &m->dout, a->dout, rows, out, a->ld_dout, box));
     return tma_map(encode, &m->dqkv, a->dqkv, rows, all, a->ld_dqkv, box);
 }
 
-static inline AttnArgs attn_args(const TileAttn *a)
+static inline int attn_has_spans(const TileAttn *a) { return a->shape.mask > MASK_FULL; }
+
+/* What both halves keep in ws: counters and, with spans, the tables of tiles. */
+static inline int64_t attn_common_ws(const TileAttn *a)
 {
-    AttnArgs g = {};
-    g.n_batch  = (int)a->B;
-    g.T        = (int)a->T;
-    g.heads    = (int)a->heads;
-    g.kv_heads = (int)a->kv_heads;
-    g.causal   = a->mask != MASK_FULL;
-    g.scale    = a->scale;
-    g.lse      = (float *)a->lse;
-    g.rows     = (float *)a->ws;
-    g.table    = a->table;
-    g.doc      = a->mask == MASK_DOCUMENT ? a->doc : NULL;
-    g.prefix   = a->mask == MASK_PREFIX ? a->prefix : NULL;
+    return ATTN_COUNTER_BYTES + (attn_has_spans(a) ? a->B * (a->T / TILE) * ATTN_TILE_SPAN_BYTES : 0);
+}
+
+/* ws: attn_common_ws() bytes. */
+static inline AttnArgs attn_args(const TileAttn *a, void *ws)
+{
+    AttnArgs g  = {};
+    Mask     m  = a->shape.mask;
+    g.n_batch   = (int)a->B;
+    g.T         = (int)a->T;
+    g.heads     = a->shape.heads;
+    g.kv_heads  = a->shape.kv_heads;
+    g.causal    = m != MASK_FULL;
+    g.scale     = a->shape.scale;
+    g.lse       = (float *)a->lse;
+    g.table     = a->table;
+    g.doc       = m == MASK_DOCUMENT ? a->doc : NULL;
+    g.prefix    = m == MASK_PREFIX ? a->prefix : NULL;
+    g.first     = m == MASK_RANGE ? a->first : NULL;
+    g.last      = m == MASK_RANGE ? a->last : NULL;
+    g.next      = (unsigned *)ws;
+    g.tile_sees = (int4 *)((char *)ws + ATTN_COUNTER_BYTES);
+    g.tile_seen = (int2 *)(g.tile_sees + a->B * (a->T / TILE));
     return g;
+}
+
+enum { SPAN_THREADS = 256 };
+
+__device__ __forceinline__ int warp_min(int v)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) v = min(v, __shfl_xor_sync(FULL_WARP, v, d));
+    return v;
+}
+__device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
+
+/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of keys, a thread a tile. */
+static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
+{
+    int   b = blockIdx.x, n_tile = g.T / TILE, lane = threadIdx.x % WARP;
+    Spans s    = spans_of(g, b);
+    int4 *sees = g.tile_sees + (int64_t)b * n_tile;
+    for (int i = threadIdx.x / WARP; i < n_tile; i += SPAN_THREADS / WARP) {
+        Seen u = query_sees(s, i * TILE + lane), v = query_sees(s, i * TILE + WARP + lane);
+        int4 t = { warp_min(min(u.low, v.low)), warp_most(max(u.high, v.high)), warp_most(max(u.low, v.low)),
+                   warp_min(min(u.high, v.high)) };
+        if (lane == 0) sees[i] = t;
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < n_tile; k += SPAN_THREADS) {
+        int2 seen = { n_tile, 0 };
+        for (int i = 0; i < n_tile; i++) {
+            if (sees[i].x >= (k + 1) * TILE || sees[i].y < k * TILE) continue;
+            seen = { min(seen.x, i), i + 1 };
+        }
+        g.tile_seen[(int64_t)b * n_tile + k] = seen;
+    }
+}
+
+/* What has to happen before a kernel of this attention runs. */
+static inline int attn_begin(const TileAttn *a, const AttnArgs &g, cudaStream_t stream)
+{
+    CUDA_TRY(cudaMemsetAsync(g.next, 0, ATTN_COUNTER_BYTES, stream));
+    if (!attn_has_spans(a)) return 0;
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim            = dim3{ (unsigned)a->B };
+    cfg.blockDim           = dim3{ SPAN_THREADS };
+    cfg.stream             = stream;
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, spans_kernel, g));
+    return 0;
 }
 
 /* A thread block for each multiprocessor, or fewer for little work. */

@@ -11,19 +11,20 @@ extern "C" {
 
 /* Rows are [q heads | k heads | v heads], ld_* elements apart; see AttnFwd, AttnBwd in dev/op.h. */
 typedef struct {
-    void *qkv, *o, *lse;    /* o and lse: written by forward, read by backward */
-    void *dout, *dqkv, *ws; /* backward's */
+    void *qkv, *o, *lse; /* o and lse: written by forward, read by backward */
+    void *dout, *dqkv;   /* backward's */
+    void *ws;
     const float
               *table; /* backward's, f32[T, head_dim]: dq and dk are rotated back by it; NULL: they are not */
-    const int *doc, *prefix; /* [B,T], rising in each row, and [B], for the masks that need them */
-    int64_t    B, T, heads, kv_heads, head_dim;
+    const int *doc, *prefix, *first, *last; /* [B,T], [B], [B,T], [B,T], for the masks that need them */
+    int64_t    B, T;
     int64_t    ld_qkv, ld_o, ld_dout, ld_dqkv;
-    Mask       mask;
-    float      scale;
+    AttnShape  shape;
 } TileAttn;
 
 /* Bytes of ws. */
-int64_t tile_attn_ws(const TileAttn *a);
+int64_t tile_attn_fwd_ws(const TileAttn *a);
+int64_t tile_attn_bwd_ws(const TileAttn *a);
 
 /* NULL, or why this attention cannot run here. */
 const char *tile_attn_refuses(const TileAttn *a);

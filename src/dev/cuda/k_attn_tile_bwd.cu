@@ -35,8 +35,6 @@ struct KeyRoom : Room<D, 2, 2, 1, D == 64 ? 8 : 4, TILE *(int)sizeof(float2), D 
     static_assert(KeyRoom::STAGES >= 4, "the tile before, this one, one skipped, the next");
 };
 
-static __device__ unsigned queries_next, keys_next; /* load_blocks() */
-
 /* d = a b^T, b: tile i of the stage of the ring: scores, or dout v^T, or their transposes. */
 template <typename R, typename A>
 __device__ __forceinline__ void product_begin(float (&d)[N_ACC], const A &a, uint32_t smem, Ring r, int i)
@@ -75,7 +73,7 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, &queries_next,
+        blocks_of<R>(g, g.n_batch * g.heads), smem, g.next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
@@ -261,17 +259,12 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 
 /* ---- keys stay ---------------------------------------------------------------------------------------------- */
 
-/* The first tile of queries that sees keys from k0 on. */
-template <bool SPANS> __device__ __forceinline__ int query_first(const AttnArgs &g, int b, int k0)
-{
-    if (!g.causal || (SPANS && k0 < spans_of(g, b).prefix)) return 0;
-    return k0 / TILE;
-}
-
-/* What the loader says of a tile of queries: which it is, from where on the first and the last of them see keys, and whether it
- * is the block's last. */
+/* What the loader says of a tile of queries: which it is, which warpgroups' keys it sees, for which of those some of it do not see
+ * some of the keys, and whether it is the block's last. */
+enum { NOTE_LAST = 1, NOTE_SEES = 2, NOTE_EDGE = 4, NOTE_BITS = 2 /* a warpgroup, from NOTE_SEES on */ };
 typedef struct {
-    int i, low, low_last, last;
+    int i;
+    int note;
 } Passing;
 
 template <typename R> __device__ __forceinline__ uint32_t passing_at(uint32_t smem, Ring r)
@@ -282,15 +275,27 @@ template <typename R> __device__ __forceinline__ void passing_write(uint32_t sme
 {
     uint32_t at = passing_at<R>(smem, r);
     smem_store_word(at, (uint32_t)p.i);
-    smem_store_word(at + 4, (uint32_t)p.low);
-    smem_store_word(at + 8, (uint32_t)p.low_last);
-    smem_store_word(at + 12, (uint32_t)p.last);
+    smem_store_word(at + 4, (uint32_t)p.note);
 }
 template <typename R> __device__ __forceinline__ Passing passing_read(uint32_t smem, Ring r)
 {
     uint32_t at = passing_at<R>(smem, r);
-    return { (int)smem_share_word(at), (int)smem_share_word(at + 4), (int)smem_share_word(at + 8),
-             (int)smem_share_word(at + 12) };
+    return { (int)smem_share_word(at), (int)smem_share_word(at + 4) };
+}
+
+/* What tile i of queries is to a block of keys from k0 on. */
+template <typename R> __device__ __forceinline__ int passing_note(const AttnArgs &g, int b, int i, int k0)
+{
+    TileSpan t    = tile_span(g, b, i);
+    int      note = 0;
+#pragma unroll 1
+    for (int wg = 0; wg < R::WGS; wg++) {
+        int first = k0 + wg * TILE, last = first + TILE - 1;
+        if (t.low > last || t.high < first) continue;
+        note |= (NOTE_SEES | (t.clear_low > first || t.clear_high < last ? NOTE_EDGE : 0))
+                << (NOTE_BITS * wg);
+    }
+    return note;
 }
 
 template <typename R>
@@ -304,21 +309,40 @@ __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g,
     tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
 }
 
-/* The tiles of a head's queries that see keys [k0, k0 + ROWS) of sequence b. last_head: of those that share the keys. */
-template <typename R, bool SPANS>
+/* The tiles of a head's queries that see keys [k0, k0 + ROWS), without spans. */
+template <typename R>
 __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r, int b,
-                                          int h, int k0, bool last_head)
+                                          int h, int k0)
 {
-    Spans s      = SPANS ? spans_of(g, b) : Spans{ NULL, 0 };
-    int   n_tile = g.T / TILE, first = query_first<SPANS>(g, b, k0),
-        low = SPANS ? span_low(s, first * TILE) : 0;
-    for (int i = first, next = 0, last = 0; !last; i++, low = next, ring_next<R>(r)) {
-        if (SPANS && i + 1 < n_tile) next = span_low(s, (i + 1) * TILE);
-        last = i + 1 == n_tile || next >= k0 + R::ROWS; /* all later ones see only keys after these */
+#pragma unroll 1
+    for (int i = g.causal ? k0 / TILE : 0; i < g.T / TILE; i++, ring_next<R>(r)) {
+        ring_take<R>(smem, r);
+        query_load<R>(m, g, smem, r, b, h, i);
+    }
+}
+
+/* With spans. last_head: of those that share the keys; its last tile says that it is. If nobody sees the keys, it is some tile. */
+template <typename R>
+__device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r,
+                                               int b, int h, int k0, bool last_head)
+{
+    int   n_tile = g.T / TILE;
+    Tiles seen   = { n_tile, 0 };
+#pragma unroll 1
+    for (int k = k0 / TILE; k < min(n_tile, (k0 + R::ROWS) / TILE); k++) {
+        int2 v = __ldg(g.tile_seen + (int64_t)b * n_tile + k);
+        seen   = { min(seen.first, v.x), max(seen.end, v.y) };
+    }
+    if (seen.first >= seen.end) seen = last_head ? Tiles{ 0, 1 } : Tiles{ 0, 0 };
+#pragma unroll 1
+    for (int i = seen.first; i < seen.end; i++) {
+        int note = passing_note<R>(g, b, i, k0), last = last_head && i + 1 == seen.end;
+        if (!note && !last) continue;
         bar_wait(smem + R::AT_EMPTY + 8 * r.stage, r.round ^ 1);
-        if (SPANS) passing_write<R>(smem, r, { i, low, span_low(s, i * TILE + TILE - 1), last && last_head });
+        passing_write<R>(smem, r, { i, note | (last ? NOTE_LAST : 0) });
         bar_expect(smem + R::AT_FULL + 8 * r.stage, R::PASS * R::TILE_BYTES + R::SIDE);
         query_load<R>(m, g, smem, r, b, h, i);
+        ring_next<R>(r);
     }
 }
 
@@ -328,15 +352,20 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
     Ring   r     = { 0, 0 };
     int    group = g.heads / g.kv_heads;
     Blocks all   = blocks_of<R>(g, g.n_batch * g.kv_heads);
-    load_blocks<R>(all, smem, &keys_next, [&](int head, int block, uint32_t slot, uint32_t come) {
+    load_blocks<R>(all, smem, g.next + 1, [&](int head, int block, uint32_t slot, uint32_t come) {
         int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS;
         for (int wg = 0; wg < R::WGS; wg++) {
             int row = b * g.T + k0 + wg * TILE;
             tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
             tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
         }
-        for (int h = hk * group; h < (hk + 1) * group; h++)
-            head_load<R, SPANS>(m, g, smem, r, b, h, k0, h + 1 == (hk + 1) * group);
+        for (int h = hk * group; h < (hk + 1) * group; h++) {
+            if constexpr (SPANS) {
+                head_load_seen<R>(m, g, smem, r, b, h, k0, h + 1 == (hk + 1) * group);
+            } else {
+                head_load<R>(m, g, smem, r, b, h, k0);
+            }
+        }
     });
 }
 
@@ -397,6 +426,7 @@ template <typename R, bool SPANS> struct Walk {
     Ring    r;
     int     k0, first, i, heads; /* without spans: the tile it is, heads left */
     bool    skips; /* the first tile of each head, which only the other warpgroup's keys are seen by */
+    int     shift; /* of this warpgroup's bits */
     Passing p;
 
     /* To the next tile that is needed, from the one r stands at; false when there is none. */
@@ -405,31 +435,33 @@ template <typename R, bool SPANS> struct Walk {
         for (;;) {
             ring_wait<R>(smem, r);
             p = passing_read<R>(smem, r);
-            if (p.i >= first && p.low < k0 + TILE) return true;
+            if (p.note >> shift & NOTE_SEES) return true;
             __syncwarp();
             ring_free<R>(smem, r);
             ring_next<R>(r);
-            if (p.last) return false;
+            if (p.note & NOTE_LAST) return false;
         }
     }
-    /* To the first tile for warpgroup wg's keys, from key on, of sequence b. */
-    __device__ __forceinline__ void begin(const AttnArgs &g, uint32_t smem, int b, int key, int wg)
+    /* To the first tile for warpgroup wg's keys, from key on; false if no query sees them. */
+    __device__ __forceinline__ bool begin(const AttnArgs &g, uint32_t smem, int key, int wg)
     {
         k0    = key;
-        first = i = query_first<SPANS>(g, b, k0);
+        first = i = g.causal ? k0 / TILE : 0;
         heads     = g.heads / g.kv_heads;
         skips     = g.causal && wg > 0;
+        shift     = NOTE_BITS * wg;
         if constexpr (SPANS) {
-            settle(smem);
+            return settle(smem);
         } else {
             if (skips) ring_skip<R>(smem, r);
+            return true;
         }
     }
     __device__ __forceinline__ bool next(const AttnArgs &g, uint32_t smem)
     {
         ring_next<R>(r);
         if constexpr (SPANS) {
-            return !p.last && settle(smem);
+            return !(p.note & NOTE_LAST) && settle(smem);
         } else {
             if (++i < g.T / TILE) return true;
             if (--heads == 0) return false;
@@ -441,7 +473,7 @@ template <typename R, bool SPANS> struct Walk {
     /* Where it stands. */
     __device__ __forceinline__ Spot spot() const
     {
-        return SPANS ? Spot{ r, p.i, p.i * TILE < k0 + TILE || p.low_last > k0 } : Spot{ r, i, i == first };
+        return SPANS ? Spot{ r, p.i, (p.note >> shift & NOTE_EDGE) != 0 } : Spot{ r, i, i == first };
     }
 };
 
@@ -555,10 +587,10 @@ __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t
     if (!SPANS) ring_free<R>(smem, at.r);
 }
 
-/* dk and dv of a warpgroup's 64 keys, for which w has begun; head: of keys. */
+/* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that nobody sees them; head: of keys. */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem, uint32_t slot,
-                                          int wg, int head, Walk<R, SPANS> &w)
+                                          int wg, int head, Walk<R, SPANS> &w, bool seen)
 {
     constexpr bool OVER   = R::OUT == 0; /* dk and dv leave from where k and v were */
     uint32_t       k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
@@ -574,7 +606,7 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     tile_clear(a.dv);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
-    keys_sum<R, SPANS>(a, g, smem, w);
+    if (!SPANS || seen) keys_sum<R, SPANS>(a, g, smem, w);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
     gradient_turn(a.dk, g, w.k0 + tile_row());
@@ -596,8 +628,8 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
     Walk<R, SPANS> w = {};
     multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem,
                        [&](int head, int block, uint32_t slot) {
-                           w.begin(g, smem, head / g.kv_heads, block * R::ROWS + wg * TILE, wg);
-                           keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w);
+                           bool seen = w.begin(g, smem, block * R::ROWS + wg * TILE, wg);
+                           keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w, seen);
                        });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
@@ -642,14 +674,22 @@ static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream
 
 template <int D> static int launch_masked(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
-    return g.doc || g.prefix ? launch_bwd<D, true>(m, g, n_sm, stream)
-                             : launch_bwd<D, false>(m, g, n_sm, stream);
+    return g.doc || g.prefix || g.first ? launch_bwd<D, true>(m, g, n_sm, stream)
+                                        : launch_bwd<D, false>(m, g, n_sm, stream);
 }
+
+/* For each query lse and the sum of dout * o; then what both halves keep. */
+static int64_t rows_ws(const TileAttn *a) { return a->B * a->shape.heads * a->T * (int64_t)sizeof(float2); }
+
+int64_t tile_attn_bwd_ws(const TileAttn *a) { return rows_ws(a) + attn_common_ws(a); }
 
 int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
 {
     AttnMaps m = {};
-    AttnArgs g = attn_args(a);
+    AttnArgs g = attn_args(a, (char *)a->ws + rows_ws(a));
+    g.rows     = (float *)a->ws;
     TRY(attn_maps(encode, a, &m));
-    return a->head_dim == 64 ? launch_masked<64>(m, g, n_sm, stream) : launch_masked<128>(m, g, n_sm, stream);
+    TRY(attn_begin(a, g, stream));
+    return a->shape.head_dim == 64 ? launch_masked<64>(m, g, n_sm, stream)
+                                   : launch_masked<128>(m, g, n_sm, stream);
 }

@@ -17,14 +17,12 @@ template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 2 : 
     static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
 };
 
-static __device__ unsigned forward_next; /* load_blocks() */
-
 template <typename R, bool SPANS>
 __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, &forward_next,
+        blocks_of<R>(g, g.n_batch * g.heads), smem, g.next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
@@ -182,17 +180,20 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
     ring_next<R>(r);
 }
 
-/* The rows' results: o into shared memory, lse into memory. */
-template <int N>
+/* The rows' results: o into shared memory, lse into memory; both are 0 for a query that sees nothing. */
+template <bool SPANS, int N>
 __device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g, int64_t row0, uint32_t out,
                                             int wg)
 {
     float over[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        float sum = row_sum(a.sum[j]);
-        over[j]   = 1.0f / sum;
-        if (threadIdx.x % 4 == 0) g.lse[row0 + tile_row() + 8 * j] = a.base[j] * g.scale + logf(sum);
+        float sum  = row_sum(a.sum[j]);
+        bool  none = SPANS && sum == 0.0f;
+        over[j]    = none ? 0.0f : 1.0f / sum;
+        if (threadIdx.x % 4 == 0) {
+            g.lse[row0 + tile_row() + 8 * j] = none ? 0.0f : a.base[j] * g.scale + logf(sum);
+        }
     }
     place_begin(wg);
     tile_place(a.o, over[0], over[1], out);
@@ -222,7 +223,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
                 q = still_tile<R>(smem, slot, wg, 0);
             }
             rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
-            rows_finish(a, g, (int64_t)head * g.T + row0, out, wg);
+            rows_finish<SPANS>(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
                 tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);
                 tma_store_commit();
@@ -253,31 +254,32 @@ __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
 
 /* ---- launching ---------------------------------------------------------------------------------------------- */
 
-int64_t tile_attn_ws(const TileAttn *a) { return a->B * a->heads * a->T * (int64_t)sizeof(float2); }
+int64_t tile_attn_fwd_ws(const TileAttn *a) { return attn_common_ws(a); }
 
 static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 || ld % 8 != 0; }
 
 const char *tile_attn_refuses(const TileAttn *a)
 {
-    if (a->head_dim != 64 && a->head_dim != 128) return "heads are not of 64 or 128";
+    if (a->shape.head_dim != 64 && a->shape.head_dim != 128) return "heads are not of 64 or 128";
     if (a->T < 1 || a->T % 128 != 0) return "the length is no multiple of 128";
     if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
         unaligned(a->dqkv, a->ld_dqkv) || (uintptr_t)a->ws % 16 != 0)
         return "rows are not aligned to 16 bytes";
-    if (a->B * a->T > INT32_MAX / 2 || a->B * a->heads > INT32_MAX / 2 / a->T) return "it is too large";
+    if (a->B * a->T > INT32_MAX / 2 || a->B * a->shape.heads > INT32_MAX / 2 / a->T) return "it is too large";
     return NULL;
 }
 
 template <int D> static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
-    auto *kernel = g.doc || g.prefix ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
+    auto *kernel = g.doc || g.prefix || g.first ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
     return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads, n_sm, stream);
 }
 
 int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
 {
     AttnMaps m = {};
-    AttnArgs g = attn_args(a);
+    AttnArgs g = attn_args(a, a->ws);
     TRY(attn_maps(encode, a, &m));
-    return a->head_dim == 64 ? launch_fwd<64>(m, g, n_sm, stream) : launch_fwd<128>(m, g, n_sm, stream);
+    TRY(attn_begin(a, g, stream));
+    return a->shape.head_dim == 64 ? launch_fwd<64>(m, g, n_sm, stream) : launch_fwd<128>(m, g, n_sm, stream);
 }

@@ -30,6 +30,12 @@ typedef __nv_bfloat16 bf16;
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* The position of row (b, t) of rows [B,T]: t behind pos0[b], or behind pos0[0] if it is every sequence's. */
+__device__ __forceinline__ int64_t k_position(const int32_t *pos0, int one_pos, int64_t row, int T_len)
+{
+    return (pos0 ? pos0[one_pos ? 0 : row / T_len] : 0) + row % T_len;
+}
+
 /* ---- Packs ------------------------------------------------------------------------------------------- */
 
 template <typename T> __device__ __forceinline__ Pack<T> pack_zero()

@@ -1,6 +1,6 @@
 /* Embedding: EMBED_FWD, EMBED_DW, POS_DW; and ROWS_DX, which needs the same order.
  *
- * Maths    y[n] = wte[tok[n]] + wpe[pos0 + n mod T];  dwte[v] += sum over n with tok[n] = v of dy[n]; 
+ * Maths    y[n] = wte[tok[n]] + wpe[pos0[b] + n mod T];  dwte[v] += sum over n with tok[n] = v of dy[n]; 
  *          dwpe[t] += sum over b of dy[b][t].
  * Layout   y, dy [N,C] with a row stride; tok i32[N], T its last dimension; dwte, dwpe f32.
  * Order    EMBED_DW sorts the row numbers by token (stable, so rows of one token stay in increasing n), then
@@ -27,7 +27,7 @@ template <typename T> struct EmbedFwdP {
     const int32_t *tok, *pos0;
     const T       *wte, *wpe;
     int64_t        ld_y, ld_wte, ld_wpe, rows;
-    int            T_len, cols;
+    int            T_len, cols, one_pos; /* one_pos: pos0[0] is every sequence's */
 };
 
 template <typename T, bool AL>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_fwd_kernel(EmbedFwdP<T> p
     if (row >= p.rows) return;
     int      lane = threadIdx.x % WARP;
     const T *w    = p.wte + p.tok[row] * p.ld_wte;
-    const T *pos  = p.wpe ? p.wpe + ((p.pos0 ? *p.pos0 : 0) + row % p.T_len) * p.ld_wpe : nullptr;
+    const T *pos  = p.wpe ? p.wpe + k_position(p.pos0, p.one_pos, row, p.T_len) * p.ld_wpe : nullptr;
     for (int col = lane * N; col < p.cols; col += WARP * N) {
         int     n = p.cols - col;
         Pack<T> v = vec_load<T, AL>(w + col, n);
@@ -74,6 +74,7 @@ extern "C" int cuda_embed_fwd(Dev *dev, const EmbedFwd *a)
         p.ld_wte      = t_ld(a->wte);
         p.ld_wpe      = t_ld(a->wpe);
         p.rows        = tensor_rows(a->y);
+        p.one_pos     = !a->pos0 || tensor_numel(a->pos0) == 1;
         p.T_len       = (int)tensor_cols(a->tok);
         p.cols        = (int)tensor_cols(a->y);
         unsigned grid = (unsigned)ceil_div(p.rows, EMBED_THREADS / WARP);

@@ -1,7 +1,7 @@
 /* Rotary embedding: ROPE, and its gradient (inverse).
  *
  * Maths    for pair i of a head: (a, b) = (x[i], x[i + D/2]);  y[i] = a*cos - b*sin, y[i + D/2] = b*cos +
- *          a*sin with the angle of position pos0 + t; inverse: sin negated.
+ *          a*sin with the angle of position pos0[b] + t; inverse: sin negated.
  * Layout   x, y [B,T,W] packed rows with a row stride; the first n_head heads of D columns are rotated, the
  *          rest copied. table f32[positions, D] = [cos | sin].
  * Grid     a warp a row; a lane takes a pack of the lower half and its partner pack of the upper half. In
@@ -17,8 +17,8 @@ template <typename T> struct RopeP {
     const float   *table;
     const int32_t *pos0;
     int64_t        ld_y, ld_x, ld_table, rows;
-    int            T_len, cols, n_head, head_dim;
-    float          sign; /* of the sine */
+    int            T_len, cols, n_head, head_dim, one_pos; /* one_pos: pos0[0] is every sequence's */
+    float          sign;                                   /* of the sine */
 };
 
 template <typename T, bool AL>
@@ -50,7 +50,7 @@ template <typename T, bool AL> __global__ void __launch_bounds__(ROPE_THREADS) r
     int          per_head = (half + N - 1) / N; /* packs of half a head */
     const T     *x        = p.x + row * p.ld_x;
     T           *y        = p.y + row * p.ld_y;
-    const float *cs       = p.table + ((p.pos0 ? *p.pos0 : 0) + row % p.T_len) * p.ld_table;
+    const float *cs       = p.table + k_position(p.pos0, p.one_pos, row, p.T_len) * p.ld_table;
     for (int k = lane; k < p.n_head * per_head; k += WARP) {
         int head = k / per_head, i = (k - head * per_head) * N;
         rope_pack<T, AL>(p, x + head * p.head_dim + i, y + head * p.head_dim + i, cs + i, half - i);
@@ -78,6 +78,7 @@ extern "C" int cuda_rope(Dev *dev, const Rope *a)
         p.ld_x      = t_ld(a->x);
         p.ld_table  = t_ld(a->table);
         p.rows      = tensor_rows(a->x);
+        p.one_pos   = !a->pos0 || tensor_numel(a->pos0) == 1;
         p.T_len     = (int)a->x->dim[a->x->ndim - 2];
         p.cols      = (int)tensor_cols(a->x);
         p.n_head    = a->n_head;

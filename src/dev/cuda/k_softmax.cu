@@ -14,12 +14,17 @@
 
 enum { ROW_WARPS = 8 };
 
-/* Keys [*lo, *hi) that query t of sequence b sees. */
+/* Keys [*lo, *hi) that query t of sequence b sees; none: [0, 0). */
 __device__ __forceinline__ void key_span(const StoredRows &r, int64_t b, int64_t t, int *lo, int *hi)
 {
     *lo = r.mask == MASK_DOCUMENT ? r.doc[b * r.T + t] : 0;
     *hi = r.mask == MASK_FULL ? (int)r.T : (int)t + 1;
     if (r.mask == MASK_PREFIX) *hi = min(max(*hi, r.prefix[b]), (int)r.T);
+    if (r.mask == MASK_RANGE) {
+        *lo = max(r.first[b * r.T + t], 0);
+        *hi = min(r.last[b * r.T + t], (int)r.T - 1) + 1;
+    }
+    if (*hi <= *lo) *lo = *hi = 0;
 }
 
 template <typename T>
@@ -41,7 +46,7 @@ __global__ void softmax_rows_kernel(T *p, float *lse, const float *s, const Stor
         float w = k >= lo && k < hi ? expf((s[k] - top) * r.scale) * inv : 0.0f;
         p[k]    = from_f32<T>(w);
     }
-    if (lane == 0) lse[b * r.lse_stride + t] = top * r.scale + logf(sum);
+    if (lane == 0) lse[b * r.lse_stride + t] = lo < hi ? top * r.scale + logf(sum) : 0.0f;
 }
 
 template <typename T>
