@@ -10,13 +10,15 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
-#include "data/loader.h"
 #include "ckpt/ckpt.h"
-#include "base/folder.h"
+#include "data/windows.h"
 #include "file/safetensors.h"
+#include "jobs.h"
+#include "run/build.h"
 
 #include <math.h>
 #include <signal.h>
@@ -30,9 +32,9 @@
 /* ---- A small model ------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char   dir[64]; /* checkpoints */
-    Dev   *dev;
-    Build *b;
+    char dir[64]; /* checkpoints */
+    Dev *dev;
+    Job *b;
 } Rig;
 
 static const char small_model[] =
@@ -42,15 +44,16 @@ static const char small_model[] =
     "data: {kind: random}\n"
     "checkpoint: {keep: 3}\n";
 
-static Build *make_build(Dev *dev, int64_t micro_batch, int n_override, char *const *override)
+static Job *make_job(Dev *dev, int64_t micro_batch, int n_override, char *const *override)
 {
-    Recipe      r;
-    Build      *b;
-    BuildChoice c = {
+    Recipe    r;
+    Job      *b;
+    JobChoice c = {
         .micro_batch = micro_batch, .level = LEVEL_NONE, .head_rows = micro_batch * 16, .compute = DT_F32
     };
     if (recipe_parse(&r, "test", small_model, strlen(small_model), n_override, override) < 0 ||
-        build_create(&b, &r, &c, BUILD_TRAIN, dev->vt) < 0 || build_bind(b, dev) < 0 || build_init(b) < 0) {
+        build_create(&b, &task_lm, &r, &c, JOB_TRAIN, dev->vt) < 0 || build_bind(b, dev) < 0 ||
+        build_init(b) < 0) {
         fail_msg("%s", err_get());
     }
     return b;
@@ -66,7 +69,7 @@ static int rig_setup(void **state)
     if (!mkdtemp(rig->dir)) return -1;
     /* One thread: a forked child of a process with an OpenMP pool could not compute. */
     rig->dev = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
-    rig->b   = make_build(rig->dev, 4, 0, NULL);
+    rig->b   = make_job(rig->dev, 4, 0, NULL);
     *state   = rig;
     return 0;
 }
@@ -84,49 +87,50 @@ static int rig_teardown(void **state)
 }
 
 /* One optimizer step on tokens that depend on the step's number. */
-static void train_step(Build *b, int64_t step)
+static void train_step(Job *b, int64_t step)
 {
-    Dev         *dev = b->dev;
-    LoaderLayout at  = loader_layout(b->batch.B, b->batch.T, 0);
-    char        *raw = (char *)calloc(1, at.total_bytes);
-    int64_t      n   = b->batch.B * b->batch.T;
+    Dev     *dev    = b->dev;
+    char    *raw    = (char *)calloc(1, tensor_bytes(b->block));
+    int32_t *tok    = (int32_t *)(raw + b->fields.offset[WINDOW_TOK]),
+            *target = (int32_t *)(raw + b->fields.offset[WINDOW_TARGET]);
+    int64_t n       = b->fields.B * b->recipe.model.context;
     for (int64_t i = 0; i < n; i++) {
-        ((int32_t *)(raw + at.tok))[i]    = (int32_t)((i * 31 + step * 17) % 300);
-        ((int32_t *)(raw + at.target))[i] = (int32_t)((i * 31 + step * 17 + 31) % 300);
+        tok[i]    = (int32_t)((i * 31 + step * 17) % 300);
+        target[i] = (int32_t)((i * 31 + step * 17 + 31) % 300);
     }
     StepState s;
-    assert_int_equal(build_read_state(b, &s), 0);
+    assert_int_equal(job_read_state(b, &s), 0);
     s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv[0] = 1.0f / (float)n, .loss_scale = 1 };
     s.out.sum[0] = 0;
-    assert_int_equal(build_write_state(b, &s), 0);
-    assert_int_equal(
-        dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, raw, tensor_bytes(b->batch.block)), 0);
-    if (prog_run(b->micro, dev) < 0 || prog_run(b->update, dev) < 0 || dev->vt->sync(dev) < 0)
+    assert_int_equal(job_write_state(b, &s), 0);
+    assert_int_equal(job_upload(b, b->block, raw, tensor_bytes(b->block)), 0);
+    if (prog_run(job_prog(b, "micro-step"), dev) < 0 || prog_run(job_prog(b, "update"), dev) < 0 ||
+        dev->vt->sync(dev) < 0)
         fail_msg("%s", err_get());
     free(raw);
 }
 
 /* Everything that a checkpoint must bring back, in one block: caller frees. */
-static float *dump(Build *b, size_t *n_bytes)
+static float *dump(Job *b, size_t *n_bytes)
 {
-    const ParamTable *t = &b->net.table;
+    const ParamTable *t = b->table[0];
     size_t            n = sizeof(StepState) / sizeof(float);
     for (int i = 0; i < t->n_param; i++) n += 3 * (size_t)(t->param[i].rows * t->param[i].cols);
     float *all = (float *)calloc(n, sizeof *all), *at = all;
     for (int i = 0; i < t->n_param; i++) {
-        const Param  *p        = &t->param[i];
-        const Tensor *which[3] = { p->col[COL_WEIGHT], p->col[COL_M], p->col[COL_V] };
+        const Param        *p        = &t->param[i];
+        static const Column which[3] = { COL_WEIGHT, COL_M, COL_V };
         for (int k = 0; k < 3; k++, at += p->rows * p->cols)
-            assert_int_equal(build_read_param(b, p, which[k], at), 0);
+            assert_int_equal(job_read_param(b, p, which[k], at), 0);
     }
     StepState s;
-    assert_int_equal(build_read_state(b, &s), 0);
+    assert_int_equal(job_read_state(b, &s), 0);
     memcpy(at, &s, sizeof s);
     *n_bytes = n * sizeof *all;
     return all;
 }
 
-static void expect_same(Build *a, Build *b)
+static void expect_same(Job *a, Job *b)
 {
     size_t n, m;
     float *x = dump(a, &n), *y = dump(b, &m);
@@ -160,7 +164,7 @@ static CkptState state_at(int64_t step)
     return s;
 }
 
-static int save_state(CkptWriter *w, Build *b, const CkptState *s)
+static int save_state(CkptWriter *w, Job *b, const CkptState *s)
 {
     char msg[512] = "";
     assert_int_equal(ckpt_begin(w, b, s), 0);
@@ -172,7 +176,7 @@ static int save_state(CkptWriter *w, Build *b, const CkptState *s)
     return rc;
 }
 
-static int save(CkptWriter *w, Build *b, int64_t step)
+static int save(CkptWriter *w, Job *b, int64_t step)
 {
     CkptState s = state_at(step);
     return save_state(w, b, &s);
@@ -225,7 +229,7 @@ static void resumed_run_is_identical(void **state)
     for (int i = 3; i < 6; i++) train_step(rig->b, i); /* goes on while the thread writes */
     assert_int_equal(ckpt_wait(w, note, sizeof note), 1);
 
-    Build *other = make_build(rig->dev, 4, 0, NULL);
+    Job *other = make_job(rig->dev, 4, 0, NULL);
     train_step(other, 77); /* loading must not depend on fresh memory */
     if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "");
@@ -302,7 +306,7 @@ static void same_step_is_replaced(void **state)
     train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 5), 1);
     assert_int_equal(count_entries(rig), 1);
-    Build *other = make_build(rig->dev, 4, 0, NULL);
+    Job *other = make_job(rig->dev, 4, 0, NULL);
     assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), 1);
     expect_same(rig->b, other);
     build_destroy(other);
@@ -353,7 +357,7 @@ static void put_file(const char *path, const char *data, size_t n)
 
 /* The newest is damaged in `file`: it is refused by name with the device untouched, and the one before is
  * used. */
-static void expect_fallback(Rig *rig, Build *b, const char *file)
+static void expect_fallback(Rig *rig, Job *b, const char *file)
 {
     CkptState s;
     char      note[256];
@@ -535,7 +539,7 @@ static void another_model_is_refused(void **state)
         CkptState s;
         char      note[64], path[512];
         size_t    n, m;
-        Build    *other  = make_build(rig->dev, 2, 1, row[i].override);
+        Job      *other  = make_job(rig->dev, 2, 1, row[i].override);
         float    *before = dump(other, &n);
         assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), -1);
         expect(ERR_USER, row[i].why);
@@ -559,7 +563,7 @@ static void other_plan_is_noted(void **state)
     CkptState   s;
     char        note[512];
     assert_int_equal(save(w, rig->b, 20), 1);
-    Build *other = make_build(rig->dev, 2, 3, override);
+    Job *other = make_job(rig->dev, 2, 3, override);
     if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_non_null(
         strstr(note, "planned micro-batch 4 -> 2, planned head rows 64 -> 32 (sums in another order)"));
@@ -626,10 +630,10 @@ static void weights_load_without_optimizer(void **state)
 {
     Rig        *rig = (Rig *)*state;
     CkptWriter *w   = make_writer(rig);
-    BuildChoice c   = { .micro_batch = 2, .head_rows = 32, .compute = DT_F32 };
-    Build      *eval;
+    JobChoice   c   = { .micro_batch = 2, .head_rows = 32, .compute = DT_F32 };
+    Job        *eval;
     char        path[512];
-    assert_int_equal(build_create(&eval, &rig->b->recipe, &c, BUILD_EVAL, rig->dev->vt), 0);
+    assert_int_equal(build_create(&eval, &task_lm, &rig->b->recipe, &c, JOB_EVAL, rig->dev->vt), 0);
     assert_int_equal(build_bind(eval, rig->dev), 0);
     train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 1), 1);
@@ -637,12 +641,12 @@ static void weights_load_without_optimizer(void **state)
     strcpy(path, path_of(rig, 1, NULL));
     for (int k = 0; k < 2; k++) {
         if (ckpt_load_weights(eval, path) < 0) fail_msg("%s", err_get());
-        for (int i = 0; i < eval->net.table.n_param; i++) {
-            const Param *p = &rig->b->net.table.param[i], *q = &eval->net.table.param[i];
+        for (int i = 0; i < eval->table[0]->n_param; i++) {
+            const Param *p = &rig->b->table[0]->param[i], *q = &eval->table[0]->param[i];
             assert_memory_equal(p->col[COL_WEIGHT]->data, q->col[COL_WEIGHT]->data,
                                 sizeof(float) * (size_t)(p->rows * p->cols));
         }
-        memset(eval->net.table.param[0].col[COL_WEIGHT]->data, 1, 100);
+        memset(eval->table[0]->param[0].col[COL_WEIGHT]->data, 1, 100);
         strcpy(path, path_of(rig, 1, "model.safetensors"));
     }
     assert_int_equal(ckpt_load_weights(eval, "/tmp/no such file"), -1);
