@@ -15,7 +15,6 @@
 #include "base/str.h"
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
-#include "data/windows.h"
 #include "file/safetensors.h"
 #include "jobs.h"
 #include "run/build.h"
@@ -84,30 +83,6 @@ static int rig_teardown(void **state)
     folder_remove(rig->dir);
     free(rig);
     return 0;
-}
-
-/* One optimizer step on tokens that depend on the step's number. */
-static void train_step(Job *b, int64_t step)
-{
-    Dev     *dev    = b->dev;
-    char    *raw    = (char *)calloc(1, tensor_bytes(b->block));
-    int32_t *tok    = (int32_t *)(raw + b->fields.offset[WINDOW_TOK]),
-            *target = (int32_t *)(raw + b->fields.offset[WINDOW_TARGET]);
-    int64_t n       = b->fields.B * b->recipe.model.context;
-    for (int64_t i = 0; i < n; i++) {
-        tok[i]    = (int32_t)((i * 31 + step * 17) % 300);
-        target[i] = (int32_t)((i * 31 + step * 17 + 31) % 300);
-    }
-    StepState s;
-    assert_int_equal(job_read_state(b, &s), 0);
-    s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv[0] = 1.0f / (float)n, .loss_scale = 1 };
-    s.out.sum[0] = 0;
-    assert_int_equal(job_write_state(b, &s), 0);
-    assert_int_equal(job_upload(b, b->block, raw, tensor_bytes(b->block)), 0);
-    if (prog_run(job_prog(b, "micro-step"), dev) < 0 || prog_run(job_prog(b, "update"), dev) < 0 ||
-        dev->vt->sync(dev) < 0)
-        fail_msg("%s", err_get());
-    free(raw);
 }
 
 /* Everything that a checkpoint must bring back, in one block: caller frees. */
@@ -223,14 +198,14 @@ static void resumed_run_is_identical(void **state)
     CkptWriter *w   = make_writer(rig);
     CkptState   s;
     char        note[256];
-    for (int i = 0; i < 3; i++) train_step(rig->b, i);
+    for (int i = 0; i < 3; i++) job_train_step(rig->b, i);
     CkptState at = state_at(3);
     assert_int_equal(ckpt_begin(w, rig->b, &at), 0);
-    for (int i = 3; i < 6; i++) train_step(rig->b, i); /* goes on while the thread writes */
+    for (int i = 3; i < 6; i++) job_train_step(rig->b, i); /* goes on while the thread writes */
     assert_int_equal(ckpt_wait(w, note, sizeof note), 1);
 
     Job *other = make_job(rig->dev, 4, 0, NULL);
-    train_step(other, 77); /* loading must not depend on fresh memory */
+    job_train_step(other, 77); /* loading must not depend on fresh memory */
     if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "");
     StepState dev = s.device;
@@ -238,7 +213,7 @@ static void resumed_run_is_identical(void **state)
     assert_int_equal(dev.out.n_update, 3);
     s.device = at.device;
     assert_memory_equal(&s, &at, sizeof s);
-    for (int i = 3; i < 6; i++) train_step(other, i);
+    for (int i = 3; i < 6; i++) job_train_step(other, i);
     expect_same(rig->b, other);
     build_destroy(other);
     ckpt_writer_destroy(w);
@@ -269,7 +244,7 @@ static void short_of_memory_or_threads(void **state)
 {
     Rig  *rig = (Rig *)*state;
     char *a, *b;
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     CkptWriter *w = make_writer(rig);
     assert_int_equal(save(w, rig->b, 1), 1);
     size_t n = slurp(path_of(rig, 1, "optim.safetensors"), &a);
@@ -303,7 +278,7 @@ static void same_step_is_replaced(void **state)
     CkptState   s;
     char        note[64];
     assert_int_equal(save(w, rig->b, 5), 1);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 5), 1);
     assert_int_equal(count_entries(rig), 1);
     Job *other = make_job(rig->dev, 4, 0, NULL);
@@ -381,7 +356,7 @@ static void damage_falls_back(void **state)
     Rig        *rig = (Rig *)*state;
     CkptWriter *w   = make_writer(rig);
     assert_int_equal(save(w, rig->b, 10), 1);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 20), 1);
     srand(7);
     for (int k = 0; k < ARRAY_LEN(all_files); k++) {
@@ -635,7 +610,7 @@ static void weights_load_without_optimizer(void **state)
     char        path[512];
     assert_int_equal(build_create(&eval, &task_lm, &rig->b->recipe, &c, JOB_EVAL, rig->dev->vt), 0);
     assert_int_equal(build_bind(eval, rig->dev), 0);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 1), 1);
     unlink(path_of(rig, 1, "optim.safetensors")); /* not needed */
     strcpy(path, path_of(rig, 1, NULL));
