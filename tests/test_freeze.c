@@ -137,6 +137,7 @@ static void test_unknown_items_are_refused(void **state)
         { "freeze=block.3", "command line: freeze: no weight is named block.3" },
         { "freeze=block.2-", "command line: freeze: no weight is named block.2-" },
         { "freeze=block.0-", "command line: freeze: no weight is named block.0-" },
+        { "freeze=embed,pos,block,norm,head", "command line: freeze: every weight is frozen" },
     };
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         assert_null(try_job(*state, row[i].freeze));
