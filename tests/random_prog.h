@@ -44,7 +44,7 @@ typedef struct {
     int            n_line, embed_frozen;
     int64_t        B, T, width, head_rows;
     RecomputeLevel level[SCRIPT_BLOCKS];
-    RecipeOpt   lower;
+    RecipeOpt      lower;
     int            hoist;
 } Script;
 
@@ -90,10 +90,10 @@ static inline void script_draw(Script *s, uint64_t seed, int share)
     s->embed_frozen = dice_roll(&d, 3) == 0;
     s->hoist        = dice_roll(&d, 4) != 0;
     s->lower        = (RecipeOpt){ .add_norm   = dice_roll(&d, 4) != 0,
-                                      .norm_bwd   = dice_roll(&d, 4) != 0,
-                                      .xent       = dice_roll(&d, 4) != 0,
-                                      .act_bias   = dice_roll(&d, 4) != 0,
-                                      .linear_act = dice_roll(&d, 4) != 0 };
+                                   .norm_bwd   = dice_roll(&d, 4) != 0,
+                                   .xent       = dice_roll(&d, 4) != 0,
+                                   .act_bias   = dice_roll(&d, 4) != 0,
+                                   .linear_act = dice_roll(&d, 4) != 0 };
     for (int i = 0; i < SCRIPT_BLOCKS; i++) s->level[i] = (RecomputeLevel)dice_roll(&d, 3);
     int n = 2 + dice_roll(&d, SCRIPT_MAX - 2);
     while (s->n_line < n) {

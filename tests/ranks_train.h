@@ -4,7 +4,10 @@
 
 #include "ranks.h"
 
+#include "run/build.h"
+#include "run/marks.h"
 #include "run/step.h"
+#include "task/lm.h"
 
 #include <math.h>
 
@@ -52,17 +55,18 @@ static inline void train_case_recipe(Recipe *r)
     r->optim         = (RecipeOptim){
                 .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0
     };
-    r->step_tokens = 8 * r->model.context;
-    r->data.kind   = DATA_RANDOM;
+    r->step_tokens  = 8 * r->model.context;
+    r->step_samples = 8;
+    r->data.kind    = DATA_RANDOM;
 }
 
 /* Counts the weights and makes room for results. */
 static inline int train_case_open(TrainCase *t)
 {
-    Build      *b;
-    BuildChoice c = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = DT_F32 };
-    TRY(build_create(&b, &t->recipe, &c, BUILD_TRAIN, dev_null()));
-    t->n_weight = param_count(&b->net.table);
+    Job      *b;
+    JobChoice c = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = DT_F32 };
+    TRY(build_create(&b, &task_lm, &t->recipe, &c, JOB_TRAIN, dev_null()));
+    t->n_weight = job_param_count(b);
     build_destroy(b);
     t->loss    = ranks_shared(sizeof *t->loss * RANKS_MAX * TRAIN_STEPS);
     t->norm    = ranks_shared(sizeof *t->norm * RANKS_MAX * TRAIN_STEPS);
@@ -79,32 +83,30 @@ static inline void train_case_close(TrainCase *t)
     munmap(t->weights, sizeof *t->weights * RANKS_MAX * (size_t)t->n_weight);
 }
 
-static inline int train_evaluate(Stepper *s, const Tokens *src, double *val)
+static inline int train_evaluate(Stepper *s, double *val)
 {
-    enum { SLOTS = 2 };
-    Dev    *dev = s->build->dev;
-    void   *slot[SLOTS];
-    Loader *l;
-    for (int i = 0; i < SLOTS; i++) {
-        slot[i] = dev->vt->host_alloc(dev, loader_batch_bytes(s->build->batch.B, s->build->batch.T, 0));
-        if (!slot[i]) return -1;
-    }
-    LoaderConfig cfg = stepper_loader_config(s, slot, SLOTS);
-    cfg.eval         = 1;
-    cfg.inline_fill  = 1;
-    TRY(loader_create(&l, &cfg, src));
-    int rc = step_evaluate(s, l, 5, val);
-    loader_destroy(l);
-    for (int i = 0; i < SLOTS; i++) dev->vt->host_free(dev, slot[i]);
-    return rc;
+    enum { BATCHES = 5 };
+    Job     *j = s->job;
+    Source  *src;
+    Feed     feed;
+    TaskEval found;
+    int64_t  most = BATCHES * j->fields.B;
+    TRY(task_lm.open_val(&src, &j->recipe, most, NULL));
+    TRY(feed_init(&feed, j, 2, MARK_VAL));
+    TRY(feed_attach(&feed, src, &(FeedStart){ 0 }));
+    TRY(step_evaluate(s, &feed, src, &found));
+    *val = found.value[0];
+    feed_deinit(&feed);
+    source_close(src);
+    return 0;
 }
 
-static inline int train_steps(TrainCase *t, Build *b, int rank)
+static inline int train_steps(TrainCase *t, Job *b, int rank)
 {
     Stepper s;
-    Tokens *src;
+    Source *src;
     StepOut out;
-    TRY(tokens_open(&src, &t->recipe, 0));
+    TRY(task_lm.open_train(&src, &t->recipe));
     TRY(stepper_init(&s, b, 2));
     TRY(stepper_attach(&s, src, 0, NULL, 0));
     for (int64_t k = 0; k < TRAIN_STEPS; k++) {
@@ -115,15 +117,15 @@ static inline int train_steps(TrainCase *t, Build *b, int rank)
         t->loss[rank * TRAIN_STEPS + k] = out.loss;
         t->norm[rank * TRAIN_STEPS + k] = out.grad_norm;
     }
-    TRY(train_evaluate(&s, src, &t->val[rank]));
+    TRY(train_evaluate(&s, &t->val[rank]));
     float *to = t->weights + rank * t->n_weight;
-    for (int i = 0; i < b->net.table.n_param; i++) {
-        const Param *p = &b->net.table.param[i];
-        TRY(build_read_param(b, p, p->col[COL_WEIGHT], to));
+    for (int i = 0; i < b->table[0]->n_param; i++) {
+        const Param *p = &b->table[0]->param[i];
+        TRY(job_read_param(b, p, COL_WEIGHT, to));
         to += p->rows * p->cols;
     }
     stepper_deinit(&s);
-    tokens_close(src);
+    source_close(src);
     return 0;
 }
 
@@ -132,16 +134,16 @@ static inline int train_rank(int rank, int world, int port, void *arg)
 {
     TrainCase  *t = arg;
     Comm       *comm;
-    Build      *b;
+    Job        *b;
     const char *why;
     Place       place = ranks_place(rank, world, port);
     DevOptions  opt   = { .deterministic = 1, .capture = !t->eager, .threads = 1 };
-    BuildChoice c = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = t->compute, .world = world };
+    JobChoice   c = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = t->compute, .world = world };
     TRY(comm_meet(&comm, &place, &(CommWaits){ 60, 60, 5 }));
     Dev *dev = dev_open(t->device, &opt, &why);
     if (!dev) return -1;
     TRY(comm_attach(comm, dev));
-    TRY(build_create(&b, &t->recipe, &c, BUILD_TRAIN, dev->vt));
+    TRY(build_create(&b, &task_lm, &t->recipe, &c, JOB_TRAIN, dev->vt));
     b->comm = comm;
     TRY(build_bind(b, dev));
     dev_seal(dev);

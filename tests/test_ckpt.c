@@ -10,13 +10,14 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
-#include "data/loader.h"
 #include "ckpt/ckpt.h"
-#include "base/folder.h"
 #include "file/safetensors.h"
+#include "jobs.h"
+#include "run/build.h"
 
 #include <math.h>
 #include <signal.h>
@@ -30,9 +31,9 @@
 /* ---- A small model ------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char   dir[64]; /* checkpoints */
-    Dev   *dev;
-    Build *b;
+    char dir[64]; /* checkpoints */
+    Dev *dev;
+    Job *b;
 } Rig;
 
 static const char small_model[] =
@@ -42,15 +43,16 @@ static const char small_model[] =
     "data: {kind: random}\n"
     "checkpoint: {keep: 3}\n";
 
-static Build *make_build(Dev *dev, int64_t micro_batch, int n_override, char *const *override)
+static Job *make_job(Dev *dev, int64_t micro_batch, int n_override, char *const *override)
 {
-    Recipe      r;
-    Build      *b;
-    BuildChoice c = {
+    Recipe    r;
+    Job      *b;
+    JobChoice c = {
         .micro_batch = micro_batch, .level = LEVEL_NONE, .head_rows = micro_batch * 16, .compute = DT_F32
     };
     if (recipe_parse(&r, "test", small_model, strlen(small_model), n_override, override) < 0 ||
-        build_create(&b, &r, &c, BUILD_TRAIN, dev->vt) < 0 || build_bind(b, dev) < 0 || build_init(b) < 0) {
+        build_create(&b, &task_lm, &r, &c, JOB_TRAIN, dev->vt) < 0 || build_bind(b, dev) < 0 ||
+        build_init(b) < 0) {
         fail_msg("%s", err_get());
     }
     return b;
@@ -66,7 +68,7 @@ static int rig_setup(void **state)
     if (!mkdtemp(rig->dir)) return -1;
     /* One thread: a forked child of a process with an OpenMP pool could not compute. */
     rig->dev = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
-    rig->b   = make_build(rig->dev, 4, 0, NULL);
+    rig->b   = make_job(rig->dev, 4, 0, NULL);
     *state   = rig;
     return 0;
 }
@@ -83,50 +85,27 @@ static int rig_teardown(void **state)
     return 0;
 }
 
-/* One optimizer step on tokens that depend on the step's number. */
-static void train_step(Build *b, int64_t step)
-{
-    Dev         *dev = b->dev;
-    LoaderLayout at  = loader_layout(b->batch.B, b->batch.T, 0);
-    char        *raw = (char *)calloc(1, at.total_bytes);
-    int64_t      n   = b->batch.B * b->batch.T;
-    for (int64_t i = 0; i < n; i++) {
-        ((int32_t *)(raw + at.tok))[i]    = (int32_t)((i * 31 + step * 17) % 300);
-        ((int32_t *)(raw + at.target))[i] = (int32_t)((i * 31 + step * 17 + 31) % 300);
-    }
-    StepState s;
-    assert_int_equal(build_read_state(b, &s), 0);
-    s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv[0] = 1.0f / (float)n, .loss_scale = 1 };
-    s.out.sum[0] = 0;
-    assert_int_equal(build_write_state(b, &s), 0);
-    assert_int_equal(
-        dev->vt->upload(dev, LANE_COMPUTE, b->batch.block->data, raw, tensor_bytes(b->batch.block)), 0);
-    if (prog_run(b->micro, dev) < 0 || prog_run(b->update, dev) < 0 || dev->vt->sync(dev) < 0)
-        fail_msg("%s", err_get());
-    free(raw);
-}
-
 /* Everything that a checkpoint must bring back, in one block: caller frees. */
-static float *dump(Build *b, size_t *n_bytes)
+static float *dump(Job *b, size_t *n_bytes)
 {
-    const ParamTable *t = &b->net.table;
+    const ParamTable *t = b->table[0];
     size_t            n = sizeof(StepState) / sizeof(float);
     for (int i = 0; i < t->n_param; i++) n += 3 * (size_t)(t->param[i].rows * t->param[i].cols);
     float *all = (float *)calloc(n, sizeof *all), *at = all;
     for (int i = 0; i < t->n_param; i++) {
-        const Param  *p        = &t->param[i];
-        const Tensor *which[3] = { p->col[COL_WEIGHT], p->col[COL_M], p->col[COL_V] };
+        const Param        *p        = &t->param[i];
+        static const Column which[3] = { COL_WEIGHT, COL_M, COL_V };
         for (int k = 0; k < 3; k++, at += p->rows * p->cols)
-            assert_int_equal(build_read_param(b, p, which[k], at), 0);
+            assert_int_equal(job_read_param(b, p, which[k], at), 0);
     }
     StepState s;
-    assert_int_equal(build_read_state(b, &s), 0);
+    assert_int_equal(job_read_state(b, &s), 0);
     memcpy(at, &s, sizeof s);
     *n_bytes = n * sizeof *all;
     return all;
 }
 
-static void expect_same(Build *a, Build *b)
+static void expect_same(Job *a, Job *b)
 {
     size_t n, m;
     float *x = dump(a, &n), *y = dump(b, &m);
@@ -160,7 +139,7 @@ static CkptState state_at(int64_t step)
     return s;
 }
 
-static int save_state(CkptWriter *w, Build *b, const CkptState *s)
+static int save_state(CkptWriter *w, Job *b, const CkptState *s)
 {
     char msg[512] = "";
     assert_int_equal(ckpt_begin(w, b, s), 0);
@@ -172,7 +151,7 @@ static int save_state(CkptWriter *w, Build *b, const CkptState *s)
     return rc;
 }
 
-static int save(CkptWriter *w, Build *b, int64_t step)
+static int save(CkptWriter *w, Job *b, int64_t step)
 {
     CkptState s = state_at(step);
     return save_state(w, b, &s);
@@ -219,14 +198,14 @@ static void resumed_run_is_identical(void **state)
     CkptWriter *w   = make_writer(rig);
     CkptState   s;
     char        note[256];
-    for (int i = 0; i < 3; i++) train_step(rig->b, i);
+    for (int i = 0; i < 3; i++) job_train_step(rig->b, i);
     CkptState at = state_at(3);
     assert_int_equal(ckpt_begin(w, rig->b, &at), 0);
-    for (int i = 3; i < 6; i++) train_step(rig->b, i); /* goes on while the thread writes */
+    for (int i = 3; i < 6; i++) job_train_step(rig->b, i); /* goes on while the thread writes */
     assert_int_equal(ckpt_wait(w, note, sizeof note), 1);
 
-    Build *other = make_build(rig->dev, 4, 0, NULL);
-    train_step(other, 77); /* loading must not depend on fresh memory */
+    Job *other = make_job(rig->dev, 4, 0, NULL);
+    job_train_step(other, 77); /* loading must not depend on fresh memory */
     if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "");
     StepState dev = s.device;
@@ -234,7 +213,7 @@ static void resumed_run_is_identical(void **state)
     assert_int_equal(dev.out.n_update, 3);
     s.device = at.device;
     assert_memory_equal(&s, &at, sizeof s);
-    for (int i = 3; i < 6; i++) train_step(other, i);
+    for (int i = 3; i < 6; i++) job_train_step(other, i);
     expect_same(rig->b, other);
     build_destroy(other);
     ckpt_writer_destroy(w);
@@ -265,7 +244,7 @@ static void short_of_memory_or_threads(void **state)
 {
     Rig  *rig = (Rig *)*state;
     char *a, *b;
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     CkptWriter *w = make_writer(rig);
     assert_int_equal(save(w, rig->b, 1), 1);
     size_t n = slurp(path_of(rig, 1, "optim.safetensors"), &a);
@@ -299,10 +278,10 @@ static void same_step_is_replaced(void **state)
     CkptState   s;
     char        note[64];
     assert_int_equal(save(w, rig->b, 5), 1);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 5), 1);
     assert_int_equal(count_entries(rig), 1);
-    Build *other = make_build(rig->dev, 4, 0, NULL);
+    Job *other = make_job(rig->dev, 4, 0, NULL);
     assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), 1);
     expect_same(rig->b, other);
     build_destroy(other);
@@ -353,7 +332,7 @@ static void put_file(const char *path, const char *data, size_t n)
 
 /* The newest is damaged in `file`: it is refused by name with the device untouched, and the one before is
  * used. */
-static void expect_fallback(Rig *rig, Build *b, const char *file)
+static void expect_fallback(Rig *rig, Job *b, const char *file)
 {
     CkptState s;
     char      note[256];
@@ -377,7 +356,7 @@ static void damage_falls_back(void **state)
     Rig        *rig = (Rig *)*state;
     CkptWriter *w   = make_writer(rig);
     assert_int_equal(save(w, rig->b, 10), 1);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 20), 1);
     srand(7);
     for (int k = 0; k < ARRAY_LEN(all_files); k++) {
@@ -535,7 +514,7 @@ static void another_model_is_refused(void **state)
         CkptState s;
         char      note[64], path[512];
         size_t    n, m;
-        Build    *other  = make_build(rig->dev, 2, 1, row[i].override);
+        Job      *other  = make_job(rig->dev, 2, 1, row[i].override);
         float    *before = dump(other, &n);
         assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), -1);
         expect(ERR_USER, row[i].why);
@@ -559,7 +538,7 @@ static void other_plan_is_noted(void **state)
     CkptState   s;
     char        note[512];
     assert_int_equal(save(w, rig->b, 20), 1);
-    Build *other = make_build(rig->dev, 2, 3, override);
+    Job *other = make_job(rig->dev, 2, 3, override);
     if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_non_null(
         strstr(note, "planned micro-batch 4 -> 2, planned head rows 64 -> 32 (sums in another order)"));
@@ -626,23 +605,23 @@ static void weights_load_without_optimizer(void **state)
 {
     Rig        *rig = (Rig *)*state;
     CkptWriter *w   = make_writer(rig);
-    BuildChoice c   = { .micro_batch = 2, .head_rows = 32, .compute = DT_F32 };
-    Build      *eval;
+    JobChoice   c   = { .micro_batch = 2, .head_rows = 32, .compute = DT_F32 };
+    Job        *eval;
     char        path[512];
-    assert_int_equal(build_create(&eval, &rig->b->recipe, &c, BUILD_EVAL, rig->dev->vt), 0);
+    assert_int_equal(build_create(&eval, &task_lm, &rig->b->recipe, &c, JOB_EVAL, rig->dev->vt), 0);
     assert_int_equal(build_bind(eval, rig->dev), 0);
-    train_step(rig->b, 0);
+    job_train_step(rig->b, 0);
     assert_int_equal(save(w, rig->b, 1), 1);
     unlink(path_of(rig, 1, "optim.safetensors")); /* not needed */
     strcpy(path, path_of(rig, 1, NULL));
     for (int k = 0; k < 2; k++) {
         if (ckpt_load_weights(eval, path) < 0) fail_msg("%s", err_get());
-        for (int i = 0; i < eval->net.table.n_param; i++) {
-            const Param *p = &rig->b->net.table.param[i], *q = &eval->net.table.param[i];
+        for (int i = 0; i < eval->table[0]->n_param; i++) {
+            const Param *p = &rig->b->table[0]->param[i], *q = &eval->table[0]->param[i];
             assert_memory_equal(p->col[COL_WEIGHT]->data, q->col[COL_WEIGHT]->data,
                                 sizeof(float) * (size_t)(p->rows * p->cols));
         }
-        memset(eval->net.table.param[0].col[COL_WEIGHT]->data, 1, 100);
+        memset(eval->table[0]->param[0].col[COL_WEIGHT]->data, 1, 100);
         strcpy(path, path_of(rig, 1, "model.safetensors"));
     }
     assert_int_equal(ckpt_load_weights(eval, "/tmp/no such file"), -1);

@@ -3,6 +3,7 @@
  * every child with a time limit. */
 #include "ranks_train.h"
 
+#include "jobs.h"
 #include "prog/buckets.h"
 #include "run/train.h"
 
@@ -437,14 +438,14 @@ static void test_out_of_step(void **state)
 
 /* ---- Buckets ------------------------------------------------------------------------------------------- */
 
-static Build *null_build(int world, double dropout, RecomputeLevel level)
+static Job *null_job(int world, double dropout, RecomputeLevel level)
 {
     Recipe r;
-    Build *b;
+    Job   *b;
     train_case_recipe(&r);
     r.model.dropout = dropout;
-    BuildChoice c = { .micro_batch = 2, .level = level, .head_rows = 32, .compute = DT_BF16, .world = world };
-    if (build_create(&b, &r, &c, BUILD_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
+    JobChoice c = { .micro_batch = 2, .level = level, .head_rows = 32, .compute = DT_BF16, .world = world };
+    if (build_create(&b, &task_lm, &r, &c, JOB_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
     return b;
 }
 
@@ -490,17 +491,17 @@ static void test_buckets(void **state)
     static const size_t sizes[] = { 1, 4096, 40000, 1 << 20 };
     int                 last    = 1 << 30;
     for (int i = 0; i < ARRAY_LEN(sizes); i++) {
-        Build *b    = null_build(1, 0.1, LEVEL_NONE);
-        Prog  *p    = b->micro;
-        int    n_op = prog_n_op(p), n = 0;
-        assert_null(b->micro_last);
+        Job  *b    = null_job(1, 0.1, LEVEL_NONE);
+        Prog *p    = job_prog(b, "micro-step");
+        int   n_op = prog_n_op(p), n = 0;
+        assert_null(job_prog(b, "last micro"));
         for (int k = 0; k < n_op; k++) assert_int_not_equal(prog_op(p, k)->kind, OP_ALL_REDUCE);
         for (int r = 0; r < REGION_TRAINED; r++)
-            prog_add_reductions(p, b->net.table.flat[COL_GRAD][r], sizes[i]);
-        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(p, b->net.table.flat[COL_GRAD][r]);
+            prog_add_reductions(p, b->table[0]->flat[COL_GRAD][r], sizes[i]);
+        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(p, b->table[0]->flat[COL_GRAD][r]);
         assert_int_equal(prog_n_op(p), n_op + n);
-        if (i == 0) assert_int_equal(n, b->net.table.n_param);
-        if (i == ARRAY_LEN(sizes) - 1) assert_int_equal(n, REGION_COUNT);
+        if (i == 0) assert_int_equal(n, b->table[0]->n_param);
+        if (i == ARRAY_LEN(sizes) - 1) assert_int_equal(n, REGION_TRAINED);
         assert_true(n <= last);
         last = n;
         build_destroy(b);
@@ -510,16 +511,16 @@ static void test_buckets(void **state)
 static void test_last_micro(void **state)
 {
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
-        Build *b = null_build(4, 0.1, (RecomputeLevel)level);
-        int    n = check_sums(b->micro_last, b->loss_sum);
+        Job  *b     = null_job(4, 0.1, (RecomputeLevel)level);
+        Prog *micro = job_prog(b, "micro-step"), *last = job_prog(b, "last micro");
+        int   n = check_sums(last, b->sums);
         assert_int_equal(n, 1);
-        for (int r = 0; r < REGION_TRAINED; r++)
-            n += check_sums(b->micro_last, b->net.table.flat[COL_GRAD][r]);
-        assert_int_equal(prog_n_op(b->micro_last), prog_n_op(b->micro) + n);
-        assert_int_equal(prog_verify(b->micro_last), 0);
+        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(last, b->table[0]->flat[COL_GRAD][r]);
+        assert_int_equal(prog_n_op(last), prog_n_op(micro) + n);
+        assert_int_equal(prog_verify(last), 0);
         Dev *dev = dev_open("null", NULL, NULL);
         assert_int_equal(build_bind(b, dev), 0);
-        if (prog_run(b->micro_last, dev) < 0) fail_msg("%s", err_get());
+        if (prog_run(last, dev) < 0) fail_msg("%s", err_get());
         build_destroy(b);
         dev_close(dev);
     }
@@ -609,7 +610,7 @@ static int run_rank(int rank, int world, int port, void *arg)
         kill(getppid(), SIGTERM);
         _exit(0);
     }
-    return train_run(&c->recipe, &(TrainOptions){ .begin_s = clock_now_s() });
+    return train_run(&task_lm, &c->recipe, &(TrainOptions){ .begin_s = clock_now_s() });
 }
 
 /* Losses and validation losses of a run, by step. */

@@ -618,6 +618,99 @@ static void bad_files(void **state)
     unlink(path);
 }
 
+/* ---- Tasks --------------------------------------------------------------------------------------------- */
+
+/* Keys of a task that is not shipped: their fields lie in Recipe.own. */
+typedef struct {
+    int64_t rounds;
+    double  share;
+    char    world[RECIPE_STR];
+} Toy;
+
+static Toy *toy_of(Recipe *r) { return (Toy *)r->own; }
+
+static int toy_resolve(Recipe *r)
+{
+    if (toy_of(r)->rounds % 2 == 0) return 0;
+    return recipe_blame(r, "toy.rounds", "%lld is odd", (long long)toy_of(r)->rounds);
+}
+
+#define TOY(field) offsetof(Recipe, own) + offsetof(Toy, field)
+
+static const SchemaRow toy_rows[] = {
+    { .name   = "toy.rounds",
+      .type   = KEY_INT,
+      .offset = TOY(rounds),
+      .def    = "4",
+      .min    = 1,
+      .max    = 99,
+      .help   = "rounds" },
+    { .name   = "toy.share",
+      .type   = KEY_FLOAT,
+      .offset = TOY(share),
+      .def    = "0.5",
+      .min    = 0,
+      .max    = 1,
+      .help   = "share" },
+    { .name = "toy.world", .type = KEY_TEXT, .offset = TOY(world), .def = "flat", .help = "world" },
+};
+static const RecipeTask toy = { "toy", toy_rows, ARRAY_LEN(toy_rows), toy_resolve };
+
+static int load_toy(Recipe *r, const char *text, const char *override)
+{
+    char  path[] = "/tmp/test_conf_XXXXXX", *list[1] = { (char *)(uintptr_t) override };
+    FILE *f = fdopen(mkstemp(path), "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+    err_clear();
+    int rc = recipe_load_task(r, &toy, path, override ? 1 : 0, list);
+    unlink(path);
+    return rc;
+}
+
+static void task_brings_keys(void **state)
+{
+    Recipe r, again;
+    char  *text = NULL;
+    size_t n    = 0;
+    if (load_toy(&r, "task: toy\nstep_samples: 12\ntoy: {rounds: 8, world: round}\n", "toy.share=0.25") < 0)
+        fail_msg("%s", err_get());
+    assert_true(toy_of(&r)->rounds == 8 && toy_of(&r)->share == 0.25 && r.step_samples == 12);
+    assert_string_equal(toy_of(&r)->world, "round");
+    FILE *f = open_memstream(&text, &n);
+    recipe_write(&r, f);
+    assert_int_equal(fclose(f), 0);
+    assert_null(strstr(text, "step_tokens")); /* not a key of this task */
+    if (load_toy(&again, text, NULL) < 0) fail_msg("%s", err_get());
+    assert_same_recipe(&r, &again);
+    assert_memory_equal(r.own, again.own, sizeof r.own);
+    free(text);
+    assert_int_equal(load_toy(&r, "task: toy\n", "toy.rounds=3"), -1);
+    assert_string_equal(err_get(), "command line: toy.rounds: 3 is odd");
+    assert_int_equal(load_toy(&r, "task: toy\n", "toy.rounds=100"), -1);
+    assert_non_null(strstr(err_get(), "command line: toy.rounds: "));
+    assert_int_equal(load_toy(&r, "task: toy\n", "toy.round=8"), -1);
+    assert_non_null(strstr(err_get(), "did you mean toy.rounds?"));
+}
+
+/* A key that the task does not have would be ignored in silence. */
+static void keys_of_another_task(void **state)
+{
+    Recipe r;
+    assert_int_equal(parse(&r, RANDOM "step_samples: 8\n", NULL), -1);
+    assert_string_equal(err_get(), "t.yaml:2: step_samples: task lm has no such key");
+    assert_int_equal(err_kind(), ERR_USER);
+    assert_int_equal(parse(&r, RANDOM, "step_samples=8"), -1);
+    assert_string_equal(err_get(), "command line: step_samples: task lm has no such key");
+    assert_int_equal(load_toy(&r, "task: toy\n", "step_tokens=8192"), -1);
+    assert_string_equal(err_get(), "command line: step_tokens: task toy has no such key");
+    assert_int_equal(load_toy(&r, "task: toy\n", "model.width=64"), -1);
+    assert_string_equal(err_get(), "command line: model.width: task toy has no such key");
+    assert_int_equal(parse(&r, RANDOM "task: ln\n", NULL), -1);
+    assert_string_equal(err_get(), "t.yaml:2: task: 'ln' is none of lm (did you mean lm?)");
+}
+
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
 
 int main(void)
@@ -642,6 +735,8 @@ int main(void)
         CASE(hostile_patterns),
         CASE(too_large),
         CASE(bad_files),
+        CASE(task_brings_keys),
+        CASE(keys_of_another_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,12 +44,12 @@ static void test_gradients(void **state)
     Rig    r;
     golden_open(&g, *state);
     rig_open(&r, &g, &(RigSetup){ 0 });
-    assert_close("loss", rig_step(&r, r.b->micro, 0), golden_f64(&g, "loss", g.steps)[0], TOL_LOSS);
-    const ParamTable *t     = &r.b->net.table;
+    assert_close("loss", rig_step(&r, r.micro, 0), golden_f64(&g, "loss", g.steps)[0], TOL_LOSS);
+    const ParamTable *t     = &lm_of(r.j)->net.table;
     RigDistance       worst = { 0, 0 };
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        float       *x = rig_read(&r, p, p->col[COL_GRAD]);
+        float       *x = rig_read(&r, p, COL_GRAD);
         RigDistance  d = rig_distance(x, golden_f32(&g, "g.", p->name, p->rows * p->cols), p->rows * p->cols);
         free(x);
         assert_near(p->name, d, TOL_GRAD);
@@ -88,19 +88,19 @@ static void test_ten_steps(void **state)
     const double *loss = golden_f64(&g, "loss", g.steps), *norm = golden_f64(&g, "norm", g.steps);
     for (int64_t step = 0; step < g.steps; step++) {
         StepState s;
-        rig_step(&r, r.b->micro, step);
-        rig_run(&r, r.b->update);
-        RIG_TRY(build_read_state(r.b, &s));
+        rig_step(&r, r.micro, step);
+        rig_run(&r, r.update);
+        RIG_TRY(job_read_state(r.j, &s));
         assert_close("loss", s.out.loss, loss[step], TOL_WEIGHT);
         assert_close("gradient norm", s.out.grad_norm, norm[step], TOL_WEIGHT);
         assert_int_equal(s.out.skip, 0);
         assert_int_equal(s.out.n_update, step + 1);
     }
-    const ParamTable *t     = &r.b->net.table;
+    const ParamTable *t     = &lm_of(r.j)->net.table;
     RigDistance       worst = { 0, 0 };
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        float       *x = rig_read(&r, p, p->col[COL_WEIGHT]);
+        float       *x = rig_read(&r, p, COL_WEIGHT);
         RigDistance  d = weight_distance(&g, p, x);
         free(x);
         assert_near(p->name, d, TOL_WEIGHT);
@@ -126,7 +126,7 @@ static Result run_once(const Golden *g, const RigSetup *s)
     Rig    r;
     Result x;
     rig_open(&r, g, s);
-    x.loss = rig_step(&r, r.b->micro, 3);
+    x.loss = rig_step(&r, r.micro, 3);
     x.grad = rig_gradients(&r, &x.n);
     rig_close(&r);
     return x;
@@ -219,8 +219,8 @@ static void test_stored_attention(void **state)
 static void test_lowering(void **state)
 {
     static const struct {
-        const char  *name;
-        RecipeOpt off;
+        const char *name;
+        RecipeOpt   off;
     } row[] = {
         { "add_norm", { .add_norm = 1 } },
         { "norm_bwd", { .norm_bwd = 1 } },
@@ -234,7 +234,18 @@ static void test_lowering(void **state)
         { "linear_glu_bwd", { .linear_glu_bwd = 1 } },
         { "linear_dw_bias", { .linear_dw_bias = 1 } },
         { "attn_rope", { .attn_rope = 1 } },
-        { "all", { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 } },
+        { "all",
+          { .add_norm       = 1,
+            .norm_bwd       = 1,
+            .xent           = 1,
+            .act_bias       = 1,
+            .linear_act     = 1,
+            .linear_act_bwd = 1,
+            .act_slope      = 1,
+            .linear_glu_fwd = 1,
+            .linear_glu_bwd = 1,
+            .linear_dw_bias = 1,
+            .attn_rope      = 1 } },
     };
     Golden g;
     golden_open(&g, *state);
@@ -255,13 +266,13 @@ static void test_eval(void **state)
     golden_open(&g, *state);
     rig_open(&r, &g, &(RigSetup){ .micro_batch = 2 });
     for (int64_t step = 0; step < 3; step++) {
-        double train = rig_step(&r, r.b->micro, step);
-        assert_true(rig_step(&r, r.b->eval, step) == train); /* the same ops on the same numbers */
+        double train = rig_step(&r, r.micro, step);
+        assert_true(rig_step(&r, r.eval, step) == train); /* the same ops on the same numbers */
     }
     rig_close(&r);
-    rig_open(&r, &g, &(RigSetup){ .dropout = 0.3, .parts = BUILD_EVAL });
+    rig_open(&r, &g, &(RigSetup){ .dropout = 0.3, .parts = JOB_EVAL });
     double want = golden_f64(&g, "loss", g.steps)[0];
-    assert_close("evaluation has no dropout", rig_step(&r, r.b->eval, 0), want, TOL_LOSS);
+    assert_close("evaluation has no dropout", rig_step(&r, r.eval, 0), want, TOL_LOSS);
     rig_close(&r);
     golden_close(&g);
 }
@@ -311,17 +322,17 @@ static Result run_rows(const Golden *g, Masking mask, const RigSetup *setup, con
     StepState s;
     rig_open(&r, &masked, setup);
     rig_begin_step(&r, 3);
-    const NetBatch *nb    = &r.b->batch;
+    const NetBatch *nb    = &lm_of(r.j)->batch;
     size_t          bytes = sizeof *x->tok * (size_t)(nb->B * nb->T);
     assert_int_equal(nb->prefix != NULL, mask == MASKING_PREFIX);
     for (int64_t b = 0; b < g->B; b += nb->B) {
         memcpy(r.block + nb->tok->offset_bytes, x->tok + b * g->T, bytes);
         memcpy(r.block + nb->target->offset_bytes, x->target + b * g->T, bytes);
         if (nb->prefix) memcpy(r.block + nb->prefix->offset_bytes, x->prefix + b, tensor_bytes(nb->prefix));
-        rig_upload(&r, nb->block, r.block, tensor_bytes(nb->block));
-        rig_run(&r, r.b->micro);
+        rig_upload(&r, r.j->block, r.block, tensor_bytes(r.j->block));
+        rig_run(&r, r.micro);
     }
-    RIG_TRY(build_read_state(r.b, &s));
+    RIG_TRY(job_read_state(r.j, &s));
     Result y = { .loss = s.out.sum[0] };
     y.grad   = rig_gradients(&r, &y.n);
     rig_close(&r);
@@ -413,7 +424,7 @@ static void test_prefix_bounds(void **state)
 /* Feeds tok one token at a time and returns the sum of the losses of the targets that are not ignored. */
 static double decode_loss(Rig *r, const int32_t *tok, const int32_t *target)
 {
-    const NetDecode *d      = &r->b->decode;
+    const NetDecode *d      = &lm_of(r->j)->decode;
     int64_t          V      = r->g->recipe.model.vocab;
     float           *logits = malloc(tensor_bytes(d->logits));
     double           sum    = 0;
@@ -421,7 +432,7 @@ static double decode_loss(Rig *r, const int32_t *tok, const int32_t *target)
     for (int32_t t = 0; t < r->g->T; t++) {
         rig_upload(r, d->tok, &tok[t], sizeof tok[t]);
         rig_upload(r, d->pos, &t, sizeof t);
-        rig_run(r, r->b->step1);
+        rig_run(r, r->decode);
         if (target[t] < 0) continue;
         RIG_TRY(r->dev->vt->download(r->dev, LANE_COMPUTE, logits, d->logits->data, tensor_bytes(d->logits)));
         RIG_TRY(r->dev->vt->sync(r->dev));
@@ -438,12 +449,12 @@ static void test_decode(void **state)
     Golden g;
     Rig    r;
     golden_open(&g, *state);
-    rig_open(&r, &g, &(RigSetup){ .micro_batch = 1, .parts = BUILD_EVAL | BUILD_DECODE });
+    rig_open(&r, &g, &(RigSetup){ .micro_batch = 1, .parts = JOB_EVAL | JOB_SAMPLE });
     for (int64_t b = 0; b < g.B; b++) {
         StepState s;
         rig_begin_step(&r, 0);
-        rig_micro(&r, r.b->eval, 0, b);
-        RIG_TRY(build_read_state(r.b, &s));
+        rig_micro(&r, r.eval, 0, b);
+        RIG_TRY(job_read_state(r.j, &s));
         double loss = decode_loss(&r, golden_rows(&g, "tok", 0, b), golden_rows(&g, "target", 0, b));
         assert_close("decoded sequence", loss, s.out.sum[0], TOL_LOSS);
     }

@@ -3,8 +3,9 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "conf/schema.h"
 #include "bench/ladder.h"
+#include "conf/schema.h"
+#include "task/lm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,16 +16,6 @@
 
 #include <cmocka.h>
 #include <jansson.h>
-
-/* The planner asks a backend only for its kind, its name, its slots and what it fuses. */
-static DevVt gpu_vt(void)
-{
-    DevVt vt = *dev_cpu();
-    vt.kind  = DEV_CUDA;
-    vt.name  = "cuda";
-    vt.fuses = FUSE_CUDA;
-    return vt;
-}
 
 static Recipe recipe_of(const char *text)
 {
@@ -37,6 +28,7 @@ static const char base_text[] = "step_tokens: 65536\nmodel: {context: 1024}\ndat
 
 static void plan(Ladder *l, LadderOptions opt, const Recipe *r, const DevVt *vt)
 {
+    opt.task = &task_lm;
     if (ladder_plan(l, &opt, r, vt) < 0) fail_msg("%s", err_get());
 }
 
@@ -86,9 +78,8 @@ static void test_from_fp32(void **state)
 {
     (void)state;
     static Ladder l;
-    Recipe        r   = recipe_of(base_text);
-    DevVt         gpu = gpu_vt();
-    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    Recipe        r = recipe_of(base_text);
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
     static const char *const name[] = {
         "fp32, stored attention", "TF32",   "bf16",     "larger batch", "flash attention", "fused",
         "tuned products",         "graphs", "prefetch", "deterministic"
@@ -120,16 +111,15 @@ static void test_from_torch(void **state)
 {
     (void)state;
     static Ladder l;
-    Recipe        r   = recipe_of(base_text);
-    DevVt         gpu = gpu_vt();
-    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
+    Recipe        r = recipe_of(base_text);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, dev_cuda_plan());
     const Rung *bottom = &l.rung[0];
     assert_true(has_key(bottom, "micro_batch=32") && has_key(bottom, "opt.graphs=false") &&
                 has_key(bottom, "opt.tune=false"));
     assert_true(!has_key(bottom, "opt.flash=false") && !has_key(bottom, "opt.add_norm=false"));
     check_fuses_products(&l, "head in place", "fused into products");
     assert_int_equal(find(&l, "prefetch")->n_key, 0);
-    plan(&l, (LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_TORCH, .batch = 64 }, &r, dev_cuda_plan());
     assert_true(has_key(&l.rung[0], "micro_batch=64"));
 }
 
@@ -138,15 +128,16 @@ static void test_batch(void **state)
 {
     (void)state;
     static Ladder l;
-    DevVt         gpu = gpu_vt();
-    Recipe        r   = recipe_of("step_tokens: 12288\nmodel: {context: 1024}\ndata: {kind: random}\n");
-    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    Recipe        r = recipe_of("step_tokens: 12288\nmodel: {context: 1024}\ndata: {kind: random}\n");
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
     assert_true(has_key(&l.rung[0], "micro_batch=4"));
-    plan(&l, (LadderOptions){ .start = LADDER_FP32, .batch = 6 }, &r, &gpu);
+    plan(&l, (LadderOptions){ .start = LADDER_FP32, .batch = 6 }, &r, dev_cuda_plan());
     assert_true(has_key(&l.rung[0], "micro_batch=6"));
-    assert_int_equal(ladder_plan(&l, &(LadderOptions){ .start = LADDER_FP32, .batch = 8 }, &r, &gpu), -1);
+    assert_int_equal(ladder_plan(&l, &(LadderOptions){ .task = &task_lm, .start = LADDER_FP32, .batch = 8 },
+                                 &r, dev_cuda_plan()),
+                     -1);
     assert_int_equal(err_kind(), ERR_USER);
-    assert_non_null(strstr(err_get(), "--batch: 8 does not divide the step's 12 sequences"));
+    assert_non_null(strstr(err_get(), "--batch: 8 does not divide the step's 12 samples"));
     err_clear();
 }
 
@@ -155,12 +146,10 @@ static void test_recipe_decides(void **state)
 {
     (void)state;
     static Ladder l;
-    DevVt         gpu = gpu_vt();
-
-    Recipe r = recipe_of("step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
-                         "data: {kind: random}\n"
-                         "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
-    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    Recipe        r = recipe_of("step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
+                                       "data: {kind: random}\n"
+                                       "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
+    plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
     assert_string_equal(find(&l, "bf16")->refused, "the recipe asks for tf32");
     assert_string_equal(find(&l, "larger batch")->refused, "the recipe fixes micro_batch at 2");
     assert_string_equal(find(&l, "flash attention")->refused, "off in the recipe");
@@ -178,7 +167,7 @@ static void test_backend_decides(void **state)
     (void)state;
     static Ladder l;
     Recipe        r   = recipe_of(base_text);
-    DevVt         gpu = gpu_vt();
+    DevVt         gpu = *dev_cuda_plan();
     gpu.fuses         = 0;
     plan(&l, (LadderOptions){ .start = LADDER_TORCH }, &r, &gpu);
     assert_string_equal(find(&l, "fused into products")->refused, "");
@@ -196,9 +185,8 @@ static void test_backend_decides(void **state)
 /* A ladder with figures, a refusal and characters that XML and JSON must escape. */
 static void fill(Ladder *l)
 {
-    Recipe r   = recipe_of(base_text);
-    DevVt  gpu = gpu_vt();
-    plan(l, (LadderOptions){ .start = LADDER_FP32 }, &r, &gpu);
+    Recipe r = recipe_of(base_text);
+    plan(l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
     snprintf(l->device, sizeof l->device, "a <card> & \"more\"");
     for (int i = 0; i < l->n_rung; i++) {
         l->rung[i].per_s       = 1000.0 * (i + 1);

@@ -10,7 +10,7 @@
 #include "base/fault.h"
 #include "data/loader.h"
 #include "data/order.h"
-#include "data/tokens.h"
+#include "data/windows.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -46,59 +46,84 @@ static int text_teardown(void **state)
 
 /* ---- A loader with its slots --------------------------------------------------------------------------- */
 
+/* What a loader reads and how: the recipe's part, and the loader's own configuration. */
 typedef struct {
-    Tokens *src;
+    int64_t      B, T, seed, eval_most;
+    int          documents, eval; /* documents: text is cut at zeros */
+    double       val_fraction;
+    LoaderConfig loader; /* without fields and slots */
+} Config;
+
+typedef struct {
+    Source *src;
     Loader *loader;
+    Fields  fields;
     void   *slot[16];
     int     n_slot;
 } Bench;
 
-static Tokens *open_part(double val_fraction, int validation)
+static Recipe recipe_of(const Config *c)
 {
     Recipe r;
     memset(&r, 0, sizeof r);
-    r.model.vocab       = 256;
-    r.data.kind         = DATA_TEXT;
-    r.data.val_fraction = val_fraction;
+    r.seed                = c->seed;
+    r.model.vocab         = 256;
+    r.model.context       = c->T;
+    r.model.mask          = c->documents ? MASKING_DOCUMENT : MASKING_CAUSAL;
+    r.data.document_token = c->documents ? 0 : -1;
+    r.data.kind           = DATA_TEXT;
+    r.data.val_fraction   = c->val_fraction;
     snprintf(r.data.train, sizeof r.data.train, "%s", path);
-    Tokens *s = NULL;
-    if (tokens_open(&s, &r, validation) < 0) fail_msg("%s", err_get());
-    return s;
+    return r;
 }
 
-/* Fills in source and slots; the rest of the configuration is the caller's. */
-static int bench_try(Bench *b, LoaderConfig cfg, Tokens *src)
+/* Makes slots and a loader for a source, which it takes. */
+static int bench_on(Bench *b, const Config *c, const Recipe *r, Source *src)
 {
-    memset(b, 0, sizeof *b);
-    b->src    = src;
-    b->n_slot = cfg.n_slot;
+    FieldRow     row[FIELDS_MAX];
+    LoaderConfig cfg = c->loader;
+    *b               = (Bench){ .src = src, .n_slot = cfg.n_slot };
+    fields_init(&b->fields, row, windows_fields(r, row), c->B);
     for (int i = 0; i < cfg.n_slot; i++) {
-        size_t bytes = loader_batch_bytes(cfg.B, cfg.T, cfg.documents);
-        b->slot[i]   = aligned_alloc(64, bytes);
+        b->slot[i] = aligned_alloc(64, b->fields.block_bytes);
         assert_non_null(b->slot[i]);
-        memset(b->slot[i], 0xee, bytes);
+        memset(b->slot[i], 0xee, b->fields.block_bytes);
     }
-    cfg.slots = b->slot;
+    cfg.fields = b->fields;
+    cfg.slots  = b->slot;
     return loader_create(&b->loader, &cfg, src);
+}
+
+static int bench_try(Bench *b, Config c)
+{
+    Recipe  r   = recipe_of(&c);
+    Source *src = NULL;
+    *b          = (Bench){ 0 };
+    TRY(c.eval ? windows_open_val(&src, &r, c.eval_most, NULL) : windows_open_train(&src, &r));
+    return bench_on(b, &c, &r, src);
 }
 
 static void bench_close(Bench *b)
 {
     loader_destroy(b->loader);
     for (int i = 0; i < b->n_slot; i++) free(b->slot[i]);
-    tokens_close(b->src);
+    source_close(b->src);
 }
 
-static void bench_open(Bench *b, LoaderConfig cfg)
+static void bench_open(Bench *b, Config c)
 {
-    if (bench_try(b, cfg, open_part(0, 0)) < 0) fail_msg("%s", err_get());
+    if (bench_try(b, c) < 0) fail_msg("%s", err_get());
 }
 
-static LoaderConfig config_of(int64_t B, int threads, int n_slot)
+static Config config_of(int64_t B, int threads, int n_slot)
 {
-    return (LoaderConfig){
-        .B = B, .T = T, .seed = 3, .threads = threads, .n_slot = n_slot, .document_token = -1
-    };
+    return (Config){ .B = B, .T = T, .seed = 3, .loader = { .threads = threads, .n_slot = n_slot } };
+}
+
+/* Field i of all samples of a batch. */
+static const int32_t *field_of(const Bench *b, const LoaderBatch *batch, int i)
+{
+    return fields_at(&b->fields, batch->host, i, 0);
 }
 
 /* Appends n batches: rows of tok, target and doc go to out, one row of 3*T after another. */
@@ -108,17 +133,17 @@ static void collect(Bench *b, int64_t B, int n, int32_t *out)
         LoaderBatch batch;
         if (loader_next(b->loader, &batch) < 0) fail_msg("%s", err_get());
         for (int64_t i = 0; i < B; i++, out += 3 * T) {
-            memcpy(out, batch.tok + i * T, T * sizeof *out);
-            memcpy(out + T, batch.target + i * T, T * sizeof *out);
-            memset(out + 2 * T, 0, T * sizeof *out);
-            if (batch.doc) memcpy(out + 2 * T, batch.doc + i * T, T * sizeof *out);
+            memset(out, 0, 3 * T * sizeof *out);
+            for (int f = 0; f < b->fields.n; f++) {
+                memcpy(out + f * T, field_of(b, &batch, f) + i * T, T * sizeof *out);
+            }
         }
         loader_release(b->loader, batch.slot);
     }
 }
 
 /* Batches [0, n) of a configuration, each row 3*T; the caller frees them. */
-static int32_t *batches_of(LoaderConfig cfg, int n)
+static int32_t *batches_of(Config cfg, int n)
 {
     Bench    b;
     int32_t *out = malloc(sizeof *out * (size_t)(n * cfg.B) * 3 * T);
@@ -141,37 +166,33 @@ static void assert_same_rows(const int32_t *a, const int32_t *b, int64_t n_row)
 
 static void batches_follow_the_order(void **state)
 {
-    LoaderConfig cfg = config_of(4, 1, 2);
-    Bench        b;
-    Order        o;
-    order_init(&o, N_TEXT, T, cfg.seed);
-    cfg.documents      = 1;
-    cfg.document_token = 0;
+    Config cfg = config_of(4, 1, 2);
+    Bench  b;
+    Order  o;
+    order_init(&o, N_TEXT, T, (uint64_t)cfg.seed);
+    cfg.documents = 1;
     bench_open(&b, cfg);
-    LoaderLayout y = loader_layout(4, T, 1);
-    assert_int_equal(y.sample0, 0);
-    assert_int_equal(y.tok, 64);
-    assert_int_equal(y.target, 64 + 4 * T * 4);
-    assert_int_equal(y.doc, 64 + 2 * 4 * T * 4);
-    assert_int_equal(y.total_bytes, 64 + 3 * 4 * T * 4);
-    assert_int_equal(loader_layout(4, T, 0).total_bytes, 64 + 2 * 4 * T * 4);
-    assert_int_equal(loader_batch_bytes(1, 3, 0), 128);
+    assert_int_equal(b.fields.offset[WINDOW_TOK], 64);
+    assert_int_equal(b.fields.offset[WINDOW_TARGET], 64 + 4 * T * 4);
+    assert_int_equal(b.fields.offset[WINDOW_EXTRA], 64 + 2 * 4 * T * 4);
+    assert_int_equal(b.fields.block_bytes, 64 + 3 * 4 * T * 4);
     for (int64_t k = 0; k < 200; k++) { /* 800 samples: more than two epochs */
         LoaderBatch batch;
         assert_int_equal(loader_next(b.loader, &batch), 0);
         assert_int_equal(batch.sample0, 4 * k);
-        assert_int_equal(*(int64_t *)batch.host, 4 * k);
-        assert_int_equal(batch.n_valid, 4 * T);
+        assert_int_equal(fields_sample0(batch.host), 4 * k);
+        assert_int_equal(batch.n_target[0], 4 * T);
         assert_int_equal(batch.slot, k % 2);
         assert_ptr_equal(batch.host, b.slot[k % 2]);
-        assert_ptr_equal((char *)batch.doc - (char *)batch.host, y.doc);
+        const int32_t *tok = field_of(&b, &batch, WINDOW_TOK), *target = field_of(&b, &batch, WINDOW_TARGET),
+                      *doc = field_of(&b, &batch, WINDOW_EXTRA);
         for (int64_t i = 0; i < 4; i++) {
             int64_t start = order_start(&o, 4 * k + i), first = 0;
             for (int64_t t = 0; t < T; t++) {
-                assert_int_equal(batch.tok[i * T + t], text[start + t]);
-                assert_int_equal(batch.target[i * T + t], text[start + t + 1]);
+                assert_int_equal(tok[i * T + t], text[start + t]);
+                assert_int_equal(target[i * T + t], text[start + t + 1]);
                 if (t > 0 && text[start + t - 1] == 0) first = t;
-                assert_int_equal(batch.doc[i * T + t], first);
+                assert_int_equal(doc[i * T + t], first);
             }
         }
         loader_release(b.loader, batch.slot);
@@ -182,18 +203,17 @@ static void batches_follow_the_order(void **state)
 
 static void threads_do_not_matter(void **state)
 {
-    LoaderConfig cfg    = config_of(3, 0, 1);
-    cfg.inline_fill     = 1;
-    cfg.documents       = 1;
-    cfg.document_token  = 0;
-    int32_t *want       = batches_of(cfg, 250);
-    cfg.inline_fill     = 0;
+    Config cfg             = config_of(3, 0, 1);
+    cfg.loader.inline_fill = 1;
+    cfg.documents          = 1;
+    int32_t *want          = batches_of(cfg, 250);
+    cfg.loader.inline_fill = 0;
     const int threads[] = { 0, 1, 2, 5 }, slots[] = { 1, 2, 3, 8 };
     for (int i = 0; i < ARRAY_LEN(threads); i++) {
         for (int k = 0; k < ARRAY_LEN(slots); k++) {
-            cfg.threads  = threads[i];
-            cfg.n_slot   = slots[k];
-            int32_t *got = batches_of(cfg, 250);
+            cfg.loader.threads = threads[i];
+            cfg.loader.n_slot  = slots[k];
+            int32_t *got       = batches_of(cfg, 250);
             assert_same_rows(want, got, 750);
             free(got);
         }
@@ -210,9 +230,9 @@ static void micro_batch_does_not_matter(void **state)
         assert_same_rows(want, got, 720);
         free(got);
     }
-    LoaderConfig cfg = config_of(3, 1, 4);
-    cfg.seed         = 4;
-    int32_t *other   = batches_of(cfg, 240);
+    Config cfg     = config_of(3, 1, 4);
+    cfg.seed       = 4;
+    int32_t *other = batches_of(cfg, 240);
     assert_memory_not_equal(want, other, 720 * 3 * T * sizeof *want);
     free(other);
     free(want);
@@ -223,10 +243,10 @@ static void resume_continues(void **state)
 {
     int32_t *want = batches_of(config_of(4, 2, 3), 200);
     for (int64_t at = 1; at < 800; at += 133) { /* anywhere, also inside what was a micro-batch */
-        LoaderConfig cfg = config_of(3, 2, 3);
-        cfg.first_sample = at;
-        int      n       = (int)((800 - at) / 3);
-        int32_t *got     = batches_of(cfg, n);
+        Config cfg              = config_of(3, 2, 3);
+        cfg.loader.first_sample = at;
+        int      n              = (int)((800 - at) / 3);
+        int32_t *got            = batches_of(cfg, n);
         assert_same_rows(want + at * 3 * T, got, 3 * n);
         free(got);
     }
@@ -253,9 +273,9 @@ static void ranks_share_exactly(void **state)
     int32_t *want = batches_of(config_of(2, 1, 2), 120);
     for (int world = 1; world <= 4; world++) {
         for (int rank = 0; rank < world; rank++) {
-            LoaderConfig cfg = config_of(2, 2, 2);
-            cfg.rank         = rank;
-            cfg.world        = world;
+            Config cfg       = config_of(2, 2, 2);
+            cfg.loader.rank  = rank;
+            cfg.loader.world = world;
             int32_t *got     = batches_of(cfg, 120 / world);
             for (int k = 0; k < 120 / world; k++) {
                 assert_same_rows(want + (int64_t)(k * world + rank) * 2 * 3 * T, got + (int64_t)k * 2 * 3 * T,
@@ -272,9 +292,9 @@ static void skipped_samples_are_passed_over(void **state)
 {
     const SampleRange skip[] = { { 500, 3 }, { 10, 2 }, { 11, 20 } }; /* not sorted, overlapping */
     int32_t          *want   = batches_of(config_of(1, 2, 4), 720);
-    LoaderConfig      cfg    = config_of(4, 2, 4);
-    cfg.skip                 = skip;
-    cfg.n_skip               = 3;
+    Config            cfg    = config_of(4, 2, 4);
+    cfg.loader.skip          = skip;
+    cfg.loader.n_skip        = 3;
     int32_t *got             = batches_of(cfg, 170);
     int64_t  used            = 0;
     for (int64_t raw = 0; used < 680; raw++) {
@@ -283,8 +303,8 @@ static void skipped_samples_are_passed_over(void **state)
         used++;
     }
     /* Resuming counts used samples. */
-    cfg.first_sample = 477;
-    int32_t *rest    = batches_of(cfg, 10);
+    cfg.loader.first_sample = 477;
+    int32_t *rest           = batches_of(cfg, 10);
     assert_same_rows(got + (int64_t)477 * 3 * T, rest, 40);
     free(rest);
     free(got);
@@ -296,11 +316,12 @@ static void skipped_samples_are_passed_over(void **state)
 static void evaluation_covers_exactly(void **state)
 {
     for (double fraction = 0.0004; fraction < 0.2; fraction *= 1.7) {
-        LoaderConfig cfg = config_of(3, 2, 3);
-        Bench        b;
-        cfg.eval = 1;
-        if (bench_try(&b, cfg, open_part(fraction, 1)) < 0) fail_msg("%s", err_get());
-        int64_t n = tokens_len(b.src), at = N_TEXT - n;
+        Config cfg = config_of(3, 2, 3);
+        Bench  b;
+        cfg.eval         = 1;
+        cfg.val_fraction = fraction;
+        bench_open(&b, cfg);
+        int64_t n = b.src->size, at = N_TEXT - n;
         int     n_batch = (int)((order_eval_windows(n, T) + 2) / 3) + 2;
         for (int round = 0; round < 2; round++) {
             int64_t seen = 0;
@@ -308,13 +329,15 @@ static void evaluation_covers_exactly(void **state)
                 LoaderBatch batch;
                 int64_t     valid = 0;
                 assert_int_equal(loader_next(b.loader, &batch), 0);
+                const int32_t *tok    = field_of(&b, &batch, WINDOW_TOK),
+                              *target = field_of(&b, &batch, WINDOW_TARGET);
                 for (int64_t i = 0; i < 3 * T; i++) {
                     int64_t token = (batch.sample0 * T) + i;
-                    assert_int_equal(batch.target[i], token < n - 1 ? text[at + token + 1] : -1);
-                    assert_int_equal(batch.tok[i], token < n - 1 ? text[at + token] : 0);
-                    valid += batch.target[i] >= 0;
+                    assert_int_equal(target[i], token < n - 1 ? text[at + token + 1] : -1);
+                    assert_int_equal(tok[i], token < n - 1 ? text[at + token] : 0);
+                    valid += target[i] >= 0;
                 }
-                assert_int_equal(batch.n_valid, valid);
+                assert_int_equal(batch.n_target[0], valid);
                 seen += valid;
                 loader_release(b.loader, batch.slot);
             }
@@ -329,28 +352,31 @@ static void evaluation_covers_exactly(void **state)
 /* Rows with targets of an evaluation of `most` windows by one rank; each holds the window it is to hold. */
 static int64_t check_some_windows(int64_t B, int rank, int world, int64_t most)
 {
-    LoaderConfig cfg = config_of(B, 2, 3);
-    Bench        b;
-    int64_t      rows = 0;
-    int32_t      want[T + 1];
-    cfg.eval      = 1;
-    cfg.eval_most = most;
-    cfg.rank      = rank;
-    cfg.world     = world;
-    if (bench_try(&b, cfg, open_part(0.2, 1)) < 0) fail_msg("%s", err_get());
-    int64_t n_window = order_eval_windows(tokens_len(b.src), T);
+    Config  cfg = config_of(B, 2, 3);
+    Bench   b;
+    int64_t rows = 0;
+    int32_t want[T + 1];
+    cfg.eval         = 1;
+    cfg.eval_most    = most;
+    cfg.loader.rank  = rank;
+    cfg.loader.world = world;
+    cfg.val_fraction = 0.2;
+    bench_open(&b, cfg);
+    int64_t              n_window = order_eval_windows(b.src->size, T);
+    const unsigned char *part     = text + N_TEXT - b.src->size;
     assert_true(n_window > 12);
     for (int k = 0; k < 8; k++) {
         LoaderBatch batch;
         assert_int_equal(loader_next(b.loader, &batch), 0);
+        const int32_t *tok = field_of(&b, &batch, WINDOW_TOK), *target = field_of(&b, &batch, WINDOW_TARGET);
         for (int64_t i = 0; i < B * T; i++) {
-            assert_int_equal(batch.target[i] >= 0, batch.sample0 + i / T < most);
+            assert_int_equal(target[i] >= 0, batch.sample0 + i / T < most);
         }
         for (int64_t i = 0; i < B && batch.sample0 + i < most; i++, rows++) {
             int64_t first = (batch.sample0 + i) * n_window / most * T;
-            assert_int_equal(tokens_read(b.src, first, T + 1, want), 0);
-            assert_memory_equal(batch.tok + i * T, want, sizeof *want * T);
-            assert_memory_equal(batch.target + i * T, want + 1, sizeof *want * T);
+            for (int t = 0; t <= T; t++) want[t] = part[first + t];
+            assert_memory_equal(tok + i * T, want, sizeof *want * T);
+            assert_memory_equal(target + i * T, want + 1, sizeof *want * T);
         }
         loader_release(b.loader, batch.slot);
     }
@@ -374,20 +400,21 @@ static void evaluation_of_some_windows(void **state)
 
 static void too_short_is_refused(void **state)
 {
-    Bench        b;
-    LoaderConfig cfg = config_of(1, 1, 1);
-    cfg.T            = N_TEXT;
-    assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), -1);
+    Bench  b;
+    Config cfg = config_of(1, 1, 1);
+    cfg.T      = N_TEXT;
+    assert_int_equal(bench_try(&b, cfg), -1);
     assert_non_null(strstr(err_get(), "too few"));
     assert_non_null(strstr(err_get(), path));
     assert_int_equal(err_kind(), ERR_USER);
     err_clear();
     bench_close(&b);
     cfg.T = N_TEXT - 1; /* exactly one window */
-    assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), 0);
+    assert_int_equal(bench_try(&b, cfg), 0);
     LoaderBatch batch;
     assert_int_equal(loader_next(b.loader, &batch), 0);
-    for (int i = 0; i < N_TEXT - 1; i++) assert_int_equal(batch.target[i], text[i + 1]);
+    for (int i = 0; i < N_TEXT - 1; i++)
+        assert_int_equal(field_of(&b, &batch, WINDOW_TARGET)[i], text[i + 1]);
     bench_close(&b);
     (void)state;
 }
@@ -425,7 +452,7 @@ static void tiny_rings_stress(void **state)
         for (int64_t k = 0; k < 5000; k++) {
             LoaderBatch batch;
             if (loader_next(b.loader, &batch) < 0) fail_msg("%s", err_get());
-            if (batch.sample0 != k || batch.tok[0] != text[order_start(&o, k)])
+            if (batch.sample0 != k || field_of(&b, &batch, WINDOW_TOK)[0] != text[order_start(&o, k)])
                 fail_msg("batch %lld", (long long)k);
             held[n_held++] = batch.slot;
             int keep       = (int)(k * 7 % n_slot); /* release all but some */
@@ -443,11 +470,11 @@ static void tiny_rings_stress(void **state)
 static void failures_reach_the_consumer(void **state)
 {
     for (int threads = 0; threads <= 3; threads++) {
-        Bench        b;
-        LoaderBatch  batch;
-        LoaderConfig cfg = config_of(2, threads, 3);
-        cfg.inline_fill  = threads == 0;
-        int n            = 0;
+        Bench       b;
+        LoaderBatch batch;
+        Config      cfg        = config_of(2, threads, 3);
+        cfg.loader.inline_fill = threads == 0;
+        int n                  = 0;
         bench_open(&b, cfg);
         assert_int_equal(truncate(path, 100), 0);
         while (loader_next(b.loader, &batch) == 0) {
@@ -503,7 +530,7 @@ static void injected_thread_failure(void **state)
     for (int nth = 1; nth <= 3; nth++) {
         Bench b;
         fault_arm(FAULT_THREAD, nth, 0);
-        assert_int_equal(bench_try(&b, config_of(1, 3, 4), open_part(0, 0)), -1);
+        assert_int_equal(bench_try(&b, config_of(1, 3, 4)), -1);
         assert_non_null(strstr(err_get(), "loader"));
         assert_null(b.loader);
         err_clear();
@@ -530,9 +557,7 @@ static void assert_aborts(void (*f)(Bench *))
     assert_true(pid >= 0);
     if (pid == 0) {
         if (!freopen("/dev/null", "w", stderr)) _exit(3);
-        LoaderConfig cfg = config_of(1, 0, 2);
-        cfg.inline_fill  = 1;
-        cfg.slots        = b.slot;
+        LoaderConfig cfg = { .fields = b.fields, .inline_fill = 1, .slots = b.slot, .n_slot = 2 };
         if (loader_create(&b.loader, &cfg, b.src) == 0) f(&b);
         _exit(0);
     }
@@ -612,20 +637,18 @@ static void stats_add_up(void **state)
 static void rate_of_one_thread(void **state)
 {
     for (int random = 0; random < 2; random++) {
-        Recipe r;
-        memset(&r, 0, sizeof r);
-        r.model.vocab = 50257;
-        r.data.kind   = random ? DATA_RANDOM : DATA_TEXT;
-        snprintf(r.data.train, sizeof r.data.train, "%s", path);
-        Tokens *src = NULL;
-        assert_int_equal(tokens_open(&src, &r, 0), 0);
-        LoaderConfig cfg = config_of(8, 0, 1);
-        cfg.T            = 1024;
-        cfg.inline_fill  = 1;
+        Config cfg             = config_of(8, 0, 1);
+        cfg.T                  = 1024;
+        cfg.loader.inline_fill = 1;
+        Recipe r               = recipe_of(&cfg);
+        r.model.vocab          = 50257;
+        r.data.kind            = random ? DATA_RANDOM : DATA_TEXT;
+        Source *src            = NULL;
+        assert_int_equal(windows_open_train(&src, &r), 0);
         Bench       b;
         LoaderBatch batch;
         LoaderStats s;
-        assert_int_equal(bench_try(&b, cfg, src), 0);
+        assert_int_equal(bench_on(&b, &cfg, &r, src), 0);
         for (int k = 0; k < 100; k++) {
             assert_int_equal(loader_next(b.loader, &batch), 0);
             loader_release(b.loader, batch.slot);

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "run/choose.h"
+#include "task/lm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,14 +28,13 @@ static const struct {
 static int plan(Choice *c, const char *path, const char *gpu, int n_override, char *const *override)
 {
     Recipe r;
-    DevVt  vt = *dev_null();
-    vt.kind   = DEV_CUDA;
-    vt.name   = "cuda";
-    vt.fuses  = FUSE_CUDA;
     TRY(recipe_load(&r, path, n_override, override));
     const Machine *m    = machine_find(gpu);
-    ChooseRoom     room = { machine_room(m), recipe_memory_limit(&r, m->mem_bytes) };
-    TRY(choose_plan(c, &r, &vt, m, 90, room, BUILD_TRAIN));
+    ChooseFor      what = {
+             .task = &task_lm, .recipe = &r, .vt = dev_cuda_plan(), .capability = 90, .parts = JOB_TRAIN
+    };
+    ChooseRoom room = { machine_room(m), recipe_memory_limit(&r, m->mem_bytes) };
+    TRY(choose_plan(c, &what, m, room));
     c->row[c->best].step_s /= (double)r.step_tokens; /* seconds per token, for the caller */
     return 0;
 }
@@ -89,7 +89,7 @@ static void test_head_chunks_grow(void **state)
     assert_int_equal(before.choice.head_rows, all);
 }
 
-static int same_but_chunks(const BuildChoice *a, const BuildChoice *b)
+static int same_but_chunks(const JobChoice *a, const JobChoice *b)
 {
     return a->micro_batch == b->micro_batch && a->level == b->level;
 }
@@ -117,7 +117,7 @@ static void test_head_chunks_are_chosen_last(void **state)
         Choice c;
         int    small = 0;
         assert_int_equal(plan(&c, measured[i].recipe, "h200", 1, &random), 0);
-        const BuildChoice *best = &c.row[c.best].choice;
+        const JobChoice *best = &c.row[c.best].choice;
         assert_int_equal(c.best, c.n - 1);
         while (!same_but_chunks(&c.row[small].choice, best)) small++;
         assert_true(small < c.best && c.row[small].choice.head_rows < best->head_rows);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "dev/null/null.h"
+#include "jobs.h"
 #include "random_prog.h"
 #include "run/build.h"
 
@@ -276,7 +277,7 @@ static void spread(Case *c)
 static float *run_script(const Script *s, Dev *dev, int plain, size_t *size_bytes, double *loss)
 {
     static const RecomputeLevel none[SCRIPT_BLOCKS];
-    static const RecipeOpt   off;
+    static const RecipeOpt      off;
     Case                        c;
     case_record(&c, s, plain ? none : s->level);
     finish(&c, s, plain ? &off : &s->lower, dev->vt);
@@ -328,7 +329,7 @@ static void test_random_runs_match(void **state)
 
 typedef struct {
     const char *name, *device;
-    BuildChoice choice;
+    JobChoice   choice;
     unsigned    parts;
     const char *key[16];
 } Plan;
@@ -337,68 +338,66 @@ static const Plan plans[] = {
     { "tiny gpt2",
       "cpu",
       { .micro_batch = 2, .level = LEVEL_NONE, .head_rows = 64, .compute = DT_F32 },
-      BUILD_TRAIN | BUILD_DECODE,
+      JOB_TRAIN | JOB_SAMPLE,
       { "model.layers=2", "model.width=64", "model.heads=4", "model.vocab=300", "model.context=32" } },
     { "tiny llama",
       "cpu",
       { .micro_batch = 3, .level = LEVEL_BLOCK, .head_rows = 17, .compute = DT_F32 },
-      BUILD_TRAIN,
+      JOB_TRAIN,
       { "model.layers=3", "model.width=96", "model.heads=6", "model.kv_heads=2", "model.vocab=257",
         "model.context=40", "model.norm=rmsnorm", "model.pos=rope", "model.act=swiglu", "model.tied=false",
         "threads=5" } },
     { "tiny qwen3, document mask",
       "cpu",
       { .micro_batch = 1, .level = LEVEL_CHEAP, .head_rows = 1000, .compute = DT_F32 },
-      BUILD_TRAIN,
+      JOB_TRAIN,
       { "model.layers=1", "model.width=48", "model.heads=4", "model.head_dim=16", "model.vocab=513",
         "model.context=24", "model.norm=rmsnorm", "model.pos=rope", "model.act=swiglu", "model.qk_norm=true",
         "model.mask=document", "model.dropout=0.1", "data.document_token=0" } },
     { "frozen, decoding only",
       "cpu",
       { .micro_batch = 1, .level = LEVEL_NONE, .head_rows = 1, .compute = DT_F32 },
-      BUILD_DECODE,
+      JOB_SAMPLE,
       { "model.layers=2", "model.width=64", "model.heads=4", "model.vocab=300", "model.context=32" } },
     { "gpt2-1558m",
       "null",
       { .micro_batch = 16, .level = LEVEL_NONE, .head_rows = 4096, .compute = DT_BF16 },
-      BUILD_TRAIN | BUILD_DECODE,
+      JOB_TRAIN | JOB_SAMPLE,
       { "model.layers=48", "model.width=1600", "model.heads=25", "model.vocab=50257", "model.context=1024",
         "model.bias=true" } },
     { "llama-8b",
       "null",
       { .micro_batch = 2, .level = LEVEL_BLOCK, .head_rows = 2048, .compute = DT_BF16 },
-      BUILD_TRAIN,
+      JOB_TRAIN,
       { "model.layers=32", "model.width=4096", "model.heads=32", "model.kv_heads=8", "model.ffn=14336",
         "model.vocab=128256", "model.context=4096", "model.norm=rmsnorm", "model.pos=rope",
         "model.rope_theta=500000", "model.act=swiglu", "model.tied=false" } },
 };
 
-static void check_programs(const Build *b, const char *name)
+static void check_programs(const Job *j, const char *name)
 {
-    const Prog *all[] = { b->micro, b->update, b->eval, b->step1, b->copies };
-    size_t      most  = 0;
-    for (int i = 0; i < ARRAY_LEN(all); i++) {
-        if (!all[i]) continue;
-        ProgStats st = prog_stats(all[i]);
-        if (prog_verify(all[i]) < 0) fail_msg("%s: %s", name, err_get());
+    size_t most = 0;
+    for (int i = 0; i < j->n_prog; i++) {
+        ProgStats st = prog_stats(j->prog[i]);
+        if (prog_verify(j->prog[i]) < 0) fail_msg("%s: %s", name, err_get());
         most = MAX(most, st.act_bytes);
         if (st.act_lower_bound) assert_true((double)st.act_bytes <= 1.05 * (double)st.act_lower_bound);
     }
-    assert_int_equal(b->store.slab_bytes[SLAB_ACT], most);
+    assert_int_equal(j->store.slab_bytes[SLAB_ACT], most);
 }
 
 /* Bytes that follow from the parameter table alone. */
-static void check_slabs(const Build *b, unsigned parts)
+static void check_slabs(const Job *j, unsigned parts)
 {
-    const ParamTable *t = &b->net.table;
+    const ParamTable *t = j->table[0];
     size_t all      = (size_t)(t->region_elems[REGION_COPY] + t->region_elems[REGION_MASTER]) * sizeof(float);
-    const size_t *s = b->store.slab_bytes;
-    size_t        copy = (size_t)t->region_elems[REGION_COPY] * dtype_bytes(b->choice.compute);
+    const size_t *s = j->store.slab_bytes;
+    size_t        copy = (size_t)t->region_elems[REGION_COPY] * dtype_bytes(j->choice.compute);
     assert_true(all >= (size_t)param_count(t) * sizeof(float));
     assert_true(s[SLAB_MASTER] >= all && s[SLAB_MASTER] < all + 2 * TENSOR_ALIGN);
-    assert_int_equal(s[SLAB_GRAD], parts & BUILD_TRAIN ? s[SLAB_MASTER] : 0);
-    assert_int_equal(s[SLAB_OPTIM], parts & BUILD_TRAIN ? 2 * s[SLAB_MASTER] : 0);
-    if (b->choice.compute == DT_F32) copy = 0;
+    assert_int_equal(s[SLAB_GRAD], parts & JOB_TRAIN ? s[SLAB_MASTER] : 0);
+    assert_int_equal(s[SLAB_OPTIM], parts & JOB_TRAIN ? 2 * s[SLAB_MASTER] : 0);
+    if (j->choice.compute == DT_F32) copy = 0;
     assert_true(s[SLAB_COPY] >= copy && s[SLAB_COPY] < copy + TENSOR_ALIGN);
 }
 
@@ -417,12 +416,11 @@ static void check_store(const Store *s)
 }
 
 /* A replay asks for no more: a sealed device aborts when it does. */
-static void run_sealed(const Build *b, Dev *dev)
+static void run_sealed(const Job *j, Dev *dev)
 {
-    Prog *all[] = { b->copies, b->micro, b->update, b->eval, b->step1 };
     dev_seal(dev);
-    for (int i = 0; i < ARRAY_LEN(all); i++) {
-        if (all[i] && prog_run(all[i], dev) < 0) fail_msg("%s", err_get());
+    for (int i = 0; i < j->n_prog; i++) {
+        if (prog_run(j->prog[i], dev) < 0) fail_msg("%s", err_get());
     }
 }
 
@@ -432,29 +430,30 @@ static void test_planned_is_allocated(void **state)
     const Plan       *plan   = *state;
     const char       *why;
     Recipe            r;
-    Build            *b;
+    Job              *j;
     int               n_key = 0;
     while (n_key < ARRAY_LEN(plan->key) && plan->key[n_key]) n_key++;
     int rc = recipe_parse(&r, plan->name, text, sizeof text - 1, n_key, (char *const *)plan->key);
     if (rc < 0) fail_msg("%s", err_get());
     Dev *dev = dev_open(plan->device, &(DevOptions){ .threads = (int)r.threads }, &why);
     assert_non_null(dev);
-    if (build_create(&b, &r, &plan->choice, plan->parts, dev->vt) < 0) fail_msg("%s", err_get());
-    size_t planned = store_total_bytes(&b->store), sum = 0;
-    for (int i = 0; i < SLAB_COUNT; i++) sum += b->store.slab_bytes[i];
+    if (build_create(&j, &task_lm, &r, &plan->choice, plan->parts, dev->vt) < 0) fail_msg("%s", err_get());
+    size_t planned = store_total_bytes(&j->store), sum = 0;
+    for (int i = 0; i < SLAB_COUNT; i++) sum += j->store.slab_bytes[i];
     assert_int_equal(planned, sum);
     assert_int_equal(dev->allocated_bytes, 0);
-    check_programs(b, plan->name);
-    check_slabs(b, plan->parts);
-    check_store(&b->store);
-    if (build_bind(b, dev) < 0) fail_msg("%s", err_get());
-    if (strcmp(plan->device, "cpu") == 0) run_sealed(b, dev);
+    check_programs(j, plan->name);
+    check_slabs(j, plan->parts);
+    check_store(&j->store);
+    if (build_bind(j, dev) < 0) fail_msg("%s", err_get());
+    if (strcmp(plan->device, "cpu") == 0) run_sealed(j, dev);
     assert_int_equal(dev->allocated_bytes, planned);
-    assert_int_equal(store_total_bytes(&b->store), planned);
-    ProgStats st = prog_stats(b->micro ? b->micro : b->step1);
+    assert_int_equal(store_total_bytes(&j->store), planned);
+    const Prog *micro = job_prog(j, "micro-step");
+    ProgStats   st    = prog_stats(micro ? micro : job_prog(j, "decode"));
     printf("%s: %zu bytes planned and allocated, activations %.4f of the lower bound, %d ops\n", plan->name,
            planned, (double)st.act_bytes / (double)st.act_lower_bound, st.n_op);
-    build_destroy(b);
+    build_destroy(j);
     dev_close(dev);
 }
 
@@ -462,11 +461,11 @@ static void test_planned_is_allocated(void **state)
 
 static ProgStats stats_at(const Recipe *r, RecomputeLevel level)
 {
-    Build      *b;
-    BuildChoice c = { .micro_batch = 8, .level = level, .head_rows = 2048, .compute = DT_BF16 };
-    if (build_create(&b, r, &c, BUILD_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
-    ProgStats s = prog_stats(b->micro);
-    build_destroy(b);
+    Job      *j;
+    JobChoice c = { .micro_batch = 8, .level = level, .head_rows = 2048, .compute = DT_BF16 };
+    if (build_create(&j, &task_lm, r, &c, JOB_TRAIN, dev_null()) < 0) fail_msg("%s", err_get());
+    ProgStats s = prog_stats(job_prog(j, "micro-step"));
+    build_destroy(j);
     return s;
 }
 
@@ -503,25 +502,26 @@ typedef struct {
 /* Of a training step of three layers, for `text` at the end of its model. */
 static Slopes slopes_of(const char *text, RecomputeLevel level, DType compute, const DevVt *vt)
 {
-    char        buf[512];
-    int         n = snprintf(buf, sizeof buf,
-                             "step_tokens: 64\ndata:\n  kind: random\nmodel:\n  layers: 3\n  width: 64\n"
-                                     "  heads: 4\n  vocab: 300\n  context: 32\n%s",
-                             text);
-    BuildChoice c = { .micro_batch = 2, .level = level, .head_rows = 64, .compute = compute };
-    Slopes      s = { 0 };
-    Recipe      r;
-    Build      *b;
+    char      buf[512];
+    int       n = snprintf(buf, sizeof buf,
+                           "step_tokens: 64\ndata:\n  kind: random\nmodel:\n  layers: 3\n  width: 64\n"
+                                 "  heads: 4\n  vocab: 300\n  context: 32\n%s",
+                           text);
+    JobChoice c = { .micro_batch = 2, .level = level, .head_rows = 64, .compute = compute };
+    Slopes    s = { 0 };
+    Recipe    r;
+    Job      *j;
     if (recipe_parse(&r, "slopes", buf, (size_t)n, 0, NULL) < 0) fail_msg("%s", err_get());
-    if (build_create(&b, &r, &c, BUILD_TRAIN, vt) < 0) fail_msg("%s", err_get());
-    for (int i = 0; i < prog_n_op(b->micro); i++) {
-        const Op *op = prog_op(b->micro, i);
+    if (build_create(&j, &task_lm, &r, &c, JOB_TRAIN, vt) < 0) fail_msg("%s", err_get());
+    const Prog *micro = job_prog(j, "micro-step");
+    for (int i = 0; i < prog_n_op(micro); i++) {
+        const Op *op = prog_op(micro, i);
         s.act += op->kind == OP_LINEAR_ACT_FWD && op->args.linear_act_fwd.slope;
         s.act_bwd += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.act == ACT_SLOPE;
         s.glu += op->kind == OP_LINEAR_GLU_FWD && op->args.linear_glu_fwd.slope;
         s.glu_bwd += op->kind == OP_LINEAR_GLU_BWD && op->args.linear_glu_bwd.act == ACT_SLOPE;
     }
-    build_destroy(b);
+    build_destroy(j);
     return s;
 }
 
@@ -550,7 +550,7 @@ static void test_gated_slopes(void **state)
     static const struct {
         const char *text;
         DType       compute;
-        int         cuda, want;
+        int         cuda, want; /* cuda 0: a backend whose fused products round as their parts do */
     } row[] = {
         { GATED, DT_BF16, 1, 3 },
         { GATED, DT_F32, 1, 0 },
@@ -562,10 +562,10 @@ static void test_gated_slopes(void **state)
         { "  act: swiglu\n  bias: true\n", DT_F32, 0, 0 },
     };
     (void)state;
+    DevVt plain = *dev_null();
+    plain.hints = &dev_hints_cpu;
     for (int i = 0; i < ARRAY_LEN(row); i++) {
-        DevVt vt = *dev_null();
-        if (row[i].cuda) vt.kind = DEV_CUDA;
-        Slopes s = slopes_of(row[i].text, LEVEL_NONE, row[i].compute, &vt);
+        Slopes s = slopes_of(row[i].text, LEVEL_NONE, row[i].compute, row[i].cuda ? dev_cuda_plan() : &plain);
         assert_int_equal(s.glu, row[i].want);
         assert_int_equal(s.glu_bwd, row[i].want);
     }

@@ -276,19 +276,19 @@ static void random_state(CkptState *s)
         p[i] = (unsigned char)(rand() >> 7); /* NaNs of every kind too */
     memset(s->device.in.reserved, 0, sizeof s->device.in.reserved);
     memset(s->device.out.reserved, 0, sizeof s->device.out.reserved);
-    s->step         = rand();
-    s->next_sample  = INT64_MAX - rand();
-    s->seed         = UINT64_MAX - (uint64_t)rand();
-    s->micro_batch  = rand() % 100;
-    s->best_val     = rand() % 3 ? rand() / 7.0 : INFINITY;
-    s->bad_evals    = rand() % 9;
-    s->elapsed_s    = rand() / 3.0;
-    s->step_s       = rand() / 3.0;
-    s->head_rows    = rand();
-    s->train_tokens = rand();
-    s->val_tokens   = rand();
-    s->stopped      = rand() % CKPT_STOPS;
-    s->n_skip       = rand() % 5;
+    s->step        = rand();
+    s->next_sample = INT64_MAX - rand();
+    s->seed        = UINT64_MAX - (uint64_t)rand();
+    s->micro_batch = rand() % 100;
+    s->best_val    = rand() % 3 ? rand() / 7.0 : INFINITY;
+    s->bad_evals   = rand() % 9;
+    s->elapsed_s   = rand() / 3.0;
+    s->step_s      = rand() / 3.0;
+    s->head_rows   = rand();
+    s->train_size  = rand();
+    s->val_size    = rand();
+    s->stopped     = rand() % CKPT_STOPS;
+    s->n_skip      = rand() % 5;
     for (int i = 0; i < s->n_skip; i++) s->skip[i] = (SampleRange){ rand(), 1 + rand() };
 }
 
@@ -366,8 +366,8 @@ static void wrong_states_are_refused(void **state)
     m.state.best_val        = INFINITY;
     m.state.step_s          = 1.5;
     m.state.head_rows       = 640;
-    m.state.train_tokens    = 900;
-    m.state.val_tokens      = 100;
+    m.state.train_size      = 900;
+    m.state.val_size        = 100;
     m.state.stopped         = CKPT_STOP_PATIENCE;
     m.state.device.in.lr    = 0.5f;
     m.state.device.out.skip = 7;
@@ -387,9 +387,9 @@ static void wrong_states_are_refused(void **state)
     }
     /* What older programs wrote: without the sizes of the data, without head_rows, then without any field that came later. */
     strcpy(bad, text);
-    replace(bad, "\"train_tokens\": 900, \"val_tokens\": 100, ", "");
+    replace(bad, "\"train_size\": 900, \"val_size\": 100, ", "");
     if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());
-    assert_true(back.state.train_tokens == 0 && back.state.val_tokens == 0 && back.state.head_rows == 640);
+    assert_true(back.state.train_size == 0 && back.state.val_size == 0 && back.state.head_rows == 640);
     ckpt_state_deinit(&back);
     replace(bad, "\"head_rows\": 640, ", "");
     if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include "golden/rig.h"
-#include "run/sample.h"
 
 enum { MAX_IDS = 128, N_ADD = 60 }; /* two and a half contexts: windows slide too */
 
@@ -38,7 +37,7 @@ static void assert_same(const Ids *a, const Ids *b)
     assert_memory_equal(a->id, b->id, sizeof *a->id * (size_t)a->n);
 }
 
-/* What sample_text() returns; the prompt and n_add tokens more arrive in out. */
+/* What lm_sample() returns; the prompt and n_add tokens more arrive in out. */
 static int sample_from(const Golden *g, const Ids *prompt, int64_t n_add, Ids *out)
 {
     char  text[8 * MAX_IDS] = "";
@@ -47,8 +46,8 @@ static int sample_from(const Golden *g, const Ids *prompt, int64_t n_add, Ids *o
     assert_non_null(f);
     for (int64_t i = 0; i < prompt->n; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%d ", prompt->id[i]);
-    rig_open(&r, g, &(RigSetup){ .parts = BUILD_DECODE });
-    int rc = sample_text(r.b, &(SampleOptions){ .prompt = text, .n_token = n_add }, f);
+    rig_open(&r, g, &(RigSetup){ .parts = JOB_SAMPLE });
+    int rc = lm_sample(r.j, &(TaskSample){ .prompt = text, .n_unit = n_add }, f);
     rig_close(&r);
     rewind(f);
     for (out->n = 0; out->n < MAX_IDS && fscanf(f, "%d", &out->id[out->n]) == 1;) out->n++;

@@ -295,17 +295,17 @@ static int check_keys(const Recipe *r)
 
 static int resolve_task(Recipe *r, const char *folder, int need_data)
 {
-    if (r->extra && strcmp(r->task, r->extra->name) == 0) return r->extra->resolve ? r->extra->resolve(r) : 0;
-    for (int i = 0; i < ARRAY_LEN(tasks); i++) {
-        if (strcmp(tasks[i].name, r->task) == 0) return tasks[i].resolve(r, folder, need_data);
-    }
-    return refuse_task(r);
+    int i = 0, is_extra = r->extra && strcmp(r->task, r->extra->name) == 0;
+    while (i < ARRAY_LEN(tasks) && strcmp(tasks[i].name, r->task) != 0) i++;
+    if (!is_extra && i == ARRAY_LEN(tasks)) return refuse_task(r);
+    TRY(check_keys(r));
+    if (is_extra) return r->extra->resolve ? r->extra->resolve(r) : 0;
+    return tasks[i].resolve(r, folder, need_data);
 }
 
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     r->step_key = "step_samples";
-    TRY(check_keys(r));
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
     TRY(check_optim(r));

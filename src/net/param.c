@@ -68,7 +68,7 @@ static int part_matches(const char *name, size_t n, const char *pattern, size_t 
     long  first = strtol(pattern, &dash, 10), number = strtol(name, &end, 10);
     if (dash == pattern || *dash != '-' || end != name + n || n == 0) return 0;
     long last = strtol(dash + 1, &end, 10);
-    return end == pattern + m && number >= first && number <= last;
+    return end > dash + 1 && end == pattern + m && number >= first && number <= last;
 }
 
 int param_matches(const char *name, const char *pattern)

@@ -230,6 +230,7 @@ int step_begin(Stepper *s, int64_t step, double lr)
     Walk w  = { .s = s, .feed = &s->feed, .step = step };
     int  rc = walk_rows(&w, &j->step, 0, j->step.n);
     if (rc < 0) return -1;
+    CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
     if (rc == WALK_LEAVE) return 1;
     s->next_sample += s->sample_per_step;
     TRY(dev->vt->download(dev, LANE_COMPUTE, &s->out[ring], (char *)j->state->data + offsetof(StepState, out),
@@ -284,6 +285,7 @@ int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out)
     TRY(upload_in(s, &(StepIn){ .loss_scale = 1.0f }, 0));
     int rc = 0;
     for (int64_t i = first; i < n_batch && rc == 0; i += by) rc = walk_rows(&w, &j->eval, 0, j->eval.n);
+    CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
     if (rc < 0 && w.data_ok) return -1;
     if (rc == 0) TRY(agree_on_data(s, 1));
     if (rc < 0) return -1; /* agreed in take_batch() */

@@ -29,10 +29,21 @@ ParamOptions job_param_options(const Job *j)
                            .freeze  = j->recipe.freeze };
 }
 
+static int any_trained(const Job *j)
+{
+    for (int i = 0; i < j->n_table; i++) {
+        for (int k = 0; k < j->table[i]->n_param; k++) {
+            if (!j->table[i]->param[k].frozen) return 1;
+        }
+    }
+    return 0;
+}
+
 int job_check_freeze(const Job *j)
 {
     char        item[PARAM_NAME];
     const char *list = j->recipe.freeze;
+    if (!list[0]) return 0;
     while (str_list_next(&list, item, sizeof item) > 0) {
         int found = 0;
         for (int i = 0; i < j->n_table && !found; i++) {
@@ -44,6 +55,8 @@ int job_check_freeze(const Job *j)
                                 j->table[0]->param[0].name);
         }
     }
+    if (job_trains(j) && !any_trained(j))
+        return recipe_blame(&j->recipe, "freeze", "every weight is frozen: nothing is left to train");
     return 0;
 }
 

@@ -30,7 +30,9 @@ typedef struct {
     int         prog;  /* number in Job.prog; -1: none */
     int         feeds; /* 1: a batch is taken and uploaded before each run */
     int sums;  /* 1: the program has collectives: ranks agree that all have their data before it runs */
-    int until; /* 1: StepOut.stop ends the loop that this row belongs to; read UNTIL_LAG turns late */
+    /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to. Read UNTIL_LAG
+     * turns late. */
+    int until;
     /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL: none. */
     int (*host)(Job *j, int64_t turn);
 } ScheduleRow;

@@ -98,7 +98,7 @@ struct Thread {
 };
 
 /* One launch. */
-struct Machine {
+struct Hopper {
     std::vector<Block>    block;
     std::vector<int>      slow;     /* a warp runs every how many times, on average */
     unsigned              n_thread; /* of a block */
@@ -111,7 +111,7 @@ struct Machine {
     Thread                thread[MAX_THREADS];
     std::function<void()> body;
 };
-inline Machine machine;
+inline Hopper machine;
 inline char    shared[1]; /* only its name is used */
 
 inline Block   &my_block() { return *machine.here; }

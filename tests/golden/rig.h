@@ -5,6 +5,7 @@
 
 #include "dev/dev.h"
 #include "golden/golden.h"
+#include "jobs.h"
 #include "run/build.h"
 
 #include <math.h>
@@ -16,71 +17,67 @@ typedef struct {
     RecomputeLevel level;
     DType          compute;
     double         dropout;
-    RecipeOpt   off;    /* 1: not used */
+    RecipeOpt      off;    /* 1: not used */
     int            stored; /* attention that stores its weights */
-    unsigned       parts;  /* 0: BUILD_TRAIN */
+    unsigned       parts;  /* 0: JOB_TRAIN */
 } RigSetup;
 
 typedef struct {
     const Golden  *g;
     Dev           *dev;
-    Build         *b;
-    unsigned char *block; /* host copy of the batch block */
+    Job           *j;
+    Prog          *micro, *update, *eval, *decode; /* NULL: not among the parts */
+    unsigned char *block;                          /* host copy of the batch block */
 } Rig;
 
 #define RIG_TRY(call) CHECK((call) >= 0, "%s", err_get())
 
 static inline void rig_load_weights(Rig *r)
 {
-    const ParamTable *t = &r->b->net.table;
+    const ParamTable *t = &lm_of(r->j)->net.table;
     CHECK(golden_n_weight(r->g) == t->n_param, "PyTorch has %d weights, Brim %d", golden_n_weight(r->g),
           t->n_param);
     for (int i = 0; i < t->n_param; i++) {
         const Param *p = &t->param[i];
-        RIG_TRY(build_write_param(r->b, p, p->col[COL_WEIGHT],
-                                  golden_f32(r->g, "w0.", p->name, p->rows * p->cols)));
+        RIG_TRY(job_write_param(r->j, p, COL_WEIGHT, golden_f32(r->g, "w0.", p->name, p->rows * p->cols)));
     }
-    RIG_TRY(build_refresh_copies(r->b));
+    RIG_TRY(job_refresh_copies(r->j));
 }
 
 static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
 {
-    Recipe recipe             = g->recipe;
-    recipe.model.dropout      = s->dropout;
-    recipe.deterministic      = 1;
-    recipe.opt.add_norm       = !s->off.add_norm;
-    recipe.opt.norm_bwd       = !s->off.norm_bwd;
-    recipe.opt.xent           = !s->off.xent;
-    recipe.opt.act_bias       = !s->off.act_bias;
-    recipe.opt.linear_act     = !s->off.linear_act;
-    recipe.opt.linear_act_bwd = !s->off.linear_act_bwd;
-    recipe.opt.act_slope      = !s->off.act_slope;
-    recipe.opt.linear_glu_fwd = !s->off.linear_glu_fwd;
-    recipe.opt.linear_glu_bwd = !s->off.linear_glu_bwd;
-    recipe.opt.linear_dw_bias = !s->off.linear_dw_bias;
-    recipe.opt.attn_rope      = !s->off.attn_rope;
-    recipe.opt.flash          = !s->stored;
-    int64_t     mb            = s->micro_batch ? s->micro_batch : g->B;
-    BuildChoice choice        = { .micro_batch = mb,
-                                  .level       = s->level,
-                                  .head_rows   = s->head_rows ? s->head_rows : mb * g->T,
-                                  .compute     = s->compute };
+    Recipe recipe        = g->recipe;
+    recipe.model.dropout = s->dropout;
+    recipe.deterministic = 1;
+#define X(name, what) recipe.opt.name = !s->off.name;
+    OPT_LIST(X)
+#undef X
+    recipe.opt.flash   = !s->stored;
+    int64_t     mb     = s->micro_batch ? s->micro_batch : g->B;
+    JobChoice   choice = { .micro_batch = mb,
+                           .level       = s->level,
+                           .head_rows   = s->head_rows ? s->head_rows : mb * g->T,
+                           .compute     = s->compute };
     const char *why;
     *r             = (Rig){ .g = g };
     DevOptions opt = { .deterministic = 1, .capture = 1, .threads = s->threads ? s->threads : 1 };
     r->dev         = dev_open(s->device ? s->device : "cpu", &opt, &why);
     CHECK(r->dev, "%s", err_get());
-    RIG_TRY(build_create(&r->b, &recipe, &choice, s->parts ? s->parts : BUILD_TRAIN, r->dev->vt));
-    RIG_TRY(build_bind(r->b, r->dev));
-    RIG_TRY(build_init(r->b));
+    RIG_TRY(build_create(&r->j, &task_lm, &recipe, &choice, s->parts ? s->parts : JOB_TRAIN, r->dev->vt));
+    RIG_TRY(build_bind(r->j, r->dev));
+    RIG_TRY(build_init(r->j));
+    r->micro  = job_prog(r->j, "micro-step");
+    r->update = job_prog(r->j, "update");
+    r->eval   = job_prog(r->j, "eval");
+    r->decode = job_prog(r->j, "decode");
     rig_load_weights(r);
-    r->block = calloc(1, r->b->batch.block ? tensor_bytes(r->b->batch.block) : 1);
+    r->block = calloc(1, r->j->block ? tensor_bytes(r->j->block) : 1);
     CHECK(r->block, "out of host memory");
 }
 
 static inline void rig_close(Rig *r)
 {
-    build_destroy(r->b);
+    build_destroy(r->j);
     dev_close(r->dev);
     free(r->block);
 }
@@ -113,19 +110,19 @@ static inline void rig_begin_step(Rig *r, int64_t step)
                             .lr         = (float)r->g->recipe.optim.lr,
                             .inv[0]     = 1.0f / (float)rig_n_target(r, step),
                             .loss_scale = 1 } };
-    rig_upload(r, r->b->state, &s, STEP_UPLOAD_BYTES);
+    rig_upload(r, r->j->state, &s, STEP_UPLOAD_BYTES);
 }
 
 /* Runs p (micro or eval) over sequences b0 .. b0 + micro_batch - 1 of a step. */
 static inline void rig_micro(Rig *r, Prog *p, int64_t step, int64_t b0)
 {
-    const NetBatch *nb      = &r->b->batch;
+    const NetBatch *nb      = &lm_of(r->j)->batch;
     int64_t         sample0 = step * r->g->B + b0;
     size_t          bytes   = sizeof(int32_t) * (size_t)(nb->B * nb->T);
     memcpy(r->block + nb->sample0->offset_bytes, &sample0, sizeof sample0);
     memcpy(r->block + nb->tok->offset_bytes, golden_rows(r->g, "tok", step, b0), bytes);
     memcpy(r->block + nb->target->offset_bytes, golden_rows(r->g, "target", step, b0), bytes);
-    rig_upload(r, nb->block, r->block, tensor_bytes(nb->block));
+    rig_upload(r, r->j->block, r->block, tensor_bytes(r->j->block));
     rig_run(r, p);
 }
 
@@ -134,28 +131,28 @@ static inline double rig_step(Rig *r, Prog *p, int64_t step)
 {
     StepState s;
     rig_begin_step(r, step);
-    for (int64_t b0 = 0; b0 < r->g->B; b0 += r->b->batch.B) rig_micro(r, p, step, b0);
-    RIG_TRY(build_read_state(r->b, &s));
+    for (int64_t b0 = 0; b0 < r->g->B; b0 += r->j->fields.B) rig_micro(r, p, step, b0);
+    RIG_TRY(job_read_state(r->j, &s));
     return s.out.sum[0] / (double)rig_n_target(r, step);
 }
 
-static inline float *rig_read(Rig *r, const Param *p, const Tensor *which)
+static inline float *rig_read(Rig *r, const Param *p, Column which)
 {
     float *x = malloc(sizeof *x * (size_t)(p->rows * p->cols));
     CHECK(x, "out of host memory");
-    RIG_TRY(build_read_param(r->b, p, which, x));
+    RIG_TRY(job_read_param(r->j, p, which, x));
     return x;
 }
 
 /* Every gradient, one behind the other; the caller frees it. */
 static inline float *rig_gradients(Rig *r, int64_t *n_elem)
 {
-    const ParamTable *t = &r->b->net.table;
+    const ParamTable *t = &lm_of(r->j)->net.table;
     float            *x = malloc(sizeof *x * (size_t)param_count(t));
     CHECK(x, "out of host memory");
     int64_t n = 0;
     for (int i = 0; i < t->n_param; i++) {
-        RIG_TRY(build_read_param(r->b, &t->param[i], t->param[i].col[COL_GRAD], x + n));
+        RIG_TRY(job_read_param(r->j, &t->param[i], COL_GRAD, x + n));
         n += t->param[i].rows * t->param[i].cols;
     }
     *n_elem = n;

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "jobs.h"
 #include "run/build.h"
 
 #include <string.h>
@@ -48,44 +49,45 @@ static Recipe make_recipe(const Shape *s)
     Recipe r;
     recipe_defaults(&r);
     snprintf(r.file, sizeof r.file, "%s", s->name);
-    r.seed        = 7;
-    r.step_tokens = s->batch * s->context;
-    r.model       = (RecipeModel){ .layers     = s->layers,
-                                   .width      = s->width,
-                                   .heads      = s->heads,
-                                   .kv_heads   = s->kv,
-                                   .head_dim   = s->head_dim,
-                                   .ffn        = s->ffn,
-                                   .vocab      = s->vocab,
-                                   .context    = s->context,
-                                   .norm       = s->llama ? NORM_RMS : NORM_LAYER,
-                                   .norm_eps   = 1e-5,
-                                   .pos        = s->llama ? POS_ROPE : POS_LEARNED,
-                                   .rope_theta = 1e4,
-                                   .act        = s->llama ? FFN_SWIGLU : FFN_GELU,
-                                   .bias       = !s->llama,
-                                   .qkv_bias   = s->qkv_bias,
-                                   .tied       = s->tied,
-                                   .qk_norm    = s->qk_norm,
-                                   .dropout    = s->dropout,
-                                   .mask       = s->mask,
-                                   .init_std   = 0.05 };
-    r.opt.flash   = !s->stored;
-    r.optim       = (RecipeOptim){
-              .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0
+    r.seed         = 7;
+    r.step_tokens  = s->batch * s->context;
+    r.step_samples = s->batch;
+    r.model        = (RecipeModel){ .layers     = s->layers,
+                                    .width      = s->width,
+                                    .heads      = s->heads,
+                                    .kv_heads   = s->kv,
+                                    .head_dim   = s->head_dim,
+                                    .ffn        = s->ffn,
+                                    .vocab      = s->vocab,
+                                    .context    = s->context,
+                                    .norm       = s->llama ? NORM_RMS : NORM_LAYER,
+                                    .norm_eps   = 1e-5,
+                                    .pos        = s->llama ? POS_ROPE : POS_LEARNED,
+                                    .rope_theta = 1e4,
+                                    .act        = s->llama ? FFN_SWIGLU : FFN_GELU,
+                                    .bias       = !s->llama,
+                                    .qkv_bias   = s->qkv_bias,
+                                    .tied       = s->tied,
+                                    .qk_norm    = s->qk_norm,
+                                    .dropout    = s->dropout,
+                                    .mask       = s->mask,
+                                    .init_std   = 0.05 };
+    r.opt.flash    = !s->stored;
+    r.optim        = (RecipeOptim){
+               .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0
     };
     return r;
 }
 
-static Build *open_build(const Recipe *r, int64_t batch, const DevVt *vt, Dev *dev, DType compute,
-                         RecomputeLevel level)
+static Job *open_job(const Recipe *r, int64_t batch, const DevVt *vt, Dev *dev, DType compute,
+                     RecomputeLevel level)
 {
-    Build      *b = NULL;
-    BuildChoice c = { .micro_batch = batch,
-                      .level       = level,
-                      .head_rows   = MIN(batch * r->model.context, 1024),
-                      .compute     = compute };
-    if (build_create(&b, r, &c, BUILD_TRAIN, vt) < 0) return NULL;
+    Job      *b = NULL;
+    JobChoice c = { .micro_batch = batch,
+                    .level       = level,
+                    .head_rows   = MIN(batch * r->model.context, 1024),
+                    .compute     = compute };
+    if (build_create(&b, &task_lm, r, &c, JOB_TRAIN, vt) < 0) return NULL;
     if (build_bind(b, dev) < 0 || build_init(b) < 0) {
         build_destroy(b);
         return NULL;
@@ -94,67 +96,70 @@ static Build *open_build(const Recipe *r, int64_t batch, const DevVt *vt, Dev *d
 }
 
 /* Step state and batch number k on the device. */
-static int upload_batch(Build *b, int k)
+static int upload_batch(Job *b, int k)
 {
-    int64_t   B = b->batch.B, T = b->batch.T, N = B * T;
-    size_t    bytes = tensor_bytes(b->batch.block);
-    char     *host  = b->dev->vt->host_alloc(b->dev, bytes);
-    int32_t  *tok = (int32_t *)(host + 64), *target = tok + N, *doc = target + N;
+    const NetBatch *nb = &lm_of(b)->batch;
+    int64_t         T = nb->T, N = nb->B * T;
+    size_t          bytes = tensor_bytes(b->block);
+    char           *host  = b->dev->vt->host_alloc(b->dev, bytes);
+    int32_t        *tok   = (int32_t *)(host + nb->tok->offset_bytes),
+            *target       = (int32_t *)(host + nb->target->offset_bytes),
+            *doc          = nb->doc ? (int32_t *)(host + nb->doc->offset_bytes) : NULL;
     StepState s;
     if (!host) return -1;
     memset(host, 0, bytes);
-    *(int64_t *)host = (int64_t)k * B;
-    int64_t valid    = 0;
+    fields_set_sample0(host, k * nb->B);
+    int64_t valid = 0;
     for (int64_t i = 0; i < N; i++) {
         uint32_t r[4];
         rng_philox(r, 99, (uint32_t)k, 0, (uint64_t)i);
         tok[i]    = (int32_t)(r[0] % (uint32_t)b->recipe.model.vocab);
         target[i] = r[1] % 11 == 0 ? -1 : (int32_t)(r[2] % (uint32_t)b->recipe.model.vocab);
         valid += target[i] >= 0;
-        if (b->batch.doc) doc[i] = (int32_t)((i % T) / 50 * 50);
+        if (doc) doc[i] = (int32_t)((i % T) / 50 * 50);
     }
-    int   rc     = build_read_state(b, &s);
+    int   rc     = job_read_state(b, &s);
     float inv    = 1.0f / (float)MAX(valid, 1);
     s.in         = (StepIn){ .step = k, .seed = 7, .lr = 1e-3f, .inv[0] = inv, .loss_scale = 1 };
     s.out.sum[0] = 0;
-    if (rc == 0) rc = build_write_state(b, &s);
-    if (rc == 0) rc = b->dev->vt->upload(b->dev, LANE_COMPUTE, b->batch.block->data, host, bytes);
+    if (rc == 0) rc = job_write_state(b, &s);
+    if (rc == 0) rc = b->dev->vt->upload(b->dev, LANE_COMPUTE, b->block->data, host, bytes);
     if (rc == 0) rc = b->dev->vt->sync(b->dev);
     b->dev->vt->host_free(b->dev, host);
     return rc;
 }
 
 /* Runs one micro-step on batch number k. */
-static int run_step(Build *b, int k, StepState *out)
+static int run_step(Job *b, int k, StepState *out)
 {
     TRY(upload_batch(b, k));
-    TRY(prog_run(b->micro, b->dev));
-    return build_read_state(b, out);
+    TRY(prog_run(job_prog(b, "micro-step"), b->dev));
+    return job_read_state(b, out);
 }
 
-static float *read_param(Build *b, const Param *p, const Tensor *which)
+static float *read_param(Job *b, const Param *p, Column which)
 {
     float *x = malloc(sizeof *x * (size_t)(p->rows * p->cols));
-    if (build_read_param(b, p, which, x) < 0) x[0] = NAN;
+    if (job_read_param(b, p, which, x) < 0) x[0] = NAN;
     return x;
 }
 
 /* The key part of a qkv bias shifts all scores of a query alike: its gradient is exactly zero and what comes out is rounding
  * noise, which AdamW turns into full-size steps. Those elements are left out. */
-static void blank_key_bias(const Build *b, const Param *p, float *x)
+static void blank_key_bias(const Job *b, const Param *p, float *x)
 {
     const RecipeModel *m = &b->recipe.model;
     if (!strstr(p->name, "qkv.bias") || m->pos == POS_ROPE) return;
     memset(x + m->heads * m->head_dim, 0, sizeof *x * (size_t)(m->kv_heads * m->head_dim));
 }
 
-static double worst_param(Build *a, Build *b, int grads, const char **which)
+static double worst_param(Job *a, Job *b, int grads, const char **which)
 {
     double worst = 0;
-    for (int i = 0; i < a->net.table.n_param; i++) {
-        Param *pa = &a->net.table.param[i], *pb = &b->net.table.param[i];
-        float *x = read_param(a, pa, grads ? pa->col[COL_GRAD] : pa->col[COL_WEIGHT]);
-        float *y = read_param(b, pb, grads ? pb->col[COL_GRAD] : pb->col[COL_WEIGHT]);
+    for (int i = 0; i < a->table[0]->n_param; i++) {
+        Param *pa = &a->table[0]->param[i], *pb = &b->table[0]->param[i];
+        float *x = read_param(a, pa, grads ? COL_GRAD : COL_WEIGHT);
+        float *y = read_param(b, pb, grads ? COL_GRAD : COL_WEIGHT);
         blank_key_bias(a, pa, x);
         blank_key_bias(b, pb, y);
         double e = rel_error(x, y, (size_t)(pa->rows * pa->cols));
@@ -171,8 +176,8 @@ static double worst_param(Build *a, Build *b, int grads, const char **which)
 static void compare_f32(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
     Recipe      r     = make_recipe(s);
-    Build      *a     = open_build(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE);
-    Build      *b     = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    Job        *a     = open_job(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE);
+    Job        *b     = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     const char *which = "";
     StepState   sa, sb;
     int         ok    = a && b && run_step(a, 3, &sa) == 0 && run_step(b, 3, &sb) == 0;
@@ -197,13 +202,14 @@ static void round_bf16(float *x, int64_t n)
 }
 
 /* Runs the CPU's list op by op, rounding what the same op of the GPU's list writes in bf16. */
-static int run_rounded(Build *b, const Build *gpu)
+static int run_rounded(Job *b, const Job *gpu)
 {
-    const ParamTable *t = &b->net.table;
+    const ParamTable *t = b->table[0];
     round_bf16(t->flat[COL_WEIGHT][REGION_COPY]->data, t->region_elems[REGION_COPY]);
-    if (prog_n_op(b->micro) != prog_n_op(gpu->micro)) return err_set("the two lists differ");
-    for (int i = 0; i < prog_n_op(b->micro); i++) {
-        const Op *op = prog_op(b->micro, i), *like = prog_op(gpu->micro, i);
+    const Prog *list = job_prog(b, "micro-step"), *model = job_prog(gpu, "micro-step");
+    if (prog_n_op(list) != prog_n_op(model)) return err_set("the two lists differ");
+    for (int i = 0; i < prog_n_op(list); i++) {
+        const Op *op = prog_op(list, i), *like = prog_op(model, i);
         TRY(dev_run_op(b->dev, op));
         for (int k = 0; k < op_table[op->kind].n_tensor; k++) {
             const Tensor *x = op->args.t[k];
@@ -217,24 +223,24 @@ static int run_rounded(Build *b, const Build *gpu)
 static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
     Recipe r         = make_recipe(s);
-    r.opt.linear_act = 0; /* rounds in another place, see build.c */
-    Build *a         = open_build(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
-    Build *b         = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    r.opt.linear_act = 0; /* rounds in another place, see job.c */
+    Job *a           = open_job(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
+    Job *b           = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     /* What rounding alone costs shows in the lists whose products are not fused: a fused one rounds inside, too. */
     r.opt.linear_act_bwd = r.opt.linear_glu_fwd = r.opt.linear_glu_bwd = r.opt.linear_dw_bias = 0;
-    Build    *like = open_build(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
-    Build    *c    = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    Job      *like = open_job(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
+    Job      *c    = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     StepState st;
     int       ok = a && b && c && like && run_step(a, 3, &st) == 0 && run_step(b, 3, &st) == 0 &&
              upload_batch(c, 3) == 0 && run_rounded(c, like) == 0;
     double worst     = 0;
     char   text[160] = "";
-    for (int i = 0; ok && i < a->net.table.n_param; i++) {
-        Param *p    = &a->net.table.param[i];
+    for (int i = 0; ok && i < a->table[0]->n_param; i++) {
+        Param *p    = &a->table[0]->param[i];
         size_t n    = (size_t)(p->rows * p->cols);
-        float *x    = read_param(a, p, p->col[COL_GRAD]);
-        float *y    = read_param(b, &b->net.table.param[i], b->net.table.param[i].col[COL_GRAD]);
-        float *z    = read_param(c, &c->net.table.param[i], c->net.table.param[i].col[COL_GRAD]);
+        float *x    = read_param(a, p, COL_GRAD);
+        float *y    = read_param(b, &b->table[0]->param[i], COL_GRAD);
+        float *z    = read_param(c, &c->table[0]->param[i], COL_GRAD);
         double mine = rel_error(x, y, n), price = rel_error(z, y, n), ratio = mine / (2 * price + 0x1p-9);
         if (!(ratio <= worst)) {
             worst = ratio;
@@ -257,15 +263,16 @@ static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 static void compare_training(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
     Recipe      r     = make_recipe(s);
-    Build      *a     = open_build(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE);
-    Build      *b     = open_build(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
+    Job        *a     = open_job(&r, s->batch, gpu->vt, gpu, DT_F32, LEVEL_NONE);
+    Job        *b     = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
     const char *which = "";
     double      loss  = 0;
     int         ok    = a && b;
     for (int k = 0; ok && k < 10; k++) {
         StepState sa, sb;
-        ok = run_step(a, k, &sa) == 0 && run_step(b, k, &sb) == 0 && prog_run(a->update, gpu) == 0 &&
-             prog_run(b->update, cpu) == 0 && build_read_state(a, &sa) == 0 && build_read_state(b, &sb) == 0;
+        ok = run_step(a, k, &sa) == 0 && run_step(b, k, &sb) == 0 &&
+             prog_run(job_prog(a, "update"), gpu) == 0 && prog_run(job_prog(b, "update"), cpu) == 0 &&
+             job_read_state(a, &sa) == 0 && job_read_state(b, &sb) == 0;
         loss = MAX(loss, fabs((double)sa.out.loss - sb.out.loss) / fabs((double)sb.out.loss));
         loss = MAX(loss,
                    fabs((double)sa.out.grad_norm - sb.out.grad_norm) / fabs((double)sb.out.grad_norm) * 0.1);
@@ -284,9 +291,9 @@ static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
 {
     Recipe r        = make_recipe(s);
     r.deterministic = 1;
-    Build *a        = open_build(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
+    Job *a          = open_job(&r, s->batch, gpu->vt, gpu, compute, LEVEL_NONE);
     for (int level = LEVEL_CHEAP; level <= LEVEL_BLOCK; level++) {
-        Build      *b     = open_build(&r, s->batch, gpu->vt, gpu, compute, (RecomputeLevel)level);
+        Job        *b     = open_job(&r, s->batch, gpu->vt, gpu, compute, (RecomputeLevel)level);
         const char *which = "";
         StepState   sa, sb;
         int    ok = a && b && (level > LEVEL_CHEAP || run_step(a, 1, &sa) == 0) && run_step(b, 1, &sb) == 0;

@@ -46,7 +46,12 @@ static void declare(Side *s, DType q_dtype)
     s->state = store_tensor(&s->store, SLAB_STATE, "state", DT_U8, 1, &sz);
     net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trains = 1, .decay = 0.1f },
                 &(NetPlace){ 0 });
-    net_declare_batch(&s->net, &s->store, 3, &s->batch);
+    int64_t tok[2] = { 3, m.context }, target[2] = { 3 * m.context, 1 };
+    s->batch             = (NetBatch){ .B       = 3,
+                                       .T       = m.context,
+                                       .sample0 = store_tensor(&s->store, SLAB_IO, "sample0", DT_I64, 1, &one),
+                                       .tok     = store_tensor(&s->store, SLAB_IO, "tok", DT_I32, 2, tok),
+                                       .target  = store_tensor(&s->store, SLAB_IO, "target", DT_I32, 2, target) };
     const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->col[COL_WEIGHT];
     int64_t       dim[2] = { tensor_rows(w), tensor_cols(w) }, tdim[2] = { dim[1], dim[0] };
     s->q       = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);
@@ -61,7 +66,7 @@ static void declare(Side *s, DType q_dtype)
 static int record(Side *s, const DevVt *vt)
 {
     RecomputeLevel level = LEVEL_BLOCK;
-    RecipeOpt   opt   = { .add_norm       = 1,
+    RecipeOpt      opt   = { .add_norm       = 1,
                              .norm_bwd       = 1,
                              .xent           = 1,
                              .act_bias       = 1,

@@ -9,6 +9,7 @@
  * noise now and then flips the rounding of a weight's copy or an activation, and the results may part by as much as one rounding,
  * 2^-9. Two ranks against each other, and graphs against no graphs: the same bits (a sum of two numbers has only one order). */
 #include "check.h"
+#include "jobs.h"
 #include "ranks_train.h"
 
 static void fake_host(int rank)
@@ -147,11 +148,12 @@ static int open_case(TrainCase *t, const char *device, DType compute, int eager)
 /* Sums over ranks in the last micro-step; the loss is one of them. */
 static int count_sums(const TrainCase *t)
 {
-    Build      *b;
-    int         n = 0;
-    BuildChoice c = { .micro_batch = 2, .head_rows = 64, .compute = t->compute, .world = 2 };
-    TRY(build_create(&b, &t->recipe, &c, BUILD_TRAIN, dev_null()));
-    for (int i = 0; i < prog_n_op(b->micro_last); i++) n += prog_op(b->micro_last, i)->kind == OP_ALL_REDUCE;
+    Job      *b;
+    int       n = 0;
+    JobChoice c = { .micro_batch = 2, .head_rows = 64, .compute = t->compute, .world = 2 };
+    TRY(build_create(&b, &task_lm, &t->recipe, &c, JOB_TRAIN, dev_null()));
+    const Prog *last = job_prog(b, "last micro");
+    for (int i = 0; i < prog_n_op(last); i++) n += prog_op(last, i)->kind == OP_ALL_REDUCE;
     build_destroy(b);
     return n;
 }
