@@ -382,36 +382,23 @@ static void check_rollouts(V *v, const OpArgs *a)
     }
 }
 
-static void check_shapes(V *v, const OpArgs *a)
+static void check_attns(V *v, const OpArgs *a)
+{
+    if (v->kind == OP_ATTN_FWD) {
+        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads,
+                   a->attn_fwd.head_dim);
+        check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
+        return;
+    }
+    check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
+               a->attn_bwd.head_dim);
+    check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
+    check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
+}
+
+static void check_acts(V *v, const OpArgs *a)
 {
     switch (v->kind) {
-    case OP_EMBED_FWD:
-        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
-        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
-        break;
-    case OP_EMBED_DW:
-        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
-        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
-        break;
-    case OP_NORM_FWD:
-    case OP_NORM_DX:
-    case OP_NORM_DW:
-    case OP_ADD_NORM_FWD:
-    case OP_NORM_BWD: check_norms(v, a); break;
-    case OP_LINEAR_FWD:
-    case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR_ACT_FWD:
-    case OP_LINEAR_ACT_BWD:
-    case OP_LINEAR_GLU_FWD:
-    case OP_LINEAR_GLU_BWD: check_linears(v, a); break;
-    case OP_BIAS_DW:
-        need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column");
-        break;
-    case OP_ADD:
-        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a),
-             "a, b and y differ");
-        break;
     case OP_ACT_FWD:
         need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ");
         need_act(v, a->act_fwd.act);
@@ -424,9 +411,35 @@ static void check_shapes(V *v, const OpArgs *a)
         need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y");
         need_act(v, a->glu_fwd.act);
         break;
-    case OP_GLU_DX:
+    default: /* OP_GLU_DX */
         need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy");
         need_act_or_slope(v, a->glu_dx.act);
+        break;
+    }
+}
+
+/* Ops of no family. */
+static void check_rest(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_EMBED_FWD:
+        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
+        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
+        break;
+    case OP_EMBED_DW:
+        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
+        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
+        break;
+    case OP_BIAS_DW:
+        need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column");
+        break;
+    case OP_ADD:
+        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a),
+             "a, b and y differ");
+        break;
+    case OP_MUL:
+        need(v, tensor_same_shape(a->mul.a, a->mul.b) && tensor_same_shape(a->mul.y, a->mul.a),
+             "a, b and y differ");
         break;
     case OP_ROPE:
         need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim,
@@ -434,17 +447,36 @@ static void check_shapes(V *v, const OpArgs *a)
         need(v, a->rope.head_dim % 2 == 0, "head size must be even");
         need(v, a->rope.x->ndim == 3, "x needs [B,T,W]");
         break;
+    case OP_AXPBY: need(v, tensor_same_shape(a->axpby.y, a->axpby.x), "y and x differ"); break;
+    case OP_EMA: need(v, tensor_numel(a->ema.e) == tensor_numel(a->ema.w), "sizes differ"); break;
+    case OP_PATCHES: check_patches(v, &a->patches); break;
+    case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
+    case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
+    default: break;
+    }
+}
+
+static void check_shapes(V *v, const OpArgs *a)
+{
+    switch (v->kind) {
+    case OP_NORM_FWD:
+    case OP_NORM_DX:
+    case OP_NORM_DW:
+    case OP_ADD_NORM_FWD:
+    case OP_NORM_BWD: check_norms(v, a); break;
+    case OP_LINEAR_FWD:
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
+    case OP_LINEAR_ACT_FWD:
+    case OP_LINEAR_ACT_BWD:
+    case OP_LINEAR_GLU_FWD:
+    case OP_LINEAR_GLU_BWD: check_linears(v, a); break;
+    case OP_ACT_FWD:
+    case OP_ACT_DX:
+    case OP_GLU_FWD:
+    case OP_GLU_DX: check_acts(v, a); break;
     case OP_ATTN_FWD:
-        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads,
-                   a->attn_fwd.head_dim);
-        check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
-        break;
-    case OP_ATTN_BWD:
-        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
-                   a->attn_bwd.head_dim);
-        check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
-        check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
-        break;
+    case OP_ATTN_BWD: check_attns(v, a); break;
     case OP_XENT_FWD:
     case OP_XENT_DX:
     case OP_XENT:
@@ -452,6 +484,11 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_MSE_DX:
     case OP_KL_FWD:
     case OP_KL_DX: check_losses(v, a); break;
+    case OP_ROWS_FWD:
+    case OP_ROWS_DX:
+    case OP_MEAN_ROWS_FWD:
+    case OP_MEAN_ROWS_DX:
+    case OP_ADD_POS: check_rows(v, a); break;
     case OP_SAMPLE_CAT:
     case OP_SAMPLE_GAUSS:
     case OP_PPO_CAT_FWD:
@@ -464,21 +501,7 @@ static void check_shapes(V *v, const OpArgs *a)
     case OP_OBS_NORM:
     case OP_PUT:
     case OP_TICK: check_rollouts(v, a); break;
-    case OP_PATCHES: check_patches(v, &a->patches); break;
-    case OP_ROWS_FWD:
-    case OP_ROWS_DX:
-    case OP_MEAN_ROWS_FWD:
-    case OP_MEAN_ROWS_DX:
-    case OP_ADD_POS: check_rows(v, a); break;
-    case OP_MUL:
-        need(v, tensor_same_shape(a->mul.a, a->mul.b) && tensor_same_shape(a->mul.y, a->mul.a),
-             "a, b and y differ");
-        break;
-    case OP_AXPBY: need(v, tensor_same_shape(a->axpby.y, a->axpby.x), "y and x differ"); break;
-    case OP_EMA: need(v, tensor_numel(a->ema.e) == tensor_numel(a->ema.w), "sizes differ"); break;
-    case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
-    case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
-    default: break;
+    default: check_rest(v, a); break;
     }
 }
 

@@ -1,11 +1,14 @@
-/* Losses over rows besides plain cross-entropy: XENT_FWD and XENT_DX with soft targets or hits, MSE_FWD, MSE_DX, KL_FWD, KL_DX.
+/* Losses over rows besides plain cross-entropy: XENT_FWD and XENT_DX with soft targets or hits, MSE_FWD,
+ * MSE_DX, KL_FWD, KL_DX.
  *
  * Maths    as in cpu/cpu_xent.c and cpu/cpu_loss.c.
- * Layout   logits, x [N,C] with a row stride; targets i32[N]; losses, lse f32[N]; MSE's target and old are f32.
- * Order    thread t of a block takes columns t, t + LOSS_THREADS, ...; threads are added as a butterfly within a warp, then
- *          warps in order: it depends on the width alone.
+ * Layout   logits, x [N,C] with a row stride; targets i32[N]; losses, lse f32[N]; MSE's target and old are
+ *          f32.
+ * Order    thread t of a block takes columns t, t + LOSS_THREADS, ...; threads are added as a butterfly
+ *          within a warp, then warps in order: it depends on the width alone.
  * Grid     a block a row (MSE_FWD: a warp a row; MSE_DX: a thread an element).
- * Bytes    XENT_FWD 2*V*size a row (the second time from the cache), XENT_DX 2*V*size; KL_FWD 4*V*size, KL_DX 3*V*size. */
+ * Bytes    XENT_FWD 2*V*size a row (the second time from the cache), XENT_DX 2*V*size; KL_FWD 4*V*size, KL_DX
+ *          3*V*size. */
 #include "dev/cuda/k_common.cuh"
 #include "dev/op_math.h"
 
@@ -231,7 +234,7 @@ extern "C" int cuda_mse_dx(Dev *dev, const MseDx *a)
     });
 }
 
-/* ---- Kullback-Leibler divergence ------------------------------------------------------------------------ */
+/* ---- Kullback-Leibler divergence ----------------------------------------------------------------------- */
 
 template <typename T, typename U> struct KlP {
     float           *loss, *lse, *tlse;

@@ -1,7 +1,8 @@
 /* DROPOUT and LOSS_ADD.
  *
  * Maths    DROPOUT  y = draw < p*2^32 ? 0 : x/(1 - p), draw = word of philox(key (seed, site), counter (step,
- *          sample, element)), per sample that of element 0; LOSS_ADD  state.out.loss_sum += sum of loss, in double.
+ *          sample, element)), per sample that of element 0; LOSS_ADD  state.out.loss_sum += sum of loss, in
+ *          double.
  * Layout   rows x cols with a row stride; sample = sample0 + row / rows_per_sample, elements count within the
  *          sample.
  * Grid     DROPOUT a warp a row, four draws from one call where four neighbours share one; LOSS_ADD one
