@@ -56,7 +56,8 @@ static inline int case_xent(OpCase *c, int i)
     return 1;
 }
 
-/* Draws x again until a difference quotient meets no kink: the border of the clipping, and equal errors of both forms. */
+/* Draws x again until a difference quotient meets no kink: the border of the clipping, and equal errors of
+ * both forms. */
 static inline void case_avoid_kinks(OpCase *c, const Tensor *x, const Tensor *target, const Tensor *old,
                                     float clip)
 {

@@ -1,11 +1,11 @@
-/* Cases of sampling, PPO, advantages, statistics and rollouts; and the mathematics of policies in double, which cases need to
- * stay away from kinks. */
+/* Cases of sampling, PPO, advantages, statistics and rollouts; and the mathematics of policies in double,
+ * which cases need to stay away from kinks. */
 #ifndef TESTS_OP_CASES_RL_H
 #define TESTS_OP_CASES_RL_H
 
 #include "op_cases_loss.h"
 
-/* ---- Policies in double ------------------------------------------------------------------------------------------------- */
+/* ---- Policies in double -------------------------------------------------------------------------------- */
 
 /* One segment: x[0..n) and what may be chosen of it. */
 typedef struct {
@@ -69,7 +69,7 @@ static inline double math_gauss(const double *mean, const double *log_std, const
     return logp;
 }
 
-/* ---- Sampling ----------------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ------------------------------------------------------------------------------------------ */
 
 /* N, columns, segments, columns behind the last segment, padding */
 static const int64_t case_policy[][5] = {
@@ -145,7 +145,7 @@ static inline int case_sample_gauss(OpCase *c, int i)
     return 1;
 }
 
-/* ---- PPO ---------------------------------------------------------------------------------------------------------------- */
+/* ---- PPO ----------------------------------------------------------------------------------------------- */
 
 /* The arguments of the four PPO ops by what they are; -1: the op has none. */
 typedef struct {
@@ -188,7 +188,8 @@ static inline double ppo_logp(const OpCase *c, const PpoNumbers *v, int64_t n, d
     return logp;
 }
 
-/* Fills old_logp so that the ratio is well inside or outside of the clipping (0.2: log 0.8 = -0.22, log 1.2 = 0.18). */
+/* Fills old_logp so that the ratio is well inside or outside of the clipping (0.2: log 0.8 = -0.22, log 1.2 =
+ * 0.18). */
 static inline void case_ratios(OpCase *c)
 {
     static const double away[] = { -0.6, -0.1, 0.1, 0.5 };
@@ -267,7 +268,7 @@ static inline int case_ppo(OpCase *c, int i)
     return 1;
 }
 
-/* ---- Rollouts ----------------------------------------------------------------------------------------------------------- */
+/* ---- Rollouts ------------------------------------------------------------------------------------------ */
 
 /* Case i = 2 shape + values of final observations */
 static inline int case_gae(OpCase *c, int i)

@@ -1,4 +1,5 @@
-/* Cases of rows by number, means over rows, position tables, and of elementwise ops that need no other tensors. */
+/* Cases of rows by number, means over rows, position tables, and of elementwise ops that need no other
+ * tensors. */
 #ifndef TESTS_OP_CASES_ROWS_H
 #define TESTS_OP_CASES_ROWS_H
 
@@ -51,7 +52,8 @@ static inline int case_ema(OpCase *c, int i)
     return 1;
 }
 
-/* M rows of x, N of y, C, padding. Case i = 5 shape + dtype; the last two dtypes also read a part of a longer index. */
+/* M rows of x, N of y, C, padding. Case i = 5 shape + dtype; the last two dtypes also read a part of a longer
+ * index. */
 static inline int case_rows_fwd(OpCase *c, int i)
 {
     static const int64_t s[][4]  = { { 1, 1, 1, 0 },      { 5, 3, 127, 3 }, { 2, 300, 16, 0 },

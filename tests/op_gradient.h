@@ -1,9 +1,9 @@
 /* Gradients of the CPU backend against central differences of the forward mathematics in double.
  *
- * The scalar is L = sum of dy * forward(inputs), or a loss, so dL/d(input) is what a backward op must give. The five-point
- * quotient with step h is wrong by h^4 L^(5)/30 and by rounding, 2^-53 |L|/h: for h = 1e-3 both are below 1e-11 (1 + |L|).
- * What remains is the op's own f32 error, for which the tolerance of op_ref_base.h is used: it knows the sizes that were added
- * up. */
+ * The scalar is L = sum of dy * forward(inputs), or a loss, so dL/d(input) is what a backward op must give.
+ * The five-point quotient with step h is wrong by h^4 L^(5)/30 and by rounding, 2^-53 |L|/h: for h = 1e-3
+ * both are below 1e-11 (1 + |L|). What remains is the op's own f32 error, for which the tolerance of
+ * op_ref_base.h is used: it knows the sizes that were added up. */
 #ifndef TESTS_OP_GRADIENT_H
 #define TESTS_OP_GRADIENT_H
 
@@ -36,7 +36,7 @@ static inline double weighted(const double *y, const double *dy, int64_t n)
     return s;
 }
 
-/* ---- Probing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Probing ------------------------------------------------------------------------------------------- */
 
 /* dL/dx from L at x -2h, -h, +h, +2h; *size is about |L|. */
 static double quotient(const Problem *p, double *x, double *size)
@@ -51,7 +51,8 @@ static double quotient(const Problem *p, double *x, double *size)
     return (8 * (l[2] - l[1]) - (l[3] - l[0])) / (12 * h);
 }
 
-/* Input k of the problem against argument `out` of the case, less what the op added it to (start, or NULL). */
+/* Input k of the problem against argument `out` of the case, less what the op added it to (start, or NULL).
+ */
 static void probe(const Problem *p, const OpRef *r, int k, int out, const double *start)
 {
     const Tensor *t     = p->c->args.t[out];

@@ -10,7 +10,7 @@ static inline double ref_scale(const Tensor *state, int slot)
     return (double)s->in.inv[slot] * (double)s->in.loss_scale;
 }
 
-/* ---- Cross-entropy ------------------------------------------------------------------------------------------------------- */
+/* ---- Cross-entropy ------------------------------------------------------------------------------------- */
 
 /* What a row is compared with. */
 typedef struct {
@@ -105,7 +105,7 @@ static inline void ref_xent(const OpCase *c, OpRef *r)
     free(lse);
 }
 
-/* ---- Mean squared error ------------------------------------------------------------------------------------------------- */
+/* ---- Mean squared error -------------------------------------------------------------------------------- */
 
 /* Loss of one number and its derivative; old NULL: no clipping. */
 static inline double math_mse(double x, double target, const double *old, double clip, double *slope)
@@ -151,7 +151,7 @@ static inline void ref_mse_dx(const OpCase *c, OpRef *r)
     }
 }
 
-/* ---- Kullback-Leibler divergence ---------------------------------------------------------------------------------------- */
+/* ---- Kullback-Leibler divergence ----------------------------------------------------------------------- */
 
 static inline int ref_has_target(const Tensor *target, int64_t row)
 {

@@ -5,7 +5,7 @@
 #include "dev/op_math.h"
 #include "op_ref_loss.h"
 
-/* ---- Sampling ----------------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ------------------------------------------------------------------------------------------ */
 
 static inline int64_t ref_choose(const MathChoice *c, int64_t n, double u)
 {
@@ -51,7 +51,8 @@ static inline void ref_sample_cat(const OpCase *c, OpRef *r)
     free(x);
 }
 
-/* sqrt(-2 log u) cos(2 pi v) with a rounded argument of the cosine, below 2 pi, is wrong by 40 last bits at most. */
+/* sqrt(-2 log u) cos(2 pi v) with a rounded argument of the cosine, below 2 pi, is wrong by 40 last bits at
+ * most. */
 static inline void ref_sample_gauss(const OpCase *c, OpRef *r)
 {
     const SampleGauss *a = &c->args.sample_gauss;
@@ -75,7 +76,7 @@ static inline void ref_sample_gauss(const OpCase *c, OpRef *r)
     r->terms[1] = r->terms[2] = (double)A;
 }
 
-/* ---- PPO ---------------------------------------------------------------------------------------------------------------- */
+/* ---- PPO ----------------------------------------------------------------------------------------------- */
 
 /* Everything about one row. */
 typedef struct {
@@ -185,7 +186,8 @@ static inline void ref_ppo_cat_dx(const OpCase *c, OpRef *r)
         double live = row.size > 0, w = weight * live;
         ref_chances(a, v.policy, n, p, logp, entropy, hit);
         for (int64_t k = 0; k < A; k++) {
-            /* A class that was taken though it is hidden has no gradient: only where all are hidden can that be, and then none is. */
+            /* A class that was taken though it is hidden has no gradient: only where all are hidden can that
+             * be, and then none is. */
             double d    = row.dlogp * (hit[k] - p[k]) + w * p[k] * (logp[k] + entropy[k]);
             double size = (fabs(row.dlogp) * (hit[k] + p[k]) + w * p[k] * (fabs(logp[k]) + entropy[k] + 1)) *
                           (2 + row.size);
@@ -224,7 +226,7 @@ static inline void ref_ppo_gauss_dx(const OpCase *c, OpRef *r)
     ref_ppo_free(&v);
 }
 
-/* ---- Rollouts ----------------------------------------------------------------------------------------------------------- */
+/* ---- Rollouts ------------------------------------------------------------------------------------------ */
 
 /* By the definition: the sum of discounted one-step errors up to the end of the episode. */
 static inline void ref_gae(const OpCase *c, OpRef *r)
@@ -328,7 +330,8 @@ static inline void ref_tick(const OpCase *c, OpRef *r)
     memcpy(r->bytes[0], &next, sizeof next);
 }
 
-/* The definition itself, one number at a time; test_op_policy.c shows that what comes out is a permutation. */
+/* The definition itself, one number at a time; test_op_policy.c shows that what comes out is a permutation.
+ */
 static inline void ref_perm(const OpCase *c, OpRef *r)
 {
     const Perm      *a = &c->args.perm;

@@ -1,4 +1,5 @@
-/* References of rows by number, means over rows, position tables, and of elementwise ops that need no other tensors. */
+/* References of rows by number, means over rows, position tables, and of elementwise ops that need no other
+ * tensors. */
 #ifndef TESTS_OP_REF_ROWS_H
 #define TESTS_OP_REF_ROWS_H
 

@@ -1,7 +1,9 @@
-/* Gradient rules of rows, means, products of activations and of all losses: a small program, differentiated, against difference
- * quotients of its own losses. With and without recomputation, which must give the same bits.
+/* Gradient rules of rows, means, products of activations and of all losses: a small program, differentiated,
+ * against difference quotients of its own losses. With and without recomputation, which must give the same
+ * bits.
  *
- * The quotient has step h = 0.01: it is wrong by h^2 L'''/6 and by rounding, 2^-24 L/h; both are below 1e-3 of 1 + |slope|. */
+ * The quotient has step h = 0.01: it is wrong by h^2 L'''/6 and by rounding, 2^-24 L/h; both are below 1e-3
+ * of 1 + |slope|. */
 #include "base/err.h"
 #include "base/rng.h"
 #include "prog/prog.h"

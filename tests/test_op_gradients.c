@@ -1,4 +1,5 @@
-/* Gradients of products, norms, activations, attention and embeddings by difference quotients: op_gradient.h says how. */
+/* Gradients of products, norms, activations, attention and embeddings by difference quotients: op_gradient.h
+ * says how. */
 #include "op_gradient.h"
 
 /* ---- Forward functions of each backward op ------------------------------------------------------------------------------- */
@@ -152,7 +153,7 @@ static double loss_embed(const Problem *p)
     return s;
 }
 
-/* ---- One setup per family --------------------------------------------------------------------------------------------------- */
+/* ---- One setup per family ------------------------------------------------------------------------------ */
 
 static int setup_norm(Setup *s, const OpCase *c)
 {

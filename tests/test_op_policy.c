@@ -1,5 +1,6 @@
-/* Properties that a reference of single rows does not show: draws follow their distribution, permutations are permutations,
- * advantages know truncation from termination, running statistics do not depend on how rows come. */
+/* Properties that a reference of single rows does not show: draws follow their distribution, permutations are
+ * permutations, advantages know truncation from termination, running statistics do not depend on how rows
+ * come. */
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -104,7 +105,8 @@ static void test_normal(void **state)
     dev_close(dev);
 }
 
-/* Every number once; epochs differ; over many epochs each number comes to each place as often as any other. */
+/* Every number once; epochs differ; over many epochs each number comes to each place as often as any other.
+ */
 static void test_permutation(void **state)
 {
     (void)state;
@@ -143,8 +145,8 @@ static void test_permutation(void **state)
     dev_close(dev);
 }
 
-/* Reward 1 for ever is worth 1/(1 - gamma). A time limit does not change that, if the value of the last observation is known; a
- * termination does. */
+/* Reward 1 for ever is worth 1/(1 - gamma). A time limit does not change that, if the value of the last
+ * observation is known; a termination does. */
 static void test_truncation(void **state)
 {
     (void)state;

@@ -163,9 +163,9 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE, for gradients only: what stands for the activation's input
- * is act' of it already, and for a gate and what it gates [act'(gate) * up | act(gate)]. Own CUDA products fuse the first
- * ACT_FUSED activations; the others run after the product. */
+/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE, for gradients only: what stands for the
+ * activation's input is act' of it already, and for a gate and what it gates [act'(gate) * up | act(gate)].
+ * Own CUDA products fuse the first ACT_FUSED activations; the others run after the product. */
 typedef enum {
     ACT_GELU,
     ACT_RELU2,
@@ -179,8 +179,8 @@ typedef enum {
     ACT_SLOPE = ACT_COUNT
 } Act;
 
-/* Rows of PPO's parts: the losses before their weights, the entropy, log(1/r) and (r - 1) - log r as measures of how far the
- * policy has moved, and 1 where r is outside of 1 -+ clip. */
+/* Rows of PPO's parts: the losses before their weights, the entropy, log(1/r) and (r - 1) - log r as measures
+ * of how far the policy has moved, and 1 where r is outside of 1 -+ clip. */
 enum { PPO_POLICY, PPO_VALUE, PPO_ENTROPY, PPO_OLD_KL, PPO_KL, PPO_CLIPPED, PPO_PARTS };
 
 typedef enum {
@@ -212,13 +212,14 @@ typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
 /* dwpe f32[T,C] += sum over b of dy[b,t] */
 typedef struct { Tensor *dwpe, *dy; } PosDw;
 
-/* Images u8[B, frames, src_height, src_width, 3] (contiguous, any ndim) to rows of patches: y [B*n_patch, tubelet*P*P*3] with
- * n_patch = frames/tubelet * height/P * width/P, rows by (b, time, patch row, patch column), columns by (frame, row, column,
- * channel). y = (v/255 - mean[c])/std[c]; v is a pixel, or a mix of the pixels of sample b and of sample partner[b] at the same
- * place: lambda[b] times the first and 1 - lambda[b] times the second, and inside the box the second alone.
- * crop i32[B,3]?: top, left, 1 if mirrored, of the height x width window of each sample (0, 0, 0 if absent); the window is then
- * taken from src_height x src_width. partner i32[B]?, lambda f32[B]? (1 if absent), box i32[B,4]?: first row, end row, first
- * column, end column, in the window. No gradient. */
+/* Images as bytes, u8[B, frames, src_height, src_width, 3] (contiguous, any ndim), to rows of patches.
+ *   y [B*n_patch, tubelet*P*P*3], n_patch = frames/tubelet * height/P * width/P; P is patch.
+ *   Rows of y go by (sample, time, patch row, patch column), its columns by (frame, row, column, channel).
+ *   y = (v/255 - mean[c])/std[c], where v is the pixel of sample b, or a mix with sample partner[b].
+ * crop i32[B,3]?: top, left, and 1 if mirrored, of each sample's height x width window (all 0 if absent).
+ * partner i32[B]?: v = lambda[b] * own + (1 - lambda[b]) * partner's; lambda f32[B]? (1 if absent).
+ * box i32[B,4]?: first row, end row, first column, end column in the window; v inside is the partner's.
+ * There is no gradient. */
 typedef struct {
     Tensor *y, *img, *crop, *partner, *lambda, *box;
     int     frames, src_height, src_width, height, width, tubelet, patch;
@@ -272,7 +273,8 @@ typedef struct { Tensor *y, *a, *b; } Add;              /* y = a + b; y may alia
 typedef struct { Tensor *y, *a, *b; } Mul;              /* y = a * b; y may alias a or b */
 typedef struct { Tensor *y, *x; float a, b; } Axpby;    /* y = a*x + b*y; b = 0 reads no y */
 
-/* y[N,C] = x[index[at*N + n]] of x[M,C], any dtype; index -1 gives a row of zeros. index i32[K*N], at i32[1]? (0 if absent) */
+/* y[N,C] = x[index[at*N + n]] of x[M,C], any dtype; index -1 gives a row of zeros.
+ * index i32[N], or longer with at i32[1]? */
 typedef struct { Tensor *y, *x, *index, *at; } RowsFwd;
 /* dx[M,C] = sum over n with index[n]==m of dy[n], in increasing n and f32; 0 where there is none */
 typedef struct { Tensor *dx, *ws, *dy, *index; } RowsDx;
@@ -313,84 +315,129 @@ typedef struct { Tensor *o, *lse, *ws, *q, *kv, *first, *last, *len; AttnShape s
 typedef struct { Tensor *dq, *dkv, *ws, *dout, *o, *lse, *q, *kv, *first, *last, *len; AttnShape shape; } CrossAttnBwd;
 
 /* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step, sample0 + b, e)),
- * where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0, for a whole sample (drop path). The
- * same op is its own gradient. y may alias x. */
-typedef struct { Tensor *y, *x, *state, *sample0; float p; int site; int64_t rows_per_sample; int per_sample; } Dropout;
+ * where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0, for a whole sample
+ * (drop path). The same op is its own gradient. y may alias x. */
+typedef struct {
+    Tensor *y, *x, *state, *sample0;
+    float   p;
+    int     site;
+    int64_t rows_per_sample;
+    int     per_sample;
+} Dropout;
 
 /* Losses give one number a row. Their gradients are multiplied by step_scale(state, slot) (dev/op_math.h).
  *
- * loss f32[N] = lse - logit[target], 0 where target is -1; lse f32[N]; classes >= n_class are padding.
- * Soft targets: q = (1 - smooth) (lambda [c = target] + (1 - lambda) [c = target2]) + smooth/n_class and loss = lse - sum of
- * q logit. target2 i32[N] (no -1 where target is none) and lambda f32[N] come together or not at all.
- * hits i32[2]? += rows whose target has the largest logit, and one of the 5 largest; of equals the first class counts. */
-typedef struct { Tensor *loss, *lse, *hits, *logits, *target, *target2, *lambda; int64_t n_class; float smooth; int slot; } XentFwd;
+ * Cross-entropy: loss f32[N] = lse - sum of q logit, lse f32[N]; 0 where target is -1. Classes >= n_class are
+ * padding. A hard target has q = [c = target]. Soft targets have
+ *   q = (1 - smooth) (lambda [c = target] + (1 - lambda) [c = target2]) + smooth/n_class.
+ * target, target2 i32[N], lambda f32[N]; target2 and lambda come together, and target2 is a class even where
+ * target is -1. hits i32[2]? += rows whose target has the largest logit, and one of the 5 largest; of equal
+ * logits the lower class comes first. */
+typedef struct {
+    Tensor *loss, *lse, *hits, *logits, *target, *target2, *lambda;
+    int64_t n_class;
+    float   smooth;
+    int     slot;
+} XentFwd;
 /* dlogits = (softmax - q) * step_scale, 0 where target is -1 and in padding; may alias logits */
-typedef struct { Tensor *dlogits, *logits, *lse, *target, *target2, *lambda, *state; int64_t n_class; float smooth; int slot; } XentDx;
+typedef struct {
+    Tensor *dlogits, *logits, *lse, *target, *target2, *lambda, *state;
+    int64_t n_class;
+    float   smooth;
+    int     slot;
+} XentDx;
 /* fused XENT_FWD + XENT_DX of hard targets; dlogits may alias logits */
 typedef struct { Tensor *loss, *dlogits, *logits, *target, *state; int64_t n_class; int slot; } Xent;
-/* loss f32[N] = sum over columns of (x - target)^2 / 2; x [N,C], target f32[N,C]. With old f32[N,C]? and clip f32[1]? the
- * larger of that and (old + min(max(x - old, -clip), clip) - target)^2 / 2, column by column: PPO's value loss. */
+/* loss f32[N] = sum over columns of (x - target)^2/2; x [N,C], target f32[N,C]. With old f32[N,C]? and clip
+ * f32[1]?, column by column the larger of that and (old + clamp(x - old, -clip, clip) - target)^2/2: PPO's
+ * value loss. */
 typedef struct { Tensor *loss, *x, *target, *old, *clip; int slot; } MseFwd;
 typedef struct { Tensor *dx, *x, *target, *old, *clip, *state; int slot; } MseDx; /* dx may alias x */
-/* loss f32[N] = tau^2 sum over c < n_class of p log(p/q), p = softmax(teacher/tau), q = softmax(logits/tau); 0 where
- * target i32[N]? is -1. lse, tlse f32[N]: log sum exp of logits/tau and teacher/tau. The teacher gets no gradient. */
-typedef struct { Tensor *loss, *lse, *tlse, *logits, *teacher, *target; int64_t n_class; float tau; int slot; } KlFwd;
+/* loss f32[N] = tau^2 * sum over c < n_class of p log(p/q); 0 where target i32[N]? is -1.
+ * p = softmax(teacher/tau), q = softmax(logits/tau); lse, tlse f32[N]: log sum exp of logits/tau and of
+ * teacher/tau. The teacher gets no gradient. */
+typedef struct {
+    Tensor *loss, *lse, *tlse, *logits, *teacher, *target;
+    int64_t n_class;
+    float   tau;
+    int     slot;
+} KlFwd;
 /* dlogits = tau (q - p) * step_scale, 0 where target is -1 and in padding; may alias logits */
-typedef struct { Tensor *dlogits, *logits, *teacher, *lse, *tlse, *target, *state; int64_t n_class; float tau; int slot; } KlDx;
+typedef struct {
+    Tensor *dlogits, *logits, *teacher, *lse, *tlse, *target, *state;
+    int64_t n_class;
+    float   tau;
+    int     slot;
+} KlDx;
+
 /* Reinforcement learning: N samples, T steps of a rollout, A logits or dimensions of an action.
  *
- * Categorical: logits [N,A] are S segments with borders seg i32[S+1]? (one of all A if absent), one action i32[N,S] of each,
- * counted from its segment's first class. mask u8[N,A]?: 0 hides a class; a segment with no other has none hidden.
- * Normal: mean [N,A], log_std f32[A], or [N,A] in the dtype of mean; action f32[N,A].
- * logp and entropy f32[N] are sums over the segments or dimensions.
+ * Categorical policies: logits [N,A] are S segments; action i32[N,S] has one class of each, counted from the
+ *   segment's first column. seg i32[S+1]?: borders of the segments (absent: one segment of A columns).
+ *   mask u8[N,A]?: 0 hides a class. If a segment's classes are all hidden, none is.
+ * Normal policies: action f32[N,A], mean [N,A]; log_std is f32[A], or [N,A] in the dtype of mean.
+ * logp, entropy f32[N]: sums over segments or dimensions.
  *
- * Draws are philox(key (seed, site), counter (step, sample0 + n, t*S + s or 4*(t*A + a))): sample0 i64[1], t i32[1]? (0).
- * SAMPLE_CAT takes the first class whose running sum of probabilities exceeds the draw. greedy: the most likely action. */
-typedef struct { Tensor *action, *logp, *entropy, *logits, *mask, *seg, *state, *sample0, *t; int site, greedy; } SampleCat;
-typedef struct { Tensor *action, *logp, *entropy, *mean, *log_std, *state, *sample0, *t; int site, greedy; } SampleGauss;
-/* PPO. r = exp(logp - old_logp), g = (adv - norm[0])/(norm[1] + 1e-8) (adv without norm f32[2 or more]?):
- *   loss f32[N] = max(-g r, -g clamp(r, 1 - clip, 1 + clip)) - entropy_weight * entropy + value_weight * v, where v is MSE_FWD of
- *   value [N,1] with target ret and, if clip_value > 0, with old_value. coef f32[4] = clip, clip_value, entropy_weight,
- *   value_weight. Rows with valid i32[N]? 0 count 0. value, ret and old_value come together or not at all.
- * parts f32[PPO_PARTS,N]?: see the enum. old_logp, adv, ret, old_value f32[N]. */
+ * Sampling: element e of sample sample0 + n is drawn as in Dropout; e = t*S + s for a segment, and block
+ * 4*(t*A + a) for a dimension. sample0 i64[1], t i32[1]? (0 if absent). A segment gives the first class whose
+ * running sum of probabilities exceeds the draw. greedy: the most likely action instead. */
 typedef struct {
-    Tensor *loss, *parts, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask, *seg, *valid, *coef;
-    int     slot;
+    Tensor *action, *logp, *entropy, *logits, *mask, *seg, *state, *sample0, *t;
+    int     site, greedy;
+} SampleCat;
+typedef struct {
+    Tensor *action, *logp, *entropy, *mean, *log_std, *state, *sample0, *t;
+    int     site, greedy;
+} SampleGauss;
+/* PPO: loss f32[N] = policy - entropy_weight * entropy + value_weight * v.
+ *   policy = max(-g r, -g clamp(r, 1 - clip, 1 + clip)), r = exp(logp - old_logp)
+ *   g      = (adv - norm[0])/(norm[1] + 1e-8), norm f32[2 or more]? as STATS gives it; adv if absent
+ *   v      = the loss of MSE_FWD for value [N,1] and ret, with old_value if clip_value > 0
+ * coef f32[4] = clip, clip_value, entropy_weight, value_weight. old_logp, adv, ret, old_value f32[N]; value,
+ * ret and old_value come together or not at all. Rows with valid i32[N]? 0 give 0 everywhere.
+ * parts f32[PPO_PARTS,N]?: one row for each number of the enum above. */
+typedef struct {
+    Tensor *loss, *parts, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask, *seg,
+        *valid, *coef;
+    int slot;
 } PpoCatFwd;
-/* Gradients times step_scale; dlogits may alias logits. At least one of dlogits and dvalue. */
+/* Gradients times step_scale; dlogits?, dvalue?; dlogits may alias logits. */
 typedef struct {
-    Tensor *dlogits, *dvalue, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask, *seg, *valid, *coef,
-        *state;
+    Tensor *dlogits, *dvalue, *logits, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *mask,
+        *seg, *valid, *coef, *state;
     int slot;
 } PpoCatDx;
 typedef struct {
-    Tensor *loss, *parts, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *valid, *coef;
-    int     slot;
+    Tensor *loss, *parts, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *valid,
+        *coef;
+    int slot;
 } PpoGaussFwd;
-/* dlog_std [N,A]? has a row a sample, also where log_std is one for all: BIAS_DW adds the rows. */
+/* dmean?, dvalue?. dlog_std [N,A]? has one row a sample even if log_std is f32[A]: BIAS_DW adds the rows. */
 typedef struct {
-    Tensor *dmean, *dlog_std, *dvalue, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value, *norm, *valid,
-        *coef, *state;
+    Tensor *dmean, *dlog_std, *dvalue, *mean, *log_std, *value, *action, *old_logp, *adv, *ret, *old_value,
+        *norm, *valid, *coef, *state;
     int slot;
 } PpoGaussDx;
-/* Generalised advantages over [T,N], all f32. terminated, truncated u8[T,N]: what step t ended. The value after step t is 0
- * where it terminated, final_value[t,n] where it was truncated (0 if absent), else value[t+1] or last_value[N]. adv = r + gamma
- * next - value + gamma lambda adv[t+1], without the last term where step t ended; ret = adv + value. */
+/* Generalised advantage estimates over [T,N], f32; terminated, truncated u8[T,N] say how step t ended.
+ *   next = 0 if terminated, else final_value[t,n] if truncated, else value[t+1,n], at the end last_value[n]
+ *   adv  = reward + gamma*next - value + (ended ? 0 : gamma*lambda*adv[t+1]);  ret = adv + value
+ * Without final_value f32[T,N]? a truncation counts as a termination. */
 typedef struct {
     Tensor *adv, *ret, *reward, *value, *last_value, *terminated, *truncated, *final_value;
     float   gamma, lambda;
 } Gae;
-/* out f32[3] = mean, standard deviation (over n - 1 if unbiased, 0 for n < 2), n of those elements of x f32 with valid i32? */
+/* out f32[3] = mean, standard deviation and number of the elements of x f32 whose valid i32? is not 0. The
+ * deviation is over n - 1 if unbiased; it is 0 for n < 2. */
 typedef struct { Tensor *out, *ws, *x, *valid; int unbiased; } Stats;
-/* Running mean and variance: run f64[1 + 2D] = n, means, sums of squared deviations; grows by the rows of x f32[N,D] with
- * valid i32[N]? */
+/* Running mean and variance: run f64[1 + 2D] = n, D means, D sums of squared deviations. run takes in the
+ * rows of x f32[N,D] whose valid i32[N]? is not 0. */
 typedef struct { Tensor *run, *x, *valid; } ObsStats;
 /* y [N,D] = clamp((x - mean)/sqrt(variance + eps), -clip, clip); mean 0 and variance 1 while run has n = 0 */
 typedef struct { Tensor *y, *x, *run; float eps, clip; } ObsNorm;
 /* Row t i32[1] of y [T,...] = x [...], any dtype, contiguous. A t outside y is a bug that the CPU reports. */
 typedef struct { Tensor *y, *x, *t; } Put;
 typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
-/* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]? (0)): the same on every device */
+/* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
 
 /* state.out.sum[slot] += sum of loss[N] in a fixed order */
@@ -421,8 +468,8 @@ typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Cl
  * skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m, v, grad f32[n], copy bf16[n]?, seg
  * u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
-/* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay, with warmup the
- * smaller of decay and (1 + n_update)/(10 + n_update). */
+/* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay,
+ * with warmup the smaller of decay and (1 + n_update)/(10 + n_update). */
 typedef struct { Tensor *e, *w, *state; float decay; int warmup; } Ema;
 
 /* Collectives over all ranks; sums in f32. y may alias x. */

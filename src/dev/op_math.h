@@ -11,7 +11,7 @@ static inline BRIM_HD float step_scale(const StepState *s, int slot)
     return s->in.inv[slot] * s->in.loss_scale;
 }
 
-/* ---- Losses ------------------------------------------------------------------------------------------------------------- */
+/* ---- Losses -------------------------------------------------------------------------------------------- */
 
 /* One number of a squared error: the loss is error^2/2, its derivative error * slope. */
 typedef struct {
@@ -38,7 +38,8 @@ typedef struct {
     float clip, clip_value, entropy_weight, value_weight;
 } PpoCoef;
 
-/* The policy's part for ratio r = exp(log_ratio) and advantage g; dlogp is its derivative by the logarithm of the policy. */
+/* The policy's part for ratio r = exp(log_ratio) and advantage g; dlogp is its derivative by the logarithm of
+ * the policy. */
 typedef struct {
     float loss, dlogp, clipped;
 } PpoPolicy;
@@ -62,7 +63,7 @@ static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float
     return clip > 0 ? mse_clipped(value, ret, old, clip) : mse_plain(value, ret);
 }
 
-/* ---- Permutations ------------------------------------------------------------------------------------------------------- */
+/* ---- Permutations -------------------------------------------------------------------------------------- */
 
 enum { SHUFFLE_ROUNDS = 8 };
 
@@ -85,7 +86,8 @@ static inline BRIM_HD Shuffle shuffle_begin(uint32_t n, uint64_t seed, uint32_t 
     return s;
 }
 
-/* Where i goes: round after round until the number is below n. The walk is a cycle that i is on, so it ends. */
+/* Where i goes: round after round until the number is below n. The walk is a cycle that i is on, so it ends.
+ */
 static inline BRIM_HD uint32_t shuffle_at(const Shuffle *s, uint32_t i)
 {
     do {

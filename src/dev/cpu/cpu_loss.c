@@ -1,9 +1,10 @@
 /* Losses over rows besides cross-entropy: mean squared error and Kullback-Leibler divergence.
  *
- *   MSE  loss = sum of e^2/2, e = x - target; with clipping the larger of that and of (old + clamp(x - old) - target)^2/2,
- *        column by column. Where the clipped error is the larger one and x was clamped, the gradient is 0.
- *   KL   loss = tau^2 sum of p (t - s - tlse + lse), t = teacher/tau, s = logits/tau, p = exp(t - tlse), q = exp(s - lse);
- *        dlogits = tau (q - p) step_scale. Sums are in double, in the order of the classes. */
+ *   MSE  loss = sum of e^2/2, e = x - target. With clipping, the larger of that and the error of
+ *        old + clamp(x - old), column by column; where that one counts and x was clamped, the gradient is 0.
+ *   KL   t = teacher/tau, s = logits/tau, p = exp(t - tlse), q = exp(s - lse);
+ *        loss = tau^2 sum of p (t - s - tlse + lse), dlogits = tau (q - p) step_scale.
+ *        Sums are in double, in the order of the classes. */
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/op_math.h"
@@ -11,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Mean squared error ------------------------------------------------------------------------------------------------- */
+/* ---- Mean squared error -------------------------------------------------------------------------------- */
 
 /* old NULL: no clipping. */
 static MseTerm mse_term(float x, float target, const float *old, float clip)
@@ -53,7 +54,7 @@ int cpu_mse_dx(Dev *dev, const MseDx *a)
     return 0;
 }
 
-/* ---- Kullback-Leibler divergence ---------------------------------------------------------------------------------------- */
+/* ---- Kullback-Leibler divergence ----------------------------------------------------------------------- */
 
 /* Log of the sum of exp(x/tau). */
 static float row_lse(const float *x, int64_t n, float tau)

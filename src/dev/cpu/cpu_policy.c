@@ -1,8 +1,10 @@
-/* Policies: sampling actions, and PPO's loss and gradients. A row is a sample; rows know nothing of each other.
+/* Policies: sampling actions, and PPO's loss and gradients. A row is a sample, and rows are independent.
  *
- *   categorical   p = softmax over a segment's classes that are not hidden; logp = x[a] - lse; entropy = sum of p (lse - x)
+ *   categorical   p = softmax over a segment's classes that are not hidden
+ *                 logp = x[a] - lse;  entropy = sum of p (lse - x)
  *                 d logp/d x = [k = a] - p;  d entropy/d x = -p (x - lse + entropy)
- *   normal        z = (a - mean)/std; logp = -z^2/2 - log_std - log(2 pi)/2; entropy = log_std + log(2 pi e)/2
+ *   normal        z = (a - mean)/std
+ *                 logp = -z^2/2 - log_std - log(2 pi)/2;  entropy = log_std + log(2 pi e)/2
  *                 d logp/d mean = z/std;  d logp/d log_std = z^2 - 1;  d entropy/d log_std = 1 */
 #include "base/err.h"
 #include "base/rng.h"
@@ -15,7 +17,7 @@
 #define HALF_LOG_2PI  0.918938533f
 #define HALF_LOG_2PIE 1.418938533f
 
-/* ---- Categorical -------------------------------------------------------------------------------------------------------- */
+/* ---- Categorical --------------------------------------------------------------------------------------- */
 
 /* One segment of a row. */
 typedef struct {
@@ -115,7 +117,7 @@ int cpu_sample_cat(Dev *dev, const SampleCat *a)
     return 0;
 }
 
-/* ---- Normal ------------------------------------------------------------------------------------------------------------- */
+/* ---- Normal -------------------------------------------------------------------------------------------- */
 
 /* log_std of dimension k of row n. */
 static float log_std_at(Mat m, int64_t n, int64_t k) { return mat_row(m, m.rows == 1 ? 0 : n)[k]; }
@@ -151,7 +153,7 @@ int cpu_sample_gauss(Dev *dev, const SampleGauss *a)
     return 0;
 }
 
-/* ---- PPO ---------------------------------------------------------------------------------------------------------------- */
+/* ---- PPO ----------------------------------------------------------------------------------------------- */
 
 /* What both kinds of policy have in common. */
 typedef struct {

@@ -1,6 +1,7 @@
 /* Rollouts: advantages, statistics, normalised observations, rows of a rollout, counters and permutations.
  *
- * Sums are in double and in a fixed order: statistics cut the elements into STAT_PARTS parts that follow from their number. */
+ * Sums are in double and in a fixed order: statistics cut the elements into STAT_PARTS parts that follow from
+ * their number. */
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"
@@ -33,7 +34,7 @@ int cpu_gae(Dev *dev, const Gae *a)
     return 0;
 }
 
-/* ---- Statistics --------------------------------------------------------------------------------------------------------- */
+/* ---- Statistics ---------------------------------------------------------------------------------------- */
 
 enum { STAT_PARTS = 64 };
 
@@ -123,7 +124,7 @@ int cpu_obs_norm(Dev *dev, const ObsNorm *a)
     return 0;
 }
 
-/* ---- Rows, counters, permutations --------------------------------------------------------------------------------------- */
+/* ---- Rows, counters, permutations ---------------------------------------------------------------------- */
 
 int cpu_put(Dev *dev, const Put *a)
 {

@@ -1,6 +1,7 @@
 /* Rows by number, means over rows, position tables.
  *
- * Sums are in increasing row, whatever the number of threads: a thread takes columns or samples, never a part of a sum. */
+ * Sums are in increasing row, whatever the number of threads: a thread takes columns or samples, never a part
+ * of a sum. */
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"

@@ -153,7 +153,7 @@ VEC_INLINE vf vf_sigmoid(vf x) { return 1.0f / (1.0f + vf_exp(-x)); }
 
 VEC_INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7FFFFFFF); }
 
-/* x + x^3 p(x^2) below 0.6, p of degree 4 (relative error 1e-8 of the sum); (1 - e^-2|x|) / (1 + e^-2|x|) above. */
+/* Below 0.6: x + x^3 p(x^2), p of degree 4 (relative error 1e-8). Above: (1 - e^-2|x|)/(1 + e^-2|x|). */
 VEC_INLINE vf vf_tanh(vf x)
 {
     vf s   = x * x;
@@ -167,9 +167,9 @@ VEC_INLINE vf vf_tanh(vf x)
     return vf_where(vf_abs(x) < vf_set(0.6f), x + x * s * p, far);
 }
 
-/* Distribution function of the normal distribution: erfc(z)/2 for x < 0 and 1 - erfc(z)/2 else, z = |x|/sqrt 2.
- * erfc(z) = e^(-z^2) t q(u), t = 1/(1 + z/2), u = 2.38 t - 1.38; q of degree 10, fitted for z <= 10.4 (relative error 6e-9).
- * Beyond, e^(-z^2) is 0. */
+/* Distribution function of the normal distribution: erfc(z)/2 for x < 0, else 1 - erfc(z)/2; z = |x|/sqrt(2).
+ * erfc(z) = e^(-z^2) t q(u) with t = 1/(1 + z/2) and u = 2.38 t - 1.38. q has degree 10 and was fitted for
+ * z <= 10.4 (relative error 6e-9); beyond, e^(-z^2) is 0. */
 VEC_INLINE vf vf_normal(vf x)
 {
     vf z    = vf_abs(x) * 0.707106781f;

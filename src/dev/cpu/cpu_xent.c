@@ -58,7 +58,7 @@ static void row_pad(float *dx, int64_t n_class, int64_t cols)
     memset(dx + n_class, 0, (size_t)(cols - n_class) * sizeof(float));
 }
 
-/* ---- Soft targets ------------------------------------------------------------------------------------------------------ */
+/* ---- Soft targets -------------------------------------------------------------------------------------- */
 
 typedef struct {
     int32_t target, target2; /* target2 is target when there is no other */
@@ -105,7 +105,7 @@ static int64_t rank_of(const float *x, int32_t target, int64_t n_class)
     return n;
 }
 
-/* ---- Ops --------------------------------------------------------------------------------------------------------------- */
+/* ---- Ops ----------------------------------------------------------------------------------------------- */
 
 int cpu_xent_fwd(Dev *dev, const XentFwd *a)
 {

@@ -278,8 +278,8 @@ __global__ void __launch_bounds__(HEAVY_THREADS, 2) embed_dw_heavy_kernel(EmbedD
     }
 }
 
-/* Cuts the workspace and sorts row numbers by token; *sorted tells which of the two buffers holds the result. Token -1 has
- * more low bits set than any other: its rows come last. */
+/* Cuts the workspace and sorts row numbers by token; *sorted tells which of the two buffers holds the result.
+ * Token -1 has more low bits set than any other: its rows come last. */
 static int embed_sort(Dev *dev, const char *op, const Tensor *tok, const Tensor *ws, int64_t vocab, SortWs *w,
                       int *sorted)
 {

@@ -1,12 +1,12 @@
 /* Rows by number and over time: ROWS_FWD, MEAN_ROWS_FWD, MEAN_ROWS_DX, ADD_POS. (ROWS_DX sorts: k_embed.cu.)
  *
- * Maths    y[n] = x[index[n]], 0 for index -1;  y[b] = sum over t < len[b] of x[b][t] / len[b];  dx[b][t] = dy[b] / len[b];
- *          y[b][t] = x[b][t] + pos[t].
- * Layout   rows x cols with a row stride; index, len i32. ROWS_FWD moves bytes in units of 16 where addresses allow it, else
- *          element by element.
+ * Maths    y[n] = x[index[n]], 0 for index -1;  y[b] = sum over t < len[b] of x[b][t] / len[b];  dx[b][t] =
+ *          dy[b] / len[b]; y[b][t] = x[b][t] + pos[t].
+ * Layout   rows x cols with a row stride; index, len i32. ROWS_FWD moves bytes in units of 16 where addresses
+ *          allow it, else element by element.
  * Order    A mean is summed by one thread, in increasing t.
  * Grid     a thread a unit, or a pack of a row.
- * Bytes    ROWS_FWD 2*C*size a row; means C*size a row read or written; ADD_POS 2*C*size a row and pos once. */
+ * Bytes    ROWS_FWD 2*C*size a row; means C*size a row read or written; ADD_POS 2*C*size a row, pos. */
 #include "dev/cuda/k_common.cuh"
 
 enum { GATHER_THREADS = 256 };
@@ -59,7 +59,7 @@ extern "C" int cuda_rows_fwd(Dev *dev, const RowsFwd *a)
 
 /* ---- Over time --------------------------------------------------------------------------------------- */
 
-/* y [B,C], x [B,T,C]: the mean, or with `spread` its gradient (y is read, x written); or, with pos, y = x + pos. */
+/* A mean has y [B,C] and x [B,T,C]; its gradient reads y and writes x. ADD_POS has y [B,T,C]. */
 template <typename T> struct TimeP {
     T             *y, *x;
     const T       *pos;

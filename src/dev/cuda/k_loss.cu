@@ -1,11 +1,14 @@
-/* Losses over rows besides plain cross-entropy: XENT_FWD and XENT_DX with soft targets or hits, MSE_FWD, MSE_DX, KL_FWD, KL_DX.
+/* Losses over rows besides plain cross-entropy: XENT_FWD and XENT_DX with soft targets or hits, MSE_FWD,
+ * MSE_DX, KL_FWD, KL_DX.
  *
  * Maths    as in cpu/cpu_xent.c and cpu/cpu_loss.c.
- * Layout   logits, x [N,C] with a row stride; targets i32[N]; losses, lse f32[N]; MSE's target and old are f32.
- * Order    thread t of a block takes columns t, t + LOSS_THREADS, ...; threads are added as a butterfly within a warp, then
- *          warps in order: it depends on the width alone.
+ * Layout   logits, x [N,C] with a row stride; targets i32[N]; losses, lse f32[N]; MSE's target and old are
+ *          f32.
+ * Order    thread t of a block takes columns t, t + LOSS_THREADS, ...; threads are added as a butterfly
+ *          within a warp, then warps in order: it depends on the width alone.
  * Grid     a block a row (MSE_FWD: a warp a row; MSE_DX: a thread an element).
- * Bytes    XENT_FWD 2*V*size a row (the second time from the cache), XENT_DX 2*V*size; KL_FWD 4*V*size, KL_DX 3*V*size. */
+ * Bytes    XENT_FWD 2*V*size a row (the second time from the cache), XENT_DX 2*V*size;
+ *          KL_FWD 2*V*size, KL_DX 3*V*size. */
 #include "dev/cuda/k_common.cuh"
 #include "dev/op_math.h"
 
@@ -231,7 +234,7 @@ extern "C" int cuda_mse_dx(Dev *dev, const MseDx *a)
     });
 }
 
-/* ---- Kullback-Leibler divergence ------------------------------------------------------------------------ */
+/* ---- Kullback-Leibler divergence ----------------------------------------------------------------------- */
 
 template <typename T, typename U> struct KlP {
     float           *loss, *lse, *tlse;
@@ -245,28 +248,52 @@ template <typename T, typename U> struct KlP {
     float            tau;
 };
 
-template <typename T, typename U> __global__ void __launch_bounds__(LOSS_THREADS) kl_kernel(KlP<T, U> p)
+enum { KL_PACK = 8 }; /* columns a thread takes at a time */
+
+/* Columns [0, KL_PACK) from p on; those from n on are LOSS_FLOOR. */
+template <typename T, bool AL> __device__ __forceinline__ void kl_load(const T *p, int n, float *f)
+{
+#pragma unroll
+    for (int i = 0; i < KL_PACK; i += Pack<T>::N) vec_unpack(vec_load<T, AL>(p + i, n - i), f + i);
+#pragma unroll
+    for (int i = 0; i < KL_PACK; i++) f[i] = i < n ? f[i] : LOSS_FLOOR;
+}
+
+/* One read of both rows: a thread keeps the largest logits so far and sums about them. */
+template <typename T, typename U, bool AL>
+__global__ void __launch_bounds__(LOSS_THREADS) kl_kernel(KlP<T, U> p)
 {
     __shared__ float slot[LOSS_WARPS];
-    int64_t          row   = blockIdx.x;
-    const T         *x     = p.logits + row * p.ld_x;
-    const U         *y     = p.teacher + row * p.ld_t;
-    float            top_s = LOSS_FLOOR, top_t = LOSS_FLOOR, sum_s = 0, sum_t = 0, cross = 0;
-    for (int c = threadIdx.x; c < p.n_class; c += LOSS_THREADS) {
-        top_s = fmaxf(top_s, to_f32(x[c]));
-        top_t = fmaxf(top_t, to_f32(y[c]));
+    int64_t          row = blockIdx.x;
+    float max_s = LOSS_FLOOR, max_t = LOSS_FLOOR, sum_s = 0, sum_t = 0, cross = 0, inv = 1.0f / p.tau;
+    for (int c = (int)threadIdx.x * KL_PACK; c < p.n_class; c += LOSS_THREADS * KL_PACK) {
+        float s[KL_PACK], t[KL_PACK], top_s = max_s, top_t = max_t;
+        kl_load<T, AL>(p.logits + row * p.ld_x + c, p.n_class - c, s);
+        kl_load<U, AL>(p.teacher + row * p.ld_t + c, p.n_class - c, t);
+#pragma unroll
+        for (int i = 0; i < KL_PACK; i++) {
+            top_s = fmaxf(top_s, s[i]);
+            top_t = fmaxf(top_t, t[i]);
+        }
+        float old_s = expf((max_s - top_s) * inv), old_t = expf((max_t - top_t) * inv);
+        sum_s *= old_s;
+        sum_t *= old_t;
+        cross *= old_t;
+#pragma unroll
+        for (int i = 0; i < KL_PACK; i++) {
+            float e = expf((t[i] - top_t) * inv);
+            sum_s += expf((s[i] - top_s) * inv);
+            sum_t += e;
+            cross = fmaf(e, (t[i] - s[i]) * inv, cross);
+        }
+        max_s = top_s;
+        max_t = top_t;
     }
-    top_s = block_all_max(top_s, slot);
-    top_t = block_all_max(top_t, slot);
-    for (int c = threadIdx.x; c < p.n_class; c += LOSS_THREADS) {
-        float s = to_f32(x[c]), t = to_f32(y[c]), e = expf((t - top_t) / p.tau);
-        sum_s += expf((s - top_s) / p.tau);
-        sum_t += e;
-        cross = fmaf(e, (t - s) / p.tau, cross);
-    }
-    sum_s = block_all_sum(sum_s, slot);
-    sum_t = block_all_sum(sum_t, slot);
-    cross = block_all_sum(cross, slot);
+    float top_s = block_all_max(max_s, slot), top_t = block_all_max(max_t, slot);
+    float own = expf((max_t - top_t) * inv);
+    sum_s     = block_all_sum(sum_s * expf((max_s - top_s) * inv), slot);
+    sum_t     = block_all_sum(sum_t * own, slot);
+    cross     = block_all_sum(cross * own, slot);
     if (threadIdx.x != 0) return;
     float lse = top_s / p.tau + logf(sum_s), tlse = top_t / p.tau + logf(sum_t);
     p.lse[row]  = lse;
@@ -274,18 +301,26 @@ template <typename T, typename U> __global__ void __launch_bounds__(LOSS_THREADS
     p.loss[row] = p.target && p.target[row] < 0 ? 0.0f : p.tau * p.tau * (cross / sum_t - tlse + lse);
 }
 
-template <typename T, typename U> __global__ void __launch_bounds__(LOSS_THREADS) kl_dx_kernel(KlP<T, U> p)
+template <typename T, typename U, bool AL>
+__global__ void __launch_bounds__(LOSS_THREADS) kl_dx_kernel(KlP<T, U> p)
 {
     int64_t row   = blockIdx.x;
     bool    live  = !p.target || p.target[row] >= 0;
     float   scale = p.tau * step_scale(p.state, p.slot), lse = p.lse[row], tlse = p.tlse[row];
-    for (int c = threadIdx.x; c < p.cols; c += LOSS_THREADS) {
-        float d = 0.0f;
-        if (live && c < p.n_class) {
-            float s = to_f32(p.logits[row * p.ld_x + c]), t = to_f32(p.teacher[row * p.ld_t + c]);
-            d = (expf(s / p.tau - lse) - expf(t / p.tau - tlse)) * scale;
+    for (int c = (int)threadIdx.x * KL_PACK; c < p.cols; c += LOSS_THREADS * KL_PACK) {
+        float s[KL_PACK], t[KL_PACK];
+        int   n = live ? p.n_class - c : 0;
+        kl_load<T, AL>(p.logits + row * p.ld_x + c, n, s);
+        kl_load<U, AL>(p.teacher + row * p.ld_t + c, n, t);
+#pragma unroll
+        for (int i = 0; i < KL_PACK; i++) {
+            float d = (expf(s[i] / p.tau - lse) - expf(t[i] / p.tau - tlse)) * scale;
+            s[i]    = i < n ? d : 0.0f;
         }
-        p.dlogits[row * p.ld_d + c] = from_f32<T>(d);
+#pragma unroll
+        for (int i = 0; i < KL_PACK; i += Pack<T>::N) {
+            vec_store<T, AL>(p.dlogits + row * p.ld_d + c + i, vec_pack<T>(s + i), p.cols - c - i);
+        }
     }
 }
 
@@ -316,8 +351,10 @@ extern "C" int cuda_kl_fwd(Dev *dev, const KlFwd *a)
             p.loss      = t_data<float>(a->loss);
             p.n_class   = (int)a->n_class;
             p.tau       = a->tau;
-            return k_launch("kl_fwd", kl_kernel<T, U>, dim3((unsigned)tensor_rows(a->logits)), LOSS_THREADS,
-                            0, cuda_stream(dev), p);
+            return k_flag(cuda_packable(a->logits) && cuda_packable(a->teacher), [&](auto al) {
+                return k_launch("kl_fwd", kl_kernel<T, U, decltype(al)::value>,
+                                dim3((unsigned)tensor_rows(a->logits)), LOSS_THREADS, 0, cuda_stream(dev), p);
+            });
         });
     });
 }
@@ -337,8 +374,11 @@ extern "C" int cuda_kl_dx(Dev *dev, const KlDx *a)
             p.n_class   = (int)a->n_class;
             p.slot      = a->slot;
             p.tau       = a->tau;
-            return k_launch("kl_dx", kl_dx_kernel<T, U>, dim3((unsigned)tensor_rows(a->logits)), LOSS_THREADS,
-                            0, cuda_stream(dev), p);
+            int aligned = cuda_packable(a->logits) && cuda_packable(a->teacher) && cuda_packable(a->dlogits);
+            return k_flag(aligned, [&](auto al) {
+                return k_launch("kl_dx", kl_dx_kernel<T, U, decltype(al)::value>,
+                                dim3((unsigned)tensor_rows(a->logits)), LOSS_THREADS, 0, cuda_stream(dev), p);
+            });
         });
     });
 }

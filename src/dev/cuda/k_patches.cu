@@ -1,6 +1,7 @@
 /* PATCHES: images as bytes to rows of patches.
  *
- * Maths    y = v*scale[c] - shift[c], scale = 1/(255 std), shift = mean/std; v a byte or a mix of two (cpu/cpu_patches.c).
+ * Maths    y = v*scale[c] - shift[c], scale = 1/(255 std), shift = mean/std; v a byte or a mix of two
+ *          (cpu/cpu_patches.c).
  * Layout   img u8[B,frames,src_height,src_width,3]; y [B*n_patch, tubelet*P*P*3] with a row stride.
  * Grid     a block a row of y and a thread a column, several in turn: neighbours read neighbouring bytes.
  * Bytes    1 + size an element; 2 + size where two samples are mixed. */

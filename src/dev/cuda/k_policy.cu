@@ -1,9 +1,11 @@
 /* Policies: SAMPLE_CAT, SAMPLE_GAUSS, PPO_CAT_FWD, PPO_CAT_DX, PPO_GAUSS_FWD, PPO_GAUSS_DX.
  *
  * Maths    as in cpu/cpu_policy.c; what does not depend on the dtype is shared (dev/op_math.h).
- * Layout   logits, mean, log_std, value rows x cols with a row stride; actions, masks and the numbers of a rollout contiguous.
+ * Layout   logits, mean, log_std, value rows x cols with a row stride; actions, masks and the numbers of a
+ *          rollout contiguous.
  * Order    every sum is a row's own, by one thread in increasing column.
- * Grid     a thread a row: a row has few columns (18 buttons, 17 joints), and a minibatch tens of thousands of rows.
+ * Grid     a thread a row: a row has few columns (18 buttons, 17 joints), and a minibatch tens of thousands
+ *          of rows.
  * Bytes    a row's logits are read up to four times, all but the first from the cache. */
 #include "base/rng.h"
 #include "dev/cuda/k_common.cuh"

@@ -2,10 +2,12 @@
  *
  * Maths    as in cpu/cpu_rollout.c.
  * Layout   [T,N] contiguous; observations rows x cols with a row stride; run f64[1 + 2D] = n, means, squares.
- * Order    GAE: a thread walks one column backwards in time. STATS: a block takes elements b*threads + t, then every
- *          STATS_BLOCKS*threads further; threads, then blocks are added in a fixed order, first for the mean, then for the
- *          squares about it. OBS_STATS: a block a column, in the same way. All in double.
- * Grid     GAE a thread a column; STATS at most STATS_BLOCKS blocks; PUT and OBS_NORM a thread an element or 16 bytes.
+ * Order    GAE: a thread walks one column backwards in time. STATS: a block takes elements b*threads + t,
+ *          then every STATS_BLOCKS*threads further; threads, then blocks are added in a fixed order, first
+ *          for the mean, then for the squares about it. OBS_STATS: a block a column, in the same way. All in
+ *          double.
+ * Grid     GAE a thread a column; STATS at most STATS_BLOCKS blocks; PUT and OBS_NORM a thread an element or
+ *          16 bytes.
  * Bytes    GAE 22 bytes an element; STATS 8 an element, the second 4 from the cache for what fits there. */
 #include "dev/cuda/k_common.cuh"
 #include "dev/op_math.h"

@@ -1,4 +1,5 @@
-/* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits). Soft targets and hits: k_loss.cu.
+/* Cross-entropy: XENT_FWD, XENT_DX and XENT (both, one read and one write of the logits). Soft targets and
+ * hits: k_loss.cu.
  *
  * Maths    m = max x, s = sum exp(x - m) over classes < n_class;  lse = m + log s;  loss = lse - x[target];
  *          dx = (exp(x - lse) - [c = target])*inv[slot]*loss_scale. target -1: loss 0, dx 0. Padding
