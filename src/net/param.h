@@ -34,6 +34,7 @@ typedef struct {
 typedef struct {
     Param  *param;
     int     n_param, cap;
+    int    *by_name; /* 2*cap entries, hashed by name: index of the row + 1, 0 when empty */
     int64_t region_elems[REGION_COUNT];
     /* flat; NULL if empty */
     Tensor  *master[REGION_COUNT], *grad[REGION_COUNT], *m[REGION_COUNT], *v[REGION_COUNT];

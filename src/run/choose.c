@@ -289,6 +289,7 @@ int choose_plan(Choice *c, const Recipe *r, const DevVt *vt, const Machine *m, i
                                    .compute     = c->compute };
             choice.head_rows   = head_rows(r, vt->kind, c->compute, micro[i] * r->model.context);
             TRY(try_candidate(c, r, &choice, vt, m, parts));
+            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
         }
         /* Recomputation only ever costs time: no need to look further once every micro-batch fits without it. */
         int all_fit = 1;
