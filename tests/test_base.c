@@ -816,6 +816,27 @@ static void median_is_the_middle(void **state)
     assert_true(clock_median(five, 5) == 3 && clock_median(four, 4) == 8 && clock_median(one, 1) == 7);
 }
 
+/* Behind a block of an arena is nothing that may be read: AddressSanitizer says so, everything else sees zeros. */
+#ifdef __SANITIZE_ADDRESS__
+int __asan_address_is_poisoned(void const volatile *p);
+#else
+static int __asan_address_is_poisoned(void const volatile *p) { return p != NULL; }
+#endif
+
+static void arena_guards_its_gaps(void **state)
+{
+    Arena a;
+    arena_init(&a);
+    for (int n = 1; n < 200000; n = 2 * n + 3) {
+        char *p = arena_alloc(&a, (size_t)n), *q = arena_alloc(&a, 64);
+        for (int i = 0; i < n; i++) assert_int_equal(p[i], 0);
+        assert_true((uintptr_t)p % 64 == 0 && (uintptr_t)q % 64 == 0);
+        assert_true(__asan_address_is_poisoned(p + n));
+        assert_true(__asan_address_is_poisoned(q + 64));
+    }
+    arena_deinit(&a);
+}
+
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
 
 int main(int argc, char **argv)
@@ -837,6 +858,7 @@ int main(int argc, char **argv)
         CASE(file_reads),
         CASE(file_maps),
         CASE(file_folders),
+        CASE(arena_guards_its_gaps),
         CASE(fault_counts),
         CASE(ring_keeps_order),
         CASE(ring_carries_failure),
