@@ -326,6 +326,8 @@ double op_flops(OpKind kind, const OpArgs *args);
 /* Bytes that must move: every tensor read once, written once, read-write twice; gathers count what they touch. */
 double op_bytes(OpKind kind, const OpArgs *args);
 
+/* 0: the kind has no row in op_validate.c, or one that forgets an argument. */
+int op_has_rule(OpKind kind);
 /* Verifies presence, dtypes and shapes; NULL when right, else one line kept in buf. */
 const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n);
 

@@ -1,244 +1,380 @@
-/* Shape and dtype rules of every op, one place for recording, tests and the null backend. */
+/* Shape and dtype rules of every op, one place for recording, tests and the null backend.
+ *
+ * 1. Each kind has a row in op_rules: one ArgRule per argument, in the order of its row in op_table.c. A new kind gets
+ *    its row there; tests/test_op_validate.c fails without one, and when a wrong shape of any argument passes.
+ * 2. A dimension is a letter. The first argument that has it says how large it is, all others must agree. The rule's
+ *    `dims` may set letters from scalars beforehand. Shapes are rows x cols, as ops see them.
+ * 3. What letters cannot say is in the rule's `more`. */
 #include "dev/op.h"
 
 #include "base/err.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 typedef struct {
-    OpKind      kind;
-    const char *bad; /* first broken rule */
+    OpKind  kind;
+    int64_t dim['z' + 1]; /* by letter; 0: not known yet */
+    DType   act;          /* of the activations; DT_COUNT: not known yet */
+    char   *buf;
+    size_t  n;
+    int     bad;
 } V;
+
+/* What the elements of an argument may be. */
+typedef enum {
+    ACTS,   /* a float type, the same for all such arguments of the op */
+    FLOATS, /* any float type */
+    F32,
+    I32,
+    I64,
+    STATE, /* u8, one StepState */
+    BYTES, /* u8 */
+    ANY
+} Elem;
+
+/* rows: a letter, VEC (a contiguous vector of cols numbers), COUNT (cols numbers in any shape) or ANY_DIM. A letter in
+ * lower case stands for at least so many. 0 as cols: any. */
+enum { VEC = '#', COUNT = '%', ANY_DIM = '*' };
+
+typedef struct {
+    Elem elem;
+    char rows, cols;
+} ArgRule;
+
+typedef struct {
+    ArgRule arg[OP_MAX_TENSOR];
+    void (*dims)(V *v, const OpArgs *a); /* NULL: letters come from the arguments alone */
+    void (*more)(V *v, const OpArgs *a);
+} OpRule;
+
+static void fail(V *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void fail(V *v, const char *fmt, ...)
+{
+    if (v->bad) return; /* the first broken rule is told */
+    va_list ap;
+    int     at = snprintf(v->buf, v->n, "%s: ", op_table[v->kind].name);
+    va_start(ap, fmt);
+    if (at > 0 && (size_t)at < v->n) vsnprintf(v->buf + at, v->n - (size_t)at, fmt, ap);
+    va_end(ap);
+    v->bad = 1;
+}
 
 static void need(V *v, int ok, const char *rule)
 {
-    if (!ok && !v->bad) v->bad = rule;
+    if (!ok) fail(v, "%s", rule);
 }
 
-static int is_vec(const Tensor *t, int64_t n)
+/* ---- letters from scalars, and what letters cannot say ------------------------------------------------------ */
+
+static void dims_embed(V *v, const OpArgs *a) { v->dim['T'] = tensor_cols(a->embed_fwd.tok); }
+
+static void need_time(V *v, const Tensor *x)
 {
-    return !t || (tensor_numel(t) == n && tensor_is_contiguous(t));
+    need(v, x->ndim == 3, "needs [B,T,W]");
+    v->dim['T'] = x->ndim == 3 ? x->dim[1] : 0;
+    v->dim['B'] = x->ndim == 3 ? x->dim[0] : 0;
 }
 
-static void check_linear(V *v, const Tensor *y, const Tensor *x, const Tensor *w, const Tensor *bias)
+static void dims_pos_dw(V *v, const OpArgs *a) { need_time(v, a->pos_dw.dy); }
+
+/* G is twice F, the width of a gate and what it gates. */
+static void set_gate(V *v, const Tensor *half)
 {
-    need(v, tensor_rows(y) == tensor_rows(x), "y and x need the same rows");
-    need(v, tensor_cols(x) == tensor_cols(w), "x and w need the same columns");
-    need(v, tensor_cols(y) == tensor_rows(w), "y needs as many columns as w has rows");
-    need(v, is_vec(bias, tensor_cols(y)), "bias needs one number per column of y");
+    v->dim['F'] = tensor_cols(half);
+    v->dim['G'] = 2 * v->dim['F'];
 }
 
-static void need_one_dtype(V *v, const Tensor *a, const Tensor *b, const Tensor *c)
+static void dims_glu_fwd(V *v, const OpArgs *a) { set_gate(v, a->glu_fwd.y); }
+static void dims_glu_dx(V *v, const OpArgs *a) { set_gate(v, a->glu_dx.dy); }
+static void dims_linear_glu_fwd(V *v, const OpArgs *a) { set_gate(v, a->linear_glu_fwd.y); }
+static void dims_linear_glu_bwd(V *v, const OpArgs *a) { set_gate(v, a->linear_glu_bwd.w); }
+
+/* D head size, W packed row of queries, keys and values, O row of queries, R heads that have a norm. */
+static void set_heads(V *v, int heads, int kv_heads, int head_dim)
 {
-    need(v, a->dtype == b->dtype && b->dtype == c->dtype, "its activations need one dtype");
+    int64_t H = heads, K = kv_heads, D = head_dim;
+    need(v, K >= 1 && H >= 1 && D >= 1 && H % K == 0, "heads must be a multiple of kv_heads");
+    v->dim['H'] = H;
+    v->dim['D'] = D;
+    v->dim['W'] = (H + 2 * K) * D;
+    v->dim['O'] = H * D;
+    v->dim['R'] = H + K;
+}
+
+static void dims_qknorm_fwd(V *v, const OpArgs *a)
+{
+    set_heads(v, a->qknorm_fwd.heads, a->qknorm_fwd.kv_heads, a->qknorm_fwd.head_dim);
+}
+static void dims_qknorm_dx(V *v, const OpArgs *a)
+{
+    set_heads(v, a->qknorm_dx.heads, a->qknorm_dx.kv_heads, a->qknorm_dx.head_dim);
+}
+static void dims_qknorm_dw(V *v, const OpArgs *a)
+{
+    set_heads(v, a->qknorm_dw.heads, a->qknorm_dw.kv_heads, a->qknorm_dw.head_dim);
+}
+
+static void dims_rope(V *v, const OpArgs *a)
+{
+    need_time(v, a->rope.x);
+    v->dim['D'] = a->rope.head_dim;
+    v->dim['P'] = (int64_t)a->rope.n_head * a->rope.head_dim;
+    need(v, a->rope.head_dim >= 2 && a->rope.head_dim % 2 == 0, "head size must be even");
+    need(v, a->rope.n_head >= 1 && tensor_cols(a->rope.x) >= v->dim['P'], "row is narrower than the heads");
+}
+
+static void set_attn(V *v, const Tensor *qkv, int heads, int kv_heads, int head_dim)
+{
+    set_heads(v, heads, kv_heads, head_dim);
+    need_time(v, qkv);
+    v->dim['S'] = v->dim['B'] * v->dim['H'] * v->dim['T'];
+    v->dim['P'] = v->dim['S'] * v->dim['T'];
+}
+
+static void dims_attn_fwd(V *v, const OpArgs *a)
+{
+    set_attn(v, a->attn_fwd.qkv, a->attn_fwd.heads, a->attn_fwd.kv_heads, a->attn_fwd.head_dim);
+}
+static void dims_attn_bwd(V *v, const OpArgs *a)
+{
+    set_attn(v, a->attn_bwd.qkv, a->attn_bwd.heads, a->attn_bwd.kv_heads, a->attn_bwd.head_dim);
+}
+
+static void need_mask(V *v, Mask mask, const Tensor *doc, const Tensor *prefix)
+{
+    need(v, mask < MASK_COUNT, "mask is none");
+    need(v, mask != MASK_DOCUMENT || doc, "the document mask needs doc");
+    need(v, mask != MASK_PREFIX || prefix, "the prefix mask needs prefix");
+}
+
+static void need_weights(V *v, const Tensor *p)
+{
+    if (!p) return;
+    need(v,
+         p->ndim == 4 && p->dim[0] == v->dim['B'] && p->dim[1] == v->dim['H'] && p->dim[2] == v->dim['T'] &&
+             p->dim[3] == v->dim['T'],
+         "p must be [B,H,T,T]");
+}
+
+static void more_attn_fwd(V *v, const OpArgs *a)
+{
+    need_mask(v, a->attn_fwd.mask, a->attn_fwd.doc, a->attn_fwd.prefix);
+    need_weights(v, a->attn_fwd.p);
+}
+
+static void more_attn_bwd(V *v, const OpArgs *a)
+{
+    need_mask(v, a->attn_bwd.mask, a->attn_bwd.doc, a->attn_bwd.prefix);
+    need_weights(v, a->attn_bwd.p);
+    need(v, !a->attn_bwd.table || a->attn_bwd.head_dim % 2 == 0, "head size must be even");
+}
+
+static void dims_attn_decode(V *v, const OpArgs *a)
+{
+    const AttnDecode *d = &a->attn_decode;
+    set_heads(v, d->heads, d->kv_heads, d->head_dim);
+    v->dim['B'] = tensor_rows(d->qkv);
+    for (int i = 0; i < 2; i++) {
+        const Tensor *t = i ? d->vcache : d->kcache;
+        need(v, t->ndim == 4 && t->dim[0] == v->dim['B'] && t->dim[2] == d->kv_heads,
+             "caches need [B,Tmax,K,D]");
+        v->dim['C'] = tensor_rows(t);
+        need(v, tensor_same_shape(t, d->kcache) && tensor_is_contiguous(t), "caches differ");
+    }
 }
 
 /* ACT_SLOPE is for gradients. */
 static void need_act(V *v, Act act) { need(v, act < ACT_COUNT, "act is no activation"); }
 static void need_act_or_slope(V *v, Act act) { need(v, act <= ACT_SLOPE, "act is no activation"); }
 
-static void check_linear_act_fwd(V *v, const LinearActFwd *f)
+static void more_linear_act_fwd(V *v, const OpArgs *a) { need_act(v, a->linear_act_fwd.act); }
+static void more_linear_act_bwd(V *v, const OpArgs *a) { need_act_or_slope(v, a->linear_act_bwd.act); }
+static void more_linear_glu_fwd(V *v, const OpArgs *a) { need_act(v, a->linear_glu_fwd.act); }
+static void more_linear_glu_bwd(V *v, const OpArgs *a) { need_act_or_slope(v, a->linear_glu_bwd.act); }
+static void more_act_fwd(V *v, const OpArgs *a) { need_act(v, a->act_fwd.act); }
+static void more_act_dx(V *v, const OpArgs *a) { need_act_or_slope(v, a->act_dx.act); }
+static void more_act_bias_bwd(V *v, const OpArgs *a) { need_act_or_slope(v, a->act_bias_bwd.act); }
+static void more_glu_fwd(V *v, const OpArgs *a) { need_act(v, a->glu_fwd.act); }
+static void more_glu_dx(V *v, const OpArgs *a) { need_act_or_slope(v, a->glu_dx.act); }
+
+static void more_dropout(V *v, const OpArgs *a)
 {
-    check_linear(v, f->pre, f->x, f->w, f->bias);
-    need(v, tensor_same_shape(f->y, f->pre), "y and pre differ");
-    need_act(v, f->act);
-    need_one_dtype(v, f->y, f->pre, f->x);
+    int64_t rows = a->dropout.rows_per_sample;
+    need(v, a->dropout.p >= 0 && a->dropout.p < 1, "p must be in [0, 1)");
+    need(v, rows >= 1 && tensor_rows(a->dropout.x) % rows == 0, "rows must be whole samples");
 }
 
-static void check_linear_act_bwd(V *v, const LinearActBwd *b)
+static void need_classes(V *v, int64_t n_class)
 {
-    check_linear(v, b->dy, b->dpre, b->w, NULL);
-    need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
-    need(v, is_vec(b->db, tensor_cols(b->dpre)), "db needs one number per column");
-    need_act_or_slope(v, b->act);
-    need_one_dtype(v, b->dpre, b->dy, b->pre);
+    need(v, n_class >= 1 && n_class <= v->dim['V'], "more classes than logits");
+}
+static void more_xent_fwd(V *v, const OpArgs *a) { need_classes(v, a->xent_fwd.n_class); }
+static void more_xent_dx(V *v, const OpArgs *a) { need_classes(v, a->xent_dx.n_class); }
+static void more_xent(V *v, const OpArgs *a) { need_classes(v, a->xent.n_class); }
+
+static void need_same_dtype(V *v, const OpArgs *a)
+{
+    need(v, a->t[0]->dtype == a->t[1]->dtype, "y and x need one dtype");
 }
 
-static void check_linear_glu_fwd(V *v, const LinearGluFwd *f)
+/* One of them has the parts of all ranks. */
+static void need_parts(V *v, const OpArgs *a)
 {
-    check_linear(v, f->pre, f->x, f->w, NULL);
-    need(v, tensor_rows(f->y) == tensor_rows(f->pre), "y and pre need the same rows");
-    need(v, 2 * tensor_cols(f->y) == tensor_cols(f->pre), "pre must be twice as wide as y");
-    need_act(v, f->act);
-    need_one_dtype(v, f->y, f->pre, f->x);
+    int64_t y = tensor_numel(a->t[0]), x = tensor_numel(a->t[1]);
+    need_same_dtype(v, a);
+    need(v, v->kind == OP_ALL_GATHER ? y % x == 0 : x % y == 0, "one must be a multiple of the other");
 }
 
-static void check_linear_glu_bwd(V *v, const LinearGluBwd *b)
+static void more_adamw(V *v, const OpArgs *a)
 {
-    need(v, tensor_same_shape(b->dpre, b->pre), "dpre and pre differ");
-    need(v, tensor_rows(b->dy) == tensor_rows(b->pre), "dy and pre need the same rows");
-    need(v, tensor_cols(b->dy) == tensor_rows(b->w), "dy needs as many columns as w has rows");
-    need(v, 2 * tensor_cols(b->w) == tensor_cols(b->pre), "pre must be twice as wide as w");
-    need_act_or_slope(v, b->act);
-    need_one_dtype(v, b->dpre, b->dy, b->pre);
+    size_t n = tensor_bytes(a->adamw.seg);
+    need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
 }
 
-static void check_linears(V *v, const OpArgs *a)
+/* ---- the table ---------------------------------------------------------------------------------------------- */
+
+/* clang-format off */
+#define N_C    { ACTS, 'N', 'C' }  /* activations, rows x width */
+#define F_N    { F32, VEC, 'N' }   /* one f32 per row */
+#define F_C    { F32, VEC, 'C' }   /* one f32 per column */
+#define ONE(e) { e, VEC, '1' }
+#define WS     { BYTES, VEC, 0 }
+#define STEP   { STATE, VEC, 0 }
+static const OpRule op_rules[OP_COUNT] = {
+    [OP_EMBED_FWD]    = { { N_C, { I32, VEC, 'N' }, { FLOATS, 'V', 'C' }, { FLOATS, 't', 'C' }, ONE(I32) }, .dims = dims_embed },
+    [OP_EMBED_DW]     = { { { F32, 'V', 'C' }, WS, N_C, { I32, VEC, 'N' } } },
+    [OP_POS_DW]       = { { { F32, 't', 'C' }, N_C }, .dims = dims_pos_dw },
+    [OP_NORM_FWD]     = { { N_C, F_N, F_N, N_C, F_C, F_C } },
+    [OP_NORM_DX]      = { { N_C, N_C, N_C, F_C, F_N, F_N } },
+    [OP_NORM_DW]      = { { F_C, F_C, WS, N_C, N_C, F_N, F_N } },
+    [OP_ADD_NORM_FWD] = { { N_C, N_C, F_N, F_N, N_C, N_C, F_C, F_C } },
+    [OP_NORM_BWD]     = { { N_C, F_C, F_C, F_C, WS, N_C, N_C, F_C, F_N, F_N, N_C } },
+    [OP_LINEAR_FWD]   = { { { ACTS, 'N', 'M' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'M', 'K' }, { FLOATS, VEC, 'M' } } },
+    [OP_LINEAR_DX]    = { { { ACTS, 'N', 'K' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'K' } } },
+    [OP_LINEAR_DW]    = { { { F32, 'M', 'K' }, { F32, VEC, 'M' }, WS, { ACTS, 'N', 'M' }, { ACTS, 'N', 'K' } } },
+    [OP_BIAS_DW]      = { { F_C, WS, N_C } },
+    [OP_LINEAR_ACT_FWD] = { { { ACTS, 'N', 'M' }, { ACTS, 'N', 'M' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'M', 'K' }, { FLOATS, VEC, 'M' } },
+                            .more = more_linear_act_fwd },
+    [OP_LINEAR_ACT_BWD] = { { { ACTS, 'N', 'F' }, { F32, VEC, 'F' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'F' }, { ACTS, 'N', 'F' } },
+                            .more = more_linear_act_bwd },
+    [OP_LINEAR_GLU_FWD] = { { { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'G', 'K' } },
+                            .dims = dims_linear_glu_fwd, .more = more_linear_glu_fwd },
+    [OP_LINEAR_GLU_BWD] = { { { ACTS, 'N', 'G' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'F' }, { ACTS, 'N', 'G' } },
+                            .dims = dims_linear_glu_bwd, .more = more_linear_glu_bwd },
+    [OP_ACT_FWD]      = { { N_C, N_C }, .more = more_act_fwd },
+    [OP_ACT_DX]       = { { N_C, N_C, N_C }, .more = more_act_dx },
+    [OP_ACT_BIAS_BWD] = { { N_C, F_C, WS, N_C, N_C }, .more = more_act_bias_bwd },
+    [OP_GLU_FWD]      = { { { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' } }, .dims = dims_glu_fwd, .more = more_glu_fwd },
+    [OP_GLU_DX]       = { { { ACTS, 'N', 'G' }, { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' } }, .dims = dims_glu_dx, .more = more_glu_dx },
+    [OP_ADD]          = { { N_C, N_C, N_C } },
+    [OP_ROPE]         = { { N_C, N_C, { F32, 't', 'D' }, ONE(I32) }, .dims = dims_rope },
+    [OP_QKNORM_FWD]   = { { { ACTS, 'N', 'W' }, { F32, 'N', 'R' }, { ACTS, 'N', 'W' }, { F32, VEC, 'D' }, { F32, VEC, 'D' } }, .dims = dims_qknorm_fwd },
+    [OP_QKNORM_DX]    = { { { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { F32, VEC, 'D' }, { F32, VEC, 'D' }, { F32, 'N', 'R' } },
+                          .dims = dims_qknorm_dx },
+    [OP_QKNORM_DW]    = { { { F32, VEC, 'D' }, { F32, VEC, 'D' }, WS, { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { F32, 'N', 'R' } }, .dims = dims_qknorm_dw },
+    [OP_ATTN_FWD]     = { { { ACTS, 'N', 'O' }, { F32, VEC, 'S' }, { ACTS, VEC, 'P' }, WS, { ACTS, 'N', 'W' }, { I32, VEC, 'N' }, { I32, VEC, 'B' } },
+                          .dims = dims_attn_fwd, .more = more_attn_fwd },
+    [OP_ATTN_BWD]     = { { { ACTS, 'N', 'W' }, WS, { ACTS, 'N', 'O' }, { ACTS, 'N', 'O' }, { F32, VEC, 'S' }, { ACTS, 'N', 'W' }, { I32, VEC, 'N' },
+                            { I32, VEC, 'B' }, { ACTS, VEC, 'P' }, { F32, 't', 'D' } }, .dims = dims_attn_bwd, .more = more_attn_bwd },
+    [OP_ATTN_DECODE]  = { { { ACTS, 'B', 'O' }, { ACTS, 'C', 'D' }, { ACTS, 'C', 'D' }, { ACTS, 'B', 'W' }, ONE(I32) }, .dims = dims_attn_decode },
+    [OP_DROPOUT]      = { { N_C, N_C, STEP, ONE(I64) }, .more = more_dropout },
+    [OP_XENT_FWD]     = { { F_N, F_N, { ACTS, 'N', 'V' }, { I32, VEC, 'N' } }, .more = more_xent_fwd },
+    [OP_XENT_DX]      = { { { ACTS, 'N', 'V' }, { ACTS, 'N', 'V' }, F_N, { I32, VEC, 'N' }, STEP }, .more = more_xent_dx },
+    [OP_XENT]         = { { F_N, { ACTS, 'N', 'V' }, { ACTS, 'N', 'V' }, { I32, VEC, 'N' }, STEP }, .more = more_xent },
+    [OP_LOSS_ADD]     = { { STEP, F_N } },
+    [OP_FILL]         = { { { ANY, ANY_DIM, 0 } } },
+    [OP_COPY]         = { { { ANY, COUNT, 'N' }, { ANY, COUNT, 'N' } }, .more = need_same_dtype },
+    [OP_CAST]         = { { { FLOATS, COUNT, 'N' }, { FLOATS, COUNT, 'N' } } },
+    [OP_QUANT]        = { { { FLOATS, 'N', 'C' }, { FLOATS, 'C', 'N' }, ONE(F32), N_C, ONE(F32) } },
+    [OP_SUMSQ]        = { { STEP, WS, { FLOATS, VEC, 0 } } },
+    [OP_CLIP]         = { { STEP } },
+    [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, { FLOATS, VEC, 'N' }, STEP, WS }, .more = more_adamw },
+    [OP_ALL_REDUCE]   = { { { FLOATS, VEC, 'N' }, { FLOATS, VEC, 'N' } }, .more = need_same_dtype },
+    [OP_REDUCE_SCATTER] = { { { FLOATS, VEC, 0 }, { FLOATS, VEC, 0 } }, .more = need_parts },
+    [OP_ALL_GATHER]   = { { { FLOATS, VEC, 0 }, { FLOATS, VEC, 0 } }, .more = need_parts },
+};
+/* clang-format on */
+
+/* ---- the checker -------------------------------------------------------------------------------------------- */
+
+static int is_float(DType t)
 {
-    switch (v->kind) {
-    case OP_LINEAR_FWD:
-        check_linear(v, a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w, a->linear_fwd.bias);
-        break;
-    case OP_LINEAR_DX: check_linear(v, a->linear_dx.dy, a->linear_dx.dx, a->linear_dx.w, NULL); break;
-    case OP_LINEAR_DW:
-        check_linear(v, a->linear_dw.dy, a->linear_dw.x, a->linear_dw.dw, a->linear_dw.db);
-        break;
-    case OP_LINEAR_ACT_FWD: check_linear_act_fwd(v, &a->linear_act_fwd); break;
-    case OP_LINEAR_ACT_BWD: check_linear_act_bwd(v, &a->linear_act_bwd); break;
-    case OP_LINEAR_GLU_FWD: check_linear_glu_fwd(v, &a->linear_glu_fwd); break;
-    default: /* OP_LINEAR_GLU_BWD */ check_linear_glu_bwd(v, &a->linear_glu_bwd); break;
+    return t == DT_F32 || t == DT_F64 || t == DT_BF16 || t == DT_F16 || t == DT_E4M3 || t == DT_E5M2;
+}
+
+static int is_elem(V *v, Elem elem, DType t)
+{
+    static const DType one[] = {
+        [F32] = DT_F32, [I32] = DT_I32, [I64] = DT_I64, [STATE] = DT_U8, [BYTES] = DT_U8
+    };
+    switch (elem) {
+    case ANY: return 1;
+    case FLOATS: return is_float(t);
+    case ACTS:
+        if (v->act == DT_COUNT) v->act = t;
+        return is_float(t) && t == v->act;
+    default: return t == one[elem];
     }
 }
 
-static void check_attn(V *v, const Tensor *qkv, const Tensor *o, int H, int K, int D)
+/* n rows, columns or elements (`what`) of an argument against a letter. */
+static void check_dim(V *v, const char *arg, const char *what, char letter, int64_t n)
 {
-    need(v, qkv->ndim == 3, "qkv needs [B,T,W]");
-    need(v, K >= 1 && H % K == 0, "heads must be a multiple of kv_heads");
-    need(v, tensor_cols(qkv) == (int64_t)(H + 2 * K) * D, "qkv width must be (H+2K)*D");
-    need(v, tensor_cols(o) == (int64_t)H * D && tensor_rows(o) == tensor_rows(qkv), "o must be [B,T,H*D]");
+    int at_least = letter >= 'a' && letter <= 'z';
+    if (letter == 0 || letter == ANY_DIM) return;
+    int64_t *dim = &v->dim[at_least ? letter - 'a' + 'A' : (unsigned char)letter];
+    if (*dim == 0) *dim = n;
+    if (at_least ? n >= *dim : n == *dim) return;
+    fail(v, "%s has %lld %s, not %s%lld", arg, (long long)n, what, at_least ? "at least " : "",
+         (long long)*dim);
 }
 
-/* A table of rotations, if there is one. */
-static void check_table(V *v, const Tensor *table, int64_t T, int head_dim)
+static void check_arg(V *v, const char *name, const ArgRule *r, const Tensor *t)
 {
-    if (!table) return;
-    need(v, head_dim % 2 == 0, "head size must be even");
-    need(v, tensor_cols(table) == head_dim && tensor_rows(table) >= T, "table needs [T,D]");
-}
-
-static void check_weights(V *v, const Tensor *p, const Tensor *qkv, int H)
-{
-    if (!p) return;
-    int64_t B = qkv->dim[0], T = qkv->dim[1];
-    need(v, p->ndim == 4 && p->dim[0] == B && p->dim[1] == H && p->dim[2] == T && p->dim[3] == T,
-         "p must be [B,H,T,T]");
-    need(v, tensor_is_contiguous(p) && p->dtype == qkv->dtype, "p must be contiguous, in the dtype of qkv");
-}
-
-static void check_norm(V *v, const Tensor *x, const Tensor *gamma, const Tensor *mean, const Tensor *rstd)
-{
-    if (gamma) need(v, is_vec(gamma, tensor_cols(x)), "gamma needs one number per column");
-    need(v, is_vec(mean, tensor_rows(x)) && is_vec(rstd, tensor_rows(x)),
-         "statistics need one number per row");
-}
-
-static void check_norms(V *v, const OpArgs *a)
-{
-    switch (v->kind) {
-    case OP_NORM_FWD:
-        need(v, tensor_same_shape(a->norm_fwd.y, a->norm_fwd.x), "y and x differ");
-        check_norm(v, a->norm_fwd.x, a->norm_fwd.gamma, a->norm_fwd.mean, a->norm_fwd.rstd);
-        break;
-    case OP_ADD_NORM_FWD:
-        need(v, tensor_same_shape(a->add_norm_fwd.a, a->add_norm_fwd.b), "a and b differ");
-        need(v, tensor_same_shape(a->add_norm_fwd.a, a->add_norm_fwd.y), "y and a differ");
-        check_norm(v, a->add_norm_fwd.a, a->add_norm_fwd.gamma, a->add_norm_fwd.mean, a->add_norm_fwd.rstd);
-        break;
-    case OP_NORM_DX:
-        need(v, tensor_same_shape(a->norm_dx.dx, a->norm_dx.x), "dx and x differ");
-        check_norm(v, a->norm_dx.x, a->norm_dx.gamma, a->norm_dx.mean, a->norm_dx.rstd);
-        break;
-    case OP_NORM_DW:
-        need(v, tensor_same_shape(a->norm_dw.dy, a->norm_dw.x), "dy and x differ");
-        check_norm(v, a->norm_dw.x, a->norm_dw.dgamma, a->norm_dw.mean, a->norm_dw.rstd);
-        break;
-    default: /* OP_NORM_BWD */
-        need(v, tensor_same_shape(a->norm_bwd.dx, a->norm_bwd.x), "dx and x differ");
-        check_norm(v, a->norm_bwd.x, a->norm_bwd.gamma, a->norm_bwd.mean, a->norm_bwd.rstd);
-        need(v, is_vec(a->norm_bwd.dbias, tensor_cols(a->norm_bwd.x)), "dbias needs one number per column");
-        break;
+    if (!is_elem(v, r->elem, t->dtype)) {
+        if (r->elem == ACTS && is_float(t->dtype)) {
+            fail(v, "%s is %s: its activations need one dtype, %s", name, dtype_name(t->dtype),
+                 dtype_name(v->act));
+        } else {
+            fail(v, "%s cannot be %s", name, dtype_name(t->dtype));
+        }
     }
+    if (r->elem == STATE && tensor_numel(t) != (int64_t)sizeof(StepState))
+        fail(v, "%s is no StepState", name);
+    if (r->rows == VEC || r->rows == COUNT) {
+        if (r->rows == VEC && !tensor_is_contiguous(t)) fail(v, "%s has gaps", name);
+        check_dim(v, name, "elements", r->cols, tensor_numel(t));
+        return;
+    }
+    check_dim(v, name, "rows", r->rows, tensor_rows(t));
+    check_dim(v, name, "columns", r->cols, tensor_cols(t));
 }
 
-static void check_shapes(V *v, const OpArgs *a)
+int op_has_rule(OpKind kind)
 {
-    switch (v->kind) {
-    case OP_EMBED_FWD:
-        need(v, tensor_numel(a->embed_fwd.tok) == tensor_rows(a->embed_fwd.y), "one token per row of y");
-        need(v, tensor_cols(a->embed_fwd.wte) == tensor_cols(a->embed_fwd.y), "wte and y differ in width");
-        break;
-    case OP_EMBED_DW:
-        need(v, tensor_numel(a->embed_dw.tok) == tensor_rows(a->embed_dw.dy), "one token per row of dy");
-        need(v, tensor_cols(a->embed_dw.dwte) == tensor_cols(a->embed_dw.dy), "dwte and dy differ in width");
-        break;
-    case OP_NORM_FWD:
-    case OP_NORM_DX:
-    case OP_NORM_DW:
-    case OP_ADD_NORM_FWD:
-    case OP_NORM_BWD: check_norms(v, a); break;
-    case OP_LINEAR_FWD:
-    case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR_ACT_FWD:
-    case OP_LINEAR_ACT_BWD:
-    case OP_LINEAR_GLU_FWD:
-    case OP_LINEAR_GLU_BWD: check_linears(v, a); break;
-    case OP_BIAS_DW:
-        need(v, is_vec(a->bias_dw.db, tensor_cols(a->bias_dw.dy)), "db needs one number per column");
-        break;
-    case OP_ADD:
-        need(v, tensor_same_shape(a->add.a, a->add.b) && tensor_same_shape(a->add.y, a->add.a),
-             "a, b and y differ");
-        break;
-    case OP_ACT_FWD:
-        need(v, tensor_same_shape(a->act_fwd.y, a->act_fwd.x), "y and x differ");
-        need_act(v, a->act_fwd.act);
-        break;
-    case OP_ACT_DX:
-        need(v, tensor_same_shape(a->act_dx.dx, a->act_dx.x), "dx and x differ");
-        need_act_or_slope(v, a->act_dx.act);
-        break;
-    case OP_GLU_FWD:
-        need(v, 2 * tensor_cols(a->glu_fwd.y) == tensor_cols(a->glu_fwd.x), "x must be twice as wide as y");
-        need_act(v, a->glu_fwd.act);
-        break;
-    case OP_GLU_DX:
-        need(v, 2 * tensor_cols(a->glu_dx.dy) == tensor_cols(a->glu_dx.x), "x must be twice as wide as dy");
-        need_act_or_slope(v, a->glu_dx.act);
-        break;
-    case OP_ROPE:
-        need(v, tensor_cols(a->rope.x) >= (int64_t)a->rope.n_head * a->rope.head_dim,
-             "row is narrower than the heads");
-        need(v, a->rope.head_dim % 2 == 0, "head size must be even");
-        need(v, a->rope.x->ndim == 3, "x needs [B,T,W]");
-        break;
-    case OP_ATTN_FWD:
-        check_attn(v, a->attn_fwd.qkv, a->attn_fwd.o, a->attn_fwd.heads, a->attn_fwd.kv_heads,
-                   a->attn_fwd.head_dim);
-        check_weights(v, a->attn_fwd.p, a->attn_fwd.qkv, a->attn_fwd.heads);
-        break;
-    case OP_ATTN_BWD:
-        check_attn(v, a->attn_bwd.qkv, a->attn_bwd.o, a->attn_bwd.heads, a->attn_bwd.kv_heads,
-                   a->attn_bwd.head_dim);
-        check_weights(v, a->attn_bwd.p, a->attn_bwd.qkv, a->attn_bwd.heads);
-        check_table(v, a->attn_bwd.table, a->attn_bwd.qkv->dim[1], a->attn_bwd.head_dim);
-        break;
-    case OP_XENT_FWD:
-        need(v, a->xent_fwd.n_class <= tensor_cols(a->xent_fwd.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent_fwd.target) == tensor_rows(a->xent_fwd.logits), "one target per row");
-        break;
-    case OP_XENT:
-        need(v, a->xent.n_class <= tensor_cols(a->xent.logits), "more classes than logits");
-        need(v, tensor_numel(a->xent.target) == tensor_rows(a->xent.logits), "one target per row");
-        break;
-    case OP_COPY: need(v, tensor_bytes(a->copy.y) == tensor_bytes(a->copy.x), "sizes differ"); break;
-    case OP_CAST: need(v, tensor_numel(a->cast.y) == tensor_numel(a->cast.x), "sizes differ"); break;
-    default: break;
+    const OpRule *r = &op_rules[kind];
+    for (int i = 0; i < op_table[kind].n_tensor; i++) {
+        if (r->arg[i].rows == 0) return 0;
     }
+    return 1;
 }
 
 const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n)
 {
-    const OpRow *row = &op_table[kind];
+    const OpRow  *row  = &op_table[kind];
+    const OpRule *rule = &op_rules[kind];
+    V             v    = { .kind = kind, .act = DT_COUNT, .buf = buf, .n = n };
     for (int i = 0; i < row->n_tensor; i++) {
-        if (!args->t[i] && !(row->arg[i].access & ARG_OPTIONAL)) {
-            snprintf(buf, n, "%s: argument %s is missing", row->name, row->arg[i].name);
-            return buf;
-        }
+        if (!args->t[i] && !(row->arg[i].access & ARG_OPTIONAL))
+            fail(&v, "argument %s is missing", row->arg[i].name);
     }
-    V v = { kind, NULL };
-    check_shapes(&v, args);
-    if (!v.bad) return NULL;
-    snprintf(buf, n, "%s: %s", row->name, v.bad);
-    return buf;
+    if (v.bad) return buf;
+    v.dim['1'] = 1;
+    if (rule->dims) rule->dims(&v, args);
+    for (int i = 0; i < row->n_tensor && !v.bad; i++) {
+        if (args->t[i]) check_arg(&v, row->arg[i].name, &rule->arg[i], args->t[i]);
+    }
+    if (rule->more && !v.bad) rule->more(&v, args);
+    return v.bad ? buf : NULL;
 }
