@@ -97,6 +97,21 @@ int ckpt_list(const char *dir, int64_t *step, int max)
     return take;
 }
 
+int ckpt_check_names(const char *dir)
+{
+    Arena    a;
+    int64_t *all;
+    char     path[PATH_MAX], why[PATH_MAX + 128];
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    for (int i = 0; i < n && rc == 0; i++) {
+        rc = ckpt_path(dir, all[i], path, sizeof path);
+        if (rc == 0 && file_foreign(path, 1, why, sizeof why)) rc = err_user("%s", why);
+    }
+    arena_deinit(&a);
+    return rc;
+}
+
 /* ---- Removing ------------------------------------------------------------------------------------------ */
 
 /* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */

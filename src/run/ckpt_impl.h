@@ -29,4 +29,7 @@ void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name);
  * keep_every. Later ones are not counted: they are damaged, or of a future that was given up. */
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every);
 
+/* Negative after err_user() when something that is not a folder has a checkpoint's name: a save could not replace it. */
+int ckpt_check_names(const char *dir);
+
 #endif

@@ -397,6 +397,7 @@ int ckpt_writer_create(CkptWriter **out, const Build *b, const char *dir)
     list_pieces(w, t);
     int rc = str_copy(w->dir, sizeof w->dir, dir) < 0 ? err_set("%s: path too long", dir) : 0;
     if (rc == 0) rc = file_make_folders(dir);
+    if (rc == 0) rc = ckpt_check_names(dir);
     if (rc == 0) rc = ckpt_sweep(dir);
     if (rc == 0) w->stage = (float *)host_take(w, CKPT_CHUNK_BYTES);
     if (rc == 0 && !w->stage) rc = err_set("host memory for %d bytes to write checkpoints", CKPT_CHUNK_BYTES);
