@@ -5,15 +5,14 @@
  *    run.
  * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
  *    failure in the order of batches, whichever thread failed first in time. */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "data/loader.h"
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,13 +238,8 @@ static void check_config(const LoaderConfig *c)
  * the page cache (tests/test_loader.c prints the rate), more of them hide the latency of disks. */
 static int choose_threads(const LoaderConfig *c)
 {
-    cpu_set_t set;
     if (c->inline_fill) return 0;
-    int n = c->threads;
-    if (n == 0) {
-        int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-        n         = MIN(MAX(cores / 4, 1), MAX_AUTO_THREADS);
-    }
+    int n = c->threads > 0 ? c->threads : MIN(MAX(hostmem_cpus() / 4, 1), MAX_AUTO_THREADS);
     return MIN(n, c->n_slot);
 }
 

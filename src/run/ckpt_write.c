@@ -11,13 +11,13 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
 #include "conf/schema.h"
 #include "run/ckpt_impl.h"
 #include "run/folder.h"
-#include "run/hostmem.h"
 
 #include <limits.h>
 #include <stdatomic.h>

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "run/switches.h"
@@ -37,9 +38,9 @@ static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *co
 static void warn_of_threads(int64_t threads)
 {
     enum { MANY = 2 }; /* times the CPUs */
-    long n_cpu = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n_cpu > 0 && threads > MANY * n_cpu)
-        log_warn("threads: %lld, but there are %ld CPUs: they will wait for each other", (long long)threads,
+    int n_cpu = hostmem_cpus();
+    if (threads > MANY * n_cpu)
+        log_warn("threads: %lld, but there are %d CPUs: %d threads are used", (long long)threads, n_cpu,
                  n_cpu);
 }
 
