@@ -225,13 +225,22 @@ static void check_config(const LoaderConfig *c)
     CHECK(c->n_slot > 0 && c->slots && c->threads >= 0 && c->n_skip >= 0, "%d slots, %d threads, %d ranges",
           c->n_slot, c->threads, c->n_skip);
     CHECK(c->world >= 0 && c->rank >= 0 && c->rank < MAX(c->world, 1), "rank %d of %d", c->rank, c->world);
-    CHECK(c->first_sample >= 0, "first sample %lld", (long long)c->first_sample);
     for (int i = 0; i < c->n_slot; i++) {
         CHECK(c->slots[i] && (uintptr_t)c->slots[i] % 64 == 0, "slot %d is not aligned", i);
     }
     for (int i = 0; i < c->n_skip; i++) {
-        CHECK(c->skip[i].first >= 0 && c->skip[i].count >= 0, "skip range %d is negative", i);
+        CHECK(c->skip[i].first >= 0 && c->skip[i].count >= 0 && c->skip[i].first <= ORDER_MOST &&
+                  c->skip[i].count <= ORDER_MOST,
+              "skip range %d", i);
     }
+}
+
+/* The number comes from a checkpoint, which may be damaged or forged. */
+static int check_first(int64_t first_sample)
+{
+    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
+    if (first_sample <= ORDER_MOST) return 0;
+    return err_set("sample %lld is beyond all that can be counted", (long long)first_sample);
 }
 
 /* A quarter of the cores this process may use: one thread keeps up with any GPU while the tokens come from
@@ -260,6 +269,7 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
         return err_user("%s: %lld token%s too few: a sample of context %lld needs %lld", source_name(src),
                         (long long)len, len == 1 ? " is" : "s are", (long long)cfg->T, (long long)need);
     }
+    TRY(check_first(cfg->first_sample));
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");
     l->cfg       = *cfg;
@@ -289,7 +299,7 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 
 int loader_restart(Loader *l, int64_t first_sample)
 {
-    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
+    TRY(check_first(first_sample));
     CHECK(l->n_taken - l->n_released == (l->failed ? 1 : 0), "a slot is held across a restart");
     stop(l);
     l->cfg.first_sample = first_sample;
