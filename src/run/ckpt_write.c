@@ -50,6 +50,8 @@ struct CkptWriter {
     int         has_snapshot;
     float      *stage; /* CKPT_CHUNK_BYTES, for saving without a snapshot */
 
+    CkptKnown known; /* of the thread that saves */
+
     /* the save that runs or ran last */
     CkptManifest manifest;
     CkptKey      key[RECIPE_KEYS];
@@ -322,7 +324,8 @@ static void save_body(void *arg)
                  str_bytes(size, sizeof size, bytes), clock_now_s() - begin_s,
                  w->has_snapshot ? w->snapshot_s : clock_now_s() - begin_s);
         /* Sweeping: a removal that failed earlier must not fill the disk of a run of weeks. */
-        if (ckpt_prune(w->dir, step, w->keep, w->keep_every) < 0 || ckpt_sweep(w->dir) < 0) {
+        ckpt_known_set(&w->known, step, 1);
+        if (ckpt_prune(w->dir, step, w->keep, w->keep_every, &w->known) < 0 || ckpt_sweep(w->dir) < 0) {
             str_append(w->message, sizeof w->message, "; an old one could not be removed: %s", err_get());
         }
     }
