@@ -25,6 +25,14 @@ const char *rundir_base(void)
     return base && *base ? base : "runs";
 }
 
+static const char tune_name[] = "tune.txt";
+
+const char *rundir_tune_cache(char *buf, size_t n)
+{
+    snprintf(buf, n, "%s/%s", rundir_base(), tune_name);
+    return buf;
+}
+
 /* ---- Paths --------------------------------------------------------------------------------------------- */
 
 int rundir_paths(RunDir *d, const char *name)
@@ -37,6 +45,9 @@ int rundir_paths(RunDir *d, const char *name)
         return err_user("run: \"%s\" cannot be the name of a folder",
                         str_quote(shown, sizeof shown, name, strlen(name)));
     }
+    if (strcmp(name, tune_name) == 0)
+        return err_user("run: %s is the file that keeps timings for all runs; a run needs another name",
+                        name);
     const struct {
         char       *path;
         const char *file;

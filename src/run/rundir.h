@@ -36,6 +36,9 @@ typedef struct {
 /* Where runs are: $BRIM_RUNS, or "runs". */
 const char *rundir_base(void);
 
+/* The file in that folder that keeps what was timed on a GPU, for all runs, into buf. Returns buf. */
+const char *rundir_tune_cache(char *buf, size_t n);
+
 /* Fills in the paths of run `name`; touches nothing. Negative after err_user() when the name cannot be a
  * folder's. */
 int rundir_paths(RunDir *d, const char *name);

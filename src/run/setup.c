@@ -5,6 +5,7 @@
 #include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "run/rundir.h"
 #include "run/switches.h"
 
 #include <stdlib.h>
@@ -48,12 +49,13 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
     const char       *cache       = getenv(cache_env);
-    DevOptions        opt         = { .deterministic = r->deterministic,
-                                      .capture       = r->opt.graphs,
-                                      .tune          = switches_times(r),
-                                      .tf32          = r->precision == PRECISION_TF32,
-                                      .tune_cache    = cache ? cache : "runs/tune.txt",
-                                      .threads       = (int)r->threads };
+    char              own[1024];
+    DevOptions        opt = { .deterministic = r->deterministic,
+                              .capture       = r->opt.graphs,
+                              .tune          = switches_times(r),
+                              .tf32          = r->precision == PRECISION_TF32,
+                              .tune_cache    = cache ? cache : rundir_tune_cache(own, sizeof own),
+                              .threads       = (int)r->threads };
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return recipe_blame_pending(r, "device");
