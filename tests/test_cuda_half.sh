@@ -77,7 +77,7 @@ int main(void)
     return !(a == 0 && b == 1 && c == 0);
 }
 END
-gcc -std=gnu11 -I"$here/src" -I"$cuda" -o engines engines.c "$here/src/dev/cuda/cuda_cudnn.c" "$here"/src/base/{err,log,clock,fault,file,arena,str}.c -ldl -lpthread >seen 2>&1 &&
+gcc -std=gnu11 -I"$here/src" -I"$cuda" -o engines engines.c "$here/src/dev/cuda/cuda_cudnn.c" "$here"/src/base/{err,log,clock,fault,file,arena,str}.c -ldl -lpthread -lm >seen 2>&1 &&
     ./engines >seen 2>&1
 verdict "an engine that fails is passed over" $? "$(tail -n 1 seen)"
 exit $failed
