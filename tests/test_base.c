@@ -717,6 +717,9 @@ static void bar_fits_its_terminal(void **state)
     draw_once(80, seen, sizeof seen);
     assert_ptr_equal(strstr(seen, "train [==="), seen);
     assert_true(strlen(seen) == 79);
+    draw_once(60, seen, sizeof seen); /* the rate makes room for the bar */
+    assert_ptr_equal(strstr(seen, "train [==="), seen);
+    assert_non_null(strstr(seen, "] 120/500  loss 2.3412  0:38 left"));
     draw_once(47, seen, sizeof seen);
     assert_string_equal(seen, "120/500  loss 2.3412  553k tokens/s  0:38 left");
     draw_once(46, seen, sizeof seen);
@@ -735,8 +738,16 @@ static void bar_on_a_terminal(void **state)
     int   master;
     FILE *out = open_terminal(&master, 80);
     if (!out) skip();
-    Progress p;
-    char     seen[4096];
+    Progress                 p;
+    char                     seen[4096];
+    static const char *const none[] = { "", "dumb" };
+    for (int i = 0; i < ARRAY_LEN(none); i++) { /* no escape codes for those */
+        setenv("TERM", none[i], 1);
+        log_open(out);
+        assert_false(log_is_terminal());
+        log_close();
+    }
+    setenv("TERM", "xterm", 1);
     log_open(out);
     assert_true(log_is_terminal());
     progress_begin(&p, "train", "tokens/s", 0, 4);

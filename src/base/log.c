@@ -45,7 +45,7 @@ static int sink_is_terminal(void)
     if (sink.terminal < 0) {
         const char *term = getenv("TERM");
         int         fd   = fileno(sink_out());
-        sink.terminal    = fd >= 0 && isatty(fd) && !(term && strcmp(term, "dumb") == 0);
+        sink.terminal    = fd >= 0 && isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
     }
     return sink.terminal;
 }

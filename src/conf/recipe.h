@@ -34,7 +34,11 @@ typedef enum {
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
-enum { RECIPE_STR = 256, RECIPE_KEYS = 96 /* room for one per row of the schema */, RECIPE_MOST_DEPTH = 12 };
+enum {
+    RECIPE_STR        = 4096 /* a path */,
+    RECIPE_KEYS       = 96 /* room for one per row of the schema */,
+    RECIPE_MOST_DEPTH = 12
+};
 
 /* Where a key's value came from; above 0: a line of the file. */
 enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
