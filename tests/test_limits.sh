@@ -41,6 +41,6 @@ grep -q "^device.*1 thread$" seen; verdict "its quota is the plan's threads" $? 
 
 begin=$SECONDS
 "$brim" train "$recipe" run=many $few threads=4096 >seen 2>&1; rc=$?
-grep -q "threads: 4096, but there are .* are used" seen && [ $rc -eq 0 ] && [ $((SECONDS - begin)) -lt 30 ]
+grep -q "threads: 4096, but there are .* threads are used" seen && [ $rc -eq 0 ] && [ $((SECONDS - begin)) -lt 30 ]
 verdict "4096 threads become those that pay" $? "exit code $rc after $((SECONDS - begin)) s: $(grep -i threads seen)"
 exit $failed

@@ -236,11 +236,16 @@ size_t hostmem_total(void)
     return (size_t)MIN(least, least_above(GROUP_MEMORY, limit_of));
 }
 
+int hostmem_quota(void)
+{
+    int64_t quota = MIN(least_above(GROUP_V2, quota_of), least_above(GROUP_CPU, quota_of));
+    return (int)MIN(INT_MAX, (quota + 999999) / 1000000); /* a part of a CPU is one */
+}
+
 int hostmem_cpus(void)
 {
     cpu_set_t set;
-    int64_t n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t quota = MIN(least_above(GROUP_V2, quota_of), least_above(GROUP_CPU, quota_of));
-    if (quota < no_limit) n = MIN(n, (quota + 999999) / 1000000); /* a part of a CPU is one */
-    return (int)MAX(1, n);
+    int       n =
+        sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return MAX(1, MIN(n, hostmem_quota()));
 }

@@ -20,7 +20,8 @@ void hostmem_begin(void);
 
 size_t hostmem_available(void); /* bytes that may still be taken; 0 when unknown */
 size_t hostmem_total(void);     /* of the machine, or the least limit if that is less; 0 when unknown */
-int    hostmem_cpus(void);      /* at least 1 */
+int    hostmem_cpus(void);      /* that the calling thread may run on, within the quota; at least 1 */
+int    hostmem_quota(void);     /* CPUs that quotas allow, at least 1; INT_MAX without one */
 
 #ifdef __cplusplus
 }

@@ -171,11 +171,11 @@ void rundir_close(RunDir *d)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* What stands where this run will write is a plain file, or a folder, of the run alone. So that nothing outside the directory
+/* What stands where this run will write is a plain file, or a folder, of the run alone (log.txt: else there is none). So that nothing outside the directory
  * changes, and no pipe makes a start hang, whoever filled the directory. */
 static int check_contents(const RunDir *d)
 {
-    const char *const file[] = { d->lock, d->metrics, d->log, d->recipe, d->plan, d->machine };
+    const char *const file[] = { d->lock, d->metrics, d->recipe, d->plan, d->machine };
     char              why[RUNDIR_PATH + 128];
     for (int i = 0; i < ARRAY_LEN(file); i++) {
         if (file_foreign(file[i], 0, why, sizeof why)) return err_user("%s", why);

@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "run/rundir.h"
@@ -35,16 +34,6 @@ static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *co
     return dev_open(r->device, opt, why);
 }
 
-/* Threads without a CPU only wait for each other: 64 of them on 2 CPUs make a step many times longer. */
-static void warn_of_threads(int64_t threads)
-{
-    enum { MANY = 2 }; /* times the CPUs */
-    int n_cpu = hostmem_cpus();
-    if (threads > MANY * n_cpu)
-        log_warn("threads: %lld, but there are %d CPUs: %d threads are used", (long long)threads, n_cpu,
-                 n_cpu);
-}
-
 static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
@@ -59,9 +48,12 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return recipe_blame_pending(r, "device");
-    if (s->dev->vt->kind == DEV_CPU) warn_of_threads(r->threads);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
-    return s->dev->vt->info(s->dev, &s->info);
+    TRY(s->dev->vt->info(s->dev, &s->info));
+    if (s->dev->vt->kind == DEV_CPU && r->threads > s->info.n_sm)
+        log_warn("threads: %lld, but there are %d CPUs: so many threads are used", (long long)r->threads,
+                 s->info.n_sm);
+    return 0;
 }
 
 static void describe_machine(Setup *s)

@@ -46,12 +46,12 @@ double cpu_read_number(const char *path, const char *key, double fallback)
 
 /* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP does not know:
  * spinning on more threads than the quota allows is several times slower. */
-static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_cpus()); }
+static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
 
 int cpu_threads_for(int asked)
 {
     enum { MANY = 2 }; /* times the CPUs */
-    int cpus = hostmem_cpus();
+    int cpus = MIN(omp_get_num_procs(), hostmem_quota());
     if (asked <= 0) return usable_threads();
     return asked > MANY * cpus ? cpus : asked;
 }
