@@ -827,7 +827,8 @@ static void median_is_the_middle(void **state)
     assert_true(clock_median(five, 5) == 3 && clock_median(four, 4) == 8 && clock_median(one, 1) == 7);
 }
 
-/* Behind a block of an arena is nothing that may be read: AddressSanitizer says so, everything else sees zeros. */
+/* Behind a block of an arena is nothing that may be read: AddressSanitizer says so, everything else sees
+ * zeros. */
 #ifdef __SANITIZE_ADDRESS__
 int __asan_address_is_poisoned(void const volatile *p);
 #else

@@ -326,7 +326,8 @@ static void keeps_newest_and_multiples(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* A damaged one is no reason to remove a good one, whether this process passed it over or it rots meanwhile. */
+/* A damaged one is no reason to remove a good one, whether this process passed it over or it rots
+ * meanwhile. */
 static void damaged_ones_do_not_count(void **state)
 {
     Rig *rig                       = (Rig *)*state;

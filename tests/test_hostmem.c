@@ -1,5 +1,5 @@
-/* What this process may use, from trees of control-group files: version 1 and 2, nested groups, containers with and without a
- * namespace, quotas. And ulimit for real. */
+/* What this process may use, from trees of control-group files: version 1 and 2, nested groups, containers
+ * with and without a namespace, quotas. And ulimit for real. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

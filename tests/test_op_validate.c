@@ -1,5 +1,5 @@
-/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size, a gap where a vector
- * belongs, or a wrong dtype. Deleting a rule, or adding a kind without one, fails here. */
+/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size, a gap
+ * where a vector belongs, or a wrong dtype. Deleting a rule, or adding a kind without one, fails here. */
 #include "op_harness.h"
 
 #include <setjmp.h>

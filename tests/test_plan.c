@@ -147,7 +147,8 @@ static void test_same_as_the_definition(void **state)
     }
 }
 
-/* A list of 1,024 layers: 12 tensors a layer kept for the backward half, as many short-lived ones in each half. */
+/* A list of 1,024 layers: 12 tensors a layer kept for the backward half, as many short-lived ones in each
+ * half. */
 static void test_a_thousand_layers(void **state)
 {
     enum { LAYERS = 1024, EACH = 12, OPS = 2 * LAYERS * EACH, ITEMS = 3 * LAYERS * EACH };

@@ -574,8 +574,8 @@ static void test_gated_slopes(void **state)
 #define PLAN(i) { "test_planned_is_allocated " #i, test_planned_is_allocated, NULL, NULL, (void *)&plans[i] }
 /* clang-format on */
 
-/* Views that a program makes of the store's batches have ids beyond the store's table of gradients. With nothing to train
- * no gradient is recorded, whatever lies behind that table. */
+/* Views that a program makes of the store's batches have ids beyond the store's table of gradients. With
+ * nothing to train no gradient is recorded, whatever lies behind that table. */
 static void test_views_of_batches_need_no_gradient(void **state)
 {
     enum { STORED = 256, VIEWS = 200, ROWS = 4, CLASSES = 8 };

@@ -135,7 +135,8 @@ int file_open_own(const char *path, int flags, char *why, size_t n)
 {
     struct stat st;
     int         safe = flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, cause = ELOOP;
-    /* Looked at before, because opening some devices already does something; and after, because names change. */
+    /* Looked at before, because opening some devices already does something; and after, because names
+     * change. */
     if (file_foreign(path, 0, why, n)) {
         errno = cause;
         return -1;

@@ -38,7 +38,7 @@ static int64_t number_in(const char *path, const char *key)
     return value;
 }
 
-/* ---- Control groups ---------------------------------------------------------------------------------------- */
+/* ---- Control groups ------------------------------------------------------------------------------------ */
 
 typedef enum { GROUP_V2, GROUP_MEMORY, GROUP_CPU, GROUP_KINDS } GroupKind;
 
@@ -71,7 +71,8 @@ static int kind_matches(GroupKind kind, int version2, const char *controllers)
     return !version2 && has_name(controllers, kind == GROUP_CPU ? "cpu" : "memory");
 }
 
-/* The group of this process as the kernel names it, "/slice/job". A line is "4:memory:/slice/job", version 2 "0::/slice/job". */
+/* The group of this process as the kernel names it, "/slice/job". A line is "4:memory:/slice/job", version 2
+ * "0::/slice/job". */
 static int read_group(GroupKind kind, char *out, size_t n)
 {
     char  path[PATH_MAX], line[PATH_MAX];
@@ -91,8 +92,8 @@ static int read_group(GroupKind kind, char *out, size_t n)
     return found;
 }
 
-/* Where the hierarchy is mounted, and the group that stands there. A line of mountinfo is "32 31 0:29 ROOT MOUNT options ... -
- * TYPE source OPTIONS". */
+/* Where the hierarchy is mounted, and the group that stands there. A line of mountinfo is "32 31 0:29 ROOT
+ * MOUNT options ... - TYPE source OPTIONS". */
 static int read_mount(GroupKind kind, char *root, char *mount, size_t n)
 {
     char  path[PATH_MAX], line[4096];
@@ -190,7 +191,7 @@ static int64_t quota_of(GroupKind kind, const char *group)
     return quota > 0 && period > 0 ? (int64_t)((double)quota / (double)period * 1e6) : no_limit;
 }
 
-/* ---- ulimit ------------------------------------------------------------------------------------------------ */
+/* ---- ulimit -------------------------------------------------------------------------------------------- */
 
 static int64_t limit_for(int resource)
 {
@@ -216,7 +217,7 @@ void hostmem_begin(void)
     if (limit_for(RLIMIT_AS) < no_limit || limit_for(RLIMIT_DATA) < no_limit) (void)mallopt(M_ARENA_MAX, 1);
 }
 
-/* ---- The answers ------------------------------------------------------------------------------------------- */
+/* ---- The answers --------------------------------------------------------------------------------------- */
 
 size_t hostmem_available(void)
 {

@@ -57,8 +57,8 @@ static void describe(const Progress *p, int show, char *buf, size_t n)
     }
 }
 
-/* As much as fits into most characters; what matters least goes first: the rate, then the bar of `bar` characters. A line that
- * wraps could not be drawn over. */
+/* As much as fits into most characters; what matters least goes first: the rate, then the bar of `bar`
+ * characters. A line that wraps could not be drawn over. */
 static void describe_within(const Progress *p, int most, int bar, char *buf, size_t n)
 {
     const struct {

@@ -100,8 +100,8 @@ static int check_step(const Recipe *r)
         LL(micro), LL(sequences), name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
-/* steps on the command line and a warm-up in the file is a recipe that is tried out: the warm-up is cut. Two numbers from one
- * place that do not go together are a mistake. */
+/* steps on the command line and a warm-up in the file is a recipe that is tried out: the warm-up is cut. Two
+ * numbers from one place that do not go together are a mistake. */
 static void cut_warmup(Recipe *r)
 {
     int64_t was = r->optim.warmup;

@@ -1,9 +1,10 @@
 /* Shape and dtype rules of every op, one place for recording, tests and the null backend.
  *
- * 1. Each kind has a row in op_rules: one ArgRule per argument, in the order of its row in op_table.c. A new kind gets
- *    its row there; tests/test_op_validate.c fails without one, and when a wrong shape of any argument passes.
- * 2. A dimension is a letter. The first argument that has it says how large it is, all others must agree. The rule's
- *    `dims` may set letters from scalars beforehand. Shapes are rows x cols, as ops see them.
+ * 1. Each kind has a row in op_rules: one ArgRule per argument, in the order of its row in op_table.c. A new
+ *    kind gets its row there; tests/test_op_validate.c fails without one, and when a wrong shape of any
+ *    argument passes.
+ * 2. A dimension is a letter. The first argument that has it says how large it is, all others must agree. The
+ *    rule's `dims` may set letters from scalars beforehand. Shapes are rows x cols, as ops see them.
  * 3. What letters cannot say is in the rule's `more`. */
 #include "dev/op.h"
 
@@ -33,8 +34,8 @@ typedef enum {
     ANY
 } Elem;
 
-/* rows: a letter, VEC (a contiguous vector of cols numbers), COUNT (cols numbers in any shape) or ANY_DIM. A letter in
- * lower case stands for at least so many. 0 as cols: any. */
+/* rows: a letter, VEC (a contiguous vector of cols numbers), COUNT (cols numbers in any shape) or ANY_DIM. A
+ * letter in lower case stands for at least so many. 0 as cols: any. */
 enum { VEC = '#', COUNT = '%', ANY_DIM = '*' };
 
 typedef struct {
@@ -65,7 +66,7 @@ static void need(V *v, int ok, const char *rule)
     if (!ok) fail(v, "%s", rule);
 }
 
-/* ---- letters from scalars, and what letters cannot say ------------------------------------------------------ */
+/* ---- letters from scalars, and what letters cannot say ------------------------------------------------- */
 
 static void dims_embed(V *v, const OpArgs *a) { v->dim['T'] = tensor_cols(a->embed_fwd.tok); }
 
@@ -232,71 +233,80 @@ static void more_adamw(V *v, const OpArgs *a)
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 /* clang-format off */
-#define N_C    { ACTS, 'N', 'C' }  /* activations, rows x width */
-#define F_N    { F32, VEC, 'N' }   /* one f32 per row */
-#define F_C    { F32, VEC, 'C' }   /* one f32 per column */
-#define ONE(e) { e, VEC, '1' }
-#define WS     { BYTES, VEC, 0 }
-#define STEP   { STATE, VEC, 0 }
+/* Activations, weights of any float type, f32; then vectors. */
+#define A(r, c)      { ACTS, #r[0], #c[0] }
+#define P(r, c)      { FLOATS, #r[0], #c[0] }
+#define F(r, c)      { F32, #r[0], #c[0] }
+#define VECTOR(e, n) { e, VEC, #n[0] }
+#define N_C          A(N, C)
+#define F_N          VECTOR(F32, N)
+#define F_C          VECTOR(F32, C)
+#define ONE(e)       VECTOR(e, 1)
+#define WS           { BYTES, VEC, 0 }
+#define STEP         { STATE, VEC, 0 }
 static const OpRule op_rules[OP_COUNT] = {
-    [OP_EMBED_FWD]    = { { N_C, { I32, VEC, 'N' }, { FLOATS, 'V', 'C' }, { FLOATS, 't', 'C' }, ONE(I32) }, .dims = dims_embed },
-    [OP_EMBED_DW]     = { { { F32, 'V', 'C' }, WS, N_C, { I32, VEC, 'N' } } },
-    [OP_POS_DW]       = { { { F32, 't', 'C' }, N_C }, .dims = dims_pos_dw },
+    [OP_EMBED_FWD]    = { { N_C, VECTOR(I32, N), P(V, C), P(t, C), ONE(I32) }, .dims = dims_embed },
+    [OP_EMBED_DW]     = { { F(V, C), WS, N_C, VECTOR(I32, N) } },
+    [OP_POS_DW]       = { { F(t, C), N_C }, .dims = dims_pos_dw },
     [OP_NORM_FWD]     = { { N_C, F_N, F_N, N_C, F_C, F_C } },
     [OP_NORM_DX]      = { { N_C, N_C, N_C, F_C, F_N, F_N } },
     [OP_NORM_DW]      = { { F_C, F_C, WS, N_C, N_C, F_N, F_N } },
     [OP_ADD_NORM_FWD] = { { N_C, N_C, F_N, F_N, N_C, N_C, F_C, F_C } },
     [OP_NORM_BWD]     = { { N_C, F_C, F_C, F_C, WS, N_C, N_C, F_C, F_N, F_N, N_C } },
-    [OP_LINEAR_FWD]   = { { { ACTS, 'N', 'M' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'M', 'K' }, { FLOATS, VEC, 'M' } } },
-    [OP_LINEAR_DX]    = { { { ACTS, 'N', 'K' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'K' } } },
-    [OP_LINEAR_DW]    = { { { F32, 'M', 'K' }, { F32, VEC, 'M' }, WS, { ACTS, 'N', 'M' }, { ACTS, 'N', 'K' } } },
+    [OP_LINEAR_FWD]   = { { A(N, M), WS, A(N, K), P(M, K), VECTOR(FLOATS, M) } },
+    [OP_LINEAR_DX]    = { { A(N, K), WS, A(N, M), P(M, K) } },
+    [OP_LINEAR_DW]    = { { F(M, K), VECTOR(F32, M), WS, A(N, M), A(N, K) } },
     [OP_BIAS_DW]      = { { F_C, WS, N_C } },
-    [OP_LINEAR_ACT_FWD] = { { { ACTS, 'N', 'M' }, { ACTS, 'N', 'M' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'M', 'K' }, { FLOATS, VEC, 'M' } },
+    [OP_LINEAR_ACT_FWD] = { { A(N, M), A(N, M), WS, A(N, K), P(M, K), VECTOR(FLOATS, M) },
                             .more = more_linear_act_fwd },
-    [OP_LINEAR_ACT_BWD] = { { { ACTS, 'N', 'F' }, { F32, VEC, 'F' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'F' }, { ACTS, 'N', 'F' } },
+    [OP_LINEAR_ACT_BWD] = { { A(N, F), VECTOR(F32, F), WS, A(N, M), P(M, F), A(N, F) },
                             .more = more_linear_act_bwd },
-    [OP_LINEAR_GLU_FWD] = { { { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' }, WS, { ACTS, 'N', 'K' }, { FLOATS, 'G', 'K' } },
+    [OP_LINEAR_GLU_FWD] = { { A(N, F), A(N, G), WS, A(N, K), P(G, K) },
                             .dims = dims_linear_glu_fwd, .more = more_linear_glu_fwd },
-    [OP_LINEAR_GLU_BWD] = { { { ACTS, 'N', 'G' }, WS, { ACTS, 'N', 'M' }, { FLOATS, 'M', 'F' }, { ACTS, 'N', 'G' } },
+    [OP_LINEAR_GLU_BWD] = { { A(N, G), WS, A(N, M), P(M, F), A(N, G) },
                             .dims = dims_linear_glu_bwd, .more = more_linear_glu_bwd },
     [OP_ACT_FWD]      = { { N_C, N_C }, .more = more_act_fwd },
     [OP_ACT_DX]       = { { N_C, N_C, N_C }, .more = more_act_dx },
     [OP_ACT_BIAS_BWD] = { { N_C, F_C, WS, N_C, N_C }, .more = more_act_bias_bwd },
-    [OP_GLU_FWD]      = { { { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' } }, .dims = dims_glu_fwd, .more = more_glu_fwd },
-    [OP_GLU_DX]       = { { { ACTS, 'N', 'G' }, { ACTS, 'N', 'F' }, { ACTS, 'N', 'G' } }, .dims = dims_glu_dx, .more = more_glu_dx },
+    [OP_GLU_FWD]      = { { A(N, F), A(N, G) }, .dims = dims_glu_fwd, .more = more_glu_fwd },
+    [OP_GLU_DX]       = { { A(N, G), A(N, F), A(N, G) }, .dims = dims_glu_dx, .more = more_glu_dx },
     [OP_ADD]          = { { N_C, N_C, N_C } },
-    [OP_ROPE]         = { { N_C, N_C, { F32, 't', 'D' }, ONE(I32) }, .dims = dims_rope },
-    [OP_QKNORM_FWD]   = { { { ACTS, 'N', 'W' }, { F32, 'N', 'R' }, { ACTS, 'N', 'W' }, { F32, VEC, 'D' }, { F32, VEC, 'D' } }, .dims = dims_qknorm_fwd },
-    [OP_QKNORM_DX]    = { { { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { F32, VEC, 'D' }, { F32, VEC, 'D' }, { F32, 'N', 'R' } },
+    [OP_ROPE]         = { { N_C, N_C, F(t, D), ONE(I32) }, .dims = dims_rope },
+    [OP_QKNORM_FWD]   = { { A(N, W), F(N, R), A(N, W), VECTOR(F32, D), VECTOR(F32, D) },
+                          .dims = dims_qknorm_fwd },
+    [OP_QKNORM_DX]    = { { A(N, W), A(N, W), A(N, W), VECTOR(F32, D), VECTOR(F32, D), F(N, R) },
                           .dims = dims_qknorm_dx },
-    [OP_QKNORM_DW]    = { { { F32, VEC, 'D' }, { F32, VEC, 'D' }, WS, { ACTS, 'N', 'W' }, { ACTS, 'N', 'W' }, { F32, 'N', 'R' } }, .dims = dims_qknorm_dw },
-    [OP_ATTN_FWD]     = { { { ACTS, 'N', 'O' }, { F32, VEC, 'S' }, { ACTS, VEC, 'P' }, WS, { ACTS, 'N', 'W' }, { I32, VEC, 'N' }, { I32, VEC, 'B' } },
+    [OP_QKNORM_DW]    = { { VECTOR(F32, D), VECTOR(F32, D), WS, A(N, W), A(N, W), F(N, R) },
+                          .dims = dims_qknorm_dw },
+    [OP_ATTN_FWD]     = { { A(N, O), VECTOR(F32, S), VECTOR(ACTS, P), WS, A(N, W), VECTOR(I32, N),
+                            VECTOR(I32, B) },
                           .dims = dims_attn_fwd, .more = more_attn_fwd },
-    [OP_ATTN_BWD]     = { { { ACTS, 'N', 'W' }, WS, { ACTS, 'N', 'O' }, { ACTS, 'N', 'O' }, { F32, VEC, 'S' }, { ACTS, 'N', 'W' }, { I32, VEC, 'N' },
-                            { I32, VEC, 'B' }, { ACTS, VEC, 'P' }, { F32, 't', 'D' } }, .dims = dims_attn_bwd, .more = more_attn_bwd },
-    [OP_ATTN_DECODE]  = { { { ACTS, 'B', 'O' }, { ACTS, 'C', 'D' }, { ACTS, 'C', 'D' }, { ACTS, 'B', 'W' }, ONE(I32) }, .dims = dims_attn_decode },
+    [OP_ATTN_BWD]     = { { A(N, W), WS, A(N, O), A(N, O), VECTOR(F32, S), A(N, W), VECTOR(I32, N),
+                            VECTOR(I32, B), VECTOR(ACTS, P), F(t, D) },
+                          .dims = dims_attn_bwd, .more = more_attn_bwd },
+    [OP_ATTN_DECODE]  = { { A(B, O), A(C, D), A(C, D), A(B, W), ONE(I32) }, .dims = dims_attn_decode },
     [OP_DROPOUT]      = { { N_C, N_C, STEP, ONE(I64) }, .more = more_dropout },
-    [OP_XENT_FWD]     = { { F_N, F_N, { ACTS, 'N', 'V' }, { I32, VEC, 'N' } }, .more = more_xent_fwd },
-    [OP_XENT_DX]      = { { { ACTS, 'N', 'V' }, { ACTS, 'N', 'V' }, F_N, { I32, VEC, 'N' }, STEP }, .more = more_xent_dx },
-    [OP_XENT]         = { { F_N, { ACTS, 'N', 'V' }, { ACTS, 'N', 'V' }, { I32, VEC, 'N' }, STEP }, .more = more_xent },
+    [OP_XENT_FWD]     = { { F_N, F_N, A(N, V), VECTOR(I32, N) }, .more = more_xent_fwd },
+    [OP_XENT_DX]      = { { A(N, V), A(N, V), F_N, VECTOR(I32, N), STEP }, .more = more_xent_dx },
+    [OP_XENT]         = { { F_N, A(N, V), A(N, V), VECTOR(I32, N), STEP }, .more = more_xent },
     [OP_LOSS_ADD]     = { { STEP, F_N } },
     [OP_FILL]         = { { { ANY, ANY_DIM, 0 } } },
     [OP_COPY]         = { { { ANY, COUNT, 'N' }, { ANY, COUNT, 'N' } }, .more = need_same_dtype },
     [OP_CAST]         = { { { FLOATS, COUNT, 'N' }, { FLOATS, COUNT, 'N' } } },
-    [OP_QUANT]        = { { { FLOATS, 'N', 'C' }, { FLOATS, 'C', 'N' }, ONE(F32), N_C, ONE(F32) } },
+    [OP_QUANT]        = { { P(N, C), P(C, N), ONE(F32), N_C, ONE(F32) } },
     [OP_SUMSQ]        = { { STEP, WS, { FLOATS, VEC, 0 } } },
     [OP_CLIP]         = { { STEP } },
-    [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, { FLOATS, VEC, 'N' }, STEP, WS }, .more = more_adamw },
-    [OP_ALL_REDUCE]   = { { { FLOATS, VEC, 'N' }, { FLOATS, VEC, 'N' } }, .more = need_same_dtype },
+    [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, VECTOR(FLOATS, N), STEP, WS }, .more = more_adamw },
+    [OP_ALL_REDUCE]   = { { VECTOR(FLOATS, N), VECTOR(FLOATS, N) }, .more = need_same_dtype },
     [OP_REDUCE_SCATTER] = { { { FLOATS, VEC, 0 }, { FLOATS, VEC, 0 } }, .more = need_parts },
     [OP_ALL_GATHER]   = { { { FLOATS, VEC, 0 }, { FLOATS, VEC, 0 } }, .more = need_parts },
 };
 /* clang-format on */
 
-/* ---- the checker -------------------------------------------------------------------------------------------- */
+/* ---- the checker --------------------------------------------------------------------------------------- */
 
 static int is_float(DType t)
 {

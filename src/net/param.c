@@ -26,7 +26,8 @@ void param_table_init(ParamTable *t)
 
 void param_table_deinit(ParamTable *t) { arena_deinit(&t->arena); }
 
-/* The entry of that name in by_name, or the empty one where the name belongs. At least half of the entries are empty. */
+/* The entry of that name in by_name, or the empty one where the name belongs. At least half of the entries
+ * are empty. */
 static int *name_entry(const ParamTable *t, const char *name)
 {
     uint32_t n = 2 * (uint32_t)t->cap, hash = 2166136261u; /* FNV-1a */

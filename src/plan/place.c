@@ -1,13 +1,14 @@
-/* Largest first, each at the lowest offset where it fits among the items already placed that live at the same time. On the
- * lists of this program the result is within a few percent of the lower bound (tests/test_plan.c prints it).
+/* Largest first, each at the lowest offset where it fits among the items already placed that live at the same
+ * time. On the lists of this program the result is within a few percent of the lower bound (tests/test_plan.c
+ * prints it).
  *
- * 1. Taken bytes are kept in a tree over time. A node stands for a span of instants and keeps two sets of ranges:
- *    `whole`, the bytes of items that live through all of the span (and were not kept further up), and `any`, the
- *    bytes of all items kept at this node or below.
+ * 1. Taken bytes are kept in a tree over time. A node stands for a span of instants and keeps two sets of
+ *    ranges: `whole`, the bytes of items that live through all of the span (and were not kept further up),
+ *    and `any`, the bytes of all items kept at this node or below.
  * 2. The bytes taken during [first, last] are then the union of few sets: `any` of the spans that make up the
  *    lifetime, and `whole` of the nodes above them.
- * 3. Ranges that touch are joined. Stacked activations become one range, so that a plan of 30,000 items takes a tenth
- *    of a second instead of a second. */
+ * 3. Ranges that touch are joined. Stacked activations become one range, so that a plan of 30,000 items takes
+ *    a tenth of a second instead of a second. */
 #include "plan/place.h"
 
 #include "base/err.h"
@@ -29,7 +30,8 @@ typedef struct {
     RangeSet whole, any;
 } Node;
 
-/* Node 1 is the root and stands for the instants [0, n_leaf), a power of two; the halves of node k are 2k and 2k+1. */
+/* Node 1 is the root and stands for the instants [0, n_leaf), a power of two; the halves of node k are 2k and
+ * 2k+1. */
 typedef struct {
     Node *node;
     int   n_leaf;
@@ -47,7 +49,7 @@ static int by_size(const void *pa, const void *pb)
     return a < b ? -1 : a > b; /* the caller's order: qsort itself is not stable */
 }
 
-/* ---- sets of ranges ---------------------------------------------------------------------------------------- */
+/* ---- sets of ranges ------------------------------------------------------------------------------------ */
 
 /* The first range that ends at or behind `at`. */
 static int set_find(const RangeSet *s, size_t at)
@@ -82,7 +84,7 @@ static void set_add(RangeSet *s, Range r)
     s->range[i] = r;
 }
 
-/* ---- the tree over time ------------------------------------------------------------------------------------ */
+/* ---- the tree over time -------------------------------------------------------------------------------- */
 
 static void tree_init(TimeTree *t, int n_instant)
 {
@@ -133,7 +135,8 @@ static int tree_collect(const TimeTree *t, int k, Span at, Span life, Cursor *ou
     return n;
 }
 
-/* The lowest offset at which size_bytes are free in all sets: walks up until no set has a range in the way. */
+/* The lowest offset at which size_bytes are free in all sets: walks up until no set has a range in the
+ * way. */
 static size_t lowest_gap(Cursor *set, int n, size_t size_bytes)
 {
     size_t off = 0;

@@ -115,10 +115,11 @@ static int pair_allowed(const Op *op, const Tensor *out, const Tensor *in)
     return 0;
 }
 
-/* ---- The proof --------------------------------------------------------------------------------------------- */
+/* ---- The proof ----------------------------------------------------------------------------------------- */
 
-/* Walks the list once. `live` holds the tensors that live before and after the present op, sorted by offset. They never
- * overlap: who overlaps is found when the second one is born. So each birth is one binary search. */
+/* Walks the list once. `live` holds the tensors that live before and after the present op, sorted by offset.
+ * They never overlap: who overlaps is found when the second one is born. So each birth is one binary
+ * search. */
 typedef struct {
     const Prog    *p;
     const Life    *life;

@@ -125,8 +125,8 @@ static int is_own_file(const char *name)
            strstr(name, ckpt_tmp_prefix);
 }
 
-/* Files in a checkpoint's folder that Brim did not write: how many; negative after err_set(). A folder that is none has
- * none. */
+/* Files in a checkpoint's folder that Brim did not write: how many; negative after err_set(). A folder that
+ * is none has none. */
 static int count_foreign(Arena *a, const char *path)
 {
     char **name, why[PATH_MAX + 128];

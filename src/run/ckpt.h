@@ -82,9 +82,9 @@ int ckpt_resume_before(Build *b, const char *dir, int64_t before, CkptState *s, 
  * names). */
 int ckpt_load_weights(Build *b, const char *path);
 
-/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there: the files of a
- * checkpoint are held open once it was begun, and one that went away before that is no failure, a newer one is there then.
- * The step goes to *step. Negative after err_set() or err_user(). */
+/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there: the
+ * files of a checkpoint are held open once it was begun, and one that went away before that is no failure, a
+ * newer one is there then. The step goes to *step. Negative after err_set() or err_user(). */
 int ckpt_load_newest(Build *b, const char *dir, int64_t *step);
 
 #endif

@@ -171,8 +171,9 @@ void rundir_close(RunDir *d)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* What stands where this run will write is a plain file, or a folder, of the run alone (log.txt: else there is none). So that nothing outside the directory
- * changes, and no pipe makes a start hang, whoever filled the directory. */
+/* What stands where this run will write is a plain file, or a folder, of the run alone (log.txt: else there
+ * is none). So that nothing outside the directory changes, and no pipe makes a start hang, whoever filled the
+ * directory. */
 static int check_contents(const RunDir *d)
 {
     const char *const file[] = { d->lock, d->metrics, d->recipe, d->plan, d->machine };

@@ -44,8 +44,8 @@ double cpu_read_number(const char *path, const char *key, double fallback)
     return value;
 }
 
-/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP does not know:
- * spinning on more threads than the quota allows is several times slower. */
+/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP
+ * does not know: spinning on more threads than the quota allows is several times slower. */
 static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
 
 int cpu_threads_for(int asked)
