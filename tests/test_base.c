@@ -717,6 +717,9 @@ static void bar_fits_its_terminal(void **state)
     draw_once(80, seen, sizeof seen);
     assert_ptr_equal(strstr(seen, "train [==="), seen);
     assert_true(strlen(seen) == 79);
+    draw_once(60, seen, sizeof seen); /* the rate makes room for the bar */
+    assert_ptr_equal(strstr(seen, "train [==="), seen);
+    assert_non_null(strstr(seen, "] 120/500  loss 2.3412  0:38 left"));
     draw_once(47, seen, sizeof seen);
     assert_string_equal(seen, "120/500  loss 2.3412  553k tokens/s  0:38 left");
     draw_once(46, seen, sizeof seen);
@@ -735,8 +738,16 @@ static void bar_on_a_terminal(void **state)
     int   master;
     FILE *out = open_terminal(&master, 80);
     if (!out) skip();
-    Progress p;
-    char     seen[4096];
+    Progress                 p;
+    char                     seen[4096];
+    static const char *const none[] = { "", "dumb" };
+    for (int i = 0; i < ARRAY_LEN(none); i++) { /* no escape codes for those */
+        setenv("TERM", none[i], 1);
+        log_open(out);
+        assert_false(log_is_terminal());
+        log_close();
+    }
+    setenv("TERM", "xterm", 1);
     log_open(out);
     assert_true(log_is_terminal());
     progress_begin(&p, "train", "tokens/s", 0, 4);
@@ -816,6 +827,28 @@ static void median_is_the_middle(void **state)
     assert_true(clock_median(five, 5) == 3 && clock_median(four, 4) == 8 && clock_median(one, 1) == 7);
 }
 
+/* Behind a block of an arena is nothing that may be read: AddressSanitizer says so, everything else sees
+ * zeros. */
+#ifdef __SANITIZE_ADDRESS__
+int __asan_address_is_poisoned(void const volatile *p);
+#else
+static int __asan_address_is_poisoned(void const volatile *p) { return p != NULL; }
+#endif
+
+static void arena_guards_its_gaps(void **state)
+{
+    Arena a;
+    arena_init(&a);
+    for (int n = 1; n < 200000; n = 2 * n + 3) {
+        char *p = arena_alloc(&a, (size_t)n), *q = arena_alloc(&a, 64);
+        for (int i = 0; i < n; i++) assert_int_equal(p[i], 0);
+        assert_true((uintptr_t)p % 64 == 0 && (uintptr_t)q % 64 == 0);
+        assert_true(__asan_address_is_poisoned(p + n));
+        assert_true(__asan_address_is_poisoned(q + 64));
+    }
+    arena_deinit(&a);
+}
+
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
 
 int main(int argc, char **argv)
@@ -837,6 +870,7 @@ int main(int argc, char **argv)
         CASE(file_reads),
         CASE(file_maps),
         CASE(file_folders),
+        CASE(arena_guards_its_gaps),
         CASE(fault_counts),
         CASE(ring_keeps_order),
         CASE(ring_carries_failure),

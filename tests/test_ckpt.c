@@ -305,6 +305,49 @@ static void keeps_newest_and_multiples(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* A damaged one is no reason to remove a good one, whether this process passed it over or it rots
+ * meanwhile. */
+static void damaged_ones_do_not_count(void **state)
+{
+    Rig *rig                       = (Rig *)*state;
+    rig->b->recipe.checkpoint.keep = 2;
+    CkptWriter *w                  = make_writer(rig);
+    assert_int_equal(save(w, rig->b, 10), 1);
+    assert_int_equal(save(w, rig->b, 20), 1);
+    ckpt_writer_destroy(w);
+    FILE *f = fopen(path_of(rig, 20, "model.safetensors"), "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -4, SEEK_END), 0);
+    assert_int_equal(fputc(0x5a, f), 0x5a);
+    assert_int_equal(fclose(f), 0);
+    w = make_writer(rig); /* goes on from 10 */
+    assert_int_equal(save(w, rig->b, 25), 1);
+    expect_steps(rig, 3, (int64_t[]){ 25, 20, 10 });
+    assert_int_equal(save(w, rig->b, 30), 1);
+    expect_steps(rig, 2, (int64_t[]){ 30, 25 });
+    ckpt_writer_destroy(w);
+}
+
+/* What somebody else put into a checkpoint's folder is not removed with it. */
+static void foreign_files_stay(void **state)
+{
+    Rig *rig = (Rig *)*state;
+    char path[256];
+    rig->b->recipe.checkpoint.keep = 1;
+    CkptWriter *w                  = make_writer(rig);
+    assert_int_equal(save(w, rig->b, 10), 1);
+    FILE *f = fopen(path_of(rig, 10, "notes.txt"), "w");
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(save(w, rig->b, 20), 1);
+    expect_steps(rig, 1, (int64_t[]){ 20 });
+    snprintf(path, sizeof path, "%s/left-00000010/notes.txt", rig->dir);
+    assert_int_equal(file_kind(path), FILE_REGULAR);
+    snprintf(path, sizeof path, "%s/left-00000010/model.safetensors", rig->dir);
+    assert_int_equal(file_kind(path), FILE_NONE);
+    ckpt_writer_destroy(w);
+}
+
 static void leftovers_are_removed(void **state)
 {
     Rig *rig = (Rig *)*state;
@@ -746,6 +789,8 @@ int main(void)
         CASE(short_of_memory_or_threads),
         CASE(same_step_is_replaced),
         CASE(keeps_newest_and_multiples),
+        CASE(damaged_ones_do_not_count),
+        CASE(foreign_files_stay),
         CASE(leftovers_are_removed),
         CASE(damage_falls_back),
         CASE(damage_names_the_tensor),

@@ -149,7 +149,7 @@ for c in eval sample; do
     [ $rc -eq 2 ] && grep -q '^command line: tniy: no such run (did you mean tiny?)$' err
     verdict "$c of a mistyped run" $? "exit code $rc: $(cat err)"
 done
-"$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=64 memory_limit=100M >out 2>err; rc=$?
+"$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=4 memory_limit=25M >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q 'does not fit: .*scratch [0-9.]* .iB .*fewer threads' err
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
 # name, the line, then arguments

@@ -638,6 +638,22 @@ static void source_reports_io_errors(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 
+/* A file that became shorter ends where it ends, wherever reading began. */
+static void short_file_says_where_it_ends(void **state)
+{
+    char path[] = "/tmp/brim_short_XXXXXX", buf[64];
+    int  fd     = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0 && write(fd, "0123456789", 10) == 10);
+    for (int at = 0; at < 300; at += 99) {
+        assert_int_equal(shard_read(fd, "short", buf, sizeof buf, at), -1);
+        assert_string_equal(err_get(), "short: ends at byte 10: the file became shorter while it was in use");
+        err_clear();
+    }
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -657,6 +673,7 @@ int main(void)
         CASE(source_splits_exactly),
         CASE(source_random_is_uniform_and_fixed),
         CASE(source_reports_io_errors),
+        cmocka_unit_test(short_file_says_where_it_ends),
     };
     return cmocka_run_group_tests_name("data", tests, NULL, NULL);
 }

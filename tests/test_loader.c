@@ -312,6 +312,25 @@ static void skipped_samples_are_passed_over(void **state)
     (void)state;
 }
 
+/* A cursor from a forged checkpoint: refused before anything is added to it. */
+static void far_cursor_is_refused(void **state)
+{
+    static const int64_t at[] = { INT64_MAX, INT64_MAX - 3, ORDER_MOST + 1 };
+    for (int i = 0; i < ARRAY_LEN(at); i++) {
+        LoaderConfig cfg = config_of(4, 2, 4);
+        Bench        b;
+        cfg.first_sample = at[i];
+        assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), -1);
+        assert_non_null(strstr(err_get(), "beyond all"));
+        err_clear();
+        bench_close(&b);
+    }
+    LoaderConfig cfg = config_of(4, 2, 4);
+    cfg.first_sample = ORDER_MOST;
+    free(batches_of(cfg, 10));
+    (void)state;
+}
+
 /* Every target of the validation part once, in order; then batches without targets. */
 static void evaluation_covers_exactly(void **state)
 {
@@ -672,6 +691,7 @@ int main(void)
         CASE(resume_continues),
         CASE(ranks_share_exactly),
         CASE(skipped_samples_are_passed_over),
+        CASE(far_cursor_is_refused),
         CASE(evaluation_covers_exactly),
         CASE(evaluation_of_some_windows),
         CASE(too_short_is_refused),

@@ -575,12 +575,43 @@ static void test_gated_slopes(void **state)
 #define PLAN(i) { "test_planned_is_allocated " #i, test_planned_is_allocated, NULL, NULL, (void *)&plans[i] }
 /* clang-format on */
 
+/* Views that a program makes of the store's batches have ids beyond the store's table of gradients. With
+ * nothing to train no gradient is recorded, whatever lies behind that table. */
+static void test_views_of_batches_need_no_gradient(void **state)
+{
+    enum { STORED = 256, VIEWS = 200, ROWS = 4, CLASSES = 8 };
+    Store   store;
+    int64_t all[2] = { VIEWS * ROWS, CLASSES }, one = 1, rows = VIEWS * ROWS, size = sizeof(StepState);
+    store_init(&store);
+    Tensor *x      = store_tensor(&store, SLAB_IO, "x", DT_F32, 2, all);
+    Tensor *target = store_tensor(&store, SLAB_IO, "target", DT_I32, 1, &rows);
+    Tensor *step   = store_tensor(&store, SLAB_STATE, "state", DT_U8, 1, &size);
+    while (store.n_tensor < STORED) store_tensor(&store, SLAB_STATE, "more", DT_F32, 1, &one);
+    assert_int_equal(store.n_tensor, store.cap);
+    store_seal(&store);
+    Prog   *p      = prog_begin("views", &store);
+    Tensor *logits = prog_tensor(p, "logits", DT_F32, 2, all);
+    Tensor *loss = prog_tensor(p, "loss", DT_F32, 1, &rows), *lse = prog_like(p, "lse", loss);
+    for (int i = 0; i < VIEWS; i++) {
+        Tensor *from = prog_rows(p, x, i * ROWS, ROWS), *to = prog_rows(p, logits, i * ROWS, ROWS);
+        rec_cast(p, (Cast){ .y = to, .x = from });
+    }
+    rec_xent_fwd(
+        p, (XentFwd){ .loss = loss, .lse = lse, .logits = logits, .target = target, .n_class = CLASSES });
+    int n = prog_n_op(p);
+    prog_differentiate(p, NULL, 0, step);
+    assert_int_equal(prog_n_op(p), n);
+    prog_destroy(p, NULL);
+    store_deinit(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_plans),
         cmocka_unit_test(test_corrupt_plans_are_found),
         cmocka_unit_test(test_random_runs_match),
+        cmocka_unit_test(test_views_of_batches_need_no_gradient),
         cmocka_unit_test(test_recompute_arithmetic),
         cmocka_unit_test(test_slopes),
         cmocka_unit_test(test_gated_slopes),

@@ -277,7 +277,7 @@ static void random_state(CkptState *s)
     memset(s->device.in.reserved, 0, sizeof s->device.in.reserved);
     memset(s->device.out.reserved, 0, sizeof s->device.out.reserved);
     s->step        = rand();
-    s->next_sample = INT64_MAX - rand();
+    s->next_sample = ORDER_MOST - rand();
     s->seed        = UINT64_MAX - (uint64_t)rand();
     s->micro_batch = rand() % 100;
     s->best_val    = rand() % 3 ? rand() / 7.0 : INFINITY;
@@ -351,6 +351,8 @@ static void wrong_states_are_refused(void **state)
         { "\"patience\"", "7", "field stopped" },
         { "[[3, 4]]", "[[3,0]]", "skip range" },
         { "[[3, 4]]", "[[9223372036854775807,4]]", "skip range" },
+        { "[[3, 4]]", "[[3,9223372036854775807]]", "skip range" },
+        { "\"next_sample\": 0", "\"next_sample\": 9223372036854775807", "field next_sample" },
         { "[[3, 4]]", "{}", "skip" },
         { "brim-checkpoint", "brim", "not the state" },
         { "\"version\": 1", "\"version\": 2", "version 2" },

@@ -2,7 +2,8 @@
  *
  * 1. Blocks are zeroed and aligned to 64 bytes.
  * 2. Nothing is freed before arena_deinit(), so a pointer into an arena never dangles while the arena lives.
- * 3. Running out of host memory is CHECKed: the structures kept here are small (lists, tables, names). */
+ * 3. Under AddressSanitizer every block is followed by bytes that may not be touched.
+ * 4. Running out of host memory is CHECKed: the structures kept here are small (lists, tables, names). */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 

@@ -104,6 +104,55 @@ out:
     return rc;
 }
 
+/* ---- Writing in place ---------------------------------------------------------------------------------- */
+
+static const char *foreign(const struct stat *st, const char *path, int folder, char *why, size_t n)
+{
+    const char *what = NULL;
+    if (S_ISLNK(st->st_mode)) {
+        what = "is a symbolic link, and nothing is written through links";
+    } else if (folder && !S_ISDIR(st->st_mode)) {
+        what = "is not a folder";
+    } else if (!folder && S_ISDIR(st->st_mode)) {
+        what = "is a folder, a plain file belongs there";
+    } else if (!folder && !S_ISREG(st->st_mode)) {
+        what = "is not a plain file";
+    } else if (!folder && st->st_nlink > 1) {
+        what = "has a second name elsewhere (a hard link), whose contents would change";
+    }
+    if (!what) return NULL;
+    snprintf(why, n, "%s %s", path, what);
+    return why;
+}
+
+const char *file_foreign(const char *path, int folder, char *why, size_t n)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 ? foreign(&st, path, folder, why, n) : NULL;
+}
+
+int file_open_own(const char *path, int flags, char *why, size_t n)
+{
+    struct stat st;
+    int         safe = flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, cause = ELOOP;
+    /* Looked at before, because opening some devices already does something; and after, because names
+     * change. */
+    if (file_foreign(path, 0, why, n)) {
+        errno = cause;
+        return -1;
+    }
+    int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, safe, 0666);
+    if (fd >= 0 && fstat(fd, &st) == 0 && !foreign(&st, path, 0, why, n)) return fd;
+    if (fd < 0) {
+        cause = errno;
+        snprintf(why, n, "%s: %s", path, strerror(cause));
+    } else {
+        close(fd);
+    }
+    errno = cause;
+    return -1;
+}
+
 /* ---- Publishing ---------------------------------------------------------------------------------------- */
 
 FILE *file_create_tmp(const char *path)

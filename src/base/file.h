@@ -4,7 +4,9 @@
  * 2. A published file is complete or absent under its name: written beside it under a temporary name,
  *    flushed, synced, renamed, and the folder synced. A killed writer leaves only "NAME.tmp-PID-N", which
  *    file_sweep_tmp() removes.
- * 3. Failures return negative (or NULL) after err_set(); the message begins with the path. */
+ * 3. A file that is written in place is opened by file_open_own(), so that no link leads the writer
+ *    elsewhere.
+ * 4. Failures return negative (or NULL) after err_set(); the message begins with the path. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
@@ -27,6 +29,15 @@ int64_t file_size(const char *path); /* in bytes, of a regular file; negative af
 /* Reads a whole file of at most max_bytes into *data (malloc'ed and terminated by a zero that is not counted;
  * the caller frees it). */
 int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_bytes);
+
+/* Opens a file that this program writes in place, O_RDONLY, O_WRONLY or O_RDWR with O_CREAT and O_APPEND as
+ * wanted. Never through a symbolic link, never a pipe, device or folder, never a file that has a second name
+ * elsewhere: what lies outside would change. Returns a descriptor; or negative with one line in why, errno
+ * set, and no error pending. */
+int file_open_own(const char *path, int flags, char *why, size_t n);
+/* Writes what keeps a path from being such a file (or, with folder, such a folder) into why and returns why;
+ * NULL when nothing does, also when there is none yet. */
+const char *file_foreign(const char *path, int folder, char *why, size_t n);
 
 /* A writable stream on a temporary file beside path; NULL after err_set(). */
 FILE *file_create_tmp(const char *path);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -44,7 +45,7 @@ static int sink_is_terminal(void)
     if (sink.terminal < 0) {
         const char *term = getenv("TERM");
         int         fd   = fileno(sink_out());
-        sink.terminal    = fd >= 0 && isatty(fd) && !(term && strcmp(term, "dumb") == 0);
+        sink.terminal    = fd >= 0 && isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
     }
     return sink.terminal;
 }
@@ -113,9 +114,10 @@ static void copy_flush(void)
 void log_copy(const char *path)
 {
     pthread_mutex_lock(&sink.lock);
-    int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    char why[1400];
+    int  fd = file_open_own(path, O_WRONLY | O_CREAT | O_APPEND, why, sizeof why);
     if (fd < 0) {
-        log_warn("%s: %s (%s)", path, strerror(errno),
+        log_warn("%s (%s)", why,
                  copy.path[0] ? "going on with the file that was open" : "no copy of this log");
     } else if (!copy.is_open) {
         close(fd);

@@ -57,13 +57,18 @@ static void describe(const Progress *p, int show, char *buf, size_t n)
     }
 }
 
-/* As much as fits into most characters; what matters least goes first. A line that wraps could not be drawn over. */
-static void describe_within(const Progress *p, int most, char *buf, size_t n)
+/* As much as fits into most characters; what matters least goes first: the rate, then the bar of `bar`
+ * characters. A line that wraps could not be drawn over. */
+static void describe_within(const Progress *p, int most, int bar, char *buf, size_t n)
 {
-    static const int show[] = { SHOW_ALL, SHOW_LOSS | SHOW_TIME, SHOW_LOSS, 0 };
-    for (int i = 0; i < ARRAY_LEN(show); i++) {
-        describe(p, show[i], buf, n);
-        if ((int)strlen(buf) <= most) return;
+    const struct {
+        int show, most;
+    } row[] = { { SHOW_ALL, most - bar }, { SHOW_LOSS | SHOW_TIME, most - bar },
+                { SHOW_ALL, most },       { SHOW_LOSS | SHOW_TIME, most },
+                { SHOW_LOSS, most },      { 0, most } };
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        describe(p, row[i].show, buf, n);
+        if ((int)strlen(buf) <= row[i].most) return;
     }
     buf[MAX(most, 0)] = '\0';
 }
@@ -71,9 +76,10 @@ static void describe_within(const Progress *p, int most, char *buf, size_t n)
 static void draw_bar(const Progress *p)
 {
     char text[200], bar[BAR_MAX + 1], line[400];
-    int  most = log_columns() - 1;
-    describe_within(p, most, text, sizeof text);
-    int width = MIN(most - (int)(strlen(p->what) + strlen(text) + 4), BAR_MAX); /* spaces and brackets */
+    int  most  = log_columns() - 1;
+    int  frame = (int)strlen(p->what) + 4; /* spaces and brackets */
+    describe_within(p, most, frame + BAR_MIN, text, sizeof text);
+    int width = MIN(most - frame - (int)strlen(text), BAR_MAX);
     if (width < BAR_MIN) {
         log_status(text);
         return;

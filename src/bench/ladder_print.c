@@ -186,7 +186,7 @@ int ladder_draw(const Ladder *l, const char *path)
             "font-size=\"12.5\">\n",
             WIDTH, height);
     fprintf(f, "<rect width=\"%d\" height=\"%d\" rx=\"8\" fill=\"#16181d\"/>\n", WIDTH, height);
-    snprintf(title, sizeof title, "$ brim bench %s --ladder", l->recipe);
+    snprintf(title, sizeof title, "$ brim bench %.200s --ladder", l->recipe);
     put_text(f, 18, 28, "#8fd18f", title);
     snprintf(title, sizeof title, "%s: %s/s, factor over the bottom (over the rung before)", l->device,
              l->unit);

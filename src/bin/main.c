@@ -1,6 +1,7 @@
 /* brim: one program, one command a row. usage() says what its exit codes mean. */
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
@@ -126,6 +127,7 @@ int main(int argc, char **argv)
 {
     double begin_s = clock_now_s();
     hold_streams();
+    hostmem_begin();
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -72,8 +72,8 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 
 int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)
 {
-    char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32], ckpt[RUNDIR_PATH + 64];
-    int64_t step[64];
+    char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
+    int64_t step;
     if (!t->target) return err_user("command line: a run is missing (for example runs/quickstart)");
     TRY(find_run(t->target, path, sizeof path));
     snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path);
@@ -82,19 +82,13 @@ int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
     const Task *task = task_of(r);
     TRY(check_parts(task, r, parts));
-    int n = ckpt_list(dir, step, ARRAY_LEN(step));
+    int n = ckpt_list(dir, &step, 1);
     if (n < 0) return -1;
     if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
     TRY(setup_open(s, task, r, parts));
-    for (int i = 0; i < n; i++) {
-        TRY(ckpt_path(dir, step[i], ckpt, sizeof ckpt));
-        if (ckpt_load_weights(s->job, ckpt) == 0) {
-            if (loaded) *loaded = step[i];
-            return 0;
-        }
-        if (err_kind() == ERR_USER || i + 1 == n) break;
-        fprintf(stderr, "brim: %s; trying the one before\n", err_get());
-        err_clear();
+    if (ckpt_load_newest(s->job, dir, &step) == 0) {
+        if (loaded) *loaded = step;
+        return 0;
     }
     setup_close(s);
     return -1;

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "ckpt/ckpt_impl.h"
 #include "base/folder.h"
@@ -20,6 +21,7 @@ const char ckpt_done_name[]  = "DONE";
 
 static const char step_prefix[]      = "step-";
 static const char abandoned_prefix[] = "abandoned-";
+static const char left_prefix[]      = "left-";
 
 /* ---- What is stored ------------------------------------------------------------------------------------ */
 
@@ -130,16 +132,75 @@ int ckpt_list(const char *dir, int64_t *step, int max)
     return take;
 }
 
+int ckpt_check_names(const char *dir)
+{
+    Arena    a;
+    int64_t *all;
+    char     path[PATH_MAX], why[PATH_MAX + 128];
+    arena_init(&a);
+    int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
+    for (int i = 0; i < n && rc == 0; i++) {
+        rc = ckpt_path(dir, all[i], path, sizeof path);
+        if (rc == 0 && file_foreign(path, 1, why, sizeof why)) rc = err_user("%s", why);
+    }
+    arena_deinit(&a);
+    return rc;
+}
+
 /* ---- Removing ------------------------------------------------------------------------------------------ */
 
+static int is_own_file(const char *name)
+{
+    for (int k = 0; k < CKPT_FILES; k++) {
+        if (strcmp(name, ckpt_file_name[k]) == 0) return 1;
+    }
+    return strcmp(name, ckpt_state_name) == 0 || strcmp(name, ckpt_done_name) == 0 ||
+           strstr(name, ckpt_tmp_prefix);
+}
+
+/* Files in a checkpoint's folder that Brim did not write: how many; negative after err_set(). A folder that
+ * is none has none. */
+static int count_foreign(Arena *a, const char *path)
+{
+    char **name, why[PATH_MAX + 128];
+    int    n_foreign = 0;
+    if (file_foreign(path, 1, why, sizeof why)) return 0;
+    int n = file_list(a, path, "", &name);
+    for (int i = 0; i < n; i++) n_foreign += !is_own_file(name[i]);
+    return n < 0 ? -1 : n_foreign;
+}
+
+/* The folder gets another name and keeps what is not ours. */
+static int remove_own_files(Arena *a, const char *dir, const char *path, int64_t step)
+{
+    char left[PATH_MAX], file[PATH_MAX], **name, base[64];
+    step_name(base, sizeof base, left_prefix, step);
+    TRY(ckpt_join(left, sizeof left, dir, base));
+    for (int i = 2; file_kind(left) != FILE_NONE; i++) {
+        snprintf(base, sizeof base, "%s%08lld-%d", left_prefix, (long long)step, i);
+        TRY(ckpt_join(left, sizeof left, dir, base));
+    }
+    if (fault_hit(FAULT_RENAME) || rename(path, left) != 0) return err_sys("%s: rename", path);
+    log_info("%s has files that are not Brim's: they are in %s now", path, left);
+    int n = file_list(a, left, "", &name);
+    for (int i = 0; i < n; i++) {
+        if (!is_own_file(name[i])) continue;
+        TRY(ckpt_join(file, sizeof file, left, name[i]));
+        TRY(folder_remove(file));
+    }
+    return MIN(n, 0);
+}
+
 /* Takes the name away first: a removal that is interrupted leaves a leftover, not a damaged checkpoint. */
-static int remove_step(const char *dir, const char *prefix, int64_t step)
+static int remove_step(Arena *a, const char *dir, const char *prefix, int64_t step)
 {
     char own[64], name[64], path[PATH_MAX], away[PATH_MAX];
     step_name(own, sizeof own, prefix, step);
     snprintf(name, sizeof name, "%sremove-%08lld-%ld", ckpt_tmp_prefix, (long long)step, (long)getpid());
     TRY(ckpt_join(path, sizeof path, dir, own));
     TRY(ckpt_join(away, sizeof away, dir, name));
+    int n_foreign = count_foreign(a, path);
+    if (n_foreign != 0) return n_foreign < 0 ? -1 : remove_own_files(a, dir, path, step);
     if (fault_hit(FAULT_RENAME) || rename(path, away) != 0) return err_sys("%s: rename", path);
     return folder_remove(away);
 }
@@ -149,7 +210,7 @@ static int prune_abandoned(Arena *a, const char *dir, int64_t step)
     int64_t *all;
     int      n = list_steps(a, dir, abandoned_prefix, &all);
     if (n < 0) return -1;
-    for (int i = 0; i < n && all[i] <= step; i++) TRY(remove_step(dir, abandoned_prefix, all[i]));
+    for (int i = 0; i < n && all[i] <= step; i++) TRY(remove_step(a, dir, abandoned_prefix, all[i]));
     return 0;
 }
 
@@ -173,16 +234,50 @@ int ckpt_abandon(const char *dir, int64_t after)
     return rc < 0 ? rc : moved;
 }
 
-int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every)
+void ckpt_known_set(CkptKnown *k, int64_t step, int is_good)
+{
+    int i = 0;
+    while (i < k->n && k->row[i].step != step) i++;
+    if (i == CKPT_KNOWN) { /* the oldest knowledge goes */
+        memmove(k->row, k->row + 1, sizeof k->row - sizeof k->row[0]);
+        i = --k->n;
+    }
+    k->row[i].step    = step;
+    k->row[i].is_good = is_good;
+    k->n              = MAX(k->n, i + 1);
+}
+
+static int is_good(const char *dir, int64_t step, CkptKnown *known)
+{
+    char path[PATH_MAX];
+    for (int i = 0; i < known->n; i++) {
+        if (known->row[i].step == step) return known->row[i].is_good;
+    }
+    int good = ckpt_path(dir, step, path, sizeof path) == 0 && ckpt_verify(path) == 0;
+    if (!good) {
+        log_warn("checkpoint of step %lld is damaged and does not count for checkpoint.keep: %s",
+                 (long long)step, err_get());
+        err_clear();
+    }
+    ckpt_known_set(known, step, good);
+    return good;
+}
+
+int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, CkptKnown *known)
 {
     Arena    a;
-    int64_t *all, newer = 0;
+    int64_t *all, newer = 0, n_old = 0;
     arena_init(&a);
     int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
-    for (int i = n - 1; i >= 0 && rc == 0; i--) {
-        if (all[i] > step || newer++ < MAX(keep, 1)) continue;
+    for (int i = 0; i < n; i++) n_old += all[i] <= step;
+    for (int i = n - 1; i >= 0 && rc == 0 && n_old > MAX(keep, 1); i--) {
+        if (all[i] > step) continue;
+        if (newer < MAX(keep, 1)) {
+            newer += is_good(dir, all[i], known);
+            continue;
+        }
         if (keep_every > 0 && all[i] % keep_every == 0) continue;
-        rc = remove_step(dir, step_prefix, all[i]);
+        rc = remove_step(&a, dir, step_prefix, all[i]);
     }
     if (rc == 0) rc = prune_abandoned(&a, dir, step);
     arena_deinit(&a);

@@ -32,8 +32,26 @@ int ckpt_join(char *buf, size_t n, const char *folder, const char *name);
 /* One line of DONE: "hash  name\n", as `xxhsum -c` reads it. */
 void ckpt_done_line(char *buf, size_t n, uint64_t hash, const char *name);
 
-/* Removes checkpoints at or below step that are neither among the newest `keep` of those nor multiples of
- * keep_every. Later ones are not counted: they are damaged, or of a future that was given up. */
-int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every);
+/* What a writer knows of the checkpoints beside its own: each is verified at most once. */
+enum { CKPT_KNOWN = 64 };
+typedef struct {
+    struct {
+        int64_t step;
+        int     is_good;
+    } row[CKPT_KNOWN];
+    int n;
+} CkptKnown;
+/* step was written, or found damaged. */
+void ckpt_known_set(CkptKnown *k, int64_t step, int is_good);
+
+/* Removes checkpoints at or below step that are neither among the newest `keep` good ones of those nor
+ * multiples of keep_every. Later ones are not counted: they are damaged, or of a future that was given up. A
+ * damaged one is not counted, either: one that is not in *known is verified before another is removed on its
+ * account. Files that Brim did not write stay, in a folder left-NNNNNNNN. */
+int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, CkptKnown *known);
+
+/* Negative after err_user() when something that is not a folder has a checkpoint's name: a save could not
+ * replace it. */
+int ckpt_check_names(const char *dir);
 
 #endif

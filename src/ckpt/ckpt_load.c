@@ -18,6 +18,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
@@ -445,4 +446,51 @@ int ckpt_load_weights(Job *b, const char *path)
     int rc = kind == FILE_FOLDER ? load_folder(b, &l, path) : load_file(b, &l, path);
     loaded_close(&l);
     return rc;
+}
+
+/* Which folder a name stands for now; zeros when there is none. */
+typedef struct {
+    dev_t device;
+    ino_t inode;
+} FolderId;
+
+static FolderId folder_id(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (FolderId){ st.st_dev, st.st_ino } : (FolderId){ 0 };
+}
+
+/* 1 loaded, 0 it went away or was replaced while it was opened, negative after err_set(). */
+static int try_weights(Job *b, const char *path)
+{
+    FolderId before = folder_id(path), after;
+    int      rc     = ckpt_load_weights(b, path);
+    if (rc == 0) return 1;
+    after = folder_id(path);
+    if (before.inode != 0 && before.inode == after.inode && before.device == after.device) return -1;
+    err_clear();
+    return 0;
+}
+
+int ckpt_load_newest(Job *b, const char *dir, int64_t *step)
+{
+    enum { TRIES = 1000, MOST = 64 }; /* a run would have to save so often while one file is opened */
+    int64_t list[MOST];
+    char    path[PATH_MAX];
+    for (int t = 0; t < TRIES; t++) {
+        int n = ckpt_list(dir, list, MOST), rc = -1;
+        if (n < 0) return -1;
+        if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
+        for (int i = 0; i < n && rc < 0; i++) {
+            TRY(ckpt_path(dir, list[i], path, sizeof path));
+            rc    = try_weights(b, path);
+            *step = list[i];
+            if (rc > 0) return 0;
+            if (rc == 0) break; /* the list is old */
+            if (err_kind() == ERR_USER || i + 1 == n) return -1;
+            log_warn("%s; trying the one before", err_get());
+            err_clear();
+        }
+    }
+    return err_set("%s: its checkpoints change faster than they can be read", dir);
 }

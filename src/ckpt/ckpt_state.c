@@ -314,7 +314,7 @@ static int read_skip(CkptState *s, const json_t *list, const char *name)
                      *b = json_array_get(pair, 1);
         int64_t first = json_integer_value(a), count = json_integer_value(b);
         if (json_array_size(pair) != 2 || !json_is_integer(a) || !json_is_integer(b) || first < 0 ||
-            count < 1 || first > INT64_MAX - count) {
+            count < 1 || first > ORDER_MOST || count > ORDER_MOST) {
             return err_set("%s: skip range %zu is wrong", name, i);
         }
         s->skip[s->n_skip++] = (SampleRange){ first, count };
@@ -418,6 +418,7 @@ static int read_all(CkptManifest *m, json_t *root, const char *name)
     CkptState *s = &m->state;
     TRY(read_version(root, name));
     TRY(read_fields(s, root, name, run_fields, ARRAY_LEN(run_fields)));
+    if (s->next_sample > ORDER_MOST) return err_set("%s: field next_sample is not a number it can be", name);
     TRY(read_late(s, root, name));
     TRY(read_fields(s, json_object_get(root, "step_in"), name, in_fields, ARRAY_LEN(in_fields)));
     TRY(read_fields(s, json_object_get(root, "step_out"), name, out_fields, ARRAY_LEN(out_fields)));

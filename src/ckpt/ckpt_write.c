@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
@@ -50,6 +51,8 @@ struct CkptWriter {
     int         n_spec[CKPT_FILES];
     int         has_snapshot;
     char       *stage; /* CKPT_CHUNK_BYTES, for saving without a snapshot */
+
+    CkptKnown known; /* of the thread that saves */
 
     /* the save that runs or ran last */
     CkptManifest manifest;
@@ -307,7 +310,8 @@ static void save_body(void *arg)
                  str_bytes(size, sizeof size, bytes), clock_now_s() - begin_s,
                  w->has_snapshot ? w->snapshot_s : clock_now_s() - begin_s);
         /* Sweeping: a removal that failed earlier must not fill the disk of a run of weeks. */
-        if (ckpt_prune(w->dir, step, w->keep, w->keep_every) < 0 || ckpt_sweep(w->dir) < 0) {
+        ckpt_known_set(&w->known, step, 1);
+        if (ckpt_prune(w->dir, step, w->keep, w->keep_every, &w->known) < 0 || ckpt_sweep(w->dir) < 0) {
             str_append(w->message, sizeof w->message, "; an old one could not be removed: %s", err_get());
         }
     }
@@ -387,6 +391,7 @@ int ckpt_writer_create(CkptWriter **out, const Job *b, const char *dir)
     list_stored(w, b);
     int rc = str_copy(w->dir, sizeof w->dir, dir) < 0 ? err_set("%s: path too long", dir) : 0;
     if (rc == 0) rc = file_make_folders(dir);
+    if (rc == 0) rc = ckpt_check_names(dir);
     if (rc == 0) rc = ckpt_sweep(dir);
     if (rc == 0) w->stage = (char *)host_take(w, CKPT_CHUNK_BYTES);
     if (rc == 0 && !w->stage) rc = err_set("host memory for %d bytes to write checkpoints", CKPT_CHUNK_BYTES);

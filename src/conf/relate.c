@@ -2,9 +2,12 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 static int row_of(const Recipe *r, const char *key)
 {
@@ -112,6 +115,19 @@ static int check_micro_batch(const Recipe *r)
                         name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
+/* steps on the command line and a warm-up in the file is a recipe that is tried out: the warm-up is cut. Two
+ * numbers from one place that do not go together are a mistake. */
+static void cut_warmup(Recipe *r)
+{
+    int64_t was = r->optim.warmup;
+    if (was <= r->steps || r->origin[row_of(r, "steps")] != ORIGIN_COMMAND_LINE ||
+        r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
+        return;
+    r->optim.warmup = r->steps / 10;
+    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld steps", LL(was), LL(r->optim.warmup),
+             LL(r->steps));
+}
+
 static int check_optim(const Recipe *r)
 {
     const RecipeOptim *p = &r->optim;
@@ -201,8 +217,15 @@ static int refuse_missing(const Recipe *r, const char *key, const char *path)
     int n = file_list(&arena, folder, "", &names);
     err_clear(); /* a folder that cannot be listed only costs the hint */
     StrNearest near = str_nearest_begin(file_name_of(path));
-    for (int i = 0; i < n; i++) str_nearest_offer(&near, names[i]);
-    if (near.best) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i], file_name_of(path)) != 0) str_nearest_offer(&near, names[i]);
+    }
+    char    to[PATH_MAX];
+    ssize_t len = readlink(path, to, sizeof to - 1);
+    if (len > 0) {
+        to[len] = '\0';
+        recipe_blame(r, key, "%s is a link to %s, which is not there", path, to);
+    } else if (near.best) {
         recipe_blame(r, key, "no such file: %s (did you mean %s?)", path, near.best);
     } else {
         recipe_blame(r, key, "no such file: %s", path);
@@ -308,6 +331,7 @@ int relate_resolve(Recipe *r, const char *folder, int need_data)
     r->step_key = "step_samples";
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
+    cut_warmup(r);
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));

@@ -5,6 +5,8 @@
 #include "base/str.h"
 #include "data/order.h"
 
+#include <sys/stat.h>
+
 /* key: what names the source, for messages. */
 static int check_tokens(const Recipe *r, const Tokens *s, const char *key)
 {
@@ -40,9 +42,20 @@ static void warn_few(const Recipe *r, const Tokens *s)
              (long long)r->model.context, (long long)need, (double)need / (double)o.n_window);
 }
 
+/* Allowed, to see a model learn by heart, but such a validation says nothing about other data. */
+static void warn_same(const Recipe *r)
+{
+    struct stat a, b;
+    if (!r->data.val[0] || stat(r->data.train, &a) != 0 || stat(r->data.val, &b) != 0) return;
+    if (a.st_dev != b.st_dev || a.st_ino != b.st_ino) return;
+    log_warn("data.val: %s is also data.train: validation losses are those of data that was trained on",
+             r->data.val);
+}
+
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
     if (train) warn_few(r, train);
+    if (train) warn_same(r);
     if (r->data.kind != DATA_TOKENS) return 0;
     if (train) TRY(check_tokens(r, train, "data.train"));
     /* Without data.val both are parts of the same files. */

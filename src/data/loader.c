@@ -5,15 +5,14 @@
  *    run.
  * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
  *    failure in the order of batches, whichever thread failed first in time. */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "data/loader.h"
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,26 +180,30 @@ static void check_config(const LoaderConfig *c)
     CHECK(c->n_slot > 0 && c->slots && c->threads >= 0 && c->n_skip >= 0, "%d slots, %d threads, %d ranges",
           c->n_slot, c->threads, c->n_skip);
     CHECK(c->world >= 0 && c->rank >= 0 && c->rank < MAX(c->world, 1), "rank %d of %d", c->rank, c->world);
-    CHECK(c->first_sample >= 0, "first sample %lld", (long long)c->first_sample);
     for (int i = 0; i < c->n_slot; i++) {
         CHECK(c->slots[i] && (uintptr_t)c->slots[i] % 64 == 0, "slot %d is not aligned", i);
     }
     for (int i = 0; i < c->n_skip; i++) {
-        CHECK(c->skip[i].first >= 0 && c->skip[i].count >= 0, "skip range %d is negative", i);
+        CHECK(c->skip[i].first >= 0 && c->skip[i].count >= 0 && c->skip[i].first <= ORDER_MOST &&
+                  c->skip[i].count <= ORDER_MOST,
+              "skip range %d", i);
     }
+}
+
+/* The number comes from a checkpoint, which may be damaged or forged. */
+static int check_first(int64_t first_sample)
+{
+    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
+    if (first_sample <= ORDER_MOST) return 0;
+    return err_set("sample %lld is beyond all that can be counted", (long long)first_sample);
 }
 
 /* A quarter of the cores this process may use: one thread keeps up with any GPU while the tokens come from
  * the page cache (tests/test_loader.c prints the rate), more of them hide the latency of disks. */
 static int choose_threads(const LoaderConfig *c)
 {
-    cpu_set_t set;
     if (c->inline_fill) return 0;
-    int n = c->threads;
-    if (n == 0) {
-        int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-        n         = MIN(MAX(cores / 4, 1), MAX_AUTO_THREADS);
-    }
+    int n = c->threads > 0 ? c->threads : MIN(MAX(hostmem_cpus() / 4, 1), MAX_AUTO_THREADS);
     return MIN(n, c->n_slot);
 }
 
@@ -216,6 +219,7 @@ static int take_memory(Loader *l, const LoaderConfig *cfg)
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 {
     check_config(cfg);
+    TRY(check_first(cfg->first_sample));
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");
     l->cfg       = *cfg;
@@ -241,7 +245,7 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 
 int loader_restart(Loader *l, int64_t first_sample)
 {
-    CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
+    TRY(check_first(first_sample));
     CHECK(l->n_taken - l->n_released == (l->failed ? 1 : 0), "a slot is held across a restart");
     stop(l);
     l->cfg.first_sample = first_sample;

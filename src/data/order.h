@@ -20,6 +20,9 @@
 extern "C" {
 #endif
 
+/* No sample has a number above this: sums of two such numbers and a step's samples fit into 64 bits. */
+#define ORDER_MOST (INT64_C(1) << 61)
+
 typedef struct {
     uint64_t seed;
     int64_t  T;

@@ -46,6 +46,13 @@ const DevVt *dev_cuda(const char **why)
         *why = say("%s", dlerror());
         return NULL;
     }
+    const char *(*id)(void) = NULL;
+    *(void **)&id           = dlsym(lib, "brim_cuda_id");
+    if (!id || strcmp(id(), BRIM_DEV_ID) != 0) {
+        *why = say("%s is of another build (%s, the program is of %s): make builds both", path,
+                   id ? id() : "an older one", BRIM_DEV_ID);
+        return NULL;
+    }
     const DevVt *(*get)(void) = NULL;
     *(void **)&get            = dlsym(lib, "brim_dev_cuda");
     if (!get) {

@@ -161,10 +161,13 @@ int shard_read(int fd, const char *path, void *buf, size_t size_bytes, int64_t o
                         ? -1
                         : pread(fd, (char *)buf + done, size_bytes - done, (off_t)(offset + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_sys("%s: reading at byte %lld", path, (long long)offset);
+        int64_t at = offset + (int64_t)done;
+        if (n < 0) return err_sys("%s: reading at byte %lld", path, (long long)at);
         if (n == 0) {
+            struct stat st; /* reading may have begun behind the end */
+            if (fstat(fd, &st) == 0) at = MIN(at, (int64_t)st.st_size);
             return err_set("%s: ends at byte %lld: the file became shorter while it was in use", path,
-                           (long long)(offset + (int64_t)done));
+                           (long long)at);
         }
         done += (size_t)n;
     }

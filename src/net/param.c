@@ -40,14 +40,33 @@ void param_table_init(ParamTable *t, const char *prefix, int site0)
 
 void param_table_deinit(ParamTable *t) { arena_deinit(&t->arena); }
 
+/* The entry of that name in by_name, or the empty one where the name belongs. At least half of the entries
+ * are empty. */
+static int *name_entry(const ParamTable *t, const char *name)
+{
+    uint32_t n = 2 * (uint32_t)t->cap, hash = 2166136261u; /* FNV-1a */
+    for (const char *c = name; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    uint32_t i = hash % n;
+    while (t->by_name[i] && strcmp(t->param[t->by_name[i] - 1].name, name) != 0) i = (i + 1) % n;
+    return &t->by_name[i];
+}
+
+static void index_row(ParamTable *t, int i)
+{
+    int *entry = name_entry(t, t->param[i].name);
+    if (!*entry) *entry = i + 1;
+}
+
 int param_declare(ParamTable *t, const Param *row)
 {
     if (t->n_param == t->cap) {
         int    cap = t->cap ? 2 * t->cap : 64;
         Param *p   = ARENA_ARRAY(&t->arena, Param, cap);
         if (t->n_param) memcpy(p, t->param, sizeof *p * (size_t)t->n_param);
-        t->param = p;
-        t->cap   = cap;
+        t->param   = p;
+        t->cap     = cap;
+        t->by_name = ARENA_ARRAY(&t->arena, int, 2 * cap);
+        for (int i = 0; i < t->n_param; i++) index_row(t, i);
     }
     Param *p = &t->param[t->n_param];
     *p       = *row;
@@ -55,6 +74,7 @@ int param_declare(ParamTable *t, const Param *row)
     p->rows_stored = MAX(p->rows_stored, p->rows);
     p->lr_mul      = p->lr_mul != 0 ? p->lr_mul : 1.0f;
     p->site        = t->site0 + t->n_param;
+    index_row(t, t->n_param);
     return t->n_param++;
 }
 
@@ -182,11 +202,10 @@ void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
 
 Param *param_find(const ParamTable *t, const char *name)
 {
-    size_t n = strlen(t->prefix);
-    for (int i = 0; i < t->n_param; i++) {
-        if (strcmp(t->param[i].name + n, name) == 0) return &t->param[i];
-    }
-    return NULL;
+    char full[PARAM_NAME];
+    param_name(full, "%s%s", t->prefix, name);
+    int i = t->cap ? *name_entry(t, full) : 0;
+    return i ? &t->param[i - 1] : NULL;
 }
 
 int64_t param_count(const ParamTable *t)

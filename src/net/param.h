@@ -55,6 +55,7 @@ typedef struct {
     int      site0;
     Param   *param;
     int      n_param, cap;
+    int     *by_name; /* 2*cap entries, hashed by name: index of the row + 1, 0 when empty */
     int64_t  region_elems[REGION_COUNT];
     Tensor  *flat[COL_COUNT][REGION_COUNT]; /* whole columns; NULL if empty */
     Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */

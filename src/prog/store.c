@@ -72,6 +72,23 @@ void store_set_grad(Store *s, const Tensor *weight, Tensor *grad)
     s->grad[weight->id] = grad;
 }
 
+static int shares_bytes(const Tensor *a, const Tensor *b)
+{
+    return a->root == b->root && a->offset_bytes < b->offset_bytes + tensor_bytes(b) &&
+           b->offset_bytes < a->offset_bytes + tensor_bytes(a);
+}
+
+Tensor *store_grad(const Store *s, const Tensor *t)
+{
+    if (t->id < s->n_tensor) return s->grad[t->id];
+    if (t->slab != SLAB_MASTER && t->slab != SLAB_COPY) return NULL;
+    for (int i = 0; i < s->n_tensor; i++) {
+        CHECK(!s->grad[i] || !shares_bytes(t, s->tensor[i]),
+              "%s is a view of the trainable %s: its gradient would be lost", t->name, s->tensor[i]->name);
+    }
+    return NULL;
+}
+
 void store_seal(Store *s) { s->sealed = 1; }
 
 static void fit(Store *s, Slab slab, size_t size_bytes)

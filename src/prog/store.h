@@ -15,7 +15,8 @@
 typedef struct {
     Arena    arena;
     Tensor **tensor;
-    /* By tensor id: where `_dw` ops add up the gradient of a trainable weight; NULL for all others. */
+    /* By id of a tensor of the store: where `_dw` ops add up the gradient of a trainable weight; NULL for all
+     * others. Programs have ids beyond this table: read it with store_grad(). */
     Tensor **grad;
     int      n_tensor, cap;
     int      sealed;
@@ -35,6 +36,9 @@ Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem
 Tensor *store_view_as(Store *s, Tensor *root, const char *name, size_t offset_bytes, DType dtype, int ndim,
                       const int64_t *dim);
 void    store_set_grad(Store *s, const Tensor *weight, Tensor *grad);
+/* The gradient of a trainable weight, NULL for all else. A program's own view of a trainable weight is a
+ * bug. */
+Tensor *store_grad(const Store *s, const Tensor *t);
 
 void   store_seal(Store *s);
 void   store_fit_act(Store *s, size_t size_bytes);

@@ -73,8 +73,7 @@ void build_destroy(Job *j)
 
 int build_verify(const Job *j)
 {
-    for (int i = 0; i < j->n_prog; i++) TRY(prog_verify(j->prog[i]));
-    return 0;
+    return prog_verify_all((const Prog *const *)j->prog, j->n_prog);
 }
 
 /* ---- binding ----------------------------------------------------------------------------------------------- */

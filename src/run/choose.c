@@ -300,6 +300,7 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
                                  .compute     = c->compute };
             choice.head_rows = head_rows(what, c->compute, micro[i]);
             TRY(try_candidate(c, what, &choice, m));
+            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
         }
         /* Recomputation only ever costs time: no need to look further once every micro-batch fits without it. */
         int all_fit = 1;

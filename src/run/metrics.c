@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -19,8 +20,9 @@ const char *metrics_skip_name(int skip) { return skip == 1 ? "not finite" : "los
 
 static int open_file(const char *path)
 {
-    int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    return fd < 0 ? err_sys("%s", path) : fd;
+    char why[1400];
+    int  fd = file_open_own(path, O_WRONLY | O_CREAT | O_APPEND, why, sizeof why);
+    return fd < 0 ? err_set("%s", why) : fd;
 }
 
 int metrics_open(Metrics *m, const char *path)

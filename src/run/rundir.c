@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* AT_EACCESS */
 #include "run/rundir.h"
 
 #include "base/clock.h"
@@ -24,6 +25,14 @@ const char *rundir_base(void)
     return base && *base ? base : "runs";
 }
 
+static const char tune_name[] = "tune.txt";
+
+const char *rundir_tune_cache(char *buf, size_t n)
+{
+    snprintf(buf, n, "%s/%s", rundir_base(), tune_name);
+    return buf;
+}
+
 /* ---- Paths --------------------------------------------------------------------------------------------- */
 
 int rundir_paths(RunDir *d, const char *name)
@@ -36,6 +45,9 @@ int rundir_paths(RunDir *d, const char *name)
         return err_user("run: \"%s\" cannot be the name of a folder",
                         str_quote(shown, sizeof shown, name, strlen(name)));
     }
+    if (strcmp(name, tune_name) == 0)
+        return err_user("run: %s is the file that keeps timings for all runs; a run needs another name",
+                        name);
     const struct {
         char       *path;
         const char *file;
@@ -92,7 +104,7 @@ static int write_owner(const RunDir *d, int fd)
 static int is_current(const RunDir *d, int fd)
 {
     struct stat a, b;
-    return fstat(fd, &a) == 0 && stat(d->lock, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    return fstat(fd, &a) == 0 && lstat(d->lock, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 /* flock() with the file systems that have none made harmless: 0 locked, -1 held by another. */
@@ -113,14 +125,15 @@ static int lock_file(const RunDir *d, int fd)
 static int lock_take(RunDir *d, int *made)
 {
     enum { TRIES = 100 };
+    char why[RUNDIR_PATH + 128];
     for (int i = 0; i < TRIES; i++) {
-        int fd = fault_hit(FAULT_OPEN) ? -1 : open(d->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = file_open_own(d->lock, O_RDWR | O_CREAT, why, sizeof why);
         if (fd < 0 && errno == ENOENT) { /* one whose start failed has just taken its directory away */
             TRY(file_make_folders(d->path));
             *made = 1;
             continue;
         }
-        if (fd < 0) return err_sys("%s", d->lock);
+        if (fd < 0) return err_set("%s", why);
         if (lock_file(d, fd) < 0) {
             close(fd);
             return refuse(d);
@@ -158,9 +171,31 @@ void rundir_close(RunDir *d)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
+/* What stands where this run will write is a plain file, or a folder, of the run alone (log.txt: else there
+ * is none). So that nothing outside the directory changes, and no pipe makes a start hang, whoever filled the
+ * directory. */
+static int check_contents(const RunDir *d)
+{
+    const char *const file[] = { d->lock, d->metrics, d->recipe, d->plan, d->machine };
+    char              why[RUNDIR_PATH + 128];
+    for (int i = 0; i < ARRAY_LEN(file); i++) {
+        if (file_foreign(file[i], 0, why, sizeof why)) return err_user("%s", why);
+    }
+    return file_foreign(d->checkpoints, 1, why, sizeof why) ? err_user("%s", why) : 0;
+}
+
+/* A run that cannot save would find that out after its first steps. */
+static int check_writable(const char *folder)
+{
+    if (faccessat(AT_FDCWD, folder, R_OK | W_OK | X_OK, AT_EACCESS) == 0) return 0;
+    return err_sys("%s: a run must be able to write there", folder);
+}
+
 static int make_folders(RunDir *d)
 {
     TRY(file_make_folders(d->checkpoints));
+    TRY(check_writable(d->path));
+    TRY(check_writable(d->checkpoints));
     TRY(file_sweep_tmp(d->path));
     TRY(folder_sync(d->path)); /* a checkpoint is only as durable as the names above it */
     return folder_sync(rundir_base());
@@ -184,6 +219,7 @@ static int make_and_lock(RunDir *d)
 {
     int made = file_kind(d->path) == FILE_NONE;
     TRY(make_run_folder(d));
+    TRY(check_contents(d));
     if (lock_take(d, &made) < 0) {
         if (made) rmdir(d->path); /* fails while another one's lock is in it */
         return -1;
@@ -294,10 +330,21 @@ static int rewrite_lines(const RunDir *d, FILE *in, int64_t first_step)
     return rc < 0 ? rc : dropped;
 }
 
+static FILE *open_metrics(const RunDir *d, char *why, size_t n)
+{
+    int   fd = file_open_own(d->metrics, O_RDONLY, why, n);
+    FILE *f  = fd < 0 ? NULL : fdopen(fd, "r");
+    if (f || fd < 0) return f;
+    snprintf(why, n, "%s: %s", d->metrics, strerror(errno));
+    close(fd);
+    return NULL;
+}
+
 int rundir_trim_metrics(const RunDir *d, int64_t first_step)
 {
-    FILE *in = fault_hit(FAULT_OPEN) ? NULL : fopen(d->metrics, "re");
-    if (!in) return errno == ENOENT ? 0 : err_sys("%s", d->metrics);
+    char  why[RUNDIR_PATH + 128];
+    FILE *in = open_metrics(d, why, sizeof why);
+    if (!in) return errno == ENOENT ? 0 : err_set("%s", why);
     int dropped = copy_lines(d, in, NULL, first_step);
     if (dropped > 0) {
         rewind(in);
@@ -312,7 +359,8 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     char  *line = NULL;
     size_t room = 0;
     int    has  = 0;
-    FILE  *in   = fault_hit(FAULT_OPEN) ? NULL : fopen(d->metrics, "re");
+    char   why[RUNDIR_PATH + 128];
+    FILE  *in = open_metrics(d, why, sizeof why);
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
         json_t     *root = json_loads(line, 0, NULL);

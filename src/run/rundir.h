@@ -3,9 +3,12 @@
  * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that
  *    nobody holds is stale, whatever it says. Its text (pid and start) is for the message to the second
  *    comer.
- * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS, and not before
- *    the new run can begin. A start that comes to nothing leaves everything as it was, and no empty directory.
- * 3. metrics.jsonl has each step once: resuming drops the lines of steps that will be done again. */
+ * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS, and
+ *    not before the new run can begin. A start that comes to nothing leaves everything as it was, and no
+ *    empty directory.
+ * 3. Nothing is written through a link or into a special file: a directory that has one where a file of the
+ *    run belongs is refused.
+ * 4. metrics.jsonl has each step once: resuming drops the lines of steps that will be done again. */
 #ifndef RUN_RUNDIR_H
 #define RUN_RUNDIR_H
 
@@ -33,6 +36,9 @@ typedef struct {
 
 /* Where runs are: $BRIM_RUNS, or "runs". */
 const char *rundir_base(void);
+
+/* The file in that folder that keeps what was timed on a GPU, for all runs, into buf. Returns buf. */
+const char *rundir_tune_cache(char *buf, size_t n);
 
 /* Fills in the paths of run `name`; touches nothing. Negative after err_user() when the name cannot be a
  * folder's. */

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "run/rundir.h"
 #include "run/switches.h"
 
 #include <stdlib.h>
@@ -32,32 +33,26 @@ static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *co
     return dev_open(r->device, opt, why);
 }
 
-/* Threads without a CPU only wait for each other: 64 of them on 2 CPUs make a step many times longer. */
-static void warn_of_threads(int64_t threads)
-{
-    enum { MANY = 2 }; /* times the CPUs */
-    long n_cpu = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n_cpu > 0 && threads > MANY * n_cpu)
-        log_warn("threads: %lld, but there are %ld CPUs: they will wait for each other", (long long)threads,
-                 n_cpu);
-}
-
 static int open_device(Setup *s, const Recipe *r, Comm *comm)
 {
     static const char cache_env[] = "BRIM_TUNE_CACHE";
     const char       *cache       = getenv(cache_env);
-    DevOptions        opt         = { .deterministic = r->deterministic,
-                                      .capture       = r->opt.graphs,
-                                      .tune          = switches_times(r),
-                                      .tf32          = r->precision == PRECISION_TF32,
-                                      .tune_cache    = cache ? cache : "runs/tune.txt",
-                                      .threads       = (int)r->threads };
+    char              own[1024];
+    DevOptions        opt = { .deterministic = r->deterministic,
+                              .capture       = r->opt.graphs,
+                              .tune          = switches_times(r),
+                              .tf32          = r->precision == PRECISION_TF32,
+                              .tune_cache    = cache ? cache : rundir_tune_cache(own, sizeof own),
+                              .threads       = (int)r->threads };
 
     s->dev = open_for_rank(r, &opt, comm, &s->why);
     if (!s->dev) return recipe_blame_pending(r, "device");
-    if (!s->dev->vt->hints->is_late) warn_of_threads(r->threads);
     TRY(comm_attach(comm, s->dev)); /* before memory is counted: the library takes its own */
-    return s->dev->vt->info(s->dev, &s->info);
+    TRY(s->dev->vt->info(s->dev, &s->info));
+    if (!s->dev->vt->hints->is_late && r->threads > s->info.n_sm)
+        log_warn("threads: %lld, but there are %d CPUs: so many threads are used", (long long)r->threads,
+                 s->info.n_sm);
+    return 0;
 }
 
 static void describe_machine(Setup *s)

@@ -37,6 +37,9 @@ OP_LIST(X)
 #undef X
 
 int cpu_threads(const Dev *dev);
+/* Threads that pay where so many are asked for (0: all): more than twice the CPUs only wait for each
+ * other. */
+int cpu_threads_for(int asked);
 
 /* The number after `key`, at the beginning of a line of a text file, or fallback. */
 double cpu_read_number(const char *path, const char *key, double fallback);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/hostmem.h"
 #include "base/mem.h"
 #include "dev/cpu/cpu_attn.h"
 #include "dev/cpu/cpu_linear.h"
@@ -43,21 +44,16 @@ double cpu_read_number(const char *path, const char *key, double fallback)
     return value;
 }
 
-/* CPUs this process may use: affinity and OMP_NUM_THREADS through OpenMP, and a container's quota, which OpenMP does not
- * know: spinning on more threads than the quota allows is several times slower. */
-static int usable_threads(void)
+/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP
+ * does not know: spinning on more threads than the quota allows is several times slower. */
+static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
+
+int cpu_threads_for(int asked)
 {
-    int    n = omp_get_max_threads();
-    FILE  *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    double quota, period;
-    if (f) {
-        if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0 && quota > 0) {
-            int most = (int)((quota + period - 1) / period);
-            if (most >= 1 && most < n) n = most;
-        }
-        fclose(f);
-    }
-    return n;
+    enum { MANY = 2 }; /* times the CPUs */
+    int cpus = MIN(omp_get_num_procs(), hostmem_quota());
+    if (asked <= 0) return usable_threads();
+    return asked > MANY * cpus ? cpus : asked;
 }
 
 static void read_model(char *out, size_t n)
@@ -84,16 +80,8 @@ static int cpu_info(Dev *dev, DevInfo *info)
     int threads = cpu_threads(dev);
     snprintf(info->name, sizeof info->name, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
     snprintf(info->versions, sizeof info->versions, "gcc %s, vectors of %d floats", __VERSION__, VL);
-    double total = cpu_read_number("/proc/meminfo", "MemTotal:", 0) * 1024;
-    double avail = cpu_read_number("/proc/meminfo", "MemAvailable:", 0) * 1024;
-    double limit = cpu_read_number("/sys/fs/cgroup/memory.max", "", total); /* "max" is no number */
-    double used  = cpu_read_number("/sys/fs/cgroup/memory.current", "", 0);
-    if (limit < total) {
-        total = limit;
-        avail = MIN(avail, MAX(limit - used, 0));
-    }
-    info->total_bytes = (size_t)total;
-    info->free_bytes  = (size_t)avail;
+    info->total_bytes = hostmem_total();
+    info->free_bytes  = hostmem_available();
     info->n_sm        = threads;
     return 0;
 }
@@ -189,7 +177,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 static size_t cpu_list_scratch(const Op *ops, int n_op, int threads)
 {
     size_t most = 0;
-    if (threads <= 0) threads = usable_threads();
+    threads     = cpu_threads_for(threads);
     for (int i = 0; i < n_op; i++) most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, threads));
     return most;
 }
@@ -203,7 +191,7 @@ static Dev *cpu_open(int index, const DevOptions *opt)
         err_sys("cannot open the CPU");
         return NULL;
     }
-    d->threads = opt->threads > 0 ? opt->threads : usable_threads();
+    d->threads = cpu_threads_for(opt->threads);
     omp_set_dynamic(0);
     cpu_wait_open(d->threads);
     return &d->base;

@@ -228,17 +228,18 @@ int cudnn_graph_propose(CudnnGraph *g, cudnnHandle_t handle)
 
 int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int i, CudnnDesc *plan, int64_t *ws_bytes)
 {
-    int64_t   found = 0;
-    CudnnDesc p     = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    int64_t found = 0;
+    if (g->error[0]) return -1;
+    CudnnDesc p = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     set_desc(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, g->proposal[i]);
     set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    if (g->error[0]) return -1;
-    if (g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS) return 1;
-    cudnnStatus_t s =
-        g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found, ws_bytes);
-    note(g, s, "workspace size");
+    int failed = g->error[0] || g->lib->desc_finalize(p) != CUDNN_STATUS_SUCCESS ||
+                 g->lib->desc_get(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &found,
+                                  ws_bytes) != CUDNN_STATUS_SUCCESS;
+    g->error[0] = 0; /* of this engine alone: the next one may do */
+    if (failed) return 1;
     *plan = p;
-    return g->error[0] ? -1 : 0;
+    return 0;
 }
 
 const char *cudnn_graph_run(CudnnGraph *g, cudnnHandle_t handle, CudnnDesc plan, int n, const int64_t *uid,

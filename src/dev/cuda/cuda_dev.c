@@ -445,3 +445,7 @@ static const DevVt cuda_vt = {
 };
 
 const DevVt *brim_dev_cuda(void) { return &cuda_vt; }
+
+/* Asked for before anything else: a half of another build has other structs. */
+const char *brim_cuda_id(void);
+const char *brim_cuda_id(void) { return BRIM_DEV_ID; }

@@ -110,6 +110,10 @@ static int split_line(char *line, char *field[F_COUNT])
 /* The whole file as text with a final NUL; NULL when it is absent or cannot be used (then with a warning). */
 static char *read_text(const char *path)
 {
+    if (file_kind(path) == FILE_OTHER) { /* opening a pipe would hang */
+        cuda_note("tune cache %s: not a plain file; ignored", path);
+        return NULL;
+    }
     FILE *f = fopen(path, "rb");
     if (!f) {
         if (errno != ENOENT) cuda_note("tune cache %s: %s; ignored", path, strerror(errno));
