@@ -212,7 +212,11 @@ static int begin_state(Stepper *s, int64_t step, double lr)
     int           nan = fault_hit(FAULT_NAN), spike = fault_hit(FAULT_SPIKE);
     for (int k = 0; k < task->n_loss; k++) {
         double n, weight = task->loss[k].weight ? task->loss[k].weight(r) : 1;
-        TRY(count_targets(s, k, &n));
+        if (task->loss[k].targets) {
+            n = (double)task->loss[k].targets(r);
+        } else {
+            TRY(count_targets(s, k, &n));
+        }
         if (nan) n = NAN;
         if (spike) n /= 100;
         in.inv[k] = n == 0 ? 0.0f : (float)(weight / n);

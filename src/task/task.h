@@ -29,7 +29,7 @@ typedef struct {
     int64_t     times; /* an upper bound, where a row below may end the loop */
     int         prog;  /* number in Job.prog; -1: none */
     int         feeds; /* 1: a batch is taken and uploaded before each run */
-    int sums;  /* 1: the program has collectives: ranks agree that all have their data before it runs */
+    int sums; /* 1: the program has collectives: ranks agree that all have their data before it runs */
     /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to. Read UNTIL_LAG
      * turns late. */
     int until;
@@ -51,6 +51,8 @@ typedef struct {
 typedef struct {
     const char *name;                  /* in metrics.jsonl, where a task has several */
     double (*weight)(const Recipe *r); /* NULL: 1 */
+    /* Targets in an update, of a loss over data born on the device; NULL: the source counts them. */
+    int64_t (*targets)(const Recipe *r);
 } TaskLoss;
 
 /* A mean over the targets of a slot in an evaluation: "loss" is val_loss in metrics.jsonl. */
