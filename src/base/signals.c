@@ -13,7 +13,9 @@
 static const struct {
     int         sig;
     const char *name;
-} signal_table[] = { { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGUSR1, "SIGUSR1" } };
+} signal_table[] = {
+    { SIGINT, "SIGINT" }, { SIGTERM, "SIGTERM" }, { SIGUSR1, "SIGUSR1" }, { SIGHUP, "SIGHUP" }
+};
 
 /* What the handler shares with the program; signal handlers take no argument to hang it on. */
 static volatile sig_atomic_t signal_seen, signal_count, stop_count, is_hushed;
@@ -59,8 +61,11 @@ int signals_install(void)
     act.sa_flags   = SA_RESTART;
     sigemptyset(&act.sa_mask);
     for (int i = 0; i < ARRAY_LEN(signal_table); i++) {
-        if (sigaction(signal_table[i].sig, &act, NULL) != 0)
-            return err_sys("handler of %s", signal_table[i].name);
+        struct sigaction before;
+        int              sig = signal_table[i].sig;
+        /* nohup: the terminal may go, the run goes on. */
+        if (sig == SIGHUP && sigaction(sig, NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        if (sigaction(sig, &act, NULL) != 0) return err_sys("handler of %s", signal_table[i].name);
     }
     act.sa_handler = SIG_IGN;
     return sigaction(SIGPIPE, &act, NULL) == 0 ? 0 : err_sys("handler of SIGPIPE");

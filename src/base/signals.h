@@ -1,6 +1,6 @@
 /* Signals: a request to stop is a flag that the loop looks at after each step.
  *
- * 1. SIGINT and SIGTERM ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit, and
+ * 1. SIGINT, SIGTERM and SIGHUP (a terminal that is closed) ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit, and
  *    means the same. The handler sets the flag, and answers the first SIGINT or SIGTERM on standard error; system
  *    calls are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
  *    again continues it.

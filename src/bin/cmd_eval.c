@@ -37,14 +37,16 @@ static int evaluate(Setup *s, const Recipe *r, int64_t most, TaskEval *out)
 
 int cmd_eval(const CmdArgs *a)
 {
-    CmdTarget t;
-    Recipe    r;
-    Setup     s;
-    TaskEval  e    = { 0 };
-    int64_t   step = 0;
-    char      rate[32];
-    TRY(cmd_parse(a, NULL, 0, &t));
-    TRY(run_target_open(&t, JOB_EVAL, &r, &s, &step));
+    CmdTarget   t;
+    Recipe      r;
+    Setup       s;
+    TaskEval    e    = { 0 };
+    int64_t     step = 0;
+    char        rate[32];
+    const char *which = NULL;
+    CmdFlag flag[] = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" } };
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    TRY(run_target_open(&t, which, JOB_EVAL, &r, &s, &step));
     const Task *task  = s.job->task;
     int         some  = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");
     double      begin = clock_now_s();

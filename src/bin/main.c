@@ -27,9 +27,11 @@ static const Command commands[] = {
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
       "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
-    { "eval", cmd_eval, "RUN [key=value ...]", "loss of a trained run on its validation data" },
+    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last]",
+      "loss of a trained run on its validation data" },
     { "sample", cmd_sample,
-      "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]",
+      "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
+      "N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },

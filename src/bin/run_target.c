@@ -70,7 +70,39 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
     return try_val(task, r);
 }
 
-int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int64_t *loaded)
+/* The step that --step names; -1: the newest. */
+static int find_step(const char *dir, const char *which, int64_t *step)
+{
+    char    path[RUNDIR_PATH + 64];
+    int64_t newest;
+    *step = -1;
+    int n = ckpt_list(dir, &newest, 1);
+    if (n < 0) return -1;
+    if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
+    if (!which || strcmp(which, "last") == 0) return 0;
+    if (strcmp(which, "best") == 0) {
+        *step = ckpt_best(dir);
+        if (*step >= 0) return 0;
+        return err_user("command line: --step: %s has no best checkpoint (checkpoint.best keeps one)", dir);
+    }
+    if (str_parse_int(which, step) < 0 || *step < 0)
+        return err_user("command line: --step: '%.32s' is none of best, last or the number of a step", which);
+    TRY(ckpt_path(dir, *step, path, sizeof path));
+    if (file_kind(path) == FILE_FOLDER) return 0;
+    return err_user("command line: --step: there is no checkpoint of step %lld (the newest is %lld)",
+                    (long long)*step, (long long)newest);
+}
+
+static int load_weights(Job *j, const char *dir, int64_t *step)
+{
+    char path[RUNDIR_PATH + 64];
+    if (*step < 0) return ckpt_load_newest(j, dir, step);
+    TRY(ckpt_path(dir, *step, path, sizeof path));
+    return ckpt_load_weights(j, path);
+}
+
+int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
+                    int64_t *loaded)
 {
     char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
     int64_t step;
@@ -82,11 +114,9 @@ int run_target_open(const CmdTarget *t, unsigned parts, Recipe *r, Setup *s, int
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
     const Task *task = task_of(r);
     TRY(check_parts(task, r, parts));
-    int n = ckpt_list(dir, &step, 1);
-    if (n < 0) return -1;
-    if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
+    TRY(find_step(dir, which, &step));
     TRY(setup_open(s, task, r, parts));
-    if (ckpt_load_newest(s->job, dir, &step) == 0) {
+    if (load_weights(s->job, dir, &step) == 0) {
         if (loaded) *loaded = step;
         return 0;
     }

@@ -263,10 +263,36 @@ static int is_good(const char *dir, int64_t step, CkptKnown *known)
     return good;
 }
 
+/* ---- The best one -------------------------------------------------------------------------------------- */
+
+static const char best_name[] = "best";
+
+int64_t ckpt_best(const char *dir)
+{
+    char    path[PATH_MAX], name[64];
+    ssize_t n = ckpt_join(path, sizeof path, dir, best_name) < 0 ? -1 : readlink(path, name, sizeof name - 1);
+    if (n < 0) return -1;
+    name[n] = '\0';
+    return step_of_name(name, step_prefix);
+}
+
+int ckpt_set_best(const char *dir, int64_t step)
+{
+    char path[PATH_MAX], tmp[PATH_MAX], name[64], tmp_name[64];
+    step_name(name, sizeof name, step_prefix, step);
+    snprintf(tmp_name, sizeof tmp_name, "%sbest-%ld", ckpt_tmp_prefix, (long)getpid());
+    TRY(ckpt_join(path, sizeof path, dir, best_name));
+    TRY(ckpt_join(tmp, sizeof tmp, dir, tmp_name));
+    unlink(tmp);
+    if (symlink(name, tmp) != 0) return err_sys("%s", tmp);
+    if (fault_hit(FAULT_RENAME) || rename(tmp, path) != 0) return err_sys("%s: rename", path);
+    return folder_sync(dir);
+}
+
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, CkptKnown *known)
 {
     Arena    a;
-    int64_t *all, newer = 0, n_old = 0;
+    int64_t *all, newer = 0, n_old = 0, best = ckpt_best(dir);
     arena_init(&a);
     int n = list_steps(&a, dir, step_prefix, &all), rc = MIN(n, 0);
     for (int i = 0; i < n; i++) n_old += all[i] <= step;
@@ -276,7 +302,7 @@ int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, 
             newer += is_good(dir, all[i], known);
             continue;
         }
-        if (keep_every > 0 && all[i] % keep_every == 0) continue;
+        if ((keep_every > 0 && all[i] % keep_every == 0) || all[i] == best) continue;
         rc = remove_step(&a, dir, step_prefix, all[i]);
     }
     if (rc == 0) rc = prune_abandoned(&a, dir, step);

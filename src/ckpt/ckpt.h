@@ -8,6 +8,7 @@
  *    is .tmp-*.
  * 2. The caller holds the run's lock (run/rundir.h), so nobody else writes here: every .tmp-* is a
  *    leftover.
+ *    `best` is a symbolic link to the best one by the task's measure, which is never removed.
  * 3. Old checkpoints are removed only after a newer one is published and its files have the promised
  *    sizes.
  * 4. Loading verifies every byte before the device is touched, and each tensor once more on its way there.
@@ -37,6 +38,8 @@ void ckpt_writer_destroy(CkptWriter *w); /* waits; NULL is allowed */
  * that still runs; a failure of that one that was not polled is logged. b is the job that the writer was made
  * for. Negative after err_set() when the device cannot be read. */
 int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s);
+/* The next ckpt_begin() saves the best state so far: `best` will name it. */
+void ckpt_mark_best(CkptWriter *w);
 
 /* The result of a save, once: 1 it is on disk, -1 it failed (no error is pending; the next ckpt_begin() is
  * the retry), 0 nothing to report. msg has one line for 1 and -1. */
@@ -56,6 +59,9 @@ int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
 /* Takes the name from every checkpoint of a step above `after`: they led nowhere, and the run goes on without them. They stay
  * as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many; negative after err_set(). */
 int ckpt_abandon(const char *dir, int64_t after);
+
+/* The step that checkpoints/best names: the best one by the task's measure. -1: there is none. */
+int64_t ckpt_best(const char *dir);
 
 /* Removes what killed writers left in dir. Negative after err_set(). */
 int ckpt_sweep(const char *dir);

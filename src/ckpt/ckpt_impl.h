@@ -50,6 +50,9 @@ void ckpt_known_set(CkptKnown *k, int64_t step, int is_good);
  * account. Files that Brim did not write stay, in a folder left-NNNNNNNN. */
 int ckpt_prune(const char *dir, int64_t step, int64_t keep, int64_t keep_every, CkptKnown *known);
 
+/* Makes `best` name a step that was published: the old name stays until the new one is there. */
+int ckpt_set_best(const char *dir, int64_t step);
+
 /* Negative after err_user() when something that is not a folder has a checkpoint's name: a save could not
  * replace it. */
 int ckpt_check_names(const char *dir);

@@ -50,7 +50,8 @@ struct CkptWriter {
     CkptTensor *sum[CKPT_FILES];
     int         n_spec[CKPT_FILES];
     int         has_snapshot;
-    char       *stage; /* CKPT_CHUNK_BYTES, for saving without a snapshot */
+    int         next_is_best, is_best; /* the save to come; the one that runs or ran last */
+    char       *stage;                 /* CKPT_CHUNK_BYTES, for saving without a snapshot */
 
     CkptKnown known; /* of the thread that saves */
 
@@ -309,6 +310,11 @@ static void save_body(void *arg)
                  "checkpoint of step %lld: %s in %.1f s, training waited %.2f s", step,
                  str_bytes(size, sizeof size, bytes), clock_now_s() - begin_s,
                  w->has_snapshot ? w->snapshot_s : clock_now_s() - begin_s);
+        if (w->is_best && ckpt_set_best(w->dir, step) < 0) {
+            str_append(w->message, sizeof w->message, "; it is the best one, but cannot be named so: %s",
+                       err_get());
+            err_clear();
+        }
         /* Sweeping: a removal that failed earlier must not fill the disk of a run of weeks. */
         ckpt_known_set(&w->known, step, 1);
         if (ckpt_prune(w->dir, step, w->keep, w->keep_every, &w->known) < 0 || ckpt_sweep(w->dir) < 0) {
@@ -342,6 +348,8 @@ static void describe_run(CkptWriter *w, const Job *b, const CkptState *s)
     }
 }
 
+void ckpt_mark_best(CkptWriter *w) { w->next_is_best = 1; }
+
 int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s)
 {
     double begin_s = clock_now_s();
@@ -349,6 +357,8 @@ int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s)
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP && s->step >= 0, "step %lld", (long long)s->step);
     char before[sizeof w->message];
     if (ckpt_wait(w, before, sizeof before) < 0) log_error("%s", before);
+    w->is_best      = w->next_is_best;
+    w->next_is_best = 0;
     describe_run(w, b, s);
     TRY(job_read_state(b, &w->manifest.state.device));
     if (w->has_snapshot) TRY(snapshot_fill(w, b));

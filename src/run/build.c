@@ -71,10 +71,7 @@ void build_destroy(Job *j)
     free(j);
 }
 
-int build_verify(const Job *j)
-{
-    return prog_verify_all((const Prog *const *)j->prog, j->n_prog);
-}
+int build_verify(const Job *j) { return prog_verify_all((const Prog *const *)j->prog, j->n_prog); }
 
 /* ---- binding ----------------------------------------------------------------------------------------------- */
 

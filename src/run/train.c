@@ -234,7 +234,7 @@ static int at_boundary(Run *run, int *stop)
 {
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
-    run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save;
+    run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the last step
      * waits for the last evaluation. */
     if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps) {

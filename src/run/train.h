@@ -10,7 +10,7 @@
  *    samples of the bad ones. If the run diverges again before it passes the bad steps, Brim goes back one checkpoint
  *    further. A damaged checkpoint is skipped in the same way. After the oldest one, and at least three attempts, the run
  *    fails.
- * 5. SIGINT, SIGTERM and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
+ * 5. SIGINT, SIGTERM, SIGHUP and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that is complete. While
  *    there is nothing to save, one rank alone leaves at its next micro-batch.
  * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file; it only
  *    removes what a killed one left.

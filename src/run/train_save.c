@@ -81,7 +81,10 @@ static int hold_dir(Run *run)
 
 int train_save(Run *run)
 {
-    if (!run->writer) return 0;
+    if (!run->writer) {
+        run->is_best = 0;
+        return 0;
+    }
     train_wait_save(run);
     if (hold_dir(run) < 0) return 0;
     CkptState *now       = &run->at;
@@ -94,7 +97,9 @@ int train_save(Run *run)
     now->train_size      = run->train->size;
     now->val_size        = run->val ? run->val->size : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
+    if (run->is_best) ckpt_mark_best(run->writer);
     if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
+    run->is_best    = 0;
     now->elapsed_s  = before;
     run->last_saved = run->at.step;
     run->retry_step = INT64_MAX; /* until this one's result is known */

@@ -57,8 +57,10 @@ int train_after_eval(Run *run, double val)
     if (train_is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
+        run->is_best      = run->r->checkpoint.best && run->at.step > 0;
     } else {
         run->at.bad_evals++;
+        run->is_best = 0;
     }
     if (run->at.step == 0) return 0; /* an untrained model cannot have reached anything */
     if (is_reached(run, val)) {
