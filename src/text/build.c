@@ -134,7 +134,8 @@ static int add_merges(Tokenizer *t)
             break;
         }
         bpe_add_pair(&t->bpe, m.left, m.right, (uint32_t)(t->rank_is_id ? id : i), id);
-        if (!t->byte_level) rc = bpe_note_token(&t->bpe, text, l.len + r.len);
+        if (!t->byte_level && !(t->flag[id] & TOKEN_NOTED)) rc = bpe_note_token(&t->bpe, text, l.len + r.len);
+        t->flag[id] |= TOKEN_NOTED;
     }
     free(text);
     return rc;
@@ -146,7 +147,8 @@ static int may_cut(const Tokenizer *t)
     const Bpe *b = &t->bpe;
     if (!b->others) return 0;
     for (int i = 0; i < 256; i++) {
-        if (!b->byte_fallback || b->byte_id[i] < 0) return 0;
+        int has = b->byte_id[i] >= 0 || (i < BPE_ASCII && b->ascii_id[i] >= 0);
+        if (!b->byte_fallback || !has) return 0;
     }
     for (int64_t i = 0; i < t->n_merge; i++) {
         for (int k = 0; k < 2; k++) {

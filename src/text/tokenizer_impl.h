@@ -32,12 +32,14 @@ typedef enum {
 } TokenizerPart;
 extern const char *const tokenizer_part_name[PART_COUNT];
 
+/* Flags of a token. */
 enum {
     TOKEN_MODEL    = 1,
     TOKEN_ADDED    = 2,
     TOKEN_SPECIAL  = 4,
-    TOKEN_NO_BYTES = 8
-}; /* no bytes: not in the byte alphabet */
+    TOKEN_NO_BYTES = 8,  /* its name is not in the byte alphabet */
+    TOKEN_NOTED    = 16, /* bpe_note_token() had it */
+};
 
 typedef struct {
     int32_t left, right;
