@@ -87,14 +87,14 @@ static void put_model(Sink *s, const Tokenizer *t)
         yes_no(t->fuse_unknown), yes_no(t->byte_fallback), yes_no(t->whole));
     for (int32_t i = 0; i < t->n_id; i++) {
         if (!(t->flag[i] & TOKEN_MODEL)) continue;
-        put(s, ",\n      " + first, (size_t)(8 - first));
+        say(s, "%s\n      ", first ? "" : ",");
         put_name(s, t, i);
         say(s, ": %d", i);
         first = 0;
     }
     say(s, "\n    },\n    \"merges\": [");
     for (int64_t i = 0; i < t->n_merge; i++) {
-        put(s, ",\n      [" + (i == 0), (size_t)(9 - (i == 0)));
+        say(s, "%s\n      [", i == 0 ? "" : ",");
         put_name(s, t, t->merge[i].left);
         put(s, ", ", 2);
         put_name(s, t, t->merge[i].right);
