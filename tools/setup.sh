@@ -4,7 +4,11 @@
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev)
 wish=()
-if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev); fi
+if [ "${1:-test}" = test ]; then
+    need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev)
+    # The reference tokenizer runs under node, which need not come from Debian.
+    command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)
+fi
 
 missing() {
     for p in "$@"; do

@@ -19,17 +19,13 @@
 
 /* ---- input and output ---- */
 
-/* A whole file, or standard input for NULL and "-". *data is malloc'ed. */
-static int read_input(const char *path, char **data, size_t *n)
+/* All that a stream gives; *data is malloc'ed. */
+static int read_stream(FILE *f, const char *name, char **data, size_t *n)
 {
-    if (path && strcmp(path, "-") != 0) {
-        if (file_kind(path) != FILE_REGULAR) return err_user("%s: no such file", path);
-        return file_read_all(path, TEXT_MOST, data, n);
-    }
     size_t cap = 1 << 16, got;
     *n         = 0;
     *data      = malloc(cap);
-    while (*data && (got = fread(*data + *n, 1, cap - *n, stdin)) > 0) {
+    while (*data && (got = fread(*data + *n, 1, cap - *n, f)) > 0) {
         *n += got;
         if (*n < cap) continue;
         cap *= 2;
@@ -37,9 +33,23 @@ static int read_input(const char *path, char **data, size_t *n)
         if (!more) break;
         *data = more;
     }
-    if (*data && !ferror(stdin) && *n < cap) return 0;
+    if (*data && !ferror(f) && *n < cap) return 0;
     free(*data);
-    return err_sys("standard input");
+    *data = NULL;
+    return err_sys("%s", name);
+}
+
+/* A whole file or pipe, or standard input for NULL and "-". */
+static int read_input(const char *path, char **data, size_t *n)
+{
+    if (!path || strcmp(path, "-") == 0) return read_stream(stdin, "standard input", data, n);
+    FileKind kind = file_kind(path);
+    if (kind == FILE_REGULAR) return file_read_all(path, TEXT_MOST, data, n);
+    FILE *f = kind == FILE_OTHER ? fopen(path, "rb") : NULL;
+    if (!f) return err_user("%s: no such file", path);
+    int rc = read_stream(f, path, data, n);
+    fclose(f);
+    return rc;
 }
 
 static void print_ids(const int32_t *id, int64_t n, int raw)

@@ -43,8 +43,8 @@ typedef struct {
     size_t  next;       /* where the search goes on */
 } AddedMatch;
 
-/* The next match whose text begins at or after `from`; `floor`: white space before it is taken. literal: special
- * tokens are text like any other. 0: none. */
+/* The next match whose text begins at or after `from`; `floor`: white space before it is taken. literal:
+ * special tokens are text like any other. 0: none. */
 int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from, size_t floor, int literal,
                AddedMatch *m);
 

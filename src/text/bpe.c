@@ -233,7 +233,8 @@ static int queue_pair(const Bpe *b, BpeScratch *s, int32_t i, int64_t *n_heap)
     return s->rank[i] == NO_RANK ? 0 : heap_push(s, n_heap, (uint64_t)s->rank[i] << 32 | (uint32_t)i);
 }
 
-/* A linked list of symbols and a heap of (rank, place). An entry whose rank is no longer that of its place is old. */
+/* A linked list of symbols and a heap of (rank, place). An entry whose rank is no longer that of its place is
+ * old. */
 static int64_t merge_long(const Bpe *b, BpeScratch *s, int64_t n)
 {
     int64_t n_heap = 0;

@@ -1,11 +1,12 @@
 /* Bpe: the merges of byte-pair encoding, applied to one piece of text.
  *
- * 1. The pair with the lowest rank is merged first; among equal ranks the leftmost. Ids do not depend on the cache.
+ * 1. The pair with the lowest rank is merged first; among equal ranks the leftmost. Ids do not depend on the
+ *    cache.
  * 2. Bpe is constant once built, so threads share it. Each thread has a BpeScratch with its own cache.
- * 3. Byte-level: the first symbols are bytes. Character-level: they are characters; one that is no token becomes
- *    byte tokens <0x00> to <0xFF>, or the unknown token, or nothing.
- * 4. Character-level text comes in long pieces. A piece is cut wherever no token has both neighbours inside; no
- *    merge can cross such a place.
+ * 3. Byte-level: the first symbols are bytes. Character-level: they are characters; one that is no token
+ *    becomes byte tokens <0x00> to <0xFF>, or the unknown token, or nothing.
+ * 4. Character-level text comes in long pieces. A piece is cut wherever no token has both neighbours inside;
+ *    no merge can cross such a place.
  * 5. Time is O(n log n) in the length of the piece, whatever it holds. */
 #ifndef TEXT_BPE_H
 #define TEXT_BPE_H

@@ -1,4 +1,5 @@
-/* Buffer: bytes that grow. One thread owns it; it is kept between texts, so nothing is allocated in the long run. */
+/* Buffer: bytes that grow. One thread owns it; it is kept between texts, so nothing is allocated in the long
+ * run. */
 #ifndef TEXT_BUFFER_H
 #define TEXT_BUFFER_H
 

@@ -1,4 +1,4 @@
-/* Merges: which pairs of symbols a trainer joins, from words and their counts (train.h says in what order). */
+/* Merges: which pairs of symbols a trainer joins, from words and their counts. train.h says in what order. */
 #ifndef TEXT_MERGES_H
 #define TEXT_MERGES_H
 

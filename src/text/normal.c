@@ -32,8 +32,8 @@ static int add_form(Buffer *out, const unsigned char *p, size_t n, utf8proc_opti
     return rc;
 }
 
-/* Only stretches that may change go through utf8proc: from the character before the first one that is not inert to
- * the next inert one. A late mark ends a stretch and stands by itself. */
+/* Only stretches that may change go through utf8proc: from the character before the first one that is not
+ * inert to the next inert one. A late mark ends a stretch and stands by itself. */
 static int form_step(utf8proc_option_t form, Buffer *out, const unsigned char *p, size_t n)
 {
     size_t done = 0, last = 0; /* copied so far; where the character before i begins */

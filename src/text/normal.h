@@ -1,7 +1,8 @@
 /* Normal: the normalizers of tokenizer.json.
  *
  * 1. Steps run in the file's order, each over the whole text. Malformed bytes pass through unchanged.
- * 2. Normal forms are those of Unicode 9 (unicode.h). Text without marks and decomposable characters is only copied.
+ * 2. Normal forms are those of Unicode 9 (unicode.h). Text without marks and decomposable characters is only
+ *    copied.
  * 3. Constant once built. */
 #ifndef TEXT_NORMAL_H
 #define TEXT_NORMAL_H
@@ -34,7 +35,8 @@ typedef struct {
     int        n;
 } Normal;
 
-/* Runs the steps on text; *out is the result: text itself, or the contents of a or b. Negative after err_set(). */
+/* Runs the steps on text; *out is the result: text itself, or the contents of a or b. Negative after
+ * err_set(). */
 int normal_run(const Normal *m, RegexScratch *rs, Buffer *a, Buffer *b, const unsigned char *text, size_t n,
                const unsigned char **out, size_t *out_len);
 

@@ -1,5 +1,5 @@
-/* Reads tokenizer.json. Vocabulary and merges, up to half a million entries, are scanned; the small parts go through
- * jansson. */
+/* Reads tokenizer.json. Vocabulary and merges, up to half a million entries, are scanned; the small parts go
+ * through jansson. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"

@@ -1,5 +1,5 @@
-/* Reads tiktoken ranks (a token in base64, its rank, a line each) and the older pair of files: a vocabulary in JSON
- * and merges in text. */
+/* Reads tiktoken ranks (a token in base64, its rank, a line each) and the older pair of files: a vocabulary
+ * in JSON and merges in text. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"

@@ -16,8 +16,8 @@
 
 enum { PATTERN_MOST = 16384, JIT_STACK_MOST = 8 << 20, CLOCK_EVERY = 64, NEST_MOST = 50 };
 
-/* Of one search, in PCRE2's unit (roughly a step back). A class that repeats over a whole text costs one step for
- * each character, so the limit follows the length of the text. */
+/* Of one search, in PCRE2's unit (roughly a step back). A class that repeats over a whole text costs one step
+ * for each character, so the limit follows the length of the text. */
 enum { STEPS_BASE = 10000000, STEPS_PER_BYTE = 4 };
 
 /* Of one text: real patterns do ten to a hundred times better. */

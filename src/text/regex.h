@@ -1,10 +1,11 @@
 /* Regex: patterns of pre-tokenizers, through PCRE2 with its just-in-time compiler.
  *
- * 1. Patterns are written for Oniguruma. regex_compile() translates where the two differ, and refuses what PCRE2
- *    lacks (classes within classes, &&).
- * 2. A pattern is compiled twice: as it stands, and with the classes of Unicode 16 spelled out. The second is slower
- *    and is used only for text that needs it (utf8_valid() tells).
- * 3. Text must be well-formed UTF-8. The work of one search is limited, so a bad pattern fails instead of hanging.
+ * 1. Patterns are written for Oniguruma. regex_compile() translates where the two differ, and refuses what
+ *    PCRE2 lacks (classes within classes, &&).
+ * 2. A pattern is compiled twice: as it stands, and with the classes of Unicode 16 spelled out. The second is
+ *    slower and is used only for text that needs it (utf8_valid() tells).
+ * 3. Text must be well-formed UTF-8. The work of one search is limited, so a bad pattern fails instead of
+ *    hanging.
  * 4. Regex is constant once compiled; RegexScratch belongs to one thread. */
 #ifndef TEXT_REGEX_H
 #define TEXT_REGEX_H
@@ -24,7 +25,8 @@ void          regex_scratch_destroy(RegexScratch *s);
 /* To be called once for each text: restarts the limit on work. */
 void regex_begin(RegexScratch *s, size_t size_bytes);
 
-/* The next match that is not empty, at or after `from`: 1 and [begin, end), 0: none, negative after err_set(). */
+/* The next match that is not empty, at or after `from`: 1 and [begin, end), 0: none, negative after
+ * err_set(). */
 int regex_next(const Regex *r, RegexScratch *s, const unsigned char *text, size_t n, int unusual, size_t from,
                size_t *begin, size_t *end);
 

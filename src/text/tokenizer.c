@@ -80,7 +80,8 @@ static int open_ranks_in(Tokenizer **t, const char *dir)
     return rc < 0 ? -1 : open_file(t, path);
 }
 
-/* tokenizer_config.json says which tokens begin and end a text. Nobody needs it: what is wrong with it is ignored. */
+/* tokenizer_config.json says which tokens begin and end a text. Nobody needs it: what is wrong with it is
+ * ignored. */
 static int32_t config_token(const Tokenizer *t, const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);

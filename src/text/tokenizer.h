@@ -1,8 +1,8 @@
 /* Tokenizer: text to token ids and back.
  *
  * 1. A Tokenizer is constant once open: any number of threads may use it, each with a scratch of its own.
- * 2. Ids are those of the reference implementation of the file's format. Byte-level files give back every sequence
- *    of bytes exactly; files with a normalizer give back what the normalizer leaves.
+ * 2. Ids are those of the reference implementation of the file's format. Byte-level files give back every
+ *    sequence of bytes exactly; files with a normalizer give back what the normalizer leaves.
  * 3. Nothing is locked and, in the long run, nothing is allocated while encoding. */
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
@@ -36,8 +36,8 @@ enum {
     TOKENIZER_SKIP    = 4, /* decode: drops every special token */
 };
 
-/* Encodes any bytes, at most 512 MiB. Returns the number of ids; *ids belongs to s until its next use. Negative after
- * err_set(). */
+/* Encodes any bytes, at most 512 MiB. Returns the number of ids; *ids belongs to s until its next use.
+ * Negative after err_set(). */
 int64_t tokenizer_encode(const Tokenizer *t, TokenizerScratch *s, const void *text, size_t size_bytes,
                          int flags, const int32_t **ids);
 
@@ -45,14 +45,15 @@ int64_t tokenizer_encode(const Tokenizer *t, TokenizerScratch *s, const void *te
 int64_t tokenizer_decode(const Tokenizer *t, TokenizerScratch *s, const int32_t *ids, int64_t n, int flags,
                          const char **text);
 
-/* One token after the other, for a terminal: the bytes of a character that is not complete are held back. Zero it to
- * begin. */
+/* One token after the other, for a terminal: the bytes of a character that is not complete are held back.
+ * Zero it to begin. */
 typedef struct {
     unsigned char held[8];
     int           n_held, begun;
 } TokenizerStream;
 
-/* Appends what can be shown after this token to buf (room: tokenizer_longest() + 8); returns the number of bytes. */
+/* Appends what can be shown after this token to buf (room: tokenizer_longest() + 8); returns the number of
+ * bytes. */
 int64_t tokenizer_stream_next(const Tokenizer *t, TokenizerStream *st, int32_t id, char *buf);
 /* What is still held back, complete or not. */
 int64_t tokenizer_stream_end(TokenizerStream *st, char *buf);

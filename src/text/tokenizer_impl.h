@@ -1,7 +1,7 @@
 /* What the files behind tokenizer.h share.
  *
- * A reader fills names, merges, added tokens and the JSON text of the four parts; tokenizer_finish() checks them and
- * builds the search tables. */
+ * A reader fills names, merges, added tokens and the JSON text of the four parts; tokenizer_finish() checks
+ * them and builds the search tables. */
 #ifndef TEXT_TOKENIZER_IMPL_H
 #define TEXT_TOKENIZER_IMPL_H
 
@@ -108,8 +108,8 @@ struct TokenizerScratch {
 Tokenizer *tokenizer_new(const char *path, const char *kind);
 /* Room for n ids in every table by id. Negative after err_set(). */
 int tokenizer_make_ids(Tokenizer *t, int64_t n);
-/* Enters span as the name of a token of the model; a second name for an id, or a second id for a name, is the file's
- * fault. */
+/* Enters span as the name of a token of the model; a second name for an id, or a second id for a name, is the
+ * file's fault. */
 int tokenizer_add_name(Tokenizer *t, int64_t id, StrSpan span);
 /* Sets t->added[i], whose content is span, and enters its name; the id of a token of the model stands. */
 int tokenizer_add_added(Tokenizer *t, int64_t i, StrSpan span, AddedToken token);

@@ -227,7 +227,8 @@ static int count_words(const TrainConfig *c, const Tokenizer *t, Words *words)
 
 /* ---- all ---- */
 
-/* Bytes have the order of their characters in the alphabet, as in vocabularies of the Hugging Face trainer. */
+/* Bytes have the order of their characters in the alphabet, as in vocabularies of the Hugging Face trainer.
+ * */
 static void order_bytes(int32_t *symbol)
 {
     int32_t n = 0;

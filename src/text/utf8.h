@@ -29,7 +29,8 @@ int utf8_is_space(uint32_t code);
 uint32_t utf8_byte_char(unsigned char byte); /* the character that stands for byte */
 int      utf8_char_byte(uint32_t code);      /* the byte that a character stands for, -1: none */
 
-/* Text in the byte alphabet to bytes; out may be p. Returns the length, -1 when a character stands for no byte. */
+/* Text in the byte alphabet to bytes; out may be p. Returns the length, -1 when a character stands for no
+ * byte. */
 int64_t utf8_from_alphabet(const unsigned char *p, size_t n, unsigned char *out);
 /* Bytes to text in the byte alphabet; out holds 2 n bytes. Returns the length. */
 size_t utf8_to_alphabet(const unsigned char *p, size_t n, unsigned char *out);
