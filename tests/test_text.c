@@ -284,6 +284,7 @@ static void test_refused(void **state)
     refuses("{\"model\":\n{\"vocab\":{\"a\":-1}}}", "bad.json:2: expected a whole number");
     refuses("{\"model\":{\"vocab\":{\"a\":2000000000}}}", "too large");
     refuses("{\"model\":{\"vocab\":{}}}", "vocabulary is empty");
+    refuses("{\"model\":{\"vocab\":{\"\":1}}}", "vocabulary is empty");
     refuses("{\"model\":{\"vocab\":{\"a\":0,\"b\":0}}}", "id 0 belongs to 'a' and to 'b'");
     refuses("{\"model\":{\"vocab\":{\"a\":0,\"a\":1}}}", "token 'a' has two ids");
     refuses("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "makes 'aa', which is no token");

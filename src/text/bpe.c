@@ -326,6 +326,7 @@ static int encode_fresh(const Bpe *b, BpeScratch *s, const unsigned char *p, siz
     int64_t m = b->char_level ? symbols_of_chars(b, s->sym, p, n) : symbols_of_bytes(b, s->sym, p, n);
     m         = m <= SHORT ? merge_short(b, s->sym, m) : merge_long(b, s, m);
     if (m < 0) return -1;
+    if (m == 0) return 0; /* nothing of the piece is a token */
     TRY(reserve_ids(s, m));
     memcpy(s->id + s->n, s->sym, (size_t)m * sizeof *s->id);
     s->n += m;
@@ -351,7 +352,7 @@ static int encode_piece(const Bpe *b, BpeScratch *s, const unsigned char *p, siz
     int64_t m = s->n - before;
     if (m > CACHE_IDS) return 0;
     memcpy(c->key, key, sizeof key);
-    memcpy(c->id, s->id + before, (size_t)m * sizeof *c->id);
+    if (m > 0) memcpy(c->id, s->id + before, (size_t)m * sizeof *c->id);
     c->n = (int32_t)m;
     return 0;
 }

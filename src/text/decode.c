@@ -63,10 +63,10 @@ static int token_bytes(Tokenizer *t, int32_t id, Buffer *a, Buffer *b)
 int decode_build(Tokenizer *t)
 {
     Buffer all = { 0 }, a = { 0 }, b = { 0 };
-    int    rc = 0;
+    int    rc = buffer_reserve(&all, 1);
     if (t->byte_level && t->decode.join) t->decode = (Decode){ .byte_level = 1 };
     if (t->byte_level && !t->decode.byte_level) {
-        return err_user("%s: decoder: a ByteLevel pre-tokenizer needs a ByteLevel decoder", t->path);
+        rc = err_user("%s: decoder: a ByteLevel pre-tokenizer needs a ByteLevel decoder", t->path);
     }
     for (int32_t i = 0; rc == 0 && i < t->n_id; i++) {
         if (t->name[i].len == 0) continue;

@@ -172,7 +172,7 @@ static int enter_vocab(Tokenizer *t, const Entry *e, int64_t n, int64_t most)
     if (n == 0) return err_user("%s: the vocabulary is empty", t->path);
     TRY(tokenizer_make_ids(t, MAX(most, highest_id(e, n)) + 1));
     for (int64_t i = 0; i < n; i++) TRY(tokenizer_add_name(t, e[i].id, e[i].span));
-    return 0;
+    return t->n_token > 0 ? 0 : err_user("%s: the vocabulary is empty", t->path);
 }
 
 int read_json_vocab(Tokenizer *t, const char *data, size_t n)
