@@ -15,12 +15,13 @@ static const DataVerb verbs[] = {
     { "tokenizer", "show", cmd_tokenizer_show, "TOKENIZER [--json]", "what a tokenizer is made of" },
 };
 
-static void list_verbs(FILE *out, const char *noun)
+static void list_verbs(void)
 {
     for (int i = 0; i < ARRAY_LEN(verbs); i++) {
         const DataVerb *v = &verbs[i];
-        if (noun && strcmp(noun, v->noun) != 0) continue;
-        fprintf(out, "  brim data %s %s %s\n               %s\n", v->noun, v->verb, v->usage, v->help);
+        printf("brim data %s %s %s\n    %s\n", v->noun, v->verb, v->usage, v->help);
+        v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
+        err_clear();
     }
 }
 
@@ -46,7 +47,7 @@ int cmd_data(const CmdArgs *a)
     int         is_noun = 0;
     if (!noun) return err_user("command line: data: what about it? (brim data --help lists what there is)");
     if (strcmp(noun, "--help") == 0) {
-        list_verbs(stdout, NULL);
+        list_verbs();
         return err_user("command line: --help: not together with anything else");
     }
     for (int i = 0; i < ARRAY_LEN(verbs); i++) {

@@ -51,6 +51,10 @@ static int open_file(Tokenizer **t, const char *path)
 {
     char  *data;
     size_t n;
+    if (file_kind(path) != FILE_REGULAR) return err_user("%s: not a regular file", path);
+    if (file_size(path) > (int64_t)TOKENIZER_MAX_FILE) {
+        return err_user("%s: larger than %zu MiB, which no tokenizer is", path, TOKENIZER_MAX_FILE >> 20);
+    }
     TRY(file_read_all(path, TOKENIZER_MAX_FILE, &data, &n));
     size_t i = 0;
     while (i < n && strchr(" \t\r\n", data[i]) && data[i]) i++;
