@@ -119,8 +119,7 @@ static void swallow_space(const AddedToken *t, const unsigned char *p, size_t n,
     }
 }
 
-int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from, size_t floor, int literal,
-               AddedMatch *m)
+int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from, int literal, AddedMatch *m)
 {
     if (s->n_root == 0) return 0;
     for (size_t i = from; i < n; i++) {
@@ -140,8 +139,8 @@ int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from,
             i += len - 1;
             continue;
         }
-        *m = (AddedMatch){ found, MAX(i, floor), i + len, i + len };
-        swallow_space(t, p, n, floor, m);
+        *m = (AddedMatch){ found, i, i + len };
+        swallow_space(t, p, n, from, m);
         return 1;
     }
     return 0;

@@ -40,12 +40,9 @@ int added_insert(AddedSet *s, int32_t i, const char *text, size_t len);
 typedef struct {
     int32_t token;      /* an index */
     size_t  begin, end; /* what it swallows */
-    size_t  next;       /* where the search goes on */
 } AddedMatch;
 
-/* The next match whose text begins at or after `from`; `floor`: white space before it is taken. literal:
- * special tokens are text like any other. 0: none. */
-int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from, size_t floor, int literal,
-               AddedMatch *m);
+/* The next match at or after `from`. literal: special tokens are text like any other. 0: none. */
+int added_next(const AddedSet *s, const unsigned char *p, size_t n, size_t from, int literal, AddedMatch *m);
 
 #endif

@@ -195,30 +195,26 @@ static int build_pieces(Tokenizer *t)
 /* Normalized tokens are found in their own normal form. */
 static int build_added(Tokenizer *t)
 {
-    Buffer        a = { 0 }, b = { 0 };
-    RegexScratch *rs = regex_scratch_create();
-    int           rc = rs ? 0 : -1;
+    NormalScratch s  = { .regex = regex_scratch_create() };
+    int           rc = s.regex ? 0 : -1;
     added_init(&t->raw_set, t->added);
     added_init(&t->normal_set, t->added);
     /* Special ones first: of two with the same text the first is found. */
     for (int64_t k = 0; rc == 0 && k < 2 * t->n_added; k++) {
-        int64_t           i     = k % t->n_added;
-        const AddedToken *token = &t->added[i];
+        int64_t              i     = k % t->n_added;
+        const AddedToken    *token = &t->added[i];
+        const unsigned char *text  = (const unsigned char *)token->content;
+        size_t               len   = token->len;
         if ((k < t->n_added) != token->special) continue;
-        if (!token->normalized) {
-            rc = added_insert(&t->raw_set, (int32_t)i, token->content, token->len);
-            continue;
+        if (token->normalized) {
+            regex_begin(s.regex, len);
+            rc = normal_run(&t->normal, &s, &text, &len);
         }
-        const unsigned char *text;
-        size_t               len;
-        regex_begin(rs, token->len);
-        rc = normal_run(&t->normal, rs, &a, &b, (const unsigned char *)token->content, token->len, &text,
-                        &len);
-        if (rc == 0) rc = added_insert(&t->normal_set, (int32_t)i, (const char *)text, len);
+        AddedSet *set = token->normalized ? &t->normal_set : &t->raw_set;
+        if (rc == 0) rc = added_insert(set, (int32_t)i, (const char *)text, len);
     }
-    buffer_deinit(&a);
-    buffer_deinit(&b);
-    regex_scratch_destroy(rs);
+    normal_scratch_deinit(&s);
+    regex_scratch_destroy(s.regex);
     return rc;
 }
 

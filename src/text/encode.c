@@ -14,7 +14,7 @@ TokenizerScratch *tokenizer_scratch_create(const Tokenizer *t)
     }
     s->of          = t;
     s->regex       = regex_scratch_create();
-    s->split.regex = s->regex;
+    s->split.regex = s->normal.regex = s->regex;
     if (!s->regex || bpe_scratch_init(&s->bpe) < 0) {
         tokenizer_scratch_destroy(s);
         return NULL;
@@ -28,8 +28,7 @@ void tokenizer_scratch_destroy(TokenizerScratch *s)
     split_scratch_deinit(&s->split);
     regex_scratch_destroy(s->regex);
     bpe_scratch_deinit(&s->bpe);
-    buffer_deinit(&s->a);
-    buffer_deinit(&s->b);
+    normal_scratch_deinit(&s->normal);
     buffer_deinit(&s->text);
     free(s);
 }
@@ -48,7 +47,7 @@ static int take_piece(void *arg, const unsigned char *p, size_t n)
 
 static int encode_plain(Encoding *e, const unsigned char *p, size_t n, int at_start)
 {
-    return n == 0 ? 0 : split_run(&e->t->split, &e->s->split, p, n, at_start, take_piece, e);
+    return n == 0 ? 0 : split_run(&e->t->split, &e->s->split, p, n, at_start, (SplitSink){ take_piece, e });
 }
 
 typedef int (*EncodeRest)(Encoding *e, const unsigned char *p, size_t n, int at_start);
@@ -59,7 +58,7 @@ static int encode_around(Encoding *e, const AddedSet *set, const unsigned char *
 {
     size_t     at = 0;
     AddedMatch m;
-    while (added_next(set, p, n, at, at, e->literal, &m)) {
+    while (added_next(set, p, n, at, e->literal, &m)) {
         TRY(rest(e, p + at, m.begin - at, at_start && at == 0));
         TRY(bpe_push(&e->s->bpe, e->t->added[m.token].id));
         at = m.end;
@@ -71,7 +70,7 @@ static int encode_raw(Encoding *e, const unsigned char *p, size_t n, int at_star
 {
     TokenizerScratch *s = e->s;
     if (n == 0) return 0;
-    TRY(normal_run(&e->t->normal, s->regex, &s->a, &s->b, p, n, &p, &n));
+    TRY(normal_run(&e->t->normal, &s->normal, &p, &n));
     if (n > TOKENIZER_MAX_BYTES)
         return err_user("the normalizer makes the text longer than %d MiB", TOKENIZER_MAX_BYTES >> 20);
     return encode_around(e, &e->t->normal_set, p, n, at_start, encode_plain);

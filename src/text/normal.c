@@ -62,17 +62,19 @@ static int form_step(utf8proc_option_t form, Buffer *out, const unsigned char *p
 static int replace_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const unsigned char *p, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        int    unusual;
-        size_t valid = utf8_valid(p + i, n - i, &unusual), from = 0, begin, end;
-        int    rc;
-        while ((rc = regex_next(s->regex, rs, p + i, valid, unusual, from, &begin, &end)) > 0) {
-            TRY(buffer_add(out, p + i + from, begin - from));
+        RegexText  text = { .p = p + i };
+        RegexMatch m;
+        size_t     from = 0;
+        int        rc;
+        text.n = utf8_valid(p + i, n - i, &text.unusual);
+        while ((rc = regex_next(s->regex, rs, &text, from, &m)) > 0) {
+            TRY(buffer_add(out, text.p + from, m.begin - from));
             TRY(buffer_add(out, s->content, s->content_len));
-            from = end;
+            from = m.end;
         }
         if (rc < 0) return -1;
-        TRY(buffer_add(out, p + i + from, valid - from));
-        i += valid;
+        TRY(buffer_add(out, text.p + from, text.n - from));
+        i += text.n;
         if (i < n) TRY(buffer_add(out, p + i++, 1)); /* a malformed byte */
     }
     return 0;
@@ -112,18 +114,21 @@ static int run_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const un
     return 0;
 }
 
-int normal_run(const Normal *m, RegexScratch *rs, Buffer *a, Buffer *b, const unsigned char *text, size_t n,
-               const unsigned char **out, size_t *out_len)
+void normal_scratch_deinit(NormalScratch *s)
 {
-    *out     = text;
-    *out_len = n;
+    buffer_deinit(&s->a);
+    buffer_deinit(&s->b);
+}
+
+int normal_run(const Normal *m, NormalScratch *s, const unsigned char **p, size_t *n)
+{
     for (int i = 0; i < m->n; i++) {
-        Buffer *to = i % 2 == 0 ? a : b;
+        Buffer *to = i % 2 == 0 ? &s->a : &s->b;
         to->len    = 0;
-        TRY(buffer_reserve(to, *out_len + 16));
-        TRY(run_step(&m->step[i], rs, to, *out, *out_len));
-        *out     = to->data;
-        *out_len = to->len;
+        TRY(buffer_reserve(to, *n + 16));
+        TRY(run_step(&m->step[i], s->regex, to, *p, *n));
+        *p = to->data;
+        *n = to->len;
     }
     return 0;
 }

@@ -35,9 +35,15 @@ typedef struct {
     int        n;
 } Normal;
 
-/* Runs the steps on text; *out is the result: text itself, or the contents of a or b. Negative after
- * err_set(). */
-int normal_run(const Normal *m, RegexScratch *rs, Buffer *a, Buffer *b, const unsigned char *text, size_t n,
-               const unsigned char **out, size_t *out_len);
+typedef struct {
+    RegexScratch *regex; /* borrowed */
+    Buffer        a, b;
+} NormalScratch;
+
+void normal_scratch_deinit(NormalScratch *s);
+
+/* Runs the steps on the n bytes at *p. Afterwards *p and *n are the result, which s holds until the next run
+ * when there is a step. Negative after err_set(). */
+int normal_run(const Normal *m, NormalScratch *s, const unsigned char **p, size_t *n);
 
 #endif

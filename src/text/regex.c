@@ -255,13 +255,12 @@ static int too_much(size_t at)
     return err_user("the tokenizer's pattern takes too long on this text (from byte %zu of a piece)", at);
 }
 
-int regex_next(const Regex *r, RegexScratch *s, const unsigned char *text, size_t n, int unusual, size_t from,
-               size_t *begin, size_t *end)
+int regex_next(const Regex *r, RegexScratch *s, const RegexText *text, size_t from, RegexMatch *m)
 {
-    const pcre2_code *re = unusual && r->patched ? r->patched : r->plain;
-    for (uint32_t flags = PCRE2_NO_UTF_CHECK; from < n;) {
+    const pcre2_code *re = text->unusual && r->patched ? r->patched : r->plain;
+    while (from < text->n) {
         if (++s->n_call % CLOCK_EVERY == 0 && clock_now_s() > s->end_s) return too_much(from);
-        int rc = pcre2_match(re, text, n, from, flags, s->data, s->context);
+        int rc = pcre2_match(re, text->p, text->n, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
         if (rc == PCRE2_ERROR_NOMATCH) return 0;
         if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_JIT_STACKLIMIT || rc == PCRE2_ERROR_HEAPLIMIT ||
             rc == PCRE2_ERROR_DEPTHLIMIT) {
@@ -269,11 +268,10 @@ int regex_next(const Regex *r, RegexScratch *s, const unsigned char *text, size_
         }
         if (rc < 0) return err_set("PCRE2 failed with code %d", rc);
         const size_t *at = pcre2_get_ovector_pointer(s->data);
-        *begin           = at[0];
-        *end             = at[1];
-        if (*end > *begin && *begin >= from) return 1;
+        *m               = (RegexMatch){ at[0], at[1] };
+        if (m->end > m->begin && m->begin >= from) return 1;
         /* An empty match, or one that \K moved: go on from the next character. */
-        for (from = MAX(from, *end) + 1; from < n && (text[from] & 0xc0) == 0x80;) from++;
+        for (from = MAX(from, m->end) + 1; from < text->n && (text->p[from] & 0xc0) == 0x80;) from++;
     }
     return 0;
 }

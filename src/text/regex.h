@@ -25,9 +25,17 @@ void          regex_scratch_destroy(RegexScratch *s);
 /* To be called once for each text: restarts the limit on work. */
 void regex_begin(RegexScratch *s, size_t size_bytes);
 
-/* The next match that is not empty, at or after `from`: 1 and [begin, end), 0: none, negative after
- * err_set(). */
-int regex_next(const Regex *r, RegexScratch *s, const unsigned char *text, size_t n, int unusual, size_t from,
-               size_t *begin, size_t *end);
+typedef struct {
+    const unsigned char *p;
+    size_t               n;
+    int                  unusual; /* utf8_valid() */
+} RegexText;
+
+typedef struct {
+    size_t begin, end;
+} RegexMatch;
+
+/* The next match that is not empty, at or after `from`: 1, 0: none, negative after err_set(). */
+int regex_next(const Regex *r, RegexScratch *s, const RegexText *text, size_t from, RegexMatch *m);
 
 #endif

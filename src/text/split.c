@@ -9,7 +9,6 @@ typedef struct {
     const Split  *m;
     SplitScratch *s;
     SplitSink     sink;
-    void         *arg;
     int           unusual;
 } Job;
 
@@ -59,14 +58,15 @@ static int offer(const Job *j, int k, const unsigned char *p, Pending *w, Pendin
 
 static int run_pattern(const Job *j, int k, const unsigned char *p, size_t n, int at_start)
 {
-    const SplitStage *st = &j->m->stage[k];
-    Pending           w  = { 0 };
-    size_t            at = 0, begin, end;
-    int               rc;
-    while ((rc = regex_next(st->regex, j->s->regex, p, n, j->unusual, at, &begin, &end)) > 0) {
-        TRY(offer(j, k, p, &w, (Pending){ at, begin, 0, 1 }, at_start));
-        TRY(offer(j, k, p, &w, (Pending){ begin, end, 1, 1 }, at_start));
-        at = end;
+    RegexText  text = { p, n, j->unusual };
+    RegexMatch m;
+    Pending    w  = { 0 };
+    size_t     at = 0;
+    int        rc;
+    while ((rc = regex_next(j->m->stage[k].regex, j->s->regex, &text, at, &m)) > 0) {
+        TRY(offer(j, k, p, &w, (Pending){ at, m.begin, 0, 1 }, at_start));
+        TRY(offer(j, k, p, &w, (Pending){ m.begin, m.end, 1, 1 }, at_start));
+        at = m.end;
     }
     if (rc < 0) return -1;
     TRY(offer(j, k, p, &w, (Pending){ at, n, 0, 1 }, at_start));
@@ -116,7 +116,7 @@ static int run_metaspace(const Job *j, int k, const unsigned char *p, size_t n, 
 static int run_stage(const Job *j, int k, const unsigned char *p, size_t n, int at_start)
 {
     if (n == 0) return 0;
-    if (k == j->m->n) return j->sink(j->arg, p, n);
+    if (k == j->m->n) return j->sink.take(j->sink.arg, p, n);
     switch (j->m->stage[k].kind) {
     case SPLIT_PATTERN: return run_pattern(j, k, p, n, at_start);
     case SPLIT_PREFIX_SPACE: return run_prefix(j, k, p, n, at_start);
@@ -125,11 +125,10 @@ static int run_stage(const Job *j, int k, const unsigned char *p, size_t n, int 
     return 0;
 }
 
-int split_run(const Split *m, SplitScratch *s, const unsigned char *p, size_t n, int at_start, SplitSink sink,
-              void *arg)
+int split_run(const Split *m, SplitScratch *s, const unsigned char *p, size_t n, int at_start, SplitSink sink)
 {
-    Job j = { m, s, sink, arg, 0 };
-    if (m->n == 0) return n > 0 ? sink(arg, p, n) : 0;
+    Job j = { m, s, sink, 0 };
+    if (m->n == 0) return n > 0 ? sink.take(sink.arg, p, n) : 0;
     for (size_t i = 0; i < n;) {
         size_t valid = utf8_valid(p + i, n - i, &j.unusual);
         TRY(run_stage(&j, 0, p + i, valid, at_start && i == 0));
@@ -137,7 +136,7 @@ int split_run(const Split *m, SplitScratch *s, const unsigned char *p, size_t n,
         size_t   bad = i;
         uint32_t code;
         while (i < n && utf8_next(p + i, n - i, &code) == 0) i++;
-        if (i > bad) TRY(sink(arg, p + bad, i - bad));
+        if (i > bad) TRY(sink.take(sink.arg, p + bad, i - bad));
     }
     return 0;
 }

@@ -38,11 +38,14 @@ typedef struct {
 
 void split_scratch_deinit(SplitScratch *s);
 
-typedef int (*SplitSink)(void *arg, const unsigned char *p, size_t n);
+typedef struct {
+    int (*take)(void *arg, const unsigned char *p, size_t n);
+    void *arg;
+} SplitSink;
 
 /* Gives every piece of the text to sink. at_start: the text begins the document. Negative when sink or a
  * pattern fails. */
-int split_run(const Split *m, SplitScratch *s, const unsigned char *p, size_t n, int at_start, SplitSink sink,
-              void *arg);
+int split_run(const Split *m, SplitScratch *s, const unsigned char *p, size_t n, int at_start,
+              SplitSink sink);
 
 #endif

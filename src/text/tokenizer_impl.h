@@ -101,7 +101,8 @@ struct TokenizerScratch {
     BpeScratch       bpe;
     RegexScratch    *regex;
     SplitScratch     split;
-    Buffer           a, b, text;
+    NormalScratch    normal;
+    Buffer           text;
 };
 
 /* An empty one, to be filled by a reader. NULL after err_set(). */

@@ -120,11 +120,11 @@ static int count_text(Counter *w, const unsigned char *p, size_t n)
     size_t           at = 0;
     AddedMatch       m;
     regex_begin(w->regex, n);
-    while (added_next(&t->raw_set, p, n, at, at, 0, &m)) {
-        TRY(split_run(&t->split, &w->split, p + at, m.begin - at, 1, take_word, w));
+    while (added_next(&t->raw_set, p, n, at, 0, &m)) {
+        TRY(split_run(&t->split, &w->split, p + at, m.begin - at, 1, (SplitSink){ take_word, w }));
         at = m.end;
     }
-    return split_run(&t->split, &w->split, p + at, n - at, 1, take_word, w);
+    return split_run(&t->split, &w->split, p + at, n - at, 1, (SplitSink){ take_word, w });
 }
 
 static int count_chunk(Counter *w, const Chunk *c)
