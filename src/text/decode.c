@@ -119,7 +119,7 @@ int64_t tokenizer_decode(const Tokenizer *t, TokenizerScratch *s, const int32_t 
     int64_t begin = 0, end = n;
     int     first = 1;
     out->len      = 0;
-    if (flags & TOKENIZER_FRAME) {
+    if ((flags & TOKENIZER_FRAME) && n > 0) {
         if (frame_starts(t->before, t->n_before, ids, n)) begin = t->n_before;
         if (frame_starts(t->after, t->n_after, ids + MAX(n - t->n_after, begin),
                          MIN(n - begin, (int64_t)t->n_after))) {
