@@ -2,9 +2,13 @@
 # Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and running,
 # `setup.sh test` (the default) for the tests as well. Without clang the fuzzers are skipped, so its absence is no failure.
 set -euo pipefail
-need=(gcc make libyaml-dev libjansson-dev libxxhash-dev)
+need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev)
 wish=()
-if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev); fi
+if [ "${1:-test}" = test ]; then
+    need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev)
+    # The reference tokenizer runs under node, which need not come from Debian.
+    command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)
+fi
 
 missing() {
     for p in "$@"; do

@@ -88,6 +88,20 @@ int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
     return 0;
 }
 
+int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag)
+{
+    int n = 0;
+    for (int i = 0; i < a->argc; i++) {
+        char *arg = a->argv[i];
+        if (arg[0] == '-' && arg[1] == '-') {
+            TRY(take_flag(a, &i, flag, n_flag));
+        } else {
+            a->argv[n++] = arg;
+        }
+    }
+    return n;
+}
+
 int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r)
 {
     CmdTarget t;

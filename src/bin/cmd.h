@@ -18,6 +18,7 @@ int cmd_plan(const CmdArgs *a);
 int cmd_bench(const CmdArgs *a);
 int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
+int cmd_data(const CmdArgs *a);
 int cmd_info(const CmdArgs *a);
 int cmd_version(const CmdArgs *a);
 int cmd_help(const CmdArgs *a);
@@ -41,6 +42,9 @@ typedef struct {
 } CmdTarget;
 
 int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out);
+/* Splits arguments into flags and words, which are moved to the front of argv. Returns the number of words; negative
+ * after err_user(). */
+int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag);
 /* cmd_parse, then recipe_load; the target is required. */
 int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);
 int cmd_need_recipe(const CmdTarget *t);            /* negative after err_user() when there is no target */

@@ -1,0 +1,65 @@
+/* brim data NOUN [VERB]: one row each. */
+#include "bin/cmd_data.h"
+
+#include "base/err.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const DataVerb verbs[] = {
+    { "tokenizer", "train", cmd_tokenizer_train, "TEXT... --vocab N --out DIR",
+      "train a byte-level BPE tokenizer on text files" },
+    { "tokenizer", "encode", cmd_tokenizer_encode, "TOKENIZER [FILE] [--raw]", "text to token ids" },
+    { "tokenizer", "decode", cmd_tokenizer_decode, "TOKENIZER [FILE] [--raw]", "token ids to text" },
+    { "tokenizer", "show", cmd_tokenizer_show, "TOKENIZER [--json]", "what a tokenizer is made of" },
+};
+
+static void list_verbs(void)
+{
+    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
+        const DataVerb *v = &verbs[i];
+        printf("brim data %s %s %s\n    %s\n", v->noun, v->verb, v->usage, v->help);
+        v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
+        err_clear();
+    }
+}
+
+static int unknown(const char *word, const char *noun)
+{
+    StrNearest near = str_nearest_begin(word);
+    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
+        if (!noun || strcmp(noun, verbs[i].noun) == 0)
+            str_nearest_offer(&near, noun ? verbs[i].verb : verbs[i].noun);
+    }
+    const char *space = noun ? " " : "";
+    if (near.best) {
+        return err_user("command line: data%s%s: there is no '%s' (did you mean %s?)", space,
+                        noun ? noun : "", word, near.best);
+    }
+    return err_user("command line: data%s%s: there is no '%s' (brim data --help lists what there is)", space,
+                    noun ? noun : "", word);
+}
+
+int cmd_data(const CmdArgs *a)
+{
+    const char *noun = a->argc > 0 ? a->argv[0] : NULL, *verb = a->argc > 1 ? a->argv[1] : "";
+    int         is_noun = 0;
+    if (!noun) return err_user("command line: data: what about it? (brim data --help lists what there is)");
+    if (strcmp(noun, "--help") == 0) {
+        list_verbs();
+        return err_user("command line: --help: not together with anything else");
+    }
+    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
+        const DataVerb *v = &verbs[i];
+        if (strcmp(noun, v->noun) != 0) continue;
+        is_noun = 1;
+        if (v->verb[0] != '\0' && strcmp(verb, v->verb) != 0) continue;
+        int     used = v->verb[0] != '\0' ? 2 : 1;
+        CmdArgs rest = *a;
+        rest.argc -= used;
+        rest.argv += used;
+        return v->run(&rest);
+    }
+    return is_noun ? unknown(verb, noun) : unknown(noun, NULL);
+}

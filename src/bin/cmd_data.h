@@ -1,0 +1,18 @@
+/* The verbs of `brim data`. */
+#ifndef BIN_CMD_DATA_H
+#define BIN_CMD_DATA_H
+
+#include "bin/cmd.h"
+
+typedef struct {
+    const char *noun, *verb; /* verb "": the noun alone */
+    int (*run)(const CmdArgs *a);
+    const char *usage, *help;
+} DataVerb;
+
+int cmd_tokenizer_train(const CmdArgs *a);
+int cmd_tokenizer_encode(const CmdArgs *a);
+int cmd_tokenizer_decode(const CmdArgs *a);
+int cmd_tokenizer_show(const CmdArgs *a);
+
+#endif

@@ -1,0 +1,134 @@
+#include "text/normal.h"
+
+#include "base/err.h"
+#include "text/unicode.h"
+#include "text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+/* ---- normal forms ---- */
+
+/* 1: the character does not change, move, or join the one before it. */
+static int is_inert(uint32_t code, utf8proc_option_t form)
+{
+    int nfc = form == UTF8PROC_COMPOSE;
+    if (code < (nfc ? 0x300 : 0x80)) return 1;
+    if (code >= 0x1100 && code <= 0x11ff) return 0;   /* Hangul letters join */
+    if (code >= 0xac00 && code <= 0xd7a3) return nfc; /* Hangul syllables come apart */
+    const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)code);
+    return p->combining_class == 0 && p->decomp_seqindex == UINT16_MAX &&
+           (p->comb_index == UINT16_MAX || p->comb_index < 0x8000);
+}
+
+static int add_form(Buffer *out, const unsigned char *p, size_t n, utf8proc_option_t form)
+{
+    utf8proc_uint8_t *text = NULL;
+    utf8proc_ssize_t  len  = utf8proc_map(p, (utf8proc_ssize_t)n, &text, form | UTF8PROC_STABLE);
+    if (len < 0) return err_set("utf8proc: %s", utf8proc_errmsg(len));
+    int rc = buffer_add(out, text, (size_t)len);
+    free(text);
+    return rc;
+}
+
+/* Only stretches that may change go through utf8proc: from the character before the first one that is not
+ * inert to the next inert one. A late mark ends a stretch and stands by itself. */
+static int form_step(utf8proc_option_t form, Buffer *out, const unsigned char *p, size_t n)
+{
+    size_t done = 0, last = 0; /* copied so far; where the character before i begins */
+    for (size_t i = 0; i < n;) {
+        uint32_t code;
+        int      len = utf8_next(p + i, n - i, &code);
+        if (len == 0 || is_inert(code, form) || unicode_is_late_mark(code)) {
+            last = len == 0 || unicode_is_late_mark(code) ? i + (size_t)MAX(len, 1) : i;
+            i += (size_t)MAX(len, 1);
+            continue;
+        }
+        size_t begin = MAX(last, done), end = i;
+        while (end < n && (len = utf8_next(p + end, n - end, &code)) > 0 && !is_inert(code, form) &&
+               !unicode_is_late_mark(code)) {
+            end += (size_t)len;
+        }
+        TRY(buffer_add(out, p + done, begin - done));
+        TRY(add_form(out, p + begin, end - begin, form));
+        done = i = last = end;
+    }
+    return buffer_add(out, p + done, n - done);
+}
+
+/* ---- the others ---- */
+
+static int replace_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        RegexText  text = { .p = p + i };
+        RegexMatch m;
+        size_t     from = 0;
+        int        rc;
+        text.n = utf8_valid(p + i, n - i, &text.unusual);
+        while ((rc = regex_next(s->regex, rs, &text, from, &m)) > 0) {
+            TRY(buffer_add(out, text.p + from, m.begin - from));
+            TRY(buffer_add(out, s->content, s->content_len));
+            from = m.end;
+        }
+        if (rc < 0) return -1;
+        TRY(buffer_add(out, text.p + from, text.n - from));
+        i += text.n;
+        if (i < n) TRY(buffer_add(out, p + i++, 1)); /* a malformed byte */
+    }
+    return 0;
+}
+
+static int strip_step(const NormalStep *s, Buffer *out, const unsigned char *p, size_t n)
+{
+    size_t   begin = 0;
+    uint32_t code;
+    while (s->left && begin < n) {
+        int len = utf8_next(p + begin, n - begin, &code);
+        if (len == 0 || !utf8_is_space(code)) break;
+        begin += (size_t)len;
+    }
+    while (s->right && n > begin) {
+        size_t last = n - 1;
+        while (last > begin && n - last < 4 && (p[last] & 0xc0) == 0x80) last--;
+        if (utf8_next(p + last, n - last, &code) != (int)(n - last) || !utf8_is_space(code)) break;
+        n = last;
+    }
+    return buffer_add(out, p + begin, n - begin);
+}
+
+static int run_step(const NormalStep *s, RegexScratch *rs, Buffer *out, const unsigned char *p, size_t n)
+{
+    switch (s->kind) {
+    case NORMAL_NFC: return form_step(UTF8PROC_COMPOSE, out, p, n);
+    case NORMAL_NFD: return form_step(UTF8PROC_DECOMPOSE, out, p, n);
+    case NORMAL_NFKC: return form_step(UTF8PROC_COMPOSE | UTF8PROC_COMPAT, out, p, n);
+    case NORMAL_NFKD: return form_step(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out, p, n);
+    case NORMAL_REPLACE: return replace_step(s, rs, out, p, n);
+    case NORMAL_STRIP: return strip_step(s, out, p, n);
+    case NORMAL_PREPEND:
+        if (n > 0) TRY(buffer_add(out, s->content, s->content_len));
+        return buffer_add(out, p, n);
+    }
+    return 0;
+}
+
+void normal_scratch_deinit(NormalScratch *s)
+{
+    buffer_deinit(&s->a);
+    buffer_deinit(&s->b);
+}
+
+int normal_run(const Normal *m, NormalScratch *s, const unsigned char **p, size_t *n)
+{
+    for (int i = 0; i < m->n; i++) {
+        Buffer *to = i % 2 == 0 ? &s->a : &s->b;
+        to->len    = 0;
+        TRY(buffer_reserve(to, *n + 16));
+        TRY(run_step(&m->step[i], s->regex, to, *p, *n));
+        *p = to->data;
+        *n = to->len;
+    }
+    return 0;
+}
