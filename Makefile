@@ -16,7 +16,7 @@ SAN   ?=
 
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
-STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a
+STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libjpeg.a -l:libpng.a -l:libz.a
 LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm
 
 SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
