@@ -17,9 +17,14 @@ SAN   ?=
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
 STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libjpeg.a -l:libpng.a -l:libz.a
-LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm
+# Libraries opened at run time must not find these instead of their own.
+HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a
+LIBS   := $(STATIC) $(HIDE) -lgomp -ldl -lpthread -lm
 
 SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
+# Video needs FFmpeg's headers; the libraries are opened at run time.
+NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | $(CC) -E -x c - >/dev/null 2>&1 || echo 1)
+SRC    := $(filter-out src/file/video_$(if $(NO_AV),ffmpeg,none).c,$(SRC))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim

@@ -30,6 +30,8 @@ static const Command commands[] = {
     { "sample", cmd_sample,
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "data", cmd_data, "images | clips | show ...",
+      "files into training data; brim data --help lists the verbs" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },

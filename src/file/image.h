@@ -26,6 +26,14 @@ enum { IMAGE_SIDE_MOST = 65535, IMAGE_WHY_BYTES = 200 };
 
 #define IMAGE_PIXELS_MOST INT64_C(178956970) /* where Pillow refuses an image as a decompression bomb */
 
+/* Memory that only grows; data is freed by its owner. */
+typedef struct {
+    uint8_t *data;
+    size_t   cap_bytes;
+} ImageBuf;
+
+int image_buf_need(ImageBuf *b, size_t size_bytes); /* negative after err_sys(); contents are lost */
+
 /* Encoded bytes, or raw pixels of w*h*c bytes when raw_c is 1 or 3. Borrowed. */
 typedef struct {
     const uint8_t *data;

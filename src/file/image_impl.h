@@ -8,12 +8,6 @@
 
 typedef struct ImageJpeg ImageJpeg;
 
-/* Memory that only grows. */
-typedef struct {
-    uint8_t *data;
-    size_t   cap_bytes;
-} ImageBuf;
-
 struct ImageDecoder {
     int64_t    max_pixels;
     ImageBytes bytes;
@@ -25,8 +19,6 @@ struct ImageDecoder {
     ImageTimes times;
     char       why[IMAGE_WHY_BYTES];
 };
-
-int image_buf_need(ImageBuf *b, size_t size_bytes); /* negative after err_sys(); contents are lost */
 
 /* Records why an image cannot be used. Always returns 1. */
 int image_bad(ImageDecoder *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
