@@ -174,6 +174,9 @@ FORCE:
 $(BUILD)/src/bin/main.o: $(BUILD)/.version
 $(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"' -DBRIM_COMMIT='"$(COMMIT)"'
 
+# Pixels must not depend on whether the machine can multiply and add in one step.
+$(BUILD)/src/file/resize.o $(BUILD)/src/data/image_ops.o $(BUILD)/src/data/image_augment.o: CFLAGS += -ffp-contract=off
+
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<

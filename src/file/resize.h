@@ -26,9 +26,10 @@ typedef struct {
     int    left, top, right, bottom;
 } ResizeBox;
 
-/* One axis: output i is the sum of count[i] inputs from first[i] on, with the weights at w + i*taps. */
+/* One axis: output i is the sum of count[i] inputs from first[i] on, with the weights at w + i*taps*copies. The horizontal
+ * one has each weight 4 times, once for each channel. */
 typedef struct {
-    int      n_out, taps;
+    int      n_out, taps, copies;
     int32_t *first, *count, *w;
     int      lo, hi; /* inputs [lo, hi) are used at all */
     size_t   cap_bytes;
