@@ -161,21 +161,13 @@ static int measure(const ImageSet *set, const ImageOptions *o, const Flags *f)
     return 0;
 }
 
-static int show(const ImageSet *set, const Flags *f)
+static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, int count, int epoch)
 {
-    ImageOptions o;
-    int          epoch = 0, count = 32;
-    TRY(show_options(f, &o));
-    if (o.frames > 0) count = 8;
-    TRY(take_int("--epoch", f->epoch, 0, 1 << 30, &epoch));
-    TRY(take_int("--count", f->count, 1, 1024, &count));
     printf("%s: %lld samples, %d classes\n", image_set_kind(set), (long long)image_set_len(set),
            image_set_classes(set));
-    if (f->measure) TRY(measure(set, &o, f));
+    if (f->measure) TRY(measure(set, o, f));
     if (!f->out) return 0;
-    count = (int)MIN(count, image_set_len(set));
-    TRY(image_sheet_write(set, &o, epoch, count, f->out, stdout));
-    return 0;
+    return image_sheet_write(set, o, epoch, (int)MIN(count, image_set_len(set)), f->out, stdout);
 }
 
 int cmd_data_show(const CmdArgs *a)
@@ -196,15 +188,21 @@ int cmd_data_show(const CmdArgs *a)
         { "--measure", &f.measure, NULL, "S       fill samples for S seconds and say how fast that was" },
         { "--threads", &f.threads, NULL, "N       for --measure; default: one a core" },
     };
-    CmdTarget t;
-    ImageSet *set;
+    CmdTarget    t;
+    ImageSet    *set;
+    ImageOptions o;
+    int          count = 32, epoch = 0;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target) return err_user("command line: data show: a folder or file of images is missing");
     if (t.n_override > 0) return err_user("command line: %s: data show takes no keys", t.override[0]);
     if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
+    TRY(show_options(&f, &o));
+    if (o.frames > 0) count = 8;
+    TRY(take_int("--epoch", f.epoch, 0, 1 << 30, &epoch));
+    TRY(take_int("--count", f.count, 1, 1024, &count));
     log_open(NULL);
     TRY(image_set_open(&set, t.target));
-    int rc = show(set, &f);
+    int rc = show(set, &f, &o, count, epoch);
     image_set_close(set);
     return rc;
 }

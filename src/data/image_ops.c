@@ -156,12 +156,13 @@ static inline void rgb_to_hsv(const uint8_t *p, uint8_t out[3])
     out[0] = out[1] = 0;
     out[2]          = (uint8_t)hi;
     if (hi == lo) return;
-    float cr = (float)(hi - lo), s = cr / (float)hi;
-    float rc = (float)(hi - r) / cr, gc = (float)(hi - g) / cr, bc = (float)(hi - b) / cr;
-    float h = r == hi ? bc - gc : g == hi ? (float)(2.0 + rc - bc) : (float)(4.0 + gc - rc);
-    h       = (float)fmod(h / 6.0 + 1.0, 1.0);
-    out[0]  = (uint8_t)(h * 255.0);
-    out[1]  = (uint8_t)(s * 255.0);
+    float  cr = (float)(hi - lo), s = cr / (float)hi;
+    float  rc = (float)(hi - r) / cr, gc = (float)(hi - g) / cr, bc = (float)(hi - b) / cr;
+    float  h    = r == hi ? bc - gc : g == hi ? (float)(2.0 + rc - bc) : (float)(4.0 + gc - rc);
+    double turn = h / 6.0 + 1.0;
+    h           = (float)(turn - (int)turn);
+    out[0]      = (uint8_t)(h * 255.0);
+    out[1]      = (uint8_t)(s * 255.0);
 }
 
 static inline void hsv_to_rgb(const uint8_t *hsv, uint8_t *out)

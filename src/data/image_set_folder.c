@@ -45,6 +45,7 @@ typedef struct {
     ImageSet *set;
     int       label;
     int64_t   n_other; /* images of kinds that Brim does not read */
+    int       n_empty; /* classes without images */
 } Scan;
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -115,7 +116,7 @@ static int scan_classes(Scan *c, char **name, int n)
         label[strlen(label) - 1] = '\0';
         TRY(scan_folder(c, name[i], 1));
         s->class_name[s->n_class++] = label;
-        if (s->n_item == before) log_warn("%s/%s: a class without images", s->path, label);
+        c->n_empty += s->n_item == before;
     }
     return 0;
 }
@@ -125,7 +126,7 @@ int set_scan_folder(ImageSet *s)
     char **name;
     Arena  arena;
     int    rc = 0, folders = 0, images = 0;
-    Scan   c = { s, -1, 0 };
+    Scan   c = { s, -1, 0, 0 };
     arena_init(&arena);
     int n = list_names(&arena, s->path, &name);
     for (int i = 0; i < n; i++) {
@@ -136,6 +137,8 @@ int set_scan_folder(ImageSet *s)
     if (n >= 0) rc = folders > 0 ? scan_classes(&c, name, n) : scan_folder(&c, "", 0);
     arena_deinit(&arena);
     if (n < 0 || rc < 0) return -1;
+    if (c.n_empty > 0 && s->n_item > 0)
+        log_warn("%s: %d of %d class folders have no image", s->path, c.n_empty, s->n_class);
     if (folders > 0 && images > 0)
         log_warn("%s: %d image%s outside the class folders are left out", s->path, images,
                  str_plural(images));
