@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Files ---------------------------------------------------------------------------------------------- */
+/* ---- Files ----------------------------------------------------------------------------------------- */
 
 static int folder_setup(void **state)
 {
@@ -136,7 +136,7 @@ static ImageSet *open_set(const char *path)
     return s;
 }
 
-/* ---- Sets ----------------------------------------------------------------------------------------------- */
+/* ---- Sets ------------------------------------------------------------------------------------------ */
 
 static void folder_has_classes_in_order(void **state)
 {
@@ -342,7 +342,7 @@ static void refusals_name_the_path(void **state)
     assert_int_equal(err_kind(), ERR_USER);
 }
 
-/* ---- Augmentation --------------------------------------------------------------------------------------- */
+/* ---- Augmentation ---------------------------------------------------------------------------------- */
 
 static ImageOptions everything(int size)
 {
@@ -434,7 +434,8 @@ static void sites_are_independent(void **state)
     }
 }
 
-/* Means and bounds of what is drawn. 4000 draws: a mean of n uniform draws errs by 0.29 / sqrt(n) = 0.005; 5 times that. */
+/* Means and bounds of what is drawn. 4000 draws: a mean of n uniform draws errs by 0.29 / sqrt(n) = 0.005;
+ * 5 times that. */
 static void draws_have_their_distribution(void **state)
 {
     enum { N = 4000 };
@@ -493,7 +494,7 @@ static void lists_name_augmentations(void **state)
     assert_non_null(strstr(err_get(), "k: there is no augmentation 'jiter' (did you mean jitter?)"));
 }
 
-/* ---- Skips ---------------------------------------------------------------------------------------------- */
+/* ---- Skips ----------------------------------------------------------------------------------------- */
 
 static void bad_samples_are_black_and_counted(void **state)
 {
@@ -539,7 +540,7 @@ static void bad_samples_are_black_and_counted(void **state)
     fclose(nowhere);
 }
 
-/* ---- Clips ---------------------------------------------------------------------------------------------- */
+/* ---- Clips ----------------------------------------------------------------------------------------- */
 
 enum { CLIP_W = 60, CLIP_H = 40, CLIP_FRAMES = 20 };
 

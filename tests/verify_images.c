@@ -1,8 +1,9 @@
 /* Decodes and changes images for a script that compares them with Pillow's (tests/image_peer.py).
  *
  * Standard input, one order a line:
- *   decode FULL FILTER OUT_W OUT_H X0 Y0 X1 Y1 LEFT TOP RIGHT BOTTOM PATH   X1 0: the whole image; OUT_W 0: the box's size
- *   op NAME VALUE PATH                                                      the whole image, then one op
+ *   decode FULL FILTER OUT_W OUT_H X0 Y0 X1 Y1 LEFT TOP RIGHT BOTTOM PATH
+ *   op NAME VALUE PATH
+ * X1 0 means the whole image, OUT_W 0 the size of the box. An op gets the whole image.
  * Standard output: "ok W H OUT_W OUT_H\n" and OUT_W*OUT_H*3 bytes, or "bad WHY\n". */
 #include "base/err.h"
 #include "base/file.h"

@@ -30,9 +30,9 @@ static int take_int(const char *flag, const char *text, int64_t lo, int64_t hi, 
 static int convert_options(const Flags *f, ConvertOptions *o)
 {
     int album_mib = 1024;
-    *o            = (ConvertOptions){
-                   .quality = 90, .threads = cores(), .frames = 32, .stride = 1, .raw = f->raw, .reencode = f->reencode
-    };
+    *o            = (ConvertOptions){ .quality = 90, .threads = cores(), .frames = 32, .stride = 1 };
+    o->raw        = f->raw;
+    o->reencode   = f->reencode;
     if (!f->out) return err_user("command line: --out: the folder for the albums is missing");
     TRY(take_int("--size", f->size, 8, 8192, &o->size));
     TRY(take_int("--quality", f->quality, 1, 100, &o->quality));
@@ -82,7 +82,7 @@ int cmd_data_images(const CmdArgs *a)
     return print_result("images", f.out, &r);
 }
 
-/* ---- clips ---------------------------------------------------------------------------------------------- */
+/* ---- clips ----------------------------------------------------------------------------------------- */
 
 /* Moves what is no flag (or a flag's value) to the front of argv; returns how many there are. */
 static int split_paths(const CmdArgs *a, const CmdFlag *flag, int n_flag)
@@ -128,7 +128,7 @@ int cmd_data_clips(const CmdArgs *a)
     return print_result("clips", f.out, &r);
 }
 
-/* ---- show ----------------------------------------------------------------------------------------------- */
+/* ---- show ------------------------------------------------------------------------------------------ */
 
 static int show_options(const Flags *f, ImageOptions *o)
 {

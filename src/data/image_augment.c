@@ -23,7 +23,7 @@ enum {
 
 enum { TRIES = 10 };
 
-/* ---- Draws ---------------------------------------------------------------------------------------------- */
+/* ---- Draws ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t seed;
@@ -72,7 +72,7 @@ static double draw_beta(Draws *d, double alpha)
     return x + y > 0 ? x / (x + y) : 0.5;
 }
 
-/* ---- Options -------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------------- */
 
 ImageOptions image_options_eval(int size)
 {
@@ -129,7 +129,7 @@ int image_options_list(ImageOptions *o, const char *list, const char *key)
     return rc < 0 ? err_user("%s: too long a name of an augmentation", key) : 0;
 }
 
-/* ---- Crops ---------------------------------------------------------------------------------------------- */
+/* ---- Crops ----------------------------------------------------------------------------------------- */
 
 static ResizeBox center_box(const ImageOptions *o, int w, int h)
 {
@@ -168,7 +168,7 @@ static ResizeBox random_box(const ImageOptions *o, Draws *d, int w, int h)
     return fallback_box(o, w, h);
 }
 
-/* ---- Parameters ----------------------------------------------------------------------------------------- */
+/* ---- Parameters ------------------------------------------------------------------------------------ */
 
 static void draw_jitter(const ImageOptions *o, Draws *d, ImageParams *p)
 {
@@ -268,7 +268,7 @@ ImageParams image_augment_params(const ImageOptions *o, int64_t epoch, int64_t s
     return p;
 }
 
-/* ---- Mixing --------------------------------------------------------------------------------------------- */
+/* ---- Mixing ---------------------------------------------------------------------------------------- */
 
 static void cut_box(const ImageOptions *o, Draws *d, ImageMix *m)
 {
@@ -299,7 +299,7 @@ ImageMix image_mix_params(const ImageOptions *o, int64_t epoch, int64_t position
     return m;
 }
 
-/* ---- Doing it ------------------------------------------------------------------------------------------- */
+/* ---- Doing it -------------------------------------------------------------------------------------- */
 
 static void apply_jitter(const ImageOptions *o, const ImageParams *p, uint8_t *rgb)
 {

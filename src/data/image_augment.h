@@ -2,8 +2,8 @@
  *
  * 1. Parameters are a pure function: any number of threads, ranks and restarts sees the same pixels.
  * 2. Each kind of change draws from a site of its own, so switching one on or off leaves the others alone.
- * 3. The distributions are torchvision's: RandomResizedCrop, RandomHorizontalFlip, ColorJitter, RandAugment (31
- *    magnitudes), RandomErasing, MixUp and CutMix. The numbers drawn are not.
+ * 3. The distributions are torchvision's: RandomResizedCrop, RandomHorizontalFlip, ColorJitter,
+ *    RandAugment (31 magnitudes), RandomErasing, MixUp and CutMix. The numbers drawn are not.
  * 4. Mixing is only described here; the device mixes. A partner is another position of the same aligned
  *    group, so it is in the same micro-batch when that is a multiple of the group. */
 #ifndef DATA_IMAGE_AUGMENT_H
@@ -50,8 +50,8 @@ typedef struct {
 ImageOptions image_options_eval(int size);
 /* Random resized crop and flip; jitter, RandAugment, erasing and mixing are off. */
 ImageOptions image_options_train(int size);
-/* Switches on what a comma list names: crop, flip, jitter, rand, erase, mixup, cutmix, or none. Negative after
- * err_user(), naming `key`. */
+/* Switches on what a comma list names: crop, flip, jitter, rand, erase, mixup, cutmix, or none. Negative
+ * after err_user(), naming `key`. */
 int image_options_list(ImageOptions *o, const char *list, const char *key);
 
 typedef enum {

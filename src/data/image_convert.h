@@ -23,8 +23,9 @@ typedef struct {
     int     n_class, n_album;
 } ConvertResult;
 
-/* Writes every image of the set at `in` (image_set.h) to albums in the folder `out`, which has none yet. Images that
- * cannot be decoded are left out and listed in out/skipped.txt. Negative after err_user()/err_set(). */
+/* Writes every image of the set at `in` (image_set.h) to albums in the folder `out`, which has none yet.
+ * Images that cannot be decoded are left out and listed in out/skipped.txt. Negative after
+ * err_user()/err_set(). */
 int convert_images(const char *in, const char *out, const ConvertOptions *o, ConvertResult *result);
 
 /* Cuts videos into clips of o->frames frames, every o->stride-th of them. A class is the name of the folder a

@@ -35,7 +35,7 @@ static void lookup(uint8_t *p, int64_t n, const uint8_t table[256])
     for (int64_t i = 0; i < n; i++) p[i] = table[p[i]];
 }
 
-/* ---- Blends with a degenerate picture ------------------------------------------------------------------- */
+/* ---- Blends with a degenerate picture -------------------------------------------------------------- */
 
 static inline uint8_t blend(int from, int to, float a) { return clip8((float)from + a * (float)(to - from)); }
 
@@ -82,7 +82,7 @@ void image_op_sharpen(uint8_t *rgb, int w, int h, float factor, uint8_t *tmp)
     }
 }
 
-/* ---- Tables --------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------------- */
 
 void image_op_posterize(uint8_t *rgb, int w, int h, int bits)
 {
@@ -148,7 +148,7 @@ void image_op_equalize(uint8_t *rgb, int w, int h)
     lookup3(rgb, (int64_t)w * h, table);
 }
 
-/* ---- Hue ------------------------------------------------------------------------------------------------ */
+/* ---- Hue ------------------------------------------------------------------------------------------- */
 
 static inline void rgb_to_hsv(const uint8_t *p, uint8_t out[3])
 {
@@ -193,7 +193,7 @@ void image_op_hue(uint8_t *rgb, int w, int h, float shift)
     }
 }
 
-/* ---- Geometry ------------------------------------------------------------------------------------------- */
+/* ---- Geometry -------------------------------------------------------------------------------------- */
 
 static int32_t fix16(double v) { return (int32_t)floor(v * 65536.0 + 0.5); }
 

@@ -1,7 +1,7 @@
 /* Image ops: changes of packed RGB pixels, each as Pillow (and torchvision on Pillow images) computes it.
  *
- * 1. In place on w x h x 3 bytes, but image_op_affine() and image_op_sharpen(), which need a copy `tmp` of the
- *    same size.
+ * 1. In place on w x h x 3 bytes, but image_op_affine() and image_op_sharpen(), which need a copy `tmp` of
+ *    the same size.
  * 2. Pure functions of their arguments: no state, no threads. */
 #ifndef DATA_IMAGE_OPS_H
 #define DATA_IMAGE_OPS_H
@@ -14,7 +14,8 @@ extern "C" {
 
 void image_op_flip(uint8_t *rgb, int w, int h); /* left to right */
 
-/* A factor of 1 changes nothing; 0 gives black, grey of the mean, the picture in grey, the picture smoothed. */
+/* A factor of 1 changes nothing; 0 gives black, grey of the mean, the picture in grey, the picture
+ * smoothed. */
 void image_op_brightness(uint8_t *rgb, int w, int h, float factor);
 void image_op_contrast(uint8_t *rgb, int w, int h, float factor);
 void image_op_saturation(uint8_t *rgb, int w, int h, float factor);

@@ -37,7 +37,7 @@ void image_scratch_deinit(ImageScratch *s); /* a zeroed one is left alone */
 
 void image_counters_add(ImageCounters *sum, const ImageCounters *more);
 
-/* ---- Skips ---------------------------------------------------------------------------------------------- */
+/* ---- Skips ----------------------------------------------------------------------------------------- */
 
 enum { IMAGE_SKIP_AFTER = 1000, IMAGE_SKIP_LOGGED = 10 };
 

@@ -17,7 +17,7 @@
 
 enum { FILE_MOST = 1 << 28 }; /* bytes of one encoded image */
 
-/* ---- Building ------------------------------------------------------------------------------------------- */
+/* ---- Building -------------------------------------------------------------------------------------- */
 
 static int grow(void **data, int64_t *cap, int64_t need, size_t unit)
 {
@@ -49,7 +49,7 @@ void set_number_classes(ImageSet *s, int n)
     for (int c = 0; c < n; c++) s->class_name[c] = arena_printf(&s->arena, "%d", c);
 }
 
-/* ---- idx ------------------------------------------------------------------------------------------------ */
+/* ---- idx ------------------------------------------------------------------------------------------- */
 
 /* "train-images-idx3-ubyte.gz" has its labels in "train-labels-idx1-ubyte.gz", gzip or not. */
 static int find_labels(const ImageSet *s, char *buf, size_t n)
@@ -88,7 +88,7 @@ static int open_idx(ImageSet *s)
     return 0;
 }
 
-/* ---- tar files and albums ------------------------------------------------------------------------------- */
+/* ---- tar files and albums -------------------------------------------------------------------------- */
 
 static int add_parts(ImageSet *s, const char *suffix)
 {
@@ -149,7 +149,7 @@ static int open_albums(ImageSet *s)
     return 0;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------------- */
 
 static int idx_in_folder(ImageSet *s)
 {
@@ -248,7 +248,7 @@ const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n)
     return buf;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------------- */
 
 static int unreadable(ImageScratch *s, const char *what)
 {

@@ -39,7 +39,7 @@ static int is_other_image(const char *name)
     return has_ending(name, ending, ARRAY_LEN(ending));
 }
 
-/* ---- Folders -------------------------------------------------------------------------------------------- */
+/* ---- Folders --------------------------------------------------------------------------------------- */
 
 typedef struct {
     ImageSet *set;
@@ -147,7 +147,7 @@ int set_scan_folder(ImageSet *s)
     return 0;
 }
 
-/* ---- Tar files ------------------------------------------------------------------------------------------ */
+/* ---- Tar files ------------------------------------------------------------------------------------- */
 
 /* A WebDataset sample is members whose names agree up to the first dot of the last component. */
 typedef struct {

@@ -10,14 +10,14 @@
 extern "C" {
 #endif
 
-/* Draws n samples, spread evenly over the set, as a PNG file. Images stand in rows of about 8; a clip is a row of its
- * frames. Mixing, which the device does in a run, is done here. One line a sample goes to `list`, unless NULL: row, column,
- * label, file. Negative after err_set()/err_user(). */
+/* Draws n samples, spread evenly over the set, as a PNG file. Images stand in rows of about 8; a clip is a
+ * row of its frames. Mixing, which the device does in a run, is done here. One line a sample goes to
+ * `list`, unless NULL: row, column, label, file. Negative after err_set()/err_user(). */
 int image_sheet_write(const ImageSet *set, const ImageOptions *o, int64_t epoch, int n, const char *path,
                       FILE *list);
 
-/* Fills samples with so many threads for so many seconds; *count gets what all of them counted, *per_s samples a second.
- * Negative after err_set(). */
+/* Fills samples with so many threads for so many seconds; *count gets what all of them counted, *per_s
+ * samples a second. Negative after err_set(). */
 int image_sheet_measure(const ImageSet *set, const ImageOptions *o, int threads, double seconds,
                         ImageCounters *count, double *per_s);
 

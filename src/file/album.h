@@ -1,12 +1,13 @@
 /* Album: Brim's file of images or clips, with an index for random access and a checksum for each record.
  *
- * 1. A header of 64 bytes, the records, the index, the texts (docs/formats.md). Header, index and each record have a checksum;
- *    the first two are checked when an album is opened, a record whenever it is read.
- * 2. An album that was opened is consistent: every record lies between header and index, every label is -1 or below
- *    n_class, every name ends inside the texts.
+ * 1. A header of 64 bytes, the records, the index, the texts (docs/formats.md). Header, index and each
+ *    record have a checksum; the first two are checked when an album is opened, a record whenever it is
+ *    read.
+ * 2. An album that was opened is consistent: every record lies between header and index, every label is -1
+ *    or below n_class, every name ends inside the texts.
  * 3. An open album does not change; any number of threads may read it.
- * 4. A record is an encoded image as it was found (ALBUM_FILE), raw uint8 HWC pixels, or a clip: `frames` equal frames, raw
- *    one after another, or JPEGs behind a table of u32 sizes. */
+ * 4. A record is an encoded image as it was found (ALBUM_FILE), raw uint8 HWC pixels, or a clip: `frames`
+ *    equal frames, raw one after another, or JPEGs behind a table of u32 sizes. */
 #ifndef FILE_ALBUM_H
 #define FILE_ALBUM_H
 
@@ -44,14 +45,14 @@ int         album_classes(const Album *a);
 const char *album_class_name(const Album *a, int i);
 AlbumEntry  album_entry(const Album *a, int64_t i);
 
-/* Reads record i into buf, which has room for its size_bytes. 0; 1 when the bytes are not those that were written, with why (n
- * bytes) saying so. */
+/* Reads record i into buf, which has room for its size_bytes. 0; 1 when the bytes are not those that were
+ * written, with why (n bytes) saying so. */
 int album_read(const Album *a, int64_t i, void *buf, char *why, size_t n);
 
 /* Frame f of a clip's record: where it begins and how long it is. Negative: the table is damaged. */
 int album_frame(const AlbumEntry *e, const uint8_t *record, int f, size_t *offset, size_t *size_bytes);
 
-/* ---- Writing: one complete album, or nothing. ----------------------------------------------------------- */
+/* ---- Writing: one complete album, or nothing. ------------------------------------------------------ */
 
 typedef struct AlbumWriter AlbumWriter;
 

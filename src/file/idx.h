@@ -1,4 +1,5 @@
-/* Idx: the array files of MNIST and its kin: unsigned bytes, one to three dimensions, gzip or not. Held in memory.
+/* Idx: the array files of MNIST and its kin: unsigned bytes, one to three dimensions, gzip or not. Held in
+ * memory.
  *
  * 1. The sizes in the header agree with the bytes that follow, or the file is refused. */
 #ifndef FILE_IDX_H

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Memory and messages -------------------------------------------------------------------------------- */
+/* ---- Memory and messages --------------------------------------------------------------------------- */
 
 int image_buf_need(ImageBuf *b, size_t size_bytes)
 {
@@ -68,7 +68,7 @@ void image_decoder_destroy(ImageDecoder *d)
 const char *image_why(const ImageDecoder *d) { return d->why; }
 ImageTimes  image_times(const ImageDecoder *d) { return d->times; }
 
-/* ---- Kinds ---------------------------------------------------------------------------------------------- */
+/* ---- Kinds ----------------------------------------------------------------------------------------- */
 
 /* Formats that people have and that Brim does not read: named, so that nobody looks for damage. */
 static const struct {
@@ -143,7 +143,7 @@ int image_begin(ImageDecoder *d, const ImageBytes *bytes, ImageInfo *info)
     return 0;
 }
 
-/* ---- Decoding ------------------------------------------------------------------------------------------- */
+/* ---- Decoding -------------------------------------------------------------------------------------- */
 
 static void widen(uint8_t *rgbx, const uint8_t *in, int n, int channels)
 {

@@ -1,12 +1,14 @@
 /* Image: encoded bytes to pixels, only as many of them as the caller's box needs.
  *
- * 1. JPEG (libjpeg-turbo), PNG (libpng) and raw uint8. The result is 8-bit RGB as Pillow's convert("RGB") gives: alpha is
- *    dropped, palettes are looked up, CMYK is taken as Adobe's, EXIF orientation is left alone, of an animation the first
- *    frame counts. One difference: 16-bit grey keeps its high byte, where Pillow cuts at 255.
- * 2. Sizes are checked before anything is decoded: a file that claims more pixels than the limit is refused.
+ * 1. JPEG (libjpeg-turbo), PNG (libpng) and raw uint8. The result is 8-bit RGB as Pillow's convert("RGB")
+ *    gives: alpha is dropped, palettes are looked up, CMYK is taken as Adobe's, EXIF orientation is left
+ *    alone, of an animation the first frame counts. One difference: 16-bit grey keeps its high byte, where
+ *    Pillow cuts at 255.
+ * 2. Sizes are checked before anything is decoded: a file that claims more pixels than the limit is
+ *    refused.
  * 3. A damaged image is no error of the program: functions return 1 and image_why() says what is wrong.
- * 4. A decoder belongs to one thread. Its memory grows to the largest need and is kept; libjpeg and libpng take and return
- *    some of their own for each image.
+ * 4. A decoder belongs to one thread. Its memory grows to the largest need and is kept; libjpeg and libpng
+ *    take and return some of their own for each image.
  * 5. What lies outside the box is not decoded as far as the format allows, so damage there is not seen. */
 #ifndef FILE_IMAGE_H
 #define FILE_IMAGE_H
@@ -61,11 +63,12 @@ typedef struct ImageDecoder ImageDecoder;
 int  image_decoder_create(ImageDecoder **out, int64_t max_pixels);
 void image_decoder_destroy(ImageDecoder *d); /* NULL is allowed */
 
-/* Reads the header. 0, 1 for an image that cannot be used, negative after err_sys(). The bytes are borrowed until
- * image_decode() or the next image_begin(). */
+/* Reads the header. 0, 1 for an image that cannot be used, negative after err_sys(). The bytes are
+ * borrowed until image_decode() or the next image_begin(). */
 int image_begin(ImageDecoder *d, const ImageBytes *bytes, ImageInfo *info);
 
-/* Decodes the image begun last: box (NULL: all of it) to out_w x out_h packed RGB at out. Returns as image_begin(). */
+/* Decodes the image begun last: box (NULL: all of it) to out_w x out_h packed RGB at out. Returns as
+ * image_begin(). */
 int image_decode(ImageDecoder *d, const ResizeBox *box, const ImageDecodeOptions *opt, int out_w, int out_h,
                  uint8_t *out);
 

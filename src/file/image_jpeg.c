@@ -1,9 +1,11 @@
 /* JPEG by libjpeg-turbo.
  *
- * 1. libjpeg leaves through longjmp() when a file is damaged. Nothing of ours is held across such a call but the decoder.
- * 2. What libjpeg only warns about (bad Huffman codes, restart markers out of step) is decoded as it is, as Pillow does. A
- *    file that ends early is refused, as Pillow does.
- * 3. Coefficients of progressive files and the number of their scans are bounded: a few bytes must not cost minutes. */
+ * 1. libjpeg leaves through longjmp() when a file is damaged. Nothing of ours is held across such a call
+ *    but the decoder.
+ * 2. What libjpeg only warns about (bad Huffman codes, restart markers out of step) is decoded as it is,
+ *    as Pillow does. A file that ends early is refused, as Pillow does.
+ * 3. Coefficients of progressive files and the number of their scans are bounded: a few bytes must not
+ *    cost minutes. */
 #include "file/image_impl.h"
 
 #include "base/clock.h"
@@ -127,10 +129,10 @@ int image_jpeg_begin(ImageDecoder *d)
     return 0;
 }
 
-/* ---- Decoding ------------------------------------------------------------------------------------------- */
+/* ---- Decoding -------------------------------------------------------------------------------------- */
 
-/* How much larger than the output a shrunk box stays. With 1 sharp pictures (drawings, text) differ from a full
- * decode by up to 3.5 of 255 on average, with 1.5 by up to 1.9 (opencv-doc, November 2026). */
+/* How much larger than the output a shrunk box stays. With 1 sharp pictures (drawings, text) differ from a
+ * full decode by up to 3.5 of 255 on average, with 1.5 by up to 1.9 (opencv-doc, November 2026). */
 static const double spare = 1.5;
 
 /* The largest of 8, 4, 2, 1 that leaves the box large enough. Its IDCTs are the vectorised ones. */
@@ -182,7 +184,8 @@ static void take_chunk(ImageDecoder *d, int first, int n, size_t stride, int col
     d->times.resize_s += clock_now_s() - t1;
 }
 
-/* Lets libjpeg leave out columns and rows that nobody asked for. Returns the column of the first one that comes. */
+/* Lets libjpeg leave out columns and rows that nobody asked for. Returns the column of the first one that
+ * comes. */
 static int cut_columns(ImageDecoder *d)
 {
     struct jpeg_decompress_struct *c  = &d->jpeg->cinfo;

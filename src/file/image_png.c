@@ -1,8 +1,10 @@
 /* PNG by libpng.
  *
- * 1. libpng leaves through longjmp() when a file is damaged; the two structs it allocated are destroyed on that way, too.
+ * 1. libpng leaves through longjmp() when a file is damaged; the two structs it allocated are destroyed on
+ *    that way, too.
  * 2. Every checksum counts, as in Pillow: a chunk whose CRC is wrong makes the image unusable.
- * 3. Rows stream through a buffer of one row. Only an interlaced file is held whole, and is refused above 64 Mi pixels. */
+ * 3. Rows stream through a buffer of one row. Only an interlaced file is held whole, and is refused above
+ *    64 Mi pixels. */
 #include "file/image_impl.h"
 
 #include "base/clock.h"
@@ -37,7 +39,8 @@ static void on_read(png_structp png, png_bytep to, size_t n)
     r->at += n;
 }
 
-/* The first chunk is 13 bytes of IHDR behind signature, length and type. libpng reads it again and checks all of it. */
+/* The first chunk is 13 bytes of IHDR behind signature, length and type. libpng reads it again and checks
+ * all of it. */
 int image_png_begin(ImageDecoder *d)
 {
     const uint8_t *p = d->bytes.data;

@@ -23,7 +23,7 @@ ResizeBox resize_crop(int x, int y, int w, int h)
     return (ResizeBox){ x, y, (double)x + w, (double)y + h, x, y, x + w, y + h };
 }
 
-/* ---- Weights ------------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------------- */
 
 static double triangle(double x)
 {
@@ -42,7 +42,8 @@ static double cubic(double x)
 
 static int32_t fixed(double w) { return (int32_t)(w * (1 << POINT) + (w < 0 ? -0.5 : 0.5)); }
 
-/* Weights of the output whose middle is at `center`, over inputs of [a->lo, a->hi). shrink: inputs per unit of f. */
+/* Weights of the output whose middle is at `center`, over inputs of [a->lo, a->hi). shrink: inputs per
+ * unit of f. */
 static void weigh(ResizeAxis *a, int out, double center, double support, double shrink, double (*f)(double))
 {
     double   sum  = 0;
@@ -122,7 +123,7 @@ void resize_deinit(Resize *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- Passes -------------------------------------------------------------------------------------------- */
+/* ---- Passes ---------------------------------------------------------------------------------------- */
 
 /* Sums to pixels, in vectors: the point is dropped, and what is below 0 or above 255 is cut. */
 #define ROUND8(sum, Int)                                                                                     \
@@ -133,8 +134,8 @@ void resize_deinit(Resize *r)
         (sum)     = ((sum) & ~over_) | (255 & over_);                                                        \
     } while (0)
 
-/* Two pixels of four channels fill a vector of eight sums; the two halves are added at the end. Four bytes are stored: the
- * fourth is overwritten by the next pixel, or lies in the row's padding. */
+/* Two pixels of four channels fill a vector of eight sums; the two halves are added at the end. Four bytes
+ * are stored: the fourth is overwritten by the next pixel, or lies in the row's padding. */
 static void pass_x(const ResizeAxis *a, const uint8_t *rgbx, int col0, uint8_t *out)
 {
     for (int i = 0; i < a->n_out; i++) {
@@ -160,7 +161,8 @@ static void pass_x(const ResizeAxis *a, const uint8_t *rgbx, int col0, uint8_t *
 
 enum { LANES = 16, STRIPE = 4 * LANES };
 
-/* One stripe of an output row, whose first input is in `slot` of the ring. The sums stay in registers while the taps go by. */
+/* One stripe of an output row, whose first input is in `slot` of the ring. The sums stay in registers
+ * while the taps go by. */
 static inline void pass_y_stripe(const Resize *r, int y, int slot, size_t at, uint8_t out[STRIPE])
 {
     const int32_t *w = r->y.w + (int64_t)y * r->y.taps;

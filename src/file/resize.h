@@ -20,14 +20,15 @@ enum { RESIZE_PAD = 8 };
 
 typedef enum { RESIZE_BILINEAR, RESIZE_BICUBIC } ResizeFilter;
 
-/* The box [x0,x1) x [y0,y1) becomes the output. The filter reads pixels of [left,right) x [top,bottom) only. */
+/* The box [x0,x1) x [y0,y1) becomes the output. The filter reads pixels of [left,right) x [top,bottom)
+ * only. */
 typedef struct {
     double x0, y0, x1, y1;
     int    left, top, right, bottom;
 } ResizeBox;
 
-/* One axis: output i is the sum of count[i] inputs from first[i] on, with the weights at w + i*taps*copies. The horizontal
- * one has each weight 4 times, once for each channel. */
+/* One axis: output i is the sum of count[i] inputs from first[i] on, with the weights at w +
+ * i*taps*copies. The horizontal one has each weight 4 times, once for each channel. */
 typedef struct {
     int      n_out, taps, copies;
     int32_t *first, *count, *w;
@@ -46,12 +47,12 @@ typedef struct {
 /* A box around the whole integer rectangle that reads nothing outside it: crop, then resize. */
 ResizeBox resize_crop(int x, int y, int w, int h);
 
-/* Plans one image. out: out_h rows of out_w*3 bytes, borrowed until the last row. The box is not empty and lies
- * inside its limits. Negative after err_sys(): no memory. */
+/* Plans one image. out: out_h rows of out_w*3 bytes, borrowed until the last row. The box is not empty and
+ * lies inside its limits. Negative after err_sys(): no memory. */
 int resize_begin(Resize *r, const ResizeBox *box, ResizeFilter filter, int out_w, int out_h, uint8_t *out);
 
-/* Takes input row number `row`, of which rgbx is the pixel of column col0. Every row of [y.lo, y.hi) is due once, in
- * order, with the columns [x.lo, x.hi). */
+/* Takes input row number `row`, of which rgbx is the pixel of column col0. Every row of [y.lo, y.hi) is
+ * due once, in order, with the columns [x.lo, x.hi). */
 void resize_row(Resize *r, int row, const uint8_t *rgbx, int col0);
 
 /* 1: every output row is there. */

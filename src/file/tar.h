@@ -1,7 +1,10 @@
-/* Tar: walks the members of a tar file, as WebDataset shards are. ustar, GNU long names and sizes, pax paths and sizes.
+/* Tar: walks the members of a tar file, as WebDataset shards are. ustar, GNU long names and sizes, pax
+ * paths and sizes.
  *
- * 1. Only headers are read; a member's bytes are at [offset, offset + size_bytes) of the file, which lie inside it.
- * 2. Nothing in the file is trusted: a bad checksum, size or name is refused with the byte where it stands. */
+ * 1. Only headers are read; a member's bytes are at [offset, offset + size_bytes) of the file, which lie
+ *    inside it.
+ * 2. Nothing in the file is trusted: a bad checksum, size or name is refused with the byte where it
+ *    stands. */
 #ifndef FILE_TAR_H
 #define FILE_TAR_H
 

@@ -55,7 +55,7 @@ struct Video {
     ImageBuf           rgb;
 };
 
-/* ---- Libraries ------------------------------------------------------------------------------------------ */
+/* ---- Libraries ------------------------------------------------------------------------------------- */
 
 static void *open_library(const char *name, int major)
 {
@@ -96,7 +96,7 @@ static void close_calls(Calls *c)
     }
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------------- */
 
 static int refuse(const Video *v, const char *what, int code)
 {
@@ -155,7 +155,7 @@ void video_close(Video *v)
 
 int64_t video_damaged(const Video *v) { return v->damaged; }
 
-/* ---- Frames --------------------------------------------------------------------------------------------- */
+/* ---- Frames ---------------------------------------------------------------------------------------- */
 
 /* A stream whose pictures change size is scaled to the first one's. */
 static int convert(Video *v, VideoFrame *out)
