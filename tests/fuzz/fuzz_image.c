@@ -1,7 +1,7 @@
 /* Fuzz target: the image decoders, from memory. The first 4 bytes of an input choose output size, box and
  * filter; the rest is the image.
  *
- * Whatever the bytes are, the decoder fills the output or says why not. Images above 4 Mi pixels are refused,
+ * Whatever the bytes are, the decoder fills the output or says why not. Images above 256 Ki pixels are refused,
  * so that an input costs milliseconds.
  *
  * sources: src/file/image.c src/file/image_jpeg.c src/file/image_png.c src/file/resize.c
@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-enum { PIXELS_MOST = 4 << 20 };
+enum { PIXELS_MOST = 1 << 18 };
 
 /* A box inside the image, from two bytes: each side keeps at least one pixel. */
 static ResizeBox box_of(const ImageInfo *info, uint8_t a, uint8_t b)
