@@ -540,6 +540,61 @@ static void bad_samples_are_black_and_counted(void **state)
     fclose(nowhere);
 }
 
+/* Leaving out rows and columns changes no pixel: a box is what the same box of the whole image is. */
+static void boxes_are_cut_exactly(void **state)
+{
+    enum { W = 203, H = 157, OUT = 24 };
+    uint8_t      *rgb = picture(W, H, 3), *data, *all = malloc(W * H * 3), a[OUT * OUT * 3], b[OUT * OUT * 3];
+    size_t        n;
+    ImageDecoder *d;
+    ImageInfo     info;
+    ImageDecodeOptions opt = { RESIZE_BILINEAR, 1 };
+    assert_int_equal(image_encode_jpeg(rgb, W, H, 60, &data, &n), 0);
+    assert_int_equal(image_decoder_create(&d, 0), 0);
+    ImageBytes jpeg = { data, n, 0, 0, 0 }, raw = { all, W * H * 3, W, H, 3 };
+    assert_int_equal(image_begin(d, &jpeg, &info), 0);
+    assert_int_equal(image_decode(d, NULL, &opt, W, H, all), 0);
+    for (int i = 0; i < 300; i++) {
+        int w = 1 + i * 7 % (W - 60), h = 1 + i * 11 % (H - 50), x = i * 13 % (W - w), y = i * 5 % (H - h);
+        ResizeBox box = resize_crop(x, y, w, h);
+        assert_int_equal(image_begin(d, &jpeg, &info), 0);
+        assert_int_equal(image_decode(d, &box, &opt, OUT, OUT, a), 0);
+        assert_int_equal(image_begin(d, &raw, &info), 0);
+        assert_int_equal(image_decode(d, &box, &opt, OUT, OUT, b), 0);
+        if (memcmp(a, b, sizeof a) != 0) fail_msg("box %d %d %d %d differs", x, y, w, h);
+    }
+    image_decoder_destroy(d);
+    free(data);
+    free(all);
+    free(rgb);
+}
+
+/* Sizes are refused before anything is decoded: the files have no pixels at all. */
+static void bombs_are_refused_by_their_size(void **state)
+{
+    ImageDecoder *d;
+    ImageInfo     info;
+    uint8_t       png[33] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0, 0,    0,    13, 'I',
+                              'H',  'D', 'R', 0,   0,    0x75, 0x30, 0,    0, 0x75, 0x30, 8,  2 };
+    uint8_t       jpeg[]  = { 0xff, 0xd8, 0xff, 0xc0, 0, 11, 8, 0x75, 0x30, 0x75, 0x30, 1,    1,   0x11,
+                              0,    0xff, 0xda, 0,    8, 1,  1, 0,    0,    63,   0,    0xff, 0xd9 };
+    assert_int_equal(image_decoder_create(&d, 0), 0);
+    for (int i = 0; i < 2; i++) {
+        ImageBytes b = { i ? jpeg : png, i ? sizeof jpeg : sizeof png, 0, 0, 0 };
+        assert_int_equal(image_begin(d, &b, &info), 1);
+        if (!strstr(image_why(d), "claims 30000 x 30000 pixels")) fail_msg("%s", image_why(d));
+    }
+    image_decoder_destroy(d);
+    /* A limit of the caller's. */
+    assert_int_equal(image_decoder_create(&d, 100), 0);
+    uint8_t    pixels[11 * 10];
+    ImageBytes raw = { pixels, sizeof pixels, 11, 10, 1 };
+    assert_int_equal(image_begin(d, &raw, &info), 1);
+    raw = (ImageBytes){ pixels, 100, 10, 10, 1 };
+    assert_int_equal(image_begin(d, &raw, &info), 0);
+    image_decoder_destroy(d);
+}
+
 /* ---- Clips ----------------------------------------------------------------------------------------- */
 
 enum { CLIP_W = 60, CLIP_H = 40, CLIP_FRAMES = 20 };
@@ -640,6 +695,8 @@ int main(void)
         CASE(extreme_shapes_have_a_crop),
         CASE(lists_name_augmentations),
         CASE(bad_samples_are_black_and_counted),
+        CASE(boxes_are_cut_exactly),
+        CASE(bombs_are_refused_by_their_size),
         CASE(clips_share_one_crop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
