@@ -189,6 +189,13 @@ def pillow(data, expect16):
         return None
 
 
+def keep(name, data):
+    """Images that the two disagree about, for people: in the folder that KEEP names."""
+    if os.environ.get("KEEP"):
+        with open(os.path.join(os.environ["KEEP"], name), "wb") as f:
+            f.write(data)
+
+
 def compare_damaged(folder, n):
     rng = random.Random(7)
     Image.MAX_IMAGE_PIXELS = 89478485
@@ -222,14 +229,16 @@ def compare_damaged(folder, n):
                         wrong.append(kind + ": skipped without a reason")
                 elif want is None:
                     beyond += 1
+                    keep("beyond-%d" % done, data)
                     if kind not in ("truncated", "flipped bytes"):
                         wrong.append(kind + ": decoded, and Pillow refuses")
                 else:
                     both += 1
                     if want and difference(want, got) >= 0.5:
+                        keep("differs-%d" % done, data)
                         wrong.append("%s: differs by %.2f" % (kind, difference(want, got)))
     text = "%d images: %d as Pillow, %d skipped, %d decoded that Pillow refuses" % (done, both, skipped, beyond)
-    verdict("damaged images are decoded as Pillow does, or skipped", not wrong and beyond <= done // 100, text + "; " + "; ".join(sorted(set(wrong))[:10]))
+    verdict("damaged images are decoded as Pillow does, or skipped", not wrong and beyond <= done // 1000, text + "; " + "; ".join(sorted(set(wrong))[:10]))
     verdict("every kind of damage was tried", len(kinds) == 16, str(kinds))
 
 

@@ -569,6 +569,33 @@ static void boxes_are_cut_exactly(void **state)
     free(rgb);
 }
 
+/* A decoder forgets: a JPEG without quantisation tables is not decoded with those of the image before. */
+static void decoders_keep_nothing_of_the_last_image(void **state)
+{
+    uint8_t           *rgb = picture(32, 32, 3), *data, out[32 * 32 * 3];
+    size_t             n, at = 2, cut = 2;
+    ImageDecoder      *d;
+    ImageInfo          info;
+    ImageDecodeOptions opt = { RESIZE_BILINEAR, 1 };
+    assert_int_equal(image_encode_jpeg(rgb, 32, 32, 60, &data, &n), 0);
+    assert_int_equal(image_decoder_create(&d, 0), 0);
+    assert_int_equal(image_begin(d, &(ImageBytes){ data, n, 0, 0, 0 }, &info), 0);
+    assert_int_equal(image_decode(d, NULL, &opt, 32, 32, out), 0);
+    while (data[at + 1] != 0xda) { /* segments up to the scan, without DQT */
+        size_t len = 2 + (size_t)(data[at + 2] << 8 | data[at + 3]);
+        if (data[at + 1] != 0xdb) memmove(data + cut, data + at, len), cut += len;
+        at += len;
+    }
+    memmove(data + cut, data + at, n - at);
+    int rc = image_begin(d, &(ImageBytes){ data, n - at + cut, 0, 0, 0 }, &info);
+    if (rc == 0) rc = image_decode(d, NULL, &opt, 32, 32, out);
+    assert_int_equal(rc, 1);
+    assert_non_null(strstr(image_why(d), "Quantization table"));
+    image_decoder_destroy(d);
+    free(data);
+    free(rgb);
+}
+
 /* Sizes are refused before anything is decoded: the files have no pixels at all. */
 static void bombs_are_refused_by_their_size(void **state)
 {
@@ -696,6 +723,7 @@ int main(void)
         CASE(lists_name_augmentations),
         CASE(bad_samples_are_black_and_counted),
         CASE(boxes_are_cut_exactly),
+        CASE(decoders_keep_nothing_of_the_last_image),
         CASE(bombs_are_refused_by_their_size),
         CASE(clips_share_one_crop),
     };

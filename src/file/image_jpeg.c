@@ -31,7 +31,8 @@ struct ImageJpeg {
     struct jpeg_source_mgr        src;
     struct jpeg_progress_mgr      progress;
     jmp_buf                       jump;
-    ImageDecoder                 *d; /* who is decoding */
+    ImageDecoder                 *d;    /* who is decoding */
+    int                           tail; /* every row is there: a missing end is no damage */
 };
 
 static ImageJpeg *jpeg_of(j_common_ptr c) { return c->client_data; }
@@ -62,13 +63,19 @@ static void    source_init(j_decompress_ptr c) {}
 static void    source_term(j_decompress_ptr c) {}
 static boolean source_fill(j_decompress_ptr c)
 {
-    refuse(c, "the file ends early");
-    return FALSE;
+    static const JOCTET end[2] = { 0xff, JPEG_EOI };
+    if (!((ImageJpeg *)c->client_data)->tail) refuse(c, "the file ends early");
+    c->src->next_input_byte = end;
+    c->src->bytes_in_buffer = sizeof end;
+    return TRUE;
 }
 static void source_skip(j_decompress_ptr c, long n)
 {
     if (n <= 0) return;
-    if ((size_t)n > c->src->bytes_in_buffer) refuse(c, "the file ends early");
+    if ((size_t)n > c->src->bytes_in_buffer) {
+        source_fill(c);
+        return;
+    }
     c->src->next_input_byte += n;
     c->src->bytes_in_buffer -= (size_t)n;
 }
@@ -78,27 +85,34 @@ static void on_progress(j_common_ptr c)
     if (((j_decompress_ptr)c)->input_scan_number > SCANS) refuse((j_decompress_ptr)c, "more than 100 scans");
 }
 
+/* A libjpeg object for each image: one that is used again keeps the tables of the last image, and a file
+ * whose tables are missing would be decoded with those. It costs about a microsecond. */
+static void renew(ImageJpeg *j)
+{
+    jpeg_destroy_decompress(&j->cinfo);
+    memset(&j->cinfo, 0, sizeof j->cinfo);
+    j->cinfo.err         = &j->err;
+    j->cinfo.client_data = j;
+    jpeg_create_decompress(&j->cinfo);
+    j->cinfo.src                    = &j->src;
+    j->cinfo.progress               = &j->progress;
+    j->cinfo.mem->max_memory_to_use = (long)COEFF_MIB << 20;
+}
+
 int image_jpeg_create(ImageJpeg **out)
 {
     ImageJpeg *j = *out = mem_zeroed(1, sizeof *j);
     if (!j) return err_sys("a JPEG decoder");
-    j->cinfo.err                 = jpeg_std_error(&j->err);
+    jpeg_std_error(&j->err);
     j->err.error_exit            = on_error;
     j->err.emit_message          = on_warning;
     j->err.output_message        = no_output;
-    j->cinfo.client_data         = j;
     j->src                       = (struct jpeg_source_mgr){ .init_source       = source_init,
                                                              .fill_input_buffer = source_fill,
                                                              .skip_input_data   = source_skip,
                                                              .resync_to_restart = jpeg_resync_to_restart,
                                                              .term_source       = source_term };
     j->progress.progress_monitor = on_progress;
-    if (setjmp(j->jump)) return err_set("libjpeg could not be started");
-    jpeg_create_decompress(&j->cinfo);
-    j->cinfo.client_data            = j;
-    j->cinfo.src                    = &j->src;
-    j->cinfo.progress               = &j->progress;
-    j->cinfo.mem->max_memory_to_use = (long)COEFF_MIB << 20;
     return 0;
 }
 
@@ -114,13 +128,11 @@ int image_jpeg_begin(ImageDecoder *d)
     ImageJpeg                     *j = d->jpeg;
     struct jpeg_decompress_struct *c = &j->cinfo;
     j->d                             = d;
-    jpeg_abort_decompress(c);
-    j->src.next_input_byte = d->bytes.data;
-    j->src.bytes_in_buffer = d->bytes.size_bytes;
-    if (setjmp(j->jump)) {
-        jpeg_abort_decompress(c);
-        return 1;
-    }
+    j->tail                          = 0;
+    j->src.next_input_byte           = d->bytes.data;
+    j->src.bytes_in_buffer           = d->bytes.size_bytes;
+    if (setjmp(j->jump)) return 1;
+    renew(j);
     jpeg_read_header(c, TRUE);
     if (image_check_size(d, c->image_width, c->image_height)) return 1;
     if (c->num_components != 1 && c->num_components != 3 && c->num_components != 4)
@@ -227,6 +239,9 @@ static __attribute__((noinline)) int decode_box(ImageDecoder *d, const ResizeBox
     for (int y = d->resize.y.lo; y < d->resize.y.hi; y += CHUNK)
         take_chunk(d, y, MIN(CHUNK, d->resize.y.hi - y), stride, col0);
     CHECK(resize_is_done(&d->resize), "a JPEG gave too few rows");
+    /* Pillow refuses garbage behind the rows, too. */
+    d->jpeg->tail = 1;
+    if (c->output_scanline == c->output_height) jpeg_finish_decompress(c);
     return 0;
 }
 
