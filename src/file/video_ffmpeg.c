@@ -61,7 +61,8 @@ static void *open_library(const char *name, int major)
 {
     char file[64];
     snprintf(file, sizeof file, "lib%s.so.%d", name, major);
-    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    /* They stay loaded: libraries that FFmpeg brings along do not give everything back when they leave. */
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib) err_set("video needs FFmpeg: %s", dlerror());
     return lib;
 }
