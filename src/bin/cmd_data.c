@@ -24,17 +24,25 @@ static const Verb verbs[] = {
       "a contact sheet of what a net sees; with --measure also how fast" },
 };
 
-static int list_verbs(void)
+/* Each verb knows its own options and lists them when asked (cmd_parse). */
+static int list_verbs(const CmdArgs *a)
 {
-    for (int i = 0; i < ARRAY_LEN(verbs); i++)
-        printf("  brim data %-7s %s\n               %s\n", verbs[i].name, verbs[i].usage, verbs[i].help);
+    for (int i = 0; i < ARRAY_LEN(verbs); i++) {
+        char   *ask[] = { "--help" };
+        CmdArgs verb  = *a;
+        verb.argc     = 1;
+        verb.argv     = ask;
+        printf("brim data %s %s\n    %s\n", verbs[i].name, verbs[i].usage, verbs[i].help);
+        verbs[i].run(&verb);
+        err_clear();
+    }
     return err_user("command line: --help: not together with anything else");
 }
 
 int cmd_data(const CmdArgs *a)
 {
     if (a->argc < 1) return err_user("command line: data: a verb is missing (images, clips or show)");
-    if (strcmp(a->argv[0], "--help") == 0) return list_verbs();
+    if (strcmp(a->argv[0], "--help") == 0) return list_verbs(a);
     CmdArgs    rest = *a;
     StrNearest near = str_nearest_begin(a->argv[0]);
     rest.argc--;
