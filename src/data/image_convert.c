@@ -93,69 +93,75 @@ static int work(Job *j, const ImageSet *set, int64_t i, ImageScratch *s, const C
     return keep(j, s, &r.image, &info);
 }
 
+/* A conversion under way. */
+typedef struct {
+    const ImageSet       *set;
+    const ConvertOptions *o;
+    ConvertOut           *out;
+    ImageScratch         *scratch; /* one a thread */
+    Job                   job[BATCH];
+} Convert;
+
 /* Threads do a batch, then the batch is written in order: the albums do not depend on the threads. */
-static int convert_batch(const ImageSet *set, int64_t first, int n, Job *job, ImageScratch *s,
-                         const ConvertOptions *o, ConvertOut *out)
+static int convert_batch(Convert *c, int64_t first, int n)
 {
     char name[PATH_MAX], failure[256] = "";
     int  rc = 0;
-#pragma omp parallel for num_threads(o->threads) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(c->o->threads) schedule(dynamic, 1)
     for (int k = 0; k < n; k++) {
-        job[k].rc = work(&job[k], set, first + k, &s[omp_get_thread_num()], o);
-        if (job[k].rc >= 0) continue;
+        c->job[k].rc = work(&c->job[k], c->set, first + k, &c->scratch[omp_get_thread_num()], c->o);
+        if (c->job[k].rc >= 0) continue;
 #pragma omp critical(convert_failure)
         snprintf(failure, sizeof failure, "%s", err_get());
         err_clear();
     }
     if (failure[0]) rc = err_set("%s", failure);
     for (int k = 0; k < n; k++) {
-        image_set_name(set, first + k, name, sizeof name);
-        job[k].entry.name = name;
-        if (rc == 0) {
-            rc = job[k].rc == 1 ? convert_out_skip(out, name, job[k].why)
-                                : convert_out_add(out, &job[k].entry, job[k].data);
-        }
-        free(job[k].data);
-        job[k].data = NULL;
+        Job *j        = &c->job[k];
+        j->entry.name = image_set_name(c->set, first + k, name, sizeof name);
+        if (rc == 0 && j->rc == 1) rc = convert_out_skip(c->out, name, j->why);
+        if (rc == 0 && j->rc == 0) rc = convert_out_add(c->out, &j->entry, j->data);
+        free(j->data);
+        j->data = NULL;
     }
     return rc;
 }
 
-static int convert_all(const ImageSet *set, ImageScratch *s, const ConvertOptions *o, ConvertOut *out)
+static int convert_all(Convert *c)
 {
-    static const int batch = BATCH;
-    Progress         p;
-    int              rc  = 0;
-    Job             *job = mem_zeroed(BATCH, sizeof *job);
-    if (!job) return err_sys("%d jobs", batch);
-    progress_begin(&p, "images", "images/s", 0, image_set_len(set));
-    for (int64_t i = 0; i < image_set_len(set) && rc == 0; i += BATCH) {
-        int n = (int)MIN(BATCH, image_set_len(set) - i);
-        rc    = convert_batch(set, i, n, job, s, o, out);
+    Progress p;
+    int      rc    = 0;
+    int64_t  total = image_set_len(c->set);
+    progress_begin(&p, "images", "images/s", 0, total);
+    for (int64_t i = 0; i < total && rc == 0; i += BATCH) {
+        int n = (int)MIN(BATCH, total - i);
+        rc    = convert_batch(c, i, n);
         progress_update(&p, i + n, NAN, NAN, NAN);
     }
     progress_end(&p);
-    free(job);
     return rc;
 }
 
 static int convert_set(const ImageSet *set, const char *out, const ConvertOptions *o, ConvertResult *result)
 {
-    int           n_class = image_set_classes(set), rc = 0, n_scratch = 0;
-    const char  **names = mem_zeroed((size_t)n_class + 1, sizeof *names);
-    ImageScratch *s     = mem_zeroed((size_t)o->threads, sizeof *s);
-    ConvertOut    c     = { .folder      = out,
-                            .class_name  = names,
-                            .n_class     = n_class,
-                            .album_bytes = o->album_bytes,
-                            .result      = result };
-    if (!names || !s) rc = err_sys("%d threads", o->threads);
+    int          n_class = image_set_classes(set), rc = 0, n_scratch = 0;
+    const char **names = mem_zeroed((size_t)n_class + 1, sizeof *names);
+    Convert     *c     = mem_zeroed(1, sizeof *c);
+    ConvertOut   to    = { .folder = out, .class_name = names, .n_class = n_class, .result = result };
+    to.album_bytes     = o->album_bytes;
+    if (!names || !c) rc = err_sys("a conversion of %d classes", n_class);
+    if (rc == 0) {
+        *c         = (Convert){ .set = set, .o = o, .out = &to };
+        c->scratch = mem_zeroed((size_t)o->threads, sizeof *c->scratch);
+        if (!c->scratch) rc = err_sys("%d threads", o->threads);
+    }
     for (int k = 0; k < n_class && rc == 0; k++) names[k] = image_set_class_name(set, k);
-    for (; n_scratch < o->threads && rc == 0; n_scratch++) rc = image_scratch_init(&s[n_scratch], 0);
-    if (rc == 0) rc = convert_out_begin(&c);
-    if (rc == 0) rc = convert_out_end(&c, convert_all(set, s, o, &c));
-    for (int k = 0; k < n_scratch; k++) image_scratch_deinit(&s[k]);
-    free(s);
+    for (; n_scratch < o->threads && rc == 0; n_scratch++) rc = image_scratch_init(&c->scratch[n_scratch], 0);
+    if (rc == 0) rc = convert_out_begin(&to);
+    if (rc == 0) rc = convert_out_end(&to, convert_all(c));
+    for (int k = 0; k < n_scratch; k++) image_scratch_deinit(&c->scratch[k]);
+    if (c) free(c->scratch);
+    free(c);
     free(names);
     return rc;
 }

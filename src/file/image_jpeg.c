@@ -220,13 +220,15 @@ static void start(ImageDecoder *d, int denom)
 }
 
 /* The part that libjpeg may leave by a jump. */
-static __attribute__((noinline)) int decode_box(ImageDecoder *d, const ResizeBox *box, ResizeFilter filter,
-                                                int denom, int out_w, int out_h, uint8_t *out)
+static __attribute__((noinline)) int decode_box(ImageDecoder *d, const ResizeBox *box,
+                                                const ImageDecodeOptions *opt, int out_w, int out_h,
+                                                uint8_t *out)
 {
-    struct jpeg_decompress_struct *c = &d->jpeg->cinfo;
+    struct jpeg_decompress_struct *c     = &d->jpeg->cinfo;
+    int                            denom = pick_denom(box, out_w, out_h, opt->full);
     start(d, denom);
     ResizeBox small = shrink_box(box, denom, (int)c->output_width, (int)c->output_height);
-    TRY(resize_begin(&d->resize, &small, filter, out_w, out_h, out));
+    TRY(resize_begin(&d->resize, &small, opt->filter, out_w, out_h, out));
     int    col0   = cut_columns(d);
     size_t stride = ((size_t)c->output_width * 4 + RESIZE_PAD + 63) / 64 * 64;
     if (stride * CHUNK > d->rows.cap_bytes) {
@@ -250,7 +252,7 @@ int image_jpeg_decode(ImageDecoder *d, const ResizeBox *box, const ImageDecodeOp
 {
     int rc;
     if (setjmp(d->jpeg->jump) == 0) {
-        rc = decode_box(d, box, opt->filter, pick_denom(box, out_w, out_h, opt->full), out_w, out_h, out);
+        rc = decode_box(d, box, opt, out_w, out_h, out);
     } else {
         rc = 1;
     }
