@@ -177,8 +177,17 @@ static void albums_keep_every_pixel(void **state)
     assert_int_equal(r.n_skipped, 1);
     assert_true(r.n_album > 1);
     assert_int_equal(file_kind(in(state, "albums/skipped.txt")), FILE_REGULAR);
-    ImageSet *s = open_set(from), *t = open_set(to);
+    ImageSet    *s = open_set(from), *t = open_set(to);
+    ImageScratch k;
     assert_int_equal(image_set_len(t), N_CAT + N_DOG);
+    /* A planned scratch has room for every sample. */
+    assert_int_equal(image_scratch_init(&k, 0), 0);
+    assert_int_equal(image_scratch_plan(&k, t, &o), 0);
+    uint8_t *planned[2] = { k.bytes.data, k.pixels.data };
+    for (int64_t i = 0; i < image_set_len(t); i++)
+        assert_int_equal(image_sample_fill(t, i, 0, &o, &k, a, &la), 0);
+    assert_true(planned[0] == k.bytes.data && planned[1] == k.pixels.data);
+    image_scratch_deinit(&k);
     assert_string_equal(image_set_class_name(t, 1), "dog");
     for (int64_t i = 0; i < image_set_len(t); i++) {
         fill(s, i, &o, a, &la);

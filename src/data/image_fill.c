@@ -21,12 +21,19 @@ typedef struct {
     uint8_t            *tmp, *rgb; /* for ops; pixels before they become grey */
 } Fill;
 
-static int plan_scratch(Fill *f)
+static size_t frame_bytes(const ImageOptions *o) { return (size_t)o->size * (size_t)o->size * 3; }
+
+int image_scratch_plan(ImageScratch *s, const ImageSet *set, const ImageOptions *o)
 {
-    size_t n = (size_t)f->o->size * (size_t)f->o->size * 3;
-    TRY(image_buf_need(&f->s->pixels, 2 * n));
+    TRY(image_buf_need(&s->bytes, (size_t)image_set_largest(set) + 1));
+    return image_buf_need(&s->pixels, 2 * frame_bytes(o));
+}
+
+static int take_pixels(Fill *f)
+{
+    TRY(image_buf_need(&f->s->pixels, 2 * frame_bytes(f->o)));
     f->tmp = f->s->pixels.data;
-    f->rgb = f->tmp + n;
+    f->rgb = f->tmp + frame_bytes(f->o);
     return 0;
 }
 
@@ -99,7 +106,7 @@ int image_sample_fill(const ImageSet *set, int64_t sample, int64_t epoch, const 
     Fill        f = { .o = o, .s = s, .epoch = epoch, .sample = sample };
     ImageRecord r;
     CHECK(o->size > 0 && (o->channels == 1 || o->channels == 3) && o->stride > 0, "bad image options");
-    TRY(plan_scratch(&f));
+    TRY(take_pixels(&f));
     int rc = image_set_read(set, sample, s, &r);
     TRY(rc);
     if (rc == 0 && (r.frames > 0) != (o->frames > 0)) rc = wrong_kind(s, o->frames);

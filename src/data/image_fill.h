@@ -17,6 +17,11 @@ extern "C" {
 /* Bytes of one sample: frames (1 for an image) x size x size x channels, uint8. */
 int64_t image_sample_bytes(const ImageOptions *o);
 
+/* Gives a scratch the memory it will need, as far as the set knows: bytes of the largest sample, and
+ * pixels for the ops. Where this is not called, or for folders, memory grows with the first samples.
+ * Negative after err_sys(). */
+int image_scratch_plan(ImageScratch *s, const ImageSet *set, const ImageOptions *o);
+
 /* Reads, decodes, crops and augments. 0, 1 when the sample was skipped, negative after err_sys(). out needs
  * image_sample_bytes(); images may be filled from sets of images only, clips from sets of clips only. */
 int image_sample_fill(const ImageSet *set, int64_t sample, int64_t epoch, const ImageOptions *o,

@@ -233,6 +233,13 @@ int         image_set_classes(const ImageSet *s) { return s->n_class; }
 const char *image_set_class_name(const ImageSet *s, int c) { return s->class_name[c]; }
 int         image_set_label(const ImageSet *s, int64_t i) { return s->item[i].label; }
 
+int64_t image_set_largest(const ImageSet *s)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < s->n_item; i++) most = MAX(most, s->item[i].size_bytes);
+    return most;
+}
+
 const char *image_set_kind(const ImageSet *s)
 {
     static const char *const name[] = { "class folders", "a folder without classes", "idx", "tar", "albums" };

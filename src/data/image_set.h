@@ -34,6 +34,9 @@ int         image_set_label(const ImageSet *s, int64_t i);
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);
 
+/* Bytes of the largest sample; 0 for folders, whose files are looked at only when they are read. */
+int64_t image_set_largest(const ImageSet *s);
+
 /* What image_set_read() found: an image, or a clip of equal frames. */
 typedef struct {
     ImageBytes image;  /* of an image */
