@@ -16,10 +16,15 @@ SAN   ?=
 
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
-STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a
-LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm
+STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a
+# Libraries opened at run time must not find these instead of their own.
+HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a
+LIBS   := $(STATIC) $(HIDE) -lgomp -ldl -lpthread -lm
 
 SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
+# Video needs FFmpeg's headers; the libraries are opened at run time.
+NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | $(CC) -E -x c - >/dev/null 2>&1 || echo 1)
+SRC    := $(filter-out src/file/video_$(if $(NO_AV),ffmpeg,none).c,$(SRC))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
@@ -175,6 +180,8 @@ $(BUILD)/.dev_id: FORCE
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = "$(DEV_ID)" ] || echo "$(DEV_ID)" > $@
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: $(BUILD)/.dev_id
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: CFLAGS += -DBRIM_DEV_ID='"$(DEV_ID)"'
+# Pixels must not depend on whether the machine can multiply and add in one step.
+$(BUILD)/src/file/resize.o $(BUILD)/src/data/image_ops.o $(BUILD)/src/data/image_augment.o: CFLAGS += -ffp-contract=off
 
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)

@@ -11,9 +11,9 @@ for f in tests/fuzz/fuzz_*.c; do
     name=$(basename "$f" .c); name=${name#fuzz_}
     exe="$build/fuzz/$name"
     if [ ! -x "$exe" ] || [ -n "$(find src/base src/conf src/tensor src/file src/ckpt src/data src/text src/env src/watch "$f" -newer "$exe" -print -quit)" ]; then
-        need=$(sed -n 's/^ \* sources: \(.*\) \*\//\1/p' "$f")
+        need=$(sed -n 's/^ \* sources: \([^*]*\).*/\1/p' "$f")
         $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" $need \
-            -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lpthread || { echo "not ok fuzz $name: does not build"; rc=1; continue; }
+            -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a -lm -lpthread || { echo "not ok fuzz $name: does not build"; rc=1; continue; }
     fi
     work=$(mktemp -d)
     if timeout $((seconds + 60)) "$exe" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \

@@ -13,6 +13,14 @@ static const DataVerb verbs[] = {
     { "tokenizer", "encode", cmd_tokenizer_encode, "TOKENIZER [FILE] [--raw]", "text to token ids" },
     { "tokenizer", "decode", cmd_tokenizer_decode, "TOKENIZER [FILE] [--raw]", "token ids to text" },
     { "tokenizer", "show", cmd_tokenizer_show, "TOKENIZER [--json]", "what a tokenizer is made of" },
+    { "images", "", cmd_data_images, "PATH --out FOLDER [--size N] [--raw] [--quality N] [--threads N]",
+      "images of class folders, idx or tar files into checksummed albums" },
+    { "clips", "", cmd_data_clips,
+      "VIDEO... --out FOLDER [--frames N] [--stride N] [--size N] [--raw] [--quality N]",
+      "videos into albums of clips" },
+    { "show", "", cmd_data_show,
+      "PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure SECONDS]",
+      "a contact sheet of what a net sees; with --measure also how fast" },
 };
 
 static void list_verbs(void)

@@ -14,5 +14,8 @@ int cmd_tokenizer_train(const CmdArgs *a);
 int cmd_tokenizer_encode(const CmdArgs *a);
 int cmd_tokenizer_decode(const CmdArgs *a);
 int cmd_tokenizer_show(const CmdArgs *a);
+int cmd_data_images(const CmdArgs *a);
+int cmd_data_clips(const CmdArgs *a);
+int cmd_data_show(const CmdArgs *a);
 
 #endif

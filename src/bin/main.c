@@ -33,7 +33,8 @@ static const Command commands[] = {
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
       "N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
-    { "data", cmd_data, "tokenizer train | encode | decode | show ...", "make and use tokenizers" },
+    { "data", cmd_data, "tokenizer | images | clips | show ...",
+      "files into training data, tokenizers; brim data --help lists what there is" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },

@@ -1,0 +1,208 @@
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "bin/cmd_data.h"
+#include "data/image_convert.h"
+#include "data/image_sheet.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Values of flags as text; NULL: not given. */
+typedef struct {
+    const char *out, *size, *quality, *threads, *album, *frames, *stride, *augment, *count, *seed, *epoch,
+        *measure;
+    int raw, reencode, eval, grey;
+} Flags;
+
+static int cores(void) { return (int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1); }
+
+/* *out keeps its default when the flag is not there. */
+static int take_int(const char *flag, const char *text, int64_t lo, int64_t hi, int *out)
+{
+    int64_t v = *out;
+    if (text) TRY(cmd_int(flag, text, lo, hi, &v));
+    *out = (int)v;
+    return 0;
+}
+
+static int convert_options(const Flags *f, ConvertOptions *o)
+{
+    int album_mib = 1024;
+    *o            = (ConvertOptions){ .quality = 90, .threads = cores(), .frames = 32, .stride = 1 };
+    o->raw        = f->raw;
+    o->reencode   = f->reencode;
+    if (!f->out) return err_user("command line: --out: the folder for the albums is missing");
+    TRY(take_int("--size", f->size, 8, 8192, &o->size));
+    TRY(take_int("--quality", f->quality, 1, 100, &o->quality));
+    TRY(take_int("--threads", f->threads, 1, 256, &o->threads));
+    TRY(take_int("--frames", f->frames, 1, 4096, &o->frames));
+    TRY(take_int("--stride", f->stride, 1, 1024, &o->stride));
+    TRY(take_int("--album", f->album, 1, 1 << 20, &album_mib));
+    o->album_bytes = (int64_t)album_mib << 20;
+    return 0;
+}
+
+static int print_result(const char *what, const char *out, const ConvertResult *r)
+{
+    char size[32];
+    printf("%s: %lld %s of %d class%s in %d album%s, %s", out, (long long)r->n_sample, what, r->n_class,
+           r->n_class == 1 ? "" : "es", r->n_album, str_plural(r->n_album),
+           str_bytes(size, sizeof size, (double)r->size_bytes));
+    if (r->n_skipped > 0) printf("; %lld skipped, listed in %s/skipped.txt", (long long)r->n_skipped, out);
+    printf("\n");
+    if (r->n_sample == 0)
+        return err_user("%s: none of the %lld files could be used", out, (long long)r->n_skipped);
+    return 0;
+}
+
+int cmd_data_images(const CmdArgs *a)
+{
+    Flags         f      = { NULL };
+    const CmdFlag flag[] = {
+        { "--out", &f.out, NULL, "FOLDER  for the albums; created" },
+        { "--size", &f.size, NULL, "N       shrink to a short side of N pixels, as JPEG" },
+        { "--raw", NULL, &f.raw,
+          "        raw uint8 pixels instead of JPEG: no decoding in a run, ten times the bytes" },
+        { "--reencode", NULL, &f.reencode, "        as JPEG even where the size stays" },
+        { "--quality", &f.quality, NULL, "N       of JPEGs that are encoded anew, default 90" },
+        { "--album", &f.album, NULL, "MIB     size of one album, default 1024" },
+        { "--threads", &f.threads, NULL, "N       default: one a core" },
+    };
+    CmdTarget      t;
+    ConvertOptions o;
+    ConvertResult  r;
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (!t.target) return err_user("command line: data images: a folder or file of images is missing");
+    if (t.n_override > 0) return err_user("command line: %s: data images takes no keys", t.override[0]);
+    TRY(convert_options(&f, &o));
+    log_open(NULL);
+    TRY(convert_images(t.target, f.out, &o, &r));
+    return print_result("images", f.out, &r);
+}
+
+/* ---- clips ----------------------------------------------------------------------------------------- */
+
+/* Moves what is no flag (or a flag's value) to the front of argv; returns how many there are. */
+static int split_paths(const CmdArgs *a, const CmdFlag *flag, int n_flag)
+{
+    int n = 0;
+    for (int i = 0; i < a->argc; i++) {
+        int takes = 0;
+        for (int k = 0; k < n_flag; k++) takes |= flag[k].value && strcmp(a->argv[i], flag[k].name) == 0;
+        if (takes) i++;
+        if (takes || str_starts_with(a->argv[i], "--")) continue;
+        char *path = a->argv[i];
+        memmove(a->argv + n + 1, a->argv + n, (size_t)(i - n) * sizeof *a->argv);
+        a->argv[n++] = path;
+    }
+    return n;
+}
+
+int cmd_data_clips(const CmdArgs *a)
+{
+    Flags         f      = { NULL };
+    const CmdFlag flag[] = {
+        { "--out", &f.out, NULL, "FOLDER  for the albums; created" },
+        { "--frames", &f.frames, NULL, "N       of a clip, default 32" },
+        { "--stride", &f.stride, NULL, "N       take every Nth frame of the video, default 1" },
+        { "--size", &f.size, NULL, "N       shrink to a short side of N pixels, default 256" },
+        { "--raw", NULL, &f.raw, "        raw uint8 pixels instead of JPEG frames" },
+        { "--quality", &f.quality, NULL, "N       of JPEG frames, default 90" },
+        { "--album", &f.album, NULL, "MIB     size of one album, default 1024" },
+    };
+    ConvertOptions o;
+    ConvertResult  r;
+    CmdTarget      t;
+    int            n    = split_paths(a, flag, ARRAY_LEN(flag));
+    CmdArgs        rest = *a;
+    rest.argc -= n;
+    rest.argv += n;
+    TRY(cmd_parse(&rest, flag, ARRAY_LEN(flag), &t));
+    if (n == 0) return err_user("command line: data clips: a video is missing");
+    TRY(convert_options(&f, &o));
+    if (!f.size) o.size = 256;
+    log_open(NULL);
+    TRY(convert_clips(a->argv, n, f.out, &o, &r));
+    return print_result("clips", f.out, &r);
+}
+
+/* ---- show ------------------------------------------------------------------------------------------ */
+
+static int show_options(const Flags *f, ImageOptions *o)
+{
+    int seed = 0, size = 224;
+    TRY(take_int("--size", f->size, 8, 4096, &size));
+    *o = f->eval || f->augment ? image_options_eval(size) : image_options_train(size);
+    if (f->augment) TRY(image_options_list(o, f->augment, "command line: --augment"));
+    TRY(take_int("--frames", f->frames, 0, 4096, &o->frames));
+    TRY(take_int("--stride", f->stride, 1, 1024, &o->stride));
+    TRY(take_int("--seed", f->seed, 0, 1 << 30, &seed));
+    o->seed     = (uint64_t)seed;
+    o->channels = f->grey ? 1 : 3;
+    return 0;
+}
+
+static int measure(const ImageSet *set, const ImageOptions *o, const Flags *f)
+{
+    ImageCounters c;
+    double        seconds, per_s;
+    int           threads = cores();
+    TRY(cmd_double("--measure", f->measure, 0.1, 3600, &seconds));
+    TRY(take_int("--threads", f->threads, 1, 256, &threads));
+    TRY(image_sheet_measure(set, o, threads, seconds, &c, &per_s));
+    double n = (double)MAX(c.n_sample, 1);
+    printf("%.0f samples/s with %d thread%s; of one sample: read %.3f ms, decode %.3f ms, resize %.3f ms, "
+           "augment %.3f ms; %.0f KB\n",
+           per_s, threads, str_plural(threads), c.read_s / n * 1e3, c.decode_s / n * 1e3,
+           c.resize_s / n * 1e3, c.augment_s / n * 1e3, (double)c.read_bytes / n / 1e3);
+    if (c.n_skipped > 0) printf("%lld of %lld skipped\n", (long long)c.n_skipped, (long long)c.n_sample);
+    return 0;
+}
+
+static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, int count, int epoch)
+{
+    printf("%s: %lld samples, %d classes\n", image_set_kind(set), (long long)image_set_len(set),
+           image_set_classes(set));
+    if (f->measure) TRY(measure(set, o, f));
+    if (!f->out) return 0;
+    return image_sheet_write(set, o, epoch, (int)MIN(count, image_set_len(set)), f->out, stdout);
+}
+
+int cmd_data_show(const CmdArgs *a)
+{
+    Flags         f      = { NULL };
+    const CmdFlag flag[] = {
+        { "--out", &f.out, NULL, "FILE    the sheet, a PNG" },
+        { "--size", &f.size, NULL, "N       pixels a side, default 224" },
+        { "--augment", &f.augment, NULL,
+          "LIST    of crop, flip, jitter, rand, erase, mixup, cutmix; default crop,flip" },
+        { "--eval", NULL, &f.eval, "        as in validation: the middle, nothing random" },
+        { "--grey", NULL, &f.grey, "        one channel" },
+        { "--frames", &f.frames, NULL, "N       of a clip; for sets of clips" },
+        { "--stride", &f.stride, NULL, "N       take every Nth frame of a clip" },
+        { "--count", &f.count, NULL, "N       samples, spread over the set; default 32, or 8 clips" },
+        { "--seed", &f.seed, NULL, "N       default 0" },
+        { "--epoch", &f.epoch, NULL, "N       default 0" },
+        { "--measure", &f.measure, NULL, "S       fill samples for S seconds and say how fast that was" },
+        { "--threads", &f.threads, NULL, "N       for --measure; default: one a core" },
+    };
+    CmdTarget    t;
+    ImageSet    *set;
+    ImageOptions o;
+    int          count = 32, epoch = 0;
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (!t.target) return err_user("command line: data show: a folder or file of images is missing");
+    if (t.n_override > 0) return err_user("command line: %s: data show takes no keys", t.override[0]);
+    if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
+    TRY(show_options(&f, &o));
+    if (o.frames > 0) count = 8;
+    TRY(take_int("--epoch", f.epoch, 0, 1 << 30, &epoch));
+    TRY(take_int("--count", f.count, 1, 1024, &count));
+    log_open(NULL);
+    TRY(image_set_open(&set, t.target));
+    int rc = show(set, &f, &o, count, epoch);
+    image_set_close(set);
+    return rc;
+}

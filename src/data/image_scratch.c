@@ -1,0 +1,65 @@
+#include "data/image_scratch.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int image_scratch_init(ImageScratch *s, int64_t max_pixels)
+{
+    memset(s, 0, sizeof *s);
+    return image_decoder_create(&s->decoder, max_pixels);
+}
+
+void image_scratch_deinit(ImageScratch *s)
+{
+    image_decoder_destroy(s->decoder);
+    free(s->bytes.data);
+    free(s->pixels.data);
+    memset(s, 0, sizeof *s);
+}
+
+void image_counters_add(ImageCounters *sum, const ImageCounters *more)
+{
+    sum->read_s += more->read_s;
+    sum->decode_s += more->decode_s;
+    sum->resize_s += more->resize_s;
+    sum->augment_s += more->augment_s;
+    sum->n_sample += more->n_sample;
+    sum->n_skipped += more->n_skipped;
+    sum->n_image += more->n_image;
+    sum->read_bytes += more->read_bytes;
+}
+
+int image_skips_init(ImageSkips *k)
+{
+    memset(k, 0, sizeof *k);
+    errno = pthread_mutex_init(&k->lock, NULL);
+    return errno ? err_sys("a mutex") : 0;
+}
+
+void image_skips_deinit(ImageSkips *k) { pthread_mutex_destroy(&k->lock); }
+
+void image_skips_note(ImageSkips *k, const char *name, const char *why)
+{
+    thread_lock(&k->lock);
+    int64_t n = k->skipped += why != NULL;
+    k->seen++;
+    thread_unlock(&k->lock);
+    if (!why || n > IMAGE_SKIP_LOGGED) return;
+    log_warn("%s: skipped: %s%s", name, why,
+             n == IMAGE_SKIP_LOGGED ? " (further ones are only counted)" : "");
+}
+
+int image_skips_check(ImageSkips *k, double limit)
+{
+    thread_lock(&k->lock);
+    int64_t seen = k->seen, skipped = k->skipped;
+    thread_unlock(&k->lock);
+    if (seen < IMAGE_SKIP_AFTER || (double)skipped <= limit * (double)seen) return 0;
+    return err_set("%lld of %lld samples could not be used, more than data.skip_limit allows (%g)",
+                   (long long)skipped, (long long)seen, limit);
+}

@@ -1,0 +1,27 @@
+/* Image sheet: what a net sees after augmentation, as one picture for people; and how fast it is made. */
+#ifndef DATA_IMAGE_SHEET_H
+#define DATA_IMAGE_SHEET_H
+
+#include "data/image_fill.h"
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Draws n samples, spread evenly over the set, as a PNG file. Images stand in rows of about 8; a clip is a
+ * row of its frames. Mixing, which the device does in a run, is done here. One line a sample goes to
+ * `list`, unless NULL: row, column, label, file. Negative after err_set()/err_user(). */
+int image_sheet_write(const ImageSet *set, const ImageOptions *o, int64_t epoch, int n, const char *path,
+                      FILE *list);
+
+/* Fills samples with so many threads for so many seconds; *count gets what all of them counted, *per_s
+ * samples a second. Negative after err_set(). */
+int image_sheet_measure(const ImageSet *set, const ImageOptions *o, int threads, double seconds,
+                        ImageCounters *count, double *per_s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
