@@ -173,6 +173,10 @@ $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# Environments add and multiply as Python does, one rounding each; template.c holds two files as they are.
+$(BUILD)/src/env/%.o: CFLAGS += -ffp-contract=off
+$(BUILD)/src/env/template.o: src/env/env.h tools/env_template.c
+
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)

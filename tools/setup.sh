@@ -4,7 +4,7 @@
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev)
 wish=()
-if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev); fi
+if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev libmujoco-dev libmujoco-samples python3); fi
 
 missing() {
     for p in "$@"; do

@@ -18,6 +18,7 @@ int cmd_plan(const CmdArgs *a);
 int cmd_bench(const CmdArgs *a);
 int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
+int cmd_env(const CmdArgs *a);
 int cmd_info(const CmdArgs *a);
 int cmd_version(const CmdArgs *a);
 int cmd_help(const CmdArgs *a);
