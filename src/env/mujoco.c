@@ -22,8 +22,9 @@
 
 #define ENGINE_LIST(X)                                                                                       \
     X(mj_version)                                                                                            \
-    X(mj_loadXML) X(mj_deleteModel) X(mj_makeData) X(mj_deleteData) X(mj_resetData) X(mj_forward) X(mj_step) \
-        X(mj_rnePostConstraint)
+    X(mj_loadXML)                                                                                            \
+    X(mj_deleteModel)                                                                                        \
+    X(mj_makeData) X(mj_deleteData) X(mj_resetData) X(mj_forward) X(mj_step) X(mj_rnePostConstraint)
 
 typedef struct {
     void *handle;

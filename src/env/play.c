@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "env/draw.h"
 #include "env/gif.h"
 #include "env/rows.h"
@@ -90,6 +91,8 @@ static int episodes(Play *p)
     double m = sum / done, var = square / done - m * m;
     printf("mean return %.6g, standard deviation %.3g, over %d episode%s\n", m, sqrt(var > 0 ? var : 0), done,
            done == 1 ? "" : "s");
+    int64_t lost = envs_restarts(p->e);
+    if (lost > 0) printf("%lld restart%s\n", (long long)lost, str_plural(lost));
     return 0;
 }
 

@@ -168,7 +168,8 @@ int process_receive(Process *p, char kind, double timeout_s, char **data, uint32
     if (!text) return err_sys("memory for a worker's answer");
     int rc  = read_all(p, text, n, until_s, timeout_s);
     text[n] = '\0';
-    if (rc == 0 && head[0] == 'e') rc = err_set("%s", text);
+    /* A message has room for 1023 bytes; of a traceback the end says most. */
+    if (rc == 0 && head[0] == 'e') rc = err_set("%s", text + (n > 900 ? n - 900 : 0));
     if (rc == 0 && (head[0] != (uint8_t)kind || (!data && n > 0)))
         rc = err_set("the worker answered something else than '%c'", kind);
     if (rc == 0 && data) {

@@ -85,6 +85,19 @@ static int write_layout(const RemoteLayout *l, int n_obs, char *buf, size_t cap)
     return str_append(buf, cap, "\n");
 }
 
+/* Moves the pending error into why. Of a traceback the log gets all and why the last line, which names the error. */
+static void take_reason(const Remote *r, char *why, size_t n)
+{
+    const char *text = err_get(), *last = text;
+    size_t      len = strlen(text);
+    while (len > 0 && text[len - 1] == '\n') len--;
+    for (size_t i = 0; i < len; i++)
+        if (text[i] == '\n') last = text + i + 1;
+    if (last != text) log_warn("environment %s:\n%.*s", r->conf.name, (int)len, text);
+    str_quote(why, n, last, (size_t)(text + len - last));
+    err_clear();
+}
+
 /* ---- starting ------------------------------------------------------------------------------------------ */
 
 static void worker_argv(Remote *r, const Worker *w, char *count, const char **argv)
@@ -193,9 +206,8 @@ int remote_open(Remote **out, const RemoteConf *conf, EnvSpec *spec, Arena *a)
     TRY(make_workers(r, a));
     for (int i = 0; i < r->n_worker; i++) {
         if (start(r, &r->worker[i], i == 0 ? spec : NULL, a) == 0) continue;
-        char why[2000];
-        str_copy(why, sizeof why, err_get());
-        err_clear();
+        char why[500];
+        take_reason(r, why, sizeof why);
         return err_user("environment %s: %s", conf->name, why);
     }
     return 0;
@@ -220,11 +232,10 @@ int64_t remote_restarts(const Remote *r) { return r->restarts; }
 /* Takes the pending error as the reason. Negative when it happened too often. */
 static int restart(Remote *r, Worker *w)
 {
-    char    why[2000];
+    char    why[500];
     int32_t current = 0;
     for (;;) {
-        str_copy(why, sizeof why, err_get());
-        err_clear();
+        take_reason(r, why, sizeof why);
         if (w->at) memcpy(&current, w->at + r->layout[w - r->worker].current, sizeof current);
         current = current < 0 || current >= w->n ? 0 : current;
         if (++w->lost >= REMOTE_IN_A_ROW)

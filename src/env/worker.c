@@ -153,7 +153,10 @@ static int serve(Served *s)
         if (k <= 0 || c == 'Q') return 0;
         if (c == 'S') TRY(step_all(s));
         if (c == 'R') TRY(reset_some(s));
-        if (c == 'P') TRY(picture(s));
+        if (c == 'P' && picture(s) < 0) { /* a missing picture is no reason to end */
+            TRY(reply('e', err_get(), (uint32_t)strlen(err_get())));
+            err_clear();
+        }
     }
 }
 
