@@ -28,6 +28,10 @@ except ImportError:
     np = None
 
 
+class Hopeless(Exception):
+    """The environment is not what it said it was: starting it again would not help."""
+
+
 def reply(kind, data=b""):
     frame = kind + struct.pack("<I", len(data)) + data
     while frame:
@@ -136,7 +140,7 @@ class Block:
             return struct.pack(f"{self.one_hot}f", *(1.0 if i == k else 0.0 for i in range(self.one_hot)))
         shape = shape_of(value)
         if shape != self.space_shape:
-            raise ValueError(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
+            raise Hopeless(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
         if np is not None:
             return np.ascontiguousarray(value, dtype=self.dtype).tobytes()
         return struct.pack(f"{self.count}{self.code}", *(flat(value) if self.type == "f32" else map(int, flat(value))))
@@ -306,6 +310,9 @@ def main():
     except SystemExit as e:
         if e.code:
             reply(b"e", str(e.code).encode())
+    except Hopeless as e:
+        reply(b"f", str(e).encode())
+        sys.exit(1)
     except BaseException:
         reply(b"e", traceback.format_exc().encode())
         sys.exit(1)

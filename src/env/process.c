@@ -63,7 +63,7 @@ int process_start(Process *p, char *const *argv, int memory)
 {
     /* A socket instead of a pipe for commands: MSG_NOSIGNAL spares a handler for SIGPIPE. */
     int in[2] = { -1, -1 }, out[2] = { -1, -1 }, mem = dup(memory), rc = -1;
-    *p = (Process){ 0, -1, -1 };
+    *p = (Process){ .command = -1, .reply = -1 };
     if (mem < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) < 0 || pipe2(out, O_CLOEXEC) < 0) {
         err_sys("worker descriptors");
         goto out;
@@ -104,7 +104,7 @@ void process_stop(Process *p)
         kill(p->pid, SIGKILL);
         waitpid(p->pid, &status, 0);
     }
-    *p = (Process){ 0, -1, -1 };
+    *p = (Process){ .command = -1, .reply = -1 };
 }
 
 /* What became of a worker that closed its end. */
@@ -114,7 +114,7 @@ static int say_gone(Process *p)
     if (!ended(p->pid, &status, 1)) return err_set("the worker closed its reply");
     close(p->command);
     close(p->reply);
-    *p = (Process){ 0, -1, -1 };
+    *p = (Process){ .command = -1, .reply = -1 };
     if (WIFSIGNALED(status)) return err_set("the worker died: %s", strsignal(WTERMSIG(status)));
     return err_set("the worker ended with exit code %d", WEXITSTATUS(status));
 }
@@ -169,7 +169,8 @@ int process_receive(Process *p, char kind, double timeout_s, char **data, uint32
     int rc  = read_all(p, text, n, until_s, timeout_s);
     text[n] = '\0';
     /* A message has room for 1023 bytes; of a traceback the end says most. */
-    if (rc == 0 && head[0] == 'e') rc = err_set("%s", text + (n > 900 ? n - 900 : 0));
+    if (rc == 0 && head[0] == 'f') p->is_hopeless = 1;
+    if (rc == 0 && (head[0] == 'e' || head[0] == 'f')) rc = err_set("%s", text + (n > 900 ? n - 900 : 0));
     if (rc == 0 && (head[0] != (uint8_t)kind || (!data && n > 0)))
         rc = err_set("the worker answered something else than '%c'", kind);
     if (rc == 0 && data) {

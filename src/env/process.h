@@ -13,9 +13,10 @@ extern "C" {
 #endif
 
 typedef struct {
-    pid_t pid;     /* 0: none runs */
-    int   command; /* we write */
-    int   reply;   /* we read */
+    pid_t pid;         /* 0: none runs */
+    int   command;     /* we write */
+    int   reply;       /* we read */
+    int   is_hopeless; /* it said 'f': a restart would not help */
 } Process;
 
 /* argv ends in NULL; memory becomes descriptor 4. */

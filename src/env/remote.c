@@ -23,6 +23,7 @@ typedef struct {
     int     memory;   /* memfd */
     char   *at;       /* mapped; NULL before the spec is known */
     int     lost;     /* in a row */
+    int     n_good;   /* steps since the last loss */
     int     is_lost;  /* in the step that runs */
 } Worker;
 
@@ -235,9 +236,13 @@ static int restart(Remote *r, Worker *w)
     char    why[500];
     int32_t current = 0;
     for (;;) {
+        int is_hopeless = w->process.is_hopeless;
         take_reason(r, why, sizeof why);
         if (w->at) memcpy(&current, w->at + r->layout[w - r->worker].current, sizeof current);
-        current = current < 0 || current >= w->n ? 0 : current;
+        current   = current < 0 || current >= w->n ? 0 : current;
+        w->n_good = 0;
+        if (is_hopeless)
+            return err_set("environment %s number %d: %s", r->conf.name, w->first + current, why);
         if (++w->lost >= REMOTE_IN_A_ROW)
             return err_set("environment %s number %d: lost %d times in a row; the last time: %s",
                            r->conf.name, w->first + current, w->lost, why);
@@ -308,7 +313,7 @@ int remote_step(Remote *r, int lo, int hi, const EnvsIo *io, uint8_t *end)
             w->is_lost = process_receive(&w->process, 'k', r->conf.timeout_s, NULL, NULL) < 0;
             if (w->is_lost)
                 TRY(restart(r, w));
-            else
+            else if (++w->n_good >= REMOTE_GOOD_STEPS)
                 w->lost = 0;
         }
         copy_results(r, w, io, end);

@@ -8,10 +8,10 @@
  *        'S'      step all: reads actions, writes obs, reward, end, mask, alive.              worker: 'k'
  *        'R'      reset those with which[i] = 1 from seed[i].                                 worker: 'k'
  *        'P'      picture of the first with which[i] = 1.   worker: 'p' width, height (4 bytes each), RGB bytes
- *        'Q'      end.  Instead of any answer: 'e' text.
+ *        'Q'      end.  Instead of any answer: 'e' text, or 'f' text when a restart would not help.
  * 3. A worker that ends, answers 'e' or does not answer within timeout_s is killed and started again. Its
- *    environments then report ENV_TRUNCATED, reward 0 and their last observation. REMOTE_IN_A_ROW losses without a good step
- *    in between are a failure of the run.
+ *    environments then report ENV_TRUNCATED, reward 0 and their last observation. REMOTE_IN_A_ROW losses with
+ *    fewer than REMOTE_GOOD_STEPS good steps between them are a failure of the run, and so is 'f' (another shape).
  * 4. Everything that a worker writes is checked: it may be broken in any way. */
 #ifndef ENV_REMOTE_H
 #define ENV_REMOTE_H
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-enum { REMOTE_IN_A_ROW = 3, REMOTE_REPLY_FD = 3, REMOTE_MEMORY_FD = 4 };
+enum { REMOTE_IN_A_ROW = 3, REMOTE_GOOD_STEPS = 100, REMOTE_REPLY_FD = 3, REMOTE_MEMORY_FD = 4 };
 
 typedef struct Remote Remote;
 
