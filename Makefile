@@ -38,7 +38,7 @@ GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard test
 Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
-.PHONY: bench-cpu bench-own
+.PHONY: bench-cpu bench-own bench-env
 .PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
@@ -118,6 +118,11 @@ fuzz: $(BUILD)/.setup-test
 bench-cpu: $(LIB)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lopenblas
 	@$(BUILD)/bench_cpu_ops
+
+# Environments through the vector layer, MuJoCo beside a bare loop of the engine (needs libmujoco-dev).
+bench-env: $(LIB)
+	$(Q)$(CC) $(CFLAGS) -o $(BUILD)/bench_env tests/bench_env.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lmujoco
+	@$(BUILD)/bench_env
 
 # The own CUDA product alone (tests/bench_own.cu says how to call it).
 bench-own: $(addprefix $(BUILD)/,tests/bench_own.cu.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/cuda_tma.c.o)
