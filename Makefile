@@ -24,14 +24,14 @@ OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
 
-CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl -name '*.cu' -o -name '*.c' 2>/dev/null))
+CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl src/env/cuda -name '*.cu' -o -name '*.c' 2>/dev/null))
 CUOBJ  := $(patsubst %,$(BUILD)/%.o,$(CUSRC))
 CULIB  := $(BUILD)/libbrim_cuda.so
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
 
 EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
-TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED)
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED) $(BUILD)/tests/test_env_lane
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
 GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/*.c)))
 
@@ -198,6 +198,12 @@ $(BUILD)/emulated/%.o: %
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
 
+# What the environments' kernel does per environment, compiled for the CPU.
+$(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unused-parameter -ffp-contract=off -march=$(ARCH) -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< \
+	  -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
+
 cuda: $(CULIB)
 
 $(CULIB): $(CUOBJ)
@@ -207,6 +213,9 @@ $(CULIB): $(CUOBJ)
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# As for the same environments on the CPU: one rounding each.
+$(BUILD)/src/env/cuda/%.cu.o: NVFLAGS += -fmad=false
 
 # C files of the CUDA half (cuBLASLt, cuDNN, NCCL through their C APIs) are plain C.
 $(BUILD)/src/dev/cuda/%.c.o: src/dev/cuda/%.c

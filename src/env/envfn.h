@@ -52,6 +52,16 @@ ENV_FN double envfn_uniform(EnvRng *r, double low, double high)
 /* Uniform in 0 .. n-1; n is far below 2^32, so the remainder's bias is below 2^-32. */
 ENV_FN int32_t envfn_below(EnvRng *r, int32_t n) { return (int32_t)(envfn_bits(r) % (uint64_t)n); }
 
+enum { ENVFN_EPISODE_SITE = 0x454e5601 /* beside ENV_RNG_SITE */ };
+
+/* The seed of an episode: what the run's seed, the environment's number and the episode's number say, and no more. */
+ENV_FN uint64_t envfn_episode_seed(uint64_t seed, int64_t env, int64_t episode)
+{
+    uint32_t w[4];
+    rng_philox(w, seed, ENVFN_EPISODE_SITE, (uint64_t)env, (uint64_t)episode);
+    return (uint64_t)w[1] << 32 | w[0];
+}
+
 ENV_FN double envfn_clip(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
 #endif

@@ -1,8 +1,8 @@
 #include "env/envs.h"
 
 #include "base/err.h"
-#include "base/rng.h"
 #include "base/str.h"
+#include "env/envfn.h"
 #include "env/envs_impl.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENVS_SEED_SITE = 0x454e5601 /* beside ENV_RNG_SITE */, DEFAULT_TIMEOUT_S = 60 };
+enum { DEFAULT_TIMEOUT_S = 60 };
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
@@ -106,9 +106,7 @@ static int check_values(const Envs *e, const EnvIo *r, int i, int is_step)
 
 static void begin_episode(Envs *e, int i, int64_t episode)
 {
-    uint32_t w[4];
-    rng_philox(w, e->conf.seed, ENVS_SEED_SITE, (uint64_t)i, (uint64_t)episode);
-    e->seed[i]    = (uint64_t)w[1] << 32 | w[0];
+    e->seed[i]    = envfn_episode_seed(e->conf.seed, i, episode);
     e->episode[i] = episode;
     e->steps[i]   = 0;
     for (int a = 0; a < e->spec.info.n_agent; a++) e->sum[(int64_t)i * e->spec.info.n_agent + a] = 0;
