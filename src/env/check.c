@@ -211,7 +211,6 @@ static void test_writes(Check *c)
         rows_deinit(&r);
     }
     if (env) l.api.destroy(env);
-    envlib_close(&l);
     arena_deinit(&a);
     err_clear();
 }

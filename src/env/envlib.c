@@ -47,11 +47,11 @@ static int open_object(EnvLib *l)
     if (file_kind(l->name) != FILE_REGULAR) return err_user("%s: there is no such file", l->name);
     /* Without a folder dlopen() would look in the system's library folders. */
     str_append(path, sizeof path, "%s%s", strchr(l->name, '/') ? "" : "./", l->name);
-    l->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!l->handle) return err_user("%s", dlerror());
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return err_user("%s", dlerror());
     /* The detour keeps ISO C from complaining about a data pointer that becomes a function. */
     const EnvApi *(*entry)(uint32_t) = NULL;
-    *(void **)&entry                 = dlsym(l->handle, "brim_env");
+    *(void **)&entry                 = dlsym(handle, "brim_env");
     if (!entry) return err_user("%s: exports no brim_env() (see docs/environments.md)", l->name);
     return take_api(l, entry(ENV_ABI));
 }
@@ -78,12 +78,6 @@ int envlib_open(EnvLib *l, const char *name, const char *const *option, int n_op
     if (str_ends_with(name, ".so")) return open_object(l);
     if (envlib_is_gym(name)) return err_user("environment %s: cannot run inside this process", name);
     return unknown(name);
-}
-
-void envlib_close(EnvLib *l)
-{
-    if (l->handle) dlclose(l->handle);
-    l->handle = NULL;
 }
 
 int envlib_create(const EnvLib *l, void **env)

@@ -321,7 +321,6 @@ void envs_close(Envs *e)
         if (e->env[i]) e->lib.api.destroy(e->env[i]);
     guard_close(e->guard);
     remote_close(e->remote);
-    envlib_close(&e->lib);
     arena_deinit(&e->arena);
     free(e);
 }

@@ -157,7 +157,6 @@ typedef struct {
     Engine     engine;
     Model     *model;
     mjData    *d;
-    void      *task_handle;
     MujocoTask task;
     int        needs_forces; /* cfrc_ext is only right after mj_rnePostConstraint() */
     double     before;       /* measure() after the last step */
@@ -251,10 +250,10 @@ static int set_task(Mujoco *e, const char *name, char *error, size_t n_error)
     if (!t && str_ends_with(name, ".so")) {
         char path[512] = "";
         str_append(path, sizeof path, "%s%s", strchr(name, '/') ? "" : "./", name);
-        e->task_handle                 = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        void *handle                   = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         const MujocoTask *(*get)(void) = NULL;
-        if (e->task_handle) *(void **)&get = dlsym(e->task_handle, "brim_mujoco_task");
-        if (!e->task_handle || !get) {
+        if (handle) *(void **)&get = dlsym(handle, "brim_mujoco_task");
+        if (!handle || !get) {
             snprintf(error, n_error, "task: %s", dlerror());
             return -1;
         }
@@ -286,7 +285,6 @@ static void destroy(void *env)
     Mujoco *e = env;
     if (e->d) e->engine.mj_deleteData(e->d);
     if (e->model) model_give(&e->engine, e->model);
-    if (e->task_handle) dlclose(e->task_handle);
     free(e->low);
     free(e->high);
     free(e); /* the engine stays open: another environment may be inside */

@@ -170,7 +170,6 @@ int worker_run(const char *name, int n_env, const char *const *option, int n_opt
     if (rc < 0) reply('e', err_get(), (uint32_t)strlen(err_get()));
     for (int i = 0; s.env && i < n_env; i++)
         if (s.env[i]) s.lib.api.destroy(s.env[i]);
-    envlib_close(&s.lib);
     arena_deinit(&s.arena);
     return rc;
 }
