@@ -93,6 +93,9 @@ else
     verdict "mujoco humanoid" $? "$(fail)"
     run check mujoco:humanoid.xml obs=qpos+qvel+cinert+cvel+qfrc_actuator+cfrc_ext --seconds 0.1; [ $rc -eq 0 ] && grep -q 'cfrc_ext f32\[102\]' out
     verdict "mujoco: all of Gymnasium's blocks" $? "$(fail)"
+    so again humanoid_again && run show mujoco:humanoid.xml --episodes 5 && cp out first && run show mujoco:humanoid.xml task=./again.so --episodes 5
+    [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
+    verdict "mujoco: the humanoid's reward, computed another way" $? "$(fail)"
     so stand stand && run show mujoco:humanoid.xml task=./stand.so; [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
     run check mujoco:there-is-none.xml; [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
