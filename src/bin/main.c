@@ -31,7 +31,8 @@ static const Command commands[] = {
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N]",
       "text from a trained run, or token ids from one that was trained on tokens" },
     { "env", cmd_env,
-      "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out FILE.gif]",
+      "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out "
+      "FILE.gif]",
       "environments: what there is, tests of yours, a file to begin with, a picture" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
