@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* ---- dynamics -------------------------------------------------------------------------------------------- */
+/* ---- dynamics ------------------------------------------------------------------------------------------ */
 
 static double near(double got, double want)
 {
@@ -25,9 +25,9 @@ static double near(double got, double want)
     return fabs(got - want) / size;
 }
 
-/* One step from each state of the file. Python's ** 2 may round otherwise than a product, and a libm's sine by one unit: a
- * few units of double's last place, times the largest factor between a term and a result (Acrobot's torques over
- * inertias, below 100), stay below 1e-12. */
+/* One step from each state of the file. Python's ** 2 may round otherwise than a product, and a libm's sine
+ * by one unit: a few units of double's last place, times the largest factor between a term and a result
+ * (Acrobot's torques over inertias, below 100), stay below 1e-12. */
 static void one_line(const char *line, int *seen)
 {
     char   name[64];
@@ -76,8 +76,8 @@ static void test_classic(void **unused)
     for (int i = 0; i < 5; i++) assert_int_equal(seen[i], 60);
 }
 
-/* A random policy keeps Gymnasium's CartPole-v1 up for 22 steps on average (standard deviation 12 over 4000 episodes:
- * the mean is sure to 0.2). Start states, limits and resets all enter here. */
+/* A random policy keeps Gymnasium's CartPole-v1 up for 22 steps on average (standard deviation 12 over 4000
+ * episodes: the mean is sure to 0.2). Start states, limits and resets all enter here. */
 static void test_random_return(void **unused)
 {
     enum { N = 64 };
@@ -101,7 +101,7 @@ static void test_random_return(void **unused)
     envs_close(e);
 }
 
-/* ---- episodes -------------------------------------------------------------------------------------------- */
+/* ---- episodes ------------------------------------------------------------------------------------------ */
 
 static void open_with(Envs **e, Rows *r, EnvsConf conf)
 {
@@ -110,7 +110,8 @@ static void open_with(Envs **e, Rows *r, EnvsConf conf)
     assert_int_equal(envs_reset(*e, &r->io), 0);
 }
 
-/* The time limit truncates; final_obs is what an environment without a limit shows; obs is the next episode's first. */
+/* The time limit truncates; final_obs is what an environment without a limit shows; obs is the next episode's
+ * first. */
 static void test_truncation(void **unused)
 {
     Envs *cut, *whole, *start;
@@ -213,7 +214,8 @@ static void test_group(void **unused)
     envs_close(e);
 }
 
-/* Saved in one Envs, loaded into another: both go on with the same bits. A changed byte of the sizes is refused. */
+/* Saved in one Envs, loaded into another: both go on with the same bits. A changed byte of the sizes is
+ * refused. */
 static void test_state(void **unused)
 {
     enum { N = 6 };
@@ -256,7 +258,7 @@ static void test_state(void **unused)
     }
 }
 
-/* ---- tasks ----------------------------------------------------------------------------------------------- */
+/* ---- tasks --------------------------------------------------------------------------------------------- */
 
 /* Mean return of a policy that turns where the sign pointed (memory), or always right. */
 static double tmaze_return(int has_memory)
@@ -330,7 +332,8 @@ static void test_bad_actions(void **unused)
     envs_close(e);
 }
 
-/* ---- descriptions ------------------------------------------------------------------------------------------ */
+/* ---- descriptions
+ * ------------------------------------------------------------------------------------------ */
 
 static int takes(EnvInfo info)
 {
@@ -433,7 +436,8 @@ static void test_spec_json(void **unused)
     }
 }
 
-/* ---- pictures ---------------------------------------------------------------------------------------------- */
+/* ---- pictures
+ * ---------------------------------------------------------------------------------------------- */
 
 /* A decoder of its own: codes of growing width, as the standard has them. Returns pixels decoded. */
 static int64_t unpack_lzw(const uint8_t *in, uint8_t *out, int64_t most)
@@ -552,7 +556,8 @@ static void test_pictures(void **unused)
     free(b);
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------- */
+/* ---- names
+ * --------------------------------------------------------------------------------------------------- */
 
 static void refused(const char *name, const char *option, const char *text)
 {

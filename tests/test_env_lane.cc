@@ -1,4 +1,5 @@
-/* The environments' kernel against the vector layer, both on the CPU: every row of every step must be the same bits. */
+/* The environments' kernel against the vector layer, both on the CPU: every row of every step must be the
+ * same bits. */
 #include "base/err.h"
 #include "env/builtin.h"
 #include "env/cuda/env_lane.h"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Environments with Gymnasium's interface, served to Brim over shared memory (src/env/remote.h has the protocol).
+"""Environments with Gymnasium's interface, served to Brim over shared memory (protocol: src/env/remote.h).
 
     gym_worker.py ID N [key=value ...]
 
-ID is an id that gymnasium.make() knows, MODULE:NAME, or FILE.py:NAME; NAME is a class or a function that returns an
-environment. key=value become keyword arguments. Needs the standard library alone; numpy is used if it is there.
-Spaces are read by their attributes, so they need not be Gymnasium's own.
+ID is an id that gymnasium.make() knows, MODULE:NAME, or FILE.py:NAME; NAME is a class or a function that
+returns an environment. key=value become keyword arguments. Needs the standard library alone; numpy is used if
+it is there. Spaces are read by their attributes, so they need not be Gymnasium's own.
 """
 import importlib
 import importlib.util
@@ -130,7 +130,8 @@ class Block:
 
     def spec(self):
         scale = 1 / 255 if self.type == "u8" and self.high == 255 else 1
-        return {"name": self.name, "type": self.type, "shape": self.shape, "low": self.low, "high": self.high, "scale": scale}
+        return {"name": self.name, "type": self.type, "shape": self.shape, "low": self.low, "high": self.high,
+                "scale": scale}
 
     def pack(self, value):
         if self.one_hot is not None:
@@ -143,7 +144,8 @@ class Block:
             raise Hopeless(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
         if np is not None:
             return np.ascontiguousarray(value, dtype=self.dtype).tobytes()
-        return struct.pack(f"{self.count}{self.code}", *(flat(value) if self.type == "f32" else map(int, flat(value))))
+        numbers = flat(value) if self.type == "f32" else map(int, flat(value))
+        return struct.pack(f"{self.count}{self.code}", *numbers)
 
 
 def blocks_of(space, name="obs"):
@@ -172,7 +174,8 @@ class Actions:
             self.count = len(self.low)
             self.part = {"low": self.low, "high": self.high}
         elif self.multi:
-            self.choices = [int(x) for x in flat(space.nvec)] if hasattr(space, "nvec") else [2] * int(space.n)
+            many = hasattr(space, "nvec")
+            self.choices = [int(x) for x in flat(space.nvec)] if many else [2] * int(space.n)
             self.count, self.part = len(self.choices), {"choices": self.choices}
         elif hasattr(space, "n"):
             self.choices, self.start = [int(space.n)], int(getattr(space, "start", 0))
@@ -184,7 +187,9 @@ class Actions:
     def unpack(self, memory, at):
         x = struct.unpack_from(self.format, memory, at)
         if self.box:
-            return np.array(x, dtype=getattr(self.space, "dtype", np.float32)).reshape(self.shape) if np else list(x)
+            if np is None:
+                return list(x)
+            return np.array(x, dtype=getattr(self.space, "dtype", np.float32)).reshape(self.shape)
         if self.multi:
             return np.array(x) if np else list(x)
         return x[0] + self.start
@@ -247,10 +252,12 @@ class Server:
     def step(self):
         for i, env in enumerate(self.envs):
             self.now_at(i)
-            obs, reward, terminated, truncated, info = env.step(self.actions.unpack(self.memory, self.at["act"] + i * self.actions.count * 4))
+            action = self.actions.unpack(self.memory, self.at["act"] + i * self.actions.count * 4)
+            obs, reward, terminated, truncated, info = env.step(action)
             self.put(i, obs, info)
             struct.pack_into("<f", self.memory, self.at["reward"] + 4 * i, float(reward))
-            self.memory[self.at["end"] + i] = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+            bits = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+            self.memory[self.at["end"] + i] = bits
         reply(b"k")
 
     def reset(self):

@@ -1,6 +1,7 @@
 /* Acrobot-v1 of Gymnasium: two links, a torque of -1, 0 or 1 at the joint between them, one fourth-order
- * Runge-Kutta step of 0.2 s. -1 a step until the tip is one link's length above the pivot. The equations are the
- * book's (Sutton and Barto), which is Gymnasium's default. The first state is rounded to float, as there. */
+ * Runge-Kutta step of 0.2 s. -1 a step until the tip is one link's length above the pivot. The equations are
+ * the book's (Sutton and Barto), which is Gymnasium's default. The first state is rounded to float, as
+ * there. */
 #ifndef ENV_ACROBOT_H
 #define ENV_ACROBOT_H
 

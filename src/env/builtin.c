@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- what each says about itself -------------------------------------------------------------------- */
+/* ---- what each says about itself ----------------------------------------------------------------------- */
 
 #define ONE_BLOCK(...) (const EnvBlock[]){ __VA_ARGS__ }, .n_obs = 1
 #define CHOICES(n)                                                                                           \
@@ -97,7 +97,7 @@ static const EnvInfo meteor_info = {
     .fps       = 10,
 };
 
-/* ---- options ------------------------------------------------------------------------------------------ */
+/* ---- options ------------------------------------------------------------------------------------------- */
 
 static int no_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
 {
@@ -126,7 +126,7 @@ static void no_default(void *s) {}
 
 static void tmaze_default(void *s) { ((TMaze *)s)->length = 10; }
 
-/* ---- one adapter for all: the functions differ only in the struct and in the inlined step ----------------- */
+/* ---- one adapter for all: the functions differ only in the struct and in the inlined step -------------- */
 
 #define NO_MASK(s, io, i)     ((void)0)
 #define METEOR_MASK(s, io, i) meteor_mask(s, (io)->mask + 3 * (i))

@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* Prints one line per test: "ok NAME", "not ok NAME: why" or "-- NAME: why not". Negative after err_set() when one
- * failed. conf.n_env and what belongs to threads is chosen here. */
+/* Prints one line per test: "ok NAME", "not ok NAME: why" or "-- NAME: why not". Negative after err_set()
+ * when one failed. conf.n_env and what belongs to threads is chosen here. */
 int check_env(const EnvsConf *conf, double seconds, FILE *out);
 
 #ifdef __cplusplus

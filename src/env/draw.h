@@ -1,6 +1,7 @@
 /* Draw: rectangles, circles and thick lines into RGB bytes, for pictures of environments.
  *
- * 1. Coordinates are pixels from the upper left corner, as double; a pixel is coloured when its centre is inside.
+ * 1. Coordinates are pixels from the upper left corner, as double; a pixel is coloured when its centre is
+ *    inside.
  * 2. Whatever lies outside the picture is cut off. */
 #ifndef ENV_DRAW_H
 #define ENV_DRAW_H

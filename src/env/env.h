@@ -1,20 +1,22 @@
-/* Env: the interface between Brim and an environment in a shared object. This header needs nothing else of Brim.
+/* Env: the interface between Brim and an environment in a shared object. This header needs nothing else of
+ * Brim.
  *
- * 1. A shared object exports one symbol, brim_env(). It returns a table of functions. `brim env new NAME` writes
- *    a file to begin with; `brim env check ./NAME.so` tests what you made of it.
- * 2. The trainer owns the episode. reset() starts an episode from a seed, step() says whether the episode ended and
- *    leaves the last observation. The environment never resets itself. The trainer keeps the last observation, then
- *    calls reset() with the next seed. The trainer also applies `max_steps`; that end is a truncation.
- * 3. Terminated means that the task is over and the future is worth nothing. Truncated means that somebody stopped
- *    looking. If both hold, terminated wins.
+ * 1. A shared object exports one symbol, brim_env(). It returns a table of functions. `brim env new NAME`
+ *    writes a file to begin with; `brim env check ./NAME.so` tests what you made of it.
+ * 2. The trainer owns the episode. reset() starts an episode from a seed, step() says whether the episode
+ *    ended and leaves the last observation. The environment never resets itself. The trainer keeps the last
+ *    observation, then calls reset() with the next seed. The trainer also applies `max_steps`; that end is a
+ *    truncation.
+ * 3. Terminated means that the task is over and the future is worth nothing. Truncated means that somebody
+ *    stopped looking. If both hold, terminated wins.
  * 4. All chance comes from the seed: the same seed and the same actions give the same bits, in any thread.
  * 5. The rows belong to the trainer. A row is contiguous. A pointer is valid only during the call.
- * 6. Each environment is used by one thread at a time. Different environments are used by different threads at the
- *    same time, so an environment has no writable statics.
- * 7. step() and reset() write every observation block, the mask if there is one, and `alive` if there are several
- *    agents; step() also writes the rewards. They do not allocate and print nothing.
- * 8. Both tables begin with the interface's number and their own size. Later versions only append fields. A field
- *    beyond the size that an object was compiled with counts as zero. */
+ * 6. Each environment is used by one thread at a time. Different environments are used by different threads
+ *    at the same time, so an environment has no writable statics.
+ * 7. step() and reset() write every observation block, the mask if there is one, and `alive` if there are
+ *    several agents; step() also writes the rewards. They do not allocate and print nothing.
+ * 8. Both tables begin with the interface's number and their own size. Later versions only append fields. A
+ *    field beyond the size that an object was compiled with counts as zero. */
 #ifndef BRIM_ENV_H
 #define BRIM_ENV_H
 
@@ -95,7 +97,7 @@ typedef struct {
     /* Steps n environments whose rows follow each other; end[i] gets the bits of environment i. Returns 0, or
      * -1 - i when environment i failed. */
     int (*step_batch)(void *const *env, int n, const EnvIo *io, uint8_t *end);
-    /* Writes width x height RGB bytes. rgb NULL: only says the size, which is constant. Negative: it failed. */
+    /* Writes width x height RGB bytes. rgb NULL: only says the size, which is constant. Negative: failed. */
     int (*picture)(void *env, uint8_t *rgb, int *width, int *height);
     /* Copies the state into buf and returns its size. buf NULL: only says the size. Negative: it failed. */
     int64_t (*save)(void *env, void *buf, int64_t cap);

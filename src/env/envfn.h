@@ -4,11 +4,12 @@
  *        void NAME_reset(Type *s, uint64_t seed);
  *        int  NAME_step(Type *s, const int32_t *act_i, const float *act_f, float *reward);     ENV_* bits
  *        void NAME_observe(const Type *s, ObsType *obs);
- *        void NAME_mask(const Type *s, uint8_t *mask);                                          if it has a mask
+ *        void NAME_mask(const Type *s, uint8_t *mask);                                          if it has a
+ *        mask
  *    They touch nothing else, so copying the struct copies the environment.
  * 2. Random numbers come from Philox, keyed by the episode's seed: CPU and GPU draw the same bits.
- * 3. Arithmetic is double where Gymnasium's is. The Makefile compiles these files without fused multiply-add, so
- *    that sums round as Python rounds them. */
+ * 3. Arithmetic is double where Gymnasium's is. The Makefile compiles these files without fused multiply-add,
+ *    so that sums round as Python rounds them. */
 #ifndef ENV_ENVFN_H
 #define ENV_ENVFN_H
 
@@ -54,7 +55,8 @@ ENV_FN int32_t envfn_below(EnvRng *r, int32_t n) { return (int32_t)(envfn_bits(r
 
 enum { ENVFN_EPISODE_SITE = 0x454e5601 /* beside ENV_RNG_SITE */ };
 
-/* The seed of an episode: what the run's seed, the environment's number and the episode's number say, and no more. */
+/* The seed of an episode: what the run's seed, the environment's number and the episode's number say, and no
+ * more. */
 ENV_FN uint64_t envfn_episode_seed(uint64_t seed, int64_t env, int64_t episode)
 {
     uint32_t w[4];

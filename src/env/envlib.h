@@ -5,8 +5,8 @@
  *     mujoco:humanoid.xml        a MuJoCo model (mujoco.h)
  *     gym:LunarLander-v3         Gymnasium; never in this process (remote.h)
  *
- * A missing file and an unknown name are the user's errors. A shared object stays open until the program ends: threads
- * of the team may have thread-local data of the object. */
+ * A missing file and an unknown name are the user's errors. A shared object stays open until the program
+ * ends: threads of the team may have thread-local data of the object. */
 #ifndef ENV_ENVLIB_H
 #define ENV_ENVLIB_H
 

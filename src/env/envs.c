@@ -13,7 +13,7 @@
 
 enum { DEFAULT_TIMEOUT_S = 60 };
 
-/* ---- rows -------------------------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------------------------------------- */
 
 EnvIo envs_row(const Envs *e, const EnvsIo *io, int i)
 {
@@ -40,7 +40,8 @@ static int check_io(const Envs *e, const EnvsIo *io, int is_step)
     return 0;
 }
 
-/* Every bit of the exponent is set in infinities and NaNs alone; without branches the loop runs in vectors. */
+/* Every bit of the exponent is set in infinities and NaNs alone; without branches the loop runs in
+ * vectors. */
 static int64_t first_bad(const float *x, int64_t n)
 {
     uint32_t bad = 0;
@@ -102,7 +103,7 @@ static int check_values(const Envs *e, const EnvIo *r, int i, int is_step)
     return fail(e, i, what);
 }
 
-/* ---- episodes ---------------------------------------------------------------------------------------- */
+/* ---- episodes ------------------------------------------------------------------------------------------ */
 
 static void begin_episode(Envs *e, int i, int64_t episode)
 {
@@ -122,7 +123,8 @@ static void keep_final(const Envs *e, const EnvsIo *io, int i)
     }
 }
 
-/* Books a step of environment i. When the episode ended, end[i] stays set and the next episode's seed is drawn. */
+/* Books a step of environment i. When the episode ended, end[i] stays set and the next episode's seed is
+ * drawn. */
 static int settle(Envs *e, const EnvsIo *io, int i)
 {
     int   n_agent = e->spec.info.n_agent, bits = e->end[i];
@@ -145,7 +147,7 @@ static int settle(Envs *e, const EnvsIo *io, int i)
     return 0;
 }
 
-/* ---- in this process ------------------------------------------------------------------------------------ */
+/* ---- in this process ----------------------------------------------------------------------------------- */
 
 static int call_failed(const Envs *e, int i, const char *call)
 {
@@ -231,7 +233,7 @@ static int over_slices(Envs *e, SliceFn fn, const EnvsIo *io, int lo, int hi)
     return failed < 0 ? 0 : err_set("%s", e->why[failed]);
 }
 
-/* ---- in workers ------------------------------------------------------------------------------------------ */
+/* ---- in workers ---------------------------------------------------------------------------------------- */
 
 static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
 {
@@ -251,7 +253,7 @@ static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
     return 0;
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------ */
+/* ---- open ---------------------------------------------------------------------------------------------- */
 
 static int create_here(Envs *e)
 {

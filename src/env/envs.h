@@ -1,17 +1,20 @@
-/* Envs: many environments of one kind, stepped together into the caller's buffers. The trainer's side of env.h.
+/* Envs: many environments of one kind, stepped together into the caller's buffers. The trainer's side of
+ * env.h.
  *
- * 1. Envs owns the episode. When one ends, its last observation goes to final_obs, the environment is reset, and obs
- *    holds the first observation of the next episode (same-step auto-reset). The time limit is applied here. So a
- *    truncation is never taken for a termination, and its final observation is always there.
- * 2. Episode k of environment i has a seed that depends on (conf.seed, i, k) alone. Results are the same bits for any
- *    number of threads, groups and workers.
+ * 1. Envs owns the episode. When one ends, its last observation goes to final_obs, the environment is reset,
+ *    and obs holds the first observation of the next episode (same-step auto-reset). The time limit is
+ *    applied here. So a truncation is never taken for a termination, and its final observation is always
+ *    there.
+ * 2. Episode k of environment i has a seed that depends on (conf.seed, i, k) alone. Results are the same bits
+ *    for any number of threads, groups and workers.
  * 3. Row i * n_agent + a belongs to agent a of environment i. Environments write straight into the rows.
- * 4. A group is a range of environments. envs_step() of a group touches only its rows, so the caller can answer one
- *    group while another steps. One call at a time per Envs.
- * 5. A value that is not finite, a failed call or an action out of range is err_set() with the environment's name,
- *    its number and the step. A crash or a hang inside this process ends the process (guard.h). With isolate, and
- *    through the Gymnasium bridge, environments live in worker processes: a lost worker is started again, its
- *    environments' episodes end as truncated with reward 0, and envs_restarts() counts it. */
+ * 4. A group is a range of environments. envs_step() of a group touches only its rows, so the caller can
+ *    answer one group while another steps. One call at a time per Envs.
+ * 5. A value that is not finite, a failed call or an action out of range is err_set() with the environment's
+ *    name, its number and the step. A crash or a hang inside this process ends the process (guard.h). With
+ *    isolate, and through the Gymnasium bridge, environments live in worker processes: a lost worker is
+ *    started again, its environments' episodes end as truncated with reward 0, and envs_restarts() counts
+ *    it. */
 #ifndef ENV_ENVS_H
 #define ENV_ENVS_H
 
@@ -40,8 +43,8 @@ typedef struct {
     const char        *program;   /* the brim that workers run; NULL: this program */
 } EnvsConf;
 
-/* The caller's buffers, each with a row per agent of all environments of all groups. NULL: not wanted, unless it says
- * otherwise. */
+/* The caller's buffers, each with a row per agent of all environments of all groups. NULL: not wanted, unless
+ * it says otherwise. */
 typedef struct {
     void          *obs[ENV_MAX_OBS];       /* needed; written by reset and step */
     void          *final_obs[ENV_MAX_OBS]; /* rows of episodes that ended are written */
@@ -69,7 +72,8 @@ int envs_reset(Envs *e, const EnvsIo *io);
 /* One step of every environment of the group. */
 int envs_step(Envs *e, int group, const EnvsIo *io);
 
-/* RGB of one environment. rgb NULL: only the size. Negative after err_set(), also when there are no pictures. */
+/* RGB of one environment. rgb NULL: only the size. Negative after err_set(), also when there are no
+ * pictures. */
 int envs_picture(Envs *e, int env, uint8_t *rgb, int *width, int *height);
 
 /* ---- the whole state, for exact resume (envs_state.c) ---- */

@@ -1,7 +1,8 @@
 /* The state of all environments as bytes.
  *
  *     header   magic, version, n_env, n_agent, bytes of all, hash of the spec
- *     per environment: episode, steps, sums of rewards, current rows of obs, mask and alive, size and bytes of save()
+ *     per environment: episode, steps, sums of rewards, current rows of obs, mask and alive, size and bytes
+ *     of save()
  *
  * The bytes are meant for a checkpoint, which has a checksum of its own. Sizes are checked all the same. */
 #include "env/envs_impl.h"
@@ -55,7 +56,8 @@ int64_t envs_state_bytes(Envs *e)
     return total;
 }
 
-/* Moves n bytes between the rows and the buffer; the direction is the only difference between save and load. */
+/* Moves n bytes between the rows and the buffer; the direction is the only difference between save and
+ * load. */
 static void move(char **at, void *row, int64_t n, int is_save)
 {
     if (is_save)

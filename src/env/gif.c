@@ -35,7 +35,7 @@ int gif_open(Gif *g, const char *path, int width, int height, int fps)
     return file_write(g->file, forever, sizeof forever);
 }
 
-/* ---- colours -------------------------------------------------------------------------------------------- */
+/* ---- colours ------------------------------------------------------------------------------------------- */
 
 /* Fills index and palette with the frame's own colours; 0 when there are more than 256. */
 static int exact_palette(Gif *g, const uint8_t *rgb, uint8_t *palette)
@@ -73,7 +73,8 @@ static void cube_palette(Gif *g, const uint8_t *rgb, uint8_t *palette)
     }
 }
 
-/* ---- LZW: codes of 9 to 12 bits, least significant bit first, in blocks of at most 255 bytes ------------------ */
+/* ---- LZW: codes of 9 to 12 bits, least significant bit first, in blocks of at most 255 bytes
+ * ------------------ */
 
 enum { LZW_CLEAR = 256, LZW_END = 257, LZW_FIRST = 258, LZW_MOST = 4096 };
 

@@ -1,9 +1,11 @@
-/* Guard: names the environment that crashes or hangs inside this process, then ends the process with exit code 1.
+/* Guard: names the environment that crashes or hangs inside this process, then ends the process with exit
+ * code 1.
  *
  * 1. A crash is SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT in a thread that is inside an environment. Signals
  *    elsewhere, and those that somebody else handles already (a sanitizer), are left alone.
  * 2. A hang is a call that takes longer than timeout_s. One thread looks four times per timeout.
- * 3. What an environment that crashed left behind cannot be trusted: nothing is saved. `isolate: process` survives. */
+ * 3. What an environment that crashed left behind cannot be trusted: nothing is saved. `isolate: process`
+ *    survives. */
 #ifndef ENV_GUARD_H
 #define ENV_GUARD_H
 

@@ -1,7 +1,8 @@
 /* Meteor: a game of Brim's own on a 10 x 10 grid. The player moves along the bottom row; gems and rocks fall.
  *
- * 1. Actions: 0 left, 1 stay, 2 right; the mask forbids leaving the grid. Each step everything falls one cell, then a
- *    new thing may appear in the top row. A gem caught is +1. A rock that hits ends the episode with -1.
+ * 1. Actions: 0 left, 1 stay, 2 right; the mask forbids leaving the grid. Each step everything falls one
+ *    cell, then a new thing may appear in the top row. A gem caught is +1. A rock that hits ends the episode
+ *    with -1.
  * 2. Rocks come more often as time goes on: with chance 1/4 at first, 3/4 after 500 steps.
  * 3. The observation is three planes of bytes, 0 or 1: player, gems, rocks. */
 #ifndef ENV_METEOR_H

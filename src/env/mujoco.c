@@ -72,7 +72,7 @@ static int engine_open(Engine *g, char *error, size_t n_error)
     return 0;
 }
 
-/* ---- models: one per file and process, however many environments use it --------------------------------- */
+/* ---- models: one per file and process, however many environments use it -------------------------------- */
 
 typedef struct Model {
     char          path[512];
@@ -81,8 +81,9 @@ typedef struct Model {
     struct Model *next;
 } Model;
 
-/* A compiled model has megabytes of textures, and 1024 environments would each load their own. create() has no
- * argument that all environments of a file share, so the list is here. It is only touched under the lock. */
+/* A compiled model has megabytes of textures, and 1024 environments would each load their own. create() has
+ * no argument that all environments of a file share, so the list is here. It is only touched under the
+ * lock. */
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
 static Model          *model_list;
 
@@ -122,7 +123,7 @@ static void model_give(const Engine *g, Model *x)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------------------ */
+/* ---- tasks --------------------------------------------------------------------------------------------- */
 
 /* The centre of mass along x, weighted as Gymnasium's mass_center() does. */
 static double humanoid_measure(const mjModel *m, const mjData *d)
@@ -137,7 +138,8 @@ static double humanoid_measure(const mjModel *m, const mjData *d)
 
 enum { HUMANOID_FRAME_SKIP = 5 };
 
-/* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z < 2. */
+/* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z <
+ * 2. */
 static int humanoid_judge(const mjModel *m, const mjData *d, double before, float *reward)
 {
     double control = 0, forward = (humanoid_measure(m, d) - before) / (m->opt.timestep * HUMANOID_FRAME_SKIP);
@@ -151,7 +153,7 @@ static const MujocoTask humanoid_task = {
 };
 static const MujocoTask no_task = { MUJOCO_TASK_ABI, sizeof(MujocoTask), 1, 1000, 0, 0.01, NULL, NULL };
 
-/* ---- the environment ------------------------------------------------------------------------------------ */
+/* ---- the environment ----------------------------------------------------------------------------------- */
 
 typedef struct {
     Engine     engine;
@@ -410,7 +412,7 @@ static int step(void *env, const EnvIo *io)
     return end;
 }
 
-/* ---- state: what mj_step() reads, and no more. All but the first two are arrays of mjtNum. ---------------- */
+/* ---- state: what mj_step() reads, and no more. All but the first two are arrays of mjtNum. ------------- */
 
 static int64_t move_state(Mujoco *e, char *buf, int is_save)
 {
@@ -456,7 +458,7 @@ static int load(void *env, const void *buf, int64_t n)
     return 0;
 }
 
-/* ---- picture: capsules, spheres and boxes from the side, following the first body ------------------------- */
+/* ---- picture: capsules, spheres and boxes from the side, following the first body ---------------------- */
 
 static int picture(void *env, uint8_t *rgb, int *width, int *height)
 {

@@ -1,5 +1,5 @@
-/* Pendulum-v1 of Gymnasium: swing up and hold with a torque in [-2, 2]; never terminates. Reward is minus the cost
- * of angle, speed and torque before the step. State and arithmetic are double. */
+/* Pendulum-v1 of Gymnasium: swing up and hold with a torque in [-2, 2]; never terminates. Reward is minus the
+ * cost of angle, speed and torque before the step. State and arithmetic are double. */
 #ifndef ENV_PENDULUM_H
 #define ENV_PENDULUM_H
 

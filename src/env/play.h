@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Writes one action from the current observations and mask in io: n_act values per agent. first: the episode begins
- * with this observation, so memory is to be cleared. Negative after err_set(). */
+/* Writes one action from the current observations and mask in io: n_act values per agent. first: the episode
+ * begins with this observation, so memory is to be cleared. Negative after err_set(). */
 typedef int (*PlayPolicy)(void *self, const EnvSpec *spec, const EnvsIo *io, int first, int32_t *act_i,
                           float *act_f);
 

@@ -37,7 +37,7 @@ struct Remote {
     char           script[512], program[512];
 };
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 static int64_t place(int64_t *total, int64_t bytes)
 {
@@ -86,7 +86,8 @@ static int write_layout(const RemoteLayout *l, int n_obs, char *buf, size_t cap)
     return str_append(buf, cap, "\n");
 }
 
-/* Moves the pending error into why. Of a traceback the log gets all and why the last line, which names the error. */
+/* Moves the pending error into why. Of a traceback the log gets all and why the last line, which names the
+ * error. */
 static void take_reason(const Remote *r, char *why, size_t n)
 {
     const char *text = err_get(), *last = text;
@@ -228,7 +229,7 @@ void remote_close(Remote *r)
 
 int64_t remote_restarts(const Remote *r) { return r->restarts; }
 
-/* ---- losing and restarting ---------------------------------------------------------------------------- */
+/* ---- losing and restarting ----------------------------------------------------------------------------- */
 
 /* Takes the pending error as the reason. Negative when it happened too often. */
 static int restart(Remote *r, Worker *w)

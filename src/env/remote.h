@@ -1,17 +1,20 @@
-/* Remote: environments in worker processes, over shared memory. Serves `isolate: process` and the Gymnasium bridge.
+/* Remote: environments in worker processes, over shared memory. Serves `isolate: process` and the Gymnasium
+ * bridge.
  *
  * 1. A worker owns a range of environments within one group. It is `brim env worker NAME ...` (worker.c) or
  *    `python3 gym_worker.py NAME ...` (tools/). Both speak the same protocol.
- * 2. Descriptors of a worker: 0 commands, 3 replies, 4 the shared memory. What a worker prints goes to stderr.
+ * 2. Descriptors of a worker: 0 commands, 3 replies, 4 the shared memory. What a worker prints goes to
+ *    stderr.
  *        reply    kind (1 byte), length (4 bytes, little-endian), that many bytes
  *        start    worker: 's' spec as JSON.   parent: one line of JSON with the byte offsets (remote_layout)
  *        'S'      step all: reads actions, writes obs, reward, end, mask, alive.              worker: 'k'
  *        'R'      reset those with which[i] = 1 from seed[i].                                 worker: 'k'
- *        'P'      picture of the first with which[i] = 1.   worker: 'p' width, height (4 bytes each), RGB bytes
+ *        'P'      picture of the first with which[i] = 1.  worker: 'p' width, height (4 bytes each), RGB
  *        'Q'      end.  Instead of any answer: 'e' text, or 'f' text when a restart would not help.
  * 3. A worker that ends, answers 'e' or does not answer within timeout_s is killed and started again. Its
  *    environments then report ENV_TRUNCATED, reward 0 and their last observation. REMOTE_IN_A_ROW losses with
- *    fewer than REMOTE_GOOD_STEPS good steps between them are a failure of the run, and so is 'f' (another shape).
+ *    fewer than REMOTE_GOOD_STEPS good steps between them are a failure of the run, and so is 'f' (another
+ *    shape).
  * 4. Everything that a worker writes is checked: it may be broken in any way. */
 #ifndef ENV_REMOTE_H
 #define ENV_REMOTE_H

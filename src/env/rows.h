@@ -1,4 +1,5 @@
-/* Rows: buffers for an Envs on the heap, and random actions. For tests, checks and pictures; a trainer has its own. */
+/* Rows: buffers for an Envs on the heap, and random actions. For tests, checks and pictures; a trainer has
+ * its own. */
 #ifndef ENV_ROWS_H
 #define ENV_ROWS_H
 

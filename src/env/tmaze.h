@@ -1,10 +1,12 @@
-/* T-maze: a corridor of `length` cells with a junction at its end. Only the first cell shows which way is right.
+/* T-maze: a corridor of `length` cells with a junction at its end. Only the first cell shows which way is
+ * right.
  *
- * 1. Actions: 0 turn left, 1 go on, 2 turn right. At the junction a turn ends the episode: +1 for the way that the
- *    sign showed, -1 for the other. Elsewhere a turn, and at the junction going on, costs 0.1 and moves nothing.
- * 2. The observation is {sign (-1 or 1 in the first cell, else 0), corridor, junction}. The junction looks the same
- *    for both signs, so a policy without memory turns right half of the time: its return is 0 on average at best. A policy
- *    with memory reaches 1. */
+ * 1. Actions: 0 turn left, 1 go on, 2 turn right. At the junction a turn ends the episode: +1 for the way
+ *    that the sign showed, -1 for the other. Elsewhere a turn, and at the junction going on, costs 0.1 and
+ *    moves nothing.
+ * 2. The observation is {sign (-1 or 1 in the first cell, else 0), corridor, junction}. The junction looks
+ *    the same for both signs, so a policy without memory turns right half of the time: its return is 0 on
+ *    average at best. A policy with memory reaches 1. */
 #ifndef ENV_TMAZE_H
 #define ENV_TMAZE_H
 

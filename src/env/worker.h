@@ -1,4 +1,5 @@
-/* Worker: the other end of remote.h, for environments in C. `brim env worker NAME N [key=value ...]` runs it. */
+/* Worker: the other end of remote.h, for environments in C. `brim env worker NAME N [key=value ...]` runs
+ * it. */
 #ifndef ENV_WORKER_H
 #define ENV_WORKER_H
 

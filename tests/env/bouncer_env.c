@@ -1,12 +1,13 @@
-/* Hosts bouncer.h, which is somebody else's, without a change in it: about 60 lines that are the same for every header
- * of this kind. docs/environments.md walks through them.
+/* Hosts bouncer.h, which is somebody else's, without a change in it: about 60 lines that are the same for
+ * every header of this kind. docs/environments.md walks through them.
  *
  *     cc -O2 -shared -fPIC -Isrc/env -o bouncer.so tests/env/bouncer_env.c */
 #include "env.h"
 
 #include <stdlib.h>
 
-/* The header calls rand(), which all threads share. Here it draws from the environment that the thread is inside. */
+/* The header calls rand(), which all threads share. Here it draws from the environment that the thread is
+ * inside. */
 static _Thread_local uint64_t *stream;
 
 static int stream_rand(void)
@@ -75,8 +76,8 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
     return 0;
 }
 
-/* The header has begun the next round when it says terminal. Brim resets once more, from its own seed; the observation
- * in between is not used, because nothing is worth anything after a terminal. */
+/* The header has begun the next round when it says terminal. Brim resets once more, from its own seed; the
+ * observation in between is not used, because nothing is worth anything after a terminal. */
 static int step(void *env, const EnvIo *io)
 {
     Host *h = env;

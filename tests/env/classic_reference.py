@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/env_classic.txt: single steps of the classic environments, computed here from the published
-formulas (Gymnasium's classic_control) in Python's own floats. Run it from the project's folder to make the file anew.
+"""Writes tests/golden/env_classic.txt: single steps of the classic environments, computed here from the
+published formulas (Gymnasium's classic_control) in Python's own floats. Run it from the project's folder.
 
-A line: name, action, state before, "->", state after, reward, terminated. Numbers are hexadecimal, so they are exact.
+A line: name, action, state before, "->", state after, reward, terminated. Numbers are hexadecimal: exact.
 """
 import math
 import random
@@ -38,7 +38,8 @@ def acrobot(s, a):
         phi2 = m2 * lc2 * g * math.cos(t1 + t2 - math.pi / 2.0)
         phi1 = (-m2 * l1 * lc2 * d2t**2 * math.sin(t2) - 2 * m2 * l1 * lc2 * d2t * d1t * math.sin(t2)
                 + (m1 * lc1 + m2 * l1) * g * math.cos(t1 - math.pi / 2) + phi2)
-        dd2 = (torque + d2 / d1 * phi1 - m2 * l1 * lc2 * d1t**2 * math.sin(t2) - phi2) / (m2 * lc2**2 + i2 - d2**2 / d1)
+        dd2 = ((torque + d2 / d1 * phi1 - m2 * l1 * lc2 * d1t**2 * math.sin(t2) - phi2)
+               / (m2 * lc2**2 + i2 - d2**2 / d1))
         return d1t, d2t, -(d2 * dd2 + phi1) / d1, dd2
 
     def along(y, h, k):
@@ -93,10 +94,13 @@ def main():
     r = random.Random(20240101)
     u = r.uniform
     rows = {
-        "cartpole": (cartpole, lambda: (u(-2.41, 2.41), u(-3, 3), u(-0.22, 0.22), u(-3, 3)), lambda: r.randrange(2)),
-        "acrobot": (acrobot, lambda: (u(-3.14, 3.14), u(-3.14, 3.14), u(-12, 12), u(-28, 28)), lambda: r.randrange(3)),
+        "cartpole": (cartpole, lambda: (u(-2.41, 2.41), u(-3, 3), u(-0.22, 0.22), u(-3, 3)),
+                     lambda: r.randrange(2)),
+        "acrobot": (acrobot, lambda: (u(-3.14, 3.14), u(-3.14, 3.14), u(-12, 12), u(-28, 28)),
+                    lambda: r.randrange(3)),
         "mountaincar": (mountaincar, lambda: (u(-1.2, 0.6), u(-0.07, 0.07)), lambda: r.randrange(3)),
-        "mountaincar-continuous": (mountaincarc, lambda: (f32(u(-1.2, 0.6)), f32(u(-0.07, 0.07))), lambda: f32(u(-1.5, 1.5))),
+        "mountaincar-continuous": (mountaincarc, lambda: (f32(u(-1.2, 0.6)), f32(u(-0.07, 0.07))),
+                                   lambda: f32(u(-1.5, 1.5))),
         "pendulum": (pendulum, lambda: (u(-20, 20), u(-8, 8)), lambda: f32(u(-3, 3))),
     }
     with open("tests/golden/env_classic.txt", "w") as out:
@@ -104,8 +108,8 @@ def main():
             for _ in range(60):
                 s, a = state(), act()
                 n, reward, done = step(s, a)
-                numbers = [x.hex() for x in s] + ["->"] + [x.hex() for x in n] + [float(reward).hex(), str(int(done))]
-                print(name, float(a).hex(), *numbers, file=out)
+                before, after = [x.hex() for x in s], [x.hex() for x in n]
+                print(name, float(a).hex(), *before, "->", *after, float(reward).hex(), int(done), file=out)
 
 
 main()

@@ -1,5 +1,5 @@
-/* An environment that goes wrong on purpose: fault=crash|abort|hang|nan|inf|fail|random|outside|overrun at step at=N.
- * With marker=FILE the fault happens once: the file remembers it over a restart. */
+/* An environment that goes wrong on purpose: fault=crash|abort|hang|nan|inf|fail|random|outside|overrun at
+ * step at=N. With marker=FILE the fault happens once: the file remembers it over a restart. */
 #include "env.h"
 
 #include <math.h>

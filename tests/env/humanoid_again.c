@@ -1,4 +1,5 @@
-/* Humanoid-v4's reward once more, another way: the engine's own centre of mass instead of a sum over bodies. */
+/* Humanoid-v4's reward once more, another way: the engine's own centre of mass instead of a sum over
+ * bodies. */
 #include "mujoco.h"
 
 #include <mujoco/mujoco.h>

@@ -1,4 +1,4 @@
-"""Environments with Gymnasium's interface and spaces of their own, for the tests: the standard library alone."""
+"""Environments with Gymnasium's interface and spaces of their own, for the tests: standard library alone."""
 import os
 import random
 import time
@@ -25,7 +25,7 @@ class Dict:
 
 
 class Line:
-    """A walk to 5 or -5; the fault happens at step `at` of the first episode (of later ones as well with again=1)."""
+    """A walk to 5 or -5; the fault happens at step `at`, once if there is a marker file to remember it."""
 
     def __init__(self, fault="none", at=3, again=0, marker=""):
         self.observation_space = Dict(place=Box(-10, 10, (2,)), kind=Discrete(3))
@@ -82,7 +82,8 @@ class Knobs:
     def step(self, action):
         assert list(action)[1] != 1, "forbidden by the mask"
         self.t += 1
-        return [self.t, int(action[0]), int(action[1]), 255], 1.0, False, self.t >= 10, {"action_mask": [1, 1, 1, 0, 1]}
+        obs = [self.t, int(action[0]), int(action[1]), 255]
+        return obs, 1.0, False, self.t >= 10, {"action_mask": [1, 1, 1, 0, 1]}
 
 
 class Square:

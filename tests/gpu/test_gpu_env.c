@@ -1,7 +1,8 @@
 /* The built-in environments on the GPU beside the vector layer on the CPU, and how fast they are.
  *
- * Environments of integers give the same bits. The others use sines and cosines, whose last bit differs; 60 steps let such a
- * difference grow to far below 1e-4, and no episode of these seeds ends nearer to its bound than that. */
+ * Environments of integers give the same bits. The others use sines and cosines, whose last bit differs; 60
+ * steps let such a difference grow to far below 1e-4, and no episode of these seeds ends nearer to its bound
+ * than that. */
 #include "check.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-/* Env_lane: what one GPU thread does for one environment, for every built-in one. C++, also compiled for the CPU, where
- * tests/test_env_lane.cc compares it with envs.c. */
+/* Env_lane: what one GPU thread does for one environment, for every built-in one. C++, also compiled for the
+ * CPU, where tests/test_env_lane.cc compares it with envs.c. */
 #ifndef ENV_CUDA_ENV_LANE_H
 #define ENV_CUDA_ENV_LANE_H
 
