@@ -93,13 +93,17 @@ def pendulum(s, a):
 def main():
     r = random.Random(20240101)
     u = r.uniform
+
+    def place():  # a third each at the wall, at the goal, anywhere
+        return r.choice([lambda: u(-1.2, -1.15), lambda: u(0.4, 0.55), lambda: u(-1.2, 0.6)])()
+
     rows = {
         "cartpole": (cartpole, lambda: (u(-2.41, 2.41), u(-3, 3), u(-0.22, 0.22), u(-3, 3)),
                      lambda: r.randrange(2)),
         "acrobot": (acrobot, lambda: (u(-3.14, 3.14), u(-3.14, 3.14), u(-12, 12), u(-28, 28)),
                     lambda: r.randrange(3)),
-        "mountaincar": (mountaincar, lambda: (u(-1.2, 0.6), u(-0.07, 0.07)), lambda: r.randrange(3)),
-        "mountaincar-continuous": (mountaincarc, lambda: (f32(u(-1.2, 0.6)), f32(u(-0.07, 0.07))),
+        "mountaincar": (mountaincar, lambda: (place(), u(-0.07, 0.07)), lambda: r.randrange(3)),
+        "mountaincar-continuous": (mountaincarc, lambda: (f32(place()), f32(u(-0.07, 0.07))),
                                    lambda: f32(u(-1.5, 1.5))),
         "pendulum": (pendulum, lambda: (u(-20, 20), u(-8, 8)), lambda: f32(u(-3, 3))),
     }
