@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "env/builtin.h"
+#include "env/draw.h"
 #include "env/envlib.h"
 #include "env/gif.h"
 #include "env/pictures.h"
@@ -332,8 +333,7 @@ static void test_bad_actions(void **unused)
     envs_close(e);
 }
 
-/* ---- descriptions
- * ------------------------------------------------------------------------------------------ */
+/* ---- descriptions -------------------------------------------------------------------------------------- */
 
 static int takes(EnvInfo info)
 {
@@ -436,8 +436,7 @@ static void test_spec_json(void **unused)
     }
 }
 
-/* ---- pictures
- * ---------------------------------------------------------------------------------------------- */
+/* ---- pictures ------------------------------------------------------------------------------------------ */
 
 /* A decoder of its own: codes of growing width, as the standard has them. Returns pixels decoded. */
 static int64_t unpack_lzw(const uint8_t *in, uint8_t *out, int64_t most)
@@ -556,8 +555,29 @@ static void test_pictures(void **unused)
     free(b);
 }
 
-/* ---- names
- * --------------------------------------------------------------------------------------------------- */
+/* Half-block characters, two pixels each, with the picture's colours and its proportions. */
+static void test_terminal(void **unused)
+{
+    static const char first[] = "\033[38;2;200;100;50m\033[48;2;1;2;3m\xe2\x96\x80";
+    uint8_t           rgb[8 * 6 * 3];
+    char              text[8000];
+    Draw              d = { rgb, 8, 6 };
+    FILE             *f = tmpfile();
+    draw_fill(&d, (DrawColor){ 1, 2, 3 });
+    draw_rect(&d, 0, 0, 4, 1, (DrawColor){ 200, 100, 50 });
+    draw_terminal(&d, 8, 20, f);
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    int lines = 0, blocks = 0;
+    for (const char *p = text; *p; p++) lines += *p == '\n';
+    for (const char *p = text; (p = strstr(p, "\xe2\x96\x80")); p++) blocks++;
+    assert_int_equal(lines, 3);
+    assert_int_equal(blocks, 24);
+    assert_int_equal(strncmp(text, first, strlen(first)), 0);
+}
+
+/* ---- names --------------------------------------------------------------------------------------------- */
 
 static void refused(const char *name, const char *option, const char *text)
 {
@@ -591,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_spec),       cmocka_unit_test(test_short_struct),
         cmocka_unit_test(test_spec_json),  cmocka_unit_test(test_gif),
         cmocka_unit_test(test_pictures),   cmocka_unit_test(test_names),
+        cmocka_unit_test(test_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

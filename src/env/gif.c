@@ -73,8 +73,7 @@ static void cube_palette(Gif *g, const uint8_t *rgb, uint8_t *palette)
     }
 }
 
-/* ---- LZW: codes of 9 to 12 bits, least significant bit first, in blocks of at most 255 bytes
- * ------------------ */
+/* ---- LZW: codes of 9 to 12 bits, least significant bit first, in blocks of at most 255 bytes ----------- */
 
 enum { LZW_CLEAR = 256, LZW_END = 257, LZW_FIRST = 258, LZW_MOST = 4096 };
 
