@@ -68,6 +68,13 @@ if command -v python3 >/dev/null; then
         run check $py:$c --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
         verdict "python: $c" $? "$(fail)"
     done
+    if python3 -c 'import numpy' 2>/dev/null; then
+        run check "gym:$here/tests/env/arrays.py:Arrays" size=6 --seconds 0.1
+        [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'image u8\[6,6,3\], speed f32\[1\]; 4 cont' out && grep -q '^ok picture: 6 x 6' out
+        verdict "python: numpy's arrays" $? "$(fail)"
+    else
+        echo "skip: numpy is not installed"
+    fi
     for f in raise:'broken on purpose' die:'exit code 7' hang:'worker hangs'; do
         rm -f once; run show $py:Line fault="${f%%:*}" marker=once --episodes 3 --timeout 1
         [ $rc -eq 0 ] && grep -q '^1 restart$' out && grep -q "${f#*:}" err
