@@ -13,7 +13,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { FEW = 4, LONG_RUN = 2000, SLOW_RUN = 300, CANARY = 64 };
+enum { FEW = 4, LONG_RUN = 2000, SLOW_RUN = 150, CANARY = 64 };
 
 typedef struct {
     const EnvsConf *conf;
