@@ -28,16 +28,15 @@ EnvIo envs_row(const Envs *e, const EnvsIo *io, int i)
     return r;
 }
 
-static int check_io(const Envs *e, const EnvsIo *io, int is_step)
+static void check_io(const Envs *e, const EnvsIo *io, int is_step)
 {
     const EnvInfo *n = &e->spec.info;
     for (int k = 0; k < n->n_obs; k++) CHECK(io->obs[k], "no buffer for block %s", n->obs[k].name);
     CHECK(!n->has_mask || io->mask, "no buffer for the mask");
     CHECK(n->n_agent == 1 || io->alive, "no buffer for alive");
-    if (!is_step) return 0;
+    if (!is_step) return;
     CHECK(io->reward && io->terminated && io->truncated, "no buffer for reward and ends");
     CHECK(n->act_kind == ENV_DISCRETE ? io->act_i != NULL : io->act_f != NULL, "no actions");
-    return 0;
 }
 
 /* Every bit of the exponent is set in infinities and NaNs alone; without branches the loop runs in
@@ -341,7 +340,7 @@ void envs_group(const Envs *e, int group, int *first, int *end)
 
 int envs_reset(Envs *e, const EnvsIo *io)
 {
-    TRY(check_io(e, io, 0));
+    check_io(e, io, 0);
     for (int i = 0; i < e->n_env; i++) begin_episode(e, i, 0);
     if (!e->remote) return over_slices(e, reset_slice, io, 0, e->n_env);
     memset(e->end, 1, (size_t)e->n_env);
@@ -356,7 +355,7 @@ int envs_reset(Envs *e, const EnvsIo *io)
 int envs_step(Envs *e, int group, const EnvsIo *io)
 {
     int lo, hi;
-    TRY(check_io(e, io, 1));
+    check_io(e, io, 1);
     envs_group(e, group, &lo, &hi);
     return e->remote ? step_remote(e, io, lo, hi) : over_slices(e, step_slice, io, lo, hi);
 }
