@@ -28,6 +28,16 @@ EnvIo envs_row(const Envs *e, const EnvsIo *io, int i)
     return r;
 }
 
+void envs_enter(const Envs *e, int i)
+{
+    if (e->guard) guard_enter(e->guard, 0, i);
+}
+
+void envs_leave(const Envs *e)
+{
+    if (e->guard) guard_leave(e->guard, 0);
+}
+
 static void check_io(const Envs *e, const EnvsIo *io, int is_step)
 {
     const EnvInfo *n = &e->spec.info;
@@ -260,7 +270,7 @@ static int create_here(Envs *e)
     e->env = ARENA_ARRAY(&e->arena, void *, e->n_env);
     if (!e->lib.is_builtin)
         TRY(guard_open(&e->guard, e->conf.name, e->n_thread, e->conf.timeout_s < 0 ? 0 : e->conf.timeout_s));
-    if (e->guard) guard_enter(e->guard, 0, 0);
+    envs_enter(e, 0);
     int rc = 0;
     for (int i = 0; i < e->n_env && rc == 0; i++) {
         EnvSpec other;
@@ -270,7 +280,7 @@ static int create_here(Envs *e)
         if (rc == 0 && i > 0 && !spec_same(&e->spec, &other))
             rc = err_set("environment %s: number %d has another shape than number 0", e->conf.name, i);
     }
-    if (e->guard) guard_leave(e->guard, 0);
+    envs_leave(e);
     return rc;
 }
 
@@ -318,8 +328,11 @@ int envs_open(Envs **out, const EnvsConf *conf)
 void envs_close(Envs *e)
 {
     if (!e) return;
-    for (int i = 0; e->env && i < e->n_env; i++)
+    for (int i = 0; e->env && i < e->n_env; i++) {
+        envs_enter(e, i);
         if (e->env[i]) e->lib.api.destroy(e->env[i]);
+    }
+    envs_leave(e);
     guard_close(e->guard);
     remote_close(e->remote);
     arena_deinit(&e->arena);
@@ -360,11 +373,8 @@ int envs_step(Envs *e, int group, const EnvsIo *io)
     return e->remote ? step_remote(e, io, lo, hi) : over_slices(e, step_slice, io, lo, hi);
 }
 
-int envs_picture(Envs *e, int env, uint8_t *rgb, int *width, int *height)
+static int picture_here(Envs *e, int env, uint8_t *rgb, int *width, int *height)
 {
-    CHECK(env >= 0 && env < e->n_env, "environment %d of %d", env, e->n_env);
-    if (e->remote) return remote_picture(e->remote, env, rgb, width, height);
-    if (!e->lib.api.picture) return err_set("environment %s has no pictures", e->conf.name);
     enum { LARGEST = 8192 };
     int w, h;
     if (e->lib.api.picture(e->env[env], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > LARGEST || h > LARGEST)
@@ -374,4 +384,15 @@ int envs_picture(Envs *e, int env, uint8_t *rgb, int *width, int *height)
     if (rgb && (e->lib.api.picture(e->env[env], rgb, &w, &h) < 0 || w != *width || h != *height))
         return call_failed(e, env, "picture");
     return 0;
+}
+
+int envs_picture(Envs *e, int env, uint8_t *rgb, int *width, int *height)
+{
+    CHECK(env >= 0 && env < e->n_env, "environment %d of %d", env, e->n_env);
+    if (e->remote) return remote_picture(e->remote, env, rgb, width, height);
+    if (!e->lib.api.picture) return err_set("environment %s has no pictures", e->conf.name);
+    envs_enter(e, env);
+    int rc = picture_here(e, env, rgb, width, height);
+    envs_leave(e);
+    return rc;
 }

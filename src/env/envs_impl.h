@@ -27,6 +27,10 @@ struct Envs {
     char (*why)[ENVS_WHY]; /* [n_thread] */
 };
 
+/* Around a call into environment i from the caller's own thread; a crash or a hang is then named. */
+void envs_enter(const Envs *e, int i);
+void envs_leave(const Envs *e);
+
 /* The part of io that belongs to environment i. */
 EnvIo envs_row(const Envs *e, const EnvsIo *io, int i);
 

@@ -49,7 +49,9 @@ int64_t envs_state_bytes(Envs *e)
     if (!envs_can_save(e)) return refuse(e);
     int64_t total = sizeof(StateHeader);
     for (int i = 0; i < e->n_env; i++) {
+        envs_enter(e, i);
         int64_t n = e->lib.api.save(e->env[i], NULL, 0);
+        envs_leave(e);
         if (n < 0) return err_set("environment %s number %d: save failed", e->conf.name, i);
         total += fixed_bytes(e) + n;
     }
@@ -96,8 +98,10 @@ int envs_save(Envs *e, const EnvsIo *io, void *buf, int64_t n)
     for (int i = 0; i < e->n_env; i++) {
         CHECK(end - at >= fixed_bytes(e), "the buffer is too small");
         move_fixed(e, io, i, &at, 1);
-        int64_t room = end - at - (int64_t)sizeof(int64_t),
-                size = e->lib.api.save(e->env[i], at + sizeof size, room);
+        int64_t size, room = end - at - (int64_t)sizeof size;
+        envs_enter(e, i);
+        size = e->lib.api.save(e->env[i], at + sizeof size, room);
+        envs_leave(e);
         if (size < 0 || size > room) return err_set("environment %s number %d: save failed", e->conf.name, i);
         move(&at, &size, sizeof size, 1);
         at += size;
@@ -127,8 +131,10 @@ int envs_load(Envs *e, const EnvsIo *io, const void *buf, int64_t n)
         move_fixed(e, io, i, &at, 0);
         move(&at, &size, sizeof size, 0);
         if (size < 0 || size > end - at) return err_set("environment state: cut short at number %d", i);
-        if (e->lib.api.load(e->env[i], at, size) < 0)
-            return err_set("environment %s number %d: load failed", e->conf.name, i);
+        envs_enter(e, i);
+        int rc = e->lib.api.load(e->env[i], at, size);
+        envs_leave(e);
+        if (rc < 0) return err_set("environment %s number %d: load failed", e->conf.name, i);
         at += size;
     }
     return at == end ? 0 : err_set("environment state: %lld bytes too long", (long long)(end - at));
