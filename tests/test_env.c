@@ -166,14 +166,16 @@ static void test_termination(void **unused)
 }
 
 /* Same actions per row whatever the split, so the same bits. */
-static uint64_t play_hash(const char *name, int n_thread, int n_group)
+static uint64_t play_conf(EnvsConf conf)
 {
     enum { N = 37, T = 300 };
     Envs    *e;
     Rows     r;
-    uint64_t h = 14695981039346656037u;
-    open_with(&e, &r,
-              (EnvsConf){ .name = name, .n_env = N, .n_thread = n_thread, .n_group = n_group, .seed = 8 });
+    uint64_t h       = 14695981039346656037u;
+    int      n_group = conf.n_group;
+    conf.n_env       = N;
+    conf.seed        = 8;
+    open_with(&e, &r, conf);
     int64_t bytes = envs_spec(e)->block_bytes[0] * N;
     for (int t = 0; t < T; t++) {
         rows_random(&r, envs_spec(e), N);
@@ -185,6 +187,33 @@ static uint64_t play_hash(const char *name, int n_thread, int n_group)
     rows_deinit(&r);
     envs_close(e);
     return h;
+}
+
+static uint64_t play_hash(const char *name, int n_thread, int n_group)
+{
+    return play_conf((EnvsConf){ .name = name, .n_thread = n_thread, .n_group = n_group });
+}
+
+/* The program beside this test: build/tests/test_env -> build/brim. */
+static const char *brim_path(void)
+{
+    static char path[600];
+    ssize_t     n = readlink("/proc/self/exe", path, sizeof path - 20);
+    assert_true(n > 0);
+    path[n] = '\0';
+    for (int i = 0; i < 2; i++) *strrchr(path, '/') = '\0';
+    return strcat(path, "/brim");
+}
+
+static void test_workers(void **unused)
+{
+    static const char *const name[] = { "meteor", "pendulum" };
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        EnvsConf apart = {
+            .name = name[i], .isolate = 1, .n_group = 2, .n_worker = 5, .program = brim_path()
+        };
+        assert_true(play_hash(name[i], 1, 1) == play_conf(apart));
+    }
 }
 
 static void test_any_split(void **unused)
@@ -603,15 +632,15 @@ static void test_names(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classic),    cmocka_unit_test(test_random_return),
-        cmocka_unit_test(test_truncation), cmocka_unit_test(test_termination),
-        cmocka_unit_test(test_any_split),  cmocka_unit_test(test_group),
-        cmocka_unit_test(test_state),      cmocka_unit_test(test_tmaze),
-        cmocka_unit_test(test_meteor),     cmocka_unit_test(test_bad_actions),
-        cmocka_unit_test(test_spec),       cmocka_unit_test(test_short_struct),
-        cmocka_unit_test(test_spec_json),  cmocka_unit_test(test_gif),
-        cmocka_unit_test(test_pictures),   cmocka_unit_test(test_names),
-        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_classic),      cmocka_unit_test(test_random_return),
+        cmocka_unit_test(test_truncation),   cmocka_unit_test(test_termination),
+        cmocka_unit_test(test_any_split),    cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_group),        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_tmaze),        cmocka_unit_test(test_meteor),
+        cmocka_unit_test(test_bad_actions),  cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_short_struct), cmocka_unit_test(test_spec_json),
+        cmocka_unit_test(test_gif),          cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_names),        cmocka_unit_test(test_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
