@@ -84,12 +84,23 @@ static void on_crash(int sig)
     _exit(1);
 }
 
+/* An environment that recurses without end has no stack left: the handler needs another one, in every thread. */
+static void own_stack(void)
+{
+    static _Thread_local int  is_there;
+    static _Thread_local char stack[1 << 15];
+    if (is_there) return;
+    is_there = 1;
+    sigaltstack(&(stack_t){ .ss_sp = stack, .ss_size = sizeof stack }, NULL);
+}
+
 static void install(void)
 {
     for (int i = 0; i < ARRAY_LEN(crash_table); i++) {
         struct sigaction old, act;
         memset(&act, 0, sizeof act);
         act.sa_handler = on_crash;
+        act.sa_flags   = SA_ONSTACK;
         sigemptyset(&act.sa_mask);
         if (sigaction(crash_table[i].sig, NULL, &old) == 0 && !(old.sa_flags & SA_SIGINFO) &&
             old.sa_handler == SIG_DFL)
@@ -163,6 +174,7 @@ void guard_enter(Guard *g, int slot, int env)
 {
     atomic_store_explicit(&g->slot[slot].env, env, memory_order_relaxed);
     atomic_store_explicit(&g->slot[slot].since_us, now_us(), memory_order_relaxed);
+    own_stack();
     inside_slot = slot;
     inside      = g;
 }

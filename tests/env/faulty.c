@@ -1,5 +1,6 @@
-/* An environment that goes wrong on purpose: fault=crash|abort|hang|nan|inf|fail|random|outside|overrun at
- * step at=N. With marker=FILE the fault happens once: the file remembers it over a restart. */
+/* An environment that goes wrong on purpose, at step at=N:
+ * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun.
+ * With marker=FILE the fault happens once: the file remembers it over a restart. */
 #include "env.h"
 
 #include <math.h>
@@ -62,6 +63,13 @@ static int is_due(Faulty *f)
     return 1;
 }
 
+static int deeper(volatile char *last)
+{
+    volatile char here[4096];
+    here[0] = last[0];
+    return deeper(here) + here[0];
+}
+
 static int step(void *env, const EnvIo *io)
 {
     Faulty *f = env;
@@ -73,6 +81,7 @@ static int step(void *env, const EnvIo *io)
     if (strcmp(f->fault, "random") == 0) x[0] = (float)(rand() % 1000) / 1000;
     if (!is_due(f)) return ENV_GOES_ON;
     if (strcmp(f->fault, "crash") == 0) *(volatile int *)8 = 1;
+    if (strcmp(f->fault, "recurse") == 0) x[1] = (float)deeper((char *)x);
     if (strcmp(f->fault, "abort") == 0) abort();
     while (strcmp(f->fault, "hang") == 0) usleep(1000);
     if (strcmp(f->fault, "nan") == 0) x[1] = NAN;
