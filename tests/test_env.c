@@ -216,6 +216,47 @@ static void test_workers(void **unused)
     }
 }
 
+/* A worker of four dies in the reset of one: the episodes of the others end, and nobody steps without a reset. The
+ * environment shows its own count of steps; the test counts as well. */
+static void test_lost_in_reset(void **unused)
+{
+    enum { N = 4, T = 200 };
+    char folder[] = "/tmp/brim-env-XXXXXX", text[600], marker[100], object[100];
+    assert_non_null(mkdtemp(folder));
+    snprintf(object, sizeof object, "%s/faulty.so", folder);
+    snprintf(marker, sizeof marker, "marker=%s/once", folder);
+    snprintf(text, sizeof text, "gcc -O1 -w -shared -fPIC -Isrc/env -o %s tests/env/faulty.c -lm", object);
+    assert_int_equal(system(text), 0);
+    const char *const option[] = { "fault=reset", "at=3", marker };
+    Envs             *e;
+    Rows              r;
+    int               count[N] = { 0 }, n_cut = 0;
+    open_with(&e, &r,
+              (EnvsConf){ .name      = object,
+                          .option    = option,
+                          .n_option  = 3,
+                          .n_env     = N,
+                          .isolate   = 1,
+                          .n_worker  = 1,
+                          .program   = brim_path(),
+                          .max_steps = -1 });
+    for (int t = 0; t < T; t++) {
+        assert_int_equal(envs_step(e, 0, &r.io), 0);
+        for (int i = 0; i < N; i++) {
+            int over = r.io.terminated[i] || r.io.truncated[i];
+            count[i] = over ? 0 : count[i] + 1;
+            n_cut += r.io.truncated[i];
+            if (!over) assert_int_equal(lroundf(((float *)r.io.obs[0])[2 * i] * 100), count[i]);
+        }
+    }
+    assert_int_equal(envs_restarts(e), 1);
+    assert_int_equal(n_cut, N);
+    rows_deinit(&r);
+    envs_close(e);
+    snprintf(text, sizeof text, "rm -r %s", folder);
+    assert_int_equal(system(text), 0);
+}
+
 static void test_any_split(void **unused)
 {
     static const char *const name[] = { "cartpole", "meteor", "mountaincar-continuous" };
@@ -632,15 +673,16 @@ static void test_names(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classic),      cmocka_unit_test(test_random_return),
-        cmocka_unit_test(test_truncation),   cmocka_unit_test(test_termination),
-        cmocka_unit_test(test_any_split),    cmocka_unit_test(test_workers),
-        cmocka_unit_test(test_group),        cmocka_unit_test(test_state),
-        cmocka_unit_test(test_tmaze),        cmocka_unit_test(test_meteor),
-        cmocka_unit_test(test_bad_actions),  cmocka_unit_test(test_spec),
-        cmocka_unit_test(test_short_struct), cmocka_unit_test(test_spec_json),
-        cmocka_unit_test(test_gif),          cmocka_unit_test(test_pictures),
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_classic),       cmocka_unit_test(test_random_return),
+        cmocka_unit_test(test_truncation),    cmocka_unit_test(test_termination),
+        cmocka_unit_test(test_any_split),     cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_lost_in_reset), cmocka_unit_test(test_group),
+        cmocka_unit_test(test_state),         cmocka_unit_test(test_tmaze),
+        cmocka_unit_test(test_meteor),        cmocka_unit_test(test_bad_actions),
+        cmocka_unit_test(test_spec),          cmocka_unit_test(test_short_struct),
+        cmocka_unit_test(test_spec_json),     cmocka_unit_test(test_gif),
+        cmocka_unit_test(test_pictures),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

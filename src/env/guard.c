@@ -84,7 +84,7 @@ static void on_crash(int sig)
     _exit(1);
 }
 
-/* An environment that recurses without end has no stack left: the handler needs another one, in every thread. */
+/* An environment that recurses without end has no stack left: the handler needs another one, per thread. */
 static void own_stack(void)
 {
     static _Thread_local int  is_there;

@@ -25,6 +25,7 @@ typedef struct {
     int     lost;     /* in a row */
     int     n_good;   /* steps since the last loss */
     int     is_lost;  /* in the step that runs */
+    int     must_cut; /* lost between two steps: the next one ends the episodes of all */
 } Worker;
 
 struct Remote {
@@ -303,6 +304,9 @@ int remote_step(Remote *r, int lo, int hi, const EnvsIo *io, uint8_t *end)
     for (int i = 0; i < r->n_worker; i++) {
         Worker *w = &r->worker[i];
         if (w->first < lo || w->first >= hi) continue;
+        w->is_lost  = w->must_cut;
+        w->must_cut = 0;
+        if (w->is_lost) continue;
         copy_actions(r, w, io);
         w->is_lost = process_send(&w->process, "S", 1) < 0;
         if (w->is_lost) TRY(restart(r, w));
@@ -336,11 +340,18 @@ static void mark(const Remote *r, Worker *w, const uint8_t *which, const uint64_
     memcpy(w->at + l->seed, seed + w->first, (size_t)w->n * sizeof *seed);
 }
 
-/* A worker that is lost while it resets is started again and asked again: no episode of it has begun. */
-static int await_reset(Remote *r, Worker *w)
+/* The reset is asked for again. Environments that were in the middle of an episode have lost it. */
+static int restart_in_reset(Remote *r, Worker *w, const uint8_t *which)
+{
+    TRY(restart(r, w));
+    for (int i = 0; i < w->n; i++) w->must_cut |= !which[w->first + i];
+    return 0;
+}
+
+static int await_reset(Remote *r, Worker *w, const uint8_t *which)
 {
     while (process_receive(&w->process, 'k', r->conf.timeout_s, NULL, NULL) < 0) {
-        do TRY(restart(r, w));
+        do TRY(restart_in_reset(r, w, which));
         while (process_send(&w->process, "R", 1) < 0);
     }
     return 0;
@@ -352,12 +363,12 @@ int remote_reset(Remote *r, int lo, int hi, const uint8_t *which, const uint64_t
         Worker *w = &r->worker[i];
         if (w->first < lo || w->first >= hi || !any(which + w->first, w->n)) continue;
         mark(r, w, which, seed);
-        while (process_send(&w->process, "R", 1) < 0) TRY(restart(r, w));
+        while (process_send(&w->process, "R", 1) < 0) TRY(restart_in_reset(r, w, which));
     }
     for (int i = 0; i < r->n_worker; i++) {
         Worker *w = &r->worker[i];
         if (w->first < lo || w->first >= hi || !any(which + w->first, w->n)) continue;
-        TRY(await_reset(r, w));
+        TRY(await_reset(r, w, which));
         for (int k = 0; k < w->n; k++)
             if (which[w->first + k]) copy_out(r, w, k, io);
     }

@@ -1,5 +1,6 @@
 /* An environment that goes wrong on purpose, at step at=N:
- * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun.
+ * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun; fault=reset crashes in the reset number N and
+ * has episodes of different lengths.
  * With marker=FILE the fault happens once: the file remembers it over a restart. */
 #include "env.h"
 
@@ -11,7 +12,7 @@
 
 typedef struct {
     char fault[32], marker[200];
-    int  at, t;
+    int  at, t, n_reset, length;
 } Faulty;
 
 static const EnvBlock blocks[]  = { { "x", ENV_F32, 1, { 2 }, -1, 1, 1, 0 } };
@@ -43,25 +44,29 @@ static int create(void **env, const char *const *option, int n_option, char *err
     return 0;
 }
 
-static int reset(void *env, uint64_t seed, const EnvIo *io)
+/* 1 unless the marker remembers that it happened. */
+static int is_first(Faulty *f)
 {
-    Faulty *f = env;
-    float  *x = io->obs[0];
-    f->t      = 0;
-    x[0]      = (float)(seed % 1000) / 1000;
-    x[1]      = 0;
-    return 0;
-}
-
-static int is_due(Faulty *f)
-{
-    if (f->t != f->at) return 0;
     if (!f->marker[0]) return 1;
     if (access(f->marker, F_OK) == 0) return 0;
     FILE *m = fopen(f->marker, "w");
     if (m) fclose(m);
     return 1;
 }
+
+static int reset(void *env, uint64_t seed, const EnvIo *io)
+{
+    Faulty *f = env;
+    float  *x = io->obs[0];
+    f->t      = 0;
+    f->length = strcmp(f->fault, "reset") == 0 ? 5 + (int)(seed % 7) : 1000;
+    if (f->length < 1000 && ++f->n_reset == f->at && is_first(f)) abort();
+    x[0] = (float)(seed % 1000) / 1000;
+    x[1] = 0;
+    return 0;
+}
+
+static int is_due(Faulty *f) { return f->t == f->at && is_first(f); }
 
 static int deeper(volatile char *last)
 {
@@ -79,6 +84,7 @@ static int step(void *env, const EnvIo *io)
     x[0]        = (float)f->t / 100;
     x[1]        = (float)io->act_i[0];
     if (strcmp(f->fault, "random") == 0) x[0] = (float)(rand() % 1000) / 1000;
+    if (f->length < 1000) return f->t == f->length ? ENV_TERMINATED : ENV_GOES_ON;
     if (!is_due(f)) return ENV_GOES_ON;
     if (strcmp(f->fault, "crash") == 0) *(volatile int *)8 = 1;
     if (strcmp(f->fault, "recurse") == 0) x[1] = (float)deeper((char *)x);
