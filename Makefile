@@ -29,21 +29,21 @@ OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
 
-CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl -name '*.cu' -o -name '*.c' 2>/dev/null))
+CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl src/env/cuda -name '*.cu' -o -name '*.c' 2>/dev/null))
 CUOBJ  := $(patsubst %,$(BUILD)/%.o,$(CUSRC))
 CULIB  := $(BUILD)/libbrim_cuda.so
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
 
 EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
-TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED)
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED) $(BUILD)/tests/test_env_lane
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
 GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/*.c)))
 
 Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
-.PHONY: bench-cpu bench-own
+.PHONY: bench-cpu bench-own bench-env
 .PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
@@ -124,6 +124,11 @@ bench-cpu: $(LIB)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lopenblas
 	@$(BUILD)/bench_cpu_ops
 
+# Environments through the vector layer, MuJoCo beside a bare loop of the engine (needs libmujoco-dev).
+bench-env: $(LIB)
+	$(Q)$(CC) $(CFLAGS) -o $(BUILD)/bench_env tests/bench_env.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lmujoco
+	@$(BUILD)/bench_env
+
 # The own CUDA product alone (tests/bench_own.cu says how to call it).
 bench-own: $(addprefix $(BUILD)/,tests/bench_own.cu.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/cuda_tma.c.o)
 	$(Q)$(NVCC) -o $(BUILD)/bench_own $^
@@ -187,6 +192,10 @@ $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# Environments add and multiply as Python does, one rounding each; template.c holds two files as they are.
+$(BUILD)/src/env/%.o: CFLAGS += -ffp-contract=off
+$(BUILD)/src/env/template.o: src/env/env.h tools/env_template.c
+
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
@@ -208,6 +217,12 @@ $(BUILD)/emulated/%.o: %
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(EMUFLAGS) -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
 
+# What the environments' kernel does per environment, compiled for the CPU.
+$(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unused-parameter -ffp-contract=off -march=$(ARCH) -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< \
+	  -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
+
 cuda: $(CULIB)
 
 $(CULIB): $(CUOBJ)
@@ -217,6 +232,9 @@ $(CULIB): $(CUOBJ)
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# As for the same environments on the CPU: one rounding each.
+$(BUILD)/src/env/cuda/%.cu.o: NVFLAGS += -fmad=false
 
 # C files of the CUDA half (cuBLASLt, cuDNN, NCCL through their C APIs) are plain C.
 $(BUILD)/src/dev/cuda/%.c.o: src/dev/cuda/%.c

@@ -7,7 +7,8 @@ need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc
 wish=()
 if [ "${1:-test}" = test ]; then
     need+=(g++ libcmocka-dev)
-    wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc libavformat-dev libavcodec-dev libswscale-dev)
+    wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc libavformat-dev libavcodec-dev libswscale-dev
+           libmujoco-dev libmujoco-samples python3)
     # The reference tokenizer runs under node, which need not come from Debian.
     command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)
 fi

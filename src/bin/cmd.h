@@ -19,6 +19,7 @@ int cmd_bench(const CmdArgs *a);
 int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
 int cmd_data(const CmdArgs *a);
+int cmd_env(const CmdArgs *a);
 int cmd_info(const CmdArgs *a);
 int cmd_version(const CmdArgs *a);
 int cmd_help(const CmdArgs *a);

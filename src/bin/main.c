@@ -35,6 +35,10 @@ static const Command commands[] = {
       "text from a trained run, or token ids from one that was trained on tokens" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
+    { "env", cmd_env,
+      "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out "
+      "FILE.gif]",
+      "environments: what there is, tests of yours, a file to begin with, a picture" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },

@@ -1,0 +1,339 @@
+#include "env/check.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "env/envlib.h"
+#include "env/rows.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { FEW = 4, LONG_RUN = 2000, SLOW_RUN = 150, CANARY = 64 };
+
+typedef struct {
+    const EnvsConf *conf;
+    FILE           *out;
+    int             n_failed;
+    int             n_step; /* fewer where a step is slow */
+} Check;
+
+static void verdict(Check *c, int ok, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void verdict(Check *c, int ok, const char *name, const char *fmt, ...)
+{
+    char    text[600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(c->out, "%s %s%s%s\n",
+            ok > 0    ? "ok"
+            : ok == 0 ? "not ok"
+                      : "--",
+            name, text[0] ? ": " : "", text);
+    fflush(c->out);
+    c->n_failed += ok == 0;
+}
+
+static EnvsConf with(const Check *c, int n_env, int n_thread, uint64_t seed)
+{
+    EnvsConf k = *c->conf;
+    k.n_env    = n_env;
+    k.n_group  = 1;
+    k.n_thread = n_thread;
+    k.seed     = seed;
+    return k;
+}
+
+static uint64_t hash_rows(const EnvSpec *s, const EnvsIo *io, int64_t n, uint64_t h)
+{
+    for (int k = 0; k < s->info.n_obs; k++) h = XXH64(io->obs[k], (size_t)(n * s->block_bytes[k]), h);
+    h = XXH64(io->reward, (size_t)n * sizeof(float), h);
+    h = XXH64(io->terminated, (size_t)n, h);
+    if (io->mask) h = XXH64(io->mask, (size_t)(n * s->n_mask), h);
+    return XXH64(io->truncated, (size_t)n, h);
+}
+
+/* Random actions for n_step steps; the hash of everything that came back. */
+static int run(Envs *e, Rows *r, int n_step, uint64_t *hash, int64_t *n_episode)
+{
+    int64_t n = envs_rows(e);
+    for (int t = 0; t < n_step; t++) {
+        rows_random(r, envs_spec(e), n);
+        TRY(envs_step(e, 0, &r->io));
+        *hash = hash_rows(envs_spec(e), &r->io, n, *hash);
+        for (int64_t i = 0; i < n; i++) *n_episode += r->io.episode_length[i] > 0;
+    }
+    return 0;
+}
+
+static int run_fresh(const EnvsConf *conf, int n_step, uint64_t *hash, int64_t *n_episode)
+{
+    Envs *e;
+    Rows  r;
+    *hash = *n_episode = 0;
+    TRY(envs_open(&e, conf));
+    rows_init(&r, envs_spec(e), envs_rows(e), 1);
+    int rc = envs_reset(e, &r.io);
+    if (rc == 0) *hash = hash_rows(envs_spec(e), &r.io, envs_rows(e), 0);
+    if (rc == 0) rc = run(e, &r, n_step, hash, n_episode);
+    rows_deinit(&r);
+    envs_close(e);
+    return rc;
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------- */
+
+static void test_runs(Check *c)
+{
+    EnvsConf one = with(c, FEW, 1, 7), two = with(c, FEW, 2, 7), other = with(c, FEW, 1, 8);
+    uint64_t a, b, d;
+    int64_t  n_a, n_b, n_d;
+    if (run_fresh(&one, c->n_step, &a, &n_a) < 0) {
+        verdict(c, 0, "runs", "%s", err_get());
+        err_clear();
+        return;
+    }
+    verdict(c, 1, "runs", "%d steps of %d environments, %lld episodes ended; every value is finite",
+            c->n_step, FEW, (long long)n_a);
+    int rc = run_fresh(&two, c->n_step, &b, &n_b) < 0 || run_fresh(&other, c->n_step, &d, &n_d) < 0;
+    if (rc) {
+        verdict(c, 0, "deterministic", "%s", err_get());
+        err_clear();
+        return;
+    }
+    verdict(
+        c, a == b, "deterministic",
+        a == b
+            ? "same seeds and actions, same bits, with one thread and with two"
+            : "same seeds and actions, but other results: chance that is not from the seed, or shared state");
+    if (a != d)
+        verdict(c, 1, "seeded", "another seed gives another run");
+    else
+        verdict(c, -1, "seeded",
+                "another seed gives the same run: it has no chance in it, or ignores its seed");
+}
+
+/* Values of one row of one block outside its bounds; the first one's index or -1. */
+static int64_t outside(const EnvSpec *s, const EnvsIo *io, int k, int64_t n_row)
+{
+    const EnvBlock *b = &s->block[k];
+    for (int64_t i = 0; b->low < b->high && i < n_row * s->block_elem[k]; i++) {
+        double x = b->type == ENV_F32  ? ((const float *)io->obs[k])[i]
+                   : b->type == ENV_U8 ? ((const uint8_t *)io->obs[k])[i]
+                   : b->type == ENV_I8 ? ((const int8_t *)io->obs[k])[i]
+                                       : ((const int32_t *)io->obs[k])[i];
+        if (x < b->low || x > b->high) return i;
+    }
+    return -1;
+}
+
+static int mask_is_bad(const EnvSpec *s, const EnvsIo *io, int64_t n_row)
+{
+    for (int64_t row = 0; row < n_row && s->n_mask; row++) {
+        const uint8_t *m = io->mask + row * s->n_mask;
+        for (int h = 0; h < s->info.n_act; h++) {
+            int any = 0;
+            for (int32_t i = 0; i < s->info.act_choices[h]; i++) any |= *m++;
+            if (!any) return 1;
+        }
+    }
+    return 0;
+}
+
+static void test_bounds(Check *c)
+{
+    EnvsConf conf = with(c, FEW, 1, 9);
+    Envs    *e;
+    Rows     r;
+    if (envs_open(&e, &conf) < 0) return; /* said by test_runs() */
+    const EnvSpec *s = envs_spec(e);
+    int64_t        n = envs_rows(e), bad = -1, masked = 0;
+    int            rc, block = 0;
+    rows_init(&r, s, n, 2);
+    rc = envs_reset(e, &r.io);
+    for (int t = 0; rc == 0 && bad < 0 && t < c->n_step; t++) {
+        for (int k = 0; k < s->info.n_obs && bad < 0; k++) {
+            bad   = outside(s, &r.io, k, n);
+            block = k;
+        }
+        masked |= mask_is_bad(s, &r.io, n);
+        rows_random(&r, s, n);
+        rc = envs_step(e, 0, &r.io);
+    }
+    err_clear();
+    verdict(c, bad < 0, "bounds", bad < 0 ? "%s" : "element %2$lld of block %1$s is outside its low and high",
+            bad < 0 ? "" : s->block[block].name, (long long)bad);
+    if (s->n_mask) verdict(c, !masked, "mask", masked ? "it forbids every choice of a head" : "");
+    rows_deinit(&r);
+    envs_close(e);
+}
+
+/* Rows between canaries: what an environment writes beside its row lands in one. */
+static void test_writes(Check *c)
+{
+    EnvLib l;
+    void  *env = NULL;
+    Arena  a;
+    if (envlib_is_gym(c->conf->name) || c->conf->isolate) return; /* their memory is copied row by row */
+    arena_init(&a);
+    EnvSpec s;
+    if (envlib_open(&l, c->conf->name, c->conf->option, c->conf->n_option) == 0 &&
+        envlib_create(&l, &env) == 0 && spec_take(&s, &a, l.api.info(env), c->conf->name) == 0) {
+        Rows     r;
+        uint8_t *wide[ENV_MAX_OBS];
+        int      over = 0;
+        rows_init(&r, &s, s.info.n_agent, 3);
+        EnvIo io = {
+            .act_i = r.act_i, .act_f = r.act_f, .reward = r.io.reward, .mask = r.io.mask, .alive = r.io.alive
+        };
+        for (int k = 0; k < s.info.n_obs; k++) {
+            int64_t bytes = s.block_bytes[k] * s.info.n_agent;
+            wide[k]       = arena_alloc(&a, (size_t)bytes + 2 * CANARY);
+            memset(wide[k], 0xa5, (size_t)bytes + 2 * CANARY);
+            io.obs[k] = wide[k] + CANARY;
+        }
+        l.api.reset(env, 5, &io);
+        rows_random(&r, &s, s.info.n_agent);
+        l.api.step(env, &io);
+        for (int k = 0; k < s.info.n_obs; k++) {
+            int64_t bytes = s.block_bytes[k] * s.info.n_agent;
+            for (int i = 0; i < CANARY; i++)
+                over |= wide[k][i] != 0xa5 || wide[k][CANARY + bytes + i] != 0xa5;
+        }
+        verdict(c, !over, "writes", over ? "it writes beside its observation row" : "");
+        rows_deinit(&r);
+    }
+    if (env) l.api.destroy(env);
+    arena_deinit(&a);
+    err_clear();
+}
+
+/* Saves in the middle, goes on, loads, goes on again: both ways on must be the same bits. */
+static int both_ways(Envs *e, Rows *r, int n_step, int *same)
+{
+    int64_t  n = envs_rows(e), episodes = 0;
+    uint64_t one = 0, two = 0;
+    TRY(envs_reset(e, &r->io));
+    TRY(run(e, r, n_step / 2, &one, &episodes));
+    int64_t bytes = envs_state_bytes(e), drawn = (int64_t)r->n_drawn;
+    if (bytes < 0) return -1;
+    char *buf = mem_alloc((size_t)bytes);
+    if (!buf) return err_sys("memory for %lld bytes", (long long)bytes);
+    int rc = envs_save(e, &r->io, buf, bytes);
+    one    = 0;
+    if (rc == 0) rc = run(e, r, n_step / 2, &one, &episodes);
+    if (rc == 0) rc = envs_load(e, &r->io, buf, bytes);
+    r->n_drawn = (uint64_t)drawn;
+    two        = 0;
+    if (rc == 0) rc = run(e, r, n_step / 2, &two, &episodes);
+    free(buf);
+    *same = one == two && n > 0;
+    return rc;
+}
+
+static void test_state(Check *c)
+{
+    EnvsConf conf = with(c, FEW, 1, 11);
+    Envs    *e;
+    Rows     r;
+    int      same = 0;
+    if (envs_open(&e, &conf) < 0) return;
+    if (!envs_can_save(e)) {
+        verdict(c, -1, "save and load", "there is none: a resumed run starts new episodes");
+    } else {
+        rows_init(&r, envs_spec(e), envs_rows(e), 4);
+        int rc = both_ways(e, &r, c->n_step, &same);
+        verdict(c, rc == 0 && same, "save and load", "%s",
+                rc < 0 ? err_get()
+                : same ? "same bits after load"
+                       : "other results after load");
+        rows_deinit(&r);
+    }
+    err_clear();
+    envs_close(e);
+}
+
+static void test_picture(Check *c)
+{
+    EnvsConf conf = with(c, 1, 1, 12);
+    Envs    *e;
+    Rows     r;
+    int      w = 0, h = 0;
+    if (envs_open(&e, &conf) < 0) return;
+    rows_init(&r, envs_spec(e), envs_rows(e), 5);
+    int      rc  = envs_reset(e, &r.io) < 0 ? -1 : envs_picture(e, 0, NULL, &w, &h);
+    uint8_t *rgb = rc == 0 ? mem_alloc((size_t)w * (size_t)h * 3) : NULL;
+    if (rgb) rc = envs_picture(e, 0, rgb, &w, &h);
+    if (rgb && rc == 0)
+        verdict(c, 1, "picture", "%d x %d", w, h);
+    else
+        verdict(c, -1, "picture", "%s", err_get());
+    err_clear();
+    free(rgb);
+    rows_deinit(&r);
+    envs_close(e);
+}
+
+static void test_speed(Check *c, double seconds)
+{
+    enum { BATCH = 64 };
+    EnvsConf conf = with(c, BATCH, 1, 13);
+    Envs    *e;
+    Rows     r;
+    if (envs_open(&e, &conf) < 0) return;
+    int64_t n = envs_rows(e), steps = 0;
+    rows_init(&r, envs_spec(e), n, 6);
+    int rc = envs_reset(e, &r.io);
+    rows_random(&r, envs_spec(e), n);
+    double begin = clock_now_s(), used = 0;
+    while (rc == 0 && (used < seconds || steps == 0)) {
+        rc = envs_step(e, 0, &r.io);
+        steps += BATCH;
+        used = clock_now_s() - begin;
+        if (envs_spec(e)->n_mask) rows_random(&r, envs_spec(e), n);
+    }
+    char count[32];
+    verdict(c, rc == 0, "speed", "%s steps/s with one thread%s%s",
+            str_count(count, sizeof count, (double)steps / used), rc < 0 ? "; " : "",
+            rc < 0 ? err_get() : "");
+    err_clear();
+    rows_deinit(&r);
+    envs_close(e);
+}
+
+int check_env(const EnvsConf *conf, double seconds, FILE *out)
+{
+    Check    c   = { conf, out, 0, LONG_RUN };
+    EnvsConf one = with(&c, 1, 1, 1);
+    Envs    *e;
+    Rows     r;
+    char     line[300];
+    TRY(envs_open(&e, &one));
+    fprintf(out, "%s: %s\n", conf->name, spec_describe(envs_spec(e), line, sizeof line));
+    verdict(&c, 1, "opens", "interface %u", ENV_ABI);
+    rows_init(&r, envs_spec(e), envs_rows(e), 1);
+    uint64_t hash     = 0;
+    int64_t  episodes = 0;
+    double   begin    = clock_now_s();
+    if (envs_reset(e, &r.io) == 0)
+        run(e, &r, 10, &hash, &episodes); /* what fails here fails below, with a verdict */
+    err_clear();
+    if (clock_now_s() - begin > 10 * 50e-6) c.n_step = SLOW_RUN;
+    rows_deinit(&r);
+    envs_close(e);
+    test_runs(&c);
+    test_bounds(&c);
+    test_writes(&c);
+    test_state(&c);
+    test_picture(&c);
+    test_speed(&c, seconds);
+    if (c.n_failed) return err_set("%s: %d test%s failed", conf->name, c.n_failed, str_plural(c.n_failed));
+    return 0;
+}

@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""Environments with Gymnasium's interface, served to Brim over shared memory (protocol: src/env/remote.h).
+
+    gym_worker.py ID N [key=value ...]
+
+ID is an id that gymnasium.make() knows, MODULE:NAME, or FILE.py:NAME; NAME is a class or a function that
+returns an environment. key=value become keyword arguments. Needs the standard library alone; numpy is used if
+it is there. Spaces are read by their attributes, so they need not be Gymnasium's own.
+"""
+import importlib
+import importlib.util
+import json
+import math
+import mmap
+import os
+import struct
+import sys
+import traceback
+
+REPLY, MEMORY = 3, 4
+ONE_HOT_MOST = 4096
+PACK = {"f32": ("f", 4), "u8": ("B", 1), "i8": ("b", 1), "i32": ("i", 4)}
+TERMINATED, TRUNCATED = 1, 2
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+
+class Hopeless(Exception):
+    """The environment is not what it said it was: starting it again would not help."""
+
+
+def reply(kind, data=b""):
+    frame = kind + struct.pack("<I", len(data)) + data
+    while frame:
+        frame = frame[os.write(REPLY, frame):]
+
+
+def make(name, kwargs):
+    """The environment that the name means."""
+    module, _, attr = name.rpartition(":")
+    if not module:
+        try:
+            gym = importlib.import_module("gymnasium")
+        except ImportError:
+            raise SystemExit("gymnasium is not installed (gym:FILE.py:Class needs none)")
+        return gym.make(name, **kwargs)
+    if module.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(module)))
+        spec = importlib.util.spec_from_file_location("brim_user_env", module)
+        if spec is None or not os.path.exists(module):
+            raise SystemExit(f"{module}: there is no such file")
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules["brim_user_env"] = loaded
+        spec.loader.exec_module(loaded)
+    else:
+        sys.path.insert(0, os.getcwd())
+        loaded = importlib.import_module(module)
+    return getattr(loaded, attr)(**kwargs)
+
+
+def flat(x):
+    """All numbers of an array or of nested lists, in order."""
+    if hasattr(x, "ravel"):
+        x = x.ravel()
+        return x.tolist() if hasattr(x, "tolist") else list(x)
+    if isinstance(x, (list, tuple)):
+        return [v for item in x for v in flat(item)]
+    return [x]
+
+
+def shape_of(x):
+    if hasattr(x, "shape"):
+        return list(x.shape)
+    shape = []
+    while isinstance(x, (list, tuple)):
+        shape.append(len(x))
+        x = x[0] if x else None
+    return shape
+
+
+def is_box(space):
+    return hasattr(space, "low") and hasattr(space, "high")
+
+
+def box_type(space):
+    """Brim's type for a box's dtype."""
+    name = str(getattr(getattr(space, "dtype", None), "name", getattr(space, "dtype", "float32")))
+    if "uint8" in name or "bool" in name:
+        return "u8"
+    if "int8" in name:
+        return "i8"
+    return "i32" if "int" in name else "f32"
+
+
+def finite(x):
+    """JSON has no infinity; null means unbounded."""
+    return x if math.isfinite(x) else None
+
+
+class Block:
+    """One part of the observation: a box, or a discrete space as one-hot numbers."""
+
+    def __init__(self, name, space):
+        self.name, self.space, self.one_hot = name, space, None
+        if is_box(space):
+            self.space_shape = list(getattr(space, "shape", None) or shape_of(space.low))
+            self.shape = self.space_shape or [1]
+            self.type = box_type(space)
+            self.low, self.high = finite(min(flat(space.low))), finite(max(flat(space.high)))
+        elif hasattr(space, "nvec") or type(space).__name__ == "MultiBinary":
+            self.space_shape = list(getattr(space, "shape", None) or [len(flat(getattr(space, "nvec", [])))])
+            self.shape, self.type = self.space_shape, "i32"
+            self.low, self.high = 0, max(flat(space.nvec)) - 1 if hasattr(space, "nvec") else 1
+        elif hasattr(space, "n"):
+            if int(space.n) > ONE_HOT_MOST:
+                raise SystemExit(f"observation {name}: {space.n} values are more than {ONE_HOT_MOST}")
+            self.one_hot, self.start = int(space.n), int(getattr(space, "start", 0))
+            self.shape, self.type, self.low, self.high = [self.one_hot], "f32", 0, 1
+        else:
+            raise SystemExit(f"observation {name}: a space of type {type(space).__name__} is not known")
+        if len(self.shape) > 4:
+            raise SystemExit(f"observation {name}: {len(self.shape)} dimensions are more than 4")
+        self.count = math.prod(self.shape)
+        self.code, size = PACK[self.type]
+        self.bytes = self.count * size
+        self.dtype = np and {"f32": np.float32, "u8": np.uint8, "i8": np.int8, "i32": np.int32}[self.type]
+
+    def spec(self):
+        scale = 1 / 255 if self.type == "u8" and self.high == 255 else 1
+        return {"name": self.name, "type": self.type, "shape": self.shape, "low": self.low, "high": self.high,
+                "scale": scale}
+
+    def pack(self, value):
+        if self.one_hot is not None:
+            k = int(value) - self.start
+            if not 0 <= k < self.one_hot:
+                raise ValueError(f"observation {self.name} is {value}, outside its space")
+            return struct.pack(f"{self.one_hot}f", *(1.0 if i == k else 0.0 for i in range(self.one_hot)))
+        shape = shape_of(value)
+        if shape != self.space_shape:
+            raise Hopeless(f"observation {self.name} has shape {shape}, but its space has {self.space_shape}")
+        if np is not None:
+            return np.ascontiguousarray(value, dtype=self.dtype).tobytes()
+        numbers = flat(value) if self.type == "f32" else map(int, flat(value))
+        return struct.pack(f"{self.count}{self.code}", *numbers)
+
+
+def blocks_of(space, name="obs"):
+    """(path, block) for every leaf; a path says how to get there from the observation."""
+    inner = getattr(space, "spaces", None)
+    if inner is None:
+        return [((), Block(name, space))]
+    items = inner.items() if hasattr(inner, "items") else enumerate(inner)
+    out = []
+    for key, sub in items:
+        label = str(key) if name == "obs" else f"{name}.{key}"
+        out += [((key,) + path, block) for path, block in blocks_of(sub, label)]
+    return out
+
+
+class Actions:
+    """Brim's numbers into what the environment's action space wants."""
+
+    def __init__(self, space):
+        self.space = space
+        self.box, self.multi = is_box(space), hasattr(space, "nvec") or type(space).__name__ == "MultiBinary"
+        if self.box:
+            self.shape = list(getattr(space, "shape", None) or shape_of(space.low))
+            self.low = [x if math.isfinite(x) else -1.0 for x in flat(space.low)]
+            self.high = [x if math.isfinite(x) else 1.0 for x in flat(space.high)]
+            self.count = len(self.low)
+            self.part = {"low": self.low, "high": self.high}
+        elif self.multi:
+            many = hasattr(space, "nvec")
+            self.choices = [int(x) for x in flat(space.nvec)] if many else [2] * int(space.n)
+            self.count, self.part = len(self.choices), {"choices": self.choices}
+        elif hasattr(space, "n"):
+            self.choices, self.start = [int(space.n)], int(getattr(space, "start", 0))
+            self.count, self.part = 1, {"choices": self.choices}
+        else:
+            raise SystemExit(f"an action space of type {type(space).__name__} is not known")
+        self.format = f"{self.count}{'f' if self.box else 'i'}"
+
+    def unpack(self, memory, at):
+        x = struct.unpack_from(self.format, memory, at)
+        if self.box:
+            if np is None:
+                return list(x)
+            return np.array(x, dtype=getattr(self.space, "dtype", np.float32)).reshape(self.shape)
+        if self.multi:
+            return np.array(x) if np else list(x)
+        return x[0] + self.start
+
+
+def reset_env(env, seed):
+    try:
+        result = env.reset(seed=seed)
+    except TypeError:
+        result = env.reset()
+    return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+
+
+class Server:
+    def __init__(self, name, n, kwargs):
+        self.envs = [make(name, kwargs) for _ in range(n)]
+        env = self.envs[0]
+        self.blocks = blocks_of(env.observation_space)
+        self.actions = Actions(env.action_space)
+        first, info = reset_env(env, 0)
+        for path, block in self.blocks:
+            block.pack(self.leaf(first, path))
+        self.mask = not self.actions.box and isinstance(info, dict) and "action_mask" in info
+        known = getattr(env, "spec", None)
+        self.spec = {
+            "name": name,
+            "obs": [block.spec() for _, block in self.blocks],
+            "mask": self.mask,
+            "max_steps": getattr(known, "max_episode_steps", None) or 0,
+            **self.actions.part,
+        }
+        solved = getattr(known, "reward_threshold", None)
+        if solved is not None:
+            self.spec["solved_at"] = float(solved)
+
+    @staticmethod
+    def leaf(obs, path):
+        for key in path:
+            obs = obs[key]
+        return obs
+
+    def attach(self, layout):
+        self.at = layout
+        self.memory = mmap.mmap(MEMORY, layout["bytes"])
+
+    def put(self, i, obs, info):
+        for (path, block), at in zip(self.blocks, self.at["obs"]):
+            at += i * block.bytes
+            self.memory[at:at + block.bytes] = block.pack(self.leaf(obs, path))
+        if self.mask:
+            mask = bytes(1 if x else 0 for x in flat(info["action_mask"]))
+            n = sum(self.actions.choices)
+            if len(mask) != n:
+                raise ValueError(f"action_mask has {len(mask)} values, but there are {n} choices")
+            self.memory[self.at["mask"] + i * n:self.at["mask"] + (i + 1) * n] = mask
+
+    def now_at(self, i):
+        struct.pack_into("<i", self.memory, self.at["current"], i)
+
+    def step(self):
+        for i, env in enumerate(self.envs):
+            self.now_at(i)
+            action = self.actions.unpack(self.memory, self.at["act"] + i * self.actions.count * 4)
+            obs, reward, terminated, truncated, info = env.step(action)
+            self.put(i, obs, info)
+            struct.pack_into("<f", self.memory, self.at["reward"] + 4 * i, float(reward))
+            bits = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+            self.memory[self.at["end"] + i] = bits
+        reply(b"k")
+
+    def reset(self):
+        for i, env in enumerate(self.envs):
+            if not self.memory[self.at["which"] + i]:
+                continue
+            self.now_at(i)
+            (seed,) = struct.unpack_from("<Q", self.memory, self.at["seed"] + 8 * i)
+            self.put(i, *reset_env(env, seed % 2**31))  # numpy's old generators take 32 bits
+        reply(b"k")
+
+    def picture(self):
+        i = next(k for k in range(len(self.envs)) if self.memory[self.at["which"] + k])
+        rgb = self.envs[i].render() if hasattr(self.envs[i], "render") else None
+        shape = shape_of(rgb)
+        if len(shape) != 3 or shape[2] != 3:
+            reply(b"e", b"render() gives no RGB picture (try render_mode=rgb_array)")
+            return
+        data = rgb.astype("uint8").tobytes() if hasattr(rgb, "astype") else bytes(flat(rgb))
+        reply(b"p", struct.pack("<II", shape[1], shape[0]) + data)
+
+    def serve(self):
+        act = {b"S": self.step, b"R": self.reset, b"P": self.picture}
+        while True:
+            c = os.read(0, 1)
+            if c in (b"", b"Q"):
+                return
+            act[c]()
+
+
+def value(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def read_line():
+    line = b""
+    while not line.endswith(b"\n"):
+        c = os.read(0, 1)
+        if not c:
+            raise SystemExit(0)
+        line += c
+    return line
+
+
+def main():
+    try:
+        kwargs = {k: value(v) for k, _, v in (a.partition("=") for a in sys.argv[3:])}
+        server = Server(sys.argv[1], int(sys.argv[2]), kwargs)
+        reply(b"s", json.dumps(server.spec).encode())
+        server.attach(json.loads(read_line()))
+        server.serve()
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass
+    except SystemExit as e:
+        if e.code:
+            reply(b"e", str(e.code).encode())
+    except Hopeless as e:
+        reply(b"f", str(e).encode())
+        sys.exit(1)
+    except BaseException:
+        reply(b"e", traceback.format_exc().encode())
+        sys.exit(1)
+
+
+main()
