@@ -17,9 +17,14 @@ SAN   ?=
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
 STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a
+# The web page and the terminal view are optional: where a library is missing, a file that says so stands in.
+MHD    := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
+CURSES := $(wildcard $(shell $(CC) -print-file-name=libncursesw.a))
+STATIC += $(if $(MHD),-l:libmicrohttpd.a) $(if $(CURSES),-l:libncursesw.a -l:libtinfo.a)
 LIBS   := $(STATIC) -lgomp -ldl -lpthread -lm
 
-SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
+NOT_BUILT := $(if $(MHD),src/watch/http_none.c,src/watch/http.c src/watch/http_tls.c) $(if $(CURSES),src/watch/term_none.c,src/watch/term.c)
+SRC    := $(filter-out $(NOT_BUILT),$(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c)))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
@@ -168,6 +173,13 @@ $(BUILD)/.version: FORCE
 FORCE:
 $(BUILD)/src/bin/main.o: $(BUILD)/.version
 $(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"' -DBRIM_COMMIT='"$(COMMIT)"'
+
+# What the web page has from npm, for all builds. Without npm the files are empty, and the page draws with a plotter of its own.
+PAGE_FETCHED := build/page
+$(PAGE_FETCHED)/uplot.js: tools/fetch_uplot.sh
+	@tools/fetch_uplot.sh $(PAGE_FETCHED)
+$(BUILD)/src/watch/assets.o: $(wildcard src/watch/page/*) $(PAGE_FETCHED)/uplot.js
+$(BUILD)/src/watch/assets.o: CFLAGS += -DPAGE_FETCHED='"$(PAGE_FETCHED)"'
 
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and running,
-# `setup.sh test` (the default) for the tests as well. Without clang the fuzzers are skipped, so its absence is no failure.
+# `setup.sh test` (the default) for the tests as well. Wishes are no failure: without clang the fuzzers are skipped, without a
+# browser the page's test is, and so on; each says so.
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev)
-wish=()
-if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev); fi
+wish=(libmicrohttpd-dev libncurses-dev) # the web page and brim top; without them both say what is missing
+if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev tmux prometheus chromium); command -v npm >/dev/null || wish+=(npm); fi
 
 missing() {
     for p in "$@"; do

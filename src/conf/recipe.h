@@ -90,6 +90,15 @@ typedef struct {
     int64_t keep_every; /* and every one whose step is a multiple of this; 0: none */
 } RecipeCheckpoint;
 
+typedef struct {
+    int     sample;      /* GPU and host are read while the run trains */
+    int     tensorboard; /* event files beside metrics.jsonl */
+    int     report;      /* report.html at the end */
+    int     web;         /* the page is served by the run itself */
+    int64_t port;        /* 0: any that is free */
+    char    bind[RECIPE_STR], token[RECIPE_STR];
+} RecipeWatch;
+
 /* Optimisations, each switchable by one key. 1 = on when possible. */
 typedef struct {
     int add_norm;       /* residual add fused with the norm after it */
@@ -135,6 +144,7 @@ typedef struct {
     RecipeData       data;
     RecipeEval       eval;
     RecipeCheckpoint checkpoint;
+    RecipeWatch      watch;
     RecipeOpt        opt;
 } Recipe;
 

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "conf/bind.h"
 
 #include <string.h>
 
@@ -233,6 +234,22 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     return 0;
 }
 
+static int check_watch(const Recipe *r)
+{
+    const RecipeWatch *w = &r->watch;
+    if (w->token[0]) {
+        size_t plain = strspn(w->token, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~");
+        DEMAND(!w->token[plain] && plain >= BIND_TOKEN_LEAST && plain <= BIND_TOKEN_MOST, "watch.token",
+               "needs %d to %d letters, digits, - _ . ~", BIND_TOKEN_LEAST, BIND_TOKEN_MOST);
+    }
+    int local = bind_is_local(w->bind);
+    DEMAND(local >= 0, "watch.bind", "\"%s\" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)",
+           w->bind);
+    DEMAND(local || w->token[0] || !w->web, "watch.bind",
+           "%s can be reached from other machines: watch.token is missing", w->bind);
+    return 0;
+}
+
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     TRY(resolve_model(r));
@@ -241,5 +258,6 @@ int relate_resolve(Recipe *r, const char *folder, int need_data)
     TRY(check_eval(r));
     TRY(check_names(r));
     TRY(check_require(r));
+    TRY(check_watch(r));
     return resolve_data(r, folder, need_data);
 }

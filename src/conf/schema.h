@@ -30,6 +30,7 @@ typedef struct {
     const char        *items; /* KEY_LIST: the section's prefix ("opt.") whose keys are items too, or NULL */
     const char        *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char        *help;
+    int                secret; /* never written down: schema_get() shows it as empty */
 } SchemaRow;
 
 extern const SchemaRow schema_table[];

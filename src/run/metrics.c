@@ -88,8 +88,9 @@ static void write_kept(Metrics *m)
     }
 }
 
-static void add_line(Metrics *m, JsonOut *o)
+static void add_line(Metrics *m, JsonOut *o, int64_t step, int is_step)
 {
+    if (m->watcher.line) m->watcher.line(m->watcher.self, o, step, is_step);
     int rc = json_out_end(o);
     CHECK(rc == 0, "a line of metrics is longer than its buffer");
     if (m->n_kept + o->len + 1 > METRICS_KEPT) {
@@ -114,7 +115,7 @@ void metrics_close(Metrics *m)
 void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out)
 {
     JsonOut o;
-    char    line[1024];
+    char    line[METRICS_LINE];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
@@ -125,19 +126,20 @@ void metrics_step(Metrics *m, const MetricsStep *s, const StepOut *out)
     json_out_num(&o, "per_s", s->per_s);
     json_out_num(&o, "mfu", s->mfu);
     json_out_num(&o, "time_s", s->time_s);
+    json_out_num(&o, "data_wait_s", s->data_wait_s);
     if (out->skip) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
-    add_line(m, &o);
+    add_line(m, &o, s->step, 1);
 }
 
 void metrics_eval(Metrics *m, int64_t step, double val_loss, double time_s)
 {
     JsonOut o;
-    char    line[1024];
+    char    line[METRICS_LINE];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
     json_out_int(&o, "step", step);
     json_out_num(&o, "val_loss", val_loss);
     json_out_num(&o, "time_s", time_s);
-    add_line(m, &o);
+    add_line(m, &o, step, 0);
 }

@@ -24,6 +24,8 @@ enum {
     NVML_CLOCK_MEMORY      = 2,
     NVML_PCIE_TX           = 0,
     NVML_PCIE_RX           = 1,
+    NVML_ECC_UNCORRECTED   = 1,
+    NVML_ECC_VOLATILE      = 0,
     NVML_GPM_VERSION       = 1,
 };
 
@@ -109,6 +111,10 @@ struct Nvml {
     int (*reasons)(NvmlDevice *d, unsigned long long *bits);
     int (*pcie)(NvmlDevice *d, unsigned counter, unsigned *kilobyte_s);
     int (*processes)(NvmlDevice *d, unsigned *n, void *info);
+    int (*name)(NvmlDevice *d, char *buf, unsigned n);
+    int (*ecc)(NvmlDevice *d, unsigned kind, unsigned since, unsigned long long *n);
+    int (*pcie_gen)(NvmlDevice *d, unsigned *gen);
+    int (*pcie_width)(NvmlDevice *d, unsigned *lanes);
     int (*gpm_support)(NvmlDevice *d, NvmlGpmSupport *s);
     int (*gpm_alloc)(void **sample);
     int (*gpm_free)(void *sample);
@@ -139,6 +145,10 @@ static const struct {
     { "nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(Nvml, reasons) }, /* its name before driver 535 */
     { "nvmlDeviceGetPcieThroughput", offsetof(Nvml, pcie) },
     { "nvmlDeviceGetComputeRunningProcesses_v3", offsetof(Nvml, processes) },
+    { "nvmlDeviceGetName", offsetof(Nvml, name) },
+    { "nvmlDeviceGetTotalEccErrors", offsetof(Nvml, ecc) },
+    { "nvmlDeviceGetCurrPcieLinkGeneration", offsetof(Nvml, pcie_gen) },
+    { "nvmlDeviceGetCurrPcieLinkWidth", offsetof(Nvml, pcie_width) },
     { "nvmlGpmQueryDeviceSupport", offsetof(Nvml, gpm_support) },
     { "nvmlGpmSampleAlloc", offsetof(Nvml, gpm_alloc) },
     { "nvmlGpmSampleFree", offsetof(Nvml, gpm_free) },
@@ -315,6 +325,29 @@ void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx
     *rx_bytes_s = ok ? read_kind(n->pcie, d, NVML_PCIE_RX, 1e3) : NAN;
 }
 
+double nvml_ecc_errors(const Nvml *n, NvmlDevice *d)
+{
+    unsigned long long count = 0;
+    if (!n || !d || !n->ecc) return NAN;
+    int rc = n->ecc(d, NVML_ECC_UNCORRECTED, NVML_ECC_VOLATILE, &count);
+    return scaled(rc, (double)count, 1);
+}
+
+void nvml_read_link(const Nvml *n, NvmlDevice *d, double *generation, double *lanes)
+{
+    int ok      = n && d;
+    *generation = ok ? read_unsigned(n->pcie_gen, d, 1) : NAN;
+    *lanes      = ok ? read_unsigned(n->pcie_width, d, 1) : NAN;
+}
+
+const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size)
+{
+    char text[96] = "";
+    if (!n || !d || !n->name || n->name(d, text, sizeof text) != NVML_OK) str_copy(text, sizeof text, "GPU");
+    text[sizeof text - 1] = '\0';
+    return str_quote(buf, size, text, strlen(text));
+}
+
 const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons)
 {
     static const struct {
@@ -384,6 +417,17 @@ NvmlGpm *nvml_gpm_create(const Nvml *n, NvmlDevice *d)
 out:
     nvml_gpm_destroy(g);
     return NULL;
+}
+
+const char *nvml_gpm_refusal(const Nvml *n, NvmlDevice *d)
+{
+    NvmlGpmSupport support = { .version = NVML_GPM_VERSION };
+    if (!n || !d) return "no GPU";
+    if (!n->gpm_support || !n->gpm_alloc || !n->gpm_free || !n->gpm_sample || !n->gpm_get)
+        return "the driver has no GPM functions";
+    if (n->gpm_support(d, &support) != NVML_OK || !support.supported)
+        return "this GPU has no GPM (Hopper and later have it)";
+    return "the driver refuses GPM to this user";
 }
 
 void nvml_gpm_next(NvmlGpm *g, NvmlActivity *out)
