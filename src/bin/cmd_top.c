@@ -50,7 +50,7 @@ int cmd_top(const CmdArgs *a)
     TRY(cmd_int("--port", port, 0, 65535, &port_number));
     const char *nvml = getenv("BRIM_NVML");
     if (web) {
-        HttpOptions o = { rundir_base(), bind, (int)port_number, token, nvml };
+        HttpOptions o = { rundir_base(), bind, (int)port_number, token, nvml, 0 };
         return serve(&o);
     }
     TopOptions o = { .base = rundir_base(), .nvml_path = nvml };

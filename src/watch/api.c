@@ -30,6 +30,14 @@ static const char *const run_fields[] = {
     "ram_bytes",     "ram_total_bytes",
 };
 
+/* Another one when the file was replaced: then all of it must be read again. */
+static void put_epoch(JsonOut *o, const Series *s)
+{
+    char text[48];
+    snprintf(text, sizeof text, "%llu.%d", (unsigned long long)s->inode, s->epoch);
+    json_out_str(o, "epoch", text);
+}
+
 static void put_run(JsonOut *o, const RunView *v)
 {
     json_out_object(o, NULL);
@@ -39,7 +47,7 @@ static void put_run(JsonOut *o, const RunView *v)
     json_out_str(o, "unit", v->unit);
     json_out_str(o, "device", v->device);
     json_out_str(o, "activity", v->activity);
-    json_out_int(o, "epoch", v->tail.epoch);
+    put_epoch(o, &v->tail);
     json_out_num(o, "age_s", MAX(0, clock_wall_s() - v->changed_s));
     for (int i = 0; i < ARRAY_LEN(run_fields); i++) {
         double x = series_last(&v->tail, run_fields[i]);
@@ -104,13 +112,22 @@ int api_runs(const Runs *r, const Gpus *g, FILE *out)
 
 /* ---- One run -------------------------------------------------------------------------------------------------- */
 
+/* Seven digits are more than a plot shows; the text is a third as long. */
+static double rounded(double x)
+{
+    if (!isfinite(x) || x == 0) return x;
+    double m = pow(10, 6 - floor(log10(fabs(x))));
+    return isfinite(m) && m > 0 && fabs(x) < 1e15 ? round(x * m) / m : x;
+}
+
 static void put_columns(JsonOut *o, const Series *s, double from)
 {
     json_out_object(o, "columns");
     for (int c = 0; c < s->n_key; c++) {
         json_out_array(o, s->key[c]);
         for (int r = 0; r < s->n_row; r++) {
-            if (s->column[0][r] >= from) json_out_num(o, NULL, s->column[c][r]);
+            if (s->column[0][r] < from) continue;
+            json_out_num(o, NULL, c == 0 ? s->column[0][r] : rounded(s->column[c][r]));
         }
         json_out_close(o);
     }
@@ -181,7 +198,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     json_out_init_file(&o, out);
     json_out_object(&o, NULL);
     json_out_str(&o, "name", v->name);
-    json_out_int(&o, "epoch", s->epoch);
+    put_epoch(&o, s);
     json_out_int(&o, "stride", s->stride);
     put_columns(&o, s, from);
     put_waterfall(&o, s);

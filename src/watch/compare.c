@@ -43,7 +43,7 @@ static void number(char *buf, const char *format, double x)
 
 static void cell_loss(const Compared *c, char *buf)
 {
-    number(buf, "%.4f", series_mean(c->series, "loss", LAST));
+    number(buf, "%.4f", series_mean(&c->view->tail, "loss", LAST));
 }
 static void cell_val(const Compared *c, char *buf)
 {
@@ -58,16 +58,16 @@ static void cell_best(const Compared *c, char *buf)
 static void cell_rate(const Compared *c, char *buf)
 {
     char   t[32];
-    double x = series_mean(c->series, "per_s", LAST);
+    double x = series_mean(&c->view->tail, "per_s", LAST);
     snprintf(buf, CELL, "%s %ss/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->unit);
 }
 static void cell_mfu(const Compared *c, char *buf)
 {
-    number(buf, "%.1f %%", 100 * series_mean(c->series, "mfu", LAST));
+    number(buf, "%.1f %%", 100 * series_mean(&c->view->tail, "mfu", LAST));
 }
 static void cell_tensor(const Compared *c, char *buf)
 {
-    number(buf, "%.1f %%", 100 * series_mean(c->series, "tensor_active", LAST));
+    number(buf, "%.1f %%", 100 * series_mean(&c->view->tail, "tensor_active", LAST));
 }
 static void cell_time(const Compared *c, char *buf)
 {
@@ -75,11 +75,11 @@ static void cell_time(const Compared *c, char *buf)
 }
 static void cell_power(const Compared *c, char *buf)
 {
-    number(buf, "%.0f W", series_mean(c->series, "power_w", LAST));
+    number(buf, "%.0f W", series_mean(&c->view->tail, "power_w", LAST));
 }
 static void cell_joules(const Compared *c, char *buf)
 {
-    double x = series_mean(c->series, "j_per_unit", LAST);
+    double x = series_mean(&c->view->tail, "j_per_unit", LAST);
     number(buf, "%.3g J", x);
     if (!isnan(x)) str_append(buf, CELL, "/%s", c->view->unit);
 }
@@ -204,7 +204,7 @@ static int put_json(FILE *out, const Compared *c, int n)
         json_out_int(&o, "steps", c[i].view->steps);
         for (int k = 0; k < ARRAY_LEN(key); k++) json_out_num(&o, key[k], series_last(c[i].series, key[k]));
         for (int k = 0; k < ARRAY_LEN(mean); k++)
-            json_out_num(&o, mean[k], series_mean(c[i].series, mean[k], LAST));
+            json_out_num(&o, mean[k], series_mean(&c[i].view->tail, mean[k], LAST));
         json_out_num(&o, "best_val_loss", series_best(c[i].series, "val_loss", &at));
         json_out_num(&o, "best_step", at);
         TRY(json_out_end(&o));

@@ -26,6 +26,7 @@ typedef struct {
     int         port;      /* 0: any that is free */
     const char *token;     /* "" or NULL: none */
     const char *nvml_path; /* as in nvml_open() */
+    int         idle_s;    /* 0: HTTP_IDLE_S */
 } HttpOptions;
 
 int http_is_built(void); /* 0: this program was built without libmicrohttpd */

@@ -101,7 +101,7 @@ static void open_events(RunWatch *w, int64_t first_step)
 static void open_page(RunWatch *w)
 {
     const RecipeWatch *r = &w->r->watch;
-    HttpOptions        o = { rundir_base(), r->bind, (int)r->port, r->token, w->nvml_path };
+    HttpOptions        o = { rundir_base(), r->bind, (int)r->port, r->token, w->nvml_path, 0 };
     if (!r->web) return;
     w->http = http_start(&o);
     if (!w->http) {

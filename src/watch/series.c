@@ -1,3 +1,5 @@
+#define _GNU_SOURCE /* memmem */
+
 #include "watch/series.h"
 
 #include "base/err.h"
@@ -138,6 +140,8 @@ int series_line(Series *s, const char *line, size_t n)
 /* Where to begin in a file of this size: behind the first line break of its last from_end bytes. */
 static int begin_reading(Series *s, int fd, off_t size)
 {
+    enum { LINE_BYTES = 300 /* about what a line has */ };
+    while (s->from_end < 0 && size / LINE_BYTES / s->stride > s->n_cap) s->stride *= 2;
     char  buf[4096];
     off_t at  = s->from_end < 0 || size <= s->from_end ? 0 : size - s->from_end;
     s->offset = at;
@@ -152,17 +156,38 @@ static int begin_reading(Series *s, int fd, off_t size)
     return 0;
 }
 
+/* 1 for a step's line that would not become a row: then only the last of its kind is worth parsing. */
+static int is_passed(const Series *s, const char *line, size_t n)
+{
+    static const char mark[] = "\"loss\":"; /* not in "val_loss": */
+    return s->n_line % s->stride != 0 && memmem(line, n, mark, sizeof mark - 1);
+}
+
 /* Takes the complete lines of buf[0..n); returns how many bytes these are. */
 static size_t take_lines(Series *s, const char *buf, size_t n, int *rows)
 {
-    size_t at = 0;
+    size_t      at = 0, n_passed = 0;
+    const char *passed = NULL; /* the newest line that was not parsed */
     for (;;) {
-        const char *end = (const char *)memchr(buf + at, '\n', n - at);
-        if (!end) return at;
-        size_t len = (size_t)(end - (buf + at));
-        if (len > 0) *rows += series_line(s, buf + at, len);
+        const char *line = buf + at, *end = (const char *)memchr(line, '\n', n - at);
+        if (!end) break;
+        size_t len = (size_t)(end - line);
+        if (len > 0 && is_passed(s, line, len)) {
+            passed   = line;
+            n_passed = len;
+            s->n_line++;
+        } else if (len > 0) {
+            int64_t before = s->n_line;
+            *rows += series_line(s, line, len);
+            if (s->n_line > before) passed = NULL; /* a newer step was taken */
+        }
         at += len + 1;
     }
+    if (passed) {
+        s->n_line--;
+        *rows += series_line(s, passed, n_passed);
+    }
+    return at;
 }
 
 static int read_new(Series *s, int fd, off_t size)

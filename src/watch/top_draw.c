@@ -113,12 +113,15 @@ static void draw_gpus(Screen *s, const Gpus *g, int row)
 
 /* ---- Runs ----------------------------------------------------------------------------------------------------- */
 
+/* Of the column of names. */
+static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66)); }
+
 static void draw_run(Screen *s, const RunView *v, int row, int selected)
 {
     char   rate[32], mfu[16], steps[32], t[32];
     Style  style = selected ? STYLE_SELECTED : STYLE_PLAIN;
     double per_s = series_last(&v->tail, "per_s"), step = series_last(&v->tail, "step");
-    int    name = MAX(14, s->columns - 66);
+    int    name = name_width(s);
     screen_put(s, row, 0, 2, style, selected ? (s->ascii ? "> " : "\xe2\x96\xb8 ") : "  ");
     screen_put(s, row, 2, name, style, v->name);
     if (v->steps > 0) {
@@ -135,11 +138,12 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
                   percent(mfu, sizeof mfu, series_last(&v->tail, "mfu")));
     screen_printf(s, row, 57 + name, style, "%8s",
                   str_duration(t, sizeof t, series_last(&v->tail, "time_s")));
+    if (selected) screen_style(s, row, style);
 }
 
 static int draw_runs(Screen *s, const Runs *r, const TopState *t, int row, int room)
 {
-    int at = top_selected(r, t), name = MAX(14, s->columns - 66), first = MAX(0, at - (room - 2));
+    int at = top_selected(r, t), name = name_width(s), first = MAX(0, at - (room - 2));
     screen_printf(s, row, 2, STYLE_BOLD, "%-*.*s %-9s%14s %8s%8s%8s%6s%8s", name, name, "run", "state",
                   "step", "loss", "val", "units/s", "MFU", "time");
     row++;
@@ -229,14 +233,16 @@ static void draw_help(Screen *s, int row)
 {
     static const char *const line[] = {
         "up, down, j, k    another run",
-        "Enter, Tab, 1-3   another view: 1 overview, 2 one run, 3 GPUs and their programs",
+        "Enter, Tab        another view",
+        "1, 2, 3           overview; one run; GPUs and their programs",
         "h, ?              this page",
         "q                 end",
         "",
         "brim top --web    the same in a browser, with plots",
         "",
-        "Shares: utilisation is time with any kernel running. Tensor activity is what counts: cycles in",
-        "which the tensor cores work. MFU is the model's own arithmetic over the data sheet's peak.",
+        "Utilisation is time with any kernel running, however small.",
+        "Tensor activity is what counts: cycles in which tensor cores work.",
+        "MFU is the model's own arithmetic over the data sheet's peak.",
     };
     for (int i = 0; i < ARRAY_LEN(line); i++) screen_put(s, row + i, 2, 0, STYLE_PLAIN, line[i]);
 }
@@ -271,7 +277,10 @@ void top_draw(Screen *s, const Runs *r, const Gpus *g, const TopState *t, const 
         row      = draw_runs(s, r, t, row, MIN(room, r->n_run + 1 + (r->n_run == 0)));
         if (at >= 0 && row < end - 1) {
             screen_rule(s, row++, r->run[at]->name);
-            draw_curves(s, series ? series : &r->run[at]->tail, row, end);
+            const Series *shown = series ? series : &r->run[at]->tail;
+            row                 = draw_curves(s, shown, row, end);
+            if (row < end - WATERFALL_PARTS - 1) screen_rule(s, row++, "where the time goes");
+            draw_waterfall(s, shown, row, end);
         }
     }
     for (int c = 0; c < s->columns; c++) screen_put(s, end, c, 1, STYLE_PLAIN, " ");

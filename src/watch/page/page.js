@@ -23,11 +23,18 @@ function count(v) {
   const units = ['', 'k', 'M', 'G', 'T'];
   let u = 0;
   while (Math.abs(v) >= 999.5 && u < 4) { v /= 1000; u++; }
-  return (u === 0 && Number.isInteger(v) ? String(v) : v.toPrecision(3).replace(/\.?0+$/, m => m.startsWith('.') ? '' : m)) + units[u];
+  return +v.toPrecision(u === 0 && Number.isInteger(v) ? 4 : 3) + units[u];
 }
 function plain(v) { return v === 0 ? '0' : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(4)); }
 function percent(v) { return +(100 * v).toPrecision(3) + ' %'; }
-function bytes(v) { return v >= 2 ** 30 ? +(v / 2 ** 30).toPrecision(3) + ' GiB' : +(v / 2 ** 20).toPrecision(3) + ' MiB'; }
+function bytes(v) {
+  const [size, unit] = v >= 2 ** 30 ? [2 ** 30, 'GiB'] : v >= 2 ** 20 ? [2 ** 20, 'MiB'] : v >= 1024 ? [1024, 'KiB'] : [1, 'B'];
+  return +(v / size).toPrecision(3) + ' ' + unit;
+}
+function joules(v) {
+  const [size, unit] = v >= 0.1 ? [1, 'J'] : v >= 1e-4 ? [1e-3, 'mJ'] : [1e-6, 'µJ'];
+  return +(v / size).toPrecision(3) + ' ' + unit;
+}
 function watts(v) { return Math.round(v) + ' W'; }
 function stepText(v) { return count(Math.round(v)); }
 function timeText(s) {
@@ -74,7 +81,7 @@ function gpuCard(g, i) {
   card.append(meter('tensor', g.tensor_active, known(g.tensor_active) ? percent(g.tensor_active) : 'n/a'));
   card.append(meter('memory', g.mem_bytes / g.mem_total_bytes, known(g.mem_bytes) ? bytes(g.mem_bytes) : 'n/a'));
   card.append(meter('power', g.power_w / g.power_limit_w, known(g.power_w) ? watts(g.power_w) : 'n/a'));
-  const who = (g.processes || []).map(p => `${p.name} ${p.pid}${known(p.bytes) ? ' ' + bytes(p.bytes) : ''}`).join(', ');
+  const who = (g.processes || []).map(p => `${p.name === '?' ? 'pid' : p.name} ${p.pid}${known(p.bytes) ? ' ' + bytes(p.bytes) : ''}`).join(', ');
   const held = g.clock_reasons && g.clock_reasons !== 'none' ? `clock held by ${g.clock_reasons}` : '';
   const note = [known(g.sm_mhz) ? g.sm_mhz + ' MHz' : '', held, who].filter(Boolean).join(' · ');
   if (note) card.append(make('div', 'note', note));
@@ -208,16 +215,16 @@ function connect() {
 
 const charts = [
   { title: 'Loss', keys: [['loss', ''], ['val_loss', 'validation']], format: plain, smooth: true },
-  { title: 'Rate', keys: [['per_s', '']], format: count, unit: r => r.unit + 's/s' },
-  { title: 'MFU', keys: [['mfu', '']], format: percent },
-  { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'], ['gpu_util', 'utilisation']], format: percent, single: true },
-  { title: 'Power', keys: [['power_w', ''], ['power_limit_w', 'limit']], format: watts },
+  { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => r.unit + 's/s' },
+  { title: 'MFU', keys: [['mfu', '']], format: percent, smooth: true },
+  { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'], ['gpu_util', 'utilisation']], format: percent, smooth: true, single: true },
+  { title: 'Power', keys: [['power_w', ''], ['power_limit_w', 'limit']], format: watts, smooth: true },
   { title: 'GPU memory', keys: [['gpu_mem_bytes', ''], ['gpu_mem_total_bytes', 'all']], format: bytes },
   { title: 'Gradient norm', keys: [['grad_norm', '']], format: plain, smooth: true },
   { title: 'Learning rate', keys: [['lr', '']], format: plain },
-  { title: 'CPU cores busy', keys: [['own_cpu', '']], format: plain },
+  { title: 'CPU cores busy', keys: [['own_cpu', '']], format: plain, smooth: true },
   { title: 'Host memory', keys: [['rss_bytes', '']], format: bytes },
-  { title: 'Energy per unit', keys: [['j_per_unit', '']], format: v => plain(v) + ' J' },
+  { title: 'Energy per unit', keys: [['j_per_unit', '']], format: joules, smooth: true },
 ];
 
 /* Exponential mean that begins at the first value; weight 0 changes nothing. */
@@ -248,7 +255,7 @@ function linesOf(chart) {
       const rare = key === 'val_loss';
       const color = chart.single && !several ? shade(k) : rare && !several ? shade(1) : colorOf(name);
       const caption = [several ? name : '', label].filter(Boolean).join(' ');
-      const soft = chart.smooth && !rare && state.smooth > 0;
+      const soft = chart.smooth && !rare && !(k > 0 && !chart.single) && state.smooth > 0;
       if (soft) lines.push({ ...p, color, alpha: 0.22, width: 1, quiet: true });
       lines.push({ x: p.x, y: soft ? smoothed(p.y, state.smooth) : p.y, color, width: rare ? 1.4 : 1.8, points: rare && p.x.length < 60,
                    dash: k > 0 && !rare && !chart.single || rare && several ? [5, 4] : undefined, caption });
@@ -308,11 +315,11 @@ function showPlots() {
 function showTiles() {
   const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
   const rows = !r ? [] : [
-    ['step', r.steps ? `${r.step || 0} / ${r.steps}` : String(r.step || 0)], ['loss', known(r.loss) && r.loss.toFixed(4)],
+    [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)], ['loss', known(r.loss) && r.loss.toFixed(4)],
     ['validation', known(r.val_loss) && r.val_loss.toFixed(4)], [`${r.unit}s/s`, known(r.per_s) && count(r.per_s)],
     ['MFU', known(r.mfu) && percent(r.mfu)], ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
-    ['power', known(r.power_w) && watts(r.power_w)], [`J per ${r.unit}`, known(r.j_per_unit) && plain(r.j_per_unit)],
-    ['energy', known(r.kwh) && plain(r.kwh) + ' kWh'], ['training time', known(r.time_s) && timeText(r.time_s)],
+    ['power', known(r.power_w) && watts(r.power_w)], [`per ${r.unit}`, known(r.j_per_unit) && joules(r.j_per_unit)],
+    ['kWh', known(r.kwh) && plain(r.kwh)], ['training time', known(r.time_s) && timeText(r.time_s)],
     ['time left', r.state === 'training' && r.steps && r.step && known(r.time_s) && timeText(r.time_s / r.step * (r.steps - r.step))],
   ];
   $('tiles').replaceChildren(...rows.filter(([, v]) => v).map(([k, v]) => {
