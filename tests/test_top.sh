@@ -65,7 +65,7 @@ verdict "new lines appear" $? "$(cat screen)"
 end
 
 start 80 24 LC_ALL=C NO_COLOR=1
-tm capture-pane -ept t >screen; ! LC_ALL=C grep -q $'[\x80-\xff]' screen && grep -q '^.*loss .*[-_.~=+*#]' screen && ! grep -q $'\x1b\[3[0-7]m' screen
+grep -q '^loss .*[-_.~=+*#]' screen && tm capture-pane -ept t >screen && ! LC_ALL=C grep -q $'[\x80-\xff]' screen && ! grep -q $'\x1b\[3[0-7]m' screen
 verdict "a C locale and NO_COLOR: ASCII, no colour" $? "$(cat screen)"
 end
 start 80 24 LC_ALL=C.UTF-8 TERM=vt100

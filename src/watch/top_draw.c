@@ -205,7 +205,9 @@ static int draw_waterfall(Screen *s, const Series *series, int row, int end)
 {
     WaterfallPart part[WATERFALL_PARTS];
     int           n = waterfall_of(series, part);
-    for (int i = 0; i < n && row < end; i++, row++) {
+    if (n == 0 || row >= end - n) return row;
+    screen_rule(s, row++, "where the time goes");
+    for (int i = 0; i < n; i++, row++) {
         screen_put(s, row, 0, 20, STYLE_PLAIN, part[i].name);
         screen_bar(s, row, 21, MAX(10, s->columns / 4), part[i].share);
         screen_printf(s, row, 22 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
@@ -220,7 +222,6 @@ static void draw_one(Screen *s, const RunView *v, const Series *series, int row,
     snprintf(title, sizeof title, "%s: %s", v->name, v->device);
     screen_rule(s, row++, title);
     row = draw_curves(s, series, row, end - WATERFALL_PARTS - 2);
-    if (row < end - 1) screen_rule(s, row++, "where the time goes");
     row = draw_waterfall(s, series, row, end);
     if (row < end && v->activity[0]) screen_printf(s, row++, 0, STYLE_DIM, "activity: %s", v->activity);
     const char *reasons = series_text(series, "clock_reasons");
@@ -279,7 +280,6 @@ void top_draw(Screen *s, const Runs *r, const Gpus *g, const TopState *t, const 
             screen_rule(s, row++, r->run[at]->name);
             const Series *shown = series ? series : &r->run[at]->tail;
             row                 = draw_curves(s, shown, row, end);
-            if (row < end - WATERFALL_PARTS - 1) screen_rule(s, row++, "where the time goes");
             draw_waterfall(s, shown, row, end);
         }
     }
