@@ -51,6 +51,7 @@ async function desktop(context, plain) {
   await page.click('.run[data-name="two"]');
   const both = await until(page, () => { const t = document.querySelector('[data-title="Loss"] .legend').textContent; return t.includes('one') && t.includes('two') && !t.includes('live'); });
   verdict('two runs side by side' + tag, both, await page.textContent('[data-title="Loss"] .legend'));
+  verdict('and as a table' + tag, (await page.textContent('.compare')).includes('two'), await page.textContent('#tiles'));
   const rough = await page.evaluate(ink, 'Loss');
   await page.click('#log-y');
   await page.waitForTimeout(300);

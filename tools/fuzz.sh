@@ -10,7 +10,7 @@ rc=0
 for f in tests/fuzz/fuzz_*.c; do
     name=$(basename "$f" .c); name=${name#fuzz_}
     exe="$build/fuzz/$name"
-    if [ ! -x "$exe" ] || [ -n "$(find src/base src/conf src/data src/run "$f" -newer "$exe" -print -quit)" ]; then
+    if [ ! -x "$exe" ] || [ -n "$(find src/base src/conf src/data src/file src/run src/watch "$f" -newer "$exe" -print -quit)" ]; then
         need=$(sed -n 's/^ \* sources: \(.*\) \*\//\1/p' "$f")
         $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" $need \
             -l:libyaml.a -l:libjansson.a -l:libxxhash.a -lm -lpthread || { echo "not ok fuzz $name: does not build"; rc=1; continue; }

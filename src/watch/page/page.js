@@ -312,7 +312,32 @@ function showPlots() {
 
 /* ---- Tiles, waterfall, samples, texts ---- */
 
+/* Several runs: a row each. */
+function showTable() {
+  const columns = [['step', r => r.step ?? 0], ['loss', r => known(r.loss) && r.loss.toFixed(4)], ['validation', r => known(r.val_loss) && r.val_loss.toFixed(4)],
+    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${r.unit}s/s`], ['MFU', r => known(r.mfu) && percent(r.mfu)],
+    ['tensor', r => known(r.tensor_active) && percent(r.tensor_active)], ['power', r => known(r.power_w) && watts(r.power_w)],
+    ['energy', r => known(r.j_per_unit) && joules(r.j_per_unit) + '/' + r.unit], ['kWh', r => known(r.kwh) && plain(r.kwh)], ['time', r => known(r.time_s) && timeText(r.time_s)]];
+  const runs = state.selected.map(n => state.list.runs.find(r => r.name === n)).filter(Boolean);
+  const shown = columns.filter(([, f]) => runs.some(r => f(r) !== false));
+  const table = make('table', 'compare'), head = make('tr');
+  head.append(make('th', '', 'run'), ...shown.map(([k]) => make('th', '', k)));
+  table.append(head);
+  for (const r of runs) {
+    const row = make('tr'), name = make('td', 'who'), dot = make('i', 'dot0');
+    dot.style.background = colorOf(r.name);
+    name.append(dot, r.name);
+    row.append(name, ...shown.map(([, f]) => make('td', '', f(r) === false ? 'n/a' : f(r))));
+    table.append(row);
+  }
+  const card = make('div', 'card scroll');
+  card.append(table);
+  $('tiles').replaceChildren(card);
+}
+
 function showTiles() {
+  $('tiles').className = state.selected.length > 1 ? 'table' : 'tiles';
+  if (state.list && state.selected.length > 1) { showTable(); return; }
   const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
   const rows = !r ? [] : [
     [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)], ['loss', known(r.loss) && r.loss.toFixed(4)],

@@ -64,7 +64,7 @@ function plainPlot(area, onCursor) {
 
   function paint() {
     const w = area.clientWidth, h = area.clientHeight, k = window.devicePixelRatio || 1;
-    const left = 54, right = 8, top = 8, bottom = 24;
+    const left = 54, right = 16, top = 8, bottom = 24;
     canvas.width = w * k; canvas.height = h * k;
     canvas.style.width = w + 'px'; canvas.style.height = h + 'px';
     pen.setTransform(k, 0, 0, k, 0, 0);
