@@ -29,6 +29,7 @@ int cmd_train(const CmdArgs *a)
     snprintf(version, sizeof version, "%s (%s)", a->version, a->commit);
     opt.version = version;
     TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
+    TRY(runwatch_check(&r));
     RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
     Watcher   watcher = runwatch_watcher(watch);
     opt.watcher       = &watcher;

@@ -242,11 +242,8 @@ static int check_watch(const Recipe *r)
         DEMAND(!w->token[plain] && plain >= BIND_TOKEN_LEAST && plain <= BIND_TOKEN_MOST, "watch.token",
                "needs %d to %d letters, digits, - _ . ~", BIND_TOKEN_LEAST, BIND_TOKEN_MOST);
     }
-    int local = bind_is_local(w->bind);
-    DEMAND(local >= 0, "watch.bind", "\"%s\" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)",
-           w->bind);
-    DEMAND(local || w->token[0] || !w->web, "watch.bind",
-           "%s can be reached from other machines: watch.token is missing", w->bind);
+    DEMAND(bind_is_local(w->bind) >= 0, "watch.bind",
+           "\"%s\" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)", w->bind);
     return 0;
 }
 

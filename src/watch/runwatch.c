@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "conf/bind.h"
 #include "file/events.h"
 #include "run/rundir.h"
 #include "watch/http.h"
@@ -32,6 +33,13 @@ struct RunWatch {
     double        energy_0_j; /* of earlier starts */
     int           has_activity, events_failing;
 };
+
+int runwatch_check(const Recipe *r)
+{
+    if (!r->watch.web || r->watch.token[0] || bind_is_local(r->watch.bind)) return 0;
+    return recipe_blame(r, "watch.bind", "%s can be reached from other machines: watch.token is missing",
+                        r->watch.bind);
+}
 
 RunWatch *runwatch_create(const Recipe *r, const char *nvml_path)
 {

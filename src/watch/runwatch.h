@@ -12,6 +12,10 @@
 
 typedef struct RunWatch RunWatch;
 
+/* Refuses a page that others could reach without a token: negative after err_user(). Not part of reading a recipe, because
+ * the recipe that a run leaves behind has no token any more and must still be readable. */
+int runwatch_check(const Recipe *r);
+
 /* Borrows the recipe. nvml_path as in nvml_open(). NULL when there is no memory. */
 RunWatch *runwatch_create(const Recipe *r, const char *nvml_path);
 void      runwatch_destroy(RunWatch *w);
