@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const double JOULES_PER_KWH = 3.6e6;
 
@@ -32,6 +33,8 @@ struct RunWatch {
     HttpServer   *http;
     double        energy_0_j; /* of earlier starts */
     int           has_activity, events_failing;
+    dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
+    ino_t         folder_inode;
 };
 
 int runwatch_check(const Recipe *r)
@@ -52,11 +55,19 @@ RunWatch *runwatch_create(const Recipe *r, const char *nvml_path)
 
 void runwatch_destroy(RunWatch *w) { free(w); }
 
-/* What did not work, once: `what` is left out from now on. */
+/* What did not work, once. The run is none the worse. */
 static void complain(const char *what)
 {
-    log_warn("%s: %s (training goes on)", what, err_get());
+    log_warn("%s: %s (the run itself is not affected)", what, err_get());
     err_clear();
+}
+
+/* 1 while the run's folder is the one it began with: another run may have taken its name. */
+static int is_ours(const RunWatch *w)
+{
+    struct stat st;
+    return w->dir[0] && stat(w->dir, &st) == 0 && st.st_dev == w->folder_device &&
+           st.st_ino == w->folder_inode;
 }
 
 /* ---- watch.json ----------------------------------------------------------------------------------------------- */
@@ -121,11 +132,16 @@ static void open_page(RunWatch *w)
 
 static void watch_begin(void *self, const WatcherRun *run)
 {
-    RunWatch *w = (RunWatch *)self;
-    w->run      = *run;
+    RunWatch   *w = (RunWatch *)self;
+    struct stat st;
+    w->run = *run;
     str_copy(w->dir, sizeof w->dir, run->dir);
     str_copy(w->device, sizeof w->device, run->device);
     str_copy(w->name, sizeof w->name, run->name);
+    if (stat(w->dir, &st) == 0) {
+        w->folder_device = st.st_dev;
+        w->folder_inode  = st.st_ino;
+    }
     w->energy_0_j = run->first_step > 0 ? energy_before(w) : 0;
     if (write_facts(w, NULL) < 0) complain("watch.json");
     if (w->r->watch.sample) w->meter = meter_start(run->cuda_index, w->nvml_path);
@@ -196,8 +212,9 @@ static void add_fields(RunWatch *w, JsonOut *o, int64_t step)
     const char *activity = meter_activity(w->meter);
     if (!w->has_activity && activity) {
         w->has_activity = 1;
-        if (write_facts(w, activity) < 0) complain("watch.json");
-        if (strcmp(activity, "gpm") != 0) log_note("activity of the GPU's units: %s", activity);
+        if (is_ours(w) && write_facts(w, activity) < 0) complain("watch.json");
+        if (w->run.cuda_index >= 0 && strcmp(activity, "gpm") != 0)
+            log_info("activity of SMs, tensor cores and DRAM: %s", activity);
     }
 }
 
@@ -256,17 +273,24 @@ static void watch_rewind(void *self, int64_t step)
     open_events(w, step + 1);
 }
 
+/* A failure that is pending stays so: the program reports it after this. */
 static void watch_end(void *self)
 {
     RunWatch *w = (RunWatch *)self;
+    char      why[1024];
+    ErrKind   kind = err_kind();
+    str_copy(why, sizeof why, err_get());
+    err_clear();
     http_stop(w->http);
     meter_stop(w->meter);
     if (event_writer_close(w->events) < 0) complain("TensorBoard's file");
     w->http   = NULL;
     w->meter  = NULL;
     w->events = NULL;
-    if (w->r->watch.report && w->dir[0] && report_write_run(rundir_base(), w->name, NULL) < 0)
+    if (w->r->watch.report && is_ours(w) && report_write_run(rundir_base(), w->name, NULL) < 0)
         complain("report.html");
+    if (kind == ERR_USER) err_user("%s", why);
+    if (kind == ERR_RUN) err_set("%s", why);
 }
 
 Watcher runwatch_watcher(RunWatch *w)
@@ -281,7 +305,7 @@ void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *
 {
     char    path[1100];
     JsonOut o;
-    if (!w || !w->dir[0]) return;
+    if (!w || !is_ours(w)) return;
     snprintf(path, sizeof path, "%s/samples.jsonl", w->dir);
     FILE *f = fopen(path, "ae");
     if (!f) {
