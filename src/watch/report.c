@@ -79,8 +79,8 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         snprintf(text, sizeof text, "%.4f", best);
         put_tile(f, "best validation loss", text);
     }
-    snprintf(text, sizeof text, "%s/s", str_count(a, sizeof a, series_mean(s, "per_s", 100)));
-    snprintf(a, sizeof a, "%ss", v->unit);
+    str_count(text, sizeof text, series_mean(s, "per_s", 100));
+    snprintf(a, sizeof a, "%ss/s", v->unit);
     put_tile(f, a, text);
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
     if (!isnan(x = series_mean(s, "mfu", 100))) {
@@ -100,33 +100,32 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
 }
 
 typedef struct {
-    const char *title, *unit;
+    const char *title;
     double      scale;
     const char *key[SVG_LINES], *name[SVG_LINES];
 } PlotRow;
 
 static const PlotRow plots[] = {
-    { "Loss", "", 1, { "loss", "val_loss" }, { "training", "validation" } },
-    { "Units a second", "", 1, { "per_s" }, { "" } },
-    { "MFU", " %", 100, { "mfu" }, { "" } },
-    { "GPU activity",
-      " %",
+    { "Loss", 1, { "loss", "val_loss" }, { "training", "validation" } },
+    { "Units a second", 1, { "per_s" }, { "" } },
+    { "MFU, %", 100, { "mfu" }, { "" } },
+    { "GPU activity, %",
       100,
       { "sm_active", "tensor_active", "dram_active", "gpu_util" },
       { "SM", "tensor", "DRAM", "utilisation" } },
-    { "Power", " W", 1, { "power_w", "power_limit_w" }, { "power", "limit" } },
-    { "GPU memory", " GiB", 1.0 / 1073741824, { "gpu_mem_bytes" }, { "" } },
-    { "Host memory", " GiB", 1.0 / 1073741824, { "rss_bytes" }, { "" } },
-    { "CPU cores busy", "", 1, { "own_cpu" }, { "" } },
-    { "Gradient norm", "", 1, { "grad_norm" }, { "" } },
-    { "Learning rate", "", 1, { "lr" }, { "" } },
+    { "Power, W", 1, { "power_w", "power_limit_w" }, { "power", "limit" } },
+    { "GPU memory, GiB", 1.0 / 1073741824, { "gpu_mem_bytes" }, { "" } },
+    { "Host memory, GiB", 1.0 / 1073741824, { "rss_bytes" }, { "" } },
+    { "CPU cores busy", 1, { "own_cpu" }, { "" } },
+    { "Gradient norm", 1, { "grad_norm" }, { "" } },
+    { "Learning rate", 1, { "lr" }, { "" } },
 };
 
 static void put_plots(FILE *f, const Series *s)
 {
     fputs("<div class='plots'>\n", f);
     for (int i = 0; i < ARRAY_LEN(plots); i++) {
-        SvgPlot p = { .title = plots[i].title, .unit = plots[i].unit, .scale = plots[i].scale };
+        SvgPlot p = { .title = plots[i].title, .scale = plots[i].scale };
         for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++) {
             int c = series_find(s, plots[i].key[k]);
             if (c >= 0)
@@ -178,8 +177,13 @@ static void say_bottleneck(FILE *f, const Series *s)
         if (part[i].share > part[most].share) most = i;
     }
     if (n == 0) return;
-    fprintf(f, "<p>Of the time that is not spent on the model itself, most is: <b>%s</b>, %.1f %% (%s).</p>",
-            part[most].name, 100 * part[most].share, part[most].note);
+    if (part[most].share < 0.01) {
+        fputs("<p>Nothing but the model's own work takes 1 % of the time or more.</p>", f);
+    } else {
+        fprintf(f,
+                "<p>Of the time that is not spent on the model itself, most is: <b>%s</b>, %.1f %% (%s).</p>",
+                part[most].name, 100 * part[most].share, part[most].note);
+    }
     const char *reasons = series_text(s, "clock_reasons");
     if (*reasons && strcmp(reasons, "none") != 0) {
         fputs("<p>The GPU's clock was held down by: ", f);

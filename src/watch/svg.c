@@ -68,7 +68,7 @@ static double tick_step(double range, int n)
     return base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
 }
 
-static void put_axes(FILE *out, const SvgPlot *p, const Frame *f)
+static void put_axes(FILE *out, const Frame *f)
 {
     char   text[32];
     double dy = tick_step(f->y1 - f->y0, 4), dx = tick_step(f->x1 - f->x0, 5);
@@ -81,8 +81,8 @@ static void put_axes(FILE *out, const SvgPlot *p, const Frame *f)
         } else {
             snprintf(text, sizeof text, "%.4g", shown);
         }
-        fprintf(out, "<text class='axis' text-anchor='end' x='%d' y='%.1f'>%s%s</text>", LEFT - 6,
-                py(f, y) + 4, text, p->unit);
+        fprintf(out, "<text class='axis' text-anchor='end' x='%d' y='%.1f'>%s</text>", LEFT - 6, py(f, y) + 4,
+                text);
     }
     for (double x = ceil(f->x0 / dx) * dx; x <= f->x1; x += dx) {
         fprintf(out, "<text class='axis' text-anchor='middle' x='%.1f' y='%d'>%s</text>", px(f, x),
@@ -119,7 +119,7 @@ int svg_plot(FILE *out, const SvgPlot *p)
     fprintf(out, "</figcaption><svg viewBox='0 0 %d %d' role='img' aria-label='", WIDTH, HEIGHT);
     svg_text(out, p->title);
     fputs("'>", out);
-    put_axes(out, p, &f);
+    put_axes(out, &f);
     for (int k = 0; k < p->n_line; k++) put_line(out, p, &f, k);
     fputs("</svg></figure>\n", out);
     return 1;

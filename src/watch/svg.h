@@ -13,8 +13,8 @@ typedef struct {
 } SvgLine;
 
 typedef struct {
-    const char *title, *unit; /* unit: printed behind numbers, "" for none */
-    double      scale;        /* numbers are multiplied by it: 100 for shares */
+    const char *title; /* with its unit */
+    double      scale; /* numbers are multiplied by it: 100 for shares */
     SvgLine     line[SVG_LINES];
     int         n_line;
 } SvgPlot;
