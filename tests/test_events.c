@@ -1,4 +1,5 @@
-/* TensorBoard's event files: the bytes of a record against what the formats demand, and a folder after resumes and kills. */
+/* TensorBoard's event files: the bytes of a record against what the formats demand, and a folder after
+ * resumes and kills. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

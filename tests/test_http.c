@@ -1,4 +1,5 @@
-/* The page's server under clients that mean no good: raw sockets, in the same process, so that memory can be counted. */
+/* The page's server under clients that mean no good: raw sockets, in the same process, so that memory can
+ * be counted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +45,8 @@ static int connect_to(int port)
     return fd;
 }
 
-/* Sends and reads until the other side is done, `ms` have passed without a byte, or buf is full. Returns the status, 0 for none. */
+/* Sends and reads until the other side is done, `ms` have passed without a byte, or buf is full. Returns
+ * the status, 0 for none. */
 static int talk(int port, const char *request, size_t n, char *buf, size_t cap, int ms)
 {
     int    fd = connect_to(port), status = 0;
@@ -115,7 +117,7 @@ static int teardown(void **state)
     return rc;
 }
 
-/* ---- What is there --------------------------------------------------------------------------------------- */
+/* ---- What is there ------------------------------------------------------------------------------------- */
 
 static void test_served(void **state)
 {
@@ -164,7 +166,7 @@ static void test_events(void **state)
     assert_non_null(strstr(buf, "text/event-stream"));
 }
 
-/* ---- Who may see it -------------------------------------------------------------------------------------- */
+/* ---- Who may see it ------------------------------------------------------------------------------------ */
 
 static void test_token(void **state)
 {
@@ -262,7 +264,7 @@ static void test_traversal(void **state)
     }
 }
 
-/* ---- Abuse ----------------------------------------------------------------------------------------------- */
+/* ---- Abuse --------------------------------------------------------------------------------------------- */
 
 static double rss(void)
 {
@@ -325,7 +327,8 @@ static void test_huge_header(void **state)
     assert_true(rss() - before < 8e6);
 }
 
-/* 200 connections that say nothing, half a request, or wait for events; the page is served beside them, and all is given back. */
+/* 200 connections that say nothing, half a request, or wait for events; the page is served beside them,
+ * and all is given back. */
 static void test_many(void **state)
 {
     enum { MANY = 200 };

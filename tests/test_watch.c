@@ -463,8 +463,8 @@ static void test_meter_without(void **state)
     assert_null(meter_start(1, r->full));
 }
 
-/* Ten readings a second cost less than one hundredth of a core. The bar is on the thread's own CPU time, so other load does
- * not matter. */
+/* Ten readings a second cost less than one hundredth of a core. The bar is on the thread's own CPU time,
+ * so other load does not matter. */
 static void test_meter_cost(void **state)
 {
     Rig         *r    = *state;

@@ -1,4 +1,5 @@
-/* Prints every scalar of the event files in a folder, "STEP TAG VALUE" a line, in the order of names and records. */
+/* Prints every scalar of the event files in a folder, "STEP TAG VALUE" a line, in the order of names and
+ * records. */
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/file.h"

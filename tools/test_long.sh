@@ -15,6 +15,7 @@ part disk bash tests/test_disk.sh "$build"
 part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
 part faults-asan env FAULTS_BY=1 bash tests/test_faults.sh "$asan"
 part kills-asan bash tests/test_durable.sh "$asan"
+part browser env BRIM_BROWSER_ALL=1 bash tests/test_browser.sh "$build"
 part fuzz env FUZZ_S="${FUZZ_S:-60}" bash tests/test_fuzz.sh "$build"
 [ $failed -eq 0 ] && echo "test-long: passed" || echo "test-long: FAILED"
 exit $failed

@@ -4,7 +4,8 @@
 
 enum { BIND_TOKEN_LEAST = 16, BIND_TOKEN_MOST = 200 };
 
-/* 1: only programs of this machine reach it (127.*, ::1, localhost); 0: others may; negative: not a numeric address. */
+/* 1: only programs of this machine reach it (127.*, ::1, localhost); 0: others may; negative: not a
+ * numeric address. */
 int bind_is_local(const char *address);
 
 #endif

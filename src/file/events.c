@@ -68,7 +68,7 @@ struct EventWriter {
     int64_t step;
 };
 
-/* ---- CRC-32C (Castagnoli, reflected) -------------------------------------------------------------------------- */
+/* ---- CRC-32C (Castagnoli, reflected) ------------------------------------------------------------------- */
 
 uint32_t event_crc32c(const void *bytes, size_t n)
 {
@@ -93,7 +93,7 @@ static uint32_t masked_crc(const void *bytes, size_t n)
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/* ---- Protobuf, writing ---------------------------------------------------------------------------------------- */
+/* ---- Protobuf, writing --------------------------------------------------------------------------------- */
 
 static void put(Bytes *b, const void *data, size_t n)
 {
@@ -155,7 +155,7 @@ static void put_double(Bytes *b, int field, double x)
     put(b, &x, sizeof x);
 }
 
-/* ---- Records -------------------------------------------------------------------------------------------------- */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 static int write_all(EventWriter *w, const unsigned char *data, size_t n)
 {
@@ -251,7 +251,7 @@ int event_end(EventWriter *w)
     return write_record(w);
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int write_head(EventWriter *w, int64_t first_step)
 {
@@ -267,7 +267,8 @@ static int write_head(EventWriter *w, int64_t first_step)
     return write_record(w);
 }
 
-/* Names sort by time and then by number: TensorBoard reads the files of a folder in the order of their names. */
+/* Names sort by time and then by number: TensorBoard reads the files of a folder in the order of their
+ * names. */
 static int create_file(EventWriter *w, const char *folder)
 {
     char host[64];
@@ -312,7 +313,7 @@ int event_writer_close(EventWriter *w)
     return rc;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const unsigned char *p, *end;
@@ -430,7 +431,7 @@ int event_next_value(const EventRecord *r, size_t *at, EventValue *out)
     return rc < 0 ? -1 : 1;
 }
 
-/* ---- Trimming ------------------------------------------------------------------------------------------------- */
+/* ---- Trimming ------------------------------------------------------------------------------------------ */
 
 /* Where the first record of first_step or later begins, or the first that is damaged or cut short. */
 static size_t keep_bytes(const unsigned char *bytes, size_t n, int64_t first_step)

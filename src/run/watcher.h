@@ -1,6 +1,7 @@
 /* Watcher: who looks on while a run trains. src/watch has one; the program hands it to train_run().
  *
- * 1. Rank 0 alone calls it, from the thread that trains. None of it can fail the run, and none of it waits for a device.
+ * 1. Rank 0 alone calls it, from the thread that trains. None of it can fail the run, and none of it waits
+ *    for a device.
  * 2. A function may be NULL. */
 #ifndef RUN_WATCHER_H
 #define RUN_WATCHER_H
@@ -23,7 +24,8 @@ typedef struct {
 typedef struct {
     void *self;
     void (*begin)(void *self, const WatcherRun *run); /* its files are open; what run points to stays */
-    /* A line of metrics.jsonl, still open: fields may be added. A step's line has "loss", an evaluation's has not. */
+    /* A line of metrics.jsonl, still open: fields may be added. A step's line has "loss", an evaluation's
+     * has not. */
     void (*line)(void *self, JsonOut *o, int64_t step, int is_step);
     void (*rewind)(void *self, int64_t step); /* the run goes back: steps after this one will be done again */
     void (*end)(void *self);                  /* also after a failure; before the run's files are closed */

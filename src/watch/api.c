@@ -110,7 +110,7 @@ int api_runs(const Runs *r, const Gpus *g, FILE *out)
     return json_out_end(&o);
 }
 
-/* ---- One run -------------------------------------------------------------------------------------------------- */
+/* ---- One run ------------------------------------------------------------------------------------------- */
 
 /* Seven digits are more than a plot shows; the text is a third as long. */
 static double rounded(double x)
@@ -207,7 +207,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     return json_out_end(&o);
 }
 
-/* ---- Prometheus ----------------------------------------------------------------------------------------------- */
+/* ---- Prometheus ---------------------------------------------------------------------------------------- */
 
 /* A label's value: backslash, quotation mark and line break are escaped. */
 static void put_label(FILE *out, const char *name, const char *value)

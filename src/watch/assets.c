@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* The assembler copies each file into the program. PAGE_FETCHED is the folder of what the build fetches (tools/fetch_uplot.sh);
- * its files are empty where that was not possible. */
+/* The assembler copies each file into the program. PAGE_FETCHED is the folder of what the build fetches
+ * (tools/fetch_uplot.sh); its files are empty where that was not possible. */
 #define EMBED(symbol, file)                                                                                  \
     __asm__(".section .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n.global " #symbol "\n" #symbol  \
             ":\n.incbin \"" file "\"\n.global " #symbol "_end\n" #symbol "_end:\n.byte 0\n.previous\n");     \

@@ -17,7 +17,7 @@ typedef struct {
     char    *recipe;
 } Compared;
 
-/* ---- Figures -------------------------------------------------------------------------------------------------- */
+/* ---- Figures ------------------------------------------------------------------------------------------- */
 
 static void cell_state(const Compared *c, char *buf) { str_copy(buf, CELL, runs_state_name(c->view->state)); }
 static void cell_device(const Compared *c, char *buf) { str_copy(buf, CELL, c->view->device); }
@@ -104,7 +104,7 @@ static const struct {
     { "energy", cell_kwh },
 };
 
-/* ---- Recipes -------------------------------------------------------------------------------------------------- */
+/* ---- Recipes ------------------------------------------------------------------------------------------- */
 
 /* Walks "key: value" lines of a resolved recipe, two levels deep. 1: the next one is in key and value. */
 static int next_key(const char **at, char *section, char *key, char *value)
@@ -140,7 +140,7 @@ static void value_of(const char *recipe, const char *want, char *buf)
     }
 }
 
-/* ---- The table ------------------------------------------------------------------------------------------------ */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 static void put_row(FILE *out, const char *label, char cell[][CELL], const int *width, int n)
 {
@@ -212,7 +212,7 @@ static int put_json(FILE *out, const Compared *c, int n)
     return 0;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 /* Each run has its own series, so that more can be compared than Runs keeps open. */
 static int open_run(Runs *r, const char *name, Compared *c)

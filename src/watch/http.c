@@ -1,8 +1,8 @@
-/* The server, on libmicrohttpd. One thread of the library's answers all requests; one of ours (the ticker) looks at the runs once
- * a second and wakes those who wait for events.
+/* The server, on libmicrohttpd. One thread of the library's answers all requests; one of ours (the ticker)
+ * looks at the runs once a second and wakes those who wait for events.
  *
- * Everything of HttpServer below `lock` is under it. A connection that waits for events is suspended, which costs nothing; it is
- * resumed under the same lock, so none is resumed before it was suspended. */
+ * Everything of HttpServer below `lock` is under it. A connection that waits for events is suspended,
+ * which costs nothing; it is resumed under the same lock, so none is resumed before it was suspended. */
 #include "watch/http.h"
 
 #include "base/clock.h"
@@ -59,7 +59,7 @@ struct HttpServer {
 int http_is_built(void) { return 1; }
 int http_port(const HttpServer *s) { return s->port; }
 
-/* ---- Answers -------------------------------------------------------------------------------------------------- */
+/* ---- Answers ------------------------------------------------------------------------------------------- */
 
 static void add_headers(struct MHD_Response *r, const char *type)
 {
@@ -115,7 +115,7 @@ static enum MHD_Result send_asset(HttpServer *s, struct MHD_Connection *c, const
     return reply(c, MHD_HTTP_OK, a->type, r);
 }
 
-/* ---- Events --------------------------------------------------------------------------------------------------- */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 /* The next bytes of an event, or none: then the connection sleeps until the ticker has another one. */
 static ssize_t read_events(void *arg, uint64_t at, char *buf, size_t max)
@@ -182,7 +182,7 @@ static enum MHD_Result serve_events(HttpServer *s, struct MHD_Connection *c)
     return reply(c, MHD_HTTP_OK, "text/event-stream", r);
 }
 
-/* ---- Data ----------------------------------------------------------------------------------------------------- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 typedef enum { DATA_RUNS, DATA_RUN, DATA_PROMETHEUS } DataPage;
 
@@ -211,7 +211,7 @@ static enum MHD_Result serve_data(HttpServer *s, struct MHD_Connection *c, DataP
         n);
 }
 
-/* ---- Requests ------------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* 0: not let in; 1: by header or cookie; 2: by the address. */
 static int let_in(const HttpServer *s, struct MHD_Connection *c)
@@ -264,7 +264,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
     return route(s, c, url, in == 2);
 }
 
-/* ---- The ticker ----------------------------------------------------------------------------------------------- */
+/* ---- The ticker ---------------------------------------------------------------------------------------- */
 
 static void make_payload(HttpServer *s)
 {
@@ -314,7 +314,7 @@ static void tick(void *arg)
     thread_unlock(&s->lock);
 }
 
-/* ---- Starting and stopping ------------------------------------------------------------------------------------ */
+/* ---- Starting and stopping ----------------------------------------------------------------------------- */
 
 static int listen_on(const HttpOptions *o)
 {

@@ -1,8 +1,9 @@
 /* What libmicrohttpd.a asks of GnuTLS, answered "not here".
  *
- * Debian's archive has TLS built in, and GnuTLS cannot be linked statically there: p11-kit, which it needs, has no archive. The
- * page is served without TLS (http.h, rule 4), so none of these is called but the two of start and end. They are hidden: a
- * library opened later that brings the true GnuTLS must not meet them. */
+ * Debian's archive has TLS built in, and GnuTLS cannot be linked statically there: p11-kit, which it
+ * needs, has no archive. The page is served without TLS (http.h, rule 4), so none of these is called but
+ * the two of start and end. They are hidden: a library opened later that brings the true GnuTLS must not
+ * meet them. */
 #include <stddef.h>
 
 #define ABSENT(name)                                                                                         \

@@ -53,7 +53,7 @@ static void stretch_na(MeterStretch *s)
     s->memory_used_bytes = s->memory_total_bytes = s->rss_bytes = NAN;
 }
 
-/* ---- The thread ----------------------------------------------------------------------------------------------- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 static void add(Mean *m, double x)
 {
@@ -165,8 +165,8 @@ static int is_due(const Meter *m)
     return m->marked > m->covered && clock_now_s() - m->begin_s >= MIN_STRETCH_S;
 }
 
-/* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step, else 0. 1 when told to
- * stop. */
+/* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
+ * else 0. 1 when told to stop. */
 static int wait_mark(Meter *m, int64_t *first, int64_t *last)
 {
     struct timespec until;
@@ -223,7 +223,7 @@ static void meter_body(void *arg)
     nvml_close(m->nvml);
 }
 
-/* ---- The caller ----------------------------------------------------------------------------------------------- */
+/* ---- The caller ---------------------------------------------------------------------------------------- */
 
 Meter *meter_start(int cuda_index, const char *nvml_path)
 {

@@ -1,11 +1,12 @@
 /* Meter: what GPU and host did, step by step, for as long as a run trains.
  *
- * 1. A thread of its own asks the driver ten times a second. A step never waits for it: meter_mark() only says that a step has
- *    ended, and meter_read() gives the newest stretch that is complete.
- * 2. A stretch goes from mark to mark and has at least MIN_STRETCH_S, the least GPM is made for: one long step, or several
- *    short ones. It says which steps those were. Activity is one difference of counters over the whole stretch.
- * 3. What cannot be read is NAN, never 0. Without a GPU the host's figures remain, and power and energy are the CPU's, if it
- *    tells. */
+ * 1. A thread of its own asks the driver ten times a second. A step never waits for it: meter_mark() only
+ *    says that a step has ended, and meter_read() gives the newest stretch that is complete.
+ * 2. A stretch goes from mark to mark and has at least MIN_STRETCH_S, the least GPM is made for: one long
+ *    step, or several short ones. It says which steps those were. Activity is one difference of counters over
+ *    the whole stretch.
+ * 3. What cannot be read is NAN, never 0. Without a GPU the host's figures remain, and power and energy
+ *    are the CPU's, if it tells. */
 #ifndef WATCH_METER_H
 #define WATCH_METER_H
 
@@ -34,8 +35,8 @@ typedef struct {
     double    memory_used_bytes, memory_total_bytes, rss_bytes; /* the host's */
 } MeterStretch;
 
-/* cuda_index below 0: no GPU. nvml_path as in nvml_open(), borrowed. NULL when there is no memory or no thread: the others
- * take that as a meter that has seen nothing. */
+/* cuda_index below 0: no GPU. nvml_path as in nvml_open(), borrowed. NULL when there is no memory or no
+ * thread: the others take that as a meter that has seen nothing. */
 Meter *meter_start(int cuda_index, const char *nvml_path);
 void   meter_stop(Meter *m);
 
@@ -43,8 +44,8 @@ void meter_mark(Meter *m, int64_t step); /* step has just ended */
 /* The newest complete stretch; all n/a before the first one. */
 void meter_read(Meter *m, MeterStretch *out);
 
-/* Which activity there is: "gpm", or why not: "utilisation only: this GPU has no GPM (Hopper and later have it)"; "none: no
- * GPU". NULL until the thread knows. */
+/* Which activity there is: "gpm", or why not: "utilisation only: this GPU has no GPM (Hopper and later
+ * have it)"; "none: no GPU". NULL until the thread knows. */
 const char *meter_activity(Meter *m);
 double      meter_thread_s(Meter *m); /* CPU seconds its thread has used up to the last stretch */
 

@@ -55,7 +55,7 @@ static const char style[] =
     "0}summary{cursor:pointer;font-weight:600}"
     "details{margin:0 0 10px}";
 
-/* ---- Figures -------------------------------------------------------------------------------------------------- */
+/* ---- Figures ------------------------------------------------------------------------------------------- */
 
 static void put_tile(FILE *f, const char *name, const char *value)
 {
@@ -136,7 +136,7 @@ static void put_plots(FILE *f, const Series *s)
     fputs("</div>\n", f);
 }
 
-/* ---- Verdict -------------------------------------------------------------------------------------------------- */
+/* ---- Verdict ------------------------------------------------------------------------------------------- */
 
 static void say_end(FILE *f, const RunView *v, const Series *s)
 {
@@ -210,7 +210,7 @@ static void put_waterfall(FILE *f, const Series *s)
     fputs("</table></div>\n", f);
 }
 
-/* ---- The page ------------------------------------------------------------------------------------------------- */
+/* ---- The page ------------------------------------------------------------------------------------------ */
 
 static void put_file(FILE *f, const Runs *r, const RunView *v, const char *file, const char *title)
 {

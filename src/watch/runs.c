@@ -80,7 +80,7 @@ RunView *runs_need(Runs *r, const char *name)
     return NULL;
 }
 
-/* ---- Facts ---------------------------------------------------------------------------------------------------- */
+/* ---- Facts --------------------------------------------------------------------------------------------- */
 
 /* The number behind "key:" at the beginning of a line; for runs that have no watch.json. */
 static int64_t yaml_int(const char *text, const char *key)
@@ -145,7 +145,7 @@ static RunState state_of(const Runs *r, const RunView *v)
     return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps ? RUN_DONE : RUN_STOPPED;
 }
 
-/* ---- The listing ---------------------------------------------------------------------------------------------- */
+/* ---- The listing --------------------------------------------------------------------------------------- */
 
 static RunView *add_view(Runs *r, const char *name)
 {
@@ -253,7 +253,7 @@ int runs_refresh(Runs *r)
     return changed;
 }
 
-/* ---- All of a run --------------------------------------------------------------------------------------------- */
+/* ---- All of a run -------------------------------------------------------------------------------------- */
 
 Series *runs_series(Runs *r, RunView *v)
 {
@@ -280,7 +280,7 @@ Series *runs_series(Runs *r, RunView *v)
     return series_follow(v->full) < 0 ? NULL : v->full;
 }
 
-/* ---- Texts ---------------------------------------------------------------------------------------------------- */
+/* ---- Texts --------------------------------------------------------------------------------------------- */
 
 void runs_blot(char *text)
 {

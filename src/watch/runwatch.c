@@ -32,6 +32,7 @@ struct RunWatch {
     EventWriter  *events;
     HttpServer   *http;
     double        energy_0_j; /* of earlier starts */
+    double        started_s;  /* wall clock */
     int           has_activity, events_failing;
     dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
     ino_t         folder_inode;
@@ -70,7 +71,7 @@ static int is_ours(const RunWatch *w)
            st.st_ino == w->folder_inode;
 }
 
-/* ---- watch.json ----------------------------------------------------------------------------------------------- */
+/* ---- watch.json ---------------------------------------------------------------------------------------- */
 
 static int write_facts(const RunWatch *w, const char *activity)
 {
@@ -88,7 +89,8 @@ static int write_facts(const RunWatch *w, const char *activity)
     json_out_str(&o, "device", w->device);
     json_out_int(&o, "ranks", w->run.world);
     json_out_str(&o, "activity", activity);
-    json_out_num(&o, "started_s", clock_wall_s());
+    json_out_num(&o, "started_s", w->started_s);
+    json_out_num(&o, "sampler_cpu_s", meter_thread_s(w->meter));
     int rc = json_out_end(&o);
     if (rc == 0) rc = file_publish(&f, path);
     file_discard(&f);
@@ -108,7 +110,7 @@ static double energy_before(const RunWatch *w)
     return isnan(j) ? 0 : j;
 }
 
-/* ---- Beginning ------------------------------------------------------------------------------------------------ */
+/* ---- Beginning ----------------------------------------------------------------------------------------- */
 
 static void open_events(RunWatch *w, int64_t first_step)
 {
@@ -134,7 +136,8 @@ static void watch_begin(void *self, const WatcherRun *run)
 {
     RunWatch   *w = (RunWatch *)self;
     struct stat st;
-    w->run = *run;
+    w->run       = *run;
+    w->started_s = clock_wall_s();
     str_copy(w->dir, sizeof w->dir, run->dir);
     str_copy(w->device, sizeof w->device, run->device);
     str_copy(w->name, sizeof w->name, run->name);
@@ -149,7 +152,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     open_page(w);
 }
 
-/* ---- Lines ---------------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------- */
 
 /* Only what is known is written: a machine without a GPU has no GPU fields. */
 static void put(JsonOut *o, const char *key, double x)
@@ -218,7 +221,7 @@ static void add_fields(RunWatch *w, JsonOut *o, int64_t step)
     }
 }
 
-/* ---- TensorBoard ---------------------------------------------------------------------------------------------- */
+/* ---- TensorBoard --------------------------------------------------------------------------------------- */
 
 /* "train/loss", "eval/val_loss", "gpu/power_w", "host/cpu". */
 static void tag_of(const char *key, char *buf, size_t n)
@@ -282,6 +285,7 @@ static void watch_end(void *self)
     str_copy(why, sizeof why, err_get());
     err_clear();
     http_stop(w->http);
+    if (w->meter && is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
     meter_stop(w->meter);
     if (event_writer_close(w->events) < 0) complain("TensorBoard's file");
     w->http   = NULL;
@@ -299,7 +303,7 @@ Watcher runwatch_watcher(RunWatch *w)
     return (Watcher){ w, watch_begin, watch_line, watch_rewind, watch_end };
 }
 
-/* ---- Samples -------------------------------------------------------------------------------------------------- */
+/* ---- Samples ------------------------------------------------------------------------------------------- */
 
 void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *text)
 {

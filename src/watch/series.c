@@ -135,7 +135,7 @@ int series_line(Series *s, const char *line, size_t n)
     return 1;
 }
 
-/* ---- The file ------------------------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------------------ */
 
 /* Where to begin in a file of this size: behind the first line break of its last from_end bytes. */
 static int begin_reading(Series *s, int fd, off_t size)
@@ -232,7 +232,7 @@ int series_follow(Series *s)
     return rc < 0 ? rc : rc || is_other;
 }
 
-/* ---- Asking --------------------------------------------------------------------------------------------------- */
+/* ---- Asking -------------------------------------------------------------------------------------------- */
 
 double series_at(const Series *s, int column, int row) { return column < 0 ? NAN : s->column[column][row]; }
 

@@ -1,10 +1,11 @@
 /* Series: metrics.jsonl as columns of numbers, followed while another process writes it.
  *
- * 1. Memory is bounded, however long the run: at most SERIES_KEYS columns and n_cap rows. A full table keeps every second
- *    step row, and from then on only every second line is added (stride). Rows of evaluations are thinned last.
+ * 1. Memory is bounded, however long the run: at most SERIES_KEYS columns and n_cap rows. A full table keeps
+ *    every second step row, and from then on only every second line is added (stride). Rows of evaluations
+ *    are thinned last.
  * 2. The newest value of every key is kept whatever was thinned.
- * 3. A file that was replaced or became shorter is read anew; `epoch` counts that. A line that is not an object of JSON with a
- *    whole "step" is passed over, and so is one longer than SERIES_LINE. */
+ * 3. A file that was replaced or became shorter is read anew; `epoch` counts that. A line that is not an
+ *    object of JSON with a whole "step" is passed over, and so is one longer than SERIES_LINE. */
 #ifndef WATCH_SERIES_H
 #define WATCH_SERIES_H
 

@@ -25,7 +25,7 @@ void top_move(const Runs *r, TopState *t, int by)
     str_copy(t->selected, sizeof t->selected, r->run[MIN(r->n_run - 1, MAX(0, i + by))]->name);
 }
 
-/* ---- Machine -------------------------------------------------------------------------------------------------- */
+/* ---- Machine ------------------------------------------------------------------------------------------- */
 
 static const char *percent(char *buf, size_t n, double share)
 {
@@ -111,7 +111,7 @@ static void draw_gpus(Screen *s, const Gpus *g, int row)
     draw_host(s, g, row);
 }
 
-/* ---- Runs ----------------------------------------------------------------------------------------------------- */
+/* ---- Runs ---------------------------------------------------------------------------------------------- */
 
 /* Of the column of names. */
 static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66)); }
@@ -152,7 +152,7 @@ static int draw_runs(Screen *s, const Runs *r, const TopState *t, int row, int r
     return row;
 }
 
-/* ---- Curves --------------------------------------------------------------------------------------------------- */
+/* ---- Curves -------------------------------------------------------------------------------------------- */
 
 typedef enum { SHOW_PLAIN, SHOW_COUNT, SHOW_SHARE, SHOW_BYTES, SHOW_WATTS } Show;
 
@@ -228,7 +228,7 @@ static void draw_one(Screen *s, const RunView *v, const Series *series, int row,
     if (row < end && *reasons) screen_printf(s, row, 0, STYLE_DIM, "clock held by: %s", reasons);
 }
 
-/* ---- All ------------------------------------------------------------------------------------------------------ */
+/* ---- All ----------------------------------------------------------------------------------------------- */
 
 static void draw_help(Screen *s, int row)
 {

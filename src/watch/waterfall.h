@@ -1,4 +1,5 @@
-/* Waterfall: where a run's wall time goes, as shares that add up to 1, from the newest rows of its metrics. */
+/* Waterfall: where a run's wall time goes, as shares that add up to 1, from the newest rows of its
+ * metrics. */
 #ifndef WATCH_WATERFALL_H
 #define WATCH_WATERFALL_H
 
@@ -11,7 +12,8 @@ typedef struct {
     double      share;
 } WaterfallPart;
 
-/* Returns how many parts there are; 0 when too little is known. What was not measured is no part of its own. */
+/* Returns how many parts there are; 0 when too little is known. What was not measured is no part of its
+ * own. */
 int waterfall_of(const Series *s, WaterfallPart out[WATERFALL_PARTS]);
 
 #endif

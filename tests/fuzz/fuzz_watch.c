@@ -1,7 +1,7 @@
-/* Fuzz target: what the watching half reads from files and from the network: event records, lines of metrics, request headers.
- * The first byte says which. Built with libFuzzer; the corpus is beside it.
+/* Fuzz target: what the watching half reads from files and from the network: event records, lines of
+ * metrics, request headers. The first byte says which. Built with libFuzzer; the corpus is beside it.
  *
- * sources: src/file/events.c src/watch/series.c src/watch/waterfall.c src/watch/gate.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c src/base/file.c src/base/mem.c src/base/arena.c src/base/thread.c */
+ * sources: src/file/events.c src/watch/series.c src/watch/waterfall.c src/watch/gate.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "file/events.h"
 #include "watch/gate.h"
