@@ -34,8 +34,11 @@ async function desktop(context, plain) {
   await page.waitForTimeout(400);
   const before = await page.evaluate(ink, 'Loss'), step = await page.textContent('.run[data-name="live"] .sub');
   await until(page, s => document.querySelector('.run[data-name="live"] .sub').textContent !== s, step);
-  await page.waitForTimeout(1500);
-  const after = await page.evaluate(ink, 'Loss');
+  let after = before;
+  for (let i = 0; i < 50 && after.sum === before.sum; i++) {
+    await page.waitForTimeout(200);
+    after = await page.evaluate(ink, 'Loss');
+  }
   verdict('the loss moves' + tag, before.n > 200 && after.n > 200 && before.sum !== after.sum, JSON.stringify([before, after]));
 
   const light = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
