@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-static const double PERIOD_S = 0.1, MIN_STRETCH_S = 0.1;
+/* Memory, limits and temperature are read once in SLOW_S: every question costs the driver's time. */
+static const double PERIOD_S = 0.1, MIN_STRETCH_S = 0.1, SLOW_S = 1;
 
 typedef struct {
     double sum;
@@ -37,6 +38,8 @@ struct Meter {
     double      begin_s, energy_0_j, energy_j, host_energy_j;
     HostReading host;
     NvmlReading last;
+    double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
+    int         n_slow;
     Mean        util, power, sm_mhz, memory_mhz;
     int         n_sample, has_reasons;
     uint64_t    reasons;
@@ -67,7 +70,15 @@ static double mean_of(const Mean *m) { return m->n > 0 ? m->sum / m->n : NAN; }
 static void poll_gpu(Meter *m)
 {
     if (!m->device) return;
-    nvml_read(m->nvml, m->device, &m->last);
+    double now_s = clock_now_s();
+    if (m->n_slow == 0 || now_s - m->slow_s >= SLOW_S) {
+        nvml_read(m->nvml, m->device, &m->last);
+        m->ecc_errors = nvml_ecc_errors(m->nvml, m->device);
+        m->slow_s     = now_s;
+        m->n_slow++;
+    } else {
+        nvml_read_fast(m->nvml, m->device, &m->last);
+    }
     add(&m->util, m->last.gpu_util / 100);
     add(&m->power, m->last.power_w);
     add(&m->sm_mhz, m->last.sm_mhz);
@@ -88,7 +99,7 @@ static void begin_stretch(Meter *m, double now_s)
 /* A counter that stands still is one this card does not keep: power times time is the next best. */
 static void fill_energy(Meter *m, MeterStretch *s)
 {
-    double now = m->last.energy_j, total;
+    double now = nvml_energy_j(m->nvml, m->device), total;
     if (!m->device) {
         s->energy_j = s->host.energy_j;
         if (!isnan(s->energy_j)) m->host_energy_j += s->energy_j;
@@ -124,7 +135,7 @@ static void fill_gpu(Meter *m, MeterStretch *s)
     s->gpu_memory_total_bytes = m->last.memory_total_bytes;
     s->power_limit_w          = m->last.power_limit_w;
     s->temperature_c          = m->last.temperature_c;
-    s->ecc_errors             = nvml_ecc_errors(m->nvml, m->device);
+    s->ecc_errors             = m->ecc_errors;
     s->has_reasons            = m->has_reasons;
     s->reasons                = m->reasons;
 }

@@ -295,27 +295,36 @@ static double read_kind(int (*get)(NvmlDevice *, unsigned, unsigned *), NvmlDevi
     return scaled(rc, x, unit);
 }
 
-void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
+void nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out)
 {
-    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
-    if (!n || !d) return;
     NvmlUtilization    u    = { 0 };
     unsigned long long bits = 0;
+    if (!n || !d) return;
+    out->gpu_util = out->memory_util = NAN;
+    out->has_reasons                 = 0;
+    out->reasons                     = 0;
     if (n->utilization && n->utilization(d, &u) == NVML_OK) {
         out->gpu_util    = u.gpu;
         out->memory_util = u.memory;
     }
-    read_memory(n, d, out);
-    read_temperature(n, d, out);
-    out->power_w       = read_unsigned(n->power, d, 1e-3);
-    out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
-    out->sm_mhz        = read_kind(n->clock, d, NVML_CLOCK_SM, 1);
-    out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
-    out->energy_j      = nvml_energy_j(n, d);
+    out->power_w = read_unsigned(n->power, d, 1e-3);
+    out->sm_mhz  = read_kind(n->clock, d, NVML_CLOCK_SM, 1);
     if (n->reasons && n->reasons(d, &bits) == NVML_OK) {
         out->has_reasons = 1;
         out->reasons     = bits;
     }
+}
+
+void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
+{
+    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
+    if (!n || !d) return;
+    nvml_read_fast(n, d, out);
+    read_memory(n, d, out);
+    read_temperature(n, d, out);
+    out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
+    out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
+    out->energy_j      = nvml_energy_j(n, d);
 }
 
 void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s)

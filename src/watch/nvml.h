@@ -44,7 +44,9 @@ typedef struct {
     uint64_t reasons; /* clocks event reasons, see nvml_reasons_text() */
 } NvmlReading;
 
-void   nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+/* Only what changes within a second: utilisation, power, SM clock, reasons. The rest of *out stays. */
+void   nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 double nvml_energy_j(const Nvml *n, NvmlDevice *d); /* NvmlReading's, alone */
 
 /* Bytes per second to and from the host. Takes 40 ms: the driver measures each for 20. NvmlActivity has them
