@@ -9,13 +9,16 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "watch/gpus.h"
 #include "watch/host.h"
 #include "watch/meter.h"
 #include "watch/nvml.h"
+#include "watch/runwatch.h"
 #include "watch/sampler.h"
 
 #include <dlfcn.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +29,13 @@ typedef struct {
     char  dir[64], full[96], sparse[96], cuda[96];
     void *lib; /* of `full`, for its counters */
 } Rig;
+
+static int system_format(const char *format, const char *a, const char *b)
+{
+    char cmd[600];
+    snprintf(cmd, sizeof cmd, format, a, b);
+    return system(cmd);
+}
 
 static void build(const char *out, const char *flags)
 {
@@ -506,6 +516,112 @@ static void test_gpus(void **state)
     free(g);
 }
 
+/* ---- a run that is watched ----------------------------------------------------------------------------- */
+
+/* One line as the run would write it; the parsed object is the caller's. */
+static json_t *watched_line(const Watcher *w, const char *metrics, int64_t step)
+{
+    JsonOut o;
+    char    line[4096];
+    json_out_init_buf(&o, line, sizeof line);
+    json_out_object(&o, NULL);
+    json_out_int(&o, "step", step);
+    json_out_num(&o, "loss", 5.0 / (double)step);
+    json_out_num(&o, "time_s", 0.03 * (double)step);
+    json_out_num(&o, "data_wait_s", 0);
+    w->line(w->self, &o, step, 1);
+    assert_int_equal(json_out_end(&o), 0);
+    FILE *f = fopen(metrics, "a");
+    assert_true(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0);
+    json_t *root = json_loads(line, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+static double number_of(json_t *root, const char *key)
+{
+    json_t *x = json_object_get(root, key);
+    if (!json_is_number(x)) fail_msg("no %s", key);
+    return json_number_value(x);
+}
+
+/* Steps of 30 ms until a line has what the GPU did; returns that line. */
+static json_t *watched_until(const Watcher *w, const char *metrics, int64_t *step)
+{
+    for (int tries = 0; tries < 300; tries++) {
+        json_t *root = watched_line(w, metrics, ++*step);
+        if (json_object_get(root, "tensor_active")) return root;
+        json_decref(root);
+        usleep(30000);
+    }
+    fail_msg("no line has the GPU's activity");
+    return NULL;
+}
+
+static void test_runwatch(void **state)
+{
+    Rig       *r = *state;
+    Recipe     recipe;
+    char       dir[160], metrics[200], report[200];
+    int64_t    step   = 0;
+    double     used_j = 0;
+    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512 };
+    recipe_defaults(&recipe);
+    recipe.watch.tensorboard = 1;
+    snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", dir);
+    snprintf(report, sizeof report, "%s/report.html", dir);
+    assert_int_equal(file_make_folders(dir), 0);
+    char base[128];
+    snprintf(base, sizeof base, "%s/runs", r->dir);
+    setenv("BRIM_RUNS", base, 1);
+    for (int start = 0; start < 2; start++) { /* the second one goes on */
+        RunWatch *rw   = runwatch_create(&recipe, r->full);
+        Watcher   w    = runwatch_watcher(rw);
+        run.first_step = step;
+        w.begin(w.self, &run);
+        json_t *line  = watched_until(&w, metrics, &step);
+        double  n     = number_of(line, "watch_last") - number_of(line, "watch_first") + 1;
+        double  total = number_of(line, "energy_j");
+        assert_true(n >= 1 && number_of(line, "watch_last") < (double)step);
+        expect_is(number_of(line, "tensor_active"), 0.7125);
+        /* The stand-in's counter goes up by 2 J a question: all that it gave is in one stretch, and 256 images a step are this
+         * rank's. */
+        assert_true(number_of(line, "j_per_unit") * 256 * n <= total - used_j + 1e-6);
+        expect_near(number_of(line, "kwh"), 2 * total / 3.6e6, 1e-9);
+        assert_true(total > used_j); /* what the start before has used counts */
+        assert_string_equal(json_string_value(json_object_get(line, "clock_reasons")) ? "has" : "none",
+                            "has");
+        json_decref(line);
+        used_j = total;
+        runwatch_sample(rw, step, "Once", " upon a time");
+        w.rewind(w.self, step - 1);
+        step--;
+        err_set("the device failed");
+        w.end(w.self);
+        assert_string_equal(err_get(), "the device failed"); /* not covered up by what came after it */
+        err_clear();
+        runwatch_destroy(rw);
+        assert_int_equal(file_kind(report), FILE_REGULAR);
+        unlink(report);
+    }
+    /* Another run has the name now: nothing is written into its folder. */
+    RunWatch *rw = runwatch_create(&recipe, r->full);
+    Watcher   w  = runwatch_watcher(rw);
+    char      moved[200];
+    run.first_step = step;
+    w.begin(w.self, &run);
+    snprintf(moved, sizeof moved, "%s/runs/old", r->dir);
+    assert_int_equal(rename(dir, moved), 0);
+    assert_int_equal(file_make_folders(dir), 0);
+    assert_int_equal(system_format("cp %s/metrics.jsonl %s/", moved, dir), 0);
+    w.end(w.self);
+    runwatch_destroy(rw);
+    assert_int_equal(file_kind(report), FILE_NONE);
+    unsetenv("BRIM_RUNS");
+    assert_int_equal(system_format("rm -r %s/%s", r->dir, "runs"), 0);
+}
+
 static void test_host(void **state)
 {
     HostReading a, b;
@@ -548,6 +664,7 @@ int main(void)
         cmocka_unit_test_teardown(test_meter_without, settled),
         cmocka_unit_test_teardown(test_meter_cost, settled),
         cmocka_unit_test_teardown(test_gpus, settled),
+        cmocka_unit_test_teardown(test_runwatch, settled),
         cmocka_unit_test_teardown(test_host, settled),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

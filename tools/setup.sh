@@ -5,7 +5,7 @@
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev)
 wish=(libmicrohttpd-dev libncurses-dev) # the web page and brim top; without them both say what is missing
-if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev tmux prometheus chromium); command -v npm >/dev/null || wish+=(npm); fi
+if [ "${1:-test}" = test ]; then need+=(g++ libcmocka-dev); wish+=(clang libclang-rt-dev curl tmux prometheus chromium); command -v npm >/dev/null || wish+=(npm); fi
 
 missing() {
     for p in "$@"; do
