@@ -17,14 +17,19 @@ SAN   ?=
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
 STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a
+# The web page and the terminal view are optional: where a library is missing, a file that says so stands in.
+MHD    := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
+CURSES := $(wildcard $(shell $(CC) -print-file-name=libncursesw.a))
+STATIC += $(if $(MHD),-l:libmicrohttpd.a) $(if $(CURSES),-l:libncursesw.a -l:libtinfo.a)
 # Libraries opened at run time must not find these instead of their own.
 HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a
 LIBS   := $(STATIC) $(HIDE) -lgomp -ldl -lpthread -lm
-
-SRC    := $(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c))
 # Video needs FFmpeg's headers; the libraries are opened at run time.
 NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | $(CC) -E -x c - >/dev/null 2>&1 || echo 1)
-SRC    := $(filter-out src/file/video_$(if $(NO_AV),ffmpeg,none).c,$(SRC))
+
+NOT_BUILT := $(if $(MHD),src/watch/http_none.c,src/watch/http.c src/watch/http_tls.c) $(if $(CURSES),src/watch/term_none.c,src/watch/term.c) \
+             src/file/video_$(if $(NO_AV),ffmpeg,none).c
+SRC    := $(filter-out $(NOT_BUILT),$(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c)))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
@@ -187,6 +192,12 @@ $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: $(BUILD)/.dev_id
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: CFLAGS += -DBRIM_DEV_ID='"$(DEV_ID)"'
 # Pixels must not depend on whether the machine can multiply and add in one step.
 $(BUILD)/src/file/resize.o $(BUILD)/src/data/image_ops.o $(BUILD)/src/data/image_augment.o: CFLAGS += -ffp-contract=off
+# What the web page has from npm, for all builds. Without npm the files are empty, and the page draws with a plotter of its own.
+PAGE_FETCHED := build/page
+$(PAGE_FETCHED)/uplot.js: tools/fetch_uplot.sh
+	@tools/fetch_uplot.sh $(PAGE_FETCHED)
+$(BUILD)/src/watch/assets.o: $(wildcard src/watch/page/*) $(PAGE_FETCHED)/uplot.js
+$(BUILD)/src/watch/assets.o: CFLAGS += -DPAGE_FETCHED='"$(PAGE_FETCHED)"'
 
 $(BUILD)/src/%.o: src/%.c
 	@mkdir -p $(@D)

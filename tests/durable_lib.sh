@@ -98,7 +98,7 @@ wait_log() {
 }
 
 # What the metrics say about training, without times.
-bits() { sed -E 's/, "(per_s|mfu|time_s)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
+bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s|watch_first|watch_last|[a-z_]*bytes[a-z_]*|cpu|own_cpu|energy_j|power_w|j_per_unit|kwh)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
 
 last_ckpt() { ls -d "runs/$1"/checkpoints/step-* 2>/dev/null | tail -n 1; }
 

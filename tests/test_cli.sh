@@ -2,7 +2,7 @@
 # What the program says about itself, and that it notices when nobody can read it.
 . "$(dirname "$0")/shell_lib.sh"
 
-for c in train plan bench eval sample data env info version help; do
+for c in train plan bench eval sample data env top compare report info version help; do
     "$brim" $c --help >a 2>err; rc=$?
     "$brim" help $c >b 2>>err
     [ $rc -eq 0 ] && [ ! -s err ] && grep -q "^brim $c" a && [ "$(head -n "$(wc -l <a)" b)" = "$(cat a)" ]

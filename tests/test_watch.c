@@ -9,10 +9,16 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "watch/gpus.h"
+#include "watch/host.h"
+#include "watch/meter.h"
 #include "watch/nvml.h"
+#include "watch/runwatch.h"
 #include "watch/sampler.h"
 
 #include <dlfcn.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +29,13 @@ typedef struct {
     char  dir[64], full[96], sparse[96], cuda[96];
     void *lib; /* of `full`, for its counters */
 } Rig;
+
+static int system_format(const char *format, const char *a, const char *b)
+{
+    char cmd[600];
+    snprintf(cmd, sizeof cmd, format, a, b);
+    return system(cmd);
+}
 
 static void build(const char *out, const char *flags)
 {
@@ -383,6 +396,256 @@ static void test_sampler_short(void **state)
     sampler_destroy(s); /* a run that failed midway */
 }
 
+/* ---- the meter ----------------------------------------------------------------------------------------- */
+
+/* Marks steps until a stretch that covers one of them is complete. */
+static void meter_until(Meter *m, int64_t *step, int64_t want, MeterStretch *out)
+{
+    for (int tries = 0; tries < 400; tries++) {
+        meter_mark(m, ++*step);
+        usleep(20000);
+        meter_read(m, out);
+        if (out->last_step >= want) return;
+    }
+    fail_msg("no stretch up to step %lld", (long long)want);
+}
+
+static void test_meter(void **state)
+{
+    Rig         *r    = *state;
+    int64_t      step = 100;
+    MeterStretch a, b;
+    Meter       *m = meter_start(1, r->full);
+    meter_read(m, &a);
+    assert_int_equal(a.last_step, 0);
+    assert_true(isnan(a.gpu_util) && isnan(a.energy_j) && isnan(a.host.cpu));
+    meter_until(m, &step, 101, &a);
+    assert_int_equal(a.first_step, 101); /* not the hundred before it */
+    meter_until(m, &step, a.last_step + 1, &b);
+    assert_int_equal(b.first_step, a.last_step + 1); /* every step is in one stretch */
+    assert_true(b.time_s >= 0.1 && b.n_sample >= 1);
+    expect_is(b.sm_active, 0.955); /* shares, not percent */
+    expect_is(b.tensor_active, 0.7125);
+    expect_is(b.dram_active, 0.345);
+    expect_is(b.pcie_rx_bytes_s, 3 * 1048576.0);
+    expect_is(b.gpu_memory_bytes, 140000000000.0);
+    expect_is(b.power_limit_w, 700);
+    expect_is(b.ecc_errors, 2); /* uncorrected, since the driver was loaded */
+    assert_true(b.gpu_util >= 0.9 && b.gpu_util <= 1 && b.has_reasons);
+    assert_true(b.energy_j > 0 && b.total_energy_j > b.energy_j);
+    assert_true(b.host.cpu >= 0 && b.host.cpu <= 1 && b.rss_bytes > 1e6 &&
+                b.memory_total_bytes > b.rss_bytes);
+    assert_string_equal(meter_activity(m), "gpm");
+    step = 50; /* the run went back */
+    for (int tries = 0; tries < 400 && a.last_step > 99; tries++) meter_until(m, &step, 51, &a);
+    assert_true(a.last_step < 100 && a.first_step >= 51);
+    meter_stop(m);
+}
+
+static void test_meter_without(void **state)
+{
+    Rig         *r    = *state;
+    int64_t      step = 0;
+    MeterStretch s;
+    Meter       *m = meter_start(0, r->full); /* a GPU without GPM: labelled, and no figure is invented */
+    meter_until(m, &step, 1, &s);
+    assert_string_equal(meter_activity(m),
+                        "utilisation only: this GPU has no GPM (Hopper and later have it)");
+    assert_true(isnan(s.tensor_active) && isnan(s.sm_active) && !isnan(s.gpu_util));
+    meter_stop(m);
+    *fake_int(r, "fake_gpm_rc") = 4;
+    m                           = meter_start(1, r->full);
+    step                        = 0;
+    meter_until(m, &step, 1, &s);
+    assert_string_equal(meter_activity(m), "utilisation only: the driver refuses GPM to this user");
+    meter_stop(m);
+    m    = meter_start(-1, NULL); /* the CPU computes */
+    step = 0;
+    meter_until(m, &step, 1, &s);
+    assert_string_equal(meter_activity(m), "none: no GPU");
+    assert_true(isnan(s.gpu_util) && isnan(s.gpu_power_w) && !isnan(s.host.cpu) && s.n_sample == 0);
+    meter_stop(m);
+    meter_mark(NULL, 1);
+    meter_read(NULL, &s);
+    assert_true(isnan(s.rss_bytes));
+    meter_stop(NULL);
+    fault_arm(FAULT_THREAD, 1, 0);
+    assert_null(meter_start(1, r->full));
+}
+
+/* Ten readings a second cost less than one hundredth of a core. The bar is on the thread's own CPU time,
+ * so other load does not matter. */
+static void test_meter_cost(void **state)
+{
+    Rig         *r    = *state;
+    int64_t      step = 0;
+    MeterStretch s;
+    Meter       *m = meter_start(1, r->full);
+    meter_until(m, &step, 1, &s);
+    double cpu_s = meter_thread_s(m), wall_s = 0;
+    for (int i = 0; i < 10; i++) {
+        meter_until(m, &step, s.last_step + 1, &s);
+        wall_s += s.time_s;
+    }
+    double share = (meter_thread_s(m) - cpu_s) / wall_s;
+    printf("the meter's thread takes %.2f %% of a core\n", 100 * share);
+    assert_true(share < 0.01);
+    meter_stop(m);
+}
+
+static void test_gpus(void **state)
+{
+    Rig  *r = *state;
+    Gpus *g = calloc(1, sizeof *g);
+    gpus_init(g, r->full);
+    gpus_refresh(g);
+    assert_int_equal(g->n_gpu, 2);
+    assert_string_equal(g->gpu[1].name, "NVIDIA H200");
+    expect_is(g->gpu[1].activity.tensor_active, 71.25);
+    assert_true(isnan(g->gpu[0].activity.tensor_active));
+    assert_int_equal(g->gpu[0].n_process, 3); /* other programs' too */
+    assert_int_equal(g->gpu[0].process[1].pid, 4242);
+    expect_is(g->gpu[1].link_lanes, 16);
+    gpus_deinit(g);
+    gpus_init(g, "/nowhere.so");
+    gpus_refresh(g);
+    assert_int_equal(g->n_gpu, 0);
+    assert_string_equal(g->why, "no NVIDIA driver answers");
+    assert_true(g->host.memory_total_bytes > 0);
+    gpus_deinit(g);
+    free(g);
+}
+
+/* ---- a run that is watched ----------------------------------------------------------------------------- */
+
+/* One line as the run would write it; the parsed object is the caller's. */
+static json_t *watched_line(const Watcher *w, const char *metrics, int64_t step)
+{
+    JsonOut o;
+    char    line[4096];
+    json_out_init_buf(&o, line, sizeof line);
+    json_out_object(&o, NULL);
+    json_out_int(&o, "step", step);
+    json_out_num(&o, "loss", 5.0 / (double)step);
+    json_out_num(&o, "time_s", 0.03 * (double)step);
+    json_out_num(&o, "data_wait_s", 0);
+    w->line(w->self, &o, step, 1);
+    assert_int_equal(json_out_end(&o), 0);
+    FILE *f = fopen(metrics, "a");
+    assert_true(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0);
+    json_t *root = json_loads(line, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+static double number_of(json_t *root, const char *key)
+{
+    json_t *x = json_object_get(root, key);
+    if (!json_is_number(x)) fail_msg("no %s", key);
+    return json_number_value(x);
+}
+
+/* Steps of 30 ms until a line has what the GPU did; returns that line. */
+static json_t *watched_until(const Watcher *w, const char *metrics, int64_t *step)
+{
+    for (int tries = 0; tries < 300; tries++) {
+        json_t *root = watched_line(w, metrics, ++*step);
+        if (json_object_get(root, "tensor_active")) return root;
+        json_decref(root);
+        usleep(30000);
+    }
+    fail_msg("no line has the GPU's activity");
+    return NULL;
+}
+
+static void test_runwatch(void **state)
+{
+    Rig       *r = *state;
+    Recipe     recipe;
+    char       dir[160], metrics[200], report[200];
+    int64_t    step   = 0;
+    double     used_j = 0;
+    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512 };
+    recipe_defaults(&recipe);
+    recipe.watch.tensorboard = 1;
+    snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", dir);
+    snprintf(report, sizeof report, "%s/report.html", dir);
+    assert_int_equal(file_make_folders(dir), 0);
+    char base[128];
+    snprintf(base, sizeof base, "%s/runs", r->dir);
+    setenv("BRIM_RUNS", base, 1);
+    for (int start = 0; start < 2; start++) { /* the second one goes on */
+        RunWatch *rw   = runwatch_create(&recipe, r->full);
+        Watcher   w    = runwatch_watcher(rw);
+        run.first_step = step;
+        w.begin(w.self, &run);
+        json_t *line  = watched_until(&w, metrics, &step);
+        double  n     = number_of(line, "watch_last") - number_of(line, "watch_first") + 1;
+        double  total = number_of(line, "energy_j");
+        assert_true(n >= 1 && number_of(line, "watch_last") < (double)step);
+        expect_is(number_of(line, "tensor_active"), 0.7125);
+        /* The stand-in's counter goes up by 2 J a question: all that it gave is in one stretch, and 256 images a step are this
+         * rank's. */
+        assert_true(number_of(line, "j_per_unit") * 256 * n <= total - used_j + 1e-6);
+        expect_near(number_of(line, "kwh"), 2 * total / 3.6e6, 1e-9);
+        assert_true(total > used_j); /* what the start before has used counts */
+        assert_string_equal(json_string_value(json_object_get(line, "clock_reasons")) ? "has" : "none",
+                            "has");
+        json_decref(line);
+        used_j = total;
+        runwatch_sample(rw, step, "Once", " upon a time");
+        w.rewind(w.self, step - 1);
+        step--;
+        err_set("the device failed");
+        w.end(w.self);
+        assert_string_equal(err_get(), "the device failed"); /* not covered up by what came after it */
+        err_clear();
+        runwatch_destroy(rw);
+        assert_int_equal(file_kind(report), FILE_REGULAR);
+        unlink(report);
+    }
+    /* Another run has the name now: nothing is written into its folder. */
+    RunWatch *rw = runwatch_create(&recipe, r->full);
+    Watcher   w  = runwatch_watcher(rw);
+    char      moved[200];
+    run.first_step = step;
+    w.begin(w.self, &run);
+    snprintf(moved, sizeof moved, "%s/runs/old", r->dir);
+    assert_int_equal(rename(dir, moved), 0);
+    assert_int_equal(file_make_folders(dir), 0);
+    assert_int_equal(system_format("cp %s/metrics.jsonl %s/", moved, dir), 0);
+    w.end(w.self);
+    runwatch_destroy(rw);
+    assert_int_equal(file_kind(report), FILE_NONE);
+    unsetenv("BRIM_RUNS");
+    assert_int_equal(system_format("rm -r %s/%s", r->dir, "runs"), 0);
+}
+
+static void test_host(void **state)
+{
+    HostReading a, b;
+    HostRates   d;
+    char        name[32];
+    host_read(&a);
+    b = a;
+    for (double until = a.time_s + 0.2; b.time_s < until;) host_read(&b);
+    host_between(&a, &b, &d);
+    assert_true(d.own_cpu > 0.05 && d.own_cpu < 2); /* this loop itself */
+    a = (HostReading){
+        .time_s = 1, .busy_s = 2, .total_s = 10, .energy_j = 990, .energy_wrap_j = 1000, .own_s = NAN
+    };
+    b = (HostReading){
+        .time_s = 3, .busy_s = 5, .total_s = 14, .energy_j = 15, .energy_wrap_j = 1000, .own_s = NAN
+    };
+    host_between(&a, &b, &d);
+    expect_is(d.cpu, 0.75);
+    expect_is(d.energy_j, 25); /* the counter wrapped */
+    assert_true(isnan(d.own_cpu));
+    assert_string_equal(host_process_name(-1, name, sizeof name), "?");
+    assert_string_not_equal(host_process_name(getpid(), name, sizeof name), "?");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +660,12 @@ int main(void)
         cmocka_unit_test_teardown(test_cuda_order, settled),
         cmocka_unit_test_teardown(test_sampler, settled),
         cmocka_unit_test_teardown(test_sampler_short, settled),
+        cmocka_unit_test_teardown(test_meter, settled),
+        cmocka_unit_test_teardown(test_meter_without, settled),
+        cmocka_unit_test_teardown(test_meter_cost, settled),
+        cmocka_unit_test_teardown(test_gpus, settled),
+        cmocka_unit_test_teardown(test_runwatch, settled),
+        cmocka_unit_test_teardown(test_host, settled),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -20,6 +20,7 @@ part hostile env HOSTILE_BY=1 bash tests/test_hostile.sh "$build"
 part tokenizer env TOKENIZER_LONG=1 bash tests/test_tokenizer.sh "$build"
 part images env DAMAGED="${DAMAGED:-10000}" bash tests/test_images.sh "$build"
 part images-asan env DAMAGED="${DAMAGED:-10000}" bash tests/test_images.sh "$asan"
+part browser env BRIM_BROWSER_ALL=1 bash tests/test_browser.sh "$build"
 part fuzz env FUZZ_S="${FUZZ_S:-60}" bash tests/test_fuzz.sh "$build"
 [ $failed -eq 0 ] && echo "test-long: passed" || echo "test-long: FAILED"
 exit $failed

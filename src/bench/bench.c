@@ -265,6 +265,7 @@ static void describe(BenchResult *out, const Setup *s, const Recipe *r)
     out->hints         = s->dev->vt->hints;
     out->precision     = setup_precision(s, r);
     out->unit          = s->job->task->unit;
+    out->one           = s->job->task->one;
     out->step_units    = job_units_per_step(s->job);
     out->micro_batch   = choice.micro_batch;
     out->recompute     = recompute_level_name(choice.level);
@@ -352,7 +353,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_num(&o, "sm_active", b->gpu.sm_active);
     json_out_num(&o, "tensor_active", b->gpu.tensor_active);
     json_out_num(&o, "dram_active", b->gpu.dram_active);
-    snprintf(key, sizeof key, "joules_per_%.*s", (int)strlen(b->unit) - 1, b->unit); /* the singular */
+    snprintf(key, sizeof key, "joules_per_%s", b->one);
     json_out_num(&o, key, b->gpu.joules_per_unit);
     json_out_str(&o, "clock_reasons", b->gpu.clock_reasons[0] ? b->gpu.clock_reasons : NULL);
     json_out_end(&o);

@@ -12,7 +12,7 @@ typedef struct {
 } BenchGpu;
 
 typedef struct {
-    const char *unit; /* what per_s counts: the task's */
+    const char *unit, *one; /* what per_s counts: the task's; in the singular */
     int64_t     step_units;
     double      per_s;
     double      step_s;

@@ -68,12 +68,7 @@ static void print_gpu(const BenchResult *bench, const SamplerResult *seen)
     printf(", tensor active %s %%, ", nvml_number(a, sizeof a, 100 * g->tensor_active, 0));
     printf("DRAM active %s %%, ", nvml_number(a, sizeof a, 100 * g->dram_active, 0));
     printf("%s C, ", nvml_number(a, sizeof a, seen->temperature_c.max, 0));
-    printf("%s mJ/%.*s\n",
-           nvml_number(a, sizeof a, mj,
-                       mj < 10    ? 2
-                       : mj < 100 ? 1
-                                  : 0),
-           (int)strlen(bench->unit) - 1, bench->unit);
+    printf("%s mJ/%s\n", nvml_number(a, sizeof a, mj, mj < 10 ? 2 : mj < 100 ? 1 : 0), bench->one);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */

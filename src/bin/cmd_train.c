@@ -3,7 +3,10 @@
 #include "bin/cmd.h"
 #include "bin/tasks.h"
 #include "run/train.h"
+#include "watch/runs.h"
+#include "watch/runwatch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* "brim train a.yaml steps=5"; what does not fit is cut off. */
@@ -13,6 +16,7 @@ static const char *describe(const CmdArgs *a, char *buf, size_t n)
     str_copy(buf, n, "brim train");
     for (int i = 0; i < a->argc; i++)
         str_append(buf, n, " %s", str_quote(shown, sizeof shown, a->argv[i], strlen(a->argv[i])));
+    runs_blot(buf); /* a token on the command line must not get into the log */
     return buf;
 }
 
@@ -26,5 +30,11 @@ int cmd_train(const CmdArgs *a)
     snprintf(version, sizeof version, "%s (%s)", a->version, a->commit);
     opt.version = version;
     TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
-    return train_run(task_of(&r), &r, &opt);
+    TRY(runwatch_check(&r));
+    RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
+    Watcher   watcher = runwatch_watcher(watch);
+    opt.watcher       = &watcher;
+    int rc            = train_run(task_of(&r), &r, &opt);
+    runwatch_destroy(watch);
+    return rc;
 }

@@ -39,6 +39,10 @@ static const Command commands[] = {
       "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out "
       "FILE.gif]",
       "environments: what there is, tests of yours, a file to begin with, a picture" },
+    { "top", cmd_top, "[--web [--port N] [--bind ADDRESS] [--token WORD] | --once [--size 80x24]]",
+      "GPUs and runs, live: on the terminal, or as a web page" },
+    { "compare", cmd_compare, "RUN [RUN ...] [--json]", "runs as one table, and which keys differ" },
+    { "report", cmd_report, "RUN [--out FILE]", "one page about a run: plots, plan, machine, verdict" },
     { "info", cmd_info, "", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },

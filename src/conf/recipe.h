@@ -110,6 +110,15 @@ typedef struct {
     int     best;       /* and the best one by the task's measure */
 } RecipeCheckpoint;
 
+typedef struct {
+    int     sample;      /* GPU and host are read while the run trains */
+    int     tensorboard; /* event files beside metrics.jsonl */
+    int     report;      /* report.html at the end */
+    int     web;         /* the page is served by the run itself */
+    int64_t port;        /* 0: any that is free */
+    char    bind[RECIPE_STR], token[RECIPE_STR];
+} RecipeWatch;
+
 /* Optimisations, each switchable by one key opt.NAME: X(name, what it does). The only list of them: the fields below, the
  * schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c) come from here. */
 #define OPT_LIST(X)                                                                                          \
@@ -167,6 +176,7 @@ struct Recipe {
     RecipeData  data;
     RecipeEval  eval;
     RecipeCheckpoint checkpoint;
+    RecipeWatch      watch;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "conf/bind.h"
 
 #include <limits.h>
 #include <string.h>
@@ -276,6 +277,19 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     return 0;
 }
 
+static int check_watch(const Recipe *r)
+{
+    const RecipeWatch *w = &r->watch;
+    if (w->token[0]) {
+        size_t plain = strspn(w->token, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~");
+        DEMAND(!w->token[plain] && plain >= BIND_TOKEN_LEAST && plain <= BIND_TOKEN_MOST, "watch.token",
+               "needs %d to %d letters, digits, - _ . ~", BIND_TOKEN_LEAST, BIND_TOKEN_MOST);
+    }
+    DEMAND(bind_is_local(w->bind) >= 0, "watch.bind",
+           "\"%s\" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)", w->bind);
+    return 0;
+}
+
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
 
 static int resolve_lm(Recipe *r, const char *folder, int need_data)
@@ -335,5 +349,6 @@ int relate_resolve(Recipe *r, const char *folder, int need_data)
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));
-    return check_require(r);
+    TRY(check_require(r));
+    return check_watch(r);
 }

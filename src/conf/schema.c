@@ -327,7 +327,7 @@ static void quote_yaml(const char *s, char *buf, size_t n)
 
 void schema_get(const SchemaRow *row, const Recipe *r, char *buf, size_t n)
 {
-    const void *field = field_read(row, r);
+    const void *field = row->secret ? "" : field_read(row, r);
     switch (row->type) {
     case KEY_INT: snprintf(buf, n, "%lld", (long long)*(const int64_t *)field); return;
     case KEY_FLOAT: str_double(buf, n, *(const double *)field); return;

@@ -37,7 +37,8 @@ struct SchemaRow {
     const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
     const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char *help;
-    KeyFixed    fixed; /* may it change when a run goes on? */
+    int         secret; /* never written down: schema_get() shows it as empty */
+    KeyFixed    fixed;  /* may it change when a run goes on? */
 };
 
 extern const SchemaRow schema_table[];

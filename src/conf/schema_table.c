@@ -258,6 +258,25 @@ const SchemaRow schema_table[] = {
     { ROW("checkpoint.best", KEY_BOOL, checkpoint.best, "true"),
       .aka = "save_best,load_best_model_at_end",
       .help = "the best checkpoint by the task's measure (validation loss, accuracy) is kept as checkpoints/best" },
+    { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
+      .aka = "monitor,telemetry,system_metrics",
+      .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },
+    { ROW("watch.tensorboard", KEY_BOOL, watch.tensorboard, "false"),
+      .aka = "tensorboard,summary_writer",
+      .help = "the run also writes event files for TensorBoard (tensorboard --logdir runs)" },
+    { ROW("watch.report", KEY_BOOL, watch.report, "true"),
+      .help = "report.html at the end of the run: plots, plan, machine and verdict on one page" },
+    { ROW("watch.web", KEY_BOOL, watch.web, "false"),
+      .aka = "web,dashboard",
+      .help = "the run serves its page while it trains; brim top --web shows it without" },
+    { ROW("watch.port", KEY_INT, watch.port, "8265"), BETWEEN(0, 65535),
+      .help = "port of the page; 0: any that is free" },
+    { ROW("watch.bind", KEY_TEXT, watch.bind, "127.0.0.1"),
+      .aka = "host,listen",
+      .help = "address of the page; any other than a loopback one needs watch.token" },
+    { ROW("watch.token", KEY_TEXT, watch.token, ""), .secret = 1,
+      .help = "who shows the page this word (Bearer, or ?token=) may see it; 16 to 200 letters, digits, - _ . ~; "
+              "not written into the run's files" },
     OPT_LIST(SWITCH)
 };
 /* clang-format on */

@@ -90,8 +90,9 @@ static void write_kept(Metrics *m)
     }
 }
 
-static void add_line(Metrics *m, JsonOut *o)
+static void add_line(Metrics *m, JsonOut *o, int64_t step, int is_step)
 {
+    if (m->watcher.line) m->watcher.line(m->watcher.self, o, step, is_step);
     int rc = json_out_end(o);
     CHECK(rc == 0, "a line of metrics is longer than its buffer");
     if (m->n_kept + o->len + 1 > METRICS_KEPT) {
@@ -116,7 +117,7 @@ void metrics_close(Metrics *m)
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out)
 {
     JsonOut o;
-    char    line[2048];
+    char    line[METRICS_LINE];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
@@ -127,16 +128,17 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     json_out_num(&o, "per_s", s->per_s);
     json_out_num(&o, "mfu", s->mfu);
     json_out_num(&o, "time_s", s->time_s);
+    json_out_num(&o, "data_wait_s", s->data_wait_s);
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
         json_out_num(&o, t->loss[k].name, out->report[k] / MAX(out->n_report, 1));
     if (out->skip == 1 || out->skip == 2) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
-    add_line(m, &o);
+    add_line(m, &o, s->step, 1);
 }
 
 void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s)
 {
     JsonOut o;
-    char    line[1024];
+    char    line[METRICS_LINE];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
@@ -147,5 +149,5 @@ void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, do
         json_out_num(&o, name, e->value[k]);
     }
     json_out_num(&o, "time_s", time_s);
-    add_line(m, &o);
+    add_line(m, &o, step, 0);
 }

@@ -6,12 +6,13 @@
 #ifndef RUN_METRICS_H
 #define RUN_METRICS_H
 
+#include "run/watcher.h"
 #include "task/task.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { METRICS_KEPT = 1 << 20 };
+enum { METRICS_KEPT = 1 << 20, METRICS_LINE = 4096 };
 
 typedef struct {
     const char *path; /* borrowed */
@@ -21,13 +22,15 @@ typedef struct {
     size_t      n_kept;
     int64_t     n_lost; /* lines that did not even fit into kept */
     int         failing;
+    Watcher     watcher; /* sees every line before it is written; zeroed: nobody */
 } Metrics;
 
 typedef struct {
     int64_t step; /* updates done */
     double  lr, per_s;
-    double  mfu;    /* NAN: the peak of the device is not known */
-    double  time_s; /* training seconds of the run at the end of the step */
+    double  mfu;         /* NAN: the peak of the device is not known */
+    double  time_s;      /* training seconds of the run at the end of the step */
+    double  data_wait_s; /* of these, waiting for the loader; of this start alone */
 } MetricsStep;
 
 /* Opens for appending; path must outlive it. Negative after err_set(). */
@@ -36,7 +39,7 @@ void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a z
 /* Goes on with the file that has the path now; when that cannot be, with the old one, and says so. */
 void metrics_reopen(Metrics *m);
 
-/* {"step","loss","lr","grad_norm","per_s","mfu","time_s"} plus "skipped": why, when the update was skipped;
+/* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "skipped": why, when the update was skipped;
  * plus each loss by name, where the task has several: the mean over the updates of the step, with its weight. */
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
 /* {"step","val_NAME" for each measure of the task,"time_s"} */

@@ -89,9 +89,12 @@ static int take_result(Run *run, StepOut *out)
     train_note_pace(run, dt);
     run->at.step++;
     run->at.next_sample += run->stepper.sample_per_step;
-    MetricsStep m = { .step   = run->at.step,
-                      .lr     = run->lr[step % STEP_RING],
-                      .time_s = train_elapsed_at(run, now) };
+    LoaderStats stats;
+    loader_stats(run->stepper.feed.loader, &stats);
+    MetricsStep m = { .step        = run->at.step,
+                      .lr          = run->lr[step % STEP_RING],
+                      .time_s      = train_elapsed_at(run, now),
+                      .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? choose_step_flops(b) / run->step_s / peak : NAN;
@@ -155,6 +158,8 @@ static void trim_metrics(Run *run)
         err_clear();
     }
     metrics_reopen(&run->metrics); /* the trimmed file is a new one */
+    const Watcher *w = &run->metrics.watcher;
+    if (w->rewind) w->rewind(w->self, run->at.step);
 }
 
 /* Checkpoints beyond the one gone back to are not of this run any more: a restart must not go on from them. */
@@ -343,12 +348,40 @@ static int finish(Run *run)
     return 0;
 }
 
+/* Rank 0 alone, once its files are open. */
+static void watch_begin(Run *run, const TrainOptions *opt)
+{
+    if (comm_rank(run->comm) > 0 || !opt->watcher) return;
+    const DevInfo *info  = &run->setup.info;
+    int64_t        index = comm_rank(run->comm); /* what setup.c takes where the recipe names none */
+    if (str_starts_with(run->r->device, "cuda:") && str_parse_int(run->r->device + 5, &index) < 0) index = 0;
+    WatcherRun w         = { .name           = run->r->run,
+                             .dir            = run->dir.path,
+                             .device         = info->name,
+                             .cuda_index     = info->capability > 0 ? (int)index : -1,
+                             .world          = comm_world(run->comm),
+                             .first_step     = run->first_step,
+                             .steps          = run->r->steps,
+                             .unit           = run->task->one,
+                             .units_per_step = (double)job_units_per_step(run->setup.job) };
+    run->metrics.watcher = *opt->watcher;
+    if (opt->watcher->begin) opt->watcher->begin(opt->watcher->self, &w);
+}
+
+static void watch_end(Run *run)
+{
+    const Watcher *w = &run->metrics.watcher;
+    if (w->end) w->end(w->self);
+    run->metrics.watcher = (Watcher){ 0 };
+}
+
 static int run_to_end(Run *run, const TrainOptions *opt)
 {
     int stop = 0;
     TRY(train_open(run, opt));
     if (run->idle) return comm_barrier(run->comm);
     announce(run);
+    watch_begin(run, opt);
     run->last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
     char rate[48];
@@ -391,6 +424,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
         note_failure(run);
         comm_leave(run->comm); /* the GPU is given up only when the others have let go of it */
     }
+    watch_end(run);
     train_close(run);
     comm_close(run->comm, rc == 0);
     return rc;

@@ -22,12 +22,14 @@
 #ifndef RUN_TRAIN_H
 #define RUN_TRAIN_H
 
+#include "run/watcher.h"
 #include "task/task.h"
 
 typedef struct {
-    int         fresh;             /* do not resume: an existing run is moved aside */
-    double      begin_s;           /* clock_now_s() at program start */
-    const char *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
+    int            fresh;             /* do not resume: an existing run is moved aside */
+    double         begin_s;           /* clock_now_s() at program start */
+    const char    *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
+    const Watcher *watcher;           /* NULL: nobody looks on */
 } TrainOptions;
 
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt);

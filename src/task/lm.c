@@ -136,6 +136,7 @@ static const TaskMetric metrics[] = { { .name = "loss" } };
 const Task task_lm = {
     .name           = "lm",
     .unit           = "tokens",
+    .one            = "token",
     .lighter_net    = "a smaller model.layers or model.width",
     .lighter_sample = "a smaller model.context",
     .noise          = "data.kind random: noise, nothing will be learned",

@@ -81,6 +81,7 @@ typedef struct {
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
     const char *unit;                         /* what rates count: "tokens" */
+    const char *one;                          /* the same in the singular: "token" */
     const char *lighter_net, *lighter_sample; /* keys that make weights, activations smaller; for advice */
     const char *noise; /* said of data that are noise, and cannot be learned; NULL: never */
 

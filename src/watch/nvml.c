@@ -24,6 +24,8 @@ enum {
     NVML_CLOCK_MEMORY      = 2,
     NVML_PCIE_TX           = 0,
     NVML_PCIE_RX           = 1,
+    NVML_ECC_UNCORRECTED   = 1,
+    NVML_ECC_VOLATILE      = 0,
     NVML_GPM_VERSION       = 1,
 };
 
@@ -109,6 +111,10 @@ struct Nvml {
     int (*reasons)(NvmlDevice *d, unsigned long long *bits);
     int (*pcie)(NvmlDevice *d, unsigned counter, unsigned *kilobyte_s);
     int (*processes)(NvmlDevice *d, unsigned *n, void *info);
+    int (*name)(NvmlDevice *d, char *buf, unsigned n);
+    int (*ecc)(NvmlDevice *d, unsigned kind, unsigned since, unsigned long long *n);
+    int (*pcie_gen)(NvmlDevice *d, unsigned *gen);
+    int (*pcie_width)(NvmlDevice *d, unsigned *lanes);
     int (*gpm_support)(NvmlDevice *d, NvmlGpmSupport *s);
     int (*gpm_alloc)(void **sample);
     int (*gpm_free)(void *sample);
@@ -139,6 +145,10 @@ static const struct {
     { "nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(Nvml, reasons) }, /* its name before driver 535 */
     { "nvmlDeviceGetPcieThroughput", offsetof(Nvml, pcie) },
     { "nvmlDeviceGetComputeRunningProcesses_v3", offsetof(Nvml, processes) },
+    { "nvmlDeviceGetName", offsetof(Nvml, name) },
+    { "nvmlDeviceGetTotalEccErrors", offsetof(Nvml, ecc) },
+    { "nvmlDeviceGetCurrPcieLinkGeneration", offsetof(Nvml, pcie_gen) },
+    { "nvmlDeviceGetCurrPcieLinkWidth", offsetof(Nvml, pcie_width) },
     { "nvmlGpmQueryDeviceSupport", offsetof(Nvml, gpm_support) },
     { "nvmlGpmSampleAlloc", offsetof(Nvml, gpm_alloc) },
     { "nvmlGpmSampleFree", offsetof(Nvml, gpm_free) },
@@ -285,27 +295,36 @@ static double read_kind(int (*get)(NvmlDevice *, unsigned, unsigned *), NvmlDevi
     return scaled(rc, x, unit);
 }
 
-void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
+void nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out)
 {
-    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
-    if (!n || !d) return;
     NvmlUtilization    u    = { 0 };
     unsigned long long bits = 0;
+    if (!n || !d) return;
+    out->gpu_util = out->memory_util = NAN;
+    out->has_reasons                 = 0;
+    out->reasons                     = 0;
     if (n->utilization && n->utilization(d, &u) == NVML_OK) {
         out->gpu_util    = u.gpu;
         out->memory_util = u.memory;
     }
-    read_memory(n, d, out);
-    read_temperature(n, d, out);
-    out->power_w       = read_unsigned(n->power, d, 1e-3);
-    out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
-    out->sm_mhz        = read_kind(n->clock, d, NVML_CLOCK_SM, 1);
-    out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
-    out->energy_j      = nvml_energy_j(n, d);
+    out->power_w = read_unsigned(n->power, d, 1e-3);
+    out->sm_mhz  = read_kind(n->clock, d, NVML_CLOCK_SM, 1);
     if (n->reasons && n->reasons(d, &bits) == NVML_OK) {
         out->has_reasons = 1;
         out->reasons     = bits;
     }
+}
+
+void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
+{
+    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
+    if (!n || !d) return;
+    nvml_read_fast(n, d, out);
+    read_memory(n, d, out);
+    read_temperature(n, d, out);
+    out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
+    out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
+    out->energy_j      = nvml_energy_j(n, d);
 }
 
 void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s)
@@ -313,6 +332,29 @@ void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx
     int ok      = n && d;
     *tx_bytes_s = ok ? read_kind(n->pcie, d, NVML_PCIE_TX, 1e3) : NAN;
     *rx_bytes_s = ok ? read_kind(n->pcie, d, NVML_PCIE_RX, 1e3) : NAN;
+}
+
+double nvml_ecc_errors(const Nvml *n, NvmlDevice *d)
+{
+    unsigned long long count = 0;
+    if (!n || !d || !n->ecc) return NAN;
+    int rc = n->ecc(d, NVML_ECC_UNCORRECTED, NVML_ECC_VOLATILE, &count);
+    return scaled(rc, (double)count, 1);
+}
+
+void nvml_read_link(const Nvml *n, NvmlDevice *d, double *generation, double *lanes)
+{
+    int ok      = n && d;
+    *generation = ok ? read_unsigned(n->pcie_gen, d, 1) : NAN;
+    *lanes      = ok ? read_unsigned(n->pcie_width, d, 1) : NAN;
+}
+
+const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size)
+{
+    char text[96] = "";
+    if (!n || !d || !n->name || n->name(d, text, sizeof text) != NVML_OK) str_copy(text, sizeof text, "GPU");
+    text[sizeof text - 1] = '\0';
+    return str_quote(buf, size, text, strlen(text));
 }
 
 const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons)
@@ -384,6 +426,17 @@ NvmlGpm *nvml_gpm_create(const Nvml *n, NvmlDevice *d)
 out:
     nvml_gpm_destroy(g);
     return NULL;
+}
+
+const char *nvml_gpm_refusal(const Nvml *n, NvmlDevice *d)
+{
+    NvmlGpmSupport support = { .version = NVML_GPM_VERSION };
+    if (!n || !d) return "no GPU";
+    if (!n->gpm_support || !n->gpm_alloc || !n->gpm_free || !n->gpm_sample || !n->gpm_get)
+        return "the driver has no GPM functions";
+    if (n->gpm_support(d, &support) != NVML_OK || !support.supported)
+        return "this GPU has no GPM (Hopper and later have it)";
+    return "the driver refuses GPM to this user";
 }
 
 void nvml_gpm_next(NvmlGpm *g, NvmlActivity *out)

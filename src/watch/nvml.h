@@ -44,12 +44,21 @@ typedef struct {
     uint64_t reasons; /* clocks event reasons, see nvml_reasons_text() */
 } NvmlReading;
 
-void   nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+/* Only what changes within a second: utilisation, power, SM clock, reasons. The rest of *out stays. */
+void   nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 double nvml_energy_j(const Nvml *n, NvmlDevice *d); /* NvmlReading's, alone */
 
 /* Bytes per second to and from the host. Takes 40 ms: the driver measures each for 20. NvmlActivity has them
  * for nothing. */
 void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s);
+
+/* Uncorrected memory errors since the driver was loaded. */
+double nvml_ecc_errors(const Nvml *n, NvmlDevice *d);
+/* The PCIe link as it is now: a GPU at rest may show a lower generation. */
+void nvml_read_link(const Nvml *n, NvmlDevice *d, double *generation, double *lanes);
+/* "NVIDIA H200"; "GPU" when it does not say. Returns buf. */
+const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size);
 
 /* Why clocks are below their maximum, in words: "power cap, thermal"; "none". Returns buf. */
 const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons);
@@ -66,6 +75,8 @@ typedef struct {
 
 /* Takes the first sample. NULL: n/a on this card or for this user. */
 NvmlGpm *nvml_gpm_create(const Nvml *n, NvmlDevice *d);
+/* Why nvml_gpm_create() gives NULL, in words. */
+const char *nvml_gpm_refusal(const Nvml *n, NvmlDevice *d);
 /* Takes a sample; *out is what happened since the one before. The driver wants about 100 ms between two. */
 void nvml_gpm_next(NvmlGpm *g, NvmlActivity *out);
 void nvml_gpm_destroy(NvmlGpm *g); /* before nvml_close() */

@@ -1,0 +1,34 @@
+/* Watcher: who looks on while a run trains. src/watch has one; the program hands it to train_run().
+ *
+ * 1. Rank 0 alone calls it, from the thread that trains. None of it can fail the run, and none of it waits
+ *    for a device.
+ * 2. A function may be NULL. */
+#ifndef RUN_WATCHER_H
+#define RUN_WATCHER_H
+
+#include "base/json.h"
+
+#include <stdint.h>
+
+typedef struct {
+    const char *name, *dir;     /* of the run: "mine", "runs/mine" */
+    const char *device;         /* the device's name, for people */
+    int         cuda_index;     /* below 0: the CPU computes */
+    int         world;          /* ranks */
+    int64_t     first_step;     /* steps done before */
+    int64_t     steps;          /* that the recipe asks for */
+    const char *unit;           /* what is counted, in the singular: "token", "image" */
+    double      units_per_step; /* over all ranks */
+} WatcherRun;
+
+typedef struct {
+    void *self;
+    void (*begin)(void *self, const WatcherRun *run); /* its files are open; what run points to stays */
+    /* A line of metrics.jsonl, still open: fields may be added. A step's line has "loss", an evaluation's
+     * has not. */
+    void (*line)(void *self, JsonOut *o, int64_t step, int is_step);
+    void (*rewind)(void *self, int64_t step); /* the run goes back: steps after this one will be done again */
+    void (*end)(void *self);                  /* also after a failure; before the run's files are closed */
+} Watcher;
+
+#endif

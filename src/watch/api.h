@@ -1,0 +1,18 @@
+/* Api: what the page, Prometheus and scripts are told, as text. docs/watching.md lists the fields. */
+#ifndef WATCH_API_H
+#define WATCH_API_H
+
+#include "watch/gpus.h"
+#include "watch/runs.h"
+
+#include <stdio.h>
+
+/* {"host", "gpus", "runs"}: /api/runs and the events. */
+int api_runs(const Runs *r, const Gpus *g, FILE *out);
+/* One run: {"name", "epoch", "columns", "waterfall", "samples", "texts"}; rows of step `from` on, texts
+ * only from 0. Negative after err_set(). */
+int api_run(Runs *r, RunView *v, double from, FILE *out);
+/* Prometheus' text format. */
+void api_prometheus(const Runs *r, const Gpus *g, FILE *out);
+
+#endif

@@ -1,0 +1,37 @@
+/* Host: what the machine around the GPU does, from /proc and the CPU's own energy counter.
+ *
+ * 1. As with Nvml nothing fails: what cannot be read is NAN.
+ * 2. Counters are snapshots; what happened between two of them is host_between(). */
+#ifndef WATCH_HOST_H
+#define WATCH_HOST_H
+
+#include <stddef.h>
+
+typedef struct {
+    double time_s;                  /* clock_now_s() */
+    double busy_s, total_s;         /* of all CPUs together, in the kernel's own ticks */
+    double own_s;                   /* CPU seconds of this process, all its threads */
+    double read_bytes, write_bytes; /* of this process, from and to disks */
+    double energy_j;                /* CPU packages; wraps, see energy_wrap_j */
+    double energy_wrap_j;
+    double memory_used_bytes, memory_total_bytes, rss_bytes; /* rss: this process */
+} HostReading;
+
+typedef struct {
+    double time_s;
+    double cpu;     /* share of all CPUs that was busy, 0 to 1 */
+    double own_cpu; /* cores that this process kept busy */
+    double read_bytes_s, write_bytes_s;
+    double energy_j; /* of the CPU packages, whoever used them */
+} HostRates;
+
+void host_read(HostReading *out);
+void host_between(const HostReading *before, const HostReading *after, HostRates *out);
+
+int host_cpus(void); /* logical CPUs that are online */
+/* The CPU's model name, or "CPU". Returns buf. */
+const char *host_cpu_name(char *buf, size_t n);
+/* What process pid is called, "?" when it cannot be seen. Returns buf. */
+const char *host_process_name(int pid, char *buf, size_t n);
+
+#endif

@@ -1,0 +1,40 @@
+/* Http: the page, its data and its events, served to browsers and to Prometheus.
+ *
+ * 1. Answers come from the assets in the program and from Runs; no request names a file on disk.
+ * 2. Memory is bounded: HTTP_CONNECTIONS connections with HTTP_REQUEST_BYTES each, and one that does nothing
+ *    for HTTP_IDLE_S is closed.
+ * 3. Reached from other machines only with a token; a Host header that is neither a numeric address nor this
+ *    machine's name is refused, so a page of a foreign site cannot reach it by renaming itself.
+ * 4. There is no TLS: behind ssh -L or a proxy that has it, or in a network one trusts. */
+#ifndef WATCH_HTTP_H
+#define WATCH_HTTP_H
+
+#include <stdint.h>
+
+enum {
+    HTTP_CONNECTIONS   = 256,
+    HTTP_EVENTS        = 48, /* of these, that may wait for events */
+    HTTP_REQUEST_BYTES = 32 << 10,
+    HTTP_IDLE_S        = 10,
+};
+
+typedef struct HttpServer HttpServer;
+
+typedef struct {
+    const char *base;      /* folder of runs */
+    const char *bind;      /* numeric address or localhost */
+    int         port;      /* 0: any that is free */
+    const char *token;     /* "" or NULL: none */
+    const char *nvml_path; /* as in nvml_open() */
+    int         idle_s;    /* 0: HTTP_IDLE_S */
+} HttpOptions;
+
+int http_is_built(void); /* 0: this program was built without libmicrohttpd */
+
+/* Serves until http_stop(), from threads of its own. NULL after err_user() (address, token) or err_set()
+ * (port in use). */
+HttpServer *http_start(const HttpOptions *o);
+void        http_stop(HttpServer *s); /* NULL is allowed */
+int         http_port(const HttpServer *s);
+
+#endif

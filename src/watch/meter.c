@@ -1,0 +1,306 @@
+#include "watch/meter.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/thread.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Memory, limits and temperature are read once in SLOW_S: every question costs the driver's time. */
+static const double PERIOD_S = 0.1, MIN_STRETCH_S = 0.1, SLOW_S = 1;
+
+typedef struct {
+    double sum;
+    int    n;
+} Mean;
+
+struct Meter {
+    int             cuda_index;
+    const char     *nvml_path;
+    Thread          thread;
+    pthread_mutex_t lock;
+    pthread_cond_t  wake;
+    /* Under the lock. */
+    int          stop;
+    int64_t      marked;  /* newest step that has ended */
+    int64_t      covered; /* last step of the stretch before */
+    MeterStretch done;
+    char         activity[160];
+    double       thread_s;
+    /* The thread's alone. */
+    Nvml       *nvml;
+    NvmlDevice *device;
+    NvmlGpm    *gpm;
+    double      begin_s, energy_0_j, energy_j, host_energy_j;
+    HostReading host;
+    NvmlReading last;
+    double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
+    int         n_slow;
+    Mean        util, power, sm_mhz, memory_mhz;
+    int         n_sample, has_reasons;
+    uint64_t    reasons;
+};
+
+static void stretch_na(MeterStretch *s)
+{
+    *s          = (MeterStretch){ 0 };
+    s->gpu_util = s->sm_active = s->tensor_active = s->dram_active = NAN;
+    s->pcie_tx_bytes_s = s->pcie_rx_bytes_s = s->gpu_power_w = s->sm_mhz = s->memory_mhz = NAN;
+    s->gpu_memory_bytes = s->gpu_memory_total_bytes = s->power_limit_w = s->temperature_c = NAN;
+    s->ecc_errors = s->energy_j = s->total_energy_j = NAN;
+    s->host                                         = (HostRates){ NAN, NAN, NAN, NAN, NAN, NAN };
+    s->memory_used_bytes = s->memory_total_bytes = s->rss_bytes = NAN;
+}
+
+/* ---- The thread ---------------------------------------------------------------------------------------- */
+
+static void add(Mean *m, double x)
+{
+    if (isnan(x)) return;
+    m->sum += x;
+    m->n++;
+}
+
+static double mean_of(const Mean *m) { return m->n > 0 ? m->sum / m->n : NAN; }
+
+static void poll_gpu(Meter *m)
+{
+    if (!m->device) return;
+    double now_s = clock_now_s();
+    if (m->n_slow == 0 || now_s - m->slow_s >= SLOW_S) {
+        nvml_read(m->nvml, m->device, &m->last);
+        m->ecc_errors = nvml_ecc_errors(m->nvml, m->device);
+        m->slow_s     = now_s;
+        m->n_slow++;
+    } else {
+        nvml_read_fast(m->nvml, m->device, &m->last);
+    }
+    add(&m->util, m->last.gpu_util / 100);
+    add(&m->power, m->last.power_w);
+    add(&m->sm_mhz, m->last.sm_mhz);
+    add(&m->memory_mhz, m->last.memory_mhz);
+    m->has_reasons |= m->last.has_reasons;
+    m->reasons |= m->last.reasons;
+    m->n_sample++;
+}
+
+static void begin_stretch(Meter *m, double now_s)
+{
+    m->begin_s = now_s;
+    m->util = m->power = m->sm_mhz = m->memory_mhz = (Mean){ 0 };
+    m->n_sample = m->has_reasons = 0;
+    m->reasons                   = 0;
+}
+
+/* A counter that stands still is one this card does not keep: power times time is the next best. */
+static void fill_energy(Meter *m, MeterStretch *s)
+{
+    double now = nvml_energy_j(m->nvml, m->device), total;
+    if (!m->device) {
+        s->energy_j = s->host.energy_j;
+        if (!isnan(s->energy_j)) m->host_energy_j += s->energy_j;
+        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
+    } else if (now > m->energy_0_j) {
+        s->energy_j = now - m->energy_j;
+        m->energy_j = now;
+        total       = now - m->energy_0_j;
+    } else {
+        s->energy_j = s->gpu_power_w * s->time_s;
+        m->host_energy_j += isnan(s->energy_j) ? 0 : s->energy_j;
+        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
+    }
+    s->total_energy_j = total;
+}
+
+static void fill_gpu(Meter *m, MeterStretch *s)
+{
+    NvmlActivity a;
+    nvml_gpm_next(m->gpm, &a);
+    poll_gpu(m);
+    s->n_sample               = m->n_sample;
+    s->gpu_util               = mean_of(&m->util);
+    s->sm_active              = a.sm_active / 100;
+    s->tensor_active          = a.tensor_active / 100;
+    s->dram_active            = a.dram_active / 100;
+    s->pcie_tx_bytes_s        = a.pcie_tx_bytes_s;
+    s->pcie_rx_bytes_s        = a.pcie_rx_bytes_s;
+    s->gpu_power_w            = mean_of(&m->power);
+    s->sm_mhz                 = mean_of(&m->sm_mhz);
+    s->memory_mhz             = mean_of(&m->memory_mhz);
+    s->gpu_memory_bytes       = m->last.memory_used_bytes;
+    s->gpu_memory_total_bytes = m->last.memory_total_bytes;
+    s->power_limit_w          = m->last.power_limit_w;
+    s->temperature_c          = m->last.temperature_c;
+    s->ecc_errors             = m->ecc_errors;
+    s->has_reasons            = m->has_reasons;
+    s->reasons                = m->reasons;
+}
+
+static double thread_cpu_s(void)
+{
+    struct timespec t;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? (double)t.tv_sec + 1e-9 * (double)t.tv_nsec
+                                                           : NAN;
+}
+
+static void end_stretch(Meter *m, int64_t first, int64_t last)
+{
+    MeterStretch s;
+    HostReading  host;
+    stretch_na(&s);
+    s.first_step = first;
+    s.last_step  = last;
+    s.time_s     = clock_now_s() - m->begin_s;
+    if (m->device) fill_gpu(m, &s);
+    host_read(&host);
+    host_between(&m->host, &host, &s.host);
+    s.memory_used_bytes  = host.memory_used_bytes;
+    s.memory_total_bytes = host.memory_total_bytes;
+    s.rss_bytes          = host.rss_bytes;
+    m->host              = host;
+    fill_energy(m, &s);
+    begin_stretch(m, clock_now_s());
+    thread_lock(&m->lock);
+    if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
+    m->done     = s;
+    m->thread_s = thread_cpu_s();
+    thread_unlock(&m->lock);
+}
+
+static int is_due(const Meter *m)
+{
+    return m->marked > m->covered && clock_now_s() - m->begin_s >= MIN_STRETCH_S;
+}
+
+/* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
+ * else 0. 1 when told to stop. */
+static int wait_mark(Meter *m, int64_t *first, int64_t *last)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = (int64_t)until.tv_nsec + (int64_t)(PERIOD_S * 1e9);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    thread_lock(&m->lock);
+    int rc = 0;
+    while (!m->stop && rc == 0 && !is_due(m)) rc = pthread_cond_timedwait(&m->wake, &m->lock, &until);
+    *last    = is_due(m) ? m->marked : 0;
+    *first   = m->covered + 1;
+    int stop = m->stop;
+    thread_unlock(&m->lock);
+    return stop;
+}
+
+static void open_gpu(Meter *m)
+{
+    char text[160];
+    if (m->cuda_index >= 0) {
+        m->nvml   = nvml_open(m->nvml_path);
+        m->device = nvml_device_of_cuda(m->nvml, m->cuda_index);
+        m->gpm    = nvml_gpm_create(m->nvml, m->device);
+    }
+    if (m->gpm) {
+        str_copy(text, sizeof text, "gpm");
+    } else if (m->device) {
+        snprintf(text, sizeof text, "utilisation only: %s", nvml_gpm_refusal(m->nvml, m->device));
+    } else {
+        snprintf(text, sizeof text, "none: %s", m->cuda_index >= 0 ? "the driver does not answer" : "no GPU");
+    }
+    m->energy_0_j = m->energy_j = nvml_energy_j(m->nvml, m->device);
+    thread_lock(&m->lock);
+    str_copy(m->activity, sizeof m->activity, text);
+    thread_unlock(&m->lock);
+}
+
+static void meter_body(void *arg)
+{
+    Meter  *m = (Meter *)arg;
+    int64_t first, last;
+    open_gpu(m);
+    host_read(&m->host);
+    begin_stretch(m, clock_now_s());
+    while (!wait_mark(m, &first, &last)) {
+        if (last > 0) {
+            end_stretch(m, first, last);
+        } else {
+            poll_gpu(m);
+        }
+    }
+    nvml_gpm_destroy(m->gpm);
+    nvml_close(m->nvml);
+}
+
+/* ---- The caller ---------------------------------------------------------------------------------------- */
+
+Meter *meter_start(int cuda_index, const char *nvml_path)
+{
+    Meter *m = (Meter *)calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->cuda_index = cuda_index;
+    m->nvml_path  = nvml_path;
+    stretch_na(&m->done);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    if (thread_start(&m->thread, "brim-meter", meter_body, m) == 0) return m;
+    err_clear(); /* a run is not worth less without its figures */
+    meter_stop(m);
+    return NULL;
+}
+
+void meter_stop(Meter *m)
+{
+    if (!m) return;
+    thread_lock(&m->lock);
+    m->stop = 1;
+    pthread_cond_signal(&m->wake);
+    thread_unlock(&m->lock);
+    thread_join(&m->thread);
+    pthread_cond_destroy(&m->wake);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+void meter_mark(Meter *m, int64_t step)
+{
+    if (!m) return;
+    thread_lock(&m->lock);
+    if (m->marked == 0 || step < m->marked) m->covered = step - 1; /* the first, or after going back */
+    m->marked = step;
+    pthread_cond_signal(&m->wake);
+    thread_unlock(&m->lock);
+}
+
+void meter_read(Meter *m, MeterStretch *out)
+{
+    stretch_na(out);
+    if (!m) return;
+    thread_lock(&m->lock);
+    *out = m->done;
+    thread_unlock(&m->lock);
+}
+
+const char *meter_activity(Meter *m)
+{
+    if (!m) return "none: off";
+    thread_lock(&m->lock);
+    int known = m->activity[0] != '\0';
+    thread_unlock(&m->lock);
+    return known ? m->activity : NULL; /* does not change any more */
+}
+
+double meter_thread_s(Meter *m)
+{
+    if (!m) return NAN;
+    thread_lock(&m->lock);
+    double s = m->thread_s;
+    thread_unlock(&m->lock);
+    return s;
+}

@@ -1,0 +1,281 @@
+#include "watch/report.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "watch/runs.h"
+#include "watch/svg.h"
+#include "watch/waterfall.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 1 << 16 };
+
+static const char style[] =
+    ":root{--bg:#fbfaf7;--card:#fff;--ink:#1c2227;--soft:#5d6973;--rule:#e3e0d8;--c0:#0b7285;--c1:#d9480f;--"
+    "c2:#5f3dc4;"
+    "--c3:#2b8a3e}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#12161a;--card:#1a2026;--ink:#e6e9eb;--soft:#93a1ac;--rule:"
+    "#2b343c;"
+    "--c0:#3bc9db;--c1:#ff922b;--c2:#b197fc;--c3:#69db7c}}"
+    "*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 "
+    "system-ui,sans-serif}"
+    "main{max-width:1120px;margin:0 auto;padding:28px 18px "
+    "60px}h1{font-size:26px;margin:0}h2{font-size:17px;margin:30px 0 "
+    "10px}p{margin:6px 0}.soft{color:var(--soft)}.card,figure{background:var(--card);border:1px solid "
+    "var(--rule);"
+    "border-radius:10px;padding:14px "
+    "16px;margin:0}.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,"
+    "1fr));gap:10px;margin:16px 0}.tile "
+    "b{display:block;font-size:19px;font-variant-numeric:tabular-nums}.tile{background:"
+    "var(--card);border:1px solid var(--rule);border-radius:10px;padding:10px "
+    "14px;color:var(--soft);font-size:13px}.tile b{"
+    "color:var(--ink)}.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(320px,1fr));gap:12px}"
+    "figcaption{"
+    "font-weight:600;font-size:14px;margin-bottom:6px}svg{width:100%;height:auto;display:block}.grid{stroke:"
+    "var(--rule)}"
+    ".axis{fill:var(--soft);font-size:11px}.line{fill:none;stroke-width:1.8;stroke-linejoin:round}.line0{"
+    "stroke:var(--c0)}"
+    ".line1{stroke:var(--c1)}.line2{stroke:var(--c2)}.line3{stroke:var(--c3)}.key{font-weight:400;font-size:"
+    "12px}.key0{"
+    "color:var(--c0)}.key1{color:var(--c1)}.key2{color:var(--c2)}.key3{color:var(--c3)}.bar{display:flex;"
+    "height:22px;"
+    "border-radius:6px;overflow:hidden}.bar "
+    "i{display:block}.w0{background:#e03131}.w1{background:#f08c00}.w2{background:"
+    "#868e96}.w3{background:#1c7ed6}.w4{background:#2f9e44}table{border-collapse:collapse;width:100%;font-"
+    "size:14px}td{"
+    "padding:3px 8px 3px "
+    "0;vertical-align:top}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
+    ".dot{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px}pre{white-space:pre-"
+    "wrap;"
+    "overflow-wrap:anywhere;font:12px/1.45 ui-monospace,monospace;margin:8px 0 "
+    "0}summary{cursor:pointer;font-weight:600}"
+    "details{margin:0 0 10px}";
+
+/* ---- Figures ------------------------------------------------------------------------------------------- */
+
+static void put_tile(FILE *f, const char *name, const char *value)
+{
+    fputs("<div class='tile'><b>", f);
+    svg_text(f, value);
+    fputs("</b>", f);
+    svg_text(f, name);
+    fputs("</div>", f);
+}
+
+static void put_tiles(FILE *f, const RunView *v, const Series *s)
+{
+    char   text[64], a[64];
+    double step = series_last(s, "step"), at = NAN, best = series_best(s, "val_loss", &at), x;
+    fputs("<div class='tiles'>", f);
+    snprintf(text, sizeof text, "%.0f", step);
+    put_tile(f, "steps", text);
+    snprintf(text, sizeof text, "%.4f", series_last(s, "loss"));
+    put_tile(f, "loss", text);
+    if (!isnan(best)) {
+        snprintf(text, sizeof text, "%.4f", best);
+        put_tile(f, "best validation loss", text);
+    }
+    str_count(text, sizeof text, series_mean(s, "per_s", 100));
+    snprintf(a, sizeof a, "%ss/s", v->unit);
+    put_tile(f, a, text);
+    put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
+    if (!isnan(x = series_mean(s, "mfu", 100))) {
+        snprintf(text, sizeof text, "%.1f %%", 100 * x);
+        put_tile(f, "MFU", text);
+    }
+    if (!isnan(x = series_last(s, "kwh"))) {
+        snprintf(text, sizeof text, "%.4g kWh", x);
+        put_tile(f, "energy", text);
+    }
+    if (!isnan(x = series_mean(s, "j_per_unit", 100))) {
+        snprintf(text, sizeof text, "%.3g J", x);
+        snprintf(a, sizeof a, "per %s", v->unit);
+        put_tile(f, a, text);
+    }
+    fputs("</div>\n", f);
+}
+
+typedef struct {
+    const char *title;
+    double      scale;
+    const char *key[SVG_LINES], *name[SVG_LINES];
+} PlotRow;
+
+static const PlotRow plots[] = {
+    { "Loss", 1, { "loss", "val_loss" }, { "training", "validation" } },
+    { "Units a second", 1, { "per_s" }, { "" } },
+    { "MFU, %", 100, { "mfu" }, { "" } },
+    { "GPU activity, %",
+      100,
+      { "sm_active", "tensor_active", "dram_active", "gpu_util" },
+      { "SM", "tensor", "DRAM", "utilisation" } },
+    { "Power, W", 1, { "power_w", "power_limit_w" }, { "power", "limit" } },
+    { "GPU memory, GiB", 1.0 / 1073741824, { "gpu_mem_bytes" }, { "" } },
+    { "Host memory, GiB", 1.0 / 1073741824, { "rss_bytes" }, { "" } },
+    { "CPU cores busy", 1, { "own_cpu" }, { "" } },
+    { "Gradient norm", 1, { "grad_norm" }, { "" } },
+    { "Learning rate", 1, { "lr" }, { "" } },
+};
+
+static void put_plots(FILE *f, const Series *s)
+{
+    fputs("<div class='plots'>\n", f);
+    for (int i = 0; i < ARRAY_LEN(plots); i++) {
+        SvgPlot p = { .title = plots[i].title, .scale = plots[i].scale };
+        for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++) {
+            int c = series_find(s, plots[i].key[k]);
+            if (c >= 0)
+                p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
+        }
+        svg_plot(f, &p);
+    }
+    fputs("</div>\n", f);
+}
+
+/* ---- Verdict ------------------------------------------------------------------------------------------- */
+
+static void say_end(FILE *f, const RunView *v, const Series *s)
+{
+    char   t[32];
+    double step = series_last(s, "step");
+    str_duration(t, sizeof t, series_last(s, "time_s"));
+    if (v->steps > 0 && step >= (double)v->steps) {
+        fprintf(f, "<p>The run did its %lld steps in %s.</p>", (long long)v->steps, t);
+    } else {
+        fprintf(f, "<p>The run is at step %.0f", step);
+        if (v->steps > 0) fprintf(f, " of %lld", (long long)v->steps);
+        fprintf(f, " after %s.</p>", t);
+    }
+}
+
+static void say_loss(FILE *f, const Series *s)
+{
+    int    c     = series_find(s, "loss");
+    double first = NAN, last = series_mean(s, "loss", 20), at = NAN;
+    for (int r = 0; c >= 0 && r < s->n_row && isnan(first); r++) first = s->column[c][r];
+    if (!isnan(first) && !isnan(last)) {
+        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last steps)%s.</p>", first, last,
+                last < first ? "" : ": it did not fall");
+    }
+    double best = series_best(s, "val_loss", &at), now = series_last(s, "val_loss");
+    if (isnan(best)) return;
+    fprintf(f, "<p>The best validation loss is %.4f, at step %.0f.", best, at);
+    if (now > 1.02 * best) fprintf(f, " It has risen to %.4f since: the model overfits.", now);
+    fputs("</p>", f);
+}
+
+/* The largest part that is not the model's own work. */
+static void say_bottleneck(FILE *f, const Series *s)
+{
+    WaterfallPart part[WATERFALL_PARTS];
+    int           n = waterfall_of(s, part), most = 0;
+    for (int i = 1; i < n - 1; i++) {
+        if (part[i].share > part[most].share) most = i;
+    }
+    if (n == 0) return;
+    if (part[most].share < 0.01) {
+        fputs("<p>Nothing but the model's own work takes 1 % of the time or more.</p>", f);
+    } else {
+        fprintf(f,
+                "<p>Of the time that is not spent on the model itself, most is: <b>%s</b>, %.1f %% (%s).</p>",
+                part[most].name, 100 * part[most].share, part[most].note);
+    }
+    const char *reasons = series_text(s, "clock_reasons");
+    if (*reasons && strcmp(reasons, "none") != 0) {
+        fputs("<p>The GPU's clock was held down by: ", f);
+        svg_text(f, reasons);
+        fputs(".</p>", f);
+    }
+}
+
+static void put_waterfall(FILE *f, const Series *s)
+{
+    WaterfallPart part[WATERFALL_PARTS];
+    int           n = waterfall_of(s, part);
+    if (n == 0) return;
+    fputs("<h2>Where the time goes</h2><div class='card'><div class='bar'>", f);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "<i class='w%d' style='width:%.2f%%'></i>", i == n - 1 ? 4 : i, 100 * part[i].share);
+    fputs("</div><table>", f);
+    for (int i = 0; i < n; i++) {
+        fprintf(f,
+                "<tr><td><span class='dot w%d'></span>%s</td><td class='n'>%.1f %%</td><td "
+                "class='soft'>%s</td></tr>",
+                i == n - 1 ? 4 : i, part[i].name, 100 * part[i].share, part[i].note);
+    }
+    fputs("</table></div>\n", f);
+}
+
+/* ---- The page ------------------------------------------------------------------------------------------ */
+
+static void put_file(FILE *f, const Runs *r, const RunView *v, const char *file, const char *title)
+{
+    char *text = runs_text(r, v, file, TEXT_BYTES);
+    if (!text) return;
+    fprintf(f, "<details class='card'><summary>%s</summary><pre>", title);
+    svg_text(f, text);
+    fputs("</pre></details>\n", f);
+    free(text);
+}
+
+static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
+{
+    char when[64];
+    fputs("<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
+          "content='width=device-width,initial-scale=1'><meta http-equiv='Content-Security-Policy' "
+          "content=\"default-src "
+          "'none'; style-src 'unsafe-inline'\"><title>",
+          f);
+    svg_text(f, v->name);
+    fprintf(f, " - Brim</title><style>%s</style></head><body><main><h1>", style);
+    svg_text(f, v->name);
+    fputs("</h1><p class='soft'>", f);
+    svg_text(f, v->device);
+    fprintf(f, "%swritten %s</p>\n", v->device[0] ? " &middot; " : "",
+            clock_date(when, sizeof when, "%Y-%m-%d %H:%M"));
+    put_tiles(f, v, s);
+    fputs("<h2>Verdict</h2><div class='card'>", f);
+    say_end(f, v, s);
+    say_loss(f, s);
+    say_bottleneck(f, s);
+    fputs("</div>\n<h2>Plots over steps</h2>\n", f);
+    put_plots(f, s);
+    put_waterfall(f, s);
+    fputs("<h2>Plan, machine, recipe</h2>\n", f);
+    put_file(f, r, v, "plan.txt", "Plan");
+    put_file(f, r, v, "machine.txt", "Machine");
+    put_file(f, r, v, "recipe.yaml", "Recipe");
+    fputs("</main></body></html>\n", f);
+}
+
+static int write_page(Runs *r, RunView *v, const char *out)
+{
+    char path[1400];
+    if (runs_path(r, v, "report.html", path, sizeof path) < 0) return err_set("%s: path too long", v->name);
+    Series *s = runs_series(r, v);
+    FILE   *f = s ? file_create_tmp(out ? out : path) : NULL;
+    if (!f) return -1;
+    put_page(f, r, v, s);
+    int rc = ferror(f) ? err_sys("%s", out ? out : path) : file_publish(&f, out ? out : path);
+    file_discard(&f);
+    return rc;
+}
+
+int report_write_run(const char *base, const char *name, const char *out)
+{
+    Runs *r = (Runs *)calloc(1, sizeof *r);
+    if (!r) return err_sys("memory for the report");
+    int rc = runs_init(r, base);
+    if (rc == 0) {
+        runs_refresh(r);
+        RunView *v = runs_need(r, name);
+        rc         = v ? write_page(r, v, out) : -1;
+    }
+    runs_deinit(r);
+    free(r);
+    return rc;
+}

@@ -1,0 +1,315 @@
+#include "watch/runs.h"
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Facts are read again after this long while a run trains: a resumed run may have other ones. */
+static const double FACTS_S = 5, STILL_TRAINING_S = 60;
+
+const char *runs_state_name(RunState s)
+{
+    return s == RUN_TRAINING ? "training" : s == RUN_DONE ? "done" : "stopped";
+}
+
+int runs_init(Runs *r, const char *base)
+{
+    memset(r, 0, sizeof *r);
+    return str_copy(r->base, sizeof r->base, base) < 0 ? err_set("%s: path too long", base) : 0;
+}
+
+static void close_full(RunView *v)
+{
+    if (v->full) series_deinit(v->full);
+    free(v->full);
+    v->full = NULL;
+}
+
+static void close_view(RunView *v)
+{
+    series_deinit(&v->tail);
+    close_full(v);
+    free(v);
+}
+
+void runs_deinit(Runs *r)
+{
+    for (int i = 0; i < r->n_run; i++) close_view(r->run[i]);
+    r->n_run = 0;
+}
+
+int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size_t n)
+{
+    int len = snprintf(buf, n, "%s/%s/%s", r->base, v->name, file);
+    return len >= 0 && (size_t)len < n ? 0 : -1;
+}
+
+RunView *runs_find(Runs *r, const char *name)
+{
+    for (int i = 0; i < r->n_run; i++) {
+        if (strcmp(r->run[i]->name, name) == 0) return r->run[i];
+    }
+    return NULL;
+}
+
+RunView *runs_need(Runs *r, const char *name)
+{
+    char       shown[128];
+    RunView   *v    = runs_find(r, name);
+    StrNearest near = str_nearest_begin(name);
+    if (v) return v;
+    str_quote(shown, sizeof shown, name, strlen(name));
+    for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
+    if (near.best) {
+        err_user("command line: %s: no such run (did you mean %s?)", shown, near.best);
+    } else {
+        err_user("command line: %s: no such run in %s", shown, r->base);
+    }
+    return NULL;
+}
+
+/* ---- Facts --------------------------------------------------------------------------------------------- */
+
+/* The number behind "key:" at the beginning of a line; for runs that have no watch.json. */
+static int64_t yaml_int(const char *text, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *at = text; at; at = strchr(at, '\n')) {
+        at += *at == '\n';
+        if (strncmp(at, key, n) == 0 && at[n] == ':') return strtoll(at + n + 1, NULL, 10);
+    }
+    return 0;
+}
+
+static void take_string(json_t *root, const char *key, char *buf, size_t n)
+{
+    const char *s = json_string_value(json_object_get(root, key));
+    if (s) str_quote(buf, n, s, strlen(s));
+}
+
+static void read_facts(const Runs *r, RunView *v)
+{
+    char  *text = runs_text(r, v, "watch.json", 1 << 16);
+    double now  = clock_now_s();
+    v->facts_s  = now;
+    str_copy(v->unit, sizeof v->unit, "token");
+    json_t *root = text ? json_loads(text, 0, NULL) : NULL;
+    if (root) {
+        v->steps = json_integer_value(json_object_get(root, "steps"));
+        take_string(root, "unit", v->unit, sizeof v->unit);
+        take_string(root, "device", v->device, sizeof v->device);
+        take_string(root, "activity", v->activity, sizeof v->activity);
+        json_decref(root);
+    } else {
+        char *recipe = runs_text(r, v, "recipe.yaml", 1 << 16);
+        if (recipe) v->steps = yaml_int(recipe, "steps");
+        free(recipe);
+    }
+    free(text);
+}
+
+/* 1 when some process of this machine holds a flock() on the file. */
+static int is_locked(const char *path)
+{
+    struct stat st;
+    char        line[256], want[64];
+    int         found = 0;
+    if (stat(path, &st) != 0) return 0;
+    snprintf(want, sizeof want, ":%llu ", (unsigned long long)st.st_ino);
+    FILE *f = fopen("/proc/locks", "re");
+    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, "FLOCK") && strstr(line, want);
+    if (f) fclose(f);
+    return found;
+}
+
+/* A lock that is not held here may be held on another machine: then its metrics still grow. */
+static RunState state_of(const Runs *r, const RunView *v)
+{
+    char path[1400];
+    if (runs_path(r, v, "lock", path, sizeof path) == 0 && access(path, F_OK) == 0 &&
+        (is_locked(path) || clock_wall_s() - v->changed_s < STILL_TRAINING_S)) {
+        return RUN_TRAINING;
+    }
+    return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps ? RUN_DONE : RUN_STOPPED;
+}
+
+/* ---- The listing --------------------------------------------------------------------------------------- */
+
+static RunView *add_view(Runs *r, const char *name)
+{
+    char     path[1400];
+    RunView *v = (RunView *)mem_zeroed(1, sizeof *v);
+    if (!v) return NULL;
+    str_copy(v->name, sizeof v->name, name);
+    if (runs_path(r, v, "metrics.jsonl", path, sizeof path) < 0 ||
+        series_init(&v->tail, path, RUNS_TAIL_ROWS, RUNS_TAIL_BYTES) < 0) {
+        err_clear();
+        free(v);
+        return NULL;
+    }
+    r->run[r->n_run++] = v;
+    return v;
+}
+
+static int by_change(const void *a, const void *b)
+{
+    const RunView *x = *(RunView *const *)a, *y = *(RunView *const *)b;
+    if ((x->state == RUN_TRAINING) != (y->state == RUN_TRAINING)) return x->state == RUN_TRAINING ? -1 : 1;
+    if (x->changed_s != y->changed_s) return x->changed_s > y->changed_s ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* 1 when folder is a run; *changed_s is when its metrics were written last. */
+static int is_run(const Runs *r, const char *name, double *changed_s)
+{
+    char        path[1400];
+    struct stat st;
+    int         n = snprintf(path, sizeof path, "%s/%s/metrics.jsonl", r->base, name);
+    if (name[0] == '.' || n < 0 || n >= (int)sizeof path || strlen(name) >= RUNS_NAME ||
+        !str_is_printable(name) || stat(path, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return 0;
+    }
+    *changed_s = (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
+    return 1;
+}
+
+static void drop_unseen(Runs *r)
+{
+    int kept = 0;
+    for (int i = 0; i < r->n_run; i++) {
+        if (r->run[i]->is_seen) {
+            r->run[kept++] = r->run[i];
+        } else {
+            close_view(r->run[i]);
+        }
+    }
+    r->n_run = kept;
+}
+
+/* Makes room by the run that changed longest ago, if that is older. */
+static RunView *room_for(Runs *r, const char *name, double changed_s)
+{
+    RunView *oldest = NULL;
+    if (r->n_run < RUNS_MOST) return add_view(r, name);
+    for (int i = 0; i < r->n_run; i++) {
+        if (!oldest || r->run[i]->changed_s < oldest->changed_s) oldest = r->run[i];
+    }
+    if (oldest->changed_s >= changed_s) return NULL;
+    oldest->is_seen = 0;
+    drop_unseen(r);
+    return add_view(r, name);
+}
+
+static int list_runs(Runs *r)
+{
+    Arena  arena;
+    char **names;
+    int    changed = 0, before = r->n_run;
+    arena_init(&arena);
+    int n = file_list(&arena, r->base, "", &names);
+    err_clear(); /* no folder: no runs */
+    for (int i = 0; i < r->n_run; i++) r->run[i]->is_seen = 0;
+    for (int i = 0; i < n; i++) {
+        double   changed_s;
+        RunView *v = runs_find(r, names[i]);
+        if (!is_run(r, names[i], &changed_s)) continue;
+        if (v) v->is_seen = 1;
+        if (!v && (v = room_for(r, names[i], changed_s))) {
+            v->is_seen = 1;
+            changed    = 1;
+        }
+        if (v) v->changed_s = changed_s;
+    }
+    drop_unseen(r);
+    arena_deinit(&arena);
+    return changed || r->n_run != before;
+}
+
+int runs_refresh(Runs *r)
+{
+    int changed = list_runs(r);
+    for (int i = 0; i < r->n_run; i++) {
+        RunView *v  = r->run[i];
+        int      rc = series_follow(&v->tail);
+        if (rc < 0) err_clear();
+        if (v->facts_s == 0 || (rc > 0 && clock_now_s() - v->facts_s > FACTS_S)) read_facts(r, v);
+        RunState now = state_of(r, v);
+        changed |= rc > 0 || now != v->state;
+        v->state = now;
+    }
+    qsort(r->run, (size_t)r->n_run, sizeof r->run[0], by_change);
+    return changed;
+}
+
+/* ---- All of a run -------------------------------------------------------------------------------------- */
+
+Series *runs_series(Runs *r, RunView *v)
+{
+    int      n_open = 0;
+    RunView *oldest = NULL;
+    v->asked        = ++r->n_asked;
+    if (!v->full) {
+        for (int i = 0; i < r->n_run; i++) {
+            if (!r->run[i]->full) continue;
+            n_open++;
+            if (!oldest || r->run[i]->asked < oldest->asked) oldest = r->run[i];
+        }
+        if (n_open >= RUNS_OPEN) close_full(oldest);
+        v->full = (Series *)mem_alloc(sizeof *v->full);
+        if (!v->full) {
+            err_sys("memory for %s", v->name);
+            return NULL;
+        }
+        if (series_init(v->full, v->tail.path, SERIES_ROWS, -1) < 0) {
+            close_full(v);
+            return NULL;
+        }
+    }
+    return series_follow(v->full) < 0 ? NULL : v->full;
+}
+
+/* ---- Texts --------------------------------------------------------------------------------------------- */
+
+void runs_blot(char *text)
+{
+    static const char *const mark[] = { "watch.token=", "?token=" };
+    for (int i = 0; i < ARRAY_LEN(mark); i++) {
+        for (char *at = strstr(text, mark[i]); at; at = strstr(at, mark[i])) {
+            at += strlen(mark[i]);
+            while (*at == ' ') at++;
+            for (; *at && !isspace((unsigned char)*at); at++) *at = '*';
+        }
+    }
+}
+
+char *runs_text(const Runs *r, const RunView *v, const char *file, size_t max)
+{
+    char        path[1400];
+    struct stat st;
+    char       *text = NULL;
+    if (runs_path(r, v, file, path, sizeof path) < 0) return NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0) return NULL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (text = (char *)mem_alloc(max + 1))) {
+        off_t   from        = st.st_size > (off_t)max ? st.st_size - (off_t)max : 0;
+        ssize_t n           = pread(fd, text, max, from);
+        text[n > 0 ? n : 0] = '\0';
+        char *first         = from > 0 ? strchr(text, '\n') : NULL;
+        if (first) memmove(text, first + 1, strlen(first + 1) + 1);
+        runs_blot(text);
+    }
+    close(fd);
+    return text;
+}

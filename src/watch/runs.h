@@ -1,0 +1,58 @@
+/* Runs: the folders of runs on this machine, what each is and how far it is.
+ *
+ * 1. Reading only: no lock is taken, not even for a moment, because a start that meets one would refuse to
+ *    train.
+ * 2. At most RUNS_MOST runs, those that changed last. Of each the end of metrics.jsonl is followed; all of it
+ *    for at most RUNS_OPEN of them, those that were asked for last.
+ * 3. Names come from the folder's own listing: a name that is not in it is not looked for on disk. */
+#ifndef WATCH_RUNS_H
+#define WATCH_RUNS_H
+
+#include "watch/series.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+enum { RUNS_MOST = 256, RUNS_OPEN = 8, RUNS_NAME = 256, RUNS_TAIL_ROWS = 240, RUNS_TAIL_BYTES = 1 << 17 };
+
+typedef enum { RUN_TRAINING, RUN_DONE, RUN_STOPPED } RunState;
+
+typedef struct {
+    char     name[RUNS_NAME];
+    RunState state;
+    double   changed_s;             /* wall clock: last write to metrics.jsonl */
+    int64_t  steps;                 /* asked for; 0: not known */
+    char     unit[32], device[160]; /* "token"; "" when not known */
+    char     activity[160];         /* where SM, tensor and DRAM activity come from, or why there is none */
+    Series   tail;                  /* the end of the file */
+    Series  *full;                  /* all of it, or NULL */
+    int64_t  asked;                 /* when full was wanted last, a count */
+    int      is_seen;               /* in the folder's newest listing */
+    double   facts_s;               /* when the facts were read */
+} RunView;
+
+typedef struct {
+    char     base[1024];
+    RunView *run[RUNS_MOST]; /* newest first */
+    int      n_run;
+    int64_t  n_asked;
+} Runs;
+
+int  runs_init(Runs *r, const char *base); /* negative after err_set() */
+void runs_deinit(Runs *r);
+/* Looks at the folders and follows the files. 1: something changed, 0: nothing; unreadable ones are passed
+ * over. */
+int         runs_refresh(Runs *r);
+RunView    *runs_find(Runs *r, const char *name); /* NULL: there is none */
+RunView    *runs_need(Runs *r, const char *name); /* the same; NULL after err_user() */
+Series     *runs_series(Runs *r, RunView *v);     /* all of it, up to date; NULL after err_set() */
+const char *runs_state_name(RunState s);          /* "training", "done", "stopped" */
+/* The path of a file of the run into buf; negative when it does not fit. */
+int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size_t n);
+/* A text of the run of at most max bytes, its last ones if there are more; tokens in it are blotted out.
+ * NULL: none. The caller frees it. */
+char *runs_text(const Runs *r, const RunView *v, const char *file, size_t max);
+/* Blots out what follows "watch.token=" and "?token=", up to white space. */
+void runs_blot(char *text);
+
+#endif

@@ -1,0 +1,331 @@
+#include "watch/runwatch.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "conf/bind.h"
+#include "file/events.h"
+#include "run/rundir.h"
+#include "watch/http.h"
+#include "watch/meter.h"
+#include "watch/report.h"
+#include "watch/series.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const double JOULES_PER_KWH = 3.6e6;
+
+struct RunWatch {
+    const Recipe *r;
+    const char   *nvml_path;
+    WatcherRun    run;
+    char          dir[1024], device[160], name[RECIPE_STR];
+    Meter        *meter;
+    EventWriter  *events;
+    HttpServer   *http;
+    double        energy_0_j; /* of earlier starts */
+    double        started_s;  /* wall clock */
+    int           has_activity, events_failing;
+    dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
+    ino_t         folder_inode;
+};
+
+int runwatch_check(const Recipe *r)
+{
+    if (!r->watch.web || r->watch.token[0] || bind_is_local(r->watch.bind)) return 0;
+    return recipe_blame(r, "watch.bind", "%s can be reached from other machines: watch.token is missing",
+                        r->watch.bind);
+}
+
+RunWatch *runwatch_create(const Recipe *r, const char *nvml_path)
+{
+    RunWatch *w = (RunWatch *)mem_zeroed(1, sizeof *w);
+    if (!w) return NULL;
+    w->r         = r;
+    w->nvml_path = nvml_path;
+    return w;
+}
+
+void runwatch_destroy(RunWatch *w) { free(w); }
+
+/* What did not work, once. The run is none the worse. */
+static void complain(const char *what)
+{
+    log_warn("%s: %s (the run itself is not affected)", what, err_get());
+    err_clear();
+}
+
+/* 1 while the run's folder is the one it began with: another run may have taken its name. */
+static int is_ours(const RunWatch *w)
+{
+    struct stat st;
+    return w->dir[0] && stat(w->dir, &st) == 0 && st.st_dev == w->folder_device &&
+           st.st_ino == w->folder_inode;
+}
+
+/* ---- watch.json ---------------------------------------------------------------------------------------- */
+
+static int write_facts(const RunWatch *w, const char *activity)
+{
+    char    path[1100];
+    JsonOut o;
+    snprintf(path, sizeof path, "%s/watch.json", w->dir);
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
+    json_out_init_file(&o, f);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "run", w->name);
+    json_out_str(&o, "unit", w->run.unit);
+    json_out_num(&o, "units_per_step", w->run.units_per_step);
+    json_out_int(&o, "steps", w->run.steps);
+    json_out_str(&o, "device", w->device);
+    json_out_int(&o, "ranks", w->run.world);
+    json_out_str(&o, "activity", activity);
+    json_out_num(&o, "started_s", w->started_s);
+    json_out_num(&o, "sampler_cpu_s", meter_thread_s(w->meter));
+    int rc = json_out_end(&o);
+    if (rc == 0) rc = file_publish(&f, path);
+    file_discard(&f);
+    return rc;
+}
+
+/* Joules that earlier starts of the run have used, from its last line that has them. */
+static double energy_before(const RunWatch *w)
+{
+    Series s;
+    char   path[1100];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", w->dir);
+    double j = NAN;
+    if (series_init(&s, path, 16, 1 << 16) == 0 && series_follow(&s) >= 0) j = series_last(&s, "energy_j");
+    err_clear();
+    series_deinit(&s);
+    return isnan(j) ? 0 : j;
+}
+
+/* ---- Beginning ----------------------------------------------------------------------------------------- */
+
+static void open_events(RunWatch *w, int64_t first_step)
+{
+    if (!w->r->watch.tensorboard) return;
+    w->events = event_writer_open(w->dir, first_step);
+    if (!w->events) complain("no files for TensorBoard");
+}
+
+static void open_page(RunWatch *w)
+{
+    const RecipeWatch *r = &w->r->watch;
+    HttpOptions        o = { rundir_base(), r->bind, (int)r->port, r->token, w->nvml_path, 0 };
+    if (!r->web) return;
+    w->http = http_start(&o);
+    if (!w->http) {
+        complain("the page is not served");
+        return;
+    }
+    log_info("the page is at http://%s:%d/", strchr(r->bind, ':') ? "[::1]" : r->bind, http_port(w->http));
+}
+
+static void watch_begin(void *self, const WatcherRun *run)
+{
+    RunWatch   *w = (RunWatch *)self;
+    struct stat st;
+    w->run       = *run;
+    w->started_s = clock_wall_s();
+    str_copy(w->dir, sizeof w->dir, run->dir);
+    str_copy(w->device, sizeof w->device, run->device);
+    str_copy(w->name, sizeof w->name, run->name);
+    if (stat(w->dir, &st) == 0) {
+        w->folder_device = st.st_dev;
+        w->folder_inode  = st.st_ino;
+    }
+    w->energy_0_j = run->first_step > 0 ? energy_before(w) : 0;
+    if (write_facts(w, NULL) < 0) complain("watch.json");
+    if (w->r->watch.sample) w->meter = meter_start(run->cuda_index, w->nvml_path);
+    open_events(w, run->first_step + 1);
+    open_page(w);
+}
+
+/* ---- Lines --------------------------------------------------------------------------------------------- */
+
+/* Only what is known is written: a machine without a GPU has no GPU fields. */
+static void put(JsonOut *o, const char *key, double x)
+{
+    if (isfinite(x)) json_out_num(o, key, x);
+}
+
+static void put_gpu(JsonOut *o, const MeterStretch *s)
+{
+    char text[160];
+    put(o, "gpu_util", s->gpu_util);
+    put(o, "sm_active", s->sm_active);
+    put(o, "tensor_active", s->tensor_active);
+    put(o, "dram_active", s->dram_active);
+    put(o, "gpu_mem_bytes", s->gpu_memory_bytes);
+    put(o, "gpu_mem_total_bytes", s->gpu_memory_total_bytes);
+    put(o, "power_limit_w", s->power_limit_w);
+    put(o, "sm_mhz", s->sm_mhz);
+    put(o, "mem_mhz", s->memory_mhz);
+    put(o, "temp_c", s->temperature_c);
+    put(o, "pcie_tx_bytes_s", s->pcie_tx_bytes_s);
+    put(o, "pcie_rx_bytes_s", s->pcie_rx_bytes_s);
+    put(o, "ecc_errors", s->ecc_errors);
+    if (s->has_reasons) json_out_str(o, "clock_reasons", nvml_reasons_text(text, sizeof text, s->reasons));
+}
+
+static void put_energy(const RunWatch *w, JsonOut *o, const MeterStretch *s)
+{
+    int64_t n     = s->last_step - s->first_step + 1;
+    double  units = w->run.units_per_step / MAX(1, w->run.world) * (double)n;
+    double  total = w->energy_0_j + s->total_energy_j;
+    put(o, "power_w", s->energy_j / s->time_s);
+    put(o, "energy_j", total);
+    put(o, "j_per_unit", units > 0 ? s->energy_j / units : NAN);
+    put(o, "kwh", total * MAX(1, w->run.world) / JOULES_PER_KWH);
+}
+
+static void put_host(JsonOut *o, const MeterStretch *s)
+{
+    put(o, "cpu", s->host.cpu);
+    put(o, "own_cpu", s->host.own_cpu);
+    put(o, "ram_bytes", s->memory_used_bytes);
+    put(o, "ram_total_bytes", s->memory_total_bytes);
+    put(o, "rss_bytes", s->rss_bytes);
+    put(o, "disk_read_bytes_s", s->host.read_bytes_s);
+    put(o, "disk_write_bytes_s", s->host.write_bytes_s);
+}
+
+static void add_fields(RunWatch *w, JsonOut *o, int64_t step)
+{
+    MeterStretch s;
+    meter_read(w->meter, &s);
+    meter_mark(w->meter, step);
+    if (s.last_step == 0) return;
+    json_out_int(o, "watch_first", s.first_step);
+    json_out_int(o, "watch_last", s.last_step);
+    put_gpu(o, &s);
+    put_energy(w, o, &s);
+    put_host(o, &s);
+    const char *activity = meter_activity(w->meter);
+    if (!w->has_activity && activity) {
+        w->has_activity = 1;
+        if (is_ours(w) && write_facts(w, activity) < 0) complain("watch.json");
+        if (w->run.cuda_index >= 0 && strcmp(activity, "gpm") != 0)
+            log_info("activity of SMs, tensor cores and DRAM: %s", activity);
+    }
+}
+
+/* ---- TensorBoard --------------------------------------------------------------------------------------- */
+
+/* "train/loss", "eval/val_loss", "gpu/power_w", "host/cpu". */
+static void tag_of(const char *key, char *buf, size_t n)
+{
+    static const char *const gpu[]  = { "gpu_",  "sm_",   "tensor_", "dram_",   "power_", "mem_",
+                                        "temp_", "pcie_", "ecc_",    "energy_", "j_per_", "kwh" };
+    static const char *const host[] = { "cpu", "own_cpu", "ram_", "rss_", "disk_", "data_" };
+    const char              *group  = str_starts_with(key, "val_") ? "eval" : "train";
+    for (int i = 0; i < ARRAY_LEN(gpu); i++) group = str_starts_with(key, gpu[i]) ? "gpu" : group;
+    for (int i = 0; i < ARRAY_LEN(host); i++) group = str_starts_with(key, host[i]) ? "host" : group;
+    snprintf(buf, n, "%s/%s", group, key);
+}
+
+/* The line as it will be: every number in it becomes a scalar, whatever the task calls its metrics. */
+static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
+{
+    char        text[8192], tag[128];
+    const char *key;
+    json_t     *value;
+    int         n    = snprintf(text, sizeof text, "%.*s}", (int)o->len, o->buf);
+    json_t     *root = n > 0 && n < (int)sizeof text ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
+    event_begin(w->events, clock_wall_s(), step);
+    json_object_foreach(root, key, value)
+    {
+        if (!json_is_number(value) || strcmp(key, "step") == 0 || str_starts_with(key, "watch_")) continue;
+        tag_of(key, tag, sizeof tag);
+        event_scalar(w->events, tag, json_number_value(value));
+    }
+    json_decref(root);
+    if (event_end(w->events) < 0) {
+        if (!w->events_failing) complain("a record for TensorBoard is missing");
+        w->events_failing = 1;
+        err_clear();
+    } else {
+        w->events_failing = 0;
+    }
+}
+
+static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
+{
+    RunWatch *w = (RunWatch *)self;
+    if (is_step && w->meter) add_fields(w, o, step);
+    if (w->events) copy_line(w, o, step);
+}
+
+static void watch_rewind(void *self, int64_t step)
+{
+    RunWatch *w = (RunWatch *)self;
+    if (!w->events) return;
+    if (event_writer_close(w->events) < 0) err_clear();
+    w->events = NULL;
+    open_events(w, step + 1);
+}
+
+/* A failure that is pending stays so: the program reports it after this. */
+static void watch_end(void *self)
+{
+    RunWatch *w = (RunWatch *)self;
+    char      why[1024];
+    ErrKind   kind = err_kind();
+    str_copy(why, sizeof why, err_get());
+    err_clear();
+    http_stop(w->http);
+    if (w->meter && is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
+    meter_stop(w->meter);
+    if (event_writer_close(w->events) < 0) complain("TensorBoard's file");
+    w->http   = NULL;
+    w->meter  = NULL;
+    w->events = NULL;
+    if (w->r->watch.report && is_ours(w) && report_write_run(rundir_base(), w->name, NULL) < 0)
+        complain("report.html");
+    if (kind == ERR_USER) err_user("%s", why);
+    if (kind == ERR_RUN) err_set("%s", why);
+}
+
+Watcher runwatch_watcher(RunWatch *w)
+{
+    if (!w) return (Watcher){ 0 };
+    return (Watcher){ w, watch_begin, watch_line, watch_rewind, watch_end };
+}
+
+/* ---- Samples ------------------------------------------------------------------------------------------- */
+
+void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *text)
+{
+    char    path[1100];
+    JsonOut o;
+    if (!w || !is_ours(w)) return;
+    snprintf(path, sizeof path, "%s/samples.jsonl", w->dir);
+    FILE *f = fopen(path, "ae");
+    if (!f) {
+        err_sys("%s", path);
+        complain("a sample is missing");
+        return;
+    }
+    json_out_init_file(&o, f);
+    json_out_object(&o, NULL);
+    json_out_int(&o, "step", step);
+    json_out_str(&o, "prompt", prompt);
+    json_out_str(&o, "text", text);
+    if (json_out_end(&o) < 0) complain("a sample is missing");
+    fclose(f);
+    if (!w->events) return;
+    event_begin(w->events, clock_wall_s(), step);
+    event_text(w->events, "samples/text", text);
+    if (event_end(w->events) < 0) err_clear();
+}

@@ -1,0 +1,126 @@
+#include "watch/svg.h"
+
+#include "base/err.h"
+#include "base/str.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { WIDTH = 520, HEIGHT = 200, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
+
+typedef struct {
+    double x0, x1, y0, y1;
+} Frame;
+
+void svg_text(FILE *out, const char *s)
+{
+    for (; *s; s++) {
+        switch (*s) {
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        case '&': fputs("&amp;", out); break;
+        case '"': fputs("&quot;", out); break;
+        default: fputc((unsigned char)*s < 32 && *s != '\n' && *s != '\t' ? ' ' : *s, out);
+        }
+    }
+}
+
+static int is_point(const SvgLine *l, int i) { return isfinite(l->x[i]) && isfinite(l->y[i]); }
+
+/* Returns how many points there are. */
+static int frame_of(const SvgPlot *p, Frame *f)
+{
+    int n = 0;
+    *f    = (Frame){ INFINITY, -INFINITY, INFINITY, -INFINITY };
+    for (int k = 0; k < p->n_line; k++) {
+        for (int i = 0; i < p->line[k].n; i++) {
+            const SvgLine *l = &p->line[k];
+            if (!is_point(l, i)) continue;
+            f->x0 = MIN(f->x0, l->x[i]);
+            f->x1 = MAX(f->x1, l->x[i]);
+            f->y0 = MIN(f->y0, l->y[i] * p->scale);
+            f->y1 = MAX(f->y1, l->y[i] * p->scale);
+            n++;
+        }
+    }
+    double pad = f->y1 > f->y0 ? 0.05 * (f->y1 - f->y0) : MAX(1e-9, 0.1 * fabs(f->y1));
+    int    low = f->y0 >= 0; /* what is never negative gets no negative axis */
+    f->y0 -= pad;
+    f->y1 += pad;
+    if (low) f->y0 = MAX(0, f->y0);
+    if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
+    return n;
+}
+
+static double px(const Frame *f, double x)
+{
+    return LEFT + (x - f->x0) / (f->x1 - f->x0) * (WIDTH - LEFT - RIGHT);
+}
+static double py(const Frame *f, double y)
+{
+    return TOP + (f->y1 - y) / (f->y1 - f->y0) * (HEIGHT - TOP - BOTTOM);
+}
+
+/* 1, 2 or 5 times a power of ten: about n of them in the range. */
+static double tick_step(double range, int n)
+{
+    double raw = range / n, base = pow(10, floor(log10(raw))), m = raw / base;
+    return base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+}
+
+static void put_axes(FILE *out, const Frame *f)
+{
+    char   text[32];
+    double dy = tick_step(f->y1 - f->y0, 4), dx = tick_step(f->x1 - f->x0, 5);
+    for (double y = ceil(f->y0 / dy) * dy; y <= f->y1; y += dy) {
+        fprintf(out, "<line class='grid' x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>", LEFT, WIDTH - RIGHT,
+                py(f, y), py(f, y));
+        double shown = fabs(y) < dy * 1e-6 ? 0 : y;
+        if (fabs(shown) >= 1000) {
+            str_count(text, sizeof text, shown);
+        } else {
+            snprintf(text, sizeof text, "%.4g", shown);
+        }
+        fprintf(out, "<text class='axis' text-anchor='end' x='%d' y='%.1f'>%s</text>", LEFT - 6, py(f, y) + 4,
+                text);
+    }
+    for (double x = ceil(f->x0 / dx) * dx; x <= f->x1; x += dx) {
+        fprintf(out, "<text class='axis' text-anchor='middle' x='%.1f' y='%d'>%s</text>", px(f, x),
+                HEIGHT - 8, str_count(text, sizeof text, x));
+    }
+}
+
+static void put_line(FILE *out, const SvgPlot *p, const Frame *f, int k)
+{
+    const SvgLine *l    = &p->line[k];
+    int            skip = MAX(1, l->n / MOST_POINTS), open = 0, n = 0;
+    for (int i = 0; i < l->n; i++) n += is_point(l, i);
+    if (n < MOST_POINTS) skip = 1;
+    fprintf(out, "<path class='line line%d' d='", k);
+    for (int i = 0; i < l->n; i++) {
+        if (!is_point(l, i) || (i % skip != 0 && i != l->n - 1)) continue;
+        fprintf(out, "%c%.1f %.1f", open ? 'L' : 'M', px(f, l->x[i]), py(f, l->y[i] * p->scale));
+        open = 1;
+    }
+    fputs("'/>", out);
+}
+
+int svg_plot(FILE *out, const SvgPlot *p)
+{
+    Frame f;
+    if (frame_of(p, &f) < 2) return 0;
+    fputs("<figure><figcaption>", out);
+    svg_text(out, p->title);
+    for (int k = 0; p->n_line > 1 && k < p->n_line; k++) {
+        fprintf(out, " <span class='key key%d'>", k);
+        svg_text(out, p->line[k].name);
+        fputs("</span>", out);
+    }
+    fprintf(out, "</figcaption><svg viewBox='0 0 %d %d' role='img' aria-label='", WIDTH, HEIGHT);
+    svg_text(out, p->title);
+    fputs("'>", out);
+    put_axes(out, &f);
+    for (int k = 0; k < p->n_line; k++) put_line(out, p, &f, k);
+    fputs("</svg></figure>\n", out);
+    return 1;
+}

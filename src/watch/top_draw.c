@@ -1,0 +1,289 @@
+#include "watch/top_draw.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "watch/waterfall.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { POINTS = 4096, LABEL = 12, VALUE = 16 };
+
+int top_selected(const Runs *r, const TopState *t)
+{
+    for (int i = 0; i < r->n_run; i++) {
+        if (strcmp(r->run[i]->name, t->selected) == 0) return i;
+    }
+    return r->n_run > 0 ? 0 : -1;
+}
+
+void top_move(const Runs *r, TopState *t, int by)
+{
+    int i = top_selected(r, t);
+    if (i < 0) return;
+    str_copy(t->selected, sizeof t->selected, r->run[MIN(r->n_run - 1, MAX(0, i + by))]->name);
+}
+
+/* ---- Machine ------------------------------------------------------------------------------------------- */
+
+static const char *percent(char *buf, size_t n, double share)
+{
+    if (isnan(share)) {
+        str_copy(buf, n, "n/a");
+    } else {
+        snprintf(buf, n, "%.0f%%", 100 * share);
+    }
+    return buf;
+}
+
+static Style heat(double share)
+{
+    return isnan(share) ? STYLE_DIM : share >= 0.7 ? STYLE_GOOD : share >= 0.3 ? STYLE_WARN : STYLE_BAD;
+}
+
+static int draw_host(Screen *s, const Gpus *g, int row)
+{
+    char a[32], b[32], p[16];
+    int  c = screen_printf(s, row, 0, STYLE_PLAIN, "cpu  ");
+    screen_bar(s, row, c, 10, g->rates.cpu);
+    screen_printf(s, row, c + 11, STYLE_PLAIN, "%4s of %d CPUs   memory %s of %s",
+                  percent(p, sizeof p, g->rates.cpu), g->n_cpu,
+                  str_bytes(a, sizeof a, g->host.memory_used_bytes),
+                  str_bytes(b, sizeof b, g->host.memory_total_bytes));
+    return row + 1;
+}
+
+/* One line a GPU; on a narrow screen what counts least is cut off at the right. */
+static int draw_gpu(Screen *s, const GpuView *v, int index, int row)
+{
+    char   p[16], w[16], l[16], t[16];
+    double used = v->now.memory_used_bytes / v->now.memory_total_bytes;
+    int    c    = screen_printf(s, row, 0, STYLE_PLAIN, "gpu%-2d", index);
+    screen_bar(s, row, c, 10, v->now.gpu_util / 100);
+    c = screen_printf(s, row, c + 11, STYLE_PLAIN, "%4s", percent(p, sizeof p, v->now.gpu_util / 100));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  tensor ");
+    c = screen_printf(s, row, c, heat(v->activity.tensor_active / 100), "%4s",
+                      percent(p, sizeof p, v->activity.tensor_active / 100));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  mem %4s", percent(p, sizeof p, used));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  %s/%s W", nvml_number(w, sizeof w, v->now.power_w, 0),
+                      nvml_number(l, sizeof l, v->now.power_limit_w, 0));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  %s C", nvml_number(t, sizeof t, v->now.temperature_c, 0));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  %s", v->name);
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  SM %s", percent(p, sizeof p, v->activity.sm_active / 100));
+    c = screen_printf(s, row, c, STYLE_PLAIN, "  DRAM %s",
+                      percent(p, sizeof p, v->activity.dram_active / 100));
+    screen_printf(s, row, c, STYLE_PLAIN, "  %s MHz", nvml_number(w, sizeof w, v->now.sm_mhz, 0));
+    return row + 1;
+}
+
+static int draw_machine(Screen *s, const Gpus *g, int row)
+{
+    for (int i = 0; i < g->n_gpu && row < s->rows / 3; i++) row = draw_gpu(s, &g->gpu[i], i, row);
+    if (g->n_gpu == 0) screen_printf(s, row++, 0, STYLE_DIM, "no GPU: %s", g->why);
+    return draw_host(s, g, row);
+}
+
+static void draw_gpus(Screen *s, const Gpus *g, int row)
+{
+    char a[32], b[32], reasons[160], x[16], y[16];
+    for (int i = 0; i < g->n_gpu && row < s->rows; i++) {
+        const GpuView *v = &g->gpu[i];
+        screen_rule(s, row++, v->name);
+        row = draw_gpu(s, v, i, row);
+        screen_printf(s, row++, 0, STYLE_PLAIN, "     memory %s of %s   SM %s MHz   memory %s MHz",
+                      str_bytes(a, sizeof a, v->now.memory_used_bytes),
+                      str_bytes(b, sizeof b, v->now.memory_total_bytes),
+                      nvml_number(x, sizeof x, v->now.sm_mhz, 0),
+                      nvml_number(y, sizeof y, v->now.memory_mhz, 0));
+        screen_printf(s, row++, 0, STYLE_PLAIN, "     clock held by: %s   PCIe %s x%s   ECC errors %s",
+                      v->now.has_reasons ? nvml_reasons_text(reasons, sizeof reasons, v->now.reasons) : "n/a",
+                      nvml_number(x, sizeof x, v->link_generation, 0),
+                      nvml_number(y, sizeof y, v->link_lanes, 0), nvml_number(a, sizeof a, v->ecc_errors, 0));
+        for (int p = 0; p < MIN(v->n_process, GPUS_PROCESSES); p++) {
+            const GpuProcess *q = &v->process[p];
+            screen_printf(s, row++, 0, STYLE_PLAIN, "     pid %-8d %-20s %s", q->pid, q->name,
+                          isnan(q->used_bytes) ? "n/a" : str_bytes(a, sizeof a, q->used_bytes));
+        }
+    }
+    if (g->n_gpu == 0) screen_printf(s, row++, 0, STYLE_DIM, "no GPU: %s", g->why);
+    screen_printf(s, row++, 0, STYLE_PLAIN, "%s, %d CPUs", g->cpu_name, g->n_cpu);
+    draw_host(s, g, row);
+}
+
+/* ---- Runs ---------------------------------------------------------------------------------------------- */
+
+/* Of the column of names. */
+static int name_width(const Screen *s) { return MIN(40, MAX(14, s->columns - 66)); }
+
+static void draw_run(Screen *s, const RunView *v, int row, int selected)
+{
+    char   rate[32], mfu[16], steps[32], t[32];
+    Style  style = selected ? STYLE_SELECTED : STYLE_PLAIN;
+    double per_s = series_last(&v->tail, "per_s"), step = series_last(&v->tail, "step");
+    int    name = name_width(s);
+    screen_put(s, row, 0, 2, style, selected ? (s->ascii ? "> " : "\xe2\x96\xb8 ") : "  ");
+    screen_put(s, row, 2, name, style, v->name);
+    if (v->steps > 0) {
+        snprintf(steps, sizeof steps, "%.0f/%lld", step, (long long)v->steps);
+    } else {
+        snprintf(steps, sizeof steps, "%.0f", step);
+    }
+    screen_printf(s, row, 3 + name, style, "%-9s%14s", runs_state_name(v->state), steps);
+    screen_printf(s, row, 27 + name, style, "%8s%8s",
+                  nvml_number(t, sizeof t, series_last(&v->tail, "loss"), 3),
+                  nvml_number(rate, sizeof rate, series_last(&v->tail, "val_loss"), 3));
+    screen_printf(s, row, 43 + name, style, "%8s%6s",
+                  isnan(per_s) ? "n/a" : str_count(rate, sizeof rate, per_s),
+                  percent(mfu, sizeof mfu, series_last(&v->tail, "mfu")));
+    screen_printf(s, row, 57 + name, style, "%8s",
+                  str_duration(t, sizeof t, series_last(&v->tail, "time_s")));
+    if (selected) screen_style(s, row, style);
+}
+
+static int draw_runs(Screen *s, const Runs *r, const TopState *t, int row, int room)
+{
+    int at = top_selected(r, t), name = name_width(s), first = MAX(0, at - (room - 2));
+    screen_printf(s, row, 2, STYLE_BOLD, "%-*.*s %-9s%14s %8s%8s%8s%6s%8s", name, name, "run", "state",
+                  "step", "loss", "val", "units/s", "MFU", "time");
+    row++;
+    if (r->n_run == 0) screen_printf(s, row++, 2, STYLE_DIM, "no runs in %s", r->base);
+    for (int i = first; i < r->n_run && i - first < room - 1; i++) draw_run(s, r->run[i], row++, i == at);
+    return row;
+}
+
+/* ---- Curves -------------------------------------------------------------------------------------------- */
+
+typedef enum { SHOW_PLAIN, SHOW_COUNT, SHOW_SHARE, SHOW_BYTES, SHOW_WATTS } Show;
+
+static const struct {
+    const char *key, *label;
+    Show        show;
+} curves[] = {
+    { "loss", "loss", SHOW_PLAIN },
+    { "per_s", "units/s", SHOW_COUNT },
+    { "mfu", "MFU", SHOW_SHARE },
+    { "tensor_active", "tensor", SHOW_SHARE },
+    { "power_w", "power", SHOW_WATTS },
+    { "gpu_mem_bytes", "gpu memory", SHOW_BYTES },
+    { "val_loss", "validation", SHOW_PLAIN },
+    { "own_cpu", "cpu cores", SHOW_PLAIN },
+    { "rss_bytes", "host memory", SHOW_BYTES },
+    { "sm_active", "SM", SHOW_SHARE },
+    { "dram_active", "DRAM", SHOW_SHARE },
+    { "grad_norm", "grad norm", SHOW_PLAIN },
+    { "j_per_unit", "J/unit", SHOW_PLAIN },
+};
+
+static void show(char *buf, size_t n, Show how, double x)
+{
+    switch (how) {
+    case SHOW_PLAIN: snprintf(buf, n, "%.4g", x); return;
+    case SHOW_COUNT: str_count(buf, n, x); return;
+    case SHOW_SHARE: snprintf(buf, n, "%.1f%%", 100 * x); return;
+    case SHOW_BYTES: str_bytes(buf, n, x); return;
+    case SHOW_WATTS: snprintf(buf, n, "%.0f W", x); return;
+    }
+}
+
+static int draw_curves(Screen *s, const Series *series, int row, int end)
+{
+    double value[POINTS];
+    char   text[32];
+    for (int i = 0; i < ARRAY_LEN(curves) && row < end; i++) {
+        int n = series_tail(series, curves[i].key, value, POINTS);
+        if (n == 0) continue;
+        screen_put(s, row, 0, LABEL, STYLE_BOLD, curves[i].label);
+        screen_spark(s, row, LABEL, s->columns - LABEL - VALUE, STYLE_GOOD, value, n);
+        show(text, sizeof text, curves[i].show, series_last(series, curves[i].key));
+        screen_printf(s, row++, s->columns - VALUE + 1, STYLE_PLAIN, "%*s", VALUE - 2, text);
+    }
+    return row;
+}
+
+static int draw_waterfall(Screen *s, const Series *series, int row, int end)
+{
+    WaterfallPart part[WATERFALL_PARTS];
+    int           n = waterfall_of(series, part);
+    if (n == 0 || row >= end - n) return row;
+    screen_rule(s, row++, "where the time goes");
+    for (int i = 0; i < n; i++, row++) {
+        screen_put(s, row, 0, 20, STYLE_PLAIN, part[i].name);
+        screen_bar(s, row, 21, MAX(10, s->columns / 4), part[i].share);
+        screen_printf(s, row, 22 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
+                      part[i].note);
+    }
+    return row;
+}
+
+static void draw_one(Screen *s, const RunView *v, const Series *series, int row, int end)
+{
+    char title[RUNS_NAME + 200];
+    snprintf(title, sizeof title, "%s: %s", v->name, v->device);
+    screen_rule(s, row++, title);
+    row = draw_curves(s, series, row, end - WATERFALL_PARTS - 2);
+    row = draw_waterfall(s, series, row, end);
+    if (row < end && v->activity[0]) screen_printf(s, row++, 0, STYLE_DIM, "activity: %s", v->activity);
+    const char *reasons = series_text(series, "clock_reasons");
+    if (row < end && *reasons) screen_printf(s, row, 0, STYLE_DIM, "clock held by: %s", reasons);
+}
+
+/* ---- All ----------------------------------------------------------------------------------------------- */
+
+static void draw_help(Screen *s, int row)
+{
+    static const char *const line[] = {
+        "up, down, j, k    another run",
+        "Enter, Tab        another view",
+        "1, 2, 3           overview; one run; GPUs and their programs",
+        "h, ?              this page",
+        "q                 end",
+        "",
+        "brim top --web    the same in a browser, with plots",
+        "",
+        "Utilisation is time with any kernel running, however small.",
+        "Tensor activity is what counts: cycles in which tensor cores work.",
+        "MFU is the model's own arithmetic over the data sheet's peak.",
+    };
+    for (int i = 0; i < ARRAY_LEN(line); i++) screen_put(s, row + i, 2, 0, STYLE_PLAIN, line[i]);
+}
+
+static void draw_head(Screen *s, const Runs *r, const Gpus *g)
+{
+    char when[32];
+    int  n_training = 0;
+    for (int i = 0; i < r->n_run; i++) n_training += r->run[i]->state == RUN_TRAINING;
+    int c = screen_printf(s, 0, 0, STYLE_BOLD, "brim top");
+    screen_printf(s, 0, c, STYLE_PLAIN, "   %s   %d run%s, %d training", g->host_name, r->n_run,
+                  str_plural(r->n_run), n_training);
+    clock_date(when, sizeof when, "%H:%M:%S");
+    screen_put(s, 0, s->columns - 8, 0, STYLE_DIM, when);
+}
+
+void top_draw(Screen *s, const Runs *r, const Gpus *g, const TopState *t, const Series *series)
+{
+    int at = top_selected(r, t), end = s->rows - 1, row = 1;
+    screen_clear(s);
+    draw_head(s, r, g);
+    if (t->view == TOP_HELP) {
+        draw_help(s, 2);
+    } else if (t->view == TOP_GPUS) {
+        draw_gpus(s, g, row);
+    } else if (t->view == TOP_RUN && at >= 0) {
+        draw_one(s, r->run[at], series ? series : &r->run[at]->tail, row, end);
+    } else {
+        row = draw_machine(s, g, row);
+        screen_rule(s, row++, "runs");
+        int room = MAX(3, (end - row) / 2 - 1);
+        row      = draw_runs(s, r, t, row, MIN(room, r->n_run + 1 + (r->n_run == 0)));
+        if (at >= 0 && row < end - 1) {
+            screen_rule(s, row++, r->run[at]->name);
+            const Series *shown = series ? series : &r->run[at]->tail;
+            row                 = draw_curves(s, shown, row, end);
+            draw_waterfall(s, shown, row, end);
+        }
+    }
+    for (int c = 0; c < s->columns; c++) screen_put(s, end, c, 1, STYLE_PLAIN, " ");
+    screen_put(s, end, 0, 0, STYLE_DIM,
+               "arrows run   Tab view   1 overview  2 run  3 GPUs   h help   q quit");
+}

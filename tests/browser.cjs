@@ -1,0 +1,111 @@
+/* Drives a real Chromium: node browser.cjs PLAYWRIGHT CHROMIUM URL FOLDER. Prints "ok NAME" or "not ok NAME: why"; pictures go into
+ * FOLDER. The runs "live" (training), "one" and "two" must be there. */
+'use strict';
+const [playwright, chromium, url, folder] = process.argv.slice(2);
+const { chromium: browserType } = require(playwright);
+
+let failed = 0;
+function verdict(name, ok, seen) {
+  console.log(ok ? `ok ${name}` : `not ok ${name}: ${seen}`);
+  if (!ok) failed = 1;
+}
+
+/* Pixels of a plot that are not background: how much ink there is, and where on average. */
+const ink = title => {
+  const canvas = document.querySelector(`[data-title="${title}"] canvas`);
+  if (!canvas || !canvas.width) return { n: 0, sum: 0 };
+  const px = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let n = 0, sum = 0;
+  for (let i = 0; i < px.length; i += 4) if (px[i + 3] > 40) { n++; sum = (sum * 31 + i + px[i]) % 1000000007; }
+  return { n, sum };
+};
+
+async function until(page, fn, arg, ms = 15000) {
+  try { await page.waitForFunction(fn, arg, { timeout: ms }); return true; } catch (e) { return false; }
+}
+
+async function desktop(context, plain) {
+  const page = await context.newPage(), tag = plain ? ' (own plotter)' : '', errors = [];
+  page.on('pageerror', e => errors.push(e.message));
+  page.on('console', m => { if (m.type() === 'error') errors.push(m.text()); });
+  await page.goto(url + (plain ? '?plot=plain' : '') + '#live');
+  verdict('the page says it is live' + tag, await until(page, () => document.getElementById('link').textContent === 'live'), 'no events');
+  verdict('the loss is drawn' + tag, await until(page, t => { const c = document.querySelector(`[data-title="${t}"] canvas`); return c && c.width > 100; }, 'Loss'), 'no canvas');
+  await page.waitForTimeout(400);
+  const before = await page.evaluate(ink, 'Loss'), step = await page.textContent('.run[data-name="live"] .sub');
+  await until(page, s => document.querySelector('.run[data-name="live"] .sub').textContent !== s, step);
+  let after = before;
+  for (let i = 0; i < 50 && after.sum === before.sum; i++) {
+    await page.waitForTimeout(200);
+    after = await page.evaluate(ink, 'Loss');
+  }
+  verdict('the loss moves' + tag, before.n > 200 && after.n > 200 && before.sum !== after.sum, JSON.stringify([before, after]));
+
+  const light = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await page.click('#theme');
+  const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await page.waitForTimeout(300);
+  await page.screenshot({ path: `${folder}/dark${plain ? '-plain' : ''}.png` });
+  verdict('dark' + tag, light !== dark && (await page.textContent('#theme')) === 'theme: dark', `${light} ${dark}`);
+  await page.click('#theme');
+
+  await page.click('.run[data-name="live"]');
+  await page.click('.run[data-name="one"]');
+  await page.click('.run[data-name="two"]');
+  const both = await until(page, () => { const t = document.querySelector('[data-title="Loss"] .legend').textContent; return t.includes('one') && t.includes('two') && !t.includes('live'); });
+  verdict('two runs side by side' + tag, both, await page.textContent('[data-title="Loss"] .legend'));
+  verdict('and as a table' + tag, (await page.textContent('.compare')).includes('two'), await page.textContent('#tiles'));
+  const rough = await page.evaluate(ink, 'Loss');
+  await page.click('#log-y');
+  await page.waitForTimeout(300);
+  const logged = await page.evaluate(ink, 'Loss');
+  verdict('a logarithmic axis draws anew' + tag, logged.n > 200 && logged.sum !== rough.sum, JSON.stringify([rough, logged]));
+  await page.click('#log-y');
+  await page.fill('#smooth', '95');
+  await page.waitForTimeout(300);
+  const smooth = await page.evaluate(ink, 'Loss');
+  verdict('smoothing draws anew' + tag, smooth.n > 200 && smooth.sum !== rough.sum && (await page.textContent('#smooth-value')) === '0.95', JSON.stringify(smooth));
+  await page.fill('#smooth', '60');
+  await page.click('#x-time');
+  await page.waitForTimeout(300);
+  verdict('time on the other axis' + tag, (await page.evaluate(ink, 'Loss')).sum !== rough.sum, 'the same picture');
+  await page.click('#x-step');
+  verdict('samples are shown as text' + tag, (await page.textContent('#samples')).includes('<b>once</b> upon') && !(await page.$('#samples .body b b')), await page.textContent('#samples'));
+  verdict('the waterfall has its parts' + tag, (await page.$$('#waterfall .bar')).length === 2, await page.textContent('#waterfall'));
+  await page.screenshot({ path: `${folder}/desktop${plain ? '-plain' : ''}.png` });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth);
+  verdict('nothing sticks out' + tag, wide, 'a horizontal scroll bar');
+  verdict('no error on the console' + tag, errors.length === 0, errors.join(' | '));
+  await page.close();
+}
+
+async function phone(context) {
+  const page = await context.newPage();
+  await page.goto(url + '#one,two');
+  await until(page, () => { const c = document.querySelector('[data-title="Loss"] canvas'); return c && c.width > 100; });
+  await page.waitForTimeout(500);
+  await page.screenshot({ path: `${folder}/phone.png`, fullPage: false });
+  const fits = await page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth);
+  verdict('phone: nothing sticks out', fits, await page.evaluate(() => document.documentElement.scrollWidth));
+  const small = await page.evaluate(() => [...document.querySelectorAll('button')].filter(b => b.offsetHeight > 0 && b.offsetHeight < 36).length);
+  verdict('phone: buttons are large enough for a thumb', small === 0, `${small} are not`);
+  await page.tap('#theme');
+  verdict('phone: dark', (await page.textContent('#theme')) === 'theme: dark', await page.textContent('#theme'));
+  verdict('phone: plots fill the width', (await page.evaluate(() => document.querySelector('[data-title="Loss"]').offsetWidth)) > 340, 'narrow');
+  await page.close();
+}
+
+(async () => {
+  const browser = await browserType.launch({ executablePath: chromium, args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  const asked = new Set();
+  const wide = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: 'light' });
+  const small = await browser.newContext({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: 'light' });
+  const other = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: 'light' });
+  for (const c of [wide, small, other]) c.on('request', r => asked.add(new URL(r.url()).host));
+  await desktop(wide, false);
+  if (process.env.BRIM_BROWSER_ALL) await desktop(other, true);
+  await phone(small);
+  verdict('no request leaves the machine', [...asked].every(h => h === new URL(url).host), [...asked].join(', '));
+  await browser.close();
+  process.exit(failed);
+})().catch(e => { console.log(`not ok the browser: ${e.message.split('\n')[0]}`); process.exit(1); });

@@ -1,0 +1,536 @@
+/* What brim top, compare, report and the page read and show, without a server or a terminal. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "conf/bind.h"
+#include "watch/api.h"
+#include "watch/assets.h"
+#include "watch/compare.h"
+#include "watch/gate.h"
+#include "watch/report.h"
+#include "watch/screen.h"
+#include "watch/series.h"
+#include "watch/svg.h"
+#include "watch/top_draw.h"
+#include "watch/waterfall.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    char dir[64], path[128];
+} Rig;
+
+static int setup(void **state)
+{
+    Rig *r = calloc(1, sizeof *r);
+    *state = r;
+    strcpy(r->dir, "/tmp/brim_page_XXXXXX");
+    if (!r || !mkdtemp(r->dir)) return -1;
+    snprintf(r->path, sizeof r->path, "%s/metrics.jsonl", r->dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    Rig *r = *state;
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -rf %s", r->dir);
+    int rc = system(cmd) || err_kind() != ERR_NONE;
+    err_clear();
+    free(r);
+    return rc;
+}
+
+static void put(const char *path, const char *mode, const char *text)
+{
+    FILE *f = fopen(path, mode);
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* ---- series -------------------------------------------------------------------------------------------- */
+
+static void test_follow(void **state)
+{
+    Rig   *r = *state;
+    Series s;
+    double at;
+    assert_int_equal(series_init(&s, r->path, 100, -1), 0);
+    assert_int_equal(series_follow(&s), 0); /* no file yet */
+    put(r->path, "w", "{\"step\":0,\"val_loss\":5}\n{\"step\":1,\"loss\":4,\"mfu\":null}\n{\"step\":2,\"lo");
+    assert_int_equal(series_follow(&s), 1);
+    assert_int_equal(s.n_row, 2);
+    assert_true(series_last(&s, "loss") == 4 && isnan(series_last(&s, "mfu")) &&
+                isnan(series_last(&s, "none")));
+    assert_int_equal(series_follow(&s), 0); /* half a line waits for its end */
+    put(r->path, "a",
+        "ss\":3,\"clock_reasons\":\"power cap\"}\nnot json\n[1]\n{\"step\":-1}\n{\"loss\":1}\n");
+    assert_int_equal(series_follow(&s), 1);
+    assert_int_equal(s.n_row, 3);
+    assert_int_equal(s.n_bad, 4);
+    assert_string_equal(series_text(&s, "clock_reasons"), "power cap");
+    assert_true(series_best(&s, "loss", &at) == 3 && at == 2);
+    int epoch = s.epoch;
+    put(r->path, "w", "{\"step\":1,\"loss\":9}\n"); /* as after a resume */
+    assert_int_equal(series_follow(&s), 1);
+    assert_int_equal(s.n_row, 1);
+    assert_true(s.epoch > epoch && series_last(&s, "loss") == 9);
+    series_deinit(&s);
+}
+
+/* However long the run: bounded, evaluations kept, the newest value exact. */
+static void test_thinning(void **state)
+{
+    Rig   *r = *state;
+    Series s;
+    char   line[128];
+    FILE  *f = fopen(r->path, "w");
+    for (int i = 1; i <= 50000; i++) {
+        fprintf(f, "{\"step\": %d, \"loss\": %d, \"per_s\": 1}\n", i, i);
+        if (i % 5000 == 0) fprintf(f, "{\"step\": %d, \"val_loss\": %d}\n", i, i);
+    }
+    fclose(f);
+    for (int whole = 0; whole < 2; whole++) { /* by lines, and as a file with its stride guessed */
+        double val[64];
+        assert_int_equal(series_init(&s, r->path, 1000, -1), 0);
+        if (whole) {
+            assert_int_equal(series_follow(&s), 1);
+        } else {
+            for (int i = 1; i <= 50000; i++) {
+                int n = snprintf(line, sizeof line, "{\"step\": %d, \"loss\": %d}", i, i);
+                assert_int_equal(series_line(&s, line, (size_t)n), 1);
+                n = snprintf(line, sizeof line, "{\"step\": %d, \"val_loss\": %d}", i, i);
+                if (i % 5000 == 0) series_line(&s, line, (size_t)n);
+            }
+        }
+        assert_true(s.n_row > 300 && s.n_row <= 1000);
+        assert_int_equal(series_tail(&s, "val_loss", val, 64), 10);
+        assert_true(val[0] == 5000 && val[9] == 50000);
+        assert_true(series_last(&s, "loss") == 50000);
+        for (int i = 1; i < s.n_row; i++) assert_true(s.column[0][i] >= s.column[0][i - 1]);
+        series_deinit(&s);
+    }
+}
+
+static void test_tail(void **state)
+{
+    Rig   *r = *state;
+    Series s;
+    FILE  *f = fopen(r->path, "w");
+    for (int i = 1; i <= 20000; i++) fprintf(f, "{\"step\": %d, \"loss\": %d}\n", i, i);
+    fclose(f);
+    assert_int_equal(series_init(&s, r->path, 240, 4096), 0);
+    assert_int_equal(series_follow(&s), 1);
+    assert_true(s.n_row > 50 && s.n_row <= 240 && s.column[0][0] > 19000 && s.n_bad == 0);
+    assert_true(series_last(&s, "loss") == 20000);
+    assert_true(fabs(series_mean(&s, "loss", 1) - 20000) <= s.stride);
+    series_deinit(&s);
+}
+
+static void test_hostile_lines(void **state)
+{
+    Series s;
+    char   line[4096];
+    assert_int_equal(series_init(&s, "x", 50, -1), 0);
+    for (int i = 0; i < 500;
+         i++) { /* more keys than there is room for, names too long, all kinds of values */
+        int n =
+            snprintf(line, sizeof line,
+                     "{\"step\": %d, \"k%d\": 1e999, \"t%d\": \"\\u0007\", \"%0*d\": 2, \"o\": {\"a\": [1]}}",
+                     i, i, i, 60, 1);
+        series_line(&s, line, (size_t)n);
+        n = snprintf(line, sizeof line, "{\"step\": %d, \"q%d\": 3}", i, i);
+        series_line(&s, line, (size_t)n);
+    }
+    assert_true(s.n_key <= SERIES_KEYS && s.n_row <= 50 && s.n_text <= SERIES_TEXTS);
+    series_deinit(&s);
+}
+
+/* ---- waterfall ----------------------------------------------------------------------------------------- */
+
+static void fill(Series *s, const char *format)
+{
+    char line[512];
+    assert_int_equal(series_init(s, "x", 100, -1), 0);
+    for (int i = 1; i <= 20; i++) {
+        int n = snprintf(line, sizeof line, format, i, (double)i, 0.1 * i);
+        assert_int_equal(series_line(s, line, (size_t)n), 1);
+    }
+}
+
+static double total(const WaterfallPart *p, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        assert_true(p[i].share >= 0 && p[i].share <= 1);
+        sum += p[i].share;
+    }
+    return sum;
+}
+
+static void test_waterfall(void **state)
+{
+    WaterfallPart p[WATERFALL_PARTS];
+    Series        s;
+    fill(&s, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g,\"sm_active\":0.8,\"tensor_active\":0."
+             "6,\"mfu\":0.5}");
+    assert_int_equal(waterfall_of(&s, p), 5);
+    assert_true(fabs(p[0].share - 0.1) < 1e-9 && fabs(p[1].share - 0.1) < 1e-9 &&
+                fabs(p[4].share - 0.5) < 1e-9);
+    assert_true(fabs(total(p, 5) - 1) < 1e-9);
+    series_deinit(&s);
+    fill(&s,
+         "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g,\"gpu_util\":1,\"mfu\":1.3}"); /* fp8 */
+    assert_int_equal(waterfall_of(&s, p), 4);
+    assert_true(fabs(total(p, 4) - 1) < 1e-9 && fabs(p[3].share - 0.9) < 1e-9);
+    series_deinit(&s);
+    fill(&s, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g}");
+    assert_int_equal(waterfall_of(&s, p), 2);
+    assert_true(fabs(total(p, 2) - 1) < 1e-9);
+    series_deinit(&s);
+    assert_int_equal(series_init(&s, "x", 10, -1), 0);
+    assert_int_equal(waterfall_of(&s, p), 0);
+}
+
+/* ---- gate ---------------------------------------------------------------------------------------------- */
+
+static void test_gate(void **state)
+{
+    char buf[32], longest[400];
+    memset(longest, 'a', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
+    assert_true(gate_same("secret-secret-00", "secret-secret-00"));
+    assert_false(gate_same("secret-secret-00", "secret-secret-01"));
+    assert_false(gate_same("secret-secret-00", "secret-secret-0"));
+    assert_false(gate_same("secret-secret-00", "secret-secret-000"));
+    assert_false(gate_same("secret-secret-00", ""));
+    assert_false(gate_same("", ""));
+    assert_false(gate_same("aaaaaaaaaaaaaaaa", longest));
+    static const char *const ours[] = { "127.0.0.1", "127.0.0.1:8265", "localhost", "LOCALHOST:1", "[::1]",
+                                        "[::1]:80",  "10.1.2.3:8265",  "box",       "box:80" };
+    static const char *const not_ours[] = { "evil.com",           "evil.com:8265",  "localhost.evil.com",
+                                            "127.0.0.1.evil.com", "box.evil.com",   "",
+                                            "127.0.0.1:80x",      "[::1",           "[::1]x",
+                                            "user@127.0.0.1",     "localhost:80:80" };
+    for (int i = 0; i < ARRAY_LEN(ours); i++) assert_true(gate_host_is_ours(ours[i], "box"));
+    for (int i = 0; i < ARRAY_LEN(not_ours); i++) assert_false(gate_host_is_ours(not_ours[i], "box"));
+    assert_false(gate_host_is_ours(NULL, "box"));
+    assert_false(gate_host_is_ours(longest, "box"));
+    assert_string_equal(gate_bearer("Bearer abc"), "abc");
+    assert_string_equal(gate_bearer("bearer abc"), "abc");
+    assert_null(gate_bearer("Basic abc"));
+    assert_null(gate_bearer(NULL));
+    assert_int_equal(gate_cookie("a=1; brim_token=xyz; b=2", "brim_token", buf, sizeof buf), 0);
+    assert_string_equal(buf, "xyz");
+    assert_true(gate_cookie("xbrim_token=xyz", "brim_token", buf, sizeof buf) < 0);
+    assert_true(gate_cookie("brim_token", "brim_token", buf, sizeof buf) < 0);
+    assert_true(gate_cookie("brim_token=0123456789012345678901234567890123", "brim_token", buf, sizeof buf) <
+                0);
+    assert_int_equal(bind_is_local("127.9.9.9"), 1);
+    assert_int_equal(bind_is_local("::1"), 1);
+    assert_int_equal(bind_is_local("0.0.0.0"), 0);
+    assert_int_equal(bind_is_local("::"), 0);
+    assert_true(bind_is_local("example.com") < 0);
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------------- */
+
+static void make_run(const Rig *r, const char *name, double lr, const char *more)
+{
+    char path[256], dir[200];
+    snprintf(dir, sizeof dir, "%s/runs/%s", r->dir, name);
+    assert_int_equal(file_make_folders(dir), 0);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    FILE *f = fopen(path, "w");
+    for (int i = 1; i <= 30; i++) {
+        fprintf(f,
+                "{\"step\":%d,\"loss\":%g,\"lr\":%g,\"per_s\":1234,\"mfu\":null,\"time_s\":%d,\"data_wait_"
+                "s\":0%s}\n",
+                i, 5.0 / i, lr, i, more);
+        if (i % 10 == 0) fprintf(f, "{\"step\":%d,\"val_loss\":%g,\"time_s\":%d}\n", i, 6.0 / i, i);
+    }
+    fclose(f);
+    snprintf(path, sizeof path, "%s/recipe.yaml", dir);
+    f = fopen(path, "w");
+    fprintf(f, "run: \"%s\"\nsteps: 30\noptim:\n  lr: %g\n  warmup: 1\n", name, lr);
+    fclose(f);
+    snprintf(path, sizeof path, "%s/watch.json", dir);
+    put(path, "w",
+        "{\"unit\":\"image\",\"steps\":30,\"device\":\"a <b>device</b> \\\"x\\\"\",\"activity\":\"gpm\"}");
+}
+
+static char *captured(int (*call)(const Rig *r, FILE *f), const Rig *r)
+{
+    char  *text;
+    size_t n;
+    FILE  *f  = open_memstream(&text, &n);
+    int    rc = call(r, f);
+    fclose(f);
+    assert_int_equal(rc, 0);
+    return text;
+}
+
+static char        base_path[128];
+static const char *base_of(const Rig *r)
+{
+    snprintf(base_path, sizeof base_path, "%s/runs", r->dir);
+    return base_path;
+}
+
+static int call_compare(const Rig *r, FILE *f)
+{
+    char *names[] = { "one", "two" };
+    return compare_print(base_of(r), names, 2, 0, f);
+}
+
+static int call_json(const Rig *r, FILE *f)
+{
+    char *names[] = { "one", "two" };
+    return compare_print(base_of(r), names, 2, 1, f);
+}
+
+static void test_compare(void **state)
+{
+    Rig  *r        = *state;
+    char *absent[] = { "oen" };
+    make_run(r, "one", 0.001, "");
+    make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
+    char *t = captured(call_compare, r);
+    assert_non_null(strstr(t, "optim.lr                0.001"));
+    assert_non_null(strstr(t, "0.5 J/image"));
+    assert_non_null(strstr(t, "1.23k images/s"));
+    assert_non_null(strstr(t, "0.2000 at 30"));
+    assert_null(strstr(t, "warmup"));
+    free(t);
+    t            = captured(call_json, r);
+    json_t *root = json_loads(t, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_string_equal(json_string_value(json_object_get(root, "run")), "one");
+    assert_true(json_number_value(json_object_get(root, "best_step")) == 30);
+    json_decref(root);
+    free(t);
+    assert_true(compare_print(base_of(r), absent, 1, 0, stdout) < 0);
+    assert_string_equal(err_get(), "command line: oen: no such run (did you mean one?)");
+    err_clear();
+}
+
+static void test_report(void **state)
+{
+    Rig   *r = *state;
+    char   path[256], *text;
+    size_t n;
+    make_run(r, "one", 0.001, "");
+    assert_int_equal(report_write_run(base_of(r), "one", NULL), 0);
+    snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
+    assert_non_null(strstr(text, "<svg"));
+    assert_non_null(strstr(text, "The run did its 30 steps"));
+    assert_non_null(strstr(text, "a &lt;b&gt;device&lt;/b&gt; &quot;x&quot;"));
+    assert_null(strstr(text, "<b>device"));
+    assert_null(strstr(text, "<script"));
+    assert_null(strstr(text, "http:")); /* asks nobody anything */
+    assert_null(strstr(text, "https:"));
+    assert_null(strstr(text, "nan"));
+    free(text);
+    assert_true(report_write_run(base_of(r), "../one", NULL) < 0);
+    err_clear();
+}
+
+static void test_states(void **state)
+{
+    Rig *r = *state;
+    Runs runs;
+    char path[256];
+    make_run(r, "done", 1, "");
+    make_run(r, "cut", 1, "");
+    snprintf(path, sizeof path, "%s/runs/cut/watch.json", r->dir);
+    put(path, "w", "{\"unit\":\"token\",\"steps\":99}");
+    snprintf(path, sizeof path, "%s/runs/empty", r->dir);
+    assert_int_equal(file_make_folders(path), 0);
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_int_equal(runs.n_run, 2);
+    assert_int_equal(runs_find(&runs, "done")->state, RUN_DONE);
+    assert_int_equal(runs_find(&runs, "cut")->state, RUN_STOPPED);
+    assert_null(runs_find(&runs, "../runs/done"));
+    assert_int_equal(runs_refresh(&runs), 0);
+    snprintf(path, sizeof path, "%s/runs/cut/metrics.jsonl", r->dir);
+    put(path, "a", "{\"step\":31,\"loss\":1}\n");
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_true(series_last(&runs_find(&runs, "cut")->tail, "step") == 31);
+    char cmd[200];
+    snprintf(cmd, sizeof cmd, "rm -r %s/runs/cut", r->dir);
+    assert_int_equal(system(cmd), 0);
+    assert_int_equal(runs_refresh(&runs), 1);
+    assert_int_equal(runs.n_run, 1);
+    runs_deinit(&runs);
+}
+
+static void test_blot(void **state)
+{
+    char text[] = "brim train a.yaml watch.token=topsecret steps=4\nhttp://x/?token=abc done token: 5";
+    runs_blot(text);
+    assert_string_equal(text,
+                        "brim train a.yaml watch.token=********* steps=4\nhttp://x/?token=*** done token: 5");
+}
+
+/* ---- api ----------------------------------------------------------------------------------------------- */
+
+static void test_api(void **state)
+{
+    Rig   *r = *state;
+    Runs   runs;
+    Gpus   gpus;
+    char  *text;
+    size_t n;
+    make_run(r, "one \"q\"", 0.001, ",\"odd key\":1");
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    gpus_init(&gpus, "/nowhere.so");
+    for (int from = 0; from <= 25; from += 25) {
+        FILE *f = open_memstream(&text, &n);
+        assert_int_equal(api_run(&runs, runs.run[0], from, f), 0);
+        fclose(f);
+        json_t *root = json_loads(text, 0, NULL), *cols = json_object_get(root, "columns");
+        assert_int_equal(json_array_size(json_object_get(cols, "step")), from ? 7 : 33);
+        assert_int_equal(json_array_size(json_object_get(cols, "loss")), from ? 7 : 33);
+        assert_int_equal(json_object_get(root, "texts") != NULL, from == 0);
+        json_decref(root);
+        free(text);
+    }
+    FILE *f = open_memstream(&text, &n);
+    assert_int_equal(api_runs(&runs, &gpus, f), 0);
+    fclose(f);
+    json_t *root = json_loads(text, 0, NULL), *run = json_array_get(json_object_get(root, "runs"), 0);
+    assert_string_equal(json_string_value(json_object_get(run, "state")), "done");
+    assert_null(json_object_get(run, "mfu")); /* not measured: not there */
+    json_decref(root);
+    free(text);
+    f = open_memstream(&text, &n);
+    api_prometheus(&runs, &gpus, f);
+    fclose(f);
+    assert_non_null(strstr(text, "brim_run_step{run=\"one \\\"q\\\"\",unit=\"image\"} 30\n"));
+    assert_null(strstr(text, "nan"));
+    free(text);
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
+static void test_assets(void **state)
+{
+    static const char *const bad[] = { "",          "/index.html", "/../page.js", "/page.js/",
+                                       "//page.js", "/etc/passwd", "page.js" };
+    Asset                    a;
+    for (int i = 0; i < ARRAY_LEN(bad); i++) assert_false(asset_find(bad[i], &a));
+    assert_true(asset_find("/", &a));
+    assert_true(a.n > 500 && memcmp(a.bytes, "<!doctype html>", 15) == 0);
+    assert_true(asset_find("/page.js", &a) && a.n > 5000);
+    assert_true(asset_find("/uplot.js", &a)); /* empty where npm was missing */
+}
+
+/* ---- screen -------------------------------------------------------------------------------------------- */
+
+static void test_screen(void **state)
+{
+    Screen s;
+    char  *text;
+    size_t n;
+    for (int ascii = 0; ascii < 2; ascii++) {
+        double v[100];
+        for (int i = 0; i < 100; i++) v[i] = i;
+        assert_int_equal(screen_init(&s, 10, 3, ascii), 0);
+        screen_put(&s, 0, 8, 0, STYLE_PLAIN, "abcdef"); /* cut off */
+        screen_put(&s, 9, 0, 0, STYLE_PLAIN, "nowhere");
+        screen_put(&s, 1, 0, 0, STYLE_PLAIN, "a\x01\xff\xc3\xa9");
+        screen_spark(&s, 2, 0, 8, STYLE_PLAIN, v, 100);
+        FILE *f = open_memstream(&text, &n);
+        screen_write(&s, f);
+        fclose(f);
+        assert_string_equal(
+            text, ascii ? "        ab\na???\n_.-~=+*#\n"
+                        : "        ab\na??\xc3\xa9\n\xe2\x96\x81\xe2\x96\x82\xe2\x96\x83\xe2\x96\x84\xe2\x96"
+                          "\x85\xe2\x96\x86\xe2\x96\x87\xe2\x96\x88\n");
+        free(text);
+        screen_deinit(&s);
+    }
+}
+
+/* Every view at every size: nothing is written outside (the sanitizers look), and what must be seen is. */
+static void test_views(void **state)
+{
+    Rig *r = *state;
+    Runs runs;
+    Gpus gpus;
+    for (int i = 0; i < 12; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "run-%02d", i);
+        make_run(r, name, 0.001, ",\"own_cpu\":2,\"rss_bytes\":1e9");
+    }
+    assert_int_equal(runs_init(&runs, base_of(r)), 0);
+    runs_refresh(&runs);
+    gpus_init(&gpus, "/nowhere.so");
+    gpus_refresh(&gpus);
+    static const int size[][2] = { { 20, 5 }, { 40, 10 }, { 80, 24 }, { 200, 50 }, { 1000, 7 } };
+    for (int k = 0; k < ARRAY_LEN(size); k++) {
+        for (int view = 0; view < TOP_VIEWS; view++) {
+            Screen   s;
+            TopState t = { .view = (TopView)view };
+            assert_int_equal(screen_init(&s, size[k][0], size[k][1], k % 2), 0);
+            for (int i = 0; i < 20; i++) {
+                top_draw(&s, &runs, &gpus, &t, NULL);
+                top_move(&runs, &t, i < 15 ? 1 : -7);
+            }
+            screen_deinit(&s);
+        }
+    }
+    Screen   s;
+    TopState t = { 0 };
+    char    *text;
+    size_t   n;
+    assert_int_equal(screen_init(&s, 80, 24, 0), 0);
+    top_move(&runs, &t, 11);
+    top_draw(&s, &runs, &gpus, &t, NULL);
+    FILE *f = open_memstream(&text, &n);
+    screen_write(&s, f);
+    fclose(f);
+    assert_non_null(strstr(text, "no GPU: "));
+    assert_non_null(strstr(text, runs.run[11]->name)); /* scrolled to it */
+    assert_non_null(strstr(text, "30/30"));
+    assert_non_null(strstr(text, "host memory"));
+    free(text);
+    screen_deinit(&s);
+    gpus_deinit(&gpus);
+    runs_deinit(&runs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_follow, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_thinning, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_tail, setup, teardown),
+        cmocka_unit_test(test_hostile_lines),
+        cmocka_unit_test(test_waterfall),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_report, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_states, setup, teardown),
+        cmocka_unit_test(test_blot),
+        cmocka_unit_test_setup_teardown(test_api, setup, teardown),
+        cmocka_unit_test(test_assets),
+        cmocka_unit_test(test_screen),
+        cmocka_unit_test_setup_teardown(test_views, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
