@@ -29,7 +29,7 @@ typedef struct {
     int64_t     times; /* an upper bound, where a row below may end the loop */
     int         prog;  /* number in Job.prog; -1: none */
     int         feeds; /* 1: a batch is taken and uploaded before each run */
-    int sums;  /* 1: the program has collectives: ranks agree that all have their data before it runs */
+    int sums; /* 1: the program has collectives: ranks agree that all have their data before it runs */
     /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to. Read UNTIL_LAG
      * turns late. */
     int until;
