@@ -1,5 +1,5 @@
-/* Weights that are not trained: what the recipe's `freeze` names, what that saves, and that they stay as they are; and what
- * tells the weights of two nets apart. */
+/* Weights that are not trained: what the recipe's `freeze` names, what that saves, and that they stay as
+ * they are; and what tells the weights of two nets apart. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ static int is_named(const Param *p)
            strncmp(p->name, "block.1.", 8) == 0;
 }
 
-/* ---- what is frozen ---------------------------------------------------------------------------------------------- */
+/* ---- what is frozen -------------------------------------------------------------------------------- */
 
 /* Five steps leave the frozen weights bit for bit as they were, and change all others. */
 static void test_frozen_weights_stay(void **state)
@@ -148,7 +148,7 @@ static void test_unknown_items_are_refused(void **state)
     }
 }
 
-/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ----------------------------------------------------------------------------------- */
 
 static int file_has(const char *dir, const char *file, const char *text)
 {
@@ -175,7 +175,8 @@ static void expect_same(Job *a, Job *b)
     }
 }
 
-/* The checkpoint holds the frozen weights and no moments of them. A run that goes on from it is the run that never stopped. */
+/* The checkpoint holds the frozen weights and no moments of them. A run that goes on from it is the run
+ * that never stopped. */
 static void test_resume(void **state)
 {
     Rig        *rig = *state;
@@ -208,7 +209,7 @@ static void test_resume(void **state)
     build_destroy(other);
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------------- */
 
 static void test_matches(void **state)
 {

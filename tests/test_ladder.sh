@@ -60,7 +60,7 @@ long=$(printf '%0300d' 0)
 refused "--from alone"              '--from: belongs to --ladder'             --from torch
 refused "--ops with the ladder"     '--ops: not together with --ladder'       --ladder --ops
 refused "--no-limit with it"        '--no-limit: not together with --ladder'  --ladder --no-limit
-refused "a batch that does not fit" '--batch: 12 does not divide the step.s 16 sequences' --ladder --batch 12
+refused "a batch that does not fit" '--batch: 12 does not divide the step.s 16 samples' --ladder --batch 12
 refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --ladder --picture tiny.yaml/x.svg
 refused "a picture that's a folder" "picture.*'pictures' is not the name of"  --ladder --picture pictures
 refused "a picture without a name"  "picture.*'new/' is not the name of"      --ladder --picture new/

@@ -1,5 +1,5 @@
-/* Schedules: which rows run, in which order and how often. A tiny task on the CPU whose programs only leave their letter in a
- * trace; letters of rows that are fed have the number of their sample behind them. */
+/* Schedules: which rows run, in which order and how often. A tiny task on the CPU whose programs only
+ * leave their letter in a trace; letters of rows that are fed have the number of their sample behind them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a task whose programs are letters ----------------------------------------------------------------------- */
+/* ---- a task whose programs are letters ------------------------------------------------------------- */
 
 enum { A, B, C, D, N_LETTER }; /* programs */
 
@@ -105,7 +105,7 @@ static const Task       letters   = { .name     = "letters",
                                       .declare  = letters_declare,
                                       .record   = letters_record };
 
-/* ---- its samples: sample g is the number g --------------------------------------------------------------------- */
+/* ---- its samples: sample g is the number g --------------------------------------------------------- */
 
 static int number_fill(const Source *s, int64_t g, void *const *field, void *scratch)
 {
@@ -120,7 +120,7 @@ static const Source   numbers    = {
          .vt = &numbers_vt, .name = "numbers", .n_sample = INT64_MAX, .targets_each = { 1 }
 };
 
-/* ---- a device that notes what runs ----------------------------------------------------------------------------- */
+/* ---- a device that notes what runs ----------------------------------------------------------------- */
 
 typedef struct {
     Dev    *dev;
@@ -185,7 +185,7 @@ static void expect_step(Bench *b, int64_t step, const char *want)
     now.step                             = step_rows;                                                        \
     now.n_step                           = ARRAY_LEN(step_rows)
 
-/* ---- order and times ------------------------------------------------------------------------------------------- */
+/* ---- order and times ------------------------------------------------------------------------------- */
 
 static void test_nested(void **state)
 {
@@ -254,9 +254,10 @@ static void test_each_times(void **state)
     bench_close(&b);
 }
 
-/* ---- until ----------------------------------------------------------------------------------------------------- */
+/* ---- until ----------------------------------------------------------------------------------------- */
 
-/* The flag that turn 3 sets is read UNTIL_LAG turns later. What follows the loop runs. The next step begins anew. */
+/* The flag that turn 3 sets is read UNTIL_LAG turns later. What follows the loop runs. The next step
+ * begins anew. */
 static void test_until(void **state)
 {
     STEP({ "loop", .times = 10, .prog = -1 }, { "stop", 1, .times = 1, .prog = -1, .host = set_stop },
@@ -301,7 +302,7 @@ static void test_until_of_a_loop(void **state)
     bench_close(&b);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------ */
+/* ---- evaluation ------------------------------------------------------------------------------------ */
 
 static void test_eval(void **state)
 {

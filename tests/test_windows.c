@@ -19,7 +19,8 @@ enum { N_TEXT = 3000, T = 12, PREFIX_END = 7, N_VAL = 600 };
 static unsigned char text[N_TEXT];
 static char          path[64];
 
-/* Prefix ends come at distances of 5 to 30: windows have none, one or several, also at their first and last place. */
+/* Prefix ends come at distances of 5 to 30: windows have none, one or several, also at their first and
+ * last place. */
 static int text_setup(void **state)
 {
     int next = 3;
@@ -84,9 +85,10 @@ static int64_t targets(const Source *s, int64_t g)
     return n;
 }
 
-/* ---- samples --------------------------------------------------------------------------------------------------- */
+/* ---- samples --------------------------------------------------------------------------------------- */
 
-/* The sample whose n tokens and their successors begin at `at`, with mask prefix. Returns the length of its prefix. */
+/* The sample whose n tokens and their successors begin at `at`, with mask prefix. Returns the length of
+ * its prefix. */
 static int check_prefix(const Source *s, int64_t g, const unsigned char *at, int64_t n)
 {
     Sample  x;
@@ -161,7 +163,7 @@ static void test_other_masks(void **state)
     }
 }
 
-/* ---- layout ---------------------------------------------------------------------------------------------------- */
+/* ---- layout ---------------------------------------------------------------------------------------- */
 
 static void test_window_fields(void **state)
 {

@@ -122,12 +122,23 @@ static void set_up(Windows *w, const Recipe *r, int64_t most)
     order_init(&w->order, len, w->T, (uint64_t)r->seed);
 }
 
+/* What is wrong with the validation part is said before anything is said about the training part. */
+static int try_val(const Recipe *r)
+{
+    Tokens *val;
+    if (!tokens_has_val(r)) return 0;
+    TRY(tokens_open(&val, r, 1));
+    tokens_close(val);
+    return 0;
+}
+
 static int open_part(Source **out, const Recipe *r, int validation, int64_t most, const Source *train)
 {
     Windows *w = mem_zeroed(1, sizeof *w);
     if (!w) return err_sys("memory for reading data");
     w->validation = validation;
     int rc        = tokens_open(&w->tokens, r, validation);
+    if (rc == 0 && !validation) rc = try_val(r);
     if (rc == 0 && !validation) rc = data_check(r, w->tokens, NULL);
     if (rc == 0 && validation && (!train || r->data.val[0])) rc = data_check(r, NULL, w->tokens);
     if (rc < 0) {

@@ -112,7 +112,7 @@ struct Hopper {
     std::function<void()> body;
 };
 inline Hopper machine;
-inline char    shared[1]; /* only its name is used */
+inline char   shared[1]; /* only its name is used */
 
 inline Block   &my_block() { return *machine.here; }
 inline Thread  &me() { return machine.thread[machine.now]; }
