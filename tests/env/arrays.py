@@ -1,4 +1,4 @@
-"""An environment with numpy arrays, as Gymnasium has them: a picture and a double in a Dict; a box to act in."""
+"""An environment with numpy arrays, as in Gymnasium: a picture and a double in a Dict; a box of actions."""
 import numpy as np
 
 
