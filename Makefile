@@ -61,6 +61,7 @@ help:
 	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU, as do"
 	@echo "make gpu-suite | sanitize-gpu   with op tables and ratios to PyTorch; compute-sanitizer"
 	@echo "make bench-cpu | bench-own   every CPU op beside OpenBLAS; builds build/bench_own, the own CUDA product alone"
+	@echo "make bench-env  steps per second of the environments, MuJoCo beside a bare loop of the engine"
 	@echo "make layers | size | fmt | fmt-check | golden | fuzz | test-long | clean"
 
 setup:

@@ -1,6 +1,6 @@
 /* Steps per second of environments through the vector layer, and of MuJoCo beside a bare loop of mj_step() on
- * as many threads: `make bench-env` (needs libmujoco-dev). The two MuJoCo loops have the same controls and take turns, and the median of
- * each counts. */
+ * as many threads: `make bench-env` (needs libmujoco-dev). The two MuJoCo loops have the same controls and
+ * take turns, and the median of each counts. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "env/builtin.h"

@@ -216,8 +216,8 @@ static void test_workers(void **unused)
     }
 }
 
-/* A worker of four dies in the reset of one: the episodes of the others end, and nobody steps without a reset. The
- * environment shows its own count of steps; the test counts as well. */
+/* A worker of four dies in the reset of one: the episodes of the others end, and nobody steps without a
+ * reset. The environment shows its own count of steps; the test counts as well. */
 static void test_lost_in_reset(void **unused)
 {
     enum { N = 4, T = 200 };

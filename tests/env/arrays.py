@@ -1,4 +1,4 @@
-"""An environment with numpy arrays, as Gymnasium's are: a picture and a double in a Dict, a box of actions."""
+"""An environment with numpy arrays, as in Gymnasium: a picture and a double in a Dict; a box of actions."""
 import numpy as np
 
 

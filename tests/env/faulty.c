@@ -1,6 +1,6 @@
 /* An environment that goes wrong on purpose, at step at=N:
- * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun; fault=reset crashes in the reset number N and
- * has episodes of different lengths.
+ * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun; fault=reset crashes in the reset number
+ * N and has episodes of different lengths.
  * With marker=FILE the fault happens once: the file remembers it over a restart. */
 #include "env.h"
 
