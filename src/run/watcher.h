@@ -17,7 +17,7 @@ typedef struct {
     int         world;          /* ranks */
     int64_t     first_step;     /* steps done before */
     int64_t     steps;          /* that the recipe asks for */
-    const char *unit;           /* what is counted, in the singular: "token", "image" */
+    const char *unit;           /* what is counted, in the singular: "image" */
     double      units_per_step; /* over all ranks */
 } WatcherRun;
 

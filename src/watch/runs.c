@@ -104,7 +104,7 @@ static void read_facts(const Runs *r, RunView *v)
     char  *text = runs_text(r, v, "watch.json", 1 << 16);
     double now  = clock_now_s();
     v->facts_s  = now;
-    str_copy(v->unit, sizeof v->unit, "token");
+    str_copy(v->unit, sizeof v->unit, "unit");
     json_t *root = text ? json_loads(text, 0, NULL) : NULL;
     if (root) {
         v->steps = json_integer_value(json_object_get(root, "steps"));

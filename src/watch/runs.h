@@ -22,7 +22,7 @@ typedef struct {
     RunState state;
     double   changed_s;             /* wall clock: last write to metrics.jsonl */
     int64_t  steps;                 /* asked for; 0: not known */
-    char     unit[32], device[160]; /* "token"; "" when not known */
+    char     unit[32], device[160]; /* "image"; "" when not known */
     char     activity[160];         /* where SM, tensor and DRAM activity come from, or why there is none */
     Series   tail;                  /* the end of the file */
     Series  *full;                  /* all of it, or NULL */
