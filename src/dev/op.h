@@ -537,6 +537,9 @@ double op_bytes(OpKind kind, const OpArgs *args);
 /* Verifies presence, dtypes and shapes; NULL when right, else one line kept in buf. */
 const char *op_validate(OpKind kind, const OpArgs *args, char *buf, size_t n);
 
+/* 1: every argument of the kind has a rule. */
+int op_has_rule(OpKind kind);
+
 #ifdef __cplusplus
 }
 #endif
