@@ -265,6 +265,28 @@ static void test_normal_forms(void **state)
     tokenizer_close(t);
 }
 
+/* A long run of marks: the order of a short one, in a time that is not quadratic. */
+static void test_many_marks(void **state)
+{
+    enum { PAIRS = 500000 };
+    Tokenizer *t =
+        open_text(file_of("[]", "{\"type\":\"NFC\"}", "null", "null",
+                          "\"vocab\":{\"\xe1\xba\xb9\":0,\"\xcc\x81\":1,\"\xcc\xa3\":2},\"merges\":[]"));
+    char *text = malloc(1 + 4 * PAIRS);
+    text[0]    = 'e';
+    for (int i = 0; i < PAIRS; i++) memcpy(text + 1 + 4 * i, "\xcc\x81\xcc\xa3", 4);
+    assert_string_equal(ids_of(t, text, 1 + 4 * 3, 0), "0 2 2 1 1 1");
+    TokenizerScratch *s = tokenizer_scratch_create(t);
+    const int32_t    *id;
+    double            begin_s = clock_now_s();
+    assert_int_equal(tokenizer_encode(t, s, text, 1 + 4 * PAIRS, 0, &id), 2 * PAIRS);
+    assert_true(id[0] == 0 && id[PAIRS - 1] == 2 && id[PAIRS] == 1 && id[2 * PAIRS - 1] == 1);
+    assert_true(clock_now_s() - begin_s < 20);
+    free(text);
+    tokenizer_scratch_destroy(s);
+    tokenizer_close(t);
+}
+
 static void test_save(void **state)
 {
     char       dir[] = "/tmp/brim-text-XXXXXX", path[64];
@@ -486,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_split_behaviors),
         cmocka_unit_test(test_normal_forms),
+        cmocka_unit_test(test_many_marks),
         cmocka_unit_test(test_save),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bombs),

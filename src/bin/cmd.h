@@ -46,8 +46,8 @@ typedef struct {
 } CmdTarget;
 
 int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out);
-/* Splits arguments into flags and words, which are moved to the front of argv. Returns the number of words; negative
- * after err_user(). */
+/* Splits arguments into flags and words, which are moved to the front of argv. Returns the number of words;
+ * negative after err_user(). */
 int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag);
 /* cmd_parse, then recipe_load; the target is required. */
 int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);

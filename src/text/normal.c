@@ -1,12 +1,15 @@
 #include "text/normal.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+
+enum { LONG_FORM = 256 }; /* bytes */
 
 /* ---- normal forms ---- */
 
@@ -22,10 +25,59 @@ static int is_inert(uint32_t code, utf8proc_option_t form)
            (p->comb_index == UINT16_MAX || p->comb_index < 0x8000);
 }
 
+/* Marks in the order of their classes, equal ones as they stand. utf8proc swaps neighbours, which takes
+ * quadratic time; text that somebody made on purpose has marks by the megabyte. */
+static void sort_marks(const int32_t *from, int32_t *to, int64_t n)
+{
+    int64_t at[257] = { 0 };
+    for (int64_t i = 0; i < n; i++) at[utf8proc_get_property(from[i])->combining_class + 1]++;
+    for (int k = 0; k < 256; k++) at[k + 1] += at[k];
+    for (int64_t i = 0; i < n; i++) to[at[utf8proc_get_property(from[i])->combining_class]++] = from[i];
+}
+
+static void sort_runs(const int32_t *from, int32_t *to, int64_t n)
+{
+    for (int64_t i = 0; i < n;) {
+        int64_t end = i;
+        while (end < n && utf8proc_get_property(from[end])->combining_class != 0) end++;
+        if (end == i) {
+            to[i] = from[i];
+            i++;
+            continue;
+        }
+        sort_marks(from + i, to + i, end - i);
+        i = end;
+    }
+}
+
+static int add_long_form(Buffer *out, const unsigned char *p, size_t n, utf8proc_option_t form)
+{
+    utf8proc_ssize_t most = utf8proc_decompose(p, (utf8proc_ssize_t)n, NULL, 0, form), k = 0;
+    if (most < 0) return err_set("utf8proc: %s", utf8proc_errmsg(most));
+    int32_t *apart = mem_alloc(2 * ((size_t)most + 1) * sizeof *apart), *sorted = apart + most;
+    int      bound = UTF8PROC_BOUNDCLASS_START, rc = apart ? 0 : err_sys("a text to be normalized");
+    uint32_t code = 0;
+    for (size_t i = 0; rc == 0 && i < n; i += (size_t)utf8_next(p + i, n - i, &code)) {
+        utf8_next(p + i, n - i, &code);
+        k += utf8proc_decompose_char((utf8proc_int32_t)code, apart + k, most - k, form, &bound);
+        CHECK(k <= most, "decomposed to %lld of %lld", (long long)k, (long long)most);
+    }
+    if (rc == 0) sort_runs(apart, sorted, k);
+    if (rc == 0 && (form & UTF8PROC_COMPOSE)) k = utf8proc_normalize_utf32(sorted, k, form);
+    if (rc == 0) rc = buffer_reserve(out, 4 * (size_t)k);
+    for (int64_t i = 0; rc == 0 && i < k; i++) {
+        out->len += (size_t)utf8_put(out->data + out->len, (uint32_t)sorted[i]);
+    }
+    free(apart);
+    return rc;
+}
+
+/* p is well-formed. */
 static int add_form(Buffer *out, const unsigned char *p, size_t n, utf8proc_option_t form)
 {
     utf8proc_uint8_t *text = NULL;
-    utf8proc_ssize_t  len  = utf8proc_map(p, (utf8proc_ssize_t)n, &text, form | UTF8PROC_STABLE);
+    if (n > LONG_FORM) return add_long_form(out, p, n, form | UTF8PROC_STABLE);
+    utf8proc_ssize_t len = utf8proc_map(p, (utf8proc_ssize_t)n, &text, form | UTF8PROC_STABLE);
     if (len < 0) return err_set("utf8proc: %s", utf8proc_errmsg(len));
     int rc = buffer_add(out, text, (size_t)len);
     free(text);
