@@ -188,10 +188,12 @@ static inline int case_attn(OpCase *c, int i)
 /* Queries of one sequence, keys of another. */
 static inline int case_cross(OpCase *c, int i)
 {
-    /* B, T, S, H, K, D, padding of rows; every shape with every way to hide keys */
+    /* B, T, S, H, K, D, padding of rows; every shape with every way to hide keys. CUDA has fast kernels for the
+     * last two. */
     static const int64_t s[][7] = { { 1, 1, 1, 1, 1, 1, 0 },     { 2, 16, 300, 4, 2, 64, 0 },
                                     { 1, 33, 129, 3, 1, 32, 4 }, { 2, 64, 70, 2, 2, 128, 0 },
-                                    { 1, 130, 40, 6, 3, 80, 0 }, { 3, 7, 513, 2, 1, 100, 4 } };
+                                    { 1, 130, 40, 6, 3, 80, 0 }, { 3, 7, 513, 2, 1, 100, 4 },
+                                    { 2, 64, 256, 4, 2, 64, 0 }, { 1, 128, 128, 2, 1, 128, 8 } };
     enum { WAYS = RANGE_COUNT + 2 }; /* all, valid lengths, ranges */
     if (i >= (int)(sizeof s / sizeof s[0]) * WAYS) return 0;
     const int64_t *k   = s[i / WAYS];

@@ -164,7 +164,8 @@ static inline void math_add(double *y, double a, const double *x, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
-/* Weights p[S] of query (b, h, i), and the log of the sum of exponentials; a query that sees nothing has zeros. */
+/* Weights p[S] of query (b, h, i), and the log of the sum of exponentials; a query that sees nothing has
+ * zeros. */
 static inline double math_weights(double *p, const MathAttn *s, const double *q, const double *kv, int64_t b,
                                   int64_t h, int64_t i)
 {

@@ -26,8 +26,8 @@ static inline void ref_attn(OpRef *r, const MathAttn *s, const double *q, const 
     r->terms[0] = r->terms[1] = (double)s->S;
 }
 
-/* dP is a sum of D terms below 2 of either sign; weights sum to 1, so a gradient is of that size; keys and values collect the query
- * heads of their group, whose errors add in quadrature. */
+/* dP is a sum of D terms below 2 of either sign; weights sum to 1, so a gradient is of that size; keys and
+ * values collect the query heads of their group, whose errors add in quadrature. */
 static inline double ref_attn_size(const MathAttn *s, const double *q, const double *kv)
 {
     return ref_attn_spread(s, q, kv) * (2 + sqrt((double)s->D) / 4) * sqrt((double)(s->H / s->K));

@@ -1,5 +1,6 @@
-/* The CUDA kernels of attention that need no tensor cores (src/dev/cuda/k_attn.cu, k_attn_decode.cu), in f32 on emulated thread
- * blocks (emulate/serial.h), on the small cases of op_cases_attn.h: every mask, cross-attention, new tokens with their caches. */
+/* The CUDA kernels of attention that need no tensor cores (src/dev/cuda/k_attn.cu, k_attn_decode.cu), in f32
+ * on emulated thread blocks (emulate/serial.h), on the small cases of op_cases_attn.h: every mask,
+ * cross-attention, new tokens with their caches. */
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -11,8 +12,8 @@
 /* dev/cuda/cuda_attn.h, which needs CUDA's headers. */
 int cuda_flash_fwd(Dev *dev, const AttnFwd *a);
 int cuda_flash_bwd(Dev *dev, const AttnBwd *a);
-int cuda_cross_attn_fwd(Dev *dev, const CrossAttnFwd *a);
-int cuda_cross_attn_bwd(Dev *dev, const CrossAttnBwd *a);
+int cuda_flash_cross_fwd(Dev *dev, const CrossAttnFwd *a);
+int cuda_flash_cross_bwd(Dev *dev, const CrossAttnBwd *a);
 int cuda_attn_decode(Dev *dev, const AttnDecode *a);
 
 static int run(OpKind kind, const OpArgs *a)
@@ -20,8 +21,8 @@ static int run(OpKind kind, const OpArgs *a)
     switch (kind) {
     case OP_ATTN_FWD: return cuda_flash_fwd(NULL, &a->attn_fwd);
     case OP_ATTN_BWD: return cuda_flash_bwd(NULL, &a->attn_bwd);
-    case OP_CROSS_ATTN_FWD: return cuda_cross_attn_fwd(NULL, &a->cross_attn_fwd);
-    case OP_CROSS_ATTN_BWD: return cuda_cross_attn_bwd(NULL, &a->cross_attn_bwd);
+    case OP_CROSS_ATTN_FWD: return cuda_flash_cross_fwd(NULL, &a->cross_attn_fwd);
+    case OP_CROSS_ATTN_BWD: return cuda_flash_cross_bwd(NULL, &a->cross_attn_bwd);
     default: return cuda_attn_decode(NULL, &a->attn_decode);
     }
 }

@@ -12,24 +12,33 @@ struct Case {
     int  second = 0;     /* where the second document begins, or the prefix ends; 0: anywhere */
     bool grows  = false; /* scores do, with the keys' positions */
     int  range  = 0;     /* how first and last are filled: range_row() */
+    int  other  = 0;     /* keys of another sequence; 0: the queries' own */
+    int  len    = 0;     /* so many of them are there, one less in each later sequence; 0: all */
+
+    int keys() const { return other ? other : T; }
 };
 
 typedef std::vector<uint16_t> Half;
 
 struct Data {
-    int64_t            ld_qkv, ld_o;
-    Half               qkv, o, dout, dqkv;
+    int64_t ld_qkv, ld_o, ld_kv;
+    Half    qkv, o, dout, dqkv; /* qkv, dqkv: without keys and values if those are of another sequence */
+    Half    kv, dkv;            /* of another sequence */
+    int     at_k, at_v;         /* columns */
     std::vector<float> lse, ws, table; /* of rotations */
-    std::vector<int>   doc, prefix, first, last;
+    std::vector<int>   doc, prefix, first, last, len;
+
+    Half       &keys() { return kv.empty() ? qkv : kv; }
+    const Half &dkeys() const { return kv.empty() ? dqkv : dkv; }
 };
 
 static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
 
 enum { RANGE_PACKED = 1, RANGE_WINDOW, RANGE_VALID, RANGE_TAIL, RANGE_ANY };
 
-/* What query t sees. packed: sequences of `second` tokens side by side; window: causal, `second` keys back; valid: the first
- * `second` keys, and the queries behind them nothing; tail: only the last queries see anything, and only the last keys; any: any
- * two integers. */
+/* What query t sees. packed: sequences of `second` tokens side by side; window: causal, `second` keys back;
+ * valid: the first `second` keys, and the queries behind them nothing; tail: only the last queries see
+ * anything, and only the last keys; any: any two integers. */
 static void range_row(const Case &c, int t, int &first, int &last)
 {
     int n = c.second;
@@ -48,11 +57,11 @@ static void range_row(const Case &c, int t, int &first, int &last)
         break;
     case RANGE_TAIL:
         first = n;
-        last  = t < n ? -1 : c.T + 5;
+        last  = t < n ? -1 : c.keys() + 5;
         break;
     default:
-        first = rand() % (c.T + 20) - 10;
-        last  = rand() % (c.T + 20) - 10;
+        first = rand() % (c.keys() + 20) - 10;
+        last  = rand() % (c.keys() + 20) - 10;
         break;
     }
 }
@@ -71,15 +80,23 @@ static Data data_new(const Case &c)
 {
     size_t n = (size_t)(c.B * c.T);
     Data   x;
-    x.ld_qkv = (c.H + 2 * c.K) * c.D + 8;
-    x.ld_o   = c.H * c.D + 16;
+    x.ld_qkv = (c.H + (c.other ? 0 : 2 * c.K)) * c.D + 8;
+    x.ld_kv  = c.other ? 2 * c.K * c.D + 24 : x.ld_qkv;
+    x.at_k   = c.other ? 0 : c.H * c.D;
+    x.at_v   = x.at_k + c.K * c.D;
+    x.kv.resize((size_t)(c.B * c.other * x.ld_kv));
+    x.dkv.assign(x.kv.size(), 0x7fff);
+    x.ld_o = c.H * c.D + 16;
     x.qkv.resize(n * (size_t)x.ld_qkv);
     x.dout.resize(n * (size_t)x.ld_o);
     x.o.assign(x.dout.size(), 0x7fff);
     x.dqkv.assign(x.qkv.size(), 0x7fff);
     x.lse.assign(n * (size_t)c.H, NAN);
-    x.ws.assign(n * (size_t)c.H * 2 + 64 + n, NAN); /* counters, and at most 24 bytes for each 64 rows */
+    x.ws.assign(n * (size_t)c.H * 2 + 64 + n + (size_t)(c.B * c.keys()),
+                NAN); /* counters, and at most 24 bytes for each 64 rows */
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
+    for (uint16_t &v : x.kv) v = (uint16_t)to_bf16(1.5f * draw());
+    for (int b = 0; b < c.B && c.len; b++) x.len.push_back(c.len - b);
     for (size_t i = 0; i < x.qkv.size() && c.grows;
          i++) { /* keys and queries of one sign, keys larger and larger */
         size_t col = i % (size_t)x.ld_qkv / (size_t)c.D, t = i / (size_t)x.ld_qkv % (size_t)c.T;
@@ -103,6 +120,7 @@ static Data data_new(const Case &c)
 
 static bool sees(const Case &c, const Data &x, int b, int q, int k)
 {
+    if (c.len && k >= x.len[(size_t)b]) return false;
     switch (c.mask) {
     case MASK_FULL: return true;
     case MASK_PREFIX: return k <= q || k < x.prefix[(size_t)b];
@@ -114,24 +132,33 @@ static bool sees(const Case &c, const Data &x, int b, int q, int k)
 
 static TileAttn data_args(const Case &c, Data &x)
 {
-    TileAttn a = {};
-    a.qkv      = x.qkv.data();
-    a.o        = x.o.data();
-    a.lse      = x.lse.data();
-    a.dout     = x.dout.data();
-    a.dqkv     = x.dqkv.data();
-    a.ws       = x.ws.data();
-    a.B        = c.B;
-    a.T        = c.T;
-    a.ld_qkv   = x.ld_qkv;
-    a.ld_o     = x.ld_o;
-    a.ld_dout  = x.ld_o;
-    a.ld_dqkv  = x.ld_qkv;
-    a.doc      = x.doc.data();
-    a.prefix   = x.prefix.data();
-    a.first    = x.first.data();
-    a.last     = x.last.data();
-    a.shape    = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0 };
+    TileAttn  a    = {};
+    uint16_t *keys = x.keys().data(), *dkeys = (x.kv.empty() ? x.dqkv : x.dkv).data();
+    a.q       = x.qkv.data();
+    a.k       = keys + x.at_k;
+    a.v       = keys + x.at_v;
+    a.o       = x.o.data();
+    a.lse     = x.lse.data();
+    a.dout    = x.dout.data();
+    a.dq      = x.dqkv.data();
+    a.dk      = dkeys + x.at_k;
+    a.dv      = dkeys + x.at_v;
+    a.ws      = x.ws.data();
+    a.B       = c.B;
+    a.T       = c.T;
+    a.S       = c.keys();
+    a.ld_q    = x.ld_qkv;
+    a.ld_k    = x.ld_kv;
+    a.ld_o    = x.ld_o;
+    a.ld_dout = x.ld_o;
+    a.ld_dq   = x.ld_qkv;
+    a.ld_dk   = x.ld_kv;
+    a.len     = c.len ? x.len.data() : NULL;
+    a.doc     = x.doc.data();
+    a.prefix  = x.prefix.data();
+    a.first   = x.first.data();
+    a.last    = x.last.data();
+    a.shape   = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0 };
     return a;
 }
 
@@ -155,22 +182,17 @@ struct Wanted {
 struct Reader {
     const Case &c;
     Data       &x;
-    double      q(int b, int t, int h, int d) const { return of(x.qkv, x.ld_qkv, b, t, h * c.D + d); }
-    double      k(int b, int t, int h, int d) const { return of(x.qkv, x.ld_qkv, b, t, (c.H + h) * c.D + d); }
-    double      v(int b, int t, int h, int d) const
+    double      q(int b, int t, int h, int d) const { return of(x.qkv, x.ld_qkv, b * c.T + t, h * c.D + d); }
+    double      k(int b, int t, int h, int d) const { return key(b, t, x.at_k + h * c.D + d); }
+    double      v(int b, int t, int h, int d) const { return key(b, t, x.at_v + h * c.D + d); }
+    double dout(int b, int t, int h, int d) const { return of(x.dout, x.ld_o, b * c.T + t, h * c.D + d); }
+    double o(int b, int t, int h, int d) const { return of(x.o, x.ld_o, b * c.T + t, h * c.D + d); }
+    double key(int b, int t, int col) const { return of(x.keys(), x.ld_kv, b * c.keys() + t, col); }
+    double of(const Half &m, int64_t ld, int row, int col) const
     {
-        return of(x.qkv, x.ld_qkv, b, t, (c.H + c.K + h) * c.D + d);
+        return (double)from_bf16(m[(size_t)(row * ld + col)]);
     }
-    double dout(int b, int t, int h, int d) const { return of(x.dout, x.ld_o, b, t, h * c.D + d); }
-    double o(int b, int t, int h, int d) const { return of(x.o, x.ld_o, b, t, h * c.D + d); }
-    double of(const Half &m, int64_t ld, int b, int t, int col) const
-    {
-        return (double)from_bf16(m[(size_t)((b * c.T + t) * ld + col)]);
-    }
-    size_t at(int b, int t, int heads, int h, int d) const
-    {
-        return (size_t)(((b * c.T + t) * heads + h) * c.D + d);
-    }
+    size_t at(int row, int heads, int h, int d) const { return (size_t)((row * heads + h) * c.D + d); }
 };
 
 /* One query: its weights, its output, and what it adds to the gradients. */
@@ -179,8 +201,8 @@ static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
     const Case         &c     = r.c;
     int                 hk    = h / (c.H / c.K);
     double              scale = 1 / sqrt((double)c.D), sum = 0, rowsum = 0;
-    std::vector<double> p((size_t)c.T), dp((size_t)c.T);
-    for (int j = 0; j < c.T; j++) {
+    std::vector<double> p((size_t)c.keys()), dp((size_t)c.keys());
+    for (int j = 0; j < c.keys(); j++) {
         if (!sees(c, r.x, b, i, j)) continue;
         for (int d = 0; d < c.D; d++) {
             p[(size_t)j] += scale * r.q(b, i, h, d) * r.k(b, j, hk, d);
@@ -191,26 +213,26 @@ static void want_query(const Reader &r, Wanted &w, int b, int h, int i)
     double lse                               = sum > 0 ? log(sum) : 0;
     w.lse[(size_t)((b * c.H + h) * c.T + i)] = lse;
     for (int d = 0; d < c.D; d++) rowsum += r.dout(b, i, h, d) * r.o(b, i, h, d);
-    for (int j = 0; j < c.T; j++) {
+    for (int j = 0; j < c.keys(); j++) {
         if (!sees(c, r.x, b, i, j)) continue;
         double pj = exp(p[(size_t)j] - lse), ds = pj * (dp[(size_t)j] - rowsum) * scale;
         for (int d = 0; d < c.D; d++) {
-            w.o[r.at(b, i, c.H, h, d)].add(pj * r.v(b, j, hk, d));
-            w.dq[r.at(b, i, c.H, h, d)].add(ds * r.k(b, j, hk, d));
-            w.dk[r.at(b, j, c.K, hk, d)].add(ds * r.q(b, i, h, d));
-            w.dv[r.at(b, j, c.K, hk, d)].add(pj * r.dout(b, i, h, d));
+            w.o[r.at(b * c.T + i, c.H, h, d)].add(pj * r.v(b, j, hk, d));
+            w.dq[r.at(b * c.T + i, c.H, h, d)].add(ds * r.k(b, j, hk, d));
+            w.dk[r.at(b * c.keys() + j, c.K, hk, d)].add(ds * r.q(b, i, h, d));
+            w.dv[r.at(b * c.keys() + j, c.K, hk, d)].add(pj * r.dout(b, i, h, d));
         }
     }
 }
 
 static Wanted want(const Case &c, Data &x)
 {
-    size_t n = (size_t)(c.B * c.T * c.D);
+    size_t n = (size_t)(c.B * c.T * c.D), n_key = (size_t)(c.B * c.keys() * c.D);
     Wanted w;
     w.o.resize(n * (size_t)c.H);
     w.dq.resize(n * (size_t)c.H);
-    w.dk.resize(n * (size_t)c.K);
-    w.dv.resize(n * (size_t)c.K);
+    w.dk.resize(n_key * (size_t)c.K);
+    w.dv.resize(n_key * (size_t)c.K);
     w.lse.resize((size_t)(c.B * c.H * c.T));
     for (int b = 0; b < c.B; b++) {
         for (int h = 0; h < c.H; h++) {
@@ -227,8 +249,8 @@ static int n_failed;
 static void verdict(bool ok, const Case &c, const char *what, double worst)
 {
     static const char *const mask[] = { "causal", "full", "prefix", "documents", "ranges" };
-    printf("%s B%d T%d H%d/%d D%d %s, %d blocks: %s", ok ? "ok" : "not ok", c.B, c.T, c.H, c.K, c.D,
-           mask[c.mask], c.n_sm, what);
+    printf("%s B%d T%d S%d H%d/%d D%d %s, %d blocks: %s", ok ? "ok" : "not ok", c.B, c.T, c.keys(), c.H, c.K,
+           c.D, mask[c.mask], c.n_sm, what);
     if (!ok) printf(": %g of what rounding allows", worst);
     printf("\n");
     n_failed += !ok;
@@ -274,8 +296,8 @@ static void turn_back(const Case &c, const Data &x, std::vector<Sum> &d, int hea
 static void compare_gradients(const Case &c, const Wanted &w, const Data &x)
 {
     compare(c, "dq", w.dq, x.dqkv, x.ld_qkv, c.H, 0);
-    compare(c, "dk", w.dk, x.dqkv, x.ld_qkv, c.K, c.H * c.D);
-    compare(c, "dv", w.dv, x.dqkv, x.ld_qkv, c.K, (c.H + c.K) * c.D);
+    compare(c, "dk", w.dk, x.dkeys(), x.ld_kv, c.K, x.at_k);
+    compare(c, "dv", w.dv, x.dkeys(), x.ld_kv, c.K, x.at_v);
 }
 
 static void check(const Case &c)
@@ -294,7 +316,8 @@ static void check(const Case &c)
     if (!c.again) return;
     Data again = x;
     run_both(c, again, NULL);
-    verdict(again.o == x.o && again.dqkv == x.dqkv, c, "the same bits in another order", 0);
+    verdict(again.o == x.o && again.dqkv == x.dqkv && again.dkv == x.dkv, c, "the same bits in another order",
+            0);
     run_both(c, again, again.table.data());
     turn_back(c, x, w.dq, c.H);
     turn_back(c, x, w.dk, c.K);
@@ -338,6 +361,12 @@ int main()
         { 1, 640, 2, 1, 64, MASK_RANGE, 3, true, 500, false, RANGE_TAIL },
         { 1, 256, 1, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
         { 1, 256, 2, 1, 128, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
+        /* keys of another sequence */
+        { 1, 64, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 384 },
+        { 2, 64, 2, 1, 128, MASK_FULL, 2, false, 0, false, 0, 256, 200 },
+        { 1, 192, 2, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY, 256, 130 },
+        { 1, 320, 1, 1, 128, MASK_RANGE, 2, false, 90, false, RANGE_PACKED, 128 },
+        { 2, 128, 2, 2, 64, MASK_FULL, 3, false, 0, false, 0, 640, 70 },
         /* maxima that grow from tile to tile */
         { 1, 384, 1, 1, 64, MASK_FULL, 1, false, 0, true },
         { 1, 256, 1, 1, 128, MASK_CAUSAL, 1, false, 0, true },

@@ -192,7 +192,8 @@ typedef enum {
     MASK_COUNT
 } Mask;
 
-/* What all attention ops know of a problem besides its tensors. Query head h reads key/value head h / (heads/kv_heads). */
+/* What all attention ops know of a problem besides its tensors. Query head h reads key/value head h /
+ * (heads/kv_heads). */
 typedef struct {
     int   heads, kv_heads, head_dim;
     Mask  mask;
@@ -205,7 +206,8 @@ typedef struct {
 /* One line an op. */
 /* clang-format off */
 
-/* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1] or i32[B]? (0 if absent) */
+/* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1] or i32[B]? (0
+ * if absent) */
 typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
 /* dwte f32[V,C] += sum over n with tok[n]==v of dy[n]; in increasing n; rows with tok -1 are left out */
 typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
@@ -285,8 +287,8 @@ typedef struct { Tensor *dx, *dy, *len; } MeanRowsDx; /* dx[B,T,C] = dy[b]/len[b
 typedef struct { Tensor *y, *x, *pos; } AddPos;
 
 /* Rotary embedding on the first n_head heads of each packed row x[B,T,W], W >= n_head*D; halves (i, i + D/2) are
- * rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t; pos0 i32[1] or i32[B]? (0 if absent). The rest of the
- * row is copied. inverse: rotate back (the gradient). y may alias x. */
+ * rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t; pos0 i32[1] or i32[B]? (0 if
+ * absent). The rest of the row is copied. inverse: rotate back (the gradient). y may alias x. */
 typedef struct { Tensor *y, *x, *table, *pos0; int n_head, head_dim, inverse; } Rope;
 
 /* RMS norm of each query and key head of packed x[N,(H+2K)*D]; values are copied. gq, gk f32[D]; rstd f32[N,H+K].
@@ -296,23 +298,31 @@ typedef struct { Tensor *dx, *dy, *x, *gq, *gk, *rstd; int heads, kv_heads, head
 typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, head_dim; } QkNormDw;
 
 /* o[B,T,H*D] = softmax(scale q k^T + mask) v from packed qkv[B,T,(H+2K)*D] = [q heads | k heads | v heads].
- * lse f32[B,H,T] = log sum exp of the scaled, masked scores. A query that sees no key has o = 0, lse = 0 and no gradient.
- * doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX, first and last i32[B,T]? for MASK_RANGE; keys outside 0..T-1 do
- * not exist. p [B,H,T,T]? in the dtype of qkv gets the weights (0 where the mask hides a key): the form that stores them instead
- * of computing them again, for comparison. */
+ * lse f32[B,H,T] = log sum exp of the scaled, masked scores. A query that sees no key has o = 0, lse = 0 and
+ * no gradient. doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX, first and last i32[B,T]? for
+ * MASK_RANGE; keys outside 0..T-1 do not exist. p [B,H,T,T]? in the dtype of qkv gets the weights (0 where
+ * the mask hides a key): the form that stores them instead of computing them again, for comparison. */
 typedef struct { Tensor *o, *lse, *p, *ws, *qkv, *doc, *prefix, *first, *last; AttnShape shape; } AttnFwd;
 /* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been rotated by it from
  * position 0 on (Rope), and their gradients are rotated back. */
-typedef struct { Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table; AttnShape shape; } AttnBwd;
-/* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length for all). Its k and v in
- * qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows 0..n. All positions are below Tmax; the mask is
- * causal whatever shape.mask says. With T = 1 qkv may be [B,(H+2K)*D]. */
+typedef struct {
+    Tensor   *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table;
+    AttnShape shape;
+} AttnBwd;
+/* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length
+ * for all). Its k and v in qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows
+ * 0..n. All positions are below Tmax; the mask is causal whatever shape.mask says. With T = 1 qkv may be
+ * [B,(H+2K)*D]. */
 typedef struct { Tensor *o, *kcache, *vcache, *ws, *qkv, *len; AttnShape shape; } AttnDecode;
-/* o[B,T,H*D] = softmax(scale q k^T + mask) v with q[B,T,H*D] and kv[B,S,2*K*D] = [k heads | v heads] of another sequence; lse
- * f32[B,H,T]. Masks: MASK_FULL, or MASK_RANGE with first and last i32[B,T]. len i32[B]?: the keys from len[b] on do not exist. A
- * query that sees no key has o = 0, lse = 0 and no gradient. */
+/* o[B,T,H*D] = softmax(scale q k^T + mask) v with q[B,T,H*D] and kv[B,S,2*K*D] = [k heads | v heads] of
+ * another sequence; lse f32[B,H,T]. Masks: MASK_FULL, or MASK_RANGE with first and last i32[B,T]. len
+ * i32[B]?: the keys from len[b] on do not exist. A query that sees no key has o = 0, lse = 0 and no gradient.
+ * */
 typedef struct { Tensor *o, *lse, *ws, *q, *kv, *first, *last, *len; AttnShape shape; } CrossAttnFwd;
-typedef struct { Tensor *dq, *dkv, *ws, *dout, *o, *lse, *q, *kv, *first, *last, *len; AttnShape shape; } CrossAttnBwd;
+typedef struct {
+    Tensor   *dq, *dkv, *ws, *dout, *o, *lse, *q, *kv, *first, *last, *len;
+    AttnShape shape;
+} CrossAttnBwd;
 
 /* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step, sample0 + b, e)),
  * where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0, for a whole sample

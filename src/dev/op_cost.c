@@ -87,14 +87,19 @@ static size_t product_ws(const Tensor *dy, const Tensor *w)
     return tensor_align_up((size_t)(tensor_rows(dy) * tensor_cols(w)) * dtype_bytes(dy->dtype));
 }
 
-/* Tiles keep counters and, unless the mask is causal or full, what each tile of 64 rows sees. */
-static size_t attn_fwd_ws(const AttnFwd *a)
+/* Attention in tiles keeps counters and, unless the mask is causal or full, what each tile of 64 queries sees
+ * (16 bytes) and who sees each tile of 64 keys (8 bytes). */
+static size_t attn_tables_ws(const Tensor *q, const Tensor *kv)
 {
-    size_t tiles = (size_t)(a->qkv->dim[0] * ((a->qkv->dim[1] + 63) / 64));
-    return MAX((size_t)1 << 20, ATTN_COUNTER_BYTES + tiles * ATTN_TILE_SPAN_BYTES);
+    size_t B = (size_t)q->dim[0], q_tiles = (size_t)(q->dim[1] + 63) / 64,
+           k_tiles = (size_t)(kv->dim[1] + 63) / 64;
+    return tensor_align_up(ATTN_COUNTER_BYTES + B * (q_tiles * 16 + k_tiles * 8));
 }
 
-/* Parts of long rows: for each query head and part the sum of weighted values, the maximum and the sum of weights, f32. */
+static size_t attn_fwd_ws(const AttnFwd *a) { return MAX((size_t)1 << 20, attn_tables_ws(a->qkv, a->qkv)); }
+
+/* Parts of long rows: for each query head and part the sum of weighted values, the maximum and the sum of
+ * weights, f32. */
 static size_t attn_decode_ws(const AttnDecode *a)
 {
     size_t n_row = (size_t)tensor_rows(a->qkv) * (size_t)a->shape.heads;
@@ -149,8 +154,11 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : attn_fwd_ws(&a->attn_fwd);
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
     case OP_ATTN_DECODE: return attn_decode_ws(&a->attn_decode);
-    /* Row sums of dout * o, f32[B,H,T]. */
-    case OP_CROSS_ATTN_BWD: return tensor_align_up(tensor_bytes(a->cross_attn_bwd.lse));
+    case OP_CROSS_ATTN_FWD: return attn_tables_ws(a->cross_attn_fwd.q, a->cross_attn_fwd.kv);
+    /* lse and the sum of dout * o, twice f32[B,H,T], and the tables. */
+    case OP_CROSS_ATTN_BWD:
+        return 2 * tensor_bytes(a->cross_attn_bwd.lse) +
+               attn_tables_ws(a->cross_attn_bwd.q, a->cross_attn_bwd.kv);
     default: return 0;
     }
 }

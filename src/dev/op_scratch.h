@@ -11,10 +11,8 @@ enum {
     SUMSQ_BLOCKS = 2048,
     /* STATS: three doubles per block. */
     STATS_BLOCKS = 256,
-    /* Attention in tiles: work counters, one a kernel; then for each tile of 64 rows which keys its queries see (16 bytes) and
-     * which queries see its keys (8 bytes). */
-    ATTN_COUNTER_BYTES   = 256,
-    ATTN_TILE_SPAN_BYTES = 24,
+    /* Attention in tiles: work counters, one a kernel. */
+    ATTN_COUNTER_BYTES = 256,
     /* One new token: the keys of a sequence are cut into at most this many parts. */
     ATTN_DECODE_PARTS = 64,
 };

@@ -3,9 +3,9 @@
  * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are then plain
  * vectors over queries, and each product takes keys and values straight from the packed rows.
  *
- * Every mask is an interval of keys per query: causal [0, t], full [0, S), prefix [0, max(t+1, prefix)), document
- * [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped, one inside every interval needs no
- * masking. A query that sees nothing has the interval [S, 0). */
+ * Every mask is an interval of keys per query: causal [0, t], full [0, S), prefix [0, max(t+1, prefix)),
+ * document [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped, one
+ * inside every interval needs no masking. A query that sees nothing has the interval [S, 0). */
 #ifndef DEV_CPU_ATTN_H
 #define DEV_CPU_ATTN_H
 
@@ -45,7 +45,8 @@ Attn attn_of_bwd(const AttnBwd *b);
 Attn attn_of_cross_fwd(const CrossAttnFwd *f);
 Attn attn_of_cross_bwd(const CrossAttnBwd *b);
 
-/* Rows of head h of sequence b: element (t, d) is at p[t * ld + d], with ld_q, or ld_k for keys and values. */
+/* Rows of head h of sequence b: element (t, d) is at p[t * ld + d], with ld_q, or ld_k for keys and values.
+ * */
 static inline const float *attn_q(const Attn *a, int64_t b, int64_t h)
 {
     return a->q + b * a->T * a->ld_q + h * a->D;
@@ -106,7 +107,8 @@ static inline void ahead_add(AttnAhead *a, const float *base, int64_t ld, int64_
     a->width[a->n_stream++] = width;
 }
 
-/* Rows of the query heads of key/value head g of sequence b, in a tensor [B,T,H*D]; rows of head g, in one [B,S,K*D]. */
+/* Rows of the query heads of key/value head g of sequence b, in a tensor [B,T,H*D]; rows of head g, in one
+ * [B,S,K*D]. */
 void ahead_add_heads(AttnAhead *a, const Attn *t, const float *q, int64_t ld, int64_t b, int64_t g);
 void ahead_add_keys(AttnAhead *a, const Attn *t, const float *k, int64_t ld, int64_t b, int64_t g);
 

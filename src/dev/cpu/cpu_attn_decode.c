@@ -1,7 +1,7 @@
 /* Attention of new tokens against the key/value caches, to which they are appended first.
  *
- * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the blocks of forward
- * attention, with queries that stand at key len[b] on. */
+ * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the
+ * blocks of forward attention, with queries that stand at key len[b] on. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"
@@ -55,15 +55,16 @@ typedef struct {
 static Decode decode_init(const AttnDecode *a)
 {
     const AttnShape *s = &a->shape;
-    Decode           d = {
-                  .B = a->kcache->dim[0], .H = s->heads, .K = s->kv_heads, .D = s->head_dim, .T_max = a->kcache->dim[1]
-    };
-    d.T       = tensor_rows(a->qkv) / d.B;
-    d.row     = d.K * d.D;
-    d.k       = cpu_f32(a->kcache);
-    d.v       = cpu_f32(a->vcache);
-    d.len     = a->len->data;
-    d.one_len = tensor_numel(a->len) == 1;
+    Decode           d = { .B = a->kcache->dim[0], .T_max = a->kcache->dim[1] };
+    d.H                = s->heads;
+    d.K                = s->kv_heads;
+    d.D                = s->head_dim;
+    d.T                = tensor_rows(a->qkv) / d.B;
+    d.row              = d.K * d.D;
+    d.k                = cpu_f32(a->kcache);
+    d.v                = cpu_f32(a->vcache);
+    d.len              = a->len->data;
+    d.one_len          = tensor_numel(a->len) == 1;
     return d;
 }
 

@@ -28,20 +28,30 @@ enum { TILE_REVISION = 5 }; /* of the kernels: older measurements do not count *
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
+/* Heads from number i on of packed rows. */
+static char *heads_from(char *rows, const AttnKey *k, int64_t i) { return rows ? rows + i * k->D * 2 : NULL; }
+
 static TileAttn tiles_of(const AttnKey *k, const AttnData *x)
 {
-    return (TileAttn){ .qkv     = x->qkv,
+    return (TileAttn){ .q       = x->qkv,
+                       .k       = heads_from(x->qkv, k, k->H),
+                       .v       = heads_from(x->qkv, k, k->H + k->K),
                        .o       = x->o,
                        .lse     = x->lse,
                        .dout    = x->dout,
-                       .dqkv    = x->dqkv,
+                       .dq      = x->dqkv,
+                       .dk      = heads_from(x->dqkv, k, k->H),
+                       .dv      = heads_from(x->dqkv, k, k->H + k->K),
                        .ws      = x->ws,
                        .B       = k->B,
                        .T       = k->T,
-                       .ld_qkv  = k->ld_qkv,
+                       .S       = k->T,
+                       .ld_q    = k->ld_qkv,
+                       .ld_k    = k->ld_qkv,
                        .ld_o    = k->ld_o,
                        .ld_dout = k->ld_dout,
-                       .ld_dqkv = k->ld_dqkv,
+                       .ld_dq   = k->ld_dqkv,
+                       .ld_dk   = k->ld_dqkv,
                        .table   = x->table,
                        .doc     = x->doc,
                        .prefix  = x->prefix,
@@ -86,8 +96,8 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 
 static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one document without a prefix,
- * and for ranges of one key. 1 when there is no room. */
+/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one
+ * document without a prefix, and for ranges of one key. 1 when there is no room. */
 static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
     enum { N = 7 };

@@ -21,11 +21,15 @@ int cuda_attn_prepare(CudaDev *d, const Op *op);
 int cuda_attn_fwd(Dev *dev, const AttnFwd *a);
 int cuda_attn_bwd(Dev *dev, const AttnBwd *a);
 
+/* cuda_attn_cross.c */
+int cuda_cross_attn_fwd(Dev *dev, const CrossAttnFwd *a);
+int cuda_cross_attn_bwd(Dev *dev, const CrossAttnBwd *a);
+
 /* k_attn.cu: any head size up to 256, any length, every mask, f32/bf16/f16; bit-stable. */
 int cuda_flash_fwd(Dev *dev, const AttnFwd *a);
 int cuda_flash_bwd(Dev *dev, const AttnBwd *a); /* needs 4*B*H*T bytes of ws */
-int cuda_cross_attn_fwd(Dev *dev, const CrossAttnFwd *a);
-int cuda_cross_attn_bwd(Dev *dev, const CrossAttnBwd *a); /* needs 4*B*H*T bytes of ws */
+int cuda_flash_cross_fwd(Dev *dev, const CrossAttnFwd *a);
+int cuda_flash_cross_bwd(Dev *dev, const CrossAttnBwd *a); /* needs 4*B*H*T bytes of ws */
 int cuda_flash_decode(Dev              *dev,
                       const AttnDecode *a); /* several tokens a sequence, which are in the caches already */
 

@@ -7,9 +7,10 @@
  * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
  *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
  *    registers.
- * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and only those at an edge
- *    look at the mask. SPANS: low and high come from memory (documents, prefixes, ranges); else they are 0 and i, or T - 1. With
- *    spans a small kernel runs first (spans_kernel), which leaves for each tile what its queries see and who sees its keys.
+ * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
+ *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
+ *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
+ *    leaves for each tile what its queries see and who sees its keys.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
@@ -28,20 +29,19 @@ enum {
 #define LOG2_E 1.4426950408889634f
 
 typedef struct {
-    CUtensorMap qkv, o, dout, dqkv;
+    CUtensorMap q, k, v, o, dout, dq, dk, dv; /* rows of all heads, from head 0 on */
 } AttnMaps;
 
 typedef struct {
-    int          n_batch, T, heads, kv_heads, causal;
+    int          n_batch, T, S, heads, kv_heads, causal; /* T queries, S keys */
     float        scale;
     float       *lse;   /* [B,H,T] */
     float       *rows;  /* backward, [B,H,T/64,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
-    const int   *doc, *prefix, *first, *last;
+    const int   *doc, *prefix, *first, *last, *len; /* len: keys of each sequence; NULL: S */
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
     int4        *tile_sees; /* with spans, [B,T/64]: TileSpan */
-    int2 *
-        tile_seen; /* with spans, [B,T/64]: the first tile of queries that sees this tile of keys, one past the last */
+    int2 *tile_seen; /* with spans, [B,S/64]: the first tile of queries that sees it, and one past the last */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------------ */
@@ -82,7 +82,7 @@ template <typename R> __device__ __forceinline__ int query_block(const AttnArgs 
 /* What says which keys the queries of sequence b see. */
 typedef struct {
     const int *first, *last; /* of the sequence; first: or where documents begin; or NULL */
-    int        prefix, T;
+    int        prefix, S, causal;
 } Spans;
 
 __device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
@@ -90,7 +90,8 @@ __device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
     int64_t    row   = (int64_t)b * g.T;
     const int *first = g.doc ? g.doc : g.first;
     return { first ? first + row : NULL, g.last ? g.last + row : NULL,
-             g.prefix ? min(__ldg(g.prefix + b), g.T) : 0, g.T };
+             g.prefix ? min(__ldg(g.prefix + b), g.S) : 0, g.len ? min(__ldg(g.len + b), g.S) : g.S,
+             g.causal && !g.last };
 }
 
 /* Keys from low to high; none: low is above every key. */
@@ -100,11 +101,12 @@ typedef struct {
 
 enum { NO_KEY = INT32_MAX };
 
-/* What query `row` sees, of the numbers that stand in memory for it. A document begins no later than the row. */
+/* What query `row` sees, of the numbers that stand in memory for it. A document begins no later than the row.
+ * */
 __device__ __forceinline__ Seen seen_of(const Spans &s, int row, int first, int last)
 {
-    if (!s.last) return { s.first ? max(0, min(first, row)) : 0, max(row, s.prefix - 1) };
-    Seen v = { max(first, 0), min(last, s.T - 1) };
+    if (s.causal) return { s.first ? max(0, min(first, row)) : 0, max(row, s.prefix - 1) };
+    Seen v = { max(first, 0), s.last ? min(last, s.S - 1) : s.S - 1 };
     return v.low <= v.high ? v : Seen{ NO_KEY, -1 };
 }
 __device__ __forceinline__ Seen query_sees(const Spans &s, int row)
@@ -132,7 +134,7 @@ template <bool SPANS>
 __device__ __forceinline__ Tiles tiles_seen(const AttnArgs &g, int b, int row0, int last)
 {
     last = min(last, g.T - 1);
-    if (!SPANS) return { 0, (g.causal ? last : g.T - 1) / TILE + 1 };
+    if (!SPANS) return { 0, (g.causal ? last : g.S - 1) / TILE + 1 };
     int low = NO_KEY, high = -1;
 #pragma unroll 1
     for (int i = row0 / TILE; i <= last / TILE; i++) {
@@ -150,16 +152,8 @@ __device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
     return t;
 }
 
-/* Columns of a head's part in a packed row. */
-template <typename R> __device__ __forceinline__ int q_col(int h) { return h * R::D; }
-template <typename R> __device__ __forceinline__ int k_col(const AttnArgs &g, int hk)
-{
-    return (g.heads + hk) * R::D;
-}
-template <typename R> __device__ __forceinline__ int v_col(const AttnArgs &g, int hk)
-{
-    return (g.heads + g.kv_heads + hk) * R::D;
-}
+/* First column of a head, of queries or of keys and values. */
+template <typename R> __device__ __forceinline__ int head_col(int h) { return h * R::D; }
 
 /* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
 
@@ -252,14 +246,15 @@ typedef struct {
     int n_item, n_block;
 } Blocks;
 
-template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs &g, int n_head)
+/* Of n_head heads with n_row rows each. */
+template <typename R> __device__ __forceinline__ Blocks blocks_of(int n_head, int n_row)
 {
-    int n_block = R::blocks(g.T);
+    int n_block = R::blocks(n_row);
     return { n_head * n_block, n_block };
 }
 
-/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts the
- * blocks of this launch from 0 on. */
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the
+ * other. `next` counts the blocks of this launch from 0 on. */
 template <typename R, typename F>
 __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
 {
@@ -499,20 +494,25 @@ __device__ __forceinline__ bool place_end(int wg)
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
     TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
-    int64_t rows = a->B * a->T, all = (int64_t)(a->shape.heads + 2 * a->shape.kv_heads) * a->shape.head_dim,
-            out = (int64_t)a->shape.heads * a->shape.head_dim;
-    TRY(tma_map(encode, &m->qkv, a->qkv, rows, all, a->ld_qkv, box));
-    TRY(tma_map(encode, &m->o, a->o, rows, out, a->ld_o, box));
-    TRY(tma_map(encode, &m->dout, a->dout, rows, out, a->ld_dout, box));
-    return tma_map(encode, &m->dqkv, a->dqkv, rows, all, a->ld_dqkv, box);
+    int64_t rows = a->B * a->T, keys = a->B * a->S, wide = (int64_t)a->shape.heads * a->shape.head_dim,
+            kv = (int64_t)a->shape.kv_heads * a->shape.head_dim;
+    TRY(tma_map(encode, &m->q, a->q, rows, wide, a->ld_q, box));
+    TRY(tma_map(encode, &m->k, a->k, keys, kv, a->ld_k, box));
+    TRY(tma_map(encode, &m->v, a->v, keys, kv, a->ld_k, box));
+    TRY(tma_map(encode, &m->o, a->o, rows, wide, a->ld_o, box));
+    TRY(tma_map(encode, &m->dout, a->dout, rows, wide, a->ld_dout, box));
+    TRY(tma_map(encode, &m->dq, a->dq, rows, wide, a->ld_dq, box));
+    TRY(tma_map(encode, &m->dk, a->dk, keys, kv, a->ld_dk, box));
+    return tma_map(encode, &m->dv, a->dv, keys, kv, a->ld_dk, box);
 }
 
-static inline int attn_has_spans(const TileAttn *a) { return a->shape.mask > MASK_FULL; }
+static inline int attn_has_spans(const TileAttn *a) { return a->shape.mask > MASK_FULL || a->len; }
 
 /* What both halves keep in ws: counters and, with spans, the tables of tiles. */
 static inline int64_t attn_common_ws(const TileAttn *a)
 {
-    return ATTN_COUNTER_BYTES + (attn_has_spans(a) ? a->B * (a->T / TILE) * ATTN_TILE_SPAN_BYTES : 0);
+    int64_t tables = a->B * (a->T / TILE * (int64_t)sizeof(int4) + a->S / TILE * (int64_t)sizeof(int2));
+    return ATTN_COUNTER_BYTES + (attn_has_spans(a) ? tables : 0);
 }
 
 /* ws: attn_common_ws() bytes. */
@@ -522,6 +522,7 @@ static inline AttnArgs attn_args(const TileAttn *a, void *ws)
     Mask     m  = a->shape.mask;
     g.n_batch   = (int)a->B;
     g.T         = (int)a->T;
+    g.S         = (int)a->S;
     g.heads     = a->shape.heads;
     g.kv_heads  = a->shape.kv_heads;
     g.causal    = m != MASK_FULL;
@@ -532,6 +533,7 @@ static inline AttnArgs attn_args(const TileAttn *a, void *ws)
     g.prefix    = m == MASK_PREFIX ? a->prefix : NULL;
     g.first     = m == MASK_RANGE ? a->first : NULL;
     g.last      = m == MASK_RANGE ? a->last : NULL;
+    g.len       = a->len;
     g.next      = (unsigned *)ws;
     g.tile_sees = (int4 *)((char *)ws + ATTN_COUNTER_BYTES);
     g.tile_seen = (int2 *)(g.tile_sees + a->B * (a->T / TILE));
@@ -548,10 +550,11 @@ __device__ __forceinline__ int warp_min(int v)
 }
 __device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
 
-/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of keys, a thread a tile. */
+/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of
+ * keys, a thread a tile. */
 static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
 {
-    int   b = blockIdx.x, n_tile = g.T / TILE, lane = threadIdx.x % WARP;
+    int   b = blockIdx.x, n_tile = g.T / TILE, k_tile = g.S / TILE, lane = threadIdx.x % WARP;
     Spans s    = spans_of(g, b);
     int4 *sees = g.tile_sees + (int64_t)b * n_tile;
     for (int i = threadIdx.x / WARP; i < n_tile; i += SPAN_THREADS / WARP) {
@@ -561,13 +564,13 @@ static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid
         if (lane == 0) sees[i] = t;
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < n_tile; k += SPAN_THREADS) {
+    for (int k = threadIdx.x; k < k_tile; k += SPAN_THREADS) {
         int2 seen = { n_tile, 0 };
         for (int i = 0; i < n_tile; i++) {
             if (sees[i].x >= (k + 1) * TILE || sees[i].y < k * TILE) continue;
             seen = { min(seen.x, i), i + 1 };
         }
-        g.tile_seen[(int64_t)b * n_tile + k] = seen;
+        g.tile_seen[(int64_t)b * k_tile + k] = seen;
     }
 }
 
@@ -586,14 +589,14 @@ static inline int attn_begin(const TileAttn *a, const AttnArgs &g, cudaStream_t 
 
 /* A thread block for each multiprocessor, or fewer for little work. */
 template <typename R, typename K>
-static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
+static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_block, int n_sm,
                        cudaStream_t stream)
 {
     /* Warpgroups take registers from what the thread block started with; they would wait for ever for more. */
     constexpr int START = 65536 / R::THREADS / 8 * 8;
     static_assert(R::WGS * R::REGS_MULTIPLY + R::REGS_LOAD <= (R::WGS + 1) * START, "registers");
     cudaLaunchConfig_t cfg = {};
-    cfg.gridDim            = dim3{ (unsigned)MIN(n_sm, n_head * R::blocks(g.T)) };
+    cfg.gridDim            = dim3{ (unsigned)MIN(n_sm, n_block) };
     cfg.blockDim           = dim3{ R::THREADS };
     cfg.dynamicSmemBytes   = R::BYTES;
     cfg.stream             = stream;

@@ -73,21 +73,21 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, g.next,
+        blocks_of<R>(g.n_batch * g.heads, g.T), smem, g.next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++) {
                 int row = b * g.T + row0 + wg * TILE;
-                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, q_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, q_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, head_col<R>(h), row, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, head_col<R>(h), row, come);
             }
             Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), b * g.T + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, head_col<R>(hk), b * g.S + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, head_col<R>(hk), b * g.S + j * TILE, full);
             }
         });
 }
@@ -232,7 +232,7 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
     place_begin(wg);
     tile_place(dq, 1.0f, 1.0f, out);
     if (place_end(wg)) {
-        tile_store<R>(&m.dqkv, q_col<R>(head % g.heads), b * g.T + row0, out);
+        tile_store<R>(&m.dq, head_col<R>(head % g.heads), b * g.T + row0, out);
         tma_store_commit();
         if (OVER) tma_store_wait_read<0>();
     }
@@ -243,7 +243,7 @@ template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     Ring r = { 0, 0 };
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
+    multiply_blocks<R>(blocks_of<R>(g.n_batch * g.heads, g.T), smem, [&](int head, int i, uint32_t slot) {
         int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
         Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1);
         if (row0 >= 0) {
@@ -259,8 +259,8 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 
 /* ---- keys stay ---------------------------------------------------------------------------------------------- */
 
-/* What the loader says of a tile of queries: which it is, which warpgroups' keys it sees, for which of those some of it do not see
- * some of the keys, and whether it is the block's last. */
+/* What the loader says of a tile of queries: which it is, which warpgroups' keys it sees, for which of those
+ * some of it do not see some of the keys, and whether it is the block's last. */
 enum { NOTE_LAST = 1, NOTE_SEES = 2, NOTE_EDGE = 4, NOTE_BITS = 2 /* a warpgroup, from NOTE_SEES on */ };
 typedef struct {
     int i;
@@ -304,8 +304,8 @@ __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g,
 {
     uint32_t     full = smem + R::AT_FULL + 8 * r.stage;
     const float *side = g.rows + side_at(((int64_t)b * g.heads + h) * g.T + i * TILE);
-    tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, q_col<R>(h), b * g.T + i * TILE, full);
-    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, q_col<R>(h), b * g.T + i * TILE, full);
+    tile_load<R>(ring_tile<R>(smem, r, 0), &m.q, head_col<R>(h), b * g.T + i * TILE, full);
+    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, head_col<R>(h), b * g.T + i * TILE, full);
     tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
 }
 
@@ -321,13 +321,14 @@ __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, 
     }
 }
 
-/* With spans. last_head: of those that share the keys; its last tile says that it is. If nobody sees the keys, it is some tile. */
+/* With spans. last_head: of those that share the keys; its last tile says that it is. If nobody sees the
+ * keys, it is some tile. */
 template <typename R>
 __device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r,
                                                int b, int h, int k0, bool last_head)
 {
-    int   n_tile = g.T / TILE;
-    Tiles seen   = { n_tile, 0 };
+    int   n_tile = g.S / TILE;
+    Tiles seen   = { g.T / TILE, 0 };
 #pragma unroll 1
     for (int k = k0 / TILE; k < min(n_tile, (k0 + R::ROWS) / TILE); k++) {
         int2 v = __ldg(g.tile_seen + (int64_t)b * n_tile + k);
@@ -351,13 +352,13 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
 {
     Ring   r     = { 0, 0 };
     int    group = g.heads / g.kv_heads;
-    Blocks all   = blocks_of<R>(g, g.n_batch * g.kv_heads);
+    Blocks all   = blocks_of<R>(g.n_batch * g.kv_heads, g.S);
     load_blocks<R>(all, smem, g.next + 1, [&](int head, int block, uint32_t slot, uint32_t come) {
         int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS;
         for (int wg = 0; wg < R::WGS; wg++) {
-            int row = b * g.T + k0 + wg * TILE;
-            tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, k_col<R>(g, hk), row, come);
-            tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.qkv, v_col<R>(g, hk), row, come);
+            int row = b * g.S + k0 + wg * TILE;
+            tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.k, head_col<R>(hk), row, come);
+            tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.v, head_col<R>(hk), row, come);
         }
         for (int h = hk * group; h < (hk + 1) * group; h++) {
             if constexpr (SPANS) {
@@ -587,7 +588,8 @@ __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t
     if (!SPANS) ring_free<R>(smem, at.r);
 }
 
-/* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that nobody sees them; head: of keys. */
+/* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that nobody sees them; head: of keys.
+ * */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem, uint32_t slot,
                                           int wg, int head, Walk<R, SPANS> &w, bool seen)
@@ -595,7 +597,7 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     constexpr bool OVER   = R::OUT == 0; /* dk and dv leave from where k and v were */
     uint32_t       k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
     uint32_t       out = OVER ? k_tile : smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES;
-    int            b = head / g.kv_heads, hk = head % g.kv_heads, row = b * g.T + w.k0;
+    int            b = head / g.kv_heads, hk = head % g.kv_heads, row = b * g.S + w.k0;
     Keys<R>        a;
     tile_keep(a.k, k_tile);
     tile_keep(a.v, v_tile);
@@ -614,8 +616,8 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     tile_place(a.dk, 1.0f, 1.0f, out);
     tile_place(a.dv, 1.0f, 1.0f, out + R::TILE_BYTES);
     if (place_end(wg)) {
-        tile_store<R>(&m.dqkv, k_col<R>(g, hk), row, out);
-        tile_store<R>(&m.dqkv, v_col<R>(g, hk), row, out + R::TILE_BYTES);
+        tile_store<R>(&m.dk, head_col<R>(hk), row, out);
+        tile_store<R>(&m.dv, head_col<R>(hk), row, out + R::TILE_BYTES);
         tma_store_commit();
         if (OVER) tma_store_wait_read<0>();
     }
@@ -626,7 +628,7 @@ template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     Walk<R, SPANS> w = {};
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.kv_heads), smem,
+    multiply_blocks<R>(blocks_of<R>(g.n_batch * g.kv_heads, g.S), smem,
                        [&](int head, int block, uint32_t slot) {
                            bool seen = w.begin(g, smem, block * R::ROWS + wg * TILE, wg);
                            keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w, seen);
@@ -668,14 +670,16 @@ static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream
 {
     using Q = QueryRoom<D>;
     using K = KeyRoom<D>;
-    TRY(attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS>, m, g, g.n_batch * g.heads, n_sm, stream));
-    return attn_launch<K>(attn_bwd_kernel<K, true, SPANS>, m, g, g.n_batch * g.kv_heads, n_sm, stream);
+    TRY(attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS>, m, g, g.n_batch * g.heads * Q::blocks(g.T), n_sm,
+                       stream));
+    return attn_launch<K>(attn_bwd_kernel<K, true, SPANS>, m, g, g.n_batch * g.kv_heads * K::blocks(g.S),
+                          n_sm, stream);
 }
 
-template <int D> static int launch_masked(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+template <int D>
+static int launch_masked(const AttnMaps &m, const AttnArgs &g, int spans, int n_sm, cudaStream_t stream)
 {
-    return g.doc || g.prefix || g.first ? launch_bwd<D, true>(m, g, n_sm, stream)
-                                        : launch_bwd<D, false>(m, g, n_sm, stream);
+    return spans ? launch_bwd<D, true>(m, g, n_sm, stream) : launch_bwd<D, false>(m, g, n_sm, stream);
 }
 
 /* For each query lse and the sum of dout * o; then what both halves keep. */
@@ -690,6 +694,7 @@ int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     g.rows     = (float *)a->ws;
     TRY(attn_maps(encode, a, &m));
     TRY(attn_begin(a, g, stream));
-    return a->shape.head_dim == 64 ? launch_masked<64>(m, g, n_sm, stream)
-                                   : launch_masked<128>(m, g, n_sm, stream);
+    int spans = attn_has_spans(a);
+    return a->shape.head_dim == 64 ? launch_masked<64>(m, g, spans, n_sm, stream)
+                                   : launch_masked<128>(m, g, spans, n_sm, stream);
 }

@@ -22,18 +22,18 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
 {
     Ring r = { 0, 0 };
     load_blocks<R>(
-        blocks_of<R>(g, g.n_batch * g.heads), smem, g.next,
+        blocks_of<R>(g.n_batch * g.heads, g.T), smem, g.next,
         [&](int head, int i, uint32_t slot, uint32_t come) {
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++)
-                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.qkv, q_col<R>(h),
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h),
                              b * g.T + row0 + wg * TILE, come);
             Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.qkv, k_col<R>(g, hk), b * g.T + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.qkv, v_col<R>(g, hk), b * g.T + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, head_col<R>(hk), b * g.S + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, head_col<R>(hk), b * g.S + j * TILE, full);
             }
         });
 }
@@ -204,7 +204,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
-    multiply_blocks<R>(blocks_of<R>(g, g.n_batch * g.heads), smem, [&](int head, int i, uint32_t slot) {
+    multiply_blocks<R>(blocks_of<R>(g.n_batch * g.heads, g.T), smem, [&](int head, int i, uint32_t slot) {
         int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
         Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1), seen = { all.end, all.end };
         if (row0 >= 0) {
@@ -225,7 +225,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
             rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
             rows_finish<SPANS>(a, g, (int64_t)head * g.T + row0, out, wg);
             if (place_end(wg)) {
-                tile_store<R>(&m.o, q_col<R>(head % g.heads), b * g.T + row0, out);
+                tile_store<R>(&m.o, head_col<R>(head % g.heads), b * g.T + row0, out);
                 tma_store_commit();
             }
         }
@@ -260,19 +260,24 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 
 const char *tile_attn_refuses(const TileAttn *a)
 {
+    int64_t most = MAX(a->T, a->S);
     if (a->shape.head_dim != 64 && a->shape.head_dim != 128) return "heads are not of 64 or 128";
-    if (a->T < 1 || a->T % 128 != 0) return "the length is no multiple of 128";
-    if (unaligned(a->qkv, a->ld_qkv) || unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) ||
-        unaligned(a->dqkv, a->ld_dqkv) || (uintptr_t)a->ws % 16 != 0)
+    if (a->S < 1 || a->S % 128 != 0) return "the length is no multiple of 128";
+    if (a->T < 1 || a->T % 64 != 0) return "the queries are no multiple of 64";
+    if (unaligned(a->q, a->ld_q) || unaligned(a->k, a->ld_k) || unaligned(a->v, a->ld_k) ||
+        unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) || unaligned(a->dq, a->ld_dq) ||
+        unaligned(a->dk, a->ld_dk) || unaligned(a->dv, a->ld_dk) || (uintptr_t)a->ws % 16 != 0)
         return "rows are not aligned to 16 bytes";
-    if (a->B * a->T > INT32_MAX / 2 || a->B * a->shape.heads > INT32_MAX / 2 / a->T) return "it is too large";
+    if (a->B * most > INT32_MAX / 2 || a->B * a->shape.heads > INT32_MAX / 2 / most) return "it is too large";
     return NULL;
 }
 
-template <int D> static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+template <int D>
+static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int spans, int n_sm, cudaStream_t stream)
 {
-    auto *kernel = g.doc || g.prefix || g.first ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
-    return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads, n_sm, stream);
+    auto *kernel = spans ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
+    return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads * ForwardRoom<D>::blocks(g.T), n_sm,
+                                       stream);
 }
 
 int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t stream)
@@ -281,5 +286,7 @@ int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     AttnArgs g = attn_args(a, a->ws);
     TRY(attn_maps(encode, a, &m));
     TRY(attn_begin(a, g, stream));
-    return a->shape.head_dim == 64 ? launch_fwd<64>(m, g, n_sm, stream) : launch_fwd<128>(m, g, n_sm, stream);
+    int spans = attn_has_spans(a);
+    return a->shape.head_dim == 64 ? launch_fwd<64>(m, g, spans, n_sm, stream)
+                                   : launch_fwd<128>(m, g, spans, n_sm, stream);
 }
