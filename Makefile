@@ -192,10 +192,10 @@ $(BUILD)/emulated/%.o: %
 	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
-PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act gather loss misc patches policy rollout) tests/emulate/plain/launch.cc.o)
+PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc patches policy rollout) tests/emulate/plain/launch.cc.o)
 $(BUILD)/plain/%.o: %
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Itests/emulate/plain -Isrc -MMD -MP -c -o $@ -x c++ $<
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Wno-sign-compare -Itests/emulate/plain -Isrc -MMD -MP -c -o $@ -x c++ $<
 $(BUILD)/tests/test_plain_kernels: tests/test_plain_kernels.c $(LIB) $(PLAINOBJ)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< $(PLAINOBJ) -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lstdc++

@@ -86,6 +86,16 @@ double warp_take(double v, int from)
     return at[(size_t)(warp * WARP + from)];
 }
 
+uint32_t __ballot_sync(unsigned, bool yes)
+{
+    int      warp = machine.me / WARP;
+    auto    &at   = machine.brought[machine.warp[(size_t)warp].round % 2];
+    uint32_t bits = 0;
+    warp_take(yes ? 1.0 : 0.0, 0);
+    for (int l = 0; l < WARP; l++) bits |= (uint32_t)(at[(size_t)(warp * WARP + l)] != 0.0) << l;
+    return bits;
+}
+
 static void run_block(int threads)
 {
     machine.live  = threads;

@@ -40,6 +40,23 @@ void __syncthreads();
 /* What lane `from` of this thread's warp brings; every lane must call. */
 double warp_take(double v, int from);
 
+/* A bit for each lane; every lane must call. */
+uint32_t          __ballot_sync(unsigned, bool yes);
+static inline int __shfl_sync(unsigned, int v, int lane) { return (int)warp_take(v, lane); }
+static inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+static inline int __ffs(int v) { return __builtin_ffs(v); }
+
+#define CUDA_TRY(call)                                                                                       \
+    do {                                                                                                     \
+        if ((call) != 0) return -1;                                                                          \
+    } while (0)
+static inline int cuda_sm_count(Dev *) { return 4; }
+
+struct int2 {
+    int x, y;
+};
+static inline int2 make_int2(int x, int y) { return int2{ x, y }; }
+
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
@@ -162,6 +179,16 @@ template <typename F> static int k_dispatch(DType dtype, const char *op, F f)
 template <typename F> static int k_flag(int flag, F f)
 {
     return flag ? f(std::true_type()) : f(std::false_type());
+}
+
+template <typename F> static int k_count(int n, F f)
+{
+    switch (n) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    default: return f(std::integral_constant<int, 4>());
+    }
 }
 
 template <typename T> static T *t_data(const Tensor *t) { return t ? static_cast<T *>(t->data) : nullptr; }
