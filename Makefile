@@ -42,6 +42,8 @@ NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --ex
 
 EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
 TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED) $(BUILD)/tests/test_env_lane
+# Coroutines are nothing for sanitizers.
+TESTS  := $(filter-out $(if $(SAN),%/test_plain_kernels),$(TESTS))
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
 GPUTESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(sort $(wildcard tests/gpu/*.c)))
 
@@ -235,6 +237,15 @@ $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unused-parameter -ffp-contract=off -march=$(ARCH) -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< \
 	  -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
 
+# Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
+PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc patches policy rollout) tests/emulate/plain/launch.cc.o)
+$(BUILD)/plain/%.o: %
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Wno-sign-compare -Itests/emulate/plain -Isrc -MMD -MP -c -o $@ -x c++ $<
+$(BUILD)/tests/test_plain_kernels: tests/test_plain_kernels.c $(LIB) $(PLAINOBJ)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< $(PLAINOBJ) -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lstdc++
+
 cuda: $(CULIB)
 
 $(CULIB): $(CUOBJ)
@@ -256,4 +267,4 @@ $(BUILD)/src/comm/nccl/%.c.o: src/comm/nccl/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
--include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d)
+-include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(PLAINOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d)
