@@ -1,5 +1,5 @@
-/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size, a gap
- * where a vector belongs, or a wrong dtype. Deleting a rule, or adding a kind without one, fails here. */
+/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size or a
+ * wrong dtype; companions go missing, scalars and slots are wrong. Deleting a rule, or adding a kind without one, fails here. */
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -282,6 +282,13 @@ static void test_scalars(void **state)
     SPOIL(OP_DROPOUT, 1, dropout.rows_per_sample, 4);
     SPOIL(OP_ACT_FWD, ACT_COUNT, act_fwd.act, ACT_SLOPE);
     SPOIL(OP_GLU_FWD, ACT_COUNT, glu_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_ACT_FWD, 1, linear_act_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_GLU_FWD, 1, linear_glu_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_ACT_BWD, 1, linear_act_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_LINEAR_GLU_BWD, 1, linear_glu_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_ACT_DX, 1, act_dx.act, ACT_SLOPE + 1);
+    SPOIL(OP_ACT_BIAS_BWD, 1, act_bias_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_GLU_DX, 1, glu_dx.act, ACT_SLOPE + 1);
     SPOIL(OP_ATTN_FWD, MASK_COUNT, attn_fwd.shape.mask, MASK_COUNT);
     SPOIL(OP_ATTN_BWD, MASK_COUNT, attn_bwd.shape.heads, 3);
     SPOIL(OP_ATTN_DECODE, 3, attn_decode.shape.kv_heads, 3);
