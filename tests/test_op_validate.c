@@ -1,5 +1,6 @@
 /* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size or a
- * wrong dtype; companions go missing, scalars and slots are wrong. Deleting a rule, or adding a kind without one, fails here. */
+ * wrong dtype; companions go missing, scalars and slots are wrong. Deleting a rule, or adding a kind without
+ * one, fails here. */
 #include "op_harness.h"
 
 #include <setjmp.h>
