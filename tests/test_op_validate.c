@@ -255,6 +255,43 @@ static void test_value_gradient(void **state)
     op_case_destroy(&c);
 }
 
+/* Two arguments that agree with each other, and both are wrong. */
+static void test_both_wrong(void **state)
+{
+    (void)state;
+    static const OpKind collective[] = { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER };
+    OpCase              c;
+    for (int dim = 0; dim < 4; dim += 3) { /* sequences, head size */
+        assert_true(op_case_create(&c, OP_ATTN_DECODE, 3));
+        resize(&c, 1, dim, +1);
+        resize(&c, 2, dim, +1);
+        must_refuse(&c, 1, "wrong in both caches");
+        op_case_destroy(&c);
+    }
+    for (int i = 0; i < ARRAY_LEN(collective); i++) {
+        assert_true(op_case_create(&c, collective[i], 2));
+        c.args.t[0]->dtype = c.args.t[1]->dtype = DT_I32;
+        must_refuse(&c, 0, "of integers");
+        op_case_destroy(&c);
+    }
+}
+
+/* Two numbers or more. */
+static void test_norm_of_advantages(void **state)
+{
+    (void)state;
+    for (int kind = OP_PPO_CAT_FWD; kind <= OP_PPO_GAUSS_DX; kind++) {
+        OpCase c;
+        assert_true(op_case_create(&c, (OpKind)kind, 5));
+        int norm = ppo_slots(c.kind).norm;
+        resize(&c, norm, 0, -1);
+        assert_false(refused(&c));
+        resize(&c, norm, 0, -1);
+        must_refuse(&c, norm, "of one number");
+        op_case_destroy(&c);
+    }
+}
+
 /* One scalar that no shape can carry: case i of a kind with it set to a wrong value is refused. */
 #define SPOIL(KIND, i, field, value)                                                                         \
     do {                                                                                                     \
@@ -332,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_every_argument), cmocka_unit_test(test_single_numbers),
         cmocka_unit_test(test_companions),     cmocka_unit_test(test_value_gradient),
         cmocka_unit_test(test_scalars),        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_both_wrong),     cmocka_unit_test(test_norm_of_advantages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
