@@ -272,6 +272,34 @@ static void test_both_wrong(void **state)
         assert_true(op_case_create(&c, collective[i], 2));
         c.args.t[0]->dtype = c.args.t[1]->dtype = DT_I32;
         must_refuse(&c, 0, "of integers");
+        c.args.t[0]->dtype = DT_F32;
+        c.args.t[1]->dtype = DT_BF16;
+        must_refuse(&c, 0, "of another float type");
+        op_case_destroy(&c);
+    }
+}
+
+/* What kernels read as one vector has no gaps between its rows. */
+static void test_gaps(void **state)
+{
+    (void)state;
+    static const struct {
+        OpKind kind;
+        int    i, arg;
+    } whole[] = { { OP_EMBED_FWD, 2, 1 },   { OP_PATCHES, 9, 2 },    { OP_PATCHES, 9, 5 },
+                  { OP_GAE, 3, 2 },         { OP_GAE, 3, 5 },        { OP_PUT, 3, 0 },
+                  { OP_PUT, 3, 1 },         { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
+                  { OP_PPO_CAT_FWD, 5, 1 }, { OP_PPO_CAT_DX, 5, 4 }, { OP_ATTN_FWD, 16 * MASK_COUNT, 2 },
+                  { OP_ALL_REDUCE, 2, 0 },  { OP_ATTN_DECODE, 3, 1 } };
+    for (int i = 0; i < ARRAY_LEN(whole); i++) {
+        OpCase c;
+        assert_true(op_case_create(&c, whole[i].kind, whole[i].i));
+        Tensor *t = c.args.t[whole[i].arg];
+        if (!t || tensor_rows(t) < 2)
+            fail_msg("%s %s: argument %d has no rows", op_table[c.kind].name, c.name, whole[i].arg);
+        for (int k = 0; k + 1 < t->ndim; k++)
+            t->stride[k] = t->stride[k] / tensor_cols(t) * (tensor_cols(t) + 4);
+        must_refuse(&c, whole[i].arg, "with gaps");
         op_case_destroy(&c);
     }
 }
@@ -370,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_companions),     cmocka_unit_test(test_value_gradient),
         cmocka_unit_test(test_scalars),        cmocka_unit_test(test_slots),
         cmocka_unit_test(test_both_wrong),     cmocka_unit_test(test_norm_of_advantages),
+        cmocka_unit_test(test_gaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
