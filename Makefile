@@ -188,7 +188,7 @@ $(BUILD)/src/bin/main.o: $(BUILD)/.version
 $(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"' -DBRIM_COMMIT='"$(COMMIT)"'
 
 # What the program and its CUDA half must agree on: the version and the headers that both are compiled with.
-DEV_ID := $(VERSION)-$(shell cat src/base/*.h src/tensor/*.h src/dev/*.h | sha256sum | cut -c1-12)
+DEV_ID := $(VERSION)-$(shell cat src/base/*.h src/tensor/*.h src/plan/*.h src/dev/*.h | sha256sum | cut -c1-12)
 $(BUILD)/.dev_id: FORCE
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = "$(DEV_ID)" ] || echo "$(DEV_ID)" > $@
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: $(BUILD)/.dev_id

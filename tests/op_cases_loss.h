@@ -86,6 +86,7 @@ static inline int case_mse(OpCase *c, int i)
     } else {
         case_act(c, 0, k[0], k[1], k[2]);
         case_state(c, 5);
+        c->args.mse_dx.slot = i % 3;
     }
     Tensor *x = case_act(c, 1, k[0], k[1], k[2]), *target = case_f32(c, 2, k[0], k[1], k[2]);
     if (i % 2) {
@@ -124,6 +125,7 @@ static inline int case_kl(OpCase *c, int i)
         case_state(c, 6);
         c->args.kl_dx.n_class = n_class;
         c->args.kl_dx.tau     = tau;
+        c->args.kl_dx.slot    = i % 3;
     }
     logits  = case_act(c, fwd ? 3 : 1, N, V, pad);
     teacher = case_act(c, fwd ? 4 : 2, N, V, 0);

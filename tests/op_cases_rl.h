@@ -262,6 +262,11 @@ static inline int case_ppo(OpCase *c, int i)
         return 1;
     }
     case_state(c, s.state);
+    if (gauss) {
+        c->args.ppo_gauss_dx.slot = i % 3;
+    } else {
+        c->args.ppo_cat_dx.slot = i % 3;
+    }
     case_act(c, 0, N, k[1], k[4]);
     if (gauss) case_act(c, 1, N, k[1], k[4]);
     if (has_value) case_act(c, gauss ? 2 : 1, N, 1, 0);

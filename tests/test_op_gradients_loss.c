@@ -33,7 +33,7 @@ static double loss_mse(const Problem *p)
         s += math_mse(p->in[0][i], *case_at(a->target, i), a->old ? &old : NULL,
                       a->clip ? *case_at(a->clip, 0) : 0, &slope);
     }
-    return s * ref_scale(a->state);
+    return s * ref_scale(a->state, a->slot);
 }
 
 static double loss_kl(const Problem *p)
@@ -49,17 +49,18 @@ static double loss_kl(const Problem *p)
         free(s);
         free(t);
     }
-    return sum * tau * tau * ref_scale(a->state);
+    return sum * tau * tau * ref_scale(a->state, a->slot);
 }
 
 /* in: logits, value */
 static double loss_ppo(const Problem *p)
 {
     int        gauss = p->c->kind == OP_PPO_GAUSS_DX;
+    int        slot  = gauss ? p->c->args.ppo_gauss_dx.slot : p->c->args.ppo_cat_dx.slot;
     PpoNumbers v     = { p->in[0], gauss ? p->in[1] : NULL, p->in[1 + gauss] };
     double     s     = 0;
     for (int64_t n = 0; n < p->rows; n++) s += ref_ppo_row(p->c, &v, n).loss;
-    return s * ref_scale(ppo_arg(p->c, ppo_slots(p->c->kind).state));
+    return s * ref_scale(ppo_arg(p->c, ppo_slots(p->c->kind).state), slot);
 }
 
 /* A log_std that all rows share has one gradient a row, which only the reference tells apart. */

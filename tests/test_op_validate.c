@@ -1,5 +1,6 @@
-/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size, a gap
- * where a vector belongs, or a wrong dtype. Deleting a rule, or adding a kind without one, fails here. */
+/* op_validate notices every wrong argument: each tensor of each case of each op kind gets a wrong size or a
+ * wrong dtype; companions go missing, scalars and slots are wrong. Deleting a rule, or adding a kind without
+ * one, fails here. */
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -254,6 +255,71 @@ static void test_value_gradient(void **state)
     op_case_destroy(&c);
 }
 
+/* Two arguments that agree with each other, and both are wrong. */
+static void test_both_wrong(void **state)
+{
+    (void)state;
+    static const OpKind collective[] = { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER };
+    OpCase              c;
+    for (int dim = 0; dim < 4; dim += 3) { /* sequences, head size */
+        assert_true(op_case_create(&c, OP_ATTN_DECODE, 3));
+        resize(&c, 1, dim, +1);
+        resize(&c, 2, dim, +1);
+        must_refuse(&c, 1, "wrong in both caches");
+        op_case_destroy(&c);
+    }
+    for (int i = 0; i < ARRAY_LEN(collective); i++) {
+        assert_true(op_case_create(&c, collective[i], 2));
+        c.args.t[0]->dtype = c.args.t[1]->dtype = DT_I32;
+        must_refuse(&c, 0, "of integers");
+        c.args.t[0]->dtype = DT_F32;
+        c.args.t[1]->dtype = DT_BF16;
+        must_refuse(&c, 0, "of another float type");
+        op_case_destroy(&c);
+    }
+}
+
+/* What kernels read as one vector has no gaps between its rows. */
+static void test_gaps(void **state)
+{
+    (void)state;
+    static const struct {
+        OpKind kind;
+        int    i, arg;
+    } whole[] = { { OP_EMBED_FWD, 2, 1 },   { OP_PATCHES, 9, 2 },    { OP_PATCHES, 9, 5 },
+                  { OP_GAE, 3, 2 },         { OP_GAE, 3, 5 },        { OP_PUT, 3, 0 },
+                  { OP_PUT, 3, 1 },         { OP_SAMPLE_CAT, 5, 0 }, { OP_SAMPLE_CAT, 5, 4 },
+                  { OP_PPO_CAT_FWD, 5, 1 }, { OP_PPO_CAT_DX, 5, 4 }, { OP_ATTN_FWD, 16 * MASK_COUNT, 2 },
+                  { OP_ALL_REDUCE, 2, 0 },  { OP_ATTN_DECODE, 3, 1 } };
+    for (int i = 0; i < ARRAY_LEN(whole); i++) {
+        OpCase c;
+        assert_true(op_case_create(&c, whole[i].kind, whole[i].i));
+        Tensor *t = c.args.t[whole[i].arg];
+        if (!t || tensor_rows(t) < 2)
+            fail_msg("%s %s: argument %d has no rows", op_table[c.kind].name, c.name, whole[i].arg);
+        for (int k = 0; k + 1 < t->ndim; k++)
+            t->stride[k] = t->stride[k] / tensor_cols(t) * (tensor_cols(t) + 4);
+        must_refuse(&c, whole[i].arg, "with gaps");
+        op_case_destroy(&c);
+    }
+}
+
+/* Two numbers or more. */
+static void test_norm_of_advantages(void **state)
+{
+    (void)state;
+    for (int kind = OP_PPO_CAT_FWD; kind <= OP_PPO_GAUSS_DX; kind++) {
+        OpCase c;
+        assert_true(op_case_create(&c, (OpKind)kind, 5));
+        int norm = ppo_slots(c.kind).norm;
+        resize(&c, norm, 0, -1);
+        assert_false(refused(&c));
+        resize(&c, norm, 0, -1);
+        must_refuse(&c, norm, "of one number");
+        op_case_destroy(&c);
+    }
+}
+
 /* One scalar that no shape can carry: case i of a kind with it set to a wrong value is refused. */
 #define SPOIL(KIND, i, field, value)                                                                         \
     do {                                                                                                     \
@@ -282,6 +348,13 @@ static void test_scalars(void **state)
     SPOIL(OP_DROPOUT, 1, dropout.rows_per_sample, 4);
     SPOIL(OP_ACT_FWD, ACT_COUNT, act_fwd.act, ACT_SLOPE);
     SPOIL(OP_GLU_FWD, ACT_COUNT, glu_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_ACT_FWD, 1, linear_act_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_GLU_FWD, 1, linear_glu_fwd.act, ACT_SLOPE);
+    SPOIL(OP_LINEAR_ACT_BWD, 1, linear_act_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_LINEAR_GLU_BWD, 1, linear_glu_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_ACT_DX, 1, act_dx.act, ACT_SLOPE + 1);
+    SPOIL(OP_ACT_BIAS_BWD, 1, act_bias_bwd.act, ACT_SLOPE + 1);
+    SPOIL(OP_GLU_DX, 1, glu_dx.act, ACT_SLOPE + 1);
     SPOIL(OP_ATTN_FWD, MASK_COUNT, attn_fwd.shape.mask, MASK_COUNT);
     SPOIL(OP_ATTN_BWD, MASK_COUNT, attn_bwd.shape.heads, 3);
     SPOIL(OP_ATTN_DECODE, 3, attn_decode.shape.kv_heads, 3);
@@ -324,6 +397,8 @@ int main(void)
         cmocka_unit_test(test_every_argument), cmocka_unit_test(test_single_numbers),
         cmocka_unit_test(test_companions),     cmocka_unit_test(test_value_gradient),
         cmocka_unit_test(test_scalars),        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_both_wrong),     cmocka_unit_test(test_norm_of_advantages),
+        cmocka_unit_test(test_gaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
