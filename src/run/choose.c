@@ -111,6 +111,15 @@ StepCost choose_step_cost(const Job *j, const Machine *m)
     return w.cost;
 }
 
+/* Seconds for the samples of a step, for ranking: a job that only evaluates walks its eval schedule for them. */
+static double rank_s(const Job *j, const Machine *m)
+{
+    CostWalk w = { .job = j, .machine = m };
+    if (job_trains(j)) return choose_step_cost(j, m).step_s;
+    schedule_each(&j->eval, add_cost, &w);
+    return w.cost.step_s * (double)job_micro_per_step(j);
+}
+
 typedef struct {
     const Job *job;
     double     flops;
@@ -138,7 +147,7 @@ static int try_candidate(Choice *c, const ChooseFor *w, const JobChoice *choice,
     row->total_bytes   = store_total_bytes(&j->store);
     row->act_bytes     = j->store.slab_bytes[SLAB_ACT];
     row->scratch_bytes = j->store.slab_bytes[SLAB_SCRATCH];
-    row->step_s        = choose_step_cost(j, m).step_s;
+    row->step_s        = rank_s(j, m);
     row->fits          = row->total_bytes <= c->budget_bytes;
     build_destroy(j);
     return 0;
