@@ -188,7 +188,7 @@ struct Recipe {
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
-/* The same for a task that is not shipped. task must outlive the recipe. */
+/* The same for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */
 int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
                      char *const *override);
 

@@ -105,6 +105,7 @@ static int plan(const Args *a, const Recipe *r)
 static int ladder(const Args *a, const Recipe *r)
 {
     LadderOptions opt = { .task       = &task_toy,
+                          .extra      = &recipe_toy,
                           .path       = a->target,
                           .override   = (char *const *)a->override,
                           .n_override = a->n_override };
