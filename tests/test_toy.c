@@ -124,6 +124,17 @@ static void teacher_stays(void **state)
     assert_true(sum > 1); /* of the file, not zeros */
 }
 
+/* A mean over a step's updates is over those that have the loss. */
+static void updates_by_loss(void **state)
+{
+    int64_t turns = 0;
+    for (int k = 0; k < TOY_STEPS; k++) {
+        assert_int_equal(alone.n_had[k][TOY_DISTANCE], 1);
+        turns += alone.n_had[k][TOY_REPEL];
+    }
+    assert_int_equal(turns, ref.turns);
+}
+
 /* Ragged: some samples have no patch, so they are no targets. */
 static void counts(void **state)
 {
@@ -146,6 +157,7 @@ int main(void)
         cmocka_unit_test(micro_batches),
         cmocka_unit_test(threads),
         cmocka_unit_test(teacher_stays),
+        cmocka_unit_test(updates_by_loss),
         cmocka_unit_test(counts),
     };
     char folder[] = "/tmp/test_toy.XXXXXX", line[64];

@@ -118,6 +118,16 @@ train target eval.every=10 eval.target=0.01; rc=$?
 [ $rc -eq 0 ] && grep -q 'target reached: validation agreement 0\.01[0-9]* is at or above' target.log
 verdict "a measure that grows reaches its target from below" $? "$(tail -n 2 target.log)"
 
+# ---- skips ----
+
+# Each bad step has seven bad updates, or fewer after a halt. Steps are what counts.
+BRIM_FAULT=nan:31-32 train two_bad steps=60 max_skips=3; rc=$?
+[ $rc -eq 0 ] && ! grep -q 'rolled back' two_bad.log && [ "$(grep -c '"skipped": "not finite"' runs/two_bad/metrics.jsonl)" -eq 2 ]
+verdict "two bad steps are skipped" $? "exit code $rc: $(grep -v train two_bad.log | tail -n 3)"
+BRIM_FAULT=nan:31-33 train three_bad steps=60 max_skips=3; rc=$?
+[ $rc -eq 0 ] && grep -q 'rolled back to step 20; the 48 samples of the skipped steps are passed over' three_bad.log
+verdict "three bad steps lead back, past their samples" $? "exit code $rc: $(grep -v train three_bad.log | tail -n 3)"
+
 # ---- two ranks ----
 
 if [ "$device" = cpu ]; then

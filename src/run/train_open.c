@@ -104,8 +104,12 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
-    if (got[0] > 0)
+    if (got[0] > 0) {
+        run->n_skipped = run->at.device.out.n_skipped;
+        run->n_skip_row =
+            run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    }
     return (int)got[0];
 }
 

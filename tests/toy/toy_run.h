@@ -35,6 +35,7 @@ enum { TOY_STEPS = 6, TOY_MOST = 1024 };
 typedef struct {
     float    first[TOY_MOST], w[TOY_MOST], mean[TOY_MOST], teacher[TOY_MOST], teacher_after[TOY_MOST];
     double   report[TOY_STEPS][2], loss[TOY_STEPS], eval[2];
+    int      n_had[TOY_STEPS][2]; /* updates that had each loss */
     int64_t  n, turns, n_target;
     int32_t  n_update, n_report, epoch, cursor, n_skipped;
     uint64_t hash;
@@ -124,6 +125,7 @@ static inline int toy_case_steps(Job *j, ToyResult *out)
         TRY(step_begin(&s, k, TOY_LR));
         TRY(step_result(&s, k, &got));
         memcpy(out->report[k], got.report, sizeof out->report[k]);
+        for (int slot = 0; slot < 2; slot++) out->n_had[k][slot] = step_reports(&s, k, slot);
         out->loss[k] = got.loss;
         out->n_report += got.n_report;
     }
