@@ -33,9 +33,10 @@ steps_done() { sed -nE '$s/^\{"step": ([0-9]+),.*/\1/p' "runs/$1/metrics.jsonl" 
 
 bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
 
-# name, other: the same bits in weights, moments, device state, own state, metrics, and the same best checkpoint.
+# name, other, step: the same bits in weights, moments, device state, own state, metrics, and the same best checkpoint.
 same() {
-    local f a="runs/$1/checkpoints" b="runs/$2/checkpoints" s=step-00001500
+    local f a="runs/$1/checkpoints" b="runs/$2/checkpoints" s
+    s=$(printf 'step-%08d' "$3")
     for f in model optim; do cmp "$a/$s/$f.safetensors" "$b/$s/$f.safetensors" || return 1; done
     [ "$(grep -o '"own": "[0-9a-f]*"' "$a/$s/state.json")" = "$(grep -o '"own": "[0-9a-f]*"' "$b/$s/state.json")" ] || return 1
     [ "$(readlink "$a/best")" = "$(readlink "$b/best")" ] || { echo "best differs"; return 1; }
@@ -93,7 +94,7 @@ for at in 30 333 1111; do
     { kill -9 $pid; wait $pid; } 2>/dev/null
     before=$(steps_done killed)
     train killed; rc=$?
-    [ $rc -eq 0 ] && grep -q 'resuming after step' killed.log && out=$(same ref killed)
+    [ $rc -eq 0 ] && grep -q 'resuming after step' killed.log && out=$(same ref killed 1500)
     verdict "killed after step $at, goes on bit for bit" $? "exit code $rc, killed at $before: $out $(tail -n 2 killed.log)"
 done
 
@@ -130,21 +131,32 @@ verdict "three bad steps lead back, past their samples" $? "exit code $rc: $(gre
 
 # ---- two ranks ----
 
-if [ "$device" = cpu ]; then
-    train one steps=20 eval.every=10 micro_batch=4
+short=(eval.every=10 micro_batch=4 optim.schedule=constant optim.warmup=0)
+train_two() { # name, overrides; rc0 and rc1 are the exit codes
+    local name=$1 tries port pids r
+    shift
     for ((tries = 0; tries < 5; tries++)); do
         port=$((20000 + RANDOM % 12000)) pids=()
         for r in 0 1; do
             RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 timeout -s KILL 30 \
-                "$toy" train toy.yaml run=two steps=20 eval.every=10 micro_batch=4 >"two.$r.log" 2>&1 </dev/null &
+                "$toy" train toy.yaml "run=$name" "${short[@]}" "$@" >"$name.$r.log" 2>&1 </dev/null &
             pids+=($!)
         done
         wait "${pids[0]}"; rc0=$?
         wait "${pids[1]}"; rc1=$?
-        grep -q 'port .* in use' two.0.log || break
+        grep -q 'port .* in use' "$name.0.log" || break
     done
+}
+
+if [ "$device" = cpu ]; then
+    train one steps=20 "${short[@]}"
+    train_two two steps=20
     [ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && awk -v a="$(last two val_distance)" -v b="$(last one val_distance)" 'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-6 * b * b) }'
     verdict "two ranks train as one does" $? "exit codes $rc0, $rc1: $(last two val_distance), $(last one val_distance) $(tail -n 2 two.0.log)"
+    train_two parts steps=10
+    train_two parts steps=20
+    [ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && grep -q 'resuming after step 10' parts.0.log && out=$(same two parts 20)
+    verdict "and go on bit for bit" $? "exit codes $rc0, $rc1: $out $(tail -n 2 parts.0.log)"
 fi
 
 # ---- is measured ----
