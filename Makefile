@@ -101,7 +101,7 @@ test-long: asan-build
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
 	@tools/test_long.sh $(BUILD) $(BUILD)-asan
 
-tests: $(TESTS) $(HELPERS) $(BRIM)
+tests: $(TESTS) $(HELPERS) $(BRIM) $(BUILD)/tests/toy/toy
 
 # Needs a GPU. Built where nvcc is; the binaries run elsewhere.
 test-gpu: $(BUILD)/.setup-test
@@ -109,8 +109,8 @@ test-gpu: $(BUILD)/.setup-test
 	@tools/test_gpu.sh $(BUILD)
 
 # A program looks for the CUDA half beside itself.
-gpu-tests: $(GPUTESTS) $(CULIB)
-	@ln -sf ../../libbrim_cuda.so $(BUILD)/tests/gpu/libbrim_cuda.so
+gpu-tests: $(GPUTESTS) $(BUILD)/tests/toy/toy $(CULIB)
+	@for d in gpu toy; do ln -sf ../../libbrim_cuda.so $(BUILD)/tests/$$d/libbrim_cuda.so; done
 
 # Tests, op table and two ratios to PyTorch, as JSON lines; under 8 minutes.
 gpu-suite: $(BUILD)/.setup
@@ -214,6 +214,22 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
+# The toy tenant (docs/tenant.md): all of Brim but its commands and the language model's task.
+TOY    := $(addprefix $(BUILD)/tests/toy/,toy.o toy_recipe.o toy_source.o toy_teacher.o toy_ref.o)
+TOYLIB := $(BUILD)/tests/toy/libhouse.a
+$(BUILD)/tests/toy/%.o: tests/toy/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -c -o $@ $<
+$(TOYLIB): $(OBJ)
+	@mkdir -p $(@D)
+	$(Q)rm -f $@ && ar rcs $@ $(filter-out $(BUILD)/src/task/lm%.o $(BUILD)/src/bin/%.o,$(OBJ))
+$(BUILD)/tests/toy/toy: $(BUILD)/tests/toy/toy_main.o $(TOY) $(TOYLIB)
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $(filter %.o,$^) -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS)
+
+$(BUILD)/tests/test_toy $(BUILD)/tests/gpu/test_gpu_toy: $(BUILD)/tests/%: tests/%.c $(TOY) $(TOYLIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -Itests/toy -MMD -MP -MF $@.d -rdynamic -o $@ $< $(TOY) -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+
 # CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
 EMUOBJ := $(addprefix $(BUILD)/emulated/,tests/test_attn_tiles.cc.o src/dev/cuda/k_attn_tile_fwd.cu.o src/dev/cuda/k_attn_tile_bwd.cu.o \
             tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/k_attn.cu.o src/dev/cuda/k_attn_decode.cu.o)
@@ -267,4 +283,5 @@ $(BUILD)/src/comm/nccl/%.c.o: src/comm/nccl/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
--include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(PLAINOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d)
+-include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(PLAINOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d) \
+         $(TOY:.o=.d) $(BUILD)/tests/toy/toy_main.d

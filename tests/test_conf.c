@@ -638,8 +638,10 @@ static void bad_files(void **state)
 typedef struct {
     int64_t rounds;
     double  share;
-    char    world[RECIPE_STR];
+    char    world[RECIPE_STR], file[RECIPE_STR];
 } Toy;
+
+_Static_assert(sizeof(Toy) <= RECIPE_OWN, "raise RECIPE_OWN");
 
 static Toy *toy_of(Recipe *r) { return (Toy *)r->own; }
 
@@ -667,6 +669,7 @@ static const SchemaRow toy_rows[] = {
       .max    = 1,
       .help   = "share" },
     { .name = "toy.world", .type = KEY_TEXT, .offset = TOY(world), .def = "flat", .help = "world" },
+    { .name = "toy.file", .type = KEY_TEXT, .offset = TOY(file), .def = "", .path = 1, .help = "file" },
 };
 static const RecipeTask toy = { "toy", toy_rows, ARRAY_LEN(toy_rows), toy_resolve };
 
@@ -709,6 +712,21 @@ static void task_brings_keys(void **state)
 }
 
 /* A key that the task does not have would be ignored in silence. */
+/* A file that a task's own key names is looked for beside the recipe, too. */
+static void files_beside_the_recipe(void **state)
+{
+    Recipe r;
+    char   path[] = "/tmp/test_conf_own_XXXXXX", text[64], line[64];
+    close(mkstemp(path));
+    snprintf(text, sizeof text, "task: toy\ntoy: {file: %s}\n", path + strlen("/tmp/"));
+    snprintf(line, sizeof line, "/tmp/%s", path + strlen("/tmp/"));
+    if (load_toy(&r, text, NULL) < 0) fail_msg("%s", err_get());
+    assert_string_equal(toy_of(&r)->file, line);
+    if (load_toy(&r, text, "toy.file=nowhere") < 0) fail_msg("%s", err_get());
+    assert_string_equal(toy_of(&r)->file, "nowhere");
+    unlink(path);
+}
+
 static void keys_of_another_task(void **state)
 {
     Recipe r;
@@ -723,6 +741,8 @@ static void keys_of_another_task(void **state)
     assert_string_equal(err_get(), "command line: model.width: task toy has no such key");
     assert_int_equal(parse(&r, RANDOM "task: ln\n", NULL), -1);
     assert_string_equal(err_get(), "t.yaml:2: task: 'ln' is none of lm (did you mean lm?)");
+    assert_int_equal(load_toy(&r, "task: toy\n", "task=tyo"), -1);
+    assert_string_equal(err_get(), "command line: task: 'tyo' is none of lm, toy (did you mean toy?)");
 }
 
 #define CASE(f) cmocka_unit_test_teardown(f, clean)
@@ -752,6 +772,7 @@ int main(void)
         CASE(bad_files),
         CASE(task_brings_keys),
         CASE(keys_of_another_task),
+        CASE(files_beside_the_recipe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

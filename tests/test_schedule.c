@@ -30,7 +30,8 @@ typedef struct {
 static struct {
     const ScheduleRow *step, *eval;
     int                n_step, n_eval;
-    int64_t            stop_at; /* the stop flag is set by this call of set_stop; -1: never */
+    int64_t            bad_sample; /* the source fails at this one; 0: never */
+    int64_t            stop_at;    /* the stop flag is set by this call of set_stop; -1: never */
     int64_t            n_host;
     char               trace[512];
     const Job         *job;
@@ -43,6 +44,14 @@ static void note(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(now.trace + n, sizeof now.trace - n, fmt, ap);
     va_end(ap);
+}
+
+static int64_t *own_count(Job *j) { return j->own_state; }
+
+static int count_call(Job *j, int64_t turn)
+{
+    *own_count(j) += 1;
+    return 0;
 }
 
 static int note_turn(Job *j, int64_t turn)
@@ -94,23 +103,24 @@ static int64_t one_of(const Recipe *r) { return 1; }
 
 static const TaskLoss   losses[]  = { { .name = "loss" } };
 static const TaskMetric metrics[] = { { .name = "loss" } };
-static const Task       letters   = { .name     = "letters",
-                                      .unit     = "letters",
-                                      .loss     = losses,
-                                      .n_loss   = 1,
-                                      .metric   = metrics,
-                                      .n_metric = 1,
-                                      .units    = one_of,
-                                      .rows     = one_of,
-                                      .declare  = letters_declare,
-                                      .record   = letters_record };
+static const Task       letters   = { .name            = "letters",
+                                      .unit            = "letters",
+                                      .loss            = losses,
+                                      .n_loss          = 1,
+                                      .metric          = metrics,
+                                      .n_metric        = 1,
+                                      .units           = one_of,
+                                      .rows            = one_of,
+                                      .declare         = letters_declare,
+                                      .record          = letters_record,
+                                      .own_state_bytes = sizeof(int64_t) };
 
 /* ---- its samples: sample g is the number g --------------------------------------------------------- */
 
 static int number_fill(const Source *s, int64_t g, void *const *field, void *scratch)
 {
     *(int32_t *)field[0] = (int32_t)g;
-    return 0;
+    return now.bad_sample > 0 && g == now.bad_sample ? err_set("sample %d", (int)g) : 0;
 }
 
 static void number_close(Source *s) {}
@@ -226,6 +236,34 @@ static void test_host_failure_ends_the_step(void **state)
     bench_close(&b);
 }
 
+/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what ran. */
+static void test_failed_step(void **state)
+{
+    STEP({ "count", .times = 1, .prog = -1, .host = count_call }, { "a", .times = 2, .prog = A, .feeds = 1 },
+         { "b", .times = 1, .prog = B }, { "more", .times = 1, .prog = A, .feeds = 1 });
+    static const struct {
+        int64_t     bad;
+        const char *trace;
+        int         mixed;
+    } cases[] = { { 4, "A3 ", 0 }, { 5, "A3 A4 B ", 1 } };
+    for (int i = 0; i < ARRAY_LEN(cases); i++) {
+        Bench b;
+        now.step       = step_rows;
+        now.n_step     = ARRAY_LEN(step_rows);
+        now.bad_sample = cases[i].bad;
+        bench_open(&b, 3);
+        expect_step(&b, 0, "A0 A1 B A2 ");
+        assert_int_equal(*own_count(b.j), 1);
+        now.trace[0] = '\0';
+        assert_int_equal(step_begin(&b.s, 1, 0), -1);
+        assert_string_equal(now.trace, cases[i].trace);
+        assert_int_equal(*own_count(b.j), 1);
+        assert_int_equal(b.s.is_mixed, cases[i].mixed);
+        err_clear();
+        bench_close(&b);
+    }
+}
+
 typedef struct {
     int    prog0, n;
     double times[N_LETTER];
@@ -332,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_nested),
         cmocka_unit_test(test_program_with_rows),
         cmocka_unit_test(test_host_failure_ends_the_step),
+        cmocka_unit_test(test_failed_step),
         cmocka_unit_test(test_each_times),
         cmocka_unit_test(test_until),
         cmocka_unit_test(test_until_ends_one_loop),

@@ -226,7 +226,7 @@ static int rung_recipe(Recipe *r, const LadderOptions *opt, const Rung *rung)
     if (!all) return err_set("out of host memory");
     for (int i = 0; i < opt->n_override; i++) all[i] = opt->override[i];
     for (int i = 0; i < rung->n_key; i++) all[opt->n_override + i] = (char *)rung->key[i];
-    int rc = recipe_load(r, opt->path, opt->n_override + rung->n_key, all);
+    int rc = recipe_load_task(r, opt->extra, opt->path, opt->n_override + rung->n_key, all);
     free(all);
     return rc;
 }
@@ -260,7 +260,7 @@ int ladder_run(Ladder *l, const LadderOptions *opt)
     Recipe      r;
     DevInfo     info;
     const char *why;
-    TRY(recipe_load(&r, opt->path, opt->n_override, opt->override));
+    TRY(recipe_load_task(&r, opt->extra, opt->path, opt->n_override, opt->override));
     Dev *dev = dev_open(r.device, NULL, &why);
     if (!dev) return -1;
     int rc = ladder_plan(l, opt, &r, dev->vt);

@@ -42,12 +42,13 @@ typedef struct {
 } Ladder;
 
 typedef struct {
-    const Task  *task;
-    const char  *path;     /* of the recipe */
-    char *const *override; /* the user's own, borrowed */
-    int          n_override;
-    LadderStart  start;
-    int64_t      batch; /* micro-batch of the bottom; 0: up to 8, or up to 32,768 rows from torch */
+    const Task       *task;
+    const RecipeTask *extra;    /* of a task that is not shipped; NULL: none */
+    const char       *path;     /* of the recipe */
+    char *const      *override; /* the user's own, borrowed */
+    int               n_override;
+    LadderStart       start;
+    int64_t           batch; /* micro-batch of the bottom; 0: up to 8, or up to 32,768 rows from torch */
 } LadderOptions;
 
 /* Names and keys of all rungs for a resolved recipe on a backend; measures nothing. Negative after err_user()

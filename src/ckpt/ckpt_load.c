@@ -235,11 +235,11 @@ static int is_fixed(const SchemaRow *row, int weights_alone)
 
 /* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that leads to the
  * file from here, or that the file's path ends with, is taken for it. Both texts are in quotation marks. */
-static int same_path(const char *key, const char *was, const char *now)
+static int same_path(const SchemaRow *row, const char *was, const char *now)
 {
     char   path[PATH_MAX], full[PATH_MAX + 2] = "\"";
     size_t n = strlen(was), m = strlen(now);
-    if (strcmp(key, "data.train") != 0 && strcmp(key, "data.val") != 0) return 0;
+    if (!row->path) return 0;
     if (n < 3 || n >= sizeof path || was[0] != '"') return 0;
     if (m > n && now[m - n] == '/' && strcmp(now + m - n + 1, was + 1) == 0) return 1;
     snprintf(path, sizeof path, "%.*s", (int)n - 2, was + 1);
@@ -258,7 +258,7 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
         int  row = schema_find(r, m->key[i].key);
         if (row < 0) continue; /* a key of another version of this program */
         schema_get(schema_row(r, row), r, now, sizeof now);
-        if (strcmp(now, m->key[i].text) == 0 || same_path(m->key[i].key, m->key[i].text, now)) continue;
+        if (strcmp(now, m->key[i].text) == 0 || same_path(schema_row(r, row), m->key[i].text, now)) continue;
         if (is_fixed(schema_row(r, row), l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,
                             m->key[i].key, m->key[i].text, now);

@@ -60,6 +60,7 @@ struct CkptWriter {
     CkptKey      key[RECIPE_KEYS];
     char         text[RECIPE_KEYS][2 * RECIPE_STR];
     uint64_t     file_hash[CKPT_FILES];
+    const Job   *job;    /* whose state is saved */
     Job         *source; /* only without a snapshot */
     double       snapshot_s;
     Thread       thread;
@@ -353,7 +354,7 @@ void ckpt_mark_best(CkptWriter *w) { w->next_is_best = 1; }
 int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s)
 {
     double begin_s = clock_now_s();
-    CHECK(b->table[0]->param[0].col[COL_WEIGHT] == w->item[0].t, "the writer was made for another job");
+    CHECK(b == w->job, "the writer was made for another job");
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP && s->step >= 0, "step %lld", (long long)s->step);
     char before[sizeof w->message];
     if (ckpt_wait(w, before, sizeof before) < 0) log_error("%s", before);
@@ -395,6 +396,7 @@ int ckpt_writer_create(CkptWriter **out, const Job *b, const char *dir)
     CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
     if (!w) return err_sys("memory for writing checkpoints");
     arena_init(&w->arena);
+    w->job        = b;
     w->dev        = b->dev;
     w->keep       = b->recipe.checkpoint.keep;
     w->keep_every = b->recipe.checkpoint.keep_every;

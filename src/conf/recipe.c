@@ -34,6 +34,13 @@ typedef struct {
     const RecipeTask *task; /* of a task that is not shipped, or NULL */
 } Overrides;
 
+/* 1: the field of a task's own row lies in Recipe.own. */
+static int fits_own(const SchemaRow *row)
+{
+    size_t begin = offsetof(Recipe, own), n = row->type < KEY_TEXT ? sizeof(int64_t) : RECIPE_STR;
+    return row->offset >= begin && row->offset + n <= begin + RECIPE_OWN;
+}
+
 static void set_defaults(Recipe *r, const RecipeTask *extra)
 {
     memset(r, 0, sizeof *r); /* padding too: recipes are compared bytewise */
@@ -42,7 +49,8 @@ static void set_defaults(Recipe *r, const RecipeTask *extra)
     for (int i = 0; i < schema_rows(r); i++) {
         char             why[256];
         const SchemaRow *row = schema_row(r, i);
-        int              rc  = schema_set(row, r, row->def, 0, why, sizeof why);
+        CHECK(i < schema_count || fits_own(row), "%s: its field is not in Recipe.own", row->name);
+        int rc = schema_set(row, r, row->def, 0, why, sizeof why);
         CHECK(rc == 0, "default of %s: %s", row->name, why);
     }
 }

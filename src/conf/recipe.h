@@ -35,9 +35,9 @@ typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
 enum {
-    RECIPE_STR        = 4096, /* a path */
-    RECIPE_KEYS       = 128,  /* room for one per row of the schema, those of a task included */
-    RECIPE_OWN        = 1024, /* bytes for the keys that a task brings along */
+    RECIPE_STR        = 4096,  /* a path */
+    RECIPE_KEYS       = 128,   /* room for one per row of the schema, those of a task included */
+    RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
 
@@ -188,7 +188,7 @@ struct Recipe {
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
-/* The same for a task that is not shipped. task must outlive the recipe. */
+/* The same for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */
 int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_override,
                      char *const *override);
 

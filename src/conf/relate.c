@@ -251,6 +251,17 @@ static int beside_recipe(const Recipe *r, char *path, const char *key, const cha
     return 0;
 }
 
+/* The same for every key that names a file. */
+static int find_files(Recipe *r, const char *folder)
+{
+    for (int i = 0; i < schema_rows(r); i++) {
+        const SchemaRow *row = schema_row(r, i);
+        if (row->path && schema_applies(r, row))
+            TRY(beside_recipe(r, (char *)r + row->offset, row->name, folder));
+    }
+    return 0;
+}
+
 static int check_data(const Recipe *r, const char *path, const char *key)
 {
     FileKind found = file_kind(path);
@@ -269,8 +280,7 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
            "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
-    TRY(beside_recipe(r, d->train, "data.train", folder));
-    TRY(beside_recipe(r, d->val, "data.val", folder));
+    TRY(find_files(r, folder));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
     if (d->val[0]) TRY(check_data(r, d->val, "data.val"));
@@ -314,6 +324,10 @@ static int refuse_task(const Recipe *r)
         str_append(names, sizeof names, "%s%s", i ? ", " : "", tasks[i].name);
         str_nearest_offer(&near, tasks[i].name);
     }
+    if (r->extra) {
+        str_append(names, sizeof names, ", %s", r->extra->name);
+        str_nearest_offer(&near, r->extra->name);
+    }
     return recipe_blame(r, "task", "'%.32s' is none of %s%s%s%s", r->task, names,
                         near.best ? " (did you mean " : "", near.best ? near.best : "",
                         near.best ? "?)" : "");
@@ -336,7 +350,10 @@ static int resolve_task(Recipe *r, const char *folder, int need_data)
     while (i < ARRAY_LEN(tasks) && strcmp(tasks[i].name, r->task) != 0) i++;
     if (!is_extra && i == ARRAY_LEN(tasks)) return refuse_task(r);
     TRY(check_keys(r));
-    if (is_extra) return r->extra->resolve ? r->extra->resolve(r) : 0;
+    if (is_extra) {
+        TRY(find_files(r, folder));
+        return r->extra->resolve ? r->extra->resolve(r) : 0;
+    }
     return tasks[i].resolve(r, folder, need_data);
 }
 

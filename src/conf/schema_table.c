@@ -199,13 +199,13 @@ const SchemaRow schema_table[] = {
       .aka = "dataset,data_type",
       .tasks = "lm",
       .help = "text: bytes of a file; tokens: shards of token numbers; random: noise, for speed only" },
-    { ROW("data.train", KEY_TEXT, data.train, ""),
+    { ROW("data.train", KEY_TEXT, data.train, ""), .path = 1,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm",
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their names, as "
               "one sequence, so windows cross files (docs/formats.md shows how to write shards); from the current "
               "folder, else the recipe's" },
-    { ROW("data.val", KEY_TEXT, data.val, ""),
+    { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm",
       .help = "the same for validation; default: the last data.val_fraction of data.train" },

@@ -14,7 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *metrics_skip_name(int skip) { return skip == 1 ? "not finite" : "loss spike"; }
+const char *metrics_skip_name(int skip)
+{
+    return skip == 1 ? "not finite" : skip == 2 ? "loss spike" : "an update before its last";
+}
 
 /* ---- The file ---------------------------------------------------------------------------------------------- */
 
@@ -130,8 +133,8 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     json_out_num(&o, "time_s", s->time_s);
     json_out_num(&o, "data_wait_s", s->data_wait_s);
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
-        json_out_num(&o, t->loss[k].name, out->report[k] / MAX(out->n_report, 1));
-    if (out->skip == 1 || out->skip == 2) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
+        json_out_num(&o, t->loss[k].name, out->report[k] / MAX(s->n_report[k], 1));
+    if (s->is_bad) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
     add_line(m, &o, s->step, 1);
 }
 

@@ -28,9 +28,11 @@ typedef struct {
 typedef struct {
     int64_t step; /* updates done */
     double  lr, per_s;
-    double  mfu;         /* NAN: the peak of the device is not known */
-    double  time_s;      /* training seconds of the run at the end of the step */
-    double  data_wait_s; /* of these, waiting for the loader; of this start alone */
+    double  mfu;                  /* NAN: the peak of the device is not known */
+    double  time_s;               /* training seconds of the run at the end of the step */
+    double  data_wait_s;          /* of these, waiting for the loader; of this start alone */
+    int     n_report[LOSS_SLOTS]; /* updates of the step that had each loss */
+    int     is_bad;               /* 1: an update of the step was skipped */
 } MetricsStep;
 
 /* Opens for appending; path must outlive it. Negative after err_set(). */
@@ -40,12 +42,12 @@ void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a z
 void metrics_reopen(Metrics *m);
 
 /* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "skipped": why, when the update was skipped;
- * plus each loss by name, where the task has several: the mean over the updates of the step, with its weight. */
+ * plus each loss by name, where the task has several: the mean over the updates of the step that have it, with its weight. */
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
 /* {"step","val_NAME" for each measure of the task,"time_s"} */
 void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s);
 
-/* Why an update was skipped: StepOut.skip in words. */
+/* Why a step counts as skipped: StepOut.skip of its last update in words. */
 const char *metrics_skip_name(int skip);
 
 #endif

@@ -21,6 +21,19 @@ typedef struct {
 
 _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared sums travel together");
 
+/* Which losses a program adds up, and whether it is an update. */
+static void note_losses(Stepper *s)
+{
+    const Job *j = s->job;
+    for (int i = 0; i < j->n_prog; i++) {
+        for (int k = 0; k < prog_n_op(j->prog[i]); k++) {
+            const Op *op = prog_op(j->prog[i], k);
+            if (op->kind == OP_LOSS_ADD) s->adds[i] |= 1u << op->args.loss_add.slot;
+            s->clips[i] |= op->kind == OP_CLIP;
+        }
+    }
+}
+
 int stepper_init(Stepper *s, Job *j, int depth)
 {
     memset(s, 0, sizeof *s);
@@ -33,6 +46,9 @@ int stepper_init(Stepper *s, Job *j, int depth)
     s->out  = dev->vt->host_alloc(dev, STEP_RING * sizeof(StepOut));
     s->flag = dev->vt->host_alloc(dev, (UNTIL_LAG + 1) * sizeof *s->flag);
     if (!s->in || !s->out || !s->flag) return -1;
+    s->own_before = mem_alloc(MAX(j->task->own_state_bytes, 1));
+    if (!s->own_before) return err_sys("memory for the task's state");
+    note_losses(s);
     return feed_init(&s->feed, j, depth, MARK_TRAIN);
 }
 
@@ -46,6 +62,7 @@ void stepper_deinit(Stepper *s)
     if (s->out) dev->vt->host_free(dev, s->out);
     if (s->flag) dev->vt->host_free(dev, s->flag);
     free(s->scratch);
+    free(s->own_before);
     memset(s, 0, sizeof *s);
 }
 
@@ -103,6 +120,8 @@ typedef struct {
     int64_t  n_until;  /* flags asked for so far */
     int64_t *n_target; /* of an evaluation, by slot */
     int      data_ok;  /* 0: a batch could not be had */
+    int      mixed;    /* 1: a program ran that feeds nothing */
+    unsigned pending;  /* losses since the last update, as bits */
 } Walk;
 
 enum { WALK_STOP = 1, WALK_LEAVE = 2 };
@@ -145,6 +164,19 @@ static int ask_until(Walk *w)
 
 static int walk_rows(Walk *w, const Schedule *sch, int first, int last);
 
+static int run_program(Walk *w, const ScheduleRow *row)
+{
+    Stepper *s = w->s;
+    w->mixed |= !row->feeds;
+    w->pending |= s->adds[row->prog];
+    if (s->clips[row->prog] && w->step >= 0) {
+        for (int k = 0; k < LOSS_SLOTS; k++)
+            s->n_report[w->step % STEP_RING][k] += (int)(w->pending >> k & 1);
+        w->pending = 0;
+    }
+    return prog_run(s->job->prog[row->prog], s->job->dev);
+}
+
 /* One run of a row and of the rows that belong to it. WALK_* when its loop must end. */
 static int walk_row(Walk *w, const Schedule *sch, int i, int end, int64_t turn)
 {
@@ -152,8 +184,9 @@ static int walk_row(Walk *w, const Schedule *sch, int i, int end, int64_t turn)
     Job               *j   = w->s->job;
     if (row->feeds && w->s->may_leave && w->step >= 0 && signals_pending()) return WALK_LEAVE;
     if (row->feeds) TRY(take_batch(w, row));
+    if (row->sums && !row->feeds) TRY(agree_on_data(w->s, 1));
     if (row->host) TRY(row->host(j, turn));
-    if (row->prog >= 0) TRY(prog_run(j->prog[row->prog], j->dev));
+    if (row->prog >= 0) TRY(run_program(w, row));
     int rc = i + 1 < end ? walk_rows(w, sch, i + 1, end) : 0;
     if (rc != 0) return rc;
     return row->until ? ask_until(w) : 0;
@@ -230,9 +263,13 @@ int step_begin(Stepper *s, int64_t step, double lr)
     Dev *dev        = j->dev;
     int  ring       = (int)(step % STEP_RING);
     s->done_s[ring] = 0;
+    memset(s->n_report[ring], 0, sizeof s->n_report[ring]);
     TRY(begin_state(s, step, lr));
-    Walk w  = { .s = s, .feed = &s->feed, .step = step };
-    int  rc = walk_rows(&w, &j->step, 0, j->step.n);
+    Walk w = { .s = s, .feed = &s->feed, .step = step };
+    if (j->own_state) memcpy(s->own_before, j->own_state, j->task->own_state_bytes);
+    int rc = walk_rows(&w, &j->step, 0, j->step.n);
+    if (rc < 0 && j->own_state) memcpy(j->own_state, s->own_before, j->task->own_state_bytes);
+    if (rc < 0) s->is_mixed |= w.mixed;
     if (rc < 0) return -1;
     CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
     if (rc == WALK_LEAVE) return 1;
@@ -252,6 +289,8 @@ int step_result(Stepper *s, int64_t step, StepOut *out)
     if (s->done_s[ring] == 0) s->done_s[ring] = clock_now_s();
     return 0;
 }
+
+int step_reports(const Stepper *s, int64_t step, int slot) { return s->n_report[step % STEP_RING][slot]; }
 
 double step_done_s(const Stepper *s, int64_t step) { return s->done_s[step % STEP_RING]; }
 

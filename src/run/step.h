@@ -8,7 +8,9 @@
  * 3. Several ranks (Job.comm) take the micro-batches of a step in turn; rows with sums add up over ranks. Samples, random
  *    draws and divisors are those of the whole step, so every rank makes the same update as one rank alone would, to the
  *    order of summation.
- * 4. When one rank has no batch because its data cannot be read, all fail together with its message, before any of them
+ * 4. A step that fails leaves the task's own state as it was. Where an update or another program that feeds nothing ran
+ *    before, the device's state belongs to no step any more (is_mixed).
+ * 5. When one rank has no batch because its data cannot be read, all fail together with its message, before any of them
  *    waits for a sum: the steps begun before can still be finished and saved. */
 #ifndef RUN_STEP_H
 #define RUN_STEP_H
@@ -25,8 +27,13 @@ typedef struct {
     int64_t            next_sample;     /* used samples before the next step */
     const SampleRange *skip;            /* as given to stepper_attach() */
     int                n_skip;
-    void              *scratch;           /* the source's, for targets that must be counted */
-    int                data_failed;       /* 1: all ranks know that one of them had no batch */
+    void              *scratch;          /* the source's, for targets that must be counted */
+    int                data_failed;      /* 1: all ranks know that one of them had no batch */
+    int                is_mixed;         /* 1: a step failed in its middle: the device must not be saved */
+    void              *own_before;       /* Job.own_state at the begin of the step */
+    unsigned           adds[JOB_PROGS];  /* slots of the losses that a program adds up, as bits */
+    int                clips[JOB_PROGS]; /* 1: a program is an update */
+    int                n_report[STEP_RING][LOSS_SLOTS];
     int                may_leave;         /* 1: step_begin() gives up when a signal asks to stop */
     void              *in;                /* pinned, STEP_RING entries of StepIn and cleared sums */
     StepOut           *out;               /* pinned, STEP_RING */
@@ -45,6 +52,8 @@ int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const Sa
  * and no other can follow it. */
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
+/* Updates of that step that had a loss in `slot`: what StepOut.report[slot] is the sum over. */
+int step_reports(const Stepper *s, int64_t step, int slot);
 /* clock_now_s() at the end of a step whose result was read. */
 double step_done_s(const Stepper *s, int64_t step);
 

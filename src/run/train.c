@@ -75,8 +75,15 @@ static int evaluate_missing(Run *run, int *stop)
 
 /* ---- results ----------------------------------------------------------------------------------------------- */
 
-/* Updates that the task itself ended early are no failure. */
-static int is_bad(const StepOut *out) { return out->skip == 1 || out->skip == 2; }
+/* Counts in steps, each of which may have several updates. 1: one of them was skipped. Updates that the task itself ended
+ * early are no failure. */
+static int note_skips(Run *run, const StepOut *out)
+{
+    int is_bad      = out->n_skipped > run->n_skipped;
+    run->n_skipped  = out->n_skipped;
+    run->n_skip_row = is_bad ? run->n_skip_row + 1 : 0;
+    return is_bad;
+}
 
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
@@ -99,15 +106,16 @@ static int take_result(Run *run, StepOut *out)
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? choose_step_flops(b) / run->step_s / peak : NAN;
     if (step == run->first_step) run->first_loss = out->loss;
-    run->last_loss  = out->loss;
-    run->n_skip_row = out->n_skip_row;
-    if (!is_bad(out) && run->at.step > run->bad_until) run->n_rollback = 0;
-    if (is_bad(out)) {
+    run->last_loss = out->loss;
+    m.is_bad       = note_skips(run, out);
+    for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
+    if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
+    if (m.is_bad) {
         log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
-    if (run->at.step % run->r->log_every == 0 || is_bad(out) || run->at.step == run->r->steps) {
+    if (run->at.step % run->r->log_every == 0 || m.is_bad || run->at.step == run->r->steps) {
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
@@ -118,21 +126,21 @@ static int take_result(Run *run, StepOut *out)
 /* ---- going back -------------------------------------------------------------------------------------------- */
 
 /* Loads the checkpoint to go back to: the newest good one, or when that was tried the one before it. */
-static int find_good(Run *run, const StepOut *out)
+static int find_good(Run *run)
 {
     long long at = (long long)run->at.step;
     if (run->at.n_skip >= CKPT_MAX_SKIP) return err_set("rolled back %d times; giving up", run->at.n_skip);
     int found = train_resume(run, run->n_rollback > 0 ? run->rolled_to : INT64_MAX);
     if (found < 0) return -1;
     if (found == 0 && run->n_rollback == 0) {
-        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", out->n_skip_row,
-                       str_plural(out->n_skip_row));
+        return err_set("%d step%s in a row skipped and there is no checkpoint to go back to", run->n_skip_row,
+                       str_plural(run->n_skip_row));
     }
     if (found == 0 && run->n_rollback >= MAX_ROLLBACKS) {
         return err_set("%d step%s in a row skipped once more after %d rollbacks, each past other samples "
                        "and the last to the oldest checkpoint, step %lld: giving up at step %lld "
                        "(what may help: a lower optim.lr; a larger spike_factor or max_skips)",
-                       out->n_skip_row, str_plural(out->n_skip_row), run->n_rollback,
+                       run->n_skip_row, str_plural(run->n_skip_row), run->n_rollback,
                        (long long)run->rolled_to, at);
     }
     if (run->n_rollback > 0) {
@@ -178,10 +186,11 @@ static void abandon_newer(Run *run)
 }
 
 /* A good checkpoint, with what was learned since about samples. */
-static int load_last_good(Run *run, const StepOut *out)
+static int load_last_good(Run *run)
 {
     CkptState before = run->at; /* its skip list may be newer than the checkpoint's */
-    TRY(find_good(run, out));
+    int       n_row  = run->n_skip_row;
+    TRY(find_good(run));
     abandon_newer(run);
     run->at.elapsed_s = before.elapsed_s;
     run->at.step_s    = before.step_s;
@@ -190,7 +199,7 @@ static int load_last_good(Run *run, const StepOut *out)
     run->at.n_skip = before.n_skip;
     /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed over. */
     int64_t end   = before.next_sample;
-    int64_t first = MAX(run->at.next_sample, end - out->n_skip_row * run->stepper.sample_per_step);
+    int64_t first = MAX(run->at.next_sample, end - n_row * run->stepper.sample_per_step);
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
     log_warn("rolled back to step %lld; the %lld samples of the skipped steps are passed over from now on",
              (long long)run->at.step, (long long)(end - first));
@@ -200,13 +209,13 @@ static int load_last_good(Run *run, const StepOut *out)
 }
 
 /* Too many skips in a row: back to a good checkpoint, and past the samples that did it. */
-static int roll_back(Run *run, const StepOut *out)
+static int roll_back(Run *run)
 {
     run->in_flux   = 1;
     run->bad_until = run->at.step;
     TRY(run->setup.dev->vt->sync(run->setup.dev));
     train_wait_save(run);
-    TRY(load_last_good(run, out));
+    TRY(load_last_good(run));
     trim_metrics(run);
     run->queued     = run->at.step;
     run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
@@ -294,8 +303,8 @@ static int train_loop(Run *run, int stop)
         TRY(take_result(run, &out));
         train_poll_save(run);
         TRY(ask_ranks(run));
-        if (run->r->max_skips > 0 && out.n_skip_row >= run->r->max_skips) {
-            TRY(roll_back(run, &out));
+        if (run->r->max_skips > 0 && run->n_skip_row >= run->r->max_skips) {
+            TRY(roll_back(run));
             continue;
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
@@ -320,7 +329,8 @@ static void save_what_is(Run *run)
     int rc       = 0;
     while (rc == 0 && run->at.step < run->queued) rc = take_result(run, &out);
     train_wait_save(run);
-    if (rc == 0 && run->n_skip_row == 0 && run->at.step > run->last_saved) rc = train_save(run);
+    int whole = run->n_skip_row == 0 && !run->stepper.is_mixed;
+    if (rc == 0 && whole && run->at.step > run->last_saved) rc = train_save(run);
     train_wait_save(run);
     err_clear();
     comm_barrier(run->comm);

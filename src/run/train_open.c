@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "conf/schema.h"
 #include "run/marks.h"
 #include "run/switches.h"
 
@@ -45,13 +46,15 @@ static void make_absolute(char path[RECIPE_STR])
     if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
 }
 
-/* Data by absolute path from here on: the recipe in the run directory works from any folder, and a run that goes on from another
- * one has the same data in its checkpoints. Messages about data that cannot be used come before, with the user's words. */
+/* Files by absolute path from here on: the recipe in the run directory works from any folder, and a run that goes on from another
+ * one has the same files in its checkpoints. Messages about data that cannot be used come before, with the user's words. */
 static void fix_paths(Run *run)
 {
     run->fixed = *run->r;
-    make_absolute(run->fixed.data.train);
-    make_absolute(run->fixed.data.val);
+    for (int i = 0; i < schema_rows(&run->fixed); i++) {
+        const SchemaRow *row = schema_row(&run->fixed, i);
+        if (row->path) make_absolute((char *)&run->fixed + row->offset);
+    }
     run->r = &run->fixed;
 }
 
@@ -101,8 +104,12 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
-    if (got[0] > 0)
+    if (got[0] > 0) {
+        run->n_skipped = run->at.device.out.n_skipped;
+        run->n_skip_row =
+            run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);
+    }
     return (int)got[0];
 }
 
