@@ -5,6 +5,7 @@
 #include "run/marks.h"
 #include "run/step.h"
 
+#include <math.h>
 #include <string.h>
 
 /* 1: the command line has a value for key. The run's own recipe names every key, so it cannot tell. */
@@ -51,6 +52,10 @@ int cmd_eval(const CmdArgs *a)
     int         some  = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");
     double      begin = clock_now_s();
     int         rc    = evaluate(&s, &r, some ? r.eval.samples : 0, &e);
+    if (rc == 0 && !isfinite(e.value[task->best])) {
+        rc = err_set("%s: the %s of step %lld is not finite: training had diverged", t.target,
+                     task->metric[task->best].name, (long long)step);
+    }
     if (rc == 0) {
         double per_s = (double)e.n_sample * (double)task->units(&r) / (clock_now_s() - begin);
         printf("step %lld: ", (long long)step);

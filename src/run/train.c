@@ -51,7 +51,11 @@ static int evaluate(Run *run, int *stop)
     TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
     metrics_eval(&run->metrics, t, run->at.step, &e, train_elapsed(run));
     double val = e.value[t->best];
-    log_info("step %lld: validation %s %.4f", (long long)run->at.step, t->metric[t->best].name, val);
+    if (isfinite(val)) {
+        log_info("step %lld: validation %s %.4f", (long long)run->at.step, t->metric[t->best].name, val);
+    } else {
+        log_warn("step %lld: validation %s is not finite", (long long)run->at.step, t->metric[t->best].name);
+    }
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
     run->last_s = clock_now_s();
@@ -210,6 +214,7 @@ static int roll_back(Run *run, const StepOut *out)
     trim_metrics(run);
     run->queued     = run->at.step;
     run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
+    run->val_step   = -1;
     run->n_skip_row = run->save_due = 0;
     TRY(train_attach(run));
     run->in_flux = 0;
@@ -242,7 +247,7 @@ static int at_boundary(Run *run, int *stop)
     run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the last step
      * waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps) {
+    if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
         run->save_due = 0;
         TRY(train_save(run));
     }

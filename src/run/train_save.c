@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 
+#include <math.h>
 #include <unistd.h>
 
 /* How long a finished run tries to save what it has before it gives up. */
@@ -25,7 +26,12 @@ static const char *what_stays(const Run *run)
  * copying. result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
 {
-    if (result < 0) {
+    run->rejected = result == CKPT_NOT_FINITE ? 1 : result != 0 ? 0 : run->rejected;
+    if (result == CKPT_NOT_FINITE) {
+        run->last_saved  = -1;
+        run->save_failed = 0;
+        log_error("CHECKPOINT NOT SAVED: %s (%s)", msg, what_stays(run));
+    } else if (result < 0) {
         int64_t most     = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
         run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
         run->retry_step  = run->at.step + run->retry_after;
@@ -107,12 +113,42 @@ int train_save(Run *run)
     return 0;
 }
 
+int train_is_broken(const Run *run)
+{
+    if (run->val_step == run->at.step) return !isfinite(run->last_val);
+    return run->n_skip_row > 0 && !isfinite(run->last_loss);
+}
+
+/* The end of a run whose state is not worth saving. */
+static int end_broken(Run *run)
+{
+    int64_t     good      = -1;
+    long long   step      = (long long)run->at.step;
+    const char *what      = run->rejected                   ? "weights"
+                            : run->val_step == run->at.step ? "the validation"
+                                                            : "the loss";
+    char        stays[96] = "no checkpoint is left";
+    if (run->writer && ckpt_list(run->dir.checkpoints, &good, 1) > 0)
+        snprintf(stays, sizeof stays, "the checkpoint of step %lld stays", (long long)good);
+    err_clear();
+    if (run->asked.signal) {
+        log_warn("%s of step %lld %s not finite: not saved, %s", what, step, run->rejected ? "are" : "is",
+                 stays);
+        return 0;
+    }
+    return err_set(
+        "training has diverged: %s of step %lld %s not finite; %s (what may help: --fresh with a lower "
+        "optim.lr or a longer optim.warmup)",
+        what, step, run->rejected ? "are" : "is", stays);
+}
+
 int train_save_last(Run *run)
 {
     double begin_s = clock_now_s(), pause_s = first_pause_s;
     int    n_signal = signals_count();
     run->is_over    = 1;
     train_wait_save(run);
+    if (train_is_broken(run)) return end_broken(run);
     while (run->last_saved != run->at.step || run->save_failed) {
         if (run->writer && rundir_is_lost(&run->dir)) {
             return err_set(
@@ -121,6 +157,7 @@ int train_save_last(Run *run)
         }
         TRY(train_save(run));
         train_wait_save(run);
+        if (run->rejected) return end_broken(run);
         if (!run->save_failed) break;
         double left_s = begin_s + last_save_s - clock_now_s();
         if (left_s <= 0 || signals_count() != n_signal)

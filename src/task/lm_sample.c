@@ -73,6 +73,16 @@ static int decode_token(Job *j, int32_t tok, int32_t pos, float *out)
     return dev->vt->sync(dev);
 }
 
+/* Negative after err_set() if a logit is not finite. */
+static int check_logits(const float *logits, int64_t V)
+{
+    for (int64_t v = 0; v < V; v++) {
+        if (!isfinite(logits[v]))
+            return err_set("the model's output is not finite: training had diverged before this checkpoint");
+    }
+    return 0;
+}
+
 static double uniform(uint64_t seed, int64_t i)
 {
     uint32_t ctr[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0, 0x5A5A };
@@ -152,6 +162,7 @@ static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_promp
     /* Text has no other tokens, whatever room there is for them. */
     int64_t V = bytes ? 256 : r->model.vocab;
     TRY(prefill(j, tok, first, n, logits));
+    TRY(check_logits(logits, V));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_unit; i++) {
         tok[n] = pick(logits, V, opt, i, scratch);
@@ -163,6 +174,7 @@ static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_promp
             first = n - MAX(T / 2, 1);
             TRY(prefill(j, tok, first, n, logits));
         }
+        TRY(check_logits(logits, V));
     }
     fputc('\n', out);
     return 0;
