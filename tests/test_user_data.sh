@@ -124,7 +124,7 @@ refused "a share too small" '^command line: data.val_fraction: 1e-05 of the 2000
 refused "a share too large" '^command line: data.val_fraction: 0.5 of the 20 tokens of .* leaves 10 for training: 0.125 or less would do' data.train=twenty.txt data.val_fraction=0.5
 [ -r secret.txt ] || refused "a file that may not be read" '^command line: data.train: secret.txt: Permission denied$' data.train=secret.txt
 sed 's/text.txt/one.txt/' tiny.yaml >short.yaml
-"$brim" train short.yaml >out 2>err; rc=$?
+"$brim" train short.yaml run=one >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^short.yaml:6: data.train: one.txt: 1 token is too few' err
 verdict "it has the recipe's line" $? "exit code $rc: $(cat out err)"
 

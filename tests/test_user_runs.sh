@@ -41,4 +41,34 @@ brim sample huge --tokens 5
 [ $rc -eq 1 ] && says "^brim: the model's output is not finite"
 verdict "and so is a sample" $? "$(seen)"
 
+# ---- other data ------------------------------------------------------------------------------------------------------
+
+tr a-z b-za <text.txt >other.txt
+head -c 30000 text.txt >short.txt
+brim train tiny.yaml run=mine data.train=other.txt model.layers=2 steps=2
+brim train tiny.yaml run=mine steps=3
+[ $rc -eq 0 ] && ! says warning && says "data.train=$dir/other.txt, as in the run so far" && says 'model.layers=2, as' && says '^.*1 step .3 in all. done' &&
+    grep -q "train: \"$dir/other.txt\"" runs/mine/recipe.yaml
+verdict "data and model of the first command line need not be typed again" $? "$(seen)"
+brim train tiny.yaml run=mine steps=4
+[ $rc -eq 0 ] && says "data.train=$dir/other.txt, as in the run so far"; verdict "nor for the third start" $? "$(seen)"
+for other in data.train=text.txt data.train=short.txt data.val_fraction=0.2 data.val=short.txt; do
+    cp -r runs/mine kept; brim train tiny.yaml run=mine steps=5 $other
+    [ $rc -eq 2 ] && says "^command line: ${other%%=*}: is .*, but .*runs/mine was trained with .* .--change-data goes on" && diff -r kept runs/mine >/dev/null
+    verdict "$other instead is refused, and nothing changes" $? "$(seen)"
+    rm -r kept
+done
+brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
+[ $rc -eq 0 ] && says 'warning: data.train: .*text.txt: the data changed since step 4 was saved: as many tokens, but another content'
+verdict "--change-data goes on with it, and says so" $? "$(seen)"
+sed 's/text.txt/short.txt/' tiny.yaml >tiny2.yaml
+brim train tiny2.yaml run=plain steps=2; sed -i 's/short.txt/text.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
+[ $rc -eq 2 ] && says '^tiny2.yaml:[0-9]+: data.train: is .*text.txt.*, but .*runs/plain was trained with .*short.txt'
+verdict "a recipe that was edited is refused with its line" $? "$(seen)"
+cp short.txt copy.txt; sed -i 's/text.txt/copy.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
+[ $rc -eq 0 ] && ! says warning; verdict "the same content under another name is the same" $? "$(seen)"
+tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
+[ $rc -eq 0 ] && says 'warning: data.train: .*copy.txt: the data changed since step 3 was saved: as many tokens, but another content'
+verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
+
 exit $failed

@@ -102,6 +102,8 @@ int train_save(Run *run)
     now->head_rows       = run->setup.job->choice.head_rows;
     now->train_size      = run->train->size;
     now->val_size        = run->val ? run->val->size : 0;
+    now->train_hash      = run->train->fingerprint;
+    now->val_hash        = run->val ? run->val->fingerprint : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
     if (run->is_best) ckpt_mark_best(run->writer);
     if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;

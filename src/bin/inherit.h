@@ -1,0 +1,11 @@
+/* Inherit: what a run that goes on takes from its own recipe. What says which data and which model, and stood on the command
+ * line of an earlier start, need not be typed again. */
+#ifndef BIN_INHERIT_H
+#define BIN_INHERIT_H
+
+#include "bin/cmd.h"
+
+/* Loads the recipe for training; fresh: as it stands. Negative after err_user()/err_set(). */
+int inherit_load(const CmdTarget *t, int fresh, Recipe *r);
+
+#endif
