@@ -41,8 +41,10 @@ static void set_defaults(Recipe *r, const RecipeTask *extra)
     CHECK(schema_rows(r) <= RECIPE_KEYS, "raise RECIPE_KEYS");
     for (int i = 0; i < schema_rows(r); i++) {
         char             why[256];
-        const SchemaRow *row = schema_row(r, i);
-        int              rc  = schema_set(row, r, row->def, 0, why, sizeof why);
+        const SchemaRow *row     = schema_row(r, i);
+        int              is_text = row->type >= KEY_TEXT;
+        CHECK(row->offset + (is_text ? RECIPE_STR : sizeof(int)) <= sizeof *r, "raise RECIPE_OWN");
+        int rc = schema_set(row, r, row->def, 0, why, sizeof why);
         CHECK(rc == 0, "default of %s: %s", row->name, why);
     }
 }

@@ -35,9 +35,9 @@ typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
 enum {
-    RECIPE_STR        = 4096, /* a path */
-    RECIPE_KEYS       = 128,  /* room for one per row of the schema, those of a task included */
-    RECIPE_OWN        = 1024, /* bytes for the keys that a task brings along */
+    RECIPE_STR        = 4096,    /* a path */
+    RECIPE_KEYS       = 128,     /* room for one per row of the schema, those of a task included */
+    RECIPE_OWN        = 1 << 14, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
 
