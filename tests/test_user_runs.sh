@@ -71,4 +71,32 @@ tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
 [ $rc -eq 0 ] && says 'warning: data.train: .*copy.txt: the data changed since step 3 was saved: as many tokens, but another content'
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+mkdir small
+if mount -t tmpfs -o size=500k none small 2>/dev/null; then
+    trap 'umount -l "$dir/small"; rm -rf "$dir"' EXIT
+    head -c 400000 /dev/zero >small/fill
+    BRIM_RUNS=small brim train tiny.yaml run=full
+    [ $rc -eq 1 ] && says '^brim: small/full/checkpoints: a checkpoint takes [0-9.]+ KiB, and the disk has [0-9.]+ KiB free' && [ ! -e small/full ]
+    verdict "a disk without room for one checkpoint is refused before the first step" $? "$(seen) $(ls small)"
+    head -c 100000 /dev/zero >small/fill
+    BRIM_RUNS=small brim train tiny.yaml run=tight checkpoint.keep=20
+    [ $rc -eq 0 ] && says 'warning: small/tight/checkpoints: 22 more checkpoints of .* saving may fail'
+    verdict "one without room for all is a warning" $? "$(seen)"
+    umount small; trap 'rm -rf "$dir"' EXIT
+else
+    echo "skip: no right to mount a tmpfs, so a small disk was not tried"
+fi
+brim train tiny.yaml run=roomy
+[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'; verdict "one with room is said" $? "$(seen)"
+
+# Paused in its evaluations, the run loses its checkpoints.
+brim train tiny.yaml run=loses steps=2
+"$brim" train tiny.yaml run=loses steps=4000 checkpoint.every=100 >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 500; i++)); do grep -q 'checkpoint of step 100' said && break; sleep 0.02; done
+rm -r runs/loses/checkpoints; wait $pid; rc=$?
+[ $rc -eq 0 ] && says 'error: .*runs/loses/checkpoints was removed while this run was using it: made anew'
+verdict "checkpoints that vanish are said" $? "$(seen)"
+
 exit $failed

@@ -50,6 +50,9 @@ int ckpt_poll(CkptWriter *w, char *msg, size_t n);
 /* The same after waiting for a save that runs. */
 int ckpt_wait(CkptWriter *w, char *msg, size_t n);
 
+/* About what one checkpoint of a job takes on disk. */
+int64_t ckpt_size_bytes(const Job *j);
+
 /* ---- Finding ---- */
 
 /* Steps of the checkpoints in dir, newest first, at most max. Returns how many; 0 when there is no such

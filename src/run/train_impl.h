@@ -94,6 +94,10 @@ int train_find_idle(Run *run);
  * when the device cannot be read. */
 int train_save(Run *run);
 
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after err_set() when
+ * not one fits: rank 0 alone. */
+int train_check_room(const Run *run);
+
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */
 

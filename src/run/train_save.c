@@ -3,10 +3,13 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/str.h"
 
 #include <math.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* How long a finished run tries to save what it has before it gives up. */
@@ -71,7 +74,10 @@ void train_wait_save(Run *run)
 /* Negative without an error pending when there is no directory to save into; it was reported. */
 static int hold_dir(Run *run)
 {
+    int gone = file_kind(run->dir.checkpoints) == FILE_NONE && file_kind(run->dir.path) == FILE_FOLDER;
     int made = rundir_hold(&run->dir);
+    if (gone && made == 0)
+        log_error("%s was removed while this run was using it: made anew", run->dir.checkpoints);
     if (made > 0) {
         log_copy(run->dir.log);
         log_error("%s was removed or moved while this run was using it: made anew", run->dir.path);
@@ -112,6 +118,44 @@ int train_save(Run *run)
     run->last_saved = run->at.step;
     run->retry_step = INT64_MAX; /* until this one's result is known */
     run->last_s     = clock_now_s();
+    return 0;
+}
+
+/* Checkpoints that lie there together: those that are kept, the best, and one that is being written. */
+static int64_t most_checkpoints(const Run *run)
+{
+    const RecipeCheckpoint *c = &run->r->checkpoint;
+    return c->keep + (c->best && run->val) + (c->keep_every > 0 ? run->r->steps / c->keep_every : 0) + 1;
+}
+
+int train_check_room(const Run *run)
+{
+    enum { MANY = 4096 };
+    struct statvfs fs;
+    int64_t        step[MANY];
+    char           free_text[32], one_text[32], all_text[32];
+    double         one = (double)ckpt_size_bytes(run->setup.job);
+    if (comm_rank(run->comm) > 0) return 0;
+    int n = ckpt_list(run->dir.checkpoints, step, MANY);
+    if (n < 0) return -1;
+    if (statvfs(run->dir.checkpoints, &fs) != 0 || fs.f_blocks == 0) return 0; /* it does not say */
+    double  room = (double)fs.f_bavail * (double)fs.f_frsize;
+    int64_t more = MAX(most_checkpoints(run) - n, 1);
+    str_bytes(free_text, sizeof free_text, room);
+    str_bytes(one_text, sizeof one_text, one);
+    if (room < one)
+        return err_set("%s: a checkpoint takes %s, and the disk has %s free", run->dir.checkpoints, one_text,
+                       free_text);
+    if (room < one * (double)more) {
+        log_warn(
+            "%s: %lld more checkpoints of %s will take %s, and the disk has %s free: saving may fail (what "
+            "may help: a smaller checkpoint.keep)",
+            run->dir.checkpoints, (long long)more, one_text,
+            str_bytes(all_text, sizeof all_text, one * (double)more), free_text);
+    } else {
+        log_info("checkpoints: %s each, at most %lld more, %s free on the disk", one_text, (long long)more,
+                 free_text);
+    }
     return 0;
 }
 
