@@ -91,12 +91,22 @@ fi
 brim train tiny.yaml run=roomy
 [ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'; verdict "one with room is said" $? "$(seen)"
 
-# Paused in its evaluations, the run loses its checkpoints.
+# The run loses its checkpoints while it trains.
 brim train tiny.yaml run=loses steps=2
 "$brim" train tiny.yaml run=loses steps=4000 checkpoint.every=100 >said 2>&1 </dev/null & pid=$!
 for ((i = 0; i < 500; i++)); do grep -q 'checkpoint of step 100' said && break; sleep 0.02; done
-rm -r runs/loses/checkpoints; wait $pid; rc=$?
+mv runs/loses/checkpoints lost; wait $pid; rc=$?
 [ $rc -eq 0 ] && says 'error: .*runs/loses/checkpoints was removed while this run was using it: made anew'
 verdict "checkpoints that vanish are said" $? "$(seen)"
+
+# ---- what is said ------------------------------------------------------------------------------------------------------
+
+brim train tiny.yaml run=roomy steps=13
+line=$(grep '"step": 13, "val_loss"' runs/roomy/metrics.jsonl)
+[ $rc -eq 0 ] && says 'step 13: validation loss [0-9.]+, perplexity [0-9.]+, bits per byte [0-9.]+$' &&
+    echo "$line" | sed -E 's/.*val_loss": ([0-9.]+), "val_perplexity": ([0-9.]+), "val_bits_per_byte": ([0-9.]+),.*/\1 \2 \3/' |
+    awk '{ d = exp($1) / $2 - 1; e = $1 / log(2) / $3 - 1; exit !(NF == 3 && d * d < 1e-12 && e * e < 1e-12) }'
+verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
+brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'; verdict "bits per byte are for text alone" $? "$(seen)"
 
 exit $failed
