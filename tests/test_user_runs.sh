@@ -109,4 +109,22 @@ line=$(grep '"step": 13, "val_loss"' runs/roomy/metrics.jsonl)
 verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
 brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'; verdict "bits per byte are for text alone" $? "$(seen)"
 
+brim plan tiny.yaml steps=3000000
+[ $rc -eq 0 ] && says '^the run +3000000 steps, about [0-9]+:[0-9:]+, evaluations and checkpoints not counted$'
+verdict "plan says how long the run will take" $? "$(seen)"
+# what it is, the keys it must have, then the command
+json() {
+    local name=$1 keys=$2
+    shift 2
+    brim "$@"
+    [ $rc -eq 0 ] && [ "$(wc -l <said)" -eq 1 ] && python3 -c 'import json, sys
+d = json.load(open("said")); missing = [k for k in sys.argv[1].split() if k not in d]; print(missing); sys.exit(bool(missing))' "$keys" >why
+    verdict "$name --json is one object" $? "$(seen) $(cat why)"
+}
+json plan "recipe device parameters micro_batch recompute planned_bytes step_ms per_s mfu steps run_s" plan tiny.yaml --json
+json "plan --gpu" "device step_ms mfu run_s" plan tiny.yaml --gpu h200 --json precision=auto device=auto
+json eval "run step loss perplexity bits_per_byte targets samples per_s" eval roomy --json
+json info "cpu cuda auto" info --json
+json version "version commit compiler cuda why" version --json
+
 exit $failed
