@@ -71,6 +71,20 @@ tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
 [ $rc -eq 0 ] && says 'warning: data.train: .*copy.txt: the data changed since step 3 was saved: as many tokens, but another content'
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
+# ---- a run by its name -------------------------------------------------------------------------------------------------
+
+brim train tiny.yaml run=named data.train=other.txt steps=2
+for target in named runs/named "$dir/runs/named"; do
+    steps=$(($(grep -c '"loss"' runs/named/metrics.jsonl) + 1))
+    brim train "$target" steps=$steps
+    [ $rc -eq 0 ] && says "resuming after step $((steps - 1))" && ! says warning && grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
+    verdict "brim train ${target#"$dir"} goes on with that run" $? "$(seen)"
+done
+brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'; verdict "which knows its steps" $? "$(seen)"
+cp tiny.yaml named; brim train named run=first steps=1; [ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
+verdict "a recipe of that name comes first" $? "$(seen)"
+rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'; verdict "a name of neither is refused" $? "$(seen)"
+
 # ---- the disk --------------------------------------------------------------------------------------------------------
 
 mkdir small
@@ -121,6 +135,7 @@ json() {
 d = json.load(open("said")); missing = [k for k in sys.argv[1].split() if k not in d]; print(missing); sys.exit(bool(missing))' "$keys" >why
     verdict "$name --json is one object" $? "$(seen) $(cat why)"
 }
+command -v python3 >/dev/null || json() { echo "skip: no python3 to read JSON with"; }
 json plan "recipe device parameters micro_batch recompute planned_bytes step_ms per_s mfu steps run_s" plan tiny.yaml --json
 json "plan --gpu" "device step_ms mfu run_s" plan tiny.yaml --gpu h200 --json precision=auto device=auto
 json eval "run step loss perplexity bits_per_byte targets samples per_s" eval roomy --json

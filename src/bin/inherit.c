@@ -8,6 +8,7 @@
 #include "conf/schema.h"
 #include "run/rundir.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,8 @@ static int collect(Arena *a, const char *typed, const Recipe *old, const Recipe 
         if (row->fixed == FIXED_NOT || r->origin[i] == ORIGIN_COMMAND_LINE || !has_word(typed, row->name))
             continue;
         out[n] = spell(a, row, old);
-        log_info("%s, as in the run so far", out[n++]);
+        if (strcmp(out[n], spell(a, row, r)) != 0) log_info("%s, as in the run so far", out[n]);
+        n++;
     }
     return n;
 }
@@ -68,26 +70,62 @@ static int find_inherited(Arena *a, const Recipe *r, char **out)
     return n;
 }
 
-int inherit_load(const CmdTarget *t, int fresh, Recipe *r)
+/* The recipe of a run that the target names ("mine", "runs/mine") and "run=NAME"; 0 when it names none. */
+static int find_run(const char *target, char *recipe, size_t n, char *name, size_t n_name)
 {
-    char *all[RECIPE_KEYS + 1], why[1024];
+    RunDir      d;
+    char        folder[PATH_MAX], base[PATH_MAX];
+    const char *last = target;
+    if (strchr(target, '/') && realpath(target, folder) && realpath(rundir_base(), base) &&
+        str_starts_with(folder, base) && folder[strlen(base)] == '/') {
+        last = folder + strlen(base) + 1;
+    }
+    if (recipe_exists(target) || rundir_paths(&d, last) < 0 || file_kind(d.recipe) != FILE_REGULAR) {
+        err_clear();
+        return 0;
+    }
+    snprintf(name, n_name, "run=%s", last);
+    return str_copy(recipe, n, d.recipe) == 0;
+}
+
+/* What a recipe file is loaded with. */
+typedef struct {
+    const char *path;
+    char      **override;
+    int         n;
+} Sources;
+
+static int load_inheriting(const Sources *src, Recipe *r)
+{
+    char *all[2 * RECIPE_KEYS], why[1024];
     Arena a;
-    TRY(cmd_need_recipe(t));
-    int rc = recipe_load(r, t->target, t->n_override, t->override);
-    if (fresh || err_kind() == ERR_RUN || t->n_override + schema_rows(NULL) > ARRAY_LEN(all)) return rc;
+    int   n = 0, rc = recipe_load(r, src->path, src->n, src->override);
+    if (err_kind() == ERR_RUN || src->n + RECIPE_KEYS > ARRAY_LEN(all)) return rc;
     str_copy(why, sizeof why, err_get());
     err_clear(); /* what is missing may be what is inherited */
     arena_init(&a);
-    int n = 0;
-    if (rc == 0 || recipe_load_without_data(r, t->target, t->n_override, t->override) == 0)
+    if (rc == 0 || recipe_load_without_data(r, src->path, src->n, src->override) == 0)
         n = find_inherited(&a, r, all);
     err_clear();
     if (n > 0) {
-        for (int i = 0; i < t->n_override; i++) all[n + i] = t->override[i];
-        rc = recipe_load(r, t->target, n + t->n_override, all);
+        for (int i = 0; i < src->n; i++) all[n + i] = src->override[i];
+        rc = recipe_load(r, src->path, n + src->n, all);
     } else if (rc < 0) {
         err_user("%s", why);
     }
     arena_deinit(&a);
     return rc;
+}
+
+int inherit_load(const CmdTarget *t, int fresh, Recipe *r)
+{
+    char  recipe[RUNDIR_PATH], name[RUNDIR_PATH], *own[RECIPE_KEYS + 1] = { name };
+    char *none[1];
+    TRY(cmd_need_recipe(t));
+    Sources src = { t->target, t->n_override ? t->override : none, t->n_override };
+    if (t->n_override < RECIPE_KEYS && find_run(t->target, recipe, sizeof recipe, name, sizeof name)) {
+        for (int i = 0; i < t->n_override; i++) own[i + 1] = t->override[i];
+        src = (Sources){ recipe, own, t->n_override + 1 };
+    }
+    return fresh ? recipe_load(r, src.path, src.n, src.override) : load_inheriting(&src, r);
 }

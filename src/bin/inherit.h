@@ -5,7 +5,8 @@
 
 #include "bin/cmd.h"
 
-/* Loads the recipe for training; fresh: as it stands. Negative after err_user()/err_set(). */
+/* Loads the recipe for training: the target is a recipe or, where there is none of that name, a run, whose recipe it is
+ * then. fresh: nothing is inherited. Negative after err_user()/err_set(). */
 int inherit_load(const CmdTarget *t, int fresh, Recipe *r);
 
 #endif

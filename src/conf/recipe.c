@@ -278,6 +278,12 @@ static int refuse_missing(const char *path, const char *shown)
     return -1;
 }
 
+int recipe_exists(const char *path)
+{
+    char found[PATH_MAX];
+    return file_kind(path) == FILE_REGULAR || find_shipped(path, found, sizeof found);
+}
+
 static int load(Recipe *r, const char *path, const Overrides *more)
 {
     char     shown[RECIPE_STR], found[PATH_MAX];

@@ -186,6 +186,8 @@ struct Recipe {
  * directory first, then from the recipe's folder. Negative after err_user() with
  * "file:line: key: what is wrong (did you mean ...)" or "command line: key: ...". */
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
+/* 1: there is a file of that name, or a shipped recipe. */
+int recipe_exists(const char *path);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same for a task that is not shipped. task must outlive the recipe. */
