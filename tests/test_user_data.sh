@@ -198,7 +198,7 @@ for wrong in "Once" "1,2" "1 -2" "1 2.5" "1000" "99999999999999999999" "0x10" "1
     [ $rc -eq 2 ] && [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] && grep -q "^command line: --prompt: '.*' is not a token id: .* 0 to 999, separated by spaces" err
     verdict "a prompt of '${wrong//$'\n'/\\n}' is refused by a model of ids" $? "exit code $rc: $(cat out err)"
 done
-for wrong in "" "   " "$(seq -s ' ' 1 17)"; do
+for wrong in "" "   "; do
     n=$(wc -w <<<"$wrong") # not within the verdict's name, where it would change $?
     "$brim" sample ids --prompt "$wrong" >out 2>err; rc=$?
     [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE "^command line: --prompt: (needs at least one token id$|17 tokens; at most 16 )" err
@@ -208,8 +208,8 @@ done
 [ $rc -eq 0 ] && [ "$(wc -w <out)" -eq 36 ]
 verdict "a prompt of 16 ids fills a context of 16" $? "exit code $rc: $(cat out err)"
 "$brim" sample text --prompt "$(printf '%017d' 5)" >out 2>err; rc=$?
-[ $rc -eq 2 ] && [ ! -s out ] && [ "$(cat err)" = "command line: --prompt: 17 tokens; at most 16 (model.context)" ]
-verdict "one of 17 characters does not" $? "exit code $rc: $(cat out err)"
+[ $rc -eq 0 ] && head -c 17 out | grep -q '^00000000000000005$' && grep -q 'warning: --prompt: 17 tokens, and the model sees 16 ' err && [ "$(wc -l <err)" -eq 1 ]
+verdict "of one of 17 characters the last 16 count, with a word" $? "exit code $rc: $(cat out err)"
 train single model.context=1 steps=1; rc=$?
 "$brim" sample single --tokens 5 >out 2>err; rc2=$?
 [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ "$(wc -c <out)" -eq 7 ]
