@@ -23,7 +23,7 @@ END
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 train text; rc=$?
-trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+)$/\1/p' text.log)
+trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+),.*/\1/p' text.log)
 "$brim" eval text eval.sequences=7 >some 2>err && "$brim" eval text >all 2>>err && "$brim" eval text eval.sequences=100000 >most 2>>err; rc2=$?
 [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ -n "$trained" ] && grep -q "^step 4: validation loss $trained over 112 tokens (7 of 125 windows, evenly spread), " some
 verdict "eval.sequences on eval's command line takes the windows that training takes" $? "exit codes $rc $rc2: '$trained' $(cat some err)"
