@@ -190,6 +190,24 @@ static void expect(ErrKind kind, const char *part)
     err_clear();
 }
 
+static void weight_that_is_not_finite_is_not_saved(void **state)
+{
+    Rig         *rig = (Rig *)*state;
+    const Param *p   = &rig->b->table[0]->param[0];
+    CkptWriter  *w   = make_writer(rig);
+    float       *x   = (float *)calloc((size_t)(p->rows * p->cols), sizeof *x);
+    assert_int_equal(save(w, rig->b, 3), 1);
+    x[p->rows * p->cols - 1] = NAN;
+    assert_int_equal(job_write_param(rig->b, p, COL_WEIGHT, x), 0);
+    assert_int_equal(save(w, rig->b, 4), CKPT_NOT_FINITE);
+    expect_steps(rig, 1, (int64_t[]){ 3 });
+    x[p->rows * p->cols - 1] = 1;
+    assert_int_equal(job_write_param(rig->b, p, COL_WEIGHT, x), 0);
+    assert_int_equal(save(w, rig->b, 5), 1); /* the next one is looked at anew */
+    free(x);
+    ckpt_writer_destroy(w);
+}
+
 /* ---- Round trips --------------------------------------------------------------------------------------- */
 
 static void resumed_run_is_identical(void **state)
@@ -784,6 +802,7 @@ int main(void)
     log_open(quiet);
 #define CASE(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
+        CASE(weight_that_is_not_finite_is_not_saved),
         CASE(resumed_run_is_identical),
         CASE(no_checkpoint_is_no_error),
         CASE(short_of_memory_or_threads),

@@ -317,16 +317,16 @@ static void far_cursor_is_refused(void **state)
 {
     static const int64_t at[] = { INT64_MAX, INT64_MAX - 3, ORDER_MOST + 1 };
     for (int i = 0; i < ARRAY_LEN(at); i++) {
-        LoaderConfig cfg = config_of(4, 2, 4);
-        Bench        b;
-        cfg.first_sample = at[i];
-        assert_int_equal(bench_try(&b, cfg, open_part(0, 0)), -1);
+        Config cfg = config_of(4, 2, 4);
+        Bench  b;
+        cfg.loader.first_sample = at[i];
+        assert_int_equal(bench_try(&b, cfg), -1);
         assert_non_null(strstr(err_get(), "beyond all"));
         err_clear();
         bench_close(&b);
     }
-    LoaderConfig cfg = config_of(4, 2, 4);
-    cfg.first_sample = ORDER_MOST;
+    Config cfg              = config_of(4, 2, 4);
+    cfg.loader.first_sample = ORDER_MOST;
     free(batches_of(cfg, 10));
     (void)state;
 }

@@ -23,7 +23,7 @@ END
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 train text; rc=$?
-trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+)$/\1/p' text.log)
+trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+),.*/\1/p' text.log)
 "$brim" eval text eval.sequences=7 >some 2>err && "$brim" eval text >all 2>>err && "$brim" eval text eval.sequences=100000 >most 2>>err; rc2=$?
 [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ -n "$trained" ] && grep -q "^step 4: validation loss $trained over 112 tokens (7 of 125 windows, evenly spread), " some
 verdict "eval.sequences on eval's command line takes the windows that training takes" $? "exit codes $rc $rc2: '$trained' $(cat some err)"
@@ -124,7 +124,7 @@ refused "a share too small" '^command line: data.val_fraction: 1e-05 of the 2000
 refused "a share too large" '^command line: data.val_fraction: 0.5 of the 20 tokens of .* leaves 10 for training: 0.125 or less would do' data.train=twenty.txt data.val_fraction=0.5
 [ -r secret.txt ] || refused "a file that may not be read" '^command line: data.train: secret.txt: Permission denied$' data.train=secret.txt
 sed 's/text.txt/one.txt/' tiny.yaml >short.yaml
-"$brim" train short.yaml >out 2>err; rc=$?
+"$brim" train short.yaml run=one >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^short.yaml:6: data.train: one.txt: 1 token is too few' err
 verdict "it has the recipe's line" $? "exit code $rc: $(cat out err)"
 
@@ -198,7 +198,7 @@ for wrong in "Once" "1,2" "1 -2" "1 2.5" "1000" "99999999999999999999" "0x10" "1
     [ $rc -eq 2 ] && [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] && grep -q "^command line: --prompt: '.*' is not a token id: .* 0 to 999, separated by spaces" err
     verdict "a prompt of '${wrong//$'\n'/\\n}' is refused by a model of ids" $? "exit code $rc: $(cat out err)"
 done
-for wrong in "" "   " "$(seq -s ' ' 1 17)"; do
+for wrong in "" "   "; do
     n=$(wc -w <<<"$wrong") # not within the verdict's name, where it would change $?
     "$brim" sample ids --prompt "$wrong" >out 2>err; rc=$?
     [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE "^command line: --prompt: (needs at least one token id$|17 tokens; at most 16 )" err
@@ -208,8 +208,8 @@ done
 [ $rc -eq 0 ] && [ "$(wc -w <out)" -eq 36 ]
 verdict "a prompt of 16 ids fills a context of 16" $? "exit code $rc: $(cat out err)"
 "$brim" sample text --prompt "$(printf '%017d' 5)" >out 2>err; rc=$?
-[ $rc -eq 2 ] && [ ! -s out ] && [ "$(cat err)" = "command line: --prompt: 17 tokens; at most 16 (model.context)" ]
-verdict "one of 17 characters does not" $? "exit code $rc: $(cat out err)"
+[ $rc -eq 0 ] && head -c 17 out | grep -q '^00000000000000005$' && grep -q 'warning: --prompt: 17 tokens, and the model sees 16 ' err && [ "$(wc -l <err)" -eq 1 ]
+verdict "of one of 17 characters the last 16 count, with a word" $? "exit code $rc: $(cat out err)"
 train single model.context=1 steps=1; rc=$?
 "$brim" sample single --tokens 5 >out 2>err; rc2=$?
 [ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ "$(wc -c <out)" -eq 7 ]

@@ -1,10 +1,12 @@
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "bin/run_target.h"
 #include "run/marks.h"
 #include "run/step.h"
 
+#include <math.h>
 #include <string.h>
 
 /* 1: the command line has a value for key. The run's own recipe names every key, so it cannot tell. */
@@ -35,6 +37,26 @@ static int evaluate(Setup *s, const Recipe *r, int64_t most, TaskEval *out)
     return rc;
 }
 
+static void print_json(const CmdTarget *t, const Recipe *r, const Task *task, int64_t step, const TaskEval *e,
+                       double per_s)
+{
+    JsonOut    o;
+    TaskNumber also[TASK_NUMBERS];
+    int        n = task->also ? task->also(e, r, also) : 0;
+    json_out_init_file(&o, stdout);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "run", t->target);
+    json_out_int(&o, "step", step);
+    for (int k = 0; k < task->n_metric; k++) json_out_num(&o, task->metric[k].name, e->value[k]);
+    for (int k = 0; k < n; k++) json_out_num(&o, also[k].name, also[k].value);
+    json_out_int(&o, "targets", e->n_target);
+    json_out_int(&o, "samples", e->n_sample);
+    json_out_int(&o, "samples_in_all", e->n_all);
+    json_out_str(&o, "unit", task->unit);
+    json_out_num(&o, "per_s", per_s);
+    json_out_end(&o);
+}
+
 int cmd_eval(const CmdArgs *a)
 {
     CmdTarget   t;
@@ -44,18 +66,28 @@ int cmd_eval(const CmdArgs *a)
     int64_t     step = 0;
     char        rate[32];
     const char *which = NULL;
-    CmdFlag flag[] = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" } };
+    int         json  = 0;
+    CmdFlag flag[]    = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
+                          { "--json", NULL, &json, "one JSON object instead" } };
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(run_target_open(&t, which, JOB_EVAL, &r, &s, &step));
     const Task *task  = s.job->task;
     int         some  = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");
     double      begin = clock_now_s();
     int         rc    = evaluate(&s, &r, some ? r.eval.samples : 0, &e);
+    if (rc == 0 && !isfinite(e.value[task->best])) {
+        rc = err_set("%s: the %s of step %lld is not finite: training had diverged", t.target,
+                     task->metric[task->best].name, (long long)step);
+    }
     if (rc == 0) {
         double per_s = (double)e.n_sample * (double)task->units(&r) / (clock_now_s() - begin);
-        printf("step %lld: ", (long long)step);
-        task->print_eval(&e, &r, stdout);
-        printf("%s %s/s\n", str_count(rate, sizeof rate, per_s), task->unit);
+        if (json) {
+            print_json(&t, &r, task, step, &e, per_s);
+        } else {
+            printf("step %lld: ", (long long)step);
+            task->print_eval(&e, &r, stdout);
+            printf("%s %s/s\n", str_count(rate, sizeof rate, per_s), task->unit);
+        }
     }
     setup_close(&s);
     return rc;

@@ -32,10 +32,15 @@ static void print_all(const Choice *c, const Job *j, const Machine *m, int list)
     if (list) build_print_lists(j);
 }
 
-static int plan_for(const Recipe *r, const char *gpu, int list)
+typedef struct {
+    const char *gpu;
+    int         list, json;
+} Flags;
+
+static int plan_for(const Recipe *r, const Flags *f)
 {
-    const Machine *m = machine_find(gpu);
-    if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", gpu, machine_keys());
+    const Machine *m = machine_find(f->gpu);
+    if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", f->gpu, machine_keys());
     const Task *task = task_of(r);
     ChooseFor   what = { task, r, dev_cuda_plan(), m->capability, JOB_TRAIN };
     ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
@@ -43,19 +48,25 @@ static int plan_for(const Recipe *r, const char *gpu, int list)
     Job        *j;
     TRY(choose_plan(&c, &what, m, room));
     TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
-    print_card(m);
-    print_all(&c, j, m, list);
+    if (f->json) {
+        choose_print_json(&c, j, m, m->name, stdout);
+    } else {
+        print_card(m);
+        print_all(&c, j, m, f->list);
+    }
     build_destroy(j);
     return 0;
 }
 
-static int plan_here(const Recipe *r, int list)
+static int plan_here(const Recipe *r, const Flags *f)
 {
     Setup s;
     int   rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
-    if (rc == 0) {
+    if (rc == 0 && f->json) {
+        choose_print_json(&s.choice, s.job, &s.machine, s.info.name, stdout);
+    } else if (rc == 0) {
         setup_print_machine(&s, stdout);
-        print_all(&s.choice, s.job, &s.machine, list);
+        print_all(&s.choice, s.job, &s.machine, f->list);
     }
     setup_close(&s);
     return rc;
@@ -63,17 +74,18 @@ static int plan_here(const Recipe *r, int list)
 
 int cmd_plan(const CmdArgs *a)
 {
-    const char *gpu    = NULL;
-    int         list   = 0;
-    CmdFlag     flag[] = { { "--gpu", &gpu, NULL, "plan for a card that is not here" },
-                           { "--list", NULL, &list, "print every op and tensor" } };
-    Recipe      r;
-    CmdTarget   t;
+    Flags     f      = { 0 };
+    CmdFlag   flag[] = { { "--gpu", &f.gpu, NULL, "plan for a card that is not here" },
+                         { "--list", NULL, &f.list, "print every op and tensor" },
+                         { "--json", NULL, &f.json, "one JSON object instead" } };
+    Recipe    r;
+    CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_need_recipe(&t));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
     /* Planning needs none: the machine that will train may be another one. */
-    if (r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
+    if (f.json && f.list) return err_user("command line: --list: not together with --json");
+    if (!f.json && r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
         printf("data        %s is not here\n", r.data.train);
-    return gpu ? plan_for(&r, gpu, list) : plan_here(&r, list);
+    return f.gpu ? plan_for(&r, &f) : plan_here(&r, &f);
 }

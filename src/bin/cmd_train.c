@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "bin/cmd.h"
+#include "bin/inherit.h"
 #include "bin/tasks.h"
 #include "run/train.h"
 #include "watch/runs.h"
@@ -23,13 +24,16 @@ static const char *describe(const CmdArgs *a, char *buf, size_t n)
 int cmd_train(const CmdArgs *a)
 {
     TrainOptions opt    = { .begin_s = a->begin_s };
-    CmdFlag      flag[] = { { "--fresh", NULL, &opt.fresh, "start anew; an existing run is moved aside" } };
+    CmdFlag      flag[] = { { "--fresh", NULL, &opt.fresh, "start anew; an existing run is moved aside" },
+                            { "--change-data", NULL, &opt.change_data, "go on with other data" } };
+    CmdTarget    t;
     Recipe       r;
     char         command[1500], version[128];
     opt.command = describe(a, command, sizeof command); /* first: parsing sorts the arguments */
     snprintf(version, sizeof version, "%s (%s)", a->version, a->commit);
     opt.version = version;
-    TRY(cmd_parse_recipe(a, flag, ARRAY_LEN(flag), &r));
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    TRY(inherit_load(&t, opt.fresh, &r));
     TRY(runwatch_check(&r));
     RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
     Watcher   watcher = runwatch_watcher(watch);

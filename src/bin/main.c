@@ -20,14 +20,15 @@ typedef struct {
 } Command;
 
 static const Command commands[] = {
-    { "train", cmd_train, "RECIPE [key=value ...] [--fresh]", "train; resumes runs/NAME if it exists" },
-    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list]",
+    { "train", cmd_train, "RECIPE | RUN [key=value ...] [--fresh] [--change-data]",
+      "train; resumes runs/NAME if it exists" },
+    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list | --json]",
       "memory, candidates and the choice; needs no GPU" },
     { "bench", cmd_bench,
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
       "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
-    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last]",
+    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json]",
       "loss of a trained run on its validation data" },
     { "sample", cmd_sample,
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
@@ -43,8 +44,8 @@ static const Command commands[] = {
       "GPUs and runs, live: on the terminal, or as a web page" },
     { "compare", cmd_compare, "RUN [RUN ...] [--json]", "runs as one table, and which keys differ" },
     { "report", cmd_report, "RUN [--out FILE]", "one page about a run: plots, plan, machine, verdict" },
-    { "info", cmd_info, "", "devices, versions, and why anything is not used" },
-    { "version", cmd_version, "", "version, commit, compiler, and whether the CUDA half is there" },
+    { "info", cmd_info, "[--json]", "devices, versions, and why anything is not used" },
+    { "version", cmd_version, "[--json]", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },
 };
 

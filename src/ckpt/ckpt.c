@@ -65,6 +65,19 @@ int ckpt_items(const Job *j, Arena *a, CkptItem **out)
     return n;
 }
 
+int64_t ckpt_size_bytes(const Job *j)
+{
+    enum { BESIDE_BYTES = 1 << 16, ITEM_BYTES = 256 /* headers, names and hashes */ };
+    Arena     a;
+    CkptItem *item;
+    int64_t   sum = BESIDE_BYTES;
+    arena_init(&a);
+    int n = ckpt_items(j, &a, &item);
+    for (int i = 0; i < n; i++) sum += item[i].n_elem * (int64_t)dtype_bytes(item[i].spec.dtype) + ITEM_BYTES;
+    arena_deinit(&a);
+    return sum;
+}
+
 int ckpt_join(char *buf, size_t n, const char *folder, const char *name)
 {
     int len = snprintf(buf, n, "%s/%s", folder, name);

@@ -41,11 +41,17 @@ int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s);
 /* The next ckpt_begin() saves the best state so far: `best` will name it. */
 void ckpt_mark_best(CkptWriter *w);
 
+/* What a save ends with when a weight is not finite: nothing was published, and another try would end alike. */
+enum { CKPT_NOT_FINITE = -2 };
+
 /* The result of a save, once: 1 it is on disk, -1 it failed (no error is pending; the next ckpt_begin() is
- * the retry), 0 nothing to report. msg has one line for 1 and -1. */
+ * the retry), CKPT_NOT_FINITE, 0 nothing to report. msg has one line for all but 0. */
 int ckpt_poll(CkptWriter *w, char *msg, size_t n);
 /* The same after waiting for a save that runs. */
 int ckpt_wait(CkptWriter *w, char *msg, size_t n);
+
+/* About what one checkpoint of a job takes on disk. */
+int64_t ckpt_size_bytes(const Job *j);
 
 /* ---- Finding ---- */
 

@@ -248,11 +248,20 @@ static int same_path(const SchemaRow *row, const char *was, const char *now)
     return strcmp(full, now) == 0;
 }
 
+/* Remembers a key that names other data; a path only while there is nothing else, for a file may have moved. */
+static void note_data(CkptState *s, const Recipe *r, int row, const char *was)
+{
+    if (schema_row(r, row)->fixed != FIXED_DATA) return;
+    if (s->other_data && schema_row(r, row)->type == KEY_TEXT) return;
+    s->other_data = 1 + row;
+    str_copy(s->was_data, sizeof s->was_data, was);
+}
+
 /* Refuses what shapes do not show (heads, activation, positions) and lists the other keys that changed in
  * note. */
-static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
+static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
 {
-    const CkptManifest *m = &l->manifest;
+    CkptManifest *m = &l->manifest;
     for (int i = 0; i < m->n_key; i++) {
         char now[2 * RECIPE_STR];
         int  row = schema_find(r, m->key[i].key);
@@ -263,6 +272,7 @@ static int match_keys(const Loaded *l, const Recipe *r, char *note, size_t n)
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,
                             m->key[i].key, m->key[i].text, now);
         }
+        note_data(&m->state, r, row, m->key[i].text);
         str_append(note, n, "%s%s %s -> %s", *note ? ", " : "", m->key[i].key, m->key[i].text, now);
     }
     return 0;

@@ -42,8 +42,9 @@ static const Field run_fields[] = {
 };
 
 /* Not in checkpoints of older programs, which wrote version 1 too: 0 when missing. */
-static const Field late_fields[] = { FIELD(FIELD_F64, step_s), FIELD(FIELD_COUNT, head_rows),
-                                     FIELD(FIELD_COUNT, train_size), FIELD(FIELD_COUNT, val_size) };
+static const Field late_fields[] = { FIELD(FIELD_F64, step_s),       FIELD(FIELD_COUNT, head_rows),
+                                     FIELD(FIELD_COUNT, train_size), FIELD(FIELD_COUNT, val_size),
+                                     FIELD(FIELD_U64, train_hash),   FIELD(FIELD_U64, val_hash) };
 
 static const char *const stop_name[CKPT_STOPS] = {
     [CKPT_STOP_NONE] = "", [CKPT_STOP_TARGET] = "target", [CKPT_STOP_PATIENCE] = "patience"

@@ -4,13 +4,14 @@
  *    others "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may
  *    lose bits.
  * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field
- *    is refused; those that came later, step_s, head_rows, the sizes of the data, stopped, own and frozen, may be missing.
+ *    is refused; those that came later, step_s, head_rows, sizes and hashes of the data, stopped, own and frozen, may be missing.
  * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
 #ifndef CKPT_CKPT_STATE_H
 #define CKPT_CKPT_STATE_H
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "conf/recipe.h"
 #include "data/order.h"
 #include "dev/op.h"
 
@@ -33,12 +34,17 @@ typedef struct {
     double        step_s;               /* seconds a step, smoothed; 0: not known */
     int64_t       head_rows;            /* rows of logits at a time, of the plan that ran; 0: not known */
     int64_t       train_size, val_size; /* of the data, as their source counts; 0: not known, or none */
+    uint64_t      train_hash, val_hash; /* Source.fingerprint of them, likewise */
     int64_t       stopped;              /* CkptStop */
     StepState     device;               /* ckpt_begin() reads it from the device */
     SampleRange   skip[CKPT_MAX_SKIP];  /* raw samples to pass over */
     int           n_skip;
     unsigned char own[CKPT_OWN]; /* state of the task's own */
     int64_t       own_bytes;
+    /* Not stored. After loading: 1 + the row of a key of the recipe that names other data than this was trained on, and
+     * what it was; 0: none does. */
+    int  other_data;
+    char was_data[2 * RECIPE_STR];
 } CkptState;
 
 typedef enum { CKPT_MODEL, CKPT_OPTIM, CKPT_FILES } CkptFileKind;

@@ -60,6 +60,7 @@ struct CkptWriter {
     CkptKey      key[RECIPE_KEYS];
     char         text[RECIPE_KEYS][2 * RECIPE_STR];
     uint64_t     file_hash[CKPT_FILES];
+    int          not_finite; /* a weight was */
     const Job   *job;    /* whose state is saved */
     Job         *source; /* only without a snapshot */
     double       snapshot_s;
@@ -168,6 +169,20 @@ static const char *fetch(CkptWriter *w, int item, size_t first, size_t n)
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
+/* 1: all n_bytes of numbers of this type are finite, or the type has no others. */
+static int is_finite(const void *data, DType dtype, size_t n_bytes)
+{
+    const uint32_t *word = (const uint32_t *)data, full = 0x7f800000u;
+    const uint16_t *half = (const uint16_t *)data, half_full = dtype == DT_BF16 ? 0x7f80 : 0x7c00;
+    int             bad = 0;
+    if (dtype == DT_F32) {
+        for (size_t i = 0; i < n_bytes / sizeof *word; i++) bad |= (word[i] & full) == full;
+    } else if (dtype == DT_BF16 || dtype == DT_F16) {
+        for (size_t i = 0; i < n_bytes / sizeof *half; i++) bad |= (half[i] & half_full) == half_full;
+    }
+    return !bad;
+}
+
 static int write_item(CkptWriter *w, SafeWriter *out, int item, uint64_t *hash)
 {
     size_t        all = (size_t)w->item[item].n_elem * dtype_bytes(w->item[item].spec.dtype);
@@ -177,6 +192,10 @@ static int write_item(CkptWriter *w, SafeWriter *out, int item, uint64_t *hash)
         size_t      n   = MIN(all - at, (size_t)CKPT_CHUNK_BYTES);
         const char *src = fetch(w, item, at, n);
         if (!src) return -1;
+        if (w->item[item].file == CKPT_MODEL && !is_finite(src, w->item[item].spec.dtype, n)) {
+            w->not_finite = 1;
+            return err_set("%s has numbers that are not finite", w->item[item].spec.name);
+        }
         XXH64_update(&state, src, n);
         TRY(safetensors_write_data(out, src, n));
     }
@@ -299,8 +318,9 @@ static void save_body(void *arg)
     double      begin_s = clock_now_s();
     long long   step    = (long long)w->manifest.state.step;
     err_clear();
+    w->not_finite = 0;
     if (save(w) < 0) {
-        w->result = -1;
+        w->result = w->not_finite ? CKPT_NOT_FINITE : -1;
         snprintf(w->message, sizeof w->message, "checkpoint of step %lld failed: %s", step, err_get());
     } else {
         char   size[32];

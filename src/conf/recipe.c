@@ -284,6 +284,12 @@ static int refuse_missing(const char *path, const char *shown)
     return -1;
 }
 
+int recipe_exists(const char *path)
+{
+    char found[PATH_MAX];
+    return file_kind(path) == FILE_REGULAR || find_shipped(path, found, sizeof found);
+}
+
 static int load(Recipe *r, const char *path, const Overrides *more)
 {
     char     shown[RECIPE_STR], found[PATH_MAX];
@@ -331,6 +337,18 @@ int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
 
+const char recipe_typed[] = "# from the command line:";
+
+static void write_typed(const Recipe *r, FILE *out)
+{
+    int n = 0;
+    for (int i = 0; i < schema_rows(r); i++) {
+        if (r->origin[i] != ORIGIN_COMMAND_LINE) continue;
+        fprintf(out, "%s %s", n++ ? "" : recipe_typed, schema_row(r, i)->name);
+    }
+    if (n) fprintf(out, "\n");
+}
+
 void recipe_write(const Recipe *r, FILE *out)
 {
     char        value[2 * RECIPE_STR + 8];
@@ -338,6 +356,7 @@ void recipe_write(const Recipe *r, FILE *out)
     const char *last    = "";
     fprintf(out, "# %s as resolved: every key with the value in force. brim help KEY explains one.\n",
             r->file);
+    write_typed(r, out);
     for (int i = 0; i < schema_rows(r); i++) {
         const SchemaRow *row  = schema_row(r, i);
         const char      *name = row->name, *dot = strchr(name, '.');

@@ -186,6 +186,8 @@ struct Recipe {
  * directory first, then from the recipe's folder. Negative after err_user() with
  * "file:line: key: what is wrong (did you mean ...)" or "command line: key: ...". */
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
+/* 1: there is a file of that name, or a shipped recipe. */
+int recipe_exists(const char *path);
 /* The same where the data may be elsewhere: planning for another machine. */
 int recipe_load_without_data(Recipe *r, const char *path, int n_override, char *const *override);
 /* The same for a task that is not shipped. task must outlive the recipe; NULL: recipe_load(). */
@@ -205,6 +207,9 @@ int recipe_blame_pending(const Recipe *r, const char *key);
 
 /* Every key of schema_table with its default. */
 void recipe_defaults(Recipe *r);
+
+/* A line of the file that recipe_write() makes: behind this come the keys that the command line gave. */
+extern const char recipe_typed[];
 
 /* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it could be written is
  * for the caller to find, who knows the file's name. */

@@ -23,8 +23,8 @@ typedef enum {
 } KeyType;
 
 /* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does not matter to
- * weights alone. */
-typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE } KeyFixed;
+ * weights alone; FIXED_DATA which data are trained on, which may change when that is asked for. */
+typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_DATA } KeyFixed;
 
 struct SchemaRow {
     const char        *name; /* "steps", "model.width" */

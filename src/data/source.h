@@ -38,6 +38,7 @@ struct Source {
     int64_t         n_all;    /* of validation: samples there are, of which n_sample are taken */
     int64_t         targets_each[SOURCE_SLOTS]; /* of a full sample */
     int64_t         size;          /* of the data, in any unit: another one means that the data changed */
+    uint64_t        fingerprint;   /* of its content, by samples of it; 0: not known */
     size_t          scratch_bytes; /* for each thread */
 };
 

@@ -111,6 +111,7 @@ static void set_up(Windows *w, const Recipe *r, int64_t most)
                                   .name          = tokens_name(w->tokens),
                                   .n_sample      = INT64_MAX,
                                   .size          = len,
+                                  .fingerprint   = tokens_fingerprint(w->tokens),
                                   .targets_each  = { w->T },
                                   .scratch_bytes = sizeof(int32_t) * (size_t)(w->T + 1) };
     w->document_token = r->data.document_token;

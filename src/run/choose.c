@@ -1,6 +1,7 @@
 #include "run/choose.h"
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 
 #include <math.h>
@@ -348,4 +349,37 @@ void choose_print_cost(const Job *j, const Machine *m, FILE *out)
     if (m->peak_flops > 0)
         fprintf(out, ", MFU %.1f %%", 100 * choose_step_flops(j) / n / c.step_s / m->peak_flops);
     fprintf(out, "%s\n", m->peak_flops <= 0 ? " (roughly: this device's rates were not measured)" : "");
+    fprintf(out, "the run     %lld step%s, about %s, evaluations and checkpoints not counted",
+            (long long)j->recipe.steps, str_plural(j->recipe.steps),
+            str_duration(rate, sizeof rate, (double)j->recipe.steps * c.step_s));
+    if (j->recipe.budget_s > 0)
+        fprintf(out, "; budget_s ends it after %s", str_duration(rate, sizeof rate, j->recipe.budget_s));
+    fprintf(out, "\n");
+}
+
+void choose_print_json(const Choice *c, const Job *j, const Machine *m, const char *machine, FILE *out)
+{
+    StepCost cost = choose_step_cost(j, m);
+    int      n    = MAX(j->choice.world, 1);
+    JsonOut  o;
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    json_out_str(&o, "recipe", j->recipe.run);
+    json_out_str(&o, "device", machine);
+    json_out_int(&o, "parameters", job_param_count(j));
+    json_out_str(&o, "unit", j->task->unit);
+    json_out_int(&o, "step_units", job_units_per_step(j));
+    json_out_int(&o, "micro_batch", j->choice.micro_batch);
+    json_out_str(&o, "recompute", recompute_level_name(j->choice.level));
+    json_out_str(&o, "precision", c->why);
+    json_out_int(&o, "planned_bytes", (int64_t)store_total_bytes(&j->store));
+    json_out_int(&o, "budget_bytes", (int64_t)c->budget_bytes);
+    json_out_num(&o, "step_flops", cost.flops);
+    json_out_num(&o, "step_bytes", cost.bytes);
+    json_out_num(&o, "step_ms", cost.step_s * 1e3);
+    json_out_num(&o, "per_s", (double)job_units_per_step(j) / cost.step_s);
+    json_out_num(&o, "mfu", m->peak_flops > 0 ? choose_step_flops(j) / n / cost.step_s / m->peak_flops : NAN);
+    json_out_int(&o, "steps", j->recipe.steps);
+    json_out_num(&o, "run_s", (double)j->recipe.steps * cost.step_s);
+    json_out_end(&o);
 }

@@ -63,6 +63,8 @@ StepCost choose_step_cost(const Job *j, const Machine *m);
 void choose_print(const Choice *c, const Job *j, FILE *out);
 /* What choose_step_cost() says, for people. */
 void choose_print_cost(const Job *j, const Machine *m, FILE *out);
+/* The choice and what it costs as one JSON object; machine: its name. */
+void choose_print_json(const Choice *c, const Job *j, const Machine *m, const char *machine, FILE *out);
 
 /* FLOPs of one step of all ranks, as MFU counts them. */
 double choose_step_flops(const Job *j);

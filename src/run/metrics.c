@@ -138,19 +138,25 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     add_line(m, &o, s->step, 1);
 }
 
-void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s)
+static void put_val(JsonOut *o, const char *name, double x)
 {
-    JsonOut o;
-    char    line[METRICS_LINE];
+    char key[64];
+    snprintf(key, sizeof key, "val_%s", name);
+    json_out_num(o, key, x);
+}
+
+void metrics_eval(Metrics *m, const Task *t, const Recipe *r, int64_t step, const TaskEval *e, double time_s)
+{
+    JsonOut    o;
+    TaskNumber also[TASK_NUMBERS];
+    char       line[METRICS_LINE];
     if (!m->is_open) return;
     json_out_init_buf(&o, line, sizeof line);
     json_out_object(&o, NULL);
     json_out_int(&o, "step", step);
-    for (int k = 0; k < t->n_metric; k++) {
-        char name[64];
-        snprintf(name, sizeof name, "val_%s", t->metric[k].name);
-        json_out_num(&o, name, e->value[k]);
-    }
+    for (int k = 0; k < t->n_metric; k++) put_val(&o, t->metric[k].name, e->value[k]);
+    int n = t->also ? t->also(e, r, also) : 0;
+    for (int k = 0; k < n; k++) put_val(&o, also[k].name, also[k].value);
     json_out_num(&o, "time_s", time_s);
     add_line(m, &o, step, 0);
 }

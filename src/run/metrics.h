@@ -44,8 +44,8 @@ void metrics_reopen(Metrics *m);
 /* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "skipped": why, when the update was skipped;
  * plus each loss by name, where the task has several: the mean over the updates of the step that have it, with its weight. */
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
-/* {"step","val_NAME" for each measure of the task,"time_s"} */
-void metrics_eval(Metrics *m, const Task *t, int64_t step, const TaskEval *e, double time_s);
+/* {"step","val_NAME" for each measure of the task and each number that follows from them,"time_s"} */
+void metrics_eval(Metrics *m, const Task *t, const Recipe *r, int64_t step, const TaskEval *e, double time_s);
 
 /* Why a step counts as skipped: StepOut.skip of its last update in words. */
 const char *metrics_skip_name(int skip);

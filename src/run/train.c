@@ -42,6 +42,17 @@ static void announce(Run *run)
 
 /* ---- once in a while --------------------------------------------------------------------------------------- */
 
+/* ", perplexity 12.3, bits per byte 3.62", or nothing. */
+static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t n)
+{
+    TaskNumber also[TASK_NUMBERS];
+    int        n_also = run->task->also ? run->task->also(e, run->r, also) : 0;
+    buf[0]            = '\0';
+    for (int k = 0; k < n_also; k++) str_append(buf, n, ", %s %.4g", also[k].name, also[k].value);
+    for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
+    return buf;
+}
+
 static int evaluate(Run *run, int *stop)
 {
     const Task *t = run->task;
@@ -49,9 +60,15 @@ static int evaluate(Run *run, int *stop)
     if (!run->val) return 0;
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
     TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
-    metrics_eval(&run->metrics, t, run->at.step, &e, train_elapsed(run));
+    metrics_eval(&run->metrics, t, run->r, run->at.step, &e, train_elapsed(run));
     double val = e.value[t->best];
-    log_info("step %lld: validation %s %.4f", (long long)run->at.step, t->metric[t->best].name, val);
+    if (isfinite(val)) {
+        char more[128];
+        log_info("step %lld: validation %s %.4f%s", (long long)run->at.step, t->metric[t->best].name, val,
+                 say_also(run, &e, more, sizeof more));
+    } else {
+        log_warn("step %lld: validation %s is not finite", (long long)run->at.step, t->metric[t->best].name);
+    }
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
     run->last_s = clock_now_s();
@@ -219,6 +236,7 @@ static int roll_back(Run *run)
     trim_metrics(run);
     run->queued     = run->at.step;
     run->last_saved = -1; /* no checkpoint has the list of samples to pass over */
+    run->val_step   = -1;
     run->n_skip_row = run->save_due = 0;
     TRY(train_attach(run));
     run->in_flux = 0;
@@ -251,7 +269,7 @@ static int at_boundary(Run *run, int *stop)
     run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the last step
      * waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps) {
+    if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
         run->save_due = 0;
         TRY(train_save(run));
     }

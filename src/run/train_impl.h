@@ -41,7 +41,9 @@ typedef struct {
     double        step_s;     /* smoothed seconds a step, of this process; at.step_s: of the run */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
+    int64_t       val_step;    /* the step that last_val is of */
     int           is_over;     /* no step comes any more; only what was done is saved */
+    int           rejected;    /* the last save was refused: a weight is not finite */
     int           save_failed; /* of this rank; the others learn through asked when it tries again */
     int64_t       retry_step, retry_after; /* when that is, and how many steps it waited for it */
     int           save_due;                /* waits for a step that was not skipped */
@@ -93,11 +95,20 @@ int train_find_idle(Run *run);
  * when the device cannot be read. */
 int train_save(Run *run);
 
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after err_set() when
+ * not one fits: rank 0 alone. */
+int train_check_room(const Run *run);
+
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */
 
+/* 1: what the device holds is worth nothing, as far as the results of this step tell: its validation, or without one its
+ * loss, is not finite. Such a state is not saved. */
+int train_is_broken(const Run *run);
+
 /* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that, and a
- * directory that another run has taken is not waited for. */
+ * directory that another run has taken is not waited for. A broken state is not saved: an error, unless a signal ended the
+ * run. */
 int train_save_last(Run *run);
 
 #endif

@@ -113,16 +113,44 @@ int train_resume(Run *run, int64_t before)
     return (int)got[0];
 }
 
-/* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation may be among
- * them. */
-static void warn_other_data(const Run *run)
+/* 1: a part of the data has another content than it had; 0 also where that is not known. */
+static int is_other(const Source *s, uint64_t was, int64_t was_size)
 {
-    int64_t train = run->train->size, val = run->val ? run->val->size : 0;
-    if (run->at.train_size == 0 || (run->at.train_size == train && run->at.val_size == val)) return;
+    if (!s) return was_size != 0;
+    if (was != 0 && s->fingerprint != 0) return was != s->fingerprint;
+    return was_size != s->size;
+}
+
+/* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation may be among
+ * them. Another file is most often a slip: it must be asked for. One with the same content is the same. */
+static int check_data(const Run *run, const TrainOptions *opt)
+{
+    const CkptState *at    = &run->at;
+    int64_t          train = run->train->size, val = run->val ? run->val->size : 0;
+    int              new_train = is_other(run->train, at->train_hash, at->train_size);
+    int              new_val   = is_other(run->val, at->val_hash, at->val_size);
+    if (at->step == 0 || at->train_size == 0) return 0;
+    const SchemaRow *row = at->other_data ? schema_row(run->r, at->other_data - 1) : NULL;
+    if (row && !opt->change_data && (new_train || new_val || row->type != KEY_TEXT)) {
+        char now[2 * RECIPE_STR];
+        schema_get(row, run->r, now, sizeof now);
+        return recipe_blame(run->r, row->name,
+                            "is %.300s, but %s was trained with %.300s (--change-data goes on all the same, "
+                            "run=NAME makes another run)",
+                            now, run->dir.path, at->was_data);
+    }
+    if (!new_train && !new_val) return 0;
+    if (at->train_size == train && at->val_size == val) {
+        log_warn("%s: the data changed since step %lld was saved: as many %s, but another content, so other "
+                 "samples follow, and validation may not compare",
+                 new_train ? run->train->name : run->val->name, (long long)at->step, run->task->unit);
+        return 0;
+    }
     log_warn("%s: the data changed since step %lld was saved: %lld %s for training and %lld for validation "
              "are %lld and %lld now, so other samples follow, and validation may not compare",
-             run->train->name, (long long)run->at.step, (long long)run->at.train_size, run->task->unit,
-             (long long)run->at.val_size, (long long)train, (long long)val);
+             run->train->name, (long long)at->step, (long long)at->train_size, run->task->unit,
+             (long long)at->val_size, (long long)train, (long long)val);
+    return 0;
 }
 
 static int lock_dir(Run *run)
@@ -182,7 +210,8 @@ int train_open(Run *run, const TrainOptions *opt)
         clear_leftovers(run);
         return 0;
     }
-    warn_other_data(run);
+    TRY(check_data(run, opt));
+    TRY(train_check_room(run));
     TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
     if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));

@@ -3,9 +3,13 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/str.h"
 
+#include <math.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* How long a finished run tries to save what it has before it gives up. */
@@ -25,7 +29,12 @@ static const char *what_stays(const Run *run)
  * copying. result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
 {
-    if (result < 0) {
+    run->rejected = result == CKPT_NOT_FINITE ? 1 : result != 0 ? 0 : run->rejected;
+    if (result == CKPT_NOT_FINITE) {
+        run->last_saved  = -1;
+        run->save_failed = 0;
+        log_error("CHECKPOINT NOT SAVED: %s (%s)", msg, what_stays(run));
+    } else if (result < 0) {
         int64_t most     = run->r->checkpoint.every > 0 ? run->r->checkpoint.every : INT64_MAX / 2;
         run->retry_after = run->save_failed ? MIN(2 * run->retry_after, most) : 1;
         run->retry_step  = run->at.step + run->retry_after;
@@ -65,7 +74,10 @@ void train_wait_save(Run *run)
 /* Negative without an error pending when there is no directory to save into; it was reported. */
 static int hold_dir(Run *run)
 {
+    int gone = file_kind(run->dir.checkpoints) == FILE_NONE && file_kind(run->dir.path) == FILE_FOLDER;
     int made = rundir_hold(&run->dir);
+    if (gone && made == 0)
+        log_error("%s was removed while this run was using it: made anew", run->dir.checkpoints);
     if (made > 0) {
         log_copy(run->dir.log);
         log_error("%s was removed or moved while this run was using it: made anew", run->dir.path);
@@ -96,6 +108,8 @@ int train_save(Run *run)
     now->head_rows       = run->setup.job->choice.head_rows;
     now->train_size      = run->train->size;
     now->val_size        = run->val ? run->val->size : 0;
+    now->train_hash      = run->train->fingerprint;
+    now->val_hash        = run->val ? run->val->fingerprint : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
     if (run->is_best) ckpt_mark_best(run->writer);
     if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
@@ -107,12 +121,80 @@ int train_save(Run *run)
     return 0;
 }
 
+/* Checkpoints that lie there together: those that are kept, the best, and one that is being written. */
+static int64_t most_checkpoints(const Run *run)
+{
+    const RecipeCheckpoint *c = &run->r->checkpoint;
+    return c->keep + (c->best && run->val) + (c->keep_every > 0 ? run->r->steps / c->keep_every : 0) + 1;
+}
+
+int train_check_room(const Run *run)
+{
+    enum { MANY = 4096 };
+    struct statvfs fs;
+    int64_t        step[MANY];
+    char           free_text[32], one_text[32], all_text[32];
+    double         one = (double)ckpt_size_bytes(run->setup.job);
+    if (comm_rank(run->comm) > 0) return 0;
+    int n = ckpt_list(run->dir.checkpoints, step, MANY);
+    if (n < 0) return -1;
+    if (statvfs(run->dir.checkpoints, &fs) != 0 || fs.f_blocks == 0) return 0; /* it does not say */
+    double  room = (double)fs.f_bavail * (double)fs.f_frsize;
+    int64_t more = MAX(most_checkpoints(run) - n, 1);
+    str_bytes(free_text, sizeof free_text, room);
+    str_bytes(one_text, sizeof one_text, one);
+    if (room < one)
+        return err_set("%s: a checkpoint takes %s, and the disk has %s free", run->dir.checkpoints, one_text,
+                       free_text);
+    if (room < one * (double)more) {
+        log_warn(
+            "%s: %lld more checkpoints of %s will take %s, and the disk has %s free: saving may fail (what "
+            "may help: a smaller checkpoint.keep)",
+            run->dir.checkpoints, (long long)more, one_text,
+            str_bytes(all_text, sizeof all_text, one * (double)more), free_text);
+    } else {
+        log_info("checkpoints: %s each, at most %lld more, %s free on the disk", one_text, (long long)more,
+                 free_text);
+    }
+    return 0;
+}
+
+int train_is_broken(const Run *run)
+{
+    if (run->val_step == run->at.step) return !isfinite(run->last_val);
+    return run->n_skip_row > 0 && !isfinite(run->last_loss);
+}
+
+/* The end of a run whose state is not worth saving. */
+static int end_broken(Run *run)
+{
+    int64_t     good      = -1;
+    long long   step      = (long long)run->at.step;
+    const char *what      = run->rejected                   ? "weights"
+                            : run->val_step == run->at.step ? "the validation"
+                                                            : "the loss";
+    char        stays[96] = "no checkpoint is left";
+    if (run->writer && ckpt_list(run->dir.checkpoints, &good, 1) > 0)
+        snprintf(stays, sizeof stays, "the checkpoint of step %lld stays", (long long)good);
+    err_clear();
+    if (run->asked.signal) {
+        log_warn("%s of step %lld %s not finite: not saved, %s", what, step, run->rejected ? "are" : "is",
+                 stays);
+        return 0;
+    }
+    return err_set(
+        "training has diverged: %s of step %lld %s not finite; %s (what may help: --fresh with a lower "
+        "optim.lr or a longer optim.warmup)",
+        what, step, run->rejected ? "are" : "is", stays);
+}
+
 int train_save_last(Run *run)
 {
     double begin_s = clock_now_s(), pause_s = first_pause_s;
     int    n_signal = signals_count();
     run->is_over    = 1;
     train_wait_save(run);
+    if (train_is_broken(run)) return end_broken(run);
     while (run->last_saved != run->at.step || run->save_failed) {
         if (run->writer && rundir_is_lost(&run->dir)) {
             return err_set(
@@ -121,6 +203,7 @@ int train_save_last(Run *run)
         }
         TRY(train_save(run));
         train_wait_save(run);
+        if (run->rejected) return end_broken(run);
         if (!run->save_failed) break;
         double left_s = begin_s + last_save_s - clock_now_s();
         if (left_s <= 0 || signals_count() != n_signal)

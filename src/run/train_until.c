@@ -54,6 +54,7 @@ int train_after_eval(Run *run, double val)
 {
     const RecipeEval *e = &run->r->eval;
     run->last_val       = val;
+    run->val_step       = run->at.step;
     if (train_is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;

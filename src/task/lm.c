@@ -116,6 +116,14 @@ static int lm_record(Job *j)
 
 /* ---- what an evaluation says ------------------------------------------------------------------------------- */
 
+static int lm_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
+{
+    int n    = 0;
+    out[n++] = (TaskNumber){ "perplexity", exp(e->value[0]) };
+    if (r->data.kind == DATA_TEXT) out[n++] = (TaskNumber){ "bits_per_byte", e->value[0] / log(2.0) };
+    return n;
+}
+
 static void lm_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
     fprintf(out, "validation loss %.4f over %lld token%s (", e->value[0], (long long)e->n_target,
@@ -157,5 +165,6 @@ const Task task_lm = {
     .open_train     = windows_open_train,
     .open_val       = windows_open_val,
     .sample         = lm_sample,
+    .also           = lm_also,
     .print_eval     = lm_print_eval,
 };

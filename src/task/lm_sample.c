@@ -1,6 +1,7 @@
 #include "task/lm.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/str.h"
 
@@ -54,9 +55,7 @@ static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
     }
     if (n < 1)
         return err_user("command line: --prompt: needs at least one %s", bytes ? "character" : "token id");
-    if (n <= r->model.context) return n;
-    return err_user("command line: --prompt: %lld tokens; at most %lld (model.context)", (long long)n,
-                    (long long)r->model.context);
+    return n;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------- */
@@ -71,6 +70,16 @@ static int decode_token(Job *j, int32_t tok, int32_t pos, float *out)
     TRY(prog_run(j->prog[lm->step1], dev));
     TRY(dev->vt->download(dev, LANE_COMPUTE, out, lm->decode.logits->data, tensor_bytes(lm->decode.logits)));
     return dev->vt->sync(dev);
+}
+
+/* Negative after err_set() if a logit is not finite. */
+static int check_logits(const float *logits, int64_t V)
+{
+    for (int64_t v = 0; v < V; v++) {
+        if (!isfinite(logits[v]))
+            return err_set("the model's output is not finite: training had diverged before this checkpoint");
+    }
+    return 0;
 }
 
 static double uniform(uint64_t seed, int64_t i)
@@ -147,11 +156,12 @@ static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_promp
                     float *scratch, FILE *out)
 {
     const Recipe *r = &j->recipe;
-    int64_t       T = r->model.context, n = n_prompt, first = seen_from(r, tok, 0, n);
+    int64_t       T = r->model.context, n = n_prompt, first = seen_from(r, tok, MAX(n - T, 0), n);
     int           bytes = speaks_bytes(r);
     /* Text has no other tokens, whatever room there is for them. */
     int64_t V = bytes ? 256 : r->model.vocab;
     TRY(prefill(j, tok, first, n, logits));
+    TRY(check_logits(logits, V));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_unit; i++) {
         tok[n] = pick(logits, V, opt, i, scratch);
@@ -163,6 +173,7 @@ static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_promp
             first = n - MAX(T / 2, 1);
             TRY(prefill(j, tok, first, n, logits));
         }
+        TRY(check_logits(logits, V));
     }
     fputc('\n', out);
     return 0;
@@ -176,6 +187,10 @@ int lm_sample(Job *j, const TaskSample *opt, FILE *out)
     }
     int64_t n_prompt = read_prompt(&j->recipe, opt->prompt, NULL);
     if (n_prompt < 0) return -1;
+    if (n_prompt > j->recipe.model.context)
+        log_warn("--prompt: %lld tokens, and the model sees %lld (model.context): what comes before the last "
+                 "of them has no influence",
+                 (long long)n_prompt, (long long)j->recipe.model.context);
     float   *logits  = malloc(tensor_bytes(lm_of(j)->decode.logits));
     float   *scratch = malloc(tensor_bytes(lm_of(j)->decode.logits));
     int32_t *tok     = malloc(sizeof *tok * (size_t)(n_prompt + opt->n_unit));

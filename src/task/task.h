@@ -78,6 +78,14 @@ typedef struct {
     int64_t n_sample, n_all;
 } TaskEval;
 
+/* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
+typedef struct {
+    const char *name;
+    double      value;
+} TaskNumber;
+
+enum { TASK_NUMBERS = 4 };
+
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
     const char *unit;                         /* what rates count: "tokens" */
@@ -113,6 +121,8 @@ struct Task {
 
     /* NULL: the task has nothing to show. */
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
+    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL: nothing. */
+    int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
 
     /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# What a user does to runs, and what the program says then: a run that diverges, other data, a full disk, a wrong step.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+export BRIM_RUNS=$dir/runs
+unset BRIM_FAULT
+
+head -c 40000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
+cat >tiny.yaml <<END
+steps: 12
+step_tokens: 128
+device: cpu
+threads: 1
+model: {layers: 1, width: 16, heads: 2, vocab: 256, context: 16}
+optim: {lr: 3e-3, warmup: 1}
+data: {kind: text, train: text.txt}
+eval: {every: 0, sequences: 8}
+checkpoint: {every: 5, keep: 2}
+END
+
+# Runs brim; all it says goes to `said`, its exit code to $rc.
+brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
+says() { grep -qE -- "$1" said; }
+seen() { echo "exit code $rc: $(tail -n 4 said)"; }
+
+# ---- numbers that are not finite -------------------------------------------------------------------------------------
+
+wild=(optim.lr=100 optim.weight_decay=10 spike_factor=0 max_skips=1000 optim.schedule=constant)
+brim train tiny.yaml run=wild "${wild[@]}"
+[ $rc -eq 1 ] && says '^brim: training has diverged: the validation of step 12 is not finite; the checkpoint of step 5 stays' &&
+    [ "$(ls runs/wild/checkpoints | xargs)" = "step-00000005" ] && ! says 'loss -?nan$|-> -?nan'
+verdict "a run that ends in numbers that are not finite fails, and its last good checkpoint stays" $? "$(seen) $(ls runs/wild/checkpoints | xargs)"
+brim train tiny.yaml run=blind "${wild[@]}" data.val_fraction=0
+[ $rc -eq 1 ] && says '^brim: training has diverged: the loss of step 12 is not finite; the checkpoint of step 5 stays'
+verdict "also without validation" $? "$(seen)"
+brim train tiny.yaml run=huge "${wild[@]}" data.val_fraction=0 steps=6
+[ $rc -eq 0 ]; brim eval huge data.val=text.txt
+[ $rc -eq 1 ] && says '^brim: huge: the loss of step 6 is not finite: training had diverged' && ! says nan
+verdict "an evaluation that is not finite is an error" $? "$(seen)"
+brim sample huge --tokens 5
+[ $rc -eq 1 ] && says "^brim: the model's output is not finite"
+verdict "and so is a sample" $? "$(seen)"
+
+# ---- other data ------------------------------------------------------------------------------------------------------
+
+tr a-z b-za <text.txt >other.txt
+head -c 30000 text.txt >short.txt
+brim train tiny.yaml run=mine data.train=other.txt model.layers=2 steps=2
+brim train tiny.yaml run=mine steps=3
+[ $rc -eq 0 ] && ! says warning && says "data.train=$dir/other.txt, as in the run so far" && says 'model.layers=2, as' && says '^.*1 step .3 in all. done' &&
+    grep -q "train: \"$dir/other.txt\"" runs/mine/recipe.yaml
+verdict "data and model of the first command line need not be typed again" $? "$(seen)"
+brim train tiny.yaml run=mine steps=4
+[ $rc -eq 0 ] && says "data.train=$dir/other.txt, as in the run so far"; verdict "nor for the third start" $? "$(seen)"
+for other in data.train=text.txt data.train=short.txt data.val_fraction=0.2 data.val=short.txt; do
+    cp -r runs/mine kept; brim train tiny.yaml run=mine steps=5 $other
+    [ $rc -eq 2 ] && says "^command line: ${other%%=*}: is .*, but .*runs/mine was trained with .* .--change-data goes on" && diff -r kept runs/mine >/dev/null
+    verdict "$other instead is refused, and nothing changes" $? "$(seen)"
+    rm -r kept
+done
+brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
+[ $rc -eq 0 ] && says 'warning: data.train: .*text.txt: the data changed since step 4 was saved: as many tokens, but another content'
+verdict "--change-data goes on with it, and says so" $? "$(seen)"
+sed 's/text.txt/short.txt/' tiny.yaml >tiny2.yaml
+brim train tiny2.yaml run=plain steps=2; sed -i 's/short.txt/text.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
+[ $rc -eq 2 ] && says '^tiny2.yaml:[0-9]+: data.train: is .*text.txt.*, but .*runs/plain was trained with .*short.txt'
+verdict "a recipe that was edited is refused with its line" $? "$(seen)"
+cp short.txt copy.txt; sed -i 's/text.txt/copy.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
+[ $rc -eq 0 ] && ! says warning; verdict "the same content under another name is the same" $? "$(seen)"
+tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
+[ $rc -eq 0 ] && says 'warning: data.train: .*copy.txt: the data changed since step 3 was saved: as many tokens, but another content'
+verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
+
+# ---- a run by its name -------------------------------------------------------------------------------------------------
+
+brim train tiny.yaml run=named data.train=other.txt steps=2
+for target in named runs/named "$dir/runs/named"; do
+    steps=$(($(grep -c '"loss"' runs/named/metrics.jsonl) + 1))
+    brim train "$target" steps=$steps
+    [ $rc -eq 0 ] && says "resuming after step $((steps - 1))" && ! says warning && grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
+    verdict "brim train ${target#"$dir"} goes on with that run" $? "$(seen)"
+done
+brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'; verdict "which knows its steps" $? "$(seen)"
+cp tiny.yaml named; brim train named run=first steps=1; [ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
+verdict "a recipe of that name comes first" $? "$(seen)"
+rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'; verdict "a name of neither is refused" $? "$(seen)"
+
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+mkdir small
+if mount -t tmpfs -o size=500k none small 2>/dev/null; then
+    trap 'umount -l "$dir/small"; rm -rf "$dir"' EXIT
+    head -c 400000 /dev/zero >small/fill
+    BRIM_RUNS=small brim train tiny.yaml run=full
+    [ $rc -eq 1 ] && says '^brim: small/full/checkpoints: a checkpoint takes [0-9.]+ KiB, and the disk has [0-9.]+ KiB free' && [ ! -e small/full ]
+    verdict "a disk without room for one checkpoint is refused before the first step" $? "$(seen) $(ls small)"
+    head -c 100000 /dev/zero >small/fill
+    BRIM_RUNS=small brim train tiny.yaml run=tight checkpoint.keep=20
+    [ $rc -eq 0 ] && says 'warning: small/tight/checkpoints: 22 more checkpoints of .* saving may fail'
+    verdict "one without room for all is a warning" $? "$(seen)"
+    umount small; trap 'rm -rf "$dir"' EXIT
+else
+    echo "skip: no right to mount a tmpfs, so a small disk was not tried"
+fi
+brim train tiny.yaml run=roomy
+[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'; verdict "one with room is said" $? "$(seen)"
+
+# The run loses its checkpoints while it trains.
+brim train tiny.yaml run=loses steps=2
+"$brim" train tiny.yaml run=loses steps=4000 checkpoint.every=100 >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 500; i++)); do grep -q 'checkpoint of step 100' said && break; sleep 0.02; done
+mv runs/loses/checkpoints lost; wait $pid; rc=$?
+[ $rc -eq 0 ] && says 'error: .*runs/loses/checkpoints was removed while this run was using it: made anew'
+verdict "checkpoints that vanish are said" $? "$(seen)"
+
+# ---- what is said ------------------------------------------------------------------------------------------------------
+
+brim train tiny.yaml run=roomy steps=13
+line=$(grep '"step": 13, "val_loss"' runs/roomy/metrics.jsonl)
+[ $rc -eq 0 ] && says 'step 13: validation loss [0-9.]+, perplexity [0-9.]+, bits per byte [0-9.]+$' &&
+    echo "$line" | sed -E 's/.*val_loss": ([0-9.]+), "val_perplexity": ([0-9.]+), "val_bits_per_byte": ([0-9.]+),.*/\1 \2 \3/' |
+    awk '{ d = exp($1) / $2 - 1; e = $1 / log(2) / $3 - 1; exit !(NF == 3 && d * d < 1e-12 && e * e < 1e-12) }'
+verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
+brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'; verdict "bits per byte are for text alone" $? "$(seen)"
+
+brim plan tiny.yaml steps=3000000
+[ $rc -eq 0 ] && says '^the run +3000000 steps, about [0-9]+:[0-9:]+, evaluations and checkpoints not counted$'
+verdict "plan says how long the run will take" $? "$(seen)"
+# what it is, the keys it must have, then the command
+json() {
+    local name=$1 keys=$2
+    shift 2
+    brim "$@"
+    [ $rc -eq 0 ] && [ "$(wc -l <said)" -eq 1 ] && python3 -c 'import json, sys
+d = json.load(open("said")); missing = [k for k in sys.argv[1].split() if k not in d]; print(missing); sys.exit(bool(missing))' "$keys" >why
+    verdict "$name --json is one object" $? "$(seen) $(cat why)"
+}
+command -v python3 >/dev/null || json() { echo "skip: no python3 to read JSON with"; }
+json plan "recipe device parameters micro_batch recompute planned_bytes step_ms per_s mfu steps run_s" plan tiny.yaml --json
+json "plan --gpu" "device step_ms mfu run_s" plan tiny.yaml --gpu h200 --json precision=auto device=auto
+json eval "run step loss perplexity bits_per_byte targets samples per_s" eval roomy --json
+json info "cpu cuda auto" info --json
+json version "version commit compiler cuda why" version --json
+
+exit $failed
