@@ -275,7 +275,8 @@ int file_make_folders(const char *path)
         if (*p != '/' && *p != '\0') continue;
         char end = *p;
         *p       = '\0';
-        /* Again when it was there and is not any more: whoever made it for a start that failed has taken it away. */
+        /* Again when it was there and is not any more: whoever made it for a start that failed has taken it
+         * away. */
         enum { TRIES = 100 };
         for (int i = 0; mkdir(part, 0777) != 0; i++) {
             int      cause = errno;

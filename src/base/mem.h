@@ -1,5 +1,5 @@
-/* Memory from the heap whose absence the caller reports. What a run cannot do without in small pieces comes from
- * an Arena instead, which aborts.
+/* Memory from the heap whose absence the caller reports. What a run cannot do without in small pieces comes
+ * from an Arena instead, which aborts.
  *
  * 1. NULL with errno set when there is none, or when a test injects that (base/fault.h); the caller says what
  *    the memory was for with err_sys(). free() gives it back. */

@@ -4,7 +4,8 @@
  * 2. Drawing is limited to 10 times a second on a terminal, so progress_update() may be called at every step.
  *    Plain lines come at the first and the last update, and between them once a tenth of the steps and 5
  *    seconds have passed, or 10 minutes.
- * 3. A terminal's line is never wider than the terminal: it would wrap, and a redraw would leave half of it. */
+ * 3. A terminal's line is never wider than the terminal: it would wrap, and a redraw would leave half of
+ *    it. */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
 
@@ -28,8 +29,8 @@ typedef struct {
 
 /* first: steps done by an earlier run (resume); what and unit are borrowed. */
 void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total);
-/* step: how many are done; step_s: seconds one of them takes, smoothed, for the time left. What is not finite (NAN) is left
- * out. */
+/* step: how many are done; step_s: seconds one of them takes, smoothed, for the time left. What is not finite
+ * (NAN) is left out. */
 void progress_update(Progress *p, int64_t step, double loss, double per_s, double step_s);
 /* Shows the last state for good (once as a plain line) and removes the bar. */
 void progress_end(Progress *p);
