@@ -2,8 +2,8 @@
  *
  * 1. A key's type, default, bounds and help exist only in its row. Defaults are text and go through the same
  *    parser as the user's values.
- * 2. The rows of a recipe are those of schema_table, then those that its task brings along (RecipeTask). Rows of one
- *    section are neighbours; keys without a section come first.
+ * 2. The rows of a recipe are those of schema_table, then those that its task brings along (RecipeTask). Rows
+ *    of one section are neighbours; keys without a section come first.
  * 3. A row may belong to some tasks only. A recipe of another task must not give that key.
  * 4. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file
  *    and line. */
@@ -22,8 +22,8 @@ typedef enum {
     KEY_SIZE   /* char[RECIPE_STR], "", bytes with a suffix, or a percentage */
 } KeyType;
 
-/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does not matter to
- * weights alone. */
+/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does
+ * not matter to weights alone. */
 typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE } KeyFixed;
 
 struct SchemaRow {
