@@ -1,18 +1,20 @@
-/* Bounds that a workspace and the kernel that uses it must agree on: op_cost.c sizes by them, dev/cuda keeps to them. */
+/* Bounds that a workspace and the kernel that uses it must agree on: op_cost.c sizes by them, dev/cuda keeps
+ * to them. */
 #ifndef DEV_OP_SCRATCH_H
 #define DEV_OP_SCRATCH_H
 
 enum {
     /* NVIDIA's recommendation for cuBLASLt on Hopper; algorithms that want more are not considered. */
     GEMM_WS_BYTES = 32 * 1024 * 1024,
-    /* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at most this many. */
+    /* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at
+     * most this many. */
     COLSUM_BLOCKS = 264,
     /* SUMSQ: one double per block. */
     SUMSQ_BLOCKS = 2048,
     /* STATS: three doubles per block. */
     STATS_BLOCKS = 256,
-    /* Attention in tiles: work counters, one a kernel; then for each tile of 64 rows which keys its queries see (16 bytes) and
-     * which queries see its keys (8 bytes). */
+    /* Attention in tiles: work counters, one a kernel; then for each tile of 64 rows which keys its queries
+     * see (16 bytes) and which queries see its keys (8 bytes). */
     ATTN_COUNTER_BYTES   = 256,
     ATTN_TILE_SPAN_BYTES = 24,
     /* One new token: the keys of a sequence are cut into at most this many parts. */

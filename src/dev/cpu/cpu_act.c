@@ -80,7 +80,8 @@ VEC_INLINE void glu_fwd_as(float *y, const float *x, int64_t up, int64_t n, cons
     }
 }
 
-/* What glu_dx_as() would multiply by, in the order in which it does: slopes that are kept give the same bits. */
+/* What glu_dx_as() would multiply by, in the order in which it does: slopes that are kept give the same
+ * bits. */
 VEC_INLINE void glu_both_as(float *y, float *x, int64_t up, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {

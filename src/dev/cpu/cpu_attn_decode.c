@@ -1,7 +1,7 @@
 /* Attention of new tokens against the key/value caches, to which they are appended first.
  *
- * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the blocks of forward
- * attention, with queries that stand at key len[b] on. */
+ * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the
+ * blocks of forward attention, with queries that stand at key len[b] on. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"

@@ -47,7 +47,8 @@ typedef struct {
     float max;
 } Fp8;
 
-/* Nearest number of the grid: a multiple of 2^(exponent - mantissa), the exponent clamped at the smallest normal one. */
+/* Nearest number of the grid: a multiple of 2^(exponent - mantissa), the exponent clamped at the smallest
+ * normal one. */
 static float fp8_round(float x, const Fp8 *f)
 {
     if (isnan(x)) return x;

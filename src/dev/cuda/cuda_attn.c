@@ -3,10 +3,11 @@
  *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
  *   simple   k_attn.cu: everything
  *
- * 1. All write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]: forward and backward may go
- *    different ways.
- * 2. The choice is made once per shape: the fastest on this card of tiles and cuDNN's engines (its own first guess is not always
- *    that), kept in the tune cache. Where timing is not wanted, tiles, which sum in one order, and else the first engine that runs.
+ * 1. All write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]: forward and
+ *    backward may go different ways.
+ * 2. The choice is made once per shape: the fastest on this card of tiles and cuDNN's engines (its own first
+ *    guess is not always that), kept in the tune cache. Where timing is not wanted, tiles, which sum in one
+ *    order, and else the first engine that runs.
  * 3. What only the simple kernel can do is said once, with the reason. */
 #include "dev/cuda/cuda_attn.h"
 
@@ -86,8 +87,8 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 
 static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one document without a prefix,
- * and for ranges of one key. 1 when there is no room. */
+/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one
+ * document without a prefix, and for ranges of one key. 1 when there is no room. */
 static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
     enum { N = 7 };
@@ -225,8 +226,9 @@ static int output_of(CudaDev *d, AttnPlan *p, const TimedWay *t, const AttnData 
     return cudaMemcpy(got, out + (all - *n) * 2, *n * 2, cudaMemcpyDeviceToHost) == cudaSuccess ? 0 : -1;
 }
 
-/* 1 if the last rows of two ways' output are the same but for roundings: a wrong one would not stay unseen. The bound is an ulp of
- * the value (2^-7, twice for two roundings of sums) and of the largest, where sums cancel. */
+/* 1 if the last rows of two ways' output are the same but for roundings: a wrong one would not stay unseen.
+ * The bound is an ulp of the value (2^-7, twice for two roundings of sums) and of the largest, where sums
+ * cancel. */
 static int same_output(CudaDev *d, AttnPlan *p, const TimedWay *a, const TimedWay *b, const AttnData *x)
 {
     static uint16_t got[2][SEEN];

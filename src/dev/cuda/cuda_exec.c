@@ -6,8 +6,8 @@
  * 2. The other lanes start after the compute lane's work so far, and the compute lane's later work runs after
  *    all of them: to the caller a list is one piece of work on the compute lane, captured or not.
  * 3. Building never runs the list: it would change weights. Plans are built first, and where memory allows
- *    run once on scratch, so that capture meets no library set-up; kernels may still be loaded during capture,
- *    which the relaxed mode and drivers since CUDA 12.3 allow. */
+ *    run once on scratch, so that capture meets no library set-up; kernels may still be loaded during
+ *    capture, which the relaxed mode and drivers since CUDA 12.3 allow. */
 #include "dev/cuda/cuda_exec.h"
 
 #include "base/fault.h"

@@ -83,7 +83,8 @@ static int compare_float(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A first look at every way: one run to load it, one to judge it, more only if it is short and within 1.5x of the best.
+/* A first look at every way: one run to load it, one to judge it, more only if it is short and within 1.5x of
+ * the best.
  */
 static int time_coarse(CudaDev *d, const Way *way, int n, const GemmCall *c, float *us)
 {

@@ -1,5 +1,6 @@
-/* Which products run on the own kernel (k_gemm.cu): all fused ones that it can do, except where its time and that of cuBLASLt's
- * product with a pass of its own were measured and the latter won; plain ones where it was measured and won. */
+/* Which products run on the own kernel (k_gemm.cu): all fused ones that it can do, except where its time and
+ * that of cuBLASLt's product with a pass of its own were measured and the latter won; plain ones where it was
+ * measured and won. */
 #ifndef DEV_CUDA_CUDA_OWN_H
 #define DEV_CUDA_CUDA_OWN_H
 

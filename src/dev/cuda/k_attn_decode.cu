@@ -4,13 +4,14 @@
  *
  * One new token a sequence; several (a prompt) are appended here and then take the kernel of k_attn.cu.
  *
- * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D].
- * Grid: (b * key head, part of the keys, GROUP query heads of those that share the key head). The number of parts follows from
- *     shapes; which keys are a part's, from n. The first part of the first query heads writes the cache; every block takes the new
- *     row from qkv, so no block waits for another.
- * Block: 4 warps; LANES lanes take a key, each C packs of 16 bytes of its row, so that a cache line is read by neighbours. Each
- *     such team runs an online softmax of its own for all GROUP heads. Teams are merged in shared memory, parts by a second kernel,
- *     both in a fixed order.
+ * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D]. Grid: (b * key head, part of the keys, GROUP query heads of
+ * those that share the key head). The number of parts follows from
+ *     shapes; which keys are a part's, from n. The first part of the first query heads writes the cache;
+ *     every block takes the new row from qkv, so no block waits for another.
+ * Block: 4 warps; LANES lanes take a key, each C packs of 16 bytes of its row, so that a cache line is read
+ * by neighbours. Each
+ *     such team runs an online softmax of its own for all GROUP heads. Teams are merged in shared memory,
+ *     parts by a second kernel, both in a fixed order.
  * Bytes: the caches once (once for every GROUP query heads of a key head, the others from L2). */
 #include "dev/cuda/cuda_attn.h"
 
@@ -34,7 +35,8 @@ __device__ __forceinline__ int cache_len(const DecodeArgs &a, int b) { return a.
 
 /* ---- one token ----------------------------------------------------------------------------------------- */
 
-/* C packs of a row of D elements, as f32; pack c of lane l begins at element (c*LANES + l) * N. AL: rows are aligned to packs. */
+/* C packs of a row of D elements, as f32; pack c of lane l begins at element (c*LANES + l) * N. AL: rows are
+ * aligned to packs. */
 template <typename T, int LANES, int C, bool AL>
 __device__ __forceinline__ void row_load(float (&x)[C * Pack<T>::N], const T *row, int D)
 {
@@ -262,8 +264,8 @@ static int decode_group(Dev *dev, const AttnDecode *x, const DecodeArgs &a, int 
     return decode_run<T, LANES, C, 4>(dev, x, a, aligned);
 }
 
-/* As many parts as fill the multiprocessors once: registers leave room for two thread blocks of four query heads on each, or six of
- * one. Not more than there are keys for. */
+/* As many parts as fill the multiprocessors once: registers leave room for two thread blocks of four query
+ * heads on each, or six of one. Not more than there are keys for. */
 static int parts_of(Dev *dev, const DecodeArgs &a, const Tensor *ws)
 {
     int64_t blocks = (int64_t)a.B * a.K, most = (a.max_len + PART_KEYS - 1) / PART_KEYS;

@@ -1,15 +1,17 @@
-/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of
- * 64 that are swizzled each for itself.
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D
+ * columns in parts of 64 that are swizzled each for itself.
  *
- * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
- * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
+ * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that
+ * stay, and the tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread
+ * blocks are persistent.
  *
- * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
- *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
- *    registers.
- * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and only those at an edge
- *    look at the mask. SPANS: low and high come from memory (documents, prefixes, ranges); else they are 0 and i, or T - 1. With
- *    spans a small kernel runs first (spans_kernel), which leaves for each tile what its queries see and who sees its keys.
+ * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass
+ *    are operands in shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next
+ *    product's operand without leaving the registers.
+ * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
+ *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
+ *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
+ *    leaves for each tile what its queries see and who sees its keys.
  * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
@@ -44,11 +46,11 @@ typedef struct {
         tile_seen; /* with spans, [B,T/64]: the first tile of queries that sees this tile of keys, one past the last */
 } AttnArgs;
 
-/* ---- shared memory ------------------------------------------------------------------------------------------ */
+/* ---- shared memory ------------------------------------------------------------------------------------- */
 
-/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room
- * for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of its own for tiles that a warpgroup
- * writes, else they go where those were that stayed. */
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose
+ * tiles there is room for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of
+ * its own for tiles that a warpgroup writes, else they go where those were that stayed. */
 template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
                          SIDE = SIDE_, OUT = OUT_;
@@ -70,10 +72,10 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
     static constexpr int BYTES    = AT_NOTES + STAGES * 8;
 };
 
-/* ---- who does what ------------------------------------------------------------------------------------------ */
+/* ---- who does what ------------------------------------------------------------------------------------- */
 
-/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill all blocks, the
- * last one, which sees the fewest, begins before the sequence. */
+/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill
+ * all blocks, the last one, which sees the fewest, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
     return g.T - (i + 1) * R::ROWS;
@@ -100,7 +102,8 @@ typedef struct {
 
 enum { NO_KEY = INT32_MAX };
 
-/* What query `row` sees, of the numbers that stand in memory for it. A document begins no later than the row. */
+/* What query `row` sees, of the numbers that stand in memory for it. A document begins no later than the
+ * row. */
 __device__ __forceinline__ Seen seen_of(const Spans &s, int row, int first, int last)
 {
     if (!s.last) return { s.first ? max(0, min(first, row)) : 0, max(row, s.prefix - 1) };
@@ -161,7 +164,7 @@ template <typename R> __device__ __forceinline__ int v_col(const AttnArgs &g, in
     return (g.heads + g.kv_heads + hk) * R::D;
 }
 
-/* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
+/* ---- the ring and the rest of the room ----------------------------------------------------------------- */
 
 typedef struct {
     uint32_t stage, round;
@@ -190,8 +193,8 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again
- * (bar_arrive_first): racecheck follows threads, not warps. */
+/* For the whole warp. Its first thread reads, which is also the one that says when others may write there
+ * again (bar_arrive_first): racecheck follows threads, not warps. */
 __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
 {
     uint32_t v = 0;
@@ -199,13 +202,14 @@ __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
     return __shfl_sync(FULL_WARP, v, 0);
 }
 
-/* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into products since. Not if
- * `except`. */
+/* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into
+ * products since. Not if `except`. */
 template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r, bool except = false)
 {
     bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage, except);
 }
-/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
+/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other
+ * warpgroup. */
 template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
 {
     ring_wait<R>(smem, r);
@@ -244,10 +248,11 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
     __syncthreads();
 }
 
-/* ---- blocks of rows ----------------------------------------------------------------------------------------- */
+/* ---- blocks of rows ------------------------------------------------------------------------------------ */
 
-/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
- * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */
+/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2,
+ * and in a head those with the most tiles first: the last ones are small, and all thread blocks end at about
+ * the same time. */
 typedef struct {
     int n_item, n_block;
 } Blocks;
@@ -258,8 +263,8 @@ template <typename R> __device__ __forceinline__ Blocks blocks_of(const AttnArgs
     return { n_head * n_block, n_block };
 }
 
-/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the other. `next` counts the
- * blocks of this launch from 0 on. */
+/* The loader's: f(head, i, slot, barrier of the tiles that stay) for block i of the head, one after the
+ * other. `next` counts the blocks of this launch from 0 on. */
 template <typename R, typename F>
 __device__ __forceinline__ void load_blocks(Blocks b, uint32_t smem, unsigned *next, F &&f)
 {
@@ -297,7 +302,7 @@ template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, 
     bar_arrive_first(smem + R::AT_GONE + 8 * slot, false);
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------------------------------------- */
 
 template <typename R>
 __device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, int x, int y, uint32_t bar)
@@ -494,7 +499,7 @@ __device__ __forceinline__ bool place_end(int wg)
     return threadIdx.x % WG_THREADS == 0;
 }
 
-/* ---- launching ---------------------------------------------------------------------------------------------- */
+/* ---- launching ----------------------------------------------------------------------------------------- */
 
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
@@ -548,7 +553,8 @@ __device__ __forceinline__ int warp_min(int v)
 }
 __device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
 
-/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of keys, a thread a tile. */
+/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of
+ * keys, a thread a tile. */
 static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
 {
     int   b = blockIdx.x, n_tile = g.T / TILE, lane = threadIdx.x % WARP;
@@ -589,7 +595,8 @@ template <typename R, typename K>
 static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_head, int n_sm,
                        cudaStream_t stream)
 {
-    /* Warpgroups take registers from what the thread block started with; they would wait for ever for more. */
+    /* Warpgroups take registers from what the thread block started with; they would wait for ever for
+     * more. */
     constexpr int START = 65536 / R::THREADS / 8 * 8;
     static_assert(R::WGS * R::REGS_MULTIPLY + R::REGS_LOAD <= (R::WGS + 1) * START, "registers");
     cudaLaunchConfig_t cfg = {};

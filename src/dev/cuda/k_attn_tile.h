@@ -1,4 +1,5 @@
-/* Attention on Hopper's tensor cores for bf16 heads of 64 or 128, packed rows, every mask, with the same bits every time. */
+/* Attention on Hopper's tensor cores for bf16 heads of 64 or 128, packed rows, every mask, with the same bits
+ * every time. */
 #ifndef DEV_CUDA_K_ATTN_TILE_H
 #define DEV_CUDA_K_ATTN_TILE_H
 

@@ -188,8 +188,8 @@ __device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32
         : "memory");
 }
 
-/* True in one thread of a whole warp. Where the compiler knows that it is one, a bulk copy is one instruction; behind a
- * comparison of thread numbers it is a loop over the warp (seen in SASS, CUDA 13.0). */
+/* True in one thread of a whole warp. Where the compiler knows that it is one, a bulk copy is one
+ * instruction; behind a comparison of thread numbers it is a loop over the warp (seen in SASS, CUDA 13.0). */
 __device__ __forceinline__ bool ptx_elect()
 {
     uint32_t e;
