@@ -37,8 +37,9 @@ int comm_open(Comm **out);
 /* The same for a known place. */
 int comm_meet(Comm **out, const Place *place, const CommWaits *waits);
 
-/* After a failure, before anything that may wait for the others (a GPU's collectives and its communicator do): they find that this
- * rank has left, and once one of them is gone this process is ended, too, if it is stuck. Only comm_close(c, 0) may follow. */
+/* After a failure, before anything that may wait for the others (a GPU's collectives and its communicator
+ * do): they find that this rank has left, and once one of them is gone this process is ended, too, if it is
+ * stuck. Only comm_close(c, 0) may follow. */
 void comm_leave(Comm *c);
 /* orderly 1: waits until every rank is here. 0: leaves at once, and the others stop. */
 void comm_close(Comm *c, int orderly);
