@@ -1,4 +1,5 @@
-/* From the final list to offsets: lifetimes, sharing at last use, placement, and the proof that it is right. */
+/* From the final list to offsets: lifetimes, sharing at last use, placement, and the proof that it is
+ * right. */
 #include "prog/prog.h"
 
 #include "base/err.h"
@@ -11,7 +12,8 @@ typedef struct {
     int first, last; /* op indices; first > last: never touched */
 } Life;
 
-/* By root id. A tensor used on a lane other than compute lives to the end: the compute lane has surely waited by then. */
+/* By root id. A tensor used on a lane other than compute lives to the end: the compute lane has surely waited
+ * by then. */
 static Life *scan_lives(const Prog *p, Arena *arena)
 {
     int   n    = prog_id_count(p);
@@ -42,7 +44,8 @@ static int times_used(const Op *op, const Tensor *root)
     return n;
 }
 
-/* The input may give its bytes to the output: both whole roots, the input dies here, the output is born here. */
+/* The input may give its bytes to the output: both whole roots, the input dies here, the output is born
+ * here. */
 static int may_share(const Op *op, int i, const signed char *pair, const Life *life)
 {
     const Tensor *out = op->args.t[pair[0]], *in = op->args.t[pair[1]];

@@ -1,12 +1,13 @@
 /* Lowering: runs of ops become fused ones, from one table.
  *
- * 1. A variant has an anchor kind. Its match function looks from the anchor along the data flow (who reads what it writes)
- *    and fills the fused op, or answers that it does not apply.
- * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have been written
- *    before the anchor: the engine checks that, not the variants.
- * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
- *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order,
- *    LINEAR_ACT_FWD rounds in another place, and slopes that are kept are rounded, so that both are off in deterministic runs.
+ * 1. A variant has an anchor kind. Its match function looks from the anchor along the data flow (who reads
+ *    what it writes) and fills the fused op, or answers that it does not apply.
+ * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have
+ *    been written before the anchor: the engine checks that, not the variants.
+ * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed,
+ *    not results. On CUDA the products fused with an activation or a gate are the exception: another kernel
+ *    sums in another order, LINEAR_ACT_FWD rounds in another place, and slopes that are kept are rounded, so
+ *    that both are off in deterministic runs.
  * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says
  *    that it is not slower than its parts. */
 #include "prog/prog.h"
@@ -70,7 +71,7 @@ static int only_use(const Lower *l, const Tensor *t, int n)
     return t->slab == SLAB_ACT && l->n_use[t->root->id] == n;
 }
 
-/* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply ---- */
+/* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply  */
 
 static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 {
@@ -117,7 +118,8 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 2;
 }
 
-/* The linear layer before a residual gets the residual's gradient: its bias gradient is the column sums of this dx. */
+/* The linear layer before a residual gets the residual's gradient: its bias gradient is the column sums of
+ * this dx. */
 static int match_norm_bias(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormBwd *n = &l->p->op[i].args.norm_bwd;
@@ -219,7 +221,8 @@ static int match_linear_glu_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
-/* Takes the bias gradients that no norm took: qkv's and up's. The activation's gradient has more to do already. */
+/* Takes the bias gradients that no norm took: qkv's and up's. The activation's gradient has more to do
+ * already. */
 static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
 {
     const LinearDw *dw = &l->p->op[i].args.linear_dw;
@@ -278,9 +281,9 @@ static const Variant variants[] = {
       match_attn_rope, 0 },
 };
 
-/* Where only the gradient's product reads what a product before an activation or a gate leaves, that leaves the slope, and the
- * gradient has nothing to compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16
- * only. */
+/* Where only the gradient's product reads what a product before an activation or a gate leaves, that leaves
+ * the slope, and the gradient has nothing to compute. No variant: two ops change, none goes. CUDA has a
+ * kernel that makes both at once for bf16 only. */
 static void lower_slopes(Lower *l, const DevVt *vt)
 {
     Prog *p = l->p;
@@ -303,7 +306,7 @@ static void lower_slopes(Lower *l, const DevVt *vt)
     }
 }
 
-/* ---- the engine -------------------------------------------------------------------------------------------- */
+/* ---- the engine ---------------------------------------------------------------------------------------- */
 
 static int inputs_ready(const Lower *l, OpKind kind, const OpArgs *args, int i)
 {
