@@ -54,7 +54,8 @@ struct Tokens {
 
 static int64_t file_end(const TokenFile *f) { return f->first + f->n_token; }
 
-/* The bytes of a shard would train without a word, to no use. A file that cannot be read says so when it is. */
+/* The bytes of a shard would train without a word, to no use. A file that cannot be read says so when it
+ * is. */
 static int refuse_shard(const Tokens *s, const TokenFile *f)
 {
     unsigned char first[8];
@@ -170,13 +171,14 @@ static int make_random(Tokens **out, uint64_t seed, uint32_t site, int64_t vocab
     return 0;
 }
 
-/* What a part must have at least: a window and the target after it; the windows of validation may be cut short. */
+/* What a part must have at least: a window and the target after it; the windows of validation may be cut
+ * short. */
 static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
 
 static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
 
-/* A share that keeps from least to most of the tokens, half a token away from the border that was missed, with as few digits
- * as do not round it across. */
+/* A share that keeps from least to most of the tokens, half a token away from the border that was missed,
+ * with as few digits as do not round it across. */
 static const char *name_share(char *buf, size_t n, int64_t total, int64_t least, int64_t most, int validation)
 {
     double fits = validation ? (double)least + 0.5 : MAX((double)most - 0.5, (double)least + 0.5);

@@ -24,8 +24,8 @@ typedef struct Tokens Tokens;
 /* Length of a random source: no run uses it up. */
 #define TOKENS_RANDOM_LEN (INT64_C(1) << 40)
 
-/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at least. The
- * caller closes it. Negative after err_user()/err_set(). */
+/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at
+ * least. The caller closes it. Negative after err_user()/err_set(). */
 int tokens_open(Tokens **out, const Recipe *r, int validation);
 
 /* 0: the recipe keeps nothing for validation (files only; noise has always some). */
@@ -46,8 +46,8 @@ int tokens_read(const Tokens *s, int64_t first, int64_t n, int32_t *out);
 /* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */
 int64_t tokens_bytes(const Tokens *s);
 
-/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other kinds. Negative
- * after err_user()/err_set(). */
+/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other
+ * kinds. Negative after err_user()/err_set(). */
 int tokens_verify(const Tokens *s);
 
 #ifdef __cplusplus
