@@ -1,14 +1,15 @@
-/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32; layer norm,
- * learned positions, GELU, biases, tied head.
+/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32;
+ * layer norm, learned positions, GELU, biases, tied head.
  *
- * The list is the step as lowered with every optimisation on but chunks of the head (`brim plan --list` shows it): bias
- * gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are one. What other models or
- * other choices of fusion run instead comes last and counts 0 times.
+ * The list is the step as lowered with every optimisation on but chunks of the head (`brim plan --list` shows
+ * it): bias gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are
+ * one. What other models or other choices of fusion run instead comes last and counts 0 times.
  *
- * usage: bench_cpu_ops [threads [sgemm]]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
- * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected
- * (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line is the whole step, then its linear layers alone. With
- * sgemm OpenBLAS's product alone, for ever, a line after each (tools/cpu_turns.py). */
+ * usage: bench_cpu_ops [threads [sgemm]]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for
+ * the rest, and the share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for
+ * comparison, with the core it detected (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line
+ * is the whole step, then its linear layers alone. With sgemm OpenBLAS's product alone, for ever, a line
+ * after each (tools/cpu_turns.py). */
 #include "base/clock.h"
 #include "base/err.h"
 #include "dev/dev.h"
@@ -189,7 +190,7 @@ static void add_ends(void)
     add(1, OP_ADAMW, "adamw", (OpArgs){ .adamw = a });
 }
 
-/* ---- Not in this step --------------------------------------------------------------------------------------------------- */
+/* ---- Not in this step ---------------------------------------------------------------------------------- */
 
 static void add_gated(void)
 {
@@ -213,7 +214,8 @@ static void add_parts(void)
 
 static void add_heads(void)
 {
-    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are slow. */
+    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are
+     * slow. */
     Rope r = { .y        = tensor(DT_F32, B, T, 3 * C),
                .x        = tensor(DT_F32, B, T, 3 * C),
                .table    = mat(T, D),

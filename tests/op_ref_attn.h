@@ -1,8 +1,8 @@
 /* What attention must give (rows of op_ref.h).
  *
- * A score is a sum of D products of size up to big^2, of either sign: its partial sums are about sqrt(D) big^2, and so is
- * its error in units of U. It moves every weight by that factor, so outputs get 1 + scale sqrt(D) big^2 times the plain
- * size; the sums over keys have T terms. */
+ * A score is a sum of D products of size up to big^2, of either sign: its partial sums are about sqrt(D)
+ * big^2, and so is its error in units of U. It moves every weight by that factor, so outputs get 1 + scale
+ * sqrt(D) big^2 times the plain size; the sums over keys have T terms. */
 #ifndef TESTS_OP_REF_ATTN_H
 #define TESTS_OP_REF_ATTN_H
 
@@ -26,8 +26,8 @@ static inline void ref_attn(OpRef *r, const MathAttn *s, const double *q, const 
     r->terms[0] = r->terms[1] = (double)s->S;
 }
 
-/* dP is a sum of D terms below 2 of either sign; weights sum to 1, so a gradient is of that size; keys and values collect the query
- * heads of their group, whose errors add in quadrature. */
+/* dP is a sum of D terms below 2 of either sign; weights sum to 1, so a gradient is of that size; keys and
+ * values collect the query heads of their group, whose errors add in quadrature. */
 static inline double ref_attn_size(const MathAttn *s, const double *q, const double *kv)
 {
     return ref_attn_spread(s, q, kv) * (2 + sqrt((double)s->D) / 4) * sqrt((double)(s->H / s->K));

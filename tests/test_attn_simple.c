@@ -1,5 +1,6 @@
-/* The CUDA kernels of attention that need no tensor cores (src/dev/cuda/k_attn.cu, k_attn_decode.cu), in f32 on emulated thread
- * blocks (emulate/serial.h), on the small cases of op_cases_attn.h: every mask, cross-attention, new tokens with their caches. */
+/* The CUDA kernels of attention that need no tensor cores (src/dev/cuda/k_attn.cu, k_attn_decode.cu), in f32
+ * on emulated thread blocks (emulate/serial.h), on the small cases of op_cases_attn.h: every mask,
+ * cross-attention, new tokens with their caches. */
 #include "op_harness.h"
 
 #include <setjmp.h>

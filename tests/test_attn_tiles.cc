@@ -1,6 +1,7 @@
-/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward
- * and both kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows,
- * several thread blocks at once, and the same bits whatever the order in which they run. */
+/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper
+ * (emulate/hopper.h): forward and both kernels of backward, every mask, grouped heads, heads of 64 and 128,
+ * lengths that leave some warpgroups without rows, several thread blocks at once, and the same bits whatever
+ * the order in which they run. */
 #include "dev/cuda/k_attn_tile.h"
 #include "hopper.h"
 
@@ -27,9 +28,9 @@ static float draw() { return (float)rand() / (float)RAND_MAX * 2 - 1; }
 
 enum { RANGE_PACKED = 1, RANGE_WINDOW, RANGE_VALID, RANGE_TAIL, RANGE_ANY };
 
-/* What query t sees. packed: sequences of `second` tokens side by side; window: causal, `second` keys back; valid: the first
- * `second` keys, and the queries behind them nothing; tail: only the last queries see anything, and only the last keys; any: any
- * two integers. */
+/* What query t sees. packed: sequences of `second` tokens side by side; window: causal, `second` keys back;
+ * valid: the first `second` keys, and the queries behind them nothing; tail: only the last queries see
+ * anything, and only the last keys; any: any two integers. */
 static void range_row(const Case &c, int t, int &first, int &last)
 {
     int n = c.second;
@@ -135,7 +136,7 @@ static TileAttn data_args(const Case &c, Data &x)
     return a;
 }
 
-/* ---- in double ---------------------------------------------------------------------------------------------- */
+/* ---- in double ----------------------------------------------------------------------------------------- */
 
 /* A value, and the sum of its terms' sizes: rounding each to bf16 moves it by at most 2^-8 of that. */
 struct Sum {
@@ -220,7 +221,7 @@ static Wanted want(const Case &c, Data &x)
     return w;
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 static int n_failed;
 

@@ -199,7 +199,8 @@ static void test_recompute(void **state)
     golden_close(&g);
 }
 
-/* Stored weights are another order of the same sums; repeated in the backward half they have the same bits. */
+/* Stored weights are another order of the same sums; repeated in the backward half they have the same
+ * bits. */
 static void test_stored_attention(void **state)
 {
     Golden g;
@@ -346,7 +347,8 @@ static double loss_of_rows(const Golden *g, const Rows *x)
     return y.loss;
 }
 
-/* The op's definition: nothing or the first token alone is what causal attention sees anyway; all of them are the full mask. */
+/* The op's definition: nothing or the first token alone is what causal attention sees anyway; all of them are
+ * the full mask. */
 static void test_prefix_ends(void **state)
 {
     Golden g;
@@ -393,8 +395,8 @@ static void test_prefix_rows(void **state)
     golden_close(&g);
 }
 
-/* The last token of a prefix is seen by those before it, the first behind it is not: with targets only before both, another
- * token there changes the loss or not a bit of it. */
+/* The last token of a prefix is seen by those before it, the first behind it is not: with targets only before
+ * both, another token there changes the loss or not a bit of it. */
 static void test_prefix_bounds(void **state)
 {
     Golden g;

@@ -121,8 +121,8 @@ static size_t unshared_bytes(const Prog *p)
     return sum;
 }
 
-/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one, OP_ROPE:
- * ATTN_BWD with one. */
+/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with
+ * one, OP_ROPE: ATTN_BWD with one. */
 static void count_fused(const Prog *p, int n[OP_COUNT])
 {
     for (int i = 0; i < prog_n_op(p); i++) {
@@ -544,7 +544,8 @@ static void test_slopes(void **state)
     }
 }
 
-/* A gate's slopes are kept only if both of its products have it, and on CUDA only in bf16 and where bits may change. */
+/* A gate's slopes are kept only if both of its products have it, and on CUDA only in bf16 and where bits may
+ * change. */
 static void test_gated_slopes(void **state)
 {
     static const struct {
