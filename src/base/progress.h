@@ -21,10 +21,9 @@ typedef struct {
     int64_t     first, total, step;
     double      loss, per_s, step_s;
     double      begin_s, shown_s;
-    double
-        end_s; /* clock_now_s() when time is up, whatever is left to do; 0: never. Set after progress_begin() */
-    int64_t shown_step;
-    int     terminal;
+    double      end_s; /* clock_now_s() when time is up, even if steps are left; 0: never. Set after begin */
+    int64_t     shown_step;
+    int         terminal;
 } Progress;
 
 /* first: steps done by an earlier run (resume); what and unit are borrowed. */
