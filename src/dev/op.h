@@ -207,7 +207,8 @@ typedef struct {
 /* One line an op. */
 /* clang-format off */
 
-/* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1] or i32[B]? (0 if absent) */
+/* y[N,C] = wte[tok[n]] + wpe[pos0 + n mod T];  tok i32[B,T], wte [V,C], wpe [T,C]?, pos0 i32[1] or i32[B]?
+ * (0 if absent) */
 typedef struct { Tensor *y, *tok, *wte, *wpe, *pos0; } EmbedFwd;
 /* dwte f32[V,C] += sum over n with tok[n]==v of dy[n]; in increasing n; rows with tok -1 are left out */
 typedef struct { Tensor *dwte, *ws, *dy, *tok; } EmbedDw;
@@ -307,7 +308,8 @@ typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, he
 typedef struct { Tensor *o, *lse, *p, *ws, *qkv, *doc, *prefix, *first, *last; AttnShape shape; } AttnFwd;
 /* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been
  * rotated by it from position 0 on (Rope), and their gradients are rotated back. */
-typedef struct { Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table; AttnShape shape; } AttnBwd;
+typedef struct { Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table;
+                 AttnShape shape; } AttnBwd;
 /* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length
  * for all). Its k and v in qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows
  * 0..n. All positions are below Tmax; the mask is causal whatever shape.mask says. With T = 1 qkv may be
@@ -318,7 +320,8 @@ typedef struct { Tensor *o, *kcache, *vcache, *ws, *qkv, *len; AttnShape shape; 
  * i32[B]?: the keys from len[b] on do not exist. A query that sees no key has o = 0, lse = 0 and no
  * gradient. */
 typedef struct { Tensor *o, *lse, *ws, *q, *kv, *first, *last, *len; AttnShape shape; } CrossAttnFwd;
-typedef struct { Tensor *dq, *dkv, *ws, *dout, *o, *lse, *q, *kv, *first, *last, *len; AttnShape shape; } CrossAttnBwd;
+typedef struct { Tensor *dq, *dkv, *ws, *dout, *o, *lse, *q, *kv, *first, *last, *len;
+                 AttnShape shape; } CrossAttnBwd;
 
 /* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step,
  * sample0 + b, e)), where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0,

@@ -1,6 +1,7 @@
 /* Activations: y = act(x), dx = dy act'(x), alone, with the bias gradient, and gated.
  *
- *   GELU (tanh form)  x s(2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  s the logistic function: (1 + tanh u) / 2 = s(2u)
+ *   GELU (tanh form)  x s(2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  s the logistic function:
+ *                     (1 + tanh u) / 2 = s(2u)
  *   RELU2             max(x, 0)^2
  *   SILU              x s(x)
  *   RELU              max(x, 0)

@@ -4,7 +4,8 @@
  * read, then takes every query head of the group. For a block of queries Q^T (scaled) is made once; then per
  * block of keys
  *   S   = K Q^T                     [keys][queries]
- *   m'  = max(m, max over keys S),  P = exp(S - m'),  l = l exp(m - m') + sum P,  O^T = O^T exp(m - m') + V^T P
+ *   m'  = max(m, max over keys S),  P = exp(S - m')
+ *   l   = l exp(m - m') + sum P,    O^T = O^T exp(m - m') + V^T P
  * and at the end o = O / l, lse = m + log l. Blocks of queries are independent, so how they are dealt into
  * items changes no bits. */
 #include "dev/cpu/cpu_attn.h"

@@ -56,7 +56,11 @@ static Decode decode_init(const AttnDecode *a)
 {
     const AttnShape *s = &a->shape;
     Decode           d = {
-                  .B = a->kcache->dim[0], .H = s->heads, .K = s->kv_heads, .D = s->head_dim, .T_max = a->kcache->dim[1]
+                  .B     = a->kcache->dim[0],
+                  .H     = s->heads,
+                  .K     = s->kv_heads,
+                  .D     = s->head_dim,
+                  .T_max = a->kcache->dim[1],
     };
     d.T       = tensor_rows(a->qkv) / d.B;
     d.row     = d.K * d.D;

@@ -67,7 +67,7 @@ struct Gemm {
     int64_t      c_row;
     const float *bias;
     int          accumulate;
-    int private_blocks; /* not 0: c is not stored, only finish sees it; blocks for so many threads in scratch */
+    int private_blocks; /* not 0: c is not stored; blocks for so many threads lie in scratch, for finish */
     void (*finish)(const void *ctx, const GemmBlock *block);
     const void *ctx;
 };

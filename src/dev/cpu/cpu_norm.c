@@ -187,7 +187,11 @@ int cpu_norm_bwd(Dev *dev, const NormBwd *a)
     c.w.mean    = cpu_f32(a->mean);
     c.w.rstd    = cpu_f32(a->rstd);
     Colsum s    = {
-           .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = c.want_bias ? 3 : 2, .chunk = norm_chunk, .ctx = &c
+           .rows  = c.w.x.rows,
+           .cols  = c.w.x.cols,
+           .n_out = c.want_bias ? 3 : 2,
+           .chunk = norm_chunk,
+           .ctx   = &c,
     };
     s.tmp_cols = s.cols;
     s.out[0]   = cpu_f32(a->dgamma);

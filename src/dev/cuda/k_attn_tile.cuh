@@ -42,8 +42,7 @@ typedef struct {
     const int   *doc, *prefix, *first, *last;
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
     int4        *tile_sees; /* with spans, [B,T/64]: TileSpan */
-    int2 *
-        tile_seen; /* with spans, [B,T/64]: the first tile of queries that sees this tile of keys, one past the last */
+    int2 *tile_seen; /* with spans, [B,T/64]: first tile of queries that sees these keys, one past the last */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */

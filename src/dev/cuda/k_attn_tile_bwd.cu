@@ -14,7 +14,8 @@
  *    the last product of the tile before; exponentials are made until its dp is there, too, then both go on
  *    together: one waits for the exponential unit, the other fills the gaps. `keys` does so with heads of 64;
  *    where it skips tiles (spans) it first waits for all of the tile before.
- * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
+ * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from memory
+ *          the first time, then from L2). */
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays

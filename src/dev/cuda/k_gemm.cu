@@ -4,9 +4,10 @@
  * 384 columns, where that wastes less); OWN_FWD, OWN_DX and OWN_DW at the matrix's right edge only 64 or 128
  * columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of
  * 1024 a ninth. Who does what in a block:
- *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both need, b's tile or a's
- *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
- *              (k_gemm_finish.cuh)
+ *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both
+ *              need, b's tile or a's
+ *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes
+ *              its own tile (k_gemm_finish.cuh)
  * Blocks are persistent: they walk over tiles in an order that keeps a and b in L2.
  *
  * 1. The tensor cores always have the next tile's steps: the ring runs on over the end of a tile, and the

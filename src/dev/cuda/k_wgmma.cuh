@@ -85,7 +85,8 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 #define WGMMA_SHARED(n, regs, a, b, add, ta, tb)                                                             \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n                      \
     "k16.f32.bf16.bf16 {" regs "}, " a ", " b ", p, 1, 1, " ta ", " tb ";\n}\n"
-#define WGMMA_192        WGMMA_SHARED("192", R32_0 ", " R32_32 ", " R32_64, "%96", "%97", "%98", "%99", "%100")
+#define R96              R32_0 ", " R32_32 ", " R32_64
+#define WGMMA_192        WGMMA_SHARED("192", R96, "%96", "%97", "%98", "%99", "%100")
 #define WGMMA_128_SHARED WGMMA_SHARED("128", R32_0 ", " R32_32, "%64", "%65", "%66", "%67", "%68")
 #define WGMMA_64_SHARED  WGMMA_SHARED("64", R32_0, "%32", "%33", "%34", "%35", "%36")
 
