@@ -71,7 +71,9 @@ static int only_use(const Lower *l, const Tensor *t, int n)
     return t->slab == SLAB_ACT && l->n_use[t->root->id] == n;
 }
 
-/* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply  */
+/* ---- the variants -----------------------------------------------------------------------------------------
+ *
+ * Each fills *out, lists the other ops it consumes in used[] and returns how many; -1: does not apply. */
 
 static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 {
