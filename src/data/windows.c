@@ -104,15 +104,17 @@ static const SourceVt part_vt  = { windows_fill, windows_targets, windows_close 
 
 static void set_up(Windows *w, const Recipe *r, int64_t most)
 {
-    int64_t len       = tokens_len(w->tokens);
-    w->T              = r->model.context;
-    w->mask           = r->model.mask;
-    w->base           = (Source){ .vt            = w->validation || w->mask == MASKING_PREFIX ? &part_vt : &whole_vt,
-                                  .name          = tokens_name(w->tokens),
-                                  .n_sample      = INT64_MAX,
-                                  .size          = len,
-                                  .targets_each  = { w->T },
-                                  .scratch_bytes = sizeof(int32_t) * (size_t)(w->T + 1) };
+    int64_t len = tokens_len(w->tokens);
+    w->T        = r->model.context;
+    w->mask     = r->model.mask;
+    w->base     = (Source){
+            .vt            = w->validation || w->mask == MASKING_PREFIX ? &part_vt : &whole_vt,
+            .name          = tokens_name(w->tokens),
+            .n_sample      = INT64_MAX,
+            .size          = len,
+            .targets_each  = { w->T },
+            .scratch_bytes = sizeof(int32_t) * (size_t)(w->T + 1),
+    };
     w->document_token = r->data.document_token;
     w->prefix_token   = r->data.prefix_token;
     if (w->validation) {
