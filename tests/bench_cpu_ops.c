@@ -65,7 +65,7 @@ typedef struct {
     const char *label[3];
     int64_t     k, m;
     int         times, bias, act; /* act: an activation follows */
-    int after_act; /* an activation precedes: its gradient and that of the bias before it are in dx's product */
+    int after_act; /* an activation precedes: its gradient and its bias gradient are in dx's product */
     int db;        /* the bias gradient is in dw's product */
 } Linear;
 
@@ -166,7 +166,12 @@ static void add_ends(void)
     add(1, OP_POS_DW, "pos dw", (OpArgs){ .pos_dw = { .dwpe = mat(T, C), .dy = mat(N, C) } });
     Tensor *logits = mat(N, V);
     Xent    x      = {
-                .loss = loss, .dlogits = mat(N, V), .logits = logits, .target = tok, .state = state, .n_class = V
+                .loss    = loss,
+                .dlogits = mat(N, V),
+                .logits  = logits,
+                .target  = tok,
+                .state   = state,
+                .n_class = V,
     };
     add(1, OP_XENT, "xent", (OpArgs){ .xent = x });
     add(1, OP_LOSS_ADD, "loss add", (OpArgs){ .loss_add = { .state = state, .loss = loss } });

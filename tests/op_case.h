@@ -23,8 +23,7 @@ typedef struct {
     Tensor tensor[OP_MAX_TENSOR];
     char  *block[OP_MAX_TENSOR]; /* guard, elements (with gaps), guard */
     size_t block_bytes[OP_MAX_TENSOR];
-    char   act
-        [OP_MAX_TENSOR]; /* 1: an activation, weight or bias, in the run's compute dtype; 0: f32, integer or bytes */
+    char act[OP_MAX_TENSOR]; /* 1: activation, weight or bias, in the compute dtype; 0: f32, integer, bytes */
     uint64_t seed, n_draw;
 } OpCase;
 

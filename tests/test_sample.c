@@ -162,7 +162,8 @@ static void test_prompt_fills_context(void **state)
 }
 
 /* clang-format off */
-#define EACH_POSITION(f) { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" }
+#define EACH_POSITION(f) \
+    { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" }
 /* clang-format on */
 
 int main(void)

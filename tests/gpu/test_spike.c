@@ -47,11 +47,12 @@ static void declare(Side *s, DType q_dtype)
     net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trains = 1, .decay = 0.1f },
                 &(NetPlace){ 0 });
     int64_t tok[2] = { 3, m.context }, target[2] = { 3 * m.context, 1 };
-    s->batch             = (NetBatch){ .B       = 3,
-                                       .T       = m.context,
-                                       .sample0 = store_tensor(&s->store, SLAB_IO, "sample0", DT_I64, 1, &one),
-                                       .tok     = store_tensor(&s->store, SLAB_IO, "tok", DT_I32, 2, tok),
-                                       .target  = store_tensor(&s->store, SLAB_IO, "target", DT_I32, 2, target) };
+    s->batch = (NetBatch){ .B       = 3,
+                           .T       = m.context,
+                           .sample0 = store_tensor(&s->store, SLAB_IO, "sample0", DT_I64, 1, &one),
+                           .tok     = store_tensor(&s->store, SLAB_IO, "tok", DT_I32, 2, tok),
+                           .target  = store_tensor(&s->store, SLAB_IO, "target", DT_I32, 2, target) };
+
     const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->col[COL_WEIGHT];
     int64_t       dim[2] = { tensor_rows(w), tensor_cols(w) }, tdim[2] = { dim[1], dim[0] };
     s->q       = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);
