@@ -275,8 +275,7 @@ int file_make_folders(const char *path)
         if (*p != '/' && *p != '\0') continue;
         char end = *p;
         *p       = '\0';
-        /* Again when it was there and is not any more: whoever made it for a start that failed has taken it
-         * away. */
+        /* Try again if the folder existed a moment ago: another process whose start failed has removed it. */
         enum { TRIES = 100 };
         for (int i = 0; mkdir(part, 0777) != 0; i++) {
             int      cause = errno;

@@ -1,9 +1,9 @@
 /* Random numbers: Philox4x32-10 (Salmon et al. 2011), a pure function of key and counter.
  *
- * 1. No state: whoever asks for the same (seed, site, counter) gets the same integers, on the CPU and on the
- *    GPU, whatever the micro-batch, the rank or the thread. A site is a place in the recorded list that
- *    draws.
- * 2. One call gives four words; element e of a sample is word e mod 4 of block e / 4, so four neighbours
+ * 1. There is no state: the same (seed, site, counter) gives the same integers, on the CPU and on the GPU,
+ *    for every micro-batch, rank and thread. A site is a place in the recorded list that draws random
+ *    numbers.
+ * 2. One call gives four words. Element e of a sample is word e mod 4 of block e / 4, so four neighbours
  *    share a call.
  * 3. Header only, because device code and vectorised loops must inline it. */
 #ifndef BASE_RNG_H
