@@ -3,7 +3,7 @@
  * 1. schema.c holds ONE table row per key: name, type, default, bounds, help. Reading YAML, reading
  *    key=value, writing the resolved recipe, `brim help KEY` and "did you mean" all walk that table.
  * 2. A Recipe that recipe_load() returned obeys every bound and every relation between keys.
- * 3. Strings live inside the struct's arena-less fixed arrays, so a Recipe may be copied by assignment. */
+ * 3. Strings are fixed arrays inside the struct, so a Recipe may be copied by assignment. */
 #ifndef CONF_RECIPE_H
 #define CONF_RECIPE_H
 
@@ -47,8 +47,8 @@ enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
 typedef struct SchemaRow SchemaRow;
 typedef struct Recipe    Recipe;
 
-/* What a task outside this folder adds to a recipe: its name, keys of its own, and what must hold between
- * them. */
+/* What a task outside this folder adds to a recipe: the task's name, the task's own keys, and the rules
+ * between those keys. */
 typedef struct {
     const char      *name; /* value of the key `task` */
     const SchemaRow *row;  /* offsets count from the beginning of Recipe; their fields lie in Recipe.own */
@@ -120,7 +120,7 @@ typedef struct {
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 
-/* Optimisations, each switchable by one key opt.NAME: X(name, what it does). The only list of them: the
+/* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
  * come from here. */
 #define OPT_LIST(X)                                                                                          \
@@ -198,19 +198,19 @@ int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override);
 
-/* Reports what is wrong with a key's value and where that was given: "FILE:LINE: KEY: text", "command line:
- * KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */
+/* Reports what is wrong with a key's value and where the value was given: "FILE:LINE: KEY: text", "command
+ * line: KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */
 int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same for wrong input that code below has reported without a place. Other failures stay as they are.
+/* The same for wrong input that lower code has reported without a place. Other failures stay as they are.
  * Always negative. */
 int recipe_blame_pending(const Recipe *r, const char *key);
 
 /* Every key of schema_table with its default. */
 void recipe_defaults(Recipe *r);
 
-/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it
- * could be written is for the caller to find, who knows the file's name. */
+/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. The caller checks for
+ * write errors, because the caller knows the file's name. */
 void recipe_write(const Recipe *r, FILE *out);
 
 /* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an

@@ -1,4 +1,4 @@
-/* The table. Adding a key: a field in recipe.h and a row here; nothing else. */
+/* The table. A new key needs a field in recipe.h and a row here, nothing else. */
 #include "conf/schema.h"
 
 #include "base/err.h"
