@@ -1,4 +1,5 @@
-/* Net: a transformer as a parameter table and the functions that record its ops. It never knows CPU from GPU.
+/* Net: a transformer as a parameter table and the functions that record its ops. The net does not know
+ * whether it runs on a CPU or a GPU.
  *
  * 1. A Net owns its table and constants. A program may read several Nets: each has a prefix, random sites and
  *    blocks of its own (NetPlace). A frozen Net has no gradients.

@@ -3,15 +3,15 @@
  *
  * 1. Rows are declared in forward order and laid out in backward order. So the ranges that the backward half
  *    finishes first are contiguous (gradient buckets).
- * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; ops read REGION_MASTER
- *    in f32 (norms). The optimizer walks each of these as one flat range. Frozen rows have regions of their
- *    own.
- * 3. What is kept of a row is a list of columns (column_table). A trainable row has all of them; the copy
- *    exists only when the compute dtype is not f32. A frozen row has one column, in the dtype that it
+ * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; norms read
+ *    REGION_MASTER in f32. The optimizer walks each region as one flat range. Frozen rows have regions of
+ *    their own.
+ * 3. A row has columns (column_table): weight, copy, gradient and so on. A trainable row has all columns; the
+ *    copy exists only when the compute dtype is not f32. A frozen row has one column, in the dtype it
  *    computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
- * 5. The names of a table begin with its prefix, and its random sites with site0. Two tables of one run
+ * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
  *    differ in both. */
 #ifndef NET_PARAM_H
 #define NET_PARAM_H
@@ -66,8 +66,8 @@ typedef struct {
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
     Arena    arena;
-    /* Where all weights of a frozen net came from: checkpoints name that instead of holding them. "":
-     * nowhere. */
+    /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding
+     * the weights. "": none. */
     char     origin[PARAM_ORIGIN];
     uint64_t origin_hash;
 } ParamTable;

@@ -155,8 +155,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                      .deterministic = r->net->deterministic };
     at(r, -1, "attention");
     if (r->decode) {
-        /* Causal whatever the mask: who feeds the tokens empties the cache where a document begins
-         * (run/sample.c). */
+        /* Decoding is causal whatever the mask: the code that feeds the tokens empties the cache where a
+         * document begins (run/sample.c). */
         rec_attn_decode(r->p, (AttnDecode){ .o      = o,
                                             .kcache = r->decode->kcache[r->block],
                                             .vcache = r->decode->vcache[r->block],
