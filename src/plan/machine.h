@@ -1,7 +1,8 @@
-/* Machine: what a card can do, in plain numbers, for planning where no card is at hand.
+/* Machine: what a card can do, in plain numbers, so that a run can be planned without the card.
  *
- * Data-sheet peaks are for MFU; the other rates are what a step holds on such a card (machine.c says where
- * from): they order candidates and predict a step within some %. A run on the card itself measures. */
+ * Data-sheet peaks serve MFU. The other rates are those that a whole step reaches on such a card (machine.c
+ * says where they come from). They order candidates and predict a step within some %. A run on the card
+ * itself measures. */
 #ifndef PLAN_MACHINE_H
 #define PLAN_MACHINE_H
 
@@ -24,8 +25,8 @@ typedef struct {
     double      op_s;             /* fixed cost of an op inside a captured step */
 } Machine;
 
-/* The least capability that a default build has kernels for (GENCODE in the Makefile). The card itself has
- * the last word (dev/cuda/cuda_dev.c). */
+/* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card
+ * itself has the last word (dev/cuda/cuda_dev.c). */
 enum { MACHINE_BUILT_FOR = 90 };
 
 /* By key ("h200") or by the driver's name; NULL when unknown. */
