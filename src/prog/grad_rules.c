@@ -1,6 +1,6 @@
-/* The gradient of each op kind, recorded as more ops. The order within a rule is chosen for lowering
- * (norm_dx, norm_dw and the residual add stand together; bias_dw follows the activation gradient that feeds
- * it). A kind without a rule is either not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
+/* The gradient of each op kind, recorded as more ops. The order within a rule helps lowering: norm_dx,
+ * norm_dw and the residual add stand together; bias_dw follows the activation gradient that feeds it. A kind
+ * without a rule is either not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
 #include "prog/differentiate.h"
 
 #include "base/err.h"

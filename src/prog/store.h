@@ -5,8 +5,8 @@
  *    allocated.
  * 2. The store is sealed before the first program over it is begun; program tensors continue its numbering,
  *    so an id is unique among all tensors a program can name.
- * 3. SLAB_ACT and SLAB_SCRATCH belong to the programs: store_fit_act() and store_fit_scratch() grow them to
- *    the largest of them. */
+ * 3. SLAB_ACT and SLAB_SCRATCH belong to the programs: store_fit_act() and store_fit_scratch() grow these
+ *    slabs to the need of the largest program. */
 #ifndef PROG_STORE_H
 #define PROG_STORE_H
 
