@@ -1,4 +1,4 @@
-/* Envfn: what an environment is written with so that one header runs on the CPU and inside a CUDA kernel.
+/* Envfn: macros and helpers for environments, so that one header runs on the CPU and inside a CUDA kernel.
  *
  * 1. Such an environment is a plain struct NAME and static inline functions over that struct:
  *        void NAME_reset(Type *s, uint64_t seed);
