@@ -34,8 +34,8 @@ fi
 # ---- what the command line may say -------------------------------------------------------------------------
 
 mkdir -p set/one set/two empty
-refuse "data without a verb is refused" 'a verb is missing' 
-refuse "a slip in the verb is named" "there is no 'data imges' (did you mean images?)" imges
+refuse "data without a verb is refused" 'brim data --help lists what there is'
+refuse "a slip in the verb is named" "there is no 'imges' (did you mean images?)" imges
 refuse "a set that is not there is named" 'nowhere: no such file or folder' show nowhere --out a.png
 refuse "a folder without images is named" 'empty: no image in it' show empty --out a.png
 refuse "a slip in an augmentation is named" "no augmentation 'fliip' (did you mean flip?)" show empty --out \
