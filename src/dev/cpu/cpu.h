@@ -2,11 +2,11 @@
  *
  * 1. An op's result depends on its inputs and shapes alone, never on the number of threads: work is cut at
  *    places that follow from shapes, and partial sums are added in a fixed order.
- * 2. A fused op calls the same row functions as the ops it stands for, and those are not inlined, so fusion
- *    and recomputation give the same bits.
- * 3. Ops run one after another and share one scratch range: the plan's, for a list that is bound while it is
- *    there. An op that runs alone, or a list without a plan, has one that grows before the device is sealed;
- *    a replay never allocates. */
+ * 2. A fused op calls the same row functions as the ops it replaces. These functions are not inlined, so
+ *    fusion and recomputation give the same bits.
+ * 3. Ops run one after another and share one scratch range. A bound list with a plan uses the plan's range.
+ *    An op that runs alone, or a list without a plan, has a range that grows until the device is sealed. A
+ *    replay never allocates. */
 #ifndef DEV_CPU_CPU_H
 #define DEV_CPU_CPU_H
 

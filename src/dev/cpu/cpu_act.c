@@ -8,7 +8,7 @@
  *   TANH, SIGMOID     from e^-|x|, so that slopes keep their relative precision far from 0
  *   GELU_ERF          x Phi(x), Phi the normal distribution function
  *
- * Each is a choice made once per row, so the loop inside has no branch on it. */
+ * The activation is chosen once per row, so the loop over the row has no branch. */
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"

@@ -1,10 +1,10 @@
-/* Attention in blocks: what forward and backward share, of one sequence with itself or with another one.
+/* Attention in blocks, of one sequence with itself or with another one: what forward and backward share.
  *
  * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are
  * then plain vectors over queries, and each product takes keys and values straight from the packed rows.
  *
  * Every mask is an interval of keys per query: causal [0, t], full [0, S), prefix [0, max(t+1, prefix)),
- * document [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped, one
+ * document [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped. A block
  * inside every interval needs no masking. A query that sees nothing has the interval [S, 0). */
 #ifndef DEV_CPU_ATTN_H
 #define DEV_CPU_ATTN_H

@@ -1,7 +1,7 @@
 /* Attention backward: scores are computed again from q, k and lse; T x S is never stored.
  *
- * One item is a sequence and a key/value head with all query heads that read it, so dk and dv are summed by
- * one thread in one order. For each query head and block of queries, with delta = sum over d of dout * o, per
+ * One item of work is a sequence and a key/value head with all query heads that read it. So one thread sums
+ * dk and dv, in one order. For each query head and block of queries, with delta = sum over d of dout * o, per
  * block of keys:
  *   P  = exp(K Q^T - lse)    dP = V dO^T    dS = P (dP - delta)     tiles [keys][queries], Q already scaled
  *   dV += P dO               dK += dS Q     dQ += dS^T K            rows of D floats, padded to whole vectors

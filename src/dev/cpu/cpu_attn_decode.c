@@ -1,7 +1,7 @@
-/* Attention of new tokens against the key/value caches, to which they are appended first.
+/* Attention of new tokens to the key/value caches. The new tokens are appended to the caches first.
  *
- * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the
- * blocks of forward attention, with queries that stand at key len[b] on. */
+ * With one token a sequence, scores, softmax and sum of one query head take one pass each. Several tokens (a
+ * prompt) use the blocks of forward attention; the queries begin at key len[b]. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"

@@ -1,5 +1,5 @@
-/* Attention that stores its weights: whole products per head, T x T in memory. What opt.flash=false runs,
- * for comparison.
+/* Attention that stores its weights: whole products per head, T x T in memory. opt.flash=false runs this
+ * form, for comparison.
  *
  *   forward   S = Q K^T,  P = softmax(scale S) over the keys a query sees, 0 elsewhere,  O = P V
  *   backward  dP = dO V^T,  dS = scale P (dP - sum over keys of P dP),  dV = P^T dO,  dQ = dS K,  dK = dS^T Q

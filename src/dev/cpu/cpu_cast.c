@@ -1,6 +1,6 @@
 /* Conversions between number formats, and fp8 quantisation.
  *
- * On the CPU fp8 values are kept as f32 that fp8 could hold: the grid is what matters, not the bytes. */
+ * The CPU keeps fp8 values as f32 numbers that fp8 can hold: only the values matter, not the bytes. */
 #include "tensor/number.h"
 
 #include "base/err.h"

@@ -1,13 +1,14 @@
 /* Matrix products: packed panels of b, register tiles of c.
  *
- * b is copied into panels of TILE_COLS columns ([k][TILE_COLS], zero padded), all threads together. Then each
+ * All threads together copy b into panels of TILE_COLS columns ([k][TILE_COLS], zero padded). Then each
  * thread owns a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a
- * panel's part in L1 or L2. Who is done helps the others: on a shared machine some thread is always late. a
- * is read in place when its rows are consecutive (forward, dx). When its columns are (dw) it is packed into
- * strips of TILE_ROWS rows ([k][rows]), and panels of b are read in place if its rows are close enough.
+ * panel's part in L1 or L2. A thread that is done helps the others: on a shared machine some thread is always
+ * late. If the rows of a are consecutive in memory (forward, dx), a is read in place. If its columns are
+ * consecutive (dw), a is packed into strips of TILE_ROWS rows ([k][rows]). Panels of b are read in place if
+ * the rows of b are close enough.
  *
- * 1. How k is cut into steps, and with it the order of additions for one element of c, follows from k alone:
- *    neither threads nor the number of rows or columns change its bits, nor who computes it.
+ * 1. The cut of k into steps follows from k alone. So does the order of additions for one element of c. The
+ *    bits depend neither on threads nor on the number of rows or columns.
  * 2. Steps are packed several at a time (a part); parts alternate between two buffers: one barrier per
  *    part. */
 #include "dev/cpu/cpu_gemm.h"

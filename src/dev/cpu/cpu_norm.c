@@ -6,7 +6,7 @@
  *   dx   = rstd (g - sum(g)/C - xhat sum(g xhat)/C)        without the middle term for RMSNorm
  *   dgamma += sum over rows of dy xhat,  dbeta += sum over rows of dy,  dbias += sum over rows of dx
  *
- * A row is read from memory once: the second and third walk over it find it in L1. */
+ * A row is read from memory once: the second and third pass find the row in L1. */
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"

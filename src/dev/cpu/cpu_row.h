@@ -1,8 +1,8 @@
 /* Row functions that several ops share, and column sums.
  *
  * Column sums (weight gradients of norms and biases) have two stages: rows are cut into at most COLSUM_CHUNKS
- * chunks, each summed into its own row of partial sums, then the partial rows are added in order. The cut
- * follows from the number of rows alone, so threads do not change the bits. */
+ * chunks. Each chunk is summed into its own row of partial sums; then the partial rows are added in order.
+ * The cut follows from the number of rows alone, so threads do not change the bits. */
 #ifndef DEV_CPU_ROW_H
 #define DEV_CPU_ROW_H
 

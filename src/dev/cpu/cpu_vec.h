@@ -1,13 +1,12 @@
 /* Vectors of VL floats in the compiler's own notation (vector_size), so that one source fits AVX-512, AVX2,
  * SSE, NEON.
  *
- * 1. Sums are kept in explicit lanes and folded in a fixed order: the same row gives the same bits wherever
- *    it lies in memory, which a compiler's own vectorised reduction (it may peel for alignment) does not
- *    promise.
+ * 1. Sums are kept in explicit lanes and folded in a fixed order: the same row gives the same bits at any
+ *    address. A compiler's own vectorised reduction does not promise that, because it may peel for alignment.
  * 2. vf_get / vf_put handle the last, partial vector of a row; lanes past the end read as 0 and are not
  *    written.
- * 3. vf_exp is accurate to 1 unit in the last place on [-87.33, 88.37] (0.69 measured); below it is 0, above
- *    it is infinite, and it hands NaN on. */
+ * 3. vf_exp is accurate to 1 unit in the last place on [-87.33, 88.37] (0.69 measured). Below, the result is
+ *    0; above, it is infinite; NaN stays NaN. */
 #ifndef DEV_CPU_VEC_H
 #define DEV_CPU_VEC_H
 

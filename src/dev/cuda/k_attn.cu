@@ -1,13 +1,13 @@
 /* Flash attention for what tiles and cuDNN refuse: any length, head size up to 256, every mask, grouped
- * heads, f32/bf16/f16; of a sequence with itself, with another one (cross-attention), and of new tokens with
- * their caches (a prompt).
+ * heads, f32/bf16/f16. A sequence attends to itself, to another sequence (cross-attention), or new tokens
+ * attend to their caches (a prompt).
  *
  *     s = scale q k^T, masked;  lse = log sum exp s;  p = exp(s - lse);  o = p v
  *     rowsum = sum_d dout * o; ds = p * (dout v^T - rowsum) * scale; dq = ds k, dk = ds^T q, dv = p^T dout
  *
  * Layout: rows of q heads, one per (b, t), and rows of k and of v heads, one per (b, key); lse and rowsum
- * f32[B,H,T]. Grid: forward and dq one block per (b, h, query tile); dk and dv one block per (b, key head,
- * key tile),
+ *     f32[B,H,T].
+ * Grid: forward and dq one block per (b, h, query tile); dk and dv one block per (b, key head, key tile),
  *     which walks over the query heads of its group. Nothing is added across blocks, so there are no atomics
  *     and the bits are the same every time.
  * Block: 256 threads as 16 x 16 (ty, tx). A thread owns R = TILE/16 rows ty*R.. and, of a score tile, columns
@@ -15,8 +15,7 @@
  *     f32 in shared memory with rows padded by 4 floats, which makes the 16-byte reads free of bank
  *     conflicts.
  * Bytes: q, o and the like once; k and v once per query tile (from L2 for most of it). Arithmetic bound:
- *     about a third of the f32 FMA rate is what this shape can reach; the tensor cores are left to the
- *     others. */
+ *     this shape can reach about a third of the f32 FMA rate; it does not use the tensor cores. */
 #include "dev/cuda/cuda_attn.h"
 
 #include "dev/cuda/k_common.cuh"

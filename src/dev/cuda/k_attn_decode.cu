@@ -4,14 +4,13 @@
  *
  * One new token a sequence; several (a prompt) are appended here and then take the kernel of k_attn.cu.
  *
- * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D]. Grid: (b * key head, part of the keys, GROUP query heads of
- * those that share the key head). The number of parts follows from
- *     shapes; which keys are a part's, from n. The first part of the first query heads writes the cache;
- *     every block takes the new row from qkv, so no block waits for another.
- * Block: 4 warps; LANES lanes take a key, each C packs of 16 bytes of its row, so that a cache line is read
- * by neighbours. Each
- *     such team runs an online softmax of its own for all GROUP heads. Teams are merged in shared memory,
- *     parts by a second kernel, both in a fixed order.
+ * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D].
+ * Grid: (b * key head, part of the keys, GROUP query heads of those that share the key head). The number of
+ *     parts follows from shapes; n decides which keys belong to a part. The first part of the first query
+ *     heads writes the cache. Every block takes the new row from qkv, so no block waits for another.
+ * Block: 4 warps; LANES lanes take a key, each C packs of 16 bytes of its row, so that neighbours read a
+ *     cache line. Each such team runs an online softmax of its own for all GROUP heads. Teams are merged in
+ *     shared memory, parts by a second kernel, both in a fixed order.
  * Bytes: the caches once (once for every GROUP query heads of a key head, the others from L2). */
 #include "dev/cuda/cuda_attn.h"
 
