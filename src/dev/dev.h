@@ -1,8 +1,8 @@
 /* Dev: a place where op lists run.
  *
  * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering
- *    refuses the list before anything runs, naming op, shape and backend. `fuses` says which fused products
- *    are not slower than their parts; lowering uses no others of that group.
+ *    then refuses the list before anything runs, and names op, shape and backend. `fuses` says which fused
+ *    products are not slower than their parts; lowering uses only these.
  * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation
  *    after it aborts.
  * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms

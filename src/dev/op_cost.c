@@ -1,5 +1,5 @@
-/* What an op costs, from shapes alone: FLOPs, bytes, workspace. plan, MFU and limit_share read these; no
- * device needed. */
+/* The cost of an op, from shapes alone: FLOPs, bytes, workspace. plan, MFU and limit_share read these
+ * numbers. No device is needed. */
 #include "dev/op.h"
 
 #include "base/err.h"

@@ -1,8 +1,8 @@
 /* What op_validate knows of each op kind. Read by op_validate.c alone.
  *
  * 1. Each kind has a row in op_rules: one ArgRule per argument, in the order of its row in op_table.c. A new
- *    kind gets its row in op_rules.c; tests/test_op_validate.c fails without one, and when a wrong shape of
- *    any argument passes.
+ *    kind needs a row in op_rules.c. tests/test_op_validate.c fails if the row is missing, or if a wrong
+ *    shape of any argument passes.
  * 2. A dimension is a letter. The first argument that has it says how large it is, all others must agree. The
  *    rule's `dims` may set letters from scalars beforehand. Shapes are rows x cols, as ops see them.
  * 3. What letters cannot say is in the rule's `more`. */

@@ -1,5 +1,5 @@
-/* Bounds that a workspace and the kernel that uses it must agree on: op_cost.c sizes by them, dev/cuda keeps
- * to them. */
+/* Bounds that a workspace and its kernel must agree on: op_cost.c sizes workspaces by these bounds, and
+ * dev/cuda stays within them. */
 #ifndef DEV_OP_SCRATCH_H
 #define DEV_OP_SCRATCH_H
 

@@ -1,5 +1,5 @@
-/* The rows of OP_LIST: argument names, access, which pairs may share storage. One fact, one place: the
- * planner, the recorder, differentiation, null and the op tests read these rows. */
+/* The rows of OP_LIST: argument names, access, which pairs may share storage. The planner, the recorder,
+ * differentiation, null and the op tests read these rows; the facts are written nowhere else. */
 #include "dev/op.h"
 
 /* clang-format off */

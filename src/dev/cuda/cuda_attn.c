@@ -3,12 +3,12 @@
  *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
  *   simple   k_attn.cu: everything
  *
- * 1. All write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]: forward and
- *    backward may go different ways.
- * 2. The choice is made once per shape: the fastest on this card of tiles and cuDNN's engines (its own first
- *    guess is not always that), kept in the tune cache. Where timing is not wanted, tiles, which sum in one
- *    order, and else the first engine that runs.
- * 3. What only the simple kernel can do is said once, with the reason. */
+ * 1. All three write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]. So forward
+ *    and backward may use different ways.
+ * 2. The choice is made once per shape and kept in the tune cache: the fastest of tiles and cuDNN's engines
+ *    on this card. (cuDNN's own first guess is not always the fastest.) Without timing, tiles are chosen,
+ *    because they sum in one order; else the first cuDNN engine that runs.
+ * 3. If only the simple kernel can run a shape, the log says so once, with the reason. */
 #include "dev/cuda/cuda_attn.h"
 
 #include "tensor/number.h"

@@ -1,4 +1,4 @@
-/* Checks of CUDA calls and launches: every one becomes an err_set() with the call and CUDA's own text. */
+/* Checks of CUDA calls and launches. Every failure becomes an err_set() with the call and CUDA's own text. */
 #ifndef DEV_CUDA_CUDA_CHECK_H
 #define DEV_CUDA_CUDA_CHECK_H
 

@@ -1,13 +1,14 @@
 /* The choice between the own kernel and its parts.
  *
  * 1. For fused products the own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes),
- *    unless timing found the parts faster for that shape; for plain ones only where timing found it faster.
- *    So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each time.
+ *    unless timing found the parts faster for that shape. For plain products it is taken only if timing found
+ *    it faster. So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each
+ *    time.
  * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn. A training step runs
- *    at the card's power limit, where its time is its energy: of two ways as fast in a burst, the one that
- *    spends less has the higher clock. So where bursts are close, half a second at a steady clock decides
- *    (docs/performance.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010 against
- *    1,785).
+ *    at the card's power limit, where energy decides the time: if two ways are equally fast in a burst, the
+ *    way that uses less energy gets the higher clock. So if bursts are close, half a second at a steady clock
+ *    decides (docs/performance.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010
+ *    against 1,785).
  * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's
  *    revision. */
 #include "dev/cuda/cuda_own.h"

@@ -1,8 +1,7 @@
-/* 1. CUPTI hands its buffers to callbacks that get no pointer of ours, so the one trace of a process is a
- *    static here. It is begun and ended by one thread; buffers may come from a thread of CUPTI's, one at a
- *    time.
- * 2. Kernels inside graphs are recorded one by one. Recording costs some time between kernels, so the gaps
- *    seen are not smaller than those of a run that nobody watches. */
+/* 1. CUPTI's callbacks get no pointer from Brim, so the one trace of a process is a static here. One thread
+ *    begins and ends the trace. Buffers may come from a thread of CUPTI, one at a time.
+ * 2. Kernels inside graphs are recorded one by one. Recording costs some time between kernels, so the
+ *    recorded gaps are at least as large as those of a run without a trace. */
 #include "dev/cuda/cuda_trace.h"
 
 #include "base/err.h"

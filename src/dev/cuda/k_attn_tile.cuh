@@ -1,18 +1,18 @@
-/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D
- * columns in parts of 64 that are swizzled each for itself.
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head. Its D
+ * columns are cut into parts of 64, and each part is swizzled separately.
  *
- * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that
- * stay, and the tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread
- * blocks are persistent.
+ * A thread block has several multiplying warpgroups. Each holds 64 rows of a head (queries, or keys), which
+ * stay. The tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread blocks
+ * are persistent.
  *
- * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass
- *    are operands in shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next
- *    product's operand without leaving the registers.
+ * 1. Rows that stay are operands in registers, or in shared memory where registers are too few. Tiles that
+ *    pass are operands in shared memory, read in either direction (k_wgmma.cuh). A product's result, rounded,
+ *    is the next product's operand without leaving the registers.
  * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
- *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
- *    leaves for each tile what its queries see and who sees its keys.
- * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+ *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel). For each
+ *    tile it stores which keys the tile's queries see, and which queries see the tile's keys.
+ * 3. A warpgroup gives a tile back to the loader when every warp has said that it has read the tile. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
 

@@ -1,19 +1,19 @@
-/* Attention's gradient in tiles: two kernels, in each of which one side stays.
+/* Attention's gradient in tiles: two kernels. In each kernel one side stays.
  *
  *   queries   64 queries stay with a warpgroup while keys and values pass: dq += ds k
  *   keys      64 keys stay while the queries of all heads of their group pass: dv += p^T do, dk += ds^T q
  * with p = exp(scale q k^T - lse), ds = p (do v^T - sum of do * o). `queries` runs first and leaves lse and
  * that sum for `keys`.
  *
- * 1. Seven products instead of five, since both kernels compute p and ds; in return nothing is ever added up
- *    in memory: no f32 dq to clear, add to and convert, no exchange of ds through shared memory, no barrier
- *    between warpgroups, and one order of sums.
- * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores
- *    as they go in again.
- * 3. While one warpgroup makes p and ds of scores, the others multiply. A tile's scores begin right behind
- *    the last product of the tile before; exponentials are made until its dp is there, too, then both go on
- *    together: one waits for the exponential unit, the other fills the gaps. `keys` does so with heads of 64;
- *    where it skips tiles (spans) it first waits for all of the tile before.
+ * 1. There are seven products instead of five, since both kernels compute p and ds. In return nothing is
+ *    added up in memory: no f32 dq to clear, add to and convert, no exchange of ds through shared memory, no
+ *    barrier between warpgroups. Sums have one order.
+ * 2. `keys` computes everything transposed (keys are rows). So p^T and ds^T leave the tensor cores in the
+ *    layout in which they enter them again.
+ * 3. While one warpgroup computes p and ds from scores, the others multiply. The scores of a tile begin right
+ *    behind the last product of the tile before. Exponentials are computed until the tile's dp is ready, too;
+ *    then both go on together: one waits for the exponential unit, the other fills the gaps. `keys` does so
+ *    with heads of 64. Where `keys` skips tiles (spans), it first waits for the whole tile before.
  * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from memory
  *          the first time, then from L2). */
 #include "dev/cuda/k_attn_tile.cuh"

@@ -1,13 +1,13 @@
-/* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass; the maximum and
- * the sum of each row run along.
+/* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass. The maximum and
+ * the sum of each row are kept up to date.
  *
- * 1. Heads of 64 have four warpgroups, so that some make weights of scores while others multiply: that takes
- *    as long. With heads of 128 multiplying takes twice as long, and two are enough.
- * 2. Weights are relative to a maximum that may be a little too small: what was summed is scaled down only
- *    when a row's maximum has grown by a factor of 256 since, which is rare after the first tile. Weights of
- *    up to 256 are as exact as those up to 1.
- * 3. Of a row's tiles only the last has anything to mask, unless low and high come from memory.
- * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
+ * 1. Heads of 64 have four warpgroups, so that some compute weights from scores while others multiply: both
+ *    take equally long. With heads of 128 multiplying takes twice as long, and two warpgroups are enough.
+ * 2. Weights are relative to a maximum that may be a little too small. The sums are scaled down only when a
+ *    row's maximum has grown by a factor of 256, which is rare after the first tile. Weights of up to 256 are
+ *    as exact as those up to 1.
+ * 3. Only the last tile of a row needs the mask, unless low and high come from memory.
+ * Bytes    q, k, v, o once (tiles that pass come from memory the first time, then from L2). */
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory, beside the next block's. */

@@ -1,20 +1,20 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x
- * 384 columns, where that wastes less); OWN_FWD, OWN_DX and OWN_DW at the matrix's right edge only 64 or 128
- * columns, if it has no more: of 896 columns, 192 at a time, a fifteenth would be multiplied for nothing, of
- * 1024 a ninth. Who does what in a block:
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, each block 128 rows. OWN_DW may take 128
+ * rows x 384 columns instead, where this wastes less. At the matrix's right edge OWN_FWD, OWN_DX and OWN_DW
+ * take only 64 or 128 columns if there are no more. With 192 columns everywhere, a fifteenth of the work
+ * would be wasted for 896 columns, a ninth for 1024. The roles in a block:
  *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both
  *              need, b's tile or a's
  *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes
  *              its own tile (k_gemm_finish.cuh)
  * Blocks are persistent: they walk over tiles in an order that keeps a and b in L2.
  *
- * 1. The tensor cores always have the next tile's steps: the ring runs on over the end of a tile, and the
- *    warpgroup whose turn comes has finished long before, as long as finishing takes less time than summing.
+ * 1. The tensor cores always have the steps of the next tile: the ring goes on beyond the end of a tile. The
+ *    next warpgroup has finished its last tile by then, as long as finishing takes less time than summing.
  * 2. Rows and columns outside the matrices are read as 0 and not written.
- * 3. p is rounded to bf16 before the activation sees it: the same roundings as the product and the activation
- *    run apart. All sums have an order of their own, fixed by the shape, except OWN_DW's in several slices.
+ * 3. p is rounded to bf16 before the activation reads it, as if product and activation ran separately. The
+ *    shape fixes the order of all sums, except for OWN_DW in several slices.
  * Bytes    a, b, inputs and outputs once each from and to memory (b and a from L2 for every tile). */
 #include "dev/cuda/k_gemm_finish.cuh"
 

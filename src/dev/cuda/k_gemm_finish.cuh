@@ -1,14 +1,14 @@
-/* What the own product (k_gemm.cu) does with a tile once it is summed: its epilogue.
+/* The epilogue of the own product (k_gemm.cu): what happens to a tile after the sum.
  *
  * A multiplying warpgroup finishes its tile in three passes of 64 columns (a gate: 32 of each half; narrow
- * tiles: one or two), a pass in chunks of 64 rows. A chunk has a slot in shared memory: inputs come into it
- * by TMA, the outputs take their place, and TMA carries them off.
+ * tiles: one or two), a pass in chunks of 64 rows. A chunk has a slot in shared memory. TMA brings the inputs
+ * into the slot, the outputs replace the inputs, and TMA writes the outputs to memory.
  *
- * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
- * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time
- *    while finishing takes less time than summing: most of a tile's inputs come while it is summed. A slot's
- *    next inputs are sent for as soon as its outputs have been read. Plain products, whose finishing is
- *    short, have slots of their own in each warpgroup.
+ * 1. The other warpgroup multiplies meanwhile, so only the time to finish a tile counts.
+ * 2. Both warpgroups share one ring of slots, in the order of tiles. Only one warpgroup finishes at a time,
+ *    as long as finishing takes less time than summing. So most inputs of a tile arrive while the tile is
+ *    summed. The next inputs of a slot are requested as soon as its outputs have been read. Plain products,
+ *    whose finishing is short, have slots of their own in each warpgroup.
  * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words
  *    and then moves the others down: one copy of the code for all passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */

@@ -1,5 +1,5 @@
-/* The machine instructions kernels use that C++ has no word for. Nothing else in dev/cuda writes assembly but
- * k_wgmma.cuh, which has Hopper's tensor cores.
+/* Machine instructions that CUDA C++ has no function for. In dev/cuda only this file and k_wgmma.cuh
+ * (Hopper's tensor cores) contain assembly.
  *
  * 1. ptx_ex2 and ptx_rcp flush denormals; relative error about 2^-22 and 1 ulp (PTX ISA).
  * 2. ptx_bar_sync counts threads of one block on barriers 1..15; barrier 0 is __syncthreads().

@@ -20,8 +20,8 @@
  *          one block a row that reads it twice.
  * Units    An element costs two exponentials. At 1.4 GHz, where the power cap holds an H200 in a training
  *          step, they alone keep the special-function units busy for half of the time (counted in SASS). So
- *          no thread takes those of a pack that is not there, and what can be done once a row is not done
- *          once an element: the gradient's scale is part of the exponent.
+ *          no thread computes exponentials of packs outside the row. Work that can be done once a row is not
+ *          done once an element: the gradient's scale is part of the exponent.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
 #include "dev/op_math.h"
