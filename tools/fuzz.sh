@@ -14,7 +14,8 @@ for f in tests/fuzz/fuzz_*.c; do
     name=$(basename "$f" .c); name=${name#fuzz_}
     exe="$build/fuzz/$name"
     if [ ! -x "$exe" ] || [ -n "$(find $read_by "$f" -newer "$exe" -print -quit)" ]; then
-        need=$(sed -n '/^ \* sources: /,/\*\//{ s/^ \* //; s/^sources: //; s/\*\/.*//; p }' "$f")
+        need=$(awk '/ sources: / { on = 1; sub(/.* sources: /, "") }
+            on { sub(/^ \* /, ""); ends = sub(/ *\*\/.*/, ""); print; if (ends) exit }' "$f")
         $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" $need \
             -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a \
             -l:libpng.a -l:libz.a -lm -lpthread ||
