@@ -1,5 +1,5 @@
-/* Order: which window of the source is sample g. A pure function, so a run resumes anywhere without saved
- * state.
+/* Order: which window of the source is sample g. The answer is a pure function, so a run resumes anywhere
+ * without saved state.
  *
  * 1. A sample is the window of T+1 tokens that begins at order_start(): T inputs and, one later, T targets.
  * 2. Windows tile the source with stride T, so within an epoch no target is seen twice. Each epoch shifts the
@@ -9,8 +9,8 @@
  *    visited in a permutation of its own.
  * 4. The order depends on (seed, length, T, g) alone: not on threads, micro-batch, ranks or where a run was
  *    resumed.
- * 5. Samples to pass over (after a rollback) are taken out of the numbering: the used samples keep
- *    consecutive numbers, and order_skip() says which raw g a used number stands for. */
+ * 5. Samples to skip (after a rollback) are taken out of the numbering: the used samples keep consecutive
+ *    numbers. order_skip() says which raw g a used number means. */
 #ifndef DATA_ORDER_H
 #define DATA_ORDER_H
 

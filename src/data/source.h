@@ -2,10 +2,10 @@
  * fill from it.
  *
  * 1. A source for training is endless: sample g is any number from 0 on, and the same g always is the same
- *    sample. Shuffling is the source's own affair. A source for validation has n_sample samples.
+ *    sample. The source itself does the shuffling. A source for validation has n_sample samples.
  * 2. fill() depends on the sample alone, never on threads, micro-batch, ranks or where a run was resumed.
- * 3. targets() says how many rows of a loss a sample has, before the sample is filled: the divisor of a step
- *    is known when the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
+ * 3. targets() says how many targets of a loss a sample has, before the sample is filled. So the divisor of a
+ *    step is known when the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
  * 4. A source does not change after it was opened; any number of threads may use it, each with scratch of its
  *    own. */
 #ifndef DATA_SOURCE_H

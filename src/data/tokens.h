@@ -4,7 +4,7 @@
  *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
  *    same seed.
  * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
- *    overlap. With neither there is none.
+ *    overlap. If both are missing, there is no validation part.
  * 3. A Tokens does not change after it was opened; any number of threads may read it.
  * 4. Every id that tokens_read() returns is below the recipe's vocabulary; anything else is an error that
  *    names the file and the token. */
