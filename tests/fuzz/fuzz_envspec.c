@@ -2,7 +2,7 @@
  * with, and must survive being written and read again.
  *
  * sources: src/env/spec.c src/base/arena.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c
- * src/base/str.c src/base/json.c */
+ * src/base/str.c src/base/file.c src/base/json.c */
 #include "base/err.h"
 #include "env/spec.h"
 
