@@ -225,7 +225,7 @@ static void test_open(void **state)
         assert_true(strncmp(why, "cpu: ", 5) == 0 && strlen(why) > 5);
         assert_null(dev_open("cuda", NULL, &why));
         assert_int_equal(err_kind(), ERR_USER);
-        assert_non_null(strstr(err_get(), "device: cuda cannot be had: "));
+        assert_non_null(strstr(err_get(), "device: cuda is not usable: "));
         err_clear();
     }
     dev_close(dev);

@@ -67,7 +67,7 @@ command -v node >/dev/null ||
     { echo "skip: node is not installed, nothing is compared with the reference tokenizer"; exit $failed; }
 tok=${TOKENIZER_FILES:-$here/build/tokenizers}
 "$here/tools/fetch_tokenizers.sh" "$tok" ${long:+--text} 2>err ||
-    { echo "skip: real tokenizers cannot be had: $(tr '\n' ' ' <err)"; exit $failed; }
+    { echo "skip: real tokenizers could not be fetched: $(tr '\n' ' ' <err)"; exit $failed; }
 export TOKENIZERS=$tok/reference
 node -e 'require(process.env.TOKENIZERS)' 2>err ||
     { echo "skip: the reference tokenizer does not run here: $(grep -m1 Error err)"; exit $failed; }

@@ -18,7 +18,7 @@ int signals_install(void);
 /* The signal that asked, 0 when none did. A request to stop is not replaced by SIGUSR1. */
 int signals_pending(void);
 
-/* How many signals have come so far: whoever waits notices another one. */
+/* How many signals have come so far: code that waits notices another signal. */
 int signals_count(void);
 
 /* From now on the handler answers nothing: for all ranks but the first. */
