@@ -177,8 +177,8 @@ static int64_t least_tokens(const Recipe *r, int validation) { return validation
 
 static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
 
-/* A share that keeps from least to most of the tokens, half a token away from the border that was missed,
- * with as few digits as do not round it across. */
+/* A share that keeps between least and most of the tokens: half a token away from the border that was missed,
+ * with as few digits as keep the share on the right side. */
 static const char *name_share(char *buf, size_t n, int64_t total, int64_t least, int64_t most, int validation)
 {
     double fits = validation ? (double)least + 0.5 : MAX((double)most - 0.5, (double)least + 0.5);
