@@ -87,7 +87,7 @@ enum {
     FUSE_CUDA = FUSE_ALL
 };
 
-/* What planning and measuring above need to know of a backend, so that nobody asks which one it is. */
+/* What planning and measuring need to know about a backend, so that no code asks which backend it is. */
 typedef struct {
     unsigned    dtypes;      /* 1 << DType for each dtype that it computes in */
     int         is_late;     /* 1: calls return before the work is done, and its memory is not the host's */

@@ -25,8 +25,8 @@ enum { VL = 4, VREGS = 16 };
 #define VEC_INLINE static inline __attribute__((always_inline))
 
 /* Loops over tensors fetch this many floats ahead: the hardware's own prefetching stops at every page of 4
- * KiB, and a core that waits there moves 14 GB/s where it could 21 (measured on activations' gradients). Past
- * the end it does no harm. */
+ * KiB. A core that waits there moves 14 GB/s instead of 21 (measured on activations' gradients). Past the end
+ * it does no harm. */
 enum { VEC_AHEAD = 1024 };
 VEC_INLINE void vec_ahead(const float *p)
 {

@@ -84,8 +84,8 @@ static double worst_delay(const Delays *before, const Delays *now)
 
 static int read_running(void) { return (int)cpu_read_number("/proc/stat", "procs_running", 0); }
 
-/* A team of ours that has just worked is awake for some milliseconds more and counts: so a no is asked for
- * twice. */
+/* A team of Brim's own that has just worked stays awake for some milliseconds and counts: so a no is asked
+ * for twice. */
 static int begins_brief(int threads)
 {
     const struct timespec ms_10 = { 0, 10000000 };

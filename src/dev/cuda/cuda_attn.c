@@ -220,7 +220,7 @@ static int output_of(CudaDev *d, AttnPlan *p, const TimedWay *t, const AttnData 
     size_t         all = (size_t)(k->B * k->T * (k->bwd ? k->ld_dqkv : k->ld_o));
     *n                 = MIN(all, (size_t)SEEN);
     way_set(p, t);
-    /* Whoever writes nothing leaves NaN. */
+    /* A way that writes nothing leaves NaN. */
     if (cudaMemsetAsync(out, 0xff, all * 2, cuda_stream(&d->base)) != cudaSuccess || run_once(d, p, x))
         return -1;
     return cudaMemcpy(got, out + (all - *n) * 2, *n * 2, cudaMemcpyDeviceToHost) == cudaSuccess ? 0 : -1;

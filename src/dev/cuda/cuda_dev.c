@@ -131,7 +131,7 @@ static int open_streams(CudaDev *d)
     return 0;
 }
 
-/* ERR_USER: this GPU cannot be had here, so whoever named it must name another device. */
+/* ERR_USER: this GPU cannot be used here, so the user must name another device. */
 static int open_device(CudaDev *d)
 {
     int         n = 0;

@@ -4,8 +4,8 @@
  *    unless the tf32 option is on.
  * 2. The choice comes from the tune cache, else from timing, else it is the library's first proposal.
  *    `deterministic` never times, since timing noise would change the order of sums from run to run.
- * 3. A bias is either cuBLASLt's epilogue (one rounding, as the CPU has it) or, where that is measured faster
- *    or not supported, a pass of its own over y (two roundings). */
+ * 3. A bias is cuBLASLt's epilogue (one rounding, as on the CPU). If a separate pass over y is measured
+ *    faster, or the epilogue is not supported, the bias is a separate pass (two roundings). */
 #include "dev/cuda/cuda_gemm_plan.h"
 
 #include "dev/cuda/cuda_check.h"

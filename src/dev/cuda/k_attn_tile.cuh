@@ -249,9 +249,9 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
 
 /* ---- blocks of rows ------------------------------------------------------------------------------------ */
 
-/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2,
- * and in a head those with the most tiles first: the last ones are small, and all thread blocks end at about
- * the same time. */
+/* Thread blocks ask for blocks of rows. These are handed out head by head, so that the other side comes from
+ * L2. Within a head the blocks with the most tiles come first: the last ones are small, and all thread blocks
+ * end at about the same time. */
 typedef struct {
     int n_item, n_block;
 } Blocks;
@@ -552,8 +552,8 @@ __device__ __forceinline__ int warp_min(int v)
 }
 __device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
 
-/* A thread block a sequence: what the queries of each tile see, a warp a tile; then who sees each tile of
- * keys, a thread a tile. */
+/* A thread block a sequence: what the queries of each tile see, a warp a tile; then which queries see each
+ * tile of keys, a thread a tile. */
 static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
 {
     int   b = blockIdx.x, n_tile = g.T / TILE, lane = threadIdx.x % WARP;

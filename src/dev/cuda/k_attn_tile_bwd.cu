@@ -133,8 +133,8 @@ __device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, 
     }
 }
 
-/* `keys` finds both with their signs turned, for 64 queries first all of lse, then all sums, in the order in
- * which a thread reads four at a time: those of its two columns in two blocks of eight. */
+/* `keys` finds both with negated signs: for 64 queries first all of lse, then all sums. They stand in the
+ * order in which a thread reads four at a time: those of its two columns in two blocks of eight. */
 __device__ __forceinline__ int64_t side_at(int64_t row)
 {
     int q = (int)(row % TILE);
@@ -326,8 +326,8 @@ __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, 
     }
 }
 
-/* With spans. last_head: of those that share the keys; its last tile says that it is. If nobody sees the
- * keys, it is some tile. */
+/* With spans. last_head: of those that share the keys; its last tile says that it is. If no query sees the
+ * keys, it is any tile. */
 template <typename R>
 __device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r,
                                                int b, int h, int k0, bool last_head)
@@ -593,7 +593,7 @@ __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t
     if (!SPANS) ring_free<R>(smem, at.r);
 }
 
-/* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that nobody sees them; head: of
+/* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that no query sees them; head: of
  * keys. */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem, uint32_t slot,

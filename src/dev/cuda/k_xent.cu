@@ -48,8 +48,8 @@ template <typename T> struct XentP {
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
-/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: whoever is a row
- * ahead does not disturb those who still read, and nobody can be two ahead. */
+/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: a block that is
+ * a row ahead does not disturb blocks that still read, and no block can be two rows ahead. */
 struct XentShared {
     uint64_t full[XENT_MAX_SEGMENTS], empty[XENT_MAX_SEGMENTS]; /* by segment; empty counts warps */
     uint64_t met[2];                                            /* all parts' pairs are there */
@@ -284,7 +284,7 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, const XentPart<T> &w
 
 /* Writes the part's gradient from shared memory, as if the target were elsewhere; its first n_class columns
  * are classes. release(g) is called when this thread has read segment g, fetch(g) when it has written it: by
- * then the other warps have most likely read it, too, and nobody waits. soft_part has waited for what is all
+ * then the other warps have most likely read it, too, so no warp waits. soft_part has waited for what is all
  * classes. A thread holds two packs, not four: more would not fit 40 registers. */
 template <typename T, typename Ready, typename Release, typename Fetch>
 __device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n_class, float shift,
@@ -407,9 +407,9 @@ __global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS_PER_SM) xent_cluster
         s->log2_scale = q.log2;
     }
     __syncthreads();
-    if (p.parts > 1) ptx_cluster_sync(); /* nobody sends to barriers that are not there yet */
+    if (p.parts > 1) ptx_cluster_sync(); /* no block sends to barriers that do not exist yet */
     xent_part_rows(p, w);
-    if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while others may send to it */
+    if (p.parts > 1) ptx_cluster_sync(); /* no block leaves while others may send to it */
 }
 
 /* ---- Two reads: any shape, any device ---------------------------------------------------------------- */
