@@ -196,8 +196,8 @@ static void take_chunk(ImageDecoder *d, int first, int n, size_t stride, int col
     d->times.resize_s += clock_now_s() - t1;
 }
 
-/* Lets libjpeg leave out columns and rows that nobody asked for. Returns the column of the first one that
- * comes. */
+/* Lets libjpeg leave out columns and rows that the caller does not need. Returns the column of the first one
+ * that comes. */
 static int cut_columns(ImageDecoder *d)
 {
     struct jpeg_decompress_struct *c  = &d->jpeg->cinfo;
