@@ -33,7 +33,7 @@ enum { MACHINE_BUILT_FOR = 90 };
 const Machine *machine_find(const char *key_or_name);
 /* Keys of all known machines, separated by ", ". */
 const char *machine_keys(void);
-/* Bytes for slabs on a card that nobody else uses. */
+/* Bytes for slabs on a card that no other program uses. */
 size_t machine_room(const Machine *m);
 /* Keys of the known machines that have room for so many bytes, separated by ", "; returns how many. */
 int machine_list_fitting(char *buf, size_t n, size_t size_bytes);
