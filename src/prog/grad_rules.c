@@ -201,7 +201,7 @@ static void grad_attn_fwd(Diff *d, const Op *op)
     diff_end(d, a->qkv, dqkv);
 }
 
-/* One op gives both gradients; the one that nobody wants goes to a tensor that nobody reads. */
+/* One op gives both gradients; a gradient that is not wanted goes to a tensor that no op reads. */
 static void grad_cross_attn_fwd(Diff *d, const Op *op)
 {
     const CrossAttnFwd *a    = &op->args.cross_attn_fwd;

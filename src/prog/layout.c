@@ -121,8 +121,8 @@ static int pair_allowed(const Op *op, const Tensor *out, const Tensor *in)
 /* ---- The proof ----------------------------------------------------------------------------------------- */
 
 /* Walks the list once. `live` holds the tensors that live before and after the present op, sorted by offset.
- * They never overlap: who overlaps is found when the second one is born. So each birth is one binary
- * search. */
+ * They never overlap: an overlap is found where the second tensor is first written. So each birth is one
+ * binary search. */
 typedef struct {
     const Prog    *p;
     const Life    *life;

@@ -124,9 +124,9 @@ void prog_replace_ops(Prog *p, const Op *ops, int n)
     p->cap_op = n + 1;
 }
 
-/* A chunk of the head needs its logits in forward and backward. Nothing between them depends on other chunks,
- * so the backward ops of chunk c move to right behind its forward ops and only one chunk's logits are ever
- * alive. */
+/* A chunk of the head needs its logits in forward and backward. Nothing between them depends on other chunks.
+ * So the backward ops of chunk c move right behind its forward ops, and only one chunk's logits are alive at
+ * a time. */
 void prog_hoist_chunks(Prog *p)
 {
     int n_chunk = 0;
