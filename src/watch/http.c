@@ -27,7 +27,7 @@
 static const double TICK_S = 1, PING_S = 15;
 static const char   cookie_name[] = "brim_token";
 
-/* Somebody who waits for events. */
+/* A connection that waits for events. */
 typedef struct Waiter {
     struct Waiter         *next;
     HttpServer            *server;

@@ -21,7 +21,7 @@ int runwatch_check(const Recipe *r);
 RunWatch *runwatch_create(const Recipe *r, const char *nvml_path);
 void      runwatch_destroy(RunWatch *w);
 
-/* What train_run() takes; valid until runwatch_destroy(). With NULL nobody looks on. */
+/* What train_run() takes; valid until runwatch_destroy(). With NULL nothing is watched. */
 Watcher runwatch_watcher(RunWatch *w);
 
 /* A text that the model wrote after a step: into samples.jsonl and TensorBoard. */
