@@ -1,15 +1,15 @@
 /* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32;
  * layer norm, learned positions, GELU, biases, tied head.
  *
- * The list is the step as lowered with every optimisation on but chunks of the head (`brim plan --list` shows
- * it): bias gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are
- * one. What other models or other choices of fusion run instead comes last and counts 0 times.
+ * The list is the lowered step with every optimisation on, except chunks of the head (`brim plan --list`
+ * shows it). Bias gradients are part of the gradient of a norm, an activation or a weight. The update has one
+ * range. Ops of other models or other choices of fusion come last and count 0 times.
  *
- * usage: bench_cpu_ops [threads [sgemm]]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for
- * the rest, and the share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for
- * comparison, with the core it detected (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line
- * is the whole step, then its linear layers alone. With sgemm OpenBLAS's product alone, for ever, a line
- * after each (tools/cpu_turns.py). */
+ * Usage: bench_cpu_ops [threads [sgemm]]. Not a test. Prints GFLOP/s for products and attention, GB/s
+ * (op_bytes) for the other ops, and each op's share of a whole step. For comparison it prints OpenBLAS's
+ * SGEMM on 2048 x 2048 and the core that OpenBLAS detected (OPENBLAS_CORETYPE=SkylakeX corrects a wrong one).
+ * The last line is the whole step, then its linear layers alone. With sgemm only OpenBLAS's product runs,
+ * without end, and prints a line each time (tools/cpu_turns.py). */
 #include "base/clock.h"
 #include "base/err.h"
 #include "dev/dev.h"

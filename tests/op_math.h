@@ -1,5 +1,5 @@
-/* The mathematics of the ops in double, written as plainly as it can be said. What the backends are compared
- * with; nothing here shares a line with them. Matrices are contiguous rows x cols. */
+/* The mathematics of the ops in double, written as plainly as possible. The backends are compared with it,
+ * and it shares no code with them. Matrices are contiguous rows x cols. */
 #ifndef TESTS_OP_MATH_H
 #define TESTS_OP_MATH_H
 

@@ -1,7 +1,7 @@
 /* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper
  * (emulate/hopper.h): forward and both kernels of backward, every mask, grouped heads, heads of 64 and 128,
- * lengths that leave some warpgroups without rows, several thread blocks at once, and the same bits whatever
- * the order in which they run. */
+ * lengths that leave some warpgroups without rows, several thread blocks at once. The bits must not depend on
+ * the order in which warps run. */
 #include "dev/cuda/k_attn_tile.h"
 #include "hopper.h"
 

@@ -4,9 +4,9 @@
  * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in
  * f32 is up to 2.5e-6 away from them in a gradient and 4e-6 in a weight after ten steps (tools/golden.py in
  * float32, torch 1.13); our builds for x86-64-v2, -v3 and native up to 2.3e-6 and 5.4e-6. Gradients get four
- * times that. Weights get 5e-5, because AdamW divides a gradient by its own size, so that a tiny one brings
- * its rounding into the weight undiminished: tools/golden.py bounds that by 2e-5 for rounding errors five
- * times as large as f32's. Users are promised 1e-4. */
+ * times that. Weights get 5e-5, because AdamW divides a gradient by its own size. So the rounding of a tiny
+ * gradient goes into the weight in full: tools/golden.py bounds that by 2e-5 for rounding errors five times
+ * as large as f32's. Users are promised 1e-4. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* A fused op gives the bits of the ops it stands for, on every case of op_cases.h, so that lowering and
+/* A fused op gives the bits of the ops it replaces, on every case of op_cases.h, so that lowering and
  * recomputation change nothing. Each check runs the fused op on a case, then its parts on copies of the same
  * inputs. */
 #include "op_harness.h"

@@ -1,7 +1,7 @@
 /* The own matrix product (src/dev/cuda/k_gemm.cu) against sums in double, on an emulated Hopper
  * (emulate/hopper.h): every kind, edges in rows, columns and k, one step and more steps than the ring has,
- * one and more clusters with several tiles each, and the same bits whatever the order in which warps run.
- * What lies beside a matrix is NaN where it must not be read and stays what it was. */
+ * one and more clusters with several tiles each. The bits must not depend on the order in which warps run.
+ * Memory beside a matrix is NaN where it must not be read, and must stay unchanged. */
 #include "dev/cuda/k_gemm.h"
 #include "hopper.h"
 

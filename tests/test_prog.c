@@ -1,9 +1,9 @@
 /* The passes over random programs: what the planner shares is safe, what lowering fuses and recomputation
  * repeats gives the same numbers, and the planned bytes are the allocated bytes.
  *
- * The plan is proved three ways: by prog_verify() (lifetimes), by simulate() below (who wrote each granule
- * last; knows nothing of lifetimes), and by running the list in planned memory full of NaN against the same
- * list without sharing. */
+ * The plan is proved three ways: by prog_verify() (lifetimes), by simulate() below (which op wrote each
+ * granule last; it does not use lifetimes), and by running the list in planned memory full of NaN against the
+ * same list without sharing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

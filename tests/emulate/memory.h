@@ -1,8 +1,9 @@
 /* Shared memory, the barriers in it, and the copy engine's loads and stores. A part of hopper.h.
  *
- * 1. A load happens at a random time after it was asked for; until then its place is NaN.
- * 2. A store reads shared memory at once or, just as likely, when a wait for that ends; memory has it only
- *    when a wait for that ends, or with the thread. A thread that ends must have waited for the reading. */
+ * 1. A load happens at a random time after the request. Until then its destination is NaN.
+ * 2. A store reads shared memory at once or, just as likely, when a wait for the reading ends. The data
+ *    reaches memory when a wait for the writing ends, or when the thread ends. A thread must wait for the
+ *    reading before it ends. */
 #ifndef TESTS_EMULATE_MEMORY_H
 #define TESTS_EMULATE_MEMORY_H
 

@@ -1,6 +1,6 @@
-/* What kernels without tensor cores use of the CUDA backend, on the CPU and in f32: one thread block after
- * the other, each with all of its threads at once (machine.h). The headers cuda_dev.h, cuda_check.h and
- * cuda_types.cuh here stand in for those in src. */
+/* The part of the CUDA backend that kernels without tensor cores use, on the CPU and in f32. Thread blocks
+ * run one after the other, each with all of its threads at once (machine.h). The headers cuda_dev.h,
+ * cuda_check.h and cuda_types.cuh here replace those in src. */
 #ifndef TESTS_EMULATE_SERIAL_H
 #define TESTS_EMULATE_SERIAL_H
 

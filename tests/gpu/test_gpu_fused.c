@@ -1,7 +1,7 @@
-/* Fused ops on the device give the bits of the ops they stand for, at the widths of real models, in f32 and
- * bf16, in place and not, with whole and ragged rows: what lets lowering change speed and nothing else
- * (src/dev/cuda/kernels.h). The vectors that are summed over rows are checked too, so each sum must be taken
- * in one order by every op that takes it. */
+/* Fused ops on the device give the bits of the ops they replace: at the widths of real models, in f32 and
+ * bf16, in place and not, with whole and ragged rows. So lowering changes speed and nothing else
+ * (src/dev/cuda/kernels.h). Vectors that are summed over rows are checked, too: all ops must take such a sum
+ * in the same order. */
 #include "check.h"
 
 #include "dev/dev.h"

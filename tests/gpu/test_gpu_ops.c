@@ -7,8 +7,8 @@
  * twice that error (in norm) is allowed. Attention also rounds probabilities (forward) and P, dS, dP and dQ
  * (backward) on the way, each as large as the last rounding; errors of independent roundings add in squares.
  *
- * test_gpu_ops [OP [PART [own]]]: that op alone, of its cases those with PART in their name, and no library
- * where there is a choice. */
+ * Usage: test_gpu_ops [OP [PART [own]]]. Only OP; only its cases with PART in their name; with "own" no
+ * library where there is a choice. */
 #include "check.h"
 
 #include "op_harness.h"

@@ -1,7 +1,8 @@
 /* The contract, end to end on a GPU: one transformer block forward and backward, one op with a quantised, a
- * transposed and an amax output, and one op on the comm lane, recorded once, captured as one CUDA graph, and
- * equal to the CPU running the same list. f32 throughout: bound 1e-4 of each tensor's norm as in
- * test_gpu_model.c; quantised values are exact (both sides round the same f32 numbers to nearest even). */
+ * transposed and an amax output, and one op on the comm lane. The list is recorded once and captured as one
+ * CUDA graph. The CPU runs the same list, and the results must be equal. All is f32: bound 1e-4 of each
+ * tensor's norm as in test_gpu_model.c; quantised values are exact (both sides round the same f32 numbers to
+ * nearest even). */
 #include "check.h"
 
 #include "base/err.h"
