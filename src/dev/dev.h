@@ -55,9 +55,9 @@ typedef struct {
     int64_t n_kernel; /* and copies */
 } DevTrace;
 
-/* This process among several that train one model. id comes from comm_id() of rank 0. The last two are a
- * transport over host memory for backends that have none of their own; a sum is taken in the order of ranks,
- * so all get the same bits. */
+/* The place of this process among several that train one model. id comes from comm_id() of rank 0. The last
+ * two fields are a transport over host memory, for backends without a transport of their own. A sum is taken
+ * in the order of ranks, so all ranks get the same bits. */
 typedef struct {
     int           rank, world;
     unsigned char id[128];
@@ -135,9 +135,9 @@ typedef struct {
                        int  slot); /* 1: the lane has passed it, or it was never set; does not wait */
     int (*lane_wait_mark)(Dev *dev, Lane waiter, int slot); /* waiter's later work runs after the mark */
 
-    /* Several ranks; NULL: this backend knows only one. Without comm_open() a collective is that of a single
-     * rank. comm_id is for rank 0 to call; comm_open returns once every rank has called it, before slabs are
-     * allocated. */
+    /* For several ranks; NULL: this backend knows only one rank. Without comm_open() a collective acts as for
+     * a single rank. Only rank 0 calls comm_id. comm_open is called before slabs are allocated and returns
+     * when every rank has called it. */
     int (*comm_id)(unsigned char id[128]);
     int (*comm_open)(Dev *dev, const DevComm *c); /* copies *c; its ctx must outlive the device */
 

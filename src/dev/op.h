@@ -109,12 +109,12 @@ typedef enum {
 
 /* ---- State shared by host and device ------------------------------------------------------------------- */
 
-/* The whole of what changes per step, in SLAB_STATE.
+/* Everything that changes from step to step, in SLAB_STATE.
  *
  * Before the first micro-step the host writes StepIn and clears the sums of StepOut, with one copy of
- * STEP_UPLOAD_BYTES. The device writes StepOut; the host reads StepOut one step late. All that decides about
- * an update (skips, bias correction, the running loss) lives on the device. So a resumed run repeats it bit
- * for bit, however late the host looks.
+ * STEP_UPLOAD_BYTES. The device writes StepOut; the host reads StepOut one step late. Everything that decides
+ * about an update (skips, bias correction, the running loss) lives on the device. So a resumed run repeats an
+ * update bit for bit, however late the host reads.
  *
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
  * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
@@ -164,9 +164,9 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE, for gradients only: what stands for the
- * activation's input is act' of it already, and for a gate and what it gates [act'(gate) * up | act(gate)].
- * Own CUDA products fuse the first ACT_FUSED activations; the others run after the product. */
+/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE is for gradients only: the argument pre
+ * then holds the stored slopes instead of the activation's input: act'(pre), or for a gate [act'(gate) * up |
+ * act(gate)]. Own CUDA products fuse the first ACT_FUSED activations; the others run after the product. */
 typedef enum {
     ACT_GELU,
     ACT_RELU2,
@@ -180,8 +180,8 @@ typedef enum {
     ACT_SLOPE = ACT_COUNT
 } Act;
 
-/* Rows of PPO's parts: the losses before their weights, the entropy, log(1/r) and (r - 1) - log r as measures
- * of how far the policy has moved, and 1 where r is outside of 1 -+ clip. */
+/* Rows of PPO's parts: the losses before their weights; the entropy; log(1/r) and (r - 1) - log r, which
+ * measure how far the policy has moved; and 1 where r is outside of 1 -+ clip. */
 enum { PPO_POLICY, PPO_VALUE, PPO_ENTROPY, PPO_OLD_KL, PPO_KL, PPO_CLIPPED, PPO_PARTS };
 
 typedef enum {
@@ -239,7 +239,8 @@ typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
 /* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
 typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
 /* fused NORM_DX + NORM_DW (+ ADD) (+ BIAS_DW): dx = dres + norm_dx(dy); dbias f32[C]? += sum over rows of dx
- * as stored: the bias gradient of the linear layer whose output's gradient dx is. dx may alias dy or dres */
+ * as stored. This is the bias gradient of the linear layer before, because dx is the gradient of that layer's
+ * output. dx may alias dy or dres */
 typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
 
 /* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */
@@ -304,10 +305,11 @@ typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, he
  * lse f32[B,H,T] = log sum exp of the scaled, masked scores. A query that sees no key has o = 0, lse = 0 and
  * no gradient. doc i32[B,T]? for MASK_DOCUMENT, prefix i32[B]? for MASK_PREFIX, first and last i32[B,T]? for
  * MASK_RANGE; keys outside 0..T-1 do not exist. p [B,H,T,T]? in the dtype of qkv gets the weights (0 where
- * the mask hides a key): the form that stores them instead of computing them again, for comparison. */
+ * the mask hides a key). With p the backward op reads the stored weights instead of computing them again;
+ * this form is for comparison. */
 typedef struct { Tensor *o, *lse, *p, *ws, *qkv, *doc, *prefix, *first, *last; AttnShape shape; } AttnFwd;
-/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been
- * rotated by it from position 0 on (Rope), and their gradients are rotated back. */
+/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: the table by which
+ * Rope rotated q and k, from position 0 on. The gradients of q and k are then rotated back. */
 typedef struct { Tensor *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table;
                  AttnShape shape; } AttnBwd;
 /* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length

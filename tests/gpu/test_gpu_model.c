@@ -4,7 +4,7 @@
  * Bounds. fp32: both sides round each operation to 2^-24. A gradient is a chain of about 20 products over
  * sums of up to some thousand terms. Their errors add like a random walk, so 1e-4 of a tensor's norm leaves a
  * factor of ten. bf16: the CPU runs the same list a second time with weights and every tensor between ops
- * rounded to bf16; The difference is the error of bf16 itself. CUDA may be off by at most twice this error,
+ * rounded to bf16. The difference is the error of bf16 itself. CUDA may be off by at most twice this error,
  * tensor by tensor (plus 2^-9, one rounding, for small tensors whose error happens to be near zero). */
 #include "check.h"
 

@@ -78,8 +78,8 @@ VEC_INLINE vi span_sees(const Span *s, int v, int64_t k)
 /* D rounded up to whole vectors: the length of a copied row. */
 static inline int64_t attn_pad(int64_t D) { return (D + VL - 1) / VL * VL; }
 
-/* n rows x of D floats, ld apart, as n_row rows of attn_pad(D) floats, times scale; what x does not fill is
- * 0. Rows of qkv are far apart: read in place they miss L1 on every key (measured: 144 against 171
+/* Copies n rows x of D floats, ld apart, to n_row rows of attn_pad(D) floats, times scale. The rest of the
+ * rows is 0. Rows of qkv are far apart: read in place, they miss L1 on every key (measured: 144 against 171
  * GFLOP/s). */
 typedef struct {
     const float *x;
@@ -91,9 +91,9 @@ void attn_copy(float *out, const AttnRows *r);
 /* out[d][lane] = scale * x[lane][d] for n rows x of D floats, ld apart; lanes from n on are 0. */
 void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D, float scale);
 
-/* Rows that the thread's next item will read or write, brought into L2 a few lines at a time while this one
- * computes. A head's part of a row is too short for the hardware's prefetcher: waiting for it took a third of
- * the time. */
+/* Brings rows that the thread's next item will read or write into L2, a few lines at a time, while this item
+ * computes. A head's part of a row is too short for the hardware's prefetcher: waiting for such rows took a
+ * third of the time. */
 enum { AHEAD_STREAMS = 8, AHEAD_LINE = 16 /* floats */ };
 typedef struct {
     const float *base[AHEAD_STREAMS];

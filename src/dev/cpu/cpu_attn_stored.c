@@ -67,9 +67,9 @@ static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transpos
                    .c_row = ld_c };
 }
 
-/* The most that any product packs: S, dP, O or dQ, dK, dV. ld_out is that of dout (forward: of o): a product
- * packs rows that are far apart and reads near ones in place, so those of qkv do not speak for those of
- * dout. */
+/* The most that any product packs: S, dP, O or dQ, dK, dV. ld_out is the row stride of dout (forward: of o).
+ * A product packs rows that are far apart and reads near rows in place; rows of dout may be near where rows
+ * of qkv are far apart. */
 static size_t product_bytes(const Attn *a, int64_t ld_out)
 {
     Rows   in = { NULL, a->ld_q }, out = { NULL, ld_out };

@@ -44,8 +44,9 @@ double cpu_read_number(const char *path, const char *key, double fallback)
     return value;
 }
 
-/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP
- * does not know: spinning on more threads than the quota allows is several times slower. */
+/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota. OpenMP does
+ * not know the quota; more threads than the quota allows, which wait awake, make the run several times
+ * slower. */
 static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
 
 int cpu_threads_for(int asked)
@@ -88,8 +89,8 @@ static int cpu_info(Dev *dev, DevInfo *info)
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-/* Zeroed by all threads, so that each page is first touched by a thread that will use it; huge pages, because
- * a product walks many rows at once and would miss the TLB on each. */
+/* All threads zero the memory, so that each page is first touched by a thread that will use it. Huge pages,
+ * because a product walks many rows at once and would miss the TLB on each row. */
 static void *alloc_zeroed(int threads, size_t size_bytes)
 {
     size_t align = size_bytes >= HUGE_PAGE ? HUGE_PAGE : TENSOR_ALIGN;

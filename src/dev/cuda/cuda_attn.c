@@ -87,8 +87,8 @@ static const char *run_plan(CudaDev *d, AttnPlan *p, const AttnData *x)
 
 static int64_t align_up(int64_t n) { return (int64_t)tensor_align_up((size_t)n); }
 
-/* Scratch tensors of the key's sizes: random, with zeros where only the result's size matters, for one
- * document without a prefix, and for ranges of one key. 1 when there is no room. */
+/* Scratch tensors of the key's sizes. They hold random numbers, and zeros where only the size of the result
+ * matters, for one document without a prefix, and for ranges of one key. 1 when there is no room. */
 static int rehearsal(CudaDev *d, const AttnKey *k, AttnData *x)
 {
     enum { N = 7 };
@@ -226,9 +226,9 @@ static int output_of(CudaDev *d, AttnPlan *p, const TimedWay *t, const AttnData 
     return cudaMemcpy(got, out + (all - *n) * 2, *n * 2, cudaMemcpyDeviceToHost) == cudaSuccess ? 0 : -1;
 }
 
-/* 1 if the last rows of two ways' output are the same but for roundings: a wrong one would not stay unseen.
- * The bound is an ulp of the value (2^-7, twice for two roundings of sums) and of the largest, where sums
- * cancel. */
+/* 1 if the last rows of the outputs of two ways agree up to rounding, so that a wrong kernel is noticed. The
+ * bound is an ulp of the value (2^-7, twice for two roundings of sums) plus an ulp of the largest value,
+ * because sums may cancel. */
 static int same_output(CudaDev *d, AttnPlan *p, const TimedWay *a, const TimedWay *b, const AttnData *x)
 {
     static uint16_t got[2][SEEN];

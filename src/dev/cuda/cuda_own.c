@@ -304,8 +304,9 @@ static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
     return 0;
 }
 
-/* us[]: burst times in, steady ones out. The clock follows the power of what runs within 50 to 100 ms. Of two
- * rounds the better counts: now and then the card holds back for a tenth of a second, whatever it runs. */
+/* us[]: burst times in, steady ones out. The clock follows the power of the running kernel within 50 to 100
+ * ms. The better of two rounds counts: now and then the card is slower for a tenth of a second, whatever it
+ * runs. */
 static int time_steady(CudaDev *d, const Op *op, const OwnGemm *g, float us[2])
 {
     enum { STEADY_ROUNDS = 2, SETTLE_US = 80000, MEASURE_US = 60000 };

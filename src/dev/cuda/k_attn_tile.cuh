@@ -48,8 +48,8 @@ typedef struct {
 /* ---- shared memory ------------------------------------------------------------------------------------- */
 
 /* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose
- * tiles there is room for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of
- * its own for tiles that a warpgroup writes, else they go where those were that stayed. */
+ * tiles there is room for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT:
+ * separate room for tiles that a warpgroup writes; else the written tiles replace the tiles that stayed. */
 template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
                          SIDE = SIDE_, OUT = OUT_;
@@ -73,8 +73,8 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
 
 /* ---- who does what ------------------------------------------------------------------------------------- */
 
-/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill
- * all blocks, the last one, which sees the fewest, begins before the sequence. */
+/* Where block i of a head's queries begins. The block that sees the most keys is the first. If the queries do
+ * not fill all blocks, the last block, which sees the fewest keys, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
     return g.T - (i + 1) * R::ROWS;
@@ -192,8 +192,8 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* For the whole warp. Its first thread reads, which is also the one that says when others may write there
- * again (bar_arrive_first): racecheck follows threads, not warps. */
+/* For the whole warp. The first thread reads. The same thread says when others may write there again
+ * (bar_arrive_first): racecheck follows threads, not warps. */
 __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
 {
     uint32_t v = 0;

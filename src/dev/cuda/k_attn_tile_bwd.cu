@@ -264,8 +264,8 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 
 /* ---- keys stay ----------------------------------------------------------------------------------------- */
 
-/* What the loader says of a tile of queries: which it is, which warpgroups' keys it sees, for which of those
- * some of it do not see some of the keys, and whether it is the block's last. */
+/* What the loader says about a tile of queries: its number; which warpgroups' keys it sees; for which of
+ * these warpgroups the mask hides some keys from some queries; and whether it is the block's last tile. */
 enum { NOTE_LAST = 1, NOTE_SEES = 2, NOTE_EDGE = 4, NOTE_BITS = 2 /* a warpgroup, from NOTE_SEES on */ };
 typedef struct {
     int i;

@@ -149,9 +149,9 @@ __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], f
     wgmma_commit();
 }
 
-/* acc = the item's sum. pos: of its first step in the ring's count. A multiplier begins once the other has
- * seen all its steps full: a barrier's parity tells only whether it is in this phase or the next, not how
- * many rounds of the ring are still to come. */
+/* acc = the item's sum. pos: of its first step in the ring's count. A multiplier begins when the other
+ * multiplier has seen all its steps full. A barrier's parity tells only whether it is in this phase or the
+ * next, not how many rounds of the ring are still to come. */
 template <OwnKind KIND, int WIDTH, int SUMS>
 __device__ __forceinline__ void tile_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               int n_step, uint32_t smem, Multiplier &me, uint32_t pos)

@@ -31,8 +31,9 @@ enum {
 enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 
 /* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots,
- * their sides (biases, or column sums, or ones), and the barriers of full steps, of empty ones, of slots with
- * inputs, of slots whose outputs are gone, of the multipliers' turns, and of slots handed on to them. */
+ * and their sides (biases, column sums, or ones). Then the barriers: of full steps, of empty steps, of slots
+ * with inputs, of slots whose outputs are gone, of the multipliers' turns, and of slots given to the
+ * multipliers. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU || KIND == OWN_GLU_BOTH;
@@ -159,9 +160,9 @@ __device__ __forceinline__ void inputs_load(const OwnMaps &m, const OwnArgs &g, 
     }
 }
 
-/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may be
- * the other multiplier's, with inputs still on their way: first it must be gone, or the parity would speak of
- * those. */
+/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may
+ * belong to the other multiplier, with inputs still on their way. That chunk must be gone first, or the
+ * parity would be that of its inputs. */
 template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk &d)
 {
     using F       = Form<KIND>;
@@ -189,9 +190,9 @@ template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d,
     bar_arrive(d.smem + Form<KIND>::AT_GONE + 8 * (q % Form<KIND>::N_SLOT));
 }
 
-/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot
- * is free; in the shared ring one thread frees the slot of the chunk before, and at a tile's end this one's
- * too: the other multiplier waits for it. */
+/* Writes the chunk at (row, col) to memory. If the multiplier has slots of its own, the barrier also says
+ * that the next chunk's slot is free. In the shared ring one thread frees the slot of the chunk before. At a
+ * tile's end it frees this chunk's slot, too, because the other multiplier waits for the slot. */
 template <OwnKind KIND>
 __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at, int row, int col)
 {

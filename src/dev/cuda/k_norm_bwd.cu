@@ -193,7 +193,7 @@ __device__ __forceinline__ void team_sync(int team, int warps)
 
 /* Sums v[j] over the team for all eight j; the same bits in every thread. A warp halves the values it carries
  * with each of the first three exchanges: nine shuffles for eight sums. slot: [warp of the block][8]; the
- * caller turns between two of them, because the next call's barrier is what frees this call's. */
+ * caller alternates between two slots, because the barrier of the next call frees the slot of this call. */
 __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, float (*slot)[8])
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
         for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, n);
     }
 
-    /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers
-     * that every warp has passed equally often are what racecheck can follow. */
+    /* All teams make the same number of rounds. The last round may lie past the end, where all rows are zero.
+     * racecheck can only follow barriers that every warp has passed equally often. */
     for (int turn = 0; batch < p.n_batch + (int)gridDim.x * team; turn ^= 1, batch += step) {
         float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
         float   c[2 * R], sum[N], next = stat_load(p, batch + step);

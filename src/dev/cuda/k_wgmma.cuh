@@ -91,7 +91,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 #define WGMMA_64_SHARED  WGMMA_SHARED("64", R32_0, "%32", "%33", "%34", "%35", "%36")
 
 /* d[64 x N] = a b, or += if ADD, for N of 64, 128 or 192; both operands in shared memory. TA, TB: 1 for a
- * columns operand. The two forms differ in what is said of d: registers that are only written need no values
+ * columns operand. The two forms differ in how they declare d: registers that are only written need no values
  * before. */
 template <int TA, int TB, int ADD, int H>
 __device__ __forceinline__ void wgmma_shared(float (&d)[H], uint64_t a, uint64_t b)
@@ -176,8 +176,8 @@ template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4]
     }
 }
 
-/* After a wait for their product, or after they were set: says that these accumulators were written until
- * here, so that nothing that reads them moves up, and nothing that sets them down. */
+/* After a wait for their product, or after they were set: tells the compiler that these accumulators were
+ * written until here. So no read of them moves up, and no write moves down. */
 template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
 {
 #pragma unroll
@@ -230,9 +230,9 @@ __device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *m
         : "memory");
 }
 
-/* A box from this block's shared memory to memory, or added to it (f32). What is stored streams by: it should
- * not drive operands out of L2 that are read again (1 to 3 % of a fused product). Stores of a thread are
- * counted in groups. */
+/* A box from this block's shared memory to memory, or added to memory (f32). Stores are marked as streaming:
+ * they should not drive operands out of L2 that are read again (1 to 3 % of a fused product). Stores of a
+ * thread are counted in groups. */
 __device__ __forceinline__ void tma_store(const CUtensorMap *map, int x, int y, uint32_t smem)
 {
     HOPPER_ASM(

@@ -181,8 +181,8 @@ __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int 
         for (int k = 0; k < XENT_GROUP; k++) v[k] = xent_load<T, FROM>(x + col + k * STEP, N);
         soft_add(a, v);
     }
-    /* What is left, one pack at a time: a whole group would take exponentials of columns that are not there.
-     * Of 151936 classes a thread has nine packs in a part, and one in four threads ten. */
+    /* The rest, one pack at a time: a whole group would compute exponentials of columns that do not exist. Of
+     * 151936 classes a thread has nine packs in a part, and one in four threads ten. */
     if (col < n) ready(g);
 #pragma unroll 1
     for (; col < n; col += STEP) {
