@@ -1,5 +1,6 @@
 # Brim. `make run` and `make test` do everything on a fresh machine; `make help` lists the rest.
-# Overrides: ARCH (gcc -march, default native), BUILD (output folder), NVCC, SAN (sanitizer flags), V=1 (show commands).
+# Overrides: ARCH (gcc -march, default native), BUILD (output folder), NVCC, SAN (sanitizer flags),
+# V=1 (show commands).
 
 BUILD ?= build
 ARCH  ?= native
@@ -14,9 +15,12 @@ NVCC  ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvc
 CUDA  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 SAN   ?=
 
-WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration -Wno-unused-parameter
-CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC $(WARN) -Isrc $(SAN)
-STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a
+WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+          -Werror=implicit-function-declaration -Wno-unused-parameter
+CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC \
+          $(WARN) -Isrc $(SAN)
+STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a \
+          -l:libjpeg.a -l:libpng.a -l:libz.a
 # The web page and the terminal view are optional: where a library is missing, a file that says so stands in.
 MHD    := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
 CURSES := $(wildcard $(shell $(CC) -print-file-name=libncursesw.a))
@@ -25,16 +29,22 @@ STATIC += $(if $(MHD),-l:libmicrohttpd.a) $(if $(CURSES),-l:libncursesw.a -l:lib
 HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a
 LIBS   := $(STATIC) $(HIDE) -lgomp -ldl -lpthread -lm
 # Video needs FFmpeg's headers; the libraries are opened at run time.
-NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | $(CC) -E -x c - >/dev/null 2>&1 || echo 1)
+NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | \
+            $(CC) -E -x c - >/dev/null 2>&1 || echo 1)
 
-NOT_BUILT := $(if $(MHD),src/watch/http_none.c,src/watch/http.c src/watch/http_tls.c) $(if $(CURSES),src/watch/term_none.c,src/watch/term.c) \
+NOT_BUILT := $(if $(MHD),src/watch/http_none.c,src/watch/http.c src/watch/http_tls.c) \
+             $(if $(CURSES),src/watch/term_none.c,src/watch/term.c) \
              src/file/video_$(if $(NO_AV),ffmpeg,none).c
-SRC    := $(filter-out $(NOT_BUILT),$(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' -not -path 'src/comm/nccl/*' -not -name main.c)))
+SRC    := $(filter-out $(NOT_BUILT),$(sort $(shell find src -name '*.c' -not -path 'src/dev/cuda/*' \
+            -not -path 'src/comm/nccl/*' -not -name main.c)))
 OBJ    := $(SRC:%.c=$(BUILD)/%.o)
 LIB    := $(BUILD)/libbrim.a
 BRIM   := $(BUILD)/brim
+# What every program is linked with.
+WHOLE  := -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
 
-CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl src/env/cuda -name '*.cu' -o -name '*.c' 2>/dev/null))
+CUSRC  := $(sort $(shell find src/dev/cuda src/comm/nccl src/env/cuda \
+            -name '*.cu' -o -name '*.c' 2>/dev/null))
 CUOBJ  := $(patsubst %,$(BUILD)/%.o,$(CUSRC))
 CULIB  := $(BUILD)/libbrim_cuda.so
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
@@ -51,7 +61,8 @@ Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 
 .PHONY: bench-cpu bench-own bench-env
-.PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
+.PHONY: all run test layers size asan fmt fmt-check help setup clean cuda tests golden \
+        test-gpu gpu-tests gpu-suite sanitize-gpu asan-build test-long fuzz
 
 all: $(BRIM) $(if $(NVCC),$(if $(CUSRC),$(CULIB)))
 
@@ -62,14 +73,16 @@ help:
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make test-gpu   every op and the whole model against the CPU; needs a GPU, as do"
 	@echo "make gpu-suite | sanitize-gpu   with op tables and ratios to PyTorch; compute-sanitizer"
-	@echo "make bench-cpu | bench-own   every CPU op beside OpenBLAS; builds build/bench_own, the own CUDA product alone"
+	@echo "make bench-cpu  every CPU op beside OpenBLAS"
+	@echo "make bench-own  build build/bench_own, the own CUDA product alone"
 	@echo "make bench-env  steps per second of the environments, MuJoCo beside a bare loop of the engine"
 	@echo "make layers | size | fmt | fmt-check | golden | fuzz | test-long | clean"
 
 setup:
 	@tools/setup.sh
 
-# The stamps keep the second `make run` from asking the package manager anything. The tests need more than the program.
+# The stamps keep the second `make run` from asking the package manager anything. The tests need more packages
+# than the program.
 $(BUILD)/.setup: tools/setup.sh
 	@mkdir -p $(BUILD)
 	@tools/setup.sh run
@@ -93,8 +106,9 @@ test: $(BUILD)/.setup-test
 asan: asan-build
 	@ASAN_OPTIONS=detect_leaks=1 tools/run_tests.sh $(BUILD)-asan
 
+ASAN := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 asan-build: $(BUILD)/.setup-test
-	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)-asan NVCC= SAN="-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined" all tests
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)-asan NVCC= SAN="$(ASAN)" all tests
 
 # Ten times the kills, a fault at every call, the same under AddressSanitizer. A quarter of an hour.
 test-long: asan-build
@@ -129,12 +143,12 @@ fuzz: $(BUILD)/.setup-test
 
 # Every CPU op beside OpenBLAS's own products (needs libopenblas-dev).
 bench-cpu: $(LIB)
-	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lopenblas
+	$(Q)$(CC) $(CFLAGS) -Itests -o $(BUILD)/bench_cpu_ops tests/bench_cpu_ops.c $(WHOLE) -lopenblas
 	@$(BUILD)/bench_cpu_ops
 
 # Environments through the vector layer, MuJoCo beside a bare loop of the engine (needs libmujoco-dev).
 bench-env: $(LIB)
-	$(Q)$(CC) $(CFLAGS) -o $(BUILD)/bench_env tests/bench_env.c -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lmujoco
+	$(Q)$(CC) $(CFLAGS) -o $(BUILD)/bench_env tests/bench_env.c $(WHOLE) -lmujoco
 	@$(BUILD)/bench_env
 
 # The own CUDA product alone (tests/bench_own.cu says how to call it).
@@ -158,11 +172,14 @@ FMT_MISSING   = clang-format $(FMT_MAJOR) is not installed
 fmt:
 	@$(if $(FMT_IS_HERE),$(CLANG_FORMAT) -i $(FMT_FILES),echo "fmt: $(FMT_MISSING)" >&2; exit 1)
 
-# Part of `make test`: fails where `make fmt` would change a file.
+# Part of `make test`: fails where `make fmt` would change a file, or where a line has more than 110 columns.
 fmt-check:
-	@$(if $(FMT_IS_HERE),$(CLANG_FORMAT) --dry-run -Werror $(FMT_FILES),echo "fmt-check: skipped, $(FMT_MISSING)")
+	@$(if $(FMT_IS_HERE),$(CLANG_FORMAT) --dry-run -Werror $(FMT_FILES), \
+	  echo "fmt-check: clang-format skipped, $(FMT_MISSING)")
+	@tools/columns.sh
 
-# Needs torch and numpy (Debian: python3-torch python3-numpy); the files it makes are committed. PYTHON picks the interpreter.
+# Needs torch and numpy (Debian: python3-torch python3-numpy). The files it makes are committed.
+# PYTHON picks the interpreter.
 PYTHON ?= python3
 golden:
 	@$(PYTHON) tools/golden.py
@@ -175,7 +192,7 @@ $(LIB): $(OBJ)
 
 # The CUDA half resolves base/ and dev/ symbols from the program, hence whole-archive and rdynamic.
 $(BRIM): $(BUILD)/src/bin/main.o $(LIB)
-	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $< $(WHOLE)
 	@echo "built $@"
 
 # Only main.o knows version and commit, so that a new commit does not build everything anew.
@@ -194,8 +211,9 @@ $(BUILD)/.dev_id: FORCE
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: $(BUILD)/.dev_id
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: CFLAGS += -DBRIM_DEV_ID='"$(DEV_ID)"'
 # Pixels must not depend on whether the machine can multiply and add in one step.
-$(BUILD)/src/file/resize.o $(BUILD)/src/data/image_ops.o $(BUILD)/src/data/image_augment.o: CFLAGS += -ffp-contract=off
-# What the web page has from npm, for all builds. Without npm the files are empty, and the page draws with a plotter of its own.
+$(addprefix $(BUILD)/src/,file/resize.o data/image_ops.o data/image_augment.o): CFLAGS += -ffp-contract=off
+# What the web page has from npm, for all builds. Without npm the files are empty, and the page draws with a
+# plotter of its own.
 PAGE_FETCHED := build/page
 $(PAGE_FETCHED)/uplot.js: tools/fetch_uplot.sh
 	@tools/fetch_uplot.sh $(PAGE_FETCHED)
@@ -212,7 +230,8 @@ $(BUILD)/src/env/template.o: src/env/env.h tools/env_template.c
 
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< $(WHOLE) \
+	  $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
 # The toy tenant (docs/tenant.md): all of Brim but its commands and the language model's task.
 TOY    := $(addprefix $(BUILD)/tests/toy/,toy.o toy_recipe.o toy_source.o toy_teacher.o toy_ref.o)
@@ -239,19 +258,20 @@ SIMPLE := $(filter %k_attn.cu.o %_decode.cu.o,$(EMUOBJ))
 $(SIMPLE): EMUFLAGS := -fno-strict-aliasing -Wno-strict-aliasing
 $(BUILD)/tests/test_attn_simple: tests/test_attn_simple.c $(LIB) $(SIMPLE)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -rdynamic -o $@ $< $(SIMPLE) -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lcmocka -lstdc++
+	$(Q)$(CC) $(CFLAGS) -Itests -MMD -MP -MF $@.d -rdynamic -o $@ $< $(SIMPLE) $(WHOLE) -lcmocka -lstdc++
 $(EMULATED):
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -o $@ $(filter %.o,$^)
 $(BUILD)/emulated/%.o: %
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(EMUFLAGS) -Itests/emulate -Isrc -MMD -MP -c -o $@ -x c++ $<
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(EMUFLAGS) -Itests/emulate -Isrc \
+	  -MMD -MP -c -o $@ -x c++ $<
 
 # What the environments' kernel does per environment, compiled for the CPU.
 $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unused-parameter -ffp-contract=off -march=$(ARCH) -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< \
-	  -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS)
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wextra -Wno-unused-parameter -ffp-contract=off -march=$(ARCH) \
+	  -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< $(WHOLE)
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
 PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc patches policy rollout) tests/emulate/plain/launch.cc.o)
@@ -265,7 +285,8 @@ $(BUILD)/tests/test_plain_kernels: tests/test_plain_kernels.c $(LIB) $(PLAINOBJ)
 cuda: $(CULIB)
 
 $(CULIB): $(CUOBJ)
-	$(Q)$(NVCC) -shared -o $@ $(CUOBJ) -L$(CUDA)/lib -L$(CUDA)/lib64 -lcublasLt -ldl -Xlinker -rpath,'$$ORIGIN:$(CUDA)/lib64:$(CUDA)/lib'
+	$(Q)$(NVCC) -shared -o $@ $(CUOBJ) -L$(CUDA)/lib -L$(CUDA)/lib64 -lcublasLt -ldl \
+	  -Xlinker -rpath,'$$ORIGIN:$(CUDA)/lib64:$(CUDA)/lib'
 	@echo "built $@"
 
 $(BUILD)/%.cu.o: %.cu

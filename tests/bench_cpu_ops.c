@@ -1,14 +1,15 @@
-/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32; layer norm,
- * learned positions, GELU, biases, tied head.
+/* Times every op of a byte language model's step on the CPU: 6 layers, width 384, context 256, batch 16, f32;
+ * layer norm, learned positions, GELU, biases, tied head.
  *
- * The list is the step as lowered with every optimisation on but chunks of the head (`brim plan --list` shows it): bias
- * gradients are part of a norm's, an activation's or a weight's gradient. The update's ranges are one. What other models or
- * other choices of fusion run instead comes last and counts 0 times.
+ * The list is the lowered step with every optimisation on, except chunks of the head (`brim plan --list`
+ * shows it). Bias gradients are part of the gradient of a norm, an activation or a weight. The update has one
+ * range. Ops of other models or other choices of fusion come last and count 0 times.
  *
- * usage: bench_cpu_ops [threads [sgemm]]. Not a test. GFLOP/s for products and attention, GB/s (op_bytes) for the rest, and the
- * share of a whole step that each takes; OpenBLAS's own SGEMM on 2048 x 2048 for comparison, with the core it detected
- * (OPENBLAS_CORETYPE=SkylakeX where it detects wrongly). The last line is the whole step, then its linear layers alone. With
- * sgemm OpenBLAS's product alone, for ever, a line after each (tools/cpu_turns.py). */
+ * Usage: bench_cpu_ops [threads [sgemm]]. Not a test. Prints GFLOP/s for products and attention, GB/s
+ * (op_bytes) for the other ops, and each op's share of a whole step. For comparison it prints OpenBLAS's
+ * SGEMM on 2048 x 2048 and the core that OpenBLAS detected (OPENBLAS_CORETYPE=SkylakeX corrects a wrong one).
+ * The last line is the whole step, then its linear layers alone. With sgemm only OpenBLAS's product runs,
+ * without end, and prints a line each time (tools/cpu_turns.py). */
 #include "base/clock.h"
 #include "base/err.h"
 #include "dev/dev.h"
@@ -64,7 +65,7 @@ typedef struct {
     const char *label[3];
     int64_t     k, m;
     int         times, bias, act; /* act: an activation follows */
-    int after_act; /* an activation precedes: its gradient and that of the bias before it are in dx's product */
+    int after_act; /* an activation precedes: its gradient and its bias gradient are in dx's product */
     int db;        /* the bias gradient is in dw's product */
 } Linear;
 
@@ -165,7 +166,12 @@ static void add_ends(void)
     add(1, OP_POS_DW, "pos dw", (OpArgs){ .pos_dw = { .dwpe = mat(T, C), .dy = mat(N, C) } });
     Tensor *logits = mat(N, V);
     Xent    x      = {
-                .loss = loss, .dlogits = mat(N, V), .logits = logits, .target = tok, .state = state, .n_class = V
+                .loss    = loss,
+                .dlogits = mat(N, V),
+                .logits  = logits,
+                .target  = tok,
+                .state   = state,
+                .n_class = V,
     };
     add(1, OP_XENT, "xent", (OpArgs){ .xent = x });
     add(1, OP_LOSS_ADD, "loss add", (OpArgs){ .loss_add = { .state = state, .loss = loss } });
@@ -189,7 +195,7 @@ static void add_ends(void)
     add(1, OP_ADAMW, "adamw", (OpArgs){ .adamw = a });
 }
 
-/* ---- Not in this step --------------------------------------------------------------------------------------------------- */
+/* ---- Not in this step ---------------------------------------------------------------------------------- */
 
 static void add_gated(void)
 {
@@ -213,7 +219,8 @@ static void add_parts(void)
 
 static void add_heads(void)
 {
-    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are slow. */
+    /* Not in place: repeated by a table that is no rotation, the numbers would sink to denormals, which are
+     * slow. */
     Rope r = { .y        = tensor(DT_F32, B, T, 3 * C),
                .x        = tensor(DT_F32, B, T, 3 * C),
                .table    = mat(T, D),

@@ -1,6 +1,6 @@
-/* Times the own matrix product (src/dev/cuda/k_gemm.cu) alone, kind by kind: in a burst on a rested card, and once the clock has
- * settled at the power limit, which is what counts in a training step. The sum over all output words tells whether a change of
- * the kernel left the same bits. Not a test.
+/* Times the own matrix product (src/dev/cuda/k_gemm.cu) alone, kind by kind: in a burst on a cool card, and
+ * after the clock has settled at the power limit. The second time counts in a training step. The sum over all
+ * output words shows whether a change of the kernel kept the bits. Not a test.
  *
  * usage: bench_own [KIND ROWS COLS K] ... with KIND one of fwd dx both dact glu_both dglu dw. */
 #include "dev/cuda/k_gemm.h"

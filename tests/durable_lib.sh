@@ -1,5 +1,5 @@
-# What the tests of a run's durability share. Sourced with the build folder in $1; leaves the caller in a folder of its own
-# with tiny.yaml, text.txt and runs/ref, a run that nobody disturbed.
+# What the tests of a run's durability share. Sourced with the build folder in $1; leaves the caller in a
+# folder of its own with tiny.yaml, text.txt and runs/ref, a run that nobody disturbed.
 build=$(cd "${1:-build}" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 brim=$build/brim
@@ -24,8 +24,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-verdict() { # name, exit code of the condition, what was seen
-    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: ${3:-}"; failed=1; fi
+verdict() { # name, exit code of the condition, what was seen ...
+    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: ${*:3}"; failed=1; fi
 }
 
 head -c 100000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
@@ -98,7 +98,11 @@ wait_log() {
 }
 
 # What the metrics say about training, without times.
-bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s|watch_first|watch_last|[a-z_]*bytes[a-z_]*|cpu|own_cpu|energy_j|power_w|j_per_unit|kwh)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
+bits() {
+    local times='per_s|mfu|time_s|data_wait_s|watch_first|watch_last|[a-z_]*bytes[a-z_]*'
+    times+='|cpu|own_cpu|energy_j|power_w|j_per_unit|kwh'
+    sed -E "s/, \"($times)\": [^,}]*//g" "runs/$1/metrics.jsonl"
+}
 
 last_ckpt() { ls -d "runs/$1"/checkpoints/step-* 2>/dev/null | tail -n 1; }
 
@@ -114,7 +118,8 @@ all_whole() {
 same() {
     local a b f
     a=$(last_ckpt "$1"); b=$(last_ckpt "$2")
-    [ -n "$a" ] && [ "$(basename "$a")" = "$(basename "$b")" ] || { echo "last checkpoints: $a, $b"; return 1; }
+    [ -n "$a" ] && [ "$(basename "$a")" = "$(basename "$b")" ] ||
+        { echo "last checkpoints: $a, $b"; return 1; }
     for f in model optim; do cmp "$a/$f.safetensors" "$b/$f.safetensors" || return 1; done
     diff <(bits "$1") <(bits "$2") | head -n 6
     diff -q <(bits "$1") <(bits "$2") >/dev/null
@@ -123,7 +128,10 @@ same() {
 # $1, a number from the metrics' last line that has it: loss or val_loss.
 last_of() { sed -nE "s/.*\"$2\": ([0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
 
-within() { awk -v a="$1" -v b="$2" -v share="$3" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a != "" && b > 0 && d <= share * b) }'; }
+within() {
+    awk -v a="$1" -v b="$2" -v share="$3" \
+        'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a != "" && b > 0 && d <= share * b) }'
+}
 
 train ref; rc=$?
 [ $rc -eq 0 ] || { echo "not ok a run that nobody disturbs: exit code $rc: $(tail -n 3 ref.log)"; exit 1; }

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Sets Brim's image code beside Pillow's. Prints "ok NAME: ..." or "not ok NAME: ...".
+"""Compares Brim's image code with Pillow's. Prints "ok NAME: ..." or "not ok NAME: ...".
 
-image_peer.py VERIFY decode FOLDER [N]    N images of a folder: full decode, crops, scaled crops, resize and centre crop
+image_peer.py VERIFY decode FOLDER [N]    N images of a folder: full decode, crops, scaled crops, resize
+                                          and centre crop
 image_peer.py VERIFY ops FILE             every op of RandAugment and colour jitter
-image_peer.py VERIFY damaged FOLDER N     N damaged images made from those of the folder: both read one alike, or Brim skips it
+image_peer.py VERIFY damaged FOLDER N     N damaged images made from those of the folder: Brim and Pillow read
+                                          an image alike, or Brim skips it
 VERIFY is build/tests/verify_images. Only Pillow is needed.
 """
 import io, os, random, subprocess, sys, tempfile, warnings, zlib, struct
@@ -38,7 +40,8 @@ def ask(order):
 
 def decode(path, full=1, bicubic=0, size=(0, 0), box=(0, 0, 0, 0), limits=None):
     limits = limits or tuple(int(b) for b in box)
-    return ask("decode %d %d %d %d %r %r %r %r %d %d %d %d %s" % ((full, bicubic) + tuple(size) + tuple(map(float, box)) + limits + (path,)))
+    return ask("decode %d %d %d %d %r %r %r %r %d %d %d %d %s"
+        % ((full, bicubic) + tuple(size) + tuple(map(float, box)) + limits + (path,)))
 
 
 def difference(a, b):
@@ -79,20 +82,25 @@ def compare_decode(folder, most):
             want = pil.crop(box).resize((112, 96), method)
             crop.append(difference(want, decode(path, 1, bicubic, (112, 96), box)))
         if w >= 336 and h >= 288 and path.lower().endswith(("jpg", "jpeg")):
-            scaled.append(difference(pil.crop(box).resize((112, 96), Image.BILINEAR), decode(path, 0, 0, (112, 96), box)))
+            scaled.append(difference(pil.crop(box).resize((112, 96), Image.BILINEAR),
+                decode(path, 0, 0, (112, 96), box)))
         less = min(pil.size)
         rw, rh = (128 * side // less for side in pil.size)
         x, y = round((rw - 112) / 2), round((rh - 112) / 2)
         want = pil.resize((rw, rh), Image.BILINEAR).crop((x, y, x + 112, y + 112))
         sx, sy = pil.width / rw, pil.height / rh
-        got = decode(path, 1, 0, (112, 112), (x * sx, y * sy, (x + 112) * sx, (y + 112) * sy), (0, 0) + pil.size)
+        got = decode(path, 1, 0, (112, 112), (x * sx, y * sy, (x + 112) * sx, (y + 112) * sy), (0, 0)
+            + pil.size)
         center.append(difference(want, got))
     if len(full) < 10 or len(scaled) < 3:
         return verdict("images to compare", False, "%d, %d large JPEGs" % (len(full), len(scaled)))
-    verdict("full decode is Pillow's", max(full) < 0.5, "%d images, largest mean difference %.4f of 255" % (len(full), max(full)))
+    verdict("full decode is Pillow's", max(full) < 0.5,
+            "%d images, largest mean difference %.4f of 255" % (len(full), max(full)))
     verdict("crop and resize are Pillow's", max(crop) < 0.5, "largest mean difference %.4f" % max(crop))
-    verdict("resize and centre crop are Pillow's", max(center) < 0.5, "largest mean difference %.4f" % max(center))
-    verdict("scaled decode is near Pillow's", max(scaled) < 2.5 and max(scaled) > 0, "%d JPEGs, mean %.3f, largest %.3f" % (len(scaled), sum(scaled) / len(scaled), max(scaled)))
+    verdict("resize and centre crop are Pillow's", max(center) < 0.5,
+            "largest mean difference %.4f" % max(center))
+    verdict("scaled decode is near Pillow's", max(scaled) < 2.5 and max(scaled) > 0,
+        "%d JPEGs, mean %.3f, largest %.3f" % (len(scaled), sum(scaled) / len(scaled), max(scaled)))
 
 
 def hue(image, shift):
@@ -103,20 +111,26 @@ def hue(image, shift):
 
 def compare_ops(path):
     image = Image.open(path).convert("RGB")
-    cases = [("flip", 0, lambda v: ImageOps.mirror(image)), ("autocontrast", 0, lambda v: ImageOps.autocontrast(image)), ("equalize", 0, lambda v: ImageOps.equalize(image))]
+    cases = [("flip", 0, lambda v: ImageOps.mirror(image)),
+             ("autocontrast", 0, lambda v: ImageOps.autocontrast(image)),
+             ("equalize", 0, lambda v: ImageOps.equalize(image))]
     for v in 0.1, 0.5, 1.3, 1.9:
-        for name, enhance in ("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast), ("saturation", ImageEnhance.Color), ("sharpness", ImageEnhance.Sharpness):
+        for name, enhance in (("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast),
+                              ("saturation", ImageEnhance.Color), ("sharpness", ImageEnhance.Sharpness)):
             cases.append((name, v, lambda v, enhance=enhance: enhance(image).enhance(v)))
     cases += [("hue", v, lambda v: hue(image, v)) for v in (-0.5, -0.1, 0.03, 0.4)]
     cases += [("posterize", v, lambda v: ImageOps.posterize(image, v)) for v in (4, 6, 8)]
     cases += [("solarize", v, lambda v: ImageOps.solarize(image, v)) for v in (60, 178.5, 255)]
     cases += [("rotate", v, lambda v: image.rotate(v)) for v in (-30, 9, 17.5)]
-    cases += [("shear", v, lambda v: image.transform(image.size, Image.AFFINE, (1, v, 0, 0, 1, 0))) for v in (-0.3, 0.09)]
+    cases += [("shear", v, lambda v: image.transform(image.size, Image.AFFINE, (1, v, 0, 0, 1, 0)))
+        for v in (-0.3, 0.09)]
     for name, v, want in cases:
         got, want = ask("op %s %r %s" % (name, float(v), path)), want(v)
-        # A rotation's matrix is rounded elsewhere in Pillow: single pixels on the border between two may go the other way.
+        # A rotation's matrix is rounded elsewhere in Pillow: single pixels on the border between two may go
+        # the other way.
         good = difference(want, got) < (0.05 if name == "rotate" else 0.01)
-        verdict("op %s %g is Pillow's" % (name, v), good, "mean difference %.5f, largest %d" % (difference(want, got), largest(want, got)))
+        verdict("op %s %g is Pillow's" % (name, v), good, "mean difference %.5f, largest %d"
+            % (difference(want, got), largest(want, got)))
 
 
 def png_chunk(kind, data):
@@ -124,7 +138,9 @@ def png_chunk(kind, data):
 
 
 def bomb(w, h):
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)) + png_chunk(b"IDAT", zlib.compress(bytes(1000))) + png_chunk(b"IEND", b"")
+    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0))
+    data = png_chunk(b"IDAT", zlib.compress(bytes(1000)))
+    return b"\x89PNG\r\n\x1a\n" + head + data + png_chunk(b"IEND", b"")
 
 
 def jpeg_bomb(data, w, h):
@@ -159,7 +175,8 @@ def special(rng, pil):
         ("palette", saved(small.quantize(rng.choice([2, 4, 16, 256])), "PNG")),
         ("alpha", saved(small.convert(rng.choice(["RGBA", "LA"])), "PNG")),
         ("one bit", saved(small.convert("1"), "PNG")),
-        ("animated", saved(frames[0], rng.choice(["GIF", "PNG", "WEBP"]), save_all=True, append_images=frames[1:])),
+        ("animated", saved(frames[0], rng.choice(["GIF", "PNG", "WEBP"]), save_all=True,
+            append_images=frames[1:])),
         ("EXIF", saved(small, "JPEG", exif=exif)),
         ("progressive", saved(small, "JPEG", progressive=True)),
         ("subsampling", saved(small, "JPEG", subsampling=rng.choice([0, 1, 2]), quality=rng.randint(5, 100))),
@@ -183,7 +200,8 @@ def pillow(data, expect16):
         image = Image.open(io.BytesIO(data))
         image.load()
         if image.mode.startswith("I"):
-            return expect16 and Image.frombytes("L", image.size, bytes(min(v >> 8, 255) for v in image.getdata())).convert("RGB")
+            return expect16 and Image.frombytes("L", image.size,
+                bytes(min(v >> 8, 255) for v in image.getdata())).convert("RGB")
         return image.convert("RGB")
     except Exception:
         return None
@@ -202,7 +220,8 @@ def compare_damaged(folder, n):
     sources = []
     for path in images(folder):
         pil = Image.open(path)
-        if not pil.mode.startswith("I") and 32 <= min(pil.size) and max(pil.size) <= 1200 and os.path.getsize(path) < 200000:
+        fits = 32 <= min(pil.size) and max(pil.size) <= 1200 and os.path.getsize(path) < 200000
+        if not pil.mode.startswith("I") and fits:
             sources.append(path)
     rng.shuffle(sources)
     kinds, wrong, done, both, skipped, beyond = {}, [], 0, 0, 0, 0
@@ -223,7 +242,8 @@ def compare_damaged(folder, n):
                 if isinstance(got, str):
                     skipped += 1
                     # A sound image must not be skipped, but for formats that Brim does not read.
-                    if kind not in ("truncated", "flipped bytes", "bomb", "text", "empty") and "is not read" not in got:
+                    broken = ("truncated", "flipped bytes", "bomb", "text", "empty")
+                    if kind not in broken and "is not read" not in got:
                         wrong.append("%s: skipped: %s" % (kind, got))
                     if not got:
                         wrong.append(kind + ": skipped without a reason")
@@ -237,8 +257,10 @@ def compare_damaged(folder, n):
                     if want and difference(want, got) >= 0.5:
                         keep("differs-%d" % done, data)
                         wrong.append("%s: differs by %.2f" % (kind, difference(want, got)))
-    text = "%d images: %d as Pillow, %d skipped, %d decoded that Pillow refuses" % (done, both, skipped, beyond)
-    verdict("damaged images are decoded as Pillow does, or skipped", not wrong and beyond <= done // 1000, text + "; " + "; ".join(sorted(set(wrong))[:10]))
+    counts = (done, both, skipped, beyond)
+    text = "%d images: %d as Pillow, %d skipped, %d decoded that Pillow refuses" % counts
+    verdict("damaged images are decoded as Pillow does, or skipped", not wrong and beyond <= done // 1000,
+        text + "; " + "; ".join(sorted(set(wrong))[:10]))
     verdict("every kind of damage was tried", len(kinds) == 16, str(kinds))
 
 

@@ -1,7 +1,10 @@
-/* One case of an op: its arguments in host memory, and the tensors of it that builders (op_cases.h, op_cases_attn.h) make.
+/* One case of an op: its arguments in host memory, and the tensors of it that builders (op_cases.h,
+ * op_cases_attn.h) make.
  *
- * 1. Every tensor lies between guard bands; guards and the gaps of strided rows hold CASE_GUARD and must keep it.
- * 2. Outputs start as NaN (integers and bytes as 0xA5); what an op accumulates into starts with random numbers. */
+ * 1. Every tensor lies between guard bands; guards and the gaps of strided rows hold CASE_GUARD and must keep
+ *    it.
+ * 2. Outputs start as NaN (integers and bytes as 0xA5); what an op accumulates into starts with random
+ *    numbers. */
 #ifndef TESTS_OP_CASE_H
 #define TESTS_OP_CASE_H
 
@@ -20,12 +23,11 @@ typedef struct {
     Tensor tensor[OP_MAX_TENSOR];
     char  *block[OP_MAX_TENSOR]; /* guard, elements (with gaps), guard */
     size_t block_bytes[OP_MAX_TENSOR];
-    char   act
-        [OP_MAX_TENSOR]; /* 1: an activation, weight or bias, in the run's compute dtype; 0: f32, integer or bytes */
+    char act[OP_MAX_TENSOR]; /* 1: activation, weight or bias, in the compute dtype; 0: f32, integer, bytes */
     uint64_t seed, n_draw;
 } OpCase;
 
-/* ---- Tensors --------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ------------------------------------------------------------------------------------------- */
 
 static inline float case_uniform(OpCase *c, float bound)
 {
@@ -66,7 +68,8 @@ static inline void case_randomize(OpCase *c, const Tensor *t, float bound)
     for (int64_t i = 0; i < tensor_numel(t); i++) *case_at(t, i) = case_uniform(c, bound);
 }
 
-/* Argument i: ndim dimensions, rows padded by `pad` elements. Contents as the header says; inputs in [-1, 1). */
+/* Argument i: ndim dimensions, rows padded by `pad` elements. Contents as the header says; inputs in [-1,
+ * 1). */
 static inline Tensor *case_tensor(OpCase *c, int i, DType dtype, int64_t pad, int ndim, const int64_t *dim)
 {
     const OpRow *row = &op_table[c->kind];

@@ -1,6 +1,6 @@
-/* Cases of every op: odd shapes, row strides, absent arguments, all masks. No test library is needed, so that tests/gpu can
- * use them too: mirror the tensors of a case into device memory (those with act[i] in the compute dtype), run both
- * backends, compare.
+/* Cases of every op: odd shapes, row strides, absent arguments, all masks. No test library is needed, so that
+ * tests/gpu can use them too: mirror the tensors of a case into device memory (those with act[i] in the
+ * compute dtype), run both backends, compare.
  *
  *     for (int i = 0; op_case_create(&c, kind, i); i++) { ...dev_run_op...; op_case_destroy(&c); }
  *
@@ -15,7 +15,7 @@
 #include "op_cases_rl.h"
 #include "op_cases_rows.h"
 
-/* ---- One builder per family: fills c for case i, or returns 0 when there is none ------------------------------------------- */
+/* ---- One builder per family: fills c for case i, or returns 0 when there is none ----------------------- */
 
 static inline int case_embed(OpCase *c, int i)
 {
@@ -151,8 +151,8 @@ static inline int case_norm_bwd(OpCase *c, int i)
     return 1;
 }
 
-/* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, so many columns that a product is
- * cut, and more rows and columns than the CPU finishes at a time */
+/* N, K, M, padding; the later ones reach several packed depths, edge tiles, several threads, so many columns
+ * that a product is cut, and more rows and columns than the CPU finishes at a time */
 static const int64_t case_product[][4] = {
     { 1, 1, 1, 0 },     { 3, 7, 5, 3 },     { 4, 127, 48, 0 },   { 5, 33, 17, 1 },     { 127, 127, 127, 0 },
     { 13, 400, 40, 0 }, { 64, 384, 96, 8 }, { 100, 800, 70, 2 }, { 900, 65, 130, 0 },  { 257, 96, 31, 5 },
@@ -215,8 +215,8 @@ static inline int case_acts(const OpCase *c)
     return ACT_COUNT + slope;
 }
 
-/* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + form for the first two, whose second form has a bias
- * gradient or leaves the slope, i = product for the last */
+/* linear_act_bwd, linear_glu_fwd, linear_glu_bwd; case i = 2 product + form for the first two, whose second
+ * form has a bias gradient or leaves the slope, i = product for the last */
 static inline int case_linear_fused(OpCase *c, int i)
 {
     int forms = c->kind == OP_LINEAR_GLU_BWD ? 1 : 2, glu_fwd = c->kind == OP_LINEAR_GLU_FWD;
@@ -550,7 +550,7 @@ static inline int case_adamw(OpCase *c, int i)
     return 1;
 }
 
-/* ---- The table: one row per op kind; a test fails for a kind without one ----------------------------------------------- */
+/* ---- The table: one row per op kind; a test fails for a kind without one ------------------------------- */
 
 typedef int (*OpCaseFn)(OpCase *c, int i);
 

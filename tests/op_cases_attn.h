@@ -86,8 +86,8 @@ static inline void case_ranges(OpCase *c, int at, int64_t B, int64_t T, int64_t 
     }
 }
 
-/* Documents of random lengths: each row names its document's first row. Many rows are a short document and a long one, which
- * tiles of keys at its beginning have to wait for. */
+/* Documents of random lengths: each row names its document's first row. Many rows are a short document and a
+ * long one, which tiles of keys at its beginning have to wait for. */
 static inline void case_documents(OpCase *c, const Tensor *doc, int64_t B, int64_t T)
 {
     for (int64_t b = 0; b < B; b++) {
@@ -135,9 +135,10 @@ static inline void case_fill_forward(MathAttn s, Tensor *o, Tensor *lse, Tensor 
 
 static inline int case_attn(OpCase *c, int i)
 {
-    /* B, T, H, K, D, padding of rows, more of it for rows like o's; every shape with every mask, then all again with stored
-     * weights, and the gradient once more for rotated q and k. Lengths of 128s are those that CUDA has fast kernels for. In the
-     * last one the CPU's products of dout, whose rows are far apart, pack more than those of qkv. */
+    /* B, T, H, K, D, padding of rows, more of it for rows like o's; every shape with every mask, then all
+     * again with stored weights, and the gradient once more for rotated q and k. Lengths of 128s are those
+     * that CUDA has fast kernels for. In the last one the CPU's products of dout, whose rows are far apart,
+     * pack more than those of qkv. */
     static const int64_t s[][7] = {
         { 2, 1, 1, 1, 1, 0, 0 },     { 1, 127, 2, 2, 64, 0, 0 },  { 2, 65, 14, 2, 64, 0, 0 },
         { 1, 127, 4, 2, 80, 0, 0 },  { 1, 70, 3, 1, 128, 4, 0 },  { 2, 33, 3, 3, 1, 0, 0 },

@@ -1,5 +1,5 @@
-/* The mathematics of the ops in double, written as plainly as it can be said. What the backends are compared with; nothing
- * here shares a line with them. Matrices are contiguous rows x cols. */
+/* The mathematics of the ops in double, written as plainly as possible. The backends are compared with it,
+ * and it shares no code with them. Matrices are contiguous rows x cols. */
 #ifndef TESTS_OP_MATH_H
 #define TESTS_OP_MATH_H
 
@@ -18,7 +18,7 @@ static inline double *dbl_new(int64_t n)
     return p;
 }
 
-/* ---- Norms: one row ------------------------------------------------------------------------------------------------- */
+/* ---- Norms: one row ------------------------------------------------------------------------------------ */
 
 static inline void math_stats(const double *x, int64_t n, int center, double eps, double *mean, double *rstd)
 {
@@ -37,7 +37,7 @@ static inline void math_norm(double *y, const double *x, const double *gamma, co
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gamma[i] + (beta ? beta[i] : 0);
 }
 
-/* ---- Products: c[m,n] = sum over k of a b, with strides ----------------------------------------------------------------- */
+/* ---- Products: c[m,n] = sum over k of a b, with strides ------------------------------------------------ */
 
 typedef struct {
     const double *p;
@@ -55,7 +55,7 @@ static inline void math_product(double *c, Strided a, Strided b, int64_t m, int6
     }
 }
 
-/* ---- Activations ---------------------------------------------------------------------------------------------------------- */
+/* ---- Activations --------------------------------------------------------------------------------------- */
 
 static inline double math_act(double x, Act act)
 {
@@ -95,7 +95,7 @@ static inline double math_slope(double x, Act act)
     }
 }
 
-/* ---- Attention: one query ------------------------------------------------------------------------------------------------- */
+/* ---- Attention: one query ------------------------------------------------------------------------------ */
 
 typedef struct {
     int64_t        B, T, S, H, K, D; /* T queries, S keys */
@@ -242,7 +242,7 @@ static inline void math_attn_bwd(double *dq, double *dkv, const MathAttn *s, con
     free(dp);
 }
 
-/* ---- Cross-entropy: one row ------------------------------------------------------------------------------------------------ */
+/* ---- Cross-entropy: one row ---------------------------------------------------------------------------- */
 
 static inline double math_lse(const double *x, int64_t n)
 {

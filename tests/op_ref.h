@@ -1,4 +1,5 @@
-/* What each op must give, row by row of a table: the definitions in double that the CPU and CUDA are compared with. */
+/* What each op must give, row by row of a table: the definitions in double that the CPU and CUDA are compared
+ * with. */
 #ifndef TESTS_OP_REF_H
 #define TESTS_OP_REF_H
 
@@ -8,15 +9,15 @@
 #include "op_ref_rl.h"
 #include "op_ref_rows.h"
 
-/* An error in the last bit of z, which the logistic is taken of, is one of |z| last bits of exp(z): z is x, or for GELU a
- * cubic in x that grows faster, or for its exact form x^2 / 2. */
+/* An error in the last bit of z, which the logistic is taken of, is one of |z| last bits of exp(z): z is x,
+ * or for GELU a cubic in x that grows faster, or for its exact form x^2 / 2. */
 static inline double ref_act_price(double x, Act act)
 {
     if (act == ACT_GELU_ERF) return 1 + x * x / 2;
     return 1 + fabs(act == ACT_GELU ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x);
 }
 
-/* ---- Embeddings -------------------------------------------------------------------------------------------------------- */
+/* ---- Embeddings ---------------------------------------------------------------------------------------- */
 
 static inline void ref_embed_fwd(const OpCase *c, OpRef *r)
 {
@@ -58,7 +59,7 @@ static inline void ref_pos_dw(const OpCase *c, OpRef *r)
     }
 }
 
-/* ---- Column sums ----------------------------------------------------------------------------------------------------- */
+/* ---- Column sums --------------------------------------------------------------------------------------- */
 
 /* Column sums of dx (or dy) into argument `out`. */
 static inline void ref_column_sums(const OpCase *c, OpRef *r, int out, const double *v, int64_t N, int64_t C)
@@ -74,8 +75,9 @@ static inline void ref_column_sums(const OpCase *c, OpRef *r, int out, const dou
     r->terms[out] = (double)N;
 }
 
-/* The same over the op's own dx, argument 0. The errors of the terms are independent and add in quadrature; each is its own
- * tolerance, (4 + 4 sqrt(terms of dx)) U mag, where the sum's tolerance has sqrt(N) in place of the terms of dx. */
+/* The same over the op's own dx, argument 0. The errors of the terms are independent and add in quadrature;
+ * each is its own tolerance, (4 + 4 sqrt(terms of dx)) U mag, where the sum's tolerance has sqrt(N) in place
+ * of the terms of dx. */
 static inline void ref_rounded_sums(const OpCase *c, OpRef *r, int out, int64_t N, int64_t C)
 {
     double share = fmax(1, (1 + sqrt(r->terms[0])) / (1 + sqrt((double)N)));
@@ -87,7 +89,7 @@ static inline void ref_rounded_sums(const OpCase *c, OpRef *r, int out, int64_t 
     }
 }
 
-/* ---- Norms ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Norms --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int           y, mean, rstd; /* argument numbers, mean -1 for RMSNorm */
@@ -207,7 +209,7 @@ static inline void ref_norm_bwd(const OpCase *c, OpRef *r)
     if (a->dbias) ref_rounded_sums(c, r, 3, tensor_rows(a->x), tensor_cols(a->x));
 }
 
-/* ---- Linear ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Linear -------------------------------------------------------------------------------------------- */
 
 /* want[out][m,n] = add + a b, with mag from the absolute values. */
 static inline void ref_product(OpRef *r, int out, Strided a, Strided b, int64_t m, int64_t n, int64_t k)
@@ -243,8 +245,8 @@ static inline void ref_linear_fwd(const OpCase *c, OpRef *r)
     ref_linear(r, 0, a->x, a->w, a->bias);
 }
 
-/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x| for RELU2; in the
- * slope by at most 2, beside the slope's own (ref_act_grad). */
+/* An error of `size` before the activation shows multiplied by its slope, at most 2 for GELU and SILU, 2|x|
+ * for RELU2; in the slope by at most 2, beside the slope's own (ref_act_grad). */
 static inline void ref_linear_act_fwd(const OpCase *c, OpRef *r)
 {
     const LinearActFwd *a = &c->args.linear_act_fwd;
@@ -285,8 +287,8 @@ static inline void ref_linear_act_bwd(const OpCase *c, OpRef *r)
     if (a->db) ref_rounded_sums(c, r, 1, tensor_rows(a->pre), tensor_cols(a->pre));
 }
 
-/* [act'(gate) * up | act(gate)] in the place of what they come from: errors as in ref_linear_act_fwd, each times the other
- * factor. */
+/* [act'(gate) * up | act(gate)] in the place of what they come from: errors as in ref_linear_act_fwd, each
+ * times the other factor. */
 static inline void ref_glu_slope(OpRef *r, const LinearGluFwd *a, int64_t at, int64_t F)
 {
     double gate = r->want[1][at], up = r->want[1][at + F], m_gate = r->mag[1][at], m_up = r->mag[1][at + F];
@@ -365,7 +367,7 @@ static inline void ref_bias_dw(const OpCase *c, OpRef *r)
     free(dy);
 }
 
-/* ---- Activations ------------------------------------------------------------------------------------------------------------- */
+/* ---- Activations --------------------------------------------------------------------------------------- */
 
 static inline void ref_act_fwd(const OpCase *c, OpRef *r)
 {
@@ -502,7 +504,7 @@ static inline void ref_qknorm_dw(const OpCase *c, OpRef *r)
     r->terms[0] = r->terms[1] = (double)(tensor_rows(a->x) * n_head);
 }
 
-/* ---- Losses and the rest ---------------------------------------------------------------------------------------------------------- */
+/* ---- Losses and the rest ------------------------------------------------------------------------------- */
 
 static inline void ref_dropout(const OpCase *c, OpRef *r)
 {
@@ -678,7 +680,7 @@ static inline void ref_adamw(const OpCase *c, OpRef *r)
     }
 }
 
-/* ---- The table -------------------------------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 typedef void (*OpRefFn)(const OpCase *c, OpRef *r);
 

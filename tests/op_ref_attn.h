@@ -1,8 +1,8 @@
 /* What attention must give (rows of op_ref.h).
  *
- * A score is a sum of D products of size up to big^2, of either sign: its partial sums are about sqrt(D) big^2, and so is
- * its error in units of U. It moves every weight by that factor, so outputs get 1 + scale sqrt(D) big^2 times the plain
- * size; the sums over keys have T terms. */
+ * A score is a sum of D products of size up to big^2, of either sign: its partial sums are about sqrt(D)
+ * big^2, and so is its error in units of U. It moves every weight by that factor, so outputs get 1 + scale
+ * sqrt(D) big^2 times the plain size; the sums over keys have T terms. */
 #ifndef TESTS_OP_REF_ATTN_H
 #define TESTS_OP_REF_ATTN_H
 

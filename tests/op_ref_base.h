@@ -1,8 +1,9 @@
 /* What an op must give, in double, with the size of the numbers that were added up on the way.
  *
- * Tolerance. A float sum of n terms makes n roundings, each at most U = 2^-24 of a partial sum, and a partial sum is at most
- * mag = sum of |terms|. They are as good as random, so the error grows with sqrt(n): four standard deviations are
- * 4 sqrt(n) U mag. Another 4 U mag covers the few roundings outside the sum (products, a division, exp at 1 unit). */
+ * Tolerance. A float sum of n terms makes n roundings, each at most U = 2^-24 of a partial sum, and a partial
+ * sum is at most mag = sum of |terms|. They are as good as random, so the error grows with sqrt(n): four
+ * standard deviations are 4 sqrt(n) U mag. Another 4 U mag covers the few roundings outside the sum
+ * (products, a division, exp at 1 unit). */
 #ifndef TESTS_OP_REF_BASE_H
 #define TESTS_OP_REF_BASE_H
 

@@ -1,6 +1,6 @@
-/* Random programs: a script is drawn first, then recorded as often as a test likes (with other passes, on
- * other devices), each time the same. Scripts have several consumers of a value, dead ends, frozen weights,
- * shared weights, blocks with their own recomputation level and a head in chunks. */
+/* Random programs: a script is drawn first. A test may record the script several times, with other passes or
+ * on other devices, and gets the same program each time. Scripts have several consumers of a value, dead
+ * ends, frozen weights, shared weights, blocks with their own recomputation level and a head in chunks. */
 #ifndef TESTS_RANDOM_PROG_H
 #define TESTS_RANDOM_PROG_H
 

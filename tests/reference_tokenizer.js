@@ -1,4 +1,5 @@
-// The reference: Hugging Face's native tokenizer, from the npm package `tokenizers`. Its folder is in TOKENIZERS.
+// The reference: Hugging Face's native tokenizer, from the npm package `tokenizers`. Its folder is in
+// TOKENIZERS.
 //   encode TOKENIZER.json DOCS OUT     decode TOKENIZER.json IDS OUT     train TEXT OUT.json PATTERN.json
 //   bench TOKENIZER.json TEXT          adversarial OUT BYTES             docs TEXT OUT BYTES
 //   llama PACKAGE.js OUT.json          plans TestPlans.txt NAME OUT.docs OUT.ids
@@ -45,18 +46,24 @@ function cut(text, size) {
 let seed = 12345;
 const dice = (n) => { seed = (Math.imul(seed, 1103515245) + 12345) >>> 0; return (seed >>> 8) % n; };
 
-// Runs of one kind of character, mixed: every plane, marks, spaces, line ends, apostrophes, digits of many scripts.
+// Runs of one kind of character, mixed: every plane, marks, spaces, line ends, apostrophes, digits of many
+// scripts.
 function adversarial(bytes) {
   const kinds = [
-    () => String.fromCodePoint(dice(0x80)), () => String.fromCodePoint(0x80 + dice(0x280)), () => String.fromCodePoint(0x300 + dice(0x70)),
+    () => String.fromCodePoint(dice(0x80)), () => String.fromCodePoint(0x80 + dice(0x280)),
+    () => String.fromCodePoint(0x300 + dice(0x70)),
     () => { const c = dice(0x10ffff); return String.fromCodePoint(c >= 0xd800 && c < 0xe000 ? 0x4e00 : c); },
-    () => String.fromCodePoint(dice(0xd800)), () => String.fromCodePoint(0x10000 + dice(0x10000)), () => String.fromCodePoint(0x1f000 + dice(0xb00)),
+    () => String.fromCodePoint(dice(0xd800)), () => String.fromCodePoint(0x10000 + dice(0x10000)),
+    () => String.fromCodePoint(0x1f000 + dice(0xb00)),
     () => ' \t\n\r\u000b\u00a0\u2028\u3000\u180e\u0085\u200b'[dice(11)], () => '\n\r '[dice(3)], () => ' ',
     () => ["'s", "'T", "'re", "'VE", "'m", "'ll", "'d", "'\u017f", '\u2019s', "''"][dice(10)],
     () => String.fromCodePoint([0x30, 0x660, 0x966, 0xff10, 0x1d7ce, 0x2160, 0x10d40][dice(7)] + dice(10)),
-    () => String.fromCodePoint(0xac00 + dice(11172)), () => String.fromCodePoint(0x1100 + dice(0x100)), () => 'e\u0301\u0323'.slice(0, 1 + dice(3)),
-    () => String.fromCodePoint(0x7f0 + dice(0x120)), () => 'AbCdE'.slice(dice(5)), () => '\u2581'.repeat(1 + dice(3)),
-    () => ['<|endoftext|>', '<s>', '</s>', '<bos>', '<|begin_of_text|>', '<|im_start|>', '<\uff5cUser\uff5c>', '[INST]', '<0x41>'][dice(9)],
+    () => String.fromCodePoint(0xac00 + dice(11172)), () => String.fromCodePoint(0x1100 + dice(0x100)),
+    () => 'e\u0301\u0323'.slice(0, 1 + dice(3)),
+    () => String.fromCodePoint(0x7f0 + dice(0x120)), () => 'AbCdE'.slice(dice(5)),
+    () => '\u2581'.repeat(1 + dice(3)),
+    () => ['<|endoftext|>', '<s>', '</s>', '<bos>', '<|begin_of_text|>', '<|im_start|>', '<\uff5cUser\uff5c>',
+      '[INST]', '<0x41>'][dice(9)],
   ];
   let text = '';
   for (let size = 0; size < bytes;) {
@@ -71,7 +78,9 @@ function adversarial(bytes) {
 
 async function encode(file, docs, out) {
   const t = lib().Tokenizer.fromFile(file), ids = [];
-  for (const d of readList(docs, 1)) ids.push(idsToBytes((await t.encode(d.toString('utf8'), null)).getIds()));
+  for (const d of readList(docs, 1)) {
+    ids.push(idsToBytes((await t.encode(d.toString('utf8'), null)).getIds()));
+  }
   writeList(out, ids, 4);
 }
 
@@ -85,8 +94,10 @@ async function decode(file, lists, out) {
 }
 
 function empty(preTokenizer) {
-  return { version: '1.0', truncation: null, padding: null, added_tokens: [], normalizer: null, pre_tokenizer: preTokenizer,
-    post_processor: null, decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+  return { version: '1.0', truncation: null, padding: null, added_tokens: [], normalizer: null,
+    pre_tokenizer: preTokenizer,
+    post_processor: null, decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true,
+      use_regex: true },
     model: { type: 'BPE', vocab: {}, merges: [] } };
 }
 
@@ -98,7 +109,8 @@ function train(text, out, pattern) {
 }
 
 async function bench(file, text) {
-  const t = lib().Tokenizer.fromFile(file), docs = cut(fs.readFileSync(text, 'utf8').slice(0, 2000000), 10000);
+  const t = lib().Tokenizer.fromFile(file);
+  const docs = cut(fs.readFileSync(text, 'utf8').slice(0, 2000000), 10000);
   let best = 0;
   for (let k = 0; k < 3; k++) {
     const begin = process.hrtime.bigint();
@@ -115,19 +127,27 @@ function llama(source, out) {
   const text = fs.readFileSync(source, 'utf8');
   const take = (name) => Buffer.from(new RegExp(`${name}\\w* = "([^"]*)"`).exec(text)[1], 'base64');
   const raw = take('\\w*vocab_base64').toString('utf8').split('\n');
-  const vocab = raw.map((s, i) => i >= 3 && i < 259 ? `<0x${(i - 3).toString(16).toUpperCase().padStart(2, '0')}>` : s);
+  const vocab = raw.map((s, i) => i >= 3 && i < 259
+    ? `<0x${(i - 3).toString(16).toUpperCase().padStart(2, '0')}>` : s);
   const m = take('\\w*merges_binary'), merges = [];
-  for (let i = 0; i + 3 < m.length; i += 4) merges.push([vocab[m.readUInt16LE(i)], vocab[m.readUInt16LE(i + 2)]]);
-  const special = (id, content) => ({ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true });
+  for (let i = 0; i + 3 < m.length; i += 4) {
+    merges.push([vocab[m.readUInt16LE(i)], vocab[m.readUInt16LE(i + 2)]]);
+  }
+  const special = (id, content) => ({ id, content, single_word: false, lstrip: false, rstrip: false,
+    normalized: false, special: true });
   const j = empty(null);
   j.added_tokens = [special(0, '<unk>'), special(1, '<s>'), special(2, '</s>')];
-  j.normalizer = { type: 'Sequence', normalizers: [{ type: 'Prepend', prepend: '\u2581' }, { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' }] };
-  j.post_processor = { type: 'TemplateProcessing', single: [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
+  j.normalizer = { type: 'Sequence', normalizers: [{ type: 'Prepend', prepend: '\u2581' },
+    { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' }] };
+  j.post_processor = { type: 'TemplateProcessing', single: [{ SpecialToken: { id: '<s>', type_id: 0 } },
+    { Sequence: { id: 'A', type_id: 0 } }],
     pair: [{ Sequence: { id: 'A', type_id: 0 } }, { Sequence: { id: 'B', type_id: 1 } }],
     special_tokens: { '<s>': { id: '<s>', ids: [1], tokens: ['<s>'] } } };
-  j.decoder = { type: 'Sequence', decoders: [{ type: 'Replace', pattern: { String: '\u2581' }, content: ' ' }, { type: 'ByteFallback' }, { type: 'Fuse' },
+  j.decoder = { type: 'Sequence', decoders: [{ type: 'Replace', pattern: { String: '\u2581' }, content: ' ' },
+    { type: 'ByteFallback' }, { type: 'Fuse' },
     { type: 'Strip', content: ' ', start: 1, stop: 0 }] };
-  j.model = { type: 'BPE', dropout: null, unk_token: '<unk>', continuing_subword_prefix: null, end_of_word_suffix: null, fuse_unk: true,
+  j.model = { type: 'BPE', dropout: null, unk_token: '<unk>', continuing_subword_prefix: null,
+    end_of_word_suffix: null, fuse_unk: true,
     byte_fallback: true, vocab: Object.fromEntries(vocab.map((s, i) => [s, i])), merges };
   fs.writeFileSync(out, JSON.stringify(j));
 }
@@ -140,7 +160,8 @@ async function llamaEncode(source, docs, out) {
 // gpt-tokenizer's own expectations for one encoding.
 function plans(file, name, docs, ids) {
   const texts = [], lists = [];
-  for (const m of fs.readFileSync(file, 'utf8').matchAll(/EncodingName: (\w+)\r?\nSample: ([^]*?)\r?\nEncoded: (\[[^\]]*\])/g)) {
+  const plan = /EncodingName: (\w+)\r?\nSample: ([^]*?)\r?\nEncoded: (\[[^\]]*\])/g;
+  for (const m of fs.readFileSync(file, 'utf8').matchAll(plan)) {
     if (m[1] !== name) continue;
     texts.push(Buffer.from(m[2]));
     lists.push(idsToBytes(JSON.parse(m[3])));
@@ -151,9 +172,11 @@ function plans(file, name, docs, ids) {
 
 const [verb, a, b, c, d] = process.argv.slice(2);
 const verbs = {
-  encode: () => encode(a, b, c), decode: () => decode(a, b, c), train: () => train(a, b, c), bench: () => bench(a, b), llama: () => llama(a, b),
+  encode: () => encode(a, b, c), decode: () => decode(a, b, c), train: () => train(a, b, c),
+  bench: () => bench(a, b), llama: () => llama(a, b),
   llamaEncode: () => llamaEncode(a, b, c), plans: () => plans(a, b, c, d),
   adversarial: () => writeList(a, cut(adversarial(Number(b)), 4000).map((s) => Buffer.from(s)), 1),
-  docs: () => writeList(b, cut(fs.readFileSync(a, 'utf8').replaceAll('\ufffd', ''), Number(c)).map((s) => Buffer.from(s)), 1),
+  docs: () => writeList(b, cut(fs.readFileSync(a, 'utf8').replaceAll('\ufffd', ''), Number(c))
+    .map((s) => Buffer.from(s)), 1),
 };
 Promise.resolve(verbs[verb]()).catch((e) => { console.error(String(e)); process.exit(1); });

@@ -1,4 +1,5 @@
-# For shell tests, sourced first: $build, $here (the project), $brim, an empty current folder $dir, and verdict(). End with `exit $failed`.
+# For shell tests, sourced first: $build, $here (the project), $brim, an empty current folder $dir, and
+# verdict(). End with `exit $failed`.
 set -uo pipefail
 build=$(cd "${1:-build}" && pwd)
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,6 +9,6 @@ dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 failed=0
 
-verdict() { # name, condition's exit code, what was seen
-    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $3"; failed=1; fi
+verdict() { # name, condition's exit code, what was seen ...
+    if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: ${*:3}"; failed=1; fi
 }

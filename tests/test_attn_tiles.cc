@@ -1,6 +1,7 @@
-/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): forward
- * and both kernels of backward, every mask, grouped heads, heads of 64 and 128, lengths that leave some warpgroups without rows,
- * several thread blocks at once, and the same bits whatever the order in which they run. */
+/* Attention in tiles (src/dev/cuda/k_attn_tile_*.cu) against sums in double, on an emulated Hopper
+ * (emulate/hopper.h): forward and both kernels of backward, every mask, grouped heads, heads of 64 and 128,
+ * lengths that leave some warpgroups without rows, several thread blocks at once. The bits must not depend on
+ * the order in which warps run. */
 #include "dev/cuda/k_attn_tile.h"
 #include "hopper.h"
 
@@ -162,7 +163,7 @@ static TileAttn data_args(const Case &c, Data &x)
     return a;
 }
 
-/* ---- in double ---------------------------------------------------------------------------------------------- */
+/* ---- in double ----------------------------------------------------------------------------------------- */
 
 /* A value, and the sum of its terms' sizes: rounding each to bf16 moves it by at most 2^-8 of that. */
 struct Sum {
@@ -242,7 +243,7 @@ static Wanted want(const Case &c, Data &x)
     return w;
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 static int n_failed;
 

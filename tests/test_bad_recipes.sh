@@ -15,11 +15,12 @@ bad() {
     verdict "$name" $? "exit code $rc, $lines lines, $ms ms: $text"
 }
 
-# name, pattern, recipe text with printf escapes
+# name, pattern of what follows "r.yaml:", recipe text with printf escapes
 bad_text() {
     printf "$3" >r.yaml
-    bad "$1" "$2" train r.yaml
+    bad "$1" "^r.yaml:$2" train r.yaml
 }
+noise='data: {kind: random}\n'
 
 cat >good.yaml <<'END'
 steps: 20
@@ -31,58 +32,65 @@ END
 "$brim" plan good.yaml >out 2>err </dev/null; rc=$?
 verdict "a good recipe is planned" $rc "exit code $rc: $(head -c 500 err)"
 
-bad_text "unknown key"              '^r.yaml:2: stepz: unknown key \(did you mean steps\?\)$' 'seed: 1\nstepz: 5\n'
-bad_text "unknown key in a section" '^r.yaml:2: model.widht: .*did you mean model.width'      'model:\n  widht: 5\n'
-bad_text "unknown section"          '^r.yaml:1: modle: .*did you mean model'                  'modle:\n  width: 5\n'
-bad_text "key of another program"   '^r.yaml:1: learning_rate: .*did you mean optim.lr'       'learning_rate: 1e-3\n'
-bad_text "key without its section"  '^r.yaml:1: width: .*did you mean model.width'            'width: 5\n'
-bad_text "duplicate key"            '^r.yaml:2: steps: given twice'                           'steps: 5\nsteps: 6\n'
-bad_text "duplicate section"        '^r.yaml:2: model: given twice'                           'model: {width: 8}\nmodel: {heads: 2}\n'
-bad_text "text for an integer"      '^r.yaml:1: steps: expected an integer'                   'steps: many\n'
-bad_text "fraction for an integer"  '^r.yaml:1: steps: expected an integer'                   'steps: 1.5\n'
-bad_text "quoted integer"           '^r.yaml:1: steps: expected an integer'                   'steps: "5"\n'
-bad_text "list for an integer"      '^r.yaml:1: steps: .*got a list'                          'steps: [5]\n'
-bad_text "mapping for an integer"   '^r.yaml:1: steps: .*got a mapping'                       'steps: {a: 5}\n'
-bad_text "value for a section"      '^r.yaml:1: model: is a section'                          'model: 5\n'
-bad_text "no value"                 '^r.yaml:1: steps: has no value'                          'steps:\nseed: 1\n'
-bad_text "not a number"             '^r.yaml:1: optim.lr: expected a number'                  'optim: {lr: .nan}\n'
-bad_text "infinite"                 '^r.yaml:1: optim.lr: expected a number'                  'optim: {lr: .inf}\n'
-bad_text "not a switch"             '^r.yaml:1: opt.flash: expected true or false'            'opt: {flash: maybe}\n'
-bad_text "unknown choice"           '^r.yaml:1: precision: .*did you mean bf16'               'precision: bf61\n'
-bad_text "unknown device"           '^r.yaml:1: device: '                                     'device: tpu\ndata: {kind: random}\n'
-bad_text "zero steps"               '^r.yaml:1: steps: 0 is out of bounds'                    'steps: 0\n'
-bad_text "negative width"           '^r.yaml:1: model.width: -8 is out of bounds'             'model: {width: -8}\n'
-bad_text "huge integer"             '^r.yaml:1: steps: .*out of bounds'                       'steps: 999999999999999999999999\n'
-bad_text "dropout of everything"    '^r.yaml:1: model.dropout: 1 is out of bounds'            'model: {dropout: 1}\n'
-bad_text "memory limit"             '^r.yaml:1: memory_limit: '                               'memory_limit: 120%%\n'
-bad_text "requirement"              '^r.yaml:1: require: .*did you mean flash'                'require: [flahs]\n'
-bad_text "requirement switched off" '^r.yaml:2: require: .*opt.flash is false'                'data: {kind: random}\nrequire: [flash]\nopt: {flash: off}\n'
-bad_text "heads and width"          '^r.yaml:2: model.heads: .*must divide'                   'data: {kind: random}\nmodel: {width: 768, heads: 7}\n'
-bad_text "kv_heads and heads"       '^r.yaml:2: model.kv_heads: .*must divide'                'data: {kind: random}\nmodel: {kv_heads: 5}\n'
-bad_text "odd head with rope"       '^r.yaml:2: model.head_dim: .*even'                       'data: {kind: random}\nmodel: {pos: rope, head_dim: 33}\n'
-bad_text "step and context"         '^r.yaml:2: step_tokens: .*multiple'                      'data: {kind: random}\nstep_tokens: 1000\n'
-bad_text "micro-batch and step"     '^r.yaml:2: micro_batch: .*must divide'                   'data: {kind: random}\nmicro_batch: 3\n'
-bad_text "warm-up and steps"        '^r.yaml:3: optim.warmup: .*exceed'                       'data: {kind: random}\nsteps: 5\noptim: {warmup: 6}\n'
-bad_text "learning rates"           '^r.yaml:2: optim.min_lr: .*exceed'                       'data: {kind: random}\noptim: {lr: 1e-4, min_lr: 1e-3}\n'
-bad_text "no data"                  '^r.yaml: data.train: is missing'                         'steps: 5\n'
-bad_text "missing data"             '^r.yaml:1: data.train: no such file: none.txt'           'data: {train: none.txt}\n'
-bad_text "folder as data"           '^r.yaml:1: data.train: .*is a folder'                    'data: {train: .}\n'
-bad_text "vocabulary of text"       '^r.yaml:2: model.vocab: '                                'data: {train: r.yaml}\nmodel: {vocab: 100}\n'
-bad_text "run name"                 '^r.yaml:1: run: '                                        'run: ../elsewhere\ndata: {kind: random}\n'
-bad_text "no run name"              '^r.yaml:1: run: is empty'                                'run: ""\ndata: {kind: random}\n'
-bad_text "tab"                      '^r.yaml:2: yaml: tab'                                    'model:\n\twidth: 8\n'
-bad_text "syntax"                   '^r.yaml:1: yaml: '                                       'steps: }\n'
-bad_text "unclosed list"            '^r.yaml:'                                                'require: [flash\n'
-bad_text "alias"                    '^r.yaml:2: seed: aliases'                                'steps: 5\nseed: *x\n'
-bad_text "alias cycle"              '^r.yaml:1: require: anchors'                             'require: &a [*a]\n'
-bad_text "tag"                      '^r.yaml:1: steps: tags'                                  'steps: !!python/object 5\n'
-bad_text "two documents"            '^r.yaml:2: yaml: .*one document'                         'data: {kind: random}\n---\nsteps: 5\n'
-bad_text "list at the top"          '^r.yaml:1: yaml: .*mapping of keys'                      '[1, 2]\n'
-bad_text "plain text"               '^r.yaml:1: yaml: .*mapping of keys'                      'hello world\n'
-bad_text "empty file"               '^r.yaml: the recipe is empty$'                           ''
-bad_text "only a comment"           '^r.yaml: the recipe is empty$'                           '# nothing\n'
-bad_text "zero byte"                '^r.yaml:2: yaml: not a text file'                        'steps: 5\n\0\n'
-bad_text "UTF-16"                   '^r.yaml:1: yaml: not a text file'                        '\xff\xfes\0t\0'
+bad_text "unknown key"              '2: stepz: unknown key \(did you mean steps\?\)$' 'seed: 1\nstepz: 5\n'
+bad_text "unknown key in a section" '2: model.widht: .*did you mean model.width' 'model:\n  widht: 5\n'
+bad_text "unknown section"          '1: modle: .*did you mean model'       'modle:\n  width: 5\n'
+bad_text "key of another program"   '1: learning_rate: .*did you mean optim.lr' 'learning_rate: 1e-3\n'
+bad_text "key without its section"  '1: width: .*did you mean model.width' 'width: 5\n'
+bad_text "duplicate key"            '2: steps: given twice'                'steps: 5\nsteps: 6\n'
+bad_text "duplicate section"        '2: model: given twice' \
+    'model: {width: 8}\nmodel: {heads: 2}\n'
+bad_text "text for an integer"      '1: steps: expected an integer'        'steps: many\n'
+bad_text "fraction for an integer"  '1: steps: expected an integer'        'steps: 1.5\n'
+bad_text "quoted integer"           '1: steps: expected an integer'        'steps: "5"\n'
+bad_text "list for an integer"      '1: steps: .*got a list'               'steps: [5]\n'
+bad_text "mapping for an integer"   '1: steps: .*got a mapping'            'steps: {a: 5}\n'
+bad_text "value for a section"      '1: model: is a section'               'model: 5\n'
+bad_text "no value"                 '1: steps: has no value'               'steps:\nseed: 1\n'
+bad_text "not a number"             '1: optim.lr: expected a number'       'optim: {lr: .nan}\n'
+bad_text "infinite"                 '1: optim.lr: expected a number'       'optim: {lr: .inf}\n'
+bad_text "not a switch"             '1: opt.flash: expected true or false' 'opt: {flash: maybe}\n'
+bad_text "unknown choice"           '1: precision: .*did you mean bf16'    'precision: bf61\n'
+bad_text "unknown device"           '1: device: '                          "device: tpu\n$noise"
+bad_text "zero steps"               '1: steps: 0 is out of bounds'         'steps: 0\n'
+bad_text "negative width"           '1: model.width: -8 is out of bounds'  'model: {width: -8}\n'
+bad_text "huge integer"             '1: steps: .*out of bounds'            'steps: 999999999999999999999999\n'
+bad_text "dropout of everything"    '1: model.dropout: 1 is out of bounds' 'model: {dropout: 1}\n'
+bad_text "memory limit"             '1: memory_limit: '                    'memory_limit: 120%%\n'
+bad_text "requirement"              '1: require: .*did you mean flash'     'require: [flahs]\n'
+bad_text "requirement switched off" '2: require: .*opt.flash is false' \
+    "${noise}require: [flash]\nopt: {flash: off}\n"
+bad_text "heads and width"          '2: model.heads: .*must divide' \
+    "${noise}model: {width: 768, heads: 7}\n"
+bad_text "kv_heads and heads"       '2: model.kv_heads: .*must divide'     "${noise}model: {kv_heads: 5}\n"
+bad_text "odd head with rope"       '2: model.head_dim: .*even' \
+    "${noise}model: {pos: rope, head_dim: 33}\n"
+bad_text "step and context"         '2: step_tokens: .*multiple'           "${noise}step_tokens: 1000\n"
+bad_text "micro-batch and step"     '2: micro_batch: .*must divide'        "${noise}micro_batch: 3\n"
+bad_text "warm-up and steps"        '3: optim.warmup: .*exceed' \
+    "${noise}steps: 5\noptim: {warmup: 6}\n"
+bad_text "learning rates"           '2: optim.min_lr: .*exceed' \
+    "${noise}optim: {lr: 1e-4, min_lr: 1e-3}\n"
+bad_text "no data"                  ' data.train: is missing'              'steps: 5\n'
+bad_text "missing data"             '1: data.train: no such file: none.txt' 'data: {train: none.txt}\n'
+bad_text "folder as data"           '1: data.train: .*is a folder'         'data: {train: .}\n'
+bad_text "vocabulary of text"       '2: model.vocab: ' \
+    'data: {train: r.yaml}\nmodel: {vocab: 100}\n'
+bad_text "run name"                 '1: run: '                             "run: ../elsewhere\n$noise"
+bad_text "no run name"              '1: run: is empty'                     'run: ""\ndata: {kind: random}\n'
+bad_text "tab"                      '2: yaml: tab'                         'model:\n\twidth: 8\n'
+bad_text "syntax"                   '1: yaml: '                            'steps: }\n'
+bad_text "unclosed list"            ''                                     'require: [flash\n'
+bad_text "alias"                    '2: seed: aliases'                     'steps: 5\nseed: *x\n'
+bad_text "alias cycle"              '1: require: anchors'                  'require: &a [*a]\n'
+bad_text "tag"                      '1: steps: tags'                       'steps: !!python/object 5\n'
+bad_text "two documents"            '2: yaml: .*one document'              "${noise}---\nsteps: 5\n"
+bad_text "list at the top"          '1: yaml: .*mapping of keys'           '[1, 2]\n'
+bad_text "plain text"               '1: yaml: .*mapping of keys'           'hello world\n'
+bad_text "empty file"               ' the recipe is empty$'                ''
+bad_text "only a comment"           ' the recipe is empty$'                '# nothing\n'
+bad_text "zero byte"                '2: yaml: not a text file'             'steps: 5\n\0\n'
+bad_text "UTF-16"                   '1: yaml: not a text file'             '\xff\xfes\0t\0'
 
 head -c 4096 "$brim" >junk.yaml
 bad "binary junk" '^junk.yaml:1: yaml: not a text file' train junk.yaml
@@ -102,11 +110,13 @@ mkfifo pipe
 bad "pipe that nobody writes" '^pipe: ' train pipe
 bad "device" '^/dev/zero: ' train /dev/zero
 bad "missing file" '^none.yaml: no such recipe$' train none.yaml
-mkdir recipes && cp good.yaml recipes/quickstart.yaml # a shipped one: whether there are others depends on the build folder
+# a shipped one: whether there are others depends on the build folder
+mkdir recipes && cp good.yaml recipes/quickstart.yaml
 bad "misspelt recipe" '^quickstrat: no such recipe \(did you mean quickstart\?\)$' train quickstrat
 bad "file name with a line break" '^a\?b.yaml: no such recipe' train $'a\nb.yaml'
 
-bad "override: unknown key" '^command line: model.widht: unknown key \(did you mean model.width\?\)$' train good.yaml model.widht=5
+bad "override: unknown key" '^command line: model.widht: unknown key \(did you mean model.width\?\)$' train \
+    good.yaml model.widht=5
 bad "override: wrong type" '^command line: steps: expected an integer' train good.yaml steps=five
 bad "override: empty value" '^command line: steps: expected an integer' train good.yaml steps=
 bad "override: out of bounds" '^command line: optim.beta1: 1 is out of bounds' train good.yaml optim.beta1=1
@@ -122,14 +132,23 @@ printf 'stepz: 5\n' >r.yaml
 bad "plan: bad recipe" '^r.yaml:1: stepz: unknown key' plan r.yaml
 bad "plan: bad override" '^command line: stepz: unknown key' plan good.yaml stepz=5
 bad "plan: missing file" '^none.yaml: no such recipe$' plan none.yaml
-bad "plan: mask without data for it" '^command line: model.mask: mask prefix needs data.prefix_token' plan good.yaml device=cpu model.mask=prefix
-bad "plan: concession nobody makes" '^command line: give_way: is not available yet' plan good.yaml device=cpu give_way=moments
-bad "plan: precision required in vain" '^command line: require: bf16 is off: the precision is fp32' plan good.yaml device=cpu require=bf16
-bad "plan: optimisation required in vain" '^command line: require: graphs is refused' plan good.yaml device=cpu require=graphs
-bad "plan: optimisation required of a model without use for it" '^command line: require: linear_glu_fwd is not used: this model has no glu_fwd$' plan good.yaml device=cpu model.act=gelu require=linear_glu_fwd
-bad "train: likewise" '^command line: require: chunk_head is not used: one chunk ' train good.yaml device=cpu require=chunk_head
-bad "plan: precision that is not there yet" '^command line: precision: fp8 is not available yet' plan good.yaml device=cpu precision=fp8
-bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml device=cpu precision=bf16
+bad "plan: mask without data for it" '^command line: model.mask: mask prefix needs data.prefix_token' plan \
+    good.yaml device=cpu model.mask=prefix
+bad "plan: concession nobody makes" '^command line: give_way: is not available yet' plan good.yaml \
+    device=cpu give_way=moments
+bad "plan: precision required in vain" '^command line: require: bf16 is off: the precision is fp32' plan \
+    good.yaml device=cpu require=bf16
+bad "plan: optimisation required in vain" '^command line: require: graphs is refused' plan good.yaml \
+    device=cpu require=graphs
+bad "plan: optimisation required of a model without use for it" \
+    '^command line: require: linear_glu_fwd is not used: this model has no glu_fwd$' plan good.yaml \
+    device=cpu model.act=gelu require=linear_glu_fwd
+bad "train: likewise" '^command line: require: chunk_head is not used: one chunk ' train good.yaml \
+    device=cpu require=chunk_head
+bad "plan: precision that is not there yet" '^command line: precision: fp8 is not available yet' plan \
+    good.yaml device=cpu precision=fp8
+bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml \
+    device=cpu precision=bf16
 asks() { # name, pattern, line of the recipe: what is found after parsing has its place too
     { cat good.yaml; printf 'device: cpu\n%s\n' "$3"; } >asks.yaml
     bad "$1" "$2" train asks.yaml

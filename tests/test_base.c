@@ -584,7 +584,8 @@ static void log_and_plain_progress(void **state)
     rmdir(folder);
 }
 
-/* Lines that cannot be written come later, in order; those that cannot be kept are counted; one warning, no failure. */
+/* Lines that cannot be written come later, in order; those that cannot be kept are counted; one warning, no
+ * failure. */
 static void log_copy_of_a_full_disk(void **state)
 {
     enum { MANY = 3000 };

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# brim eval and sample beside a run that saves at every step and keeps one checkpoint: a reader always gets a whole one.
+# brim eval and sample beside a run that saves at every step and keeps one checkpoint: a reader always gets a
+# whole one.
 . "$(dirname "$0")/shell_lib.sh"
 readers=${READERS:-40}
 head -c 20000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
@@ -18,7 +19,10 @@ END
 "$brim" train tiny.yaml >train.log 2>&1 &
 trainer=$!
 trap 'kill -9 $trainer 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
-for _ in $(seq 200); do [ -d runs/r/checkpoints ] && ls runs/r/checkpoints | grep -q ^step && break; sleep 0.05; done
+for _ in $(seq 200); do
+    [ -d runs/r/checkpoints ] && ls runs/r/checkpoints | grep -q ^step && break
+    sleep 0.05
+done
 bad=0
 : >bad.log
 for i in $(seq "$readers"); do

@@ -1,24 +1,34 @@
 #!/usr/bin/env bash
-# The web page of a live run in a real Chromium, at desktop and phone width. Pictures are kept in $1/page-test.
-# BRIM_BROWSER_ALL=1 also tries the page's own plotter.
+# The web page of a live run in a real Chromium, at desktop and phone width. Pictures are kept in
+# $1/page-test. BRIM_BROWSER_ALL=1 also tries the page's own plotter.
 . "$(dirname "$0")/shell_lib.sh"
 chromium=$(command -v chromium || command -v chromium-browser || true)
 [ -n "$chromium" ] || { echo "skip: chromium is not installed"; exit 0; }
-command -v node >/dev/null && command -v npm >/dev/null || { echo "skip: node and npm are not installed"; exit 0; }
-"$brim" top --web --port 0 --bind 0.0.0.0 2>&1 | grep -q 'built without' && { echo "skip: this build has no web page (libmicrohttpd-dev is missing)"; exit 0; }
+command -v node >/dev/null && command -v npm >/dev/null ||
+    { echo "skip: node and npm are not installed"; exit 0; }
+"$brim" top --web --port 0 --bind 0.0.0.0 2>&1 | grep -q 'built without' &&
+    { echo "skip: this build has no web page (libmicrohttpd-dev is missing)"; exit 0; }
 tools=$build/page-test
 mkdir -p "$tools"
 if [ ! -d "$tools/package" ]; then
-    (cd "$tools" && timeout 60 npm pack --silent playwright-core@1.56 >/dev/null 2>&1 && tar xzf playwright-core-*.tgz) ||
+    (cd "$tools" && timeout 60 npm pack --silent playwright-core@1.56 >/dev/null 2>&1 &&
+        tar xzf playwright-core-*.tgz) ||
         { rm -rf "$tools/package"; echo "skip: npm could not fetch playwright-core"; exit 0; }
 fi
 
 for name in one two; do
     mkdir -p runs/$name
     awk -v k=$([ $name = one ] && echo 8 || echo 5) 'BEGIN { srand(k); for (i = 1; i <= 400; i++) {
-        printf "{\"step\": %d, \"loss\": %.4f, \"lr\": 0.001, \"grad_norm\": %.3f, \"per_s\": %d, \"time_s\": %.1f, \"data_wait_s\": %g, \"own_cpu\": %.2f, \"rss_bytes\": 2e8}\n", i, 1.5 + k / (1 + i / 20) + 0.2 * rand(), 1 + rand(), 5000 * k + 100 * rand(), i * k / 10, i / 200, 1.9 + rand() / 10
-        if (i % 100 == 0) printf "{\"step\": %d, \"val_loss\": %.4f, \"time_s\": %.1f}\n", i, 1.6 + k / (1 + i / 20), i * k / 10 } }' >runs/$name/metrics.jsonl
-    printf '{"unit": "token", "steps": 400, "device": "CPU", "activity": "none: no GPU"}' >runs/$name/watch.json
+        printf "{\"step\": %d, \"loss\": %.4f, \"lr\": 0.001, ", i, 1.5 + k / (1 + i / 20) + 0.2 * rand()
+        printf "\"grad_norm\": %.3f, \"per_s\": %d, ", 1 + rand(), 5000 * k + 100 * rand()
+        printf "\"time_s\": %.1f, \"data_wait_s\": %g, ", i * k / 10, i / 200
+        printf "\"own_cpu\": %.2f, \"rss_bytes\": 2e8}\n", 1.9 + rand() / 10
+        if (i % 100 == 0)
+            printf "{\"step\": %d, \"val_loss\": %.4f, \"time_s\": %.1f}\n",
+                i, 1.6 + k / (1 + i / 20), i * k / 10
+        } }' >runs/$name/metrics.jsonl
+    printf '{"unit": "token", "steps": 400, "device": "CPU", "activity": "none: no GPU"}' \
+        >runs/$name/watch.json
     printf '{"step": 400, "prompt": "ROMEO:", "text": " <b>once</b> upon a time"}\n' >runs/$name/samples.jsonl
 done
 cat >tiny.yaml <<'END'
@@ -28,8 +38,14 @@ model: {layers: 2, width: 64, heads: 2, vocab: 256, context: 64}
 eval: {every: 0, sequences: 16}
 END
 for i in $(seq 200); do printf 'The quick brown fox jumps over the lazy dog %d times. ' "$i"; done >text.txt
-"$brim" train tiny.yaml data.kind=text data.train=text.txt device=cpu threads=1 run=live watch.web=true watch.port=0 >out 2>&1 & pid=$!
-for _ in $(seq 200); do url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out); [ -n "$url" ] && [ -s runs/live/metrics.jsonl ] && break; sleep 0.1; done
+"$brim" train tiny.yaml data.kind=text data.train=text.txt device=cpu threads=1 run=live watch.web=true \
+    watch.port=0 >out 2>&1 &
+pid=$!
+for _ in $(seq 200); do
+    url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out)
+    [ -n "$url" ] && [ -s runs/live/metrics.jsonl ] && break
+    sleep 0.1
+done
 timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools"; rc=$?
 kill $pid; wait $pid
 exit $rc

@@ -611,7 +611,8 @@ static void other_plan_is_noted(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* Less free memory may change nothing but the rows of logits at a time. A checkpoint of an older program does not know them. */
+/* Less free memory may change nothing but the rows of logits at a time. A checkpoint of an older program does
+ * not know them. */
 static void other_head_rows_are_noted(void **state)
 {
     Rig        *rig = (Rig *)*state;
@@ -630,7 +631,8 @@ static void other_head_rows_are_noted(void **state)
     ckpt_writer_destroy(w);
 }
 
-/* Older checkpoints have the path of their data as it was given; it must lead to the same file to be no change. */
+/* Older checkpoints have the path of their data as it was given; it must lead to the same file to be no
+ * change. */
 static void same_data_by_another_path_is_no_change(void **state)
 {
     Rig        *rig = (Rig *)*state;

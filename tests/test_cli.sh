@@ -18,7 +18,8 @@ verdict "help says what exit codes mean" $? "$("$brim" help | grep exit)"
 
 "$brim" version >a 2>err && "$brim" --version >b 2>>err && "$brim" -v >c 2>>err; rc=$?
 want=$(sed -n 's/^VERSION := //p' "$here/Makefile")
-[ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b && cmp -s a c && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
+[ $rc -eq 0 ] && [ ! -s err ] && [ -n "$want" ] && [ "$(head -n 1 a)" = "brim $want" ] && cmp -s a b &&
+    cmp -s a c && grep -q '^compiler  *[^ ]* .*[0-9]' a && grep -qE '^CUDA +(yes$|no: .)' a
 verdict "version and --version" $? "exit code $rc, wanted $want: $(cat a b err)"
 
 "$brim" help >/dev/full 2>err; rc=$?
@@ -40,11 +41,17 @@ threads() { env "$@" "$brim" info | sed -n 's/^cpu .*, \([0-9]* thread\).*/\1/p'
 [ -n "$(threads A=1)" ] && [ "$(threads A=1)" = "$(threads OMP_PROC_BIND=true)" ]
 verdict "bound threads have all CPUs" $? "$(threads A=1), bound $(threads OMP_PROC_BIND=true)"
 
-# Beside others threads wait for each other briefly: a second team, named as its owner, keeps libgomp to it (src/dev/cpu/cpu_wait.h).
+# Beside others threads wait for each other briefly: a second team, named as its owner, keeps libgomp to it
+# (src/dev/cpu/cpu_wait.h).
 busy=()
-for _ in $(seq "$(env -u OMP_NUM_THREADS nproc)"); do (while kill -0 $$; do :; done 2>/dev/null) & busy+=($!); done
+for _ in $(seq "$(env -u OMP_NUM_THREADS nproc)"); do
+    (while kill -0 $$; do :; done 2>/dev/null) &
+    busy+=($!)
+done
 for own in A=1 OMP_WAIT_POLICY=active; do
-    env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY "$own" "$brim" train tiny.yaml device=cpu threads=2 run=waits >out 2>err & pid=$!
+    env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY "$own" "$brim" train tiny.yaml device=cpu threads=2 run=waits \
+        >out 2>err &
+    pid=$!
     sleep 3
     n=$(cat "/proc/$pid/task/"*/comm | grep -c '^waits$')
     kill -0 $pid && if [ "$own" = A=1 ]; then [ "$n" -gt 1 ]; else [ "$n" -eq 0 ]; fi
@@ -65,15 +72,20 @@ verdict "bench --json says how the step was cut" $? "$(tail -n 1 out)"
 [ $rc -eq 0 ] && ! grep -q 'MFU\|limit share' out && grep -q '"mfu": null, "limit_share": null' out
 verdict "bench leaves out what it does not know" $? "exit code $rc: $(cat out err)"
 
-# Both backends' products take the bias gradient of qkv along (FUSE_CUDA); switched off it is an op of its own.
+# Both backends' products take the bias gradient of qkv along (FUSE_CUDA); switched off it is an op of its
+# own.
 n_bias() { grep -cE '^ *[0-9]+ bias_dw +block 0 qkv' "$1"; }
-"$brim" plan tiny.yaml model.bias=true --gpu h200 --list >a 2>err && "$brim" plan tiny.yaml model.bias=true opt.linear_dw_bias=false --gpu h200 --list >b 2>>err; rc=$?
+"$brim" plan tiny.yaml model.bias=true --gpu h200 --list >a 2>err &&
+    "$brim" plan tiny.yaml model.bias=true opt.linear_dw_bias=false --gpu h200 --list >b 2>>err
+rc=$?
 [ $rc -eq 0 ] && [ "$(n_bias a)" -eq 0 ] && [ "$(n_bias b)" -eq 1 ] && grep -q ' linear_act_bwd ' a
-verdict "plan --gpu fuses what the CUDA backend fuses" $? "exit code $rc: $(n_bias a) $(n_bias b) $(grep -E '^ *[0-9]+ (bias_dw|linear_act_bwd)' b) $(cat err)"
+verdict "plan --gpu fuses what the CUDA backend fuses" $? \
+    "exit code $rc: $(n_bias a) $(n_bias b) $(grep -E '^ *[0-9]+ (bias_dw|linear_act_bwd)' b) $(cat err)"
 
 for where in device=cpu --gpu=h200; do
     "$brim" plan tiny.yaml $where >out 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -qE '^a step +[0-9.e-]+ TFLOP, .* GB moved' out && grep -qE '^predicted +[0-9.]+ ms a step, .* tokens/s' out
+    [ $rc -eq 0 ] && grep -qE '^a step +[0-9.e-]+ TFLOP, .* GB moved' out &&
+        grep -qE '^predicted +[0-9.]+ ms a step, .* tokens/s' out
     verdict "plan $where predicts a step" $? "exit code $rc: $(cat out err)"
 done
 
@@ -81,12 +93,15 @@ for seqs in 10:1,2,5,10, 12:1,2,4,6,12, 13:1,13, 1:1,; do
     "$brim" plan tiny.yaml device=cpu step_tokens=$((${seqs%:*} * 32)) >out 2>err; rc=$?
     got=$(sed -n '/micro-batch  recompute/,/^$/s/^[-> ]* \([0-9]*\)  none .*/\1/p' out | tr '\n' ,)
     [ $rc -eq 0 ] && [ "$got" = "${seqs#*:}" ]
-    verdict "plan tries divisors of ${seqs%:*} sequences, each about twice the one before" $? "exit code $rc: $got $(cat err)"
+    verdict "plan tries divisors of ${seqs%:*} sequences, each about twice the one before" $? \
+        "exit code $rc: $got $(cat err)"
 done
 
 # A card that the default build has no kernels for: its own capability, and how to build for it.
 "$brim" plan tiny.yaml --gpu a100 >out 2>err; rc=$?
-[ $rc -eq 0 ] && grep -q 'compute capability 8.0 has bf16' out && ! grep -q '9\.0' out && [ "$(grep -c '^build .*8\.0: .*not supported' out)" -eq 1 ] && ! "$brim" plan tiny.yaml --gpu h100 | grep -q '^build '
+[ $rc -eq 0 ] && grep -q 'compute capability 8.0 has bf16' out && ! grep -q '9\.0' out &&
+    [ "$(grep -c '^build .*8\.0: .*not supported' out)" -eq 1 ] &&
+    ! "$brim" plan tiny.yaml --gpu h100 | grep -q '^build '
 verdict "plan --gpu a100 says that the build is not for it" $? "exit code $rc: $(cat out err)"
 
 # name, pattern of its line, then arguments of plan: what becomes of opt.NAME
@@ -100,7 +115,8 @@ becomes() {
 becomes linear_act     'on .*\(1 op\)$' device=cpu
 becomes linear_act     'off .*[a-z]$' device=cpu opt.linear_act=false
 becomes linear_act     'not used .*: this model has no act_fwd$' device=cpu model.act=swiglu
-becomes linear_act     'not used .*: it would change bits, and the run is deterministic$' --gpu h200 deterministic=true
+becomes linear_act     'not used .*: it would change bits, and the run is deterministic$' --gpu h200 \
+    deterministic=true
 becomes act_slope      'on .*\(1 op\)$' device=cpu
 becomes act_slope      'not used .*: it needs linear_act, ' device=cpu opt.linear_act=false
 becomes act_slope      'not used .*: it needs linear_act, ' device=cpu recompute=cheap
@@ -108,8 +124,10 @@ becomes act_slope      'not used .*: it would change bits, ' --gpu h200 determin
 becomes act_slope      'not used .*: it needs linear_act, ' --gpu h200 precision=tf32
 becomes act_slope      'on .*\(1 op\)$' --gpu h200 model.act=swiglu model.bias=false
 becomes act_slope      'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
-becomes act_slope      'not used .*: it needs .*linear_glu_bwd' device=cpu model.act=swiglu model.bias=false opt.linear_glu_bwd=false
-becomes act_slope      'not used .*: it would change bits, ' --gpu h200 model.act=swiglu model.bias=false deterministic=true
+becomes act_slope      'not used .*: it needs .*linear_glu_bwd' device=cpu model.act=swiglu model.bias=false \
+    opt.linear_glu_bwd=false
+becomes act_slope      'not used .*: it would change bits, ' --gpu h200 model.act=swiglu model.bias=false \
+    deterministic=true
 becomes linear_glu_fwd 'not used .*: no linear_fwd and glu_fwd meet ' device=cpu model.act=swiglu
 becomes linear_glu_fwd 'on .*\(1 op\)$' device=cpu model.act=swiglu model.bias=false
 becomes act_bias       'not used .*: every act_dx is in another fused op$' device=cpu
@@ -128,7 +146,9 @@ becomes tune           'on ' --gpu h200
 becomes tune           'not used .*: a deterministic run ' --gpu h200 deterministic=true
 
 # Sampling has no gradient, so no cross-entropy: what the training run required of its step stays true.
-"$brim" train tiny.yaml device=cpu run=needs require=xent steps=2 >out 2>&1 && "$brim" sample needs --tokens 1 >out 2>&1; rc=$?
+"$brim" train tiny.yaml device=cpu run=needs require=xent steps=2 >out 2>&1 &&
+    "$brim" sample needs --tokens 1 >out 2>&1
+rc=$?
 verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
 
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
@@ -137,8 +157,10 @@ verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 grep -q 'data.kind random: noise, nothing will be learned' runs/tiny/log.txt
 verdict "training on noise says so" $? "$(cat runs/tiny/log.txt)"
 "$brim" train tiny.yaml device=cpu run=mute steps=3 <&- >&- 2>&-; rc=$?
-[ $rc -eq 0 ] && [ "$(grep -c '^{"step"' runs/mute/metrics.jsonl)" -eq 3 ] && ! grep -qv '^{"step"' runs/mute/metrics.jsonl
-verdict "closed standard streams leave the run's files alone" $? "exit code $rc: $(cat runs/mute/metrics.jsonl)"
+[ $rc -eq 0 ] && [ "$(grep -c '^{"step"' runs/mute/metrics.jsonl)" -eq 3 ] &&
+    ! grep -qv '^{"step"' runs/mute/metrics.jsonl
+verdict "closed standard streams leave the run's files alone" $? \
+    "exit code $rc: $(cat runs/mute/metrics.jsonl)"
 for c in version --help; do
     "$brim" $c >&- 2>err; rc=$?
     [ $rc -eq 1 ] && grep -q '^brim: standard output could not be written$' err
@@ -149,7 +171,8 @@ for c in eval sample; do
     [ $rc -eq 2 ] && grep -q '^command line: tniy: no such run (did you mean tiny?)$' err
     verdict "$c of a mistyped run" $? "exit code $rc: $(cat err)"
 done
-"$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=4 memory_limit=25M >out 2>err; rc=$?
+"$brim" plan tiny.yaml device=cpu model.context=8192 step_tokens=8192 threads=4 memory_limit=25M >out 2>err
+rc=$?
 [ $rc -eq 2 ] && grep -q 'does not fit: .*scratch [0-9.]* .iB .*fewer threads' err
 verdict "what threads need for themselves is planned, too" $? "exit code $rc: $(cat out err)"
 # name, the line, then arguments
@@ -160,18 +183,24 @@ says() {
     [ $rc -eq 2 ] && [ "$(cat err)" = "$line" ]
     verdict "$name" $? "exit code $rc: $(cat err)"
 }
-says "help of a mistyped command" "command line: traim: neither a command nor a key (did you mean train?)" help traim
+says "help of a mistyped command" "command line: traim: neither a command nor a key (did you mean train?)" \
+    help traim
 says "help of a mistyped key" "command line: stepz: unknown key (did you mean steps?)" help stepz
 says "help of two words" "command line: plan: help takes one key or command" help train plan
-says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp 0.5
-says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny --temp=0.5
+says "an option cut short" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
+    --temp 0.5
+says "and with its value" "command line: --temp: no such option (did you mean --temperature?)" sample tiny \
+    --temp=0.5
 says "one cut too short" "command line: --t: no such option" sample tiny --t 0.5
-says "eval of a folder that is no run" "command line: $dir/none: no such run (there is no recipe.yaml in it)" eval "$dir/none"
+says "eval of a folder that is no run" \
+    "command line: $dir/none: no such run (there is no recipe.yaml in it)" eval "$dir/none"
 "$brim" plan tiny.yaml data.kind=text data.train=elsewhere/none.txt --gpu h200 >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^data  *elsewhere/none.txt is not here' out
 verdict "a plan needs no data" $? "exit code $rc: $(cat err)"
 
-(cd "$here" && BRIM_RUNS="$dir/elsewhere" tools/quickstart.sh "$brim" steps=2 optim.warmup=0 device=cpu) >out 2>err; rc=$?
+(cd "$here" && BRIM_RUNS="$dir/elsewhere" tools/quickstart.sh "$brim" steps=2 optim.warmup=0 device=cpu) \
+    >out 2>err
+rc=$?
 [ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ -d elsewhere/quickstart/checkpoints ]
 verdict "quickstart.sh with BRIM_RUNS" $? "exit code $rc: $(tail -n 1 err)"
 
@@ -179,18 +208,29 @@ BRIM_RUNS=/proc/none "$brim" train tiny.yaml device=cpu steps=2 >out 2>err; rc=$
 [ $rc -eq 1 ] && grep -q '^brim: /proc/none: .*(/proc/none is the folder for runs, from BRIM_RUNS)$' err
 verdict "a folder for runs that cannot be made" $? "exit code $rc: $(tail -n 1 err)"
 
-quickstart() { (cd "$here" && BRIM_RUNS="$dir/elsewhere" exec tools/quickstart.sh "$brim" optim.warmup=0 device=cpu "$@"); }
+quickstart() {
+    (cd "$here" && BRIM_RUNS="$dir/elsewhere" exec tools/quickstart.sh "$brim" optim.warmup=0 device=cpu "$@")
+}
 echo mine >elsewhere/quickstart/note
 quickstart steps=2 >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^ROMEO:' out && [ "$(cat elsewhere/quickstart.old-*/note)" = mine ] &&
-    grep -q '^Earlier demonstrations: 1 in .*/quickstart.old-\*' out && grep -q 'the old .* is now .*/quickstart.old-' out err
-verdict "quickstart.sh again: the earlier run is moved aside, and that is said" $? "exit code $rc: $(ls elsewhere) $(tail -n 3 err)"
+    grep -q '^Earlier demonstrations: 1 in .*/quickstart.old-\*' out &&
+    grep -q 'the old .* is now .*/quickstart.old-' out err
+verdict "quickstart.sh again: the earlier run is moved aside, and that is said" $? \
+    "exit code $rc: $(ls elsewhere) $(tail -n 3 err)"
 touch elsewhere/quickstart/lock
 ( flock -n 9 || exit 1; quickstart steps=2 ) 9>>elsewhere/quickstart/lock >out 2>err; rc=$?
-[ $rc -eq 2 ] && grep -q 'is in use' err && ! grep -q '^ROMEO:' out && [ "$(ls -d elsewhere/*.old-* | wc -l)" -eq 1 ]
+[ $rc -eq 2 ] && grep -q 'is in use' err && ! grep -q '^ROMEO:' out &&
+    [ "$(ls -d elsewhere/*.old-* | wc -l)" -eq 1 ]
 verdict "quickstart.sh leaves a run that is in use alone" $? "exit code $rc: $(tail -n 3 err)"
-(cd "$here" && BRIM_RUNS="$dir/elsewhere" exec timeout 60 tools/quickstart.sh "$brim" optim.warmup=0 device=cpu steps=100000) >out 2>err & pid=$!
-for _ in $(seq 100); do [ -s elsewhere/quickstart/lock ] && [ -s elsewhere/quickstart/metrics.jsonl ] && break; sleep 0.1; done
+(cd "$here" &&
+    BRIM_RUNS="$dir/elsewhere" exec timeout 60 tools/quickstart.sh \
+    "$brim" optim.warmup=0 device=cpu steps=100000) >out 2>err &
+pid=$!
+for _ in $(seq 100); do
+    [ -s elsewhere/quickstart/lock ] && [ -s elsewhere/quickstart/metrics.jsonl ] && break
+    sleep 0.1
+done
 kill -TERM "$(sed -n 's/^pid \([0-9]*\).*/\1/p' elsewhere/quickstart/lock)"
 wait $pid; rc=$?
 [ $rc -eq 130 ] && grep -q '^Interrupted: no sample' err && ! grep -q 'sample from\|^ROMEO:' out

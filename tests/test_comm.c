@@ -1,6 +1,6 @@
-/* Several ranks: finding one's place, meeting, host collectives, what happens when a rank is missing or
- * leaves, where sums stand in a list, and that ranks together train as one rank alone does. All on loopback,
- * every child with a time limit. */
+/* Several ranks: finding the place, meeting, host collectives, missing ranks, ranks that leave, and where
+ * sums stand in a list. Several ranks together must train as one rank alone does. All on loopback, every
+ * child with a time limit. */
 #include "ranks_train.h"
 
 #include "jobs.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The CUDA half beside the program, without a GPU: one of another build is noticed, the tune cache lies with the runs, and an
-# engine of cuDNN that fails is passed over. Stand-ins take the places of libbrim_cuda.so and of cuDNN.
+# The CUDA half beside the program, without a GPU: one of another build is noticed, the tune cache lies with
+# the runs, and an engine of cuDNN that fails is passed over. Stand-ins take the places of libbrim_cuda.so and
+# of cuDNN.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/elsewhere
 unset BRIM_TUNE_CACHE
@@ -35,9 +36,11 @@ half "$(cat "$build/.dev_id" 2>/dev/null)"
 grep -qx "cache $dir/elsewhere/tune.txt" seen
 verdict "the tune cache is in BRIM_RUNS" $? "$(grep ^cache seen)"
 ./brim train "$recipe" run=tune.txt device=cpu steps=1 optim.warmup=0 >seen 2>&1
-[ $? -eq 2 ] && [ ! -e elsewhere/tune.txt ]; verdict "no run takes the tune cache's name" $? "$(tail -n 1 seen)"
+[ $? -eq 2 ] && [ ! -e elsewhere/tune.txt ]
+verdict "no run takes the tune cache's name" $? "$(tail -n 1 seen)"
 
-cuda=$(ls -d /usr/local/cuda/include /usr/include 2>/dev/null | while read -r d; do [ -e "$d/cudnn.h" ] && echo "$d" && break; done)
+cuda=$(ls -d /usr/local/cuda/include /usr/include 2>/dev/null | while read -r d; do [ -e "$d/cudnn.h" ] &&
+    echo "$d" && break; done)
 if [ -z "$cuda" ]; then
     echo "skip: no cudnn.h"
     exit $failed
@@ -49,12 +52,20 @@ cat >engines.c <<'END'
 static int     n_made, asked;
 static int     fail_at[8];
 static char    store[64];
-static cudnnStatus_t create(cudnnBackendDescriptorType_t t, cudnnBackendDescriptor_t *d) { *d = store + n_made++; return 0; }
+static cudnnStatus_t create(cudnnBackendDescriptorType_t t, cudnnBackendDescriptor_t *d)
+{
+    *d = store + n_made++;
+    return 0;
+}
 static cudnnStatus_t destroy(cudnnBackendDescriptor_t d) { return 0; }
-static cudnnStatus_t set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t a, cudnnBackendAttributeType_t t, int64_t n, const void *v) { return 0; }
+static cudnnStatus_t set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t a,
+                         cudnnBackendAttributeType_t t, int64_t n, const void *v)
+{
+    return 0;
+}
 static cudnnStatus_t finalize(cudnnBackendDescriptor_t d) { return 0; }
-static cudnnStatus_t get(const cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t a, cudnnBackendAttributeType_t t, int64_t n,
-                         int64_t *found, void *v)
+static cudnnStatus_t get(const cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t a,
+                         cudnnBackendAttributeType_t t, int64_t n, int64_t *found, void *v)
 {
     if (a != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) return 0;
     *(int64_t *)v = 64;
@@ -77,7 +88,8 @@ int main(void)
     return !(a == 0 && b == 1 && c == 0);
 }
 END
-gcc -std=gnu11 -I"$here/src" -I"$cuda" -o engines engines.c "$here/src/dev/cuda/cuda_cudnn.c" "$here"/src/base/{err,log,clock,fault,file,arena,str}.c -ldl -lpthread -lm >seen 2>&1 &&
+gcc -std=gnu11 -I"$here/src" -I"$cuda" -o engines engines.c "$here/src/dev/cuda/cuda_cudnn.c" \
+    "$here"/src/base/{err,log,clock,fault,file,arena,str}.c -ldl -lpthread -lm >seen 2>&1 &&
     ./engines >seen 2>&1
 verdict "an engine that fails is passed over" $? "$(tail -n 1 seen)"
 exit $failed

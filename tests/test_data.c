@@ -463,7 +463,8 @@ static void source_joins_a_folder(void **state)
     refuse_source(&r, 0, "data.train", "no *.bin files");
 }
 
-/* A bit of the payload that leaves its id in the vocabulary: only the checksum tells, and only where it is looked at. */
+/* A bit of the payload that leaves its id in the vocabulary: only the checksum tells, and only where it is
+ * looked at. */
 static void check_finds_damage(void **state)
 {
     static int32_t tok[5000];

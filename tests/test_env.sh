@@ -3,9 +3,12 @@
 . "$(dirname "$0")/shell_lib.sh"
 fail() { echo "exit code $rc: $(cat out err)"; }
 run() { timeout 60 "$brim" env "$@" >out 2>err; rc=$?; }
-# The leak sanitizer dies of thread-local data that a shared object brings, unless it is among the program's own.
+# The leak sanitizer dies of thread-local data that a shared object brings, unless it is among the program's
+# own.
 case "$build" in *asan*) tls=-ftls-model=initial-exec ;; *) tls= ;; esac
-so() { ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" -o "$1.so" "$here/tests/env/$2.c" -lm; }
+so() {
+    ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" -o "$1.so" "$here/tests/env/$2.c" -lm
+}
 
 run list; [ $rc -eq 0 ] && [ "$(grep -c 'at most' out)" -eq 7 ]
 verdict "env list" $? "$(fail)"
@@ -23,12 +26,15 @@ run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
 verdict "a slip in the name" $? "$(fail)"
 
 # The template compiles with warnings as errors, passes, and has a picture.
-run new mine && ${CC:-gcc} -Wall -Wextra -Wno-unused-parameter -Werror -O2 -shared -fPIC -o mine.so mine.c 2>err && run check ./mine.so --seconds 0.1
+run new mine &&
+    ${CC:-gcc} -Wall -Wextra -Wno-unused-parameter -Werror -O2 -shared -fPIC -o mine.so mine.c 2>err &&
+    run check ./mine.so --seconds 0.1
 [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok save and load' out && grep -q '^ok picture' out
 verdict "env new compiles and passes" $? "$(fail)"
 run new mine; [ $rc -eq 2 ] && grep -q 'mine.c: there is such a file' err
 verdict "env new does not overwrite" $? "$(fail)"
-run show ./mine.so --episodes 2 --out mine.gif; [ $rc -eq 0 ] && [ "$(head -c 6 mine.gif)" = GIF89a ] && grep -q '^mean return' out
+run show ./mine.so --episodes 2 --out mine.gif
+[ $rc -eq 0 ] && [ "$(head -c 6 mine.gif)" = GIF89a ] && grep -q '^mean return' out
 verdict "env show writes a GIF" $? "$(fail)"
 
 so bouncer bouncer_env && run check ./bouncer.so --seconds 0.1
@@ -41,30 +47,39 @@ run check ./pairs.so --isolate process --seconds 0.1; [ $rc -eq 0 ] && ! grep -q
 verdict "two agents in processes" $? "$(fail)"
 
 so faulty faulty || { echo "not ok faulty.c compiles"; exit 1; }
-for f in crash:'crashed: a memory error' recurse:'crashed: a memory error' abort:'crashed: abort' nan:'element 1 of observation block x is' inf:'the reward is inf' fail:'step failed: it said so itself' ; do
+for f in crash:'crashed: a memory error' recurse:'crashed: a memory error' abort:'crashed: abort' \
+    nan:'element 1 of observation block x is' inf:'the reward is inf' fail:'step failed: it said so itself' 
+do
     case "$build-${f%%:*}" in *asan*-crash | *asan*-recurse) continue ;; esac
-    run show ./faulty.so fault="${f%%:*}"; [ $rc -eq 1 ] && grep -q "environment ./faulty.so number 0.*${f#*:}" err
+    run show ./faulty.so fault="${f%%:*}"
+    [ $rc -eq 1 ] && grep -q "environment ./faulty.so number 0.*${f#*:}" err
     verdict "${f%%:*} is named and ends the run" $? "$(fail)"
 done
-run show ./faulty.so fault=hang --timeout 0.5; [ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
+run show ./faulty.so fault=hang --timeout 0.5
+[ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
 verdict "a hang is named and ends the run" $? "$(fail)"
 for f in crash hang fail; do
     rm -f once; run show ./faulty.so fault=$f marker=once --isolate process --timeout 0.5 --episodes 3
-    [ $rc -eq 0 ] && grep -q '^episode 1: return 4, 5 steps, truncated' out && grep -q '^episode 3: return 20, 20 steps' out && grep -q '^1 restart$' out && grep -q 'restarting its worker' err
+    [ $rc -eq 0 ] && grep -q '^episode 1: return 4, 5 steps, truncated' out &&
+        grep -q '^episode 3: return 20, 20 steps' out && grep -q '^1 restart$' out &&
+        grep -q 'restarting its worker' err
     verdict "isolated: a $f is restarted and counted" $? "$(fail)"
 done
-run show ./faulty.so fault=crash --isolate process --episodes 5; [ $rc -eq 1 ] && grep -q 'lost 3 times in a row' err
+run show ./faulty.so fault=crash --isolate process --episodes 5
+[ $rc -eq 1 ] && grep -q 'lost 3 times in a row' err
 verdict "isolated: one that always crashes ends the run" $? "$(fail)"
 for f in random:deterministic outside:bounds overrun:writes nan:runs; do
     run check ./faulty.so fault="${f%%:*}" at=1 --seconds 0.1; [ $rc -eq 1 ] && grep -q "^not ok ${f#*:}" out
     verdict "check finds ${f%%:*}" $? "$(fail)"
 done
-printf 'int x;\n' | ${CC:-gcc} -shared -fPIC -x c -o empty.so - && run check ./empty.so; [ $rc -eq 2 ] && grep -q 'exports no brim_env' err
+printf 'int x;\n' | ${CC:-gcc} -shared -fPIC -x c -o empty.so - && run check ./empty.so
+[ $rc -eq 2 ] && grep -q 'exports no brim_env' err
 verdict "an object without the symbol" $? "$(fail)"
 
 if command -v python3 >/dev/null; then
     py=gym:$here/tests/env/line.py
-    run check $py:Line --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'place f32\[2\], kind f32\[3\]; choices 2' out
+    run check $py:Line --seconds 0.1
+    [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'place f32\[2\], kind f32\[3\]; choices 2' out
     verdict "python: a Dict and a Discrete" $? "$(fail)"
     run show $py:Knobs --episodes 3; [ $rc -eq 0 ] && grep -q '^episode 3: return 10, 10 steps, truncated' out
     verdict "python: several heads and a mask" $? "$(fail)"
@@ -72,7 +87,8 @@ if command -v python3 >/dev/null; then
     verdict "python: continuous actions and pictures" $? "$(fail)"
     if python3 -c 'import numpy' 2>/dev/null; then
         run check "gym:$here/tests/env/arrays.py:Arrays" size=6 --seconds 0.1
-        [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'image u8\[6,6,3\], speed f32\[1\]; 4 cont' out && grep -q '^ok picture: 6 x 6' out
+        [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q 'image u8\[6,6,3\], speed f32\[1\]; 4 cont' out &&
+            grep -q '^ok picture: 6 x 6' out
         verdict "python: numpy's arrays" $? "$(fail)"
     else
         echo "skip: numpy is not installed"
@@ -82,13 +98,16 @@ if command -v python3 >/dev/null; then
         [ $rc -eq 0 ] && grep -q '^1 restart$' out && grep -q "${f#*:}" err
         verdict "python: ${f%%:*} is restarted and counted" $? "$(fail)"
     done
-    run show $py:Line fault=raise again=1 --episodes 5; [ $rc -eq 1 ] && grep -q 'Traceback' err && grep -q 'line.py.*line [0-9]*, in step' err
+    run show $py:Line fault=raise again=1 --episodes 5
+    [ $rc -eq 1 ] && grep -q 'Traceback' err && grep -q 'line.py.*line [0-9]*, in step' err
     verdict "python: a traceback is shown" $? "$(fail)"
     run show $py:Line fault=nan; [ $rc -eq 1 ] && grep -q 'element 0 of observation block place is' err
     verdict "python: nan is named" $? "$(fail)"
-    run show $py:Line fault=shape again=1; [ $rc -eq 1 ] && grep -q 'observation place has shape \[3\], but its space has \[2\]' err
+    run show $py:Line fault=shape again=1
+    [ $rc -eq 1 ] && grep -q 'observation place has shape \[3\], but its space has \[2\]' err
     verdict "python: another shape is named" $? "$(fail)"
-    run show gym:none.py:Line; [ $rc -eq 2 ] && grep -q 'none.py: there is no such file' err && [ "$(wc -l <err)" -eq 1 ]
+    run show gym:none.py:Line
+    [ $rc -eq 2 ] && grep -q 'none.py: there is no such file' err && [ "$(wc -l <err)" -eq 1 ]
     verdict "python: a missing file" $? "$(fail)"
 else
     echo "skip: python3 is not installed"
@@ -100,16 +119,21 @@ if grep -qE 'not installed|no such file|without MuJoCo' err; then
 else
     [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok save and load' out
     verdict "mujoco humanoid" $? "$(fail)"
-    run show mujoco:humanoid.xml obs=qpos+qvel+cinert+cvel+qfrc_actuator+cfrc_ext; [ $rc -eq 0 ] && grep -q '^mean return' out
+    run show mujoco:humanoid.xml obs=qpos+qvel+cinert+cvel+qfrc_actuator+cfrc_ext
+    [ $rc -eq 0 ] && grep -q '^mean return' out
     verdict "mujoco: all of Gymnasium's blocks" $? "$(fail)"
-    so again humanoid_again && run show mujoco:humanoid.xml --episodes 5 && cp out first && run show mujoco:humanoid.xml task=./again.so --episodes 5
+    so again humanoid_again && run show mujoco:humanoid.xml --episodes 5 && cp out first &&
+        run show mujoco:humanoid.xml task=./again.so --episodes 5
     [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
     verdict "mujoco: the humanoid's reward, computed another way" $? "$(fail)"
-    so stand stand && run show mujoco:humanoid.xml task=./stand.so; [ $rc -eq 0 ] && grep -q 'return [1-9]' out
+    so stand stand && run show mujoco:humanoid.xml task=./stand.so
+    [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
-    run check mujoco:there-is-none.xml; [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
+    run check mujoco:there-is-none.xml
+    [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"
-    printf '<mujoco><worldbody><geom/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml; [ $rc -eq 2 ]
+    printf '<mujoco><worldbody><geom/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml
+    [ $rc -eq 2 ]
     verdict "mujoco: a model without actuators" $? "$(fail)"
     printf '<mujoco><nonsense/>' >bad.xml; run check mujoco:bad.xml; [ $rc -eq 2 ] && grep -q 'bad.xml' err
     verdict "mujoco: a broken model" $? "$(fail)"

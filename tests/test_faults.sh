@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0, 1 or 2 and a
-# message, every checkpoint in place is whole, and what follows is a run with the same bits as one that nobody disturbed.
-# Every n up to FAULTS_ALL (default 10), from there every FAULTS_BY-th from a random one on (default 7; 1: all).
+# The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0,
+# 1 or 2 and a message, every checkpoint in place is whole, and what follows is a run with the same bits as
+# one that nobody disturbed. Every n up to FAULTS_ALL (default 10), from there every FAULTS_BY-th from a
+# random one on (default 7; 1: all).
 set -uo pipefail
 STEPS=12
 # shellcheck source=tests/durable_lib.sh
@@ -21,13 +22,15 @@ eval: {every: 5, sequences: 4}
 checkpoint: {every: 4, keep: 2}
 END
 train ref --fresh && rm -rf runs/ref.old-*
-# Half a run, with a checkpoint and metrics: after 2 reads of the recipe, 4 in each of the evaluations at 0 and 5 and 2 a step
-# the 23rd is that of a sample of step 7.
+# Half a run, with a checkpoint and metrics: after 2 reads of the recipe, 4 in each of the evaluations at 0
+# and 5 and 2 a step the 23rd is that of a sample of step 7.
 BRIM_FAULT=read:23 train half opt.prefetch=false; rc=$?
-[ $rc -eq 1 ] && [ "$(ls runs/half/checkpoints | wc -l)" -ge 1 ]; verdict "half a run to go on with" $? "exit code $rc: $(tail -n 2 half.log)"
+[ $rc -eq 1 ] && [ "$(ls runs/half/checkpoints | wc -l)" -ge 1 ]
+verdict "half a run to go on with" $? "exit code $rc: $(tail -n 2 half.log)"
 mv runs/half half
 
-# op, n, then the scenario's overrides: one run with the fault and, when that failed, one without. Says what is wrong.
+# op, n, then the scenario's overrides: one run with the fault and, when that failed, one without. Says what
+# is wrong.
 try() {
     local op=$1 n=$2 rc
     shift 2
@@ -35,12 +38,15 @@ try() {
     BRIM_FAULT=$op:$n train try "$@"; rc=$?
     grep -q "^brim: BRIM_FAULT: $op $n fails" try.log || return 1 # the run has no n-th call
     hits=$((hits + 1))
-    if grep -E 'Sanitizer|runtime error|brim: bug' try.log >seen; then bad="$op:$n $*: exit code $rc: $(cat seen)"; fi
+    if grep -E 'Sanitizer|runtime error|brim: bug' try.log >seen; then
+        bad="$op:$n $*: exit code $rc: $(cat seen)"
+    fi
     case $rc in
         0) ;;
         1 | 2)
             stopped=$((stopped + 1))
-            tail -n 1 try.log | grep -qvE 'BRIM_FAULT|^brim: $|^\[' || { bad="$op:$n $*: exit code $rc without a message: $(tail -n 1 try.log)"; return 0; } ;;
+            tail -n 1 try.log | grep -qvE 'BRIM_FAULT|^brim: $|^\[' ||
+                { bad="$op:$n $*: exit code $rc without a message: $(tail -n 1 try.log)"; return 0; } ;;
         *) bad="$op:$n $*: exit code $rc: $(tail -n 20 try.log)"; return 0 ;;
     esac
     for ckpt in runs/try*/checkpoints/step-*; do
@@ -67,7 +73,8 @@ for op in malloc open read write fsync rename mmap thread; do
         done
         # Nothing in a run maps a file today.
         [ -z "$bad" ] && { [ $hits -gt 0 ] || [ $op = mmap ]; }
-        verdict "$op fails, $scenario: $hits of the calls up to $((n - 1)) tried, $stopped ended the run" $? "$bad"
+        verdict "$op fails, $scenario: $hits of the calls up to $((n - 1)) tried, $stopped ended the run" $? \
+            "$bad"
     done
 done
 exit $failed

@@ -1,5 +1,5 @@
-/* Weights that are not trained: what the recipe's `freeze` names, what that saves, and that they stay as
- * they are; and what tells the weights of two nets apart. */
+/* Weights that are not trained: what the recipe's `freeze` names, what freezing saves, and that frozen
+ * weights stay unchanged. Also what distinguishes the weights of two nets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

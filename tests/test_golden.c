@@ -4,9 +4,9 @@
  * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in
  * f32 is up to 2.5e-6 away from them in a gradient and 4e-6 in a weight after ten steps (tools/golden.py in
  * float32, torch 1.13); our builds for x86-64-v2, -v3 and native up to 2.3e-6 and 5.4e-6. Gradients get four
- * times that. Weights get 5e-5, because AdamW divides a gradient by its own size, so that a tiny one brings
- * its rounding into the weight undiminished: tools/golden.py bounds that by 2e-5 for rounding errors five
- * times as large as f32's. Users are promised 1e-4. */
+ * times that. Weights get 5e-5, because AdamW divides a gradient by its own size. So the rounding of a tiny
+ * gradient goes into the weight in full: tools/golden.py bounds that by 2e-5 for rounding errors five times
+ * as large as f32's. Users are promised 1e-4. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,7 +199,8 @@ static void test_recompute(void **state)
     golden_close(&g);
 }
 
-/* Stored weights are another order of the same sums; repeated in the backward half they have the same bits. */
+/* Stored weights are another order of the same sums; repeated in the backward half they have the same
+ * bits. */
 static void test_stored_attention(void **state)
 {
     Golden g;
@@ -346,7 +347,8 @@ static double loss_of_rows(const Golden *g, const Rows *x)
     return y.loss;
 }
 
-/* The op's definition: nothing or the first token alone is what causal attention sees anyway; all of them are the full mask. */
+/* The op's definition: nothing or the first token alone is what causal attention sees anyway; all of them are
+ * the full mask. */
 static void test_prefix_ends(void **state)
 {
     Golden g;
@@ -393,8 +395,8 @@ static void test_prefix_rows(void **state)
     golden_close(&g);
 }
 
-/* The last token of a prefix is seen by those before it, the first behind it is not: with targets only before both, another
- * token there changes the loss or not a bit of it. */
+/* The last token of a prefix is seen by those before it, the first behind it is not: with targets only before
+ * both, another token there changes the loss or not a bit of it. */
 static void test_prefix_bounds(void **state)
 {
     Golden g;

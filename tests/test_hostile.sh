@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A run directory that somebody else filled: links, pipes, devices, folders, files of other owners in place of each file that
-# a run writes. Nothing outside the directory changes, no start hangs, and a refusal is one line.
-# HOSTILE_BY=1 tries all of them, otherwise every HOSTILE_BY-th.
+# A run directory that somebody else filled: links, pipes, devices, folders, files of other owners in place of
+# each file that a run writes. Nothing outside the directory changes, no start hangs, and a refusal is one
+# line. HOSTILE_BY=1 tries all of them, otherwise every HOSTILE_BY-th.
 . "$(dirname "$0")/shell_lib.sh"
 by=${HOSTILE_BY:-5} hang_s=${HANG_S:-10}
 cp "$brim" ./brim && chmod 755 . brim
@@ -29,9 +29,10 @@ mkdir base && own base
 BRIM_RUNS=$dir/base "${as[@]}" ./brim train tiny.yaml >seen 2>&1
 verdict "a run without disturbance" $? "$(tail -n 1 seen)"
 
-names="lock log.txt metrics.jsonl recipe.yaml plan.txt machine.txt checkpoints checkpoints/step-00000001 checkpoints/step-00000002
-       checkpoints/step-00000001/DONE checkpoints/step-00000001/state.json checkpoints/step-00000001/model.safetensors
-       checkpoints/.tmp-x ."
+first=checkpoints/step-00000001
+names="lock log.txt metrics.jsonl recipe.yaml plan.txt machine.txt checkpoints
+       $first checkpoints/step-00000002
+       $first/DONE $first/state.json $first/model.safetensors checkpoints/.tmp-x ."
 kinds="link dangling tofolder pipe device folder hardlink unreadable readonly foreign socket"
 
 make_outside() {
@@ -54,7 +55,8 @@ put() { # path, kind: 1 when this machine cannot make it
         unreadable) echo x >"$1"; chmod 000 "$1" ;;
         readonly) echo x >"$1"; chmod 444 "$1" ;;
         foreign) echo x >"$1"; chmod 600 "$1" ;;
-        socket) python3 -c 'import socket,sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$1" 2>/dev/null || return 1 ;;
+        socket) python3 -c 'import socket,sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' \
+            "$1" 2>/dev/null || return 1 ;;
     esac
     [ "$2" = foreign ] || own "$1" 2>/dev/null
     return 0
@@ -80,7 +82,8 @@ for begun in no yes; do
             tried=$((tried + 1))
             lines=$(grep -vc '^\[' seen)
             why=""
-            case $rc in 0) ;; 1 | 2) [ "$lines" -eq 1 ] || why="$lines lines" ;; *) why="exit code $rc" ;; esac
+            case $rc in 0) ;; 1 | 2) [ "$lines" -eq 1 ] ||
+                why="$lines lines" ;; *) why="exit code $rc" ;; esac
             # A whole run directory elsewhere, named by a link, is the run's directory.
             if [ "$name" != . ] || [ "$kind" != tofolder ]; then
                 [ "$(state_of_outside)" = "$before" ] || why="$why, something outside changed"

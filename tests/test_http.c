@@ -1,5 +1,5 @@
-/* The page's server under clients that mean no good: raw sockets, in the same process, so that memory can
- * be counted. */
+/* The page's server under hostile clients: raw sockets, in the same process, so that memory can be
+ * counted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Images through the program: Pillow beside the decoders and ops, damaged files, sheets, albums, clips. DAMAGED says how many
-# damaged images (default 300).
+# Images through the program: Pillow beside the decoders and ops, damaged files, sheets, albums, clips.
+# DAMAGED says how many damaged images (default 300).
 . "$(dirname "$0")/shell_lib.sh"
 
 python=
@@ -18,7 +18,7 @@ refuse() { # name, pattern, arguments of `brim data`
     verdict "$name" $? "exit code $rc: $(cat err)"
 }
 
-# ---- beside Pillow ---------------------------------------------------------------------------------------------------
+# ---- beside Pillow -----------------------------------------------------------------------------------------
 
 if [ -z "$python" ]; then
     echo "skip: python3-pil is not installed: nothing to compare images with"
@@ -31,47 +31,57 @@ else
     peer damaged "$pictures" "${DAMAGED:-300}"
 fi
 
-# ---- what the command line may say -----------------------------------------------------------------------------------
+# ---- what the command line may say -------------------------------------------------------------------------
 
 mkdir -p set/one set/two empty
-refuse "data without a verb is refused" 'a verb is missing' 
-refuse "a slip in the verb is named" "there is no 'data imges' (did you mean images?)" imges
+refuse "data without a verb is refused" 'brim data --help lists what there is'
+refuse "a slip in the verb is named" "there is no 'imges' (did you mean images?)" imges
 refuse "a set that is not there is named" 'nowhere: no such file or folder' show nowhere --out a.png
 refuse "a folder without images is named" 'empty: no image in it' show empty --out a.png
-refuse "a slip in an augmentation is named" "no augmentation 'fliip' (did you mean flip?)" show empty --out a.png --augment fliip
+refuse "a slip in an augmentation is named" "no augmentation 'fliip' (did you mean flip?)" show empty --out \
+    a.png --augment fliip
 refuse "a missing --out is named" 'command line: --out' images set
 refuse "a size that is no size is named" "'7x7' is not a whole number" images set --out x --size 7x7
 refuse "clips without a video are refused" 'a video is missing' clips --out x
 refuse "a video that is not there is named" 'gone.mp4: no such file' clips gone.mp4 --out x
 
-# ---- real data: idx, sheets, albums ----------------------------------------------------------------------------------
+# ---- real data: idx, sheets, albums ------------------------------------------------------------------------
 
 if [ ! -f "$mnist" ]; then
     echo "skip: dataset-fashion-mnist is not installed"
 else
-    "$brim" data show "$mnist" --out idx.png --size 32 --augment crop,flip,jitter,rand,erase,cutmix >list 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -q '^idx: 10000 samples, 10 classes$' list && [ "$(grep -c '^row' list)" -eq 32 ] && file_is_png=$(head -c 4 idx.png | tail -c 3) && [ "$file_is_png" = PNG ]
+    "$brim" data show "$mnist" --out idx.png --size 32 --augment crop,flip,jitter,rand,erase,cutmix >list \
+        2>err
+    rc=$?
+    [ $rc -eq 0 ] && grep -q '^idx: 10000 samples, 10 classes$' list && [ "$(grep -c '^row' list)" -eq 32 ] &&
+        file_is_png=$(head -c 4 idx.png | tail -c 3) && [ "$file_is_png" = PNG ]
     verdict "a sheet of Fashion-MNIST" $? "exit code $rc: $(head -n 3 list err)"
     "$brim" data images "$mnist" --out albums --album 3 >out 2>err; rc=$?
     [ $rc -eq 0 ] && grep -q '^albums: 10000 images of 10 classes in 3 albums' out
     verdict "Fashion-MNIST becomes albums" $? "exit code $rc: $(cat out err)"
-    "$brim" data show albums --out album.png --size 32 --augment crop,flip,jitter,rand,erase,cutmix >list2 2>err; rc=$?
+    "$brim" data show albums --out album.png --size 32 --augment crop,flip,jitter,rand,erase,cutmix >list2 \
+        2>err
+    rc=$?
     [ $rc -eq 0 ] && cmp -s idx.png album.png
     verdict "the same seed gives the same sheet from idx and from albums" $? "exit code $rc: $(cat err)"
-    "$brim" data show albums --out other.png --size 32 --seed 1 --augment crop,flip,jitter,rand,erase,cutmix >/dev/null 2>&1 && ! cmp -s album.png other.png
+    "$brim" data show albums --out other.png --size 32 --seed 1 --augment crop,flip,jitter,rand,erase,cutmix \
+        >/dev/null 2>&1 && ! cmp -s album.png other.png
     verdict "another seed gives another sheet" $? "the two are equal"
-    "$brim" data show albums --measure 0.3 --size 32 >out 2>err && grep -q 'samples/s with .* read .* decode .* resize .* augment' out
+    "$brim" data show albums --measure 0.3 --size 32 >out 2>err &&
+        grep -q 'samples/s with .* read .* decode .* resize .* augment' out
     verdict "show measures itself" $? "$(cat out err)"
-    refuse "albums are not mixed with a second conversion" 'albums: has albums already' images "$mnist" --out albums
+    refuse "albums are not mixed with a second conversion" 'albums: has albums already' images \
+        "$mnist" --out albums
     head -c 40000 /dev/zero | dd of=albums/part-00001.brimg bs=1 seek=1000 conv=notrunc status=none
     "$brim" data show albums --size 8 --count 1024 --out a.png >list 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -q 'part-00001.brimg: .*: skipped: the checksum of its record' err && [ "$(grep -c 'no label' list)" -ge 4 ]
+    [ $rc -eq 0 ] && grep -q 'part-00001.brimg: .*: skipped: the checksum of its record' err &&
+        [ "$(grep -c 'no label' list)" -ge 4 ]
     verdict "damaged records are skipped by name" $? "exit code $rc: $(cat err)"
     head -c 100000 albums/part-00002.brimg >cut && mv cut albums/part-00002.brimg
     refuse "a truncated album is named" 'part-00002.brimg: truncated' show albums --out a.png
 fi
 
-# ---- a folder with everything that goes wrong ------------------------------------------------------------------------
+# ---- a folder with everything that goes wrong --------------------------------------------------------------
 
 if [ -d "$pictures" ]; then
     cp "$pictures"/data/{HappyFish,LinuxLogo,WindowsLogo}.jpg set/one/
@@ -80,17 +90,23 @@ if [ -d "$pictures" ]; then
     : >set/two/empty.png
     cp "$pictures/data/aero1.jpg" set/two/
     "$brim" data images set --out mixed --size 64 >out 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -q '^mixed: 4 images of 2 classes in 1 album.*; 3 skipped, listed in mixed/skipped.txt$' out &&
-        grep -q 'two/cut.jpg: JPEG: the file ends early' mixed/skipped.txt && grep -q 'two/text.jpg: neither a JPEG nor a PNG' mixed/skipped.txt &&
-        grep -q 'two/empty.png: the file is empty' mixed/skipped.txt && [ "$(grep -c 'warning: .*skipped' err)" -eq 3 ]
+    [ $rc -eq 0 ] &&
+        grep -q '^mixed: 4 images of 2 classes in 1 album.*; 3 skipped, listed in mixed/skipped.txt$' out &&
+        grep -q 'two/cut.jpg: JPEG: the file ends early' mixed/skipped.txt &&
+        grep -q 'two/text.jpg: neither a JPEG nor a PNG' mixed/skipped.txt &&
+        grep -q 'two/empty.png: the file is empty' mixed/skipped.txt &&
+        [ "$(grep -c 'warning: .*skipped' err)" -eq 3 ]
     verdict "damaged files are left out, listed and counted" $? "exit code $rc: $(cat out err)"
-    "$brim" data images set --out raw --size 64 --raw >out 2>err && "$brim" data show raw --eval --size 48 --out raw.png >list 2>>err && grep -q '^albums: 4 samples, 2 classes' list
+    "$brim" data images set --out raw --size 64 --raw >out 2>err &&
+        "$brim" data show raw --eval --size 48 --out raw.png >list 2>>err &&
+        grep -q '^albums: 4 samples, 2 classes' list
     verdict "raw albums" $? "$(cat out err)"
     mkdir -p bad/a && echo text >bad/a/x.jpg
-    refuse "a set of which nothing can be used is refused" 'none of the 1 files could be used' images bad --out badout
+    refuse "a set of which nothing can be used is refused" \
+        'none of the 1 files could be used' images bad --out badout
 fi
 
-# ---- clips -----------------------------------------------------------------------------------------------------------
+# ---- clips -------------------------------------------------------------------------------------------------
 
 video=$pictures/data/vtest.avi
 if [ ! -f "$video" ]; then
@@ -101,9 +117,11 @@ else
     if [ $rc -eq 1 ] && grep -q 'FFmpeg' err; then
         echo "skip: $(cat err)"
     else
-        [ $rc -eq 0 ] && grep -qE '^clips: [0-9]+ clips of 1 class in 1 album.*; 1 skipped' out && grep -q 'no.avi: skipped: cannot be opened as a video' err
+        [ $rc -eq 0 ] && grep -qE '^clips: [0-9]+ clips of 1 class in 1 album.*; 1 skipped' out &&
+            grep -q 'no.avi: skipped: cannot be opened as a video' err
         verdict "a video becomes clips" $? "exit code $rc: $(cat out err)"
-        "$brim" data show clips --frames 4 --stride 2 --size 64 --out clips.png >list 2>err && grep -q 'street, clips/part-00000.brimg: v/street/vtest.avi: frame 0$' list
+        "$brim" data show clips --frames 4 --stride 2 --size 64 --out clips.png >list 2>err &&
+            grep -q 'street, clips/part-00000.brimg: v/street/vtest.avi: frame 0$' list
         verdict "a sheet of clips names class, video and frame" $? "$(cat list err)"
     fi
 fi

@@ -148,7 +148,8 @@ static void test_recipe_decides(void **state)
     static Ladder l;
     Recipe        r = recipe_of("step_tokens: 6144\nmicro_batch: 2\nprecision: tf32\nmodel: {context: 1024}\n"
                                        "data: {kind: random}\n"
-                                       "opt: {flash: false, prefetch: false}\nrequire: [tune]\ndeterministic: true\n");
+                                       "opt: {flash: false, prefetch: false}\nrequire: [tune]\n"
+                                       "deterministic: true\n");
     plan(&l, (LadderOptions){ .start = LADDER_FP32 }, &r, dev_cuda_plan());
     assert_string_equal(find(&l, "bf16")->refused, "the recipe asks for tf32");
     assert_string_equal(find(&l, "larger batch")->refused, "the recipe fixes micro_batch at 2");

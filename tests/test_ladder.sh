@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The ladder of a tiny recipe on the CPU: measured rungs, refused rungs, the top is the plain recipe, any rung can be repeated.
+# The ladder of a tiny recipe on the CPU: measured rungs, refused rungs, the top is the plain recipe, any rung
+# can be repeated.
 . "$(dirname "$0")/shell_lib.sh"
 
 cat >tiny.yaml <<'END'
@@ -12,14 +13,17 @@ END
 verdict "the ladder runs" $rc "exit code $rc: $(tail -n 3 err)"
 
 grep '^|' out | tail -n +3 | cut -d'|' -f2 | sed 's/^ *//;s/ *$//' | tr '\n' ';' >names
-[ "$(cat names)" = "fp32, stored attention;TF32;bf16;larger batch;flash attention;fused;tuned products;graphs;prefetch;" ]
+[ "$(cat names)" = \
+    "fp32, stored attention;TF32;bf16;larger batch;flash attention;fused;tuned products;graphs;prefetch;" ]
 verdict "the table has all rungs" $? "$(cat names)"
 
-[ "$(grep -c '^| [^|]*| refused: ' out)" -eq 4 ] && grep -q '^| TF32 *| refused: precision: tf32 needs a GPU' out &&
+[ "$(grep -c '^| [^|]*| refused: ' out)" -eq 4 ] &&
+    grep -q '^| TF32 *| refused: precision: tf32 needs a GPU' out &&
     grep -q '^| graphs *| refused: not on the cpu backend' out
 verdict "refused rungs say why" $? "$(grep refused out)"
 
-grep -q '^| prefetch *|  *[0-9.]*k* *|' out && grep -qx -- '- prefetch: none, the recipe as it is' out && grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
+grep -q '^| prefetch *|  *[0-9.]*k* *|' out && grep -qx -- '- prefetch: none, the recipe as it is' out &&
+    grep '"rung": "prefetch"' out | grep -q '"keys": \[\]'
 verdict "the top has no override left" $? "$(grep '^| prefetch' out)"
 
 [ "$(grep -c '^{.*}$' out)" -eq 9 ]
@@ -31,12 +35,16 @@ verdict "progress is shown" $? "$(cat err)"
 [ "$(grep '^|' out | wc -L)" -le 130 ]
 verdict "the table fits a terminal" $? "$(grep '^|' out | wc -L) columns"
 
-[ -s pictures/tiny.svg ] && [ "$(head -c 4 pictures/tiny.svg)" = '<svg' ] && [ "$(tail -n 1 pictures/tiny.svg)" = '</svg>' ]
+[ -s pictures/tiny.svg ] && [ "$(head -c 4 pictures/tiny.svg)" = '<svg' ] &&
+    [ "$(tail -n 1 pictures/tiny.svg)" = '</svg>' ]
 verdict "the picture is there" $? "$(ls -l pictures)"
 
 # What was measured is shown even if the picture cannot be written in the end. It goes where runs go.
-BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu --ladder --from torch --json >late 2>err </dev/null; rc=$?
-[ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] && ! grep -q '^picture' late &&
+BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu --ladder --from torch --json \
+    >late 2>err </dev/null
+rc=$?
+[ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] &&
+    ! grep -q '^picture' late &&
     tail -n 1 err | grep -q "$dir/elsewhere/tiny.ladder-from-torch.svg: rename"
 verdict "no picture, yet the table" $? "exit code $rc: $(cat late) $(tail -n 2 err)"
 [ -z "$(ls elsewhere)" ] && [ ! -e runs ]
@@ -61,11 +69,13 @@ refused "--from alone"              '--from: belongs to --ladder'             --
 refused "--ops with the ladder"     '--ops: not together with --ladder'       --ladder --ops
 refused "--no-limit with it"        '--no-limit: not together with --ladder'  --ladder --no-limit
 refused "a batch that does not fit" '--batch: 12 does not divide the step.s 16 samples' --ladder --batch 12
-refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --ladder --picture tiny.yaml/x.svg
+refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --ladder --picture \
+    tiny.yaml/x.svg
 refused "a picture that's a folder" "picture.*'pictures' is not the name of"  --ladder --picture pictures
 refused "a picture without a name"  "picture.*'new/' is not the name of"      --ladder --picture new/
 mkfifo pipe
-refused "a picture in no folder"    "^command line: --picture: there is no folder $dir/none/deep$" --ladder --picture "$dir/none/deep/x.svg"
+refused "a picture in no folder"    "^command line: --picture: there is no folder $dir/none/deep$" --ladder \
+    --picture "$dir/none/deep/x.svg"
 [ ! -e none ]; verdict "and none is made" $? "$(ls)"
 refused "a picture that is a pipe"  'picture.*pipe: not a regular file'       --ladder --picture pipe
 refused "a picture's name too long" 'picture.*File name too long'             --ladder --picture "$long.svg"

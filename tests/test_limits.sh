@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A run keeps within what it is allowed: a control group of 150 MB for real where this machine lets us make one, one of version 2
-# as a tree of files, ulimit -v. It trains or is refused in one line; it is never killed.
+# A run keeps within what it is allowed: a control group of 150 MB for real where this machine lets us make
+# one, one of version 2 as a tree of files, ulimit -v. It trains or is refused in one line; it is never
+# killed.
 . "$(dirname "$0")/shell_lib.sh"
 recipe="$here/recipes/quickstart.yaml"
 few="steps=2 optim.warmup=0 device=cpu eval.sequences=32"
@@ -36,11 +37,14 @@ echo 0::/job/step >tree/proc/self/cgroup
 echo 157286400 >tree/sys/fs/cgroup/job/memory.max; echo 20000000 >tree/sys/fs/cgroup/job/memory.current
 echo "50000 100000" >tree/sys/fs/cgroup/job/cpu.max
 BRIM_CGROUP=$dir/tree "$brim" plan "$recipe" device=cpu >seen 2>&1
-grep -q "^memory *150 MiB" seen; verdict "a nested group of version 2 is the plan's memory" $? "$(grep ^memory seen)"
+grep -q "^memory *150 MiB" seen
+verdict "a nested group of version 2 is the plan's memory" $? "$(grep ^memory seen)"
 grep -q "^device.*1 thread$" seen; verdict "its quota is the plan's threads" $? "$(grep ^device seen)"
 
 begin=$SECONDS
 "$brim" train "$recipe" run=many $few threads=4096 >seen 2>&1; rc=$?
-grep -q "threads: 4096, but there are .* threads are used" seen && [ $rc -eq 0 ] && [ $((SECONDS - begin)) -lt 30 ]
-verdict "4096 threads become those that pay" $? "exit code $rc after $((SECONDS - begin)) s: $(grep -i threads seen)"
+grep -q "threads: 4096, but there are .* threads are used" seen && [ $rc -eq 0 ] &&
+    [ $((SECONDS - begin)) -lt 30 ]
+verdict "4096 threads become those that pay" $? \
+    "exit code $rc after $((SECONDS - begin)) s: $(grep -i threads seen)"
 exit $failed

@@ -403,8 +403,8 @@ static int64_t check_some_windows(int64_t B, int rank, int world, int64_t most)
     return rows;
 }
 
-/* A number of windows that ends within a batch: the rows after it have no targets. Those before it are spread over the
- * source, the same ones whatever the micro-batch and the ranks. */
+/* A number of windows that ends within a batch: the rows after it have no targets. Those before it are spread
+ * over the source, the same ones whatever the micro-batch and the ranks. */
 static void evaluation_of_some_windows(void **state)
 {
     for (int64_t B = 1; B <= 4; B++) {

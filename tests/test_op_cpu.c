@@ -1,5 +1,5 @@
-/* Every op of the CPU backend, on every case of op_cases.h: against the double reference, with any number of threads, and in
- * place where its row allows it. */
+/* Every op of the CPU backend, on every case of op_cases.h: against the double reference, with any number of
+ * threads, and in place where its row allows it. */
 #include "dev/cpu/cpu_vec.h"
 #include "dev/cpu/cpu_wait.h"
 #include "op_harness.h"
@@ -65,8 +65,8 @@ static void test_threads(void **state)
     for (int d = 0; d < ARRAY_LEN(dev); d++) dev_close(dev[d]);
 }
 
-/* Output o in the storage of input in gives the bits it gives elsewhere. Skipped where shapes or strides differ: such a
- * pair cannot share storage. */
+/* Output o in the storage of input in gives the bits it gives elsewhere. Skipped where shapes or strides
+ * differ: such a pair cannot share storage. */
 static void check_alias(Dev *dev, OpCase *c, int o, int in)
 {
     Tensor *out = c->args.t[o], *from = c->args.t[in];
@@ -149,8 +149,8 @@ static void test_exec(void **state)
     dev_close(dev);
 }
 
-/* Binding a list reserves all that its replay will ask for: a sealed device aborts on any more. A fresh device each time, or
- * an earlier op's scratch would hide a shortage. */
+/* Binding a list reserves all that its replay will ask for: a sealed device aborts on any more. A fresh
+ * device each time, or an earlier op's scratch would hide a shortage. */
 static void test_sealed(void **state)
 {
     (void)state;
@@ -207,7 +207,8 @@ static void test_transpose(void **state)
     }
 }
 
-/* Waits begin brief where others need the CPUs, are brief at once where a thread was kept from running, long again after a quiet second. */
+/* Waits begin brief where others need the CPUs, are brief at once where a thread was kept from running, long
+ * again after a quiet second. */
 static void test_waits(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* A fused op gives the bits of the ops it stands for, on every case of op_cases.h, so that lowering and recomputation change
- * nothing. Each check runs the fused op on a case, then its parts on copies of the same inputs. */
+/* A fused op gives the bits of the ops it replaces, on every case of op_cases.h, so that lowering and
+ * recomputation change nothing. Each check runs the fused op on a case, then its parts on copies of the same
+ * inputs. */
 #include "op_harness.h"
 
 #include <setjmp.h>
@@ -25,7 +26,8 @@ static int close_dev(void **state)
     return 0;
 }
 
-/* A tensor of the same shape and contents, elsewhere; never freed before the process ends, like everything a test forgets. */
+/* A tensor of the same shape and contents, elsewhere; never freed before the process ends, like everything a
+ * test forgets. */
 typedef struct {
     Tensor t[16];
     int    n;
@@ -199,7 +201,8 @@ static void test_linear_glu_bwd(void **state)
     }
 }
 
-/* A gate's slopes that are kept, times a gradient, are what the gradient makes of the gate: lowering to slopes changes no bits. */
+/* A gate's slopes that are kept, times a gradient, are what the gradient makes of the gate: lowering to
+ * slopes changes no bits. */
 static void test_glu_slopes(void **state)
 {
     (void)state;
@@ -284,8 +287,8 @@ static void test_xent(void **state)
     }
 }
 
-/* The same rows at another place in memory, or among other rows, give the same bits: what a micro-batch or a chunk of the
- * head cuts out must not depend on where the cut is. */
+/* The same rows at another place in memory, or among other rows, give the same bits: what a micro-batch or a
+ * chunk of the head cuts out must not depend on where the cut is. */
 static void test_rows_stand_alone(void **state)
 {
     (void)state;

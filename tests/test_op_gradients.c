@@ -2,7 +2,7 @@
  * says how. */
 #include "op_gradient.h"
 
-/* ---- Forward functions of each backward op ------------------------------------------------------------------------------- */
+/* ---- Forward functions of each backward op ------------------------------------------------------------- */
 
 static int is_centered(const OpCase *c)
 {
@@ -315,8 +315,8 @@ static const Row table[] = {
     { OP_XENT, setup_rest, 1 },
 };
 
-/* Rope and dropout are linear: the op with `inverse` (or the same draw) must be the transpose of the forward one, that is
- * <dy, f(x)> = <f'(dy), x>. */
+/* Rope and dropout are linear: the op with `inverse` (or the same draw) must be the transpose of the forward
+ * one, that is <dy, f(x)> = <f'(dy), x>. */
 static void check_transpose(Dev *dev, OpKind kind, int i, int inverse_shift)
 {
     OpCase f, g;

@@ -17,7 +17,7 @@ static Dev *open_as(const char *spec)
     return dev;
 }
 
-/* ---- Null -------------------------------------------------------------------------------------------------------------- */
+/* ---- Null ---------------------------------------------------------------------------------------------- */
 
 /* Every case is right and counted; taking any needed argument away is noticed. */
 static void test_null_accepts(void **state)
@@ -64,8 +64,8 @@ static int allowed(const OpRow *row, int i, int j)
     return 0;
 }
 
-/* Sharing by address and, before binding, by root and offset. Two inputs may be one tensor; an output may not, unless the
- * row says so. */
+/* Sharing by address and, before binding, by root and offset. Two inputs may be one tensor; an output may
+ * not, unless the row says so. */
 static void test_null_sharing(void **state)
 {
     (void)state;
@@ -114,7 +114,8 @@ static int is_activation(const char *arg)
     return 0;
 }
 
-/* A product fused with an activation or a gate rounds between its parts, to the one dtype of its activations. */
+/* A product fused with an activation or a gate rounds between its parts, to the one dtype of its
+ * activations. */
 static void test_null_dtypes(void **state)
 {
     (void)state;
@@ -189,7 +190,7 @@ static void test_null_memory(void **state)
     dev_close(dev);
 }
 
-/* ---- Choosing a backend ----------------------------------------------------------------------------------------------------- */
+/* ---- Choosing a backend -------------------------------------------------------------------------------- */
 
 static void test_open(void **state)
 {
@@ -224,7 +225,7 @@ static void test_open(void **state)
         assert_true(strncmp(why, "cpu: ", 5) == 0 && strlen(why) > 5);
         assert_null(dev_open("cuda", NULL, &why));
         assert_int_equal(err_kind(), ERR_USER);
-        assert_non_null(strstr(err_get(), "device: cuda cannot be had: "));
+        assert_non_null(strstr(err_get(), "device: cuda is not usable: "));
         err_clear();
     }
     dev_close(dev);
@@ -247,7 +248,7 @@ static void test_empty_slot(void **state)
     dev_close(dev);
 }
 
-/* ---- Random numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Random numbers ------------------------------------------------------------------------------------ */
 
 /* Known answers of Philox4x32-10 that its authors publish. */
 static void test_philox(void **state)

@@ -1,6 +1,6 @@
 /* Properties that a reference of single rows does not show: draws follow their distribution, permutations are
- * permutations, advantages know truncation from termination, running statistics do not depend on how rows
- * come. */
+ * permutations, advantages distinguish truncation from termination, running statistics do not depend on the
+ * grouping of rows. */
 #include "op_harness.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
-/* The own matrix product (src/dev/cuda/k_gemm.cu) against sums in double, on an emulated Hopper (emulate/hopper.h): every kind,
- * edges in rows, columns and k, one step and more steps than the ring has, one and more clusters with several tiles each, and the
- * same bits whatever the order in which warps run. What lies beside a matrix is NaN where it must not be read and stays what it
- * was. */
+/* The own matrix product (src/dev/cuda/k_gemm.cu) against sums in double, on an emulated Hopper
+ * (emulate/hopper.h): every kind, edges in rows, columns and k, one step and more steps than the ring has,
+ * one and more clusters with several tiles each. The bits must not depend on the order in which warps run.
+ * Memory beside a matrix is NaN where it must not be read, and must stay unchanged. */
 #include "dev/cuda/k_gemm.h"
 #include "hopper.h"
 
@@ -111,7 +111,7 @@ static OwnGemm data_args(const Case &c, Data &x)
     return g;
 }
 
-/* ---- in double ---------------------------------------------------------------------------------------------- */
+/* ---- in double ----------------------------------------------------------------------------------------- */
 
 #define U_BF16 0x1p-8
 #define U_F32  0x1p-24
@@ -122,8 +122,8 @@ struct Want {
 };
 typedef std::vector<Want> Wants; /* [rows, cols] */
 
-/* Activations in f32 (k_actmath.cuh): the logistic's argument is off by some units of 2^-24 of itself, and it is at most 88;
- * slopes are some sums of a few numbers below 8. */
+/* Activations in f32 (k_actmath.cuh): the logistic's argument is off by some units of 2^-24 of itself, and it
+ * is at most 88; slopes are some sums of a few numbers below 8. */
 #define VALUE_OFF 0x1p-15
 #define SLOPE_OFF (32 * U_F32)
 
@@ -184,7 +184,7 @@ static Want times(Want w, double y, double off)
     return { w.value * y, w.most * (fabs(y) + off) + fabs(w.value) * off + 2 * U_F32 * fabs(w.value * y) };
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 static int n_failed;
 
@@ -227,7 +227,8 @@ template <typename F> static void compare(const Case &c, const char *what, const
 
 static double half_at(const Half &m, int64_t r, int64_t col) { return (double)from_bf16(m.at(r, col)); }
 
-/* db, against sums of what was written (OWN_DACT) or of a: f32 additions of n values and of what was there. */
+/* db, against sums of what was written (OWN_DACT) or of a: f32 additions of n values and of what was
+ * there. */
 static void compare_db(const Case &c, const Data &before, const Data &x)
 {
     const Half &m = c.kind == OWN_DW ? x.a : x.out[0];
@@ -255,7 +256,8 @@ static void compare_dw(const Case &c, const Data &before, const Data &x)
     verdict(worst.off <= 1, c, "dw", worst.off);
 }
 
-/* Outputs that follow from p. What follows from an output is compared with what follows from the output as it is. */
+/* Outputs that follow from p. What follows from an output is compared with what follows from the output as it
+ * is. */
 static void compare_outputs(const Case &c, const Data &x)
 {
     std::vector<double> start((size_t)(c.rows * c.cols));
@@ -308,7 +310,7 @@ static void compare_outputs(const Case &c, const Data &x)
     }
 }
 
-/* ---- cases -------------------------------------------------------------------------------------------------- */
+/* ---- cases --------------------------------------------------------------------------------------------- */
 
 /* Instead of base/err.c, which would want a log. */
 extern "C" int err_set(const char *fmt, ...)
@@ -341,7 +343,8 @@ static void run(const Case &c, Data &x)
     if (own_gemm_launch(&g, 0, c.n_sm, 0) < 0) verdict(false, c, "runs to its end", 0);
 }
 
-/* Against OWN_GLU, which has checks of its own: the slopes follow from its gate and up, and the last output is the same. */
+/* Against OWN_GLU, which has checks of its own: the slopes follow from its gate and up, and the last output
+ * is the same. */
 static void compare_glu_both(const Case &c, const Data &before, const Data &x)
 {
     Case plain = c;

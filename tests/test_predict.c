@@ -1,5 +1,5 @@
-/* What `brim plan --gpu h200` predicts, against what was measured, and what it says when nothing fits. Run from the root of the
- * repository: reads recipes/. */
+/* What `brim plan --gpu h200` predicts, against what was measured, and what it says when nothing fits. Run
+ * from the root of the repository: reads recipes/. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* brim bench on the fastest of the H200s that docs/performance.md speaks of, 2026-11-15; it lists slower ones, too. */
+/* brim bench on the fastest of the H200s that docs/performance.md speaks of, 2026-11-15; it lists slower
+ * ones, too. */
 static const struct {
     const char *recipe;
     double      per_s;
@@ -39,8 +40,8 @@ static int plan(Choice *c, const char *path, const char *gpu, int n_override, ch
     return 0;
 }
 
-/* 9 %: one rate for all products and all attention leaves 6 % (llama-1b, whose long sequences suit attention better), and
- * two cards of a kind differ by some percent. */
+/* 9 %: one rate for all products and all attention leaves 6 % (llama-1b, whose long sequences suit attention
+ * better), and two cards of a kind differ by some percent. */
 static void test_predictions(void **state)
 {
     char *random = "data.kind=random";
@@ -57,7 +58,8 @@ static void test_predictions(void **state)
     }
 }
 
-/* gpt2-124m in micro-batches of 64, which need 21.3 GiB with small chunks, on an H200 of which it may use that many. */
+/* gpt2-124m in micro-batches of 64, which need 21.3 GiB with small chunks, on an H200 of which it may use
+ * that many. */
 static Candidate plan_within(int gib)
 {
     Choice c;
@@ -69,7 +71,8 @@ static Candidate plan_within(int gib)
     return c.row[c.best];
 }
 
-/* The more memory there is, the larger the chunks of the head: a twelfth of all, and half of what small ones leave. */
+/* The more memory there is, the larger the chunks of the head: a twelfth of all, and half of what small ones
+ * leave. */
 static void test_head_chunks_grow(void **state)
 {
     Candidate small = plan_within(22), before = small;
@@ -109,7 +112,8 @@ static int n_not_better(const Choice *c, int n, const Candidate *k)
     return count;
 }
 
-/* Larger chunks are one more row, the last, and change nothing else about the candidate that was picked without them. */
+/* Larger chunks are one more row, the last, and change nothing else about the candidate that was picked
+ * without them. */
 static void test_head_chunks_are_chosen_last(void **state)
 {
     char *random = "data.kind=random";

@@ -1,9 +1,9 @@
 /* The passes over random programs: what the planner shares is safe, what lowering fuses and recomputation
  * repeats gives the same numbers, and the planned bytes are the allocated bytes.
  *
- * The plan is proved three ways: by prog_verify() (lifetimes), by simulate() below (who wrote each granule
- * last; knows nothing of lifetimes), and by running the list in planned memory full of NaN against the same
- * list without sharing. */
+ * The plan is proved three ways: by prog_verify() (lifetimes), by simulate() below (which op wrote each
+ * granule last; it does not use lifetimes), and by running the list in planned memory full of NaN against the
+ * same list without sharing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,8 +121,8 @@ static size_t unshared_bytes(const Prog *p)
     return sum;
 }
 
-/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with one, OP_ROPE:
- * ATTN_BWD with one. */
+/* How often a fused op was made: by kind; OP_LINEAR_DW: with a bias gradient, OP_BIAS_DW: LINEAR_ACT_BWD with
+ * one, OP_ROPE: ATTN_BWD with one. */
 static void count_fused(const Prog *p, int n[OP_COUNT])
 {
     for (int i = 0; i < prog_n_op(p); i++) {
@@ -544,7 +544,8 @@ static void test_slopes(void **state)
     }
 }
 
-/* A gate's slopes are kept only if both of its products have it, and on CUDA only in bf16 and where bits may change. */
+/* A gate's slopes are kept only if both of its products have it, and on CUDA only in bf16 and where bits may
+ * change. */
 static void test_gated_slopes(void **state)
 {
     static const struct {

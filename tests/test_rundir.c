@@ -209,8 +209,9 @@ static void reused_pid_does_not_lock(void **state)
     rundir_close(&d);
 }
 
-/* Many processes at once: never two inside, and all get in. A refused one sleeps for a moment: spinning, it could use up any
-   number of tries while the one inside waits for a core. */
+/* Many processes at once: never two inside, and all get in. A refused one sleeps for a moment: spinning, it
+ * could use up any
+ *   number of tries while the one inside waits for a core. */
 static void lock_is_exclusive(void **state)
 {
     enum { CHILDREN = 4, ROUNDS = 200, PATIENCE_S = 120 };

@@ -387,7 +387,8 @@ static void wrong_states_are_refused(void **state)
         assert_int_equal(err_kind(), strstr(change[i][1], "\"version\"") ? ERR_USER : ERR_RUN);
         expect(change[i][2]);
     }
-    /* What older programs wrote: without the sizes of the data, without head_rows, then without any field that came later. */
+    /* What older programs wrote: without the sizes of the data, without head_rows, then without any field
+     * that came later. */
     strcpy(bad, text);
     replace(bad, "\"train_size\": 900, \"val_size\": 100, ", "");
     if (ckpt_state_parse(&back, "state.json", bad, strlen(bad)) < 0) fail_msg("%s", err_get());

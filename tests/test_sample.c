@@ -1,5 +1,5 @@
-/* Samples of the golden models, always the most likely token: what a mask lets a sample see, and how long a prompt may be.
- * Equal means equal ids: the same ops run on the same numbers. */
+/* Samples of the golden models, always the most likely token: what a mask lets a sample see, and how long a
+ * prompt may be. Equal means equal ids: the same ops run on the same numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,9 +85,9 @@ static void test_document_in_prompt(void **state)
     golden_close(&g);
 }
 
-/* Any token the model writes may be called the end of a document. It sees its own document, as in training: up to it and to
- * the token it predicts nothing changes. What follows is what a prompt that begins behind it brings. Returns whether that is
- * not what the causal model writes. */
+/* Any token the model writes may be called the end of a document. It sees its own document, as in training:
+ * up to it and to the token it predicts nothing changes. What follows is what a prompt that begins behind it
+ * brings. Returns whether that is not what the causal model writes. */
 static int document_written_matters(Golden *g, const Ids *start)
 {
     g->recipe.model.mask = MASKING_CAUSAL;
@@ -159,7 +159,8 @@ static void test_prompt_fills_context(void **state)
 }
 
 /* clang-format off */
-#define EACH_POSITION(f) { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" }
+#define EACH_POSITION(f) \
+    { #f " gpt2", f, NULL, NULL, (void *)"gpt2" }, { #f " llama", f, NULL, NULL, (void *)"llama" }
 /* clang-format on */
 
 int main(void)

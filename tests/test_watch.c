@@ -585,8 +585,8 @@ static void test_runwatch(void **state)
         double  total = number_of(line, "energy_j");
         assert_true(n >= 1 && number_of(line, "watch_last") < (double)step);
         expect_is(number_of(line, "tensor_active"), 0.7125);
-        /* The stand-in's counter goes up by 2 J a question: all that it gave is in one stretch, and 256 images a step are this
-         * rank's. */
+        /* The stand-in's counter goes up by 2 J a question: all that it gave is in one stretch, and 256
+         * images a step are this rank's. */
         assert_true(number_of(line, "j_per_unit") * 256 * n <= total - used_j + 1e-6);
         expect_near(number_of(line, "kwh"), 2 * total / 3.6e6, 1e-9);
         assert_true(total > used_j); /* what the start before has used counts */

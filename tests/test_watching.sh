@@ -16,7 +16,7 @@ text="data.kind=text data.train=text.txt"
 "$brim" train tiny.yaml $text device=cpu run=one watch.tensorboard=true steps=40 >out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q '"data_wait_s"' runs/one/metrics.jsonl
 verdict "a run with event files" $? "exit code $rc: $(tail -n 3 out)"
-grep -q '"unit": "token", "units_per_step": 512, "steps": 40, "device": ".*CPU\|"unit": "token", "units_per_step": 512, "steps": 40' runs/one/watch.json
+grep -q '"unit": "token", "units_per_step": 512, "steps": 40' runs/one/watch.json
 verdict "watch.json says what is counted" $? "$(cat runs/one/watch.json)"
 ! grep -q 'gpu_\|tensor_active\|sm_mhz' runs/one/metrics.jsonl
 verdict "without a GPU no figure of one" $? "$(tail -n 1 runs/one/metrics.jsonl)"
@@ -26,8 +26,10 @@ verdict "without a GPU no figure of one" $? "$(tail -n 1 runs/one/metrics.jsonl)
 rm -rf runs/one/checkpoints/step-00000060
 "$brim" train tiny.yaml $text device=cpu run=one watch.tensorboard=true >out 2>&1; rc=$?
 "$build/tests/verify_events" runs/one >events 2>err
-[ $rc -eq 0 ] && [ ! -s err ] && [ "$(grep -c ' train/loss ' events)" -eq 60 ] && [ "$(grep ' train/loss ' events | cut -d' ' -f1 | sort -un | wc -l)" -eq 60 ]
-verdict "event files after two resumes: every step once" $? "exit code $rc: $(grep -c ' train/loss ' events) $(cat err) $(tail -n 2 out)"
+[ $rc -eq 0 ] && [ ! -s err ] && [ "$(grep -c ' train/loss ' events)" -eq 60 ] &&
+    [ "$(grep ' train/loss ' events | cut -d' ' -f1 | sort -un | wc -l)" -eq 60 ]
+verdict "event files after two resumes: every step once" $? \
+    "exit code $rc: $(grep -c ' train/loss ' events) $(cat err) $(tail -n 2 out)"
 want=$(sed -n 's/^{"step": 60, "loss": \([0-9.]*\),.*/\1/p' runs/one/metrics.jsonl)
 got=$(sed -n 's/^60 train\/loss //p' events)
 [ -n "$want" ] && awk -v a="$want" -v b="$got" 'BEGIN { exit !(a - b < 1e-6 && b - a < 1e-6) }'
@@ -35,17 +37,21 @@ verdict "and the same loss as metrics.jsonl" $? "$want, $got"
 grep -q '^60 eval/val_loss ' events
 verdict "evaluations are there, too" $? "$(tail -n 3 events)"
 
-[ -s runs/one/report.html ] && grep -q '<svg' runs/one/report.html && grep -q 'did its 60 steps' runs/one/report.html && ! grep -q 'https\?:' runs/one/report.html
+[ -s runs/one/report.html ] && grep -q '<svg' runs/one/report.html &&
+    grep -q 'did its 60 steps' runs/one/report.html && ! grep -q 'https\?:' runs/one/report.html
 verdict "report.html at the end of a run" $? "$(head -c 300 runs/one/report.html)"
 "$brim" report one --out mine.html >out 2>err && [ -s mine.html ] && [ "$(cat out)" = mine.html ]
 verdict "brim report --out" $? "$(cat out err)"
 
-"$brim" train tiny.yaml $text device=cpu run=two watch.sample=false watch.report=false optim.lr=1e-3 >out 2>&1; rc=$?
-[ $rc -eq 0 ] && ! grep -q '"cpu"\|watch_last' runs/two/metrics.jsonl && [ ! -e runs/two/report.html ] && ! ls runs/two/events* >/dev/null 2>&1
+"$brim" train tiny.yaml $text device=cpu run=two watch.sample=false watch.report=false optim.lr=1e-3 >out 2>&1
+rc=$?
+[ $rc -eq 0 ] && ! grep -q '"cpu"\|watch_last' runs/two/metrics.jsonl && [ ! -e runs/two/report.html ] &&
+    ! ls runs/two/events* >/dev/null 2>&1
 verdict "all of it can be switched off" $? "exit code $rc: $(ls runs/two) $(tail -n 1 runs/two/metrics.jsonl)"
 
 "$brim" compare one runs/two/ >out 2>err; rc=$?
-[ $rc -eq 0 ] && grep -q '^step  *60 / 60  *60 / 60$' out && grep -q '^optim.lr  *0.0006  *0.001$' out && ! grep -q '^steps ' out
+[ $rc -eq 0 ] && grep -q '^step  *60 / 60  *60 / 60$' out && grep -q '^optim.lr  *0.0006  *0.001$' out &&
+    ! grep -q '^steps ' out
 verdict "brim compare" $? "exit code $rc: $(cat out err)"
 "$brim" compare one tow >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(cat err)" = "command line: tow: no such run (did you mean two?)" ]
@@ -65,9 +71,14 @@ refused() {
     [ $rc -eq 2 ] && [ "$(cat err)" = "$line" ] && [ ! -e runs/never ]
     verdict "$name" $? "exit code $rc: $(cat err)"
 }
-refused "a public page without a token" "command line: watch.bind: 0.0.0.0 can be reached from other machines: watch.token is missing" watch.web=true watch.bind=0.0.0.0
-refused "a token that is too short" "command line: watch.token: needs 16 to 200 letters, digits, - _ . ~" watch.token=abc
-refused "an address that is none" 'command line: watch.bind: "home" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)' watch.bind=home
+refused "a public page without a token" \
+    "command line: watch.bind: 0.0.0.0 can be reached from other machines: watch.token is missing" \
+    watch.web=true watch.bind=0.0.0.0
+refused "a token that is too short" "command line: watch.token: needs 16 to 200 letters, digits, - _ . ~" \
+    watch.token=abc
+refused "an address that is none" \
+    'command line: watch.bind: "home" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)' \
+    watch.bind=home
 "$brim" top --web --port 0 --bind 0.0.0.0 >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q 'a token is needed\|built without' err
 verdict "brim top --web on a public address without a token" $? "exit code $rc: $(cat err)"
@@ -82,8 +93,13 @@ if "$brim" top --web --port 0 --bind 0.0.0.0 2>&1 | grep -q 'built without'; the
 elif ! command -v curl >/dev/null; then
     echo "skip: curl is not installed"
 else
-    "$brim" train tiny.yaml $text device=cpu run=served steps=1000000 watch.web=true watch.port=0 >out 2>&1 & pid=$!
-    for _ in $(seq 100); do url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out); [ -n "$url" ] && [ -s runs/served/metrics.jsonl ] && break; sleep 0.1; done
+    "$brim" train tiny.yaml $text device=cpu run=served steps=1000000 watch.web=true watch.port=0 >out 2>&1 &
+    pid=$!
+    for _ in $(seq 100); do
+        url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out)
+        [ -n "$url" ] && [ -s runs/served/metrics.jsonl ] && break
+        sleep 0.1
+    done
     sleep 1.5
     curl -s "${url}api/runs" >page; rc=$?
     [ $rc -eq 0 ] && grep -q '"name": "served", "state": "training"' page

@@ -1,4 +1,5 @@
-/* For shell tests: verifies every byte of the checkpoint folders named; exit code 1 after naming those that fail. */
+/* For shell tests: verifies every byte of the checkpoint folders named; exit code 1 after naming those that
+ * fail. */
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Brim's byte model (tests/gpu/bytes.yaml, f32, 4,096 tokens a step) on the CPU beside another program that prints a line after every such
-step, and beside OpenBLAS (bench_cpu_ops): by turns of some seconds on the same CPUs, the others stopped meanwhile, so that a machine shared
-with strangers is as noisy for each. Means over all turns, and peak memory.
+"""Brim's byte model (tests/gpu/bytes.yaml, f32, 4,096 tokens a step) on the CPU, beside OpenBLAS
+(bench_cpu_ops) and beside another program that prints a line after every such step.
+The programs take turns of some seconds on the same CPUs; the others are stopped meanwhile. So other users of
+the machine disturb all programs alike. Prints means over all turns, and peak memory.
 Usage: cpu_turns.py BRIM THREADS TURNS SECONDS_A_TURN [--sgemm BENCH_CPU_OPS] [PEER ...]"""
 import os
 import pathlib
@@ -19,7 +20,8 @@ class Program:
     def __init__(self, name, command, lines, env=None, mark=""):
         self.name, self.lines, self.mark, self.active_s, self.first = name, lines, mark, 0.0, 0
         self.child = subprocess.Popen(command, env=dict(os.environ, PYTHONUNBUFFERED="1", **(env or {})),
-                                      stdout=subprocess.DEVNULL if mark else open(lines, "w"), stderr=subprocess.DEVNULL, start_new_session=True)
+                                      stdout=subprocess.DEVNULL if mark else open(lines, "w"),
+                                      stderr=subprocess.DEVNULL, start_new_session=True)
         self.turn(0, WARM_STEPS)
         self.active_s, self.first = 0.0, self.steps()
 
@@ -54,7 +56,8 @@ def main(brim, threads, turns, seconds, *rest):
     sgemm, peer = (rest[1], rest[2:]) if rest[:1] == ("--sgemm",) else (None, rest)
     recipe = pathlib.Path(__file__).resolve().parent.parent / "tests/gpu/bytes.yaml"
     with tempfile.TemporaryDirectory() as work:
-        command = [brim, "train", recipe, "run=x", "device=cpu", "precision=fp32", f"step_tokens={TOKENS}", "threads=" + threads, "log_every=1",
+        command = [brim, "train", recipe, "run=x", "device=cpu", "precision=fp32", f"step_tokens={TOKENS}",
+            "threads=" + threads, "log_every=1",
                    "steps=100000", "optim.warmup=2", "eval.sequences=1", "eval.every=0", "checkpoint.every=0"]
         run = {"brim": Program("brim", command, work + "/x/metrics.jsonl", {"BRIM_RUNS": work}, '"loss"')}
         if sgemm:
@@ -68,12 +71,14 @@ def main(brim, threads, turns, seconds, *rest):
         rss = {name: p.end() for name, p in run.items()}
         for name in rate:
             if name != "sgemm":
-                print(f"{name}, {threads} threads: {rate[name] * TOKENS:,.0f} tokens/s in {run[name].active_s:.0f} s, {rss[name]:.0f} MiB")
+                print(f"{name}, {threads} threads: {rate[name] * TOKENS:,.0f} tokens/s "
+                      f"in {run[name].active_s:.0f} s, {rss[name]:.0f} MiB")
         if peer:
             print(f"ratio {rate['brim'] / rate['peer']:.3f}")
         if sgemm:
             ours, theirs = rate["brim"] * STEP_GFLOP, rate["sgemm"] * SGEMM_GFLOP
-            print(f"OpenBLAS, {threads} threads: {theirs:.1f} GFLOP/s, Brim's step {ours:.1f}, {100 * ours / theirs:.0f} % of it")
+            print(f"OpenBLAS, {threads} threads: {theirs:.1f} GFLOP/s, "
+                  f"Brim's step {ours:.1f}, {100 * ours / theirs:.0f} % of it")
 
 
 main(*sys.argv[1:])

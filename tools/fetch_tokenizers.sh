@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetches real tokenizers, and the reference implementation, from npm into folder $1: one folder a package, versions pinned. What is
-# there already stays. `--text` fetches dictionaries from Debian as well, as text to encode. Exit code 1 when anything is missing.
+# Fetches real tokenizers, and the reference implementation, from npm into folder $1: one folder a package,
+# versions pinned. What is there already stays. `--text` fetches dictionaries from Debian as well, as text to
+# encode. Exit code 1 when anything is missing.
 set -uo pipefail
 to=${1:?folder}; with=${2:-}
 mkdir -p "$to" || exit 1
@@ -17,7 +18,7 @@ package() { # name in the registry with its version, folder, then what to take
         tar xzf "$tmp"/one/*.tgz -C "$folder" --strip-components=1 "${@/#/package/}" 2>/dev/null; then
         touch "$folder/.complete"
     else
-        echo "fetch: $name cannot be had" >&2; rm -rf "$folder"; failed=1
+        echo "fetch: $name could not be fetched" >&2; rm -rf "$folder"; failed=1
     fi
 }
 
@@ -34,7 +35,7 @@ if [ "$with" = --text ] && [ ! -e "$to/text/.complete" ]; then
     for d in gcide wn; do
         (cd "$tmp" && apt-get download -qq "dict-$d" >/dev/null 2>&1 && dpkg -x dict-"$d"_*.deb "$tmp/$d" &&
             zcat <"$tmp/$d/usr/share/dictd/$d.dict.dz" | iconv -c -f utf-8 -t utf-8 >"$to/text/$d.txt")
-        [ -s "$to/text/$d.txt" ] || { echo "fetch: dict-$d cannot be had" >&2; failed=1; }
+        [ -s "$to/text/$d.txt" ] || { echo "fetch: dict-$d could not be fetched" >&2; failed=1; }
     done
     [ $failed -eq 0 ] && touch "$to/text/.complete"
 fi

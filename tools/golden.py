@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/golden/*.safetensors: what PyTorch computes for four small models, for tests/test_golden.c.
 
-Each model is written down here a second time, independently of src/net, from torch functions and autograd, in float64,
-so the reference is closer to the mathematics than any f32 program can be. A file holds, all f32 unless said:
+Each model is written down here a second time, independently of src/net, from torch functions and autograd.
+All is computed in float64, so the reference is closer to the mathematics than any f32 program can be.
+A file holds, all f32 unless said:
 
     w0.NAME   weights before the first step       (f32 numbers exactly: PyTorch starts from the rounded ones)
     g.NAME    gradient of the mean loss of batch 0 at w0, not clipped
@@ -10,9 +11,10 @@ so the reference is closer to the mathematics than any f32 program can be. A fil
     tok, target   i32 [STEPS, B, T]; target -1 = ignored
     loss, norm    f64 [STEPS]: mean loss over valid targets and gradient norm before clipping, at each step
 
-and the recipe (its keys and values as strings) in __metadata__. Names and layouts are Brim's (src/net/net.h): a
-matrix is [outputs, inputs], qkv is [q heads | k heads | v heads], up is [gate | up]. Only torch and numpy are needed
-(torch 1.13 and newer); the files are committed, so neither tests nor users need Python.
+and the recipe (its keys and values as strings) in __metadata__. Names and layouts are Brim's
+(src/net/net.h): a matrix is [outputs, inputs], qkv is [q heads | k heads | v heads], up is [gate | up].
+Only torch (1.13 and newer) and numpy are needed. The files are committed, so neither tests nor users need
+Python.
 
     tools/golden.py [FOLDER]
 """
@@ -31,19 +33,21 @@ STEPS, BATCH, LR, BETAS, EPS, DECAY, CLIP = 10, 4, 3e-3, (0.9, 0.95), 1e-8, 0.1,
 BASE = dict(layers=2, width=32, heads=4, kv_heads=2, head_dim=8, ffn=40, vocab=90, context=16, norm="rmsnorm",
             norm_eps=1e-6, pos="rope", rope_theta=1e6, act="swiglu", bias=False, qkv_bias=False, tied=True,
             qk_norm=False)
-# Sizes differ where they can (head_dim * heads != width, vocabularies that are no multiple of anything), so that a
-# swapped dimension cannot go unnoticed.
+# Sizes differ where they can (head_dim * heads != width, vocabularies that are no multiple of anything), so
+# that a swapped dimension cannot go unnoticed.
 #
-# A weight whose gradient happens to be as small as its rounding error takes a full AdamW step in either direction. The
-# seeds are those of 0..7 for which that happens least: moving every initial weight by 3e-7 of itself (five times f32
-# rounding) moves no weight after ten steps by more than 2e-5 of its tensor's maximum. Other seeds reach 9e-3.
+# A weight whose gradient happens to be as small as its rounding error takes a full AdamW step in either
+# direction. The seeds are those of 0..7 for which that happens least: moving every initial weight by 3e-7 of
+# itself (five times f32 rounding) moves no weight after ten steps by more than 2e-5 of its tensor's maximum.
+# Other seeds reach 9e-3.
 SEEDS = {"gpt2": 3, "llama": 6, "qwen2": 7, "qwen3": 1}
 MODELS = {
-    "gpt2": dict(BASE, layers=3, kv_heads=4, ffn=64, norm="layernorm", norm_eps=1e-5, pos="learned", act="gelu",
+    "gpt2": dict(BASE, layers=3, kv_heads=4, ffn=64, norm="layernorm", norm_eps=1e-5, pos="learned",
+                 act="gelu",
                  bias=True, qkv_bias=True, context=24),
     "llama": dict(BASE, width=48, head_dim=12, norm_eps=1e-5, rope_theta=5e5, vocab=91, tied=False),
-    # Small heads: with theta 1e6 the slow pairs of larger ones hardly turn in 20 tokens, so the gradient of a key's bias
-    # would be rounding noise, which AdamW blows up to full steps.
+    # Small heads: with theta 1e6 the slow pairs of larger ones hardly turn in 20 tokens, so the gradient of a
+    # key's bias would be rounding noise, which AdamW blows up to full steps.
     "qwen2": dict(BASE, heads=8, head_dim=4, ffn=56, vocab=93, qkv_bias=True, context=20),
     "qwen3": dict(BASE, head_dim=12, vocab=94, qk_norm=True),
 }
@@ -133,7 +137,8 @@ def attention(m, w, b, x):
     score = (q @ k.transpose(-1, -2) / math.sqrt(D)).masked_fill(future, -math.inf)
     o = score.softmax(-1) @ v
     if hasattr(F, "scaled_dot_product_attention"):
-        assert torch.allclose(o, F.scaled_dot_product_attention(q, k, v, is_causal=True), rtol=1e-9, atol=1e-12)
+        assert torch.allclose(o, F.scaled_dot_product_attention(q, k, v, is_causal=True), rtol=1e-9,
+                              atol=1e-12)
     return F.linear(o.transpose(1, 2).reshape(B, T, H * D), w[b + "proj.weight"], w.get(b + "proj.bias"))
 
 
@@ -160,7 +165,7 @@ def loss_of(m, w, tok, target):
 
 
 def batches(m, gen):
-    """Sequences with something to learn; about one target in eight is ignored, so batches have different counts."""
+    """Sequences with something to learn. About one target in eight is ignored: counts differ per batch."""
     V, n = m["vocab"], m["context"] + 1
     seq = torch.randint(0, V, (STEPS, BATCH, n), generator=gen)
     chance = torch.rand(seq.shape, generator=gen)
@@ -215,7 +220,8 @@ def golden(name, m, seed):
     recipe = {"model." + k: v for k, v in m.items()}
     recipe.update({"run": name, "steps": STEPS, "step_tokens": BATCH * m["context"], "data.kind": "random",
                    "precision": "fp32", "optim.lr": LR, "optim.schedule": "constant", "optim.beta1": BETAS[0],
-                   "optim.beta2": BETAS[1], "optim.eps": EPS, "optim.weight_decay": DECAY, "optim.clip": CLIP})
+                   "optim.beta2": BETAS[1], "optim.eps": EPS,
+                   "optim.weight_decay": DECAY, "optim.clip": CLIP})
     return out, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in recipe.items()}
 
 

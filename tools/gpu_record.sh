@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# The figures of docs/performance.md, measured anew on this machine's GPU. Usage: gpu_record.sh BUILD_FOLDER OUT_FOLDER PART ...
+# The figures of docs/performance.md, measured anew on this machine's GPU.
+# Usage: gpu_record.sh BUILD_FOLDER OUT_FOLDER PART ...
 #   start    command to first finished step of gpt2-124m: cold tune cache, then warm (0.5 min)
-#   cpu      the byte model on 2 and 16 threads, in turn with PEER_CPU if that names a command (it gets the number of threads and prints
-#            a line after every step of 4,096 tokens) and with OpenBLAS if BUILD_FOLDER has bench_cpu_ops (2.5 min)
+#   cpu      the byte model on 2 and 16 threads, in turn with OpenBLAS if BUILD_FOLDER has bench_cpu_ops, and
+#            with the command PEER_CPU if set (2.5 min). PEER_CPU gets the number of threads and prints a line
+#            after every step of 4,096 tokens.
 #   check    compute-sanitizer, three at a time, while the peers below compile (5 min)
 #   bytes    300 steps of the byte model beside PyTorch (0.5 min)
-#   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not; 1.5 min each). PEER names
-#            another command than tools/peer_torch.py; it gets the recipe's name, or that, 0 and "compile"
+#   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not;
+#            1.5 min each). PEER names another command than tools/peer_torch.py. The command gets the recipe's
+#            name, or the name, 0 and "compile".
 #   suite    gpu-suite (6 min)
 #   ladder   of gpt2-124m (1.5 min)
 set -uo pipefail
@@ -20,8 +23,12 @@ read -ra recipes <<<"${RECIPES:-gpt2-1558m qwen2.5-1.5b llama-1b gpt2-774m gpt2-
 first_step() { # name: seconds until the first step is in metrics.jsonl
     local begin pid
     rm -rf "$BRIM_RUNS/first"; begin=$(date +%s%N)
-    "$brim" train recipes/gpt2-124m.yaml run=first steps=1 optim.warmup=1 eval.sequences=1 log_every=1 >"$work/log" 2>&1 & pid=$!
-    until grep -qs '"step": 1,' "$BRIM_RUNS/first/metrics.jsonl" || ! kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    "$brim" train recipes/gpt2-124m.yaml run=first steps=1 optim.warmup=1 eval.sequences=1 log_every=1 \
+        >"$work/log" 2>&1 &
+    pid=$!
+    until grep -qs '"step": 1,' "$BRIM_RUNS/first/metrics.jsonl" || ! kill -0 $pid 2>/dev/null; do
+        sleep 0.02
+    done
     echo "start, $1: $((($(date +%s%N) - begin) / 1000000)) ms to the first finished step"
     wait $pid || tail -n 3 "$work/log"
     rm -rf "$BRIM_RUNS/first"
@@ -37,7 +44,8 @@ part_cpu() {
     [ ! -x "$build/bench_cpu_ops" ] || blas=(--sgemm "$build/bench_cpu_ops")
     for threads in 2 16; do
         # shellcheck disable=SC2086 # a command and its words
-        python3 tools/cpu_turns.py "$brim" $threads $((threads > 2 ? 6 : 8)) $((threads > 2 ? 2 : 4)) "${blas[@]}" ${PEER_CPU:-}
+        python3 tools/cpu_turns.py "$brim" $threads $((threads > 2 ? 6 : 8)) $((threads > 2 ? 2 : 4)) \
+            "${blas[@]}" ${PEER_CPU:-}
     done
 }
 
@@ -49,7 +57,8 @@ part_check() {
     warm_peers gpt2-124m qwen2.5-0.5b & pids+=($!) # gpu-suite's
     warm_peers "${recipes[@]:0:half}" & pids+=($!)
     warm_peers "${recipes[@]:half}" & pids+=($!)
-    for ops in "linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw" "norm_fwd norm_bwd xent embed_dw sumsq bias_dw" "attn_fwd attn_bwd"; do
+    for ops in "linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw" \
+        "norm_fwd norm_bwd xent embed_dw sumsq bias_dw" "attn_fwd attn_bwd"; do
         # shellcheck disable=SC2086 # one word for each op
         tools/sanitize_gpu.sh "$build" $ops >"$work/sanitize.$i" 2>&1 & pids+=($!)
         i=$((i + 1))
@@ -70,10 +79,16 @@ part_recipes() {
 
 part_suite() { tools/gpu_suite.sh "$build" "$out/suite.jsonl" | tee "$out/suite.txt"; }
 
-part_ladder() { "$brim" bench recipes/gpt2-124m.yaml --ladder step_tokens=131072 --picture "$out/ladder.svg" | tee "$out/ladder.txt"; }
+part_ladder() {
+    "$brim" bench recipes/gpt2-124m.yaml --ladder step_tokens=131072 --picture "$out/ladder.svg" |
+        tee "$out/ladder.txt"
+}
 
 for part in "$@"; do
-    case $part in start | cpu | check | bytes | recipes | suite | ladder) ;; *) echo "gpu_record.sh: no part $part"; exit 2 ;; esac
+    case $part in
+        start | cpu | check | bytes | recipes | suite | ladder) ;;
+        *) echo "gpu_record.sh: no part $part"; exit 2 ;;
+    esac
     begin=$SECONDS; echo "== $part"; "part_$part"; echo "== $part: $((SECONDS - begin)) s"
 done
 cp "$BRIM_TUNE_CACHE" "$out/" 2>/dev/null

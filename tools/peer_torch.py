@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""The step of a recipe as a good PyTorch user would write it: compiled, bf16 autocast, SDPA, fused AdamW, clipping. For ratios in one
-run on one card (tools/gpu_suite.sh). Usage: peer_torch.py RECIPE_NAME [MICRO_BATCH [compile]]; MICRO_BATCH 0: the best. The last line is
-one JSON object; with "compile" nothing is timed, only what the compiler keeps on disk is made."""
+"""The step of a recipe as a good PyTorch user would write it: compiled, bf16 autocast, SDPA, fused AdamW,
+clipping. tools/gpu_suite.sh runs it beside Brim on one card and prints the ratio.
+Usage: peer_torch.py RECIPE_NAME [MICRO_BATCH [compile]]; MICRO_BATCH 0: the best.
+The last line is one JSON object. With "compile" nothing is timed; only the compiler's files on disk are
+made."""
 import json
 import sys
 import time
@@ -112,7 +114,8 @@ def main(name, micro=0, only=None):
         times.append(time.time() - begin)
         total += times[-1]
     median = sorted(times)[len(times) // 2]
-    print(json.dumps({"peer": "torch " + torch.__version__, "recipe": name, "micro_batch": micro, "per_s": step_tokens / median,
+    print(json.dumps({"peer": "torch " + torch.__version__, "recipe": name, "micro_batch": micro,
+        "per_s": step_tokens / median,
                       "step_ms": 1e3 * median, "peak_bytes": torch.cuda.max_memory_allocated()}))
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains the quickstart recipe and prints a sample of what it learned. `make run` calls this.
 #
-# The demonstration always begins anew (a plain `brim train` would find all its steps done). An earlier one is moved aside,
-# never deleted, and one that is still training is left alone: that is what --fresh does.
+# The demonstration always begins anew (a plain `brim train` would find all its steps done). An earlier one is
+# moved aside, never deleted, and one that is still training is left alone: that is what --fresh does.
 set -euo pipefail
 brim=${1:-build/brim}
 run=${BRIM_RUNS:-runs}/quickstart
@@ -13,9 +13,11 @@ trap interrupted=1 INT
 rc=0
 "$brim" train recipes/quickstart.yaml "${@:2}" --fresh || rc=$?
 trap - INT
-if [ $rc -eq 0 ] && grep -qsE 'received: (saving and )?leaving' "$run/log.txt"; then interrupted=1; fi # only brim got it
+# 0 although Brim was interrupted: the signal reached Brim alone.
+if [ $rc -eq 0 ] && grep -qsE 'received: (saving and )?leaving' "$run/log.txt"; then interrupted=1; fi
 if [ -n "$interrupted" ] || [ $rc -gt 128 ]; then
-    echo "Interrupted: no sample. $brim train recipes/quickstart.yaml goes on with $run; make run begins anew." >&2
+    echo "Interrupted: no sample. $brim train recipes/quickstart.yaml goes on with $run;" \
+        "make run begins anew." >&2
     exit 130
 fi
 [ $rc -eq 0 ] || exit $rc

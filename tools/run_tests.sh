@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test program in $1/tests and every tests/*.sh, and closes with "N passed, N failed".
-# C tests are cmocka programs; shell tests print one "ok NAME" or "not ok NAME" line per case and get $1 as argument.
-# What cannot be tried on this machine says "skip: why", which is shown and counts as nothing.
+# Runs every test program in $1/tests and every tests/*.sh, and closes with "N passed, N failed". C tests are
+# cmocka programs; shell tests print one "ok NAME" or "not ok NAME" line per case and get $1 as argument. What
+# cannot be tried on this machine says "skip: why", which is shown and counts as nothing.
 set -uo pipefail
 build=${1:-build}
 passed=0; failed=0
@@ -14,7 +14,10 @@ count() { # file, exit code, name
     # a program that dies without a failed case still failed
     if [ "$2" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; echo "$3: exit code $2"; tail -n 30 "$1"; fi
     grep '^skip' "$1"
-    if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ] && ! grep -q '^skip' "$1"; then f=1; echo "$3: ran no test"; fi
+    if [ "$2" -eq 0 ] && [ "$p" -eq 0 ] && [ "$f" -eq 0 ] && ! grep -q '^skip' "$1"; then
+        f=1
+        echo "$3: ran no test"
+    fi
     passed=$((passed + p)); failed=$((failed + f))
     printf '%-28s %4d passed, %d failed, %ds\n' "$3" "$p" "$f" "$4"
 }

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and running,
-# `setup.sh test` (the default) for the tests as well. What is only wished for may be missing: without clang the fuzzers are
-# skipped, without a browser the page's test is, without Pillow or the pictures some tests of images, without FFmpeg's headers videos cannot be read.
+# Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and
+# running, `setup.sh test` (the default) for the tests as well. What is only wished for may be missing:
+# without clang the fuzzers are skipped, without a browser the page's test is, without Pillow or the pictures
+# some tests of images, without FFmpeg's headers videos cannot be read.
 set -euo pipefail
-need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev libjpeg-dev libpng-dev zlib1g-dev)
+need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev
+      libjpeg-dev libpng-dev zlib1g-dev)
 wish=(libmicrohttpd-dev libncurses-dev) # the web page and brim top; without them both say what is missing
 if [ "${1:-test}" = test ]; then
     need+=(g++ libcmocka-dev)
-    wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc libavformat-dev libavcodec-dev libswscale-dev
+    wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc
+           libavformat-dev libavcodec-dev libswscale-dev
            libmujoco-dev libmujoco-samples python3 curl tmux prometheus chromium)
     # The reference tokenizer runs under node, which need not come from Debian.
     command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every program in $1/tests/gpu and every tests/gpu/test_*.sh; needs a GPU, nothing else installed. Closes with "N passed, N failed".
+# Runs every program in $1/tests/gpu and every tests/gpu/test_*.sh; needs a GPU, nothing else installed.
+# Closes with "N passed, N failed".
 set -uo pipefail
 build=${1:-build}
 here=$(cd "$(dirname "$0")/.." && pwd)

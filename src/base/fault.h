@@ -1,13 +1,14 @@
 /* Fault: makes the n-th call of one kind fail, so that tests can walk every failure path.
  *
- * 1. Nothing fails unless the environment has BRIM_FAULT="op:n" (the n-th call fails, counting from 1),
- *    "op:n+" (that one and all later ones), "op:n-m" (the n-th to the m-th) or a comma list of these for
- *    different ops, or a test called fault_arm(). A malformed BRIM_FAULT aborts: a test that injects nothing
- *    would pass for the wrong reason. For the same reason a fault from the environment says so on stderr and in
- *    the log.
- * 2. The code under test asks fault_hit() just before the real call, and only where it reports failure to its
- *    caller.
- * 3. State is one per process, since the environment is; counting is atomic. Unset, a call costs one load. */
+ * 1. Nothing fails unless a test called fault_arm() or the environment has BRIM_FAULT. Its forms: "op:n" (the
+ *    n-th call fails, counting from 1), "op:n+" (the n-th and all later calls), "op:n-m" (the n-th to the
+ *    m-th), or a comma list of these for different ops. A malformed BRIM_FAULT aborts: a test that injects
+ *    nothing would pass for the wrong reason. For the same reason a fault from the environment is reported on
+ *    stderr and in the log.
+ * 2. The code under test asks fault_hit() just before the real call, and only where that code reports failure
+ *    to its caller.
+ * 3. The state belongs to the process, as the environment does. Counting is atomic. Without a fault a call
+ *    costs one load. */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
 

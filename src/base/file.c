@@ -34,7 +34,7 @@ int64_t file_size(const char *path)
 /* A descriptor on a regular file, or negative after err_set(). */
 static int open_regular(const char *path, struct stat *st)
 {
-    /* O_NONBLOCK: opening a pipe that nobody writes to would hang before fstat could refuse it. */
+    /* O_NONBLOCK: opening a pipe without a writer would hang before fstat could refuse the pipe. */
     int fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return err_sys("%s", path);
     if (fstat(fd, st) != 0) {
@@ -275,7 +275,7 @@ int file_make_folders(const char *path)
         if (*p != '/' && *p != '\0') continue;
         char end = *p;
         *p       = '\0';
-        /* Again when it was there and is not any more: whoever made it for a start that failed has taken it away. */
+        /* Try again if the folder existed a moment ago: another process whose start failed has removed it. */
         enum { TRIES = 100 };
         for (int i = 0; mkdir(part, 0777) != 0; i++) {
             int      cause = errno;

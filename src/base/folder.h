@@ -1,7 +1,7 @@
 /* Folder: what durable storage needs beyond single files: syncing, publishing and removing whole folders.
  *
- * 1. A published folder is complete or absent under its name; where one is replaced, a reader sees the old
- *    or the new.
+ * 1. A published folder is complete or absent under its name. If a folder is replaced, a reader sees the old
+ *    folder or the new one.
  * 2. Removing never follows a symbolic link. */
 #ifndef BASE_FOLDER_H
 #define BASE_FOLDER_H

@@ -1,11 +1,11 @@
-/* What this process may use of the computer: memory before something is killed, and CPUs.
+/* How much memory this process may use before the system kills something, and how many CPUs.
  *
- * 1. The one place that asks. A plan, the loader's threads and checkpoints all go by these numbers.
+ * 1. Only this file asks the system. A plan, the loader's threads and checkpoints all use these numbers.
  * 2. Memory: what the machine has free, what is left under every control group above this process (version 1
  *    and 2, nested, with or without a namespace of its own), and what ulimit -v and -d leave.
  * 3. CPUs: the affinity mask, and the quota of every control group above.
- * 4. For tests BRIM_CGROUP names a folder that stands for "/" when control groups are looked for: it holds
- *    proc/self/cgroup, maybe proc/self/mountinfo, and sys/fs/cgroup. */
+ * 4. For tests BRIM_CGROUP names a folder that takes the place of "/" in the search for control groups. The
+ *    folder holds proc/self/cgroup, maybe proc/self/mountinfo, and sys/fs/cgroup. */
 #ifndef BASE_HOSTMEM_H
 #define BASE_HOSTMEM_H
 

@@ -1,12 +1,13 @@
 /* Log: lines for people on stderr, each with the seconds since the run began, copied to a file of the run.
  *
- * 1. One sink per process, like stderr itself; set once by log_open(), usable before that. Lines from several
- *    threads do not mix.
+ * 1. The process has one log, as it has one stderr. log_open() sets the log once; the log works before that,
+ *    too. Lines from several threads do not mix.
  * 2. On a terminal one transient status line (the progress bar) may stand below the log; a log line is
  *    printed above it.
  * 3. The one line of a user's error (exit code 2) is not a log line: main prints it bare.
- * 4. The copy is never worth a run: lines that cannot be written are kept, as many as fit into LOG_KEPT bytes, and
- *    written once they can be. That is said once. So are lines from between log_open() and log_copy(). */
+ * 4. A failed copy never ends a run. Lines that cannot be written are kept, as many as fit into LOG_KEPT
+ *    bytes, and written as soon as writing works. The log reports such a failure once. Lines between
+ *    log_open() and log_copy() are kept in the same way. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -25,8 +26,9 @@ enum {
 void log_open(FILE *out);
 void log_close(void); /* removes the status line and forgets the files */
 
-/* From now on every line is also appended to the file at path, those since log_open() first. Again with another path, or
- * with one whose file was replaced: goes on there. Only for between log_open() and log_close(). */
+/* From now on every line is also appended to the file at path. The lines since log_open() come first. A
+ * second call with another path, or after the file was replaced, goes on in the new file. Call log_copy()
+ * only between log_open() and log_close(). */
 void log_copy(const char *path);
 /* A line for the copy alone: what stands on stderr already. */
 void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -1,8 +1,8 @@
-/* Memory from the heap whose absence the caller reports. What a run cannot do without in small pieces comes from
- * an Arena instead, which aborts.
+/* Memory from the heap, for callers that report when there is none. Small pieces that a run cannot do without
+ * come from an Arena instead; an Arena aborts when there is no memory.
  *
- * 1. NULL with errno set when there is none, or when a test injects that (base/fault.h); the caller says what
- *    the memory was for with err_sys(). free() gives it back. */
+ * 1. The result is NULL with errno set when there is no memory, or when a test injects that failure
+ *    (base/fault.h). The caller says with err_sys() what the memory was for. free() gives the memory back. */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
 

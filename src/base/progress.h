@@ -1,10 +1,12 @@
-/* Progress: how far a run is. On a terminal one line redrawn in place, elsewhere plain lines in the log.
+/* Progress: how far a run is. A terminal shows one line that is redrawn in place; elsewhere plain lines go to
+ * the log.
  *
  * 1. Everything goes through log.h, so log lines and the bar do not disturb each other.
  * 2. Drawing is limited to 10 times a second on a terminal, so progress_update() may be called at every step.
- *    Plain lines come at the first and the last update, and between them once a tenth of the steps and 5
- *    seconds have passed, or 10 minutes.
- * 3. A terminal's line is never wider than the terminal: it would wrap, and a redraw would leave half of it. */
+ *    Plain lines come at the first and the last update. Between them a line comes when a tenth of the steps
+ *    and 5 seconds have passed, or 10 minutes.
+ * 3. The line is never wider than the terminal. A wider line would wrap, and a redraw would leave half of
+ *    it. */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
 
@@ -20,16 +22,15 @@ typedef struct {
     int64_t     first, total, step;
     double      loss, per_s, step_s;
     double      begin_s, shown_s;
-    double
-        end_s; /* clock_now_s() when time is up, whatever is left to do; 0: never. Set after progress_begin() */
-    int64_t shown_step;
-    int     terminal;
+    double      end_s; /* clock_now_s() when time is up, even if steps are left; 0: never. Set after begin */
+    int64_t     shown_step;
+    int         terminal;
 } Progress;
 
 /* first: steps done by an earlier run (resume); what and unit are borrowed. */
 void progress_begin(Progress *p, const char *what, const char *unit, int64_t first, int64_t total);
-/* step: how many are done; step_s: seconds one of them takes, smoothed, for the time left. What is not finite (NAN) is left
- * out. */
+/* step: how many steps are done. step_s: seconds a step takes, smoothed, for the time left. A number that is
+ * not finite (NAN) is not shown. */
 void progress_update(Progress *p, int64_t step, double loss, double per_s, double step_s);
 /* Shows the last state for good (once as a plain line) and removes the bar. */
 void progress_end(Progress *p);

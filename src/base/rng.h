@@ -1,8 +1,10 @@
 /* Random numbers: Philox4x32-10 (Salmon et al. 2011), a pure function of key and counter.
  *
- * 1. No state: whoever asks for the same (seed, site, counter) gets the same integers, on the CPU and on the GPU,
- *    whatever the micro-batch, the rank or the thread. A site is a place in the recorded list that draws.
- * 2. One call gives four words; element e of a sample is word e mod 4 of block e / 4, so four neighbours share a call.
+ * 1. There is no state: the same (seed, site, counter) gives the same integers, on the CPU and on the GPU,
+ *    for every micro-batch, rank and thread. A site is a place in the recorded list that draws random
+ *    numbers.
+ * 2. One call gives four words. Element e of a sample is word e mod 4 of block e / 4, so four neighbours
+ *    share a call.
  * 3. Header only, because device code and vectorised loops must inline it. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
@@ -62,8 +64,8 @@ static inline BRIM_HD void rng_philox(uint32_t out[4], uint64_t seed, uint32_t s
     philox4x32(out, ctr, key);
 }
 
-/* Counter of block e / 4 of a sample at a step: {e / 4, sample low, sample high, step}. A sample has less than 2^34
- * elements and a run less than 2^32 steps. */
+/* Counter of block e / 4 of a sample at a step: {e / 4, sample low, sample high, step}. A sample has less
+ * than 2^34 elements and a run less than 2^32 steps. */
 static inline BRIM_HD void rng_counter(uint32_t ctr[4], int64_t step, int64_t sample, int64_t block)
 {
     ctr[0] = (uint32_t)block;

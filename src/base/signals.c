@@ -21,7 +21,8 @@ static const struct {
 static volatile sig_atomic_t signal_seen, signal_count, stop_count, is_hushed;
 static atomic_int_least64_t  int_us; /* when the first SIGINT came; 0: none did */
 
-/* timeout(1) and some launchers send a signal to the process and to its group: the copy comes at once. No hand is as fast. */
+/* timeout(1) and some launchers send a signal to the process and to its group. The copy comes at once; no
+ * person is as fast. */
 static int is_copy(int sig)
 {
     enum { COPY_US = 50000 };
@@ -30,7 +31,8 @@ static int is_copy(int sig)
     return now - first < COPY_US;
 }
 
-/* A step may take minutes; who pressed Ctrl-C must see that it was heard. Who sent SIGTERM may have no Ctrl-C. */
+/* A step may take minutes, so a user who presses Ctrl-C must see an answer. A SIGTERM may come from a program
+ * that has no Ctrl-C. */
 static void tell_waiting(int sig)
 {
     static const char heard[] = "\nstopping after this step\n";

@@ -1,13 +1,13 @@
 /* Signals: a request to stop is a flag that the loop looks at after each step.
  *
- * 1. SIGINT, SIGTERM and SIGHUP (a terminal that is closed) ask to save and stop; SIGUSR1 is what batch systems send ahead of a time limit, and
- *    means the same. The handler sets the flag, and answers the first SIGINT or SIGTERM on standard error; system
- *    calls are restarted. A run that was stopped so and has saved exits with 0: nothing was lost, and starting it
- *    again continues it.
- * 2. A SIGINT after either of them ends the process at once with exit code 130, but not one that comes within 50 ms of the
- *    first: timeout -s INT sends it twice. A second SIGTERM changes nothing: batch
- *    systems and launchers send it more than once, and the save must not be lost to that. What was being written when
- *    the process ended is a leftover that the next start removes.
+ * 1. SIGINT, SIGTERM and SIGHUP (a closed terminal) ask the run to save and stop. SIGUSR1 means the same:
+ *    batch systems send it ahead of a time limit. The handler sets the flag and answers the first SIGINT or
+ *    SIGTERM on standard error. System calls are restarted. A run that was stopped in this way and has saved
+ *    exits with 0: nothing was lost, and the next start continues the run.
+ * 2. A SIGINT after a SIGINT or SIGTERM ends the process at once with exit code 130. A SIGINT within 50 ms of
+ *    the first does not count: timeout -s INT sends it twice. A second SIGTERM changes nothing: batch systems
+ *    and launchers send it more than once, and it must not interrupt the save. If the process ends during a
+ *    write, the next start removes the unfinished file.
  * 3. SIGPIPE is ignored: a run outlives the reader of its output. */
 #ifndef BASE_SIGNALS_H
 #define BASE_SIGNALS_H
@@ -18,7 +18,7 @@ int signals_install(void);
 /* The signal that asked, 0 when none did. A request to stop is not replaced by SIGUSR1. */
 int signals_pending(void);
 
-/* How many signals have come so far: whoever waits notices another one. */
+/* How many signals have come so far: code that waits notices another signal. */
 int signals_count(void);
 
 /* From now on the handler answers nothing: for all ranks but the first. */

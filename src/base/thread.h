@@ -2,8 +2,8 @@
  *
  * 1. A started thread blocks every signal, so that SIGTERM and Ctrl-C reach the main thread.
  * 2. Ring: producers draw tickets 0, 1, 2 ...; ticket t is filled into slot t mod n_slot. The consumer takes
- *    tickets in order whatever order they were published in, may hold several, and releases them in order. So
- *    what the consumer sees does not depend on how many producers there are.
+ *    tickets in order, whatever order they were published in. The consumer may hold several tickets and
+ *    releases them in order. So the consumer sees the same with any number of producers.
  * 3. Misuse of a mutex or a ticket is a bug and CHECKed. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H

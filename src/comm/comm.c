@@ -272,8 +272,8 @@ void comm_close(Comm *c, int orderly)
 
 /* ---- Calls --------------------------------------------------------------------------------------------- */
 
-/* Goes ahead of every call, from the ranks that send first, so that ranks out of step are found at once and
- * not as numbers that make no sense. */
+/* This header goes ahead of every call, from the ranks that send first. So ranks out of step are found at
+ * once, instead of giving numbers that make no sense. */
 typedef struct {
     uint32_t call, n_call;
     uint64_t size_bytes;

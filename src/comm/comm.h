@@ -1,15 +1,15 @@
-/* Comm: the processes that train one model together, and what they say to each other outside the op list.
+/* Comm: the processes that train one model together, and the messages between them outside the op list.
  *
- * Rank 0 is the hub of a star of TCP connections. That is enough to meet, to hand out NCCL's id, to agree on
- * decisions, and to be the CPU backend's transport; gradients on GPUs go through NCCL (dev/cuda/cuda_comm.h).
+ * Rank 0 is the hub of a star of TCP connections. The star serves to meet, to hand out NCCL's id, to agree on
+ * decisions, and to carry the CPU backend's sums. Gradients on GPUs go through NCCL (dev/cuda/cuda_comm.h).
  *
- * 1. A NULL Comm is a process that is alone: every function accepts it and does nothing.
+ * 1. A NULL Comm stands for a process that is alone: every function accepts NULL and does nothing.
  * 2. Collective calls are made by all ranks in the same order with the same sizes. A rank that calls
  *    something else is noticed and named.
  * 3. A sum is taken in the order of ranks and handed out by rank 0: the same bits everywhere.
- * 4. When a rank leaves without comm_close(), the others fail in their next call here. A rank that is
- *    stuck elsewhere, waiting for the lost one on its GPU, is ended with exit code 1 after a while.
- *    Nobody hangs.
+ * 4. When a rank leaves without comm_close(), the other ranks fail in their next call here. A rank may be
+ *    stuck elsewhere, waiting on its GPU for the lost rank. Such a rank is ended with exit code 1 after a
+ *    while, so no rank hangs.
  * 5. One thread at a time calls these. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -37,8 +37,9 @@ int comm_open(Comm **out);
 /* The same for a known place. */
 int comm_meet(Comm **out, const Place *place, const CommWaits *waits);
 
-/* After a failure, before anything that may wait for the others (a GPU's collectives and its communicator do): they find that this
- * rank has left, and once one of them is gone this process is ended, too, if it is stuck. Only comm_close(c, 0) may follow. */
+/* Call this after a failure, before anything that may wait for the other ranks (a GPU's collectives and its
+ * communicator wait). The other ranks then find that this rank has left. If this process is stuck when
+ * another rank is gone, the process is ended, too. Only comm_close(c, 0) may follow. */
 void comm_leave(Comm *c);
 /* orderly 1: waits until every rank is here. 0: leaves at once, and the others stop. */
 void comm_close(Comm *c, int orderly);

@@ -1,10 +1,10 @@
-/* Place: which of how many processes this one is, as the launcher's environment says it.
+/* Place: the number of this process and how many processes there are, from the launcher's environment.
  *
  * 1. Read once, in this order: BRIM_RANK (brim's own launcher), RANK (torchrun), OMPI_COMM_WORLD_RANK
  *    (mpirun), SLURM_PROCID (srun). The inner launcher wins: mpirun inside a SLURM job counts as mpirun.
- * 2. Nothing set means alone. A batch script that srun did not start is alone too, although SLURM tells
- *    it how many tasks its job may have.
- * 3. MASTER_ADDR and MASTER_PORT win over what is derived. */
+ * 2. If nothing is set, the process is alone. A batch script that srun did not start is alone, too, although
+ *    SLURM tells the script how many tasks its job may have.
+ * 3. MASTER_ADDR and MASTER_PORT win over derived values. */
 #ifndef COMM_PLACE_H
 #define COMM_PLACE_H
 

@@ -1,4 +1,4 @@
-/* Wire: whole messages over TCP, each within a deadline. Knows no ranks.
+/* Wire: whole messages over TCP, each within a deadline. This file knows no ranks.
  *
  * 1. Every socket is non-blocking and closed on exec; a call waits in poll() until its deadline
  *    (clock_now_s() seconds).

@@ -1,4 +1,4 @@
-/* Bind: what address a page may be served on. */
+/* Bind: the addresses on which the page may be served. */
 #ifndef CONF_BIND_H
 #define CONF_BIND_H
 

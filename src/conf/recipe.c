@@ -59,7 +59,7 @@ void recipe_defaults(Recipe *r) { set_defaults(r, NULL); }
 
 /* ---- Blame --------------------------------------------------------------------------------------------- */
 
-/* "FILE:LINE: ", "command line: " or, of a key that stands nowhere and so is missing from the file as a whole, "FILE: ". */
+/* "FILE:LINE: ", "command line: " or, for a key that is not given anywhere, "FILE: ". */
 static void say_place(const Recipe *r, const char *key, char *buf, size_t n)
 {
     int row = schema_find(r, key);

@@ -1,9 +1,9 @@
 /* Recipe: everything the user may say, as one typed struct.
  *
- * 1. schema.c holds ONE table row per key: name, type, default, bounds, help. Reading YAML, reading key=value, writing
- *    the resolved recipe, `brim help KEY` and "did you mean" all walk that table.
+ * 1. schema.c holds ONE table row per key: name, type, default, bounds, help. Reading YAML, reading
+ *    key=value, writing the resolved recipe, `brim help KEY` and "did you mean" all walk that table.
  * 2. A Recipe that recipe_load() returned obeys every bound and every relation between keys.
- * 3. Strings live inside the struct's arena-less fixed arrays, so a Recipe may be copied by assignment. */
+ * 3. Strings are fixed arrays inside the struct, so a Recipe may be copied by assignment. */
 #ifndef CONF_RECIPE_H
 #define CONF_RECIPE_H
 
@@ -47,7 +47,8 @@ enum { ORIGIN_DEFAULT = 0, ORIGIN_COMMAND_LINE = -1 };
 typedef struct SchemaRow SchemaRow;
 typedef struct Recipe    Recipe;
 
-/* What a task outside this folder adds to a recipe: its name, keys of its own, and what must hold between them. */
+/* What a task outside this folder adds to a recipe: the task's name, the task's own keys, and the rules
+ * between those keys. */
 typedef struct {
     const char      *name; /* value of the key `task` */
     const SchemaRow *row;  /* offsets count from the beginning of Recipe; their fields lie in Recipe.own */
@@ -119,8 +120,9 @@ typedef struct {
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 
-/* Optimisations, each switchable by one key opt.NAME: X(name, what it does). The only list of them: the fields below, the
- * schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c) come from here. */
+/* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
+ * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
+ * come from here. */
 #define OPT_LIST(X)                                                                                          \
     X(add_norm, "residual add fused with the norm after it")                                                 \
     X(norm_bwd, "norm gradients, residual add and bias gradient in one pass")                                \
@@ -182,9 +184,9 @@ struct Recipe {
     _Alignas(16) unsigned char own[RECIPE_OWN];
 };
 
-/* Reads a YAML file, then n overrides "key=value" ("model.width=512"). A relative data path is taken from the current
- * directory first, then from the recipe's folder. Negative after err_user() with
- * "file:line: key: what is wrong (did you mean ...)" or "command line: key: ...". */
+/* Reads a YAML file, then n overrides "key=value" ("model.width=512"). A relative data path is taken from the
+ * current directory first, then from the recipe's folder. Negative after err_user() with "file:line: key:
+ * what is wrong (did you mean ...)" or "command line: key: ...". */
 int recipe_load(Recipe *r, const char *path, int n_override, char *const *override);
 /* 1: there is a file of that name, or a shipped recipe. */
 int recipe_exists(const char *path);
@@ -198,11 +200,12 @@ int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override);
 
-/* Reports what is wrong with a key's value and where that was given: "FILE:LINE: KEY: text", "command line: KEY: text" or, of
- * a key that is not given, "FILE: KEY: text". Always negative. */
+/* Reports what is wrong with a key's value and where the value was given: "FILE:LINE: KEY: text", "command
+ * line: KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */
 int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same for wrong input that code below has reported without a place. Other failures stay as they are. Always negative. */
+/* The same for wrong input that lower code has reported without a place. Other failures stay as they are.
+ * Always negative. */
 int recipe_blame_pending(const Recipe *r, const char *key);
 
 /* Every key of schema_table with its default. */
@@ -215,7 +218,8 @@ extern const char recipe_typed[];
  * for the caller to find, who knows the file's name. */
 void recipe_write(const Recipe *r, FILE *out);
 
-/* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an unknown key. */
+/* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an
+ * unknown key. */
 int recipe_help(const char *key, FILE *out);
 
 /* memory_limit in bytes for a device with total_bytes; total_bytes when none is set. */

@@ -1,4 +1,4 @@
-/* Relate: what follows from a recipe's keys taken together. */
+/* Relate: rules between several keys of a recipe, and values that follow from several keys. */
 #ifndef CONF_RELATE_H
 #define CONF_RELATE_H
 

@@ -2,10 +2,10 @@
  *
  * 1. A key's type, default, bounds and help exist only in its row. Defaults are text and go through the same
  *    parser as the user's values.
- * 2. The rows of a recipe are those of schema_table, then those that its task brings along (RecipeTask). Rows of one
- *    section are neighbours; keys without a section come first.
+ * 2. A recipe has the rows of schema_table, then the rows of its task (RecipeTask). Rows of one section are
+ *    neighbours; keys without a section come first.
  * 3. A row may belong to some tasks only. A recipe of another task must not give that key.
- * 4. Functions that judge a value write the reason into `why` instead of reporting it: the caller knows file
+ * 4. Functions that judge a value write the reason into `why` and report nothing: only the caller knows file
  *    and line. */
 #ifndef CONF_SCHEMA_H
 #define CONF_SCHEMA_H

@@ -1,4 +1,4 @@
-/* The table. Adding a key: a field in recipe.h and a row here; nothing else. */
+/* The table. A new key needs a field in recipe.h and a row here, nothing else. */
 #include "conf/schema.h"
 
 #include "base/err.h"
@@ -40,8 +40,8 @@ const SchemaRow schema_table[] = {
       .help = "samples per optimizer update, over all micro-batches and GPUs" },
     { ROW("micro_batch", KEY_INT, micro_batch, "0"), BETWEEN(0, 65536),
       .aka = "batch_size,micro_batch_size,device_batch_size,per_device_train_batch_size",
-      .help = "samples (sequences of a language model) computed at once; 0: the largest that pays and fits. Never changes the "
-              "mathematics" },
+      .help = "samples (sequences of a language model) computed at once; 0: the largest that pays and fits. "
+              "Never changes the mathematics" },
     { ROW("recompute", KEY_ENUM, recompute, "auto"), .names = recompute_names,
       .aka = "gradient_checkpointing,activation_checkpointing",
       .help = "activations the backward pass computes again instead of keeping: none, cheap (norms, "
@@ -73,12 +73,12 @@ const SchemaRow schema_table[] = {
               "does not start otherwise" },
     { ROW("freeze", KEY_LIST, freeze, ""),
       .aka = "frozen,freeze_layers",
-      .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are kept "
-              "once, in the type they compute in" },
+      .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are "
+              "kept once, in the type they compute in" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
-      .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends the "
-              "schedule: the learning rate has decayed when the time is up; 0: none" },
+      .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends "
+              "the schedule: the learning rate has decayed when the time is up; 0: none" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
       .aka = "log_interval,logging_steps",
       .help = "steps between lines in metrics.jsonl" },
@@ -257,7 +257,8 @@ const SchemaRow schema_table[] = {
       .help = "checkpoints whose step is a multiple of this are kept too; 0: none" },
     { ROW("checkpoint.best", KEY_BOOL, checkpoint.best, "true"),
       .aka = "save_best,load_best_model_at_end",
-      .help = "the best checkpoint by the task's measure (validation loss, accuracy) is kept as checkpoints/best" },
+      .help = "the best checkpoint by the task's measure (validation loss, accuracy) is kept as "
+              "checkpoints/best" },
     { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
       .aka = "monitor,telemetry,system_metrics",
       .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },
@@ -275,8 +276,8 @@ const SchemaRow schema_table[] = {
       .aka = "host,listen",
       .help = "address of the page; any other than a loopback one needs watch.token" },
     { ROW("watch.token", KEY_TEXT, watch.token, ""), .secret = 1,
-      .help = "who shows the page this word (Bearer, or ?token=) may see it; 16 to 200 letters, digits, - _ . ~; "
-              "not written into the run's files" },
+      .help = "a visitor who presents this word (Bearer, or ?token=) may see the page; 16 to 200 letters, "
+              "digits, - _ . ~; not written into the run's files" },
     OPT_LIST(SWITCH)
 };
 /* clang-format on */

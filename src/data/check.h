@@ -1,8 +1,9 @@
-/* Check: what can be known to be wrong with a recipe's data before a run begins.
+/* Check: finds faults in a recipe's data before a run begins.
  *
- * 1. Shards of up to DATA_CHECK_BYTES are read whole: our own format's checksum, and every id below the vocabulary. Larger
- *    ones only for data.verify true; none for false. A line of the log says what was done.
- * 2. Text needs none of it: any byte is a token. */
+ * 1. Shards of up to DATA_CHECK_BYTES are read whole: the checksum of Brim's own format must be right, and
+ *    every id must be below the vocabulary. Larger shards are read only for data.verify true, none for false.
+ *    A line of the log says what was done.
+ * 2. Text needs no check: any byte is a token. */
 #ifndef DATA_CHECK_H
 #define DATA_CHECK_H
 
@@ -15,8 +16,8 @@ extern "C" {
 /* A second or two: 0.5 s on one core from the page cache, else as long as the disk takes for it. */
 #define DATA_CHECK_BYTES (INT64_C(1) << 30)
 
-/* Checks the training and the validation part, which may be NULL, and warns when the windows there are do not make up one
- * step. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
+/* Checks the training and the validation part, which may be NULL, and warns when the windows there are do not
+ * make up one step. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val);
 
 #ifdef __cplusplus

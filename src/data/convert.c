@@ -1,5 +1,5 @@
-/* Both conversions are: open as a source, read in chunks, write. So what the trainer accepts is what
- * converts. */
+/* Both conversions open the input as a source, read it in chunks and write it. So a file converts exactly if
+ * the trainer accepts it. */
 #include "data/convert.h"
 
 #include "base/err.h"

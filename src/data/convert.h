@@ -12,8 +12,8 @@ extern "C" {
  * number. Negative after err_user() (the input) or err_set(); then out is as it was before. */
 int data_convert_text(const char *in, const char *out, int64_t *n_token);
 
-/* Rewrites a shard of any kind that can be read (llm.c's, or our own), or a folder of them, as one shard
- * of ours with a vocabulary that every id must be below. The rest as above. */
+/* Rewrites a shard of any kind that can be read (llm.c's or Brim's), or a folder of shards, as one Brim shard
+ * with a given vocabulary. Every id must be below the vocabulary. The rest as above. */
 int data_convert_shard(const char *in, const char *out, int64_t vocab, int64_t *n_token);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* Fields: what a sample is. One row says name, dtype and shape of a field of one sample.
  *
  * 1. From the rows come the host slot, the device tensors and the upload: one layout, one contiguous block.
- * 2. A block begins with a head of FIELDS_HEAD bytes: int64 sample0, the number of the first row's sample. Field i
- *    follows at offset[i], a multiple of FIELDS_ALIGN, as an array of B samples.
+ * 2. A block begins with a head of FIELDS_HEAD bytes: int64 sample0, the number of the first row's sample.
+ *    Field i follows at offset[i], a multiple of FIELDS_ALIGN, as an array of B samples.
  * 3. A ragged field has a count beside it: an ordinary field of one i32 per sample. */
 #ifndef DATA_FIELDS_H
 #define DATA_FIELDS_H

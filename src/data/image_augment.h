@@ -1,11 +1,11 @@
-/* Image augmentation: what is done to a sample, drawn from Philox by (seed, epoch, sample).
+/* Image augmentation: random changes of a sample, drawn from Philox by (seed, epoch, sample).
  *
  * 1. Parameters are a pure function: any number of threads, ranks and restarts sees the same pixels.
  * 2. Each kind of change draws from a site of its own, so switching one on or off leaves the others alone.
  * 3. The distributions are torchvision's: RandomResizedCrop, RandomHorizontalFlip, ColorJitter,
  *    RandAugment (31 magnitudes), RandomErasing, MixUp and CutMix. The numbers drawn are not.
  * 4. Mixing is only described here; the device mixes. A partner is another position of the same aligned
- *    group, so it is in the same micro-batch when that is a multiple of the group. */
+ *    group. So the partner is in the same micro-batch if the micro-batch is a multiple of the group. */
 #ifndef DATA_IMAGE_AUGMENT_H
 #define DATA_IMAGE_AUGMENT_H
 

@@ -152,8 +152,8 @@ void image_op_equalize(uint8_t *rgb, int w, int h)
 
 enum { HUE_BLOCK = 64 };
 
-/* Planes of a block of pixels. Without branches the compiler works on several at a time: 224 x 224 pixels take
- * 0.23 ms instead of 1.0. The types are Pillow's: what Pillow rounds to float is rounded here. */
+/* Planes of a block of pixels. Without branches the compiler works on several at a time: 224 x 224 pixels
+ * take 0.23 ms instead of 1.0. The types are Pillow's: what Pillow rounds to float is rounded here. */
 typedef struct {
     int32_t r[HUE_BLOCK], g[HUE_BLOCK], b[HUE_BLOCK];
 } HueBlock;

@@ -1,6 +1,6 @@
 /* Image ops: changes of packed RGB pixels, each as Pillow (and torchvision on Pillow images) computes it.
  *
- * 1. In place on w x h x 3 bytes, but image_op_affine() and image_op_sharpen(), which need a copy `tmp` of
+ * 1. The ops work in place on w x h x 3 bytes. image_op_affine() and image_op_sharpen() need a copy `tmp` of
  *    the same size.
  * 2. Pure functions of their arguments: no state, no threads. */
 #ifndef DATA_IMAGE_OPS_H

@@ -1,4 +1,5 @@
-/* Image scratch: what one loader thread needs to turn samples into pixels, and what it counts meanwhile.
+/* Image scratch: the buffers that one loader thread needs to turn samples into pixels, and the thread's
+ * counters.
  *
  * 1. A scratch belongs to one thread. Its buffers grow to the largest need and are kept.
  * 2. Read, decode, resize and augment are timed apart. A loader copies the counters of its threads

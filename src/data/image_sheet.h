@@ -1,4 +1,5 @@
-/* Image sheet: what a net sees after augmentation, as one picture for people; and how fast it is made. */
+/* Image sheet: one picture that shows people what a net sees after augmentation; and how fast the images are
+ * made. */
 #ifndef DATA_IMAGE_SHEET_H
 #define DATA_IMAGE_SHEET_H
 

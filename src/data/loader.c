@@ -1,8 +1,8 @@
 /* The loader: pure filling, and a ThreadRing between the threads that fill and the consumer. See loader.h.
  *
- * 1. A slot belongs to the thread that drew its ticket until it is published, then to the consumer until it
- *    is released; the ring's lock orders the two. What the threads read otherwise does not change while they
- *    run.
+ * 1. A slot belongs to the thread that drew its ticket until the slot is published, then to the consumer
+ *    until the slot is released. The ring's lock orders the two. Nothing else that the threads read changes
+ *    while they run.
  * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
  *    failure in the order of batches, whichever thread failed first in time. */
 #include "data/loader.h"

@@ -1,15 +1,16 @@
 /* Loader: threads that keep micro-batches ready in the caller's host buffers.
  *
- * 1. Micro-batch k of a loader holds the used samples first_sample + (k*world + rank)*B and the B-1 after it. The
- *    loader fills it into slot k mod n_slot and hands batches out in the order of k. Contents depend on the
- *    configuration alone, never on the number of threads or on timing.
- * 2. The cursor of a run is the number of samples it has used, over all ranks. A loader created with it as
- *    first_sample continues exactly, also with another B or world.
+ * 1. Micro-batch k of a loader holds the used samples first_sample + (k*world + rank)*B and the B-1 after it.
+ *    The loader fills it into slot k mod n_slot and hands batches out in the order of k. Contents depend on
+ *    the configuration alone, never on the number of threads or on timing.
+ * 2. The cursor of a run is the number of samples it has used, over all ranks. A loader created with the
+ *    cursor as first_sample continues exactly there, also with another B or world.
  * 3. One batch is one contiguous piece of host memory (data/fields.h), so one copy brings it to the device.
  *    The slots belong to the caller, who keeps them until loader_destroy().
  * 4. A failure inside a thread ends the supply. Batches before the failed one are still handed out; then
- *    loader_next() returns the thread's message, now and on every later call until loader_restart(). The failure is
- *    err_set()'s, also for wrong data: a run that is under way has failed, no start was refused.
+ *    loader_next() returns the thread's message, now and on every later call until loader_restart(). Such a
+ *    failure is reported with err_set(), also for wrong data: a run that is under way has failed (exit code
+ *    1), no start was refused (exit code 2).
  * 5. Behind the last sample of a validation source come empty rows.
  * 6. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
@@ -68,8 +69,8 @@ int loader_next(Loader *l, LoaderBatch *out);
 /* Gives a slot back to be filled again; in the order in which they were handed out. */
 void loader_release(Loader *l, int slot);
 
-/* Begins anew at another cursor with the same configuration, for example for the next evaluation. No slot may be
- * held. Negative after err_set(): then only loader_destroy() may follow. */
+/* Begins anew at another cursor with the same configuration, for example for the next evaluation. No slot may
+ * be held. Negative after err_set(): then only loader_destroy() may follow. */
 int loader_restart(Loader *l, int64_t first_sample);
 
 void loader_stats(Loader *l, LoaderStats *out); /* since creation or restart */

@@ -1,8 +1,8 @@
 /* The order of samples: a keyed permutation, evaluated one point at a time.
  *
  * 1. The permutation is a balanced Feistel network on 2 * half_bits bits with Philox as its round function,
- *    walked until it lands inside 0..n_window-1. A Feistel network is a bijection whatever its round function
- *    is, and cycle walking restricts a bijection to a subset; so no window is lost or doubled.
+ *    walked until it lands inside 0..n_window-1. A Feistel network is a bijection for any round function.
+ *    Cycle walking restricts a bijection to a subset. So no window is lost or doubled.
  * 2. The domain is less than 4 times n_window, so a walk takes less than 4 turns on average. */
 #include "data/order.h"
 

@@ -1,5 +1,5 @@
-/* Order: which window of the source is sample g. A pure function, so a run resumes anywhere without saved
- * state.
+/* Order: which window of the source is sample g. The answer is a pure function, so a run resumes anywhere
+ * without saved state.
  *
  * 1. A sample is the window of T+1 tokens that begins at order_start(): T inputs and, one later, T targets.
  * 2. Windows tile the source with stride T, so within an epoch no target is seen twice. Each epoch shifts the
@@ -9,8 +9,8 @@
  *    visited in a permutation of its own.
  * 4. The order depends on (seed, length, T, g) alone: not on threads, micro-batch, ranks or where a run was
  *    resumed.
- * 5. Samples to pass over (after a rollback) are taken out of the numbering: the used samples keep
- *    consecutive numbers, and order_skip() says which raw g a used number stands for. */
+ * 5. Samples to skip (after a rollback) are taken out of the numbering: the used samples keep consecutive
+ *    numbers. order_skip() says which raw g a used number means. */
 #ifndef DATA_ORDER_H
 #define DATA_ORDER_H
 
@@ -48,8 +48,8 @@ int64_t order_permute(const Order *o, int64_t epoch, int64_t i);
 /* Windows of an evaluation: window i begins at token i*T, in order, and the last one may be cut short. */
 int64_t order_eval_windows(int64_t n_token, int64_t T);
 
-/* The window that is i-th of the n_some < n_window that stand for all: floor(i * n_window / n_some), so they are
- * spread evenly over the source. For n_some >= n_window it is i. */
+/* The window that is i-th of the n_some < n_window that stand for all: floor(i * n_window / n_some), so they
+ * are spread evenly over the source. For n_some >= n_window it is i. */
 int64_t order_eval_pick(int64_t i, int64_t n_some, int64_t n_window);
 
 /* The raw sample that the used number u >= 0 stands for. Ranges are sorted by first; they may overlap. */

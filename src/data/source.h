@@ -1,11 +1,13 @@
-/* Source: where samples come from. A task opens one for training and one for validation; the loader's threads fill from it.
+/* Source: where samples come from. A task opens one for training and one for validation; the loader's threads
+ * fill from it.
  *
- * 1. A source for training is endless: sample g is any number from 0 on, and the same g always is the same sample.
- *    Shuffling is the source's own affair. A source for validation has n_sample samples.
+ * 1. A source for training is endless: sample g is any number from 0 on, and the same g always is the same
+ *    sample. The source itself does the shuffling. A source for validation has n_sample samples.
  * 2. fill() depends on the sample alone, never on threads, micro-batch, ranks or where a run was resumed.
- * 3. targets() says how many rows of a loss a sample has, before the sample is filled: the divisor of a step is known when
- *    the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
- * 4. A source does not change after it was opened; any number of threads may use it, each with scratch of its own. */
+ * 3. targets() says how many targets of a loss a sample has, before the sample is filled. So the divisor of a
+ *    step is known when the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
+ * 4. A source does not change after it was opened; any number of threads may use it, each with scratch of its
+ *    own. */
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
 
@@ -23,7 +25,8 @@ typedef struct Source Source;
 typedef struct {
     /* Writes sample g: field[i] points at the sample's place in field i. Negative after err_set(). */
     int (*fill)(const Source *s, int64_t g, void *const *field, void *scratch);
-    /* Rows with a target of the loss in `slot`. NULL: targets_each[slot] for every sample. Negative after err_set(). */
+    /* Rows with a target of the loss in `slot`. NULL: targets_each[slot] for every sample. Negative after
+     * err_set(). */
     int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
     void (*close)(Source *s);
 } SourceVt;

@@ -1,7 +1,7 @@
 /* Sources over files and over Philox. See source.h for the contract.
  *
- * 1. `first` of a TokenFile counts from the first token of all files; a Tokens's own window [first,
- *    first+len) is what its user sees as 0..len-1. */
+ * 1. `first` of a TokenFile counts from the first token of all files. A Tokens has a window [first,
+ *    first+len) of that count; its user sees the window as 0..len-1. */
 #include "data/tokens.h"
 
 #include "base/arena.h"
@@ -57,7 +57,8 @@ struct Tokens {
 
 static int64_t file_end(const TokenFile *f) { return f->first + f->n_token; }
 
-/* The bytes of a shard would train without a word, to no use. A file that cannot be read says so when it is. */
+/* Refuses a shard that is given as text: its bytes would train without an error, but to no use. A file that
+ * cannot be read is reported later, when it is read. */
 static int refuse_shard(const Tokens *s, const TokenFile *f)
 {
     unsigned char first[8];
@@ -173,13 +174,14 @@ static int make_random(Tokens **out, uint64_t seed, uint32_t site, int64_t vocab
     return 0;
 }
 
-/* What a part must have at least: a window and the target after it; the windows of validation may be cut short. */
+/* The least number of tokens of a part: a window and the target after it. The windows of validation may be
+ * cut short. */
 static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
 
 static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
 
-/* A share that keeps from least to most of the tokens, half a token away from the border that was missed, with as few digits
- * as do not round it across. */
+/* A share that keeps between least and most of the tokens: half a token away from the border that was missed,
+ * with as few digits as keep the share on the right side. */
 static const char *name_share(char *buf, size_t n, int64_t total, int64_t least, int64_t most, int validation)
 {
     double fits = validation ? (double)least + 0.5 : MAX((double)most - 0.5, (double)least + 0.5);

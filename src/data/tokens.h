@@ -4,7 +4,7 @@
  *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
  *    same seed.
  * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
- *    overlap. With neither there is none.
+ *    overlap. If both are missing, there is no validation part.
  * 3. A Tokens does not change after it was opened; any number of threads may read it.
  * 4. Every id that tokens_read() returns is below the recipe's vocabulary; anything else is an error that
  *    names the file and the token. */
@@ -24,8 +24,8 @@ typedef struct Tokens Tokens;
 /* Length of a random source: no run uses it up. */
 #define TOKENS_RANDOM_LEN (INT64_C(1) << 40)
 
-/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at least. The
- * caller closes it. Negative after err_user()/err_set(). */
+/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at
+ * least. The caller closes it. Negative after err_user()/err_set(). */
 int tokens_open(Tokens **out, const Recipe *r, int validation);
 
 /* 0: the recipe keeps nothing for validation (files only; noise has always some). */
@@ -50,8 +50,8 @@ uint64_t tokens_fingerprint(const Tokens *s);
 /* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */
 int64_t tokens_bytes(const Tokens *s);
 
-/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other kinds. Negative
- * after err_user()/err_set(). */
+/* Reads these once: checksums of shards, and every id is below both vocabularies. Nothing to do for other
+ * kinds. Negative after err_user()/err_set(). */
 int tokens_verify(const Tokens *s);
 
 #ifdef __cplusplus

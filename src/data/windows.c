@@ -29,7 +29,7 @@ int windows_fields(const Recipe *r, FieldRow *row)
     return r->model.mask == MASKING_DOCUMENT || r->model.mask == MASKING_PREFIX ? 3 : 2;
 }
 
-/* ---- one sample -------------------------------------------------------------------------------------------- */
+/* ---- one sample ---------------------------------------------------------------------------------------- */
 
 /* Where the window of sample g begins, and how many of its T targets exist. */
 static int64_t window_of(const Windows *w, int64_t g, int64_t *start)
@@ -100,7 +100,7 @@ static void windows_close(Source *s)
 static const SourceVt whole_vt = { windows_fill, NULL, windows_close };
 static const SourceVt part_vt  = { windows_fill, windows_targets, windows_close };
 
-/* ---- opening ----------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static void set_up(Windows *w, const Recipe *r, int64_t most)
 {

@@ -91,10 +91,10 @@ static Dev *open_auto(const DevOptions *opt, const char **why)
     return open_with(dev_cpu(), 0, opt);
 }
 
-/* Whoever asks for a GPU where there is none is told what there is. */
+/* The message for a user who asks for a GPU that cannot be used: it names the devices that work. */
 static Dev *refuse_cuda(const char *spec, const char *reason)
 {
-    err_user("device: %s cannot be had: %s (cpu and auto work here)", spec, reason);
+    err_user("device: %s is not usable: %s (cpu and auto work here)", spec, reason);
     return NULL;
 }
 

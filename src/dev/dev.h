@@ -1,13 +1,14 @@
 /* Dev: a place where op lists run.
  *
- * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering refuses the
- *    list before anything runs, naming op, shape and backend. `fuses` says which fused products are not slower than their
- *    parts; lowering uses no others of that group.
- * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation after it
- *    aborts.
- * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms and capture
- *    graphs; replaying one does none of that.
- * 4. Replay is asynchronous: dev_sync waits. Errors found while running come back from dev_sync, or from the next call. */
+ * 1. A backend is a DevVt: memory, copies and one slot per op kind. An empty slot means "cannot"; lowering
+ *    then refuses the list before anything runs, and names op, shape and backend. `fuses` says which fused
+ *    products are not slower than their parts; lowering uses only these.
+ * 2. dev_slab_alloc is called only while a run is being set up; dev_seal() ends that time, and an allocation
+ *    after it aborts.
+ * 3. A DevExec is a bound list ready to replay. Building one may create library descriptors, time algorithms
+ *    and capture graphs; replaying one does none of that.
+ * 4. Replay is asynchronous: dev_sync waits. Errors found while running come back from dev_sync, or from the
+ *    next call. */
 #ifndef DEV_DEV_H
 #define DEV_DEV_H
 
@@ -54,8 +55,9 @@ typedef struct {
     int64_t n_kernel; /* and copies */
 } DevTrace;
 
-/* This process among several that train one model. id comes from comm_id() of rank 0. The last two are a transport over
- * host memory for backends that have none of their own; a sum is taken in the order of ranks, so all get the same bits. */
+/* The place of this process among several that train one model. id comes from comm_id() of rank 0. The last
+ * two fields are a transport over host memory, for backends without a transport of their own. A sum is taken
+ * in the order of ranks, so all ranks get the same bits. */
 typedef struct {
     int           rank, world;
     unsigned char id[128];
@@ -72,8 +74,8 @@ typedef struct {
 #undef X
 } DevOps;
 
-/* Fused products that a backend runs not slower than their parts. Where it has no kernel of its own for one (shape,
- * card), the slot runs the parts in a row. */
+/* Fused products that a backend runs not slower than their parts. Where it has no kernel of its own for one
+ * (shape, card), the slot runs the parts in a row. */
 enum {
     FUSE_LINEAR_ACT_BWD = 1,  /* LINEAR_ACT_BWD */
     FUSE_LINEAR_GLU_FWD = 2,  /* LINEAR_GLU_FWD */
@@ -85,7 +87,7 @@ enum {
     FUSE_CUDA = FUSE_ALL
 };
 
-/* What planning and measuring above need to know of a backend, so that nobody asks which one it is. */
+/* What planning and measuring need to know about a backend, so that no code asks which backend it is. */
 typedef struct {
     unsigned    dtypes;      /* 1 << DType for each dtype that it computes in */
     int         is_late;     /* 1: calls return before the work is done, and its memory is not the host's */
@@ -133,13 +135,14 @@ typedef struct {
                        int  slot); /* 1: the lane has passed it, or it was never set; does not wait */
     int (*lane_wait_mark)(Dev *dev, Lane waiter, int slot); /* waiter's later work runs after the mark */
 
-    /* Several ranks; NULL: this backend knows only one. Without comm_open() a collective is that of a single rank.
-     * comm_id is for rank 0 to call; comm_open returns once every rank has called it, before slabs are allocated. */
+    /* For several ranks; NULL: this backend knows only one rank. Without comm_open() a collective acts as for
+     * a single rank. Only rank 0 calls comm_id. comm_open is called before slabs are allocated and returns
+     * when every rank has called it. */
     int (*comm_id)(unsigned char id[128]);
     int (*comm_open)(Dev *dev, const DevComm *c); /* copies *c; its ctx must outlive the device */
 
-    /* Scratch that the ops of a list share, one after another, when so many threads run them (0: all); the plan counts it.
-     * NULL: ops name their workspaces. */
+    /* Scratch that the ops of a list share, one after another, when so many threads run them (0: all); the
+     * plan counts it. NULL: ops name their workspaces. */
     size_t (*scratch_bytes)(const Op *ops, int n_op, int threads);
     /* Lists that are bound from now on use this range, which stays the caller's; NULL: none. */
     void (*use_scratch)(Dev *dev, void *p, size_t size_bytes);
@@ -149,7 +152,8 @@ typedef struct {
     int (*exec_run)(Dev *dev, DevExec *exec);
     /* Runs the list once, each op timed alone (n_op results). */
     int (*exec_time)(Dev *dev, DevExec *exec, DevOpTime *out);
-    /* Records what runs from trace_begin() to trace_end(); one at a time in a process. NULL: this backend cannot. */
+    /* Records what runs from trace_begin() to trace_end(); one at a time in a process. NULL: this backend
+     * cannot. */
     int (*trace_begin)(Dev *dev);
     int (*trace_end)(Dev *dev, DevTrace *out);
 } DevVt;
@@ -164,8 +168,9 @@ struct Dev {
     int          sealed;
 };
 
-/* "cpu", "cuda", "cuda:N", "null", or "auto": CUDA when it works, else the CPU; *why (static or per-thread text) says
- * what was chosen and why. Returns NULL after err_set(), or after err_user("device: ...") when there is no such device here. */
+/* "cpu", "cuda", "cuda:N", "null", or "auto": CUDA when it works, else the CPU; *why (static or per-thread
+ * text) says what was chosen and why. Returns NULL after err_set(), or after err_user("device: ...") when
+ * there is no such device here. */
 Dev *dev_open(const char *spec, const DevOptions *opt, const char **why);
 void dev_close(Dev *dev);
 
@@ -180,7 +185,8 @@ int dev_run_op(Dev *dev, const Op *op);
 
 const DevVt *dev_cpu(void);
 const DevVt *dev_null(void);
-/* A backend that runs nothing, with the ops, workspaces, fused products and hints of CUDA: the plan of a GPU on any computer. */
+/* A backend that runs nothing, with the ops, workspaces, fused products and hints of CUDA: the plan of a GPU
+ * on any computer. */
 const DevVt *dev_cuda_plan(void);
 /* Opens libbrim_cuda.so beside the program; NULL with *why set when that cannot be. */
 const DevVt *dev_cuda(const char **why);

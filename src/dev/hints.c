@@ -1,5 +1,5 @@
-/* What planning and measuring know of each backend. Here, where a plan for a card that is not in this computer sees the
- * card's, too. */
+/* What planning and measuring know about each backend. The hints are in this file, because a plan for a card
+ * that is not in this computer needs them, too. */
 #include "dev/dev.h"
 
 const DevHints dev_hints_cpu = {

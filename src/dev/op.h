@@ -1,17 +1,17 @@
 /* Op: THE contract between what is recorded and what runs.
  *
- * 1. OP_LIST is the only list of op kinds. It generates the enum, the names, the argument union, the recorders
- *    (prog/record.h), the backend slots (dev/dev.h) and the rows of the op tests.
- * 2. An argument struct begins with its tensors, in the order of its row in op_table.c, outputs first; scalars
- *    follow. A NULL tensor is an absent optional argument.
- * 3. An op never allocates, never synchronises, and takes nothing by value that changes from step to step: such
- *    numbers are tensors (StepState, sample index, KV length).
+ * 1. OP_LIST is the only list of op kinds. It generates the enum, the names, the argument union, the
+ *    recorders (prog/record.h), the backend slots (dev/dev.h) and the rows of the op tests.
+ * 2. An argument struct begins with its tensors, in the order of its row in op_table.c, outputs first;
+ *    scalars follow. A NULL tensor is an absent optional argument.
+ * 3. An op never allocates, never synchronises, and takes nothing by value that changes from step to step:
+ *    such numbers are tensors (StepState, sample index, KV length).
  * 4. `_dx` ops overwrite their output; `_dw` ops accumulate into it (access READ|WRITE).
- * 5. The CPU version (dev/cpu) is the definition. Shapes are in the comment beside each struct:
- *    B batch, T time, N = B*T rows, C width, F feed-forward width, H query heads, K key/value heads, D head size,
- *    V classes. Activations have the run's compute dtype, statistics and losses f32, indices i32.
- * 6. All activations are rows x cols with a row stride (tensor_ld); leading dimensions only matter where B and T
- *    are named.
+ * 5. The CPU version (dev/cpu) is the definition. Shapes are in the comment beside each struct: B batch, T
+ *    time, N = B*T rows, C width, F feed-forward width, H query heads, K key/value heads, D head size, V
+ *    classes. Activations have the run's compute dtype, statistics and losses f32, indices i32.
+ * 6. All activations are rows x cols with a row stride (tensor_ld); leading dimensions only matter where B
+ *    and T are named.
  * 7. `ws` is scratch (u8) of op_workspace_bytes(); prog adds it, absent when the backend needs none. */
 #ifndef DEV_OP_H
 #define DEV_OP_H
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- The list: X(ENUM suffix, field and slot name, argument struct) ------------------------------------- */
+/* ---- The list: X(ENUM suffix, field and slot name, argument struct) ------------------------------------ */
 
 #define OP_LIST(X)                                                                                           \
     X(EMBED_FWD, embed_fwd, EmbedFwd)                                                                        \
@@ -107,16 +107,17 @@ typedef enum {
         OP_COUNT
 } OpKind;
 
-/* ---- State shared by host and device -------------------------------------------------------------------- */
+/* ---- State shared by host and device ------------------------------------------------------------------- */
 
-/* The whole of what changes per step, in SLAB_STATE.
+/* Everything that changes from step to step, in SLAB_STATE.
  *
- * Before the first micro-step the host writes StepIn and clears the sums of StepOut, with one copy of STEP_UPLOAD_BYTES.
- * The device writes StepOut; the host reads StepOut one step late. All that decides about an update (skips, bias
- * correction, the running loss) lives on the device. So a resumed run repeats it bit for bit, however late the host looks.
+ * Before the first micro-step the host writes StepIn and clears the sums of StepOut, with one copy of
+ * STEP_UPLOAD_BYTES. The device writes StepOut; the host reads StepOut one step late. Everything that decides
+ * about an update (skips, bias correction, the running loss) lives on the device. So a resumed run repeats an
+ * update bit for bit, however late the host reads.
  *
- * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight divided by its
- * targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
+ * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
+ * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
 enum { LOSS_SLOTS = 8 };
 
 typedef struct {
@@ -163,9 +164,9 @@ typedef struct {
     float   lr_mul;
 } Segment;
 
-/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE, for gradients only: what stands for the
- * activation's input is act' of it already, and for a gate and what it gates [act'(gate) * up | act(gate)].
- * Own CUDA products fuse the first ACT_FUSED activations; the others run after the product. */
+/* ACT_GELU is the tanh form, ACT_GELU_ERF the exact one. ACT_SLOPE is for gradients only: the argument pre
+ * then holds the stored slopes instead of the activation's input: act'(pre), or for a gate [act'(gate) * up |
+ * act(gate)]. Own CUDA products fuse the first ACT_FUSED activations; the others run after the product. */
 typedef enum {
     ACT_GELU,
     ACT_RELU2,
@@ -179,8 +180,8 @@ typedef enum {
     ACT_SLOPE = ACT_COUNT
 } Act;
 
-/* Rows of PPO's parts: the losses before their weights, the entropy, log(1/r) and (r - 1) - log r as measures
- * of how far the policy has moved, and 1 where r is outside of 1 -+ clip. */
+/* Rows of PPO's parts: the losses before their weights; the entropy; log(1/r) and (r - 1) - log r, which
+ * measure how far the policy has moved; and 1 where r is outside of 1 -+ clip. */
 enum { PPO_POLICY, PPO_VALUE, PPO_ENTROPY, PPO_OLD_KL, PPO_KL, PPO_CLIPPED, PPO_PARTS };
 
 typedef enum {
@@ -202,7 +203,7 @@ typedef struct {
     int   mean_keys;     /* MASK_RANGE: keys a query sees on average, for FLOPs alone; 0: half of all */
 } AttnShape;
 
-/* ---- Arguments: tensors first, outputs first -------------------------------------------------------------- */
+/* ---- Arguments: tensors first, outputs first ----------------------------------------------------------- */
 /* One line an op. */
 /* clang-format off */
 
@@ -237,8 +238,9 @@ typedef struct { Tensor *dx, *dy, *x, *gamma, *mean, *rstd; } NormDx;
 typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
 /* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
 typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
-/* fused NORM_DX + NORM_DW (+ ADD) (+ BIAS_DW): dx = dres + norm_dx(dy); dbias f32[C]? += sum over rows of dx as stored: the bias
- * gradient of the linear layer whose output's gradient dx is. dx may alias dy or dres */
+/* fused NORM_DX + NORM_DW (+ ADD) (+ BIAS_DW): dx = dres + norm_dx(dy); dbias f32[C]? += sum over rows of dx
+ * as stored. This is the bias gradient of the linear layer before, because dx is the gradient of that layer's
+ * output. dx may alias dy or dres */
 typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
 
 /* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */
@@ -249,16 +251,18 @@ typedef struct { Tensor *dx, *ws, *dy, *w; } LinearDx;
 typedef struct { Tensor *dw, *db, *ws, *dy, *x; } LinearDw;
 /* db f32[M] += sum over rows of dy[N,M] */
 typedef struct { Tensor *db, *ws, *dy; } BiasDw;
-/* In the products fused with an activation or a gate x, pre and y (backward: dy, pre and dpre) have one dtype; "rounded" is to it.
+/* In the products fused with an activation or a gate x, pre and y (backward: dy, pre and dpre) have one
+ * dtype; "rounded" is to it.
  *
- * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre); with slope, act'(pre) is written in pre's place, for a
- * LINEAR_ACT_BWD with ACT_SLOPE */
+ * fused LINEAR_FWD + ACT_FWD: pre = x w^T + bias, y = act(pre); with slope, act'(pre) is written in pre's
+ * place, for a LINEAR_ACT_BWD with ACT_SLOPE */
 typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } LinearActFwd;
 /* fused LINEAR_DX + ACT_DX (+ BIAS_DW): d[N,F] = dy[N,M] w[M,F] (rounded), dpre = d * act'(pre[N,F]);
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
-/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up; with slope,
- * [act'(gate) * up | act(gate)] of the rounded gate and up is written in pre's place, for a LINEAR_GLU_BWD with ACT_SLOPE */
+/* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up;
+ * with slope, [act'(gate) * up | act(gate)] of the rounded gate and up is written in pre's place, for a
+ * LINEAR_GLU_BWD with ACT_SLOPE */
 typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; int slope; } LinearGluFwd;
 /* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */
@@ -291,8 +295,8 @@ typedef struct { Tensor *y, *x, *pos; } AddPos;
  * absent). The rest of the row is copied. inverse: rotate back (the gradient). y may alias x. */
 typedef struct { Tensor *y, *x, *table, *pos0; int n_head, head_dim, inverse; } Rope;
 
-/* RMS norm of each query and key head of packed x[N,(H+2K)*D]; values are copied. gq, gk f32[D]; rstd f32[N,H+K].
- * y may alias x in FWD only if no gradient is needed; dx may alias dy. */
+/* RMS norm of each query and key head of packed x[N,(H+2K)*D]; values are copied. gq, gk f32[D]; rstd
+ * f32[N,H+K]. y may alias x in FWD only if no gradient is needed; dx may alias dy. */
 typedef struct { Tensor *y, *rstd, *x, *gq, *gk; int heads, kv_heads, head_dim; float eps; } QkNormFwd;
 typedef struct { Tensor *dx, *dy, *x, *gq, *gk, *rstd; int heads, kv_heads, head_dim; } QkNormDx;
 typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, head_dim; } QkNormDw;
@@ -324,9 +328,9 @@ typedef struct {
     AttnShape shape;
 } CrossAttnBwd;
 
-/* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step, sample0 + b, e)),
- * where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0, for a whole sample
- * (drop path). The same op is its own gradient. y may alias x. */
+/* y = keep ? x/(1-p) : 0. The draw for element e of a sample is philox(key (seed, site), counter (step,
+ * sample0 + b, e)), where e counts within one sample; sample0 i64[1]. per_sample: one draw, that of e = 0,
+ * for a whole sample (drop path). The same op is its own gradient. y may alias x. */
 typedef struct {
     Tensor *y, *x, *state, *sample0;
     float   p;
@@ -452,8 +456,8 @@ typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
 
 /* state.out.sum[slot] += sum of loss[N] in a fixed order */
 typedef struct { Tensor *state, *loss; int slot; } LossAdd;
-/* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and all others of
- * the step. */
+/* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and
+ * all others of the step. */
 typedef struct { Tensor *state; int slot; float limit; } Halt;
 
 typedef struct { Tensor *y; float value; } Fill;
@@ -474,9 +478,9 @@ typedef struct { Tensor *state, *ws, *x; } Sumsq;
  * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/loss_scale, bias1, bias2 from n_update, and
  * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. grad_sumsq = 0 always. */
 typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Clip;
-/* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w rounded; g = 0.
- * skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m, v, grad f32[n], copy bf16[n]?, seg
- * u8 (Segment rows). */
+/* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w
+ * rounded; g = 0. skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m,
+ * v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
 /* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay,
  * with warmup the smaller of decay and (1 + n_update)/(10 + n_update). */
@@ -495,7 +499,7 @@ typedef union {
 #undef X
 } OpArgs;
 
-/* ---- A recorded op ---------------------------------------------------------------------------------------- */
+/* ---- A recorded op ------------------------------------------------------------------------------------- */
 
 typedef enum { LANE_COMPUTE, LANE_COMM, LANE_H2D, LANE_D2H, LANE_COUNT } Lane;
 
@@ -510,7 +514,7 @@ typedef struct {
     OpArgs      args;
 } Op;
 
-/* ---- The table -------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 16 };
 
@@ -534,14 +538,16 @@ extern const OpRow op_table[OP_COUNT];
 /* Which backend a workspace bound or a cost is for. */
 typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL, DEV_KIND_COUNT } DevKind;
 
-/* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws argument. */
+/* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws
+ * argument. */
 size_t op_workspace_bytes(OpKind kind, const OpArgs *args, DevKind dev);
 
-/* Matrix-product and attention FLOPs (2 per multiply-add; causal counted half; attention backward 2x forward, as the
- * MFU definition has it). 0 for everything else. */
+/* Matrix-product and attention FLOPs (2 per multiply-add; causal counted half; attention backward 2x forward,
+ * as the MFU definition has it). 0 for everything else. */
 double op_flops(OpKind kind, const OpArgs *args);
 
-/* Bytes that must move: every tensor read once, written once, read-write twice; gathers count what they touch. */
+/* Bytes that must move: every tensor read once, written once, read-write twice; gathers count what they
+ * touch. */
 double op_bytes(OpKind kind, const OpArgs *args);
 
 /* Verifies presence, dtypes and shapes; NULL when right, else one line kept in buf. */

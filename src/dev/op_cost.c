@@ -1,4 +1,5 @@
-/* What an op costs, from shapes alone: FLOPs, bytes, workspace. plan, MFU and limit_share read these; no device needed. */
+/* The cost of an op, from shapes alone: FLOPs, bytes, workspace. plan, MFU and limit_share read these
+ * numbers. No device is needed. */
 #include "dev/op.h"
 
 #include "base/err.h"
@@ -109,8 +110,8 @@ static size_t attn_decode_ws(const AttnDecode *a)
 
 static size_t attn_bwd_ws(const AttnBwd *a)
 {
-    /* cuDNN: row sums f32[B,H,T] and the dQ accumulator f32[B,H,T,D]; with grouped heads also full-head dK and dV
-     * (2 x B*H*T*D bf16); deterministic instead B*H*T*T bf16. Measured on cuDNN 9.14 and 9.19. */
+    /* cuDNN: row sums f32[B,H,T] and the dQ accumulator f32[B,H,T,D]; with grouped heads also full-head dK
+     * and dV (2 x B*H*T*D bf16); deterministic instead B*H*T*T bf16. Measured on cuDNN 9.14 and 9.19. */
     size_t B = (size_t)a->qkv->dim[0], T = (size_t)a->qkv->dim[1];
     size_t H = (size_t)a->shape.heads, D = (size_t)a->shape.head_dim;
     size_t n = B * H * T * 4 + TENSOR_ALIGN;
@@ -120,8 +121,8 @@ static size_t attn_bwd_ws(const AttnBwd *a)
     return n + (1u << 20);
 }
 
-/* Attention that stores its weights: f32 scores of one head (backward: their gradient, and that rounded to the dtype), and
- * room for the library. */
+/* Attention that stores its weights: f32 scores of one head (backward: their gradient, and that rounded to
+ * the dtype), and room for the library. */
 static size_t attn_stored_ws(const Tensor *qkv, int backward)
 {
     size_t n = (size_t)(qkv->dim[0] * qkv->dim[1] * qkv->dim[1]);
@@ -150,7 +151,8 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     /* Stable order of rows by token: keys and values, twice, plus the sort's own table. */
     case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);
     case OP_ROWS_DX: return (size_t)tensor_rows(a->rows_dx.dy) * 16 + (4u << 20);
-    /* cuDNN's Hopper kernel wants a few kilobytes; without them it falls back to one for older cards, 1.5x slower. */
+    /* cuDNN's Hopper kernel wants a few kilobytes; without them it falls back to one for older cards, 1.5x
+     * slower. */
     case OP_ATTN_FWD: return a->attn_fwd.p ? attn_stored_ws(a->attn_fwd.qkv, 0) : attn_fwd_ws(&a->attn_fwd);
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
     case OP_ATTN_DECODE: return attn_decode_ws(&a->attn_decode);

@@ -1,11 +1,13 @@
-/* Bounds that a workspace and the kernel that uses it must agree on: op_cost.c sizes by them, dev/cuda keeps to them. */
+/* Bounds that a workspace and its kernel must agree on: op_cost.c sizes workspaces by these bounds, and
+ * dev/cuda stays within them. */
 #ifndef DEV_OP_SCRATCH_H
 #define DEV_OP_SCRATCH_H
 
 enum {
     /* NVIDIA's recommendation for cuBLASLt on Hopper; algorithms that want more are not considered. */
     GEMM_WS_BYTES = 32 * 1024 * 1024,
-    /* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at most this many. */
+    /* Column sums (norm, bias, qk-norm weight gradients) are two-stage: one f32 partial row per block, at
+     * most this many. */
     COLSUM_BLOCKS = 264,
     /* SUMSQ: one double per block. */
     SUMSQ_BLOCKS = 2048,

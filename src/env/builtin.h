@@ -1,4 +1,4 @@
-/* Builtin: the environments that come with Brim, behind the same interface as anybody else's. */
+/* Builtin: the environments that come with Brim. They use the same interface as environments of users. */
 #ifndef ENV_BUILTIN_H
 #define ENV_BUILTIN_H
 

@@ -1,12 +1,11 @@
-/* Envfn: what an environment is written with so that one header runs on the CPU and inside a CUDA kernel.
+/* Envfn: macros and helpers for environments, so that one header runs on the CPU and inside a CUDA kernel.
  *
  * 1. Such an environment is a plain struct NAME and static inline functions over that struct:
  *        void NAME_reset(Type *s, uint64_t seed);
- *        int  NAME_step(Type *s, const int32_t *act_i, const float *act_f, float *reward);     ENV_* bits
+ *        int  NAME_step(Type *s, const int32_t *act_i, const float *act_f, float *reward);    ENV_* bits
  *        void NAME_observe(const Type *s, ObsType *obs);
- *        void NAME_mask(const Type *s, uint8_t *mask);                                          if it has a
- *        mask
- *    They touch nothing else, so copying the struct copies the environment.
+ *        void NAME_mask(const Type *s, uint8_t *mask);                                        if there is one
+ *    These functions touch nothing else, so copying the struct copies the environment.
  * 2. Random numbers come from Philox, keyed by the episode's seed: CPU and GPU draw the same bits.
  * 3. Arithmetic is double where Gymnasium's is. The Makefile compiles these files without fused multiply-add,
  *    so that sums round as Python rounds them. */

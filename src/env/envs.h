@@ -1,8 +1,8 @@
 /* Envs: many environments of one kind, stepped together into the caller's buffers. The trainer's side of
  * env.h.
  *
- * 1. Envs owns the episode. When one ends, its last observation goes to final_obs, the environment is reset,
- *    and obs holds the first observation of the next episode (same-step auto-reset). The time limit is
+ * 1. Envs owns the episode. When an episode ends, its last observation goes to final_obs, the environment is
+ *    reset, and obs holds the first observation of the next episode (same-step auto-reset). The time limit is
  *    applied here. So a truncation is never taken for a termination, and its final observation is always
  *    there.
  * 2. Episode k of environment i has a seed that depends on (conf.seed, i, k) alone. Results are the same bits
@@ -12,9 +12,9 @@
  *    answer one group while another steps. One call at a time per Envs.
  * 5. A value that is not finite, a failed call or an action out of range is err_set() with the environment's
  *    name, its number and the step. A crash or a hang inside this process ends the process (guard.h). With
- *    isolate, and through the Gymnasium bridge, environments live in worker processes: a lost worker is
- *    started again, its environments' episodes end as truncated with reward 0, and envs_restarts() counts
- *    it. */
+ *    isolate, and through the Gymnasium bridge, environments live in worker processes. A lost worker is
+ *    started again. The episodes of its environments end as truncated with reward 0. envs_restarts() counts
+ *    the restarts. */
 #ifndef ENV_ENVS_H
 #define ENV_ENVS_H
 

@@ -4,8 +4,8 @@
  * 1. A crash is SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT in a thread that is inside an environment. Signals
  *    elsewhere, and those that somebody else handles already (a sanitizer), are left alone.
  * 2. A hang is a call that takes longer than timeout_s. One thread looks four times per timeout.
- * 3. What an environment that crashed left behind cannot be trusted: nothing is saved. `isolate: process`
- *    survives. */
+ * 3. After a crash the memory of the process cannot be trusted, so nothing is saved. With `isolate: process`
+ *    the run survives. */
 #ifndef ENV_GUARD_H
 #define ENV_GUARD_H
 

@@ -1,8 +1,8 @@
-/* Process: one worker of remote.h: starting it, its descriptors, frames with a time limit, ending it.
+/* Process: one worker of remote.h: start, descriptors, frames with a time limit, end.
  *
- * 1. Functions return -1 after err_set() when the worker is gone, too slow or says 'e'; the message is what
- *    happened.
- * 2. The worker ends when its commands end, so none outlives this process. */
+ * 1. Functions return -1 after err_set() when the worker is gone, is too slow or answers 'e'. The message
+ *    says what happened.
+ * 2. The worker ends when its commands end, so no worker outlives this process. */
 #ifndef ENV_PROCESS_H
 #define ENV_PROCESS_H
 

@@ -15,7 +15,7 @@
  *    environments then report ENV_TRUNCATED, reward 0 and their last observation. REMOTE_IN_A_ROW losses with
  *    fewer than REMOTE_GOOD_STEPS good steps between them are a failure of the run, and so is 'f' (another
  *    shape).
- * 4. Everything that a worker writes is checked: it may be broken in any way. */
+ * 4. Everything that a worker writes is checked: a worker may be broken in any way. */
 #ifndef ENV_REMOTE_H
 #define ENV_REMOTE_H
 

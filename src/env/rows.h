@@ -1,5 +1,5 @@
-/* Rows: buffers for an Envs on the heap, and random actions. For tests, checks and pictures; a trainer has
- * its own. */
+/* Rows: buffers for an Envs on the heap, and random actions. They serve tests, checks and pictures; a trainer
+ * has its own buffers. */
 #ifndef ENV_ROWS_H
 #define ENV_ROWS_H
 

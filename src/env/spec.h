@@ -1,4 +1,4 @@
-/* Spec: what an environment said about itself, checked and copied, with the sizes that follow from it.
+/* Spec: an environment's description of itself, checked and copied, with the sizes that follow from it.
  *
  * 1. A spec owns nothing of the environment: texts and arrays live in the caller's arena.
  * 2. A spec that spec_take() or spec_parse() accepted is safe to size buffers with. */

@@ -2,9 +2,9 @@
  *
  * 1. A file is a row of records: u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C
  *    of the bytes. The bytes are one Event in protobuf's wire format. docs/formats.md has the fields.
- * 2. Each start writes a file of its own. Records of steps that will be done again are cut off the older
- *    files first, so every step is in the folder once, for readers that do not know TensorBoard's rules for
- *    restarts, too.
+ * 2. Each start writes a file of its own. Records of steps that will be done again are first cut off the
+ *    older files. So every step is in the folder once, also for readers that do not know TensorBoard's rules
+ *    for restarts.
  * 3. A record is in the file whole or not at all. */
 #ifndef FILE_EVENTS_H
 #define FILE_EVENTS_H

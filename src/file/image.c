@@ -70,7 +70,7 @@ ImageTimes  image_times(const ImageDecoder *d) { return d->times; }
 
 /* ---- Kinds ----------------------------------------------------------------------------------------- */
 
-/* Formats that people have and that Brim does not read: named, so that nobody looks for damage. */
+/* Formats that people have and that Brim does not read: named, so that users do not look for damage. */
 static const struct {
     const char *magic, *name;
     int         at;

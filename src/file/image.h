@@ -1,4 +1,4 @@
-/* Image: encoded bytes to pixels, only as many of them as the caller's box needs.
+/* Image: decodes images into pixels, only those pixels that the caller's box needs.
  *
  * 1. JPEG (libjpeg-turbo), PNG (libpng) and raw uint8. The result is 8-bit RGB as Pillow's convert("RGB")
  *    gives: alpha is dropped, palettes are looked up, CMYK is taken as Adobe's, EXIF orientation is left
@@ -6,10 +6,11 @@
  *    Pillow cuts at 255.
  * 2. Sizes are checked before anything is decoded: a file that claims more pixels than the limit is
  *    refused.
- * 3. A damaged image is no error of the program: functions return 1 and image_why() says what is wrong.
+ * 3. A damaged image is not an error of the program: functions return 1, and image_why() says what is wrong.
  * 4. A decoder belongs to one thread. Its memory grows to the largest need and is kept; libjpeg and libpng
  *    take and return some of their own for each image.
- * 5. What lies outside the box is not decoded as far as the format allows, so damage there is not seen. */
+ * 5. Pixels outside the box are not decoded, as far as the format allows. So damage outside the box is not
+ *    seen. */
 #ifndef FILE_IMAGE_H
 #define FILE_IMAGE_H
 

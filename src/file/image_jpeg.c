@@ -1,9 +1,9 @@
 /* JPEG by libjpeg-turbo.
  *
- * 1. libjpeg leaves through longjmp() when a file is damaged. Nothing of ours is held across such a call
- *    but the decoder.
- * 2. What libjpeg only warns about (bad Huffman codes, restart markers out of step) is decoded as it is,
- *    as Pillow does. A file that ends early is refused, as Pillow does.
+ * 1. libjpeg leaves through longjmp() when a file is damaged. Across such a call Brim holds nothing but the
+ *    decoder.
+ * 2. Faults that libjpeg only warns about (bad Huffman codes, restart markers out of step) are decoded as
+ *    they are, as in Pillow. A file that ends early is refused, as Pillow does.
  * 3. Coefficients of progressive files and the number of their scans are bounded: a few bytes must not
  *    cost minutes. */
 #include "file/image_impl.h"
@@ -196,8 +196,8 @@ static void take_chunk(ImageDecoder *d, int first, int n, size_t stride, int col
     d->times.resize_s += clock_now_s() - t1;
 }
 
-/* Lets libjpeg leave out columns and rows that nobody asked for. Returns the column of the first one that
- * comes. */
+/* Lets libjpeg leave out columns and rows that the caller does not need. Returns the column of the first one
+ * that comes. */
 static int cut_columns(ImageDecoder *d)
 {
     struct jpeg_decompress_struct *c  = &d->jpeg->cinfo;

@@ -1,7 +1,7 @@
 /* PNG by libpng.
  *
- * 1. libpng leaves through longjmp() when a file is damaged; the two structs it allocated are destroyed on
- *    that way, too.
+ * 1. libpng leaves through longjmp() when a file is damaged. Then the two structs of libpng are destroyed,
+ *    too.
  * 2. Every checksum counts, as in Pillow: a chunk whose CRC is wrong makes the image unusable.
  * 3. Rows stream through a buffer of one row. Only an interlaced file is held whole, and is refused above
  *    64 Mi pixels. */

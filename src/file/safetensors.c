@@ -216,7 +216,7 @@ int safetensors_parse(SafeFile *f, const char *name, const void *bytes, size_t s
 static int open_file(SafeFile *f)
 {
     struct stat st;
-    /* O_NONBLOCK: opening a pipe that nobody writes to would hang before fstat could refuse it. */
+    /* O_NONBLOCK: opening a pipe without a writer would hang before fstat could refuse the pipe. */
     f->fd = fault_hit(FAULT_OPEN) ? -1 : open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0) return err_sys("%s", f->path);
     f->is_open = 1;

@@ -7,8 +7,8 @@
  * 1. A SafeFile that was opened has unique names, known dtypes, shapes whose product does not overflow and
  *    agrees with their bytes, and tensors that tile the buffer without holes or overlaps: any read within
  *    a SafeTensor is in the file.
- * 2. Payloads are read by pread(), not through a mapping: a disk error or a file cut short under us is
- *    then an error with a name instead of a SIGBUS.
+ * 2. Payloads are read by pread(), not through a mapping. So a disk error, or a file that is cut short
+ *    meanwhile, gives an error with the file's name instead of a SIGBUS.
  * 3. A written header is padded with spaces to a multiple of 8, so that payloads of 8-byte types are
  *    aligned.
  * 4. A written file appears under its name only when it is complete and on disk. */

@@ -1,8 +1,8 @@
 /* Shard headers, and reading their payload.
  *
- * 1. Payloads are read by pread(), not through a mapping: a file that is cut short or whose disk fails
- *    under a running job is then an error with a name instead of a SIGBUS. A window of 1025 two-byte
- *    tokens from the page cache costs about a microsecond, a thousandth of what the step needs. */
+ * 1. Payloads are read by pread(), not through a mapping. So a disk error, or a file that is cut short during
+ *    a run, gives an error with the file's name instead of a SIGBUS. A window of 1025 two-byte tokens from
+ *    the page cache costs about a microsecond, a thousandth of what the step needs. */
 #include "file/shard.h"
 
 #include "base/err.h"

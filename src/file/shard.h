@@ -46,16 +46,16 @@ void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES]);
  * err_user(). */
 int shard_open(ShardHeader *out, const char *path);
 
-/* Reads the whole shard: payload checksum, and every id is below its vocabulary and below vocab. Negative after
- * err_user()/err_sys(). */
+/* Reads the whole shard: payload checksum, and every id is below its vocabulary and below vocab. Negative
+ * after err_user()/err_sys(). */
 int shard_verify(const char *path, int64_t vocab);
 
 /* Widens n little-endian ids of token_bytes (1, 2 or 4) each. Returns the index of the first id that is
  * not below limit, or -1 when all are; limit is at most 2^31. */
 int64_t shard_decode(int32_t *out, const unsigned char *raw, int64_t n, int token_bytes, int64_t limit);
 
-/* Reports token number `at`, whose id is not below the limit: the shard's own vocabulary (stated), or model.vocab, which must
- * be above `top` then, the largest id seen. Always negative. */
+/* Reports token number `at`, whose id is not below the limit: the shard's own vocabulary (stated), or
+ * model.vocab, which must be above `top` then, the largest id seen. Always negative. */
 int shard_refuse_id(const char *path, int64_t at, uint32_t id, int64_t limit, int stated, uint32_t top);
 
 /* 1: a file that begins so is a token shard of either kind, whatever else is wrong with it. */

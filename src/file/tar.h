@@ -1,4 +1,4 @@
-/* Tar: walks the members of a tar file, as WebDataset shards are. ustar, GNU long names and sizes, pax
+/* Tar: walks the members of a tar file. WebDataset shards are tar files. ustar, GNU long names and sizes, pax
  * paths and sizes.
  *
  * 1. Only headers are read; a member's bytes are at [offset, offset + size_bytes) of the file, which lie

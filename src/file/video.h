@@ -1,7 +1,8 @@
 /* Video: the frames of a file in order, as packed RGB, by the FFmpeg libraries.
  *
- * 1. The libraries are opened at run time, in the version whose headers the program was built with. Without
- *    them (or without their headers at build time) video_open() says so; clips then come from albums.
+ * 1. The libraries are opened at run time, in the version whose headers the program was built with. If the
+ *    libraries are missing (or were missing at build time), video_open() says so; clips then come from
+ *    albums.
  * 2. Frames come in the order they are shown. Packets that cannot be decoded are passed over and counted. */
 #ifndef FILE_VIDEO_H
 #define FILE_VIDEO_H

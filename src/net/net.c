@@ -8,7 +8,7 @@
 
 int64_t net_vocab_stored(const RecipeModel *m) { return round_up(m->vocab, VOCAB_ALIGN); }
 
-/* ---- the parameter table ----------------------------------------------------------------------------------- */
+/* ---- the parameter table ------------------------------------------------------------------------------- */
 
 static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t cols, double std)
 {

@@ -1,10 +1,11 @@
-/* Net: a transformer as a parameter table and the functions that record its ops. It never knows CPU from GPU.
+/* Net: a transformer as a parameter table and the functions that record its ops. The net does not know
+ * whether it runs on a CPU or a GPU.
  *
- * 1. A Net owns its table and constants. A program may read several Nets: each has a prefix, random sites and blocks of
- *    its own (NetPlace). A frozen Net has no gradients.
+ * 1. A Net owns its table and constants. A program may read several Nets: each has a prefix, random sites and
+ *    blocks of its own (NetPlace). A frozen Net has no gradients.
  * 2. Recording order is execution order: stem, blocks, head. docs/tour.md walks through net_record_*.
- * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.* head.weight.
- *    up holds [gate | up] for SwiGLU. */
+ * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.*
+ *    head.weight. up holds [gate | up] for SwiGLU. */
 #ifndef NET_NET_H
 #define NET_NET_H
 

@@ -78,7 +78,7 @@ int param_declare(ParamTable *t, const Param *row)
     return t->n_param++;
 }
 
-/* ---- freezing ---------------------------------------------------------------------------------------------- */
+/* ---- freezing ------------------------------------------------------------------------------------------ */
 
 /* One part of a name against one of a pattern: equal, or a number within "A-B". */
 static int part_matches(const char *name, size_t n, const char *pattern, size_t m)
@@ -122,7 +122,7 @@ const char *param_unmatched(const ParamTable *t, const char *list, char *buf, si
     return NULL;
 }
 
-/* ---- layout ------------------------------------------------------------------------------------------------ */
+/* ---- layout -------------------------------------------------------------------------------------------- */
 
 static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suffix)
 {

@@ -1,14 +1,18 @@
-/* The parameter table: every fact about a weight is a column of its row, written once where the row is declared.
+/* The parameter table: every fact about a weight is a column of its row, written once where the row is
+ * declared.
  *
- * 1. Rows are declared in forward order and laid out in backward order. So the ranges that the backward half finishes first
- *    are contiguous (gradient buckets).
- * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; ops read REGION_MASTER in f32
- *    (norms). The optimizer walks each of these as one flat range. Frozen rows have regions of their own.
- * 3. What is kept of a row is a list of columns (column_table). A trainable row has all of them; the copy exists only when
- *    the compute dtype is not f32. A frozen row has one column, in the dtype that it computes in.
- * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a multiple that
- *    matrix units like; checkpoints hold the logical rows only.
- * 5. The names of a table begin with its prefix, and its random sites with site0. Two tables of one run differ in both. */
+ * 1. Rows are declared in forward order and laid out in backward order. So the ranges that the backward half
+ *    finishes first are contiguous (gradient buckets).
+ * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; norms read
+ *    REGION_MASTER in f32. The optimizer walks each region as one flat range. Frozen rows have regions of
+ *    their own.
+ * 3. A row has columns (column_table): weight, copy, gradient and so on. A trainable row has all columns; the
+ *    copy exists only when the compute dtype is not f32. A frozen row has one column, in the dtype it
+ *    computes in.
+ * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
+ *    multiple that matrix units like; checkpoints hold the logical rows only.
+ * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
+ *    differ in both. */
 #ifndef NET_PARAM_H
 #define NET_PARAM_H
 
@@ -62,7 +66,8 @@ typedef struct {
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
     Arena    arena;
-    /* Where all weights of a frozen net came from: checkpoints name that instead of holding them. "": nowhere. */
+    /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding
+     * the weights. "": none. */
     char     origin[PARAM_ORIGIN];
     uint64_t origin_hash;
 } ParamTable;
@@ -80,15 +85,16 @@ void param_name(char *name, const char *fmt, ...) __attribute__((format(printf, 
 /* prefix and site0: what tells this table from others of the same run. */
 void param_table_init(ParamTable *t, const char *prefix, int site0);
 void param_table_deinit(ParamTable *t);
-/* Adds a row; fill name (without the prefix), ndim, rows, cols, init, std, decay, region, frozen beforehand in *row.
- * Returns its index. */
+/* Adds a row; fill name (without the prefix), ndim, rows, cols, init, std, decay, region, frozen beforehand
+ * in *row. Returns its index. */
 int param_declare(ParamTable *t, const Param *row);
 /* Lays out all rows and declares the columns' tensors in the store. */
 void    param_layout(ParamTable *t, Store *store, const ParamOptions *opt);
 Param  *param_find(const ParamTable *t, const char *name); /* name without the prefix; NULL when absent */
 int64_t param_count(const ParamTable *t);                  /* logical numbers in all rows */
 
-/* 1: pattern names this weight: its whole name or its first parts ("block.3"); "block.0-3" names four blocks. */
+/* 1: pattern names this weight: its whole name or its first parts ("block.3"); "block.0-3" names four
+ * blocks. */
 int param_matches(const char *name, const char *pattern);
 /* The first item of a comma list that names no weight of the table, in buf; NULL when each names one. */
 const char *param_unmatched(const ParamTable *t, const char *list, char *buf, size_t n);

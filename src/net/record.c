@@ -87,7 +87,8 @@ static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
     if (r->net->model.dropout <= 0 || r->mode != NET_TRAIN || r->decode) return x;
     Tensor *y = prog_like(r->p, "dropout", x);
     at(r, -1, "dropout");
-    /* Sites are fixed by place in the model, not by recording order, so recomputation and lowering cannot shift them. */
+    /* Sites are fixed by place in the model, not by recording order, so recomputation and lowering cannot
+     * shift them. */
     rec_dropout(r->p, (Dropout){ .y               = y,
                                  .x               = x,
                                  .state           = r->state,
@@ -154,7 +155,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                      .deterministic = r->net->deterministic };
     at(r, -1, "attention");
     if (r->decode) {
-        /* Causal whatever the mask: who feeds the tokens empties the cache where a document begins (run/sample.c). */
+        /* Decoding is causal whatever the mask: the code that feeds the tokens empties the cache where a
+         * document begins (run/sample.c). */
         rec_attn_decode(r->p, (AttnDecode){ .o      = o,
                                             .kcache = r->decode->kcache[r->block],
                                             .vcache = r->decode->vcache[r->block],

@@ -11,8 +11,8 @@ typedef struct {
     double             spike_factor; /* 0: a loss far above its mean is no failure */
 } OptimOptions;
 
-/* Records one update of n tables: gradient norm over all, the decision to clip or skip, AdamW over the flat ranges,
- * gradients back to zero. */
+/* Records one update of n tables: gradient norm over all, the decision to clip or skip, AdamW over the flat
+ * ranges, gradients back to zero. */
 void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const OptimOptions *opt);
 
 /* Records master weights -> compute copies: after initialisation and after loading a checkpoint. */

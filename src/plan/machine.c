@@ -8,12 +8,14 @@
 
 #define GIB(n) ((size_t)(1024.0 * 1024.0 * 1024.0 * (n)))
 
-/* Rates that a whole step can hold at the power limit, not those of the best op alone (766 TFLOP/s, 4.2 TB/s). H200, the fastest
- * of docs/performance.md's cards, 2026-11-15: the products of a GPT-2 124M step are 389 TFLOP in 565 ms, one op at a time, and
- * the step takes 2.5 % more than its ops, so 670; its passes run at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322
- * forward / 237 backward at T 1024 with heads of 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7
- * ms a step there, so an op costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
- * (tests/test_predict.c). The other cards were not measured: what they do in bursts, times the share of it that an H200 holds. */
+/* Rates that a whole step reaches at the power limit, not the rates of the best op alone (766 TFLOP/s, 4.2
+ * TB/s). H200, the fastest of docs/performance.md's cards, 2026-11-15: the products of a GPT-2 124M step are
+ * 389 TFLOP in 565 ms, one op at a time, and the step takes 2.5 % more than its ops, so 670; its passes run
+ * at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322 forward / 237 backward at T 1024 with heads of
+ * 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op
+ * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
+ * (tests/test_predict.c). The other cards were not measured: their rates are burst rates, times the share of
+ * the burst rate that an H200 holds. */
 static const Machine machines[] = {
     { "h200", "NVIDIA H200", 90, GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
     { "h100",
@@ -74,8 +76,9 @@ int machine_list_fitting(char *buf, size_t n, size_t size_bytes)
 
 Machine machine_cpu(int threads, size_t mem_bytes)
 {
-    /* Orders of magnitude of one AVX-512 core; they only rank micro-batches. An op's fixed cost is its share of what a step in
-     * small parts takes longer (4,096 tokens in 16 parts instead of one, width 384: 8 %; in two: 0 to 2.5 %). */
+    /* Orders of magnitude of one AVX-512 core; these rates only rank micro-batches. The fixed cost of an op
+     * comes from how much longer a step takes in small parts (4,096 tokens in 16 parts instead of one, width
+     * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
     return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 50e-6 };
 }

@@ -1,7 +1,8 @@
-/* Machine: what a card can do, in plain numbers, for planning where no card is at hand.
+/* Machine: what a card can do, in plain numbers, so that a run can be planned without the card.
  *
- * Data-sheet peaks are for MFU; the other rates are what a step holds on such a card (machine.c says where from): they order
- * candidates and predict a step within some %. A run on the card itself measures. */
+ * Data-sheet peaks serve MFU. The other rates are those that a whole step reaches on such a card (machine.c
+ * says where they come from). They order candidates and predict a step within some %. A run on the card
+ * itself measures. */
 #ifndef PLAN_MACHINE_H
 #define PLAN_MACHINE_H
 
@@ -24,15 +25,15 @@ typedef struct {
     double      op_s;             /* fixed cost of an op inside a captured step */
 } Machine;
 
-/* The least capability that a default build has kernels for (GENCODE in the Makefile). The card itself has the last word
- * (dev/cuda/cuda_dev.c). */
+/* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card
+ * itself has the last word (dev/cuda/cuda_dev.c). */
 enum { MACHINE_BUILT_FOR = 90 };
 
 /* By key ("h200") or by the driver's name; NULL when unknown. */
 const Machine *machine_find(const char *key_or_name);
 /* Keys of all known machines, separated by ", ". */
 const char *machine_keys(void);
-/* Bytes for slabs on a card that nobody else uses. */
+/* Bytes for slabs on a card that no other program uses. */
 size_t machine_room(const Machine *m);
 /* Keys of the known machines that have room for so many bytes, separated by ", "; returns how many. */
 int machine_list_fitting(char *buf, size_t n, size_t size_bytes);

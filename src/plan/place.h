@@ -1,4 +1,4 @@
-/* place: lifetimes in, offsets out. Plain integers; knows neither tensors nor devices.
+/* Place: turns lifetimes into offsets. Plain integers; this file knows neither tensors nor devices.
  *
  * 1. Two items whose lifetimes share an instant never share a byte.
  * 2. The result depends only on the input, so a plan made on a laptop is the plan of the GPU machine. */

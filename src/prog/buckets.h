@@ -1,9 +1,9 @@
 /* Buckets: where in a list the gradients of several ranks are summed.
  *
- * 1. A flat tensor is cut into contiguous ranges at the borders of the views that ops write. Each range
- *    is summed in place by one ALL_REDUCE on the communication lane, right behind the last op that
- *    touches it. So a range travels while the rest of the backward half still computes; the executor's
- *    address rules give the order and the events.
+ * 1. A flat tensor is cut into contiguous ranges at the borders of the views that ops write. One ALL_REDUCE
+ *    on the communication lane sums a range in place, right behind the last op that touches the range. So a
+ *    range travels while the rest of the backward half still computes. The order and the events follow from
+ *    the executor's address rules.
  * 2. The cut follows from the list alone: ranks that record the same list sum the same ranges in the
  *    same order.
  * 3. Padding between views belongs to the range before it and stays zero. */

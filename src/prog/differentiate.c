@@ -1,12 +1,13 @@
 /* Reverse-mode differentiation over the list, and recomputation.
  *
- * Walks the forward ops backwards and lets each kind's rule (grad_rules.c) record its own gradient. Branches no trainable
- * weight feeds drop out because diff_begin() answers NULL.
+ * This file walks the forward ops backwards. The rule of each op kind (grad_rules.c) records the gradient of
+ * its op. diff_begin() answers NULL for branches without trainable weights, so these branches drop out.
  *
- * Recomputation is a question asked by the rules: diff_saved(t) answers t itself, or, if t was written inside a block
- * whose level repeats that op, a twin written by a copy of the op recorded on the spot (its own inputs asked for the same
- * way). So exactly what the backward half reads is repeated, nothing else, with the same op, attributes and random site:
- * the bits are the same. What is not asked for again dies after its last forward use, which is the whole gain. */
+ * Recomputation begins with a question of a rule: diff_saved(t). The answer is t itself, unless t was written
+ * inside a block whose level repeats that op. Then a copy of the op is recorded at this place, and the answer
+ * is the copy's output. The inputs of the copy are found in the same way. So only what the backward half
+ * reads is repeated, with the same op, attributes and random site: the bits are the same. A tensor that no
+ * rule asks for is freed after its last forward use. This is the whole gain. */
 #include "prog/differentiate.h"
 
 #include "base/err.h"
@@ -105,12 +106,12 @@ Tensor *diff_saved(Diff *d, Tensor *t)
     return d->again[t->id];
 }
 
-/* ---- gradients of inputs ---------------------------------------------------------------------------------- */
+/* ---- gradients of inputs ------------------------------------------------------------------------------- */
 
 static const char *grad_name(Prog *p, const Tensor *t) { return arena_printf(&p->arena, "d %s", t->name); }
 
-/* The gradient of a row view is the same view of the root's gradient. Views of one root must not overlap and must cover
- * it: the head's chunks do. */
+/* The gradient of a row view is the same view of the root's gradient. Views of one root must not overlap, and
+ * together they must cover it: the head's chunks do. */
 static Tensor *diff_view_grad(Diff *d, Tensor *t)
 {
     Tensor *root = t->root, *g = d->grad[root->id];

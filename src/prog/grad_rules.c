@@ -1,6 +1,6 @@
-/* The gradient of each op kind, recorded as more ops. The order within a rule is chosen for lowering (norm_dx, norm_dw and
- * the residual add stand together; bias_dw follows the activation gradient that feeds it). A kind without a rule is either
- * not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
+/* The gradient of each op kind, recorded as more ops. The order within a rule helps lowering: norm_dx,
+ * norm_dw and the residual add stand together; bias_dw follows the activation gradient that feeds it. A kind
+ * without a rule is either not differentiable or a leaf (LOSS_ADD, FILL, collectives). */
 #include "prog/differentiate.h"
 
 #include "base/err.h"
@@ -201,7 +201,7 @@ static void grad_attn_fwd(Diff *d, const Op *op)
     diff_end(d, a->qkv, dqkv);
 }
 
-/* One op gives both gradients; the one that nobody wants goes to a tensor that nobody reads. */
+/* One op gives both gradients; a gradient that is not wanted goes to a tensor that no op reads. */
 static void grad_cross_attn_fwd(Diff *d, const Op *op)
 {
     const CrossAttnFwd *a    = &op->args.cross_attn_fwd;

@@ -1,4 +1,5 @@
-/* From the final list to offsets: lifetimes, sharing at last use, placement, and the proof that it is right. */
+/* From the final list to offsets: lifetimes, sharing at last use, placement, and a check that the placement
+ * is right. */
 #include "prog/prog.h"
 
 #include "base/err.h"
@@ -11,7 +12,8 @@ typedef struct {
     int first, last; /* op indices; first > last: never touched */
 } Life;
 
-/* By root id. A tensor used on a lane other than compute lives to the end: the compute lane has surely waited by then. */
+/* By root id. A tensor used on a lane other than compute lives to the end of the list: by then the compute
+ * lane has waited for the other lane. */
 static Life *scan_lives(const Prog *p, Arena *arena)
 {
     int   n    = prog_id_count(p);
@@ -42,7 +44,8 @@ static int times_used(const Op *op, const Tensor *root)
     return n;
 }
 
-/* The input may give its bytes to the output: both whole roots, the input dies here, the output is born here. */
+/* The output may take the bytes of the input if both are whole roots, this op is the input's last use, and
+ * this op writes the output first. */
 static int may_share(const Op *op, int i, const signed char *pair, const Life *life)
 {
     const Tensor *out = op->args.t[pair[0]], *in = op->args.t[pair[1]];
@@ -118,8 +121,8 @@ static int pair_allowed(const Op *op, const Tensor *out, const Tensor *in)
 /* ---- The proof ----------------------------------------------------------------------------------------- */
 
 /* Walks the list once. `live` holds the tensors that live before and after the present op, sorted by offset.
- * They never overlap: who overlaps is found when the second one is born. So each birth is one binary
- * search. */
+ * They never overlap: an overlap is found where the second tensor is first written. So each birth is one
+ * binary search. */
 typedef struct {
     const Prog    *p;
     const Life    *life;

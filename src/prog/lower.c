@@ -1,14 +1,16 @@
-/* Lowering: runs of ops become fused ones, from one table.
+/* Lowering: replaces runs of ops by fused ops, from one table.
  *
- * 1. A variant has an anchor kind. Its match function looks from the anchor along the data flow (who reads what it writes)
- *    and fills the fused op, or answers that it does not apply.
- * 2. The fused op stands where the anchor stood; the others are removed. So everything it reads must have been written
- *    before the anchor: the engine checks that, not the variants.
- * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed, not results.
- *    On CUDA the products fused with an activation or a gate are the exception: another kernel sums in another order,
- *    LINEAR_ACT_FWD rounds in another place, and slopes that are kept are rounded, so that both are off in deterministic runs.
- * 4. A variant is used only if its option is on, the backend has the op and, for one with a FUSE_* bit, says
- *    that it is not slower than its parts. */
+ * 1. A variant has an anchor kind. Its match function starts at the anchor and follows the data flow to the
+ *    ops that read the anchor's outputs. The function fills the fused op, or answers that the variant does
+ *    not apply.
+ * 2. The fused op takes the anchor's place; the other ops are removed. So everything the fused op reads must
+ *    be written before the anchor. The engine checks this rule, not the variants.
+ * 3. A fused op gives the same bits as its parts (tests/test_op_*), so switching a variant off changes speed,
+ *    not results. The exception is CUDA's products fused with an activation or a gate: another kernel sums in
+ *    another order, LINEAR_ACT_FWD rounds in another place, and stored slopes are rounded. So these products
+ *    and stored slopes are off in deterministic runs.
+ * 4. A variant is used only if its option is on and the backend has the op. If the variant has a FUSE_* bit,
+ *    the backend must also say that the fused op is not slower than its parts. */
 #include "prog/prog.h"
 
 #include "base/err.h"
@@ -70,7 +72,9 @@ static int only_use(const Lower *l, const Tensor *t, int n)
     return t->slab == SLAB_ACT && l->n_use[t->root->id] == n;
 }
 
-/* ---- the variants: fill *out, list the other ops consumed in used[], return how many; -1: does not apply ---- */
+/* ---- the variants -----------------------------------------------------------------------------------------
+ *
+ * Each fills *out, lists the other ops it consumes in used[] and returns how many; -1: does not apply. */
 
 static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 {
@@ -117,7 +121,8 @@ static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 2;
 }
 
-/* The linear layer before a residual gets the residual's gradient: its bias gradient is the column sums of this dx. */
+/* The linear layer before a residual gets the residual's gradient, so the layer's bias gradient is the column
+ * sums of this dx. */
 static int match_norm_bias(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormBwd *n = &l->p->op[i].args.norm_bwd;
@@ -219,7 +224,8 @@ static int match_linear_glu_bwd(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
-/* Takes the bias gradients that no norm took: qkv's and up's. The activation's gradient has more to do already. */
+/* Takes the bias gradients that no norm took: those of qkv and up. The activation's gradient already has more
+ * work. */
 static int match_linear_dw_bias(const Lower *l, int i, OpArgs *out, int *used)
 {
     const LinearDw *dw = &l->p->op[i].args.linear_dw;
@@ -278,9 +284,9 @@ static const Variant variants[] = {
       match_attn_rope, 0 },
 };
 
-/* Where only the gradient's product reads what a product before an activation or a gate leaves, that leaves the slope, and the
- * gradient has nothing to compute. No variant: two ops change, none goes. CUDA has a kernel that makes both at once for bf16
- * only. */
+/* If only the backward product reads the pre-activation (or the gate's inputs), the forward product stores
+ * the activation's slope instead. The backward pass then only multiplies. This is not a variant: two ops
+ * change, none is removed. CUDA has a kernel that does both at once for bf16 only. */
 static void lower_slopes(Lower *l, const DevVt *vt)
 {
     Prog *p = l->p;
@@ -303,7 +309,7 @@ static void lower_slopes(Lower *l, const DevVt *vt)
     }
 }
 
-/* ---- the engine -------------------------------------------------------------------------------------------- */
+/* ---- the engine ---------------------------------------------------------------------------------------- */
 
 static int inputs_ready(const Lower *l, OpKind kind, const OpArgs *args, int i)
 {

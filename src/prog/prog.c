@@ -37,7 +37,7 @@ void prog_destroy(Prog *p, Dev *dev)
     free(p);
 }
 
-/* ---- recording -------------------------------------------------------------------------------------------- */
+/* ---- recording ----------------------------------------------------------------------------------------- */
 
 static Tensor *prog_new_tensor(Prog *p)
 {
@@ -124,8 +124,9 @@ void prog_replace_ops(Prog *p, const Op *ops, int n)
     p->cap_op = n + 1;
 }
 
-/* A chunk of the head needs its logits in forward and backward. Nothing between them depends on other chunks, so the
- * backward ops of chunk c move to right behind its forward ops and only one chunk's logits are ever alive. */
+/* A chunk of the head needs its logits in forward and backward. Nothing between them depends on other chunks.
+ * So the backward ops of chunk c move right behind its forward ops, and only one chunk's logits are alive at
+ * a time. */
 void prog_hoist_chunks(Prog *p)
 {
     int n_chunk = 0;
@@ -155,7 +156,7 @@ void prog_hoist_chunks(Prog *p)
     p->cap_op = n;
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 int prog_check_backend(const Prog *p, const DevVt *vt)
 {
@@ -190,7 +191,7 @@ int prog_run(Prog *p, Dev *dev) { return dev->vt->exec_run(dev, p->exec); }
 
 int prog_time(Prog *p, Dev *dev, DevOpTime *out) { return dev->vt->exec_time(dev, p->exec, out); }
 
-/* ---- queries ---------------------------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------------------- */
 
 const char *prog_name(const Prog *p) { return p->name; }
 

@@ -11,9 +11,10 @@
  *     prog_run          replays
  *
  * Invariants
- * 1. Every tensor of SLAB_ACT has one writing op (or several that write disjoint views of it), and that op comes before
- *    every reader. Accumulators (READ|WRITE arguments) live in the store.
- * 2. After prog_plan two tensors share bytes only if their lifetimes are disjoint or the op row allows the pair to alias.
+ * 1. Every tensor of SLAB_ACT has one writing op (or several that write disjoint views of it), and that op
+ *    comes before every reader. Accumulators (READ|WRITE arguments) live in the store.
+ * 2. After prog_plan two tensors share bytes only if their lifetimes are disjoint or the op row allows the
+ *    pair to alias.
  * 3. Nothing after prog_bind changes the list. */
 #ifndef PROG_PROG_H
 #define PROG_PROG_H

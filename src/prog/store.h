@@ -1,10 +1,12 @@
-/* Store: the tensors that outlive a program (weights, gradients, optimizer state, step state, batches), laid out in slabs.
+/* Store: the tensors that outlive a program (weights, gradients, optimizer state, step state, batches), laid
+ * out in slabs.
  *
- * 1. Every tensor gets its slab offset when it is declared, so bytes per slab are exact before anything is allocated.
- * 2. The store is sealed before the first program over it is begun; program tensors continue its numbering, so an id is
- *    unique among all tensors a program can name.
- * 3. SLAB_ACT and SLAB_SCRATCH belong to the programs: store_fit_act() and store_fit_scratch() grow them to the largest of
- *    them. */
+ * 1. Every tensor gets its slab offset when it is declared, so bytes per slab are exact before anything is
+ *    allocated.
+ * 2. The store is sealed before the first program over it is begun; program tensors continue its numbering,
+ *    so an id is unique among all tensors a program can name.
+ * 3. SLAB_ACT and SLAB_SCRATCH belong to the programs: store_fit_act() and store_fit_scratch() grow these
+ *    slabs to the need of the largest program. */
 #ifndef PROG_STORE_H
 #define PROG_STORE_H
 
@@ -45,7 +47,8 @@ void   store_fit_act(Store *s, size_t size_bytes);
 void   store_fit_scratch(Store *s, size_t size_bytes);
 size_t store_total_bytes(const Store *s);
 
-/* Allocates every slab on the device and gives every tensor its address. Negative after err_set(), nothing allocated. */
+/* Allocates every slab on the device and gives every tensor its address. Negative after err_set(), nothing
+ * allocated. */
 int  store_alloc_slabs(Store *s, Dev *dev);
 void store_free_slabs(Store *s, Dev *dev);
 

@@ -2,10 +2,10 @@
  *
  * 1. A root tensor owns storage; a view points into a root and keeps it alive for the planner.
  * 2. Strides count elements. The last stride is 1 for every tensor an op may see: views take leading rows or
- *    leading-dimension slices, never a transposed last axis. Ops read a tensor as tensor_rows x tensor_cols with
- *    a row stride of tensor_ld.
+ *    leading-dimension slices, never a transposed last axis. Ops read a tensor as tensor_rows x tensor_cols
+ *    with a row stride of tensor_ld.
  * 3. offset_bytes counts from the root's first byte. data is NULL until bind (or until a test sets it).
- * 4. The slab says which persistent range a root lives in; SLAB_ACT roots are placed by the planner. */
+ * 4. The slab says in which persistent range a root lives. The planner places the roots of SLAB_ACT. */
 #ifndef TENSOR_TENSOR_H
 #define TENSOR_TENSOR_H
 

@@ -1,4 +1,4 @@
-/* Known: what rank files leave unsaid: the pattern and the special tokens of well-known tokenizers. */
+/* Known: the pattern and the special tokens of well-known tokenizers. Rank files do not contain them. */
 #ifndef TEXT_KNOWN_H
 #define TEXT_KNOWN_H
 

@@ -26,7 +26,7 @@ static int is_inert(uint32_t code, utf8proc_option_t form)
 }
 
 /* Marks in the order of their classes, equal ones as they stand. utf8proc swaps neighbours, which takes
- * quadratic time; text that somebody made on purpose has marks by the megabyte. */
+ * quadratic time; hostile text may have marks by the megabyte. */
 static void sort_marks(const int32_t *from, int32_t *to, int64_t n)
 {
     int64_t at[257] = { 0 };

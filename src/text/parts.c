@@ -1,6 +1,6 @@
 /* The normalizer, pre-tokenizer, post-processor and decoder of tokenizer.json.
  *
- * 1. What is not known is refused by name: a part that is skipped would give other ids without a word.
+ * 1. An unknown part is refused by name: skipping it would silently give other ids.
  * 2. Recursion goes as deep as "Sequence" is nested, which the scanner limits. */
 #include "base/err.h"
 #include "base/str.h"

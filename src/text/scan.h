@@ -1,5 +1,5 @@
-/* Scan: a JSON reader for large tables. jansson would build half a million objects for a vocabulary; this one
- * hands out one value after the other and copies nothing but strings.
+/* Scan: a JSON reader for large tables. jansson would build half a million objects for a vocabulary. This
+ * reader returns one value after the other and copies nothing but strings.
  *
  * 1. The text is untrusted: every read is checked against its end, depth is limited, strings must be UTF-8.
  * 2. The first error is kept in err.h as "NAME:LINE: what is wrong"; every later call fails, too.

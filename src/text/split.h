@@ -1,4 +1,5 @@
-/* Split: the pre-tokenizers of tokenizer.json. They cut text into the pieces that merges stay within.
+/* Split: the pre-tokenizers of tokenizer.json. They cut text into pieces. A merge never crosses the border of
+ * a piece.
  *
  * 1. Stages run in the file's order; a stage sees each piece of the one before as a text of its own.
  * 2. Stretches of malformed bytes are pieces by themselves and meet no pattern.

@@ -1,7 +1,7 @@
 /* Train: a byte-level BPE vocabulary from text.
  *
  * 1. Merges are those of the Hugging Face trainer: the most frequent pair first; among equal counts the pair
- *    of lower ids. Its habit of not resetting the count of a merged pair is kept.
+ *    of lower ids. That trainer does not reset the count of a merged pair; this one does not, either.
  * 2. Ids: special tokens, then 256 bytes in the order of their characters in the byte alphabet, then merges.
  * 3. Text is taken line by line (each with its line feed), as the Hugging Face trainer does, or file by file.
  * 4. The result does not depend on the number of threads. */

@@ -9,9 +9,8 @@
 enum { GATE_MOST = 256 };
 int gate_same(const char *secret, const char *given);
 
-/* 1 when the Host header names this server: a numeric address, localhost, or own_name, with any port
- * behind it. A name of somebody's choosing may point here, too, and then another site's page would be let
- * in. */
+/* 1 when the Host header names this server: a numeric address, localhost, or own_name, with any port behind
+ * it. A foreign site may point its own name at this machine; then a page of that site would be let in. */
 int gate_host_is_ours(const char *host, const char *own_name);
 
 /* The token of an Authorization header ("Bearer X"), or NULL. Points into the header. */

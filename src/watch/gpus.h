@@ -1,7 +1,8 @@
-/* Gpus: every GPU of this machine and the machine itself, now, whoever uses them.
+/* Gpus: the present state of every GPU of this machine and of the machine itself, whichever program uses
+ * them.
  *
- * 1. Rates and activity are those since the refresh before; the first one has none.
- * 2. As with Nvml nothing fails: without a driver there are no GPUs, and `why` says so. */
+ * 1. Rates and activity are measured since the refresh before. The first refresh has none.
+ * 2. Nothing fails, as in nvml.h: without a driver there are no GPUs, and `why` says so. */
 #ifndef WATCH_GPUS_H
 #define WATCH_GPUS_H
 

@@ -1,7 +1,7 @@
 /* Host: what the machine around the GPU does, from /proc and the CPU's own energy counter.
  *
- * 1. As with Nvml nothing fails: what cannot be read is NAN.
- * 2. Counters are snapshots; what happened between two of them is host_between(). */
+ * 1. Nothing fails, as in nvml.h: a number that cannot be read is NAN.
+ * 2. Counters are snapshots. host_between() tells what happened between two snapshots. */
 #ifndef WATCH_HOST_H
 #define WATCH_HOST_H
 

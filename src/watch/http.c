@@ -1,8 +1,8 @@
-/* The server, on libmicrohttpd. One thread of the library's answers all requests; one of ours (the ticker)
- * looks at the runs once a second and wakes those who wait for events.
+/* The server, on libmicrohttpd. One thread of the library answers all requests. One thread of Brim (the
+ * ticker) looks at the runs once a second and wakes the connections that wait for events.
  *
- * Everything of HttpServer below `lock` is under it. A connection that waits for events is suspended,
- * which costs nothing; it is resumed under the same lock, so none is resumed before it was suspended. */
+ * `lock` protects every field of HttpServer below it. A connection that waits for events is suspended, which
+ * costs nothing. It is resumed under the same lock, so no connection is resumed before it was suspended. */
 #include "watch/http.h"
 
 #include "base/clock.h"
@@ -27,7 +27,7 @@
 static const double TICK_S = 1, PING_S = 15;
 static const char   cookie_name[] = "brim_token";
 
-/* Somebody who waits for events. */
+/* A connection that waits for events. */
 typedef struct Waiter {
     struct Waiter         *next;
     HttpServer            *server;

@@ -1,11 +1,11 @@
 /* Http: the page, its data and its events, served to browsers and to Prometheus.
  *
  * 1. Answers come from the assets in the program and from Runs; no request names a file on disk.
- * 2. Memory is bounded: HTTP_CONNECTIONS connections with HTTP_REQUEST_BYTES each, and one that does nothing
- *    for HTTP_IDLE_S is closed.
- * 3. Reached from other machines only with a token; a Host header that is neither a numeric address nor this
- *    machine's name is refused, so a page of a foreign site cannot reach it by renaming itself.
- * 4. There is no TLS: behind ssh -L or a proxy that has it, or in a network one trusts. */
+ * 2. Memory is bounded: HTTP_CONNECTIONS connections with HTTP_REQUEST_BYTES each. A connection that does
+ *    nothing for HTTP_IDLE_S is closed.
+ * 3. Other machines need a token. A Host header must be a numeric address or this machine's name; any other
+ *    is refused. So a foreign site cannot reach the page by pointing its own name at this machine.
+ * 4. There is no TLS. Use ssh -L, a proxy that has TLS, or a network that you trust. */
 #ifndef WATCH_HTTP_H
 #define WATCH_HTTP_H
 

@@ -1,4 +1,4 @@
-/* In http.c's place where the program is built without libmicrohttpd. */
+/* Takes the place of http.c if the program is built without libmicrohttpd. */
 #include "watch/http.h"
 
 #include "base/err.h"

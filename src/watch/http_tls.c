@@ -1,9 +1,9 @@
-/* What libmicrohttpd.a asks of GnuTLS, answered "not here".
+/* Stand-ins for the GnuTLS functions that libmicrohttpd.a calls. They all answer "not available".
  *
- * Debian's archive has TLS built in, and GnuTLS cannot be linked statically there: p11-kit, which it
- * needs, has no archive. The page is served without TLS (http.h, rule 4), so none of these is called but
- * the two of start and end. They are hidden: a library opened later that brings the true GnuTLS must not
- * meet them. */
+ * Debian's archive has TLS built in, and GnuTLS cannot be linked statically there: p11-kit, which it needs,
+ * has no archive. The page is served without TLS (http.h, rule 4), so only the two functions of start and end
+ * are called. The stand-ins are hidden: a library that is opened later and uses the true GnuTLS must not find
+ * them. */
 #include <stddef.h>
 
 #define ABSENT(name)                                                                                         \

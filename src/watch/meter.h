@@ -1,12 +1,12 @@
-/* Meter: what GPU and host did, step by step, for as long as a run trains.
+/* Meter: measures GPU and host step by step while a run trains.
  *
- * 1. A thread of its own asks the driver ten times a second. A step never waits for it: meter_mark() only
- *    says that a step has ended, and meter_read() gives the newest stretch that is complete.
- * 2. A stretch goes from mark to mark and has at least MIN_STRETCH_S, the least GPM is made for: one long
- *    step, or several short ones. It says which steps those were. Activity is one difference of counters over
- *    the whole stretch.
- * 3. What cannot be read is NAN, never 0. Without a GPU the host's figures remain, and power and energy
- *    are the CPU's, if it tells. */
+ * 1. A thread of its own asks the driver ten times a second. A step never waits for that thread: meter_mark()
+ *    only says that a step has ended, and meter_read() gives the newest complete stretch.
+ * 2. A stretch goes from mark to mark and takes at least MIN_STRETCH_S, the shortest time that GPM can
+ *    measure: one long step, or several short ones. The stretch says which steps it covers. Activity is one
+ *    difference of counters over the whole stretch.
+ * 3. A number that cannot be read is NAN, never 0. Without a GPU the host's numbers remain; power and energy
+ *    are then those of the CPU, if the CPU has counters. */
 #ifndef WATCH_METER_H
 #define WATCH_METER_H
 

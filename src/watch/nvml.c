@@ -3,7 +3,7 @@
  * 1. The structures below are NVIDIA's binary interface: order, width and version words must not change. A
  *    versioned structure carries its own size and version (NVML_VERSION), except GPM's, whose version is a
  *    plain 1.
- * 2. Every function may be missing; a missing one answers like one that fails. */
+ * 2. Every function may be missing. A missing function answers like a function that fails. */
 #include "watch/nvml.h"
 
 #include "base/err.h"

@@ -1,10 +1,11 @@
-/* Runs: the folders of runs on this machine, what each is and how far it is.
+/* Runs: the folders of runs on this machine; what each run is and how far it has come.
  *
- * 1. Reading only: no lock is taken, not even for a moment, because a start that meets one would refuse to
- *    train.
- * 2. At most RUNS_MOST runs, those that changed last. Of each the end of metrics.jsonl is followed; all of it
- *    for at most RUNS_OPEN of them, those that were asked for last.
- * 3. Names come from the folder's own listing: a name that is not in it is not looked for on disk. */
+ * 1. This file only reads. It never takes a lock, not even for a moment, because a start that finds a lock
+ *    refuses to train.
+ * 2. At most RUNS_MOST runs, those that changed last. The end of metrics.jsonl is followed for each run. The
+ *    whole file is kept for at most RUNS_OPEN runs, those that were asked for last.
+ * 3. Names come from the listing of the folder. A name that is not in the listing is not looked for on
+ *    disk. */
 #ifndef WATCH_RUNS_H
 #define WATCH_RUNS_H
 

@@ -1,8 +1,8 @@
-/* Runwatch: looks on while a run trains. It adds GPU, host and energy to every line of metrics.jsonl, writes
- * watch.json and TensorBoard's files, serves the page, and leaves report.html behind: each as the recipe's
- * section `watch` says.
+/* Runwatch: watches a run while it trains. It adds GPU, host and energy to every line of metrics.jsonl,
+ * writes watch.json and TensorBoard's files, serves the page, and writes report.html at the end. The recipe's
+ * section `watch` switches each of these.
  *
- * 1. Nothing here fails a run: what cannot be done is said once in the log.
+ * 1. Nothing here ends a run: a failure is reported once in the log.
  * 2. Energy is that of rank 0's GPU. Units are divided by the number of ranks, so joules per unit hold if
  *    the ranks are alike; kwh is for all ranks under the same assumption. */
 #ifndef WATCH_RUNWATCH_H
@@ -21,7 +21,7 @@ int runwatch_check(const Recipe *r);
 RunWatch *runwatch_create(const Recipe *r, const char *nvml_path);
 void      runwatch_destroy(RunWatch *w);
 
-/* What train_run() takes; valid until runwatch_destroy(). With NULL nobody looks on. */
+/* What train_run() takes; valid until runwatch_destroy(). With NULL nothing is watched. */
 Watcher runwatch_watcher(RunWatch *w);
 
 /* A text that the model wrote after a step: into samples.jsonl and TensorBoard. */

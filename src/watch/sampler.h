@@ -1,8 +1,9 @@
 /* Sampler: what one GPU did during a stretch of work.
  *
- * 1. A thread of its own does all the asking, from opening NVML to the last reading: neither start-up nor a
+ * 1. A separate thread makes all calls, from opening NVML to the last reading. So neither start-up nor a
  *    training step waits for the driver.
- * 2. Like Nvml it cannot fail: what could not be read is n/a (NAN), and without a driver all of it is. */
+ * 2. Nothing fails, as in nvml.h: a number that cannot be read is n/a (NAN). Without a driver all numbers are
+ *    n/a. */
 #ifndef WATCH_SAMPLER_H
 #define WATCH_SAMPLER_H
 

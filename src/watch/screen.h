@@ -1,7 +1,7 @@
 /* Screen: a grid of characters that a view is drawn into, before it goes to a terminal or a file.
  *
  * 1. Drawing outside the grid is cut off, never an error: views are drawn for any size.
- * 2. One character is one cell; text is UTF-8, and what is not printable becomes '?'. */
+ * 2. One character is one cell. Text is UTF-8; a character that is not printable becomes '?'. */
 #ifndef WATCH_SCREEN_H
 #define WATCH_SCREEN_H
 

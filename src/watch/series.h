@@ -3,9 +3,9 @@
  * 1. Memory is bounded, however long the run: at most SERIES_KEYS columns and n_cap rows. A full table keeps
  *    every second step row, and from then on only every second line is added (stride). Rows of evaluations
  *    are thinned last.
- * 2. The newest value of every key is kept whatever was thinned.
- * 3. A file that was replaced or became shorter is read anew; `epoch` counts that. A line that is not an
- *    object of JSON with a whole "step" is passed over, and so is one longer than SERIES_LINE. */
+ * 2. The newest value of every key is kept, even if its row was thinned out.
+ * 3. A file that was replaced or became shorter is read anew; `epoch` counts these. A line is skipped if it
+ *    is not a JSON object with an integer "step", or if it is longer than SERIES_LINE. */
 #ifndef WATCH_SERIES_H
 #define WATCH_SERIES_H
 

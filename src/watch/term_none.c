@@ -1,4 +1,4 @@
-/* In term.c's place where the program is built without ncurses. */
+/* Takes the place of term.c if the program is built without ncurses. */
 #include "watch/top.h"
 
 #include "base/err.h"

@@ -1,4 +1,4 @@
-/* One screen as text. The full-screen form is term.c, which draws the same. */
+/* Prints one screen as text. term.c draws the same in full-screen form. */
 #include "watch/top.h"
 
 #include "base/err.h"

@@ -1,4 +1,4 @@
-/* Waterfall: where a run's wall time goes, as shares that add up to 1, from the newest rows of its
+/* Waterfall: how a run spends its wall time, as shares that add up to 1, from the newest rows of its
  * metrics. */
 #ifndef WATCH_WATERFALL_H
 #define WATCH_WATERFALL_H

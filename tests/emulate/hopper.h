@@ -1,18 +1,21 @@
-/* Hopper's tensor cores, copy engine and barriers on the CPU, for the logic of kernels that use them: the names of
- * dev/cuda/k_wgmma.cuh and k_ptx.cuh, slowly. The headers in dev/cuda here stand in for those of the same names in src.
+/* Hopper's tensor cores, copy engine and barriers on the CPU, to test the logic of kernels that use them. It
+ * has the functions of dev/cuda/k_wgmma.cuh and k_ptx.cuh, but is slow. The headers in tests/emulate/dev/cuda
+ * replace the headers of the same names in src.
  *
  *   machine.h   threads, warps, blocks, clusters and launches
  *   memory.h    shared memory, barriers, loads and stores
  *   hopper.h    products, and small words
  *
- * 1. Everything asynchronous happens as late as it may: a product some time after the first wait that covers it has begun, a load
- *    at a random time after it was asked for, a store when the thread waits for it. Until then what it will write is NaN. So a
- *    tile given back too early, an operand overwritten too early or a result read too early give wrong numbers here, every time
- *    or nearly.
- * 2. Some products and stores read their operands as early as they may instead: those must be there by then.
- * 3. A launch in which nothing can go on any more is a deadlock: said, and the launch fails. So it does by what would reach a
- *    block that has ended.
- * 4. It knows nothing of speed, of memory ordering between threads (fences do nothing), or of how the compiler keeps registers. */
+ * 1. Everything asynchronous happens as late as possible: a product some time after the first wait that
+ *    covers it has begun, a load at a random time after the request, a store when the thread waits for it.
+ *    Until then the destination is NaN. So a tile given back too early, an operand overwritten too early or a
+ *    result read too early gives wrong numbers here, nearly every time.
+ * 2. Some products and stores read their operands as early as possible instead: the operands must be ready by
+ *    then.
+ * 3. A launch in which no thread can go on is a deadlock: a message says so, and the launch fails. An access
+ *    to a block that has ended fails in the same way.
+ * 4. The emulation does not model speed, memory ordering between threads (fences do nothing), or how the
+ *    compiler uses registers. */
 #ifndef TESTS_EMULATE_HOPPER_H
 #define TESTS_EMULATE_HOPPER_H
 
@@ -23,7 +26,7 @@
 #include <math.h>
 #include <type_traits>
 
-/* ---- small words ------------------------------------------------------------------------------------------- */
+/* ---- small words --------------------------------------------------------------------------------------- */
 
 #define FULL_WARP 0xffffffffu
 enum { WARP = 32, WG_THREADS = 128, TILE_ROW_BYTES = 128, SWIZZLE_ATOM = 1024 };
@@ -65,7 +68,7 @@ inline float            __uint_as_float(uint32_t u) { return bits_float(u); }
 template <int N> void   regs_grow() {}
 template <int N> void   regs_shrink() {}
 
-/* ---- operands ---------------------------------------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------------------------------------ */
 
 enum { WGMMA_STEP_ROWS = 2, WGMMA_STEP_COLS = 128 };
 
@@ -108,7 +111,7 @@ inline float operand_regs(const Product &p, int row, int k)
     return k % 2 ? bf16_high(w) : bf16_low(w);
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------------------------------------ */
 
 inline void product_compute(Product &p)
 {

@@ -1,10 +1,14 @@
-/* Thread blocks on the CPU: who runs, who waits for whom, and how a launch begins and ends. A part of hopper.h.
+/* Thread blocks on the CPU: which thread runs, which waits, and how a launch begins and ends. A part of
+ * hopper.h.
  *
- * 1. Threads are coroutines, all of one launch at once. A thread that waits names a word and a value: it goes on once the word
- *    has another value, and what changes the word need not know who waits.
- * 2. Which warp goes on is random, by rand(). Some warps are much slower than others; in each launch it is others.
+ * 1. Threads are coroutines, all of one launch at once. A thread that waits names a word and a value, and
+ *    goes on when the word has another value. The code that changes the word need not know which thread
+ *    waits.
+ * 2. rand() decides which warp goes on. Some warps are much slower than others; each launch has other slow
+ *    warps.
  * 3. Neighbouring blocks are clusters of two.
- * 4. A launch fails if nothing can go on any more, or if the kernel does what has no meaning: said, and nothing of it runs on. */
+ * 4. A launch fails if no thread can go on, or if the kernel does something that has no meaning. A message
+ *    says so, and the launch stops. */
 #ifndef TESTS_EMULATE_MACHINE_H
 #define TESTS_EMULATE_MACHINE_H
 
@@ -40,7 +44,7 @@ struct dim3 {
     dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz) {}
 };
 
-/* ---- the machine ------------------------------------------------------------------------------------------- */
+/* ---- the machine --------------------------------------------------------------------------------------- */
 
 struct Product; /* hopper.h */
 struct Store;   /* memory.h */
@@ -140,7 +144,7 @@ inline void give_up(const char *why)
     if (machine.inside) swapcontext(&me().context, &machine.home);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------------------- */
+/* ---- waiting ------------------------------------------------------------------------------------------- */
 
 inline void wait_while(const uint32_t *word, uint32_t held)
 {
@@ -200,7 +204,7 @@ inline bool             __any_sync(unsigned, bool x)
     return any;
 }
 
-/* ---- clusters ---------------------------------------------------------------------------------------------- */
+/* ---- clusters ------------------------------------------------------------------------------------------ */
 
 inline int    ptx_cluster_rank() { return (int)my_block_at() % CLUSTER_BLOCKS; }
 inline Block &cluster_block(int rank)
@@ -213,7 +217,7 @@ inline void ptx_cluster_sync()
     meet(cluster_block(0), MEET_CLUSTER, CLUSTER_BLOCKS * n, ptx_cluster_rank() * n + (int)my_place(), NULL);
 }
 
-/* ---- launching --------------------------------------------------------------------------------------------- */
+/* ---- launching ----------------------------------------------------------------------------------------- */
 
 inline void stores_end(); /* memory.h: of a thread that ends */
 

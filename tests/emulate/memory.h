@@ -1,8 +1,9 @@
 /* Shared memory, the barriers in it, and the copy engine's loads and stores. A part of hopper.h.
  *
- * 1. A load happens at a random time after it was asked for; until then its place is NaN.
- * 2. A store reads shared memory at once or, just as likely, when a wait for that ends; memory has it only when a wait for that
- *    ends, or with the thread. A thread that ends must have waited for the reading. */
+ * 1. A load happens at a random time after the request. Until then its destination is NaN.
+ * 2. A store reads shared memory at once or, just as likely, when a wait for the reading ends. The data
+ *    reaches memory when a wait for the writing ends, or when the thread ends. A thread must wait for the
+ *    reading before it ends. */
 #ifndef TESTS_EMULATE_MEMORY_H
 #define TESTS_EMULATE_MEMORY_H
 
@@ -17,7 +18,7 @@ struct float4 {
     float x, y, z, w;
 };
 
-/* ---- bf16 -------------------------------------------------------------------------------------------------- */
+/* ---- bf16 ---------------------------------------------------------------------------------------------- */
 
 inline float bits_float(uint32_t u)
 {
@@ -37,7 +38,7 @@ inline uint32_t bf16_pair(float lo, float hi) { return to_bf16(lo) | to_bf16(hi)
 inline float    bf16_low(uint32_t v) { return bits_float(v << 16); }
 inline float    bf16_high(uint32_t v) { return bits_float(v & 0xffff0000u); }
 
-/* ---- shared memory ----------------------------------------------------------------------------------------- */
+/* ---- shared memory ------------------------------------------------------------------------------------- */
 
 inline uint32_t ptx_smem_addr(const void *) { return 1024; }
 inline char    *smem_at(Block &b, uint32_t addr, size_t n_bytes)
@@ -85,7 +86,7 @@ inline void smem_load_frags(uint32_t addr, uint32_t *v)
     warp_parts();
 }
 
-/* ---- barriers ---------------------------------------------------------------------------------------------- */
+/* ---- barriers ------------------------------------------------------------------------------------------ */
 
 inline void barrier_turn(Barrier &b)
 {
@@ -121,7 +122,7 @@ inline void     cluster_arrive(uint32_t bar)
     barrier_arrive(cluster_block((int)(bar >> 24)), bar & 0xffffff, 0);
 }
 
-/* ---- boxes ------------------------------------------------------------------------------------------------- */
+/* ---- boxes --------------------------------------------------------------------------------------------- */
 
 typedef int TmaEncode;
 enum { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32 };
@@ -152,7 +153,8 @@ inline uint32_t swizzled(uint32_t addr, unsigned row_bytes = 128)
     return addr ^ (addr >> 7 & (row_bytes / 16 - 1)) << 4;
 }
 
-/* Calls f(place in shared memory, place in memory) for each element of the box at column x, row y; NULL: outside the matrix. */
+/* Calls f(place in shared memory, place in memory) for each element of the box at column x, row y; NULL:
+ * outside the matrix. */
 template <typename F> void box_walk(const CUtensorMap &m, int x, int y, uint32_t smem, F f)
 {
     unsigned row_bytes = m.box.cols * m.box.bytes;
@@ -165,7 +167,7 @@ template <typename F> void box_walk(const CUtensorMap &m, int x, int y, uint32_t
     }
 }
 
-/* ---- loads ------------------------------------------------------------------------------------------------- */
+/* ---- loads --------------------------------------------------------------------------------------------- */
 
 inline void copied(uint32_t bar, int64_t n_bytes)
 {
@@ -205,7 +207,7 @@ inline void tma_load_bytes(uint32_t smem, const void *src, uint32_t n_bytes, uin
                                 } });
 }
 
-/* ---- stores ------------------------------------------------------------------------------------------------ */
+/* ---- stores -------------------------------------------------------------------------------------------- */
 
 struct Store {
     CUtensorMap       map;

@@ -1,7 +1,7 @@
-/* Somebody else's environment, as many are written: one header, a struct, and functions over it. Brim hosts
- * such a header as it is (bouncer_env.c, docs/environments.md). A ball falls and bounces; the paddle must be
- * below it. This header uses rand(), holds pointers to its buffers and starts a new round by itself, as such
- * headers do. */
+/* An environment of another author, in a common form: one header, a struct, and functions over the struct.
+ * Brim hosts such a header as it is (bouncer_env.c, docs/environments.md). A ball falls and bounces; the
+ * paddle must be below it. This header uses rand(), holds pointers to its buffers and starts a new round by
+ * itself, as such headers do. */
 #ifndef BOUNCER_H
 #define BOUNCER_H
 

@@ -1,4 +1,4 @@
-/* Hosts bouncer.h, which is somebody else's, without a change in it: about 60 lines that are the same for
+/* Hosts bouncer.h, a header of another author, unchanged. It takes about 60 lines, which are the same for
  * every header of this kind. docs/environments.md walks through them.
  *
  *     cc -O2 -shared -fPIC -Isrc/env -o bouncer.so tests/env/bouncer_env.c */

@@ -1,11 +1,12 @@
 /* Fuzz target: the image decoders, from memory. The first 4 bytes of an input choose output size, box and
  * filter; the rest is the image.
  *
- * Whatever the bytes are, the decoder fills the output or says why not. Images above 256 Ki pixels are refused,
- * so that an input costs milliseconds.
+ * Whatever the bytes are, the decoder fills the output or says why not. Images above 256 Ki pixels are
+ * refused, so that an input costs milliseconds.
  *
- * sources: src/file/image.c src/file/image_jpeg.c src/file/image_png.c src/file/resize.c
- * sources: src/base/err.c src/base/mem.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c */
+ * sources: src/file/image.c src/file/image_jpeg.c src/file/image_png.c src/file/resize.c src/base/err.c
+ * src/base/mem.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c src/base/file.c
+ * src/base/arena.c */
 #include "base/err.h"
 #include "file/image.h"
 

@@ -3,7 +3,8 @@
  * Each input is parsed as it is, and once more with its checksum put right, since no fuzzer finds one.
  * What is accepted must lie inside the input, and decoding it must stay inside.
  *
- * sources: src/file/shard.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c */
+ * sources: src/file/shard.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c src/base/str.c
+ * src/base/file.c src/base/arena.c */
 #include "base/err.h"
 #include "file/shard.h"
 

@@ -1,4 +1,5 @@
-/* A few lines of test harness for the GPU machine, where no test library is installed. Prints "ok NAME" / "not ok NAME". */
+/* A few lines of test harness for the GPU machine, where no test library is installed. Prints "ok NAME" /
+ * "not ok NAME". */
 #ifndef TESTS_GPU_CHECK_H
 #define TESTS_GPU_CHECK_H
 

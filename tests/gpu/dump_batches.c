@@ -1,5 +1,6 @@
-/* Writes the batches that a recipe's run would see: for each of n samples the T+1 tokens of its window, int32. For comparing
- * with another program on the same data (tests/gpu/torch_bytes.py). Usage: dump_batches RECIPE N_SAMPLE OUT [key=value ...] */
+/* Writes the batches that a recipe's run would see: for each of n samples the T+1 tokens of its window,
+ * int32. For comparing with another program on the same data (tests/gpu/torch_bytes.py). Usage: dump_batches
+ * RECIPE N_SAMPLE OUT [key=value ...] */
 #include "base/err.h"
 #include "conf/recipe.h"
 #include "data/order.h"

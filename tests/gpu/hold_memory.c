@@ -1,5 +1,5 @@
-/* Another program on the same card: takes a share of the GPU memory that is free and keeps it until its input ends.
- * Usage: hold_memory SHARE. Prints what it holds once it does (tests/gpu/test_gpu_faults.sh). */
+/* Another program on the same card: takes a share of the GPU memory that is free and keeps it until its input
+ * ends. Usage: hold_memory SHARE. Prints what it holds once it does (tests/gpu/test_gpu_faults.sh). */
 #include "base/err.h"
 #include "dev/dev.h"
 

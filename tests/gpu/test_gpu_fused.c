@@ -1,6 +1,7 @@
-/* Fused ops on the device give the bits of the ops they stand for, at the widths of real models, in f32 and bf16, in place and
- * not, with whole and ragged rows: what lets lowering change speed and nothing else (src/dev/cuda/kernels.h). The vectors that
- * are summed over rows are checked too, so each sum must be taken in one order by every op that takes it. */
+/* Fused ops on the device give the bits of the ops they replace: at the widths of real models, in f32 and
+ * bf16, in place and not, with whole and ragged rows. So lowering changes speed and nothing else
+ * (src/dev/cuda/kernels.h). Vectors that are summed over rows are checked, too: all ops must take such a sum
+ * in the same order. */
 #include "check.h"
 
 #include "dev/dev.h"
@@ -142,9 +143,9 @@ static float element(const Tensor *t, const char *x, int64_t i)
     return f;
 }
 
-/* Products whose sums are taken in another order: rounded to bf16 they differ by at most an ulp (2^-7), and a square and a
- * second rounding make of that at most 2^-5; where an activation has nearly vanished, the bound is of the largest value. In
- * f32 the parts run, and the bits are the same. */
+/* Products whose sums are taken in another order: rounded to bf16 they differ by at most an ulp (2^-7), and a
+ * square and a second rounding make of that at most 2^-5; where an activation has nearly vanished, the bound
+ * is of the largest value. In f32 the parts run, and the bits are the same. */
 static void near_to(Bench *b, const char *what, const Tensor *fused, const Tensor *parts)
 {
     if (b->dtype == DT_F32) {
@@ -235,8 +236,8 @@ static void check_linear_act(Bench *b, int64_t N, int64_t C, int64_t F, int form
     clear(b);
 }
 
-/* Slopes that the product before a gate leaves, and a gradient by them, against those that the parts' gradient makes of ones.
- * Not RELU's, which jump where another order of sums has another sign. */
+/* Slopes that the product before a gate leaves, and a gradient by them, against those that the parts'
+ * gradient makes of ones. Not RELU's, which jump where another order of sums has another sign. */
 static void check_linear_glu_slope(Bench *b, int64_t N, int64_t C, int64_t F, int form)
 {
     DType   t   = b->dtype;
@@ -295,7 +296,8 @@ static void check_linear_dw(Bench *b, int64_t N, int64_t C, int64_t F)
     clear(b);
 }
 
-/* Plain products and the one with an activation, on the own kernel wherever it can run, against the library's. */
+/* Plain products and the one with an activation, on the own kernel wherever it can run, against the
+ * library's. */
 static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
 {
     DType   t = b->dtype;
@@ -329,8 +331,8 @@ static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
     clear(b);
 }
 
-/* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes at the end are
- * padding. */
+/* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes
+ * at the end are padding. */
 static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place, double bare)
 {
     Tensor *logits = fresh(b, b->dtype, N, V, 0, 0), *dlogits = fresh(b, b->dtype, N, V, 0, 0),

@@ -1,11 +1,11 @@
-/* Whole models on CUDA against the CPU definition: losses and every gradient of one step, then ten optimizer steps, for odd
- * shapes and for every kind of block. Same weights, same batches.
+/* Whole models on CUDA against the CPU definition: losses and every gradient of one step, then ten optimizer
+ * steps, for odd shapes and for every kind of block. Same weights, same batches.
  *
- * Bounds. fp32: both sides round each operation to 2^-24; a gradient is a chain of about 20 products over sums of up to some
- * thousand terms whose errors add like a random walk, so 1e-4 of a tensor's norm leaves a factor of ten. bf16: the CPU runs
- * the same list a second time with weights and every tensor between ops rounded to bf16; what that changes is the price of
- * bf16 itself, and CUDA may be off by at most twice as much, tensor by tensor (plus 2^-9, one rounding, for small tensors
- * whose price happens to come out near zero). */
+ * Bounds. fp32: both sides round each operation to 2^-24. A gradient is a chain of about 20 products over
+ * sums of up to some thousand terms. Their errors add like a random walk, so 1e-4 of a tensor's norm leaves a
+ * factor of ten. bf16: the CPU runs the same list a second time with weights and every tensor between ops
+ * rounded to bf16. The difference is the error of bf16 itself. CUDA may be off by at most twice this error,
+ * tensor by tensor (plus 2^-9, one rounding, for small tensors whose error happens to be near zero). */
 #include "check.h"
 
 #include "base/err.h"
@@ -144,8 +144,8 @@ static float *read_param(Job *b, const Param *p, Column which)
     return x;
 }
 
-/* The key part of a qkv bias shifts all scores of a query alike: its gradient is exactly zero and what comes out is rounding
- * noise, which AdamW turns into full-size steps. Those elements are left out. */
+/* The key part of a qkv bias shifts all scores of a query alike: its gradient is exactly zero and what comes
+ * out is rounding noise, which AdamW turns into full-size steps. Those elements are left out. */
 static void blank_key_bias(const Job *b, const Param *p, float *x)
 {
     const RecipeModel *m = &b->recipe.model;
@@ -189,7 +189,7 @@ static void compare_f32(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     build_destroy(b);
 }
 
-/* ---- bf16 ---------------------------------------------------------------------------------------------------- */
+/* ---- bf16 ---------------------------------------------------------------------------------------------- */
 
 static void round_bf16(float *x, int64_t n)
 {
@@ -226,7 +226,8 @@ static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     r.opt.linear_act = 0; /* rounds in another place, see job.c */
     Job *a           = open_job(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
     Job *b           = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
-    /* What rounding alone costs shows in the lists whose products are not fused: a fused one rounds inside, too. */
+    /* What rounding alone costs shows in the lists whose products are not fused: a fused one rounds inside,
+     * too. */
     r.opt.linear_act_bwd = r.opt.linear_glu_fwd = r.opt.linear_glu_bwd = r.opt.linear_dw_bias = 0;
     Job      *like = open_job(&r, s->batch, gpu->vt, gpu, DT_BF16, LEVEL_NONE);
     Job      *c    = open_job(&r, s->batch, cpu->vt, cpu, DT_F32, LEVEL_NONE);
@@ -257,9 +258,9 @@ static void compare_bf16(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     build_destroy(c);
 }
 
-/* Ten steps in fp32 on both. AdamW divides by sqrt(v): where a gradient is only rounding noise the two sides may step in
- * opposite directions by lr each, so weights are compared to 10 steps * lr of noise on 1e-3 of the elements at most, i.e.
- * losses to 1e-4 and weights to 1e-3 of their norm. */
+/* Ten steps in fp32 on both. AdamW divides by sqrt(v): where a gradient is only rounding noise the two sides
+ * may step in opposite directions by lr each, so weights are compared to 10 steps * lr of noise on 1e-3 of
+ * the elements at most, i.e. losses to 1e-4 and weights to 1e-3 of their norm. */
 static void compare_training(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
 {
     Recipe      r     = make_recipe(s);
@@ -285,8 +286,8 @@ static void compare_training(Tally *t, const Shape *s, Dev *cpu, Dev *gpu)
     build_destroy(b);
 }
 
-/* The three recomputation levels must give the same bits on the same device. Attention's dQ is summed by atomics in the fast
- * variant, so this runs deterministic. */
+/* The three recomputation levels must give the same bits on the same device. Attention's dQ is summed by
+ * atomics in the fast variant, so this runs deterministic. */
 static void compare_levels(Tally *t, const Shape *s, Dev *gpu, DType compute)
 {
     Recipe r        = make_recipe(s);

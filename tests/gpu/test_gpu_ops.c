@@ -1,14 +1,14 @@
-/* Every op and fused variant on CUDA against the same cases and double-precision references as the CPU (tests/op_cases.h): odd
- * shapes, row strides, guard bands, poisoned outputs, all masks; in f32 and in bf16.
+/* Every op and fused variant on CUDA against the same cases and double-precision references as the CPU
+ * (tests/op_cases.h): odd shapes, row strides, guard bands, poisoned outputs, all masks; in f32 and in bf16.
  *
- * Bounds. f32: the reference's own tolerance (op_ref_base.h, derived per op), twice, because sums run in another order and exp, log
- * and tanh are the device's. bf16: inputs are rounded to bf16 first and the reference computed from them; rounding its result
- * to bf16 is the least any bf16 implementation must do, and twice that error (in norm) is allowed. Attention also rounds
- * probabilities (forward) and P, dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of
- * independent roundings add in squares.
+ * Bounds. f32: the reference's own tolerance (op_ref_base.h, derived per op), twice, because sums run in
+ * another order and exp, log and tanh are the device's. bf16: inputs are rounded to bf16 first and the
+ * reference computed from them; rounding its result to bf16 is the least any bf16 implementation must do, and
+ * twice that error (in norm) is allowed. Attention also rounds probabilities (forward) and P, dS, dP and dQ
+ * (backward) on the way, each as large as the last rounding; errors of independent roundings add in squares.
  *
- * test_gpu_ops [OP [PART [own]]]: that op alone, of its cases those with PART in their name, and no library where there is a
- * choice. */
+ * Usage: test_gpu_ops [OP [PART [own]]]. Only OP; only its cases with PART in their name; with "own" no
+ * library where there is a choice. */
 #include "check.h"
 
 #include "op_harness.h"
@@ -176,13 +176,15 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
         double tol = op_ref_tolerance(r, i, e), typical = want * 0x1p-9;
         if (in_gap(c, i, e)) continue;
         err += (got - want) * (got - want);
-        /* A lucky number may need no rounding: at least the mean square of a rounding, (2^-9)^2 / 3, is counted. */
+        /* A lucky number may need no rounding: at least the mean square of a rounding, (2^-9)^2 / 3, is
+         * counted. */
         price += MAX((rounded - want) * (rounded - want), typical * typical / 3);
         if (t == c->args.t[2] && c->kind == OP_ADD_NORM_FWD) price += mean_price(c, r, e);
         size += want * want;
         exact += tol * tol;
     }
-    /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it rounded. */
+    /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it
+     * rounded. */
     int sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||
                        c->kind == OP_LINEAR_ACT_BWD;
     /* In a few elements nothing averages out: one rounding may be sqrt(3) times its root mean square. */

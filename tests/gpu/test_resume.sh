@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A deterministic bf16 run killed with -9 and resumed ends with the bits of the run that was left alone; twice the same run, too.
+# A deterministic bf16 run killed with -9 and resumed ends with the bits of the run that was left alone; twice
+# the same run, too.
 # Usage: test_resume.sh [build folder] [device] [precision]
 set -uo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -19,7 +20,8 @@ train one;  say $? "the run left alone"
 train two;  say $? "the same run again"
 [ "$(bits one)" = "$(bits two)" ];  say $? "both end with the same bits"
 "$brim" train "${common[@]}" run=cut >"$BRIM_RUNS/cut.log" 2>&1 & pid=$!
-for _ in $(seq 12000); do # until the first checkpoint is written: steps do not wait for it, so their number does not tell
+# until the first checkpoint is written: steps do not wait for it, so their number does not tell
+for _ in $(seq 12000); do
     [ -d "$BRIM_RUNS/cut/checkpoints/step-00000020" ] && break
     sleep 0.005
 done

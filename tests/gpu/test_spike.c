@@ -1,7 +1,8 @@
-/* The contract, end to end on a GPU: one transformer block forward and backward, one op with a quantised, a transposed and an
- * amax output, and one op on the comm lane, recorded once, captured as one CUDA graph, and equal to the CPU running the same
- * list. f32 throughout: bound 1e-4 of each tensor's norm as in test_gpu_model.c; quantised values are exact (both sides round
- * the same f32 numbers to nearest even). */
+/* The contract, end to end on a GPU: one transformer block forward and backward, one op with a quantised, a
+ * transposed and an amax output, and one op on the comm lane. The list is recorded once and captured as one
+ * CUDA graph. The CPU runs the same list, and the results must be equal. All is f32: bound 1e-4 of each
+ * tensor's norm as in test_gpu_model.c; quantised values are exact (both sides round the same f32 numbers to
+ * nearest even). */
 #include "check.h"
 
 #include "base/err.h"
@@ -47,11 +48,12 @@ static void declare(Side *s, DType q_dtype)
     net_declare(&s->net, &s->store, &m, &(ParamOptions){ .compute = DT_F32, .trains = 1, .decay = 0.1f },
                 &(NetPlace){ 0 });
     int64_t tok[2] = { 3, m.context }, target[2] = { 3 * m.context, 1 };
-    s->batch             = (NetBatch){ .B       = 3,
-                                       .T       = m.context,
-                                       .sample0 = store_tensor(&s->store, SLAB_IO, "sample0", DT_I64, 1, &one),
-                                       .tok     = store_tensor(&s->store, SLAB_IO, "tok", DT_I32, 2, tok),
-                                       .target  = store_tensor(&s->store, SLAB_IO, "target", DT_I32, 2, target) };
+    s->batch = (NetBatch){ .B       = 3,
+                           .T       = m.context,
+                           .sample0 = store_tensor(&s->store, SLAB_IO, "sample0", DT_I64, 1, &one),
+                           .tok     = store_tensor(&s->store, SLAB_IO, "tok", DT_I32, 2, tok),
+                           .target  = store_tensor(&s->store, SLAB_IO, "target", DT_I32, 2, target) };
+
     const Tensor *w      = param_find(&s->net.table, "block.0.up.weight")->col[COL_WEIGHT];
     int64_t       dim[2] = { tensor_rows(w), tensor_cols(w) }, tdim[2] = { dim[1], dim[0] };
     s->q       = store_tensor(&s->store, SLAB_COPY, "q", q_dtype, 2, dim);

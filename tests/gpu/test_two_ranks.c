@@ -1,13 +1,14 @@
 /* Two ranks on one card: the collectives, and training that equals one rank's, with graphs and without.
  *
- * NCCL refuses two ranks on one GPU unless it takes them for two machines: each process gets a NCCL_HOSTID of
- * its own and they talk over loopback sockets, while the driver gives the GPU to them in turn. Slow, but
- * every byte goes the way it goes between cards. `test_two_ranks cpu` runs the same on the CPU backend.
+ * NCCL refuses two ranks on one GPU unless they look like two machines. So each process gets a NCCL_HOSTID of
+ * its own, the processes talk over loopback sockets, and the driver gives them the GPU in turn. This is slow,
+ * but every byte takes the same way as between cards. `test_two_ranks cpu` runs the same on the CPU backend.
  *
- * Bounds. fp32: a micro-batch gives the same bits on any rank, so only the order of summing them differs: 2^-24 each, and AdamW
- * may turn that noise into steps of lr where a gradient is nothing but noise; 1e-5 of the norm of all weights. bf16: the same
- * noise now and then flips the rounding of a weight's copy or an activation, and the results may part by as much as one rounding,
- * 2^-9. Two ranks against each other, and graphs against no graphs: the same bits (a sum of two numbers has only one order). */
+ * Bounds. fp32: a micro-batch gives the same bits on any rank, so only the order of summing them differs:
+ * 2^-24 each, and AdamW may turn that noise into steps of lr where a gradient is nothing but noise; 1e-5 of
+ * the norm of all weights. bf16: the same noise now and then flips the rounding of a weight's copy or an
+ * activation, and the results may part by as much as one rounding, 2^-9. Two ranks against each other, and
+ * graphs against no graphs: the same bits (a sum of two numbers has only one order). */
 #include "check.h"
 #include "jobs.h"
 #include "ranks_train.h"

@@ -1,5 +1,6 @@
-"""The byte model of bytes.yaml in PyTorch: same initial weights, same batches, bf16 autocast, fused AdamW. Compares its loss with
-Brim's at every 50th step: python3 torch_bytes.py CHECKPOINT_DIR BATCHES METRICS_JSONL. Prints ok / not ok lines."""
+"""The byte model of bytes.yaml in PyTorch: same initial weights, same batches, bf16 autocast, fused AdamW.
+Compares PyTorch's loss with Brim's at every 50th step. Prints ok / not ok lines.
+Usage: python3 torch_bytes.py CHECKPOINT_DIR BATCHES METRICS_JSONL"""
 import json, math, os, re, sys
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import load_file
@@ -21,7 +22,8 @@ def forward(tok, tgt):
             a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C)
             x = x + F.linear(a, p("proj.weight"), p("proj.bias"))
             h = F.layer_norm(x, (C,), p("norm2.weight"), p("norm2.bias"), 1e-5).to(torch.bfloat16)
-            x = x + F.linear(F.gelu(F.linear(h, p("up.weight"), p("up.bias")), approximate="tanh"), p("down.weight"), p("down.bias"))
+            x = x + F.linear(F.gelu(F.linear(h, p("up.weight"), p("up.bias")), approximate="tanh"),
+                p("down.weight"), p("down.bias"))
         h = F.layer_norm(x, (C,), P["norm.weight"], P["norm.bias"], 1e-5).to(torch.bfloat16)
         logits = F.linear(h, P["embed.weight"])
     return F.cross_entropy(logits.view(-1, V).float(), tgt.reshape(-1))
@@ -30,10 +32,12 @@ recipe = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytes.ya
 base, low, warm = (float(x) for x in re.search(r"\blr: (\S+), min_lr: (\S+), warmup: (\d+)", recipe).groups())
 
 def lr(s):
-    return base * (s + 1) / warm if s < warm else low + 0.5 * (base - low) * (1 + math.cos(math.pi * min(1.0, (s - warm) / (STEPS - warm))))
+    return base * (s + 1) / warm if s < warm else low + 0.5 * (base - low) * (1
+        + math.cos(math.pi * min(1.0, (s - warm) / (STEPS - warm))))
 
 opt = torch.optim.AdamW([{"params": [v for k, v in P.items() if v.dim() == 2], "weight_decay": 0.1},
-                         {"params": [v for k, v in P.items() if v.dim() == 1], "weight_decay": 0.0}], lr=base, betas=(0.9, 0.95), eps=1e-8, fused=True)
+                         {"params": [v for k, v in P.items() if v.dim() == 1],
+                             "weight_decay": 0.0}], lr=base, betas=(0.9, 0.95), eps=1e-8, fused=True)
 losses = []
 for s in range(STEPS):
     b = x_all[s * B:(s + 1) * B]
@@ -50,5 +54,6 @@ bad = 0
 for s in [1] + list(range(50, STEPS + 1, 50)):
     r = abs(mine[s] - losses[s - 1]) / losses[s - 1]
     bad += r > 0.005
-    print(f"{'not ok' if r > 0.005 else 'ok'} step {s}: brim {mine[s]:.4f} torch {losses[s-1]:.4f} difference {100*r:.3f} %")
+    print(f"{'not ok' if r > 0.005 else 'ok'} step {s}: brim {mine[s]:.4f} torch {losses[s-1]:.4f} "
+          f"difference {100*r:.3f} %")
 sys.exit(bad > 0)

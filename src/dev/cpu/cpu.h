@@ -1,11 +1,12 @@
 /* The CPU backend: the definition of every op, f32 only.
  *
- * 1. An op's result depends on its inputs and shapes alone, never on the number of threads: work is cut at places that
- *    follow from shapes, and partial sums are added in a fixed order.
- * 2. A fused op calls the same row functions as the ops it stands for, and those are not inlined, so fusion and
- *    recomputation give the same bits.
- * 3. Ops run one after another and share one scratch range: the plan's, for a list that is bound while it is there. An op that
- *    runs alone, or a list without a plan, has one that grows before the device is sealed; a replay never allocates. */
+ * 1. An op's result depends on its inputs and shapes alone, never on the number of threads: work is cut at
+ *    places that follow from shapes, and partial sums are added in a fixed order.
+ * 2. A fused op calls the same row functions as the ops it replaces. These functions are not inlined, so
+ *    fusion and recomputation give the same bits.
+ * 3. Ops run one after another and share one scratch range. A bound list with a plan uses the plan's range.
+ *    An op that runs alone, or a list without a plan, has a range that grows until the device is sealed. A
+ *    replay never allocates. */
 #ifndef DEV_CPU_CPU_H
 #define DEV_CPU_CPU_H
 
@@ -48,7 +49,8 @@ double cpu_read_number(const char *path, const char *key, double fallback);
 int cpu_comm_id(unsigned char id[128]);
 int cpu_comm_open(Dev *dev, const DevComm *c);
 
-/* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after err_set(). */
+/* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after
+ * err_set(). */
 void *cpu_scratch(Dev *dev, size_t size_bytes);
 
 /* What an op will ask cpu_scratch() for. */
@@ -70,7 +72,8 @@ static inline int64_t cpu_start(const Tensor *t, int64_t b)
     return t ? ((const int32_t *)t->data)[tensor_numel(t) == 1 ? 0 : b] : 0;
 }
 
-/* Loops below this many elements run on one thread: waking the others costs about as much as 10^4 additions. */
+/* Loops below this many elements run on one thread: waking the others costs about as much as 10^4
+ * additions. */
 enum { CPU_PARALLEL_MIN = 16384 };
 
 #endif

@@ -1,13 +1,14 @@
 /* Activations: y = act(x), dx = dy act'(x), alone, with the bias gradient, and gated.
  *
- *   GELU (tanh form)  x s(2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  s the logistic function: (1 + tanh u) / 2 = s(2u)
+ *   GELU (tanh form)  x s(2u),  u = sqrt(2/pi) (x + 0.044715 x^3),  s the logistic function:
+ *                     (1 + tanh u) / 2 = s(2u)
  *   RELU2             max(x, 0)^2
  *   SILU              x s(x)
  *   RELU              max(x, 0)
  *   TANH, SIGMOID     from e^-|x|, so that slopes keep their relative precision far from 0
  *   GELU_ERF          x Phi(x), Phi the normal distribution function
  *
- * Each is a choice made once per row, so the loop inside has no branch on it. */
+ * The activation is chosen once per row, so the loop over the row has no branch. */
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
@@ -80,7 +81,8 @@ VEC_INLINE void glu_fwd_as(float *y, const float *x, int64_t up, int64_t n, cons
     }
 }
 
-/* What glu_dx_as() would multiply by, in the order in which it does: slopes that are kept give the same bits. */
+/* What glu_dx_as() would multiply by, in the order in which it does: slopes that are kept give the same
+ * bits. */
 VEC_INLINE void glu_both_as(float *y, float *x, int64_t up, int64_t n, const Act act)
 {
     for (int64_t i = 0; i < n; i += VL) {

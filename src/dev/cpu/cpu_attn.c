@@ -1,11 +1,13 @@
 /* Attention forward: one pass over the keys per block of queries, T x S is never stored.
  *
- * One item is a sequence, a key/value head and a range of query blocks; it copies the keys and values it will read, then
- * takes every query head of the group. For a block of queries Q^T (scaled) is made once; then per block of keys
+ * One item of work is a sequence, a key/value head and a range of query blocks. The item copies the keys and
+ * values it reads, then takes every query head of the group. Q^T (scaled) is made once for a block of
+ * queries. Then for each block of keys:
  *   S   = K Q^T                     [keys][queries]
- *   m'  = max(m, max over keys S),  P = exp(S - m'),  l = l exp(m - m') + sum P,  O^T = O^T exp(m - m') + V^T P
- * and at the end o = O / l, lse = m + log l. Blocks of queries are independent, so how they are dealt into items changes no
- * bits. */
+ *   m'  = max(m, max over keys S),  P = exp(S - m')
+ *   l   = l exp(m - m') + sum P,    O^T = O^T exp(m - m') + V^T P
+ * and at the end o = O / l, lse = m + log l. Blocks of queries are independent, so the bits do not depend on
+ * how blocks are dealt into items. */
 #include "dev/cpu/cpu_attn.h"
 
 #include "base/err.h"
@@ -171,7 +173,7 @@ static void write_rows(float *y, int64_t ld, const float *x, const float *factor
     }
 }
 
-/* ---- Forward --------------------------------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     float    *k, *v; /* [T][pad]: rows of one key/value head */
@@ -297,8 +299,8 @@ static void fwd_item(const Fwd *w, FwdTile *f, int64_t b, int64_t g, int64_t i0,
     }
 }
 
-/* Item i of n_cut ranges of queries for every key/value head. Later queries see more keys under a causal mask: they go
- * first, and the short ones fill the end. */
+/* Item i of n_cut ranges of queries for every key/value head. Later queries see more keys under a causal
+ * mask: they go first, and the short ones fill the end. */
 static void fwd_take(const Fwd *w, float *scratch, int64_t n_cut, int64_t i)
 {
     const Attn *a    = &w->a;

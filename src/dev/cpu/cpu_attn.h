@@ -1,7 +1,7 @@
-/* Attention in blocks: what forward and backward share, of one sequence with itself or with another one.
+/* Attention in blocks, of one sequence with itself or with another one: what forward and backward share.
  *
- * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are then plain
- * vectors over queries, and each product takes keys and values straight from the packed rows.
+ * Tiles are kept transposed, one lane per query: S[key][query]. Maxima, sums and factors of the softmax are
+ * then plain vectors over queries, and each product takes keys and values straight from the packed rows.
  *
  * Every mask is an interval of keys per query: causal [0, t], full [0, S), prefix [0, max(t+1, prefix)),
  * document [doc[t], t], range [first[t], last[t]]. A block of keys outside every interval is skipped, one
@@ -78,8 +78,9 @@ VEC_INLINE vi span_sees(const Span *s, int v, int64_t k)
 /* D rounded up to whole vectors: the length of a copied row. */
 static inline int64_t attn_pad(int64_t D) { return (D + VL - 1) / VL * VL; }
 
-/* n rows x of D floats, ld apart, as n_row rows of attn_pad(D) floats, times scale; what x does not fill is 0. Rows of qkv
- * are far apart: read in place they miss L1 on every key (measured: 144 against 171 GFLOP/s). */
+/* Copies n rows x of D floats, ld apart, to n_row rows of attn_pad(D) floats, times scale. The rest of the
+ * rows is 0. Rows of qkv are far apart: read in place, they miss L1 on every key (measured: 144 against 171
+ * GFLOP/s). */
 typedef struct {
     const float *x;
     int64_t      ld, n, n_row, D;
@@ -90,8 +91,9 @@ void attn_copy(float *out, const AttnRows *r);
 /* out[d][lane] = scale * x[lane][d] for n rows x of D floats, ld apart; lanes from n on are 0. */
 void attn_transpose(float *out, const float *x, int64_t ld, int64_t n, int64_t D, float scale);
 
-/* Rows that the thread's next item will read or write, brought into L2 a few lines at a time while this one computes. A
- * head's part of a row is too short for the hardware's prefetcher: waiting for it took a third of the time. */
+/* Brings rows that the thread's next item will read or write into L2, a few lines at a time, while this item
+ * computes. A head's part of a row is too short for the hardware's prefetcher: waiting for such rows took a
+ * third of the time. */
 enum { AHEAD_STREAMS = 8, AHEAD_LINE = 16 /* floats */ };
 typedef struct {
     const float *base[AHEAD_STREAMS];

@@ -1,9 +1,10 @@
 /* Attention backward: scores are computed again from q, k and lse; T x S is never stored.
  *
- * One item is a sequence and a key/value head with all query heads that read it, so dk and dv are summed by one thread in
- * one order. For each query head and block of queries, with delta = sum over d of dout * o, per block of keys:
- *   P  = exp(K Q^T - lse)    dP = V dO^T    dS = P (dP - delta)          tiles [keys][queries], Q already scaled
- *   dV += P dO               dK += dS Q     dQ += dS^T K                  rows of D floats, padded to whole vectors
+ * One item of work is a sequence and a key/value head with all query heads that read it. So one thread sums
+ * dk and dv, in one order. For each query head and block of queries, with delta = sum over d of dout * o, per
+ * block of keys:
+ *   P  = exp(K Q^T - lse)    dP = V dO^T    dS = P (dP - delta)     tiles [keys][queries], Q already scaled
+ *   dV += P dO               dK += dS Q     dQ += dS^T K            rows of D floats, padded to whole vectors
  * dq = scale dQ. */
 #include "dev/cpu/cpu_attn.h"
 
@@ -82,7 +83,14 @@ static void key_block(const Attn *a, BwdTile *t, const Span *span, int64_t k0, i
     int64_t n = k1 - k0, pad = t->pad;
     float  *k = t->k + k0 * pad;
     Tile    s = {
-           .k = a->D, .a = k, .a_row = pad, .a_col = 1, .b = t->qt, .b_row = ATTN_Q, .c = t->p, .c_row = ATTN_Q
+           .k     = a->D,
+           .a     = k,
+           .a_row = pad,
+           .a_col = 1,
+           .b     = t->qt,
+           .b_row = ATTN_Q,
+           .c     = t->p,
+           .c_row = ATTN_Q,
     };
     cpu_block(&s, n, ATTN_Q);
     Tile dp  = { .k = a->D, .a = t->v + k0 * pad, .a_row = pad, .a_col = 1, .b = t->dot, .b_row = ATTN_Q };

@@ -1,4 +1,4 @@
-/* Attention of new tokens against the key/value caches, to which they are appended first.
+/* Attention of new tokens to the key/value caches. The new tokens are appended to the caches first.
  *
  * One token a sequence: scores, softmax and sum of one query head in one pass each. Several (a prompt): the
  * blocks of forward attention, with queries that stand at key len[b] on. */

@@ -1,5 +1,5 @@
-/* Attention that stores its weights: whole products per head, T x T in memory. What opt.flash=false runs,
- * for comparison.
+/* Attention that stores its weights: whole products per head, T x T in memory. opt.flash=false runs this
+ * form, for comparison.
  *
  *   forward   S = Q K^T,  P = softmax(scale S) over the keys a query sees, 0 elsewhere,  O = P V
  *   backward  dP = dO V^T,  dS = scale P (dP - sum over keys of P dP),  dV = P^T dO,  dQ = dS K,  dK = dS^T Q
@@ -67,8 +67,9 @@ static Gemm weights_by_rows(float *c, int64_t ld_c, const float *w, int transpos
                    .c_row = ld_c };
 }
 
-/* The most that any product packs: S, dP, O or dQ, dK, dV. ld_out is that of dout (forward: of o): a product packs rows that
- * are far apart and reads near ones in place, so those of qkv do not speak for those of dout. */
+/* The most that any product packs: S, dP, O or dQ, dK, dV. ld_out is the row stride of dout (forward: of o).
+ * A product packs rows that are far apart and reads near rows in place; rows of dout may be near where rows
+ * of qkv are far apart. */
 static size_t product_bytes(const Attn *a, int64_t ld_out)
 {
     Rows   in = { NULL, a->ld_q }, out = { NULL, ld_out };

@@ -1,6 +1,6 @@
 /* Conversions between number formats, and fp8 quantisation.
  *
- * On the CPU fp8 values are kept as f32 that fp8 could hold: the grid is what matters, not the bytes. */
+ * The CPU keeps fp8 values as f32 numbers that fp8 can hold: only the values matter, not the bytes. */
 #include "tensor/number.h"
 
 #include "base/err.h"
@@ -47,7 +47,8 @@ typedef struct {
     float max;
 } Fp8;
 
-/* Nearest number of the grid: a multiple of 2^(exponent - mantissa), the exponent clamped at the smallest normal one. */
+/* Nearest number of the grid: a multiple of 2^(exponent - mantissa), the exponent clamped at the smallest
+ * normal one. */
 static float fp8_round(float x, const Fp8 *f)
 {
     if (isnan(x)) return x;

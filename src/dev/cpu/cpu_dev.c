@@ -1,5 +1,5 @@
-/* The CPU's DevVt: memory, threads and replay. Lanes and marks mean nothing here, since every call has finished when it
- * returns. */
+/* The CPU's DevVt: memory, threads and replay. Lanes and marks mean nothing here, since every call has
+ * finished when it returns. */
 #include "dev/cpu/cpu.h"
 
 #include "base/clock.h"
@@ -29,7 +29,7 @@ struct DevExec {
     CpuRange  scratch; /* empty: what has grown */
 };
 
-/* ---- The machine ---------------------------------------------------------------------------------------------- */
+/* ---- The machine --------------------------------------------------------------------------------------- */
 
 double cpu_read_number(const char *path, const char *key, double fallback)
 {
@@ -44,8 +44,9 @@ double cpu_read_number(const char *path, const char *key, double fallback)
     return value;
 }
 
-/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota, which OpenMP
- * does not know: spinning on more threads than the quota allows is several times slower. */
+/* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota. OpenMP does
+ * not know the quota; more threads than the quota allows, which wait awake, make the run several times
+ * slower. */
 static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
 
 int cpu_threads_for(int asked)
@@ -86,10 +87,10 @@ static int cpu_info(Dev *dev, DevInfo *info)
     return 0;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
-/* Zeroed by all threads, so that each page is first touched by a thread that will use it; huge pages, because a product
- * walks many rows at once and would miss the TLB on each. */
+/* All threads zero the memory, so that each page is first touched by a thread that will use it. Huge pages,
+ * because a product walks many rows at once and would miss the TLB on each row. */
 static void *alloc_zeroed(int threads, size_t size_bytes)
 {
     size_t align = size_bytes >= HUGE_PAGE ? HUGE_PAGE : TENSOR_ALIGN;
@@ -182,7 +183,7 @@ static size_t cpu_list_scratch(const Op *ops, int n_op, int threads)
     return most;
 }
 
-/* ---- Open and close --------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static Dev *cpu_open(int index, const DevOptions *opt)
 {
@@ -220,7 +221,7 @@ float *cpu_f32(const Tensor *t)
     return t->data;
 }
 
-/* ---- Copies and order --------------------------------------------------------------------------------------------- */
+/* ---- Copies and order ---------------------------------------------------------------------------------- */
 
 static int cpu_upload(Dev *dev, Lane lane, void *dst_dev, const void *src_host, size_t size_bytes)
 {
@@ -241,7 +242,7 @@ static int cpu_mark_wait(Dev *dev, int slot) { return 0; }
 static int cpu_mark_passed(Dev *dev, int slot) { return 1; }
 static int cpu_lane_wait_mark(Dev *dev, Lane waiter, int slot) { return 0; }
 
-/* ---- Lists -------------------------------------------------------------------------------------------------------- */
+/* ---- Lists --------------------------------------------------------------------------------------------- */
 
 static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
 {

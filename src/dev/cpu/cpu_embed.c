@@ -1,7 +1,7 @@
 /* Token and position embeddings.
  *
- * dwte collects rows by token: each thread takes a slice of columns and walks all rows in order, so every sum is in
- * increasing n whatever the number of threads and however uneven the tokens. */
+ * dwte collects rows by token: each thread takes a slice of columns and walks all rows in order. So every sum
+ * runs in increasing n, for any number of threads and any distribution of tokens. */
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"

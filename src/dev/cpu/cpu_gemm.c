@@ -1,14 +1,16 @@
 /* Matrix products: packed panels of b, register tiles of c.
  *
- * b is copied into panels of TILE_COLS columns ([k][TILE_COLS], zero padded), all threads together. Then each thread owns
- * a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a panel's part in L1 or L2.
- * Who is done helps the others: on a shared machine some thread is always late.
- * a is read in place when its rows are consecutive (forward, dx). When its columns are (dw) it is packed into strips of
- * TILE_ROWS rows ([k][rows]), and panels of b are read in place if its rows are close enough.
+ * All threads together copy b into panels of TILE_COLS columns ([k][TILE_COLS], zero padded). Then each
+ * thread owns a rectangle of c and walks it: rows in blocks that keep a's part in L2, k in steps that keep a
+ * panel's part in L1 or L2. A thread that is done helps the others: on a shared machine some thread is always
+ * late. If the rows of a are consecutive in memory (forward, dx), a is read in place. If its columns are
+ * consecutive (dw), a is packed into strips of TILE_ROWS rows ([k][rows]). Panels of b are read in place if
+ * the rows of b are close enough.
  *
- * 1. How k is cut into steps, and with it the order of additions for one element of c, follows from k alone: neither
- *    threads nor the number of rows or columns change its bits, nor who computes it.
- * 2. Steps are packed several at a time (a part); parts alternate between two buffers: one barrier per part. */
+ * 1. The cut of k into steps follows from k alone. So does the order of additions for one element of c. The
+ *    bits depend neither on threads nor on the number of rows or columns.
+ * 2. Steps are packed several at a time (a part); parts alternate between two buffers: one barrier per
+ *    part. */
 #include "dev/cpu/cpu_gemm.h"
 
 #include "base/err.h"
@@ -44,7 +46,7 @@ typedef struct {
     int         pack_a;
 } Plan;
 
-/* ---- Planning -------------------------------------------------------------------------------------------------------- */
+/* ---- Planning ------------------------------------------------------------------------------------------ */
 
 static void plan_init(Plan *p, const Gemm *g)
 {
@@ -90,8 +92,8 @@ size_t cpu_gemm_scratch(const Gemm *g)
     return (size_t)(packs_floats(&p) + (int64_t)g->private_blocks * BLOCK_FLOATS) * sizeof(float);
 }
 
-/* Splits c over the threads: the time of the largest rectangle, in cycles per unit of k, counting its tiles and the rows
- * and columns it must load. */
+/* Splits c over the threads: the time of the largest rectangle, in cycles per unit of k, counting its tiles
+ * and the rows and columns it must load. */
 static void plan_grid(Plan *p, int threads)
 {
     double best = 0;
@@ -109,7 +111,8 @@ static void plan_grid(Plan *p, int threads)
     }
 }
 
-/* What every tile of one part needs, worked out once: a division costs as much as a step of k over a whole tile. */
+/* What every tile of one part needs, worked out once: a division costs as much as a step of k over a whole
+ * tile. */
 typedef struct {
     const Plan *p;
     float      *b, *a;        /* packed */
@@ -129,9 +132,10 @@ static Part part_init(const Plan *p, int64_t d)
     return t;
 }
 
-/* ---- Packing --------------------------------------------------------------------------------------------------------- */
+/* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Rows [k, k+n) of panel j when b's rows are consecutive: each is copied, zero padded. out is the panel's row k. */
+/* Rows [k, k+n) of panel j when b's rows are consecutive: each is copied, zero padded. out is the panel's row
+ * k. */
 static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t n)
 {
     int64_t      col0 = j * TILE_COLS, n_col = MIN(TILE_COLS, g->n - col0);
@@ -144,7 +148,8 @@ static void pack_b_rows(float *out, const Gemm *g, int64_t j, int64_t k, int64_t
     }
 }
 
-/* The same when b's columns are consecutive: VL x VL blocks are turned. A block without columns is all zero. */
+/* The same when b's columns are consecutive: VL x VL blocks are turned. A block without columns is all
+ * zero. */
 static void pack_b_cols(float *out, const Gemm *g, int64_t j, int64_t k0, int64_t depth)
 {
     for (int64_t v = 0; v < TILE_VECS; v++) {
@@ -171,8 +176,8 @@ static void pack_a_rows(float *out, const Gemm *g, int64_t r0, int64_t rows, int
     }
 }
 
-/* This thread's share of packing a part. Rows are taken in short runs, panel after panel: a run's source stays in L1 and
- * each page is entered once. */
+/* This thread's share of packing a part. Rows are taken in short runs, panel after panel: a run's source
+ * stays in L1 and each page is entered once. */
 static void pack_share(const Part *part, int thread, int team)
 {
     const Plan *p = part->p;
@@ -195,7 +200,7 @@ static void pack_share(const Part *part, int thread, int team)
     }
 }
 
-/* ---- Computing ------------------------------------------------------------------------------------------------------- */
+/* ---- Computing ----------------------------------------------------------------------------------------- */
 
 /* A tile at the right edge: computed beside c, then its columns inside c are added. */
 static void tile_edge(Tile t, int rows, int64_t n_col)

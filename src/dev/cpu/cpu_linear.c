@@ -4,10 +4,10 @@
  *   dx[N,K] = dy[N,M] w[M,K]
  *   dw[M,K] += dy[N,M]^T x[N,K]           a(m,n) = dy[n,m]: dy's rows are a's columns
  *
- * A few rows (decoding) are dot products instead: packing w would cost more than using it.
+ * A few rows (decoding) are computed as dot products: packing w would cost more than using w.
  *
- * Gradients fused with an activation may write where they read pre, so dx cannot be made in place: each block of it is
- * made in scratch, and turned into dpre while it is in cache. */
+ * Gradients fused with an activation may write where they read pre, so dx cannot be made in place. Each block
+ * of dx is made in scratch and turned into dpre while it is in cache. */
 #include "dev/cpu/cpu_linear.h"
 
 #include "base/err.h"
@@ -123,7 +123,8 @@ int cpu_linear_fwd(Dev *dev, const LinearFwd *a)
     return cpu_gemm(dev, &g);
 }
 
-/* Row i of a block, `right` of where it is in c, of a matrix that is not in cache: too short for the hardware to see it coming. */
+/* Row i of a block, `right` columns to the right of its place in c, in a matrix that is not in cache. The row
+ * is too short for the hardware's prefetcher. */
 static void fetch_row(Mat m, const GemmBlock *b, int64_t i, int64_t right)
 {
     if (i >= b->n_row) return;
@@ -181,7 +182,7 @@ int cpu_linear_dw(Dev *dev, const LinearDw *a)
     return a->db ? cpu_bias_dw(dev, &(BiasDw){ .db = a->db, .dy = a->dy }) : 0;
 }
 
-/* ---- Fused with what follows ------------------------------------------------------------------------------------------ */
+/* ---- Fused with what follows --------------------------------------------------------------------------- */
 
 int cpu_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
 {

@@ -109,7 +109,7 @@ static int copy_tensor(Dev *dev, const Tensor *y, const Tensor *x)
 
 int cpu_copy(Dev *dev, const Copy *a) { return copy_tensor(dev, a->y, a->x); }
 
-/* ---- Collectives ------------------------------------------------------------------------------------------------------ */
+/* ---- Collectives --------------------------------------------------------------------------------------- */
 
 int cpu_comm_id(unsigned char id[128])
 {
@@ -166,7 +166,7 @@ int cpu_all_gather(Dev *dev, const AllGather *a)
     return c->all_gather(c->ctx, a->y->data, a->x->data, part);
 }
 
-/* ---- Dropout ---------------------------------------------------------------------------------------------------------- */
+/* ---- Dropout ------------------------------------------------------------------------------------------- */
 
 enum { DRAW_BLOCKS = 128 }; /* Philox calls per batch of draws, four elements each; a multiple of VL */
 
@@ -176,8 +176,8 @@ typedef struct {
     float    factor;
 } Drop;
 
-/* Draws of blocks [first, first + n) of a sample, n a multiple of VL. The four words of a block are kept in four rows, so
- * that the ten rounds of neighbouring blocks run side by side. */
+/* Draws of blocks [first, first + n) of a sample, n a multiple of VL. The four words of a block are kept in
+ * four rows, so that the ten rounds of neighbouring blocks run side by side. */
 static void draw_blocks(uint32_t word[4][DRAW_BLOCKS], const Drop *p, int64_t sample, int64_t first, int n)
 {
     for (int b = 0; b < n; b++) {

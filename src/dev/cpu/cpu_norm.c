@@ -6,7 +6,7 @@
  *   dx   = rstd (g - sum(g)/C - xhat sum(g xhat)/C)        without the middle term for RMSNorm
  *   dgamma += sum over rows of dy xhat,  dbeta += sum over rows of dy,  dbias += sum over rows of dx
  *
- * A row is read from memory once: the second and third walk over it find it in L1. */
+ * A row is read from memory once: the second and third pass find the row in L1. */
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
@@ -91,7 +91,7 @@ int cpu_add_norm_fwd(Dev *dev, const AddNormFwd *a)
     return 0;
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------------ */
+/* ---- Backward ------------------------------------------------------------------------------------------ */
 
 typedef struct {
     Mat          dx, dy, x, dres;
@@ -187,7 +187,11 @@ int cpu_norm_bwd(Dev *dev, const NormBwd *a)
     c.w.mean    = cpu_f32(a->mean);
     c.w.rstd    = cpu_f32(a->rstd);
     Colsum s    = {
-           .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = c.want_bias ? 3 : 2, .chunk = norm_chunk, .ctx = &c
+           .rows  = c.w.x.rows,
+           .cols  = c.w.x.cols,
+           .n_out = c.want_bias ? 3 : 2,
+           .chunk = norm_chunk,
+           .ctx   = &c,
     };
     s.tmp_cols = s.cols;
     s.out[0]   = cpu_f32(a->dgamma);

@@ -1,7 +1,7 @@
 /* Gradient norm, clipping and AdamW over flat ranges.
  *
- * Per element AdamW moves 32 bytes (w, m, v, g, each read and written) and computes about 40 operations: it runs at the
- * speed of memory. Pieces of PIECE elements follow from the length alone. */
+ * Per element AdamW moves 32 bytes (w, m, v, g, each read and written) and computes about 40 operations: it
+ * runs at the speed of memory. Pieces of PIECE elements follow from the length alone. */
 #include "dev/cpu/cpu_optim.h"
 
 #include "base/err.h"
@@ -48,7 +48,8 @@ int cpu_sumsq(Dev *dev, const Sumsq *a)
     return 0;
 }
 
-/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the running mean. */
+/* Updates before a spike can be told from the fall of the first steps, and the weight of one loss in the
+ * running mean. */
 enum { SPIKE_AFTER = 20 };
 #define EMA_WEIGHT 0.05
 
@@ -99,7 +100,7 @@ int cpu_halt(Dev *dev, const Halt *a)
     return 0;
 }
 
-/* ---- AdamW ------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     float         *w, *m, *v, *g;

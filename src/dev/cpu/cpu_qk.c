@@ -42,7 +42,7 @@ int cpu_rope(Dev *dev, const Rope *a)
     return 0;
 }
 
-/* ---- Norm of query and key heads: y = x rstd gamma ------------------------------------------------------------------ */
+/* ---- Norm of query and key heads: y = x rstd gamma ----------------------------------------------------- */
 
 static float row_dot(const float *x, const float *y, int64_t n)
 {

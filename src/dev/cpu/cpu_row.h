@@ -1,14 +1,15 @@
 /* Row functions that several ops share, and column sums.
  *
- * Column sums (weight gradients of norms and biases) have two stages: rows are cut into at most COLSUM_CHUNKS chunks, each
- * summed into its own row of partial sums, then the partial rows are added in order. The cut follows from the number of
- * rows alone, so threads do not change the bits. */
+ * Column sums (weight gradients of norms and biases) have two stages: rows are cut into at most COLSUM_CHUNKS
+ * chunks. Each chunk is summed into its own row of partial sums; then the partial rows are added in order.
+ * The cut follows from the number of rows alone, so threads do not change the bits. */
 #ifndef DEV_CPU_ROW_H
 #define DEV_CPU_ROW_H
 
 #include "dev/cpu/cpu.h"
 
-/* 96 is divisible by every usual number of threads, and the partial rows stay a few per cent of the traffic. */
+/* 96 is divisible by every usual number of threads, and the partial rows stay a few per cent of the
+ * traffic. */
 enum { COLSUM_CHUNKS = 96, COLSUM_MIN_ROWS = 8 };
 
 void row_add(float *y, const float *a, const float *b, int64_t n);         /* y may be a or b */

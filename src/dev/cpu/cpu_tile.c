@@ -1,7 +1,8 @@
 /* Register tiles: the inner loop of every product and of attention.
  *
- * One step of k takes TILE_VECS loads of b and one broadcast per row of a for rows * TILE_VECS multiply-adds: on AVX-512
- * 14 loads for 24, so the multipliers never wait (measured: 98 % of the machine's peak with a and b in L2). */
+ * One step of k takes TILE_VECS loads of b and one broadcast per row of a for rows * TILE_VECS multiply-adds:
+ * on AVX-512 14 loads for 24, so the multipliers never wait (measured: 98 % of the machine's peak with a and
+ * b in L2). */
 #include "dev/cpu/cpu_gemm.h"
 
 #include "dev/cpu/cpu.h"
@@ -18,7 +19,8 @@ VEC_INLINE void tile_run(const Tile *t, const int rows, const int vecs)
     const float *a = t->a, *b = t->b, *c = t->c, *ahead = t->ahead ? t->ahead : t->b;
     int64_t      a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;
     for (int64_t k = 0; k < t->k; k++) {
-        /* Lines wanted later travel meanwhile, one or two a step: more at once would keep b's own loads waiting. */
+        /* Lines wanted later travel meanwhile, one or two a step: more at once would keep b's own loads
+         * waiting. */
         if (k < rows) {
 #pragma GCC unroll 2
             for (int j = 0; j < vecs; j++) __builtin_prefetch(c + j * VL, 1);

@@ -1,10 +1,12 @@
-/* Vectors of VL floats in the compiler's own notation (vector_size), so that one source fits AVX-512, AVX2, SSE, NEON.
+/* Vectors of VL floats in the compiler's own notation (vector_size), so that one source fits AVX-512, AVX2,
+ * SSE, NEON.
  *
- * 1. Sums are kept in explicit lanes and folded in a fixed order: the same row gives the same bits wherever it lies in
- *    memory, which a compiler's own vectorised reduction (it may peel for alignment) does not promise.
- * 2. vf_get / vf_put handle the last, partial vector of a row; lanes past the end read as 0 and are not written.
- * 3. vf_exp is accurate to 1 unit in the last place on [-87.33, 88.37] (0.69 measured); below it is 0, above it is
- *    infinite, and it hands NaN on. */
+ * 1. Sums are kept in explicit lanes and folded in a fixed order: the same row gives the same bits at any
+ *    address. A compiler's own vectorised reduction does not promise that, because it may peel for alignment.
+ * 2. vf_get / vf_put handle the last, partial vector of a row; lanes past the end read as 0 and are not
+ *    written.
+ * 3. vf_exp is accurate to 1 unit in the last place on [-87.33, 88.37] (0.69 measured). Below, the result is
+ *    0; above, it is infinite; NaN stays NaN. */
 #ifndef DEV_CPU_VEC_H
 #define DEV_CPU_VEC_H
 
@@ -22,8 +24,9 @@ enum { VL = 4, VREGS = 16 };
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
-/* Loops over tensors fetch this many floats ahead: the hardware's own prefetching stops at every page of 4 KiB, and a core
- * that waits there moves 14 GB/s where it could 21 (measured on activations' gradients). Past the end it does no harm. */
+/* Loops over tensors fetch this many floats ahead: the hardware's own prefetching stops at every page of 4
+ * KiB. A core that waits there moves 14 GB/s instead of 21 (measured on activations' gradients). Past the end
+ * it does no harm. */
 enum { VEC_AHEAD = 1024 };
 VEC_INLINE void vec_ahead(const float *p)
 {
@@ -129,8 +132,9 @@ VEC_INLINE float vf_top(vf v)
     return top;
 }
 
-/* e^x = 2^n e^r with n = round(x log2 e), |r| <= ln2/2; e^r = 1 + r + r^2 q(r), q of degree 4, minimax (relative error
- * 3e-9, so float rounding dominates). Adding 1.5 * 2^23 rounds to an integer and leaves n in the low bits. */
+/* e^x = 2^n e^r with n = round(x log2 e), |r| <= ln2/2; e^r = 1 + r + r^2 q(r), q of degree 4, minimax
+ * (relative error 3e-9, so float rounding dominates). Adding 1.5 * 2^23 rounds to an integer and leaves n in
+ * the low bits. */
 VEC_INLINE vf vf_exp(vf x)
 {
     const float lo = -87.33654f, hi = 89.0f; /* from 88.37 on n is 128 and the scale infinite */

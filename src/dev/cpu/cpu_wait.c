@@ -29,7 +29,7 @@ int cpu_wait_look(CpuWait *w, double share)
     return w->brief;
 }
 
-/* ---- What the kernel tells ------------------------------------------------------------------------------------------ */
+/* ---- What the kernel tells ----------------------------------------------------------------------------- */
 
 typedef struct {
     long   id;
@@ -41,8 +41,8 @@ typedef struct {
     int   n;
 } Delays;
 
-/* The first two numbers of /proc/self/task/ID/schedstat, in nanoseconds: running, and waiting to run. A kernel that does not count
- * says 0 and 0. */
+/* The first two numbers of /proc/self/task/ID/schedstat, in nanoseconds: running, and waiting to run. A
+ * kernel that does not count says 0 and 0. */
 static int read_delay(const char *id, double *s)
 {
     char path[64];
@@ -84,7 +84,8 @@ static double worst_delay(const Delays *before, const Delays *now)
 
 static int read_running(void) { return (int)cpu_read_number("/proc/stat", "procs_running", 0); }
 
-/* A team of ours that has just worked is awake for some milliseconds more and counts: so a no is asked for twice. */
+/* A team of Brim's own that has just worked stays awake for some milliseconds and counts: so a no is asked
+ * for twice. */
 static int begins_brief(int threads)
 {
     const struct timespec ms_10 = { 0, 10000000 };
@@ -94,7 +95,7 @@ static int begins_brief(int threads)
     return cpu_wait_begin(read_running(), threads, cpus);
 }
 
-/* ---- The thread that watches ---------------------------------------------------------------------------------------- */
+/* ---- The thread that watches --------------------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t life; /* held while the thread is started or joined */

@@ -3,11 +3,12 @@
  *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
  *   simple   k_attn.cu: everything
  *
- * 1. All write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]: forward and backward may go
- *    different ways.
- * 2. The choice is made once per shape: the fastest on this card of tiles and cuDNN's engines (its own first guess is not always
- *    that), kept in the tune cache. Where timing is not wanted, tiles, which sum in one order, and else the first engine that runs.
- * 3. What only the simple kernel can do is said once, with the reason. */
+ * 1. All three write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]. So forward
+ *    and backward may use different ways.
+ * 2. The choice is made once per shape and kept in the tune cache: the fastest of tiles and cuDNN's engines
+ *    on this card. (cuDNN's own first guess is not always the fastest.) Without timing, tiles are chosen,
+ *    because they sum in one order; else the first cuDNN engine that runs.
+ * 3. If only the simple kernel can run a shape, the log says so once, with the reason. */
 #include "dev/cuda/cuda_attn.h"
 
 #include "tensor/number.h"
@@ -229,14 +230,15 @@ static int output_of(CudaDev *d, AttnPlan *p, const TimedWay *t, const AttnData 
     size_t         all = (size_t)(k->B * k->T * (k->bwd ? k->ld_dqkv : k->ld_o));
     *n                 = MIN(all, (size_t)SEEN);
     way_set(p, t);
-    /* Whoever writes nothing leaves NaN. */
+    /* A way that writes nothing leaves NaN. */
     if (cudaMemsetAsync(out, 0xff, all * 2, cuda_stream(&d->base)) != cudaSuccess || run_once(d, p, x))
         return -1;
     return cudaMemcpy(got, out + (all - *n) * 2, *n * 2, cudaMemcpyDeviceToHost) == cudaSuccess ? 0 : -1;
 }
 
-/* 1 if the last rows of two ways' output are the same but for roundings: a wrong one would not stay unseen. The bound is an ulp of
- * the value (2^-7, twice for two roundings of sums) and of the largest, where sums cancel. */
+/* 1 if the last rows of the outputs of two ways agree up to rounding, so that a wrong kernel is noticed. The
+ * bound is an ulp of the value (2^-7, twice for two roundings of sums) plus an ulp of the largest value,
+ * because sums may cancel. */
 static int same_output(CudaDev *d, AttnPlan *p, const TimedWay *a, const TimedWay *b, const AttnData *x)
 {
     static uint16_t got[2][SEEN];

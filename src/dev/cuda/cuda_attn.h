@@ -1,4 +1,5 @@
-/* Attention: cuDNN where it can, own kernels (k_attn.cu) for everything else. */
+/* Attention: own kernels in tiles or cuDNN where they can run, the simple kernel (k_attn.cu) for everything
+ * else. */
 #ifndef DEV_CUDA_CUDA_ATTN_H
 #define DEV_CUDA_CUDA_ATTN_H
 

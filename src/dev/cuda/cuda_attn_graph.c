@@ -1,5 +1,5 @@
-/* Attention through cuDNN's composite graph: matmul, scale, mask, softmax, matmul, recognised and fused by
- * its run-time compiled engine.
+/* Attention through cuDNN's composite graph: matmul, scale, mask, softmax, matmul. cuDNN's run-time compiled
+ * engine recognises and fuses the graph.
  *
  * 1. q, k, v and their gradients are views of the packed rows [q heads | k heads | v heads]; K (and V in
  *    backward) are described as transposed views, so nothing is copied.

@@ -44,7 +44,8 @@ typedef struct {
 
 /* NULL, or why cuDNN is not asked at all. */
 const char *attn_graph_refuses(const AttnKey *k);
-/* Builds the key's graph. Returns how many engines cuDNN proposes for it, negative with p->graph.error set. */
+/* Builds the key's graph. Returns how many engines cuDNN proposes for it, negative with p->graph.error
+ * set. */
 int attn_graph_build(CudaAttn *c, AttnPlan *p);
 /* Proposal i as the plan: 0, or 1 when it cannot be or wants more workspace than there is. */
 int attn_graph_take(CudaAttn *c, AttnPlan *p, int i);

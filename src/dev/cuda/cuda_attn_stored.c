@@ -3,9 +3,9 @@
  *     forward   S = Q K^T,  P = softmax(scale S),  O = P V
  *     backward  dP = dO V^T,  dS = scale P (dP - rowsum(P dP)),  dV = P^T dO,  dQ = dS K,  dK = dS^T Q
  *
- * 1. The loop runs over query heads; one product is batched over the sequences, whose rows of the packed
- *    qkv are T*ld apart. So grouped heads need no case of their own: the later heads of a group add to the
- *    group's dK and dV.
+ * 1. The loop runs over query heads; one product is batched over the sequences, whose rows of the packed qkv
+ *    are T*ld apart. Grouped heads need no special case: the later heads of a group add to the group's dK and
+ *    dV.
  * 2. S and dP are f32 in ws, for one head at a time; P and dS have the dtype of qkv, since a product takes
  *    one type. dS stands behind dP, the library's own workspace behind both.
  * 3. A plan is shared by all products with the same key; its algorithm is the library's first proposal

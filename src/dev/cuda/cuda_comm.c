@@ -138,7 +138,8 @@ void cuda_comm_close(CudaDev *d)
     if (!c) return;
     ncclResult_t state = ncclSuccess;
     if (c->comm) {
-        /* Destroying waits for peers; after an error they may be gone, or wait for what this device no longer does. */
+        /* Destroying waits for peers; after an error they may be gone, or wait for what this device no longer
+         * does. */
         cudaError_t e    = cudaStreamQuery(d->stream[LANE_COMM]);
         int         good = (e == cudaSuccess || e == cudaErrorNotReady) &&
                    c->nccl.async_error(c->comm, &state) == ncclSuccess && state == ncclSuccess;

@@ -1,9 +1,8 @@
 /* Collectives through NCCL. NCCL is opened at run time, so a single GPU needs no such library.
  *
  * 1. A device without a communicator is a single rank: its collectives are copies.
- * 2. A collective goes to the stream of its op's lane like any kernel, in a capture too. Every
- *    connection is made and every buffer of NCCL allocated when the communicator is opened, so that
- *    neither capture nor replay meets them.
+ * 2. A collective goes to the stream of its op's lane like any kernel, also in a capture. NCCL makes every
+ *    connection and allocates every buffer when the communicator is opened, never during capture or replay.
  * 3. Ranks issue their collectives in the same order because they run the same list (prog/buckets.h). */
 #ifndef DEV_CUDA_CUDA_COMM_H
 #define DEV_CUDA_CUDA_COMM_H

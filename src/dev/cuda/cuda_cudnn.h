@@ -69,11 +69,11 @@ void cudnn_graph_reduce(CudnnGraph *g, cudnnReduceTensorOp_t op, CudnnDesc x, Cu
 void cudnn_graph_matmul(CudnnGraph *g, CudnnDesc a, CudnnDesc b, CudnnDesc c);
 void cudnn_graph_reshape(CudnnGraph *g, CudnnDesc x, CudnnDesc y);
 
-/* How many engine configurations the heuristic proposes for the whole graph, best first by its own account. -1 with the reason in
- * g->error. */
+/* How many engine configurations the heuristic proposes for the whole graph, best first by its own account.
+ * -1 with the reason in g->error. */
 int cudnn_graph_propose(CudnnGraph *g, cudnnHandle_t handle);
-/* Builds proposal i: 0 with the plan and the bytes of its workspace, 1 when its engine cannot after all, -1 with the reason in
- * g->error. */
+/* Builds proposal i: 0 with the plan and the bytes of its workspace, 1 when its engine cannot after all, -1
+ * with the reason in g->error. */
 int cudnn_graph_plan(CudnnGraph *g, cudnnHandle_t handle, int i, CudnnDesc *plan, int64_t *ws_bytes);
 
 /* Runs a plan on tensors named by uid; by-value tensors are host pointers. NULL, or cuDNN's text kept in

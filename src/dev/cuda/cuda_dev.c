@@ -1,10 +1,10 @@
 /* The CUDA backend: opening, memory, copies, lanes and the vtable.
  *
  * 1. A lane is a stream. Outside lists every op runs on the compute lane.
- * 2. The CUDA device is current per host thread, so every entry point that may run on another thread selects
- *    it.
- * 3. An error that the GPU reports late comes out of sync or mark_wait with CUDA's text and the label of the
- *    last op or list launched: the culprit or something after it. */
+ * 2. Each host thread has its own current CUDA device, so every entry point that may run on another thread
+ *    selects the device.
+ * 3. The GPU may report an error late. Then sync or mark_wait returns CUDA's text and the label of the last
+ *    op or list launched: the cause, or something after it. */
 #include "dev/cuda/cuda_dev.h"
 
 #include "base/log.h"
@@ -131,7 +131,7 @@ static int open_streams(CudaDev *d)
     return 0;
 }
 
-/* ERR_USER: this GPU cannot be had here, so whoever named it must name another device. */
+/* ERR_USER: this GPU cannot be used here, so the user must name another device. */
 static int open_device(CudaDev *d)
 {
     int         n = 0;

@@ -63,8 +63,8 @@ void  cuda_scratch_drop(CudaDev *d);
 
 /* Of work that takes longer one run tells: what the events cost does not show in it. */
 enum { CUDA_LONG_US = 5000 };
-/* The device's time for what is launched in between on the current stream. spin_us > 0: the stream is kept busy for so long
- * first, so that the host's part of a launch is not counted. -1 after err_set(). */
+/* The device's time for what is launched in between on the current stream. spin_us > 0: the stream is kept
+ * busy for so long first, so that the host's part of a launch is not counted. -1 after err_set(). */
 int cuda_time_begin(CudaDev *d, int spin_us);
 int cuda_time_end(CudaDev *d, float *us);
 

@@ -2,12 +2,13 @@
  *
  * 1. Ops of one lane run in list order on that lane's stream. An op waits for the latest earlier op of each
  *    other lane that touches the same bytes while one of the two writes them. Addresses decide, not tensor
- *    identity, so memory that the planner gave to two tensors in turn is ordered too.
- * 2. The other lanes start after the compute lane's work so far, and the compute lane's later work runs after
- *    all of them: to the caller a list is one piece of work on the compute lane, captured or not.
- * 3. Building never runs the list: it would change weights. Plans are built first, and where memory allows
- *    run once on scratch, so that capture meets no library set-up; kernels may still be loaded during capture,
- *    which the relaxed mode and drivers since CUDA 12.3 allow. */
+ *    identity. So memory that the planner gave to two tensors in turn is ordered, too.
+ * 2. The other lanes start after the earlier work of the compute lane. The later work of the compute lane
+ *    starts after all lanes. So for the caller a list is one piece of work on the compute lane, captured or
+ *    not.
+ * 3. Building never runs the list: a run would change weights. Plans are built first. Where memory allows,
+ *    they run once on scratch, so that libraries set nothing up during capture. Kernels may still be loaded
+ *    during capture; the relaxed mode and drivers since CUDA 12.3 allow that. */
 #include "dev/cuda/cuda_exec.h"
 
 #include "base/fault.h"

@@ -2,10 +2,10 @@
  *
  * 1. Sums are f32 always: reduction in a 16-bit output type is masked out. f32 inputs are multiplied in f32
  *    unless the tf32 option is on.
- * 2. Choice: cached, else timed, else the library's first proposal. `deterministic` never times, since timing
- *    noise would change the order of sums from run to run.
- * 3. A bias is either cuBLASLt's epilogue (one rounding, as the CPU has it) or, where that is measured faster
- *    or not supported, a pass of its own over y (two roundings). */
+ * 2. The choice comes from the tune cache, else from timing, else it is the library's first proposal.
+ *    `deterministic` never times, since timing noise would change the order of sums from run to run.
+ * 3. A bias is cuBLASLt's epilogue (one rounding, as on the CPU). If a separate pass over y is measured
+ *    faster, or the epilogue is not supported, the bias is a separate pass (two roundings). */
 #include "dev/cuda/cuda_gemm_plan.h"
 
 #include "dev/cuda/cuda_check.h"

@@ -1,6 +1,6 @@
-/* Which of cuBLASLt's proposals is fastest here, measured with the real beta on random data of the real size,
- * and the tune cache's memory of it. Gains up to 22 % over the first proposal were seen on an H200 (LM head
- * 50304 x 8192 x 768: 644 to 769 TFLOP/s). */
+/* Times cuBLASLt's proposals on this card, with the real beta on random data of the real size, and keeps the
+ * fastest in the tune cache. Gains up to 22 % over the first proposal were seen on an H200 (LM head 50304 x
+ * 8192 x 768: 644 to 769 TFLOP/s). */
 #include "dev/cuda/cuda_gemm_plan.h"
 
 #include "dev/cuda/cuda_check.h"
@@ -83,7 +83,8 @@ static int compare_float(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A first look at every way: one run to load it, one to judge it, more only if it is short and within 1.5x of the best.
+/* A first look at every way: one run to load it, one to judge it, more only if it is short and within 1.5x of
+ * the best.
  */
 static int time_coarse(CudaDev *d, const Way *way, int n, const GemmCall *c, float *us)
 {

@@ -1,11 +1,11 @@
-/* The slots of products, plain and fused with what follows them: on the own kernel (cuda_own.c), or as their parts, the cuBLASLt
- * product (cuda_gemm.c) and then the elementwise kernel.
+/* The slots of products, plain and fused with the op that follows. A slot runs the own kernel (cuda_own.c),
+ * or the parts: the cuBLASLt product (cuda_gemm.c), then the elementwise kernel.
  *
- * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c): dpre may be pre, which the
- *    elementwise kernel reads after d is written.
- * 2. The parts cost what the unfused ops cost, and where timing is allowed the own kernel is taken only if it is faster: there
- *    lowering into these ops never loses, but for a slope (LinearActFwd, LinearGluFwd) on a card without the own kernel, where
- *    a plane more is written, two for a gate. */
+ * 1. The parts put the gradient's product d = dy w behind the rest of the workspace (op_cost.c). d cannot be
+ *    written to dpre: dpre may be pre, and the elementwise kernel reads pre after d is written.
+ * 2. The parts cost as much as the unfused ops. Where timing is allowed, the own kernel is taken only if it
+ *    is faster. So lowering into these ops never loses time, with one exception: a slope (LinearActFwd,
+ *    LinearGluFwd) on a card without the own kernel. There one more plane is written, for a gate two. */
 #include "dev/cuda/cuda_linear.h"
 
 #include "base/err.h"
@@ -56,7 +56,7 @@ int cuda_fused_product(const Op *op, Op *out, Tensor *d)
     }
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------------------------------------- */
 
 static int act_bwd_parts(Dev *dev, const LinearActBwd *a)
 {
@@ -104,7 +104,7 @@ int cuda_linear_parts(Dev *dev, OpKind kind, const OpArgs *args)
     }
 }
 
-/* ---- slots ----------------------------------------------------------------------------------------------- */
+/* ---- slots --------------------------------------------------------------------------------------------- */
 
 static int run(Dev *dev, OpKind kind, const OpArgs *args)
 {

@@ -1,4 +1,5 @@
-/* The slots of products: LINEAR_FWD, LINEAR_DX, LINEAR_DW with and without db, and the products fused with what follows them. */
+/* The slots of products: LINEAR_FWD, LINEAR_DX, LINEAR_DW with and without db, and the products fused with
+ * what follows them. */
 #ifndef DEV_CUDA_CUDA_LINEAR_H
 #define DEV_CUDA_CUDA_LINEAR_H
 
@@ -8,8 +9,8 @@
 extern "C" {
 #endif
 
-/* The plain product that cuBLASLt runs for a fused op: fills *out, whose tensors may be *d, and returns 1; 0 when the op is
- * none of these. */
+/* The plain product that cuBLASLt runs for a fused op: fills *out, whose tensors may be *d, and returns 1; 0
+ * when the op is none of these. */
 int cuda_fused_product(const Op *op, Op *out, Tensor *d);
 
 /* A product's op without the own kernel: the library's product, and what follows it. */

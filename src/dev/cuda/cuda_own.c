@@ -1,13 +1,16 @@
 /* The choice between the own kernel and its parts.
  *
- * 1. For fused products the own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes), unless timing found
- *    the parts faster for that shape; for plain ones only where timing found it faster. So a run that may not time
- *    (`deterministic`, `opt.tune` off, no free memory) is the same each time.
- * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn. A training step runs at the card's power
- *    limit, where its time is its energy: of two ways as fast in a burst, the one that spends less has the higher clock. So where
- *    bursts are close, half a second at a steady clock decides (docs/performance.md, "Tuning at the power limit": 1,763 against
- *    1,842 us in a burst were 2,010 against 1,785).
- * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's revision. */
+ * 1. For fused products the own kernel is taken wherever it can run (Hopper, bf16, rows aligned to 16 bytes),
+ *    unless timing found the parts faster for that shape. For plain products it is taken only if timing found
+ *    it faster. So a run that may not time (`deterministic`, `opt.tune` off, no free memory) is the same each
+ *    time.
+ * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn. A training step runs
+ *    at the card's power limit, where energy decides the time: if two ways are equally fast in a burst, the
+ *    way that uses less energy gets the higher clock. So if bursts are close, half a second at a steady clock
+ *    decides (docs/performance.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010
+ *    against 1,785).
+ * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's
+ *    revision. */
 #include "dev/cuda/cuda_own.h"
 
 #include "dev/cuda/cuda_check.h"
@@ -46,7 +49,7 @@ void cuda_own_close(CudaDev *d)
     d->own = NULL;
 }
 
-/* ---- the op as a product --------------------------------------------------------------------------------- */
+/* ---- the op as a product ------------------------------------------------------------------------------- */
 
 static void *offset(const Tensor *t, int64_t columns)
 {
@@ -169,7 +172,7 @@ int cuda_own_describe(OpKind kind, const OpArgs *args, OwnGemm *out)
     }
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------- */
+/* ---- choosing ------------------------------------------------------------------------------------------ */
 
 static int is_plain(OwnKind k) { return k == OWN_FWD || k == OWN_DX || k == OWN_DW; }
 
@@ -237,7 +240,7 @@ int cuda_own_run(CudaDev *d, const OwnGemm *g)
     return own_gemm_launch(g, d->encode, d->n_sm, cuda_stream(&d->base));
 }
 
-/* ---- timing ---------------------------------------------------------------------------------------------- */
+/* ---- timing -------------------------------------------------------------------------------------------- */
 
 /* The op on scratch tensors of its own. */
 typedef struct {
@@ -301,8 +304,9 @@ static int time_burst(CudaDev *d, const Op *op, const OwnGemm *g, float best[2])
     return 0;
 }
 
-/* us[]: burst times in, steady ones out. The clock follows the power of what runs within 50 to 100 ms. Of two rounds the better
- * counts: now and then the card holds back for a tenth of a second, whatever it runs. */
+/* us[]: burst times in, steady ones out. The clock follows the power of the running kernel within 50 to 100
+ * ms. The better of two rounds counts: now and then the card is slower for a tenth of a second, whatever it
+ * runs. */
 static int time_steady(CudaDev *d, const Op *op, const OwnGemm *g, float us[2])
 {
     enum { STEADY_ROUNDS = 2, SETTLE_US = 80000, MEASURE_US = 60000 };

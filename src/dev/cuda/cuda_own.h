@@ -1,5 +1,6 @@
-/* Which products run on the own kernel (k_gemm.cu): all fused ones that it can do, except where its time and that of cuBLASLt's
- * product with a pass of its own were measured and the latter won; plain ones where it was measured and won. */
+/* Which products run on the own kernel (k_gemm.cu). Fused products run there if the kernel can do them,
+ * unless timing found cuBLASLt's product with a separate pass faster. Plain products run there only if timing
+ * found the own kernel faster. */
 #ifndef DEV_CUDA_CUDA_OWN_H
 #define DEV_CUDA_CUDA_OWN_H
 

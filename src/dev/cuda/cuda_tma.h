@@ -25,7 +25,8 @@ typedef struct {
     unsigned            cols, rows; /* of a box; its rows of 64 or 128 bytes are swizzled as wholes */
 } TmaBox;
 
-/* The map of a row-major matrix whose rows are ld elements apart; nothing for p = NULL. 0, or -1 after err_set(). */
+/* The map of a row-major matrix whose rows are ld elements apart; nothing for p = NULL. 0, or -1 after
+ * err_set(). */
 int tma_map(TmaEncode encode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols, int64_t ld,
             TmaBox b);
 

@@ -1,7 +1,7 @@
-/* 1. CUPTI hands its buffers to callbacks that get no pointer of ours, so the one trace of a process is a static here. It is
- *    begun and ended by one thread; buffers may come from a thread of CUPTI's, one at a time.
- * 2. Kernels inside graphs are recorded one by one. Recording costs some time between kernels, so the gaps seen are not smaller
- *    than those of a run that nobody watches. */
+/* 1. CUPTI's callbacks get no pointer from Brim, so the one trace of a process is a static here. One thread
+ *    begins and ends the trace. Buffers may come from a thread of CUPTI, one at a time.
+ * 2. Kernels inside graphs are recorded one by one. Recording costs some time between kernels, so the
+ *    recorded gaps are at least as large as those of a run without a trace. */
 #include "dev/cuda/cuda_trace.h"
 
 #include "base/err.h"
@@ -42,7 +42,7 @@ static struct {
 static const CUpti_ActivityKind traced[] = { CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                              CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET };
 
-/* ---- the library ----------------------------------------------------------------------------------------- */
+/* ---- the library --------------------------------------------------------------------------------------- */
 
 static int cupti_open(Cupti *c)
 {
@@ -71,7 +71,7 @@ static int cupti_open(Cupti *c)
     return 0;
 }
 
-/* ---- records --------------------------------------------------------------------------------------------- */
+/* ---- records ------------------------------------------------------------------------------------------- */
 
 static void CUPTIAPI buffer_wanted(uint8_t **buffer, size_t *size, size_t *max_records)
 {
@@ -140,7 +140,7 @@ static void summarise(Span *span, int64_t n, DevTrace *out)
     out->busy_s = 1e-9 * (double)busy;
 }
 
-/* ---- begin and end --------------------------------------------------------------------------------------- */
+/* ---- begin and end ------------------------------------------------------------------------------------- */
 
 int cuda_trace_begin(Dev *dev)
 {

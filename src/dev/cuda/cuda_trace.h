@@ -1,4 +1,4 @@
-/* Trace: when the card was busy, by CUPTI, which is opened when asked for. */
+/* Trace: when the card was busy, measured by CUPTI. CUPTI is opened when a trace is asked for. */
 #ifndef DEV_CUDA_CUDA_TRACE_H
 #define DEV_CUDA_CUDA_TRACE_H
 

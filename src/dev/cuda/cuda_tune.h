@@ -4,8 +4,8 @@
  *    ...), the value is what was chosen, the note says how fast it was.
  * 2. A line for another GPU or library version is kept and not used. A line that cannot be read is dropped
  *    with a warning when the file is next written.
- * 3. The file is replaced by rename and never half written; entries other processes added since it was read
- *    stay. */
+ * 3. The file is replaced by rename, so it is never half written. Entries that other processes have added
+ *    since the file was read stay. */
 #ifndef DEV_CUDA_CUDA_TUNE_H
 #define DEV_CUDA_CUDA_TUNE_H
 

@@ -1,13 +1,13 @@
 /* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD, MUL, AXPBY, EMA.
  *
- * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);  y
- *          = a + b. Everything in f32, rounded once on the way out.
+ * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);
+ *          y = a + b. Everything in f32, rounded once on the way out.
  * Layout   planes of rows x cols with a row stride each; a GLU input is two planes, cols apart. Contiguous
  *          planes are taken as one long row.
  * Grid     linear over packs; a thread takes MAP_UNROLL packs, MAP_THREADS apart, and loads all before it
  *          stores any, so an output may share storage with an input at the same place.
- * Bytes    every plane once: ACT_FWD 2, ACT_DX and ADD 3, GLU_FWD 3, GLU_DX 5 elements an output column; with slopes that are
- *          kept ACT_FWD 3, GLU_FWD 5. */
+ * Bytes    every plane once: ACT_FWD 2, ACT_DX and ADD 3, GLU_FWD 3, GLU_DX 5 elements an output
+ *          column. If the slopes are stored: ACT_FWD 3, GLU_FWD 5. */
 #include "dev/cuda/k_actmath.cuh"
 
 enum { MAP_THREADS = 256, MAP_MAX_IN = 3, MAP_MAX_OUT = 3 };

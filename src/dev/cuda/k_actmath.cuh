@@ -1,9 +1,10 @@
 /* Activations and their derivatives in f32, written once for every kernel that needs them.
  *
- * 1. GELU is the tanh form in its logistic shape: 0.5*(1 + tanh(u)) = 1/(1 + exp(-2u)). tanh itself would
- *    cancel for negative x (1 + tanh) and cost more; this keeps a relative error of a few 1e-7.
- * 2. Factors are folded so that an element costs as few instructions as can be: kernels that apply an activation while the
- *    tensor cores work are bound by them. For z below -88, exp(-z) is infinite and the logistic 0, as it should be. */
+ * 1. GELU is the tanh form in its logistic shape: 0.5*(1 + tanh(u)) = 1/(1 + exp(-2u)). With tanh itself, 1 +
+ *    tanh would cancel for negative x and cost more. This form keeps a relative error of a few 1e-7.
+ * 2. Factors are folded, so that an element costs as few instructions as possible: these instructions limit
+ *    the kernels that apply an activation while the tensor cores work. For z below -88, exp(-z) is infinite
+ *    and the logistic 0, as it should be. */
 #ifndef DEV_CUDA_K_ACTMATH_CUH
 #define DEV_CUDA_K_ACTMATH_CUH
 

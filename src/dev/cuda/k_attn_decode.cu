@@ -1,8 +1,9 @@
-/* Attention of new tokens against the key/value caches, to which they are appended.
+/* Attention of new tokens to the key/value caches. The new tokens are appended to the caches.
  *
  *     o[b,h] = softmax(scale q[b,h] . k[b,0..n]) v[b,0..n],  n = len[b] (len[0] where all have one length)
  *
- * One new token a sequence; several (a prompt) are appended here and then take the kernel of k_attn.cu.
+ * This kernel serves one new token a sequence. Several tokens (a prompt) are appended here; then the kernel
+ * of k_attn.cu runs.
  *
  * Layout: qkv[B,(H+2K)*D]; caches [B,Tmax,K,D].
  * Grid: (b * key head, part of the keys, GROUP query heads of those that share the key head). The number of

@@ -1,8 +1,9 @@
-/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head, its D columns in parts of
- * 64 that are swizzled each for itself.
+/* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head. Its D
+ * columns are cut into parts of 64, and each part is swizzled separately.
  *
- * A thread block has several multiplying warpgroups, each with 64 rows of a head (queries, or keys) that stay, and the tiles of 64
- * rows of the other side pass by in a ring that one thread keeps full. Thread blocks are persistent.
+ * A thread block has several multiplying warpgroups. Each holds 64 rows of a head (queries, or keys), which
+ * stay. The tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread blocks
+ * are persistent.
  *
  * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
  *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
@@ -44,11 +45,11 @@ typedef struct {
     int2 *tile_seen; /* with spans, [B,S/64]: the first tile of queries that sees it, and one past the last */
 } AttnArgs;
 
-/* ---- shared memory ------------------------------------------------------------------------------------------ */
+/* ---- shared memory ------------------------------------------------------------------------------------- */
 
-/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose tiles there is room
- * for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT: room of its own for tiles that a warpgroup
- * writes, else they go where those were that stayed. */
+/* D: size of a head; WGS: warpgroups that multiply; STILL: tiles that stay with each; BLOCKS of rows whose
+ * tiles there is room for; STAGES of the ring; SIDE: bytes of numbers in each, beside two tiles; OUT:
+ * separate room for tiles that a warpgroup writes; else the written tiles replace the tiles that stayed. */
 template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int OUT_> struct Room {
     static constexpr int D = D_, WGS = WGS_, STILL = STILL_, BLOCKS = BLOCKS_, STAGES = STAGES_, PASS = 2,
                          SIDE = SIDE_, OUT = OUT_;
@@ -70,10 +71,10 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
     static constexpr int BYTES    = AT_NOTES + STAGES * 8;
 };
 
-/* ---- who does what ------------------------------------------------------------------------------------------ */
+/* ---- who does what ------------------------------------------------------------------------------------- */
 
-/* Where block i of a head's queries begins: the one that sees the most keys is the first. If they do not fill all blocks, the
- * last one, which sees the fewest, begins before the sequence. */
+/* Where block i of a head's queries begins. The block that sees the most keys is the first. If the queries do
+ * not fill all blocks, the last block, which sees the fewest keys, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
     return g.T - (i + 1) * R::ROWS;
@@ -155,7 +156,7 @@ __device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
 /* First column of a head, of queries or of keys and values. */
 template <typename R> __device__ __forceinline__ int head_col(int h) { return h * R::D; }
 
-/* ---- the ring and the rest of the room ---------------------------------------------------------------------- */
+/* ---- the ring and the rest of the room ----------------------------------------------------------------- */
 
 typedef struct {
     uint32_t stage, round;
@@ -184,7 +185,7 @@ template <typename R> __device__ __forceinline__ void ring_wait(uint32_t smem, R
 {
     bar_wait(smem + R::AT_FULL + 8 * r.stage, r.round);
 }
-/* For the whole warp. Its first thread reads, which is also the one that says when others may write there again
+/* For the whole warp. The first thread reads. The same thread says when others may write there again
  * (bar_arrive_first): racecheck follows threads, not warps. */
 __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
 {
@@ -193,13 +194,14 @@ __device__ __forceinline__ uint32_t smem_share_word(uint32_t addr)
     return __shfl_sync(FULL_WARP, v, 0);
 }
 
-/* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into products since. Not if
- * `except`. */
+/* This warp has read it: all of it has waited for the products that did, and what it loaded itself went into
+ * products since. Not if `except`. */
 template <typename R> __device__ __forceinline__ void ring_free(uint32_t smem, Ring r, bool except = false)
 {
     bar_arrive_first(smem + R::AT_EMPTY + 8 * r.stage, except);
 }
-/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other warpgroup. */
+/* A tile that this warpgroup has no use for. It waits: a second arrival in a round would count for the other
+ * warpgroup. */
 template <typename R> __device__ __forceinline__ void ring_skip(uint32_t smem, Ring &r)
 {
     ring_wait<R>(smem, r);
@@ -238,10 +240,11 @@ template <typename R> __device__ __forceinline__ void room_open(uint32_t smem)
     __syncthreads();
 }
 
-/* ---- blocks of rows ----------------------------------------------------------------------------------------- */
+/* ---- blocks of rows ------------------------------------------------------------------------------------ */
 
-/* Blocks are handed out as thread blocks ask for them, head by head, so that the other side comes from L2, and in a head those with
- * the most tiles first: the last ones are small, and all thread blocks end at about the same time. */
+/* Thread blocks ask for blocks of rows. These are handed out head by head, so that the other side comes from
+ * L2. Within a head the blocks with the most tiles come first: the last ones are small, and all thread blocks
+ * end at about the same time. */
 typedef struct {
     int n_item, n_block;
 } Blocks;
@@ -292,7 +295,7 @@ template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, 
     bar_arrive_first(smem + R::AT_GONE + 8 * slot, false);
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------------------------------------- */
 
 template <typename R>
 __device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, int x, int y, uint32_t bar)
@@ -489,7 +492,7 @@ __device__ __forceinline__ bool place_end(int wg)
     return threadIdx.x % WG_THREADS == 0;
 }
 
-/* ---- launching ---------------------------------------------------------------------------------------------- */
+/* ---- launching ----------------------------------------------------------------------------------------- */
 
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
@@ -592,7 +595,8 @@ template <typename R, typename K>
 static int attn_launch(K *kernel, const AttnMaps &m, const AttnArgs &g, int n_block, int n_sm,
                        cudaStream_t stream)
 {
-    /* Warpgroups take registers from what the thread block started with; they would wait for ever for more. */
+    /* Warpgroups take registers from what the thread block started with; they would wait for ever for
+     * more. */
     constexpr int START = 65536 / R::THREADS / 8 * 8;
     static_assert(R::WGS * R::REGS_MULTIPLY + R::REGS_LOAD <= (R::WGS + 1) * START, "registers");
     cudaLaunchConfig_t cfg = {};

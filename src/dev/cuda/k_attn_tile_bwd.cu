@@ -1,21 +1,25 @@
-/* Attention's gradient in tiles: two kernels, in each of which one side stays.
+/* Attention's gradient in tiles: two kernels. In each kernel one side stays.
  *
  *   queries   64 queries stay with a warpgroup while keys and values pass: dq += ds k
  *   keys      64 keys stay while the queries of all heads of their group pass: dv += p^T do, dk += ds^T q
- * with p = exp(scale q k^T - lse), ds = p (do v^T - sum of do * o). `queries` runs first and leaves lse and that sum for `keys`.
+ * with p = exp(scale q k^T - lse), ds = p (do v^T - sum of do * o). `queries` runs first and leaves lse and
+ * that sum for `keys`.
  *
- * 1. Seven products instead of five, since both kernels compute p and ds; in return nothing is ever added up in memory: no f32 dq
- *    to clear, add to and convert, no exchange of ds through shared memory, no barrier between warpgroups, and one order of sums.
- * 2. `keys` computes everything transposed (keys are rows), so that p^T and ds^T come out of the tensor cores as they go in again.
- * 3. While one warpgroup makes p and ds of scores, the others multiply. A tile's scores begin right behind the last product of
- *    the tile before; exponentials are made until its dp is there, too, then both go on together: one waits for the exponential
- *    unit, the other fills the gaps. `keys` does so with heads of 64; where it skips tiles (spans) it first waits for all of the
- *    tile before.
- * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from L2 but for the first time). */
+ * 1. There are seven products instead of five, since both kernels compute p and ds. In return nothing is
+ *    added up in memory: no f32 dq to clear, add to and convert, no exchange of ds through shared memory, no
+ *    barrier between warpgroups. Sums have one order.
+ * 2. `keys` computes everything transposed (keys are rows). So p^T and ds^T leave the tensor cores in the
+ *    layout in which they enter them again.
+ * 3. While one warpgroup computes p and ds from scores, the others multiply. The scores of a tile begin right
+ *    behind the last product of the tile before. Exponentials are computed until the tile's dp is ready, too;
+ *    then both go on together: one waits for the exponential unit, the other fills the gaps. `keys` does so
+ *    with heads of 64. Where `keys` skips tiles (spans), it first waits for the whole tile before.
+ * Bytes    q, k, v, dout once for each kernel, o once, dqkv once (tiles that pass come from memory
+ *          the first time, then from L2). */
 #include "dev/cuda/k_attn_tile.cuh"
 
-/* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays in shared memory,
- * and dq leaves from where o was. */
+/* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays
+ * in shared memory, and dq leaves from where o was. */
 template <int D>
 struct QueryRoom : Room<D, D == 64 ? 3 : 2, 3, D == 64 ? 2 : 1, D == 64 ? 5 : 3, 0, D == 64 ? 0 : 1> {
     static constexpr int N_SUM         = D / PART * N_ACC;
@@ -24,8 +28,8 @@ struct QueryRoom : Room<D, D == 64 ? 3 : 2, 3, D == 64 ? 2 : 1, D == 64 ? 5 : 3,
     static constexpr int REGS_MULTIPLY = D == 64 ? 160 : 240, REGS_LOAD = D == 64 ? 32 : 24; /* a thread */
 };
 
-/* k, v; q, dout; dk, dv. With heads of 128 there are no registers for k and v: they stay in shared memory, and dk and dv leave
- * from there. */
+/* k, v; q, dout; dk, dv. With heads of 128 there are no registers for k and v: they stay in shared memory,
+ * and dk and dv leave from there. */
 template <int D>
 struct KeyRoom : Room<D, 2, 2, 1, D == 64 ? 8 : 4, TILE *(int)sizeof(float2), D == 64 ? 2 : 0> {
     static constexpr int N_SUM = D / PART * N_ACC, REGS_MULTIPLY = D == 64 ? 224 : 240,
@@ -44,8 +48,8 @@ __device__ __forceinline__ void product_begin(float (&d)[N_ACC], const A &a, uin
     wgmma_commit();
 }
 
-/* A gradient of q or k, scaled and rounded; rotated back and rounded again if there is a table. t: position of this thread's
- * first row. A pair of columns half a head apart is in one thread. */
+/* A gradient of q or k, scaled and rounded; rotated back and rounded again if there is a table. t: position
+ * of this thread's first row. A pair of columns half a head apart is in one thread. */
 template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], const AttnArgs &g, int t)
 {
     constexpr int D = 2 * N;
@@ -66,7 +70,7 @@ template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], co
     }
 }
 
-/* ---- queries stay ------------------------------------------------------------------------------------------- */
+/* ---- queries stay -------------------------------------------------------------------------------------- */
 
 template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
@@ -92,7 +96,8 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
         });
 }
 
-/* What the kernels need of each query: lse, times log2(e) once side_finish() was there, and the sum of dout * o. */
+/* What the kernels need of each query: lse, times log2(e) once side_finish() was there, and the sum of dout *
+ * o. */
 typedef struct {
     float lse, sum;
 } Side;
@@ -109,8 +114,8 @@ template <typename R> struct Queries {
 __device__ __forceinline__ void                  tile_keep(uint32_t &a, uint32_t tile) { a = tile; }
 template <int N> __device__ __forceinline__ void tile_keep(Words<N> &a, uint32_t tile) { tile_read(a, tile); }
 
-/* The queries' operands, and their sums of dout * o as far as this thread has them. tile: the first of three; row: this thread's
- * first. */
+/* The queries' operands, and their sums of dout * o as far as this thread has them. tile: the first of three;
+ * row: this thread's first. */
 template <typename R>
 __device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, uint32_t tile, int64_t row)
 {
@@ -128,8 +133,8 @@ __device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, 
     }
 }
 
-/* `keys` finds both with their signs turned, for 64 queries first all of lse, then all sums, in the order in which a thread reads
- * four at a time: those of its two columns in two blocks of eight. */
+/* `keys` finds both with negated signs: for 64 queries first all of lse, then all sums. They stand in the
+ * order in which a thread reads four at a time: those of its two columns in two blocks of eight. */
 __device__ __forceinline__ int64_t side_at(int64_t row)
 {
     int q = (int)(row % TILE);
@@ -257,7 +262,7 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
-/* ---- keys stay ---------------------------------------------------------------------------------------------- */
+/* ---- keys stay ----------------------------------------------------------------------------------------- */
 
 /* What the loader says of a tile of queries: which it is, which warpgroups' keys it sees, for which of those
  * some of it do not see some of the keys, and whether it is the block's last. */
@@ -421,8 +426,8 @@ typedef struct {
     bool edge;
 } Spot;
 
-/* A warpgroup's walk over the tiles of queries that pass by its block: those that see its 64 keys, from k0 on. Without spans they
- * are counted; with spans each says what it is. */
+/* A warpgroup's walk over the tiles of queries that pass by its block: those that see its 64 keys, from k0
+ * on. Without spans they are counted; with spans each says what it is. */
 template <typename R, bool SPANS> struct Walk {
     Ring    r;
     int     k0, first, i, heads; /* without spans: the tile it is, heads left */
@@ -563,8 +568,8 @@ __device__ __forceinline__ void keys_begin(Keys<R> &a, float (&s)[N_ACC], uint32
     dp_begin<R>(a.dp, a.v, smem, r);
 }
 
-/* The tiles of queries by which the keys are seen. With spans the next one may be further on than the ring reaches while this one
- * is kept. */
+/* The tiles of queries by which the keys are seen. With spans the next one may be further on than the ring
+ * reaches while this one is kept. */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
 {
@@ -636,7 +641,7 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
-/* ---- the kernels -------------------------------------------------------------------------------------------- */
+/* ---- the kernels --------------------------------------------------------------------------------------- */
 
 template <typename R, bool KEYS, bool SPANS>
 __global__ void __launch_bounds__(R::THREADS, 1)

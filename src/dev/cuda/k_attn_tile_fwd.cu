@@ -1,12 +1,13 @@
-/* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass; the maximum and the sum of each row
- * run along.
+/* Attention forward in tiles: 64 queries stay with a warpgroup while keys and values pass. The maximum and
+ * the sum of each row are kept up to date.
  *
- * 1. Heads of 64 have four warpgroups, so that some make weights of scores while others multiply: that takes as long. With
- *    heads of 128 multiplying takes twice as long, and two are enough.
- * 2. Weights are relative to a maximum that may be a little too small: what was summed is scaled down only when a row's maximum has
- *    grown by a factor of 256 since, which is rare after the first tile. Weights of up to 256 are as exact as those up to 1.
- * 3. Of a row's tiles only the last has anything to mask, unless low and high come from memory.
- * Bytes    q, k, v, o once (tiles that pass come from L2 but for the first time). */
+ * 1. Heads of 64 have four warpgroups, so that some compute weights from scores while others multiply: both
+ *    take equally long. With heads of 128 multiplying takes twice as long, and two warpgroups are enough.
+ * 2. Weights are relative to a maximum that may be a little too small. The sums are scaled down only when a
+ *    row's maximum has grown by a factor of 256, which is rare after the first tile. Weights of up to 256 are
+ *    as exact as those up to 1.
+ * 3. Only the last tile of a row needs the mask, unless low and high come from memory.
+ * Bytes    q, k, v, o once (tiles that pass come from memory the first time, then from L2). */
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q; k, v; o. Heads of 64 leave no registers for q: it stays in shared memory, beside the next block's. */
@@ -38,8 +39,8 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
         });
 }
 
-/* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative to exp(scale * base);
- * base is a score seen, little less than the largest. */
+/* A warpgroup's 64 queries, so far: sums of weighted values, and of weights (this thread's columns), relative
+ * to exp(scale * base); base is a score seen, little less than the largest. */
 template <int N> struct Rows {
     float o[N], sum[2], base[2];
 };
@@ -122,8 +123,8 @@ __device__ __forceinline__ void values_begin(Rows<R::N_SUM> &a, const Words<N_WO
     wgmma_commit();
 }
 
-/* The weights of a tile of keys, whose scores are there. Those of the tile before are still being added until the maxima are
- * known. */
+/* The weights of a tile of keys, whose scores are there. Those of the tile before are still being added until
+ * the maxima are known. */
 template <typename R, bool SPANS, bool LAST>
 __device__ __forceinline__ void rows_weights(Rows<R::N_SUM> &a, Words<N_WORD> &p, float (&s)[N_ACC],
                                              const AttnArgs &g, const Clear &clear, int q0, int k0)
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     }
 }
 
-/* ---- launching ---------------------------------------------------------------------------------------------- */
+/* ---- launching ----------------------------------------------------------------------------------------- */
 
 int64_t tile_attn_fwd_ws(const TileAttn *a) { return attn_common_ws(a); }
 

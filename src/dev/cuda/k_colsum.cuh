@@ -8,8 +8,8 @@
  * Grid     Stage 1: block (x, b) sums the columns of tile x, 32 packs wide; a warp is a chain. The next
  *          batch's row is loaded as soon as this one's has been used, so memory is never idle; a load follows
  *          the store before it, which in-place outputs need. Stage 2: 32 columns of one sum a block.
- * 1. ColPlan depends on rows, cols, dtype and multiprocessors only, and everybody who sums the same values
- *    follows it: BIAS_DW, ACT_BIAS_BWD, NORM_DW and NORM_BWD owe each other their bits.
+ * 1. ColPlan depends on rows, cols, dtype and multiprocessors only. BIAS_DW, ACT_BIAS_BWD, NORM_DW and
+ *    NORM_BWD all follow it, because they must give the same bits.
  * 2. Rows past the end add +0, which changes no bit: sums start from +0, so they are never -0.
  * 3. At most COLSUM_BLOCKS partial rows: the bound that op_cost.c gives the workspace (dev/op_scratch.h). */
 #ifndef DEV_CUDA_K_COLSUM_CUH

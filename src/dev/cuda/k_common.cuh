@@ -8,7 +8,7 @@
  *    as 0.
  * 3. Sums across a warp are butterflies: every lane ends with the same bits.
  * 4. Products that feed sums are written with __fmul_rn/__fadd_rn/fmaf, so that the compiler contracts the
- *    same way in every kernel that repeats the formula: fused slots owe their parts' bits.
+ *    same way in every kernel that repeats the formula: a fused slot must give the bits of its parts.
  * 5. Element offsets are int64_t; a column index fits an int. row_at() is the only way to index a row by an
  *    int. */
 #ifndef DEV_CUDA_K_COMMON_CUH

@@ -1,18 +1,20 @@
 /* The own matrix product: out = epilogue(a b).
  *
- * A cluster of two blocks computes 256 rows x 192 columns at a time, a block 128 rows (OWN_DW: or 128 rows x 384 columns, where
- * that wastes less); OWN_FWD, OWN_DX and OWN_DW at the matrix's right edge only 64 or 128 columns, if it has no more: of 896
- * columns, 192 at a time, a fifteenth would be multiplied for nothing, of 1024 a ninth. Who does what in a block:
- *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both need, b's tile or a's
- *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes its own
- *              (k_gemm_finish.cuh)
+ * A cluster of two blocks computes 256 rows x 192 columns at a time, each block 128 rows. OWN_DW may take 128
+ * rows x 384 columns instead, where this wastes less. At the matrix's right edge OWN_FWD, OWN_DX and OWN_DW
+ * take only 64 or 128 columns if there are no more. With 192 columns everywhere, a fifteenth of the work
+ * would be wasted for 896 columns, a ninth for 1024. The roles in a block:
+ *   load       one thread keeps a ring of K steps of 64 full; each block of the pair loads half of what both
+ *              need, b's tile or a's
+ *   multiply   two warpgroups take turns: while one sums a tile in 192 registers a thread, the other finishes
+ *              its own tile (k_gemm_finish.cuh)
  * Blocks are persistent: they walk over tiles in an order that keeps a and b in L2.
  *
- * 1. The tensor cores always have the next tile's steps: the ring runs on over the end of a tile, and the warpgroup whose turn
- *    comes has finished long before, as long as finishing takes less time than summing.
+ * 1. The tensor cores always have the steps of the next tile: the ring goes on beyond the end of a tile. The
+ *    next warpgroup has finished its last tile by then, as long as finishing takes less time than summing.
  * 2. Rows and columns outside the matrices are read as 0 and not written.
- * 3. p is rounded to bf16 before the activation sees it: the same roundings as the product and the activation run apart. All
- *    sums have an order of their own, fixed by the shape, except OWN_DW's in several slices.
+ * 3. p is rounded to bf16 before the activation reads it, as if product and activation ran separately. The
+ *    shape fixes the order of all sums, except for OWN_DW in several slices.
  * Bytes    a, b, inputs and outputs once each from and to memory (b and a from L2 for every tile). */
 #include "dev/cuda/k_gemm_finish.cuh"
 
@@ -38,8 +40,9 @@ template <OwnKind KIND> __device__ __forceinline__ void ring_next(Ring &r)
 
 /* ---- load ---------------------------------------------------------------------------------------------- */
 
-/* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns operand is three
- * blocks of 64 columns and BK rows. Of a gate the tile is 96 rows of the first half of b and 96 of the second. */
+/* This block's half of b's tile, for both blocks, in parts of 32 rows; the first n_part of them. A columns
+ * operand is three blocks of 64 columns and BK rows. Of a gate the tile is 96 rows of the first half of b and
+ * 96 of the second. */
 template <OwnKind KIND>
 __device__ __forceinline__ void load_b(const OwnMaps &m, uint32_t b, int rank, int n_part, int col0, int k0,
                                        uint32_t bar)
@@ -70,7 +73,8 @@ __device__ __forceinline__ void load_a(const OwnMaps &m, uint32_t a, int row0, i
     }
 }
 
-/* Where the blocks of a cluster have their rows in common (OwnArgs.by_cols): half of a's tile for both, and this block's own of b. */
+/* Where the blocks of a cluster have their rows in common (OwnArgs.by_cols): half of a's tile for both, and
+ * this block's own of b. */
 __device__ __forceinline__ void load_by_cols(const OwnMaps &m, uint32_t a, int rank, const Item &it, int k0,
                                              uint32_t bar)
 {
@@ -111,8 +115,8 @@ typedef struct {
     uint32_t n_item; /* multiplied so far */
 } Multiplier;
 
-/* One step of the ring: the first WIDTH columns of acc = its products, or += unless FIRST. SUMS: sum = a's sums over k, by a
- * product with ones. */
+/* One step of the ring: the first WIDTH columns of acc = its products, or += unless FIRST. SUMS: sum = a's
+ * sums over k, by a product with ones. */
 template <OwnKind KIND, int WIDTH, int SUMS, int FIRST>
 __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               uint32_t smem, Ring r)
@@ -145,8 +149,9 @@ __device__ __forceinline__ void step_multiply(float (&acc)[HALVES][WIDTH / 2], f
     wgmma_commit();
 }
 
-/* acc = the item's sum. pos: of its first step in the ring's count. A multiplier begins once the other has seen all its steps full:
- * a barrier's parity tells only whether it is in this phase or the next, not how many rounds of the ring are still to come. */
+/* acc = the item's sum. pos: of its first step in the ring's count. A multiplier begins when the other
+ * multiplier has seen all its steps full. A barrier's parity tells only whether it is in this phase or the
+ * next, not how many rounds of the ring are still to come. */
 template <OwnKind KIND, int WIDTH, int SUMS>
 __device__ __forceinline__ void tile_multiply(float (&acc)[HALVES][WIDTH / 2], float (&sum)[HALVES][4],
                                               int n_step, uint32_t smem, Multiplier &me, uint32_t pos)
@@ -310,7 +315,8 @@ template <OwnKind KIND> static int maps_encode(TmaEncode encode, const OwnGemm *
     return 0;
 }
 
-/* Slices of k so that all clusters are busy to the end: the fewest steps one after another, with a few for the end of each. */
+/* Slices of k so that all clusters are busy to the end: the fewest steps one after another, with a few for
+ * the end of each. */
 static int slices_for(int n_tile, int k_steps, int clusters)
 {
     enum { MAX_SLICES = 32, LEAST_STEPS = 16, END_STEPS = 4 };
@@ -325,8 +331,8 @@ static int slices_for(int n_tile, int k_steps, int clusters)
     return best;
 }
 
-/* Columns multiplied by a cluster for all tiles: whether its two blocks better share columns or rows. Of 896 rows seven tiles are
- * no pairs. */
+/* Columns multiplied by a cluster for all tiles: whether its two blocks better share columns or rows. Of 896
+ * rows seven tiles are no pairs. */
 static int by_cols_is_less(int64_t rows, int64_t cols)
 {
     int64_t wide = CLUSTER * BN, edge = MIN((int64_t)BN, ceil_div(cols % wide, 64) * 64);

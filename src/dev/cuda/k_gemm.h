@@ -1,5 +1,6 @@
-/* Brim's own matrix product for Hopper, for what cuBLASLt has no cheap epilogue for: an activation, a gated activation, or
- * the derivative of either, computed while the tensor cores work on the next tile. bf16 in, f32 sums. */
+/* Brim's own matrix product for Hopper, with epilogues that cuBLASLt does not have or that are slow there: an
+ * activation, a gated activation, or the derivative of either. The epilogue is computed while the tensor
+ * cores work on the next tile. bf16 in, f32 sums. */
 #ifndef DEV_CUDA_K_GEMM_H
 #define DEV_CUDA_K_GEMM_H
 

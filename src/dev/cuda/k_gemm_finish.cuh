@@ -1,15 +1,16 @@
-/* What the own product (k_gemm.cu) does with a tile once it is summed: its epilogue.
+/* The epilogue of the own product (k_gemm.cu): what happens to a tile after the sum.
  *
- * A multiplying warpgroup finishes its tile in three passes of 64 columns (a gate: 32 of each half; narrow tiles: one or two), a
- * pass in chunks of 64 rows. A chunk has a slot in shared memory: inputs come into it by TMA, the outputs take their place, and
- * TMA carries them off.
+ * A multiplying warpgroup finishes its tile in three passes of 64 columns (a gate: 32 of each half; narrow
+ * tiles: one or two), a pass in chunks of 64 rows. A chunk has a slot in shared memory. TMA brings the inputs
+ * into the slot, the outputs replace the inputs, and TMA writes the outputs to memory.
  *
- * 1. The other warpgroup multiplies meanwhile, so only the time a tile takes to finish counts, not how.
- * 2. Slots are one ring for both warpgroups, in the order of tiles, and only one of them finishes at a time while finishing takes
- *    less time than summing: most of a tile's inputs come while it is summed. A slot's next inputs are sent for as soon as its
- *    outputs have been read. Plain products, whose finishing is short, have slots of their own in each warpgroup.
- * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words and then moves the
- *    others down: one copy of the code for all passes.
+ * 1. The other warpgroup multiplies meanwhile, so only the time to finish a tile counts.
+ * 2. Both warpgroups share one ring of slots, in the order of tiles. Only one warpgroup finishes at a time,
+ *    as long as finishing takes less time than summing. So most inputs of a tile arrive while the tile is
+ *    summed. The next inputs of a slot are requested as soon as its outputs have been read. Plain products,
+ *    whose finishing is short, have slots of their own in each warpgroup.
+ * 3. A tile is rounded first, to words of two columns: half the registers. A pass works on the first words
+ *    and then moves the others down: one copy of the code for all passes.
  * 4. Rows and columns outside the matrices come as 0 and are not written: TMA knows the matrices' sizes. */
 #ifndef DEV_CUDA_K_GEMM_FINISH_CUH
 #define DEV_CUDA_K_GEMM_FINISH_CUH
@@ -29,9 +30,10 @@ enum {
 };
 enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
 
-/* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots, their sides (biases,
- * or column sums, or ones), and the barriers of full steps, of empty ones, of slots with inputs, of slots whose outputs are gone,
- * of the multipliers' turns, and of slots handed on to them. */
+/* What a kind needs, and where it is in a block's shared memory: the ring's steps, the multipliers' slots,
+ * and their sides (biases, column sums, or ones). Then the barriers: of full steps, of empty steps, of slots
+ * with inputs, of slots whose outputs are gone, of the multipliers' turns, and of slots given to the
+ * multipliers. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
     static constexpr int GLU    = KIND == OWN_GLU || KIND == OWN_GLU_BOTH;
@@ -56,8 +58,8 @@ template <OwnKind KIND> struct Form {
     static constexpr int PASS    = GLU ? 32 : 64;            /* output columns a pass */
     static constexpr int BLOCKS  = PASS / COLS;              /* chunks across a pass */
     static constexpr int CHUNKS  = PASSES * BLOCKS * HALVES; /* a tile */
-    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from none: it says when it
-     * is not. */
+    /* The other multiplier may be two rounds of the ring of slots behind, which a parity cannot tell from
+     * none: it says when it is not. */
     static constexpr int HANDS_ON = SHARED && CHUNKS >= 2 * N_SLOT;
 
     static constexpr int AT_ROOM  = STEPS * STEP_BYTES;
@@ -93,7 +95,8 @@ typedef struct {
     int width; /* columns that are multiplied: BN, or at the matrix's edge as many 64s as it has */
 } Item;
 
-/* RASTER items of rows share each one of columns before the next is taken; all tiles of a slice come before the next. */
+/* RASTER items of rows share each one of columns before the next is taken; all tiles of a slice come before
+ * the next. */
 template <OwnKind KIND> __device__ __forceinline__ Item item_at(const OwnArgs &g, int n)
 {
     int n_tile = g.row_items * g.col_items, slice = n / n_tile, rank = ptx_cluster_rank();
@@ -116,7 +119,7 @@ __device__ __forceinline__ int item_count(const OwnArgs &g) { return g.row_items
 __device__ __forceinline__ int item_first() { return blockIdx.x / CLUSTER; }
 __device__ __forceinline__ int item_stride() { return gridDim.x / CLUSTER; }
 
-/* ---- slots ------------------------------------------------------------------------------------------------ */
+/* ---- slots --------------------------------------------------------------------------------------------- */
 
 /* A multiplier's place among the slots. */
 typedef struct {
@@ -157,8 +160,9 @@ __device__ __forceinline__ void inputs_load(const OwnMaps &m, const OwnArgs &g, 
     }
 }
 
-/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may be the other
- * multiplier's, with inputs still on their way: first it must be gone, or the parity would speak of those. */
+/* The slot of the next chunk, with its inputs, or free to be written. The chunk before it in the slot may
+ * belong to the other multiplier, with inputs still on their way. That chunk must be gone first, or the
+ * parity would be that of its inputs. */
 template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk &d)
 {
     using F       = Form<KIND>;
@@ -171,8 +175,8 @@ template <OwnKind KIND> __device__ __forceinline__ uint32_t slot_take(const Desk
     return desk_slot<KIND>(d, slot);
 }
 
-/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is less than two rounds
- * behind. */
+/* Before a tile's first chunk: what the other multiplier had in its slot is gone. From then on that one is
+ * less than two rounds behind. */
 template <OwnKind KIND> __device__ __forceinline__ void slots_await(const Desk &d)
 {
     using F = Form<KIND>;
@@ -186,9 +190,9 @@ template <OwnKind KIND> __device__ __forceinline__ void slot_free(const Desk &d,
     bar_arrive(d.smem + Form<KIND>::AT_GONE + 8 * (q % Form<KIND>::N_SLOT));
 }
 
-/* Carries the chunk at (row, col) off. With slots of its own the barrier also says that the next chunk's slot is free; in the
- * shared ring one thread frees the slot of the chunk before, and at a tile's end this one's too: the other multiplier waits for
- * it. */
+/* Writes the chunk at (row, col) to memory. If the multiplier has slots of its own, the barrier also says
+ * that the next chunk's slot is free. In the shared ring one thread frees the slot of the chunk before. At a
+ * tile's end it frees this chunk's slot, too, because the other multiplier waits for the slot. */
 template <OwnKind KIND>
 __device__ __forceinline__ void slot_give(const OwnMaps &m, Desk &d, uint32_t at, int row, int col)
 {
@@ -228,7 +232,7 @@ __device__ __forceinline__ uint32_t lane_part_f32(int t)
     return row * 128 + ((lane % 4 / 2) ^ (lane / 4)) * 16 + lane % 2 * 8;
 }
 
-/* ---- words: a tile's sums, rounded, two neighbouring columns each ------------------------------------------ */
+/* ---- words: a tile's sums, rounded, two neighbouring columns each -------------------------------------- */
 
 enum { N_WORD = N_ACC / 2 }; /* a thread's, of a half */
 
@@ -268,7 +272,7 @@ __device__ __forceinline__ void words_round_bias(uint32_t (&w)[HALVES][N], const
     }
 }
 
-/* ---- passes: each finishes the first words of both halves -------------------------------------------------- */
+/* ---- passes: each finishes the first words of both halves ---------------------------------------------- */
 
 template <OwnKind KIND, Act ACT, int N_WORDS>
 __device__ __forceinline__ void pass_forward(const OwnMaps &m, Desk &d, const uint32_t (&w)[HALVES][N_WORDS],
@@ -432,7 +436,7 @@ __device__ __forceinline__ void pass_dw(const OwnMaps &m, Desk &d, const float (
     }
 }
 
-/* ---- a tile ------------------------------------------------------------------------------------------------ */
+/* ---- a tile -------------------------------------------------------------------------------------------- */
 
 /* Moves each half's values down by STEP, within spans of SPAN. */
 template <int SPAN, int STEP, typename T, int N> __device__ __forceinline__ void move_down(T (&v)[HALVES][N])

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_kernel(NormFwdP<T> 
     for (int v = 0; v < NV; v++) norm_apply<T, AL>(p, row, (r.t + v * r.stride) * N, x[v], mean, rstd);
 }
 
-/* One block a row. Each thread rereads only what it wrote or what nobody writes. */
+/* One block a row. Each thread rereads only values that it wrote itself, or that no thread writes. */
 template <typename T, bool AL>
 __global__ void __launch_bounds__(NORM_MAX_THREADS) norm_fwd_wide_kernel(NormFwdP<T> p)
 {

@@ -20,7 +20,8 @@
 #include "dev/cuda/k_colsum.cuh"
 #include "dev/cuda/k_rows.cuh"
 
-/* Planes of a slot: with room for dres always, because where they begin is then known to the compiler (fewer spills). */
+/* Planes of a slot: with room for dres always, because where they begin is then known to the compiler (fewer
+ * spills). */
 enum { NORM_THREADS = TEAM_WARPS * WARP, NORM_PLANES = 3 };
 /* Which sums over rows a kernel takes. */
 enum { SUM_GAMMA = 1, SUM_BETA = 2, SUM_BIAS = 4 };
@@ -64,7 +65,8 @@ __device__ __forceinline__ NormRow<T> norm_row_load(const NormBwdP<T> &p, int ro
 __device__ __forceinline__ float norm_shift(float mean, float rstd) { return -__fmul_rn(mean, rstd); }
 __device__ __forceinline__ float norm_xhat(float x, float rstd, float shift) { return fmaf(x, rstd, shift); }
 
-/* A batch's (rstd, mean), spread over a warp to spare registers: rstd of row r in lane r, mean in lane R + r. 0 past the end. */
+/* A batch's (rstd, mean), spread over a warp to spare registers: rstd of row r in lane r, mean in lane R + r.
+ * 0 past the end. */
 template <typename T> __device__ __forceinline__ float stat_load(const NormBwdP<T> &p, int batch)
 {
     constexpr int R    = COLSUM_BATCH;
@@ -78,7 +80,8 @@ __device__ __forceinline__ float stat_shift(float stat, int r, float rstd)
     return norm_shift(__shfl_sync(FULL_WARP, stat, COLSUM_BATCH + r), rstd);
 }
 
-/* What the copy engine fetches for a team: a batch's rows of dy, x and dres, and the barrier that counts their bytes. */
+/* What the copy engine fetches for a team: a batch's rows of dy, x and dres, and the barrier that counts
+ * their bytes. */
 template <typename T> struct NormSlot {
     T        *buf; /* [dy, x, dres][COLSUM_BATCH][cols] */
     uint64_t *full;
@@ -102,8 +105,8 @@ __device__ __forceinline__ void norm_fetch(const NormBwdP<T> &p, const NormSlot<
     }
 }
 
-/* The batch in the slot. Rows past the end become zero. Threads past a row's end work on its first pack, for nothing: their gamma
- * is 0. */
+/* The batch in the slot. Rows past the end become zero. Threads past a row's end work on its first pack, for
+ * nothing: their gamma is 0. */
 template <typename T>
 __device__ __forceinline__ void norm_take(const NormBwdP<T> &p, const NormSlot<T> &from, int batch, int col,
                                           NormRow<T> (&f)[COLSUM_BATCH])
@@ -190,7 +193,7 @@ __device__ __forceinline__ void team_sync(int team, int warps)
 
 /* Sums v[j] over the team for all eight j; the same bits in every thread. A warp halves the values it carries
  * with each of the first three exchanges: nine shuffles for eight sums. slot: [warp of the block][8]; the
- * caller turns between two of them, because the next call's barrier is what frees this call's. */
+ * caller alternates between two slots, because the barrier of the next call frees the slot of this call. */
 __device__ __forceinline__ void team_sum8(float (&v)[8], int team, int warps, float (*slot)[8])
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -271,8 +274,8 @@ __global__ void __launch_bounds__(NORM_THREADS, 1) norm_bwd_kernel(NormBwdP<T> p
         for (int r = 0; r < R; r++) f[r] = norm_row_load<T, AL>(p, batch * R + r, col, n);
     }
 
-    /* All teams go round equally often, the last time perhaps past the end, where all rows are zero: barriers that every warp has
-     * passed equally often are what racecheck can follow. */
+    /* All teams make the same number of rounds. The last round may lie past the end, where all rows are zero.
+     * racecheck can only follow barriers that every warp has passed equally often. */
     for (int turn = 0; batch < p.n_batch + (int)gridDim.x * team; turn ^= 1, batch += step) {
         float4 *mine = acc + turn * S * H * blockDim.x + threadIdx.x;
         float   c[2 * R], sum[N], next = stat_load(p, batch + step);

@@ -1,5 +1,5 @@
-/* The machine instructions kernels use that C++ has no word for. Nothing else in dev/cuda writes assembly but
- * k_wgmma.cuh, which has Hopper's tensor cores.
+/* Machine instructions that CUDA C++ has no function for. In dev/cuda only this file and k_wgmma.cuh
+ * (Hopper's tensor cores) contain assembly.
  *
  * 1. ptx_ex2 and ptx_rcp flush denormals; relative error about 2^-22 and 1 ulp (PTX ISA).
  * 2. ptx_bar_sync counts threads of one block on barriers 1..15; barrier 0 is __syncthreads().
@@ -69,8 +69,8 @@ __device__ __forceinline__ void ptx_store(void *p, uint4 v)
                  : "memory");
 }
 
-/* 16 bytes of a table that no kernel writes meanwhile, read here and now: the compiler may neither keep the
- * value from an earlier read nor move the read out of a loop, either of which costs registers. */
+/* Reads 16 bytes of a table that no kernel writes meanwhile, at exactly this place. The compiler may neither
+ * keep the value from an earlier read nor move the read out of a loop: both cost registers. */
 __device__ __forceinline__ float4 ptx_table_load(const float *p)
 {
     float4 v;
@@ -188,8 +188,8 @@ __device__ __forceinline__ void ptx_bulk_load(void *dst, const void *src, uint32
         : "memory");
 }
 
-/* True in one thread of a whole warp. Where the compiler knows that it is one, a bulk copy is one instruction; behind a
- * comparison of thread numbers it is a loop over the warp (seen in SASS, CUDA 13.0). */
+/* True in one thread of a whole warp. If the compiler knows that only one thread runs, a bulk copy is one
+ * instruction. After a comparison of thread numbers it is a loop over the warp (seen in SASS, CUDA 13.0). */
 __device__ __forceinline__ bool ptx_elect()
 {
     uint32_t e;

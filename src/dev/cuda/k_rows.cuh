@@ -48,8 +48,8 @@ template <bool ONE> __device__ __forceinline__ RowThread row_thread(int warps)
 }
 
 /* Both sums over the group, the same bits in each of its threads. slot: one float2 per warp of the block. A
- * group of several warps has its block to itself: a named barrier would reserve all sixteen of the block and
- * cost residency. */
+ * group of several warps has its own block: a named barrier would reserve all sixteen barriers of the block,
+ * and fewer blocks would fit. */
 __device__ __forceinline__ float2 group_sum2(float2 v, const RowThread &r, float2 *slot)
 {
     v.x = warp_sum(v.x);

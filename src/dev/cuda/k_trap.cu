@@ -1,4 +1,5 @@
-/* A kernel that fails, so that tests can see what the program does when a GPU does (BRIM_FAULT=device:N, the N-th list run). */
+/* A kernel that fails, so that tests can see how the program reacts to a failing GPU (BRIM_FAULT=device:N:
+ * the N-th list run fails). */
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_exec.h"
 

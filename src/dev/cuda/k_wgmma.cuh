@@ -26,8 +26,8 @@ enum { WG_THREADS = 128, TILE_ROW_BYTES = 128, SWIZZLE_ATOM = 1024 };
 
 /* ---- wgmma --------------------------------------------------------------------------------------------- */
 
-/* The low half of a descriptor of a 128-byte-swizzled operand: its address and leading byte offset, in units of 16 (PTX ISA, matrix
- * descriptor). Small steps of the address are added to it. */
+/* The low half of a descriptor of a 128-byte-swizzled operand: its address and leading byte offset, in units
+ * of 16 (PTX ISA, matrix descriptor). Small steps of the address are added to it. */
 __device__ __forceinline__ uint32_t wgmma_low(uint32_t smem, uint32_t lead)
 {
     return (smem & 0x3ffff) >> 4 | (lead >> 4) << 16;
@@ -80,16 +80,19 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
-/* n: columns; regs: the accumulators' operands; a, b, add, ta, tb: of the two descriptors and three constants. */
+/* n: columns; regs: the accumulators' operands; a, b, add, ta, tb: of the two descriptors and three
+ * constants. */
 #define WGMMA_SHARED(n, regs, a, b, add, ta, tb)                                                             \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n                      \
     "k16.f32.bf16.bf16 {" regs "}, " a ", " b ", p, 1, 1, " ta ", " tb ";\n}\n"
-#define WGMMA_192        WGMMA_SHARED("192", R32_0 ", " R32_32 ", " R32_64, "%96", "%97", "%98", "%99", "%100")
+#define R96              R32_0 ", " R32_32 ", " R32_64
+#define WGMMA_192        WGMMA_SHARED("192", R96, "%96", "%97", "%98", "%99", "%100")
 #define WGMMA_128_SHARED WGMMA_SHARED("128", R32_0 ", " R32_32, "%64", "%65", "%66", "%67", "%68")
 #define WGMMA_64_SHARED  WGMMA_SHARED("64", R32_0, "%32", "%33", "%34", "%35", "%36")
 
-/* d[64 x N] = a b, or += if ADD, for N of 64, 128 or 192; both operands in shared memory. TA, TB: 1 for a columns operand. The
- * two forms differ in what is said of d: registers that are only written need no values before. */
+/* d[64 x N] = a b, or += if ADD, for N of 64, 128 or 192; both operands in shared memory. TA, TB: 1 for a
+ * columns operand. The two forms differ in how they declare d: registers that are only written need no values
+ * before. */
 template <int TA, int TB, int ADD, int H>
 __device__ __forceinline__ void wgmma_shared(float (&d)[H], uint64_t a, uint64_t b)
 {
@@ -119,7 +122,8 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[H], uint64_t a, uint64_t
     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R32_0                                           \
     "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
 
-/* d[64 x 64] = a b, or += if ADD, with a in registers: a fragment as smem_load_frags() reads it, four words for 16 columns. */
+/* d[64 x 64] = a b, or += if ADD, with a in registers: a fragment as smem_load_frags() reads it, four words
+ * for 16 columns. */
 template <int TB, int ADD>
 __device__ __forceinline__ void wgmma_64(float (&d)[32], const uint32_t *a, uint64_t b)
 {
@@ -157,7 +161,8 @@ template <int TB, int ADD> __device__ __forceinline__ void wgmma_64(float (&d)[3
     "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                              \
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, 0;\n}\n"
 
-/* d[64 x 8] = a b, or += if ADD, with b all ones, in whatever order: each column is the sums of a's rows over K. */
+/* d[64 x 8] = a b, or += if ADD, with b all ones, in whatever order: each column is the sums of a's rows over
+ * K. */
 template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4], uint64_t a, uint64_t ones)
 {
     if constexpr (ADD) {
@@ -171,8 +176,8 @@ template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4]
     }
 }
 
-/* After a wait for their product, or after they were set: says that these accumulators were written until here, so that nothing
- * that reads them moves up, and nothing that sets them down. */
+/* After a wait for their product, or after they were set: tells the compiler that these accumulators were
+ * written until here. So no read of them moves up, and no write moves down. */
 template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
 {
 #pragma unroll
@@ -213,8 +218,8 @@ __device__ __forceinline__ void tma_load_bytes(uint32_t smem, const void *src, u
         : "memory");
 }
 
-/* The same into every block of the cluster named in the mask, at the same addresses, counted by each one's own
- * barrier. */
+/* The same into every block of the cluster named in the mask, at the same addresses, counted by each one's
+ * own barrier. */
 __device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *map, int x, int y,
                                              uint32_t bar, uint16_t mask)
 {
@@ -225,8 +230,9 @@ __device__ __forceinline__ void tma_load_all(uint32_t smem, const CUtensorMap *m
         : "memory");
 }
 
-/* A box from this block's shared memory to memory, or added to it (f32). What is stored streams by: it should not drive operands
- * out of L2 that are read again (1 to 3 % of a fused product). Stores of a thread are counted in groups. */
+/* A box from this block's shared memory to memory, or added to memory (f32). Stores are marked as streaming:
+ * they should not drive operands out of L2 that are read again (1 to 3 % of a fused product). Stores of a
+ * thread are counted in groups. */
 __device__ __forceinline__ void tma_store(const CUtensorMap *map, int x, int y, uint32_t smem)
 {
     HOPPER_ASM(
@@ -251,7 +257,7 @@ template <int N> __device__ __forceinline__ void tma_store_wait_read()
 /* Waits until every group is in memory. */
 __device__ __forceinline__ void tma_store_wait() { HOPPER_ASM("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/* ---- barriers by their shared address ------------------------------------------------------------------- */
+/* ---- barriers by their shared address ------------------------------------------------------------------ */
 
 __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t n_arrive)
 {
@@ -292,8 +298,9 @@ __device__ __forceinline__ uint32_t cluster_addr(uint32_t smem, int rank)
     return addr;
 }
 
-/* Releases nothing wider than the block: a release at cluster scope is a MEMBAR.GPU in every step of a loop (seen in SASS; it
- * cost a product 35 % of its speed), and readers of shared memory have nothing to release. */
+/* Releases nothing wider than the block: a release at cluster scope is a MEMBAR.GPU in every step of a loop
+ * (seen in SASS; it cost a product 35 % of its speed), and readers of shared memory have nothing to
+ * release. */
 __device__ __forceinline__ void cluster_arrive(uint32_t bar)
 {
     HOPPER_ASM("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
@@ -317,8 +324,8 @@ __device__ __forceinline__ void smem_load_frags(uint32_t addr, uint32_t *v)
                : "r"(addr)
                : "memory");
 }
-/* Where this lane's row of a fragment of 16 x 16 is in a buffer of 64 rows. The fragment 16*p columns on is at that ^ 32*p:
- * buffers begin at multiples of their swizzle's atom. */
+/* Where this lane's row of a fragment of 16 x 16 is in a buffer of 64 rows. The fragment 16*p columns on is
+ * at that ^ 32*p: buffers begin at multiples of their swizzle's atom. */
 template <int ROW> __device__ __forceinline__ uint32_t lane_part(int t)
 {
     int lane = t % 32, row = t / 32 * 16 + lane % 16, swap = ROW == 128 ? lane % 8 : lane % 8 / 2;

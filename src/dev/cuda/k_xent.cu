@@ -8,8 +8,8 @@
  * Layout   logits, dlogits [N,V] with a row stride, maybe the same storage; loss, lse f32[N]; target i32[N].
  * Order    A row is cut into `parts` equal parts; the packs of a part go round robin to XENT_THREADS threads;
  *          each keeps a running (max, sum), brought up to date once per XENT_GROUP packs, or once per pack
- *          where fewer are left; threads, then parts, are merged in a fixed order. All three ops use this cut,
- *          whatever the alignment, so XENT gives the bits of XENT_FWD followed by XENT_DX.
+ *          where fewer are left; threads, then parts, are merged in a fixed order. All three ops use this
+ *          cut, whatever the alignment, so XENT gives the bits of XENT_FWD followed by XENT_DX.
  * Grid     XENT: persistent; a cluster of `parts` blocks holds a row in shared memory, one part a block.
  *          `parts` is the smallest power of two for which two blocks fit a multiprocessor. A part is cut into
  *          segments, one group of packs of every thread each, and the copy engine fetches the next row's as
@@ -20,8 +20,8 @@
  *          one block a row that reads it twice.
  * Units    An element costs two exponentials. At 1.4 GHz, where the power cap holds an H200 in a training
  *          step, they alone keep the special-function units busy for half of the time (counted in SASS). So
- *          no thread takes those of a pack that is not there, and what can be done once a row is not done once
- *          an element: the gradient's scale is part of the exponent.
+ *          no thread computes exponentials of packs outside the row. Work that can be done once a row is not
+ *          done once an element: the gradient's scale is part of the exponent.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
 #include "dev/op_math.h"
@@ -29,7 +29,8 @@
 enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
 /* 40 registers: three blocks of 75 KB, the parts of 151936 classes, run on a multiprocessor. */
 enum { XENT_BLOCKS_PER_SM = 3 };
-/* What XENT has at the head of a block's shared memory: three blocks of 151936 classes still fit a multiprocessor. */
+/* What XENT has at the head of a block's shared memory: three blocks of 151936 classes still fit a
+ * multiprocessor. */
 enum { XENT_HEAD_BYTES = 640, XENT_MAX_SEGMENTS = 8 };
 
 /* Below every logit, and 2^(XENT_FLOOR - y) is 0 without being NaN. */
@@ -47,8 +48,8 @@ template <typename T> struct XentP {
     int              parts, part_cols; /* part_cols is a multiple of the pack */
 };
 
-/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: whoever is a row ahead does not
- * disturb those who still read, and nobody can be two ahead. */
+/* What a block's threads share, and the other blocks write. Two of a kind are used by turns: a block that is
+ * a row ahead does not disturb blocks that still read, and no block can be two rows ahead. */
 struct XentShared {
     uint64_t full[XENT_MAX_SEGMENTS], empty[XENT_MAX_SEGMENTS]; /* by segment; empty counts warps */
     uint64_t met[2];                                            /* all parts' pairs are there */
@@ -104,7 +105,8 @@ template <typename T, int M> __device__ __forceinline__ void soft_add(float2 &a,
     a.x = top;
 }
 
-/* Largest of a warp's maxima (no NaN is among them), in one instruction for integers: these are ordered as the floats are. */
+/* Largest of a warp's maxima (no NaN is among them), in one instruction for integers: these are ordered as
+ * the floats are. */
 __device__ __forceinline__ float soft_top(float a)
 {
     int i = __float_as_int(a);
@@ -112,8 +114,8 @@ __device__ __forceinline__ float soft_top(float a)
     return __int_as_float(i ^ (i >> 31 & INT32_MAX));
 }
 
-/* Merges the running pairs of `lanes` lanes (a power of two), where the others have the same once more; the same bits in every
- * lane. */
+/* Merges the running pairs of `lanes` lanes (a power of two), where the others have the same once more; the
+ * same bits in every lane. */
 __device__ __forceinline__ float2 soft_lanes(float2 a, int lanes)
 {
     float top = soft_top(a.x);
@@ -122,8 +124,8 @@ __device__ __forceinline__ float2 soft_lanes(float2 a, int lanes)
     return make_float2(top, sum);
 }
 
-/* Merges the block's, of XENT_THREADS threads, in every warp that `wants` it. One barrier; the block needs another before the slots
- * are used again. */
+/* Merges the block's, of XENT_THREADS threads, in every warp that `wants` it. One barrier; the block needs
+ * another before the slots are used again. */
 __device__ __forceinline__ float2 soft_block(float2 a, float2 *slot, bool wants)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -136,7 +138,8 @@ __device__ __forceinline__ float2 soft_block(float2 a, float2 *slot, bool wants)
 /* log sum exp of all that went into the pair */
 __device__ __forceinline__ float soft_lse(float2 a) { return __fmul_rn(__fadd_rn(a.x, log2f(a.y)), LN2); }
 
-/* The same of the parts, in shared memory: a lane for each. A thread that merged them all would take a hundred instructions. */
+/* The same of the parts, in shared memory: a lane for each. A thread that merged them all would take a
+ * hundred instructions. */
 __device__ __forceinline__ float soft_lse(const float2 *part, int parts)
 {
     return soft_lse(soft_lanes(part[threadIdx.x & (parts - 1)], parts));
@@ -163,8 +166,8 @@ template <typename T> __device__ __forceinline__ void pack_cut(Pack<T> &v, int n
     }
 }
 
-/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies. ready(g) is called before
- * group g of packs is read. */
+/* Running pair over this thread's packs of part [begin, end) of a row; x is where column `begin` lies.
+ * ready(g) is called before group g of packs is read. */
 template <typename T, int FROM, typename Ready>
 __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int n_class, Ready ready)
 {
@@ -178,8 +181,8 @@ __device__ __forceinline__ float2 soft_part(const T *x, int begin, int end, int 
         for (int k = 0; k < XENT_GROUP; k++) v[k] = xent_load<T, FROM>(x + col + k * STEP, N);
         soft_add(a, v);
     }
-    /* What is left, one pack at a time: a whole group would take exponentials of columns that are not there. Of 151936 classes a
-     * thread has nine packs in a part, and one in four threads ten. */
+    /* The rest, one pack at a time: a whole group would compute exponentials of columns that do not exist. Of
+     * 151936 classes a thread has nine packs in a part, and one in four threads ten. */
     if (col < n) ready(g);
 #pragma unroll 1
     for (; col < n; col += STEP) {
@@ -224,8 +227,8 @@ template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack
     return vec_pack<T>(f);
 }
 
-/* The target's own element: scale*(p - 1). Where p is near 1 the difference must not see the scale's rounding, so p is computed
- * without. */
+/* The target's own element: scale*(p - 1). Where p is near 1 the difference must not see the scale's
+ * rounding, so p is computed without. */
 __device__ __forceinline__ float xent_hit_dx(float x, float lse, float scale)
 {
     float p = ptx_ex2(fmaf(x, LOG2E, -__fmul_rn(lse, LOG2E)));
@@ -279,10 +282,10 @@ __device__ __forceinline__ float xent_cluster_lse(float2 a, const XentPart<T> &w
     return soft_lse(s->part[turn], parts);
 }
 
-/* Writes the part's gradient from shared memory, as if the target were elsewhere; its first n_class columns are classes.
- * release(g) is called when this thread has read segment g, fetch(g) when it has written it: by then the other warps have most
- * likely read it, too, and nobody waits. soft_part has waited for what is all classes. A thread holds two packs, not four: more
- * would not fit 40 registers. */
+/* Writes the part's gradient from shared memory, as if the target were elsewhere; its first n_class columns
+ * are classes. release(g) is called when this thread has read segment g, fetch(g) when it has written it: by
+ * then the other warps have most likely read it, too, so no warp waits. soft_part has waited for what is all
+ * classes. A thread holds two packs, not four: more would not fit 40 registers. */
 template <typename T, typename Ready, typename Release, typename Fetch>
 __device__ __forceinline__ void xent_part_dx(T *out, const XentPart<T> &w, int n_class, float shift,
                                              Ready ready, Release release, Fetch fetch)
@@ -323,8 +326,8 @@ __device__ __forceinline__ void xent_zero_row(const XentP<T> &p, const XentPart<
     }
 }
 
-/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a target, `ahead`, is
- * fetched behind the gradient's back. */
+/* One row with a target, the n-th. next: the target of the row after it. The part of the next row with a
+ * target, `ahead`, is fetched behind the gradient's back. */
 template <typename T>
 __device__ __forceinline__ void xent_part_row(const XentP<T> &p, const XentPart<T> &w, int row, int target,
                                               int next, uint32_t n)
@@ -404,9 +407,9 @@ __global__ void __launch_bounds__(XENT_THREADS, XENT_BLOCKS_PER_SM) xent_cluster
         s->log2_scale = q.log2;
     }
     __syncthreads();
-    if (p.parts > 1) ptx_cluster_sync(); /* nobody sends to barriers that are not there yet */
+    if (p.parts > 1) ptx_cluster_sync(); /* no block sends to barriers that do not exist yet */
     xent_part_rows(p, w);
-    if (p.parts > 1) ptx_cluster_sync(); /* nobody leaves while others may send to it */
+    if (p.parts > 1) ptx_cluster_sync(); /* no block leaves while others may send to it */
 }
 
 /* ---- Two reads: any shape, any device ---------------------------------------------------------------- */

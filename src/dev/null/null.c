@@ -20,9 +20,10 @@ struct DevExec {
     int       n_op;
 };
 
-/* ---- Sharing ---------------------------------------------------------------------------------------------------------- */
+/* ---- Sharing ------------------------------------------------------------------------------------------- */
 
-/* A tensor's elements: rows of cols elements, ld apart, from a byte position in one address space or one root. */
+/* A tensor's elements: rows of cols elements, ld apart, from a byte position in one address space or one
+ * root. */
 typedef struct {
     int64_t begin; /* bytes */
     int64_t rows, cols, ld, size;
@@ -41,8 +42,8 @@ static Area area_of(const Tensor *t, int bound)
 
 static int64_t area_end(const Area *a) { return a->begin + ((a->rows - 1) * a->ld + a->cols) * a->size; }
 
-/* Two areas with the same row stride: b starts q rows and m elements after a. An element of both lies in column c of a and
- * c - m (or c - m + ld) of b. */
+/* Two areas with the same row stride: b starts q rows and m elements after a. An element of both lies in
+ * column c of a and c - m (or c - m + ld) of b. */
 static int same_stride_overlap(const Area *a, const Area *b)
 {
     int64_t d = (b->begin - a->begin) / a->size, q = d / a->ld, m = d % a->ld;
@@ -104,7 +105,7 @@ const char *null_check(OpKind kind, const OpArgs *args, char *buf, size_t n)
     return NULL;
 }
 
-/* ---- Slots -------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static int null_run(Dev *dev, OpKind kind, const OpArgs *args)
 {
@@ -130,7 +131,7 @@ static int null_run(Dev *dev, OpKind kind, const OpArgs *args)
 OP_LIST(X)
 #undef X
 
-/* ---- The device ----------------------------------------------------------------------------------------------------------- */
+/* ---- The device ---------------------------------------------------------------------------------------- */
 
 NullStats null_stats(const Dev *dev) { return ((const NullDev *)dev)->stats; }
 

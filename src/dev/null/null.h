@@ -1,9 +1,9 @@
 /* Null: runs nothing, checks everything.
  *
- * 1. Each op is validated (presence, dtypes, shapes) and its arguments are checked for overlap: two arguments of which one
- *    is written may share storage only if the op's row allows the pair, and then only exactly.
+ * 1. Each op is validated (presence, dtypes, shapes) and its arguments are checked for overlap: two arguments
+ *    of which one is written may share storage only if the op's row allows the pair, and then only exactly.
  * 2. FLOPs and bytes are counted from op_flops() and op_bytes().
- * 3. alloc hands out distinct addresses that nobody may follow, so a plan of any size can be bound. */
+ * 3. alloc returns distinct addresses without memory behind them, so a plan of any size can be bound. */
 #ifndef DEV_NULL_NULL_H
 #define DEV_NULL_NULL_H
 

@@ -1,13 +1,17 @@
 /* The page: a list of runs, plots of those that are selected, live.
  *
- * What the server sends is shown as text, never as markup. A number that was not measured is missing, and its plot with it. */
+ * What the server sends is shown as text, never as markup. A number that was not measured is missing, and
+ * its plot is missing, too. */
 'use strict';
 
-const palette = { light: ['#0b7285', '#d9480f', '#5f3dc4', '#2b8a3e', '#c2255c', '#1864ab', '#846358', '#5c940d'],
-                  dark: ['#3bc9db', '#ff922b', '#b197fc', '#69db7c', '#f783ac', '#74c0fc', '#e0b69f', '#c0eb75'] };
-const fallColors = { 'waiting for data': '#e03131', 'GPU idle': '#f08c00', 'other kernels': '#868e96', 'some kernel runs': '#868e96',
+const palette = {
+  light: ['#0b7285', '#d9480f', '#5f3dc4', '#2b8a3e', '#c2255c', '#1864ab', '#846358', '#5c940d'],
+  dark: ['#3bc9db', '#ff922b', '#b197fc', '#69db7c', '#f783ac', '#74c0fc', '#e0b69f', '#c0eb75'] };
+const fallColors = { 'waiting for data': '#e03131', 'GPU idle': '#f08c00', 'other kernels': '#868e96',
+  'some kernel runs': '#868e96',
                      'products below peak': '#1c7ed6', 'model FLOPs': '#2f9e44', 'computing': '#2f9e44' };
-const state = { list: null, data: new Map(), selected: [], touched: false, smooth: 0.6, x: 'step', logX: false, logY: false, theme: 'auto' };
+const state = { list: null, data: new Map(), selected: [], touched: false, smooth: 0.6, x: 'step',
+  logX: false, logY: false, theme: 'auto' };
 const $ = id => document.getElementById(id);
 const asked = new URLSearchParams(location.search);
 
@@ -25,10 +29,15 @@ function count(v) {
   while (Math.abs(v) >= 999.5 && u < 4) { v /= 1000; u++; }
   return +v.toPrecision(u === 0 && Number.isInteger(v) ? 4 : 3) + units[u];
 }
-function plain(v) { return v === 0 ? '0' : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(4)); }
+function plain(v) {
+  return v === 0 ? '0'
+    : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1)
+    : String(+v.toPrecision(4));
+}
 function percent(v) { return +(100 * v).toPrecision(3) + ' %'; }
 function bytes(v) {
-  const [size, unit] = v >= 2 ** 30 ? [2 ** 30, 'GiB'] : v >= 2 ** 20 ? [2 ** 20, 'MiB'] : v >= 1024 ? [1024, 'KiB'] : [1, 'B'];
+  const [size, unit] = v >= 2 ** 30 ? [2 ** 30, 'GiB'] : v >= 2 ** 20 ? [2 ** 20, 'MiB']
+    : v >= 1024 ? [1024, 'KiB'] : [1, 'B'];
   return +(v / size).toPrecision(3) + ' ' + unit;
 }
 function joules(v) {
@@ -61,7 +70,9 @@ function applyTheme() {
   showRuns();
   showPlots();
 }
-function colorOf(name) { return palette[isDark() ? 'dark' : 'light'][Math.max(0, state.selected.indexOf(name)) % 8]; }
+function colorOf(name) {
+  return palette[isDark() ? 'dark' : 'light'][Math.max(0, state.selected.indexOf(name)) % 8];
+}
 function shade(i) { return palette[isDark() ? 'dark' : 'light'][i % 8]; }
 
 /* ---- GPUs and host ---- */
@@ -76,12 +87,16 @@ function meter(name, share, text) {
 
 function gpuCard(g, i) {
   const card = make('div', 'device'), top = make('div', 'top');
-  top.append(make('div', 'name', `${i}  ${g.name}`), make('span', '', known(g.temp_c) ? g.temp_c + ' °C' : ''));
+  top.append(make('div', 'name', `${i}  ${g.name}`),
+    make('span', '', known(g.temp_c) ? g.temp_c + ' °C' : ''));
   card.append(top, meter('utilised', g.util, known(g.util) ? percent(g.util) : 'n/a'));
   card.append(meter('tensor', g.tensor_active, known(g.tensor_active) ? percent(g.tensor_active) : 'n/a'));
-  card.append(meter('memory', g.mem_bytes / g.mem_total_bytes, known(g.mem_bytes) ? bytes(g.mem_bytes) : 'n/a'));
+  card.append(meter('memory', g.mem_bytes / g.mem_total_bytes,
+    known(g.mem_bytes) ? bytes(g.mem_bytes) : 'n/a'));
   card.append(meter('power', g.power_w / g.power_limit_w, known(g.power_w) ? watts(g.power_w) : 'n/a'));
-  const who = (g.processes || []).map(p => `${p.name === '?' ? 'pid' : p.name} ${p.pid}${known(p.bytes) ? ' ' + bytes(p.bytes) : ''}`).join(', ');
+  const who = (g.processes || [])
+    .map(p => `${p.name === '?' ? 'pid' : p.name} ${p.pid}${known(p.bytes) ? ' ' + bytes(p.bytes) : ''}`)
+    .join(', ');
   const held = g.clock_reasons && g.clock_reasons !== 'none' ? `clock held by ${g.clock_reasons}` : '';
   const note = [known(g.sm_mhz) ? g.sm_mhz + ' MHz' : '', held, who].filter(Boolean).join(' · ');
   if (note) card.append(make('div', 'note', note));
@@ -92,7 +107,8 @@ function showMachine() {
   const h = state.list.host, card = make('div', 'device'), top = make('div', 'top');
   top.append(make('div', 'name', h.cpu_name), make('span', '', h.cpus + ' CPUs'));
   card.append(top, meter('busy', h.cpu, known(h.cpu) ? percent(h.cpu) : 'n/a'));
-  card.append(meter('memory', h.ram_bytes / h.ram_total_bytes, known(h.ram_bytes) ? bytes(h.ram_bytes) : 'n/a'));
+  card.append(meter('memory', h.ram_bytes / h.ram_total_bytes,
+    known(h.ram_bytes) ? bytes(h.ram_bytes) : 'n/a'));
   if (h.no_gpu) card.append(make('div', 'note', `no GPU: ${h.no_gpu}`));
   $('machine').replaceChildren(...state.list.gpus.map(gpuCard), card);
   $('host').textContent = h.name;
@@ -110,7 +126,8 @@ function showRuns() {
       b = make('button', 'run');
       b.type = 'button';
       b.dataset.name = r.name;
-      b.append(make('span', 'dot'), make('span', 'name'), make('span', 'state'), make('span', 'sub'), make('span', 'progress'));
+      b.append(make('span', 'dot'), make('span', 'name'), make('span', 'state'), make('span', 'sub'),
+        make('span', 'progress'));
       b.querySelector('.progress').append(make('i'));
       b.addEventListener('click', () => toggle(r.name));
     }
@@ -124,14 +141,17 @@ function showRuns() {
     if (known(r.loss)) parts.push('loss ' + r.loss.toFixed(3));
     if (known(r.per_s)) parts.push(count(r.per_s) + '/s');
     b.querySelector('.sub').textContent = parts.join('  ·  ');
-    b.querySelector('.progress i').style.width = r.steps ? Math.min(100, 100 * (r.step || 0) / r.steps) + '%' : '0';
+    b.querySelector('.progress i').style.width =
+      r.steps ? Math.min(100, 100 * (r.step || 0) / r.steps) + '%' : '0';
     return b;
   }));
 }
 
 function toggle(name) {
   state.touched = true;
-  state.selected = state.selected.includes(name) ? state.selected.filter(n => n !== name) : [...state.selected, name].slice(-8);
+  state.selected = state.selected.includes(name)
+    ? state.selected.filter(n => n !== name)
+    : [...state.selected, name].slice(-8);
   history.replaceState(null, '', '#' + state.selected.map(encodeURIComponent).join(','));
   showRuns();
   follow();
@@ -194,7 +214,8 @@ function follow() {
 function onRuns(text) {
   state.list = JSON.parse(text);
   if (!state.touched) {
-    const named = decodeURIComponent(location.hash.slice(1)).split(',').filter(n => state.list.runs.some(r => r.name === n));
+    const named = decodeURIComponent(location.hash.slice(1)).split(',')
+      .filter(n => state.list.runs.some(r => r.name === n));
     if (named.length) { state.selected = named.slice(0, 8); state.touched = true; }
     else state.selected = state.list.runs.slice(0, 1).map(r => r.name);
   }
@@ -206,8 +227,14 @@ function onRuns(text) {
 
 function connect() {
   const source = new EventSource('events');
-  source.addEventListener('open', () => { $('link').textContent = 'live'; $('link').className = 'link live'; });
-  source.addEventListener('error', () => { $('link').textContent = 'no connection'; $('link').className = 'link lost'; });
+  source.addEventListener('open', () => {
+    $('link').textContent = 'live';
+    $('link').className = 'link live';
+  });
+  source.addEventListener('error', () => {
+    $('link').textContent = 'no connection';
+    $('link').className = 'link lost';
+  });
   source.addEventListener('runs', e => onRuns(e.data));
 }
 
@@ -217,7 +244,8 @@ const charts = [
   { title: 'Loss', keys: [['loss', ''], ['val_loss', 'validation']], format: plain, smooth: true },
   { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => r.unit + 's/s' },
   { title: 'MFU', keys: [['mfu', '']], format: percent, smooth: true },
-  { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'], ['gpu_util', 'utilisation']], format: percent, smooth: true, single: true },
+  { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'],
+    ['gpu_util', 'utilisation']], format: percent, smooth: true, single: true },
   { title: 'Power', keys: [['power_w', ''], ['power_limit_w', 'limit']], format: watts, smooth: true },
   { title: 'GPU memory', keys: [['gpu_mem_bytes', ''], ['gpu_mem_total_bytes', 'all']], format: bytes },
   { title: 'Gradient norm', keys: [['grad_norm', '']], format: plain, smooth: true },
@@ -230,13 +258,18 @@ const charts = [
 /* Exponential mean that begins at the first value; weight 0 changes nothing. */
 function smoothed(y, weight) {
   let sum = 0, norm = 0;
-  return y.map(v => { sum = weight * sum + (1 - weight) * v; norm = weight * norm + (1 - weight); return sum / norm; });
+  return y.map(v => {
+    sum = weight * sum + (1 - weight) * v;
+    norm = weight * norm + (1 - weight);
+    return sum / norm;
+  });
 }
 
 function points(d, key) {
   const col = d.columns[key], at = d.columns[state.x === 'time' ? 'time_s' : 'step'], x = [], y = [];
   for (let i = 0; col && at && i < col.length; i++) {
-    if (col[i] === null || at[i] === null || at[i] === undefined || (x.length && at[i] <= x[x.length - 1])) continue;
+    if (col[i] === null || at[i] === null || at[i] === undefined) continue;
+    if (x.length && at[i] <= x[x.length - 1]) continue;
     x.push(at[i]);
     y.push(col[i]);
   }
@@ -257,7 +290,8 @@ function linesOf(chart) {
       const caption = [several ? name : '', label].filter(Boolean).join(' ');
       const soft = chart.smooth && !rare && !(k > 0 && !chart.single) && state.smooth > 0;
       if (soft) lines.push({ ...p, color, alpha: 0.22, width: 1, quiet: true });
-      lines.push({ x: p.x, y: soft ? smoothed(p.y, state.smooth) : p.y, color, width: rare ? 1.4 : 1.8, points: rare && p.x.length < 60,
+      lines.push({ x: p.x, y: soft ? smoothed(p.y, state.smooth) : p.y, color, width: rare ? 1.4 : 1.8,
+        points: rare && p.x.length < 60,
                    dash: k > 0 && !rare && !chart.single || rare && several ? [5, 4] : undefined, caption });
     });
   }
@@ -305,7 +339,8 @@ function showPlots() {
     if (chart.card.hidden) continue;
     const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
     if (chart.unit && r) chart.head.textContent = `${chart.title}, ${chart.unit(r)}`;
-    chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format, formatX: state.x === 'time' ? timeText : stepText });
+    chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format,
+      formatX: state.x === 'time' ? timeText : stepText });
     legend(chart, null);
   }
 }
@@ -314,10 +349,14 @@ function showPlots() {
 
 /* Several runs: a row each. */
 function showTable() {
-  const columns = [['step', r => r.step ?? 0], ['loss', r => known(r.loss) && r.loss.toFixed(4)], ['validation', r => known(r.val_loss) && r.val_loss.toFixed(4)],
-    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${r.unit}s/s`], ['MFU', r => known(r.mfu) && percent(r.mfu)],
-    ['tensor', r => known(r.tensor_active) && percent(r.tensor_active)], ['power', r => known(r.power_w) && watts(r.power_w)],
-    ['energy', r => known(r.j_per_unit) && joules(r.j_per_unit) + '/' + r.unit], ['kWh', r => known(r.kwh) && plain(r.kwh)], ['time', r => known(r.time_s) && timeText(r.time_s)]];
+  const columns = [['step', r => r.step ?? 0], ['loss', r => known(r.loss) && r.loss.toFixed(4)],
+    ['validation', r => known(r.val_loss) && r.val_loss.toFixed(4)],
+    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${r.unit}s/s`],
+    ['MFU', r => known(r.mfu) && percent(r.mfu)],
+    ['tensor', r => known(r.tensor_active) && percent(r.tensor_active)],
+    ['power', r => known(r.power_w) && watts(r.power_w)],
+    ['energy', r => known(r.j_per_unit) && joules(r.j_per_unit) + '/' + r.unit],
+    ['kWh', r => known(r.kwh) && plain(r.kwh)], ['time', r => known(r.time_s) && timeText(r.time_s)]];
   const runs = state.selected.map(n => state.list.runs.find(r => r.name === n)).filter(Boolean);
   const shown = columns.filter(([, f]) => runs.some(r => f(r) !== false));
   const table = make('table', 'compare'), head = make('tr');
@@ -340,12 +379,17 @@ function showTiles() {
   if (state.list && state.selected.length > 1) { showTable(); return; }
   const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
   const rows = !r ? [] : [
-    [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)], ['loss', known(r.loss) && r.loss.toFixed(4)],
-    ['validation', known(r.val_loss) && r.val_loss.toFixed(4)], [`${r.unit}s/s`, known(r.per_s) && count(r.per_s)],
-    ['MFU', known(r.mfu) && percent(r.mfu)], ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
-    ['power', known(r.power_w) && watts(r.power_w)], [`per ${r.unit}`, known(r.j_per_unit) && joules(r.j_per_unit)],
+    [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)],
+    ['loss', known(r.loss) && r.loss.toFixed(4)],
+    ['validation', known(r.val_loss) && r.val_loss.toFixed(4)],
+    [`${r.unit}s/s`, known(r.per_s) && count(r.per_s)],
+    ['MFU', known(r.mfu) && percent(r.mfu)],
+    ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
+    ['power', known(r.power_w) && watts(r.power_w)],
+    [`per ${r.unit}`, known(r.j_per_unit) && joules(r.j_per_unit)],
     ['kWh', known(r.kwh) && plain(r.kwh)], ['training time', known(r.time_s) && timeText(r.time_s)],
-    ['time left', r.state === 'training' && r.steps && r.step && known(r.time_s) && timeText(r.time_s / r.step * (r.steps - r.step))],
+    ['time left', r.state === 'training' && r.steps && r.step && known(r.time_s) &&
+      timeText(r.time_s / r.step * (r.steps - r.step))],
   ];
   $('tiles').replaceChildren(...rows.filter(([, v]) => v).map(([k, v]) => {
     const t = make('div', 'tile');
@@ -389,7 +433,8 @@ function showWaterfall() {
 function showSamples() {
   const body = $('samples').querySelector('.body'), items = [];
   for (const name of state.selected) {
-    for (const s of ((state.data.get(name) || {}).samples || []).slice(0, state.selected.length > 1 ? 2 : 6)) {
+    for (const s of ((state.data.get(name) || {}).samples || [])
+      .slice(0, state.selected.length > 1 ? 2 : 6)) {
       const e = make('div', 'sample');
       e.append(make('div', 'soft', `${state.selected.length > 1 ? name + ', ' : ''}step ${s.step}`));
       const pre = make('pre');
@@ -436,11 +481,33 @@ function showAll() {
 /* ---- Controls ---- */
 
 function pressed(id, on) { $(id).setAttribute('aria-pressed', on); }
-$('smooth').addEventListener('input', e => { state.smooth = e.target.value / 100; $('smooth-value').textContent = state.smooth.toFixed(2); showAll(); });
-$('x-step').addEventListener('click', () => { state.x = 'step'; pressed('x-step', true); pressed('x-time', false); showAll(); });
-$('x-time').addEventListener('click', () => { state.x = 'time'; pressed('x-step', false); pressed('x-time', true); showAll(); });
-$('log-y').addEventListener('click', () => { state.logY = !state.logY; pressed('log-y', state.logY); showAll(); });
-$('log-x').addEventListener('click', () => { state.logX = !state.logX; pressed('log-x', state.logX); showAll(); });
+$('smooth').addEventListener('input', e => {
+  state.smooth = e.target.value / 100;
+  $('smooth-value').textContent = state.smooth.toFixed(2);
+  showAll();
+});
+$('x-step').addEventListener('click', () => {
+  state.x = 'step';
+  pressed('x-step', true);
+  pressed('x-time', false);
+  showAll();
+});
+$('x-time').addEventListener('click', () => {
+  state.x = 'time';
+  pressed('x-step', false);
+  pressed('x-time', true);
+  showAll();
+});
+$('log-y').addEventListener('click', () => {
+  state.logY = !state.logY;
+  pressed('log-y', state.logY);
+  showAll();
+});
+$('log-x').addEventListener('click', () => {
+  state.logX = !state.logX;
+  pressed('log-x', state.logX);
+  showAll();
+});
 $('theme').addEventListener('click', () => {
   state.theme = { auto: 'dark', dark: 'light', light: 'auto' }[state.theme];
   try { localStorage.setItem('brim-theme', state.theme); } catch (e) { /* private windows keep nothing */ }
@@ -448,6 +515,8 @@ $('theme').addEventListener('click', () => {
 });
 try { state.theme = localStorage.getItem('brim-theme') || 'auto'; } catch (e) { /* as above */ }
 systemDark.addEventListener('change', applyTheme);
-$('plotter').textContent = hasUplot ? 'Plots by uPlot (its licence: /uplot.license.txt).' : 'Plots by the page itself.';
+$('plotter').textContent = hasUplot
+  ? 'Plots by uPlot (its licence: /uplot.license.txt).'
+  : 'Plots by the page itself.';
 applyTheme();
 connect();

@@ -1,10 +1,13 @@
-/* One kind of plot, drawn by uPlot where the build could fetch it, else by the small plotter below (?plot=plain asks for that one).
+/* One kind of plot. uPlot draws it where the build could fetch uPlot, else the small plotter below does
+ * (?plot=plain asks for the small plotter).
  *
- * makePlot(area, onCursor) gives { draw(lines, view), destroy() }. A line is { x, y, color, width, alpha, dash, points };
- * x is ascending. view is { logX, logY, format, formatX }. onCursor(i, x) tells where the pointer is: x, or null. */
+ * makePlot(area, onCursor) gives { draw(lines, view), destroy() }. A line is
+ * { x, y, color, width, alpha, dash, points }; x is ascending. view is { logX, logY, format, formatX }.
+ * onCursor(i, x) tells where the pointer is: x, or null. */
 'use strict';
 
-const hasUplot = typeof window.uPlot === 'function' && new URLSearchParams(location.search).get('plot') !== 'plain';
+const hasUplot = typeof window.uPlot === 'function' &&
+  new URLSearchParams(location.search).get('plot') !== 'plain';
 
 function cssColor(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
@@ -38,13 +41,18 @@ function ticks(lo, hi, n, log) {
   }
   const raw = (hi - lo) / n, base = 10 ** Math.floor(Math.log10(raw)), m = raw / base;
   const step = base * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
-  for (let v = Math.ceil(lo / step) * step; v <= hi + step * 1e-9; v += step) out.push(Math.abs(v) < step * 1e-6 ? 0 : v);
+  for (let v = Math.ceil(lo / step) * step; v <= hi + step * 1e-9; v += step) {
+    out.push(Math.abs(v) < step * 1e-6 ? 0 : v);
+  }
   return out;
 }
 
 function extent(lines, key) {
   let lo = Infinity, hi = -Infinity;
-  for (const l of lines) for (const v of l[key]) if (Number.isFinite(v)) { if (v < lo) lo = v; if (v > hi) hi = v; }
+  for (const l of lines) for (const v of l[key]) if (Number.isFinite(v)) {
+    if (v < lo) lo = v;
+    if (v > hi) hi = v;
+  }
   return [lo, hi];
 }
 
@@ -76,8 +84,10 @@ function plainPlot(area, onCursor) {
     const [x0, x1] = zoom || (([a, b]) => b > a ? [a, b] : [a - 1, b + 1])(extent(inside, 'x'));
     const [y0, y1] = padded(extent(inside, 'y'), view.logY);
     const f = (v, log) => log ? Math.log(v) : v;
-    const px = v => left + (f(v, view.logX) - f(x0, view.logX)) / (f(x1, view.logX) - f(x0, view.logX)) * (w - left - right);
-    const py = v => top + (f(y1, view.logY) - f(v, view.logY)) / (f(y1, view.logY) - f(y0, view.logY)) * (h - top - bottom);
+    const px = v => left +
+      (f(v, view.logX) - f(x0, view.logX)) / (f(x1, view.logX) - f(x0, view.logX)) * (w - left - right);
+    const py = v => top +
+      (f(y1, view.logY) - f(v, view.logY)) / (f(y1, view.logY) - f(y0, view.logY)) * (h - top - bottom);
     map = { left, right: w - right, at: p => {
       const t = (p - left) / (w - left - right);
       return view.logX ? Math.exp(Math.log(x0) + t * (Math.log(x1) - Math.log(x0))) : x0 + t * (x1 - x0);
@@ -92,7 +102,9 @@ function plainPlot(area, onCursor) {
       pen.fillText(view.format(v), left - 6, py(v) + 4);
     }
     pen.textAlign = 'center';
-    for (const v of ticks(x0, x1, Math.max(2, Math.floor(w / 90)), view.logX)) pen.fillText(view.formatX(v), px(v), h - 8);
+    for (const v of ticks(x0, x1, Math.max(2, Math.floor(w / 90)), view.logX)) {
+      pen.fillText(view.formatX(v), px(v), h - 8);
+    }
     pen.lineJoin = 'round';
     for (const l of inside) {
       pen.strokeStyle = withAlpha(l.color, l.alpha);
@@ -103,7 +115,11 @@ function plainPlot(area, onCursor) {
       l.x.forEach((v, i) => i ? pen.lineTo(px(v), py(l.y[i])) : pen.moveTo(px(v), py(l.y[i])));
       pen.stroke();
       pen.setLineDash([]);
-      if (l.points) l.x.forEach((v, i) => { pen.beginPath(); pen.arc(px(v), py(l.y[i]), 3, 0, 7); pen.fill(); });
+      if (l.points) l.x.forEach((v, i) => {
+        pen.beginPath();
+        pen.arc(px(v), py(l.y[i]), 3, 0, 7);
+        pen.fill();
+      });
     }
     if (drag) {
       pen.fillStyle = withAlpha('#0b7285', 0.18);
@@ -119,7 +135,8 @@ function plainPlot(area, onCursor) {
     onCursor(map.at(here(e)));
   });
   canvas.addEventListener('pointerup', () => {
-    if (drag && Math.abs(drag[1] - drag[0]) > 8) zoom = [map.at(Math.min(...drag)), map.at(Math.max(...drag))];
+    if (drag && Math.abs(drag[1] - drag[0]) > 8) zoom = [map.at(Math.min(...drag)),
+      map.at(Math.max(...drag))];
     drag = null;
     paint();
   });
@@ -147,7 +164,8 @@ function fullPlot(area, onCursor) {
   function build(lines, data) {
     if (plot) plot.destroy();
     zoomed = false;
-    const axis = { stroke: () => cssColor('--soft'), font: '11px system-ui, sans-serif', ticks: { show: false } };
+    const axis = { stroke: () => cssColor('--soft'), font: '11px system-ui, sans-serif',
+      ticks: { show: false } };
     const grid = { stroke: () => cssColor('--grid'), width: 1 };
     plot = new window.uPlot({
       ...size(),
@@ -159,15 +177,18 @@ function fullPlot(area, onCursor) {
         y: { distr: view.logY ? 3 : 1, range: (u, lo, hi) => padded([lo, hi], view.logY) },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) => v.map(t => t === null ? '' : view.formatX(t)) },
-        { ...axis, grid, size: 56, space: 34, values: (u, v) => v.map(t => t === null ? '' : view.format(t)) },
+        { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) =>
+          v.map(t => t === null ? '' : view.formatX(t)) },
+        { ...axis, grid, size: 56, space: 34, values: (u, v) =>
+          v.map(t => t === null ? '' : view.format(t)) },
       ],
       series: [{}, ...lines.map(l => ({
         stroke: withAlpha(l.color, l.alpha), width: l.width || 1.6, dash: l.dash, spanGaps: true,
         points: l.points ? { show: true, size: 6, fill: l.color } : { show: false },
       }))],
       hooks: {
-        setCursor: [u => onCursor(u.cursor.idx === null || u.cursor.left < 0 ? null : u.data[0][u.cursor.idx])],
+        setCursor: [u => onCursor(u.cursor.idx === null || u.cursor.left < 0 ? null
+          : u.data[0][u.cursor.idx])],
         setSelect: [() => { zoomed = true; }],
       },
     }, data, area);
@@ -181,7 +202,8 @@ function fullPlot(area, onCursor) {
       view = newView;
       const lines = newLines.map(l => visible(l, view)).filter(l => l.x.length > 0);
       const data = lines.length ? window.uPlot.join(lines.map(l => [l.x, l.y])) : [[]];
-      const now = JSON.stringify([view.logX, view.logY, view.formatX.name, lines.map(l => [l.color, l.alpha, l.dash, l.width])]);
+      const now = JSON.stringify([view.logX, view.logY, view.formatX.name,
+        lines.map(l => [l.color, l.alpha, l.dash, l.width])]);
       if (now !== shape) { shape = now; build(lines, data); }
       else plot.setData(data, !zoomed);
       if (!zoomed) return;

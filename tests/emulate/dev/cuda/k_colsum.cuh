@@ -1,4 +1,5 @@
-/* Only what the own product uses of it, on the host: the real one's second stage keeps an array of its own in shared memory. */
+/* The part of k_colsum.cuh that the own product uses, on the host. The real second stage keeps an array of
+ * its own in shared memory. */
 #ifndef TESTS_EMULATE_K_COLSUM_CUH
 #define TESTS_EMULATE_K_COLSUM_CUH
 
