@@ -1,44 +1,50 @@
 #!/usr/bin/env bash
 # A run survives what happens to processes: kill -9, signals, a second start, damaged files, bad steps, another plan.
-# KILLS: how many kill -9 (default 20, or 5 in a slow build). SEED: of their moments.
+# KILLS: how many kill -9, SIGTERM and SIGHUP in random order (default 20, or 5 in a slow build). SEED: of their moments.
+# DURABLE_LONG=1: all of it (minutes); without it the signals and a case or two of the rest.
 set -uo pipefail
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
 RANDOM=${SEED:-$$}
 seed="seed ${SEED:-$$}"
 
-# ---- kill -9 ---------------------------------------------------------------------------------------------------------
+# ---- kill -9, SIGTERM, SIGHUP ----------------------------------------------------------------------------------------
 
 train again; out=$(same ref again); verdict "the same run twice gives the same bits" $? "$out"
 
 case $build in *-asan) kills=${KILLS:-5} ;; *) kills=${KILLS:-20} ;; esac
-landed=0 writing=0 tries=0 bad=""
+landed=0 writing=0 tries=0 bad="" sent=""
 while [ "$landed" -lt "$kills" ] && [ "$tries" -lt $((4 * kills)) ] && [ -z "$bad" ]; do
     tries=$((tries + 1)); rm -rf runs/killed
     for ((again = RANDOM % 3; again >= 0; again--)); do # up to three kills before the run may end
         from=$(last_step killed)
-        start killed
+        start killed checkpoint.best=true
         # One in four while it starts, the others anywhere between here and its end.
         if [ $((RANDOM % 4)) -gt 0 ]; then wait_step killed $((from + 1 + RANDOM % (steps - from + 1))); fi
         sleep "0.0$((RANDOM % 50 + 10))"
-        kill -9 "$pid" 2>/dev/null && landed=$((landed + 1)) # no such process: it was done already
-        reap
+        sig=(KILL TERM HUP); sig=${sig[RANDOM % 3]}
+        kill "-$sig" "$pid" 2>/dev/null && { landed=$((landed + 1)); sent="$sent $sig"; } # no such process: it was done already
+        reap; rc=$?
+        # A signal that comes before the program listens ends it as any program.
+        if [ $sig != KILL ] && [ $rc -ne 0 ] && [ -s killed.log ]; then bad="try $tries, $seed: SIG$sig, exit code $rc: $(tail -n 2 killed.log)"; fi
         compgen -G 'runs/killed/checkpoints/.tmp-*' >/dev/null && writing=$((writing + 1))
         if compgen -G 'runs/killed/checkpoints/step-*' >/dev/null; then
             "$verify" runs/killed/checkpoints/step-* >seen 2>&1 || bad="try $tries, $seed: $(cat seen)"
         fi
     done
-    train killed || bad="try $tries, $seed: $(tail -n 3 killed.log)"
+    train killed checkpoint.best=true || bad="try $tries, $seed: $(tail -n 3 killed.log)"
     out=$(all_whole killed && same ref killed) || bad="try $tries, $seed: $out"
 done
 [ -z "$bad" ] && [ "$landed" -ge "$kills" ]
-verdict "kill -9 at $kills random moments changes no bit" $? "$landed landed; $bad"
-[ "$writing" -gt 0 ] || [ "$kills" -lt 20 ]; verdict "some of them while a checkpoint was written" $? "none of $landed, $seed"
+verdict "kill -9, SIGTERM and SIGHUP at $kills random moments change no bit" $? "$landed landed:$sent; $bad"
+[ "$writing" -gt 0 ] || [ "$kills" -lt 100 ]; verdict "some of them while a checkpoint was written" $? "none of $landed, $seed"
 
 # ---- damaged checkpoints ---------------------------------------------------------------------------------------------
 
 start cut; wait_step cut 60; kill -TERM "$pid"; reap
-for what in "truncate model.safetensors" "truncate state.json" "flip optim.safetensors" "flip DONE" "remove DONE"; do
+damages=("flip optim.safetensors" "truncate model.safetensors" "truncate state.json" "flip DONE" "remove DONE")
+[ -n "${DURABLE_LONG:-}" ] || damages=("${damages[0]}")
+for what in "${damages[@]}"; do
     rm -rf runs/damaged; cp -r runs/cut runs/damaged
     last=$(last_ckpt damaged); file=$last/${what#* }
     before=$(ls runs/damaged/checkpoints | head -n 1)
@@ -62,13 +68,25 @@ verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------
 
-for sig in INT TERM USR1; do
+for sig in INT TERM USR1 HUP; do
     start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; reap; rc=$?
     at=$(sed -nE 's/.*\] ([0-9]+) steps? done in.*/\1/p' sig$sig.log)
     [ $rc -eq 0 ] && grep -qE "SIG$sig received: (saving and )?leaving" sig$sig.log && [ "${at:-$steps}" -lt "$steps" ] &&
         out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log && out=$(same ref sig$sig)
     verdict "SIG$sig saves and leaves with 0, and the run goes on bit for bit" $? "exit code $rc, step $at: $out $(tail -n 2 sig$sig.log)"
 done
+
+start away; wait_step away 20; trap '' HUP; kill -9 "$pid"; reap; start away; trap - HUP # as nohup starts it
+wait_step away 40; kill -HUP "$pid"; reap; rc=$?
+[ $rc -eq 0 ] && ! grep -q 'received' away.log && out=$(all_whole away && same ref away)
+verdict "with SIGHUP ignored, as under nohup, the run goes on to its end" $? "exit code $rc: $out $(tail -n 2 away.log)"
+
+BRIM_FAULT=nan:30-34 train back max_skips=5; rc=$?
+[ $rc -eq 0 ] && grep -q 'rolled back to step 25; the 80 samples' back.log && within "$(last_of back val_loss)" "$(last_of ref val_loss)" 0.02 &&
+    [ "$(grep -c '"loss"' runs/back/metrics.jsonl)" -eq "$steps" ] && all_whole back >seen
+verdict "five bad steps in a row go back to the last checkpoint" $? "exit code $rc, $(last_of back val_loss) for $(last_of ref val_loss): $(cat seen)"
+
+[ -n "${DURABLE_LONG:-}" ] || exit $failed
 
 # Steps of a second or more, so that the second signal comes before the end of one. The first of them must be over: while there is
 # nothing to save the first signal is enough.
@@ -108,11 +126,6 @@ BRIM_FAULT=nan:30,spike:60 train bad; rc=$?
 [ $rc -eq 0 ] && grep -q 'step 30 skipped: not finite' bad.log && grep -q 'step 60 skipped: loss spike' bad.log &&
     grep -q '"step": 30,.*"skipped": "not finite"' runs/bad/metrics.jsonl && within "$(last_of bad val_loss)" "$(last_of ref val_loss)" 0.02
 verdict "a NaN and a spike are skipped and said" $? "exit code $rc, $(last_of bad val_loss) for $(last_of ref val_loss)"
-
-BRIM_FAULT=nan:30-34 train back max_skips=5; rc=$?
-[ $rc -eq 0 ] && grep -q 'rolled back to step 25; the 80 samples' back.log && within "$(last_of back val_loss)" "$(last_of ref val_loss)" 0.02 &&
-    [ "$(grep -c '"loss"' runs/back/metrics.jsonl)" -eq "$steps" ] && all_whole back >seen
-verdict "five in a row go back to the last checkpoint" $? "exit code $rc, $(last_of back val_loss) for $(last_of ref val_loss): $(cat seen)"
 
 export BRIM_FAULT=nan:30-34; start back2 max_skips=5; unset BRIM_FAULT
 wait_step back2 80; kill -9 "$pid"; reap
