@@ -39,7 +39,7 @@ model: {layers: 2, width: 32, heads: 2, vocab: 256, context: 32}
 optim: {lr: 3e-3, warmup: 5}
 data: {kind: text, train: text.txt}
 eval: {every: 40, sequences: 32}
-checkpoint: {every: 5, keep: 2}
+checkpoint: {every: 5, keep: 2, best: false}
 END
 
 # name, then overrides: trains runs/NAME to its end; the log goes to NAME.log. A minute is a hang.

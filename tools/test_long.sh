@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `make test` does in small numbers, in large ones: 200 kill -9, a fault at every call, full disks, 20 MB
-# of text through every tokenizer, 10,000 damaged images, a minute of fuzzing a reader; the faults also in a
-# build with AddressSanitizer ($2), where a leak counts as a failure.
+# What `make test` does in small numbers, in large ones: 200 kills and signals, a fault at every call, full disks, 20 MB of text
+# through every tokenizer, 10,000 damaged images, a minute of fuzzing a reader; the faults also in a build with
+# AddressSanitizer ($2), where a leak counts as a failure.
 set -uo pipefail
 build=${1:-build}; asan=${2:-$build-asan}
 failed=0
@@ -11,11 +11,11 @@ part() { # name, then the command
     "$@" | sed "s/^/$name: /" || failed=1
     echo "$name: $((SECONDS - s)) s"
 }
-part kills env KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
+part kills env DURABLE_LONG=1 KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
 part disk bash tests/test_disk.sh "$build"
 part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
 part faults-asan env FAULTS_BY=1 bash tests/test_faults.sh "$asan"
-part kills-asan bash tests/test_durable.sh "$asan"
+part kills-asan env DURABLE_LONG=1 bash tests/test_durable.sh "$asan"
 part hostile env HOSTILE_BY=1 bash tests/test_hostile.sh "$build"
 part tokenizer env TOKENIZER_LONG=1 bash tests/test_tokenizer.sh "$build"
 part images env DAMAGED="${DAMAGED:-10000}" bash tests/test_images.sh "$build"
