@@ -189,8 +189,8 @@ static inline int case_attn(OpCase *c, int i)
 /* Queries of one sequence, keys of another. */
 static inline int case_cross(OpCase *c, int i)
 {
-    /* B, T, S, H, K, D, padding of rows; every shape with every way to hide keys. CUDA has fast kernels for the
-     * last two. */
+    /* B, T, S, H, K, D, padding of rows; every shape with every way to hide keys. CUDA has fast kernels for
+     * the last two. */
     static const int64_t s[][7] = { { 1, 1, 1, 1, 1, 1, 0 },     { 2, 16, 300, 4, 2, 64, 0 },
                                     { 1, 33, 129, 3, 1, 32, 4 }, { 2, 64, 70, 2, 2, 128, 0 },
                                     { 1, 130, 40, 6, 3, 80, 0 }, { 3, 7, 513, 2, 1, 100, 4 },

@@ -236,7 +236,8 @@ static void test_host_failure_ends_the_step(void **state)
     bench_close(&b);
 }
 
-/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what ran. */
+/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what
+ * ran. */
 static void test_failed_step(void **state)
 {
     STEP({ "count", .times = 1, .prog = -1, .host = count_call }, { "a", .times = 2, .prog = A, .feeds = 1 },

@@ -31,8 +31,8 @@ static size_t used_bytes(Dev *dev)
     return (size_t)u.ru_maxrss * 1024;
 }
 
-/* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are queued one
- * ahead, so a step's time is the distance between two completions. */
+/* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are
+ * queued one ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
 {
     double  last = 0, total = 0;
@@ -89,7 +89,8 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
     return rc;
 }
 
-/* ---- --ops: time per kind of op ---------------------------------------------------------------------------- */
+/* ---- --ops: time per kind of op
+ * ---------------------------------------------------------------------------- */
 
 typedef struct {
     const char *kind;
@@ -112,8 +113,8 @@ static const char *without_block(const char *label)
     return sp ? sp + 1 : label;
 }
 
-/* Before a GPU has settled, the ops at the list's beginning would look faster than those at its end. One process only: ranks would
- * not agree on how often. */
+/* Before a GPU has settled, the ops at the list's beginning would look faster than those at its end. One
+ * process only: ranks would not agree on how often. */
 static int settle_clock(Prog *p, Dev *dev)
 {
     double start = clock_now_s();
@@ -208,7 +209,8 @@ static void print_rows(const BenchResult *b, const OpRowTime *row, int n, double
             "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
 }
 
-/* Ops of one program are timed alone, again and again; a real step before each makes the numbers real ones. */
+/* Ops of one program are timed alone, again and again; a real step before each makes the numbers real
+ * ones. */
 static void time_row(void *ctx, const ScheduleRow *row, double times)
 {
     OpsTable *t   = ctx;
@@ -241,7 +243,8 @@ static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE
     return rc;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------- */
+/* ---- the whole
+ * --------------------------------------------------------------------------------------------- */
 
 static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
 {

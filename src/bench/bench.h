@@ -1,5 +1,5 @@
-/* Bench: a recipe's step, measured: 2 warm-up steps, then at least 5 steps and 3 seconds, median. Loader and optimizer are
- * included, evaluation and checkpoints are not. */
+/* Bench: a recipe's step, measured: 2 warm-up steps, then at least 5 steps and 3 seconds, median. Loader and
+ * optimizer are included, evaluation and checkpoints are not. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -20,7 +20,8 @@ typedef struct {
     double      limit_share;
     double      rate[UNIT_COUNT]; /* measured in this run */
     size_t      slab_bytes;       /* of the plan; allocated exactly */
-    /* Slabs plus what context, libraries and other processes held before them (a GPU), known before step 0. */
+    /* Slabs plus what context, libraries and other processes held before them (a GPU), known before step
+     * 0. */
     size_t planned_bytes;
     size_t peak_bytes; /* device total in use at the end */
     /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
@@ -37,8 +38,8 @@ typedef struct {
     BenchGpu        gpu;         /* all n/a from bench_run() */
 } BenchResult;
 
-/* For watching from a higher layer: phase(ctx, 1) is called right before the first timed step and phase(ctx, 0) right after
- * the last; not the latter when a step fails. */
+/* For watching from a higher layer: phase(ctx, 1) is called right before the first timed step and phase(ctx,
+ * 0) right after the last; not the latter when a step fails. */
 typedef struct {
     void (*phase)(void *ctx, int begin);
     void *ctx;

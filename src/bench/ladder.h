@@ -61,7 +61,8 @@ int ladder_run(Ladder *l, const LadderOptions *opt);
 void ladder_print(const Ladder *l, FILE *out);      /* a Markdown table */
 void ladder_print_json(const Ladder *l, FILE *out); /* one object a line */
 
-/* Before minutes of measuring: makes the folders of a picture and tries a file there. Negative after err_set(). */
+/* Before minutes of measuring: makes the folders of a picture and tries a file there. Negative after
+ * err_set(). */
 int ladder_try_picture(const char *path);
 int ladder_draw(const Ladder *l, const char *path); /* an SVG picture. Negative after err_set() */
 

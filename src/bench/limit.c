@@ -67,7 +67,8 @@ LimitShapes limit_shapes(const Job *j)
     return w.shapes;
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------- */
+/* ---- measuring
+ * --------------------------------------------------------------------------------------------- */
 
 /* Random contents: zeros draw less power and would flatter a GPU. */
 static int fill_random(Dev *dev, const Tensor *t)
@@ -87,9 +88,10 @@ static int fill_random(Dev *dev, const Tensor *t)
     return rc;
 }
 
-/* Seconds a run of the bound program takes when it goes on and on: rounds of some milliseconds, the median of the second half. No
- * step can hold the rate of a burst: after three seconds of rest the own kernel had 704 TFLOP/s in a product of 8192 cubed at
- * 0.2 s, 681 at 0.4, 672 at 0.8 and 635 to 674 by turns from 1.5 s on (H200, 700 W). */
+/* Seconds a run of the bound program takes when it goes on and on: rounds of some milliseconds, the median of
+ * the second half. No step can hold the rate of a burst: after three seconds of rest the own kernel had 704
+ * TFLOP/s in a product of 8192 cubed at 0.2 s, 681 at 0.4, 672 at 0.8 and 635 to 674 by turns from 1.5 s on
+ * (H200, 700 W). */
 static int time_sustained(Prog *p, Dev *dev, double *seconds)
 {
     enum { MOST_ROUNDS = 128, MOST_REPS = 4096 };
@@ -193,8 +195,9 @@ static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double 
     return 0;
 }
 
-/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the product's limit is
- * the better of two: what was picked, which is *rate already, and what the library proposes. */
+/* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the
+ * product's limit is the better of two: what was picked, which is *rate already, and what the library
+ * proposes. */
 static int measure_proposed_gemm(const Recipe *r, DevOptions opt, DType compute, double *rate)
 {
     const char *why;

@@ -1,9 +1,9 @@
 /* Limit: what this device can do at best, measured in the same run, and what a list would cost at that rate.
  *
- * The rates are those of a large square matrix product, of the model's own attention alone and of a large copy, each held for
- * seconds on a GPU (DevHints.held_s), never an op's own time.
- * limit_step_time() sums max(FLOPs/rate, bytes/bandwidth) over a step, so limit_share = limit_step_time / measured time says
- * how much of what is physically there a step uses. */
+ * The rates are those of a large square matrix product, of the model's own attention alone and of a large
+ * copy, each held for seconds on a GPU (DevHints.held_s), never an op's own time. limit_step_time() sums
+ * max(FLOPs/rate, bytes/bandwidth) over a step, so limit_share = limit_step_time / measured time says how
+ * much of what is physically there a step uses. */
 #ifndef BENCH_LIMIT_H
 #define BENCH_LIMIT_H
 
@@ -28,8 +28,8 @@ typedef struct {
 
 LimitShapes limit_shapes(const Job *j);
 
-/* Rates in FLOP/s and bytes/s, by MachineUnit; 0: not measured, because the job has no such op. Opens the device of the
- * recipe for itself and closes it again. */
+/* Rates in FLOP/s and bytes/s, by MachineUnit; 0: not measured, because the job has no such op. Opens the
+ * device of the recipe for itself and closes it again. */
 int limit_measure(double rate[UNIT_COUNT], const Recipe *r, const LimitShapes *shapes);
 
 double limit_op_time(const Op *op, const double rate[UNIT_COUNT]);

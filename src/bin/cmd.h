@@ -37,8 +37,8 @@ typedef struct {
     const char  *help;
 } CmdFlag;
 
-/* Splits arguments into flags, one positional argument (the recipe or run) and key=value overrides. The arrays are
- * borrowed from argv. --help lists the flags. Negative after err_user(). */
+/* Splits arguments into flags, one positional argument (the recipe or run) and key=value overrides. The
+ * arrays are borrowed from argv. --help lists the flags. Negative after err_user(). */
 typedef struct {
     const char *target; /* NULL when absent */
     char      **override;

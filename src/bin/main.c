@@ -93,7 +93,8 @@ static StrNearest nearest_command(const char *name)
     return near;
 }
 
-/* A word that is no key and one slip away from a command is that rather than the key it is near to as well. */
+/* A word that is no key and one slip away from a command is that rather than the key it is near to as
+ * well. */
 static int help_key(const CmdArgs *a)
 {
     const char *key = a->argc > 0 ? a->argv[0] : NULL;
@@ -126,8 +127,8 @@ static int run_command(int argc, char **argv, double begin_s)
     return 0;
 }
 
-/* The next file that is opened would get the number of a standard stream that is closed, and the log would be written into it.
- * Writing to such a stream still fails: what takes its place is only for reading. */
+/* The next file that is opened would get the number of a standard stream that is closed, and the log would be
+ * written into it. Writing to such a stream still fails: what takes its place is only for reading. */
 static void hold_streams(void)
 {
     int fd;

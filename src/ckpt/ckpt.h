@@ -41,7 +41,8 @@ int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s);
 /* The next ckpt_begin() saves the best state so far: `best` will name it. */
 void ckpt_mark_best(CkptWriter *w);
 
-/* What a save ends with when a weight is not finite: nothing was published, and another try would end alike. */
+/* What a save ends with when a weight is not finite: nothing was published, and another try would end
+ * alike. */
 enum { CKPT_NOT_FINITE = -2 };
 
 /* The result of a save, once: 1 it is on disk, -1 it failed (no error is pending; the next ckpt_begin() is
@@ -62,8 +63,9 @@ int ckpt_list(const char *dir, int64_t *step, int max);
 /* The folder of a step into buf. Negative after err_set(). */
 int ckpt_path(const char *dir, int64_t step, char *buf, size_t n);
 
-/* Takes the name from every checkpoint of a step above `after`: they led nowhere, and the run goes on without them. They stay
- * as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many; negative after err_set(). */
+/* Takes the name from every checkpoint of a step above `after`: they led nowhere, and the run goes on without
+ * them. They stay as abandoned-NNNNNNNN until one of their step or a later one is saved. Returns how many;
+ * negative after err_set(). */
 int ckpt_abandon(const char *dir, int64_t after);
 
 /* The step that checkpoints/best names: the best one by the task's measure. -1: there is none. */
@@ -78,8 +80,8 @@ int ckpt_sweep(const char *dir);
 int ckpt_verify(const char *path);
 
 /* Loads one checkpoint folder: weights, optimizer state and step state go to the device, the rest into *s.
- * note (one line, maybe empty) says what is not as it was: micro-batch, recomputation, head chunks, recipe keys.
- * Negative after err_set(), or err_user() for another model; the device is untouched unless the file
+ * note (one line, maybe empty) says what is not as it was: micro-batch, recomputation, head chunks, recipe
+ * keys. Negative after err_set(), or err_user() for another model; the device is untouched unless the file
  * changed while it was read. */
 int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n);
 

@@ -22,8 +22,8 @@ typedef struct {
     int64_t       n_elem;
 } CkptItem;
 
-/* What checkpoints hold of a job, in the order of the files; names and list live in the arena. Frozen weights that came
- * from a file of their own are not among them. Returns how many. */
+/* What checkpoints hold of a job, in the order of the files; names and list live in the arena. Frozen weights
+ * that came from a file of their own are not among them. Returns how many. */
 int ckpt_items(const Job *j, Arena *a, CkptItem **out);
 
 /* Folder and name joined into buf. Negative after err_set(). */

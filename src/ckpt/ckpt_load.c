@@ -233,8 +233,9 @@ static int is_fixed(const SchemaRow *row, int weights_alone)
     return row->fixed == FIXED_WEIGHTS || (row->fixed == FIXED_SAMPLE && !weights_alone);
 }
 
-/* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that leads to the
- * file from here, or that the file's path ends with, is taken for it. Both texts are in quotation marks. */
+/* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that
+ * leads to the file from here, or that the file's path ends with, is taken for it. Both texts are in
+ * quotation marks. */
 static int same_path(const SchemaRow *row, const char *was, const char *now)
 {
     char   path[PATH_MAX], full[PATH_MAX + 2] = "\"";
@@ -248,7 +249,8 @@ static int same_path(const SchemaRow *row, const char *was, const char *now)
     return strcmp(full, now) == 0;
 }
 
-/* Remembers a key that names other data; a path only while there is nothing else, for a file may have moved. */
+/* Remembers a key that names other data; a path only while there is nothing else, for a file may have
+ * moved. */
 static void note_data(CkptState *s, const Recipe *r, int row, const char *was)
 {
     if (schema_row(r, row)->fixed != FIXED_DATA) return;
@@ -278,8 +280,8 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
     return 0;
 }
 
-/* Appends what was planned otherwise: the same mathematics, but with another micro-batch or other chunks of the head sums are
- * taken in another order, and the run does not go on bit for bit. */
+/* Appends what was planned otherwise: the same mathematics, but with another micro-batch or other chunks of
+ * the head sums are taken in another order, and the run does not go on bit for bit. */
 static void note_plan(const CkptState *was, const JobChoice *now, char *note, size_t n)
 {
     int new_micro = was->micro_batch != now->micro_batch;

@@ -214,8 +214,8 @@ void recipe_defaults(Recipe *r);
 /* A line of the file that recipe_write() makes: behind this come the keys that the command line gave. */
 extern const char recipe_typed[];
 
-/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it could be written is
- * for the caller to find, who knows the file's name. */
+/* Writes the resolved recipe as YAML that recipe_load() reads back to the same struct. Whether all of it
+ * could be written is for the caller to find, who knows the file's name. */
 void recipe_write(const Recipe *r, FILE *out);
 
 /* Prints type, default, bounds and help of one key, or of all (key NULL). Negative after err_user() for an

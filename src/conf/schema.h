@@ -22,8 +22,9 @@ typedef enum {
     KEY_SIZE   /* char[RECIPE_STR], "", bytes with a suffix, or a percentage */
 } KeyType;
 
-/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does not matter to
- * weights alone; FIXED_DATA which data are trained on, which may change when that is asked for. */
+/* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does
+ * not matter to weights alone; FIXED_DATA which data are trained on, which may change when that is asked
+ * for. */
 typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_DATA } KeyFixed;
 
 struct SchemaRow {

@@ -107,7 +107,8 @@ static void set_up(Windows *w, const Recipe *r, int64_t most)
     int64_t len       = tokens_len(w->tokens);
     w->T              = r->model.context;
     w->mask           = r->model.mask;
-    w->base           = (Source){ .vt            = w->validation || w->mask == MASKING_PREFIX ? &part_vt : &whole_vt,
+    int is_part       = w->validation || w->mask == MASKING_PREFIX;
+    w->base           = (Source){ .vt            = is_part ? &part_vt : &whole_vt,
                                   .name          = tokens_name(w->tokens),
                                   .n_sample      = INT64_MAX,
                                   .size          = len,

@@ -1,7 +1,10 @@
-/* Build: a task, a recipe and a few chosen numbers become a Job of recorded, lowered, planned programs over one store.
+/* Build: a task, a recipe and a few chosen numbers become a Job of recorded, lowered, planned programs over
+ * one store.
  *
- * 1. build_create() needs no device, only a backend's table (which ops it has, which workspaces): `brim plan` stops here.
- * 2. build_bind() allocates exactly the planned slabs and binds every program; setup_open() seals the device after it. */
+ * 1. build_create() needs no device, only a backend's table (which ops it has, which workspaces): `brim plan`
+ *    stops here.
+ * 2. build_bind() allocates exactly the planned slabs and binds every program; setup_open() seals the device
+ *    after it. */
 #ifndef RUN_BUILD_H
 #define RUN_BUILD_H
 

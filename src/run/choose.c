@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- precision --------------------------------------------------------------------------------------------- */
+/* ---- precision
+ * --------------------------------------------------------------------------------------------- */
 
 static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
 {
@@ -69,7 +70,8 @@ static int check_available(const ChooseFor *w)
     return w->task->check ? w->task->check(r) : 0;
 }
 
-/* ---- candidates -------------------------------------------------------------------------------------------- */
+/* ---- candidates
+ * -------------------------------------------------------------------------------------------- */
 
 /* What every candidate begins with; try_larger_chunks() comes after. */
 static int64_t head_rows(const ChooseFor *w, DType compute, int64_t samples)
@@ -112,7 +114,8 @@ StepCost choose_step_cost(const Job *j, const Machine *m)
     return w.cost;
 }
 
-/* Seconds for the samples of a step, for ranking: a job that only evaluates walks its eval schedule for them. */
+/* Seconds for the samples of a step, for ranking: a job that only evaluates walks its eval schedule for
+ * them. */
 static double rank_s(const Job *j, const Machine *m)
 {
     CostWalk w = { .job = j, .machine = m };
@@ -196,18 +199,19 @@ static int pick(const Choice *c)
     return best;
 }
 
-/* Bytes of logits where memory is left: 10 GB hold those of 32,768 rows of 151,936 classes whole; a twelfth of the budget
- * leaves a small card most of its memory; half of what is left, because products are timed on scratch of their own size beside
- * the plan. */
+/* Bytes of logits where memory is left: 10 GB hold those of 32,768 rows of 151,936 classes whole; a twelfth
+ * of the budget leaves a small card most of its memory; half of what is left, because products are timed on
+ * scratch of their own size beside the plan. */
 static double larger_logits_bytes(const Choice *c)
 {
     size_t left = c->budget_bytes - c->row[c->best].total_bytes;
     return MIN(10e9, MIN((double)c->budget_bytes / 12, (double)left / 2));
 }
 
-/* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and writes the whole
- * f32 gradient of the head's weight, and larger products run at a higher rate (docs/performance.md). After pick(), so that no
- * logits ever cost a larger micro-batch or bring recomputation. On a CPU chunks stay in cache. */
+/* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and
+ * writes the whole f32 gradient of the head's weight, and larger products run at a higher rate
+ * (docs/performance.md). After pick(), so that no logits ever cost a larger micro-batch or bring
+ * recomputation. On a CPU chunks stay in cache. */
 static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
 {
     const Recipe *r      = w->recipe;
@@ -223,7 +227,8 @@ static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
     return 0;
 }
 
-/* ---- nothing fits ------------------------------------------------------------------------------------------ */
+/* ---- nothing fits
+ * ------------------------------------------------------------------------------------------ */
 
 /* The slabs of one candidate, "activations 4.1 GiB, gradients ...". */
 static int list_slabs(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
@@ -289,7 +294,8 @@ static int refuse_all(const Choice *c, const ChooseFor *w, ChooseRoom room)
         room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what);
 }
 
-/* ---- the choice -------------------------------------------------------------------------------------------- */
+/* ---- the choice
+ * -------------------------------------------------------------------------------------------- */
 
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {
@@ -312,7 +318,8 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
             TRY(try_candidate(c, what, &choice, m));
             if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
         }
-        /* Recomputation only ever costs time: no need to look further once every micro-batch fits without it. */
+        /* Recomputation only ever costs time: no need to look further once every micro-batch fits without
+         * it. */
         int all_fit = 1;
         for (int i = 0; i < c->n; i++) all_fit &= c->row[i].fits;
         if (all_fit) break;

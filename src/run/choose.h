@@ -1,9 +1,10 @@
 /* Choose: the machine picks micro-batch, recomputation and head chunks; the user fixed the step.
  *
- * Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are exact; its time is the
- * sum over its list of max(FLOPs/rate, bytes/bandwidth). Of those that fit and are as fast as the fastest (CHOOSE_TIE), the one
- * with the least recomputation wins, then the one that needs the least memory. On a GPU that one is tried once more with larger
- * chunks of the head, as far as memory is left. */
+ * Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are
+ * exact; its time is the sum over its list of max(FLOPs/rate, bytes/bandwidth). Of those that fit and are as
+ * fast as the fastest (CHOOSE_TIE), the one with the least recomputation wins, then the one that needs the
+ * least memory. On a GPU that one is tried once more with larger chunks of the head, as far as memory is
+ * left. */
 #ifndef RUN_CHOOSE_H
 #define RUN_CHOOSE_H
 
@@ -32,9 +33,9 @@ typedef struct {
 
 enum { CHOOSE_MAX = 64 };
 
-/* Predictions this close count as equal, and memory decides. What is further apart is worth memory: the prediction knows nothing
- * of the last, partly filled wave of every product, of which larger micro-batches have less (gpt2-124m on an H200, 64 to 128
- * sequences: 0.3 % predicted, 1.6 % measured). */
+/* Predictions this close count as equal, and memory decides. What is further apart is worth memory: the
+ * prediction knows nothing of the last, partly filled wave of every product, of which larger micro-batches
+ * have less (gpt2-124m on an H200, 64 to 128 sequences: 0.3 % predicted, 1.6 % measured). */
 #define CHOOSE_TIE 1.002
 
 typedef struct {

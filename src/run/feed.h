@@ -1,10 +1,10 @@
 /* Feed: batches from a loader to the device.
  *
- * 1. Pinned slots belong to the feed; the loader's threads fill them. A slot goes back to the loader once its upload has
- *    passed. At most FEED_HELD uploads are in flight.
- * 2. On a GPU the copy lane writes a batch into one landing buffer, and the unpack program moves it to where programs read
- *    it. The next copy waits for that unpack and runs beside the micro-step. There is one landing buffer because captured
- *    lists have one address. */
+ * 1. Pinned slots belong to the feed; the loader's threads fill them. A slot goes back to the loader once its
+ *    upload has passed. At most FEED_HELD uploads are in flight.
+ * 2. On a GPU the copy lane writes a batch into one landing buffer, and the unpack program moves it to where
+ *    programs read it. The next copy waits for that unpack and runs beside the micro-step. There is one
+ *    landing buffer because captured lists have one address. */
 #ifndef RUN_FEED_H
 #define RUN_FEED_H
 
@@ -29,7 +29,8 @@ typedef struct {
     int                n_skip;
 } FeedStart;
 
-/* Allocates depth slots beside those in flight. mark0: FEED_SLOTS marks are the feed's. Negative after err_set(). */
+/* Allocates depth slots beside those in flight. mark0: FEED_SLOTS marks are the feed's. Negative after
+ * err_set(). */
 int  feed_init(Feed *f, Job *j, int depth, int mark0);
 void feed_deinit(Feed *f); /* the device must be at rest */
 

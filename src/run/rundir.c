@@ -214,7 +214,8 @@ static int make_run_folder(const RunDir *d)
                    base && *base ? ", from BRIM_RUNS" : "; BRIM_RUNS names another");
 }
 
-/* Whether a directory is new is seen under its lock: every owner that stays has made the folder of checkpoints. */
+/* Whether a directory is new is seen under its lock: every owner that stays has made the folder of
+ * checkpoints. */
 static int make_and_lock(RunDir *d)
 {
     int made = file_kind(d->path) == FILE_NONE;
@@ -236,8 +237,8 @@ int rundir_open(RunDir *d, const char *name)
     return make_and_lock(d);
 }
 
-/* Renames the directory, whose lock is held, so that none is moved from under a run. Closed afterwards, or as before when it
- * fails. */
+/* Renames the directory, whose lock is held, so that none is moved from under a run. Closed afterwards, or as
+ * before when it fails. */
 static int move_aside(RunDir *d)
 {
     char when[32], old[RUNDIR_PATH + 64], lock[sizeof old + 8];

@@ -47,20 +47,22 @@ int rundir_paths(RunDir *d, const char *name);
 /* The path of another file of the run into buf. Negative after err_set() when it does not fit. */
 int rundir_path(const RunDir *d, const char *file, char *buf, size_t n);
 
-/* Locks the directory of run `name`, which is made if there is none. Negative after err_user() ("runs/x is in use by
- * pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
+/* Locks the directory of run `name`, which is made if there is none. Negative after err_user() ("runs/x is in
+ * use by pid N (started ...)"; a name that cannot be a folder's) or err_set(). */
 int rundir_open(RunDir *d, const char *name);
 
-/* The run begins: from here on the directory stays. fresh: one that was there before is moved aside, and another one made and
- * locked. Negative after err_set(), or err_user() when another process got the name in between. */
+/* The run begins: from here on the directory stays. fresh: one that was there before is moved aside, and
+ * another one made and locked. Negative after err_set(), or err_user() when another process got the name in
+ * between. */
 int rundir_begin(RunDir *d, int fresh);
 
-/* Gives the lock back, and removes a directory that was made for a run that did not begin, if nothing is in it. Nothing for a
- * zeroed or closed one. */
+/* Gives the lock back, and removes a directory that was made for a run that did not begin, if nothing is in
+ * it. Nothing for a zeroed or closed one. */
 void rundir_close(RunDir *d);
 
-/* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been removed
- * or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has the name now). */
+/* Before something is written: makes sure that the directory is there and still ours. 0 it is; 1 it had been
+ * removed or moved and was made anew, empty; negative after err_set() (it cannot be made, or another run has
+ * the name now). */
 int rundir_hold(RunDir *d);
 
 /* 1 when another directory has its name: what rundir_hold() fails for then, and will. */

@@ -18,8 +18,8 @@ static size_t device_margin(const Dev *dev, const DevInfo *info)
     return h->margin_part ? info->free_bytes / (size_t)h->margin_part : h->margin_bytes;
 }
 
-/* A rank takes the GPU of its number on this machine. Launchers that show each process only its own GPU make that number
- * meaningless: then the first one it is. */
+/* A rank takes the GPU of its number on this machine. Launchers that show each process only its own GPU make
+ * that number meaningless: then the first one it is. */
 static Dev *open_for_rank(const Recipe *r, const DevOptions *opt, const Comm *comm, const char **why)
 {
     char spec[32];
@@ -148,7 +148,8 @@ void setup_close(Setup *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- what it amounts to ------------------------------------------------------------------------------------ */
+/* ---- what it amounts to
+ * ------------------------------------------------------------------------------------ */
 
 const char *setup_precision(const Setup *s, const Recipe *r)
 {

@@ -19,15 +19,15 @@ typedef struct {
 
 /* parts: JobParts. Weights hold their initial values afterwards. Negative after err_user()/err_set(). */
 int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts);
-/* The same for one of several ranks: each takes a GPU of its own, and all make the same choice. comm is borrowed until
- * setup_close(). NULL: as above. */
+/* The same for one of several ranks: each takes a GPU of its own, and all make the same choice. comm is
+ * borrowed until setup_close(). NULL: as above. */
 int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm);
 /* Device and plan alone: no device memory is taken, no weight made. For looking, not for running. */
 int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts);
 void setup_close(Setup *s);
 
-/* Negative after err_user() if the recipe requires a precision that is not the one in force, or an optimisation that is
- * refused or, in a training step, not used. */
+/* Negative after err_user() if the recipe requires a precision that is not the one in force, or an
+ * optimisation that is refused or, in a training step, not used. */
 int setup_check_required(const Setup *s, const Recipe *r);
 
 /* What it computes in: "fp32", "tf32" or "bf16", also where the recipe says auto. */

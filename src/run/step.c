@@ -78,7 +78,8 @@ int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const Sa
     return feed_attach(&s->feed, src, &(FeedStart){ first_sample, skip, n_skip });
 }
 
-/* ---- ranks ------------------------------------------------------------------------------------------------- */
+/* ---- ranks
+ * ------------------------------------------------------------------------------------------------- */
 
 /* What a rank says about its batches. */
 typedef struct {
@@ -86,8 +87,8 @@ typedef struct {
     char    text[508];
 } DataWord;
 
-/* Fails on every rank when one had no batch, with its message. All call it before anything in the list waits for another
- * rank: one that left earlier would leave the others waiting, with their steps unsaved. */
+/* Fails on every rank when one had no batch, with its message. All call it before anything in the list waits
+ * for another rank: one that left earlier would leave the others waiting, with their steps unsaved. */
 static int agree_on_data(Stepper *s, int ok)
 {
     Comm    *c   = s->job->comm;
@@ -110,7 +111,8 @@ static int agree_on_data(Stepper *s, int ok)
     return -1;
 }
 
-/* ---- walking ----------------------------------------------------------------------------------------------- */
+/* ---- walking
+ * ----------------------------------------------------------------------------------------------- */
 
 /* One walk of a schedule. */
 typedef struct {
@@ -126,7 +128,8 @@ typedef struct {
 
 enum { WALK_STOP = 1, WALK_LEAVE = 2 };
 
-/* The step before has ended if its mark has passed; the host may have learned so by waiting for something later. */
+/* The step before has ended if its mark has passed; the host may have learned so by waiting for something
+ * later. */
 static void note_step_before(const Walk *w)
 {
     Stepper *s = w->s;
@@ -210,7 +213,8 @@ static int walk_rows(Walk *w, const Schedule *sch, int first, int last)
     return 0;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------- */
+/* ---- steps
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Rows of a loss with a target in the step that begins at s->next_sample, over all ranks. */
 static int count_targets(Stepper *s, int slot, double *out)
@@ -294,7 +298,8 @@ int step_reports(const Stepper *s, int64_t step, int slot) { return s->n_report[
 
 double step_done_s(const Stepper *s, int64_t step) { return s->done_s[step % STEP_RING]; }
 
-/* ---- evaluation -------------------------------------------------------------------------------------------- */
+/* ---- evaluation
+ * -------------------------------------------------------------------------------------------- */
 
 static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEval *out)
 {

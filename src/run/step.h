@@ -1,17 +1,17 @@
 /* Step: one walk of the step schedule, from batches on the host to a result read back one step late.
  *
- * 1. step_begin() queues StepIn, then walks the rows of the schedule, then queues a small copy of StepOut into a ring of
- *    pinned memory; it does not wait. step_result() waits for the copy of a given step. At most STEP_RING steps are in
- *    flight.
- * 2. Each step has an end mark of its own. When a step ended is noted as soon as the host learns of it, not when its result
- *    is read.
- * 3. Several ranks (Job.comm) take the micro-batches of a step in turn; rows with sums add up over ranks. Samples, random
- *    draws and divisors are those of the whole step, so every rank makes the same update as one rank alone would, to the
- *    order of summation.
- * 4. A step that fails leaves the task's own state as it was. Where an update or another program that feeds nothing ran
- *    before, the device's state belongs to no step any more (is_mixed).
- * 5. When one rank has no batch because its data cannot be read, all fail together with its message, before any of them
- *    waits for a sum: the steps begun before can still be finished and saved. */
+ * 1. step_begin() queues StepIn, then walks the rows of the schedule, then queues a small copy of StepOut
+ *    into a ring of pinned memory; it does not wait. step_result() waits for the copy of a given step. At
+ *    most STEP_RING steps are in flight.
+ * 2. Each step has an end mark of its own. When a step ended is noted as soon as the host learns of it, not
+ *    when its result is read.
+ * 3. Several ranks (Job.comm) take the micro-batches of a step in turn; rows with sums add up over ranks.
+ *    Samples, random draws and divisors are those of the whole step, so every rank makes the same update as
+ *    one rank alone would, to the order of summation.
+ * 4. A step that fails leaves the task's own state as it was. Where an update or another program that feeds
+ *    nothing ran before, the device's state belongs to no step any more (is_mixed).
+ * 5. When one rank has no batch because its data cannot be read, all fail together with its message, before
+ *    any of them waits for a sum: the steps begun before can still be finished and saved. */
 #ifndef RUN_STEP_H
 #define RUN_STEP_H
 
@@ -48,8 +48,8 @@ void stepper_deinit(Stepper *s);
 /* Starts (or restarts) reading at a sample. src and skip are borrowed; skip may be NULL. */
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip);
 
-/* 1: given up between two micro-batches because of a signal (may_leave). Such a step has changed neither weights nor moments,
- * and no other can follow it. */
+/* 1: given up between two micro-batches because of a signal (may_leave). Such a step has changed neither
+ * weights nor moments, and no other can follow it. */
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
 /* Updates of that step that had a loss in `slot`: what StepOut.report[slot] is the sum over. */
@@ -57,8 +57,8 @@ int step_reports(const Stepper *s, int64_t step, int slot);
 /* clock_now_s() at the end of a step whose result was read. */
 double step_done_s(const Stepper *s, int64_t step);
 
-/* Walks the eval schedule over the samples of val, of which each rank takes its share; waits. The feed must be at the
- * first sample. */
+/* Walks the eval schedule over the samples of val, of which each rank takes its share; waits. The feed must
+ * be at the first sample. */
 int step_evaluate(Stepper *s, Feed *val, const Source *src, TaskEval *out);
 
 #endif

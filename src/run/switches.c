@@ -41,14 +41,18 @@ static const Switch switches[] = {
     { FIELD(xent), ON_ALL, .op = OP_XENT, .part = { OP_XENT_FWD, OP_XENT_DX } },
     { FIELD(act_bias), ON_ALL, .op = OP_ACT_BIAS_BWD, .part = { OP_ACT_DX, OP_BIAS_DW } },
     { FIELD(linear_act), ON_ALL, .op = OP_LINEAR_ACT_FWD, .part = { OP_LINEAR_FWD, OP_ACT_FWD } },
-    { FIELD(linear_act_bwd), ON_ALL, .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX }, .fuse = FUSE_LINEAR_ACT_BWD },
+    { FIELD(linear_act_bwd), ON_ALL, .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
+      .fuse = FUSE_LINEAR_ACT_BWD },
     { FIELD(act_slope), ON_ALL, .op = OP_LINEAR_ACT_FWD, .gated = OP_LINEAR_GLU_FWD, .is = leaves_slope,
       .part = { OP_LINEAR_FWD, OP_LINEAR_DX }, .fuse = FUSE_ACT_SLOPE,
-      .needs = "it needs linear_act, linear_act_bwd (gated: linear_glu_fwd, linear_glu_bwd) and an activation "
-               "that is not computed again" },
-    { FIELD(linear_glu_fwd), ON_ALL, .op = OP_LINEAR_GLU_FWD, .part = { OP_LINEAR_FWD, OP_GLU_FWD }, .fuse = FUSE_LINEAR_GLU_FWD },
-    { FIELD(linear_glu_bwd), ON_ALL, .op = OP_LINEAR_GLU_BWD, .part = { OP_LINEAR_DX, OP_GLU_DX }, .fuse = FUSE_LINEAR_GLU_BWD },
-    { FIELD(linear_dw_bias), ON_ALL, .op = OP_LINEAR_DW, .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW }, .fuse = FUSE_LINEAR_DW_BIAS },
+      .needs = "it needs linear_act, linear_act_bwd (gated: linear_glu_fwd, linear_glu_bwd) and an "
+               "activation that is not computed again" },
+    { FIELD(linear_glu_fwd), ON_ALL, .op = OP_LINEAR_GLU_FWD, .part = { OP_LINEAR_FWD, OP_GLU_FWD },
+      .fuse = FUSE_LINEAR_GLU_FWD },
+    { FIELD(linear_glu_bwd), ON_ALL, .op = OP_LINEAR_GLU_BWD, .part = { OP_LINEAR_DX, OP_GLU_DX },
+      .fuse = FUSE_LINEAR_GLU_BWD },
+    { FIELD(linear_dw_bias), ON_ALL, .op = OP_LINEAR_DW, .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW },
+      .fuse = FUSE_LINEAR_DW_BIAS },
     { FIELD(attn_rope), ON_ALL, .op = OP_ATTN_BWD, .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE } },
     { FIELD(chunk_head), ON_ALL, .op = OP_COUNT },
     { FIELD(flash), ON_ALL, .op = OP_ATTN_FWD, .is = keeps_no_weights, .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
@@ -71,7 +75,8 @@ static const char *const opt_what[] = {
 };
 _Static_assert(ARRAY_LEN(switches) == ARRAY_LEN(opt_name), "a row for each optimisation");
 
-/* ---- what the backend allows ------------------------------------------------------------------------------- */
+/* ---- what the backend allows
+ * ------------------------------------------------------------------------------- */
 
 static int is_refused(const DevVt *vt, const Switch *w, char *buf, size_t n)
 {
@@ -97,7 +102,8 @@ int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n)
 
 int switches_times(const Recipe *r) { return r->opt.tune && !r->deterministic; }
 
-/* ---- what the list has ------------------------------------------------------------------------------------- */
+/* ---- what the list has
+ * ------------------------------------------------------------------------------------- */
 
 /* What is looked for in the programs of a step. A row that only differs by its sums is not counted again. */
 typedef struct {
@@ -188,7 +194,8 @@ static State switch_state(const Job *b, const DevVt *vt, const Switch *w)
     return s;
 }
 
-/* ---- for others -------------------------------------------------------------------------------------------- */
+/* ---- for others
+ * -------------------------------------------------------------------------------------------- */
 
 void switches_print(const Job *b, const DevVt *vt, FILE *out)
 {

@@ -11,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Rollbacks without a good step beyond where the last one began: each goes to an older checkpoint than the one before. Where
- * there are fewer, the oldest is tried so often: each time other samples follow it. */
+/* Rollbacks without a good step beyond where the last one began: each goes to an older checkpoint than the
+ * one before. Where there are fewer, the oldest is tried so often: each time other samples follow it. */
 enum { MAX_ROLLBACKS = 3 };
 
 /* A step predicted to take longer is announced: silence would look like a program that hangs. */
@@ -40,7 +40,8 @@ static void announce(Run *run)
     }
 }
 
-/* ---- once in a while --------------------------------------------------------------------------------------- */
+/* ---- once in a while
+ * --------------------------------------------------------------------------------------- */
 
 /* ", perplexity 12.3, bits per byte 3.62", or nothing. */
 static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t n)
@@ -77,8 +78,8 @@ static int evaluate(Run *run, int *stop)
 
 static int due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* The evaluation of the step a run is opened at, unless it was done: the first of all, or one that the run ended before,
- * because data could not be read or a signal was in a hurry. */
+/* The evaluation of the step a run is opened at, unless it was done: the first of all, or one that the run
+ * ended before, because data could not be read or a signal was in a hurry. */
 static int evaluate_missing(Run *run, int *stop)
 {
     int64_t step    = run->at.step;
@@ -90,10 +91,11 @@ static int evaluate_missing(Run *run, int *stop)
     return 0;
 }
 
-/* ---- results ----------------------------------------------------------------------------------------------- */
+/* ---- results
+ * ----------------------------------------------------------------------------------------------- */
 
-/* Counts in steps, each of which may have several updates. 1: one of them was skipped. Updates that the task itself ended
- * early are no failure. */
+/* Counts in steps, each of which may have several updates. 1: one of them was skipped. Updates that the task
+ * itself ended early are no failure. */
 static int note_skips(Run *run, const StepOut *out)
 {
     int is_bad      = out->n_skipped > run->n_skipped;
@@ -140,7 +142,8 @@ static int take_result(Run *run, StepOut *out)
     return 0;
 }
 
-/* ---- going back -------------------------------------------------------------------------------------------- */
+/* ---- going back
+ * -------------------------------------------------------------------------------------------- */
 
 /* Loads the checkpoint to go back to: the newest good one, or when that was tried the one before it. */
 static int find_good(Run *run)
@@ -187,7 +190,8 @@ static void trim_metrics(Run *run)
     if (w->rewind) w->rewind(w->self, run->at.step);
 }
 
-/* Checkpoints beyond the one gone back to are not of this run any more: a restart must not go on from them. */
+/* Checkpoints beyond the one gone back to are not of this run any more: a restart must not go on from
+ * them. */
 static void abandon_newer(Run *run)
 {
     if (!run->writer) return;
@@ -214,7 +218,8 @@ static int load_last_good(Run *run)
     run->at.stopped   = before.stopped;
     memcpy(run->at.skip, before.skip, sizeof before.skip);
     run->at.n_skip = before.n_skip;
-    /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed over. */
+    /* What the checkpoint has already used keeps its number: only samples after its cursor can be passed
+     * over. */
     int64_t end   = before.next_sample;
     int64_t first = MAX(run->at.next_sample, end - n_row * run->stepper.sample_per_step);
     if (end > first) run->at.n_skip = order_skip_add(run->at.skip, run->at.n_skip, first, end - first);
@@ -243,7 +248,8 @@ static int roll_back(Run *run)
     return 0;
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------------------- */
+/* ---- the loop
+ * ---------------------------------------------------------------------------------------------- */
 
 static int queue_step(Run *run, int64_t step)
 {
@@ -267,8 +273,8 @@ static int at_boundary(Run *run, int *stop)
     const Recipe *r = run->r;
     if (due(run->at.step, r->eval.every)) TRY(evaluate(run, stop));
     run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
-    /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the last step
-     * waits for the last evaluation. */
+    /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
+     * last step waits for the last evaluation. */
     if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
         run->save_due = 0;
         TRY(train_save(run));
@@ -287,8 +293,9 @@ static int is_boundary(const Run *run, int64_t done)
            run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget;
 }
 
-/* One step is always queued ahead, except across a boundary, where the device must come to rest. 1: a signal came while there
- * was nothing to save. One rank alone then leaves in the middle of the step, which may take minutes and will be done again. */
+/* One step is always queued ahead, except across a boundary, where the device must come to rest. 1: a signal
+ * came while there was nothing to save. One rank alone then leaves in the middle of the step, which may take
+ * minutes and will be done again. */
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
@@ -334,8 +341,9 @@ static int train_loop(Run *run, int stop)
     return 0;
 }
 
-/* After a failure that is not the device's (data that cannot be read, say): saves the steps that were done. Several ranks do
- * so when all know of it; then the others wait for rank 0, which a rank that leaves would take along. */
+/* After a failure that is not the device's (data that cannot be read, say): saves the steps that were done.
+ * Several ranks do so when all know of it; then the others wait for rank 0, which a rank that leaves would
+ * take along. */
 static void save_what_is(Run *run)
 {
     char    why[1024];
@@ -433,8 +441,9 @@ static void name_rank(const Run *run)
     err_set("rank %d: %s", comm_rank(run->comm), text);
 }
 
-/* main prints the message; here it goes into log.txt, also of a start that did not get as far as having one. Wrong input has
- * nothing to do there, and a directory that was made for a start that came to nothing is taken away. */
+/* main prints the message; here it goes into log.txt, also of a start that did not get as far as having one.
+ * Wrong input has nothing to do there, and a directory that was made for a start that came to nothing is
+ * taken away. */
 static void note_failure(Run *run)
 {
     log_note("error: %s", err_get());

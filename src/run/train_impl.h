@@ -10,7 +10,8 @@
 #include "run/step.h"
 #include "run/train.h"
 
-/* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different steps. */
+/* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different
+ * steps. */
 typedef struct {
     int64_t signal;      /* a signal asks to stop */
     int64_t over_budget; /* the time is used up */
@@ -66,21 +67,23 @@ double train_elapsed_at(const Run *run, double now_s); /* the same at another ti
 int  train_open(Run *run, const TrainOptions *opt);
 void train_close(Run *run); /* whatever of it is open */
 
-/* Goes on from the newest good checkpoint of a step below `before`. 1: done; 0: there is none. Rank 0 finds it, the others
- * read the same one. */
+/* Goes on from the newest good checkpoint of a step below `before`. 1: done; 0: there is none. Rank 0 finds
+ * it, the others read the same one. */
 int train_resume(Run *run, int64_t before);
 /* Begins log.txt, once it is known that this start belongs to the run. */
 void train_copy_log(Run *run);
 /* Starts reading samples at run->at. */
 int train_attach(Run *run);
-/* recipe.yaml, machine.txt and plan.txt, each whole or as before: without its recipe a run could not be evaluated. */
+/* recipe.yaml, machine.txt and plan.txt, each whole or as before: without its recipe a run could not be
+ * evaluated. */
 int train_write_texts(Run *run);
 
 /* ---- train_until.c ---- */
 
 int  train_over_budget(const Run *run);
 void train_note_pace(Run *run, double dt_s); /* a step took so long */
-/* Steps the schedule should count on: those of the recipe, or fewer when the time budget will end the run first. */
+/* Steps the schedule should count on: those of the recipe, or fewer when the time budget will end the run
+ * first. */
 int64_t train_schedule_steps(const Run *run, int64_t step);
 /* 1: training should stop; at.stopped has the reason. */
 int train_after_eval(Run *run, double val);
@@ -91,24 +94,24 @@ int train_find_idle(Run *run);
 
 /* ---- train_save.c ---- */
 
-/* Begins a checkpoint of the device at rest. A failure is loud and is tried again after 1, 2, 4 ... steps; negative only
- * when the device cannot be read. */
+/* Begins a checkpoint of the device at rest. A failure is loud and is tried again after 1, 2, 4 ... steps;
+ * negative only when the device cannot be read. */
 int train_save(Run *run);
 
-/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after err_set() when
- * not one fits: rank 0 alone. */
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after
+ * err_set() when not one fits: rank 0 alone. */
 int train_check_room(const Run *run);
 
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */
 
-/* 1: what the device holds is worth nothing, as far as the results of this step tell: its validation, or without one its
- * loss, is not finite. Such a state is not saved. */
+/* 1: what the device holds is worth nothing, as far as the results of this step tell: its validation, or
+ * without one its loss, is not finite. Such a state is not saved. */
 int train_is_broken(const Run *run);
 
-/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that, and a
- * directory that another run has taken is not waited for. A broken state is not saved: an error, unless a signal ended the
- * run. */
+/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal
+ * ends that, and a directory that another run has taken is not waited for. A broken state is not saved: an
+ * error, unless a signal ended the run. */
 int train_save_last(Run *run);
 
 #endif

@@ -19,7 +19,8 @@ double train_elapsed_at(const Run *run, double now_s) { return run->at.elapsed_s
 
 double train_elapsed(const Run *run) { return train_elapsed_at(run, clock_now_s()); }
 
-/* ---- texts ------------------------------------------------------------------------------------------------- */
+/* ---- texts
+ * ------------------------------------------------------------------------------------------------- */
 
 static int write_text(Run *run, const char *path, void (*print)(Run *run, FILE *f))
 {
@@ -46,8 +47,9 @@ static void make_absolute(char path[RECIPE_STR])
     if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
 }
 
-/* Files by absolute path from here on: the recipe in the run directory works from any folder, and a run that goes on from another
- * one has the same files in its checkpoints. Messages about data that cannot be used come before, with the user's words. */
+/* Files by absolute path from here on: the recipe in the run directory works from any folder, and a run that
+ * goes on from another one has the same files in its checkpoints. Messages about data that cannot be used
+ * come before, with the user's words. */
 static void fix_paths(Run *run)
 {
     run->fixed = *run->r;
@@ -67,7 +69,8 @@ int train_write_texts(Run *run)
     return write_text(run, run->dir.plan, print_plan);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * ----------------------------------------------------------------------------------------------- */
 
 static int is_noise(const Run *run) { return run->task->is_noise && run->task->is_noise(run->r); }
 
@@ -121,8 +124,9 @@ static int is_other(const Source *s, uint64_t was, int64_t was_size)
     return was_size != s->size;
 }
 
-/* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation may be among
- * them. Another file is most often a slip: it must be asked for. One with the same content is the same. */
+/* A file that grew or was replaced: allowed, but other samples follow, and what was held back for validation
+ * may be among them. Another file is most often a slip: it must be asked for. One with the same content is
+ * the same. */
 static int check_data(const Run *run, const TrainOptions *opt)
 {
     const CkptState *at    = &run->at;
@@ -178,7 +182,8 @@ static int open_files(Run *run, int fresh)
     return ckpt_writer_create(&run->writer, run->setup.job, run->dir.checkpoints);
 }
 
-/* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is no failure. */
+/* All that is left to do for a run that was killed in the removal after its last save. A disk that refuses is
+ * no failure. */
 static void clear_leftovers(Run *run)
 {
     if (comm_rank(run->comm) > 0 || ckpt_sweep(run->dir.checkpoints) == 0) return;
@@ -186,8 +191,8 @@ static void clear_leftovers(Run *run)
     err_clear();
 }
 
-/* What may be wrong with recipe, data or device is found while the directory is only locked: the last step moves an old run
- * aside and writes. */
+/* What may be wrong with recipe, data or device is found while the directory is only locked: the last step
+ * moves an old run aside and writes. */
 int train_open(Run *run, const TrainOptions *opt)
 {
     TRY(open_sources(run));

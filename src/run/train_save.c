@@ -25,8 +25,8 @@ static const char *what_stays(const Run *run)
     return n > 0 ? "the last good one stays" : n == 0 ? "there is none yet" : "others cannot be listed";
 }
 
-/* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn training into
- * copying. result: of ckpt_poll or ckpt_wait. */
+/* A failed save is loud and is tried again after 1, 2, 4 ... steps: a disk that stays full must not turn
+ * training into copying. result: of ckpt_poll or ckpt_wait. */
 static void report_save(Run *run, int result, const char *msg)
 {
     run->rejected = result == CKPT_NOT_FINITE ? 1 : result != 0 ? 0 : run->rejected;

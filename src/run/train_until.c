@@ -1,23 +1,26 @@
 /* Until when a run trains: steps, time, the task's measure; and whether a start has anything left to do.
  *
- * 1. Time counts over all starts. With a budget the schedule's length follows from the time left and the pace of the run,
- *    both of which a checkpoint has: the first step of a resumed run continues the curve of the last one.
- * 2. Why an evaluation ended a run is in its checkpoint. The same command again does nothing; with another target or patience
- *    what was learned is judged anew. */
+ * 1. Time counts over all starts. With a budget the schedule's length follows from the time left and the pace
+ *    of the run, both of which a checkpoint has: the first step of a resumed run continues the curve of the
+ *    last one.
+ * 2. Why an evaluation ended a run is in its checkpoint. The same command again does nothing; with another
+ *    target or patience what was learned is judged anew. */
 #include "run/train_impl.h"
 
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
 
-/* ---- time -------------------------------------------------------------------------------------------------- */
+/* ---- time
+ * -------------------------------------------------------------------------------------------------- */
 
 int train_over_budget(const Run *run)
 {
     return run->r->budget_s > 0 && train_elapsed(run) >= run->r->budget_s;
 }
 
-/* The first step of a start warms caches, loads code and captures graphs: it counts only while no better one is known. */
+/* The first step of a start warms caches, loads code and captures graphs: it counts only while no better one
+ * is known. */
 void train_note_pace(Run *run, double dt_s)
 {
     const double share = 0.1;
@@ -38,7 +41,8 @@ int64_t train_schedule_steps(const Run *run, int64_t step)
     return step + MAX(1, (int64_t)left);
 }
 
-/* ---- validation -------------------------------------------------------------------------------------------- */
+/* ---- validation
+ * -------------------------------------------------------------------------------------------- */
 
 int train_is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
 
@@ -76,7 +80,8 @@ int train_after_eval(Run *run, double val)
     return run->at.stopped != CKPT_STOP_NONE;
 }
 
-/* ---- nothing to do ----------------------------------------------------------------------------------------- */
+/* ---- nothing to do
+ * ----------------------------------------------------------------------------------------- */
 
 /* 1 after saying why. A run that has its steps may still lack their evaluation. */
 static int has_its_steps(Run *run)

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- declaring --------------------------------------------------------------------------------------------- */
+/* ---- declaring
+ * --------------------------------------------------------------------------------------------- */
 
 void job_add_table(Job *j, ParamTable *t)
 {
@@ -87,10 +88,12 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
     return t;
 }
 
-/* ---- recording --------------------------------------------------------------------------------------------- */
+/* ---- recording
+ * --------------------------------------------------------------------------------------------- */
 
-/* cuBLASLt's GELU epilogue works on the unrounded product, and a slope that is kept is rounded. So on a backend that picks
- * by time these two fusions change bits, and a deterministic run does without them: its recomputation levels must agree. */
+/* cuBLASLt's GELU epilogue works on the unrounded product, and a slope that is kept is rounded. So on a
+ * backend that picks by time these two fusions change bits, and a deterministic run does without them: its
+ * recomputation levels must agree. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
 {
     RecipeOpt opt = r->opt;
@@ -139,7 +142,8 @@ int job_end(Job *j, Prog *p, int sums)
     return j->n_prog - 1;
 }
 
-/* ---- schedules --------------------------------------------------------------------------------------------- */
+/* ---- schedules
+ * --------------------------------------------------------------------------------------------- */
 
 void schedule_add(Schedule *s, ScheduleRow row)
 {
@@ -173,7 +177,8 @@ void schedule_each(const Schedule *s, void (*f)(void *ctx, const ScheduleRow *ro
     }
 }
 
-/* ---- facts ------------------------------------------------------------------------------------------------- */
+/* ---- facts
+ * ------------------------------------------------------------------------------------------------- */
 
 int64_t job_micro_per_step(const Job *j)
 {
@@ -192,7 +197,8 @@ int64_t job_param_count(const Job *j)
 
 int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
 
-/* ---- host access ------------------------------------------------------------------------------------------- */
+/* ---- host access
+ * ------------------------------------------------------------------------------------------- */
 
 int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
 {

@@ -1,8 +1,8 @@
 /* Job: all that a task wrote down for one recipe and one choice of micro-batch, recomputation and precision.
  *
  * 1. A Job that is not bound has no device memory: plans are made of Jobs. run/build.h creates and binds one.
- * 2. The order of work in a task: job_add_table() and job_declare_fields() while the store is open; then for each program
- *    job_begin(), the recorders, job_end(); then the rows of the schedules.
+ * 2. The order of work in a task: job_add_table() and job_declare_fields() while the store is open; then for
+ *    each program job_begin(), the recorders, job_end(); then the rows of the schedules.
  * 3. Functions at the end read and write tensors of a bound Job; they wait. */
 #ifndef TASK_JOB_H
 #define TASK_JOB_H
@@ -66,7 +66,8 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
-/* Refuses items of `freeze` that name no weight of any table, and a training run in which every weight is frozen. */
+/* Refuses items of `freeze` that name no weight of any table, and a training run in which every weight is
+ * frozen. */
 int job_check_freeze(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);
@@ -78,7 +79,8 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
 Prog *job_begin(Job *j, const char *name);
 /* Appends the backward half with the chosen recomputation. */
 void job_differentiate(Job *j, Prog *p);
-/* Lowers, plans and keeps p; sums: gradients and losses are summed over ranks behind their last use. Returns its number. */
+/* Lowers, plans and keeps p; sums: gradients and losses are summed over ranks behind their last use. Returns
+ * its number. */
 int job_end(Job *j, Prog *p, int sums);
 
 void schedule_add(Schedule *s, ScheduleRow row);

@@ -17,11 +17,12 @@ typedef struct {
 
 static inline Lm *lm_of(const Job *j) { return (Lm *)j->own; }
 
-/* Writes prompt and continuation to out. A model of text (data.kind text, or noise of 256 ids) reads and writes bytes; any
- * other speaks in token ids, separated by spaces.
+/* Writes prompt and continuation to out. A model of text (data.kind text, or noise of 256 ids) reads and
+ * writes bytes; any other speaks in token ids, separated by spaces.
  *
- * With model.mask document nothing that lies before the end of a document has any influence on what comes after the first
- * token of the next. A model with the full mask is refused. Negative after err_user() (prompt, mask) or err_set(). */
+ * With model.mask document nothing that lies before the end of a document has any influence on what comes
+ * after the first token of the next. A model with the full mask is refused. Negative after err_user()
+ * (prompt, mask) or err_set(). */
 int lm_sample(Job *j, const TaskSample *opt, FILE *out);
 
 #endif

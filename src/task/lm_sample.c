@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the prompt -------------------------------------------------------------------------------------------- */
+/* ---- the prompt
+ * -------------------------------------------------------------------------------------------- */
 
 static int speaks_bytes(const Recipe *r)
 {
@@ -35,7 +36,8 @@ static int next_id(const char **s, int64_t vocab, int32_t *out)
     return 1;
 }
 
-/* Writes the tokens of a prompt to tok, unless that is NULL, and returns how many they are. Negative after err_user(). */
+/* Writes the tokens of a prompt to tok, unless that is NULL, and returns how many they are. Negative after
+ * err_user(). */
 static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
 {
     int64_t n     = 0;
@@ -58,7 +60,8 @@ static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
     return n;
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------- */
+/* ---- the model
+ * --------------------------------------------------------------------------------------------- */
 
 /* Feeds one token at position pos; logits of the next one arrive in out. */
 static int decode_token(Job *j, int32_t tok, int32_t pos, float *out)
@@ -139,9 +142,9 @@ static int prefill(Job *j, const int32_t *tok, int64_t first, int64_t n, float *
     return 0;
 }
 
-/* Where the part of tok[first..n) begins that its last token sees. Decoding is causal, so a document is kept apart from those
- * before it by an empty cache. As in training (data/loader.c) a document token is the last of its own document. Positions count
- * from the document's first token, as in a window that begins there. */
+/* Where the part of tok[first..n) begins that its last token sees. Decoding is causal, so a document is kept
+ * apart from those before it by an empty cache. As in training (data/loader.c) a document token is the last
+ * of its own document. Positions count from the document's first token, as in a window that begins there. */
 static int64_t seen_from(const Recipe *r, const int32_t *tok, int64_t first, int64_t n)
 {
     if (r->model.mask != MASKING_DOCUMENT) return first;
@@ -150,8 +153,8 @@ static int64_t seen_from(const Recipe *r, const int32_t *tok, int64_t first, int
     return i;
 }
 
-/* tok holds n_prompt tokens and room for n_token more. When the context is full, the last half of it is read again from an
- * empty cache: the text goes on with a shorter memory. */
+/* tok holds n_prompt tokens and room for n_token more. When the context is full, the last half of it is read
+ * again from an empty cache: the text goes on with a shorter memory. */
 static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_prompt, float *logits,
                     float *scratch, FILE *out)
 {

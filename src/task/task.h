@@ -1,12 +1,13 @@
 /* Task: what is trained. One file a tenant (lm.c, ...), one const struct that is passed, not registered.
  *
- * 1. A task writes down nets, fields, programs and schedules into a Job (task/job.h). Plan, choose, step, bench, ladder,
- *    switches and checkpoints read the Job; none of them knows a task by name.
- * 2. A program is a flat list of ops. A schedule is rows of programs and loops. A step walks the step schedule once; an
- *    evaluation walks the eval schedule once a batch.
- * 3. A row with depth d belongs to the nearest row above with depth d-1. A row without program and host call is a loop.
- * 4. Each loss of a task has a slot in StepState. Its weight and its number of targets make the divisor, so micro-batch
- *    and ranks do not matter. */
+ * 1. A task writes down nets, fields, programs and schedules into a Job (task/job.h). Plan, choose, step,
+ *    bench, ladder, switches and checkpoints read the Job; none of them knows a task by name.
+ * 2. A program is a flat list of ops. A schedule is rows of programs and loops. A step walks the step
+ *    schedule once; an evaluation walks the eval schedule once a batch.
+ * 3. A row with depth d belongs to the nearest row above with depth d-1. A row without program and host call
+ *    is a loop.
+ * 4. Each loss of a task has a slot in StepState. Its weight and its number of targets make the divisor, so
+ *    micro-batch and ranks do not matter. */
 #ifndef TASK_TASK_H
 #define TASK_TASK_H
 
@@ -30,15 +31,16 @@ typedef struct {
     int         prog;  /* number in Job.prog; -1: none */
     int         feeds; /* 1: a batch is taken and uploaded before each run */
     int sums; /* 1: the program has collectives: ranks agree that all have their data before it runs */
-    /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to. Read UNTIL_LAG
-     * turns late. */
+    /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to.
+     * Read UNTIL_LAG turns late. */
     int until;
-    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL: none. */
+    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL:
+     * none. */
     int (*host)(Job *j, int64_t turn);
 } ScheduleRow;
 
-/* The device decides the mathematics: updates after `stop` do nothing. The host only saves time, at a fixed lag, so results
- * never depend on timing and ranks leave together. */
+/* The device decides the mathematics: updates after `stop` do nothing. The host only saves time, at a fixed
+ * lag, so results never depend on timing and ranks leave together. */
 enum { UNTIL_LAG = 2 };
 
 typedef struct {
@@ -106,8 +108,8 @@ struct Task {
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
     int (*check)(const Recipe *r);
 
-    /* Declares nets and fields, then store_seal() is called; then records programs and schedules. Negative after
-     * err_user()/err_set(). */
+    /* Declares nets and fields, then store_seal() is called; then records programs and schedules. Negative
+     * after err_user()/err_set(). */
     int (*declare)(Job *j);
     int (*record)(Job *j);
     void (*release)(Job *j);       /* frees what declare took from the heap; NULL: nothing */
@@ -121,7 +123,8 @@ struct Task {
 
     /* NULL: the task has nothing to show. */
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
-    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL: nothing. */
+    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
+     * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
 

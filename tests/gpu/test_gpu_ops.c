@@ -245,8 +245,8 @@ static const char *run_there(OpCase *c, Dev *dev, int bf16, char *buf)
     return buf;
 }
 
-/* A second run from the same bytes gives the same bits. Of products and attention, which have several kernels to choose from,
- * test_gpu_fused.c and the option `deterministic` say when. */
+/* A second run from the same bytes gives the same bits. Of products and attention, which have several kernels
+ * to choose from, test_gpu_fused.c and the option `deterministic` say when. */
 static const char *check_again(OpCase *c, const OpImage *before, Dev *dev, int bf16, char *buf)
 {
     OpImage first;

@@ -10,8 +10,8 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 enum { STACK_BYTES = 1 << 16 };
 
-/* A thread begins by a context and goes on by jumps, because contexts cost a system call each. A thread waits while *word has
- * `value`; NULL: it can go on. */
+/* A thread begins by a context and goes on by jumps, because contexts cost a system call each. A thread waits
+ * while *word has `value`; NULL: it can go on. */
 struct Thread {
     ucontext_t      start;
     jmp_buf         at;
