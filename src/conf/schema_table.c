@@ -202,8 +202,8 @@ const SchemaRow schema_table[] = {
     { ROW("data.train", KEY_TEXT, data.train, ""), .path = 1,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm", .fixed = FIXED_DATA,
-      .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their names, "
-              "as "
+      .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
+              "names, as "
               "one sequence, so windows cross files (docs/formats.md shows how to write shards); from the "
               "current "
               "folder, else the recipe's" },
