@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "ranks.h"
+
 #include "base/err.h"
 #include "prog/prog_impl.h"
 #include "prog/record.h"
@@ -137,6 +139,7 @@ typedef struct {
     DevVt   spy;
     Job    *j;
     Stepper s;
+    Comm   *comm; /* NULL: one rank */
 } Bench;
 
 static int spy_run(Dev *dev, DevExec *exec)
@@ -151,11 +154,11 @@ static int spy_run(Dev *dev, DevExec *exec)
     return dev_cpu()->exec_run(dev, exec);
 }
 
-static void bench_open(Bench *b, int64_t samples)
+static void bench_open_rank(Bench *b, int64_t samples, Comm *comm)
 {
     const char *why;
     Recipe      r;
-    JobChoice   choice = { .micro_batch = 1, .compute = DT_F32 };
+    JobChoice   choice = { .micro_batch = 1, .compute = DT_F32, .world = comm_world(comm) };
     recipe_defaults(&r);
     r.step_samples = samples;
     now.job        = NULL;
@@ -166,12 +169,18 @@ static void bench_open(Bench *b, int64_t samples)
     b->spy          = *dev_cpu();
     b->spy.exec_run = spy_run;
     b->dev->vt      = &b->spy;
-    if (build_create(&b->j, &letters, &r, &choice, JOB_TRAIN, b->dev->vt) < 0 ||
-        build_bind(b->j, b->dev) < 0 || build_init(b->j) < 0 || stepper_init(&b->s, b->j, 2) < 0 ||
+    b->comm         = comm;
+    if (comm_attach(comm, b->dev) < 0 ||
+        build_create(&b->j, &letters, &r, &choice, JOB_TRAIN, b->dev->vt) < 0)
+        fail_msg("%s", err_get());
+    b->j->comm = comm;
+    if (build_bind(b->j, b->dev) < 0 || build_init(b->j) < 0 || stepper_init(&b->s, b->j, 2) < 0 ||
         stepper_attach(&b->s, &numbers, 0, NULL, 0) < 0)
         fail_msg("%s", err_get());
     now.job = b->j;
 }
+
+static void bench_open(Bench *b, int64_t samples) { bench_open_rank(b, samples, NULL); }
 
 static void bench_close(Bench *b)
 {
@@ -368,6 +377,7 @@ static void test_eval(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_agree_before_sums), /* forks, so before threads */
         cmocka_unit_test(test_nested),
         cmocka_unit_test(test_program_with_rows),
         cmocka_unit_test(test_host_failure_ends_the_step),
