@@ -173,4 +173,18 @@ json eval "run step loss perplexity bits_per_byte targets samples per_s" eval ro
 json info "cpu cuda auto" info --json
 json version "version commit compiler cuda why" version --json
 
+# ---- bench -----------------------------------------------------------------------------------------------------------
+
+WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 brim bench tiny.yaml --no-limit
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: bench measures one process, and torchrun started 2'
+verdict "bench under a launcher is refused" $? "$(seen)"
+brim bench tiny.yaml --ops model.width=64 step_tokens=64
+[ $rc -eq 0 ] && says ' 100% \*$' && says '^\* faster than memory is' && ! grep -qE ' (1[0-9][1-9]|1[1-9][0-9]|[2-9][0-9][0-9])%' said
+verdict "no op of bench --ops is above its limit" $? "$(seen)"
+# Steps of seconds: ended once the progress is said.
+"$brim" bench tiny.yaml --no-limit step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 600; i++)); do says 'of at least 7 steps done' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+says '[1-9] of at least 7 steps done, 0:[0-9]+ each'; verdict "bench shows progress" $? "$(cat said)"
+
 exit $failed
