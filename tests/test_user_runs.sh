@@ -173,6 +173,13 @@ json eval "run step loss perplexity bits_per_byte targets samples per_s" eval ro
 json info "cpu cuda auto" info --json
 json version "version commit compiler cuda why" version --json
 
+# A step of seconds stands for one that hangs.
+"$brim" train tiny.yaml run=hangs watchdog_s=0.5 step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 600; i++)); do says 'NOTHING HAS' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+says 'error: NOTHING HAS ENDED FOR 0:0[0-9]: step 1 is at work, or hangs'; verdict "a step that hangs is named after watchdog_s" $? "$(cat said)"
+brim train tiny.yaml run=quick watchdog_s=0 steps=1; [ $rc -eq 0 ] && ! says NOTHING; verdict "watchdog_s 0 is silent" $? "$(seen)"
+
 # ---- bench -----------------------------------------------------------------------------------------------------------
 
 WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 brim bench tiny.yaml --no-limit
