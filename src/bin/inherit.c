@@ -46,7 +46,8 @@ static int collect(Arena *a, const char *typed, const Recipe *old, const Recipe 
     return n;
 }
 
-/* r names the run; *out gets what it inherits. Returns how many; 0 also for a run that has nothing to go on from. */
+/* r names the run; *out gets what it inherits. Returns how many; 0 also for a run that has nothing to go
+ * on from. */
 static int find_inherited(Arena *a, const Recipe *r, char **out)
 {
     RunDir  d;

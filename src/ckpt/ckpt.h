@@ -41,7 +41,8 @@ int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s);
 /* The next ckpt_begin() saves the best state so far: `best` will name it. */
 void ckpt_mark_best(CkptWriter *w);
 
-/* What a save ends with when a weight is not finite: nothing was published, and another try would end alike. */
+/* What a save ends with when a weight is not finite: nothing was published, and another try would end
+ * alike. */
 enum { CKPT_NOT_FINITE = -2 };
 
 /* The result of a save, once: 1 it is on disk, -1 it failed (no error is pending; the next ckpt_begin() is

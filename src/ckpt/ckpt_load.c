@@ -248,7 +248,8 @@ static int same_path(const char *key, const char *was, const char *now)
     return strcmp(full, now) == 0;
 }
 
-/* Remembers a key that names other data; a path only while there is nothing else, for a file may have moved. */
+/* Remembers a key that names other data; a path only while there is nothing else, for a file may have
+ * moved. */
 static void note_data(CkptState *s, const Recipe *r, int row, const char *was)
 {
     if (schema_row(r, row)->fixed != FIXED_DATA) return;

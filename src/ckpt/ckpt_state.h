@@ -4,7 +4,8 @@
  *    others "bits:7fc00000". 64-bit seeds and hashes are text in hexadecimal, because JSON readers may
  *    lose bits.
  * 2. Every field is named; one table (ckpt_state.c) serves writing and reading. A missing or strange field
- *    is refused; those that came later, step_s, head_rows, sizes and hashes of the data, stopped, own and frozen, may be missing.
+ *    is refused; those that came later, step_s, head_rows, sizes and hashes of the data, stopped, own and
+ *    frozen, may be missing.
  * 3. A parsed CkptManifest obeys the bounds of its fields; its texts are valid UTF-8 without line breaks. */
 #ifndef CKPT_CKPT_STATE_H
 #define CKPT_CKPT_STATE_H
@@ -41,8 +42,8 @@ typedef struct {
     int           n_skip;
     unsigned char own[CKPT_OWN]; /* state of the task's own */
     int64_t       own_bytes;
-    /* Not stored. After loading: 1 + the row of a key of the recipe that names other data than this was trained on, and
-     * what it was; 0: none does. */
+    /* Not stored. After loading: 1 + the row of a key of the recipe that names other data than this was
+     * trained on, and what it was; 0: none does. */
     int  other_data;
     char was_data[2 * RECIPE_STR];
 } CkptState;

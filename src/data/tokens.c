@@ -173,8 +173,8 @@ static int make_random(Tokens **out, uint64_t seed, uint32_t site, int64_t vocab
     return 0;
 }
 
-/* What a part must have at least: a window and the target after it; the windows of validation may be cut short, unless every
- * position sees every other (windows.c). */
+/* What a part must have at least: a window and the target after it; the windows of validation may be cut
+ * short, unless every position sees every other (windows.c). */
 static int64_t least_tokens(const Recipe *r, int validation)
 {
     return validation && r->model.mask != MASKING_FULL ? 2 : r->model.context + 1;

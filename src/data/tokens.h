@@ -43,8 +43,9 @@ const char *tokens_name(const Tokens *s); /* "data.train: FILE", for messages */
  * err_set()/err_user(). */
 int tokens_read(const Tokens *s, int64_t first, int64_t n, int32_t *out);
 
-/* A hash of the part, its files' sizes and blocks spread evenly over them: other data have another one. Names do not count.
- * A block that cannot be read is left out: whoever trains on it will say so. 0 for random. */
+/* A hash of the part, its files' sizes and blocks spread evenly over them: other data have another one.
+ * Names do not count. A block that cannot be read is left out: whoever trains on it will say so. 0 for
+ * random. */
 uint64_t tokens_fingerprint(const Tokens *s);
 
 /* Bytes of tokens in its files: of all of them, also where the source is a part. 0 for random. */

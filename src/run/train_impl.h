@@ -96,20 +96,20 @@ int train_find_idle(Run *run);
  * when the device cannot be read. */
 int train_save(Run *run);
 
-/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after err_set() when
- * not one fits: rank 0 alone. */
+/* Looks whether checkpoints will fit on the disk; a warning when not all that are kept do. Negative after
+ * err_set() when not one fits: rank 0 alone. */
 int train_check_room(const Run *run);
 
 void train_poll_save(Run *run); /* reports a save that has ended */
 void train_wait_save(Run *run); /* the same after waiting for it */
 
-/* 1: what the device holds is worth nothing, as far as the results of this step tell: its validation, or without one its
- * loss, is not finite. Such a state is not saved. */
+/* 1: what the device holds is worth nothing, as far as the results of this step tell: its validation, or
+ * without one its loss, is not finite. Such a state is not saved. */
 int train_is_broken(const Run *run);
 
-/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A signal ends that, and a
- * directory that another run has taken is not waited for. A broken state is not saved: an error, unless a signal ended the
- * run. */
+/* What was trained is only in memory now: a disk that is full or gone gets some time to come back. A
+ * signal ends that, and a directory that another run has taken is not waited for. A broken state is not
+ * saved: an error, unless a signal ended the run. */
 int train_save_last(Run *run);
 
 #endif

@@ -1,7 +1,7 @@
 /* Watchdog: says which step hangs. A kernel that never ends leaves the host waiting without a word.
  *
- * 1. A thread of its own looks at what the loop last noted. After limit_s without a note it says so in the log, and again
- *    after twice, four times ... that time. It ends nothing: a step may only be slow.
+ * 1. A thread of its own looks at what the loop last noted. After limit_s without a note it says so in the
+ *    log, and again after twice, four times ... that time. It ends nothing: a step may only be slow.
  * 2. The thread touches neither device nor job. */
 #ifndef RUN_WATCHDOG_H
 #define RUN_WATCHDOG_H
@@ -18,7 +18,8 @@ typedef struct {
     int64_t         step;
 } Watchdog;
 
-/* limit_s 0: never says anything. A thread that cannot be had costs only this. w stays in place until watchdog_end(). */
+/* limit_s 0: never says anything. A thread that cannot be had costs only this. w stays in place until
+ * watchdog_end(). */
 void watchdog_begin(Watchdog *w, double limit_s);
 /* From now on the loop waits for this; what is borrowed. */
 void watchdog_note(Watchdog *w, const char *what, int64_t step);

@@ -121,7 +121,8 @@ struct Task {
 
     /* NULL: the task has nothing to show. */
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
-    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL: nothing. */
+    /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
+     * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
 
