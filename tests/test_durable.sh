@@ -3,6 +3,7 @@
 # KILLS: how many kill -9, SIGTERM and SIGHUP in random order (default 20, or 5 in a slow build). SEED: of their moments.
 # DURABLE_LONG=1: all of it (minutes); without it the signals and a case or two of the rest.
 set -uo pipefail
+[ -w /dev/shm ] && [ -z "${DURABLE_LONG:-}" ] && export TMPDIR=/dev/shm # not a disk that others keep busy
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
 RANDOM=${SEED:-$$}

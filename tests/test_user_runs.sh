@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # What a user does to runs, and what the program says then: a run that diverges, other data, a full disk, a wrong step.
+[ -w /dev/shm ] && export TMPDIR=/dev/shm # not a disk that others keep busy
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
@@ -85,6 +86,36 @@ cp tiny.yaml named; brim train named run=first steps=1; [ $rc -eq 0 ] && [ -e ru
 verdict "a recipe of that name comes first" $? "$(seen)"
 rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'; verdict "a name of neither is refused" $? "$(seen)"
 
+# ---- the best checkpoint ---------------------------------------------------------------------------------------------
+
+# name: the step of the lowest val_loss after step 0.
+lowest() { sed -nE 's/.*"step": ([0-9]+), "val_loss": ([0-9.e+-]+),.*/\2 \1/p' "runs/$1/metrics.jsonl" | grep -v ' 0$' | sort -g | sed -n '1s/.* //p'; }
+worse=(eval.every=2 eval.sequences=8 checkpoint.keep=1 checkpoint.every=2 optim.lr=0.3 optim.schedule=constant spike_factor=0 max_skips=1000)
+for steps in 12 16; do
+    brim train tiny.yaml run=best "${worse[@]}" steps=$steps
+    best=$(lowest best)
+    [ $rc -eq 0 ] && [ "$best" -lt 12 ] && [ "$(readlink runs/best/checkpoints/best)" = "$(printf 'step-%08d' "$best")" ] &&
+        [ "$(ls runs/best/checkpoints | xargs)" = "best $(printf 'step-%08d step-%08d' "$best" $steps)" ]
+    verdict "after $steps steps the best checkpoint is there, beside the one that checkpoint.keep keeps" $? "$(seen) $best: $(ls runs/best/checkpoints | xargs)"
+done
+# what --step says, the step that it is
+for which in "best $best" "last 16" "16 16" "$best $best"; do
+    brim eval best --step "${which% *}" eval.sequences=8
+    [ $rc -eq 0 ] && says "^step ${which#* }: validation loss"; verdict "eval --step ${which% *} takes step ${which#* }" $? "$(seen)"
+done
+brim eval best; [ $rc -eq 0 ] && says "^step 16: "; verdict "eval takes the last one otherwise" $? "$(seen)"
+brim sample best --step best --tokens 20 --temperature 0 && cp said a && brim sample best --step $best --tokens 20 --temperature 0 && cp said b && brim sample best --tokens 20 --temperature 0
+[ $rc -eq 0 ] && cmp -s a b; verdict "sample --step best takes the best" $? "$(cat a b)"
+brim train tiny.yaml run=plain_keep checkpoint.best=false steps=2
+for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" "best -1:'-1' is none of best, last or the number of a step" "best first:'first' is none of" \
+    "best 1.5:'1.5' is none of" "plain_keep best:.* has no best checkpoint"; do
+    read -r run step <<<"${wrong%%:*}"
+    for command in eval sample; do
+        brim $command "$run" --step "$step"; [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says "^command line: --step: ${wrong#*:}"
+        verdict "$command $run --step $step is refused" $? "$(seen)"
+    done
+done
+
 # ---- the disk --------------------------------------------------------------------------------------------------------
 
 mkdir small
@@ -141,5 +172,26 @@ json "plan --gpu" "device step_ms mfu run_s" plan tiny.yaml --gpu h200 --json pr
 json eval "run step loss perplexity bits_per_byte targets samples per_s" eval roomy --json
 json info "cpu cuda auto" info --json
 json version "version commit compiler cuda why" version --json
+
+# A step of seconds stands for one that hangs.
+"$brim" train tiny.yaml run=hangs watchdog_s=0.5 step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 600; i++)); do says 'NOTHING HAS' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+says 'error: NOTHING HAS ENDED FOR 0:0[0-9]: step 1 is at work, or hangs'; verdict "a step that hangs is named after watchdog_s" $? "$(cat said)"
+brim train tiny.yaml run=quick watchdog_s=0 steps=1; [ $rc -eq 0 ] && ! says NOTHING; verdict "watchdog_s 0 is silent" $? "$(seen)"
+
+# ---- bench -----------------------------------------------------------------------------------------------------------
+
+WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 brim bench tiny.yaml --no-limit
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: bench measures one process, and torchrun started 2'
+verdict "bench under a launcher is refused" $? "$(seen)"
+brim bench tiny.yaml --ops model.width=64 step_tokens=64
+[ $rc -eq 0 ] && says ' 100% \*$' && says '^\* faster than memory is' && ! grep -qE ' (1[0-9][1-9]|1[1-9][0-9]|[2-9][0-9][0-9])%' said
+verdict "no op of bench --ops is above its limit" $? "$(seen)"
+# Steps of seconds: ended once the progress is said.
+"$brim" bench tiny.yaml --no-limit step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
+for ((i = 0; i < 600; i++)); do says 'of at least 7 steps done' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+says '[1-9] of at least 7 steps done, 0:[0-9]+ each'; verdict "bench shows progress" $? "$(cat said)"
 
 exit $failed

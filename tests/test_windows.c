@@ -211,13 +211,39 @@ static void test_layout(void **state)
     assert_int_equal(none.block_bytes, FIELDS_HEAD);
 }
 
+/* The last window of validation is short; with the full mask nothing in it is padding. */
+static void test_full_mask_validation(void **state)
+{
+    Recipe  r = recipe_of(MASKING_FULL);
+    Source *s;
+    Sample  x;
+    assert_int_equal(windows_open_val(&s, &r, 0, NULL), 0);
+    int64_t last = s->n_sample - 1, n = targets(s, last);
+    assert_true(n > 0 && n < T);
+    fill(s, last, &x);
+    for (int t = 0; t < T; t++) {
+        const unsigned char *at = text + N_TEXT - T - 1 + t;
+        assert_int_equal(x.tok[t], at[0]);
+        assert_int_equal(x.target[t], t < T - n ? -1 : at[1]);
+    }
+    fill(s, 0, &x);
+    for (int t = 0; t < T; t++) assert_int_equal(x.target[t], text[N_TEXT - N_VAL + t + 1]);
+    fill(s, -1, &x);
+    for (int t = 0; t < T; t++) assert_int_equal(x.target[t], -1);
+    source_close(s);
+    r.data.val_fraction = (T + 0.5) / N_TEXT; /* no whole window */
+    assert_int_equal(windows_open_val(&s, &r, 0, NULL), -1);
+    assert_int_equal(err_kind(), ERR_USER);
+    (void)state;
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, text_setup, text_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_prefix_training), CASE(test_prefix_validation),  CASE(test_other_masks),
-        CASE(test_window_fields),   cmocka_unit_test(test_layout),
+        CASE(test_prefix_training),      CASE(test_prefix_validation), CASE(test_other_masks),
+        CASE(test_full_mask_validation), CASE(test_window_fields),     cmocka_unit_test(test_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ int signals_pending(void);
 /* How many signals have come so far: code that waits notices another signal. */
 int signals_count(void);
 
-/* From now on the handler answers nothing: for all ranks but the first. */
+/* From now on the handler answers nothing: for all ranks but the first, and after the last step. */
 void signals_hush(void);
 
 /* Forgets a request that was served without stopping. */

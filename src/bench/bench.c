@@ -35,6 +35,7 @@ static size_t used_bytes(Dev *dev)
  * queued one ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
 {
+    double  said_s = clock_now_s();
     double  last = 0, total = 0;
     int     n = 0;
     StepOut result;
@@ -51,6 +52,7 @@ static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOpt
             times[n++] = now - last;
             total += now - last;
         }
+        show_step(step + 1, now - (step > 0 ? last : said_s), &said_s);
         last = now;
         if (step + 1 == BENCH_WARM) {
             out->drift_bytes = -(int64_t)used_bytes(s->job->dev);
@@ -199,14 +201,19 @@ static void print_rows(const BenchResult *b, const OpRowTime *row, int n, double
 {
     fprintf(out, "%-15s %-20s %6s %10s %6s %9s %8s %7s\n", "op", "where", "calls", "ms/step", "share",
             b->hints->flops_name, "GB/s", "limit");
+    int cached = 0;
     for (int i = 0; i < n; i++) {
-        const OpRowTime *o = &row[i];
-        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%\n", o->kind, o->what, o->n,
+        const OpRowTime *o     = &row[i];
+        int              above = o->limit_s > o->time_s;
+        cached |= above;
+        fprintf(out, "%-15s %-20s %6d %10.3f %5.1f%% %9.1f %8.0f %6.0f%%%s\n", o->kind, o->what, o->n,
                 o->time_s * 1e3, 100 * o->time_s / sum, o->flops / o->time_s / b->hints->flops_unit,
-                o->bytes / o->time_s * 1e-9, 100 * o->limit_s / o->time_s);
+                o->bytes / o->time_s * 1e-9, 100 * MIN(o->limit_s / o->time_s, 1), above ? " *" : "");
     }
     fprintf(out, "%-36s %6s %10.3f %6s %9s %8s %6.0f%%   (step as a whole: %.3f ms)\n", "sum, each op alone",
             "", sum * 1e3, "", "", "", 100 * limit / sum, b->step_s * 1e3);
+    if (cached)
+        fprintf(out, "* faster than memory is: alone, the op finds its data in a cache; counted as 100 %%\n");
 }
 
 /* Ops of one program are timed alone, again and again; a real step before each makes the numbers real
@@ -236,7 +243,7 @@ static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE
     qsort(row, (size_t)n, sizeof *row, by_time);
     for (int i = 0; i < n; i++) {
         sum += row[i].time_s;
-        limit += row[i].limit_s;
+        limit += MIN(row[i].limit_s, row[i].time_s);
     }
     if (rc == 0) print_rows(b, row, n, sum, limit, out);
     free(t);
@@ -304,6 +311,17 @@ static void print_setup(const BenchResult *out, const Setup *s, const Recipe *r,
         str_bytes(b, sizeof b, (double)out->planned_bytes), str_bytes(c, sizeof c, (double)out->peak_bytes));
 }
 
+/* Silence would look like a program that hangs. */
+static void announce(const Setup *s)
+{
+    enum { LONG_STEP_S = 2 };
+    char   t[32];
+    double step_s = s->choice.row[s->choice.best].step_s;
+    if (step_s <= LONG_STEP_S) return;
+    log_info("a step will take about %s here, and %d are measured at least",
+             str_duration(t, sizeof t, step_s), BENCH_WARM + BENCH_MIN_STEPS);
+}
+
 int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOptions *opt)
 {
     Setup s;
@@ -311,6 +329,7 @@ int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOp
     out->gap_share = NAN;
     out->gpu       = (BenchGpu){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, "" };
     int rc         = setup_open(&s, task, r, JOB_TRAIN);
+    if (rc == 0) announce(&s);
     if (rc == 0) rc = bench_steps(out, &s, r, opt);
     if (rc == 0) describe(out, &s, r);
     if (rc == 0 && opt->measure_limit) rc = measure_limit(out, &s, r, opt);

@@ -5,6 +5,7 @@
 #include "bin/tasks.h"
 #include "bench/bench.h"
 #include "bench/ladder.h"
+#include "comm/place.h"
 #include "run/rundir.h"
 #include "watch/nvml.h"
 #include "watch/sampler.h"
@@ -169,6 +170,18 @@ static int check_flags(const Flags *f)
     return err_user("command line: %s: belongs to --ladder", flag);
 }
 
+/* Several would each measure a whole step beside the others, and call it theirs. */
+static int refuse_ranks(void)
+{
+    Place p;
+    TRY(place_find(&p));
+    if (p.world <= 1) return 0;
+    return err_user(
+        "command line: bench measures one process, and %s started %d: brim train has the rate of all "
+        "in its metrics",
+        p.launcher, p.world);
+}
+
 int cmd_bench(const CmdArgs *a)
 {
     Flags   f      = { 0 };
@@ -184,6 +197,7 @@ int cmd_bench(const CmdArgs *a)
     Recipe      r;
     BenchResult b;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    TRY(refuse_ranks());
     TRY(cmd_load_target(&t, &r));
     TRY(check_flags(&f));
     if (f.ladder) return bench_ladder(&f, &t, &r);

@@ -169,6 +169,7 @@ struct Recipe {
     char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
     char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
     char        freeze[RECIPE_STR];   /* comma list of weights that are not trained, by name */
+    double      watchdog_s;           /* seconds without a result after which the log says so; 0: never */
     double      budget_s;             /* wall-clock budget in seconds; 0: none */
     int64_t     log_every;
     int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */

@@ -65,9 +65,15 @@ static int windows_fill(const Source *s, int64_t g, void *const *field, void *sc
     const Windows *w   = (const Windows *)s;
     int32_t       *tok = field[WINDOW_TOK], *target = field[WINDOW_TARGET], *ids = scratch;
     int64_t        start = 0, n = g < 0 ? 0 : window_of(w, g, &start);
+    int64_t        again = w->mask == MASKING_FULL && n > 0 ? w->T - n : 0;
+    /* Where every position sees every other, padding would be seen, too: a short window begins earlier
+     * instead. What it has in common with the one before has no targets. */
+    start -= again;
+    n += again;
     if (n > 0) TRY(tokens_read(w->tokens, start, n + 1, ids));
     memcpy(tok, ids, sizeof *tok * (size_t)n);
     memcpy(target, ids + 1, sizeof *target * (size_t)n);
+    for (int64_t t = 0; t < again; t++) target[t] = -1;
     for (int64_t t = n; t < w->T; t++) {
         tok[t]    = 0;
         target[t] = -1;

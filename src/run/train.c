@@ -59,6 +59,7 @@ static int evaluate(Run *run, int *stop)
     const Task *t = run->task;
     TaskEval    e;
     if (!run->val) return 0;
+    watchdog_note(&run->watchdog, "the evaluation after step", run->at.step);
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
     TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
     metrics_eval(&run->metrics, t, run->r, run->at.step, &e, train_elapsed(run));
@@ -72,6 +73,7 @@ static int evaluate(Run *run, int *stop)
     }
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
+    watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->last_s = clock_now_s();
     return 0;
 }
@@ -114,6 +116,7 @@ static int take_result(Run *run, StepOut *out)
     run->last_s = now;
     train_note_pace(run, dt);
     run->at.step++;
+    watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->at.next_sample += run->stepper.sample_per_step;
     LoaderStats stats;
     loader_stats(run->stepper.feed.loader, &stats);
@@ -418,6 +421,8 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     if (run->idle) return comm_barrier(run->comm);
     announce(run);
     watch_begin(run, opt);
+    watchdog_begin(&run->watchdog, run->r->watchdog_s);
+    watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->last_s = clock_now_s();
     TRY(evaluate_missing(run, &stop));
     char rate[48];
@@ -461,6 +466,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
         note_failure(run);
         comm_leave(run->comm); /* the GPU is given up only when the others have let go of it */
     }
+    watchdog_end(&run->watchdog);
     watch_end(run);
     train_close(run);
     comm_close(run->comm, rc == 0);

@@ -9,6 +9,7 @@
 #include "run/setup.h"
 #include "run/step.h"
 #include "run/train.h"
+#include "run/watchdog.h"
 
 /* What only one rank may know. All must see it alike, or they would rest, evaluate or stop at different
  * steps. */
@@ -33,6 +34,7 @@ typedef struct {
     Metrics       metrics;
     int           log_copied; /* to log.txt, from now on */
     Progress      progress;
+    Watchdog      watchdog;
     CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t       queued; /* steps handed to the device */
     int64_t       first_step; /* of this process */

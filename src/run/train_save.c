@@ -193,6 +193,8 @@ int train_save_last(Run *run)
     double begin_s = clock_now_s(), pause_s = first_pause_s;
     int    n_signal = signals_count();
     run->is_over    = 1;
+    watchdog_end(&run->watchdog);
+    signals_hush(); /* no step comes that a signal could end */
     train_wait_save(run);
     if (train_is_broken(run)) return end_broken(run);
     while (run->last_saved != run->at.step || run->save_failed) {
