@@ -195,7 +195,7 @@ static int check_first(int64_t first_sample)
 {
     CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
     if (first_sample <= ORDER_MOST) return 0;
-    return err_set("sample %lld is beyond all that can be counted", (long long)first_sample);
+    return err_set("the number of sample %lld is too large", (long long)first_sample);
 }
 
 /* A quarter of the cores this process may use. One thread is fast enough for any GPU while the tokens come
