@@ -1,5 +1,5 @@
 # What the tests of a run's durability share. Sourced with the build folder in $1; leaves the caller in a
-# folder of its own with tiny.yaml, text.txt and runs/ref, a run that nobody disturbed.
+# folder of its own with tiny.yaml, text.txt and runs/ref, a run without any disturbance.
 build=$(cd "${1:-build}" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 brim=$build/brim

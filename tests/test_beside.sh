@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # brim eval and sample beside a run that saves at every step and keeps one checkpoint: a reader always gets a
-# whole one.
+# complete checkpoint.
 . "$(dirname "$0")/shell_lib.sh"
 readers=${READERS:-40}
 head -c 20000 "$here/recipes/data/tinyshakespeare.txt" >text.txt

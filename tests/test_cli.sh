@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the program says about itself, and that it notices when nobody can read it.
+# What the program says about itself, and that it notices when its output cannot be written.
 . "$(dirname "$0")/shell_lib.sh"
 
 for c in train plan bench eval sample data env top compare report info version help; do

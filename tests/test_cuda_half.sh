@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The CUDA half beside the program, without a GPU: one of another build is noticed, the tune cache lies with
-# the runs, and an engine of cuDNN that fails is passed over. Stand-ins take the places of libbrim_cuda.so and
-# of cuDNN.
+# The CUDA half beside the program, without a GPU: a half of another build is noticed, the tune cache lies
+# with the runs, and a cuDNN engine that fails is skipped. Stand-ins replace libbrim_cuda.so and cuDNN.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/elsewhere
 unset BRIM_TUNE_CACHE

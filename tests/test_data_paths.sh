@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Where data lies and what is said about it: deep folders, links to nothing, validation on what was trained
-# on.
+# Where data lies, and the messages about it: deep folders, dead links, validation on the training data.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
 few="steps=1 device=cpu threads=1 eval.sequences=4 step_tokens=128"

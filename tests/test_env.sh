@@ -31,7 +31,7 @@ run new mine &&
     run check ./mine.so --seconds 0.1
 [ $rc -eq 0 ] && ! grep -q '^not ok' out && grep -q '^ok save and load' out && grep -q '^ok picture' out
 verdict "env new compiles and passes" $? "$(fail)"
-run new mine; [ $rc -eq 2 ] && grep -q 'mine.c: there is such a file' err
+run new mine; [ $rc -eq 2 ] && grep -q 'mine.c: the file exists already' err
 verdict "env new does not overwrite" $? "$(fail)"
 run show ./mine.so --episodes 2 --out mine.gif
 [ $rc -eq 0 ] && [ "$(head -c 6 mine.gif)" = GIF89a ] && grep -q '^mean return' out

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0,
-# 1 or 2 and a message, every checkpoint in place is whole, and what follows is a run with the same bits as
-# one that nobody disturbed. Every n up to FAULTS_ALL (default 10), from there every FAULTS_BY-th from a
-# random one on (default 7; 1: all).
+# The n-th call of each kind fails, for every n until a run is no longer hit. The program ends with 0, 1 or 2
+# and a message, and every checkpoint in place is whole. The next run gives the same bits as an undisturbed
+# run. Every n up to FAULTS_ALL is tried (default 10), then every FAULTS_BY-th from a random one on (default
+# 7; 1: all).
 set -uo pipefail
 STEPS=12
 # shellcheck source=tests/durable_lib.sh

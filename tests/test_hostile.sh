@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run directory that somebody else filled: links, pipes, devices, folders, files of other owners in place of
-# each file that a run writes. Nothing outside the directory changes, no start hangs, and a refusal is one
+# A run directory that an attacker filled: links, pipes, devices, folders and files of other owners in place
+# of each file that a run writes. Nothing outside the directory changes, no start hangs, and a refusal is one
 # line. HOSTILE_BY=1 tries all of them, otherwise every HOSTILE_BY-th.
 . "$(dirname "$0")/shell_lib.sh"
 by=${HOSTILE_BY:-5} hang_s=${HANG_S:-10}

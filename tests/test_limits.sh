@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# A run keeps within what it is allowed: a control group of 150 MB for real where this machine lets us make
-# one, one of version 2 as a tree of files, ulimit -v. It trains or is refused in one line; it is never
-# killed.
+# A run stays within its limits: a real control group of 150 MB where this machine allows one, a control group
+# of version 2 as a tree of files, ulimit -v. The run trains or is refused in one line; it is never killed.
 . "$(dirname "$0")/shell_lib.sh"
 recipe="$here/recipes/quickstart.yaml"
 few="steps=2 optim.warmup=0 device=cpu eval.sequences=32"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real tokenizers against the reference implementation (Hugging Face's native one, under node): ids, decoded
-# text, trained merges, speed; then the commands. A few hundred kilobytes of text for each; TOKENIZER_LONG=1
-# takes 20 MB, and measures speed.
+# text, trained merges, speed; then the commands. Each tokenizer gets a few hundred kilobytes of text.
+# TOKENIZER_LONG=1 takes 20 MB and measures speed.
 . "$(dirname "$0")/shell_lib.sh"
 verify=$build/tests/verify_tokenizer; reference=$here/tests/reference_tokenizer.js
 long=${TOKENIZER_LONG:-}

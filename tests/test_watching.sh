@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a run leaves for those who watch it, and the commands that show it.
+# The files that a run writes for people who watch it, and the commands that show them.
 . "$(dirname "$0")/shell_lib.sh"
 
 cat >tiny.yaml <<'END'

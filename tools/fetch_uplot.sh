@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fetches uPlot, which draws the web page's plots, from npm into folder $1: uplot.js, uplot.css and its
-# licence. The files are those of one release, by checksum. Where npm is missing or gives something else the
-# files are empty, which is said; the page then draws with its own small plotter. To try again, remove the
-# folder.
+# licence. A checksum makes sure that the files are those of one release. If npm is missing or gives something
+# else, the files are empty, and a message says so. The page then draws with its own small plotter. To try
+# again, remove the folder.
 set -uo pipefail
 out=${1:-build/page}
 version=1.6.32

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds each tests/fuzz/fuzz_NAME.c with libFuzzer, ASan and UBSan and runs it for $2 seconds from
 # tests/fuzz/corpus/NAME.
-# Prints "ok fuzz NAME" or "not ok fuzz NAME". Needs clang; without it every reader counts as skipped and says
-# so.
+# Prints "ok fuzz NAME" or "not ok fuzz NAME". Needs clang; without clang the fuzzers are skipped, and a
+# message says so.
 set -uo pipefail
 build=${1:-build}; seconds=${2:-10}
 clang=$(command -v clang || command -v clang-14 || true)

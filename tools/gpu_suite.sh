@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests, op table and two peer ratios on this machine's GPU in under 8 minutes; writes JSON lines to $2
 # (default gpu-suite.jsonl).
-# Usage: gpu_suite.sh BUILD_FOLDER [OUT]. The peer needs PyTorch unless PEER names another command; without it
-# the ratios are left out and that is said.
+# Usage: gpu_suite.sh BUILD_FOLDER [OUT]. The peer needs PyTorch unless PEER names another command. Without a
+# peer the ratios are left out, and a message says so.
 set -uo pipefail
 build=${1:-build}; out=${2:-gpu-suite.jsonl}
 here=$(cd "$(dirname "$0")/.." && pwd)

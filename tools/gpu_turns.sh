@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Two programs by turns on this machine's GPU: OLD NEW OLD NEW ..., so that clocks and temperature are the
+# Two programs take turns on this machine's GPU: OLD NEW OLD NEW ..., so that clocks and temperature are the
 # same for both.
 # Usage: gpu_turns.sh OLD_BUILD NEW_BUILD [PAIRS] [RECIPE=STEP_TOKENS ...]. Prints the median rate of each,
-# the median of the ratios new/old of neighbours, and beside it that of old/old: what chance alone gives.
+# the median of the ratios new/old of neighbours, and the median of old/old, which shows what chance alone
+# gives.
 set -uo pipefail
 old=$1; new=$2; pairs=${3:-8}; shift 3 || true
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks that every #include "folder/..." in src/ points to the includer's own folder or to one earlier in
 # src/LAYERS, that each folder named there exists, and that foreign headers stay in their rooms (CUDA in
-# dev/cuda and comm/nccl, MPI in comm). Folders above the tasks name none of them, and folders above src/dev
-# hardly ask which kind a device is.
+# dev/cuda and comm/nccl, MPI in comm). Also: folders above the tasks name no task, and folders above src/dev
+# rarely ask for the kind of a device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grep -v '^#' src/LAYERS | while read -r d; do

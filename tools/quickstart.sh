@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains the quickstart recipe and prints a sample of what it learned. `make run` calls this.
 #
-# The demonstration always begins anew (a plain `brim train` would find all its steps done). An earlier one is
-# moved aside, never deleted, and one that is still training is left alone: that is what --fresh does.
+# The demonstration always begins anew (a plain `brim train` would find all its steps done). --fresh moves an
+# earlier run aside, deletes nothing, and leaves a run that still trains alone.
 set -euo pipefail
 brim=${1:-build/brim}
 run=${BRIM_RUNS:-runs}/quickstart

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test program in $1/tests and every tests/*.sh, and closes with "N passed, N failed". C tests are
-# cmocka programs; shell tests print one "ok NAME" or "not ok NAME" line per case and get $1 as argument. What
-# cannot be tried on this machine says "skip: why", which is shown and counts as nothing.
+# cmocka programs; shell tests print one "ok NAME" or "not ok NAME" line per case and get $1 as argument. A
+# test that cannot run on this machine prints "skip: why". The line is shown and counts neither as passed nor
+# as failed.
 set -uo pipefail
 build=${1:-build}
 passed=0; failed=0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds this tree and an older commit and trains four models with both on the CPU: every checkpoint tensor
 # must have the same bits. Usage: same_bits.sh COMMIT [STEPS]. ARCH: gcc -march of both (default x86-64-v3).
-# Prints "ok NAME" or "not ok NAME" a model, and what this tree's tensors hash to.
+# Prints "ok NAME" or "not ok NAME" for each model, and the hash of this tree's tensors.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 commit=${1:?a commit is missing}; steps=${2:-100}; arch=${ARCH:-x86-64-v3}

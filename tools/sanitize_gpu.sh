@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# compute-sanitizer on this machine's GPU: memcheck on a small model that trains, racecheck on our kernels
-# that use shared memory (libraries' have hazards of their own).
-# Usage: sanitize_gpu.sh BUILD_FOLDER [OP ...]. Of attention the cases of two lengths, else it would take
-# minutes. Closes with "N passed, N failed".
+# compute-sanitizer on this machine's GPU: memcheck on a small model that trains, racecheck on Brim's kernels
+# that use shared memory (kernels of libraries have hazards of their own).
+# Usage: sanitize_gpu.sh BUILD_FOLDER [OP ...]. Attention runs only the cases of two lengths; all cases would
+# take minutes. Closes with "N passed, N failed".
 set -uo pipefail
 build=$(realpath "${1:-build}"); here=$(cd "$(dirname "$0")/.." && pwd)
 ops=("${@:2}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that Brim needs, if any is missing: `setup.sh run` for building and
-# running, `setup.sh test` (the default) for the tests as well. What is only wished for may be missing:
-# without clang the fuzzers are skipped, without a browser the page's test is, without Pillow or the pictures
-# some tests of images, without FFmpeg's headers videos cannot be read.
+# running, `setup.sh test` (the default) for the tests as well. Some packages are optional. Without clang the
+# fuzzers are skipped, without a browser the test of the page, without Pillow or the pictures some tests of
+# images. Without FFmpeg's headers videos cannot be read.
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev
       libjpeg-dev libpng-dev zlib1g-dev)

@@ -31,12 +31,12 @@ int64_t file_size(const char *path); /* in bytes, of a regular file; negative af
 int file_read_all(const char *path, size_t max_bytes, char **data, size_t *size_bytes);
 
 /* Opens a file that this program writes in place, O_RDONLY, O_WRONLY or O_RDWR with O_CREAT and O_APPEND as
- * wanted. Never through a symbolic link, never a pipe, device or folder, never a file that has a second name
- * elsewhere: what lies outside would change. Returns a descriptor; or negative with one line in why, errno
+ * wanted. It refuses symbolic links, pipes, devices, folders, and files that have a second name elsewhere:
+ * through these, files outside would change. Returns a descriptor; or negative with one line in why, errno
  * set, and no error pending. */
 int file_open_own(const char *path, int flags, char *why, size_t n);
-/* Writes what keeps a path from being such a file (or, with folder, such a folder) into why and returns why;
- * NULL when nothing does, also when there is none yet. */
+/* If the path cannot be such a file (or, with folder, such a folder), writes the reason into why and returns
+ * why. Else NULL, also if nothing exists there yet. */
 const char *file_foreign(const char *path, int folder, char *why, size_t n);
 
 /* A writable stream on a temporary file beside path; NULL after err_set(). */

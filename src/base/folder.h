@@ -9,9 +9,9 @@
 /* Makes the names in a folder survive a power cut. Negative after err_set(). */
 int folder_sync(const char *path);
 
-/* Renames tmp to path, in the same parent, and syncs the parent. A folder already under path is replaced
- * and removed. Negative after err_set(): then path is the old one or, when only the syncing failed, the
- * new one. */
+/* Renames tmp to path, in the same parent, and syncs the parent. A folder already under path is replaced and
+ * removed. Negative after err_set(): then path is the old folder or, if only the syncing failed, the new
+ * folder. */
 int folder_publish(const char *tmp, const char *path);
 
 /* Removes path and everything in it; nothing to do when it is absent. Negative after err_set(). */

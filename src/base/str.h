@@ -49,8 +49,9 @@ int str_list_has(const char *list, const char *item);
 /* Insertions, deletions, replacements and swaps of neighbours, ignoring case; looks at the first 63 bytes. */
 int str_edit_distance(const char *a, const char *b);
 
-/* Finds the candidate nearest to word: begin, offer each, then .best is it, or NULL when none is near enough
- * to be a likely slip (one edit, plus one for every four characters). Pointers are borrowed. */
+/* Finds the candidate nearest to word. Begin, then offer each candidate; then .best is the nearest one, or
+ * NULL if none is near enough to be a likely slip (one edit, plus one for every four characters). Pointers
+ * are borrowed. */
 typedef struct {
     const char *word;
     const char *best;

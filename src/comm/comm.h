@@ -58,8 +58,8 @@ int comm_max_i64(Comm *c, int64_t *x, int64_t n_elem);
 int comm_all_reduce(Comm *c, DType dtype, void *x, int64_t n_elem);      /* sum in place; f32 or f64 */
 int comm_all_gather(Comm *c, void *y, const void *x, size_t part_bytes); /* x may be this rank's part of y */
 
-/* Makes the collectives of a device those of these ranks. Before slabs are allocated; the device is closed
- * before the Comm. Nothing when alone. Negative after err_set(). */
+/* Lets the collectives of a device run over these ranks. Call it before slabs are allocated; close the device
+ * before the Comm. It does nothing when the process is alone. Negative after err_set(). */
 int comm_attach(Comm *c, Dev *dev);
 
 #endif

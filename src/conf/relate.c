@@ -116,8 +116,8 @@ static int check_micro_batch(const Recipe *r)
                         name_nearest(near, sizeof near, below, above <= FAR ? above : 0));
 }
 
-/* steps on the command line and a warm-up in the file is a recipe that is tried out: the warm-up is cut. Two
- * numbers from one place that do not go together are a mistake. */
+/* If steps comes from the command line and the warm-up from the file, the user tries out a recipe: the
+ * warm-up is cut. If both come from the same place and do not fit together, that is a mistake. */
 static void cut_warmup(Recipe *r)
 {
     int64_t was = r->optim.warmup;

@@ -48,8 +48,7 @@ static void warn_same(const Recipe *r)
     struct stat a, b;
     if (!r->data.val[0] || stat(r->data.train, &a) != 0 || stat(r->data.val, &b) != 0) return;
     if (a.st_dev != b.st_dev || a.st_ino != b.st_ino) return;
-    log_warn("data.val: %s is also data.train: validation losses are those of data that was trained on",
-             r->data.val);
+    log_warn("data.val: %s is also data.train: validation losses are measured on training data", r->data.val);
 }
 
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val)

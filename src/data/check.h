@@ -16,8 +16,8 @@ extern "C" {
 /* A second or two: 0.5 s on one core from the page cache, else as long as the disk takes for it. */
 #define DATA_CHECK_BYTES (INT64_C(1) << 30)
 
-/* Checks the training and the validation part, which may be NULL, and warns when the windows there are do not
- * make up one step. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
+/* Checks the training part and the validation part, which may be NULL. Warns if there are fewer windows than
+ * one step takes. Negative after err_user() (the data are bad) or err_set() (they cannot be read). */
 int data_check(const Recipe *r, const Tokens *train, const Tokens *val);
 
 #ifdef __cplusplus

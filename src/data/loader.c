@@ -195,11 +195,11 @@ static int check_first(int64_t first_sample)
 {
     CHECK(first_sample >= 0, "first sample %lld", (long long)first_sample);
     if (first_sample <= ORDER_MOST) return 0;
-    return err_set("sample %lld is beyond all that can be counted", (long long)first_sample);
+    return err_set("the number of sample %lld is too large", (long long)first_sample);
 }
 
-/* A quarter of the cores this process may use: one thread keeps up with any GPU while the tokens come from
- * the page cache (tests/test_loader.c prints the rate), more of them hide the latency of disks. */
+/* A quarter of the cores this process may use. One thread is fast enough for any GPU while the tokens come
+ * from the page cache (tests/test_loader.c prints the rate). More threads hide the latency of disks. */
 static int choose_threads(const LoaderConfig *c)
 {
     if (c->inline_fill) return 0;

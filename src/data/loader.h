@@ -76,7 +76,7 @@ int loader_restart(Loader *l, int64_t first_sample);
 void loader_stats(Loader *l, LoaderStats *out); /* since creation or restart */
 
 /* How many times faster the threads fill than the consumer takes; 0 while nothing was taken. Below 1 the
- * loader is the bottleneck. It takes for granted that each thread has a core. */
+ * loader is the bottleneck. The number assumes that each thread has a core. */
 double loader_headroom(const LoaderStats *s);
 
 #ifdef __cplusplus

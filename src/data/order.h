@@ -48,7 +48,7 @@ int64_t order_permute(const Order *o, int64_t epoch, int64_t i);
 /* Windows of an evaluation: window i begins at token i*T, in order, and the last one may be cut short. */
 int64_t order_eval_windows(int64_t n_token, int64_t T);
 
-/* The window that is i-th of the n_some < n_window that stand for all: floor(i * n_window / n_some), so they
+/* If only n_some < n_window windows are used for all, the i-th of them is floor(i * n_window / n_some): they
  * are spread evenly over the source. For n_some >= n_window it is i. */
 int64_t order_eval_pick(int64_t i, int64_t n_some, int64_t n_window);
 

@@ -24,8 +24,8 @@ typedef struct Tokens Tokens;
 /* Length of a random source: no run uses it up. */
 #define TOKENS_RANDOM_LEN (INT64_C(1) << 40)
 
-/* Opens the training part (validation 0) or the validation part (1) of a recipe's data, which has a window at
- * least. The caller closes it. Negative after err_user()/err_set(). */
+/* Opens the training part (validation 0) or the validation part (1) of a recipe's data. The part has at least
+ * one window. The caller closes it. Negative after err_user()/err_set(). */
 int tokens_open(Tokens **out, const Recipe *r, int validation);
 
 /* 0: the recipe keeps nothing for validation (files only; noise has always some). */

@@ -19,10 +19,9 @@ static int unknown(const char *name)
         str_nearest_offer(&near, builtin_at(i)->name);
         if (builtin_at(i)->gym) str_nearest_offer(&near, builtin_at(i)->gym);
     }
-    if (near.best)
-        return err_user("environment %s: there is none of this name (did you mean %s?)", name, near.best);
+    if (near.best) return err_user("environment %s: no such environment (did you mean %s?)", name, near.best);
     return err_user(
-        "environment %s: there is none of this name (brim env list; a shared object's name ends in .so)",
+        "environment %s: no such environment (brim env list shows all; a shared object's name ends in .so)",
         name);
 }
 

@@ -46,7 +46,7 @@ int template_write(const char *name)
         good &= isalnum((unsigned char)name[i]) || name[i] == '_' || name[i] == '-';
     if (!good) return err_user("command line: %s: a name has letters, digits, _ and -, at most 63", name);
     str_append(path, sizeof path, "%s.c", name);
-    if (file_kind(path) != FILE_NONE) return err_user("%s: there is such a file already", path);
+    if (file_kind(path) != FILE_NONE) return err_user("%s: the file exists already", path);
     TRY(publish(path, brim_template_c, name));
     TRY(publish("env.h", brim_template_h, NULL));
     printf("%s and env.h are written. Next:\n"

@@ -28,7 +28,7 @@ Tensor *diff_saved(Diff *d, Tensor *t);  /* the forward value, repeated first if
 Tensor *diff_weight(Diff *d, Tensor *w); /* gradient accumulator of a weight; NULL when frozen or absent */
 
 /* The tensor a `_dx` op must write for input t, or NULL if t needs no gradient; diff_end() after recording
- * the op. If t already has a gradient the two are added by an explicit ADD, which lowering folds. */
+ * the op. If t already has a gradient, an explicit ADD adds the two; lowering folds the ADD. */
 Tensor *diff_begin(Diff *d, Tensor *t);
 void    diff_end(Diff *d, Tensor *t, Tensor *g);
 /* The gradient of t is, or grows by, an existing tensor: nothing to compute. */

@@ -58,8 +58,8 @@ void prog_hoist_chunks(Prog *p);
 void prog_lower(Prog *p, const RecipeOpt *opt, const DevVt *vt); /* opt: what may be fused */
 void prog_plan(Prog *p);
 
-/* Negative after err_set() naming program and tensors if two live tensors overlap: the plan's own proof. n
- * log n in the tensors, so that every start can afford it. */
+/* Checks the plan: negative after err_set() naming program and tensors if two live tensors overlap. The check
+ * takes n log n in the tensors, so every start can afford it. */
 int prog_verify(const Prog *p);
 int prog_verify_all(const Prog *const *list, int n); /* of one build; NULL entries are passed over */
 /* Negative after err_set() naming op, shape and backend if the backend has no such op. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What can be wrong with a GPU: another program has half of its memory, no cuDNN, no driver, no such card, an
-# error in the middle of a run. Each time a clear line and either a run that works or exit code 1 or 2;
-# nothing hangs.
+# error in the middle of a run. Each time the program prints a clear line, and the run works or ends with exit
+# code 1 or 2. Nothing hangs.
 # Usage: test_gpu_faults.sh [build folder]
 set -uo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)

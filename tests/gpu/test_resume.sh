@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A deterministic bf16 run killed with -9 and resumed ends with the bits of the run that was left alone; twice
-# the same run, too.
+# A deterministic bf16 run that is killed with -9 and resumed ends with the bits of an undisturbed run. The
+# same run twice gives the same bits, too.
 # Usage: test_resume.sh [build folder] [device] [precision]
 set -uo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brim against PyTorch on real text, same weights and batches, 300 steps in bf16. Usage: torch_bytes.sh
-# BUILD_FOLDER
+# Brim against PyTorch on real text, same weights and batches, 300 steps in bf16.
+# Usage: torch_bytes.sh BUILD_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); bin=$(cd "$1" && pwd)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT

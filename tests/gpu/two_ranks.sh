@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole program on two ranks of one card: the losses must be those of one rank, also after a resume.
-# Usage: two_ranks.sh [build folder] [device]. NCCL takes the two processes for two machines (see
+# Usage: two_ranks.sh [build folder] [device]. For NCCL the two processes are two machines (see
 # test_two_ranks.c).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
