@@ -245,8 +245,32 @@ static void test_host_failure_ends_the_step(void **state)
     bench_close(&b);
 }
 
-/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what
- * ran. */
+/* Rank 1 has no second batch. Its message comes from both ranks, before the row that sums would wait for it. */
+static int lose_batch(int rank, int world, int port, void *arg)
+{
+    STEP({ "a", .times = 2, .prog = A, .feeds = 1 }, { "b", .times = 1, .prog = B, .sums = 1 },
+         { "c", .times = 1, .prog = C });
+    Comm *comm;
+    Bench b;
+    Place place = ranks_place(rank, world, port);
+    TRY(comm_meet(&comm, &place, &(CommWaits){ 20, 20, 5 }));
+    now.bad_sample = 3; /* samples 0 and 2 are rank 0's, 1 and 3 rank 1's */
+    bench_open_rank(&b, 4, comm);
+    int failed = step_begin(&b.s, 0, 0) < 0 && strcmp(err_get(), "rank 1: sample 3") == 0;
+    int early  = !strchr(now.trace, 'B');
+    err_clear();
+    comm_barrier(comm);
+    bench_close(&b);
+    comm_close(comm, 1);
+    return failed && early ? 0 : 1;
+}
+
+static void test_ranks_agree_before_sums(void **state)
+{
+    assert_true(ranks_run(2, 40, lose_batch, NULL, NULL));
+}
+
+/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what ran. */
 static void test_failed_step(void **state)
 {
     STEP({ "count", .times = 1, .prog = -1, .host = count_call }, { "a", .times = 2, .prog = A, .feeds = 1 },

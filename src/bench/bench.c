@@ -31,6 +31,18 @@ static size_t used_bytes(Dev *dev)
     return (size_t)u.ru_maxrss * 1024;
 }
 
+/* A word every few seconds, on standard error: a large model on a CPU takes minutes. */
+static void show_step(int64_t done, double step_s, double *said_s)
+{
+    enum { SAY_S = 5 };
+    double now = clock_now_s();
+    char   t[32];
+    if (now - *said_s < SAY_S) return;
+    *said_s = now;
+    log_info("%lld of at least %d steps done, %s each", (long long)done, BENCH_WARM + BENCH_MIN_STEPS,
+             str_duration(t, sizeof t, step_s));
+}
+
 /* Steps until warm-up, step count and time are all satisfied; times[] gets the steps after warm-up. Steps are
  * queued one ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
@@ -91,8 +103,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
     return rc;
 }
 
-/* ---- --ops: time per kind of op
- * ---------------------------------------------------------------------------- */
+/* ---- --ops: time per kind of op ----------------------------------------------------------------------- */
 
 typedef struct {
     const char *kind;
@@ -250,8 +261,7 @@ static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE
     return rc;
 }
 
-/* ---- the whole
- * --------------------------------------------------------------------------------------------- */
+/* ---- the whole ---------------------------------------------------------------------------------------- */
 
 static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchOptions *opt)
 {

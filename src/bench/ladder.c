@@ -261,7 +261,7 @@ int ladder_run(Ladder *l, const LadderOptions *opt)
     DevInfo     info;
     const char *why;
     TRY(recipe_load_task(&r, opt->extra, opt->path, opt->n_override, opt->override));
-    Dev *dev = dev_open(r.device, NULL, &why);
+    Dev *dev = dev_open(r.device, &(DevOptions){ .threads = (int)r.threads }, &why);
     if (!dev) return -1;
     int rc = ladder_plan(l, opt, &r, dev->vt);
     if (rc == 0) rc = dev->vt->info(dev, &info);

@@ -67,8 +67,7 @@ LimitShapes limit_shapes(const Job *j)
     return w.shapes;
 }
 
-/* ---- measuring
- * --------------------------------------------------------------------------------------------- */
+/* ---- measuring ---------------------------------------------------------------------------------------- */
 
 /* Random contents: zeros draw less power and would flatter a GPU. */
 static int fill_random(Dev *dev, const Tensor *t)

@@ -79,6 +79,10 @@ const SchemaRow schema_table[] = {
       .aka = "max_time,time_limit,max_seconds",
       .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends "
               "the schedule: the learning rate has decayed when the time is up; 0: none" },
+    { ROW("watchdog_s", KEY_FLOAT, watchdog_s, "600"), BETWEEN(0, 1e9),
+      .aka = "hang_timeout,watchdog,timeout",
+      .help = "seconds without the end of a step or an evaluation after which the log says which one "
+              "hangs; 0: never" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
       .aka = "log_interval,logging_steps",
       .help = "steps between lines in metrics.jsonl" },

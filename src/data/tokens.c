@@ -176,7 +176,10 @@ static int make_random(Tokens **out, uint64_t seed, uint32_t site, int64_t vocab
 
 /* The least number of tokens of a part: a window and the target after it. The windows of validation may be
  * cut short. */
-static int64_t least_tokens(const Recipe *r, int validation) { return validation ? 2 : r->model.context + 1; }
+static int64_t least_tokens(const Recipe *r, int validation)
+{
+    return validation && r->model.mask != MASKING_FULL ? 2 : r->model.context + 1;
+}
 
 static int64_t share_tokens(int64_t total, double share) { return (int64_t)((double)total * share); }
 

@@ -7,8 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- precision
- * --------------------------------------------------------------------------------------------- */
+/* ---- precision ---------------------------------------------------------------------------------------- */
 
 static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
 {
@@ -70,8 +69,7 @@ static int check_available(const ChooseFor *w)
     return w->task->check ? w->task->check(r) : 0;
 }
 
-/* ---- candidates
- * -------------------------------------------------------------------------------------------- */
+/* ---- candidates --------------------------------------------------------------------------------------- */
 
 /* What every candidate begins with; try_larger_chunks() comes after. */
 static int64_t head_rows(const ChooseFor *w, DType compute, int64_t samples)
@@ -227,8 +225,7 @@ static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
     return 0;
 }
 
-/* ---- nothing fits
- * ------------------------------------------------------------------------------------------ */
+/* ---- nothing fits ------------------------------------------------------------------------------------- */
 
 /* The slabs of one candidate, "activations 4.1 GiB, gradients ...". */
 static int list_slabs(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
@@ -294,8 +291,7 @@ static int refuse_all(const Choice *c, const ChooseFor *w, ChooseRoom room)
         room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what);
 }
 
-/* ---- the choice
- * -------------------------------------------------------------------------------------------- */
+/* ---- the choice --------------------------------------------------------------------------------------- */
 
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {

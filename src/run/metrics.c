@@ -19,8 +19,7 @@ const char *metrics_skip_name(int skip)
     return skip == 1 ? "not finite" : skip == 2 ? "loss spike" : "an update before its last";
 }
 
-/* ---- The file
- * ---------------------------------------------------------------------------------------------- */
+/* ---- The file ----------------------------------------------------------------------------------------- */
 
 static int open_file(const char *path)
 {
@@ -56,8 +55,7 @@ void metrics_reopen(Metrics *m)
     m->fd = fd;
 }
 
-/* ---- Lines
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Lines -------------------------------------------------------------------------------------------- */
 
 /* Writes what is kept, or nothing: a part of a line would garble the next one. */
 static int flush_kept(Metrics *m)

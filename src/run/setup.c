@@ -148,8 +148,7 @@ void setup_close(Setup *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- what it amounts to
- * ------------------------------------------------------------------------------------ */
+/* ---- what it amounts to ------------------------------------------------------------------------------- */
 
 const char *setup_precision(const Setup *s, const Recipe *r)
 {

@@ -78,8 +78,7 @@ int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const Sa
     return feed_attach(&s->feed, src, &(FeedStart){ first_sample, skip, n_skip });
 }
 
-/* ---- ranks
- * ------------------------------------------------------------------------------------------------- */
+/* ---- ranks -------------------------------------------------------------------------------------------- */
 
 /* What a rank says about its batches. */
 typedef struct {
@@ -111,8 +110,7 @@ static int agree_on_data(Stepper *s, int ok)
     return -1;
 }
 
-/* ---- walking
- * ----------------------------------------------------------------------------------------------- */
+/* ---- walking ------------------------------------------------------------------------------------------ */
 
 /* One walk of a schedule. */
 typedef struct {
@@ -213,8 +211,7 @@ static int walk_rows(Walk *w, const Schedule *sch, int first, int last)
     return 0;
 }
 
-/* ---- steps
- * ------------------------------------------------------------------------------------------------- */
+/* ---- steps -------------------------------------------------------------------------------------------- */
 
 /* Rows of a loss with a target in the step that begins at s->next_sample, over all ranks. */
 static int count_targets(Stepper *s, int slot, double *out)
@@ -298,8 +295,7 @@ int step_reports(const Stepper *s, int64_t step, int slot) { return s->n_report[
 
 double step_done_s(const Stepper *s, int64_t step) { return s->done_s[step % STEP_RING]; }
 
-/* ---- evaluation
- * -------------------------------------------------------------------------------------------- */
+/* ---- evaluation --------------------------------------------------------------------------------------- */
 
 static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEval *out)
 {

@@ -75,8 +75,7 @@ static const char *const opt_what[] = {
 };
 _Static_assert(ARRAY_LEN(switches) == ARRAY_LEN(opt_name), "a row for each optimisation");
 
-/* ---- what the backend allows
- * ------------------------------------------------------------------------------- */
+/* ---- what the backend allows -------------------------------------------------------------------------- */
 
 static int is_refused(const DevVt *vt, const Switch *w, char *buf, size_t n)
 {
@@ -102,8 +101,7 @@ int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n)
 
 int switches_times(const Recipe *r) { return r->opt.tune && !r->deterministic; }
 
-/* ---- what the list has
- * ------------------------------------------------------------------------------------- */
+/* ---- what the list has -------------------------------------------------------------------------------- */
 
 /* What is looked for in the programs of a step. A row that only differs by its sums is not counted again. */
 typedef struct {
@@ -194,8 +192,7 @@ static State switch_state(const Job *b, const DevVt *vt, const Switch *w)
     return s;
 }
 
-/* ---- for others
- * -------------------------------------------------------------------------------------------- */
+/* ---- for others --------------------------------------------------------------------------------------- */
 
 void switches_print(const Job *b, const DevVt *vt, FILE *out)
 {

@@ -40,8 +40,7 @@ static void announce(Run *run)
     }
 }
 
-/* ---- once in a while
- * --------------------------------------------------------------------------------------- */
+/* ---- once in a while ---------------------------------------------------------------------------------- */
 
 /* ", perplexity 12.3, bits per byte 3.62", or nothing. */
 static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t n)
@@ -93,8 +92,7 @@ static int evaluate_missing(Run *run, int *stop)
     return 0;
 }
 
-/* ---- results
- * ----------------------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------------------ */
 
 /* Counts in steps, each of which may have several updates. 1: one of them was skipped. Updates that the task
  * itself ended early are no failure. */
@@ -145,8 +143,7 @@ static int take_result(Run *run, StepOut *out)
     return 0;
 }
 
-/* ---- going back
- * -------------------------------------------------------------------------------------------- */
+/* ---- going back --------------------------------------------------------------------------------------- */
 
 /* Loads the checkpoint to go back to: the newest good one, or when that was tried the one before it. */
 static int find_good(Run *run)
@@ -251,8 +248,7 @@ static int roll_back(Run *run)
     return 0;
 }
 
-/* ---- the loop
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the loop ----------------------------------------------------------------------------------------- */
 
 static int queue_step(Run *run, int64_t step)
 {

@@ -19,8 +19,7 @@ double train_elapsed_at(const Run *run, double now_s) { return run->at.elapsed_s
 
 double train_elapsed(const Run *run) { return train_elapsed_at(run, clock_now_s()); }
 
-/* ---- texts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- texts -------------------------------------------------------------------------------------------- */
 
 static int write_text(Run *run, const char *path, void (*print)(Run *run, FILE *f))
 {
@@ -69,8 +68,7 @@ int train_write_texts(Run *run)
     return write_text(run, run->dir.plan, print_plan);
 }
 
-/* ---- opening
- * ----------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------ */
 
 static int is_noise(const Run *run) { return run->task->is_noise && run->task->is_noise(run->r); }
 

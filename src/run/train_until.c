@@ -11,8 +11,7 @@
 #include "base/log.h"
 #include "base/str.h"
 
-/* ---- time
- * -------------------------------------------------------------------------------------------------- */
+/* ---- time --------------------------------------------------------------------------------------------- */
 
 int train_over_budget(const Run *run)
 {
@@ -41,8 +40,7 @@ int64_t train_schedule_steps(const Run *run, int64_t step)
     return step + MAX(1, (int64_t)left);
 }
 
-/* ---- validation
- * -------------------------------------------------------------------------------------------- */
+/* ---- validation --------------------------------------------------------------------------------------- */
 
 int train_is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
 
@@ -80,8 +78,7 @@ int train_after_eval(Run *run, double val)
     return run->at.stopped != CKPT_STOP_NONE;
 }
 
-/* ---- nothing to do
- * ----------------------------------------------------------------------------------------- */
+/* ---- nothing to do ------------------------------------------------------------------------------------ */
 
 /* 1 after saying why. A run that has its steps may still lack their evaluation. */
 static int has_its_steps(Run *run)

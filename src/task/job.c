@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- declaring
- * --------------------------------------------------------------------------------------------- */
+/* ---- declaring ---------------------------------------------------------------------------------------- */
 
 void job_add_table(Job *j, ParamTable *t)
 {
@@ -88,8 +87,7 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
     return t;
 }
 
-/* ---- recording
- * --------------------------------------------------------------------------------------------- */
+/* ---- recording ---------------------------------------------------------------------------------------- */
 
 /* cuBLASLt's GELU epilogue works on the unrounded product, and a slope that is kept is rounded. So on a
  * backend that picks by time these two fusions change bits, and a deterministic run does without them: its
@@ -142,8 +140,7 @@ int job_end(Job *j, Prog *p, int sums)
     return j->n_prog - 1;
 }
 
-/* ---- schedules
- * --------------------------------------------------------------------------------------------- */
+/* ---- schedules ---------------------------------------------------------------------------------------- */
 
 void schedule_add(Schedule *s, ScheduleRow row)
 {
@@ -177,8 +174,7 @@ void schedule_each(const Schedule *s, void (*f)(void *ctx, const ScheduleRow *ro
     }
 }
 
-/* ---- facts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- facts -------------------------------------------------------------------------------------------- */
 
 int64_t job_micro_per_step(const Job *j)
 {
@@ -197,8 +193,7 @@ int64_t job_param_count(const Job *j)
 
 int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
 
-/* ---- host access
- * ------------------------------------------------------------------------------------------- */
+/* ---- host access -------------------------------------------------------------------------------------- */
 
 int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
 {

@@ -10,8 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- facts of a recipe
- * ------------------------------------------------------------------------------------- */
+/* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
 static int64_t lm_tokens(const Recipe *r) { return r->model.context; }
 
@@ -28,8 +27,7 @@ static int64_t lm_chunk_rows(const Recipe *r, DType compute, int64_t rows, doubl
 
 static int lm_is_noise(const Recipe *r) { return r->data.kind == DATA_RANDOM; }
 
-/* ---- declaring
- * --------------------------------------------------------------------------------------------- */
+/* ---- declaring ---------------------------------------------------------------------------------------- */
 
 static void declare_batch(Job *j, Lm *lm)
 {
@@ -76,8 +74,7 @@ static int lm_init_constants(Job *j)
     return rc;
 }
 
-/* ---- recording
- * --------------------------------------------------------------------------------------------- */
+/* ---- recording ---------------------------------------------------------------------------------------- */
 
 static int record_micro(Job *j, const char *name, int sums)
 {
@@ -117,8 +114,7 @@ static int lm_record(Job *j)
     return 0;
 }
 
-/* ---- what an evaluation says
- * ------------------------------------------------------------------------------- */
+/* ---- what an evaluation says -------------------------------------------------------------------------- */
 
 static int lm_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
 {

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the prompt
- * -------------------------------------------------------------------------------------------- */
+/* ---- the prompt --------------------------------------------------------------------------------------- */
 
 static int speaks_bytes(const Recipe *r)
 {
@@ -60,8 +59,7 @@ static int64_t read_prompt(const Recipe *r, const char *prompt, int32_t *tok)
     return n;
 }
 
-/* ---- the model
- * --------------------------------------------------------------------------------------------- */
+/* ---- the model ---------------------------------------------------------------------------------------- */
 
 /* Feeds one token at position pos; logits of the next one arrive in out. */
 static int decode_token(Job *j, int32_t tok, int32_t pos, float *out)

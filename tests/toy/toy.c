@@ -12,8 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- declaring
- * --------------------------------------------------------------------------------------------- */
+/* ---- declaring ---------------------------------------------------------------------------------------- */
 
 enum { TEACHER_SITES = 5000 };
 
@@ -83,8 +82,7 @@ static void toy_release(Job *j)
     param_table_deinit(&toy_of(j)->teacher);
 }
 
-/* ---- constants
- * --------------------------------------------------------------------------------------------- */
+/* ---- constants ---------------------------------------------------------------------------------------- */
 
 static int read_param(Job *j, const SafeFile *f, const Param *p, float *buf)
 {
@@ -165,8 +163,7 @@ static int toy_init_constants(Job *j)
     return job_trains(j) ? upload_table(j) : 0;
 }
 
-/* ---- recording
- * --------------------------------------------------------------------------------------------- */
+/* ---- recording ---------------------------------------------------------------------------------------- */
 
 static Tensor *weight(const ParamTable *t, const char *name) { return param_find(t, name)->w; }
 
@@ -329,8 +326,7 @@ static int toy_record(Job *j)
     return 0;
 }
 
-/* ---- facts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- facts -------------------------------------------------------------------------------------------- */
 
 static int64_t toy_units(const Recipe *r) { return 1; }
 static int64_t toy_rows(const Recipe *r) { return TOY_PARTS; }

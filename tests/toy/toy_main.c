@@ -63,8 +63,7 @@ static int load_recipe(Recipe *r, const char *path, const Args *a)
     return recipe_blame(r, "task", "is %s; this program has only %s", r->task, task_toy.name);
 }
 
-/* ---- plan
- * -------------------------------------------------------------------------------------------------- */
+/* ---- plan --------------------------------------------------------------------------------------------- */
 
 static void print_plan(const Choice *c, const Job *j, const Machine *m, int list)
 {
@@ -101,8 +100,7 @@ static int plan(const Args *a, const Recipe *r)
     return rc;
 }
 
-/* ---- bench
- * ------------------------------------------------------------------------------------------------- */
+/* ---- bench -------------------------------------------------------------------------------------------- */
 
 static int ladder(const Args *a, const Recipe *r)
 {
@@ -132,8 +130,7 @@ static int bench(const Args *a, const Recipe *r)
     return 0;
 }
 
-/* ---- eval
- * -------------------------------------------------------------------------------------------------- */
+/* ---- eval --------------------------------------------------------------------------------------------- */
 
 static int load_step(Job *j, const char *dir, const char *which, int64_t *step)
 {
@@ -184,8 +181,7 @@ static int eval(const Args *a)
     return rc;
 }
 
-/* ---- the program
- * ------------------------------------------------------------------------------------------- */
+/* ---- the program -------------------------------------------------------------------------------------- */
 
 static int run(const char *command, const Args *a)
 {

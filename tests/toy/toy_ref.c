@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------------- */
 
 static double *numbers(int64_t n)
 {
@@ -49,8 +48,7 @@ void toy_ref_deinit(ToyRef *t)
     free(t->table_y);
 }
 
-/* ---- a net on one patch
- * ------------------------------------------------------------------------------------ */
+/* ---- a net on one patch ------------------------------------------------------------------------------- */
 
 /* y[out] += share * net(x); hidden[width] gets the tanh. */
 static void forward(const ToyRef *t, const double *w, const double *x, double share, double *hidden,
@@ -88,8 +86,7 @@ static void backward(ToyRef *t, const double *x, const double *hidden, const dou
     }
 }
 
-/* ---- one sample
- * -------------------------------------------------------------------------------------------- */
+/* ---- one sample --------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint8_t pixels[TOY_SIDE * TOY_SIDE * 3];
@@ -131,8 +128,7 @@ static double half_square(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* ---- updates
- * ----------------------------------------------------------------------------------------------- */
+/* ---- updates ------------------------------------------------------------------------------------------ */
 
 static void update(ToyRef *t, double lr)
 {
