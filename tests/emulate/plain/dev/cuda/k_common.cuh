@@ -94,6 +94,12 @@ static inline int32_t atomicAdd(int32_t *p, int32_t v) { return (*p += v) - v; }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* The position of row (b, t) of rows [B,T]: t behind pos0[b], or behind pos0[0] if it is every sequence's. */
+static inline int64_t k_position(const int32_t *pos0, int one_pos, int64_t row, int T_len)
+{
+    return (pos0 ? pos0[one_pos ? 0 : row / T_len] : 0) + row % T_len;
+}
+
 template <typename S> static inline S warp_sum(S v)
 {
     for (int d = WARP / 2; d > 0; d /= 2) v += (S)warp_take((double)v, (int)(threadIdx.x % WARP) ^ d);
