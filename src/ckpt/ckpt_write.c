@@ -61,8 +61,8 @@ struct CkptWriter {
     char         text[RECIPE_KEYS][2 * RECIPE_STR];
     uint64_t     file_hash[CKPT_FILES];
     int          not_finite; /* a weight was */
-    const Job   *job;    /* whose state is saved */
-    Job         *source; /* only without a snapshot */
+    const Job   *job;        /* whose state is saved */
+    Job         *source;     /* only without a snapshot */
     double       snapshot_s;
     Thread       thread;
     int          active;
