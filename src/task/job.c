@@ -99,6 +99,12 @@ RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
     return opt;
 }
 
+OptimOptions job_optim_options(const Job *j)
+{
+    double spike_factor = j->task->spikes ? j->recipe.spike_factor : 0;
+    return (OptimOptions){ .optim = &j->recipe.optim, .spike_factor = spike_factor };
+}
+
 Prog *job_begin(Job *j, const char *name)
 {
     CHECK(j->n_prog < JOB_PROGS, "raise JOB_PROGS");

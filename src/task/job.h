@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "data/fields.h"
 #include "net/param.h"
+#include "optim/optim.h"
 #include "prog/prog.h"
 #include "task/task.h"
 
@@ -77,6 +78,8 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
 /* ---- for tasks: recording ---- */
 
 Prog *job_begin(Job *j, const char *name);
+/* Options for an update of this job: losses that may be negative have no spikes (Task.spikes). */
+OptimOptions job_optim_options(const Job *j);
 /* Appends the backward half with the chosen recomputation. */
 void job_differentiate(Job *j, Prog *p);
 /* Lowers, plans and keeps p; sums: gradients and losses are summed over ranks behind their last use. Returns

@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "data/tokens.h"
 #include "data/windows.h"
-#include "optim/optim.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -87,12 +86,11 @@ static int record_micro(Job *j, const char *name, int sums)
 
 static void record_training(Job *j)
 {
-    const Recipe *r          = &j->recipe;
-    int           micro      = record_micro(j, "micro-step", 0);
-    int           micro_last = j->choice.world > 1 ? record_micro(j, "last micro", 1) : -1;
-    Prog         *p          = job_begin(j, "update");
-    optim_record(j->table, j->n_table, p, j->state,
-                 &(OptimOptions){ .optim = &r->optim, .spike_factor = r->spike_factor });
+    OptimOptions opt        = job_optim_options(j);
+    int          micro      = record_micro(j, "micro-step", 0);
+    int          micro_last = j->choice.world > 1 ? record_micro(j, "last micro", 1) : -1;
+    Prog        *p          = job_begin(j, "update");
+    optim_record(j->table, j->n_table, p, j->state, &opt);
     job_schedule_step(j, micro, micro_last, job_end(j, p, 0));
 }
 

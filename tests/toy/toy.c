@@ -252,7 +252,8 @@ static int record_update(Job *j, const char *name, int halts)
     if (halts)
         rec_halt(p,
                  (Halt){ .state = j->state, .slot = TOY_REPEL, .limit = (float)toy_keys(&j->recipe)->halt });
-    optim_record(j->table, j->n_table, p, j->state, &(OptimOptions){ .optim = &j->recipe.optim });
+    OptimOptions opt = job_optim_options(j);
+    optim_record(j->table, j->n_table, p, j->state, &opt);
     prog_at(p, -1, -1, "running mean");
     rec_ema(p, (Ema){ .e     = t->mean,
                       .w     = t->student.flat[COL_WEIGHT][REGION_COPY],
