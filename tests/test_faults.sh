@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The n-th call of each kind fails, for every n until the run does without being hit: the program ends with 0, 1 or 2 and a
 # message, every checkpoint in place is whole, and what follows is a run with the same bits as one that nobody disturbed.
-# Every n up to FAULTS_ALL (default 10), from there every FAULTS_BY-th from a random one on (default 7; 1: all).
+# Every n up to FAULTS_ALL (default 5), from there every FAULTS_BY-th from a random one on (default 29; 1: all).
 set -uo pipefail
 STEPS=12
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
-all=${FAULTS_ALL:-10} by=${FAULTS_BY:-7}
+all=${FAULTS_ALL:-5} by=${FAULTS_BY:-29}
 
 cat >tiny.yaml <<END
 run: ref
