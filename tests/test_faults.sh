@@ -4,6 +4,7 @@
 # Every n up to FAULTS_ALL (default 5), from there every FAULTS_BY-th from a random one on (default 29; 1: all).
 set -uo pipefail
 STEPS=12
+[ -w /dev/shm ] && export TMPDIR=/dev/shm # not a disk that others keep busy
 # shellcheck source=tests/durable_lib.sh
 . "$(dirname "$0")/durable_lib.sh"
 all=${FAULTS_ALL:-5} by=${FAULTS_BY:-29}
