@@ -40,13 +40,14 @@ verdict "the table fits a terminal" $? "$(grep '^|' out | wc -L) columns"
 verdict "the picture is there" $? "$(ls -l pictures)"
 
 # What was measured is shown even if the picture cannot be written in the end. It goes where runs go.
-BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu --ladder --from torch --json \
+BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu threads=1 --ladder --from torch --json \
     >late 2>err </dev/null
 rc=$?
 [ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] &&
     ! grep -q '^picture' late &&
     tail -n 1 err | grep -q "$dir/elsewhere/tiny.ladder-from-torch.svg: rename"
 verdict "no picture, yet the table" $? "exit code $rc: $(cat late) $(tail -n 2 err)"
+grep -qE "^tiny on .*, 1 thread$" late; verdict "the threads that ran are named" $? "$(head -n 1 late)"
 [ -z "$(ls elsewhere)" ] && [ ! -e runs ]
 verdict "no file is left behind" $? "$(ls . elsewhere)"
 
