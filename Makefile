@@ -51,7 +51,8 @@ GENCODE ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=c
 NVFLAGS := -O3 -std=c++17 -lineinfo $(GENCODE) -Xcompiler -fPIC,-Wall -Isrc --expt-relaxed-constexpr
 
 EMULATED := $(BUILD)/tests/test_attn_tiles $(BUILD)/tests/test_own_gemm
-TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED) $(BUILD)/tests/test_env_lane
+TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/test_*.c))) $(EMULATED) \
+          $(BUILD)/tests/test_env_lane
 # Coroutines are nothing for sanitizers.
 TESTS  := $(filter-out $(if $(SAN),%/test_plain_kernels),$(TESTS))
 HELPERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/verify_*.c)))
@@ -205,7 +206,8 @@ $(BUILD)/src/bin/main.o: $(BUILD)/.version
 $(BUILD)/src/bin/main.o: CFLAGS += -DBRIM_VERSION='"$(VERSION)"' -DBRIM_COMMIT='"$(COMMIT)"'
 
 # What the program and its CUDA half must agree on: the version and the headers that both are compiled with.
-DEV_ID := $(VERSION)-$(shell cat src/base/*.h src/tensor/*.h src/plan/*.h src/dev/*.h | sha256sum | cut -c1-12)
+DEV_HEADERS := src/base/*.h src/tensor/*.h src/plan/*.h src/dev/*.h
+DEV_ID := $(VERSION)-$(shell cat $(DEV_HEADERS) | sha256sum | cut -c1-12)
 $(BUILD)/.dev_id: FORCE
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = "$(DEV_ID)" ] || echo "$(DEV_ID)" > $@
 $(BUILD)/src/dev/dev.o $(BUILD)/src/dev/cuda/cuda_dev.c.o: $(BUILD)/.dev_id
@@ -243,15 +245,20 @@ $(TOYLIB): $(OBJ)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && ar rcs $@ $(filter-out $(BUILD)/src/task/lm%.o $(BUILD)/src/bin/%.o,$(OBJ))
 $(BUILD)/tests/toy/toy: $(BUILD)/tests/toy/toy_main.o $(TOY) $(TOYLIB)
-	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $(filter %.o,$^) -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS)
+	$(Q)$(CC) $(CFLAGS) -rdynamic -o $@ $(filter %.o,$^) \
+	  -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS)
 
 $(BUILD)/tests/test_toy $(BUILD)/tests/gpu/test_gpu_toy: $(BUILD)/tests/%: tests/%.c $(TOY) $(TOYLIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -Itests/toy -MMD -MP -MF $@.d -rdynamic -o $@ $< $(TOY) -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS) $(if $(findstring tests/gpu/,$@),,-lcmocka)
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -Itests/toy -MMD -MP -MF $@.d -rdynamic -o $@ $< $(TOY) \
+	  -Wl,--whole-archive $(TOYLIB) -Wl,--no-whole-archive $(LIBS) \
+	  $(if $(findstring tests/gpu/,$@),,-lcmocka)
 
-# CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for sanitizers.
-EMUOBJ := $(addprefix $(BUILD)/emulated/,tests/test_attn_tiles.cc.o src/dev/cuda/k_attn_tile_fwd.cu.o src/dev/cuda/k_attn_tile_bwd.cu.o \
-            tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/k_attn.cu.o src/dev/cuda/k_attn_decode.cu.o)
+# CUDA kernels compiled for the CPU, on what tests/emulate has of Hopper. Its coroutines are nothing for
+# sanitizers.
+EMUOBJ := $(addprefix $(BUILD)/emulated/,tests/test_attn_tiles.cc.o src/dev/cuda/k_attn_tile_fwd.cu.o \
+            src/dev/cuda/k_attn_tile_bwd.cu.o tests/test_own_gemm.cc.o src/dev/cuda/k_gemm.cu.o \
+            src/dev/cuda/k_attn.cu.o src/dev/cuda/k_attn_decode.cu.o)
 $(BUILD)/tests/test_attn_tiles: $(filter %tiles.cc.o %_tile_fwd.cu.o %_tile_bwd.cu.o,$(EMUOBJ))
 $(BUILD)/tests/test_own_gemm: $(filter %gemm.cc.o %gemm.cu.o,$(EMUOBJ))
 SIMPLE := $(filter %k_attn.cu.o %_decode.cu.o,$(EMUOBJ))
@@ -274,13 +281,16 @@ $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 	  -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< $(WHOLE)
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
-PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc patches policy rollout) tests/emulate/plain/launch.cc.o)
+PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc \
+              patches policy rollout) tests/emulate/plain/launch.cc.o)
 $(BUILD)/plain/%.o: %
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Wno-sign-compare -Itests/emulate/plain -Isrc -MMD -MP -c -o $@ -x c++ $<
+	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Wno-sign-compare -Itests/emulate/plain \
+	  -Isrc -MMD -MP -c -o $@ -x c++ $<
 $(BUILD)/tests/test_plain_kernels: tests/test_plain_kernels.c $(LIB) $(PLAINOBJ)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< $(PLAINOBJ) -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lstdc++
+	$(Q)$(CC) $(CFLAGS) -Itests -Itests/gpu -MMD -MP -MF $@.d -rdynamic -o $@ $< $(PLAINOBJ) \
+	  -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(LIBS) -lstdc++
 
 cuda: $(CULIB)
 
@@ -304,5 +314,5 @@ $(BUILD)/src/comm/nccl/%.c.o: src/comm/nccl/%.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -I$(CUDA)/include -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
--include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(PLAINOBJ:.o=.d) $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d) \
-         $(TOY:.o=.d) $(BUILD)/tests/toy/toy_main.d
+-include $(OBJ:.o=.d) $(BUILD)/src/bin/main.d $(CUOBJ:.o=.d) $(EMUOBJ:.o=.d) $(PLAINOBJ:.o=.d) \
+         $(TESTS:%=%.d) $(HELPERS:%=%.d) $(GPUTESTS:%=%.d) $(TOY:.o=.d) $(BUILD)/tests/toy/toy_main.d

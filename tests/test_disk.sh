@@ -58,7 +58,8 @@ test_full_at_end() { # name, what to do about it
     verdict "full disk at the end ($1): training is not said to go on" $? "$(tail -n 2 "$1.log")"
     if [ "$1" = freed ]; then rm disk/fill; else kill -TERM "$pid"; fi
     reap; local rc=$?
-    ! grep -q 'stopping after this step' "$1.log"; verdict "full disk at the end ($1): no step is said to go on" $? "$(grep -n stopping "$1.log")"
+    ! grep -q 'stopping after this step' "$1.log"
+    verdict "full disk at the end ($1): no step is said to go on" $? "$(grep -n stopping "$1.log")"
     return $rc
 }
 

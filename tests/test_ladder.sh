@@ -40,8 +40,8 @@ verdict "the table fits a terminal" $? "$(grep '^|' out | wc -L) columns"
 verdict "the picture is there" $? "$(ls -l pictures)"
 
 # What was measured is shown even if the picture cannot be written in the end. It goes where runs go.
-BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu threads=1 --ladder --from torch --json \
-    >late 2>err </dev/null
+BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu threads=1 \
+    --ladder --from torch --json >late 2>err </dev/null
 rc=$?
 [ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] &&
     ! grep -q '^picture' late &&

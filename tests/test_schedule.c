@@ -245,7 +245,8 @@ static void test_host_failure_ends_the_step(void **state)
     bench_close(&b);
 }
 
-/* Rank 1 has no second batch. Its message comes from both ranks, before the row that sums would wait for it. */
+/* Rank 1 has no second batch. Its message comes from both ranks, before the row that sums would wait for
+ * it. */
 static int lose_batch(int rank, int world, int port, void *arg)
 {
     STEP({ "a", .times = 2, .prog = A, .feeds = 1 }, { "b", .times = 1, .prog = B, .sums = 1 },
@@ -270,7 +271,8 @@ static void test_ranks_agree_before_sums(void **state)
     assert_true(ranks_run(2, 40, lose_batch, NULL, NULL));
 }
 
-/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on what ran. */
+/* A step that fails leaves the task's own state alone. Whether the device's can be saved depends on
+ * what ran. */
 static void test_failed_step(void **state)
 {
     STEP({ "count", .times = 1, .prog = -1, .host = count_call }, { "a", .times = 2, .prog = A, .feeds = 1 },

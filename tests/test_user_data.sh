@@ -25,10 +25,16 @@ END
 
 train text; rc=$?
 trained=$(sed -nE 's/.*step 4: validation loss ([0-9.]+),.*/\1/p' text.log)
-"$brim" eval text eval.sequences=7 >some 2>err && "$brim" eval text >all 2>>err && "$brim" eval text eval.sequences=100000 >most 2>>err; rc2=$?
-[ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ -n "$trained" ] && grep -q "^step 4: validation loss $trained over 112 tokens (7 of 125 windows, evenly spread), " some
-verdict "eval.sequences on eval's command line takes the windows that training takes" $? "exit codes $rc $rc2: '$trained' $(cat some err)"
-grep -q '^step 4: validation loss [0-9.]* over 1999 tokens (the whole validation set), perplexity' all && cmp -s <(head -n 1 all) <(head -n 1 most) && grep -qE '^[0-9.]+[kM]? tokens/s$' all && ! grep -q "loss $trained" all
+"$brim" eval text eval.sequences=7 >some 2>err && "$brim" eval text >all 2>>err &&
+    "$brim" eval text eval.sequences=100000 >most 2>>err
+rc2=$?
+[ $rc -eq 0 ] && [ $rc2 -eq 0 ] && [ -n "$trained" ] &&
+    grep -q "^step 4: validation loss $trained over 112 tokens (7 of 125 windows, evenly spread), " some
+verdict "eval.sequences on eval's command line takes the windows that training takes" $? \
+    "exit codes $rc $rc2: '$trained' $(cat some err)"
+grep -q '^step 4: validation loss [0-9.]* over 1999 tokens (the whole validation set), perplexity' all &&
+    cmp -s <(head -n 1 all) <(head -n 1 most) && grep -qE '^[0-9.]+[kM]? tokens/s$' all &&
+    ! grep -q "loss $trained" all
 verdict "eval takes the whole validation set otherwise" $? "$(cat all most)"
 # ---- bad shards --------------------------------------------------------------------------------------------
 
@@ -256,7 +262,8 @@ done
 [ $rc -eq 0 ] && [ "$(wc -w <out)" -eq 36 ]
 verdict "a prompt of 16 ids fills a context of 16" $? "exit code $rc: $(cat out err)"
 "$brim" sample text --prompt "$(printf '%017d' 5)" >out 2>err; rc=$?
-[ $rc -eq 0 ] && head -c 17 out | grep -q '^00000000000000005$' && grep -q 'warning: --prompt: 17 tokens, and the model sees 16 ' err && [ "$(wc -l <err)" -eq 1 ]
+[ $rc -eq 0 ] && head -c 17 out | grep -q '^00000000000000005$' &&
+    grep -q 'warning: --prompt: 17 tokens, and the model sees 16 ' err && [ "$(wc -l <err)" -eq 1 ]
 verdict "of one of 17 characters the last 16 count, with a word" $? "exit code $rc: $(cat out err)"
 train single model.context=1 steps=1; rc=$?
 "$brim" sample single --tokens 5 >out 2>err; rc2=$?

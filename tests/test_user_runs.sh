@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a user does to runs, and what the program says then: a run that diverges, other data, a full disk, a wrong step.
+# What a user does to runs, and what the program says then: a run that diverges, other data, a full disk, a
+# wrong step.
 [ -w /dev/shm ] && export TMPDIR=/dev/shm # not a disk that others keep busy
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
@@ -24,15 +25,18 @@ brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
 says() { grep -qE -- "$1" said; }
 seen() { echo "exit code $rc: $(tail -n 4 said)"; }
 
-# ---- numbers that are not finite -------------------------------------------------------------------------------------
+# ---- numbers that are not finite ---------------------------------------------------------------------------
 
 wild=(optim.lr=100 optim.weight_decay=10 spike_factor=0 max_skips=1000 optim.schedule=constant)
 brim train tiny.yaml run=wild "${wild[@]}"
-[ $rc -eq 1 ] && says '^brim: training has diverged: the validation of step 12 is not finite; the checkpoint of step 5 stays' &&
+[ $rc -eq 1 ] && says \
+    '^brim: training has diverged: the validation of step 12 is not finite; the checkpoint of step 5 stays' &&
     [ "$(ls runs/wild/checkpoints | xargs)" = "step-00000005" ] && ! says 'loss -?nan$|-> -?nan'
-verdict "a run that ends in numbers that are not finite fails, and its last good checkpoint stays" $? "$(seen) $(ls runs/wild/checkpoints | xargs)"
+verdict "a run that ends in numbers that are not finite fails, and its last good checkpoint stays" $? \
+    "$(seen) $(ls runs/wild/checkpoints | xargs)"
 brim train tiny.yaml run=blind "${wild[@]}" data.val_fraction=0
-[ $rc -eq 1 ] && says '^brim: training has diverged: the loss of step 12 is not finite; the checkpoint of step 5 stays'
+[ $rc -eq 1 ] &&
+    says '^brim: training has diverged: the loss of step 12 is not finite; the checkpoint of step 5 stays'
 verdict "also without validation" $? "$(seen)"
 brim train tiny.yaml run=huge "${wild[@]}" data.val_fraction=0 steps=6
 [ $rc -eq 0 ]; brim eval huge data.val=text.txt
@@ -42,88 +46,112 @@ brim sample huge --tokens 5
 [ $rc -eq 1 ] && says "^brim: the model's output is not finite"
 verdict "and so is a sample" $? "$(seen)"
 
-# ---- other data ------------------------------------------------------------------------------------------------------
+# ---- other data --------------------------------------------------------------------------------------------
 
 tr a-z b-za <text.txt >other.txt
 head -c 30000 text.txt >short.txt
 brim train tiny.yaml run=mine data.train=other.txt model.layers=2 steps=2
 brim train tiny.yaml run=mine steps=3
-[ $rc -eq 0 ] && ! says warning && says "data.train=$dir/other.txt, as in the run so far" && says 'model.layers=2, as' && says '^.*1 step .3 in all. done' &&
+[ $rc -eq 0 ] && ! says warning && says "data.train=$dir/other.txt, as in the run so far" &&
+    says 'model.layers=2, as' && says '^.*1 step .3 in all. done' &&
     grep -q "train: \"$dir/other.txt\"" runs/mine/recipe.yaml
 verdict "data and model of the first command line need not be typed again" $? "$(seen)"
 brim train tiny.yaml run=mine steps=4
-[ $rc -eq 0 ] && says "data.train=$dir/other.txt, as in the run so far"; verdict "nor for the third start" $? "$(seen)"
+[ $rc -eq 0 ] && says "data.train=$dir/other.txt, as in the run so far"
+verdict "nor for the third start" $? "$(seen)"
 for other in data.train=text.txt data.train=short.txt data.val_fraction=0.2 data.val=short.txt; do
     cp -r runs/mine kept; brim train tiny.yaml run=mine steps=5 $other
-    [ $rc -eq 2 ] && says "^command line: ${other%%=*}: is .*, but .*runs/mine was trained with .* .--change-data goes on" && diff -r kept runs/mine >/dev/null
+    [ $rc -eq 2 ] && says \
+        "^command line: ${other%%=*}: is .*, but .*runs/mine was trained with .* .--change-data goes on" &&
+        diff -r kept runs/mine >/dev/null
     verdict "$other instead is refused, and nothing changes" $? "$(seen)"
     rm -r kept
 done
 brim train tiny.yaml run=mine steps=5 data.train=text.txt --change-data
-[ $rc -eq 0 ] && says 'warning: data.train: .*text.txt: the data changed since step 4 was saved: as many tokens, but another content'
+changed='as many tokens, but another content'
+[ $rc -eq 0 ] && says "warning: data.train: .*text.txt: the data changed since step 4 was saved: $changed"
 verdict "--change-data goes on with it, and says so" $? "$(seen)"
 sed 's/text.txt/short.txt/' tiny.yaml >tiny2.yaml
-brim train tiny2.yaml run=plain steps=2; sed -i 's/short.txt/text.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
-[ $rc -eq 2 ] && says '^tiny2.yaml:[0-9]+: data.train: is .*text.txt.*, but .*runs/plain was trained with .*short.txt'
+brim train tiny2.yaml run=plain steps=2; sed -i 's/short.txt/text.txt/' tiny2.yaml
+brim train tiny2.yaml run=plain steps=3
+[ $rc -eq 2 ] &&
+    says '^tiny2.yaml:[0-9]+: data.train: is .*text.txt.*, but .*runs/plain was trained with .*short.txt'
 verdict "a recipe that was edited is refused with its line" $? "$(seen)"
 cp short.txt copy.txt; sed -i 's/text.txt/copy.txt/' tiny2.yaml; brim train tiny2.yaml run=plain steps=3
 [ $rc -eq 0 ] && ! says warning; verdict "the same content under another name is the same" $? "$(seen)"
 tr a-z b-za <short.txt >copy.txt; brim train tiny2.yaml run=plain steps=4
-[ $rc -eq 0 ] && says 'warning: data.train: .*copy.txt: the data changed since step 3 was saved: as many tokens, but another content'
+[ $rc -eq 0 ] && says "warning: data.train: .*copy.txt: the data changed since step 3 was saved: $changed"
 verdict "another content of the same length is noticed, and the file named" $? "$(seen)"
 
-# ---- a run by its name -------------------------------------------------------------------------------------------------
+# ---- a run by its name -------------------------------------------------------------------------------------
 
 brim train tiny.yaml run=named data.train=other.txt steps=2
 for target in named runs/named "$dir/runs/named"; do
     steps=$(($(grep -c '"loss"' runs/named/metrics.jsonl) + 1))
     brim train "$target" steps=$steps
-    [ $rc -eq 0 ] && says "resuming after step $((steps - 1))" && ! says warning && grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
+    [ $rc -eq 0 ] && says "resuming after step $((steps - 1))" && ! says warning &&
+        grep -q "^# from the command line: .*data.train" runs/named/recipe.yaml
     verdict "brim train ${target#"$dir"} goes on with that run" $? "$(seen)"
 done
-brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'; verdict "which knows its steps" $? "$(seen)"
-cp tiny.yaml named; brim train named run=first steps=1; [ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
+brim train named; [ $rc -eq 0 ] && says 'runs/named has its 5 steps: nothing to do'
+verdict "which knows its steps" $? "$(seen)"
+cp tiny.yaml named; brim train named run=first steps=1
+[ $rc -eq 0 ] && [ -e runs/first ] && grep -q '/text.txt' runs/first/recipe.yaml
 verdict "a recipe of that name comes first" $? "$(seen)"
-rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'; verdict "a name of neither is refused" $? "$(seen)"
+rm named; brim train nobody; [ $rc -eq 2 ] && says '^nobody: no such recipe'
+verdict "a name of neither is refused" $? "$(seen)"
 
-# ---- the best checkpoint ---------------------------------------------------------------------------------------------
+# ---- the best checkpoint -----------------------------------------------------------------------------------
 
 # name: the step of the lowest val_loss after step 0.
-lowest() { sed -nE 's/.*"step": ([0-9]+), "val_loss": ([0-9.e+-]+),.*/\2 \1/p' "runs/$1/metrics.jsonl" | grep -v ' 0$' | sort -g | sed -n '1s/.* //p'; }
-worse=(eval.every=2 eval.sequences=8 checkpoint.keep=1 checkpoint.every=2 optim.lr=0.3 optim.schedule=constant spike_factor=0 max_skips=1000)
+lowest() {
+    sed -nE 's/.*"step": ([0-9]+), "val_loss": ([0-9.e+-]+),.*/\2 \1/p' "runs/$1/metrics.jsonl" |
+        grep -v ' 0$' | sort -g | sed -n '1s/.* //p'
+}
+worse=(eval.every=2 eval.sequences=8 checkpoint.keep=1 checkpoint.every=2 optim.lr=0.3
+    optim.schedule=constant spike_factor=0 max_skips=1000)
 for steps in 12 16; do
     brim train tiny.yaml run=best "${worse[@]}" steps=$steps
     best=$(lowest best)
-    [ $rc -eq 0 ] && [ "$best" -lt 12 ] && [ "$(readlink runs/best/checkpoints/best)" = "$(printf 'step-%08d' "$best")" ] &&
+    [ $rc -eq 0 ] && [ "$best" -lt 12 ] &&
+        [ "$(readlink runs/best/checkpoints/best)" = "$(printf 'step-%08d' "$best")" ] &&
         [ "$(ls runs/best/checkpoints | xargs)" = "best $(printf 'step-%08d step-%08d' "$best" $steps)" ]
-    verdict "after $steps steps the best checkpoint is there, beside the one that checkpoint.keep keeps" $? "$(seen) $best: $(ls runs/best/checkpoints | xargs)"
+    verdict "after $steps steps the best checkpoint is there, beside the one that checkpoint.keep keeps" $? \
+        "$(seen) $best: $(ls runs/best/checkpoints | xargs)"
 done
 # what --step says, the step that it is
 for which in "best $best" "last 16" "16 16" "$best $best"; do
     brim eval best --step "${which% *}" eval.sequences=8
-    [ $rc -eq 0 ] && says "^step ${which#* }: validation loss"; verdict "eval --step ${which% *} takes step ${which#* }" $? "$(seen)"
+    [ $rc -eq 0 ] && says "^step ${which#* }: validation loss"
+    verdict "eval --step ${which% *} takes step ${which#* }" $? "$(seen)"
 done
 brim eval best; [ $rc -eq 0 ] && says "^step 16: "; verdict "eval takes the last one otherwise" $? "$(seen)"
-brim sample best --step best --tokens 20 --temperature 0 && cp said a && brim sample best --step $best --tokens 20 --temperature 0 && cp said b && brim sample best --tokens 20 --temperature 0
+brim sample best --step best --tokens 20 --temperature 0 && cp said a &&
+    brim sample best --step $best --tokens 20 --temperature 0 && cp said b &&
+    brim sample best --tokens 20 --temperature 0
 [ $rc -eq 0 ] && cmp -s a b; verdict "sample --step best takes the best" $? "$(cat a b)"
 brim train tiny.yaml run=plain_keep checkpoint.best=false steps=2
-for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" "best -1:'-1' is none of best, last or the number of a step" "best first:'first' is none of" \
+for wrong in "best 7:there is no checkpoint of step 7 .the newest is 16" \
+    "best -1:'-1' is none of best, last or the number of a step" "best first:'first' is none of" \
     "best 1.5:'1.5' is none of" "plain_keep best:.* has no best checkpoint"; do
     read -r run step <<<"${wrong%%:*}"
     for command in eval sample; do
-        brim $command "$run" --step "$step"; [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says "^command line: --step: ${wrong#*:}"
+        brim $command "$run" --step "$step"
+        [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says "^command line: --step: ${wrong#*:}"
         verdict "$command $run --step $step is refused" $? "$(seen)"
     done
 done
 
-# ---- the disk --------------------------------------------------------------------------------------------------------
+# ---- the disk ----------------------------------------------------------------------------------------------
 
 mkdir small
 if mount -t tmpfs -o size=500k none small 2>/dev/null; then
     trap 'umount -l "$dir/small"; rm -rf "$dir"' EXIT
     head -c 400000 /dev/zero >small/fill
     BRIM_RUNS=small brim train tiny.yaml run=full
-    [ $rc -eq 1 ] && says '^brim: small/full/checkpoints: a checkpoint takes [0-9.]+ KiB, and the disk has [0-9.]+ KiB free' && [ ! -e small/full ]
+    [ $rc -eq 1 ] && says \
+        '^brim: small/full/checkpoints: a checkpoint takes [0-9.]+ KiB, and the disk has [0-9.]+ KiB free' &&
+        [ ! -e small/full ]
     verdict "a disk without room for one checkpoint is refused before the first step" $? "$(seen) $(ls small)"
     head -c 100000 /dev/zero >small/fill
     BRIM_RUNS=small brim train tiny.yaml run=tight checkpoint.keep=20
@@ -134,7 +162,8 @@ else
     echo "skip: no right to mount a tmpfs, so a small disk was not tried"
 fi
 brim train tiny.yaml run=roomy
-[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'; verdict "one with room is said" $? "$(seen)"
+[ $rc -eq 0 ] && says 'checkpoints: [0-9.]+ KiB each, at most 4 more, .* free on the disk'
+verdict "one with room is said" $? "$(seen)"
 
 # The run loses its checkpoints while it trains.
 brim train tiny.yaml run=loses steps=2
@@ -144,18 +173,22 @@ mv runs/loses/checkpoints lost; wait $pid; rc=$?
 [ $rc -eq 0 ] && says 'error: .*runs/loses/checkpoints was removed while this run was using it: made anew'
 verdict "checkpoints that vanish are said" $? "$(seen)"
 
-# ---- what is said ------------------------------------------------------------------------------------------------------
+# ---- what is said ------------------------------------------------------------------------------------------
 
 brim train tiny.yaml run=roomy steps=13
 line=$(grep '"step": 13, "val_loss"' runs/roomy/metrics.jsonl)
 [ $rc -eq 0 ] && says 'step 13: validation loss [0-9.]+, perplexity [0-9.]+, bits per byte [0-9.]+$' &&
-    echo "$line" | sed -E 's/.*val_loss": ([0-9.]+), "val_perplexity": ([0-9.]+), "val_bits_per_byte": ([0-9.]+),.*/\1 \2 \3/' |
-    awk '{ d = exp($1) / $2 - 1; e = $1 / log(2) / $3 - 1; exit !(NF == 3 && d * d < 1e-12 && e * e < 1e-12) }'
+    echo "$line" | sed -E \
+        's/.*val_loss": ([0-9.]+), "val_perplexity": ([0-9.]+), "val_bits_per_byte": ([0-9.]+),.*/\1 \2 \3/' |
+    awk '{ d = exp($1) / $2 - 1; e = $1 / log(2) / $3 - 1
+        exit !(NF == 3 && d * d < 1e-12 && e * e < 1e-12) }'
 verdict "an evaluation says perplexity and bits per byte" $? "$(seen) $line"
-brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'; verdict "bits per byte are for text alone" $? "$(seen)"
+brim train tiny.yaml run=noise data.kind=random steps=1; ! says 'bits per'
+verdict "bits per byte are for text alone" $? "$(seen)"
 
 brim plan tiny.yaml steps=3000000
-[ $rc -eq 0 ] && says '^the run +3000000 steps, about [0-9]+:[0-9:]+, evaluations and checkpoints not counted$'
+[ $rc -eq 0 ] &&
+    says '^the run +3000000 steps, about [0-9]+:[0-9:]+, evaluations and checkpoints not counted$'
 verdict "plan says how long the run will take" $? "$(seen)"
 # what it is, the keys it must have, then the command
 json() {
@@ -163,11 +196,13 @@ json() {
     shift 2
     brim "$@"
     [ $rc -eq 0 ] && [ "$(wc -l <said)" -eq 1 ] && python3 -c 'import json, sys
-d = json.load(open("said")); missing = [k for k in sys.argv[1].split() if k not in d]; print(missing); sys.exit(bool(missing))' "$keys" >why
+d = json.load(open("said")); missing = [k for k in sys.argv[1].split() if k not in d]
+print(missing); sys.exit(bool(missing))' "$keys" >why
     verdict "$name --json is one object" $? "$(seen) $(cat why)"
 }
 command -v python3 >/dev/null || json() { echo "skip: no python3 to read JSON with"; }
-json plan "recipe device parameters micro_batch recompute planned_bytes step_ms per_s mfu steps run_s" plan tiny.yaml --json
+json plan "recipe device parameters micro_batch recompute planned_bytes step_ms per_s mfu steps run_s" \
+    plan tiny.yaml --json
 json "plan --gpu" "device step_ms mfu run_s" plan tiny.yaml --gpu h200 --json precision=auto device=auto
 json eval "run step loss perplexity bits_per_byte targets samples per_s" eval roomy --json
 json info "cpu cuda auto" info --json
@@ -175,22 +210,34 @@ json version "version commit compiler cuda why" version --json
 
 # A step of seconds stands for one that hangs.
 "$brim" train tiny.yaml run=hangs watchdog_s=0.5 step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
-for ((i = 0; i < 600; i++)); do says 'NOTHING HAS' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+for ((i = 0; i < 600; i++)); do
+    says 'NOTHING HAS' && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.05
+done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
-says 'error: NOTHING HAS ENDED FOR 0:0[0-9]: step 1 is at work, or hangs'; verdict "a step that hangs is named after watchdog_s" $? "$(cat said)"
-brim train tiny.yaml run=quick watchdog_s=0 steps=1; [ $rc -eq 0 ] && ! says NOTHING; verdict "watchdog_s 0 is silent" $? "$(seen)"
+says 'error: NOTHING HAS ENDED FOR 0:0[0-9]: step 1 is at work, or hangs'
+verdict "a step that hangs is named after watchdog_s" $? "$(cat said)"
+brim train tiny.yaml run=quick watchdog_s=0 steps=1; [ $rc -eq 0 ] && ! says NOTHING
+verdict "watchdog_s 0 is silent" $? "$(seen)"
 
-# ---- bench -----------------------------------------------------------------------------------------------------------
+# ---- bench -------------------------------------------------------------------------------------------------
 
 WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 brim bench tiny.yaml --no-limit
-[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: bench measures one process, and torchrun started 2'
+[ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] &&
+    says '^command line: bench measures one process, and torchrun started 2'
 verdict "bench under a launcher is refused" $? "$(seen)"
 brim bench tiny.yaml --ops model.width=64 step_tokens=64
-[ $rc -eq 0 ] && says ' 100% \*$' && says '^\* faster than memory is' && ! grep -qE ' (1[0-9][1-9]|1[1-9][0-9]|[2-9][0-9][0-9])%' said
+[ $rc -eq 0 ] && says ' 100% \*$' && says '^\* faster than memory is' &&
+    ! grep -qE ' (1[0-9][1-9]|1[1-9][0-9]|[2-9][0-9][0-9])%' said
 verdict "no op of bench --ops is above its limit" $? "$(seen)"
 # Steps of seconds: ended once the progress is said.
 "$brim" bench tiny.yaml --no-limit step_tokens=$((1 << 21)) >said 2>&1 </dev/null & pid=$!
-for ((i = 0; i < 600; i++)); do says 'of at least 7 steps done' && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+for ((i = 0; i < 600; i++)); do
+    says 'of at least 7 steps done' && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.05
+done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
 says '[1-9] of at least 7 steps done, 0:[0-9]+ each'; verdict "bench shows progress" $? "$(cat said)"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `make test` does in small numbers, in large ones: 200 kills and signals, a fault at every call, full disks, 20 MB of text
-# through every tokenizer, 10,000 damaged images, a minute of fuzzing a reader; the faults also in a build with
-# AddressSanitizer ($2), where a leak counts as a failure.
+# What `make test` does in small numbers, in large ones: 200 kills and signals, a fault at every call, full
+# disks, 20 MB of text through every tokenizer, 10,000 damaged images, a minute of fuzzing a reader.
+# The faults also run in a build with AddressSanitizer ($2), where a leak counts as a failure.
 set -uo pipefail
 build=${1:-build}; asan=${2:-$build-asan}
 failed=0

@@ -290,8 +290,8 @@ typedef struct { Tensor *dx, *dy, *len; } MeanRowsDx; /* dx[B,T,C] = dy[b]/len[b
 /* y[b,t] = x[b,t] + pos[t] of x[B,T,C] and pos[T or more,C]; y may alias x. The gradient of pos is POS_DW. */
 typedef struct { Tensor *y, *x, *pos; } AddPos;
 
-/* Rotary embedding on the first n_head heads of each packed row x[B,T,W], W >= n_head*D; halves (i, i + D/2) are
- * rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t; pos0 i32[1] or i32[B]? (0 if
+/* Rotary embedding on the first n_head heads of each packed row x[B,T,W], W >= n_head*D; halves (i, i + D/2)
+ * are rotated by table f32[T, D] = [cos(D/2) | sin(D/2)] at position pos0 + t; pos0 i32[1] or i32[B]? (0 if
  * absent). The rest of the row is copied. inverse: rotate back (the gradient). y may alias x. */
 typedef struct { Tensor *y, *x, *table, *pos0; int n_head, head_dim, inverse; } Rope;
 
@@ -307,8 +307,8 @@ typedef struct { Tensor *dgq, *dgk, *ws, *dy, *x, *rstd; int heads, kv_heads, he
  * MASK_RANGE; keys outside 0..T-1 do not exist. p [B,H,T,T]? in the dtype of qkv gets the weights (0 where
  * the mask hides a key): the form that stores them instead of computing them again, for comparison. */
 typedef struct { Tensor *o, *lse, *p, *ws, *qkv, *doc, *prefix, *first, *last; AttnShape shape; } AttnFwd;
-/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been rotated by it from
- * position 0 on (Rope), and their gradients are rotated back. */
+/* dqkv is packed like qkv; p?: the weights that the forward op stored. table f32[T, D]?: q and k had been
+ * rotated by it from position 0 on (Rope), and their gradients are rotated back. */
 typedef struct {
     Tensor   *dqkv, *ws, *dout, *o, *lse, *qkv, *doc, *prefix, *first, *last, *p, *table;
     AttnShape shape;

@@ -5,9 +5,9 @@
  * stay. The tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread blocks
  * are persistent.
  *
- * 1. Rows that stay are operands in registers, or in shared memory where those are too few; tiles that pass are operands in
- *    shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the next product's operand without leaving the
- *    registers.
+ * 1. Rows that stay are operands in registers, or in shared memory where registers are too few. Tiles that
+ *    pass are operands in shared memory, read either way (k_wgmma.cuh). A product's result, rounded, is the
+ *    next product's operand without leaving the registers.
  * 2. Every mask lets query i see the keys from low(i) to high(i). Only tiles that are seen are visited, and
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
  *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which

@@ -1,4 +1,5 @@
-/* The sort that k_embed.cu takes from CUB: pairs by bits [begin, end) of their keys, stable, into the other buffer. */
+/* The sort that k_embed.cu takes from CUB: pairs by bits [begin, end) of their keys, stable, into the
+ * other buffer. */
 #ifndef TESTS_EMULATE_PLAIN_RADIX_SORT_CUH
 #define TESTS_EMULATE_PLAIN_RADIX_SORT_CUH
 

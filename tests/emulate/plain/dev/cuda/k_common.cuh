@@ -1,7 +1,8 @@
-/* What k_common.cuh gives kernels that need nothing of Hopper, on the CPU: packs, sums across threads, launches.
+/* What k_common.cuh gives kernels that need nothing of Hopper, on the CPU: packs, sums across threads,
+ * launches.
  *
- * 1. Blocks run one after another. The threads of a block are coroutines that take turns at barriers and shuffles, so a
- *    kernel that misses one hangs its block: said, and the program ends.
+ * 1. Blocks run one after another. The threads of a block are coroutines that take turns at barriers and
+ *    shuffles. A kernel that misses one hangs its block: said, and the program ends.
  * 2. Shared memory is static memory: a block finds there what the one before left.
  * 3. bf16 is rounded to nearest even, as on the card. exp and log are the host's. */
 #ifndef TESTS_EMULATE_PLAIN_K_COMMON_CUH
@@ -120,7 +121,7 @@ template <typename S> static inline S block_sum(S v, S *slot)
     return warp == 0 ? warp_sum(v) : S(0);
 }
 
-/* ---- Packs: an aligned access must be aligned, and inside its row --------------------------------------- */
+/* ---- Packs: an aligned access must be aligned, and inside its row ------------------------------------ */
 
 template <typename T> struct alignas(16) Pack {
     static constexpr int N = 16 / (int)sizeof(T);
