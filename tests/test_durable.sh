@@ -79,8 +79,12 @@ verdict "nothing but damaged ones is an error, not a fresh start" $? "exit code 
 # ---- signals -----------------------------------------------------------------------------------------------
 
 for sig in INT TERM USR1 HUP; do
-    start sig$sig; wait_step sig$sig 20; kill -$sig "$pid"; reap; rc=$?
-    at=$(sed -nE 's/.*\] ([0-9]+) steps? done in.*/\1/p' sig$sig.log)
+    for try in 1 2 3 4 5; do # the run may end before the signal comes
+        rm -rf runs/sig$sig
+        start sig$sig; wait_step sig$sig 5; kill -$sig "$pid"; reap; rc=$?
+        at=$(sed -nE 's/.*\] ([0-9]+) steps? done in.*/\1/p' sig$sig.log)
+        [ "${at:-$steps}" -ge "$steps" ] || break
+    done
     [ $rc -eq 0 ] && grep -qE "SIG$sig received: (saving and )?leaving" sig$sig.log &&
         [ "${at:-$steps}" -lt "$steps" ] &&
         out=$(all_whole sig$sig) && train sig$sig && grep -q "resuming after step $at\$" sig$sig.log &&

@@ -11,7 +11,7 @@ if [ "${1:-test}" = test ]; then
     need+=(g++ libcmocka-dev)
     wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc
            libavformat-dev libavcodec-dev libswscale-dev
-           libmujoco-dev libmujoco-samples python3 curl tmux prometheus chromium)
+           libmujoco-dev libmujoco-samples python3 python3-numpy curl tmux prometheus chromium)
     # The reference tokenizer runs under node, which need not come from Debian.
     command -v node >/dev/null && command -v npm >/dev/null || wish+=(nodejs npm)
 fi
