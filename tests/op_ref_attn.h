@@ -143,8 +143,8 @@ static inline void ref_attn_decode(const OpCase *c, OpRef *r)
             last[0] = (int32_t)(ref_start(a->len, b) + t);
             for (int64_t i = 0; i < H * D; i++) q[i] = *case_at(a->qkv, (b * T + t) * W + i);
             math_attn(o, NULL, &s, q, kv);
-            for (int64_t i = 0; i < H * D; i++)
-                ref_put(r, 0, (b * T + t) * H * D + i, o[i], 2 * ref_attn_spread(&s, q, kv));
+            double spread = 2 * ref_attn_spread(&s, q, kv);
+            for (int64_t i = 0; i < H * D; i++) ref_put(r, 0, (b * T + t) * H * D + i, o[i], spread);
         }
         free(q);
         free(kv);
