@@ -54,7 +54,8 @@ start() {
     local name=$1
     shift
     : >"$name.log"
-    "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null &
+    # Under nohup these tests would inherit that SIGHUP is ignored.
+    env --default-signal=HUP "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null &
     pid=$!
 }
 
