@@ -54,8 +54,8 @@ start() {
     local name=$1
     shift
     : >"$name.log"
-    # Under nohup these tests would inherit that SIGHUP is ignored.
-    env --default-signal=HUP "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null &
+    # hup=ignore: as nohup starts a program. Else its default, which a test under nohup would not have.
+    env "--${hup:-default}-signal=HUP" "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null &
     pid=$!
 }
 

@@ -93,7 +93,7 @@ for sig in INT TERM USR1 HUP; do
         "exit code $rc, step $at: $out $(tail -n 2 sig$sig.log)"
 done
 
-start away; wait_step away 20; trap '' HUP; kill -9 "$pid"; reap; start away; trap - HUP # as nohup starts it
+start away; wait_step away 20; kill -9 "$pid"; reap; hup=ignore start away
 wait_step away 40; kill -HUP "$pid"; reap; rc=$?
 [ $rc -eq 0 ] && ! grep -q 'received' away.log && out=$(all_whole away && same ref away)
 verdict "with SIGHUP ignored, as under nohup, the run goes on to its end" $? \
