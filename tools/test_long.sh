@@ -12,6 +12,7 @@ part() { # name, then the command
     echo "$name: $((SECONDS - s)) s"
 }
 part kills env DURABLE_LONG=1 KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
+part bits bash tests/long_bits.sh
 part disk bash tests/test_disk.sh "$build"
 part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
 part faults-asan env FAULTS_BY=1 bash tests/test_faults.sh "$asan"
