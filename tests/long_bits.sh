@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four models of 100 steps on the CPU give the bits that are written down here. Part of make test-long, because
-# the hashes hold for ARCH=x86-64-v3, so Brim is built anew. tools/same_bits.sh compares with any older commit.
+# Four models of 100 steps on the CPU give the bits that are written down here. Part of make test-long:
+# the hashes hold for ARCH=x86-64-v3, so Brim is built anew. tools/same_bits.sh compares two commits.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 out=$(tools/same_bits.sh HEAD 100 2>&1) || { echo "not ok two builds of one commit: $out"; exit 1; }
