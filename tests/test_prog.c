@@ -295,11 +295,21 @@ static float *run_script(const Script *s, Dev *dev, int plain, size_t *size_byte
     return g;
 }
 
+/* A rectifier may leave nothing of a small program, and then there is no gradient either. */
+static int has_rectifier(const Script *s)
+{
+    for (int i = 0; i < s->n_line; i++) {
+        const Line *l = &s->line[i];
+        if ((l->what == DO_ACT || l->what == DO_GLU) && (l->act == ACT_RELU || l->act == ACT_RELU2)) return 1;
+    }
+    return 0;
+}
+
 static void test_random_runs_match(void **state)
 {
     const char *why;
     Dev        *dev      = dev_open("cpu", &(DevOptions){ .deterministic = 1, .threads = 1 }, &why);
-    int         n_finite = 0, n_nonzero = 0;
+    int         n_finite = 0;
     assert_non_null(dev);
     for (int i = 0; i < N_RUN; i++) {
         Script s;
@@ -311,7 +321,7 @@ static void test_random_runs_match(void **state)
         double sum = 0;
         for (size_t k = 0; k < n / sizeof *g; k++) sum += fabs((double)plain[k]);
         n_finite += isfinite(sum) && isfinite(loss_plain);
-        n_nonzero += sum > 0;
+        if (sum == 0 && !has_rectifier(&s)) fail_msg("script %d: no gradient", i);
         if (memcmp(g, plain, n) != 0 || memcmp(&loss, &loss_plain, sizeof loss) != 0) {
             fail_msg("script %d: fused, repeated and shared does not give the bits of the plain list", i);
         }
@@ -320,8 +330,7 @@ static void test_random_runs_match(void **state)
     }
     printf("%d random programs give the same bits fused, repeated and shared; %d are finite\n", N_RUN,
            n_finite);
-    /* A rectifier may leave nothing of a small program. */
-    assert_true(n_finite > N_RUN * 9 / 10 && n_nonzero > N_RUN * 99 / 100);
+    assert_true(n_finite > N_RUN * 9 / 10);
     dev_close(dev);
 }
 

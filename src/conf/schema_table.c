@@ -207,10 +207,8 @@ const SchemaRow schema_table[] = {
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
-              "names, as "
-              "one sequence, so windows cross files (docs/formats.md shows how to write shards); from the "
-              "current "
-              "folder, else the recipe's" },
+              "names, as one sequence, so windows cross files (docs/formats.md shows how to write shards); "
+              "from the current folder, else the recipe's" },
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm", .fixed = FIXED_DATA,
@@ -232,8 +230,7 @@ const SchemaRow schema_table[] = {
     { ROW("data.prefix_token", KEY_INT, data.prefix_token, "-1"), BETWEEN(-1, 16777215),
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "token that ends the prefix of a window, for model.mask prefix: a prefix sees all of itself "
-              "and "
-              "has no targets; -1: none" },
+              "and has no targets; -1: none" },
     { ROW("data.verify", KEY_ENUM, data.verify, "auto"), .names = verify_names,
       .tasks = "lm",
       .help = "reads shards whole before the run begins, for damage (checksum) and ids outside model.vocab; "

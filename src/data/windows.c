@@ -89,8 +89,9 @@ static int windows_fill(const Source *s, int64_t g, void *const *field, void *sc
 static int64_t windows_targets(const Source *s, int64_t g, int slot, void *scratch)
 {
     const Windows *w = (const Windows *)s;
-    int64_t        start, n = window_of(w, g, &start);
-    if (slot != 0) return 0;
+    int64_t        start;
+    if (slot != 0) return 0; /* the only loss */
+    int64_t n = window_of(w, g, &start);
     if (w->mask != MASKING_PREFIX) return n;
     TRY(tokens_read(w->tokens, start, n, scratch));
     return n - MAX(prefix_of(w, scratch, n) - 1, 0);

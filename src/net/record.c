@@ -156,7 +156,7 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
     at(r, -1, "attention");
     if (r->decode) {
         /* Decoding is causal whatever the mask: the code that feeds the tokens empties the cache where a
-         * document begins (run/sample.c). */
+         * document begins (task/lm_sample.c). */
         rec_attn_decode(r->p, (AttnDecode){ .o      = o,
                                             .kcache = r->decode->kcache[r->block],
                                             .vcache = r->decode->vcache[r->block],

@@ -208,7 +208,7 @@ static double larger_logits_bytes(const Choice *c)
 
 /* The picked candidate once more with larger chunks of the head, taken if it is faster: each chunk reads and
  * writes the whole f32 gradient of the head's weight, and larger products run at a higher rate
- * (docs/performance.md). After pick(), so that no logits ever cost a larger micro-batch or bring
+ * (docs/log.md). After pick(), so that no logits ever cost a larger micro-batch or bring
  * recomputation. On a CPU chunks stay in cache. */
 static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
 {

@@ -124,7 +124,7 @@ static int take_result(Run *run, StepOut *out)
                       .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
-    m.mfu         = peak > 0 ? choose_step_flops(b) / run->step_s / peak : NAN;
+    m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     m.is_bad       = note_skips(run, out);

@@ -41,6 +41,7 @@ typedef struct {
     int           idle;       /* it has nothing to do, and said why */
     int           n_timed;    /* steps of it that were timed */
     double        last_s;     /* when the last step whose result was read had ended, or what came after it */
+    double        step_flops; /* of all ranks, as MFU counts them */
     double        step_s;     /* smoothed seconds a step, of this process; at.step_s: of the run */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;

@@ -198,6 +198,7 @@ int train_open(Run *run, const TrainOptions *opt)
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     TRY(setup_open_ranks(&run->setup, run->task, r, JOB_TRAIN, run->comm));
+    run->step_flops = choose_step_flops(run->setup.job); /* once: a walk over every op */
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     if (is_noise(run)) {
         log_info("%s", run->task->noise);

@@ -7,7 +7,7 @@
  * 2. Timing runs the op itself, on scratch tensors of the real sizes, both ways in turn. A training step runs
  *    at the card's power limit, where energy decides the time: if two ways are equally fast in a burst, the
  *    way that uses less energy gets the higher clock. So if bursts are close, half a second at a steady clock
- *    decides (docs/performance.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010
+ *    decides (docs/log.md, "Tuning at the power limit": 1,763 against 1,842 us in a burst were 2,010
  *    against 1,785).
  * 3. A choice is kept by shape: in a table, and in the tune cache under a key that ends with the kernel's
  *    revision. */
