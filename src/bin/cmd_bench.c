@@ -199,6 +199,7 @@ int cmd_bench(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(refuse_ranks());
     TRY(cmd_load_target(&t, &r));
+    TRY(task_complete(&r, 1));
     TRY(check_flags(&f));
     if (f.ladder) return bench_ladder(&f, &t, &r);
     Watch        watch = { .sampler = watch_device(r.device) };

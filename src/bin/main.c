@@ -34,6 +34,9 @@ static const Command commands[] = {
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
       "N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "predict", cmd_predict,
+      "RUN FILE|FOLDER ... [--top N] [--show N] [--picture FILE.svg] [--step N|best|last]",
+      "what a trained run says about images or clips; of a labelled set also which classes it confuses" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,

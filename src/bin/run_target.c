@@ -63,10 +63,12 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 {
     if ((parts & JOB_SAMPLE) && !task->sample)
         return err_user("command line: a run of task %s has nothing to sample", task->name);
+    if ((parts & JOB_PREDICT) && !task->predict)
+        return err_user("command line: a run of task %s has nothing to predict", task->name);
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
-        return recipe_blame(r, "data.kind", "random has nothing to evaluate (name data.kind and data.train)");
+        return recipe_blame(r, "data.train", "noise has nothing to evaluate (name the data)");
     return try_val(task, r);
 }
 
@@ -112,6 +114,7 @@ int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recip
     snprintf(dir, sizeof dir, "%s/checkpoints", path);
     /* What it was trained on need not be here: the run may have been copied from another computer. */
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
+    TRY(task_complete(r, 0));
     const Task *task = task_of(r);
     TRY(check_parts(task, r, parts));
     TRY(find_step(dir, which, &step));

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "conf/relate_image.h"
 
 #include <limits.h>
 #include <string.h>
@@ -311,10 +312,23 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* Without data.train the pixels are noise, for measuring speed. */
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    TRY(find_files(r, folder));
+    if (!r->data.train[0] || !need_data) return 0;
+    if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
+    if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
+        return refuse_missing(r, "data.val", r->data.val);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm } };
+} tasks[] = { { "lm", resolve_lm }, { "image", resolve_image } };
 
 static int refuse_task(const Recipe *r)
 {

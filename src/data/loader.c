@@ -256,6 +256,8 @@ void loader_destroy(Loader *l)
 {
     if (!l) return;
     stop(l);
+    for (int i = 0; l->scratch && i < MAX(l->n_thread, 1); i++)
+        source_end_scratch(l->src, l->scratch + (size_t)i * l->src->scratch_bytes);
     free(l->slot);
     free(l->skip);
     free(l->scratch);

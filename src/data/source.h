@@ -29,6 +29,8 @@ typedef struct {
      * err_set(). */
     int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
     void (*close)(Source *s);
+    /* Frees what fill() or targets() keep in a scratch, which begins as zeros. NULL: nothing. */
+    void (*end_scratch)(const Source *s, void *scratch);
 } SourceVt;
 
 enum { SOURCE_SLOTS = 8 };
@@ -42,7 +44,7 @@ struct Source {
     int64_t         targets_each[SOURCE_SLOTS]; /* of a full sample */
     int64_t         size;          /* of the data, in any unit: another one means that the data changed */
     uint64_t        fingerprint;   /* of its content, by samples of it; 0: not known */
-    size_t          scratch_bytes; /* for each thread */
+    size_t          scratch_bytes; /* for each thread, zeros at first */
 };
 
 static inline int source_fill(const Source *s, int64_t g, void *const *field, void *scratch)
@@ -54,6 +56,11 @@ static inline int64_t source_targets(const Source *s, int64_t g, int slot, void 
 {
     if (g < 0) return 0;
     return s->vt->targets ? s->vt->targets(s, g, slot, scratch) : s->targets_each[slot];
+}
+
+static inline void source_end_scratch(const Source *s, void *scratch)
+{
+    if (scratch && s->vt->end_scratch) s->vt->end_scratch(s, scratch);
 }
 
 static inline void source_close(Source *s)

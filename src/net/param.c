@@ -127,9 +127,9 @@ const char *param_unmatched(const ParamTable *t, const char *list, char *buf, si
 static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suffix)
 {
     char    name[PARAM_NAME + 16];
-    int64_t two[2] = { p->rows_stored, p->cols };
+    int64_t two[2] = { p->rows_stored, p->cols }, one = p->rows_stored * p->cols;
     snprintf(name, sizeof name, "%s%s", p->name, suffix);
-    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &p->cols);
+    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &one);
 }
 
 static void layout_segments(ParamTable *t, Store *store, int region, float decay)
@@ -237,8 +237,8 @@ void param_init_values(const Param *p, uint64_t seed, float *out)
 {
     int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols;
     memset(out, 0, sizeof *out * (size_t)stored);
-    if (p->init == INIT_ONE) {
-        for (int64_t i = 0; i < n; i++) out[i] = 1.0f;
+    if (p->init == INIT_ONE || p->init == INIT_VALUE) {
+        for (int64_t i = 0; i < n; i++) out[i] = p->init == INIT_ONE ? 1.0f : p->std;
     } else if (p->init == INIT_NORMAL) {
         init_normal(p, seed, out, n);
     }

@@ -73,6 +73,15 @@ typedef struct {
     uint64_t    seed;
 } TaskSample;
 
+/* What `brim predict` asks for. */
+typedef struct {
+    char *const *path; /* files, or folders of samples */
+    int          n_path;
+    int64_t      top;     /* so many answers of each sample */
+    const char  *picture; /* a picture of samples and answers goes there; NULL: none */
+    int64_t      n_shown; /* samples of a set in the list and in the picture */
+} TaskPredict;
+
 /* What an evaluation found. */
 typedef struct {
     double  value[4]; /* by TaskMetric */
@@ -105,6 +114,11 @@ struct Task {
     int64_t (*rows)(const Recipe *r);  /* rows of activations in one sample */
     /* Rows of the head whose logits take so many bytes, of n in all. NULL: the task has no chunks. */
     int64_t (*chunk_rows)(const Recipe *r, DType compute, int64_t n, double bytes);
+    /* Samples that a micro-batch must hold together; the step has a multiple of them. NULL: 1. */
+    int64_t (*together)(const Recipe *r);
+    /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
+     * elsewhere. Negative after recipe_blame(). NULL: none. */
+    int (*complete)(Recipe *r, int need_data);
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
     int (*check)(const Recipe *r);
 
@@ -123,6 +137,8 @@ struct Task {
 
     /* NULL: the task has nothing to show. */
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
+    /* Answers about samples that are not trained on. NULL: the task has none. */
+    int (*predict)(Job *j, const TaskPredict *opt, FILE *out);
     /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
