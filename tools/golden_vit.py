@@ -28,8 +28,8 @@ BASE = dict(layers=3, width=24, heads=3, ffn=40, norm="layernorm", norm_eps=1e-6
             layer_scale=0.3)
 SEEDS = {"vit": 1, "video": 2}
 MODELS = {
-    "vit": dict(BASE, act="gelu_erf", size=12, patch=4, frames=0, tubelet=2, classes=11, pool="class", smooth=0.1,
-                pos_size=12, pos_frames=0),
+    "vit": dict(BASE, act="gelu_erf", size=12, patch=4, frames=0, tubelet=2, classes=11, pool="class",
+                smooth=0.1, pos_size=12, pos_frames=0),
     # The table of positions is for another grid: it is resampled.
     "video": dict(BASE, act="gelu", size=12, patch=4, frames=6, tubelet=2, classes=7, pool="mean", smooth=0.2,
                   pos_size=8, pos_frames=4),
@@ -68,8 +68,8 @@ def declare(m):
         shape.update({b + "norm1.weight": (C,), b + "norm1.bias": (C,), b + "qkv.weight": (3 * C, C),
                       b + "qkv.bias": (3 * C,), b + "proj.weight": (C, C), b + "proj.bias": (C,),
                       b + "scale1.weight": (C,), b + "norm2.weight": (C,), b + "norm2.bias": (C,),
-                      b + "up.weight": (m["ffn"], C), b + "up.bias": (m["ffn"],), b + "down.weight": (C, m["ffn"]),
-                      b + "down.bias": (C,), b + "scale2.weight": (C,)})
+                      b + "up.weight": (m["ffn"], C), b + "up.bias": (m["ffn"],),
+                      b + "down.weight": (C, m["ffn"]), b + "down.bias": (C,), b + "scale2.weight": (C,)})
     shape.update({"norm.weight": (C,), "norm.bias": (C,), "head.weight": (m["classes"], C),
                   "head.bias": (m["classes"],)})
     return shape
