@@ -222,8 +222,26 @@ static void image_close(Source *src)
     free(s);
 }
 
-static const SourceVt whole_vt = { image_fill, NULL, image_close, end_scratch };
-static const SourceVt part_vt  = { image_fill, image_targets, image_close, end_scratch };
+static void describe(const Source *src, char *buf, size_t n)
+{
+    ImageCounters c;
+    image_source_counters(src, &c);
+    if (c.n_sample == 0) return;
+    double per = 1e3 / (double)c.n_sample;
+    snprintf(buf, n,
+             "a sample: read %.2f ms, decode %.2f ms, resize %.2f ms, augment %.2f ms; %lld of %lld skipped",
+             c.read_s * per, c.decode_s * per, c.resize_s * per, c.augment_s * per, (long long)c.n_skipped,
+             (long long)c.n_sample);
+}
+
+static const SourceVt whole_vt = {
+    .fill = image_fill, .close = image_close, .end_scratch = end_scratch, .describe = describe
+};
+static const SourceVt part_vt = { .fill        = image_fill,
+                                  .targets     = image_targets,
+                                  .close       = image_close,
+                                  .end_scratch = end_scratch,
+                                  .describe    = describe };
 
 /* 1: every sample of the set has a label. */
 static int all_labelled(const ImageSource *s)
@@ -302,6 +320,7 @@ static void set_up(ImageSource *s, int64_t most)
     b->name          = s->name;
     b->n_sample      = INT64_MAX;
     b->size          = s->set ? s->n : 1;
+    b->is_work       = s->set != NULL;
     b->scratch_bytes = round_up(sizeof(Scratch), 64);
     for (int k = 0; k < 3; k++) b->targets_each[k] = 1;
     if (!s->training) {

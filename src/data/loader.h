@@ -30,8 +30,8 @@ extern "C" {
 typedef struct Loader Loader;
 
 typedef struct {
-    Fields             fields;       /* the layout of a slot; fields.B samples in a micro-batch */
-    int                threads;      /* 0: 1 to 4, by the machine's cores */
+    Fields             fields;  /* the layout of a slot; fields.B samples in a micro-batch */
+    int                threads; /* 0: 1 to 4, by the machine's cores; where samples are work: all of them */
     int                inline_fill;  /* 1: no threads, loader_next() fills (opt.prefetch off) */
     int                rank, world;  /* world 0 is taken as 1 */
     int64_t            first_sample; /* used samples before this loader's first one */
@@ -54,6 +54,7 @@ typedef struct {
     double  elapsed_s; /* since the first loader_next() */
     int64_t batches;   /* taken */
     int     n_thread;  /* 0: inline */
+    int     n_active;  /* threads of these that were asked to fill */
 } LoaderStats;
 
 /* Starts the threads. Borrows src until loader_destroy(). Negative after err_set(). */

@@ -373,13 +373,15 @@ static int finish(Run *run)
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
     LoaderStats stats;
-    char        t[32], all[48] = "";
+    char        t[32], all[48] = "", data[256];
     loader_stats(run->stepper.feed.loader, &stats);
     int64_t done = run->at.step - run->first_step;
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
     log_info("%lld step%s%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
              (long long)done, str_plural(done), all, str_duration(t, sizeof t, clock_now_s() - run->begin_s),
              run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
+    if (source_describe(run->train, data, sizeof data)[0])
+        log_info("loader: %d of %d threads; %s", stats.n_active, stats.n_thread, data);
     return 0;
 }
 
