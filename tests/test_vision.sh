@@ -49,22 +49,23 @@ verdict "the run's recipe has the number of classes" $?
 all=(data.augment=crop,flip,jitter,rand,erase,mixup,cutmix model.drop_path=0.2 model.layer_scale=0.1
     model.dropout=0.1 image.ema=0.95 image.pool=class image.smooth=0.1 steps=40 eval.every=20)
 train whole "${all[@]}" data.threads=1
-verdict "all augmentations, drop path, layer scale, a class token, the mean of weights" $? "$(tail -n 2 whole.log)"
+verdict "all augmentations, drop path, layer scale, class token, mean of weights" $? "$(tail -n 2 whole.log)"
 "$brim" train tiny.yaml run=cut "${all[@]}" data.threads=3 >cut.log 2>&1 </dev/null &
 pid=$!
 for _ in $(seq 600); do [ -e runs/cut/checkpoints/step-00000020/DONE ] && break; sleep 0.05; done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
 train cut "${all[@]}" data.threads=7
-cmp runs/whole/checkpoints/step-00000040/model.safetensors runs/cut/checkpoints/step-00000040/model.safetensors &&
-    cmp runs/whole/checkpoints/step-00000040/optim.safetensors runs/cut/checkpoints/step-00000040/optim.safetensors
+a=runs/whole/checkpoints/step-00000040 b=runs/cut/checkpoints/step-00000040
+cmp $a/model.safetensors $b/model.safetensors && cmp $a/optim.safetensors $b/optim.safetensors
 verdict "killed and gone on, with 1, 3 and 7 loader threads: the same bits" $? "$(tail -n 2 cut.log)"
 
 out=$("$brim" eval plain 2>&1)
 echo "$out" | grep -qE 'top-1 [0-9.]+ %, top-5 [0-9.]+ %, loss [0-9.]+ over 2000 samples'
 verdict "eval says top-1 and top-5" $? "$out"
 out=$("$brim" predict plain $set/t10k-images-idx3-ubyte.gz --show 3 --picture p.svg 2>&1)
-[ "$(echo "$out" | grep -c ': image [0-9]* is ')" -eq 3 ] && echo "$out" | grep -q '10000 labelled samples: top-1' &&
-    echo "$out" | grep -q 'is . was called' && grep -q '<image' p.svg
+[ "$(echo "$out" | grep -c ': image [0-9]* is ')" -eq 3 ] &&
+    echo "$out" | grep -q '10000 labelled samples: top-1' && echo "$out" | grep -q 'is . was called' &&
+    grep -q '<image' p.svg
 verdict "predict names classes, counts confusions and draws" $? "$out"
 out=$("$brim" eval plain image.size=64 2>&1)
 echo "$out" | grep -q 'top-1'
@@ -81,7 +82,8 @@ refused "a size that patches do not cover" 'image.size: 30 is no multiple of ima
     "$brim" train tiny.yaml image.size=30
 refused "a mix of an odd step" 'step_samples: 33 is no multiple of data.mix_group' \
     "$brim" train tiny.yaml data.augment=mixup step_samples=33
-refused "a key of another task" 'model.vocab: task image has no such key' "$brim" train tiny.yaml model.vocab=9
+refused "a key of another task" 'model.vocab: task image has no such key' \
+    "$brim" train tiny.yaml model.vocab=9
 refused "data that are not there" 'data.train: no such file' "$brim" train tiny.yaml data.train=nothing
 refused "fewer classes than the data have" 'has 10 classes, image.classes is 5' \
     "$brim" train tiny.yaml run=few image.classes=5
@@ -114,6 +116,7 @@ train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.name
 rc=$?
 [ $rc -eq 1 ] && grep -q 'could not be used, more than data.skip_limit allows' two.log
 verdict "2 % damaged pictures: the run ends with exit code 1" $? "$rc: $(tail -n 2 two.log)"
-train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names= data.skip_limit=0.05 --fresh
+train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names= data.skip_limit=0.05 \
+    --fresh
 verdict "a larger data.skip_limit lets it train" $? "$(tail -n 2 two.log)"
 exit $failed

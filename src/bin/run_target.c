@@ -68,7 +68,7 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
-        return recipe_blame(r, "data.train", "noise has nothing to evaluate (name the data)");
+        return recipe_blame(r, "data.train", "noise has nothing to evaluate (name the data that were kept)");
     return try_val(task, r);
 }
 
