@@ -18,7 +18,7 @@ for f in tests/fuzz/fuzz_*.c; do
             on { sub(/^ \* /, ""); ends = sub(/ *\*\/.*/, ""); print; if (ends) exit }' "$f")
         $clang -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc -o "$exe" "$f" $need \
             -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a \
-            -l:libpng.a -l:libz.a -lm -lpthread ||
+            -l:libpng.a -l:libz.a -l:libzstd.a -lm -lpthread ||
             { echo "not ok fuzz $name: does not build"; rc=1; continue; }
     fi
     work=$(mktemp -d)
