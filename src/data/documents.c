@@ -95,6 +95,7 @@ static int add_folder(Documents *d, const char *folder, int depth)
         if (S_ISDIR(st.st_mode)) {
             TRY(add_folder(d, path, depth + 1));
         } else if (S_ISREG(st.st_mode) && looks_binary(path)) {
+            if (d->cfg.quiet) continue;
             log_warn("%s: left out: not text, it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
         } else if (S_ISREG(st.st_mode)) {
             TRY(add_input(d, path, &st));

@@ -29,6 +29,7 @@ typedef struct {
     const char        *field;      /* of JSON lines */
     const char        *separator;  /* of plain text; NULL: none */
     int                keep_going; /* 1: lines that are no such object are counted and left out */
+    int                quiet;      /* 1: no warning about files that are left out */
 } DocumentsConfig;
 
 typedef struct Documents Documents;

@@ -106,12 +106,10 @@ static int parse_fields(ShardHeader *h, const char *name, const unsigned char *p
     }
     uint64_t count       = get_u64(p + AT_COUNT);
     int64_t  index_bytes = 0;
-    if (count > INT64_MAX / 4)
-        return err_user("%s: its header promises %llu tokens", name, (unsigned long long)count);
-    h->token_bytes = (int)token_bytes;
-    h->n_token     = (int64_t)count;
-    h->vocab       = vocab;
-    h->hash        = get_u64(p + AT_HASH);
+    h->token_bytes       = (int)token_bytes;
+    h->n_token           = (int64_t)MIN(count, INT64_MAX / 4); /* more is refused below */
+    h->vocab             = vocab;
+    h->hash              = get_u64(p + AT_HASH);
     if (version > 1) TRY(parse_documents(h, name, p, file_bytes, &index_bytes));
     TRY(check_size(name, count, h->token_bytes, file_bytes - SHARD_HEADER_BYTES - index_bytes));
     h->index_offset = file_bytes - index_bytes;
@@ -133,9 +131,11 @@ static int parse_brim(ShardHeader *out, const char *name, const unsigned char *p
     if (get_u64(p + AT_CHECK) != XXH64(p, AT_CHECK, 0)) {
         return err_user("%s: damaged header: its checksum does not match", name);
     }
-    ShardHeader h = {
-        .kind = SHARD_BRIM, .payload_offset = SHARD_HEADER_BYTES, .end_token = -1, .begin_token = -1
-    };
+    ShardHeader h = { .kind           = SHARD_BRIM,
+                      .payload_offset = SHARD_HEADER_BYTES,
+                      .file_bytes     = file_bytes,
+                      .end_token      = -1,
+                      .begin_token    = -1 };
     TRY(parse_fields(&h, name, p, version, file_bytes));
     *out = h;
     return 0;
@@ -160,6 +160,7 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
                           .n_token        = count,
                           .vocab          = 1 << 16,
                           .payload_offset = LLMC_HEADER_BYTES,
+                          .file_bytes     = file_bytes,
                           .end_token      = -1,
                           .begin_token    = -1 };
     return 0;
@@ -175,6 +176,7 @@ static int parse_plain(ShardHeader *out, const char *name, const unsigned char *
     *out = (ShardHeader){ .kind        = SHARD_PLAIN,
                           .token_bytes = 2,
                           .n_token     = file_bytes / 2,
+                          .file_bytes  = file_bytes,
                           .vocab       = 1 << 16,
                           .end_token   = -1,
                           .begin_token = -1 };

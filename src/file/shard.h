@@ -35,6 +35,7 @@ typedef struct {
     int64_t   vocab;          /* every id is below it */
     uint64_t  hash;           /* xxhash64 of the payload; llm.c's shards have none */
     int64_t   payload_offset; /* bytes before the first token */
+    int64_t   file_bytes;     /* of the whole file */
     int64_t   n_doc;          /* documents in the index; 0: there is no index */
     int64_t   index_offset;   /* bytes before the index */
     int64_t   end_token;      /* token that ends each document; -1: none, or not known */
