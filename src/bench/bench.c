@@ -389,7 +389,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));
     json_out_num(&o, "data_wait_share", b->data.elapsed_s > 0 ? b->data.waited_s / b->data.elapsed_s : NAN);
     json_out_num(&o, "loader_headroom", known(loader_headroom(&b->data)));
-    json_out_int(&o, "loader_threads", b->data.n_active);
+    json_out_int(&o, "loader_threads", b->data.n_thread);
     json_out_num(&o, "loss", b->loss);
     json_out_num(&o, "utilisation", b->gpu.utilisation);
     json_out_num(&o, "power_w", b->gpu.power_w);

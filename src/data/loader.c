@@ -2,27 +2,27 @@
  *
  * 1. A slot is filled in `parts` parts of about equally many rows; a ticket of the ring is a part. A part
  *    belongs to the thread that drew its ticket until the part is published, then to the consumer until the
- *    slot is released. The ring's lock orders the two.
+ *    slot is released. The ring's lock orders the two. Nothing else that the threads read changes while they
+ *    run.
  * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
  *    failure in the order of batches, whichever thread failed first in time. */
 #include "data/loader.h"
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/hostmem.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AUTO_THREADS = 4, MOST_PARTS = 64, FIRST_ACTIVE = 2 };
-
-/* A wait of the consumer that is worth another thread. */
-static const double WAIT_S = 2e-4;
+enum { MAX_AUTO_THREADS = 4, LOOK_BATCHES = 16, MOST_PARTS = 64 };
+static const double look_every_s = 0.25, wait_share = 0.05;
 
 typedef struct {
     int64_t n_target[SOURCE_SLOTS];
@@ -39,18 +39,17 @@ struct Loader {
     LoaderPart       *part; /* of every slot */
     int               parts;
     Thread           *thread;
-    int               n_thread;  /* 0: inline */
+    int               n_thread; /* 0: inline */
+    int               most_thread;
     atomic_int        n_running; /* threads that have begun */
-    int               n_active;  /* threads that fill; the others wait until they are asked for */
-    pthread_mutex_t   lock;      /* of n_active and closing */
-    pthread_cond_t    asked;
-    int               closing;
-    char             *scratch; /* the source's, for each thread, or for inline filling */
+    char             *scratch;   /* the source's, for each thread, or for inline filling */
     ThreadRing        ring;
     int64_t           n_taken, n_released; /* batches */
     const LoaderPart *failed;              /* the part whose error ended the supply */
     LoaderStats       stats;
-    double            start_s; /* of the first loader_next(); 0 before */
+    double            start_s;               /* of the first loader_next(); 0 before */
+    double            look_s, look_waited_s; /* when the consumer's wait was last looked at */
+    int64_t           look_taken;
 };
 
 /* ---- Filling ------------------------------------------------------------------------------------------- */
@@ -106,31 +105,12 @@ static void fill_ticket(Loader *l, int64_t ticket, void *scratch)
     thread_ring_publish(&l->ring, ticket);
 }
 
-/* Waits until thread number `turn` is asked for; 0: the loader ends. */
-static int wait_turn(Loader *l, int turn)
-{
-    thread_lock(&l->lock);
-    while (turn >= l->n_active && !l->closing) pthread_cond_wait(&l->asked, &l->lock);
-    int go = !l->closing;
-    thread_unlock(&l->lock);
-    return go;
-}
-
-static void ask_for_one_more(Loader *l)
-{
-    if (l->n_active >= l->n_thread) return;
-    thread_lock(&l->lock);
-    l->n_active++;
-    pthread_cond_broadcast(&l->asked);
-    thread_unlock(&l->lock);
-}
-
 static void thread_body(void *arg)
 {
     Loader *l       = arg;
     int     turn    = atomic_fetch_add(&l->n_running, 1);
     void   *scratch = l->scratch + (size_t)turn * l->src->scratch_bytes;
-    while (wait_turn(l, turn)) {
+    for (;;) {
         int64_t ticket = thread_ring_acquire(&l->ring);
         if (ticket < 0) break;
         fill_ticket(l, ticket, scratch);
@@ -140,6 +120,45 @@ static void thread_body(void *arg)
 /* ---- The consumer -------------------------------------------------------------------------------------- */
 
 static int report_failure(const LoaderPart *part) { return err_set("%s", part->err_text); }
+
+/* 1: it is time to look at the consumer's wait. The first batches are no measure: they are waited for by any
+ * number of threads. Batches that are work are few and slow: each one counts. */
+static int is_due(const Loader *l, double since_s)
+{
+    if (l->src->is_work) return l->n_taken > l->look_taken;
+    return l->n_taken - l->look_taken >= LOOK_BATCHES && since_s >= look_every_s;
+}
+
+/* One more thread; where samples are work, half as many more. A thread that cannot start is no failure. */
+static void start_more(Loader *l)
+{
+    int more = l->src->is_work ? MAX(l->n_thread / 2, 1) : 1;
+    for (; more > 0 && l->n_thread < l->most_thread; more--) {
+        if (thread_start(&l->thread[l->n_thread], "loader", thread_body, l) < 0) {
+            err_clear();
+            l->most_thread = l->n_thread;
+            return;
+        }
+        l->n_thread++;
+    }
+}
+
+/* Starts threads if the consumer waited too long since the last look. */
+static void follow_wait(Loader *l)
+{
+    double now_s = clock_now_s(), since_s = now_s - l->look_s;
+    if (l->n_thread == 0 || l->n_thread >= l->most_thread || !is_due(l, since_s)) return;
+    double share     = (l->stats.waited_s - l->look_waited_s) / since_s;
+    int    is_first  = l->look_taken == 0 && !l->src->is_work;
+    l->look_s        = now_s;
+    l->look_waited_s = l->stats.waited_s;
+    l->look_taken    = l->n_taken;
+    if (is_first || share < wait_share) return;
+    start_more(l);
+    if (l->src->is_work && l->n_thread < l->most_thread) return; /* said once, at the end */
+    log_info("loader: %d threads now: %.0f %% of the time was spent waiting for data", l->n_thread,
+             100 * share);
+}
 
 /* All parts of the next batch, in order. The first failure is kept: a slot that is not released is not
  * filled again. */
@@ -166,10 +185,9 @@ int loader_next(Loader *l, LoaderBatch *out)
     int slot = (int)(l->n_taken % l->cfg.n_slot);
     *out     = (LoaderBatch){ .slot = slot, .host = l->slot[slot], .sample0 = batch_sample0(l, l->n_taken) };
     take_parts(l, out);
-    double waited_s = clock_now_s() - begin_s;
-    if (waited_s > WAIT_S) ask_for_one_more(l);
     l->n_taken++;
-    l->stats.waited_s += waited_s;
+    l->stats.waited_s += clock_now_s() - begin_s;
+    follow_wait(l);
     if (l->failed) return report_failure(l->failed);
     l->stats.batches++;
     return 0;
@@ -188,7 +206,6 @@ void loader_stats(Loader *l, LoaderStats *out)
 {
     *out           = l->stats;
     out->n_thread  = l->n_thread;
-    out->n_active  = MIN(l->n_active, l->n_thread);
     out->elapsed_s = l->start_s == 0 ? 0 : clock_now_s() - l->start_s;
 }
 
@@ -206,8 +223,9 @@ static int start(Loader *l)
     l->failed                  = NULL;
     l->stats                   = (LoaderStats){ 0 };
     l->start_s                 = 0;
-    l->closing                 = 0;
-    l->n_active                = l->src->is_work ? MAX(l->n_active, FIRST_ACTIVE) : l->n_thread;
+    l->look_s                  = clock_now_s();
+    l->look_waited_s           = 0;
+    l->look_taken              = 0;
     atomic_store(&l->n_running, 0);
     TRY(thread_ring_init(&l->ring, l->cfg.n_slot * l->parts));
     for (int i = 0; i < l->n_thread; i++) TRY(thread_start(&l->thread[i], "loader", thread_body, l));
@@ -218,10 +236,6 @@ static void stop(Loader *l)
 {
     if (!l->ring.ready) return; /* it never started */
     thread_ring_close(&l->ring, NULL);
-    thread_lock(&l->lock);
-    l->closing = 1;
-    pthread_cond_broadcast(&l->asked);
-    thread_unlock(&l->lock);
     for (int i = 0; i < l->n_thread; i++) thread_join(&l->thread[i]);
     thread_ring_deinit(&l->ring);
 }
@@ -257,19 +271,23 @@ static int check_first(int64_t first_sample)
 }
 
 /* A quarter of the cores this process may use. One thread is fast enough for any GPU while the tokens come
- * from the page cache (tests/test_loader.c prints the rate). More threads hide the latency of disks. Samples
- * that are work may have a thread on every core, but only so many fill as the consumer's waiting asks for. */
-static int choose_threads(const LoaderConfig *c, const Source *src, int parts)
+ * from the page cache (tests/test_loader.c prints the rate). More threads hide the latency of disks. */
+static int choose_threads(const LoaderConfig *c, int parts)
 {
     if (c->inline_fill) return 0;
-    int own = src->is_work ? hostmem_cpus() : MIN(hostmem_cpus() / 4, MAX_AUTO_THREADS);
-    return MIN(c->threads > 0 ? c->threads : MAX(own, 1), c->n_slot * parts);
+    int n = c->threads > 0 ? c->threads : MIN(MAX(hostmem_cpus() / 4, 1), MAX_AUTO_THREADS);
+    return MIN(n, c->n_slot * parts);
+}
+
+static int most_threads(const LoaderConfig *c, int n, int parts)
+{
+    return n > 0 && c->threads == 0 ? MAX(n, MIN(hostmem_cpus(), c->n_slot * parts)) : n;
 }
 
 static int take_memory(Loader *l, const LoaderConfig *cfg)
 {
-    l->thread  = mem_zeroed((size_t)l->n_thread, sizeof *l->thread);
-    l->scratch = mem_zeroed((size_t)MAX(l->n_thread, 1), MAX(l->src->scratch_bytes, 1));
+    l->thread  = mem_zeroed((size_t)l->most_thread, sizeof *l->thread);
+    l->scratch = mem_zeroed((size_t)MAX(l->most_thread, 1), MAX(l->src->scratch_bytes, 1));
     l->skip    = mem_zeroed((size_t)cfg->n_skip, sizeof *l->skip);
     l->slot    = mem_zeroed((size_t)cfg->n_slot, sizeof *l->slot);
     l->part    = mem_zeroed((size_t)cfg->n_slot * (size_t)l->parts, sizeof *l->part);
@@ -282,15 +300,14 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     TRY(check_first(cfg->first_sample));
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");
-    l->cfg       = *cfg;
-    l->cfg.world = MAX(cfg->world, 1);
-    l->cfg.slots = NULL;
-    l->cfg.skip  = NULL;
-    l->src       = src;
-    l->parts     = src->is_work && !cfg->inline_fill ? (int)MIN(cfg->fields.B, MOST_PARTS) : 1;
-    l->n_thread  = choose_threads(cfg, src, l->parts);
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->asked, NULL);
+    l->cfg         = *cfg;
+    l->cfg.world   = MAX(cfg->world, 1);
+    l->cfg.slots   = NULL;
+    l->cfg.skip    = NULL;
+    l->src         = src;
+    l->parts       = src->is_work && !cfg->inline_fill ? (int)MIN(cfg->fields.B, MOST_PARTS) : 1;
+    l->n_thread    = choose_threads(cfg, l->parts);
+    l->most_thread = most_threads(cfg, l->n_thread, l->parts);
     if (take_memory(l, cfg) < 0) {
         loader_destroy(l);
         return -1;
@@ -319,10 +336,8 @@ void loader_destroy(Loader *l)
 {
     if (!l) return;
     stop(l);
-    for (int i = 0; l->scratch && i < MAX(l->n_thread, 1); i++)
+    for (int i = 0; l->scratch && i < MAX(l->most_thread, 1); i++)
         source_end_scratch(l->src, l->scratch + (size_t)i * l->src->scratch_bytes);
-    pthread_cond_destroy(&l->asked);
-    pthread_mutex_destroy(&l->lock);
     free(l->part);
     free(l->slot);
     free(l->skip);

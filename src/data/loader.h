@@ -12,7 +12,10 @@
  *    failure is reported with err_set(), also for wrong data: a run that is under way has failed (exit code
  *    1), no start was refused (exit code 2).
  * 5. Behind the last sample of a validation source come empty rows.
- * 6. Everything but the filling happens on one thread, the consumer's. */
+ * 6. Without a number of threads the loader looks now and then how long the consumer waited. If that is more
+ *    than a twentieth of the time, one more thread starts, up to one a core and one a slot. Where samples are
+ *    work (Source.is_work), several threads share a slot, and threads come faster.
+ * 7. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -31,7 +34,7 @@ typedef struct Loader Loader;
 
 typedef struct {
     Fields             fields;  /* the layout of a slot; fields.B samples in a micro-batch */
-    int                threads; /* 0: 1 to 4, by the machine's cores; where samples are work: all of them */
+    int                threads; /* 0: 1 to 4, by the machine's cores, and more while the consumer waits (6) */
     int                inline_fill;  /* 1: no threads, loader_next() fills (opt.prefetch off) */
     int                rank, world;  /* world 0 is taken as 1 */
     int64_t            first_sample; /* used samples before this loader's first one */
@@ -54,7 +57,6 @@ typedef struct {
     double  elapsed_s; /* since the first loader_next() */
     int64_t batches;   /* taken */
     int     n_thread;  /* 0: inline */
-    int     n_active;  /* threads of these that were asked to fill */
 } LoaderStats;
 
 /* Starts the threads. Borrows src until loader_destroy(). Negative after err_set(). */
