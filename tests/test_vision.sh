@@ -110,7 +110,7 @@ for name, bad in (("half", 6), ("two", 24)):
 END
 train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.names=
 rc=$?
-[ $rc -eq 0 ] && grep -q 'skipped:.*half/' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
+[ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
 verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
 train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names=
 rc=$?

@@ -168,8 +168,8 @@ static void windows_close(Source *s)
 }
 
 /* Training windows are whole: every one has T targets, unless a prefix has none. */
-static const SourceVt whole_vt  = { .fill = windows_fill, .close = windows_close };
-static const SourceVt part_vt   = { .fill = windows_fill, .targets = windows_targets, .close = windows_close };
+static const SourceVt whole_vt = { .fill = windows_fill, .close = windows_close };
+static const SourceVt part_vt  = { .fill = windows_fill, .targets = windows_targets, .close = windows_close };
 static const SourceVt packed_vt = { .fill = packed_fill, .targets = packed_targets, .close = windows_close };
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
