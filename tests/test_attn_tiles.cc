@@ -93,7 +93,7 @@ static Data data_new(const Case &c)
     x.o.assign(x.dout.size(), 0x7fff);
     x.dqkv.assign(x.qkv.size(), 0x7fff);
     x.lse.assign(n * (size_t)c.H, NAN);
-    x.ws.assign(n * (size_t)c.H * 2 + 64 + n + (size_t)(c.B * c.keys()),
+    x.ws.assign((n + (size_t)(64 * c.B)) * (size_t)c.H * 2 + 64 + n + (size_t)(c.B * c.keys()),
                 NAN); /* counters, and at most 24 bytes for each 64 rows */
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
     for (uint16_t &v : x.kv) v = (uint16_t)to_bf16(1.5f * draw());
@@ -368,6 +368,14 @@ int main()
         { 1, 192, 2, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY, 256, 130 },
         { 1, 320, 1, 1, 128, MASK_RANGE, 2, false, 90, false, RANGE_PACKED, 128 },
         { 2, 128, 2, 2, 64, MASK_FULL, 3, false, 0, false, 0, 640, 70 },
+        /* lengths that are no multiple of 64, of images and clips: 14 x 14 patches, with a class token */
+        { 2, 196, 2, 1, 64, MASK_FULL, 2, true },
+        { 3, 197, 2, 2, 64, MASK_FULL, 3, false },
+        { 2, 257, 1, 1, 128, MASK_FULL, 2, true },
+        { 1, 448, 1, 1, 64, MASK_FULL, 2, false },
+        { 2, 64, 2, 1, 64, MASK_FULL, 1, false },
+        { 2, 70, 2, 1, 128, MASK_FULL, 2, false },
+        { 2, 100, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 131 },
         /* maxima that grow from tile to tile */
         { 1, 384, 1, 1, 64, MASK_FULL, 1, false, 0, true },
         { 1, 256, 1, 1, 128, MASK_CAUSAL, 1, false, 0, true },

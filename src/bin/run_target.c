@@ -103,6 +103,13 @@ static int load_weights(Job *j, const char *dir, int64_t *step)
     return ckpt_load_weights(j, path);
 }
 
+/* The step whose stage a checkpoint belongs to: the last one that was trained. */
+static int64_t stage_step(const char *dir, int64_t step)
+{
+    if (step < 0 && ckpt_list(dir, &step, 1) <= 0) step = 0;
+    return MAX(step - 1, 0);
+}
+
 int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
                     int64_t *loaded)
 {
@@ -118,6 +125,7 @@ int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recip
     const Task *task = task_of(r);
     TRY(check_parts(task, r, parts));
     TRY(find_step(dir, which, &step));
+    if (task->stage) task->stage(r, stage_step(dir, step), r);
     TRY(setup_open(s, task, r, parts));
     if (load_weights(s->job, dir, &step) == 0) {
         if (loaded) *loaded = step;

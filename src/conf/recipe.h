@@ -81,11 +81,12 @@ typedef struct {
 
 /* What a vision transformer sees, and how it answers. */
 typedef struct {
-    int64_t  size, patch;          /* pixels a side, of a sample and of a patch */
-    int64_t  frames, tubelet;      /* of a clip, and of one token; frames 0: still images */
-    int64_t  stride;               /* frames of the source per frame of a clip */
-    int64_t  classes;              /* 0: as many as the data have, filled in before the first plan */
-    int64_t  pos_size, pos_frames; /* what the table of positions was made for; 0: size, frames */
+    int64_t  size, patch;            /* pixels a side, of a sample and of a patch */
+    int64_t  frames, tubelet;        /* of a clip, and of one token; frames 0: still images */
+    int64_t  stride;                 /* frames of the source per frame of a clip */
+    int64_t  seen_size, seen_frames; /* in the stage that a plan is for; no keys: size and frames at first */
+    int64_t  classes;                /* 0: as many as the data have, filled in before the first plan */
+    int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
     PoolKind pool;
     GridPos  pos;
     double   smooth;                            /* label smoothing */
@@ -105,8 +106,8 @@ typedef struct {
 
 typedef struct {
     DataKind   kind;
-    char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
-    char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
+    char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
     DataPack   pack;
     double     val_fraction;
@@ -185,8 +186,9 @@ struct Recipe {
     int64_t           steps;
     int64_t     step_samples; /* samples per optimizer update, over all ranks; a language model derives it */
     const char *step_key;     /* the key that step_samples comes from, for messages */
-    int64_t     step_tokens;  /* tokens per optimizer update of a language model */
-    int64_t     micro_batch;  /* samples; 0 = auto */
+    char        stages[RECIPE_STR]; /* comma list of task image: "STEP:SIZE" or "STEP:SIZExFRAMES" */
+    int64_t     step_tokens;        /* tokens per optimizer update of a language model */
+    int64_t     micro_batch;        /* samples; 0 = auto */
     Recompute   recompute;
     Precision   precision;
     char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */

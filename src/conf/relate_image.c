@@ -4,6 +4,8 @@
 #include "base/err.h"
 #include "base/str.h"
 
+#include <stdio.h>
+
 #define LL(x) ((long long)(x))
 
 int relate_floats(const char *list, int n, float *out)
@@ -45,6 +47,43 @@ static int check_sizes(Recipe *r)
     return 0;
 }
 
+int relate_stage(const Recipe *r, int i, RecipeStage *out)
+{
+    const char *list = r->stages;
+    char        item[64];
+    long long   step, size, frames = r->image.frames;
+    int         used = 0;
+    for (int k = 0; k <= i; k++) {
+        if (str_list_next(&list, item, sizeof item) <= 0) return 0;
+    }
+    int n = sscanf(item, "%lld:%lld%nx%lld%n", &step, &size, &used, &frames, &used);
+    if (n < 2 || item[used] || step <= 0)
+        return recipe_blame(r, "stages", "'%s' is no stage: STEP:SIZE or STEP:SIZExFRAMES, as in 5000:384",
+                            item);
+    *out = (RecipeStage){ step, size, frames };
+    return 1;
+}
+
+static int check_stages(const Recipe *r)
+{
+    RecipeStage s;
+    int64_t     before = 0;
+    for (int i = 0, rc; (rc = relate_stage(r, i, &s)) != 0; i++, before = s.step) {
+        TRY(rc);
+        if (s.step <= before)
+            return recipe_blame(r, "stages", "step %lld does not come after %lld", LL(s.step), LL(before));
+        if (s.size < r->image.patch || s.size > 4096)
+            return recipe_blame(r, "stages", "%lld pixels are less than a patch, or more than 4096",
+                                LL(s.size));
+        TRY(need_multiple(r, "stages", s.size, "image.patch", r->image.patch));
+        TRY(need_multiple(r, "stages", s.frames, "image.tubelet", r->image.tubelet));
+        if ((s.frames == 0) != (r->image.frames == 0) || s.frames < 0 || s.frames > 4096)
+            return recipe_blame(r, "stages", "%lld frames: images stay images, clips stay clips",
+                                LL(s.frames));
+    }
+    return 0;
+}
+
 static int check_colours(const Recipe *r)
 {
     float v[3];
@@ -75,8 +114,12 @@ static int check_mixing(const Recipe *r)
 
 int relate_image(Recipe *r)
 {
-    r->model.mask = MASKING_FULL;
+    RecipeImage *m = &r->image;
+    r->model.mask  = MASKING_FULL;
     TRY(check_sizes(r));
+    m->seen_size   = m->size;
+    m->seen_frames = m->frames;
+    TRY(check_stages(r));
     TRY(check_colours(r));
     if (r->image.ema > 0 && r->freeze[0])
         return recipe_blame(r, "image.ema", "is not available where weights are frozen (freeze)");

@@ -7,6 +7,14 @@
 /* Fills in and verifies what task image adds to a recipe. Negative after recipe_blame(). */
 int relate_image(Recipe *r);
 
+/* From `step` on the net sees so many pixels and frames. */
+typedef struct {
+    int64_t step, size, frames;
+} RecipeStage;
+
+/* Stage i of the key stages: 1, 0 when there is none, negative after recipe_blame(). */
+int relate_stage(const Recipe *r, int i, RecipeStage *out);
+
 /* n numbers from a comma list; negative when there are more, fewer or others. */
 int relate_floats(const char *list, int n, float *out);
 

@@ -43,6 +43,10 @@ const SchemaRow schema_table[] = {
     { ROW("step_samples", KEY_INT, step_samples, "256"), BETWEEN(1, 1 << 30), .tasks = "!lm",
       .aka = "global_batch_size,train_batch_size",
       .help = "samples per optimizer update, over all micro-batches and GPUs" },
+    { ROW("stages", KEY_LIST, stages, ""), .tasks = "image",
+      .aka = "progressive_resizing,curriculum",
+      .help = "other sizes from some step on: [5000:384] or, of clips, [5000:224x32, 8000:384x32]: step, "
+              "pixels a side, frames. Each stage has its own plan; weights and positions go on" },
     { ROW("micro_batch", KEY_INT, micro_batch, "0"), BETWEEN(0, 65536),
       .aka = "batch_size,micro_batch_size,device_batch_size,per_device_train_batch_size",
       .help = "samples (sequences of a language model) computed at once; 0: the largest that pays and fits. "

@@ -46,11 +46,11 @@ typedef struct {
 
 ImageOptions image_source_options(const Recipe *r, int training)
 {
-    ImageOptions      o = image_options_eval((int)r->image.size);
+    ImageOptions      o = image_options_eval((int)r->image.seen_size);
     const RecipeData *d = &r->data;
     float             mean[3];
     o.seed          = (uint64_t)r->seed;
-    o.frames        = (int)r->image.frames;
+    o.frames        = (int)r->image.seen_frames;
     o.stride        = (int)r->image.stride;
     o.crop_fraction = d->crop_fraction;
     o.crop_scale[0] = d->crop_min;
@@ -71,7 +71,7 @@ ImageOptions image_source_options(const Recipe *r, int training)
 
 int image_source_fields(const Recipe *r, FieldRow *row)
 {
-    int64_t size = r->image.size, frames = MAX(r->image.frames, 1);
+    int64_t size = r->image.seen_size, frames = MAX(r->image.seen_frames, 1);
     row[IMAGE_PIXELS] = (FieldRow){ "pixels", DT_U8, 3, { frames * size, size, 3 } };
     row[IMAGE_LABEL]  = (FieldRow){ "label", DT_I32, 0, { 0 } };
     if (!relate_mixes(r)) return IMAGE_LABEL + 1;

@@ -21,7 +21,7 @@ static int has_class(const Vit *v) { return v->image.pool == POOL_CLASS; }
 
 int64_t vit_tokens(const RecipeImage *m)
 {
-    return grid_tokens(grid_of(m, m->size, m->frames)) + (m->pool == POOL_CLASS);
+    return grid_tokens(grid_of(m, m->seen_size, m->seen_frames)) + (m->pool == POOL_CLASS);
 }
 
 static int64_t patch_numbers(const RecipeImage *m)
@@ -87,7 +87,7 @@ void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt,
     memset(v, 0, sizeof *v);
     net_begin(&v->net, &r->model, opt, place);
     v->image        = r->image;
-    v->grid         = grid_of(&v->image, v->image.size, v->image.frames);
+    v->grid         = grid_of(&v->image, v->image.seen_size, v->image.seen_frames);
     v->pos_grid     = grid_of(&v->image, v->image.pos_size, v->image.pos_frames);
     v->T            = vit_tokens(&v->image);
     v->stored_class = round_up(v->image.classes, VIT_CLASS_ALIGN);
@@ -131,11 +131,11 @@ static Tensor *record_patches(const Vit *v, Prog *p, const VitBatch *b, NetMode 
                                  .partner    = mixes ? b->partner : NULL,
                                  .lambda     = mixes ? b->blend : NULL,
                                  .box        = mixes ? b->box : NULL,
-                                 .frames     = (int)MAX(m->frames, 1),
-                                 .src_height = (int)m->size,
-                                 .src_width  = (int)m->size,
-                                 .height     = (int)m->size,
-                                 .width      = (int)m->size,
+                                 .frames     = (int)MAX(m->seen_frames, 1),
+                                 .src_height = (int)m->seen_size,
+                                 .src_width  = (int)m->seen_size,
+                                 .height     = (int)m->seen_size,
+                                 .width      = (int)m->seen_size,
                                  .tubelet    = m->frames > 0 ? (int)m->tubelet : 1,
                                  .patch      = (int)m->patch };
     memcpy(a.mean, v->mean, sizeof a.mean);

@@ -54,6 +54,25 @@ static int image_complete(Recipe *r, int need_data)
     return 0;
 }
 
+static TaskStage image_stage(const Recipe *r, int64_t step, Recipe *out)
+{
+    RecipeStage s;
+    TaskStage   range = { 0, r->steps };
+    if (out != r) *out = *r;
+    out->image.seen_size   = r->image.size;
+    out->image.seen_frames = r->image.frames;
+    for (int i = 0; relate_stage(r, i, &s) > 0; i++) {
+        if (s.step > step) {
+            range.until = MIN(s.step, r->steps);
+            break;
+        }
+        range.from             = s.step;
+        out->image.seen_size   = s.size;
+        out->image.seen_frames = s.frames;
+    }
+    return range;
+}
+
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
 static void declare_batch(Job *j, Image *m)
@@ -297,6 +316,7 @@ const Task task_image = {
     .rows           = image_rows,
     .together       = image_together,
     .complete       = image_complete,
+    .stage          = image_stage,
     .declare        = image_declare,
     .record         = image_record,
     .release        = image_release,

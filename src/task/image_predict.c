@@ -93,7 +93,7 @@ static int say(Predict *p, const char *file, int label, const float *row, const 
 
 static int draw(Predict *p, int64_t b, int label, const float *row, const int *order)
 {
-    ImageAnswer a = { .size = (int)p->j->recipe.image.size, .right = order[0] == label };
+    ImageAnswer a = { .size = (int)p->j->recipe.image.seen_size, .right = order[0] == label };
     char        buf[NAME_MOST];
     a.rgb = fields_at(&p->j->fields, p->block, IMAGE_PIXELS, b);
     if (label >= 0 && label < p->n_class) a.label = arena_strdup(&p->arena, name_of(p, label, buf));

@@ -73,6 +73,11 @@ typedef struct {
     uint64_t    seed;
 } TaskSample;
 
+/* Steps [from, until). */
+typedef struct {
+    int64_t from, until;
+} TaskStage;
+
 /* What `brim predict` asks for. */
 typedef struct {
     char *const *path; /* files, or folders of samples */
@@ -120,6 +125,8 @@ struct Task {
     /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
      * elsewhere. Negative after recipe_blame(). NULL: none. */
     int (*complete)(Recipe *r, int need_data);
+    /* The recipe in force at a step, and the steps it is for. Stages share all weights. NULL: one stage. */
+    TaskStage (*stage)(const Recipe *r, int64_t step, Recipe *out);
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
     int (*check)(const Recipe *r);
 

@@ -1,6 +1,7 @@
 /* Attention: three ways, one chosen for each shape.
- *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of 64 or 128, lengths that are multiples of 128
- *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
+ *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of 64 or 128; lengths that are multiples of 128, or with
+ *            the full mask any from 64 on
+ *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full; lengths as for tiles, in several engines
  *   simple   k_attn.cu: everything
  *
  * 1. All three write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]. So forward
@@ -25,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_REVISION = 5 }; /* of the kernels: older measurements do not count */
+enum { TILE_REVISION = 6 }; /* of the kernels: older measurements do not count */
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 

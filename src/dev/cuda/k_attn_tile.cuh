@@ -12,7 +12,10 @@
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
  *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
  *    leaves for each tile what its queries see and who sees its keys.
- * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+ * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so.
+ * 4. Lengths that are no multiple of 64 (full mask only): of the rows that stay, the first tile of queries
+ *    and the last of keys overlap their neighbour. What is computed twice has the same bits. Of the tiles
+ *    that pass, the last goes beyond the sequence: its keys are masked, its queries have weights of 0. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
 
@@ -37,7 +40,7 @@ typedef struct {
     int          n_batch, T, S, heads, kv_heads, causal; /* T queries, S keys */
     float        scale;
     float       *lse;   /* [B,H,T] */
-    float       *rows;  /* backward, [B,H,T/64,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
+    float       *rows;  /* backward, [B,H,tiles of T,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
     const int   *doc, *prefix, *first, *last, *len; /* len: keys of each sequence; NULL: S */
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
@@ -79,6 +82,15 @@ template <typename R> __device__ __forceinline__ int query_block(const AttnArgs 
 {
     return g.T - (i + 1) * R::ROWS;
 }
+
+/* Where a tile of queries begins: at row, or at 0 if only its beginning lies before the sequence; -1: all of
+ * the tile does. */
+__device__ __forceinline__ int query_tile(int row) { return row <= -TILE ? -1 : max(row, 0); }
+
+/* Where a tile of keys begins that would begin at row: it ends with the sequence. */
+__device__ __forceinline__ int key_tile(const AttnArgs &g, int row) { return min(row, g.S - TILE); }
+
+__host__ __device__ __forceinline__ int tiles_of_rows(int64_t n) { return (int)((n + TILE - 1) / TILE); }
 
 /* What says which keys the queries of sequence b see. */
 typedef struct {
@@ -386,6 +398,16 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
     }
 }
 
+/* Makes -inf of the columns from n on. */
+__device__ __forceinline__ void tile_mask_end(float (&d)[N_ACC], int n)
+{
+    int col = tile_col();
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        if (col + i / 4 * 8 + i % 2 >= n) d[i] = -INFINITY;
+    }
+}
+
 /* Makes -inf of the keys from k0 on that queries, which are rows and begin at q0, do not see. */
 __device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
 {
@@ -445,6 +467,7 @@ __device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs
         if (k0 < c.low || k0 + TILE - 1 > c.high) tile_mask_spans(d, c.spans, q0, k0);
     } else {
         if (g.causal && k0 == q0) tile_mask<true>(d);
+        if (!g.causal && k0 + TILE > g.S) tile_mask_end(d, g.S - k0);
     }
 }
 

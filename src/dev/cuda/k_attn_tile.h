@@ -11,7 +11,8 @@ extern "C" {
 #endif
 
 /* Rows of queries [B,T,H*D] and of keys and values [B,S,K*D], ld_* elements apart, each pointer at head 0;
- * see AttnFwd, AttnBwd, CrossAttnFwd, CrossAttnBwd in dev/op.h. S is a multiple of 128, T of 64. */
+ * see AttnFwd, AttnBwd, CrossAttnFwd, CrossAttnBwd in dev/op.h. S is a multiple of 128 and T of 64. With the
+ * full mask and without len both may be any number from 64 on. */
 typedef struct {
     void *q, *k, *v;
     void *o, *lse;             /* written by forward, read by backward */

@@ -82,7 +82,7 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++) {
-                int row = b * g.T + row0 + wg * TILE;
+                int row = b * g.T + max(row0 + wg * TILE, 0);
                 tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, head_col<R>(h), row, come);
                 tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, head_col<R>(h), row, come);
@@ -141,6 +141,22 @@ __device__ __forceinline__ int64_t side_at(int64_t row)
     return row / TILE * (2 * TILE) + q / 16 * 16 + q % 8 / 2 * 4 + q / 8 % 2 * 2 + q % 2;
 }
 
+/* The first of a head, whose tiles of queries are whole there. */
+__device__ __forceinline__ int64_t side_row(const AttnArgs &g, int head)
+{
+    return (int64_t)head * tiles_of_rows(g.T) * TILE;
+}
+
+/* Behind the sequence: queries that weigh nothing. */
+__device__ __forceinline__ void side_pad(const AttnArgs &g, int head)
+{
+    int row = g.T + threadIdx.x % WG_THREADS;
+    if (row >= tiles_of_rows(g.T) * TILE) return;
+    float *at = g.rows + side_at(side_row(g, head) + row);
+    at[0]     = -INFINITY;
+    at[TILE]  = 0.0f;
+}
+
 /* Finishes them, and leaves them for `keys`. */
 __device__ __forceinline__ void side_finish(const AttnArgs &g, int64_t row, Side (&side)[2])
 {
@@ -188,7 +204,7 @@ __device__ __forceinline__ void queries_add(float (&dq)[R::N_SUM], float (&s)[N_
 /* dq of the 64 queries, which see these tiles of keys. */
 template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a, const AttnArgs &g,
-                                            uint32_t smem, int64_t row, Ring &r, Tiles seen)
+                                            uint32_t smem, int64_t side, Ring &r, Tiles seen)
 {
     float         s[N_ACC], dp[N_ACC];
     Words<N_WORD> ds;
@@ -197,7 +213,7 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a
     ring_wait<R>(smem, r);
     product_begin<R>(s, a.q, smem, r, 0);
     product_begin<R>(dp, a.dout, smem, r, 1);
-    side_finish(g, row, a.side);
+    side_finish(g, side, a.side);
 #pragma unroll 1
     for (int j = seen.first;; j++) {
         Ring at = r;
@@ -229,9 +245,10 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
     int            b    = head / g.heads;
     Queries<R>     a    = { {}, {}, {}, clear_of<SPANS>(g, b, row0), row0 };
     queries_begin<R>(a, g, tile, row);
+    if (row0 + TILE == g.T) side_pad(g, head);
     if (!OVER) still_free<R>(smem, slot);
     for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
-    queries_sum<R, SPANS>(dq, a, g, smem, row, r, seen);
+    queries_sum<R, SPANS>(dq, a, g, smem, side_row(g, head) + row0 + tile_row(), r, seen);
     for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
     gradient_turn(dq, g, row0 + tile_row());
     place_begin(wg);
@@ -249,7 +266,7 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
 {
     Ring r = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g.n_batch * g.heads, g.T), smem, [&](int head, int i, uint32_t slot) {
-        int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
+        int   b = head / g.heads, block = query_block<R>(g, i), row0 = query_tile(block + wg * TILE);
         Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1);
         if (row0 >= 0) {
             Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
@@ -308,7 +325,7 @@ __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g,
                                            int h, int i)
 {
     uint32_t     full = smem + R::AT_FULL + 8 * r.stage;
-    const float *side = g.rows + side_at(((int64_t)b * g.heads + h) * g.T + i * TILE);
+    const float *side = g.rows + side_at(side_row(g, b * g.heads + h) + i * TILE);
     tile_load<R>(ring_tile<R>(smem, r, 0), &m.q, head_col<R>(h), b * g.T + i * TILE, full);
     tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, head_col<R>(h), b * g.T + i * TILE, full);
     tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
@@ -320,7 +337,7 @@ __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, 
                                           int h, int k0)
 {
 #pragma unroll 1
-    for (int i = g.causal ? k0 / TILE : 0; i < g.T / TILE; i++, ring_next<R>(r)) {
+    for (int i = g.causal ? k0 / TILE : 0; i < tiles_of_rows(g.T); i++, ring_next<R>(r)) {
         ring_take<R>(smem, r);
         query_load<R>(m, g, smem, r, b, h, i);
     }
@@ -361,7 +378,7 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
     load_blocks<R>(all, smem, g.next + 1, [&](int head, int block, uint32_t slot, uint32_t come) {
         int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS;
         for (int wg = 0; wg < R::WGS; wg++) {
-            int row = b * g.S + k0 + wg * TILE;
+            int row = b * g.S + key_tile(g, k0 + wg * TILE);
             tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.k, head_col<R>(hk), row, come);
             tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.v, head_col<R>(hk), row, come);
         }
@@ -469,7 +486,7 @@ template <typename R, bool SPANS> struct Walk {
         if constexpr (SPANS) {
             return !(p.note & NOTE_LAST) && settle(smem);
         } else {
-            if (++i < g.T / TILE) return true;
+            if (++i < tiles_of_rows(g.T)) return true;
             if (--heads == 0) return false;
             i = first;
             if (skips) ring_skip<R>(smem, r);
@@ -635,7 +652,7 @@ __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs 
     Walk<R, SPANS> w = {};
     multiply_blocks<R>(blocks_of<R>(g.n_batch * g.kv_heads, g.S), smem,
                        [&](int head, int block, uint32_t slot) {
-                           bool seen = w.begin(g, smem, block * R::ROWS + wg * TILE, wg);
+                           bool seen = w.begin(g, smem, key_tile(g, block * R::ROWS + wg * TILE), wg);
                            keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w, seen);
                        });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
@@ -688,7 +705,10 @@ static int launch_masked(const AttnMaps &m, const AttnArgs &g, int spans, int n_
 }
 
 /* For each query lse and the sum of dout * o; then what both halves keep. */
-static int64_t rows_ws(const TileAttn *a) { return a->B * a->shape.heads * a->T * (int64_t)sizeof(float2); }
+static int64_t rows_ws(const TileAttn *a)
+{
+    return a->B * a->shape.heads * tiles_of_rows(a->T) * TILE * (int64_t)sizeof(float2);
+}
 
 int64_t tile_attn_bwd_ws(const TileAttn *a) { return rows_ws(a) + attn_common_ws(a); }
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
                 row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++)
                 tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h),
-                             b * g.T + row0 + wg * TILE, come);
+                             b * g.T + max(row0 + wg * TILE, 0), come);
             Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
@@ -206,7 +206,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
     Ring     r   = { 0, 0 };
     multiply_blocks<R>(blocks_of<R>(g.n_batch * g.heads, g.T), smem, [&](int head, int i, uint32_t slot) {
-        int   b = head / g.heads, block = query_block<R>(g, i), row0 = block + wg * TILE;
+        int   b = head / g.heads, block = query_block<R>(g, i), row0 = query_tile(block + wg * TILE);
         Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1), seen = { all.end, all.end };
         if (row0 >= 0) {
             seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
@@ -263,8 +263,9 @@ const char *tile_attn_refuses(const TileAttn *a)
 {
     int64_t most = MAX(a->T, a->S);
     if (a->shape.head_dim != 64 && a->shape.head_dim != 128) return "heads are not of 64 or 128";
-    if (a->S < 1 || a->S % 128 != 0) return "the length is no multiple of 128";
-    if (a->T < 1 || a->T % 64 != 0) return "the queries are no multiple of 64";
+    int any = a->shape.mask == MASK_FULL && !a->len && a->T >= TILE && a->S >= TILE;
+    if (!any && (a->S < 1 || a->S % 128 != 0)) return "the length is no multiple of 128";
+    if (!any && (a->T < 1 || a->T % 64 != 0)) return "the queries are no multiple of 64";
     if (unaligned(a->q, a->ld_q) || unaligned(a->k, a->ld_k) || unaligned(a->v, a->ld_k) ||
         unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) || unaligned(a->dq, a->ld_dq) ||
         unaligned(a->dk, a->ld_dk) || unaligned(a->dv, a->ld_dk) || (uintptr_t)a->ws % 16 != 0)
