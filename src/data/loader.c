@@ -155,7 +155,7 @@ static void follow_wait(Loader *l)
     l->look_taken    = l->n_taken;
     if (is_first || share < wait_share) return;
     start_more(l);
-    if (l->src->is_work && l->n_thread < l->most_thread) return; /* said once, at the end */
+    if (l->src->is_work) return; /* said once, at the end of the run */
     log_info("loader: %d threads now: %.0f %% of the time was spent waiting for data", l->n_thread,
              100 * share);
 }
