@@ -24,7 +24,4 @@ void      runwatch_destroy(RunWatch *w);
 /* What train_run() takes; valid until runwatch_destroy(). With NULL nothing is watched. */
 Watcher runwatch_watcher(RunWatch *w);
 
-/* A text that the model wrote after a step: into samples.jsonl and TensorBoard. */
-void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *text);
-
 #endif
