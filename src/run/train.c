@@ -64,7 +64,7 @@ static int evaluate(Run *run, int *stop)
 {
     const Task *t = run->task;
     TaskEval    e;
-    if (!run->val) return 0;
+    if (!run->val || run->is_look) return 0;
     double begin_s = clock_now_s();
     watchdog_note(&run->watchdog, "the evaluation after step", run->at.step);
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
@@ -494,7 +494,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
 
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s };
+    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .is_look = opt->is_look };
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));

@@ -40,6 +40,7 @@ typedef struct {
     int64_t       queued; /* steps handed to the device */
     int64_t       first_step; /* of this process */
     int           idle;       /* it has nothing to do, and said why */
+    int           is_look;    /* of TrainOptions */
     int           n_timed;    /* steps of it that were timed */
     double        last_s;     /* when the last step whose result was read had ended, or what came after it */
     double        step_flops; /* of all ranks, as MFU counts them */

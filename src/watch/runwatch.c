@@ -40,6 +40,8 @@ struct RunWatch {
     HttpServer   *http;
     double        energy_0_j; /* of earlier starts */
     int           has_activity, events_failing;
+    double        look_s, begin_s, now_s; /* runwatch_look(), and when the first and last step ended */
+    int64_t       n_step;
     dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
     ino_t         folder_inode;
 };
@@ -61,6 +63,11 @@ RunWatch *runwatch_create(const Recipe *r, const char *nvml_path)
 }
 
 void runwatch_destroy(RunWatch *w) { free(w); }
+
+void runwatch_look(RunWatch *w, double seconds)
+{
+    if (w) w->look_s = seconds;
+}
 
 /* What did not work, once. The run is none the worse. */
 static void complain(const char *what)
@@ -274,7 +281,22 @@ static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
 
 static void watch_step(void *self, int64_t step, double done_s)
 {
-    tracer_step(((RunWatch *)self)->tracer, step, done_s);
+    RunWatch *w = (RunWatch *)self;
+    if (w->n_step++ == 0) w->begin_s = done_s;
+    w->now_s = done_s;
+    tracer_step(w->tracer, step, done_s);
+}
+
+/* Slow steps are given more time, up to a point. */
+static int watch_enough(void *self)
+{
+    enum { FEW = 8, MANY = 40, PATIENCE = 3 };
+    const RunWatch *w       = (const RunWatch *)self;
+    const Recipe   *r       = w->r;
+    int64_t         traced  = r->trace > 0 ? r->trace_skip + r->trace_warmup + r->trace : 0;
+    double          lasting = w->now_s - w->begin_s;
+    if (w->look_s <= 0 || w->n_step < MAX(FEW, traced + 1)) return 0;
+    return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
 }
 
 static void watch_rest(void *self, Job *job, int64_t step, int is_eval)
@@ -328,6 +350,7 @@ Watcher runwatch_watcher(RunWatch *w)
                       .line   = watch_line,
                       .step   = watch_step,
                       .rest   = watch_rest,
+                      .enough = watch_enough,
                       .rewind = watch_rewind,
                       .end    = watch_end };
 }
