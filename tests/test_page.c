@@ -196,7 +196,8 @@ static void test_waterfall(void **state)
     fill(&s,
          "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g,\"gpu_util\":1,\"mfu\":1.3}"); /* fp8 */
     assert_int_equal(waterfall_of(&s, &none, p), 4);
-    assert_true(fabs(total(p, 4) - 1) < 1e-9 && fabs(p[3].share - 0.9) < 1e-9);
+    /* Some kernel always runs: the GPU does not notice that the host waits. */
+    assert_true(fabs(total(p, 4) - 1) < 1e-9 && fabs(p[3].share - 1) < 1e-9);
     series_deinit(&s);
     fill(&s, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g}");
     assert_int_equal(waterfall_of(&s, &none, p), 2);

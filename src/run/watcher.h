@@ -20,7 +20,7 @@ typedef struct {
     int64_t      steps;          /* that the recipe asks for */
     const char  *unit;           /* what is counted, in the singular: "image" */
     double       units_per_step; /* over all ranks */
-    const Setup *setup;          /* device, plan and programs */
+    const Setup *setup;          /* device, plan and programs; NULL: not known */
 } WatcherRun;
 
 typedef struct {

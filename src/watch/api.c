@@ -4,14 +4,14 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "watch/sampleview.h"
 #include "watch/waterfall.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 1 << 16, SAMPLES_SHOWN = 8 };
+enum { TEXT_BYTES = 1 << 16 };
 
 /* What the newest line of a run is asked for. */
 static const char *const run_fields[] = {
@@ -168,35 +168,6 @@ static void put_waterfall(JsonOut *o, const Series *s, const RunFacts *f)
     json_out_close(o);
 }
 
-static void put_sample(JsonOut *o, const char *line, size_t n)
-{
-    json_t *root = json_loadb(line, n, 0, NULL);
-    if (json_is_object(root)) {
-        json_out_object(o, NULL);
-        json_out_num(o, "step", json_number_value(json_object_get(root, "step")));
-        json_out_str(o, "prompt", json_string_value(json_object_get(root, "prompt")));
-        json_out_str(o, "text", json_string_value(json_object_get(root, "text")));
-        json_out_close(o);
-    }
-    json_decref(root);
-}
-
-/* The last lines of samples.jsonl, newest first. */
-static void put_samples(JsonOut *o, const Runs *r, const RunView *v)
-{
-    char *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
-    json_out_array(o, "samples");
-    for (int i = 0; text && end > text && i < SAMPLES_SHOWN; i++) {
-        if (end[-1] == '\n') end--;
-        char *line = end;
-        while (line > text && line[-1] != '\n') line--;
-        put_sample(o, line, (size_t)(end - line));
-        end = line;
-    }
-    json_out_close(o);
-    free(text);
-}
-
 static void put_texts(JsonOut *o, const Runs *r, const RunView *v)
 {
     static const char *const file[] = { "plan.txt", "machine.txt", "recipe.yaml", "log.txt" };
@@ -221,7 +192,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     json_out_int(&o, "stride", s->stride);
     put_columns(&o, s, from);
     put_waterfall(&o, s, &v->facts);
-    put_samples(&o, r, v);
+    sampleview_put(&o, r, v);
     if (from <= 0) put_texts(&o, r, v);
     return json_out_end(&o);
 }

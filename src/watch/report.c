@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "watch/runs.h"
+#include "watch/sampleview.h"
 #include "watch/svg.h"
 #include "watch/waterfall.h"
 
@@ -254,13 +255,29 @@ static void put_file(FILE *f, const Runs *r, const RunView *v, const char *file,
     free(text);
 }
 
+/* What the model wrote, saw or played last. */
+static void put_samples(FILE *f, const Runs *r, const RunView *v)
+{
+    SampleView s[SAMPLEVIEW_MOST];
+    int        n = sampleview_read(r, v, s);
+    if (n > 0) fputs("<h2>Samples</h2>\n", f);
+    for (int i = 0; i < n; i++) {
+        fprintf(f, "<div class='card'><p class='soft'>step %.0f</p>", s[i].step);
+        if (s[i].image) fprintf(f, "<img alt='sample' src='%s'>", s[i].image);
+        fputs("<pre>", f);
+        svg_text(f, s[i].text ? s[i].text : "");
+        fputs("</pre></div>\n", f);
+    }
+    sampleview_free(s, n);
+}
+
 static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
 {
     char when[64];
     fputs("<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
           "content='width=device-width,initial-scale=1'><meta http-equiv='Content-Security-Policy' "
           "content=\"default-src "
-          "'none'; style-src 'unsafe-inline'\"><title>",
+          "'none'; img-src data:; style-src 'unsafe-inline'\"><title>",
           f);
     svg_text(f, v->name);
     fprintf(f, " - Brim</title><style>%s</style></head><body><main><h1>", style);
@@ -277,6 +294,7 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     fputs("</div>\n<h2>Plots over steps</h2>\n", f);
     put_plots(f, s);
     put_waterfall(f, v, s);
+    put_samples(f, r, v);
     fputs("<h2>Plan, machine, recipe</h2>\n", f);
     put_file(f, r, v, "plan.txt", "Plan");
     put_file(f, r, v, "machine.txt", "Machine");

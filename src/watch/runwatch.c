@@ -149,7 +149,8 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->units_per_step = run->units_per_step;
     f->ranks          = run->world;
     f->started_s      = clock_wall_s();
-    planfacts_fill(f, run->setup, w->r);
+    str_copy(f->unit, sizeof f->unit, run->unit);
+    if (run->setup) planfacts_fill(f, run->setup, w->r);
     w->tracer = tracer_create(w->r, run->first_step);
     if (stat(w->dir, &st) == 0) {
         w->folder_device = st.st_dev;
