@@ -46,9 +46,9 @@ static int begin_look(char folder[64])
 static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
 {
     static char run[] = "run=look", steps[] = "steps=1000000", trace[] = "trace=3",
-                report[] = "watch.report=false", web[] = "watch.web=false", sample[] = "watch.sample=true",
-                every[] = "log_every=1";
-    char        *own[]  = { run, steps, trace, report, web, sample, every };
+                report[] = "watch.report=false", skip[] = "trace_skip=2", web[] = "watch.web=false",
+                sample[] = "watch.sample=true", every[] = "log_every=1";
+    char        *own[] = { run, steps, trace, skip, report, web, sample, every };
     char        *all[RECIPE_KEYS + ARRAY_LEN(own)];
     TrainOptions opt = {
         .begin_s = a->begin_s, .is_look = 1, .command = "brim doctor", .version = a->version
