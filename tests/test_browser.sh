@@ -34,10 +34,12 @@ done
 # A task that is no language model: images, accuracy (larger is better), two losses, a picture as a sample.
 mkdir -p runs/seen/samples
 awk 'BEGIN { for (i = 1; i <= 200; i++) {
-    printf "{\"step\": %d, \"loss\": %.4f, \"distance\": %.3f, \"repel\": %.3f, ", i, 2 / i, 1 / i, -1 / i
+    printf "{\"step\": %d, \"loss\": %.4f, ", i, 2 / i
+    printf "\"distance\": %.3f, \"repel\": %.3f, ", 1 / i, -1 / i
     printf "\"per_s\": 900, \"time_s\": %d, \"data_wait_s\": 0}\n", i
     if (i % 50 == 0)
-        printf "{\"step\": %d, \"val_accuracy\": %.3f, \"val_top5\": 0.9, \"time_s\": %d}\n", i, i / 250, i } }' \
+        printf "{\"step\": %d, \"val_accuracy\": %.3f, \"val_top5\": 0.9, \"time_s\": %d}\n",
+            i, i / 250, i } }' \
     >runs/seen/metrics.jsonl
 printf '{"unit": "image", "units": "images", "steps": 400, "device": "CPU", "best": 0, "metrics": %s}' \
     '[{"name": "val_accuracy", "larger": true}, {"name": "val_top5", "larger": true}]' >runs/seen/watch.json
@@ -63,6 +65,8 @@ for _ in $(seq 200); do
     sleep 0.1
 done
 : "${url:?}"
-timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools" "$PWD/runs/live/trace.json"; rc=$?
+timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools" \
+    "$PWD/runs/live/trace.json"
+rc=$?
 kill $pid; wait $pid
 exit $rc

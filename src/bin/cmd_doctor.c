@@ -145,9 +145,9 @@ static int examine_recipe(const CmdArgs *a, const CmdTarget *t, const Flags *f)
 int cmd_doctor(const CmdArgs *a)
 {
     Flags     f      = { 0 };
-    CmdFlag   flag[] = { { "--apply", NULL, &f.apply, "write the recipe with the changes" },
+    CmdFlag   flag[] = { { "--apply", NULL, &f.apply, "write the changed recipe" },
                          { "--out", &f.out, NULL, "where --apply writes (default: NAME.doctor.yaml)" },
-                         { "--seconds", &f.seconds, NULL, "of steps that a recipe is watched for (default 3)" },
+                         { "--seconds", &f.seconds, NULL, "that a recipe is watched for (default 3)" },
                          { "--json", NULL, &f.json, "one JSON object instead" } };
     CmdTarget t;
     RunDir    dir;

@@ -86,8 +86,8 @@ const SchemaRow schema_table[] = {
               "hangs; 0: never" },
     { ROW("trace", KEY_INT, trace, "0"), BETWEEN(0, 1000),
       .aka = "profile,profiler,profile_steps,trace_steps",
-      .help = "steps that are recorded op by op into trace.json of the run, for Chrome or Perfetto; brim trace "
-              "summarizes it; 0: none" },
+      .help = "steps that are recorded op by op into trace.json of the run, for Chrome or Perfetto; brim "
+              "trace summarizes it; 0: none" },
     { ROW("trace_skip", KEY_INT, trace_skip, "5"), BETWEEN(1, 1e9),
       .aka = "profile_start,wait_steps",
       .help = "steps of a start before the trace begins" },

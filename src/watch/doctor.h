@@ -50,8 +50,8 @@ int doctor_is_healthy(const Doctor *d);
 
 void doctor_print(const Doctor *d, FILE *out);
 int  doctor_print_json(const Doctor *d, FILE *out); /* negative after err_set() */
-/* Writes the recipe with the changes of all findings that train the same. Returns how many keys; 0: nothing to
- * change, and no file. Negative after err_user()/err_set(). */
+/* Writes the recipe with the changes of all findings that train the same. Returns how many keys; 0: nothing
+ * to change, and no file. Negative after err_user()/err_set(). */
 int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path);
 
 /* ---- doctor_rules.c ---- */

@@ -174,7 +174,7 @@ static const struct {
     { "j_per_unit", "J/unit", SHOW_PLAIN },
 };
 
-/* "tokens/s". */
+/* What the run counts, per second. */
 static const char *rate_label(const RunView *v, char buf[SERIES_NAME])
 {
     snprintf(buf, SERIES_NAME, "%.30s/s", v->facts.units);

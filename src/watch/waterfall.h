@@ -52,8 +52,8 @@ int waterfall_of(const Series *s, const RunFacts *f, WaterfallPart out[WATERFALL
 int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS]);
 /* "a trace", "GPU counters", "utilisation", "clocks". */
 const char *waterfall_source(const FallWindow *w, const RunFacts *f);
-/* Share of the executed FLOPs of the peak at the clock that was measured: what tensor activity should be; NAN:
- * not known. */
+/* Share of the executed FLOPs of the peak at the clock that was measured: what tensor activity should be.
+ * NAN: not known. */
 double waterfall_tensor(const FallWindow *w, const RunFacts *f);
 
 #endif

@@ -1,5 +1,5 @@
-/* Whatif: how long a step would take if the recipe said something else. Nothing runs: the recipe is planned as
- * `brim plan` does, for the machine that the run had. */
+/* Whatif: how long a step would take if the recipe said something else. Nothing runs: the recipe is planned
+ * as `brim plan` does, for the machine that the run had. */
 #ifndef WATCH_WHATIF_H
 #define WATCH_WHATIF_H
 
@@ -23,7 +23,7 @@ typedef struct {
 
 enum { WHATIF_KEYS = 24, WHATIF_KEY = 96 };
 
-/* The user's overrides, then n more. The recipe is on the heap: the caller frees it. NULL after err_user(). */
+/* The user's overrides, then n more keys. The caller frees the recipe. NULL after err_user(). */
 Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int n);
 /* Plans the recipe with n more keys ("precision=auto"). room_bytes 0: what the run had. Negative after
  * err_user()/err_set(): no such plan. */

@@ -22,8 +22,10 @@ base="data.kind=random opt.tune=false step_tokens=131072"
 look() {
     local name=$1 target=$2
     shift 2
-    timeout 100 $PREFIX "$brim" doctor "$target" "$@" --seconds "$seconds" --json --apply --out "$out/$name.yaml" \
-        >"$out/$name.json" 2>"$out/$name.log" || { tail -3 "$out/$name.log"; return 1; }
+    timeout 100 $PREFIX "$brim" doctor "$target" "$@" --seconds "$seconds" --json \
+        --apply --out "$out/$name.yaml" >"$out/$name.json" 2>"$out/$name.log" && return 0
+    tail -n 3 "$out/$name.log"
+    return 1
 }
 
 field() { python3 -c "
@@ -52,7 +54,8 @@ fails = []
 if a["verdict"] != cause: fails.append(f"says {a['verdict']!r}")
 if abs(total - 100) > 1: fails.append(f"waterfall {total:.1f} %")
 # Only where products run on tensor cores: fp32 ones do not. A card that is shared counts for all programs.
-if act is not None and ex is not None and cause not in ("precision", "another process") and abs(act - ex) > 0.12:
+comparable = act is not None and ex is not None and cause not in ("precision", "another process")
+if comparable and abs(act - ex) > 0.12:
     fails.append(f"tensor {100*ex:.1f} by FLOPs, {100*act:.1f} by counters")
 line = f"  {name}: {a['step_ms']:.1f} ms, verdict {a['verdict']}, predicted {f.get('step_ms') or 0:.1f}"
 if b:
@@ -101,7 +104,10 @@ for c in $cases; do
     fp32) base="data.kind=random opt.tune=false step_tokens=16384" crippled fp32 precision precision=fp32 ;;
     attention) crippled attention attention opt.flash=false ;;
     recompute) crippled recompute recomputation recompute=block ;;
-    affinity) export BRIM_SLOW=work:4000; PREFIX="taskset -c 0"; crippled affinity "CPU quota" data.threads=4 ;;
+    affinity)
+        export BRIM_SLOW=work:4000
+        PREFIX="taskset -c 0"
+        crippled affinity "CPU quota" data.threads=4 ;;
     shared)
         (BRIM_RUNS=$out/other exec "$brim" train "$recipe" $base run=other steps=100000 memory_limit=20% \
             checkpoint.every=0 >"$out/other.log" 2>&1) &
@@ -113,7 +119,9 @@ for c in $cases; do
         look shared-fixed "$recipe" $base memory_limit=40%
         judge shared "another process" ;;
     healthy1) healthy healthy1 "$recipe" $base ;;
-    healthy2) healthy healthy2 "$here/../../recipes/gpt2-350m.yaml" data.kind=random opt.tune=false step_tokens=65536 ;;
+    healthy2)
+        healthy healthy2 "$here/../../recipes/gpt2-350m.yaml" data.kind=random opt.tune=false \
+            step_tokens=65536 ;;
     esac
     echo "  ($c took $(python3 -c "import time;print(round(time.time()-$begin,1))") s)"
 done

@@ -1,13 +1,14 @@
-"""Junk for the page of a run: http_junk.py HOST PORT SECONDS. Random bytes, paths out of the folder, huge headers,
-slow clients, 200 connections at once, half-open sockets. Prints one line; exit 1 when something was served that
-must not be."""
+"""Junk for the page of a run: http_junk.py HOST PORT SECONDS. Random bytes, paths out of the folder, huge
+headers, slow clients, 200 connections at once, half-open sockets. Prints one line; exit 1 when something was
+served that must not be."""
 import os, random, socket, sys, threading, time
 
 host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 end = time.time() + seconds
 sent, served, held = [0], [], []
 paths = ["/../../etc/passwd", "/..%2f..%2fetc/passwd", "/api/runs/../../../etc/passwd", "//etc/passwd",
-         "/api/runs/%2e%2e", "/samples/1.png", "/runs/x/recipe.yaml", "/" + "a" * 9000, "/api/runs?from=" + "9" * 5000]
+         "/api/runs/%2e%2e", "/samples/1.png", "/runs/x/recipe.yaml",
+         "/" + "a" * 9000, "/api/runs?from=" + "9" * 5000]
 
 
 def ask(data, wait=0.5):
@@ -64,6 +65,7 @@ for t in threads: t.join()
 for s in held: s.close()
 time.sleep(0.5)
 alive = ask(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 3)
-print(f"{sent[0]} requests of junk, {len(held)} connections held, served wrongly: {sorted(set(served)) or 'nothing'}, "
+print(f"{sent[0]} requests of junk, {len(held)} connections held, "
+      f"served wrongly: {sorted(set(served)) or 'nothing'}, "
       f"afterwards {'it answers' if b'200' in alive[:20] else 'no answer'}")
 sys.exit(bool(served) or b"200" not in alive[:20])

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What watching costs a run on a GPU: the sampler (10 pairs of runs), a trace, junk on its page. Then TensorBoard's
-# own reader, and brim check.
+# What watching costs a run on a GPU: the sampler (10 pairs of runs), a trace, junk on its page. Then
+# TensorBoard's own reader, and brim check.
 #   watch_suite.sh BRIM [pairs trace junk events check]
 brim=$(realpath "$1")
 shift
@@ -10,8 +10,8 @@ recipe=${RECIPE:-$here/../../recipes/gpt2-124m.yaml}
 out=${OUT:-$(mktemp -d)}
 export BRIM_RUNS=$out/runs
 mkdir -p "$BRIM_RUNS"
-small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192 checkpoint.every=0
-       checkpoint.best=false watch.report=false"}
+small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192
+       checkpoint.every=0 checkpoint.best=false watch.report=false"}
 
 # The median step of lines [a, b) of a run, in ms.
 cat >"$out/median.py" <<'P'
@@ -44,11 +44,11 @@ w = json.load(open(sys.argv[1] + "/watch.json"))
 last = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl")][-1]
 share = w["sampler_cpu_s"] / last["time_s"]
 mean = statistics.mean(ratio)
-print(f"  sampler: {statistics.mean(on):.3f} ms with, {statistics.mean(off):.3f} without, mean of {len(on)} pairs "
-      f"{100*mean:+.2f} % (each {' '.join(f'{100*r:+.2f}' for r in ratio)}); its thread {100*share:.2f} % of a core, "
-      f"activity {w.get('activity')}")
+print(f"  sampler: {statistics.mean(on):.3f} ms with, {statistics.mean(off):.3f} without, mean of {len(on)} "
+      f"pairs {100*mean:+.2f} % (each {' '.join(f'{100*r:+.2f}' for r in ratio)})")
+print(f"  its thread {100*share:.2f} % of a core, activity {w.get('activity')}")
 print("ok sampler costs nothing" if abs(mean) < 0.005 else "not ok sampler costs nothing")
-print("ok sampler's thread below 1 % of a core" if share < 0.01 else "not ok sampler's thread below 1 % of a core")
+print(("ok" if share < 0.01 else "not ok") + " sampler's thread below 1 % of a core")
 P
 }
 
@@ -56,11 +56,13 @@ trace() {
     "$brim" train "$recipe" $small run=traced steps=260 trace=3 trace_skip=100 >"$out/log" 2>&1
     a=$(median traced 30 100) b=$(median traced 110 261)
     "$brim" trace summarize traced >"$out/trace.txt"
-    step=$("$brim" trace summarize traced --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["step_ms"])')
+    "$brim" trace summarize traced --json >"$out/trace.sum"
+    step=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["step_ms"])' "$out/trace.sum")
     tail -n 1 "$out/trace.txt" | sed 's/^/  /'
     python3 -c "
 a, b, t = $a, $b, $step
-print(f'  step before {a:.3f} ms, after {b:.3f} ms ({100*(b/a-1):+.2f} %), traced {t:.3f} ms ({100*(t/a-1):+.2f} %)')
+print(f'  step before {a:.3f} ms, after {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+print(f'  traced {t:.3f} ms ({100*(t/a-1):+.2f} %)')
 print(('ok' if abs(b/a-1) < 0.005 else 'not ok') + ' a trace costs nothing after it')
 print(('ok' if abs(t/a-1) < 0.02 else 'not ok') + ' a traced step takes what a step takes, within 2 %')"
     python3 - "$BRIM_RUNS/traced/trace.json" <<'P'
@@ -73,8 +75,8 @@ steps = [e for e in ev if e.get("cat") == "step"]
 at = sorted((e["ts"], e["ts"] + e["dur"]) for e in k)
 gaps = sum(max(0, b[0] - a[1]) for a, b in zip(at, at[1:]))
 total = sum(e["dur"] for e in k) + gaps + at[0][0]
-print(f"  {len(ev)} events, {len(k)} kernels, {len(named)} with an op; kernels and gaps {total/1e3:.3f} ms, steps "
-      f"{sum(e['dur'] for e in steps)/1e3:.3f} ms")
+print(f"  {len(ev)} events, {len(k)} kernels, {len(named)} with an op; kernels and gaps {total/1e3:.3f} ms, "
+      f"steps {sum(e['dur'] for e in steps)/1e3:.3f} ms")
 ok = not bad and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
 print(("ok" if ok else "not ok") + " every event is whole, every kernel has its op, they sum up to the steps")
 P
@@ -99,7 +101,8 @@ junk() {
     a=$(median junk 20 "$from") b=$(median junk "$from" "$to")
     python3 -c "
 a, b = $a, $b
-print(f'  quiet {a:.3f} ms a step, in the junk {b:.3f} ms ({100*(b/a-1):+.2f} %); resident $rss -> $after KiB')
+print(f'  quiet {a:.3f} ms a step, in the junk {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+print('  resident $rss -> $after KiB')
 print(('ok' if abs(b/a-1) < 0.01 and $rc == 0 else 'not ok') + ' junk on the page leaves the run alone')
 print(('ok' if $after - $rss < 65536 else 'not ok') + ' memory stays bounded')"
 }
@@ -122,7 +125,7 @@ for line in open(sys.argv[1] + "/metrics.jsonl"):
     d = json.loads(line)
     if "loss" in d: want[d["step"]] = d["loss"]
 worst = max(abs(x.value - want[x.step]) for x in s)
-print(f"  {len(e.Tags()['scalars'])} scalars, {len(s)} steps of train/loss, furthest from metrics.jsonl {worst:.1e}")
+print(f"  {len(e.Tags()['scalars'])} scalars, {len(s)} steps of train/loss, off by {worst:.1e} at most")
 ok = [x.step for x in s] == list(range(1, 61)) and worst < 1e-5
 print(("ok" if ok else "not ok") + " TensorBoard's own reader has every step once")
 P

@@ -170,7 +170,7 @@ static int run_eagerly(CudaDev *d, DevExec *x)
     return rc;
 }
 
-/* Which op each kernel and copy of the graph belongs to. What cannot be found out leaves traces without names. */
+/* Which op each kernel and copy of the graph belongs to. If that cannot be told, traces have no names. */
 static void note_work(DevExec *x, cudaGraph_t graph)
 {
     size_t n = x->n_op > 0 ? (size_t)x->n_node[x->n_op - 1] : 0;

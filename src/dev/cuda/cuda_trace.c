@@ -3,8 +3,8 @@
  * 2. Kernels inside graphs are recorded one by one. Recording costs some time between kernels, so the
  *    recorded gaps are at least as large as those of a run without a trace.
  * 3. All records of a graph launch have one correlation id, and these ids grow from launch to launch. So the
- *    k-th id belongs to the k-th graph that was launched. Its records, in the order of its nodes, are the work
- *    that was captured. If their number differs, the spans keep their kernels' names and have no op.
+ *    k-th id belongs to the k-th graph that was launched. Its records, in the order of its nodes, are the
+ *    work that was captured. If their number differs, the spans keep their kernels' names and have no op.
  * 4. Lists that run without a graph push each op's number as an external id. */
 #include "dev/cuda/cuda_trace.h"
 

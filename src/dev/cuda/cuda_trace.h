@@ -1,4 +1,4 @@
-/* Trace: which op kept the card busy, and when, measured by CUPTI. CUPTI is opened when a trace is asked for. */
+/* Trace: which op kept the card busy, and when, measured by CUPTI. CUPTI is opened when a trace begins. */
 #ifndef DEV_CUDA_CUDA_TRACE_H
 #define DEV_CUDA_CUDA_TRACE_H
 

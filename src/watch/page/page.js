@@ -262,9 +262,10 @@ const charts = [
 ];
 
 /* Columns that no chart above shows: the task's other measures, and its losses where it has several. */
-const plainKeys = new Set(['step', 'time_s', 'data_wait_s', 'data_fill_s', 'eval_s', 'save_s', 'energy_j', 'kwh',
-  'watch_first', 'watch_last', 'sm_mhz', 'mem_mhz', 'temp_c', 'pcie_tx_bytes_s', 'pcie_rx_bytes_s', 'ecc_errors',
-  'gpu_processes', 'cpu', 'ram_bytes', 'ram_total_bytes', 'disk_read_bytes_s', 'disk_write_bytes_s']);
+const plainKeys = new Set(['step', 'time_s', 'data_wait_s', 'data_fill_s', 'eval_s', 'save_s', 'energy_j',
+  'kwh', 'watch_first', 'watch_last', 'sm_mhz', 'mem_mhz', 'temp_c', 'pcie_tx_bytes_s', 'pcie_rx_bytes_s',
+  'ecc_errors', 'gpu_processes', 'cpu', 'ram_bytes', 'ram_total_bytes', 'disk_read_bytes_s',
+  'disk_write_bytes_s']);
 const shownKeys = new Set(charts.flatMap(c => c.keys.map(([k]) => k)));
 function addCharts() {
   for (const name of state.selected) {
