@@ -253,6 +253,57 @@ static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
+/* What only a QUANT reads is written in fp8 by the op that makes it. */
+static int quant_alone(const Lower *l, const Tensor *v, Quant *out)
+{
+    int j = find_reader(l, v, OP_QUANT);
+    if (j < 0 || !only_use(l, v, 1) || l->p->op[j].args.quant.dynamic) return -1;
+    *out = l->p->op[j].args.quant;
+    return j;
+}
+
+static int match_quant(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const Op     *op = &l->p->op[i];
+    const Tensor *v  = op->args.t[0];
+    Quant         q;
+    used[0] = quant_alone(l, v, &q);
+    if (used[0] < 0) return -1;
+    switch (op->kind) {
+    case OP_ACT_FWD:
+        q.from = QUANT_ACT;
+        q.act  = op->args.act_fwd.act;
+        q.x    = op->args.act_fwd.x;
+        break;
+    case OP_GLU_FWD:
+        q.from = QUANT_GLU;
+        q.act  = op->args.glu_fwd.act;
+        q.x    = op->args.glu_fwd.x;
+        break;
+    case OP_ACT_DX:
+        q.from = QUANT_ACT_DX;
+        q.act  = op->args.act_dx.act;
+        q.x    = op->args.act_dx.x;
+        q.dy   = op->args.act_dx.dy;
+        break;
+    case OP_ACT_BIAS_BWD:
+        q.from = QUANT_ACT_DX;
+        q.act  = op->args.act_bias_bwd.act;
+        q.x    = op->args.act_bias_bwd.x;
+        q.dy   = op->args.act_bias_bwd.dy;
+        q.db   = op->args.act_bias_bwd.db;
+        break;
+    default:
+        q.from = QUANT_GLU_DX;
+        q.act  = op->args.glu_dx.act;
+        q.x    = op->args.glu_dx.x;
+        q.dy   = op->args.glu_dx.dy;
+    }
+    if (q.act >= ACT_FUSED) return -1;
+    out->quant = q;
+    return 1;
+}
+
 typedef struct {
     const char *name;
     size_t      option; /* offset of its switch in RecipeOpt */
@@ -280,6 +331,12 @@ static const Variant variants[] = {
       match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
     { "gate in the product's gradient", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_DX, OP_LINEAR_GLU_BWD,
       match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "activation in fp8", offsetof(RecipeOpt, quant), OP_ACT_FWD, OP_QUANT, match_quant, 0 },
+    { "gate in fp8", offsetof(RecipeOpt, quant), OP_GLU_FWD, OP_QUANT, match_quant, 0 },
+    { "activation gradient in fp8", offsetof(RecipeOpt, quant), OP_ACT_DX, OP_QUANT, match_quant, 0 },
+    { "activation and bias gradient in fp8", offsetof(RecipeOpt, quant), OP_ACT_BIAS_BWD, OP_QUANT,
+      match_quant, 0 },
+    { "gate's gradient in fp8", offsetof(RecipeOpt, quant), OP_GLU_DX, OP_QUANT, match_quant, 0 },
     { "attention backward + rotary positions", offsetof(RecipeOpt, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
       match_attn_rope, 0 },
 };

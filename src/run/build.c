@@ -26,7 +26,7 @@ static int declare(Job *j)
 static int record(Job *j)
 {
     Prog *p = job_begin(j, "copies");
-    optim_record_copies(j->table, j->n_table, p);
+    optim_record_copies(j->table, j->n_table, p, j->recipe.fp8.scaling == FP8_DYNAMIC);
     j->copies = job_end(j, p, 0);
     j->unpack = -1;
     if (j->landing) {

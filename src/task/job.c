@@ -19,14 +19,22 @@ void job_add_table(Job *j, ParamTable *t)
               "two nets with the prefix '%s' or the same random sites", t->prefix);
     }
     j->table[j->n_table++] = t;
+    Tensor *sites[]        = { t->sites, t->grad_sites };
+    for (int i = 0; i < ARRAY_LEN(sites) && sites[i]; i++) {
+        CHECK(j->n_kept < JOB_KEPT, "raise JOB_KEPT");
+        j->kept[j->n_kept++] = sites[i];
+    }
 }
 
 ParamOptions job_param_options(const Job *j)
 {
-    return (ParamOptions){ .compute = j->choice.compute,
-                           .trains  = job_trains(j),
-                           .decay   = (float)j->recipe.optim.weight_decay,
-                           .freeze  = j->recipe.freeze };
+    return (ParamOptions){ .compute  = j->choice.compute,
+                           .trains   = job_trains(j),
+                           .decay    = (float)j->recipe.optim.weight_decay,
+                           .freeze   = j->recipe.freeze,
+                           .fp8      = j->choice.fp8,
+                           .fp8_head = j->recipe.fp8.head,
+                           .wide     = j->recipe.fp8.wide };
 }
 
 static int any_trained(const Job *j)
@@ -102,7 +110,9 @@ RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
 OptimOptions job_optim_options(const Job *j)
 {
     double spike_factor = j->task->spikes ? j->recipe.spike_factor : 0;
-    return (OptimOptions){ .optim = &j->recipe.optim, .spike_factor = spike_factor };
+    return (OptimOptions){ .optim        = &j->recipe.optim,
+                           .spike_factor = spike_factor,
+                           .dynamic      = j->recipe.fp8.scaling == FP8_DYNAMIC };
 }
 
 Prog *job_begin(Job *j, const char *name)
@@ -119,6 +129,11 @@ void job_differentiate(Job *j, Prog *p)
     for (int i = 0; i < j->n_block; i++) level[i] = j->choice.level;
     prog_differentiate(p, level, j->n_block, j->state);
     prog_hoist_chunks(p);
+    const RecipeFp8 *f = &j->recipe.fp8;
+    if (j->choice.fp8)
+        prog_quantise(p, &(Fp8Option){ .dynamic       = f->scaling == FP8_DYNAMIC,
+                                       .fast_forward  = f->fast != FP8_FAST_NONE,
+                                       .fast_backward = f->fast == FP8_FAST_ALL });
 }
 
 static void add_reductions(Job *j, Prog *p)

@@ -20,6 +20,7 @@ typedef struct {
     RecomputeLevel level;       /* of every block */
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
+    int            fp8;   /* 1: products in fp8 where they may be */
     int            world; /* ranks that share a step; 0 counts as 1 */
 } JobChoice;
 
