@@ -17,33 +17,43 @@ static inline float *case_site(OpCase *c, int i, float scale, float amax)
     return site;
 }
 
-/* Case i = 30 shape + 6 outputs + from; of six the last is plain E5M2. */
+/* Case i = 35 shape + 7 outputs + from; of seven the last is plain E5M2. */
 static inline int case_quant(OpCase *c, int i)
 {
     static const int64_t shape[][3] = {
         { 1, 1, 0 }, { 3, 7, 0 }, { 130, 65, 3 }, { 64, 48, 16 }, { 257, 136, 8 }
     };
     static const Act acts[] = { ACT_SILU, ACT_GELU, ACT_RELU2, ACT_RELU };
-    if (i >= 30 * 5) return 0;
-    const int64_t *s    = shape[i / 30];
-    int            kind = i % 6, outputs = i / 6 % 5, from = kind == 5 ? QUANT_PLAIN : kind;
-    int            dx = from == QUANT_ACT_DX || from == QUANT_GLU_DX, e5 = dx || kind == 5;
+    if (i >= 35 * 5) return 0;
+    const int64_t *s    = shape[i / 35];
+    int            kind = i % 7, outputs = i / 7 % 5, from = kind == 6 ? QUANT_PLAIN : kind;
+    int            dx = from == QUANT_ACT_DX || from == QUANT_GLU_DX, e5 = dx || kind >= 5;
     int64_t        N = s[0], C = from == QUANT_GLU_DX ? 2 * s[1] : s[1];
     Quant         *a = &c->args.quant;
     a->q_dtype       = e5 ? DT_E5M2 : DT_E4M3;
     a->from          = (QuantFrom)from;
-    a->act           = acts[i / 7 % 4];
+    a->act           = acts[i / 9 % 4];
     a->dynamic       = outputs == 3;
     CASE_NAME("%s %dx%d pad%d from %d act %d outputs %d", dtype_name(a->q_dtype), (int)N, (int)C, (int)s[2],
               from, (int)a->act, outputs);
     if (outputs != 1) case_tensor(c, 0, a->q_dtype, s[2], 2, (int64_t[]){ N, C });
     if (outputs != 2) case_tensor(c, 1, a->q_dtype, 0, 2, (int64_t[]){ C, N });
     case_site(c, 2, outputs == 4 ? 0 : 1.75f, outputs == 4 ? 0 : i % 3 ? 0.5f : 900.0f);
-    if (dx && outputs % 2 == 0) case_vec(c, 3, C);
+    if ((dx || kind == 6) && outputs % 2 == 0) case_vec(c, 3, C);
     Tensor *x = case_act(c, 5, N, from == QUANT_GLU ? 2 * C : C, s[2]);
     for (int64_t k = 0; k < tensor_numel(x); k++) {
         float size     = from == QUANT_PLAIN ? exp2f(case_uniform(c, 12)) : 3;
         *case_at(x, k) = case_uniform(c, 1) * size;
+    }
+    if (from == QUANT_XENT_DX) {
+        a->n_class = MAX((int64_t)1, C - 2);
+        a->slot    = 2;
+        case_vec(c, 7, N);
+        case_randomize(c, a->lse, 1);
+        for (int64_t k = 0; k < N; k++) *case_at(a->lse, k) += 4;
+        case_tensor(c, 8, DT_I32, 0, 1, &N);
+        for (int64_t k = 0; k < N; k++) *case_int(a->target, k) = (int32_t)case_pick(c, a->n_class + 1) - 1;
+        case_state(c, 9);
     }
     if (dx) {
         Tensor *dy = case_act(c, 6, N, s[1], s[2]);

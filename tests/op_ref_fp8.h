@@ -39,6 +39,14 @@ static inline double ref_quant_value(const Quant *a, int64_t r, int64_t c, doubl
         v = c < half ? d * *case_at(a->x, r * X + half + c) * math_slope(x, a->act)
                      : d * math_act(*case_at(a->x, r * X + c - half), a->act);
         break;
+    case QUANT_XENT_DX: {
+        const StepState *s      = a->state->data;
+        int              target = *case_int(a->target, r);
+        v = (exp(x - *case_at(a->lse, r)) - (c == target)) * (double)s->in.inv[a->slot] *
+            (double)s->in.loss_scale;
+        if (target < 0 || c >= a->n_class) v = 0;
+        break;
+    }
     default: v = x;
     }
     *mag = 4 * fabs(v) + (a->dy ? fabs((double)*case_at(a->dy, r * F + c % F)) : 0);

@@ -146,7 +146,7 @@ typedef struct {
     X(linear_glu_bwd, "gate's gradient inside the product before it")                                        \
     X(linear_dw_bias, "bias gradient inside the weight gradient's product")                                  \
     X(attn_rope, "rotary positions undone inside attention's gradient")                                      \
-    X(quant, "activations and gates written in fp8 by the pass that makes them")                             \
+    X(quant, "activations, gates and loss gradients written in fp8 by the pass that makes them")             \
     X(chunk_head, "logits of a share of the rows at a time")                                                 \
     X(flash, "attention that never stores T x T")                                                            \
     X(graphs, "the step captured into CUDA graphs")                                                          \

@@ -184,7 +184,7 @@ typedef enum {
 } Act;
 
 /* What QUANT makes of x before it rounds. */
-typedef enum { QUANT_PLAIN, QUANT_ACT, QUANT_GLU, QUANT_ACT_DX, QUANT_GLU_DX, QUANT_FROM_COUNT } QuantFrom;
+typedef enum { QUANT_PLAIN, QUANT_ACT, QUANT_GLU, QUANT_ACT_DX, QUANT_GLU_DX, QUANT_XENT_DX, QUANT_FROM_COUNT } QuantFrom;
 
 /* A site: what is known of a tensor in fp8, f32[FP8_SITE] in SLAB_STATE. scale multiplies, inv = 1/scale
  * restores; amax: largest magnitude since the last FP8_SCALE; cursor: next place in the history of amax. The
@@ -485,14 +485,17 @@ typedef struct { Tensor *y, *x; } Cast; /* any of f32, bf16, f16 to any */
 /* To fp8 (E4M3 or E5M2). v [N,C] is x, or what `from` makes of x, rounded to the dtype of x.
  *   q [N,C]? = saturate(v * scale), qt [C,N]? its transpose; site.amax = max(amax, max |v|).
  * site f32[FP8_SITE]. If its scale is 0, or with `dynamic`, max |v| gives the scale first (fp8_scale_for);
- * dynamic also starts amax anew. QUANT_GLU: x [N,2C]. Gradients: dy [N,C], for QUANT_GLU_DX [N,C/2].
- * db f32[C]? += sum over rows of v: the bias gradient, for gradients alone. */
+ * dynamic also starts amax anew. QUANT_GLU: x [N,2C]. QUANT_ACT_DX: dy [N,C], QUANT_GLU_DX: dy [N,C/2].
+ * QUANT_XENT_DX is XENT_DX of hard targets: x are logits, lse f32[N], target i32[N].
+ * db f32[C]? += sum over rows of v: a bias gradient; not with QUANT_XENT_DX. */
 typedef struct {
-    Tensor   *q, *qt, *site, *db, *ws, *x, *dy;
+    Tensor   *q, *qt, *site, *db, *ws, *x, *dy, *lse, *target, *state;
     DType     q_dtype;
     QuantFrom from;
     Act       act;
     int       dynamic;
+    int64_t   n_class;
+    int       slot;
 } Quant;
 /* Delayed scaling, for all rows of sites f32[S,FP8_SITE] of tensors in q_dtype. If amax is finite and not 0,
  * amax goes to the history, and the largest number there gives the scale. amax = 0 always. */

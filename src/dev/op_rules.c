@@ -387,8 +387,11 @@ static void more_quant(OpCheck *v, const OpArgs *args)
     need(v, (!a->q || a->q->dtype == a->q_dtype) && (!a->qt || a->qt->dtype == a->q_dtype),
          "q and qt have q_dtype");
     need(v, a->from < QUANT_FROM_COUNT && a->act < ACT_COUNT, "from or act is none");
-    need(v, dx == (a->dy != NULL), "gradients alone need dy");
-    need(v, dx || !a->db, "gradients alone have db");
+    need(v, dx == (a->dy != NULL), "gradients of activations alone need dy");
+    int loss = a->from == QUANT_XENT_DX;
+    need(v, loss == (a->lse != NULL) && loss == (a->target != NULL) && loss == (a->state != NULL),
+         "the loss's gradient alone needs lse, target and state");
+    need(v, !loss || (a->n_class >= 1 && a->n_class <= v->dim['C'] && !a->db), "classes, or db of a loss");
 }
 
 static void more_fp8_scale(OpCheck *v, const OpArgs *a)
@@ -530,8 +533,8 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } } },
     [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = need_same_dtype },
     [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) } },
-    [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y) },
-                          .dims = dims_quant, .more = more_quant },
+    [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y), F_N, I_N, STEP },
+                          .dims = dims_quant, .more = more_quant, SLOT(quant) },
     [OP_FP8_SCALE]    = { { F(*, S) }, .dims = set_site, .more = more_fp8_scale },
     [OP_FP8_LINEAR]   = { { P(N, M), WS, P(N, K), P(M, K), VECTOR(F32, S), VECTOR(F32, S),
                             VECTOR(FLOAT, M) }, .dims = set_site, .more = more_fp8_linear },

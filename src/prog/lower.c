@@ -293,6 +293,16 @@ static int match_quant(const Lower *l, int i, OpArgs *out, int *used)
         q.dy   = op->args.act_bias_bwd.dy;
         q.db   = op->args.act_bias_bwd.db;
         break;
+    case OP_XENT_DX:
+        if (op->args.xent_dx.target2 || op->args.xent_dx.smooth > 0) return -1;
+        q.from    = QUANT_XENT_DX;
+        q.x       = op->args.xent_dx.logits;
+        q.lse     = op->args.xent_dx.lse;
+        q.target  = op->args.xent_dx.target;
+        q.state   = op->args.xent_dx.state;
+        q.n_class = op->args.xent_dx.n_class;
+        q.slot    = op->args.xent_dx.slot;
+        break;
     default:
         q.from = QUANT_GLU_DX;
         q.act  = op->args.glu_dx.act;
@@ -301,6 +311,18 @@ static int match_quant(const Lower *l, int i, OpArgs *out, int *used)
     }
     if (q.act >= ACT_FUSED) return -1;
     out->quant = q;
+    return 1;
+}
+
+/* The bias gradients that neither a norm nor an activation took: those of qkv. */
+static int match_quant_bias(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const BiasDw *b = &l->p->op[i].args.bias_dw;
+    int           j = find_reader(l, b->dy, OP_QUANT);
+    if (j < 0 || l->p->op[j].args.quant.db || l->p->op[j].args.quant.dynamic) return -1;
+    out->quant    = l->p->op[j].args.quant;
+    out->quant.db = b->db;
+    used[0]       = j;
     return 1;
 }
 
@@ -318,6 +340,7 @@ static const Variant variants[] = {
       0 },
     { "norm backward + bias gradient", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
       match_norm_bias, 0 },
+    { "loss gradient in fp8", offsetof(RecipeOpt, quant), OP_XENT_DX, OP_QUANT, match_quant, 0 },
     { "cross-entropy in place", offsetof(RecipeOpt, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
     { "weight + bias gradient", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
       match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
@@ -337,6 +360,8 @@ static const Variant variants[] = {
     { "activation and bias gradient in fp8", offsetof(RecipeOpt, quant), OP_ACT_BIAS_BWD, OP_QUANT,
       match_quant, 0 },
     { "gate's gradient in fp8", offsetof(RecipeOpt, quant), OP_GLU_DX, OP_QUANT, match_quant, 0 },
+    { "bias gradient while quantising", offsetof(RecipeOpt, quant), OP_BIAS_DW, OP_QUANT, match_quant_bias,
+      0 },
     { "attention backward + rotary positions", offsetof(RecipeOpt, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
       match_attn_rope, 0 },
 };

@@ -404,6 +404,51 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
     clear(b);
 }
 
+/* The loss's gradient in fp8 against XENT_DX and QUANT. */
+static void check_quant_xent(Bench *b, int64_t N, int64_t V, int64_t cut)
+{
+    Tensor *x = fresh(b, b->dtype, N, V, 0, 0), *d = fresh(b, b->dtype, N, V, 0, 0);
+    Tensor *loss = fresh(b, DT_F32, 1, N, 0, 0), *lse = twin(b, loss), *target = fresh(b, DT_I32, 1, N, 0, 0);
+    Tensor *site = fresh(b, DT_F32, 1, FP8_SITE, 0, 1), *site2 = twin(b, site);
+    Tensor *q = fresh(b, DT_U8, N, V, 0, 0), *qt = fresh(b, DT_U8, V, N, 0, 0), *q2 = twin(b, q),
+           *qt2     = twin(b, qt);
+    Tensor   *state = fresh(b, DT_U8, 1, sizeof(StepState), 0, 0);
+    StepState s     = { .in = { .inv = { 0.125f }, .loss_scale = 1 } };
+    int32_t  *tok   = malloc((size_t)N * sizeof *tok);
+    for (int64_t i = 0; i < N; i++) tok[i] = i % 7 == 3 ? -1 : (int32_t)(i * 7919 % (V - cut));
+    CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, target->data, tok, (size_t)N * sizeof *tok) == 0 &&
+              b->dev->vt->upload(b->dev, LANE_COMPUTE, state->data, &s, sizeof s) == 0 &&
+              b->dev->vt->sync(b->dev) == 0,
+          "upload");
+    free(tok);
+    q->dtype = qt->dtype = q2->dtype = qt2->dtype = DT_E5M2;
+    run(b, OP_FILL, (OpArgs){ .fill = { site, 0 } });
+    run(b, OP_FILL, (OpArgs){ .fill = { site2, 0 } });
+    XentFwd f = { .loss = loss, .lse = lse, .logits = x, .target = target, .n_class = V - cut };
+    XentDx  g = {
+         .dlogits = d, .logits = x, .lse = lse, .target = target, .state = state, .n_class = V - cut
+    };
+    run(b, OP_XENT_FWD, (OpArgs){ .xent_fwd = f });
+    run(b, OP_XENT_DX, (OpArgs){ .xent_dx = g });
+    Quant part = { .q = q2, .qt = qt2, .site = site2, .x = d, .q_dtype = DT_E5M2 };
+    Quant all  = { .q       = q,
+                   .qt      = qt,
+                   .site    = site,
+                   .x       = x,
+                   .lse     = lse,
+                   .target  = target,
+                   .state   = state,
+                   .q_dtype = DT_E5M2,
+                   .from    = QUANT_XENT_DX,
+                   .n_class = V - cut };
+    run(b, OP_QUANT, (OpArgs){ .quant = part });
+    run(b, OP_QUANT, (OpArgs){ .quant = all });
+    same(b, "codes", q, q2);
+    same(b, "codes transposed", qt, qt2);
+    same(b, "site", site, site2);
+    clear(b);
+}
+
 static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t cols, int form)
 {
     char name[64];
@@ -416,7 +461,11 @@ static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t 
 
 static void check_quants(Bench *b, Tally *t, int64_t N, int64_t C, int form)
 {
-    for (int from = QUANT_ACT; from < QUANT_FROM_COUNT; from++) {
+    if (C >= 264) {
+        check_quant_xent(b, N, C, form == 3 ? 3 : 0);
+        verdict(b, t, "quant of a loss", N, C, form);
+    }
+    for (int from = QUANT_ACT; from <= QUANT_GLU_DX; from++) {
         check_quant(b, N, C, form == 3 ? 3 : 0, form, (QuantFrom)from);
         verdict(b, t, "quant", N, C, 10 * from + form);
     }

@@ -24,12 +24,25 @@ typedef struct {
     int64_t   cols; /* of the result */
     QuantFrom from;
     Act       act;
+    /* QUANT_XENT_DX */
+    const float   *lse;
+    const int32_t *target;
+    float          factor;
+    int64_t        n_class;
 } Source;
 
 static Source source_of(const Quant *a)
 {
-    Source s = { cpu_mat(a->x), cpu_mat(a->dy), tensor_cols(a->x), a->from, a->act };
+    Source s = {
+        .x = cpu_mat(a->x), .dy = cpu_mat(a->dy), .cols = tensor_cols(a->x), .from = a->from, .act = a->act
+    };
     if (a->from == QUANT_GLU) s.cols /= 2;
+    if (a->from == QUANT_XENT_DX) {
+        s.lse     = cpu_f32(a->lse);
+        s.target  = a->target->data;
+        s.factor  = step_scale(a->state->data, a->slot);
+        s.n_class = a->n_class;
+    }
     return s;
 }
 
@@ -49,6 +62,12 @@ static void source_read(const Source *s, int64_t r, int64_t c, int64_t n, float 
         memcpy(pair, x, sizeof *x * (size_t)n);
         memcpy(pair + SPAN, x + s->cols / 2, sizeof *x * (size_t)n);
         row_glu_dx(buf, mat_row(s->dy, r) + c, pair, SPAN, n, s->act);
+        return;
+    }
+    case QUANT_XENT_DX: {
+        int64_t classes = MAX((int64_t)0, MIN(n, s->n_class - c));
+        memset(buf, 0, sizeof *buf * (size_t)n);
+        if (s->target[r] >= 0) row_xent_dx(buf, x, s->lse[r], s->target[r] - c, s->factor, classes);
         return;
     }
     default: memcpy(buf, x, sizeof *x * (size_t)n);

@@ -1,6 +1,6 @@
 /* QUANT: to fp8, as it is and transposed, with the largest magnitude, in one read; FP8_SCALE.
  *
- * Maths    v = x, act(x), act(gate)*up or their gradients, rounded to the dtype of x; q = saturate(v*scale)
+ * Maths    v = x, act(x), act(gate)*up, a gradient of these or of cross-entropy, rounded to the dtype of x; q = saturate(v*scale)
  *          in e4m3 or e5m2;  qt[c][r] = q[r][c];  amax = max(amax, max |v|);  db[c] += sum over r of v[r][c].
  * Layout   x, dy, q rows x cols with a row stride; a gate and its value are cols apart in a row; qt [cols,
  *          rows] with a row stride; site f32[FP8_SITE].
@@ -16,6 +16,7 @@
  * Bytes    what v is made of, + 1 (+ 1 with qt) an element. */
 #include "dev/cuda/k_actmath.cuh"
 #include "dev/cuda/k_colsum.cuh"
+#include "dev/cuda/k_xentmath.cuh"
 #include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
@@ -31,6 +32,12 @@ template <typename T> struct QuantP {
     int64_t  apart;                                /* from a gate to its value, in x and in q */
     Act      act;
     int      dynamic;
+    /* cross-entropy */
+    const float     *lse;
+    const int32_t   *target;
+    const StepState *state;
+    int64_t          n_class;
+    int              slot;
 };
 
 /* Planes that a place gives: the gradient of a gate and of its value. */
@@ -87,7 +94,7 @@ __device__ __forceinline__ void quant_make(const float *a, const float *b, const
     }
 }
 
-/* v of eight columns of a row. The activation is the same for all threads, so the branch costs little. */
+/* v of an activation or gate. The activation is the same for all threads, so the branch costs little. */
 template <typename T, QuantFrom FROM>
 __device__ __forceinline__ void quant_values(const QuantIn<T, FROM> &in, Act act, float (*v)[8])
 {
@@ -104,6 +111,47 @@ __device__ __forceinline__ void quant_values(const QuantIn<T, FROM> &in, Act act
     case ACT_RELU2: quant_make<T, FROM, ACT_RELU2>(a, b, d, v); break;
     case ACT_SILU: quant_make<T, FROM, ACT_SILU>(a, b, d, v); break;
     default: quant_make<T, FROM, ACT_RELU>(a, b, d, v);
+    }
+}
+
+/* What a row of cross-entropy's gradient has besides its logits. */
+struct QuantRow {
+    float   lse, shift;
+    int64_t target; /* -1: the row has no gradient */
+};
+
+template <typename T> __device__ __forceinline__ QuantRow quant_row(const QuantP<T> &p, int64_t row)
+{
+    bool     inside = row < p.rows;
+    QuantRow r      = { inside ? p.lse[row] : 0.0f, 0.0f, inside ? p.target[row] : -1 };
+    r.shift         = xent_shift(r.lse, log2f(step_scale(p.state, p.slot)));
+    return r;
+}
+
+template <typename T>
+__device__ __forceinline__ void quant_loss(const QuantP<T> &p, const QuantIn<T, QUANT_XENT_DX> &in,
+                                           const QuantRow &r, int64_t col, float (*v)[8])
+{
+    float x[8];
+    quant_unpack<T>(in.x, x);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        bool is_class = r.target >= 0 && col + k < p.n_class;
+        v[0][k]       = is_class ? quant_stored(ptx_ex2(fmaf(x[k], LOG2E, r.shift)), T()) : 0.0f;
+        if (is_class && col + k == r.target)
+            v[0][k] = quant_stored(xent_hit_dx(x[k], r.lse, step_scale(p.state, p.slot)), T());
+    }
+}
+
+/* v of eight columns of a row. */
+template <typename T, QuantFrom FROM>
+__device__ __forceinline__ void quant_eight(const QuantP<T> &p, const QuantIn<T, FROM> &in, int64_t row,
+                                            int64_t col, float (*v)[8])
+{
+    if constexpr (FROM == QUANT_XENT_DX) {
+        quant_loss<T>(p, in, quant_row(p, row), col, v);
+    } else {
+        quant_values<T, FROM>(in, p.act, v);
     }
 }
 
@@ -139,7 +187,7 @@ __global__ void __launch_bounds__(Q_THREADS) quant_amax(QuantP<T> p)
         float            v[Q_PLANES<FROM>][8];
         QuantIn<T, FROM> in;
         quant_fetch<T, AL, FROM>(p, row, col, p.cols - col, in);
-        quant_values<T, FROM>(in, p.act, v);
+        quant_eight<T, FROM>(p, in, row, col, v);
 #pragma unroll
         for (int k = 0; k < 8 * Q_PLANES<FROM>; k++) top = fmaxf(top, fabsf(v[k / 8][k % 8]));
     }
@@ -262,7 +310,7 @@ __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
     for (int i = 0; i < 4; i++) quant_fetch<T, AL, FROM>(p, row + i, col, row + i < p.rows ? n : 0, in[i]);
     float scale = quant_scale(p.site, dtype, p.dynamic, first);
 #pragma unroll
-    for (int i = 0; i < 4; i++) quant_values<T, FROM>(in[i], p.act, v[i]);
+    for (int i = 0; i < 4; i++) quant_eight<T, FROM>(p, in[i], row + i, col, v[i]);
 #pragma unroll
     for (int h = 0; h < PLANES; h++) {
 #pragma unroll
@@ -333,6 +381,11 @@ template <typename T> static QuantP<T> quant_problem(const Quant *a)
     p.apart         = gated ? p.cols : 0;
     p.act           = a->act;
     p.dynamic       = a->dynamic;
+    p.lse           = t_data<float>(a->lse);
+    p.target        = t_data<int32_t>(a->target);
+    p.state         = t_data<StepState>(a->state);
+    p.n_class       = a->n_class;
+    p.slot          = a->slot;
     return p;
 }
 
@@ -352,8 +405,8 @@ static int quant_launch(Dev *dev, const Quant *a)
         TRY(k_launch("quant", quant_amax<T, AL, FROM>, some, Q_THREADS, 0, stream, p));
         if (!a->db)
             return k_launch("quant", quant_kernel<T, AL, FP8, FROM, false>, grid, Q_THREADS, 0, stream, p);
-        return k_launch("quant", quant_kernel < T, AL, FP8, FROM,
-                        FROM == QUANT_ACT_DX || FROM == QUANT_GLU_DX >, grid, Q_THREADS, 0, stream, p);
+        constexpr bool SUMS = FP8 == __NV_E5M2 && FROM != QUANT_XENT_DX;
+        return k_launch("quant", quant_kernel<T, AL, FP8, FROM, SUMS>, grid, Q_THREADS, 0, stream, p);
     }));
     return a->db ? colsum_finish_launch("quant", stream, p.part, (int)tiles, 1, width,
                                         ColDst{ { t_data<float>(a->db) } })
@@ -366,24 +419,22 @@ extern "C" int cuda_quant(Dev *dev, const Quant *a)
     int         e4 = a->q_dtype == DT_E4M3;
     TRY(k_need_dtype(op, a->q, a->q_dtype));
     TRY(k_need_dtype(op, a->qt, a->q_dtype));
-    if (a->from != QUANT_PLAIN && a->act >= ACT_FUSED)
+    int forward = a->from == QUANT_ACT || a->from == QUANT_GLU, backward = a->from > QUANT_GLU;
+    if ((forward || a->dy) && a->act >= ACT_FUSED)
         return err_set("quant: no CUDA kernel for activation %d", (int)a->act);
+    if ((forward && !e4) || (backward && e4) || (e4 && a->db))
+        return err_set("quant: no CUDA kernel for form %d in %s", (int)a->from, dtype_name(a->q_dtype));
     return k_dispatch(a->x->dtype, op, [&](auto zero) {
         using T = decltype(zero);
         switch (a->from) {
-        case QUANT_PLAIN:
+        case QUANT_ACT: return quant_launch<T, __NV_E4M3, QUANT_ACT>(dev, a);
+        case QUANT_GLU: return quant_launch<T, __NV_E4M3, QUANT_GLU>(dev, a);
+        case QUANT_ACT_DX: return quant_launch<T, __NV_E5M2, QUANT_ACT_DX>(dev, a);
+        case QUANT_GLU_DX: return quant_launch<T, __NV_E5M2, QUANT_GLU_DX>(dev, a);
+        case QUANT_XENT_DX: return quant_launch<T, __NV_E5M2, QUANT_XENT_DX>(dev, a);
+        default:
             return e4 ? quant_launch<T, __NV_E4M3, QUANT_PLAIN>(dev, a)
                       : quant_launch<T, __NV_E5M2, QUANT_PLAIN>(dev, a);
-        case QUANT_ACT:
-            return e4 ? quant_launch<T, __NV_E4M3, QUANT_ACT>(dev, a) : err_set("quant: e5m2 of act");
-        case QUANT_GLU:
-            return e4 ? quant_launch<T, __NV_E4M3, QUANT_GLU>(dev, a) : err_set("quant: e5m2 of glu");
-        case QUANT_ACT_DX:
-            return e4 ? err_set("quant: e4m3 of a gradient")
-                      : quant_launch<T, __NV_E5M2, QUANT_ACT_DX>(dev, a);
-        default:
-            return e4 ? err_set("quant: e4m3 of a gradient")
-                      : quant_launch<T, __NV_E5M2, QUANT_GLU_DX>(dev, a);
         }
     });
 }
