@@ -37,6 +37,7 @@ refused() { # name, pattern, arguments
     [ $rc -eq 2 ] && grep -q "$2" seen; verdict "$1" $? "exit $rc: $(cat seen)"
 }
 refused "the CPU gains nothing by fp8" "require: fp8 is refused: the CPU gains nothing" train r.yaml 'require=fp8'
+refused "a weight that is none" "fp8.wide: no weight is named blok.0" plan r.yaml fp8.wide=blok.0
 refused "a card without fp8" "precision: compute capability 8.0 has no fp8" plan r.yaml --gpu a100 device=auto
 refused "fp8 required where it is off" "require: require lists fp8, but precision is bf16" plan r.yaml \
     --gpu h200 device=auto precision=bf16 require=fp8

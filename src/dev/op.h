@@ -184,7 +184,15 @@ typedef enum {
 } Act;
 
 /* What QUANT makes of x before it rounds. */
-typedef enum { QUANT_PLAIN, QUANT_ACT, QUANT_GLU, QUANT_ACT_DX, QUANT_GLU_DX, QUANT_XENT_DX, QUANT_FROM_COUNT } QuantFrom;
+typedef enum {
+    QUANT_PLAIN,
+    QUANT_ACT,
+    QUANT_GLU,
+    QUANT_ACT_DX,
+    QUANT_GLU_DX,
+    QUANT_XENT_DX,
+    QUANT_FROM_COUNT
+} QuantFrom;
 
 /* A site: what is known of a tensor in fp8, f32[FP8_SITE] in SLAB_STATE. scale multiplies, inv = 1/scale
  * restores; amax: largest magnitude since the last FP8_SCALE; cursor: next place in the history of amax. The

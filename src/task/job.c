@@ -47,12 +47,11 @@ static int any_trained(const Job *j)
     return 0;
 }
 
-int job_check_freeze(const Job *j)
+static int check_names(const Job *j, const char *key, const char *list)
 {
-    char        item[PARAM_NAME];
-    const char *list = j->recipe.freeze;
+    char item[PARAM_NAME];
     if (!list[0]) return 0;
-    if (j->n_table == 0) return recipe_blame(&j->recipe, "freeze", "this task has no weights");
+    if (j->n_table == 0) return recipe_blame(&j->recipe, key, "this task has no weights");
     while (str_list_next(&list, item, sizeof item) > 0) {
         int found = 0;
         for (int i = 0; i < j->n_table && !found; i++) {
@@ -60,11 +59,18 @@ int job_check_freeze(const Job *j)
             found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
         }
         if (!found) {
-            return recipe_blame(&j->recipe, "freeze", "no weight is named %s (names begin like %s)", item,
+            return recipe_blame(&j->recipe, key, "no weight is named %s (names begin like %s)", item,
                                 j->table[0]->param[0].name);
         }
     }
-    if (job_trains(j) && !any_trained(j))
+    return 0;
+}
+
+int job_check_names(const Job *j)
+{
+    TRY(check_names(j, "fp8.wide", j->recipe.fp8.wide));
+    TRY(check_names(j, "freeze", j->recipe.freeze));
+    if (j->recipe.freeze[0] && job_trains(j) && !any_trained(j))
         return recipe_blame(&j->recipe, "freeze", "every weight is frozen: nothing is left to train");
     return 0;
 }

@@ -68,9 +68,9 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
-/* Refuses items of `freeze` that name no weight of any table, and a training run in which every weight is
+/* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which every weight is
  * frozen. */
-int job_check_freeze(const Job *j);
+int job_check_names(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);
 /* A device tensor of the task that stays from step to step; is_kept: checkpoints hold it. */
