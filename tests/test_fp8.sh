@@ -23,23 +23,25 @@ grep -q "fp8, as asked" whole.log; verdict "the precision is said" $? "$(cat who
 "$brim" train r.yaml run=one optim.schedule=constant >one.log 2>&1
 "$brim" train r.yaml run=part optim.schedule=constant >>part.log 2>&1
 for f in model optim; do
-    cmp -s runs/one/checkpoints/step-00000008/$f.safetensors runs/part/checkpoints/step-00000008/$f.safetensors
+    cmp -s runs/{one,part}/checkpoints/step-00000008/$f.safetensors
     verdict "a run that went on has the same $f" $? "$(ls runs/*/checkpoints; tail -n 2 part.log)"
 done
 grep -q "state.fp8" runs/one/checkpoints/step-00000008/optim.safetensors
 verdict "scales are in the checkpoint" $? "$(ls runs/one/checkpoints)"
 "$brim" train r.yaml run=none eval.every=0 checkpoint.every=0 >none.log 2>&1
-cmp -s runs/none/checkpoints/step-00000008/model.safetensors runs/whole/checkpoints/step-00000008/model.safetensors
+cmp -s runs/{none,whole}/checkpoints/step-00000008/model.safetensors
 verdict "evaluations change no scale" $? "$(tail -n 2 none.log)"
 
 refused() { # name, pattern, arguments
     "$brim" "${@:3}" >seen 2>&1; local rc=$?
     [ $rc -eq 2 ] && grep -q "$2" seen; verdict "$1" $? "exit $rc: $(cat seen)"
 }
-refused "the CPU gains nothing by fp8" "require: fp8 is refused: the CPU gains nothing" train r.yaml 'require=fp8'
+refused "the CPU gains nothing by fp8" "require: fp8 is refused: the CPU gains nothing" train r.yaml \
+    require=fp8
 refused "a weight that is none" "fp8.wide: no weight is named blok.0" plan r.yaml fp8.wide=blok.0
 refused "a card without fp8" "precision: compute capability 8.0 has no fp8" plan r.yaml --gpu a100 device=auto
 refused "fp8 required where it is off" "require: require lists fp8, but precision is bf16" plan r.yaml \
     --gpu h200 device=auto precision=bf16 require=fp8
-"$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1; verdict "fp8 is planned for an H200" $? "$(cat seen)"
+"$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1
+verdict "fp8 is planned for an H200" $? "$(cat seen)"
 exit $failed

@@ -67,7 +67,8 @@ typedef struct {
     Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
-    /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL: none */
+    /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL:
+     * none */
     Tensor *sites, *grad_sites;
     Arena   arena;
     /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding

@@ -16,7 +16,8 @@ typedef struct {
  * ranges, gradients back to zero. Then the scales of fp8 tensors and the weights in fp8. */
 void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const OptimOptions *opt);
 
-/* Records master weights -> compute copies, in fp8 too: after initialisation and after loading a checkpoint. */
+/* Records master weights -> compute copies, in fp8 too: after initialisation and after loading a
+ * checkpoint. */
 void optim_record_copies(ParamTable *const *table, int n, Prog *p, int dynamic);
 
 #endif

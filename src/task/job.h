@@ -68,8 +68,8 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
-/* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which every weight is
- * frozen. */
+/* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which
+ * every weight is frozen. */
 int job_check_names(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);

@@ -331,8 +331,8 @@ static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
     clear(b);
 }
 
-/* What QUANT makes of x on the way against the op alone and QUANT of its result: codes, their transpose and the
- * site. form: activation, 4 the site has no scale yet. C columns of the layer's activation. */
+/* What QUANT makes of x on the way against the op alone and QUANT of its result: codes, their transpose and
+ * the site. form: activation, 4 the site has no scale yet. C columns of the layer's activation. */
 static void check_quant(Bench *b, int64_t N, int64_t C, int64_t pad, int form, QuantFrom from)
 {
     DType   t     = b->dtype;

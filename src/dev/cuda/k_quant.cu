@@ -1,13 +1,14 @@
 /* QUANT: to fp8, as it is and transposed, with the largest magnitude, in one read; FP8_SCALE.
  *
- * Maths    v = x, act(x), act(gate)*up, a gradient of these or of cross-entropy, rounded to the dtype of x; q = saturate(v*scale)
- *          in e4m3 or e5m2;  qt[c][r] = q[r][c];  amax = max(amax, max |v|);  db[c] += sum over r of v[r][c].
+ * Maths    v = x, act(x), act(gate)*up, a gradient of these or of cross-entropy, rounded to the dtype of x;
+ *          q = saturate(v*scale) in e4m3 or e5m2;  qt[c][r] = q[r][c];  amax = max(amax, max |v|);
+ *          db[c] += sum over r of v[r][c].
  * Layout   x, dy, q rows x cols with a row stride; a gate and its value are cols apart in a row; qt [cols,
  *          rows] with a row stride; site f32[FP8_SITE].
  * Grid     a block a tile of 128 rows x 64 columns. A thread converts 4 rows x 8 columns; for each of the 8
  *          columns its four bytes make one word of the transposed tile in shared memory, [64 columns][32
- *          words], which the warps then write out, one column (128 bytes of a row of qt) a warp at a time. The
- *          gradient of a gate has two such tiles, of the gate and of its value.
+ *          words], which the warps then write out, one column (128 bytes of a row of qt) a warp at a time.
+ *          The gradient of a gate has two such tiles, of the gate and of its value.
  * Scale    A kernel before it looks whether the site has a scale. If not, the kernel takes amax, and every
  *          block derives the same scale from amax. Block 0 stores the scale; a block that reads the stored
  *          scale instead reads the same number.
