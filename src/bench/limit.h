@@ -23,8 +23,8 @@ typedef struct {
 /* What the rates of a job are measured with. */
 typedef struct {
     DType     compute;
-    int       fp8; /* 1: the step has products in fp8 */
     LimitAttn fwd, bwd;
+    int       fp8; /* 1: the step has products in fp8 */
 } LimitShapes;
 
 LimitShapes limit_shapes(const Job *j);
