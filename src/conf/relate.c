@@ -69,6 +69,10 @@ static int resolve_model(Recipe *r)
            "mask document needs data.document_token, the token that ends a document");
     RELATE(m->mask != MASKING_PREFIX || r->data.prefix_token >= 0, "model.mask", "data.prefix_token",
            "mask prefix needs data.prefix_token, the token that ends a prefix");
+    RELATE(m->window == 0 || m->mask == MASKING_CAUSAL, "model.window", "model.mask",
+           "model.window needs model.mask causal");
+    RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
+           "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
     RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",
            "data.prefix_token (%lld) must be below model.vocab (%lld)", LL(r->data.prefix_token),
            LL(m->vocab));
