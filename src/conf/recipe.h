@@ -90,8 +90,9 @@ typedef struct {
 
 typedef struct {
     DataKind   kind;
-    char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
-    char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
+    char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
+    char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
     double     val_fraction;
     int64_t    threads;        /* loader threads, 0 = auto */
     int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
@@ -124,6 +125,17 @@ typedef struct {
     int64_t port;        /* 0: any that is free */
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
+
+typedef struct {
+    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
+} RecipeSample;
+
+/* Not keys: what a command needs of a job for sampling. */
+typedef struct {
+    int64_t batch;   /* sequences at a time; 0: one */
+    int64_t context; /* tokens that a sequence may have; 0: model.context */
+    int     all;     /* logits of every token of a prompt */
+} RecipeAsk;
 
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
@@ -186,6 +198,8 @@ struct Recipe {
     RecipeEval  eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
+    RecipeSample     sample;
+    RecipeAsk        ask;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

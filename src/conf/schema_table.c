@@ -238,6 +238,11 @@ const SchemaRow schema_table[] = {
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
               "names, as one sequence, so windows cross files (docs/formats.md shows how to write shards); "
               "from the current folder, else the recipe's" },
+    { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = 1,
+      .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
+              "tokens: whose ids they are (default: tokenizer.json beside the shards)" },
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm", .fixed = FIXED_DATA,
@@ -292,6 +297,11 @@ const SchemaRow schema_table[] = {
       .aka = "save_best,load_best_model_at_end",
       .help = "the best checkpoint by the task's measure (validation loss, accuracy) is kept as "
               "checkpoints/best" },
+    { ROW("sample.eos", KEY_LIST, sample.eos, ""),
+      .aka = "eos,stop_ids,eos_ids",
+      .tasks = "lm",
+      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token, else the "
+              "tokenizer's" },
     { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
       .aka = "monitor,telemetry,system_metrics",
       .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },
