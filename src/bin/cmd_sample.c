@@ -1,5 +1,6 @@
 #include "base/err.h"
 #include "bin/run_target.h"
+#include "bin/tasks.h"
 
 /* What the command line says, as text. */
 typedef struct {
@@ -20,12 +21,23 @@ static int read_options(const Texts *t, TaskSample *opt)
     return 0;
 }
 
+/* A recipe instead of a run: initial weights, which write nonsense at full speed. */
+static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, Setup *s)
+{
+    TRY(cmd_need_recipe(t));
+    TRY(recipe_load_without_data(r, t->target, t->n_override, t->override));
+    const Task *task = task_of(r);
+    if (!task->sample) return err_user("command line: task %s has nothing to sample", task->name);
+    if (task->ask) TRY(task->ask(r, opt));
+    return setup_open(s, task, r, JOB_SAMPLE);
+}
+
 int cmd_sample(const CmdArgs *a)
 {
-    Texts       x      = { "256", "0.8", "0", "1", "1", "1", "0" };
-    TaskSample  opt    = { 0 };
-    const char *which  = NULL;
-    int         on     = 0;
+    Texts       x     = { "256", "0.8", "0", "1", "1", "1", "0" };
+    TaskSample  opt   = { 0 };
+    const char *which = NULL;
+    int         on = 0, untrained = 0;
     CmdFlag     flag[] = {
             { "--prompt", &opt.prompt, NULL,
               "text to continue; ids as in \"12 7 3\" if the run has no tokenizer (default: a line break, or the "
@@ -43,6 +55,8 @@ int cmd_sample(const CmdArgs *a)
             { "--stop", &opt.stop, NULL, "texts that end a sample, separated by |" },
             { "--ignore-eos", NULL, &on, "goes on after an end-of-text token" },
             { "--ids", NULL, &opt.ids, "prints the new ids, too: one line a prompt, last" },
+            { "--rate", NULL, &opt.rate, "says how fast, on standard error" },
+            { "--untrained", NULL, &untrained, "takes a recipe, with its initial weights: for speed only" },
             { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
             { "--seed", &x.seed, NULL, "of the random choice (default 1)" }
     };
@@ -52,7 +66,11 @@ int cmd_sample(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(read_options(&x, &opt));
     opt.ends = !on;
-    TRY(run_target_sample(&t, which, &opt, &r, &s));
+    if (untrained) {
+        TRY(open_untrained(&t, &opt, &r, &s));
+    } else {
+        TRY(run_target_sample(&t, which, &opt, &r, &s));
+    }
     int rc = s.job->task->sample(s.job, &opt, stdout);
     setup_close(&s);
     return rc;

@@ -5,6 +5,38 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Whole numbers in the order of the floats: vectors compare these without a rule for NaN. */
+static inline int32_t key_of(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+int32_t pick_best(const float *logits, int64_t V)
+{
+    enum { BLOCK = 1024, INF = 0x7f800000 };
+    int32_t most = INT32_MIN, least = INT32_MAX;
+    int64_t block = 0;
+    for (int64_t v0 = 0; v0 < V; v0 += BLOCK) {
+        int32_t hi = INT32_MIN, lo = INT32_MAX;
+        int     n = (int)MIN((int64_t)BLOCK, V - v0);
+#pragma omp simd reduction(max : hi) reduction(min : lo)
+        for (int i = 0; i < n; i++) {
+            int32_t k = key_of(logits[v0 + i]);
+            hi        = k > hi ? k : hi;
+            lo        = k < lo ? k : lo;
+        }
+        if (hi > most) block = v0;
+        most  = MAX(most, hi);
+        least = MIN(least, lo);
+    }
+    if (most >= INF || least <= ~INF) return -1;
+    while (key_of(logits[block]) != most) block++;
+    return (int32_t)block;
+}
 
 static double uniform(uint64_t seed, int64_t row, int64_t i)
 {
@@ -89,7 +121,6 @@ static int compare_id(const void *a, const void *b)
 
 int32_t pick_token(float *logits, const TaskSample *opt, const PickRow *row)
 {
-    int32_t best = 0;
     if (opt->repetition > 0 && opt->repetition != 1) {
         for (int64_t v = 0; v < row->V; v++) {
             if (row->seen[v])
@@ -97,10 +128,8 @@ int32_t pick_token(float *logits, const TaskSample *opt, const PickRow *row)
                     (float)(logits[v] > 0 ? logits[v] / opt->repetition : logits[v] * opt->repetition);
         }
     }
-    for (int64_t v = 1; v < row->V; v++) {
-        if (logits[v] > logits[best]) best = (int32_t)v;
-    }
-    if (opt->temperature <= 0) return best;
+    int32_t best = pick_best(logits, row->V);
+    if (best < 0 || opt->temperature <= 0) return best;
     PickItem *x   = row->scratch;
     double    max = logits[best], sum = 0;
     for (int64_t v = 0; v < row->V; v++)

@@ -6,6 +6,7 @@
  *    their last chunk again, which changes nothing. */
 #include "task/lm.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "task/lm_pick.h"
@@ -38,7 +39,9 @@ typedef struct {
     Seq              *seq;
     int32_t          *tok, *pos, *last; /* to upload: B*T, B, B */
     float            *logits;           /* B x stride */
-    PickItem         *scratch;
+    int32_t          *picked;           /* B */
+    PickItem         *scratch;          /* B x stride, unless the most likely is taken */
+    double            time_s;           /* prompts included */
     Arena             arena;
 } Gen;
 
@@ -90,16 +93,6 @@ static int decode(Gen *g)
     return run_step(g, &lm->decode, lm->step1);
 }
 
-/* Negative after err_set() if a logit is not finite. */
-static int check_logits(const float *logits, int64_t V)
-{
-    for (int64_t v = 0; v < V; v++) {
-        if (!isfinite(logits[v]))
-            return err_set("the model's output is not finite: training had diverged before this checkpoint");
-    }
-    return 0;
-}
-
 /* ---- one batch ---------------------------------------------------------------------------------------- */
 
 /* Where the part of tok[first..n) begins that its last token sees. Decoding is causal, so a document is kept
@@ -113,14 +106,28 @@ static int64_t seen_from(const Recipe *r, const int32_t *tok, int64_t first, int
     return i;
 }
 
-/* Adds one token to a row that has not ended. */
-static int extend(Gen *g, int64_t b, int64_t prompt)
+/* One token for each row that has not ended. Rows share nothing, so threads take one each. */
+static int pick_all(Gen *g, int64_t first_prompt)
 {
-    Seq    *s   = &g->seq[b];
-    float  *row = g->logits + b * g->stride;
-    PickRow how = { g->V, prompt, s->n - s->n_prompt, s->seen, g->scratch };
-    TRY(check_logits(row, g->V));
-    int32_t id     = pick_token(row, g->opt, &how);
+    int bad = 0;
+#pragma omp parallel for schedule(dynamic) reduction(| : bad) if (g->B > 1)
+    for (int64_t b = 0; b < g->B; b++) {
+        const Seq *s = &g->seq[b];
+        if (s->done) continue;
+        PickRow how  = { g->V, first_prompt + b, s->n - s->n_prompt, s->seen,
+                        g->scratch ? g->scratch + b * g->stride : NULL };
+        g->picked[b] = pick_token(g->logits + b * g->stride, g->opt, &how);
+        bad |= g->picked[b] < 0;
+    }
+    if (!bad) return 0;
+    return err_set("the model's output is not finite: training had diverged before this checkpoint");
+}
+
+/* Adds the picked token to a row that has not ended. */
+static int extend(Gen *g, int64_t b)
+{
+    Seq    *s      = &g->seq[b];
+    int32_t id     = g->picked[b];
     s->tok[s->n++] = id;
     if (s->seen) s->seen[id] = 1;
     if (g->opt->ends && prompts_is_end(g->prompts, id)) {
@@ -156,17 +163,20 @@ static int run_batch(Gen *g, int first_prompt)
     char fresh[MOST_AT_ONCE];
     int  active = 1;
     memset(fresh, 1, sizeof fresh);
+    double begin_s = clock_now_s();
     TRY(prefill(g, fresh));
     while (active) {
         active = 0;
+        TRY(pick_all(g, first_prompt));
         for (int64_t b = 0; b < g->B; b++) {
             if (g->seq[b].done) continue;
-            TRY(extend(g, b, first_prompt + b));
+            TRY(extend(g, b));
             if (!g->seq[b].done) active = 1;
         }
         if (g->B == 1 && isatty(STDOUT_FILENO)) fflush(g->seq[0].speaker.out);
         if (active) TRY(advance(g));
     }
+    g->time_s += clock_now_s() - begin_s;
     return 0;
 }
 
@@ -229,8 +239,33 @@ static int gen_batches(Gen *g, FILE *out)
             if (rc == 0) rc = one;
         }
     }
+    int64_t added = 0;
+    for (int i = 0; i < p->n_prompt; i++) added += all[i].n - all[i].n_prompt;
+    if (rc == 0 && g->opt->rate)
+        fprintf(stderr, "%lld new tokens in %.3f s: %.1f tokens/s\n", (long long)added, g->time_s,
+                (double)added / g->time_s);
     for (int i = 0; i < p->n_prompt && rc == 0 && g->opt->ids; i++) print_ids(&all[i], out);
     return rc;
+}
+
+/* Host memory that copies to and from the device like. */
+static int gen_alloc(Gen *g, int64_t n_tok, int64_t n_logit)
+{
+    Dev *dev  = g->j->dev;
+    g->tok    = dev->vt->host_alloc(dev, sizeof *g->tok * (size_t)(n_tok + 2 * g->B));
+    g->logits = dev->vt->host_alloc(dev, sizeof *g->logits * (size_t)n_logit);
+    if (!g->tok || !g->logits) return err_set("host memory for %lld logits", (long long)n_logit);
+    g->pos  = g->tok + n_tok;
+    g->last = g->pos + g->B;
+    return 0;
+}
+
+static void gen_free(Gen *g)
+{
+    Dev *dev = g->j->dev;
+    if (g->tok) dev->vt->host_free(dev, g->tok);
+    if (g->logits) dev->vt->host_free(dev, g->logits);
+    arena_deinit(&g->arena);
 }
 
 static int gen_run(Job *j, const TaskSample *opt, const Prompts *p, FILE *out)
@@ -242,13 +277,11 @@ static int gen_run(Job *j, const TaskSample *opt, const Prompts *p, FILE *out)
     g.V = p->speech == SPEAKS_BYTES ? 256 : j->recipe.model.vocab;
     CHECK(g.B <= MOST_AT_ONCE, "%lld sequences", (long long)g.B);
     arena_init(&g.arena);
-    g.tok     = ARENA_ARRAY(&g.arena, int32_t, g.B * lm->prefill.T);
-    g.pos     = ARENA_ARRAY(&g.arena, int32_t, g.B);
-    g.last    = ARENA_ARRAY(&g.arena, int32_t, g.B);
-    g.logits  = ARENA_ARRAY(&g.arena, float, g.B *g.stride);
-    g.scratch = ARENA_ARRAY(&g.arena, PickItem, g.stride);
-    int rc    = gen_batches(&g, out);
-    arena_deinit(&g.arena);
+    g.picked = ARENA_ARRAY(&g.arena, int32_t, g.B);
+    if (opt->temperature > 0) g.scratch = ARENA_ARRAY(&g.arena, PickItem, g.B * g.stride);
+    int rc = gen_alloc(&g, g.B * lm->prefill.T, g.B * g.stride);
+    if (rc == 0) rc = gen_batches(&g, out);
+    gen_free(&g);
     return rc;
 }
 
@@ -297,9 +330,8 @@ int lm_score(Job *j, const int32_t *tok, int64_t n, LmRows put, void *ctx)
     int       rc = 0;
     CHECK(!lm->prefill.last && lm->prefill.B == 1, "the job was not made for scores");
     arena_init(&g.arena);
-    g.tok    = ARENA_ARRAY(&g.arena, int32_t, T);
-    g.pos    = ARENA_ARRAY(&g.arena, int32_t, 1);
-    g.logits = ARENA_ARRAY(&g.arena, float, T *stride);
+    g.B = 1;
+    rc  = gen_alloc(&g, T, T * stride);
     for (int64_t at = 0; at < n && rc == 0; at += T) {
         int64_t from = MIN(at, MAX(n - T, 0)), end = MIN(at + T, n);
         for (int64_t t = 0; t < T; t++) g.tok[t] = from + t < n ? tok[from + t] : 0;
@@ -307,6 +339,6 @@ int lm_score(Job *j, const int32_t *tok, int64_t n, LmRows put, void *ctx)
         rc       = run_step(&g, &lm->prefill, lm->fill);
         if (rc == 0) rc = put(ctx, at, end - at, g.logits + (at - from) * stride, stride);
     }
-    arena_deinit(&g.arena);
+    gen_free(&g);
     return rc;
 }

@@ -79,6 +79,7 @@ typedef struct {
     const char *stop; /* texts that end a sample, separated by |; NULL: none */
     int         ends; /* 1: an end-of-text token ends a sample */
     int         ids;  /* 1: the new ids of each prompt on a line of their own, last */
+    int         rate; /* 1: says how fast, on standard error */
 } TaskSample;
 
 /* What `brim eval --ids` asks for. */
