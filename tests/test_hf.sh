@@ -110,7 +110,8 @@ head -c 7 plain.txt | grep -q "What is"; verdict "text in, text out" $? "$(head 
 stop=$(tail -c +12 plain.txt | head -c 2)
 "$brim" sample tiny --prompt "What is" --tokens 60 --temperature 0 --stop "$stop" 2>/dev/null >stopped.txt
 text=$(cat plain.txt) part=$(cat stopped.txt); rest=${text#What is}
-[ "$part" = "What is${rest%%"$stop"*}" ]; verdict "a stop text ends a sample" $? "'$part' of '$text' at '$stop'"
+[ "$part" = "What is${rest%%"$stop"*}" ]
+verdict "a stop text ends a sample" $? "'$part' of '$text' at '$stop'"
 brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
@@ -148,7 +149,8 @@ broken llama31; edit 's/"llama3"/"yarn"/'; try "another stretch of positions" "r
 broken; edit 's/"hidden_size": 32/"hidden_size": 64/'; try "another width" "embed.weight of shape"
 broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 3/'; try "a layer that is not there" "layers.2"
 broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 1/'; try "a layer too many" "layers.1"
-broken; edit 's/"hidden_size": 32/"hidden_size": 99999999999999999999/'; try "a number too large" "config.json"
+broken; edit 's/"hidden_size": 32/"hidden_size": 99999999999999999999/'
+try "a number too large" "config.json"
 broken; head -c 20000 llama/model.safetensors >bad/model.safetensors; try "cut short" "model.safetensors"
 broken; printf '\377\377\377\377\377\377\377\177' | dd of=bad/model.safetensors conv=notrunc 2>/dev/null
 try "a header of 2^63 bytes" "model.safetensors"

@@ -40,8 +40,8 @@ int cmd_sample(const CmdArgs *a)
     int         on = 0, untrained = 0;
     CmdFlag     flag[] = {
             { "--prompt", &opt.prompt, NULL,
-              "text to continue; ids as in \"12 7 3\" if the run has no tokenizer (default: a line break, or the "
-                  "token that begins a text)" },
+              "text to continue; ids as in \"12 7 3\" if the run has no tokenizer (default: a line break, "
+                  "or the token that begins a text)" },
             { "--prompt-ids", &opt.prompt_ids, NULL, "token ids to continue: 1,2,3" },
             { "--prompt-file", &opt.prompt_file, NULL, "a file with one prompt a line" },
             { "--batch", &x.batch, NULL, "most prompts at a time, up to 64; 0: as many (default 0)" },

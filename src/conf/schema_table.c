@@ -80,8 +80,8 @@ const SchemaRow schema_table[] = {
     { ROW("init", KEY_TEXT, init, ""), .path = 1,
       .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
       .tasks = "lm",
-      .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the model "
-              "keys that the recipe does not (docs/huggingface.md)" },
+      .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the "
+              "model keys that the recipe does not (docs/huggingface.md)" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
       .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends "
@@ -147,8 +147,8 @@ const SchemaRow schema_table[] = {
       .help = "base of the rotations' wavelengths" },
     { ROW("model.rope_scaling", KEY_ENUM, model.rope_scaling, "none"), .names = rope_names,
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
-      .help = "how rotations are stretched to a longer context: linear (all by rope_factor), llama3 (slow ones "
-              "by rope_factor, fast ones not)" },
+      .help = "how rotations are stretched to a longer context: linear (all by rope_factor), llama3 (slow "
+              "ones by rope_factor, fast ones not)" },
     { ROW("model.rope_factor", KEY_FLOAT, model.rope_factor, "1"), BETWEEN(1e-6, 1e12),
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
       .help = "rope_scaling: wavelengths are multiplied by this" },
@@ -308,8 +308,8 @@ const SchemaRow schema_table[] = {
     { ROW("sample.eos", KEY_LIST, sample.eos, ""),
       .aka = "eos,stop_ids,eos_ids",
       .tasks = "lm",
-      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token, else the "
-              "tokenizer's" },
+      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token, else "
+              "the tokenizer's" },
     { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
       .aka = "monitor,telemetry,system_metrics",
       .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },

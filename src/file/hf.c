@@ -12,7 +12,7 @@
 
 enum { INDEX_BYTES = 64 << 20, MOST_FILES = 4096 };
 
-/* ---- Names ---------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 /* clang-format off */
 #define LAYER "layers.#."
@@ -107,7 +107,7 @@ const HfRow *hf_name(const HfMap *map, const char *ours, int k, char *out)
     return row;
 }
 
-/* ---- The files ------------------------------------------------------------------------------------------ */
+/* ---- The files ----------------------------------------------------------------------------------------- */
 
 static int add_file(Arena *a, const char *name, const char *file, char **list, int *n)
 {
@@ -220,7 +220,7 @@ void hf_close(HfFolder *h)
     memset(h, 0, sizeof *h);
 }
 
-/* ---- One weight ----------------------------------------------------------------------------------------- */
+/* ---- One weight ---------------------------------------------------------------------------------------- */
 
 static int find_part(const HfFolder *h, const char *name, HfWeight *w, int k)
 {
@@ -324,7 +324,7 @@ int hf_read(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
     return 0;
 }
 
-/* ---- Nothing left over ---------------------------------------------------------------------------------- */
+/* ---- Nothing left over --------------------------------------------------------------------------------- */
 
 static int is_ignored(const HfMap *map, const char *name)
 {

@@ -13,6 +13,7 @@
 #include "data/vocab.h"
 #include "task/weights.h"
 #include "tensor/number.h"
+#include "text/tokenizer.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -371,6 +372,19 @@ static int write_beside(const Export *e)
 
 /* ---- The whole ----------------------------------------------------------------------------------------- */
 
+/* The run's tokenizer says what the recipe does not. */
+static int ask_tokenizer(Export *e)
+{
+    char       path[RECIPE_STR];
+    Tokenizer *t;
+    if (vocab_path(e->r, path, sizeof path) <= 0) return 0;
+    TRY(tokenizer_open(&t, path));
+    e->config.bos = tokenizer_bos(t);
+    if (e->config.n_eos == 0 && tokenizer_eos(t) >= 0) e->config.eos[e->config.n_eos++] = tokenizer_eos(t);
+    tokenizer_close(t);
+    return 0;
+}
+
 /* The family and the ends of a text: those of the import, else what the model's keys say. */
 static int describe(Export *e)
 {
@@ -388,7 +402,7 @@ static int describe(Export *e)
     }
     if (e->config.n_eos == 0 && r->data.document_token >= 0)
         e->config.eos[e->config.n_eos++] = r->data.document_token;
-    return 0;
+    return ask_tokenizer(e);
 }
 
 static int export_all(Export *e)

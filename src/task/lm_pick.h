@@ -18,7 +18,8 @@ typedef struct {
 } PickRow;
 
 /* In this order, as transformers does: repetition penalty, temperature, the top_k most likely (and those as
- * likely as the last of them), the most likely that make up top_p, then one draw. -1: a logit is not finite. */
+ * likely as the last of them), the most likely that make up top_p, then one draw. -1: a logit is not
+ * finite. */
 int32_t pick_token(float *logits, const TaskSample *opt, const PickRow *row);
 /* The most likely one; -1: a number is not finite. */
 int32_t pick_best(const float *logits, int64_t V);

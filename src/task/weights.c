@@ -14,7 +14,7 @@
 
 enum { CHUNK = 1 << 20 /* elements at a time */ };
 
-/* ---- Is it this model? ---------------------------------------------------------------------------------- */
+/* ---- Is it this model? --------------------------------------------------------------------------------- */
 
 static int is_row(void *ctx, const char *ours)
 {
@@ -48,7 +48,7 @@ int weights_match_hf(const ParamTable *t, const HfFolder *h)
     return hf_check_unused(h, is_row, (void *)t);
 }
 
-/* ---- Loading -------------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static float widen(DType from, const void *in, int64_t i)
 {

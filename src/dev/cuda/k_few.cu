@@ -1,7 +1,7 @@
 /* Products with few rows: what decoding does. LINEAR_FWD, LINEAR_ACT_FWD and LINEAR_GLU_FWD.
  *
- * Maths    y[m][n] = x[m] . w[n] + bias[n];  then act, or act(gate) * up for rows n and F + n of w. The sum is
- *          f32, rounded to storage before the activation, as the separate ops do.
+ * Maths    y[m][n] = x[m] . w[n] + bias[n];  then act, or act(gate) * up for rows n and N + n of w. The sum
+ *          is f32, rounded to storage before the activation, as the separate ops do.
  * Layout   x[M,K], w[N,K], y[M,N], rows of a stride each.
  * Grid     x: WARPS warps a block, ROWS rows of w a warp; y: TILE rows of x.
  * Bytes    w once, which is all that counts: for one row of x a product is as fast as its weights are read.
