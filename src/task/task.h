@@ -64,7 +64,7 @@ typedef struct {
     int         larger; /* 1: larger is better */
 } TaskMetric;
 
-/* What `brim sample` asks for. */
+/* What `brim sample`, and a run with watch.samples, asks for. */
 typedef struct {
     const char *prompt;      /* NULL: the task's own */
     const char *prompt_file; /* one prompt a line instead; NULL: none */
@@ -76,10 +76,11 @@ typedef struct {
     double      top_p;       /* the most likely that make up this share; 0 or 1: all */
     double      repetition;  /* logits of what has occurred are divided by this; 0 or 1: not */
     uint64_t    seed;
-    const char *stop; /* texts that end a sample, separated by |; NULL: none */
-    int         ends; /* 1: an end-of-text token ends a sample */
-    int         ids;  /* 1: the new ids of each prompt on a line of their own, last */
-    int         rate; /* 1: says how fast, on standard error */
+    const char *stop;    /* texts that end a sample, separated by |; NULL: none */
+    int         ends;    /* 1: an end-of-text token ends a sample */
+    int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
+    int         rate;    /* 1: says how fast, on standard error */
+    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* What `brim eval --ids` asks for. */
