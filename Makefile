@@ -124,7 +124,7 @@ test-gpu: $(BUILD)/.setup-test
 	@tools/test_gpu.sh $(BUILD)
 
 # A program looks for the CUDA half beside itself.
-gpu-tests: $(GPUTESTS) $(BUILD)/tests/toy/toy $(CULIB)
+gpu-tests: $(GPUTESTS) $(HELPERS) $(BUILD)/tests/toy/toy $(CULIB)
 	@for d in gpu toy; do ln -sf ../../libbrim_cuda.so $(BUILD)/tests/$$d/libbrim_cuda.so; done
 
 # Tests, op table and two ratios to PyTorch, as JSON lines; under 8 minutes.
