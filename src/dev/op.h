@@ -228,6 +228,7 @@ typedef struct {
     float scale;
     int   deterministic; /* the gradient must give the same bits each time */
     int   mean_keys;     /* MASK_RANGE: keys a query sees on average, for FLOPs alone; 0: half of all */
+    int   window;        /* attn_decode: the newest keys that a query sees, its own included; 0: all */
 } AttnShape;
 
 /* ---- Arguments: tensors first, outputs first ----------------------------------------------------------- */
@@ -342,8 +343,8 @@ typedef struct {
 } AttnBwd;
 /* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length
  * for all). Its k and v in qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows
- * 0..n. All positions are below Tmax; the mask is causal whatever shape.mask says. With T = 1 qkv may be
- * [B,(H+2K)*D]. */
+ * 0..n, or the last shape.window of them. All positions are below Tmax. The mask is causal, whatever the
+ * shape.mask says. With T = 1 qkv may be [B,(H+2K)*D]. */
 typedef struct { Tensor *o, *kcache, *vcache, *ws, *qkv, *len; AttnShape shape; } AttnDecode;
 /* o[B,T,H*D] = softmax(scale q k^T + mask) v with q[B,T,H*D] and kv[B,S,2*K*D] = [k heads | v heads] of
  * another sequence; lse f32[B,H,T]. Masks: MASK_FULL, or MASK_RANGE with first and last i32[B,T]. len

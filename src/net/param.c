@@ -168,9 +168,10 @@ static void choose_regions(ParamTable *t, const ParamOptions *opt)
 static int column_dtype(Column c, Region r, const ParamOptions *opt)
 {
     int frozen = (int)r >= REGION_TRAINED, copied = opt->compute != DT_F32;
+    int narrow = r == REGION_FROZEN_COPY || (r == REGION_COPY && !opt->trains);
     switch (c) {
-    case COL_WEIGHT: return r == REGION_FROZEN_COPY ? (int)opt->compute : DT_F32;
-    case COL_COPY: return r == REGION_COPY && copied ? (int)opt->compute : -1;
+    case COL_WEIGHT: return narrow ? (int)opt->compute : DT_F32;
+    case COL_COPY: return r == REGION_COPY && copied && opt->trains ? (int)opt->compute : -1;
     default: return frozen || !opt->trains ? -1 : DT_F32;
     }
 }
