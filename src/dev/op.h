@@ -117,7 +117,8 @@ typedef enum {
  * update bit for bit, however late the host reads.
  *
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
- * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
+ * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. A slot may
+ * also hold a measure, which is reported and is no part of the loss. */
 enum { LOSS_SLOTS = 8 };
 
 typedef struct {
@@ -126,7 +127,8 @@ typedef struct {
     float    lr;              /* learning rate of this step, before a segment's multiplier */
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
     float    loss_scale;      /* multiplies gradients of the loss; 1 unless fp16 */
-    int32_t  reserved[2];
+    int32_t  measures;        /* bit k: slot k is only reported and is no part of the loss */
+    int32_t  reserved;
 } StepIn;
 
 typedef struct {
@@ -469,7 +471,8 @@ typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/loss_scale.
+/* Decides about this update. loss = sum over slots of sum*inv, measures left out;
+ * grad_norm = sqrt(grad_sumsq)/loss_scale.
  * report += sum*inv, sum = 0 for each slot, n_report += 1.
  * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
  * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and

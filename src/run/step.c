@@ -251,6 +251,7 @@ static int begin_state(Stepper *s, int64_t step, double lr)
         } else {
             TRY(count_targets(s, k, &n));
         }
+        if (task->loss[k].measure) in.measures |= 1 << k;
         if (nan) n = NAN;
         if (spike) n /= 100;
         in.inv[k] = n == 0 ? 0.0f : (float)(weight / n);

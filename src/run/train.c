@@ -136,6 +136,8 @@ static int take_result(Run *run, StepOut *out)
                  (double)out->grad_norm, out->n_skipped);
     }
     if (run->at.step % run->r->log_every == 0 || m.is_bad || run->at.step == run->r->steps) {
+        if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
+        if (m.n_number < 0) return -1;
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
@@ -298,7 +300,8 @@ static int is_boundary(const Run *run, int64_t done)
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
-    while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
+    int ahead = job_has_host_rows(run->setup.job) ? 1 : 2;
+    while (run->queued < run->r->steps && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
         run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
@@ -372,6 +375,7 @@ static int finish(Run *run)
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
+    if (run->task->summary) run->task->summary(run->setup.job);
     LoaderStats stats;
     char        t[32], all[48] = "";
     loader_stats(run->stepper.feed.loader, &stats);

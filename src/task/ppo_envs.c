@@ -1,0 +1,302 @@
+/* Host rows of the rollout: environments step, their rows travel to the device, actions come back.
+ *
+ * 1. A group's block is pinned. Environments write into it, one copy brings it up. The block is written again
+ *    only after the group's next actions have come back, so the copy has passed by then.
+ * 2. Rows of groups are apart in memory. An EnvsIo counts rows over all environments, so its pointers begin
+ *    before the group's first row. */
+#include "task/ppo_impl.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* ---- opening ------------------------------------------------------------------------------------------ */
+
+static int open_buffers(Job *j, const EnvSpec *s)
+{
+    Ppo *p   = ppo_of(j);
+    Dev *dev = j->dev;
+    for (int g = 0; g < p->n_group; g++) {
+        p->group[g].host     = dev->vt->host_alloc(dev, p->layout.size_bytes);
+        p->group[g].host_act = dev->vt->host_alloc(dev, tensor_bytes(p->group[g].action));
+        if (!p->group[g].host || !p->group[g].host_act) return -1;
+    }
+    p->host_final = dev->vt->host_alloc(dev, tensor_bytes(p->final_obs));
+    if (!p->host_final) return -1;
+    for (int k = 0; k < s->info.n_obs; k++) {
+        p->raw[k]       = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
+        p->raw_final[k] = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
+    }
+    p->act_clipped    = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_act);
+    p->episode_return = ARENA_ARRAY(&p->arena, float, p->E);
+    p->reward_return  = ARENA_ARRAY(&p->arena, float, p->E);
+    p->episode_length = ARENA_ARRAY(&p->arena, int32_t, p->E);
+    return 0;
+}
+
+/* A step of a built-in environment takes less time than waking a thread, unless there are many. */
+static int threads_for(const Job *j)
+{
+    enum { MANY = 1024 };
+    const Ppo *p = ppo_of(j);
+    if (j->recipe.ppo.threads > 0) return (int)j->recipe.ppo.threads;
+    if (p->spec.is_cheap && p->Eg < MANY) return 1;
+    return (int)MIN(j->recipe.threads > 0 ? j->recipe.threads : omp_get_max_threads(), p->Eg);
+}
+
+static EnvsIo io_of(const Ppo *p, int g)
+{
+    const PpoGroup *q     = &p->group[g];
+    const PpoBlock *b     = &p->layout;
+    int64_t         first = g * p->Eg;
+    EnvsIo          io    = { .reward         = (float *)(q->host + b->reward) - first,
+                              .terminated     = (uint8_t *)(q->host + b->terminated) - first,
+                              .truncated      = (uint8_t *)(q->host + b->truncated) - first,
+                              .episode_return = p->episode_return,
+                              .episode_length = p->episode_length };
+    const EnvSpec  *s     = envs_spec(p->envs);
+    for (int k = 0; k < s->info.n_obs; k++) {
+        io.obs[k]       = p->raw[k];
+        io.final_obs[k] = p->raw_final[k];
+    }
+    if (p->spec.is_plain) io.obs[0] = (float *)(q->host + b->obs) - first * p->spec.obs_dim;
+    if (p->spec.n_mask) io.mask = (uint8_t *)(q->host + b->mask) - first * p->spec.n_mask;
+    if (p->spec.is_discrete)
+        io.act_i = (const int32_t *)q->host_act - first * p->spec.n_act;
+    else
+        io.act_f = p->act_clipped;
+    return io;
+}
+
+/* All rows together: for the first observations and for saving. */
+EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask)
+{
+    EnvsIo io = { .mask = p->spec.n_mask ? mask : NULL };
+    for (int k = 0; k < envs_spec(p->envs)->info.n_obs; k++) io.obs[k] = p->raw[k];
+    return io;
+}
+
+/* From all rows together to the groups. */
+void ppo_spread(Ppo *p, const uint8_t *mask)
+{
+    const EnvSpec *s = envs_spec(p->envs);
+    for (int g = 0; g < p->n_group; g++) {
+        char   *host  = p->group[g].host;
+        int64_t first = g * p->Eg;
+        ppo_pack(s, (void *const *)p->raw, first, first + p->Eg, (float *)(host + p->layout.obs));
+        if (p->spec.n_mask)
+            memcpy(host + p->layout.mask, mask + first * p->spec.n_mask, (size_t)(p->Eg * p->spec.n_mask));
+    }
+}
+
+void ppo_gather_rows(Ppo *p, uint8_t *mask)
+{
+    size_t row = (size_t)p->spec.obs_dim * sizeof(float);
+    for (int g = 0; g < p->n_group; g++) {
+        const char *host  = p->group[g].host;
+        int64_t     first = g * p->Eg;
+        if (p->spec.is_plain)
+            memcpy(p->raw[0] + (size_t)first * row, host + p->layout.obs, (size_t)p->Eg * row);
+        if (p->spec.n_mask)
+            memcpy(mask + first * p->spec.n_mask, host + p->layout.mask, (size_t)(p->Eg * p->spec.n_mask));
+    }
+}
+
+int ppo_envs_open(Job *j)
+{
+    Ppo     *p    = ppo_of(j);
+    EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
+    conf.n_env    = (int)p->E;
+    conf.n_group  = p->n_group;
+    conf.n_thread = threads_for(j);
+    conf.first    = comm_rank(j->comm) * p->E;
+    TRY(envs_open(&p->envs, &conf));
+    TRY(open_buffers(j, envs_spec(p->envs)));
+    uint8_t *mask = arena_alloc(&p->arena, (size_t)(p->E * p->spec.n_mask + 1));
+    EnvsIo   io   = ppo_io_all(p, mask);
+    TRY(envs_reset(p->envs, &io));
+    ppo_spread(p, mask);
+    p->dev = j->dev;
+    return 0;
+}
+
+void ppo_envs_close(Ppo *p)
+{
+    envs_close(p->envs);
+    p->envs  = NULL;
+    Dev *dev = p->dev;
+    if (!dev) return;
+    for (int g = 0; g < p->n_group; g++) {
+        if (p->group[g].host) dev->vt->host_free(dev, p->group[g].host);
+        if (p->group[g].host_act) dev->vt->host_free(dev, p->group[g].host_act);
+    }
+    if (p->host_final) dev->vt->host_free(dev, p->host_final);
+}
+
+/* ---- one step of a group ------------------------------------------------------------------------------ */
+
+static int wait_for(Job *j, int mark)
+{
+    enum { POLLS = 200000 };
+    Dev *dev = j->dev;
+    for (int i = 0; i < POLLS; i++) {
+        int passed = dev->vt->mark_passed(dev, mark);
+        if (passed != 0) return passed < 0 ? -1 : 0;
+        __builtin_ia32_pause();
+    }
+    return dev->vt->mark_wait(dev, mark);
+}
+
+static void clip_actions(Ppo *p, int g)
+{
+    const PpoSpec *s     = &p->spec;
+    const float   *from  = p->group[g].host_act;
+    int64_t        first = g * p->Eg;
+    for (int64_t i = 0; i < p->Eg; i++) {
+        for (int a = 0; a < s->n_act; a++) {
+            float x = from[i * s->n_act + a];
+            if (s->low[a] < s->high[a]) x = fminf(fmaxf(x, s->low[a]), s->high[a]);
+            p->act_clipped[(first + i) * s->n_act + a] = x;
+        }
+    }
+}
+
+static void note_episodes(Ppo *p, int g)
+{
+    PpoHost *h = &p->host;
+    for (int64_t i = g * p->Eg; i < (g + 1) * p->Eg; i++) {
+        if (p->episode_length[i] == 0) continue;
+        int64_t k         = h->n_episode++ % PPO_LAST;
+        h->last_return[k] = p->episode_return[i];
+        h->last_length[k] = p->episode_length[i];
+    }
+}
+
+/* Each reward is divided by the deviation of the discounted return, which is learned on the way. */
+static void norm_rewards(const Recipe *r, Ppo *p, int g)
+{
+    PpoHost       *h      = &p->host;
+    char          *host   = p->group[g].host;
+    float         *reward = (float *)(host + p->layout.reward);
+    const uint8_t *term   = (uint8_t *)host + p->layout.terminated,
+                  *cut    = (uint8_t *)host + p->layout.truncated;
+    float *sum            = p->reward_return + g * p->Eg;
+    double mean = 0, square = 0, n = (double)p->Eg;
+    for (int64_t i = 0; i < p->Eg; i++) {
+        sum[i] = sum[i] * (float)r->ppo.gamma + reward[i];
+        mean += (double)sum[i] / n;
+    }
+    for (int64_t i = 0; i < p->Eg; i++) square += ((double)sum[i] - mean) * ((double)sum[i] - mean);
+    double all = h->n_reward + n, d = mean - h->mean_reward;
+    h->square_reward += square + d * d * h->n_reward * n / all;
+    h->mean_reward += d * n / all;
+    h->n_reward  = all;
+    double scale = 1 / sqrt(h->square_reward / all + 1e-8), most = r->ppo.reward_clip;
+    for (int64_t i = 0; i < p->Eg; i++) {
+        reward[i] = (float)fmin(fmax((double)reward[i] * scale, -most), most);
+        if (term[i] || cut[i]) sum[i] = 0;
+    }
+}
+
+/* The last observations of truncated episodes go into one list; their values are computed together. */
+static int keep_finals(const Job *j, Ppo *p, int g)
+{
+    char          *host  = p->group[g].host;
+    int32_t       *slot  = (int32_t *)(host + p->layout.slot);
+    const uint8_t *cut   = (uint8_t *)host + p->layout.truncated;
+    int64_t        first = g * p->Eg;
+    for (int64_t i = 0; i < p->Eg; i++) {
+        slot[i] = -1;
+        if (!cut[i] || !j->recipe.ppo.truncation) continue;
+        if (p->n_final_used == p->n_final)
+            return err_set("environment %s cuts more than %lld episodes in a rollout (set ppo.max_steps to "
+                           "its shortest limit)",
+                           j->recipe.ppo.env, (long long)p->n_final);
+        slot[i] = (int32_t)p->n_final_used;
+        ppo_pack(envs_spec(p->envs), (void *const *)p->raw_final, first + i, first + i + 1,
+                 p->host_final + p->n_final_used++ * p->spec.obs_dim);
+    }
+    return 0;
+}
+
+static int step_group(Job *j, int g)
+{
+    Ppo *p = ppo_of(j);
+    if (!p->spec.is_discrete) clip_actions(p, g);
+    EnvsIo io    = io_of(p, g);
+    double begin = clock_now_s();
+    TRY(envs_step(p->envs, g, &io));
+    p->times.env_s += clock_now_s() - begin;
+    note_episodes(p, g);
+    TRY(keep_finals(j, p, g));
+    if (j->recipe.ppo.reward_norm) norm_rewards(&j->recipe, p, g);
+    if (!p->spec.is_plain)
+        ppo_pack(envs_spec(p->envs), (void *const *)p->raw, g * p->Eg, (g + 1) * p->Eg,
+                 (float *)(p->group[g].host + p->layout.obs));
+    return 0;
+}
+
+/* ---- host rows ---------------------------------------------------------------------------------------- */
+
+int ppo_collect(Job *j, int64_t turn)
+{
+    Ppo      *p   = ppo_of(j);
+    int       g   = (int)(p->n_call % p->n_group);
+    int64_t   t   = p->n_call / p->n_group;
+    PpoGroup *q   = &p->group[g];
+    Dev      *dev = j->dev;
+    if (p->n_call++ == 0) {
+        p->times.step_begin_s = clock_now_s();
+        if (p->times.begin_s == 0) p->times.begin_s = p->times.step_begin_s;
+        p->n_answer     = 0;
+        p->n_final_used = 0;
+    }
+    if (t > 0) {
+        double begin = clock_now_s();
+        TRY(wait_for(j, MARK_ANSWER + g));
+        p->times.wait_s += clock_now_s() - begin;
+        TRY(step_group(j, g));
+    }
+    TRY(dev->vt->upload(dev, LANE_H2D, q->block->data, q->host, p->layout.size_bytes));
+    return dev->vt->lane_wait(dev, LANE_COMPUTE, LANE_H2D);
+}
+
+/* Sends the actions of the group that was answered last on their way. */
+int ppo_answer(Job *j, int64_t turn)
+{
+    Ppo      *p   = ppo_of(j);
+    int       g   = (int)(p->n_answer++ % p->n_group);
+    PpoGroup *q   = &p->group[g];
+    Dev      *dev = j->dev;
+    TRY(dev->vt->lane_wait(dev, LANE_D2H, LANE_COMPUTE));
+    TRY(dev->vt->download(dev, LANE_D2H, q->host_act, q->action->data, tensor_bytes(q->action)));
+    return dev->vt->mark(dev, LANE_D2H, MARK_ANSWER + g);
+}
+
+int ppo_rollout_done(Job *j, int64_t turn)
+{
+    Ppo *p    = ppo_of(j);
+    Dev *dev  = j->dev;
+    p->n_call = 0;
+    p->host.n_step += p->T * p->E;
+    p->times.n_step += p->T * p->E;
+    double now = clock_now_s();
+    p->times.rollout_s += now - p->times.step_begin_s;
+    p->times.step_begin_s = now;
+    if (p->n_final_used == 0) return 0;
+    return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
+                           (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));
+}
+
+int ppo_step_done(Job *j, int64_t turn)
+{
+    Ppo *p   = ppo_of(j);
+    Dev *dev = j->dev;
+    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_EVAL));
+    TRY(dev->vt->mark_wait(dev, MARK_EVAL));
+    p->times.update_s += clock_now_s() - p->times.step_begin_s;
+    return 0;
+}
