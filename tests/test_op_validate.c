@@ -58,6 +58,8 @@ static const Exception exceptions[] = {
     { OP_PERM, "index", COLS_FREE },
     { OP_REDUCE_SCATTER, "x", ROWS_FREE }, /* multiples */
     { OP_ALL_GATHER, "y", ROWS_FREE },
+    { OP_CALL, "a", ROWS_FREE | COLS_FREE | DTYPE_FREE },
+    { OP_CALL, "b", ROWS_FREE | COLS_FREE | DTYPE_FREE },
     { OP_LOSS_ADD, "loss", ROWS_FREE | COLS_FREE },
     { OP_FILL, "y", ROWS_FREE | COLS_FREE | DTYPE_FREE },
     { OP_SUMSQ, "x", ROWS_FREE | COLS_FREE },

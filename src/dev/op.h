@@ -86,6 +86,7 @@ extern "C" {
     X(PUT, put, Put)                                                                                         \
     X(TICK, tick, Tick)                                                                                      \
     X(PERM, perm, Perm)                                                                                      \
+    X(CALL, call, CallFn)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(HALT, halt, Halt)                                                                                      \
     X(FILL, fill, Fill)                                                                                      \
@@ -456,8 +457,20 @@ typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
 
-/* state.out.sum[slot] += sum of loss[N] in a fixed order */
-typedef struct { Tensor *state, *loss; int slot; } LossAdd;
+/* A function of the task, for what no other op can say: environments that step on the device. The function
+ * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the
+ * work is done at once), keeps the contract of every op, and is negative after err_set(). ctx is the task's
+ * own, constant while the program lives. */
+enum { CALL_TENSORS = 14 };
+typedef struct CallFn CallFn;
+struct CallFn {
+    Tensor *t[CALL_TENSORS];
+    int (*fn)(const CallFn *a, void *stream);
+    const void *ctx;
+};
+
+/* state.out.sum[slot + k] += sum of row k of loss f32[n_slot,N] in a fixed order; n_slot 0 counts as 1 */
+typedef struct { Tensor *state, *loss; int slot, n_slot; } LossAdd;
 /* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and
  * all others of the step. */
 typedef struct { Tensor *state; int slot; float limit; } Halt;

@@ -60,6 +60,13 @@ Tensor *mlp_record(const ParamTable *t, Prog *p, const Mlp *m, Tensor *x)
     return x;
 }
 
+Tensor *mlp_record_linear(const ParamTable *t, Prog *p, const Mlp *m, Tensor *x)
+{
+    char name[PARAM_NAME];
+    param_name(name, "%s.0", m->name);
+    return record_linear(t, p, name, x);
+}
+
 Tensor *mlp_record_wide(Prog *p, Tensor *h)
 {
     if (h->dtype == DT_F32) return h;

@@ -28,6 +28,8 @@ void mlp_declare_head(ParamTable *t, const MlpHead *h);
 
 /* x [N,in] -> [N,width], in the dtype of x. */
 Tensor *mlp_record(const ParamTable *t, Prog *p, const Mlp *m, Tensor *x);
+/* The first layer without its activation. */
+Tensor *mlp_record_linear(const ParamTable *t, Prog *p, const Mlp *m, Tensor *x);
 /* h in f32, which heads read. */
 Tensor *mlp_record_wide(Prog *p, Tensor *h);
 /* h f32 [N,in] -> f32 [N,out]. */

@@ -28,7 +28,8 @@ static void note_losses(Stepper *s)
     for (int i = 0; i < j->n_prog; i++) {
         for (int k = 0; k < prog_n_op(j->prog[i]); k++) {
             const Op *op = prog_op(j->prog[i], k);
-            if (op->kind == OP_LOSS_ADD) s->adds[i] |= 1u << op->args.loss_add.slot;
+            const LossAdd *add = &op->args.loss_add;
+            if (op->kind == OP_LOSS_ADD) s->adds[i] |= ((1u << MAX(add->n_slot, 1)) - 1) << add->slot;
             s->clips[i] |= op->kind == OP_CLIP;
         }
     }

@@ -82,7 +82,7 @@ static void declare_group(Job *j, int i)
     PpoGroup      *g   = &p->group[i];
     const PpoSpec *s   = &p->spec;
     DType          act = s->is_discrete ? DT_I32 : DT_F32;
-    g->block           = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, 0);
+    g->block           = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, p->on_device);
     int64_t dim[2]     = { p->Eg, s->obs_dim };
     g->obs             = store_view_as(&j->store, g->block, "obs", p->layout.obs, DT_F32, 2, dim);
     g->reward          = in_block(j, g, "reward", p->layout.reward, DT_F32, 1);
@@ -109,13 +109,14 @@ static void declare_group(Job *j, int i)
     g->adv        = part(j, p->adv, i, 1);
     g->ret        = part(j, p->ret, i, 1);
     g->last_value = state1(j, "last value", DT_F32, p->Eg, 0);
+    if (p->on_device) ppo_device_declare(j, g);
 }
 
 /* Episodes that can be cut in one rollout; environments that cut themselves may do so more often. */
 static int64_t count_finals(const Ppo *p)
 {
     enum { SOME = 1 << 16 };
-    if (p->spec.limit > 0) return p->E * (p->T / p->spec.limit + 2);
+    if (p->spec.limit > 0) return p->E * (p->T / p->spec.limit + (p->on_device ? 1 : 2));
     return MIN(p->E * p->T, MAX(SOME, 4 * p->E));
 }
 
@@ -169,7 +170,8 @@ static int ppo_declare(Job *j)
     p->T         = r->rollout;
     p->E         = j->recipe.step_samples / world / r->rollout;
     p->minibatch = update_samples(&j->recipe) / world;
-    p->n_group   = choose_groups(j);
+    TRY(ppo_device_choose(j));
+    p->n_group = p->on_device ? 1 : choose_groups(j);
     if (p->E % p->n_group != 0)
         return recipe_blame(&j->recipe, "ppo.groups", "%d groups do not divide %lld environments", p->n_group,
                             (long long)p->E);
@@ -188,8 +190,9 @@ static void ppo_release(Job *j)
 {
     Ppo *p = ppo_of(j);
     ppo_envs_close(p);
+    ppo_device_close(p);
     ppo_eval_close(p);
-    param_table_deinit(&p->table);
+    ppo_policy_deinit(p);
     arena_deinit(&p->arena);
 }
 
@@ -207,7 +210,7 @@ static int ppo_init_constants(Job *j)
             int64_t first = comm_rank(j->comm) * p->E + g * p->Eg;
             TRY(job_upload(j, p->group[g].sample0, &first, sizeof first));
         }
-        TRY(ppo_envs_open(j));
+        TRY(p->on_device ? ppo_device_open(j) : ppo_envs_open(j));
     }
     return ppo_eval_open(j);
 }

@@ -254,6 +254,7 @@ int ppo_collect(Job *j, int64_t turn)
         p->n_answer     = 0;
         p->n_final_used = 0;
     }
+    if (p->on_device) return 0;
     if (t > 0) {
         double begin = clock_now_s();
         TRY(wait_for(j, MARK_ANSWER + g));
@@ -295,8 +296,10 @@ int ppo_step_done(Job *j, int64_t turn)
 {
     Ppo *p   = ppo_of(j);
     Dev *dev = j->dev;
+    if (p->on_device) TRY(ppo_device_ask(j));
     TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_EVAL));
     TRY(dev->vt->mark_wait(dev, MARK_EVAL));
+    if (p->on_device) ppo_device_note(p);
     p->times.update_s += clock_now_s() - p->times.step_begin_s;
     return 0;
 }

@@ -5,7 +5,9 @@
 #define TASK_PPO_IMPL_H
 
 #include "env/envs.h"
+#include "env/device.h"
 #include "net/mlp.h"
+#include "net/net.h"
 #include "task/job.h"
 #include "task/ppo.h"
 
@@ -51,7 +53,8 @@ typedef struct {
     Tensor *r_reward, *r_terminated, *r_truncated, *r_slot; /* [T+1][Eg]: row t arrived with obs t */
     Tensor *s_reward, *s_terminated, *s_truncated, *s_slot; /* their rows 1 to T */
     Tensor *adv, *ret, *last_value;
-    char   *host; /* pinned block */
+    Tensor *lanes, *ended; /* environments on the device; sums of episodes that ended, f32[Eg,3] */
+    char   *host;          /* pinned block */
     void   *host_act;
 } PpoGroup;
 
@@ -86,20 +89,26 @@ typedef struct {
 typedef struct {
     PpoSpec    spec;
     ParamTable table;
+    Net        trunk;     /* of policy.kind trunk */
     int64_t    T, E, Eg;  /* steps, environments of this rank, of one group */
     int64_t    minibatch; /* of this rank */
     int        n_group;
     PpoBlock   layout;
     PpoGroup   group[PPO_MAX_GROUP];
     /* Whole rollouts, [groups][T][Eg]. */
-    Tensor *obs, *action, *logp, *value, *mask, *adv, *ret;
-    Tensor *final_obs, *final_value; /* of truncated episodes, n_final rows */
-    int64_t n_final;
-    Tensor *order, *epoch, *at_mini, *at_micro, *norm, *coef, *seg, *stats_adv, *stats_ret;
-    Tensor *obs_run; /* running statistics of observations; NULL: none */
-    Tensor *kept;    /* u8, PpoHost and the environments, written before a save */
-    int64_t kept_bytes;
-    PpoEval eval;
+    Tensor   *obs, *action, *logp, *value, *mask, *adv, *ret;
+    Tensor   *final_obs, *final_value; /* of truncated episodes, n_final rows */
+    int64_t   n_final;
+    Tensor   *order, *epoch, *at_mini, *at_micro, *norm, *coef, *seg, *stats_adv, *stats_ret;
+    Tensor   *obs_run; /* running statistics of observations; NULL: none */
+    Tensor   *kept;    /* u8, PpoHost and the environments, written before a save */
+    int64_t   kept_bytes;
+    PpoEval   eval;
+    int       on_device; /* environments step on the device */
+    EnvDevice device;
+    int32_t   device_length; /* option of tmaze */
+    int       unroll;        /* turns in one program, on the device */
+    float    *host_ended;
 
     /* ---- once bound ---- */
     Dev     *dev;
@@ -136,11 +145,20 @@ typedef struct {
     Tensor *value; /* f32[N,1] */
 } PpoOut;
 
+/* What the net sees. For a trunk with a context: B sequences of T observations with the first row of each
+ * row's episode (doc), or one new observation a sequence (decode). */
+typedef struct {
+    Tensor          *obs; /* f32[N,D] */
+    int64_t          B, T;
+    Tensor          *doc;
+    const NetDecode *decode;
+} PpoIn;
+
 enum { PPO_ACTOR = 1, PPO_CRITIC = 2 };
 
-void ppo_policy_declare(Job *j);
-/* obs f32[N,D], as the net sees them. */
-PpoOut ppo_policy_record(Job *j, Prog *p, Tensor *obs, unsigned parts);
+void   ppo_policy_declare(Job *j);
+void   ppo_policy_deinit(Ppo *p);
+PpoOut ppo_policy_record(Job *j, Prog *p, const PpoIn *in, unsigned parts);
 
 /* ---- ppo_record.c ---- */
 
@@ -159,6 +177,16 @@ int    ppo_collect(Job *j, int64_t turn); /* host rows */
 int    ppo_answer(Job *j, int64_t turn);
 int    ppo_rollout_done(Job *j, int64_t turn);
 int    ppo_step_done(Job *j, int64_t turn);
+
+/* ---- ppo_device.c ---- */
+
+int  ppo_device_choose(Job *j); /* sets on_device; negative after recipe_blame() */
+void ppo_device_declare(Job *j, PpoGroup *g);
+int  ppo_device_open(Job *j);
+void ppo_device_close(Ppo *p);
+void ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
+int  ppo_device_ask(Job *j);                          /* queues the download of what ended */
+void ppo_device_note(Ppo *p);                         /* takes it in */
 
 /* ---- ppo_state.c ---- */
 

@@ -66,13 +66,13 @@ static Tensor *record_sample(Job *j, Prog *p, const PpoOut *out, const Sampled *
     return logp;
 }
 
-static int record_act(Job *j, PpoGroup *g)
+/* One turn of a group. */
+static void record_turn(Job *j, Prog *p, PpoGroup *g)
 {
-    Ppo  *o = ppo_of(j);
-    Prog *p = job_begin(j, "act");
+    Ppo *o = ppo_of(j);
     record_arrivals(p, g);
     Tensor *x    = record_obs(j, p, g->obs, 1);
-    PpoOut  out  = ppo_policy_record(j, p, x, PPO_ACTOR | PPO_CRITIC);
+    PpoOut  out  = ppo_policy_record(j, p, &(PpoIn){ .obs = x }, PPO_ACTOR | PPO_CRITIC);
     Tensor *logp = record_sample(
         j, p, &out, &(Sampled){ .action = g->action, .mask = g->mask, .sample0 = g->sample0, .t = g->t });
     prog_at(p, -1, -1, "store");
@@ -81,8 +81,23 @@ static int record_act(Job *j, PpoGroup *g)
     rec_put(p, (Put){ .y = g->r_logp, .x = logp, .t = g->t });
     rec_put(p, (Put){ .y = g->r_value, .x = out.value, .t = g->t });
     if (g->mask) rec_put(p, (Put){ .y = g->r_mask, .x = g->mask, .t = g->t });
+    if (o->on_device) ppo_device_record(j, p, g);
     prog_at(p, -1, -1, "next");
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
+}
+
+static int record_begin(Job *j, PpoGroup *g)
+{
+    Prog *p = job_begin(j, "begin");
+    prog_at(p, -1, -1, "nothing ended yet");
+    rec_fill(p, (Fill){ .y = g->ended });
+    return job_end(j, p, 0);
+}
+
+static int record_act(Job *j, PpoGroup *g)
+{
+    Prog *p = job_begin(j, "act");
+    for (int i = 0; i < ppo_of(j)->unroll; i++) record_turn(j, p, g);
     return job_end(j, p, 0);
 }
 
@@ -90,7 +105,7 @@ int ppo_record_greedy(Job *j)
 {
     PpoEval *e   = &ppo_of(j)->eval;
     Prog    *p   = job_begin(j, "greedy");
-    PpoOut   out = ppo_policy_record(j, p, record_obs(j, p, e->obs, 0), PPO_ACTOR);
+    PpoOut   out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, e->obs, 0) }, PPO_ACTOR);
     record_sample(j, p, &out,
                   &(Sampled){ .action = e->action, .mask = e->mask, .sample0 = e->sample0, .greedy = 1 });
     return job_end(j, p, 0);
@@ -101,7 +116,7 @@ static int record_last(Job *j, PpoGroup *g)
     Ppo  *o = ppo_of(j);
     Prog *p = job_begin(j, "last");
     record_arrivals(p, g);
-    PpoOut out = ppo_policy_record(j, p, record_obs(j, p, g->obs, 0), PPO_CRITIC);
+    PpoOut out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, g->obs, 0) }, PPO_CRITIC);
     prog_at(p, -1, -1, "last value");
     rec_copy(p, (Copy){ .y = g->last_value, .x = out.value });
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
@@ -112,7 +127,7 @@ static int record_finals(Job *j)
 {
     Ppo   *o   = ppo_of(j);
     Prog  *p   = job_begin(j, "finals");
-    PpoOut out = ppo_policy_record(j, p, record_obs(j, p, o->final_obs, 0), PPO_CRITIC);
+    PpoOut out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, o->final_obs, 0) }, PPO_CRITIC);
     prog_at(p, -1, -1, "last values");
     rec_copy(p, (Copy){ .y = o->final_value, .x = out.value });
     return job_end(j, p, 0);
@@ -193,7 +208,7 @@ static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *p
 {
     Ppo    *o    = ppo_of(j);
     Tensor *norm = j->recipe.ppo.norm_adv ? o->norm : NULL;
-    PpoOut  out  = ppo_policy_record(j, p, b->obs, PPO_ACTOR | PPO_CRITIC);
+    PpoOut  out  = ppo_policy_record(j, p, &(PpoIn){ .obs = b->obs }, PPO_ACTOR | PPO_CRITIC);
     prog_at(p, -1, -1, "ppo");
     if (o->spec.is_discrete) {
         rec_ppo_cat_fwd(p, (PpoCatFwd){ .loss      = loss,
@@ -248,8 +263,7 @@ static int record_micro(Job *j, const char *name, int sums)
     record_loss(j, p, &b, loss, parts);
     prog_at(p, -1, -1, "loss sum");
     rec_loss_add(p, (LossAdd){ .state = j->state, .loss = loss, .slot = PPO_TOTAL });
-    for (int k = 0; k < PPO_PARTS; k++)
-        rec_loss_add(p, (LossAdd){ .state = j->state, .loss = prog_rows(p, parts, k, 1), .slot = 1 + k });
+    rec_loss_add(p, (LossAdd){ .state = j->state, .loss = parts, .slot = 1, .n_slot = PPO_PARTS });
     job_differentiate(j, p);
     prog_at(p, -1, -1, "next");
     rec_tick(p, (Tick){ .t = o->at_micro, .modulo = (int)(o->T * o->E / n) });
@@ -281,6 +295,14 @@ static void schedule_rollout(Job *j)
     int  act[PPO_MAX_GROUP], last[PPO_MAX_GROUP];
     for (int i = 0; i < o->n_group; i++) act[i] = record_act(j, &o->group[i]);
     for (int i = 0; i < o->n_group; i++) last[i] = record_last(j, &o->group[i]);
+    if (o->on_device) {
+        add_row(j, HOST("begin", 0, ppo_collect));
+        add_row(j, PROGRAM("begin", 0, 1, record_begin(j, &o->group[0])));
+        add_row(j, PROGRAM("act", 0, o->T / o->unroll, act[0]));
+        add_row(j, PROGRAM("last", 0, 1, last[0]));
+        add_row(j, HOST("rollout done", 0, ppo_rollout_done));
+        return;
+    }
     add_row(j, (ScheduleRow){ .name = "rollout", .times = o->T, .prog = -1 });
     for (int i = 0; i < o->n_group; i++) {
         add_row(j, HOST("collect", 1, ppo_collect));

@@ -18,7 +18,10 @@ static int64_t head_bytes(const Ppo *p)
 }
 
 /* State may grow during an episode: there is room for twice what an environment had at its begin. */
-int64_t ppo_state_bytes(const Ppo *p) { return head_bytes(p) + 2 * p->E * p->spec.state_bytes + 4096; }
+int64_t ppo_state_bytes(const Ppo *p)
+{
+    return head_bytes(p) + (p->on_device ? 0 : 2 * p->E * p->spec.state_bytes + 4096);
+}
 
 static int write_envs(Ppo *p, char *at, int64_t room)
 {
@@ -26,7 +29,7 @@ static int write_envs(Ppo *p, char *at, int64_t room)
     uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
     if (!mask) return err_sys("memory for masks");
     int rc = 0;
-    if (p->spec.state_bytes > 0) {
+    if (p->spec.state_bytes > 0 && p->envs) {
         size = envs_state_bytes(p->envs);
         if (size < 0) rc = -1;
     }
@@ -53,7 +56,7 @@ int ppo_before_save(Job *j)
     char   *buf = mem_zeroed((size_t)n, 1);
     if (!buf) return err_sys("memory for the environments' state");
     memcpy(buf, &p->host, sizeof p->host);
-    memcpy(buf + sizeof p->host, p->reward_return, sizeof(float) * (size_t)p->E);
+    if (p->envs) memcpy(buf + sizeof p->host, p->reward_return, sizeof(float) * (size_t)p->E);
     int rc = write_envs(p, buf + head, n - head);
     if (rc == 0) rc = job_upload(j, p->kept, buf, (size_t)n);
     free(buf);
@@ -90,8 +93,10 @@ int ppo_after_load(Job *j)
     int rc = job_download(j, p->kept, buf, (size_t)n);
     if (rc == 0) {
         memcpy(&p->host, buf, sizeof p->host);
-        memcpy(p->reward_return, buf + sizeof p->host, sizeof(float) * (size_t)p->E);
-        rc        = read_envs(p, buf + head, n - head);
+        if (p->envs) {
+            memcpy(p->reward_return, buf + sizeof p->host, sizeof(float) * (size_t)p->E);
+            rc = read_envs(p, buf + head, n - head);
+        }
         p->n_call = 0;
     }
     free(buf);

@@ -174,8 +174,12 @@ int cpu_loss_add(Dev *dev, const LossAdd *a)
 {
     StepState   *state = a->state->data;
     const float *loss  = cpu_f32(a->loss);
-    double       sum   = 0;
-    for (int64_t i = 0; i < tensor_numel(a->loss); i++) sum += loss[i];
-    state->out.sum[a->slot] += sum;
+    int          n_slot = a->n_slot > 1 ? a->n_slot : 1;
+    int64_t      n      = tensor_numel(a->loss) / n_slot;
+    for (int k = 0; k < n_slot; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += loss[k * n + i];
+        state->out.sum[a->slot + k] += sum;
+    }
     return 0;
 }
