@@ -1,15 +1,12 @@
 /* The PPO task against a reference in double (ppo_ref.h): advantages, losses and gradients for every pattern
  * of none, terminated and truncated in six steps, through the programs that a run executes.
  *
- * Tolerances. u = 2^-24. All numbers are below 16.
- * 1. A value is a sum of at most 9 products in each of three layers, with weights of length 1 or sqrt(2) and
- *    tanh between them: at most 3 * 9 roundings, each grown by the next layers' sqrt(2): 60 u.
- * 2. An advantage is at most 6 deltas of 3 numbers with an error of 60 u * 16 each, and factors below 1:
- *    6 * 3 * 60 u * 16 = 1.1e-3 at the worst; errors of independent roundings add up like the root of their
- *    number: sqrt(18) * 60 u * 16 = 2.5e-4. TOL_ADV.
- * 3. A gradient is a mean over 4374 samples. Each sample's error is at most that of its advantage (which is
- *    divided by a deviation of about 1) times the slopes of the net, below 4. The mean has the error of one
- *    sample divided by sqrt(4374), and a part that all samples share, that of the norm's mean: 1e-5. TOL_GRAD.
+ * Tolerances. u = 2^-24. Rewards and values are below 4.
+ * 1. A value is a sum of at most 9 products in each of three layers. Roundings add up like the root of their
+ *    number, and each layer's sqrt(2) makes them grow: sqrt(27) * 2 u = 10 u of numbers below 4.
+ * 2. An advantage is at most 6 deltas of 3 such numbers: sqrt(18) * 10 u * 4 = 1e-5. TOL_ADV.
+ * 3. A gradient is a mean over 4374 samples. A sample's error is that of its advantage times the slopes of the
+ *    net, below 4. The mean of independent errors is smaller by sqrt(4374): 6e-7. TOL_GRAD is 1e-6.
  * 4. The loss is such a mean, too. */
 #include "base/err.h"
 #include "jobs.h"
@@ -25,8 +22,8 @@
 
 enum { T = 6, E = 729, N = T * E, WIDTH = 8 };
 
-#define TOL_ADV  2.5e-4
-#define TOL_GRAD 1e-5
+#define TOL_ADV  1e-5
+#define TOL_GRAD 1e-6
 
 typedef struct {
     Job    *j;

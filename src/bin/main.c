@@ -34,6 +34,8 @@ static const Command commands[] = {
       "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
       "N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
+      "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,

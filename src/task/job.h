@@ -23,7 +23,7 @@ typedef struct {
     int            world; /* ranks that share a step; 0 counts as 1 */
 } JobChoice;
 
-typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4 } JobParts;
+typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4, JOB_PLAY = 8 } JobParts;
 
 enum { JOB_TABLES = 4, JOB_PROGS = 32, JOB_KEPT = 16 };
 

@@ -238,6 +238,7 @@ static int ppo_numbers(Job *j, TaskNumber *out)
     out[n++] = (TaskNumber){ "charts/episodes", (double)p->host.n_episode };
     out[n++] = (TaskNumber){ "charts/global_step", (double)p->host.n_step };
     out[n++] = (TaskNumber){ "charts/SPS", past > 0 ? steps / past : NAN };
+    out[n++] = (TaskNumber){ "charts/value", (double)ret[0] - (double)adv[0] };
     out[n++] = (TaskNumber){ "losses/explained_variance",
                              ret[1] > 0 ? 1 - (double)adv[1] * adv[1] / ((double)ret[1] * ret[1]) : NAN };
     if (p->times.env_s > 0) out[n++] = (TaskNumber){ "rates/environment", steps / p->times.env_s };

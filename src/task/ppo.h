@@ -8,7 +8,7 @@
  *
  * 1. Rollouts stay on the device. What travels at each step is one block up (observations, rewards, ends) and
  *    the actions down.
- * 2. Every draw depends on (seed, step, environment, t) alone. Groups, threads and restarts change no bit.
+ * 2. Every draw depends on (seed, step, environment, t) alone. Groups and threads do not change a rollout.
  * 3. The state of the environments is part of a checkpoint if the environment has save and load. */
 #ifndef TASK_PPO_H
 #define TASK_PPO_H
