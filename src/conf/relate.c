@@ -343,7 +343,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
            "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
            LL(n), name_nearest(near, sizeof near, below, above));
-    RELATE(r->micro_batch == 0 || p->minibatch % r->micro_batch == 0, "micro_batch", "ppo.minibatch",
+    RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch", "ppo.minibatch",
            "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch), LL(p->minibatch));
     RELATE(p->groups == 0 || p->envs % p->groups == 0, "ppo.groups", "ppo.envs",
            "ppo.groups (%lld) must divide ppo.envs (%lld)", LL(p->groups), LL(p->envs));
@@ -355,8 +355,15 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     RELATE(p->total_steps == 0 || p->total_steps >= n, "total_steps", "ppo.envs",
            "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(p->total_steps),
            LL(n));
+    int64_t c = r->policy.context;
+    RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
+           "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
+           LL(p->rollout), LL(p->minibatch));
+    RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
+           "policy.heads", "policy.width", "a head needs an even size, not %lld",
+           LL(r->policy.width / r->policy.heads));
     if (p->total_steps > 0) r->steps = p->total_steps / n;
-    r->step_samples = n;
+    r->step_samples = n / c; /* a sample is what the net sees at once */
     r->step_key     = "ppo.envs";
     return find_files(r, folder);
 }

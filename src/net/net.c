@@ -137,7 +137,6 @@ void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
 {
     const RecipeModel *m     = &net->model;
     int64_t            kv[4] = { B, m->context, m->kv_heads, m->head_dim };
-    d->pos                   = store_tensor(store, SLAB_IO, "positions", DT_I32, 1, &B);
     d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     for (int l = 0; l < m->layers; l++) {

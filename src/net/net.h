@@ -82,7 +82,7 @@ typedef struct {
  * queries and keys are then not computed. */
 Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t);
 
-/* Caches and positions for B sequences of a bare net. */
+/* Caches for B sequences of a bare net; the positions are the caller's. */
 void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B);
 
 /* Host values of the rope table, context * D floats. */

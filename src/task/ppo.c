@@ -3,15 +3,17 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
-static int64_t ppo_units(const Recipe *r) { return 1; }
-static int64_t ppo_rows(const Recipe *r) { return 1; }
+static int64_t ppo_units(const Recipe *r) { return r->policy.context; }
+static int64_t ppo_rows(const Recipe *r) { return r->policy.context; }
 static int     ppo_has_val(const Recipe *r) { return 1; }
 
 /* A rank that has a part of the step has the same part of a minibatch. */
@@ -41,6 +43,8 @@ static void lay_out_block(Ppo *p)
     b->terminated = put(&end, n);
     b->truncated  = put(&end, n);
     b->mask       = put(&end, n * (size_t)p->spec.n_mask);
+    b->pos        = put(&end, p->C > 1 ? n * sizeof(int32_t) : 0);
+    b->doc        = put(&end, p->C > 1 ? n * sizeof(int32_t) : 0);
     b->size_bytes = end;
 }
 
@@ -74,6 +78,21 @@ static Tensor *in_block(Job *j, PpoGroup *g, const char *name, size_t offset, DT
 {
     int64_t dim[2] = { ppo_of(j)->Eg, cols };
     return store_view_as(&j->store, g->block, name, offset, dtype, cols > 1 ? 2 : 1, dim);
+}
+
+static void declare_context(Job *j, PpoGroup *g, int i)
+{
+    Ppo    *p      = ppo_of(j);
+    int64_t obs[2] = { p->Eg, p->spec.obs_dim };
+    g->pos         = in_block(j, g, "positions", p->layout.pos, DT_I32, 1);
+    g->doc         = in_block(j, g, "first rows", p->layout.doc, DT_I32, 1);
+    g->r_doc       = part(j, p->doc, i, 1);
+    g->f_obs       = job_declare_state(j, "last obs", DT_F32, 2, obs, 0);
+    g->f_pos       = state1(j, "last positions", DT_I32, p->Eg, 0);
+    g->r_final     = state2(j, "values of ends", DT_F32, p->T + 1, p->Eg);
+    g->s_final     = later(j, g->r_final);
+    net_declare_caches(&p->trunk, &j->store, &g->cache, p->Eg);
+    g->cache.pos = g->pos;
 }
 
 static void declare_group(Job *j, int i)
@@ -110,6 +129,7 @@ static void declare_group(Job *j, int i)
     g->ret        = part(j, p->ret, i, 1);
     g->last_value = state1(j, "last value", DT_F32, p->Eg, 0);
     if (p->on_device) ppo_device_declare(j, g);
+    if (p->C > 1) declare_context(j, g, i);
 }
 
 /* Episodes that can be cut in one rollout; environments that cut themselves may do so more often. */
@@ -132,11 +152,13 @@ static void declare_rollout(Job *j)
     p->adv           = state2(j, "advantages", DT_F32, n, 1);
     p->ret           = state2(j, "returns", DT_F32, n, 1);
     if (s->n_mask) p->mask = state2(j, "rollout masks", DT_U8, n, s->n_mask);
+    if (p->C > 1) p->doc = state2(j, "rollout first rows", DT_I32, n, 1);
+    if (p->C > 1) p->sequence = state2(j, "sequences", DT_I32, n / p->C, p->C);
     p->n_final     = count_finals(p);
     p->final_obs   = state2(j, "last obs", DT_F32, p->n_final, s->obs_dim);
     p->final_value = state2(j, "last values", DT_F32, p->n_final, 1);
     for (int g = 0; g < p->n_group; g++) declare_group(j, g);
-    p->order     = state1(j, "order", DT_I32, n, 0);
+    p->order     = state1(j, "order", DT_I32, n / p->C, 0);
     p->epoch     = state1(j, "epoch", DT_I32, 1, 0);
     p->at_mini   = state1(j, "minibatch", DT_I32, 1, 0);
     p->at_micro  = state1(j, "micro-batch", DT_I32, 1, 0);
@@ -168,8 +190,9 @@ static int ppo_declare(Job *j)
                             (long long)r->envs, world);
     /* A plan for one rank of several has that rank's part of the step. */
     p->T         = r->rollout;
-    p->E         = j->recipe.step_samples / world / r->rollout;
-    p->minibatch = update_samples(&j->recipe) / world;
+    p->C         = j->recipe.policy.context;
+    p->E         = j->recipe.step_samples * p->C / world / r->rollout;
+    p->minibatch = update_samples(&j->recipe) * p->C / world;
     TRY(ppo_device_choose(j));
     p->n_group = p->on_device ? 1 : choose_groups(j);
     if (p->E % p->n_group != 0)
@@ -198,12 +221,41 @@ static void ppo_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
+/* Row (g, t, n) of a rollout lies at (g T + t) Eg + n; a sequence has C steps of one environment. */
+static int upload_sequences(Job *j)
+{
+    Ppo     *p = ppo_of(j);
+    int64_t  k = 0;
+    int32_t *x = mem_alloc(tensor_bytes(p->sequence));
+    if (!x) return err_sys("memory for sequences");
+    for (int64_t g = 0; g < p->n_group; g++)
+        for (int64_t c = 0; c < p->T; c += p->C)
+            for (int64_t n = 0; n < p->Eg; n++)
+                for (int64_t i = 0; i < p->C; i++) x[k++] = (int32_t)((g * p->T + c + i) * p->Eg + n);
+    int rc = job_upload(j, p->sequence, x, tensor_bytes(p->sequence));
+    free(x);
+    return rc;
+}
+
+static int upload_rope(Job *j)
+{
+    const Tensor *t = ppo_of(j)->trunk.rope_table;
+    float        *x = mem_alloc(tensor_bytes(t));
+    if (!x) return err_sys("memory for the rope table");
+    net_fill_rope(&ppo_of(j)->trunk, x);
+    int rc = job_upload(j, t, x, tensor_bytes(t));
+    free(x);
+    return rc;
+}
+
 static int ppo_init_constants(Job *j)
 {
     Ppo             *p = ppo_of(j);
     const RecipePpo *r = &j->recipe.ppo;
     float coef[4]      = { (float)r->clip, (float)r->clip_value, (float)r->entropy, (float)r->value_weight };
     TRY(job_upload(j, p->seg, p->spec.seg, sizeof(int32_t) * (size_t)(p->spec.n_act + 1)));
+    if (p->C > 1) TRY(upload_rope(j));
+    if (job_trains(j) && p->C > 1) TRY(upload_sequences(j));
     if (job_trains(j)) {
         TRY(job_upload(j, p->coef, coef, sizeof coef));
         for (int g = 0; g < p->n_group; g++) {

@@ -15,6 +15,10 @@
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+/* Observations, then positions. */
+static size_t final_obs_bytes(const Ppo *p) { return (size_t)(p->Eg * p->spec.obs_dim) * sizeof(float); }
+static size_t final_bytes(const Ppo *p) { return final_obs_bytes(p) + (size_t)p->Eg * sizeof(int32_t); }
+
 static int open_buffers(Job *j, const EnvSpec *s)
 {
     Ppo *p   = ppo_of(j);
@@ -23,6 +27,9 @@ static int open_buffers(Job *j, const EnvSpec *s)
         p->group[g].host     = dev->vt->host_alloc(dev, p->layout.size_bytes);
         p->group[g].host_act = dev->vt->host_alloc(dev, tensor_bytes(p->group[g].action));
         if (!p->group[g].host || !p->group[g].host_act) return -1;
+        if (p->C == 1) continue;
+        p->group[g].host_f = dev->vt->host_alloc(dev, final_bytes(p));
+        if (!p->group[g].host_f) return -1;
     }
     p->host_final = dev->vt->host_alloc(dev, tensor_bytes(p->final_obs));
     if (!p->host_final) return -1;
@@ -34,6 +41,7 @@ static int open_buffers(Job *j, const EnvSpec *s)
     p->episode_return = ARENA_ARRAY(&p->arena, float, p->E);
     p->reward_return  = ARENA_ARRAY(&p->arena, float, p->E);
     p->episode_length = ARENA_ARRAY(&p->arena, int32_t, p->E);
+    p->pos            = ARENA_ARRAY(&p->arena, int32_t, p->E);
     return 0;
 }
 
@@ -132,6 +140,7 @@ void ppo_envs_close(Ppo *p)
     for (int g = 0; g < p->n_group; g++) {
         if (p->group[g].host) dev->vt->host_free(dev, p->group[g].host);
         if (p->group[g].host_act) dev->vt->host_free(dev, p->group[g].host_act);
+        if (p->group[g].host_f) dev->vt->host_free(dev, p->group[g].host_f);
     }
     if (p->host_final) dev->vt->host_free(dev, p->host_final);
 }
@@ -210,7 +219,7 @@ static int keep_finals(const Job *j, Ppo *p, int g)
     int64_t        first = g * p->Eg;
     for (int64_t i = 0; i < p->Eg; i++) {
         slot[i] = -1;
-        if (!cut[i] || !j->recipe.ppo.truncation) continue;
+        if (!cut[i] || !j->recipe.ppo.truncation || p->C > 1) continue;
         if (p->n_final_used == p->n_final)
             return err_set("environment %s cuts more than %lld episodes in a rollout (set ppo.max_steps to "
                            "its shortest limit)",
@@ -239,6 +248,45 @@ static int step_group(Job *j, int g)
     return 0;
 }
 
+/* ---- context ------------------------------------------------------------------------------------------ */
+
+/* With a context the value of a last observation needs the cache of its time, so it is asked for at once. */
+static int value_finals(Job *j, int g)
+{
+    Ppo           *p     = ppo_of(j);
+    PpoGroup      *q     = &p->group[g];
+    Dev           *dev   = j->dev;
+    const uint8_t *cut   = (uint8_t *)q->host + p->layout.truncated;
+    int64_t        first = g * p->Eg;
+    size_t         bytes = final_obs_bytes(p);
+    int32_t       *pos   = (int32_t *)(q->host_f + bytes);
+    int            any   = 0;
+    for (int64_t i = 0; i < p->Eg; i++) any |= cut[i];
+    if (!any || !j->recipe.ppo.truncation) return 0;
+    ppo_pack(envs_spec(p->envs), (void *const *)p->raw_final, first, first + p->Eg, (float *)q->host_f);
+    for (int64_t i = 0; i < p->Eg; i++) pos[i] = p->pos[first + i] + 1;
+    TRY(dev->vt->upload(dev, LANE_COMPUTE, q->f_obs->data, q->host_f, bytes));
+    TRY(dev->vt->upload(dev, LANE_COMPUTE, q->f_pos->data, pos, (size_t)p->Eg * sizeof *pos));
+    return prog_run(j->prog[q->f_prog], dev);
+}
+
+/* Memory begins anew with every episode and with every chunk of C steps. Updates see the same chunks, so they
+ * see what the policy saw. What follows the last step still belongs to its chunk. */
+static void place_rows(Ppo *p, int g, int64_t t)
+{
+    char          *host = p->group[g].host;
+    const uint8_t *term = (uint8_t *)host + p->layout.terminated,
+                  *cut  = (uint8_t *)host + p->layout.truncated;
+    int32_t *pos = (int32_t *)(host + p->layout.pos), *doc = (int32_t *)(host + p->layout.doc);
+    int      anew = t % p->C == 0 && t < p->T;
+    for (int64_t i = 0; i < p->Eg; i++) {
+        int32_t *at = &p->pos[g * p->Eg + i];
+        *at         = anew || term[i] || cut[i] ? 0 : *at + 1;
+        pos[i]      = *at;
+        doc[i]      = (int32_t)(t % p->C) - *at;
+    }
+}
+
 /* ---- host rows ---------------------------------------------------------------------------------------- */
 
 int ppo_collect(Job *j, int64_t turn)
@@ -260,7 +308,9 @@ int ppo_collect(Job *j, int64_t turn)
         TRY(wait_for(j, MARK_ANSWER + g));
         p->times.wait_s += clock_now_s() - begin;
         TRY(step_group(j, g));
+        if (p->C > 1) TRY(value_finals(j, g));
     }
+    if (p->C > 1) place_rows(p, g, t);
     TRY(dev->vt->upload(dev, LANE_H2D, q->block->data, q->host, p->layout.size_bytes));
     return dev->vt->lane_wait(dev, LANE_COMPUTE, LANE_H2D);
 }

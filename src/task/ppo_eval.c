@@ -31,6 +31,12 @@ void ppo_eval_declare(Job *j)
     e->action  = job_declare_state(j, "eval actions", s->is_discrete ? DT_I32 : DT_F32, 2, act, 0);
     e->sample0 = job_declare_state(j, "eval row", DT_I64, 1, &one, 0);
     e->returns = job_declare_state(j, "eval returns", DT_F32, 1, &n, 0);
+    if (p->C > 1) {
+        int64_t rows = e->n;
+        e->pos       = job_declare_state(j, "eval positions", DT_I32, 1, &rows, 0);
+        net_declare_caches(&p->trunk, &j->store, &e->cache, e->n);
+        e->cache.pos = e->pos;
+    }
     if (s->n_mask) e->mask = job_declare_state(j, "eval mask", DT_U8, 2, mask, 0);
 }
 
@@ -43,10 +49,12 @@ static int answer(Job *j)
     Dev     *d = j->dev;
     TRY(d->vt->upload(d, LANE_COMPUTE, e->obs->data, e->host_obs, tensor_bytes(e->obs)));
     if (e->mask) TRY(d->vt->upload(d, LANE_COMPUTE, e->mask->data, e->host_mask, tensor_bytes(e->mask)));
+    if (e->pos) TRY(d->vt->upload(d, LANE_COMPUTE, e->pos->data, e->host_pos, tensor_bytes(e->pos)));
     TRY(prog_run(j->prog[e->prog], d));
     TRY(d->vt->download(d, LANE_COMPUTE, e->host_act, e->action->data, tensor_bytes(e->action)));
     TRY(d->vt->mark(d, LANE_COMPUTE, MARK_EVAL));
     TRY(d->vt->mark_wait(d, MARK_EVAL));
+    for (int i = 0; i < e->n && e->pos; i++) e->host_pos[i] = (int32_t)((e->host_pos[i] + 1) % p->C);
     if (p->spec.is_discrete) return 0;
     float *a = e->host_act;
     for (int64_t i = 0; i < (int64_t)e->n * p->spec.n_act; i++) {
@@ -99,6 +107,7 @@ static int episodes(Job *j)
     int64_t  per = rounds(j), left = e->n * per, *done = ARENA_ARRAY(&p->arena, int64_t, e->n);
     EnvsIo   io = eval_io(p);
     TRY(envs_reset(e->envs, &io));
+    memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->n);
     for (int64_t t = 0; left > 0; t++) {
         if (t == ENDLESS)
             return err_set(
@@ -108,7 +117,9 @@ static int episodes(Job *j)
         TRY(answer(j));
         TRY(envs_step(e->envs, 0, &io));
         for (int i = 0; i < e->n; i++) {
-            if (e->episode_length[i] == 0 || done[i] == per) continue;
+            if (e->episode_length[i] == 0) continue;
+            e->host_pos[i] = 0;
+            if (done[i] == per) continue;
             e->result[i * per + done[i]++] = e->episode_return[i];
             left--;
         }
@@ -149,12 +160,13 @@ int ppo_eval_open(Job *j)
     e->host_act       = d->vt->host_alloc(d, tensor_bytes(e->action));
     e->host_mask      = d->vt->host_alloc(d, (size_t)(e->n * p->spec.n_mask + 1));
     e->result         = d->vt->host_alloc(d, tensor_bytes(e->returns));
+    e->host_pos       = d->vt->host_alloc(d, sizeof *e->host_pos * (size_t)e->n);
     e->reward         = ARENA_ARRAY(a, float, e->n);
     e->episode_return = ARENA_ARRAY(a, float, e->n);
     e->episode_length = ARENA_ARRAY(a, int32_t, e->n);
     e->terminated     = ARENA_ARRAY(a, uint8_t, e->n);
     e->truncated      = ARENA_ARRAY(a, uint8_t, e->n);
-    return e->host_obs && e->host_act && e->host_mask && e->result ? 0 : -1;
+    return e->host_obs && e->host_act && e->host_mask && e->result && e->host_pos ? 0 : -1;
 }
 
 void ppo_eval_close(Ppo *p)
@@ -167,6 +179,7 @@ void ppo_eval_close(Ppo *p)
     if (e->host_act) d->vt->host_free(d, e->host_act);
     if (e->host_mask) d->vt->host_free(d, e->host_mask);
     if (e->result) d->vt->host_free(d, e->result);
+    if (e->host_pos) d->vt->host_free(d, e->host_pos);
 }
 
 /* ---- playing ------------------------------------------------------------------------------------------ */
@@ -179,6 +192,7 @@ static int play_answer(void *self, const EnvSpec *spec, const EnvsIo *io, int fi
     PpoEval *e = &p->eval;
     ppo_pack(spec, io->obs, 0, 1, e->host_obs);
     if (p->spec.n_mask) memcpy(e->host_mask, io->mask, (size_t)p->spec.n_mask);
+    if (first) e->host_pos[0] = 0;
     TRY(answer(j));
     if (p->spec.is_discrete)
         memcpy(act_i, e->host_act, sizeof *act_i * (size_t)p->spec.n_act);

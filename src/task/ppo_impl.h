@@ -41,7 +41,7 @@ typedef struct {
 
 /* One step of a group as it travels; offsets in bytes. */
 typedef struct {
-    size_t obs, reward, slot, terminated, truncated, mask, size_bytes;
+    size_t obs, reward, slot, terminated, truncated, mask, pos, doc, size_bytes;
 } PpoBlock;
 
 /* Environments that step together. Tensors of a rollout are views of the whole one, [T][Eg]. */
@@ -53,9 +53,15 @@ typedef struct {
     Tensor *r_reward, *r_terminated, *r_truncated, *r_slot; /* [T+1][Eg]: row t arrived with obs t */
     Tensor *s_reward, *s_terminated, *s_truncated, *s_slot; /* their rows 1 to T */
     Tensor *adv, *ret, *last_value;
-    Tensor *lanes, *ended; /* environments on the device; sums of episodes that ended, f32[Eg,3] */
-    char   *host;          /* pinned block */
-    void   *host_act;
+    /* With a context: where each observation stands in its episode, and the first row it may see. */
+    Tensor   *pos, *doc, *r_doc;
+    NetDecode cache;
+    Tensor   *f_obs, *f_pos, *r_final, *s_final; /* values of ends, which need the cache of their time */
+    int       f_prog;
+    char     *host_f;        /* pinned */
+    Tensor   *lanes, *ended; /* environments on the device; sums of episodes that ended, f32[Eg,3] */
+    char     *host;          /* pinned block */
+    void     *host_act;
 } PpoGroup;
 
 /* Kept on the host from step to step, and in checkpoints. */
@@ -73,17 +79,20 @@ typedef struct {
 
 /* Greedy episodes, one per environment. */
 typedef struct {
-    Envs    *envs;
-    int      n; /* environments, rows of the program */
-    Tensor  *obs, *mask, *action, *sample0, *returns;
-    int      prog, add;
-    float   *host_obs;
-    void    *raw[ENV_MAX_OBS];
-    void    *host_act;
-    uint8_t *host_mask;
-    float   *reward, *episode_return, *result;
-    uint8_t *terminated, *truncated;
-    int32_t *episode_length;
+    Envs     *envs;
+    int       n; /* environments, rows of the program */
+    NetDecode cache;
+    Tensor   *pos;
+    int32_t  *host_pos;
+    Tensor   *obs, *mask, *action, *sample0, *returns;
+    int       prog, add;
+    float    *host_obs;
+    void     *raw[ENV_MAX_OBS];
+    void     *host_act;
+    uint8_t  *host_mask;
+    float    *reward, *episode_return, *result;
+    uint8_t  *terminated, *truncated;
+    int32_t  *episode_length;
 } PpoEval;
 
 typedef struct {
@@ -91,12 +100,14 @@ typedef struct {
     ParamTable table;
     Net        trunk;     /* of policy.kind trunk */
     int64_t    T, E, Eg;  /* steps, environments of this rank, of one group */
-    int64_t    minibatch; /* of this rank */
+    int64_t    minibatch; /* observations, of this rank */
+    int64_t    C;         /* observations that the net sees at once */
     int        n_group;
     PpoBlock   layout;
     PpoGroup   group[PPO_MAX_GROUP];
     /* Whole rollouts, [groups][T][Eg]. */
-    Tensor   *obs, *action, *logp, *value, *mask, *adv, *ret;
+    Tensor   *obs, *action, *logp, *value, *mask, *adv, *ret, *doc;
+    Tensor   *sequence;                /* i32[n/C, C]: rows of each sequence; NULL without a context */
     Tensor   *final_obs, *final_value; /* of truncated episodes, n_final rows */
     int64_t   n_final;
     Tensor   *order, *epoch, *at_mini, *at_micro, *norm, *coef, *seg, *stats_adv, *stats_ret;
@@ -119,6 +130,7 @@ typedef struct {
     float   *act_clipped; /* continuous actions inside their range */
     float   *episode_return, *reward_return;
     int32_t *episode_length;
+    int32_t *pos;    /* of each environment's observation in its episode and chunk */
     int64_t  n_call; /* of collect in this step */
     int64_t  n_answer;
     PpoHost  host;

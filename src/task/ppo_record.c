@@ -66,13 +66,19 @@ static Tensor *record_sample(Job *j, Prog *p, const PpoOut *out, const Sampled *
     return logp;
 }
 
+static PpoIn one_step(const Ppo *o, PpoGroup *g, Tensor *obs)
+{
+    return (PpoIn){ .obs = obs, .decode = o->C > 1 ? &g->cache : NULL };
+}
+
 /* One turn of a group. */
 static void record_turn(Job *j, Prog *p, PpoGroup *g)
 {
     Ppo *o = ppo_of(j);
     record_arrivals(p, g);
     Tensor *x    = record_obs(j, p, g->obs, 1);
-    PpoOut  out  = ppo_policy_record(j, p, &(PpoIn){ .obs = x }, PPO_ACTOR | PPO_CRITIC);
+    PpoIn   in   = one_step(o, g, x);
+    PpoOut  out  = ppo_policy_record(j, p, &in, PPO_ACTOR | PPO_CRITIC);
     Tensor *logp = record_sample(
         j, p, &out, &(Sampled){ .action = g->action, .mask = g->mask, .sample0 = g->sample0, .t = g->t });
     prog_at(p, -1, -1, "store");
@@ -81,6 +87,7 @@ static void record_turn(Job *j, Prog *p, PpoGroup *g)
     rec_put(p, (Put){ .y = g->r_logp, .x = logp, .t = g->t });
     rec_put(p, (Put){ .y = g->r_value, .x = out.value, .t = g->t });
     if (g->mask) rec_put(p, (Put){ .y = g->r_mask, .x = g->mask, .t = g->t });
+    if (g->doc) rec_put(p, (Put){ .y = g->r_doc, .x = g->doc, .t = g->t });
     if (o->on_device) ppo_device_record(j, p, g);
     prog_at(p, -1, -1, "next");
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
@@ -105,7 +112,8 @@ int ppo_record_greedy(Job *j)
 {
     PpoEval *e   = &ppo_of(j)->eval;
     Prog    *p   = job_begin(j, "greedy");
-    PpoOut   out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, e->obs, 0) }, PPO_ACTOR);
+    PpoIn    in  = { .obs = record_obs(j, p, e->obs, 0), .decode = e->pos ? &e->cache : NULL };
+    PpoOut   out = ppo_policy_record(j, p, &in, PPO_ACTOR);
     record_sample(j, p, &out,
                   &(Sampled){ .action = e->action, .mask = e->mask, .sample0 = e->sample0, .greedy = 1 });
     return job_end(j, p, 0);
@@ -116,10 +124,24 @@ static int record_last(Job *j, PpoGroup *g)
     Ppo  *o = ppo_of(j);
     Prog *p = job_begin(j, "last");
     record_arrivals(p, g);
-    PpoOut out = ppo_policy_record(j, p, &(PpoIn){ .obs = record_obs(j, p, g->obs, 0) }, PPO_CRITIC);
+    PpoIn  in  = one_step(o, g, record_obs(j, p, g->obs, 0));
+    PpoOut out = ppo_policy_record(j, p, &in, PPO_CRITIC);
     prog_at(p, -1, -1, "last value");
     rec_copy(p, (Copy){ .y = g->last_value, .x = out.value });
     rec_tick(p, (Tick){ .t = g->t, .modulo = (int)o->T + 1 });
+    return job_end(j, p, 0);
+}
+
+/* Last observations of episodes that were cut in this turn, of all rows; with the cache of this time. */
+static int record_final(Job *j, PpoGroup *g)
+{
+    NetDecode d = g->cache;
+    d.pos       = g->f_pos;
+    Prog  *p    = job_begin(j, "final");
+    PpoIn  in   = { .obs = record_obs(j, p, g->f_obs, 0), .decode = &d };
+    PpoOut out  = ppo_policy_record(j, p, &in, PPO_CRITIC);
+    prog_at(p, -1, -1, "store");
+    rec_put(p, (Put){ .y = g->r_final, .x = out.value, .t = g->t });
     return job_end(j, p, 0);
 }
 
@@ -142,7 +164,9 @@ static int record_advantages(Job *j)
         PpoGroup *g      = &o->group[i];
         int64_t   dim[2] = { o->T * o->Eg, 1 };
         Tensor   *final  = NULL;
-        if (r->truncation) {
+        if (r->truncation && o->C > 1) {
+            final = g->s_final;
+        } else if (r->truncation) {
             final = prog_tensor(p, "values of ends", DT_F32, 2, dim);
             prog_at(p, -1, -1, "values of ends");
             rec_rows_fwd(p, (RowsFwd){ .y = final, .x = o->final_value, .index = g->s_slot });
@@ -180,11 +204,27 @@ static int record_shuffle(Job *j)
     return job_end(j, p, 0);
 }
 
-static Tensor *gather(Prog *p, Tensor *x, Tensor *order, Tensor *at, int64_t n)
+/* Rows of a batch: what RowsFwd reads. */
+typedef struct {
+    Tensor *index, *at;
+    int64_t n;
+} Chosen;
+
+/* n observations; those of a sequence follow each other. */
+static Chosen record_chosen(Ppo *o, Prog *p, Tensor *at, int64_t n)
 {
-    int64_t dim[2] = { n, tensor_cols(x) };
+    if (o->C == 1) return (Chosen){ o->order, at, n };
+    int64_t dim[2] = { n / o->C, o->C };
+    Tensor *index  = prog_tensor(p, "rows", DT_I32, 2, dim);
+    rec_rows_fwd(p, (RowsFwd){ .y = index, .x = o->sequence, .index = o->order, .at = at });
+    return (Chosen){ index, NULL, n };
+}
+
+static Tensor *gather(Prog *p, Tensor *x, const Chosen *c)
+{
+    int64_t dim[2] = { c->n, tensor_cols(x) };
     Tensor *y      = prog_tensor(p, x->name, x->dtype, 2, dim);
-    rec_rows_fwd(p, (RowsFwd){ .y = y, .x = x, .index = order, .at = at });
+    rec_rows_fwd(p, (RowsFwd){ .y = y, .x = x, .index = c->index, .at = c->at });
     return y;
 }
 
@@ -193,7 +233,8 @@ static int record_norm(Job *j)
     Ppo  *o = ppo_of(j);
     Prog *p = job_begin(j, "norm");
     prog_at(p, -1, -1, "norm of advantages");
-    Tensor *adv = gather(p, o->adv, o->order, o->at_mini, o->minibatch);
+    Chosen  rows = record_chosen(o, p, o->at_mini, o->minibatch);
+    Tensor *adv  = gather(p, o->adv, &rows);
     rec_stats(p, (Stats){ .out = o->norm, .x = adv, .unbiased = 1 });
     rec_tick(p, (Tick){ .t = o->at_mini, .modulo = (int)(o->T * o->E / o->minibatch) });
     return job_end(j, p, 0);
@@ -201,14 +242,15 @@ static int record_norm(Job *j)
 
 /* What a micro-batch compares the policy with. */
 typedef struct {
-    Tensor *obs, *action, *logp, *adv, *ret, *value, *mask;
+    Tensor *obs, *action, *logp, *adv, *ret, *value, *mask, *doc;
 } Batch;
 
 static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *parts)
 {
     Ppo    *o    = ppo_of(j);
     Tensor *norm = j->recipe.ppo.norm_adv ? o->norm : NULL;
-    PpoOut  out  = ppo_policy_record(j, p, &(PpoIn){ .obs = b->obs }, PPO_ACTOR | PPO_CRITIC);
+    PpoIn   in   = { .obs = b->obs, .B = tensor_rows(b->obs) / o->C, .T = o->C, .doc = b->doc };
+    PpoOut  out  = ppo_policy_record(j, p, &in, PPO_ACTOR | PPO_CRITIC);
     prog_at(p, -1, -1, "ppo");
     if (o->spec.is_discrete) {
         rec_ppo_cat_fwd(p, (PpoCatFwd){ .loss      = loss,
@@ -245,20 +287,23 @@ static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *p
 static int record_micro(Job *j, const char *name, int sums)
 {
     Ppo    *o = ppo_of(j);
-    int64_t n = j->choice.micro_batch, part_dim[2] = { PPO_PARTS, n };
+    int64_t n = j->choice.micro_batch * o->C, part_dim[2] = { PPO_PARTS, n };
     Prog   *p     = job_begin(j, name);
     Tensor *loss  = prog_tensor(p, "loss", DT_F32, 1, &n);
     Tensor *parts = prog_tensor(p, "parts", DT_F32, 2, part_dim);
     prog_at(p, -1, -1, "gather");
-#define GATHER(x) gather(p, x, o->order, o->at_micro, n)
+    Chosen rows = record_chosen(o, p, o->at_micro, n);
+#define GATHER(x) gather(p, x, &rows)
     Batch b = { GATHER(o->obs),
                 GATHER(o->action),
                 GATHER(o->logp),
                 GATHER(o->adv),
                 GATHER(o->ret),
                 GATHER(o->value),
+                NULL,
                 NULL };
     if (o->mask) b.mask = GATHER(o->mask);
+    if (o->doc) b.doc = GATHER(o->doc);
 #undef GATHER
     record_loss(j, p, &b, loss, parts);
     prog_at(p, -1, -1, "loss sum");
@@ -295,6 +340,7 @@ static void schedule_rollout(Job *j)
     int  act[PPO_MAX_GROUP], last[PPO_MAX_GROUP];
     for (int i = 0; i < o->n_group; i++) act[i] = record_act(j, &o->group[i]);
     for (int i = 0; i < o->n_group; i++) last[i] = record_last(j, &o->group[i]);
+    for (int i = 0; i < o->n_group && o->C > 1; i++) o->group[i].f_prog = record_final(j, &o->group[i]);
     if (o->on_device) {
         add_row(j, HOST("begin", 0, ppo_collect));
         add_row(j, PROGRAM("begin", 0, 1, record_begin(j, &o->group[0])));
@@ -319,7 +365,7 @@ static void schedule_rollout(Job *j)
 static void schedule_updates(Job *j)
 {
     Ppo    *o      = ppo_of(j);
-    int64_t n_mini = o->T * o->E / o->minibatch, n_micro = o->minibatch / j->choice.micro_batch;
+    int64_t n_mini = o->T * o->E / o->minibatch, n_micro = o->minibatch / (j->choice.micro_batch * o->C);
     int     shuffle = record_shuffle(j), norm = record_norm(j);
     int     micro  = record_micro(j, "micro-step", 0);
     int     last   = j->choice.world > 1 ? record_micro(j, "last micro", 1) : -1;
@@ -345,7 +391,8 @@ int ppo_record(Job *j)
 {
     if (job_trains(j)) {
         schedule_rollout(j);
-        if (j->recipe.ppo.truncation) add_row(j, PROGRAM("finals", 0, 1, record_finals(j)));
+        if (j->recipe.ppo.truncation && ppo_of(j)->C == 1)
+            add_row(j, PROGRAM("finals", 0, 1, record_finals(j)));
         add_row(j, PROGRAM("advantages", 0, 1, record_advantages(j)));
         schedule_updates(j);
     }
