@@ -6,11 +6,11 @@
 int cmd_play(const CmdArgs *a)
 {
     const char *episodes = "1", *out = NULL, *which = NULL, *seed = "1";
-    CmdFlag     flag[]   = {
-              { "--episodes", &episodes, NULL, "how many (default 1)" },
-              { "--out", &out, NULL, "write FILE.gif instead of drawing in the terminal" },
-              { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
-              { "--seed", &seed, NULL, "of the episodes (default 1)" },
+    CmdFlag     flag[] = {
+            { "--episodes", &episodes, NULL, "how many (default 1)" },
+            { "--out", &out, NULL, "write FILE.gif instead of drawing in the terminal" },
+            { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
+            { "--seed", &seed, NULL, "of the episodes (default 1)" },
     };
     TaskPlay  opt = { 0 };
     CmdTarget t;

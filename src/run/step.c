@@ -27,7 +27,7 @@ static void note_losses(Stepper *s)
     const Job *j = s->job;
     for (int i = 0; i < j->n_prog; i++) {
         for (int k = 0; k < prog_n_op(j->prog[i]); k++) {
-            const Op *op = prog_op(j->prog[i], k);
+            const Op      *op  = prog_op(j->prog[i], k);
             const LossAdd *add = &op->args.loss_add;
             if (op->kind == OP_LOSS_ADD) s->adds[i] |= ((1u << MAX(add->n_slot, 1)) - 1) << add->slot;
             s->clips[i] |= op->kind == OP_CLIP;
@@ -310,7 +310,9 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
         sum[LOSS_SLOTS + k] = (double)n_target[k];
     }
     TRY(comm_sum_f64(s->job->comm, sum, 2 * LOSS_SLOTS));
-    *out = (TaskEval){ .n_sample = src->n_sample, .n_all = src->n_all };
+    *out = (TaskEval){ .n_sample         = src->n_sample,
+                       .n_all            = src->n_all,
+                       .bytes_per_target = src->bytes_per_target };
     CHECK(task->n_metric <= ARRAY_LEN(out->value), "%d measures", task->n_metric);
     for (int k = 0; k < task->n_metric; k++) {
         int    slot   = task->metric[k].slot;

@@ -90,6 +90,7 @@ typedef struct {
     double  value[4]; /* by TaskMetric */
     int64_t n_target; /* of the first one */
     int64_t n_sample, n_all;
+    double  bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
