@@ -430,7 +430,7 @@ static inline int case_call(OpCase *c, int i)
     if (i >= 3) return 0;
     CASE_NAME("N%d", (int)s[i]);
     case_vec(c, 0, s[i]);
-    if (i > 0) case_vec(c, 1, s[i]);
+    for (int k = 1; k < (i == 2 ? CALL_TENSORS : i + 1); k++) case_vec(c, k, s[i]);
     c->args.call.fn  = case_call_fn;
     c->args.call.ctx = &one;
     return 1;

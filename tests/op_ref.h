@@ -536,7 +536,7 @@ static inline void ref_call(const OpCase *c, OpRef *r)
     for (int64_t i = 0; i < tensor_numel(a->t[0]); i++) {
         double x = *case_at(a->t[0], i), y = a->t[1] ? *case_at(a->t[1], i) : 1;
         ref_put(r, 0, i, x + y, fabs(x) + fabs(y));
-        if (a->t[1]) ref_put(r, 1, i, y, 0);
+        for (int k = 1; k < CALL_TENSORS && a->t[k]; k++) ref_put(r, k, i, *case_at(a->t[k], i), 0);
     }
 }
 

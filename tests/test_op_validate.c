@@ -58,8 +58,6 @@ static const Exception exceptions[] = {
     { OP_PERM, "index", COLS_FREE },
     { OP_REDUCE_SCATTER, "x", ROWS_FREE }, /* multiples */
     { OP_ALL_GATHER, "y", ROWS_FREE },
-    { OP_CALL, "a", ROWS_FREE | COLS_FREE | DTYPE_FREE },
-    { OP_CALL, "b", ROWS_FREE | COLS_FREE | DTYPE_FREE },
     { OP_LOSS_ADD, "loss", ROWS_FREE | COLS_FREE },
     { OP_FILL, "y", ROWS_FREE | COLS_FREE | DTYPE_FREE },
     { OP_SUMSQ, "x", ROWS_FREE | COLS_FREE },
@@ -68,6 +66,7 @@ static const Exception exceptions[] = {
 static unsigned freedom(const OpCase *c, const char *arg)
 {
     int whole = c->kind == OP_ROWS_FWD && !c->args.rows_fwd.at;
+    if (c->kind == OP_CALL) return ROWS_FREE | COLS_FREE | DTYPE_FREE; /* the function knows */
     for (int i = 0; i < ARRAY_LEN(exceptions); i++) {
         const Exception *e = &exceptions[i];
         if (e->kind == c->kind && strcmp(e->arg, arg) == 0) return whole && (e->free & PARTS) ? 0 : e->free;

@@ -5,8 +5,8 @@
  * 1. A value is a sum of at most 9 products in each of three layers. Roundings add up like the root of their
  *    number, and each layer's sqrt(2) makes them grow: sqrt(27) * 2 u = 10 u of numbers below 4.
  * 2. An advantage is at most 6 deltas of 3 such numbers: sqrt(18) * 10 u * 4 = 1e-5. TOL_ADV.
- * 3. A gradient is a mean over 4374 samples. A sample's error is that of its advantage times the slopes of the
- *    net, below 4. The mean of independent errors is smaller by sqrt(4374): 6e-7. TOL_GRAD is 1e-6.
+ * 3. A gradient is a mean over 4374 samples. A sample's error is that of its advantage times the slopes of
+ *    the net, below 4. The mean of independent errors is smaller by sqrt(4374): 6e-7. TOL_GRAD is 1e-6.
  * 4. The loss is such a mean, too. */
 #include "base/err.h"
 #include "jobs.h"

@@ -8,7 +8,7 @@ unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 export BRIM_RUNS=$dir/runs
 device=${PPO_DEVICE:-cpu}
 quick=(watch.sample=false watch.report=false "device=$device" threads=1)
-so() { ${CC:-gcc} -O1 -w -shared -fPIC -I"$here/src/env" -I"$here/src" -o "$1.so" "$here/tests/env/$1.c" -lm; }
+so() { ${CC:-gcc} -O1 -w -shared -fPIC -I"$here/src/env" -o "$1.so" "$here/tests/env/$1.c" -lm; }
 
 train() { # name, recipe, overrides
     local name=$1 recipe=$2
@@ -31,7 +31,8 @@ train solved cartpole; rc=$?
 [ $rc -eq 0 ] && grep -q 'target reached: validation return' solved.log &&
     grep -qE 'steps/s: environments alone .*, with inference .*, with training' solved.log
 verdict "cartpole is solved, ends and says three rates" $? "exit code $rc: $(tail -n 3 solved.log)"
-grep -q '"charts/episodic_return"' runs/solved/metrics.jsonl && grep -q '"losses/approx_kl"' runs/solved/metrics.jsonl
+grep -q '"charts/episodic_return"' runs/solved/metrics.jsonl &&
+    grep -q '"losses/approx_kl"' runs/solved/metrics.jsonl
 verdict "metrics have CleanRL's names" $?
 
 "$brim" play solved --episodes 2 --out play.gif "${quick[@]}" >play.out 2>&1; rc=$?
@@ -49,10 +50,12 @@ verdict "CleanRL's defaults: mean return of the last 100 episodes" $? "exit code
 
 short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
 train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}" steps=6 &&
-    train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log && same whole parts 10
+    train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log &&
+    same whole parts 10
 verdict "a run that goes on has the same bits" $? "$(tail -n 2 parts.log)"
 # Rows of a minibatch are summed in another order, so the first losses agree to the last digits.
-train two cartpole "${short[@]}" steps=1 ppo.groups=2 ppo.epochs=1 && train one cartpole "${short[@]}" steps=1 ppo.epochs=1
+train two cartpole "${short[@]}" steps=1 ppo.groups=2 ppo.epochs=1 &&
+    train one cartpole "${short[@]}" steps=1 ppo.epochs=1
 a=$(last one losses/loss) b=$(last two losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-5 && is "${b:-0}-${a:-9}" '<' 1e-5
 verdict "two groups are the same rollout" $? "$a and $b"
@@ -78,13 +81,13 @@ for f in nan:'element 1 of observation block x is' crash:'crashed' hang:'hangs';
         train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=18]" ppo.timeout_s=0.5; rc=$?
     [ $rc -eq 1 ] && grep -q "environment ./faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
-    verdict "${f%%:*}: named, exit code 1, the checkpoint is whole" $? "exit code $rc: $(tail -n 2 "$name.log")"
+    verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
 done
 train alone cartpole "${faulty[@]}" steps=2 &&
     train alone cartpole "${faulty[@]}" "env_options=[fault=crash,at=7,marker=$dir/marker]" isolate=process \
         ppo.workers=2 steps=4 ppo.timeout_s=10; rc=$?
 [ $rc -eq 0 ] && [ "$(last alone charts/restarts)" = 1 ]
-verdict "isolate: process restarts a crashed environment and counts it" $? "exit code $rc: $(tail -n 3 alone.log)"
+verdict "isolate: process restarts a crashed environment and counts it" $? "$rc: $(tail -n 3 alone.log)"
 
 refused() { # name, pattern, overrides
     local name=$1 pattern=$2 out rc

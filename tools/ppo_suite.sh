@@ -32,7 +32,8 @@ rate = steps / (last["time_s"] - first["time_s"])
 env = f'{last["rates/environment"]:13,.0f}' if last.get("rates/environment") else "            -"
 inf = f'{last["rates/inference"]:13,.0f}' if last.get("rates/inference") else "            -"
 mfu = f'{100 * last["mfu"]:.1f}' if last.get("mfu") else "-"
-print(f"{title:44s} {env} {inf} {rate:13,.0f} steps/s, MFU {mfu} %, return {last.get('charts/episodic_return')}")
+end = last.get("charts/episodic_return")
+print(f"{title:44s} {env} {inf} {rate:13,.0f} steps/s, MFU {mfu} %, return {end}")
 END
 }
 
@@ -58,7 +59,8 @@ if wants massive; then
     torch 'torch 256 x 1024, transformer' --envs 256 --rollout 1024
     brim 'brim 4096 x 64, transformer' m4096 ppo-massive ppo.envs=4096 ppo.rollout=64 steps=8
     torch 'torch 4096 x 64, transformer' --envs 4096 --rollout 64
-    brim 'brim 4096 x 64, transformer, 4 epochs' m4 ppo-massive ppo.envs=4096 ppo.rollout=64 ppo.epochs=4 steps=4
+    brim 'brim 4096 x 64, transformer, 4 epochs' m4 ppo-massive ppo.envs=4096 ppo.rollout=64 ppo.epochs=4 \
+        steps=4
     brim 'brim 256 x 8192, transformer' m8192 ppo-massive ppo.rollout=8192 steps=2
 fi
 if wants mlp; then
