@@ -59,11 +59,34 @@ static Tensor *state1(Job *j, const char *name, DType dtype, int64_t n, int is_k
     return job_declare_state(j, name, dtype, 1, &n, is_kept);
 }
 
+/* A tensor of the rollout: a part of the one block, if there is one. */
+static Tensor *rolled(Job *j, const char *name, DType dtype, int64_t rows, int64_t cols)
+{
+    Ppo    *p      = ppo_of(j);
+    int64_t dim[2] = { rows, cols };
+    if (!p->root) return state2(j, name, dtype, rows, cols);
+    size_t at = put(&p->root_end, (size_t)(rows * cols) * dtype_bytes(dtype));
+    CHECK(p->root_end <= tensor_bytes(p->root), "the block of a rollout is too small");
+    return store_view_as(&j->store, p->root, name, at, dtype, 2, dim);
+}
+
+/* Bytes of all parts, each rounded up to a line of the cache. */
+static int64_t rollout_bytes(const Ppo *p)
+{
+    enum { PARTS = 11, LINE = 64 };
+    const PpoSpec *s = &p->spec;
+    int64_t        n = p->T * p->E, later_rows = (p->T + 1) * p->E;
+    return n * (4 * s->obs_dim + 4 * s->n_act + 8 + s->n_mask) + later_rows * 10 + p->E * 4 +
+           p->n_final * s->obs_dim * 4 + PARTS * LINE;
+}
+
 /* Rows of group g of a whole rollout. */
 static Tensor *part(Job *j, Tensor *whole, int g, int64_t cols)
 {
     Ppo    *p      = ppo_of(j);
     int64_t dim[2] = { p->T, p->Eg * cols };
+    if (p->root && whole->root == p->root)
+        return store_view_as(&j->store, p->root, whole->name, whole->offset_bytes, whole->dtype, 2, dim);
     return store_view(&j->store, whole, whole->name, g * p->T * p->Eg * cols, 2, dim);
 }
 
@@ -71,7 +94,8 @@ static Tensor *later(Job *j, Tensor *t)
 {
     Ppo    *p      = ppo_of(j);
     int64_t dim[2] = { p->T, p->Eg };
-    return store_view(&j->store, t, t->name, p->Eg, 2, dim);
+    return store_view_as(&j->store, t->root, t->name, t->offset_bytes + (size_t)p->Eg * dtype_bytes(t->dtype),
+                         t->dtype, 2, dim);
 }
 
 static Tensor *in_block(Job *j, PpoGroup *g, const char *name, size_t offset, DType dtype, int64_t cols)
@@ -112,10 +136,10 @@ static void declare_group(Job *j, int i)
     g->action       = state2(j, "actions", act, p->Eg, s->n_act);
     g->t            = state1(j, "t", DT_I32, 1, 0);
     g->sample0      = state1(j, "first row", DT_I64, 1, 0);
-    g->r_reward     = state2(j, "rewards", DT_F32, p->T + 1, p->Eg);
-    g->r_terminated = state2(j, "terminations", DT_U8, p->T + 1, p->Eg);
-    g->r_truncated  = state2(j, "truncations", DT_U8, p->T + 1, p->Eg);
-    g->r_slot       = state2(j, "slots", DT_I32, p->T + 1, p->Eg);
+    g->r_reward     = rolled(j, "rewards", DT_F32, p->T + 1, p->Eg);
+    g->r_terminated = rolled(j, "terminations", DT_U8, p->T + 1, p->Eg);
+    g->r_truncated  = rolled(j, "truncations", DT_U8, p->T + 1, p->Eg);
+    g->r_slot       = rolled(j, "slots", DT_I32, p->T + 1, p->Eg);
     g->s_reward     = later(j, g->r_reward);
     g->s_terminated = later(j, g->r_terminated);
     g->s_truncated  = later(j, g->r_truncated);
@@ -127,7 +151,7 @@ static void declare_group(Job *j, int i)
     if (s->n_mask) g->r_mask = part(j, p->mask, i, s->n_mask);
     g->adv        = part(j, p->adv, i, 1);
     g->ret        = part(j, p->ret, i, 1);
-    g->last_value = state1(j, "last value", DT_F32, p->Eg, 0);
+    g->last_value = rolled(j, "last value", DT_F32, 1, p->Eg);
     if (p->on_device) ppo_device_declare(j, g);
     if (p->C > 1) declare_context(j, g, i);
 }
@@ -145,17 +169,18 @@ static void declare_rollout(Job *j)
     Ppo           *p = ppo_of(j);
     const PpoSpec *s = &p->spec;
     int64_t        n = p->T * p->E;
-    p->obs           = state2(j, "rollout obs", DT_F32, n, s->obs_dim);
-    p->action        = state2(j, "rollout actions", s->is_discrete ? DT_I32 : DT_F32, n, s->n_act);
-    p->logp          = state2(j, "rollout logp", DT_F32, n, 1);
-    p->value         = state2(j, "rollout values", DT_F32, n, 1);
-    p->adv           = state2(j, "advantages", DT_F32, n, 1);
-    p->ret           = state2(j, "returns", DT_F32, n, 1);
-    if (s->n_mask) p->mask = state2(j, "rollout masks", DT_U8, n, s->n_mask);
+    p->n_final       = count_finals(p);
+    if (p->by_host) p->root = state1(j, "rollout", DT_U8, rollout_bytes(p), 0);
+    p->obs    = rolled(j, "rollout obs", DT_F32, n, s->obs_dim);
+    p->action = rolled(j, "rollout actions", s->is_discrete ? DT_I32 : DT_F32, n, s->n_act);
+    p->logp   = rolled(j, "rollout logp", DT_F32, n, 1);
+    p->value  = rolled(j, "rollout values", DT_F32, n, 1);
+    p->adv    = state2(j, "advantages", DT_F32, n, 1);
+    p->ret    = state2(j, "returns", DT_F32, n, 1);
+    if (s->n_mask) p->mask = rolled(j, "rollout masks", DT_U8, n, s->n_mask);
     if (p->C > 1) p->doc = state2(j, "rollout first rows", DT_I32, n, 1);
     if (p->C > 1) p->sequence = state2(j, "sequences", DT_I32, n / p->C, p->C);
-    p->n_final     = count_finals(p);
-    p->final_obs   = state2(j, "last obs", DT_F32, p->n_final, s->obs_dim);
+    p->final_obs   = rolled(j, "last obs", DT_F32, p->n_final, s->obs_dim);
     p->final_value = state2(j, "last values", DT_F32, p->n_final, 1);
     for (int g = 0; g < p->n_group; g++) declare_group(j, g);
     p->order     = state1(j, "order", DT_I32, n / p->C, 0);
@@ -194,7 +219,8 @@ static int ppo_declare(Job *j)
     p->E         = j->recipe.step_samples * p->C / world / r->rollout;
     p->minibatch = update_samples(&j->recipe) * p->C / world;
     TRY(ppo_device_choose(j));
-    p->n_group = p->on_device ? 1 : choose_groups(j);
+    TRY(ppo_hybrid_choose(j));
+    p->n_group = p->on_device || p->by_host ? 1 : choose_groups(j);
     if (p->E % p->n_group != 0)
         return recipe_blame(&j->recipe, "ppo.groups", "%d groups do not divide %lld environments", p->n_group,
                             (long long)p->E);
@@ -277,9 +303,30 @@ static double mean_last(const double *x, int64_t n)
     return m ? sum / (double)m : NAN;
 }
 
+typedef struct {
+    double env, inference, training; /* steps/s; 0: not known */
+} Rates;
+
+static Rates rates_of(const Ppo *p)
+{
+    const PpoTimes *t = &p->times;
+    double          n = (double)t->n_step;
+    if (t->n_step == 0) return (Rates){ 0 };
+    Rates r = { .training = n / (t->rollout_s + t->update_s) };
+    if (!p->on_device) {
+        r.env       = t->env_s > 0 ? n / t->env_s : 0;
+        r.inference = n / t->rollout_s;
+        return r;
+    }
+    r.env       = t->device_env_s > 0 ? (double)p->E / t->device_env_s : 0;
+    r.inference = t->n_some > 0 ? (double)t->n_some / t->some_rollout_s : 0;
+    return r;
+}
+
 static int ppo_numbers(Job *j, TaskNumber *out)
 {
-    Ppo   *p = ppo_of(j);
+    Rates  rates = rates_of(ppo_of(j));
+    Ppo   *p     = ppo_of(j);
     float  adv[3], ret[3];
     int    n    = 0;
     double past = clock_now_s() - p->times.begin_s, steps = (double)p->times.n_step;
@@ -293,32 +340,36 @@ static int ppo_numbers(Job *j, TaskNumber *out)
     out[n++] = (TaskNumber){ "charts/value", (double)ret[0] - (double)adv[0] };
     out[n++] = (TaskNumber){ "losses/explained_variance",
                              ret[1] > 0 ? 1 - (double)adv[1] * adv[1] / ((double)ret[1] * ret[1]) : NAN };
-    if (p->times.env_s > 0) out[n++] = (TaskNumber){ "rates/environment", steps / p->times.env_s };
-    if (p->times.rollout_s > 0) out[n++] = (TaskNumber){ "rates/inference", steps / p->times.rollout_s };
-    out[n++]     = (TaskNumber){ "rates/training", steps / (p->times.rollout_s + p->times.update_s) };
+    if (rates.env > 0) out[n++] = (TaskNumber){ "rates/environment", rates.env };
+    if (rates.inference > 0) out[n++] = (TaskNumber){ "rates/inference", rates.inference };
+    out[n++]     = (TaskNumber){ "rates/training", rates.training };
     int64_t lost = p->envs ? envs_restarts(p->envs) : 0;
     if (lost > 0) out[n++] = (TaskNumber){ "charts/restarts", (double)lost };
     return n;
 }
 
+static const char *say_rate(char *buf, size_t n, double rate)
+{
+    return rate > 0 ? str_count(buf, n, rate) : "unknown";
+}
+
 /* Never one number alone. */
 static void ppo_summary(Job *j)
 {
-    const Ppo      *p = ppo_of(j);
-    const PpoTimes *t = &p->times;
-    double          n = (double)t->n_step;
-    char            a[32], b[32], c[32], w[32];
-    if (t->n_step == 0) return;
+    const Ppo *p = ppo_of(j);
+    Rates      r = rates_of(p);
+    char       a[32], b[32], c[32], w[32];
+    if (p->times.n_step == 0) return;
     log_info("steps/s: environments alone %s, with inference %s, with training %s; %lld epoch%s, 1 token an "
              "observation, %s parameters",
-             t->env_s > 0 ? str_count(a, sizeof a, n / t->env_s) : "unknown",
-             str_count(b, sizeof b, n / t->rollout_s),
-             str_count(c, sizeof c, n / (t->rollout_s + t->update_s)), (long long)j->recipe.ppo.epochs,
+             say_rate(a, sizeof a, r.env), say_rate(b, sizeof b, r.inference),
+             say_rate(c, sizeof c, r.training), (long long)j->recipe.ppo.epochs,
              str_plural(j->recipe.ppo.epochs), str_count(w, sizeof w, (double)job_param_count(j)));
     if (p->host.n_episode > 0)
         log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
                  (long long)MIN(p->host.n_episode, PPO_LAST),
                  mean_last(p->host.last_return, p->host.n_episode));
+    if (p->by_host) ppo_hybrid_summary(j);
 }
 
 static void ppo_print_eval(const TaskEval *e, const Recipe *r, FILE *out)

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 
 #include <math.h>
 #include <omp.h>
@@ -45,14 +46,15 @@ static int open_buffers(Job *j, const EnvSpec *s)
     return 0;
 }
 
-/* A step of a built-in environment takes less time than waking a thread, unless there are many. */
-static int threads_for(const Job *j)
+/* A step of a built-in environment takes less time than waking a thread, unless there are many: each thread
+ * has so many of them. */
+int ppo_threads(const Job *j)
 {
-    enum { MANY = 1024 };
+    enum { MANY = 256 };
     const Ppo *p = ppo_of(j);
+    int64_t    n = j->recipe.threads > 0 ? j->recipe.threads : MIN(omp_get_max_threads(), hostmem_quota());
     if (j->recipe.ppo.threads > 0) return (int)j->recipe.ppo.threads;
-    if (p->spec.is_cheap && p->Eg < MANY) return 1;
-    return (int)MIN(j->recipe.threads > 0 ? j->recipe.threads : omp_get_max_threads(), p->Eg);
+    return (int)MAX(1, MIN(n, p->spec.is_cheap ? p->Eg / MANY : p->Eg));
 }
 
 static EnvsIo io_of(const Ppo *p, int g)
@@ -102,6 +104,7 @@ void ppo_spread(Ppo *p, const uint8_t *mask)
 
 void ppo_gather_rows(Ppo *p, uint8_t *mask)
 {
+    if (ppo_hybrid_answers(p)) return;
     size_t row = (size_t)p->spec.obs_dim * sizeof(float);
     for (int g = 0; g < p->n_group; g++) {
         const char *host  = p->group[g].host;
@@ -119,7 +122,7 @@ int ppo_envs_open(Job *j)
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     conf.n_env    = (int)p->E;
     conf.n_group  = p->n_group;
-    conf.n_thread = threads_for(j);
+    conf.n_thread = ppo_threads(j);
     conf.first    = comm_rank(j->comm) * p->E;
     TRY(envs_open(&p->envs, &conf));
     TRY(open_buffers(j, envs_spec(p->envs)));
@@ -128,11 +131,12 @@ int ppo_envs_open(Job *j)
     TRY(envs_reset(p->envs, &io));
     ppo_spread(p, mask);
     p->dev = j->dev;
-    return 0;
+    return p->by_host ? ppo_hybrid_open(j) : 0;
 }
 
 void ppo_envs_close(Ppo *p)
 {
+    ppo_hybrid_close(p);
     envs_close(p->envs);
     p->envs  = NULL;
     Dev *dev = p->dev;
@@ -147,7 +151,7 @@ void ppo_envs_close(Ppo *p)
 
 /* ---- one step of a group ------------------------------------------------------------------------------ */
 
-static int wait_for(Job *j, int mark)
+int ppo_wait_for(Job *j, int mark)
 {
     enum { POLLS = 200000 };
     Dev *dev = j->dev;
@@ -159,12 +163,10 @@ static int wait_for(Job *j, int mark)
     return dev->vt->mark_wait(dev, mark);
 }
 
-static void clip_actions(Ppo *p, int g)
+void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n)
 {
-    const PpoSpec *s     = &p->spec;
-    const float   *from  = p->group[g].host_act;
-    int64_t        first = g * p->Eg;
-    for (int64_t i = 0; i < p->Eg; i++) {
+    const PpoSpec *s = &p->spec;
+    for (int64_t i = 0; i < n; i++) {
         for (int a = 0; a < s->n_act; a++) {
             float x = from[i * s->n_act + a];
             if (s->low[a] < s->high[a]) x = fminf(fmaxf(x, s->low[a]), s->high[a]);
@@ -173,10 +175,10 @@ static void clip_actions(Ppo *p, int g)
     }
 }
 
-static void note_episodes(Ppo *p, int g)
+static void note_episodes(Ppo *p, const PpoRows *r)
 {
     PpoHost *h = &p->host;
-    for (int64_t i = g * p->Eg; i < (g + 1) * p->Eg; i++) {
+    for (int64_t i = r->first; i < r->first + r->n; i++) {
         if (p->episode_length[i] == 0) continue;
         int64_t k         = h->n_episode++ % PPO_LAST;
         h->last_return[k] = p->episode_return[i];
@@ -185,63 +187,69 @@ static void note_episodes(Ppo *p, int g)
 }
 
 /* Each reward is divided by the deviation of the discounted return, which is learned on the way. */
-static void norm_rewards(const Recipe *r, Ppo *p, int g)
+static void norm_rewards(const Recipe *r, Ppo *p, const PpoRows *q)
 {
-    PpoHost       *h      = &p->host;
-    char          *host   = p->group[g].host;
-    float         *reward = (float *)(host + p->layout.reward);
-    const uint8_t *term   = (uint8_t *)host + p->layout.terminated,
-                  *cut    = (uint8_t *)host + p->layout.truncated;
-    float *sum            = p->reward_return + g * p->Eg;
-    double mean = 0, square = 0, n = (double)p->Eg;
-    for (int64_t i = 0; i < p->Eg; i++) {
-        sum[i] = sum[i] * (float)r->ppo.gamma + reward[i];
+    PpoHost *h    = &p->host;
+    float   *sum  = p->reward_return + q->first;
+    double   mean = 0, square = 0, n = (double)q->n;
+    for (int64_t i = 0; i < q->n; i++) {
+        sum[i] = sum[i] * (float)r->ppo.gamma + q->reward[i];
         mean += (double)sum[i] / n;
     }
-    for (int64_t i = 0; i < p->Eg; i++) square += ((double)sum[i] - mean) * ((double)sum[i] - mean);
+    for (int64_t i = 0; i < q->n; i++) square += ((double)sum[i] - mean) * ((double)sum[i] - mean);
     double all = h->n_reward + n, d = mean - h->mean_reward;
     h->square_reward += square + d * d * h->n_reward * n / all;
     h->mean_reward += d * n / all;
     h->n_reward  = all;
     double scale = 1 / sqrt(h->square_reward / all + 1e-8), most = r->ppo.reward_clip;
-    for (int64_t i = 0; i < p->Eg; i++) {
-        reward[i] = (float)fmin(fmax((double)reward[i] * scale, -most), most);
-        if (term[i] || cut[i]) sum[i] = 0;
+    for (int64_t i = 0; i < q->n; i++) {
+        q->reward[i] = (float)fmin(fmax((double)q->reward[i] * scale, -most), most);
+        if (q->terminated[i] || q->truncated[i]) sum[i] = 0;
     }
 }
 
 /* The last observations of truncated episodes go into one list; their values are computed together. */
-static int keep_finals(const Job *j, Ppo *p, int g)
+static int keep_finals(const Job *j, Ppo *p, const PpoRows *r)
 {
-    char          *host  = p->group[g].host;
-    int32_t       *slot  = (int32_t *)(host + p->layout.slot);
-    const uint8_t *cut   = (uint8_t *)host + p->layout.truncated;
-    int64_t        first = g * p->Eg;
-    for (int64_t i = 0; i < p->Eg; i++) {
-        slot[i] = -1;
-        if (!cut[i] || !j->recipe.ppo.truncation || p->C > 1) continue;
+    for (int64_t i = 0; i < r->n; i++) {
+        r->slot[i] = -1;
+        if (!r->truncated[i] || !j->recipe.ppo.truncation || p->C > 1) continue;
         if (p->n_final_used == p->n_final)
             return err_set("environment %s cuts more than %lld episodes in a rollout (set ppo.max_steps to "
                            "its shortest limit)",
                            j->recipe.ppo.env, (long long)p->n_final);
-        slot[i] = (int32_t)p->n_final_used;
-        ppo_pack(envs_spec(p->envs), (void *const *)p->raw_final, first + i, first + i + 1,
+        r->slot[i] = (int32_t)p->n_final_used;
+        ppo_pack(envs_spec(p->envs), (void *const *)p->raw_final, r->first + i, r->first + i + 1,
                  p->host_final + p->n_final_used++ * p->spec.obs_dim);
     }
+    return 0;
+}
+
+int ppo_take_in(const Job *j, const PpoRows *rows)
+{
+    Ppo *p = ppo_of(j);
+    note_episodes(p, rows);
+    TRY(keep_finals(j, p, rows));
+    if (j->recipe.ppo.reward_norm) norm_rewards(&j->recipe, p, rows);
     return 0;
 }
 
 static int step_group(Job *j, int g)
 {
     Ppo *p = ppo_of(j);
-    if (!p->spec.is_discrete) clip_actions(p, g);
+    if (!p->spec.is_discrete) ppo_clip_actions(p, p->group[g].host_act, g * p->Eg, p->Eg);
     EnvsIo io    = io_of(p, g);
     double begin = clock_now_s();
     TRY(envs_step(p->envs, g, &io));
     p->times.env_s += clock_now_s() - begin;
-    note_episodes(p, g);
-    TRY(keep_finals(j, p, g));
-    if (j->recipe.ppo.reward_norm) norm_rewards(&j->recipe, p, g);
+    char   *host = p->group[g].host;
+    PpoRows rows = { .reward     = (float *)(host + p->layout.reward),
+                     .terminated = (uint8_t *)host + p->layout.terminated,
+                     .truncated  = (uint8_t *)host + p->layout.truncated,
+                     .slot       = (int32_t *)(host + p->layout.slot),
+                     .first      = g * p->Eg,
+                     .n          = p->Eg };
+    TRY(ppo_take_in(j, &rows));
     if (!p->spec.is_plain)
         ppo_pack(envs_spec(p->envs), (void *const *)p->raw, g * p->Eg, (g + 1) * p->Eg,
                  (float *)(p->group[g].host + p->layout.obs));
@@ -305,7 +313,7 @@ int ppo_collect(Job *j, int64_t turn)
     if (p->on_device) return 0;
     if (t > 0) {
         double begin = clock_now_s();
-        TRY(wait_for(j, MARK_ANSWER + g));
+        TRY(ppo_wait_for(j, MARK_ANSWER + g));
         p->times.wait_s += clock_now_s() - begin;
         TRY(step_group(j, g));
         if (p->C > 1) TRY(value_finals(j, g));
@@ -327,6 +335,20 @@ int ppo_answer(Job *j, int64_t turn)
     return dev->vt->mark(dev, LANE_D2H, MARK_ANSWER + g);
 }
 
+/* Environments on the device: only some rollouts are waited for, to know what they take. */
+static int time_some(Job *j)
+{
+    enum { EVERY = 16, AT = 3 };
+    Ppo *p   = ppo_of(j);
+    Dev *dev = j->dev;
+    if (p->times.n_rollout % EVERY != AT) return 0;
+    TRY(dev->vt->mark(dev, LANE_COMPUTE, MARK_EVAL));
+    TRY(ppo_wait_for(j, MARK_EVAL));
+    p->times.some_rollout_s += clock_now_s() - p->times.step_begin_s;
+    p->times.n_some += p->T * p->E;
+    return 0;
+}
+
 int ppo_rollout_done(Job *j, int64_t turn)
 {
     Ppo *p    = ppo_of(j);
@@ -334,10 +356,13 @@ int ppo_rollout_done(Job *j, int64_t turn)
     p->n_call = 0;
     p->host.n_step += p->T * p->E;
     p->times.n_step += p->T * p->E;
-    double now = clock_now_s();
+    double now;
+    p->times.n_rollout++;
+    if (p->on_device) TRY(time_some(j));
+    now = clock_now_s();
     p->times.rollout_s += now - p->times.step_begin_s;
     p->times.step_begin_s = now;
-    if (p->n_final_used == 0) return 0;
+    if (p->n_final_used == 0 || p->root) return 0;
     return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
                            (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));
 }

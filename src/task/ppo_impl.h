@@ -6,6 +6,7 @@
 
 #include "env/envs.h"
 #include "env/device.h"
+#include "net/answer.h"
 #include "net/mlp.h"
 #include "net/net.h"
 #include "task/job.h"
@@ -71,8 +72,21 @@ typedef struct {
     double  n_reward, mean_reward, square_reward; /* of discounted returns */
 } PpoHost;
 
+/* What arrives for n environments from number `first` on. */
+typedef struct {
+    float   *reward;
+    uint8_t *terminated, *truncated;
+    int32_t *slot;
+    int64_t  first, n;
+} PpoRows;
+
 /* Seconds of this start. */
 typedef struct {
+    double  transfer_s; /* of weights and rollouts, when the host answers */
+    int64_t n_transfer, n_rollout;
+    double  some_rollout_s,
+        device_env_s; /* on the device: of some rollouts, of one step of all environments */
+    int64_t n_some;
     double  env_s, wait_s, rollout_s, update_s, begin_s, step_begin_s;
     int64_t n_step;
 } PpoTimes;
@@ -121,6 +135,13 @@ typedef struct {
     int       unroll;        /* turns in one program, on the device */
     float    *host_ended;
 
+    /* Answers by the host: all that a rollout brings is one block, so one transfer takes it up. */
+    int            by_host; /* this run may answer on the host */
+    Tensor        *root;
+    size_t         root_end;
+    struct Hybrid *hybrid;
+    int            act, last; /* programs of the device's answers */
+
     /* ---- once bound ---- */
     Dev     *dev;
     Envs    *envs;
@@ -168,8 +189,10 @@ typedef struct {
 
 enum { PPO_ACTOR = 1, PPO_CRITIC = 2 };
 
-void   ppo_policy_declare(Job *j);
-void   ppo_policy_deinit(Ppo *p);
+void ppo_policy_declare(Job *j);
+void ppo_policy_deinit(Ppo *p);
+/* Of an mlp. */
+void   ppo_policy_bodies(const Job *j, Mlp *actor, Mlp *critic);
 PpoOut ppo_policy_record(Job *j, Prog *p, const PpoIn *in, unsigned parts);
 
 /* ---- ppo_record.c ---- */
@@ -185,10 +208,16 @@ void ppo_envs_close(Ppo *p);
 EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask);
 void   ppo_spread(Ppo *p, const uint8_t *mask);
 void   ppo_gather_rows(Ppo *p, uint8_t *mask);
-int    ppo_collect(Job *j, int64_t turn); /* host rows */
-int    ppo_answer(Job *j, int64_t turn);
-int    ppo_rollout_done(Job *j, int64_t turn);
-int    ppo_step_done(Job *j, int64_t turn);
+/* What every way of collecting does with arrivals: counts episodes, keeps last observations, scales rewards. */
+int ppo_take_in(const Job *j, const PpoRows *rows);
+/* Continuous actions inside their range, to act_clipped. */
+void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
+int  ppo_wait_for(Job *j, int mark);
+int  ppo_threads(const Job *j);
+int  ppo_collect(Job *j, int64_t turn); /* host rows */
+int  ppo_answer(Job *j, int64_t turn);
+int  ppo_rollout_done(Job *j, int64_t turn);
+int  ppo_step_done(Job *j, int64_t turn);
 
 /* ---- ppo_device.c ---- */
 
@@ -199,6 +228,15 @@ void ppo_device_close(Ppo *p);
 void ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
 int  ppo_device_ask(Job *j);                          /* queues the download of what ended */
 void ppo_device_note(Ppo *p);                         /* takes it in */
+
+/* ---- ppo_hybrid.c ---- */
+
+int  ppo_hybrid_choose(Job *j); /* sets by_host; negative after recipe_blame() */
+int  ppo_hybrid_open(Job *j);
+void ppo_hybrid_close(Ppo *p);
+int  ppo_hybrid_answers(const Ppo *p);   /* 1: the host answers, so the current observations are in raw */
+int  ppo_episodes(Job *j, int64_t turn); /* host row: a whole rollout */
+void ppo_hybrid_summary(Job *j);
 
 /* ---- ppo_state.c ---- */
 

@@ -102,6 +102,12 @@ void ppo_policy_declare(Job *j)
     if (is_trunk(j)) declare_trunk(j);
 }
 
+void ppo_policy_bodies(const Job *j, Mlp *actor, Mlp *critic)
+{
+    *actor  = actor_of(j);
+    *critic = critic_of(j);
+}
+
 void ppo_policy_deinit(Ppo *p)
 {
     param_table_deinit(&p->table);

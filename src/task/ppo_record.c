@@ -341,6 +341,13 @@ static void schedule_rollout(Job *j)
     for (int i = 0; i < o->n_group; i++) act[i] = record_act(j, &o->group[i]);
     for (int i = 0; i < o->n_group; i++) last[i] = record_last(j, &o->group[i]);
     for (int i = 0; i < o->n_group && o->C > 1; i++) o->group[i].f_prog = record_final(j, &o->group[i]);
+    if (o->by_host) {
+        o->act  = act[0];
+        o->last = last[0];
+        add_row(j, HOST("episodes", 0, ppo_episodes));
+        add_row(j, HOST("rollout done", 0, ppo_rollout_done));
+        return;
+    }
     if (o->on_device) {
         add_row(j, HOST("begin", 0, ppo_collect));
         add_row(j, PROGRAM("begin", 0, 1, record_begin(j, &o->group[0])));
