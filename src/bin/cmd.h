@@ -20,6 +20,7 @@ int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
 int cmd_import(const CmdArgs *a);
 int cmd_export(const CmdArgs *a);
+int cmd_play(const CmdArgs *a);
 int cmd_data(const CmdArgs *a);
 int cmd_env(const CmdArgs *a);
 int cmd_top(const CmdArgs *a);

@@ -39,6 +39,8 @@ static const Command commands[] = {
       "a Hugging Face folder becomes a run: eval, sample and train take it" },
     { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16]",
       "a run's weights for other programs: a Hugging Face folder of a language model" },
+    { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
+      "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,

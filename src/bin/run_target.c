@@ -63,6 +63,8 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 {
     if ((parts & JOB_SAMPLE) && !task->sample)
         return err_user("command line: a run of task %s has nothing to sample", task->name);
+    if ((parts & JOB_PLAY) && !task->play)
+        return err_user("command line: a run of task %s has no episodes to play", task->name);
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))

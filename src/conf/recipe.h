@@ -35,10 +35,16 @@ typedef enum {
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
+typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
+typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
+typedef enum { ISOLATE_NONE, ISOLATE_PROCESS } EnvIsolate;
+typedef enum { ENVS_AUTO, ENVS_HOST, ENVS_DEVICE } EnvsPlace;
+typedef enum { ANSWER_AUTO, ANSWER_DEVICE, ANSWER_HOST } PpoAnswer;
 
 enum {
     RECIPE_STR        = 4096,  /* a path */
-    RECIPE_KEYS       = 192,   /* room for one per row of the schema, those of a task included */
+    RECIPE_KEYS       = 256,   /* room for one per row of the schema, those of a task included */
     RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
@@ -150,6 +156,36 @@ typedef struct {
     int64_t context; /* tokens that a sequence may have; 0: model.context */
     int     all;     /* logits of every token of a prompt */
 } RecipeAsk;
+/* Environments, and how PPO learns from them. A step is one rollout and its updates. */
+typedef struct {
+    char       env[RECIPE_STR];     /* see env/envlib.h */
+    char       options[RECIPE_STR]; /* comma list of key=value */
+    int64_t    total_steps;         /* of all environments together; sets `steps`. 0: `steps` counts */
+    int64_t    envs, rollout, epochs, minibatch;
+    double     gamma, lambda, clip, clip_value, entropy, value_weight;
+    double     kl_stop; /* 0: never */
+    int        norm_adv, obs_norm, reward_norm;
+    double     obs_clip, reward_clip;
+    int        truncation; /* 1: an episode that was cut is bootstrapped from its last observation */
+    PpoParity  parity;
+    EnvsPlace  place;
+    PpoAnswer  answer;
+    int64_t    groups;    /* 0: as many as pay */
+    int64_t    max_steps; /* time limit; 0: the environment's own, -1: none */
+    int64_t    threads, workers;
+    EnvIsolate isolate;
+    double     timeout_s;
+} RecipePpo;
+
+typedef struct {
+    PolicyKind kind;
+    int64_t    layers, width, critic_width; /* critic_width 0: as width */
+    int        shared;                      /* actor and critic have one body */
+    PolicyAct  act;
+    double     log_std;   /* initial */
+    int        state_std; /* the deviation depends on the observation */
+    int64_t    heads, ffn, context;
+} RecipePolicy;
 
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
@@ -219,6 +255,8 @@ struct Recipe {
     RecipeFp8        fp8;
     RecipeSample     sample;
     RecipeAsk        ask;
+    RecipePpo        ppo;
+    RecipePolicy     policy;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

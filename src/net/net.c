@@ -81,6 +81,24 @@ static void declare_block(Net *net, int l)
 #undef NAME
 }
 
+/* Views of the last rows of each qkv, with their gradients. */
+static void declare_values(Net *net, Store *store)
+{
+    const RecipeModel *m  = &net->model;
+    int64_t            kv = m->kv_heads * m->head_dim, dim[2] = { kv, m->width };
+    net->value_w = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    for (int l = 0; l < m->layers; l++) {
+        char name[PARAM_NAME];
+        param_name(name, "block.%d.qkv.weight", l);
+        const Param *p  = param_find(&net->table, name);
+        int64_t      at = p->offset + (p->rows - kv) * p->cols;
+        net->value_w[l] = store_view(store, p->w->root, "values", at, 2, dim);
+        if (p->col[COL_GRAD])
+            store_set_grad(store, net->value_w[l],
+                           store_view(store, p->col[COL_GRAD]->root, "values.grad", at, 2, dim));
+    }
+}
+
 void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
 {
     memset(net, 0, sizeof *net);
@@ -89,12 +107,14 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     net->block0  = place->block0;
     net->site0   = place->index * NET_SITES;
     param_table_init(&net->table, place->prefix ? place->prefix : "", net->site0);
-    declare_vocab(net, "embed", m->init_std, m->tied && opt->fp8_head);
+    net->is_bare = place->bare;
+    if (!place->bare) declare_vocab(net, "embed", m->init_std, m->tied && opt->fp8_head);
     if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
     for (int l = 0; l < m->layers; l++) declare_block(net, l);
     declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
-    if (!m->tied) declare_vocab(net, "head", m->init_std, opt->fp8_head);
+    if (!m->tied && !place->bare) declare_vocab(net, "head", m->init_std, opt->fp8_head);
     param_layout(&net->table, store, opt);
+    if (place->bare && m->context == 1) declare_values(net, store);
     if (m->pos == POS_ROPE) {
         int64_t dim[2]  = { m->context, m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
@@ -127,6 +147,18 @@ void net_fill_rope(const Net *net, float *out)
             out[t * D + i]        = (float)cos(angle);
             out[t * D + half + i] = (float)sin(angle);
         }
+    }
+}
+
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
+{
+    const RecipeModel *m     = &net->model;
+    int64_t            kv[4] = { B, m->context, m->kv_heads, m->head_dim };
+    d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    for (int l = 0; l < m->layers; l++) {
+        d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
+        d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
     }
 }
 

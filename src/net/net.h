@@ -25,6 +25,8 @@ typedef struct {
     int         block0;     /* blocks of the nets before this one */
     int         site0;      /* random sites of dropout begin here */
     Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
+    int         is_bare;    /* blocks and the last norm alone */
+    Tensor    **value_w;    /* by block, of a bare net with context 1: the rows of qkv that make values */
 } Net;
 
 /* What tells a net from the others of its run. All zero for the only one, or the first. */
@@ -32,6 +34,7 @@ typedef struct {
     const char *prefix; /* of its weights' names; NULL: none */
     int         index;  /* 0, 1, ...: sites of net i begin at i * NET_SITES */
     int         block0; /* blocks of the nets before */
+    int         bare;   /* 1: no embeddings and no head: the caller has its own */
 } NetPlace;
 
 enum { NET_SITES = 1 << 20 };
@@ -80,6 +83,20 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
                 int64_t head_rows);
 /* Records new tokens -> logits of what follows, through the caches. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
+
+/* What surrounds the blocks of a bare net. */
+typedef struct {
+    int64_t          B, T;
+    Tensor          *doc;    /* i32[B,T]: the row of each row's first key, for document masking */
+    const NetDecode *decode; /* T = 1: caches [B,context,K,D] and pos i32[B]; NULL: without a cache */
+} NetTrunk;
+
+/* Records x [B*T,C] -> blocks -> last norm. With context 1 a query has one key, so attention is the value;
+ * queries and keys are then not computed. */
+Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t);
+
+/* Caches for B sequences of a bare net; the positions are the caller's. */
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B);
 
 /* Host values of the rope table, as many as the tensor has. */
 void net_fill_rope(const Net *net, float *out);

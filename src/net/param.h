@@ -18,7 +18,8 @@
 
 #include "prog/store.h"
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } InitKind;
+/* ORTHOGONAL: rows or columns, whichever are fewer, are orthogonal and have length std. CONSTANT: std. */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_ORTHOGONAL, INIT_CONSTANT } InitKind;
 
 /* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves frozen ones. */
 typedef enum { REGION_COPY, REGION_MASTER, REGION_FROZEN_COPY, REGION_FROZEN_MASTER, REGION_COUNT } Region;

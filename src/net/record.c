@@ -198,18 +198,27 @@ static Tensor *rec_activation(const Rec *r, Tensor *u)
     return a;
 }
 
+/* One key a query: attention is the value. */
+static Tensor *rec_value(const Rec *r, Tensor *x)
+{
+    Tensor *w = r->net->value_w[r->block], *y = act(r, "value", tensor_rows(w));
+    at(r, -1, "value");
+    rec_linear_fwd(r->p, (LinearFwd){ .y = y, .x = x, .w = w });
+    return y;
+}
+
 static Tensor *rec_block(Rec *r, int l, Tensor *x)
 {
     r->block  = l;
     Tensor *h = rec_norm(r, "norm1", x);
-    h         = rec_positions(r, rec_linear(r, "qkv", h));
-    h         = rec_linear(r, "proj", rec_attention(r, h));
-    x         = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
-    h         = rec_norm(r, "norm2", x);
-    h         = rec_activation(r, rec_linear(r, "up", h));
-    h         = rec_linear(r, "down", h);
-    x         = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
-    r->block  = -1;
+    h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
+    h = rec_linear(r, "proj", h);
+    x = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
+    h = rec_norm(r, "norm2", x);
+    h = rec_activation(r, rec_linear(r, "up", h));
+    h = rec_linear(r, "down", h);
+    x = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
+    r->block = -1;
     return x;
 }
 
@@ -264,6 +273,21 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
     Tensor *x = rec_stem(&r);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
     rec_head(&r, rec_norm(&r, "norm", x), head_rows);
+}
+
+Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
+{
+    NetBatch batch = { .B = t->B, .T = t->T, .doc = t->doc };
+    Rec      r     = { .net    = net,
+                       .p      = p,
+                       .batch  = &batch,
+                       .decode = t->decode,
+                       .mode   = NET_EVAL,
+                       .B      = t->B,
+                       .T      = t->T,
+                       .block  = -1 };
+    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    return rec_norm(&r, "norm", x);
 }
 
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d)

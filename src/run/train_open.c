@@ -105,6 +105,7 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
+    if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(b));
     if (got[0] > 0) {
         run->n_skipped = run->at.device.out.n_skipped;
         run->n_skip_row =

@@ -22,7 +22,10 @@ typedef struct Job  Job;
 
 /* ---- schedules ---- */
 
-enum { SCHEDULE_ROWS = 16, SCHEDULE_DEPTH = 4 };
+enum { SCHEDULE_ROWS = 32, SCHEDULE_DEPTH = 4 };
+
+/* Marks of the device that are for host rows; the others are the frame's (run/marks.h). */
+enum { TASK_MARKS = 12, TASK_MARK0 = DEV_MARKS - TASK_MARKS };
 
 typedef struct {
     const char *name;
@@ -55,6 +58,7 @@ typedef struct {
     double (*weight)(const Recipe *r); /* NULL: 1 */
     /* Targets in an update, of a loss over data born on the device; NULL: the source counts them. */
     int64_t (*targets)(const Recipe *r);
+    int measure; /* 1: only reported, no part of the loss */
 } TaskLoss;
 
 /* A mean over the targets of a slot in an evaluation: "loss" is val_loss in metrics.jsonl. */
@@ -96,6 +100,13 @@ typedef struct {
     const char *out;        /* folder to write */
     const char *dtype;      /* "float32", "bfloat16", "float16"; NULL: the task's choice */
 } TaskExport;
+/* What `brim play` asks for. */
+typedef struct {
+    int64_t     n_episode;
+    const char *out;         /* FILE.gif; NULL: none */
+    int         in_terminal; /* 1: draw there */
+    uint64_t    seed;
+} TaskPlay;
 
 /* What an evaluation found. */
 typedef struct {
@@ -111,7 +122,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4 };
+enum { TASK_NUMBERS = 4, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
@@ -162,6 +173,21 @@ struct Task {
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+
+    /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
+     * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:
+     * none. */
+    int (*numbers)(Job *j, TaskNumber *out);
+    /* Says at the end of a run what was measured. NULL: nothing. */
+    void (*summary)(Job *j);
+    /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
+    int64_t (*update_samples)(const Recipe *r);
+    /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.
+     * The device is at rest. Negative after err_set(). NULL: nothing. */
+    int (*before_save)(Job *j);
+    int (*after_load)(Job *j);
+    /* Episodes of a trained policy for people. NULL: the task has none. */
+    int (*play)(Job *j, const TaskPlay *opt);
 
     /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */
     size_t own_state_bytes;
