@@ -66,6 +66,7 @@ static int fill_row(const Loader *l, LoaderPart *part, int64_t batch, int64_t b,
     void         *field[FIELDS_MAX];
     int64_t       used = batch_sample0(l, batch) + b;
     int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
+    fault_slow();
     for (int i = 0; i < f->n; i++) field[i] = fields_at(f, l->slot[batch % l->cfg.n_slot], i, b);
     for (int k = 0; k < SOURCE_SLOTS; k++) {
         int64_t n = source_targets(l->src, g, k, scratch);
