@@ -44,10 +44,9 @@ static unsigned char *read_picture(const Runs *r, const RunView *v, const char *
     return bytes;
 }
 
-static char *data_address(const unsigned char *b, size_t n)
+char *sampleview_address(const char *type, const unsigned char *b, size_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char       *type    = samples_type(b, n);
     char             *out = type ? mem_alloc(n / 3 * 4 + 64) : NULL, *p = out;
     if (!out) return NULL;
     p += sprintf(p, "data:%s;base64,", type);
@@ -82,7 +81,7 @@ static int read_line(const Runs *r, const RunView *v, const char *line, size_t n
         out->step            = json_number_value(json_object_get(root, "step"));
         out->prompt          = copy_of(root, "prompt");
         out->text            = copy_of(root, "text");
-        out->image           = bytes ? data_address(bytes, size) : NULL;
+        out->image           = bytes ? sampleview_address(samples_type(bytes, size), bytes, size) : NULL;
         free(bytes);
     }
     json_decref(root);

@@ -24,6 +24,9 @@ void sampleview_free(SampleView *s, int n);
 /* "samples": [...] */
 void sampleview_put(JsonOut *o, const Runs *r, const RunView *v);
 
+/* "data:TYPE;base64,..." of some bytes; the caller frees it. NULL: no memory. */
+char *sampleview_address(const char *type, const unsigned char *bytes, size_t n);
+
 /* 1: a name that samples.c gives a picture. */
 int sampleview_name_ok(const char *name);
 
