@@ -99,6 +99,15 @@ verdict "a run that is none" $? "exit code $rc: $(cat err)"
 [ $rc -eq 2 ] && grep -q 'a run is judged as it was' err
 verdict "keys do not change what a run was" $? "exit code $rc: $(cat err)"
 
+if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
+    BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
+    [ $rc -eq 0 ] && grep -q 'judged from NVML and GPM alone' out && grep -q 'not measured: SM' out
+    verdict "any program on a GPU, from the driver alone" $? "exit code $rc: $(cat out err)"
+    BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 7 >out 2>err; rc=$?
+    [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
+    verdict "a program that is on no GPU" $? "exit code $rc: $(cat err)"
+fi
+
 CUDA_LAUNCH_BLOCKING=1 timeout 60 "$brim" check --quick >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^slow  *environment  *CUDA_LAUNCH_BLOCKING=1: ' out &&
     grep -q 'looked at in ' out &&
