@@ -126,6 +126,15 @@ static int is_gpu(const RunFacts *f) { return f->plan.capability > 0; }
 /* FLOPs of a step at the data sheet's peak, in seconds; NAN: no peak is known. */
 static double ideal_s(const RunFacts *f) { return f->plan.model_flops / f->plan.peak_flops; }
 
+/* Seconds of the trace, times this, are seconds of the window's steps. A GPU works as long on each step,
+ * however long it waits in between; a busy CPU takes longer for everything. */
+static double trace_scale(const FallWindow *w, const RunFacts *f)
+{
+    const FactsTrace *t = &f->trace;
+    if (is_gpu(f)) return MIN(1, w->step_s / t->busy_s);
+    return MAX(0, w->step_s - w->wait_s) / MAX(t->busy_s, t->step_s - w->wait_s);
+}
+
 static int is_held(const FallWindow *w) { return strstr(w->reasons, "power") || strstr(w->reasons, "therm"); }
 
 /* Divides the time of products that is not useful work: what the clock takes, what else. */
@@ -139,17 +148,16 @@ static void take_products(Fall *fall, const FallWindow *w, const RunFacts *f, do
 
 static void fall_traced(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
 {
-    const FactsTrace *t = &f->trace;
-    /* Shares of a traced step; where steps wait for data, the traced ones may have waited less or more. */
-    double busy_s = MIN(t->busy_s, w->step_s), idle = 1 - busy_s / w->step_s;
-    double input = is_gpu(f) ? MIN(w->wait_s / w->step_s, idle) : w->wait_s / w->step_s;
+    const FactsTrace *t     = &f->trace;
+    double            scale = trace_scale(w, f) / w->step_s, idle = 1 - t->busy_s * scale;
+    double            input = is_gpu(f) ? MIN(w->wait_s / w->step_s, idle) : w->wait_s / w->step_s;
     take(fall, FALL_INPUT, steps * input);
     take(fall, FALL_GAPS, steps * MAX(0, idle - input));
-    if (f->plan.world > 1) take(fall, FALL_COMM, steps * t->comm_s / w->step_s);
-    if (t->repeat_s > 0) take(fall, FALL_REPEAT, steps * t->repeat_s / w->step_s);
-    take(fall, FALL_OTHER, steps * t->other_s / w->step_s);
-    if (t->unnamed_s > 0.001 * t->busy_s) take(fall, FALL_UNSPLIT, steps * t->unnamed_s / w->step_s);
-    if (!isnan(ideal_s(f))) take_products(fall, w, f, steps * t->tensor_s / w->step_s, useful);
+    if (f->plan.world > 1) take(fall, FALL_COMM, steps * t->comm_s * scale);
+    if (t->repeat_s > 0) take(fall, FALL_REPEAT, steps * t->repeat_s * scale);
+    take(fall, FALL_OTHER, steps * t->other_s * scale);
+    if (t->unnamed_s > 0.001 * t->busy_s) take(fall, FALL_UNSPLIT, steps * t->unnamed_s * scale);
+    if (!isnan(ideal_s(f))) take_products(fall, w, f, steps * t->tensor_s * scale, useful);
 }
 
 static void fall_counted(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
@@ -169,7 +177,7 @@ static void fall_counted(Fall *fall, const FallWindow *w, const RunFacts *f, dou
 static double useful_share(const FallWindow *w, const RunFacts *f, double steps)
 {
     if (!isnan(ideal_s(f))) return MIN(steps, steps * ideal_s(f) / w->step_s);
-    if (is_traced(f)) return MIN(steps, steps * f->trace.tensor_s / w->step_s);
+    if (is_traced(f)) return MIN(steps, steps * f->trace.tensor_s * trace_scale(w, f) / w->step_s);
     return isnan(w->mfu) ? NAN : MIN(steps, steps * MAX(0, w->mfu));
 }
 

@@ -1,6 +1,6 @@
 /* Fuzz target: what the watching half reads from files and from the network: event records, lines of
- * metrics, request headers, watch.json, traces. The first byte says which. Built with libFuzzer; the corpus is
- * beside it.
+ * metrics, request headers, watch.json, traces. The first byte says which. Built with libFuzzer; the corpus
+ * is beside it.
  *
  * sources: src/file/events.c src/watch/series.c src/watch/waterfall.c src/watch/gate.c
  * src/watch/facts.c src/watch/tracesum.c src/base/[a-z]*.c */
