@@ -71,7 +71,7 @@ typedef struct {
     double      temperature; /* 0: the most likely */
     int64_t     top_k;       /* 0: all */
     uint64_t    seed;
-    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
+    FILE       *picture; /* where a task that has one writes a PNG, JPEG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* What an evaluation found. */

@@ -27,6 +27,7 @@ void samples_begin(Samples *s, const char *dir, const Recipe *r)
 const char *samples_type(const void *bytes, size_t n)
 {
     if (n >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0) return "image/png";
+    if (n >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0) return "image/jpeg";
     if (n >= 6 && (memcmp(bytes, "GIF87a", 6) == 0 || memcmp(bytes, "GIF89a", 6) == 0)) return "image/gif";
     return NULL;
 }
@@ -99,8 +100,10 @@ static void show_tensorboard(const Sample *x, int64_t step, int i, EventWriter *
     snprintf(tag, sizeof tag, "samples/text/%d", i);
     if (x->n_text > 0) event_text(events, tag, x->text);
     snprintf(tag, sizeof tag, "samples/picture/%d", i);
-    if (type && strcmp(type, "image/png") == 0 && x->n_picture > PNG_HEAD) {
-        unsigned w = big_endian(x->picture + PNG_SIZE_AT), h = big_endian(x->picture + PNG_SIZE_AT + 4);
+    if (type && x->n_picture > PNG_HEAD) { /* TensorBoard takes the size of other kinds from their bytes */
+        int      is_png = strcmp(type, "image/png") == 0;
+        unsigned w      = is_png ? big_endian(x->picture + PNG_SIZE_AT) : 0;
+        unsigned h      = is_png ? big_endian(x->picture + PNG_SIZE_AT + 4) : 0;
         event_image(events, tag, x->picture, x->n_picture, (int)w, (int)h);
     }
     if (event_end(events) < 0) err_clear();

@@ -2,7 +2,7 @@
  *
  * 1. A sample is a line of samples.jsonl: {"step","prompt","text"}, and "picture", the name of a file in the
  *    folder samples/ of the run, where the task drew one.
- * 2. TensorBoard gets the text, and a picture that is a PNG.
+ * 2. TensorBoard gets the text and the picture, which is a PNG, JPEG or GIF.
  * 3. Nothing here fails a run. After a failure of the task itself no more samples are taken. */
 #ifndef WATCH_SAMPLES_H
 #define WATCH_SAMPLES_H
@@ -22,7 +22,7 @@ void samples_begin(Samples *s, const char *dir, const Recipe *r); /* borrows r *
 /* After an evaluation. events may be NULL. */
 void samples_take(Samples *s, Job *job, int64_t step, EventWriter *events);
 
-/* "image/png" or "image/gif" by the first bytes; NULL: neither. */
+/* "image/png", "image/jpeg" or "image/gif" by the first bytes; NULL: none of these. */
 const char *samples_type(const void *bytes, size_t n);
 
 #endif

@@ -20,7 +20,8 @@ int sampleview_name_ok(const char *name)
     if (!str_starts_with(name, prefix)) return 0;
     const char *leaf = name + strlen(prefix);
     size_t      n    = strspn(leaf, "0123456789-");
-    return n > 0 && n < 40 && (strcmp(leaf + n, ".png") == 0 || strcmp(leaf + n, ".gif") == 0);
+    return n > 0 && n < 40 &&
+           (strcmp(leaf + n, ".png") == 0 || strcmp(leaf + n, ".jpeg") == 0 || strcmp(leaf + n, ".gif") == 0);
 }
 
 /* The file's bytes, of which there are at most SAMPLEVIEW_PICTURE; NULL: none. The caller frees them. */
