@@ -30,8 +30,9 @@ static const struct {
 static double at(const Series *s, const char *key, int row) { return series_at(s, series_find(s, key), row); }
 
 /* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
-static int find_rows(const Series *s, int *first, int *last)
+static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
 {
+    enum { ENOUGH = 8 };
     int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
     *last = -1;
     for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
@@ -47,6 +48,9 @@ static int find_rows(const Series *s, int *first, int *last)
         (*first)++;
         if (!isnan(s->column[wait][*first])) skip--;
     }
+    int after = *first;
+    while (begin >= 0 && after < *last && s->column[0][after] < f->trace.last_step) after++;
+    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= ENOUGH) *first = after;
     return begin >= 0 && *first < *last;
 }
 
@@ -62,17 +66,34 @@ static double mean_of(const Series *s, const char *key, int first, int last)
     return n > 0 ? sum / n : NAN;
 }
 
+/* The same of what the meter says. A line has the newest stretch, which may be older than the line: only
+ * stretches that lie within the rows count, if there are any, and each once. */
+static double meter_mean(const Series *s, const char *key, int first, int last)
+{
+    int c = series_find(s, key), from = series_find(s, "watch_first"), to = series_find(s, "watch_last"),
+        n      = 0;
+    double sum = 0, before = NAN;
+    for (int r = first + 1; c >= 0 && from >= 0 && to >= 0 && r <= last; r++) {
+        double x = s->column[c][r], end = s->column[to][r];
+        if (isnan(x) || !(s->column[from][r] > s->column[0][first]) || end == before) continue;
+        before = end;
+        sum += x;
+        n++;
+    }
+    return n > 0 ? sum / n : mean_of(s, key, first, last);
+}
+
 static double grown(const Series *s, const char *key, int first, int last)
 {
     double a = at(s, key, first), b = at(s, key, last);
     return b >= a ? b - a : NAN;
 }
 
-void waterfall_window(const Series *s, FallWindow *w)
+void waterfall_window(const Series *s, const RunFacts *f, FallWindow *w)
 {
     int first, last;
     memset(w, 0, sizeof *w);
-    if (!find_rows(s, &first, &last)) return;
+    if (!find_rows(s, f, &first, &last)) return;
     double steps = at(s, "step", last) - at(s, "step", first);
     w->wall_s    = grown(s, "time_s", first, last);
     if (!(steps >= 1) || !(w->wall_s > 0)) return;
@@ -85,18 +106,18 @@ void waterfall_window(const Series *s, FallWindow *w)
     w->fill_s        = grown(s, "data_fill_s", first, last) / steps;
     w->per_s         = mean_of(s, "per_s", first, last);
     w->mfu           = mean_of(s, "mfu", first, last);
-    w->gpu_util      = mean_of(s, "gpu_util", first, last);
-    w->sm_active     = mean_of(s, "sm_active", first, last);
-    w->tensor_active = mean_of(s, "tensor_active", first, last);
-    w->dram_active   = mean_of(s, "dram_active", first, last);
-    w->power_w       = mean_of(s, "power_w", first, last);
-    w->power_limit_w = mean_of(s, "power_limit_w", first, last);
-    w->sm_mhz        = mean_of(s, "sm_mhz", first, last);
-    w->temp_c        = mean_of(s, "temp_c", first, last);
-    w->processes     = mean_of(s, "gpu_processes", first, last);
+    w->gpu_util      = meter_mean(s, "gpu_util", first, last);
+    w->sm_active     = meter_mean(s, "sm_active", first, last);
+    w->tensor_active = meter_mean(s, "tensor_active", first, last);
+    w->dram_active   = meter_mean(s, "dram_active", first, last);
+    w->power_w       = meter_mean(s, "power_w", first, last);
+    w->power_limit_w = meter_mean(s, "power_limit_w", first, last);
+    w->sm_mhz        = meter_mean(s, "sm_mhz", first, last);
+    w->temp_c        = meter_mean(s, "temp_c", first, last);
+    w->processes     = meter_mean(s, "gpu_processes", first, last);
     w->memory_bytes  = series_last(s, "gpu_mem_bytes");
-    w->cpu           = mean_of(s, "cpu", first, last);
-    w->own_cpu       = mean_of(s, "own_cpu", first, last);
+    w->cpu           = meter_mean(s, "cpu", first, last);
+    w->own_cpu       = meter_mean(s, "own_cpu", first, last);
     str_copy(w->reasons, sizeof w->reasons, series_text(s, "clock_reasons"));
 }
 
@@ -213,7 +234,7 @@ int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WAT
 int waterfall_of(const Series *s, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS])
 {
     FallWindow w;
-    waterfall_window(s, &w);
+    waterfall_window(s, f, &w);
     return waterfall_from(&w, f, out);
 }
 
