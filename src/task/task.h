@@ -106,6 +106,7 @@ typedef struct {
     const char *out;         /* FILE.gif; NULL: none */
     int         in_terminal; /* 1: draw there */
     uint64_t    seed;
+    FILE       *text; /* where results are said; NULL: standard output */
 } TaskPlay;
 
 /* What an evaluation found. */

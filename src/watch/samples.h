@@ -1,4 +1,5 @@
-/* Samples: what the model writes, sees or plays while it trains (watch.samples). The task itself makes them.
+/* Samples: what the model writes, sees or plays while it trains (watch.samples). The task itself makes them:
+ * its `sample`, or its `play`, where it has that alone.
  *
  * 1. A sample is a line of samples.jsonl: {"step","prompt","text"}, and "picture", the name of a file in the
  *    folder samples/ of the run, where the task drew one.
@@ -10,7 +11,7 @@
 #include "file/events.h"
 #include "task/job.h"
 
-enum { SAMPLES_UNITS = 160, SAMPLES_PICTURE_BYTES = 4 << 20 };
+enum { SAMPLES_UNITS = 160, SAMPLES_PICTURE_BYTES = 4 << 20, SAMPLES_NAME = 64 };
 
 typedef struct {
     char          dir[1024];

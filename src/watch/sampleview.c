@@ -91,13 +91,22 @@ static int read_line(const Runs *r, const RunView *v, const char *line, size_t n
 
 int sampleview_read(const Runs *r, const RunView *v, SampleView out[SAMPLEVIEW_MOST])
 {
-    char *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
-    int   n = 0;
+    char  *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
+    int    n    = 0;
+    size_t left = SAMPLEVIEW_PICTURES;
     while (text && end > text && n < SAMPLEVIEW_MOST) {
         if (end[-1] == '\n') end--;
         char *line = end;
         while (line > text && line[-1] != '\n') line--;
-        n += read_line(r, v, line, (size_t)(end - line), &out[n]);
+        if (read_line(r, v, line, (size_t)(end - line), &out[n])) {
+            size_t bytes = out[n].image ? strlen(out[n].image) : 0;
+            left -= MIN(left, bytes);
+            if (left == 0) {
+                free(out[n].image);
+                out[n].image = NULL;
+            }
+            n++;
+        }
         end = line;
     }
     free(text);
@@ -113,10 +122,14 @@ void sampleview_free(SampleView *s, int n)
     }
 }
 
-void sampleview_put(JsonOut *o, const Runs *r, const RunView *v)
+void sampleview_put(JsonOut *o, const Runs *r, const RunView *v, double from)
 {
     SampleView s[SAMPLEVIEW_MOST];
     int        n = sampleview_read(r, v, s);
+    if (n == 0 || s[0].step < from) {
+        sampleview_free(s, n);
+        return;
+    }
     json_out_array(o, "samples");
     for (int i = 0; i < n; i++) {
         json_out_object(o, NULL);
