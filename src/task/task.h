@@ -84,7 +84,7 @@ typedef struct {
     int         ends;    /* 1: an end-of-text token ends a sample */
     int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
     int         rate;    /* 1: says how fast, on standard error */
-    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
+    FILE       *picture; /* where a task that has one writes a PNG, JPEG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* Steps [from, until). */
@@ -119,6 +119,7 @@ typedef struct {
     const char *out;         /* FILE.gif; NULL: none */
     int         in_terminal; /* 1: draw there */
     uint64_t    seed;
+    FILE       *text; /* where results are said; NULL: standard output */
 } TaskPlay;
 
 /* What an evaluation found. */
