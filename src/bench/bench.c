@@ -87,7 +87,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
     Dev     *dev = s->job->dev;
     DevTrace seen;
     StepOut  result;
-    if (!dev->vt->trace_begin) return 0;
+    if (!dev->vt->trace_begin || !dev->vt->hints->is_late) return 0;
     if (dev->vt->trace_begin(dev) < 0) {
         log_note("gaps between kernels are not measured: %s", err_get());
         err_clear();
@@ -99,6 +99,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
         if (rc == 0) rc = step_result(s, step + i - 1, &result);
     }
     if (dev->vt->trace_end(dev, &seen) < 0) return -1;
+    free(seen.span);
     if (rc == 0 && seen.span_s > 0) out->gap_share = 1 - seen.busy_s / seen.span_s;
     return rc;
 }

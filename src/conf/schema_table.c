@@ -84,6 +84,15 @@ const SchemaRow schema_table[] = {
       .aka = "hang_timeout,watchdog,timeout",
       .help = "seconds without the end of a step or an evaluation after which the log says which one "
               "hangs; 0: never" },
+    { ROW("trace", KEY_INT, trace, "0"), BETWEEN(0, 1000),
+      .aka = "profile,profiler,profile_steps,trace_steps",
+      .help = "steps that are recorded op by op into trace.json of the run, for Chrome or Perfetto; brim "
+              "trace summarizes it; 0: none" },
+    { ROW("trace_skip", KEY_INT, trace_skip, "5"), BETWEEN(1, 1e9),
+      .aka = "profile_start,wait_steps",
+      .help = "steps of a start before the trace begins" },
+    { ROW("trace_warmup", KEY_INT, trace_warmup, "1"), BETWEEN(0, 1000),
+      .help = "steps that are recorded first and not kept: the first one pays for the recorder" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
       .aka = "log_interval,logging_steps",
       .help = "steps between lines in metrics.jsonl" },
@@ -284,6 +293,10 @@ const SchemaRow schema_table[] = {
       .help = "the run also writes event files for TensorBoard (tensorboard --logdir runs)" },
     { ROW("watch.report", KEY_BOOL, watch.report, "true"),
       .help = "report.html at the end of the run: plots, plan, machine and verdict on one page" },
+    { ROW("watch.samples", KEY_INT, watch.samples, "0"), BETWEEN(0, 16),
+      .aka = "sample_count,num_samples,log_samples",
+      .help = "samples that the task shows after each evaluation: what the model writes, sees or plays; "
+              "on the page, in samples.jsonl and in TensorBoard; 0: none" },
     { ROW("watch.web", KEY_BOOL, watch.web, "false"),
       .aka = "web,dashboard",
       .help = "the run serves its page while it trains; brim top --web shows it without" },

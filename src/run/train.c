@@ -53,11 +53,19 @@ static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t
     return buf;
 }
 
+/* Who looks on may look at the device, which rests. */
+static void watch_rest(Run *run, int is_eval)
+{
+    const Watcher *w = &run->metrics.watcher;
+    if (w->rest) w->rest(w->self, run->setup.job, run->at.step, is_eval);
+}
+
 static int evaluate(Run *run, int *stop)
 {
     const Task *t = run->task;
     TaskEval    e;
-    if (!run->val) return 0;
+    if (!run->val || run->is_look) return 0;
+    double begin_s = clock_now_s();
     watchdog_note(&run->watchdog, "the evaluation after step", run->at.step);
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
     TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
@@ -72,8 +80,10 @@ static int evaluate(Run *run, int *stop)
     }
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
+    watch_rest(run, 1);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->last_s = clock_now_s();
+    run->eval_s += run->last_s - begin_s;
     return 0;
 }
 
@@ -121,7 +131,10 @@ static int take_result(Run *run, StepOut *out)
     MetricsStep m = { .step        = run->at.step,
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
-                      .data_wait_s = stats.waited_s };
+                      .data_wait_s = stats.waited_s,
+                      .data_fill_s = stats.fill_s,
+                      .eval_s      = run->eval_s,
+                      .save_s      = run->save_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
@@ -135,6 +148,8 @@ static int take_result(Run *run, StepOut *out)
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
+    const Watcher *w = &run->metrics.watcher;
+    if (w->step) w->step(w->self, run->at.step, now);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || run->at.step == run->r->steps) {
         metrics_step(&run->metrics, run->task, &m, out);
     }
@@ -260,9 +275,11 @@ static int queue_step(Run *run, int64_t step)
 
 static int ask_ranks(Run *run)
 {
-    run->asked = (Asked){ .signal      = signals_pending(),
-                          .retry_save  = run->save_failed && run->at.step >= run->retry_step,
-                          .over_budget = train_over_budget(run) };
+    const Watcher *w = &run->metrics.watcher;
+    run->asked       = (Asked){ .signal      = signals_pending(),
+                                .retry_save  = run->save_failed && run->at.step >= run->retry_step,
+                                .over_budget = train_over_budget(run),
+                                .enough      = w->enough && w->enough(w->self) };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
 
@@ -275,13 +292,17 @@ static int at_boundary(Run *run, int *stop)
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
     if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
-        run->save_due = 0;
+        double begin_s = clock_now_s();
+        run->save_due  = 0;
         TRY(train_save(run));
+        run->save_s += clock_now_s() - begin_s;
     }
+    if (train_is_trace_edge(run, run->at.step)) watch_rest(run, 0);
     if (run->asked.over_budget) {
         log_info("time budget of %g s used up", r->budget_s);
         *stop = 1;
     }
+    *stop |= run->asked.enough != 0;
     return 0;
 }
 
@@ -289,7 +310,8 @@ static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
     return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
-           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget;
+           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget ||
+           run->asked.enough || train_is_trace_edge(run, done);
 }
 
 /* One step is always queued ahead, except across a boundary, where the device must come to rest. 1: a signal
@@ -403,7 +425,8 @@ static void watch_begin(Run *run, const TrainOptions *opt)
                              .first_step     = run->first_step,
                              .steps          = run->r->steps,
                              .unit           = run->task->one,
-                             .units_per_step = (double)job_units_per_step(run->setup.job) };
+                             .units_per_step = (double)job_units_per_step(run->setup.job),
+                             .setup          = &run->setup };
     run->metrics.watcher = *opt->watcher;
     if (opt->watcher->begin) opt->watcher->begin(opt->watcher->self, &w);
 }
@@ -476,7 +499,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
 
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s };
+    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .is_look = opt->is_look };
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));

@@ -64,13 +64,14 @@ typedef struct {
     int         larger; /* 1: larger is better */
 } TaskMetric;
 
-/* What `brim sample` asks for. */
+/* What `brim sample`, and a run with watch.samples, asks for. */
 typedef struct {
     const char *prompt; /* NULL: the task's own */
     int64_t     n_unit;
     double      temperature; /* 0: the most likely */
     int64_t     top_k;       /* 0: all */
     uint64_t    seed;
+    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* What an evaluation found. */
