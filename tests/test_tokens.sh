@@ -23,6 +23,9 @@ head -c 300000 "$shakespeare" >most.txt; split -n l/12 most.txt text/part-
 gzip -c text/part-aa >text/more/packed.gz
 awk 'NR <= 400 && length > 3 { gsub(/["\\]/, ""); print "{\"id\": " NR ", \"body\": \"" $0 "\"}" }' \
     "$shakespeare" >text/lines.jsonl
+gzip -c "$shakespeare" | "$brim" data tokenizer train - --vocab 1000 --out tok2 >out 2>&1 &&
+    cmp -s tok/tokenizer.json tok2/tokenizer.json && [ "$(ls -A tok2)" = tokenizer.json ]
+verdict "a tokenizer from packed text is that of the file" $? "$(cat out)"
 "$brim" data tokens text --tokenizer tok --out set --field body --val 0.2 >out 2>err; rc=$?
 [ $rc -eq 0 ] && [ -s set/train/00000.bin ] && [ -s set/val/00000.bin ] && [ -s set/tokenizer.json ] &&
     grep -q '14 files in' out
