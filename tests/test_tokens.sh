@@ -96,6 +96,13 @@ train again data.kind=text data.train=text data.tokenizer=tok steps=4 data.val_f
     grep -q 'text becomes tokens in ' fromtext.log && ! grep -q 'text becomes tokens in ' again.log &&
     cmp -s <(cut -d, -f1-4 runs/fromtext/metrics.jsonl) <(cut -d, -f1-4 runs/again/metrics.jsonl)
 verdict "text with a tokenizer becomes tokens once" $? "$rc $rc2 $rc3: $(tail -n 2 fromtext.log again.log)"
+small="model.layers=1 model.width=16 model.heads=2 model.context=32 step_tokens=512 steps=3"
+for recipe in leaderboard leaderboard-before; do
+    # shellcheck disable=SC2086
+    timeout 60 "$brim" train "$recipe" device=cpu threads=1 data.kind=text data.train=text data.tokenizer=tok \
+        budget_s=20 $small >out 2>&1 </dev/null && [ -n "$(of $recipe val_bits_per_byte 3)" ]
+    verdict "$recipe takes text and a tokenizer" $? "$(tail -n 2 out)"
+done
 echo 'one more text, which was not there before' >text/new
 train changed data.kind=text data.train=text data.tokenizer=tok steps=1 data.val_fraction=0.2 &&
     grep -q 'text becomes tokens in ' changed.log
