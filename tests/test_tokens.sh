@@ -99,8 +99,8 @@ verdict "text with a tokenizer becomes tokens once" $? "$rc $rc2 $rc3: $(tail -n
 small="model.layers=1 model.width=16 model.heads=2 model.context=32 step_tokens=512 steps=3"
 for recipe in leaderboard leaderboard-before; do
     # shellcheck disable=SC2086
-    timeout 60 "$brim" train "$recipe" device=cpu threads=1 data.kind=text data.train=text data.tokenizer=tok \
-        budget_s=20 $small >out 2>&1 </dev/null && [ -n "$(of $recipe val_bits_per_byte 3)" ]
+    timeout 60 "$brim" train "$recipe" device=cpu threads=1 data.kind=text data.train=text \
+        data.tokenizer=tok budget_s=20 $small >out 2>&1 </dev/null && [ -n "$(of $recipe val_bits_per_byte 3)" ]
     verdict "$recipe takes text and a tokenizer" $? "$(tail -n 2 out)"
 done
 echo 'one more text, which was not there before' >text/new
