@@ -100,7 +100,8 @@ small="model.layers=1 model.width=16 model.heads=2 model.context=32 step_tokens=
 for recipe in leaderboard leaderboard-before; do
     # shellcheck disable=SC2086
     timeout 60 "$brim" train "$recipe" device=cpu threads=1 data.kind=text data.train=text \
-        data.tokenizer=tok budget_s=20 $small >out 2>&1 </dev/null && [ -n "$(of $recipe val_bits_per_byte 3)" ]
+        data.tokenizer=tok budget_s=20 $small >out 2>&1 </dev/null &&
+        [ -n "$(of $recipe val_bits_per_byte 3)" ]
     verdict "$recipe takes text and a tokenizer" $? "$(tail -n 2 out)"
 done
 echo 'one more text, which was not there before' >text/new
