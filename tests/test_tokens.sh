@@ -56,6 +56,26 @@ tail -c +65 piped/train/00000.bin | head -c 3000 >plain.bin
 says "ids without a header" "plain.bin: not a token shard" data inspect plain.bin
 "$brim" data inspect plain.bin --raw | grep -q 'plain.bin: uint16, '; verdict "inspect --raw" $? "nothing"
 
+# Each call fails in turn: exit code 1 or 2 with a message, and nothing is left; or the set is whole.
+mkdir few; cp text/part-aa text/more/packed.gz few/
+bad="" hits=0
+for op in malloc open read write fsync rename thread; do
+    for n in 1 2 3 4 5 7 9 12 16; do
+        rm -rf broken
+        BRIM_FAULT=$op:$n timeout 60 "$brim" data tokens few --tokenizer tok --out broken --val 0.5 \
+            --split '\n\n' --shard 3000 >out 2>err; rc=$?
+        grep -q "BRIM_FAULT: $op $n fails" err || break
+        hits=$((hits + 1))
+        case $rc in
+            0) "$brim" data verify broken >out 2>&1 || bad="$op:$n: $(cat out)" ;;
+            1 | 2) [ "$(grep -vc BRIM_FAULT err)" -ge 1 ] && [ -z "$(ls -A broken 2>/dev/null |
+                grep -v tokenizer.json)" ] || bad="$op:$n: exit code $rc: $(cat err; ls -A broken)" ;;
+            *) bad="$op:$n: exit code $rc: $(tail -n 5 err)" ;;
+        esac
+    done
+done
+[ -z "$bad" ] && [ $hits -ge 20 ]; verdict "$hits failures of data tokens leave nothing" $? "$bad"
+
 # ---- training ----
 cat >tiny.yaml <<END
 steps: 24
