@@ -745,6 +745,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_PACK_ROWS]      = ref_pack,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,

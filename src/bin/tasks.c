@@ -1,13 +1,14 @@
 #include "bin/tasks.h"
 
 #include "base/err.h"
+#include "task/latent.h"
 #include "task/lm.h"
 
 #include <string.h>
 
 const Task *task_of(const Recipe *r)
 {
-    static const Task *const tasks[] = { &task_lm };
+    static const Task *const tasks[] = { &task_lm, &task_latent };
     for (int i = 0; i < ARRAY_LEN(tasks); i++) {
         if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
     }

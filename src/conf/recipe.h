@@ -33,10 +33,12 @@ typedef enum {
 } ScheduleKind;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
+typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
 
 enum {
     RECIPE_STR        = 4096,  /* a path */
-    RECIPE_KEYS       = 128,   /* room for one per row of the schema, those of a task included */
+    RECIPE_KEYS       = 256,   /* room for one per row of the schema, those of a task included */
     RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
@@ -94,6 +96,26 @@ typedef struct {
     int64_t    prefix_token;   /* token that ends a window's prefix, -1: none; used by mask: prefix */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
+
+/* The byte encoder of task latent. */
+typedef struct {
+    int64_t bytes, width, layers, heads, latents;
+    int     tie_queries; /* one query for all latents */
+} RecipeEncoder;
+
+/* Task latent: a frozen language model, samples of prompt and answer, and the losses. */
+typedef struct {
+    char        llm[RECIPE_STR], tokenizer[RECIPE_STR], anchor[RECIPE_STR];
+    char        prompt_field[RECIPE_STR], answer_field[RECIPE_STR];
+    PairsKind   pairs;
+    TeacherKind teacher;
+    int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
+    int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
+    int64_t     first; /* the first tokens of an answer that have losses of their own */
+    double      tau, first_token_weight, first_weight, kl_weight;
+    double      room; /* share of the padded rows that a micro-batch has room for */
+    int         baselines;
+} RecipeLatent;
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
@@ -175,9 +197,11 @@ struct Recipe {
     int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel model;
-    RecipeOptim optim;
-    RecipeData  data;
-    RecipeEval  eval;
+    RecipeEncoder    encoder;
+    RecipeLatent     latent;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
     RecipeOpt        opt;

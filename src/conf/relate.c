@@ -311,10 +311,40 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+static int resolve_latent(Recipe *r, const char *folder, int need_data)
+{
+    const RecipeEncoder *e = &r->encoder;
+    RecipeLatent        *t = &r->latent;
+    TRY(resolve_model(r));
+    RELATE(e->width % e->heads == 0, "encoder.heads", "encoder.width",
+           "encoder.heads (%lld) must divide encoder.width (%lld)", LL(e->heads), LL(e->width));
+    RELATE(t->first <= t->answer, "latent.first", "latent.answer",
+           "latent.first (%lld) must not exceed latent.answer (%lld)", LL(t->first), LL(t->answer));
+    RELATE(t->least_bytes <= e->bytes, "latent.least_bytes", "encoder.bytes",
+           "latent.least_bytes (%lld) must not exceed encoder.bytes (%lld)", LL(t->least_bytes),
+           LL(e->bytes));
+    if (t->least_bytes == 0) t->least_bytes = e->bytes;
+    int64_t positions = MAX(t->prompt, e->latents) + t->answer;
+    RELATE(r->model.pos == POS_ROPE || positions < r->model.context, "latent.prompt", "model.context",
+           "prompt and answer need %lld positions, model.context is %lld", LL(positions),
+           LL(r->model.context));
+    r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
+    TRY(check_validation(r));
+    TRY(find_files(r, folder));
+    if (t->pairs == PAIRS_RANDOM) return 0;
+    DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
+    RELATE(t->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "latent.tokenizer",
+           "without a tokenizer tokens are bytes: model.vocab (%lld) must be at least 256",
+           LL(r->model.vocab));
+    if (!need_data) return 0;
+    TRY(check_data(r, r->data.train, "data.train"));
+    return r->data.val[0] ? check_data(r, r->data.val, "data.val") : 0;
+}
+
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm } };
+} tasks[] = { { "lm", resolve_lm }, { "latent", resolve_latent } };
 
 static int refuse_task(const Recipe *r)
 {

@@ -112,6 +112,8 @@ const OpRow op_table[OP_COUNT] = {
     [OP_PUT]          = { "put", 3, { RW("y"), R("x"), R("t") } },
     [OP_TICK]         = { "tick", 1, { RW("t") } },
     [OP_PERM]         = { "perm", 3, { W("index"), R("state"), RO("epoch") } },
+    [OP_PACK_ROWS]    = { "pack_rows", 7, { W("index"), W("first"), W("last"), WO("tail"), WO("low"), WO("high"),
+                          R("len") } },
     [OP_LOSS_ADD]     = { "loss_add", 2, { RW("state"), R("loss") } },
     [OP_HALT]         = { "halt", 1, { RW("state") } },
     [OP_FILL]         = { "fill", 1, { W("y") } },

@@ -94,7 +94,7 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     if (!m->tied) declare_vocab(net, "head", m->init_std);
     param_layout(&net->table, store, opt);
     if (m->pos == POS_ROPE) {
-        int64_t dim[2]  = { m->context, m->head_dim };
+        int64_t dim[2]  = { MAX(place->positions, m->context), m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
     }
 }
@@ -104,7 +104,7 @@ void net_deinit(Net *net) { param_table_deinit(&net->table); }
 void net_fill_rope(const Net *net, float *out)
 {
     int64_t D = net->model.head_dim, half = D / 2;
-    for (int64_t t = 0; t < net->model.context; t++) {
+    for (int64_t t = 0; t < net->rope_table->dim[0]; t++) {
         for (int64_t i = 0; i < half; i++) {
             double angle          = (double)t * pow(net->model.rope_theta, -2.0 * (double)i / (double)D);
             out[t * D + i]        = (float)cos(angle);
@@ -117,13 +117,18 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d)
 {
     const RecipeModel *m   = &net->model;
     int64_t            one = 1, tok[2] = { 1, 1 }, logits[2] = { 1, net_vocab_stored(m) };
-    int64_t            kv[4] = { 1, m->context, m->kv_heads, m->head_dim };
-
     d->tok    = store_tensor(store, SLAB_IO, "decode token", DT_I32, 2, tok);
     d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &one);
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
-    d->kcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
-    d->vcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    net_declare_caches(net, store, d, 1, m->context);
+}
+
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
+{
+    const RecipeModel *m     = &net->model;
+    int64_t            kv[4] = { B, rows, m->kv_heads, m->head_dim };
+    d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     for (int l = 0; l < m->layers; l++) {
         d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
         d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);

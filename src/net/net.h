@@ -24,14 +24,15 @@ typedef struct {
     ParamTable  table;
     int         block0;     /* blocks of the nets before this one */
     int         site0;      /* random sites of dropout begin here */
-    Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
+    Tensor     *rope_table; /* f32[context or more, D], constant; NULL with learned positions */
 } Net;
 
 /* What tells a net from the others of its run. All zero for the only one, or the first. */
 typedef struct {
-    const char *prefix; /* of its weights' names; NULL: none */
-    int         index;  /* 0, 1, ...: sites of net i begin at i * NET_SITES */
-    int         block0; /* blocks of the nets before */
+    const char *prefix;    /* of its weights' names; NULL: none */
+    int         index;     /* 0, 1, ...: sites of net i begin at i * NET_SITES */
+    int         block0;    /* blocks of the nets before */
+    int64_t     positions; /* rows of the table of rotations; 0: model.context */
 } NetPlace;
 
 enum { NET_SITES = 1 << 20 };
@@ -44,6 +45,9 @@ typedef struct {
     Tensor *target;  /* i32[B*T,1] */
     Tensor *doc;     /* i32[B,T], only with document masking */
     Tensor *prefix;  /* i32[B], only with prefix masking */
+    /* i32[B,T]: the rows that each row sees, instead of the model's mask. mean_keys: so many on average. */
+    Tensor *first, *last;
+    int     mean_keys;
 } NetBatch;
 
 typedef struct {
@@ -61,6 +65,8 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
 void net_deinit(Net *net);
 
 void net_declare_decode(const Net *net, Store *store, NetDecode *d);
+/* Declares the caches alone, [B, rows, K, D]. */
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows);
 
 /* Records tokens -> loss (added to state). head_rows: rows of logits at a time. */
 void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
@@ -68,7 +74,15 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
 /* Records one token -> logits of the next, through the cache. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
 
-/* Host values of the rope table, context * D floats. */
+/* Records blocks and last norm over x [B,T,C], where vectors do not come from tokens of this net. Of batch
+ * only B, T and the masks are read. */
+Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetBatch *batch);
+/* The same through the caches of d, from position d->pos (i32[1] or i32[B]) on. */
+Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d);
+/* The matrix of the logits. */
+Tensor *net_head_weight(const Net *net);
+
+/* Host values of the rope table. */
 void net_fill_rope(const Net *net, float *out);
 
 int64_t net_vocab_stored(const RecipeModel *m);

@@ -97,7 +97,7 @@ static int descending(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static int32_t pick(const float *logits, int64_t V, const TaskSample *opt, int64_t i, float *scratch)
+int32_t sample_pick(const float *logits, int64_t V, const TaskSample *opt, int64_t i, float *scratch)
 {
     int32_t best = 0;
     for (int64_t v = 1; v < V; v++) {
@@ -165,7 +165,7 @@ static int generate(Job *j, const TaskSample *opt, int32_t *tok, int64_t n_promp
     TRY(check_logits(logits, V));
     for (int64_t i = 0; i < n; i++) put(out, tok[i], bytes);
     for (int64_t i = 0; i < opt->n_unit; i++) {
-        tok[n] = pick(logits, V, opt, i, scratch);
+        tok[n] = sample_pick(logits, V, opt, i, scratch);
         put(out, tok[n++], bytes);
         first = seen_from(r, tok, first, n);
         if (n - first <= T) {

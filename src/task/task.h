@@ -73,11 +73,15 @@ typedef struct {
     uint64_t    seed;
 } TaskSample;
 
+/* The i-th unit of a sample, of V logits; scratch has room for V numbers. (task/lm_sample.c) */
+int32_t sample_pick(const float *logits, int64_t V, const TaskSample *opt, int64_t i, float *scratch);
+
 /* What an evaluation found. */
 typedef struct {
-    double  value[4]; /* by TaskMetric */
-    int64_t n_target; /* of the first one */
-    int64_t n_sample, n_all;
+    double     value[8]; /* by TaskMetric */
+    int64_t    n_target; /* of the first one */
+    int64_t    n_sample, n_all;
+    const Job *job; /* which was evaluated: what its host rows have found */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
@@ -86,7 +90,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4 };
+enum { TASK_NUMBERS = 8 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */

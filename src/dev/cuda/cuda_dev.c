@@ -404,6 +404,7 @@ static const DevVt cuda_vt = {
         .put = cuda_put,
         .tick = cuda_tick,
         .perm = cuda_perm,
+        .pack_rows = cuda_pack_rows,
         .loss_add = cuda_loss_add,
         .halt = cuda_halt,
         .fill = cuda_fill,
