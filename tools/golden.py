@@ -236,4 +236,5 @@ def main():
               f"norm {tensors['norm'][0]:.3f} -> {tensors['norm'][-1]:.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -168,7 +168,7 @@ static int32_t *put(int32_t *at, const int32_t *tok, int64_t n)
     return at + n;
 }
 
-static void fill_none(const PairShape *s, void *const *field)
+void pair_fill_none(const PairShape *s, void *const *field)
 {
     memset(field[PAIR_BYTES], 0, sizeof(int32_t) * (size_t)s->S);
     memset(field[PAIR_TEXT], -1, sizeof(int32_t) * (size_t)s->full);
@@ -181,7 +181,7 @@ static void fill_none(const PairShape *s, void *const *field)
     *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
 }
 
-static void fill_pair(const PairShape *s, const PairList *l, const Pair *pair, void *const *field)
+void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *const *field)
 {
     const int32_t *tok = l->tokens + pair->tokens_at, *rest = tok + pair->n_prompt;
     int64_t        n_rest = s->A + MIN(pair->n_answer, s->L - 1), n_budget = MIN(pair->n_prompt, s->M);
@@ -202,8 +202,8 @@ static void fill_pair(const PairShape *s, const PairList *l, const Pair *pair, v
 static int pairs_fill(const Source *src, int64_t g, void *const *field, void *scratch)
 {
     const Pairs *p = (const Pairs *)src;
-    fill_none(&p->shape, field);
-    if (g >= 0) fill_pair(&p->shape, &p->list, pair_of(p, g), field);
+    pair_fill_none(&p->shape, field);
+    if (g >= 0) pair_fill(&p->shape, &p->list, pair_of(p, g), field);
     return 0;
 }
 
@@ -326,10 +326,10 @@ int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)
     PairShape s;
     PairList  l = { 0 };
     TRY(pairs_shape(&s, r));
-    fill_none(&s, field);
+    pair_fill_none(&s, field);
     if (!prompt) return 0;
     int rc = pair_list_prompt(&l, r, &s, prompt);
-    if (rc == 0) fill_pair(&s, &l, &l.pair[0], field);
+    if (rc == 0) pair_fill(&s, &l, &l.pair[0], field);
     pair_list_free(&l);
     return rc;
 }

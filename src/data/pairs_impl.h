@@ -24,6 +24,10 @@ void pair_list_free(PairList *l);
 /* Reads the training or the validation part of a recipe. Negative after recipe_blame() or err_set(). */
 int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation);
 
+/* Writes the fields of no sample, and of one behind that. */
+void pair_fill_none(const PairShape *s, void *const *field);
+void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *const *field);
+
 /* The only pair is a prompt without answer. */
 int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt);
 

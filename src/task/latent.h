@@ -52,6 +52,7 @@ typedef struct {
     Tensor     *prefix_row, *prefix_x_row, *prefix_end; /* constants */
     Tensor     *turn, *said, *classes;                  /* i32[1], i32[L,B], i32[2] */
     Tensor     *pooled;                                 /* f32[B*M, width] */
+    Tensor     *latents;                                /* f32[B*M, out], with JOB_SAMPLE */
     Tensor     *score;                                  /* f32[3,B]: exact match, F1, first token */
     int         prefill, decode1, n_score;
     LatentWatch watch;

@@ -36,17 +36,19 @@ void latent_declare_answers(Job *j)
     Latent          *t = latent_of(j);
     const PairShape *s = &t->s;
     int64_t          B = j->fields.B, tok[2] = { B, 1 }, said[2] = { s->L, B }, score[2] = { 3, B },
-            pooled[2] = { B * s->M, j->recipe.encoder.width };
-    t->prefix_row     = declare_ints(j, "prefix rows", B * (s->M + s->A));
-    t->prefix_x_row   = declare_ints(j, "prefix latents", B * (s->M + s->A));
-    t->prefix_end     = declare_ints(j, "prefix ends", B);
-    t->turn           = declare_ints(j, "turn", 1);
-    t->classes        = declare_ints(j, "classes", 2);
-    t->decode.pos     = declare_ints(j, "answer position", 1);
-    t->decode.tok     = job_declare_state(j, "answer token", DT_I32, 2, tok, 0);
-    t->said           = job_declare_state(j, "answers", DT_I32, 2, said, 0);
-    t->pooled         = job_declare_state(j, "pooled latents", DT_F32, 2, pooled, 0);
-    t->score          = job_declare_state(j, "scores", DT_F32, 2, score, 0);
+            pooled[2]  = { B * s->M, j->recipe.encoder.width };
+    t->prefix_row      = declare_ints(j, "prefix rows", B * (s->M + s->A));
+    t->prefix_x_row    = declare_ints(j, "prefix latents", B * (s->M + s->A));
+    t->prefix_end      = declare_ints(j, "prefix ends", B);
+    t->turn            = declare_ints(j, "turn", 1);
+    t->classes         = declare_ints(j, "classes", 2);
+    t->decode.pos      = declare_ints(j, "answer position", 1);
+    t->decode.tok      = job_declare_state(j, "answer token", DT_I32, 2, tok, 0);
+    t->said            = job_declare_state(j, "answers", DT_I32, 2, said, 0);
+    t->pooled          = job_declare_state(j, "pooled latents", DT_F32, 2, pooled, 0);
+    t->score           = job_declare_state(j, "scores", DT_F32, 2, score, 0);
+    int64_t latents[2] = { B * s->M, t->model.width };
+    t->latents        = j->parts & JOB_SAMPLE ? job_declare_state(j, "latents", DT_F32, 2, latents, 0) : NULL;
     int64_t logits[2] = { B, net_vocab_stored(&t->model) };
     t->decode.logits =
         j->parts & JOB_SAMPLE ? job_declare_state(j, "answer logits", DT_F32, 2, logits, 0) : NULL;
@@ -109,6 +111,7 @@ static int record_prefill(Job *j)
     EncoderOut z = latent_record_encoder(j, p);
     prog_at(p, -1, -1, "prefix");
     rec_cast(p, (Cast){ .y = t->pooled, .x = z.pooled });
+    if (t->latents) rec_cast(p, (Cast){ .y = t->latents, .x = z.latents });
     rec_fill(p, (Fill){ .y = t->turn });
     rec_fill(p, (Fill){ .y = t->decode.pos });
     rec_rows_fwd(p, (RowsFwd){ .y = tok, .x = j->field[PAIR_TOK], .index = t->prefix_row });
