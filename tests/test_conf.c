@@ -128,7 +128,8 @@ static void unusual_recipe_round_trips(void **state)
         "  mask: document, init_std: 0.017}\n"
         "optim: {lr: 0.3333333333333333, min_lr: 1e-7, warmup: 7, schedule: trapezoid,\n"
         "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
-        "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05,\n"
+        "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05, tokenizer: "
+        "LICENSE, pack: best_fit,\n"
         "  threads: 2, depth: 9, document_token: 10, prefix_token: 11, verify: false}\n"
         "eval: {every: 5, sequences: 6, target: 1.5, patience: 8}\n"
         "checkpoint: {every: 9, keep: 3, keep_every: 18, best: false}\n"
@@ -481,7 +482,7 @@ static void bad_relations(void **state)
         { "data: {train: LICENSE, val: /nonexistent/x}\n", NULL,
           "t.yaml:1: data.val: no such file: /nonexistent/x" },
         { "data: {train: recipes}\n", NULL,
-          "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file" },
+          "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file, or a data.tokenizer" },
         { "data: {train: /dev/null}\n", NULL,
           "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
         { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL,

@@ -293,6 +293,7 @@ static void describe(BenchResult *out, const Setup *s, const Recipe *r)
     out->slab_bytes    = store_total_bytes(&s->job->store);
     out->planned_bytes = out->slab_bytes;
     if (out->hints->is_late) out->planned_bytes += s->info.total_bytes - s->info.free_bytes;
+    out->setup_s    = s->took;
     out->peak_bytes = used_bytes(s->dev);
     str_copy(out->device, sizeof out->device, s->info.name);
     if (s->machine.peak_flops > 0) out->mfu = choose_step_flops(s->job) / out->step_s / s->machine.peak_flops;
@@ -373,6 +374,10 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
     json_out_int(&o, "drift_bytes", b->drift_bytes);
     json_out_num(&o, "startup_s", b->startup_s);
+    json_out_num(&o, "startup_device_s", b->setup_s.device);
+    json_out_num(&o, "startup_plan_s", b->setup_s.plan);
+    json_out_num(&o, "startup_memory_s", b->setup_s.memory);
+    json_out_num(&o, "startup_weights_s", b->setup_s.weights);
     json_out_num(&o, "gap_share", b->gap_share);
     json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));

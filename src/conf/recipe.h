@@ -31,7 +31,8 @@ typedef enum {
     SCHEDULE_CONSTANT,
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
-typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
+typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
+typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
 typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
@@ -89,6 +90,8 @@ typedef struct {
     DataKind   kind;
     char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
     char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
+    DataPack   pack;
     double     val_fraction;
     int64_t    threads;        /* loader threads, 0 = auto */
     int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */

@@ -10,7 +10,8 @@ static const char *const pos_names[]       = { "learned", "rope", NULL };
 static const char *const act_names[]       = { "gelu", "swiglu", "relu2", NULL };
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
-static const char *const data_names[]     = { "text", "tokens", "random", NULL };
+static const char *const data_names[]     = { "text", "tokens", "random", "uint16", NULL };
+static const char *const pack_names[]     = { "concat", "best_fit", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const pairs_names[]    = { "text", "jsonl", "squad", "random", NULL };
 static const char *const teacher_names[]  = { "none", "text", NULL };
@@ -293,13 +294,25 @@ const SchemaRow schema_table[] = {
     { ROW("data.kind", KEY_ENUM, data.kind, "text"), .names = data_names,
       .aka = "dataset,data_type",
       .tasks = "lm", .fixed = FIXED_DATA,
-      .help = "text: bytes of a file; tokens: shards of token numbers; random: noise, for speed only" },
+      .help = "text: the bytes of a file, or with data.tokenizer the tokens of any text; tokens: shards of "
+              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only" },
     { ROW("data.train", KEY_TEXT, data.train, ""), .path = 1,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm,latent", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
-              "names, as one sequence, so windows cross files (docs/formats.md shows how to write shards); "
-              "from the current folder, else the recipe's" },
+              "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
+              "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd. From the current "
+              "folder, else the recipe's" },
+    { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = 1,
+      .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
+              "tokens: whose ids they are (default: tokenizer.json beside the shards)" },
+    { ROW("data.pack", KEY_ENUM, data.pack, "concat"), .names = pack_names,
+      .aka = "packing,sample_packing",
+      .tasks = "lm", .fixed = FIXED_SAMPLE,
+      .help = "concat: windows of one long sequence; best_fit: each window begins with a document and holds "
+              "whole documents where they fit (shards with an index, as brim data tokens writes them)" },
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm,latent", .fixed = FIXED_DATA,

@@ -373,13 +373,18 @@ static int finish(Run *run)
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
     LoaderStats stats;
-    char        t[32], all[48] = "";
+    char        t[32], all[48] = "", can[32], takes[32];
     loader_stats(run->stepper.feed.loader, &stats);
-    int64_t done = run->at.step - run->first_step;
+    int64_t done    = run->at.step - run->first_step;
+    double  rate    = (double)job_units_per_step(run->setup.job) / run->step_s,
+           headroom = loader_headroom(&stats);
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
-    log_info("%lld step%s%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
-             (long long)done, str_plural(done), all, str_duration(t, sizeof t, clock_now_s() - run->begin_s),
-             run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
+    log_info("%lld step%s%s done in %s; loss %.4f -> %.4f", (long long)done, str_plural(done), all,
+             str_duration(t, sizeof t, clock_now_s() - run->begin_s), run->first_loss, run->last_loss);
+    log_info("waited %.1f s for data: the loader (%d thread%s) can feed %s %s/s, the %s takes %s (%.1fx)",
+             stats.waited_s, stats.n_thread, str_plural(stats.n_thread),
+             str_count(can, sizeof can, rate * headroom), run->task->unit,
+             run->setup.info.capability > 0 ? "GPU" : "CPU", str_count(takes, sizeof takes, rate), headroom);
     return 0;
 }
 

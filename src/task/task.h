@@ -81,7 +81,8 @@ typedef struct {
     double     value[8]; /* by TaskMetric */
     int64_t    n_target; /* of the first one */
     int64_t    n_sample, n_all;
-    const Job *job; /* which was evaluated: what its host rows have found */
+    const Job *job;              /* which was evaluated: what its host rows have found */
+    double     bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
