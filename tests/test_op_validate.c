@@ -57,7 +57,7 @@ static const Exception exceptions[] = {
     { OP_PUT, "y", ROWS_FREE }, /* steps */
     { OP_PERM, "index", COLS_FREE },
     { OP_PACK_ROWS, "len", COLS_FREE | ROWS_FREE }, /* sequences, where nothing is asked of each */
-    { OP_REDUCE_SCATTER, "x", ROWS_FREE }, /* multiples */
+    { OP_REDUCE_SCATTER, "x", ROWS_FREE },          /* multiples */
     { OP_ALL_GATHER, "y", ROWS_FREE },
     { OP_LOSS_ADD, "loss", ROWS_FREE | COLS_FREE },
     { OP_FILL, "y", ROWS_FREE | COLS_FREE | DTYPE_FREE },

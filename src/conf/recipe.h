@@ -88,8 +88,8 @@ typedef struct {
 
 typedef struct {
     DataKind   kind;
-    char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
-    char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
+    char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
     DataPack   pack;
     double     val_fraction;

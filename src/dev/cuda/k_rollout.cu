@@ -343,10 +343,20 @@ static __global__ void __launch_bounds__(ROLL_THREADS) pack_kernel(PackP p)
 
 extern "C" int cuda_pack_rows(Dev *dev, const PackRows *a)
 {
-    PackP p = { t_data<int32_t>(a->index), t_data<int32_t>(a->first), t_data<int32_t>(a->last),
-                t_data<int32_t>(a->tail),  t_data<int32_t>(a->low),   t_data<int32_t>(a->high),
-                t_data<int32_t>(a->len),   a->stride,                 tensor_numel(a->index),
-                (int)tensor_numel(a->len), a->align,                  a->causal,
-                a->n_tail,                 a->n_each };
-    return k_launch("pack_rows", pack_kernel, dim3((unsigned)(p.n + 1)), ROLL_THREADS, 0, cuda_stream(dev), p);
+    PackP p = { t_data<int32_t>(a->index),
+                t_data<int32_t>(a->first),
+                t_data<int32_t>(a->last),
+                t_data<int32_t>(a->tail),
+                t_data<int32_t>(a->low),
+                t_data<int32_t>(a->high),
+                t_data<int32_t>(a->len),
+                a->stride,
+                tensor_numel(a->index),
+                (int)tensor_numel(a->len),
+                a->align,
+                a->causal,
+                a->n_tail,
+                a->n_each };
+    return k_launch("pack_rows", pack_kernel, dim3((unsigned)(p.n + 1)), ROLL_THREADS, 0, cuda_stream(dev),
+                    p);
 }
