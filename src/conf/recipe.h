@@ -102,7 +102,7 @@ typedef struct {
 
 /* The byte encoder of task latent. */
 typedef struct {
-    int64_t bytes, width, layers, heads, latents;
+    int64_t bytes, width, layers, heads, head_dim, latents;
     int     tie_queries; /* one query for all latents */
 } RecipeEncoder;
 

@@ -319,11 +319,13 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
 
 static int resolve_latent(Recipe *r, const char *folder, int need_data)
 {
-    const RecipeEncoder *e = &r->encoder;
-    RecipeLatent        *t = &r->latent;
+    RecipeEncoder *e = &r->encoder;
+    RecipeLatent  *t = &r->latent;
     TRY(resolve_model(r));
-    RELATE(e->width % e->heads == 0, "encoder.heads", "encoder.width",
-           "encoder.heads (%lld) must divide encoder.width (%lld)", LL(e->heads), LL(e->width));
+    RELATE(e->head_dim > 0 || e->width % e->heads == 0, "encoder.heads", "encoder.width",
+           "encoder.heads (%lld) must divide encoder.width (%lld), or give encoder.head_dim", LL(e->heads),
+           LL(e->width));
+    if (e->head_dim == 0) e->head_dim = e->width / e->heads;
     RELATE(t->first <= t->answer, "latent.first", "latent.answer",
            "latent.first (%lld) must not exceed latent.answer (%lld)", LL(t->first), LL(t->answer));
     RELATE(t->least_bytes <= e->bytes, "latent.least_bytes", "encoder.bytes",

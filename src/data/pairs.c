@@ -61,10 +61,24 @@ int pairs_fields(const PairShape *s, FieldRow *row)
     return PAIR_FIELDS;
 }
 
-int64_t pairs_rows(int64_t B, int64_t each, int64_t align, double room)
+/* Rows of one sample: so many behind a prompt, and of the longest prompt. Bytes begin at multiples of
+ * PAIRS_ALIGN, which wastes half of it on average. */
+static void reader_rows(const PairShape *s, PairReader reader, int64_t *rest, int64_t *prompt)
 {
-    int64_t one = round_up(each, align), some = (int64_t)(room * (double)(B * one)) + one;
-    return MIN(B * one, round_up(some, 64));
+    *rest   = reader == READ_BYTES ? PAIRS_ALIGN / 2 : s->A - 1 + (reader == READ_TEACHER ? s->K : s->L);
+    *prompt = reader == READ_BYTES                            ? round_up(s->S, PAIRS_ALIGN)
+              : reader == READ_TEACHER || reader == READ_FULL ? s->P
+              : reader == READ_NONE                           ? 0
+                                                              : s->M;
+}
+
+int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room)
+{
+    int64_t rest, prompt;
+    reader_rows(s, reader, &rest, &prompt);
+    int64_t most = B * ((reader == READ_BYTES ? 0 : rest) + prompt);
+    int64_t some = B * rest + (int64_t)(room * (double)(B * prompt)) + prompt;
+    return round_up(reader <= READ_FULL ? MIN(most, some) : most, PAIRS_ALIGN);
 }
 
 int pairs_has_val(const Recipe *r)
@@ -118,10 +132,8 @@ static const Pair *pair_of(const Pairs *p, int64_t g)
     return &p->list.pair[p->sorted[at]];
 }
 
-/* Rows of one sample, as encoder, teacher and the reader of the full text pack it. */
-enum { READ_BYTES, READ_TEACHER, READ_FULL, READERS };
-
-static int64_t rows_of(const Pairs *p, const Pair *pair, int reader)
+/* Rows of one sample, packed. */
+static int64_t rows_of(const Pairs *p, const Pair *pair, PairReader reader)
 {
     const PairShape *s = &p->shape;
     if (reader == READ_BYTES) return round_up(pair->n_byte, PAIRS_ALIGN);
@@ -129,7 +141,7 @@ static int64_t rows_of(const Pairs *p, const Pair *pair, int reader)
 }
 
 /* Training: rows that sample i of a group needs at most, in any epoch: its part's longest. */
-static int64_t rows_at(const Pairs *p, int64_t i, int reader)
+static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
 {
     if (p->validation) return rows_of(p, pair_of(p, i), reader);
     int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->list.n;
@@ -144,16 +156,16 @@ static double least_room(const Pairs *p, int64_t *rows)
 {
     int64_t n    = p->validation ? p->base.n_sample : 2 * p->group;
     double  need = 0;
-    for (int reader = 0; reader < READERS; reader++) {
-        int64_t one = reader == READ_BYTES     ? round_up(p->shape.S, PAIRS_ALIGN)
-                      : reader == READ_TEACHER ? p->shape.teacher
-                                               : p->shape.full;
-        for (int64_t i = 0; i < n; i++) rows[i] = rows_at(p, i, reader);
+    for (PairReader reader = READ_BYTES; reader <= READ_FULL; reader++) {
+        int64_t rest, prompt;
+        reader_rows(&p->shape, reader, &rest, &prompt);
+        for (int64_t i = 0; i < n; i++) rows[i] = rows_at(p, i, reader) - rest;
         for (int64_t from = 0; from < n; from++) {
             int64_t sum = 0;
             for (int64_t k = 1; k <= p->group && from + k <= n; k++) {
                 sum += rows[from + k - 1];
-                need = MAX(need, (double)(sum - (k < p->group ? one : 0)) / (double)(k * one));
+                double share = (double)(sum - (k < p->group ? prompt : 0)) / (double)(k * prompt);
+                need         = MAX(need, MIN(share, 1));
             }
         }
     }

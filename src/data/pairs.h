@@ -63,9 +63,22 @@ typedef struct {
 int pairs_shape(PairShape *s, const Recipe *r);
 int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 
-/* Rows that B samples in a row need at most, if one needs `each`, a multiple of align for each; room is
- * latent.room. */
-int64_t pairs_rows(int64_t B, int64_t each, int64_t align, double room);
+/* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
+ * tokens of it. */
+typedef enum {
+    READ_BYTES,
+    READ_TEACHER,
+    READ_FULL,
+    READ_BUDGET,
+    READ_NONE,
+    READ_STUDENT,
+    READERS
+} PairReader;
+
+/* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
+ * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as attention's
+ * fast kernels want it. */
+int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room);
 
 int pairs_has_val(const Recipe *r);
 int pairs_open_train(Source **out, const Recipe *r);

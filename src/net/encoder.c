@@ -49,12 +49,12 @@ static const float OUT_LR = 0.02f;
 
 static void declare_pool(ParamTable *t, const RecipeEncoder *s, int64_t out)
 {
-    int64_t d = s->width;
+    int64_t d = s->width, a = s->heads * s->head_dim;
     declare_matrix(t, "query", s->latents, d, 1);
     declare_norm(t, "norm_q", d, 1, 1);
-    declare_linear(t, "q", d, d);
-    declare_linear(t, "kv", 2 * d, d);
-    declare_linear(t, "proj", d, d);
+    declare_linear(t, "q", a, d);
+    declare_linear(t, "kv", 2 * a, d);
+    declare_linear(t, "proj", d, a);
     declare_linear(t, "gate", d, d);
     declare_norm(t, "norm", d, 1, 1);
     declare_linear(t, "up", 2 * d, d);
@@ -72,7 +72,7 @@ void encoder_declare(ByteEncoder *e, Store *store, const RecipeEncoder *s, int64
                       .width    = s->width,
                       .heads    = s->heads,
                       .kv_heads = s->heads,
-                      .head_dim = s->width / s->heads,
+                      .head_dim = s->head_dim,
                       .ffn      = 4 * s->width,
                       .vocab    = 256,
                       .context  = s->bytes,
@@ -183,9 +183,9 @@ static Tensor *attend(const Rec *r, Tensor *query, Tensor *kv, Tensor *low, Tens
     int64_t              lse[3] = { 1, s->heads, query->dim[1] };
     AttnShape            shape  = { .heads         = (int)s->heads,
                                     .kv_heads      = (int)s->heads,
-                                    .head_dim      = (int)(s->width / s->heads),
+                                    .head_dim      = (int)s->head_dim,
                                     .mask          = MASK_RANGE,
-                                    .scale         = 1.0f / sqrtf((float)(s->width / s->heads)),
+                                    .scale         = 1.0f / sqrtf((float)s->head_dim),
                                     .deterministic = r->e->trunk.deterministic };
     Tensor              *q = linear(r, "q", norm(r, "norm_q", query)), *o = prog_like(r->p, "attention", q);
     at(r, "attention");

@@ -44,21 +44,9 @@ static double kl_weight(const Recipe *r)
 
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
-static int64_t teacher_rows(const Job *j)
+static int64_t rows_of(const Job *j, PairReader reader)
 {
-    const PairShape *s = &latent_of(j)->s;
-    return pairs_rows(j->fields.B, s->teacher, 1, j->recipe.latent.room);
-}
-
-static int64_t full_rows(const Job *j)
-{
-    const PairShape *s = &latent_of(j)->s;
-    return pairs_rows(j->fields.B, s->full, 1, j->recipe.latent.room);
-}
-
-static int64_t encoder_rows(const Job *j)
-{
-    return pairs_rows(j->fields.B, latent_of(j)->s.S, PAIRS_ALIGN, j->recipe.latent.room);
+    return pairs_rows(&latent_of(j)->s, reader, j->fields.B, j->recipe.latent.room);
 }
 
 static Tensor *declare_rows(Job *j, const char *name, int64_t n)
@@ -75,7 +63,10 @@ static void declare_constants(Job *j)
     t->x_row           = declare_rows(j, "latent rows", B * s->student);
     t->h_row           = declare_rows(j, "answer rows", B * s->L);
     t->target_row      = declare_rows(j, "target rows", B * s->L);
-    t->none_row        = declare_rows(j, "answer rows without prompt", B * s->L);
+    t->pack_row        = declare_rows(j, "student rows", rows_of(j, READ_STUDENT));
+    t->first           = declare_rows(j, "student first", rows_of(j, READ_STUDENT));
+    t->last            = declare_rows(j, "student last", rows_of(j, READ_STUDENT));
+    t->none_len        = declare_rows(j, "lengths without prompt", B);
 }
 
 static int latent_declare(Job *j)
@@ -89,7 +80,8 @@ static int latent_declare(Job *j)
     job_declare_fields(j, row, pairs_fields(&t->s, row));
     j->own = t; /* from here on release() frees */
     /* A packed row's position is its place in the pack: only differences of positions count for rotations. */
-    int64_t positions = MAX(MAX(teacher_rows(j), full_rows(j)), j->fields.B * t->s.budget);
+    int64_t positions = MAX(rows_of(j, READ_TEACHER), rows_of(j, READ_FULL));
+    positions         = MAX(positions, rows_of(j, READ_BUDGET));
     frozen.freeze     = "llm";
     net_declare(&t->llm, &j->store, &t->model, &frozen,
                 &(NetPlace){ .prefix = "llm.", .index = 2, .positions = positions });
@@ -152,8 +144,24 @@ static int upload_constants(Job *j)
         v[i] = (int32_t)(b * s->L + k);
     }
     if (rc == 0) rc = upload_rows(j, t->target_row, v);
-    for (int64_t i = 0; i < B * s->L; i++) v[i] = (int32_t)(i / s->L * s->none + s->A - 1 + i % s->L);
-    if (rc == 0) rc = upload_rows(j, t->none_row, v);
+    for (int64_t b1 = 0; b1 < B; b1++) v[b1] = (int32_t)s->none;
+    if (rc == 0) rc = upload_rows(j, t->none_len, v);
+    free(v);
+    return rc;
+}
+
+/* The student's sequences are all as long, so where they lie is a constant. */
+static int upload_student(Job *j)
+{
+    const Latent *t = latent_of(j);
+    int64_t       R = rows_of(j, READ_STUDENT), T = t->s.student, n = j->fields.B * T;
+    int32_t      *v = mem_alloc(sizeof *v * (size_t)R);
+    if (!v) return err_sys("memory for rows");
+    for (int64_t i = 0; i < R; i++) v[i] = i < n ? (int32_t)i : -1;
+    int rc = upload_rows(j, t->pack_row, v);
+    if (rc == 0) rc = upload_rows(j, t->last, v);
+    for (int64_t i = 0; i < R; i++) v[i] = i < n ? (int32_t)(i / T * T) : 0;
+    if (rc == 0) rc = upload_rows(j, t->first, v);
     free(v);
     return rc;
 }
@@ -163,6 +171,7 @@ static int latent_init_constants(Job *j)
     Latent    *t   = latent_of(j);
     const Net *net = &t->llm;
     TRY(upload_constants(j));
+    TRY(upload_student(j));
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
@@ -204,7 +213,7 @@ EncoderOut latent_record_encoder(Job *j, Prog *p)
 {
     Latent      *t = latent_of(j);
     EncoderBatch b = { .B         = j->fields.B,
-                       .R         = encoder_rows(j),
+                       .R         = rows_of(j, READ_BYTES),
                        .bytes     = j->field[PAIR_BYTES],
                        .len       = j->field[PAIR_N_BYTES],
                        .query_row = t->query_row,
@@ -219,14 +228,11 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
     int64_t    B   = j->fields.B;
     prog_at(p, -1, -1, "llm embedding");
     Tensor *e = record_rows(p, "embedding", weight(net, "embed.weight"), tok, B, T);
-    if (latents) {
-        prog_at(p, -1, -1, "llm latents");
-        Tensor *z = record_rows(p, "latents", latents, row, B, T), *x = prog_like(p, "x", e);
-        rec_add(p, (Add){ .y = x, .a = z, .b = e });
-        e = x;
-    }
+    prog_at(p, -1, -1, "llm latents");
+    Tensor *z = record_rows(p, "latents", latents, row, B, T), *x = prog_like(p, "x", e);
+    rec_add(p, (Add){ .y = x, .a = z, .b = e });
     prog_at(p, -1, -1, "llm positions");
-    return record_positions(net, p, e);
+    return record_positions(net, p, x);
 }
 
 Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
@@ -372,8 +378,8 @@ static void record_losses(Job *j, Prog *p)
     int64_t          first   = j->fields.B * s->K;
     Tensor          *teacher = NULL, *target, *loss[PAIR_LOSSES];
     if (j->recipe.latent.teacher == TEACHER_TEXT) {
-        Tensor *h =
-            latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], teacher_rows(j), s->K);
+        Tensor *h = latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER],
+                                       rows_of(j, READ_TEACHER), s->K);
         prog_at(p, -1, -1, "teacher head");
         teacher = record_logits(j, p, h, 0, first);
     }
@@ -410,15 +416,13 @@ static void record_baselines(Job *j, Prog *p)
 {
     Latent          *t = latent_of(j);
     const PairShape *s = &t->s;
-    int64_t          B = j->fields.B;
-    Tensor *h = latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_FULL], full_rows(j), s->L);
+    Tensor          *h =
+        latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_FULL], rows_of(j, READ_FULL), s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_FULL);
-    h = latent_record_text(j, p, j->field[PAIR_BUDGET], j->field[PAIR_N_BUDGET], B * s->budget, s->L);
+    h = latent_record_text(j, p, j->field[PAIR_BUDGET], j->field[PAIR_N_BUDGET], rows_of(j, READ_BUDGET),
+                           s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_BUDGET);
-    Tensor *x = latent_record_x(j, p, NULL, NULL, j->field[PAIR_NONE], s->none);
-    h         = net_record_trunk(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->none });
-    prog_at(p, -1, -1, "answer rows");
-    h = record_rows(p, "answers", h, t->none_row, 1, B * s->L);
+    h = latent_record_text(j, p, j->field[PAIR_NONE], t->none_len, rows_of(j, READ_NONE), s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_NONE);
 }
 

@@ -45,7 +45,8 @@ typedef struct {
     /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
      * rows of h that predict answers, the first K of all samples first, and their targets. */
     Tensor *query_row, *x_row, *h_row, *target_row;
-    Tensor *none_row; /* the rows that predict answers without a prompt, in the order of the targets */
+    Tensor *pack_row, *first, *last; /* the student's rows side by side, and what each sees */
+    Tensor *none_len;                /* i32[B], all the same */
 
     /* Greedy answers: tokens and positions, caches, rows of the prefix. */
     NetDecode   decode;

@@ -123,7 +123,12 @@ static int load_all(Load *l, const char *path)
 {
     ParamTable *t    = &latent_of(l->j)->llm.table;
     int64_t     most = 0;
-    TRY(safetensors_open(&l->file, path));
+    if (safetensors_open(&l->file, path) < 0) {
+        char why[512];
+        str_copy(why, sizeof why, err_get());
+        err_clear();
+        return recipe_blame(&l->j->recipe, "latent.llm", "%s", why);
+    }
     for (int i = 0; i < t->n_param; i++) most = MAX(most, t->param[i].rows * t->param[i].cols);
     l->hash = XXH64_createState();
     l->raw  = mem_alloc(sizeof(float) * (size_t)most);
