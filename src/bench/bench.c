@@ -87,7 +87,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
     Dev     *dev = s->job->dev;
     DevTrace seen;
     StepOut  result;
-    if (!dev->vt->trace_begin) return 0;
+    if (!dev->vt->trace_begin || !dev->vt->hints->is_late) return 0;
     if (dev->vt->trace_begin(dev) < 0) {
         log_note("gaps between kernels are not measured: %s", err_get());
         err_clear();
@@ -99,6 +99,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
         if (rc == 0) rc = step_result(s, step + i - 1, &result);
     }
     if (dev->vt->trace_end(dev, &seen) < 0) return -1;
+    free(seen.span);
     if (rc == 0 && seen.span_s > 0) out->gap_share = 1 - seen.busy_s / seen.span_s;
     return rc;
 }
@@ -380,6 +381,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_num(&o, "startup_weights_s", b->setup_s.weights);
     json_out_num(&o, "gap_share", b->gap_share);
     json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
+    if (b->rate[UNIT_FP8] > 0) json_out_num(&o, "fp8_tflops", b->rate[UNIT_FP8] * 1e-12);
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
     json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));
     json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));

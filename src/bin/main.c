@@ -28,12 +28,19 @@ static const Command commands[] = {
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
       "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
-    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json]",
+    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json | --ids FILE [--logits OUT.npy]]",
       "loss of a trained run on its validation data" },
     { "sample", cmd_sample,
-      "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
-      "N|best|last]",
+      "RUN [key=value ...] [--prompt TEXT | --prompt-ids 1,2 | --prompt-file FILE] [--tokens N] "
+      "[--temperature X] [--top-k N] [--top-p X] [--repetition-penalty X] [--stop TEXT] [--seed N] [--ids] "
+      "[--step N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
+      "a Hugging Face folder becomes a run: eval, sample and train take it" },
+    { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16]",
+      "a run's weights for other programs: a Hugging Face folder of a language model" },
+    { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
+      "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,
@@ -44,6 +51,10 @@ static const Command commands[] = {
       "GPUs and runs, live: on the terminal, or as a web page" },
     { "compare", cmd_compare, "RUN [RUN ...] [--json]", "runs as one table, and which keys differ" },
     { "report", cmd_report, "RUN [--out FILE]", "one page about a run: plots, plan, machine, verdict" },
+    { "doctor", cmd_doctor, "RUN | RECIPE [key=value ...] [--apply [--out FILE]] [--seconds N] [--json]",
+      "what holds a run back, what to change, what that gains" },
+    { "trace", cmd_trace, "summarize RUN | FILE [--json]", "where the steps of a trace spent their time" },
+    { "check", cmd_check, "[--json] [--quick]", "this machine in a minute: versions, rates, links, disk" },
     { "info", cmd_info, "[--json]", "devices, versions, and why anything is not used" },
     { "version", cmd_version, "[--json]", "version, commit, compiler, and whether the CUDA half is there" },
     { "help", cmd_help, "[KEY | COMMAND]", "what a recipe key means, what a command takes" },

@@ -3,12 +3,13 @@
 #include "base/err.h"
 #include "task/latent.h"
 #include "task/lm.h"
+#include "task/ppo.h"
 
 #include <string.h>
 
 const Task *task_of(const Recipe *r)
 {
-    static const Task *const tasks[] = { &task_lm, &task_latent };
+    static const Task *const tasks[] = { &task_lm, &task_ppo, &task_latent };
     for (int i = 0; i < ARRAY_LEN(tasks); i++) {
         if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
     }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/hostmem.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -57,6 +58,7 @@ static int fill_row(const Loader *l, LoaderSlot *slot, int64_t b, void *scratch)
     void         *field[FIELDS_MAX];
     int64_t       used = slot->sample0 + b;
     int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
+    fault_slow();
     for (int i = 0; i < f->n; i++) field[i] = fields_at(f, slot->host, i, b);
     for (int k = 0; k < SOURCE_SLOTS; k++) {
         int64_t n = source_targets(l->src, g, k, scratch);

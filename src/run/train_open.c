@@ -105,6 +105,7 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
+    if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(b));
     if (got[0] > 0) {
         run->n_skipped = run->at.device.out.n_skipped;
         run->n_skip_row =
@@ -197,7 +198,8 @@ int train_open(Run *run, const TrainOptions *opt)
     fix_paths(run);
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
-    TRY(setup_open_ranks(&run->setup, run->task, r, JOB_TRAIN, run->comm));
+    unsigned parts = JOB_TRAIN | (r->watch.samples > 0 && run->task->sample ? JOB_SAMPLE : 0);
+    TRY(setup_open_ranks(&run->setup, run->task, r, parts, run->comm));
     run->step_flops = choose_step_flops(run->setup.job); /* once: a walk over every op */
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     if (is_noise(run)) {
@@ -207,7 +209,9 @@ int train_open(Run *run, const TrainOptions *opt)
     }
     int larger = run->task->metric[run->task->best].larger;
     run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };
-    if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
+    int found  = opt->fresh ? 0 : train_resume(run, INT64_MAX);
+    if (found < 0) return -1;
+    if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */
@@ -215,7 +219,7 @@ int train_open(Run *run, const TrainOptions *opt)
         return 0;
     }
     TRY(check_data(run, opt));
-    TRY(train_check_room(run));
+    if (!run->is_look) TRY(train_check_room(run));
     TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
     if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));

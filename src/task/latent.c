@@ -35,6 +35,15 @@ static int latent_check(const Recipe *r)
     return 0;
 }
 
+/* Packed sequences have no window of their own; they are short. */
+static int check_window(const Recipe *r, const RecipeModel *m, const PairShape *s)
+{
+    int64_t most = MAX(s->full, s->student);
+    if (m->window == 0 || most <= m->window) return 0;
+    return recipe_blame(r, "latent.prompt", "prompt and answer have %lld tokens, the model's window %lld",
+                        (long long)most, (long long)m->window);
+}
+
 static double first_token_weight(const Recipe *r) { return r->latent.first_token_weight; }
 static double first_weight(const Recipe *r) { return r->latent.first_weight; }
 static double kl_weight(const Recipe *r)
@@ -77,6 +86,7 @@ static int latent_declare(Job *j)
     FieldRow      row[FIELDS_MAX];
     TRY(pairs_shape(&t->s, r));
     TRY(latent_model(r, &t->model));
+    TRY(check_window(r, &t->model, &t->s));
     job_declare_fields(j, row, pairs_fields(&t->s, row));
     j->own = t; /* from here on release() frees */
     /* A packed row's position is its place in the pack: only differences of positions count for rotations. */
@@ -241,7 +251,7 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     const PairShape *s = &t->s;
     int64_t          B = j->fields.B;
     Tensor          *x = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
-    Tensor          *h = net_record_trunk(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->student });
+    Tensor          *h = net_record_blocks(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->student });
     prog_at(p, -1, -1, "answer rows");
     *target = record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
     return record_rows(p, "answers", h, t->h_row, 1, B * s->L);
@@ -274,7 +284,7 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
     }
     NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last };
     batch.mean_keys = (int)MAX(R / (2 * B), 1);
-    Tensor *h       = net_record_trunk(net, p, x, &batch);
+    Tensor *h       = net_record_blocks(net, p, x, &batch);
     prog_at(p, -1, -1, "text rows");
     return record_rows(p, "last rows", h, tail, 1, n);
 }

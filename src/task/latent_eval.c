@@ -52,7 +52,7 @@ void latent_declare_answers(Job *j)
     int64_t logits[2] = { B, net_vocab_stored(&t->model) };
     t->decode.logits =
         j->parts & JOB_SAMPLE ? job_declare_state(j, "answer logits", DT_F32, 2, logits, 0) : NULL;
-    net_declare_caches(&t->llm, &j->store, &t->decode, B, s->student);
+    net_declare_cache_rows(&t->llm, &j->store, &t->decode, B, s->student);
 }
 
 int latent_upload_answers(Job *j)

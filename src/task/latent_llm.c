@@ -1,7 +1,7 @@
 /* The frozen language model: where its shape and weights come from.
  *
- * latent.llm names a run of Brim (its best checkpoint, else the newest), a checkpoint's folder, or a
- * safetensors file with Brim's names. The hash is of all bytes that were read, names included: another file,
+ * latent.llm names a Hugging Face folder (config.json), a run of Brim (its best checkpoint, else the newest), a
+ * checkpoint's folder, or a safetensors file with Brim's names. The hash is of all bytes that were read, names included: another file,
  * or a changed one, is not gone on with (ckpt). */
 #include "task/latent.h"
 
@@ -10,6 +10,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "file/safetensors.h"
+#include "task/weights.h"
+#include "tensor/number.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,6 +70,12 @@ int latent_model(const Recipe *r, RecipeModel *m)
 {
     char path[PATH];
     *m = r->model;
+    if (r->latent.llm[0] && hfconf_is_folder(r->latent.llm)) {
+        HfConfig c;
+        if (hfconf_read(&c, r->latent.llm) < 0) return recipe_blame_pending(r, "latent.llm");
+        *m = c.model;
+        return 0;
+    }
     if (!r->latent.llm[0] || !exists(path, r->latent.llm, "recipe.yaml")) return 0;
     Recipe *run = mem_alloc(sizeof *run);
     if (!run) return err_sys("memory for a recipe");
@@ -85,7 +93,6 @@ typedef struct {
     XXH64_state_t *hash;
     void          *raw; /* of one tensor */
     float         *wide;
-    double         embed_sumsq;
 } Load;
 
 static int blame_tensor(const Load *l, const char *name, const char *what)
@@ -110,12 +117,10 @@ static int load_param(Load *l, const Param *p)
     TRY(safetensors_read(&l->file, t->offset, l->raw, t->size_bytes));
     XXH64_update(l->hash, name, strlen(name));
     XXH64_update(l->hash, l->raw, t->size_bytes);
-    int is_embed = strcmp(name, "embed.weight") == 0;
-    if (t->dtype == p->col[COL_WEIGHT]->dtype && !is_embed)
+    if (t->dtype == p->col[COL_WEIGHT]->dtype)
         return job_upload(l->j, p->col[COL_WEIGHT], l->raw, t->size_bytes);
     for (int64_t at = 0; at < n; at += BLOCK)
         TRY(safetensors_read_f32(&l->file, t, at, MIN(BLOCK, n - at), l->wide + at));
-    for (int64_t i = 0; i < n && is_embed; i++) l->embed_sumsq += (double)l->wide[i] * (double)l->wide[i];
     return job_write_param(l->j, p, COL_WEIGHT, l->wide);
 }
 
@@ -140,11 +145,42 @@ static int load_all(Load *l, const char *path)
     return 0;
 }
 
+/* RMS of the embedding, from blocks of it spread evenly. */
+static int embed_rms(Job *j, double *out)
+{
+    enum { BLOCKS = 32, NUMBERS = 1 << 16 };
+    const Param   *p   = param_find(&latent_of(j)->llm.table, "embed.weight");
+    const Tensor  *t   = p->col[COL_WEIGHT];
+    int64_t        all = p->rows * p->cols, n = MIN(all, NUMBERS);
+    size_t         size  = dtype_bytes(t->dtype);
+    double         sumsq = 0;
+    unsigned char *raw   = mem_alloc((size_t)n * size);
+    int            rc    = raw ? 0 : err_sys("memory for an embedding");
+    for (int k = 0; k < BLOCKS && rc == 0; k++) {
+        Tensor part = *t;
+        part.data   = (char *)t->data + (size_t)((all - n) / (BLOCKS - 1) * k) * size;
+        rc          = job_download(j, &part, raw, (size_t)n * size);
+        for (int64_t i = 0; i < n && rc == 0; i++) {
+            uint16_t half;
+            float    x;
+            memcpy(&half, raw + (size_t)i * size, sizeof half);
+            if (t->dtype == DT_F32) memcpy(&x, raw + (size_t)i * size, sizeof x);
+            if (t->dtype != DT_F32) x = t->dtype == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+            sumsq += (double)x * (double)x;
+        }
+    }
+    free(raw);
+    *out = sqrt(sumsq / ((double)n * BLOCKS));
+    return rc;
+}
+
 /* The adapter's last norm begins with the embedding's RMS, so latents are as large as tokens are. */
-static int calibrate(Job *j, double rms)
+static int calibrate(Job *j)
 {
     const Param *p = param_find(&latent_of(j)->enc.pool, "out.weight");
-    float       *v = mem_alloc(sizeof *v * (size_t)p->cols);
+    double       rms;
+    TRY(embed_rms(j, &rms));
+    float *v = mem_alloc(sizeof *v * (size_t)p->cols);
     if (!v) return err_sys("memory for the adapter");
     for (int64_t i = 0; i < p->cols; i++) v[i] = (float)rms;
     int rc = job_write_param(j, p, COL_WEIGHT, v);
@@ -152,19 +188,32 @@ static int calibrate(Job *j, double rms)
     return rc;
 }
 
-int latent_load_llm(Job *j)
+static int load_file(Job *j)
 {
-    const Recipe      *r = &j->recipe;
-    const RecipeModel *m = &latent_of(j)->model;
-    Load               l = { .j = j };
-    char               path[PATH];
-    if (!r->latent.llm[0]) return calibrate(j, m->init_std);
-    TRY(find_weights(r, path));
+    Load l = { .j = j };
+    char path[PATH];
+    TRY(find_weights(&j->recipe, path));
     int rc = load_all(&l, path);
     safetensors_close(&l.file);
     if (l.hash) XXH64_freeState(l.hash);
     free(l.raw);
     free(l.wide);
+    return rc;
+}
+
+static int load_folder(Job *j, const char *dir)
+{
+    HfConfig c;
+    TRY(hfconf_read(&c, dir));
+    return weights_load_frozen(j, &latent_of(j)->llm.table, dir, &c);
+}
+
+int latent_load_llm(Job *j)
+{
+    const Recipe *r   = &j->recipe;
+    const char   *llm = r->latent.llm;
+    int           rc  = 0;
+    if (llm[0]) rc = hfconf_is_folder(llm) ? load_folder(j, llm) : load_file(j);
     if (rc < 0) return recipe_blame_pending(r, "latent.llm");
-    return calibrate(j, sqrt(l.embed_sumsq / (double)(m->vocab * m->width)));
+    return calibrate(j);
 }

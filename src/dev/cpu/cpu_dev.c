@@ -145,6 +145,12 @@ static size_t linear_act_bwd_scratch(const LinearActBwd *a, int threads)
     return a->db ? MAX(product, sums_scratch(a->dpre, 1, 0, threads)) : product;
 }
 
+static size_t quant_scratch(const Quant *a, int threads)
+{
+    Colsum c = { .rows = tensor_rows(a->x), .cols = tensor_numel(a->db), .n_out = 1 };
+    return colsum_scratch(&c, threads);
+}
+
 size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 {
     switch (kind) {
@@ -163,6 +169,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);
     case OP_BIAS_DW: return sums_scratch(a->bias_dw.dy, 1, 0, threads);
     case OP_ACT_BIAS_BWD: return sums_scratch(a->act_bias_bwd.dy, 1, 0, threads);
+    case OP_QUANT: return a->quant.db ? quant_scratch(&a->quant, threads) : 0;
     case OP_QKNORM_DW: return sums_scratch(a->qknorm_dw.dy, 2, 0, threads);
     case OP_ATTN_FWD: return cpu_attn_fwd_scratch(&a->attn_fwd, threads);
     case OP_ATTN_BWD: return cpu_attn_bwd_scratch(&a->attn_bwd, threads);
@@ -269,13 +276,43 @@ static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
 
 static void cpu_exec_destroy(Dev *dev, DevExec *exec) { free(exec); }
 
+static int run_traced(Dev *dev, const Op *op)
+{
+    CpuDev *d    = (CpuDev *)dev;
+    DevSpan span = { .begin_s = clock_now_s(), .op = op, .lane = op->lane };
+    int     rc   = dev_run_op(dev, op);
+    span.end_s   = clock_now_s();
+    dev_trace_add(&d->trace, &d->trace_cap, &span);
+    return rc;
+}
+
 static int cpu_exec_run(Dev *dev, DevExec *exec)
 {
     int rc                = 0;
     ((CpuDev *)dev)->list = exec->scratch;
-    for (int i = 0; i < exec->n_op && rc == 0; i++) rc = dev_run_op(dev, &exec->ops[i]);
+    for (int i = 0; i < exec->n_op && rc == 0; i++)
+        rc = ((CpuDev *)dev)->tracing ? run_traced(dev, &exec->ops[i]) : dev_run_op(dev, &exec->ops[i]);
     ((CpuDev *)dev)->list = (CpuRange){ 0 };
     return rc;
+}
+
+static int cpu_trace_begin(Dev *dev)
+{
+    CpuDev *d    = (CpuDev *)dev;
+    d->trace     = (DevTrace){ 0 };
+    d->trace_cap = 0;
+    d->tracing   = 1;
+    return 0;
+}
+
+static int cpu_trace_end(Dev *dev, DevTrace *out)
+{
+    CpuDev *d  = (CpuDev *)dev;
+    d->tracing = 0;
+    *out       = d->trace;
+    d->trace   = (DevTrace){ 0 };
+    dev_trace_finish(out);
+    return 0;
 }
 
 static int cpu_exec_time(Dev *dev, DevExec *exec, DevOpTime *out)
@@ -327,6 +364,8 @@ const DevVt *dev_cpu(void)
         .exec_destroy = cpu_exec_destroy,
         .exec_run     = cpu_exec_run,
         .exec_time    = cpu_exec_time,
+        .trace_begin  = cpu_trace_begin,
+        .trace_end    = cpu_trace_end,
     };
     return &vt;
 }
