@@ -8,7 +8,7 @@ unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
 export BRIM_RUNS=$dir/runs
 device=${LATENT_DEVICE:-cpu}
 recipe=$here/recipes/latent-tiny.yaml
-small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1 log_every=1"
+small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1"
 small="$small watch.sample=false watch.report=false deterministic=true device=$device"
 
 train() { # name, overrides
@@ -49,15 +49,18 @@ for _ in $(seq 400); do [ -d runs/part/checkpoints/step-00000004 ] && break; sle
 kill -9 $pid 2>/dev/null
 wait $pid 2>/dev/null
 train part && cmp runs/whole/checkpoints/step-00000012/model.safetensors \
-    runs/part/checkpoints/step-00000012/model.safetensors && [ "$(bits whole | tail -n 1)" = "$(bits part | tail -n 1)" ]
+    runs/part/checkpoints/step-00000012/model.safetensors &&
+    [ "$(bits whole | tail -n 1)" = "$(bits part | tail -n 1)" ]
 verdict "killed and gone on with, bit for bit" $? "$(tail -n 2 part.log)"
 
 out=$("$brim" eval runs/whole eval.samples=8 "device=$device" threads=1 2>&1)
 echo "$out" | grep -q "whole text .* no prompt" && echo "$out" | grep -q "exact match"
 verdict "brim eval says loss, baselines and exact match" $? "$out"
 
-one=$("$brim" sample runs/whole --prompt "First Citizen: Before we proceed" --temperature 0 "device=$device" 2>&1)
-two=$("$brim" sample runs/whole --prompt "First Citizen: Before we proceed" --temperature 0 "device=$device" 2>&1)
+answer() {
+    "$brim" sample runs/whole --prompt "First Citizen: Before we proceed" --temperature 0 "device=$device" 2>&1
+}
+one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
 
@@ -70,7 +73,8 @@ for r in 0 1; do
     pids[r]=$!
 done
 wait "${pids[0]}" "${pids[1]}"
-awk -v a="$(last two loss)" -v b="$(last whole loss)" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * b && -d < 1e-4 * b) }'
+awk -v a="$(last two loss)" -v b="$(last whole loss)" \
+    'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * b && -d < 1e-4 * b) }'
 verdict "two ranks have the losses of one" $? "$(last two loss), $(last whole loss); $(tail -n 2 two.1.log)"
 
 # Other language models.
@@ -85,7 +89,8 @@ refused "a changed language model" "(latent-lm|other).safetensors" \
     "$brim" train "$recipe" run=whole $small steps=14 latent.llm=other.safetensors
 refused "a language model of another shape" "tensor block.4.norm1.weight is missing" \
     "$brim" train "$recipe" run=x model.layers=5
-refused "no such language model" "no such file or folder: nothing" "$brim" train "$recipe" run=x latent.llm=nothing
+refused "no such language model" "no such file or folder: nothing" \
+    "$brim" train "$recipe" run=x latent.llm=nothing
 refused "no language model" "latent.llm: is missing" "$brim" train "$recipe" run=x latent.llm=
 
 # JSONL.
@@ -96,13 +101,16 @@ sed -i '3s/.*/{"q": "no end/; 7s/.*/{"q": "no answer"}/; 9s/.*/[1]/' pairs.jsonl
 train json latent.pairs=jsonl latent.prompt_field=q latent.answer_field=a data.train=pairs.jsonl \
     "latent.anchor=A:" data.val_fraction=0.25
 rc=$?
-[ $rc -eq 0 ] && grep -q "pairs.jsonl:3: skipped" json.log && grep -q "pairs.jsonl:7: skipped: no text named a" json.log &&
+[ $rc -eq 0 ] && grep -q "pairs.jsonl:3: skipped" json.log &&
+    grep -q "pairs.jsonl:7: skipped: no text named a" json.log &&
     grep -q "3 lines" json.log
 verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v train json.log | tail -n 5)"
-refused "a file without pairs" "has no pair" "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
+refused "a file without pairs" "has no pair" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
 
 # The queries tied: all latents of a sample are one.
 train tied encoder.tie_queries=true
-grep -q "COLLAPSE: the latents of a sample are all alike" tied.log && ! grep -q "COLLAPSE: the latents" whole.log
+grep -q "COLLAPSE: the latents of a sample are all alike" tied.log &&
+    ! grep -q "COLLAPSE: the latents" whole.log
 verdict "tied queries are called a collapse" $? "$(grep -c COLLAPSE tied.log) $(grep COLLAPSE whole.log)"
 exit $failed

@@ -2,7 +2,7 @@
  *
  *     bytes -> embedding + positions -> blocks that see the whole prompt -> norm                [R, width]
  *     M learned queries -> cross-attention over the prompt, gate -> feed-forward              [B*M, width]
- *     norm -> linear -> GELU -> linear -> RMS norm, whose weight begins as the RMS of the embedding   [B*M, out]
+ *     norm -> linear -> GELU -> linear -> RMS norm, calibrated to the embedding                 [B*M, out]
  *
  * 1. Prompts of different lengths are packed side by side (PackRows). A prompt sees its own rows only, so its
  *    latents do not depend on its neighbours.
