@@ -1,10 +1,10 @@
-/* Task latent on the CPU against PyTorch (tests/golden/latent.safetensors, tools/golden_latent.py), and against
- * itself: what may be chosen must not change the mathematics, and neighbours must not change a sample.
+/* Task latent on the CPU against PyTorch (tests/golden/latent.safetensors, tools/golden_latent.py), and
+ * against itself: what may be chosen must not change the mathematics, and neighbours must not change a sample.
  *
- * Tolerances. PyTorch's numbers come from float64 and from every sample alone, so all the distance is our f32
- * rounding. Sums are at most a few hundred terms long; tests/test_golden.c finds 2.3e-6 for nets of this size,
- * and gets four times that. Here two nets stand behind each other, so gradients get twice as much again.
- * Users are promised 1e-4. */
+ * Tolerances. PyTorch's numbers come from float64 and from every sample alone, so all the distance is our
+ * f32 rounding. Sums are at most a few hundred terms long; tests/test_golden.c finds 2.3e-6 for nets of this
+ * size, and gets four times that. Here two nets stand behind each other, so gradients get twice as much
+ * again. Users are promised 1e-4. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

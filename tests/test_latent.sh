@@ -58,7 +58,7 @@ echo "$out" | grep -q "whole text .* no prompt" && echo "$out" | grep -q "exact 
 verdict "brim eval says loss, baselines and exact match" $? "$out"
 
 answer() {
-    "$brim" sample runs/whole --prompt "First Citizen: Before we proceed" --temperature 0 "device=$device" 2>&1
+    "$brim" sample runs/whole --prompt "First Citizen: Before we" --temperature 0 "device=$device" 2>&1
 }
 one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]

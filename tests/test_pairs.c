@@ -1,4 +1,5 @@
-/* Pairs of prompt and answer (data/pairs.h): what is read, in which order, and that packed rows always suffice. */
+/* Pairs of prompt and answer (data/pairs.h): what is read, in which order, and that packed rows always
+ * suffice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static void load(Recipe *r, const char *a, const char *b)
 {
     char train[128],
         *all[16] = { "task=latent",       "model.vocab=256",   "model.context=4096", "model.pos=rope",
-                     "model.heads=12",     "encoder.bytes=300", "latent.prompt=300",  "latent.answer=8",
+                     "model.heads=12",    "encoder.bytes=300", "latent.prompt=300",  "latent.answer=8",
                      "encoder.latents=4", "step_samples=64",   "latent.anchor=A:",   train };
     int n        = 12;
     snprintf(train, sizeof train, "data.train=%s", file);

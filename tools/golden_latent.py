@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/latent.safetensors: what PyTorch computes for a byte encoder in front of a frozen Llama.
+"""Writes tests/golden/latent.safetensors: PyTorch on a byte encoder in front of a frozen Llama.
 
 Every sample is computed alone, without padding, in float64. So there is no mask here that could be wrong.
 The file holds
@@ -7,7 +7,7 @@ The file holds
     w0.NAME     weights: llm.*, encoder.*, pool.*
     g.NAME      gradients of the weighted sum of the four losses, of encoder and pooler
     latents     f32 [B*M, width]
-    losses      f64 [4]: answer, first token, first K tokens, distance to the teacher; each a mean over targets
+    losses      f64 [4]: answer, first token, first K tokens, distance to the teacher; means over targets
     losses11    the same, with one pass of the language model for each token (as the public code has it)
     bytes, n_bytes, text, n_text, anchor, answer, n_answer   the samples, i32
 
@@ -107,7 +107,8 @@ def losses(m, w, z, data, one_pass):
     total, count = [0.0] * 4, [0] * 4
     embed = lambda ids: F.embedding(ids, w["embed.weight"])
     for b in range(B):
-        text, anchor, answer = data["text"][b][: N_TEXT[b]], data["anchor"][b], data["answer"][b][: N_ANSWER[b]]
+        text, anchor = data["text"][b][: N_TEXT[b]], data["anchor"][b]
+        answer = data["answer"][b][: N_ANSWER[b]]
         n, k = len(answer), min(K, len(answer))
 
         def student(upto):  # logits that predict answer[:upto]
@@ -156,8 +157,8 @@ def main():
             out.update({"g." + prefix + k: f32(v.grad) for k, v in table.items()})
     recipe = {"model." + k: v for k, v in m.items()}
     recipe.update({"run": "latent", "task": "latent", "steps": 1, "step_samples": B, "precision": "fp32",
-                   "encoder.bytes": S, "encoder.width": WIDTH, "encoder.layers": LAYERS, "encoder.heads": HEADS,
-                   "encoder.latents": M, "latent.pairs": "random", "latent.prompt": P,
+                   "encoder.bytes": S, "encoder.width": WIDTH, "encoder.layers": LAYERS,
+                   "encoder.heads": HEADS, "encoder.latents": M, "latent.pairs": "random", "latent.prompt": P,
                    "latent.anchor_tokens": A, "latent.answer": L, "latent.first": K, "latent.tau": TAU,
                    "latent.first_token_weight": WEIGHT[1], "latent.first_weight": WEIGHT[2],
                    "latent.kl_weight": WEIGHT[3]})
