@@ -124,10 +124,11 @@ typedef struct {
 
 /* What an evaluation found. */
 typedef struct {
-    double  value[4]; /* by TaskMetric */
-    int64_t n_target; /* of the first one */
-    int64_t n_sample, n_all;
-    double  bytes_per_target; /* of the source */
+    double     value[8]; /* by TaskMetric */
+    int64_t    n_target; /* of the first one */
+    int64_t    n_sample, n_all;
+    const Job *job;              /* which was evaluated: what its host rows have found */
+    double     bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
@@ -136,7 +137,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4, TASK_STEP_NUMBERS = 24 };
+enum { TASK_NUMBERS = 8, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
