@@ -637,6 +637,7 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_PUT]            = case_put,
     [OP_TICK]           = case_tick,
     [OP_PERM]           = case_perm,
+    [OP_PACK_ROWS]      = case_pack,
     [OP_CALL]           = case_call,
     [OP_LOSS_ADD]       = case_loss_add,
     [OP_HALT]           = case_halt,

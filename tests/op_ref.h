@@ -761,6 +761,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_PACK_ROWS]      = ref_pack,
     [OP_CALL]           = ref_call,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,

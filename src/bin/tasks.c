@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "task/image.h"
+#include "task/latent.h"
 #include "task/lm.h"
 #include "task/ppo.h"
 
@@ -9,7 +10,7 @@
 
 const Task *task_of(const Recipe *r)
 {
-    static const Task *const tasks[] = { &task_lm, &task_ppo, &task_image };
+    static const Task *const tasks[] = { &task_lm, &task_ppo, &task_image, &task_latent };
     for (int i = 0; i < ARRAY_LEN(tasks); i++) {
         if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
     }

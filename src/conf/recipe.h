@@ -37,6 +37,8 @@ typedef enum { GRID_LEARNED, GRID_SINCOS } GridPos;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
+typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
 typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
 typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
 typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
@@ -134,6 +136,26 @@ typedef struct {
     double     skip_limit;              /* images: largest share of samples that cannot be used */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
+
+/* The byte encoder of task latent. */
+typedef struct {
+    int64_t bytes, width, layers, heads, head_dim, latents;
+    int     tie_queries; /* one query for all latents */
+} RecipeEncoder;
+
+/* Task latent: a frozen language model, samples of prompt and answer, and the losses. */
+typedef struct {
+    char        llm[RECIPE_STR], tokenizer[RECIPE_STR], anchor[RECIPE_STR];
+    char        prompt_field[RECIPE_STR], answer_field[RECIPE_STR];
+    PairsKind   pairs;
+    TeacherKind teacher;
+    int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
+    int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
+    int64_t     first; /* the first tokens of an answer that have losses of their own */
+    double      tau, first_token_weight, first_weight, kl_weight;
+    double      room; /* share of the padded rows that a micro-batch has room for */
+    int         baselines;
+} RecipeLatent;
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
@@ -275,9 +297,11 @@ struct Recipe {
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel model;
     RecipeImage image;
-    RecipeOptim optim;
-    RecipeData  data;
-    RecipeEval  eval;
+    RecipeEncoder    encoder;
+    RecipeLatent     latent;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
     RecipeFp8        fp8;

@@ -88,6 +88,7 @@ extern "C" {
     X(PUT, put, Put)                                                                                         \
     X(TICK, tick, Tick)                                                                                      \
     X(PERM, perm, Perm)                                                                                      \
+    X(PACK_ROWS, pack_rows, PackRows)                                                                        \
     X(CALL, call, CallFn)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(HALT, halt, Halt)                                                                                      \
@@ -490,6 +491,19 @@ typedef struct { Tensor *y, *x, *t; } Put;
 typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
+/* Sequences of different lengths, side by side. Sequence b has len i32[B] rows of a padded [B,stride]. In the
+ * packed form of R rows sequence 0 begins at row 0; each other one begins behind the one before, at a
+ * multiple of align.
+ *   index i32[R]        row of the padded form; -1 in rows of no sequence
+ *   first, last i32[R]  rows of the same sequence that a row may see, up to itself if causal; 0, -1 for none
+ *   tail i32[B*n_tail]? the last n_tail packed rows of each sequence; -1 where a sequence is shorter
+ *   low, high i32[B*n_each]?  first and last packed row of each sequence, n_each times; 0, -1 if it is empty
+ * Sequences that do not fit into R rows are a bug that the CPU reports. */
+typedef struct {
+    Tensor *index, *first, *last, *tail, *low, *high, *len;
+    int64_t stride;
+    int     align, causal, n_tail, n_each;
+} PackRows;
 
 /* A function of the task, for what no other op can say: environments that step on the device. The function
  * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the

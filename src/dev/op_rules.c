@@ -55,6 +55,24 @@ static void more_patches(OpCheck *v, const OpArgs *a)
     need(v, a->patches.partner || (!a->patches.lambda && !a->patches.box), "lambda and box need a partner");
 }
 
+/* B sequences, X rows of their tails, Y copies of where they are. */
+static void dims_pack(OpCheck *v, const OpArgs *args)
+{
+    const PackRows *a = &args->pack_rows;
+    v->dim['B']       = tensor_numel(a->len);
+    v->dim['X']       = v->dim['B'] * a->n_tail;
+    v->dim['Y']       = v->dim['B'] * a->n_each;
+    need(v, a->stride >= 1 && a->align >= 1, "stride and align must be positive");
+}
+
+static void more_pack(OpCheck *v, const OpArgs *args)
+{
+    const PackRows *a = &args->pack_rows;
+    need(v, (a->tail != NULL) == (a->n_tail > 0), "tail and n_tail come together");
+    need(v, (a->low != NULL) == (a->n_each > 0) && (a->high != NULL) == (a->n_each > 0),
+         "low, high and n_each come together");
+}
+
 /* G is twice F, the width of a gate and what it gates. */
 static void set_gate(OpCheck *v, const Tensor *half)
 {
@@ -539,6 +557,9 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_PUT]          = { { SOME(ANY), SOME(ANY), ONE(I32) }, .more = more_put },
     [OP_TICK]         = { { ONE(I32) }, .more = more_tick },
     [OP_PERM]         = { { SOME(I32), STEP, ONE(I32) } },
+    [OP_PACK_ROWS]    = { { VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, X), VECTOR(I32, Y),
+                            VECTOR(I32, Y), VECTOR(I32, B) },
+                          .dims = dims_pack, .more = more_pack },
     [OP_CALL]         = { { SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
                             SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY) },
                           .more = more_call },

@@ -143,7 +143,7 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     param_layout(&net->table, store, opt);
     if (place->bare && m->context == 1) declare_values(net, store);
     if (m->pos == POS_ROPE) {
-        int64_t dim[2]  = { m->context, m->head_dim };
+        int64_t dim[2]  = { MAX(place->positions, m->context), m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
     }
 }
@@ -177,16 +177,21 @@ void net_fill_rope(const Net *net, float *out)
     }
 }
 
-void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
+void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
 {
     const RecipeModel *m     = &net->model;
-    int64_t            kv[4] = { B, m->context, m->kv_heads, m->head_dim };
+    int64_t            kv[4] = { B, rows, m->kv_heads, m->head_dim };
     d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     for (int l = 0; l < m->layers; l++) {
         d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
         d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
     }
+}
+
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
+{
+    net_declare_cache_rows(net, store, d, B, net->model.context);
 }
 
 void net_declare_window(const Net *net, Store *store, NetBatch *batch)
@@ -210,7 +215,6 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, i
 {
     const RecipeModel *m      = &net->model;
     int64_t            tok[2] = { B, 1 }, logits[2] = { B, net_vocab_stored(m) };
-    int64_t            kv[4] = { B, S, m->kv_heads, m->head_dim };
 
     d->B      = B;
     d->T      = 1;
@@ -218,12 +222,7 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, i
     d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &B);
     d->last   = NULL;
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
-    d->kcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
-    d->vcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
-    for (int l = 0; l < m->layers; l++) {
-        d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
-        d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
-    }
+    net_declare_cache_rows(net, store, d, B, S);
 }
 
 void net_declare_prefill(const Net *net, Store *store, const NetDecode *d, NetDecode *out, int64_t T, int all)

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     const Net       *net;
@@ -22,11 +23,13 @@ typedef struct {
 
 static void at(const Rec *r, int chunk, const char *what)
 {
-    char label[64];
+    char        label[64];
+    const char *net = r->net->table.prefix, *space = net[0] ? " " : "";
+    int         n = MAX((int)strlen(net) - 1, 0); /* without the dot */
     if (r->block >= 0) {
-        snprintf(label, sizeof label, "block %d %s", r->block, what);
+        snprintf(label, sizeof label, "block %d %.*s%s%s", r->block, n, net, space, what);
     } else {
-        snprintf(label, sizeof label, "%s", what);
+        snprintf(label, sizeof label, "%.*s%s%s", n, net, space, what);
     }
     prog_at(r->p, r->block >= 0 ? r->net->block0 + r->block : -1, chunk, label);
 }
@@ -201,7 +204,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
     }
     if (r->batch->first) {
         shape.mask      = MASK_RANGE;
-        shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
+        shape.mean_keys = r->batch->mean_keys;
+        if (!shape.mean_keys) shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
     }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
@@ -256,6 +260,12 @@ static Tensor *rec_block(Rec *r, int l, Tensor *x)
     return x;
 }
 
+static Tensor *rec_trunk(Rec *r, Tensor *x)
+{
+    for (int l = 0; l < r->net->model.layers; l++) x = rec_block(r, l, x);
+    return rec_norm(r, "norm", x);
+}
+
 static Tensor *rec_stem(const Rec *r)
 {
     Tensor *x = act(r, "embedding", r->net->model.width);
@@ -296,17 +306,36 @@ static void rec_head(const Rec *r, Tensor *h, int64_t head_rows)
 void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
                 int64_t head_rows)
 {
-    Rec     r = { .net   = net,
-                  .p     = p,
-                  .batch = batch,
-                  .state = state,
-                  .mode  = mode,
-                  .B     = batch->B,
-                  .T     = batch->T,
-                  .block = -1 };
-    Tensor *x = rec_stem(&r);
-    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
-    rec_head(&r, rec_norm(&r, "norm", x), head_rows);
+    Rec r = { .net   = net,
+              .p     = p,
+              .batch = batch,
+              .state = state,
+              .mode  = mode,
+              .B     = batch->B,
+              .T     = batch->T,
+              .block = -1 };
+    rec_head(&r, rec_trunk(&r, rec_stem(&r)), head_rows);
+}
+
+Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch)
+{
+    Rec r = {
+        .net = net, .p = p, .batch = batch, .mode = NET_EVAL, .B = batch->B, .T = batch->T, .block = -1
+    };
+    return rec_trunk(&r, x);
+}
+
+Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d)
+{
+    Rec r = {
+        .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = x->dim[0], .T = x->dim[1], .block = -1
+    };
+    return rec_trunk(&r, x);
+}
+
+Tensor *net_head_weight(const Net *net)
+{
+    return weight(&(Rec){ .net = net, .block = -1 }, net->model.tied ? "embed.weight" : "head.weight");
 }
 
 static Rec rec_of(const Net *net, const NetRun *run)
@@ -346,8 +375,7 @@ Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
                        .B      = t->B,
                        .T      = t->T,
                        .block  = -1 };
-    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
-    return rec_norm(&r, "norm", x);
+    return rec_trunk(&r, x);
 }
 
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
@@ -364,7 +392,7 @@ void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
         r.T = 1;
     }
     x         = rec_norm(&r, "norm", x);
-    Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight");
+    Tensor *w = net_head_weight(net);
     Tensor *y = act(&r, "logits", tensor_rows(w));
     at(&r, -1, "head");
     rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });

@@ -131,10 +131,7 @@ static int take_result(Run *run, StepOut *out)
     MetricsStep m = { .step        = run->at.step,
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
-                      .data_wait_s = stats.waited_s,
-                      .data_fill_s = stats.fill_s,
-                      .eval_s      = run->eval_s,
-                      .save_s      = run->save_s };
+                      .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
@@ -148,8 +145,9 @@ static int take_result(Run *run, StepOut *out)
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
-    const Watcher *w = &run->metrics.watcher;
-    if (w->step) w->step(w->self, run->at.step, now);
+    const Watcher *w     = &run->metrics.watcher;
+    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s };
+    if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
         if (m.n_number < 0) return -1;

@@ -84,7 +84,7 @@ typedef struct {
     int         ends;    /* 1: an end-of-text token ends a sample */
     int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
     int         rate;    /* 1: says how fast, on standard error */
-    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
+    FILE       *picture; /* where a task that has one writes a PNG, JPEG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* Steps [from, until). */
@@ -119,14 +119,16 @@ typedef struct {
     const char *out;         /* FILE.gif; NULL: none */
     int         in_terminal; /* 1: draw there */
     uint64_t    seed;
+    FILE       *text; /* where results are said; NULL: standard output */
 } TaskPlay;
 
 /* What an evaluation found. */
 typedef struct {
-    double  value[4]; /* by TaskMetric */
-    int64_t n_target; /* of the first one */
-    int64_t n_sample, n_all;
-    double  bytes_per_target; /* of the source */
+    double     value[8]; /* by TaskMetric */
+    int64_t    n_target; /* of the first one */
+    int64_t    n_sample, n_all;
+    const Job *job;              /* which was evaluated: what its host rows have found */
+    double     bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
@@ -135,7 +137,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4, TASK_STEP_NUMBERS = 24 };
+enum { TASK_NUMBERS = 8, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */

@@ -406,6 +406,7 @@ static const DevVt cuda_vt = {
         .put = cuda_put,
         .tick = cuda_tick,
         .perm = cuda_perm,
+        .pack_rows = cuda_pack_rows,
         .call = cuda_call,
         .loss_add = cuda_loss_add,
         .halt = cuda_halt,

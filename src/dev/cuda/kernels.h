@@ -91,6 +91,7 @@ int cuda_obs_norm(Dev *dev, const ObsNorm *a);
 int cuda_put(Dev *dev, const Put *a);
 int cuda_tick(Dev *dev, const Tick *a);
 int cuda_perm(Dev *dev, const Perm *a);
+int cuda_pack_rows(Dev *dev, const PackRows *a);
 
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);
