@@ -82,7 +82,8 @@ typedef struct {
 
 /* Seconds of this start. */
 typedef struct {
-    double  transfer_s; /* of weights and rollouts, when the host answers */
+    double  busy_s, traced_s; /* kernels at work in one update, and its wall time; 0: not known */
+    double  transfer_s;       /* of weights and rollouts, when the host answers */
     int64_t n_transfer, n_rollout;
     double  some_rollout_s,
         device_env_s; /* on the device: of some rollouts, of one step of all environments */
@@ -234,6 +235,9 @@ void ppo_device_note(Ppo *p);                         /* takes it in */
 int  ppo_hybrid_choose(Job *j); /* sets by_host; negative after recipe_blame() */
 int  ppo_hybrid_open(Job *j);
 void ppo_hybrid_close(Ppo *p);
+/* Traces the kernels of one update, where the device can. */
+int  ppo_hybrid_trace_begin(Job *j);
+int  ppo_hybrid_trace_end(Job *j);
 int  ppo_hybrid_answers(const Ppo *p);   /* 1: the host answers, so the current observations are in raw */
 int  ppo_episodes(Job *j, int64_t turn); /* host row: a whole rollout */
 void ppo_hybrid_summary(Job *j);
