@@ -22,6 +22,7 @@ typedef enum {
 typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK } Recompute;
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
 typedef enum {
@@ -66,19 +67,23 @@ typedef struct {
 
 typedef struct {
     /* kv_heads, head_dim, ffn: 0 = derived on load */
-    int64_t  layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
-    NormKind norm;
-    double   norm_eps;
-    PosKind  pos;
-    double   rope_theta;
-    FfnKind  act;
-    int      bias;     /* biases on every linear layer */
-    int      qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */
-    int      tied;     /* the head shares the embedding's weights */
-    int      qk_norm;
-    double   dropout;
-    Masking  mask;
-    double   init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
+    int64_t     layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
+    NormKind    norm;
+    double      norm_eps;
+    PosKind     pos;
+    double      rope_theta;
+    RopeScaling rope_scaling;
+    double      rope_factor, rope_low, rope_high; /* as config.json of Llama 3.1 has them */
+    int64_t     rope_original;                    /* context before the positions were stretched */
+    FfnKind     act;
+    int         bias;     /* biases on every linear layer */
+    int         qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */
+    int         tied;     /* the head shares the embedding's weights */
+    int         qk_norm;
+    double      dropout;
+    Masking     mask;
+    int64_t     window;   /* the newest keys that a query sees, itself included; 0: all */
+    double      init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
 } RecipeModel;
 
 typedef struct {
@@ -130,6 +135,27 @@ typedef struct {
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 
+typedef enum { FP8_DELAYED, FP8_DYNAMIC } Fp8Scaling;
+typedef enum { FP8_FAST_FORWARD, FP8_FAST_ALL, FP8_FAST_NONE } Fp8Fast;
+
+/* precision: fp8 */
+typedef struct {
+    Fp8Scaling scaling;
+    Fp8Fast    fast;             /* which products may add up with fewer bits */
+    int        head;             /* the head's products, too */
+    char       wide[RECIPE_STR]; /* comma list of weights whose products stay as they are, by name */
+} RecipeFp8;
+
+typedef struct {
+    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
+} RecipeSample;
+
+/* Not keys: what a command needs of a job for sampling. */
+typedef struct {
+    int64_t batch;   /* sequences at a time; 0: one */
+    int64_t context; /* tokens that a sequence may have; 0: model.context */
+    int     all;     /* logits of every token of a prompt */
+} RecipeAsk;
 /* Environments, and how PPO learns from them. A step is one rollout and its updates. */
 typedef struct {
     char       env[RECIPE_STR];     /* see env/envlib.h */
@@ -176,6 +202,7 @@ typedef struct {
     X(linear_glu_bwd, "gate's gradient inside the product before it")                                        \
     X(linear_dw_bias, "bias gradient inside the weight gradient's product")                                  \
     X(attn_rope, "rotary positions undone inside attention's gradient")                                      \
+    X(quant, "activations, gates and loss gradients written in fp8 by the pass that makes them")             \
     X(chunk_head, "logits of a share of the rows at a time")                                                 \
     X(flash, "attention that never stores T x T")                                                            \
     X(graphs, "the step captured into CUDA graphs")                                                          \
@@ -210,6 +237,7 @@ struct Recipe {
     char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
     char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
     char        freeze[RECIPE_STR];   /* comma list of weights that are not trained, by name */
+    char        init[RECIPE_STR];     /* folder with the weights to begin with; "": random ones */
     double      watchdog_s;           /* seconds without a result after which the log says so; 0: never */
     double      budget_s;             /* wall-clock budget in seconds; 0: none */
     int64_t     trace;                /* steps that are recorded op by op; 0: none */
@@ -224,6 +252,9 @@ struct Recipe {
     RecipeEval  eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
+    RecipeFp8        fp8;
+    RecipeSample     sample;
+    RecipeAsk        ask;
     RecipePpo        ppo;
     RecipePolicy     policy;
     RecipeOpt        opt;

@@ -5,8 +5,10 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "conf/hfconf.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -71,6 +73,10 @@ static int resolve_model(Recipe *r)
            "data.document_token", "mask document needs data.document_token, the token that ends a document");
     RELATE(m->mask != MASKING_PREFIX || r->data.prefix_token >= 0, "model.mask", "data.prefix_token",
            "mask prefix needs data.prefix_token, the token that ends a prefix");
+    RELATE(m->window == 0 || m->mask == MASKING_CAUSAL, "model.window", "model.mask",
+           "model.window needs model.mask causal");
+    RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
+           "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
     RELATE(r->data.pack == PACK_CONCAT || m->mask == MASKING_CAUSAL || m->mask == MASKING_DOCUMENT,
            "data.pack", "model.mask", "data.pack best_fit goes with model.mask causal or document");
     RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",
@@ -306,10 +312,64 @@ static int check_watch(const Recipe *r)
     return 0;
 }
 
+/* ---- The model of `init` ------------------------------------------------------------------------------- */
+
+/* Model keys that another run of the same weights may choose. */
+static int is_free(const char *key)
+{
+    static const char *const free_keys[] = { "model.dropout", "model.mask", "model.init_std" };
+    for (int i = 0; i < ARRAY_LEN(free_keys); i++) {
+        if (strcmp(free_keys[i], key) == 0) return 1;
+    }
+    return 0;
+}
+
+/* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. A shorter
+ * context is allowed where positions are computed. */
+static int take_model(Recipe *r, const HfConfig *c)
+{
+    Recipe *theirs = calloc(1, sizeof *theirs);
+    if (!theirs) return err_sys("memory for a recipe");
+    theirs->model = c->model;
+    int rc        = 0;
+    for (int i = 0; i < schema_rows(r) && rc == 0; i++) {
+        const SchemaRow *row = schema_row(r, i);
+        char             ours[RECIPE_STR], wanted[RECIPE_STR], why[160];
+        if (!str_starts_with(row->name, "model.") || is_free(row->name)) continue;
+        schema_get(row, theirs, wanted, sizeof wanted);
+        schema_get(row, r, ours, sizeof ours);
+        int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
+        if (r->origin[i] == ORIGIN_DEFAULT || derived) {
+            CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
+        } else if (strcmp(ours, wanted) != 0) {
+            int shorter = c->model.pos == POS_ROPE && strcmp(row->name, "model.context") == 0 &&
+                          r->model.context < c->model.context;
+            if (!shorter) rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+        }
+    }
+    free(theirs);
+    return rc;
+}
+
+static int resolve_init(Recipe *r, const char *folder, int need_data)
+{
+    HfConfig c;
+    if (!r->init[0]) return 0;
+    TRY(beside_recipe(r, r->init, "init", folder));
+    if (!hfconf_is_folder(r->init)) {
+        /* A run that has begun needs the folder no more. */
+        DEMAND(!need_data, "init", "%s: no folder with a config.json", r->init);
+        return 0;
+    }
+    if (hfconf_read(&c, r->init) < 0) return recipe_blame_pending(r, "init");
+    return take_model(r, &c);
+}
+
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
 
 static int resolve_lm(Recipe *r, const char *folder, int need_data)
 {
+    TRY(resolve_init(r, folder, need_data));
     TRY(resolve_model(r));
     TRY(derive_step(r));
     TRY(check_validation(r));

@@ -7,6 +7,7 @@ static const char *const precision_names[] = { "auto", "fp32", "tf32", "bf16", "
 static const char *const recompute_names[] = { "auto", "none", "cheap", "block", NULL };
 static const char *const norm_names[]      = { "layernorm", "rmsnorm", NULL };
 static const char *const pos_names[]       = { "learned", "rope", NULL };
+static const char *const rope_names[]      = { "none", "linear", "llama3", NULL };
 static const char *const act_names[]       = { "gelu", "swiglu", "relu2", NULL };
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
@@ -20,6 +21,9 @@ static const char *const isolate_names[]  = { "none", "process", NULL };
 static const char *const place_names[]    = { "auto", "host", "device", NULL };
 static const char *const answer_names[]   = { "auto", "device", "host", NULL };
 static const char *const give_way_names[] = { "moments", "gradients", NULL };
+
+static const char *const fp8_scaling_names[] = { "delayed", "dynamic", NULL };
+static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL };
 
 /* clang-format off */
 #define ROW(key, kind, field, dflt) .name = key, .type = kind, .offset = offsetof(Recipe, field), .def = dflt
@@ -56,7 +60,18 @@ const SchemaRow schema_table[] = {
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
       .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp16 and fp8 are not available yet" },
+              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 is "
+              "not available yet" },
+    { ROW("fp8.scaling", KEY_ENUM, fp8.scaling, "delayed"), .names = fp8_scaling_names,
+      .help = "precision fp8: a tensor's scale comes from its largest numbers in the last 16 steps "
+              "(delayed), or from the tensor itself, in one more pass (dynamic)" },
+    { ROW("fp8.fast", KEY_ENUM, fp8.fast, "forward"), .names = fp8_fast_names,
+      .help = "precision fp8: products that add up with fewer bits: forward, all or none" },
+    { ROW("fp8.head", KEY_BOOL, fp8.head, "true"),
+      .help = "precision fp8: the head's products, too" },
+    { ROW("fp8.wide", KEY_LIST, fp8.wide, ""),
+      .help = "precision fp8: weights whose products stay in bf16, by name or the beginning of one: "
+              "[block.0]" },
     { ROW("device", KEY_TEXT, device, "auto"),
       .aka = "backend,accelerator",
       .help = "auto, cpu, cuda or cuda:N; auto takes the GPU when there is a usable one" },
@@ -82,6 +97,11 @@ const SchemaRow schema_table[] = {
       .aka = "frozen,freeze_layers",
       .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are "
               "kept once, in the type they compute in" },
+    { ROW("init", KEY_TEXT, init, ""), .path = 1,
+      .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
+      .tasks = "lm",
+      .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the "
+              "model keys that the recipe does not (docs/huggingface.md)" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
       .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends "
@@ -168,6 +188,25 @@ const SchemaRow schema_table[] = {
       .aka = "rope_base,rotary_base",
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
       .help = "base of the rotations' wavelengths" },
+    { ROW("model.rope_scaling", KEY_ENUM, model.rope_scaling, "none"), .names = rope_names,
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "how rotations are stretched to a longer context: linear (all by rope_factor), llama3 (slow "
+              "ones by rope_factor, fast ones not)" },
+    { ROW("model.rope_factor", KEY_FLOAT, model.rope_factor, "1"), BETWEEN(1e-6, 1e12),
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling: wavelengths are multiplied by this" },
+    { ROW("model.rope_low", KEY_FLOAT, model.rope_low, "1"), BETWEEN(1e-6, 1e12),
+      .aka = "low_freq_factor",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling llama3: wavelengths above rope_original / rope_low are stretched in full" },
+    { ROW("model.rope_high", KEY_FLOAT, model.rope_high, "4"), BETWEEN(1e-6, 1e12),
+      .aka = "high_freq_factor",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling llama3: wavelengths below rope_original / rope_high are not stretched" },
+    { ROW("model.rope_original", KEY_INT, model.rope_original, "8192"), BETWEEN(1, 1e9),
+      .aka = "original_max_position_embeddings",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "rope_scaling llama3: the context before stretching" },
     { ROW("model.act", KEY_ENUM, model.act, "gelu"), .names = act_names,
       .aka = "activation,hidden_act,activation_function",
       .tasks = "lm", .fixed = FIXED_WEIGHTS,
@@ -194,6 +233,10 @@ const SchemaRow schema_table[] = {
       .tasks = "lm", .fixed = FIXED_SAMPLE,
       .help = "what a query may see: causal; full (cannot be sampled); prefix (up to data.prefix_token); "
               "document (causal within data.document_token)" },
+    { ROW("model.window", KEY_INT, model.window, "0"), BETWEEN(0, 1 << 30),
+      .aka = "sliding_window,window_size",
+      .tasks = "lm", .fixed = FIXED_WEIGHTS,
+      .help = "a query sees only so many of the newest keys, itself included; 0: all" },
     { ROW("model.init_std", KEY_FLOAT, model.init_std, "0.02"), BETWEEN(1e-6, 1),
       .aka = "initializer_range,init_method_std",
       .tasks = "lm",
@@ -401,6 +444,11 @@ const SchemaRow schema_table[] = {
       .aka = "save_best,load_best_model_at_end",
       .help = "the best checkpoint by the task's measure (validation loss, accuracy) is kept as "
               "checkpoints/best" },
+    { ROW("sample.eos", KEY_LIST, sample.eos, ""),
+      .aka = "eos,stop_ids,eos_ids",
+      .tasks = "lm",
+      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token, else "
+              "the tokenizer's" },
     { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
       .aka = "monitor,telemetry,system_metrics",
       .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },

@@ -7,8 +7,8 @@
  *    REGION_MASTER in f32. The optimizer walks each region as one flat range. Frozen rows have regions of
  *    their own.
  * 3. A row has columns (column_table): weight, copy, gradient and so on. A trainable row has all columns; the
- *    copy exists only when the compute dtype is not f32. A frozen row has one column, in the dtype it
- *    computes in.
+ *    copy exists only when the compute dtype is not f32. A frozen row, and every row where nothing trains,
+ *    has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
  * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
@@ -40,19 +40,21 @@ extern const ColumnRow column_table[COL_COUNT];
 enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 128 /* elements */ };
 
 typedef struct {
-    char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int      ndim;             /* 1: vector of cols; 2: rows x cols */
-    int64_t  rows, cols, rows_stored;
-    InitKind init;
-    float    std;
-    int      decay;  /* weight decay applies */
-    int      frozen; /* not trained */
-    float    lr_mul;
-    Region   region;
-    int      site;           /* random site of its initial values */
-    int64_t  offset;         /* elements, in the region's flat range */
-    Tensor  *w;              /* what forward ops read: the copy, or the weight itself */
-    Tensor  *col[COL_COUNT]; /* NULL: this row has no such column */
+    char            name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
+    int             ndim;             /* 1: vector of cols; 2: rows x cols */
+    int64_t         rows, cols, rows_stored;
+    InitKind        init;
+    float           std;
+    int             decay;  /* weight decay applies */
+    int             frozen; /* not trained */
+    int             narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
+    float           lr_mul;
+    Region          region;
+    int             site;           /* random site of its initial values */
+    int64_t         offset;         /* elements, in the region's flat range */
+    Tensor         *w;              /* what forward ops read: the copy, or the weight itself */
+    Tensor         *col[COL_COUNT]; /* NULL: this row has no such column */
+    const StoreFp8 *fp8;            /* its copies in fp8; NULL: none */
 } Param;
 
 typedef struct {
@@ -66,7 +68,10 @@ typedef struct {
     Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
-    Arena    arena;
+    /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL:
+     * none */
+    Tensor *sites, *grad_sites;
+    Arena   arena;
     /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding
      * the weights. "": none. */
     char     origin[PARAM_ORIGIN];
@@ -76,8 +81,11 @@ typedef struct {
 typedef struct {
     DType compute; /* dtype of copies and activations */
     int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
-    float       decay;  /* the run's weight decay */
-    const char *freeze; /* comma list of names; NULL: none */
+    float       decay;    /* the run's weight decay */
+    const char *freeze;   /* comma list of names; NULL: none */
+    int         fp8;      /* weights of products also get copies in fp8 */
+    int         fp8_head; /* that of the head, too */
+    const char *wide;     /* comma list of names that get none; NULL: none */
 } ParamOptions;
 
 /* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */

@@ -152,7 +152,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                      .head_dim      = (int)m->head_dim,
                                      .mask          = mask_of[m->mask],
                                      .scale         = 1.0f / sqrtf((float)m->head_dim),
-                                     .deterministic = r->net->deterministic };
+                                     .deterministic = r->net->deterministic,
+                                     .window        = (int)m->window };
     at(r, -1, "attention");
     if (r->decode) {
         /* Decoding is causal whatever the mask: the code that feeds the tokens empties the cache where a
@@ -165,6 +166,10 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                             .shape  = shape });
         return o;
     }
+    if (r->batch->first) {
+        shape.mask      = MASK_RANGE;
+        shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
+    }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
     Tensor *p      = r->net->stored_attn ? prog_tensor(r->p, "weights", r->net->compute, 4, dim) : NULL;
@@ -174,6 +179,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                   .qkv    = qkv,
                                   .doc    = r->batch->doc,
                                   .prefix = r->batch->prefix,
+                                  .first  = r->batch->first,
+                                  .last   = r->batch->last,
                                   .shape  = shape });
     return o;
 }
@@ -285,9 +292,17 @@ Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
 
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
 {
-    Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = 1, .T = 1, .block = -1 };
+    Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = d->B, .T = d->T, .block = -1 };
     Tensor *x = rec_stem(&r);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    if (d->last) {
+        int64_t dim[2] = { d->B, net->model.width };
+        Tensor *few    = prog_tensor(p, "last rows", net->compute, 2, dim);
+        at(&r, -1, "last rows");
+        rec_rows_fwd(p, (RowsFwd){ .y = few, .x = x, .index = d->last });
+        x   = few;
+        r.T = 1;
+    }
     x         = rec_norm(&r, "norm", x);
     Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight");
     Tensor *y = act(&r, "logits", tensor_rows(w));

@@ -209,7 +209,9 @@ int train_open(Run *run, const TrainOptions *opt)
     }
     int larger = run->task->metric[run->task->best].larger;
     run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };
-    if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
+    int found  = opt->fresh ? 0 : train_resume(run, INT64_MAX);
+    if (found < 0) return -1;
+    if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */
