@@ -42,6 +42,47 @@ verdict "play writes a picture of a solved run" $? "exit code $rc: $(tail -n 3 p
 [ $rc -eq 0 ] && grep -q 'greedy episodes' eval.out
 verdict "eval plays greedy episodes" $? "exit code $rc: $(cat eval.out)"
 
+# The exported header plays CartPole without Brim.
+"$brim" export solved out >export.out 2>&1; rc=$?
+cat >plays.c <<'END'
+#include "env/cartpole.h"
+#include "out/policy.h"
+#include <stdio.h>
+int main(void)
+{
+    int all = 0;
+    for (int e = 0; e < 20; e++) {
+        CartPole s;
+        float    obs[4], out[2], value, reward;
+        int      t = 0;
+        for (cartpole_reset(&s, 77 + e); t < 500; t++) {
+            cartpole_observe(&s, obs);
+            policy_run(obs, out, &value);
+            int32_t act = out[1] > out[0];
+            if (cartpole_step(&s, &act, NULL, &reward)) break;
+        }
+        all += t;
+    }
+    printf("%d\n", all / 20);
+    return 0;
+}
+END
+${CC:-gcc} -O2 -w -I"$here/src" -I. -o plays plays.c -lm 2>cc.out && mean=$(./plays) && [ $rc -eq 0 ] &&
+    is "$mean" '>=' 475 && [ -s out/policy.safetensors ]
+verdict "the exported header plays without Brim" $? "exit code $rc: $(cat export.out cc.out) ${mean:-}"
+
+# The host answers one observation at a time: the same rollout, to rounding.
+short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
+train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device cartpole "${short[@]}" steps=3
+a=$(last by_host losses/loss) b=$(last by_device losses/loss)
+is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3 && grep -q '2.0 transfers a step' by_host.log
+verdict "the host answers as the device does" $? "$a and $b: $(tail -n 2 by_host.log)"
+maze=(steps=20 eval.every=0)
+train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
+is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"
+train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
+is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
+
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?
 mean=$(last parity charts/episodic_return)

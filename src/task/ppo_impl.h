@@ -256,6 +256,10 @@ int  ppo_eval_open(Job *j);
 void ppo_eval_close(Ppo *p);
 int  ppo_play(Job *j, const TaskPlay *opt);
 
+/* ---- ppo_export.c ---- */
+
+int ppo_export(const Recipe *r, const TaskExport *opt);
+
 /* ---- ppo_source.c: nothing is read from files ---- */
 
 int ppo_open_train(Source **out, const Recipe *r);
