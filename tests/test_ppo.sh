@@ -77,11 +77,34 @@ train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device 
 a=$(last by_host losses/loss) b=$(last by_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3 && grep -q '2.0 transfers a step' by_host.log
 verdict "the host answers as the device does" $? "$a and $b: $(tail -n 2 by_host.log)"
-maze=(steps=20 eval.every=0)
+maze=(steps=60 eval.every=0)
 train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"
 train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
+
+# Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
+ranks=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
+    eval.every=0)
+[ "$device" = cpu ] || ranks+=(device=cuda:0 precision=fp32)
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
+train alone16 cartpole "${ranks[@]}"
+for ((tries = 0; tries < 5; tries++)); do
+    port=$((20000 + RANDOM % 12000)) pids=()
+    for r in 0 1; do
+        RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port NCCL_HOSTID=ppo-$r timeout -s KILL 60 \
+            "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${ranks[@]}" \
+            >"pair.$r.log" 2>&1 </dev/null &
+        pids+=($!)
+    done
+    wait "${pids[0]}"; rc0=$?
+    wait "${pids[1]}"; rc1=$?
+    grep -q 'port .* in use' pair.0.log || break
+done
+losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
+[ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
+    paste <(losses alone16) <(losses pair) | awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
+verdict "two ranks have the losses of one" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
 
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?

@@ -135,12 +135,10 @@ static int print_all(Header *h, const PpoSpec *s)
     const RecipePolicy *p      = &h->r->policy;
     int64_t             critic = p->shared || p->critic_width == 0 ? p->width : p->critic_width,
             most               = MAX(p->width, critic);
-    Mlp a                      = {
-                             .name = p->shared ? "body" : "actor", .in = s->obs_dim, .width = p->width, .layers = (int)p->layers
-    };
-    Mlp c = {
-        .name = p->shared ? "body" : "critic", .in = s->obs_dim, .width = critic, .layers = (int)p->layers
-    };
+    Mlp a = { .in = s->obs_dim, .width = p->width, .layers = (int)p->layers }, c = a;
+    a.name  = p->shared ? "body" : "actor";
+    c.name  = p->shared ? "body" : "critic";
+    c.width = critic;
     fprintf(
         h->f,
         "/* A policy for %s, trained by Brim. policy_run() gives %lld %s and the value of an observation of "

@@ -1,4 +1,4 @@
-/* Answers by the host: the policy runs on the CPU, one observation at a time, while updates run on the device.
+/* Answers by the host: the policy runs on the CPU, one observation at a time; updates run on the device.
  *
  * 1. Two transfers a step: the weights come down, the rollout goes up as one block. Both are counted.
  * 2. ppo.answer auto measures both ways before the first step and takes the faster one. Otherwise the program

@@ -209,7 +209,8 @@ void ppo_envs_close(Ppo *p);
 EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask);
 void   ppo_spread(Ppo *p, const uint8_t *mask);
 void   ppo_gather_rows(Ppo *p, uint8_t *mask);
-/* What every way of collecting does with arrivals: counts episodes, keeps last observations, scales rewards. */
+/* What every way of collecting does with arrivals: episodes are counted, last observations kept, rewards
+ * scaled. */
 int ppo_take_in(const Job *j, const PpoRows *rows);
 /* Continuous actions inside their range, to act_clipped. */
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
@@ -225,6 +226,7 @@ int  ppo_step_done(Job *j, int64_t turn);
 int  ppo_device_choose(Job *j); /* sets on_device; negative after recipe_blame() */
 void ppo_device_declare(Job *j, PpoGroup *g);
 int  ppo_device_open(Job *j);
+int  ppo_device_reset(Job *j); /* first episodes; waits */
 void ppo_device_close(Ppo *p);
 void ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
 int  ppo_device_ask(Job *j);                          /* queues the download of what ended */
