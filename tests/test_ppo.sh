@@ -111,6 +111,35 @@ train parity cartpole-cleanrl log_every=976; rc=$?
 mean=$(last parity charts/episodic_return)
 [ $rc -eq 0 ] && is "${mean:-0}" '>=' 450
 verdict "CleanRL's defaults: mean return of the last 100 episodes" $? "exit code $rc: $mean"
+if [ -n "${PPO_LONG:-}" ]; then
+    long() { # environment, bound of the mean, bound of each seed
+        local s m all=0 bad=
+        for s in 1 2 3 4 5; do
+            train "$1-$s" cartpole-cleanrl "env=$1" "seed=$s" log_every=976
+            m=$(last "$1-$s" charts/episodic_return)
+            all=$all+${m:-0}
+            is "${m:-0}" '>=' "$3" || bad="$bad seed $s: ${m:-none}"
+        done
+        is "($all)/5" '>=' "$2" && [ -z "$bad" ]
+        verdict "CleanRL's defaults on $1, five seeds" $? "$all$bad"
+    }
+    long cartpole 475 450
+    long acrobot -100 -100
+    greedy() { # recipe, bound
+        train "$1" "$1" eval.every=0 && m=$(last "$1" val_return)
+        is "${m:--9999}" '>=' "$2"
+        verdict "$1: greedy, 100 episodes" $? "${m:-none}"
+    }
+    greedy pendulum -200
+    greedy mountaincar-continuous 88
+    sorted=$(for s in 1 2 3 4 5; do
+        begin=$(date +%s.%N)
+        timeout 100 "$brim" train "$here/recipes/cartpole.yaml" "run=time-$s" "seed=$s" >time.log 2>&1 </dev/null &&
+            echo "$(date +%s.%N) $begin" | awk '{ print $1 - $2 }'
+    done | sort -n)
+    is "$(echo "$sorted" | sed -n 3p)" '<' 20 && is "$(echo "$sorted" | sed -n 5p)" '<' 40
+    verdict "cartpole is solved in 20 s, the median of five seeds" $? "$sorted"
+fi
 
 short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
 train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}" steps=6 &&
