@@ -522,10 +522,23 @@ static inline void ref_dropout(const OpCase *c, OpRef *r)
 
 static inline void ref_loss_add(const OpCase *c, OpRef *r)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++)
-        sum += *case_at(c->args.loss_add.loss, i);
-    r->state.out.sum[c->args.loss_add.slot] += sum;
+    const LossAdd *a = &c->args.loss_add;
+    int64_t        n = tensor_numel(a->loss), rows = a->n_slot > 1 ? a->n_slot : 1;
+    for (int64_t k = 0; k < rows; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n / rows; i++) sum += *case_at(a->loss, k * (n / rows) + i);
+        r->state.out.sum[a->slot + k] += sum;
+    }
+}
+
+static inline void ref_call(const OpCase *c, OpRef *r)
+{
+    const CallFn *a = &c->args.call;
+    for (int64_t i = 0; i < tensor_numel(a->t[0]); i++) {
+        double x = *case_at(a->t[0], i), y = a->t[1] ? *case_at(a->t[1], i) : 1;
+        ref_put(r, 0, i, x + y, fabs(x) + fabs(y));
+        for (int k = 1; k < CALL_TENSORS && a->t[k]; k++) ref_put(r, k, i, *case_at(a->t[k], i), 0);
+    }
 }
 
 static inline void ref_halt(const OpCase *c, OpRef *r)
@@ -729,6 +742,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_CALL]           = ref_call,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,

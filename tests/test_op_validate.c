@@ -67,6 +67,7 @@ static const Exception exceptions[] = {
 static unsigned freedom(const OpCase *c, const char *arg)
 {
     int whole = c->kind == OP_ROWS_FWD && !c->args.rows_fwd.at;
+    if (c->kind == OP_CALL) return ROWS_FREE | COLS_FREE | DTYPE_FREE; /* the function knows */
     for (int i = 0; i < ARRAY_LEN(exceptions); i++) {
         const Exception *e = &exceptions[i];
         if (e->kind == c->kind && strcmp(e->arg, arg) == 0) return whole && (e->free & PARTS) ? 0 : e->free;

@@ -86,6 +86,7 @@ extern "C" {
     X(PUT, put, Put)                                                                                         \
     X(TICK, tick, Tick)                                                                                      \
     X(PERM, perm, Perm)                                                                                      \
+    X(CALL, call, CallFn)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(HALT, halt, Halt)                                                                                      \
     X(FILL, fill, Fill)                                                                                      \
@@ -120,7 +121,8 @@ typedef enum {
  * update bit for bit, however late the host reads.
  *
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
- * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
+ * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. A slot may
+ * also hold a measure, which is reported and is no part of the loss. */
 enum { LOSS_SLOTS = 8 };
 
 typedef struct {
@@ -129,7 +131,8 @@ typedef struct {
     float    lr;              /* learning rate of this step, before a segment's multiplier */
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
     float    loss_scale;      /* multiplies gradients of the loss; 1 unless fp16 */
-    int32_t  reserved[2];
+    int32_t  measures;        /* bit k: slot k is only reported and is no part of the loss */
+    int32_t  reserved;
 } StepIn;
 
 typedef struct {
@@ -228,6 +231,7 @@ typedef struct {
     float scale;
     int   deterministic; /* the gradient must give the same bits each time */
     int   mean_keys;     /* MASK_RANGE: keys a query sees on average, for FLOPs alone; 0: half of all */
+    int   window;        /* attn_decode: the newest keys that a query sees, its own included; 0: all */
 } AttnShape;
 
 /* ---- Arguments: tensors first, outputs first ----------------------------------------------------------- */
@@ -342,8 +346,8 @@ typedef struct {
 } AttnBwd;
 /* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length
  * for all). Its k and v in qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows
- * 0..n. All positions are below Tmax; the mask is causal whatever shape.mask says. With T = 1 qkv may be
- * [B,(H+2K)*D]. */
+ * 0..n, or the last shape.window of them. All positions are below Tmax. The mask is causal, whatever the
+ * shape.mask says. With T = 1 qkv may be [B,(H+2K)*D]. */
 typedef struct { Tensor *o, *kcache, *vcache, *ws, *qkv, *len; AttnShape shape; } AttnDecode;
 /* o[B,T,H*D] = softmax(scale q k^T + mask) v with q[B,T,H*D] and kv[B,S,2*K*D] = [k heads | v heads] of
  * another sequence; lse f32[B,H,T]. Masks: MASK_FULL, or MASK_RANGE with first and last i32[B,T]. len
@@ -481,8 +485,20 @@ typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
 
-/* state.out.sum[slot] += sum of loss[N] in a fixed order */
-typedef struct { Tensor *state, *loss; int slot; } LossAdd;
+/* A function of the task, for what no other op can say: environments that step on the device. The function
+ * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the
+ * work is done at once), keeps the contract of every op, and is negative after err_set(). ctx is the task's
+ * own, constant while the program lives. */
+enum { CALL_TENSORS = 14 };
+typedef struct CallFn CallFn;
+struct CallFn {
+    Tensor *t[CALL_TENSORS];
+    int (*fn)(const CallFn *a, void *stream);
+    const void *ctx;
+};
+
+/* state.out.sum[slot + k] += sum of row k of loss f32[n_slot,N] in a fixed order; n_slot 0 counts as 1 */
+typedef struct { Tensor *state, *loss; int slot, n_slot; } LossAdd;
 /* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and
  * all others of the step. */
 typedef struct { Tensor *state; int slot; float limit; } Halt;
@@ -516,7 +532,8 @@ typedef struct { Tensor *dw, *ws, *a, *b, *a_site, *b_site; int fast; } Fp8Linea
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/loss_scale.
+/* Decides about this update. loss = sum over slots of sum*inv, measures left out;
+ * grad_norm = sqrt(grad_sumsq)/loss_scale.
  * report += sum*inv, sum = 0 for each slot, n_report += 1.
  * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
  * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and

@@ -101,6 +101,13 @@ static size_t attn_tables_ws(const Tensor *q, const Tensor *kv)
     return tensor_align_up(ATTN_COUNTER_BYTES + B * (q_tiles * 16 + k_tiles * 8));
 }
 
+/* Backward it also keeps lse and the sum of dout * o of each query, f32, of whole tiles. */
+static size_t attn_tiles_bwd_ws(const Tensor *q, const Tensor *kv, int heads)
+{
+    size_t rows = (size_t)q->dim[0] * (size_t)heads * (size_t)((q->dim[1] + 63) / 64 * 64);
+    return 2 * sizeof(float) * rows + attn_tables_ws(q, kv);
+}
+
 static size_t attn_fwd_ws(const AttnFwd *a) { return MAX((size_t)1 << 20, attn_tables_ws(a->qkv, a->qkv)); }
 
 /* Parts of long rows: for each query head and part the sum of weighted values, the maximum and the sum of
@@ -122,7 +129,7 @@ static size_t attn_bwd_ws(const AttnBwd *a)
     n += a->shape.deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
     n += TENSOR_ALIGN;
     if (a->shape.kv_heads != a->shape.heads) n += 2 * B * H * T * D * 2 + TENSOR_ALIGN;
-    return n + (1u << 20);
+    return MAX(n + (1u << 20), attn_tiles_bwd_ws(a->qkv, a->qkv, a->shape.heads));
 }
 
 /* Attention that stores its weights: f32 scores of one head (backward: their gradient, and that rounded to
@@ -171,10 +178,8 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
     case OP_ATTN_DECODE: return attn_decode_ws(&a->attn_decode);
     case OP_CROSS_ATTN_FWD: return attn_tables_ws(a->cross_attn_fwd.q, a->cross_attn_fwd.kv);
-    /* lse and the sum of dout * o, twice f32[B,H,T], and the tables. */
     case OP_CROSS_ATTN_BWD:
-        return 2 * tensor_bytes(a->cross_attn_bwd.lse) +
-               attn_tables_ws(a->cross_attn_bwd.q, a->cross_attn_bwd.kv);
+        return attn_tiles_bwd_ws(a->cross_attn_bwd.q, a->cross_attn_bwd.kv, a->cross_attn_bwd.shape.heads);
     default: return 0;
     }
 }

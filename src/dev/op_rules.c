@@ -330,6 +330,15 @@ static void more_tick(OpCheck *v, const OpArgs *a)
     need(v, a->tick.modulo >= 1, "modulo must be at least 1");
 }
 
+static void more_call(OpCheck *v, const OpArgs *a) { need(v, a->call.fn != NULL, "no function"); }
+
+static void more_loss_add(OpCheck *v, const OpArgs *a)
+{
+    int n = a->loss_add.n_slot;
+    need(v, n >= 0 && a->loss_add.slot + n <= LOSS_SLOTS, "slots beyond the last");
+    need(v, n <= 1 || tensor_numel(a->loss_add.loss) % n == 0, "rows of different length");
+}
+
 static void need_same_dtype(OpCheck *v, const OpArgs *a)
 {
     need(v, a->t[0]->dtype == a->t[1]->dtype, "y and x need one dtype");
@@ -528,7 +537,10 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_PUT]          = { { SOME(ANY), SOME(ANY), ONE(I32) }, .more = more_put },
     [OP_TICK]         = { { ONE(I32) }, .more = more_tick },
     [OP_PERM]         = { { SOME(I32), STEP, ONE(I32) } },
-    [OP_LOSS_ADD]     = { { STEP, F_N }, SLOT(loss_add) },
+    [OP_CALL]         = { { SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
+                            SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY) },
+                          .more = more_call },
+    [OP_LOSS_ADD]     = { { STEP, F_N }, SLOT(loss_add), .more = more_loss_add },
     [OP_HALT]         = { { STEP }, SLOT(halt) },
     [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } } },
     [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = need_same_dtype },

@@ -112,6 +112,8 @@ const OpRow op_table[OP_COUNT] = {
     [OP_PUT]          = { "put", 3, { RW("y"), R("x"), R("t") } },
     [OP_TICK]         = { "tick", 1, { RW("t") } },
     [OP_PERM]         = { "perm", 3, { W("index"), R("state"), RO("epoch") } },
+    [OP_CALL]         = { "call", CALL_TENSORS, { RW("a"), RWO("b"), RWO("c"), RWO("d"), RWO("e"), RWO("f"),
+                          RWO("g"), RWO("h"), RWO("i"), RWO("j"), RWO("k"), RWO("l"), RWO("m"), RWO("n") } },
     [OP_LOSS_ADD]     = { "loss_add", 2, { RW("state"), R("loss") } },
     [OP_HALT]         = { "halt", 1, { RW("state") } },
     [OP_FILL]         = { "fill", 1, { W("y") } },

@@ -7,8 +7,8 @@
  *    REGION_MASTER in f32. The optimizer walks each region as one flat range. Frozen rows have regions of
  *    their own.
  * 3. A row has columns (column_table): weight, copy, gradient and so on. A trainable row has all columns; the
- *    copy exists only when the compute dtype is not f32. A frozen row has one column, in the dtype it
- *    computes in.
+ *    copy exists only when the compute dtype is not f32. A frozen row, and every row where nothing trains,
+ *    has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
  * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
@@ -18,7 +18,8 @@
 
 #include "prog/store.h"
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } InitKind;
+/* ORTHOGONAL: rows or columns, whichever are fewer, are orthogonal and have length std. CONSTANT: std. */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_ORTHOGONAL, INIT_CONSTANT } InitKind;
 
 /* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves frozen ones. */
 typedef enum { REGION_COPY, REGION_MASTER, REGION_FROZEN_COPY, REGION_FROZEN_MASTER, REGION_COUNT } Region;

@@ -107,7 +107,7 @@ int build_init(Job *j)
             if (t->seg[r])
                 TRY(job_upload(j, t->seg[r], t->segments[r], sizeof(Segment) * (size_t)t->n_segment[r]));
         }
-        TRY(init_weights(j, t));
+        if (!(j->parts & JOB_LOADED)) TRY(init_weights(j, t));
     }
     if (j->task->init_constants) TRY(j->task->init_constants(j));
     return job_refresh_copies(j);

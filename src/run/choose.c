@@ -179,8 +179,9 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
 static int micro_candidates(const ChooseFor *w, int64_t *out, int cap)
 {
     const Recipe *r    = w->recipe;
-    int64_t       seqs = r->step_samples, most = w->vt->hints->most_rows / w->task->rows(r);
-    int           n = 0;
+    int64_t       seqs = w->task->update_samples ? w->task->update_samples(r) : r->step_samples;
+    int64_t       most = w->vt->hints->most_rows / w->task->rows(r);
+    int           n    = 0;
     if (r->micro_batch > 0) {
         out[n++] = r->micro_batch;
         return n;

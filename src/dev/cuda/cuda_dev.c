@@ -404,6 +404,7 @@ static const DevVt cuda_vt = {
         .put = cuda_put,
         .tick = cuda_tick,
         .perm = cuda_perm,
+        .call = cuda_call,
         .loss_add = cuda_loss_add,
         .halt = cuda_halt,
         .fill = cuda_fill,

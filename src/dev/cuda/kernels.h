@@ -92,6 +92,7 @@ int cuda_perm(Dev *dev, const Perm *a);
 
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);
+int cuda_call(Dev *dev, const CallFn *a);
 int cuda_loss_add(Dev *dev, const LossAdd *a);
 int cuda_halt(Dev *dev, const Halt *a);
 int cuda_quant(Dev *dev, const Quant *a);
