@@ -79,7 +79,7 @@ template <typename T> __device__ __forceinline__ void quant_unpack(const Pack<T>
 
 /* As an op that stores v would leave it. */
 __device__ __forceinline__ float quant_stored(float v, float) { return v; }
-__device__ __forceinline__ float quant_stored(float v, bf16) { return to_f32(__float2bfloat16_rn(v)); }
+__device__ __forceinline__ float quant_stored(float v, bf16) { return to_f32(from_f32<bf16>(v)); }
 
 template <typename T, QuantFrom FROM, Act ACT>
 __device__ __forceinline__ void quant_make(const float *a, const float *b, const float *d, float (*v)[8])
