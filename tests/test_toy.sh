@@ -218,7 +218,7 @@ refused "a run of another width" \
     "$toy" train toy.yaml run=ref steps=1520 toy.width=8 toy.teacher=narrow.safetensors
 printf 'task: lm\ndata: {kind: random}\n' >lm.yaml
 refused "a task that is not linked" '^lm.yaml:1: task: is lm; this program has only toy$' "$toy" plan lm.yaml
-refused "a task that nobody knows" "^command line: task: 'tyo' is none of lm, toy \(did you mean toy\?\)$" \
+refused "a task that nobody knows" "^command line: task: 'tyo' is none of lm,.* toy \(did you mean toy\?\)$" \
     "$toy" plan toy.yaml task=tyo
 # Whoever looks on knows nothing of the toy but what the task says.
 timeout -k 5 60 "$toy" train toy.yaml run=seen steps=120 eval.every=60 trace=2 watch.samples=1 \

@@ -35,6 +35,9 @@ static const Command commands[] = {
       "[--temperature X] [--top-k N] [--top-p X] [--repetition-penalty X] [--stop TEXT] [--seed N] [--ids] "
       "[--step N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "predict", cmd_predict,
+      "RUN FILE|FOLDER ... [--top N] [--show N] [--picture FILE.svg] [--step N|best|last]",
+      "what a trained run says about images or clips; of a labelled set also which classes it confuses" },
     { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
       "a Hugging Face folder becomes a run: eval, sample and train take it" },
     { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16]",
