@@ -131,7 +131,8 @@ if [ -n "${PPO_LONG:-}" ]; then
     greedy mountaincar-continuous 88
     sorted=$(for s in 1 2 3 4 5; do
         begin=$(date +%s.%N)
-        timeout 100 "$brim" train "$here/recipes/cartpole.yaml" "run=time-$s" "seed=$s" >time.log 2>&1 </dev/null &&
+        timeout 100 "$brim" train "$here/recipes/cartpole.yaml" "run=time-$s" "seed=$s" \
+            >time.log 2>&1 </dev/null &&
             echo "$(date +%s.%N) $begin" | awk '{ print $1 - $2 }'
     done | sort -n)
     is "$(echo "$sorted" | sed -n 3p)" '<' 20 && is "$(echo "$sorted" | sed -n 5p)" '<' 40
