@@ -1,5 +1,6 @@
 /* Threads share the reader: each draws a ticket and reads the ticket's batch under one lock, then encodes by
- * itself. The calling thread takes the batches in order and writes them. */
+ * itself. The calling thread takes the batches in order and writes them. That thread never takes the lock: its
+ * holder may wait for the slot that only the calling thread gives back. */
 #include "data/tokenize.h"
 
 #include "base/err.h"
@@ -13,6 +14,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +55,8 @@ typedef struct {
     Documents            *docs;
     Around                around;
     pthread_mutex_t       reading;
-    int64_t               taken; /* of the input; under the lock */
-    int                   ended; /* the same */
+    atomic_int_least64_t  taken; /* of the input */
+    int                   ended; /* under the lock */
     ThreadRing            ring;
     Slot                 *slot;
     int                   n_slot;
@@ -177,7 +179,7 @@ static Slot *read_batch(Work *w, int64_t *ticket)
             err_clear();
         }
         w->ended = rc <= 0;
-        w->taken = documents_taken(w->docs);
+        atomic_store(&w->taken, documents_taken(w->docs));
     }
     thread_unlock(&w->reading);
     return s;
@@ -264,10 +266,7 @@ static int write_all(Work *w)
         if (s->ended) break;
         TRY(write_slot(w, s));
         thread_ring_release(&w->ring, ticket);
-        thread_lock(&w->reading);
-        int64_t taken = w->taken;
-        thread_unlock(&w->reading);
-        if (w->cfg->note) w->cfg->note(w->cfg->note_arg, taken, documents_bytes(w->docs));
+        if (w->cfg->note) w->cfg->note(w->cfg->note_arg, atomic_load(&w->taken), documents_bytes(w->docs));
     }
     for (int k = 0; k < 2; k++) {
         if (w->writer[k]) TRY(shard_write_publish(&w->writer[k]));
