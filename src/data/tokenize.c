@@ -87,8 +87,8 @@ static int find_around(Work *w)
         CHECK(f.n_frame_before + f.n_frame_after == n && n < FRAME_MOST - 1, "a frame of %lld", (long long)n);
         a->n_before = f.n_frame_before;
         a->n_after  = f.n_frame_after;
-        memcpy(a->before, id, sizeof *id * (size_t)a->n_before);
-        memcpy(a->after, id + a->n_before, sizeof *id * (size_t)a->n_after);
+        for (int i = 0; i < a->n_before; i++) a->before[i] = id[i];
+        for (int i = 0; i < a->n_after; i++) a->after[i] = id[a->n_before + i];
         int32_t end = w->cfg->end_token;
         if (end >= 0 && (a->n_after == 0 || a->after[a->n_after - 1] != end)) a->after[a->n_after++] = end;
     }
@@ -100,6 +100,7 @@ static int find_around(Work *w)
 
 static int push_ids(Slot *s, const int32_t *id, int64_t n)
 {
+    if (n == 0) return 0;
     if (s->n_id + n > s->cap_id) {
         int64_t  cap  = MAX(s->cap_id * 2, s->n_id + n);
         int32_t *more = realloc(s->id, sizeof *more * (size_t)cap);
