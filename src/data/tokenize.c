@@ -1,6 +1,6 @@
 /* Threads share the reader: each draws a ticket and reads the ticket's batch under one lock, then encodes by
- * itself. The calling thread takes the batches in order and writes them. That thread never takes the lock: its
- * holder may wait for the slot that only the calling thread gives back. */
+ * itself. The calling thread takes the batches in order and writes them. That thread never takes the lock:
+ * the holder may wait for a slot that only the calling thread gives back. */
 #include "data/tokenize.h"
 
 #include "base/err.h"
