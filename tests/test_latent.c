@@ -1,5 +1,6 @@
 /* Task latent on the CPU against PyTorch (tests/golden/latent.safetensors, tools/golden_latent.py), and
- * against itself: what may be chosen must not change the mathematics, and neighbours must not change a sample.
+ * against itself: what may be chosen must not change the mathematics, and neighbours must not change a
+ * sample.
  *
  * Tolerances. PyTorch's numbers come from float64 and from every sample alone, so all the distance is our
  * f32 rounding. Sums are at most a few hundred terms long; tests/test_golden.c finds 2.3e-6 for nets of this
