@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "conf/bind.h"
 #include "conf/hfconf.h"
+#include "conf/relate_image.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -377,6 +378,19 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* Without data.train the pixels are noise, for measuring speed. */
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    TRY(find_files(r, folder));
+    if (!r->data.train[0] || !need_data) return 0;
+    if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
+    if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
+        return refuse_missing(r, "data.val", r->data.val);
+    return 0;
+}
+
 /* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
 static void prefer_ppo(Recipe *r)
 {
@@ -480,7 +494,9 @@ static int resolve_latent(Recipe *r, const char *folder, int need_data)
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "latent", resolve_latent } };
+} tasks[] = {
+    { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "image", resolve_image }, { "latent", resolve_latent }
+};
 
 static int refuse_task(const Recipe *r)
 {

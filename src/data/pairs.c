@@ -240,7 +240,7 @@ static void pairs_close(Source *src)
     free(p);
 }
 
-static const SourceVt pairs_vt = { pairs_fill, pairs_targets, pairs_close };
+static const SourceVt pairs_vt = { .fill = pairs_fill, .targets = pairs_targets, .close = pairs_close };
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 

@@ -247,5 +247,5 @@ EncoderOut encoder_record(const ByteEncoder *e, Prog *p, const EncoderBatch *b)
     prog_at(p, -1, -1, "encoder rows");
     rec_rows_fwd(p, (RowsFwd){ .y = y, .x = x, .index = index });
     NetBatch batch = { .B = 1, .T = R, .first = first, .last = last, .mean_keys = b->mean_len };
-    return record_pool(&r, net_record_blocks(net, p, y, &batch), b, low, high);
+    return record_pool(&r, net_record_stream(net, p, y, &batch), b, low, high);
 }

@@ -5,7 +5,8 @@
  *    blocks of its own (NetPlace). A frozen Net has no gradients.
  * 2. Recording order is execution order: stem, blocks, head. docs/tour.md walks through net_record_*.
  * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.*
- *    head.weight. up holds [gate | up] for SwiGLU. */
+ *    head.weight. up holds [gate | up] for SwiGLU. block.N.{scale1,scale2}.weight: layer scale.
+ * 4. A net with another stem and head (net/vit.c) uses the trunk through the functions at the end. */
 #ifndef NET_NET_H
 #define NET_NET_H
 
@@ -87,9 +88,31 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
 /* Records new tokens -> logits of what follows, through the caches. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
 
+/* ---- the trunk, for nets with a stem and a head of their own ---- */
+
+/* Begins an empty table; then come the rows of the stem, net_declare_blocks(), the rows of the head, and
+ * param_layout(). */
+void net_begin(Net *net, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place);
+void net_declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias);
+void net_declare_norm(Net *net, const char *name, int64_t width, int beta);
+void net_declare_blocks(Net *net);
+
+/* One reading of the trunk. Of the batch, B, T, sample0, doc and prefix count. */
+typedef struct {
+    Prog           *p;
+    const NetBatch *batch;
+    Tensor         *state;
+    NetMode         mode;
+} NetRun;
+
+/* The residual stream x [B,T,C] behind the last block. */
+Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x);
+/* The norm `name` (of no block) of the rows of x. */
+Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x);
+
 /* Records blocks and last norm over x [B,T,C], where vectors do not come from tokens of this net. Of batch
  * only B, T and the masks are read. */
-Tensor *net_record_blocks(const Net *net, Prog *p, Tensor *x, const NetBatch *batch);
+Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch);
 /* The same through the caches of d, from position d->pos (i32[1] or i32[B]) on. */
 Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d);
 /* The matrix of the logits. */

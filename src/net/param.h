@@ -41,7 +41,7 @@ enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 12
 
 typedef struct {
     char            name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int             ndim;             /* 1: vector of cols; 2: rows x cols */
+    int             ndim;             /* 1: vector of rows * cols; 2: rows x cols */
     int64_t         rows, cols, rows_stored;
     InitKind        init;
     float           std;

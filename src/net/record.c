@@ -102,6 +102,39 @@ static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
     return y;
 }
 
+/* Drop path: whole samples pass over a branch, more often in later blocks. */
+static Tensor *rec_drop_path(const Rec *r, int part, Tensor *x)
+{
+    const RecipeModel *m = &r->net->model;
+    double             p = m->layers > 1 ? m->drop_path * r->block / (double)(m->layers - 1) : m->drop_path;
+    if (p <= 0 || r->mode != NET_TRAIN || r->decode) return x;
+    Tensor *y = prog_like(r->p, "drop path", x);
+    at(r, -1, "drop path");
+    rec_dropout(r->p, (Dropout){ .y               = y,
+                                 .x               = x,
+                                 .state           = r->state,
+                                 .sample0         = r->batch->sample0,
+                                 .p               = (float)p,
+                                 .site            = r->net->site0 + 1000 + 8 * (r->block + 1) + 3 + part,
+                                 .rows_per_sample = r->T,
+                                 .per_sample      = 1 });
+    return y;
+}
+
+/* What happens to a branch before its residual add. */
+static Tensor *rec_branch(const Rec *r, int part, Tensor *h)
+{
+    h = rec_drop(r, part, h);
+    if (r->net->model.layer_scale > 0) {
+        Tensor *y = prog_like(r->p, "layer scale", h);
+        at(r, -1, "layer scale");
+        rec_scale(r->p,
+                  (Scale){ .y = y, .x = h, .gamma = weight(r, part ? "scale2.weight" : "scale1.weight") });
+        h = y;
+    }
+    return rec_drop_path(r, part, h);
+}
+
 static Tensor *rec_residual(const Rec *r, const char *name, Tensor *x, Tensor *branch)
 {
     Tensor *y = prog_like(r->p, name, x);
@@ -197,7 +230,8 @@ static Tensor *rec_activation(const Rec *r, Tensor *u)
     if (m->act == FFN_SWIGLU) {
         rec_glu_fwd(r->p, (GluFwd){ .y = a, .x = u, .act = ACT_SILU });
     } else {
-        rec_act_fwd(r->p, (ActFwd){ .y = a, .x = u, .act = m->act == FFN_GELU ? ACT_GELU : ACT_RELU2 });
+        Act act_of = m->act == FFN_GELU ? ACT_GELU : m->act == FFN_GELU_ERF ? ACT_GELU_ERF : ACT_RELU2;
+        rec_act_fwd(r->p, (ActFwd){ .y = a, .x = u, .act = act_of });
     }
     return a;
 }
@@ -217,11 +251,11 @@ static Tensor *rec_block(Rec *r, int l, Tensor *x)
     Tensor *h = rec_norm(r, "norm1", x);
     h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
     h = rec_linear(r, "proj", h);
-    x = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
+    x = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
     h = rec_norm(r, "norm2", x);
     h = rec_activation(r, rec_linear(r, "up", h));
     h = rec_linear(r, "down", h);
-    x = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
+    x = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
     r->block = -1;
     return x;
 }
@@ -283,7 +317,7 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
     rec_head(&r, rec_trunk(&r, rec_stem(&r)), head_rows);
 }
 
-Tensor *net_record_blocks(const Net *net, Prog *p, Tensor *x, const NetBatch *batch)
+Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch)
 {
     Rec r = {
         .net = net, .p = p, .batch = batch, .mode = NET_EVAL, .B = batch->B, .T = batch->T, .block = -1
@@ -302,6 +336,32 @@ Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d
 Tensor *net_head_weight(const Net *net)
 {
     return weight(&(Rec){ .net = net, .block = -1 }, net->model.tied ? "embed.weight" : "head.weight");
+}
+
+static Rec rec_of(const Net *net, const NetRun *run)
+{
+    return (Rec){ .net   = net,
+                  .p     = run->p,
+                  .batch = run->batch,
+                  .state = run->state,
+                  .mode  = run->mode,
+                  .B     = run->batch->B,
+                  .T     = run->batch->T,
+                  .block = -1 };
+}
+
+Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x)
+{
+    Rec r = rec_of(net, run);
+    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    return x;
+}
+
+Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x)
+{
+    Rec r = rec_of(net, run);
+    r.T   = tensor_rows(x) / r.B;
+    return rec_norm(&r, name, x);
 }
 
 Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)

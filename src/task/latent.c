@@ -251,7 +251,7 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     const PairShape *s = &t->s;
     int64_t          B = j->fields.B;
     Tensor          *x = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
-    Tensor          *h = net_record_blocks(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->student });
+    Tensor          *h = net_record_stream(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->student });
     prog_at(p, -1, -1, "answer rows");
     *target = record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
     return record_rows(p, "answers", h, t->h_row, 1, B * s->L);
@@ -284,7 +284,7 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
     }
     NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last };
     batch.mean_keys = (int)MAX(R / (2 * B), 1);
-    Tensor *h       = net_record_blocks(net, p, x, &batch);
+    Tensor *h       = net_record_stream(net, p, x, &batch);
     prog_at(p, -1, -1, "text rows");
     return record_rows(p, "last rows", h, tail, 1, n);
 }

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "task/lm_pick.h"
+#include "task/pick.h"
 
 #include <stdlib.h>
 #include <string.h>
