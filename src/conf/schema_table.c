@@ -337,7 +337,7 @@ const SchemaRow schema_table[] = {
       .help = "heads of the encoder and of its pooler" },
     { ROW("encoder.head_dim", KEY_INT, encoder.head_dim, "0"), BETWEEN(0, 512),
       .tasks = "latent", .fixed = FIXED_WEIGHTS,
-      .help = "size of such a head; 0: encoder.width / encoder.heads. The fast kernels are for 64 and 128" },
+      .help = "size of such a head; 0: encoder.width / encoder.heads" },
     { ROW("encoder.latents", KEY_INT, encoder.latents, "32"), BETWEEN(1, 4096),
       .aka = "latent_len,num_latents",
       .tasks = "latent", .fixed = FIXED_WEIGHTS,
