@@ -348,7 +348,8 @@ const SchemaRow schema_table[] = {
     { ROW("latent.llm", KEY_TEXT, latent.llm, ""), .path = 1,
       .aka = "base_model,frozen_model",
       .tasks = "latent",
-      .help = "the frozen language model: a run of Brim, or a safetensors file that fits the keys of model; "
+      .help = "the frozen language model: a Hugging Face folder, a run of Brim, or a safetensors file that fits "
+              "the keys of model; "
               "\"\": random weights, for speed only" },
     { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = 1,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
