@@ -671,6 +671,8 @@ const SchemaRow schema_table[] = {
       .aka = "sample_count,num_samples,log_samples",
       .help = "samples that the task shows after each evaluation: what the model writes, sees or plays; "
               "on the page, in samples.jsonl and in TensorBoard; 0: none" },
+    { ROW("watch.prompt", KEY_TEXT, watch.prompt, ""),
+      .help = "what the samples of watch.samples go on from, or answer; default: the task's own" },
     { ROW("watch.web", KEY_BOOL, watch.web, "false"),
       .aka = "web,dashboard",
       .help = "the run serves its page while it trains; brim top --web shows it without" },
