@@ -10,6 +10,7 @@
 
 #include "op_case.h"
 #include "op_cases_attn.h"
+#include "op_cases_fp8.h"
 #include "op_cases_image.h"
 #include "op_cases_loss.h"
 #include "op_cases_rl.h"
@@ -472,26 +473,6 @@ static inline int case_cast(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 4 shape + 2 outputs all or few + format */
-static inline int case_quant(OpCase *c, int i)
-{
-    if (i >= 4 * CASE_SHAPES) return 0;
-    const int64_t *s      = case_shape[i / 4];
-    c->args.quant.q_dtype = i % 2 ? DT_E5M2 : DT_E4M3;
-    CASE_NAME("%s %dx%d pad%d%s", dtype_name(c->args.quant.q_dtype), (int)s[0], (int)s[1], (int)s[2],
-              i / 2 % 2 ? " all" : "");
-    case_f32(c, 0, s[0], s[1], s[2]);
-    if (i / 2 % 2) {
-        case_f32(c, 1, s[1], s[0], 0);
-        *case_at(case_vec(c, 2, 1), 0) = i % 3 ? 0.5f : 900.0f;
-    }
-    Tensor *x = case_act(c, 3, s[0], s[1], s[2]);
-    for (int64_t k = 0; k < tensor_numel(x); k++)
-        *case_at(x, k) = case_uniform(c, 1) * exp2f(case_uniform(c, 12));
-    *case_at(case_vec(c, 4, 1), 0) = 1.75f;
-    return 1;
-}
-
 static inline int case_sumsq(OpCase *c, int i)
 {
     static const int64_t s[] = { 1, 3, 127, 16384, 70001 };
@@ -621,6 +602,9 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_COPY]           = case_copy,
     [OP_CAST]           = case_cast,
     [OP_QUANT]          = case_quant,
+    [OP_FP8_SCALE]      = case_fp8_scale,
+    [OP_FP8_LINEAR]     = case_fp8_linear,
+    [OP_FP8_LINEAR_DW]  = case_fp8_linear,
     [OP_SUMSQ]          = case_sumsq,
     [OP_CLIP]           = case_clip,
     [OP_ADAMW]          = case_adamw,

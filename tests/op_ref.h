@@ -4,6 +4,7 @@
 #define TESTS_OP_REF_H
 
 #include "op_ref_attn.h"
+#include "op_ref_fp8.h"
 #include "op_ref_image.h"
 #include "op_ref_loss.h"
 #include "op_ref_rl.h"
@@ -636,23 +637,6 @@ static inline void ref_cast(const OpCase *c, OpRef *r)
     }
 }
 
-static inline void ref_quant(const OpCase *c, OpRef *r)
-{
-    const Quant *a   = &c->args.quant;
-    int          e4  = a->q_dtype == DT_E4M3;
-    double       max = e4 ? 448 : 57344, top = 0;
-    float        scale = *case_at(a->scale, 0);
-    int64_t      R = tensor_rows(a->x), C = tensor_cols(a->x);
-    for (int64_t i = 0; i < R * C; i++) {
-        float  x = *case_at(a->x, i), y = x * scale; /* the product is rounded to f32 before the grid */
-        double q = fmax(-max, fmin(max, ref_round(y, e4 ? 3 : 2, e4 ? -6 : -14)));
-        ref_put(r, 0, i, q, 0);
-        if (a->qt) ref_put(r, 1, i % C * R + i / C, q, 0);
-        top = fmax(top, fabsf(x));
-    }
-    if (a->amax) ref_put(r, 2, 0, fmax(top, *case_at(a->amax, 0)), 0);
-}
-
 static inline void ref_adamw(const OpCase *c, OpRef *r)
 {
     const AdamW     *a   = &c->args.adamw;
@@ -751,6 +735,9 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_COPY]           = ref_copy,
     [OP_CAST]           = ref_cast,
     [OP_QUANT]          = ref_quant,
+    [OP_FP8_SCALE]      = ref_fp8_scale_op,
+    [OP_FP8_LINEAR]     = ref_fp8_linear,
+    [OP_FP8_LINEAR_DW]  = ref_fp8_linear_dw,
     [OP_SUMSQ]          = ref_sumsq,
     [OP_CLIP]           = ref_clip,
     [OP_ADAMW]          = ref_adamw,

@@ -138,7 +138,9 @@ static void unusual_recipe_round_trips(void **state)
         "watch: {sample: false, tensorboard: true, report: false, web: true, port: 99, bind: 0.0.0.0, "
         "samples: 2}\n"
         "sample: {eos: [3, 4]}\n"
-        "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"
+        "fp8: {scaling: dynamic, fast: none, head: false, wide: [block.0, head]}\n"
+        "opt: {quant: false, add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: "
+        "false,\n"
         "  linear_act_bwd: false, act_slope: false, linear_glu_fwd: off, linear_glu_bwd: no, linear_dw_bias: "
         "false,\n"
         "  attn_rope: false, chunk_head: no, tune: False, prefetch: false}\n";

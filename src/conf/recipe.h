@@ -140,6 +140,17 @@ typedef struct {
     int     all;     /* logits of every token of a prompt */
 } RecipeAsk;
 
+typedef enum { FP8_DELAYED, FP8_DYNAMIC } Fp8Scaling;
+typedef enum { FP8_FAST_FORWARD, FP8_FAST_ALL, FP8_FAST_NONE } Fp8Fast;
+
+/* precision: fp8 */
+typedef struct {
+    Fp8Scaling scaling;
+    Fp8Fast    fast;             /* which products may add up with fewer bits */
+    int        head;             /* the head's products, too */
+    char       wide[RECIPE_STR]; /* comma list of weights whose products stay as they are, by name */
+} RecipeFp8;
+
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
  * come from here. */
@@ -155,6 +166,7 @@ typedef struct {
     X(linear_glu_bwd, "gate's gradient inside the product before it")                                        \
     X(linear_dw_bias, "bias gradient inside the weight gradient's product")                                  \
     X(attn_rope, "rotary positions undone inside attention's gradient")                                      \
+    X(quant, "activations, gates and loss gradients written in fp8 by the pass that makes them")             \
     X(chunk_head, "logits of a share of the rows at a time")                                                 \
     X(flash, "attention that never stores T x T")                                                            \
     X(graphs, "the step captured into CUDA graphs")                                                          \
@@ -206,6 +218,7 @@ struct Recipe {
     RecipeWatch      watch;
     RecipeSample     sample;
     RecipeAsk        ask;
+    RecipeFp8        fp8;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

@@ -16,6 +16,9 @@ static const char *const pack_names[]     = { "concat", "best_fit", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const give_way_names[] = { "moments", "gradients", NULL };
 
+static const char *const fp8_scaling_names[] = { "delayed", "dynamic", NULL };
+static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL };
+
 /* clang-format off */
 #define ROW(key, kind, field, dflt) .name = key, .type = kind, .offset = offsetof(Recipe, field), .def = dflt
 #define BETWEEN(lo, hi)             .min = lo, .max = hi
@@ -51,7 +54,18 @@ const SchemaRow schema_table[] = {
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
       .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp16 and fp8 are not available yet" },
+              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 is "
+              "not available yet" },
+    { ROW("fp8.scaling", KEY_ENUM, fp8.scaling, "delayed"), .names = fp8_scaling_names,
+      .help = "precision fp8: a tensor's scale comes from its largest numbers in the last 16 steps "
+              "(delayed), or from the tensor itself, in one more pass (dynamic)" },
+    { ROW("fp8.fast", KEY_ENUM, fp8.fast, "forward"), .names = fp8_fast_names,
+      .help = "precision fp8: products that add up with fewer bits: forward, all or none" },
+    { ROW("fp8.head", KEY_BOOL, fp8.head, "true"),
+      .help = "precision fp8: the head's products, too" },
+    { ROW("fp8.wide", KEY_LIST, fp8.wide, ""),
+      .help = "precision fp8: weights whose products stay in bf16, by name or the beginning of one: "
+              "[block.0]" },
     { ROW("device", KEY_TEXT, device, "auto"),
       .aka = "backend,accelerator",
       .help = "auto, cpu, cuda or cuda:N; auto takes the GPU when there is a usable one" },

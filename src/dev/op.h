@@ -92,6 +92,9 @@ extern "C" {
     X(COPY, copy, Copy)                                                                                      \
     X(CAST, cast, Cast)                                                                                      \
     X(QUANT, quant, Quant)                                                                                   \
+    X(FP8_SCALE, fp8_scale, Fp8Scale)                                                                        \
+    X(FP8_LINEAR, fp8_linear, Fp8Linear)                                                                     \
+    X(FP8_LINEAR_DW, fp8_linear_dw, Fp8LinearDw)                                                             \
     X(SUMSQ, sumsq, Sumsq)                                                                                   \
     X(CLIP, clip, Clip)                                                                                      \
     X(ADAMW, adamw, AdamW)                                                                                   \
@@ -179,6 +182,30 @@ typedef enum {
     ACT_COUNT,
     ACT_SLOPE = ACT_COUNT
 } Act;
+
+/* What QUANT makes of x before it rounds. */
+typedef enum {
+    QUANT_PLAIN,
+    QUANT_ACT,
+    QUANT_GLU,
+    QUANT_ACT_DX,
+    QUANT_GLU_DX,
+    QUANT_XENT_DX,
+    QUANT_FROM_COUNT
+} QuantFrom;
+
+/* A site: what is known of a tensor in fp8, f32[FP8_SITE] in SLAB_STATE. scale multiplies, inv = 1/scale
+ * restores; amax: largest magnitude since the last FP8_SCALE; cursor: next place in the history of amax. The
+ * first three stand 16 bytes apart, because a library reads inv by address. */
+enum {
+    FP8_SITE_SCALE   = 0,
+    FP8_SITE_INV     = 4,
+    FP8_SITE_AMAX    = 8,
+    FP8_SITE_CURSOR  = 12,
+    FP8_SITE_HISTORY = 16,
+    FP8_SITE         = 32,
+    FP8_HISTORY      = FP8_SITE - FP8_SITE_HISTORY
+};
 
 /* Rows of PPO's parts: the losses before their weights; the entropy; log(1/r) and (r - 1) - log r, which
  * measure how far the policy has moved; and 1 where r is outside of 1 -+ clip. */
@@ -464,9 +491,29 @@ typedef struct { Tensor *state; int slot; float limit; } Halt;
 typedef struct { Tensor *y; float value; } Fill;
 typedef struct { Tensor *y, *x; } Copy; /* same dtype and size in bytes */
 typedef struct { Tensor *y, *x; } Cast; /* any of f32, bf16, f16 to any */
-/* q = saturate(x * scale), qt its transpose [cols,rows]?, amax f32[1]? = max(amax, max |x|); scale f32[1].
- * On the CPU q and qt are f32 holding values already rounded to q_dtype. */
-typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
+/* To fp8 (E4M3 or E5M2). v [N,C] is x, or what `from` makes of x, rounded to the dtype of x.
+ *   q [N,C]? = saturate(v * scale), qt [C,N]? its transpose; site.amax = max(amax, max |v|).
+ * site f32[FP8_SITE]. If its scale is 0, or with `dynamic`, max |v| gives the scale first (fp8_scale_for);
+ * dynamic also starts amax anew. QUANT_GLU: x [N,2C]. QUANT_ACT_DX: dy [N,C], QUANT_GLU_DX: dy [N,C/2].
+ * QUANT_XENT_DX is XENT_DX of hard targets: x are logits, lse f32[N], target i32[N].
+ * db f32[C]? += sum over rows of v: a bias gradient; not with QUANT_XENT_DX. */
+typedef struct {
+    Tensor   *q, *qt, *site, *db, *ws, *x, *dy, *lse, *target, *state;
+    DType     q_dtype;
+    QuantFrom from;
+    Act       act;
+    int       dynamic;
+    int64_t   n_class;
+    int       slot;
+} Quant;
+/* Delayed scaling, for all rows of sites f32[S,FP8_SITE] of tensors in q_dtype. If amax is finite and not 0,
+ * amax goes to the history, and the largest number there gives the scale. amax = 0 always. */
+typedef struct { Tensor *sites; DType q_dtype; } Fp8Scale;
+/* y[N,M] = a[N,K] b[M,K]^T * (a_site.inv * b_site.inv) + bias[M]?; a and b are fp8, sums f32. fast: a GPU
+ * may add up with fewer bits. LINEAR_FWD has a = x, b = w; LINEAR_DX a = dy, b = w^T. */
+typedef struct { Tensor *y, *ws, *a, *b, *a_site, *b_site, *bias; int fast; } Fp8Linear;
+/* dw f32[M,K] += a[M,N] b[K,N]^T * (a_site.inv * b_site.inv), a = dy^T, b = x^T */
+typedef struct { Tensor *dw, *ws, *a, *b, *a_site, *b_site; int fast; } Fp8LinearDw;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;

@@ -363,6 +363,58 @@ static void more_adamw(OpCheck *v, const OpArgs *a)
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
 }
 
+/* N rows, C columns, X columns of x, Y of dy, S numbers of a site. */
+static void dims_quant(OpCheck *v, const OpArgs *args)
+{
+    const Quant *a = &args->quant;
+    int64_t      X = tensor_cols(a->x);
+    v->dim['N']    = tensor_rows(a->x);
+    v->dim['X']    = X;
+    v->dim['C']    = a->from == QUANT_GLU ? X / 2 : X;
+    v->dim['Y']    = a->from == QUANT_GLU_DX ? X / 2 : X;
+    v->dim['S']    = FP8_SITE;
+    need(v, X % 2 == 0 || (a->from != QUANT_GLU && a->from != QUANT_GLU_DX), "x needs gate and value");
+}
+
+static int is_fp8(DType t) { return t == DT_E4M3 || t == DT_E5M2; }
+
+static void more_quant(OpCheck *v, const OpArgs *args)
+{
+    const Quant *a  = &args->quant;
+    int          dx = a->from == QUANT_ACT_DX || a->from == QUANT_GLU_DX;
+    need(v, is_fp8(a->q_dtype), "q_dtype is not fp8");
+    need(v, a->q || a->qt, "needs q or qt");
+    need(v, (!a->q || a->q->dtype == a->q_dtype) && (!a->qt || a->qt->dtype == a->q_dtype),
+         "q and qt have q_dtype");
+    need(v, a->from < QUANT_FROM_COUNT && a->act < ACT_COUNT, "from or act is none");
+    need(v, dx == (a->dy != NULL), "gradients of activations alone need dy");
+    int loss = a->from == QUANT_XENT_DX;
+    need(v, loss == (a->lse != NULL) && loss == (a->target != NULL) && loss == (a->state != NULL),
+         "the loss's gradient alone needs lse, target and state");
+    need(v, !loss || (a->n_class >= 1 && a->n_class <= v->dim['C'] && !a->db), "classes, or db of a loss");
+}
+
+static void more_fp8_scale(OpCheck *v, const OpArgs *a)
+{
+    need(v, is_fp8(a->fp8_scale.q_dtype), "q_dtype is not fp8");
+    need(v, tensor_cols(a->fp8_scale.sites) == FP8_SITE, "sites need FP8_SITE columns");
+}
+
+static void set_site(OpCheck *v, const OpArgs *a) { v->dim['S'] = FP8_SITE; }
+
+static void more_fp8_linear(OpCheck *v, const OpArgs *args)
+{
+    const Fp8Linear *a = &args->fp8_linear;
+    need(v, is_fp8(a->a->dtype) && is_fp8(a->b->dtype), "a and b must be fp8");
+    need(v, a->y->dtype == DT_F32 || a->y->dtype == DT_BF16, "y must be f32 or bf16");
+}
+
+static void more_fp8_linear_dw(OpCheck *v, const OpArgs *args)
+{
+    const Fp8LinearDw *a = &args->fp8_linear_dw;
+    need(v, is_fp8(a->a->dtype) && is_fp8(a->b->dtype), "a and b must be fp8");
+}
+
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -481,7 +533,13 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } } },
     [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = need_same_dtype },
     [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) } },
-    [OP_QUANT]        = { { P(N, C), P(C, N), ONE(F32), N_C, ONE(F32) } },
+    [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y), F_N, I_N, STEP },
+                          .dims = dims_quant, .more = more_quant, SLOT(quant) },
+    [OP_FP8_SCALE]    = { { F(*, S) }, .dims = set_site, .more = more_fp8_scale },
+    [OP_FP8_LINEAR]   = { { P(N, M), WS, P(N, K), P(M, K), VECTOR(F32, S), VECTOR(F32, S),
+                            VECTOR(FLOAT, M) }, .dims = set_site, .more = more_fp8_linear },
+    [OP_FP8_LINEAR_DW] = { { F(M, K), WS, P(M, N), P(K, N), VECTOR(F32, S), VECTOR(F32, S) },
+                           .dims = set_site, .more = more_fp8_linear_dw },
     [OP_SUMSQ]        = { { STEP, WS, SOME(FLOAT) } },
     [OP_CLIP]         = { { STEP } },
     [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, VECTOR(FLOAT, N), STEP, WS }, .more = more_adamw },

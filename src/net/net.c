@@ -18,6 +18,7 @@ static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t col
                 .init   = INIT_NORMAL,
                 .std    = (float)std,
                 .decay  = 1,
+                .narrow = strcmp(name, "pos") != 0,
                 .region = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
@@ -43,7 +44,7 @@ static void declare_norm(Net *net, const char *name, int64_t width, int beta)
     param_declare(&net->table, &p);
 }
 
-static void declare_vocab(Net *net, const char *name, double std)
+static void declare_vocab(Net *net, const char *name, double std, int narrow)
 {
     const RecipeModel *m = &net->model;
     Param              p = { .ndim        = 2,
@@ -53,6 +54,7 @@ static void declare_vocab(Net *net, const char *name, double std)
                              .init        = INIT_NORMAL,
                              .std         = (float)std,
                              .decay       = 1,
+                             .narrow      = narrow,
                              .region      = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
@@ -87,11 +89,11 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     net->block0  = place->block0;
     net->site0   = place->index * NET_SITES;
     param_table_init(&net->table, place->prefix ? place->prefix : "", net->site0);
-    declare_vocab(net, "embed", m->init_std);
+    declare_vocab(net, "embed", m->init_std, m->tied && opt->fp8_head);
     if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
     for (int l = 0; l < m->layers; l++) declare_block(net, l);
     declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
-    if (!m->tied) declare_vocab(net, "head", m->init_std);
+    if (!m->tied) declare_vocab(net, "head", m->init_std, opt->fp8_head);
     param_layout(&net->table, store, opt);
     if (m->pos == POS_ROPE) {
         int64_t dim[2]  = { m->context, m->head_dim };

@@ -176,6 +176,54 @@ static int column_dtype(Column c, Region r, const ParamOptions *opt)
     }
 }
 
+/* ---- fp8 ----------------------------------------------------------------------------------------------- */
+
+static int is_narrow(const Param *p, const ParamOptions *opt)
+{
+    enum { SIDE = 16 }; /* what libraries ask of the sides of an fp8 product */
+    return opt->fp8 && opt->trains && p->narrow && p->ndim == 2 && p->rows_stored % SIDE == 0 &&
+           p->cols % SIDE == 0 && !is_listed(p->name, opt->wide);
+}
+
+static Tensor *site_view(Store *s, Tensor *sites, int64_t i, const char *name)
+{
+    int64_t n = FP8_SITE;
+    return store_view(s, sites, name, i * FP8_SITE, 1, &n);
+}
+
+static void layout_copies(ParamTable *t, Store *store, Param *p, int64_t i)
+{
+    char     name[PARAM_NAME + 16];
+    int64_t  dim[2] = { p->rows_stored, p->cols }, turned[2] = { p->cols, p->rows_stored };
+    StoreFp8 f;
+    snprintf(name, sizeof name, "%s e4m3", p->name);
+    f.q = store_tensor(store, SLAB_COPY, name, DT_E4M3, 2, dim);
+    snprintf(name, sizeof name, "%s e4m3^T", p->name);
+    f.qt      = store_tensor(store, SLAB_COPY, name, DT_E4M3, 2, turned);
+    f.x_site  = site_view(store, t->sites, 2 * i, "x site");
+    f.w_site  = site_view(store, t->sites, 2 * i + 1, "w site");
+    f.dy_site = site_view(store, t->grad_sites, i, "dy site");
+    store_set_fp8(store, p->w, &f);
+    p->fp8 = store_fp8(store, p->w);
+}
+
+static void layout_fp8(ParamTable *t, Store *store, const ParamOptions *opt)
+{
+    char    name[64];
+    int64_t n = 0, i = 0;
+    for (int k = 0; k < t->n_param; k++) n += is_narrow(&t->param[k], opt);
+    if (n == 0) return;
+    int64_t dim[2] = { 2 * n, FP8_SITE };
+    snprintf(name, sizeof name, "%sfp8", t->prefix);
+    t->sites = store_tensor(store, SLAB_STATE, name, DT_F32, 2, dim);
+    dim[0]   = n;
+    snprintf(name, sizeof name, "%sfp8 gradients", t->prefix);
+    t->grad_sites = store_tensor(store, SLAB_STATE, name, DT_F32, 2, dim);
+    for (int k = 0; k < t->n_param; k++) {
+        if (is_narrow(&t->param[k], opt)) layout_copies(t, store, &t->param[k], i++);
+    }
+}
+
 void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
 {
     choose_regions(t, opt);
@@ -199,6 +247,7 @@ void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
         p->w = p->col[COL_COPY] ? p->col[COL_COPY] : p->col[COL_WEIGHT];
         if (p->col[COL_GRAD]) store_set_grad(store, p->w, p->col[COL_GRAD]);
     }
+    layout_fp8(t, store, opt);
 }
 
 Param *param_find(const ParamTable *t, const char *name)

@@ -39,19 +39,21 @@ extern const ColumnRow column_table[COL_COUNT];
 enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 128 /* elements */ };
 
 typedef struct {
-    char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int      ndim;             /* 1: vector of cols; 2: rows x cols */
-    int64_t  rows, cols, rows_stored;
-    InitKind init;
-    float    std;
-    int      decay;  /* weight decay applies */
-    int      frozen; /* not trained */
-    float    lr_mul;
-    Region   region;
-    int      site;           /* random site of its initial values */
-    int64_t  offset;         /* elements, in the region's flat range */
-    Tensor  *w;              /* what forward ops read: the copy, or the weight itself */
-    Tensor  *col[COL_COUNT]; /* NULL: this row has no such column */
+    char            name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
+    int             ndim;             /* 1: vector of cols; 2: rows x cols */
+    int64_t         rows, cols, rows_stored;
+    InitKind        init;
+    float           std;
+    int             decay;  /* weight decay applies */
+    int             frozen; /* not trained */
+    int             narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
+    float           lr_mul;
+    Region          region;
+    int             site;           /* random site of its initial values */
+    int64_t         offset;         /* elements, in the region's flat range */
+    Tensor         *w;              /* what forward ops read: the copy, or the weight itself */
+    Tensor         *col[COL_COUNT]; /* NULL: this row has no such column */
+    const StoreFp8 *fp8;            /* its copies in fp8; NULL: none */
 } Param;
 
 typedef struct {
@@ -65,7 +67,10 @@ typedef struct {
     Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
     Segment *segments[REGION_TRAINED];      /* their host contents */
     int      n_segment[REGION_TRAINED];
-    Arena    arena;
+    /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL:
+     * none */
+    Tensor *sites, *grad_sites;
+    Arena   arena;
     /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding
      * the weights. "": none. */
     char     origin[PARAM_ORIGIN];
@@ -73,10 +78,13 @@ typedef struct {
 } ParamTable;
 
 typedef struct {
-    DType       compute; /* dtype of copies and activations */
-    int         trains;  /* 0: nothing is updated: one column for each row */
-    float       decay;   /* the run's weight decay */
-    const char *freeze;  /* comma list of names; NULL: none */
+    DType       compute;  /* dtype of copies and activations */
+    int         trains;   /* 0: nothing is updated: one column for each row */
+    float       decay;    /* the run's weight decay */
+    const char *freeze;   /* comma list of names; NULL: none */
+    int         fp8;      /* weights of products also get copies in fp8 */
+    int         fp8_head; /* that of the head, too */
+    const char *wide;     /* comma list of names that get none; NULL: none */
 } ParamOptions;
 
 /* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */

@@ -23,6 +23,21 @@ static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
     }
 }
 
+/* The CPU multiplies fp8 numbers in fp32: the definition, and slow. */
+static int choose_fp8(Choice *c, const ChooseFor *w)
+{
+    int k      = w->capability;
+    c->compute = w->vt->hints->dtypes & (1u << DT_BF16) ? DT_BF16 : DT_F32;
+    c->fp8     = 1;
+    if (k > 0 && k < 89) {
+        return recipe_blame(w->recipe, "precision",
+                            "compute capability %d.%d has no fp8 (8.9 and up have it)", k / 10, k % 10);
+    }
+    snprintf(c->why, sizeof c->why, "fp8, as asked; %s between products",
+             c->compute == DT_BF16 ? "bf16" : "the CPU computes in fp32");
+    return 0;
+}
+
 static int choose_dtype(Choice *c, const ChooseFor *w)
 {
     const Recipe *r        = w->recipe;
@@ -40,10 +55,8 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         c->compute = DT_BF16;
         snprintf(c->why, sizeof c->why, "bf16, as asked");
         break;
-    case PRECISION_FP16:
-    case PRECISION_FP8:
-        return recipe_blame(r, "precision", "%s is not available yet (use bf16)",
-                            r->precision == PRECISION_FP16 ? "fp16" : "fp8");
+    case PRECISION_FP16: return recipe_blame(r, "precision", "fp16 is not available yet (use bf16)");
+    case PRECISION_FP8: return choose_fp8(c, w);
     default:
         c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
         say_auto(c, w, has_bf16);
@@ -100,7 +113,8 @@ static void add_cost(void *ctx, const ScheduleRow *row, double times)
         c->flops += times * flops;
         c->bytes += times * bytes;
         c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
-        if (flops > 0) c->flops_s += times * flops / (m->rate[unit] * (f32 ? m->f32_share : 1.0));
+        if (flops > 0)
+            c->flops_s += times * flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
         c->step_s += times * machine_op_time(m, unit, f32, flops, bytes);
     }
 }
@@ -307,9 +321,9 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
         /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
         for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
-            JobChoice choice = { .micro_batch = micro[i],
-                                 .level       = (RecomputeLevel)level,
-                                 .compute     = c->compute };
+            JobChoice choice = {
+                .micro_batch = micro[i], .level = (RecomputeLevel)level, .compute = c->compute, .fp8 = c->fp8
+            };
             choice.head_rows = head_rows(what, c->compute, micro[i]);
             TRY(try_candidate(c, what, &choice, m));
             if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */

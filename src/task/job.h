@@ -20,6 +20,7 @@ typedef struct {
     RecomputeLevel level;       /* of every block */
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
+    int            fp8;   /* 1: products in fp8 where they may be */
     int            world; /* ranks that share a step; 0 counts as 1 */
 } JobChoice;
 
@@ -68,9 +69,9 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
-/* Refuses items of `freeze` that name no weight of any table, and a training run in which every weight is
- * frozen. */
-int job_check_freeze(const Job *j);
+/* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which
+ * every weight is frozen. */
+int job_check_names(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);
 /* A device tensor of the task that stays from step to step; is_kept: checkpoints hold it. */

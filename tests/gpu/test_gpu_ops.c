@@ -213,9 +213,13 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
 static const char *check_outputs(const OpCase *c, const OpRef *r, int bf16, char *buf)
 {
     const char *bad = NULL;
+    /* A bf16 activation lies on the other side of a tie too often. test_gpu_fused.c compares its codes. */
+    if (c->kind == OP_QUANT && bf16 && c->args.quant.from != QUANT_PLAIN) return NULL;
     for (int i = 0; i < op_table[c->kind].n_tensor && !bad; i++) {
         if (!c->args.t[i] || !op_writes(c->kind, i)) continue;
-        if (r->want[i]) {
+        if (r->bytes[i] && c->kind == OP_QUANT) {
+            bad = ref_check_codes(c, r, i, buf, WHY);
+        } else if (r->want[i]) {
             bad = bf16 ? check_norm(c, r, i, buf) : check_f32(c, r, i, buf);
         } else if (r->bytes[i]) {
             bad = bf16 && c->act[i] ? NULL : op_check_bytes(c, r, i, buf);
@@ -283,8 +287,7 @@ int main(int argc, char **argv)
     Dev        *dev      = dev_open("cuda", &opt, &why);
     tally(&t, dev != NULL, "device opens");
     for (int kind = 0; dev && kind < OP_COUNT; kind++) {
-        /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
-        if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
+        if (only && strcmp(only, op_table[kind].name) != 0) continue;
         /* Collectives sum in f32 only. */
         int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER;
         /* Products run on both kernels that there are. */

@@ -95,6 +95,7 @@ int cuda_dropout(Dev *dev, const Dropout *a);
 int cuda_loss_add(Dev *dev, const LossAdd *a);
 int cuda_halt(Dev *dev, const Halt *a);
 int cuda_quant(Dev *dev, const Quant *a);
+int cuda_fp8_scale(Dev *dev, const Fp8Scale *a);
 
 /* k_optim.cu */
 int cuda_sumsq(Dev *dev, const Sumsq *a);
