@@ -305,6 +305,24 @@ static inline int case_act_family(OpCase *c, int i)
     return 1;
 }
 
+/* A factor a column, and its gradient. */
+static inline int case_scale(OpCase *c, int i)
+{
+    if (i >= CASE_SHAPES) return 0;
+    int64_t N = case_shape[i][0], C = case_shape[i][1], pad = case_shape[i][2];
+    CASE_NAME("%dx%d pad%d", (int)N, (int)C, (int)pad);
+    if (c->kind == OP_SCALE) {
+        case_act(c, 0, N, C, pad);
+        case_act(c, 1, N, C, pad);
+        case_vec(c, 2, C);
+    } else {
+        case_vec(c, 0, C);
+        case_act(c, 2, N, C, pad);
+        case_act(c, 3, N, C, pad);
+    }
+    return 1;
+}
+
 static inline int case_rope(OpCase *c, int i)
 {
     /* B, T, heads, extra columns, D, padding, offset (-1: none, -2: one for each sequence) */
@@ -407,12 +425,33 @@ static inline int case_dropout(OpCase *c, int i)
 
 static inline int case_loss_add(OpCase *c, int i)
 {
-    static const int64_t s[] = { 1, 3, 127, 5000 };
-    if (i >= 4) return 0;
+    static const int64_t s[] = { 1, 3, 127, 5000, 3 * 701 };
+    if (i >= 5) return 0;
     CASE_NAME("N%d", (int)s[i]);
     case_state(c, 0);
     case_vec(c, 1, s[i]);
-    c->args.loss_add.slot = i % 2 ? 2 : 0;
+    c->args.loss_add.slot   = i % 2 ? 2 : 0;
+    c->args.loss_add.n_slot = i == 4 ? 3 : 0;
+    return 1;
+}
+
+static inline int case_call_fn(const CallFn *a, void *stream)
+{
+    for (int64_t i = 0; i < tensor_numel(a->t[0]); i++)
+        ((float *)a->t[0]->data)[i] += a->t[1] ? ((float *)a->t[1]->data)[i] : *(const float *)a->ctx;
+    return 0;
+}
+
+static inline int case_call(OpCase *c, int i)
+{
+    static const int64_t s[] = { 1, 3, 127 };
+    static const float   one = 1;
+    if (i >= 3) return 0;
+    CASE_NAME("N%d", (int)s[i]);
+    case_vec(c, 0, s[i]);
+    for (int k = 1; k < (i == 2 ? CALL_TENSORS : i + 1); k++) case_vec(c, k, s[i]);
+    c->args.call.fn  = case_call_fn;
+    c->args.call.ctx = &one;
     return 1;
 }
 
@@ -560,6 +599,8 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_GLU_DX]         = case_act_family,
     [OP_ADD]            = case_add,
     [OP_MUL]            = case_add,
+    [OP_SCALE]          = case_scale,
+    [OP_SCALE_DW]       = case_scale,
     [OP_AXPBY]          = case_axpby,
     [OP_ROWS_FWD]       = case_rows_fwd,
     [OP_ROWS_DX]        = case_rows_dx,
@@ -596,6 +637,8 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_PUT]            = case_put,
     [OP_TICK]           = case_tick,
     [OP_PERM]           = case_perm,
+    [OP_PACK_ROWS]      = case_pack,
+    [OP_CALL]           = case_call,
     [OP_LOSS_ADD]       = case_loss_add,
     [OP_HALT]           = case_halt,
     [OP_FILL]           = case_fill,

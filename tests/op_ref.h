@@ -368,6 +368,23 @@ static inline void ref_bias_dw(const OpCase *c, OpRef *r)
     free(dy);
 }
 
+static inline void ref_scale_fwd(const OpCase *c, OpRef *r)
+{
+    int64_t C = tensor_cols(c->args.scale.x);
+    for (int64_t i = 0; i < tensor_numel(c->args.scale.y); i++) {
+        double y = (double)*case_at(c->args.scale.x, i) * *case_at(c->args.scale.gamma, i % C);
+        ref_put(r, 0, i, y, fabs(y));
+    }
+}
+
+static inline void ref_scale_dw(const OpCase *c, OpRef *r)
+{
+    double *v = case_doubles(c->args.scale_dw.dy);
+    for (int64_t i = 0; i < tensor_numel(c->args.scale_dw.x); i++) v[i] *= *case_at(c->args.scale_dw.x, i);
+    ref_column_sums(c, r, 0, v, tensor_rows(c->args.scale_dw.dy), tensor_cols(c->args.scale_dw.dy));
+    free(v);
+}
+
 /* ---- Activations --------------------------------------------------------------------------------------- */
 
 static inline void ref_act_fwd(const OpCase *c, OpRef *r)
@@ -522,10 +539,23 @@ static inline void ref_dropout(const OpCase *c, OpRef *r)
 
 static inline void ref_loss_add(const OpCase *c, OpRef *r)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++)
-        sum += *case_at(c->args.loss_add.loss, i);
-    r->state.out.sum[c->args.loss_add.slot] += sum;
+    const LossAdd *a = &c->args.loss_add;
+    int64_t        n = tensor_numel(a->loss), rows = a->n_slot > 1 ? a->n_slot : 1;
+    for (int64_t k = 0; k < rows; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n / rows; i++) sum += *case_at(a->loss, k * (n / rows) + i);
+        r->state.out.sum[a->slot + k] += sum;
+    }
+}
+
+static inline void ref_call(const OpCase *c, OpRef *r)
+{
+    const CallFn *a = &c->args.call;
+    for (int64_t i = 0; i < tensor_numel(a->t[0]); i++) {
+        double x = *case_at(a->t[0], i), y = a->t[1] ? *case_at(a->t[1], i) : 1;
+        ref_put(r, 0, i, x + y, fabs(x) + fabs(y));
+        for (int k = 1; k < CALL_TENSORS && a->t[k]; k++) ref_put(r, k, i, *case_at(a->t[k], i), 0);
+    }
 }
 
 static inline void ref_halt(const OpCase *c, OpRef *r)
@@ -693,6 +723,8 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_GLU_DX]         = ref_glu_dx,
     [OP_ADD]            = ref_add,
     [OP_MUL]            = ref_mul,
+    [OP_SCALE]          = ref_scale_fwd,
+    [OP_SCALE_DW]       = ref_scale_dw,
     [OP_AXPBY]          = ref_axpby,
     [OP_ROWS_FWD]       = ref_rows_fwd,
     [OP_ROWS_DX]        = ref_rows_dx,
@@ -729,6 +761,8 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_PACK_ROWS]      = ref_pack,
+    [OP_CALL]           = ref_call,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,

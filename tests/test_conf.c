@@ -137,8 +137,8 @@ static void unusual_recipe_round_trips(void **state)
         "checkpoint: {every: 9, keep: 3, keep_every: 18, best: false}\n"
         "watch: {sample: false, tensorboard: true, report: false, web: true, port: 99, bind: 0.0.0.0, "
         "samples: 2}\n"
-        "sample: {eos: [3, 4]}\n"
         "fp8: {scaling: dynamic, fast: none, head: false, wide: [block.0, head]}\n"
+        "sample: {eos: [3, 4]}\n"
         "opt: {quant: false, add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: "
         "false,\n"
         "  linear_act_bwd: false, act_slope: false, linear_glu_fwd: off, linear_glu_bwd: no, linear_dw_bias: "
@@ -750,9 +750,12 @@ static void keys_of_another_task(void **state)
     assert_int_equal(load_toy(&r, "task: toy\n", "model.width=64"), -1);
     assert_string_equal(err_get(), "command line: model.width: task toy has no such key");
     assert_int_equal(parse(&r, RANDOM "task: ln\n", NULL), -1);
-    assert_string_equal(err_get(), "t.yaml:2: task: 'ln' is none of lm (did you mean lm?)");
+    assert_string_equal(err_get(),
+                        "t.yaml:2: task: 'ln' is none of lm, ppo, image, latent (did you mean lm?)");
     assert_int_equal(load_toy(&r, "task: toy\n", "task=tyo"), -1);
-    assert_string_equal(err_get(), "command line: task: 'tyo' is none of lm, toy (did you mean toy?)");
+    assert_string_equal(err_get(),
+                        "command line: task: 'tyo' is none of lm, ppo, image, latent, toy (did you "
+                        "mean toy?)");
 }
 
 #define CASE(f) cmocka_unit_test_teardown(f, clean)

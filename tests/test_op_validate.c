@@ -56,6 +56,7 @@ static const Exception exceptions[] = {
     { OP_OBS_STATS, "x", ROWS_FREE },
     { OP_PUT, "y", ROWS_FREE }, /* steps */
     { OP_PERM, "index", COLS_FREE },
+    { OP_PACK_ROWS, "len", COLS_FREE | ROWS_FREE }, /* sequences, where nothing is asked of each */
     { OP_FP8_SCALE, "sites", ROWS_FREE },
     { OP_REDUCE_SCATTER, "x", ROWS_FREE }, /* multiples */
     { OP_ALL_GATHER, "y", ROWS_FREE },
@@ -67,6 +68,7 @@ static const Exception exceptions[] = {
 static unsigned freedom(const OpCase *c, const char *arg)
 {
     int whole = c->kind == OP_ROWS_FWD && !c->args.rows_fwd.at;
+    if (c->kind == OP_CALL) return ROWS_FREE | COLS_FREE | DTYPE_FREE; /* the function knows */
     for (int i = 0; i < ARRAY_LEN(exceptions); i++) {
         const Exception *e = &exceptions[i];
         if (e->kind == c->kind && strcmp(e->arg, arg) == 0) return whole && (e->free & PARTS) ? 0 : e->free;
@@ -367,6 +369,9 @@ static void test_scalars(void **state)
     SPOIL(OP_PATCHES, 10, patches.height, 16);
     SPOIL(OP_PATCHES, 10, patches.frames, 0);
     SPOIL(OP_TICK, 1, tick.modulo, 0);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.n_tail, 0);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.n_each, 1);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.align, 0);
 }
 
 /* Each loss knows one of LOSS_SLOTS slots. */

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "dice.h"
-#include "task/lm_pick.h"
+#include "task/pick.h"
 
 #include <math.h>
 #include <string.h>

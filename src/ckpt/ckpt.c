@@ -45,7 +45,8 @@ static int add_table(const ParamTable *t, Arena *a, CkptItem *item)
             const char *name = arena_printf(a, "%s%s", p->name, column_table[c].suffix);
             CkptItem   *it   = &item[n++];
             add_item(it, c == COL_WEIGHT ? CKPT_MODEL : CKPT_OPTIM, name, p->col[c]);
-            if (p->ndim == 2) it->spec.dim[0] = p->rows; /* the padding of a vocabulary is not stored */
+            /* The padding of a vocabulary is not stored. */
+            it->spec.dim[0] = p->ndim == 2 ? p->rows : p->rows * p->cols;
             it->n_elem = p->rows * p->cols;
         }
     }
@@ -60,8 +61,11 @@ int ckpt_items(const Job *j, Arena *a, CkptItem **out)
     for (int k = 0; k < j->n_table; k++) {
         if (!j->table[k]->origin[0]) n += add_table(j->table[k], a, *out + n);
     }
-    for (int k = 0; k < j->n_kept && job_trains(j); k++)
-        add_item(&(*out)[n++], CKPT_OPTIM, arena_printf(a, "state.%s", j->kept[k]->name), j->kept[k]);
+    for (int k = 0; k < j->n_kept; k++) {
+        CkptFileKind file = j->kept_in_model[k] ? CKPT_MODEL : CKPT_OPTIM;
+        if (file == CKPT_MODEL || job_trains(j))
+            add_item(&(*out)[n++], file, arena_printf(a, "state.%s", j->kept[k]->name), j->kept[k]);
+    }
     return n;
 }
 

@@ -23,7 +23,7 @@ typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK 
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
 typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
-typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
+typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2, FFN_GELU_ERF } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
 typedef enum {
     SCHEDULE_COSINE,
@@ -32,13 +32,23 @@ typedef enum {
     SCHEDULE_CONSTANT,
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
+typedef enum { POOL_MEAN, POOL_CLASS } PoolKind;
+typedef enum { GRID_LEARNED, GRID_SINCOS } GridPos;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
+typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
+typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
+typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
+typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
+typedef enum { ISOLATE_NONE, ISOLATE_PROCESS } EnvIsolate;
+typedef enum { ENVS_AUTO, ENVS_HOST, ENVS_DEVICE } EnvsPlace;
+typedef enum { ANSWER_AUTO, ANSWER_DEVICE, ANSWER_HOST } PpoAnswer;
 
 enum {
     RECIPE_STR        = 4096,  /* a path */
-    RECIPE_KEYS       = 192,   /* room for one per row of the schema, those of a task included */
+    RECIPE_KEYS       = 256,   /* room for one per row of the schema, those of a task included */
     RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
@@ -75,10 +85,28 @@ typedef struct {
     int         tied;     /* the head shares the embedding's weights */
     int         qk_norm;
     double      dropout;
+    double      drop_path;   /* of the last block; rises evenly from 0 in the first */
+    double      layer_scale; /* initial factors of both branches of a block; 0: no such weights */
     Masking     mask;
     int64_t     window;   /* the newest keys that a query sees, itself included; 0: all */
     double      init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
 } RecipeModel;
+
+/* What a vision transformer sees, and how it answers. */
+typedef struct {
+    int64_t  size, patch;            /* pixels a side, of a sample and of a patch */
+    int64_t  frames, tubelet;        /* of a clip, and of one token; frames 0: still images */
+    int64_t  stride;                 /* frames of the source per frame of a clip */
+    int64_t  seen_size, seen_frames; /* in the stage that a plan is for; no keys: size and frames at first */
+    int64_t  classes;                /* 0: as many as the data have, filled in before the first plan */
+    int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
+    PoolKind pool;
+    GridPos  pos;
+    double   smooth;                            /* label smoothing */
+    double   ema;                               /* decay of the running mean of weights; 0: none */
+    char     mean[RECIPE_STR], std[RECIPE_STR]; /* of the channels, as comma lists of 3 */
+    char     names[RECIPE_STR];                 /* of the classes, as a comma list; "": those of the data */
+} RecipeImage;
 
 typedef struct {
     double       lr, min_lr; /* min_lr: absolute floor of the schedule */
@@ -96,12 +124,38 @@ typedef struct {
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
     DataPack   pack;
     double     val_fraction;
-    int64_t    threads;        /* loader threads, 0 = auto */
-    int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
-    int64_t    document_token; /* token that ends a document, -1: none; used by mask: document */
-    int64_t    prefix_token;   /* token that ends a window's prefix, -1: none; used by mask: prefix */
+    int64_t    threads;             /* loader threads, 0 = auto */
+    int64_t    depth;               /* batches kept ready, at most RECIPE_MOST_DEPTH */
+    int64_t    document_token;      /* token that ends a document, -1: none; used by mask: document */
+    int64_t    prefix_token;        /* token that ends a window's prefix, -1: none; used by mask: prefix */
+    char       augment[RECIPE_STR]; /* images: comma list of what is done to a training sample */
+    double     crop_min, crop_fraction; /* images: least area of a random crop; share of a centre crop */
+    double     mixup, cutmix, erase;    /* images: alphas, probability */
+    int64_t    rand_ops, rand_level;    /* images: RandAugment */
+    int64_t    mix_group;               /* images: samples that mix among each other */
+    double     skip_limit;              /* images: largest share of samples that cannot be used */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
+
+/* The byte encoder of task latent. */
+typedef struct {
+    int64_t bytes, width, layers, heads, head_dim, latents;
+    int     tie_queries; /* one query for all latents */
+} RecipeEncoder;
+
+/* Task latent: a frozen language model, samples of prompt and answer, and the losses. */
+typedef struct {
+    char        llm[RECIPE_STR], tokenizer[RECIPE_STR], anchor[RECIPE_STR];
+    char        prompt_field[RECIPE_STR], answer_field[RECIPE_STR];
+    PairsKind   pairs;
+    TeacherKind teacher;
+    int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
+    int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
+    int64_t     first; /* the first tokens of an answer that have losses of their own */
+    double      tau, first_token_weight, first_weight, kl_weight;
+    double      room; /* share of the padded rows that a micro-batch has room for */
+    int         baselines;
+} RecipeLatent;
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
@@ -129,17 +183,6 @@ typedef struct {
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 
-typedef struct {
-    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
-} RecipeSample;
-
-/* Not keys: what a command needs of a job for sampling. */
-typedef struct {
-    int64_t batch;   /* sequences at a time; 0: one */
-    int64_t context; /* tokens that a sequence may have; 0: model.context */
-    int     all;     /* logits of every token of a prompt */
-} RecipeAsk;
-
 typedef enum { FP8_DELAYED, FP8_DYNAMIC } Fp8Scaling;
 typedef enum { FP8_FAST_FORWARD, FP8_FAST_ALL, FP8_FAST_NONE } Fp8Fast;
 
@@ -150,6 +193,47 @@ typedef struct {
     int        head;             /* the head's products, too */
     char       wide[RECIPE_STR]; /* comma list of weights whose products stay as they are, by name */
 } RecipeFp8;
+
+typedef struct {
+    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
+} RecipeSample;
+
+/* Not keys: what a command needs of a job for sampling. */
+typedef struct {
+    int64_t batch;   /* sequences at a time; 0: one */
+    int64_t context; /* tokens that a sequence may have; 0: model.context */
+    int     all;     /* logits of every token of a prompt */
+} RecipeAsk;
+/* Environments, and how PPO learns from them. A step is one rollout and its updates. */
+typedef struct {
+    char       env[RECIPE_STR];     /* see env/envlib.h */
+    char       options[RECIPE_STR]; /* comma list of key=value */
+    int64_t    total_steps;         /* of all environments together; sets `steps`. 0: `steps` counts */
+    int64_t    envs, rollout, epochs, minibatch;
+    double     gamma, lambda, clip, clip_value, entropy, value_weight;
+    double     kl_stop; /* 0: never */
+    int        norm_adv, obs_norm, reward_norm;
+    double     obs_clip, reward_clip;
+    int        truncation; /* 1: an episode that was cut is bootstrapped from its last observation */
+    PpoParity  parity;
+    EnvsPlace  place;
+    PpoAnswer  answer;
+    int64_t    groups;    /* 0: as many as pay */
+    int64_t    max_steps; /* time limit; 0: the environment's own, -1: none */
+    int64_t    threads, workers;
+    EnvIsolate isolate;
+    double     timeout_s;
+} RecipePpo;
+
+typedef struct {
+    PolicyKind kind;
+    int64_t    layers, width, critic_width; /* critic_width 0: as width */
+    int        shared;                      /* actor and critic have one body */
+    PolicyAct  act;
+    double     log_std;   /* initial */
+    int        state_std; /* the deviation depends on the observation */
+    int64_t    heads, ffn, context;
+} RecipePolicy;
 
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
@@ -189,8 +273,9 @@ struct Recipe {
     int64_t           steps;
     int64_t     step_samples; /* samples per optimizer update, over all ranks; a language model derives it */
     const char *step_key;     /* the key that step_samples comes from, for messages */
-    int64_t     step_tokens;  /* tokens per optimizer update of a language model */
-    int64_t     micro_batch;  /* samples; 0 = auto */
+    char        stages[RECIPE_STR]; /* comma list of task image: "STEP:SIZE" or "STEP:SIZExFRAMES" */
+    int64_t     step_tokens;        /* tokens per optimizer update of a language model */
+    int64_t     micro_batch;        /* samples; 0 = auto */
     Recompute   recompute;
     Precision   precision;
     char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
@@ -211,14 +296,19 @@ struct Recipe {
     int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel model;
-    RecipeOptim optim;
-    RecipeData  data;
-    RecipeEval  eval;
+    RecipeImage image;
+    RecipeEncoder    encoder;
+    RecipeLatent     latent;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
+    RecipeFp8        fp8;
     RecipeSample     sample;
     RecipeAsk        ask;
-    RecipeFp8        fp8;
+    RecipePpo        ppo;
+    RecipePolicy     policy;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "conf/bind.h"
 #include "conf/hfconf.h"
+#include "conf/relate_image.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -167,7 +168,7 @@ static int check_validation(const Recipe *r)
 {
     int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
     RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0),
-           r->eval.target > 0 ? "eval.target" : "eval.patience", "data.val_fraction",
+           r->eval.target != 0 ? "eval.target" : "eval.patience", "data.val_fraction",
            "needs validation data: data.val, or data.val_fraction above 0");
     return 0;
 }
@@ -377,10 +378,125 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* Without data.train the pixels are noise, for measuring speed. */
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    TRY(find_files(r, folder));
+    if (!r->data.train[0] || !need_data) return 0;
+    if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
+    if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
+        return refuse_missing(r, "data.val", r->data.val);
+    return 0;
+}
+
+/* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
+static void prefer_ppo(Recipe *r)
+{
+    RecipeOptim *o = &r->optim;
+#define PREFER(key, field, value)                                                                            \
+    if (r->origin[row_of(r, key)] == ORIGIN_DEFAULT) field = value
+    PREFER("optim.lr", o->lr, 2.5e-4);
+    PREFER("optim.eps", o->eps, 1e-5);
+    PREFER("optim.beta2", o->beta2, 0.999);
+    PREFER("optim.weight_decay", o->weight_decay, 0);
+    PREFER("optim.clip", o->clip, 0.5);
+    PREFER("optim.schedule", o->schedule, SCHEDULE_LINEAR);
+    PREFER("eval.samples", r->eval.samples, 100);
+    PREFER("eval.every", r->eval.every, 0);
+    PREFER("ppo.truncation", r->ppo.truncation, r->ppo.parity != PARITY_CLEANRL);
+#undef PREFER
+}
+
+static int resolve_ppo(Recipe *r, const char *folder, int need_data)
+{
+    RecipePpo *p = &r->ppo;
+    int64_t    n = p->envs * p->rollout;
+    char       near[48];
+    prefer_ppo(r);
+    DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
+    RELATE(n <= 1 << 30, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long", LL(n));
+    int64_t below = MIN(p->minibatch, n), above = p->minibatch;
+    while (n % below != 0) below--;
+    while (above < n && n % above != 0) above++;
+    RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
+           "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
+           LL(n), name_nearest(near, sizeof near, below, above));
+    RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
+           "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
+           LL(p->minibatch));
+    RELATE(p->groups == 0 || p->envs % p->groups == 0, "ppo.groups", "ppo.envs",
+           "ppo.groups (%lld) must divide ppo.envs (%lld)", LL(p->groups), LL(p->envs));
+    RELATE(r->policy.kind == POLICY_MLP || r->policy.width % r->policy.heads == 0, "policy.heads",
+           "policy.width", "policy.heads (%lld) must divide policy.width (%lld)", LL(r->policy.heads),
+           LL(r->policy.width));
+    RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
+           "an mlp has no memory: policy.context needs policy.kind trunk");
+    RELATE(p->total_steps == 0 || p->total_steps >= n, "total_steps", "ppo.envs",
+           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(p->total_steps),
+           LL(n));
+    int64_t c = r->policy.context;
+    RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
+           "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
+           LL(p->rollout), LL(p->minibatch));
+    RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
+           "policy.heads", "policy.width", "a head needs an even size, not %lld",
+           LL(r->policy.width / r->policy.heads));
+    if (p->total_steps > 0) r->steps = p->total_steps / n;
+    r->step_samples = n / c; /* a sample is what the net sees at once */
+    r->step_key     = "ppo.envs";
+    return find_files(r, folder);
+}
+
+/* A folder of Hugging Face's has its tokenizer in it. */
+static void find_tokenizer(RecipeLatent *t)
+{
+    char path[RECIPE_STR + 32];
+    snprintf(path, sizeof path, "%s/tokenizer.json", t->llm);
+    if (t->llm[0] && !t->tokenizer[0] && file_kind(path) == FILE_REGULAR)
+        str_copy(t->tokenizer, sizeof t->tokenizer, t->llm);
+}
+
+static int resolve_latent(Recipe *r, const char *folder, int need_data)
+{
+    RecipeEncoder *e = &r->encoder;
+    RecipeLatent  *t = &r->latent;
+    TRY(resolve_model(r));
+    RELATE(e->head_dim > 0 || e->width % e->heads == 0, "encoder.heads", "encoder.width",
+           "encoder.heads (%lld) must divide encoder.width (%lld), or give encoder.head_dim", LL(e->heads),
+           LL(e->width));
+    if (e->head_dim == 0) e->head_dim = e->width / e->heads;
+    RELATE(t->first <= t->answer, "latent.first", "latent.answer",
+           "latent.first (%lld) must not exceed latent.answer (%lld)", LL(t->first), LL(t->answer));
+    RELATE(t->least_bytes <= e->bytes, "latent.least_bytes", "encoder.bytes",
+           "latent.least_bytes (%lld) must not exceed encoder.bytes (%lld)", LL(t->least_bytes),
+           LL(e->bytes));
+    if (t->least_bytes == 0) t->least_bytes = e->bytes;
+    int64_t positions = MAX(t->prompt, e->latents) + t->answer;
+    RELATE(r->model.pos == POS_ROPE || positions < r->model.context, "latent.prompt", "model.context",
+           "prompt and answer need %lld positions, model.context is %lld", LL(positions),
+           LL(r->model.context));
+    r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
+    TRY(check_validation(r));
+    TRY(find_files(r, folder));
+    find_tokenizer(t);
+    if (t->pairs == PAIRS_RANDOM) return 0;
+    DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
+    RELATE(t->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "latent.tokenizer",
+           "without a tokenizer tokens are bytes: model.vocab (%lld) must be at least 256",
+           LL(r->model.vocab));
+    if (!need_data) return 0;
+    TRY(check_data(r, r->data.train, "data.train"));
+    return r->data.val[0] ? check_data(r, r->data.val, "data.val") : 0;
+}
+
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm } };
+} tasks[] = {
+    { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "image", resolve_image }, { "latent", resolve_latent }
+};
 
 static int refuse_task(const Recipe *r)
 {

@@ -127,9 +127,9 @@ const char *param_unmatched(const ParamTable *t, const char *list, char *buf, si
 static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suffix)
 {
     char    name[PARAM_NAME + 16];
-    int64_t two[2] = { p->rows_stored, p->cols };
+    int64_t two[2] = { p->rows_stored, p->cols }, one = p->rows_stored * p->cols;
     snprintf(name, sizeof name, "%s%s", p->name, suffix);
-    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &p->cols);
+    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &one);
 }
 
 static void layout_segments(ParamTable *t, Store *store, int region, float decay)
@@ -265,12 +265,48 @@ int64_t param_count(const ParamTable *t)
     return n;
 }
 
+/* Gram-Schmidt in double, twice, because once leaves errors of the order of the matrix' condition. Vector i
+ * of length `len` begins at i * step and has its elements `by` apart. */
+static void orthonormalise(double *a, int64_t n, int64_t len, int64_t step, int64_t by)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double *v = a + i * step, square = 0;
+        for (int64_t pass = 0; pass < 2; pass++) {
+            for (int64_t j = 0; j < i; j++) {
+                const double *u   = a + j * step;
+                double        dot = 0;
+                for (int64_t k = 0; k < len; k++) dot += u[k * by] * v[k * by];
+                for (int64_t k = 0; k < len; k++) v[k * by] -= dot * u[k * by];
+            }
+        }
+        for (int64_t k = 0; k < len; k++) square += v[k * by] * v[k * by];
+        for (int64_t k = 0; k < len; k++) v[k * by] /= sqrt(square);
+    }
+}
+
+static void init_orthogonal(const Param *p, uint64_t seed, float *out)
+{
+    int64_t n = p->rows * p->cols;
+    double *a = malloc(sizeof *a * (size_t)n);
+    CHECK(a, "no memory for %s", p->name);
+    normal_fill(out, n, seed, (uint32_t)p->site, 1);
+    for (int64_t i = 0; i < n; i++) a[i] = out[i];
+    if (p->rows <= p->cols)
+        orthonormalise(a, p->rows, p->cols, p->cols, 1);
+    else
+        orthonormalise(a, p->cols, p->rows, 1, p->cols);
+    for (int64_t i = 0; i < n; i++) out[i] = (float)(a[i] * (double)p->std);
+    free(a);
+}
+
 void param_init_values(const Param *p, uint64_t seed, float *out)
 {
     int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols;
     memset(out, 0, sizeof *out * (size_t)stored);
-    if (p->init == INIT_ONE) {
-        for (int64_t i = 0; i < n; i++) out[i] = 1.0f;
+    if (p->init == INIT_ONE || p->init == INIT_CONSTANT) {
+        for (int64_t i = 0; i < n; i++) out[i] = p->init == INIT_ONE ? 1.0f : p->std;
+    } else if (p->init == INIT_ORTHOGONAL) {
+        init_orthogonal(p, seed, out);
     } else if (p->init == INIT_NORMAL) {
         normal_fill(out, n, seed, (uint32_t)p->site, p->std);
     }

@@ -18,7 +18,8 @@
 
 #include "prog/store.h"
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } InitKind;
+/* ORTHOGONAL: rows or columns, whichever are fewer, are orthogonal and have length std. CONSTANT: std. */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_ORTHOGONAL, INIT_CONSTANT } InitKind;
 
 /* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves frozen ones. */
 typedef enum { REGION_COPY, REGION_MASTER, REGION_FROZEN_COPY, REGION_FROZEN_MASTER, REGION_COUNT } Region;
@@ -40,7 +41,7 @@ enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 12
 
 typedef struct {
     char            name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int             ndim;             /* 1: vector of cols; 2: rows x cols */
+    int             ndim;             /* 1: vector of rows * cols; 2: rows x cols */
     int64_t         rows, cols, rows_stored;
     InitKind        init;
     float           std;

@@ -27,8 +27,9 @@ static void note_losses(Stepper *s)
     const Job *j = s->job;
     for (int i = 0; i < j->n_prog; i++) {
         for (int k = 0; k < prog_n_op(j->prog[i]); k++) {
-            const Op *op = prog_op(j->prog[i], k);
-            if (op->kind == OP_LOSS_ADD) s->adds[i] |= 1u << op->args.loss_add.slot;
+            const Op      *op  = prog_op(j->prog[i], k);
+            const LossAdd *add = &op->args.loss_add;
+            if (op->kind == OP_LOSS_ADD) s->adds[i] |= ((1u << MAX(add->n_slot, 1)) - 1) << add->slot;
             s->clips[i] |= op->kind == OP_CLIP;
         }
     }
@@ -52,6 +53,13 @@ int stepper_init(Stepper *s, Job *j, int depth)
     return feed_init(&s->feed, j, depth, MARK_TRAIN);
 }
 
+static void end_scratch(Stepper *s)
+{
+    if (s->src) source_end_scratch(s->src, s->scratch);
+    free(s->scratch);
+    s->scratch = NULL;
+}
+
 void stepper_deinit(Stepper *s)
 {
     if (!s->job) return;
@@ -61,15 +69,15 @@ void stepper_deinit(Stepper *s)
     if (s->in) dev->vt->host_free(dev, s->in);
     if (s->out) dev->vt->host_free(dev, s->out);
     if (s->flag) dev->vt->host_free(dev, s->flag);
-    free(s->scratch);
+    end_scratch(s);
     free(s->own_before);
     memset(s, 0, sizeof *s);
 }
 
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip)
 {
-    free(s->scratch);
-    s->scratch     = mem_alloc(MAX(src->scratch_bytes, 1));
+    end_scratch(s);
+    s->scratch     = mem_zeroed(1, MAX(src->scratch_bytes, 1));
     s->src         = src;
     s->next_sample = first_sample;
     s->skip        = skip;
@@ -251,6 +259,7 @@ static int begin_state(Stepper *s, int64_t step, double lr)
         } else {
             TRY(count_targets(s, k, &n));
         }
+        if (task->loss[k].measure) in.measures |= 1 << k;
         if (nan) n = NAN;
         if (spike) n /= 100;
         in.inv[k] = n == 0 ? 0.0f : (float)(weight / n);
@@ -310,7 +319,8 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
     TRY(comm_sum_f64(s->job->comm, sum, 2 * LOSS_SLOTS));
     *out = (TaskEval){ .n_sample         = src->n_sample,
                        .n_all            = src->n_all,
-                       .bytes_per_target = src->bytes_per_target };
+                       .bytes_per_target = src->bytes_per_target,
+                       .job              = s->job };
     CHECK(task->n_metric <= ARRAY_LEN(out->value), "%d measures", task->n_metric);
     for (int k = 0; k < task->n_metric; k++) {
         int    slot   = task->metric[k].slot;

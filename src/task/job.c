@@ -97,7 +97,8 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
     Tensor *t = store_tensor(&j->store, SLAB_STATE, name, dtype, ndim, dim);
     if (is_kept) {
         CHECK(j->n_kept < JOB_KEPT, "raise JOB_KEPT");
-        j->kept[j->n_kept++] = t;
+        j->kept_in_model[j->n_kept] = is_kept == 2;
+        j->kept[j->n_kept++]        = t;
     }
     return t;
 }
@@ -220,6 +221,13 @@ int64_t job_param_count(const Job *j)
 }
 
 int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
+
+int job_has_host_rows(const Job *j)
+{
+    for (int i = 0; i < j->step.n; i++)
+        if (j->step.row[i].host) return 1;
+    return 0;
+}
 
 /* ---- host access -------------------------------------------------------------------------------------- */
 

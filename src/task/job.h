@@ -25,7 +25,14 @@ typedef struct {
 } JobChoice;
 
 /* JOB_LOADED: weights come from a file, no initial values are drawn. */
-typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4, JOB_LOADED = 8 } JobParts;
+typedef enum {
+    JOB_TRAIN   = 1,
+    JOB_EVAL    = 2,
+    JOB_SAMPLE  = 4,
+    JOB_LOADED  = 8,
+    JOB_PLAY    = 16,
+    JOB_PREDICT = 32
+} JobParts;
 
 enum { JOB_TABLES = 4, JOB_PROGS = 32, JOB_KEPT = 16 };
 
@@ -57,8 +64,9 @@ struct Job {
 
     Tensor *kept[JOB_KEPT]; /* device state of the task that checkpoints hold, by name */
     int     n_kept;
-    void   *own;       /* the task's own struct, from store.arena */
-    void   *own_state; /* Task.own_state_bytes, from store.arena */
+    int     kept_in_model[JOB_KEPT]; /* 1: beside the weights, also without training */
+    void   *own;                     /* the task's own struct, from store.arena */
+    void   *own_state;               /* Task.own_state_bytes, from store.arena */
 
     Dev  *dev;  /* once bound */
     Comm *comm; /* borrowed; the other ranks, NULL when there are none */
@@ -74,7 +82,8 @@ ParamOptions job_param_options(const Job *j);
 int job_check_names(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);
-/* A device tensor of the task that stays from step to step; is_kept: checkpoints hold it. */
+/* A device tensor of the task that stays from step to step. is_kept 1: checkpoints hold it; 2: it is part of
+ * the model, so a job that does not train has it, too. */
 Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const int64_t *dim, int is_kept);
 
 /* ---- for tasks: recording ---- */
@@ -98,6 +107,7 @@ int64_t job_micro_per_step(const Job *j); /* of one rank */
 int64_t job_units_per_step(const Job *j); /* of all ranks */
 int64_t job_param_count(const Job *j);
 int     job_trains(const Job *j);
+int     job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt);
 

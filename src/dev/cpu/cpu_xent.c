@@ -133,8 +133,8 @@ int cpu_xent_fwd(Dev *dev, const XentFwd *a)
         top5 += rank < 5;
     }
     if (a->hits) {
-        ((int32_t *)a->hits->data)[0] += (int32_t)top1;
-        ((int32_t *)a->hits->data)[1] += (int32_t)top5;
+        cpu_f32(a->hits)[0] += (float)top1;
+        cpu_f32(a->hits)[1] += (float)top5;
     }
     return 0;
 }
@@ -178,10 +178,14 @@ int cpu_xent(Dev *dev, const Xent *a)
 /* In double and in order: 4096 additions cost 5 us, and the sum does not depend on anything else. */
 int cpu_loss_add(Dev *dev, const LossAdd *a)
 {
-    StepState   *state = a->state->data;
-    const float *loss  = cpu_f32(a->loss);
-    double       sum   = 0;
-    for (int64_t i = 0; i < tensor_numel(a->loss); i++) sum += loss[i];
-    state->out.sum[a->slot] += sum;
+    StepState   *state  = a->state->data;
+    const float *loss   = cpu_f32(a->loss);
+    int          n_slot = a->n_slot > 1 ? a->n_slot : 1;
+    int64_t      n      = tensor_numel(a->loss) / n_slot;
+    for (int k = 0; k < n_slot; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += loss[k * n + i];
+        state->out.sum[a->slot + k] += sum;
+    }
     return 0;
 }
