@@ -667,7 +667,7 @@ static void slow_close(Source *s) { free(s); }
 /* While the consumer waits, threads are added; a number that the user gave stays. */
 static void threads_follow_the_wait(void **state)
 {
-    static const SourceVt vt = { slow_fill, NULL, slow_close };
+    static const SourceVt vt = { .fill = slow_fill, .close = slow_close };
     for (int threads = 0; threads < 2; threads++) {
         Config  cfg = config_of(1, threads, 8);
         Recipe  r   = recipe_of(&cfg);
