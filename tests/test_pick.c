@@ -101,11 +101,30 @@ static void test_best(void **state)
     assert_int_equal(pick_best(x, N), 0); /* the first of equals */
 }
 
+/* Many ids: whatever way the k most likely are found, the same ones may be drawn. */
+static void test_top_k_of_many(void **state)
+{
+    enum { N = 40000, K = 20 };
+    static float    x[N];
+    static PickItem scratch[N];
+    Dice            d = { .seed = 3 };
+    for (int i = 0; i < N; i++) x[i] = 4 * dice_uniform(&d) * dice_uniform(&d);
+    x[777] = x[31234] = 9; /* equal ones count as one place more */
+    for (int i = 0; i < 2000; i++) {
+        TaskSample opt   = { .temperature = 30, .top_k = K, .seed = 5 };
+        int32_t    id    = pick_token(x, &opt, &(PickRow){ N, 0, i, NULL, scratch });
+        int        above = 0;
+        for (int v = 0; v < N; v++) above += x[v] > x[id];
+        assert_in_range(above, 0, K - 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_temperature), cmocka_unit_test(test_top_k), cmocka_unit_test(test_top_p),
-        cmocka_unit_test(test_repetition),  cmocka_unit_test(test_best),
+        cmocka_unit_test(test_temperature), cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_top_p),       cmocka_unit_test(test_repetition),
+        cmocka_unit_test(test_best),        cmocka_unit_test(test_top_k_of_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
