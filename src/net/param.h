@@ -79,8 +79,8 @@ typedef struct {
 } ParamTable;
 
 typedef struct {
-    DType compute; /* dtype of copies and activations */
-    int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
+    DType       compute;  /* dtype of copies and activations */
+    int         trains;   /* 0: nothing is updated: one column for each row */
     float       decay;    /* the run's weight decay */
     const char *freeze;   /* comma list of names; NULL: none */
     int         fp8;      /* weights of products also get copies in fp8 */
