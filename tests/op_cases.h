@@ -12,6 +12,7 @@
 #include "op_cases_attn.h"
 #include "op_cases_image.h"
 #include "op_cases_loss.h"
+#include "op_cases_muon.h"
 #include "op_cases_rl.h"
 #include "op_cases_rows.h"
 
@@ -625,6 +626,9 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_CLIP]           = case_clip,
     [OP_ADAMW]          = case_adamw,
     [OP_EMA]            = case_ema,
+    [OP_MOMENTUM]       = case_momentum,
+    [OP_ORTHO]          = case_ortho,
+    [OP_MUON]           = case_muon,
     [OP_ALL_REDUCE]     = case_copy,
     [OP_REDUCE_SCATTER] = case_copy,
     [OP_ALL_GATHER]     = case_copy,

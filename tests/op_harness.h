@@ -123,20 +123,24 @@ static inline const char *op_check_bytes(const OpCase *c, const OpRef *r, int i,
     return NULL;
 }
 
-/* AdamW's bf16 copy: the new master rounded inside segments, untouched elsewhere. */
+/* The bf16 copy of AdamW or Muon: the new master rounded inside segments, untouched elsewhere. */
 static inline const char *op_check_copy(const OpCase *c, char *buf)
 {
-    const AdamW   *a     = &c->args.adamw;
-    const Segment *seg   = a->seg->data;
-    int64_t        n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
-    for (int64_t i = 0; i < tensor_numel(a->copy); i++) {
+    int              adam   = c->kind == OP_ADAMW;
+    const Tensor    *master = adam ? c->args.adamw.master : c->args.muon.master;
+    const Tensor    *copy   = adam ? c->args.adamw.copy : c->args.muon.copy;
+    const Tensor    *table  = adam ? c->args.adamw.seg : c->args.muon.seg;
+    const StepState *state  = adam ? c->args.adamw.state->data : c->args.muon.state->data;
+    const Segment   *seg    = table->data;
+    int64_t          n_seg  = (int64_t)(tensor_bytes(table) / sizeof(Segment));
+    for (int64_t i = 0; i < tensor_numel(copy); i++) {
         uint16_t want = 0xA5A5, got;
-        float    w    = (float)ref_round(*case_at(a->master, i), 7, -126);
+        float    w    = (float)ref_round(*case_at(master, i), 7, -126);
         for (int64_t s = 0; s < n_seg; s++) {
-            int inside = i >= seg[s].begin && i < seg[s].end && !((StepState *)a->state->data)->out.skip;
+            int inside = i >= seg[s].begin && i < seg[s].end && !state->out.skip;
             if (inside) memcpy(&want, (char *)&w + 2, 2);
         }
-        memcpy(&got, case_at(a->copy, i), 2);
+        memcpy(&got, case_at(copy, i), 2);
         if (got == want) continue;
         snprintf(buf, WHY, "%s: copy[%lld] is %04x, not %04x", c->name, (long long)i, got, want);
         return buf;

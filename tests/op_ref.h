@@ -6,6 +6,7 @@
 #include "op_ref_attn.h"
 #include "op_ref_image.h"
 #include "op_ref_loss.h"
+#include "op_ref_muon.h"
 #include "op_ref_rl.h"
 #include "op_ref_rows.h"
 
@@ -755,6 +756,9 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_CLIP]           = ref_clip,
     [OP_ADAMW]          = ref_adamw,
     [OP_EMA]            = ref_ema,
+    [OP_MOMENTUM]       = ref_momentum,
+    [OP_ORTHO]          = ref_ortho,
+    [OP_MUON]           = ref_muon,
     [OP_ALL_REDUCE]     = ref_copy,
     [OP_REDUCE_SCATTER] = ref_copy,
     [OP_ALL_GATHER]     = ref_copy,
@@ -774,7 +778,7 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
-        } else if (c->kind != OP_ADAMW) { /* its copy is the new master rounded: op_harness.h looks at it */
+        } else if (c->kind != OP_ADAMW && c->kind != OP_MUON) { /* the copy is the new master rounded: op_harness.h looks at it */
             r->bytes[i] = calloc(1, tensor_bytes(t));
         }
     }

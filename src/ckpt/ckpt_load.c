@@ -230,7 +230,8 @@ static int match_frozen(const Loaded *l, const Job *j)
 
 static int is_fixed(const SchemaRow *row, int weights_alone)
 {
-    return row->fixed == FIXED_WEIGHTS || (row->fixed == FIXED_SAMPLE && !weights_alone);
+    int other = row->fixed == FIXED_SAMPLE || row->fixed == FIXED_STATE;
+    return row->fixed == FIXED_WEIGHTS || (other && !weights_alone);
 }
 
 /* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that

@@ -31,6 +31,7 @@ typedef enum {
     SCHEDULE_CONSTANT,
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
+typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
@@ -75,12 +76,15 @@ typedef struct {
 } RecipeModel;
 
 typedef struct {
+    OptimKind    kind;
     double       lr, min_lr; /* min_lr: absolute floor of the schedule */
     int64_t      warmup;     /* steps */
     ScheduleKind schedule;
     double       cooldown; /* trapezoid: last part of the steps that decays, a fraction */
     double       beta1, beta2, eps, weight_decay;
     double       clip; /* global norm; 0: none */
+    double       momentum, muon_lr; /* of Muon; muon_lr 0: lr */
+    int          nesterov;
 } RecipeOptim;
 
 typedef struct {

@@ -10,6 +10,7 @@ static const char *const pos_names[]       = { "learned", "rope", NULL };
 static const char *const act_names[]       = { "gelu", "swiglu", "relu2", NULL };
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
+static const char *const optim_names[]    = { "adamw", "muon", NULL };
 static const char *const data_names[]     = { "text", "tokens", "random", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const give_way_names[] = { "moments", "gradients", NULL };
@@ -169,6 +170,10 @@ const SchemaRow schema_table[] = {
       .tasks = "lm",
       .help = "standard deviation of initial weights; projections into the residual stream get init_std "
               "/ sqrt(2 layers)" },
+    { ROW("optim.kind", KEY_ENUM, optim.kind, "adamw"), .names = optim_names, .fixed = FIXED_STATE,
+      .aka = "optimizer,optimizer_type,optimizer_name",
+      .help = "adamw; muon: hidden matrices by Muon (orthogonal updates), embeddings, head and vectors by "
+              "AdamW" },
     { ROW("optim.lr", KEY_FLOAT, optim.lr, "6e-4"), BETWEEN(1e-12, 100),
       .aka = "learning_rate,max_lr,peak_lr",
       .help = "highest learning rate" },
@@ -185,7 +190,7 @@ const SchemaRow schema_table[] = {
       .aka = "warmdown,decay_fraction",
       .help = "schedule trapezoid: last share of the steps, which decays" },
     { ROW("optim.beta1", KEY_FLOAT, optim.beta1, "0.9"), BETWEEN(0, 0.999999),
-      .aka = "adam_beta1,momentum",
+      .aka = "adam_beta1",
       .help = "AdamW: decay of the first moment" },
     { ROW("optim.beta2", KEY_FLOAT, optim.beta2, "0.95"), BETWEEN(0, 0.999999),
       .aka = "adam_beta2",
@@ -199,6 +204,14 @@ const SchemaRow schema_table[] = {
     { ROW("optim.clip", KEY_FLOAT, optim.clip, "1"), BETWEEN(0, 1e9),
       .aka = "grad_clip,max_grad_norm,clip_grad,gradient_clip_val",
       .help = "largest norm of the whole gradient; 0: none" },
+    { ROW("optim.momentum", KEY_FLOAT, optim.momentum, "0.95"), BETWEEN(0, 0.999999),
+      .aka = "muon_momentum",
+      .help = "Muon: decay of the momentum" },
+    { ROW("optim.nesterov", KEY_BOOL, optim.nesterov, "true"),
+      .help = "Muon: the update looks one step ahead of the momentum" },
+    { ROW("optim.muon_lr", KEY_FLOAT, optim.muon_lr, "0"), BETWEEN(0, 100),
+      .help = "Muon: highest learning rate of its matrices, whose updates have the size of AdamW's; 0: "
+              "optim.lr" },
     { ROW("data.kind", KEY_ENUM, data.kind, "text"), .names = data_names,
       .aka = "dataset,data_type",
       .tasks = "lm", .fixed = FIXED_DATA,

@@ -96,6 +96,9 @@ extern "C" {
     X(CLIP, clip, Clip)                                                                                      \
     X(ADAMW, adamw, AdamW)                                                                                   \
     X(EMA, ema, Ema)                                                                                         \
+    X(MOMENTUM, momentum, Momentum)                                                                          \
+    X(ORTHO, ortho, Ortho)                                                                                   \
+    X(MUON, muon, Muon)                                                                                      \
     X(ALL_REDUCE, all_reduce, AllReduce)                                                                     \
     X(REDUCE_SCATTER, reduce_scatter, ReduceScatter)                                                         \
     X(ALL_GATHER, all_gather, AllGather)
@@ -486,6 +489,22 @@ typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1
  * with warmup the smaller of decay and (1 + n_update)/(10 + n_update). */
 typedef struct { Tensor *e, *w, *state; float decay; int warmup; } Ema;
 
+/* Muon is three ops over a batch of matrices of one shape R x C. seg (u8, Segment rows) says where each lies
+ * in the flat ranges; S of them, S <= n.
+ *
+ * m = momentum*m + (1 - momentum)*g with g = grad*out.clip, grad = 0; x [n,R,C] of matrix s < S is m, with
+ * nesterov momentum*m + (1 - momentum)*g. Other matrices of x are 0. skip: grad = 0, m stays, x = 0. m, grad
+ * f32[E]; outside of segments nothing changes. */
+typedef struct { Tensor *x, *m, *grad, *state, *seg; float momentum; int nesterov; } Momentum;
+/* y [n,R,C]: each matrix of x made nearly orthogonal, by the steps of ortho_step() (dev/op_math.h):
+ *   X = x/(ORTHO_MARGIN*|x| + ORTHO_EPS), |x| the Frobenius norm; then ORTHO_STEPS times
+ *   A = X X^T, or X^T X if R > C;  B = b A + c A A;  X = a X + B X, or a X + X B.  y = X.
+ * All singular values that were above 0.001 |x| end between 0.8 and 1.2. */
+typedef struct { Tensor *y, *ws, *x; } Ortho;
+/* w -= lr*lr_mul*(scale*y[s] + decay*w) for matrix s; copy = w rounded. skip: nothing. master f32[E], copy
+ * bf16[E]?, y [n,R,C]. */
+typedef struct { Tensor *master, *copy, *y, *state, *seg; float scale; } Muon;
+
 /* Collectives over all ranks; sums in f32. y may alias x. */
 typedef struct { Tensor *y, *x; } AllReduce;
 typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's part of the sum of x[n] */
@@ -531,6 +550,7 @@ typedef struct {
     signed char alias[4][2];
     int         cheap; /* elementwise or norm: what recompute level "cheap" repeats */
     MachineUnit unit;  /* which of a machine's rates bounds its FLOPs; UNIT_MEMORY: it has none */
+    int         aside; /* its FLOPs are the optimizer's, not the model's: MFU does not count them */
 } OpRow;
 
 extern const OpRow op_table[OP_COUNT];

@@ -63,6 +63,33 @@ static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float
     return clip > 0 ? mse_clipped(value, ret, old, clip) : mse_plain(value, ret);
 }
 
+/* ---- Orthogonal matrices ------------------------------------------------------------------------------- */
+
+/* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel, Persson,
+ * Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have left. The
+ * margin keeps rounded singular values inside the range that they are made for. */
+enum { ORTHO_STEPS = 5 };
+#define ORTHO_MARGIN 1.01f
+#define ORTHO_EPS    1e-20f /* a matrix of zeros stays one */
+
+typedef struct {
+    float a, b, c;
+} OrthoStep;
+
+static inline BRIM_HD OrthoStep ortho_step(int i)
+{
+    const OrthoStep step[ORTHO_STEPS] = {
+        { 8.28721201814563f, -23.595886519098837f, 17.300387312530933f },
+        { 4.107059111542203f, -2.9478499167379106f, 0.5448431082926601f },
+        { 3.9486908534822946f, -2.908902115962949f, 0.5518191394370137f },
+        { 3.3184196573706015f, -2.488488024314874f, 0.51004894012372f },
+        { 2.300652019954817f, -1.6689039845747493f, 0.4188073119525673f },
+    };
+    float     m = ORTHO_MARGIN, m3 = m * m * m;
+    OrthoStep s = { step[i].a / m, step[i].b / m3, step[i].c / (m3 * m * m) };
+    return s;
+}
+
 /* ---- Permutations -------------------------------------------------------------------------------------- */
 
 enum { SHUFFLE_ROUNDS = 8 };

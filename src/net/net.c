@@ -23,9 +23,21 @@ static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t col
     param_declare(&net->table, &p);
 }
 
+/* The matrix NAME is a hidden one, of a, b and c rows stacked (0: none). */
+static void set_stack(Net *net, const char *name, int64_t a, int64_t b, int64_t c)
+{
+    char full[PARAM_NAME];
+    param_name(full, "%s.weight", name);
+    Param *p    = param_find(&net->table, full);
+    p->stack[0] = a;
+    p->stack[1] = b;
+    p->stack[2] = c;
+}
+
 static void declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias)
 {
     declare_matrix(net, name, rows, cols, std);
+    set_stack(net, name, rows, 0, 0);
     if (!bias) return;
     Param p = { .ndim = 1, .rows = 1, .cols = rows, .init = INIT_ZERO, .region = REGION_COPY };
     param_name(p.name, "%s.bias", name);
@@ -68,6 +80,7 @@ static void declare_block(Net *net, int l)
 #define NAME(part) (param_name(name, "block.%d.%s", l, part), name)
     declare_norm(net, NAME("norm1"), m->width, beta);
     declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
+    set_stack(net, NAME("qkv"), q, kv, kv);
     if (m->qk_norm) {
         declare_norm(net, NAME("q_norm"), m->head_dim, 0);
         declare_norm(net, NAME("k_norm"), m->head_dim, 0);
@@ -75,6 +88,7 @@ static void declare_block(Net *net, int l)
     declare_linear(net, NAME("proj"), m->width, q, std_res, m->bias);
     declare_norm(net, NAME("norm2"), m->width, beta);
     declare_linear(net, NAME("up"), m->act == FFN_SWIGLU ? 2 * m->ffn : m->ffn, m->width, std, m->bias);
+    if (m->act == FFN_SWIGLU) set_stack(net, NAME("up"), m->ffn, m->ffn, 0);
     declare_linear(net, NAME("down"), m->width, m->ffn, std_res, m->bias);
 #undef NAME
 }

@@ -114,6 +114,7 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(agree_choice(&s->choice, comm));
     JobChoice best = s->choice.row[s->choice.best].choice;
     best.world     = comm_world(comm);
+    best.rank      = comm_rank(comm);
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
     TRY(build_verify(s->job));
     s->job->comm = comm;

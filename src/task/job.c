@@ -21,11 +21,18 @@ void job_add_table(Job *j, ParamTable *t)
     j->table[j->n_table++] = t;
 }
 
+/* What Muon's learning rate is of optim.lr; 0: there is no Muon. */
+static float muon_rate(const RecipeOptim *o)
+{
+    return o->kind != OPTIM_MUON ? 0.0f : o->muon_lr > 0 ? (float)(o->muon_lr / o->lr) : 1.0f;
+}
+
 ParamOptions job_param_options(const Job *j)
 {
     return (ParamOptions){ .compute = j->choice.compute,
                            .trains  = job_trains(j),
                            .decay   = (float)j->recipe.optim.weight_decay,
+                           .muon    = muon_rate(&j->recipe.optim),
                            .freeze  = j->recipe.freeze };
 }
 
@@ -102,7 +109,11 @@ RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
 OptimOptions job_optim_options(const Job *j)
 {
     double spike_factor = j->task->spikes ? j->recipe.spike_factor : 0;
-    return (OptimOptions){ .optim = &j->recipe.optim, .spike_factor = spike_factor };
+    return (OptimOptions){ .optim        = &j->recipe.optim,
+                           .spike_factor = spike_factor,
+                           .compute      = j->choice.compute,
+                           .rank         = j->choice.rank,
+                           .world        = j->choice.world };
 }
 
 Prog *job_begin(Job *j, const char *name)

@@ -21,6 +21,7 @@ typedef struct {
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
     int            world; /* ranks that share a step; 0 counts as 1 */
+    int            rank;  /* the one of them that this is for */
 } JobChoice;
 
 typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4 } JobParts;

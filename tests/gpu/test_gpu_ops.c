@@ -183,6 +183,7 @@ static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
         size += want * want;
         exact += tol * tol;
     }
+    if (c->kind == OP_ORTHO) price = ref_ortho_price(c, r); /* three roundings in each of its steps */
     /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it
      * rounded. */
     int sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||

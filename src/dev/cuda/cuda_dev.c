@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_attn_stored.h"
+#include "dev/cuda/cuda_ortho.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
@@ -96,6 +97,7 @@ static void dev_close_cuda(Dev *dev)
     cuda_scratch_drop(d);
     cuda_attn_close(d);
     cuda_stored_close(d);
+    cuda_ortho_close(d);
     cuda_gemm_close(d);
     cuda_own_close(d);
     cuda_tune_close(d->tune);
@@ -414,6 +416,9 @@ static const DevVt cuda_vt = {
         .clip = cuda_clip,
         .adamw = cuda_adamw,
         .ema = cuda_ema,
+        .momentum = cuda_momentum,
+        .ortho = cuda_ortho,
+        .muon = cuda_muon,
         .all_reduce = cuda_all_reduce,
         .reduce_scatter = cuda_reduce_scatter,
         .all_gather = cuda_all_gather,

@@ -22,6 +22,7 @@ typedef struct CudaGemm   CudaGemm;   /* cuda_gemm.c: cuBLASLt handle and plans 
 typedef struct CudaAttn   CudaAttn;   /* cuda_attn.c: cuDNN handle and plans */
 typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
 typedef struct CudaOwn    CudaOwn;    /* cuda_own.c: which products run on the own kernel */
+typedef struct CudaOrtho  CudaOrtho;  /* cuda_ortho.c: plans */
 typedef struct CudaTune   CudaTune;   /* cuda_tune.c: the tune cache */
 typedef struct CudaComm   CudaComm;   /* cuda_comm.c: NCCL and its communicator */
 
@@ -45,6 +46,7 @@ typedef struct CudaDev {
     CudaGemm    *gemm;
     CudaAttn    *attn;
     CudaStored  *stored; /* NULL until an op needs it */
+    CudaOrtho   *ortho;  /* likewise */
     CudaOwn     *own;
     CudaTune    *tune;
     CudaComm    *comm; /* NULL: a single rank */
