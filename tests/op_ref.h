@@ -778,7 +778,8 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
-        } else if (c->kind != OP_ADAMW && c->kind != OP_MUON) { /* the copy is the new master rounded: op_harness.h looks at it */
+        } else if (c->kind != OP_ADAMW &&
+                   c->kind != OP_MUON) { /* the copy is the new master rounded: op_harness.h looks at it */
             r->bytes[i] = calloc(1, tensor_bytes(t));
         }
     }

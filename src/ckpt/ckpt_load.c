@@ -308,9 +308,10 @@ static void note_plan(const CkptState *was, const JobChoice *now, char *note, si
 static int match_model(Loaded *l, const Job *b, char *note, size_t n)
 {
     l->n_item = ckpt_items(b, &l->arena, &l->item);
-    for (int k = 0; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
+    TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
     TRY(match_frozen(l, b));
-    TRY(match_keys(l, &b->recipe, note, n));
+    TRY(match_keys(l, &b->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
+    for (int k = CKPT_OPTIM; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
     note_plan(&l->manifest.state, &b->choice, note, n);
     return 0;
 }
