@@ -512,8 +512,14 @@ static inline int case_clip(OpCase *c, int i)
                                    { 1, NAN, 1, 2, 100 },     { 1, INFINITY, 1, 2, 3 },
                                    { 64, 4000, 1, 2, 10 },    { 64, 64.5, 1, 1.01f, 500 },
                                    { 4, 32, 1, 0, 0 } };
-    if (i >= (int)(sizeof s / sizeof s[0])) return 0;
-    CASE_NAME("sumsq %g loss %g max %g spike %g after %g", s[i][0], s[i][1], s[i][2], s[i][3], s[i][4]);
+    /* The same with a loss scale: exponent, updates since it changed. 2 x as many cases. */
+    static const int scaled[][2] = { { 16, 0 }, { 16, 9 }, { 24, 9 }, { 10, 10 }, { 16, 3 }, { 1, 0 },
+                                     { 8, 1 },  { 5, 9 },  { 7, 0 },  { 3, 9 },   { 16, 9 } };
+    int              n = (int)(sizeof s / sizeof s[0]), scales = i >= n;
+    if (i >= 2 * n) return 0;
+    i %= n;
+    CASE_NAME("%ssumsq %g loss %g max %g spike %g after %g", scales ? "scaled " : "", s[i][0], s[i][1],
+              s[i][2], s[i][3], s[i][4]);
     StepState *state          = case_state(c, 0);
     state->out.grad_sumsq     = s[i][0];
     state->out.sum[0]         = s[i][1];
@@ -526,6 +532,9 @@ static inline int case_clip(OpCase *c, int i)
     c->args.clip.beta1        = 0.9f;
     c->args.clip.beta2        = 0.95f;
     c->args.clip.spike_factor = (float)s[i][3];
+    c->args.clip.scale_every  = scales ? 10 : 0;
+    state->out.scale_exp      = scales ? scaled[i][0] : 0;
+    state->out.n_scaled       = scales ? scaled[i][1] : 0;
     return 1;
 }
 

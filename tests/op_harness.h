@@ -88,7 +88,10 @@ static inline const char *op_check_state(const OpCase *c, const OpRef *r, const 
                                  { g->skip, w->skip },
                                  { g->n_update, w->n_update },
                                  { g->n_skipped, w->n_skipped },
-                                 { g->n_skip_row, w->n_skip_row } };
+                                 { g->n_skip_row, w->n_skip_row },
+                                 { g->scale_exp, w->scale_exp },
+                                 { g->n_scaled, w->n_scaled },
+                                 { g->n_overflow, w->n_overflow } };
     for (int i = 0; i < ARRAY_LEN(pair); i++) {
         if (close_double(pair[i][0], pair[i][1])) continue;
         snprintf(buf, WHY, "%s: state field %d is %.9g, not %.9g", c->name, i, pair[i][0], pair[i][1]);

@@ -544,10 +544,11 @@ static inline void ref_sumsq(const OpCase *c, OpRef *r)
 
 static inline void ref_clip(const OpCase *c, OpRef *r)
 {
-    const Clip   *a    = &c->args.clip;
-    const StepIn *in   = &r->state.in;
-    StepOut      *out  = &r->state.out;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale, loss = 0;
+    const Clip   *a     = &c->args.clip;
+    const StepIn *in    = &r->state.in;
+    StepOut      *out   = &r->state.out;
+    double        scale = (double)in->loss_scale * pow(2, out->scale_exp);
+    double        norm = sqrt(out->grad_sumsq) / scale, loss = 0;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         loss += out->sum[k] * (double)in->inv[k];
         out->report[k] += out->sum[k] * (double)in->inv[k];
@@ -562,15 +563,26 @@ static inline void ref_clip(const OpCase *c, OpRef *r)
     out->clip       = 0;
     out->skip       = out->stop ? 3 : !finite ? 1 : spike ? 2 : 0;
     if (out->stop) return;
+    if (a->scale_every > 0 && out->scale_exp > 1 && isfinite(loss) && !isfinite(norm)) {
+        out->skip = 4;
+        out->n_overflow++;
+        out->scale_exp--;
+        out->n_scaled = 0;
+        return;
+    }
     out->n_skipped += out->skip != 0;
     out->n_skip_row = out->skip ? out->n_skip_row + 1 : 0;
     if (out->skip) return;
     out->n_update++;
     double most   = a->max_norm > 0 ? (double)a->max_norm / (norm + 1e-6) : 1;
-    out->clip     = (float)((most < 1 ? most : 1) / (double)in->loss_scale);
+    out->clip     = (float)((most < 1 ? most : 1) / scale);
     out->bias1    = (float)(1 / (1 - pow((double)a->beta1, out->n_update)));
     out->bias2    = (float)(1 / (1 - pow((double)a->beta2, out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : 0.95 * out->loss_ema + 0.05 * loss;
+    if (a->scale_every == 0 || out->scale_exp == 0) return;
+    int grows = ++out->n_scaled >= a->scale_every && out->scale_exp < 24;
+    out->scale_exp += grows;
+    if (grows) out->n_scaled = 0;
 }
 
 static inline void ref_fill(const OpCase *c, OpRef *r)

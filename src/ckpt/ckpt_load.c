@@ -387,6 +387,14 @@ static int restore_own(Job *j, const CkptState *s, const char *path)
     return 0;
 }
 
+/* A run that goes on in another precision begins with the scale of that precision. */
+static StepState *adapt_scale(const Job *j, StepState *s)
+{
+    int first = job_first_scale(j);
+    if (first == 0 || s->out.scale_exp == 0) s->out.scale_exp = first;
+    return s;
+}
+
 int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n)
 {
     Loaded l;
@@ -395,7 +403,7 @@ int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n)
     int rc  = loaded_open(&l, path, CKPT_FILES);
     if (rc == 0) rc = load(b, &l, note, n);
     if (rc == 0) rc = restore_own(b, &l.manifest.state, path);
-    if (rc == 0) rc = job_write_state(b, &l.manifest.state.device);
+    if (rc == 0) rc = job_write_state(b, adapt_scale(b, &l.manifest.state.device));
     if (rc == 0) *s = l.manifest.state;
     loaded_close(&l);
     return rc;

@@ -82,7 +82,8 @@ typedef struct {
     ScheduleKind schedule;
     double       cooldown; /* trapezoid: last part of the steps that decays, a fraction */
     double       beta1, beta2, eps, weight_decay;
-    double       clip; /* global norm; 0: none */
+    double       clip;              /* global norm; 0: none */
+    double       loss_scale;        /* to begin with; 0: 65536 in fp16, else none */
     double       momentum, muon_lr; /* of Muon; muon_lr 0: lr */
     int          nesterov;
 } RecipeOptim;

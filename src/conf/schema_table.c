@@ -204,6 +204,10 @@ const SchemaRow schema_table[] = {
     { ROW("optim.clip", KEY_FLOAT, optim.clip, "1"), BETWEEN(0, 1e9),
       .aka = "grad_clip,max_grad_norm,clip_grad,gradient_clip_val",
       .help = "largest norm of the whole gradient; 0: none" },
+    { ROW("optim.loss_scale", KEY_FLOAT, optim.loss_scale, "0"), BETWEEN(0, 16777216),
+      .aka = "init_scale,initial_loss_scale",
+      .help = "factor of all gradients to begin with, a power of two; it is halved when a gradient overflows "
+              "and doubled every 2000 updates without that; 0: 65536 in fp16, none otherwise" },
     { ROW("optim.momentum", KEY_FLOAT, optim.momentum, "0.95"), BETWEEN(0, 0.999999),
       .aka = "muon_momentum",
       .help = "Muon: decay of the momentum" },

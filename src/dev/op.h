@@ -121,14 +121,14 @@ typedef enum {
  *
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
  * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
-enum { LOSS_SLOTS = 8 };
+enum { LOSS_SLOTS = 8, SCALE_EXP_MAX = 24 };
 
 typedef struct {
     int64_t  step;            /* 0 for the first update */
     uint64_t seed;            /* RNG key, low part */
     float    lr;              /* learning rate of this step, before a segment's multiplier */
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
-    float    loss_scale;      /* multiplies gradients of the loss; 1 unless fp16 */
+    float    loss_scale;      /* multiplies gradients of the loss, beside 2^out.scale_exp; 1 but in tests */
     int32_t  reserved[2];
 } StepIn;
 
@@ -141,14 +141,17 @@ typedef struct {
     double  loss_ema;           /* running mean of the loss over updates that were not skipped */
     float   loss;               /* of the last update, written by CLIP */
     float   grad_norm;          /* before clipping, written by CLIP */
-    float   clip;               /* factor applied to gradients by the optimizer, includes 1/loss_scale */
+    float   clip;               /* factor applied to gradients by the optimizer, undoes the loss scale */
     float   bias1;              /* 1 / (1 - beta1^n_update) */
     float   bias2;              /* 1 / (1 - beta2^n_update) */
-    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT: only gradients are cleared */
+    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT, 4 the gradient overflowed; in
+                         * all but 0 only gradients are cleared */
     int32_t n_update;   /* updates done, this one included */
-    int32_t n_skipped;  /* skips over the run, those after HALT not counted */
-    int32_t n_skip_row; /* skips in a row up to now */
-    int32_t reserved[3];
+    int32_t n_skipped;  /* skips over the run, those after HALT and overflows not counted */
+    int32_t n_skip_row; /* skips in a row up to now, likewise */
+    int32_t scale_exp;  /* gradients of the loss are multiplied by 2^scale_exp; CLIP adapts it. 0: not scaled */
+    int32_t n_scaled;   /* updates since it last changed */
+    int32_t n_overflow; /* updates skipped on its account, over the run */
 } StepOut;
 
 typedef struct {
@@ -472,15 +475,18 @@ typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/loss_scale.
- * report += sum*inv, sum = 0 for each slot, n_report += 1.
+/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/S, where S is
+ * loss_scale * 2^scale_exp. report += sum*inv, sum = 0 for each slot, n_report += 1.
  * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
+ * skip = 4 if scale_every > 0, scale_exp > 1, loss is finite and grad_norm is not: then n_overflow += 1,
+ * scale_exp -= 1, n_scaled = 0, clip = 0, and nothing else changes. Otherwise
  * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and
  * loss > spike_factor*loss_ema; else 0.
  * skip: n_skipped += 1, n_skip_row += 1, clip = 0. Not: n_skip_row = 0, n_update += 1,
- * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/loss_scale, bias1, bias2 from n_update, and
- * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. grad_sumsq = 0 always. */
-typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Clip;
+ * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/S, bias1, bias2 from n_update, and
+ * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. Every scale_every such updates scale_exp += 1,
+ * up to SCALE_EXP_MAX. grad_sumsq = 0 always. */
+typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; int scale_every; } Clip;
 /* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w
  * rounded; g = 0. skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m,
  * v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */

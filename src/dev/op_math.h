@@ -5,10 +5,39 @@
 #include "base/rng.h"
 #include "dev/op.h"
 
+/* What all gradients are multiplied by, so that small ones survive in a narrow type. A power of two is exact. */
+static inline BRIM_HD float step_loss_scale(const StepState *s)
+{
+    return s->in.loss_scale * (float)((uint32_t)1 << s->out.scale_exp);
+}
+
 /* What the gradient of a loss in `slot` is multiplied by. */
 static inline BRIM_HD float step_scale(const StepState *s, int slot)
 {
-    return s->in.inv[slot] * s->in.loss_scale;
+    return s->in.inv[slot] * step_loss_scale(s);
+}
+
+/* 1: the gradient overflowed and this update is skipped, with half the scale from now on. A gradient that is
+ * not finite at the smallest scale is a failure like any other. */
+static inline BRIM_HD int step_overflow(StepOut *out, int grad_is_finite, int scale_every)
+{
+    if (scale_every == 0 || out->scale_exp <= 1 || grad_is_finite) return 0;
+    out->skip = 4;
+    out->clip = 0;
+    out->n_overflow += 1;
+    out->scale_exp -= 1;
+    out->n_scaled = 0;
+    return 1;
+}
+
+/* After an update: the scale grows once in a while. */
+static inline BRIM_HD void step_grow_scale(StepOut *out, int scale_every)
+{
+    if (scale_every == 0 || out->scale_exp == 0) return;
+    out->n_scaled += 1;
+    if (out->n_scaled < scale_every || out->scale_exp >= SCALE_EXP_MAX) return;
+    out->scale_exp += 1;
+    out->n_scaled = 0;
 }
 
 /* ---- Losses -------------------------------------------------------------------------------------------- */

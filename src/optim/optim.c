@@ -8,6 +8,9 @@
 /* Elements of a batch of matrices, about: enough for batched products to fill a GPU, and little memory. */
 enum { BATCH_ELEMS = 64 << 20 };
 
+/* Updates without overflow after which the loss scale is doubled. */
+enum { SCALE_EVERY = 2000 };
+
 /* What an update of Muon is multiplied by: an orthogonal R x C matrix has a root mean square of
  * 1/sqrt(max(R,C)), and AdamW's updates have one of about 0.2 (Liu and others, "Muon is scalable for LLM
  * training", 2025). So one learning rate serves both. */
@@ -113,7 +116,8 @@ void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const
                         .max_norm     = (float)o->clip,
                         .beta1        = (float)o->beta1,
                         .beta2        = (float)o->beta2,
-                        .spike_factor = (float)opt->spike_factor });
+                        .spike_factor = (float)opt->spike_factor,
+                        .scale_every  = opt->scales ? SCALE_EVERY : 0 });
     for (int k = 0; k < n; k++) {
         record_adamw(table[k], p, state, o);
         record_muon(table[k], p, state, opt);

@@ -15,6 +15,7 @@ typedef struct {
     const RecipeOptim *optim;
     double             spike_factor; /* 0: a loss far above its mean is no failure */
     DType              compute;      /* Muon's products: f32 where that is f32, else bf16 */
+    int                scales;       /* 1: gradients are computed at a scale that CLIP adapts */
     int                rank, world;  /* world 0 counts as 1 */
 } OptimOptions;
 

@@ -109,6 +109,8 @@ int build_init(Job *j)
         }
         TRY(init_weights(j, t));
     }
+    StepState state = { .out.scale_exp = job_trains(j) ? job_first_scale(j) : 0 };
+    TRY(job_write_state(j, &state));
     if (j->task->init_constants) TRY(j->task->init_constants(j));
     return job_refresh_copies(j);
 }

@@ -106,7 +106,8 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
     if (got[0] > 0) {
-        run->n_skipped = run->at.device.out.n_skipped;
+        run->n_skipped  = run->at.device.out.n_skipped;
+        run->n_overflow = run->at.device.out.n_overflow;
         run->n_skip_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);

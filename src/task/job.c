@@ -6,6 +6,7 @@
 #include "prog/buckets.h"
 #include "tensor/number.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,12 +107,20 @@ RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
     return opt;
 }
 
+int job_first_scale(const Job *j)
+{
+    double given = j->recipe.optim.loss_scale;
+    if (given == 0) given = j->choice.compute == DT_F16 ? 65536 : 1;
+    return MIN((int)lround(log2(given)), SCALE_EXP_MAX);
+}
+
 OptimOptions job_optim_options(const Job *j)
 {
     double spike_factor = j->task->spikes ? j->recipe.spike_factor : 0;
     return (OptimOptions){ .optim        = &j->recipe.optim,
                            .spike_factor = spike_factor,
                            .compute      = j->choice.compute,
+                           .scales       = job_first_scale(j) > 0,
                            .rank         = j->choice.rank,
                            .world        = j->choice.world };
 }

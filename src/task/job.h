@@ -97,6 +97,8 @@ int64_t job_micro_per_step(const Job *j); /* of one rank */
 int64_t job_units_per_step(const Job *j); /* of all ranks */
 int64_t job_param_count(const Job *j);
 int     job_trains(const Job *j);
+/* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
+int job_first_scale(const Job *j);
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt);
 

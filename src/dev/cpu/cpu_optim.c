@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
+#include "dev/op_math.h"
 #include "tensor/number.h"
 #include "dev/cpu/cpu_vec.h"
 
@@ -55,9 +56,10 @@ enum { SPIKE_AFTER = 20 };
 
 int cpu_clip(Dev *dev, const Clip *a)
 {
-    const StepIn *in   = &((const StepState *)a->state->data)->in;
-    StepOut      *out  = &((StepState *)a->state->data)->out;
-    double        loss = 0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    const StepIn *in    = &((const StepState *)a->state->data)->in;
+    StepOut      *out   = &((StepState *)a->state->data)->out;
+    double        scale = (double)step_loss_scale(a->state->data);
+    double        loss = 0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
         loss += part;
@@ -74,6 +76,7 @@ int cpu_clip(Dev *dev, const Clip *a)
         out->clip = 0;
         return 0;
     }
+    if (isfinite(loss) && step_overflow(out, isfinite(norm), a->scale_every)) return 0;
     if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema)
         out->skip = 2;
     if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
@@ -86,10 +89,11 @@ int cpu_clip(Dev *dev, const Clip *a)
     out->n_skip_row = 0;
     out->n_update += 1;
     double factor = a->max_norm > 0 ? MIN(1.0, (double)a->max_norm / (norm + 1e-6)) : 1.0;
-    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->clip     = (float)(factor / scale);
     out->bias1    = (float)(1.0 / (1.0 - pow((double)a->beta1, out->n_update)));
     out->bias2    = (float)(1.0 / (1.0 - pow((double)a->beta2, out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    step_grow_scale(out, a->scale_every);
     return 0;
 }
 

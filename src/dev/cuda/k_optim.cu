@@ -10,6 +10,7 @@
  *          there threads walk forward. CLIP one thread.
  * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with the bf16 copy. */
 #include "dev/cuda/k_common.cuh"
+#include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
 enum { SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
@@ -87,11 +88,12 @@ extern "C" int cuda_sumsq(Dev *dev, const Sumsq *a)
 /* ---- The decision about a step ----------------------------------------------------------------------- */
 
 static __global__ void clip_kernel(StepState *state, double max_norm, double beta1, double beta2,
-                                   double spike_factor)
+                                   double spike_factor, int scale_every)
 {
-    const StepIn *in   = &state->in;
-    StepOut      *out  = &state->out;
-    double        loss = 0.0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    const StepIn *in    = &state->in;
+    StepOut      *out   = &state->out;
+    double        scale = (double)step_loss_scale(state);
+    double        loss = 0.0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
         loss += part;
@@ -108,6 +110,7 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
         out->clip = 0.0f;
         return;
     }
+    if (isfinite(loss) && step_overflow(out, isfinite(norm), scale_every)) return;
     if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) {
         out->skip = 2;
     }
@@ -121,16 +124,18 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
     out->n_skip_row = 0;
     out->n_update += 1;
     double factor = max_norm > 0.0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->clip     = (float)(factor / scale);
     out->bias1    = (float)(1.0 / (1.0 - pow(beta1, (double)out->n_update)));
     out->bias2    = (float)(1.0 / (1.0 - pow(beta2, (double)out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    step_grow_scale(out, scale_every);
 }
 
 extern "C" int cuda_clip(Dev *dev, const Clip *a)
 {
     return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state),
-                    (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
+                    (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor,
+                    a->scale_every);
 }
 
 static __global__ void halt_kernel(StepState *state, int slot, double limit)
