@@ -547,7 +547,7 @@ static inline int case_adamw(OpCase *c, int i)
     CASE_NAME("n%d%s%s", (int)n, i / 2 % 2 ? " copy" : "", i % 2 ? " skip" : "");
     for (int k = 0; k < 4; k++) case_vec(c, k, n);
     for (int64_t k = 0; k < n; k++) *case_at(c->args.adamw.v, k) = fabsf(*case_at(c->args.adamw.v, k));
-    if (i / 2 % 2) case_tensor(c, 4, DT_BF16, 0, 1, &n);
+    if (i / 2 % 2) case_tensor(c, 4, i / 2 == 1 ? DT_BF16 : DT_F16, 0, 1, &n);
     case_state(c, 5)->out.skip = i % 2 ? 1 : 0;
     /* Two segments, a gap between them and one behind. */
     int64_t  n_seg = n >= 40 ? 2 : 1, bytes = n_seg * (int64_t)sizeof(Segment);

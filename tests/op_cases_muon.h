@@ -52,7 +52,7 @@ static inline int case_muon(OpCase *c, int i)
               i % 2 ? " skip" : "");
     int64_t n = case_matrices(c, 4, s);
     case_vec(c, 0, n);
-    if (i / 2 % 2) case_tensor(c, 1, DT_BF16, 0, 1, &n);
+    if (i / 2 % 2) case_tensor(c, 1, i / 4 % 2 ? DT_BF16 : DT_F16, 0, 1, &n);
     case_act3(c, 2, s[0], s[2], s[3], 0);
     case_state(c, 3)->out.skip = i % 2;
     c->args.muon.scale         = 0.7f;

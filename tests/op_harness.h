@@ -126,7 +126,7 @@ static inline const char *op_check_bytes(const OpCase *c, const OpRef *r, int i,
     return NULL;
 }
 
-/* The bf16 copy of AdamW or Muon: the new master rounded inside segments, untouched elsewhere. */
+/* The narrow copy of AdamW or Muon: the new master rounded inside segments, untouched elsewhere. */
 static inline const char *op_check_copy(const OpCase *c, char *buf)
 {
     int              adam   = c->kind == OP_ADAMW;
@@ -139,9 +139,10 @@ static inline const char *op_check_copy(const OpCase *c, char *buf)
     for (int64_t i = 0; i < tensor_numel(copy); i++) {
         uint16_t want = 0xA5A5, got;
         float    w    = (float)ref_round(*case_at(master, i), 7, -126);
+        _Float16 h    = (_Float16)ref_round(*case_at(master, i), 10, -14);
         for (int64_t s = 0; s < n_seg; s++) {
             int inside = i >= seg[s].begin && i < seg[s].end && !state->out.skip;
-            if (inside) memcpy(&want, (char *)&w + 2, 2);
+            if (inside) memcpy(&want, copy->dtype == DT_F16 ? (char *)&h : (char *)&w + 2, 2);
         }
         memcpy(&got, case_at(copy, i), 2);
         if (got == want) continue;

@@ -145,7 +145,7 @@ static void ortho_double(const double *x, int64_t R, int64_t C, double noise, do
     tensor_init(&c.tensor[2], "x", DT_F32, 3, dim);
     c.tensor[2].data = f;
     c.args.ortho.x   = &c.tensor[2];
-    ref_ortho_all(&c, noise, out);
+    ref_ortho_all(&c, noise, 1, out);
     free(f);
 }
 

@@ -50,7 +50,7 @@ const SchemaRow schema_table[] = {
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
       .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp16 and fp8 are not available yet" },
+              "fp32; fp16 scales its gradients (optim.loss_scale); fp8 is not available yet" },
     { ROW("device", KEY_TEXT, device, "auto"),
       .aka = "backend,accelerator",
       .help = "auto, cpu, cuda or cuda:N; auto takes the GPU when there is a usable one" },

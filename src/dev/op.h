@@ -489,7 +489,7 @@ typedef struct { Tensor *state, *ws, *x; } Sumsq;
 typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; int scale_every; } Clip;
 /* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w
  * rounded; g = 0. skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m,
- * v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
+ * v, grad f32[n], copy bf16[n] or f16[n]?, seg u8 (Segment rows). */
 typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
 /* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay,
  * with warmup the smaller of decay and (1 + n_update)/(10 + n_update). */
@@ -508,7 +508,7 @@ typedef struct { Tensor *x, *m, *grad, *state, *seg; float momentum; int nestero
  * All singular values that were above 0.001 |x| end between 0.8 and 1.2. */
 typedef struct { Tensor *y, *ws, *x; } Ortho;
 /* w -= lr*lr_mul*(scale*y[s] + decay*w) for matrix s; copy = w rounded. skip: nothing. master f32[E], copy
- * bf16[E]?, y [n,R,C]. */
+ * bf16[E] or f16[E]?, y [n,R,C]. */
 typedef struct { Tensor *master, *copy, *y, *state, *seg; float scale; } Muon;
 
 /* Collectives over all ranks; sums in f32. y may alias x. */

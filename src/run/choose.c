@@ -41,9 +41,11 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         snprintf(c->why, sizeof c->why, "bf16, as asked");
         break;
     case PRECISION_FP16:
-    case PRECISION_FP8:
-        return recipe_blame(r, "precision", "%s is not available yet (use bf16)",
-                            r->precision == PRECISION_FP16 ? "fp16" : "fp8");
+        c->compute = DT_F16;
+        snprintf(c->why, sizeof c->why, "fp16, as asked");
+        if (w->vt->hints->dtypes & (1u << DT_F16)) return 0;
+        return recipe_blame(r, "precision", "fp16 needs a GPU; the CPU backend computes in fp32");
+    case PRECISION_FP8: return recipe_blame(r, "precision", "fp8 is not available yet (use bf16)");
     default:
         c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
         say_auto(c, w, has_bf16);

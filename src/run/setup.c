@@ -154,6 +154,7 @@ void setup_close(Setup *s)
 const char *setup_precision(const Setup *s, const Recipe *r)
 {
     if (s->choice.compute == DT_BF16) return "bf16";
+    if (s->choice.compute == DT_F16) return "fp16";
     return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
 }
 

@@ -56,9 +56,10 @@ int cpu_muon(Dev *dev, const Muon *a)
     const StepState *st  = a->state->data;
     const Segment   *seg = a->seg->data;
     float           *w = cpu_f32(a->master), *y = cpu_f32(a->y);
-    uint16_t        *copy = a->copy ? a->copy->data : NULL;
-    int64_t          n    = a->y->dim[1] * a->y->dim[2];
-    CHECK(!a->copy || a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name,
+    uint16_t        *copy    = a->copy ? a->copy->data : NULL;
+    int64_t          n       = a->y->dim[1] * a->y->dim[2];
+    int              is_half = a->copy && a->copy->dtype == DT_F16;
+    CHECK(!a->copy || is_half || a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16 or f16", a->copy->name,
           dtype_name(a->copy->dtype));
     if (st->out.skip) return 0;
     for (int64_t s = 0; s < n_segment(a->seg); s++) {
@@ -68,7 +69,7 @@ int cpu_muon(Dev *dev, const Muon *a)
 #pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (n >= CPU_PARALLEL_MIN)
         for (int64_t i = 0; i < n; i++) {
             ws[i] = ws[i] - lr * (a->scale * ys[i] + decay * ws[i]);
-            if (copy) copy[seg[s].begin + i] = bf16_from_f32(ws[i]);
+            if (copy) copy[seg[s].begin + i] = is_half ? f16_from_f32(ws[i]) : bf16_from_f32(ws[i]);
         }
     }
     return 0;

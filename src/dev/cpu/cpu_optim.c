@@ -113,6 +113,7 @@ typedef struct {
     int64_t        n_seg;
     float          beta1, beta2, eps, bias1, bias2, clip, lr;
     int            skip;
+    int            is_half; /* the copy is f16, not bf16 */
 } Adam;
 
 static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
@@ -134,7 +135,8 @@ static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t
         vf_put(p->w + i, left, w);
         vf_put(p->g + i, left, (vf){ 0 });
     }
-    for (int64_t i = begin; p->copy && i < end; i++) p->copy[i] = bf16_from_f32(p->w[i]);
+    for (int64_t i = begin; p->copy && i < end; i++)
+        p->copy[i] = p->is_half ? f16_from_f32(p->w[i]) : bf16_from_f32(p->w[i]);
 }
 
 /* The first segment that ends after element i. */
@@ -167,25 +169,24 @@ static void adam_piece(const Adam *p, int64_t begin, int64_t end)
 int cpu_adamw(Dev *dev, const AdamW *a)
 {
     const StepState *s = a->state->data;
-    Adam             p = { cpu_f32(a->master),
-                           cpu_f32(a->m),
-                           cpu_f32(a->v),
-                           cpu_f32(a->grad),
-                           NULL,
-                           a->seg->data,
-                           0,
-                           a->beta1,
-                           a->beta2,
-                           a->eps,
-                           s->out.bias1,
-                           s->out.bias2,
-                           s->out.clip,
-                           s->in.lr,
-                           s->out.skip };
-    p.n_seg            = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
-    int64_t n = tensor_numel(a->master), pieces = n_piece(n);
+    Adam             p = { .w     = cpu_f32(a->master),
+                           .m     = cpu_f32(a->m),
+                           .v     = cpu_f32(a->v),
+                           .g     = cpu_f32(a->grad),
+                           .seg   = a->seg->data,
+                           .n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment)),
+                           .beta1 = a->beta1,
+                           .beta2 = a->beta2,
+                           .eps   = a->eps,
+                           .bias1 = s->out.bias1,
+                           .bias2 = s->out.bias2,
+                           .clip  = s->out.clip,
+                           .lr    = s->in.lr,
+                           .skip  = s->out.skip };
+    int64_t          n = tensor_numel(a->master), pieces = n_piece(n);
     if (a->copy) {
-        CHECK(a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name,
+        p.is_half = a->copy->dtype == DT_F16;
+        CHECK(p.is_half || a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16 or f16", a->copy->name,
               dtype_name(a->copy->dtype));
         p.copy = a->copy->data;
     }

@@ -126,14 +126,14 @@ extern "C" int cuda_momentum(Dev *dev, const Momentum *a)
 
 struct MuonP {
     float           *w;
-    bf16            *copy;
+    void            *copy; /* of type C, or NULL */
     const StepState *state;
     const Segment   *seg;
     int64_t          n;
     float            scale;
 };
 
-template <typename T, bool AL>
+template <typename T, typename C, bool AL>
 __device__ __forceinline__ void muon_pack(const MuonP &p, const T *y, const Segment &seg, int64_t i, float lr)
 {
     constexpr int N = Pack<T>::N;
@@ -145,14 +145,14 @@ __device__ __forceinline__ void muon_pack(const MuonP &p, const T *y, const Segm
     for (int k = 0; k < N; k++) w[k] = fmaf(-lr, fmaf(seg.decay, w[k], __fmul_rn(p.scale, u[k])), w[k]);
     some_store<N, AL>(p.w + at, n, w);
     if (!p.copy) return;
-    if (N == Pack<bf16>::N) {
-        some_store<Pack<bf16>::N, AL>(p.copy + at, n, w);
+    if (N == Pack<C>::N) {
+        some_store<Pack<C>::N, AL>((C *)p.copy + at, n, w);
     } else {
-        for (int k = 0; k < N && k < n; k++) p.copy[at + k] = from_f32<bf16>(w[k]);
+        for (int k = 0; k < N && k < n; k++) ((C *)p.copy)[at + k] = from_f32<C>(w[k]);
     }
 }
 
-template <typename T, bool AL>
+template <typename T, typename C, bool AL>
 __global__ void __launch_bounds__(MUON_THREADS) muon_kernel(MuonP p, const T *y)
 {
     constexpr int N = Pack<T>::N;
@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(MUON_THREADS) muon_kernel(MuonP p, const T *y)
         int64_t i = ((int64_t)blockIdx.x * MUON_TURNS + turn) * MUON_THREADS * N + (int)threadIdx.x * N;
         if (i >= p.n) break;
         if (packed) {
-            muon_pack<T, AL>(p, from, seg, i, lr);
+            muon_pack<T, C, AL>(p, from, seg, i, lr);
         } else {
-            muon_pack<T, false>(p, from, seg, i, lr);
+            muon_pack<T, C, false>(p, from, seg, i, lr);
         }
     }
 }
@@ -176,7 +176,6 @@ extern "C" int cuda_muon(Dev *dev, const Muon *a)
 {
     const char *op = "muon";
     TRY(k_need_dtype(op, a->master, DT_F32));
-    TRY(k_need_dtype(op, a->copy, DT_BF16));
     MuonP p;
     p.w            = t_data<float>(a->master);
     p.copy         = t_data<bf16>(a->copy);
@@ -190,8 +189,11 @@ extern "C" int cuda_muon(Dev *dev, const Muon *a)
         using T = decltype(zero);
         dim3 grid((unsigned)ceil_div(p.n, muon_chunk<T>()), n_seg);
         return k_flag(al, [&](auto is_al) {
-            return k_launch(op, muon_kernel<T, decltype(is_al)::value>, grid, MUON_THREADS, 0,
-                            cuda_stream(dev), p, (const T *)t_data<T>(a->y));
+            constexpr bool AL = decltype(is_al)::value;
+            return k_dispatch_half(a->copy ? a->copy->dtype : DT_BF16, op, [&](auto c) {
+                return k_launch(op, muon_kernel<T, decltype(c), AL>, grid, MUON_THREADS, 0, cuda_stream(dev),
+                                p, (const T *)t_data<T>(a->y));
+            });
         });
     });
 }

@@ -153,7 +153,7 @@ extern "C" int cuda_halt(Dev *dev, const Halt *a)
 
 struct AdamP {
     float           *w, *m, *v, *g;
-    bf16            *copy;
+    void            *copy; /* of type C, or NULL */
     const StepState *state;
     const Segment   *seg;
     int64_t          n;
@@ -194,6 +194,7 @@ __device__ __forceinline__ int segment_find(const Segment *seg, int n_seg, int64
 
 /* Elements one by one, each in its own segment: a pack that a segment's edge cuts, or the end of the
  * range. */
+template <typename C>
 static __device__ void adam_edge(const AdamP &p, const AdamStep &s, int k, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -204,13 +205,25 @@ static __device__ void adam_edge(const AdamP &p, const AdamStep &s, int k, int64
             p.w[i] = w;
             p.m[i] = m;
             p.v[i] = v;
-            if (p.copy) p.copy[i] = from_f32<bf16>(w);
+            if (p.copy) ((C *)p.copy)[i] = from_f32<C>(w);
         }
         p.g[i] = 0.0f;
     }
 }
 
+__device__ __forceinline__ uint2 adam_copy(const Pack<float> &w, bf16)
+{
+    __nv_bfloat162 c[2] = { __floats2bfloat162_rn(w.v[0], w.v[1]), __floats2bfloat162_rn(w.v[2], w.v[3]) };
+    return *reinterpret_cast<const uint2 *>(c);
+}
+__device__ __forceinline__ uint2 adam_copy(const Pack<float> &w, __half)
+{
+    __half2 c[2] = { __floats2half2_rn(w.v[0], w.v[1]), __floats2half2_rn(w.v[2], w.v[3]) };
+    return *reinterpret_cast<const uint2 *>(c);
+}
+
 /* The four elements at i, all of segment seg. */
+template <typename C>
 __device__ __forceinline__ void adam_pack(const AdamP &p, const AdamStep &s, const Segment &seg, int64_t i)
 {
     Pack<float> w = vec_load<float, true>(p.w + i, 4), m = vec_load<float, true>(p.m + i, 4);
@@ -221,15 +234,11 @@ __device__ __forceinline__ void adam_pack(const AdamP &p, const AdamStep &s, con
     pack_store(p.m + i, m);
     pack_store(p.v + i, v);
     pack_store(p.g + i, pack_zero<float>());
-    if (p.copy) {
-        __nv_bfloat162 c[2]                    = { __floats2bfloat162_rn(w.v[0], w.v[1]),
-                                                   __floats2bfloat162_rn(w.v[2], w.v[3]) };
-        *reinterpret_cast<uint2 *>(p.copy + i) = *reinterpret_cast<const uint2 *>(c);
-    }
+    if (p.copy) *reinterpret_cast<uint2 *>((C *)p.copy + i) = adam_copy(w, C());
 }
 
 /* AL: every pointer is aligned to its access of four elements. */
-template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(AdamP p)
+template <typename C, bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(AdamP p)
 {
     const StepState *st    = p.state;
     AdamStep         s     = { st->in.lr, st->out.bias1, st->out.bias2, st->out.clip };
@@ -248,9 +257,9 @@ template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(
             if (k < p.n_seg) seg = p.seg[k];
         }
         if (AL && k < p.n_seg && seg.begin <= i && i + 4 <= seg.end) {
-            adam_pack(p, s, seg, i);
+            adam_pack<C>(p, s, seg, i);
         } else {
-            adam_edge(p, s, k, i, MIN(i + 4, p.n));
+            adam_edge<C>(p, s, k, i, MIN(i + 4, p.n));
         }
     }
 }
@@ -262,13 +271,14 @@ extern "C" int cuda_adamw(Dev *dev, const AdamW *a)
     TRY(k_need_dtype(op, a->m, DT_F32));
     TRY(k_need_dtype(op, a->v, DT_F32));
     TRY(k_need_dtype(op, a->grad, DT_F32));
-    TRY(k_need_dtype(op, a->copy, DT_BF16));
+    int is_half = a->copy && a->copy->dtype == DT_F16;
+    if (!is_half) TRY(k_need_dtype(op, a->copy, DT_BF16));
     AdamP p;
     p.w     = t_data<float>(a->master);
     p.m     = t_data<float>(a->m);
     p.v     = t_data<float>(a->v);
     p.g     = t_data<float>(a->grad);
-    p.copy  = t_data<bf16>(a->copy);
+    p.copy  = t_data<void>(a->copy);
     p.state = t_data<StepState>(a->state);
     p.seg   = t_data<Segment>(a->seg);
     p.n     = tensor_numel(a->master);
@@ -280,7 +290,8 @@ extern "C" int cuda_adamw(Dev *dev, const AdamW *a)
              (uintptr_t)p.g % 16 == 0 && (uintptr_t)p.copy % 8 == 0;
     unsigned grid = (unsigned)ceil_div(p.n, ADAM_CHUNK);
     return k_flag(al, [&](auto is_al) {
-        return k_launch(op, adamw_kernel<decltype(is_al)::value>, dim3(grid), ADAM_THREADS, 0,
-                        cuda_stream(dev), p);
+        constexpr bool AL     = decltype(is_al)::value;
+        auto           kernel = is_half ? adamw_kernel<__half, AL> : adamw_kernel<bf16, AL>;
+        return k_launch(op, kernel, dim3(grid), ADAM_THREADS, 0, cuda_stream(dev), p);
     });
 }
