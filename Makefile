@@ -20,13 +20,13 @@ WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
 CFLAGS := -std=gnu11 -O3 -g -march=$(ARCH) -fopenmp -fno-math-errno -fno-trapping-math -fPIC \
           $(WARN) -Isrc $(SAN)
 STATIC := -l:libyaml.a -l:libjansson.a -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a \
-          -l:libjpeg.a -l:libpng.a -l:libz.a
+          -l:libjpeg.a -l:libpng.a -l:libz.a -l:libzstd.a
 # The web page and the terminal view are optional: where a library is missing, a file that says so stands in.
 MHD    := $(wildcard $(shell $(CC) -print-file-name=libmicrohttpd.a))
 CURSES := $(wildcard $(shell $(CC) -print-file-name=libncursesw.a))
 STATIC += $(if $(MHD),-l:libmicrohttpd.a) $(if $(CURSES),-l:libncursesw.a -l:libtinfo.a)
 # Libraries opened at run time must not find these instead of their own.
-HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a
+HIDE   := -Wl,--exclude-libs,libjpeg.a:libpng.a:libz.a:libzstd.a
 LIBS   := $(STATIC) $(HIDE) -lgomp -ldl -lpthread -lm
 # Video needs FFmpeg's headers; the libraries are opened at run time.
 NO_AV  := $(shell printf '\#include <libavformat/avformat.h>\n\#include <libswscale/swscale.h>\n' | \

@@ -79,6 +79,47 @@ async function desktop(context, plain) {
   await page.close();
 }
 
+/* A task with other units, measures, losses and pictures. */
+async function otherTask(context) {
+  const page = await context.newPage(), errors = [];
+  page.on('pageerror', e => errors.push(e.message));
+  await page.goto(url + '#seen');
+  const drawn = await until(page, () => document.querySelector('[data-title="Validation accuracy"] canvas'));
+  verdict('a measure of the task has its plot', drawn, await page.textContent('#plots'));
+  verdict('and each of its losses', (await page.$('[data-title="distance"] canvas')) && (await page.$('[data-title="repel"] canvas')),
+    await page.textContent('#plots'));
+  const tiles = await page.textContent('#tiles');
+  verdict('its units and measures are in the tiles', /images\/s/.test(tiles) && /validation accuracy/.test(tiles), tiles);
+  const wide = await until(page, () => { const i = document.querySelector('#samples img'); return i && i.naturalWidth === 1; });
+  verdict('a picture is shown', wide, await page.textContent('#samples'));
+  verdict('no error on the console (other task)', errors.length === 0, errors.join(' | '));
+  await page.close();
+}
+
+/* What a live run writes while it trains. */
+async function liveSamples(context) {
+  const page = await context.newPage();
+  await page.goto(url + '#live');
+  const shown = await until(page, () => /step \d+/.test(document.querySelector('#samples').textContent), undefined, 30000);
+  verdict('samples of a live run appear', shown, await page.textContent('#samples'));
+  const parts = await until(page, () => /useful work/.test(document.querySelector('#waterfall').textContent), undefined, 30000);
+  verdict('its traced waterfall has useful work', parts, await page.textContent('#waterfall'));
+  await page.screenshot({ path: `${folder}/live.png`, fullPage: true });
+  await page.close();
+}
+
+/* The trace as a browser reads it: Trace Event Format, every event complete. */
+async function trace(context, file) {
+  const page = await context.newPage();
+  const text = require('fs').readFileSync(file, 'utf8');
+  const seen = await page.evaluate(t => {
+    const d = JSON.parse(t), bad = d.traceEvents.filter(e => !['ph', 'ts', 'dur', 'pid', 'tid', 'name'].every(k => k in e));
+    return { n: d.traceEvents.length, bad: bad.length };
+  }, text);
+  verdict('a browser reads the trace', seen.n > 50 && seen.bad === 0, JSON.stringify(seen));
+  await page.close();
+}
+
 async function phone(context) {
   const page = await context.newPage();
   await page.goto(url + '#one,two');
@@ -104,6 +145,9 @@ async function phone(context) {
   for (const c of [wide, small, other]) c.on('request', r => asked.add(new URL(r.url()).host));
   await desktop(wide, false);
   if (process.env.BRIM_BROWSER_ALL) await desktop(other, true);
+  await otherTask(wide);
+  await liveSamples(wide);
+  if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);
   verdict('no request leaves the machine', [...asked].every(h => h === new URL(url).host), [...asked].join(', '));
   await browser.close();

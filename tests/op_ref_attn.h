@@ -8,12 +8,21 @@
 
 #include "op_ref_base.h"
 
-static inline double ref_attn_spread(const MathAttn *s, const double *q, const double *kv)
+static inline double ref_largest(const double *x, int64_t n)
 {
     double big = 0;
-    for (int64_t i = 0; i < s->B * s->T * s->W; i++) big = fmax(big, fabs(q[i]));
-    for (int64_t i = 0; i < s->B * s->S * s->W_kv; i++) big = fmax(big, fabs(kv[i]));
+    for (int64_t i = 0; i < n; i++) big = fabs(x[i]) > big ? fabs(x[i]) : big;
+    return big;
+}
+
+static inline double ref_spread_of(const MathAttn *s, double big)
+{
     return 1 + s->scale * sqrt((double)s->D) * big * big;
+}
+
+static inline double ref_attn_spread(const MathAttn *s, const double *q, const double *kv)
+{
+    return ref_spread_of(s, fmax(ref_largest(q, s->B * s->T * s->W), ref_largest(kv, s->B * s->S * s->W_kv)));
 }
 
 /* o and lse, which are outputs 0 and 1. */
@@ -139,11 +148,12 @@ static inline void ref_attn_decode(const OpCase *c, OpRef *r)
             int64_t t = i / (2 * K * D), col = i % (2 * K * D);
             kv[i] = r->want[col < K * D ? 1 : 2][(b * T_max + t) * K * D + col % (K * D)];
         }
+        double big = ref_largest(kv, T_max * 2 * K * D);
         for (int64_t t = 0; t < T; t++) {
             last[0] = (int32_t)(ref_start(a->len, b) + t);
             for (int64_t i = 0; i < H * D; i++) q[i] = *case_at(a->qkv, (b * T + t) * W + i);
             math_attn(o, NULL, &s, q, kv);
-            double spread = 2 * ref_attn_spread(&s, q, kv);
+            double spread = 2 * ref_spread_of(&s, fmax(big, ref_largest(q, H * D)));
             for (int64_t i = 0; i < H * D; i++) ref_put(r, 0, (b * T + t) * H * D + i, o[i], spread);
         }
         free(q);

@@ -31,21 +31,42 @@ for name in one two; do
         >runs/$name/watch.json
     printf '{"step": 400, "prompt": "ROMEO:", "text": " <b>once</b> upon a time"}\n' >runs/$name/samples.jsonl
 done
+# A task that is no language model: images, accuracy (larger is better), two losses, a picture as a sample.
+mkdir -p runs/seen/samples
+awk 'BEGIN { for (i = 1; i <= 200; i++) {
+    printf "{\"step\": %d, \"loss\": %.4f, ", i, 2 / i
+    printf "\"distance\": %.3f, \"repel\": %.3f, ", 1 / i, -1 / i
+    printf "\"per_s\": 900, \"time_s\": %d, \"data_wait_s\": 0}\n", i
+    if (i % 50 == 0)
+        printf "{\"step\": %d, \"val_accuracy\": %.3f, \"val_top5\": 0.9, \"time_s\": %d}\n",
+            i, i / 250, i } }' \
+    >runs/seen/metrics.jsonl
+printf '{"unit": "image", "units": "images", "steps": 400, "device": "CPU", "best": 0, "metrics": %s}' \
+    '[{"name": "val_accuracy", "larger": true}, {"name": "val_top5", "larger": true}]' >runs/seen/watch.json
+printf '%s' iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg== |
+    base64 -d >runs/seen/samples/00000200-0.png
+printf '{"step": 200, "text": "a cat", "picture": "samples/00000200-0.png"}\n' >runs/seen/samples.jsonl
+
 cat >tiny.yaml <<'END'
 step_tokens: 2048
 steps: 1000000
 model: {layers: 2, width: 64, heads: 2, vocab: 256, context: 64}
-eval: {every: 0, sequences: 16}
+eval: {every: 20, sequences: 16}
+watch: {samples: 1}
+trace: 2
 END
 for i in $(seq 200); do printf 'The quick brown fox jumps over the lazy dog %d times. ' "$i"; done >text.txt
 "$brim" train tiny.yaml data.kind=text data.train=text.txt device=cpu threads=1 run=live watch.web=true \
     watch.port=0 >out 2>&1 &
 pid=$!
 for _ in $(seq 200); do
-    url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out)
+    url=$(sed -n 's/.*the page is at \(http[^ ]*\)$/\1/p' out 2>/dev/null)
     [ -n "$url" ] && [ -s runs/live/metrics.jsonl ] && break
     sleep 0.1
 done
-timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools"; rc=$?
+: "${url:?}"
+timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools" \
+    "$PWD/runs/live/trace.json"
+rc=$?
 kill $pid; wait $pid
 exit $rc

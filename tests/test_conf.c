@@ -120,7 +120,8 @@ static void unusual_recipe_round_trips(void **state)
         "steps: 77\nstep_tokens: 3072\nmicro_batch: 3\nrecompute: block\nprecision: tf32\n"
         "device: cuda:3\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
         "deterministic: yes\ngive_way: [moments, gradients]\nrequire: [flash, tf32, graphs, flash]\n"
-        "freeze: [embed, block.0-1]\nbudget_s: 0.1\nwatchdog_s: 7\nlog_every: 3\nmax_skips: 4\nspike_factor: "
+        "freeze: [embed, block.0-1]\nbudget_s: 0.1\nwatchdog_s: 7\ntrace: 2\ntrace_skip: 9\ntrace_warmup: "
+        "3\nlog_every: 3\nmax_skips: 4\nspike_factor: "
         "1e-3\n"
         "model: {layers: 3, width: 99, heads: 6, kv_heads: 3, head_dim: 34, ffn: 333, vocab: 300,\n"
         "  context: 512, norm: rmsnorm, norm_eps: 1.1e-6, pos: rope, rope_theta: 123456.789,\n"
@@ -130,11 +131,13 @@ static void unusual_recipe_round_trips(void **state)
         "0.3333333333333333, min_lr: "
         "1e-7, warmup: 7, schedule: trapezoid,\n"
         "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
-        "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05,\n"
+        "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05, tokenizer: "
+        "LICENSE, pack: best_fit,\n"
         "  threads: 2, depth: 9, document_token: 10, prefix_token: 11, verify: false}\n"
         "eval: {every: 5, sequences: 6, target: 1.5, patience: 8}\n"
         "checkpoint: {every: 9, keep: 3, keep_every: 18, best: false}\n"
-        "watch: {sample: false, tensorboard: true, report: false, web: true, port: 99, bind: 0.0.0.0}\n"
+        "watch: {sample: false, tensorboard: true, report: false, web: true, port: 99, bind: 0.0.0.0, "
+        "samples: 2}\n"
         "opt: {add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: false,\n"
         "  linear_act_bwd: false, act_slope: false, linear_glu_fwd: off, linear_glu_bwd: no, linear_dw_bias: "
         "false,\n"
@@ -483,7 +486,7 @@ static void bad_relations(void **state)
         { "data: {train: LICENSE, val: /nonexistent/x}\n", NULL,
           "t.yaml:1: data.val: no such file: /nonexistent/x" },
         { "data: {train: recipes}\n", NULL,
-          "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file" },
+          "t.yaml:1: data.train: recipes is a folder; data.kind text needs a file, or a data.tokenizer" },
         { "data: {train: /dev/null}\n", NULL,
           "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
         { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL,

@@ -184,24 +184,27 @@ static void test_waterfall(void **state)
 {
     WaterfallPart p[WATERFALL_PARTS];
     Series        s;
+    RunFacts      none;
+    facts_init(&none);
     fill(&s, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g,\"sm_active\":0.8,\"tensor_active\":0."
              "6,\"mfu\":0.5}");
-    assert_int_equal(waterfall_of(&s, p), 5);
+    assert_int_equal(waterfall_of(&s, &none, p), 5);
     assert_true(fabs(p[0].share - 0.1) < 1e-9 && fabs(p[1].share - 0.1) < 1e-9 &&
                 fabs(p[4].share - 0.5) < 1e-9);
     assert_true(fabs(total(p, 5) - 1) < 1e-9);
     series_deinit(&s);
     fill(&s,
          "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g,\"gpu_util\":1,\"mfu\":1.3}"); /* fp8 */
-    assert_int_equal(waterfall_of(&s, p), 4);
-    assert_true(fabs(total(p, 4) - 1) < 1e-9 && fabs(p[3].share - 0.9) < 1e-9);
+    assert_int_equal(waterfall_of(&s, &none, p), 4);
+    /* Some kernel always runs: the GPU does not notice that the host waits. */
+    assert_true(fabs(total(p, 4) - 1) < 1e-9 && fabs(p[3].share - 1) < 1e-9);
     series_deinit(&s);
     fill(&s, "{\"step\":%d,\"loss\":1,\"time_s\":%g,\"data_wait_s\":%g}");
-    assert_int_equal(waterfall_of(&s, p), 2);
+    assert_int_equal(waterfall_of(&s, &none, p), 2);
     assert_true(fabs(total(p, 2) - 1) < 1e-9);
     series_deinit(&s);
     assert_int_equal(series_init(&s, "x", 10, -1), 0);
-    assert_int_equal(waterfall_of(&s, p), 0);
+    assert_int_equal(waterfall_of(&s, &none, p), 0);
 }
 
 /* ---- gate ---------------------------------------------------------------------------------------------- */

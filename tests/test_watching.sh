@@ -16,7 +16,7 @@ text="data.kind=text data.train=text.txt"
 "$brim" train tiny.yaml $text device=cpu run=one watch.tensorboard=true steps=40 >out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q '"data_wait_s"' runs/one/metrics.jsonl
 verdict "a run with event files" $? "exit code $rc: $(tail -n 3 out)"
-grep -q '"unit": "token", "units_per_step": 512, "steps": 40' runs/one/watch.json
+grep -q '"unit": "token", "units": "tokens".*"steps": 40, "units_per_step": 512' runs/one/watch.json
 verdict "watch.json says what is counted" $? "$(cat runs/one/watch.json)"
 ! grep -q 'gpu_\|tensor_active\|sm_mhz' runs/one/metrics.jsonl
 verdict "without a GPU no figure of one" $? "$(tail -n 1 runs/one/metrics.jsonl)"

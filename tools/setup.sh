@@ -5,7 +5,7 @@
 # images. Without FFmpeg's headers videos cannot be read.
 set -euo pipefail
 need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev
-      libjpeg-dev libpng-dev zlib1g-dev)
+      libjpeg-dev libpng-dev zlib1g-dev libzstd-dev)
 wish=(libmicrohttpd-dev libncurses-dev) # the web page and brim top; without them both say what is missing
 if [ "${1:-test}" = test ]; then
     need+=(g++ libcmocka-dev)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const struct {
     const char *name;
@@ -89,6 +90,38 @@ int fault_hit(FaultOp op)
     }
     errno = fault_table[op].errnum;
     return 1;
+}
+
+static struct {
+    pthread_once_t once;
+    int            us, works;
+} slow = { .once = PTHREAD_ONCE_INIT };
+
+static void slow_read_environment(void)
+{
+    const char *text = getenv("BRIM_SLOW");
+    if (!text || !*text) return;
+    char *end  = NULL;
+    slow.works = strncmp(text, "work:", 5) == 0;
+    long us    = slow.works || strncmp(text, "sleep:", 6) == 0 ? strtol(strchr(text, ':') + 1, &end, 10) : 0;
+    CHECK(us > 0 && us <= 1000000 && *end == '\0', "BRIM_SLOW=%s is neither sleep:US nor work:US", text);
+    slow.us = (int)us;
+    log_note("BRIM_SLOW: each sample takes %d us more", slow.us);
+}
+
+void fault_slow(void)
+{
+    pthread_once(&slow.once, slow_read_environment);
+    if (slow.us == 0) return;
+    struct timespec t = { .tv_nsec = (long)slow.us % 1000000 * 1000, .tv_sec = slow.us / 1000000 };
+    if (!slow.works) {
+        nanosleep(&t, NULL);
+        return;
+    }
+    struct timespec from, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - from.tv_sec) * 1000000L + (now.tv_nsec - from.tv_nsec) / 1000 < slow.us);
 }
 
 void fault_disarm(void)

@@ -37,6 +37,11 @@ typedef enum {
 /* 1 with errno set when this call must fail, else 0. */
 int fault_hit(FaultOp op);
 
+/* BRIM_SLOW makes every sample that a loader fills slow, so that tests can starve a run: "sleep:500" waits so
+ * many microseconds, as slow storage does, and "work:500" keeps a CPU busy, as decoding does. The log says so
+ * once. A malformed value aborts. */
+void fault_slow(void);
+
 /* For tests in the same process: the n-th fault_hit(op) from now fails, and all later ones if `onward`. */
 void fault_arm(FaultOp op, int64_t n, int onward);
 void fault_disarm(void);

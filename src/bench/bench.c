@@ -87,7 +87,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
     Dev     *dev = s->job->dev;
     DevTrace seen;
     StepOut  result;
-    if (!dev->vt->trace_begin) return 0;
+    if (!dev->vt->trace_begin || !dev->vt->hints->is_late) return 0;
     if (dev->vt->trace_begin(dev) < 0) {
         log_note("gaps between kernels are not measured: %s", err_get());
         err_clear();
@@ -99,6 +99,7 @@ static int measure_gaps(Stepper *s, int64_t step, BenchResult *out)
         if (rc == 0) rc = step_result(s, step + i - 1, &result);
     }
     if (dev->vt->trace_end(dev, &seen) < 0) return -1;
+    free(seen.span);
     if (rc == 0 && seen.span_s > 0) out->gap_share = 1 - seen.busy_s / seen.span_s;
     return rc;
 }
@@ -293,6 +294,7 @@ static void describe(BenchResult *out, const Setup *s, const Recipe *r)
     out->slab_bytes    = store_total_bytes(&s->job->store);
     out->planned_bytes = out->slab_bytes;
     if (out->hints->is_late) out->planned_bytes += s->info.total_bytes - s->info.free_bytes;
+    out->setup_s    = s->took;
     out->peak_bytes = used_bytes(s->dev);
     str_copy(out->device, sizeof out->device, s->info.name);
     if (s->machine.peak_flops > 0) out->mfu = choose_step_flops(s->job) / out->step_s / s->machine.peak_flops;
@@ -373,6 +375,10 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_int(&o, "slab_bytes", (int64_t)b->slab_bytes);
     json_out_int(&o, "drift_bytes", b->drift_bytes);
     json_out_num(&o, "startup_s", b->startup_s);
+    json_out_num(&o, "startup_device_s", b->setup_s.device);
+    json_out_num(&o, "startup_plan_s", b->setup_s.plan);
+    json_out_num(&o, "startup_memory_s", b->setup_s.memory);
+    json_out_num(&o, "startup_weights_s", b->setup_s.weights);
     json_out_num(&o, "gap_share", b->gap_share);
     json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));

@@ -27,6 +27,7 @@ typedef struct {
     /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
     int64_t         drift_bytes;
     double          startup_s; /* program start to first finished step */
+    SetupTimes      setup_s;   /* part of startup_s */
     double          loss;
     int             n_step;
     int64_t         micro_batch; /* chosen, samples */

@@ -15,7 +15,7 @@ int cmd_sample(const CmdArgs *a)
            { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
            { "--seed", &seed, NULL, "of the random choice (default 1)" }
     };
-    TaskSample opt;
+    TaskSample opt = { 0 };
     CmdTarget  t;
     Recipe     r;
     Setup      s;

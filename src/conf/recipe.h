@@ -32,7 +32,8 @@ typedef enum {
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
 typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
-typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM } DataKind;
+typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
+typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
 
 enum {
@@ -90,8 +91,10 @@ typedef struct {
 
 typedef struct {
     DataKind   kind;
-    char       train[RECIPE_STR]; /* file (text) or file or folder of shards (tokens) */
-    char       val[RECIPE_STR];   /* "" : the last val_fraction of train */
+    char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
+    char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
+    char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
+    DataPack   pack;
     double     val_fraction;
     int64_t    threads;        /* loader threads, 0 = auto */
     int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
@@ -121,6 +124,7 @@ typedef struct {
     int     tensorboard; /* event files beside metrics.jsonl */
     int     report;      /* report.html at the end */
     int     web;         /* the page is served by the run itself */
+    int64_t samples;     /* shown after each evaluation: what the model writes, sees or plays */
     int64_t port;        /* 0: any that is free */
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
@@ -176,6 +180,9 @@ struct Recipe {
     char        freeze[RECIPE_STR];   /* comma list of weights that are not trained, by name */
     double      watchdog_s;           /* seconds without a result after which the log says so; 0: never */
     double      budget_s;             /* wall-clock budget in seconds; 0: none */
+    int64_t     trace;                /* steps that are recorded op by op; 0: none */
+    int64_t     trace_skip;           /* steps of a start before the trace */
+    int64_t     trace_warmup;         /* steps that are recorded and not kept */
     int64_t     log_every;
     int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */

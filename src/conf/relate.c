@@ -65,10 +65,14 @@ static int resolve_model(Recipe *r)
     RELATE(m->pos != POS_ROPE || m->head_dim % 2 == 0, "model.head_dim", "model.width",
            "rope needs an even head size, not %lld (model.width %lld / model.heads %lld)", LL(m->head_dim),
            LL(m->width), LL(m->heads));
-    RELATE(m->mask != MASKING_DOCUMENT || r->data.document_token >= 0, "model.mask", "data.document_token",
-           "mask document needs data.document_token, the token that ends a document");
+    /* Shards may name the token themselves. */
+    int by_data = r->data.kind == DATA_TOKENS || (r->data.kind == DATA_TEXT && r->data.tokenizer[0]);
+    RELATE(m->mask != MASKING_DOCUMENT || r->data.document_token >= 0 || by_data, "model.mask",
+           "data.document_token", "mask document needs data.document_token, the token that ends a document");
     RELATE(m->mask != MASKING_PREFIX || r->data.prefix_token >= 0, "model.mask", "data.prefix_token",
            "mask prefix needs data.prefix_token, the token that ends a prefix");
+    RELATE(r->data.pack == PACK_CONCAT || m->mask == MASKING_CAUSAL || m->mask == MASKING_DOCUMENT,
+           "data.pack", "model.mask", "data.pack best_fit goes with model.mask causal or document");
     RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",
            "data.prefix_token (%lld) must be below model.vocab (%lld)", LL(r->data.prefix_token),
            LL(m->vocab));
@@ -267,8 +271,8 @@ static int check_data(const Recipe *r, const char *path, const char *key)
     FileKind found = file_kind(path);
     if (found == FILE_NONE) return refuse_missing(r, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
-    DEMAND(found != FILE_FOLDER || r->data.kind == DATA_TOKENS, key,
-           "%s is a folder; data.kind text needs a file", path);
+    DEMAND(found != FILE_FOLDER || r->data.kind != DATA_TEXT || r->data.tokenizer[0], key,
+           "%s is a folder; data.kind text needs a file, or a data.tokenizer", path);
     return 0;
 }
 
@@ -278,12 +282,14 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     if (d->kind == DATA_RANDOM) return 0;
     RELATE(d->train[0], "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
-    RELATE(d->kind != DATA_TEXT || r->model.vocab >= 256, "model.vocab", "data.kind",
+    RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
            "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
     if (d->val[0]) TRY(check_data(r, d->val, "data.val"));
+    DEMAND(!d->tokenizer[0] || file_kind(d->tokenizer) != FILE_NONE, "data.tokenizer",
+           "%s: no such file or folder", d->tokenizer);
     return 0;
 }
 

@@ -11,7 +11,8 @@ static const char *const act_names[]       = { "gelu", "swiglu", "relu2", NULL }
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
 static const char *const optim_names[]    = { "adamw", "muon", NULL };
-static const char *const data_names[]     = { "text", "tokens", "random", NULL };
+static const char *const data_names[]     = { "text", "tokens", "random", "uint16", NULL };
+static const char *const pack_names[]     = { "concat", "best_fit", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
 static const char *const give_way_names[] = { "moments", "gradients", NULL };
 
@@ -84,6 +85,15 @@ const SchemaRow schema_table[] = {
       .aka = "hang_timeout,watchdog,timeout",
       .help = "seconds without the end of a step or an evaluation after which the log says which one "
               "hangs; 0: never" },
+    { ROW("trace", KEY_INT, trace, "0"), BETWEEN(0, 1000),
+      .aka = "profile,profiler,profile_steps,trace_steps",
+      .help = "steps that are recorded op by op into trace.json of the run, for Chrome or Perfetto; brim "
+              "trace summarizes it; 0: none" },
+    { ROW("trace_skip", KEY_INT, trace_skip, "5"), BETWEEN(1, 1e9),
+      .aka = "profile_start,wait_steps",
+      .help = "steps of a start before the trace begins" },
+    { ROW("trace_warmup", KEY_INT, trace_warmup, "1"), BETWEEN(0, 1000),
+      .help = "steps that are recorded first and not kept: the first one pays for the recorder" },
     { ROW("log_every", KEY_INT, log_every, "1"), BETWEEN(1, 1e9),
       .aka = "log_interval,logging_steps",
       .help = "steps between lines in metrics.jsonl" },
@@ -219,13 +229,25 @@ const SchemaRow schema_table[] = {
     { ROW("data.kind", KEY_ENUM, data.kind, "text"), .names = data_names,
       .aka = "dataset,data_type",
       .tasks = "lm", .fixed = FIXED_DATA,
-      .help = "text: bytes of a file; tokens: shards of token numbers; random: noise, for speed only" },
+      .help = "text: the bytes of a file, or with data.tokenizer the tokens of any text; tokens: shards of "
+              "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only" },
     { ROW("data.train", KEY_TEXT, data.train, ""), .path = 1,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
-              "names, as one sequence, so windows cross files (docs/formats.md shows how to write shards); "
-              "from the current folder, else the recipe's" },
+              "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
+              "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd. From the current "
+              "folder, else the recipe's" },
+    { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = 1,
+      .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
+              "tokens: whose ids they are (default: tokenizer.json beside the shards)" },
+    { ROW("data.pack", KEY_ENUM, data.pack, "concat"), .names = pack_names,
+      .aka = "packing,sample_packing",
+      .tasks = "lm", .fixed = FIXED_SAMPLE,
+      .help = "concat: windows of one long sequence; best_fit: each window begins with a document and holds "
+              "whole documents where they fit (shards with an index, as brim data tokens writes them)" },
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm", .fixed = FIXED_DATA,
@@ -288,6 +310,10 @@ const SchemaRow schema_table[] = {
       .help = "the run also writes event files for TensorBoard (tensorboard --logdir runs)" },
     { ROW("watch.report", KEY_BOOL, watch.report, "true"),
       .help = "report.html at the end of the run: plots, plan, machine and verdict on one page" },
+    { ROW("watch.samples", KEY_INT, watch.samples, "0"), BETWEEN(0, 16),
+      .aka = "sample_count,num_samples,log_samples",
+      .help = "samples that the task shows after each evaluation: what the model writes, sees or plays; "
+              "on the page, in samples.jsonl and in TensorBoard; 0: none" },
     { ROW("watch.web", KEY_BOOL, watch.web, "false"),
       .aka = "web,dashboard",
       .help = "the run serves its page while it trains; brim top --web shows it without" },

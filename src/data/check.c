@@ -55,10 +55,11 @@ int data_check(const Recipe *r, const Tokens *train, const Tokens *val)
 {
     if (train) warn_few(r, train);
     if (train) warn_same(r);
-    if (r->data.kind != DATA_TOKENS) return 0;
+    int is_text = r->data.kind == DATA_TEXT && !r->data.tokenizer[0];
+    if (is_text || r->data.kind == DATA_RANDOM) return 0;
     if (train) TRY(check_tokens(r, train, "data.train"));
-    /* Without data.val both are parts of the same files. */
-    int own = r->data.val[0] != '\0';
-    if (val && (!train || own)) TRY(check_tokens(r, val, own ? "data.val" : "data.train"));
+    /* Both may be parts of the same files. */
+    if (val && (!train || tokens_is_separate(val)))
+        TRY(check_tokens(r, val, r->data.val[0] ? "data.val" : "data.train"));
     return 0;
 }

@@ -9,7 +9,9 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/hostmem.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
@@ -18,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AUTO_THREADS = 4 };
+enum { MAX_AUTO_THREADS = 4, LOOK_BATCHES = 16 };
+static const double look_every_s = 0.25, wait_share = 0.05;
 
 typedef struct {
     void   *host;
@@ -34,14 +37,17 @@ struct Loader {
     SampleRange      *skip; /* sorted */
     LoaderSlot       *slot;
     Thread           *thread;
-    int               n_thread;  /* 0: inline */
+    int               n_thread; /* 0: inline */
+    int               most_thread;
     atomic_int        n_running; /* threads that have begun */
     char             *scratch;   /* the source's, for each thread, or for inline filling */
     ThreadRing        ring;
     int64_t           n_taken, n_released; /* tickets */
     const LoaderSlot *failed;              /* the slot whose error ended the supply */
     LoaderStats       stats;
-    double            start_s; /* of the first loader_next(); 0 before */
+    double            start_s;               /* of the first loader_next(); 0 before */
+    double            look_s, look_waited_s; /* when the consumer's wait was last looked at */
+    int64_t           look_taken;
 };
 
 /* ---- Filling ------------------------------------------------------------------------------------------- */
@@ -52,6 +58,7 @@ static int fill_row(const Loader *l, LoaderSlot *slot, int64_t b, void *scratch)
     void         *field[FIELDS_MAX];
     int64_t       used = slot->sample0 + b;
     int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
+    fault_slow();
     for (int i = 0; i < f->n; i++) field[i] = fields_at(f, slot->host, i, b);
     for (int k = 0; k < SOURCE_SLOTS; k++) {
         int64_t n = source_targets(l->src, g, k, scratch);
@@ -101,6 +108,29 @@ static void thread_body(void *arg)
 
 static int report_failure(const LoaderSlot *slot) { return err_set("%s", slot->err_text); }
 
+/* Starts one more thread if the consumer waited too long since the last look. The first batches are no
+ * measure: they are waited for by any number of threads. A thread that cannot start is no failure. */
+static void follow_wait(Loader *l)
+{
+    double now_s = clock_now_s(), since_s = now_s - l->look_s;
+    if (l->n_thread == 0 || l->n_thread >= l->most_thread) return;
+    if (l->n_taken - l->look_taken < LOOK_BATCHES || since_s < look_every_s) return;
+    double share     = (l->stats.waited_s - l->look_waited_s) / since_s;
+    int    is_first  = l->look_taken == 0;
+    l->look_s        = now_s;
+    l->look_waited_s = l->stats.waited_s;
+    l->look_taken    = l->n_taken;
+    if (is_first || share < wait_share) return;
+    if (thread_start(&l->thread[l->n_thread], "loader", thread_body, l) < 0) {
+        err_clear();
+        l->most_thread = l->n_thread;
+        return;
+    }
+    l->n_thread++;
+    log_info("loader: %d threads now: %.0f %% of the time was spent waiting for data", l->n_thread,
+             100 * share);
+}
+
 int loader_next(Loader *l, LoaderBatch *out)
 {
     if (l->failed) return report_failure(l->failed);
@@ -112,6 +142,7 @@ int loader_next(Loader *l, LoaderBatch *out)
     CHECK(ticket == l->n_taken, "batch %lld instead of %lld", (long long)ticket, (long long)l->n_taken);
     l->n_taken++;
     l->stats.waited_s += clock_now_s() - begin_s;
+    follow_wait(l);
 
     LoaderSlot *slot = &l->slot[ticket % l->cfg.n_slot];
     if (slot->failed) {
@@ -154,6 +185,9 @@ static int start(Loader *l)
     l->failed                  = NULL;
     l->stats                   = (LoaderStats){ 0 };
     l->start_s                 = 0;
+    l->look_s                  = clock_now_s();
+    l->look_waited_s           = 0;
+    l->look_taken              = 0;
     atomic_store(&l->n_running, 0);
     TRY(thread_ring_init(&l->ring, l->cfg.n_slot));
     for (int i = 0; i < l->n_thread; i++) TRY(thread_start(&l->thread[i], "loader", thread_body, l));
@@ -207,10 +241,15 @@ static int choose_threads(const LoaderConfig *c)
     return MIN(n, c->n_slot);
 }
 
+static int most_threads(const LoaderConfig *c, int n)
+{
+    return n > 0 && c->threads == 0 ? MAX(n, MIN(hostmem_cpus(), c->n_slot)) : n;
+}
+
 static int take_memory(Loader *l, const LoaderConfig *cfg)
 {
-    l->thread  = mem_zeroed((size_t)l->n_thread, sizeof *l->thread);
-    l->scratch = mem_zeroed((size_t)MAX(l->n_thread, 1), MAX(l->src->scratch_bytes, 1));
+    l->thread  = mem_zeroed((size_t)l->most_thread, sizeof *l->thread);
+    l->scratch = mem_zeroed((size_t)MAX(l->most_thread, 1), MAX(l->src->scratch_bytes, 1));
     l->skip    = mem_zeroed((size_t)cfg->n_skip, sizeof *l->skip);
     l->slot    = mem_zeroed((size_t)cfg->n_slot, sizeof *l->slot);
     return l->thread && l->scratch && l->skip && l->slot ? 0 : err_sys("memory for the loader");
@@ -222,12 +261,13 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     TRY(check_first(cfg->first_sample));
     Loader *l = mem_zeroed(1, sizeof *l);
     if (!l) return err_sys("memory for the loader");
-    l->cfg       = *cfg;
-    l->cfg.world = MAX(cfg->world, 1);
-    l->cfg.slots = NULL;
-    l->cfg.skip  = NULL;
-    l->src       = src;
-    l->n_thread  = choose_threads(cfg);
+    l->cfg         = *cfg;
+    l->cfg.world   = MAX(cfg->world, 1);
+    l->cfg.slots   = NULL;
+    l->cfg.skip    = NULL;
+    l->src         = src;
+    l->n_thread    = choose_threads(cfg);
+    l->most_thread = most_threads(cfg, l->n_thread);
     if (take_memory(l, cfg) < 0) {
         loader_destroy(l);
         return -1;

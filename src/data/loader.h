@@ -12,7 +12,9 @@
  *    failure is reported with err_set(), also for wrong data: a run that is under way has failed (exit code
  *    1), no start was refused (exit code 2).
  * 5. Behind the last sample of a validation source come empty rows.
- * 6. Everything but the filling happens on one thread, the consumer's. */
+ * 6. Without a number of threads the loader looks now and then how long the consumer waited. If that is more
+ *    than a twentieth of the time, one more thread starts, up to one a core and one a slot.
+ * 7. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -30,8 +32,8 @@ extern "C" {
 typedef struct Loader Loader;
 
 typedef struct {
-    Fields             fields;       /* the layout of a slot; fields.B samples in a micro-batch */
-    int                threads;      /* 0: 1 to 4, by the machine's cores */
+    Fields             fields;  /* the layout of a slot; fields.B samples in a micro-batch */
+    int                threads; /* 0: 1 to 4, by the machine's cores, and more while the consumer waits (6) */
     int                inline_fill;  /* 1: no threads, loader_next() fills (opt.prefetch off) */
     int                rank, world;  /* world 0 is taken as 1 */
     int64_t            first_sample; /* used samples before this loader's first one */

@@ -1,16 +1,12 @@
-/* Sources over files and over Philox. See source.h for the contract.
- *
- * 1. `first` of a TokenFile counts from the first token of all files. A Tokens has a window [first,
- *    first+len) of that count; its user sees the window as 0..len-1. */
-#include "data/tokens.h"
+/* Tokens over files and over Philox. */
+#include "data/tokens_impl.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "file/shard.h"
+#include "data/tokens_place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,30 +28,7 @@ enum { CHUNK_BYTES = 16384 };
 /* Philox sites of the two random sources; recorded ops count theirs from 0. */
 enum { SITE_TRAIN = 0x7f000001, SITE_VAL = 0x7f000002 };
 
-typedef struct {
-    const char *path;
-    int         fd; /* -1: opened for each read */
-    int         token_bytes;
-    int         shard;          /* 0: plain bytes */
-    int64_t     payload_offset; /* bytes */
-    int64_t     first, n_token;
-    int64_t     limit;  /* ids are below it */
-    int         stated; /* by the shard itself */
-} TokenFile;
-
-struct Tokens {
-    Arena       arena;
-    DataKind    kind;
-    const char *name; /* "data.train: FILE", or the file alone */
-    int64_t     vocab;
-    int64_t     first, len;
-    TokenFile  *file;
-    int         n_file;
-    uint64_t    seed; /* random */
-    uint32_t    site;
-};
-
-static int64_t file_end(const TokenFile *f) { return f->first + f->n_token; }
+static int64_t file_end(const TokenFile *f) { return f->first + f->h.n_token; }
 
 /* Refuses a shard that is given as text: its bytes would train without an error, but to no use. A file that
  * cannot be read is reported later, when it is read. */
@@ -75,36 +48,33 @@ static int open_text(Tokens *s, const char *path)
                         (long long)s->vocab);
     }
     TokenFile *f = s->file = ARENA_NEW(&s->arena, TokenFile);
-    *f    = (TokenFile){ .path = arena_strdup(&s->arena, path), .token_bytes = 1, .limit = 256 };
+    *f    = (TokenFile){ .path = arena_strdup(&s->arena, path), .h.token_bytes = 1, .limit = 256 };
     f->fd = fault_hit(FAULT_OPEN) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0) return err_user("%s: %s", s->name, strerror(errno));
     s->n_file = 1;
     if (fstat(f->fd, &st) != 0) return err_sys("%s: stat", s->name);
     if (!S_ISREG(st.st_mode)) return err_user("%s: not a regular file", s->name);
-    f->n_token = st.st_size;
+    f->h.n_token = st.st_size;
     return refuse_shard(s, f);
 }
 
-static int open_shard(Tokens *s, TokenFile *f, const char *path, int64_t first)
+static int open_shard(Tokens *s, TokenFile *f, const char *path)
 {
     ShardHeader h;
-    int         fd = shard_open(&h, path);
+    int         fd = s->kind == DATA_UINT16 ? shard_open_plain(&h, path) : shard_open(&h, path);
     if (fd < 0) return -1;
-    /* llm.c's shards do not state their vocabulary; their ids are checked as they are read. */
+    /* Other shards do not state their vocabulary; their ids are checked as they are read. */
     if (h.kind == SHARD_BRIM && h.vocab > s->vocab) {
         close(fd);
         return err_user("%s: made for a vocabulary of %lld, but model.vocab is %lld: %lld or more would do",
                         path, (long long)h.vocab, (long long)s->vocab, (long long)h.vocab);
     }
-    *f = (TokenFile){ .path           = arena_strdup(&s->arena, path),
-                      .fd             = fd,
-                      .token_bytes    = h.token_bytes,
-                      .shard          = 1,
-                      .payload_offset = h.payload_offset,
-                      .first          = first,
-                      .n_token        = h.n_token,
-                      .limit          = MIN(h.vocab, s->vocab),
-                      .stated         = h.kind == SHARD_BRIM };
+    *f = (TokenFile){ .path     = arena_strdup(&s->arena, path),
+                      .fd       = fd,
+                      .is_shard = 1,
+                      .h        = h,
+                      .limit    = MIN(h.vocab, s->vocab),
+                      .stated   = h.kind == SHARD_BRIM };
     if (s->n_file++ >= MAX_OPEN) {
         close(fd);
         f->fd = -1;
@@ -112,12 +82,28 @@ static int open_shard(Tokens *s, TokenFile *f, const char *path, int64_t first)
     return 0;
 }
 
+/* Files one behind the other. Documents count only if every file has an index. */
+static void lay_out(Tokens *s)
+{
+    int64_t total = 0, n_doc = 0;
+    int     all = 1;
+    for (int k = 0; k < s->n_file; k++) {
+        TokenFile *f = &s->file[k];
+        f->first     = total;
+        f->doc0      = n_doc;
+        total += f->h.n_token;
+        n_doc += f->h.n_doc;
+        if (f->h.n_token > 0 && f->h.n_doc == 0) all = 0;
+    }
+    s->len   = total;
+    s->n_doc = all ? n_doc : 0;
+}
+
 static int open_tokens(Tokens *s, const char *path)
 {
     char   **name = NULL;
     FileKind kind = file_kind(path);
     int      n = 1, folder = kind == FILE_FOLDER;
-    int64_t  total = 0;
     if (kind == FILE_NONE) return err_user("%s: %s", s->name, strerror(errno));
     if (folder) n = file_list(&s->arena, path, ".bin", &name);
     if (n < 0) return -1;
@@ -125,8 +111,7 @@ static int open_tokens(Tokens *s, const char *path)
     for (int i = 0; i < n; i++) {
         if (folder && name[i][0] == '.') continue;
         const char *file = folder ? arena_printf(&s->arena, "%s/%s", path, name[i]) : path;
-        TRY(open_shard(s, &s->file[s->n_file], file, total));
-        total += s->file[s->n_file - 1].n_token;
+        TRY(open_shard(s, &s->file[s->n_file], file));
     }
     return s->n_file > 0 ? 0 : err_user("%s: no *.bin files in this folder", s->name);
 }
@@ -134,8 +119,7 @@ static int open_tokens(Tokens *s, const char *path)
 /* A source over all tokens of path; key is put before it in messages, unless NULL. */
 static int open_path(Tokens **out, DataKind kind, const char *key, const char *path, int64_t vocab)
 {
-    CHECK(vocab >= 1 && (kind == DATA_TEXT || kind == DATA_TOKENS), "kind %d, vocabulary of %lld", (int)kind,
-          (long long)vocab);
+    CHECK(vocab >= 1 && kind != DATA_RANDOM, "kind %d, vocabulary of %lld", (int)kind, (long long)vocab);
     Tokens *s = mem_zeroed(1, sizeof *s);
     if (!s) return err_sys("%s: memory for reading it", path);
     arena_init(&s->arena);
@@ -144,7 +128,7 @@ static int open_path(Tokens **out, DataKind kind, const char *key, const char *p
     s->name  = arena_printf(&s->arena, "%s%s%s", key ? key : "", key ? ": " : "", path);
     int rc   = path[0] == '\0' ? err_user("%sno file is named", s->name) : 0;
     if (rc == 0) rc = kind == DATA_TEXT ? open_text(s, path) : open_tokens(s, path);
-    if (rc == 0) s->len = file_end(&s->file[s->n_file - 1]);
+    if (rc == 0) lay_out(s);
     if (rc == 0 && s->len == 0) rc = err_user("%s: is empty", s->name);
     if (rc < 0) {
         tokens_close(s);
@@ -210,20 +194,21 @@ static int refuse_share(const Recipe *r, int64_t total, int64_t left, int valida
                         validation ? "validation" : "training", advice);
 }
 
-/* Narrows a source over a whole file to the part asked for, which is long enough then. */
-static int take_part(Tokens *s, const Recipe *r, const char *key, int validation)
+/* Narrows a source over a whole file to the part asked for, which is long enough then. separate: the
+ * validation part is not in these files, or is all of them. */
+static int take_part(Tokens *s, const Recipe *r, const char *key, int validation, int separate)
 {
-    const RecipeData *d     = &r->data;
-    int64_t           total = s->len, least = least_tokens(r, validation);
-    int64_t           n_val = d->val[0] == '\0' ? share_tokens(total, d->val_fraction) : 0;
-    if (validation && d->val[0] == '\0') {
+    int64_t total = s->len, least = least_tokens(r, validation);
+    int64_t n_val = separate ? 0 : share_tokens(total, r->data.val_fraction);
+    if (validation && !separate) {
         s->first = total - n_val;
         s->len   = n_val;
         least += least_tokens(r, 0); /* of the file: both parts */
     } else {
         s->len = total - n_val;
     }
-    if (s->len >= least_tokens(r, validation)) return 0;
+    s->is_separate = validation && separate;
+    if (s->len >= least_tokens(r, validation)) return tokens_narrow_documents(s, total);
     if (total < least) {
         return recipe_blame(r, key, "%s: %lld token%s too few: model.context %lld needs %lld at least",
                             s->file[0].path, (long long)total, total == 1 ? " is" : "s are",
@@ -236,19 +221,17 @@ int tokens_has_val(const Recipe *r) { return r->data.val[0] != '\0' || r->data.v
 
 int tokens_open(Tokens **out, const Recipe *r, int validation)
 {
-    const RecipeData *d = &r->data;
-    if (d->kind == DATA_RANDOM) {
+    if (r->data.kind == DATA_RANDOM) {
         return make_random(out, (uint64_t)r->seed, validation ? SITE_VAL : SITE_TRAIN, r->model.vocab);
     }
-    int         own = validation && d->val[0] != '\0'; /* a validation file of its own */
-    const char *key = own ? "data.val" : "data.train";
-    Tokens     *s   = NULL;
+    TokensPlace p;
+    Tokens     *s = NULL;
     if (validation && !tokens_has_val(r)) {
         return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
     }
-    if (open_path(&s, d->kind, key, own ? d->val : d->train, r->model.vocab) < 0)
-        return recipe_blame_pending(r, key);
-    if (take_part(s, r, key, validation) < 0) {
+    if (tokens_place_find(&p, r, validation) < 0 || open_path(&s, p.kind, p.key, p.path, r->model.vocab) < 0)
+        return recipe_blame_pending(r, p.key);
+    if (take_part(s, r, p.key, validation, p.is_separate) < 0) {
         tokens_close(s);
         return -1;
     }
@@ -288,12 +271,12 @@ static void read_random(const Tokens *s, int64_t first, int64_t n, int32_t *out)
 static int read_file(const TokenFile *f, int fd, int64_t at, int64_t n, int32_t *out)
 {
     unsigned char raw[CHUNK_BYTES];
-    int64_t       chunk = CHUNK_BYTES / f->token_bytes;
+    int           unit  = f->h.token_bytes;
+    int64_t       chunk = CHUNK_BYTES / unit;
     for (int64_t i = 0; i < n; i += chunk) {
         int64_t m = MIN(chunk, n - i);
-        TRY(shard_read(fd, f->path, raw, (size_t)(m * f->token_bytes),
-                       f->payload_offset + (at + i) * f->token_bytes));
-        int64_t bad = shard_decode(out + i, raw, m, f->token_bytes, f->limit);
+        TRY(shard_read(fd, f->path, raw, (size_t)(m * unit), f->h.payload_offset + (at + i) * unit));
+        int64_t bad = shard_decode(out + i, raw, m, unit, f->limit);
         if (bad >= 0) {
             uint32_t id = (uint32_t)out[i + bad];
             return shard_refuse_id(f->path, at + i + bad, id, f->limit, f->stated, id);
@@ -302,23 +285,35 @@ static int read_file(const TokenFile *f, int fd, int64_t at, int64_t n, int32_t 
     return 0;
 }
 
-/* The same for a file that may not be open. It must still be as long as it was: its header was checked
- * then. */
-static int read_any_file(const TokenFile *f, int64_t at, int64_t n, int32_t *out)
+/* The file must still be as long as it was: its header was checked then. */
+int tokens_begin_use(const TokenFile *f)
 {
     struct stat st;
-    if (f->fd >= 0) return read_file(f, f->fd, at, n, out);
+    if (f->fd >= 0) return f->fd;
     int fd = fault_hit(FAULT_OPEN) ? -1 : open(f->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return err_sys("%s: opening it again", f->path);
-    int rc = -1;
     if (fstat(fd, &st) != 0) {
         err_sys("%s: stat", f->path);
-    } else if (st.st_size != f->payload_offset + f->n_token * f->token_bytes) {
+    } else if (st.st_size != f->h.file_bytes) {
         err_set("%s: its size changed while it was in use", f->path);
     } else {
-        rc = read_file(f, fd, at, n, out);
+        return fd;
     }
     close(fd);
+    return -1;
+}
+
+void tokens_end_use(const TokenFile *f, int fd)
+{
+    if (f->fd < 0) close(fd);
+}
+
+static int read_any_file(const TokenFile *f, int64_t at, int64_t n, int32_t *out)
+{
+    int fd = tokens_begin_use(f);
+    if (fd < 0) return -1;
+    int rc = read_file(f, fd, at, n, out);
+    tokens_end_use(f, fd);
     return rc;
 }
 
@@ -360,12 +355,12 @@ static void hash_blocks(XXH64_state_t *h, const TokenFile *f, int n_block)
 {
     enum { BLOCK_BYTES = 4096 };
     char    block[BLOCK_BYTES];
-    int64_t bytes = f->n_token * f->token_bytes, last = MAX(bytes - BLOCK_BYTES, 0);
+    int64_t bytes = f->h.n_token * f->h.token_bytes, last = MAX(bytes - BLOCK_BYTES, 0);
     int     fd = f->fd >= 0 ? f->fd : open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     XXH64_update(h, &bytes, sizeof bytes);
     for (int i = 0; fd >= 0 && i < n_block; i++) {
         int64_t at = n_block > 1 ? last / (n_block - 1) * i : last / 2;
-        ssize_t n  = pread(fd, block, (size_t)MIN(bytes - at, BLOCK_BYTES), f->payload_offset + at);
+        ssize_t n  = pread(fd, block, (size_t)MIN(bytes - at, BLOCK_BYTES), f->h.payload_offset + at);
         if (n > 0) XXH64_update(h, block, (size_t)n);
     }
     if (fd >= 0 && fd != f->fd) close(fd);
@@ -386,14 +381,22 @@ uint64_t tokens_fingerprint(const Tokens *s)
 int64_t tokens_bytes(const Tokens *s)
 {
     int64_t bytes = 0;
-    for (int k = 0; k < s->n_file; k++) bytes += s->file[k].n_token * s->file[k].token_bytes;
+    for (int k = 0; k < s->n_file; k++) bytes += s->file[k].h.n_token * s->file[k].h.token_bytes;
     return bytes;
 }
 
 int tokens_verify(const Tokens *s)
 {
     for (int k = 0; k < s->n_file; k++) {
-        if (s->file[k].shard) TRY(shard_verify(s->file[k].path, s->vocab));
+        const TokenFile *f = &s->file[k];
+        if (!f->is_shard) continue;
+        int fd = tokens_begin_use(f);
+        if (fd < 0) return -1;
+        int rc = shard_verify_open(fd, f->path, &f->h, s->vocab);
+        tokens_end_use(f, fd);
+        TRY(rc);
     }
     return 0;
 }
+
+int tokens_is_separate(const Tokens *s) { return s->is_separate; }

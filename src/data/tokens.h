@@ -1,10 +1,11 @@
 /* Tokens: a sequence of token ids of known length.
  *
- * 1. text: the bytes of a file, ids 0 to 255. tokens: shards, one file or the *.bin files of a folder in the
- *    order of their names (strcmp), read as one sequence. random: uniform ids from Philox, the same for the
- *    same seed.
- * 2. Without data.val the last data.val_fraction of data.train is the validation part; the two parts never
- *    overlap. If both are missing, there is no validation part.
+ * 1. text: the bytes of a file, ids 0 to 255; with data.tokenizer any text, through the shards of
+ *    data/text_cache.h. tokens: shards, one file or the *.bin files of a folder in the order of their names
+ *    (strcmp), read as one sequence; or a set, a folder with folders train and val. uint16: the same without
+ *    headers. random: uniform ids from Philox, the same for the same seed.
+ * 2. Without data.val the validation part is the folder val of a set, else the last data.val_fraction of
+ *    data.train; the two parts never overlap. If both are missing, there is no validation part.
  * 3. A Tokens does not change after it was opened; any number of threads may read it.
  * 4. Every id that tokens_read() returns is below the recipe's vocabulary; anything else is an error that
  *    names the file and the token. */
@@ -36,12 +37,25 @@ int tokens_open_path(Tokens **out, DataKind kind, const char *path, int64_t voca
 
 void tokens_close(Tokens *s); /* NULL is allowed */
 
+/* 1: a validation part with files of its own, not a share of data.train. */
+int tokens_is_separate(const Tokens *s);
+
 int64_t     tokens_len(const Tokens *s);
 const char *tokens_name(const Tokens *s); /* "data.train: FILE", for messages */
 
 /* Copies the ids [first, first+n), which lie inside the source, to out. Negative after
  * err_set()/err_user(). */
 int tokens_read(const Tokens *s, int64_t first, int64_t n, int32_t *out);
+
+/* Documents that lie wholly inside the part; 0: the files have no index of documents. They are neighbours:
+ * each begins where the one before ends. */
+int64_t tokens_documents(const Tokens *s);
+/* Writes n+1 numbers of tokens: where document `first` begins, and where each of the n documents from there
+ * on ends. Negative after err_set()/err_user(). */
+int tokens_read_bounds(const Tokens *s, int64_t first, int64_t n, int64_t *bound);
+/* The token that ends (or begins) each document, as the files say it; -1: none, or they do not agree. */
+int64_t tokens_end_token(const Tokens *s);
+int64_t tokens_begin_token(const Tokens *s);
 
 /* A hash of the part, its files' sizes and blocks spread evenly over them: other data have another one. Names
  * do not count. A block that cannot be read is left out: whoever trains on it will say so. 0 for random. */

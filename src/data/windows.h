@@ -1,8 +1,9 @@
 /* Windows: samples of a language model, cut from a sequence of tokens.
  *
- * 1. A training sample g is the window that data/order.h names: T inputs and, one later, T targets.
+ * 1. A training sample g is the window that data/order.h names: T inputs and, one later, T targets. With
+ *    data.pack best_fit it is a window of whole documents (data/pack.h), in the same kind of order.
  * 2. Validation windows tile the sequence in order; the last one may be cut short: its missing targets are
- *    -1.
+ *    -1. Packed ones are taken in the order of the documents.
  * 3. Fields, in this order: tok i32[T], target i32[T,1], then with mask document doc i32[T] (where in the
  *    window the token's document begins), or with mask prefix prefix i32 (tokens of the window's prefix).
  * 4. mask prefix: the prefix ends with the window's first data.prefix_token. Tokens inside the prefix are no

@@ -48,12 +48,24 @@ typedef struct {
     double      time_us;
 } DevOpTime;
 
+/* One kernel or copy at work; on a backend without kernels one op. */
+typedef struct {
+    double    begin_s, end_s; /* on the clock of clock_now_s() */
+    const Op *op;             /* that it belongs to; NULL: none, or not known */
+    Lane      lane;
+    char      name[64]; /* of the kernel; "": the op says all */
+} DevSpan;
+
 /* What ran on the device between two points. */
 typedef struct {
-    double  span_s;   /* from the first beginning to the last end */
-    double  busy_s;   /* with at least one kernel or copy at work */
-    int64_t n_kernel; /* and copies */
+    double   span_s;         /* from the first beginning to the last end */
+    double   busy_s;         /* with at least one kernel or copy at work */
+    int64_t  n_kernel;       /* and copies */
+    DevSpan *span;           /* the caller frees it; sorted by beginning */
+    int64_t  n_span, n_lost; /* lost: beyond DEV_SPANS, or without memory for them */
 } DevTrace;
+
+enum { DEV_SPANS = 1 << 19 };
 
 /* The place of this process among several that train one model. id comes from comm_id() of rank 0. The last
  * two fields are a transport over host memory, for backends without a transport of their own. A sum is taken
@@ -152,8 +164,8 @@ typedef struct {
     int (*exec_run)(Dev *dev, DevExec *exec);
     /* Runs the list once, each op timed alone (n_op results). */
     int (*exec_time)(Dev *dev, DevExec *exec, DevOpTime *out);
-    /* Records what runs from trace_begin() to trace_end(); one at a time in a process. NULL: this backend
-     * cannot. */
+    /* Records what runs from trace_begin() to trace_end(); one at a time in a process. Both wait. NULL: this
+     * backend cannot. */
     int (*trace_begin)(Dev *dev);
     int (*trace_end)(Dev *dev, DevTrace *out);
 } DevVt;
@@ -177,6 +189,11 @@ void dev_close(Dev *dev);
 void *dev_slab_alloc(Dev *dev, size_t size_bytes); /* counts and refuses after seal; NULL after err_set() */
 void  dev_slab_free(Dev *dev, void *p);
 void  dev_seal(Dev *dev);
+
+/* Adds a span; beyond DEV_SPANS, or without memory, only counts it. cap: of t->span, 0 at first. */
+void dev_trace_add(DevTrace *t, int64_t *cap, const DevSpan *span);
+/* Sorts the spans of a trace and fills its sums. */
+void dev_trace_finish(DevTrace *t);
 
 /* 1 if the backend fills the slot. */
 int dev_has(const DevVt *vt, OpKind kind);

@@ -2,8 +2,10 @@
  *
  * 1. Our own format is little-endian: a header of 64 bytes, then n_token ids of token_bytes each
  *    (docs/formats.md). Two checksums: one of the header, checked whenever a shard is opened; one of the
- *    payload, checked by shard_verify().
+ *    payload, checked by shard_verify(). Version 2 also has an index of documents behind the ids, with a
+ *    checksum of its own.
  * 2. llm.c's GPT-2 shards (int32[256] header, magic 20240520, version 1, uint16 ids) are read, never written.
+ *    So are files of uint16 ids without any header, as nanoGPT writes them, by shard_open_plain().
  * 3. A ShardHeader that shard_parse() accepted agrees with the size of its file: every offset computed from
  *    it lies inside the file.
  * 4. Nothing read from a file is trusted before it is checked; a refusal names the file and what is wrong
@@ -18,10 +20,10 @@
 extern "C" {
 #endif
 
-typedef enum { SHARD_BRIM, SHARD_LLMC } ShardKind;
+typedef enum { SHARD_BRIM, SHARD_LLMC, SHARD_PLAIN } ShardKind;
 
 enum {
-    SHARD_VERSION      = 1,
+    SHARD_VERSION      = 2, /* the newest; version 1 has no index */
     SHARD_HEADER_BYTES = 64,
     SHARD_PREFIX_BYTES = 1024 /* longest header of any kind: what shard_parse() wants to see of a file */
 };
@@ -33,6 +35,11 @@ typedef struct {
     int64_t   vocab;          /* every id is below it */
     uint64_t  hash;           /* xxhash64 of the payload; llm.c's shards have none */
     int64_t   payload_offset; /* bytes before the first token */
+    int64_t   file_bytes;     /* of the whole file */
+    int64_t   n_doc;          /* documents in the index; 0: there is no index */
+    int64_t   index_offset;   /* bytes before the index */
+    int64_t   end_token;      /* token that ends each document; -1: none, or not known */
+    int64_t   begin_token;    /* token that begins each document; -1: none, or not known */
 } ShardHeader;
 
 /* Reads a header out of the first n bytes (all of them, up to SHARD_PREFIX_BYTES) of a file that is
@@ -46,9 +53,22 @@ void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES]);
  * err_user(). */
 int shard_open(ShardHeader *out, const char *path);
 
-/* Reads the whole shard: payload checksum, and every id is below its vocabulary and below vocab. Negative
- * after err_user()/err_sys(). */
+/* The same for a file of uint16 ids without a header. A file that has a header is refused. */
+int shard_open_plain(ShardHeader *out, const char *path);
+
+/* Reads the ends of documents [first, first+n) of the index: token numbers, each behind the document's last
+ * token. What was read rises and stays within the shard. Negative after err_user()/err_set(). */
+int shard_read_index(int fd, const char *path, const ShardHeader *h, int64_t first, int64_t n, int64_t *end);
+
+/* Bytes of text that the tokens stand for, as the index says. Negative after err_set(); 0 without an
+ * index. */
+int64_t shard_text_bytes(int fd, const char *path, const ShardHeader *h);
+
+/* Reads the whole shard: checksums of payload and index, and every id is below its vocabulary and below
+ * vocab. Negative after err_user()/err_sys(). */
 int shard_verify(const char *path, int64_t vocab);
+/* The same for a shard that is open under its header. */
+int shard_verify_open(int fd, const char *path, const ShardHeader *h, int64_t vocab);
 
 /* Widens n little-endian ids of token_bytes (1, 2 or 4) each. Returns the index of the first id that is
  * not below limit, or -1 when all are; limit is at most 2^31. */

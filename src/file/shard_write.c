@@ -14,6 +14,8 @@ struct ShardWriter {
     char          *path;
     ShardHeader    h;
     XXH64_state_t *hash;
+    int64_t       *end; /* of documents */
+    int64_t        cap_end, text_bytes;
 };
 
 static int write_bytes(ShardWriter *w, const void *bytes, size_t n)
@@ -33,7 +35,9 @@ ShardWriter *shard_write_begin(const char *path, int64_t vocab)
     w->file = f;
     w->path = strdup(path);
     w->hash = XXH64_createState();
-    w->h    = (ShardHeader){ .vocab = vocab, .token_bytes = vocab <= 65536 ? 2 : 4 };
+    w->h    = (ShardHeader){
+           .vocab = vocab, .token_bytes = vocab <= 65536 ? 2 : 4, .end_token = -1, .begin_token = -1
+    };
     CHECK(w->path && w->hash, "out of memory");
     XXH64_reset(w->hash, 0);
     /* The header comes last, when count and checksum are known; until then its place is kept. */
@@ -64,8 +68,49 @@ int shard_write_add(ShardWriter *w, const int32_t *tok, int64_t n)
     return 0;
 }
 
+void shard_write_marks(ShardWriter *w, int64_t begin_token, int64_t end_token)
+{
+    CHECK(w->h.n_doc == 0 && begin_token < w->h.vocab && end_token < w->h.vocab, "tokens %lld and %lld",
+          (long long)begin_token, (long long)end_token);
+    w->h.begin_token = begin_token;
+    w->h.end_token   = end_token;
+}
+
+int shard_write_end_document(ShardWriter *w, int64_t text_bytes)
+{
+    int64_t before = w->h.n_doc > 0 ? w->end[w->h.n_doc - 1] : 0;
+    CHECK(w->h.n_token > before && text_bytes >= 0, "a document without tokens");
+    if (w->h.n_doc == w->cap_end) {
+        int64_t  cap  = w->cap_end * 2 + 1024;
+        int64_t *more = realloc(w->end, sizeof *more * (size_t)cap);
+        if (!more) return err_sys("%s: memory for an index of %lld documents", w->path, (long long)cap);
+        w->end     = more;
+        w->cap_end = cap;
+    }
+    w->end[w->h.n_doc++] = w->h.n_token;
+    w->text_bytes += text_bytes;
+    return 0;
+}
+
+int64_t shard_write_len(const ShardWriter *w) { return w->h.n_token; }
+
+static int write_index(ShardWriter *w)
+{
+    size_t bytes = sizeof *w->end * (size_t)w->h.n_doc;
+    if (w->h.n_doc == 0) return 0;
+    CHECK(w->end[w->h.n_doc - 1] == w->h.n_token, "tokens behind the last document");
+    XXH64_reset(w->hash, 0);
+    XXH64_update(w->hash, w->end, bytes);
+    XXH64_update(w->hash, &w->text_bytes, sizeof w->text_bytes);
+    uint64_t check = XXH64_digest(w->hash);
+    TRY(write_bytes(w, w->end, bytes));
+    TRY(write_bytes(w, &w->text_bytes, sizeof w->text_bytes));
+    return write_bytes(w, &check, sizeof check);
+}
+
 static void free_writer(ShardWriter **w)
 {
+    free((*w)->end);
     XXH64_freeState((*w)->hash);
     free((*w)->path);
     free(*w);
@@ -76,14 +121,12 @@ int shard_write_publish(ShardWriter **pw)
 {
     ShardWriter  *w = *pw;
     unsigned char header[SHARD_HEADER_BYTES];
-    int           rc = -1;
-    w->h.hash        = XXH64_digest(w->hash);
+    w->h.hash = XXH64_digest(w->hash);
     shard_format(&w->h, header);
-    if (fseek(w->file, 0, SEEK_SET) != 0) {
-        err_sys("%s: seek", w->path);
-    } else if (write_bytes(w, header, sizeof header) == 0) {
-        rc = file_publish(&w->file, w->path);
-    }
+    int rc = write_index(w);
+    if (rc == 0 && fseek(w->file, 0, SEEK_SET) != 0) rc = err_sys("%s: seek", w->path);
+    if (rc == 0) rc = write_bytes(w, header, sizeof header);
+    if (rc == 0) rc = file_publish(&w->file, w->path);
     shard_write_discard(pw);
     return rc;
 }

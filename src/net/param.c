@@ -1,8 +1,8 @@
 #include "net/param.h"
 
 #include "base/err.h"
-#include "base/rng.h"
 #include "base/str.h"
+#include "net/normal.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -265,24 +265,6 @@ int64_t param_count(const ParamTable *t)
     return n;
 }
 
-/* Two uniforms from one counter give two normals (Box-Muller), four elements per Philox call. */
-static void init_normal(const Param *p, uint64_t seed, float *out, int64_t n)
-{
-#pragma omp parallel for schedule(static)
-    for (int64_t q = 0; q < (n + 3) / 4; q++) {
-        /* 0x1717: the stream of initial values */
-        uint32_t ctr[4] = { (uint32_t)q, (uint32_t)(q >> 32), (uint32_t)p->site, 0x1717 };
-        uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, r[4];
-        philox4x32(r, ctr, key);
-        for (int k = 0; k < 4 && 4 * q + k < n; k += 2) {
-            double u = (r[k] + 0.5) * 0x1p-32, angle = 6.283185307179586 * (r[k + 1] * 0x1p-32);
-            double len     = sqrt(-2.0 * log(u)) * p->std;
-            out[4 * q + k] = (float)(len * cos(angle));
-            if (4 * q + k + 1 < n) out[4 * q + k + 1] = (float)(len * sin(angle));
-        }
-    }
-}
-
 void param_init_values(const Param *p, uint64_t seed, float *out)
 {
     int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols;
@@ -290,6 +272,6 @@ void param_init_values(const Param *p, uint64_t seed, float *out)
     if (p->init == INIT_ONE) {
         for (int64_t i = 0; i < n; i++) out[i] = 1.0f;
     } else if (p->init == INIT_NORMAL) {
-        init_normal(p, seed, out, n);
+        normal_fill(out, n, seed, (uint32_t)p->site, p->std);
     }
 }

@@ -17,7 +17,15 @@
  * (tests/test_predict.c). The other cards were not measured: their rates are burst rates, times the share of
  * the burst rate that an H200 holds. */
 static const Machine machines[] = {
-    { "h200", "NVIDIA H200", 90, GIB(139.8), 989.4e12, { 3.5e12, 670e12, 330e12, 235e12 }, 0.065, 2.5e-6 },
+    { "h200",
+      "NVIDIA H200",
+      90,
+      GIB(139.8),
+      989.4e12,
+      { 3.5e12, 670e12, 330e12, 235e12 },
+      0.065,
+      2.5e-6,
+      1830 },
     { "h100",
       "NVIDIA H100 80GB HBM3",
       90,
@@ -25,7 +33,8 @@ static const Machine machines[] = {
       989.4e12,
       { 2.5e12, 600e12, 290e12, 210e12 },
       0.065,
-      2.5e-6 },
+      2.5e-6,
+      1830 },
     { "h100-pcie",
       "NVIDIA H100 PCIe",
       90,
@@ -33,7 +42,8 @@ static const Machine machines[] = {
       756e12,
       { 1.55e12, 425e12, 220e12, 155e12 },
       0.065,
-      2.5e-6 },
+      2.5e-6,
+      1620 },
     { "a100",
       "NVIDIA A100-SXM4-80GB",
       80,
@@ -41,7 +51,8 @@ static const Machine machines[] = {
       312e12,
       { 1.4e12, 215e12, 145e12, 100e12 },
       0.07,
-      3.5e-6 },
+      3.5e-6,
+      1410 },
 };
 
 const Machine *machine_find(const char *s)
@@ -80,7 +91,8 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * comes from how much longer a step takes in small parts (4,096 tokens in 16 parts instead of one, width
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
-    return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 50e-6 };
+    return (
+        Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 50e-6, 0 };
 }
 
 double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes)

@@ -23,6 +23,7 @@ typedef struct {
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit for the others */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      op_s;             /* fixed cost of an op inside a captured step */
+    double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */
 } Machine;
 
 /* The lowest compute capability that a default build has kernels for (GENCODE in the Makefile). The card

@@ -304,23 +304,19 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     TRY(check_available(what));
     TRY(choose_dtype(c, what));
     int64_t micro[24];
-    int     n_micro = micro_candidates(what, micro, ARRAY_LEN(micro));
+    int     n_micro = micro_candidates(what, micro, ARRAY_LEN(micro)), n_fit = 0;
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
-        for (int i = 0; i < n_micro; i++) {
-            if (c->n >= CHOOSE_MAX) continue;
+        /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
+        for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
             JobChoice choice = { .micro_batch = micro[i],
                                  .level       = (RecomputeLevel)level,
                                  .compute     = c->compute };
             choice.head_rows = head_rows(what, c->compute, micro[i]);
             TRY(try_candidate(c, what, &choice, m));
             if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
+            n_fit = i + 1;
         }
-        /* Recomputation only ever costs time: no need to look further once every micro-batch fits without
-         * it. */
-        int all_fit = 1;
-        for (int i = 0; i < c->n; i++) all_fit &= c->row[i].fits;
-        if (all_fit) break;
     }
     c->best = pick(c);
     return c->best >= 0 ? try_larger_chunks(c, what, m) : refuse_all(c, what, room);

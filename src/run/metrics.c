@@ -134,6 +134,9 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     json_out_num(&o, "mfu", s->mfu);
     json_out_num(&o, "time_s", s->time_s);
     json_out_num(&o, "data_wait_s", s->data_wait_s);
+    json_out_num(&o, "data_fill_s", s->data_fill_s);
+    json_out_num(&o, "eval_s", s->eval_s);
+    json_out_num(&o, "save_s", s->save_s);
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
         json_out_num(&o, t->loss[k].name, out->report[k] / MAX(s->n_report[k], 1));
     if (out->scale_exp > 0) json_out_num(&o, "loss_scale", ldexp(1, out->scale_exp));

@@ -97,13 +97,23 @@ static int agree_choice(const Choice *c, Comm *comm)
                    (long long)b[0], recompute_level_name((RecomputeLevel)b[1]));
 }
 
+/* The seconds since *last_s, which becomes now. */
+static double lap(double *last_s)
+{
+    double before = *last_s;
+    *last_s       = clock_now_s();
+    return *last_s - before;
+}
+
 /* Everything before the first byte of device memory. */
 static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
 {
     memset(s, 0, sizeof *s);
     Recipe share;
+    double last_s = clock_now_s();
     TRY(rank_share(&share, r, comm_world(comm)));
     TRY(open_device(s, r, comm));
+    s->took.device = lap(&last_s);
     describe_machine(s);
     size_t  margin  = device_margin(s->dev, &s->info);
     size_t  room    = s->info.free_bytes > margin ? s->info.free_bytes - margin : 0;
@@ -118,6 +128,7 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
     TRY(build_verify(s->job));
     s->job->comm = comm;
+    s->took.plan = lap(&last_s);
     return setup_check_required(s, r);
 }
 
@@ -133,12 +144,13 @@ int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts)
 
 int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
 {
-    double t0 = clock_now_s();
     TRY(plan_ranks(s, task, r, parts, comm));
+    double last_s = clock_now_s();
     TRY(build_bind(s->job, s->dev));
     dev_seal(s->dev);
+    s->took.memory = lap(&last_s);
     TRY(build_init(s->job));
-    s->opened_s = clock_now_s() - t0;
+    s->took.weights = lap(&last_s);
     return 0;
 }
 

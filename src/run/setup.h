@@ -7,6 +7,11 @@
 #include "run/build.h"
 #include "run/choose.h"
 
+/* Where the seconds of setup_open() go. */
+typedef struct {
+    double device, plan, memory, weights;
+} SetupTimes;
+
 typedef struct {
     Dev        *dev;
     const char *why; /* why this device */
@@ -14,7 +19,7 @@ typedef struct {
     Machine     machine;
     Choice      choice;
     Job        *job;
-    double      opened_s; /* seconds this took */
+    SetupTimes  took;
 } Setup;
 
 /* parts: JobParts. Weights hold their initial values afterwards. Negative after err_user()/err_set(). */

@@ -309,7 +309,9 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
         sum[LOSS_SLOTS + k] = (double)n_target[k];
     }
     TRY(comm_sum_f64(s->job->comm, sum, 2 * LOSS_SLOTS));
-    *out = (TaskEval){ .n_sample = src->n_sample, .n_all = src->n_all };
+    *out = (TaskEval){ .n_sample         = src->n_sample,
+                       .n_all            = src->n_all,
+                       .bytes_per_target = src->bytes_per_target };
     CHECK(task->n_metric <= ARRAY_LEN(out->value), "%d measures", task->n_metric);
     for (int k = 0; k < task->n_metric; k++) {
         int    slot   = task->metric[k].slot;

@@ -53,11 +53,19 @@ static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t
     return buf;
 }
 
+/* Who looks on may look at the device, which rests. */
+static void watch_rest(Run *run, int is_eval)
+{
+    const Watcher *w = &run->metrics.watcher;
+    if (w->rest) w->rest(w->self, run->setup.job, run->at.step, is_eval);
+}
+
 static int evaluate(Run *run, int *stop)
 {
     const Task *t = run->task;
     TaskEval    e;
-    if (!run->val) return 0;
+    if (!run->val || run->is_look) return 0;
+    double begin_s = clock_now_s();
     watchdog_note(&run->watchdog, "the evaluation after step", run->at.step);
     TRY(feed_attach(&run->val_feed, run->val, &(FeedStart){ 0 }));
     TRY(step_evaluate(&run->stepper, &run->val_feed, run->val, &e));
@@ -72,8 +80,10 @@ static int evaluate(Run *run, int *stop)
     }
     if (run->at.step == run->first_step) run->first_val = val;
     *stop |= train_after_eval(run, val);
+    watch_rest(run, 1);
     watchdog_note(&run->watchdog, "step", run->at.step + 1);
     run->last_s = clock_now_s();
+    run->eval_s += run->last_s - begin_s;
     return 0;
 }
 
@@ -133,7 +143,10 @@ static int take_result(Run *run, StepOut *out)
     MetricsStep m = { .step        = run->at.step,
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
-                      .data_wait_s = stats.waited_s };
+                      .data_wait_s = stats.waited_s,
+                      .data_fill_s = stats.fill_s,
+                      .eval_s      = run->eval_s,
+                      .save_s      = run->save_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
@@ -148,6 +161,8 @@ static int take_result(Run *run, StepOut *out)
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
+    const Watcher *w = &run->metrics.watcher;
+    if (w->step) w->step(w->self, run->at.step, now);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         metrics_step(&run->metrics, run->task, &m, out);
     }
@@ -273,9 +288,11 @@ static int queue_step(Run *run, int64_t step)
 
 static int ask_ranks(Run *run)
 {
-    run->asked = (Asked){ .signal      = signals_pending(),
-                          .retry_save  = run->save_failed && run->at.step >= run->retry_step,
-                          .over_budget = train_over_budget(run) };
+    const Watcher *w = &run->metrics.watcher;
+    run->asked       = (Asked){ .signal      = signals_pending(),
+                                .retry_save  = run->save_failed && run->at.step >= run->retry_step,
+                                .over_budget = train_over_budget(run),
+                                .enough      = w->enough && w->enough(w->self) };
     return comm_max_i64(run->comm, (int64_t *)&run->asked, sizeof run->asked / sizeof(int64_t));
 }
 
@@ -288,13 +305,17 @@ static int at_boundary(Run *run, int *stop)
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
     if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
-        run->save_due = 0;
+        double begin_s = clock_now_s();
+        run->save_due  = 0;
         TRY(train_save(run));
+        run->save_s += clock_now_s() - begin_s;
     }
+    if (train_is_trace_edge(run, run->at.step)) watch_rest(run, 0);
     if (run->asked.over_budget) {
         log_info("time budget of %g s used up", r->budget_s);
         *stop = 1;
     }
+    *stop |= run->asked.enough != 0;
     return 0;
 }
 
@@ -302,7 +323,8 @@ static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
     return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
-           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget;
+           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget ||
+           run->asked.enough || train_is_trace_edge(run, done);
 }
 
 /* One step is always queued ahead, except across a boundary, where the device must come to rest. 1: a signal
@@ -386,13 +408,18 @@ static int finish(Run *run)
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
     LoaderStats stats;
-    char        t[32], all[48] = "";
+    char        t[32], all[48] = "", can[32], takes[32];
     loader_stats(run->stepper.feed.loader, &stats);
-    int64_t done = run->at.step - run->first_step;
+    int64_t done    = run->at.step - run->first_step;
+    double  rate    = (double)job_units_per_step(run->setup.job) / run->step_s,
+           headroom = loader_headroom(&stats);
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
-    log_info("%lld step%s%s done in %s; loss %.4f -> %.4f; waited %.1f s for data (loader headroom %.1fx)",
-             (long long)done, str_plural(done), all, str_duration(t, sizeof t, clock_now_s() - run->begin_s),
-             run->first_loss, run->last_loss, stats.waited_s, loader_headroom(&stats));
+    log_info("%lld step%s%s done in %s; loss %.4f -> %.4f", (long long)done, str_plural(done), all,
+             str_duration(t, sizeof t, clock_now_s() - run->begin_s), run->first_loss, run->last_loss);
+    log_info("waited %.1f s for data: the loader (%d thread%s) can feed %s %s/s, the %s takes %s (%.1fx)",
+             stats.waited_s, stats.n_thread, str_plural(stats.n_thread),
+             str_count(can, sizeof can, rate * headroom), run->task->unit,
+             run->setup.info.capability > 0 ? "GPU" : "CPU", str_count(takes, sizeof takes, rate), headroom);
     return 0;
 }
 
@@ -411,7 +438,8 @@ static void watch_begin(Run *run, const TrainOptions *opt)
                              .first_step     = run->first_step,
                              .steps          = run->r->steps,
                              .unit           = run->task->one,
-                             .units_per_step = (double)job_units_per_step(run->setup.job) };
+                             .units_per_step = (double)job_units_per_step(run->setup.job),
+                             .setup          = &run->setup };
     run->metrics.watcher = *opt->watcher;
     if (opt->watcher->begin) opt->watcher->begin(opt->watcher->self, &w);
 }
@@ -484,7 +512,7 @@ static int run_rank(Run *run, const TrainOptions *opt)
 
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s };
+    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .is_look = opt->is_look };
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));

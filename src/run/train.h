@@ -31,6 +31,7 @@
 typedef struct {
     int            fresh;             /* do not resume: an existing run is moved aside */
     int            change_data;       /* a run that goes on may do so on other data */
+    int            is_look;           /* steps alone: nothing is evaluated, and nothing saved */
     double         begin_s;           /* clock_now_s() at program start */
     const char    *command, *version; /* what was typed, and of the program: for the log. NULL: unknown */
     const Watcher *watcher;           /* NULL: nobody looks on */

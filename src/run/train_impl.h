@@ -17,6 +17,7 @@ typedef struct {
     int64_t signal;      /* a signal asks to stop */
     int64_t over_budget; /* the time is used up */
     int64_t retry_save;  /* the last save failed and it is time to try again */
+    int64_t enough;      /* who looks on has seen enough */
 } Asked;
 
 typedef struct {
@@ -39,10 +40,12 @@ typedef struct {
     int64_t       queued; /* steps handed to the device */
     int64_t       first_step; /* of this process */
     int           idle;       /* it has nothing to do, and said why */
+    int           is_look;    /* of TrainOptions */
     int           n_timed;    /* steps of it that were timed */
     double        last_s;     /* when the last step whose result was read had ended, or what came after it */
     double        step_flops; /* of all ranks, as MFU counts them */
     double        step_s;     /* smoothed seconds a step, of this process; at.step_s: of the run */
+    double        eval_s, save_s; /* of this start: evaluating, and the device at rest for checkpoints */
     double        lr[STEP_RING];
     double        first_val, last_val, first_loss, last_loss;
     int64_t       val_step;    /* the step that last_val is of */
@@ -95,6 +98,10 @@ int train_after_eval(Run *run, double val);
 int train_is_better(const Task *t, double a, double b);
 /* Sets run->idle when the run, as it was resumed, has what is asked for; says so. */
 int train_find_idle(Run *run);
+
+/* 1: the device rests after so many steps, because the trace begins, is warm, or ends there. Every rank says
+ * the same. */
+int train_is_trace_edge(const Run *run, int64_t done);
 
 /* ---- train_save.c ---- */
 

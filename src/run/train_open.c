@@ -198,7 +198,8 @@ int train_open(Run *run, const TrainOptions *opt)
     fix_paths(run);
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
-    TRY(setup_open_ranks(&run->setup, run->task, r, JOB_TRAIN, run->comm));
+    unsigned parts = JOB_TRAIN | (r->watch.samples > 0 && run->task->sample ? JOB_SAMPLE : 0);
+    TRY(setup_open_ranks(&run->setup, run->task, r, parts, run->comm));
     run->step_flops = choose_step_flops(run->setup.job); /* once: a walk over every op */
     log_info("%s: %s", run->setup.info.name, run->setup.why);
     if (is_noise(run)) {
@@ -216,7 +217,7 @@ int train_open(Run *run, const TrainOptions *opt)
         return 0;
     }
     TRY(check_data(run, opt));
-    TRY(train_check_room(run));
+    if (!run->is_look) TRY(train_check_room(run));
     TRY(stepper_init(&run->stepper, run->setup.job, (int)r->data.depth));
     if (run->val) TRY(feed_init(&run->val_feed, run->setup.job, 1, MARK_VAL));
     TRY(train_attach(run));

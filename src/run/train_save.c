@@ -93,6 +93,10 @@ static int hold_dir(Run *run)
 
 int train_save(Run *run)
 {
+    if (run->is_look) {
+        run->last_saved = run->at.step;
+        return 0;
+    }
     if (!run->writer) {
         run->is_best = 0;
         return 0;

@@ -18,6 +18,13 @@ int train_over_budget(const Run *run)
     return run->r->budget_s > 0 && train_elapsed(run) >= run->r->budget_s;
 }
 
+int train_is_trace_edge(const Run *run, int64_t done)
+{
+    const Recipe *r    = run->r;
+    int64_t       from = run->first_step + r->trace_skip, kept = from + r->trace_warmup;
+    return r->trace > 0 && (done == from || done == kept || done == kept + r->trace);
+}
+
 /* The first step of a start warms caches, loads code and captures graphs: it counts only while no better one
  * is known. */
 void train_note_pace(Run *run, double dt_s)

@@ -7,18 +7,20 @@
 #define RUN_WATCHER_H
 
 #include "base/json.h"
+#include "run/setup.h"
 
 #include <stdint.h>
 
 typedef struct {
-    const char *name, *dir;     /* of the run: "mine", "runs/mine" */
-    const char *device;         /* the device's name, for people */
-    int         cuda_index;     /* below 0: the CPU computes */
-    int         world;          /* ranks */
-    int64_t     first_step;     /* steps done before */
-    int64_t     steps;          /* that the recipe asks for */
-    const char *unit;           /* what is counted, in the singular: "image" */
-    double      units_per_step; /* over all ranks */
+    const char  *name, *dir;     /* of the run: "mine", "runs/mine" */
+    const char  *device;         /* the device's name, for people */
+    int          cuda_index;     /* below 0: the CPU computes */
+    int          world;          /* ranks */
+    int64_t      first_step;     /* steps done before */
+    int64_t      steps;          /* that the recipe asks for */
+    const char  *unit;           /* what is counted, in the singular: "image" */
+    double       units_per_step; /* over all ranks */
+    const Setup *setup;          /* device, plan and programs; NULL: not known */
 } WatcherRun;
 
 typedef struct {
@@ -27,6 +29,12 @@ typedef struct {
     /* A line of metrics.jsonl, still open: fields may be added. A step's line has "loss", an evaluation's
      * has not. */
     void (*line)(void *self, JsonOut *o, int64_t step, int is_step);
+    /* A step has ended, at done_s of clock_now_s(); its result is known. */
+    void (*step)(void *self, int64_t step, double done_s);
+    /* The device rests after a step: at an evaluation, a save, an edge of the trace. is_eval: the measures of
+     * this step are new. The job may be used, not changed. */
+    void (*rest)(void *self, Job *job, int64_t step, int is_eval);
+    int (*enough)(void *self);                /* 1: the run may end now; asked after every step */
     void (*rewind)(void *self, int64_t step); /* the run goes back: steps after this one will be done again */
     void (*end)(void *self);                  /* also after a failure; before the run's files are closed */
 } Watcher;

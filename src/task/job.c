@@ -52,6 +52,7 @@ int job_check_freeze(const Job *j)
     char        item[PARAM_NAME];
     const char *list = j->recipe.freeze;
     if (!list[0]) return 0;
+    if (j->n_table == 0) return recipe_blame(&j->recipe, "freeze", "this task has no weights");
     while (str_list_next(&list, item, sizeof item) > 0) {
         int found = 0;
         for (int i = 0; i < j->n_table && !found; i++) {

@@ -114,11 +114,13 @@ static int lm_record(Job *j)
 
 /* ---- what an evaluation says -------------------------------------------------------------------------- */
 
+static double bits_per_byte(const TaskEval *e) { return e->value[0] / log(2.0) / e->bytes_per_target; }
+
 static int lm_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
 {
     int n    = 0;
     out[n++] = (TaskNumber){ "perplexity", exp(e->value[0]) };
-    if (r->data.kind == DATA_TEXT) out[n++] = (TaskNumber){ "bits_per_byte", e->value[0] / log(2.0) };
+    if (e->bytes_per_target > 0) out[n++] = (TaskNumber){ "bits_per_byte", bits_per_byte(e) };
     return n;
 }
 
@@ -132,7 +134,7 @@ static void lm_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
         fprintf(out, "the whole validation set");
     }
     fprintf(out, "), perplexity %.3f", exp(e->value[0]));
-    if (r->data.kind == DATA_TEXT) fprintf(out, ", %.3f bits per byte", e->value[0] / log(2.0));
+    if (e->bytes_per_target > 0) fprintf(out, ", %.3f bits per byte", bits_per_byte(e));
     fprintf(out, "\n");
 }
 

@@ -13,7 +13,8 @@
 
 static int speaks_bytes(const Recipe *r)
 {
-    return r->data.kind == DATA_TEXT || (r->data.kind == DATA_RANDOM && r->model.vocab == 256);
+    return (r->data.kind == DATA_TEXT && !r->data.tokenizer[0]) ||
+           (r->data.kind == DATA_RANDOM && r->model.vocab == 256);
 }
 
 /* Takes one id off *s, spaces before it included. 1: done; 0: there is none; negative after err_user(). */

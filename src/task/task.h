@@ -64,13 +64,14 @@ typedef struct {
     int         larger; /* 1: larger is better */
 } TaskMetric;
 
-/* What `brim sample` asks for. */
+/* What `brim sample`, and a run with watch.samples, asks for. */
 typedef struct {
     const char *prompt; /* NULL: the task's own */
     int64_t     n_unit;
     double      temperature; /* 0: the most likely */
     int64_t     top_k;       /* 0: all */
     uint64_t    seed;
+    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
 } TaskSample;
 
 /* What an evaluation found. */
@@ -78,6 +79,7 @@ typedef struct {
     double  value[4]; /* by TaskMetric */
     int64_t n_target; /* of the first one */
     int64_t n_sample, n_all;
+    double  bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */

@@ -4,30 +4,42 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "watch/sampleview.h"
 #include "watch/waterfall.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 1 << 16, SAMPLES_SHOWN = 8 };
+enum { TEXT_BYTES = 1 << 16 };
 
 /* What the newest line of a run is asked for. */
 static const char *const run_fields[] = {
-    "step",          "loss",
-    "val_loss",      "lr",
-    "grad_norm",     "per_s",
-    "mfu",           "time_s",
-    "data_wait_s",   "sm_active",
-    "tensor_active", "dram_active",
-    "gpu_util",      "gpu_mem_bytes",
-    "power_w",       "power_limit_w",
-    "energy_j",      "j_per_unit",
-    "kwh",           "temp_c",
-    "sm_mhz",        "cpu",
-    "own_cpu",       "rss_bytes",
-    "ram_bytes",     "ram_total_bytes",
+    "step",
+    "loss",
+    "lr",
+    "grad_norm",
+    "per_s",
+    "mfu",
+    "time_s",
+    "data_wait_s",
+    "sm_active",
+    "tensor_active",
+    "dram_active",
+    "gpu_util",
+    "gpu_mem_bytes",
+    "power_w",
+    "power_limit_w",
+    "energy_j",
+    "j_per_unit",
+    "kwh",
+    "temp_c",
+    "sm_mhz",
+    "cpu",
+    "own_cpu",
+    "rss_bytes",
+    "ram_bytes",
+    "ram_total_bytes",
 };
 
 /* Another one when the file was replaced: then all of it must be read again. */
@@ -53,6 +65,13 @@ static void put_run(JsonOut *o, const RunView *v)
         double x = series_last(&v->tail, run_fields[i]);
         if (!isnan(x)) json_out_num(o, run_fields[i], x);
     }
+    for (int i = 0; i < v->tail.n_key; i++) {
+        double x = series_last(&v->tail, v->tail.key[i]);
+        if (str_starts_with(v->tail.key[i], "val_") && !isnan(x)) json_out_num(o, v->tail.key[i], x);
+    }
+    json_out_str(o, "units", v->facts.units[0] ? v->facts.units : NULL);
+    json_out_str(o, "measure", facts_best(&v->facts));
+    json_out_bool(o, "larger_is_better", facts_best_larger(&v->facts));
     const char *reasons = series_text(&v->tail, "clock_reasons");
     if (*reasons) json_out_str(o, "clock_reasons", reasons);
     json_out_close(o);
@@ -134,10 +153,10 @@ static void put_columns(JsonOut *o, const Series *s, double from)
     json_out_close(o);
 }
 
-static void put_waterfall(JsonOut *o, const Series *s)
+static void put_waterfall(JsonOut *o, const Series *s, const RunFacts *f)
 {
     WaterfallPart part[WATERFALL_PARTS];
-    int           n = waterfall_of(s, part);
+    int           n = waterfall_of(s, f, part);
     json_out_array(o, "waterfall");
     for (int i = 0; i < n; i++) {
         json_out_object(o, NULL);
@@ -147,35 +166,6 @@ static void put_waterfall(JsonOut *o, const Series *s)
         json_out_close(o);
     }
     json_out_close(o);
-}
-
-static void put_sample(JsonOut *o, const char *line, size_t n)
-{
-    json_t *root = json_loadb(line, n, 0, NULL);
-    if (json_is_object(root)) {
-        json_out_object(o, NULL);
-        json_out_num(o, "step", json_number_value(json_object_get(root, "step")));
-        json_out_str(o, "prompt", json_string_value(json_object_get(root, "prompt")));
-        json_out_str(o, "text", json_string_value(json_object_get(root, "text")));
-        json_out_close(o);
-    }
-    json_decref(root);
-}
-
-/* The last lines of samples.jsonl, newest first. */
-static void put_samples(JsonOut *o, const Runs *r, const RunView *v)
-{
-    char *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
-    json_out_array(o, "samples");
-    for (int i = 0; text && end > text && i < SAMPLES_SHOWN; i++) {
-        if (end[-1] == '\n') end--;
-        char *line = end;
-        while (line > text && line[-1] != '\n') line--;
-        put_sample(o, line, (size_t)(end - line));
-        end = line;
-    }
-    json_out_close(o);
-    free(text);
 }
 
 static void put_texts(JsonOut *o, const Runs *r, const RunView *v)
@@ -201,8 +191,8 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     put_epoch(&o, s);
     json_out_int(&o, "stride", s->stride);
     put_columns(&o, s, from);
-    put_waterfall(&o, s);
-    put_samples(&o, r, v);
+    put_waterfall(&o, s, &v->facts);
+    sampleview_put(&o, r, v);
     if (from <= 0) put_texts(&o, r, v);
     return json_out_end(&o);
 }
@@ -230,7 +220,6 @@ static const struct {
 } run_metrics[] = {
     { "step", "brim_run_step", "gauge", "Updates done." },
     { "loss", "brim_run_loss", "gauge", "Training loss of the newest step." },
-    { "val_loss", "brim_run_validation_loss", "gauge", "Loss of the newest evaluation." },
     { "grad_norm", "brim_run_gradient_norm", "gauge", "Norm of the whole gradient." },
     { "lr", "brim_run_learning_rate", "gauge", "Learning rate." },
     { "per_s", "brim_run_units_per_second", "gauge", "Units (label unit) a second, smoothed." },
@@ -256,6 +245,19 @@ static void prometheus_runs(const Runs *r, FILE *out)
             put_label(out, "run", r->run[i]->name);
             fputc(',', out);
             put_label(out, "unit", r->run[i]->unit);
+            fprintf(out, "} %.10g\n", x);
+        }
+    }
+    put_head(out, "brim_run_validation", "gauge", "Newest evaluation, by measure.");
+    for (int i = 0; i < r->n_run; i++) {
+        const Series *s = &r->run[i]->tail;
+        for (int k = 0; k < s->n_key; k++) {
+            double x = series_last(s, s->key[k]);
+            if (!str_starts_with(s->key[k], "val_") || isnan(x)) continue;
+            fputs("brim_run_validation{", out);
+            put_label(out, "run", r->run[i]->name);
+            fputc(',', out);
+            put_label(out, "measure", s->key[k] + strlen("val_"));
             fprintf(out, "} %.10g\n", x);
         }
     }

@@ -47,11 +47,18 @@ static void cell_loss(const Compared *c, char *buf)
 }
 static void cell_val(const Compared *c, char *buf)
 {
-    number(buf, "%.4f", series_last(c->series, "val_loss"));
+    number(buf, "%.4f", series_last(c->series, facts_best(&c->view->facts)));
+}
+static void cell_measure(const Compared *c, char *buf)
+{
+    const char *key = facts_best(&c->view->facts);
+    snprintf(buf, CELL, "%s, %s is better", str_starts_with(key, "val_") ? key + strlen("val_") : key,
+             facts_best_larger(&c->view->facts) ? "larger" : "smaller");
 }
 static void cell_best(const Compared *c, char *buf)
 {
-    double at = NAN, best = series_best(c->series, "val_loss", &at);
+    const RunFacts *f  = &c->view->facts;
+    double          at = NAN, best = series_extreme(c->series, facts_best(f), facts_best_larger(f), &at);
     number(buf, "%.4f", best);
     if (!isnan(best)) str_append(buf, CELL, " at %.0f", at);
 }
@@ -93,7 +100,8 @@ static const struct {
     { "device", cell_device },
     { "step", cell_step },
     { "loss (last 20)", cell_loss },
-    { "validation loss", cell_val },
+    { "measure", cell_measure },
+    { "validation", cell_val },
     { "best validation", cell_best },
     { "rate", cell_rate },
     { "MFU", cell_mfu },
@@ -190,7 +198,7 @@ static void put_table(FILE *out, const Compared *c, int n)
 
 static int put_json(FILE *out, const Compared *c, int n)
 {
-    static const char *const key[]  = { "step", "val_loss", "time_s", "energy_j", "kwh" };
+    static const char *const key[]  = { "step", "time_s", "energy_j", "kwh" };
     static const char *const mean[] = { "loss", "per_s", "mfu", "tensor_active", "power_w", "j_per_unit" };
     for (int i = 0; i < n; i++) {
         JsonOut o;
@@ -205,7 +213,15 @@ static int put_json(FILE *out, const Compared *c, int n)
         for (int k = 0; k < ARRAY_LEN(key); k++) json_out_num(&o, key[k], series_last(c[i].series, key[k]));
         for (int k = 0; k < ARRAY_LEN(mean); k++)
             json_out_num(&o, mean[k], series_mean(&c[i].view->tail, mean[k], LAST));
-        json_out_num(&o, "best_val_loss", series_best(c[i].series, "val_loss", &at));
+        for (int k = 0; k < c[i].series->n_key; k++) {
+            const char *name = c[i].series->key[k];
+            if (str_starts_with(name, "val_")) json_out_num(&o, name, series_last(c[i].series, name));
+        }
+        const RunFacts *f = &c[i].view->facts;
+        char            best[SERIES_NAME + 8];
+        snprintf(best, sizeof best, "best_%s", facts_best(f));
+        json_out_str(&o, "measure", facts_best(f));
+        json_out_num(&o, best, series_extreme(c[i].series, facts_best(f), facts_best_larger(f), &at));
         json_out_num(&o, "best_step", at);
         TRY(json_out_end(&o));
     }

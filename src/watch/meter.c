@@ -31,6 +31,8 @@ struct Meter {
     MeterStretch done;
     char         activity[160];
     double       thread_s;
+    NvmlCard     card;
+    int          has_card;
     /* The thread's alone. */
     Nvml       *nvml;
     NvmlDevice *device;
@@ -39,6 +41,7 @@ struct Meter {
     HostReading host;
     NvmlReading last;
     double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
+    double      processes;
     int         n_slow;
     Mean        util, power, sm_mhz, memory_mhz;
     int         n_sample, has_reasons;
@@ -51,8 +54,8 @@ static void stretch_na(MeterStretch *s)
     s->gpu_util = s->sm_active = s->tensor_active = s->dram_active = NAN;
     s->pcie_tx_bytes_s = s->pcie_rx_bytes_s = s->gpu_power_w = s->sm_mhz = s->memory_mhz = NAN;
     s->gpu_memory_bytes = s->gpu_memory_total_bytes = s->power_limit_w = s->temperature_c = NAN;
-    s->ecc_errors = s->energy_j = s->total_energy_j = NAN;
-    s->host                                         = (HostRates){ NAN, NAN, NAN, NAN, NAN, NAN };
+    s->ecc_errors = s->energy_j = s->total_energy_j = s->processes = NAN;
+    s->host              = (HostRates){ NAN, NAN, NAN, NAN, NAN, NAN };
     s->memory_used_bytes = s->memory_total_bytes = s->rss_bytes = NAN;
 }
 
@@ -74,6 +77,8 @@ static void poll_gpu(Meter *m)
     if (m->n_slow == 0 || now_s - m->slow_s >= SLOW_S) {
         nvml_read(m->nvml, m->device, &m->last);
         m->ecc_errors = nvml_ecc_errors(m->nvml, m->device);
+        int n         = nvml_processes(m->nvml, m->device, NULL, 0);
+        m->processes  = n < 0 ? NAN : n;
         m->slow_s     = now_s;
         m->n_slow++;
     } else {
@@ -136,6 +141,7 @@ static void fill_gpu(Meter *m, MeterStretch *s)
     s->power_limit_w          = m->last.power_limit_w;
     s->temperature_c          = m->last.temperature_c;
     s->ecc_errors             = m->ecc_errors;
+    s->processes              = m->processes;
     s->has_reasons            = m->has_reasons;
     s->reasons                = m->reasons;
 }
@@ -151,7 +157,9 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
 {
     MeterStretch s;
     HostReading  host;
+    NvmlCard     card;
     stretch_na(&s);
+    if (!m->has_card) nvml_read_card(m->nvml, m->device, &card); /* now: a card at rest has a slow link */
     s.first_step = first;
     s.last_step  = last;
     s.time_s     = clock_now_s() - m->begin_s;
@@ -168,6 +176,8 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
     m->done     = s;
     m->thread_s = thread_cpu_s();
+    if (!m->has_card) m->card = card;
+    m->has_card = 1;
     thread_unlock(&m->lock);
 }
 
@@ -294,6 +304,15 @@ const char *meter_activity(Meter *m)
     int known = m->activity[0] != '\0';
     thread_unlock(&m->lock);
     return known ? m->activity : NULL; /* does not change any more */
+}
+
+void meter_card(Meter *m, NvmlCard *out)
+{
+    *out = (NvmlCard){ NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!m) return;
+    thread_lock(&m->lock);
+    if (m->has_card) *out = m->card;
+    thread_unlock(&m->lock);
 }
 
 double meter_thread_s(Meter *m)

@@ -26,6 +26,7 @@ typedef struct {
     double   gpu_power_w, sm_mhz, memory_mhz;
     double   gpu_memory_bytes, gpu_memory_total_bytes, power_limit_w, temperature_c;
     double   ecc_errors; /* uncorrected, since the driver was loaded */
+    double   processes;  /* that compute on the GPU, this one included */
     int      has_reasons;
     uint64_t reasons; /* all that were seen */
     /* Energy of the GPU, or without one of the CPU packages. */
@@ -47,6 +48,8 @@ void meter_read(Meter *m, MeterStretch *out);
 /* Which activity there is: "gpm", or why not: "utilisation only: this GPU has no GPM (Hopper and later
  * have it)"; "none: no GPU". NULL until the thread knows. */
 const char *meter_activity(Meter *m);
-double      meter_thread_s(Meter *m); /* CPU seconds its thread has used up to the last stretch */
+/* The card as it was while the first stretch was measured; all n/a before. */
+void   meter_card(Meter *m, NvmlCard *out);
+double meter_thread_s(Meter *m); /* CPU seconds its thread has used up to the last stretch */
 
 #endif

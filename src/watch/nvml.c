@@ -115,6 +115,10 @@ struct Nvml {
     int (*ecc)(NvmlDevice *d, unsigned kind, unsigned since, unsigned long long *n);
     int (*pcie_gen)(NvmlDevice *d, unsigned *gen);
     int (*pcie_width)(NvmlDevice *d, unsigned *lanes);
+    int (*pcie_gen_max)(NvmlDevice *d, unsigned *gen);
+    int (*pcie_width_max)(NvmlDevice *d, unsigned *lanes);
+    int (*max_clock)(NvmlDevice *d, unsigned kind, unsigned *mhz);
+    int (*power_default)(NvmlDevice *d, unsigned *milliwatt);
     int (*gpm_support)(NvmlDevice *d, NvmlGpmSupport *s);
     int (*gpm_alloc)(void **sample);
     int (*gpm_free)(void *sample);
@@ -149,6 +153,10 @@ static const struct {
     { "nvmlDeviceGetTotalEccErrors", offsetof(Nvml, ecc) },
     { "nvmlDeviceGetCurrPcieLinkGeneration", offsetof(Nvml, pcie_gen) },
     { "nvmlDeviceGetCurrPcieLinkWidth", offsetof(Nvml, pcie_width) },
+    { "nvmlDeviceGetMaxPcieLinkGeneration", offsetof(Nvml, pcie_gen_max) },
+    { "nvmlDeviceGetMaxPcieLinkWidth", offsetof(Nvml, pcie_width_max) },
+    { "nvmlDeviceGetMaxClockInfo", offsetof(Nvml, max_clock) },
+    { "nvmlDeviceGetPowerManagementDefaultLimit", offsetof(Nvml, power_default) },
     { "nvmlGpmQueryDeviceSupport", offsetof(Nvml, gpm_support) },
     { "nvmlGpmSampleAlloc", offsetof(Nvml, gpm_alloc) },
     { "nvmlGpmSampleFree", offsetof(Nvml, gpm_free) },
@@ -347,6 +355,18 @@ void nvml_read_link(const Nvml *n, NvmlDevice *d, double *generation, double *la
     int ok      = n && d;
     *generation = ok ? read_unsigned(n->pcie_gen, d, 1) : NAN;
     *lanes      = ok ? read_unsigned(n->pcie_width, d, 1) : NAN;
+}
+
+void nvml_read_card(const Nvml *n, NvmlDevice *d, NvmlCard *out)
+{
+    *out = (NvmlCard){ NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    if (!n || !d) return;
+    out->max_sm_mhz          = read_kind(n->max_clock, d, NVML_CLOCK_SM, 1);
+    out->power_limit_w       = read_unsigned(n->power_limit, d, 1e-3);
+    out->power_default_w     = read_unsigned(n->power_default, d, 1e-3);
+    out->link_generation_max = read_unsigned(n->pcie_gen_max, d, 1);
+    out->link_lanes_max      = read_unsigned(n->pcie_width_max, d, 1);
+    nvml_read_link(n, d, &out->link_generation, &out->link_lanes);
 }
 
 const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size)

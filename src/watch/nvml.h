@@ -57,6 +57,14 @@ void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d);
 /* The PCIe link as it is now: a GPU at rest may show a lower generation. */
 void nvml_read_link(const Nvml *n, NvmlDevice *d, double *generation, double *lanes);
+/* What the card could do, and what it was told to. */
+typedef struct {
+    double max_sm_mhz, power_limit_w, power_default_w;
+    double link_generation, link_generation_max, link_lanes, link_lanes_max;
+} NvmlCard;
+
+void nvml_read_card(const Nvml *n, NvmlDevice *d, NvmlCard *out);
+
 /* "NVIDIA H200"; "GPU" when it does not say. Returns buf. */
 const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size);
 

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "watch/runs.h"
+#include "watch/sampleview.h"
 #include "watch/svg.h"
 #include "watch/waterfall.h"
 
@@ -45,7 +46,9 @@ static const char style[] =
     "height:22px;"
     "border-radius:6px;overflow:hidden}.bar "
     "i{display:block}.w0{background:#e03131}.w1{background:#f08c00}.w2{background:"
-    "#868e96}.w3{background:#1c7ed6}.w4{background:#2f9e44}table{border-collapse:collapse;width:100%;font-"
+    "#ae3ec9}.w3{background:#d6336c}.w4{background:#f783ac}.w5{background:#74b816}.w6{background:#868e96}"
+    ".w7{background:#e8590c}.w8{background:#1c7ed6}.w9{background:#adb5bd}.w10{background:#ced4da}"
+    ".w11{background:#2f9e44}table{border-collapse:collapse;width:100%;font-"
     "size:14px}td{"
     "padding:3px 8px 3px "
     "0;vertical-align:top}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
@@ -66,10 +69,18 @@ static void put_tile(FILE *f, const char *name, const char *value)
     fputs("</div>", f);
 }
 
+/* "val_bits_per_byte" -> "bits per byte". */
+static void measure_name(const char *key, char *buf, size_t n)
+{
+    str_copy(buf, n, str_starts_with(key, "val_") ? key + strlen("val_") : key);
+    for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
+}
+
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
-    double step = series_last(s, "step"), at = NAN, best = series_best(s, "val_loss", &at), x;
+    double step = series_last(s, "step"), at = NAN, x;
+    double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
     snprintf(text, sizeof text, "%.0f", step);
     put_tile(f, "steps", text);
@@ -77,7 +88,10 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
     put_tile(f, "loss", text);
     if (!isnan(best)) {
         snprintf(text, sizeof text, "%.4f", best);
-        put_tile(f, "best validation loss", text);
+        measure_name(facts_best(&v->facts), a, sizeof a);
+        char title[80];
+        snprintf(title, sizeof title, "best validation %s", a);
+        put_tile(f, title, text);
     }
     str_count(text, sizeof text, series_mean(s, "per_s", 100));
     snprintf(a, sizeof a, "%ss/s", v->unit);
@@ -106,7 +120,7 @@ typedef struct {
 } PlotRow;
 
 static const PlotRow plots[] = {
-    { "Loss", 1, { "loss", "val_loss" }, { "training", "validation" } },
+    { "Loss", 1, { "loss" }, { "" } },
     { "Units a second", 1, { "per_s" }, { "" } },
     { "MFU, %", 100, { "mfu" }, { "" } },
     { "GPU activity, %",
@@ -121,6 +135,20 @@ static const PlotRow plots[] = {
     { "Learning rate", 1, { "lr" }, { "" } },
 };
 
+/* One plot for each measure of the task. */
+static void put_own_plots(FILE *f, const Series *s)
+{
+    for (int c = 0; c < s->n_key; c++) {
+        char    title[SERIES_NAME + 16];
+        SvgPlot p = { .title = title, .scale = 1 };
+        if (!str_starts_with(s->key[c], "val_")) continue;
+        str_copy(title, sizeof title, "Validation ");
+        measure_name(s->key[c], title + strlen(title), sizeof title - strlen(title));
+        p.line[p.n_line++] = (SvgLine){ "", s->column[0], s->column[c], s->n_row };
+        svg_plot(f, &p);
+    }
+}
+
 static void put_plots(FILE *f, const Series *s)
 {
     fputs("<div class='plots'>\n", f);
@@ -132,6 +160,7 @@ static void put_plots(FILE *f, const Series *s)
                 p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
         }
         svg_plot(f, &p);
+        if (i == 0) put_own_plots(f, s);
     }
     fputs("</div>\n", f);
 }
@@ -152,7 +181,7 @@ static void say_end(FILE *f, const RunView *v, const Series *s)
     }
 }
 
-static void say_loss(FILE *f, const Series *s)
+static void say_loss(FILE *f, const RunView *v, const Series *s)
 {
     int    c     = series_find(s, "loss");
     double first = NAN, last = series_mean(s, "loss", 20), at = NAN;
@@ -161,20 +190,24 @@ static void say_loss(FILE *f, const Series *s)
         fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last steps)%s.</p>", first, last,
                 last < first ? "" : ": it did not fall");
     }
-    double best = series_best(s, "val_loss", &at), now = series_last(s, "val_loss");
+    const char *key    = facts_best(&v->facts);
+    int         larger = facts_best_larger(&v->facts);
+    double      best = series_extreme(s, key, larger, &at), now = series_last(s, key);
+    char        name[64];
     if (isnan(best)) return;
-    fprintf(f, "<p>The best validation loss is %.4f, at step %.0f.", best, at);
-    if (now > 1.02 * best) fprintf(f, " It has risen to %.4f since: the model overfits.", now);
+    measure_name(key, name, sizeof name);
+    fprintf(f, "<p>The best validation %s is %.4f, at step %.0f.", name, best, at);
+    if (fabs(now - best) > 0.02 * fabs(best)) fprintf(f, " It is %.4f now, which is worse.", now);
     fputs("</p>", f);
 }
 
 /* The largest part that is not the model's own work. */
-static void say_bottleneck(FILE *f, const Series *s)
+static void say_bottleneck(FILE *f, const RunView *v, const Series *s)
 {
     WaterfallPart part[WATERFALL_PARTS];
-    int           n = waterfall_of(s, part), most = 0;
-    for (int i = 1; i < n - 1; i++) {
-        if (part[i].share > part[most].share) most = i;
+    int           n = waterfall_of(s, &v->facts, part), most = 0;
+    for (int i = 1; i < n; i++) {
+        if (part[i].part != FALL_USEFUL && part[i].share > part[most].share) most = i;
     }
     if (n == 0) return;
     if (part[most].share < 0.01) {
@@ -192,20 +225,20 @@ static void say_bottleneck(FILE *f, const Series *s)
     }
 }
 
-static void put_waterfall(FILE *f, const Series *s)
+static void put_waterfall(FILE *f, const RunView *v, const Series *s)
 {
     WaterfallPart part[WATERFALL_PARTS];
-    int           n = waterfall_of(s, part);
+    int           n = waterfall_of(s, &v->facts, part);
     if (n == 0) return;
     fputs("<h2>Where the time goes</h2><div class='card'><div class='bar'>", f);
     for (int i = 0; i < n; i++)
-        fprintf(f, "<i class='w%d' style='width:%.2f%%'></i>", i == n - 1 ? 4 : i, 100 * part[i].share);
+        fprintf(f, "<i class='w%d' style='width:%.2f%%'></i>", (int)part[i].part, 100 * part[i].share);
     fputs("</div><table>", f);
     for (int i = 0; i < n; i++) {
         fprintf(f,
                 "<tr><td><span class='dot w%d'></span>%s</td><td class='n'>%.1f %%</td><td "
                 "class='soft'>%s</td></tr>",
-                i == n - 1 ? 4 : i, part[i].name, 100 * part[i].share, part[i].note);
+                (int)part[i].part, part[i].name, 100 * part[i].share, part[i].note);
     }
     fputs("</table></div>\n", f);
 }
@@ -222,13 +255,29 @@ static void put_file(FILE *f, const Runs *r, const RunView *v, const char *file,
     free(text);
 }
 
+/* What the model wrote, saw or played last. */
+static void put_samples(FILE *f, const Runs *r, const RunView *v)
+{
+    SampleView s[SAMPLEVIEW_MOST];
+    int        n = sampleview_read(r, v, s);
+    if (n > 0) fputs("<h2>Samples</h2>\n", f);
+    for (int i = 0; i < n; i++) {
+        fprintf(f, "<div class='card'><p class='soft'>step %.0f</p>", s[i].step);
+        if (s[i].image) fprintf(f, "<img alt='sample' src='%s'>", s[i].image);
+        fputs("<pre>", f);
+        svg_text(f, s[i].text ? s[i].text : "");
+        fputs("</pre></div>\n", f);
+    }
+    sampleview_free(s, n);
+}
+
 static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
 {
     char when[64];
     fputs("<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
           "content='width=device-width,initial-scale=1'><meta http-equiv='Content-Security-Policy' "
           "content=\"default-src "
-          "'none'; style-src 'unsafe-inline'\"><title>",
+          "'none'; img-src data:; style-src 'unsafe-inline'\"><title>",
           f);
     svg_text(f, v->name);
     fprintf(f, " - Brim</title><style>%s</style></head><body><main><h1>", style);
@@ -240,11 +289,12 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     put_tiles(f, v, s);
     fputs("<h2>Verdict</h2><div class='card'>", f);
     say_end(f, v, s);
-    say_loss(f, s);
-    say_bottleneck(f, s);
+    say_loss(f, v, s);
+    say_bottleneck(f, v, s);
     fputs("</div>\n<h2>Plots over steps</h2>\n", f);
     put_plots(f, s);
-    put_waterfall(f, s);
+    put_waterfall(f, v, s);
+    put_samples(f, r, v);
     fputs("<h2>Plan, machine, recipe</h2>\n", f);
     put_file(f, r, v, "plan.txt", "Plan");
     put_file(f, r, v, "machine.txt", "Machine");

@@ -9,7 +9,6 @@
 
 #include <ctype.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,25 +92,17 @@ static int64_t yaml_int(const char *text, const char *key)
     return 0;
 }
 
-static void take_string(json_t *root, const char *key, char *buf, size_t n)
-{
-    const char *s = json_string_value(json_object_get(root, key));
-    if (s) str_quote(buf, n, s, strlen(s));
-}
-
 static void read_facts(const Runs *r, RunView *v)
 {
     char  *text = runs_text(r, v, "watch.json", 1 << 16);
     double now  = clock_now_s();
     v->facts_s  = now;
     str_copy(v->unit, sizeof v->unit, "unit");
-    json_t *root = text ? json_loads(text, 0, NULL) : NULL;
-    if (root) {
-        v->steps = json_integer_value(json_object_get(root, "steps"));
-        take_string(root, "unit", v->unit, sizeof v->unit);
-        take_string(root, "device", v->device, sizeof v->device);
-        take_string(root, "activity", v->activity, sizeof v->activity);
-        json_decref(root);
+    if (facts_read(&v->facts, text)) {
+        v->steps = v->facts.steps;
+        if (v->facts.unit[0]) str_copy(v->unit, sizeof v->unit, v->facts.unit);
+        str_copy(v->device, sizeof v->device, v->facts.device);
+        str_copy(v->activity, sizeof v->activity, v->facts.activity);
     } else {
         char *recipe = runs_text(r, v, "recipe.yaml", 1 << 16);
         if (recipe) v->steps = yaml_int(recipe, "steps");

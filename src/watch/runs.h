@@ -9,6 +9,7 @@
 #ifndef WATCH_RUNS_H
 #define WATCH_RUNS_H
 
+#include "watch/facts.h"
 #include "watch/series.h"
 
 #include <stdint.h>
@@ -25,6 +26,7 @@ typedef struct {
     int64_t  steps;                 /* asked for; 0: not known */
     char     unit[32], device[160]; /* "image"; "" when not known */
     char     activity[160];         /* where SM, tensor and DRAM activity come from, or why there is none */
+    RunFacts facts;                 /* all of watch.json */
     Series   tail;                  /* the end of the file */
     Series  *full;                  /* all of it, or NULL */
     int64_t  asked;                 /* when full was wanted last, a count */

@@ -9,10 +9,14 @@
 #include "conf/bind.h"
 #include "file/events.h"
 #include "run/rundir.h"
+#include "watch/facts.h"
 #include "watch/http.h"
 #include "watch/meter.h"
+#include "watch/planfacts.h"
 #include "watch/report.h"
+#include "watch/samples.h"
 #include "watch/series.h"
+#include "watch/tracer.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -27,13 +31,17 @@ struct RunWatch {
     const Recipe *r;
     const char   *nvml_path;
     WatcherRun    run;
-    char          dir[1024], device[160], name[RECIPE_STR];
+    RunFacts      facts;
+    Tracer       *tracer;
+    Samples       samples;
+    char          dir[1024], name[RECIPE_STR];
     Meter        *meter;
     EventWriter  *events;
     HttpServer   *http;
     double        energy_0_j; /* of earlier starts */
-    double        started_s;  /* wall clock */
     int           has_activity, events_failing;
+    double        look_s, begin_s, now_s; /* runwatch_look(), and when the first and last step ended */
+    int64_t       n_step;
     dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
     ino_t         folder_inode;
 };
@@ -56,6 +64,11 @@ RunWatch *runwatch_create(const Recipe *r, const char *nvml_path)
 
 void runwatch_destroy(RunWatch *w) { free(w); }
 
+void runwatch_look(RunWatch *w, double seconds)
+{
+    if (w) w->look_s = seconds;
+}
+
 /* What did not work, once. The run is none the worse. */
 static void complain(const char *what)
 {
@@ -73,28 +86,17 @@ static int is_ours(const RunWatch *w)
 
 /* ---- watch.json ---------------------------------------------------------------------------------------- */
 
-static int write_facts(const RunWatch *w, const char *activity)
+static int write_facts(RunWatch *w, const char *activity)
 {
-    char    path[1100];
-    JsonOut o;
+    char     path[1100];
+    NvmlCard c;
+    if (activity) str_copy(w->facts.activity, sizeof w->facts.activity, activity);
+    meter_card(w->meter, &c);
+    w->facts.card = (FactsCard){ c.max_sm_mhz,          c.power_limit_w, c.power_default_w, c.link_generation,
+                                 c.link_generation_max, c.link_lanes,    c.link_lanes_max };
+    w->facts.sampler_cpu_s = meter_thread_s(w->meter);
     snprintf(path, sizeof path, "%s/watch.json", w->dir);
-    FILE *f = file_create_tmp(path);
-    if (!f) return -1;
-    json_out_init_file(&o, f);
-    json_out_object(&o, NULL);
-    json_out_str(&o, "run", w->name);
-    json_out_str(&o, "unit", w->run.unit);
-    json_out_num(&o, "units_per_step", w->run.units_per_step);
-    json_out_int(&o, "steps", w->run.steps);
-    json_out_str(&o, "device", w->device);
-    json_out_int(&o, "ranks", w->run.world);
-    json_out_str(&o, "activity", activity);
-    json_out_num(&o, "started_s", w->started_s);
-    json_out_num(&o, "sampler_cpu_s", meter_thread_s(w->meter));
-    int rc = json_out_end(&o);
-    if (rc == 0) rc = file_publish(&f, path);
-    file_discard(&f);
-    return rc;
+    return facts_write(&w->facts, path);
 }
 
 /* Joules that earlier starts of the run have used, from its last line that has them. */
@@ -136,11 +138,20 @@ static void watch_begin(void *self, const WatcherRun *run)
 {
     RunWatch   *w = (RunWatch *)self;
     struct stat st;
-    w->run       = *run;
-    w->started_s = clock_wall_s();
+    RunFacts   *f = &w->facts;
+    w->run        = *run;
+    facts_init(f);
     str_copy(w->dir, sizeof w->dir, run->dir);
-    str_copy(w->device, sizeof w->device, run->device);
     str_copy(w->name, sizeof w->name, run->name);
+    str_copy(f->run, sizeof f->run, run->name);
+    str_copy(f->device, sizeof f->device, run->device);
+    f->steps          = run->steps;
+    f->units_per_step = run->units_per_step;
+    f->ranks          = run->world;
+    f->started_s      = clock_wall_s();
+    str_copy(f->unit, sizeof f->unit, run->unit);
+    if (run->setup) planfacts_fill(f, run->setup, w->r);
+    w->tracer = tracer_create(w->r, run->first_step);
     if (stat(w->dir, &st) == 0) {
         w->folder_device = st.st_dev;
         w->folder_inode  = st.st_ino;
@@ -149,6 +160,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     if (write_facts(w, NULL) < 0) complain("watch.json");
     if (w->r->watch.sample) w->meter = meter_start(run->cuda_index, w->nvml_path);
     open_events(w, run->first_step + 1);
+    samples_begin(&w->samples, w->dir, w->r);
     open_page(w);
 }
 
@@ -176,6 +188,7 @@ static void put_gpu(JsonOut *o, const MeterStretch *s)
     put(o, "pcie_tx_bytes_s", s->pcie_tx_bytes_s);
     put(o, "pcie_rx_bytes_s", s->pcie_rx_bytes_s);
     put(o, "ecc_errors", s->ecc_errors);
+    put(o, "gpu_processes", s->processes);
     if (s->has_reasons) json_out_str(o, "clock_reasons", nvml_reasons_text(text, sizeof text, s->reasons));
 }
 
@@ -267,6 +280,37 @@ static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
     if (w->events) copy_line(w, o, step);
 }
 
+static void watch_step(void *self, int64_t step, double done_s)
+{
+    RunWatch *w = (RunWatch *)self;
+    if (w->n_step++ == 0) w->begin_s = done_s;
+    w->now_s = done_s;
+    tracer_step(w->tracer, step, done_s);
+}
+
+/* Slow steps are given more time, up to a point. */
+static int watch_enough(void *self)
+{
+    enum { FEW = 8, MANY = 40, PATIENCE = 3 };
+    const RunWatch *w       = (const RunWatch *)self;
+    const Recipe   *r       = w->r;
+    int64_t         traced  = r->trace > 0 ? r->trace_skip + r->trace_warmup + r->trace : 0;
+    double          lasting = w->now_s - w->begin_s;
+    if (w->look_s <= 0 || w->n_step < MAX(FEW, traced + 1)) return 0;
+    return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
+}
+
+static void watch_rest(void *self, Job *job, int64_t step, int is_eval)
+{
+    RunWatch *w = (RunWatch *)self;
+    char      path[1100];
+    if (!is_ours(w)) return;
+    snprintf(path, sizeof path, "%s/trace.json", w->dir);
+    if (!is_eval && tracer_rest(w->tracer, job, step, path, &w->facts.trace) && write_facts(w, NULL) < 0)
+        complain("watch.json");
+    if (is_eval) samples_take(&w->samples, job, step, w->events);
+}
+
 static void watch_rewind(void *self, int64_t step)
 {
     RunWatch *w = (RunWatch *)self;
@@ -287,6 +331,8 @@ static void watch_end(void *self)
     http_stop(w->http);
     if (w->meter && is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
     meter_stop(w->meter);
+    tracer_destroy(w->tracer);
+    w->tracer = NULL;
     if (event_writer_close(w->events) < 0) complain("TensorBoard's file");
     w->http   = NULL;
     w->meter  = NULL;
@@ -300,32 +346,12 @@ static void watch_end(void *self)
 Watcher runwatch_watcher(RunWatch *w)
 {
     if (!w) return (Watcher){ 0 };
-    return (Watcher){ w, watch_begin, watch_line, watch_rewind, watch_end };
-}
-
-/* ---- Samples ------------------------------------------------------------------------------------------- */
-
-void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *text)
-{
-    char    path[1100];
-    JsonOut o;
-    if (!w || !is_ours(w)) return;
-    snprintf(path, sizeof path, "%s/samples.jsonl", w->dir);
-    FILE *f = fopen(path, "ae");
-    if (!f) {
-        err_sys("%s", path);
-        complain("a sample is missing");
-        return;
-    }
-    json_out_init_file(&o, f);
-    json_out_object(&o, NULL);
-    json_out_int(&o, "step", step);
-    json_out_str(&o, "prompt", prompt);
-    json_out_str(&o, "text", text);
-    if (json_out_end(&o) < 0) complain("a sample is missing");
-    fclose(f);
-    if (!w->events) return;
-    event_begin(w->events, clock_wall_s(), step);
-    event_text(w->events, "samples/text", text);
-    if (event_end(w->events) < 0) err_clear();
+    return (Watcher){ .self   = w,
+                      .begin  = watch_begin,
+                      .line   = watch_line,
+                      .step   = watch_step,
+                      .rest   = watch_rest,
+                      .enough = watch_enough,
+                      .rewind = watch_rewind,
+                      .end    = watch_end };
 }

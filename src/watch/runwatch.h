@@ -21,10 +21,10 @@ int runwatch_check(const Recipe *r);
 RunWatch *runwatch_create(const Recipe *r, const char *nvml_path);
 void      runwatch_destroy(RunWatch *w);
 
+/* The run ends by itself after so many seconds of steps, once its trace is done: a look, not a training. */
+void runwatch_look(RunWatch *w, double seconds);
+
 /* What train_run() takes; valid until runwatch_destroy(). With NULL nothing is watched. */
 Watcher runwatch_watcher(RunWatch *w);
-
-/* A text that the model wrote after a step: into samples.jsonl and TensorBoard. */
-void runwatch_sample(RunWatch *w, int64_t step, const char *prompt, const char *text);
 
 #endif

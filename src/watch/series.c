@@ -252,11 +252,16 @@ const char *series_text(const Series *s, const char *key)
 
 double series_best(const Series *s, const char *key, double *at_step)
 {
+    return series_extreme(s, key, 0, at_step);
+}
+
+double series_extreme(const Series *s, const char *key, int larger, double *at_step)
+{
     int    c    = series_find(s, key);
     double best = NAN;
     for (int r = 0; c >= 0 && r < s->n_row; r++) {
         double x = s->column[c][r];
-        if (isnan(x) || !(isnan(best) || x < best)) continue;
+        if (isnan(x) || !(isnan(best) || (larger ? x > best : x < best))) continue;
         best     = x;
         *at_step = s->column[COLUMN_STEP][r];
     }

@@ -132,7 +132,7 @@ static void draw_run(Screen *s, const RunView *v, int row, int selected)
     screen_printf(s, row, 3 + name, style, "%-9s%14s", runs_state_name(v->state), steps);
     screen_printf(s, row, 27 + name, style, "%8s%8s",
                   nvml_number(t, sizeof t, series_last(&v->tail, "loss"), 3),
-                  nvml_number(rate, sizeof rate, series_last(&v->tail, "val_loss"), 3));
+                  nvml_number(rate, sizeof rate, series_last(&v->tail, facts_best(&v->facts)), 3));
     screen_printf(s, row, 43 + name, style, "%8s%6s",
                   isnan(per_s) ? "n/a" : str_count(rate, sizeof rate, per_s),
                   percent(mfu, sizeof mfu, series_last(&v->tail, "mfu")));
@@ -166,7 +166,6 @@ static const struct {
     { "tensor_active", "tensor", SHOW_SHARE },
     { "power_w", "power", SHOW_WATTS },
     { "gpu_mem_bytes", "gpu memory", SHOW_BYTES },
-    { "val_loss", "validation", SHOW_PLAIN },
     { "own_cpu", "cpu cores", SHOW_PLAIN },
     { "rss_bytes", "host memory", SHOW_BYTES },
     { "sm_active", "SM", SHOW_SHARE },
@@ -174,6 +173,13 @@ static const struct {
     { "grad_norm", "grad norm", SHOW_PLAIN },
     { "j_per_unit", "J/unit", SHOW_PLAIN },
 };
+
+/* What the run counts, per second. */
+static const char *rate_label(const RunView *v, char buf[SERIES_NAME])
+{
+    snprintf(buf, SERIES_NAME, "%.30s/s", v->facts.units);
+    return buf;
+}
 
 static void show(char *buf, size_t n, Show how, double x)
 {
@@ -186,25 +192,39 @@ static void show(char *buf, size_t n, Show how, double x)
     }
 }
 
-static int draw_curves(Screen *s, const Series *series, int row, int end)
+/* 1: it was drawn. */
+static int draw_curve(Screen *s, const Series *series, int row, const char *key, const char *label, Show how)
 {
     double value[POINTS];
     char   text[32];
+    int    n = series_tail(series, key, value, POINTS);
+    if (n == 0) return 0;
+    screen_put(s, row, 0, LABEL - 1, STYLE_BOLD, label);
+    screen_spark(s, row, LABEL, s->columns - LABEL - VALUE, STYLE_GOOD, value, n);
+    show(text, sizeof text, how, series_last(series, key));
+    screen_printf(s, row, s->columns - VALUE + 1, STYLE_PLAIN, "%*s", VALUE - 2, text);
+    return 1;
+}
+
+/* The task's measures stand behind its loss, by their own names. */
+static int draw_curves(Screen *s, const RunView *v, const Series *series, int row, int end)
+{
+    char label[SERIES_NAME];
     for (int i = 0; i < ARRAY_LEN(curves) && row < end; i++) {
-        int n = series_tail(series, curves[i].key, value, POINTS);
-        if (n == 0) continue;
-        screen_put(s, row, 0, LABEL, STYLE_BOLD, curves[i].label);
-        screen_spark(s, row, LABEL, s->columns - LABEL - VALUE, STYLE_GOOD, value, n);
-        show(text, sizeof text, curves[i].show, series_last(series, curves[i].key));
-        screen_printf(s, row++, s->columns - VALUE + 1, STYLE_PLAIN, "%*s", VALUE - 2, text);
+        row += draw_curve(s, series, row, curves[i].key,
+                          curves[i].show == SHOW_COUNT && v->facts.units[0] ? rate_label(v, label)
+                                                                            : curves[i].label,
+                          curves[i].show);
+        for (int k = 0; i == 0 && k < v->facts.n_metric && row < end; k++)
+            row += draw_curve(s, series, row, v->facts.metric[k].name, v->facts.metric[k].name, SHOW_PLAIN);
     }
     return row;
 }
 
-static int draw_waterfall(Screen *s, const Series *series, int row, int end)
+static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int row, int end)
 {
     WaterfallPart part[WATERFALL_PARTS];
-    int           n = waterfall_of(series, part);
+    int           n = waterfall_of(series, &v->facts, part);
     if (n == 0 || row >= end - n) return row;
     screen_rule(s, row++, "where the time goes");
     for (int i = 0; i < n; i++, row++) {
@@ -221,8 +241,8 @@ static void draw_one(Screen *s, const RunView *v, const Series *series, int row,
     char title[RUNS_NAME + 200];
     snprintf(title, sizeof title, "%s: %s", v->name, v->device);
     screen_rule(s, row++, title);
-    row = draw_curves(s, series, row, end - WATERFALL_PARTS - 2);
-    row = draw_waterfall(s, series, row, end);
+    row = draw_curves(s, v, series, row, MAX(row + 5, end - WATERFALL_PARTS - 2));
+    row = draw_waterfall(s, v, series, row, end);
     if (row < end && v->activity[0]) screen_printf(s, row++, 0, STYLE_DIM, "activity: %s", v->activity);
     const char *reasons = series_text(series, "clock_reasons");
     if (row < end && *reasons) screen_printf(s, row, 0, STYLE_DIM, "clock held by: %s", reasons);
@@ -279,8 +299,8 @@ void top_draw(Screen *s, const Runs *r, const Gpus *g, const TopState *t, const 
         if (at >= 0 && row < end - 1) {
             screen_rule(s, row++, r->run[at]->name);
             const Series *shown = series ? series : &r->run[at]->tail;
-            row                 = draw_curves(s, shown, row, end);
-            draw_waterfall(s, shown, row, end);
+            row                 = draw_curves(s, r->run[at], shown, row, end);
+            draw_waterfall(s, r->run[at], shown, row, end);
         }
     }
     for (int c = 0; c < s->columns; c++) screen_put(s, end, c, 1, STYLE_PLAIN, " ");

@@ -1,57 +1,224 @@
 #include "watch/waterfall.h"
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { WINDOW = 100 /* rows */ };
+enum { WINDOW = 200 /* rows */ };
 
-/* Share of the time in which steps waited for data, over the last rows of one start. */
-static double wait_share(const Series *s)
+static const struct {
+    const char *name, *note;
+} words[WATERFALL_PARTS] = {
+    [FALL_INPUT]    = { "waiting for data", "slow storage, too few loader threads, costly samples" },
+    [FALL_GAPS]     = { "idle between kernels", "launch gaps, host work, a step that is too small" },
+    [FALL_COMM]     = { "communication", "sums over GPUs that nothing else hides" },
+    [FALL_EVAL]     = { "evaluation", "eval.every, eval.samples" },
+    [FALL_SAVE]     = { "checkpoints", "checkpoint.every" },
+    [FALL_REPEAT]   = { "computing again", "recomputation of activations" },
+    [FALL_OTHER]    = { "other kernels", "norms, activations, optimizer: bound by memory" },
+    [FALL_THROTTLE] = { "clock held down", "power or heat limits the clock" },
+    [FALL_BELOW]    = { "products below their rate", "small shapes, tile edges, memory beside them" },
+    [FALL_UNSPLIT]  = { "busy, not divided", "what the kernels do was not measured" },
+    [FALL_REST]     = { "the rest", "measured in no part" },
+    [FALL_USEFUL]   = { "useful work", "FLOPs that the model itself asks for" },
+};
+
+/* ---- the window ---------------------------------------------------------------------------------------- */
+
+static double at(const Series *s, const char *key, int row) { return series_at(s, series_find(s, key), row); }
+
+/* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
+static int find_rows(const Series *s, int *first, int *last)
 {
-    int wait = series_find(s, "data_wait_s"), time = series_find(s, "time_s"), last = -1, first = -1;
-    for (int r = s->n_row - 1; wait >= 0 && time >= 0 && r >= 0 && r >= s->n_row - WINDOW; r--) {
-        if (isnan(s->column[wait][r]) || isnan(s->column[time][r])) continue;
-        if (last < 0) last = r;
-        if (first >= 0 && s->column[wait][r] > s->column[wait][first]) break; /* an earlier start */
-        first = r;
+    int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
+    *last = -1;
+    for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
+        double x = s->column[wait][r];
+        if (isnan(x)) continue;
+        if (*last < 0) *last = r;
+        if (begin >= 0 && x > s->column[wait][begin]) break; /* an earlier start */
+        begin = r;
+        n++;
     }
-    if (last <= first || last < 0) return NAN;
-    double dt = s->column[time][last] - s->column[time][first];
-    double dw = s->column[wait][last] - s->column[wait][first];
-    return dt > 0 ? MIN(1, MAX(0, dw / dt)) : NAN;
+    *first = begin;
+    for (int skip = MIN(10, n / 4); skip > 0 && *first < *last;) {
+        (*first)++;
+        if (!isnan(s->column[wait][*first])) skip--;
+    }
+    return begin >= 0 && *first < *last;
 }
 
-static double clamp(double x, double most) { return isnan(x) ? 0 : MIN(most, MAX(0, x)); }
-
-int waterfall_of(const Series *s, WaterfallPart out[WATERFALL_PARTS])
+static double mean_of(const Series *s, const char *key, int first, int last)
 {
-    double wait = wait_share(s), mfu = series_mean(s, "mfu", WINDOW);
-    double sm = series_mean(s, "sm_active", WINDOW), tensor = series_mean(s, "tensor_active", WINDOW);
-    double util = series_mean(s, "gpu_util", WINDOW), left;
-    int    n    = 0;
-    if (isnan(wait)) return 0;
-    wait     = clamp(wait, 1);
-    out[n++] = (WaterfallPart){ "waiting for data", "slow storage, too few loader threads", wait };
-    left     = 1 - wait;
-    if (!isnan(sm) && !isnan(tensor)) {
-        double busy = clamp(sm, left), product = clamp(tensor, busy), model = clamp(mfu, product);
-        out[n++] = (WaterfallPart){ "GPU idle", "launch gaps, host work, small step", left - busy };
-        out[n++] = (WaterfallPart){ "other kernels", "memory-bound ops: norms, activations, optimizer",
-                                    busy - product };
-        out[n++] =
-            (WaterfallPart){ "products below peak", "clock under the data sheet's, recomputation, tile edges",
-                             product - model };
-        out[n++] = (WaterfallPart){ "model FLOPs", "what the model itself asks for (MFU)", model };
-    } else if (!isnan(util)) {
-        double busy = clamp(util, left), model = clamp(mfu, busy);
-        out[n++] = (WaterfallPart){ "GPU idle", "launch gaps, host work, small step", left - busy };
-        out[n++] = (WaterfallPart){ "some kernel runs", "activity is not known here: utilisation only",
-                                    busy - model };
-        out[n++] = (WaterfallPart){ "model FLOPs", "what the model itself asks for (MFU)", model };
-    } else {
-        out[n++] =
-            (WaterfallPart){ "computing", "on the CPU: its peak is not known, so no finer parts", left };
+    int    c = series_find(s, key), n = 0;
+    double sum = 0;
+    for (int r = first + 1; c >= 0 && r <= last; r++) {
+        if (isnan(s->column[c][r])) continue;
+        sum += s->column[c][r];
+        n++;
     }
-    return n;
+    return n > 0 ? sum / n : NAN;
+}
+
+static double grown(const Series *s, const char *key, int first, int last)
+{
+    double a = at(s, key, first), b = at(s, key, last);
+    return b >= a ? b - a : NAN;
+}
+
+void waterfall_window(const Series *s, FallWindow *w)
+{
+    int first, last;
+    memset(w, 0, sizeof *w);
+    if (!find_rows(s, &first, &last)) return;
+    double steps = at(s, "step", last) - at(s, "step", first);
+    w->wall_s    = grown(s, "time_s", first, last);
+    if (!(steps >= 1) || !(w->wall_s > 0)) return;
+    double eval = grown(s, "eval_s", first, last), save = grown(s, "save_s", first, last);
+    w->n_step        = (int)steps;
+    w->eval_share    = eval / w->wall_s;
+    w->save_share    = save / w->wall_s;
+    w->step_s        = (w->wall_s - (isnan(eval) ? 0 : eval) - (isnan(save) ? 0 : save)) / steps;
+    w->wait_s        = grown(s, "data_wait_s", first, last) / steps;
+    w->fill_s        = grown(s, "data_fill_s", first, last) / steps;
+    w->per_s         = mean_of(s, "per_s", first, last);
+    w->mfu           = mean_of(s, "mfu", first, last);
+    w->gpu_util      = mean_of(s, "gpu_util", first, last);
+    w->sm_active     = mean_of(s, "sm_active", first, last);
+    w->tensor_active = mean_of(s, "tensor_active", first, last);
+    w->dram_active   = mean_of(s, "dram_active", first, last);
+    w->power_w       = mean_of(s, "power_w", first, last);
+    w->power_limit_w = mean_of(s, "power_limit_w", first, last);
+    w->sm_mhz        = mean_of(s, "sm_mhz", first, last);
+    w->temp_c        = mean_of(s, "temp_c", first, last);
+    w->processes     = mean_of(s, "gpu_processes", first, last);
+    w->memory_bytes  = series_last(s, "gpu_mem_bytes");
+    w->cpu           = mean_of(s, "cpu", first, last);
+    w->own_cpu       = mean_of(s, "own_cpu", first, last);
+    str_copy(w->reasons, sizeof w->reasons, series_text(s, "clock_reasons"));
+}
+
+/* ---- parts --------------------------------------------------------------------------------------------- */
+
+/* The parts as they are taken off what is left of the wall time. */
+typedef struct {
+    WaterfallPart *out;
+    int            n;
+    double         left;
+} Fall;
+
+/* At most what is left; NAN: not measured, so no part. */
+static double take(Fall *f, FallPart part, double share)
+{
+    if (isnan(share)) return 0;
+    share = MIN(f->left, MAX(0, share));
+    f->left -= share;
+    f->out[f->n++] = (WaterfallPart){ part, words[part].name, words[part].note, share };
+    return share;
+}
+
+static int is_traced(const RunFacts *f) { return f->trace.step_s > 0 && f->trace.spans > 0; }
+
+static int is_gpu(const RunFacts *f) { return f->plan.capability > 0; }
+
+/* FLOPs of a step at the data sheet's peak, in seconds; NAN: no peak is known. */
+static double ideal_s(const RunFacts *f) { return f->plan.model_flops / f->plan.peak_flops; }
+
+static int is_held(const FallWindow *w) { return strstr(w->reasons, "power") || strstr(w->reasons, "therm"); }
+
+/* Divides the time of products that is not useful work: what the clock takes, what else. */
+static void take_products(Fall *fall, const FallWindow *w, const RunFacts *f, double products, double useful)
+{
+    double peak = f->plan.peak_mhz, more = MAX(0, products - useful);
+    double slow = is_held(w) && w->sm_mhz < peak ? MIN(more, useful * (peak / w->sm_mhz - 1)) : NAN;
+    take(fall, FALL_THROTTLE, slow);
+    take(fall, FALL_BELOW, more - (isnan(slow) ? 0 : slow));
+}
+
+static void fall_traced(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
+{
+    const FactsTrace *t = &f->trace;
+    /* Shares of a traced step; where steps wait for data, the traced ones may have waited less or more. */
+    double busy_s = MIN(t->busy_s, w->step_s), idle = 1 - busy_s / w->step_s;
+    double input = is_gpu(f) ? MIN(w->wait_s / w->step_s, idle) : w->wait_s / w->step_s;
+    take(fall, FALL_INPUT, steps * input);
+    take(fall, FALL_GAPS, steps * MAX(0, idle - input));
+    if (f->plan.world > 1) take(fall, FALL_COMM, steps * t->comm_s / w->step_s);
+    if (t->repeat_s > 0) take(fall, FALL_REPEAT, steps * t->repeat_s / w->step_s);
+    take(fall, FALL_OTHER, steps * t->other_s / w->step_s);
+    if (t->unnamed_s > 0.001 * t->busy_s) take(fall, FALL_UNSPLIT, steps * t->unnamed_s / w->step_s);
+    if (!isnan(ideal_s(f))) take_products(fall, w, f, steps * t->tensor_s / w->step_s, useful);
+}
+
+static void fall_counted(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
+{
+    double idle  = isnan(w->gpu_util) ? 1 - w->sm_active : 1 - MAX(w->gpu_util, w->sm_active);
+    double input = MIN(w->wait_s / w->step_s, idle);
+    take(fall, FALL_INPUT, steps * input);
+    take(fall, FALL_GAPS, steps * (idle - input));
+    double again = f->plan.repeat_flops / f->plan.model_flops * w->mfu;
+    if (again > 0) take(fall, FALL_REPEAT, steps * again);
+    double products = steps * w->tensor_active;
+    take(fall, FALL_OTHER, fall->left - MAX(0, products - useful));
+    take_products(fall, w, f, products, useful);
+}
+
+/* What of the wall time is useful work; NAN: not known. Without a peak: the time of products, by a trace. */
+static double useful_share(const FallWindow *w, const RunFacts *f, double steps)
+{
+    if (!isnan(ideal_s(f))) return MIN(steps, steps * ideal_s(f) / w->step_s);
+    if (is_traced(f)) return MIN(steps, steps * f->trace.tensor_s / w->step_s);
+    return isnan(w->mfu) ? NAN : MIN(steps, steps * MAX(0, w->mfu));
+}
+
+int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS])
+{
+    Fall fall = { .out = out, .left = 1 };
+    if (w->n_step < 1 || isnan(w->wait_s)) return 0;
+    /* Evaluations that never came in the window cost nothing there. */
+    if (w->eval_share > 0) take(&fall, FALL_EVAL, w->eval_share);
+    if (w->save_share > 0) take(&fall, FALL_SAVE, w->save_share);
+    double steps  = fall.left; /* share of the wall time that is steps */
+    double useful = useful_share(w, f, steps);
+    fall.left -= isnan(useful) ? 0 : useful;
+    if (is_traced(f)) {
+        fall_traced(&fall, w, f, steps, useful);
+    } else if (!isnan(w->tensor_active) && !isnan(useful)) {
+        fall_counted(&fall, w, f, steps, useful);
+    } else {
+        double idle = isnan(w->gpu_util) ? 1 : 1 - w->gpu_util, input = MIN(w->wait_s / w->step_s, idle);
+        take(&fall, FALL_INPUT, steps * input);
+        if (!isnan(w->gpu_util)) take(&fall, FALL_GAPS, steps * (idle - input));
+        take(&fall, FALL_UNSPLIT, fall.left);
+    }
+    if (fall.left > 1e-3) take(&fall, FALL_REST, fall.left);
+    if (!isnan(useful)) {
+        fall.left += useful;
+        take(&fall, FALL_USEFUL, fall.left);
+        if (isnan(ideal_s(f)) && is_traced(f)) out[fall.n - 1].note = "products and attention";
+    }
+    return fall.n;
+}
+
+int waterfall_of(const Series *s, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS])
+{
+    FallWindow w;
+    waterfall_window(s, &w);
+    return waterfall_from(&w, f, out);
+}
+
+const char *waterfall_source(const FallWindow *w, const RunFacts *f)
+{
+    if (is_traced(f)) return is_gpu(f) ? "a trace of this run" : "a trace of this run, by clocks";
+    if (!isnan(w->tensor_active)) return "the GPU's own counters";
+    if (!isnan(w->gpu_util)) return "utilisation alone";
+    return "clocks alone";
+}
+
+double waterfall_tensor(const FallWindow *w, const RunFacts *f)
+{
+    double flops = f->plan.model_flops + f->plan.repeat_flops;
+    return flops / f->plan.peak_flops / w->step_s * (f->plan.peak_mhz / w->sm_mhz);
 }

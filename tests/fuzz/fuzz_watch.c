@@ -65,7 +65,9 @@ static void fuzz_lines(const uint8_t *bytes, size_t n)
     CHECK(s.n_row <= 16 && s.n_key <= SERIES_KEYS && s.n_text <= SERIES_TEXTS, "bounds");
     CHECK(series_tail(&s, "loss", value, 8) <= 8, "tail");
     series_best(&s, "loss", &at);
-    int k = waterfall_of(&s, part);
+    RunFacts none;
+    facts_init(&none);
+    int k = waterfall_of(&s, &none, part);
     for (int i = 0; i < k; i++) {
         CHECK(part[i].share >= -1e-9 && part[i].share <= 1 + 1e-9, "share %g", part[i].share);
         sum += part[i].share;

@@ -30,6 +30,9 @@ typedef struct {
     CpuRange list;    /* of the list that runs */
     CpuRange grown;   /* without a plan */
     DevComm  comm;    /* world 0 or 1: alone */
+    int      tracing; /* 1: ops are recorded into trace */
+    int64_t  trace_cap;
+    DevTrace trace;
 } CpuDev;
 
 /* One slot per op kind: cpu_embed_fwd(), ... */

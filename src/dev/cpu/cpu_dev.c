@@ -270,13 +270,43 @@ static DevExec *cpu_exec_create(Dev *dev, const Op *ops, int n_op)
 
 static void cpu_exec_destroy(Dev *dev, DevExec *exec) { free(exec); }
 
+static int run_traced(Dev *dev, const Op *op)
+{
+    CpuDev *d    = (CpuDev *)dev;
+    DevSpan span = { .begin_s = clock_now_s(), .op = op, .lane = op->lane };
+    int     rc   = dev_run_op(dev, op);
+    span.end_s   = clock_now_s();
+    dev_trace_add(&d->trace, &d->trace_cap, &span);
+    return rc;
+}
+
 static int cpu_exec_run(Dev *dev, DevExec *exec)
 {
     int rc                = 0;
     ((CpuDev *)dev)->list = exec->scratch;
-    for (int i = 0; i < exec->n_op && rc == 0; i++) rc = dev_run_op(dev, &exec->ops[i]);
+    for (int i = 0; i < exec->n_op && rc == 0; i++)
+        rc = ((CpuDev *)dev)->tracing ? run_traced(dev, &exec->ops[i]) : dev_run_op(dev, &exec->ops[i]);
     ((CpuDev *)dev)->list = (CpuRange){ 0 };
     return rc;
+}
+
+static int cpu_trace_begin(Dev *dev)
+{
+    CpuDev *d    = (CpuDev *)dev;
+    d->trace     = (DevTrace){ 0 };
+    d->trace_cap = 0;
+    d->tracing   = 1;
+    return 0;
+}
+
+static int cpu_trace_end(Dev *dev, DevTrace *out)
+{
+    CpuDev *d  = (CpuDev *)dev;
+    d->tracing = 0;
+    *out       = d->trace;
+    d->trace   = (DevTrace){ 0 };
+    dev_trace_finish(out);
+    return 0;
 }
 
 static int cpu_exec_time(Dev *dev, DevExec *exec, DevOpTime *out)
@@ -328,6 +358,8 @@ const DevVt *dev_cpu(void)
         .exec_destroy = cpu_exec_destroy,
         .exec_run     = cpu_exec_run,
         .exec_time    = cpu_exec_time,
+        .trace_begin  = cpu_trace_begin,
+        .trace_end    = cpu_trace_end,
     };
     return &vt;
 }

@@ -19,6 +19,7 @@
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_ortho.h"
 #include "dev/cuda/cuda_own.h"
+#include "dev/cuda/cuda_trace.h"
 #include "dev/cuda/cuda_tune.h"
 
 #include <stdio.h>
@@ -38,6 +39,8 @@ struct DevExec {
     cudaEvent_t     end[LANE_COUNT];  /* of the other lanes */
     cudaGraphExec_t graph;            /* NULL: run eagerly */
     char            label[160];       /* for messages about replays */
+    int            *n_node;           /* while it is captured: nodes of the graph up to the end of each op */
+    CudaWork        work;             /* of the graph, for traces; work.work NULL: not known */
 };
 
 /* ---- dependencies -------------------------------------------------------------------------------------- */
@@ -112,6 +115,17 @@ static int op_failed(const Op *op)
     return err_set("op %s (%s): %s", op->label, op_table[op->kind].name, cause);
 }
 
+/* Nodes of the graph that a stream is being captured into. */
+static int captured_nodes(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t                  graph  = NULL;
+    size_t                       n      = 0;
+    cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL, NULL);
+    if (e == cudaSuccess && graph) e = cudaGraphGetNodes(graph, NULL, &n);
+    return e == cudaSuccess ? (int)n : 0;
+}
+
 static int emit_op(CudaDev *d, DevExec *x, int i)
 {
     const Op    *op     = &x->ops[i];
@@ -122,7 +136,12 @@ static int emit_op(CudaDev *d, DevExec *x, int i)
     }
     d->lane       = op->lane;
     d->last_label = op->label;
-    if (dev_run_op(&d->base, op) < 0) return op_failed(op);
+    int traced    = cuda_trace_is_on();
+    if (traced) cuda_trace_op_begin(op);
+    int rc = dev_run_op(&d->base, op);
+    if (traced) cuda_trace_op_end();
+    if (rc < 0) return op_failed(op);
+    if (d->capturing) x->n_node[i] = captured_nodes(stream);
     if (x->op[i].done) CUDA_TRY(cudaEventRecord(x->op[i].done, stream));
     return 0;
 }
@@ -152,15 +171,39 @@ static int run_eagerly(CudaDev *d, DevExec *x)
     return rc;
 }
 
+/* Which op each kernel and copy of the graph belongs to. If that cannot be told, traces have no names. */
+static void note_work(DevExec *x, cudaGraph_t graph)
+{
+    size_t n = x->n_op > 0 ? (size_t)x->n_node[x->n_op - 1] : 0;
+    if (n == 0) return;
+    cudaGraphNode_t *node = calloc(n, sizeof *node);
+    x->work               = (CudaWork){ .ops = x->ops, .work = calloc(n, sizeof(int)), .one_lane = 1 };
+    for (int lane = 0; lane < LANE_COUNT; lane++) x->work.one_lane &= !x->used[lane] || lane == LANE_COMPUTE;
+    int op = 0, ok = node && x->work.work && cudaGraphGetNodes(graph, node, &n) == cudaSuccess;
+    for (size_t k = 0; ok && k < n; k++) {
+        enum cudaGraphNodeType type;
+        while (op + 1 < x->n_op && x->n_node[op] <= (int)k) op++;
+        ok = cudaGraphNodeGetType(node[k], &type) == cudaSuccess;
+        if (ok && (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
+                   type == cudaGraphNodeTypeMemset))
+            x->work.work[x->work.n_work++] = op;
+    }
+    if (!ok) x->work.n_work = 0;
+    free(node);
+}
+
 static int capture(CudaDev *d, DevExec *x)
 {
     cudaStream_t compute = d->stream[LANE_COMPUTE];
     cudaGraph_t  graph   = NULL;
+    x->n_node            = calloc((size_t)MAX(x->n_op, 1), sizeof *x->n_node);
+    CHECK(x->n_node, "out of host memory");
     CUDA_TRY(cudaStreamBeginCapture(compute, cudaStreamCaptureModeRelaxed));
     d->capturing  = 1;
     int rc        = run_eagerly(d, x);
     d->capturing  = 0;
     cudaError_t e = cudaStreamEndCapture(compute, &graph);
+    if (rc == 0 && e == cudaSuccess) note_work(x, graph);
     if (rc == 0 && e == cudaSuccess) e = cudaGraphInstantiate(&x->graph, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError(); /* a broken capture leaves its error behind; it is in e */
@@ -177,6 +220,7 @@ int cuda_exec_run(Dev *dev, DevExec *x)
     if (fault_hit(FAULT_DEVICE)) TRY(cuda_trap(dev));
     if (!x->graph) return run_eagerly(d, x);
     d->last_label = x->label;
+    if (cuda_trace_is_on()) cuda_trace_graph(&x->work);
     CUDA_TRY(cudaGraphLaunch(x->graph, d->stream[LANE_COMPUTE]));
     return 0;
 }
@@ -199,6 +243,8 @@ void cuda_exec_destroy(Dev *dev, DevExec *x)
     }
     d->last_label = "none"; /* it may point into the list */
     free(x->op);
+    free(x->n_node);
+    free(x->work.work);
     free(x);
 }
 

@@ -7,9 +7,11 @@
 const palette = {
   light: ['#0b7285', '#d9480f', '#5f3dc4', '#2b8a3e', '#c2255c', '#1864ab', '#846358', '#5c940d'],
   dark: ['#3bc9db', '#ff922b', '#b197fc', '#69db7c', '#f783ac', '#74c0fc', '#e0b69f', '#c0eb75'] };
-const fallColors = { 'waiting for data': '#e03131', 'GPU idle': '#f08c00', 'other kernels': '#868e96',
-  'some kernel runs': '#868e96',
-                     'products below peak': '#1c7ed6', 'model FLOPs': '#2f9e44', 'computing': '#2f9e44' };
+const fallColors = { 'waiting for data': '#e03131', 'idle between kernels': '#f08c00',
+  'communication': '#ae3ec9', 'evaluation': '#d6336c', 'checkpoints': '#f783ac',
+  'computing again': '#74b816', 'other kernels': '#868e96', 'clock held down': '#e8590c',
+  'products below their rate': '#1c7ed6', 'busy, not divided': '#adb5bd', 'the rest': '#ced4da',
+  'useful work': '#2f9e44' };
 const state = { list: null, data: new Map(), selected: [], touched: false, smooth: 0.6, x: 'step',
   logX: false, logY: false, theme: 'auto' };
 const $ = id => document.getElementById(id);
@@ -52,6 +54,10 @@ function timeText(s) {
   return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
 }
 const known = v => v !== undefined && v !== null && Number.isFinite(v);
+
+/* The task says what it counts, and which measures it has. */
+function unitsOf(r) { return r.units || r.unit + 's'; }
+function measureName(key) { return key.replace(/^val_/, '').replace(/_/g, ' '); }
 
 function make(tag, cls, text) {
   const e = document.createElement(tag);
@@ -204,7 +210,7 @@ function follow() {
   for (const name of state.selected) {
     const r = state.list && state.list.runs.find(q => q.name === name), d = state.data.get(name);
     if (!r) continue;
-    const mark = [r.step, r.val_loss, r.epoch, r.state].join();
+    const mark = [r.step, r[r.measure], r.epoch, r.state].join();
     if (d && d.mark === mark) continue;
     load(name);
     if (state.data.get(name)) state.data.get(name).mark = mark;
@@ -242,7 +248,7 @@ function connect() {
 
 const charts = [
   { title: 'Loss', keys: [['loss', ''], ['val_loss', 'validation']], format: plain, smooth: true },
-  { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => r.unit + 's/s' },
+  { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => unitsOf(r) + '/s' },
   { title: 'MFU', keys: [['mfu', '']], format: percent, smooth: true },
   { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'],
     ['gpu_util', 'utilisation']], format: percent, smooth: true, single: true },
@@ -254,6 +260,23 @@ const charts = [
   { title: 'Host memory', keys: [['rss_bytes', '']], format: bytes },
   { title: 'Energy per unit', keys: [['j_per_unit', '']], format: joules, smooth: true },
 ];
+
+/* Columns that no chart above shows: the task's other measures, and its losses where it has several. */
+const plainKeys = new Set(['step', 'time_s', 'data_wait_s', 'data_fill_s', 'eval_s', 'save_s', 'energy_j',
+  'kwh', 'watch_first', 'watch_last', 'sm_mhz', 'mem_mhz', 'temp_c', 'pcie_tx_bytes_s', 'pcie_rx_bytes_s',
+  'ecc_errors', 'gpu_processes', 'cpu', 'ram_bytes', 'ram_total_bytes', 'disk_read_bytes_s',
+  'disk_write_bytes_s']);
+const shownKeys = new Set(charts.flatMap(c => c.keys.map(([k]) => k)));
+function addCharts() {
+  for (const name of state.selected) {
+    for (const key of Object.keys((state.data.get(name) || { columns: {} }).columns)) {
+      if (plainKeys.has(key) || shownKeys.has(key)) continue;
+      shownKeys.add(key);
+      const title = key.startsWith('val_') ? 'Validation ' + measureName(key) : measureName(key);
+      charts.push({ title, keys: [[key, '']], format: plain, smooth: !key.startsWith('val_'), own: true });
+    }
+  }
+}
 
 /* Exponential mean that begins at the first value; weight 0 changes nothing. */
 function smoothed(y, weight) {
@@ -285,7 +308,7 @@ function linesOf(chart) {
       if (several && chart.single && k > 0) return;
       const p = points(d, key);
       if (!p.x.length) return;
-      const rare = key === 'val_loss';
+      const rare = key.startsWith('val_');
       const color = chart.single && !several ? shade(k) : rare && !several ? shade(1) : colorOf(name);
       const caption = [several ? name : '', label].filter(Boolean).join(' ');
       const soft = chart.smooth && !rare && !(k > 0 && !chart.single) && state.smooth > 0;
@@ -326,11 +349,14 @@ function build(chart) {
   head.append(chart.head, chart.now);
   chart.card.append(head, area, chart.legend);
   chart.card.dataset.title = chart.title;
-  $('plots').append(chart.card);
+  /* What the task measures stands behind its loss. */
+  const second = chart.own && $('plots').children[1];
+  if (second) $('plots').insertBefore(chart.card, second); else $('plots').append(chart.card);
   chart.plot = makePlot(area, x => legend(chart, x));
 }
 
 function showPlots() {
+  addCharts();
   for (const chart of charts) {
     chart.lines = linesOf(chart);
     if (!chart.card && chart.lines.length) build(chart);
@@ -350,8 +376,8 @@ function showPlots() {
 /* Several runs: a row each. */
 function showTable() {
   const columns = [['step', r => r.step ?? 0], ['loss', r => known(r.loss) && r.loss.toFixed(4)],
-    ['validation', r => known(r.val_loss) && r.val_loss.toFixed(4)],
-    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${r.unit}s/s`],
+    ['validation', r => known(r[r.measure]) && `${measureName(r.measure)} ${plain(r[r.measure])}`],
+    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${unitsOf(r)}/s`],
     ['MFU', r => known(r.mfu) && percent(r.mfu)],
     ['tensor', r => known(r.tensor_active) && percent(r.tensor_active)],
     ['power', r => known(r.power_w) && watts(r.power_w)],
@@ -381,8 +407,9 @@ function showTiles() {
   const rows = !r ? [] : [
     [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)],
     ['loss', known(r.loss) && r.loss.toFixed(4)],
-    ['validation', known(r.val_loss) && r.val_loss.toFixed(4)],
-    [`${r.unit}s/s`, known(r.per_s) && count(r.per_s)],
+    ...Object.keys(r).filter(k => k.startsWith('val_')).map(k =>
+      ['validation ' + measureName(k), known(r[k]) && plain(r[k])]),
+    [`${unitsOf(r)}/s`, known(r.per_s) && count(r.per_s)],
     ['MFU', known(r.mfu) && percent(r.mfu)],
     ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
     ['power', known(r.power_w) && watts(r.power_w)],
@@ -439,7 +466,13 @@ function showSamples() {
       e.append(make('div', 'soft', `${state.selected.length > 1 ? name + ', ' : ''}step ${s.step}`));
       const pre = make('pre');
       pre.append(make('b', '', s.prompt || ''), s.text || '');
-      e.append(pre);
+      if (s.image && s.image.startsWith('data:image/')) {
+        const img = make('img', 'picture');
+        img.src = s.image;
+        img.alt = `sample of step ${s.step}`;
+        e.append(img);
+      }
+      if (s.text || s.prompt) e.append(pre);
       items.push(e);
     }
   }

@@ -58,8 +58,10 @@ function extent(lines, key) {
 
 function padded([lo, hi], log) {
   if (!(hi >= lo)) return [0, 1];
-  if (log) return hi > lo ? [lo * (lo / hi) ** 0.04, hi * (hi / lo) ** 0.04] : [lo / 2, hi * 2];
-  const pad = hi > lo ? (hi - lo) * 0.06 : Math.abs(hi) * 0.1 || 1;
+  /* Smoothing a constant leaves its last digits: such a range would have no end of ticks. */
+  const wide = hi - lo > 1e-9 * Math.abs(hi);
+  if (log) return wide ? [lo * (lo / hi) ** 0.04, hi * (hi / lo) ** 0.04] : [lo / 2, hi * 2];
+  const pad = wide ? (hi - lo) * 0.06 : Math.abs(hi) * 0.1 || 1;
   return [lo >= 0 ? Math.max(0, lo - pad) : lo - pad, hi + pad];
 }
 

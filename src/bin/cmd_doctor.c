@@ -1,0 +1,162 @@
+#define _GNU_SOURCE /* nftw */
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "bin/cmd.h"
+#include "bin/tasks.h"
+#include "run/rundir.h"
+#include "run/train.h"
+#include "watch/doctor.h"
+#include "watch/runwatch.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    int         apply, json;
+    const char *out, *seconds;
+} Flags;
+
+/* ---- a look at a recipe -------------------------------------------------------------------------------- */
+
+static const char look_name[] = "look";
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    return remove(path);
+}
+
+/* Runs go to a folder of their own for a while; timings of kernels stay where they are kept. */
+static int begin_look(char folder[64])
+{
+    char cache[1024];
+    str_copy(folder, 64, "/tmp/brim-doctor-XXXXXX");
+    if (!getenv("BRIM_TUNE_CACHE")) setenv("BRIM_TUNE_CACHE", rundir_tune_cache(cache, sizeof cache), 1);
+    if (!mkdtemp(folder)) return err_sys("%s", folder);
+    setenv("BRIM_RUNS", folder, 1);
+    return 0;
+}
+
+/* Steps for some seconds, a few of them traced; nothing is evaluated, nothing saved. */
+static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
+{
+    static char run[] = "run=look", steps[] = "steps=1000000", trace[] = "trace=3",
+                report[] = "watch.report=false", skip[] = "trace_skip=2", web[] = "watch.web=false",
+                sample[] = "watch.sample=true", every[] = "log_every=1";
+    char        *own[] = { run, steps, trace, skip, report, web, sample, every };
+    char        *all[RECIPE_KEYS + ARRAY_LEN(own)];
+    TrainOptions opt = {
+        .begin_s = a->begin_s, .is_look = 1, .command = "brim doctor", .version = a->version
+    };
+    Recipe r;
+    if (t->n_override > RECIPE_KEYS) return err_user("command line: too many keys");
+    for (int i = 0; i < t->n_override; i++) all[i] = t->override[i];
+    for (int i = 0; i < ARRAY_LEN(own); i++) all[t->n_override + i] = own[i];
+    TRY(recipe_load(&r, t->target, t->n_override + ARRAY_LEN(own), all));
+    RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
+    Watcher   watcher = runwatch_watcher(watch);
+    runwatch_look(watch, seconds);
+    opt.watcher = &watcher;
+    int rc      = train_run(task_of(&r), &r, &opt);
+    runwatch_destroy(watch);
+    return rc;
+}
+
+/* ---- the command --------------------------------------------------------------------------------------- */
+
+/* "dir/name.yaml" -> "dir/name.doctor.yaml"; a run's recipe is written beside its folder. */
+static void out_path(const Flags *f, const char *target, int is_run, char *buf, size_t n)
+{
+    int len = (int)strlen(target) - (str_ends_with(target, ".yaml") ? (int)strlen(".yaml") : 0);
+    if (f->out) {
+        str_copy(buf, n, f->out);
+    } else if (is_run) {
+        snprintf(buf, n, "%s/%s.doctor.yaml", rundir_base(), target);
+    } else {
+        snprintf(buf, n, "%.*s.doctor.yaml", len, target);
+    }
+}
+
+static int show(const Doctor *d, const RecipeFrom *from, const Flags *f, const char *target, int is_run)
+{
+    char path[RUNDIR_PATH + 64];
+    int  n = 0;
+    out_path(f, target, is_run, path, sizeof path);
+    if (f->json) {
+        TRY(doctor_print_json(d, stdout));
+    } else {
+        doctor_print(d, stdout);
+    }
+    if (!f->apply) return 0;
+    n = doctor_apply(d, from, path);
+    if (n < 0) return -1;
+    if (n == 0) fprintf(f->json ? stderr : stdout, "\nnothing to change\n");
+    if (n > 0)
+        fprintf(f->json ? stderr : stdout, "\n%s: the recipe with %d key%s changed\n", path, n,
+                str_plural(n));
+    return 0;
+}
+
+static int examine_run(const CmdTarget *t, const Flags *f, const char *name)
+{
+    RunDir dir;
+    Recipe r;
+    Doctor d;
+    TRY(rundir_paths(&dir, name));
+    if (t->n_override > 0)
+        return err_user("command line: %s: a run is judged as it was; keys belong to a recipe",
+                        t->override[0]);
+    TRY(recipe_load_without_data(&r, dir.recipe, 0, NULL));
+    RecipeFrom from = { .task = task_of(&r), .path = dir.recipe };
+    int        rc   = doctor_open(&d, &from, rundir_base(), name);
+    if (rc == 0) rc = show(&d, &from, f, name, 1);
+    doctor_close(&d);
+    return rc;
+}
+
+static int examine_recipe(const CmdArgs *a, const CmdTarget *t, const Flags *f)
+{
+    char   folder[64], before[1024];
+    double seconds = 3;
+    Recipe r;
+    Doctor d = { 0 };
+    if (f->seconds) TRY(cmd_double("--seconds", f->seconds, 0.5, 600, &seconds));
+    TRY(cmd_load_target(t, &r));
+    str_copy(before, sizeof before, rundir_base());
+    TRY(begin_look(folder));
+    RecipeFrom from = {
+        .task = task_of(&r), .path = t->target, .override = t->override, .n_override = t->n_override
+    };
+    int rc = look(a, t, seconds);
+    if (rc == 0) rc = doctor_open(&d, &from, folder, look_name);
+    if (rc == 0) str_copy(d.name, sizeof d.name, r.run);
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    setenv("BRIM_RUNS", before, 1);
+    if (rc == 0) rc = show(&d, &from, f, t->target, 0);
+    doctor_close(&d);
+    return rc;
+}
+
+int cmd_doctor(const CmdArgs *a)
+{
+    Flags     f      = { 0 };
+    CmdFlag   flag[] = { { "--apply", NULL, &f.apply, "write the changed recipe" },
+                         { "--out", &f.out, NULL, "where --apply writes (default: NAME.doctor.yaml)" },
+                         { "--seconds", &f.seconds, NULL, "that a recipe is watched for (default 3)" },
+                         { "--json", NULL, &f.json, "one JSON object instead" } };
+    CmdTarget t;
+    RunDir    dir;
+    TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (!t.target) return err_user("command line: a run or a recipe is missing (brim doctor runs/mine)");
+    const char *last = strrchr(t.target, '/');
+    last             = last && last[1] ? last + 1 : t.target;
+    if (!recipe_exists(t.target) && rundir_paths(&dir, last) == 0 && file_kind(dir.recipe) == FILE_REGULAR)
+        return examine_run(&t, &f, last);
+    err_clear();
+    return examine_recipe(a, &t, &f);
+}

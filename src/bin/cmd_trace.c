@@ -1,0 +1,63 @@
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "bin/cmd.h"
+#include "run/rundir.h"
+#include "watch/tracesum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_BYTES = 256 << 20 };
+
+/* The trace of a run, or a file of that name. */
+static int find_file(const char *target, char *buf, size_t n)
+{
+    RunDir      d;
+    const char *last = strrchr(target, '/');
+    last             = last && last[1] ? last + 1 : target;
+    if (file_kind(target) == FILE_REGULAR) return str_copy(buf, n, target);
+    if (rundir_paths(&d, last) == 0 && file_kind(d.path) == FILE_FOLDER) {
+        TRY(rundir_path(&d, "trace.json", buf, n));
+        if (file_kind(buf) == FILE_REGULAR) return 0;
+        return err_user("%s: this run has no trace (trace=3 makes one)", last);
+    }
+    err_clear();
+    return err_user("command line: %s: neither a file nor a run", target);
+}
+
+static int read_all(const char *path, char **text, size_t *size)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) return err_sys("%s", path);
+    int  rc = fseek(f, 0, SEEK_END) == 0 ? 0 : err_sys("%s", path);
+    long n  = rc == 0 ? ftell(f) : 0;
+    rewind(f);
+    if (rc == 0 && (n < 0 || n > MOST_BYTES)) rc = err_user("%s: larger than 256 MiB", path);
+    if (rc == 0 && !(*text = malloc((size_t)n + 1))) rc = err_set("out of host memory");
+    if (rc == 0) *size = fread(*text, 1, (size_t)n, f);
+    fclose(f);
+    return rc;
+}
+
+int cmd_trace(const CmdArgs *a)
+{
+    int       json   = 0;
+    CmdFlag   flag[] = { { "--json", NULL, &json, "one JSON object instead" } };
+    char      path[RUNDIR_PATH + 32], *text = NULL;
+    size_t    n     = 0;
+    int       words = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    TraceSum *t;
+    if (words < 0) return -1;
+    if (words != 2 || strcmp(a->argv[0], "summarize") != 0)
+        return err_user("command line: brim trace summarize RUN, or a trace.json");
+    TRY(find_file(a->argv[1], path, sizeof path));
+    TRY(read_all(path, &text, &n));
+    t      = calloc(1, sizeof *t);
+    int rc = t ? tracesum_read(t, path, text, n) : err_set("out of host memory");
+    if (rc == 0 && json) rc = tracesum_print_json(t, stdout);
+    if (rc == 0 && !json) tracesum_print(t, stdout);
+    free(t);
+    free(text);
+    return rc;
+}

@@ -1,0 +1,381 @@
+#define _GNU_SOURCE /* memmem, memrchr */
+#include "data/documents.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "file/stream.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+enum { READ_BYTES = 1 << 18, MOST_DEPTH = 64, SNIFF_BYTES = 4096 };
+
+typedef struct {
+    const char *path;
+    int64_t     size_bytes;
+} Input;
+
+struct Documents {
+    Arena           arena;
+    DocumentsConfig cfg;
+    Input          *input;
+    int             n_input, cap_input, at; /* at: the input that is open, or next */
+    int64_t         size_bytes, taken;      /* taken: of inputs before `at` */
+    int             unknown;                /* there is an input whose size is not known */
+    XXH64_state_t   hash;
+
+    Stream *stream;
+    int     json;
+    int64_t line;
+    char   *held; /* bytes [held_at, held_len) are read and in no batch yet */
+    size_t  held_at, held_len, held_cap;
+    size_t  searched; /* no separator ends before this */
+    int     ended;    /* the stream has no more */
+    int     within;   /* a part of the document was handed out */
+};
+
+/* ---- the list of inputs -------------------------------------------------------------------------------- */
+
+static int add_input(Documents *d, const char *path, const struct stat *st)
+{
+    if (d->n_input == d->cap_input) {
+        d->cap_input = d->cap_input * 2 + 64;
+        Input *more  = realloc(d->input, sizeof *more * (size_t)d->cap_input);
+        if (!more) return err_sys("memory for a list of files");
+        d->input = more;
+    }
+    int64_t size           = st && S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1;
+    d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
+    if (size < 0) d->unknown = 1;
+    d->size_bytes += MAX(size, 0);
+    int64_t fact[3] = { size, st ? (int64_t)st->st_mtim.tv_sec : 0, st ? (int64_t)st->st_mtim.tv_nsec : 0 };
+    XXH64_update(&d->hash, path, strlen(path) + 1);
+    XXH64_update(&d->hash, fact, sizeof fact);
+    return 0;
+}
+
+static int is_packed(const unsigned char *p, ssize_t n)
+{
+    static const unsigned char gzip[] = { 0x1f, 0x8b }, zstd[] = { 0x28, 0xb5, 0x2f, 0xfd };
+    return (n >= 2 && memcmp(p, gzip, 2) == 0) || (n >= 4 && memcmp(p, zstd, 4) == 0);
+}
+
+/* 1: a file of a folder that is taken for no text. */
+static int looks_binary(const char *path)
+{
+    unsigned char p[SNIFF_BYTES];
+    int           fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t       n  = fd < 0 ? 0 : read(fd, p, sizeof p);
+    if (fd >= 0) close(fd);
+    return n > 0 && !is_packed(p, n) && memchr(p, 0, (size_t)n);
+}
+
+static int add_folder(Documents *d, const char *folder, int depth)
+{
+    char      **name;
+    struct stat st;
+    if (depth > MOST_DEPTH) return err_user("%s: folders are nested deeper than %d", folder, MOST_DEPTH);
+    int n = file_list(&d->arena, folder, "", &name);
+    if (n < 0) return -1;
+    for (int i = 0; i < n; i++) {
+        if (name[i][0] == '.') continue;
+        const char *path = arena_printf(&d->arena, "%s/%s", folder, name[i]);
+        if (stat(path, &st) != 0) continue; /* a link that leads nowhere */
+        if (S_ISDIR(st.st_mode)) {
+            TRY(add_folder(d, path, depth + 1));
+        } else if (S_ISREG(st.st_mode) && looks_binary(path)) {
+            if (d->cfg.quiet) continue;
+            log_warn("%s: left out: not text, it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
+        } else if (S_ISREG(st.st_mode)) {
+            TRY(add_input(d, path, &st));
+        }
+    }
+    return 0;
+}
+
+static int add_path(Documents *d, const char *path)
+{
+    struct stat st;
+    if (strcmp(path, "-") == 0) return add_input(d, path, NULL);
+    if (stat(path, &st) != 0) return err_user("%s: no such file or folder", path);
+    if (!S_ISDIR(st.st_mode)) return add_input(d, path, &st);
+    int before = d->n_input;
+    TRY(add_folder(d, path, 0));
+    return d->n_input > before ? 0 : err_user("%s: there is no text in this folder", path);
+}
+
+int documents_open(Documents **out, const DocumentsConfig *cfg)
+{
+    Documents *d  = mem_zeroed(1, sizeof *d);
+    int        rc = 0;
+    if (!d) return err_sys("memory for reading text");
+    arena_init(&d->arena);
+    XXH64_reset(&d->hash, 0);
+    d->cfg = *cfg;
+    for (int i = 0; rc == 0 && i < cfg->n_path; i++) rc = add_path(d, cfg->path[i]);
+    if (rc < 0) {
+        documents_close(d);
+        return -1;
+    }
+    *out = d;
+    return 0;
+}
+
+void documents_close(Documents *d)
+{
+    if (!d) return;
+    stream_close(d->stream);
+    free(d->held);
+    free(d->input);
+    arena_deinit(&d->arena);
+    free(d);
+}
+
+int documents_files(const Documents *d) { return d->n_input; }
+
+int64_t documents_bytes(const Documents *d) { return d->unknown ? 0 : d->size_bytes; }
+
+int64_t documents_taken(const Documents *d) { return d->taken + (d->stream ? stream_taken(d->stream) : 0); }
+
+uint64_t documents_fingerprint(const Documents *d) { return XXH64_digest(&d->hash); }
+
+/* ---- batches ------------------------------------------------------------------------------------------- */
+
+static int is_json(const Documents *d, const char *path)
+{
+    const char *name = file_name_of(path);
+    if (d->cfg.format != DOCUMENTS_AUTO) return d->cfg.format == DOCUMENTS_JSON;
+    return strstr(name, ".jsonl") || strstr(name, ".ndjson");
+}
+
+static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
+{
+    const char *from = d->held + d->held_at;
+    if (b->len + len > b->cap) {
+        size_t cap  = MAX(b->cap * 2, b->len + len);
+        char  *more = realloc(b->text, cap);
+        if (!more) return err_sys("memory for a document of %zu bytes", len);
+        b->text = more;
+        b->cap  = cap;
+    }
+    if (b->n == b->cap_doc) {
+        b->cap_doc         = b->cap_doc * 2 + 256;
+        DocumentSpan *more = realloc(b->doc, sizeof *more * (size_t)b->cap_doc);
+        if (!more) return err_sys("memory for a list of documents");
+        b->doc = more;
+    }
+    memcpy(b->text + b->len, from, len);
+    b->doc[b->n++] = (DocumentSpan){ .at    = b->len,
+                                     .len   = len,
+                                     .file  = d->input[d->at].path,
+                                     .line  = d->json ? d->line : 0,
+                                     .first = !d->within,
+                                     .last  = last };
+    b->len += len;
+    d->within = !last;
+    return 0;
+}
+
+/* Reads more of the stream behind what is held. */
+static int hold_more(Documents *d)
+{
+    if (d->held_at > 0) {
+        memmove(d->held, d->held + d->held_at, d->held_len - d->held_at);
+        d->held_len -= d->held_at;
+        d->searched -= d->held_at;
+        d->held_at = 0;
+    }
+    if (d->held_cap - d->held_len < READ_BYTES) {
+        size_t cap  = MAX(d->held_cap * 2, (size_t)READ_BYTES * 2);
+        char  *more = realloc(d->held, cap);
+        if (!more) return err_sys("memory for a document");
+        d->held     = more;
+        d->held_cap = cap;
+    }
+    int64_t n = stream_read(d->stream, d->held + d->held_len, READ_BYTES);
+    if (n < 0) return -1;
+    d->held_len += (size_t)n;
+    d->ended = n == 0;
+    return 0;
+}
+
+/* The separator behind held_at, or NULL if none is held. */
+static const char *find_end(Documents *d, const char *separator, size_t len)
+{
+    size_t back = MAX(d->searched, d->held_at);
+    /* It may have begun in what was searched. */
+    back              = back - MIN(back - d->held_at, len - 1);
+    const char *found = memmem(d->held + back, d->held_len - back, separator, len);
+    d->searched       = d->held_len;
+    return found;
+}
+
+/* Cuts a part off a document that is too long to be held whole. */
+static int cut_part(Documents *d, DocumentBatch *b)
+{
+    if (d->json) {
+        return err_user("%s:%lld: a line of more than %d MiB", d->input[d->at].path, (long long)d->line,
+                        DOCUMENT_LINE >> 20);
+    }
+    const char *from = d->held + d->held_at;
+    const char *line = memrchr(from, '\n', DOCUMENT_PART);
+    size_t      len  = line ? (size_t)(line + 1 - from) : DOCUMENT_PART;
+    TRY(add_document(d, b, len, 0));
+    d->held_at += len;
+    return 0;
+}
+
+/* Moves the next document of the open stream to the batch. 0: the stream has no more. */
+static int take_document(Documents *d, DocumentBatch *b)
+{
+    const char *separator = d->json ? "\n" : d->cfg.separator;
+    size_t      len = separator ? strlen(separator) : 0, most = d->json ? DOCUMENT_LINE : DOCUMENT_PART;
+    for (;;) {
+        const char *end = len > 0 ? find_end(d, separator, len) : NULL;
+        size_t      n   = end ? (size_t)(end - d->held) - d->held_at : d->held_len - d->held_at;
+        if (n > most) {
+            TRY(cut_part(d, b));
+            d->searched = d->held_at;
+            return 1;
+        }
+        if (!end && !d->ended) {
+            TRY(hold_more(d));
+            continue;
+        }
+        if (n > 0 || d->within) TRY(add_document(d, b, n, 1));
+        d->held_at += n + (end ? len : 0);
+        d->searched = d->held_at;
+        d->line++;
+        return end != NULL;
+    }
+}
+
+static int open_next(Documents *d)
+{
+    const char *path = d->input[d->at].path;
+    TRY(stream_open(&d->stream, path));
+    d->json    = is_json(d, path);
+    d->line    = 1;
+    d->held_at = d->held_len = d->searched = 0;
+    d->ended = d->within = 0;
+    return 0;
+}
+
+static void close_input(Documents *d)
+{
+    d->taken += stream_taken(d->stream);
+    stream_close(d->stream);
+    d->stream = NULL;
+    d->at++;
+}
+
+int documents_next(Documents *d, DocumentBatch *b)
+{
+    b->len = 0;
+    b->n   = 0;
+    while (d->at < d->n_input && b->len < DOCUMENT_BATCH) {
+        if (!d->stream) TRY(open_next(d));
+        int rc = take_document(d, b);
+        if (rc < 0) return -1;
+        if (rc == 0) close_input(d);
+    }
+    return b->n > 0;
+}
+
+void documents_batch_deinit(DocumentBatch *b)
+{
+    free(b->text);
+    free(b->doc);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- JSON lines ---------------------------------------------------------------------------------------- */
+
+/* What is wrong with a line: reported, or counted. */
+static int refuse_line(const DocumentsConfig *cfg, const DocumentSpan *s, int *bad, const char *what)
+{
+    if (cfg->keep_going) {
+        *bad = 1;
+        return 0;
+    }
+    return err_user("%s:%lld: %s", s->file, (long long)s->line, what);
+}
+
+static int refuse_field(const DocumentsConfig *cfg, const DocumentSpan *s, const json_t *j, int *bad)
+{
+    char        what[256];
+    const char *key;
+    json_t     *value;
+    StrNearest  near = str_nearest_begin(cfg->field);
+    const char *text = NULL; /* any field that would do */
+    json_object_foreach((json_t *)j, key, value)
+    {
+        if (!json_is_string(value)) continue;
+        str_nearest_offer(&near, key);
+        if (!text) text = key;
+    }
+    char shown[64] = "";
+    if (near.best) text = near.best;
+    if (text) str_quote(shown, sizeof shown, text, strlen(text));
+    snprintf(what, sizeof what, "there is no text in the field \"%.64s\"%s%s%s", cfg->field,
+             text ? " (--field " : "", shown, text ? " would do)" : "");
+    return refuse_line(cfg, s, bad, what);
+}
+
+static int field_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
+                      size_t *n, void **own, int *bad)
+{
+    const DocumentSpan *s = &b->doc[i];
+    const char         *p = b->text + s->at;
+    char                what[256];
+    json_error_t        e;
+    size_t              blank = 0;
+    while (blank < s->len && strchr(" \t\r", p[blank]) && p[blank]) blank++;
+    if (blank == s->len) return 0;
+    json_t *j = json_loadb(p, s->len, JSON_ALLOW_NUL, &e);
+    if (!j) {
+        char shown[160];
+        str_quote(shown, sizeof shown, e.text, strlen(e.text));
+        snprintf(what, sizeof what, "not a line of JSON: %s (column %d)", shown, e.column);
+        return refuse_line(cfg, s, bad, what);
+    }
+    const json_t *field = json_is_object(j) ? json_object_get(j, cfg->field) : NULL;
+    if (!json_is_string(field)) {
+        int rc =
+            json_is_object(j) ? refuse_field(cfg, s, j, bad) : refuse_line(cfg, s, bad, "not a JSON object");
+        json_decref(j);
+        return rc;
+    }
+    *own  = j;
+    *text = json_string_value(field);
+    *n    = json_string_length(field);
+    return 1;
+}
+
+int documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
+                   size_t *n, void **own, int *bad)
+{
+    const DocumentSpan *s = &b->doc[i];
+    *own                  = NULL;
+    *bad                  = 0;
+    *n                    = s->len;
+    *text                 = b->text + s->at;
+    if (s->line > 0) {
+        int rc = field_text(cfg, b, i, text, n, own, bad);
+        if (rc <= 0) return rc;
+    }
+    return *n > 0 || !s->first;
+}
+
+void documents_text_free(void *own) { json_decref(own); }

@@ -1,0 +1,76 @@
+/* Documents: text as a user has it, one document after the other.
+ *
+ * 1. Inputs are files, folders (every file below them, in the order of names compared by bytes; hidden names
+ *    and files with a zero byte in their first 4 KiB are left out) and "-", standard input. gzip and zstd are
+ *    unpacked.
+ * 2. In plain text a document ends at the end of a file and at each separator, which belongs to no document.
+ *    In JSON lines each line is an object, and one field of it is a document.
+ * 3. Empty documents are left out. Any bytes are text. A document of more than DOCUMENT_PART bytes comes in
+ *    parts, cut behind a line where there is one.
+ * 4. Batches come in order, from one thread at a time. What a batch holds does not change by who reads it. */
+#ifndef DATA_DOCUMENTS_H
+#define DATA_DOCUMENTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DOCUMENT_PART = 1 << 26, DOCUMENT_BATCH = 1 << 19, DOCUMENT_LINE = 1 << 29 };
+
+typedef enum { DOCUMENTS_AUTO, DOCUMENTS_TEXT, DOCUMENTS_JSON } DocumentsFormat;
+
+typedef struct {
+    const char *const *path;
+    int                n_path;
+    DocumentsFormat    format;     /* auto: JSON lines where a name has .jsonl or .ndjson in it */
+    const char        *field;      /* of JSON lines */
+    const char        *separator;  /* of plain text; NULL: none */
+    int                keep_going; /* 1: lines that are no such object are counted and left out */
+    int                quiet;      /* 1: no warning about files that are left out */
+} DocumentsConfig;
+
+typedef struct Documents Documents;
+
+typedef struct {
+    size_t      at, len; /* in DocumentBatch.text */
+    const char *file;
+    int64_t     line; /* of the file, from 1; 0: plain text */
+    int         first, last;
+} DocumentSpan;
+
+/* About DOCUMENT_BATCH bytes, or one large document. Zero it to begin; kept for the next batch. */
+typedef struct {
+    char         *text;
+    size_t        len, cap;
+    DocumentSpan *doc;
+    int64_t       n, cap_doc;
+} DocumentBatch;
+
+/* Lists the inputs. The strings of cfg are borrowed. Negative after err_user()/err_set(). */
+int  documents_open(Documents **out, const DocumentsConfig *cfg);
+void documents_close(Documents *d); /* NULL is allowed */
+
+/* Reads the next batch. 1: there is one; 0: the end. Negative after err_user()/err_set(). */
+int  documents_next(Documents *d, DocumentBatch *b);
+void documents_batch_deinit(DocumentBatch *b);
+
+/* The text of document i of a batch: for JSON lines the field, unpacked into *own, which the caller frees
+ * with documents_text_free(). 1: *text and *n are set; 0: nothing there (an empty line, or a line that is
+ * left out: *bad is 1 then). Any thread. Negative after err_user(). */
+int  documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
+                    size_t *n, void **own, int *bad);
+void documents_text_free(void *own);
+
+int     documents_files(const Documents *d);
+int64_t documents_bytes(const Documents *d); /* of all files, packed; 0: not known (a pipe) */
+int64_t documents_taken(const Documents *d); /* of these, read so far */
+/* A hash of the list: paths, sizes and times of change. Two equal ones have the same text. */
+uint64_t documents_fingerprint(const Documents *d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

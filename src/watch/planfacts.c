@@ -1,0 +1,95 @@
+#include "watch/planfacts.h"
+
+#include "base/err.h"
+#include "base/hostmem.h"
+#include "base/str.h"
+#include "watch/host.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    const Job     *job;
+    const Machine *machine;
+    double         flops, repeat_flops, repeat_s, n_op;
+} PlanWalk;
+
+static void add_row(void *ctx, const ScheduleRow *row, double times)
+{
+    PlanWalk   *w   = ctx;
+    const Prog *p   = w->job->prog[row->prog];
+    ProgStats   s   = prog_stats(p);
+    int         f32 = w->job->choice.compute == DT_F32;
+    w->flops += times * s.flops;
+    w->repeat_flops += times * s.flops_repeated;
+    w->n_op += times * s.n_op;
+    for (int i = 0; i < prog_n_op(p); i++) {
+        const Op *op = prog_op(p, i);
+        if (!op->recompute) continue;
+        double      flops = op_flops(op->kind, &op->args);
+        MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
+        w->repeat_s += times * machine_op_time(w->machine, unit, f32, flops, op_bytes(op->kind, &op->args));
+    }
+}
+
+double planfacts_repeat_s(const Job *j, const Machine *m)
+{
+    PlanWalk w = { .job = j, .machine = m };
+    schedule_each(&j->step, add_row, &w);
+    return w.repeat_s;
+}
+
+static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
+{
+    const Job *j = s->job;
+    PlanWalk   w = { .job = j, .machine = &s->machine };
+    schedule_each(&j->step, add_row, &w);
+    const Machine *known = machine_find(s->info.name);
+    p->micro_batch       = (double)j->choice.micro_batch;
+    p->micro_per_step    = (double)job_micro_per_step(j);
+    p->world             = MAX(j->choice.world, 1);
+    p->planned_bytes     = (double)store_total_bytes(&j->store);
+    p->room_bytes        = (double)s->choice.budget_bytes;
+    p->total_bytes       = (double)s->info.total_bytes;
+    p->model_flops       = w.flops;
+    p->repeat_flops      = w.repeat_flops;
+    p->predicted_s       = choose_step_cost(j, &s->machine).step_s;
+    p->repeat_s          = w.repeat_s;
+    p->n_op              = w.n_op;
+    p->peak_flops        = s->machine.peak_flops > 0 ? s->machine.peak_flops : NAN;
+    p->peak_mhz          = s->machine.peak_mhz > 0 ? s->machine.peak_mhz : NAN;
+    p->capability        = s->info.capability;
+    p->threads           = s->dev->vt->hints->is_late ? NAN : s->info.n_sm;
+    str_copy(p->precision, sizeof p->precision, setup_precision(s, r));
+    str_copy(p->recompute, sizeof p->recompute, recompute_level_name(j->choice.level));
+    str_copy(p->machine, sizeof p->machine, !s->dev->vt->hints->is_late ? "cpu" : known ? known->key : "");
+}
+
+/* As data/loader.c picks them. */
+static double loader_threads(const Recipe *r)
+{
+    enum { MOST = 4, HELD = 4 };
+    if (!r->opt.prefetch) return 0;
+    int64_t n = r->data.threads > 0 ? r->data.threads : MIN(MAX(hostmem_cpus() / 4, 1), MOST);
+    return (double)MIN(n, r->data.depth + HELD);
+}
+
+void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
+{
+    const Task *t = s->job->task;
+    f->n_metric   = MIN(t->n_metric, FACTS_METRICS);
+    f->best       = t->best;
+    for (int i = 0; i < f->n_metric; i++) {
+        snprintf(f->metric[i].name, sizeof f->metric[i].name, "val_%s", t->metric[i].name);
+        f->metric[i].larger = t->metric[i].larger;
+    }
+    str_copy(f->unit, sizeof f->unit, t->one);
+    str_copy(f->units, sizeof f->units, t->unit);
+    fill_plan(&f->plan, s, r);
+    int quota              = hostmem_quota();
+    f->host.cpus           = host_cpus();
+    f->host.allowed        = hostmem_cpus();
+    f->host.quota          = quota == INT_MAX ? NAN : quota;
+    f->host.loader_threads = loader_threads(r);
+}

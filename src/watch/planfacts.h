@@ -1,0 +1,13 @@
+/* Planfacts: what a plan and this host say about a run, as facts (watch/facts.h). */
+#ifndef WATCH_PLANFACTS_H
+#define WATCH_PLANFACTS_H
+
+#include "run/setup.h"
+#include "watch/facts.h"
+
+/* Fills measures, plan and host. */
+void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r);
+/* Seconds of a step that are spent on computing again, at the machine's rates. */
+double planfacts_repeat_s(const Job *j, const Machine *m);
+
+#endif

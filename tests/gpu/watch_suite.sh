@@ -1,0 +1,150 @@
+#!/bin/bash
+# What watching costs a run on a GPU: the sampler (10 pairs of runs), a trace, junk on its page. Then
+# TensorBoard's own reader, and brim check.
+#   watch_suite.sh BRIM [pairs trace junk events check]
+brim=$(realpath "$1")
+shift
+parts=${*:-pairs trace junk events check}
+here=$(cd "$(dirname "$0")" && pwd)
+recipe=${RECIPE:-$here/../../recipes/gpt2-124m.yaml}
+out=${OUT:-$(mktemp -d)}
+export BRIM_RUNS=$out/runs
+mkdir -p "$BRIM_RUNS"
+small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192
+       checkpoint.every=0 checkpoint.best=false watch.report=false"}
+
+# The median step of lines [a, b) of a run, in ms.
+cat >"$out/median.py" <<'P'
+import json, statistics, sys
+name, a, b = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+t = {}
+for line in open(name):
+    d = json.loads(line)
+    if "loss" in d: t[d["step"]] = d["time_s"]
+d = [t[s] - t[s - 1] for s in sorted(t) if s - 1 in t and a <= s < b]
+print(1e3 * statistics.median(d))
+P
+median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "$2" "$3"; }
+
+pairs() {
+    local on=() off=()
+    for i in $(seq "${PAIRS:-10}"); do
+        for kind in true false; do
+            "$brim" train "$recipe" $small run=p-$i-$kind steps=140 watch.sample=$kind >"$out/log" 2>&1 ||
+                { echo "not ok sampler: $(tail -n 1 "$out/log")"; return; }
+            rm -rf "$BRIM_RUNS"/p-$i-$kind/checkpoints
+        done
+        on+=("$(median p-$i-true 20 141)"); off+=("$(median p-$i-false 20 141)")
+    done
+    python3 - "$BRIM_RUNS/p-1-true" "${on[*]}" "${off[*]}" <<'P'
+import json, statistics, sys
+on, off = [[float(x) for x in s.split()] for s in sys.argv[2:]]
+ratio = [a / b - 1 for a, b in zip(on, off)]
+w = json.load(open(sys.argv[1] + "/watch.json"))
+last = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl")][-1]
+share = w["sampler_cpu_s"] / last["time_s"]
+mean = statistics.mean(ratio)
+print(f"  sampler: {statistics.mean(on):.3f} ms with, {statistics.mean(off):.3f} without, mean of {len(on)} "
+      f"pairs {100*mean:+.2f} % (each {' '.join(f'{100*r:+.2f}' for r in ratio)})")
+print(f"  its thread {100*share:.2f} % of a core, activity {w.get('activity')}")
+print("ok sampler costs nothing" if abs(mean) < 0.005 else "not ok sampler costs nothing")
+print(("ok" if share < 0.01 else "not ok") + " sampler's thread below 1 % of a core")
+P
+}
+
+trace() {
+    "$brim" train "$recipe" $small run=traced steps=260 trace=3 trace_skip=100 >"$out/log" 2>&1
+    a=$(median traced 30 100) b=$(median traced 110 261)
+    "$brim" trace summarize traced >"$out/trace.txt"
+    "$brim" trace summarize traced --json >"$out/trace.sum"
+    step=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["step_ms"])' "$out/trace.sum")
+    tail -n 1 "$out/trace.txt" | sed 's/^/  /'
+    python3 -c "
+a, b, t = $a, $b, $step
+print(f'  step before {a:.3f} ms, after {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+print(f'  traced {t:.3f} ms ({100*(t/a-1):+.2f} %)')
+print(('ok' if abs(b/a-1) < 0.005 else 'not ok') + ' a trace costs nothing after it')
+print(('ok' if abs(t/a-1) < 0.02 else 'not ok') + ' a traced step takes what a step takes, within 2 %')"
+    python3 - "$BRIM_RUNS/traced/trace.json" <<'P'
+import json, sys
+ev = json.load(open(sys.argv[1]))["traceEvents"]
+bad = [e for e in ev if not all(k in e for k in ("ph", "ts", "dur", "pid", "tid", "name"))]
+k = [e for e in ev if e["ph"] == "X" and e["tid"] == 1]
+named = [e for e in k if "op" in e["args"]]
+steps = [e for e in ev if e.get("cat") == "step"]
+at = sorted((e["ts"], e["ts"] + e["dur"]) for e in k)
+gaps = sum(max(0, b[0] - a[1]) for a, b in zip(at, at[1:]))
+total = sum(e["dur"] for e in k) + gaps + at[0][0]
+print(f"  {len(ev)} events, {len(k)} kernels, {len(named)} with an op; kernels and gaps {total/1e3:.3f} ms, "
+      f"steps {sum(e['dur'] for e in steps)/1e3:.3f} ms")
+ok = not bad and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
+print(("ok" if ok else "not ok") + " every event is whole, every kernel has its op, they sum up to the steps")
+P
+}
+
+junk() {
+    "$brim" train "$recipe" $small run=junk steps=100000 watch.web=true watch.port=0 >"$out/junk.log" 2>&1 &
+    local pid=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's/.*the page is at http:..127.0.0.1:\([0-9]*\).*/\1/p' "$out/junk.log")
+        [ -n "$port" ] && [ -s "$BRIM_RUNS/junk/metrics.jsonl" ] && break
+        sleep 0.1
+    done
+    sleep 4
+    from=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl") rss=$(awk '/VmRSS/ {print $2}' /proc/$pid/status)
+    python3 "$here/http_junk.py" 127.0.0.1 "$port" 6 >"$out/junk.txt"
+    rc=$?
+    to=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl") after=$(awk '/VmRSS/ {print $2}' /proc/$pid/status)
+    kill $pid
+    wait $pid
+    sed 's/^/  /' "$out/junk.txt"
+    a=$(median junk 20 "$from") b=$(median junk "$from" "$to")
+    python3 -c "
+a, b = $a, $b
+print(f'  quiet {a:.3f} ms a step, in the junk {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+print('  resident $rss -> $after KiB')
+print(('ok' if abs(b/a-1) < 0.01 and $rc == 0 else 'not ok') + ' junk on the page leaves the run alone')
+print(('ok' if $after - $rss < 65536 else 'not ok') + ' memory stays bounded')"
+}
+
+events() {
+    "$brim" train "$recipe" $small run=events steps=40 eval.every=20 watch.tensorboard=true >"$out/log" 2>&1
+    "$brim" train "$recipe" $small run=events steps=60 eval.every=20 watch.tensorboard=true >"$out/log" 2>&1
+    python3 - "$BRIM_RUNS/events" <<'P'
+import json, sys
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    print("skip: the package tensorboard is not here")
+    sys.exit()
+e = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+e.Reload()
+s = e.Scalars("train/loss")
+want = {}
+for line in open(sys.argv[1] + "/metrics.jsonl"):
+    d = json.loads(line)
+    if "loss" in d: want[d["step"]] = d["loss"]
+worst = max(abs(x.value - want[x.step]) for x in s)
+print(f"  {len(e.Tags()['scalars'])} scalars, {len(s)} steps of train/loss, off by {worst:.1e} at most")
+ok = [x.step for x in s] == list(range(1, 61)) and worst < 1e-5
+print(("ok" if ok else "not ok") + " TensorBoard's own reader has every step once")
+P
+}
+
+check() {
+    local begin=$(date +%s.%N)
+    timeout 60 "$brim" check >"$out/check.txt" 2>&1
+    rc=$?
+    sed 's/^/  /' "$out/check.txt"
+    python3 -c "
+import time
+took = time.time() - $begin
+print(f'  {took:.1f} s, exit code $rc')
+print(('ok' if took < 60 and $rc == 0 else 'not ok') + ' brim check in under 60 s')"
+}
+
+for p in $parts; do
+    begin=$(date +%s)
+    $p
+    echo "  ($p took $(($(date +%s) - begin)) s)"
+done

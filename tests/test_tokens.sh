@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# From text to a trained model: brim data tokens, inspect and verify, training on a set and on text with a
+# tokenizer, packed documents, bits per byte, killed and resumed runs of 1, 2 and 4 ranks, a set of 100 GB.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+verify=$build/tests/verify_tokens
+export BRIM_RUNS=$dir/runs
+unset RANK WORLD_SIZE LOCAL_RANK
+
+says() { # name, a part of the line on stderr, then arguments
+    local name=$1 line=$2
+    shift 2
+    timeout 60 "$brim" "$@" >out 2>err </dev/null; rc=$?
+    [ $rc -eq 2 ] && grep -qF -- "$line" err && [ "$(grep -vc warning err)" -eq 1 ]
+    verdict "$name" $? "exit code $rc: $(cat out err)"
+}
+
+# ---- text to shards ----
+shakespeare=$here/recipes/data/tinyshakespeare.txt
+"$brim" data tokenizer train "$shakespeare" --vocab 1000 --out tok >out 2>&1 || cat out
+mkdir -p text/more
+head -c 300000 "$shakespeare" >most.txt; split -n l/12 most.txt text/part-
+gzip -c text/part-aa >text/more/packed.gz
+awk 'NR <= 400 && length > 3 { gsub(/["\\]/, ""); print "{\"id\": " NR ", \"body\": \"" $0 "\"}" }' \
+    "$shakespeare" >text/lines.jsonl
+"$brim" data tokens text --tokenizer tok --out set --field body --val 0.2 >out 2>err; rc=$?
+[ $rc -eq 0 ] && [ -s set/train/00000.bin ] && [ -s set/val/00000.bin ] && [ -s set/tokenizer.json ] &&
+    grep -q '14 files in' out
+verdict "a folder of text, JSON lines and gzip" $? "exit code $rc: $(cat out err)"
+"$brim" data tokens - --tokenizer tok --out piped --split '\n\n' --shard 2000 <text/part-ab >out 2>err
+rc=$?
+[ $rc -eq 0 ] && [ -s piped/train/00002.bin ]
+verdict "standard input, cut at blank lines, several shards" $? "exit code $rc: $(cat out err)"
+"$brim" data inspect set --json >out 2>err &&
+    grep -q '"text_bytes": [0-9]*, "begin_token": -1, "end_token": 0' out
+verdict "inspect --json" $? "$(cat out err)"
+"$brim" data verify set piped >out 2>err && [ "$(grep -c ': sound$' out)" -ge 5 ]
+verdict "verify" $? "$(cat out err)"
+says "a folder that has tokens" "set/train: is there already; name another folder, or remove it" data tokens \
+    text --tokenizer tok --out set
+says "a field that is not there" \
+    'text/lines.jsonl:1: there is no text in the field "text" (--field body would do)' data tokens text \
+    --tokenizer tok --out x
+says "text that is not there" "none: no such file or folder" data tokens none --tokenizer tok --out x
+head -c 1000 text/more/packed.gz >cut.gz
+says "packed text that is cut" "cut.gz: damaged gzip data before byte 1000: it ends too early" data tokens \
+    cut.gz --tokenizer tok --out x
+cp set/train/00000.bin bad.bin; printf '\377\003' | dd of=bad.bin bs=1 seek=900 conv=notrunc 2>/dev/null
+says "a damaged shard" "bad.bin: damaged" data verify bad.bin
+head -c 5000 set/train/00000.bin >short.bin
+says "a shard that is cut" "short.bin: truncated" data verify short.bin
+tail -c +65 piped/train/00000.bin | head -c 3000 >plain.bin
+says "ids without a header" "plain.bin: not a token shard" data inspect plain.bin
+"$brim" data inspect plain.bin --raw | grep -q 'plain.bin: uint16, '; verdict "inspect --raw" $? "nothing"
+
+# ---- training ----
+cat >tiny.yaml <<END
+steps: 24
+step_tokens: 512
+device: cpu
+threads: 1
+model: {layers: 1, width: 16, heads: 2, vocab: 1000, context: 32, mask: document}
+data: {kind: tokens, train: set, pack: best_fit}
+eval: {every: 12, sequences: 100000}
+checkpoint: {every: 8}
+watch: {sample: false, report: false}
+END
+train() { # name, then overrides
+    local name=$1
+    shift
+    timeout -k 5 60 "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null
+}
+of() { sed -n "s/.*\"step\": $3,.*\"$2\": \([0-9.e-]*\).*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
+
+train packed; rc=$?
+[ $rc -eq 0 ] && grep -q 'documents are packed into .* windows of 32, 9[0-9.]* % full' packed.log &&
+    grep -q 'can feed .* tokens/s, the CPU takes' packed.log
+verdict "a set trains, packed" $? "exit code $rc: $(tail -n 3 packed.log)"
+# All tokens of the validation part are targets, and its text is known: the end tokens have none.
+text=$("$brim" data inspect set/val --json | sed 's/.*"text_bytes": \([0-9]*\).*/\1/')
+ids=$("$brim" data inspect set/val --json | sed 's/.*"tokens": \([0-9]*\).*/\1/')
+awk -v l="$(of packed val_loss 24)" -v b="$(of packed val_bits_per_byte 24)" -v n="$ids" -v t="$text" \
+    'BEGIN { want = l * n / log(2) / t; exit !(b > 0 && (b - want) ^ 2 < 1e-10 * want ^ 2) }'
+verdict "bits per byte count the text" $? "$(tail -n 1 runs/packed/metrics.jsonl), $ids tokens, $text bytes"
+
+train fromtext data.kind=text data.train=text data.tokenizer=tok data.pack=concat steps=4 \
+    data.val_fraction=0.2 model.mask=causal; rc=$?
+says_field=$(grep -c 'there is no text in the field' fromtext.log)
+rm text/lines.jsonl
+train fromtext data.kind=text data.train=text data.tokenizer=tok steps=4 data.val_fraction=0.2; rc2=$?
+train again data.kind=text data.train=text data.tokenizer=tok steps=4 data.val_fraction=0.2; rc3=$?
+[ $rc -eq 2 ] && [ "$says_field" -eq 1 ] && [ $rc2 -eq 0 ] && [ $rc3 -eq 0 ] &&
+    grep -q 'text becomes tokens in ' fromtext.log && ! grep -q 'text becomes tokens in ' again.log &&
+    cmp -s <(cut -d, -f1-4 runs/fromtext/metrics.jsonl) <(cut -d, -f1-4 runs/again/metrics.jsonl)
+verdict "text with a tokenizer becomes tokens once" $? "$rc $rc2 $rc3: $(tail -n 2 fromtext.log again.log)"
+echo 'one more text, which was not there before' >text/new
+train changed data.kind=text data.train=text data.tokenizer=tok steps=1 data.val_fraction=0.2 &&
+    grep -q 'text becomes tokens in ' changed.log
+verdict "changed text becomes tokens again" $? "$(tail -n 2 changed.log)"
+timeout 60 "$brim" train tiny.yaml run=small model.vocab=999 >out 2>err </dev/null; rc=$?
+[ $rc -eq 2 ] && grep -q 'made for a vocabulary of 1000, but model.vocab is 999: 1000 or more would do' err
+verdict "a vocabulary that is too small" $? "exit code $rc: $(tail -n 1 err)"
+train plain data.kind=uint16 data.train=plain.bin data.pack=concat data.document_token=0 steps=2; rc=$?
+[ $rc -eq 0 ] && [ -n "$(of plain val_loss 2)" ]; verdict "uint16 ids train" $? "$rc: $(tail -n 1 plain.log)"
+
+# ---- killed and resumed ----
+ranks() { # world, name, seconds to the kill (or none), then overrides
+    local world=$1 name=$2 kill=$3 port=$((20000 + RANDOM % 12000)) r pids=()
+    shift 3
+    for ((r = 0; r < world; r++)); do
+        if [ "$world" -eq 1 ]; then unset RANK; else
+            export RANK=$r WORLD_SIZE=$world LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+        fi
+        "$brim" train tiny.yaml "run=$name" checkpoint.every=1 checkpoint.keep=3 eval.every=0 micro_batch=2 \
+            deterministic=true "$@" >>"$name.$r.log" 2>&1 </dev/null &
+        pids+=($!)
+    done
+    unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+    [ -z "$kill" ] || { sleep "$kill"; kill -9 "${pids[@]}"; }
+    wait "${pids[@]}"
+} 2>/dev/null
+losses() {
+    sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\), .*"grad_norm": \([^,]*\),.*/\1 \2 \3/p' \
+        "runs/$1/metrics.jsonl"
+}
+for world in 1 2 4; do
+    for pack in best_fit concat; do
+        [ $world -eq 4 ] && [ $pack = concat ] && continue
+        ranks $world "whole$world$pack" "" data.pack=$pack
+        for ((try = 0; try < 12; try++)); do
+            ranks $world "cut$world$pack" "0.$((RANDOM % 5 + 2))" data.pack=$pack
+            [ "$(losses "cut$world$pack" 2>/dev/null | wc -l)" -ge 12 ] && break
+        done
+        ranks $world "cut$world$pack" "" data.pack=$pack
+        [ "$(losses "whole$world$pack" | wc -l)" -eq 24 ] &&
+            [ "$(losses "whole$world$pack")" = "$(losses "cut$world$pack")" ]
+        verdict "$world rank(s), $pack: kill -9 and resume give the same steps bit for bit" $? \
+            "$(losses "whole$world$pack" | wc -l) and $(losses "cut$world$pack" | wc -l) steps, \
+$(tail -n 1 "cut$world$pack.0.log")"
+    done
+done
+
+# ---- larger than memory ----
+"$verify" sparse huge.bin 50000000000 100000
+for pack in concat best_fit; do
+    "$verify" feed 1 tiny.yaml data.train=huge.bin data.pack=$pack data.val_fraction=0 model.vocab=50257 \
+        model.context=1024 step_tokens=1048576 >out 2>err; rc=$?
+    read -r rate threads rss <out
+    [ $rc -eq 0 ] && [ "$rss" -lt 1000 ]
+    verdict "100 GB in less than 1 GB of memory, $pack" $? "exit code $rc: $(cat out err)"
+    echo "# 100 GB, $pack: $rate M tokens/s, $threads thread(s), $rss MB resident"
+done
+exit $failed
