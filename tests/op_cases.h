@@ -15,6 +15,7 @@
 #include "op_cases_muon.h"
 #include "op_cases_rl.h"
 #include "op_cases_rows.h"
+#include "tensor/number.h"
 
 /* ---- One builder per family: fills c for case i, or returns 0 when there is none ----------------------- */
 
@@ -538,16 +539,40 @@ static inline int case_clip(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 2 size + skipped */
+/* A vector in bf16, of random numbers; not negative: for a second moment. */
+static inline void case_narrow(OpCase *c, int i, int64_t n, int not_negative)
+{
+    Tensor *t = case_tensor(c, i, DT_BF16, 0, 1, &n);
+    for (int64_t k = 0; k < n; k++) {
+        float    x = case_uniform(c, 1);
+        uint16_t h = bf16_from_f32(not_negative ? fabsf(x) : x);
+        memcpy(case_at(t, k), &h, 2);
+    }
+}
+
+/* Case i = 2 size + skipped; from 8 on moments in bf16, from 16 on weights, too. */
 static inline int case_adamw(OpCase *c, int i)
 {
     static const int64_t size[] = { 1, 40, 127, 40000 };
-    if (i >= 8) return 0;
+    int                  narrow = i / 8;
+    if (i >= 24) return 0;
+    i %= 8;
     int64_t n = size[i / 2];
-    CASE_NAME("n%d%s%s", (int)n, i / 2 % 2 ? " copy" : "", i % 2 ? " skip" : "");
-    for (int k = 0; k < 4; k++) case_vec(c, k, n);
-    for (int64_t k = 0; k < n; k++) *case_at(c->args.adamw.v, k) = fabsf(*case_at(c->args.adamw.v, k));
-    if (i / 2 % 2) case_tensor(c, 4, i / 2 == 1 ? DT_BF16 : DT_F16, 0, 1, &n);
+    CASE_NAME("n%d%s%s%s", (int)n, i / 2 % 2 && narrow < 2 ? " copy" : "", i % 2 ? " skip" : "",
+              narrow == 2   ? " bf16"
+              : narrow == 1 ? " bf16 moments"
+                            : "");
+    for (int k = 0; k < 4; k++) {
+        if (k == 3 || narrow < (k == 0 ? 2 : 1)) {
+            case_vec(c, k, n);
+        } else {
+            case_narrow(c, k, n, k == 2);
+        }
+    }
+    for (int64_t k = 0; k < n && narrow == 0; k++)
+        *case_at(c->args.adamw.v, k) = fabsf(*case_at(c->args.adamw.v, k));
+    c->args.adamw.site = 5;
+    if (i / 2 % 2 && narrow < 2) case_tensor(c, 4, i / 2 == 1 ? DT_BF16 : DT_F16, 0, 1, &n);
     case_state(c, 5)->out.skip = i % 2 ? 1 : 0;
     /* Two segments, a gap between them and one behind. */
     int64_t  n_seg = n >= 40 ? 2 : 1, bytes = n_seg * (int64_t)sizeof(Segment);

@@ -666,6 +666,14 @@ static inline void ref_quant(const OpCase *c, OpRef *r)
     if (a->amax) ref_put(r, 2, 0, fmax(top, *case_at(a->amax, 0)), 0);
 }
 
+/* A number of AdamW's state, f32 or bf16. */
+static inline double ref_state(const Tensor *t, int64_t i)
+{
+    uint16_t h;
+    memcpy(&h, case_at(t, i), 2);
+    return t->dtype == DT_BF16 ? (double)f32_from_bf16(h) : (double)*case_at(t, i);
+}
+
 static inline void ref_adamw(const OpCase *c, OpRef *r)
 {
     const AdamW     *a   = &c->args.adamw;
@@ -673,11 +681,11 @@ static inline void ref_adamw(const OpCase *c, OpRef *r)
     const Segment   *seg = a->seg->data;
     int64_t          n = tensor_numel(a->master), n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
     for (int k = 0; k < 4; k++) {
-        for (int64_t i = 0; i < n; i++) ref_put(r, k, i, *case_at(c->args.t[k], i), 0);
+        for (int64_t i = 0; i < n; i++) ref_put(r, k, i, ref_state(c->args.t[k], i), 0);
     }
     for (int64_t k = 0; k < n_seg; k++) {
         for (int64_t i = seg[k].begin; i < seg[k].end; i++) {
-            double w = *case_at(a->master, i), m = *case_at(a->m, i), v = *case_at(a->v, i),
+            double w = ref_state(a->master, i), m = ref_state(a->m, i), v = ref_state(a->v, i),
                    b1 = (double)a->beta1, b2 = (double)a->beta2;
             double g = *case_at(a->grad, i) * (double)s->out.clip;
             ref_put(r, 3, i, 0, 0);
@@ -787,7 +795,8 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         if (t->dtype == DT_U8 && strcmp(row->arg[i].name, "state") == 0) {
             memcpy(&r->state, t->data, sizeof r->state);
             r->has_state = 1;
-        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
+        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL) ||
+                   (c->kind == OP_ADAMW && i < 3)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
         } else if (c->kind != OP_ADAMW &&

@@ -405,7 +405,7 @@ static void bad_values(void **state)
         { "memory_limit: 101%\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "memory_limit: 0\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "require: [flsh]\n", NULL, "t.yaml:1: require: 'flsh' is none of *" },
-        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients" },
+        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients, weights" },
         { "give_way: [[moments]]\n", NULL,
           "t.yaml:1: give_way: a list may hold plain values only, not another list" },
         { "give_way: [{a: 1}]\n", NULL,

@@ -14,7 +14,7 @@ static const char *const optim_names[]    = { "adamw", "muon", NULL };
 static const char *const data_names[]     = { "text", "tokens", "random", "uint16", NULL };
 static const char *const pack_names[]     = { "concat", "best_fit", NULL };
 static const char *const verify_names[]   = { "auto", "true", "false", NULL };
-static const char *const give_way_names[] = { "moments", "gradients", NULL };
+static const char *const give_way_names[] = { "moments", "gradients", "weights", NULL };
 
 /* clang-format off */
 #define ROW(key, kind, field, dflt) .name = key, .type = kind, .offset = offsetof(Recipe, field), .def = dflt
@@ -69,7 +69,7 @@ const SchemaRow schema_table[] = {
       .help = "only kernels that give the same bits each time" },
     { ROW("give_way", KEY_LIST, give_way, ""), .names = give_way_names,
       .help = "concessions allowed when the run does not fit, though they change the mathematics: "
-              "moments, gradients (in bf16); not available yet" },
+              "moments in bf16, weights in bf16 alone (no fp32 beside them); gradients: not available yet" },
     { ROW("require", KEY_LIST, require, ""), .names = precision_names + 1, .items = "opt.",
       .help = "optimisations (keys of opt, or a precision) that must be on, and of use to the model; the run "
               "does not start otherwise" },

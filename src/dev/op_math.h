@@ -92,6 +92,33 @@ static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float
     return clip > 0 ? mse_clipped(value, ret, old, clip) : mse_plain(value, ret);
 }
 
+/* ---- Stochastic rounding ------------------------------------------------------------------------------- */
+
+/* 16 bits for each number of an element that AdamW rounds: weight, first and second moment. Two elements share
+ * a call. n_update, not the step: a step may have several updates. */
+typedef struct {
+    uint32_t w, m, v;
+} AdamDraw;
+
+static inline BRIM_HD AdamDraw adam_draw(uint64_t seed, uint32_t site, int32_t n_update, int64_t i)
+{
+    uint32_t word[4];
+    rng_philox(word, seed, site, (uint64_t)(uint32_t)n_update, (uint64_t)i / 2);
+    uint32_t a = word[2 * (i & 1)], b = word[2 * (i & 1) + 1];
+    AdamDraw d = { a & 0xFFFFu, a >> 16, b & 0xFFFFu };
+    return d;
+}
+
+/* The bits of x as bf16: up with a probability of what would be cut off, x finite. */
+static inline BRIM_HD uint16_t adam_round(float x, uint32_t draw)
+{
+    union {
+        float    f;
+        uint32_t u;
+    } bits = { x };
+    return (uint16_t)((bits.u + draw) >> 16);
+}
+
 /* ---- Orthogonal matrices ------------------------------------------------------------------------------- */
 
 /* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel, Persson,

@@ -357,8 +357,12 @@ static void need_parts(OpCheck *v, const OpArgs *a)
     need(v, v->kind == OP_ALL_GATHER ? y % x == 0 : x % y == 0, "one must be a multiple of the other");
 }
 
+static int is_wide_or_bf16(const Tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16; }
+
 static void more_adamw(OpCheck *v, const OpArgs *a)
 {
+    need(v, is_wide_or_bf16(a->adamw.master) && is_wide_or_bf16(a->adamw.m), "weights and moments: f32 or bf16");
+    need(v, a->adamw.m->dtype == a->adamw.v->dtype, "both moments have one dtype");
     size_t n = tensor_bytes(a->adamw.seg);
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
 }
@@ -507,7 +511,8 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_QUANT]        = { { P(N, C), P(C, N), ONE(F32), N_C, ONE(F32) } },
     [OP_SUMSQ]        = { { STEP, WS, SOME(FLOAT) } },
     [OP_CLIP]         = { { STEP } },
-    [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, VECTOR(FLOAT, N), STEP, WS }, .more = more_adamw },
+    [OP_ADAMW]        = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N), VECTOR(FLOAT, N), F_N, VECTOR(FLOAT, N), STEP,
+                            WS }, .more = more_adamw },
     [OP_EMA]          = { { F_N, F_N, STEP } },
     [OP_MOMENTUM]     = { { P(*, C), VECTOR(F32, E), VECTOR(F32, E), STEP, WS }, .more = more_momentum },
     [OP_ORTHO]        = { { N_C, WS, N_C }, .more = more_ortho },

@@ -214,11 +214,13 @@ static void choose_regions(ParamTable *t, const ParamOptions *opt)
 static int column_dtype(Column c, Region r, const ParamOptions *opt)
 {
     int frozen = (int)r >= REGION_TRAINED, copied = opt->compute != DT_F32;
+    int moment = opt->gives & GIVE_MOMENTS ? DT_BF16 : DT_F32;
+    int alone  = r == REGION_COPY && opt->compute == DT_BF16 && opt->trains && opt->gives & GIVE_WEIGHTS;
     switch (c) {
-    case COL_WEIGHT: return r == REGION_FROZEN_COPY ? (int)opt->compute : DT_F32;
-    case COL_COPY: return (r == REGION_COPY || r == REGION_MUON) && copied ? (int)opt->compute : -1;
+    case COL_WEIGHT: return r == REGION_FROZEN_COPY || alone ? (int)opt->compute : DT_F32;
+    case COL_COPY: return (r == REGION_COPY || r == REGION_MUON) && copied && !alone ? (int)opt->compute : -1;
     case COL_M:
-    case COL_V: return frozen || !opt->trains || r == REGION_MUON ? -1 : DT_F32;
+    case COL_V: return frozen || !opt->trains || r == REGION_MUON ? -1 : moment;
     case COL_MOMENTUM: return r == REGION_MUON && opt->trains ? DT_F32 : -1;
     default: return frozen || !opt->trains ? -1 : DT_F32;
     }

@@ -98,11 +98,15 @@ typedef struct {
     uint64_t origin_hash;
 } ParamTable;
 
+/* What is kept in bf16 though f32 would be exact: concessions of a run that does not fit. */
+enum { GIVE_MOMENTS = 1, GIVE_WEIGHTS = 2 /* no f32 weights beside those that products read */ };
+
 typedef struct {
     DType compute; /* dtype of copies and activations */
     int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
     float       decay;  /* the run's weight decay */
     float       muon;   /* Muon trains hidden matrices, at so many times the learning rate; 0: AdamW does */
+    unsigned    gives;  /* GIVE_* bits */
     const char *freeze; /* comma list of names; NULL: none */
 } ParamOptions;
 

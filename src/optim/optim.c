@@ -8,6 +8,9 @@
 /* Elements of a batch of matrices, about: enough for batched products to fill a GPU, and little memory. */
 enum { BATCH_ELEMS = 64 << 20 };
 
+/* Random sites of AdamW's roundings, behind those of a net's dropout. */
+enum { ADAM_SITE = 900000 };
+
 /* Updates without overflow after which the loss scale is doubled. */
 enum { SCALE_EVERY = 2000 };
 
@@ -32,7 +35,8 @@ static void record_adamw(const ParamTable *t, Prog *p, Tensor *state, const Reci
                               .seg    = t->seg[i],
                               .beta1  = (float)o->beta1,
                               .beta2  = (float)o->beta2,
-                              .eps    = (float)o->eps });
+                              .eps    = (float)o->eps,
+                              .site   = t->site0 + ADAM_SITE + i });
     }
 }
 

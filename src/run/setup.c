@@ -87,7 +87,7 @@ static int rank_share(Recipe *share, const Recipe *r, int world)
 static int agree_choice(const Choice *c, Comm *comm)
 {
     const JobChoice *own = &c->row[c->best].choice;
-    int64_t          a[] = { own->micro_batch, own->level, own->head_rows, own->compute }, b[4];
+    int64_t a[] = { own->micro_batch, own->level, own->head_rows, own->compute, own->gives }, b[ARRAY_LEN(a)];
     memcpy(b, a, sizeof b);
     TRY(comm_broadcast(comm, b, sizeof b));
     if (memcmp(a, b, sizeof b) == 0) return 0;
@@ -123,8 +123,9 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(choose_plan(&s->choice, &what, &s->machine, (ChooseRoom){ (size_t)least[0], (size_t)least[1] }));
     TRY(agree_choice(&s->choice, comm));
     JobChoice best = s->choice.row[s->choice.best].choice;
-    best.world     = comm_world(comm);
-    best.rank      = comm_rank(comm);
+    if (best.gives) log_warn("give_way: the run does not fit in fp32: %s in bf16", r->give_way);
+    best.world = comm_world(comm);
+    best.rank  = comm_rank(comm);
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
     TRY(build_verify(s->job));
     s->job->comm = comm;

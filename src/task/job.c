@@ -34,6 +34,7 @@ ParamOptions job_param_options(const Job *j)
                            .trains  = job_trains(j),
                            .decay   = (float)j->recipe.optim.weight_decay,
                            .muon    = muon_rate(&j->recipe.optim),
+                           .gives   = j->choice.gives,
                            .freeze  = j->recipe.freeze };
 }
 

@@ -20,6 +20,7 @@ typedef struct {
     RecomputeLevel level;       /* of every block */
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
+    unsigned       gives; /* GIVE_* bits (net/param.h): these change the mathematics, and were allowed */
     int            world; /* ranks that share a step; 0 counts as 1 */
     int            rank;  /* the one of them that this is for */
 } JobChoice;

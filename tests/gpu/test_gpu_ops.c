@@ -216,7 +216,9 @@ static const char *check_outputs(const OpCase *c, const OpRef *r, DType as, char
     const char *bad = NULL;
     for (int i = 0; i < op_table[c->kind].n_tensor && !bad; i++) {
         if (!c->args.t[i] || !op_writes(c->kind, i)) continue;
-        if (r->want[i]) {
+        if (op_is_drawn(c, i)) {
+            bad = op_check_drawn(c, r, i, buf);
+        } else if (r->want[i]) {
             bad = as != DT_F32 ? check_norm(c, r, i, as, buf) : check_f32(c, r, i, buf);
         } else if (r->bytes[i]) {
             bad = as != DT_F32 && c->act[i] ? NULL : op_check_bytes(c, r, i, buf);

@@ -114,6 +114,11 @@ typedef struct {
     float          beta1, beta2, eps, bias1, bias2, clip, lr;
     int            skip;
     int            is_half; /* the copy is f16, not bf16 */
+    /* Those that are bf16; w, m and v are NULL then. */
+    uint16_t *w16, *m16, *v16;
+    uint64_t  seed;
+    uint32_t  site;
+    int32_t   n_update;
 } Adam;
 
 static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
@@ -139,6 +144,27 @@ static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t
         p->copy[i] = p->is_half ? f16_from_f32(p->w[i]) : bf16_from_f32(p->w[i]);
 }
 
+/* The same, one by one, where something is bf16. */
+static void adam_range_narrow(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
+{
+    float lr = p->lr * seg->lr_mul, decay = seg->decay;
+    for (int64_t i = begin; i < end; i++) {
+        AdamDraw d = adam_draw(p->seed, p->site, p->n_update, i);
+        float    g = p->g[i] * p->clip, w = p->w16 ? f32_from_bf16(p->w16[i]) : p->w[i];
+        float    m = p->beta1 * (p->m16 ? f32_from_bf16(p->m16[i]) : p->m[i]) + (1.0f - p->beta1) * g;
+        float    v = p->beta2 * (p->v16 ? f32_from_bf16(p->v16[i]) : p->v[i]) + (1.0f - p->beta2) * (g * g);
+        w          = w - lr * (m * p->bias1 / (sqrtf(v * p->bias2) + p->eps) + decay * w);
+        if (p->w16) p->w16[i] = adam_round(w, d.w);
+        if (p->w) p->w[i] = w;
+        if (p->m16) p->m16[i] = adam_round(m, d.m);
+        if (p->m) p->m[i] = m;
+        if (p->v16) p->v16[i] = adam_round(v, d.v);
+        if (p->v) p->v[i] = v;
+        if (p->copy) p->copy[i] = p->is_half ? f16_from_f32(w) : bf16_from_f32(w);
+        p->g[i] = 0.0f;
+    }
+}
+
 /* The first segment that ends after element i. */
 static int64_t find_segment(const Adam *p, int64_t i)
 {
@@ -161,28 +187,35 @@ static void adam_piece(const Adam *p, int64_t begin, int64_t end)
         if (p->skip) {
             for (int64_t i = b; i < e; i++) p->g[i] = 0.0f;
         } else {
-            adam_range(p, &p->seg[s], b, e);
+            (p->w16 || p->m16 ? adam_range_narrow : adam_range)(p, &p->seg[s], b, e);
         }
     }
 }
 
 int cpu_adamw(Dev *dev, const AdamW *a)
 {
-    const StepState *s = a->state->data;
-    Adam             p = { .w     = cpu_f32(a->master),
-                           .m     = cpu_f32(a->m),
-                           .v     = cpu_f32(a->v),
-                           .g     = cpu_f32(a->grad),
-                           .seg   = a->seg->data,
-                           .n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment)),
-                           .beta1 = a->beta1,
-                           .beta2 = a->beta2,
-                           .eps   = a->eps,
-                           .bias1 = s->out.bias1,
-                           .bias2 = s->out.bias2,
-                           .clip  = s->out.clip,
-                           .lr    = s->in.lr,
-                           .skip  = s->out.skip };
+    const StepState *s   = a->state->data;
+    int              w16 = a->master->dtype == DT_BF16, m16 = a->m->dtype == DT_BF16;
+    Adam             p = { .g        = cpu_f32(a->grad),
+                           .w        = w16 ? NULL : cpu_f32(a->master),
+                           .m        = m16 ? NULL : cpu_f32(a->m),
+                           .v        = m16 ? NULL : cpu_f32(a->v),
+                           .w16      = w16 ? a->master->data : NULL,
+                           .m16      = m16 ? a->m->data : NULL,
+                           .v16      = m16 ? a->v->data : NULL,
+                           .seed     = s->in.seed,
+                           .site     = (uint32_t)a->site,
+                           .n_update = s->out.n_update,
+                           .seg      = a->seg->data,
+                           .n_seg    = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment)),
+                           .beta1    = a->beta1,
+                           .beta2    = a->beta2,
+                           .eps      = a->eps,
+                           .bias1    = s->out.bias1,
+                           .bias2    = s->out.bias2,
+                           .clip     = s->out.clip,
+                           .lr       = s->in.lr,
+                           .skip     = s->out.skip };
     int64_t          n = tensor_numel(a->master), pieces = n_piece(n);
     if (a->copy) {
         p.is_half = a->copy->dtype == DT_F16;

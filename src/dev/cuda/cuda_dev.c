@@ -74,6 +74,7 @@ void cuda_scratch_drop(CudaDev *d)
 void *cuda_scratch(CudaDev *d, size_t size_bytes)
 {
     if (d->capturing || d->base.sealed) return NULL;
+    if (d->lent && d->lent_bytes >= size_bytes) return d->lent;
     if (d->scratch_bytes >= size_bytes) return d->scratch;
     cuda_scratch_drop(d);
     if (cudaMalloc(&d->scratch, size_bytes) != cudaSuccess) {
@@ -83,6 +84,13 @@ void *cuda_scratch(CudaDev *d, size_t size_bytes)
     }
     d->scratch_bytes = size_bytes;
     return d->scratch;
+}
+
+static void dev_lend_cuda(Dev *dev, void *p, size_t size_bytes)
+{
+    CudaDev *d    = self(dev);
+    d->lent       = p;
+    d->lent_bytes = size_bytes;
 }
 
 /* ---- open and close ------------------------------------------------------------------------------------ */
@@ -441,6 +449,7 @@ static const DevVt cuda_vt = {
     .lane_wait_mark = dev_lane_wait_mark_cuda,
     .comm_id = cuda_comm_id,
     .comm_open = cuda_comm_open,
+    .lend = dev_lend_cuda,
     .exec_create = cuda_exec_create,
     .exec_destroy = cuda_exec_destroy,
     .exec_run = cuda_exec_run,

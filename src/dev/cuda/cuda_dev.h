@@ -5,7 +5,8 @@
  * 2. A slot allocates nothing and synchronises nothing. Plans (GEMM descriptors, attention graphs) are found
  *    in tables that hang off CudaDev; exec_create fills them before capture.
  * 3. Streams do not synchronise with the legacy default stream: never launch there.
- * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. */
+ * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. It is the plan's
+ *    own activations where these are large enough: on a full card there is no other memory. */
 #ifndef DEV_CUDA_CUDA_DEV_H
 #define DEV_CUDA_CUDA_DEV_H
 
@@ -43,6 +44,8 @@ typedef struct CudaDev {
     cudaEvent_t  time_event[2]; /* with timing, for the choice of algorithms */
     void        *scratch;
     size_t       scratch_bytes;
+    void        *lent; /* of the plan whose lists are built; NULL: none */
+    size_t       lent_bytes;
     CudaGemm    *gemm;
     CudaAttn    *attn;
     CudaStored  *stored; /* NULL until an op needs it */
