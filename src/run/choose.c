@@ -312,6 +312,12 @@ static unsigned may_give(const Recipe *r)
 
 /* ---- the choice --------------------------------------------------------------------------------------- */
 
+/* The least recomputation that the recipe allows. */
+static RecomputeLevel least_level(const Recipe *r)
+{
+    return r->recompute == RECOMPUTE_AUTO ? LEVEL_NONE : (RecomputeLevel)(r->recompute - RECOMPUTE_NONE);
+}
+
 /* Micro-batches from small to large at each level of recomputation. */
 static int try_candidates(Choice *c, const ChooseFor *what, const Machine *m, unsigned gives)
 {
@@ -345,7 +351,8 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     unsigned gives = may_give(r);
     TRY(try_candidates(c, what, m, 0));
     c->best = pick(c);
-    if (c->best < 0 && gives) { /* nothing fits: all that may give way does */
+    /* Nothing fits, or only because activations are computed again: now all that may give way does. */
+    if (gives && (c->best < 0 || c->row[c->best].choice.level > least_level(r))) {
         TRY(try_candidates(c, what, m, gives));
         c->best = pick(c);
     }

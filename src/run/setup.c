@@ -123,7 +123,9 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(choose_plan(&s->choice, &what, &s->machine, (ChooseRoom){ (size_t)least[0], (size_t)least[1] }));
     TRY(agree_choice(&s->choice, comm));
     JobChoice best = s->choice.row[s->choice.best].choice;
-    if (best.gives) log_warn("give_way: the run does not fit in fp32: %s in bf16", r->give_way);
+    if (best.gives)
+        log_warn("give_way: %s in bf16, rounded at random, because the run does not fit otherwise",
+                 r->give_way);
     best.world = comm_world(comm);
     best.rank  = comm_rank(comm);
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
