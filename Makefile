@@ -124,7 +124,7 @@ test-gpu: $(BUILD)/.setup-test
 	@tools/test_gpu.sh $(BUILD)
 
 # A program looks for the CUDA half beside itself.
-gpu-tests: $(GPUTESTS) $(BUILD)/tests/toy/toy $(CULIB)
+gpu-tests: $(GPUTESTS) $(HELPERS) $(BUILD)/tests/toy/toy $(CULIB)
 	@for d in gpu toy; do ln -sf ../../libbrim_cuda.so $(BUILD)/tests/$$d/libbrim_cuda.so; done
 
 # Tests, op table and two ratios to PyTorch, as JSON lines; under 8 minutes.
@@ -281,7 +281,7 @@ $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 	  -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< $(WHOLE)
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
-PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed gather loss misc muon \
+PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed few gather loss misc muon \
               patches policy rollout) tests/emulate/plain/launch.cc.o)
 $(BUILD)/plain/%.o: %
 	@mkdir -p $(@D)

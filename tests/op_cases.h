@@ -10,6 +10,7 @@
 
 #include "op_case.h"
 #include "op_cases_attn.h"
+#include "op_cases_fp8.h"
 #include "op_cases_image.h"
 #include "op_cases_loss.h"
 #include "op_cases_muon.h"
@@ -408,12 +409,33 @@ static inline int case_dropout(OpCase *c, int i)
 
 static inline int case_loss_add(OpCase *c, int i)
 {
-    static const int64_t s[] = { 1, 3, 127, 5000 };
-    if (i >= 4) return 0;
+    static const int64_t s[] = { 1, 3, 127, 5000, 3 * 701 };
+    if (i >= 5) return 0;
     CASE_NAME("N%d", (int)s[i]);
     case_state(c, 0);
     case_vec(c, 1, s[i]);
-    c->args.loss_add.slot = i % 2 ? 2 : 0;
+    c->args.loss_add.slot   = i % 2 ? 2 : 0;
+    c->args.loss_add.n_slot = i == 4 ? 3 : 0;
+    return 1;
+}
+
+static inline int case_call_fn(const CallFn *a, void *stream)
+{
+    for (int64_t i = 0; i < tensor_numel(a->t[0]); i++)
+        ((float *)a->t[0]->data)[i] += a->t[1] ? ((float *)a->t[1]->data)[i] : *(const float *)a->ctx;
+    return 0;
+}
+
+static inline int case_call(OpCase *c, int i)
+{
+    static const int64_t s[] = { 1, 3, 127 };
+    static const float   one = 1;
+    if (i >= 3) return 0;
+    CASE_NAME("N%d", (int)s[i]);
+    case_vec(c, 0, s[i]);
+    for (int k = 1; k < (i == 2 ? CALL_TENSORS : i + 1); k++) case_vec(c, k, s[i]);
+    c->args.call.fn  = case_call_fn;
+    c->args.call.ctx = &one;
     return 1;
 }
 
@@ -471,26 +493,6 @@ static inline int case_cast(OpCase *c, int i)
             memcpy(case_at(x, k), (char *)&bits + 2, 2); /* the upper half of an f32 is a bf16 */
         if (from == DT_F16) memcpy(case_at(x, k), &half, 2);
     }
-    return 1;
-}
-
-/* Case i = 4 shape + 2 outputs all or few + format */
-static inline int case_quant(OpCase *c, int i)
-{
-    if (i >= 4 * CASE_SHAPES) return 0;
-    const int64_t *s      = case_shape[i / 4];
-    c->args.quant.q_dtype = i % 2 ? DT_E5M2 : DT_E4M3;
-    CASE_NAME("%s %dx%d pad%d%s", dtype_name(c->args.quant.q_dtype), (int)s[0], (int)s[1], (int)s[2],
-              i / 2 % 2 ? " all" : "");
-    case_f32(c, 0, s[0], s[1], s[2]);
-    if (i / 2 % 2) {
-        case_f32(c, 1, s[1], s[0], 0);
-        *case_at(case_vec(c, 2, 1), 0) = i % 3 ? 0.5f : 900.0f;
-    }
-    Tensor *x = case_act(c, 3, s[0], s[1], s[2]);
-    for (int64_t k = 0; k < tensor_numel(x); k++)
-        *case_at(x, k) = case_uniform(c, 1) * exp2f(case_uniform(c, 12));
-    *case_at(case_vec(c, 4, 1), 0) = 1.75f;
     return 1;
 }
 
@@ -650,12 +652,16 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_PUT]            = case_put,
     [OP_TICK]           = case_tick,
     [OP_PERM]           = case_perm,
+    [OP_CALL]           = case_call,
     [OP_LOSS_ADD]       = case_loss_add,
     [OP_HALT]           = case_halt,
     [OP_FILL]           = case_fill,
     [OP_COPY]           = case_copy,
     [OP_CAST]           = case_cast,
     [OP_QUANT]          = case_quant,
+    [OP_FP8_SCALE]      = case_fp8_scale,
+    [OP_FP8_LINEAR]     = case_fp8_linear,
+    [OP_FP8_LINEAR_DW]  = case_fp8_linear,
     [OP_SUMSQ]          = case_sumsq,
     [OP_CLIP]           = case_clip,
     [OP_ADAMW]          = case_adamw,

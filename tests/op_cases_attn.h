@@ -232,18 +232,19 @@ static inline int case_cross(OpCase *c, int i)
 
 static inline int case_decode(OpCase *c, int i)
 {
-    /* B, T, T_max, H, K, D, len; below 0: a random length for each sequence */
-    static const int64_t s[][7] = { { 1, 1, 1, 1, 1, 1, 0 },         { 2, 1, 9, 3, 1, 7, 0 },
-                                    { 1, 1, 127, 14, 2, 64, 126 },   { 3, 1, 40, 4, 2, 80, 17 },
-                                    { 2, 1, 33, 2, 2, 128, 31 },     { 4, 1, 50, 4, 1, 64, -1 },
-                                    { 1, 1, 3000, 8, 2, 128, 2991 }, { 3, 1, 700, 4, 4, 32, -1 },
-                                    { 1, 5, 5, 2, 1, 16, 0 },        { 2, 37, 90, 4, 2, 64, 11 },
-                                    { 3, 70, 200, 2, 1, 128, -1 },   { 2, 3, 300, 6, 2, 80, -1 },
-                                    { 2, 128, 128, 2, 2, 64, 0 },    { 2, 1, 2100, 16, 1, 64, -1 } };
+    /* B, T, T_max, H, K, D, len, window; len below 0: a random length for each sequence */
+    static const int64_t s[][8] = {
+        { 1, 1, 1, 1, 1, 1, 0 },         { 2, 1, 9, 3, 1, 7, 0 },          { 1, 1, 127, 14, 2, 64, 126 },
+        { 3, 1, 40, 4, 2, 80, 17 },      { 2, 1, 33, 2, 2, 128, 31 },      { 4, 1, 50, 4, 1, 64, -1 },
+        { 1, 1, 3000, 8, 2, 128, 2991 }, { 3, 1, 700, 4, 4, 32, -1 },      { 1, 5, 5, 2, 1, 16, 0 },
+        { 2, 37, 90, 4, 2, 64, 11 },     { 3, 70, 200, 2, 1, 128, -1 },    { 2, 3, 300, 6, 2, 80, -1 },
+        { 2, 128, 128, 2, 2, 64, 0 },    { 2, 1, 2100, 16, 1, 64, -1 },    { 3, 1, 700, 4, 2, 64, -1, 100 },
+        { 2, 1, 60, 2, 2, 32, -1, 1 },   { 2, 37, 300, 4, 2, 64, -1, 20 }, { 1, 9, 50, 2, 1, 16, 3, 200 }
+    };
     if (i >= (int)(sizeof s / sizeof s[0])) return 0;
     int64_t B = s[i][0], T = s[i][1], T_max = s[i][2], H = s[i][3], K = s[i][4], D = s[i][5], len = s[i][6];
-    CASE_NAME("B%d T%d Tmax%d H%d/%d D%d len%d", (int)B, (int)T, (int)T_max, (int)H, (int)K, (int)D,
-              (int)len);
+    CASE_NAME("B%d T%d Tmax%d H%d/%d D%d len%d window%d", (int)B, (int)T, (int)T_max, (int)H, (int)K, (int)D,
+              (int)len, (int)s[i][7]);
     case_act3(c, 0, B, T, H * D, 0);
     for (int k = 1; k < 3; k++) {
         case_tensor(c, k, DT_F32, 0, 4, (int64_t[]){ B, T_max, K, D });
@@ -255,9 +256,11 @@ static inline int case_decode(OpCase *c, int i)
     } else {
         case_ints(c, 5, 1, B, 0, T_max - T + 1);
     }
-    c->args.attn_decode.shape = (AttnShape){
-        .heads = (int)H, .kv_heads = (int)K, .head_dim = (int)D, .scale = (float)(1 / sqrt((double)D))
-    };
+    c->args.attn_decode.shape = (AttnShape){ .heads    = (int)H,
+                                             .kv_heads = (int)K,
+                                             .head_dim = (int)D,
+                                             .scale    = (float)(1 / sqrt((double)D)),
+                                             .window   = (int)s[i][7] };
     return 1;
 }
 

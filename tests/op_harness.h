@@ -195,6 +195,8 @@ static inline const char *op_check_outputs(const OpCase *c, const OpRef *r, char
             bad = op_check_drawn(c, r, i, buf);
         } else if (r->want[i]) {
             bad = op_check_floats(c, r, i, buf);
+        } else if (r->bytes[i] && c->kind == OP_QUANT) {
+            bad = ref_check_codes(c, r, i, buf, WHY);
         } else if (r->bytes[i]) {
             bad = op_check_bytes(c, r, i, buf);
         } else if (r->has_state) {

@@ -4,6 +4,7 @@
 #define TESTS_OP_REF_H
 
 #include "op_ref_attn.h"
+#include "op_ref_fp8.h"
 #include "op_ref_image.h"
 #include "op_ref_loss.h"
 #include "op_ref_muon.h"
@@ -522,10 +523,23 @@ static inline void ref_dropout(const OpCase *c, OpRef *r)
 
 static inline void ref_loss_add(const OpCase *c, OpRef *r)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < tensor_numel(c->args.loss_add.loss); i++)
-        sum += *case_at(c->args.loss_add.loss, i);
-    r->state.out.sum[c->args.loss_add.slot] += sum;
+    const LossAdd *a = &c->args.loss_add;
+    int64_t        n = tensor_numel(a->loss), rows = a->n_slot > 1 ? a->n_slot : 1;
+    for (int64_t k = 0; k < rows; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n / rows; i++) sum += *case_at(a->loss, k * (n / rows) + i);
+        r->state.out.sum[a->slot + k] += sum;
+    }
+}
+
+static inline void ref_call(const OpCase *c, OpRef *r)
+{
+    const CallFn *a = &c->args.call;
+    for (int64_t i = 0; i < tensor_numel(a->t[0]); i++) {
+        double x = *case_at(a->t[0], i), y = a->t[1] ? *case_at(a->t[1], i) : 1;
+        ref_put(r, 0, i, x + y, fabs(x) + fabs(y));
+        for (int k = 1; k < CALL_TENSORS && a->t[k]; k++) ref_put(r, k, i, *case_at(a->t[k], i), 0);
+    }
 }
 
 static inline void ref_halt(const OpCase *c, OpRef *r)
@@ -649,23 +663,6 @@ static inline void ref_cast(const OpCase *c, OpRef *r)
     }
 }
 
-static inline void ref_quant(const OpCase *c, OpRef *r)
-{
-    const Quant *a   = &c->args.quant;
-    int          e4  = a->q_dtype == DT_E4M3;
-    double       max = e4 ? 448 : 57344, top = 0;
-    float        scale = *case_at(a->scale, 0);
-    int64_t      R = tensor_rows(a->x), C = tensor_cols(a->x);
-    for (int64_t i = 0; i < R * C; i++) {
-        float  x = *case_at(a->x, i), y = x * scale; /* the product is rounded to f32 before the grid */
-        double q = fmax(-max, fmin(max, ref_round(y, e4 ? 3 : 2, e4 ? -6 : -14)));
-        ref_put(r, 0, i, q, 0);
-        if (a->qt) ref_put(r, 1, i % C * R + i / C, q, 0);
-        top = fmax(top, fabsf(x));
-    }
-    if (a->amax) ref_put(r, 2, 0, fmax(top, *case_at(a->amax, 0)), 0);
-}
-
 /* A number of AdamW's state, f32 or bf16. */
 static inline double ref_state(const Tensor *t, int64_t i)
 {
@@ -766,12 +763,16 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_CALL]           = ref_call,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,
     [OP_FILL]           = ref_fill,
     [OP_COPY]           = ref_copy,
     [OP_CAST]           = ref_cast,
     [OP_QUANT]          = ref_quant,
+    [OP_FP8_SCALE]      = ref_fp8_scale_op,
+    [OP_FP8_LINEAR]     = ref_fp8_linear,
+    [OP_FP8_LINEAR_DW]  = ref_fp8_linear_dw,
     [OP_SUMSQ]          = ref_sumsq,
     [OP_CLIP]           = ref_clip,
     [OP_ADAMW]          = ref_adamw,

@@ -151,6 +151,7 @@ static inline void ref_attn_decode(const OpCase *c, OpRef *r)
         double big = ref_largest(kv, T_max * 2 * K * D);
         for (int64_t t = 0; t < T; t++) {
             last[0] = (int32_t)(ref_start(a->len, b) + t);
+            if (a->shape.window > 0) first[0] = last[0] + 1 - a->shape.window;
             for (int64_t i = 0; i < H * D; i++) q[i] = *case_at(a->qkv, (b * T + t) * W + i);
             math_attn(o, NULL, &s, q, kv);
             double spread = 2 * ref_spread_of(&s, fmax(big, ref_largest(q, H * D)));

@@ -93,8 +93,6 @@ static Data data_new(const Case &c)
     x.o.assign(x.dout.size(), 0x7fff);
     x.dqkv.assign(x.qkv.size(), 0x7fff);
     x.lse.assign(n * (size_t)c.H, NAN);
-    x.ws.assign(n * (size_t)c.H * 2 + 64 + n + (size_t)(c.B * c.keys()),
-                NAN); /* counters, and at most 24 bytes for each 64 rows */
     for (uint16_t &v : x.qkv) v = (uint16_t)to_bf16(1.5f * draw());
     for (uint16_t &v : x.kv) v = (uint16_t)to_bf16(1.5f * draw());
     for (int b = 0; b < c.B && c.len; b++) x.len.push_back(c.len - b);
@@ -144,7 +142,6 @@ static TileAttn data_args(const Case &c, Data &x)
     a.dq      = x.dqkv.data();
     a.dk      = dkeys + x.at_k;
     a.dv      = dkeys + x.at_v;
-    a.ws      = x.ws.data();
     a.B       = c.B;
     a.T       = c.T;
     a.S       = c.keys();
@@ -160,6 +157,8 @@ static TileAttn data_args(const Case &c, Data &x)
     a.first   = x.first.data();
     a.last    = x.last.data();
     a.shape   = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0 };
+    x.ws.assign((size_t)tile_attn_bwd_ws(&a) / sizeof(float), NAN); /* exactly what they ask for */
+    a.ws = x.ws.data();
     return a;
 }
 
@@ -368,6 +367,28 @@ int main()
         { 1, 192, 2, 1, 64, MASK_RANGE, 2, false, 0, false, RANGE_ANY, 256, 130 },
         { 1, 320, 1, 1, 128, MASK_RANGE, 2, false, 90, false, RANGE_PACKED, 128 },
         { 2, 128, 2, 2, 64, MASK_FULL, 3, false, 0, false, 0, 640, 70 },
+        /* lengths that end within a tile, or leave a warpgroup without keys; odd ones */
+        { 1, 1, 1, 1, 64, MASK_CAUSAL, 1, false },
+        { 1, 192, 4, 1, 64, MASK_CAUSAL, 3, true },
+        { 2, 196, 2, 1, 64, MASK_FULL, 2, true },
+        { 2, 197, 2, 1, 64, MASK_CAUSAL, 3, true },
+        { 2, 67, 4, 2, 128, MASK_CAUSAL, 2, false },
+        { 2, 65, 2, 1, 128, MASK_FULL, 2, true },
+        { 2, 131, 2, 1, 64, MASK_DOCUMENT, 2, true },
+        { 2, 133, 1, 1, 128, MASK_DOCUMENT, 2, false },
+        { 2, 100, 2, 1, 64, MASK_PREFIX, 2, false },
+        { 2, 205, 2, 1, 64, MASK_RANGE, 2, false, 77, false, RANGE_PACKED },
+        { 2, 77, 1, 1, 128, MASK_RANGE, 2, false, 0, false, RANGE_ANY },
+        { 2, 19, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 100, 90 },
+        { 2, 70, 2, 1, 128, MASK_FULL, 2, false, 0, false, 0, 333 },
+        { 1, 250, 1, 1, 64, MASK_FULL, 1, false, 0, true },
+        /* heads of other sizes */
+        { 1, 70, 1, 1, 8, MASK_CAUSAL, 1, false },
+        { 2, 128, 2, 1, 32, MASK_FULL, 2, false },
+        { 2, 151, 2, 2, 32, MASK_DOCUMENT, 2, false },
+        { 2, 130, 2, 1, 80, MASK_FULL, 2, false },
+        { 1, 200, 2, 1, 96, MASK_CAUSAL, 2, false },
+        { 2, 16, 2, 1, 32, MASK_FULL, 2, false, 0, false, 0, 150, 140 },
         /* maxima that grow from tile to tile */
         { 1, 384, 1, 1, 64, MASK_FULL, 1, false, 0, true },
         { 1, 256, 1, 1, 128, MASK_CAUSAL, 1, false, 0, true },

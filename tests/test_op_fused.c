@@ -340,15 +340,73 @@ static void test_attn_rope(void **state)
     assert_true(n > 0);
 }
 
+/* What QUANT makes of x on the way: the op alone, then QUANT of its result. */
+static void test_quant(void **state)
+{
+    (void)state;
+    OpCase c;
+    Copies k = { .n = 0 };
+    int    n = 0;
+    for (int i = 0; op_case_create(&c, OP_QUANT, i); i++) {
+        Quant   a = c.args.quant, plain = a;
+        int64_t dim[2] = { tensor_rows(a.x), tensor_cols(a.x) / (a.from == QUANT_GLU ? 2 : 1) };
+        Tensor  v;
+        tensor_init(&v, "v", DT_F32, 2, dim);
+        v.data     = calloc((size_t)tensor_numel(&v), sizeof(float));
+        plain.from = QUANT_PLAIN;
+        plain.x    = &v;
+        plain.dy = plain.lse = plain.target = plain.state = NULL;
+        plain.q                                           = copy_of(&k, a.q);
+        plain.qt                                          = copy_of(&k, a.qt);
+        plain.site                                        = copy_of(&k, a.site);
+        plain.db                                          = copy_of(&k, a.db);
+        assert_int_equal(op_case_run(dev, &c), 0);
+        if (a.from == QUANT_ACT) run(OP_ACT_FWD, (OpArgs){ .act_fwd = { &v, a.x, a.act } });
+        if (a.from == QUANT_GLU) run(OP_GLU_FWD, (OpArgs){ .glu_fwd = { &v, a.x, a.act } });
+        if (a.from == QUANT_ACT_DX) run(OP_ACT_DX, (OpArgs){ .act_dx = { &v, a.dy, a.x, a.act } });
+        if (a.from == QUANT_GLU_DX) run(OP_GLU_DX, (OpArgs){ .glu_dx = { &v, a.dy, a.x, a.act } });
+        if (a.from == QUANT_XENT_DX)
+            run(OP_XENT_DX, (OpArgs){ .xent_dx = { .dlogits = &v,
+                                                   .logits  = a.x,
+                                                   .lse     = a.lse,
+                                                   .target  = a.target,
+                                                   .state   = a.state,
+                                                   .n_class = a.n_class,
+                                                   .slot    = a.slot } });
+        if (a.from != QUANT_PLAIN) {
+            Tensor *db = plain.db;
+            plain.db   = NULL;
+            run(OP_QUANT, (OpArgs){ .quant = plain });
+            if (db) run(OP_BIAS_DW, (OpArgs){ .bias_dw = { db, NULL, &v } });
+            same(&c, a.q, plain.q);
+            same(&c, a.qt, plain.qt);
+            same(&c, a.site, plain.site);
+            same(&c, a.db, db);
+            n++;
+        }
+        free(v.data);
+        copies_free(&k);
+        op_case_destroy(&c);
+    }
+    assert_true(n > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest test[] = {
-        cmocka_unit_test(test_add_norm_fwd),     cmocka_unit_test(test_norm_bwd),
-        cmocka_unit_test(test_linear_act_fwd),   cmocka_unit_test(test_act_bias_bwd),
-        cmocka_unit_test(test_linear_act_bwd),   cmocka_unit_test(test_linear_glu_fwd),
-        cmocka_unit_test(test_linear_glu_bwd),   cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_attn_rope),        cmocka_unit_test(test_xent),
-        cmocka_unit_test(test_rows_stand_alone), cmocka_unit_test(test_glu_slopes),
+        cmocka_unit_test(test_add_norm_fwd),
+        cmocka_unit_test(test_norm_bwd),
+        cmocka_unit_test(test_linear_act_fwd),
+        cmocka_unit_test(test_act_bias_bwd),
+        cmocka_unit_test(test_linear_act_bwd),
+        cmocka_unit_test(test_linear_glu_fwd),
+        cmocka_unit_test(test_linear_glu_bwd),
+        cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_attn_rope),
+        cmocka_unit_test(test_xent),
+        cmocka_unit_test(test_rows_stand_alone),
+        cmocka_unit_test(test_glu_slopes),
+        cmocka_unit_test(test_quant),
     };
     return cmocka_run_group_tests(test, open_dev, close_dev);
 }

@@ -1,5 +1,6 @@
 /* CUDA kernels that need nothing of Hopper, compiled for the CPU (tests/emulate/plain), on every case of
  * their ops: the checks of tests/gpu/test_gpu_ops.c, in f32 and bf16, without a card. */
+#include "dev/cuda/cuda_few.h"
 #include "dev/cuda/kernels.h"
 #include "dev/dev.h"
 
@@ -55,6 +56,8 @@ static const DevVt emulated = {
         SLOT(momentum), SLOT(muon),
         SLOT(rows_fwd), SLOT(mean_rows_fwd), SLOT(mean_rows_dx), SLOT(add_pos), SLOT(dropout), SLOT(loss_add),
         .xent_fwd = cuda_xent_soft_fwd, .xent_dx = cuda_xent_soft_dx, /* hard targets are soft ones, too */
+        .linear_fwd = cuda_few_linear_fwd, .linear_act_fwd = cuda_few_linear_act_fwd,
+        .linear_glu_fwd = cuda_few_linear_glu_fwd,
         SLOT(mse_fwd), SLOT(mse_dx), SLOT(kl_fwd), SLOT(kl_dx),
         SLOT(sample_cat), SLOT(sample_gauss), SLOT(ppo_cat_fwd), SLOT(ppo_cat_dx), SLOT(ppo_gauss_fwd),
         SLOT(ppo_gauss_dx),

@@ -8,7 +8,7 @@ need=(gcc make libyaml-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc
       libjpeg-dev libpng-dev zlib1g-dev libzstd-dev)
 wish=(libmicrohttpd-dev libncurses-dev) # the web page and brim top; without them both say what is missing
 if [ "${1:-test}" = test ]; then
-    need+=(g++ libcmocka-dev)
+    need+=(g++ libcmocka-dev xz-utils)
     wish+=(clang libclang-rt-dev python3-pil dataset-fashion-mnist opencv-doc
            libavformat-dev libavcodec-dev libswscale-dev
            libmujoco-dev libmujoco-samples python3 python3-numpy curl tmux prometheus chromium)

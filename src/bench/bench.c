@@ -381,6 +381,7 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_num(&o, "startup_weights_s", b->setup_s.weights);
     json_out_num(&o, "gap_share", b->gap_share);
     json_out_num(&o, "gemm_tflops", known(b->rate[UNIT_GEMM] * 1e-12));
+    if (b->rate[UNIT_FP8] > 0) json_out_num(&o, "fp8_tflops", b->rate[UNIT_FP8] * 1e-12);
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
     json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));
     json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));

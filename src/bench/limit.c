@@ -62,12 +62,20 @@ static void find_attn(void *ctx, const ScheduleRow *row, double times)
 
 LimitShapes limit_shapes(const Job *j)
 {
-    LimitWalk w = { .job = j, .shapes = { .compute = j->choice.compute } };
+    LimitWalk w = { .job = j, .shapes = { .compute = j->choice.compute, .fp8 = j->choice.fp8 } };
     schedule_each(&j->step, find_attn, &w);
     return w.shapes;
 }
 
 /* ---- measuring ---------------------------------------------------------------------------------------- */
+
+/* Sign and mantissa random, exponent near 1: a finite number in bf16 and, as a high half, in f32. Of fp8
+ * each byte is such a number, with one of four exponents in E4M3. */
+static uint16_t random_half(uint32_t x, DType t)
+{
+    if (t != DT_E4M3 && t != DT_E5M2) return (uint16_t)((x >> 16) & 0x80FF) | 0x3F00;
+    return (uint16_t)(((x >> 16) & 0xBFBF) | 0x2020);
+}
 
 /* Random contents: zeros draw less power and would flatter a GPU. */
 static int fill_random(Dev *dev, const Tensor *t)
@@ -77,9 +85,8 @@ static int fill_random(Dev *dev, const Tensor *t)
     uint32_t  x   = 12345;
     if (!buf) return err_set("out of host memory");
     for (size_t i = 0; i < n / 2; i++) {
-        x = x * 1664525u + 1013904223u;
-        /* sign and mantissa random, exponent near 1: a finite number in bf16 and, as a high half, in f32 */
-        buf[i] = (uint16_t)((x >> 16) & 0x80FF) | 0x3F00;
+        x      = x * 1664525u + 1013904223u;
+        buf[i] = random_half(x, t->dtype);
     }
     int rc = dev->vt->upload(dev, LANE_COMPUTE, t->data, buf, n);
     if (rc == 0) rc = dev->vt->sync(dev);
@@ -145,6 +152,24 @@ static int measure_gemm(Dev *dev, DType dtype, double *rate)
     return 0;
 }
 
+static int measure_fp8(Dev *dev, DType dtype, double *rate)
+{
+    Store   s;
+    int64_t n = dev->vt->hints->gemm_side, dim[2] = { n, n }, site = FP8_SITE;
+    double  t;
+    store_init(&s);
+    Tensor *a  = store_tensor(&s, SLAB_IO, "a", DT_E4M3, 2, dim);
+    Tensor *b  = store_tensor(&s, SLAB_IO, "b", DT_E4M3, 2, dim);
+    Tensor *y  = store_tensor(&s, SLAB_IO, "y", dtype, 2, dim);
+    Tensor *at = store_tensor(&s, SLAB_IO, "site", DT_F32, 1, &site);
+    store_seal(&s);
+    Prog *p = prog_begin("fp8", &s);
+    rec_fp8_linear(p, (Fp8Linear){ .y = y, .a = a, .b = b, .a_site = at, .b_site = at, .fast = 1 });
+    TRY(time_program(p, &s, dev, &t));
+    *rate = 2.0 * (double)n * (double)n * (double)n / t;
+    return 0;
+}
+
 static int measure_copy(Dev *dev, double *rate)
 {
     Store   s;
@@ -197,14 +222,15 @@ static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double 
 /* A pick is timed for milliseconds, and the fastest then is not always the fastest at the power limit. So the
  * product's limit is the better of two: what was picked, which is *rate already, and what the library
  * proposes. */
-static int measure_proposed_gemm(const Recipe *r, DevOptions opt, DType compute, double *rate)
+static int measure_proposed(const Recipe *r, DevOptions opt, DType compute,
+                            int (*measure)(Dev *, DType, double *), double *rate)
 {
     const char *why;
     double      proposed;
     opt.tune = 0;
     Dev *dev = dev_open(r->device, &opt, &why);
     if (!dev) return -1;
-    int rc = measure_gemm(dev, compute, &proposed);
+    int rc = measure(dev, compute, &proposed);
     dev_close(dev);
     if (rc == 0) *rate = MAX(*rate, proposed);
     return rc;
@@ -223,7 +249,9 @@ int limit_measure(double rate[UNIT_COUNT], const Recipe *r, const LimitShapes *s
     if (rc == 0) rc = measure_gemm(dev, compute, &rate[UNIT_GEMM]);
     if (rc == 0) rc = measure_attention(dev, &shapes->fwd, 0, &rate[UNIT_ATTN_FWD]);
     if (rc == 0) rc = measure_attention(dev, &shapes->bwd, 1, &rate[UNIT_ATTN_BWD]);
+    if (rc == 0 && shapes->fp8) rc = measure_fp8(dev, compute, &rate[UNIT_FP8]);
     dev_close(dev);
-    if (rc == 0 && picks) rc = measure_proposed_gemm(r, opt, compute, &rate[UNIT_GEMM]);
+    if (rc == 0 && picks) rc = measure_proposed(r, opt, compute, measure_gemm, &rate[UNIT_GEMM]);
+    if (rc == 0 && picks && shapes->fp8) rc = measure_proposed(r, opt, compute, measure_fp8, &rate[UNIT_FP8]);
     return rc;
 }

@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     DType     compute;
     LimitAttn fwd, bwd;
+    int       fp8; /* 1: the step has products in fp8 */
 } LimitShapes;
 
 LimitShapes limit_shapes(const Job *j);

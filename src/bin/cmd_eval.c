@@ -57,6 +57,16 @@ static void print_json(const CmdTarget *t, const Recipe *r, const Task *task, in
     json_out_end(&o);
 }
 
+static int score(const CmdTarget *t, const char *which, const TaskScore *opt)
+{
+    Recipe r;
+    Setup  s;
+    TRY(run_target_score(t, which, opt, &r, &s));
+    int rc = s.job->task->score(s.job, opt, stdout);
+    setup_close(&s);
+    return rc;
+}
+
 int cmd_eval(const CmdArgs *a)
 {
     CmdTarget   t;
@@ -67,9 +77,14 @@ int cmd_eval(const CmdArgs *a)
     char        rate[32];
     const char *which = NULL;
     int         json  = 0;
+    TaskScore   ids   = { 0 };
     CmdFlag flag[]    = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
+                          { "--ids", &ids.ids, NULL, "loss of the token ids in this file instead" },
+                          { "--logits", &ids.logits, NULL, "with --ids: writes their logits, as .npy" },
                           { "--json", NULL, &json, "one JSON object instead" } };
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (ids.logits && !ids.ids) return err_user("command line: --logits: needs --ids");
+    if (ids.ids) return score(&t, which, &ids);
     TRY(run_target_open(&t, which, JOB_EVAL, &r, &s, &step));
     const Task *task  = s.job->task;
     int         some  = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");

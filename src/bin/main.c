@@ -28,12 +28,19 @@ static const Command commands[] = {
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
       "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
-    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json]",
+    { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json | --ids FILE [--logits OUT.npy]]",
       "loss of a trained run on its validation data" },
     { "sample", cmd_sample,
-      "RUN [key=value ...] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--step "
-      "N|best|last]",
+      "RUN [key=value ...] [--prompt TEXT | --prompt-ids 1,2 | --prompt-file FILE] [--tokens N] "
+      "[--temperature X] [--top-k N] [--top-p X] [--repetition-penalty X] [--stop TEXT] [--seed N] [--ids] "
+      "[--step N|best|last]",
       "text from a trained run, or token ids from one that was trained on tokens" },
+    { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
+      "a Hugging Face folder becomes a run: eval, sample and train take it" },
+    { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16]",
+      "a run's weights for other programs: a Hugging Face folder of a language model" },
+    { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
+      "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,

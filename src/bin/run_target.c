@@ -63,6 +63,8 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 {
     if ((parts & JOB_SAMPLE) && !task->sample)
         return err_user("command line: a run of task %s has nothing to sample", task->name);
+    if ((parts & JOB_PLAY) && !task->play)
+        return err_user("command line: a run of task %s has no episodes to play", task->name);
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
@@ -101,8 +103,15 @@ static int load_weights(Job *j, const char *dir, int64_t *step)
     return ckpt_load_weights(j, path);
 }
 
-int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
-                    int64_t *loaded)
+/* What is asked of a run. */
+typedef struct {
+    const char       *which; /* --step */
+    unsigned          parts;
+    const TaskSample *sample; /* NULL: none */
+    const TaskScore  *score;  /* likewise */
+} Wanted;
+
+static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s, int64_t *loaded)
 {
     char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
     int64_t step;
@@ -113,13 +122,47 @@ int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recip
     /* What it was trained on need not be here: the run may have been copied from another computer. */
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
     const Task *task = task_of(r);
-    TRY(check_parts(task, r, parts));
-    TRY(find_step(dir, which, &step));
-    TRY(setup_open(s, task, r, parts));
+    TRY(check_parts(task, r, want->parts));
+    TRY(find_step(dir, want->which, &step));
+    if (want->sample && task->ask) TRY(task->ask(r, want->sample));
+    if (want->score && !task->score)
+        return err_user("command line: --ids: a run of task %s has no logits to show", task->name);
+    if (want->score && task->ask_score) TRY(task->ask_score(r, want->score));
+    TRY(setup_open(s, task, r, want->parts | JOB_LOADED));
     if (load_weights(s->job, dir, &step) == 0) {
         if (loaded) *loaded = step;
         return 0;
     }
     setup_close(s);
     return -1;
+}
+
+int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
+                    int64_t *loaded)
+{
+    return open_run(t, &(Wanted){ which, parts, NULL, NULL }, r, s, loaded);
+}
+
+int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *opt, Recipe *r, Setup *s)
+{
+    return open_run(t, &(Wanted){ which, JOB_SAMPLE, opt, NULL }, r, s, NULL);
+}
+
+int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt, Recipe *r, Setup *s)
+{
+    return open_run(t, &(Wanted){ which, JOB_SAMPLE, NULL, opt }, r, s, NULL);
+}
+
+int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint)
+{
+    char    path[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
+    int64_t step;
+    if (!t->target) return err_user("command line: a run is missing (for example runs/quickstart)");
+    TRY(find_run(t->target, run, RUNDIR_PATH));
+    snprintf(path, sizeof path, "%s/recipe.yaml", run);
+    snprintf(dir, sizeof dir, "%s/checkpoints", run);
+    TRY(recipe_load_without_data(r, path, t->n_override, t->override));
+    TRY(find_step(dir, which, &step));
+    if (step < 0 && ckpt_list(dir, &step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
+    return ckpt_path(dir, step, checkpoint, RUN_CHECKPOINT_PATH);
 }

@@ -3,6 +3,7 @@
 #define BIN_RUN_TARGET_H
 
 #include "bin/cmd.h"
+#include "run/rundir.h"
 #include "run/setup.h"
 
 /* Opens the run's recipe (with overrides), builds `parts` and loads weights. which: the value of --step,
@@ -10,5 +11,14 @@
  * success *s must be closed by setup_close(). */
 int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
                     int64_t *step);
+/* The same for sampling: the job has room for what opt asks for. */
+int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *opt, Recipe *r, Setup *s);
+/* The same for logits of a given sequence. */
+int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt, Recipe *r, Setup *s);
+
+enum { RUN_CHECKPOINT_PATH = RUNDIR_PATH + 64 };
+/* Only finds the run: its recipe, its folder into run[RUNDIR_PATH] and the checkpoint's folder into
+ * checkpoint[RUN_CHECKPOINT_PATH]. */
+int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint);
 
 #endif

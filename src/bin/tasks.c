@@ -2,12 +2,13 @@
 
 #include "base/err.h"
 #include "task/lm.h"
+#include "task/ppo.h"
 
 #include <string.h>
 
 const Task *task_of(const Recipe *r)
 {
-    static const Task *const tasks[] = { &task_lm };
+    static const Task *const tasks[] = { &task_lm, &task_ppo };
     for (int i = 0; i < ARRAY_LEN(tasks); i++) {
         if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
     }

@@ -60,8 +60,11 @@ int ckpt_items(const Job *j, Arena *a, CkptItem **out)
     for (int k = 0; k < j->n_table; k++) {
         if (!j->table[k]->origin[0]) n += add_table(j->table[k], a, *out + n);
     }
-    for (int k = 0; k < j->n_kept && job_trains(j); k++)
-        add_item(&(*out)[n++], CKPT_OPTIM, arena_printf(a, "state.%s", j->kept[k]->name), j->kept[k]);
+    for (int k = 0; k < j->n_kept; k++) {
+        CkptFileKind file = j->kept_in_model[k] ? CKPT_MODEL : CKPT_OPTIM;
+        if (file == CKPT_MODEL || job_trains(j))
+            add_item(&(*out)[n++], file, arena_printf(a, "state.%s", j->kept[k]->name), j->kept[k]);
+    }
     return n;
 }
 

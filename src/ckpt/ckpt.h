@@ -54,6 +54,19 @@ int ckpt_wait(CkptWriter *w, char *msg, size_t n);
 /* About what one checkpoint of a job takes on disk. */
 int64_t ckpt_size_bytes(const Job *j);
 
+/* Weights that no device holds: those of another program's files. */
+typedef struct {
+    void *ctx;
+    /* The type of a weight in the files; negative after err_set() or err_user(). */
+    int (*dtype)(void *ctx, const char *name);
+    /* Elements [first, first+n) of a weight, in that type. */
+    int (*read)(void *ctx, const char *name, int64_t first, int64_t n, void *out);
+} CkptSource;
+
+/* Writes a checkpoint of weights alone, in the types of the source: a run goes on from it with new moments.
+ * j need not be bound; s->step is 0. Negative after err_set() or err_user(). */
+int ckpt_write_weights(const Job *j, const char *dir, const CkptState *s, const CkptSource *src);
+
 /* ---- Finding ---- */
 
 /* Steps of the checkpoints in dir, newest first, at most max. Returns how many; 0 when there is no such

@@ -305,9 +305,22 @@ static void note_plan(const CkptState *was, const JobChoice *now, char *note, si
     if (new_micro || new_head) str_append(note, n, " (sums in another order)");
 }
 
+/* A checkpoint of weights alone (ckpt_write_weights) leaves moments and the task's state as a new run has
+ * them. */
+static void drop_optim(Loaded *l)
+{
+    int n = 0;
+    if (l->n_file < CKPT_FILES || l->manifest.state.step > 0 || l->file[CKPT_OPTIM].n_tensor > 0) return;
+    for (int i = 0; i < l->n_item; i++) {
+        if (l->item[i].file == CKPT_MODEL) l->item[n++] = l->item[i];
+    }
+    l->n_item = n;
+}
+
 static int match_model(Loaded *l, const Job *b, char *note, size_t n)
 {
     l->n_item = ckpt_items(b, &l->arena, &l->item);
+    drop_optim(l);
     TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
     TRY(match_frozen(l, b));
     TRY(match_keys(l, &b->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */

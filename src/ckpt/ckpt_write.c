@@ -56,19 +56,20 @@ struct CkptWriter {
     CkptKnown known; /* of the thread that saves */
 
     /* the save that runs or ran last */
-    CkptManifest manifest;
-    CkptKey      key[RECIPE_KEYS];
-    char         text[RECIPE_KEYS][2 * RECIPE_STR];
-    uint64_t     file_hash[CKPT_FILES];
-    int          not_finite; /* a weight was */
-    const Job   *job;        /* whose state is saved */
-    Job         *source;     /* only without a snapshot */
-    double       snapshot_s;
-    Thread       thread;
-    int          active;
-    atomic_int   finished;
-    int          result;
-    char         message[1024];
+    CkptManifest      manifest;
+    CkptKey           key[RECIPE_KEYS];
+    char              text[RECIPE_KEYS][2 * RECIPE_STR];
+    uint64_t          file_hash[CKPT_FILES];
+    int               not_finite; /* a weight was */
+    const Job        *job;        /* whose state is saved */
+    Job              *source;     /* only without a snapshot */
+    const CkptSource *from;       /* weights of no device; NULL: the job's */
+    double            snapshot_s;
+    Thread            thread;
+    int               active;
+    atomic_int        finished;
+    int               result;
+    char              message[1024];
 };
 
 /* ---- What is stored ------------------------------------------------------------------------------------ */
@@ -161,6 +162,14 @@ static const char *fetch(CkptWriter *w, int item, size_t first, size_t n)
 {
     const Tensor *t = w->item[item].t;
     if (w->has_snapshot) return w->range[w->range_of[item]].copy + t->offset_bytes + first;
+    if (w->from) {
+        const SafeTensor *spec = &w->item[item].spec;
+        int64_t           size = (int64_t)dtype_bytes(spec->dtype);
+        return w->from->read(w->from->ctx, spec->name, (int64_t)first / size, (int64_t)n / size, w->stage) ==
+                       0
+                   ? w->stage
+                   : NULL;
+    }
     Dev *dev = w->source->dev;
     int  rc  = dev->vt->download(dev, LANE_COMPUTE, w->stage, (const char *)t->data + first, n);
     if (rc == 0) rc = dev->vt->sync(dev);
@@ -447,4 +456,38 @@ void ckpt_writer_destroy(CkptWriter *w)
     host_give(w, w->stage);
     arena_deinit(&w->arena);
     free(w);
+}
+
+/* ---- Weights alone ------------------------------------------------------------------------------------- */
+
+static int take_dtypes(CkptWriter *w)
+{
+    for (int i = 0; i < w->n_item; i++) {
+        int dtype = w->from->dtype(w->from->ctx, w->item[i].spec.name);
+        if (dtype < 0) return -1;
+        w->item[i].spec.dtype = w->spec[CKPT_MODEL][i].dtype = (DType)dtype;
+    }
+    return 0;
+}
+
+int ckpt_write_weights(const Job *j, const char *dir, const CkptState *s, const CkptSource *src)
+{
+    CHECK(!job_trains(j) && s->step == 0, "only weights alone come from elsewhere");
+    CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
+    if (!w) return err_sys("memory for writing checkpoints");
+    arena_init(&w->arena);
+    w->job  = j;
+    w->from = src;
+    list_stored(w, j);
+    describe_run(w, j, s);
+    w->stage = fault_hit(FAULT_MALLOC) ? NULL : (char *)malloc(CKPT_CHUNK_BYTES);
+    int rc   = w->stage ? 0 : err_sys("memory for writing checkpoints");
+    if (rc == 0 && str_copy(w->dir, sizeof w->dir, dir) < 0) rc = err_set("%s: path too long", dir);
+    if (rc == 0) rc = file_make_folders(dir);
+    if (rc == 0) rc = take_dtypes(w);
+    if (rc == 0) rc = save(w);
+    free(w->stage);
+    arena_deinit(&w->arena);
+    free(w);
+    return rc;
 }

@@ -22,6 +22,7 @@ typedef enum {
 typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK } Recompute;
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
 typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
 typedef enum {
@@ -35,10 +36,16 @@ typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
+typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
+typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
+typedef enum { ISOLATE_NONE, ISOLATE_PROCESS } EnvIsolate;
+typedef enum { ENVS_AUTO, ENVS_HOST, ENVS_DEVICE } EnvsPlace;
+typedef enum { ANSWER_AUTO, ANSWER_DEVICE, ANSWER_HOST } PpoAnswer;
 
 enum {
     RECIPE_STR        = 4096,  /* a path */
-    RECIPE_KEYS       = 128,   /* room for one per row of the schema, those of a task included */
+    RECIPE_KEYS       = 256,   /* room for one per row of the schema, those of a task included */
     RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
     RECIPE_MOST_DEPTH = 12
 };
@@ -61,19 +68,23 @@ typedef struct {
 
 typedef struct {
     /* kv_heads, head_dim, ffn: 0 = derived on load */
-    int64_t  layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
-    NormKind norm;
-    double   norm_eps;
-    PosKind  pos;
-    double   rope_theta;
-    FfnKind  act;
-    int      bias;     /* biases on every linear layer */
-    int      qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */
-    int      tied;     /* the head shares the embedding's weights */
-    int      qk_norm;
-    double   dropout;
-    Masking  mask;
-    double   init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
+    int64_t     layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
+    NormKind    norm;
+    double      norm_eps;
+    PosKind     pos;
+    double      rope_theta;
+    RopeScaling rope_scaling;
+    double      rope_factor, rope_low, rope_high; /* as config.json of Llama 3.1 has them */
+    int64_t     rope_original;                    /* context before the positions were stretched */
+    FfnKind     act;
+    int         bias;     /* biases on every linear layer */
+    int         qkv_bias; /* biases on the qkv projection alone (Qwen2.5) */
+    int         tied;     /* the head shares the embedding's weights */
+    int         qk_norm;
+    double      dropout;
+    Masking     mask;
+    int64_t     window;   /* the newest keys that a query sees, itself included; 0: all */
+    double      init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
 } RecipeModel;
 
 typedef struct {
@@ -129,6 +140,58 @@ typedef struct {
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 
+typedef enum { FP8_DELAYED, FP8_DYNAMIC } Fp8Scaling;
+typedef enum { FP8_FAST_FORWARD, FP8_FAST_ALL, FP8_FAST_NONE } Fp8Fast;
+
+/* precision: fp8 */
+typedef struct {
+    Fp8Scaling scaling;
+    Fp8Fast    fast;             /* which products may add up with fewer bits */
+    int        head;             /* the head's products, too */
+    char       wide[RECIPE_STR]; /* comma list of weights whose products stay as they are, by name */
+} RecipeFp8;
+
+typedef struct {
+    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
+} RecipeSample;
+
+/* Not keys: what a command needs of a job for sampling. */
+typedef struct {
+    int64_t batch;   /* sequences at a time; 0: one */
+    int64_t context; /* tokens that a sequence may have; 0: model.context */
+    int     all;     /* logits of every token of a prompt */
+} RecipeAsk;
+/* Environments, and how PPO learns from them. A step is one rollout and its updates. */
+typedef struct {
+    char       env[RECIPE_STR];     /* see env/envlib.h */
+    char       options[RECIPE_STR]; /* comma list of key=value */
+    int64_t    total_steps;         /* of all environments together; sets `steps`. 0: `steps` counts */
+    int64_t    envs, rollout, epochs, minibatch;
+    double     gamma, lambda, clip, clip_value, entropy, value_weight;
+    double     kl_stop; /* 0: never */
+    int        norm_adv, obs_norm, reward_norm;
+    double     obs_clip, reward_clip;
+    int        truncation; /* 1: an episode that was cut is bootstrapped from its last observation */
+    PpoParity  parity;
+    EnvsPlace  place;
+    PpoAnswer  answer;
+    int64_t    groups;    /* 0: as many as pay */
+    int64_t    max_steps; /* time limit; 0: the environment's own, -1: none */
+    int64_t    threads, workers;
+    EnvIsolate isolate;
+    double     timeout_s;
+} RecipePpo;
+
+typedef struct {
+    PolicyKind kind;
+    int64_t    layers, width, critic_width; /* critic_width 0: as width */
+    int        shared;                      /* actor and critic have one body */
+    PolicyAct  act;
+    double     log_std;   /* initial */
+    int        state_std; /* the deviation depends on the observation */
+    int64_t    heads, ffn, context;
+} RecipePolicy;
+
 /* Optimisations: X(name, what it does). The key opt.NAME switches each of them. This is the only list: the
  * fields below, the schema's rows, what lowering may do (prog/lower.c) and what a run lists (run/switches.c)
  * come from here. */
@@ -144,6 +207,7 @@ typedef struct {
     X(linear_glu_bwd, "gate's gradient inside the product before it")                                        \
     X(linear_dw_bias, "bias gradient inside the weight gradient's product")                                  \
     X(attn_rope, "rotary positions undone inside attention's gradient")                                      \
+    X(quant, "activations, gates and loss gradients written in fp8 by the pass that makes them")             \
     X(chunk_head, "logits of a share of the rows at a time")                                                 \
     X(flash, "attention that never stores T x T")                                                            \
     X(graphs, "the step captured into CUDA graphs")                                                          \
@@ -178,6 +242,7 @@ struct Recipe {
     char        give_way[RECIPE_STR]; /* comma list of concessions in mathematics that are allowed */
     char        require[RECIPE_STR];  /* comma list of optimisations that must be on */
     char        freeze[RECIPE_STR];   /* comma list of weights that are not trained, by name */
+    char        init[RECIPE_STR];     /* folder with the weights to begin with; "": random ones */
     double      watchdog_s;           /* seconds without a result after which the log says so; 0: never */
     double      budget_s;             /* wall-clock budget in seconds; 0: none */
     int64_t     trace;                /* steps that are recorded op by op; 0: none */
@@ -192,6 +257,11 @@ struct Recipe {
     RecipeEval  eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
+    RecipeFp8        fp8;
+    RecipeSample     sample;
+    RecipeAsk        ask;
+    RecipePpo        ppo;
+    RecipePolicy     policy;
     RecipeOpt        opt;
     /* Keys that a task outside this folder brings along. */
     _Alignas(16) unsigned char own[RECIPE_OWN];

@@ -5,8 +5,10 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "conf/hfconf.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -71,6 +73,10 @@ static int resolve_model(Recipe *r)
            "data.document_token", "mask document needs data.document_token, the token that ends a document");
     RELATE(m->mask != MASKING_PREFIX || r->data.prefix_token >= 0, "model.mask", "data.prefix_token",
            "mask prefix needs data.prefix_token, the token that ends a prefix");
+    RELATE(m->window == 0 || m->mask == MASKING_CAUSAL, "model.window", "model.mask",
+           "model.window needs model.mask causal");
+    RELATE(m->rope_scaling != ROPE_LLAMA3 || m->rope_high > m->rope_low, "model.rope_high", "model.rope_low",
+           "model.rope_high (%g) must be above model.rope_low (%g)", m->rope_high, m->rope_low);
     RELATE(r->data.pack == PACK_CONCAT || m->mask == MASKING_CAUSAL || m->mask == MASKING_DOCUMENT,
            "data.pack", "model.mask", "data.pack best_fit goes with model.mask causal or document");
     RELATE(r->data.prefix_token < m->vocab, "data.prefix_token", "model.vocab",
@@ -161,7 +167,7 @@ static int check_validation(const Recipe *r)
 {
     int has_val = r->data.kind == DATA_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
     RELATE(has_val || (r->eval.target == 0 && r->eval.patience == 0),
-           r->eval.target > 0 ? "eval.target" : "eval.patience", "data.val_fraction",
+           r->eval.target != 0 ? "eval.target" : "eval.patience", "data.val_fraction",
            "needs validation data: data.val, or data.val_fraction above 0");
     return 0;
 }
@@ -306,10 +312,64 @@ static int check_watch(const Recipe *r)
     return 0;
 }
 
+/* ---- The model of `init` ------------------------------------------------------------------------------- */
+
+/* Model keys that another run of the same weights may choose. */
+static int is_free(const char *key)
+{
+    static const char *const free_keys[] = { "model.dropout", "model.mask", "model.init_std" };
+    for (int i = 0; i < ARRAY_LEN(free_keys); i++) {
+        if (strcmp(free_keys[i], key) == 0) return 1;
+    }
+    return 0;
+}
+
+/* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. A shorter
+ * context is allowed where positions are computed. */
+static int take_model(Recipe *r, const HfConfig *c)
+{
+    Recipe *theirs = calloc(1, sizeof *theirs);
+    if (!theirs) return err_sys("memory for a recipe");
+    theirs->model = c->model;
+    int rc        = 0;
+    for (int i = 0; i < schema_rows(r) && rc == 0; i++) {
+        const SchemaRow *row = schema_row(r, i);
+        char             ours[RECIPE_STR], wanted[RECIPE_STR], why[160];
+        if (!str_starts_with(row->name, "model.") || is_free(row->name)) continue;
+        schema_get(row, theirs, wanted, sizeof wanted);
+        schema_get(row, r, ours, sizeof ours);
+        int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
+        if (r->origin[i] == ORIGIN_DEFAULT || derived) {
+            CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
+        } else if (strcmp(ours, wanted) != 0) {
+            int shorter = c->model.pos == POS_ROPE && strcmp(row->name, "model.context") == 0 &&
+                          r->model.context < c->model.context;
+            if (!shorter) rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+        }
+    }
+    free(theirs);
+    return rc;
+}
+
+static int resolve_init(Recipe *r, const char *folder, int need_data)
+{
+    HfConfig c;
+    if (!r->init[0]) return 0;
+    TRY(beside_recipe(r, r->init, "init", folder));
+    if (!hfconf_is_folder(r->init)) {
+        /* A run that has begun needs the folder no more. */
+        DEMAND(!need_data, "init", "%s: no folder with a config.json", r->init);
+        return 0;
+    }
+    if (hfconf_read(&c, r->init) < 0) return recipe_blame_pending(r, "init");
+    return take_model(r, &c);
+}
+
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
 
 static int resolve_lm(Recipe *r, const char *folder, int need_data)
 {
+    TRY(resolve_init(r, folder, need_data));
     TRY(resolve_model(r));
     TRY(derive_step(r));
     TRY(check_validation(r));
@@ -317,10 +377,68 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
+static void prefer_ppo(Recipe *r)
+{
+    RecipeOptim *o = &r->optim;
+#define PREFER(key, field, value)                                                                            \
+    if (r->origin[row_of(r, key)] == ORIGIN_DEFAULT) field = value
+    PREFER("optim.lr", o->lr, 2.5e-4);
+    PREFER("optim.eps", o->eps, 1e-5);
+    PREFER("optim.beta2", o->beta2, 0.999);
+    PREFER("optim.weight_decay", o->weight_decay, 0);
+    PREFER("optim.clip", o->clip, 0.5);
+    PREFER("optim.schedule", o->schedule, SCHEDULE_LINEAR);
+    PREFER("eval.samples", r->eval.samples, 100);
+    PREFER("eval.every", r->eval.every, 0);
+    PREFER("ppo.truncation", r->ppo.truncation, r->ppo.parity != PARITY_CLEANRL);
+#undef PREFER
+}
+
+static int resolve_ppo(Recipe *r, const char *folder, int need_data)
+{
+    RecipePpo *p = &r->ppo;
+    int64_t    n = p->envs * p->rollout;
+    char       near[48];
+    prefer_ppo(r);
+    DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
+    RELATE(n <= 1 << 30, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long", LL(n));
+    int64_t below = MIN(p->minibatch, n), above = p->minibatch;
+    while (n % below != 0) below--;
+    while (above < n && n % above != 0) above++;
+    RELATE(n % p->minibatch == 0, "ppo.minibatch", "ppo.rollout",
+           "ppo.minibatch (%lld) must divide ppo.envs x ppo.rollout (%lld): %s would do", LL(p->minibatch),
+           LL(n), name_nearest(near, sizeof near, below, above));
+    RELATE(r->micro_batch == 0 || p->minibatch / r->policy.context % r->micro_batch == 0, "micro_batch",
+           "ppo.minibatch", "micro_batch (%lld) must divide ppo.minibatch (%lld)", LL(r->micro_batch),
+           LL(p->minibatch));
+    RELATE(p->groups == 0 || p->envs % p->groups == 0, "ppo.groups", "ppo.envs",
+           "ppo.groups (%lld) must divide ppo.envs (%lld)", LL(p->groups), LL(p->envs));
+    RELATE(r->policy.kind == POLICY_MLP || r->policy.width % r->policy.heads == 0, "policy.heads",
+           "policy.width", "policy.heads (%lld) must divide policy.width (%lld)", LL(r->policy.heads),
+           LL(r->policy.width));
+    RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
+           "an mlp has no memory: policy.context needs policy.kind trunk");
+    RELATE(p->total_steps == 0 || p->total_steps >= n, "total_steps", "ppo.envs",
+           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(p->total_steps),
+           LL(n));
+    int64_t c = r->policy.context;
+    RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
+           "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
+           LL(p->rollout), LL(p->minibatch));
+    RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
+           "policy.heads", "policy.width", "a head needs an even size, not %lld",
+           LL(r->policy.width / r->policy.heads));
+    if (p->total_steps > 0) r->steps = p->total_steps / n;
+    r->step_samples = n / c; /* a sample is what the net sees at once */
+    r->step_key     = "ppo.envs";
+    return find_files(r, folder);
+}
+
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm } };
+} tasks[] = { { "lm", resolve_lm }, { "ppo", resolve_ppo } };
 
 static int refuse_task(const Recipe *r)
 {

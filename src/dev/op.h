@@ -86,12 +86,16 @@ extern "C" {
     X(PUT, put, Put)                                                                                         \
     X(TICK, tick, Tick)                                                                                      \
     X(PERM, perm, Perm)                                                                                      \
+    X(CALL, call, CallFn)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(HALT, halt, Halt)                                                                                      \
     X(FILL, fill, Fill)                                                                                      \
     X(COPY, copy, Copy)                                                                                      \
     X(CAST, cast, Cast)                                                                                      \
     X(QUANT, quant, Quant)                                                                                   \
+    X(FP8_SCALE, fp8_scale, Fp8Scale)                                                                        \
+    X(FP8_LINEAR, fp8_linear, Fp8Linear)                                                                     \
+    X(FP8_LINEAR_DW, fp8_linear_dw, Fp8LinearDw)                                                             \
     X(SUMSQ, sumsq, Sumsq)                                                                                   \
     X(CLIP, clip, Clip)                                                                                      \
     X(ADAMW, adamw, AdamW)                                                                                   \
@@ -120,7 +124,8 @@ typedef enum {
  * update bit for bit, however late the host reads.
  *
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
- * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. */
+ * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. A slot may
+ * also hold a measure, which is reported and is no part of the loss. */
 enum { LOSS_SLOTS = 8, SCALE_EXP_MAX = 24 };
 
 typedef struct {
@@ -129,7 +134,8 @@ typedef struct {
     float    lr;              /* learning rate of this step, before a segment's multiplier */
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
     float    loss_scale;      /* multiplies gradients of the loss, beside 2^out.scale_exp; 1 but in tests */
-    int32_t  reserved[2];
+    int32_t  measures;        /* bit k: slot k is only reported and is no part of the loss */
+    int32_t  reserved;
 } StepIn;
 
 typedef struct {
@@ -186,6 +192,30 @@ typedef enum {
     ACT_SLOPE = ACT_COUNT
 } Act;
 
+/* What QUANT makes of x before it rounds. */
+typedef enum {
+    QUANT_PLAIN,
+    QUANT_ACT,
+    QUANT_GLU,
+    QUANT_ACT_DX,
+    QUANT_GLU_DX,
+    QUANT_XENT_DX,
+    QUANT_FROM_COUNT
+} QuantFrom;
+
+/* A site: what is known of a tensor in fp8, f32[FP8_SITE] in SLAB_STATE. scale multiplies, inv = 1/scale
+ * restores; amax: largest magnitude since the last FP8_SCALE; cursor: next place in the history of amax. The
+ * first three stand 16 bytes apart, because a library reads inv by address. */
+enum {
+    FP8_SITE_SCALE   = 0,
+    FP8_SITE_INV     = 4,
+    FP8_SITE_AMAX    = 8,
+    FP8_SITE_CURSOR  = 12,
+    FP8_SITE_HISTORY = 16,
+    FP8_SITE         = 32,
+    FP8_HISTORY      = FP8_SITE - FP8_SITE_HISTORY
+};
+
 /* Rows of PPO's parts: the losses before their weights; the entropy; log(1/r) and (r - 1) - log r, which
  * measure how far the policy has moved; and 1 where r is outside of 1 -+ clip. */
 enum { PPO_POLICY, PPO_VALUE, PPO_ENTROPY, PPO_OLD_KL, PPO_KL, PPO_CLIPPED, PPO_PARTS };
@@ -207,6 +237,7 @@ typedef struct {
     float scale;
     int   deterministic; /* the gradient must give the same bits each time */
     int   mean_keys;     /* MASK_RANGE: keys a query sees on average, for FLOPs alone; 0: half of all */
+    int   window;        /* attn_decode: the newest keys that a query sees, its own included; 0: all */
 } AttnShape;
 
 /* ---- Arguments: tensors first, outputs first ----------------------------------------------------------- */
@@ -321,8 +352,8 @@ typedef struct {
 } AttnBwd;
 /* T >= 1 new tokens a sequence: token t of sequence b is at position n = len[b] + t (len i32[1]: one length
  * for all). Its k and v in qkv[B,T,(H+2K)*D] go to row n of the caches [B,Tmax,K,D], and its query sees rows
- * 0..n. All positions are below Tmax; the mask is causal whatever shape.mask says. With T = 1 qkv may be
- * [B,(H+2K)*D]. */
+ * 0..n, or the last shape.window of them. All positions are below Tmax. The mask is causal, whatever the
+ * shape.mask says. With T = 1 qkv may be [B,(H+2K)*D]. */
 typedef struct { Tensor *o, *kcache, *vcache, *ws, *qkv, *len; AttnShape shape; } AttnDecode;
 /* o[B,T,H*D] = softmax(scale q k^T + mask) v with q[B,T,H*D] and kv[B,S,2*K*D] = [k heads | v heads] of
  * another sequence; lse f32[B,H,T]. Masks: MASK_FULL, or MASK_RANGE with first and last i32[B,T]. len
@@ -460,8 +491,20 @@ typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
 
-/* state.out.sum[slot] += sum of loss[N] in a fixed order */
-typedef struct { Tensor *state, *loss; int slot; } LossAdd;
+/* A function of the task, for what no other op can say: environments that step on the device. The function
+ * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the
+ * work is done at once), keeps the contract of every op, and is negative after err_set(). ctx is the task's
+ * own, constant while the program lives. */
+enum { CALL_TENSORS = 14 };
+typedef struct CallFn CallFn;
+struct CallFn {
+    Tensor *t[CALL_TENSORS];
+    int (*fn)(const CallFn *a, void *stream);
+    const void *ctx;
+};
+
+/* state.out.sum[slot + k] += sum of row k of loss f32[n_slot,N] in a fixed order; n_slot 0 counts as 1 */
+typedef struct { Tensor *state, *loss; int slot, n_slot; } LossAdd;
 /* state.out.stop = 1 if sum[slot] * inv[slot] > limit. Stands before CLIP, which then skips this update and
  * all others of the step. */
 typedef struct { Tensor *state; int slot; float limit; } Halt;
@@ -469,14 +512,35 @@ typedef struct { Tensor *state; int slot; float limit; } Halt;
 typedef struct { Tensor *y; float value; } Fill;
 typedef struct { Tensor *y, *x; } Copy; /* same dtype and size in bytes */
 typedef struct { Tensor *y, *x; } Cast; /* any of f32, bf16, f16 to any */
-/* q = saturate(x * scale), qt its transpose [cols,rows]?, amax f32[1]? = max(amax, max |x|); scale f32[1].
- * On the CPU q and qt are f32 holding values already rounded to q_dtype. */
-typedef struct { Tensor *q, *qt, *amax, *x, *scale; DType q_dtype; } Quant;
+/* To fp8 (E4M3 or E5M2). v [N,C] is x, or what `from` makes of x, rounded to the dtype of x.
+ *   q [N,C]? = saturate(v * scale), qt [C,N]? its transpose; site.amax = max(amax, max |v|).
+ * site f32[FP8_SITE]. If its scale is 0, or with `dynamic`, max |v| gives the scale first (fp8_scale_for);
+ * dynamic also starts amax anew. QUANT_GLU: x [N,2C]. QUANT_ACT_DX: dy [N,C], QUANT_GLU_DX: dy [N,C/2].
+ * QUANT_XENT_DX is XENT_DX of hard targets: x are logits, lse f32[N], target i32[N].
+ * db f32[C]? += sum over rows of v: a bias gradient; not with QUANT_XENT_DX. */
+typedef struct {
+    Tensor   *q, *qt, *site, *db, *ws, *x, *dy, *lse, *target, *state;
+    DType     q_dtype;
+    QuantFrom from;
+    Act       act;
+    int       dynamic;
+    int64_t   n_class;
+    int       slot;
+} Quant;
+/* Delayed scaling, for all rows of sites f32[S,FP8_SITE] of tensors in q_dtype. If amax is finite and not 0,
+ * amax goes to the history, and the largest number there gives the scale. amax = 0 always. */
+typedef struct { Tensor *sites; DType q_dtype; } Fp8Scale;
+/* y[N,M] = a[N,K] b[M,K]^T * (a_site.inv * b_site.inv) + bias[M]?; a and b are fp8, sums f32. fast: a GPU
+ * may add up with fewer bits. LINEAR_FWD has a = x, b = w; LINEAR_DX a = dy, b = w^T. */
+typedef struct { Tensor *y, *ws, *a, *b, *a_site, *b_site, *bias; int fast; } Fp8Linear;
+/* dw f32[M,K] += a[M,N] b[K,N]^T * (a_site.inv * b_site.inv), a = dy^T, b = x^T */
+typedef struct { Tensor *dw, *ws, *a, *b, *a_site, *b_site; int fast; } Fp8LinearDw;
 
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
-/* Decides about this update. loss = sum over slots of sum*inv; grad_norm = sqrt(grad_sumsq)/S, where S is
- * loss_scale * 2^scale_exp. report += sum*inv, sum = 0 for each slot, n_report += 1.
+/* Decides about this update. loss = sum over slots of sum*inv, measures left out;
+ * grad_norm = sqrt(grad_sumsq)/S, where S is loss_scale * 2^scale_exp.
+ * report += sum*inv, sum = 0 for each slot, n_report += 1.
  * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
  * skip = 4 if scale_every > 0, scale_exp > 1, loss is finite and grad_norm is not: then n_overflow += 1,
  * scale_exp -= 1, n_scaled = 0, clip = 0, and nothing else changes. Otherwise

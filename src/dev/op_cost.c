@@ -48,6 +48,10 @@ double op_flops(OpKind kind, const OpArgs *a)
         return 2.0 * (double)tensor_numel(a->linear_dx.dx) * (double)tensor_rows(a->linear_dx.w);
     case OP_LINEAR_DW:
         return 2.0 * (double)tensor_numel(a->linear_dw.x) * (double)tensor_rows(a->linear_dw.dw);
+    case OP_FP8_LINEAR:
+        return 2.0 * (double)tensor_numel(a->fp8_linear.a) * (double)tensor_rows(a->fp8_linear.b);
+    case OP_FP8_LINEAR_DW:
+        return 2.0 * (double)tensor_numel(a->fp8_linear_dw.a) * (double)tensor_rows(a->fp8_linear_dw.b);
     case OP_ATTN_FWD: return self_flops(&a->attn_fwd.shape, a->attn_fwd.qkv);
     case OP_ATTN_BWD: return 2.0 * self_flops(&a->attn_bwd.shape, a->attn_bwd.qkv);
     case OP_CROSS_ATTN_FWD:
@@ -110,6 +114,13 @@ static size_t attn_tables_ws(const Tensor *q, const Tensor *kv)
     return tensor_align_up(ATTN_COUNTER_BYTES + B * (q_tiles * 16 + k_tiles * 8));
 }
 
+/* Backward it also keeps lse and the sum of dout * o of each query, f32, of whole tiles. */
+static size_t attn_tiles_bwd_ws(const Tensor *q, const Tensor *kv, int heads)
+{
+    size_t rows = (size_t)q->dim[0] * (size_t)heads * (size_t)((q->dim[1] + 63) / 64 * 64);
+    return 2 * sizeof(float) * rows + attn_tables_ws(q, kv);
+}
+
 static size_t attn_fwd_ws(const AttnFwd *a) { return MAX((size_t)1 << 20, attn_tables_ws(a->qkv, a->qkv)); }
 
 /* Parts of long rows: for each query head and part the sum of weighted values, the maximum and the sum of
@@ -131,7 +142,7 @@ static size_t attn_bwd_ws(const AttnBwd *a)
     n += a->shape.deterministic ? B * H * T * T * 2 + B * H * T * D * 4 : B * H * T * D * 4;
     n += TENSOR_ALIGN;
     if (a->shape.kv_heads != a->shape.heads) n += 2 * B * H * T * D * 2 + TENSOR_ALIGN;
-    return n + (1u << 20);
+    return MAX(n + (1u << 20), attn_tiles_bwd_ws(a->qkv, a->qkv, a->shape.heads));
 }
 
 /* Attention that stores its weights: f32 scores of one head (backward: their gradient, and that rounded to
@@ -151,12 +162,21 @@ static size_t ortho_ws(const Tensor *x)
            GEMM_WS_BYTES;
 }
 
+/* Column sums for db: one f32 row for each tile of QUANT_ROWS rows. */
+static size_t quant_sums_ws(const Quant *a)
+{
+    int64_t tiles = (tensor_rows(a->x) + QUANT_ROWS - 1) / QUANT_ROWS;
+    return tensor_align_up((size_t)(tiles * tensor_numel(a->db)) * 4);
+}
+
 size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
 {
     if (dev != DEV_CUDA) return 0;
     switch (kind) {
     case OP_LINEAR_FWD:
     case OP_LINEAR_DX:
+    case OP_FP8_LINEAR:
+    case OP_FP8_LINEAR_DW:
     case OP_LINEAR_ACT_FWD:
     case OP_LINEAR_GLU_FWD: return GEMM_WS_BYTES;
     case OP_LINEAR_DW: return gemm_sums_ws(a->linear_dw.db);
@@ -168,6 +188,7 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_BIAS_DW: return colsum_ws(tensor_cols(a->bias_dw.dy), 1);
     case OP_ACT_BIAS_BWD: return colsum_ws(tensor_cols(a->act_bias_bwd.dy), 1);
     case OP_QKNORM_DW: return colsum_ws(2 * a->qknorm_dw.head_dim, 1);
+    case OP_QUANT: return a->quant.db ? quant_sums_ws(&a->quant) : 0;
     case OP_STATS: return STATS_BLOCKS * 3 * sizeof(double);
     case OP_ORTHO: return ortho_ws(a->ortho.x);
     case OP_SUMSQ: return SUMSQ_BLOCKS * sizeof(double);
@@ -180,10 +201,8 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_ATTN_BWD: return a->attn_bwd.p ? attn_stored_ws(a->attn_bwd.qkv, 1) : attn_bwd_ws(&a->attn_bwd);
     case OP_ATTN_DECODE: return attn_decode_ws(&a->attn_decode);
     case OP_CROSS_ATTN_FWD: return attn_tables_ws(a->cross_attn_fwd.q, a->cross_attn_fwd.kv);
-    /* lse and the sum of dout * o, twice f32[B,H,T], and the tables. */
     case OP_CROSS_ATTN_BWD:
-        return 2 * tensor_bytes(a->cross_attn_bwd.lse) +
-               attn_tables_ws(a->cross_attn_bwd.q, a->cross_attn_bwd.kv);
+        return attn_tiles_bwd_ws(a->cross_attn_bwd.q, a->cross_attn_bwd.kv, a->cross_attn_bwd.shape.heads);
     default: return 0;
     }
 }

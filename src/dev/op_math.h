@@ -40,6 +40,46 @@ static inline BRIM_HD void step_grow_scale(StepOut *out, int scale_every)
     out->n_scaled = 0;
 }
 
+/* ---- fp8 ----------------------------------------------------------------------------------------------- */
+
+static inline BRIM_HD float fp8_top(DType t) { return t == DT_E5M2 ? 57344.0f : 448.0f; }
+
+/* The largest power of two that keeps amax within the format; 0 if amax is 0 or not finite. A power of two
+ * changes no mantissa: only under- and overflow depend on the scale. */
+static inline BRIM_HD float fp8_scale_for(float amax, DType t)
+{
+    if (!(amax > 0.0f && amax <= 3.4028234e38f)) return 0.0f;
+    union {
+        float    f;
+        uint32_t u;
+    } r;
+    r.f   = fp8_top(t) / amax;
+    int e = (int)(r.u >> 23) - 127; /* the exponent of a positive number */
+    e     = e < -100 ? -100 : e > 100 ? 100 : e;
+    r.u   = (uint32_t)(e + 127) << 23;
+    return r.f;
+}
+
+/* What a site with this scale is restored by. */
+static inline BRIM_HD float fp8_inv(float scale) { return 1.0f / scale; }
+
+/* One row of FP8_SCALE. */
+static inline BRIM_HD void fp8_site_update(float *site, DType t)
+{
+    float amax = site[FP8_SITE_AMAX], top = 0.0f;
+    int   at            = (int)site[FP8_SITE_CURSOR];
+    site[FP8_SITE_AMAX] = 0.0f;
+    if (!(amax > 0.0f && amax <= 3.4028234e38f)) return;
+    site[FP8_SITE_HISTORY + at] = amax;
+    site[FP8_SITE_CURSOR]       = (float)((at + 1) % FP8_HISTORY);
+    for (int i = 0; i < FP8_HISTORY; i++) {
+        float h = site[FP8_SITE_HISTORY + i];
+        top     = h > top ? h : top;
+    }
+    site[FP8_SITE_SCALE] = fp8_scale_for(top, t);
+    site[FP8_SITE_INV]   = fp8_inv(site[FP8_SITE_SCALE]);
+}
+
 /* ---- Losses -------------------------------------------------------------------------------------------- */
 
 /* One number of a squared error: the loss is error^2/2, its derivative error * slope. */

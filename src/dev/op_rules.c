@@ -330,6 +330,15 @@ static void more_tick(OpCheck *v, const OpArgs *a)
     need(v, a->tick.modulo >= 1, "modulo must be at least 1");
 }
 
+static void more_call(OpCheck *v, const OpArgs *a) { need(v, a->call.fn != NULL, "no function"); }
+
+static void more_loss_add(OpCheck *v, const OpArgs *a)
+{
+    int n = a->loss_add.n_slot;
+    need(v, n >= 0 && a->loss_add.slot + n <= LOSS_SLOTS, "slots beyond the last");
+    need(v, n <= 1 || tensor_numel(a->loss_add.loss) % n == 0, "rows of different length");
+}
+
 static void need_same_dtype(OpCheck *v, const OpArgs *a)
 {
     need(v, a->t[0]->dtype == a->t[1]->dtype, "y and x need one dtype");
@@ -388,6 +397,58 @@ static void more_ortho(OpCheck *v, const OpArgs *a)
     const Tensor *x = a->ortho.x, *y = a->ortho.y;
     need(v, x->ndim == 3 && y->ndim == 3 && x->dim[0] == y->dim[0], "needs [n,R,C]");
     need(v, tensor_is_contiguous(x) && tensor_is_contiguous(y), "matrices must have no gaps");
+}
+
+/* N rows, C columns, X columns of x, Y of dy, S numbers of a site. */
+static void dims_quant(OpCheck *v, const OpArgs *args)
+{
+    const Quant *a = &args->quant;
+    int64_t      X = tensor_cols(a->x);
+    v->dim['N']    = tensor_rows(a->x);
+    v->dim['X']    = X;
+    v->dim['C']    = a->from == QUANT_GLU ? X / 2 : X;
+    v->dim['Y']    = a->from == QUANT_GLU_DX ? X / 2 : X;
+    v->dim['S']    = FP8_SITE;
+    need(v, X % 2 == 0 || (a->from != QUANT_GLU && a->from != QUANT_GLU_DX), "x needs gate and value");
+}
+
+static int is_fp8(DType t) { return t == DT_E4M3 || t == DT_E5M2; }
+
+static void more_quant(OpCheck *v, const OpArgs *args)
+{
+    const Quant *a  = &args->quant;
+    int          dx = a->from == QUANT_ACT_DX || a->from == QUANT_GLU_DX;
+    need(v, is_fp8(a->q_dtype), "q_dtype is not fp8");
+    need(v, a->q || a->qt, "needs q or qt");
+    need(v, (!a->q || a->q->dtype == a->q_dtype) && (!a->qt || a->qt->dtype == a->q_dtype),
+         "q and qt have q_dtype");
+    need(v, a->from < QUANT_FROM_COUNT && a->act < ACT_COUNT, "from or act is none");
+    need(v, dx == (a->dy != NULL), "gradients of activations alone need dy");
+    int loss = a->from == QUANT_XENT_DX;
+    need(v, loss == (a->lse != NULL) && loss == (a->target != NULL) && loss == (a->state != NULL),
+         "the loss's gradient alone needs lse, target and state");
+    need(v, !loss || (a->n_class >= 1 && a->n_class <= v->dim['C'] && !a->db), "classes, or db of a loss");
+}
+
+static void more_fp8_scale(OpCheck *v, const OpArgs *a)
+{
+    need(v, is_fp8(a->fp8_scale.q_dtype), "q_dtype is not fp8");
+    need(v, tensor_cols(a->fp8_scale.sites) == FP8_SITE, "sites need FP8_SITE columns");
+}
+
+static void set_site(OpCheck *v, const OpArgs *a) { v->dim['S'] = FP8_SITE; }
+
+static void more_fp8_linear(OpCheck *v, const OpArgs *args)
+{
+    const Fp8Linear *a = &args->fp8_linear;
+    need(v, is_fp8(a->a->dtype) && is_fp8(a->b->dtype), "a and b must be fp8");
+    need(v, a->y->dtype == DT_F32 || a->y->dtype == DT_BF16, "y must be f32 or bf16");
+}
+
+static void more_fp8_linear_dw(OpCheck *v, const OpArgs *args)
+{
+    const Fp8LinearDw *a = &args->fp8_linear_dw;
+    need(v, is_fp8(a->a->dtype) && is_fp8(a->b->dtype), "a and b must be fp8");
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
@@ -503,12 +564,21 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_PUT]          = { { SOME(ANY), SOME(ANY), ONE(I32) }, .more = more_put },
     [OP_TICK]         = { { ONE(I32) }, .more = more_tick },
     [OP_PERM]         = { { SOME(I32), STEP, ONE(I32) } },
-    [OP_LOSS_ADD]     = { { STEP, F_N }, SLOT(loss_add) },
+    [OP_CALL]         = { { SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
+                            SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY) },
+                          .more = more_call },
+    [OP_LOSS_ADD]     = { { STEP, F_N }, SLOT(loss_add), .more = more_loss_add },
     [OP_HALT]         = { { STEP }, SLOT(halt) },
     [OP_FILL]         = { { { ELEM_ANY, ROWS_ANY, 0 } } },
     [OP_COPY]         = { { COUNT(ANY, N), COUNT(ANY, N) }, .more = need_same_dtype },
     [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) } },
-    [OP_QUANT]        = { { P(N, C), P(C, N), ONE(F32), N_C, ONE(F32) } },
+    [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y), F_N, I_N, STEP },
+                          .dims = dims_quant, .more = more_quant, SLOT(quant) },
+    [OP_FP8_SCALE]    = { { F(*, S) }, .dims = set_site, .more = more_fp8_scale },
+    [OP_FP8_LINEAR]   = { { P(N, M), WS, P(N, K), P(M, K), VECTOR(F32, S), VECTOR(F32, S),
+                            VECTOR(FLOAT, M) }, .dims = set_site, .more = more_fp8_linear },
+    [OP_FP8_LINEAR_DW] = { { F(M, K), WS, P(M, N), P(K, N), VECTOR(F32, S), VECTOR(F32, S) },
+                           .dims = set_site, .more = more_fp8_linear_dw },
     [OP_SUMSQ]        = { { STEP, WS, SOME(FLOAT) } },
     [OP_CLIP]         = { { STEP } },
     [OP_ADAMW]        = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N), VECTOR(FLOAT, N), F_N, VECTOR(FLOAT, N), STEP,

@@ -15,6 +15,8 @@ enum {
     ORTHO_PARTS = 64,
     /* STATS: three doubles per block. */
     STATS_BLOCKS = 256,
+    /* QUANT works on tiles of so many rows. */
+    QUANT_ROWS = 128,
     /* Attention in tiles: work counters, one a kernel. */
     ATTN_COUNTER_BYTES = 256,
     /* One new token: the keys of a sequence are cut into at most this many parts. */

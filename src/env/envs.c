@@ -116,7 +116,7 @@ static int check_values(const Envs *e, const EnvIo *r, int i, int is_step)
 
 static void begin_episode(Envs *e, int i, int64_t episode)
 {
-    e->seed[i]    = envfn_episode_seed(e->conf.seed, i, episode);
+    e->seed[i]    = envfn_episode_seed(e->conf.seed, e->conf.first + i, episode);
     e->episode[i] = episode;
     e->steps[i]   = 0;
     for (int a = 0; a < e->spec.info.n_agent; a++) e->sum[(int64_t)i * e->spec.info.n_agent + a] = 0;

@@ -37,6 +37,7 @@ typedef struct {
     int                n_thread; /* 0: all; never more than environments in a group */
     int                n_worker; /* processes, with isolate or gym; 0: one a core */
     uint64_t           seed;
+    int64_t            first;     /* number of the first environment, for seeds: ranks have different ones */
     int64_t            max_steps; /* time limit; 0: the environment's own, -1: none */
     int                isolate;   /* 1: environments run in worker processes */
     double             timeout_s; /* of one call; 0: 60, negative: none */

@@ -18,6 +18,7 @@ static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t col
                 .init   = INIT_NORMAL,
                 .std    = (float)std,
                 .decay  = 1,
+                .narrow = strcmp(name, "pos") != 0,
                 .region = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
@@ -55,7 +56,7 @@ static void declare_norm(Net *net, const char *name, int64_t width, int beta)
     param_declare(&net->table, &p);
 }
 
-static void declare_vocab(Net *net, const char *name, double std)
+static void declare_vocab(Net *net, const char *name, double std, int narrow)
 {
     const RecipeModel *m = &net->model;
     Param              p = { .ndim        = 2,
@@ -65,6 +66,7 @@ static void declare_vocab(Net *net, const char *name, double std)
                              .init        = INIT_NORMAL,
                              .std         = (float)std,
                              .decay       = 1,
+                             .narrow      = narrow,
                              .region      = REGION_COPY };
     param_name(p.name, "%s.weight", name);
     param_declare(&net->table, &p);
@@ -93,6 +95,24 @@ static void declare_block(Net *net, int l)
 #undef NAME
 }
 
+/* Views of the last rows of each qkv, with their gradients. */
+static void declare_values(Net *net, Store *store)
+{
+    const RecipeModel *m  = &net->model;
+    int64_t            kv = m->kv_heads * m->head_dim, dim[2] = { kv, m->width };
+    net->value_w = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    for (int l = 0; l < m->layers; l++) {
+        char name[PARAM_NAME];
+        param_name(name, "block.%d.qkv.weight", l);
+        const Param *p  = param_find(&net->table, name);
+        int64_t      at = p->offset + (p->rows - kv) * p->cols;
+        net->value_w[l] = store_view(store, p->w->root, "values", at, 2, dim);
+        if (p->col[COL_GRAD])
+            store_set_grad(store, net->value_w[l],
+                           store_view(store, p->col[COL_GRAD]->root, "values.grad", at, 2, dim));
+    }
+}
+
 void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
 {
     memset(net, 0, sizeof *net);
@@ -101,12 +121,14 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     net->block0  = place->block0;
     net->site0   = place->index * NET_SITES;
     param_table_init(&net->table, place->prefix ? place->prefix : "", net->site0);
-    declare_vocab(net, "embed", m->init_std);
+    net->is_bare = place->bare;
+    if (!place->bare) declare_vocab(net, "embed", m->init_std, m->tied && opt->fp8_head);
     if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
     for (int l = 0; l < m->layers; l++) declare_block(net, l);
     declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
-    if (!m->tied) declare_vocab(net, "head", m->init_std);
+    if (!m->tied && !place->bare) declare_vocab(net, "head", m->init_std, opt->fp8_head);
     param_layout(&net->table, store, opt);
+    if (place->bare && m->context == 1) declare_values(net, store);
     if (m->pos == POS_ROPE) {
         int64_t dim[2]  = { m->context, m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
@@ -115,26 +137,73 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
 
 void net_deinit(Net *net) { param_table_deinit(&net->table); }
 
+/* Rotations per position of pair i. Llama 3.1 stretches slow ones in full and fast ones not at all; those in
+ * between go over from one to the other. */
+static double rope_rate(const RecipeModel *m, int64_t i)
+{
+    const double tau  = 6.283185307179586;
+    double       rate = pow(m->rope_theta, -2.0 * (double)i / (double)m->head_dim);
+    if (m->rope_scaling == ROPE_LINEAR) return rate / m->rope_factor;
+    if (m->rope_scaling != ROPE_LLAMA3) return rate;
+    double turns = (double)m->rope_original * rate / tau; /* within the original context */
+    if (turns < m->rope_low) return rate / m->rope_factor;
+    if (turns > m->rope_high) return rate;
+    double share = (turns - m->rope_low) / (m->rope_high - m->rope_low);
+    return (1 - share) * rate / m->rope_factor + share * rate;
+}
+
 void net_fill_rope(const Net *net, float *out)
 {
-    int64_t D = net->model.head_dim, half = D / 2;
-    for (int64_t t = 0; t < net->model.context; t++) {
+    int64_t D = net->model.head_dim, half = D / 2, T = net->rope_table->dim[0];
+    for (int64_t t = 0; t < T; t++) {
         for (int64_t i = 0; i < half; i++) {
-            double angle          = (double)t * pow(net->model.rope_theta, -2.0 * (double)i / (double)D);
+            double angle          = (double)t * rope_rate(&net->model, i);
             out[t * D + i]        = (float)cos(angle);
             out[t * D + half + i] = (float)sin(angle);
         }
     }
 }
 
-void net_declare_decode(const Net *net, Store *store, NetDecode *d)
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
 {
-    const RecipeModel *m   = &net->model;
-    int64_t            one = 1, tok[2] = { 1, 1 }, logits[2] = { 1, net_vocab_stored(m) };
-    int64_t            kv[4] = { 1, m->context, m->kv_heads, m->head_dim };
+    const RecipeModel *m     = &net->model;
+    int64_t            kv[4] = { B, m->context, m->kv_heads, m->head_dim };
+    d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
+    for (int l = 0; l < m->layers; l++) {
+        d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
+        d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
+    }
+}
 
+void net_declare_window(const Net *net, Store *store, NetBatch *batch)
+{
+    int64_t dim[2] = { batch->B, batch->T };
+    if (net->model.window == 0 || net->model.window >= batch->T) return;
+    batch->first = store_tensor(store, SLAB_STATE, "first key", DT_I32, 2, dim);
+    batch->last  = store_tensor(store, SLAB_STATE, "last key", DT_I32, 2, dim);
+}
+
+void net_fill_window(const Net *net, const NetBatch *batch, int32_t *first, int32_t *last)
+{
+    for (int64_t i = 0; i < batch->B * batch->T; i++) {
+        int64_t t = i % batch->T;
+        first[i]  = (int32_t)MAX(t + 1 - net->model.window, 0);
+        last[i]   = (int32_t)t;
+    }
+}
+
+void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t S)
+{
+    const RecipeModel *m      = &net->model;
+    int64_t            tok[2] = { B, 1 }, logits[2] = { B, net_vocab_stored(m) };
+    int64_t            kv[4] = { B, S, m->kv_heads, m->head_dim };
+
+    d->B      = B;
+    d->T      = 1;
     d->tok    = store_tensor(store, SLAB_IO, "decode token", DT_I32, 2, tok);
-    d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &one);
+    d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &B);
+    d->last   = NULL;
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
     d->kcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     d->vcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
@@ -142,4 +211,15 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d)
         d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
         d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
     }
+}
+
+void net_declare_prefill(const Net *net, Store *store, const NetDecode *d, NetDecode *out, int64_t T, int all)
+{
+    int64_t tok[2] = { d->B, T }, logits[2] = { d->B * T, net_vocab_stored(&net->model) };
+    *out      = *d;
+    out->T    = T;
+    out->tok  = store_tensor(store, SLAB_IO, "prompt tokens", DT_I32, 2, tok);
+    out->pos  = store_tensor(store, SLAB_IO, "prompt positions", DT_I32, 1, &d->B);
+    out->last = all ? NULL : store_tensor(store, SLAB_IO, "last rows", DT_I32, 1, &d->B);
+    if (all) out->logits = store_tensor(store, SLAB_IO, "all logits", DT_F32, 2, logits);
 }

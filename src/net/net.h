@@ -25,6 +25,8 @@ typedef struct {
     int         block0;     /* blocks of the nets before this one */
     int         site0;      /* random sites of dropout begin here */
     Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
+    int         is_bare;    /* blocks and the last norm alone */
+    Tensor    **value_w;    /* by block, of a bare net with context 1: the rows of qkv that make values */
 } Net;
 
 /* What tells a net from the others of its run. All zero for the only one, or the first. */
@@ -32,6 +34,7 @@ typedef struct {
     const char *prefix; /* of its weights' names; NULL: none */
     int         index;  /* 0, 1, ...: sites of net i begin at i * NET_SITES */
     int         block0; /* blocks of the nets before */
+    int         bare;   /* 1: no embeddings and no head: the caller has its own */
 } NetPlace;
 
 enum { NET_SITES = 1 << 20 };
@@ -39,18 +42,22 @@ enum { NET_SITES = 1 << 20 };
 /* One micro-batch on the device. */
 typedef struct {
     int64_t B, T;
-    Tensor *sample0; /* i64[1] */
-    Tensor *tok;     /* i32[B,T] */
-    Tensor *target;  /* i32[B*T,1] */
-    Tensor *doc;     /* i32[B,T], only with document masking */
-    Tensor *prefix;  /* i32[B], only with prefix masking */
+    Tensor *sample0;      /* i64[1] */
+    Tensor *tok;          /* i32[B,T] */
+    Tensor *target;       /* i32[B*T,1] */
+    Tensor *doc;          /* i32[B,T], only with document masking */
+    Tensor *prefix;       /* i32[B], only with prefix masking */
+    Tensor *first, *last; /* i32[B,T]: the keys that a token sees, only with a window (net_declare_window) */
 } NetBatch;
 
+/* New tokens of B sequences and the caches of all before them. Programs with different T may share caches. */
 typedef struct {
-    Tensor  *tok;              /* i32[1,1] */
-    Tensor  *pos;              /* i32[1]: rows in the cache before this token */
-    Tensor  *logits;           /* f32[1,V stored] */
-    Tensor **kcache, **vcache; /* one pair per block, [1, context, K, D] */
+    int64_t  B, T;             /* sequences; new tokens of each */
+    Tensor  *tok;              /* i32[B,T] */
+    Tensor  *pos;              /* i32[B]: rows in the cache before these tokens */
+    Tensor  *last;             /* i32[B]: the row of B*T whose logits are wanted; NULL: all rows */
+    Tensor  *logits;           /* f32[rows,V stored] */
+    Tensor **kcache, **vcache; /* one pair per block, [B, S, K, D] */
 } NetDecode;
 
 typedef enum { NET_TRAIN, NET_EVAL } NetMode;
@@ -60,15 +67,38 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
                  const NetPlace *place);
 void net_deinit(Net *net);
 
-void net_declare_decode(const Net *net, Store *store, NetDecode *d);
+/* The newest model.window keys as a range for each token of a batch; nothing without a window. */
+void net_declare_window(const Net *net, Store *store, NetBatch *batch);
+/* Host values of first and last, B*T each. */
+void net_fill_window(const Net *net, const NetBatch *batch, int32_t *first, int32_t *last);
+
+/* Caches of S rows for B sequences, and one new token for each. */
+void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t S);
+/* T new tokens for each, with the caches of d. all: logits of every token. */
+void net_declare_prefill(const Net *net, Store *store, const NetDecode *d, NetDecode *out, int64_t T,
+                         int all);
 
 /* Records tokens -> loss (added to state). head_rows: rows of logits at a time. */
 void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
                 int64_t head_rows);
-/* Records one token -> logits of the next, through the cache. */
+/* Records new tokens -> logits of what follows, through the caches. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
 
-/* Host values of the rope table, context * D floats. */
+/* What surrounds the blocks of a bare net. */
+typedef struct {
+    int64_t          B, T;
+    Tensor          *doc;    /* i32[B,T]: the row of each row's first key, for document masking */
+    const NetDecode *decode; /* T = 1: caches [B,context,K,D] and pos i32[B]; NULL: without a cache */
+} NetTrunk;
+
+/* Records x [B*T,C] -> blocks -> last norm. With context 1 a query has one key, so attention is the value;
+ * queries and keys are then not computed. */
+Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t);
+
+/* Caches for B sequences of a bare net; the positions are the caller's. */
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B);
+
+/* Host values of the rope table, as many as the tensor has. */
 void net_fill_rope(const Net *net, float *out);
 
 int64_t net_vocab_stored(const RecipeModel *m);

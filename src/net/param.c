@@ -214,15 +214,65 @@ static void choose_regions(ParamTable *t, const ParamOptions *opt)
 static int column_dtype(Column c, Region r, const ParamOptions *opt)
 {
     int frozen = (int)r >= REGION_TRAINED, copied = opt->compute != DT_F32;
+    int narrow = r == REGION_FROZEN_COPY || (r == REGION_COPY && !opt->trains);
     int moment = opt->gives & GIVE_MOMENTS ? DT_BF16 : DT_F32;
     int alone  = r == REGION_COPY && opt->compute == DT_BF16 && opt->trains && opt->gives & GIVE_WEIGHTS;
+    int read   = (r == REGION_COPY || r == REGION_MUON) && copied && opt->trains; /* by products */
     switch (c) {
-    case COL_WEIGHT: return r == REGION_FROZEN_COPY || alone ? (int)opt->compute : DT_F32;
-    case COL_COPY: return (r == REGION_COPY || r == REGION_MUON) && copied && !alone ? (int)opt->compute : -1;
+    case COL_WEIGHT: return narrow || alone ? (int)opt->compute : DT_F32;
+    case COL_COPY: return read && !alone ? (int)opt->compute : -1;
     case COL_M:
     case COL_V: return frozen || !opt->trains || r == REGION_MUON ? -1 : moment;
     case COL_MOMENTUM: return r == REGION_MUON && opt->trains ? DT_F32 : -1;
     default: return frozen || !opt->trains ? -1 : DT_F32;
+    }
+}
+
+/* ---- fp8 ----------------------------------------------------------------------------------------------- */
+
+static int is_narrow(const Param *p, const ParamOptions *opt)
+{
+    enum { SIDE = 16 }; /* what libraries ask of the sides of an fp8 product */
+    return opt->fp8 && opt->trains && p->narrow && p->ndim == 2 && p->rows_stored % SIDE == 0 &&
+           p->cols % SIDE == 0 && !is_listed(p->name, opt->wide);
+}
+
+static Tensor *site_view(Store *s, Tensor *sites, int64_t i, const char *name)
+{
+    int64_t n = FP8_SITE;
+    return store_view(s, sites, name, i * FP8_SITE, 1, &n);
+}
+
+static void layout_copies(ParamTable *t, Store *store, Param *p, int64_t i)
+{
+    char     name[PARAM_NAME + 16];
+    int64_t  dim[2] = { p->rows_stored, p->cols }, turned[2] = { p->cols, p->rows_stored };
+    StoreFp8 f;
+    snprintf(name, sizeof name, "%s e4m3", p->name);
+    f.q = store_tensor(store, SLAB_COPY, name, DT_E4M3, 2, dim);
+    snprintf(name, sizeof name, "%s e4m3^T", p->name);
+    f.qt      = store_tensor(store, SLAB_COPY, name, DT_E4M3, 2, turned);
+    f.x_site  = site_view(store, t->sites, 2 * i, "x site");
+    f.w_site  = site_view(store, t->sites, 2 * i + 1, "w site");
+    f.dy_site = site_view(store, t->grad_sites, i, "dy site");
+    store_set_fp8(store, p->w, &f);
+    p->fp8 = store_fp8(store, p->w);
+}
+
+static void layout_fp8(ParamTable *t, Store *store, const ParamOptions *opt)
+{
+    char    name[64];
+    int64_t n = 0, i = 0;
+    for (int k = 0; k < t->n_param; k++) n += is_narrow(&t->param[k], opt);
+    if (n == 0) return;
+    int64_t dim[2] = { 2 * n, FP8_SITE };
+    snprintf(name, sizeof name, "%sfp8", t->prefix);
+    t->sites = store_tensor(store, SLAB_STATE, name, DT_F32, 2, dim);
+    dim[0]   = n;
+    snprintf(name, sizeof name, "%sfp8 gradients", t->prefix);
+    t->grad_sites = store_tensor(store, SLAB_STATE, name, DT_F32, 2, dim);
+    for (int k = 0; k < t->n_param; k++) {
+        if (is_narrow(&t->param[k], opt)) layout_copies(t, store, &t->param[k], i++);
     }
 }
 
@@ -250,6 +300,7 @@ void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
         p->w = p->col[COL_COPY] ? p->col[COL_COPY] : p->col[COL_WEIGHT];
         if (p->col[COL_GRAD]) store_set_grad(store, p->w, p->col[COL_GRAD]);
     }
+    layout_fp8(t, store, opt);
 }
 
 Param *param_find(const ParamTable *t, const char *name)
@@ -267,12 +318,48 @@ int64_t param_count(const ParamTable *t)
     return n;
 }
 
+/* Gram-Schmidt in double, twice, because once leaves errors of the order of the matrix' condition. Vector i
+ * of length `len` begins at i * step and has its elements `by` apart. */
+static void orthonormalise(double *a, int64_t n, int64_t len, int64_t step, int64_t by)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double *v = a + i * step, square = 0;
+        for (int64_t pass = 0; pass < 2; pass++) {
+            for (int64_t j = 0; j < i; j++) {
+                const double *u   = a + j * step;
+                double        dot = 0;
+                for (int64_t k = 0; k < len; k++) dot += u[k * by] * v[k * by];
+                for (int64_t k = 0; k < len; k++) v[k * by] -= dot * u[k * by];
+            }
+        }
+        for (int64_t k = 0; k < len; k++) square += v[k * by] * v[k * by];
+        for (int64_t k = 0; k < len; k++) v[k * by] /= sqrt(square);
+    }
+}
+
+static void init_orthogonal(const Param *p, uint64_t seed, float *out)
+{
+    int64_t n = p->rows * p->cols;
+    double *a = malloc(sizeof *a * (size_t)n);
+    CHECK(a, "no memory for %s", p->name);
+    normal_fill(out, n, seed, (uint32_t)p->site, 1);
+    for (int64_t i = 0; i < n; i++) a[i] = out[i];
+    if (p->rows <= p->cols)
+        orthonormalise(a, p->rows, p->cols, p->cols, 1);
+    else
+        orthonormalise(a, p->cols, p->rows, 1, p->cols);
+    for (int64_t i = 0; i < n; i++) out[i] = (float)(a[i] * (double)p->std);
+    free(a);
+}
+
 void param_init_values(const Param *p, uint64_t seed, float *out)
 {
     int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols;
     memset(out, 0, sizeof *out * (size_t)stored);
-    if (p->init == INIT_ONE) {
-        for (int64_t i = 0; i < n; i++) out[i] = 1.0f;
+    if (p->init == INIT_ONE || p->init == INIT_CONSTANT) {
+        for (int64_t i = 0; i < n; i++) out[i] = p->init == INIT_ONE ? 1.0f : p->std;
+    } else if (p->init == INIT_ORTHOGONAL) {
+        init_orthogonal(p, seed, out);
     } else if (p->init == INIT_NORMAL) {
         normal_fill(out, n, seed, (uint32_t)p->site, p->std);
     }

@@ -7,8 +7,8 @@
  *    REGION_MASTER in f32. AdamW walks each of the two as one flat range. Rows under Muon have a region of
  *    their own, REGION_MUON, and so have frozen rows.
  * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the compute
- *    dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row has one column, in the
- *    dtype it computes in.
+ *    dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every row where
+ *    nothing trains, has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
  * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
@@ -18,7 +18,8 @@
 
 #include "prog/store.h"
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL } InitKind;
+/* ORTHOGONAL: rows or columns, whichever are fewer, are orthogonal and have length std. CONSTANT: std. */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_ORTHOGONAL, INIT_CONSTANT } InitKind;
 
 /* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves those of Muon and frozen ones. */
 typedef enum {
@@ -59,15 +60,17 @@ typedef struct {
     float    std;
     int      decay;  /* weight decay applies */
     int      frozen; /* not trained */
+    int      narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
     float    lr_mul;
     /* A hidden matrix, for optimizers that treat those otherwise: the rows of each matrix that is stacked in
      * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, a head or a vector. */
-    int64_t stack[PARAM_STACK];
-    Region  region;
-    int     site;           /* random site of its initial values */
-    int64_t offset;         /* elements, in the region's flat range */
-    Tensor *w;              /* what forward ops read: the copy, or the weight itself */
-    Tensor *col[COL_COUNT]; /* NULL: this row has no such column */
+    int64_t         stack[PARAM_STACK];
+    Region          region;
+    int             site;           /* random site of its initial values */
+    int64_t         offset;         /* elements, in the region's flat range */
+    Tensor         *w;              /* what forward ops read: the copy, or the weight itself */
+    Tensor         *col[COL_COUNT]; /* NULL: this row has no such column */
+    const StoreFp8 *fp8;            /* its copies in fp8; NULL: none */
 } Param;
 
 /* Matrices of one shape under Muon: neighbours in the segment table of REGION_MUON. */
@@ -91,7 +94,10 @@ typedef struct {
     int       n_segment[REGION_TRAINED];
     MuonGroup muon[MUON_GROUPS];
     int       n_muon;
-    Arena     arena;
+    /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL:
+     * none */
+    Tensor *sites, *grad_sites;
+    Arena   arena;
     /* The folder that all weights of a frozen net came from. Checkpoints name the folder instead of holding
      * the weights. "": none. */
     char     origin[PARAM_ORIGIN];
@@ -104,10 +110,13 @@ enum { GIVE_MOMENTS = 1, GIVE_WEIGHTS = 2 /* no f32 weights beside those that pr
 typedef struct {
     DType compute; /* dtype of copies and activations */
     int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
-    float       decay;  /* the run's weight decay */
-    float       muon;   /* Muon trains hidden matrices, at so many times the learning rate; 0: AdamW does */
-    unsigned    gives;  /* GIVE_* bits */
-    const char *freeze; /* comma list of names; NULL: none */
+    float       decay;    /* the run's weight decay */
+    float       muon;     /* Muon trains hidden matrices, at so many times the learning rate; 0: AdamW does */
+    unsigned    gives;    /* GIVE_* bits */
+    const char *freeze;   /* comma list of names; NULL: none */
+    int         fp8;      /* weights of products also get copies in fp8 */
+    int         fp8_head; /* that of the head, too */
+    const char *wide;     /* comma list of names that get none; NULL: none */
 } ParamOptions;
 
 /* Writes a parameter's name into name[PARAM_NAME]; one that does not fit is a bug. */

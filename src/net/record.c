@@ -152,7 +152,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                      .head_dim      = (int)m->head_dim,
                                      .mask          = mask_of[m->mask],
                                      .scale         = 1.0f / sqrtf((float)m->head_dim),
-                                     .deterministic = r->net->deterministic };
+                                     .deterministic = r->net->deterministic,
+                                     .window        = (int)m->window };
     at(r, -1, "attention");
     if (r->decode) {
         /* Decoding is causal whatever the mask: the code that feeds the tokens empties the cache where a
@@ -165,6 +166,10 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                             .shape  = shape });
         return o;
     }
+    if (r->batch->first) {
+        shape.mask      = MASK_RANGE;
+        shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
+    }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
     Tensor *p      = r->net->stored_attn ? prog_tensor(r->p, "weights", r->net->compute, 4, dim) : NULL;
@@ -174,6 +179,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
                                   .qkv    = qkv,
                                   .doc    = r->batch->doc,
                                   .prefix = r->batch->prefix,
+                                  .first  = r->batch->first,
+                                  .last   = r->batch->last,
                                   .shape  = shape });
     return o;
 }
@@ -191,18 +198,27 @@ static Tensor *rec_activation(const Rec *r, Tensor *u)
     return a;
 }
 
+/* One key a query: attention is the value. */
+static Tensor *rec_value(const Rec *r, Tensor *x)
+{
+    Tensor *w = r->net->value_w[r->block], *y = act(r, "value", tensor_rows(w));
+    at(r, -1, "value");
+    rec_linear_fwd(r->p, (LinearFwd){ .y = y, .x = x, .w = w });
+    return y;
+}
+
 static Tensor *rec_block(Rec *r, int l, Tensor *x)
 {
     r->block  = l;
     Tensor *h = rec_norm(r, "norm1", x);
-    h         = rec_positions(r, rec_linear(r, "qkv", h));
-    h         = rec_linear(r, "proj", rec_attention(r, h));
-    x         = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
-    h         = rec_norm(r, "norm2", x);
-    h         = rec_activation(r, rec_linear(r, "up", h));
-    h         = rec_linear(r, "down", h);
-    x         = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
-    r->block  = -1;
+    h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
+    h = rec_linear(r, "proj", h);
+    x = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
+    h = rec_norm(r, "norm2", x);
+    h = rec_activation(r, rec_linear(r, "up", h));
+    h = rec_linear(r, "down", h);
+    x = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
+    r->block = -1;
     return x;
 }
 
@@ -259,11 +275,34 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
     rec_head(&r, rec_norm(&r, "norm", x), head_rows);
 }
 
+Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
+{
+    NetBatch batch = { .B = t->B, .T = t->T, .doc = t->doc };
+    Rec      r     = { .net    = net,
+                       .p      = p,
+                       .batch  = &batch,
+                       .decode = t->decode,
+                       .mode   = NET_EVAL,
+                       .B      = t->B,
+                       .T      = t->T,
+                       .block  = -1 };
+    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    return rec_norm(&r, "norm", x);
+}
+
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
 {
-    Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = 1, .T = 1, .block = -1 };
+    Rec     r = { .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = d->B, .T = d->T, .block = -1 };
     Tensor *x = rec_stem(&r);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
+    if (d->last) {
+        int64_t dim[2] = { d->B, net->model.width };
+        Tensor *few    = prog_tensor(p, "last rows", net->compute, 2, dim);
+        at(&r, -1, "last rows");
+        rec_rows_fwd(p, (RowsFwd){ .y = few, .x = x, .index = d->last });
+        x   = few;
+        r.T = 1;
+    }
     x         = rec_norm(&r, "norm", x);
     Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight");
     Tensor *y = act(&r, "logits", tensor_rows(w));

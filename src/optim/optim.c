@@ -103,6 +103,23 @@ static void record_muon(const ParamTable *t, Prog *p, Tensor *state, const Optim
     }
 }
 
+/* ---- fp8 ----------------------------------------------------------------------------------------------- */
+
+/* Weights in fp8, both ways. frozen: those too. */
+static void record_fp8(const ParamTable *t, Prog *p, int frozen, int dynamic)
+{
+    for (int i = 0; i < t->n_param; i++) {
+        const Param *row = &t->param[i];
+        if (!row->fp8 || (row->frozen && !frozen)) continue;
+        rec_quant(p, (Quant){ .q       = row->fp8->q,
+                              .qt      = row->fp8->qt,
+                              .site    = row->fp8->w_site,
+                              .x       = row->w,
+                              .q_dtype = DT_E4M3,
+                              .dynamic = dynamic });
+    }
+}
+
 /* ---- one update ---------------------------------------------------------------------------------------- */
 
 void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const OptimOptions *opt)
@@ -126,9 +143,18 @@ void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const
         record_adamw(table[k], p, state, o);
         record_muon(table[k], p, state, opt);
     }
+    prog_at(p, -1, -1, "fp8 weights");
+    for (int k = 0; k < n; k++) {
+        const ParamTable *t = table[k];
+        if (t->sites && !opt->dynamic) {
+            rec_fp8_scale(p, (Fp8Scale){ .sites = t->sites, .q_dtype = DT_E4M3 });
+            rec_fp8_scale(p, (Fp8Scale){ .sites = t->grad_sites, .q_dtype = DT_E5M2 });
+        }
+        record_fp8(t, p, 0, opt->dynamic);
+    }
 }
 
-void optim_record_copies(ParamTable *const *table, int n, Prog *p)
+void optim_record_copies(ParamTable *const *table, int n, Prog *p, int dynamic)
 {
     prog_at(p, -1, -1, "weight copies");
     for (int k = 0; k < n; k++) {
@@ -136,5 +162,6 @@ void optim_record_copies(ParamTable *const *table, int n, Prog *p)
             Tensor *copy = table[k]->flat[COL_COPY][r];
             if (copy) rec_cast(p, (Cast){ .y = copy, .x = table[k]->flat[COL_WEIGHT][r] });
         }
+        record_fp8(table[k], p, 1, dynamic);
     }
 }

@@ -17,13 +17,15 @@ typedef struct {
     DType              compute;      /* Muon's products: f32 where that is f32, else bf16 */
     int                scales;       /* 1: gradients are computed at a scale that CLIP adapts */
     int                rank, world;  /* world 0 counts as 1 */
+    int                dynamic;      /* fp8: scales come from the tensors themselves */
 } OptimOptions;
 
 /* Records one update of n tables: gradient norm over all, the decision to clip or skip, AdamW and Muon,
- * gradients back to zero. */
+ * gradients back to zero. Then the scales of fp8 tensors and the weights in fp8. */
 void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const OptimOptions *opt);
 
-/* Records master weights -> compute copies: after initialisation and after loading a checkpoint. */
-void optim_record_copies(ParamTable *const *table, int n, Prog *p);
+/* Records master weights -> compute copies, in fp8 too: after initialisation and after loading a
+ * checkpoint. */
+void optim_record_copies(ParamTable *const *table, int n, Prog *p, int dynamic);
 
 #endif

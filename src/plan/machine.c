@@ -22,7 +22,7 @@ static const Machine machines[] = {
       90,
       GIB(139.8),
       989.4e12,
-      { 3.5e12, 670e12, 330e12, 235e12 },
+      { 3.5e12, 670e12, 330e12, 235e12, 1130e12 },
       0.065,
       2.5e-6,
       1830 },
@@ -31,7 +31,7 @@ static const Machine machines[] = {
       90,
       GIB(79.1),
       989.4e12,
-      { 2.5e12, 600e12, 290e12, 210e12 },
+      { 2.5e12, 600e12, 290e12, 210e12, 1010e12 },
       0.065,
       2.5e-6,
       1830 },
@@ -40,7 +40,7 @@ static const Machine machines[] = {
       90,
       GIB(79.1),
       756e12,
-      { 1.55e12, 425e12, 220e12, 155e12 },
+      { 1.55e12, 425e12, 220e12, 155e12, 715e12 },
       0.065,
       2.5e-6,
       1620 },
@@ -49,7 +49,7 @@ static const Machine machines[] = {
       80,
       GIB(79.1),
       312e12,
-      { 1.4e12, 215e12, 145e12, 100e12 },
+      { 1.4e12, 215e12, 145e12, 100e12, 0 },
       0.07,
       3.5e-6,
       1410 },
@@ -91,13 +91,14 @@ Machine machine_cpu(int threads, size_t mem_bytes)
      * comes from how much longer a step takes in small parts (4,096 tokens in 16 parts instead of one, width
      * 384: 8 %; in two: 0 to 2.5 %). */
     double n = threads;
-    return (
-        Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n }, 1.0, 50e-6, 0 };
+    return (Machine){ "cpu", "CPU", 0, mem_bytes, 0, { 8e9 * n, 80e9 * n, 40e9 * n, 40e9 * n, 5e9 * n },
+                      1.0,   50e-6, 0 };
 }
 
 double machine_op_time(const Machine *m, MachineUnit unit, int f32, double flops, double bytes)
 {
     double memory = bytes / m->rate[UNIT_MEMORY], arithmetic = 0;
-    if (unit != UNIT_MEMORY) arithmetic = flops / (m->rate[unit] * (f32 ? m->f32_share : 1.0));
+    if (unit != UNIT_MEMORY)
+        arithmetic = flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
     return MAX(memory, arithmetic) + m->op_s;
 }

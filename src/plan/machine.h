@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_COUNT } MachineUnit;
+typedef enum { UNIT_MEMORY, UNIT_GEMM, UNIT_ATTN_FWD, UNIT_ATTN_BWD, UNIT_FP8, UNIT_COUNT } MachineUnit;
 
 typedef struct {
     const char *key;        /* "h200" */
@@ -20,7 +20,7 @@ typedef struct {
     int         capability; /* 90 for compute capability 9.0; 0: no CUDA device */
     size_t      mem_bytes;
     double      peak_flops;       /* dense bf16, data sheet; 0: unknown */
-    double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit for the others */
+    double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit, of UNIT_FP8 in fp8; 0: none */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      op_s;             /* fixed cost of an op inside a captured step */
     double      peak_mhz;         /* clock that peak_flops is meant for; 0: unknown */

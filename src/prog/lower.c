@@ -253,6 +253,79 @@ static int match_attn_rope(const Lower *l, int i, OpArgs *out, int *used)
     return 1;
 }
 
+/* What only a QUANT reads is written in fp8 by the op that makes it. */
+static int quant_alone(const Lower *l, const Tensor *v, Quant *out)
+{
+    int j = find_reader(l, v, OP_QUANT);
+    if (j < 0 || !only_use(l, v, 1) || l->p->op[j].args.quant.dynamic) return -1;
+    *out = l->p->op[j].args.quant;
+    return j;
+}
+
+static int match_quant(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const Op     *op = &l->p->op[i];
+    const Tensor *v  = op->args.t[0];
+    Quant         q;
+    used[0] = quant_alone(l, v, &q);
+    if (used[0] < 0) return -1;
+    switch (op->kind) {
+    case OP_ACT_FWD:
+        q.from = QUANT_ACT;
+        q.act  = op->args.act_fwd.act;
+        q.x    = op->args.act_fwd.x;
+        break;
+    case OP_GLU_FWD:
+        q.from = QUANT_GLU;
+        q.act  = op->args.glu_fwd.act;
+        q.x    = op->args.glu_fwd.x;
+        break;
+    case OP_ACT_DX:
+        q.from = QUANT_ACT_DX;
+        q.act  = op->args.act_dx.act;
+        q.x    = op->args.act_dx.x;
+        q.dy   = op->args.act_dx.dy;
+        break;
+    case OP_ACT_BIAS_BWD:
+        q.from = QUANT_ACT_DX;
+        q.act  = op->args.act_bias_bwd.act;
+        q.x    = op->args.act_bias_bwd.x;
+        q.dy   = op->args.act_bias_bwd.dy;
+        q.db   = op->args.act_bias_bwd.db;
+        break;
+    case OP_XENT_DX:
+        if (op->args.xent_dx.target2 || op->args.xent_dx.smooth > 0) return -1;
+        q.from    = QUANT_XENT_DX;
+        q.x       = op->args.xent_dx.logits;
+        q.lse     = op->args.xent_dx.lse;
+        q.target  = op->args.xent_dx.target;
+        q.state   = op->args.xent_dx.state;
+        q.n_class = op->args.xent_dx.n_class;
+        q.slot    = op->args.xent_dx.slot;
+        break;
+    default:
+        q.from = QUANT_GLU_DX;
+        q.act  = op->args.glu_dx.act;
+        q.x    = op->args.glu_dx.x;
+        q.dy   = op->args.glu_dx.dy;
+    }
+    if (q.act >= ACT_FUSED) return -1;
+    out->quant = q;
+    return 1;
+}
+
+/* The bias gradients that neither a norm nor an activation took: those of qkv. */
+static int match_quant_bias(const Lower *l, int i, OpArgs *out, int *used)
+{
+    const BiasDw *b = &l->p->op[i].args.bias_dw;
+    int           j = find_reader(l, b->dy, OP_QUANT);
+    if (j < 0 || l->p->op[j].args.quant.db || l->p->op[j].args.quant.dynamic) return -1;
+    out->quant    = l->p->op[j].args.quant;
+    out->quant.db = b->db;
+    used[0]       = j;
+    return 1;
+}
+
 typedef struct {
     const char *name;
     size_t      option; /* offset of its switch in RecipeOpt */
@@ -267,6 +340,7 @@ static const Variant variants[] = {
       0 },
     { "norm backward + bias gradient", offsetof(RecipeOpt, norm_bwd), OP_NORM_BWD, OP_NORM_BWD,
       match_norm_bias, 0 },
+    { "loss gradient in fp8", offsetof(RecipeOpt, quant), OP_XENT_DX, OP_QUANT, match_quant, 0 },
     { "cross-entropy in place", offsetof(RecipeOpt, xent), OP_XENT_FWD, OP_XENT, match_xent, 0 },
     { "weight + bias gradient", offsetof(RecipeOpt, linear_dw_bias), OP_LINEAR_DW, OP_LINEAR_DW,
       match_linear_dw_bias, FUSE_LINEAR_DW_BIAS },
@@ -280,6 +354,14 @@ static const Variant variants[] = {
       match_linear_glu_fwd, FUSE_LINEAR_GLU_FWD },
     { "gate in the product's gradient", offsetof(RecipeOpt, linear_glu_bwd), OP_LINEAR_DX, OP_LINEAR_GLU_BWD,
       match_linear_glu_bwd, FUSE_LINEAR_GLU_BWD },
+    { "activation in fp8", offsetof(RecipeOpt, quant), OP_ACT_FWD, OP_QUANT, match_quant, 0 },
+    { "gate in fp8", offsetof(RecipeOpt, quant), OP_GLU_FWD, OP_QUANT, match_quant, 0 },
+    { "activation gradient in fp8", offsetof(RecipeOpt, quant), OP_ACT_DX, OP_QUANT, match_quant, 0 },
+    { "activation and bias gradient in fp8", offsetof(RecipeOpt, quant), OP_ACT_BIAS_BWD, OP_QUANT,
+      match_quant, 0 },
+    { "gate's gradient in fp8", offsetof(RecipeOpt, quant), OP_GLU_DX, OP_QUANT, match_quant, 0 },
+    { "bias gradient while quantising", offsetof(RecipeOpt, quant), OP_BIAS_DW, OP_QUANT, match_quant_bias,
+      0 },
     { "attention backward + rotary positions", offsetof(RecipeOpt, attn_rope), OP_ATTN_BWD, OP_ATTN_BWD,
       match_attn_rope, 0 },
 };

@@ -5,6 +5,7 @@
  *     rec_NAME(...)     record (prog/record.h): the forward half, in execution order
  *     prog_differentiate  appends the backward half, repeating forward ops where recomputation asks for it
  *     prog_hoist_chunks   brings each head chunk's backward next to its forward
+ *     prog_quantise     products in fp8, if the run asks for them
  *     prog_lower        replaces runs of ops by fused ones, adds workspaces
  *     prog_plan         lifetimes -> offsets: exact bytes; needs no device
  *     prog_bind         addresses, then a DevExec
@@ -57,6 +58,12 @@ void    prog_lane(Prog *p, Lane lane);                             /* lane of th
 /* level: one RecomputeLevel per block 0..n_block-1. state: the StepState tensor that loss gradients read. */
 void prog_differentiate(Prog *p, const RecomputeLevel *level, int n_block, Tensor *state);
 void prog_hoist_chunks(Prog *p);
+/* Products of weights with fp8 copies read fp8 (prog/quantise.c). */
+typedef struct {
+    int dynamic;                     /* scales come from the tensor itself, not from earlier steps */
+    int fast_forward, fast_backward; /* sums with fewer bits */
+} Fp8Option;
+void prog_quantise(Prog *p, const Fp8Option *opt);
 void prog_lower(Prog *p, const RecipeOpt *opt, const DevVt *vt); /* opt: what may be fused */
 void prog_plan(Prog *p);
 

@@ -16,15 +16,18 @@ static Tensor *store_add(Store *s)
 {
     CHECK(!s->sealed, "a tensor was declared after the store was sealed");
     if (s->n_tensor == s->cap) {
-        int      cap  = s->cap ? 2 * s->cap : 256;
-        Tensor **t    = ARENA_ARRAY(&s->arena, Tensor *, cap);
-        Tensor **grad = ARENA_ARRAY(&s->arena, Tensor *, cap);
+        int        cap  = s->cap ? 2 * s->cap : 256;
+        Tensor   **t    = ARENA_ARRAY(&s->arena, Tensor *, cap);
+        Tensor   **grad = ARENA_ARRAY(&s->arena, Tensor *, cap);
+        StoreFp8 **fp8  = ARENA_ARRAY(&s->arena, StoreFp8 *, cap);
         if (s->n_tensor) {
             memcpy(t, s->tensor, sizeof *t * (size_t)s->n_tensor);
             memcpy(grad, s->grad, sizeof *grad * (size_t)s->n_tensor);
+            memcpy(fp8, s->fp8, sizeof *fp8 * (size_t)s->n_tensor);
         }
         s->tensor = t;
         s->grad   = grad;
+        s->fp8    = fp8;
         s->cap    = cap;
     }
     Tensor *t              = ARENA_NEW(&s->arena, Tensor);
@@ -70,6 +73,17 @@ void store_set_grad(Store *s, const Tensor *weight, Tensor *grad)
 {
     CHECK(tensor_numel(weight) == tensor_numel(grad), "%s and its gradient differ in size", weight->name);
     s->grad[weight->id] = grad;
+}
+
+void store_set_fp8(Store *s, const Tensor *weight, const StoreFp8 *copies)
+{
+    s->fp8[weight->id]  = ARENA_NEW(&s->arena, StoreFp8);
+    *s->fp8[weight->id] = *copies;
+}
+
+const StoreFp8 *store_fp8(const Store *s, const Tensor *t)
+{
+    return t->id < s->n_tensor ? s->fp8[t->id] : NULL;
 }
 
 static int shares_bytes(const Tensor *a, const Tensor *b)

@@ -14,16 +14,22 @@
 #include "dev/dev.h"
 #include "tensor/tensor.h"
 
+/* fp8 copies of a weight, as it is and transposed, and the sites (dev/op.h) of the layer's tensors. */
+typedef struct {
+    Tensor *q, *qt, *x_site, *w_site, *dy_site;
+} StoreFp8;
+
 typedef struct {
     Arena    arena;
     Tensor **tensor;
     /* By id of a tensor of the store: where `_dw` ops add up the gradient of a trainable weight; NULL for all
      * others. Programs have ids beyond this table: read it with store_grad(). */
-    Tensor **grad;
-    int      n_tensor, cap;
-    int      sealed;
-    size_t   slab_bytes[SLAB_COUNT];
-    void    *base[SLAB_COUNT]; /* device addresses once allocated */
+    Tensor   **grad;
+    StoreFp8 **fp8; /* by id of a weight, NULL for all others */
+    int        n_tensor, cap;
+    int        sealed;
+    size_t     slab_bytes[SLAB_COUNT];
+    void      *base[SLAB_COUNT]; /* device addresses once allocated */
 } Store;
 
 void store_init(Store *s);
@@ -38,6 +44,8 @@ Tensor *store_view(Store *s, Tensor *root, const char *name, int64_t offset_elem
 Tensor *store_view_as(Store *s, Tensor *root, const char *name, size_t offset_bytes, DType dtype, int ndim,
                       const int64_t *dim);
 void    store_set_grad(Store *s, const Tensor *weight, Tensor *grad);
+void    store_set_fp8(Store *s, const Tensor *weight, const StoreFp8 *copies); /* *copies is copied */
+const StoreFp8 *store_fp8(const Store *s, const Tensor *t); /* NULL: products read t itself */
 /* The gradient of a trainable weight, NULL for all else. A program's own view of a trainable weight is a
  * bug. */
 Tensor *store_grad(const Store *s, const Tensor *t);

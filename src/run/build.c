@@ -18,7 +18,7 @@ static int declare(Job *j)
     j->sums  = store_view_as(&j->store, j->state, "loss", offsetof(StepState, out.sum), DT_F64, 1, &slots);
     if (j->task->own_state_bytes) j->own_state = arena_alloc(&j->store.arena, j->task->own_state_bytes);
     TRY(j->task->declare(j));
-    TRY(job_check_freeze(j));
+    TRY(job_check_names(j));
     store_seal(&j->store);
     return 0;
 }
@@ -26,7 +26,7 @@ static int declare(Job *j)
 static int record(Job *j)
 {
     Prog *p = job_begin(j, "copies");
-    optim_record_copies(j->table, j->n_table, p);
+    optim_record_copies(j->table, j->n_table, p, j->recipe.fp8.scaling == FP8_DYNAMIC);
     j->copies = job_end(j, p, 0);
     j->unpack = -1;
     if (j->landing) {
@@ -110,7 +110,7 @@ int build_init(Job *j)
             if (t->seg[r])
                 TRY(job_upload(j, t->seg[r], t->segments[r], sizeof(Segment) * (size_t)t->n_segment[r]));
         }
-        TRY(init_weights(j, t));
+        if (!(j->parts & JOB_LOADED)) TRY(init_weights(j, t));
     }
     StepState state = { .out.scale_exp = job_trains(j) ? job_first_scale(j) : 0 };
     TRY(job_write_state(j, &state));

@@ -23,6 +23,21 @@ static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
     }
 }
 
+/* The CPU multiplies fp8 numbers in fp32: the definition, and slow. */
+static int choose_fp8(Choice *c, const ChooseFor *w)
+{
+    int k      = w->capability;
+    c->compute = w->vt->hints->dtypes & (1u << DT_BF16) ? DT_BF16 : DT_F32;
+    c->fp8     = 1;
+    if (k > 0 && k < 89) {
+        return recipe_blame(w->recipe, "precision",
+                            "compute capability %d.%d has no fp8 (8.9 and up have it)", k / 10, k % 10);
+    }
+    snprintf(c->why, sizeof c->why, "fp8, as asked; %s between products",
+             c->compute == DT_BF16 ? "bf16" : "the CPU computes in fp32");
+    return 0;
+}
+
 static int choose_dtype(Choice *c, const ChooseFor *w)
 {
     const Recipe *r        = w->recipe;
@@ -45,7 +60,7 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         snprintf(c->why, sizeof c->why, "fp16, as asked");
         if (w->vt->hints->dtypes & (1u << DT_F16)) return 0;
         return recipe_blame(r, "precision", "fp16 needs a GPU; the CPU backend computes in fp32");
-    case PRECISION_FP8: return recipe_blame(r, "precision", "fp8 is not available yet (use bf16)");
+    case PRECISION_FP8: return choose_fp8(c, w);
     default:
         c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
         say_auto(c, w, has_bf16);
@@ -108,7 +123,8 @@ static void add_cost(void *ctx, const ScheduleRow *row, double times)
         c->flops += times * flops;
         c->bytes += times * bytes;
         c->bytes_s += times * bytes / m->rate[UNIT_MEMORY];
-        if (flops > 0) c->flops_s += times * flops / (m->rate[unit] * (f32 ? m->f32_share : 1.0));
+        if (flops > 0)
+            c->flops_s += times * flops / (m->rate[unit] * (f32 && unit != UNIT_FP8 ? m->f32_share : 1.0));
         c->step_s += times * machine_op_time(m, unit, f32, flops, bytes);
     }
 }
@@ -173,8 +189,9 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
 static int micro_candidates(const ChooseFor *w, int64_t *out, int cap)
 {
     const Recipe *r    = w->recipe;
-    int64_t       seqs = r->step_samples, most = w->vt->hints->most_rows / w->task->rows(r);
-    int           n = 0;
+    int64_t       seqs = w->task->update_samples ? w->task->update_samples(r) : r->step_samples;
+    int64_t       most = w->vt->hints->most_rows / w->task->rows(r);
+    int           n    = 0;
     if (r->micro_batch > 0) {
         out[n++] = r->micro_batch;
         return n;
@@ -328,9 +345,11 @@ static int try_candidates(Choice *c, const ChooseFor *what, const Machine *m, un
         if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
         /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
         for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
-            JobChoice choice = {
-                .micro_batch = micro[i], .level = (RecomputeLevel)level, .compute = c->compute, .gives = gives
-            };
+            JobChoice choice = { .micro_batch = micro[i],
+                                 .level       = (RecomputeLevel)level,
+                                 .compute     = c->compute,
+                                 .gives       = gives,
+                                 .fp8         = c->fp8 };
             choice.head_rows = head_rows(what, c->compute, micro[i]);
             TRY(try_candidate(c, what, &choice, m));
             if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */

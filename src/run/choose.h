@@ -43,6 +43,7 @@ typedef struct {
     int       n, best; /* best -1: none fits */
     size_t    budget_bytes;
     DType     compute;
+    int       fp8;      /* 1: products in fp8 */
     char      why[160]; /* precision and its reason */
 } Choice;
 

@@ -12,6 +12,6 @@ enum {
     MARK_UNPACK = MARK_UNTIL + UNTIL_LAG + 1, /* the last unpack */
     MARK_USED
 };
-_Static_assert((int)MARK_USED <= (int)DEV_MARKS, "more marks than a device has");
+_Static_assert((int)MARK_USED <= (int)TASK_MARK0, "more marks than a device has");
 
 #endif

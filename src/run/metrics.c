@@ -139,6 +139,7 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     json_out_num(&o, "save_s", s->save_s);
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
         json_out_num(&o, t->loss[k].name, out->report[k] / MAX(s->n_report[k], 1));
+    for (int k = 0; k < s->n_number; k++) json_out_num(&o, s->number[k].name, s->number[k].value);
     if (out->scale_exp > 0) json_out_num(&o, "loss_scale", ldexp(1, out->scale_exp));
     if (s->is_bad || s->overflowed) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
     add_line(m, &o, s->step, 1);

@@ -26,16 +26,18 @@ typedef struct {
 } Metrics;
 
 typedef struct {
-    int64_t step; /* updates done */
-    double  lr, per_s;
-    double  mfu;                  /* NAN: the peak of the device is not known */
-    double  time_s;               /* training seconds of the run at the end of the step */
-    double  data_wait_s;          /* of these, waiting for the loader; of this start alone, as those below */
-    double  data_fill_s;          /* what the loader's threads worked for the batches taken */
-    double  eval_s, save_s;       /* evaluating, and resting for checkpoints */
-    int     n_report[LOSS_SLOTS]; /* updates of the step that had each loss */
-    int     is_bad;               /* 1: an update of the step was skipped */
-    int     overflowed;           /* 1: for an overflow alone, which is no failure */
+    int64_t    step; /* updates done */
+    double     lr, per_s;
+    double     mfu;            /* NAN: the peak of the device is not known */
+    double     time_s;         /* training seconds of the run at the end of the step */
+    double     data_wait_s;    /* of these, waiting for the loader; of this start alone, as those below */
+    double     data_fill_s;    /* what the loader's threads worked for the batches taken */
+    double     eval_s, save_s; /* evaluating, and resting for checkpoints */
+    int        n_report[LOSS_SLOTS];      /* updates of the step that had each loss */
+    int        is_bad;                    /* 1: an update of the step was skipped */
+    int        overflowed;                /* 1: for an overflow alone, which is no failure */
+    TaskNumber number[TASK_STEP_NUMBERS]; /* the task's own */
+    int        n_number;
 } MetricsStep;
 
 /* Opens for appending; path must outlive it. Negative after err_set(). */

@@ -168,6 +168,7 @@ void setup_close(Setup *s)
 
 const char *setup_precision(const Setup *s, const Recipe *r)
 {
+    if (s->choice.fp8) return "fp8";
     if (s->choice.compute == DT_BF16) return "bf16";
     if (s->choice.compute == DT_F16) return "fp16";
     return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
@@ -179,7 +180,10 @@ static int check_precision(const Setup *s, const Recipe *r, const char *item)
     static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
     for (int i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i], item) != 0) continue;
-        if (strcmp(setup_precision(s, r), item) == 0) return 1;
+        if (strcmp(setup_precision(s, r), item) == 0) {
+            int emulated = s->choice.fp8 && s->choice.compute == DT_F32;
+            return emulated ? recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it") : 1;
+        }
         return recipe_blame(r, "require", "%s is off: the precision is %s", item, s->choice.why);
     }
     return 0;

@@ -27,8 +27,9 @@ static void note_losses(Stepper *s)
     const Job *j = s->job;
     for (int i = 0; i < j->n_prog; i++) {
         for (int k = 0; k < prog_n_op(j->prog[i]); k++) {
-            const Op *op = prog_op(j->prog[i], k);
-            if (op->kind == OP_LOSS_ADD) s->adds[i] |= 1u << op->args.loss_add.slot;
+            const Op      *op  = prog_op(j->prog[i], k);
+            const LossAdd *add = &op->args.loss_add;
+            if (op->kind == OP_LOSS_ADD) s->adds[i] |= ((1u << MAX(add->n_slot, 1)) - 1) << add->slot;
             s->clips[i] |= op->kind == OP_CLIP;
         }
     }
@@ -252,6 +253,7 @@ static int begin_state(Stepper *s, int64_t step, double lr)
         } else {
             TRY(count_targets(s, k, &n));
         }
+        if (task->loss[k].measure) in.measures |= 1 << k;
         if (nan) n = NAN;
         if (spike) n /= 100;
         in.inv[k] = n == 0 ? 0.0f : (float)(weight / n);

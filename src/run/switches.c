@@ -31,6 +31,8 @@ static int leaves_slope(const Op *op)
     return op->kind == OP_LINEAR_GLU_FWD ? op->args.linear_glu_fwd.slope : op->args.linear_act_fwd.slope;
 }
 
+static int makes_first(const Op *op) { return op->args.quant.from != QUANT_PLAIN || op->args.quant.db; }
+
 static int keeps_no_weights(const Op *op) { return op->args.attn_fwd.p == NULL; }
 
 /* What the list must have for an optimisation to be "on". Names and descriptions: OPT_LIST. */
@@ -54,6 +56,8 @@ static const Switch switches[] = {
     { FIELD(linear_dw_bias), ON_ALL, .op = OP_LINEAR_DW, .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW },
       .fuse = FUSE_LINEAR_DW_BIAS },
     { FIELD(attn_rope), ON_ALL, .op = OP_ATTN_BWD, .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE } },
+    { FIELD(quant), ON_ALL, .op = OP_QUANT, .is = makes_first, .part = { OP_QUANT, OP_LINEAR_FWD },
+      .needs = "no product in fp8 reads an activation, a gate or a loss gradient" },
     { FIELD(chunk_head), ON_ALL, .op = OP_COUNT },
     { FIELD(flash), ON_ALL, .op = OP_ATTN_FWD, .is = keeps_no_weights, .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
     { FIELD(graphs), ON_CUDA, .op = OP_COUNT },

@@ -164,6 +164,8 @@ static int take_result(Run *run, StepOut *out)
     const Watcher *w = &run->metrics.watcher;
     if (w->step) w->step(w->self, run->at.step, now);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
+        if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
+        if (m.n_number < 0) return -1;
         metrics_step(&run->metrics, run->task, &m, out);
     }
     /* The first step of a start takes longer than the others will. */
@@ -333,7 +335,8 @@ static int is_boundary(const Run *run, int64_t done)
 static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
-    while (run->queued < run->r->steps && run->queued - run->at.step < 2 &&
+    int ahead = job_has_host_rows(run->setup.job) ? 1 : 2;
+    while (run->queued < run->r->steps && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
         run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
@@ -407,6 +410,7 @@ static int finish(Run *run)
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
+    if (run->task->summary) run->task->summary(run->setup.job);
     LoaderStats stats;
     char        t[32], all[48] = "", can[32], takes[32];
     loader_stats(run->stepper.feed.loader, &stats);
@@ -416,6 +420,7 @@ static int finish(Run *run)
     if (run->first_step > 0) snprintf(all, sizeof all, " (%lld in all)", (long long)run->at.step);
     log_info("%lld step%s%s done in %s; loss %.4f -> %.4f", (long long)done, str_plural(done), all,
              str_duration(t, sizeof t, clock_now_s() - run->begin_s), run->first_loss, run->last_loss);
+    if (stats.batches == 0) return 0; /* this task feeds nothing */
     log_info("waited %.1f s for data: the loader (%d thread%s) can feed %s %s/s, the %s takes %s (%.1fx)",
              stats.waited_s, stats.n_thread, str_plural(stats.n_thread),
              str_count(can, sizeof can, rate * headroom), run->task->unit,

@@ -105,6 +105,7 @@ int train_resume(Run *run, int64_t before)
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
         TRY(ckpt_load(b, path, &run->at, note, sizeof note));
     }
+    if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(b));
     if (got[0] > 0) {
         run->n_skipped  = run->at.device.out.n_skipped;
         run->n_overflow = run->at.device.out.n_overflow;
@@ -209,7 +210,9 @@ int train_open(Run *run, const TrainOptions *opt)
     }
     int larger = run->task->metric[run->task->best].larger;
     run->at    = (CkptState){ .seed = (uint64_t)r->seed, .best_val = larger ? -INFINITY : INFINITY };
-    if (!opt->fresh && train_resume(run, INT64_MAX) < 0) return -1;
+    int found  = opt->fresh ? 0 : train_resume(run, INT64_MAX);
+    if (found < 0) return -1;
+    if (found == 0 && run->task->begin) TRY(run->task->begin(run->setup.job));
     run->first_step = run->last_saved = run->queued = run->at.step;
     TRY(train_find_idle(run));
     if (run->idle) { /* the directory stays as it is, but for this */

@@ -115,6 +115,7 @@ int train_save(Run *run)
     now->train_hash      = run->train->fingerprint;
     now->val_hash        = run->val ? run->val->fingerprint : 0;
     now->threads         = run->setup.dev->vt->hints->is_late ? 0 : run->setup.info.n_sm;
+    if (run->task->before_save) TRY(run->task->before_save(run->setup.job));
     if (run->is_best) ckpt_mark_best(run->writer);
     if (ckpt_begin(run->writer, run->setup.job, now) < 0) return -1;
     run->is_best    = 0;

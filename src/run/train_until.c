@@ -54,7 +54,7 @@ int train_is_better(const Task *t, double a, double b) { return t->metric[t->bes
 /* At the target or beyond it. */
 static int is_reached(const Run *run, double val)
 {
-    return run->r->eval.target > 0 && !train_is_better(run->task, run->r->eval.target, val);
+    return run->r->eval.target != 0 && !train_is_better(run->task, run->r->eval.target, val);
 }
 
 static const char *measure(const Run *run) { return run->task->metric[run->task->best].name; }

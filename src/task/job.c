@@ -20,6 +20,11 @@ void job_add_table(Job *j, ParamTable *t)
               "two nets with the prefix '%s' or the same random sites", t->prefix);
     }
     j->table[j->n_table++] = t;
+    Tensor *sites[]        = { t->sites, t->grad_sites };
+    for (int i = 0; i < ARRAY_LEN(sites) && sites[i]; i++) {
+        CHECK(j->n_kept < JOB_KEPT, "raise JOB_KEPT");
+        j->kept[j->n_kept++] = sites[i];
+    }
 }
 
 /* What Muon's learning rate is of optim.lr; 0: there is no Muon. */
@@ -30,12 +35,15 @@ static float muon_rate(const RecipeOptim *o)
 
 ParamOptions job_param_options(const Job *j)
 {
-    return (ParamOptions){ .compute = j->choice.compute,
-                           .trains  = job_trains(j),
-                           .decay   = (float)j->recipe.optim.weight_decay,
-                           .muon    = muon_rate(&j->recipe.optim),
-                           .gives   = j->choice.gives,
-                           .freeze  = j->recipe.freeze };
+    return (ParamOptions){ .compute  = j->choice.compute,
+                           .trains   = job_trains(j),
+                           .decay    = (float)j->recipe.optim.weight_decay,
+                           .muon     = muon_rate(&j->recipe.optim),
+                           .gives    = j->choice.gives,
+                           .freeze   = j->recipe.freeze,
+                           .fp8      = j->choice.fp8,
+                           .fp8_head = j->recipe.fp8.head,
+                           .wide     = j->recipe.fp8.wide };
 }
 
 static int any_trained(const Job *j)
@@ -48,12 +56,11 @@ static int any_trained(const Job *j)
     return 0;
 }
 
-int job_check_freeze(const Job *j)
+static int check_names(const Job *j, const char *key, const char *list)
 {
-    char        item[PARAM_NAME];
-    const char *list = j->recipe.freeze;
+    char item[PARAM_NAME];
     if (!list[0]) return 0;
-    if (j->n_table == 0) return recipe_blame(&j->recipe, "freeze", "this task has no weights");
+    if (j->n_table == 0) return recipe_blame(&j->recipe, key, "this task has no weights");
     while (str_list_next(&list, item, sizeof item) > 0) {
         int found = 0;
         for (int i = 0; i < j->n_table && !found; i++) {
@@ -61,11 +68,18 @@ int job_check_freeze(const Job *j)
             found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
         }
         if (!found) {
-            return recipe_blame(&j->recipe, "freeze", "no weight is named %s (names begin like %s)", item,
+            return recipe_blame(&j->recipe, key, "no weight is named %s (names begin like %s)", item,
                                 j->table[0]->param[0].name);
         }
     }
-    if (job_trains(j) && !any_trained(j))
+    return 0;
+}
+
+int job_check_names(const Job *j)
+{
+    TRY(check_names(j, "fp8.wide", j->recipe.fp8.wide));
+    TRY(check_names(j, "freeze", j->recipe.freeze));
+    if (j->recipe.freeze[0] && job_trains(j) && !any_trained(j))
         return recipe_blame(&j->recipe, "freeze", "every weight is frozen: nothing is left to train");
     return 0;
 }
@@ -92,7 +106,8 @@ Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const
     Tensor *t = store_tensor(&j->store, SLAB_STATE, name, dtype, ndim, dim);
     if (is_kept) {
         CHECK(j->n_kept < JOB_KEPT, "raise JOB_KEPT");
-        j->kept[j->n_kept++] = t;
+        j->kept_in_model[j->n_kept] = is_kept == 2;
+        j->kept[j->n_kept++]        = t;
     }
     return t;
 }
@@ -124,7 +139,8 @@ OptimOptions job_optim_options(const Job *j)
                            .compute      = j->choice.compute,
                            .scales       = job_first_scale(j) > 0,
                            .rank         = j->choice.rank,
-                           .world        = j->choice.world };
+                           .world        = j->choice.world,
+                           .dynamic      = j->recipe.fp8.scaling == FP8_DYNAMIC };
 }
 
 Prog *job_begin(Job *j, const char *name)
@@ -141,6 +157,11 @@ void job_differentiate(Job *j, Prog *p)
     for (int i = 0; i < j->n_block; i++) level[i] = j->choice.level;
     prog_differentiate(p, level, j->n_block, j->state);
     prog_hoist_chunks(p);
+    const RecipeFp8 *f = &j->recipe.fp8;
+    if (j->choice.fp8)
+        prog_quantise(p, &(Fp8Option){ .dynamic       = f->scaling == FP8_DYNAMIC,
+                                       .fast_forward  = f->fast != FP8_FAST_NONE,
+                                       .fast_backward = f->fast == FP8_FAST_ALL });
 }
 
 static void add_reductions(Job *j, Prog *p)
@@ -220,6 +241,13 @@ int64_t job_param_count(const Job *j)
 }
 
 int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
+
+int job_has_host_rows(const Job *j)
+{
+    for (int i = 0; i < j->step.n; i++)
+        if (j->step.row[i].host) return 1;
+    return 0;
+}
 
 /* ---- host access -------------------------------------------------------------------------------------- */
 

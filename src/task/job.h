@@ -21,11 +21,13 @@ typedef struct {
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
     unsigned       gives; /* GIVE_* bits (net/param.h): these change the mathematics, and were allowed */
+    int            fp8;   /* 1: products in fp8 where they may be */
     int            world; /* ranks that share a step; 0 counts as 1 */
     int            rank;  /* the one of them that this is for */
 } JobChoice;
 
-typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4 } JobParts;
+/* JOB_LOADED: weights come from a file, no initial values are drawn. */
+typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4, JOB_LOADED = 8, JOB_PLAY = 16 } JobParts;
 
 enum { JOB_TABLES = 4, JOB_PROGS = 32, JOB_KEPT = 16 };
 
@@ -57,8 +59,9 @@ struct Job {
 
     Tensor *kept[JOB_KEPT]; /* device state of the task that checkpoints hold, by name */
     int     n_kept;
-    void   *own;       /* the task's own struct, from store.arena */
-    void   *own_state; /* Task.own_state_bytes, from store.arena */
+    int     kept_in_model[JOB_KEPT]; /* 1: beside the weights, also without training */
+    void   *own;                     /* the task's own struct, from store.arena */
+    void   *own_state;               /* Task.own_state_bytes, from store.arena */
 
     Dev  *dev;  /* once bound */
     Comm *comm; /* borrowed; the other ranks, NULL when there are none */
@@ -69,12 +72,13 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
-/* Refuses items of `freeze` that name no weight of any table, and a training run in which every weight is
- * frozen. */
-int job_check_freeze(const Job *j);
+/* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which
+ * every weight is frozen. */
+int job_check_names(const Job *j);
 /* The sample, and its block on the device. */
 void job_declare_fields(Job *j, const FieldRow *row, int n);
-/* A device tensor of the task that stays from step to step; is_kept: checkpoints hold it. */
+/* A device tensor of the task that stays from step to step. is_kept 1: checkpoints hold it; 2: it is part of
+ * the model, so a job that does not train has it, too. */
 Tensor *job_declare_state(Job *j, const char *name, DType dtype, int ndim, const int64_t *dim, int is_kept);
 
 /* ---- for tasks: recording ---- */
@@ -100,6 +104,7 @@ int64_t job_param_count(const Job *j);
 int     job_trains(const Job *j);
 /* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
 int job_first_scale(const Job *j);
+int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt);
 

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "data/tokens.h"
 #include "data/windows.h"
+#include "task/weights.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,6 +41,20 @@ static void declare_batch(Job *j, Lm *lm)
                             .target  = j->field[WINDOW_TARGET] };
     if (j->recipe.model.mask == MASKING_DOCUMENT) lm->batch.doc = j->field[WINDOW_EXTRA];
     if (j->recipe.model.mask == MASKING_PREFIX) lm->batch.prefix = j->field[WINDOW_EXTRA];
+    net_declare_window(&lm->net, &j->store, &lm->batch);
+}
+
+/* Prompts are read in chunks of T tokens: enough rows to fill a device, few enough to stay small. */
+static void declare_sample(Job *j, Lm *lm)
+{
+    enum { MOST_ROWS = 4096, MOST_CHUNK = 256, ALL_CHUNK = 64 };
+    const RecipeAsk *ask = &j->recipe.ask;
+    int64_t          B = MAX(ask->batch, 1), S = j->recipe.model.context;
+    if (ask->context > 0) S = MIN(S, round_up(ask->context, 64));
+    int64_t T = MAX(MIN(MOST_ROWS / B, (int64_t)MOST_CHUNK), 1);
+    net_declare_decode(&lm->net, &j->store, &lm->decode, B, S);
+    net_declare_prefill(&lm->net, &j->store, &lm->decode, &lm->prefill,
+                        MIN(ask->all ? (int64_t)ALL_CHUNK : T, S), ask->all);
 }
 
 static int lm_declare(Job *j)
@@ -54,15 +69,30 @@ static int lm_declare(Job *j)
     job_add_table(j, &lm->net.table);
     j->n_block = (int)r->model.layers;
     if (j->parts & (JOB_TRAIN | JOB_EVAL)) declare_batch(j, lm);
-    if (j->parts & JOB_SAMPLE) net_declare_decode(&lm->net, &j->store, &lm->decode);
+    if (j->parts & JOB_SAMPLE) declare_sample(j, lm);
     return 0;
 }
 
 static void lm_release(Job *j) { net_deinit(&lm_of(j)->net); }
 
+static int init_window(Job *j)
+{
+    const Lm *lm = lm_of(j);
+    if (!lm->batch.first) return 0;
+    size_t   n     = tensor_bytes(lm->batch.first);
+    int32_t *first = mem_alloc(2 * n), *last = first + n / sizeof *first;
+    if (!first) return err_sys("memory for the window");
+    net_fill_window(&lm->net, &lm->batch, first, last);
+    int rc = job_upload(j, lm->batch.first, first, n);
+    if (rc == 0) rc = job_upload(j, lm->batch.last, last, n);
+    free(first);
+    return rc;
+}
+
 static int lm_init_constants(Job *j)
 {
     const Net *net = &lm_of(j)->net;
+    TRY(init_window(j));
     if (!net->rope_table) return 0;
     size_t n    = tensor_bytes(net->rope_table);
     float *rope = mem_alloc(n);
@@ -71,6 +101,19 @@ static int lm_init_constants(Job *j)
     int rc = job_upload(j, net->rope_table, rope, n);
     free(rope);
     return rc;
+}
+
+/* The weights of a Hugging Face folder (`init`). */
+static int lm_begin(Job *j)
+{
+    HfConfig config;
+    HfFolder h;
+    if (!j->recipe.init[0]) return 0;
+    TRY(hfconf_read(&config, j->recipe.init));
+    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
+    int rc = weights_load_hf(j, &lm_of(j)->net.table, &h, NULL);
+    hf_close(&h);
+    return rc == 0 ? job_refresh_copies(j) : -1;
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */
@@ -108,6 +151,9 @@ static int lm_record(Job *j)
         Prog *p = job_begin(j, "decode");
         net_record_decode(&lm->net, p, &lm->decode);
         lm->step1 = job_end(j, p, 0);
+        p         = job_begin(j, "prefill");
+        net_record_decode(&lm->net, p, &lm->prefill);
+        lm->fill = job_end(j, p, 0);
     }
     return 0;
 }
@@ -160,11 +206,16 @@ const Task task_lm = {
     .record         = lm_record,
     .release        = lm_release,
     .init_constants = lm_init_constants,
+    .begin          = lm_begin,
     .is_noise       = lm_is_noise,
     .has_val        = tokens_has_val,
     .open_train     = windows_open_train,
     .open_val       = windows_open_val,
+    .ask            = lm_ask,
     .sample         = lm_sample,
+    .ask_score      = lm_ask_score,
+    .score          = lm_score_file,
+    .export_to      = lm_export,
     .also           = lm_also,
     .print_eval     = lm_print_eval,
 };

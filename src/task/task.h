@@ -22,7 +22,10 @@ typedef struct Job  Job;
 
 /* ---- schedules ---- */
 
-enum { SCHEDULE_ROWS = 16, SCHEDULE_DEPTH = 4 };
+enum { SCHEDULE_ROWS = 32, SCHEDULE_DEPTH = 4 };
+
+/* Marks of the device that are for host rows; the others are the frame's (run/marks.h). */
+enum { TASK_MARKS = 12, TASK_MARK0 = DEV_MARKS - TASK_MARKS };
 
 typedef struct {
     const char *name;
@@ -55,6 +58,7 @@ typedef struct {
     double (*weight)(const Recipe *r); /* NULL: 1 */
     /* Targets in an update, of a loss over data born on the device; NULL: the source counts them. */
     int64_t (*targets)(const Recipe *r);
+    int measure; /* 1: only reported, no part of the loss */
 } TaskLoss;
 
 /* A mean over the targets of a slot in an evaluation: "loss" is val_loss in metrics.jsonl. */
@@ -66,13 +70,43 @@ typedef struct {
 
 /* What `brim sample`, and a run with watch.samples, asks for. */
 typedef struct {
-    const char *prompt; /* NULL: the task's own */
+    const char *prompt;      /* NULL: the task's own */
+    const char *prompt_file; /* one prompt a line instead; NULL: none */
+    const char *prompt_ids;  /* ids instead: "1,2,3"; NULL: none */
+    int64_t     batch;       /* most prompts at a time; 0: the task's choice */
     int64_t     n_unit;
     double      temperature; /* 0: the most likely */
     int64_t     top_k;       /* 0: all */
+    double      top_p;       /* the most likely that make up this share; 0 or 1: all */
+    double      repetition;  /* logits of what has occurred are divided by this; 0 or 1: not */
     uint64_t    seed;
+    const char *stop;    /* texts that end a sample, separated by |; NULL: none */
+    int         ends;    /* 1: an end-of-text token ends a sample */
+    int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
+    int         rate;    /* 1: says how fast, on standard error */
     FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
 } TaskSample;
+
+/* What `brim eval --ids` asks for. */
+typedef struct {
+    const char *ids;    /* file of token ids */
+    const char *logits; /* file to write, .npy; NULL: none */
+} TaskScore;
+
+/* What `brim export` asks for. */
+typedef struct {
+    const char *run;        /* the run's folder */
+    const char *checkpoint; /* folder of the chosen one; verified */
+    const char *out;        /* folder to write */
+    const char *dtype;      /* "float32", "bfloat16", "float16"; NULL: the task's choice */
+} TaskExport;
+/* What `brim play` asks for. */
+typedef struct {
+    int64_t     n_episode;
+    const char *out;         /* FILE.gif; NULL: none */
+    int         in_terminal; /* 1: draw there */
+    uint64_t    seed;
+} TaskPlay;
 
 /* What an evaluation found. */
 typedef struct {
@@ -88,7 +122,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4 };
+enum { TASK_NUMBERS = 4, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
@@ -116,6 +150,9 @@ struct Task {
     int (*record)(Job *j);
     void (*release)(Job *j);       /* frees what declare took from the heap; NULL: nothing */
     int (*init_constants)(Job *j); /* uploads tables; NULL: none */
+    /* Loads the weights that a new run begins with, if the recipe names some. Called when no checkpoint was
+     * found. NULL: never any. */
+    int (*begin)(Job *j);
 
     int (*is_noise)(const Recipe *r); /* NULL: never */
     int (*has_val)(const Recipe *r);  /* 0: nothing is kept for validation */
@@ -123,12 +160,34 @@ struct Task {
     /* most > 0: only so many samples, evenly spread. train: the training source if it is open, or NULL. */
     int (*open_val)(Source **out, const Recipe *r, int64_t most, const Source *train);
 
-    /* NULL: the task has nothing to show. */
+    /* NULL: the task has nothing to show. ask: writes what a sample needs of the job into r->ask, before the
+     * job is made; NULL: nothing. */
+    int (*ask)(Recipe *r, const TaskSample *opt);
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
+    /* Loss and logits of a given sequence, with what the task asks of the job before. NULL: none. */
+    int (*ask_score)(Recipe *r, const TaskScore *opt);
+    int (*score)(Job *j, const TaskScore *opt, FILE *out);
+    /* Writes weights for other programs. NULL: none. Negative after err_user()/err_set(). */
+    int (*export_to)(const Recipe *r, const TaskExport *opt);
     /* What follows from the measures of an evaluation, at most TASK_NUMBERS; returns how many. NULL:
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+
+    /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
+     * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:
+     * none. */
+    int (*numbers)(Job *j, TaskNumber *out);
+    /* Says at the end of a run what was measured. NULL: nothing. */
+    void (*summary)(Job *j);
+    /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
+    int64_t (*update_samples)(const Recipe *r);
+    /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.
+     * The device is at rest. Negative after err_set(). NULL: nothing. */
+    int (*before_save)(Job *j);
+    int (*after_load)(Job *j);
+    /* Episodes of a trained policy for people. NULL: the task has none. */
+    int (*play)(Job *j, const TaskPlay *opt);
 
     /* State of its own in the checkpoint: so many bytes at Job.own_state, beside Job.kept. */
     size_t own_state_bytes;

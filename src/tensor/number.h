@@ -54,4 +54,43 @@ static inline float f32_from_f16(uint16_t h)
     return x;
 }
 
+/* fp8 with `mantissa` bits and an exponent bias. What is too large becomes `most`, the code of the largest
+ * number; NaN becomes 0x7F. */
+static inline uint8_t fp8_from_f32(float x, int mantissa, int bias, uint8_t most)
+{
+    uint32_t u, sign, code;
+    int      shift = 23 - mantissa;
+    memcpy(&u, &x, 4);
+    sign = (u >> 24) & 0x80u;
+    u &= 0x7FFFFFFFu;
+    if (u > 0x7F800000u) return 0x7F;
+    if (u < (uint32_t)(128 - bias) << 23) { /* below the smallest normal number: a multiple of the last bit */
+        float    small;
+        uint32_t unit = (uint32_t)(127 + bias - 1 + mantissa) << 23;
+        float    factor;
+        memcpy(&small, &u, 4);
+        memcpy(&factor, &unit, 4);
+        small = small * factor + 0x1p23f; /* rounds to an integer */
+        code  = (uint32_t)(small - 0x1p23f);
+    } else {
+        code = ((u + (1u << (shift - 1)) - 1 + ((u >> shift) & 1u)) >> shift) -
+               ((uint32_t)(127 - bias) << mantissa);
+    }
+    return (uint8_t)(sign | (code > most ? most : code));
+}
+
+static inline uint8_t e4m3_from_f32(float x) { return fp8_from_f32(x, 3, 7, 0x7E); }
+static inline uint8_t e5m2_from_f32(float x) { return fp8_from_f32(x, 2, 15, 0x7B); }
+
+static inline float f32_from_e5m2(uint8_t b) { return f32_from_f16((uint16_t)((uint16_t)b << 8)); }
+
+static inline float f32_from_e4m3(uint8_t b)
+{
+    uint32_t e = (b >> 3) & 15u, m = b & 7u, u = ((e + 120) << 23) | (m << 20);
+    float    x = (float)m * 0x1p-9f;
+    if ((b & 0x7F) == 0x7F) u = 0x7FC00000u;
+    if (e != 0) memcpy(&x, &u, 4);
+    return b & 0x80 ? -x : x;
+}
+
 #endif

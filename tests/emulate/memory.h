@@ -130,10 +130,17 @@ struct TmaBox {
     int      type;
     unsigned bytes, cols, rows; /* bytes: of an element */
 };
+struct TmaHeads {
+    int64_t batch, rows, heads, dim, ld;
+};
+struct HeadBox {
+    int head, row, batch;
+};
+/* A matrix is one head of one sequence. */
 struct CUtensorMap {
-    char   *p;
-    int64_t rows, cols, ld;
-    TmaBox  box;
+    char    *p;
+    TmaHeads of;
+    TmaBox   box;
 };
 inline int tma_map(TmaEncode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols, int64_t ld,
                    TmaBox b)
@@ -142,7 +149,15 @@ inline int tma_map(TmaEncode, CUtensorMap *map, const void *p, int64_t rows, int
     assert((uintptr_t)p % 16 == 0 && ld * b.bytes % 16 == 0 && b.rows <= 256);
     assert(b.cols * b.bytes == 64 || b.cols * b.bytes == 128);
     assert(b.bytes == (b.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2));
-    *map = { (char *)p, rows, cols, ld, b };
+    *map = { (char *)p, { 1, rows, 1, cols, ld }, b };
+    return 0;
+}
+inline int tma_map_heads(TmaEncode, CUtensorMap *map, const void *p, TmaHeads h, TmaBox b)
+{
+    if (!p) return 0;
+    assert((uintptr_t)p % 16 == 0 && h.ld * b.bytes % 16 == 0 && h.dim * b.bytes % 16 == 0 && b.rows <= 256);
+    assert(b.cols * b.bytes == 128 && b.type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+    *map = { (char *)p, h, b };
     return 0;
 }
 inline uint32_t box_bytes(const TmaBox &b) { return b.rows * b.cols * b.bytes; }
@@ -153,17 +168,18 @@ inline uint32_t swizzled(uint32_t addr, unsigned row_bytes = 128)
     return addr ^ (addr >> 7 & (row_bytes / 16 - 1)) << 4;
 }
 
-/* Calls f(place in shared memory, place in memory) for each element of the box at column x, row y; NULL:
- * outside the matrix. */
-template <typename F> void box_walk(const CUtensorMap &m, int x, int y, uint32_t smem, F f)
+/* Calls f(place in shared memory, place in memory) for each element of the box at column x of a head; NULL:
+ * outside. */
+template <typename F> void box_walk(const CUtensorMap &m, int x, HeadBox at, uint32_t smem, F f)
 {
     unsigned row_bytes = m.box.cols * m.box.bytes;
     assert(smem % (row_bytes * 8) == 0);
     for (unsigned i = 0; i < m.box.rows * m.box.cols; i++) {
-        int64_t r = y + (int)(i / m.box.cols), c = x + (int)(i % m.box.cols);
-        bool    inside = r >= 0 && r < m.rows && c >= 0 && c < m.cols;
+        int64_t r = at.row + (int)(i / m.box.cols), c = x + (int)(i % m.box.cols);
+        bool    inside = r >= 0 && r < m.of.rows && c >= 0 && c < m.of.dim;
+        int64_t elem   = (at.batch * m.of.rows + r) * m.of.ld + at.head * m.of.dim + c;
         f(smem_at(my_block(), swizzled(smem + i * m.box.bytes, row_bytes), m.box.bytes),
-          inside ? m.p + (r * m.ld + c) * m.box.bytes : NULL);
+          inside ? m.p + elem * m.box.bytes : NULL);
     }
 }
 
@@ -176,11 +192,12 @@ inline void copied(uint32_t bar, int64_t n_bytes)
     barrier_turn(b);
 }
 
-inline void load_later(Block &to, uint32_t smem, const CUtensorMap &m, int x, int y, uint32_t bar)
+inline void load_later(Block &to, uint32_t smem, const CUtensorMap &m, int x, HeadBox at, uint32_t bar)
 {
+    assert(at.head >= 0 && at.head < m.of.heads && at.batch >= 0 && at.batch < m.of.batch);
     memset(smem_at(to, smem, box_bytes(m.box)), 0xff, box_bytes(m.box));
     to.later.push_back({ some_time(), [=] {
-                            box_walk(m, x, y, smem, [&](char *s, const char *p) {
+                            box_walk(m, x, at, smem, [&](char *s, const char *p) {
                                 if (p) memcpy(s, p, m.box.bytes);
                                 if (!p) memset(s, 0, m.box.bytes);
                             });
@@ -189,13 +206,17 @@ inline void load_later(Block &to, uint32_t smem, const CUtensorMap &m, int x, in
 }
 inline void tma_load(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar)
 {
-    load_later(my_block(), smem, *map, x, y, bar);
+    load_later(my_block(), smem, *map, x, { 0, y, 0 }, bar);
+}
+inline void tma_load_head(uint32_t smem, const CUtensorMap *map, int col, HeadBox at, uint32_t bar)
+{
+    load_later(my_block(), smem, *map, col, at, bar);
 }
 /* Each block gets its copy in its own time. */
 inline void tma_load_all(uint32_t smem, const CUtensorMap *map, int x, int y, uint32_t bar, uint16_t mask)
 {
     for (int r = 0; r < CLUSTER_BLOCKS; r++) {
-        if (mask >> r & 1) load_later(cluster_block(r), smem, *map, x, y, bar);
+        if (mask >> r & 1) load_later(cluster_block(r), smem, *map, x, { 0, y, 0 }, bar);
     }
 }
 inline void tma_load_bytes(uint32_t smem, const void *src, uint32_t n_bytes, uint32_t bar)
@@ -211,7 +232,8 @@ inline void tma_load_bytes(uint32_t smem, const void *src, uint32_t n_bytes, uin
 
 struct Store {
     CUtensorMap       map;
-    int               x, y;
+    int               x;
+    HeadBox           at;
     uint32_t          smem;
     bool              add;
     std::vector<char> read; /* the elements, once they have been read */
@@ -221,33 +243,37 @@ inline void store_read(Store &s)
 {
     if (!s.read.empty()) return;
     unsigned n = s.map.box.bytes;
-    box_walk(s.map, s.x, s.y, s.smem,
+    box_walk(s.map, s.x, s.at, s.smem,
              [&](const char *from, char *) { s.read.insert(s.read.end(), from, from + n); });
 }
 inline void store_write(Store &s)
 {
     unsigned    n    = s.map.box.bytes;
     const char *from = s.read.data();
-    box_walk(s.map, s.x, s.y, s.smem, [&](char *, char *p) {
+    box_walk(s.map, s.x, s.at, s.smem, [&](char *, char *p) {
         if (p && s.add) *(float *)p += *(const float *)from;
         if (p && !s.add) memcpy(p, from, n);
         from += n;
     });
 }
 
-inline void store_later(const CUtensorMap *map, int x, int y, uint32_t smem, bool add)
+inline void store_later(const CUtensorMap *map, int x, HeadBox at, uint32_t smem, bool add)
 {
-    me().stores.back().push_back(std::make_shared<Store>(Store{ *map, x, y, smem, add, {} }));
+    me().stores.back().push_back(std::make_shared<Store>(Store{ *map, x, at, smem, add, {} }));
     if (rand() % 2) store_read(*me().stores.back().back());
 }
 inline void tma_store(const CUtensorMap *m, int x, int y, uint32_t smem)
 {
-    store_later(m, x, y, smem, false);
+    store_later(m, x, { 0, y, 0 }, smem, false);
+}
+inline void tma_store_head(const CUtensorMap *m, int col, HeadBox at, uint32_t smem)
+{
+    store_later(m, col, at, smem, false);
 }
 inline void tma_add(const CUtensorMap *m, int x, int y, uint32_t smem)
 {
     assert(m->box.bytes == sizeof(float));
-    store_later(m, x, y, smem, true);
+    store_later(m, x, { 0, y, 0 }, smem, true);
 }
 inline void tma_store_commit() { me().stores.push_back({}); }
 

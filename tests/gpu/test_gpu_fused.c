@@ -331,6 +331,36 @@ static void check_own(Bench *b, int64_t N, int64_t C, int64_t F, int form)
     clear(b);
 }
 
+/* What QUANT makes of x on the way against the op alone and QUANT of its result: codes, their transpose and
+ * the site. form: activation, 4 the site has no scale yet. C columns of the layer's activation. */
+static void check_quant(Bench *b, int64_t N, int64_t C, int64_t pad, int form, QuantFrom from)
+{
+    DType   t     = b->dtype;
+    int     gated = from == QUANT_GLU || from == QUANT_GLU_DX, dx = from >= QUANT_ACT_DX;
+    Act     act = (Act)(form % ACT_FUSED);
+    int64_t W   = from == QUANT_GLU_DX ? 2 * C : C;
+    Tensor *x = fresh(b, t, N, gated ? 2 * C : C, pad, 0), *dy = dx ? fresh(b, t, N, C, pad, 0) : NULL;
+    Tensor *v = fresh(b, t, N, W, pad, 0), *site = fresh(b, DT_F32, 1, FP8_SITE, 0, 1);
+    Tensor *q = fresh(b, DT_U8, N, W, pad ? 1 : 0, 0), *qt = fresh(b, DT_U8, W, N, 0, 0);
+    if (form & 4) run(b, OP_FILL, (OpArgs){ .fill = { site, 0 } });
+    Tensor *q2 = twin(b, q), *qt2 = twin(b, qt), *site2 = twin(b, site);
+    DType   e = dx ? DT_E5M2 : DT_E4M3;
+    q->dtype = qt->dtype = q2->dtype = qt2->dtype = e;
+    if (from == QUANT_ACT) run(b, OP_ACT_FWD, (OpArgs){ .act_fwd = { v, x, act } });
+    if (from == QUANT_GLU) run(b, OP_GLU_FWD, (OpArgs){ .glu_fwd = { v, x, act } });
+    if (from == QUANT_ACT_DX) run(b, OP_ACT_DX, (OpArgs){ .act_dx = { v, dy, x, act } });
+    if (from == QUANT_GLU_DX) run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { v, dy, x, act } });
+    run(b, OP_QUANT, (OpArgs){ .quant = { .q = q2, .qt = qt2, .site = site2, .x = v, .q_dtype = e } });
+    run(b, OP_QUANT,
+        (OpArgs){
+            .quant = {
+                .q = q, .qt = qt, .site = site, .x = x, .dy = dy, .q_dtype = e, .from = from, .act = act } });
+    same(b, "codes", q, q2);
+    same(b, "codes transposed", qt, qt2);
+    same(b, "site", site, site2);
+    clear(b);
+}
+
 /* Rows without a target come at random and in runs, the first ones too; with bare > 1 all are. `cut` classes
  * at the end are padding. */
 static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place, double bare)
@@ -374,6 +404,51 @@ static void check_xent(Bench *b, int64_t N, int64_t V, int64_t cut, int in_place
     clear(b);
 }
 
+/* The loss's gradient in fp8 against XENT_DX and QUANT. */
+static void check_quant_xent(Bench *b, int64_t N, int64_t V, int64_t cut)
+{
+    Tensor *x = fresh(b, b->dtype, N, V, 0, 0), *d = fresh(b, b->dtype, N, V, 0, 0);
+    Tensor *loss = fresh(b, DT_F32, 1, N, 0, 0), *lse = twin(b, loss), *target = fresh(b, DT_I32, 1, N, 0, 0);
+    Tensor *site = fresh(b, DT_F32, 1, FP8_SITE, 0, 1), *site2 = twin(b, site);
+    Tensor *q = fresh(b, DT_U8, N, V, 0, 0), *qt = fresh(b, DT_U8, V, N, 0, 0), *q2 = twin(b, q),
+           *qt2     = twin(b, qt);
+    Tensor   *state = fresh(b, DT_U8, 1, sizeof(StepState), 0, 0);
+    StepState s     = { .in = { .inv = { 0.125f }, .loss_scale = 1 } };
+    int32_t  *tok   = malloc((size_t)N * sizeof *tok);
+    for (int64_t i = 0; i < N; i++) tok[i] = i % 7 == 3 ? -1 : (int32_t)(i * 7919 % (V - cut));
+    CHECK(b->dev->vt->upload(b->dev, LANE_COMPUTE, target->data, tok, (size_t)N * sizeof *tok) == 0 &&
+              b->dev->vt->upload(b->dev, LANE_COMPUTE, state->data, &s, sizeof s) == 0 &&
+              b->dev->vt->sync(b->dev) == 0,
+          "upload");
+    free(tok);
+    q->dtype = qt->dtype = q2->dtype = qt2->dtype = DT_E5M2;
+    run(b, OP_FILL, (OpArgs){ .fill = { site, 0 } });
+    run(b, OP_FILL, (OpArgs){ .fill = { site2, 0 } });
+    XentFwd f = { .loss = loss, .lse = lse, .logits = x, .target = target, .n_class = V - cut };
+    XentDx  g = {
+         .dlogits = d, .logits = x, .lse = lse, .target = target, .state = state, .n_class = V - cut
+    };
+    run(b, OP_XENT_FWD, (OpArgs){ .xent_fwd = f });
+    run(b, OP_XENT_DX, (OpArgs){ .xent_dx = g });
+    Quant part = { .q = q2, .qt = qt2, .site = site2, .x = d, .q_dtype = DT_E5M2 };
+    Quant all  = { .q       = q,
+                   .qt      = qt,
+                   .site    = site,
+                   .x       = x,
+                   .lse     = lse,
+                   .target  = target,
+                   .state   = state,
+                   .q_dtype = DT_E5M2,
+                   .from    = QUANT_XENT_DX,
+                   .n_class = V - cut };
+    run(b, OP_QUANT, (OpArgs){ .quant = part });
+    run(b, OP_QUANT, (OpArgs){ .quant = all });
+    same(b, "codes", q, q2);
+    same(b, "codes transposed", qt, qt2);
+    same(b, "site", site, site2);
+    clear(b);
+}
+
 static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t cols, int form)
 {
     char name[64];
@@ -384,8 +459,21 @@ static void verdict(Bench *b, Tally *t, const char *what, int64_t rows, int64_t 
     b->why[0] = '\0';
 }
 
-int main(void)
+static void check_quants(Bench *b, Tally *t, int64_t N, int64_t C, int form)
 {
+    if (C >= 264) {
+        check_quant_xent(b, N, C, form == 3 ? 3 : 0);
+        verdict(b, t, "quant of a loss", N, C, form);
+    }
+    for (int from = QUANT_ACT; from <= QUANT_GLU_DX; from++) {
+        check_quant(b, N, C, form == 3 ? 3 : 0, form, (QuantFrom)from);
+        verdict(b, t, "quant", N, C, 10 * from + form);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int                  fp8_only   = argc > 1 && strcmp(argv[1], "quant") == 0;
     static const int64_t width[]    = { 8,    264,  768,  896,  1024, 1280, 1536,
                                         1600, 2048, 2304, 3072, 4096, 4104, 6400 };
     static const int64_t rows[]     = { 1, 67, 1030, 4099 };
@@ -403,12 +491,15 @@ int main(void)
         b.dtype = half ? DT_BF16 : DT_F32;
         for (int i = 0; i < ARRAY_LEN(width) * ARRAY_LEN(rows); i++) {
             int64_t C = width[i / ARRAY_LEN(rows)], N = rows[i % ARRAY_LEN(rows)];
-            int     form = (i + i / ARRAY_LEN(rows)) % 8;  /* every form meets every number of rows */
+            int     form = (i + i / ARRAY_LEN(rows)) % 8; /* every form meets every number of rows */
+            check_quants(&b, &t, N, C, form);
+            if (fp8_only) continue;
             check_norm(&b, N, C, form == 3 ? 3 : 0, form); /* odd padding: rows that are not aligned */
             verdict(&b, &t, "norm", N, C, form);
             check_act(&b, N, C, form == 3 ? 3 : 0, form);
             verdict(&b, &t, "act", N, C, form);
         }
+        if (fp8_only) continue;
         for (int i = 0; i < ARRAY_LEN(layer) * ARRAY_LEN(rows); i++) {
             int64_t N = rows[i % ARRAY_LEN(rows)], C = layer[i / ARRAY_LEN(rows)][0],
                     F = layer[i / ARRAY_LEN(rows)][1];

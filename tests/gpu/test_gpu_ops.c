@@ -214,10 +214,14 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
 static const char *check_outputs(const OpCase *c, const OpRef *r, DType as, char *buf)
 {
     const char *bad = NULL;
+    /* A bf16 activation lies on the other side of a tie too often. test_gpu_fused.c compares its codes. */
+    if (c->kind == OP_QUANT && as != DT_F32 && c->args.quant.from != QUANT_PLAIN) return NULL;
     for (int i = 0; i < op_table[c->kind].n_tensor && !bad; i++) {
         if (!c->args.t[i] || !op_writes(c->kind, i)) continue;
         if (op_is_drawn(c, i)) {
             bad = op_check_drawn(c, r, i, buf);
+        } else if (r->bytes[i] && c->kind == OP_QUANT) {
+            bad = ref_check_codes(c, r, i, buf, WHY);
         } else if (r->want[i]) {
             bad = as != DT_F32 ? check_norm(c, r, i, as, buf) : check_f32(c, r, i, buf);
         } else if (r->bytes[i]) {
@@ -326,9 +330,9 @@ int main(int argc, char **argv)
     Dev        *dev      = dev_open("cuda", &opt, &why);
     tally(&t, dev != NULL, "device opens");
     for (int kind = 0; dev && kind < OP_COUNT; kind++) {
-        /* QUANT's outputs have other dtypes on a GPU: test_spike.c compares them. */
-        if (kind == OP_QUANT || (only && strcmp(only, op_table[kind].name) != 0)) continue;
+        if (only && strcmp(only, op_table[kind].name) != 0) continue;
         /* Collectives sum in f32 only. */
+        if (kind == OP_CALL) continue; /* its function is the task's: tests/gpu/test_gpu_env.c */
         int collective = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALL_GATHER;
         /* Products run on both kernels that there are. */
         int is_linear = strncmp(op_table[kind].name, "linear", 6) == 0;

@@ -91,6 +91,7 @@ static void query_span(const Attn *a, int64_t b, int64_t t, int64_t *lo, int64_t
     *lo = 0;
     *hi = t + 1;
     if (a->start) *hi += a->start[a->one_start ? 0 : b];
+    if (a->window > 0) *lo = MAX(*hi - a->window, 0);
     if (a->mask == MASK_FULL) *hi = a->S;
     if (a->mask == MASK_PREFIX) *hi = MIN(MAX(*hi, (int64_t)a->prefix[b]), a->T);
     if (a->mask == MASK_DOCUMENT) *lo = a->doc[b * a->T + t];

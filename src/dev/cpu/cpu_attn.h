@@ -26,8 +26,9 @@ typedef struct {
     Mask           mask;
     const int32_t *doc, *prefix, *first, *last, *len;
     const int32_t
-        *start; /* query 0 of sequence b stands at key start[b] (one_start: start[0]); NULL: at key 0 */
-    int  one_start;
+           *start; /* query 0 of sequence b stands at key start[b] (one_start: start[0]); NULL: at key 0 */
+    int     one_start;
+    int64_t window; /* causal: a query sees so many of the newest keys; 0: all */
 } Attn;
 
 /* Below every score, yet finite: exp(NO_MAX - NO_MAX) is 1 where exp(-inf + inf) would be NaN. */

@@ -97,6 +97,7 @@ static int decode_many(Dev *dev, const Decode *d, const AttnDecode *a, Mat qkv)
     f.scale = a->shape.scale;
     f.start = d->len;
     f.one_start = d->one_len;
+    f.window    = a->shape.window;
     return attn_flash_fwd(dev, &f, a->o, NULL);
 }
 
@@ -113,8 +114,10 @@ int cpu_attn_decode(Dev *dev, const AttnDecode *a)
     for (int64_t i = 0; i < d.B * d.H; i++) {
         int64_t b = i / d.H, h = i % d.H, at = b * d.T_max * d.row + h / (d.H / d.K) * d.D;
         float  *w = scratch + omp_get_thread_num() * (d.T_max + VL);
-        decode_head(mat_row(o, b) + h * d.D, mat_row(qkv, b) + h * d.D, d.k + at, d.v + at, w,
-                    decode_len(&d, b) + 1, d.row, d.D, a->shape.scale);
+        int64_t n = decode_len(&d, b) + 1, lo = a->shape.window > 0 ? MAX(n - a->shape.window, 0) : 0;
+        at += lo * d.row;
+        decode_head(mat_row(o, b) + h * d.D, mat_row(qkv, b) + h * d.D, d.k + at, d.v + at, w, n - lo, d.row,
+                    d.D, a->shape.scale);
     }
     return 0;
 }

@@ -145,6 +145,12 @@ static size_t linear_act_bwd_scratch(const LinearActBwd *a, int threads)
     return a->db ? MAX(product, sums_scratch(a->dpre, 1, 0, threads)) : product;
 }
 
+static size_t quant_scratch(const Quant *a, int threads)
+{
+    Colsum c = { .rows = tensor_rows(a->x), .cols = tensor_numel(a->db), .n_out = 1 };
+    return colsum_scratch(&c, threads);
+}
+
 size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 {
     switch (kind) {
@@ -163,6 +169,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);
     case OP_BIAS_DW: return sums_scratch(a->bias_dw.dy, 1, 0, threads);
     case OP_ACT_BIAS_BWD: return sums_scratch(a->act_bias_bwd.dy, 1, 0, threads);
+    case OP_QUANT: return a->quant.db ? quant_scratch(&a->quant, threads) : 0;
     case OP_QKNORM_DW: return sums_scratch(a->qknorm_dw.dy, 2, 0, threads);
     case OP_ATTN_FWD: return cpu_attn_fwd_scratch(&a->attn_fwd, threads);
     case OP_ATTN_BWD: return cpu_attn_bwd_scratch(&a->attn_bwd, threads);

@@ -62,7 +62,7 @@ int cpu_clip(Dev *dev, const Clip *a)
     double        loss = 0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
-        loss += part;
+        if (!(in->measures >> k & 1)) loss += part;
         out->report[k] += part;
         out->sum[k] = 0;
     }

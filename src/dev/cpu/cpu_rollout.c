@@ -135,6 +135,8 @@ int cpu_put(Dev *dev, const Put *a)
     return 0;
 }
 
+int cpu_call(Dev *dev, const CallFn *a) { return a->fn(a, NULL); }
+
 int cpu_tick(Dev *dev, const Tick *a)
 {
     int32_t *t = a->t->data;

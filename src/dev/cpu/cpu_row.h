@@ -24,6 +24,9 @@ void row_glu_fwd(float *y, const float *x, int64_t up, int64_t n, Act act);
 void row_glu_both(float *y, float *x, int64_t up, int64_t n, Act act); /* then x = [act' * up | act] */
 void row_glu_dx(float *dx, const float *dy, const float *x, int64_t up, int64_t n, Act act); /* dx may be x */
 
+/* Part of a row of XENT_DX: n classes, of which `target` is the target's, or none; dx may be x. */
+void row_xent_dx(float *dx, const float *x, float lse, int64_t target, float factor, int64_t n);
+
 typedef struct {
     int64_t rows, cols;
     int     n_out;    /* sums per column: 1 to 3 */

@@ -8,6 +8,7 @@
  * lse is rounded to f32 in both forms, so the fused one gives the bits of the pair. */
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
 #include "dev/op_math.h"
 
@@ -38,19 +39,24 @@ static float row_loss(const float *x, float lse, int32_t target, int64_t n_class
     return target < 0 ? 0.0f : lse - x[target];
 }
 
+CPU_ONCE void row_xent_dx(float *dx, const float *x, float lse, int64_t target, float factor, int64_t n)
+{
+    int   is_here = target >= 0 && target < n;
+    float hit     = is_here ? (vf_exp(vf_set(x[target] - lse))[0] - 1.0f) * factor : 0.0f;
+    for (int64_t i = 0; i < n; i += VL) {
+        vf_put(dx + i, n - i, vf_exp(vf_get(x + i, n - i) - lse) * factor);
+    }
+    if (is_here) dx[target] = hit;
+}
+
 /* dx may be x. */
-static CPU_ONCE void row_dx(float *dx, const float *x, float lse, int32_t target, float factor,
-                            int64_t n_class)
+static void row_dx(float *dx, const float *x, float lse, int32_t target, float factor, int64_t n_class)
 {
     if (target < 0) {
         memset(dx, 0, (size_t)n_class * sizeof(float));
-        return;
+    } else {
+        row_xent_dx(dx, x, lse, target, factor, n_class);
     }
-    float hit = (vf_exp(vf_set(x[target] - lse))[0] - 1.0f) * factor;
-    for (int64_t i = 0; i < n_class; i += VL) {
-        vf_put(dx + i, n_class - i, vf_exp(vf_get(x + i, n_class - i) - lse) * factor);
-    }
-    dx[target] = hit;
 }
 
 static void row_pad(float *dx, int64_t n_class, int64_t cols)
@@ -172,10 +178,14 @@ int cpu_xent(Dev *dev, const Xent *a)
 /* In double and in order: 4096 additions cost 5 us, and the sum does not depend on anything else. */
 int cpu_loss_add(Dev *dev, const LossAdd *a)
 {
-    StepState   *state = a->state->data;
-    const float *loss  = cpu_f32(a->loss);
-    double       sum   = 0;
-    for (int64_t i = 0; i < tensor_numel(a->loss); i++) sum += loss[i];
-    state->out.sum[a->slot] += sum;
+    StepState   *state  = a->state->data;
+    const float *loss   = cpu_f32(a->loss);
+    int          n_slot = a->n_slot > 1 ? a->n_slot : 1;
+    int64_t      n      = tensor_numel(a->loss) / n_slot;
+    for (int k = 0; k < n_slot; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += loss[k * n + i];
+        state->out.sum[a->slot + k] += sum;
+    }
     return 0;
 }

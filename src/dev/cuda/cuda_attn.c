@@ -1,5 +1,5 @@
 /* Attention: three ways, one chosen for each shape.
- *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of 64 or 128, lengths that are multiples of 128
+ *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of up to 128
  *   cuDNN    cuda_attn_graph.c: 16-bit, causal or full, lengths that are multiples of 128, in several engines
  *   simple   k_attn.cu: everything
  *
@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_REVISION = 5 }; /* of the kernels: older measurements do not count */
+enum { TILE_REVISION = 6 }; /* of the kernels: older measurements do not count */
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
@@ -526,18 +526,19 @@ static int run_bwd(CudaDev *d, const AttnBwd *a, int *turned)
     if (a->p) return cuda_stored_bwd(&d->base, a);
     AttnPlan *p = bwd_plan(d, a);
     if (!p) return cuda_flash_bwd(&d->base, a);
-    AttnData x = { .qkv    = a->qkv->data,
-                   .o      = a->o->data,
-                   .lse    = a->lse->data,
-                   .dout   = a->dout->data,
-                   .dqkv   = a->dqkv->data,
-                   .ws     = a->ws->data,
-                   .scale  = a->shape.scale,
-                   .doc    = ints(a->doc),
-                   .prefix = ints(a->prefix),
-                   .first  = ints(a->first),
-                   .last   = ints(a->last) };
-    if (a->table && p->way == ATTN_TILES && tensor_ld(a->table) == a->shape.head_dim) {
+    AttnData x     = { .qkv    = a->qkv->data,
+                       .o      = a->o->data,
+                       .lse    = a->lse->data,
+                       .dout   = a->dout->data,
+                       .dqkv   = a->dqkv->data,
+                       .ws     = a->ws->data,
+                       .scale  = a->shape.scale,
+                       .doc    = ints(a->doc),
+                       .prefix = ints(a->prefix),
+                       .first  = ints(a->first),
+                       .last   = ints(a->last) };
+    int      whole = a->shape.head_dim == 64 || a->shape.head_dim == 128;
+    if (a->table && p->way == ATTN_TILES && whole && tensor_ld(a->table) == a->shape.head_dim) {
         x.table = a->table->data;
         *turned = 1;
     }

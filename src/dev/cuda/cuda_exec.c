@@ -15,6 +15,7 @@
 
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_check.h"
+#include "dev/cuda/cuda_few.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_ortho.h"
@@ -271,6 +272,7 @@ static int build(CudaDev *d, DevExec *x)
     d->building = 1;
     int rc      = 0;
     for (int i = 0; i < x->n_op && rc == 0; i++) {
+        if (cuda_few_takes(x->ops[i].kind, &x->ops[i].args)) continue; /* nothing to choose */
         rc = cuda_gemm_prepare(d, &x->ops[i]);
         if (rc == 0) rc = cuda_own_prepare(d, &x->ops[i]);
         if (rc == 0) rc = cuda_attn_prepare(d, &x->ops[i]);

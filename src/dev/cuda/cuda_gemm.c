@@ -4,6 +4,7 @@
  *     y[N,M]  = x w^T      is  D(MxN) = A^T B,  A = w, B = x      "TN"
  *     dx[N,K] = dy w       is  D(KxN) = A   B,  A = w, B = dy     "NN"
  *     dw[M,K] += dy^T x    is  D(KxM) = A B^T,  A = x, B = dy     "NT", D f32, beta 1
+ * Products of fp8 are "TN" alone, so their factors come transposed where need be (FP8_LINEAR).
  *
  * 1. The GELU epilogue applies GELU to the f32 accumulator, while ACT_FWD applies it to `pre` as stored: the
  *    two differ by the rounding of pre. Measured on an H200 (3072x32768x768, bf16): epilogue 591 TFLOP/s,
@@ -77,6 +78,27 @@ static void call_dw(GemmCall *c, const LinearDw *a)
     c->key.beta = 1;
 }
 
+static const void *inv_of(const Tensor *site) { return (const float *)site->data + FP8_SITE_INV; }
+
+/* y[N,M] = a[N,K] b[M,K]^T: cuBLASLt's A is b. */
+static void call_fp8(GemmCall *c, const Fp8Linear *a)
+{
+    call_init(c, 1, 0, a->b, a->a, a->y, a->ws);
+    c->a_inv    = inv_of(a->b_site);
+    c->b_inv    = inv_of(a->a_site);
+    c->key.fast = a->fast;
+    call_add_bias(c, a->bias);
+}
+
+static void call_fp8_dw(GemmCall *c, const Fp8LinearDw *a)
+{
+    call_init(c, 1, 0, a->b, a->a, a->dw, a->ws);
+    c->a_inv    = inv_of(a->b_site);
+    c->b_inv    = inv_of(a->a_site);
+    c->key.fast = a->fast;
+    c->key.beta = 1;
+}
+
 static void call_act(GemmCall *c, const LinearActFwd *a)
 {
     call_init(c, 1, 0, a->w, a->x, a->y, a->ws);
@@ -147,6 +169,20 @@ static int run_act(CudaDev *d, const LinearActFwd *a)
     return cuda_act_fwd(&d->base, &(ActFwd){ .y = a->y, .x = a->pre, .act = a->act });
 }
 
+int cuda_fp8_linear(Dev *dev, const Fp8Linear *a)
+{
+    GemmCall c;
+    call_fp8(&c, a);
+    return run_call((CudaDev *)dev, &c);
+}
+
+int cuda_fp8_linear_dw(Dev *dev, const Fp8LinearDw *a)
+{
+    GemmCall c;
+    call_fp8_dw(&c, a);
+    return run_call((CudaDev *)dev, &c);
+}
+
 int cuda_gemm_run(CudaDev *d, OpKind kind, const OpArgs *args)
 {
     switch (kind) {
@@ -171,6 +207,8 @@ int cuda_gemm_prepare(CudaDev *d, const Op *op)
     case OP_LINEAR_FWD: call_fwd(&c, &op->args.linear_fwd); break;
     case OP_LINEAR_DX: call_dx(&c, &op->args.linear_dx); break;
     case OP_LINEAR_DW: call_dw(&c, &op->args.linear_dw); break;
+    case OP_FP8_LINEAR: call_fp8(&c, &op->args.fp8_linear); break;
+    case OP_FP8_LINEAR_DW: call_fp8_dw(&c, &op->args.fp8_linear_dw); break;
     case OP_LINEAR_ACT_FWD: {
         TRY(act_plan(d, &op->args.linear_act_fwd, &c, &p));
         if (p) return 0;

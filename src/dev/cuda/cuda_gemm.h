@@ -20,6 +20,10 @@ int cuda_gemm_prepare(CudaDev *d, const Op *op);
 /* Runs LINEAR_FWD, LINEAR_DX, LINEAR_DW (dw alone, not db) or LINEAR_ACT_FWD. */
 int cuda_gemm_run(CudaDev *d, OpKind kind, const OpArgs *args);
 
+/* Slots of fp8 products. */
+int cuda_fp8_linear(Dev *dev, const Fp8Linear *a);
+int cuda_fp8_linear_dw(Dev *dev, const Fp8LinearDw *a);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,14 +27,16 @@ static const struct {
     [EPI_GELU_BIAS] = { "gelu_aux_bias", CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 1, 1 },
 };
 
+static int key_is_fp8(const GemmKey *k) { return k->a == DT_E4M3 || k->a == DT_E5M2; }
+
 const char *gemm_key_text(const CudaDev *d, const GemmKey *k, char *buf, size_t n)
 {
-    snprintf(buf, n, "gemm %c%c %s %s %s %lld %lld %lld %lld %lld %lld %d %s:%lld %lld%s align %d %d %d",
+    snprintf(buf, n, "gemm %c%c %s %s %s %lld %lld %lld %lld %lld %lld %d %s:%lld %lld%s%s align %d %d %d",
              k->ta ? 'T' : 'N', k->tb ? 'T' : 'N', dtype_name((DType)k->a), dtype_name((DType)k->b),
              dtype_name((DType)k->d), (long long)k->m, (long long)k->n, (long long)k->k, (long long)k->lda,
              (long long)k->ldb, (long long)k->ldd, k->beta, epi_row[k->epi].name, (long long)k->ld_aux,
-             (long long)k->ws_bytes, d->base.opt.tf32 && k->a == DT_F32 ? " tf32" : "", k->align_a,
-             k->align_b, k->align_d);
+             (long long)k->ws_bytes, d->base.opt.tf32 && k->a == DT_F32 ? " tf32" : "",
+             k->fast ? " fast" : "", k->align_a, k->align_b, k->align_d);
     return buf;
 }
 
@@ -46,6 +48,8 @@ static int lt_type(int32_t dtype, cudaDataType_t *out)
     case DT_F32: *out = CUDA_R_32F; return 0;
     case DT_BF16: *out = CUDA_R_16BF; return 0;
     case DT_F16: *out = CUDA_R_16F; return 0;
+    case DT_E4M3: *out = CUDA_R_8F_E4M3; return 0;
+    case DT_E5M2: *out = CUDA_R_8F_E5M2; return 0;
     default: return err_set("no matrix product for %s", dtype_name((DType)dtype));
     }
 }
@@ -81,6 +85,12 @@ static cublasStatus_t op_attributes(cublasLtMatmulDesc_t op, const GemmKey *k, c
     op_set(&s, op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epi, sizeof epi);
     /* The heuristic refuses epilogues whose pointers are not set; every launch sets the real ones. */
     void *some = (void *)(uintptr_t)4096;
+    if (key_is_fp8(k)) {
+        int8_t fast = (int8_t)k->fast;
+        op_set(&s, op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+        op_set(&s, op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &some, sizeof some);
+        op_set(&s, op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &some, sizeof some);
+    }
     if (epi_row[k->epi].has_bias) {
         op_set(&s, op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
         op_set(&s, op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &some, sizeof some);
@@ -101,7 +111,7 @@ static int plan_describe(CudaDev *d, GemmPlan *p)
     TRY(lt_type(k->a, &a));
     TRY(lt_type(k->b, &b));
     TRY(lt_type(k->d, &c));
-    if (a != b) {
+    if (a != b && !key_is_fp8(k)) {
         return err_set("matrix product of %s and %s", dtype_name((DType)k->a), dtype_name((DType)k->b));
     }
     if (a == CUDA_R_32F && d->base.opt.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -170,6 +180,10 @@ cublasStatus_t gemm_launch_algo(CudaDev *d, GemmPlan *p, const cublasLtMatmulAlg
     if (epi_row[p->key.epi].has_bias) {
         s = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias,
                                            sizeof c->bias);
+    }
+    if (key_is_fp8(&p->key)) {
+        op_set(&s, p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->a_inv, sizeof c->a_inv);
+        op_set(&s, p->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->b_inv, sizeof c->b_inv);
     }
     if (!s && epi_row[p->key.epi].has_aux) {
         s = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &c->aux,

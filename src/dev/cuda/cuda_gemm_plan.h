@@ -25,12 +25,13 @@ typedef struct {
     int32_t a, b, d, bias;             /* DType */
     int32_t epi, beta;                 /* GemmEpi; 0 or 1 */
     int32_t align_a, align_b, align_d; /* bytes, a power of two up to 256 */
-    int32_t reserved;
+    int32_t fast;                      /* fp8: sums with fewer bits */
 } GemmKey;
 
 typedef struct {
     GemmKey     key;
     const void *a, *b, *bias;
+    const void *a_inv, *b_inv; /* fp8: device addresses of what the factors are multiplied by */
     void       *d, *aux, *ws;
 } GemmCall;
 

@@ -9,6 +9,7 @@
 #include "dev/cuda/cuda_linear.h"
 
 #include "base/err.h"
+#include "dev/cuda/cuda_few.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_own.h"
 #include "dev/cuda/kernels.h"
@@ -110,6 +111,7 @@ static int run(Dev *dev, OpKind kind, const OpArgs *args)
 {
     CudaDev *d = (CudaDev *)dev;
     OwnGemm  g;
+    if (cuda_few_takes(kind, args)) return cuda_few_run(dev, kind, args);
     return cuda_own_takes(d, kind, args, &g) ? cuda_own_run(d, &g) : cuda_linear_parts(dev, kind, args);
 }
 

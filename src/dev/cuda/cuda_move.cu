@@ -248,8 +248,26 @@ template <typename T> __global__ void random_kernel(T *p, int64_t n, uint32_t se
     }
 }
 
+/* fp8: any sign and mantissa, exponents of about 2^-4 to 2^3. */
+__global__ void random_fp8_kernel(uint8_t *p, int64_t n, uint32_t seed, uint8_t low, uint8_t range)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        uint64_t z = ((uint64_t)seed << 32) + (uint64_t)i * 0x9E3779B97F4A7C15ull;
+        z          = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z          = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        p[i]       = (uint8_t)((z >> 63 << 7) | (low + (uint32_t)(z >> 40 & 0xFFFF) % range));
+    }
+}
+
 int cuda_fill_random(Dev *dev, void *p, DType dtype, int64_t n_elem, uint32_t seed)
 {
+    if (dtype == DT_E4M3 || dtype == DT_E5M2) {
+        int mantissa = dtype == DT_E4M3 ? 3 : 2, bias = dtype == DT_E4M3 ? 7 : 15;
+        random_fp8_kernel<<<grid_for(dev, n_elem), BLOCK, 0, cuda_stream(dev)>>>(
+            (uint8_t *)p, n_elem, seed, (uint8_t)((bias - 4) << mantissa), (uint8_t)(7 << mantissa));
+        return cuda_launched("random");
+    }
     return cuda_dispatch(dtype, "random", [&](auto zero) {
         using T = decltype(zero);
         random_kernel<T><<<grid_for(dev, n_elem), BLOCK, 0, cuda_stream(dev)>>>((T *)p, n_elem, seed);

@@ -30,6 +30,13 @@ typedef struct {
 int tma_map(TmaEncode encode, CUtensorMap *map, const void *p, int64_t rows, int64_t cols, int64_t ld,
             TmaBox b);
 
+/* Rows [batch, row, head, dim], ld elements apart. A box is of one head of one sequence: what lies behind the
+ * head's last dimension or the sequence's last row reads as 0 and is not written. */
+typedef struct {
+    int64_t batch, rows, heads, dim, ld;
+} TmaHeads;
+int tma_map_heads(TmaEncode encode, CUtensorMap *map, const void *p, TmaHeads h, TmaBox b);
+
 #ifdef __cplusplus
 }
 #endif

@@ -38,6 +38,7 @@ struct FlashArgs {
         *len;             /* NULL unless the mask needs them; len: keys of each sequence, or NULL */
     const int *start;     /* causal: query 0 stands at key start[b]; NULL: at key 0 */
     int        one_start; /* start[0] is every sequence's */
+    int        window;    /* causal: the newest keys that a query sees; 0: all */
 };
 
 /* Keys [lo, hi) that a query sees; none: [S, 0). */
@@ -58,7 +59,10 @@ __device__ __forceinline__ Seen row_seen(const FlashArgs &s, int b, int i)
         lo = max(s.first[row], 0);
         hi = min(s.last[row], s.S - 1) + 1;
         break;
-    default: hi += s.start ? s.start[s.one_start ? 0 : b] : 0; break;
+    default:
+        hi += s.start ? s.start[s.one_start ? 0 : b] : 0;
+        if (s.window > 0) lo = max(hi - s.window, 0);
+        break;
     }
     hi = min(hi, s.S);
     if (s.len) hi = min(hi, s.len[b]);
@@ -635,6 +639,7 @@ int cuda_flash_decode(Dev *dev, const AttnDecode *a)
     sh.ld_o          = tensor_ld(a->o);
     sh.wide          = cuda_packable(qkv) && (uintptr_t)k->data % 16 == 0 && (uintptr_t)sh.v % 16 == 0 &&
               (size_t)sh.D * dtype_bytes(k->dtype) % 16 == 0;
+    sh.window    = a->shape.window;
     sh.start     = ints(a->len);
     sh.one_start = tensor_numel(a->len) == 1;
     return run_fwd(dev, "attn_decode", qkv->dtype, B, sh);

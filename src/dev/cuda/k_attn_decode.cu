@@ -1,6 +1,7 @@
 /* Attention of new tokens to the key/value caches. The new tokens are appended to the caches.
  *
  *     o[b,h] = softmax(scale q[b,h] . k[b,0..n]) v[b,0..n],  n = len[b] (len[0] where all have one length)
+ * With a window the keys begin at n + 1 - window instead of 0.
  *
  * This kernel serves one new token a sequence. Several tokens (a prompt) are appended here; then the kernel
  * of k_attn.cu runs.
@@ -26,7 +27,7 @@ struct DecodeArgs {
     int64_t    cache_batch, cache_row; /* elements between sequences and between positions */
     float      scale;
     const int *len;
-    int        one_len, n_part;
+    int        one_len, n_part, window;
     float     *part_sum; /* [B*H][n_part][D], then part_top [B*H][n_part][2]: maximum and sum of weights */
     float     *part_top;
 };
@@ -178,13 +179,14 @@ __global__ void __launch_bounds__(THREADS)
     constexpr int E = C * Pack<T>::N;
     int           b = blockIdx.x / a.K, kv = blockIdx.x % a.K, share = a.H / a.K;
     int           h0 = kv * share + (int)blockIdx.z * GROUP, n_head = min(GROUP, (kv + 1) * share - h0);
-    int           n    = min(max(cache_len(a, b), 0), a.max_len - 1);
-    int           keys = ((n + a.n_part) / a.n_part + PART_KEYS - 1) / PART_KEYS * PART_KEYS; /* of a part */
-    int           j0 = (int)blockIdx.y * keys, j1 = min(j0 + keys, n + 1);
-    const T      *row      = qkv + b * a.ld_qkv;
-    const T      *fresh[2] = { row + (int64_t)(a.H + kv) * a.D, row + (int64_t)(a.H + a.K + kv) * a.D };
-    int64_t       at       = b * a.cache_batch + (int64_t)kv * a.D;
-    const T      *old[2]   = { kcache + at, vcache + at };
+    int           n  = min(max(cache_len(a, b), 0), a.max_len - 1);
+    int           lo = a.window > 0 ? max(n + 1 - a.window, 0) : 0;
+    int      keys = ((n - lo + a.n_part) / a.n_part + PART_KEYS - 1) / PART_KEYS * PART_KEYS; /* of a part */
+    int      j0 = lo + (int)blockIdx.y * keys, j1 = min(j0 + keys, n + 1);
+    const T *row      = qkv + b * a.ld_qkv;
+    const T *fresh[2] = { row + (int64_t)(a.H + kv) * a.D, row + (int64_t)(a.H + a.K + kv) * a.D };
+    int64_t  at       = b * a.cache_batch + (int64_t)kv * a.D;
+    const T *old[2]   = { kcache + at, vcache + at };
     if (blockIdx.y == 0 && blockIdx.z == 0) {
         for (int c = threadIdx.x; c < a.D; c += THREADS) {
             kcache[at + n * a.cache_row + c] = fresh[0][c];
@@ -302,6 +304,7 @@ static DecodeArgs args_of(const AttnDecode *x)
     a.scale       = x->shape.scale;
     a.len         = (const int *)x->len->data;
     a.one_len     = tensor_numel(x->len) == 1;
+    a.window      = x->shape.window;
     return a;
 }
 

@@ -1,5 +1,6 @@
 /* Attention in tiles on the tensor cores: what forward and backward share. A tile is 64 rows of a head. Its D
- * columns are cut into parts of 64, and each part is swizzled separately.
+ * columns are cut into parts of 64, and each part is swizzled separately. Any number of rows and any head of
+ * up to D columns will do: what is behind them in a tile reads as 0 and is not written.
  *
  * A thread block has several multiplying warpgroups. Each holds 64 rows of a head (queries, or keys), which
  * stay. The tiles of 64 rows of the other side pass by in a ring that one thread keeps full. Thread blocks
@@ -12,7 +13,9 @@
  *    only those at an edge look at the mask. SPANS: low and high come from memory (documents, prefixes,
  *    ranges); else they are 0 and i, or T - 1. With spans a small kernel runs first (spans_kernel), which
  *    leaves for each tile what its queries see and who sees its keys.
- * 3. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+ * 3. In the last tile, queries behind the sequence see something or nothing; nobody reads what they give.
+ *    Backward their lse is infinite, so that their weights are 0. Keys behind the sequence are masked.
+ * 4. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
 
@@ -35,14 +38,15 @@ typedef struct {
 
 typedef struct {
     int          n_batch, T, S, heads, kv_heads, causal; /* T queries, S keys */
+    int          q_tiles, k_tiles;                       /* of a sequence */
     float        scale;
     float       *lse;   /* [B,H,T] */
-    float       *rows;  /* backward, [B,H,T/64,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
+    float       *rows;  /* backward, [B,H,q_tiles,2,64]: -lse * log2(e), -sum of dout * o; see side_at() */
     const float *table; /* backward, [T,D]: cosines, then sines; or NULL */
     const int   *doc, *prefix, *first, *last, *len; /* len: keys of each sequence; NULL: S */
     unsigned    *next;      /* counters of load_blocks(), one a kernel; 0 when it begins */
-    int4        *tile_sees; /* with spans, [B,T/64]: TileSpan */
-    int2 *tile_seen; /* with spans, [B,S/64]: the first tile of queries that sees it, and one past the last */
+    int4        *tile_sees; /* with spans, [B,q_tiles]: TileSpan */
+    int2 *tile_seen; /* with spans, [B,k_tiles]: the first tile of queries that sees it, one past the last */
 } AttnArgs;
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
@@ -77,21 +81,24 @@ template <int D_, int WGS_, int STILL_, int BLOCKS_, int STAGES_, int SIDE_, int
  * not fill all blocks, the last block, which sees the fewest keys, begins before the sequence. */
 template <typename R> __device__ __forceinline__ int query_block(const AttnArgs &g, int i)
 {
-    return g.T - (i + 1) * R::ROWS;
+    return g.q_tiles * TILE - (i + 1) * R::ROWS;
 }
 
 /* What says which keys the queries of sequence b see. */
 typedef struct {
     const int *first, *last; /* of the sequence; first: or where documents begin; or NULL */
-    int        prefix, S, causal;
+    int        prefix, T, S, causal;
 } Spans;
 
 __device__ __forceinline__ Spans spans_of(const AttnArgs &g, int b)
 {
     int64_t    row   = (int64_t)b * g.T;
     const int *first = g.doc ? g.doc : g.first;
-    return { first ? first + row : NULL, g.last ? g.last + row : NULL,
-             g.prefix ? min(__ldg(g.prefix + b), g.S) : 0, g.len ? min(__ldg(g.len + b), g.S) : g.S,
+    return { first ? first + row : NULL,
+             g.last ? g.last + row : NULL,
+             g.prefix ? min(__ldg(g.prefix + b), g.S) : 0,
+             g.T,
+             g.len ? min(__ldg(g.len + b), g.S) : g.S,
              g.causal && !g.last };
 }
 
@@ -106,13 +113,16 @@ enum { NO_KEY = INT32_MAX };
  * */
 __device__ __forceinline__ Seen seen_of(const Spans &s, int row, int first, int last)
 {
+    if (row >= s.T) return { NO_KEY, -1 };
     if (s.causal) return { s.first ? max(0, min(first, row)) : 0, max(row, s.prefix - 1) };
     Seen v = { max(first, 0), s.last ? min(last, s.S - 1) : s.S - 1 };
     return v.low <= v.high ? v : Seen{ NO_KEY, -1 };
 }
 __device__ __forceinline__ Seen query_sees(const Spans &s, int row)
 {
-    return seen_of(s, row, s.first ? __ldg(s.first + row) : 0, s.last ? __ldg(s.last + row) : 0);
+    bool here = row < s.T;
+    return seen_of(s, row, s.first && here ? __ldg(s.first + row) : 0,
+                   s.last && here ? __ldg(s.last + row) : 0);
 }
 
 /* Of 64 queries: keys that some of them see, and keys that all of them see. */
@@ -122,7 +132,7 @@ typedef struct {
 
 __device__ __forceinline__ TileSpan tile_span(const AttnArgs &g, int b, int tile)
 {
-    int4 v = __ldg(g.tile_sees + (int64_t)b * (g.T / TILE) + tile);
+    int4 v = __ldg(g.tile_sees + (int64_t)b * g.q_tiles + tile);
     return { v.x, v.y, v.z, v.w };
 }
 
@@ -152,9 +162,6 @@ __device__ __forceinline__ Tiles tiles_within(Tiles t, Tiles all)
     if (t.first < all.first || t.end > all.end) return { all.first, all.first + 1 };
     return t;
 }
-
-/* First column of a head, of queries or of keys and values. */
-template <typename R> __device__ __forceinline__ int head_col(int h) { return h * R::D; }
 
 /* ---- the ring and the rest of the room ----------------------------------------------------------------- */
 
@@ -298,16 +305,16 @@ template <typename R> __device__ __forceinline__ void still_free(uint32_t smem, 
 /* ---- tiles --------------------------------------------------------------------------------------------- */
 
 template <typename R>
-__device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, int x, int y, uint32_t bar)
+__device__ __forceinline__ void tile_load(uint32_t tile, const CUtensorMap *map, HeadBox at, uint32_t bar)
 {
 #pragma unroll
-    for (int p = 0; p < R::D / PART; p++) tma_load(tile + p * PART_BYTES, map, x + p * PART, y, bar);
+    for (int p = 0; p < R::D / PART; p++) tma_load_head(tile + p * PART_BYTES, map, p * PART, at, bar);
 }
 template <typename R>
-__device__ __forceinline__ void tile_store(const CUtensorMap *map, int x, int y, uint32_t tile)
+__device__ __forceinline__ void tile_store(const CUtensorMap *map, HeadBox at, uint32_t tile)
 {
 #pragma unroll
-    for (int p = 0; p < R::D / PART; p++) tma_store(map, x + p * PART, y, tile + p * PART_BYTES);
+    for (int p = 0; p < R::D / PART; p++) tma_store_head(map, p * PART, at, tile + p * PART_BYTES);
 }
 
 /* A tile as an operand in registers: N_WORD words a part. */
@@ -386,6 +393,16 @@ template <bool ABOVE> __device__ __forceinline__ void tile_mask(float (&d)[N_ACC
     }
 }
 
+/* Makes -inf of the columns from n on. */
+__device__ __forceinline__ void tile_mask_end(float (&d)[N_ACC], int n)
+{
+    int col = tile_col();
+#pragma unroll
+    for (int i = 0; i < N_ACC; i++) {
+        if (col + i / 4 * 8 + i % 2 >= n) d[i] = -INFINITY;
+    }
+}
+
 /* Makes -inf of the keys from k0 on that queries, which are rows and begin at q0, do not see. */
 __device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &s, int q0, int k0)
 {
@@ -400,9 +417,13 @@ __device__ __forceinline__ void tile_mask_spans(float (&d)[N_ACC], const Spans &
     }
 }
 
-__device__ __forceinline__ int2 two_ints(const int *p)
+/* Numbers i and i + 1 of n; 0 for those behind the last. i is even, so that with an even n both are read at
+ * once; p may be NULL. */
+__device__ __forceinline__ int2 two_ints(const int *p, int i, int n)
 {
-    return p ? __ldg(reinterpret_cast<const int2 *>(p)) : make_int2(0, 0);
+    if (!p || i >= n) return make_int2(0, 0);
+    if (n % 2 == 0) return __ldg(reinterpret_cast<const int2 *>(p + i));
+    return make_int2(__ldg(p + i), i + 1 < n ? __ldg(p + i + 1) : 0);
 }
 
 /* The same where queries are columns and keys rows. */
@@ -411,9 +432,8 @@ __device__ __forceinline__ void tile_mask_spans_turned(float (&d)[N_ACC], const 
     int row = k0 + tile_row(), col = q0 + tile_col();
 #pragma unroll
     for (int b = 0; b < TILE / 8; b++) {
-        int  query   = col + 8 * b;
-        int2 first   = two_ints(s.first ? s.first + query : NULL),
-             last    = two_ints(s.last ? s.last + query : NULL);
+        int  query = col + 8 * b;
+        int2 first = two_ints(s.first, query, s.T), last = two_ints(s.last, query, s.T);
         Seen seen[2] = { seen_of(s, query, first.x, last.x), seen_of(s, query + 1, first.y, last.y) };
 #pragma unroll
         for (int i = 4 * b; i < 4 * b + 4; i++) {
@@ -445,6 +465,7 @@ __device__ __forceinline__ void tile_mask_keys(float (&d)[N_ACC], const AttnArgs
         if (k0 < c.low || k0 + TILE - 1 > c.high) tile_mask_spans(d, c.spans, q0, k0);
     } else {
         if (g.causal && k0 == q0) tile_mask<true>(d);
+        if (!g.causal && k0 + TILE > g.S) tile_mask_end(d, g.S - k0);
     }
 }
 
@@ -496,25 +517,32 @@ __device__ __forceinline__ bool place_end(int wg)
 
 static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 {
-    TmaBox  box  = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
-    int64_t rows = a->B * a->T, keys = a->B * a->S, wide = (int64_t)a->shape.heads * a->shape.head_dim,
-            kv = (int64_t)a->shape.kv_heads * a->shape.head_dim;
-    TRY(tma_map(encode, &m->q, a->q, rows, wide, a->ld_q, box));
-    TRY(tma_map(encode, &m->k, a->k, keys, kv, a->ld_k, box));
-    TRY(tma_map(encode, &m->v, a->v, keys, kv, a->ld_k, box));
-    TRY(tma_map(encode, &m->o, a->o, rows, wide, a->ld_o, box));
-    TRY(tma_map(encode, &m->dout, a->dout, rows, wide, a->ld_dout, box));
-    TRY(tma_map(encode, &m->dq, a->dq, rows, wide, a->ld_dq, box));
-    TRY(tma_map(encode, &m->dk, a->dk, keys, kv, a->ld_dk, box));
-    return tma_map(encode, &m->dv, a->dv, keys, kv, a->ld_dk, box);
+    struct {
+        CUtensorMap *map;
+        const void  *p;
+        int64_t      ld;
+        bool         keys; /* else of queries */
+    } all[]    = { { &m->q, a->q, a->ld_q, false },          { &m->k, a->k, a->ld_k, true },
+                   { &m->v, a->v, a->ld_k, true },           { &m->o, a->o, a->ld_o, false },
+                   { &m->dout, a->dout, a->ld_dout, false }, { &m->dq, a->dq, a->ld_dq, false },
+                   { &m->dk, a->dk, a->ld_dk, true },        { &m->dv, a->dv, a->ld_dk, true } };
+    TmaBox box = { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, PART, TILE };
+    for (auto &x : all) {
+        TmaHeads h = { a->B, x.keys ? a->S : a->T, x.keys ? a->shape.kv_heads : a->shape.heads,
+                       a->shape.head_dim, x.ld };
+        TRY(tma_map_heads(encode, x.map, x.p, h, box));
+    }
+    return 0;
 }
+
+static inline int64_t tiles_in(int64_t rows) { return (rows + TILE - 1) / TILE; }
 
 static inline int attn_has_spans(const TileAttn *a) { return a->shape.mask > MASK_FULL || a->len; }
 
 /* What both halves keep in ws: counters and, with spans, the tables of tiles. */
 static inline int64_t attn_common_ws(const TileAttn *a)
 {
-    int64_t tables = a->B * (a->T / TILE * (int64_t)sizeof(int4) + a->S / TILE * (int64_t)sizeof(int2));
+    int64_t tables = a->B * (tiles_in(a->T) * (int64_t)sizeof(int4) + tiles_in(a->S) * (int64_t)sizeof(int2));
     return ATTN_COUNTER_BYTES + (attn_has_spans(a) ? tables : 0);
 }
 
@@ -526,6 +554,8 @@ static inline AttnArgs attn_args(const TileAttn *a, void *ws)
     g.n_batch   = (int)a->B;
     g.T         = (int)a->T;
     g.S         = (int)a->S;
+    g.q_tiles   = (int)tiles_in(a->T);
+    g.k_tiles   = (int)tiles_in(a->S);
     g.heads     = a->shape.heads;
     g.kv_heads  = a->shape.kv_heads;
     g.causal    = m != MASK_FULL;
@@ -539,7 +569,7 @@ static inline AttnArgs attn_args(const TileAttn *a, void *ws)
     g.len       = a->len;
     g.next      = (unsigned *)ws;
     g.tile_sees = (int4 *)((char *)ws + ATTN_COUNTER_BYTES);
-    g.tile_seen = (int2 *)(g.tile_sees + a->B * (a->T / TILE));
+    g.tile_seen = (int2 *)(g.tile_sees + a->B * g.q_tiles);
     return g;
 }
 
@@ -557,7 +587,7 @@ __device__ __forceinline__ int warp_most(int v) { return -warp_min(-v); }
  * keys, a thread a tile. */
 static __global__ void __launch_bounds__(SPAN_THREADS) spans_kernel(const __grid_constant__ AttnArgs g)
 {
-    int   b = blockIdx.x, n_tile = g.T / TILE, k_tile = g.S / TILE, lane = threadIdx.x % WARP;
+    int   b = blockIdx.x, n_tile = g.q_tiles, k_tile = g.k_tiles, lane = threadIdx.x % WARP;
     Spans s    = spans_of(g, b);
     int4 *sees = g.tile_sees + (int64_t)b * n_tile;
     for (int i = threadIdx.x / WARP; i < n_tile; i += SPAN_THREADS / WARP) {

@@ -49,7 +49,8 @@ __device__ __forceinline__ void product_begin(float (&d)[N_ACC], const A &a, uin
 }
 
 /* A gradient of q or k, scaled and rounded; rotated back and rounded again if there is a table. t: position
- * of this thread's first row. A pair of columns half a head apart is in one thread. */
+ * of this thread's first row. A pair of columns half a head apart is in one thread. Rows behind the sequence
+ * take the last row's angles. */
 template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], const AttnArgs &g, int t)
 {
     constexpr int D = 2 * N;
@@ -58,7 +59,7 @@ template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], co
     if (!g.table) return;
 #pragma unroll
     for (int i = 0; i < N / 2; i += 2) { /* two columns */
-        const float *at = g.table + (int64_t)(t + i % 4 / 2 * 8) * D + i / 4 * 8 + tile_col();
+        const float *at = g.table + (int64_t)min(t + i % 4 / 2 * 8, g.T - 1) * D + i / 4 * 8 + tile_col();
         float2       c  = __ldg(reinterpret_cast<const float2 *>(at));
         float2       s  = __ldg(reinterpret_cast<const float2 *>(at + D / 2));
         uint32_t     lo = bf16_pair(d[i], d[i + 1]), hi = bf16_pair(d[i + N / 2], d[i + N / 2 + 1]);
@@ -76,24 +77,23 @@ template <typename R, bool SPANS>
 __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
-    load_blocks<R>(
-        blocks_of<R>(g.n_batch * g.heads, g.T), smem, g.next,
-        [&](int head, int i, uint32_t slot, uint32_t come) {
-            int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
-                row0 = query_block<R>(g, i);
-            for (int wg = 0; wg < R::WGS; wg++) {
-                int row = b * g.T + row0 + wg * TILE;
-                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, head_col<R>(h), row, come);
-                tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, head_col<R>(h), row, come);
-            }
-            Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
-            for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
-                uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, head_col<R>(hk), b * g.S + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, head_col<R>(hk), b * g.S + j * TILE, full);
-            }
-        });
+    load_blocks<R>(blocks_of<R>(g.n_batch * g.heads, g.T), smem, g.next,
+                   [&](int head, int i, uint32_t slot, uint32_t come) {
+                       int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
+                           row0 = query_block<R>(g, i);
+                       for (int wg = 0; wg < R::WGS; wg++) {
+                           HeadBox at = { h, row0 + wg * TILE, b };
+                           tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, at, come);
+                           tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.dout, at, come);
+                           tile_load<R>(still_tile<R>(smem, slot, wg, 2), &m.o, at, come);
+                       }
+                       Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
+                       for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
+                           uint32_t full = ring_take<R>(smem, r);
+                           tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, j * TILE, b }, full);
+                           tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, j * TILE, b }, full);
+                       }
+                   });
 }
 
 /* What the kernels need of each query: lse, times log2(e) once side_finish() was there, and the sum of dout *
@@ -115,12 +115,14 @@ __device__ __forceinline__ void                  tile_keep(uint32_t &a, uint32_t
 template <int N> __device__ __forceinline__ void tile_keep(Words<N> &a, uint32_t tile) { tile_read(a, tile); }
 
 /* The queries' operands, and their sums of dout * o as far as this thread has them. tile: the first of three;
- * row: this thread's first. */
+ * row: this thread's first of the head. */
 template <typename R>
-__device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, uint32_t tile, int64_t row)
+__device__ __forceinline__ void queries_begin(Queries<R> &a, const AttnArgs &g, uint32_t tile, int head,
+                                              int row)
 {
     typename R::Query dout, o;
-    for (int j = 0; j < 2; j++) a.side[j] = { __ldg(g.lse + row + 8 * j), 0.0f };
+    const float      *lse = g.lse + (int64_t)head * g.T;
+    for (int j = 0; j < 2; j++) a.side[j] = { row + 8 * j < g.T ? __ldg(lse + row + 8 * j) : INFINITY, 0.0f };
     tile_read(a.q, tile);
     tile_read(dout, tile + R::TILE_BYTES);
     tile_read(o, tile + 2 * R::TILE_BYTES);
@@ -223,12 +225,12 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
 {
     constexpr bool OVER = R::OUT == 0; /* dq leaves from where o was */
     float          dq[R::N_SUM];
-    int64_t        row  = (int64_t)head * g.T + row0 + tile_row();
+    int64_t        row  = ((int64_t)head * g.q_tiles) * TILE + row0 + tile_row(); /* of side_at() */
     uint32_t       tile = still_tile<R>(smem, slot, wg, 0);
     uint32_t       out  = OVER ? tile + 2 * R::TILE_BYTES : smem + R::AT_OUT + wg * R::TILE_BYTES;
     int            b    = head / g.heads;
     Queries<R>     a    = { {}, {}, {}, clear_of<SPANS>(g, b, row0), row0 };
-    queries_begin<R>(a, g, tile, row);
+    queries_begin<R>(a, g, tile, head, row0 + tile_row());
     if (!OVER) still_free<R>(smem, slot);
     for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
     queries_sum<R, SPANS>(dq, a, g, smem, row, r, seen);
@@ -237,7 +239,7 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
     place_begin(wg);
     tile_place(dq, 1.0f, 1.0f, out);
     if (place_end(wg)) {
-        tile_store<R>(&m.dq, head_col<R>(head % g.heads), b * g.T + row0, out);
+        tile_store<R>(&m.dq, { head % g.heads, row0, b }, out);
         tma_store_commit();
         if (OVER) tma_store_wait_read<0>();
     }
@@ -308,9 +310,9 @@ __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g,
                                            int h, int i)
 {
     uint32_t     full = smem + R::AT_FULL + 8 * r.stage;
-    const float *side = g.rows + side_at(((int64_t)b * g.heads + h) * g.T + i * TILE);
-    tile_load<R>(ring_tile<R>(smem, r, 0), &m.q, head_col<R>(h), b * g.T + i * TILE, full);
-    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, head_col<R>(h), b * g.T + i * TILE, full);
+    const float *side = g.rows + side_at((((int64_t)b * g.heads + h) * g.q_tiles + i) * TILE);
+    tile_load<R>(ring_tile<R>(smem, r, 0), &m.q, { h, i * TILE, b }, full);
+    tile_load<R>(ring_tile<R>(smem, r, 1), &m.dout, { h, i * TILE, b }, full);
     tma_load_bytes(ring_side<R>(smem, r), side, R::SIDE, full);
 }
 
@@ -320,7 +322,7 @@ __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, 
                                           int h, int k0)
 {
 #pragma unroll 1
-    for (int i = g.causal ? k0 / TILE : 0; i < g.T / TILE; i++, ring_next<R>(r)) {
+    for (int i = g.causal ? k0 / TILE : 0; i < g.q_tiles; i++, ring_next<R>(r)) {
         ring_take<R>(smem, r);
         query_load<R>(m, g, smem, r, b, h, i);
     }
@@ -332,8 +334,8 @@ template <typename R>
 __device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r,
                                                int b, int h, int k0, bool last_head)
 {
-    int   n_tile = g.S / TILE;
-    Tiles seen   = { g.T / TILE, 0 };
+    int   n_tile = g.k_tiles;
+    Tiles seen   = { g.q_tiles, 0 };
 #pragma unroll 1
     for (int k = k0 / TILE; k < min(n_tile, (k0 + R::ROWS) / TILE); k++) {
         int2 v = __ldg(g.tile_seen + (int64_t)b * n_tile + k);
@@ -361,9 +363,9 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
     load_blocks<R>(all, smem, g.next + 1, [&](int head, int block, uint32_t slot, uint32_t come) {
         int b = head / g.kv_heads, hk = head % g.kv_heads, k0 = block * R::ROWS;
         for (int wg = 0; wg < R::WGS; wg++) {
-            int row = b * g.S + k0 + wg * TILE;
-            tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.k, head_col<R>(hk), row, come);
-            tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.v, head_col<R>(hk), row, come);
+            HeadBox at = { hk, k0 + wg * TILE, b };
+            tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.k, at, come);
+            tile_load<R>(still_tile<R>(smem, slot, wg, 1), &m.v, at, come);
         }
         for (int h = hk * group; h < (hk + 1) * group; h++) {
             if constexpr (SPANS) {
@@ -460,7 +462,10 @@ template <typename R, bool SPANS> struct Walk {
             return settle(smem);
         } else {
             if (skips) ring_skip<R>(smem, r);
-            return true;
+            if (first < g.q_tiles) return true;
+            /* These keys lie behind the sequence: each head has the one tile that was skipped. */
+            while (--heads > 0) ring_skip<R>(smem, r);
+            return false;
         }
     }
     __device__ __forceinline__ bool next(const AttnArgs &g, uint32_t smem)
@@ -469,7 +474,7 @@ template <typename R, bool SPANS> struct Walk {
         if constexpr (SPANS) {
             return !(p.note & NOTE_LAST) && settle(smem);
         } else {
-            if (++i < g.T / TILE) return true;
+            if (++i < g.q_tiles) return true;
             if (--heads == 0) return false;
             i = first;
             if (skips) ring_skip<R>(smem, r);
@@ -602,18 +607,18 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     constexpr bool OVER   = R::OUT == 0; /* dk and dv leave from where k and v were */
     uint32_t       k_tile = still_tile<R>(smem, slot, wg, 0), v_tile = still_tile<R>(smem, slot, wg, 1);
     uint32_t       out = OVER ? k_tile : smem + R::AT_OUT + wg * R::OUT * R::TILE_BYTES;
-    int            b = head / g.kv_heads, hk = head % g.kv_heads, row = b * g.S + w.k0;
+    HeadBox        at  = { head % g.kv_heads, w.k0, head / g.kv_heads };
     Keys<R>        a;
     tile_keep(a.k, k_tile);
     tile_keep(a.v, v_tile);
     if (!OVER) still_free<R>(smem, slot);
-    a.b  = b;
+    a.b  = at.batch;
     a.k0 = w.k0;
     tile_clear(a.dk);
     tile_clear(a.dv);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
-    if (!SPANS || seen) keys_sum<R, SPANS>(a, g, smem, w);
+    if (seen) keys_sum<R, SPANS>(a, g, smem, w);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
     gradient_turn(a.dk, g, w.k0 + tile_row());
@@ -621,8 +626,8 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     tile_place(a.dk, 1.0f, 1.0f, out);
     tile_place(a.dv, 1.0f, 1.0f, out + R::TILE_BYTES);
     if (place_end(wg)) {
-        tile_store<R>(&m.dk, head_col<R>(hk), row, out);
-        tile_store<R>(&m.dv, head_col<R>(hk), row, out + R::TILE_BYTES);
+        tile_store<R>(&m.dk, at, out);
+        tile_store<R>(&m.dv, at, out + R::TILE_BYTES);
         tma_store_commit();
         if (OVER) tma_store_wait_read<0>();
     }
@@ -688,7 +693,10 @@ static int launch_masked(const AttnMaps &m, const AttnArgs &g, int spans, int n_
 }
 
 /* For each query lse and the sum of dout * o; then what both halves keep. */
-static int64_t rows_ws(const TileAttn *a) { return a->B * a->shape.heads * a->T * (int64_t)sizeof(float2); }
+static int64_t rows_ws(const TileAttn *a)
+{
+    return a->B * a->shape.heads * tiles_in(a->T) * TILE * (int64_t)sizeof(float2);
+}
 
 int64_t tile_attn_bwd_ws(const TileAttn *a) { return rows_ws(a) + attn_common_ws(a); }
 
@@ -700,6 +708,6 @@ int tile_attn_bwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     TRY(attn_maps(encode, a, &m));
     TRY(attn_begin(a, g, stream));
     int spans = attn_has_spans(a);
-    return a->shape.head_dim == 64 ? launch_masked<64>(m, g, spans, n_sm, stream)
+    return a->shape.head_dim <= 64 ? launch_masked<64>(m, g, spans, n_sm, stream)
                                    : launch_masked<128>(m, g, spans, n_sm, stream);
 }

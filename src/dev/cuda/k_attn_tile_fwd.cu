@@ -28,13 +28,12 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
             int b = head / g.heads, h = head % g.heads, hk = h / (g.heads / g.kv_heads),
                 row0 = query_block<R>(g, i);
             for (int wg = 0; wg < R::WGS; wg++)
-                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, head_col<R>(h),
-                             b * g.T + row0 + wg * TILE, come);
+                tile_load<R>(still_tile<R>(smem, slot, wg, 0), &m.q, { h, row0 + wg * TILE, b }, come);
             Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, head_col<R>(hk), b * g.S + j * TILE, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, head_col<R>(hk), b * g.S + j * TILE, full);
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, j * TILE, b }, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, j * TILE, b }, full);
             }
         });
 }
@@ -181,19 +180,22 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
     ring_next<R>(r);
 }
 
-/* The rows' results: o into shared memory, lse into memory; both are 0 for a query that sees nothing. */
+/* The rows' results, from row0 of a head on: o into shared memory, lse into memory; both are 0 for a query
+ * that sees nothing. */
 template <bool SPANS, int N>
-__device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g, int64_t row0, uint32_t out,
-                                            int wg)
+__device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g, int head, int row0,
+                                            uint32_t out, int wg)
 {
-    float over[2];
+    float  over[2];
+    float *lse = g.lse + (int64_t)head * g.T;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         float sum  = row_sum(a.sum[j]);
         bool  none = SPANS && sum == 0.0f;
         over[j]    = none ? 0.0f : 1.0f / sum;
-        if (threadIdx.x % 4 == 0) {
-            g.lse[row0 + tile_row() + 8 * j] = none ? 0.0f : a.base[j] * g.scale + logf(sum);
+        int row    = row0 + tile_row() + 8 * j;
+        if (threadIdx.x % 4 == 0 && row < g.T) {
+            lse[row] = none ? 0.0f : a.base[j] * g.scale + logf(sum);
         }
     }
     place_begin(wg);
@@ -224,9 +226,9 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
                 q = still_tile<R>(smem, slot, wg, 0);
             }
             rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
-            rows_finish<SPANS>(a, g, (int64_t)head * g.T + row0, out, wg);
+            rows_finish<SPANS>(a, g, head, row0, out, wg);
             if (place_end(wg)) {
-                tile_store<R>(&m.o, head_col<R>(head % g.heads), b * g.T + row0, out);
+                tile_store<R>(&m.o, { head % g.heads, row0, b }, out);
                 tma_store_commit();
             }
         }
@@ -262,9 +264,8 @@ static int unaligned(const void *p, int64_t ld) { return (uintptr_t)p % 16 != 0 
 const char *tile_attn_refuses(const TileAttn *a)
 {
     int64_t most = MAX(a->T, a->S);
-    if (a->shape.head_dim != 64 && a->shape.head_dim != 128) return "heads are not of 64 or 128";
-    if (a->S < 1 || a->S % 128 != 0) return "the length is no multiple of 128";
-    if (a->T < 1 || a->T % 64 != 0) return "the queries are no multiple of 64";
+    if (a->shape.head_dim % 8 != 0 || a->shape.head_dim > 128) return "heads are no multiple of 8 up to 128";
+    if (a->S < 1 || a->T < 1) return "it is empty";
     if (unaligned(a->q, a->ld_q) || unaligned(a->k, a->ld_k) || unaligned(a->v, a->ld_k) ||
         unaligned(a->o, a->ld_o) || unaligned(a->dout, a->ld_dout) || unaligned(a->dq, a->ld_dq) ||
         unaligned(a->dk, a->ld_dk) || unaligned(a->dv, a->ld_dk) || (uintptr_t)a->ws % 16 != 0)
@@ -288,6 +289,6 @@ int tile_attn_fwd(const TileAttn *a, TmaEncode encode, int n_sm, cudaStream_t st
     TRY(attn_maps(encode, a, &m));
     TRY(attn_begin(a, g, stream));
     int spans = attn_has_spans(a);
-    return a->shape.head_dim == 64 ? launch_fwd<64>(m, g, spans, n_sm, stream)
+    return a->shape.head_dim <= 64 ? launch_fwd<64>(m, g, spans, n_sm, stream)
                                    : launch_fwd<128>(m, g, spans, n_sm, stream);
 }

@@ -90,15 +90,20 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 {
     __shared__ double slot[LOSS_THREADS / WARP];
     double            sum = 0.0;
+    const float      *row = loss + blockIdx.x * n;
 #pragma unroll 8
-    for (int64_t i = threadIdx.x; i < n; i += LOSS_THREADS) sum += (double)loss[i];
+    for (int64_t i = threadIdx.x; i < n; i += LOSS_THREADS) sum += (double)row[i];
     sum = block_sum(sum, slot);
-    if (threadIdx.x == 0) state->out.sum[loss_slot] += sum;
+    if (threadIdx.x == 0) state->out.sum[loss_slot + blockIdx.x] += sum;
 }
+
+extern "C" int cuda_call(Dev *dev, const CallFn *a) { return a->fn(a, cuda_stream(dev)); }
 
 extern "C" int cuda_loss_add(Dev *dev, const LossAdd *a)
 {
     TRY(k_need_dtype("loss_add", a->loss, DT_F32));
-    return k_launch("loss_add", loss_add_kernel, dim3(1), LOSS_THREADS, 0, cuda_stream(dev),
-                    t_data<StepState>(a->state), t_data<float>(a->loss), tensor_numel(a->loss), a->slot);
+    int n_slot = a->n_slot > 1 ? a->n_slot : 1;
+    return k_launch("loss_add", loss_add_kernel, dim3((unsigned)n_slot), LOSS_THREADS, 0, cuda_stream(dev),
+                    t_data<StepState>(a->state), t_data<float>(a->loss), tensor_numel(a->loss) / n_slot,
+                    a->slot);
 }

@@ -97,7 +97,7 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
     double        loss = 0.0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
-        loss += part;
+        if (!(in->measures >> k & 1)) loss += part;
         out->report[k] += part;
         out->sum[k] = 0.0;
     }

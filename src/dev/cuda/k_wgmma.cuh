@@ -209,6 +209,20 @@ __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap *map, 
         : "memory");
 }
 
+/* A box of a head (tma_map_heads()). */
+typedef struct {
+    int head, row, batch;
+} HeadBox;
+__device__ __forceinline__ void tma_load_head(uint32_t smem, const CUtensorMap *map, int col, HeadBox at,
+                                              uint32_t bar)
+{
+    HOPPER_ASM(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5}], [%6];" ::"r"(smem),
+        "l"(map), "r"(col), "r"(at.head), "r"(at.row), "r"(at.batch), "r"(bar)
+        : "memory");
+}
+
 /* n_bytes in a row; a multiple of 16, as both addresses are. */
 __device__ __forceinline__ void tma_load_bytes(uint32_t smem, const void *src, uint32_t n_bytes, uint32_t bar)
 {
@@ -239,6 +253,14 @@ __device__ __forceinline__ void tma_store(const CUtensorMap *map, int x, int y, 
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;" ::
             "l"(map),
         "r"(x), "r"(y), "r"(smem), "l"(L2_EVICT_FIRST)
+        : "memory");
+}
+__device__ __forceinline__ void tma_store_head(const CUtensorMap *map, int col, HeadBox at, uint32_t smem)
+{
+    HOPPER_ASM(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2, %3, %4}], [%5], "
+        "%6;" ::"l"(map),
+        "r"(col), "r"(at.head), "r"(at.row), "r"(at.batch), "r"(smem), "l"(L2_EVICT_FIRST)
         : "memory");
 }
 __device__ __forceinline__ void tma_add(const CUtensorMap *map, int x, int y, uint32_t smem)

@@ -24,6 +24,7 @@
  *          done once an element: the gradient's scale is part of the exponent.
  * Bytes    XENT 2*V*size a row; XENT_FWD V*size; XENT_DX 2*V*size. XENT does not read rows with target -1. */
 #include "dev/cuda/k_actmath.cuh"
+#include "dev/cuda/k_xentmath.cuh"
 #include "dev/op_math.h"
 
 enum { XENT_THREADS = 512, XENT_WARPS = XENT_THREADS / WARP, XENT_MAX_PARTS = 8, XENT_GROUP = 4 };
@@ -218,12 +219,6 @@ template <typename T> __device__ __forceinline__ XentScale xent_scale(const Xent
     return { s, log2f(s) };
 }
 
-/* The gradient of an element that is not the target's is 2^(x*log2(e) + shift): the scale costs nothing. */
-__device__ __forceinline__ float xent_shift(float lse, float log2_scale)
-{
-    return fmaf(-lse, LOG2E, log2_scale);
-}
-
 /* The gradient of one pack, of which the first n elements are classes, as if none were the target. */
 template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack<T> &x, int n, float shift)
 {
@@ -237,14 +232,6 @@ template <typename T> __device__ __forceinline__ Pack<T> xent_pack_dx(const Pack
         for (int i = 0; i < N; i++) f[i] = i < n ? f[i] : 0.0f;
     }
     return vec_pack<T>(f);
-}
-
-/* The target's own element: scale*(p - 1). Where p is near 1 the difference must not see the scale's
- * rounding, so p is computed without. */
-__device__ __forceinline__ float xent_hit_dx(float x, float lse, float scale)
-{
-    float p = ptx_ex2(fmaf(x, LOG2E, -__fmul_rn(lse, LOG2E)));
-    return __fmul_rn(__fsub_rn(p, 1.0f), scale);
 }
 
 /* ---- One read, one write: the row in shared memory --------------------------------------------------- */

@@ -92,9 +92,11 @@ int cuda_perm(Dev *dev, const Perm *a);
 
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);
+int cuda_call(Dev *dev, const CallFn *a);
 int cuda_loss_add(Dev *dev, const LossAdd *a);
 int cuda_halt(Dev *dev, const Halt *a);
 int cuda_quant(Dev *dev, const Quant *a);
+int cuda_fp8_scale(Dev *dev, const Fp8Scale *a);
 
 /* k_optim.cu */
 int cuda_sumsq(Dev *dev, const Sumsq *a);

@@ -32,6 +32,15 @@ typedef struct {
     uint8_t       *terminated, *truncated, *mask;
     float         *episode_return;
     int32_t       *episode_length;
+    /* With slot: final_obs has per_env rows an environment, and a row belongs to an episode cut at this turn.
+     * Two cuts of one environment are `limit` steps apart, so turn/limit tells them apart. slot[i] gets the
+     * row, -1 if environment i was not cut. */
+    int32_t       *slot;
+    const int32_t *turn;
+    int32_t        per_env;
+    /* Sums over the episodes that ended, by environment: return, length, number. NULL: not wanted. */
+    float  *ended;
+    int64_t first; /* number of the first environment, for seeds */
 } EnvCuda;
 
 int     env_cuda_find(const char *name);                /* negative: not one of the built-in ones */

@@ -54,7 +54,7 @@ template <int KIND> BRIM_HD inline void env_lane_begin(const EnvCuda *e, int i, 
     Lane                 *l   = (Lane *)e->lanes + i;
     typename Lane::Obs   *obs = (typename Lane::Obs *)e->obs + (int64_t)i * Lane::N_OBS;
     env_lane_configure(&l->s, e->length);
-    l->reset(envfn_episode_seed(e->seed, i, episode));
+    l->reset(envfn_episode_seed(e->seed, e->first + i, episode));
     l->episode = episode;
     l->steps   = 0;
     l->sum     = 0;
@@ -78,8 +78,19 @@ template <int KIND> BRIM_HD inline void env_lane_step(const EnvCuda *e, int i)
     e->truncated[i]  = (uint8_t)cut;
     if (e->episode_return) e->episode_return[i] = over ? (float)l->sum : 0.0f;
     if (e->episode_length) e->episode_length[i] = over ? (int32_t)l->steps : 0;
+    int64_t row = i;
+    if (e->slot) {
+        row        = cut ? (int64_t)i * e->per_env + (e->limit > 0 ? *e->turn / e->limit : 0) : -1;
+        e->slot[i] = (int32_t)row;
+    }
+    if (over && e->ended) {
+        float *sums = e->ended + (int64_t)i * 3;
+        sums[0] += (float)l->sum;
+        sums[1] += (float)l->steps;
+        sums[2] += 1.0f;
+    }
     if (over) {
-        if (e->final_obs) l->observe((Obs *)e->final_obs + (int64_t)i * Lane::N_OBS);
+        if (e->final_obs && row >= 0) l->observe((Obs *)e->final_obs + row * Lane::N_OBS);
         env_lane_begin<KIND>(e, i, l->episode + 1);
         return;
     }

@@ -164,6 +164,7 @@ template <typename T, bool AL> static inline Pack<T> vec_load(const T *p, int64_
     }
     return v;
 }
+template <typename T> static inline Pack<T> pack_load(const T *p) { return vec_load<T, true>(p, Pack<T>::N); }
 template <typename T, bool AL> static inline void vec_store(T *p, const Pack<T> &v, int64_t n)
 {
     if (AL && n > 0) pack_check(p);

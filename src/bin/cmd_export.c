@@ -1,0 +1,25 @@
+/* brim export RUN DIR: a run's weights for other programs, as its task writes them. */
+#include "base/err.h"
+#include "bin/run_target.h"
+#include "bin/tasks.h"
+#include "ckpt/ckpt.h"
+
+int cmd_export(const CmdArgs *a)
+{
+    const char *which = NULL, *dtype = NULL;
+    CmdFlag   flag[] = { { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
+                         { "--dtype", &dtype, NULL,
+                           "float32, bfloat16 or float16 (default: as imported, else float32)" } };
+    CmdTarget t      = { 0 };
+    Recipe    r;
+    char      run[RUNDIR_PATH], checkpoint[RUN_CHECKPOINT_PATH];
+    int       n = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    if (n < 0) return -1;
+    if (n != 2) return err_user("command line: export takes a run and a folder to write");
+    t.target = a->argv[0];
+    TRY(run_target_find(&t, which, &r, run, checkpoint));
+    const Task *task = task_of(&r);
+    if (!task->export_to) return err_user("command line: a run of task %s has no export", task->name);
+    TRY(ckpt_verify(checkpoint));
+    return task->export_to(&r, &(TaskExport){ run, checkpoint, a->argv[1], dtype });
+}

@@ -1,0 +1,462 @@
+/* Reading. Writing is hfconf_write.c. */
+#include "conf/hfconf.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "conf/schema.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2", "llama", "mistral", "qwen2", "qwen3" };
+
+/* ---- What each key means ------------------------------------------------------------------------------- */
+
+enum {
+    GPT2     = 1 << HF_GPT2,
+    LLAMA    = 1 << HF_LLAMA,
+    MISTRAL  = 1 << HF_MISTRAL,
+    QWEN2    = 1 << HF_QWEN2,
+    QWEN3    = 1 << HF_QWEN3,
+    ROTARY   = LLAMA | MISTRAL | QWEN2 | QWEN3,
+    FAMILIES = GPT2 | ROTARY
+};
+
+typedef enum {
+    KEY_COUNT,  /* a whole number from 1 on */
+    KEY_MAYBE,  /* the same; null and 0: none */
+    KEY_NUMBER, /* a positive number */
+    KEY_SWITCH, /* true or false */
+    KEY_ONLY,   /* must have one of the values in `only` */
+    KEY_NOTHING /* changes nothing that Brim computes */
+} HfKind;
+
+typedef struct {
+    const char *key;
+    unsigned    families;
+    HfKind      kind;
+    size_t      offset; /* in RecipeModel */
+    const char *only;   /* compact JSON, alternatives between | */
+} HfKey;
+
+/* clang-format off */
+#define MODEL(field) offsetof(RecipeModel, field)
+static const HfKey key_table[] = {
+    { "vocab_size",              FAMILIES, KEY_COUNT,  MODEL(vocab), NULL },
+    { "n_embd",                  GPT2,     KEY_COUNT,  MODEL(width), NULL },
+    { "n_layer",                 GPT2,     KEY_COUNT,  MODEL(layers), NULL },
+    { "n_head",                  GPT2,     KEY_COUNT,  MODEL(heads), NULL },
+    { "n_positions",             GPT2,     KEY_COUNT,  MODEL(context), NULL },
+    { "n_inner",                 GPT2,     KEY_MAYBE,  MODEL(ffn), NULL },
+    { "layer_norm_epsilon",      GPT2,     KEY_NUMBER, MODEL(norm_eps), NULL },
+    { "activation_function",     GPT2,     KEY_ONLY,   0, "\"gelu_new\"|\"gelu_pytorch_tanh\"" },
+    { "scale_attn_weights",      GPT2,     KEY_ONLY,   0, "true" },
+    { "scale_attn_by_inverse_layer_idx", GPT2, KEY_ONLY, 0, "false" },
+    { "reorder_and_upcast_attn", GPT2,     KEY_ONLY,   0, "false" },
+    { "hidden_size",             ROTARY,   KEY_COUNT,  MODEL(width), NULL },
+    { "num_hidden_layers",       ROTARY,   KEY_COUNT,  MODEL(layers), NULL },
+    { "num_attention_heads",     ROTARY,   KEY_COUNT,  MODEL(heads), NULL },
+    { "num_key_value_heads",     ROTARY,   KEY_MAYBE,  MODEL(kv_heads), NULL },
+    { "head_dim",                ROTARY,   KEY_MAYBE,  MODEL(head_dim), NULL },
+    { "intermediate_size",       ROTARY,   KEY_COUNT,  MODEL(ffn), NULL },
+    { "max_position_embeddings", ROTARY,   KEY_COUNT,  MODEL(context), NULL },
+    { "rms_norm_eps",            ROTARY,   KEY_NUMBER, MODEL(norm_eps), NULL },
+    { "rope_theta",              ROTARY,   KEY_NUMBER, MODEL(rope_theta), NULL },
+    { "tie_word_embeddings",     FAMILIES, KEY_SWITCH, MODEL(tied), NULL },
+    { "sliding_window",          MISTRAL,  KEY_MAYBE,  MODEL(window), NULL },
+    { "hidden_act",              ROTARY,   KEY_ONLY,   0, "\"silu\"|\"swish\"" },
+    { "attention_bias",          ROTARY & ~QWEN2, KEY_ONLY, 0, "false" },
+    { "mlp_bias",                ROTARY,   KEY_ONLY,   0, "false" },
+    { "use_sliding_window",      QWEN2 | QWEN3, KEY_ONLY, 0, "false" },
+    { "rope_interleaved",        ROTARY,   KEY_ONLY,   0, "false" },
+    { "partial_rotary_factor",   ROTARY,   KEY_ONLY,   0, "1|1.0" },
+    { "add_cross_attention",     FAMILIES, KEY_ONLY,   0, "false" },
+    { "is_encoder_decoder",      FAMILIES, KEY_ONLY,   0, "false" },
+    { "pruned_heads",            FAMILIES, KEY_ONLY,   0, "{}" },
+    { "layer_types",             ROTARY,   KEY_NOTHING, 0, NULL }, /* checked by itself */
+    { "rope_scaling",            ROTARY,   KEY_NOTHING, 0, NULL }, /* likewise */
+    { "rope_parameters",         ROTARY,   KEY_NOTHING, 0, NULL },
+    { "sliding_window",          QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
+    { "max_window_layers",       QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
+    { "model_type",              FAMILIES, KEY_NOTHING, 0, NULL },
+    { "dtype",                   FAMILIES, KEY_NOTHING, 0, NULL },
+    { "torch_dtype",             FAMILIES, KEY_NOTHING, 0, NULL },
+    { "bos_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
+    { "eos_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
+    { "pad_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
+    { "architectures",           FAMILIES, KEY_NOTHING, 0, NULL },
+    { "transformers_version",    FAMILIES, KEY_NOTHING, 0, NULL },
+    { "initializer_range",       FAMILIES, KEY_NOTHING, 0, NULL },
+    { "use_cache",               FAMILIES, KEY_NOTHING, 0, NULL },
+    { "tokenizer_class",         FAMILIES, KEY_NOTHING, 0, NULL },
+    { "pretraining_tp",          FAMILIES, KEY_NOTHING, 0, NULL },
+    { "gradient_checkpointing",  FAMILIES, KEY_NOTHING, 0, NULL },
+    { "task_specific_params",    FAMILIES, KEY_NOTHING, 0, NULL },
+    { "id2label",                FAMILIES, KEY_NOTHING, 0, NULL },
+    { "label2id",                FAMILIES, KEY_NOTHING, 0, NULL },
+    { "is_decoder",              FAMILIES, KEY_NOTHING, 0, NULL },
+    { "output_past",             FAMILIES, KEY_NOTHING, 0, NULL },
+    { "attention_dropout",       FAMILIES, KEY_NOTHING, 0, NULL }, /* dropout: of training elsewhere */
+    { "attn_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
+    { "embd_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
+    { "resid_pdrop",             GPT2,     KEY_NOTHING, 0, NULL },
+    { "n_ctx",                   GPT2,     KEY_NOTHING, 0, NULL },
+    { "summary_activation",      GPT2,     KEY_NOTHING, 0, NULL }, /* of a head that text does not use */
+    { "summary_first_dropout",   GPT2,     KEY_NOTHING, 0, NULL },
+    { "summary_proj_to_labels",  GPT2,     KEY_NOTHING, 0, NULL },
+    { "summary_type",            GPT2,     KEY_NOTHING, 0, NULL },
+    { "summary_use_proj",        GPT2,     KEY_NOTHING, 0, NULL },
+};
+/* clang-format on */
+
+/* What the transformers library takes for a key that is absent. */
+static RecipeModel defaults_of(HfFamily family)
+{
+    RecipeModel m = { .layers     = 32,
+                      .width      = 4096,
+                      .heads      = 32,
+                      .ffn        = 11008,
+                      .vocab      = 32000,
+                      .context    = 2048,
+                      .norm       = NORM_RMS,
+                      .norm_eps   = 1e-6,
+                      .pos        = POS_ROPE,
+                      .rope_theta = 10000,
+                      .act        = FFN_SWIGLU,
+                      .mask       = MASKING_CAUSAL,
+                      .init_std   = 0.02 };
+    switch (family) {
+    case HF_GPT2:
+        m.layers = m.heads = 12;
+        m.width            = 768;
+        m.ffn              = 0;
+        m.vocab            = 50257;
+        m.context          = 1024;
+        m.norm             = NORM_LAYER;
+        m.norm_eps         = 1e-5;
+        m.pos              = POS_LEARNED;
+        m.act              = FFN_GELU;
+        m.bias = m.tied = 1;
+        break;
+    case HF_MISTRAL:
+        m.ffn      = 14336;
+        m.kv_heads = 8;
+        m.context  = 131072;
+        m.window   = 4096;
+        break;
+    case HF_QWEN2:
+    case HF_QWEN3:
+        m.vocab    = 151936;
+        m.ffn      = 22016;
+        m.kv_heads = 32;
+        m.context  = 32768;
+        m.qkv_bias = family == HF_QWEN2;
+        m.qk_norm  = family == HF_QWEN3;
+        if (family == HF_QWEN3) m.head_dim = 128;
+        break;
+    default: break;
+    }
+    m.rope_factor = m.rope_low = 1;
+    m.rope_high                = 4;
+    m.rope_original            = 8192;
+    return m;
+}
+
+/* ---- One key ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name; /* of the file, for messages */
+    HfConfig   *c;
+} Reading;
+
+static int refuse(const Reading *r, const char *key, const json_t *value, const char *want)
+{
+    char  shown[80], quoted[80];
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    str_quote(shown, sizeof shown, text ? text : "?", text ? strlen(text) : 1);
+    free(text);
+    return err_user("%s: %s: %s, but %s", r->name, str_quote(quoted, sizeof quoted, key, strlen(key)), shown,
+                    want);
+}
+
+static int set_count(const Reading *r, const HfKey *k, const json_t *value, int64_t *out)
+{
+    if (k->kind == KEY_MAYBE && (json_is_null(value) || json_is_false(value))) {
+        *out = 0;
+        return 0;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < (k->kind == KEY_COUNT) ||
+        json_integer_value(value) > INT32_MAX)
+        return refuse(r, k->key, value, "Brim needs a whole number here");
+    *out = json_integer_value(value);
+    return 0;
+}
+
+static int is_one_of(const json_t *value, const char *only)
+{
+    char *text  = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    int   found = 0;
+    for (const char *at = only; text && at && !found;) {
+        size_t n = strcspn(at, "|");
+        found    = strlen(text) == n && memcmp(text, at, n) == 0;
+        at       = at[n] ? at + n + 1 : NULL;
+    }
+    free(text);
+    return found;
+}
+
+static int set_key(const Reading *r, const HfKey *k, const json_t *value)
+{
+    char *field = (char *)&r->c->model + k->offset;
+    char  want[128];
+    switch (k->kind) {
+    case KEY_COUNT:
+    case KEY_MAYBE: return set_count(r, k, value, (int64_t *)field);
+    case KEY_NUMBER:
+        if (!json_is_number(value) || !(json_number_value(value) > 0))
+            return refuse(r, k->key, value, "Brim needs a positive number here");
+        *(double *)field = json_number_value(value);
+        return 0;
+    case KEY_SWITCH:
+        if (!json_is_boolean(value)) return refuse(r, k->key, value, "Brim needs true or false here");
+        *(int *)field = json_is_true(value);
+        return 0;
+    case KEY_ONLY:
+        if (json_is_null(value) || is_one_of(value, k->only)) return 0;
+        snprintf(want, sizeof want, "Brim computes only %s", k->only);
+        return refuse(r, k->key, value, want);
+    default: return 0;
+    }
+}
+
+static const HfKey *find_key(const char *key, HfFamily family)
+{
+    for (int i = 0; i < ARRAY_LEN(key_table); i++) {
+        if ((key_table[i].families & (1u << family)) && strcmp(key_table[i].key, key) == 0)
+            return &key_table[i];
+    }
+    return NULL;
+}
+
+/* ---- Rotary positions ---------------------------------------------------------------------------------- */
+
+static int set_rope_number(const Reading *r, const char *key, const json_t *value, double *out)
+{
+    if (!json_is_number(value) || !(json_number_value(value) > 0) || json_number_value(value) > 1e12)
+        return refuse(r, key, value, "Brim needs a positive number here");
+    *out = json_number_value(value);
+    return 0;
+}
+
+static int set_rope_type(const Reading *r, const json_t *value)
+{
+    RecipeModel *m    = &r->c->model;
+    const char  *text = json_is_string(value) ? json_string_value(value) : "";
+    if (strcmp(text, "default") == 0) {
+        m->rope_scaling = ROPE_NONE;
+    } else if (strcmp(text, "linear") == 0) {
+        m->rope_scaling = ROPE_LINEAR;
+    } else if (strcmp(text, "llama3") == 0) {
+        m->rope_scaling = ROPE_LLAMA3;
+    } else {
+        return refuse(r, "rope_scaling.rope_type", value, "Brim computes default, linear and llama3");
+    }
+    return 0;
+}
+
+static int set_rope(const Reading *r, json_t *map)
+{
+    RecipeModel *m        = &r->c->model;
+    double       original = (double)m->rope_original;
+    const char  *key;
+    json_t      *value;
+    if (!map || json_is_null(map)) return 0;
+    if (!json_is_object(map)) return refuse(r, "rope_scaling", map, "Brim needs a map here");
+    json_object_foreach(map, key, value)
+    {
+        if (strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0) {
+            TRY(set_rope_type(r, value));
+        } else if (strcmp(key, "factor") == 0) {
+            TRY(set_rope_number(r, key, value, &m->rope_factor));
+        } else if (strcmp(key, "low_freq_factor") == 0) {
+            TRY(set_rope_number(r, key, value, &m->rope_low));
+        } else if (strcmp(key, "high_freq_factor") == 0) {
+            TRY(set_rope_number(r, key, value, &m->rope_high));
+        } else if (strcmp(key, "original_max_position_embeddings") == 0) {
+            TRY(set_rope_number(r, key, value, &original));
+        } else if (strcmp(key, "rope_theta") == 0) {
+            TRY(set_rope_number(r, key, value, &m->rope_theta));
+        } else if (strcmp(key, "partial_rotary_factor") == 0 && json_number_value(value) == 1) {
+            continue;
+        } else {
+            return refuse(r, key, value, "rope_scaling has no such key that Brim computes");
+        }
+    }
+    m->rope_original = (int64_t)original;
+    if (m->rope_scaling == ROPE_LLAMA3 && !(m->rope_high > m->rope_low))
+        return err_user("%s: high_freq_factor: must be above low_freq_factor", r->name);
+    return 0;
+}
+
+/* ---- The whole file ------------------------------------------------------------------------------------ */
+
+static int check_layer_types(const Reading *r, const json_t *list)
+{
+    size_t        i;
+    json_t       *item;
+    const HfKey   key  = { .key = "layer_types" };
+    const char   *want = r->c->model.window ? "sliding_attention" : "full_attention";
+    const json_t *all  = list;
+    if (!all || json_is_null(all)) return 0;
+    json_array_foreach((json_t *)list, i, item)
+    {
+        if (!json_is_string(item) || strcmp(json_string_value(item), want) != 0)
+            return refuse(r, key.key, item, "Brim computes the same attention in every layer");
+    }
+    return 0;
+}
+
+static void read_dtype(HfConfig *c, const json_t *root)
+{
+    const char *text = json_string_value(json_object_get(root, "dtype"));
+    if (!text) text = json_string_value(json_object_get(root, "torch_dtype"));
+    if (!text) return;
+    if (str_starts_with(text, "torch.")) text += strlen("torch.");
+    str_copy(c->dtype, sizeof c->dtype, text);
+}
+
+static void add_eos(HfConfig *c, const json_t *value)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || c->n_eos == HF_MAX_EOS) return;
+    c->eos[c->n_eos++] = json_integer_value(value);
+}
+
+/* bos and eos: a number, a list or null. */
+static void read_ends(HfConfig *c, const json_t *root)
+{
+    const json_t *bos = json_object_get(root, "bos_token_id"), *eos = json_object_get(root, "eos_token_id");
+    if (json_is_integer(bos)) c->bos = json_integer_value(bos);
+    if (!eos) return;
+    c->n_eos = 0;
+    add_eos(c, eos);
+    for (size_t i = 0; i < json_array_size(eos); i++) add_eos(c, json_array_get(eos, i));
+}
+
+/* Bounds of the recipe's own keys. */
+static int check_bounds(const Reading *r)
+{
+    RecipeModel *m = &r->c->model;
+    Recipe      *tmp;
+    char         why[160];
+    if (m->kv_heads == 0) m->kv_heads = m->heads;
+    if (m->ffn == 0) m->ffn = 4 * m->width;
+    if (m->head_dim == 0 && m->width % m->heads != 0)
+        return err_user("%s: num_attention_heads: %lld does not divide the width, %lld", r->name,
+                        (long long)m->heads, (long long)m->width);
+    if (m->head_dim == 0) m->head_dim = m->width / m->heads;
+    if (m->heads % m->kv_heads != 0)
+        return err_user("%s: num_key_value_heads: %lld does not divide the %lld heads", r->name,
+                        (long long)m->kv_heads, (long long)m->heads);
+    if (m->pos == POS_ROPE && m->head_dim % 2 != 0)
+        return err_user("%s: head_dim: %lld is odd", r->name, (long long)m->head_dim);
+    if (!(tmp = calloc(1, sizeof *tmp))) return err_sys("memory for a recipe");
+    tmp->model = *m;
+    int rc     = 0;
+    for (int i = 0; i < schema_count && rc == 0; i++) {
+        if (!str_starts_with(schema_table[i].name, "model.")) continue;
+        if (schema_check(&schema_table[i], tmp, why, sizeof why) < 0)
+            rc = err_user("%s: %s: %s", r->name, schema_table[i].name, why);
+    }
+    free(tmp);
+    return rc;
+}
+
+static int find_family(const Reading *r, const json_t *root)
+{
+    const json_t *type = json_object_get(root, "model_type");
+    if (!json_is_string(type)) return err_user("%s: model_type: missing: what model is this?", r->name);
+    for (int i = 0; i < HF_FAMILIES; i++) {
+        if (strcmp(json_string_value(type), hfconf_family_name[i]) == 0) return i;
+    }
+    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2 and qwen3");
+}
+
+static int parse_root(const Reading *r, json_t *root)
+{
+    HfConfig   *c = r->c;
+    const char *key;
+    json_t     *value;
+    int         family = find_family(r, root);
+    if (family < 0) return -1;
+    c->family = (HfFamily)family;
+    c->model  = defaults_of(c->family);
+    json_object_foreach(root, key, value)
+    {
+        const HfKey *k = find_key(key, c->family);
+        if (!k && (key[0] == '_' || json_is_null(value))) continue;
+        if (!k) return refuse(r, key, value, "Brim does not know what this key changes");
+        TRY(set_key(r, k, value));
+    }
+    TRY(set_rope(r, json_object_get(root, "rope_parameters")));
+    TRY(set_rope(r, json_object_get(root, "rope_scaling")));
+    TRY(check_layer_types(r, json_object_get(root, "layer_types")));
+    read_dtype(c, root);
+    read_ends(c, root);
+    return check_bounds(r);
+}
+
+int hfconf_parse(HfConfig *c, const char *name, const char *text, size_t n)
+{
+    json_error_t why;
+    char         buf[128];
+    Reading      r = { name, c };
+    memset(c, 0, sizeof *c);
+    c->bos       = -1;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    if (!root)
+        return err_user("%s:%d: not JSON: %s", name, why.line,
+                        str_quote(buf, sizeof buf, why.text, strlen(why.text)));
+    int rc = json_is_object(root) ? parse_root(&r, root) : err_user("%s: not a JSON map", name);
+    json_decref(root);
+    return rc;
+}
+
+int hfconf_is_folder(const char *dir)
+{
+    char path[PATH_MAX];
+    return snprintf(path, sizeof path, "%s/config.json", dir) < (int)sizeof path &&
+           file_kind(path) == FILE_REGULAR;
+}
+
+/* What generation_config.json says of the ids that end a text. A file that cannot be read costs only that. */
+static void read_generation(HfConfig *c, const char *dir)
+{
+    char   path[PATH_MAX], *text = NULL;
+    size_t n;
+    if (snprintf(path, sizeof path, "%s/generation_config.json", dir) >= (int)sizeof path) return;
+    if (file_kind(path) != FILE_REGULAR || file_read_all(path, HF_CONFIG_BYTES, &text, &n) < 0) {
+        err_clear();
+        return;
+    }
+    json_t *root = json_loadb(text, n, 0, NULL);
+    if (json_is_object(root)) read_ends(c, root);
+    json_decref(root);
+    free(text);
+}
+
+int hfconf_read(HfConfig *c, const char *dir)
+{
+    char   path[PATH_MAX], *text = NULL;
+    size_t n;
+    if (snprintf(path, sizeof path, "%s/config.json", dir) >= (int)sizeof path)
+        return err_user("%s: path too long", dir);
+    if (file_kind(path) == FILE_NONE) return err_user("%s: no such file: not a Hugging Face folder", path);
+    TRY(file_read_all(path, HF_CONFIG_BYTES, &text, &n));
+    int rc = hfconf_parse(c, path, text, n);
+    free(text);
+    if (rc == 0) read_generation(c, dir);
+    return rc;
+}

@@ -1,0 +1,41 @@
+/* Hfconf: config.json of a Hugging Face model folder, as model keys of a recipe, and back.
+ *
+ * 1. A config that was read is one that Brim computes exactly. Every key is known: it became a model key, or
+ *    it changes nothing, or it has the only value that Brim computes. Any other key is refused by name.
+ * 2. A key that is absent has the default of its family in the transformers library.
+ * 3. A written config reads back to the same model keys. */
+#ifndef CONF_HFCONF_H
+#define CONF_HFCONF_H
+
+#include "conf/recipe.h"
+
+typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_FAMILIES } HfFamily;
+
+enum { HF_MAX_EOS = 16, HF_CONFIG_BYTES = 1 << 22 };
+
+typedef struct {
+    HfFamily    family;
+    RecipeModel model;     /* every field is set */
+    char        dtype[16]; /* "float32", "bfloat16", "float16"; "": not said */
+    int64_t     bos;       /* -1: none */
+    int64_t     eos[HF_MAX_EOS];
+    int         n_eos;
+} HfConfig;
+
+extern const char *const hfconf_family_name[HF_FAMILIES]; /* model_type: "gpt2", "llama" */
+
+/* 1: dir is a folder with a config.json. */
+int hfconf_is_folder(const char *dir);
+/* Reads DIR/config.json, and the ids that end a text from DIR/generation_config.json if there is one.
+ * Negative after err_user() that begins with the file and the key. */
+int hfconf_read(HfConfig *c, const char *dir);
+/* The same for config.json in memory; name is used in messages. */
+int hfconf_parse(HfConfig *c, const char *name, const char *text, size_t n);
+
+/* The family that a model of Brim's is, for writing. Negative after err_user() that names the key which no
+ * family has. */
+int hfconf_family_of(const RecipeModel *m);
+/* Writes config.json. */
+int hfconf_write(const HfConfig *c, FILE *out);
+
+#endif

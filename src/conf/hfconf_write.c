@@ -1,0 +1,113 @@
+/* Writing config.json. */
+#include "conf/hfconf.h"
+
+#include "base/err.h"
+#include "base/json.h"
+
+int hfconf_family_of(const RecipeModel *m)
+{
+#define NEED(cond, key, text)                                                                                \
+    do {                                                                                                     \
+        if (!(cond)) return err_user(key ": no Hugging Face model that Brim writes has " text);              \
+    } while (0)
+    NEED(m->mask != MASKING_FULL && m->mask != MASKING_PREFIX, "model.mask", "this mask");
+    NEED(m->act != FFN_RELU2, "model.act", "a squared ReLU");
+    if (m->norm == NORM_LAYER) {
+        NEED(m->pos == POS_LEARNED, "model.pos", "rotary positions beside LayerNorm");
+        NEED(m->act == FFN_GELU, "model.act", "a gate beside LayerNorm");
+        NEED(!m->qk_norm, "model.qk_norm", "norms of heads beside LayerNorm");
+        NEED(m->kv_heads == m->heads, "model.kv_heads", "shared key heads beside LayerNorm");
+        NEED(m->head_dim * m->heads == m->width, "model.head_dim", "such heads beside LayerNorm");
+        NEED(m->window == 0, "model.window", "a window beside LayerNorm");
+        return HF_GPT2;
+    }
+    NEED(m->pos == POS_ROPE, "model.pos", "learned positions beside RMSNorm");
+    NEED(m->act == FFN_SWIGLU, "model.act", "this activation beside RMSNorm");
+    NEED(!m->bias, "model.bias", "biases on every layer beside RMSNorm");
+    NEED(!m->qk_norm || !m->qkv_bias, "model.qk_norm", "both norms of heads and qkv_bias");
+    NEED(m->window == 0 || (!m->qk_norm && !m->qkv_bias), "model.window", "a window and qk_norm or qkv_bias");
+    if (m->qk_norm) return HF_QWEN3;
+    if (m->qkv_bias) return HF_QWEN2;
+    return m->window ? HF_MISTRAL : HF_LLAMA;
+#undef NEED
+}
+
+static void write_gpt2(JsonOut *o, const RecipeModel *m)
+{
+    json_out_int(o, "n_embd", m->width);
+    json_out_int(o, "n_layer", m->layers);
+    json_out_int(o, "n_head", m->heads);
+    json_out_int(o, "n_inner", m->ffn);
+    json_out_int(o, "n_positions", m->context);
+    json_out_num(o, "layer_norm_epsilon", m->norm_eps);
+    json_out_str(o, "activation_function", "gelu_new");
+}
+
+static void write_rope(JsonOut *o, const RecipeModel *m)
+{
+    static const char *const names[] = { "default", "linear", "llama3" };
+    json_out_num(o, "rope_theta", m->rope_theta);
+    if (m->rope_scaling == ROPE_NONE) return;
+    json_out_object(o, "rope_scaling");
+    json_out_str(o, "rope_type", names[m->rope_scaling]);
+    json_out_num(o, "factor", m->rope_factor);
+    if (m->rope_scaling == ROPE_LLAMA3) {
+        json_out_num(o, "low_freq_factor", m->rope_low);
+        json_out_num(o, "high_freq_factor", m->rope_high);
+        json_out_int(o, "original_max_position_embeddings", m->rope_original);
+    }
+    json_out_close(o);
+}
+
+static void write_rotary(JsonOut *o, const HfConfig *c)
+{
+    const RecipeModel *m = &c->model;
+    json_out_int(o, "hidden_size", m->width);
+    json_out_int(o, "num_hidden_layers", m->layers);
+    json_out_int(o, "num_attention_heads", m->heads);
+    json_out_int(o, "num_key_value_heads", m->kv_heads);
+    json_out_int(o, "head_dim", m->head_dim);
+    json_out_int(o, "intermediate_size", m->ffn);
+    json_out_int(o, "max_position_embeddings", m->context);
+    json_out_num(o, "rms_norm_eps", m->norm_eps);
+    json_out_str(o, "hidden_act", "silu");
+    write_rope(o, m);
+    if (c->family == HF_MISTRAL) json_out_int(o, "sliding_window", m->window);
+    if (c->family == HF_LLAMA || c->family == HF_QWEN3) json_out_bool(o, "attention_bias", 0);
+    if (c->family == HF_LLAMA) json_out_bool(o, "mlp_bias", 0);
+    if (c->family == HF_QWEN2 || c->family == HF_QWEN3) json_out_bool(o, "use_sliding_window", 0);
+}
+
+int hfconf_write(const HfConfig *c, FILE *out)
+{
+    static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel", "LlamaForCausalLM",
+                                                       "MistralForCausalLM", "Qwen2ForCausalLM",
+                                                       "Qwen3ForCausalLM" };
+    JsonOut                  o;
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    json_out_array(&o, "architectures");
+    json_out_str(&o, NULL, class_of[c->family]);
+    json_out_close(&o);
+    json_out_str(&o, "model_type", hfconf_family_name[c->family]);
+    json_out_int(&o, "vocab_size", c->model.vocab);
+    if (c->family == HF_GPT2) {
+        write_gpt2(&o, &c->model);
+    } else {
+        write_rotary(&o, c);
+    }
+    json_out_bool(&o, "tie_word_embeddings", c->model.tied);
+    json_out_str(&o, "torch_dtype", c->dtype[0] ? c->dtype : "float32");
+    if (c->bos >= 0) json_out_int(&o, "bos_token_id", c->bos);
+    if (c->bos < 0) json_out_str(&o, "bos_token_id", NULL);
+    if (c->n_eos == 1) {
+        json_out_int(&o, "eos_token_id", c->eos[0]);
+    } else if (c->n_eos == 0) {
+        json_out_str(&o, "eos_token_id", NULL);
+    } else {
+        json_out_array(&o, "eos_token_id");
+        for (int i = 0; i < c->n_eos; i++) json_out_int(&o, NULL, c->eos[i]);
+        json_out_close(&o);
+    }
+    return json_out_end(&o);
+}

@@ -1,0 +1,369 @@
+#include "file/hf.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INDEX_BYTES = 64 << 20, MOST_FILES = 4096 };
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+/* clang-format off */
+#define LAYER "layers.#."
+#define ATTN  LAYER "self_attn."
+static const HfRow rotary_rows[] = {
+    { "embed.weight",         { "embed_tokens.weight" }, 0, 0 },
+    { "block.#.norm1.weight", { LAYER "input_layernorm.weight" }, 0, 0 },
+    { "block.#.qkv.weight",   { ATTN "q_proj.weight", ATTN "k_proj.weight", ATTN "v_proj.weight" }, 0, 3 },
+    { "block.#.qkv.bias",     { ATTN "q_proj.bias", ATTN "k_proj.bias", ATTN "v_proj.bias" }, 0, 3 },
+    { "block.#.q_norm.weight", { ATTN "q_norm.weight" }, 0, 0 },
+    { "block.#.k_norm.weight", { ATTN "k_norm.weight" }, 0, 0 },
+    { "block.#.proj.weight",  { ATTN "o_proj.weight" }, 0, 0 },
+    { "block.#.norm2.weight", { LAYER "post_attention_layernorm.weight" }, 0, 0 },
+    { "block.#.up.weight",    { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" }, 0, 1 },
+    { "block.#.down.weight",  { LAYER "mlp.down_proj.weight" }, 0, 0 },
+    { "norm.weight",          { "norm.weight" }, 0, 0 },
+    { "head.weight",          { "/lm_head.weight" }, 0, 0 }, /* a slash: without the base */
+};
+
+static const HfRow gpt2_rows[] = {
+    { "embed.weight",         { "wte.weight" }, 0, 0 },
+    { "pos.weight",           { "wpe.weight" }, 0, 0 },
+    { "block.#.norm1.weight", { "h.#.ln_1.weight" }, 0, 0 },
+    { "block.#.norm1.bias",   { "h.#.ln_1.bias" }, 0, 0 },
+    { "block.#.qkv.weight",   { "h.#.attn.c_attn.weight" }, 1, 0 },
+    { "block.#.qkv.bias",     { "h.#.attn.c_attn.bias" }, 0, 0 },
+    { "block.#.proj.weight",  { "h.#.attn.c_proj.weight" }, 1, 0 },
+    { "block.#.proj.bias",    { "h.#.attn.c_proj.bias" }, 0, 0 },
+    { "block.#.norm2.weight", { "h.#.ln_2.weight" }, 0, 0 },
+    { "block.#.norm2.bias",   { "h.#.ln_2.bias" }, 0, 0 },
+    { "block.#.up.weight",    { "h.#.mlp.c_fc.weight" }, 1, 0 },
+    { "block.#.up.bias",      { "h.#.mlp.c_fc.bias" }, 0, 0 },
+    { "block.#.down.weight",  { "h.#.mlp.c_proj.weight" }, 1, 0 },
+    { "block.#.down.bias",    { "h.#.mlp.c_proj.bias" }, 0, 0 },
+    { "norm.weight",          { "ln_f.weight" }, 0, 0 },
+    { "norm.bias",            { "ln_f.bias" }, 0, 0 },
+    { "head.weight",          { "/lm_head.weight" }, 0, 0 },
+};
+/* clang-format on */
+
+static const char *const ignore_rotary[] = { "rotary_emb.inv_freq", NULL };
+static const char *const ignore_gpt2[]   = { ".attn.bias", ".attn.masked_bias", NULL }; /* causal masks */
+
+const HfMap *hf_map_of(HfFamily family)
+{
+    static const HfMap rotary = { "model.", rotary_rows, ARRAY_LEN(rotary_rows), ignore_rotary };
+    static const HfMap gpt2   = { "transformer.", gpt2_rows, ARRAY_LEN(gpt2_rows), ignore_gpt2 };
+    return family == HF_GPT2 ? &gpt2 : &rotary;
+}
+
+/* 1: name is the pattern with a number for '#', which goes to number[16]. */
+static int matches(const char *pattern, const char *name, char *number)
+{
+    const char *hash = strchr(pattern, '#');
+    if (!hash) return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(hash - pattern), digits;
+    if (strncmp(pattern, name, before) != 0) return 0;
+    digits = strspn(name + before, "0123456789");
+    if (digits == 0 || digits > 9 || strcmp(hash + 1, name + before + digits) != 0) return 0;
+    snprintf(number, 16, "%.*s", (int)digits, name + before);
+    return 1;
+}
+
+/* Pattern with the number in place of '#', behind base unless the pattern begins with a slash. */
+static void spell(char *out, const char *base, const char *pattern, const char *number)
+{
+    const char *hash = strchr(pattern, '#');
+    int         root = pattern[0] == '/', n;
+    if (hash) {
+        n = snprintf(out, HF_NAME, "%s%.*s%s%s", root ? "" : base, (int)(hash - pattern), pattern, number,
+                     hash + 1);
+    } else {
+        n = snprintf(out, HF_NAME, "%s%s", root ? "" : base, pattern + root);
+    }
+    CHECK(n > 0 && n < HF_NAME, "a name of %d characters", n);
+}
+
+static const HfRow *find_row(const HfMap *map, const char *ours, char *number)
+{
+    for (int i = 0; i < map->n_row; i++) {
+        if (matches(map->row[i].ours, ours, number)) return &map->row[i];
+    }
+    return NULL;
+}
+
+const HfRow *hf_name(const HfMap *map, const char *ours, int k, char *out)
+{
+    char         number[16] = "";
+    const HfRow *row        = find_row(map, ours, number);
+    if (!row || k >= HF_PARTS || !row->theirs[k]) return NULL;
+    spell(out, map->base, row->theirs[k], number);
+    return row;
+}
+
+/* ---- The files ----------------------------------------------------------------------------------------- */
+
+static int add_file(Arena *a, const char *name, const char *file, char **list, int *n)
+{
+    char buf[128];
+    if (!file[0] || strchr(file, '/') || file[0] == '.' || !str_is_printable(file) ||
+        !str_ends_with(file, ".safetensors"))
+        return err_user("%s: weight_map: '%s' is not the name of a safetensors file in this folder", name,
+                        str_quote(buf, sizeof buf, file, strlen(file)));
+    for (int i = 0; i < *n; i++) {
+        if (strcmp(list[i], file) == 0) return 0;
+    }
+    if (*n == MOST_FILES) return err_user("%s: weight_map: more than %d files", name, MOST_FILES);
+    list[(*n)++] = arena_strdup(a, file);
+    return 0;
+}
+
+int hf_index_parse(Arena *a, const char *name, const char *text, size_t n, char ***files, int *n_file)
+{
+    json_error_t why;
+    char         buf[128];
+    const char  *key;
+    json_t      *value, *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    if (!root)
+        return err_user("%s:%d: not JSON: %s", name, why.line,
+                        str_quote(buf, sizeof buf, why.text, strlen(why.text)));
+    json_t *map = json_object_get(root, "weight_map");
+    int     rc  = json_is_object(map) && json_object_size(map) > 0
+                      ? 0
+                      : err_user("%s: weight_map: missing: which file holds which tensor?", name);
+    *files      = ARENA_ARRAY(a, char *, MOST_FILES);
+    *n_file     = 0;
+    if (rc == 0) {
+        json_object_foreach(map, key, value)
+        {
+            if (!json_is_string(value))
+                rc = err_user("%s: weight_map: '%s' has no file name", name,
+                              str_quote(buf, sizeof buf, key, strlen(key)));
+            if (rc == 0) rc = add_file(a, name, json_string_value(value), *files, n_file);
+            if (rc < 0) break;
+        }
+    }
+    json_decref(root);
+    return rc;
+}
+
+/* Wrong bytes in a file that the user named are the user's. */
+static int open_one(HfFolder *h, const char *file)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", h->dir, file) >= (int)sizeof path)
+        return err_user("%s: path too long", h->dir);
+    if (safetensors_open(&h->file[h->n_file], path) < 0) {
+        char why[1024];
+        str_copy(why, sizeof why, err_get());
+        err_clear();
+        return err_user("%s", why);
+    }
+    h->n_file++;
+    return 0;
+}
+
+static int open_files(HfFolder *h)
+{
+    char   path[PATH_MAX], **files, *text;
+    size_t n;
+    int    n_file, rc;
+    if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", h->dir) >= (int)sizeof path)
+        return err_user("%s: path too long", h->dir);
+    if (file_kind(path) != FILE_REGULAR) {
+        h->file = ARENA_ARRAY(&h->arena, SafeFile, 1);
+        return open_one(h, "model.safetensors");
+    }
+    TRY(file_read_all(path, INDEX_BYTES, &text, &n));
+    rc = hf_index_parse(&h->arena, path, text, n, &files, &n_file);
+    free(text);
+    TRY(rc);
+    h->file = ARENA_ARRAY(&h->arena, SafeFile, n_file);
+    for (int i = 0; i < n_file; i++) TRY(open_one(h, files[i]));
+    return 0;
+}
+
+/* 1: a name of the files begins with the base. */
+static int uses_base(const HfFolder *h)
+{
+    for (int f = 0; f < h->n_file; f++) {
+        for (int i = 0; i < h->file[f].n_tensor; i++) {
+            if (str_starts_with(h->file[f].tensor[i].name, h->map->base)) return 1;
+        }
+    }
+    return 0;
+}
+
+int hf_open(HfFolder *h, const char *dir, const HfMap *map)
+{
+    memset(h, 0, sizeof *h);
+    arena_init(&h->arena);
+    h->map = map;
+    int rc = str_copy(h->dir, sizeof h->dir, dir) < 0 ? err_user("%s: path too long", dir) : 0;
+    if (rc == 0) rc = open_files(h);
+    if (rc == 0) h->has_base = uses_base(h);
+    if (rc < 0) hf_close(h);
+    return rc;
+}
+
+void hf_close(HfFolder *h)
+{
+    for (int i = 0; i < h->n_file; i++) safetensors_close(&h->file[i]);
+    free(h->whole);
+    arena_deinit(&h->arena);
+    memset(h, 0, sizeof *h);
+}
+
+/* ---- One weight ---------------------------------------------------------------------------------------- */
+
+static int find_part(const HfFolder *h, const char *name, HfWeight *w, int k)
+{
+    for (int f = 0; f < h->n_file; f++) {
+        const SafeTensor *t = safetensors_find(&h->file[f], name);
+        if (t && w->part[k])
+            return err_user("%s: tensor %s: also in %s", h->file[f].path, name, w->file[k]->path);
+        if (!t) continue;
+        w->part[k] = t;
+        w->file[k] = &h->file[f];
+    }
+    if (!w->part[k]) return err_user("%s: no tensor %s in its safetensors files", h->dir, name);
+    return 0;
+}
+
+/* Adds the shape of part k to the weight's. */
+static int join_part(HfWeight *w, int k)
+{
+    const SafeTensor *t    = w->part[k];
+    const char       *path = w->file[k]->path;
+    if (t->ndim != 1 && t->ndim != 2)
+        return err_user("%s: tensor %s: has %d dimensions, a weight has 1 or 2", path, t->name, t->ndim);
+    int     flip = w->row->transposed && t->ndim == 2;
+    int64_t rows = t->ndim == 1 ? 1 : t->dim[flip], cols = t->ndim == 1 ? t->dim[0] : t->dim[!flip];
+    if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16)
+        return err_user("%s: tensor %s: holds %s, Brim reads f32, bf16 and f16", path, t->name,
+                        dtype_name(t->dtype));
+    if (k == 0) {
+        w->ndim  = t->ndim;
+        w->rows  = rows;
+        w->cols  = cols;
+        w->dtype = t->dtype;
+        return 0;
+    }
+    if (t->ndim != w->ndim || t->dtype != w->dtype || (t->ndim == 2 && cols != w->cols))
+        return err_user("%s: tensor %s: type or shape does not match %s", path, t->name, w->part[0]->name);
+    if (t->ndim == 2) w->rows += rows;
+    if (t->ndim == 1) w->cols += cols;
+    return 0;
+}
+
+int hf_find(const HfFolder *h, const char *ours, HfWeight *w)
+{
+    char name[HF_NAME], number[16] = "";
+    memset(w, 0, sizeof *w);
+    w->row = find_row(h->map, ours, number);
+    if (!w->row) return err_user("%s: its model has no weight like %s", h->dir, ours);
+    for (int k = 0; k < HF_PARTS && w->row->theirs[k]; k++) {
+        spell(name, h->has_base ? h->map->base : "", w->row->theirs[k], number);
+        TRY(find_part(h, name, w, k));
+        TRY(join_part(w, k));
+        w->n_part++;
+    }
+    return 0;
+}
+
+/* A transposed tensor is turned whole, because a row of Brim's is spread over all of theirs. */
+static int read_transposed(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
+{
+    const SafeTensor *t    = w->part[0];
+    size_t            size = dtype_bytes(w->dtype);
+    if (strcmp(h->whole_name, t->name) != 0) {
+        char *raw        = mem_alloc(t->size_bytes + 1);
+        h->whole_name[0] = '\0';
+        free(h->whole);
+        h->whole = mem_alloc(t->size_bytes + 1);
+        if (!raw || !h->whole) {
+            free(raw);
+            return err_sys("%s: memory for tensor %s", w->file[0]->path, t->name);
+        }
+        int rc = safetensors_read(w->file[0], t->offset, raw, t->size_bytes);
+        for (int64_t i = 0; i < w->rows && rc == 0; i++) {
+            for (int64_t k = 0; k < w->cols; k++)
+                memcpy((char *)h->whole + (size_t)(i * w->cols + k) * size,
+                       raw + (size_t)(k * w->rows + i) * size, size);
+        }
+        free(raw);
+        TRY(rc);
+        str_copy(h->whole_name, sizeof h->whole_name, t->name);
+    }
+    memcpy(out, (const char *)h->whole + (size_t)first * size, (size_t)n * size);
+    return 0;
+}
+
+int hf_read(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
+{
+    size_t size = dtype_bytes(w->dtype);
+    CHECK(first >= 0 && n >= 0 && first + n <= w->rows * w->cols, "outside %s", w->part[0]->name);
+    if (w->row->transposed && w->ndim == 2) return read_transposed(h, w, first, n, out);
+    int64_t begin = 0;
+    for (int k = 0; k < w->n_part && n > 0; k++) {
+        const SafeTensor *t    = w->part[k];
+        int64_t           skip = first - begin, take = MIN(n, t->n_elem - skip);
+        begin += t->n_elem;
+        if (take <= 0) continue;
+        TRY(safetensors_read(w->file[k], t->offset + skip * (int64_t)size, out, (size_t)take * size));
+        out = (char *)out + (size_t)take * size;
+        first += take;
+        n -= take;
+    }
+    return 0;
+}
+
+/* ---- Nothing left over --------------------------------------------------------------------------------- */
+
+static int is_ignored(const HfMap *map, const char *name)
+{
+    for (int i = 0; map->ignore[i]; i++) {
+        if (str_ends_with(name, map->ignore[i])) return 1;
+    }
+    return 0;
+}
+
+/* Brim's name of one of their tensors into out[HF_NAME]; 0: the map has none. */
+static int name_ours(const HfFolder *h, const char *theirs, char *out)
+{
+    char number[16] = "", pattern[HF_NAME];
+    for (int i = 0; i < h->map->n_row; i++) {
+        const HfRow *row = &h->map->row[i];
+        for (int k = 0; k < HF_PARTS && row->theirs[k]; k++) {
+            spell(pattern, h->has_base ? h->map->base : "", row->theirs[k], "#");
+            if (!matches(pattern, theirs, number)) continue;
+            spell(out, "", row->ours, number);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int hf_check_unused(const HfFolder *h, int (*is_ours)(void *ctx, const char *ours), void *ctx)
+{
+    char ours[HF_NAME];
+    for (int f = 0; f < h->n_file; f++) {
+        for (int i = 0; i < h->file[f].n_tensor; i++) {
+            const char *name = h->file[f].tensor[i].name;
+            if (is_ignored(h->map, name)) continue;
+            int known = name_ours(h, name, ours);
+            if (known && is_ours(ctx, ours)) continue;
+            /* A head that shares the embedding's weights is sometimes written twice. */
+            if (known && strcmp(ours, "head.weight") == 0) continue;
+            return err_user("%s: tensor %s: the model of config.json has no such weight", h->file[f].path,
+                            name);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* What a checkpoint holds of the host: counts, the last returns, running rewards, and the environments.
+ *
+ *     PpoHost   running discounted rewards, f32[E]   int64 size, then envs_save() of so many bytes
+ *
+ * An environment that cannot be saved begins new episodes when a run goes on. */
+#include "task/ppo_impl.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t head_bytes(const Ppo *p)
+{
+    return round_up((int64_t)sizeof(PpoHost) + p->E * (int64_t)sizeof(float), 64) + (int64_t)sizeof(int64_t);
+}
+
+/* State may grow during an episode: there is room for twice what an environment had at its begin. */
+int64_t ppo_state_bytes(const Ppo *p)
+{
+    return head_bytes(p) + (p->on_device ? 0 : 2 * p->E * p->spec.state_bytes + 4096);
+}
+
+static int write_envs(Ppo *p, char *at, int64_t room)
+{
+    int64_t  size = 0;
+    uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
+    if (!mask) return err_sys("memory for masks");
+    int rc = 0;
+    if (p->spec.state_bytes > 0 && p->envs) {
+        size = envs_state_bytes(p->envs);
+        if (size < 0) rc = -1;
+    }
+    if (rc == 0 && size > room - (int64_t)sizeof size) {
+        log_warn("the environments' state of %lld bytes does not fit into the checkpoint: a run that goes on "
+                 "will begin new episodes",
+                 (long long)size);
+        size = 0;
+    }
+    if (rc == 0) memcpy(at, &size, sizeof size);
+    if (rc == 0 && size > 0) {
+        EnvsIo io = ppo_io_all(p, mask);
+        ppo_gather_rows(p, mask);
+        rc = envs_save(p->envs, &io, at + sizeof size, size);
+    }
+    free(mask);
+    return rc;
+}
+
+int ppo_before_save(Job *j)
+{
+    Ppo    *p = ppo_of(j);
+    int64_t n = (int64_t)tensor_bytes(p->kept), head = head_bytes(p) - (int64_t)sizeof(int64_t);
+    char   *buf = mem_zeroed((size_t)n, 1);
+    if (!buf) return err_sys("memory for the environments' state");
+    memcpy(buf, &p->host, sizeof p->host);
+    if (p->envs) memcpy(buf + sizeof p->host, p->reward_return, sizeof(float) * (size_t)p->E);
+    int rc = write_envs(p, buf + head, n - head);
+    if (rc == 0) rc = job_upload(j, p->kept, buf, (size_t)n);
+    free(buf);
+    return rc;
+}
+
+static int read_envs(Ppo *p, const char *at, int64_t room)
+{
+    int64_t size;
+    memcpy(&size, at, sizeof size);
+    if (size < 0 || size > room - (int64_t)sizeof size)
+        return err_set("environment state: %lld bytes, more than there is room for", (long long)size);
+    uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
+    if (!mask) return err_sys("memory for masks");
+    EnvsIo io = ppo_io_all(p, mask);
+    int    rc = 0;
+    if (size > 0) {
+        rc = envs_load(p->envs, &io, at + sizeof size, size);
+    } else {
+        log_info("the state of the environments was not saved: new episodes begin");
+        rc = envs_reset(p->envs, &io);
+    }
+    if (rc == 0) ppo_spread(p, mask);
+    free(mask);
+    return rc;
+}
+
+int ppo_after_load(Job *j)
+{
+    Ppo    *p = ppo_of(j);
+    int64_t n = (int64_t)tensor_bytes(p->kept), head = head_bytes(p) - (int64_t)sizeof(int64_t);
+    char   *buf = mem_alloc((size_t)n);
+    if (!buf) return err_sys("memory for the environments' state");
+    int rc = job_download(j, p->kept, buf, (size_t)n);
+    if (rc == 0) {
+        memcpy(&p->host, buf, sizeof p->host);
+        if (p->envs) {
+            memcpy(p->reward_return, buf + sizeof p->host, sizeof(float) * (size_t)p->E);
+            rc = read_envs(p, buf + head, n - head);
+        }
+        p->n_call = 0;
+    }
+    free(buf);
+    return rc;
+}

@@ -1,0 +1,118 @@
+#include "task/weights.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "tensor/number.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+enum { CHUNK = 1 << 20 /* elements at a time */ };
+
+/* ---- Is it this model? --------------------------------------------------------------------------------- */
+
+static int is_row(void *ctx, const char *ours)
+{
+    return strlen(ours) < PARAM_NAME && param_find((const ParamTable *)ctx, ours) != NULL;
+}
+
+static const char *shape_text(char *buf, size_t n, int ndim, int64_t rows, int64_t cols)
+{
+    if (ndim == 1) {
+        snprintf(buf, n, "%lld", (long long)cols);
+    } else {
+        snprintf(buf, n, "%lld x %lld", (long long)rows, (long long)cols);
+    }
+    return buf;
+}
+
+static int match_one(const ParamTable *t, const Param *p, const HfFolder *h, HfWeight *w)
+{
+    char a[64], b[64];
+    TRY(hf_find(h, p->name + strlen(t->prefix), w));
+    if (w->ndim == p->ndim && w->rows == p->rows && w->cols == p->cols) return 0;
+    return err_user("%s: tensor %s: makes %s of shape %s, config.json asks for %s", w->file[0]->path,
+                    w->part[0]->name, p->name, shape_text(a, sizeof a, w->ndim, w->rows, w->cols),
+                    shape_text(b, sizeof b, p->ndim, p->rows, p->cols));
+}
+
+int weights_match_hf(const ParamTable *t, const HfFolder *h)
+{
+    HfWeight w;
+    for (int i = 0; i < t->n_param; i++) TRY(match_one(t, &t->param[i], h, &w));
+    return hf_check_unused(h, is_row, (void *)t);
+}
+
+/* ---- Loading ------------------------------------------------------------------------------------------- */
+
+static float widen(DType from, const void *in, int64_t i)
+{
+    if (from == DT_F32) return ((const float *)in)[i];
+    uint16_t half = ((const uint16_t *)in)[i];
+    return from == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+}
+
+static void convert(DType to, void *out, DType from, const void *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float x = widen(from, in, i);
+        if (to == DT_F32) {
+            ((float *)out)[i] = x;
+        } else {
+            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
+        }
+    }
+}
+
+/* buf: two chunks of 4 bytes an element. */
+static int load_one(Job *j, const Param *p, HfFolder *h, const HfWeight *w, char *buf, XXH64_state_t *hash)
+{
+    const Tensor *t    = p->col[COL_WEIGHT];
+    int64_t       all  = p->rows * p->cols;
+    char         *wide = buf + 4 * (size_t)CHUNK;
+    for (int64_t at = 0; at < all; at += CHUNK) {
+        int64_t n = MIN(all - at, (int64_t)CHUNK);
+        TRY(hf_read(h, w, at, n, buf));
+        XXH64_update(hash, buf, (size_t)n * dtype_bytes(w->dtype));
+        if (t->dtype != w->dtype) convert(t->dtype, wide, w->dtype, buf, n);
+        TRY(j->dev->vt->upload(j->dev, LANE_COMPUTE, (char *)t->data + (size_t)at * dtype_bytes(t->dtype),
+                               t->dtype != w->dtype ? wide : buf, (size_t)n * dtype_bytes(t->dtype)));
+        TRY(j->dev->vt->sync(j->dev)); /* the buffer is used again */
+    }
+    return 0;
+}
+
+int weights_load_hf(Job *j, const ParamTable *t, HfFolder *h, uint64_t *hash)
+{
+    XXH64_state_t state;
+    HfWeight      w;
+    char         *buf = mem_alloc(8 * (size_t)CHUNK);
+    if (!buf) return err_sys("memory for reading %s", h->dir);
+    XXH64_reset(&state, 0);
+    int rc = weights_match_hf(t, h);
+    for (int i = 0; i < t->n_param && rc == 0; i++) {
+        rc = match_one(t, &t->param[i], h, &w);
+        if (rc == 0) rc = load_one(j, &t->param[i], h, &w, buf, &state);
+    }
+    free(buf);
+    if (hash) *hash = XXH64_digest(&state);
+    return rc;
+}
+
+int weights_load_frozen(Job *j, ParamTable *t, const char *dir, const HfConfig *config)
+{
+    HfFolder h;
+    char     full[PATH_MAX];
+    TRY(hf_open(&h, dir, hf_map_of(config->family)));
+    int rc = weights_load_hf(j, t, &h, &t->origin_hash);
+    hf_close(&h);
+    TRY(rc);
+    if (!realpath(dir, full) || str_copy(t->origin, sizeof t->origin, full) < 0)
+        return err_user("%s: path too long", dir);
+    return 0;
+}

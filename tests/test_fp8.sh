@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# precision: fp8 as a user meets it, on the CPU: a run that goes on gives the same bits, scales are in the
+# checkpoint, and what a device cannot do is refused.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+
+cat >r.yaml <<EOF
+steps: 8
+step_tokens: 256
+device: cpu
+threads: 2
+precision: fp8
+model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32, act: swiglu, norm: rmsnorm, pos: rope}
+optim: {lr: 3e-3}
+data: {kind: text, train: $here/recipes/data/tinyshakespeare.txt}
+eval: {every: 4, sequences: 4}
+checkpoint: {every: 4, keep: 9}
+watch: {report: false, sample: false}
+EOF
+"$brim" train r.yaml run=whole >whole.log 2>&1; verdict "fp8 trains" $? "$(tail -n 2 whole.log)"
+grep -q "fp8, as asked" whole.log; verdict "the precision is said" $? "$(cat whole.log)"
+"$brim" train r.yaml run=part steps=4 optim.schedule=constant >part.log 2>&1
+"$brim" train r.yaml run=one optim.schedule=constant >one.log 2>&1
+"$brim" train r.yaml run=part optim.schedule=constant >>part.log 2>&1
+for f in model optim; do
+    cmp -s runs/{one,part}/checkpoints/step-00000008/$f.safetensors
+    verdict "a run that went on has the same $f" $? "$(ls runs/*/checkpoints; tail -n 2 part.log)"
+done
+grep -q "state.fp8" runs/one/checkpoints/step-00000008/optim.safetensors
+verdict "scales are in the checkpoint" $? "$(ls runs/one/checkpoints)"
+"$brim" train r.yaml run=none eval.every=0 checkpoint.every=0 >none.log 2>&1
+cmp -s runs/{none,whole}/checkpoints/step-00000008/model.safetensors
+verdict "evaluations change no scale" $? "$(tail -n 2 none.log)"
+
+refused() { # name, pattern, arguments
+    "$brim" "${@:3}" >seen 2>&1; local rc=$?
+    [ $rc -eq 2 ] && grep -q "$2" seen; verdict "$1" $? "exit $rc: $(cat seen)"
+}
+refused "the CPU gains nothing by fp8" "require: fp8 is refused: the CPU gains nothing" train r.yaml \
+    require=fp8
+refused "a weight that is none" "fp8.wide: no weight is named blok.0" plan r.yaml fp8.wide=blok.0
+refused "a card without fp8" "precision: compute capability 8.0 has no fp8" plan r.yaml --gpu a100 device=auto
+refused "fp8 required where it is off" "require: require lists fp8, but precision is bf16" plan r.yaml \
+    --gpu h200 device=auto precision=bf16 require=fp8
+"$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1
+verdict "fp8 is planned for an H200" $? "$(cat seen)"
+exit $failed

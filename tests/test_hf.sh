@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Hugging Face folders: seven models that transformers saved (tests/golden/hf.tar.xz), with the logits and the
+# greedy samples that transformers computed from them in fp32; exports; refusals; continuing to train.
+[ -w /dev/shm ] && export TMPDIR=/dev/shm # not a disk that others keep busy
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+export BRIM_RUNS=$dir/runs
+unset BRIM_FAULT
+verify=$build/tests/verify_hf
+tar xJf "$here/tests/golden/hf.tar.xz" -C "$dir" || { echo "skip: xz is not installed"; exit 0; }
+cpu=(device=cpu threads=1)
+
+brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
+seen() { echo "exit code $rc: $(tail -n 4 said)"; }
+# Exit code 2 and one line that has the words.
+refused() { # name, words, command ...
+    brim "${@:3}"
+    [ "$rc" -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && grep -qF -- "$2" said
+    verdict "$1" $? "$(seen)"
+}
+
+# ---- as transformers computes ------------------------------------------------------------------------------
+
+# Equal ids; or the first that differs stands where the two best logits lie within 1e-4.
+same_greedy() { # ids, folder
+    awk 'NR == FNR { split($0, want, " "); next } FNR == 1 && FILENAME ~ /gap/ { split($0, gap, " "); next }
+         { split($0, got, " ") }
+         END { for (i in want) if (got[i] != want[i] && (!first || i + 0 < first)) first = i + 0
+               exit first && gap[first] > 1e-4 }' "$2/greedy.txt" "$2/gap.txt" "$1"
+}
+for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
+    brim import "$m" "run=$m"
+    verdict "import $m" "$rc" "$(seen)"
+    brim eval "$m" "${cpu[@]}" --ids "$m/ids.txt" --logits out.npy
+    "$verify" logits out.npy "$m/logits.f32" >cmp.txt 2>&1
+    verdict "$m: logits to 1e-4" $? "$(seen) $(cat cmp.txt)"
+    "$brim" sample "$m" "${cpu[@]}" --prompt-ids "$(cut -d' ' -f1-16 "$m/ids.txt")" --tokens 200 \
+        --temperature 0 --ids 2>said | tail -n 1 >ids.txt
+    same_greedy ids.txt "$m"
+    verdict "$m: 200 greedy tokens" $? "$(cat ids.txt)"
+    brim export "$m" "x-$m" && "$verify" same "$m" "x-$m" >cmp.txt 2>&1
+    verdict "$m: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
+done
+# The folder's own type: no f32 copy, no moments.
+size=$(stat -c %s runs/llama/checkpoints/step-00000000/model.safetensors)
+theirs=$(stat -c %s llama/model.safetensors)
+moments=$(stat -c %s runs/llama/checkpoints/step-00000000/optim.safetensors)
+[ "$size" -lt $((theirs + 4096)) ] && [ "$moments" -lt 64 ]
+verdict "an import keeps the type and has no moments" $? "$size bytes, theirs $theirs"
+
+# ---- batches -----------------------------------------------------------------------------------------------
+
+ids=$(cat llama31/ids.txt)
+for n in 1 5 40 17; do cut -d' ' -f1-$n <<<"$ids"; done >prompts.txt
+while read -r line; do
+    "$brim" sample llama31 "${cpu[@]}" --prompt-ids "$line" --tokens 30 --temperature 0 --ids | tail -n 1
+done <prompts.txt >one.txt 2>/dev/null
+"$brim" sample llama31 "${cpu[@]}" --prompt-file prompts.txt --tokens 30 --temperature 0 --ids 2>/dev/null |
+    tail -n 4 >batch.txt
+cmp -s one.txt batch.txt
+verdict "prompts of several lengths at once" $? "$(diff one.txt batch.txt | head -n 4)"
+"$brim" sample llama31 "${cpu[@]}" --prompt-file prompts.txt --batch 3 --tokens 30 --temperature 0 --ids \
+    2>/dev/null | tail -n 4 >batch.txt
+cmp -s one.txt batch.txt
+verdict "more prompts than rows" $? "$(diff one.txt batch.txt | head -n 4)"
+
+# ---- what ends a sample, and what is drawn -----------------------------------------------------------------
+
+first=$(head -n 1 one.txt) # what follows one token
+third=$(cut -d' ' -f3 <<<"$first")
+new() {
+    "$brim" sample llama31 "${cpu[@]}" --prompt-ids "$(head -n 1 prompts.txt)" --ids "$@" 2>said | tail -n 1
+}
+got=$(new --tokens 30 --temperature 0 "sample.eos=[$third]")
+want=$(awk -v e="$third" '{ for (i = 1; i <= NF; i++) {
+    printf "%s%s", (i > 1 ? " " : ""), $i; if ($i == e) exit } }' <<<"$first")
+[ "$got" = "$want" ]; verdict "an end-of-text id ends a sample" $? "$got, not $want"
+got=$(new --tokens 30 --temperature 0 --ignore-eos "sample.eos=[$third]")
+[ "$got" = "$first" ]; verdict "--ignore-eos" $? "$got"
+got=$(new --tokens 30 --temperature 1 --top-k 1)
+[ "$got" = "$first" ]; verdict "--top-k 1 is greedy" $? "$got"
+got=$(new --tokens 30 --temperature 1 --top-p 0.001)
+[ "$got" = "$first" ]; verdict "a small --top-p is greedy" $? "$got"
+a=$(new --tokens 30 --temperature 1 --seed 5) b=$(new --tokens 30 --temperature 1 --seed 5)
+c=$(new --tokens 30 --temperature 1 --seed 6)
+[ "$a" = "$b" ] && [ "$a" != "$c" ]; verdict "the seed decides" $? "$a / $c"
+got=$(new --tokens 40 --temperature 0 --repetition-penalty 50)
+[ "$(tr ' ' '\n' <<<"$got" | sort | uniq -d | wc -l)" -eq 0 ]
+verdict "a repetition penalty of 50 repeats nothing" $? "$got"
+
+# ---- text through a tokenizer ------------------------------------------------------------------------------
+
+head -c 60000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
+brim data tokenizer train text.txt --vocab 300 --out tok
+cat >tiny.yaml <<END
+steps: 8
+step_tokens: 512
+device: cpu
+threads: 1
+model: {layers: 2, width: 32, heads: 4, vocab: 320, context: 64, norm: rmsnorm, pos: rope, act: swiglu}
+optim: {lr: 3e-3}
+data: {kind: text, train: text.txt, tokenizer: tok}
+eval: {every: 0, sequences: 8}
+watch: {report: false}
+END
+brim train tiny.yaml
+verdict "a model of a tokenizer's tokens trains" "$rc" "$(seen)"
+"$brim" sample tiny --prompt "What is" --tokens 60 --temperature 0 2>/dev/null >plain.txt
+head -c 7 plain.txt | grep -q "What is"; verdict "text in, text out" $? "$(head -c 80 plain.txt)"
+stop=$(tail -c +12 plain.txt | head -c 2)
+"$brim" sample tiny --prompt "What is" --tokens 60 --temperature 0 --stop "$stop" 2>/dev/null >stopped.txt
+text=$(cat plain.txt) part=$(cat stopped.txt); rest=${text#What is}
+[ "$part" = "What is${rest%%"$stop"*}" ]
+verdict "a stop text ends a sample" $? "'$part' of '$text' at '$stop'"
+brim export tiny x-tiny --dtype bfloat16
+[ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
+verdict "export with tokenizer, as bfloat16" $? "$(seen)"
+
+# ---- fine-tuning -------------------------------------------------------------------------------------------
+
+tail -c 60000 "$here/recipes/data/tinyshakespeare.txt" >other.txt
+brim import x-tiny run=base
+tune=(data.kind=text data.train=other.txt "${cpu[@]}" steps=60 step_tokens=512 optim.lr=1e-2 eval.every=0
+    eval.sequences=8 watch.report=false)
+brim eval base "${cpu[@]}" data.kind=text data.train=other.txt
+[ "$rc" -eq 0 ] && grep -q "bits per byte" said; verdict "an imported run evaluates text" $? "$(seen)"
+refused "an imported run has no data yet" "data.kind" eval base "${cpu[@]}"
+brim train base "${tune[@]}" "freeze=[embed,block.0]"
+before=$(sed -n 's/.*step 0: validation loss \([0-9.]*\).*/\1/p' said)
+after=$(sed -n 's/.*step 60: validation loss \([0-9.]*\).*/\1/p' said)
+awk -v a="${after:-9}" -v b="${before:-0}" 'BEGIN { exit !(a < b - 0.05) }'
+verdict "continued on another text, the loss falls" $? "$before -> $after $(seen)"
+brim export base x-base
+"$verify" same x-tiny x-base >cmp.txt
+! grep -qE "embed|layers.0" cmp.txt && grep -q "layers.1.mlp" cmp.txt
+verdict "frozen weights keep their bits, the others move" $? "$(cat cmp.txt)"
+brim train tiny.yaml run=begun init=x-tiny steps=3
+[ "$rc" -eq 0 ]; verdict "init: begins with a folder's weights" $? "$(seen)"
+refused "init of another width" "model.width: is 48" train tiny.yaml run=no init=x-tiny model.width=48
+refused "init without a folder" "no folder with a config.json" train tiny.yaml run=no init=nowhere
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+broken() { rm -rf bad; cp -r "${1:-llama}" bad; }
+edit() { sed -i "$1" bad/config.json; }
+try() { refused "$1" "$2" import bad run=bad; }
+broken; edit 's/"hidden_act": "silu"/"hidden_act": "gelu"/'; try "another activation" "hidden_act"
+broken; edit 's/"attention_bias": false/"attention_bias": true/'; try "biases" "attention_bias"
+broken; edit 's/"model_type": "llama"/"model_type": "mamba"/'; try "another family" "model_type"
+broken; edit 's/{/{"quantization_config": {"bits": 4},/'; try "a key that is not known" "quantization_config"
+broken llama31; edit 's/"llama3"/"yarn"/'; try "another stretch of positions" "rope_type"
+broken; edit 's/"hidden_size": 32/"hidden_size": 64/'; try "another width" "embed.weight of shape"
+broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 3/'; try "a layer that is not there" "layers.2"
+broken; edit 's/"num_hidden_layers": 2/"num_hidden_layers": 1/'; try "a layer too many" "layers.1"
+broken; edit 's/"hidden_size": 32/"hidden_size": 99999999999999999999/'
+try "a number too large" "config.json"
+broken; head -c 20000 llama/model.safetensors >bad/model.safetensors; try "cut short" "model.safetensors"
+broken; printf '\377\377\377\377\377\377\377\177' | dd of=bad/model.safetensors conv=notrunc 2>/dev/null
+try "a header of 2^63 bytes" "model.safetensors"
+broken; { printf '%0.s[' {1..5000}; } >bad/config.json; try "a JSON bomb" "config.json"
+broken qwen2; sed -i 's#model-00001-of#../model-00001-of#' bad/model.safetensors.index.json
+try "a path out of the folder" "weight_map"
+broken qwen2; rm bad/model-00002*; try "a shard that is missing" "model-00002"
+refused "no folder" "config.json" import nowhere run=bad
+[ ! -e runs/bad ]; verdict "a refused import leaves no run" $? "$(ls runs/bad 2>/dev/null)"
+refused "a run that is there" "has checkpoints" import llama run=llama
+exit "$failed"

@@ -1,0 +1,332 @@
+/* The PPO task against a reference in double (ppo_ref.h): advantages, losses and gradients for every pattern
+ * of none, terminated and truncated in six steps, through the programs that a run executes.
+ *
+ * Tolerances. u = 2^-24. Rewards and values are below 4.
+ * 1. A value is a sum of at most 9 products in each of three layers. Roundings add up like the root of their
+ *    number, and each layer's sqrt(2) makes them grow: sqrt(27) * 2 u = 10 u of numbers below 4.
+ * 2. An advantage is at most 6 deltas of 3 such numbers: sqrt(18) * 10 u * 4 = 1e-5. TOL_ADV.
+ * 3. A gradient is a mean over 4374 samples. A sample's error is that of its advantage times the slopes of
+ *    the net, below 4. The mean of independent errors is smaller by sqrt(4374): 6e-7. TOL_GRAD is 1e-6.
+ * 4. The loss is such a mean, too. */
+#include "base/err.h"
+#include "jobs.h"
+#include "ppo_ref.h"
+#include "run/build.h"
+#include "task/ppo_impl.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { T = 6, E = 729, N = T * E, WIDTH = 8 };
+
+#define TOL_ADV  1e-5
+#define TOL_GRAD 1e-6
+
+typedef struct {
+    Job    *j;
+    Dev    *dev;
+    RefNet  actor, critic;
+    float   obs[N][4], last_obs[E][4], final_obs[N][4];
+    float   logp[N], value[N], reward[(T + 1) * E];
+    int32_t action[N], slot[(T + 1) * E];
+    uint8_t terminated[(T + 1) * E], truncated[(T + 1) * E];
+    double  adv[N], ret[N];
+} World;
+
+static double draw(uint64_t *s) /* in (-1, 1) */
+{
+    *s = *s * 6364136223846793005ull + 1442695040888963407ull;
+    return (double)(int64_t)*s / 9.3e18;
+}
+
+static void open_job(World *w, const char *keys)
+{
+    Recipe      r;
+    char        text[1024];
+    const char *why;
+    snprintf(text, sizeof text,
+             "task: ppo\nenv: cartpole\nsteps: 1\nthreads: 1\n%s\n"
+             "ppo: {envs: %d, rollout: %d, minibatch: %d, epochs: 1, gamma: 0.9, lambda: 0.8, clip: 0.1, "
+             "clip_value: 0.3}\npolicy: {width: %d}\neval: {samples: 4}\n",
+             keys, E, T, N, WIDTH);
+    if (recipe_parse(&r, "t.yaml", text, strlen(text), 0, NULL) < 0) fail_msg("%s", err_get());
+    JobChoice c = { .micro_batch = N, .compute = DT_F32, .world = 1 };
+    w->dev      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
+    assert_non_null(w->dev);
+    if (build_create(&w->j, &task_ppo, &r, &c, JOB_TRAIN, w->dev->vt) < 0 || build_bind(w->j, w->dev) < 0 ||
+        build_init(w->j) < 0)
+        fail_msg("%s", err_get());
+}
+
+static void close_job(World *w)
+{
+    build_destroy(w->j);
+    dev_close(w->dev);
+}
+
+static void read_layer(Job *j, RefNet *n, int l, const char *name)
+{
+    char  full[64];
+    float buf[REF_W * REF_W];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const Param *p = param_find(j->table[0], full);
+    assert_int_equal(job_read_param(j, p, COL_WEIGHT, buf), 0);
+    n->rows[l] = (int)p->rows;
+    n->cols[l] = (int)p->cols;
+    for (int i = 0; i < p->rows * p->cols; i++) n->w[l][i] = buf[i];
+    snprintf(full, sizeof full, "%s.bias", name);
+    assert_int_equal(job_read_param(j, param_find(j->table[0], full), COL_WEIGHT, buf), 0);
+    for (int i = 0; i < n->rows[l]; i++) n->b[l][i] = buf[i];
+}
+
+/* Weights of the size that a trained net has: the small head of the actor would hide errors. */
+static void grow_head(Job *j)
+{
+    float  buf[REF_W * REF_W];
+    Param *p = param_find(j->table[0], "policy.weight");
+    assert_int_equal(job_read_param(j, p, COL_WEIGHT, buf), 0);
+    for (int i = 0; i < p->rows * p->cols; i++) buf[i] *= 100;
+    assert_int_equal(job_write_param(j, p, COL_WEIGHT, buf), 0);
+}
+
+/* Environment e has pattern e: digit t of e in base 3 says how step t ended. */
+static void fill_rollout(World *w)
+{
+    uint64_t s       = 12345;
+    int      n_final = 0;
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 4; k++) w->obs[i][k] = (float)draw(&s);
+        w->action[i] = draw(&s) > 0;
+        w->logp[i]   = (float)(-0.7 + 0.2 * draw(&s));
+        w->value[i]  = (float)(4 * draw(&s));
+    }
+    for (int e = 0; e < E; e++) {
+        int digits = e;
+        for (int k = 0; k < 4; k++) w->last_obs[e][k] = (float)draw(&s);
+        for (int t = 0; t < T; t++, digits /= 3) {
+            int i            = (t + 1) * E + e; /* arrives with the next observation */
+            w->reward[i]     = (float)(2 * draw(&s));
+            w->terminated[i] = digits % 3 == REF_TERMINATED;
+            w->truncated[i]  = digits % 3 == REF_TRUNCATED;
+            w->slot[i]       = -1;
+            if (!w->truncated[i]) continue;
+            for (int k = 0; k < 4; k++) w->final_obs[n_final][k] = (float)draw(&s);
+            w->slot[i] = n_final++;
+        }
+    }
+}
+
+static void put(World *w, const Tensor *t, const void *from)
+{
+    assert_int_equal(job_upload(w->j, t, from, tensor_bytes(t)), 0);
+}
+
+static void upload(World *w)
+{
+    Ppo      *p = ppo_of(w->j);
+    PpoGroup *g = &p->group[0];
+    put(w, p->obs, w->obs);
+    put(w, p->action, w->action);
+    put(w, p->logp, w->logp);
+    put(w, p->value, w->value);
+    put(w, g->r_reward, w->reward);
+    put(w, g->r_terminated, w->terminated);
+    put(w, g->r_truncated, w->truncated);
+    put(w, g->r_slot, w->slot);
+    put(w, p->final_obs, w->final_obs);
+    put(w, g->obs, w->last_obs);
+    StepState st = { .in = { .seed = 1, .loss_scale = 1 } };
+    for (int k = 0; k < PPO_SLOTS; k++) st.in.inv[k] = 1.0f / N;
+    assert_int_equal(job_write_state(w->j, &st), 0);
+}
+
+static void run(World *w, const char *name)
+{
+    if (prog_run(job_prog(w->j, name), w->dev) < 0) fail_msg("%s", err_get());
+}
+
+/* Rows T of the arrivals must not be overwritten by "last": they are uploaded behind it. */
+static void run_advantages(World *w)
+{
+    PpoGroup *g = &ppo_of(w->j)->group[0];
+    int32_t   t = T;
+    put(w, g->t, &t);
+    run(w, "last");
+    upload(w);
+    if (job_prog(w->j, "finals")) run(w, "finals");
+    run(w, "advantages");
+}
+
+static void expect_advantages(World *w, int exact)
+{
+    for (int e = 0; e < E; e++) {
+        double     reward[T], value[T], final[T], last;
+        int        end[T], digits = e;
+        RefEpisode ep = { .T           = T,
+                          .reward      = reward,
+                          .value       = value,
+                          .final_value = final,
+                          .end         = end,
+                          .gamma       = 0.9f,
+                          .lambda      = 0.8f,
+                          .exact       = exact };
+        for (int t = 0; t < T; t++, digits /= 3) {
+            int i     = (t + 1) * E + e;
+            reward[t] = w->reward[i];
+            value[t]  = w->value[t * E + e];
+            end[t]    = digits % 3;
+            if (w->slot[i] >= 0) ref_forward(&w->critic, w->final_obs[w->slot[i]], &final[t]);
+        }
+        ref_forward(&w->critic, w->last_obs[e], &last);
+        ep.last_value = last;
+        for (int t = 0; t < T; t++) {
+            w->adv[t * E + e] = ref_advantage(&ep, t);
+            w->ret[t * E + e] = w->adv[t * E + e] + value[t];
+        }
+    }
+}
+
+static double worst_advantage(World *w)
+{
+    static float adv[N], ret[N];
+    double       worst = 0;
+    assert_int_equal(job_download(w->j, ppo_of(w->j)->adv, adv, sizeof adv), 0);
+    assert_int_equal(job_download(w->j, ppo_of(w->j)->ret, ret, sizeof ret), 0);
+    for (int i = 0; i < N; i++) {
+        worst = fmax(worst, fabs((double)adv[i] - w->adv[i]));
+        worst = fmax(worst, fabs((double)ret[i] - w->ret[i]));
+    }
+    return worst;
+}
+
+static double expect_gradients(World *w)
+{
+    double  mean = 0, square = 0, loss = 0;
+    RefCoef c = { 0.1f, 0.3f, 0.01f, 0.5f };
+    for (int i = 0; i < N; i++) mean += w->adv[i] / N;
+    for (int i = 0; i < N; i++) square += (w->adv[i] - mean) * (w->adv[i] - mean);
+    double dev = sqrt(square / (N - 1)) + 1e-8;
+    for (int i = 0; i < N; i++) {
+        double    x[REF_A], v, dx[REF_A], dv;
+        RefSample s = { w->action[i], w->logp[i], (w->adv[i] - mean) / dev, w->ret[i], w->value[i] };
+        ref_forward(&w->actor, w->obs[i], x);
+        ref_forward(&w->critic, w->obs[i], &v);
+        loss += ref_ppo_loss(x, 2, v, &s, &c, dx, &dv) / N;
+        for (int k = 0; k < 2; k++) dx[k] /= N;
+        dv /= N;
+        ref_backward(&w->actor, dx);
+        ref_backward(&w->critic, &dv);
+    }
+    return loss;
+}
+
+static double worst_layer(World *w, const RefNet *n, int l, const char *name)
+{
+    char   full[64];
+    float  buf[REF_W * REF_W];
+    double worst = 0, size = 0;
+    snprintf(full, sizeof full, "%s.weight", name);
+    assert_int_equal(job_read_param(w->j, param_find(w->j->table[0], full), COL_GRAD, buf), 0);
+    for (int i = 0; i < n->rows[l] * n->cols[l]; i++) {
+        worst = fmax(worst, fabs((double)buf[i] - n->dw[l][i]));
+        size  = fmax(size, fabs(n->dw[l][i]));
+    }
+    snprintf(full, sizeof full, "%s.bias", name);
+    assert_int_equal(job_read_param(w->j, param_find(w->j->table[0], full), COL_GRAD, buf), 0);
+    for (int i = 0; i < n->rows[l]; i++) worst = fmax(worst, fabs((double)buf[i] - n->db[l][i]));
+    assert_true(size > 1e-4); /* else the comparison says nothing */
+    return worst;
+}
+
+static void read_nets(World *w)
+{
+    static const char *const names[2][3] = { { "actor.0", "actor.1", "policy" },
+                                             { "critic.0", "critic.1", "value" } };
+    for (int l = 0; l < 3; l++) read_layer(w->j, &w->actor, l, names[0][l]);
+    for (int l = 0; l < 3; l++) read_layer(w->j, &w->critic, l, names[1][l]);
+}
+
+static void all_patterns(void **state)
+{
+    World *w = calloc(1, sizeof *w);
+    open_job(w, "");
+    grow_head(w->j);
+    read_nets(w);
+    fill_rollout(w);
+    upload(w);
+    run_advantages(w);
+    expect_advantages(w, 1);
+    double worst = worst_advantage(w);
+    printf("advantages: worst error %.2e\n", worst);
+    assert_true(worst < TOL_ADV);
+    run(w, "shuffle");
+    run(w, "norm");
+    run(w, "micro-step");
+    StepState st;
+    double    loss = expect_gradients(w);
+    assert_int_equal(job_read_state(w->j, &st), 0);
+    assert_true(fabs(st.out.sum[PPO_TOTAL] / N - loss) < TOL_GRAD);
+    worst = 0;
+    for (int l = 0; l < 3; l++) {
+        static const char *const a[] = { "actor.0", "actor.1", "policy" }, *const c[] = { "critic.0",
+                                                                                          "critic.1",
+                                                                                          "value" };
+        worst = fmax(worst, worst_layer(w, &w->actor, l, a[l]));
+        worst = fmax(worst, worst_layer(w, &w->critic, l, c[l]));
+    }
+    printf("gradients: worst error %.2e, loss %.6f\n", worst, loss);
+    assert_true(worst < TOL_GRAD);
+    close_job(w);
+    free(w);
+}
+
+/* CleanRL counts a truncation as a termination: the same reference with another rule, and not with ours. */
+static void parity(void **state)
+{
+    World *w = calloc(1, sizeof *w);
+    open_job(w, "parity: cleanrl");
+    read_nets(w);
+    fill_rollout(w);
+    upload(w);
+    run_advantages(w);
+    expect_advantages(w, 0);
+    assert_true(worst_advantage(w) < TOL_ADV);
+    expect_advantages(w, 1);
+    assert_true(worst_advantage(w) > 0.1);
+    close_job(w);
+    free(w);
+}
+
+/* Rows or columns of initial weights are orthogonal and have the asked length. */
+static void orthogonal(void **state)
+{
+    static const int64_t shape[][2] = { { 64, 4 }, { 4, 64 }, { 64, 64 }, { 1, 7 } };
+    for (int i = 0; i < ARRAY_LEN(shape); i++) {
+        float a[64 * 64];
+        Param p = {
+            .ndim = 2, .rows = shape[i][0], .cols = shape[i][1], .init = INIT_ORTHOGONAL, .std = 1.5f
+        };
+        p.rows_stored = p.rows;
+        param_init_values(&p, 7, a);
+        int64_t n = p.rows < p.cols ? p.rows : p.cols, len = p.rows < p.cols ? p.cols : p.rows;
+        for (int64_t u = 0; u < n; u++) {
+            for (int64_t v = 0; v <= u; v++) {
+                double dot = 0;
+                for (int64_t k = 0; k < len; k++)
+                    dot += p.rows < p.cols ? (double)a[u * p.cols + k] * a[v * p.cols + k]
+                                           : (double)a[k * p.cols + u] * a[k * p.cols + v];
+                assert_true(fabs(dot - (u == v ? 2.25 : 0)) < 1e-5); /* 64 products of rounded numbers */
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(all_patterns), cmocka_unit_test(parity),
+                                        cmocka_unit_test(orthogonal) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
