@@ -184,6 +184,7 @@ fmt-check:
 PYTHON ?= python3
 golden:
 	@$(PYTHON) tools/golden.py
+	@$(PYTHON) tools/golden_vit.py
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan

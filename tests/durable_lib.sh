@@ -101,7 +101,7 @@ wait_log() {
 # What the metrics say about training, without times.
 bits() {
     local times='per_s|mfu|time_s|data_wait_s|watch_first|watch_last|[a-z_]*bytes[a-z_]*'
-    times+='|cpu|own_cpu|energy_j|power_w|j_per_unit|kwh'
+    times+='|data_fill_s|eval_s|save_s|cpu|own_cpu|energy_j|power_w|j_per_unit|kwh'
     sed -E "s/, \"($times)\": [^,}]*//g" "runs/$1/metrics.jsonl"
 }
 

@@ -307,6 +307,24 @@ static inline int case_act_family(OpCase *c, int i)
     return 1;
 }
 
+/* A factor a column, and its gradient. */
+static inline int case_scale(OpCase *c, int i)
+{
+    if (i >= CASE_SHAPES) return 0;
+    int64_t N = case_shape[i][0], C = case_shape[i][1], pad = case_shape[i][2];
+    CASE_NAME("%dx%d pad%d", (int)N, (int)C, (int)pad);
+    if (c->kind == OP_SCALE) {
+        case_act(c, 0, N, C, pad);
+        case_act(c, 1, N, C, pad);
+        case_vec(c, 2, C);
+    } else {
+        case_vec(c, 0, C);
+        case_act(c, 2, N, C, pad);
+        case_act(c, 3, N, C, pad);
+    }
+    return 1;
+}
+
 static inline int case_rope(OpCase *c, int i)
 {
     /* B, T, heads, extra columns, D, padding, offset (-1: none, -2: one for each sequence) */
@@ -616,6 +634,8 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_GLU_DX]         = case_act_family,
     [OP_ADD]            = case_add,
     [OP_MUL]            = case_add,
+    [OP_SCALE]          = case_scale,
+    [OP_SCALE_DW]       = case_scale,
     [OP_AXPBY]          = case_axpby,
     [OP_ROWS_FWD]       = case_rows_fwd,
     [OP_ROWS_DX]        = case_rows_dx,
@@ -652,6 +672,7 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_PUT]            = case_put,
     [OP_TICK]           = case_tick,
     [OP_PERM]           = case_perm,
+    [OP_PACK_ROWS]      = case_pack,
     [OP_CALL]           = case_call,
     [OP_LOSS_ADD]       = case_loss_add,
     [OP_HALT]           = case_halt,

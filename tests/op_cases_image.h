@@ -29,7 +29,10 @@ static inline int case_patches(OpCase *c, int i)
             *case_int(t, 3 * b + 1) = (int32_t)case_pick(c, k[3] - k[5] + 1);
         }
     }
-    if (mix) case_ints(c, 3, 1, B, 0, B);
+    if (mix) {
+        Tensor *partner = case_ints(c, 3, 1, B, 0, B);
+        for (int64_t b = 0; b < B; b++) *case_int(partner, b) -= (int32_t)b;
+    }
     if (form == 2 || form == 4) {
         Tensor *lambda = case_vec(c, 4, B);
         for (int64_t b = 0; b < B; b++) *case_at(lambda, b) = fabsf(*case_at(lambda, b));

@@ -21,7 +21,10 @@ static inline int case_xent(OpCase *c, int i)
     if (c->kind == OP_XENT_FWD) {
         case_vec(c, 0, N);
         case_vec(c, 1, N);
-        if (form == 3) case_ints(c, 2, 1, 2, 0, 100);
+        if (form == 3) {
+            Tensor *hits = case_vec(c, 2, 2); /* counts: whole numbers */
+            for (int64_t e = 0; e < 2; e++) *case_at(hits, e) = (float)case_pick(c, 100);
+        }
         logits = case_act(c, 3, N, V, pad);
         case_ints(c, 4, 1, N, -1, n_class);
         if (form >= 2) case_ints(c, 5, 1, N, 0, n_class);

@@ -379,4 +379,36 @@ static inline int case_perm(OpCase *c, int i)
     return 1;
 }
 
+/* B, stride, R, align; case i = 4 shape + causal + 2 whether tails and borders are asked for */
+static inline int case_pack(OpCase *c, int i)
+{
+    static const int64_t s[][4] = {
+        { 2, 1, 3, 1 }, { 3, 5, 16, 1 }, { 7, 40, 7 * 64, 64 }, { 70, 33, 1600, 1 }
+    };
+    if (i >= 16) return 0;
+    const int64_t *k = s[i / 4], n_tail = 3, n_each = 2;
+    PackRows      *a = &c->args.pack_rows;
+    CASE_NAME("B%d of %d in %d by %d%s%s", (int)k[0], (int)k[1], (int)k[2], (int)k[3], i % 2 ? " causal" : "",
+              i & 2 ? " all" : "");
+    for (int n = 0; n < 3; n++) case_tensor(c, n, DT_I32, 0, 1, &k[2]);
+    int64_t tail = k[0] * n_tail, each = k[0] * n_each, room = k[2];
+    if (i & 2) {
+        case_tensor(c, 3, DT_I32, 0, 1, &tail);
+        case_tensor(c, 4, DT_I32, 0, 1, &each);
+        case_tensor(c, 5, DT_I32, 0, 1, &each);
+        a->n_tail = (int)n_tail;
+        a->n_each = (int)n_each;
+    }
+    Tensor *len = case_tensor(c, 6, DT_I32, 0, 1, &k[0]);
+    for (int64_t b = 0; b < k[0]; b++) {
+        int64_t n         = MIN(case_pick(c, k[1] + 1), room / k[3] * k[3]);
+        *case_int(len, b) = (int32_t)n;
+        room -= (n + k[3] - 1) / k[3] * k[3];
+    }
+    a->stride = k[1];
+    a->align  = (int)k[3];
+    a->causal = i % 2;
+    return 1;
+}
+
 #endif

@@ -369,6 +369,23 @@ static inline void ref_bias_dw(const OpCase *c, OpRef *r)
     free(dy);
 }
 
+static inline void ref_scale_fwd(const OpCase *c, OpRef *r)
+{
+    int64_t C = tensor_cols(c->args.scale.x);
+    for (int64_t i = 0; i < tensor_numel(c->args.scale.y); i++) {
+        double y = (double)*case_at(c->args.scale.x, i) * *case_at(c->args.scale.gamma, i % C);
+        ref_put(r, 0, i, y, fabs(y));
+    }
+}
+
+static inline void ref_scale_dw(const OpCase *c, OpRef *r)
+{
+    double *v = case_doubles(c->args.scale_dw.dy);
+    for (int64_t i = 0; i < tensor_numel(c->args.scale_dw.x); i++) v[i] *= *case_at(c->args.scale_dw.x, i);
+    ref_column_sums(c, r, 0, v, tensor_rows(c->args.scale_dw.dy), tensor_cols(c->args.scale_dw.dy));
+    free(v);
+}
+
 /* ---- Activations --------------------------------------------------------------------------------------- */
 
 static inline void ref_act_fwd(const OpCase *c, OpRef *r)
@@ -727,6 +744,8 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_GLU_DX]         = ref_glu_dx,
     [OP_ADD]            = ref_add,
     [OP_MUL]            = ref_mul,
+    [OP_SCALE]          = ref_scale_fwd,
+    [OP_SCALE_DW]       = ref_scale_dw,
     [OP_AXPBY]          = ref_axpby,
     [OP_ROWS_FWD]       = ref_rows_fwd,
     [OP_ROWS_DX]        = ref_rows_dx,
@@ -763,6 +782,7 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_PUT]            = ref_put_op,
     [OP_TICK]           = ref_tick,
     [OP_PERM]           = ref_perm,
+    [OP_PACK_ROWS]      = ref_pack,
     [OP_CALL]           = ref_call,
     [OP_LOSS_ADD]       = ref_loss_add,
     [OP_HALT]           = ref_halt,

@@ -27,7 +27,7 @@ static inline void ref_patches(const OpCase *c, OpRef *r)
                 f = i / 3 / a->width / a->height % a->frames, b = i / 3 / a->width / a->height / a->frames;
         double v = ref_byte(a, b, f, y, x, ch);
         if (a->partner) {
-            double u = ref_byte(a, *case_int(a->partner, b), f, y, x, ch);
+            double u = ref_byte(a, b + *case_int(a->partner, b), f, y, x, ch);
             double l = a->lambda ? *case_at(a->lambda, b) : 1;
             v        = l * v + (1 - l) * u;
             if (a->box && y >= *case_int(a->box, 4 * b) && y < *case_int(a->box, 4 * b + 1) &&

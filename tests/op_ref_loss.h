@@ -74,14 +74,15 @@ static inline void ref_xent_fwd(const OpCase *c, OpRef *r)
 {
     const XentFwd *a       = &c->args.xent_fwd;
     XentTarget     t       = { a->target, a->target2, a->lambda, a->n_class, (double)a->smooth };
-    int32_t        hits[2] = { a->hits ? *case_int(a->hits, 0) : 0, a->hits ? *case_int(a->hits, 1) : 0 };
+    double         hits[2] = { 0, 0 };
     for (int64_t i = 0; i < tensor_rows(a->logits); i++) {
         int32_t target = *case_int(a->target, i);
         ref_xent_row(r, a->logits, &t, i, 1);
         hits[0] += target >= 0 && ref_rank(a->logits, i, target, a->n_class) < 1;
         hits[1] += target >= 0 && ref_rank(a->logits, i, target, a->n_class) < 5;
     }
-    if (a->hits) memcpy(r->bytes[2], hits, sizeof hits);
+    for (int64_t k = 0; k < 2 && a->hits; k++)
+        ref_put(r, 2, k, *case_at(a->hits, k) + hits[k], 0); /* exact */
     r->terms[0] = r->terms[1] = (double)a->n_class;
 }
 

@@ -342,4 +342,35 @@ static inline void ref_perm(const OpCase *c, OpRef *r)
         ((uint32_t *)r->bytes[0])[i] = shuffle_at(&f, (uint32_t)i);
 }
 
+/* Row by row: which sequence a packed row belongs to. */
+static inline void ref_pack(const OpCase *c, OpRef *r)
+{
+    const PackRows *a = &c->args.pack_rows;
+    int64_t         B = tensor_numel(a->len), begin[128], end[128], at = 0;
+    CHECK(B <= 128, "%lld sequences", (long long)B);
+    for (int64_t b = 0; b < B; b++) {
+        int64_t n = *case_int(a->len, b);
+        begin[b]  = n ? (at + a->align - 1) / a->align * a->align : at;
+        end[b] = at = begin[b] + n;
+    }
+#define PUT_INT(arg, i, x) ((int32_t *)r->bytes[arg])[i] = (int32_t)(x)
+    for (int64_t row = 0; row < tensor_numel(a->index); row++) {
+        int64_t b = 0;
+        while (b < B && (row < begin[b] || row >= end[b])) b++;
+        PUT_INT(0, row, b < B ? b * a->stride + row - begin[b] : -1);
+        PUT_INT(1, row, b < B ? begin[b] : 0);
+        PUT_INT(2, row, b == B ? -1 : a->causal ? row : end[b] - 1);
+    }
+    for (int64_t i = 0; i < B * a->n_tail; i++) {
+        int64_t b = i / a->n_tail, row = end[b] - a->n_tail + i % a->n_tail;
+        PUT_INT(3, i, row >= begin[b] && end[b] > begin[b] ? row : -1);
+    }
+    for (int64_t i = 0; i < B * a->n_each; i++) {
+        int64_t b = i / a->n_each;
+        PUT_INT(4, i, end[b] > begin[b] ? begin[b] : 0);
+        PUT_INT(5, i, end[b] > begin[b] ? end[b] - 1 : -1);
+    }
+#undef PUT_INT
+}
+
 #endif

@@ -156,7 +156,7 @@ static TileAttn data_args(const Case &c, Data &x)
     a.prefix  = x.prefix.data();
     a.first   = x.first.data();
     a.last    = x.last.data();
-    a.shape   = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0 };
+    a.shape   = { c.H, c.K, c.D, c.mask, 1 / sqrtf((float)c.D), 0, 0, 0 };
     x.ws.assign((size_t)tile_attn_bwd_ws(&a) / sizeof(float), NAN); /* exactly what they ask for */
     a.ws = x.ws.data();
     return a;

@@ -152,7 +152,7 @@ rc=$?
 verdict "require is about the training step" $rc "exit code $rc: $(cat out)"
 
 "$brim" train tiny.yaml device=cpu steps=2 >out 2>&1 && timeout 10 "$brim" eval tiny >out 2>err; rc=$?
-[ $rc -eq 2 ] && grep -q '^runs/tiny/recipe.yaml:[0-9]*: data.kind: random has nothing' err
+[ $rc -eq 2 ] && grep -q '^runs/tiny/recipe.yaml:[0-9]*: data.train: noise has nothing' err
 verdict "noise is not evaluated" $? "exit code $rc: $(cat out err)"
 grep -q 'data.kind random: noise, nothing will be learned' runs/tiny/log.txt
 verdict "training on noise says so" $? "$(cat runs/tiny/log.txt)"

@@ -339,7 +339,7 @@ static void what_is_not_measured_is_no_zero(void **state)
     char  *text = NULL;
     size_t n    = 0;
     Made   m    = healthy_cpu();
-    m.f.trace   = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    m.f.trace   = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     Visit *v    = visit("bare", &m, "");
     FILE  *f    = open_memstream(&text, &n);
     doctor_print(&v->d, f);

@@ -83,21 +83,23 @@ static void declare(Model *m)
     weight(m, "value", 1, C);
     weight(m, "log_std", 1, V);
     weight(m, "spread", V, C);
+    weight(m, "factors", 1, C);
 }
 
 /* table rows + positions, gated, taken again in another order, averaged */
 static Tensor *record_trunk(Model *m)
 {
     int64_t dim[3] = { B, T, C };
-    Tensor *x[6];
-    for (int i = 0; i < 6; i++) x[i] = prog_tensor(m->p, "x", DT_F32, 3, dim);
+    Tensor *x[7];
+    for (int i = 0; i < 7; i++) x[i] = prog_tensor(m->p, "x", DT_F32, 3, dim);
     Tensor *mean = act2(m, "mean", B, C);
     prog_at(m->p, 0, -1, "trunk");
     rec_rows_fwd(m->p, (RowsFwd){ .y = x[0], .x = m->weight[0], .index = m->index });
     rec_add_pos(m->p, (AddPos){ .y = x[1], .x = x[0], .pos = m->weight[1] });
     rec_linear_fwd(m->p, (LinearFwd){ .y = x[2], .x = x[1], .w = m->weight[2] });
     rec_act_fwd(m->p, (ActFwd){ .y = x[3], .x = x[2], .act = ACT_TANH });
-    rec_mul(m->p, (Mul){ .y = x[4], .a = x[1], .b = x[3] });
+    rec_mul(m->p, (Mul){ .y = x[6], .a = x[1], .b = x[3] });
+    rec_scale(m->p, (Scale){ .y = x[4], .x = x[6], .gamma = m->weight[7] });
     rec_rows_fwd(m->p, (RowsFwd){ .y = x[5], .x = x[4], .index = m->again });
     rec_mean_rows_fwd(m->p, (MeanRowsFwd){ .y = mean, .x = x[5], .len = m->len });
     prog_at(m->p, -1, -1, "heads");

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/fault.h"
 #include "data/loader.h"
 #include "data/order.h"
@@ -651,6 +652,49 @@ static void stats_add_up(void **state)
     (void)state;
 }
 
+/* A source that takes 4 ms a sample, whatever the CPU does. */
+static int slow_fill(const Source *s, int64_t g, void *const *field, void *scratch)
+{
+    usleep(4000);
+    memset(field[0], (int)(g % 100), sizeof(int32_t) * T);
+    (void)s;
+    (void)scratch;
+    return 0;
+}
+
+static void slow_close(Source *s) { free(s); }
+
+/* While the consumer waits, threads are added; a number that the user gave stays. */
+static void threads_follow_the_wait(void **state)
+{
+    static const SourceVt vt = { .fill = slow_fill, .close = slow_close };
+    for (int threads = 0; threads < 2; threads++) {
+        Config  cfg = config_of(1, threads, 8);
+        Recipe  r   = recipe_of(&cfg);
+        Source *src = calloc(1, sizeof *src);
+        *src        = (Source){ .vt = &vt, .name = "slow", .n_sample = INT64_MAX, .targets_each = { T } };
+        Bench       b;
+        LoaderBatch batch;
+        LoaderStats s;
+        assert_int_equal(bench_on(&b, &cfg, &r, src), 0);
+        for (int k = 0; k < 250; k++) {
+            assert_int_equal(loader_next(b.loader, &batch), 0);
+            assert_int_equal(field_of(&b, &batch, 0)[0] & 0xff, k % 100);
+            loader_release(b.loader, batch.slot);
+        }
+        loader_stats(b.loader, &s);
+        int begun = MIN(MAX(hostmem_cpus() / 4, 1), 4);
+        if (threads == 0) assert_true(s.n_thread > begun || hostmem_cpus() == 1);
+        if (threads == 1) assert_int_equal(s.n_thread, 1);
+        assert_int_equal(loader_restart(b.loader, 7), 0);
+        assert_int_equal(loader_next(b.loader, &batch), 0);
+        assert_int_equal(field_of(&b, &batch, 0)[0] & 0xff, 7);
+        loader_release(b.loader, batch.slot);
+        bench_close(&b);
+    }
+    (void)state;
+}
+
 /* The rate of one thread, for the record: the loader must be far ahead of the roughly 2M tokens/s of a
  * small model. */
 static void rate_of_one_thread(void **state)
@@ -702,6 +746,7 @@ int main(void)
         CASE(injected_thread_failure),
         CASE(misuse_aborts),
         CASE(stats_add_up),
+        CASE(threads_follow_the_wait),
         CASE(rate_of_one_thread),
     };
     return cmocka_run_group_tests_name("loader", tests, NULL, NULL);

@@ -153,6 +153,15 @@ static double loss_embed(const Problem *p)
     return s;
 }
 
+/* in: gamma [C] */
+static double loss_scale(const Problem *p)
+{
+    double s = 0;
+    for (int64_t i = 0; i < p->rows * p->cols; i++)
+        s += p->dy[i] * *case_at(p->c->args.scale_dw.x, i) * p->in[0][i % p->cols];
+    return s;
+}
+
 /* ---- One setup per family ------------------------------------------------------------------------------ */
 
 static int setup_norm(Setup *s, const OpCase *c)
@@ -278,6 +287,13 @@ static int setup_rest(Setup *s, const OpCase *c)
         s->p.flops = 8.0 * (double)(a.B * a.H * a.T * a.S) * (double)a.D;
         return 1;
     }
+    case OP_SCALE_DW:
+        n = tensor_cols(c->args.scale_dw.x);
+        constant(s, ones(n), n, 0);
+        s->p.dy    = case_doubles(c->args.scale_dw.dy);
+        s->p.loss  = loss_scale;
+        s->p.flops = 3 * (double)tensor_numel(c->args.scale_dw.x);
+        return 1;
     case OP_XENT_DX: input(s, c->args.xent_dx.logits, 0); break;
     case OP_XENT: input(s, c->args.xent.logits, 1); break;
     default:
@@ -300,6 +316,7 @@ static const Row table[] = {
     { OP_NORM_DX, setup_norm, 1 },
     { OP_NORM_DW, setup_norm, 3 },
     { OP_NORM_BWD, setup_norm, 5 },
+    { OP_SCALE_DW, setup_rest, 3 },
     { OP_LINEAR_DX, setup_linear, 2 },
     { OP_LINEAR_ACT_BWD, setup_before_linear, 3 },
     { OP_LINEAR_GLU_BWD, setup_before_linear, 2 },

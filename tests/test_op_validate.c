@@ -56,6 +56,7 @@ static const Exception exceptions[] = {
     { OP_OBS_STATS, "x", ROWS_FREE },
     { OP_PUT, "y", ROWS_FREE }, /* steps */
     { OP_PERM, "index", COLS_FREE },
+    { OP_PACK_ROWS, "len", COLS_FREE | ROWS_FREE }, /* sequences, where nothing is asked of each */
     { OP_FP8_SCALE, "sites", ROWS_FREE },
     { OP_REDUCE_SCATTER, "x", ROWS_FREE }, /* multiples */
     { OP_ALL_GATHER, "y", ROWS_FREE },
@@ -372,6 +373,9 @@ static void test_scalars(void **state)
     SPOIL(OP_PATCHES, 10, patches.height, 16);
     SPOIL(OP_PATCHES, 10, patches.frames, 0);
     SPOIL(OP_TICK, 1, tick.modulo, 0);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.n_tail, 0);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.n_each, 1);
+    SPOIL(OP_PACK_ROWS, 2, pack_rows.align, 0);
 }
 
 /* Each loss knows one of LOSS_SLOTS slots. */

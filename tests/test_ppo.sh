@@ -42,11 +42,104 @@ verdict "play writes a picture of a solved run" $? "exit code $rc: $(tail -n 3 p
 [ $rc -eq 0 ] && grep -q 'greedy episodes' eval.out
 verdict "eval plays greedy episodes" $? "exit code $rc: $(cat eval.out)"
 
+# The exported header plays CartPole without Brim.
+"$brim" export solved out >export.out 2>&1; rc=$?
+cat >plays.c <<'END'
+#include "env/cartpole.h"
+#include "out/policy.h"
+#include <stdio.h>
+int main(void)
+{
+    int all = 0;
+    for (int e = 0; e < 20; e++) {
+        CartPole s;
+        float    obs[4], out[2], value, reward;
+        int      t = 0;
+        for (cartpole_reset(&s, 77 + e); t < 500; t++) {
+            cartpole_observe(&s, obs);
+            policy_run(obs, out, &value);
+            int32_t act = out[1] > out[0];
+            if (cartpole_step(&s, &act, NULL, &reward)) break;
+        }
+        all += t;
+    }
+    printf("%d\n", all / 20);
+    return 0;
+}
+END
+${CC:-gcc} -O2 -w -I"$here/src" -I. -o plays plays.c -lm 2>cc.out && mean=$(./plays) && [ $rc -eq 0 ] &&
+    is "$mean" '>=' 475 && [ -s out/policy.safetensors ]
+verdict "the exported header plays without Brim" $? "exit code $rc: $(cat export.out cc.out) ${mean:-}"
+
+# The host answers one observation at a time: the same rollout, to rounding.
+short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
+train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device cartpole "${short[@]}" steps=3
+a=$(last by_host losses/loss) b=$(last by_device losses/loss)
+is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3 && grep -q '2.0 transfers a step' by_host.log
+verdict "the host answers as the device does" $? "$a and $b: $(tail -n 2 by_host.log)"
+maze=(steps=60 eval.every=0)
+train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
+is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"
+train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last forgets val_return)
+is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
+
+# Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
+ranks=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
+    eval.every=0)
+[ "$device" = cpu ] || ranks+=(device=cuda:0 precision=fp32)
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
+train alone16 cartpole "${ranks[@]}"
+for ((tries = 0; tries < 5; tries++)); do
+    port=$((20000 + RANDOM % 12000)) pids=()
+    for r in 0 1; do
+        RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port NCCL_HOSTID=ppo-$r timeout -s KILL 60 \
+            "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${ranks[@]}" \
+            >"pair.$r.log" 2>&1 </dev/null &
+        pids+=($!)
+    done
+    wait "${pids[0]}"; rc0=$?
+    wait "${pids[1]}"; rc1=$?
+    grep -q 'port .* in use' pair.0.log || break
+done
+losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
+[ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
+    paste <(losses alone16) <(losses pair) | awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
+verdict "two ranks have the losses of one" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?
 mean=$(last parity charts/episodic_return)
 [ $rc -eq 0 ] && is "${mean:-0}" '>=' 450
 verdict "CleanRL's defaults: mean return of the last 100 episodes" $? "exit code $rc: $mean"
+if [ -n "${PPO_LONG:-}" ]; then
+    long() { # environment, bound of the mean, bound of each seed
+        local s m all=0 bad=
+        for s in 1 2 3 4 5; do
+            train "$1-$s" cartpole-cleanrl "env=$1" "seed=$s" log_every=976
+            m=$(last "$1-$s" charts/episodic_return)
+            all=$all+${m:-0}
+            is "${m:-0}" '>=' "$3" || bad="$bad seed $s: ${m:-none}"
+        done
+        is "($all)/5" '>=' "$2" && [ -z "$bad" ]
+        verdict "CleanRL's defaults on $1, five seeds" $? "$all$bad"
+    }
+    long cartpole 475 450
+    long acrobot -100 -100
+    greedy() { # recipe, bound
+        train "$1" "$1" eval.every=0 && m=$(last "$1" val_return)
+        is "${m:--9999}" '>=' "$2"
+        verdict "$1: greedy, 100 episodes" $? "${m:-none}"
+    }
+    greedy pendulum -200
+    greedy mountaincar-continuous 88
+    sorted=$(for s in 1 2 3 4 5; do
+        begin=$(date +%s.%N)
+        timeout 100 "$brim" train "$here/recipes/cartpole.yaml" "run=time-$s" "seed=$s" >time.log 2>&1 </dev/null &&
+            echo "$(date +%s.%N) $begin" | awk '{ print $1 - $2 }'
+    done | sort -n)
+    is "$(echo "$sorted" | sed -n 3p)" '<' 20 && is "$(echo "$sorted" | sed -n 5p)" '<' 40
+    verdict "cartpole is solved in 20 s, the median of five seeds" $? "$sorted"
+fi
 
 short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
 train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}" steps=6 &&

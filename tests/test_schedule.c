@@ -127,7 +127,7 @@ static int number_fill(const Source *s, int64_t g, void *const *field, void *scr
 
 static void number_close(Source *s) {}
 
-static const SourceVt numbers_vt = { number_fill, NULL, number_close };
+static const SourceVt numbers_vt = { .fill = number_fill, .close = number_close };
 static const Source   numbers    = {
          .vt = &numbers_vt, .name = "numbers", .n_sample = INT64_MAX, .targets_each = { 1 }
 };

@@ -23,6 +23,9 @@ head -c 300000 "$shakespeare" >most.txt; split -n l/12 most.txt text/part-
 gzip -c text/part-aa >text/more/packed.gz
 awk 'NR <= 400 && length > 3 { gsub(/["\\]/, ""); print "{\"id\": " NR ", \"body\": \"" $0 "\"}" }' \
     "$shakespeare" >text/lines.jsonl
+gzip -c "$shakespeare" | "$brim" data tokenizer train - --vocab 1000 --out tok2 >out 2>&1 &&
+    cmp -s tok/tokenizer.json tok2/tokenizer.json && [ "$(ls -A tok2)" = tokenizer.json ]
+verdict "a tokenizer from packed text is that of the file" $? "$(cat out)"
 "$brim" data tokens text --tokenizer tok --out set --field body --val 0.2 >out 2>err; rc=$?
 [ $rc -eq 0 ] && [ -s set/train/00000.bin ] && [ -s set/val/00000.bin ] && [ -s set/tokenizer.json ] &&
     grep -q '14 files in' out
@@ -52,6 +55,26 @@ says "a shard that is cut" "short.bin: truncated" data verify short.bin
 tail -c +65 piped/train/00000.bin | head -c 3000 >plain.bin
 says "ids without a header" "plain.bin: not a token shard" data inspect plain.bin
 "$brim" data inspect plain.bin --raw | grep -q 'plain.bin: uint16, '; verdict "inspect --raw" $? "nothing"
+
+# Each call fails in turn: exit code 1 or 2 with a message, and nothing is left; or the set is whole.
+mkdir few; cp text/part-aa text/more/packed.gz few/
+bad="" hits=0
+for op in malloc open read write fsync rename thread; do
+    for n in 1 2 3 4 5 7 9 12 16; do
+        rm -rf broken
+        BRIM_FAULT=$op:$n timeout 60 "$brim" data tokens few --tokenizer tok --out broken --val 0.5 \
+            --split '\n\n' --shard 3000 >out 2>err; rc=$?
+        grep -q "BRIM_FAULT: $op $n fails" err || break
+        hits=$((hits + 1))
+        case $rc in
+            0) "$brim" data verify broken >out 2>&1 || bad="$op:$n: $(cat out)" ;;
+            1 | 2) [ "$(grep -vc BRIM_FAULT err)" -ge 1 ] && [ -z "$(ls -A broken 2>/dev/null |
+                grep -v tokenizer.json)" ] || bad="$op:$n: exit code $rc: $(cat err; ls -A broken)" ;;
+            *) bad="$op:$n: exit code $rc: $(tail -n 5 err)" ;;
+        esac
+    done
+done
+[ -z "$bad" ] && [ $hits -ge 20 ]; verdict "$hits failures of data tokens leave nothing" $? "$bad"
 
 # ---- training ----
 cat >tiny.yaml <<END
@@ -93,6 +116,14 @@ train again data.kind=text data.train=text data.tokenizer=tok steps=4 data.val_f
     grep -q 'text becomes tokens in ' fromtext.log && ! grep -q 'text becomes tokens in ' again.log &&
     cmp -s <(cut -d, -f1-4 runs/fromtext/metrics.jsonl) <(cut -d, -f1-4 runs/again/metrics.jsonl)
 verdict "text with a tokenizer becomes tokens once" $? "$rc $rc2 $rc3: $(tail -n 2 fromtext.log again.log)"
+small="model.layers=1 model.width=16 model.heads=2 model.context=32 step_tokens=512 steps=3"
+for recipe in leaderboard leaderboard-before; do
+    # shellcheck disable=SC2086
+    timeout 60 "$brim" train "$recipe" device=cpu threads=1 data.kind=text data.train=text \
+        data.tokenizer=tok budget_s=20 $small >out 2>&1 </dev/null &&
+        [ -n "$(of $recipe val_bits_per_byte 3)" ]
+    verdict "$recipe takes text and a tokenizer" $? "$(tail -n 2 out)"
+done
 echo 'one more text, which was not there before' >text/new
 train changed data.kind=text data.train=text data.tokenizer=tok steps=1 data.val_fraction=0.2 &&
     grep -q 'text becomes tokens in ' changed.log

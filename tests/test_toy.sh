@@ -218,6 +218,20 @@ refused "a run of another width" \
     "$toy" train toy.yaml run=ref steps=1520 toy.width=8 toy.teacher=narrow.safetensors
 printf 'task: lm\ndata: {kind: random}\n' >lm.yaml
 refused "a task that is not linked" '^lm.yaml:1: task: is lm; this program has only toy$' "$toy" plan lm.yaml
-refused "a task that nobody knows" "^command line: task: 'tyo' is none of lm, toy \(did you mean toy\?\)$" \
+refused "a task that nobody knows" "^command line: task: 'tyo' is none of lm,.* toy \(did you mean toy\?\)$" \
     "$toy" plan toy.yaml task=tyo
+# Whoever looks on knows nothing of the toy but what the task says.
+timeout -k 5 60 "$toy" train toy.yaml run=seen steps=120 eval.every=60 trace=2 watch.samples=1 \
+    watch.tensorboard=true --watch >seen.log 2>&1; rc=$?
+[ $rc -eq 0 ] && grep -q '"unit": "picture", "units": "pictures"' runs/seen/watch.json &&
+    grep -q '"name": "val_agreement", "larger": true' runs/seen/watch.json &&
+    grep -q '"best": 1' runs/seen/watch.json
+verdict "units and measures are the task's own" $? \
+    "exit code $rc: $(cat runs/seen/watch.json) $(tail -n 2 seen.log)"
+[ "$(ls runs/seen/samples | wc -l)" -eq 3 ] && grep -q '"text": "32 rows, .*"picture": "samples/' \
+    runs/seen/samples.jsonl && grep -q 'data:image/jpeg;base64,' runs/seen/report.html
+verdict "its samples have text and picture" $? "$(ls runs/seen runs/seen/samples) $(tail -n 2 seen.log)"
+timeout 60 "$toy" doctor seen >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q 'pictures/s' out && grep -q 'together  *100.0 %' out && grep -q '^verdict: ' out
+verdict "the doctor judges it" $? "exit code $rc: $(cat out err)"
 exit $failed

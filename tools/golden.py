@@ -178,7 +178,7 @@ def batches(m, gen):
 
 def write_safetensors(path, tensors, metadata):
     """8 bytes of length, a JSON header {name: {dtype, shape, data_offsets}}, then the bytes."""
-    dtype = {np.dtype("<f4"): "F32", np.dtype("<f8"): "F64", np.dtype("<i4"): "I32"}
+    dtype = {np.dtype("<f4"): "F32", np.dtype("<f8"): "F64", np.dtype("<i4"): "I32", np.dtype("u1"): "U8"}
     header, blob = {"__metadata__": metadata}, b""
     # Wider types first: every tensor starts at a multiple of its own size.
     for name, a in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):
@@ -236,4 +236,5 @@ def main():
               f"norm {tensors['norm'][0]:.3f} -> {tensors['norm'][-1]:.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

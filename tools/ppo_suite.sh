@@ -2,7 +2,7 @@
 # PPO on a GPU beside PyTorch, in one run: steps per second of environments alone, with inference, with
 # training. One line for each case.
 #     tools/ppo_suite.sh BUILD [PEER.py]     PEER.py: what PyTorch's users have; left out, Brim runs alone
-# PPO_ONLY=massive,mlp,hybrid picks parts.
+# PPO_ONLY=massive,mlp,hybrid picks parts; massive4 are two of massive, without the peer.
 set -uo pipefail
 build=$(cd "${1:-build}" && pwd)
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -54,6 +54,10 @@ torch() { # title, arguments
 }
 
 printf '%-44s %13s %13s %13s\n' case environments +inference +training
+if wants massive4; then # the two that count, without the peer
+    brim 'brim 256 x 1024, transformer' m256 ppo-massive steps=8
+    brim 'brim 4096 x 64, transformer' m4096 ppo-massive ppo.envs=4096 ppo.rollout=64 steps=8
+fi
 if wants massive; then
     brim 'brim 256 x 1024, transformer' m256 ppo-massive steps=8
     torch 'torch 256 x 1024, transformer' --envs 256 --rollout 1024
@@ -67,4 +71,13 @@ if wants mlp; then
     brim 'brim 4096 x 64, mlp, environments on the CPU' p_host mlp-massive ppo.place=host steps=60
     brim 'brim 4096 x 64, mlp, environments on the GPU' p_gpu mlp-massive ppo.place=device steps=100
     torch 'torch 4096 x 64, mlp' --envs 4096 --rollout 64 --mlp 64
+fi
+if wants hybrid; then
+    wide=$dir/wide.so
+    if ${CC:-gcc} -O2 -shared -fPIC -I"$here/src/env" -o "$wide" "$here/tests/env/wide.c" 2>"$dir/cc.log"; then
+        brim 'brim 1 x 62000, hybrid, 10 epochs' hybrid ppo-hybrid "env=$wide" steps=5
+        grep -hoE '[0-9]+ observations? answered.*|seconds a step.*|update of step.*' "$dir/hybrid.log"
+    else
+        echo "hybrid: no compiler for tests/env/wide.c"
+    fi
 fi

@@ -273,6 +273,10 @@ static int bench_steps(BenchResult *out, Setup *s, const Recipe *r, const BenchO
     if (rc == 0) rc = s->job->task->open_train(&src, r);
     if (rc == 0) rc = stepper_attach(&stepper, src, 0, NULL, 0);
     if (rc == 0) rc = run_steps(&stepper, times, out, opt);
+    if (rc == 0) {
+        loader_stats(stepper.feed.loader, &out->data);
+        source_describe(src, out->data_words, sizeof out->data_words);
+    }
     if (rc == 0 && opt->measure_limit) rc = measure_gaps(&stepper, BENCH_WARM + out->n_step, out);
     if (times) stepper_deinit(&stepper);
     source_close(src);
@@ -385,6 +389,9 @@ void bench_print_json(const BenchResult *b, const Recipe *r, FILE *out)
     json_out_num(&o, "attn_fwd_tflops", known(b->rate[UNIT_ATTN_FWD] * 1e-12));
     json_out_num(&o, "attn_bwd_tflops", known(b->rate[UNIT_ATTN_BWD] * 1e-12));
     json_out_num(&o, "copy_gbps", known(b->rate[UNIT_MEMORY] * 1e-9));
+    json_out_num(&o, "data_wait_share", b->data.elapsed_s > 0 ? b->data.waited_s / b->data.elapsed_s : NAN);
+    json_out_num(&o, "loader_headroom", known(loader_headroom(&b->data)));
+    json_out_int(&o, "loader_threads", b->data.n_thread);
     json_out_num(&o, "loss", b->loss);
     json_out_num(&o, "utilisation", b->gpu.utilisation);
     json_out_num(&o, "power_w", b->gpu.power_w);

@@ -3,6 +3,7 @@
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
+#include "data/loader.h"
 #include "run/setup.h"
 
 /* What the GPU did meanwhile, filled by whoever watched it; NAN: n/a. Shares are fractions. */
@@ -26,8 +27,10 @@ typedef struct {
     size_t peak_bytes; /* device total in use at the end */
     /* Free device memory after step 2 minus at the end: 0 when nothing was allocated meanwhile. */
     int64_t         drift_bytes;
-    double          startup_s; /* program start to first finished step */
-    SetupTimes      setup_s;   /* part of startup_s */
+    double          startup_s;       /* program start to first finished step */
+    SetupTimes      setup_s;         /* part of startup_s */
+    LoaderStats     data;            /* of all steps, the warm-up included */
+    char            data_words[256]; /* where the time of a sample went; "": nothing to say */
     double          loss;
     int             n_step;
     int64_t         micro_batch; /* chosen, samples */

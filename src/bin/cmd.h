@@ -18,6 +18,7 @@ int cmd_plan(const CmdArgs *a);
 int cmd_bench(const CmdArgs *a);
 int cmd_eval(const CmdArgs *a);
 int cmd_sample(const CmdArgs *a);
+int cmd_predict(const CmdArgs *a);
 int cmd_import(const CmdArgs *a);
 int cmd_export(const CmdArgs *a);
 int cmd_play(const CmdArgs *a);

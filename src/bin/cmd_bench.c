@@ -148,6 +148,13 @@ static void print_step(const BenchResult *b)
     printf(", first step after %.1f s\n", b->startup_s);
 }
 
+static void print_data(const BenchResult *b)
+{
+    printf("data: waited %.1f s of %.1f s, %d threads, headroom %.1fx%s%s\n", b->data.waited_s,
+           b->data.elapsed_s, b->data.n_thread, loader_headroom(&b->data), b->data_words[0] ? "; " : "",
+           b->data_words);
+}
+
 static void print_rates(const BenchResult *b)
 {
     double unit = b->hints->flops_unit;
@@ -199,6 +206,7 @@ int cmd_bench(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(refuse_ranks());
     TRY(cmd_load_target(&t, &r));
+    TRY(task_complete(&r, 1));
     TRY(check_flags(&f));
     if (f.ladder) return bench_ladder(&f, &t, &r);
     Watch        watch = { .sampler = watch_device(r.device) };
@@ -208,6 +216,7 @@ int cmd_bench(const CmdArgs *a)
     sampler_destroy(watch.sampler); /* a failed step leaves it running */
     TRY(rc);
     print_step(&b);
+    print_data(&b);
     if (b.hints->is_late) {
         fill_gpu(&b, &watch.seen);
         print_gpu(&b, &watch.seen);

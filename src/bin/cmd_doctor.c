@@ -10,6 +10,7 @@
 #include "run/rundir.h"
 #include "run/train.h"
 #include "watch/doctor.h"
+#include "watch/foreign.h"
 #include "watch/runwatch.h"
 
 #include <ftw.h>
@@ -19,7 +20,7 @@
 
 typedef struct {
     int         apply, json;
-    const char *out, *seconds;
+    const char *out, *seconds, *pid;
 } Flags;
 
 /* ---- a look at a recipe -------------------------------------------------------------------------------- */
@@ -142,16 +143,30 @@ static int examine_recipe(const CmdArgs *a, const CmdTarget *t, const Flags *f)
     return rc;
 }
 
+static int judge_pid(const CmdTarget *t, const Flags *f)
+{
+    int64_t        pid;
+    ForeignOptions opt = { .seconds = 3, .nvml_path = getenv("BRIM_NVML") };
+    if (t->target || f->apply || f->json)
+        return err_user("command line: --pid: only together with --seconds");
+    TRY(cmd_int("--pid", f->pid, 1, 1 << 30, &pid));
+    if (f->seconds) TRY(cmd_double("--seconds", f->seconds, 0.5, 600, &opt.seconds));
+    opt.pid = (int)pid;
+    return foreign_judge(&opt, stdout);
+}
+
 int cmd_doctor(const CmdArgs *a)
 {
     Flags     f      = { 0 };
     CmdFlag   flag[] = { { "--apply", NULL, &f.apply, "write the changed recipe" },
                          { "--out", &f.out, NULL, "where --apply writes (default: NAME.doctor.yaml)" },
                          { "--seconds", &f.seconds, NULL, "that a recipe is watched for (default 3)" },
+                         { "--pid", &f.pid, NULL, "judge any program on a GPU, by the driver alone" },
                          { "--json", NULL, &f.json, "one JSON object instead" } };
     CmdTarget t;
     RunDir    dir;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (f.pid) return judge_pid(&t, &f);
     if (!t.target) return err_user("command line: a run or a recipe is missing (brim doctor runs/mine)");
     const char *last = strrchr(t.target, '/');
     last             = last && last[1] ? last + 1 : t.target;

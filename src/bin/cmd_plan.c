@@ -83,6 +83,7 @@ int cmd_plan(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_need_recipe(&t));
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
+    TRY(task_complete(&r, 0));
     /* Planning needs none: the machine that will train may be another one. */
     if (f.json && f.list) return err_user("command line: --list: not together with --json");
     if (!f.json && r.data.train[0] && file_kind(r.data.train) == FILE_NONE)

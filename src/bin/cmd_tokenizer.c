@@ -6,14 +6,17 @@
 #include "base/progress.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
+#include "data/documents.h"
 #include "text/tokenizer.h"
 #include "text/train.h"
 
+#include <limits.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TEXT_MOST ((size_t)1 << 32)
 
@@ -265,6 +268,23 @@ static void note(void *arg, const char *what, int64_t done, int64_t all)
     progress_update(&n->bar, done, NAN, per_s, 1 / per_s);
 }
 
+/* Text that the trainer cannot map is written out first, into a file beside the result. 1: path names it. */
+static int spool_text(TrainConfig *c, const char *out, const char *field, char *path, size_t n)
+{
+    int is_more = 0;
+    for (int i = 0; i < c->n_path; i++) is_more |= documents_is_more(c->path[i]) || !strcmp(c->path[i], "-");
+    if (!is_more) return 0;
+    DocumentsConfig text = { .path = c->path, .n_path = c->n_path, .field = field };
+    TRY(file_make_folders(out));
+    if (snprintf(path, n, "%s/.tmp-text-%d", out, (int)getpid()) >= (int)n)
+        return err_user("%s: the path is too long", out);
+    FILE *f = fopen(path, "wb");
+    if (!f) return err_sys("%s", path);
+    int rc = documents_spool(&text, f);
+    if (fclose(f) != 0 && rc == 0) rc = err_sys("%s: write", path);
+    return rc < 0 ? rc : 1;
+}
+
 static void print_trained(const Tokenizer *t, const char *out, double time_s)
 {
     TokenizerFacts f = tokenizer_facts(t);
@@ -274,7 +294,7 @@ static void print_trained(const Tokenizer *t, const char *out, double time_s)
 
 int cmd_tokenizer_train(const CmdArgs *a)
 {
-    const char   *vocab = NULL, *out = NULL, *threads = NULL, *min_count = "0";
+    const char   *vocab = NULL, *out = NULL, *threads = NULL, *min_count = "0", *field = "text";
     TrainConfig   c      = { .pattern = "gpt2", .special = "<|endoftext|>" };
     const CmdFlag flag[] = {
         { "--vocab", &vocab, NULL, "ids in all, special tokens and 256 bytes included" },
@@ -283,12 +303,15 @@ int cmd_tokenizer_train(const CmdArgs *a)
         { "--special", &c.special, NULL, "special tokens, separated by commas (<|endoftext|>)" },
         { "--min-count", &min_count, NULL, "pairs that are rarer are not merged" },
         { "--whole", NULL, &c.whole, "a file is one text (without it a line is)" },
+        { "--field", &field, NULL, "of JSON lines that is the text, default text" },
         { "--threads", &threads, NULL, "that count words; all CPUs" }
     };
-    int64_t    n_thread = omp_get_num_procs();
-    TrainNote  n        = { .begun = 0 };
-    Tokenizer *t        = NULL;
-    c.n_path            = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    int64_t     n_thread       = omp_get_num_procs();
+    TrainNote   n              = { .begun = 0 };
+    Tokenizer  *t              = NULL;
+    char        path[PATH_MAX] = "";
+    const char *one[]          = { path };
+    c.n_path                   = cmd_parse_words(a, flag, ARRAY_LEN(flag));
     if (c.n_path < 0) return -1;
     if (c.n_path == 0) return err_user("command line: text files are missing");
     if (!vocab) return err_user("command line: --vocab is missing (for example --vocab 32768)");
@@ -301,8 +324,14 @@ int cmd_tokenizer_train(const CmdArgs *a)
     c.note         = note;
     c.note_arg     = &n;
     double begin_s = clock_now_s();
-    int    rc      = train_tokenizer(&t, &c);
+    int    spooled = spool_text(&c, out, field, path, sizeof path);
+    if (spooled > 0) {
+        c.path   = one;
+        c.n_path = 1;
+    }
+    int rc = spooled < 0 ? -1 : train_tokenizer(&t, &c);
     if (n.begun) progress_end(&n.bar);
+    if (path[0]) unlink(path);
     if (rc == 0) rc = tokenizer_save(t, out);
     if (rc == 0) print_trained(t, out, clock_now_s() - begin_s);
     tokenizer_close(t);

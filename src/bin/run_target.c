@@ -63,12 +63,14 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 {
     if ((parts & JOB_SAMPLE) && !task->sample)
         return err_user("command line: a run of task %s has nothing to sample", task->name);
+    if ((parts & JOB_PREDICT) && !task->predict)
+        return err_user("command line: a run of task %s has nothing to predict", task->name);
     if ((parts & JOB_PLAY) && !task->play)
         return err_user("command line: a run of task %s has no episodes to play", task->name);
     if (!(parts & JOB_EVAL)) return 0;
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
-        return recipe_blame(r, "data.kind", "random has nothing to evaluate (name data.kind and data.train)");
+        return recipe_blame(r, "data.train", "noise has nothing to evaluate (name the data that were kept)");
     return try_val(task, r);
 }
 
@@ -103,6 +105,13 @@ static int load_weights(Job *j, const char *dir, int64_t *step)
     return ckpt_load_weights(j, path);
 }
 
+/* The step whose stage a checkpoint belongs to: the last one that was trained. */
+static int64_t stage_step(const char *dir, int64_t step)
+{
+    if (step < 0 && ckpt_list(dir, &step, 1) <= 0) step = 0;
+    return MAX(step - 1, 0);
+}
+
 /* What is asked of a run. */
 typedef struct {
     const char       *which; /* --step */
@@ -121,6 +130,7 @@ static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s,
     snprintf(dir, sizeof dir, "%s/checkpoints", path);
     /* What it was trained on need not be here: the run may have been copied from another computer. */
     TRY(recipe_load_without_data(r, recipe, t->n_override, t->override));
+    TRY(task_complete(r, 0));
     const Task *task = task_of(r);
     TRY(check_parts(task, r, want->parts));
     TRY(find_step(dir, want->which, &step));
@@ -128,6 +138,7 @@ static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s,
     if (want->score && !task->score)
         return err_user("command line: --ids: a run of task %s has no logits to show", task->name);
     if (want->score && task->ask_score) TRY(task->ask_score(r, want->score));
+    if (task->stage) task->stage(r, stage_step(dir, step), r);
     TRY(setup_open(s, task, r, want->parts | JOB_LOADED));
     if (load_weights(s->job, dir, &step) == 0) {
         if (loaded) *loaded = step;

@@ -6,5 +6,7 @@
 
 /* The task of a recipe that was loaded. */
 const Task *task_of(const Recipe *r);
+/* Lets the task fill in what follows from the data (Task.complete). */
+int task_complete(Recipe *r, int need_data);
 
 #endif

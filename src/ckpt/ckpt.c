@@ -45,7 +45,8 @@ static int add_table(const ParamTable *t, Arena *a, CkptItem *item)
             const char *name = arena_printf(a, "%s%s", p->name, column_table[c].suffix);
             CkptItem   *it   = &item[n++];
             add_item(it, c == COL_WEIGHT ? CKPT_MODEL : CKPT_OPTIM, name, p->col[c]);
-            if (p->ndim == 2) it->spec.dim[0] = p->rows; /* the padding of a vocabulary is not stored */
+            /* The padding of a vocabulary is not stored. */
+            it->spec.dim[0] = p->ndim == 2 ? p->rows : p->rows * p->cols;
             it->n_elem = p->rows * p->cols;
         }
     }

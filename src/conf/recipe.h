@@ -23,7 +23,7 @@ typedef enum { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCK 
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POS_LEARNED, POS_ROPE } PosKind;
 typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } RopeScaling;
-typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2 } FfnKind;
+typedef enum { FFN_GELU, FFN_SWIGLU, FFN_RELU2, FFN_GELU_ERF } FfnKind;
 typedef enum { MASKING_CAUSAL, MASKING_FULL, MASKING_PREFIX, MASKING_DOCUMENT } Masking;
 typedef enum {
     SCHEDULE_COSINE,
@@ -33,9 +33,13 @@ typedef enum {
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
 typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
+typedef enum { POOL_MEAN, POOL_CLASS } PoolKind;
+typedef enum { GRID_LEARNED, GRID_SINCOS } GridPos;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
+typedef enum { PAIRS_TEXT, PAIRS_JSONL, PAIRS_SQUAD, PAIRS_RANDOM } PairsKind;
+typedef enum { TEACHER_NONE, TEACHER_TEXT } TeacherKind;
 typedef enum { POLICY_MLP, POLICY_TRUNK } PolicyKind;
 typedef enum { POLICY_TANH, POLICY_RELU, POLICY_SILU, POLICY_GELU } PolicyAct;
 typedef enum { PARITY_NONE, PARITY_CLEANRL } PpoParity;
@@ -82,10 +86,28 @@ typedef struct {
     int         tied;     /* the head shares the embedding's weights */
     int         qk_norm;
     double      dropout;
+    double      drop_path;   /* of the last block; rises evenly from 0 in the first */
+    double      layer_scale; /* initial factors of both branches of a block; 0: no such weights */
     Masking     mask;
     int64_t     window;   /* the newest keys that a query sees, itself included; 0: all */
     double      init_std; /* 0.02; projections into the residual stream get init_std / sqrt(2 layers) */
 } RecipeModel;
+
+/* What a vision transformer sees, and how it answers. */
+typedef struct {
+    int64_t  size, patch;            /* pixels a side, of a sample and of a patch */
+    int64_t  frames, tubelet;        /* of a clip, and of one token; frames 0: still images */
+    int64_t  stride;                 /* frames of the source per frame of a clip */
+    int64_t  seen_size, seen_frames; /* in the stage that a plan is for; no keys: size and frames at first */
+    int64_t  classes;                /* 0: as many as the data have, filled in before the first plan */
+    int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
+    PoolKind pool;
+    GridPos  pos;
+    double   smooth;                            /* label smoothing */
+    double   ema;                               /* decay of the running mean of weights; 0: none */
+    char     mean[RECIPE_STR], std[RECIPE_STR]; /* of the channels, as comma lists of 3 */
+    char     names[RECIPE_STR];                 /* of the classes, as a comma list; "": those of the data */
+} RecipeImage;
 
 typedef struct {
     OptimKind    kind;
@@ -107,12 +129,38 @@ typedef struct {
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
     DataPack   pack;
     double     val_fraction;
-    int64_t    threads;        /* loader threads, 0 = auto */
-    int64_t    depth;          /* batches kept ready, at most RECIPE_MOST_DEPTH */
-    int64_t    document_token; /* token that ends a document, -1: none; used by mask: document */
-    int64_t    prefix_token;   /* token that ends a window's prefix, -1: none; used by mask: prefix */
+    int64_t    threads;             /* loader threads, 0 = auto */
+    int64_t    depth;               /* batches kept ready, at most RECIPE_MOST_DEPTH */
+    int64_t    document_token;      /* token that ends a document, -1: none; used by mask: document */
+    int64_t    prefix_token;        /* token that ends a window's prefix, -1: none; used by mask: prefix */
+    char       augment[RECIPE_STR]; /* images: comma list of what is done to a training sample */
+    double     crop_min, crop_fraction; /* images: least area of a random crop; share of a centre crop */
+    double     mixup, cutmix, erase;    /* images: alphas, probability */
+    int64_t    rand_ops, rand_level;    /* images: RandAugment */
+    int64_t    mix_group;               /* images: samples that mix among each other */
+    double     skip_limit;              /* images: largest share of samples that cannot be used */
     DataVerify verify; /* whether shards are read whole before the run; auto: up to DATA_CHECK_BYTES */
 } RecipeData;
+
+/* The byte encoder of task latent. */
+typedef struct {
+    int64_t bytes, width, layers, heads, head_dim, latents;
+    int     tie_queries; /* one query for all latents */
+} RecipeEncoder;
+
+/* Task latent: a frozen language model, samples of prompt and answer, and the losses. */
+typedef struct {
+    char        llm[RECIPE_STR], tokenizer[RECIPE_STR], anchor[RECIPE_STR];
+    char        prompt_field[RECIPE_STR], answer_field[RECIPE_STR];
+    PairsKind   pairs;
+    TeacherKind teacher;
+    int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
+    int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
+    int64_t     first; /* the first tokens of an answer that have losses of their own */
+    double      tau, first_token_weight, first_weight, kl_weight;
+    double      room; /* share of the padded rows that a micro-batch has room for */
+    int         baselines;
+} RecipeLatent;
 
 typedef struct {
     int64_t every; /* steps; 0: only at the end */
@@ -230,8 +278,9 @@ struct Recipe {
     int64_t           steps;
     int64_t     step_samples; /* samples per optimizer update, over all ranks; a language model derives it */
     const char *step_key;     /* the key that step_samples comes from, for messages */
-    int64_t     step_tokens;  /* tokens per optimizer update of a language model */
-    int64_t     micro_batch;  /* samples; 0 = auto */
+    char        stages[RECIPE_STR]; /* comma list of task image: "STEP:SIZE" or "STEP:SIZExFRAMES" */
+    int64_t     step_tokens;        /* tokens per optimizer update of a language model */
+    int64_t     micro_batch;        /* samples; 0 = auto */
     Recompute   recompute;
     Precision   precision;
     char        device[RECIPE_STR]; /* auto, cpu, cuda, cuda:N */
@@ -252,9 +301,12 @@ struct Recipe {
     int64_t     max_skips;    /* non-finite or spiking steps in a row before a rollback */
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel model;
-    RecipeOptim optim;
-    RecipeData  data;
-    RecipeEval  eval;
+    RecipeImage image;
+    RecipeEncoder    encoder;
+    RecipeLatent     latent;
+    RecipeOptim      optim;
+    RecipeData       data;
+    RecipeEval       eval;
     RecipeCheckpoint checkpoint;
     RecipeWatch      watch;
     RecipeFp8        fp8;

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "conf/bind.h"
 #include "conf/hfconf.h"
+#include "conf/relate_image.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -377,6 +378,19 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* Without data.train the pixels are noise, for measuring speed. */
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    TRY(find_files(r, folder));
+    if (!r->data.train[0] || !need_data) return 0;
+    if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
+    if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
+        return refuse_missing(r, "data.val", r->data.val);
+    return 0;
+}
+
 /* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
 static void prefer_ppo(Recipe *r)
 {
@@ -435,10 +449,54 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     return find_files(r, folder);
 }
 
+/* A folder of Hugging Face's has its tokenizer in it. */
+static void find_tokenizer(RecipeLatent *t)
+{
+    char path[RECIPE_STR + 32];
+    snprintf(path, sizeof path, "%s/tokenizer.json", t->llm);
+    if (t->llm[0] && !t->tokenizer[0] && file_kind(path) == FILE_REGULAR)
+        str_copy(t->tokenizer, sizeof t->tokenizer, t->llm);
+}
+
+static int resolve_latent(Recipe *r, const char *folder, int need_data)
+{
+    RecipeEncoder *e = &r->encoder;
+    RecipeLatent  *t = &r->latent;
+    TRY(resolve_model(r));
+    RELATE(e->head_dim > 0 || e->width % e->heads == 0, "encoder.heads", "encoder.width",
+           "encoder.heads (%lld) must divide encoder.width (%lld), or give encoder.head_dim", LL(e->heads),
+           LL(e->width));
+    if (e->head_dim == 0) e->head_dim = e->width / e->heads;
+    RELATE(t->first <= t->answer, "latent.first", "latent.answer",
+           "latent.first (%lld) must not exceed latent.answer (%lld)", LL(t->first), LL(t->answer));
+    RELATE(t->least_bytes <= e->bytes, "latent.least_bytes", "encoder.bytes",
+           "latent.least_bytes (%lld) must not exceed encoder.bytes (%lld)", LL(t->least_bytes),
+           LL(e->bytes));
+    if (t->least_bytes == 0) t->least_bytes = e->bytes;
+    int64_t positions = MAX(t->prompt, e->latents) + t->answer;
+    RELATE(r->model.pos == POS_ROPE || positions < r->model.context, "latent.prompt", "model.context",
+           "prompt and answer need %lld positions, model.context is %lld", LL(positions),
+           LL(r->model.context));
+    r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
+    TRY(check_validation(r));
+    TRY(find_files(r, folder));
+    find_tokenizer(t);
+    if (t->pairs == PAIRS_RANDOM) return 0;
+    DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
+    RELATE(t->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "latent.tokenizer",
+           "without a tokenizer tokens are bytes: model.vocab (%lld) must be at least 256",
+           LL(r->model.vocab));
+    if (!need_data) return 0;
+    TRY(check_data(r, r->data.train, "data.train"));
+    return r->data.val[0] ? check_data(r, r->data.val, "data.val") : 0;
+}
+
 static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
-} tasks[] = { { "lm", resolve_lm }, { "ppo", resolve_ppo } };
+} tasks[] = {
+    { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "image", resolve_image }, { "latent", resolve_latent }
+};
 
 static int refuse_task(const Recipe *r)
 {

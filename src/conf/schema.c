@@ -213,7 +213,7 @@ static int set_list(const SchemaRow *row, char *field, const char *text, char *w
         int is_any = !row->names && !row->items;
         if (!is_any && name_index(row, item) < 0 && !(row->items && schema_find(NULL, key) >= 0))
             return refuse_name(row, item, why, n);
-        if (str_list_has(joined, item)) continue;
+        if (!row->repeats && str_list_has(joined, item)) continue;
         if (str_append(joined, sizeof joined, "%s%s", joined[0] ? "," : "", item) < 0) {
             snprintf(why, n, "is longer than %d bytes", RECIPE_STR - 1);
             return -1;

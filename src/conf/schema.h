@@ -38,8 +38,9 @@ struct SchemaRow {
     const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
     const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char *help;
-    int path;   /* KEY_TEXT: names a file. Looked for beside the recipe, too; a run keeps the absolute path */
-    int secret; /* never written down: schema_get() shows it as empty */
+    int path; /* KEY_TEXT: names a file. Looked for beside the recipe, too; a run keeps the absolute path */
+    int repeats;    /* KEY_LIST: an item may come twice */
+    int secret;     /* never written down: schema_get() shows it as empty */
     KeyFixed fixed; /* may it change when a run goes on? */
 };
 

@@ -152,11 +152,15 @@ uint64_t documents_fingerprint(const Documents *d) { return XXH64_digest(&d->has
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
-static int is_json(const Documents *d, const char *path)
+static int is_json_name(const char *path)
 {
     const char *name = file_name_of(path);
-    if (d->cfg.format != DOCUMENTS_AUTO) return d->cfg.format == DOCUMENTS_JSON;
     return strstr(name, ".jsonl") || strstr(name, ".ndjson");
+}
+
+static int is_json(const Documents *d, const char *path)
+{
+    return d->cfg.format == DOCUMENTS_AUTO ? is_json_name(path) : d->cfg.format == DOCUMENTS_JSON;
 }
 
 static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
@@ -379,3 +383,42 @@ int documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i
 }
 
 void documents_text_free(void *own) { json_decref(own); }
+
+/* ---- all at once --------------------------------------------------------------------------------------- */
+
+int documents_is_more(const char *path)
+{
+    unsigned char p[4];
+    if (file_kind(path) != FILE_REGULAR || is_json_name(path)) return file_kind(path) != FILE_NONE;
+    int     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n  = fd < 0 ? 0 : read(fd, p, sizeof p);
+    if (fd >= 0) close(fd);
+    return is_packed(p, n);
+}
+
+static int spool_batch(const DocumentsConfig *cfg, const DocumentBatch *b, FILE *out)
+{
+    for (int64_t i = 0; i < b->n; i++) {
+        const char *text;
+        size_t      n;
+        void       *own;
+        int         bad, rc = documents_text(cfg, b, i, &text, &n, &own, &bad);
+        if (rc > 0) rc = file_write(out, text, n);
+        if (rc == 0 && b->doc[i].last) rc = file_write(out, "\n", 1);
+        documents_text_free(own);
+        TRY(rc);
+    }
+    return 0;
+}
+
+int documents_spool(const DocumentsConfig *cfg, FILE *out)
+{
+    Documents    *d = NULL;
+    DocumentBatch b = { 0 };
+    TRY(documents_open(&d, cfg));
+    int more = 1, rc = 0;
+    while (rc == 0 && (more = documents_next(d, &b)) > 0) rc = spool_batch(cfg, &b, out);
+    documents_batch_deinit(&b);
+    documents_close(d);
+    return rc < 0 || more < 0 ? -1 : 0;
+}

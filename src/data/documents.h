@@ -13,6 +13,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,6 +64,12 @@ void documents_batch_deinit(DocumentBatch *b);
 int  documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
                     size_t *n, void **own, int *bad);
 void documents_text_free(void *own);
+
+/* 1: a path is not just a file of plain text: a folder, standard input, packed, or JSON lines. */
+int documents_is_more(const char *path);
+/* Writes the text of every document, each with a line break behind it. Negative after
+ * err_user()/err_set(). */
+int documents_spool(const DocumentsConfig *cfg, FILE *out);
 
 int     documents_files(const Documents *d);
 int64_t documents_bytes(const Documents *d); /* of all files, packed; 0: not known (a pipe) */

@@ -181,6 +181,8 @@ static int open_file(ImageSet *s)
         TRY(add_parts(s, ""));
         return s->kind == SET_TAR ? open_tars(s) : open_albums(s);
     }
+    int one = set_scan_image(s);
+    if (one != 0) return MIN(one, 0);
     s->kind = SET_IDX;
     if (idx_is_magic(s->path)) return open_idx(s);
     return err_user("%s: neither a folder of images nor an idx, tar or " ALBUM_SUFFIX " file", s->path);

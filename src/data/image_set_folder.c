@@ -147,6 +147,18 @@ int set_scan_folder(ImageSet *s)
     return 0;
 }
 
+int set_scan_image(ImageSet *s)
+{
+    char folder[PATH_MAX];
+    if (!is_image(s->path)) return 0;
+    if (file_folder_of(s->path, folder, sizeof folder) < 0)
+        return err_user("%s: the path is too long", s->path);
+    s->kind = SET_FLAT;
+    TRY(set_add(s, &(SetItem){ .label = -1 }, file_name_of(s->path)));
+    s->path = arena_strdup(&s->arena, folder);
+    return 1;
+}
+
 /* ---- Tar files ------------------------------------------------------------------------------------- */
 
 /* A WebDataset sample is members whose names agree up to the first dot of the last component. */

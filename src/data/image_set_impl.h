@@ -43,6 +43,8 @@ int set_add(ImageSet *s, const SetItem *item, const char *name);
 void set_number_classes(ImageSet *s, int n);
 
 int set_scan_folder(ImageSet *s); /* image_set_folder.c */
+/* A set of the one image that the path names: 1; 0 when the path has no ending of an image. */
+int set_scan_image(ImageSet *s);
 int set_scan_tar(ImageSet *s, int part);
 
 #endif

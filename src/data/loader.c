@@ -1,8 +1,9 @@
 /* The loader: pure filling, and a ThreadRing between the threads that fill and the consumer. See loader.h.
  *
- * 1. A slot belongs to the thread that drew its ticket until the slot is published, then to the consumer
- *    until the slot is released. The ring's lock orders the two. Nothing else that the threads read changes
- *    while they run.
+ * 1. A slot is filled in `parts` parts of about equally many rows; a ticket of the ring is a part. A part
+ *    belongs to the thread that drew its ticket until the part is published, then to the consumer until the
+ *    slot is released. The ring's lock orders the two. Nothing else that the threads read changes while they
+ *    run.
  * 2. A batch that failed is published like any other, with its message. So the consumer meets the first
  *    failure in the order of batches, whichever thread failed first in time. */
 #include "data/loader.h"
@@ -20,30 +21,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AUTO_THREADS = 4, LOOK_BATCHES = 16 };
+enum { MAX_AUTO_THREADS = 4, LOOK_BATCHES = 16, MOST_PARTS = 64 };
 static const double look_every_s = 0.25, wait_share = 0.05;
 
 typedef struct {
-    void   *host;
-    int64_t sample0, n_target[SOURCE_SLOTS];
+    int64_t n_target[SOURCE_SLOTS];
     double  fill_s;
     int     failed; /* with err_text */
     char    err_text[1024];
-} LoaderSlot;
+} LoaderPart;
 
 struct Loader {
     LoaderConfig      cfg; /* slots and skip are NULL here: the copies are below */
     const Source     *src;
     SampleRange      *skip; /* sorted */
-    LoaderSlot       *slot;
+    void            **slot;
+    LoaderPart       *part; /* of every slot */
+    int               parts;
     Thread           *thread;
     int               n_thread; /* 0: inline */
     int               most_thread;
     atomic_int        n_running; /* threads that have begun */
     char             *scratch;   /* the source's, for each thread, or for inline filling */
     ThreadRing        ring;
-    int64_t           n_taken, n_released; /* tickets */
-    const LoaderSlot *failed;              /* the slot whose error ended the supply */
+    int64_t           n_taken, n_released; /* batches */
+    const LoaderPart *failed;              /* the part whose error ended the supply */
     LoaderStats       stats;
     double            start_s;               /* of the first loader_next(); 0 before */
     double            look_s, look_waited_s; /* when the consumer's wait was last looked at */
@@ -52,43 +54,55 @@ struct Loader {
 
 /* ---- Filling ------------------------------------------------------------------------------------------- */
 
-static int fill_row(const Loader *l, LoaderSlot *slot, int64_t b, void *scratch)
+static int64_t batch_sample0(const Loader *l, int64_t batch)
+{
+    const LoaderConfig *c = &l->cfg;
+    return c->first_sample + (batch * c->world + c->rank) * c->fields.B;
+}
+
+static int fill_row(const Loader *l, LoaderPart *part, int64_t batch, int64_t b, void *scratch)
 {
     const Fields *f = &l->cfg.fields;
     void         *field[FIELDS_MAX];
-    int64_t       used = slot->sample0 + b;
+    int64_t       used = batch_sample0(l, batch) + b;
     int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
     fault_slow();
-    for (int i = 0; i < f->n; i++) field[i] = fields_at(f, slot->host, i, b);
+    for (int i = 0; i < f->n; i++) field[i] = fields_at(f, l->slot[batch % l->cfg.n_slot], i, b);
     for (int k = 0; k < SOURCE_SLOTS; k++) {
         int64_t n = source_targets(l->src, g, k, scratch);
         if (n < 0) return -1;
-        slot->n_target[k] += n;
+        part->n_target[k] += n;
     }
     return source_fill(l->src, g, field, scratch);
 }
 
-static int fill_slot(const Loader *l, LoaderSlot *slot, int64_t ticket, void *scratch)
+static LoaderPart *part_of(const Loader *l, int64_t ticket)
 {
-    const LoaderConfig *c = &l->cfg;
-    slot->sample0         = c->first_sample + (ticket * c->world + c->rank) * c->fields.B;
-    memset(slot->n_target, 0, sizeof slot->n_target);
-    fields_set_sample0(slot->host, slot->sample0);
-    for (int64_t b = 0; b < c->fields.B; b++) TRY(fill_row(l, slot, b, scratch));
+    return &l->part[ticket % ((int64_t)l->cfg.n_slot * l->parts)];
+}
+
+static int fill_part(const Loader *l, int64_t ticket, void *scratch)
+{
+    int64_t     batch = ticket / l->parts, k = ticket % l->parts, B = l->cfg.fields.B;
+    LoaderPart *part = part_of(l, ticket);
+    memset(part->n_target, 0, sizeof part->n_target);
+    if (k == 0) fields_set_sample0(l->slot[batch % l->cfg.n_slot], batch_sample0(l, batch));
+    for (int64_t b = k * B / l->parts; b < (k + 1) * B / l->parts; b++)
+        TRY(fill_row(l, part, batch, b, scratch));
     return 0;
 }
 
-/* Fills the slot of a ticket that was acquired, and publishes it. */
+/* Fills the part of a ticket that was acquired, and publishes it. */
 static void fill_ticket(Loader *l, int64_t ticket, void *scratch)
 {
-    LoaderSlot *slot    = &l->slot[ticket % l->cfg.n_slot];
+    LoaderPart *part    = part_of(l, ticket);
     double      begin_s = clock_now_s();
-    slot->failed        = fill_slot(l, slot, ticket, scratch) < 0;
-    if (slot->failed) {
-        snprintf(slot->err_text, sizeof slot->err_text, "%s", err_get());
+    part->failed        = fill_part(l, ticket, scratch) < 0;
+    if (part->failed) {
+        snprintf(part->err_text, sizeof part->err_text, "%s", err_get());
         err_clear();
     }
-    slot->fill_s = clock_now_s() - begin_s;
+    part->fill_s = clock_now_s() - begin_s;
     thread_ring_publish(&l->ring, ticket);
 }
 
@@ -106,29 +120,61 @@ static void thread_body(void *arg)
 
 /* ---- The consumer -------------------------------------------------------------------------------------- */
 
-static int report_failure(const LoaderSlot *slot) { return err_set("%s", slot->err_text); }
+static int report_failure(const LoaderPart *part) { return err_set("%s", part->err_text); }
 
-/* Starts one more thread if the consumer waited too long since the last look. The first batches are no
- * measure: they are waited for by any number of threads. A thread that cannot start is no failure. */
+/* 1: it is time to look at the consumer's wait. The first batches are no measure: they are waited for by any
+ * number of threads. Batches that are work are few and slow: each one counts. */
+static int is_due(const Loader *l, double since_s)
+{
+    if (l->src->is_work) return l->n_taken > l->look_taken;
+    return l->n_taken - l->look_taken >= LOOK_BATCHES && since_s >= look_every_s;
+}
+
+/* One more thread; where samples are work, half as many more. A thread that cannot start is no failure. */
+static void start_more(Loader *l)
+{
+    int more = l->src->is_work ? MAX(l->n_thread / 2, 1) : 1;
+    for (; more > 0 && l->n_thread < l->most_thread; more--) {
+        if (thread_start(&l->thread[l->n_thread], "loader", thread_body, l) < 0) {
+            err_clear();
+            l->most_thread = l->n_thread;
+            return;
+        }
+        l->n_thread++;
+    }
+}
+
+/* Starts threads if the consumer waited too long since the last look. */
 static void follow_wait(Loader *l)
 {
     double now_s = clock_now_s(), since_s = now_s - l->look_s;
-    if (l->n_thread == 0 || l->n_thread >= l->most_thread) return;
-    if (l->n_taken - l->look_taken < LOOK_BATCHES || since_s < look_every_s) return;
+    if (l->n_thread == 0 || l->n_thread >= l->most_thread || !is_due(l, since_s)) return;
     double share     = (l->stats.waited_s - l->look_waited_s) / since_s;
-    int    is_first  = l->look_taken == 0;
+    int    is_first  = l->look_taken == 0 && !l->src->is_work;
     l->look_s        = now_s;
     l->look_waited_s = l->stats.waited_s;
     l->look_taken    = l->n_taken;
     if (is_first || share < wait_share) return;
-    if (thread_start(&l->thread[l->n_thread], "loader", thread_body, l) < 0) {
-        err_clear();
-        l->most_thread = l->n_thread;
-        return;
-    }
-    l->n_thread++;
+    start_more(l);
+    if (l->src->is_work) return; /* said once, at the end of the run */
     log_info("loader: %d threads now: %.0f %% of the time was spent waiting for data", l->n_thread,
              100 * share);
+}
+
+/* All parts of the next batch, in order. The first failure is kept: a slot that is not released is not
+ * filled again. */
+static void take_parts(Loader *l, LoaderBatch *out)
+{
+    for (int k = 0; k < l->parts; k++) {
+        if (l->n_thread == 0) fill_ticket(l, thread_ring_acquire(&l->ring), l->scratch);
+        int64_t ticket = thread_ring_take(&l->ring);
+        CHECK(ticket == l->n_taken * l->parts + k, "part %lld of batch %lld", (long long)ticket,
+              (long long)l->n_taken);
+        const LoaderPart *part = part_of(l, ticket);
+        if (part->failed && !l->failed) l->failed = part;
+        l->stats.fill_s += part->fill_s;
+        for (int i = 0; i < SOURCE_SLOTS; i++) out->n_target[i] += part->n_target[i];
+    }
 }
 
 int loader_next(Loader *l, LoaderBatch *out)
@@ -137,22 +183,14 @@ int loader_next(Loader *l, LoaderBatch *out)
     CHECK(l->n_taken - l->n_released < l->cfg.n_slot, "all %d slots are held", l->cfg.n_slot);
     double begin_s = clock_now_s();
     if (l->start_s == 0) l->start_s = begin_s;
-    if (l->n_thread == 0) fill_ticket(l, thread_ring_acquire(&l->ring), l->scratch);
-    int64_t ticket = thread_ring_take(&l->ring);
-    CHECK(ticket == l->n_taken, "batch %lld instead of %lld", (long long)ticket, (long long)l->n_taken);
+    int slot = (int)(l->n_taken % l->cfg.n_slot);
+    *out     = (LoaderBatch){ .slot = slot, .host = l->slot[slot], .sample0 = batch_sample0(l, l->n_taken) };
+    take_parts(l, out);
     l->n_taken++;
     l->stats.waited_s += clock_now_s() - begin_s;
     follow_wait(l);
-
-    LoaderSlot *slot = &l->slot[ticket % l->cfg.n_slot];
-    if (slot->failed) {
-        l->failed = slot; /* stays as it is: a slot that is not released is not filled again */
-        return report_failure(slot);
-    }
+    if (l->failed) return report_failure(l->failed);
     l->stats.batches++;
-    l->stats.fill_s += slot->fill_s;
-    *out = (LoaderBatch){ .slot = (int)(slot - l->slot), .host = slot->host, .sample0 = slot->sample0 };
-    memcpy(out->n_target, slot->n_target, sizeof out->n_target);
     return 0;
 }
 
@@ -160,8 +198,9 @@ void loader_release(Loader *l, int slot)
 {
     CHECK(l->n_released < l->n_taken && slot == l->n_released % l->cfg.n_slot,
           "slot %d is not the next to release", slot);
-    CHECK(l->failed != &l->slot[slot], "slot %d was not handed out", slot);
-    thread_ring_release(&l->ring, l->n_released++);
+    CHECK(!l->failed || (l->failed - l->part) / l->parts != slot, "slot %d was not handed out", slot);
+    for (int k = 0; k < l->parts; k++) thread_ring_release(&l->ring, l->n_released * l->parts + k);
+    l->n_released++;
 }
 
 void loader_stats(Loader *l, LoaderStats *out)
@@ -189,7 +228,7 @@ static int start(Loader *l)
     l->look_waited_s           = 0;
     l->look_taken              = 0;
     atomic_store(&l->n_running, 0);
-    TRY(thread_ring_init(&l->ring, l->cfg.n_slot));
+    TRY(thread_ring_init(&l->ring, l->cfg.n_slot * l->parts));
     for (int i = 0; i < l->n_thread; i++) TRY(thread_start(&l->thread[i], "loader", thread_body, l));
     return 0;
 }
@@ -234,16 +273,16 @@ static int check_first(int64_t first_sample)
 
 /* A quarter of the cores this process may use. One thread is fast enough for any GPU while the tokens come
  * from the page cache (tests/test_loader.c prints the rate). More threads hide the latency of disks. */
-static int choose_threads(const LoaderConfig *c)
+static int choose_threads(const LoaderConfig *c, int parts)
 {
     if (c->inline_fill) return 0;
     int n = c->threads > 0 ? c->threads : MIN(MAX(hostmem_cpus() / 4, 1), MAX_AUTO_THREADS);
-    return MIN(n, c->n_slot);
+    return MIN(n, c->n_slot * parts);
 }
 
-static int most_threads(const LoaderConfig *c, int n)
+static int most_threads(const LoaderConfig *c, int n, int parts)
 {
-    return n > 0 && c->threads == 0 ? MAX(n, MIN(hostmem_cpus(), c->n_slot)) : n;
+    return n > 0 && c->threads == 0 ? MAX(n, MIN(hostmem_cpus(), c->n_slot * parts)) : n;
 }
 
 static int take_memory(Loader *l, const LoaderConfig *cfg)
@@ -252,7 +291,8 @@ static int take_memory(Loader *l, const LoaderConfig *cfg)
     l->scratch = mem_zeroed((size_t)MAX(l->most_thread, 1), MAX(l->src->scratch_bytes, 1));
     l->skip    = mem_zeroed((size_t)cfg->n_skip, sizeof *l->skip);
     l->slot    = mem_zeroed((size_t)cfg->n_slot, sizeof *l->slot);
-    return l->thread && l->scratch && l->skip && l->slot ? 0 : err_sys("memory for the loader");
+    l->part    = mem_zeroed((size_t)cfg->n_slot * (size_t)l->parts, sizeof *l->part);
+    return l->thread && l->scratch && l->skip && l->slot && l->part ? 0 : err_sys("memory for the loader");
 }
 
 int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
@@ -266,14 +306,15 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     l->cfg.slots   = NULL;
     l->cfg.skip    = NULL;
     l->src         = src;
-    l->n_thread    = choose_threads(cfg);
-    l->most_thread = most_threads(cfg, l->n_thread);
+    l->parts       = src->is_work && !cfg->inline_fill ? (int)MIN(cfg->fields.B, MOST_PARTS) : 1;
+    l->n_thread    = choose_threads(cfg, l->parts);
+    l->most_thread = most_threads(cfg, l->n_thread, l->parts);
     if (take_memory(l, cfg) < 0) {
         loader_destroy(l);
         return -1;
     }
     for (int i = 0; i < cfg->n_skip; i++) l->skip[i] = cfg->skip[i];
-    for (int i = 0; i < cfg->n_slot; i++) l->slot[i].host = cfg->slots[i];
+    for (int i = 0; i < cfg->n_slot; i++) l->slot[i] = cfg->slots[i];
     qsort(l->skip, (size_t)cfg->n_skip, sizeof *l->skip, compare_ranges);
     if (start(l) < 0) {
         loader_destroy(l);
@@ -296,6 +337,9 @@ void loader_destroy(Loader *l)
 {
     if (!l) return;
     stop(l);
+    for (int i = 0; l->scratch && i < MAX(l->most_thread, 1); i++)
+        source_end_scratch(l->src, l->scratch + (size_t)i * l->src->scratch_bytes);
+    free(l->part);
     free(l->slot);
     free(l->skip);
     free(l->scratch);

@@ -13,7 +13,8 @@
  *    1), no start was refused (exit code 2).
  * 5. Behind the last sample of a validation source come empty rows.
  * 6. Without a number of threads the loader looks now and then how long the consumer waited. If that is more
- *    than a twentieth of the time, one more thread starts, up to one a core and one a slot.
+ *    than a twentieth of the time, one more thread starts, up to one a core and one a slot. Where samples are
+ *    work (Source.is_work), several threads share a slot, and threads come faster.
  * 7. Everything but the filling happens on one thread, the consumer's. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H

@@ -29,6 +29,10 @@ typedef struct {
      * err_set(). */
     int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
     void (*close)(Source *s);
+    /* Frees what fill() or targets() keep in a scratch, which begins as zeros. NULL: nothing. */
+    void (*end_scratch)(const Source *s, void *scratch);
+    /* Where the time of a sample went, and what was skipped, into buf. NULL: nothing to say. */
+    void (*describe)(const Source *s, char *buf, size_t n);
 } SourceVt;
 
 enum { SOURCE_SLOTS = 8 };
@@ -40,9 +44,10 @@ struct Source {
     int64_t         n_sample; /* of validation; INT64_MAX: endless */
     int64_t         n_all;    /* of validation: samples there are, of which n_sample are taken */
     int64_t         targets_each[SOURCE_SLOTS]; /* of a full sample */
-    int64_t         size;             /* of the data, in any unit: another one means that the data changed */
-    uint64_t        fingerprint;      /* of its content, by samples of it; 0: not known */
-    size_t          scratch_bytes;    /* for each thread */
+    int64_t         size;          /* of the data, in any unit: another one means that the data changed */
+    uint64_t        fingerprint;   /* of its content, by samples of it; 0: not known */
+    int             is_work;       /* 1: a sample takes long (decoding): several threads share a batch */
+    size_t          scratch_bytes; /* for each thread, zeros at first */
     double          bytes_per_target; /* of validation: text that a target stands for; 0: not known */
 };
 
@@ -55,6 +60,19 @@ static inline int64_t source_targets(const Source *s, int64_t g, int slot, void 
 {
     if (g < 0) return 0;
     return s->vt->targets ? s->vt->targets(s, g, slot, scratch) : s->targets_each[slot];
+}
+
+static inline void source_end_scratch(const Source *s, void *scratch)
+{
+    if (scratch && s->vt->end_scratch) s->vt->end_scratch(s, scratch);
+}
+
+/* buf, which is empty when there is nothing to say. */
+static inline const char *source_describe(const Source *s, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    if (s && s->vt->describe) s->vt->describe(s, buf, n);
+    return buf;
 }
 
 static inline void source_close(Source *s)

@@ -3,6 +3,7 @@
 #include "data/tokenize.h"
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/json.h"
@@ -307,20 +308,29 @@ static int write_summary(const Work *w)
     return rc;
 }
 
-/* Gives the parts their names; tokens.json comes last. */
-static int publish(const Work *w)
+static int name_part(const Work *w, int part)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    TRY(tokenizer_save(w->t, w->cfg->out));
-    for (int k = 0; k < 2; k++) {
-        if (w->result->part[k].n_shard == 0) continue;
-        TRY(part_path(w, k, "", from));
-        if (snprintf(to, sizeof to, "%s/%s", w->cfg->out, part_name[k]) >= PATH_MAX)
-            return err_user("%s: the path is too long", w->cfg->out);
-        if (rename(from, to) != 0) return err_sys("%s: rename to %s", from, to);
+    if (w->result->part[part].n_shard == 0) return 0;
+    TRY(part_path(w, part, "", from));
+    snprintf(to, sizeof to, "%s/%s", w->cfg->out, part_name[part]); /* shorter than from */
+    if (fault_hit(FAULT_RENAME) || rename(from, to) != 0) return err_sys("%s: rename to %s", from, to);
+    return 0;
+}
+
+/* Gives the parts their names; tokens.json comes last. After a failure the names are gone again. */
+static int publish(const Work *w)
+{
+    char path[PATH_MAX];
+    int  rc = tokenizer_save(w->t, w->cfg->out);
+    for (int k = 0; rc == 0 && k < 2; k++) rc = name_part(w, k);
+    if (rc == 0) rc = folder_sync(w->cfg->out);
+    if (rc == 0) rc = write_summary(w);
+    for (int k = 0; rc < 0 && k < 2; k++) {
+        snprintf(path, sizeof path, "%s/%s", w->cfg->out, part_name[k]);
+        folder_remove(path); /* the first error is kept */
     }
-    TRY(folder_sync(w->cfg->out));
-    return write_summary(w);
+    return rc;
 }
 
 /* ---- all ----------------------------------------------------------------------------------------------- */

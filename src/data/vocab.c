@@ -15,7 +15,6 @@ static int is_there(char *buf, size_t n, const char *folder, const char *up)
 int vocab_path(const Recipe *r, char *buf, size_t n)
 {
     const RecipeData *d = &r->data;
-    if (d->kind == DATA_RANDOM) return 0;
     if (d->tokenizer[0]) return str_copy(buf, n, d->tokenizer) == 0;
     if (d->kind != DATA_TOKENS) return 0;
     char folder[RECIPE_STR];

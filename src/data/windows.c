@@ -168,9 +168,9 @@ static void windows_close(Source *s)
 }
 
 /* Training windows are whole: every one has T targets, unless a prefix has none. */
-static const SourceVt whole_vt  = { windows_fill, NULL, windows_close };
-static const SourceVt part_vt   = { windows_fill, windows_targets, windows_close };
-static const SourceVt packed_vt = { packed_fill, packed_targets, windows_close };
+static const SourceVt whole_vt = { .fill = windows_fill, .close = windows_close };
+static const SourceVt part_vt  = { .fill = windows_fill, .targets = windows_targets, .close = windows_close };
+static const SourceVt packed_vt = { .fill = packed_fill, .targets = packed_targets, .close = windows_close };
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 

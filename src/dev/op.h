@@ -51,6 +51,8 @@ extern "C" {
     X(ADD, add, Add)                                                                                         \
     X(MUL, mul, Mul)                                                                                         \
     X(AXPBY, axpby, Axpby)                                                                                   \
+    X(SCALE, scale, Scale)                                                                                   \
+    X(SCALE_DW, scale_dw, ScaleDw)                                                                           \
     X(ROWS_FWD, rows_fwd, RowsFwd)                                                                           \
     X(ROWS_DX, rows_dx, RowsDx)                                                                              \
     X(MEAN_ROWS_FWD, mean_rows_fwd, MeanRowsFwd)                                                             \
@@ -86,6 +88,7 @@ extern "C" {
     X(PUT, put, Put)                                                                                         \
     X(TICK, tick, Tick)                                                                                      \
     X(PERM, perm, Perm)                                                                                      \
+    X(PACK_ROWS, pack_rows, PackRows)                                                                        \
     X(CALL, call, CallFn)                                                                                    \
     X(LOSS_ADD, loss_add, LossAdd)                                                                           \
     X(HALT, halt, Halt)                                                                                      \
@@ -255,9 +258,10 @@ typedef struct { Tensor *dwpe, *dy; } PosDw;
 /* Images as bytes, u8[B, frames, src_height, src_width, 3] (contiguous, any ndim), to rows of patches.
  *   y [B*n_patch, tubelet*P*P*3], n_patch = frames/tubelet * height/P * width/P; P is patch.
  *   Rows of y go by (sample, time, patch row, patch column), its columns by (frame, row, column, channel).
- *   y = (v/255 - mean[c])/std[c], where v is the pixel of sample b, or a mix with sample partner[b].
+ *   y = (v/255 - mean[c])/std[c], where v is the pixel of sample b, or a mix with its partner's.
  * crop i32[B,3]?: top, left, and 1 if mirrored, of each sample's height x width window (all 0 if absent).
- * partner i32[B]?: v = lambda[b] * own + (1 - lambda[b]) * partner's; lambda f32[B]? (1 if absent).
+ * partner i32[B]?: the partner of sample b is sample b + partner[b], so a source need not know the place of a
+ * sample. v = lambda[b] * own + (1 - lambda[b]) * partner's; lambda f32[B]? (1 if absent).
  * box i32[B,4]?: first row, end row, first column, end column in the window; v inside is the partner's.
  * There is no gradient. */
 typedef struct {
@@ -315,6 +319,9 @@ typedef struct { Tensor *dx, *dy, *x; Act act; } GluDx; /* dx[N,2F]; dx may alia
 typedef struct { Tensor *y, *a, *b; } Add;              /* y = a + b; y may alias a or b */
 typedef struct { Tensor *y, *a, *b; } Mul;              /* y = a * b; y may alias a or b */
 typedef struct { Tensor *y, *x; float a, b; } Axpby;    /* y = a*x + b*y; b = 0 reads no y */
+/* y = x * gamma, one factor a column: gamma f32[C]; y may alias x. The same op gives the gradient of x. */
+typedef struct { Tensor *y, *x, *gamma; } Scale;
+typedef struct { Tensor *dgamma, *ws, *dy, *x; } ScaleDw; /* dgamma f32[C] += sum over rows of dy*x */
 
 /* y[N,C] = x[index[at*N + n]] of x[M,C], any dtype; index -1 gives a row of zeros.
  * index i32[N], or longer with at i32[1]? */
@@ -382,7 +389,7 @@ typedef struct {
  * padding. A hard target has q = [c = target]. Soft targets have
  *   q = (1 - smooth) (lambda [c = target] + (1 - lambda) [c = target2]) + smooth/n_class.
  * target, target2 i32[N], lambda f32[N]; target2 and lambda come together, and target2 is a class even where
- * target is -1. hits i32[2]? += rows whose target has the largest logit, and one of the 5 largest; of equal
+ * target is -1. hits f32[2]? += rows whose target has the largest logit, and one of the 5 largest; of equal
  * logits the lower class comes first. */
 typedef struct {
     Tensor *loss, *lse, *hits, *logits, *target, *target2, *lambda;
@@ -490,6 +497,19 @@ typedef struct { Tensor *y, *x, *t; } Put;
 typedef struct { Tensor *t; int modulo; } Tick; /* t i32[1] = (t + 1) mod modulo */
 /* index i32[n] = a permutation of 0..n-1 by (seed, site, step, epoch i32[1]?), the same on every device */
 typedef struct { Tensor *index, *state, *epoch; int site; } Perm;
+/* Sequences of different lengths, side by side. Sequence b has len i32[B] rows of a padded [B,stride]. In the
+ * packed form of R rows sequence 0 begins at row 0; each other one begins behind the one before, at a
+ * multiple of align.
+ *   index i32[R]        row of the padded form; -1 in rows of no sequence
+ *   first, last i32[R]  rows of the same sequence that a row may see, up to itself if causal; 0, -1 for none
+ *   tail i32[B*n_tail]? the last n_tail packed rows of each sequence; -1 where a sequence is shorter
+ *   low, high i32[B*n_each]?  first and last packed row of each sequence, n_each times; 0, -1 if it is empty
+ * Sequences that do not fit into R rows are a bug that the CPU reports. */
+typedef struct {
+    Tensor *index, *first, *last, *tail, *low, *high, *len;
+    int64_t stride;
+    int     align, causal, n_tail, n_each;
+} PackRows;
 
 /* A function of the task, for what no other op can say: environments that step on the device. The function
  * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the

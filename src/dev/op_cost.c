@@ -185,6 +185,7 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_LINEAR_GLU_BWD: return GEMM_WS_BYTES + product_ws(a->linear_glu_bwd.dy, a->linear_glu_bwd.w);
     case OP_NORM_DW: return colsum_ws(tensor_cols(a->norm_dw.dy), 2);
     case OP_NORM_BWD: return colsum_ws(tensor_cols(a->norm_bwd.dy), a->norm_bwd.dbias ? 3 : 2);
+    case OP_SCALE_DW: return colsum_ws(tensor_cols(a->scale_dw.dy), 1);
     case OP_BIAS_DW: return colsum_ws(tensor_cols(a->bias_dw.dy), 1);
     case OP_ACT_BIAS_BWD: return colsum_ws(tensor_cols(a->act_bias_bwd.dy), 1);
     case OP_QKNORM_DW: return colsum_ws(2 * a->qknorm_dw.head_dim, 1);

@@ -55,6 +55,24 @@ static void more_patches(OpCheck *v, const OpArgs *a)
     need(v, a->patches.partner || (!a->patches.lambda && !a->patches.box), "lambda and box need a partner");
 }
 
+/* B sequences, X rows of their tails, Y copies of where they are. */
+static void dims_pack(OpCheck *v, const OpArgs *args)
+{
+    const PackRows *a = &args->pack_rows;
+    v->dim['B']       = tensor_numel(a->len);
+    v->dim['X']       = v->dim['B'] * a->n_tail;
+    v->dim['Y']       = v->dim['B'] * a->n_each;
+    need(v, a->stride >= 1 && a->align >= 1, "stride and align must be positive");
+}
+
+static void more_pack(OpCheck *v, const OpArgs *args)
+{
+    const PackRows *a = &args->pack_rows;
+    need(v, (a->tail != NULL) == (a->n_tail > 0), "tail and n_tail come together");
+    need(v, (a->low != NULL) == (a->n_each > 0) && (a->high != NULL) == (a->n_each > 0),
+         "low, high and n_each come together");
+}
+
 /* G is twice F, the width of a gate and what it gates. */
 static void set_gate(OpCheck *v, const Tensor *half)
 {
@@ -503,6 +521,8 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_ADD]          = { { N_C, N_C, N_C } },
     [OP_MUL]          = { { N_C, N_C, N_C } },
     [OP_AXPBY]        = { { N_C, N_C } },
+    [OP_SCALE]        = { { N_C, N_C, F_C } },
+    [OP_SCALE_DW]     = { { F_C, WS, N_C, N_C } },
     [OP_ROWS_FWD]     = { { { ELEM_ANY, 'N', 'C' }, { ELEM_ANY, 'M', 'C' }, SOME(I32), ONE(I32) },
                           .more = more_rows_fwd },
     [OP_ROWS_DX]      = { { A(M, C), WS, N_C, I_N } },
@@ -528,7 +548,7 @@ const OpRule op_rules[OP_COUNT] = {
                               I_N, I_B },
                             .dims = dims_cross_attn_bwd },
     [OP_DROPOUT]      = { { N_C, N_C, STEP, ONE(I64) }, .more = more_dropout },
-    [OP_XENT_FWD]     = { { F_N, F_N, VECTOR(I32, 2), A(N, V), I_N, I_N, F_N },
+    [OP_XENT_FWD]     = { { F_N, F_N, VECTOR(F32, 2), A(N, V), I_N, I_N, F_N },
                           .more = more_xent_fwd, SLOT(xent_fwd) },
     [OP_XENT_DX]      = { { A(N, V), A(N, V), F_N, I_N, I_N, F_N, STEP },
                           .more = more_xent_dx, SLOT(xent_dx) },
@@ -564,6 +584,9 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_PUT]          = { { SOME(ANY), SOME(ANY), ONE(I32) }, .more = more_put },
     [OP_TICK]         = { { ONE(I32) }, .more = more_tick },
     [OP_PERM]         = { { SOME(I32), STEP, ONE(I32) } },
+    [OP_PACK_ROWS]    = { { VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, R), VECTOR(I32, X), VECTOR(I32, Y),
+                            VECTOR(I32, Y), VECTOR(I32, B) },
+                          .dims = dims_pack, .more = more_pack },
     [OP_CALL]         = { { SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY),
                             SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY), SOME(ANY) },
                           .more = more_call },

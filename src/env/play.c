@@ -25,6 +25,8 @@ typedef struct {
     double          due_s;
 } Play;
 
+static FILE *said(const Play *p) { return p->conf->text ? p->conf->text : stdout; }
+
 static int wants_pictures(const Play *p) { return p->conf->out || p->conf->in_terminal; }
 
 static int begin_pictures(Play *p)
@@ -85,14 +87,14 @@ static int episodes(Play *p)
         sum += mean;
         square += mean * mean;
         done++;
-        printf("episode %d: return %.6g, %d steps, %s\n", done, mean, (int)p->r.io.episode_length[0],
-               p->r.io.terminated[0] ? "terminated" : "truncated");
+        fprintf(said(p), "episode %d: return %.6g, %d steps, %s\n", done, mean,
+                (int)p->r.io.episode_length[0], p->r.io.terminated[0] ? "terminated" : "truncated");
     }
     double m = sum / done, var = square / done - m * m;
-    printf("mean return %.6g, standard deviation %.3g, over %d episode%s\n", m, sqrt(var > 0 ? var : 0), done,
-           done == 1 ? "" : "s");
+    fprintf(said(p), "mean return %.6g, standard deviation %.3g, over %d episode%s\n", m,
+            sqrt(var > 0 ? var : 0), done, done == 1 ? "" : "s");
     int64_t lost = envs_restarts(p->e);
-    if (lost > 0) printf("%lld restart%s\n", (long long)lost, str_plural(lost));
+    if (lost > 0) fprintf(said(p), "%lld restart%s\n", (long long)lost, str_plural(lost));
     return 0;
 }
 
@@ -111,7 +113,8 @@ int play_run(const PlayConf *conf)
     if (rc == 0 && conf->out) {
         rc = gif_finish(&p.gif);
         if (rc == 0)
-            printf("%s: %d frames%s\n", conf->out, p.n_frame, p.n_frame >= MOST_FRAMES ? ", cut there" : "");
+            fprintf(said(&p), "%s: %d frames%s\n", conf->out, p.n_frame,
+                    p.n_frame >= MOST_FRAMES ? ", cut there" : "");
     }
     gif_discard(&p.gif);
     free(p.rgb);

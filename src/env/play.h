@@ -4,6 +4,8 @@
 
 #include "env/envs.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -20,6 +22,7 @@ typedef struct {
     int         in_terminal; /* 1: draw there, at the environment's pace */
     PlayPolicy  policy;      /* NULL: random actions */
     void       *self;
+    FILE       *text; /* where results are said; NULL: standard output */
 } PlayConf;
 
 /* Prints return and length of every episode and their mean. Negative after err_set(). */

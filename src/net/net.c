@@ -35,17 +35,16 @@ static void set_stack(Net *net, const char *name, int64_t a, int64_t b, int64_t 
     p->stack[2] = c;
 }
 
-static void declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias)
+void net_declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias)
 {
     declare_matrix(net, name, rows, cols, std);
-    set_stack(net, name, rows, 0, 0);
     if (!bias) return;
     Param p = { .ndim = 1, .rows = 1, .cols = rows, .init = INIT_ZERO, .region = REGION_COPY };
     param_name(p.name, "%s.bias", name);
     param_declare(&net->table, &p);
 }
 
-static void declare_norm(Net *net, const char *name, int64_t width, int beta)
+void net_declare_norm(Net *net, const char *name, int64_t width, int beta)
 {
     Param p = { .ndim = 1, .rows = 1, .cols = width, .init = INIT_ONE, .region = REGION_MASTER };
     param_name(p.name, "%s.weight", name);
@@ -72,6 +71,21 @@ static void declare_vocab(Net *net, const char *name, double std, int narrow)
     param_declare(&net->table, &p);
 }
 
+/* Factors of a branch's channels, one for all rows. */
+static void declare_scale(Net *net, const char *name)
+{
+    const RecipeModel *m = &net->model;
+    if (m->layer_scale <= 0) return;
+    Param p = { .ndim   = 1,
+                .rows   = 1,
+                .cols   = m->width,
+                .init   = INIT_CONSTANT,
+                .std    = (float)m->layer_scale,
+                .region = REGION_MASTER };
+    param_name(p.name, "%s.weight", name);
+    param_declare(&net->table, &p);
+}
+
 static void declare_block(Net *net, int l)
 {
     const RecipeModel *m = &net->model;
@@ -80,19 +94,28 @@ static void declare_block(Net *net, int l)
     int64_t            q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
     int                beta = m->norm == NORM_LAYER;
 #define NAME(part) (param_name(name, "block.%d.%s", l, part), name)
-    declare_norm(net, NAME("norm1"), m->width, beta);
-    declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
+    net_declare_norm(net, NAME("norm1"), m->width, beta);
+    net_declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
     set_stack(net, NAME("qkv"), q, kv, kv);
     if (m->qk_norm) {
-        declare_norm(net, NAME("q_norm"), m->head_dim, 0);
-        declare_norm(net, NAME("k_norm"), m->head_dim, 0);
+        net_declare_norm(net, NAME("q_norm"), m->head_dim, 0);
+        net_declare_norm(net, NAME("k_norm"), m->head_dim, 0);
     }
-    declare_linear(net, NAME("proj"), m->width, q, std_res, m->bias);
-    declare_norm(net, NAME("norm2"), m->width, beta);
-    declare_linear(net, NAME("up"), m->act == FFN_SWIGLU ? 2 * m->ffn : m->ffn, m->width, std, m->bias);
-    if (m->act == FFN_SWIGLU) set_stack(net, NAME("up"), m->ffn, m->ffn, 0);
-    declare_linear(net, NAME("down"), m->width, m->ffn, std_res, m->bias);
+    net_declare_linear(net, NAME("proj"), m->width, q, std_res, m->bias);
+    set_stack(net, NAME("proj"), m->width, 0, 0);
+    declare_scale(net, NAME("scale1"));
+    net_declare_norm(net, NAME("norm2"), m->width, beta);
+    net_declare_linear(net, NAME("up"), m->act == FFN_SWIGLU ? 2 * m->ffn : m->ffn, m->width, std, m->bias);
+    set_stack(net, NAME("up"), m->ffn, m->act == FFN_SWIGLU ? m->ffn : 0, 0);
+    net_declare_linear(net, NAME("down"), m->width, m->ffn, std_res, m->bias);
+    set_stack(net, NAME("down"), m->width, 0, 0);
+    declare_scale(net, NAME("scale2"));
 #undef NAME
+}
+
+void net_declare_blocks(Net *net)
+{
+    for (int l = 0; l < net->model.layers; l++) declare_block(net, l);
 }
 
 /* Views of the last rows of each qkv, with their gradients. */
@@ -113,7 +136,7 @@ static void declare_values(Net *net, Store *store)
     }
 }
 
-void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
+void net_begin(Net *net, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
 {
     memset(net, 0, sizeof *net);
     net->model   = *m;
@@ -122,15 +145,20 @@ void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOption
     net->site0   = place->index * NET_SITES;
     param_table_init(&net->table, place->prefix ? place->prefix : "", net->site0);
     net->is_bare = place->bare;
+}
+
+void net_declare(Net *net, Store *store, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place)
+{
+    net_begin(net, m, opt, place);
     if (!place->bare) declare_vocab(net, "embed", m->init_std, m->tied && opt->fp8_head);
     if (m->pos == POS_LEARNED) declare_matrix(net, "pos", m->context, m->width, m->init_std);
-    for (int l = 0; l < m->layers; l++) declare_block(net, l);
-    declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
+    net_declare_blocks(net);
+    net_declare_norm(net, "norm", m->width, m->norm == NORM_LAYER);
     if (!m->tied && !place->bare) declare_vocab(net, "head", m->init_std, opt->fp8_head);
     param_layout(&net->table, store, opt);
     if (place->bare && m->context == 1) declare_values(net, store);
     if (m->pos == POS_ROPE) {
-        int64_t dim[2]  = { m->context, m->head_dim };
+        int64_t dim[2]  = { MAX(place->positions, m->context), m->head_dim };
         net->rope_table = store_tensor(store, SLAB_STATE, "rope table", DT_F32, 2, dim);
     }
 }
@@ -164,16 +192,21 @@ void net_fill_rope(const Net *net, float *out)
     }
 }
 
-void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
+void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
 {
     const RecipeModel *m     = &net->model;
-    int64_t            kv[4] = { B, m->context, m->kv_heads, m->head_dim };
+    int64_t            kv[4] = { B, rows, m->kv_heads, m->head_dim };
     d->kcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     d->vcache                = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
     for (int l = 0; l < m->layers; l++) {
         d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
         d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
     }
+}
+
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
+{
+    net_declare_cache_rows(net, store, d, B, net->model.context);
 }
 
 void net_declare_window(const Net *net, Store *store, NetBatch *batch)
@@ -197,7 +230,6 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, i
 {
     const RecipeModel *m      = &net->model;
     int64_t            tok[2] = { B, 1 }, logits[2] = { B, net_vocab_stored(m) };
-    int64_t            kv[4] = { B, S, m->kv_heads, m->head_dim };
 
     d->B      = B;
     d->T      = 1;
@@ -205,12 +237,7 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, i
     d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &B);
     d->last   = NULL;
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
-    d->kcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
-    d->vcache = ARENA_ARRAY(&store->arena, Tensor *, m->layers);
-    for (int l = 0; l < m->layers; l++) {
-        d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
-        d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
-    }
+    net_declare_cache_rows(net, store, d, B, S);
 }
 
 void net_declare_prefill(const Net *net, Store *store, const NetDecode *d, NetDecode *out, int64_t T, int all)

@@ -5,7 +5,8 @@
  *    blocks of its own (NetPlace). A frozen Net has no gradients.
  * 2. Recording order is execution order: stem, blocks, head. docs/tour.md walks through net_record_*.
  * 3. Names: embed.weight pos.weight block.N.{norm1,qkv,q_norm,k_norm,proj,norm2,up,down}.{weight,bias} norm.*
- *    head.weight. up holds [gate | up] for SwiGLU. */
+ *    head.weight. up holds [gate | up] for SwiGLU. block.N.{scale1,scale2}.weight: layer scale.
+ * 4. A net with another stem and head (net/vit.c) uses the trunk through the functions at the end. */
 #ifndef NET_NET_H
 #define NET_NET_H
 
@@ -24,17 +25,18 @@ typedef struct {
     ParamTable  table;
     int         block0;     /* blocks of the nets before this one */
     int         site0;      /* random sites of dropout begin here */
-    Tensor     *rope_table; /* f32[context, D], constant; NULL with learned positions */
+    Tensor     *rope_table; /* f32[context or more, D], constant; NULL with learned positions */
     int         is_bare;    /* blocks and the last norm alone */
     Tensor    **value_w;    /* by block, of a bare net with context 1: the rows of qkv that make values */
 } Net;
 
 /* What tells a net from the others of its run. All zero for the only one, or the first. */
 typedef struct {
-    const char *prefix; /* of its weights' names; NULL: none */
-    int         index;  /* 0, 1, ...: sites of net i begin at i * NET_SITES */
-    int         block0; /* blocks of the nets before */
-    int         bare;   /* 1: no embeddings and no head: the caller has its own */
+    const char *prefix;    /* of its weights' names; NULL: none */
+    int         index;     /* 0, 1, ...: sites of net i begin at i * NET_SITES */
+    int         block0;    /* blocks of the nets before */
+    int         bare;      /* 1: no embeddings and no head: the caller has its own */
+    int64_t     positions; /* rows of the table of rotations; 0: model.context */
 } NetPlace;
 
 enum { NET_SITES = 1 << 20 };
@@ -42,12 +44,14 @@ enum { NET_SITES = 1 << 20 };
 /* One micro-batch on the device. */
 typedef struct {
     int64_t B, T;
-    Tensor *sample0;      /* i64[1] */
-    Tensor *tok;          /* i32[B,T] */
-    Tensor *target;       /* i32[B*T,1] */
-    Tensor *doc;          /* i32[B,T], only with document masking */
-    Tensor *prefix;       /* i32[B], only with prefix masking */
-    Tensor *first, *last; /* i32[B,T]: the keys that a token sees, only with a window (net_declare_window) */
+    Tensor *sample0; /* i64[1] */
+    Tensor *tok;     /* i32[B,T] */
+    Tensor *target;  /* i32[B*T,1] */
+    Tensor *doc;     /* i32[B,T], only with document masking */
+    Tensor *prefix;  /* i32[B], only with prefix masking */
+    /* i32[B,T]: the rows that each row sees, instead of the model's mask. mean_keys: so many on average. */
+    Tensor *first, *last;
+    int     mean_keys;
 } NetBatch;
 
 /* New tokens of B sequences and the caches of all before them. Programs with different T may share caches. */
@@ -84,6 +88,36 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
 /* Records new tokens -> logits of what follows, through the caches. */
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d);
 
+/* ---- the trunk, for nets with a stem and a head of their own ---- */
+
+/* Begins an empty table; then come the rows of the stem, net_declare_blocks(), the rows of the head, and
+ * param_layout(). */
+void net_begin(Net *net, const RecipeModel *m, const ParamOptions *opt, const NetPlace *place);
+void net_declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias);
+void net_declare_norm(Net *net, const char *name, int64_t width, int beta);
+void net_declare_blocks(Net *net);
+
+/* One reading of the trunk. Of the batch, B, T, sample0, doc and prefix count. */
+typedef struct {
+    Prog           *p;
+    const NetBatch *batch;
+    Tensor         *state;
+    NetMode         mode;
+} NetRun;
+
+/* The residual stream x [B,T,C] behind the last block. */
+Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x);
+/* The norm `name` (of no block) of the rows of x. */
+Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x);
+
+/* Records blocks and last norm over x [B,T,C], where vectors do not come from tokens of this net. Of batch
+ * only B, T and the masks are read. */
+Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch);
+/* The same through the caches of d, from position d->pos (i32[1] or i32[B]) on. */
+Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d);
+/* The matrix of the logits. */
+Tensor *net_head_weight(const Net *net);
+
 /* What surrounds the blocks of a bare net. */
 typedef struct {
     int64_t          B, T;
@@ -97,6 +131,8 @@ Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t);
 
 /* Caches for B sequences of a bare net; the positions are the caller's. */
 void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B);
+/* The same for any net, with so many rows. */
+void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows);
 
 /* Host values of the rope table, as many as the tensor has. */
 void net_fill_rope(const Net *net, float *out);

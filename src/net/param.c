@@ -128,9 +128,9 @@ const char *param_unmatched(const ParamTable *t, const char *list, char *buf, si
 static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suffix)
 {
     char    name[PARAM_NAME + 16];
-    int64_t two[2] = { p->rows_stored, p->cols };
+    int64_t two[2] = { p->rows_stored, p->cols }, one = p->rows_stored * p->cols;
     snprintf(name, sizeof name, "%s%s", p->name, suffix);
-    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &p->cols);
+    return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &one);
 }
 
 /* The group of a shape, which is new or was there before. */

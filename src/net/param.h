@@ -54,7 +54,7 @@ enum {
 
 typedef struct {
     char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int      ndim;             /* 1: vector of cols; 2: rows x cols */
+    int      ndim;             /* 1: vector of rows * cols; 2: rows x cols */
     int64_t  rows, cols, rows_stored;
     InitKind init;
     float    std;

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     const Net       *net;
@@ -22,11 +23,13 @@ typedef struct {
 
 static void at(const Rec *r, int chunk, const char *what)
 {
-    char label[64];
+    char        label[64];
+    const char *net = r->net->table.prefix, *space = net[0] ? " " : "";
+    int         n = MAX((int)strlen(net) - 1, 0); /* without the dot */
     if (r->block >= 0) {
-        snprintf(label, sizeof label, "block %d %s", r->block, what);
+        snprintf(label, sizeof label, "block %d %.*s%s%s", r->block, n, net, space, what);
     } else {
-        snprintf(label, sizeof label, "%s", what);
+        snprintf(label, sizeof label, "%.*s%s%s", n, net, space, what);
     }
     prog_at(r->p, r->block >= 0 ? r->net->block0 + r->block : -1, chunk, label);
 }
@@ -99,6 +102,39 @@ static Tensor *rec_drop(const Rec *r, int part, Tensor *x)
     return y;
 }
 
+/* Drop path: whole samples pass over a branch, more often in later blocks. */
+static Tensor *rec_drop_path(const Rec *r, int part, Tensor *x)
+{
+    const RecipeModel *m = &r->net->model;
+    double             p = m->layers > 1 ? m->drop_path * r->block / (double)(m->layers - 1) : m->drop_path;
+    if (p <= 0 || r->mode != NET_TRAIN || r->decode) return x;
+    Tensor *y = prog_like(r->p, "drop path", x);
+    at(r, -1, "drop path");
+    rec_dropout(r->p, (Dropout){ .y               = y,
+                                 .x               = x,
+                                 .state           = r->state,
+                                 .sample0         = r->batch->sample0,
+                                 .p               = (float)p,
+                                 .site            = r->net->site0 + 1000 + 8 * (r->block + 1) + 3 + part,
+                                 .rows_per_sample = r->T,
+                                 .per_sample      = 1 });
+    return y;
+}
+
+/* What happens to a branch before its residual add. */
+static Tensor *rec_branch(const Rec *r, int part, Tensor *h)
+{
+    h = rec_drop(r, part, h);
+    if (r->net->model.layer_scale > 0) {
+        Tensor *y = prog_like(r->p, "layer scale", h);
+        at(r, -1, "layer scale");
+        rec_scale(r->p,
+                  (Scale){ .y = y, .x = h, .gamma = weight(r, part ? "scale2.weight" : "scale1.weight") });
+        h = y;
+    }
+    return rec_drop_path(r, part, h);
+}
+
 static Tensor *rec_residual(const Rec *r, const char *name, Tensor *x, Tensor *branch)
 {
     Tensor *y = prog_like(r->p, name, x);
@@ -168,7 +204,8 @@ static Tensor *rec_attention(const Rec *r, Tensor *qkv)
     }
     if (r->batch->first) {
         shape.mask      = MASK_RANGE;
-        shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
+        shape.mean_keys = r->batch->mean_keys;
+        if (!shape.mean_keys) shape.mean_keys = (int)(m->window - m->window * (m->window - 1) / (2 * r->T));
     }
     int64_t dim[4] = { r->B, m->heads, r->T, r->T };
     Tensor *lse    = prog_tensor(r->p, "lse", DT_F32, 3, dim);
@@ -193,7 +230,8 @@ static Tensor *rec_activation(const Rec *r, Tensor *u)
     if (m->act == FFN_SWIGLU) {
         rec_glu_fwd(r->p, (GluFwd){ .y = a, .x = u, .act = ACT_SILU });
     } else {
-        rec_act_fwd(r->p, (ActFwd){ .y = a, .x = u, .act = m->act == FFN_GELU ? ACT_GELU : ACT_RELU2 });
+        Act act_of = m->act == FFN_GELU ? ACT_GELU : m->act == FFN_GELU_ERF ? ACT_GELU_ERF : ACT_RELU2;
+        rec_act_fwd(r->p, (ActFwd){ .y = a, .x = u, .act = act_of });
     }
     return a;
 }
@@ -213,13 +251,19 @@ static Tensor *rec_block(Rec *r, int l, Tensor *x)
     Tensor *h = rec_norm(r, "norm1", x);
     h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
     h = rec_linear(r, "proj", h);
-    x = rec_residual(r, "residual 1", x, rec_drop(r, 0, h));
+    x = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
     h = rec_norm(r, "norm2", x);
     h = rec_activation(r, rec_linear(r, "up", h));
     h = rec_linear(r, "down", h);
-    x = rec_residual(r, "residual 2", x, rec_drop(r, 1, h));
+    x = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
     r->block = -1;
     return x;
+}
+
+static Tensor *rec_trunk(Rec *r, Tensor *x)
+{
+    for (int l = 0; l < r->net->model.layers; l++) x = rec_block(r, l, x);
+    return rec_norm(r, "norm", x);
 }
 
 static Tensor *rec_stem(const Rec *r)
@@ -262,17 +306,62 @@ static void rec_head(const Rec *r, Tensor *h, int64_t head_rows)
 void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, NetMode mode,
                 int64_t head_rows)
 {
-    Rec     r = { .net   = net,
-                  .p     = p,
-                  .batch = batch,
-                  .state = state,
-                  .mode  = mode,
-                  .B     = batch->B,
-                  .T     = batch->T,
+    Rec r = { .net   = net,
+              .p     = p,
+              .batch = batch,
+              .state = state,
+              .mode  = mode,
+              .B     = batch->B,
+              .T     = batch->T,
+              .block = -1 };
+    rec_head(&r, rec_trunk(&r, rec_stem(&r)), head_rows);
+}
+
+Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch)
+{
+    Rec r = {
+        .net = net, .p = p, .batch = batch, .mode = NET_EVAL, .B = batch->B, .T = batch->T, .block = -1
+    };
+    return rec_trunk(&r, x);
+}
+
+Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d)
+{
+    Rec r = {
+        .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = x->dim[0], .T = x->dim[1], .block = -1
+    };
+    return rec_trunk(&r, x);
+}
+
+Tensor *net_head_weight(const Net *net)
+{
+    return weight(&(Rec){ .net = net, .block = -1 }, net->model.tied ? "embed.weight" : "head.weight");
+}
+
+static Rec rec_of(const Net *net, const NetRun *run)
+{
+    return (Rec){ .net   = net,
+                  .p     = run->p,
+                  .batch = run->batch,
+                  .state = run->state,
+                  .mode  = run->mode,
+                  .B     = run->batch->B,
+                  .T     = run->batch->T,
                   .block = -1 };
-    Tensor *x = rec_stem(&r);
+}
+
+Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x)
+{
+    Rec r = rec_of(net, run);
     for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
-    rec_head(&r, rec_norm(&r, "norm", x), head_rows);
+    return x;
+}
+
+Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x)
+{
+    Rec r = rec_of(net, run);
+    r.T   = tensor_rows(x) / r.B;
+    return rec_norm(&r, name, x);
 }
 
 Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
@@ -286,8 +375,7 @@ Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
                        .B      = t->B,
                        .T      = t->T,
                        .block  = -1 };
-    for (int l = 0; l < net->model.layers; l++) x = rec_block(&r, l, x);
-    return rec_norm(&r, "norm", x);
+    return rec_trunk(&r, x);
 }
 
 void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
@@ -304,7 +392,7 @@ void net_record_decode(const Net *net, Prog *p, const NetDecode *d)
         r.T = 1;
     }
     x         = rec_norm(&r, "norm", x);
-    Tensor *w = weight(&r, net->model.tied ? "embed.weight" : "head.weight");
+    Tensor *w = net_head_weight(net);
     Tensor *y = act(&r, "logits", tensor_rows(w));
     at(&r, -1, "head");
     rec_linear_fwd(p, (LinearFwd){ .y = y, .x = x, .w = w });

@@ -92,6 +92,17 @@ static void grad_mul(Diff *d, const Op *op)
     diff_end(d, a->b, db);
 }
 
+static void grad_scale(Diff *d, const Op *op)
+{
+    const Scale *a  = &op->args.scale;
+    Tensor      *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma);
+    if (!dy) return;
+    if (dgamma) rec_scale_dw(d->p, (ScaleDw){ .dgamma = dgamma, .dy = dy, .x = diff_saved(d, a->x) });
+    Tensor *dx = diff_begin(d, a->x);
+    if (dx) rec_scale(d->p, (Scale){ .y = dx, .x = dy, .gamma = a->gamma });
+    diff_end(d, a->x, dx);
+}
+
 /* Rows of a weight: the gradient of a table that was looked up. */
 static void grad_rows_fwd(Diff *d, const Op *op)
 {
@@ -127,7 +138,28 @@ static void grad_add_pos(Diff *d, const Op *op)
     Tensor       *dy = diff_out(d, a->y), *dpos = diff_weight(d, a->pos);
     if (!dy) return;
     if (dpos) rec_pos_dw(d->p, (PosDw){ .dwpe = dpos, .dy = dy });
+    Tensor *computed = dpos ? NULL : diff_begin(d, a->pos);
+    if (computed) {
+        /* A table that was computed: its gradient is summed in f32 first. */
+        Tensor *sum = prog_tensor(d->p, "d positions", DT_F32, computed->ndim, computed->dim);
+        rec_fill(d->p, (Fill){ .y = sum });
+        rec_pos_dw(d->p, (PosDw){ .dwpe = sum, .dy = dy });
+        rec_cast(d->p, (Cast){ .y = computed, .x = sum });
+    }
+    diff_end(d, a->pos, computed);
     diff_pass(d, a->x, dy);
+}
+
+/* As a product of its own: dx = dy w, where dy is a constant or an activation. */
+static void grad_linear_dx(Diff *d, const Op *op)
+{
+    const LinearDx *a    = &op->args.linear_dx;
+    Tensor         *dout = diff_out(d, a->dx), *dw = diff_weight(d, a->w);
+    if (!dout) return;
+    if (dw) rec_linear_dw(d->p, (LinearDw){ .dw = dw, .dy = diff_saved(d, a->dy), .x = dout });
+    Tensor *ddy = diff_begin(d, a->dy);
+    if (ddy) rec_linear_fwd(d->p, (LinearFwd){ .y = ddy, .x = dout, .w = a->w });
+    diff_end(d, a->dy, ddy);
 }
 
 static void grad_rope(Diff *d, const Op *op)
@@ -371,10 +403,12 @@ const GradRule grad_rules[OP_COUNT] = {
     [OP_EMBED_FWD]  = grad_embed_fwd,
     [OP_NORM_FWD]   = grad_norm_fwd,
     [OP_LINEAR_FWD] = grad_linear_fwd,
+    [OP_LINEAR_DX]  = grad_linear_dx,
     [OP_ACT_FWD]    = grad_act_fwd,
     [OP_GLU_FWD]    = grad_glu_fwd,
     [OP_ADD]        = grad_add,
     [OP_MUL]        = grad_mul,
+    [OP_SCALE]      = grad_scale,
     [OP_ROWS_FWD]       = grad_rows_fwd,
     [OP_MEAN_ROWS_FWD] = grad_mean_rows_fwd,
     [OP_ADD_POS]    = grad_add_pos,

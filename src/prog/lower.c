@@ -137,7 +137,8 @@ static int match_norm_bias(const Lower *l, int i, OpArgs *out, int *used)
 static int match_xent(const Lower *l, int i, OpArgs *out, int *used)
 {
     const XentFwd *f = &l->p->op[i].args.xent_fwd;
-    int            j = find_reader(l, f->logits, OP_XENT_DX);
+    /* By lse, which is its own: several losses may read the same logits. */
+    int j = find_reader(l, f->lse, OP_XENT_DX);
     if (j < 0 || !only_use(l, f->lse, 1) || f->hits || f->target2 || f->smooth > 0) return -1;
     const XentDx *dx = &l->p->op[j].args.xent_dx;
     out->xent        = (Xent){ .loss    = f->loss,

@@ -110,7 +110,8 @@ int build_init(Job *j)
             if (t->seg[r])
                 TRY(job_upload(j, t->seg[r], t->segments[r], sizeof(Segment) * (size_t)t->n_segment[r]));
         }
-        if (!(j->parts & JOB_LOADED)) TRY(init_weights(j, t));
+        /* Weights that come from a folder are not drawn: 8e9 of them would take half a minute. */
+        if (!(j->parts & JOB_LOADED) && !t->origin[0]) TRY(init_weights(j, t));
     }
     StepState state = { .out.scale_exp = job_trains(j) ? job_first_scale(j) : 0 };
     TRY(job_write_state(j, &state));

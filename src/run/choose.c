@@ -185,12 +185,14 @@ static int64_t divisor_up_to(int64_t n, int64_t most)
     return most;
 }
 
-/* Divisors of the step's samples, each about twice the one before, and the step itself. */
+/* Divisors of the step's samples, each about twice the one before, and the step itself; all multiples of what
+ * must stay together. */
 static int micro_candidates(const ChooseFor *w, int64_t *out, int cap)
 {
     const Recipe *r    = w->recipe;
-    int64_t       seqs = w->task->update_samples ? w->task->update_samples(r) : r->step_samples;
-    int64_t       most = w->vt->hints->most_rows / w->task->rows(r);
+    int64_t       unit = w->task->together ? w->task->together(r) : 1;
+    int64_t       seqs = (w->task->update_samples ? w->task->update_samples(r) : r->step_samples) / unit;
+    int64_t       most = w->vt->hints->most_rows / w->task->rows(r) / unit;
     int           n    = 0;
     if (r->micro_batch > 0) {
         out[n++] = r->micro_batch;
@@ -198,9 +200,9 @@ static int micro_candidates(const ChooseFor *w, int64_t *out, int cap)
     }
     for (int64_t b = 1; b == 1 || (b <= MIN(most, seqs) && n < cap - 1); b *= 2) {
         int64_t divisor = divisor_up_to(seqs, b);
-        if (n == 0 || divisor != out[n - 1]) out[n++] = divisor;
+        if (n == 0 || divisor * unit != out[n - 1]) out[n++] = divisor * unit;
     }
-    if (seqs <= most && seqs != out[n - 1]) out[n++] = seqs;
+    if (seqs <= most && seqs * unit != out[n - 1]) out[n++] = seqs * unit;
     return n;
 }
 

@@ -134,9 +134,6 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     json_out_num(&o, "mfu", s->mfu);
     json_out_num(&o, "time_s", s->time_s);
     json_out_num(&o, "data_wait_s", s->data_wait_s);
-    json_out_num(&o, "data_fill_s", s->data_fill_s);
-    json_out_num(&o, "eval_s", s->eval_s);
-    json_out_num(&o, "save_s", s->save_s);
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
         json_out_num(&o, t->loss[k].name, out->report[k] / MAX(s->n_report[k], 1));
     for (int k = 0; k < s->n_number; k++) json_out_num(&o, s->number[k].name, s->number[k].value);

@@ -53,6 +53,13 @@ int stepper_init(Stepper *s, Job *j, int depth)
     return feed_init(&s->feed, j, depth, MARK_TRAIN);
 }
 
+static void end_scratch(Stepper *s)
+{
+    if (s->src) source_end_scratch(s->src, s->scratch);
+    free(s->scratch);
+    s->scratch = NULL;
+}
+
 void stepper_deinit(Stepper *s)
 {
     if (!s->job) return;
@@ -62,15 +69,15 @@ void stepper_deinit(Stepper *s)
     if (s->in) dev->vt->host_free(dev, s->in);
     if (s->out) dev->vt->host_free(dev, s->out);
     if (s->flag) dev->vt->host_free(dev, s->flag);
-    free(s->scratch);
+    end_scratch(s);
     free(s->own_before);
     memset(s, 0, sizeof *s);
 }
 
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip)
 {
-    free(s->scratch);
-    s->scratch     = mem_alloc(MAX(src->scratch_bytes, 1));
+    end_scratch(s);
+    s->scratch     = mem_zeroed(1, MAX(src->scratch_bytes, 1));
     s->src         = src;
     s->next_sample = first_sample;
     s->skip        = skip;
@@ -313,7 +320,8 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
     TRY(comm_sum_f64(s->job->comm, sum, 2 * LOSS_SLOTS));
     *out = (TaskEval){ .n_sample         = src->n_sample,
                        .n_all            = src->n_all,
-                       .bytes_per_target = src->bytes_per_target };
+                       .bytes_per_target = src->bytes_per_target,
+                       .job              = s->job };
     CHECK(task->n_metric <= ARRAY_LEN(out->value), "%d measures", task->n_metric);
     for (int k = 0; k < task->n_metric; k++) {
         int    slot   = task->metric[k].slot;

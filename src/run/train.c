@@ -143,10 +143,7 @@ static int take_result(Run *run, StepOut *out)
     MetricsStep m = { .step        = run->at.step,
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
-                      .data_wait_s = stats.waited_s,
-                      .data_fill_s = stats.fill_s,
-                      .eval_s      = run->eval_s,
-                      .save_s      = run->save_s };
+                      .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(b) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
@@ -161,8 +158,9 @@ static int take_result(Run *run, StepOut *out)
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
-    const Watcher *w = &run->metrics.watcher;
-    if (w->step) w->step(w->self, run->at.step, now);
+    const Watcher *w     = &run->metrics.watcher;
+    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s };
+    if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
         if (m.n_number < 0) return -1;
@@ -306,7 +304,7 @@ static int at_boundary(Run *run, int *stop)
     run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < r->steps && !train_is_broken(run)) {
+    if (run->save_due && run->n_skip_row == 0 && run->at.step < run->end && !train_is_broken(run)) {
         double begin_s = clock_now_s();
         run->save_due  = 0;
         TRY(train_save(run));
@@ -325,7 +323,7 @@ static int is_boundary(const Run *run, int64_t done)
 {
     const Recipe *r = run->r;
     return due(done, r->eval.every) || due(done, r->checkpoint.every) || run->save_due ||
-           run->asked.retry_save || run->asked.signal || done >= r->steps || run->asked.over_budget ||
+           run->asked.retry_save || run->asked.signal || done >= run->end || run->asked.over_budget ||
            run->asked.enough || train_is_trace_edge(run, done);
 }
 
@@ -336,7 +334,7 @@ static int fill_queue(Run *run)
 {
     if (run->asked.signal && run->at.step == run->first_step && run->queued == run->at.step) return 1;
     int ahead = job_has_host_rows(run->setup.job) ? 1 : 2;
-    while (run->queued < run->r->steps && run->queued - run->at.step < ahead &&
+    while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
         run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
@@ -353,7 +351,7 @@ static const char *asked_by(void) { return signals_pending() ? signals_name() : 
 static int train_loop(Run *run, int stop)
 {
     TRY(ask_ranks(run));
-    while (!stop && run->at.step < run->r->steps) {
+    while (!stop && run->at.step < run->end) {
         StepOut out;
         int     left = fill_queue(run);
         if (left < 0) return -1;
@@ -367,6 +365,7 @@ static int train_loop(Run *run, int stop)
         TRY(ask_ranks(run));
         if (run->r->max_skips > 0 && run->n_skip_row >= run->r->max_skips) {
             TRY(roll_back(run));
+            if (run->at.step < run->begin) return 0; /* of a stage before */
             continue;
         }
         if (run->queued == run->at.step) TRY(at_boundary(run, &stop));
@@ -412,7 +411,7 @@ static int finish(Run *run)
     if (run->at.step <= run->first_step) return 0;
     if (run->task->summary) run->task->summary(run->setup.job);
     LoaderStats stats;
-    char        t[32], all[48] = "", can[32], takes[32];
+    char        t[32], all[48] = "", can[32], takes[32], data[256];
     loader_stats(run->stepper.feed.loader, &stats);
     int64_t done    = run->at.step - run->first_step;
     double  rate    = (double)job_units_per_step(run->setup.job) / run->step_s,
@@ -425,6 +424,7 @@ static int finish(Run *run)
              stats.waited_s, stats.n_thread, str_plural(stats.n_thread),
              str_count(can, sizeof can, rate * headroom), run->task->unit,
              run->setup.info.capability > 0 ? "GPU" : "CPU", str_count(takes, sizeof takes, rate), headroom);
+    if (source_describe(run->train, data, sizeof data)[0]) log_info("loader: %s", data);
     return 0;
 }
 
@@ -461,6 +461,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     int stop = 0;
     TRY(train_open(run, opt));
     if (run->idle) return comm_barrier(run->comm);
+    if (run->at.step < run->begin || run->at.step > run->end) return 0; /* a checkpoint of another stage */
     announce(run);
     watch_begin(run, opt);
     watchdog_begin(&run->watchdog, run->r->watchdog_s);
@@ -471,7 +472,7 @@ static int run_to_end(Run *run, const TrainOptions *opt)
     snprintf(rate, sizeof rate, "%s/s", run->task->unit);
     progress_begin(&run->progress, "train", rate, run->at.step, run->r->steps);
     if (run->r->budget_s > 0) run->progress.end_s = run->begin_s + run->r->budget_s - run->at.elapsed_s;
-    if (train_loop(run, stop) < 0 || finish(run) < 0) {
+    if (train_loop(run, stop) < 0 || (run->at.step >= run->begin && finish(run) < 0)) {
         save_what_is(run);
         return -1;
     }
@@ -515,9 +516,82 @@ static int run_rank(Run *run, const TrainOptions *opt)
     return rc;
 }
 
+/* ---- stages ------------------------------------------------------------------------------------------- */
+
+/* The step that a start goes on from, as far as names of checkpoints tell. */
+static int64_t find_step(const Recipe *r, const TrainOptions *opt)
+{
+    RunDir  d;
+    int64_t step = 0;
+    if (opt->fresh || rundir_paths(&d, r->run) < 0 || ckpt_list(d.checkpoints, &step, 1) <= 0) step = 0;
+    err_clear(); /* what cannot be listed is said when the run is opened */
+    return step;
+}
+
+/* Every stage to come is planned before the first step. */
+static int plan_stages(const Task *task, const Recipe *r, int64_t step)
+{
+    Recipe    stage;
+    TaskStage range = { 0, 0 };
+    char      mem[32];
+    for (; step < r->steps; step = range.until) {
+        Setup s;
+        range = task->stage(r, step, &stage);
+        if (range.from == 0 && range.until >= r->steps) return 0; /* one stage: train_open() plans it */
+        int rc = setup_plan(&s, task, &stage, JOB_TRAIN);
+        if (rc == 0)
+            log_info("stage from step %lld to %lld: micro-batch %lld, %s planned", (long long)range.from,
+                     (long long)range.until, (long long)s.job->choice.micro_batch,
+                     str_bytes(mem, sizeof mem, (double)store_total_bytes(&s.job->store)));
+        setup_close(&s);
+        TRY(rc);
+    }
+    return 0;
+}
+
+/* 1: the run goes on with another stage. */
+static int has_next(const Run *run)
+{
+    if (run->idle || run->asked.signal || run->asked.over_budget || run->at.stopped != CKPT_STOP_NONE)
+        return 0;
+    return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
+}
+
+/* One stage after the other: each is opened from the checkpoint that the one before left. */
+static int run_stages(const Task *task, const Recipe *r, const TrainOptions *first)
+{
+    TrainOptions opt   = *first;
+    int64_t      step  = find_step(r, first);
+    Recipe       stage = *r;
+    TRY(plan_stages(task, r, step));
+    for (;;) {
+        TaskStage range = task->stage(r, MIN(step, r->steps - 1), &stage);
+        Run       run   = {
+                    .task = task, .r = &stage, .begin_s = opt.begin_s, .begin = range.from, .end = range.until
+        };
+        TRY(run_rank(&run, &opt));
+        if (!has_next(&run)) return 0;
+        step        = run.at.step;
+        opt.fresh   = 0;
+        opt.begin_s = clock_now_s();
+    }
+}
+
+/* Several ranks have one stage so far. */
+static int run_either(Run *run, const TrainOptions *opt)
+{
+    const Recipe *r    = run->r;
+    Recipe        only = *r;
+    if (!run->comm && run->task->stage) return run_stages(run->task, r, opt);
+    if (run->task->stage && run->task->stage(r, 0, &only).until < r->steps)
+        return err_user("%s: stages are for one process so far, not for %d ranks", r->file,
+                        comm_world(run->comm));
+    return run_rank(run, opt);
+}
+
 int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
 {
-    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .is_look = opt->is_look };
+    Run   run   = { .task = task, .r = r, .begin_s = opt->begin_s, .end = r->steps, .is_look = opt->is_look };
     FILE *quiet = NULL; /* where all ranks but the first talk to */
     TRY(signals_install());
     TRY(comm_open(&run.comm));
@@ -526,7 +600,7 @@ int train_run(const Task *task, const Recipe *r, const TrainOptions *opt)
         signals_hush();
     }
     log_open(quiet);
-    int rc = run_rank(&run, opt);
+    int rc = run_either(&run, opt);
     log_close();
     if (quiet) fclose(quiet);
     return rc;

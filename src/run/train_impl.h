@@ -38,6 +38,7 @@ typedef struct {
     Watchdog      watchdog;
     CkptState     at;     /* what a checkpoint taken now would say; at.step = updates whose result was read */
     int64_t       queued; /* steps handed to the device */
+    int64_t       begin, end; /* steps of this stage: all of the run where the task has one */
     int64_t       first_step; /* of this process */
     int           idle;       /* it has nothing to do, and said why */
     int           is_look;    /* of TrainOptions */

@@ -199,7 +199,9 @@ int train_open(Run *run, const TrainOptions *opt)
     fix_paths(run);
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
-    unsigned parts = JOB_TRAIN | (r->watch.samples > 0 && run->task->sample ? JOB_SAMPLE : 0);
+    unsigned parts = JOB_TRAIN;
+    if (r->watch.samples > 0)
+        parts |= (run->task->sample ? JOB_SAMPLE : 0) | (run->task->play ? JOB_PLAY : 0);
     TRY(setup_open_ranks(&run->setup, run->task, r, parts, run->comm));
     run->step_flops = choose_step_flops(run->setup.job); /* once: a walk over every op */
     log_info("%s: %s", run->setup.info.name, run->setup.why);

@@ -24,13 +24,19 @@ typedef struct {
 } WatcherRun;
 
 typedef struct {
+    int64_t step;
+    double  done_s;         /* clock_now_s() at its end */
+    double  data_fill_s;    /* of this start: what the loader's threads worked for the batches taken */
+    double  eval_s, save_s; /* of this start: evaluating, and the device at rest for checkpoints */
+} WatcherStep;
+
+typedef struct {
     void *self;
     void (*begin)(void *self, const WatcherRun *run); /* its files are open; what run points to stays */
     /* A line of metrics.jsonl, still open: fields may be added. A step's line has "loss", an evaluation's
      * has not. */
     void (*line)(void *self, JsonOut *o, int64_t step, int is_step);
-    /* A step has ended, at done_s of clock_now_s(); its result is known. */
-    void (*step)(void *self, int64_t step, double done_s);
+    void (*step)(void *self, const WatcherStep *s); /* a step has ended, and its result is known */
     /* The device rests after a step: at an evaluation, a save, an edge of the trace. is_eval: the measures of
      * this step are new. The job may be used, not changed. */
     void (*rest)(void *self, Job *job, int64_t step, int is_eval);

@@ -268,6 +268,7 @@ static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
 {
     uint16_t *half = mem_alloc(sizeof *half * (size_t)n);
     if (!half) return err_sys("memory for weights");
+#pragma omp parallel for
     for (int64_t i = 0; i < n; i++)
         half[i] = t->dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
     int rc = job_upload(j, t, half, sizeof *half * (size_t)n);
@@ -280,7 +281,9 @@ static int read_narrow(Job *j, const Tensor *t, float *out, int64_t n)
     uint16_t *half = mem_alloc(sizeof *half * (size_t)n);
     if (!half) return err_sys("memory for weights");
     int rc = job_download(j, t, half, sizeof *half * (size_t)n);
-    for (int64_t i = 0; i < n && rc == 0; i++)
+    if (rc < 0) n = 0;
+#pragma omp parallel for
+    for (int64_t i = 0; i < n; i++)
         out[i] = t->dtype == DT_BF16 ? f32_from_bf16(half[i]) : f32_from_f16(half[i]);
     free(half);
     return rc;

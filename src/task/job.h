@@ -27,7 +27,14 @@ typedef struct {
 } JobChoice;
 
 /* JOB_LOADED: weights come from a file, no initial values are drawn. */
-typedef enum { JOB_TRAIN = 1, JOB_EVAL = 2, JOB_SAMPLE = 4, JOB_LOADED = 8, JOB_PLAY = 16 } JobParts;
+typedef enum {
+    JOB_TRAIN   = 1,
+    JOB_EVAL    = 2,
+    JOB_SAMPLE  = 4,
+    JOB_LOADED  = 8,
+    JOB_PLAY    = 16,
+    JOB_PREDICT = 32
+} JobParts;
 
 enum { JOB_TABLES = 4, JOB_PROGS = 32, JOB_KEPT = 16 };
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "task/lm_pick.h"
+#include "task/pick.h"
 #include "task/lm_prompt.h"
 
 #include <math.h>

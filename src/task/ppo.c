@@ -420,4 +420,5 @@ const Task task_ppo = {
     .after_load     = ppo_after_load,
     .print_eval     = ppo_print_eval,
     .play           = ppo_play,
+    .export_to      = ppo_export,
 };

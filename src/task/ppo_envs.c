@@ -361,7 +361,8 @@ int ppo_rollout_done(Job *j, int64_t turn)
     if (p->on_device) TRY(time_some(j));
     now = clock_now_s();
     p->times.rollout_s += now - p->times.step_begin_s;
-    p->times.step_begin_s = now;
+    if (p->by_host) TRY(ppo_hybrid_trace_begin(j));
+    p->times.step_begin_s = clock_now_s();
     if (p->n_final_used == 0 || p->root) return 0;
     return dev->vt->upload(dev, LANE_COMPUTE, p->final_obs->data, p->host_final,
                            (size_t)(p->n_final_used * p->spec.obs_dim) * sizeof(float));
@@ -376,5 +377,6 @@ int ppo_step_done(Job *j, int64_t turn)
     TRY(dev->vt->mark_wait(dev, MARK_EVAL));
     if (p->on_device) ppo_device_note(p);
     p->times.update_s += clock_now_s() - p->times.step_begin_s;
+    if (p->by_host) TRY(ppo_hybrid_trace_end(j));
     return 0;
 }

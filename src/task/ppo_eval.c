@@ -208,6 +208,7 @@ int ppo_play(Job *j, const TaskPlay *opt)
                       .n_episode   = (int)opt->n_episode,
                       .out         = opt->out,
                       .in_terminal = opt->in_terminal,
+                      .text        = opt->text,
                       .policy      = play_answer,
                       .self        = j };
     conf.env.seed = opt->seed;

@@ -1,4 +1,4 @@
-/* Answers by the host: the policy runs on the CPU, one observation at a time, while updates run on the device.
+/* Answers by the host: the policy runs on the CPU, one observation at a time; updates run on the device.
  *
  * 1. Two transfers a step: the weights come down, the rollout goes up as one block. Both are counted.
  * 2. ppo.answer auto measures both ways before the first step and takes the faster one. Otherwise the program
@@ -21,7 +21,7 @@ typedef struct Hybrid {
     Answer   *answer;
     Dev      *cpu;
     int       n_thread;
-    int       decided, by_host;
+    int       decided, by_host, is_traced;
     char     *root;    /* pinned, as Ppo.root */
     char     *weights; /* pinned, both regions */
     size_t    weight_bytes;
@@ -391,6 +391,36 @@ int ppo_episodes(Job *j, int64_t turn)
     return host_rollout(j);
 }
 
+enum { TRACED = 3 /* the rollout whose update is traced: not among the first, which warm up */ };
+
+int ppo_hybrid_trace_begin(Job *j)
+{
+    Ppo *p = ppo_of(j);
+    if (p->times.n_rollout != TRACED || !j->dev->vt->trace_begin) return 0;
+    TRY(j->dev->vt->sync(j->dev));
+    if (j->dev->vt->trace_begin(j->dev) < 0) {
+        err_clear(); /* no tracing here: nothing is said about kernels */
+    } else {
+        p->hybrid->is_traced = 1;
+    }
+    return 0;
+}
+
+int ppo_hybrid_trace_end(Job *j)
+{
+    Ppo     *p = ppo_of(j);
+    DevTrace trace;
+    if (!p->hybrid->is_traced) return 0;
+    p->hybrid->is_traced = 0;
+    p->times.traced_s    = clock_now_s() - p->times.step_begin_s;
+    if (j->dev->vt->trace_end(j->dev, &trace) < 0) {
+        err_clear();
+    } else {
+        p->times.busy_s = trace.busy_s;
+    }
+    return 0;
+}
+
 void ppo_hybrid_summary(Job *j)
 {
     const Ppo      *p = ppo_of(j);
@@ -400,4 +430,7 @@ void ppo_hybrid_summary(Job *j)
     log_info("seconds a step: simulating %.4g, transferring %.4g, updating %.4g; %.1f transfers a step",
              (t->rollout_s - t->transfer_s) / n, t->transfer_s / n, t->update_s / n,
              (double)t->n_transfer / n);
+    if (t->busy_s > 0)
+        log_info("update of step %d: kernels at work %.0f %% of %.4g s", TRACED,
+                 100 * t->busy_s / t->traced_s, t->traced_s);
 }

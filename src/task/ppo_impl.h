@@ -82,7 +82,8 @@ typedef struct {
 
 /* Seconds of this start. */
 typedef struct {
-    double  transfer_s; /* of weights and rollouts, when the host answers */
+    double  busy_s, traced_s; /* kernels at work in one update, and its wall time; 0: not known */
+    double  transfer_s;       /* of weights and rollouts, when the host answers */
     int64_t n_transfer, n_rollout;
     double  some_rollout_s,
         device_env_s; /* on the device: of some rollouts, of one step of all environments */
@@ -208,7 +209,8 @@ void ppo_envs_close(Ppo *p);
 EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask);
 void   ppo_spread(Ppo *p, const uint8_t *mask);
 void   ppo_gather_rows(Ppo *p, uint8_t *mask);
-/* What every way of collecting does with arrivals: counts episodes, keeps last observations, scales rewards. */
+/* What every way of collecting does with arrivals: episodes are counted, last observations kept, rewards
+ * scaled. */
 int ppo_take_in(const Job *j, const PpoRows *rows);
 /* Continuous actions inside their range, to act_clipped. */
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
@@ -224,6 +226,7 @@ int  ppo_step_done(Job *j, int64_t turn);
 int  ppo_device_choose(Job *j); /* sets on_device; negative after recipe_blame() */
 void ppo_device_declare(Job *j, PpoGroup *g);
 int  ppo_device_open(Job *j);
+int  ppo_device_reset(Job *j); /* first episodes; waits */
 void ppo_device_close(Ppo *p);
 void ppo_device_record(Job *j, Prog *p, PpoGroup *g); /* one step of the environments */
 int  ppo_device_ask(Job *j);                          /* queues the download of what ended */
@@ -234,6 +237,9 @@ void ppo_device_note(Ppo *p);                         /* takes it in */
 int  ppo_hybrid_choose(Job *j); /* sets by_host; negative after recipe_blame() */
 int  ppo_hybrid_open(Job *j);
 void ppo_hybrid_close(Ppo *p);
+/* Traces the kernels of one update, where the device can. */
+int  ppo_hybrid_trace_begin(Job *j);
+int  ppo_hybrid_trace_end(Job *j);
 int  ppo_hybrid_answers(const Ppo *p);   /* 1: the host answers, so the current observations are in raw */
 int  ppo_episodes(Job *j, int64_t turn); /* host row: a whole rollout */
 void ppo_hybrid_summary(Job *j);
@@ -251,6 +257,10 @@ int  ppo_eval_record(Job *j);
 int  ppo_eval_open(Job *j);
 void ppo_eval_close(Ppo *p);
 int  ppo_play(Job *j, const TaskPlay *opt);
+
+/* ---- ppo_export.c ---- */
+
+int ppo_export(const Recipe *r, const TaskExport *opt);
 
 /* ---- ppo_source.c: nothing is read from files ---- */
 

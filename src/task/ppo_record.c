@@ -228,6 +228,18 @@ static Tensor *gather(Prog *p, Tensor *x, const Chosen *c)
     return y;
 }
 
+/* Of all ranks, so that they scale alike. */
+static Tensor *record_everywhere(Job *j, Prog *p, Tensor *x)
+{
+    int64_t n = tensor_numel(x) * MAX(j->choice.world, 1);
+    if (j->choice.world <= 1) return x;
+    Tensor *y = prog_tensor(p, "of all ranks", DT_F32, 1, &n);
+    prog_lane(p, LANE_COMM);
+    rec_all_gather(p, (AllGather){ .y = y, .x = x });
+    prog_lane(p, LANE_COMPUTE);
+    return y;
+}
+
 static int record_norm(Job *j)
 {
     Ppo  *o = ppo_of(j);
@@ -235,7 +247,7 @@ static int record_norm(Job *j)
     prog_at(p, -1, -1, "norm of advantages");
     Chosen  rows = record_chosen(o, p, o->at_mini, o->minibatch);
     Tensor *adv  = gather(p, o->adv, &rows);
-    rec_stats(p, (Stats){ .out = o->norm, .x = adv, .unbiased = 1 });
+    rec_stats(p, (Stats){ .out = o->norm, .x = record_everywhere(j, p, adv), .unbiased = 1 });
     rec_tick(p, (Tick){ .t = o->at_mini, .modulo = (int)(o->T * o->E / o->minibatch) });
     return job_end(j, p, 0);
 }
@@ -383,7 +395,9 @@ static void schedule_updates(Job *j)
                               .until = j->recipe.ppo.kl_stop > 0 });
     add_row(j, PROGRAM("shuffle", 1, 1, shuffle));
     add_row(j, (ScheduleRow){ .name = "minibatches", .depth = 1, .times = n_mini, .prog = -1 });
-    if (j->recipe.ppo.norm_adv) add_row(j, PROGRAM("norm", 2, 1, norm));
+    if (j->recipe.ppo.norm_adv)
+        add_row(j, (ScheduleRow){
+                       .name = "norm", .depth = 2, .times = 1, .prog = norm, .sums = j->choice.world > 1 });
     if (last < 0) {
         add_row(j, PROGRAM("micro", 2, n_micro, micro));
     } else {

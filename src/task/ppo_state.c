@@ -2,7 +2,8 @@
  *
  *     PpoHost   running discounted rewards, f32[E]   int64 size, then envs_save() of so many bytes
  *
- * An environment that cannot be saved begins new episodes when a run goes on. */
+ * An environment that cannot be saved begins new episodes when a run goes on. So do those of several ranks,
+ * because a checkpoint has the state of one rank. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
@@ -23,13 +24,14 @@ int64_t ppo_state_bytes(const Ppo *p)
     return head_bytes(p) + (p->on_device ? 0 : 2 * p->E * p->spec.state_bytes + 4096);
 }
 
-static int write_envs(Ppo *p, char *at, int64_t room)
+static int write_envs(const Job *j, char *at, int64_t room)
 {
+    Ppo     *p    = ppo_of(j);
     int64_t  size = 0;
     uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
     if (!mask) return err_sys("memory for masks");
     int rc = 0;
-    if (p->spec.state_bytes > 0 && p->envs) {
+    if (p->spec.state_bytes > 0 && p->envs && comm_world(j->comm) == 1) {
         size = envs_state_bytes(p->envs);
         if (size < 0) rc = -1;
     }
@@ -57,7 +59,7 @@ int ppo_before_save(Job *j)
     if (!buf) return err_sys("memory for the environments' state");
     memcpy(buf, &p->host, sizeof p->host);
     if (p->envs) memcpy(buf + sizeof p->host, p->reward_return, sizeof(float) * (size_t)p->E);
-    int rc = write_envs(p, buf + head, n - head);
+    int rc = write_envs(j, buf + head, n - head);
     if (rc == 0) rc = job_upload(j, p->kept, buf, (size_t)n);
     free(buf);
     return rc;
@@ -96,6 +98,8 @@ int ppo_after_load(Job *j)
         if (p->envs) {
             memcpy(p->reward_return, buf + sizeof p->host, sizeof(float) * (size_t)p->E);
             rc = read_envs(p, buf + head, n - head);
+        } else if (comm_world(j->comm) > 1) {
+            rc = ppo_device_reset(j);
         }
         p->n_call = 0;
     }

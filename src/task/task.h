@@ -84,9 +84,22 @@ typedef struct {
     int         ends;    /* 1: an end-of-text token ends a sample */
     int         ids;     /* 1: the new ids of each prompt on a line of their own, last */
     int         rate;    /* 1: says how fast, on standard error */
-    FILE       *picture; /* where a task that has one writes a PNG or GIF; NULL: none is wanted */
+    FILE       *picture; /* where a task that has one writes a PNG, JPEG or GIF; NULL: none is wanted */
 } TaskSample;
 
+/* Steps [from, until). */
+typedef struct {
+    int64_t from, until;
+} TaskStage;
+
+/* What `brim predict` asks for. */
+typedef struct {
+    char *const *path; /* files, or folders of samples */
+    int          n_path;
+    int64_t      top;     /* so many answers of each sample */
+    const char  *picture; /* a picture of samples and answers goes there; NULL: none */
+    int64_t      n_shown; /* samples of a set in the list and in the picture */
+} TaskPredict;
 /* What `brim eval --ids` asks for. */
 typedef struct {
     const char *ids;    /* file of token ids */
@@ -106,14 +119,16 @@ typedef struct {
     const char *out;         /* FILE.gif; NULL: none */
     int         in_terminal; /* 1: draw there */
     uint64_t    seed;
+    FILE       *text; /* where results are said; NULL: standard output */
 } TaskPlay;
 
 /* What an evaluation found. */
 typedef struct {
-    double  value[4]; /* by TaskMetric */
-    int64_t n_target; /* of the first one */
-    int64_t n_sample, n_all;
-    double  bytes_per_target; /* of the source */
+    double     value[8]; /* by TaskMetric */
+    int64_t    n_target; /* of the first one */
+    int64_t    n_sample, n_all;
+    const Job *job;              /* which was evaluated: what its host rows have found */
+    double     bytes_per_target; /* of the source */
 } TaskEval;
 
 /* The same in another measure: "perplexity" is val_perplexity in metrics.jsonl. */
@@ -122,7 +137,7 @@ typedef struct {
     double      value;
 } TaskNumber;
 
-enum { TASK_NUMBERS = 4, TASK_STEP_NUMBERS = 24 };
+enum { TASK_NUMBERS = 8, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
     const char *name;                         /* value of the recipe's key `task` */
@@ -141,6 +156,13 @@ struct Task {
     int64_t (*rows)(const Recipe *r);  /* rows of activations in one sample */
     /* Rows of the head whose logits take so many bytes, of n in all. NULL: the task has no chunks. */
     int64_t (*chunk_rows)(const Recipe *r, DType compute, int64_t n, double bytes);
+    /* Samples that a micro-batch must hold together; the step has a multiple of them. NULL: 1. */
+    int64_t (*together)(const Recipe *r);
+    /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
+     * elsewhere. Negative after recipe_blame(). NULL: none. */
+    int (*complete)(Recipe *r, int need_data);
+    /* The recipe in force at a step, and the steps it is for. Stages share all weights. NULL: one stage. */
+    TaskStage (*stage)(const Recipe *r, int64_t step, Recipe *out);
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */
     int (*check)(const Recipe *r);
 
@@ -164,6 +186,8 @@ struct Task {
      * job is made; NULL: nothing. */
     int (*ask)(Recipe *r, const TaskSample *opt);
     int (*sample)(Job *j, const TaskSample *opt, FILE *out);
+    /* Answers about samples that are not trained on. NULL: the task has none. */
+    int (*predict)(Job *j, const TaskPredict *opt, FILE *out);
     /* Loss and logits of a given sequence, with what the task asks of the job before. NULL: none. */
     int (*ask_score)(Recipe *r, const TaskScore *opt);
     int (*score)(Job *j, const TaskScore *opt, FILE *out);

@@ -192,7 +192,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     json_out_int(&o, "stride", s->stride);
     put_columns(&o, s, from);
     put_waterfall(&o, s, &v->facts);
-    sampleview_put(&o, r, v);
+    sampleview_put(&o, r, v, from);
     if (from <= 0) put_texts(&o, r, v);
     return json_out_end(&o);
 }

@@ -29,7 +29,7 @@ static int read_run(Doctor *d, Runs *runs, const char *name)
     if (!s) return -1;
     d->facts = v->facts;
     str_copy(d->name, sizeof d->name, v->name);
-    waterfall_window(s, &d->window);
+    waterfall_window(s, &d->facts, &d->window);
     d->n_part = waterfall_from(&d->window, &d->facts, d->part);
     if (d->n_part > 0) return 0;
     return err_user("%s: too few steps to judge (20 or more are good)", v->name);

@@ -36,6 +36,7 @@ typedef struct {
 } FactsCard;
 
 typedef struct {
+    double last_step;     /* the step that ended it */
     double steps, step_s; /* recorded; their mean time */
     double busy_s;        /* something at work */
     double tensor_s;      /* products and attention, without those computed again */

@@ -217,6 +217,9 @@ static void say_bottleneck(FILE *f, const RunView *v, const Series *s)
                 "<p>Of the time that is not spent on the model itself, most is: <b>%s</b>, %.1f %% (%s).</p>",
                 part[most].name, 100 * part[most].share, part[most].note);
     }
+    fputs("<p class='soft'>brim doctor ", f);
+    svg_text(f, v->name);
+    fputs(" says what to change, and what that gains.</p>", f);
     const char *reasons = series_text(s, "clock_reasons");
     if (*reasons && strcmp(reasons, "none") != 0) {
         fputs("<p>The GPU's clock was held down by: ", f);
@@ -271,6 +274,26 @@ static void put_samples(FILE *f, const Runs *r, const RunView *v)
     sampleview_free(s, n);
 }
 
+/* The picture that `brim bench --ladder` left beside the run's folder. */
+static void put_ladder(FILE *f, const Runs *r, const RunView *v)
+{
+    enum { MOST = 1 << 20 };
+    char           path[1400];
+    int            n     = snprintf(path, sizeof path, "%s/%s.ladder.svg", r->base, v->name);
+    FILE          *in    = n > 0 && (size_t)n < sizeof path ? fopen(path, "re") : NULL;
+    unsigned char *bytes = in ? malloc(MOST) : NULL;
+    size_t         size  = bytes ? fread(bytes, 1, MOST, in) : 0;
+    char          *image = size > 0 && size < MOST ? sampleview_address("image/svg+xml", bytes, size) : NULL;
+    if (image)
+        fprintf(f,
+                "<h2>What each optimisation is worth</h2><div class='card'><img alt='ladder' src='%s'>"
+                "</div>\n",
+                image);
+    free(image);
+    free(bytes);
+    if (in) fclose(in);
+}
+
 static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
 {
     char when[64];
@@ -294,6 +317,7 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     fputs("</div>\n<h2>Plots over steps</h2>\n", f);
     put_plots(f, s);
     put_waterfall(f, v, s);
+    put_ladder(f, r, v);
     put_samples(f, r, v);
     fputs("<h2>Plan, machine, recipe</h2>\n", f);
     put_file(f, r, v, "plan.txt", "Plan");

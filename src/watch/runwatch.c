@@ -40,7 +40,8 @@ struct RunWatch {
     HttpServer   *http;
     double        energy_0_j; /* of earlier starts */
     int           has_activity, events_failing;
-    double        look_s, begin_s, now_s; /* runwatch_look(), and when the first and last step ended */
+    double        look_s, begin_s; /* runwatch_look(), and when the first step ended */
+    WatcherStep   last;
     int64_t       n_step;
     dev_t         folder_device; /* with folder_inode: which folder it was at the beginning */
     ino_t         folder_inode;
@@ -219,6 +220,9 @@ static void add_fields(RunWatch *w, JsonOut *o, int64_t step)
     MeterStretch s;
     meter_read(w->meter, &s);
     meter_mark(w->meter, step);
+    put(o, "data_fill_s", w->last.data_fill_s);
+    put(o, "eval_s", w->last.eval_s);
+    put(o, "save_s", w->last.save_s);
     if (s.last_step == 0) return;
     json_out_int(o, "watch_first", s.first_step);
     json_out_int(o, "watch_last", s.last_step);
@@ -280,12 +284,12 @@ static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
     if (w->events) copy_line(w, o, step);
 }
 
-static void watch_step(void *self, int64_t step, double done_s)
+static void watch_step(void *self, const WatcherStep *s)
 {
     RunWatch *w = (RunWatch *)self;
-    if (w->n_step++ == 0) w->begin_s = done_s;
-    w->now_s = done_s;
-    tracer_step(w->tracer, step, done_s);
+    if (w->n_step++ == 0) w->begin_s = s->done_s;
+    w->last = *s;
+    tracer_step(w->tracer, s->step, s->done_s);
 }
 
 /* Slow steps are given more time, up to a point. */
@@ -295,7 +299,7 @@ static int watch_enough(void *self)
     const RunWatch *w       = (const RunWatch *)self;
     const Recipe   *r       = w->r;
     int64_t         traced  = r->trace > 0 ? r->trace_skip + r->trace_warmup + r->trace : 0;
-    double          lasting = w->now_s - w->begin_s;
+    double          lasting = w->last.done_s - w->begin_s;
     if (w->look_s <= 0 || w->n_step < MAX(FEW, traced + 1)) return 0;
     return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
 }

@@ -27,6 +27,7 @@ void samples_begin(Samples *s, const char *dir, const Recipe *r)
 const char *samples_type(const void *bytes, size_t n)
 {
     if (n >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0) return "image/png";
+    if (n >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0) return "image/jpeg";
     if (n >= 6 && (memcmp(bytes, "GIF87a", 6) == 0 || memcmp(bytes, "GIF89a", 6) == 0)) return "image/gif";
     return NULL;
 }
@@ -48,17 +49,42 @@ static int make_one(Job *job, int i, Sample *out)
     return rc;
 }
 
-/* The picture's file. Its name into `name`, "" when there is none. */
-static int keep_picture(const Samples *s, const Sample *x, int64_t step, int i, char *name, size_t n)
+/* Where a picture of this kind goes: its name in the run's folder, and its path. */
+static int place_picture(const Samples *s, int64_t step, int i, const char *kind, char *name, char path[1300])
 {
-    char        folder[1100], path[1300];
+    char folder[1100];
+    snprintf(folder, sizeof folder, "%s/samples", s->dir);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return err_sys("%s", folder);
+    snprintf(name, SAMPLES_NAME, "samples/%08lld-%d.%s", (long long)step, i, kind);
+    snprintf(path, 1300, "%s/%s", s->dir, name);
+    return 0;
+}
+
+/* An episode as the task plays it: a GIF, and what came of it. */
+static int play_one(const Samples *s, Job *job, int64_t step, int i, Sample *out, char *name)
+{
+    char     path[1300], text[256] = "";
+    TaskPlay opt = { .n_episode = 1, .out = path, .seed = (uint64_t)job->recipe.seed + (uint64_t)i };
+    TRY(place_picture(s, step, i, "gif", name, path));
+    opt.text = open_memstream(&out->text, &out->n_text);
+    if (!opt.text) return err_sys("memory for a sample");
+    int rc = job->task->play(job, &opt);
+    fclose(opt.text);
+    /* The first line is the episode. */
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(out->text, "\n"), out->text);
+    out->n_text = strlen(text);
+    memcpy(out->text, text, out->n_text + 1);
+    return rc;
+}
+
+/* The picture's file. Its name into `name`, "" when there is none. */
+static int keep_picture(const Samples *s, const Sample *x, int64_t step, int i, char *name)
+{
+    char        path[1300];
     const char *type = samples_type(x->picture, x->n_picture);
     name[0]          = '\0';
     if (!type || x->n_picture > SAMPLES_PICTURE_BYTES) return 0;
-    snprintf(folder, sizeof folder, "%s/samples", s->dir);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return err_sys("%s", folder);
-    snprintf(name, n, "samples/%08lld-%d.%s", (long long)step, i, type + strlen("image/"));
-    snprintf(path, sizeof path, "%s/%s", s->dir, name);
+    TRY(place_picture(s, step, i, type + strlen("image/"), name, path));
     FILE *f = file_create_tmp(path);
     if (!f) return -1;
     int rc = fwrite(x->picture, 1, x->n_picture, f) == x->n_picture ? 0 : err_sys("%s", path);
@@ -99,8 +125,10 @@ static void show_tensorboard(const Sample *x, int64_t step, int i, EventWriter *
     snprintf(tag, sizeof tag, "samples/text/%d", i);
     if (x->n_text > 0) event_text(events, tag, x->text);
     snprintf(tag, sizeof tag, "samples/picture/%d", i);
-    if (type && strcmp(type, "image/png") == 0 && x->n_picture > PNG_HEAD) {
-        unsigned w = big_endian(x->picture + PNG_SIZE_AT), h = big_endian(x->picture + PNG_SIZE_AT + 4);
+    if (type && x->n_picture > PNG_HEAD) { /* TensorBoard takes the size of other kinds from their bytes */
+        int      is_png = strcmp(type, "image/png") == 0;
+        unsigned w      = is_png ? big_endian(x->picture + PNG_SIZE_AT) : 0;
+        unsigned h      = is_png ? big_endian(x->picture + PNG_SIZE_AT + 4) : 0;
         event_image(events, tag, x->picture, x->n_picture, (int)w, (int)h);
     }
     if (event_end(events) < 0) err_clear();
@@ -108,12 +136,14 @@ static void show_tensorboard(const Sample *x, int64_t step, int i, EventWriter *
 
 void samples_take(Samples *s, Job *job, int64_t step, EventWriter *events)
 {
-    if (s->r->watch.samples == 0 || s->is_off || !job->task->sample || !(job->parts & JOB_SAMPLE)) return;
+    const Task *t     = job->task;
+    int         shows = t->sample && (job->parts & JOB_SAMPLE), plays = t->play && (job->parts & JOB_PLAY);
+    if (s->r->watch.samples == 0 || !(shows || plays)) return;
     for (int i = 0; i < s->r->watch.samples && !s->is_off; i++) {
-        Sample x = { 0 };
-        char   picture[64];
-        int    rc = make_one(job, i, &x);
-        if (rc == 0) rc = keep_picture(s, &x, step, i, picture, sizeof picture);
+        Sample x                     = { 0 };
+        char   picture[SAMPLES_NAME] = "";
+        int    rc                    = shows ? make_one(job, i, &x) : play_one(s, job, step, i, &x, picture);
+        if (rc == 0 && shows) rc = keep_picture(s, &x, step, i, picture);
         if (rc == 0) rc = keep_line(s, &x, step, picture);
         if (rc == 0 && events) show_tensorboard(&x, step, i, events);
         if (rc < 0) {

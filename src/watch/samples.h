@@ -1,8 +1,9 @@
-/* Samples: what the model writes, sees or plays while it trains (watch.samples). The task itself makes them.
+/* Samples: what the model writes, sees or plays while it trains (watch.samples). The task itself makes them:
+ * its `sample`, or its `play`, where it has that alone.
  *
  * 1. A sample is a line of samples.jsonl: {"step","prompt","text"}, and "picture", the name of a file in the
  *    folder samples/ of the run, where the task drew one.
- * 2. TensorBoard gets the text, and a picture that is a PNG.
+ * 2. TensorBoard gets the text and the picture, which is a PNG, JPEG or GIF.
  * 3. Nothing here fails a run. After a failure of the task itself no more samples are taken. */
 #ifndef WATCH_SAMPLES_H
 #define WATCH_SAMPLES_H
@@ -10,7 +11,7 @@
 #include "file/events.h"
 #include "task/job.h"
 
-enum { SAMPLES_UNITS = 160, SAMPLES_PICTURE_BYTES = 4 << 20 };
+enum { SAMPLES_UNITS = 160, SAMPLES_PICTURE_BYTES = 4 << 20, SAMPLES_NAME = 64 };
 
 typedef struct {
     char          dir[1024];
@@ -22,7 +23,7 @@ void samples_begin(Samples *s, const char *dir, const Recipe *r); /* borrows r *
 /* After an evaluation. events may be NULL. */
 void samples_take(Samples *s, Job *job, int64_t step, EventWriter *events);
 
-/* "image/png" or "image/gif" by the first bytes; NULL: neither. */
+/* "image/png", "image/jpeg" or "image/gif" by the first bytes; NULL: none of these. */
 const char *samples_type(const void *bytes, size_t n);
 
 #endif

@@ -20,7 +20,8 @@ int sampleview_name_ok(const char *name)
     if (!str_starts_with(name, prefix)) return 0;
     const char *leaf = name + strlen(prefix);
     size_t      n    = strspn(leaf, "0123456789-");
-    return n > 0 && n < 40 && (strcmp(leaf + n, ".png") == 0 || strcmp(leaf + n, ".gif") == 0);
+    return n > 0 && n < 40 &&
+           (strcmp(leaf + n, ".png") == 0 || strcmp(leaf + n, ".jpeg") == 0 || strcmp(leaf + n, ".gif") == 0);
 }
 
 /* The file's bytes, of which there are at most SAMPLEVIEW_PICTURE; NULL: none. The caller frees them. */
@@ -44,10 +45,9 @@ static unsigned char *read_picture(const Runs *r, const RunView *v, const char *
     return bytes;
 }
 
-static char *data_address(const unsigned char *b, size_t n)
+char *sampleview_address(const char *type, const unsigned char *b, size_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char       *type    = samples_type(b, n);
     char             *out = type ? mem_alloc(n / 3 * 4 + 64) : NULL, *p = out;
     if (!out) return NULL;
     p += sprintf(p, "data:%s;base64,", type);
@@ -82,7 +82,7 @@ static int read_line(const Runs *r, const RunView *v, const char *line, size_t n
         out->step            = json_number_value(json_object_get(root, "step"));
         out->prompt          = copy_of(root, "prompt");
         out->text            = copy_of(root, "text");
-        out->image           = bytes ? data_address(bytes, size) : NULL;
+        out->image           = bytes ? sampleview_address(samples_type(bytes, size), bytes, size) : NULL;
         free(bytes);
     }
     json_decref(root);
@@ -91,13 +91,22 @@ static int read_line(const Runs *r, const RunView *v, const char *line, size_t n
 
 int sampleview_read(const Runs *r, const RunView *v, SampleView out[SAMPLEVIEW_MOST])
 {
-    char *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
-    int   n = 0;
+    char  *text = runs_text(r, v, "samples.jsonl", TEXT_BYTES), *end = text ? text + strlen(text) : NULL;
+    int    n    = 0;
+    size_t left = SAMPLEVIEW_PICTURES;
     while (text && end > text && n < SAMPLEVIEW_MOST) {
         if (end[-1] == '\n') end--;
         char *line = end;
         while (line > text && line[-1] != '\n') line--;
-        n += read_line(r, v, line, (size_t)(end - line), &out[n]);
+        if (read_line(r, v, line, (size_t)(end - line), &out[n])) {
+            size_t bytes = out[n].image ? strlen(out[n].image) : 0;
+            left -= MIN(left, bytes);
+            if (left == 0) {
+                free(out[n].image);
+                out[n].image = NULL;
+            }
+            n++;
+        }
         end = line;
     }
     free(text);
@@ -113,10 +122,14 @@ void sampleview_free(SampleView *s, int n)
     }
 }
 
-void sampleview_put(JsonOut *o, const Runs *r, const RunView *v)
+void sampleview_put(JsonOut *o, const Runs *r, const RunView *v, double from)
 {
     SampleView s[SAMPLEVIEW_MOST];
     int        n = sampleview_read(r, v, s);
+    if (n == 0 || s[0].step < from) {
+        sampleview_free(s, n);
+        return;
+    }
     json_out_array(o, "samples");
     for (int i = 0; i < n; i++) {
         json_out_object(o, NULL);

@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "watch/runs.h"
 
-enum { SAMPLEVIEW_MOST = 8, SAMPLEVIEW_PICTURE = 512 << 10 };
+/* PICTURES: bytes of all pictures together; older samples go without. */
+enum { SAMPLEVIEW_PICTURES = 2 << 20, SAMPLEVIEW_MOST = 8, SAMPLEVIEW_PICTURE = 1 << 20 };
 
 typedef struct {
     double step;
@@ -21,8 +22,11 @@ typedef struct {
 int  sampleview_read(const Runs *r, const RunView *v, SampleView out[SAMPLEVIEW_MOST]);
 void sampleview_free(SampleView *s, int n);
 
-/* "samples": [...] */
-void sampleview_put(JsonOut *o, const Runs *r, const RunView *v);
+/* "samples": [...], if one of them is of this step or a later one. */
+void sampleview_put(JsonOut *o, const Runs *r, const RunView *v, double from);
+
+/* "data:TYPE;base64,..." of some bytes; the caller frees it. NULL: no memory. */
+char *sampleview_address(const char *type, const unsigned char *bytes, size_t n);
 
 /* 1: a name that samples.c gives a picture. */
 int sampleview_name_ok(const char *name);

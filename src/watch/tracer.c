@@ -93,7 +93,8 @@ static void sum_up(const Tracer *t, const DevSpan *span, int64_t n, FactsTrace *
     double busy = covered(span, n, 1), computes = covered(span, n, 0);
     double sum   = each[CLASS_TENSOR] + each[CLASS_OTHER] + each[CLASS_REPEAT] + each[CLASS_UNNAMED];
     double scale = sum > 0 ? computes / sum / steps : 0;
-    *out         = (FactsTrace){ .steps     = steps,
+    *out         = (FactsTrace){ .last_step = (double)t->end,
+                                 .steps     = steps,
                                  .step_s    = (end - t->kept_s) / steps,
                                  .busy_s    = busy / steps,
                                  .tensor_s  = each[CLASS_TENSOR] * scale,

@@ -30,8 +30,9 @@ static const struct {
 static double at(const Series *s, const char *key, int row) { return series_at(s, series_find(s, key), row); }
 
 /* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
-static int find_rows(const Series *s, int *first, int *last)
+static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
 {
+    enum { ENOUGH = 8 };
     int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
     *last = -1;
     for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
@@ -47,6 +48,9 @@ static int find_rows(const Series *s, int *first, int *last)
         (*first)++;
         if (!isnan(s->column[wait][*first])) skip--;
     }
+    int after = *first;
+    while (begin >= 0 && after < *last && s->column[0][after] < f->trace.last_step) after++;
+    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= ENOUGH) *first = after;
     return begin >= 0 && *first < *last;
 }
 
@@ -62,17 +66,34 @@ static double mean_of(const Series *s, const char *key, int first, int last)
     return n > 0 ? sum / n : NAN;
 }
 
+/* The same of what the meter says. A line has the newest stretch, which may be older than the line: only
+ * stretches that lie within the rows count, if there are any, and each once. */
+static double meter_mean(const Series *s, const char *key, int first, int last)
+{
+    int c = series_find(s, key), from = series_find(s, "watch_first"), to = series_find(s, "watch_last"),
+        n      = 0;
+    double sum = 0, before = NAN;
+    for (int r = first + 1; c >= 0 && from >= 0 && to >= 0 && r <= last; r++) {
+        double x = s->column[c][r], end = s->column[to][r];
+        if (isnan(x) || !(s->column[from][r] > s->column[0][first]) || end == before) continue;
+        before = end;
+        sum += x;
+        n++;
+    }
+    return n > 0 ? sum / n : mean_of(s, key, first, last);
+}
+
 static double grown(const Series *s, const char *key, int first, int last)
 {
     double a = at(s, key, first), b = at(s, key, last);
     return b >= a ? b - a : NAN;
 }
 
-void waterfall_window(const Series *s, FallWindow *w)
+void waterfall_window(const Series *s, const RunFacts *f, FallWindow *w)
 {
     int first, last;
     memset(w, 0, sizeof *w);
-    if (!find_rows(s, &first, &last)) return;
+    if (!find_rows(s, f, &first, &last)) return;
     double steps = at(s, "step", last) - at(s, "step", first);
     w->wall_s    = grown(s, "time_s", first, last);
     if (!(steps >= 1) || !(w->wall_s > 0)) return;
@@ -85,18 +106,18 @@ void waterfall_window(const Series *s, FallWindow *w)
     w->fill_s        = grown(s, "data_fill_s", first, last) / steps;
     w->per_s         = mean_of(s, "per_s", first, last);
     w->mfu           = mean_of(s, "mfu", first, last);
-    w->gpu_util      = mean_of(s, "gpu_util", first, last);
-    w->sm_active     = mean_of(s, "sm_active", first, last);
-    w->tensor_active = mean_of(s, "tensor_active", first, last);
-    w->dram_active   = mean_of(s, "dram_active", first, last);
-    w->power_w       = mean_of(s, "power_w", first, last);
-    w->power_limit_w = mean_of(s, "power_limit_w", first, last);
-    w->sm_mhz        = mean_of(s, "sm_mhz", first, last);
-    w->temp_c        = mean_of(s, "temp_c", first, last);
-    w->processes     = mean_of(s, "gpu_processes", first, last);
+    w->gpu_util      = meter_mean(s, "gpu_util", first, last);
+    w->sm_active     = meter_mean(s, "sm_active", first, last);
+    w->tensor_active = meter_mean(s, "tensor_active", first, last);
+    w->dram_active   = meter_mean(s, "dram_active", first, last);
+    w->power_w       = meter_mean(s, "power_w", first, last);
+    w->power_limit_w = meter_mean(s, "power_limit_w", first, last);
+    w->sm_mhz        = meter_mean(s, "sm_mhz", first, last);
+    w->temp_c        = meter_mean(s, "temp_c", first, last);
+    w->processes     = meter_mean(s, "gpu_processes", first, last);
     w->memory_bytes  = series_last(s, "gpu_mem_bytes");
-    w->cpu           = mean_of(s, "cpu", first, last);
-    w->own_cpu       = mean_of(s, "own_cpu", first, last);
+    w->cpu           = meter_mean(s, "cpu", first, last);
+    w->own_cpu       = meter_mean(s, "own_cpu", first, last);
     str_copy(w->reasons, sizeof w->reasons, series_text(s, "clock_reasons"));
 }
 
@@ -126,6 +147,15 @@ static int is_gpu(const RunFacts *f) { return f->plan.capability > 0; }
 /* FLOPs of a step at the data sheet's peak, in seconds; NAN: no peak is known. */
 static double ideal_s(const RunFacts *f) { return f->plan.model_flops / f->plan.peak_flops; }
 
+/* Seconds of the trace, times this, are seconds of the window's steps. A GPU works as long on each step,
+ * however long it waits in between; a busy CPU takes longer for everything. */
+static double trace_scale(const FallWindow *w, const RunFacts *f)
+{
+    const FactsTrace *t = &f->trace;
+    if (is_gpu(f)) return MIN(1, w->step_s / t->busy_s);
+    return MAX(0, w->step_s - w->wait_s) / MAX(t->busy_s, t->step_s - w->wait_s);
+}
+
 static int is_held(const FallWindow *w) { return strstr(w->reasons, "power") || strstr(w->reasons, "therm"); }
 
 /* Divides the time of products that is not useful work: what the clock takes, what else. */
@@ -139,17 +169,16 @@ static void take_products(Fall *fall, const FallWindow *w, const RunFacts *f, do
 
 static void fall_traced(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
 {
-    const FactsTrace *t = &f->trace;
-    /* Shares of a traced step; where steps wait for data, the traced ones may have waited less or more. */
-    double busy_s = MIN(t->busy_s, w->step_s), idle = 1 - busy_s / w->step_s;
-    double input = is_gpu(f) ? MIN(w->wait_s / w->step_s, idle) : w->wait_s / w->step_s;
+    const FactsTrace *t     = &f->trace;
+    double            scale = trace_scale(w, f) / w->step_s, idle = 1 - t->busy_s * scale;
+    double            input = is_gpu(f) ? MIN(w->wait_s / w->step_s, idle) : w->wait_s / w->step_s;
     take(fall, FALL_INPUT, steps * input);
     take(fall, FALL_GAPS, steps * MAX(0, idle - input));
-    if (f->plan.world > 1) take(fall, FALL_COMM, steps * t->comm_s / w->step_s);
-    if (t->repeat_s > 0) take(fall, FALL_REPEAT, steps * t->repeat_s / w->step_s);
-    take(fall, FALL_OTHER, steps * t->other_s / w->step_s);
-    if (t->unnamed_s > 0.001 * t->busy_s) take(fall, FALL_UNSPLIT, steps * t->unnamed_s / w->step_s);
-    if (!isnan(ideal_s(f))) take_products(fall, w, f, steps * t->tensor_s / w->step_s, useful);
+    if (f->plan.world > 1) take(fall, FALL_COMM, steps * t->comm_s * scale);
+    if (t->repeat_s > 0) take(fall, FALL_REPEAT, steps * t->repeat_s * scale);
+    take(fall, FALL_OTHER, steps * t->other_s * scale);
+    if (t->unnamed_s > 0.001 * t->busy_s) take(fall, FALL_UNSPLIT, steps * t->unnamed_s * scale);
+    if (!isnan(ideal_s(f))) take_products(fall, w, f, steps * t->tensor_s * scale, useful);
 }
 
 static void fall_counted(Fall *fall, const FallWindow *w, const RunFacts *f, double steps, double useful)
@@ -169,7 +198,7 @@ static void fall_counted(Fall *fall, const FallWindow *w, const RunFacts *f, dou
 static double useful_share(const FallWindow *w, const RunFacts *f, double steps)
 {
     if (!isnan(ideal_s(f))) return MIN(steps, steps * ideal_s(f) / w->step_s);
-    if (is_traced(f)) return MIN(steps, steps * f->trace.tensor_s / w->step_s);
+    if (is_traced(f)) return MIN(steps, steps * f->trace.tensor_s * trace_scale(w, f) / w->step_s);
     return isnan(w->mfu) ? NAN : MIN(steps, steps * MAX(0, w->mfu));
 }
 
@@ -205,7 +234,7 @@ int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WAT
 int waterfall_of(const Series *s, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS])
 {
     FallWindow w;
-    waterfall_window(s, &w);
+    waterfall_window(s, f, &w);
     return waterfall_from(&w, f, out);
 }
 

@@ -33,7 +33,8 @@ typedef struct {
     double      share;
 } WaterfallPart;
 
-/* What the rows of the newest start say, from after its first steps to the last one. */
+/* What the rows of the newest start say, from after its first steps to the last one. Steps of a trace and
+ * before it are left out if enough follow: where the recorder begins and ends, the device rests. */
 typedef struct {
     int    n_step;         /* 0: too little is known, and the rest is not set */
     double wall_s;         /* of the window */
@@ -46,7 +47,7 @@ typedef struct {
     char   reasons[160]; /* newest, "" */
 } FallWindow;
 
-void waterfall_window(const Series *s, FallWindow *out);
+void waterfall_window(const Series *s, const RunFacts *f, FallWindow *out);
 /* Returns how many parts there are, 0 when too little is known. facts: may have nothing known. */
 int waterfall_of(const Series *s, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS]);
 int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WATERFALL_PARTS]);

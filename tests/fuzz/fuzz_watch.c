@@ -1,11 +1,15 @@
 /* Fuzz target: what the watching half reads from files and from the network: event records, lines of
- * metrics, request headers. The first byte says which. Built with libFuzzer; the corpus is beside it.
+ * metrics, request headers, watch.json, traces. The first byte says which. Built with libFuzzer; the corpus
+ * is beside it.
  *
- * sources: src/file/events.c src/watch/series.c src/watch/waterfall.c src/watch/gate.c src/base/[a-z]*.c */
+ * sources: src/file/events.c src/watch/series.c src/watch/waterfall.c src/watch/gate.c
+ * src/watch/facts.c src/watch/tracesum.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "file/events.h"
+#include "watch/facts.h"
 #include "watch/gate.h"
 #include "watch/series.h"
+#include "watch/tracesum.h"
 #include "watch/waterfall.h"
 
 #include <math.h>
@@ -90,9 +94,47 @@ static void fuzz_headers(const uint8_t *bytes, size_t n)
     free(text);
 }
 
+static void fuzz_facts(const uint8_t *bytes, size_t n)
+{
+    RunFacts f;
+    char    *text = malloc(n + 1);
+    CHECK(text, "out of memory");
+    memcpy(text, bytes, n);
+    text[n] = '\0';
+    facts_read(&f, text);
+    CHECK(f.n_metric >= 0 && f.n_metric <= FACTS_METRICS && (f.n_metric == 0 || f.best < f.n_metric),
+          "bounds");
+    CHECK(strlen(facts_best(&f)) < SERIES_NAME && strlen(f.device) < sizeof f.device, "texts");
+    FallWindow    w = { .n_step = 10, .wall_s = 1, .step_s = 0.1 };
+    WaterfallPart part[WATERFALL_PARTS];
+    double        sum = 0;
+    int           k   = waterfall_from(&w, &f, part);
+    for (int i = 0; i < k; i++) sum += part[i].share;
+    CHECK(k == 0 || fabs(sum - 1) < 2e-3, "the parts add up to %g", sum);
+    free(text);
+}
+
+static void fuzz_trace(const uint8_t *bytes, size_t n)
+{
+    TraceSum *t = calloc(1, sizeof *t);
+    CHECK(t, "out of memory");
+    if (tracesum_read(t, "input", (const char *)bytes, n) == 0) {
+        CHECK(t->n_row <= TRACESUM_ROWS && t->busy_us <= t->steps_us * (1 + 1e-9) + 1e-6 && t->idle_us >= 0,
+              "busy %g of %g", t->busy_us, t->steps_us);
+    }
+    err_clear();
+    free(t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     if (n == 0) return 0;
+    if (bytes[0] >= 0x80) {
+        if (bytes[0] % 2) fuzz_trace(bytes + 1, n - 1);
+        if (bytes[0] % 2 == 0) fuzz_facts(bytes + 1, n - 1);
+        CHECK(err_kind() == ERR_NONE, "%s", err_get());
+        return 0;
+    }
     switch (bytes[0] % 3) {
     case 0: fuzz_event(bytes + 1, n - 1); break;
     case 1: fuzz_lines(bytes + 1, n - 1); break;

@@ -44,7 +44,7 @@ static inline void golden_read_recipe(Golden *g, const char *name)
     }
     CHECK(recipe_parse(&g->recipe, name, "seed: 1\n", 8, n, pair) == 0, "%s", err_get());
     g->T     = g->recipe.model.context;
-    g->B     = g->recipe.step_tokens / g->T;
+    g->B     = strcmp(g->recipe.task, "lm") == 0 ? g->recipe.step_tokens / g->T : g->recipe.step_samples;
     g->steps = g->recipe.steps;
 }
 
@@ -83,7 +83,7 @@ static inline const void *golden_tensor(const Golden *g, const char *prefix, con
     CHECK(strcmp(json_string_value(json_object_get(t, "dtype")), dtype) == 0, "%s is not %s", key, dtype);
     int64_t begin = json_integer_value(json_array_get(at, 0)),
             end   = json_integer_value(json_array_get(at, 1));
-    int64_t size  = strcmp(dtype, "F64") == 0 ? 8 : 4;
+    int64_t size  = strcmp(dtype, "F64") == 0 ? 8 : strcmp(dtype, "U8") == 0 ? 1 : 4;
     CHECK(begin >= 0 && end - begin == size * n_elem && (size_t)end <= g->data_bytes,
           "%s has not %lld numbers", key, (long long)n_elem);
     return g->data + begin;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "file/image_write.h"
 #include "file/safetensors.h"
 #include "optim/optim.h"
 #include "prog/record.h"
@@ -347,6 +348,28 @@ static const TaskLoss losses[] = {
 static const TaskMetric metrics[] = { { .name = "distance", .slot = TOY_DISTANCE },
                                       { .name = "agreement", .slot = TOY_AGREEMENT, .larger = 1 } };
 
+/* ---- what it shows ------------------------------------------------------------------------------------ */
+
+/* The table as a picture, brightest where it is largest, and the student's mean. */
+int toy_sample(Job *j, const TaskSample *opt, FILE *out)
+{
+    float      x[TOY_TABLE * TOY_DIM], mean        = 0;
+    uint8_t    rgb[3 * TOY_TABLE * TOY_DIM], *jpeg = NULL;
+    size_t     n = 0;
+    const Toy *t = toy_of(j);
+    TRY(job_download(j, t->table_x, x, sizeof x));
+    for (int i = 0; i < TOY_TABLE * TOY_DIM; i++) {
+        mean += x[i] / (TOY_TABLE * TOY_DIM);
+        memset(rgb + 3 * i, (int)MAX(0, MIN(255, 128 + 60 * x[i])), 3);
+    }
+    fprintf(out, "%d rows, mean %.4f, seed %d", TOY_TABLE, (double)mean, (int)opt->seed);
+    if (!opt->picture) return 0;
+    TRY(image_encode_jpeg(rgb, TOY_DIM, TOY_TABLE, 90, &jpeg, &n));
+    fwrite(jpeg, 1, n, opt->picture);
+    free(jpeg);
+    return 0;
+}
+
 const Task task_toy = {
     .name            = "toy",
     .unit            = "pictures",
@@ -367,6 +390,7 @@ const Task task_toy = {
     .has_val         = toy_has_val,
     .open_train      = toy_open_train,
     .open_val        = toy_open_val,
+    .sample          = toy_sample,
     .print_eval      = toy_print_eval,
     .own_state_bytes = sizeof(ToyState),
 };

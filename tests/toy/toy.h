@@ -60,6 +60,7 @@ static inline Toy *toy_of(const Job *j) { return (Toy *)j->own; }
 
 /* The table of a recipe: x[TOY_TABLE][TOY_DIM], y[TOY_TABLE][out]. */
 void toy_fill_table(const Recipe *r, float *x, float *y);
+int  toy_sample(Job *j, const TaskSample *opt, FILE *out);
 /* The random site that orders the table. */
 enum { TOY_ORDER_SITE = 9000 };
 

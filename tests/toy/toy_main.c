@@ -15,13 +15,15 @@
 #include "run/step.h"
 #include "run/switches.h"
 #include "run/train.h"
+#include "watch/doctor.h"
+#include "watch/runwatch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     const char *target, *gpu, *step;
-    int         json, ops, list, fresh, ladder, no_limit;
+    int         json, ops, list, fresh, ladder, no_limit, watch;
     char       *override[64];
     int         n_override;
     double      begin_s;
@@ -36,7 +38,8 @@ static int parse_args(Args *a, int argc, char **argv)
     } flag[] = { { "--json", &a->json, NULL },     { "--ops", &a->ops, NULL },
                  { "--list", &a->list, NULL },     { "--fresh", &a->fresh, NULL },
                  { "--ladder", &a->ladder, NULL }, { "--no-limit", &a->no_limit, NULL },
-                 { "--gpu", NULL, &a->gpu },       { "--step", NULL, &a->step } };
+                 { "--watch", &a->watch, NULL },   { "--gpu", NULL, &a->gpu },
+                 { "--step", NULL, &a->step } };
     for (int i = 0; i < argc; i++) {
         int k = 0;
         while (k < ARRAY_LEN(flag) && strcmp(flag[k].name, argv[i]) != 0) k++;
@@ -181,28 +184,55 @@ static int eval(const Args *a)
     return rc;
 }
 
+/* ---- watching ----------------------------------------------------------------------------------------- */
+
+static int train(const Args *a, const Recipe *r)
+{
+    TrainOptions opt     = { .fresh = a->fresh, .begin_s = a->begin_s };
+    RunWatch    *watch   = a->watch ? runwatch_create(r, NULL) : NULL;
+    Watcher      watcher = runwatch_watcher(watch);
+    if (watch) opt.watcher = &watcher;
+    int rc = train_run(&task_toy, r, &opt);
+    runwatch_destroy(watch);
+    return rc;
+}
+
+/* The target is a run's name. */
+static int doctor(const Args *a)
+{
+    char       path[RUNDIR_PATH];
+    Doctor     d    = { 0 };
+    RecipeFrom from = { .task = &task_toy, .extra = &recipe_toy, .path = path };
+    snprintf(path, sizeof path, "%s/%s/recipe.yaml", rundir_base(), a->target);
+    int rc = doctor_open(&d, &from, rundir_base(), a->target);
+    if (rc == 0 && a->json) rc = doctor_print_json(&d, stdout);
+    if (rc == 0 && !a->json) doctor_print(&d, stdout);
+    doctor_close(&d);
+    return rc;
+}
+
 /* ---- the program -------------------------------------------------------------------------------------- */
 
 static int run(const char *command, const Args *a)
 {
     Recipe r;
     if (strcmp(command, "eval") == 0) return eval(a);
+    if (strcmp(command, "doctor") == 0) return doctor(a);
     TRY(load_recipe(&r, a->target, a));
     if (strcmp(command, "teacher") == 0)
         return toy_write_teacher(toy_keys(&r)->teacher, toy_keys(&r)->width, toy_keys(&r)->out,
                                  (uint64_t)r.seed);
     if (strcmp(command, "plan") == 0) return plan(a, &r);
     if (strcmp(command, "bench") == 0) return bench(a, &r);
-    if (strcmp(command, "train") == 0)
-        return train_run(&task_toy, &r, &(TrainOptions){ .fresh = a->fresh, .begin_s = a->begin_s });
-    return err_user("command line: %s: not one of train, plan, bench, eval, teacher", command);
+    if (strcmp(command, "train") == 0) return train(a, &r);
+    return err_user("command line: %s: not one of train, plan, bench, eval, doctor, teacher", command);
 }
 
 int main(int argc, char **argv)
 {
     Args a = { .begin_s = clock_now_s() };
     hostmem_begin();
-    int rc = argc < 2 ? err_user("usage: toy train|plan|bench|eval|teacher TARGET [key=value ...]")
+    int rc = argc < 2 ? err_user("usage: toy train|plan|bench|eval|doctor|teacher TARGET [key=value ...]")
                       : parse_args(&a, argc - 2, argv + 2);
     if (rc == 0) rc = run(argv[1], &a);
     log_close();

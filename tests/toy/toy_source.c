@@ -54,7 +54,7 @@ static int64_t toy_targets(const Source *src, int64_t row, int slot, void *scrat
 
 static void toy_close(Source *s) { free(s); }
 
-static const SourceVt toy_vt = { toy_fill, toy_targets, toy_close };
+static const SourceVt toy_vt = { .fill = toy_fill, .targets = toy_targets, .close = toy_close };
 
 static int open_stream(Source **out, const Recipe *r, uint32_t stream)
 {

@@ -167,6 +167,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_NORM_DW: return sums_scratch(a->norm_dw.dy, 2, 0, threads);
     case OP_NORM_BWD:
         return sums_scratch(a->norm_bwd.dy, a->norm_bwd.dbias ? 3 : 2, tensor_cols(a->norm_bwd.dy), threads);
+    case OP_SCALE_DW: return sums_scratch(a->scale_dw.dy, 1, 0, threads);
     case OP_BIAS_DW: return sums_scratch(a->bias_dw.dy, 1, 0, threads);
     case OP_ACT_BIAS_BWD: return sums_scratch(a->act_bias_bwd.dy, 1, 0, threads);
     case OP_QUANT: return a->quant.db ? quant_scratch(&a->quant, threads) : 0;

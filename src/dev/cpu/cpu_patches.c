@@ -42,7 +42,7 @@ static Mix mix_of(const Patches *a, int64_t b)
     Mix m = { .own = window_of(a, b), .lambda = 1 };
     if (!a->partner) return m;
     m.mixed   = 1;
-    m.partner = window_of(a, ((const int32_t *)a->partner->data)[b]);
+    m.partner = window_of(a, b + ((const int32_t *)a->partner->data)[b]);
     if (a->lambda) m.lambda = cpu_f32(a->lambda)[b];
     for (int k = 0; k < 4 && a->box; k++) m.box[k] = ((const int32_t *)a->box->data)[4 * b + k];
     return m;

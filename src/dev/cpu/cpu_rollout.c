@@ -1,4 +1,5 @@
-/* Rollouts: advantages, statistics, normalised observations, rows of a rollout, counters and permutations.
+/* Rollouts: advantages, statistics, normalised observations, rows of a rollout, counters,
+ * permutations and packing.
  *
  * Sums are in double and in a fixed order: statistics cut the elements into STAT_PARTS parts that follow from
  * their number. */
@@ -152,5 +153,36 @@ int cpu_perm(Dev *dev, const Perm *a)
     Shuffle          f     = shuffle_begin((uint32_t)n, s->in.seed, (uint32_t)a->site, s->in.step, epoch);
 #pragma omp parallel for num_threads(cpu_threads(dev)) schedule(static) if (n >= CPU_PARALLEL_MIN / 16)
     for (int64_t i = 0; i < n; i++) index[i] = (int32_t)shuffle_at(&f, (uint32_t)i);
+    return 0;
+}
+
+int cpu_pack_rows(Dev *dev, const PackRows *a)
+{
+    int32_t *index = a->index->data, *first = a->first->data, *last = a->last->data;
+    int64_t  R = tensor_numel(a->index), B = tensor_numel(a->len), row = 0;
+    for (int64_t b = 0; b < B; b++) {
+        int64_t begin = round_up(row, a->align), n = ((const int32_t *)a->len->data)[b], end = begin + n;
+        CHECK(n >= 0 && n <= a->stride && (n == 0 || end <= R),
+              "%s: sequence %lld of %lld rows at %lld of %lld", a->index->name, (long long)b, (long long)n,
+              (long long)begin, (long long)R);
+        if (n == 0) end = begin = row;
+        for (; row < end; row++) {
+            int is_in  = row >= begin;
+            index[row] = is_in ? (int32_t)(b * a->stride + row - begin) : -1;
+            first[row] = is_in ? (int32_t)begin : 0;
+            last[row]  = is_in ? (int32_t)(a->causal ? row : end - 1) : -1;
+        }
+        for (int64_t t = 0; t < a->n_tail; t++)
+            ((int32_t *)a->tail->data)[b * a->n_tail + t] =
+                (int32_t)(n < a->n_tail - t ? -1 : end - a->n_tail + t);
+        for (int64_t t = 0; t < a->n_each; t++) {
+            ((int32_t *)a->low->data)[b * a->n_each + t]  = n ? (int32_t)begin : 0;
+            ((int32_t *)a->high->data)[b * a->n_each + t] = n ? (int32_t)(end - 1) : -1;
+        }
+    }
+    for (; row < R; row++) {
+        index[row] = last[row] = -1;
+        first[row]             = 0;
+    }
     return 0;
 }

@@ -133,8 +133,8 @@ int cpu_xent_fwd(Dev *dev, const XentFwd *a)
         top5 += rank < 5;
     }
     if (a->hits) {
-        ((int32_t *)a->hits->data)[0] += (int32_t)top1;
-        ((int32_t *)a->hits->data)[1] += (int32_t)top5;
+        cpu_f32(a->hits)[0] += (float)top1;
+        cpu_f32(a->hits)[1] += (float)top5;
     }
     return 0;
 }

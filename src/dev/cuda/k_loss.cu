@@ -42,7 +42,7 @@ __device__ __forceinline__ float block_all_max(float v, float *slot)
 
 template <typename T> struct SoftP {
     float           *loss, *lse;
-    int32_t         *hits;
+    float           *hits;
     T               *dlogits;
     const T         *logits;
     const int32_t   *target, *target2;
@@ -77,8 +77,9 @@ template <typename T> __global__ void __launch_bounds__(LOSS_THREADS) xent_soft_
     p.lse[row]  = lse;
     p.loss[row] = target < 0 ? 0.0f : lse - (1.0f - p.smooth) * hard - p.smooth * (all / (float)p.n_class);
     /* Integers: the order of the additions does not matter. */
-    if (p.hits && target >= 0 && before < 1.0f) atomicAdd(&p.hits[0], 1);
-    if (p.hits && target >= 0 && before < 5.0f) atomicAdd(&p.hits[1], 1);
+    if (p.hits && target >= 0 && before < 1.0f)
+        atomicAdd(&p.hits[0], 1.0f); /* whole numbers: any order gives the same */
+    if (p.hits && target >= 0 && before < 5.0f) atomicAdd(&p.hits[1], 1.0f);
 }
 
 template <typename T> __global__ void __launch_bounds__(LOSS_THREADS) xent_soft_dx_kernel(SoftP<T> p)
@@ -102,13 +103,13 @@ extern "C" int cuda_xent_soft_fwd(Dev *dev, const XentFwd *a)
     const char *op = "xent_fwd";
     TRY(k_need_dtype(op, a->target, DT_I32));
     TRY(k_need_dtype(op, a->target2, DT_I32));
-    TRY(k_need_dtype(op, a->hits, DT_I32));
+    TRY(k_need_dtype(op, a->hits, DT_F32));
     return k_dispatch(a->logits->dtype, op, [&](auto zero) {
         using T    = decltype(zero);
         SoftP<T> p = {};
         p.loss     = t_data<float>(a->loss);
         p.lse      = t_data<float>(a->lse);
-        p.hits     = t_data<int32_t>(a->hits);
+        p.hits     = t_data<float>(a->hits);
         p.logits   = t_data<T>(a->logits);
         p.target   = t_data<int32_t>(a->target);
         p.target2  = t_data<int32_t>(a->target2);

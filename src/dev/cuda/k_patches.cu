@@ -40,7 +40,7 @@ template <typename T> __global__ void __launch_bounds__(PATCH_THREADS) patches_k
     int64_t row = blockIdx.x, b = row / ((int64_t)p.nt * p.ny * p.nx);
     int     rest = (int)(row - b * p.nt * p.ny * p.nx);
     int x0 = rest % p.nx * p.patch, y0 = rest / p.nx % p.ny * p.patch, t0 = rest / (p.nx * p.ny) * p.tubelet;
-    int64_t other  = p.partner ? p.partner[b] : -1;
+    int64_t other  = p.partner ? b + p.partner[b] : -1;
     float   lambda = p.lambda ? p.lambda[b] : 1.0f;
     int     box[4] = {};
     for (int k = 0; k < 4 && p.box; k++) box[k] = p.box[4 * b + k];

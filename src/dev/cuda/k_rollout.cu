@@ -1,4 +1,4 @@
-/* Rollouts: GAE, STATS, OBS_STATS, OBS_NORM, PUT, TICK, PERM.
+/* Rollouts: GAE, STATS, OBS_STATS, OBS_NORM, PUT, TICK, PERM, PACK_ROWS.
  *
  * Maths    as in cpu/cpu_rollout.c.
  * Layout   [T,N] contiguous; observations rows x cols with a row stride; run f64[1 + 2D] = n, means, squares.
@@ -296,4 +296,67 @@ extern "C" int cuda_perm(Dev *dev, const Perm *a)
     return k_launch("perm", perm_kernel, dim3((unsigned)ceil_div(n, ROLL_THREADS)), ROLL_THREADS, 0,
                     cuda_stream(dev), t_data<int32_t>(a->index), t_data<StepState>(a->state),
                     t_data<int32_t>(a->epoch), (uint32_t)a->site, (uint32_t)n);
+}
+
+/* ---- Packing ------------------------------------------------------------------------------------------ */
+
+struct PackP {
+    int32_t       *index, *first, *last, *tail, *low, *high;
+    const int32_t *len;
+    int64_t        stride, rows; /* rows: of the packed form */
+    int            n, align, causal, n_tail, n_each;
+};
+
+/* Where sequence b begins, and how many rows it has. Lengths are few: each thread adds up those before. */
+__device__ __forceinline__ int64_t pack_begin(const PackP &p, int b)
+{
+    int64_t row = 0;
+    for (int i = 0; i < b; i++) {
+        int n = p.len[i];
+        if (n > 0) row = (row + p.align - 1) / p.align * p.align + n;
+    }
+    return row;
+}
+
+/* A thread block a sequence, and one more for the rows behind the last. */
+static __global__ void __launch_bounds__(ROLL_THREADS) pack_kernel(PackP p)
+{
+    int     b = (int)blockIdx.x, n = b < p.n ? p.len[b] : 0;
+    int64_t before = pack_begin(p, b), begin = (before + p.align - 1) / p.align * p.align;
+    if (begin + n > p.rows) n = 0; /* the CPU calls this a bug; here nothing is written outside */
+    int64_t end = b == p.n ? p.rows : n > 0 ? begin + n : before;
+    if (end > p.rows) end = p.rows;
+    for (int64_t row = before + threadIdx.x; row < end; row += ROLL_THREADS) {
+        int is_in    = b < p.n && row >= begin;
+        p.index[row] = is_in ? (int32_t)(b * p.stride + row - begin) : -1;
+        p.first[row] = is_in ? (int32_t)begin : 0;
+        p.last[row]  = is_in ? (int32_t)(p.causal ? row : end - 1) : -1;
+    }
+    if (b == p.n) return;
+    for (int t = (int)threadIdx.x; t < p.n_tail; t += ROLL_THREADS)
+        p.tail[b * p.n_tail + t] = n < p.n_tail - t ? -1 : (int32_t)(end - p.n_tail + t);
+    for (int t = (int)threadIdx.x; t < p.n_each; t += ROLL_THREADS) {
+        p.low[b * p.n_each + t]  = n > 0 ? (int32_t)begin : 0;
+        p.high[b * p.n_each + t] = n > 0 ? (int32_t)(end - 1) : -1;
+    }
+}
+
+extern "C" int cuda_pack_rows(Dev *dev, const PackRows *a)
+{
+    PackP p = { t_data<int32_t>(a->index),
+                t_data<int32_t>(a->first),
+                t_data<int32_t>(a->last),
+                t_data<int32_t>(a->tail),
+                t_data<int32_t>(a->low),
+                t_data<int32_t>(a->high),
+                t_data<int32_t>(a->len),
+                a->stride,
+                tensor_numel(a->index),
+                (int)tensor_numel(a->len),
+                a->align,
+                a->causal,
+                a->n_tail,
+                a->n_each };
+    return k_launch("pack_rows", pack_kernel, dim3((unsigned)(p.n + 1)), ROLL_THREADS, 0, cuda_stream(dev),
+                    p);
 }

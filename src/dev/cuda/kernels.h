@@ -47,6 +47,8 @@ int cuda_glu_both(Dev *dev, const Tensor *y, const Tensor *x, Act act);
 int cuda_glu_dx(Dev *dev, const GluDx *a);
 int cuda_add(Dev *dev, const Add *a);
 int cuda_mul(Dev *dev, const Mul *a);
+int cuda_scale(Dev *dev, const Scale *a);
+int cuda_scale_dw(Dev *dev, const ScaleDw *a);
 int cuda_axpby(Dev *dev, const Axpby *a);
 int cuda_ema(Dev *dev, const Ema *a);
 
@@ -89,6 +91,7 @@ int cuda_obs_norm(Dev *dev, const ObsNorm *a);
 int cuda_put(Dev *dev, const Put *a);
 int cuda_tick(Dev *dev, const Tick *a);
 int cuda_perm(Dev *dev, const Perm *a);
+int cuda_pack_rows(Dev *dev, const PackRows *a);
 
 /* k_misc.cu, k_quant.cu */
 int cuda_dropout(Dev *dev, const Dropout *a);

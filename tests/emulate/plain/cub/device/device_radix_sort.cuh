@@ -17,7 +17,7 @@ template <typename T> struct DoubleBuffer {
 
 struct DeviceRadixSort {
     static int SortPairs(void *table, size_t &bytes, DoubleBuffer<int32_t> &key, DoubleBuffer<int32_t> &value,
-                         int n, int begin, int end, int)
+                         int n, int begin, int end, void *)
     {
         if (!table) {
             bytes = 1024;

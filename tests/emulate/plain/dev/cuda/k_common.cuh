@@ -32,7 +32,7 @@ struct dim3 {
 };
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-typedef int                cudaStream_t;
+typedef void              *cudaStream_t;
 static inline cudaStream_t cuda_stream(Dev *) { return 0; }
 
 /* Runs `body` as every thread of every block. */
@@ -114,6 +114,7 @@ static inline float   ptx_ex2(float x) { return exp2f(x); }
 static inline float   ptx_rcp(float x) { return 1.0f / x; }
 static inline float   cospif(float x) { return (float)cos(M_PI * (double)x); }
 static inline int32_t atomicAdd(int32_t *p, int32_t v) { return (*p += v) - v; }
+static inline float   atomicAdd(float *p, float v) { return (*p += v) - v; }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

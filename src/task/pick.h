@@ -1,6 +1,6 @@
 /* Picks a token from a row of logits. */
-#ifndef TASK_LM_PICK_H
-#define TASK_LM_PICK_H
+#ifndef TASK_PICK_H
+#define TASK_PICK_H
 
 #include "task/task.h"
 

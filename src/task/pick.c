@@ -1,4 +1,4 @@
-#include "task/lm_pick.h"
+#include "task/pick.h"
 
 #include "base/err.h"
 #include "base/rng.h"

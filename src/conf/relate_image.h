@@ -1,0 +1,24 @@
+/* Relations between the keys of task image. */
+#ifndef CONF_RELATE_IMAGE_H
+#define CONF_RELATE_IMAGE_H
+
+#include "conf/recipe.h"
+
+/* Fills in and verifies what task image adds to a recipe. Negative after recipe_blame(). */
+int relate_image(Recipe *r);
+
+/* From `step` on the net sees so many pixels and frames. */
+typedef struct {
+    int64_t step, size, frames;
+} RecipeStage;
+
+/* Stage i of the key stages: 1, 0 when there is none, negative after recipe_blame(). */
+int relate_stage(const Recipe *r, int i, RecipeStage *out);
+
+/* n numbers from a comma list; negative when there are more, fewer or others. */
+int relate_floats(const char *list, int n, float *out);
+
+/* 1: samples of a step are mixed with each other (mixup, cutmix). */
+int relate_mixes(const Recipe *r);
+
+#endif

@@ -1,0 +1,347 @@
+#include "data/pairs.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/order.h"
+#include "data/pairs_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- shapes -------------------------------------------------------------------------------------------- */
+
+static int count_anchor(const Recipe *r, int64_t *out)
+{
+    const char    *anchor = r->latent.anchor;
+    PairText       t;
+    const int32_t *ids;
+    *out = r->latent.anchor_tokens;
+    if (*out > 0) return 0;
+    *out = r->latent.pairs == PAIRS_TEXT ? 1 : (int64_t)strlen(anchor);
+    if (r->latent.pairs == PAIRS_TEXT || !r->latent.tokenizer[0]) return 0;
+    TRY(pair_text_open(&t, r));
+    *out = pair_text_encode(&t, anchor, strlen(anchor), 0, &ids);
+    pair_text_close(&t);
+    return *out < 0 ? -1 : 0;
+}
+
+int pairs_shape(PairShape *s, const Recipe *r)
+{
+    *s = (PairShape){ .S = r->encoder.bytes,
+                      .P = r->latent.prompt,
+                      .L = r->latent.answer,
+                      .K = r->latent.first,
+                      .M = r->encoder.latents };
+    TRY(count_anchor(r, &s->A));
+    if (s->A < 1)
+        return recipe_blame(r, "latent.anchor",
+                            "has no token: the first token of an answer needs one "
+                            "before it");
+    s->none    = s->A + s->L - 1;
+    s->student = s->budget = s->M + s->none;
+    s->teacher             = s->P + s->A + s->K - 1;
+    s->full                = s->P + s->none;
+    return 0;
+}
+
+int pairs_fields(const PairShape *s, FieldRow *row)
+{
+    row[PAIR_BYTES]     = (FieldRow){ "bytes", DT_I32, 1, { s->S } };
+    row[PAIR_N_BYTES]   = (FieldRow){ "number of bytes", DT_I32, 0, { 0 } };
+    row[PAIR_TEXT]      = (FieldRow){ "text", DT_I32, 2, { s->full, 1 } };
+    row[PAIR_N_TEACHER] = (FieldRow){ "teacher's tokens", DT_I32, 0, { 0 } };
+    row[PAIR_N_FULL]    = (FieldRow){ "text's tokens", DT_I32, 0, { 0 } };
+    row[PAIR_BUDGET]    = (FieldRow){ "budget", DT_I32, 2, { s->budget, 1 } };
+    row[PAIR_N_BUDGET]  = (FieldRow){ "budget's tokens", DT_I32, 0, { 0 } };
+    row[PAIR_NONE]      = (FieldRow){ "no prompt", DT_I32, 2, { s->none, 1 } };
+    row[PAIR_TOK]       = (FieldRow){ "anchor and answer", DT_I32, 2, { s->student, 1 } };
+    row[PAIR_TARGET]    = (FieldRow){ "targets", DT_I32, 2, { s->L, 1 } };
+    row[PAIR_FIRST]     = (FieldRow){ "first target", DT_I32, 2, { s->K, 1 } };
+    return PAIR_FIELDS;
+}
+
+/* Rows of one sample: so many behind a prompt, and of the longest prompt. Bytes begin at multiples of
+ * PAIRS_ALIGN, which wastes half of it on average. */
+static void reader_rows(const PairShape *s, PairReader reader, int64_t *rest, int64_t *prompt)
+{
+    *rest   = reader == READ_BYTES ? PAIRS_ALIGN / 2 : s->A - 1 + (reader == READ_TEACHER ? s->K : s->L);
+    *prompt = reader == READ_BYTES                            ? round_up(s->S, PAIRS_ALIGN)
+              : reader == READ_TEACHER || reader == READ_FULL ? s->P
+              : reader == READ_NONE                           ? 0
+                                                              : s->M;
+}
+
+int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room)
+{
+    int64_t rest, prompt;
+    reader_rows(s, reader, &rest, &prompt);
+    int64_t most = B * ((reader == READ_BYTES ? 0 : rest) + prompt);
+    int64_t some = B * rest + (int64_t)(room * (double)(B * prompt)) + prompt;
+    return round_up(reader <= READ_FULL ? MIN(most, some) : most, PAIRS_ALIGN);
+}
+
+int pairs_has_val(const Recipe *r)
+{
+    return r->latent.pairs == PAIRS_RANDOM || r->data.val[0] || r->data.val_fraction > 0;
+}
+
+/* ---- order --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    Source    base;
+    PairShape shape;
+    PairList  list;
+    int32_t  *sorted; /* pairs by length, the shortest first */
+    int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
+    uint64_t  seed;
+    int       validation;
+} Pairs;
+
+static int64_t reverse_bits(int64_t x, int64_t n)
+{
+    int64_t y = 0;
+    for (; n > 1; n /= 2, x /= 2) y = 2 * y + x % 2;
+    return y;
+}
+
+static int64_t part_begin(const Pairs *p, int64_t part, int64_t n) { return part * n / p->group; }
+
+/* The k-th slot whose part has one pair more than the others. */
+static int64_t slot_of_rest(const Pairs *p, int64_t n, int64_t k)
+{
+    int64_t rows = n / p->group, slot = 0;
+    for (;; slot++) {
+        int64_t part = reverse_bits(slot, p->group);
+        if (part_begin(p, part + 1, n) - part_begin(p, part, n) > rows && k-- == 0) return slot;
+    }
+}
+
+/* Pair of sample g. Validation: n_sample of all, evenly spread, in the same balanced order. */
+static const Pair *pair_of(const Pairs *p, int64_t g)
+{
+    int64_t n = p->validation ? p->base.n_sample : p->list.n, slot = g % p->group, row = g / p->group;
+    int64_t rows = n / p->group;
+    if (p->validation && row >= rows) slot = slot_of_rest(p, n, g - rows * p->group);
+    int64_t part = reverse_bits(slot, p->group), begin = part_begin(p, part, n);
+    int64_t size = part_begin(p, part + 1, n) - begin;
+    if (p->validation) return &p->list.pair[p->sorted[order_eval_pick(begin + MIN(row, rows), n, p->list.n)]];
+    Order o = { .seed = p->seed, .n_window = size };
+    while (o.half_bits < 31 && (INT64_C(1) << (2 * o.half_bits)) < size) o.half_bits++;
+    int64_t epoch = row / rows, at = begin + order_permute(&o, epoch * p->group + part, row % rows);
+    return &p->list.pair[p->sorted[at]];
+}
+
+/* Rows of one sample, packed. */
+static int64_t rows_of(const Pairs *p, const Pair *pair, PairReader reader)
+{
+    const PairShape *s = &p->shape;
+    if (reader == READ_BYTES) return round_up(pair->n_byte, PAIRS_ALIGN);
+    return pair->n_prompt + s->A - 1 + (reader == READ_TEACHER ? s->K : s->L);
+}
+
+/* Training: rows that sample i of a group needs at most, in any epoch: its part's longest. */
+static int64_t rows_at(const Pairs *p, int64_t i, PairReader reader)
+{
+    if (p->validation) return rows_of(p, pair_of(p, i), reader);
+    int64_t part = reverse_bits(i % p->group, p->group), rows = 0, n = p->list.n;
+    for (int64_t k = part_begin(p, part, n); k < part_begin(p, part + 1, n); k++)
+        rows = MAX(rows, rows_of(p, &p->list.pair[p->sorted[k]], reader));
+    return rows;
+}
+
+/* The least room in which any samples in a row fit. One sample's rows are to spare (pairs_rows()), but whole
+ * groups have to do without. */
+static double least_room(const Pairs *p, int64_t *rows)
+{
+    int64_t n    = p->validation ? p->base.n_sample : 2 * p->group;
+    double  need = 0;
+    for (PairReader reader = READ_BYTES; reader <= READ_FULL; reader++) {
+        int64_t rest, prompt;
+        reader_rows(&p->shape, reader, &rest, &prompt);
+        for (int64_t i = 0; i < n; i++) rows[i] = rows_at(p, i, reader) - rest;
+        for (int64_t from = 0; from < n; from++) {
+            int64_t sum = 0;
+            for (int64_t k = 1; k <= p->group && from + k <= n; k++) {
+                sum += rows[from + k - 1];
+                double share = (double)(sum - (k < p->group ? prompt : 0)) / (double)(k * prompt);
+                need         = MAX(need, MIN(share, 1));
+            }
+        }
+    }
+    return need;
+}
+
+/* ---- one sample ---------------------------------------------------------------------------------------- */
+
+static int32_t *put(int32_t *at, const int32_t *tok, int64_t n)
+{
+    memcpy(at, tok, sizeof *tok * (size_t)n);
+    return at + n;
+}
+
+void pair_fill_none(const PairShape *s, void *const *field)
+{
+    memset(field[PAIR_BYTES], 0, sizeof(int32_t) * (size_t)s->S);
+    memset(field[PAIR_TEXT], -1, sizeof(int32_t) * (size_t)s->full);
+    memset(field[PAIR_BUDGET], -1, sizeof(int32_t) * (size_t)s->budget);
+    memset(field[PAIR_NONE], -1, sizeof(int32_t) * (size_t)s->none);
+    memset(field[PAIR_TOK], -1, sizeof(int32_t) * (size_t)s->student);
+    memset(field[PAIR_TARGET], -1, sizeof(int32_t) * (size_t)s->L);
+    memset(field[PAIR_FIRST], -1, sizeof(int32_t) * (size_t)s->K);
+    *(int32_t *)field[PAIR_N_BYTES] = *(int32_t *)field[PAIR_N_TEACHER] = 0;
+    *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
+}
+
+void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *const *field)
+{
+    const int32_t *tok = l->tokens + pair->tokens_at, *rest = tok + pair->n_prompt;
+    int64_t        n_rest = s->A + MIN(pair->n_answer, s->L - 1), n_budget = MIN(pair->n_prompt, s->M);
+    int32_t       *bytes = field[PAIR_BYTES];
+    for (int64_t i = 0; i < pair->n_byte; i++) bytes[i] = (unsigned char)l->bytes[pair->bytes_at + i];
+    *(int32_t *)field[PAIR_N_BYTES] = pair->n_byte;
+    put(put(field[PAIR_TEXT], tok, pair->n_prompt), rest, n_rest);
+    put(put(field[PAIR_BUDGET], tok, n_budget), rest, n_rest);
+    put(field[PAIR_NONE], rest, n_rest);
+    put((int32_t *)field[PAIR_TOK] + s->M, rest, n_rest);
+    *(int32_t *)field[PAIR_N_TEACHER] = (int32_t)(pair->n_prompt + s->A + s->K - 1);
+    *(int32_t *)field[PAIR_N_FULL]    = (int32_t)(pair->n_prompt + s->none);
+    *(int32_t *)field[PAIR_N_BUDGET]  = (int32_t)(n_budget + s->none);
+    put(field[PAIR_TARGET], rest + s->A, pair->n_answer);
+    if (pair->n_answer > 0) *(int32_t *)field[PAIR_FIRST] = rest[s->A];
+}
+
+static int pairs_fill(const Source *src, int64_t g, void *const *field, void *scratch)
+{
+    const Pairs *p = (const Pairs *)src;
+    pair_fill_none(&p->shape, field);
+    if (g >= 0) pair_fill(&p->shape, &p->list, pair_of(p, g), field);
+    return 0;
+}
+
+static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scratch)
+{
+    const Pairs *p = (const Pairs *)src;
+    int64_t      n = pair_of(p, g)->n_answer;
+    if (p->validation) {
+        if (slot == PAIR_EVAL_EM || slot == PAIR_EVAL_F1 || slot == PAIR_EVAL_HIT) return 1;
+        return slot < PAIR_EVALS ? n : 0;
+    }
+    if (slot == PAIR_LOSS) return n;
+    if (slot == PAIR_FIRST_TOKEN) return 1;
+    return slot < PAIR_LOSSES ? MIN(n, p->shape.K) : 0;
+}
+
+static void pairs_close(Source *src)
+{
+    Pairs *p = (Pairs *)src;
+    pair_list_free(&p->list);
+    free(p->sorted);
+    free(p);
+}
+
+static const SourceVt pairs_vt = { .fill = pairs_fill, .targets = pairs_targets, .close = pairs_close };
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+/* By tokens, then bytes, then place: the order is the same everywhere. */
+typedef struct {
+    int32_t n_prompt, n_byte, i;
+} SortKey;
+
+static int shorter_first(const void *a, const void *b)
+{
+    const SortKey *x = a, *y = b;
+    if (x->n_prompt != y->n_prompt) return x->n_prompt < y->n_prompt ? -1 : 1;
+    if (x->n_byte != y->n_byte) return x->n_byte < y->n_byte ? -1 : 1;
+    return x->i < y->i ? -1 : x->i > y->i;
+}
+
+static int sort_pairs(Pairs *p)
+{
+    int64_t  n   = p->list.n;
+    SortKey *key = mem_alloc(sizeof *key * (size_t)n);
+    p->sorted    = mem_alloc(sizeof *p->sorted * (size_t)n);
+    if (!key || !p->sorted) {
+        free(key);
+        return err_sys("memory for the order of prompts");
+    }
+    for (int64_t i = 0; i < n; i++)
+        key[i] = (SortKey){ p->list.pair[i].n_prompt, p->list.pair[i].n_byte, (int32_t)i };
+    qsort(key, (size_t)n, sizeof *key, shorter_first);
+    for (int64_t i = 0; i < n; i++) p->sorted[i] = key[i].i;
+    free(key);
+    return 0;
+}
+
+/* The group divides the step, so that samples which a run passes over are whole groups. */
+static void choose_group(Pairs *p, const Recipe *r)
+{
+    int64_t n = p->validation ? p->base.n_sample : p->list.n;
+    p->group  = 1;
+    while (2 * p->group <= MIN(n, PAIRS_GROUP) && (p->validation || r->step_samples % (2 * p->group) == 0))
+        p->group *= 2;
+}
+
+static int check_room(const Pairs *p, const Recipe *r)
+{
+    int64_t  n    = p->validation ? p->base.n_sample : 2 * p->group;
+    int64_t *rows = mem_alloc(sizeof *rows * (size_t)n);
+    if (!rows) return err_sys("memory for lengths");
+    double need = least_room(p, rows), room = r->latent.room;
+    free(rows);
+    if (room < 1 && need > room)
+        return recipe_blame(r, "latent.room", "%g is too small for these prompts: %.3g would do", room,
+                            MIN(need + 0.001, 1));
+    if (need < 0.9 * room && !p->validation)
+        log_info("latent.room=%.3g would do for these prompts and leave out empty rows", need + 0.001);
+    return 0;
+}
+
+static int open_part(Source **out, const Recipe *r, int validation, int64_t most)
+{
+    Pairs *p = mem_zeroed(1, sizeof *p);
+    if (!p) return err_sys("memory for reading data");
+    p->base       = (Source){ .vt = &pairs_vt, .name = validation ? "validation pairs" : "training pairs" };
+    p->validation = validation;
+    p->seed       = (uint64_t)r->seed;
+    int rc        = pairs_shape(&p->shape, r);
+    if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation);
+    if (rc == 0) rc = sort_pairs(p);
+    if (rc == 0) {
+        p->base.size        = p->list.n;
+        p->base.fingerprint = p->list.hash;
+        p->base.n_all       = validation ? p->list.n : 0;
+        p->base.n_sample    = !validation ? INT64_MAX : most > 0 ? MIN(most, p->list.n) : p->list.n;
+        choose_group(p, r);
+        rc = check_room(p, r);
+    }
+    if (rc < 0) {
+        pairs_close(&p->base);
+        return -1;
+    }
+    *out = &p->base;
+    return 0;
+}
+
+int pairs_open_train(Source **out, const Recipe *r) { return open_part(out, r, 0, 0); }
+
+int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
+{
+    if (!pairs_has_val(r))
+        return recipe_blame(r, "data.val_fraction", "is 0, so there is no validation data: name data.val");
+    return open_part(out, r, 1, most);
+}
+
+int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field)
+{
+    PairShape s;
+    PairList  l = { 0 };
+    TRY(pairs_shape(&s, r));
+    pair_fill_none(&s, field);
+    if (!prompt) return 0;
+    int rc = pair_list_prompt(&l, r, &s, prompt);
+    if (rc == 0) pair_fill(&s, &l, &l.pair[0], field);
+    pair_list_free(&l);
+    return rc;
+}

@@ -1,0 +1,106 @@
+/* Pairs: samples of a prompt and an answer, for encoders whose vectors replace the prompt.
+ *
+ * 1. A pair is a prompt as bytes, the same prompt as tokens, an anchor (tokens between prompt and answer) and
+ *    an answer. PairShape says how many of each there is room for.
+ * 2. All pairs are read and made into tokens when the source is opened.
+ * 3. Prompts have different lengths. The order deals them out so that neighbours are balanced: pairs are
+ *    sorted by length into groups of equal number, and of PAIRS_GROUP samples in a row one is from each
+ *    group. So B samples in a row need about B times the mean, never B times the longest
+ *    (pairs_rows()). Each epoch permutes every group anew.
+ * 4. Tokens and targets that are not there are -1. */
+#ifndef DATA_PAIRS_H
+#define DATA_PAIRS_H
+
+#include "conf/recipe.h"
+#include "data/fields.h"
+#include "data/source.h"
+#include "text/tokenizer.h"
+
+/* Bytes are packed at multiples of PAIRS_ALIGN rows: then attention meets a prompt in the same blocks wherever
+ * the prompt lies, and its latents have the same bits. */
+enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128 };
+
+/* Fields of a sample. text: prompt, anchor and answer but its last token; teacher and full count its tokens
+ * up to the first K or all of the answer. budget: the same with the first M tokens of the prompt. none:
+ * without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first one
+ * -1. */
+enum {
+    PAIR_BYTES,
+    PAIR_N_BYTES,
+    PAIR_TEXT,
+    PAIR_N_TEACHER,
+    PAIR_N_FULL,
+    PAIR_BUDGET,
+    PAIR_N_BUDGET,
+    PAIR_NONE,
+    PAIR_TOK,
+    PAIR_TARGET,
+    PAIR_FIRST,
+    PAIR_FIELDS
+};
+
+/* Slots of losses in training, and of measures in an evaluation. */
+enum { PAIR_LOSS, PAIR_FIRST_TOKEN, PAIR_FIRST_K, PAIR_KL, PAIR_LOSSES };
+enum {
+    PAIR_EVAL_LOSS,
+    PAIR_EVAL_EM,
+    PAIR_EVAL_F1,
+    PAIR_EVAL_HIT,
+    PAIR_EVAL_FULL,
+    PAIR_EVAL_BUDGET,
+    PAIR_EVAL_NONE,
+    PAIR_EVALS
+};
+
+/* S bytes, P prompt tokens, A anchor tokens, L answer tokens, K of them with losses of their own, M latents;
+ * rows of a sequence: student, teacher, full text, budget, no prompt. */
+typedef struct {
+    int64_t S, P, A, L, K, M;
+    int64_t student, teacher, full, budget, none;
+} PairShape;
+
+/* Negative after recipe_blame() if the tokenizer cannot be opened. */
+int pairs_shape(PairShape *s, const Recipe *r);
+int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
+
+/* Who reads a prompt: the encoder its bytes, teacher and full text its tokens. The others read no more than M
+ * tokens of it. */
+typedef enum {
+    READ_BYTES,
+    READ_TEACHER,
+    READ_FULL,
+    READ_BUDGET,
+    READ_NONE,
+    READ_STUDENT,
+    READERS
+} PairReader;
+
+/* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
+ * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as attention's
+ * fast kernels want it. */
+int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room);
+
+int pairs_has_val(const Recipe *r);
+int pairs_open_train(Source **out, const Recipe *r);
+int pairs_open_val(Source **out, const Recipe *r, int64_t most, const Source *train);
+
+/* Makes the fields of a prompt without answer, as fill() does: for sampling. */
+int pairs_fill_prompt(const Recipe *r, const char *prompt, void *const *field);
+
+/* ---- text of tokens ---- */
+
+typedef struct {
+    Tokenizer        *tokenizer; /* NULL: tokens are bytes */
+    TokenizerScratch *scratch;
+    int32_t           end; /* the token that ends an answer; -1: none */
+} PairText;
+
+int  pair_text_open(PairText *t, const Recipe *r);
+void pair_text_close(PairText *t);
+/* Encodes; ids belong to t until its next use. frame: with what begins a text. Returns how many, or
+ * negative. */
+int64_t pair_text_encode(PairText *t, const char *text, size_t n, int frame, const int32_t **ids);
+/* The text of an answer up to its end token, at most cap-1 bytes, terminated. */
+int pair_text_decode(PairText *t, const int32_t *ids, int64_t n, char *buf, size_t cap);
+
+#endif

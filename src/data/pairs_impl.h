@@ -1,0 +1,38 @@
+/* What pairs.c and pairs_read.c share: the list of pairs. */
+#ifndef DATA_PAIRS_IMPL_H
+#define DATA_PAIRS_IMPL_H
+
+#include "data/pairs.h"
+
+/* Places in the list's bytes and tokens. Tokens: prompt, anchor, answer, one behind the other. */
+typedef struct {
+    int64_t bytes_at, tokens_at;
+    int32_t n_byte, n_prompt, n_answer;
+} Pair;
+
+typedef struct {
+    Pair    *pair;
+    char    *bytes;
+    int32_t *tokens;
+    int64_t  n, cap, n_byte, cap_byte, n_token, cap_token;
+    int64_t  n_skipped; /* broken lines and pairs without answer */
+    uint64_t hash;      /* of what was read */
+} PairList;
+
+void pair_list_free(PairList *l);
+
+/* Reads the training or the validation part of a recipe. Negative after recipe_blame() or err_set(). */
+int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation);
+
+/* Writes the fields of no sample, and of one behind that. */
+void pair_fill_none(const PairShape *s, void *const *field);
+void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *const *field);
+
+/* The only pair is a prompt without answer. */
+int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt);
+
+/* Fuzzed: parses JSONL or SQuAD text. name is used in messages. */
+int pair_list_parse(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
+                    const char *text, size_t n);
+
+#endif

@@ -1,0 +1,232 @@
+#include "net/vit.h"
+
+#include "base/err.h"
+#include "conf/relate_image.h"
+#include "prog/record.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- shapes ------------------------------------------------------------------------------------------- */
+
+static VitGrid grid_of(const RecipeImage *m, int64_t size, int64_t frames)
+{
+    int64_t n = size / m->patch;
+    return (VitGrid){ frames > 0 ? frames / m->tubelet : 1, n, n };
+}
+
+static int64_t grid_tokens(VitGrid g) { return g.t * g.y * g.x; }
+
+static int has_class(const Vit *v) { return v->image.pool == POOL_CLASS; }
+
+int64_t vit_tokens(const RecipeImage *m)
+{
+    return grid_tokens(grid_of(m, m->seen_size, m->seen_frames)) + (m->pool == POOL_CLASS);
+}
+
+static int64_t patch_numbers(const RecipeImage *m)
+{
+    return (m->frames > 0 ? m->tubelet : 1) * m->patch * m->patch * 3;
+}
+
+/* ---- declaring ---------------------------------------------------------------------------------------- */
+
+static void declare_rows(Net *net, const char *name, int64_t rows, double std)
+{
+    Param p = { .ndim   = 2,
+                .rows   = rows,
+                .cols   = net->model.width,
+                .init   = INIT_NORMAL,
+                .std    = (float)std,
+                .region = REGION_COPY };
+    param_name(p.name, "%s", name);
+    param_declare(&net->table, &p);
+}
+
+/* Begins at zero, so every class is as likely as the others. */
+static void declare_head(Vit *v)
+{
+    Param p = { .name        = "head.weight",
+                .ndim        = 2,
+                .rows        = v->image.classes,
+                .cols        = v->net.model.width,
+                .rows_stored = v->stored_class,
+                .init        = INIT_ZERO,
+                .decay       = 1,
+                .region      = REGION_COPY };
+    param_declare(&v->net.table, &p);
+    p = (Param){ .name        = "head.bias",
+                 .ndim        = 1,
+                 .rows        = v->image.classes,
+                 .cols        = 1,
+                 .rows_stored = v->stored_class,
+                 .init        = INIT_ZERO,
+                 .region      = REGION_COPY };
+    param_declare(&v->net.table, &p);
+}
+
+static void declare_constants(Vit *v, Store *store, int64_t B)
+{
+    int64_t C = v->net.model.width, n = B * v->T, wide[2] = { v->T, C };
+    int64_t table[2] = { v->T, grid_tokens(v->pos_grid) + has_class(v) };
+    DType   type     = v->net.compute;
+    if (v->image.pos == GRID_SINCOS) {
+        v->sincos = store_tensor(store, SLAB_STATE, "positions", type, 2, wide);
+    } else if (memcmp(&v->grid, &v->pos_grid, sizeof v->grid) != 0) {
+        v->resample = store_tensor(store, SLAB_STATE, "resampling", type, 2, table);
+    }
+    if (!has_class(v)) return;
+    v->spread = store_tensor(store, SLAB_STATE, "rows of patches", DT_I32, 1, &n);
+    v->put    = store_tensor(store, SLAB_STATE, "rows of class tokens", DT_I32, 1, &n);
+    v->pick   = store_tensor(store, SLAB_STATE, "class tokens", DT_I32, 1, &B);
+}
+
+void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt, const NetPlace *place,
+                 int64_t B)
+{
+    memset(v, 0, sizeof *v);
+    net_begin(&v->net, &r->model, opt, place);
+    v->image        = r->image;
+    v->grid         = grid_of(&v->image, v->image.seen_size, v->image.seen_frames);
+    v->pos_grid     = grid_of(&v->image, v->image.pos_size, v->image.pos_frames);
+    v->T            = vit_tokens(&v->image);
+    v->stored_class = round_up(v->image.classes, VIT_CLASS_ALIGN);
+    CHECK(relate_floats(v->image.mean, 3, v->mean) == 0 && relate_floats(v->image.std, 3, v->std) == 0,
+          "mean and std were verified on load");
+    double  std = r->model.init_std;
+    int64_t K   = patch_numbers(&v->image);
+    net_declare_linear(&v->net, "patch", r->model.width, K, 1.0 / sqrt((double)K), 1);
+    if (has_class(v)) declare_rows(&v->net, "class.weight", 1, std);
+    if (v->image.pos == GRID_LEARNED)
+        declare_rows(&v->net, "pos.weight", grid_tokens(v->pos_grid) + has_class(v), std);
+    net_declare_blocks(&v->net);
+    net_declare_norm(&v->net, "norm", r->model.width, r->model.norm == NORM_LAYER);
+    declare_head(v);
+    param_layout(&v->net.table, store, opt);
+    declare_constants(v, store, B);
+}
+
+void vit_deinit(Vit *v) { net_deinit(&v->net); }
+
+/* ---- recording ---------------------------------------------------------------------------------------- */
+
+static Tensor *weight(const Vit *v, const char *name)
+{
+    Param *p = param_find(&v->net.table, name);
+    CHECK(p, "no weight %s", name);
+    return p->w;
+}
+
+/* Pixels to tokens [B*n, C]. */
+static Tensor *record_patches(const Vit *v, Prog *p, const VitBatch *b, NetMode mode)
+{
+    const RecipeImage *m      = &v->image;
+    int64_t            n      = grid_tokens(v->grid);
+    int64_t            dim[3] = { b->B, n, patch_numbers(m) }, out[3] = { b->B, n, v->net.model.width };
+    int                mixes = mode == NET_TRAIN && b->partner;
+    Tensor            *x     = prog_tensor(p, "patches", v->net.compute, 3, dim);
+    Tensor            *y     = prog_tensor(p, "tokens", v->net.compute, 3, out);
+    Patches            a     = { .y          = x,
+                                 .img        = b->pixels,
+                                 .partner    = mixes ? b->partner : NULL,
+                                 .lambda     = mixes ? b->blend : NULL,
+                                 .box        = mixes ? b->box : NULL,
+                                 .frames     = (int)MAX(m->seen_frames, 1),
+                                 .src_height = (int)m->seen_size,
+                                 .src_width  = (int)m->seen_size,
+                                 .height     = (int)m->seen_size,
+                                 .width      = (int)m->seen_size,
+                                 .tubelet    = m->frames > 0 ? (int)m->tubelet : 1,
+                                 .patch      = (int)m->patch };
+    memcpy(a.mean, v->mean, sizeof a.mean);
+    memcpy(a.std, v->std, sizeof a.std);
+    prog_at(p, -1, -1, "patches");
+    rec_patches(p, a);
+    prog_at(p, -1, -1, "patch");
+    rec_linear_fwd(
+        p, (LinearFwd){ .y = y, .x = x, .w = weight(v, "patch.weight"), .bias = weight(v, "patch.bias") });
+    return y;
+}
+
+/* [B,n,C] to [B,1+n,C]. */
+static Tensor *record_class(const Vit *v, Prog *p, Tensor *x)
+{
+    int64_t dim[3] = { x->dim[0], v->T, x->dim[2] };
+    Tensor *y[3];
+    for (int i = 0; i < 3; i++) y[i] = prog_tensor(p, "class token", v->net.compute, 3, dim);
+    prog_at(p, -1, -1, "class token");
+    rec_rows_fwd(p, (RowsFwd){ .y = y[0], .x = x, .index = v->spread });
+    rec_rows_fwd(p, (RowsFwd){ .y = y[1], .x = weight(v, "class.weight"), .index = v->put });
+    rec_add(p, (Add){ .y = y[2], .a = y[0], .b = y[1] });
+    return y[2];
+}
+
+static Tensor *record_positions(const Vit *v, Prog *p, Tensor *x)
+{
+    Tensor *pos = v->sincos ? v->sincos : weight(v, "pos.weight"), *y = prog_like(p, "positions", x);
+    prog_at(p, -1, -1, "positions");
+    if (v->resample) {
+        int64_t dim[2] = { v->T, x->dim[2] };
+        Tensor *table  = prog_tensor(p, "resampled", v->net.compute, 2, dim);
+        rec_linear_dx(p, (LinearDx){ .dx = table, .dy = v->resample, .w = pos });
+        pos = table;
+    }
+    rec_add_pos(p, (AddPos){ .y = y, .x = x, .pos = pos });
+    return y;
+}
+
+/* One row a sample, behind the last norm. */
+static Tensor *record_pool(const Vit *v, const NetRun *run, Tensor *x)
+{
+    Prog   *p      = run->p;
+    int64_t dim[2] = { x->dim[0], x->dim[2] };
+    Tensor *y      = prog_tensor(p, "pooled", v->net.compute, 2, dim);
+    if (!has_class(v)) {
+        x = net_record_norm(&v->net, run, "norm", x);
+        prog_at(p, -1, -1, "mean of tokens");
+        rec_mean_rows_fwd(p, (MeanRowsFwd){ .y = y, .x = x });
+        return y;
+    }
+    /* A norm of rows: of the class tokens alone it is the same, and less work. */
+    prog_at(p, -1, -1, "class token");
+    rec_rows_fwd(p, (RowsFwd){ .y = y, .x = x, .index = v->pick });
+    return net_record_norm(&v->net, run, "norm", y);
+}
+
+Tensor *vit_record(const Vit *v, Prog *p, const VitBatch *b, Tensor *state, NetMode mode)
+{
+    NetBatch batch = { .B = b->B, .T = v->T, .sample0 = b->sample0 };
+    NetRun   run   = { .p = p, .batch = &batch, .state = state, .mode = mode };
+    Tensor  *x     = record_patches(v, p, b, mode);
+    if (has_class(v)) x = record_class(v, p, x);
+    x              = net_record_blocks(&v->net, &run, record_positions(v, p, x));
+    x              = record_pool(v, &run, x);
+    int64_t dim[2] = { b->B, v->stored_class };
+    Tensor *logits = prog_tensor(p, "logits", v->net.compute, 2, dim);
+    prog_at(p, -1, -1, "head");
+    rec_linear_fwd(
+        p, (LinearFwd){ .y = logits, .x = x, .w = weight(v, "head.weight"), .bias = weight(v, "head.bias") });
+    return logits;
+}
+
+void vit_record_loss(const Vit *v, Prog *p, const VitBatch *b, Tensor *logits, Tensor *state, NetMode mode)
+{
+    int64_t two[2] = { 2, 1 };
+    int     mixes  = mode == NET_TRAIN && b->label2;
+    Tensor *loss = prog_tensor(p, "loss", DT_F32, 1, &b->B), *lse = prog_tensor(p, "lse", DT_F32, 1, &b->B);
+    Tensor *hits = mode == NET_EVAL ? prog_tensor(p, "hits", DT_F32, 2, two) : NULL;
+    prog_at(p, -1, -1, "loss");
+    if (hits) rec_fill(p, (Fill){ .y = hits });
+    rec_xent_fwd(p, (XentFwd){ .loss    = loss,
+                               .lse     = lse,
+                               .hits    = hits,
+                               .logits  = logits,
+                               .target  = b->label,
+                               .target2 = mixes ? b->label2 : NULL,
+                               .lambda  = mixes ? b->share : NULL,
+                               .n_class = v->image.classes,
+                               .smooth  = mode == NET_TRAIN ? (float)v->image.smooth : 0 });
+    rec_loss_add(p, (LossAdd){ .state = state, .loss = loss });
+    for (int k = 0; k < 2 && hits; k++)
+        rec_loss_add(p, (LossAdd){ .state = state, .loss = prog_rows(p, hits, k, 1), .slot = 1 + k });
+}

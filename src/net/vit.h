@@ -1,0 +1,70 @@
+/* Vit: a vision transformer for images and clips: patches, positions, the trunk, pooling, a head.
+ *
+ * 1. Stem: pixels (bytes) become rows of patches (PATCHES), a product makes tokens of them, positions are
+ *    added. A class token comes first where image.pool is class.
+ * 2. Head: the mean of all tokens behind the last norm, or the class token; then one product. Its rows are
+ *    padded to a multiple of VIT_CLASS_ALIGN.
+ * 3. Positions are a table for a grid of tokens, frame by frame and row by row (image.pos_size,
+ *    image.pos_frames). Where the net sees another grid, a constant matrix resamples the table. So the
+ *    weights are the same at every size.
+ * 4. Names: patch.{weight,bias} class.weight pos.weight block.N.* norm.* head.{weight,bias}. Columns of
+ *    patch.weight go by (frame, row, column, channel). */
+#ifndef NET_VIT_H
+#define NET_VIT_H
+
+#include "net/net.h"
+
+enum { VIT_CLASS_ALIGN = 8 };
+
+/* Tokens of a sample before the class token: frames x rows x columns. */
+typedef struct {
+    int64_t t, y, x;
+} VitGrid;
+
+typedef struct {
+    Net         net;
+    RecipeImage image;
+    VitGrid     grid, pos_grid;
+    int64_t     T;            /* tokens of a sample, the class token included */
+    int64_t     stored_class; /* rows of the head */
+    float       mean[3], std[3];
+    /* constants */
+    Tensor *sincos;   /* [T,C] */
+    Tensor *resample; /* [T,tokens of pos_grid]; NULL: the table is used as it is */
+    Tensor *spread;   /* i32[B*T]: row of the patch, -1 for the class token */
+    Tensor *put;      /* i32[B*T]: 0 for the class token, else -1 */
+    Tensor *pick;     /* i32[B]: row of the class token */
+} Vit;
+
+/* One micro-batch on the device. What mixing needs may be NULL. */
+typedef struct {
+    int64_t B;
+    Tensor *sample0;         /* i64[1] */
+    Tensor *pixels;          /* u8[B, frames, size, size, 3] */
+    Tensor *label;           /* i32[B] */
+    Tensor *label2, *share;  /* i32[B], f32[B]: the partner's label, and the weight of the own */
+    Tensor *partner, *blend; /* i32[B], f32[B]: the partner's distance, and the weight of the own pixels */
+    Tensor *box;             /* i32[B,4] */
+} VitBatch;
+
+/* Tokens of a sample, the class token included. */
+int64_t vit_tokens(const RecipeImage *m);
+
+/* Declares every weight and constant. B: samples of a micro-batch. */
+void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt, const NetPlace *place,
+                 int64_t B);
+void vit_deinit(Vit *v);
+
+/* Records pixels -> logits [B, stored_class]. Mixes where the batch says how. */
+Tensor *vit_record(const Vit *v, Prog *p, const VitBatch *b, Tensor *state, NetMode mode);
+/* Records logits -> loss (added to slot 0 of state). Training: with mixing and smoothing. Evaluation: hard
+ * targets; how often the target was the first and among the first five goes to slots 1 and 2. */
+void vit_record_loss(const Vit *v, Prog *p, const VitBatch *b, Tensor *logits, Tensor *state, NetMode mode);
+
+/* ---- host values of constants ---- */
+
+void vit_fill_sincos(const Vit *v, float *out);   /* T * C */
+void vit_fill_resample(const Vit *v, float *out); /* T * rows of the table */
+void vit_fill_rows(const Vit *v, int64_t B, int32_t *spread, int32_t *put, int32_t *pick);
+
+#endif

@@ -1,0 +1,330 @@
+#include "task/image.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "conf/relate_image.h"
+#include "data/image_source.h"
+#include "prog/record.h"
+#include "tensor/number.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOT_LOSS, SLOT_TOP1, SLOT_TOP5 };
+
+/* ---- facts of a recipe -------------------------------------------------------------------------------- */
+
+static int64_t image_units(const Recipe *r) { return 1; }
+static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
+static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
+
+/* Names of the classes that the recipe does not give. Names that do not fit are left out. */
+static void note_names(Recipe *r, const ImageSet *set)
+{
+    char all[RECIPE_STR] = "";
+    for (int c = 0; c < image_set_classes(set); c++) {
+        const char *name = image_set_class_name(set, c);
+        if (!name || strchr(name, ',') || strlen(all) + strlen(name) + 2 > sizeof all) return;
+        str_append(all, sizeof all, "%s%s", c ? "," : "", name);
+    }
+    str_copy(r->image.names, sizeof r->image.names, all);
+}
+
+/* The number of classes is that of the training data. */
+static int image_complete(Recipe *r, int need_data)
+{
+    enum { WITHOUT_DATA = 1000 };
+    ImageSet *set;
+    if (r->image.classes > 0 && r->image.names[0]) return 0;
+    if (image_source_is_noise(r)) {
+        if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
+        return 0;
+    }
+    if (image_set_open(&set, r->data.train) < 0) {
+        if (need_data) return recipe_blame_pending(r, "data.train");
+        err_clear(); /* the data are on another machine */
+        if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
+        return 0;
+    }
+    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
+    if (!r->image.names[0]) note_names(r, set);
+    image_set_close(set);
+    return 0;
+}
+
+static TaskStage image_stage(const Recipe *r, int64_t step, Recipe *out)
+{
+    RecipeStage s;
+    TaskStage   range = { 0, r->steps };
+    if (out != r) *out = *r;
+    out->image.seen_size   = r->image.size;
+    out->image.seen_frames = r->image.frames;
+    for (int i = 0; relate_stage(r, i, &s) > 0; i++) {
+        if (s.step > step) {
+            range.until = MIN(s.step, r->steps);
+            break;
+        }
+        range.from             = s.step;
+        out->image.seen_size   = s.size;
+        out->image.seen_frames = s.frames;
+    }
+    return range;
+}
+
+/* ---- declaring ---------------------------------------------------------------------------------------- */
+
+static void declare_batch(Job *j, Image *m)
+{
+    FieldRow row[FIELDS_MAX];
+    int      n = image_source_fields(&j->recipe, row);
+    job_declare_fields(j, row, n);
+    m->batch = (VitBatch){ .B       = j->fields.B,
+                           .sample0 = j->sample0,
+                           .pixels  = j->field[IMAGE_PIXELS],
+                           .label   = j->field[IMAGE_LABEL] };
+    if (n <= IMAGE_LABEL2) return;
+    m->batch.label2  = j->field[IMAGE_LABEL2];
+    m->batch.share   = j->field[IMAGE_SHARE];
+    m->batch.partner = j->field[IMAGE_PARTNER];
+    m->batch.blend   = j->field[IMAGE_BLEND];
+    m->batch.box     = j->field[IMAGE_BOX];
+}
+
+static void declare_net(Job *j, Vit *v, const ParamOptions *opt, const NetPlace *place)
+{
+    vit_declare(v, &j->store, &j->recipe, opt, place, j->choice.micro_batch);
+    v->net.deterministic = j->recipe.deterministic;
+    v->net.stored_attn   = !j->recipe.opt.flash;
+    job_add_table(j, &v->net.table);
+}
+
+/* The mean of the weights: frozen rows of a net of the same shape, and the mean itself in f32. */
+static void declare_ema(Job *j, Image *m)
+{
+    ParamOptions opt = job_param_options(j);
+    opt.freeze       = "ema";
+    declare_net(j, &m->ema, &opt, &(NetPlace){ .prefix = "ema.", .index = 1, .block0 = j->n_block });
+    for (int r = 0; r < REGION_TRAINED && job_trains(j); r++) {
+        int64_t     n    = m->vit.net.table.region_elems[r];
+        const char *name = r == REGION_COPY ? "ema 0" : "ema 1";
+        if (n > 0) m->mean[r] = job_declare_state(j, name, DT_F32, 1, &n, 1);
+    }
+}
+
+static int image_declare(Job *j)
+{
+    Image       *m   = ARENA_NEW(&j->store.arena, Image);
+    ParamOptions opt = job_param_options(j);
+    j->own           = m;
+    m->predict       = -1;
+    j->n_block       = (int)j->recipe.model.layers;
+    declare_net(j, &m->vit, &opt, &(NetPlace){ 0 });
+    if (j->recipe.image.ema > 0) declare_ema(j, m);
+    declare_batch(j, m);
+    if (j->parts & JOB_PREDICT) {
+        int64_t dim[2] = { j->fields.B, m->vit.stored_class };
+        m->logits      = store_tensor(&j->store, SLAB_IO, "answers", DT_F32, 2, dim);
+    }
+    return 0;
+}
+
+static void image_release(Job *j)
+{
+    Image *m = image_of(j);
+    vit_deinit(&m->vit);
+    if (j->recipe.image.ema > 0) vit_deinit(&m->ema);
+}
+
+/* ---- constants ---------------------------------------------------------------------------------------- */
+
+/* Host floats to a constant in the compute dtype. */
+static int upload_floats(Job *j, const Tensor *t, float *values)
+{
+    int64_t   n    = tensor_numel(t);
+    uint16_t *half = (uint16_t *)(void *)values; /* written behind what is read */
+    if (t->dtype == DT_F32) return job_upload(j, t, values, sizeof *values * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        float x = values[i];
+        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
+    }
+    return job_upload(j, t, half, sizeof *half * (size_t)n);
+}
+
+static int upload_positions(Job *j, const Vit *v)
+{
+    const Tensor *t = v->sincos ? v->sincos : v->resample;
+    if (!t) return 0;
+    float *x = mem_alloc(sizeof *x * (size_t)tensor_numel(t));
+    if (!x) return err_sys("memory for positions");
+    if (v->sincos) {
+        vit_fill_sincos(v, x);
+    } else {
+        vit_fill_resample(v, x);
+    }
+    int rc = upload_floats(j, t, x);
+    free(x);
+    return rc;
+}
+
+static int upload_rows(Job *j, const Vit *v)
+{
+    int64_t B = j->fields.B, n = B * v->T;
+    if (!v->spread) return 0;
+    int32_t *x = mem_alloc(sizeof *x * (size_t)(2 * n + B));
+    if (!x) return err_sys("memory for class tokens");
+    vit_fill_rows(v, B, x, x + n, x + 2 * n);
+    int rc = job_upload(j, v->spread, x, sizeof *x * (size_t)n);
+    if (rc == 0) rc = job_upload(j, v->put, x + n, sizeof *x * (size_t)n);
+    if (rc == 0) rc = job_upload(j, v->pick, x + 2 * n, sizeof *x * (size_t)B);
+    free(x);
+    return rc;
+}
+
+/* The mean of weights begins as the weights. */
+static int begin_ema(Job *j)
+{
+    Image            *m    = image_of(j);
+    const ParamTable *t    = &m->vit.net.table;
+    int64_t           most = 0;
+    for (int r = 0; r < REGION_TRAINED; r++) most = MAX(most, t->region_elems[r]);
+    float *x = mem_alloc(sizeof *x * (size_t)most);
+    if (!x) return err_sys("memory for the mean of weights");
+    int rc = 0;
+    for (int r = 0; r < REGION_TRAINED && rc == 0; r++) {
+        const Tensor *w = t->flat[COL_WEIGHT][r];
+        if (!w) continue;
+        rc = job_download(j, w, x, sizeof *x * (size_t)tensor_numel(w));
+        if (rc == 0 && m->mean[r]) rc = job_upload(j, m->mean[r], x, sizeof *x * (size_t)tensor_numel(w));
+        const Tensor *to = m->ema.net.table.flat[COL_WEIGHT][REGION_FROZEN_COPY + r];
+        CHECK(tensor_numel(to) == tensor_numel(w), "two nets of one shape");
+        if (rc == 0) rc = upload_floats(j, to, x);
+    }
+    free(x);
+    return rc;
+}
+
+static int image_init_constants(Job *j)
+{
+    Image *m   = image_of(j);
+    int    ema = j->recipe.image.ema > 0;
+    TRY(upload_positions(j, &m->vit));
+    TRY(upload_rows(j, &m->vit));
+    if (!ema) return 0;
+    TRY(upload_positions(j, &m->ema));
+    TRY(upload_rows(j, &m->ema));
+    return begin_ema(j);
+}
+
+/* ---- recording ---------------------------------------------------------------------------------------- */
+
+static int record_micro(Job *j, const char *name, int sums)
+{
+    Image  *m      = image_of(j);
+    Prog   *p      = job_begin(j, name);
+    Tensor *logits = vit_record(&m->vit, p, &m->batch, j->state, NET_TRAIN);
+    vit_record_loss(&m->vit, p, &m->batch, logits, j->state, NET_TRAIN);
+    job_differentiate(j, p);
+    return job_end(j, p, sums);
+}
+
+static void record_ema(Job *j, Prog *p)
+{
+    Image *m = image_of(j);
+    prog_at(p, -1, -1, "mean of weights");
+    for (int r = 0; r < REGION_TRAINED; r++) {
+        if (!m->mean[r]) continue;
+        rec_ema(p, (Ema){ .e      = m->mean[r],
+                          .w      = m->vit.net.table.flat[COL_WEIGHT][r],
+                          .state  = j->state,
+                          .decay  = (float)j->recipe.image.ema,
+                          .warmup = 1 });
+        rec_cast(p,
+                 (Cast){ .y = m->ema.net.table.flat[COL_WEIGHT][REGION_FROZEN_COPY + r], .x = m->mean[r] });
+    }
+}
+
+static void record_training(Job *j)
+{
+    OptimOptions opt        = job_optim_options(j);
+    int          micro      = record_micro(j, "micro-step", 0);
+    int          micro_last = j->choice.world > 1 ? record_micro(j, "last micro", 1) : -1;
+    Prog        *p          = job_begin(j, "update");
+    optim_record(j->table, j->n_table, p, j->state, &opt);
+    record_ema(j, p);
+    job_schedule_step(j, micro, micro_last, job_end(j, p, 0));
+}
+
+/* The net that answers. */
+static const Vit *answering(const Job *j)
+{
+    return j->recipe.image.ema > 0 ? &image_of(j)->ema : &image_of(j)->vit;
+}
+
+static int image_record(Job *j)
+{
+    Image     *m = image_of(j);
+    const Vit *v = answering(j);
+    if (job_trains(j)) record_training(j);
+    if (j->parts & (JOB_TRAIN | JOB_EVAL)) {
+        Prog   *p      = job_begin(j, "eval");
+        Tensor *logits = vit_record(v, p, &m->batch, j->state, NET_EVAL);
+        vit_record_loss(v, p, &m->batch, logits, j->state, NET_EVAL);
+        schedule_add(&j->eval,
+                     (ScheduleRow){ .name = "eval", .times = 1, .prog = job_end(j, p, 0), .feeds = 1 });
+    }
+    if (j->parts & JOB_PREDICT) {
+        Prog   *p      = job_begin(j, "predict");
+        Tensor *logits = vit_record(v, p, &m->batch, j->state, NET_EVAL);
+        prog_at(p, -1, -1, "answers");
+        rec_cast(p, (Cast){ .y = m->logits, .x = logits });
+        m->predict = job_end(j, p, 0);
+    }
+    return 0;
+}
+
+/* ---- what an evaluation says -------------------------------------------------------------------------- */
+
+static void image_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
+{
+    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s", 100 * e->value[1],
+            100 * e->value[2], e->value[0], (long long)e->n_target, str_plural(e->n_target));
+    if (e->n_sample < e->n_all) fprintf(out, " (of %lld, evenly spread)", (long long)e->n_all);
+    fprintf(out, "%s\n", r->image.ema > 0 ? "; mean of weights" : "");
+}
+
+static const TaskLoss   losses[]  = { { .name = "loss" } };
+static const TaskMetric metrics[] = { { .name = "loss", .slot = SLOT_LOSS },
+                                      { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
+                                      { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
+
+const Task task_image = {
+    .name           = "image",
+    .unit           = "samples",
+    .one            = "sample",
+    .lighter_net    = "a smaller model.layers or model.width",
+    .lighter_sample = "a smaller image.size or image.frames",
+    .noise          = "no data.train: pixels are noise, nothing will be learned",
+    .loss           = losses,
+    .n_loss         = ARRAY_LEN(losses),
+    .metric         = metrics,
+    .n_metric       = ARRAY_LEN(metrics),
+    .best           = 1,
+    .spikes         = 1,
+    .units          = image_units,
+    .rows           = image_rows,
+    .together       = image_together,
+    .complete       = image_complete,
+    .stage          = image_stage,
+    .declare        = image_declare,
+    .record         = image_record,
+    .release        = image_release,
+    .init_constants = image_init_constants,
+    .is_noise       = image_source_is_noise,
+    .has_val        = image_source_has_val,
+    .open_train     = image_source_open_train,
+    .open_val       = image_source_open_val,
+    .predict        = image_predict,
+    .print_eval     = image_print_eval,
+};

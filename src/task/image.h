@@ -1,0 +1,32 @@
+/* Task image: vision transformers that name the class of an image or a clip.
+ *
+ * 1. A sample is bytes of pixels and a label (data/image_source.h). Normalisation and mixing happen on the
+ *    device.
+ * 2. Slot 0 is the cross-entropy. An evaluation counts hits in slots 1 and 2: the target was first, or among
+ *    the first five.
+ * 3. With image.ema a second net, "ema.", holds a running mean of the weights. Every update brings that net
+ *    up to date from means in f32; evaluation and prediction read it. */
+#ifndef TASK_IMAGE_H
+#define TASK_IMAGE_H
+
+#include "net/vit.h"
+#include "task/job.h"
+
+extern const Task task_image;
+
+/* Job.own. */
+typedef struct {
+    Vit      vit, ema; /* ema: only with image.ema */
+    VitBatch batch;
+    Tensor  *mean[REGION_TRAINED]; /* f32, running means of the flat weights */
+    Tensor  *logits;               /* f32[B, classes]: what `predict` reads; NULL: not among the parts */
+    int      predict;              /* number of the program; -1: none */
+} Image;
+
+static inline Image *image_of(const Job *j) { return (Image *)j->own; }
+
+/* ---- image_predict.c ---- */
+
+int image_predict(Job *j, const TaskPredict *opt, FILE *out);
+
+#endif

@@ -1,0 +1,286 @@
+/* Predictions: what a net says about files and sets, and which classes of a labelled set it confuses. */
+#include "task/image.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "data/image_source.h"
+#include "task/image_picture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MOST = 64, TABLE_MOST = 20, PAIRS_SHOWN = 10 };
+
+typedef struct {
+    Job               *j;
+    const TaskPredict *opt;
+    FILE              *out;
+    ImageOptions       how;
+    ImageScratch       scratch;
+    Arena              arena;
+    char             **name; /* of the classes; NULL: has none */
+    int                n_class, stored;
+    unsigned char     *block;
+    float             *logits;
+    ImagePicture       picture;
+    int64_t           *confusion; /* [n_class][n_class]: how often a class (row) was called another */
+    int64_t            n_labelled, n_first, n_five, n_skipped;
+} Predict;
+
+/* ---- names -------------------------------------------------------------------------------------------- */
+
+static void take_names(Predict *p)
+{
+    const char *list = p->j->recipe.image.names;
+    char        item[NAME_MOST];
+    p->name = ARENA_ARRAY(&p->arena, char *, p->n_class);
+    for (int c = 0; c < p->n_class && str_list_next(&list, item, sizeof item) > 0; c++)
+        p->name[c] = arena_strdup(&p->arena, item);
+}
+
+static const char *name_of(const Predict *p, int c, char buf[NAME_MOST])
+{
+    if (p->name[c]) return p->name[c];
+    snprintf(buf, NAME_MOST, "class %d", c);
+    return buf;
+}
+
+/* ---- one batch ---------------------------------------------------------------------------------------- */
+
+/* Turns the logits of a sample into probabilities, and order[] into the most likely classes. */
+static void rank(const Predict *p, float *row, int *order, int n)
+{
+    double sum = 0, most = -INFINITY;
+    for (int c = 0; c < p->n_class; c++) most = MAX(most, (double)row[c]);
+    for (int c = 0; c < p->n_class; c++) sum += exp((double)row[c] - most);
+    for (int c = 0; c < p->n_class; c++) row[c] = (float)(exp((double)row[c] - most) / sum);
+    for (int k = 0; k < n; k++) {
+        int best = -1;
+        for (int c = 0; c < p->n_class; c++) {
+            int taken = 0;
+            for (int q = 0; q < k; q++) taken |= order[q] == c;
+            if (!taken && (best < 0 || row[c] > row[best])) best = c;
+        }
+        order[k] = best;
+    }
+}
+
+static void count(Predict *p, int label, const int *order, int n)
+{
+    if (label < 0 || label >= p->n_class) return;
+    p->n_labelled++;
+    p->n_first += order[0] == label;
+    for (int k = 0; k < MIN(n, 5); k++) p->n_five += order[k] == label;
+    p->confusion[(int64_t)label * p->n_class + order[0]]++;
+}
+
+static int say(Predict *p, const char *file, int label, const float *row, const int *order)
+{
+    char buf[NAME_MOST];
+    int  n        = (int)MIN(p->opt->top, p->n_class);
+    int  is_known = label >= 0 && label < p->n_class;
+    fprintf(p->out, "%s%s%s:", file, is_known ? " is " : "", is_known ? name_of(p, label, buf) : "");
+    for (int k = 0; k < n; k++)
+        fprintf(p->out, "%s %s %.1f %%", k ? "," : "", name_of(p, order[k], buf),
+                100 * (double)row[order[k]]);
+    fprintf(p->out, "\n");
+    return 0;
+}
+
+static int draw(Predict *p, int64_t b, int label, const float *row, const int *order)
+{
+    ImageAnswer a = { .size = (int)p->j->recipe.image.seen_size, .right = order[0] == label };
+    char        buf[NAME_MOST];
+    a.rgb = fields_at(&p->j->fields, p->block, IMAGE_PIXELS, b);
+    if (label >= 0 && label < p->n_class) a.label = arena_strdup(&p->arena, name_of(p, label, buf));
+    for (int k = 0; k < MIN(3, p->n_class); k++) {
+        a.name[k]  = arena_strdup(&p->arena, name_of(p, order[k], buf));
+        a.share[k] = (double)row[order[k]];
+    }
+    return image_picture_add(&p->picture, &a);
+}
+
+/* ---- a set -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t sample;
+    int     label, skipped, shown;
+} Placed;
+
+static int run_batch(Predict *p)
+{
+    Job *j = p->j;
+    TRY(job_upload(j, j->block, p->block, j->fields.block_bytes));
+    TRY(prog_run(j->prog[image_of(j)->predict], j->dev));
+    return job_download(j, image_of(j)->logits, p->logits, tensor_bytes(image_of(j)->logits));
+}
+
+static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
+{
+    char file[1024];
+    int  top = MIN(MAX((int)p->opt->top, 5), p->n_class), *order = mem_alloc(sizeof *order * (size_t)top);
+    if (!order) return err_sys("memory for answers");
+    int rc = run_batch(p);
+    for (int b = 0; b < n && rc == 0; b++) {
+        float *row = p->logits + (int64_t)b * p->stored;
+        image_set_name(set, at[b].sample, file, sizeof file);
+        if (at[b].skipped) continue;
+        rank(p, row, order, top);
+        count(p, at[b].label, order, top);
+        if (!at[b].shown) continue;
+        rc = say(p, file, at[b].label, row, order);
+        if (rc == 0 && p->opt->picture) rc = draw(p, b, at[b].label, row, order);
+    }
+    free(order);
+    return rc;
+}
+
+static int fill(Predict *p, const ImageSet *set, int64_t i, int64_t b, Placed *at)
+{
+    const Fields *f = &p->j->fields;
+    char          file[1024];
+    int32_t       label;
+    int           rc =
+        image_sample_fill(set, i, 0, &p->how, &p->scratch, fields_at(f, p->block, IMAGE_PIXELS, b), &label);
+    TRY(rc);
+    *at = (Placed){ i, image_set_label(set, i), rc, 0 };
+    p->n_skipped += rc;
+    if (rc) log_warn("%s: skipped: %s", image_set_name(set, i, file, sizeof file), p->scratch.why);
+    return 0;
+}
+
+/* Samples of a set are shown where they are spread evenly. */
+static int is_shown(int64_t i, int64_t n, int64_t n_shown)
+{
+    return n_shown >= n || i * n_shown / n != (i + 1) * n_shown / n;
+}
+
+static int predict_set(Predict *p, const ImageSet *set)
+{
+    int64_t n = image_set_len(set), B = p->j->fields.B, k = 0;
+    Placed *at = mem_alloc(sizeof *at * (size_t)B);
+    int     rc = at ? 0 : err_sys("memory for answers");
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        rc          = fill(p, set, i, k, &at[k]);
+        at[k].shown = is_shown(i, n, p->opt->n_shown);
+        k++;
+        if (rc == 0 && (k == B || i + 1 == n)) {
+            rc = answer(p, set, at, (int)k);
+            k  = 0;
+        }
+    }
+    free(at);
+    return rc;
+}
+
+/* ---- what a labelled set says -------------------------------------------------------------------------- */
+
+static double class_accuracy(const Predict *p, int c, int64_t *n)
+{
+    *n = 0;
+    for (int k = 0; k < p->n_class; k++) *n += p->confusion[(int64_t)c * p->n_class + k];
+    return *n > 0 ? (double)p->confusion[(int64_t)c * p->n_class + c] / (double)*n : 0;
+}
+
+static void print_table(const Predict *p)
+{
+    char buf[NAME_MOST];
+    fprintf(p->out, "\n%-16s  right", "is \\ was called");
+    for (int c = 0; c < p->n_class; c++) fprintf(p->out, " %6d", c);
+    fprintf(p->out, "\n");
+    for (int c = 0; c < p->n_class; c++) {
+        int64_t n;
+        double  right = class_accuracy(p, c, &n);
+        fprintf(p->out, "%2d %-13.13s %5.1f%%", c, name_of(p, c, buf), 100 * right);
+        for (int k = 0; k < p->n_class; k++)
+            fprintf(p->out, " %6lld", (long long)p->confusion[(int64_t)c * p->n_class + k]);
+        fprintf(p->out, "\n");
+    }
+}
+
+/* The pairs of classes that are taken for each other most often. */
+static void print_pairs(Predict *p)
+{
+    char a[NAME_MOST], b[NAME_MOST];
+    for (int line = 0; line < PAIRS_SHOWN; line++) {
+        int64_t best = -1, most = 0, n = (int64_t)p->n_class * p->n_class;
+        for (int64_t i = 0; i < n; i++) {
+            if (i / p->n_class != i % p->n_class && p->confusion[i] > most) most = p->confusion[best = i];
+        }
+        if (best < 0) return;
+        fprintf(p->out, "%s%s was called %s %lld times\n", line ? "" : "\n",
+                name_of(p, (int)(best / p->n_class), a), name_of(p, (int)(best % p->n_class), b),
+                (long long)most);
+        p->confusion[best] = 0; /* the table was read before */
+    }
+}
+
+static void summarise(Predict *p)
+{
+    double  sum = 0, n_seen = 0;
+    int64_t n;
+    if (p->n_labelled == 0) return;
+    for (int c = 0; c < p->n_class; c++) {
+        double right = class_accuracy(p, c, &n);
+        sum += n > 0 ? right : 0;
+        n_seen += n > 0;
+    }
+    fprintf(p->out, "\n%lld labelled samples: top-1 %.2f %%, top-5 %.2f %%, mean over classes %.2f %%\n",
+            (long long)p->n_labelled, 100 * (double)p->n_first / (double)p->n_labelled,
+            100 * (double)p->n_five / (double)p->n_labelled, 100 * sum / n_seen);
+    if (p->n_skipped > 0) fprintf(p->out, "%lld could not be used\n", (long long)p->n_skipped);
+    if (p->n_class <= TABLE_MOST) {
+        print_table(p);
+    } else {
+        print_pairs(p);
+    }
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------------- */
+
+static int begin(Predict *p)
+{
+    Job *j     = p->j;
+    p->n_class = (int)j->recipe.image.classes;
+    p->stored  = (int)image_of(j)->vit.stored_class;
+    p->how     = image_source_options(&j->recipe, 0);
+    take_names(p);
+    p->block     = mem_zeroed(1, j->fields.block_bytes);
+    p->logits    = mem_alloc(tensor_bytes(image_of(j)->logits));
+    p->confusion = mem_zeroed((size_t)p->n_class * (size_t)p->n_class, sizeof *p->confusion);
+    if (!p->block || !p->logits || !p->confusion) return err_sys("memory for predictions");
+    return image_scratch_init(&p->scratch, 0);
+}
+
+static int each_path(Predict *p)
+{
+    for (int i = 0; i < p->opt->n_path; i++) {
+        ImageSet *set;
+        TRY(image_set_open(&set, p->opt->path[i]));
+        int rc = predict_set(p, set);
+        image_set_close(set);
+        TRY(rc);
+    }
+    return 0;
+}
+
+int image_predict(Job *j, const TaskPredict *opt, FILE *out)
+{
+    Predict p = { .j = j, .opt = opt, .out = out };
+    arena_init(&p.arena);
+    int rc = begin(&p);
+    if (rc == 0) rc = each_path(&p);
+    if (rc == 0) summarise(&p);
+    if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
+    image_picture_deinit(&p.picture);
+    image_scratch_deinit(&p.scratch);
+    arena_deinit(&p.arena);
+    free(p.block);
+    free(p.logits);
+    free(p.confusion);
+    return rc;
+}

@@ -1,0 +1,96 @@
+/* Latent: a byte encoder learns vectors that replace the prompt of a frozen language model.
+ *
+ *     sample      a prompt and an answer (data/pairs.h)
+ *     student     [M latents | anchor | answer] through the frozen model; gradients pass through the model to
+ *                 the encoder, none is kept for the model
+ *     losses      all from one pass: cross-entropy of the answer, of its first token, of its first K tokens, and
+ *                 the distance to a teacher over the first K tokens
+ *     teacher     the same model reads [prompt as text | anchor | first K-1 tokens of the answer]; no gradient
+ *     evaluation  loss, baselines (whole text, first M tokens of it, no prompt), then greedy answers from the
+ *                 latents: exact match and F1; and whether the latents have collapsed (task/latent_eval.c)
+ *
+ * 1. Only the head's rows that predict answers are computed. The first K rows of all samples come first: they
+ *    have four losses, the others one.
+ * 2. Prompts are packed side by side for encoder and teacher (PackRows), answers are not.
+ * 3. Checkpoints hold encoder and pooler; they name file and hash of the language model. */
+#ifndef TASK_LATENT_H
+#define TASK_LATENT_H
+
+#include "data/pairs.h"
+#include "net/encoder.h"
+#include "task/job.h"
+
+extern const Task task_latent;
+
+/* What an evaluation says about collapse, over the samples that it has seen. */
+typedef struct {
+    int64_t  n_eval;            /* evaluations begun */
+    int64_t  n_sample, n_batch; /* of this one; batches with at least two samples */
+    int64_t  n_distinct;        /* answers */
+    uint64_t seen[4096];        /* hashes of the distinct answers; the first so many */
+    double   between;           /* sum over batches: mean cosine of different samples' latents */
+    double   within;            /* the same of different latents of one sample */
+    double   rank;              /* effective rank of latents */
+    int      judged;
+} LatentWatch;
+
+/* Job.own. */
+typedef struct {
+    PairShape   s;
+    RecipeModel model;
+    Net         llm;
+    ByteEncoder enc;
+    PairText    text; /* opened with the constants */
+
+    /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
+     * rows of h that predict answers, the first K of all samples first, and their targets. */
+    Tensor *query_row, *x_row, *h_row, *target_row;
+    Tensor *pack_row, *first, *last; /* the student's rows side by side, and what each sees */
+    Tensor *none_len;                /* i32[B], all the same */
+
+    /* Greedy answers: tokens and positions, caches, rows of the prefix. */
+    NetDecode   decode;
+    Tensor     *prefix_row, *prefix_x_row, *prefix_end; /* constants */
+    Tensor     *turn, *said, *classes;                  /* i32[1], i32[L,B], i32[2] */
+    Tensor     *pooled;                                 /* f32[B*M, width] */
+    Tensor     *latents;                                /* f32[B*M, out], with JOB_SAMPLE */
+    Tensor     *score;                                  /* f32[3,B]: exact match, F1, first token */
+    int         prefill, decode1, n_score;
+    LatentWatch watch;
+} Latent;
+
+static inline Latent *latent_of(const Job *j) { return (Latent *)j->own; }
+
+/* ---- latent.c ---- */
+
+EncoderOut latent_record_encoder(Job *j, Prog *p);
+/* x [B,T,C] = latents where row says so, else embeddings of tok; positions added. */
+Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *tok, int64_t T);
+/* Vectors behind the last norm for the rows of sequences that are packed: the last n_tail of each. tok
+ * i32[B,stride,1]; R: rows of the packed form. */
+Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail);
+/* The student's vectors that predict answers, sorted, and their targets. */
+Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target);
+
+/* ---- latent_llm.c ---- */
+
+/* Shape of the language model: of the run that latent.llm names, else the recipe's. */
+int latent_model(const Recipe *r, RecipeModel *m);
+/* Uploads the frozen weights, notes where they came from, and calibrates the adapter to the embedding. */
+int latent_load_llm(Job *j);
+
+/* ---- latent_eval.c ---- */
+
+void latent_declare_answers(Job *j);
+/* Records prefill and decoding. */
+void latent_record_answers(Job *j);
+void latent_schedule_eval(Job *j, int eval);
+int  latent_upload_answers(Job *j);
+int  latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out);
+void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out);
+
+/* ---- latent_sample.c ---- */
+
+int latent_sample(Job *j, const TaskSample *opt, FILE *out);
+
+#endif

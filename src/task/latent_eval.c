@@ -1,0 +1,444 @@
+/* Answers from latents, and what they say about the encoder.
+ *
+ *     prefill   encode, then [latents | anchor] through the caches; the first token
+ *     decode    x L-1: one token more for every sample
+ *     score     on the host: exact match and F1 of the answers' words, as SQuAD counts them; first tokens
+ *     add       the scores go to their slots
+ *
+ * Signs of collapse, of each evaluation: how many different answers there are; the mean cosine between
+ * different samples' latents, and between different latents of one sample; the effective rank of latents. The
+ * first evaluation is never judged: nothing has been learned then. */
+#include "task/latent.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "prog/record.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { TEXT_BYTES = 4096, WORDS = 512, RANK_ROWS = 64 };
+
+/* ---- declaring ---------------------------------------------------------------------------------------- */
+
+static Tensor *declare_ints(Job *j, const char *name, int64_t n)
+{
+    return job_declare_state(j, name, DT_I32, 1, &n, 0);
+}
+
+void latent_declare_answers(Job *j)
+{
+    Latent          *t = latent_of(j);
+    const PairShape *s = &t->s;
+    int64_t          B = j->fields.B, tok[2] = { B, 1 }, said[2] = { s->L, B }, score[2] = { 3, B },
+            pooled[2]  = { B * s->M, j->recipe.encoder.width };
+    t->prefix_row      = declare_ints(j, "prefix rows", B * (s->M + s->A));
+    t->prefix_x_row    = declare_ints(j, "prefix latents", B * (s->M + s->A));
+    t->prefix_end      = declare_ints(j, "prefix ends", B);
+    t->turn            = declare_ints(j, "turn", 1);
+    t->classes         = declare_ints(j, "classes", 2);
+    t->decode.pos      = declare_ints(j, "answer position", 1);
+    t->decode.tok      = job_declare_state(j, "answer token", DT_I32, 2, tok, 0);
+    t->said            = job_declare_state(j, "answers", DT_I32, 2, said, 0);
+    t->pooled          = job_declare_state(j, "pooled latents", DT_F32, 2, pooled, 0);
+    t->score           = job_declare_state(j, "scores", DT_F32, 2, score, 0);
+    int64_t latents[2] = { B * s->M, t->model.width };
+    t->latents        = j->parts & JOB_SAMPLE ? job_declare_state(j, "latents", DT_F32, 2, latents, 0) : NULL;
+    int64_t logits[2] = { B, net_vocab_stored(&t->model) };
+    t->decode.logits =
+        j->parts & JOB_SAMPLE ? job_declare_state(j, "answer logits", DT_F32, 2, logits, 0) : NULL;
+    net_declare_cache_rows(&t->llm, &j->store, &t->decode, B, s->student);
+}
+
+int latent_upload_answers(Job *j)
+{
+    const Latent    *t = latent_of(j);
+    const PairShape *s = &t->s;
+    int64_t          B = j->fields.B, P = s->M + s->A, n = B * P;
+    int32_t         *v = mem_alloc(sizeof *v * (size_t)MAX(n, 2));
+    if (!v) return err_sys("memory for rows");
+    for (int64_t i = 0; i < n; i++) v[i] = (int32_t)(i / P * s->student + i % P);
+    int rc = job_upload(j, t->prefix_row, v, tensor_bytes(t->prefix_row));
+    for (int64_t i = 0; i < n; i++) v[i] = i % P < s->M ? (int32_t)(i / P * s->M + i % P) : -1;
+    if (rc == 0) rc = job_upload(j, t->prefix_x_row, v, tensor_bytes(t->prefix_x_row));
+    for (int64_t b = 0; b < B; b++) v[b] = (int32_t)(b * P + P - 1);
+    if (rc == 0) rc = job_upload(j, t->prefix_end, v, tensor_bytes(t->prefix_end));
+    v[0] = 0;
+    v[1] = (int32_t)t->model.vocab;
+    if (rc == 0) rc = job_upload(j, t->classes, v, tensor_bytes(t->classes));
+    free(v);
+    return rc;
+}
+
+/* ---- recording ---------------------------------------------------------------------------------------- */
+
+/* The most likely token of every sample goes to decode.tok and to said[turn]. */
+static void record_pick(Job *j, Prog *p, Tensor *h)
+{
+    Latent *t = latent_of(j);
+    Tensor *w = net_head_weight(&t->llm);
+    int64_t B = j->fields.B, dim[2] = { B, tensor_rows(w) };
+    Tensor *logits = prog_tensor(p, "logits", j->choice.compute, 2, dim);
+    prog_at(p, -1, -1, "answer head");
+    rec_linear_fwd(p, (LinearFwd){ .y = logits, .x = h, .w = w });
+    prog_at(p, -1, -1, "answer token");
+    rec_sample_cat(p, (SampleCat){ .action  = t->decode.tok,
+                                   .logp    = prog_tensor(p, "logp", DT_F32, 1, &B),
+                                   .entropy = prog_tensor(p, "entropy", DT_F32, 1, &B),
+                                   .logits  = logits,
+                                   .seg     = t->classes,
+                                   .state   = j->state,
+                                   .sample0 = j->sample0,
+                                   .greedy  = 1 });
+    rec_put(p, (Put){ .y = t->said, .x = t->decode.tok, .t = t->turn });
+    rec_tick(p, (Tick){ .t = t->turn, .modulo = (int)t->s.L });
+    if (t->decode.logits) rec_cast(p, (Cast){ .y = t->decode.logits, .x = logits });
+}
+
+static int record_prefill(Job *j)
+{
+    Latent          *t = latent_of(j);
+    const PairShape *s = &t->s;
+    Prog            *p = job_begin(j, "prefill");
+    int64_t B = j->fields.B, P = s->M + s->A, n = B * P, dim[2] = { B, t->model.width }, one[2] = { n, 1 };
+    Tensor *tok  = prog_tensor(p, "prefix", DT_I32, 2, one),
+           *end  = prog_tensor(p, "end", j->choice.compute, 2, dim);
+    EncoderOut z = latent_record_encoder(j, p);
+    prog_at(p, -1, -1, "prefix");
+    rec_cast(p, (Cast){ .y = t->pooled, .x = z.pooled });
+    if (t->latents) rec_cast(p, (Cast){ .y = t->latents, .x = z.latents });
+    rec_fill(p, (Fill){ .y = t->turn });
+    rec_fill(p, (Fill){ .y = t->decode.pos });
+    rec_rows_fwd(p, (RowsFwd){ .y = tok, .x = j->field[PAIR_TOK], .index = t->prefix_row });
+    Tensor *x = latent_record_x(j, p, z.latents, t->prefix_x_row, tok, P);
+    Tensor *h = net_record_cached(&t->llm, p, x, &t->decode);
+    prog_at(p, -1, -1, "prefix end");
+    rec_rows_fwd(p, (RowsFwd){ .y = end, .x = h, .index = t->prefix_end });
+    record_pick(j, p, end);
+    rec_fill(p, (Fill){ .y = t->decode.pos, .value = (float)P });
+    return job_end(j, p, 0);
+}
+
+static int record_decode(Job *j)
+{
+    Latent    *t      = latent_of(j);
+    const Net *net    = &t->llm;
+    Prog      *p      = job_begin(j, "decode");
+    Param     *pos    = param_find(&net->table, "pos.weight");
+    int64_t    dim[3] = { j->fields.B, 1, t->model.width };
+    Tensor    *x      = prog_tensor(p, "embedding", j->choice.compute, 3, dim);
+    prog_at(p, -1, -1, "answer embedding");
+    rec_embed_fwd(p, (EmbedFwd){ .y    = x,
+                                 .tok  = t->decode.tok,
+                                 .wte  = param_find(&net->table, "embed.weight")->w,
+                                 .wpe  = pos ? pos->w : NULL,
+                                 .pos0 = pos ? t->decode.pos : NULL });
+    record_pick(j, p, net_record_cached(net, p, x, &t->decode));
+    rec_tick(p, (Tick){ .t = t->decode.pos, .modulo = INT32_MAX });
+    return job_end(j, p, 0);
+}
+
+/* Scores of the samples of a batch, added up. */
+static int record_scores(Job *j)
+{
+    static const int slot[3] = { PAIR_EVAL_EM, PAIR_EVAL_F1, PAIR_EVAL_HIT };
+    Prog            *p       = job_begin(j, "scores");
+    prog_at(p, -1, -1, "scores");
+    for (int i = 0; i < 3; i++) {
+        Tensor *row = prog_rows(p, latent_of(j)->score, i, 1);
+        rec_loss_add(p, (LossAdd){ .state = j->state, .loss = row, .slot = slot[i] });
+    }
+    return job_end(j, p, 0);
+}
+
+void latent_record_answers(Job *j)
+{
+    Latent *t  = latent_of(j);
+    t->prefill = record_prefill(j);
+    t->decode1 = record_decode(j);
+    t->n_score = record_scores(j);
+}
+
+/* ---- exact match and F1 ------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *word[WORDS];
+    int         n;
+} Words;
+
+/* Words in lower case, without punctuation and articles; text is cut up. */
+static void split_words(char *text, Words *w)
+{
+    char *to = text, *save = NULL;
+    for (char *from = text; *from; from++) {
+        if (!ispunct((unsigned char)*from)) *to++ = (char)tolower((unsigned char)*from);
+    }
+    *to  = '\0';
+    w->n = 0;
+    for (char *s = strtok_r(text, " \t\r\n", &save); s && w->n < WORDS;
+         s       = strtok_r(NULL, " \t\r\n", &save)) {
+        if (strcmp(s, "a") != 0 && strcmp(s, "an") != 0 && strcmp(s, "the") != 0) w->word[w->n++] = s;
+    }
+}
+
+static double f1_of(const Words *said, const Words *gold)
+{
+    int common = 0, used[WORDS] = { 0 };
+    for (int i = 0; i < said->n; i++) {
+        for (int k = 0; k < gold->n; k++) {
+            if (used[k] || strcmp(said->word[i], gold->word[k]) != 0) continue;
+            used[k] = 1;
+            common++;
+            break;
+        }
+    }
+    if (said->n == 0 || gold->n == 0) return said->n == gold->n;
+    return 2.0 * common / (said->n + gold->n);
+}
+
+static int same_words(const Words *a, const Words *b)
+{
+    int same = a->n == b->n;
+    for (int i = 0; i < a->n && same; i++) same = strcmp(a->word[i], b->word[i]) == 0;
+    return same;
+}
+
+/* ---- collapse ----------------------------------------------------------------------------------------- */
+
+static double cosine(const float *a, const float *b, int64_t n)
+{
+    double ab = 0, aa = 0, bb = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 1;
+}
+
+/* Eigenvalues of a symmetric n x n matrix, left on its diagonal: Jacobi's rotations. */
+static void eigenvalues(double *a, int n)
+{
+    enum { SWEEPS = 12 };
+    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+        for (int p = 0; p < n; p++) {
+            for (int q = p + 1; q < n; q++) {
+                double pq = a[p * n + q];
+                if (fabs(pq) < 1e-300) continue;
+                double theta = (a[q * n + q] - a[p * n + p]) / (2 * pq);
+                double t     = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1));
+                double c = 1 / sqrt(t * t + 1), s = t * c;
+                for (int k = 0; k < n; k++) {
+                    double x = a[k * n + p], y = a[k * n + q];
+                    a[k * n + p] = c * x - s * y;
+                    a[k * n + q] = s * x + c * y;
+                }
+                for (int k = 0; k < n; k++) {
+                    double x = a[p * n + k], y = a[q * n + k];
+                    a[p * n + k] = c * x - s * y;
+                    a[q * n + k] = s * x + c * y;
+                }
+            }
+        }
+    }
+}
+
+/* exp of the entropy of the shares that the directions have in the spread of n rows: 1 if all lie on a line,
+ * up to n - 1. Rows are taken evenly from all. */
+static double effective_rank(const float *rows, int64_t n_row, int64_t width)
+{
+    static const double tiny = 1e-12;
+    int                 n    = (int)MIN(n_row, RANK_ROWS);
+    double *mean = mem_zeroed((size_t)width, sizeof *mean), *gram = mem_zeroed((size_t)(n * n), sizeof *gram);
+    double  sum = 0, entropy = 0;
+    if (!mean || !gram) n = 0;
+#define ROW(i) (rows + (int64_t)(i)*n_row / n * width)
+    for (int i = 0; i < n; i++) {
+        for (int64_t k = 0; k < width; k++) mean[k] += (double)ROW(i)[k] / n;
+    }
+    for (int i = 0; i < n * n; i++) {
+        for (int64_t k = 0; k < width; k++)
+            gram[i] += ((double)ROW(i / n)[k] - mean[k]) * ((double)ROW(i % n)[k] - mean[k]);
+    }
+#undef ROW
+    if (n > 0) eigenvalues(gram, n);
+    for (int i = 0; i < n; i++) sum += MAX(gram[i * n + i], 0);
+    for (int i = 0; i < n && sum > tiny; i++) {
+        double share = MAX(gram[i * n + i], 0) / sum;
+        if (share > tiny) entropy -= share * log(share);
+    }
+    free(mean);
+    free(gram);
+    return exp(entropy);
+}
+
+static void note_latents(LatentWatch *w, const Latent *t, const float *pooled, int64_t n)
+{
+    int64_t M = t->s.M, d = t->enc.shape.width;
+    double  between = 0, within = 0;
+    int64_t n_between = 0, n_within = 0;
+    for (int64_t b = 0; b + 1 < n; b++, n_between++)
+        between += cosine(pooled + b * M * d, pooled + (b + 1) * M * d, M * d);
+    for (int64_t b = 0; b < n && M > 1; b++) {
+        for (int64_t m = 0; m + 1 < M; m++, n_within++)
+            within += cosine(pooled + (b * M + m) * d, pooled + (b * M + m + 1) * d, d);
+    }
+    if (n_between == 0) return;
+    w->n_batch++;
+    w->between += between / (double)n_between;
+    w->within += n_within ? within / (double)n_within : 0;
+    w->rank += effective_rank(pooled, n * M, d);
+}
+
+static void note_answer(LatentWatch *w, const char *text)
+{
+    uint64_t hash = XXH64(text, strlen(text), 0);
+    int64_t  i    = 0;
+    while (i < w->n_distinct && w->seen[i] != hash) i++;
+    w->n_sample++;
+    if (i == w->n_distinct && w->n_distinct < ARRAY_LEN(w->seen)) w->seen[w->n_distinct++] = hash;
+}
+
+/* ---- scoring a batch ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t  sample0;
+    int32_t *said, *target, *n_byte; /* [L,B], [B,L], [B] */
+    float   *pooled, *score;
+} Batch;
+
+static int download_batch(Job *j, Batch *x)
+{
+    Latent          *t = latent_of(j);
+    const PairShape *s = &t->s;
+    size_t           B = (size_t)j->fields.B, L = (size_t)s->L, pooled = tensor_bytes(t->pooled);
+    x->said = mem_alloc(sizeof(int32_t) * (2 * L + 1) * B + pooled + 3 * sizeof(float) * B);
+    if (!x->said) return err_sys("memory for answers");
+    x->target = x->said + L * B;
+    x->n_byte = x->target + L * B;
+    x->pooled = (float *)(x->n_byte + B);
+    x->score  = (float *)((char *)x->pooled + pooled);
+    memset(x->score, 0, 3 * sizeof(float) * B);
+    TRY(job_download(j, j->sample0, &x->sample0, sizeof x->sample0));
+    TRY(job_download(j, t->said, x->said, sizeof(int32_t) * L * B));
+    TRY(job_download(j, j->field[PAIR_TARGET], x->target, sizeof(int32_t) * L * B));
+    TRY(job_download(j, j->field[PAIR_N_BYTES], x->n_byte, sizeof(int32_t) * B));
+    return job_download(j, t->pooled, x->pooled, pooled);
+}
+
+static int score_sample(Job *j, Batch *x, int64_t b)
+{
+    Latent  *t = latent_of(j);
+    int64_t  B = j->fields.B, L = t->s.L, n = 0;
+    int32_t  ids[TEXT_BYTES];
+    char     said[TEXT_BYTES], gold[TEXT_BYTES];
+    Words    ws, wg;
+    int32_t *target = x->target + b * L;
+    while (n < L && target[n] >= 0) n++;
+    /* Where answers have no end, they are as long as what they are compared with. */
+    int64_t m = t->text.end >= 0 ? L : n;
+    for (int64_t i = 0; i < MIN(m, TEXT_BYTES); i++) ids[i] = x->said[i * B + b];
+    TRY(pair_text_decode(&t->text, ids, MIN(m, TEXT_BYTES), said, sizeof said));
+    TRY(pair_text_decode(&t->text, target, n, gold, sizeof gold));
+    note_answer(&t->watch, said);
+    split_words(said, &ws);
+    split_words(gold, &wg);
+    x->score[b]         = (float)same_words(&ws, &wg);
+    x->score[B + b]     = (float)f1_of(&ws, &wg);
+    x->score[2 * B + b] = n > 0 && x->said[b] == target[0];
+    return 0;
+}
+
+/* A new evaluation begins with its first batch on this rank. */
+static void begin_watch(Job *j, const Batch *x)
+{
+    LatentWatch *w = &latent_of(j)->watch;
+    if (x->sample0 >= j->fields.B * MAX(j->choice.world, 1)) return;
+    int64_t n_eval = w->n_eval + 1;
+    memset(w, 0, sizeof *w);
+    w->n_eval = n_eval;
+}
+
+static int score_batch(Job *j, int64_t turn)
+{
+    Latent *t  = latent_of(j);
+    Batch   x  = { 0 };
+    int     rc = download_batch(j, &x);
+    int64_t n  = 0;
+    if (rc == 0) begin_watch(j, &x);
+    for (; rc == 0 && n < j->fields.B && x.n_byte[n] > 0; n++) rc = score_sample(j, &x, n);
+    if (rc == 0) note_latents(&t->watch, t, x.pooled, n);
+    if (rc == 0) rc = job_upload(j, t->score, x.score, tensor_bytes(t->score));
+    free(x.said);
+    return rc;
+}
+
+void latent_schedule_eval(Job *j, int eval)
+{
+    const Latent *t = latent_of(j);
+    Schedule     *s = &j->eval;
+    schedule_add(s, (ScheduleRow){ .name = "eval", .times = 1, .prog = eval, .feeds = 1 });
+    schedule_add(s, (ScheduleRow){ .name = "prefill", .times = 1, .prog = t->prefill });
+    if (t->s.L > 1)
+        schedule_add(s, (ScheduleRow){ .name = "decode", .times = t->s.L - 1, .prog = t->decode1 });
+    schedule_add(s, (ScheduleRow){ .name = "score", .times = 1, .prog = -1, .host = score_batch });
+    schedule_add(s, (ScheduleRow){ .name = "scores", .times = 1, .prog = t->n_score });
+}
+
+/* ---- what an evaluation says -------------------------------------------------------------------------- */
+
+/* Latents that agree to this cosine carry nothing: LatentWire's collapsed encoder had 0.999. */
+static const double ALIKE = 0.995, SAME_PROMPT = 0.999, FEW_ANSWERS = 0.02;
+
+static void judge(LatentWatch *w)
+{
+    double n = (double)MAX(w->n_batch, 1), within = w->within / n, between = w->between / n;
+    if (w->judged || w->n_eval < 2) return;
+    w->judged = 1;
+    if (within > ALIKE)
+        log_warn(
+            "COLLAPSE: the latents of a sample are all alike (mean cosine %.4f): the pooler's queries do "
+            "not differ",
+            within);
+    if (between > SAME_PROMPT)
+        log_warn("COLLAPSE: different prompts have the same latents (mean cosine %.4f): the encoder says "
+                 "nothing about the prompt",
+                 between);
+    if (w->n_sample >= 32 && (double)w->n_distinct <= MAX(1, FEW_ANSWERS * (double)w->n_sample))
+        log_warn("COLLAPSE: %lld samples have %lld different answer%s", (long long)w->n_sample,
+                 (long long)w->n_distinct, str_plural(w->n_distinct));
+}
+
+int latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
+{
+    int n    = 0;
+    out[n++] = (TaskNumber){ "perplexity", exp(e->value[0]) };
+    if (!e->job) return n;
+    LatentWatch *w    = &latent_of(e->job)->watch;
+    double       many = (double)MAX(w->n_batch, 1);
+    judge(w);
+    out[n++] = (TaskNumber){ "distinct", (double)w->n_distinct / (double)MAX(w->n_sample, 1) };
+    out[n++] = (TaskNumber){ "cosine", w->between / many };
+    out[n++] = (TaskNumber){ "alike", w->within / many };
+    out[n++] = (TaskNumber){ "rank", w->rank / many };
+    return n;
+}
+
+void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
+{
+    TaskNumber also[TASK_NUMBERS];
+    int        n = latent_also(e, r, also);
+    fprintf(out, "validation loss %.4f over %lld answer token%s", e->value[0], (long long)e->n_target,
+            str_plural(e->n_target));
+    if (r->latent.baselines)
+        fprintf(out, " (whole text %.4f, its first %lld tokens %.4f, no prompt %.4f)", e->value[4],
+                (long long)r->encoder.latents, e->value[5], e->value[6]);
+    fprintf(out, "\nexact match %.4f, F1 %.4f, first token %.4f\n", e->value[1], e->value[2], e->value[3]);
+    for (int i = 0; i < n; i++) fprintf(out, "%s%s %.4g", i ? ", " : "", also[i].name, also[i].value);
+    fprintf(out, "\n");
+}

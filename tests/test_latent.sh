@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Task latent from the command line: trains, is killed and goes on bit for bit, evaluates, answers; refuses a
+# language model that is another, cut short or lacks a tensor; skips and names broken lines of JSONL.
+# LATENT_DEVICE=cuda runs the same on a GPU.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
+export BRIM_RUNS=$dir/runs
+device=${LATENT_DEVICE:-cpu}
+recipe=$here/recipes/latent-tiny.yaml
+small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1"
+small="$small watch.sample=false watch.report=false deterministic=true device=$device"
+
+train() { # name, overrides
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    timeout -k 5 100 "$brim" train "$recipe" "run=$name" $small "$@" >"$name.log" 2>&1 </dev/null
+}
+
+last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
+bits() { sed -E 's/, "(per_s|mfu|time_s|data_wait_s)": [^,}]*//g' "runs/$1/metrics.jsonl"; }
+refused() { # name, pattern, command...: exit code 2 and one line like that
+    local name=$1 pattern=$2 out rc
+    shift 2
+    out=$("$@" 2>&1 </dev/null); rc=$?
+    [ $rc -eq 2 ] && [ "$(echo "$out" | grep -vc '^\[')" -eq 1 ] &&
+        echo "$out" | grep -v '^\[' | grep -qE -- "$pattern"
+    verdict "$name" $? "exit code $rc: $out"
+}
+
+train whole
+verdict "latent-tiny trains" $? "$(tail -n 3 whole.log)"
+[ -n "$(last whole val_em)" ] && [ -n "$(last whole val_loss_full)" ] && [ -n "$(last whole val_rank)" ] &&
+    [ -n "$(last whole kl)" ]
+verdict "metrics have losses, baselines, exact match and rank" $? "$(tail -n 1 runs/whole/metrics.jsonl)"
+
+# Only encoder and pooler are saved; the language model is named with its hash.
+step=runs/whole/checkpoints/step-00000012
+size=$(stat -c %s "$step/model.safetensors")
+! grep -q 'llm\.' "$step/model.safetensors" && grep -q 'latent-lm.safetensors' "$step"/*.json
+verdict "checkpoints hold what is trained, and name the language model" $? "$size bytes"
+
+# Killed after step 4, and gone on with.
+# shellcheck disable=SC2086
+"$brim" train "$recipe" run=part $small >part.log 2>&1 </dev/null &
+pid=$!
+for _ in $(seq 400); do [ -d runs/part/checkpoints/step-00000004 ] && break; sleep 0.05; done
+kill -9 $pid 2>/dev/null
+wait $pid 2>/dev/null
+train part && cmp runs/whole/checkpoints/step-00000012/model.safetensors \
+    runs/part/checkpoints/step-00000012/model.safetensors &&
+    [ "$(bits whole | tail -n 1)" = "$(bits part | tail -n 1)" ]
+verdict "killed and gone on with, bit for bit" $? "$(tail -n 2 part.log)"
+
+out=$("$brim" eval runs/whole eval.samples=8 "device=$device" threads=1 2>&1)
+echo "$out" | grep -q "whole text .* no prompt" && echo "$out" | grep -q "exact match"
+verdict "brim eval says loss, baselines and exact match" $? "$out"
+
+answer() {
+    "$brim" sample runs/whole --prompt "First Citizen: Before we" --temperature 0 "device=$device" 2>&1
+}
+one=$(answer) two=$(answer)
+[ ${#one} -gt 0 ] && [ "$one" = "$two" ]
+verdict "brim sample answers through the latents" $? "$one, $two"
+
+# Two ranks share a step.
+port=$((20000 + RANDOM % 12000))
+for r in 0 1; do
+    # shellcheck disable=SC2086
+    RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
+        timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
+    pids[r]=$!
+done
+wait "${pids[0]}" "${pids[1]}"
+awk -v a="$(last two loss)" -v b="$(last whole loss)" \
+    'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * b && -d < 1e-4 * b) }'
+verdict "two ranks have the losses of one" $? "$(last two loss), $(last whole loss); $(tail -n 2 two.1.log)"
+
+# Other language models.
+lm=$here/recipes/data/latent-lm.safetensors
+head -c 100000 "$lm" >short.safetensors
+refused "a language model that is cut short" "latent.llm: .*short.safetensors" \
+    "$brim" train "$recipe" run=x latent.llm=short.safetensors
+cp "$lm" other.safetensors
+printf '\x41' | dd of=other.safetensors bs=1 seek=200000 conv=notrunc status=none
+# shellcheck disable=SC2086
+refused "a changed language model" "(latent-lm|other).safetensors" \
+    "$brim" train "$recipe" run=whole $small steps=14 latent.llm=other.safetensors
+refused "a language model of another shape" "tensor block.4.norm1.weight is missing" \
+    "$brim" train "$recipe" run=x model.layers=5
+refused "no such language model" "no such file or folder: nothing" \
+    "$brim" train "$recipe" run=x latent.llm=nothing
+refused "no language model" "latent.llm: is missing" "$brim" train "$recipe" run=x latent.llm=
+
+# JSONL.
+for i in $(seq 40); do
+    echo "{\"q\": \"What is $i? It is the number $((i * 7 % 10)).\", \"a\": \"number $((i * 7 % 10))\"}"
+done >pairs.jsonl
+sed -i '3s/.*/{"q": "no end/; 7s/.*/{"q": "no answer"}/; 9s/.*/[1]/' pairs.jsonl
+train json latent.pairs=jsonl latent.prompt_field=q latent.answer_field=a data.train=pairs.jsonl \
+    "latent.anchor=A:" data.val_fraction=0.25
+rc=$?
+[ $rc -eq 0 ] && grep -q "pairs.jsonl:3: skipped" json.log &&
+    grep -q "pairs.jsonl:7: skipped: no text named a" json.log &&
+    grep -q "3 lines" json.log
+verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v train json.log | tail -n 5)"
+refused "a file without pairs" "has no pair" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
+
+# The queries tied: all latents of a sample are one.
+train tied encoder.tie_queries=true
+grep -q "COLLAPSE: the latents of a sample are all alike" tied.log &&
+    ! grep -q "COLLAPSE: the latents" whole.log
+verdict "tied queries are called a collapse" $? "$(grep -c COLLAPSE tied.log) $(grep COLLAPSE whole.log)"
+exit $failed

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Stages: pixels and frames that grow while a run trains. Each stage is planned before step 0, the loss goes
+# on at a change, and a run that is killed in any stage goes on bit for bit. Long form: STAGES_LONG=1, 224 to
+# 384 pixels.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
+set=/usr/share/datasets/fashion-mnist
+export BRIM_RUNS=$dir/runs
+[ -r $set/t10k-images-idx3-ubyte.gz ] || { echo "skip: dataset-fashion-mnist is not installed"; exit 0; }
+small="image: {size: 32, patch: 8}"
+stages='[80:48,120:64]' first=80 second=120 steps=160
+if [ "${STAGES_LONG:-}" ]; then
+    small="image: {size: 224, patch: 16}"
+    stages='[80:384]' second=
+fi
+cat >grow.yaml <<END
+task: image
+steps: $steps
+stages: $stages
+step_samples: 32
+threads: 1
+device: cpu
+model: {layers: 2, width: 64, heads: 4, bias: true}
+$small
+optim: {lr: 1e-3, min_lr: 3e-4, warmup: 10}
+data: {train: $set/t10k-images-idx3-ubyte.gz, val_fraction: 0.1, augment: [flip], crop_fraction: 1}
+eval: {every: 0, samples: 100}
+checkpoint: {every: 20, keep: 20}
+END
+
+mean() { # run, first step, one past the last
+    awk -v a="$2" -v b="$3" 'match($0, /"step": [0-9]+/) && /"loss"/ {
+        s = substr($0, RSTART + 8, RLENGTH - 8) + 0
+        match($0, /"loss": [0-9.e+-]+/)
+        if (s >= a && s < b) { sum += substr($0, RSTART + 8, RLENGTH - 8); n++ }
+    } END { print n ? sum / n : "none" }' "runs/$1/metrics.jsonl"
+}
+goes_on() { # run, step of the change
+    local before after
+    before=$(mean "$1" $(($2 - 19)) $(($2 + 1))); after=$(mean "$1" $(($2 + 1)) $(($2 + 21)))
+    awk "BEGIN { exit !($after <= 1.1 * $before) }"
+    verdict "the loss goes on at step $2: $before before, $after after" $?
+}
+
+timeout -k 5 900 "$brim" train grow.yaml run=whole >whole.log 2>&1 </dev/null
+verdict "a run in stages" $? "$(tail -n 2 whole.log)"
+[ "$(grep -c 'stage from step .* planned' whole.log)" -eq "$(echo "$stages" | awk -F, '{ print NF + 1 }')" ]
+verdict "every stage is planned before the first step" $? "$(head -n 4 whole.log)"
+goes_on whole $first
+[ -z "$second" ] || goes_on whole "$second"
+
+# Killed in every stage, behind its first checkpoint.
+for at in 20 $((first + 20)) ${second:+$((second + 20))}; do
+    "$brim" train grow.yaml run=cut >cut.log 2>&1 </dev/null &
+    pid=$!
+    mark=runs/cut/checkpoints/step-$(printf %08d "$at")/DONE
+    for _ in $(seq 4000); do [ -e "$mark" ] && break; sleep 0.05; done
+    kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+done
+timeout 900 "$brim" train grow.yaml run=cut >cut.log 2>&1 </dev/null
+a=runs/whole/checkpoints/step-$(printf %08d $steps) b=runs/cut/checkpoints/step-$(printf %08d $steps)
+cmp "$a/model.safetensors" "$b/model.safetensors" && cmp "$a/optim.safetensors" "$b/optim.safetensors"
+verdict "killed in every stage and gone on: the same bits" $? "$(tail -n 2 cut.log)"
+out=$("$brim" eval whole 2>&1)
+echo "$out" | grep -q 'top-1'
+verdict "evaluated at the size of the last stage" $? "$out"
+
+# Clips: frames grow. Noise, so only the bits count.
+sed -e '/^data:/d' -e "s/^image:.*/image: {size: 16, patch: 8, frames: 4, classes: 3}/" \
+    -e 's/^stages:.*/stages: [6:16x8]/' \
+    -e 's/^steps:.*/steps: 12/' -e 's/every: 20/every: 2/' \
+    -e 's/warmup: 10/schedule: constant/' grow.yaml >clips.yaml
+timeout -k 5 100 "$brim" train clips.yaml run=clips >clips.log 2>&1 </dev/null
+verdict "frames that grow" $? "$(tail -n 2 clips.log)"
+timeout -k 5 100 "$brim" train clips.yaml run=again steps=8 >again.log 2>&1 </dev/null
+timeout -k 5 100 "$brim" train clips.yaml run=again >again.log 2>&1 </dev/null
+cmp runs/{clips,again}/checkpoints/step-00000012/model.safetensors
+verdict "left in the second stage and gone on: the same bits" $? "$(tail -n 2 again.log)"
+out=$("$brim" train grow.yaml 'stages=[40:50]' 2>&1); rc=$?
+[ $rc -eq 2 ] && echo "$out" | grep -q 'stages: 50 is no multiple of image.patch'
+verdict "a stage that patches do not cover is refused" $? "$rc: $out"
+exit $failed

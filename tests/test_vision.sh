@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Task image on real pictures: trains, evaluates, is killed and goes on bit for bit, predicts, skips damaged
+# samples up to the limit, refuses wrong recipes. Fashion-MNIST from its Debian package.
+# shellcheck source=tests/shell_lib.sh
+. "$(dirname "$0")/shell_lib.sh"
+unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
+brim=$build/brim
+set=/usr/share/datasets/fashion-mnist
+export BRIM_RUNS=$dir/runs
+[ -r $set/t10k-images-idx3-ubyte.gz ] || { echo "skip: dataset-fashion-mnist is not installed"; exit 0; }
+cat >tiny.yaml <<END
+task: image
+steps: 60
+step_samples: 32
+threads: 1
+device: cpu
+model: {layers: 2, width: 64, heads: 4, bias: true}
+image: {size: 32, patch: 8, mean: [0.286, 0.286, 0.286], std: [0.353, 0.353, 0.353]}
+optim: {lr: 3e-3, warmup: 10}
+data:
+  train: $set/t10k-images-idx3-ubyte.gz
+  val_fraction: 0.2
+  augment: [flip]
+  crop_fraction: 1
+eval: {every: 20, samples: 500}
+checkpoint: {every: 10, keep: 9}
+END
+
+train() { # name, overrides
+    local name=$1
+    shift
+    timeout -k 5 100 "$brim" train tiny.yaml "run=$name" "$@" >"$name.log" 2>&1 </dev/null
+}
+last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
+above() { awk "BEGIN { exit !($1 > $2) }"; }
+
+train plain
+verdict "a small transformer trains on pictures" $? "$(tail -n 2 plain.log)"
+above "$(last plain val_top1)" 0.35
+verdict "it learns: top-1 $(last plain val_top1), of ten classes" $?
+above "$(last plain val_top5)" "$(last plain val_top1)"
+verdict "metrics have top-5" $? "$(tail -n 1 runs/plain/metrics.jsonl)"
+grep -q 'loader: a sample: read' plain.log
+verdict "the log says where the time of a sample went" $? "$(tail -n 1 plain.log)"
+grep -q 'classes: 10' runs/plain/recipe.yaml
+verdict "the run's recipe has the number of classes" $?
+
+# Everything that draws, and the mean of weights; killed after a checkpoint, then on with other threads.
+all=(data.augment=crop,flip,jitter,rand,erase,mixup,cutmix model.drop_path=0.2 model.layer_scale=0.1
+    model.dropout=0.1 image.ema=0.95 image.pool=class image.smooth=0.1 steps=40 eval.every=20)
+train whole "${all[@]}" data.threads=1
+verdict "all augmentations, drop path, layer scale, class token, mean of weights" $? "$(tail -n 2 whole.log)"
+"$brim" train tiny.yaml run=cut "${all[@]}" data.threads=3 >cut.log 2>&1 </dev/null &
+pid=$!
+for _ in $(seq 600); do [ -e runs/cut/checkpoints/step-00000020/DONE ] && break; sleep 0.05; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+train cut "${all[@]}" data.threads=7
+a=runs/whole/checkpoints/step-00000040 b=runs/cut/checkpoints/step-00000040
+cmp $a/model.safetensors $b/model.safetensors && cmp $a/optim.safetensors $b/optim.safetensors
+verdict "killed and gone on, with 1, 3 and 7 loader threads: the same bits" $? "$(tail -n 2 cut.log)"
+
+out=$("$brim" eval plain 2>&1)
+echo "$out" | grep -qE 'top-1 [0-9.]+ %, top-5 [0-9.]+ %, loss [0-9.]+ over 2000 samples'
+verdict "eval says top-1 and top-5" $? "$out"
+out=$("$brim" predict plain $set/t10k-images-idx3-ubyte.gz --show 3 --picture p.svg 2>&1)
+[ "$(echo "$out" | grep -c ': image [0-9]* is ')" -eq 3 ] &&
+    echo "$out" | grep -q '10000 labelled samples: top-1' && echo "$out" | grep -q 'is . was called' &&
+    grep -q '<image' p.svg
+verdict "predict names classes, counts confusions and draws" $? "$out"
+out=$("$brim" eval plain image.size=64 2>&1)
+echo "$out" | grep -q 'top-1'
+verdict "a net is evaluated at another size, its positions resampled" $? "$out"
+
+refused() { # name, pattern, command...: exit code 2 and one line like that
+    local name=$1 pattern=$2 out rc
+    shift 2
+    out=$("$@" 2>&1 </dev/null); rc=$?
+    [ $rc -eq 2 ] && echo "$out" | grep -v '^\[' | grep -qE -- "$pattern"
+    verdict "$name" $? "exit code $rc: $out"
+}
+refused "a size that patches do not cover" 'image.size: 30 is no multiple of image.patch \(8\): 24 or 32' \
+    "$brim" train tiny.yaml image.size=30
+refused "a mix of an odd step" 'step_samples: 33 is no multiple of data.mix_group' \
+    "$brim" train tiny.yaml data.augment=mixup step_samples=33
+refused "a key of another task" 'model.vocab: task image has no such key' \
+    "$brim" train tiny.yaml model.vocab=9
+refused "data that are not there" 'data.train: no such file' "$brim" train tiny.yaml data.train=nothing
+refused "fewer classes than the data have" 'has 10 classes, image.classes is 5' \
+    "$brim" train tiny.yaml run=few image.classes=5
+refused "predictions of a file that is none" 'tiny.yaml: neither a folder' "$brim" predict plain tiny.yaml
+
+# 1,200 small PNGs in two classes; some of them cut short.
+command -v python3 >/dev/null || { echo "skip: no python3 for damaged pictures"; exit $failed; }
+python3 - <<'END'
+import os, struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def png(colour):
+    rows = b"".join(b"\0" + bytes(colour) * 8 for _ in range(8))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+for name, bad in (("half", 6), ("two", 24)):
+    for i in range(1200):
+        folder = f"{name}/{'dark' if i % 2 else 'light'}"
+        os.makedirs(folder, exist_ok=True)
+        data = png((20 + i % 30,) * 3 if i % 2 else (200 + i % 50,) * 3)
+        if i * bad // 1200 != (i + 1) * bad // 1200:
+            data = data[:50]
+        open(f"{folder}/{i:04}.png", "wb").write(data)
+END
+train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.names=
+rc=$?
+[ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
+verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
+train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names=
+rc=$?
+[ $rc -eq 1 ] && grep -q 'could not be used, more than data.skip_limit allows' two.log
+verdict "2 % damaged pictures: the run ends with exit code 1" $? "$rc: $(tail -n 2 two.log)"
+train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names= data.skip_limit=0.05 \
+    --fresh
+verdict "a larger data.skip_limit lets it train" $? "$(tail -n 2 two.log)"
+exit $failed
