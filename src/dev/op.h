@@ -158,7 +158,7 @@ typedef struct {
     int32_t n_update;   /* updates done, this one included */
     int32_t n_skipped;  /* skips over the run, those after HALT and overflows not counted */
     int32_t n_skip_row; /* skips in a row up to now, likewise */
-    int32_t scale_exp;  /* gradients of the loss are multiplied by 2^scale_exp; CLIP adapts it. 0: not scaled */
+    int32_t scale_exp;  /* gradients are computed times 2^scale_exp; CLIP adapts it. 0: not scaled */
     int32_t n_scaled;   /* updates since it last changed */
     int32_t n_overflow; /* updates skipped on its account, over the run */
 } StepOut;

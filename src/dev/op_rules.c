@@ -388,7 +388,8 @@ static int is_wide_or_bf16(const Tensor *t) { return t->dtype == DT_F32 || t->dt
 
 static void more_adamw(OpCheck *v, const OpArgs *a)
 {
-    need(v, is_wide_or_bf16(a->adamw.master) && is_wide_or_bf16(a->adamw.m), "weights and moments: f32 or bf16");
+    need(v, is_wide_or_bf16(a->adamw.master) && is_wide_or_bf16(a->adamw.m),
+         "weights and moments: f32 or bf16");
     need(v, a->adamw.m->dtype == a->adamw.v->dtype, "both moments have one dtype");
     size_t n = tensor_bytes(a->adamw.seg);
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
@@ -399,7 +400,8 @@ static void need_segments(OpCheck *v, const Tensor *seg, const Tensor *x)
     size_t n = tensor_bytes(seg);
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
     need(v, x->ndim == 3 && tensor_is_contiguous(x), "matrices must be [n,R,C] without gaps");
-    need(v, x->ndim != 3 || n / sizeof(Segment) <= (size_t)x->dim[0], "there are more segments than matrices");
+    need(v, x->ndim != 3 || n / sizeof(Segment) <= (size_t)x->dim[0],
+         "there are more segments than matrices");
 }
 
 static void more_momentum(OpCheck *v, const OpArgs *a)
