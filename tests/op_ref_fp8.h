@@ -88,7 +88,7 @@ static inline void ref_quant(const OpCase *c, OpRef *r)
     }
     for (int64_t k = 0; a->db && k < C; k++) {
         r->want[3][k] += *case_at(a->db, k);
-        r->mag[3][k] += fabs((double)*case_at(a->db, k)); /* it is added last, in f32 */
+        r->mag[3][k] += fabs((double)*case_at(a->db, k));
     }
     r->terms[3] = (double)N;
     free(v);

@@ -62,7 +62,7 @@ static const DevVt emulated = {
         SLOT(sample_cat), SLOT(sample_gauss), SLOT(ppo_cat_fwd), SLOT(ppo_cat_dx), SLOT(ppo_gauss_fwd),
         SLOT(ppo_gauss_dx),
         SLOT(gae), SLOT(stats), SLOT(obs_stats), SLOT(obs_norm), SLOT(put), SLOT(tick), SLOT(perm),
-        SLOT(pack_rows),
+        SLOT(pack_rows), SLOT(quant), SLOT(fp8_scale),
     },
 };
 /* clang-format on */

@@ -76,8 +76,8 @@ END
 verdict "brim doctor RUN: the waterfall sums to 100 %, findings are sorted" $? \
     "exit code $rc: $(cat out2 err)"
 
-export BRIM_SLOW=sleep:20000
-"$brim" doctor tiny.yaml data.threads=1 data.depth=1 --seconds 1 --apply >out 2>err; rc=$?
+export BRIM_SLOW=sleep:100000
+"$brim" doctor tiny.yaml step_tokens=256 data.threads=1 data.depth=1 --seconds 1 --apply >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q 'data: steps wait for data' out && [ -s tiny.doctor.yaml ] &&
     grep -q '^run: "tiny-doctor"' tiny.doctor.yaml && [ ! -e runs/look ]
 verdict "a starved recipe: the doctor names the data and writes a recipe" $? \

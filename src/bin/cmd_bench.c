@@ -161,6 +161,8 @@ static void print_rates(const BenchResult *b)
     printf("measured: product %.1f %s, attention %.1f forward / %.1f backward, copy %.0f GB/s\n",
            b->rate[UNIT_GEMM] / unit, b->hints->flops_name, b->rate[UNIT_ATTN_FWD] / unit,
            b->rate[UNIT_ATTN_BWD] / unit, b->rate[UNIT_MEMORY] * 1e-9);
+    if (b->rate[UNIT_FP8] > 0)
+        printf("in fp8: product %.1f %s\n", b->rate[UNIT_FP8] / unit, b->hints->flops_name);
 }
 
 /* Ladder's own options make no sense without it. */

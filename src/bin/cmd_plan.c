@@ -33,7 +33,7 @@ static void print_all(const Choice *c, const Job *j, const Machine *m, int list)
 }
 
 typedef struct {
-    const char *gpu;
+    const char *gpu, *grow;
     int         list, json;
 } Flags;
 
@@ -72,10 +72,86 @@ static int plan_here(const Recipe *r, const Flags *f)
     return rc;
 }
 
+/* ---- --grow ------------------------------------------------------------------------------------------- */
+
+/* 1 when the recipe fits, with its choice; 0 when it does not. */
+static int try_plan(const Recipe *r, const Flags *f, Choice *c)
+{
+    const Machine *m  = f->gpu ? machine_find(f->gpu) : NULL;
+    int            rc = 0;
+    if (f->gpu && !m)
+        return err_user("command line: --gpu: '%s' is not known (known: %s)", f->gpu, machine_keys());
+    if (m) {
+        ChooseFor what = { task_of(r), r, dev_cuda_plan(), m->capability, JOB_TRAIN };
+        rc = choose_plan(c, &what, m, (ChooseRoom){ machine_room(m), recipe_memory_limit(r, m->mem_bytes) });
+    } else {
+        Setup s;
+        rc = setup_plan(&s, task_of(r), r, JOB_TRAIN);
+        *c = s.choice;
+        setup_close(&s);
+    }
+    if (rc < 0 && err_kind() != ERR_USER) return -1;
+    if (rc < 0) err_clear();
+    return rc == 0;
+}
+
+static void print_grown(const Recipe *r, const char *what, int64_t value, const Choice *c)
+{
+    const Candidate *k = &c->row[c->best];
+    char             bytes[32], rate[32];
+    printf("%8lld %-8s %11lld  %-9s %11s  %9s/s\n", (long long)value, what, (long long)k->choice.micro_batch,
+           recompute_level_name(k->choice.level), str_bytes(bytes, sizeof bytes, (double)k->total_bytes),
+           str_count(rate, sizeof rate, (double)(r->step_samples * task_of(r)->units(r)) / k->step_s));
+}
+
+/* The smallest micro-batch, so that only size decides; the value, 0 when it does not fit. */
+static int64_t try_grown(const Recipe *r, const Flags *f, int64_t n, Choice *c)
+{
+    const Task *task  = task_of(r);
+    Recipe      grown = *r;
+    int64_t     value = task->grow(&grown, f->grow, n);
+    if (r->micro_batch == 0) grown.micro_batch = task->together ? task->together(r) : 1;
+    if (value <= 0) return value;
+    int fits = try_plan(&grown, f, c);
+    return fits > 0 ? value : fits;
+}
+
+/* Doubles until nothing fits any more, then halves the gap. */
+static int plan_grow(const Recipe *r, const Flags *f)
+{
+    Choice  c;
+    int64_t good = 0, bad = 1, largest = 0, shown = 0;
+    if (!task_of(r)->grow) return err_user("command line: --grow: nothing grows in task %s", r->task);
+    printf("%8s %-8s %11s  %-9s %11s  %11s\n", "", "", "micro-batch", "recompute", "bytes", "predicted");
+    for (;; bad *= 2) {
+        int64_t value = try_grown(r, f, bad, &c);
+        if (value < 0) return -1;
+        if (value == 0) break;
+        print_grown(r, f->grow, value, &c);
+        good    = bad;
+        largest = shown = value;
+    }
+    while (bad - good > 1) {
+        int64_t middle = (good + bad) / 2, value = try_grown(r, f, middle, &c);
+        if (value < 0) return -1;
+        if (value == 0) {
+            bad = middle;
+            continue;
+        }
+        good    = middle;
+        largest = value;
+    }
+    if (good == 0) return err_user("%s: not even the smallest fits", r->file);
+    if (largest != shown && try_grown(r, f, good, &c) > 0) print_grown(r, f->grow, largest, &c);
+    printf("largest that fits: %lld %s\n", (long long)largest, f->grow);
+    return 0;
+}
+
 int cmd_plan(const CmdArgs *a)
 {
     Flags     f      = { 0 };
     CmdFlag   flag[] = { { "--gpu", &f.gpu, NULL, "plan for a card that is not here" },
+                         { "--grow", &f.grow, NULL, "pixels or frames: the largest that fits" },
                          { "--list", NULL, &f.list, "print every op and tensor" },
                          { "--json", NULL, &f.json, "one JSON object instead" } };
     Recipe    r;
@@ -88,5 +164,6 @@ int cmd_plan(const CmdArgs *a)
     if (f.json && f.list) return err_user("command line: --list: not together with --json");
     if (!f.json && r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
         printf("data        %s is not here\n", r.data.train);
+    if (f.grow) return plan_grow(&r, &f);
     return f.gpu ? plan_for(&r, &f) : plan_here(&r, &f);
 }

@@ -22,7 +22,7 @@ typedef struct {
 static const Command commands[] = {
     { "train", cmd_train, "RECIPE | RUN [key=value ...] [--fresh] [--change-data]",
       "train; resumes runs/NAME if it exists" },
-    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list | --json]",
+    { "plan", cmd_plan, "RECIPE [key=value ...] [--gpu h200] [--list | --json | --grow pixels|frames]",
       "memory, candidates and the choice; needs no GPU" },
     { "bench", cmd_bench,
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "

@@ -179,7 +179,7 @@ static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
         if (!more) return err_sys("memory for a list of documents");
         b->doc = more;
     }
-    memcpy(b->text + b->len, from, len);
+    if (len > 0) memcpy(b->text + b->len, from, len);
     b->doc[b->n++] = (DocumentSpan){ .at    = b->len,
                                      .len   = len,
                                      .file  = d->input[d->at].path,
@@ -219,10 +219,9 @@ static const char *find_end(Documents *d, const char *separator, size_t len)
 {
     size_t back = MAX(d->searched, d->held_at);
     /* It may have begun in what was searched. */
-    back              = back - MIN(back - d->held_at, len - 1);
-    const char *found = memmem(d->held + back, d->held_len - back, separator, len);
-    d->searched       = d->held_len;
-    return found;
+    back        = back - MIN(back - d->held_at, len - 1);
+    d->searched = d->held_len;
+    return d->held_len > back ? memmem(d->held + back, d->held_len - back, separator, len) : NULL;
 }
 
 /* Cuts a part off a document that is too long to be held whole. */

@@ -73,6 +73,22 @@ static TaskStage image_stage(const Recipe *r, int64_t step, Recipe *out)
     return range;
 }
 
+/* Pixels by patches, frames by tubelets. Positions are resampled, so the weights stay what they are. */
+static int64_t image_grow(Recipe *r, const char *what, int64_t n)
+{
+    enum { MOST = 4096 };
+    RecipeImage *m = &r->image;
+    if (strcmp(what, "pixels") == 0) {
+        m->size = m->seen_size = n * m->patch;
+        return m->size <= MOST ? m->size : 0;
+    }
+    if (strcmp(what, "frames") != 0)
+        return err_user("command line: --grow: '%s' does not grow (pixels and frames do)", what);
+    if (m->frames == 0) return err_user("command line: --grow: frames: the recipe is for still images");
+    m->frames = m->seen_frames = n * m->tubelet;
+    return m->frames <= MOST ? m->frames : 0;
+}
+
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
 static void declare_batch(Job *j, Image *m)
@@ -317,6 +333,7 @@ const Task task_image = {
     .together       = image_together,
     .complete       = image_complete,
     .stage          = image_stage,
+    .grow           = image_grow,
     .declare        = image_declare,
     .record         = image_record,
     .release        = image_release,

@@ -285,7 +285,7 @@ int speaker_end(Speaker *s)
         int64_t n = tokenizer_stream_end(&s->stream, buf);
         if (n > 0) TRY(put_text(s, buf, (size_t)n, 1));
     }
-    fwrite(s->held, 1, s->n_held, s->out);
+    if (s->n_held > 0) fwrite(s->held, 1, s->n_held, s->out); /* nothing held: no buffer */
     fputc('\n', s->out);
     free(s->held);
     s->held   = NULL;

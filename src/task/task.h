@@ -161,6 +161,9 @@ struct Task {
     /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
      * elsewhere. Negative after recipe_blame(). NULL: none. */
     int (*complete)(Recipe *r, int need_data);
+    /* Sets what `brim plan --grow WHAT` grows to its n-th value, n = 1, 2, ...; returns the value, 0 when
+     * there are no more, negative after err_user() for another WHAT. NULL: nothing grows. */
+    int64_t (*grow)(Recipe *r, const char *what, int64_t n);
     /* The recipe in force at a step, and the steps it is for. Stages share all weights. NULL: one stage. */
     TaskStage (*stage)(const Recipe *r, int64_t step, Recipe *out);
     /* What a recipe may say and no plan can give: negative after recipe_blame(). NULL: nothing. */

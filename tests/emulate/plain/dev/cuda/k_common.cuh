@@ -33,7 +33,7 @@ struct dim3 {
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 typedef void              *cudaStream_t;
-static inline cudaStream_t cuda_stream(Dev *) { return 0; }
+static inline cudaStream_t cuda_stream(Dev *) { return nullptr; }
 
 /* Runs `body` as every thread of every block. */
 void emulate_launch(dim3 grid, int threads, const std::function<void()> &body);
@@ -57,6 +57,15 @@ struct int2 {
     int x, y;
 };
 static inline int2 make_int2(int x, int y) { return int2{ x, y }; }
+
+struct uint2 {
+    uint32_t x, y;
+};
+static inline uint2 make_uint2(uint32_t x, uint32_t y) { return uint2{ x, y }; }
+struct float2 {
+    float x, y;
+};
+static inline float2 make_float2(float x, float y) { return float2{ x, y }; }
 
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
@@ -115,6 +124,27 @@ static inline float   ptx_rcp(float x) { return 1.0f / x; }
 static inline float   cospif(float x) { return (float)cos(M_PI * (double)x); }
 static inline int32_t atomicAdd(int32_t *p, int32_t v) { return (*p += v) - v; }
 static inline float   atomicAdd(float *p, float v) { return (*p += v) - v; }
+static inline int32_t atomicMax(int32_t *p, int32_t v)
+{
+    int32_t was = *p;
+    *p          = MAX(was, v);
+    return was;
+}
+static inline int32_t __float_as_int(float v)
+{
+    int32_t i;
+    memcpy(&i, &v, 4);
+    return i;
+}
+static inline int min(int a, int b) { return MIN(a, b); }
+/* Byte k of the result is the byte that digit k of the selector names: 0 to 3 of a, 4 to 7 of b. */
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t out  = 0;
+    for (int k = 0; k < 4; k++) out |= (uint32_t)(both >> ((selector >> 4 * k & 7) * 8) & 0xFF) << 8 * k;
+    return out;
+}
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

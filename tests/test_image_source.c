@@ -1,0 +1,193 @@
+/* The source of images, through the loader: the same bytes whatever the threads, the ranks and where a run
+ * begins; every augmentation, mixing included. Partners of mixed samples are neighbours; a split keeps every
+ * class; damaged samples have no target. */
+#include "base/err.h"
+#include "base/file.h"
+#include "conf/recipe.h"
+#include "data/image_source.h"
+#include "data/loader.h"
+#include "file/image_write.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PICTURES = 24, SIZE = 16, SAMPLES = 64, B = 8, SLOTS = 5 };
+
+static char folder[64] = "/tmp/image_source_XXXXXX";
+
+/* Pictures of noise in two classes, one of them cut short. */
+static int make_pictures(void **state)
+{
+    static uint8_t rgb[40 * 30 * 3];
+    char           path[128];
+    assert_non_null(mkdtemp(folder));
+    for (int c = 0; c < 2; c++) {
+        snprintf(path, sizeof path, "%s/class%d", folder, c);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    for (int i = 0; i < PICTURES; i++) {
+        for (size_t k = 0; k < sizeof rgb; k++) rgb[k] = (uint8_t)(rand() % 256);
+        snprintf(path, sizeof path, "%s/class%d/%02d.png", folder, i % 2, i);
+        assert_int_equal(image_write_png(path, rgb, 40, 30), 0);
+    }
+    assert_int_equal(truncate(path, 100), 0);
+    return 0;
+}
+
+static int remove_pictures(void **state)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static void load(Recipe *r, const char *augment)
+{
+    char text[512], train[128], list[128];
+    snprintf(
+        text, sizeof text,
+        "task: image\nstep_samples: 8\nimage: {size: %d, patch: 8, classes: 2}\ndata: {val_fraction: 0}\n",
+        SIZE);
+    snprintf(train, sizeof train, "data.train=%s", folder);
+    snprintf(list, sizeof list, "data.augment=%s", augment);
+    char *pair[] = { train, list, "data.skip_limit=1" };
+    if (recipe_parse(r, "t.yaml", text, strlen(text), 3, pair) != 0) fail_msg("%s", err_get());
+}
+
+/* Bytes of the fields of samples [first, SAMPLES), each at its own place in out. */
+static void take_all(const Recipe *r, int threads, int world, int64_t first, unsigned char *out, size_t each)
+{
+    FieldRow row[FIELDS_MAX];
+    Fields   f;
+    Source  *src;
+    int      n = image_source_fields(r, row);
+    fields_init(&f, row, n, B);
+    if (image_source_open_train(&src, r) != 0) fail_msg("%s", err_get());
+    for (int rank = 0; rank < world; rank++) {
+        void   *slot[SLOTS];
+        Loader *l;
+        for (int i = 0; i < SLOTS; i++) assert_non_null(slot[i] = aligned_alloc(64, f.block_bytes));
+        LoaderConfig cfg = { .fields       = f,
+                             .threads      = threads,
+                             .rank         = rank,
+                             .world        = world,
+                             .first_sample = first,
+                             .slots        = slot,
+                             .n_slot       = SLOTS };
+        assert_int_equal(loader_create(&l, &cfg, src), 0);
+        for (int64_t k = 0; first + (k * world + rank) * B < SAMPLES; k++) {
+            LoaderBatch batch;
+            assert_int_equal(loader_next(l, &batch), 0);
+            for (int64_t b = 0; b < B; b++) {
+                unsigned char *to = out + (size_t)(batch.sample0 + b) * each;
+                for (int i = 0; i < n; i++) {
+                    memcpy(to, fields_at(&f, batch.host, i, b), f.sample_bytes[i]);
+                    to += f.sample_bytes[i];
+                }
+            }
+            loader_release(l, batch.slot);
+        }
+        loader_destroy(l);
+        for (int i = 0; i < SLOTS; i++) free(slot[i]);
+    }
+    source_close(src);
+}
+
+static size_t sample_bytes(const Recipe *r)
+{
+    FieldRow row[FIELDS_MAX];
+    Fields   f;
+    size_t   sum = 0;
+    fields_init(&f, row, image_source_fields(r, row), B);
+    for (int i = 0; i < f.n; i++) sum += f.sample_bytes[i];
+    return sum;
+}
+
+static void same_bytes(void **state)
+{
+    static const int way[][3] = { { 2, 1, 0 }, { 7, 1, 0 },  { 1, 2, 0 },
+                                  { 3, 4, 0 }, { 2, 1, 24 }, { 2, 2, 32 } };
+    Recipe           r;
+    load(&r, "crop,flip,jitter,rand,erase,mixup,cutmix");
+    size_t         each = sample_bytes(&r);
+    unsigned char *want = calloc(SAMPLES + B, each), *got = calloc(SAMPLES + B, each);
+    assert_true(want && got);
+    take_all(&r, 1, 1, 0, want, each);
+    for (int i = 0; i < ARRAY_LEN(way); i++) {
+        size_t from = (size_t)way[i][2] * each;
+        memset(got, 0, (SAMPLES + B) * each);
+        take_all(&r, way[i][0], way[i][1], way[i][2], got, each);
+        if (memcmp(got + from, want + from, SAMPLES * each - from) != 0)
+            fail_msg("%d threads, %d ranks, from sample %d: other bytes", way[i][0], way[i][1], way[i][2]);
+    }
+    free(want);
+    free(got);
+}
+
+static void partners_are_neighbours(void **state)
+{
+    FieldRow row[FIELDS_MAX];
+    Fields   f;
+    Recipe   r;
+    Source  *src;
+    load(&r, "mixup,cutmix");
+    fields_init(&f, row, image_source_fields(&r, row), 1);
+    unsigned char *block = aligned_alloc(64, f.block_bytes);
+    assert_int_equal(image_source_open_train(&src, &r), 0);
+    void *scratch = calloc(1, src->scratch_bytes), *field[FIELDS_MAX];
+    for (int i = 0; i < f.n; i++) field[i] = fields_at(&f, block, i, 0);
+    for (int64_t g = 0; g < SAMPLES; g++) {
+        assert_true(source_fill(src, g, field, scratch) >= 0);
+        int32_t distance = *(int32_t *)field[IMAGE_PARTNER];
+        float   share    = *(float *)field[IMAGE_SHARE];
+        assert_int_equal((g + distance) / 2, g / 2);
+        assert_true(distance != 0 && share >= 0 && share <= 1);
+        assert_int_equal(*(int32_t *)field[IMAGE_LABEL2], image_source_label(src, g + distance));
+    }
+    source_end_scratch(src, scratch);
+    free(scratch);
+    free(block);
+    source_close(src);
+}
+
+/* One of 24 pictures is damaged: it comes once an epoch, and only it has no label. */
+static void damage_has_no_target(void **state)
+{
+    FieldRow row[FIELDS_MAX];
+    Fields   f;
+    Recipe   r;
+    Source  *src;
+    int      n_bad = 0;
+    load(&r, "none");
+    fields_init(&f, row, image_source_fields(&r, row), 1);
+    unsigned char *block = aligned_alloc(64, f.block_bytes);
+    assert_int_equal(image_source_open_train(&src, &r), 0);
+    void *scratch = calloc(1, src->scratch_bytes), *field[FIELDS_MAX];
+    for (int i = 0; i < f.n; i++) field[i] = fields_at(&f, block, i, 0);
+    for (int64_t g = 0; g < 2 * PICTURES; g++) {
+        assert_true(source_fill(src, g, field, scratch) >= 0);
+        n_bad += *(int32_t *)field[IMAGE_LABEL] < 0;
+    }
+    assert_int_equal(n_bad, 2);
+    source_end_scratch(src, scratch);
+    free(scratch);
+    free(block);
+    source_close(src);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(same_bytes),
+                                        cmocka_unit_test(partners_are_neighbours),
+                                        cmocka_unit_test(damage_has_no_target) };
+    return cmocka_run_group_tests(tests, make_pictures, remove_pictures);
+}
