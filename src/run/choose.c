@@ -56,7 +56,11 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         c->compute = DT_BF16;
         snprintf(c->why, sizeof c->why, "bf16, as asked");
         break;
-    case PRECISION_FP16: return recipe_blame(r, "precision", "fp16 is not available yet (use bf16)");
+    case PRECISION_FP16:
+        c->compute = DT_F16;
+        snprintf(c->why, sizeof c->why, "fp16, as asked");
+        if (w->vt->hints->dtypes & (1u << DT_F16)) return 0;
+        return recipe_blame(r, "precision", "fp16 needs a GPU; the CPU backend computes in fp32");
     case PRECISION_FP8: return choose_fp8(c, w);
     default:
         c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
@@ -78,8 +82,14 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
 static int check_available(const ChooseFor *w)
 {
     const Recipe *r = w->recipe;
-    if (r->give_way[0])
-        return recipe_blame(r, "give_way", "is not available yet: moments and gradients are kept in fp32");
+    char          item[32];
+    const char   *list = r->give_way;
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        if (strcmp(item, "gradients") == 0)
+            return recipe_blame(r, "give_way", "gradients is not available yet: they are kept in fp32");
+    }
+    if (r->give_way[0] && r->optim.kind == OPTIM_MUON)
+        return recipe_blame(r, "give_way", "is for AdamW: what Muon keeps stays in fp32");
     return w->task->check ? w->task->check(r) : 0;
 }
 
@@ -335,7 +345,48 @@ static int refuse_all(const Choice *c, const ChooseFor *w, ChooseRoom room)
         room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what, halves);
 }
 
+/* What the recipe allows to give way, as GIVE_* bits. */
+static unsigned may_give(const Recipe *r)
+{
+    char        item[32];
+    unsigned    gives = 0;
+    const char *list  = r->give_way;
+    while (str_list_next(&list, item, sizeof item) > 0)
+        gives |= strcmp(item, "moments") == 0 ? GIVE_MOMENTS : GIVE_WEIGHTS;
+    return gives;
+}
+
 /* ---- the choice --------------------------------------------------------------------------------------- */
+
+/* The least recomputation that the recipe allows. */
+static RecomputeLevel least_level(const Recipe *r)
+{
+    return r->recompute == RECOMPUTE_AUTO ? LEVEL_NONE : (RecomputeLevel)(r->recompute - RECOMPUTE_NONE);
+}
+
+/* Micro-batches from small to large at each level of recomputation. */
+static int try_candidates(Choice *c, const ChooseFor *what, const Machine *m, unsigned gives)
+{
+    const Recipe *r = what->recipe;
+    int64_t       micro[24];
+    int           n_micro = micro_candidates(what, micro, ARRAY_LEN(micro)), n_fit = 0;
+    for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
+        if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
+        /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
+        for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
+            JobChoice choice = { .micro_batch = micro[i],
+                                 .level       = (RecomputeLevel)level,
+                                 .compute     = c->compute,
+                                 .gives       = gives,
+                                 .fp8         = c->fp8 };
+            choice.head_rows = head_rows(what, c->compute, micro[i]);
+            TRY(try_candidate(c, what, &choice, m));
+            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
+            n_fit = i + 1;
+        }
+    }
+    return 0;
+}
 
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {
@@ -345,22 +396,14 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     c->best         = -1;
     TRY(check_available(what));
     TRY(choose_dtype(c, what));
-    int64_t micro[24];
-    int     n_micro = micro_candidates(what, micro, ARRAY_LEN(micro)), n_fit = 0;
-    for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
-        if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
-        /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
-        for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
-            JobChoice choice = {
-                .micro_batch = micro[i], .level = (RecomputeLevel)level, .compute = c->compute, .fp8 = c->fp8
-            };
-            choice.head_rows = head_rows(what, c->compute, micro[i]);
-            TRY(try_candidate(c, what, &choice, m));
-            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
-            n_fit = i + 1;
-        }
-    }
+    unsigned gives = may_give(r);
+    TRY(try_candidates(c, what, m, 0));
     c->best = pick(c);
+    /* Nothing fits, or only because activations are computed again: now all that may give way does. */
+    if (gives && (c->best < 0 || c->row[c->best].choice.level > least_level(r))) {
+        TRY(try_candidates(c, what, m, gives));
+        c->best = pick(c);
+    }
     return c->best >= 0 ? try_larger_chunks(c, what, m) : refuse_all(c, what, room);
 }
 
@@ -369,6 +412,10 @@ void choose_print(const Choice *c, const Job *j, FILE *out)
     char   bytes[32], rate[32];
     double units = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
     fprintf(out, "precision   %s\n", c->why);
+    if (j->choice.gives)
+        fprintf(out, "gives way   %s%s%s: kept in bf16 alone, rounded at random\n",
+                j->choice.gives & GIVE_MOMENTS ? "moments" : "", j->choice.gives == 3 ? ", " : "",
+                j->choice.gives & GIVE_WEIGHTS ? "weights" : "");
     fprintf(out, "budget      %s\n", str_bytes(bytes, sizeof bytes, (double)c->budget_bytes));
     fprintf(out, "\n  micro-batch  recompute  head rows       bytes    predicted\n");
     for (int i = 0; i < c->n; i++) {
