@@ -275,7 +275,6 @@ static void random_state(CkptState *s)
     for (size_t i = 0; i < sizeof s->device; i++)
         p[i] = (unsigned char)(rand() >> 7); /* NaNs of every kind too */
     memset(&s->device.in.reserved, 0, sizeof s->device.in.reserved);
-    memset(&s->device.out.reserved, 0, sizeof s->device.out.reserved);
     s->step        = rand();
     s->next_sample = ORDER_MOST - rand();
     s->seed        = UINT64_MAX - (uint64_t)rand();

@@ -6,9 +6,9 @@
  * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; norms read
  *    REGION_MASTER in f32. AdamW walks each of the two as one flat range. Rows under Muon have a region of
  *    their own, REGION_MUON, and so have frozen rows.
- * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the compute
- *    dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every row where
- *    nothing trains, has one column, in the dtype it computes in.
+ * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the
+ *    compute dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every
+ *    row where nothing trains, has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
  * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
@@ -63,7 +63,8 @@ typedef struct {
     int      narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
     float    lr_mul;
     /* A hidden matrix, for optimizers that treat those otherwise: the rows of each matrix that is stacked in
-     * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, a head or a vector. */
+     * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, a head or a
+     * vector. */
     int64_t         stack[PARAM_STACK];
     Region          region;
     int             site;           /* random site of its initial values */
