@@ -4,8 +4,7 @@
  * and read again; what is refused must leave one line of user error.
  *
  * sources: src/base/err.c src/base/arena.c src/base/str.c src/base/file.c src/base/fault.c src/base/log.c
- * src/base/clock.c src/conf/recipe.c src/conf/relate.c src/conf/bind.c src/conf/schema.c
- * src/conf/schema_table.c src/conf/walk.c */
+ * src/base/clock.c src/base/json.c src/base/mem.c src/conf/[a-z]*.c */
 #include "base/err.h"
 #include "conf/recipe.h"
 
