@@ -282,7 +282,7 @@ $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 	  -Isrc $(SAN) -MMD -MP -MF $@.d -o $@ $< $(WHOLE)
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
-PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed few gather loss misc \
+PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed few gather loss misc muon \
               patches policy quant rollout) tests/emulate/plain/launch.cc.o)
 $(BUILD)/plain/%.o: %
 	@mkdir -p $(@D)
