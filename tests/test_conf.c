@@ -138,7 +138,7 @@ static void unusual_recipe_round_trips(void **state)
         "eval: {every: 5, sequences: 6, target: 1.5, patience: 8}\n"
         "checkpoint: {every: 9, keep: 3, keep_every: 18, best: false}\n"
         "watch: {sample: false, tensorboard: true, report: false, web: true, port: 99, bind: 0.0.0.0, "
-        "samples: 2}\n"
+        "samples: 2, prompt: Hm}\n"
         "fp8: {scaling: dynamic, fast: none, head: false, wide: [block.0, head]}\n"
         "sample: {eos: [3, 4]}\n"
         "opt: {quant: false, add_norm: false, norm_bwd: false, xent: false, act_bias: off, linear_act: "

@@ -12,7 +12,7 @@
 /* Values of flags as text; NULL: not given. */
 typedef struct {
     const char *out, *size, *quality, *threads, *album, *frames, *stride, *augment, *count, *seed, *epoch,
-        *measure;
+        *measure, *part;
     int raw, reencode, eval, grey;
 } Flags;
 
@@ -107,6 +107,7 @@ int cmd_data_clips(const CmdArgs *a)
         { "--out", &f.out, NULL, "FOLDER  for the albums; created" },
         { "--frames", &f.frames, NULL, "N       of a clip, default 32" },
         { "--stride", &f.stride, NULL, "N       take every Nth frame of the video, default 1" },
+        { "--part", &f.part, NULL, "A:B     only frames between these shares of each video, as in 0:0.8" },
         { "--size", &f.size, NULL, "N       shrink to a short side of N pixels, default 256" },
         { "--raw", NULL, &f.raw, "        raw uint8 pixels instead of JPEG frames" },
         { "--quality", &f.quality, NULL, "N       of JPEG frames, default 90" },
@@ -123,6 +124,9 @@ int cmd_data_clips(const CmdArgs *a)
     if (n == 0) return err_user("command line: data clips: a video is missing");
     TRY(convert_options(&f, &o));
     if (!f.size) o.size = 256;
+    if (f.part && (sscanf(f.part, "%lf:%lf", &o.part[0], &o.part[1]) != 2 || !(o.part[0] >= 0) ||
+                   !(o.part[1] <= 1) || !(o.part[0] < o.part[1])))
+        return err_user("command line: --part: '%s' is not two shares, as in 0:0.8", f.part);
     log_open(NULL);
     TRY(convert_clips(a->argv, n, f.out, &o, &r));
     return print_result("clips", f.out, &r);

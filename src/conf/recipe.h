@@ -179,12 +179,13 @@ typedef struct {
 } RecipeCheckpoint;
 
 typedef struct {
-    int     sample;      /* GPU and host are read while the run trains */
-    int     tensorboard; /* event files beside metrics.jsonl */
-    int     report;      /* report.html at the end */
-    int     web;         /* the page is served by the run itself */
-    int64_t samples;     /* shown after each evaluation: what the model writes, sees or plays */
-    int64_t port;        /* 0: any that is free */
+    int     sample;             /* GPU and host are read while the run trains */
+    int     tensorboard;        /* event files beside metrics.jsonl */
+    int     report;             /* report.html at the end */
+    int     web;                /* the page is served by the run itself */
+    int64_t samples;            /* shown after each evaluation: what the model writes, sees or plays */
+    int64_t port;               /* 0: any that is free */
+    char    prompt[RECIPE_STR]; /* of samples; "": the task's own */
     char    bind[RECIPE_STR], token[RECIPE_STR];
 } RecipeWatch;
 

@@ -339,7 +339,7 @@ const SchemaRow schema_table[] = {
       .help = "heads of the encoder and of its pooler" },
     { ROW("encoder.head_dim", KEY_INT, encoder.head_dim, "0"), BETWEEN(0, 512),
       .tasks = "latent", .fixed = FIXED_WEIGHTS,
-      .help = "size of such a head; 0: encoder.width / encoder.heads. The fast kernels are for 64 and 128" },
+      .help = "size of such a head; 0: encoder.width / encoder.heads" },
     { ROW("encoder.latents", KEY_INT, encoder.latents, "32"), BETWEEN(1, 4096),
       .aka = "latent_len,num_latents",
       .tasks = "latent", .fixed = FIXED_WEIGHTS,
@@ -350,7 +350,8 @@ const SchemaRow schema_table[] = {
     { ROW("latent.llm", KEY_TEXT, latent.llm, ""), .path = 1,
       .aka = "base_model,frozen_model",
       .tasks = "latent",
-      .help = "the frozen language model: a run of Brim, or a safetensors file that fits the keys of model; "
+      .help = "the frozen language model: a Hugging Face folder, a run of Brim, or a safetensors file that fits "
+              "the keys of model; "
               "\"\": random weights, for speed only" },
     { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = 1,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
@@ -688,6 +689,8 @@ const SchemaRow schema_table[] = {
       .aka = "sample_count,num_samples,log_samples",
       .help = "samples that the task shows after each evaluation: what the model writes, sees or plays; "
               "on the page, in samples.jsonl and in TensorBoard; 0: none" },
+    { ROW("watch.prompt", KEY_TEXT, watch.prompt, ""),
+      .help = "what the samples of watch.samples go on from, or answer; default: the task's own" },
     { ROW("watch.web", KEY_BOOL, watch.web, "false"),
       .aka = "web,dashboard",
       .help = "the run serves its page while it trains; brim top --web shows it without" },

@@ -20,7 +20,8 @@
  * the prompt lies, and its latents have the same bits. */
 enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128 };
 
-/* Fields of a sample. text: prompt, anchor and answer but its last token; teacher and full count its tokens
+/* Fields of a sample. bytes: the last one of the prompt first, so that the encoder counts positions from the
+ * end, where the question stands. text: prompt, anchor and answer but its last token; teacher and full count its tokens
  * up to the first K or all of the answer. budget: the same with the first M tokens of the prompt. none:
  * without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first one
  * -1. */

@@ -144,7 +144,7 @@ static MuonGroup *group_of(ParamTable *t, int64_t rows, int64_t cols)
     return &t->muon[t->n_muon++];
 }
 
-/* Segments of REGION_MUON: a matrix each, those of one shape in a row, else in the order of the flat range. */
+/* Segments of REGION_MUON: a matrix each, those of one shape in a row, else in the flat range's order. */
 static void layout_muon(ParamTable *t, Store *store, const ParamOptions *opt)
 {
     int      n   = 0;

@@ -6,8 +6,8 @@
  * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; norms read
  *    REGION_MASTER in f32. AdamW walks each of the two as one flat range. Rows under Muon have a region of
  *    their own, REGION_MUON, and so have frozen rows.
- * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the compute
- *    dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every row where
+ * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the
+ *    compute dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every row where
  *    nothing trains, has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
@@ -63,7 +63,7 @@ typedef struct {
     int      narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
     float    lr_mul;
     /* A hidden matrix, for optimizers that treat those otherwise: the rows of each matrix that is stacked in
-     * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, a head or a vector. */
+     * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, head or vector. */
     int64_t         stack[PARAM_STACK];
     Region          region;
     int             site;           /* random site of its initial values */
@@ -108,8 +108,8 @@ typedef struct {
 enum { GIVE_MOMENTS = 1, GIVE_WEIGHTS = 2 /* no f32 weights beside those that products read */ };
 
 typedef struct {
-    DType compute; /* dtype of copies and activations */
-    int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
+    DType       compute;  /* dtype of copies and activations */
+    int         trains;   /* 0: nothing is updated: one column for each row */
     float       decay;    /* the run's weight decay */
     float       muon;     /* Muon trains hidden matrices, at so many times the learning rate; 0: AdamW does */
     unsigned    gives;    /* GIVE_* bits */

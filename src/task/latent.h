@@ -76,7 +76,8 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
 
 /* Shape of the language model: of the run that latent.llm names, else the recipe's. */
 int latent_model(const Recipe *r, RecipeModel *m);
-/* Uploads the frozen weights, notes where they came from, and calibrates the adapter to the embedding. */
+/* Uploads the frozen weights, notes where they came from; calibrates the adapter to the embedding, and aims
+ * the queries. */
 int latent_load_llm(Job *j);
 
 /* ---- latent_eval.c ---- */

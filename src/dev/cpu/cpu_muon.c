@@ -1,8 +1,8 @@
 /* Muon: momentum, Newton-Schulz steps and the update, over batches of matrices of one shape.
  *
  * 1. Matrices run one after the other, each product on all threads: bits do not depend on their number.
- * 2. Scratch of ORTHO: what a product needs comes first, because cpu_gemm() asks for the same range. Behind it
- *    are A, A A and one matrix. */
+ * 2. Scratch of ORTHO: what a product needs comes first, because cpu_gemm() asks for the same range. Behind
+ *    it are A, A A and one matrix. */
 #include "dev/cpu/cpu_optim.h"
 
 #include "base/err.h"
