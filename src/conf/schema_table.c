@@ -100,8 +100,8 @@ const SchemaRow schema_table[] = {
       .aka = "use_deterministic_algorithms",
       .help = "only kernels that give the same bits each time" },
     { ROW("give_way", KEY_LIST, give_way, ""), .names = give_way_names,
-      .help = "concessions, made only if the run does not fit, or only with recomputation, though they change the "
-              "mathematics: "
+      .help = "concessions, made only if the run does not fit, or only with recomputation, though they change "
+              "the mathematics: "
               "moments in bf16, weights in bf16 alone (no fp32 beside them); gradients: not available yet" },
     { ROW("require", KEY_LIST, require, ""), .names = precision_names + 1, .items = "opt.",
       .help = "optimisations (keys of opt, or a precision) that must be on, and of use to the model; the run "

@@ -159,8 +159,8 @@ typedef struct {
     /* Lists that are bound from now on use this range, which stays the caller's; NULL: none. */
     void (*use_scratch)(Dev *dev, void *p, size_t size_bytes);
 
-    /* Memory of a plan that nothing uses while its lists are built: algorithms may be timed in it. NULL, 0: no
-     * more. A slot that is NULL needs none. */
+    /* Memory of a plan that nothing uses while its lists are built: algorithms may be timed in it. NULL, 0:
+     * no more. A slot that is NULL needs none. */
     void (*lend)(Dev *dev, void *p, size_t size_bytes);
 
     DevExec *(*exec_create)(Dev *dev, const Op *ops, int n_op); /* borrows ops; NULL after err_set() */

@@ -5,7 +5,8 @@
 #include "base/rng.h"
 #include "dev/op.h"
 
-/* What all gradients are multiplied by, so that small ones survive in a narrow type. A power of two is exact. */
+/* What all gradients are multiplied by, so that small ones survive in a narrow type. Powers of two are
+ * exact. */
 static inline BRIM_HD float step_loss_scale(const StepState *s)
 {
     return s->in.loss_scale * (float)((uint32_t)1 << s->out.scale_exp);
@@ -134,8 +135,8 @@ static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float
 
 /* ---- Stochastic rounding ------------------------------------------------------------------------------- */
 
-/* 16 bits for each number of an element that AdamW rounds: weight, first and second moment. Two elements share
- * a call. n_update, not the step: a step may have several updates. */
+/* 16 bits for each number of an element that AdamW rounds: weight, first and second moment. Two elements
+ * share a call. n_update, not the step: a step may have several updates. */
 typedef struct {
     uint32_t w, m, v;
 } AdamDraw;
@@ -161,8 +162,8 @@ static inline BRIM_HD uint16_t adam_round(float x, uint32_t draw)
 
 /* ---- Orthogonal matrices ------------------------------------------------------------------------------- */
 
-/* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel, Persson,
- * Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have left. The
+/* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel,
+ * Persson, Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have left. The
  * margin keeps rounded singular values inside the range that they are made for. */
 enum { ORTHO_STEPS = 5 };
 #define ORTHO_MARGIN 1.01f

@@ -5,8 +5,8 @@
  * 2. A slot allocates nothing and synchronises nothing. Plans (GEMM descriptors, attention graphs) are found
  *    in tables that hang off CudaDev; exec_create fills them before capture.
  * 3. Streams do not synchronise with the legacy default stream: never launch there.
- * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. It is the plan's
- *    own activations where these are large enough: on a full card there is no other memory. */
+ * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. It is the
+ *    plan's own activations where these are large enough: on a full card there is no other memory. */
 #ifndef DEV_CUDA_CUDA_DEV_H
 #define DEV_CUDA_CUDA_DEV_H
 
