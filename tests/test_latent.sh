@@ -107,7 +107,7 @@ done
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
     "$brim" train "$recipe" run=x $small latent.llm=llama
-head -c 5000 llama/model.safetensors >cut && mv cut llama/model.safetensors
+head -c 5000 llama/model.safetensors >cut.bin && mv cut.bin llama/model.safetensors
 # shellcheck disable=SC2086
 refused "a folder whose file is cut short" "llama/model.safetensors" \
     "$brim" train "$recipe" run=x $small $hf latent.llm=llama
@@ -138,11 +138,12 @@ verdict "tied queries are called a collapse" $? "$(grep -c COLLAPSE tied.log) $(
 long="watch.sample=false watch.report=false device=$device"
 # shellcheck disable=SC2086
 "$brim" train "$recipe" run=real $long >real.log 2>&1 </dev/null
-l=$(last real val_loss) f=$(last real val_loss_full) b=$(last real val_loss_budget) n=$(last real val_loss_none)
+l=$(last real val_loss) f=$(last real val_loss_full)
+b=$(last real val_loss_budget) n=$(last real val_loss_none)
 awk -v l="$l" -v b="$b" -v n="$n" 'BEGIN { exit !(l > 0 && l < b && l < n) }'
 verdict "latent-tiny: better than as many tokens, and than no prompt" $? "$l; $b, $n"
 awk -v l="$l" -v f="$f" -v n="$n" \
-    'BEGIN { printf "latent-tiny: %.0f %% of the way from no prompt to the whole\n", 100 * (n - l) / (n - f) }'
+    'BEGIN { printf "latent-tiny: %.0f %% of the way from none to full\n", 100 * (n - l) / (n - f) }'
 ! grep -q COLLAPSE real.log
 verdict "latent-tiny is not called collapsed" $? "$(grep COLLAPSE real.log)"
 for seed in 2 3 4; do
