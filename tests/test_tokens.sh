@@ -116,6 +116,11 @@ train again data.kind=text data.train=text data.tokenizer=tok steps=4 data.val_f
     grep -q 'text becomes tokens in ' fromtext.log && ! grep -q 'text becomes tokens in ' again.log &&
     cmp -s <(cut -d, -f1-4 runs/fromtext/metrics.jsonl) <(cut -d, -f1-4 runs/again/metrics.jsonl)
 verdict "text with a tokenizer becomes tokens once" $? "$rc $rc2 $rc3: $(tail -n 2 fromtext.log again.log)"
+mkdir elsewhere
+(cd elsewhere && timeout 60 "$brim" train ../tiny.yaml run=moved data.kind=text data.train=../text steps=1 \
+    data.tokenizer=../tok data.val_fraction=0.2 >../moved.log 2>&1 </dev/null) &&
+    ! grep -q 'text becomes tokens in ' moved.log
+verdict "the same text by another path is known" $? "$(tail -n 2 moved.log)"
 small="model.layers=1 model.width=16 model.heads=2 model.context=32 model.vocab=1000 step_tokens=512"
 for recipe in leaderboard leaderboard-before; do
     # shellcheck disable=SC2086

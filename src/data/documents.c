@@ -59,8 +59,12 @@ static int add_input(Documents *d, const char *path, const struct stat *st)
     d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
     if (size < 0) d->unknown = 1;
     d->size_bytes += MAX(size, 0);
-    int64_t fact[3] = { size, st ? (int64_t)st->st_mtim.tv_sec : 0, st ? (int64_t)st->st_mtim.tv_nsec : 0 };
-    XXH64_update(&d->hash, path, strlen(path) + 1);
+    struct stat none = { 0 };
+    if (!st) st = &none;
+    int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
+                            (int64_t)st->st_mtim.tv_nsec };
+    const char *name    = file_name_of(path); /* it may say what the file is */
+    XXH64_update(&d->hash, name, strlen(name) + 1);
     XXH64_update(&d->hash, fact, sizeof fact);
     return 0;
 }

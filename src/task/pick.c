@@ -96,8 +96,9 @@ static int64_t keep_top_k(PickItem *x, int64_t n, int64_t k)
     return kept;
 }
 
-/* The items that top_k leaves, with logits for p. The k-th largest of the blocks' maxima is a bound from below:
- * few items pass it, and only those are sorted out one by one (50257 ids, 50 kept: a tenth of the time). */
+/* The items that top_k leaves, with logits for p. The k-th largest of the blocks' maxima is a bound from
+ * below: few items pass it, and only those are sorted out one by one (50257 ids, 50 kept: a tenth of the
+ * time). */
 static int64_t collect(PickItem *x, const float *logits, int64_t V, int64_t k)
 {
     enum { BLOCK = 64 };
