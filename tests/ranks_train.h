@@ -143,9 +143,9 @@ static inline int train_rank(int rank, int world, int port, void *arg)
     const char *why;
     Place       place = ranks_place(rank, world, port);
     DevOptions  opt   = { .deterministic = 1, .capture = !t->eager, .threads = 1 };
-    JobChoice   c     = {
-              .micro_batch = t->micro_batch, .head_rows = 64, .compute = t->compute, .world = world, .rank = rank
-    };
+    JobChoice   c     = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = t->compute };
+    c.world           = world;
+    c.rank            = rank;
     TRY(comm_meet(&comm, &place, &(CommWaits){ 60, 60, 5 }));
     Dev *dev = dev_open(t->device, &opt, &why);
     if (!dev) return -1;

@@ -575,7 +575,8 @@ typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; int 
  * rounded; g = 0. skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m,
  * v, grad f32[n], copy bf16[n] or f16[n]?, seg u8 (Segment rows).
  * master may be bf16, and so may m and v together. They are rounded up or down with the probability that
- * makes the mean right (adam_round in dev/op_math.h): what is smaller than a rounding still adds up over steps. */
+ * makes the mean right (adam_round in dev/op_math.h): what is smaller than a rounding still adds up over
+ * steps. */
 typedef struct {
     Tensor *master, *m, *v, *grad, *copy, *state, *seg;
     float   beta1, beta2, eps;

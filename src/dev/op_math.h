@@ -163,8 +163,8 @@ static inline BRIM_HD uint16_t adam_round(float x, uint32_t draw)
 /* ---- Orthogonal matrices ------------------------------------------------------------------------------- */
 
 /* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel,
- * Persson, Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have left. The
- * margin keeps rounded singular values inside the range that they are made for. */
+ * Persson, Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have
+ * left. The margin keeps rounded singular values inside the range that they are made for. */
 enum { ORTHO_STEPS = 5 };
 #define ORTHO_MARGIN 1.01f
 #define ORTHO_EPS    1e-20f /* a matrix of zeros stays one */

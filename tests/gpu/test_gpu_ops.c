@@ -6,7 +6,8 @@
  * another order and exp, log and tanh are the device's. bf16: inputs are rounded to bf16 first and the
  * reference computed from them; rounding its result to bf16 is the least any bf16 implementation must do, and
  * twice that error (in norm) is allowed. f16: the same. Attention also rounds probabilities (forward) and P,
- * dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of independent roundings add in squares.
+ * dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of independent roundings add
+ * in squares.
  *
  * Usage: test_gpu_ops [OP [PART [own]]]. Only OP; only its cases with PART in their name; with "own" no
  * library where there is a choice. */
