@@ -372,6 +372,40 @@ static void shards_hold_the_text(void **state)
     (void)state;
 }
 
+static void note_slowly(void *arg, int64_t done, int64_t all)
+{
+    assert_true(done > 0 && done <= all);
+    if (++*(int *)arg <= 2) usleep(1000000); /* meanwhile all slots are filled */
+}
+
+/* Threads wait for a writer that is slower than they are, and the writer never waits for them. */
+static void a_slow_writer_is_waited_for(void **state)
+{
+    Tokenizer     *t      = small_tokenizer();
+    char          *text   = make_text();
+    FILE          *f      = fopen(in("much.txt"), "wb");
+    const char    *path[] = { in("much.txt") };
+    int            n_note = 0;
+    TokenizeResult r;
+    TokenizeConfig c = { .text         = { .path = path, .n_path = 1, .separator = "<|endoftext|>" },
+                         .out          = in("much"),
+                         .end_token    = 0,
+                         .shard_tokens = 1000000,
+                         .threads      = 3,
+                         .note         = note_slowly,
+                         .note_arg     = &n_note };
+    memcpy(text + TEXT - 13, "<|endoftext|>", 13);
+    for (int i = 0; i < 20; i++) assert_int_equal(fwrite(text, 1, TEXT, f), TEXT);
+    assert_int_equal(fclose(f), 0);
+    alarm(120); /* a test that hangs has failed */
+    if (tokenize(t, &c, &r) < 0) fail_msg("%s", err_get());
+    alarm(0);
+    assert_true(n_note >= 20);
+    tokenizer_close(t);
+    free(text);
+    (void)state;
+}
+
 /* A failure leaves nothing. */
 static void failures_leave_nothing(void **state)
 {
@@ -408,7 +442,7 @@ int main(void)
         CASE(packed_streams_unpack),        CASE(folders_files_and_separators),
         CASE(separators_at_any_place),      CASE(bad_lines),
         CASE(long_documents_come_in_parts), CASE(shards_hold_the_text),
-        CASE(failures_leave_nothing),
+        CASE(a_slow_writer_is_waited_for),  CASE(failures_leave_nothing),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);
 }

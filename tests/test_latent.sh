@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Task latent from the command line: trains, is killed and goes on bit for bit, evaluates, answers; refuses a
 # language model that is another, cut short or lacks a tensor; skips and names broken lines of JSONL.
-# LATENT_DEVICE=cuda runs the same on a GPU.
+# LATENT_DEVICE=cuda runs the same on a GPU. LATENT_LONG=1 also trains latent-tiny to its end, and three seeds
+# for 200 steps.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
@@ -9,7 +10,8 @@ export BRIM_RUNS=$dir/runs
 device=${LATENT_DEVICE:-cpu}
 recipe=$here/recipes/latent-tiny.yaml
 small="steps=12 optim.warmup=2 step_samples=8 eval.every=6 eval.samples=8 checkpoint.every=4 threads=1"
-small="$small watch.sample=false watch.report=false deterministic=true device=$device"
+small="$small latent.teacher=text optim.schedule=cosine watch.sample=false watch.report=false"
+small="$small deterministic=true device=$device"
 
 train() { # name, overrides
     local name=$1
@@ -93,6 +95,23 @@ refused "no such language model" "no such file or folder: nothing" \
     "$brim" train "$recipe" run=x latent.llm=nothing
 refused "no language model" "latent.llm: is missing" "$brim" train "$recipe" run=x latent.llm=
 
+# Hugging Face folders: every family, and one that lacks a file.
+tar xJf "$here/tests/golden/hf.tar.xz"
+hf="latent.pairs=random model.vocab=64 latent.prompt=8 steps=2 optim.warmup=0"
+for d in gpt2 llama mistral qwen2 qwen3; do
+    # shellcheck disable=SC2086
+    train "hf-$d" $hf "latent.llm=$d" && grep -q "$d" "runs/hf-$d"/checkpoints/step-00000002/*.json &&
+        ! grep -q 'llm\.' "runs/hf-$d/checkpoints/step-00000002/model.safetensors"
+    verdict "a frozen $d" $? "$(tail -n 1 "hf-$d.log")"
+done
+# shellcheck disable=SC2086
+refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
+    "$brim" train "$recipe" run=x $small latent.llm=llama
+head -c 5000 llama/model.safetensors >cut.bin && mv cut.bin llama/model.safetensors
+# shellcheck disable=SC2086
+refused "a folder whose file is cut short" "llama/model.safetensors" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=llama
+
 # JSONL.
 for i in $(seq 40); do
     echo "{\"q\": \"What is $i? It is the number $((i * 7 % 10)).\", \"a\": \"number $((i * 7 % 10))\"}"
@@ -113,4 +132,28 @@ train tied encoder.tie_queries=true
 grep -q "COLLAPSE: the latents of a sample are all alike" tied.log &&
     ! grep -q "COLLAPSE: the latents" whole.log
 verdict "tied queries are called a collapse" $? "$(grep -c COLLAPSE tied.log) $(grep COLLAPSE whole.log)"
+[ "${LATENT_LONG:-0}" = 1 ] || exit $failed
+
+# The real thing: latents are worth more than as many tokens of the prompt, and more than none.
+long="watch.sample=false watch.report=false device=$device"
+# shellcheck disable=SC2086
+"$brim" train "$recipe" run=real $long >real.log 2>&1 </dev/null
+l=$(last real val_loss) f=$(last real val_loss_full)
+b=$(last real val_loss_budget) n=$(last real val_loss_none)
+awk -v l="$l" -v b="$b" -v n="$n" 'BEGIN { exit !(l > 0 && l < b && l < n) }'
+verdict "latent-tiny: better than as many tokens, and than no prompt" $? "$l; $b, $n"
+awk -v l="$l" -v f="$f" -v n="$n" \
+    'BEGIN { printf "latent-tiny: %.0f %% of the way from none to full\n", 100 * (n - l) / (n - f) }'
+! grep -q COLLAPSE real.log
+verdict "latent-tiny is not called collapsed" $? "$(grep COLLAPSE real.log)"
+for seed in 2 3 4; do
+    # shellcheck disable=SC2086
+    "$brim" train "$recipe" run=seed$seed $long steps=200 eval.every=50 seed=$seed >seed$seed.log 2>&1
+done
+! grep -q COLLAPSE seed?.log
+verdict "three seeds are not called collapsed" $? "$(grep COLLAPSE seed?.log)"
+# shellcheck disable=SC2086
+"$brim" train "$recipe" run=tied200 $long steps=200 eval.every=50 encoder.tie_queries=true >tied200.log 2>&1
+grep -q COLLAPSE tied200.log
+verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 tied200.log)"
 exit $failed

@@ -86,7 +86,8 @@ static void test_fields(void **state)
     assert_int_equal(pairs_open_train(&src, &r), 0);
     assert_int_equal(source_fill(src, 0, x.field, NULL), 0);
     assert_int_equal(*x.at[PAIR_N_BYTES], 8);
-    assert_int_equal(x.at[PAIR_BYTES][7], 'n');
+    assert_int_equal(x.at[PAIR_BYTES][0], 'n'); /* the last one first */
+    assert_int_equal(x.at[PAIR_BYTES][7], 'q');
     static const int32_t rest[] = { 'A', ':', 'x', 'y', 'z', '\n', -1, -1, -1 };
     assert_int_equal(x.at[PAIR_TEXT][0], 'q');
     assert_memory_equal(x.at[PAIR_TEXT] + 8, rest, sizeof rest);
@@ -125,7 +126,7 @@ static void test_epochs(void **state)
     for (int64_t g = 0; g < 2 * per; g++) {
         source_fill(src, g, x.field, NULL);
         int number = 0;
-        for (int i = 0; i < 4; i++) number = 10 * number + x.at[PAIR_BYTES][i] - '0';
+        for (int i = 0; i < 4; i++) number = 10 * number + x.at[PAIR_TEXT][i] - '0';
         seen[number] += g < per ? 1 : 100;
         if (g < per) first[g] = number;
         if (g >= per) other += first[g - per] != number;
@@ -197,7 +198,7 @@ static void test_validation(void **state)
     for (int64_t g = 0; g < src->n_sample; g++) {
         source_fill(src, g, x.field, NULL);
         int number = 0;
-        for (int i = 0; i < 4; i++) number = 10 * number + x.at[PAIR_BYTES][i] - '0';
+        for (int i = 0; i < 4; i++) number = 10 * number + x.at[PAIR_TEXT][i] - '0';
         seen[number]++;
     }
     for (int i = 0; i < 500; i++) assert_int_equal(seen[i], i >= 350);
@@ -219,7 +220,7 @@ static void test_squad(void **state)
     if (pairs_open_train(&src, &r) < 0) fail_msg("%s", err_get());
     source_fill(src, 0, x.field, NULL);
     char text[64] = { 0 };
-    for (int i = 0; i < *x.at[PAIR_N_BYTES]; i++) text[i] = (char)x.at[PAIR_BYTES][i];
+    for (int i = 0; i < *x.at[PAIR_N_BYTES]; i++) text[i] = (char)x.at[PAIR_TEXT][i];
     assert_string_equal(text, "Paris is the capital.\nWhich?\n");
     assert_int_equal(x.at[PAIR_TARGET][0], 'P');
     assert_int_equal(src->size, 1);

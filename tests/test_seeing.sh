@@ -13,7 +13,8 @@ checkpoint: {every: 0}
 END
 for i in $(seq 400); do printf 'The quick brown fox jumps over the lazy dog %d times. ' "$i"; done >text.txt
 
-"$brim" train tiny.yaml run=seen trace=3 watch.samples=2 watch.tensorboard=true >out 2>&1; rc=$?
+"$brim" train tiny.yaml run=seen trace=3 watch.samples=2 watch.prompt=The watch.tensorboard=true \
+    >out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q 'trace of 3 steps' out && [ -s runs/seen/trace.json ]
 verdict "a run with a trace and samples" $? "exit code $rc: $(tail -n 3 out)"
 
@@ -50,7 +51,8 @@ head -c 5000 runs/seen/trace.json >cut.json
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^cut.json:1: ' err
 verdict "a trace that is cut short is refused in one line" $? "exit code $rc: $(cat err)"
 
-[ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] && grep -q '"step": 30, "text": ' runs/seen/samples.jsonl
+[ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
+    grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
 verdict "two samples after each evaluation" $? "$(wc -l runs/seen/samples.jsonl)"
 "$build/tests/verify_events" runs/seen >events 2>err
 [ "$(grep -c ' samples/text/1 ' events)" -eq 3 ]

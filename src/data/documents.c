@@ -59,8 +59,12 @@ static int add_input(Documents *d, const char *path, const struct stat *st)
     d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
     if (size < 0) d->unknown = 1;
     d->size_bytes += MAX(size, 0);
-    int64_t fact[3] = { size, st ? (int64_t)st->st_mtim.tv_sec : 0, st ? (int64_t)st->st_mtim.tv_nsec : 0 };
-    XXH64_update(&d->hash, path, strlen(path) + 1);
+    struct stat none = { 0 };
+    if (!st) st = &none;
+    int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
+                            (int64_t)st->st_mtim.tv_nsec };
+    const char *name    = file_name_of(path); /* it may say what the file is */
+    XXH64_update(&d->hash, name, strlen(name) + 1);
     XXH64_update(&d->hash, fact, sizeof fact);
     return 0;
 }
@@ -179,7 +183,7 @@ static int add_document(Documents *d, DocumentBatch *b, size_t len, int last)
         if (!more) return err_sys("memory for a list of documents");
         b->doc = more;
     }
-    memcpy(b->text + b->len, from, len);
+    if (len > 0) memcpy(b->text + b->len, from, len);
     b->doc[b->n++] = (DocumentSpan){ .at    = b->len,
                                      .len   = len,
                                      .file  = d->input[d->at].path,
@@ -219,10 +223,9 @@ static const char *find_end(Documents *d, const char *separator, size_t len)
 {
     size_t back = MAX(d->searched, d->held_at);
     /* It may have begun in what was searched. */
-    back              = back - MIN(back - d->held_at, len - 1);
-    const char *found = memmem(d->held + back, d->held_len - back, separator, len);
-    d->searched       = d->held_len;
-    return found;
+    back        = back - MIN(back - d->held_at, len - 1);
+    d->searched = d->held_len;
+    return d->held_len > back ? memmem(d->held + back, d->held_len - back, separator, len) : NULL;
 }
 
 /* Cuts a part off a document that is too long to be held whole. */

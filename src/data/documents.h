@@ -74,7 +74,8 @@ int documents_spool(const DocumentsConfig *cfg, FILE *out);
 int     documents_files(const Documents *d);
 int64_t documents_bytes(const Documents *d); /* of all files, packed; 0: not known (a pipe) */
 int64_t documents_taken(const Documents *d); /* of these, read so far */
-/* A hash of the list: paths, sizes and times of change. Two equal ones have the same text. */
+/* A hash of the list: names, inodes, sizes and times of change, not folders. Two equal ones have the same
+ * text. */
 uint64_t documents_fingerprint(const Documents *d);
 
 #ifdef __cplusplus

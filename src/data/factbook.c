@@ -140,16 +140,12 @@ static int convert_profile(FILE *f, json_t *profile, size_t bytes, FactbookResul
     return rc;
 }
 
-static int convert_file(FILE *f, const char *path, size_t bytes, FactbookResult *r)
+int factbook_parse(FILE *f, const char *text, size_t n, int64_t bytes, FactbookResult *r)
 {
-    char  *text;
-    size_t n;
-    TRY(file_read_all(path, FILE_BYTES, &text, &n));
     json_t *o  = json_loadb(text, n, 0, NULL);
     int     rc = 0;
-    free(text);
     if (json_is_object(o)) {
-        rc = convert_profile(f, o, bytes, r);
+        rc = convert_profile(f, o, (size_t)bytes, r);
     } else {
         r->n_skipped++;
     }
@@ -157,7 +153,17 @@ static int convert_file(FILE *f, const char *path, size_t bytes, FactbookResult 
     return rc;
 }
 
-static int convert_region(FILE *f, const char *dir, size_t bytes, FactbookResult *r)
+static int convert_file(FILE *f, const char *path, int64_t bytes, FactbookResult *r)
+{
+    char  *text;
+    size_t n;
+    TRY(file_read_all(path, FILE_BYTES, &text, &n));
+    int rc = factbook_parse(f, text, n, bytes, r);
+    free(text);
+    return rc;
+}
+
+static int convert_region(FILE *f, const char *dir, int64_t bytes, FactbookResult *r)
 {
     char **names;
     Arena  a;
@@ -181,7 +187,7 @@ int factbook_convert(const char *dir, const char *out, int64_t bytes, FactbookRe
     int n = file_list(&a, dir, "", &names), rc = n < 0 ? -1 : 0;
     for (int i = 0; i < n && rc == 0; i++) {
         const char *path = arena_printf(&a, "%s/%s", dir, names[i]);
-        if (file_kind(path) == FILE_FOLDER) rc = convert_region(f, path, (size_t)bytes, result);
+        if (file_kind(path) == FILE_FOLDER) rc = convert_region(f, path, bytes, result);
     }
     arena_deinit(&a);
     if (rc == 0 && result->n_pair == 0) rc = err_user("%s: no profile of a country in it", dir);

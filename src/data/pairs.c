@@ -198,7 +198,8 @@ void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *co
     const int32_t *tok = l->tokens + pair->tokens_at, *rest = tok + pair->n_prompt;
     int64_t        n_rest = s->A + MIN(pair->n_answer, s->L - 1), n_budget = MIN(pair->n_prompt, s->M);
     int32_t       *bytes = field[PAIR_BYTES];
-    for (int64_t i = 0; i < pair->n_byte; i++) bytes[i] = (unsigned char)l->bytes[pair->bytes_at + i];
+    for (int64_t i = 0; i < pair->n_byte; i++)
+        bytes[i] = (unsigned char)l->bytes[pair->bytes_at + pair->n_byte - 1 - i];
     *(int32_t *)field[PAIR_N_BYTES] = pair->n_byte;
     put(put(field[PAIR_TEXT], tok, pair->n_prompt), rest, n_rest);
     put(put(field[PAIR_BUDGET], tok, n_budget), rest, n_rest);

@@ -222,7 +222,7 @@ static int add_question(PairList *l, const Recipe *r, const PairShape *s, PairTe
         return 0;
     }
     int64_t n = (int64_t)json_string_length(context), room = s->S - (int64_t)json_string_length(question) - 2;
-    int64_t at    = json_is_integer(start) ? (int64_t)json_integer_value(start) : 0;
+    int64_t at    = MIN(MAX((int64_t)json_integer_value(start), 0), n); /* 0 if it is no number */
     int64_t from  = n <= room ? 0 : MIN(MAX(at - room / 2, 0), n - MAX(room, 0));
     char   *joint = mem_alloc((size_t)(n + (int64_t)json_string_length(question) + 3));
     if (!joint) return err_sys("memory for a question");

@@ -1,7 +1,7 @@
 /* Text cache: token shards of a recipe's text, made once.
  *
  * 1. The shards are in the folder for runs ($BRIM_RUNS, or runs), in .tokens/HASH. HASH follows from the list
- *    of files (paths, sizes, times of change), the tokenizer and the share for validation.
+ *    of files (names, inodes, sizes, times), the tokenizer and the share for validation.
  * 2. A lock lets one process at a time make a set. Others wait and then read it. The folder is safe to
  *    delete. */
 #ifndef DATA_TEXT_CACHE_H

@@ -1,5 +1,6 @@
 /* Threads share the reader: each draws a ticket and reads the ticket's batch under one lock, then encodes by
- * itself. The calling thread takes the batches in order and writes them. */
+ * itself. The calling thread takes the batches in order and writes them. That thread never takes the lock:
+ * the holder may wait for a slot that only the calling thread gives back. */
 #include "data/tokenize.h"
 
 #include "base/err.h"
@@ -13,6 +14,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +55,8 @@ typedef struct {
     Documents            *docs;
     Around                around;
     pthread_mutex_t       reading;
-    int64_t               taken; /* of the input; under the lock */
-    int                   ended; /* the same */
+    atomic_int_least64_t  taken; /* of the input */
+    int                   ended; /* under the lock */
     ThreadRing            ring;
     Slot                 *slot;
     int                   n_slot;
@@ -85,8 +87,8 @@ static int find_around(Work *w)
         CHECK(f.n_frame_before + f.n_frame_after == n && n < FRAME_MOST - 1, "a frame of %lld", (long long)n);
         a->n_before = f.n_frame_before;
         a->n_after  = f.n_frame_after;
-        memcpy(a->before, id, sizeof *id * (size_t)a->n_before);
-        memcpy(a->after, id + a->n_before, sizeof *id * (size_t)a->n_after);
+        for (int i = 0; i < a->n_before; i++) a->before[i] = id[i];
+        for (int i = 0; i < a->n_after; i++) a->after[i] = id[a->n_before + i];
         int32_t end = w->cfg->end_token;
         if (end >= 0 && (a->n_after == 0 || a->after[a->n_after - 1] != end)) a->after[a->n_after++] = end;
     }
@@ -98,6 +100,7 @@ static int find_around(Work *w)
 
 static int push_ids(Slot *s, const int32_t *id, int64_t n)
 {
+    if (n == 0) return 0;
     if (s->n_id + n > s->cap_id) {
         int64_t  cap  = MAX(s->cap_id * 2, s->n_id + n);
         int32_t *more = realloc(s->id, sizeof *more * (size_t)cap);
@@ -177,7 +180,7 @@ static Slot *read_batch(Work *w, int64_t *ticket)
             err_clear();
         }
         w->ended = rc <= 0;
-        w->taken = documents_taken(w->docs);
+        atomic_store(&w->taken, documents_taken(w->docs));
     }
     thread_unlock(&w->reading);
     return s;
@@ -264,10 +267,7 @@ static int write_all(Work *w)
         if (s->ended) break;
         TRY(write_slot(w, s));
         thread_ring_release(&w->ring, ticket);
-        thread_lock(&w->reading);
-        int64_t taken = w->taken;
-        thread_unlock(&w->reading);
-        if (w->cfg->note) w->cfg->note(w->cfg->note_arg, taken, documents_bytes(w->docs));
+        if (w->cfg->note) w->cfg->note(w->cfg->note_arg, atomic_load(&w->taken), documents_bytes(w->docs));
     }
     for (int k = 0; k < 2; k++) {
         if (w->writer[k]) TRY(shard_write_publish(&w->writer[k]));

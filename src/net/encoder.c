@@ -22,12 +22,18 @@ static void declare_matrix(ParamTable *t, const char *name, int64_t rows, int64_
     param_declare(t, &p);
 }
 
-static void declare_linear(ParamTable *t, const char *name, int64_t rows, int64_t cols)
+/* gain: how much larger than the input the output begins. */
+static void declare_gain(ParamTable *t, const char *name, int64_t rows, int64_t cols, double gain)
 {
     Param p = { .ndim = 1, .rows = 1, .cols = rows, .init = INIT_ZERO, .region = REGION_COPY };
-    declare_matrix(t, name, rows, cols, 1 / sqrt((double)cols));
+    declare_matrix(t, name, rows, cols, gain / sqrt((double)cols));
     param_name(p.name, "%s.bias", name);
     param_declare(t, &p);
+}
+
+static void declare_linear(ParamTable *t, const char *name, int64_t rows, int64_t cols)
+{
+    declare_gain(t, name, rows, cols, 1);
 }
 
 static void declare_norm(ParamTable *t, const char *name, int64_t width, int beta, float lr_mul)
@@ -47,12 +53,17 @@ static void declare_norm(ParamTable *t, const char *name, int64_t width, int bet
  * within twenty. */
 static const float OUT_LR = 0.02f;
 
+/* A query that begins as a place's position and keys by the same matrix: a head's score of that place is
+ * about gain^2 sqrt(head) / sqrt(2), of others noise of gain^2. With 1.2 and heads of 32 two thirds of the
+ * attention begin at the place itself, of 64 bytes. */
+static const double QUERY_GAIN = 1.2;
+
 static void declare_pool(ParamTable *t, const RecipeEncoder *s, int64_t out)
 {
     int64_t d = s->width, a = s->heads * s->head_dim;
-    declare_matrix(t, "query", s->latents, d, 1);
+    declare_matrix(t, "query", s->latents, d, 0.02);
     declare_norm(t, "norm_q", d, 1, 1);
-    declare_linear(t, "q", a, d);
+    declare_gain(t, "q", a, d, QUERY_GAIN);
     declare_linear(t, "kv", 2 * a, d);
     declare_linear(t, "proj", d, a);
     declare_linear(t, "gate", d, d);
@@ -88,6 +99,11 @@ void encoder_declare(ByteEncoder *e, Store *store, const RecipeEncoder *s, int64
     e->out        = out;
     net_declare(&e->trunk, store, &m, opt,
                 &(NetPlace){ .prefix = "encoder.", .index = index, .block0 = block0 });
+    /* Bytes and positions as large as what blocks read. As small as usual (0.02) a few updates of biases
+     * would be larger, and every prompt would look the same: a cosine of 0.9999 after 40 steps of
+     * latent-tiny. */
+    param_find(&e->trunk.table, "embed.weight")->std = 1;
+    param_find(&e->trunk.table, "pos.weight")->std   = 1;
     param_table_init(&e->pool, "pool.", (index + 1) * NET_SITES);
     declare_pool(&e->pool, s, out);
     param_layout(&e->pool, store, opt);

@@ -176,6 +176,18 @@ static int upload_student(Job *j)
     return rc;
 }
 
+/* Every token that the data can have is one of the language model's. */
+static int check_vocab(const Job *j)
+{
+    const Latent *t     = latent_of(j);
+    int           noise = j->recipe.latent.pairs == PAIRS_RANDOM;
+    int64_t n = noise ? j->recipe.model.vocab : t->text.tokenizer ? tokenizer_size(t->text.tokenizer) : 256;
+    if (n <= t->model.vocab) return 0;
+    return recipe_blame(&j->recipe, noise ? "model.vocab" : "latent.tokenizer",
+                        "the data have %lld kinds of tokens, the language model has %lld", (long long)n,
+                        (long long)t->model.vocab);
+}
+
 static int latent_init_constants(Job *j)
 {
     Latent    *t   = latent_of(j);
@@ -185,6 +197,7 @@ static int latent_init_constants(Job *j)
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
+    TRY(check_vocab(j));
     if (!net->rope_table) return 0;
     size_t n    = tensor_bytes(net->rope_table);
     float *rope = mem_alloc(n);

@@ -249,7 +249,7 @@ static void eigenvalues(double *a, int n)
 }
 
 /* exp of the entropy of the shares that the directions have in the spread of n rows: 1 if all lie on a line,
- * up to n - 1. Rows are taken evenly from all. */
+ * up to n - 1. Rows are taken evenly from all, each of another latent than the one before. */
 static double effective_rank(const float *rows, int64_t n_row, int64_t width)
 {
     static const double tiny = 1e-12;
@@ -257,7 +257,7 @@ static double effective_rank(const float *rows, int64_t n_row, int64_t width)
     double *mean = mem_zeroed((size_t)width, sizeof *mean), *gram = mem_zeroed((size_t)(n * n), sizeof *gram);
     double  sum = 0, entropy = 0;
     if (!mean || !gram) n = 0;
-#define ROW(i) (rows + (int64_t)(i)*n_row / n * width)
+#define ROW(i) (rows + ((int64_t)(i)*n_row / n + (i) % (n_row / n)) * width)
     for (int i = 0; i < n; i++) {
         for (int64_t k = 0; k < width; k++) mean[k] += (double)ROW(i)[k] / n;
     }

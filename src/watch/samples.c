@@ -38,11 +38,13 @@ static int make_one(Job *job, int i, Sample *out)
     FILE *pic  = open_memstream(&out->picture, &out->n_picture);
     int   rc   = text && pic ? 0 : err_sys("memory for a sample");
     if (rc == 0) {
-        TaskSample opt = { .n_unit      = SAMPLES_UNITS,
-                           .temperature = 0.8,
-                           .seed        = (uint64_t)job->recipe.seed + (uint64_t)i,
-                           .picture     = pic };
-        rc             = job->task->sample(job, &opt, text);
+        const char *prompt = job->recipe.watch.prompt;
+        TaskSample  opt    = { .prompt      = prompt[0] ? prompt : NULL,
+                               .n_unit      = SAMPLES_UNITS,
+                               .temperature = 0.8,
+                               .seed        = (uint64_t)job->recipe.seed + (uint64_t)i,
+                               .picture     = pic };
+        rc                 = job->task->sample(job, &opt, text);
     }
     if (text) fclose(text);
     if (pic) fclose(pic);
@@ -103,7 +105,9 @@ static int keep_line(const Samples *s, const Sample *x, int64_t step, const char
     json_out_init_file(&o, f);
     json_out_object(&o, NULL);
     json_out_int(&o, "step", step);
-    json_out_str(&o, "text", x->n_text > 0 ? x->text : "");
+    const char *prompt = s->r->watch.prompt, *text = x->n_text > 0 ? x->text : "";
+    if (prompt[0]) json_out_str(&o, "prompt", prompt);
+    json_out_str(&o, "text", text + (str_starts_with(text, prompt) ? strlen(prompt) : 0)); /* said once */
     if (picture[0]) json_out_str(&o, "picture", picture);
     int rc = json_out_end(&o);
     if (fclose(f) != 0 && rc == 0) rc = err_sys("%s", path);

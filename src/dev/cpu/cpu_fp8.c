@@ -177,7 +177,7 @@ int cpu_fp8_scale(Dev *dev, const Fp8Scale *a)
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
-enum { BLOCK_ROWS = 8, BLOCK_COLS = 64, BLOCK_K = 128 };
+enum { BLOCK_ROWS = 32, BLOCK_COLS = 64, BLOCK_K = 128 };
 
 /* A block of c[N,M] (+)= a[N,K] b[M,K]^T * factor + bias. */
 typedef struct {

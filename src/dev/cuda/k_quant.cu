@@ -8,8 +8,7 @@
  * Grid     a block a tile of 128 rows x 64 columns. A thread converts 4 rows x 8 columns; for each of the 8
  *          columns its four bytes make one word of the transposed tile in shared memory, [64 columns][32
  *          words], which the warps then write out, one column (128 bytes of a row of qt) a warp at a time.
- *          The gradient of a gate has two such tiles, of the gate and of its value. Tiles go down a band of
- *          Q_BAND tiles first, then across: pieces of a row of qt that lie side by side are written together.
+ *          The gradient of a gate has two such tiles, of the gate and of its value.
  * Scale    A kernel before it looks whether the site has a scale. If not, the kernel takes amax, and every
  *          block derives the same scale from amax. Block 0 stores the scale; a block that reads the stored
  *          scale instead reads the same number.
@@ -24,7 +23,7 @@
 
 #include <cuda_fp8.h>
 
-enum { Q_ROWS = QUANT_ROWS, Q_COLS = 64, Q_THREADS = 256, Q_WORDS = Q_ROWS / 4, Q_BAND = 8 };
+enum { Q_ROWS = QUANT_ROWS, Q_COLS = 64, Q_THREADS = 256, Q_WORDS = Q_ROWS / 4 };
 
 template <typename T> struct QuantP {
     uint8_t *q, *qt;
@@ -40,7 +39,6 @@ template <typename T> struct QuantP {
     const StepState *state;
     int64_t          n_class;
     int              slot;
-    int              across, down; /* tiles */
 };
 
 /* Planes that a place gives: the gradient of a gate and of its value. */
@@ -278,8 +276,7 @@ __device__ __forceinline__ void quant_store_turned(const QuantP<T> &p, const uin
 
 /* Sums over the rows of a tile: the four rows of a thread, then the threads of a column in order. */
 template <typename T>
-__device__ __forceinline__ void quant_sum(const QuantP<T> &p, float (*sum)[8], int planes, int64_t down,
-                                          int64_t col0)
+__device__ __forceinline__ void quant_sum(const QuantP<T> &p, float (*sum)[8], int planes, int64_t col0)
 {
     __shared__ float all[Q_ROWS / 4][Q_COLS + 1];
     int64_t          width = planes == 2 ? 2 * p.apart : p.cols;
@@ -290,17 +287,9 @@ __device__ __forceinline__ void quant_sum(const QuantP<T> &p, float (*sum)[8], i
         if (threadIdx.x < Q_COLS && col0 + threadIdx.x < p.cols) {
             float s = 0.0f;
             for (int t = 0; t < Q_ROWS / 4; t++) s = __fadd_rn(s, all[t][threadIdx.x]);
-            p.part[down * width + h * p.apart + col0 + threadIdx.x] = s;
+            p.part[(int64_t)blockIdx.y * width + h * p.apart + col0 + threadIdx.x] = s;
         }
     }
-}
-
-/* The tile of a block: x across, y down. */
-__device__ __forceinline__ int2 quant_tile(int across, int down)
-{
-    int band = (int)blockIdx.x / (Q_BAND * across), rest = (int)blockIdx.x - band * Q_BAND * across;
-    int high = min((int)Q_BAND, down - band * Q_BAND);
-    return make_int2(rest / high, band * Q_BAND + rest % high);
 }
 
 template <typename T, bool AL, __nv_fp8_interpretation_t FP8, QuantFrom FROM, bool SUMS>
@@ -311,11 +300,10 @@ __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
                      tile[PLANES][Q_COLS][Q_WORDS + 1]; /* [column][four rows a word], one word of padding */
     __shared__ float slot[Q_THREADS / WARP];
     int              tx = threadIdx.x % 8, ty = threadIdx.x / 8;
-    int2             at   = quant_tile(p.across, p.down);
-    int64_t          row0 = (int64_t)at.y * Q_ROWS, col0 = (int64_t)at.x * Q_COLS;
+    int64_t          row0 = (int64_t)blockIdx.y * Q_ROWS, col0 = (int64_t)blockIdx.x * Q_COLS;
     int64_t          row = row0 + ty * 4, col = col0 + tx * 8, n = p.cols - col;
     DType            dtype = FP8 == __NV_E4M3 ? DT_E4M3 : DT_E5M2;
-    bool             first = blockIdx.x == 0 && threadIdx.x == 0;
+    bool             first = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
     float            v[4][PLANES][8], top = 0.0f, sum[PLANES][8];
     uint32_t         word[PLANES][2][4]; /* [left or right four columns][row] */
     QuantIn<T, FROM> in[4];
@@ -358,7 +346,7 @@ __global__ void __launch_bounds__(Q_THREADS) quant_kernel(QuantP<T> p)
 #pragma unroll
         for (int h = 0; h < PLANES; h++) quant_store_turned<T, AL>(p, tile[h], row0, col0, h * p.apart);
     }
-    if (SUMS) quant_sum(p, sum, PLANES, at.y, col0);
+    if (SUMS) quant_sum(p, sum, PLANES, col0);
 }
 
 /* ---- launching ----------------------------------------------------------------------------------------- */
@@ -407,15 +395,11 @@ static int quant_launch(Dev *dev, const Quant *a)
 {
     QuantP<T>    p      = quant_problem<T>(a);
     cudaStream_t stream = cuda_stream(dev);
-    int64_t      tiles = ceil_div(p.rows, Q_ROWS), across = ceil_div(p.cols, Q_COLS);
-    int64_t      width = a->db ? tensor_numel(a->db) : 0;
-    if (tiles * across > INT32_MAX / Q_BAND)
-        return err_set("quant: %lld x %lld is too large", (long long)p.rows, (long long)p.cols);
-    p.across = (int)across;
-    p.down   = (int)tiles;
+    int64_t      tiles = ceil_div(p.rows, Q_ROWS), width = a->db ? tensor_numel(a->db) : 0;
+    if (tiles > 65535) return err_set("quant: %lld rows, at most %d", (long long)p.rows, 65535 * Q_ROWS);
     TRY(k_need_ws("quant", a->ws, (size_t)(tiles * width) * sizeof(float)));
     if (a->dynamic) TRY(k_launch("quant", amax_clear, 1, 1, 0, stream, p.site));
-    dim3 grid((unsigned)(tiles * across));
+    dim3 grid((unsigned)ceil_div(p.cols, Q_COLS), (unsigned)tiles);
     TRY(k_flag(quant_aligned(a), [&](auto al) {
         constexpr bool AL   = decltype(al)::value;
         unsigned       some = (unsigned)(cuda_sm_count(dev) * (a->dynamic ? 8 : 1));
