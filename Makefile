@@ -283,7 +283,7 @@ $(BUILD)/tests/test_env_lane: tests/test_env_lane.cc $(LIB)
 
 # Kernels that need nothing of Hopper, on the CPU as well (tests/emulate/plain).
 PLAINOBJ := $(addprefix $(BUILD)/plain/,$(patsubst %,src/dev/cuda/k_%.cu.o,act embed few gather loss misc \
-              patches policy quant rollout) tests/emulate/plain/launch.cc.o)
+              muon patches policy quant rollout) tests/emulate/plain/launch.cc.o)
 $(BUILD)/plain/%.o: %
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -O2 -g -Wall -Wno-unknown-pragmas -Wno-sign-compare -Itests/emulate/plain \

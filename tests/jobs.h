@@ -18,8 +18,8 @@ static inline Prog *job_prog(const Job *j, const char *name)
     return NULL;
 }
 
-/* One optimizer step on ids below 300 that depend on the step's number. */
-static inline void job_train_step(Job *j, int64_t step)
+/* Gradients of ids below 300 that depend on the step's number; they add up. add: the losses, too. */
+static inline void job_micro_step(Job *j, int64_t step, int add)
 {
     char    *raw    = calloc(1, tensor_bytes(j->block));
     int32_t *tok    = (int32_t *)(raw + j->fields.offset[WINDOW_TOK]);
@@ -32,12 +32,18 @@ static inline void job_train_step(Job *j, int64_t step)
     StepState s;
     CHECK(job_read_state(j, &s) == 0, "%s", err_get());
     s.in = (StepIn){ .step = step, .seed = 1, .lr = 1e-2f, .inv[0] = 1.0f / (float)n, .loss_scale = 1 };
-    s.out.sum[0] = 0;
+    if (!add) s.out.sum[0] = 0;
     CHECK(job_write_state(j, &s) == 0 && job_upload(j, j->block, raw, tensor_bytes(j->block)) == 0 &&
-              prog_run(job_prog(j, "micro-step"), j->dev) == 0 &&
-              prog_run(job_prog(j, "update"), j->dev) == 0 && j->dev->vt->sync(j->dev) == 0,
+              prog_run(job_prog(j, "micro-step"), j->dev) == 0 && j->dev->vt->sync(j->dev) == 0,
           "%s", err_get());
     free(raw);
+}
+
+/* One optimizer step on them. */
+static inline void job_train_step(Job *j, int64_t step)
+{
+    job_micro_step(j, step, 0);
+    CHECK(prog_run(job_prog(j, "update"), j->dev) == 0 && j->dev->vt->sync(j->dev) == 0, "%s", err_get());
 }
 
 #endif

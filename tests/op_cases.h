@@ -13,8 +13,10 @@
 #include "op_cases_fp8.h"
 #include "op_cases_image.h"
 #include "op_cases_loss.h"
+#include "op_cases_muon.h"
 #include "op_cases_rl.h"
 #include "op_cases_rows.h"
+#include "tensor/number.h"
 
 /* ---- One builder per family: fills c for case i, or returns 0 when there is none ----------------------- */
 
@@ -531,8 +533,14 @@ static inline int case_clip(OpCase *c, int i)
                                    { 1, NAN, 1, 2, 100 },     { 1, INFINITY, 1, 2, 3 },
                                    { 64, 4000, 1, 2, 10 },    { 64, 64.5, 1, 1.01f, 500 },
                                    { 4, 32, 1, 0, 0 } };
-    if (i >= (int)(sizeof s / sizeof s[0])) return 0;
-    CASE_NAME("sumsq %g loss %g max %g spike %g after %g", s[i][0], s[i][1], s[i][2], s[i][3], s[i][4]);
+    /* The same with a loss scale: exponent, updates since it changed. 2 x as many cases. */
+    static const int scaled[][2] = { { 16, 0 }, { 16, 9 }, { 24, 9 }, { 10, 10 }, { 16, 3 }, { 1, 0 },
+                                     { 8, 1 },  { 5, 9 },  { 7, 0 },  { 3, 9 },   { 16, 9 } };
+    int              n = (int)(sizeof s / sizeof s[0]), scales = i >= n;
+    if (i >= 2 * n) return 0;
+    i %= n;
+    CASE_NAME("%ssumsq %g loss %g max %g spike %g after %g", scales ? "scaled " : "", s[i][0], s[i][1],
+              s[i][2], s[i][3], s[i][4]);
     StepState *state          = case_state(c, 0);
     state->out.grad_sumsq     = s[i][0];
     state->out.sum[0]         = s[i][1];
@@ -545,19 +553,46 @@ static inline int case_clip(OpCase *c, int i)
     c->args.clip.beta1        = 0.9f;
     c->args.clip.beta2        = 0.95f;
     c->args.clip.spike_factor = (float)s[i][3];
+    c->args.clip.scale_every  = scales ? 10 : 0;
+    state->out.scale_exp      = scales ? scaled[i][0] : 0;
+    state->out.n_scaled       = scales ? scaled[i][1] : 0;
     return 1;
 }
 
-/* Case i = 2 size + skipped */
+/* A vector in bf16, of random numbers; not negative: for a second moment. */
+static inline void case_narrow(OpCase *c, int i, int64_t n, int not_negative)
+{
+    Tensor *t = case_tensor(c, i, DT_BF16, 0, 1, &n);
+    for (int64_t k = 0; k < n; k++) {
+        float    x = case_uniform(c, 1);
+        uint16_t h = bf16_from_f32(not_negative ? fabsf(x) : x);
+        memcpy(case_at(t, k), &h, 2);
+    }
+}
+
+/* Case i = 2 size + skipped; from 8 on moments in bf16, from 16 on weights, too. */
 static inline int case_adamw(OpCase *c, int i)
 {
     static const int64_t size[] = { 1, 40, 127, 40000 };
-    if (i >= 8) return 0;
+    int                  narrow = i / 8;
+    if (i >= 24) return 0;
+    i %= 8;
     int64_t n = size[i / 2];
-    CASE_NAME("n%d%s%s", (int)n, i / 2 % 2 ? " copy" : "", i % 2 ? " skip" : "");
-    for (int k = 0; k < 4; k++) case_vec(c, k, n);
-    for (int64_t k = 0; k < n; k++) *case_at(c->args.adamw.v, k) = fabsf(*case_at(c->args.adamw.v, k));
-    if (i / 2 % 2) case_tensor(c, 4, DT_BF16, 0, 1, &n);
+    CASE_NAME("n%d%s%s%s", (int)n, i / 2 % 2 && narrow < 2 ? " copy" : "", i % 2 ? " skip" : "",
+              narrow == 2   ? " bf16"
+              : narrow == 1 ? " bf16 moments"
+                            : "");
+    for (int k = 0; k < 4; k++) {
+        if (k == 3 || narrow < (k == 0 ? 2 : 1)) {
+            case_vec(c, k, n);
+        } else {
+            case_narrow(c, k, n, k == 2);
+        }
+    }
+    for (int64_t k = 0; k < n && narrow == 0; k++)
+        *case_at(c->args.adamw.v, k) = fabsf(*case_at(c->args.adamw.v, k));
+    c->args.adamw.site = 5;
+    if (i / 2 % 2 && narrow < 2) case_tensor(c, 4, i / 2 == 1 ? DT_BF16 : DT_F16, 0, 1, &n);
     case_state(c, 5)->out.skip = i % 2 ? 1 : 0;
     /* Two segments, a gap between them and one behind. */
     int64_t  n_seg = n >= 40 ? 2 : 1, bytes = n_seg * (int64_t)sizeof(Segment);
@@ -652,6 +687,9 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_CLIP]           = case_clip,
     [OP_ADAMW]          = case_adamw,
     [OP_EMA]            = case_ema,
+    [OP_MOMENTUM]       = case_momentum,
+    [OP_ORTHO]          = case_ortho,
+    [OP_MUON]           = case_muon,
     [OP_ALL_REDUCE]     = case_copy,
     [OP_REDUCE_SCATTER] = case_copy,
     [OP_ALL_GATHER]     = case_copy,

@@ -7,6 +7,7 @@
 #include "op_ref_fp8.h"
 #include "op_ref_image.h"
 #include "op_ref_loss.h"
+#include "op_ref_muon.h"
 #include "op_ref_rl.h"
 #include "op_ref_rows.h"
 
@@ -574,10 +575,11 @@ static inline void ref_sumsq(const OpCase *c, OpRef *r)
 
 static inline void ref_clip(const OpCase *c, OpRef *r)
 {
-    const Clip   *a    = &c->args.clip;
-    const StepIn *in   = &r->state.in;
-    StepOut      *out  = &r->state.out;
-    double        norm = sqrt(out->grad_sumsq) / (double)in->loss_scale, loss = 0;
+    const Clip   *a     = &c->args.clip;
+    const StepIn *in    = &r->state.in;
+    StepOut      *out   = &r->state.out;
+    double        scale = (double)in->loss_scale * pow(2, out->scale_exp);
+    double        norm = sqrt(out->grad_sumsq) / scale, loss = 0;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         loss += out->sum[k] * (double)in->inv[k];
         out->report[k] += out->sum[k] * (double)in->inv[k];
@@ -592,15 +594,26 @@ static inline void ref_clip(const OpCase *c, OpRef *r)
     out->clip       = 0;
     out->skip       = out->stop ? 3 : !finite ? 1 : spike ? 2 : 0;
     if (out->stop) return;
+    if (a->scale_every > 0 && out->scale_exp > 1 && isfinite(loss) && !isfinite(norm)) {
+        out->skip = 4;
+        out->n_overflow++;
+        out->scale_exp--;
+        out->n_scaled = 0;
+        return;
+    }
     out->n_skipped += out->skip != 0;
     out->n_skip_row = out->skip ? out->n_skip_row + 1 : 0;
     if (out->skip) return;
     out->n_update++;
     double most   = a->max_norm > 0 ? (double)a->max_norm / (norm + 1e-6) : 1;
-    out->clip     = (float)((most < 1 ? most : 1) / (double)in->loss_scale);
+    out->clip     = (float)((most < 1 ? most : 1) / scale);
     out->bias1    = (float)(1 / (1 - pow((double)a->beta1, out->n_update)));
     out->bias2    = (float)(1 / (1 - pow((double)a->beta2, out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : 0.95 * out->loss_ema + 0.05 * loss;
+    if (a->scale_every == 0 || out->scale_exp == 0) return;
+    int grows = ++out->n_scaled >= a->scale_every && out->scale_exp < 24;
+    out->scale_exp += grows;
+    if (grows) out->n_scaled = 0;
 }
 
 static inline void ref_fill(const OpCase *c, OpRef *r)
@@ -667,6 +680,14 @@ static inline void ref_cast(const OpCase *c, OpRef *r)
     }
 }
 
+/* A number of AdamW's state, f32 or bf16. */
+static inline double ref_state(const Tensor *t, int64_t i)
+{
+    uint16_t h;
+    memcpy(&h, case_at(t, i), 2);
+    return t->dtype == DT_BF16 ? (double)f32_from_bf16(h) : (double)*case_at(t, i);
+}
+
 static inline void ref_adamw(const OpCase *c, OpRef *r)
 {
     const AdamW     *a   = &c->args.adamw;
@@ -674,11 +695,11 @@ static inline void ref_adamw(const OpCase *c, OpRef *r)
     const Segment   *seg = a->seg->data;
     int64_t          n = tensor_numel(a->master), n_seg = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
     for (int k = 0; k < 4; k++) {
-        for (int64_t i = 0; i < n; i++) ref_put(r, k, i, *case_at(c->args.t[k], i), 0);
+        for (int64_t i = 0; i < n; i++) ref_put(r, k, i, ref_state(c->args.t[k], i), 0);
     }
     for (int64_t k = 0; k < n_seg; k++) {
         for (int64_t i = seg[k].begin; i < seg[k].end; i++) {
-            double w = *case_at(a->master, i), m = *case_at(a->m, i), v = *case_at(a->v, i),
+            double w = ref_state(a->master, i), m = ref_state(a->m, i), v = ref_state(a->v, i),
                    b1 = (double)a->beta1, b2 = (double)a->beta2;
             double g = *case_at(a->grad, i) * (double)s->out.clip;
             ref_put(r, 3, i, 0, 0);
@@ -776,6 +797,9 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_CLIP]           = ref_clip,
     [OP_ADAMW]          = ref_adamw,
     [OP_EMA]            = ref_ema,
+    [OP_MOMENTUM]       = ref_momentum,
+    [OP_ORTHO]          = ref_ortho,
+    [OP_MUON]           = ref_muon,
     [OP_ALL_REDUCE]     = ref_copy,
     [OP_REDUCE_SCATTER] = ref_copy,
     [OP_ALL_GATHER]     = ref_copy,
@@ -792,10 +816,12 @@ static inline void op_ref_create(OpRef *r, const OpCase *c)
         if (t->dtype == DT_U8 && strcmp(row->arg[i].name, "state") == 0) {
             memcpy(&r->state, t->data, sizeof r->state);
             r->has_state = 1;
-        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL)) {
+        } else if (t->dtype == DT_F64 || (t->dtype == DT_F32 && c->kind != OP_FILL) ||
+                   (c->kind == OP_ADAMW && i < 3)) {
             r->want[i] = dbl_new(tensor_numel(t));
             r->mag[i]  = dbl_new(tensor_numel(t));
-        } else if (c->kind != OP_ADAMW) { /* its copy is the new master rounded: op_harness.h looks at it */
+        } else if (c->kind != OP_ADAMW &&
+                   c->kind != OP_MUON) { /* the copy is the new master rounded: op_harness.h looks at it */
             r->bytes[i] = calloc(1, tensor_bytes(t));
         }
     }

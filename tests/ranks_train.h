@@ -52,12 +52,17 @@ static inline void train_case_recipe(Recipe *r)
                                       .dropout    = 0.1,
                                       .mask       = MASKING_CAUSAL,
                                       .init_std   = 0.05 };
-    r->optim         = (RecipeOptim){
-                .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0
-    };
-    r->step_tokens  = 8 * r->model.context;
-    r->step_samples = 8;
-    r->data.kind    = DATA_RANDOM;
+    r->optim         = (RecipeOptim){ .lr           = 1e-3,
+                                      .beta1        = 0.9,
+                                      .beta2        = 0.95,
+                                      .eps          = 1e-8,
+                                      .weight_decay = 0.1,
+                                      .clip         = 1.0,
+                                      .momentum     = 0.95,
+                                      .nesterov     = 1 };
+    r->step_tokens   = 8 * r->model.context;
+    r->step_samples  = 8;
+    r->data.kind     = DATA_RANDOM;
 }
 
 /* Counts the weights and makes room for results. */
@@ -138,7 +143,13 @@ static inline int train_rank(int rank, int world, int port, void *arg)
     const char *why;
     Place       place = ranks_place(rank, world, port);
     DevOptions  opt   = { .deterministic = 1, .capture = !t->eager, .threads = 1 };
-    JobChoice   c = { .micro_batch = t->micro_batch, .head_rows = 64, .compute = t->compute, .world = world };
+    JobChoice   c     = {
+              .micro_batch = t->micro_batch,
+              .head_rows   = 64,
+              .compute     = t->compute,
+              .world       = world,
+              .rank        = rank,
+    };
     TRY(comm_meet(&comm, &place, &(CommWaits){ 60, 60, 5 }));
     Dev *dev = dev_open(t->device, &opt, &why);
     if (!dev) return -1;

@@ -496,12 +496,12 @@ static void test_buckets(void **state)
         int   n_op = prog_n_op(p), n = 0;
         assert_null(job_prog(b, "last micro"));
         for (int k = 0; k < n_op; k++) assert_int_not_equal(prog_op(p, k)->kind, OP_ALL_REDUCE);
-        for (int r = 0; r < REGION_TRAINED; r++)
+        for (int r = 0; r < REGION_MUON; r++)
             prog_add_reductions(p, b->table[0]->flat[COL_GRAD][r], sizes[i]);
-        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(p, b->table[0]->flat[COL_GRAD][r]);
+        for (int r = 0; r < REGION_MUON; r++) n += check_sums(p, b->table[0]->flat[COL_GRAD][r]);
         assert_int_equal(prog_n_op(p), n_op + n);
         if (i == 0) assert_int_equal(n, b->table[0]->n_param);
-        if (i == ARRAY_LEN(sizes) - 1) assert_int_equal(n, REGION_TRAINED);
+        if (i == ARRAY_LEN(sizes) - 1) assert_int_equal(n, REGION_MUON);
         assert_true(n <= last);
         last = n;
         build_destroy(b);
@@ -515,7 +515,7 @@ static void test_last_micro(void **state)
         Prog *micro = job_prog(b, "micro-step"), *last = job_prog(b, "last micro");
         int   n = check_sums(last, b->sums);
         assert_int_equal(n, 1);
-        for (int r = 0; r < REGION_TRAINED; r++) n += check_sums(last, b->table[0]->flat[COL_GRAD][r]);
+        for (int r = 0; r < REGION_MUON; r++) n += check_sums(last, b->table[0]->flat[COL_GRAD][r]);
         assert_int_equal(prog_n_op(last), prog_n_op(micro) + n);
         assert_int_equal(prog_verify(last), 0);
         Dev *dev = dev_open("null", NULL, NULL);
@@ -533,24 +533,25 @@ static void test_last_micro(void **state)
  * over 5 steps that moves the norm of all weights by far less than 1e-5. */
 static const double same_step = 1e-5;
 
-static void train_on(TrainCase *t, int world)
+static void train_on(TrainCase *t, int world, OptimKind kind)
 {
     train_case_recipe(&t->recipe);
-    t->device      = "cpu";
-    t->compute     = DT_F32;
-    t->micro_batch = 2;
+    t->recipe.optim.kind = kind;
+    t->device            = "cpu";
+    t->compute           = DT_F32;
+    t->micro_batch       = 2;
     assert_int_equal(train_case_open(t), 0);
     assert_true(ranks_run(world, 120, train_rank, t, NULL));
 }
 
-static void test_training(void **state)
+static void train_on_ranks(OptimKind kind)
 {
     TrainCase one = { 0 };
-    train_on(&one, 1);
+    train_on(&one, 1, kind);
     assert_true(one.loss[0] > one.loss[TRAIN_STEPS - 1] * 0.5 && one.norm[0] > 0);
     for (int world = 2; world <= 4; world += 2) {
         TrainCase many = { 0 };
-        train_on(&many, world);
+        train_on(&many, world, kind);
         double loss    = train_worst(many.loss, one.loss, TRAIN_STEPS),
                norm    = train_worst(many.norm, one.norm, TRAIN_STEPS);
         double weights = train_distance(many.weights, one.weights, one.n_weight),
@@ -570,6 +571,11 @@ static void test_training(void **state)
     }
     train_case_close(&one);
 }
+
+static void test_training(void **state) { train_on_ranks(OPTIM_ADAMW); }
+
+/* Ranks share the orthogonal matrices. Four ranks and two matrices of one shape: some ranks have none. */
+static void test_training_muon(void **state) { train_on_ranks(OPTIM_MUON); }
 
 /* ---- The whole program --------------------------------------------------------------------------------- */
 
@@ -715,13 +721,21 @@ static int group_teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),      cmocka_unit_test(test_first_host),
-        cmocka_unit_test(test_collectives), cmocka_unit_test(test_rank_never_comes),
-        cmocka_unit_test(test_port_in_use), cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_rank_fails),  cmocka_unit_test(test_rank_leaves),
-        cmocka_unit_test(test_out_of_step), cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_last_micro),  cmocka_unit_test(test_training),
-        cmocka_unit_test(test_whole_runs),  cmocka_unit_test(test_signal_to_one_rank),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_rank_never_comes),
+        cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_rank_fails),
+        cmocka_unit_test(test_rank_leaves),
+        cmocka_unit_test(test_out_of_step),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_last_micro),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_training_muon),
+        cmocka_unit_test(test_whole_runs),
+        cmocka_unit_test(test_signal_to_one_rank),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

@@ -128,7 +128,9 @@ static void unusual_recipe_round_trips(void **state)
         "  act: relu2, bias: true, qkv_bias: true, tied: false, qk_norm: on, dropout: 0.1,\n"
         "  mask: document, init_std: 0.017, rope_scaling: llama3, rope_factor: 2.5,\n"
         "  rope_low: 0.5, rope_high: 3, rope_original: 100}\n"
-        "optim: {lr: 0.3333333333333333, min_lr: 1e-7, warmup: 7, schedule: trapezoid,\n"
+        "optim: {kind: muon, momentum: 0.9, nesterov: false, muon_lr: 0.1, loss_scale: 8, lr: "
+        "0.3333333333333333, min_lr: "
+        "1e-7, warmup: 7, schedule: trapezoid,\n"
         "  cooldown: 0.3, beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01, clip: 0}\n"
         "data: {kind: text, train: recipes/quickstart.yaml, val: LICENSE, val_fraction: 0.05, tokenizer: "
         "LICENSE, pack: best_fit,\n"
@@ -409,7 +411,7 @@ static void bad_values(void **state)
         { "memory_limit: 101%\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "memory_limit: 0\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "require: [flsh]\n", NULL, "t.yaml:1: require: 'flsh' is none of *" },
-        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients" },
+        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients, weights" },
         { "give_way: [[moments]]\n", NULL,
           "t.yaml:1: give_way: a list may hold plain values only, not another list" },
         { "give_way: [{a: 1}]\n", NULL,

@@ -33,7 +33,8 @@ cmp -s runs/{none,whole}/checkpoints/step-00000008/model.safetensors
 verdict "evaluations change no scale" $? "$(tail -n 2 none.log)"
 
 # Another task: a frozen language model in fp8, its encoder as it was.
-"$brim" train "$here/recipes/latent-tiny.yaml" run=latent device=cpu threads=1 precision=fp8 fp8.wide=encoder \
+"$brim" train "$here/recipes/latent-tiny.yaml" run=latent device=cpu threads=1 precision=fp8 \
+    fp8.wide=encoder \
     steps=2 step_samples=4 eval.every=0 eval.samples=4 checkpoint.every=0 watch.report=false \
     watch.sample=false >latent.log 2>&1
 verdict "a frozen net in fp8" $? "$(tail -n 2 latent.log)"

@@ -63,6 +63,9 @@ static const Exception exceptions[] = {
     { OP_LOSS_ADD, "loss", ROWS_FREE | COLS_FREE },
     { OP_FILL, "y", ROWS_FREE | COLS_FREE | DTYPE_FREE },
     { OP_SUMSQ, "x", ROWS_FREE | COLS_FREE },
+    { OP_MOMENTUM, "x", ROWS_FREE | COLS_FREE }, /* the segments say how large a matrix is */
+    { OP_MUON, "master", COLS_FREE },            /* without a copy nothing else has its size */
+    { OP_MUON, "y", ROWS_FREE | COLS_FREE },
 };
 
 static unsigned freedom(const OpCase *c, const char *arg)
@@ -336,6 +339,7 @@ static void test_norm_of_advantages(void **state)
 static void test_scalars(void **state)
 {
     (void)state;
+    SPOIL(OP_MOMENTUM, 4, momentum.momentum, 1.0f);
     SPOIL(OP_ROPE, 1, rope.n_head, 5);
     SPOIL(OP_ROPE, 1, rope.head_dim, 5);
     SPOIL(OP_XENT, 1, xent.n_class, 9);

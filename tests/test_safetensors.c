@@ -273,22 +273,21 @@ static void random_state(CkptState *s)
 {
     unsigned char *p = (unsigned char *)&s->device;
     for (size_t i = 0; i < sizeof s->device; i++)
-        p[i] = (unsigned char)(rand() >> 7); /* NaNs of every kind too */
-    memset(&s->device.in.reserved, 0, sizeof s->device.in.reserved);
-    memset(&s->device.out.reserved, 0, sizeof s->device.out.reserved);
-    s->step        = rand();
-    s->next_sample = ORDER_MOST - rand();
-    s->seed        = UINT64_MAX - (uint64_t)rand();
-    s->micro_batch = rand() % 100;
-    s->best_val    = rand() % 3 ? rand() / 7.0 : INFINITY;
-    s->bad_evals   = rand() % 9;
-    s->elapsed_s   = rand() / 3.0;
-    s->step_s      = rand() / 3.0;
-    s->head_rows   = rand();
-    s->train_size  = rand();
-    s->val_size    = rand();
-    s->stopped     = rand() % CKPT_STOPS;
-    s->n_skip      = rand() % 5;
+        p[i] = (unsigned char)(rand() >> 7);           /* NaNs of every kind too */
+    s->device.in.reserved = s->device.in.measures = 0; /* not stored: the host writes them before each step */
+    s->step                                       = rand();
+    s->next_sample                                = ORDER_MOST - rand();
+    s->seed                                       = UINT64_MAX - (uint64_t)rand();
+    s->micro_batch                                = rand() % 100;
+    s->best_val                                   = rand() % 3 ? rand() / 7.0 : INFINITY;
+    s->bad_evals                                  = rand() % 9;
+    s->elapsed_s                                  = rand() / 3.0;
+    s->step_s                                     = rand() / 3.0;
+    s->head_rows                                  = rand();
+    s->train_size                                 = rand();
+    s->val_size                                   = rand();
+    s->stopped                                    = rand() % CKPT_STOPS;
+    s->n_skip                                     = rand() % 5;
     for (int i = 0; i < s->n_skip; i++) s->skip[i] = (SampleRange){ rand(), 1 + rand() };
 }
 

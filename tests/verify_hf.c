@@ -35,6 +35,12 @@ static void folder_open(Folder *f, const char *dir)
     arena_deinit(&a);
 }
 
+static void folder_close(Folder *f)
+{
+    for (int i = 0; i < f->n; i++) safetensors_close(&f->file[i]);
+    free(f);
+}
+
 static const SafeTensor *folder_find(const Folder *f, const char *name, const SafeFile **in)
 {
     for (int i = 0; i < f->n; i++) {
@@ -77,6 +83,8 @@ static int compare_folders(const char *dir_a, const char *dir_b)
         }
     }
     if (a->n_tensor != b->n_tensor) bad = printf("%d tensors against %d\n", a->n_tensor, b->n_tensor) > 0;
+    folder_close(a);
+    folder_close(b);
     return bad;
 }
 
@@ -95,6 +103,8 @@ static int compare_logits(const char *npy, const char *want)
         worst = isfinite(a) ? fmax(worst, fabs((double)a - b)) : INFINITY;
     }
     printf("largest difference %.3g\n", worst);
+    free(x);
+    free(y);
     return !(worst <= 1e-4);
 }
 

@@ -74,7 +74,7 @@ if wants mlp; then
 fi
 if wants hybrid; then
     wide=$dir/wide.so
-    if ${CC:-gcc} -O2 -shared -fPIC -I"$here/src/env" -o "$wide" "$here/tests/env/wide.c" 2>"$dir/cc.log"; then
+    if ${CC:-gcc} -O2 -shared -fPIC -I"$here/src/env" -o "$wide" "$here/tests/env/wide.c"; then
         brim 'brim 1 x 62000, hybrid, 10 epochs' hybrid ppo-hybrid "env=$wide" steps=5
         grep -hoE '[0-9]+ observations? answered.*|seconds a step.*|update of step.*' "$dir/hybrid.log"
     else

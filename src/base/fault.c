@@ -20,7 +20,7 @@ static const struct {
     [FAULT_FSYNC] = { "fsync", EIO },      [FAULT_RENAME] = { "rename", EIO },
     [FAULT_MMAP] = { "mmap", ENOMEM },     [FAULT_THREAD] = { "thread", EAGAIN },
     [FAULT_NAN] = { "nan", EDOM },         [FAULT_SPIKE] = { "spike", EDOM },
-    [FAULT_DEVICE] = { "device", EIO },
+    [FAULT_DEVICE] = { "device", EIO },    [FAULT_OVERFLOW] = { "overflow", EDOM },
 };
 
 static struct {

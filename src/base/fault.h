@@ -27,9 +27,10 @@ typedef enum {
     FAULT_RENAME,
     FAULT_MMAP,
     FAULT_THREAD,
-    FAULT_NAN,    /* counted in optimizer steps: this step's gradients are not finite */
-    FAULT_SPIKE,  /* likewise: its loss is a hundred times too large */
-    FAULT_DEVICE, /* counted in lists run on a GPU: a kernel of this one fails */
+    FAULT_NAN,      /* counted in optimizer steps: this step's gradients are not finite */
+    FAULT_SPIKE,    /* likewise: its loss is a hundred times too large */
+    FAULT_DEVICE,   /* counted in lists run on a GPU: a kernel of this one fails */
+    FAULT_OVERFLOW, /* counted in optimizer steps: this step's gradients overflow, its loss does not */
     FAULT_COUNT
 } FaultOp;
 

@@ -4,6 +4,7 @@
 #include "bin/cmd_data.h"
 #include "data/image_convert.h"
 #include "data/image_sheet.h"
+#include "data/image_source.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 /* Values of flags as text; NULL: not given. */
 typedef struct {
     const char *out, *size, *quality, *threads, *album, *frames, *stride, *augment, *count, *seed, *epoch,
-        *measure;
+        *measure, *part;
     int raw, reencode, eval, grey;
 } Flags;
 
@@ -107,6 +108,7 @@ int cmd_data_clips(const CmdArgs *a)
         { "--out", &f.out, NULL, "FOLDER  for the albums; created" },
         { "--frames", &f.frames, NULL, "N       of a clip, default 32" },
         { "--stride", &f.stride, NULL, "N       take every Nth frame of the video, default 1" },
+        { "--part", &f.part, NULL, "A:B     only frames between these shares of each video, as in 0:0.8" },
         { "--size", &f.size, NULL, "N       shrink to a short side of N pixels, default 256" },
         { "--raw", NULL, &f.raw, "        raw uint8 pixels instead of JPEG frames" },
         { "--quality", &f.quality, NULL, "N       of JPEG frames, default 90" },
@@ -123,6 +125,9 @@ int cmd_data_clips(const CmdArgs *a)
     if (n == 0) return err_user("command line: data clips: a video is missing");
     TRY(convert_options(&f, &o));
     if (!f.size) o.size = 256;
+    if (f.part && (sscanf(f.part, "%lf:%lf", &o.part[0], &o.part[1]) != 2 || !(o.part[0] >= 0) ||
+                   !(o.part[1] <= 1) || !(o.part[0] < o.part[1])))
+        return err_user("command line: --part: '%s' is not two shares, as in 0:0.8", f.part);
     log_open(NULL);
     TRY(convert_clips(a->argv, n, f.out, &o, &r));
     return print_result("clips", f.out, &r);
@@ -170,6 +175,18 @@ static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, int 
     return image_sheet_write(set, o, epoch, (int)MIN(count, image_set_len(set)), f->out, stdout);
 }
 
+/* What a run of the recipe does to its samples, and where they are. */
+static int recipe_options(const CmdTarget *t, int eval, ImageOptions *o, char *path, size_t n)
+{
+    Recipe r;
+    TRY(cmd_load_target(t, &r));
+    if (strcmp(r.task, "image") != 0) return recipe_blame(&r, "task", "%s has no images to show", r.task);
+    if (!r.data.train[0]) return recipe_blame(&r, "data.train", "is missing: noise is nothing to look at");
+    *o = image_source_options(&r, !eval);
+    str_copy(path, n, eval && r.data.val[0] ? r.data.val : r.data.train);
+    return 0;
+}
+
 int cmd_data_show(const CmdArgs *a)
 {
     Flags         f      = { NULL };
@@ -192,16 +209,25 @@ int cmd_data_show(const CmdArgs *a)
     ImageSet    *set;
     ImageOptions o;
     int          count = 32, epoch = 0;
+    char         path[RECIPE_STR];
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
-    if (!t.target) return err_user("command line: data show: a folder or file of images is missing");
-    if (t.n_override > 0) return err_user("command line: %s: data show takes no keys", t.override[0]);
+    if (!t.target)
+        return err_user("command line: data show: a recipe, a folder or file of images is missing");
+    int is_recipe = str_ends_with(t.target, ".yaml") || (recipe_exists(t.target) && !strchr(t.target, '/'));
+    if (!is_recipe && t.n_override > 0)
+        return err_user("command line: %s: data show takes keys only of a recipe", t.override[0]);
     if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
-    TRY(show_options(&f, &o));
+    if (is_recipe) {
+        TRY(recipe_options(&t, f.eval, &o, path, sizeof path));
+    } else {
+        TRY(show_options(&f, &o));
+        str_copy(path, sizeof path, t.target);
+    }
     if (o.frames > 0) count = 8;
     TRY(take_int("--epoch", f.epoch, 0, 1 << 30, &epoch));
     TRY(take_int("--count", f.count, 1, 1024, &count));
     log_open(NULL);
-    TRY(image_set_open(&set, t.target));
+    TRY(image_set_open(&set, path));
     int rc = show(set, &f, &o, count, epoch);
     image_set_close(set);
     return rc;

@@ -21,7 +21,7 @@ static int read_options(const Texts *t, TaskSample *opt)
     return 0;
 }
 
-/* A recipe instead of a run: initial weights, which write nonsense at full speed. */
+/* A recipe instead of a run: weights of zero, which write nonsense at full speed. */
 static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, Setup *s)
 {
     TRY(cmd_need_recipe(t));
@@ -29,7 +29,7 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
     const Task *task = task_of(r);
     if (!task->sample) return err_user("command line: task %s has nothing to sample", task->name);
     if (task->ask) TRY(task->ask(r, opt));
-    return setup_open(s, task, r, JOB_SAMPLE);
+    return setup_open(s, task, r, JOB_SAMPLE | JOB_LOADED); /* no time goes into initial values */
 }
 
 int cmd_sample(const CmdArgs *a)
@@ -56,7 +56,7 @@ int cmd_sample(const CmdArgs *a)
             { "--ignore-eos", NULL, &on, "goes on after an end-of-text token" },
             { "--ids", NULL, &opt.ids, "prints the new ids, too: one line a prompt, last" },
             { "--rate", NULL, &opt.rate, "says how fast, on standard error" },
-            { "--untrained", NULL, &untrained, "takes a recipe, with its initial weights: for speed only" },
+            { "--untrained", NULL, &untrained, "takes a recipe, with weights of zero: for speed only" },
             { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
             { "--seed", &x.seed, NULL, "of the random choice (default 1)" }
     };

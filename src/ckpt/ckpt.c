@@ -47,7 +47,7 @@ static int add_table(const ParamTable *t, Arena *a, CkptItem *item)
             add_item(it, c == COL_WEIGHT ? CKPT_MODEL : CKPT_OPTIM, name, p->col[c]);
             /* The padding of a vocabulary is not stored. */
             it->spec.dim[0] = p->ndim == 2 ? p->rows : p->rows * p->cols;
-            it->n_elem = p->rows * p->cols;
+            it->n_elem      = p->rows * p->cols;
         }
     }
     return n;

@@ -230,7 +230,8 @@ static int match_frozen(const Loaded *l, const Job *j)
 
 static int is_fixed(const SchemaRow *row, int weights_alone)
 {
-    return row->fixed == FIXED_WEIGHTS || (row->fixed == FIXED_SAMPLE && !weights_alone);
+    int other = row->fixed == FIXED_SAMPLE || row->fixed == FIXED_STATE;
+    return row->fixed == FIXED_WEIGHTS || (other && !weights_alone);
 }
 
 /* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that
@@ -320,9 +321,10 @@ static int match_model(Loaded *l, const Job *b, char *note, size_t n)
 {
     l->n_item = ckpt_items(b, &l->arena, &l->item);
     drop_optim(l);
-    for (int k = 0; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
+    TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
     TRY(match_frozen(l, b));
-    TRY(match_keys(l, &b->recipe, note, n));
+    TRY(match_keys(l, &b->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
+    for (int k = CKPT_OPTIM; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
     note_plan(&l->manifest.state, &b->choice, note, n);
     return 0;
 }
@@ -398,6 +400,14 @@ static int restore_own(Job *j, const CkptState *s, const char *path)
     return 0;
 }
 
+/* A run that goes on in another precision begins with the scale of that precision. */
+static StepState *adapt_scale(const Job *j, StepState *s)
+{
+    int first = job_first_scale(j);
+    if (first == 0 || s->out.scale_exp == 0) s->out.scale_exp = first;
+    return s;
+}
+
 int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n)
 {
     Loaded l;
@@ -406,7 +416,7 @@ int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n)
     int rc  = loaded_open(&l, path, CKPT_FILES);
     if (rc == 0) rc = load(b, &l, note, n);
     if (rc == 0) rc = restore_own(b, &l.manifest.state, path);
-    if (rc == 0) rc = job_write_state(b, &l.manifest.state.device);
+    if (rc == 0) rc = job_write_state(b, adapt_scale(b, &l.manifest.state.device));
     if (rc == 0) *s = l.manifest.state;
     loaded_close(&l);
     return rc;

@@ -32,6 +32,7 @@ typedef enum {
     SCHEDULE_CONSTANT,
     SCHEDULE_TRAPEZOID
 } ScheduleKind;
+typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
 typedef enum { POOL_MEAN, POOL_CLASS } PoolKind;
 typedef enum { GRID_LEARNED, GRID_SINCOS } GridPos;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
@@ -109,12 +110,16 @@ typedef struct {
 } RecipeImage;
 
 typedef struct {
+    OptimKind    kind;
     double       lr, min_lr; /* min_lr: absolute floor of the schedule */
     int64_t      warmup;     /* steps */
     ScheduleKind schedule;
     double       cooldown; /* trapezoid: last part of the steps that decays, a fraction */
     double       beta1, beta2, eps, weight_decay;
-    double       clip; /* global norm; 0: none */
+    double       clip;              /* global norm; 0: none */
+    double       loss_scale;        /* to begin with; 0: 65536 in fp16, else none */
+    double       momentum, muon_lr; /* of Muon; muon_lr 0: lr */
+    int          nesterov;
 } RecipeOptim;
 
 typedef struct {

@@ -23,9 +23,9 @@ typedef enum {
 } KeyType;
 
 /* What a key may not change: FIXED_WEIGHTS says what weights mean; FIXED_SAMPLE what a sample is, which does
- * not matter to weights alone; FIXED_DATA which data are trained on, which may change when that is asked
- * for. */
-typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_DATA } KeyFixed;
+ * not matter to weights alone; FIXED_STATE what the optimizer keeps, likewise; FIXED_DATA which data are
+ * trained on, which may change when that is asked for. */
+typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_DATA } KeyFixed;
 
 struct SchemaRow {
     const char        *name; /* "steps", "model.width" */

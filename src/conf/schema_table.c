@@ -11,6 +11,7 @@ static const char *const rope_names[]      = { "none", "linear", "llama3", NULL 
 static const char *const act_names[]       = { "gelu", "swiglu", "relu2", "gelu_erf", NULL };
 static const char *const mask_names[]      = { "causal", "full", "prefix", "document", NULL };
 static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "constant", "trapezoid", NULL };
+static const char *const optim_names[]    = { "adamw", "muon", NULL };
 static const char *const pool_names[]     = { "mean", "class", NULL };
 static const char *const grid_names[]     = { "learned", "sincos", NULL };
 static const char *const augment_names[]  = { "none",  "crop",  "flip",   "jitter", "rand",
@@ -26,7 +27,7 @@ static const char *const parity_names[]   = { "none", "cleanrl", NULL };
 static const char *const isolate_names[]  = { "none", "process", NULL };
 static const char *const place_names[]    = { "auto", "host", "device", NULL };
 static const char *const answer_names[]   = { "auto", "device", "host", NULL };
-static const char *const give_way_names[] = { "moments", "gradients", NULL };
+static const char *const give_way_names[] = { "moments", "gradients", "weights", NULL };
 
 static const char *const fp8_scaling_names[] = { "delayed", "dynamic", NULL };
 static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL };
@@ -71,8 +72,8 @@ const SchemaRow schema_table[] = {
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
       .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 is "
-              "not available yet" },
+              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 "
+              "scales its gradients (optim.loss_scale)" },
     { ROW("fp8.scaling", KEY_ENUM, fp8.scaling, "delayed"), .names = fp8_scaling_names,
       .help = "precision fp8: a tensor's scale comes from its largest numbers in the last 16 steps "
               "(delayed), or from the tensor itself, in one more pass (dynamic)" },
@@ -99,8 +100,9 @@ const SchemaRow schema_table[] = {
       .aka = "use_deterministic_algorithms",
       .help = "only kernels that give the same bits each time" },
     { ROW("give_way", KEY_LIST, give_way, ""), .names = give_way_names,
-      .help = "concessions allowed when the run does not fit, though they change the mathematics: "
-              "moments, gradients (in bf16); not available yet" },
+      .help = "concessions, made only if the run does not fit, or only with recomputation, though they "
+              "change the mathematics: "
+              "moments in bf16, weights in bf16 alone (no fp32 beside them); gradients: not available yet" },
     { ROW("require", KEY_LIST, require, ""), .names = precision_names + 1, .items = "opt.",
       .help = "optimisations (keys of opt, or a precision) that must be on, and of use to the model; the run "
               "does not start otherwise" },
@@ -348,8 +350,8 @@ const SchemaRow schema_table[] = {
     { ROW("latent.llm", KEY_TEXT, latent.llm, ""), .path = 1,
       .aka = "base_model,frozen_model",
       .tasks = "latent",
-      .help = "the frozen language model: a Hugging Face folder, a run of Brim, or a safetensors file that fits "
-              "the keys of model; "
+      .help = "the frozen language model: a Hugging Face folder, a run of Brim, or a safetensors file that "
+              "fits the keys of model; "
               "\"\": random weights, for speed only" },
     { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = 1,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
@@ -507,6 +509,10 @@ const SchemaRow schema_table[] = {
     { ROW("policy.context", KEY_INT, policy.context, "1"), BETWEEN(1, 65536), .tasks = "ppo",
       .fixed = FIXED_WEIGHTS,
       .help = "observations that a trunk sees, of the same episode" },
+    { ROW("optim.kind", KEY_ENUM, optim.kind, "adamw"), .names = optim_names, .fixed = FIXED_STATE,
+      .aka = "optimizer,optimizer_type,optimizer_name",
+      .help = "adamw; muon: hidden matrices by Muon (orthogonal updates), embeddings, head and vectors by "
+              "AdamW" },
     { ROW("optim.lr", KEY_FLOAT, optim.lr, "6e-4"), BETWEEN(1e-12, 100),
       .aka = "learning_rate,max_lr,peak_lr",
       .help = "highest learning rate" },
@@ -523,7 +529,7 @@ const SchemaRow schema_table[] = {
       .aka = "warmdown,decay_fraction",
       .help = "schedule trapezoid: last share of the steps, which decays" },
     { ROW("optim.beta1", KEY_FLOAT, optim.beta1, "0.9"), BETWEEN(0, 0.999999),
-      .aka = "adam_beta1,momentum",
+      .aka = "adam_beta1",
       .help = "AdamW: decay of the first moment" },
     { ROW("optim.beta2", KEY_FLOAT, optim.beta2, "0.95"), BETWEEN(0, 0.999999),
       .aka = "adam_beta2",
@@ -537,6 +543,18 @@ const SchemaRow schema_table[] = {
     { ROW("optim.clip", KEY_FLOAT, optim.clip, "1"), BETWEEN(0, 1e9),
       .aka = "grad_clip,max_grad_norm,clip_grad,gradient_clip_val",
       .help = "largest norm of the whole gradient; 0: none" },
+    { ROW("optim.loss_scale", KEY_FLOAT, optim.loss_scale, "0"), BETWEEN(0, 16777216),
+      .aka = "init_scale,initial_loss_scale",
+      .help = "factor of all gradients to begin with, a power of two; it is halved when a gradient overflows "
+              "and doubled every 2000 updates without that; 0: 65536 in fp16, none otherwise" },
+    { ROW("optim.momentum", KEY_FLOAT, optim.momentum, "0.95"), BETWEEN(0, 0.999999),
+      .aka = "muon_momentum",
+      .help = "Muon: decay of the momentum" },
+    { ROW("optim.nesterov", KEY_BOOL, optim.nesterov, "true"),
+      .help = "Muon: the update looks one step ahead of the momentum" },
+    { ROW("optim.muon_lr", KEY_FLOAT, optim.muon_lr, "0"), BETWEEN(0, 100),
+      .help = "Muon: highest learning rate of its matrices, whose updates have the size of AdamW's; 0: "
+              "optim.lr" },
     { ROW("data.kind", KEY_ENUM, data.kind, "text"), .names = data_names,
       .aka = "dataset,data_type",
       .tasks = "lm", .fixed = FIXED_DATA,

@@ -168,13 +168,34 @@ static int add_frame(Cutter *c, const VideoFrame *f)
     return 0;
 }
 
+/* Frames [*begin, *end) of the video that are wanted. Only reading a video to its end says how many there
+ * are. */
+static int find_part(const ConvertOptions *o, const char *path, int64_t *begin, int64_t *end)
+{
+    Video     *v;
+    VideoFrame f;
+    int64_t    n = 0;
+    int        rc;
+    *begin = 0;
+    *end   = INT64_MAX;
+    if (o->part[1] <= 0) return 0;
+    TRY(video_open(&v, path));
+    while ((rc = video_next(v, &f)) > 0) n++;
+    video_close(v);
+    *begin = (int64_t)(o->part[0] * (double)n);
+    *end   = (int64_t)(o->part[1] * (double)n);
+    return rc;
+}
+
 /* A rest of at least half a clip is kept, and whatever a short video has. */
 static int cut(Cutter *c, Video *v)
 {
     VideoFrame f;
+    int64_t    begin, end;
     int        rc;
+    TRY(find_part(c->o, c->path, &begin, &end));
     for (int64_t i = 0; (rc = video_next(v, &f)) > 0; i++) {
-        if (i % c->o->stride != 0) continue;
+        if (i < begin || i >= end || (i - begin) % c->o->stride != 0) continue;
         if (c->n_frame == 0) c->first = i;
         TRY(add_frame(c, &f));
         if (c->n_frame == c->o->frames) TRY(write_clip(c));

@@ -18,8 +18,9 @@ typedef struct {
 
 enum { FACTBOOK_ANSWER = 200 };
 
-/* Reads dir/REGION/XX.json for all of them, in the order of their names, and writes JSON lines with the fields
- * prompt and answer to out. A prompt has at most `bytes` bytes. Negative after err_set()/err_user(). */
+/* Reads dir/REGION/XX.json for all of them, in the order of their names, and writes JSON lines with the
+ * fields prompt and answer to out. A prompt has at most `bytes` bytes. Negative after
+ * err_set()/err_user(). */
 int factbook_convert(const char *dir, const char *out, int64_t bytes, FactbookResult *result);
 
 /* The same for one file in memory. A file that is no profile is counted. */

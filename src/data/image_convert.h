@@ -16,6 +16,7 @@ typedef struct {
     int64_t album_bytes; /* an album is ended when it is larger */
     int     threads;
     int     frames, stride; /* of clips */
+    double  part[2]; /* clips: frames of a video between these shares of its length; both 0: all of them */
 } ConvertOptions;
 
 typedef struct {

@@ -48,6 +48,7 @@ struct Loader {
     const LoaderPart *failed;              /* the part whose error ended the supply */
     LoaderStats       stats;
     double            start_s;               /* of the first loader_next(); 0 before */
+    double            steady_start_s;        /* when as many batches as there are slots had been taken */
     double            look_s, look_waited_s; /* when the consumer's wait was last looked at */
     int64_t           look_taken;
 };
@@ -173,6 +174,7 @@ static void take_parts(Loader *l, LoaderBatch *out)
         const LoaderPart *part = part_of(l, ticket);
         if (part->failed && !l->failed) l->failed = part;
         l->stats.fill_s += part->fill_s;
+        if (l->steady_start_s > 0) l->stats.steady_fill_s += part->fill_s;
         for (int i = 0; i < SOURCE_SLOTS; i++) out->n_target[i] += part->n_target[i];
     }
 }
@@ -187,6 +189,7 @@ int loader_next(Loader *l, LoaderBatch *out)
     *out     = (LoaderBatch){ .slot = slot, .host = l->slot[slot], .sample0 = batch_sample0(l, l->n_taken) };
     take_parts(l, out);
     l->n_taken++;
+    if (l->n_taken == l->cfg.n_slot) l->steady_start_s = clock_now_s();
     l->stats.waited_s += clock_now_s() - begin_s;
     follow_wait(l);
     if (l->failed) return report_failure(l->failed);
@@ -207,12 +210,15 @@ void loader_stats(Loader *l, LoaderStats *out)
 {
     *out           = l->stats;
     out->n_thread  = l->n_thread;
-    out->elapsed_s = l->start_s == 0 ? 0 : clock_now_s() - l->start_s;
+    double now_s   = clock_now_s();
+    out->elapsed_s = l->start_s == 0 ? 0 : now_s - l->start_s;
+    out->steady_s  = l->steady_start_s == 0 ? 0 : now_s - l->steady_start_s;
 }
 
 double loader_headroom(const LoaderStats *s)
 {
     if (s->batches == 0 || s->fill_s <= 0) return 0;
+    if (s->steady_fill_s > 0) return MAX(s->n_thread, 1) * s->steady_s / s->steady_fill_s;
     return MAX(s->n_thread, 1) * s->elapsed_s / s->fill_s;
 }
 
@@ -224,6 +230,7 @@ static int start(Loader *l)
     l->failed                  = NULL;
     l->stats                   = (LoaderStats){ 0 };
     l->start_s                 = 0;
+    l->steady_start_s          = 0;
     l->look_s                  = clock_now_s();
     l->look_waited_s           = 0;
     l->look_taken              = 0;

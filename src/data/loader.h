@@ -56,7 +56,9 @@ typedef struct {
     double  fill_s;    /* the threads, for the batches taken */
     double  elapsed_s; /* since the first loader_next() */
     int64_t batches;   /* taken */
-    int     n_thread;  /* 0: inline */
+    /* The same without the batches that were filled before anything was taken; 0: not so many yet. */
+    double steady_fill_s, steady_s;
+    int    n_thread; /* 0: inline */
 } LoaderStats;
 
 /* Starts the threads. Borrows src until loader_destroy(). Negative after err_set(). */
@@ -79,7 +81,8 @@ int loader_restart(Loader *l, int64_t first_sample);
 void loader_stats(Loader *l, LoaderStats *out); /* since creation or restart */
 
 /* How many times faster the threads fill than the consumer takes; 0 while nothing was taken. Below 1 the
- * loader is the bottleneck. The number assumes that each thread has a core. */
+ * loader is the bottleneck. The number assumes that each thread has a core. The first batches do not count as
+ * soon as others were taken: they wait for the start, or were ready before it. */
 double loader_headroom(const LoaderStats *s);
 
 #ifdef __cplusplus

@@ -16,15 +16,15 @@
 #include "data/source.h"
 #include "text/tokenizer.h"
 
-/* Bytes are packed at multiples of PAIRS_ALIGN rows: then attention meets a prompt in the same blocks wherever
- * the prompt lies, and its latents have the same bits. */
+/* Bytes are packed at multiples of PAIRS_ALIGN rows: then attention meets a prompt in the same blocks
+ * wherever the prompt lies, and its latents have the same bits. */
 enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128 };
 
 /* Fields of a sample. bytes: the last one of the prompt first, so that the encoder counts positions from the
- * end, where the question stands. text: prompt, anchor and answer but its last token; teacher and full count its tokens
- * up to the first K or all of the answer. budget: the same with the first M tokens of the prompt. none:
- * without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first one
- * -1. */
+ * end, where the question stands. text: prompt, anchor and answer but its last token; teacher and full count
+ * its tokens up to the first K or all of the answer. budget: the same with the first M tokens of the prompt.
+ * none: without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first
+ * one -1. */
 enum {
     PAIR_BYTES,
     PAIR_N_BYTES,
@@ -77,8 +77,8 @@ typedef enum {
 } PairReader;
 
 /* Rows that B samples in a row need at most, packed. room (latent.room) is the share of the longest prompts'
- * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as attention's
- * fast kernels want it. */
+ * rows that prompts take on average; one prompt's rows are to spare. A multiple of PAIRS_ALIGN, as
+ * attention's fast kernels want it. */
 int64_t pairs_rows(const PairShape *s, PairReader reader, int64_t B, double room);
 
 int pairs_has_val(const Recipe *r);

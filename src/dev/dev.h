@@ -159,6 +159,10 @@ typedef struct {
     /* Lists that are bound from now on use this range, which stays the caller's; NULL: none. */
     void (*use_scratch)(Dev *dev, void *p, size_t size_bytes);
 
+    /* Memory of a plan that nothing uses while its lists are built: algorithms may be timed in it. NULL, 0:
+     * no more. A slot that is NULL needs none. */
+    void (*lend)(Dev *dev, void *p, size_t size_bytes);
+
     DevExec *(*exec_create)(Dev *dev, const Op *ops, int n_op); /* borrows ops; NULL after err_set() */
     void (*exec_destroy)(Dev *dev, DevExec *exec);
     int (*exec_run)(Dev *dev, DevExec *exec);

@@ -16,7 +16,7 @@ const DevHints dev_hints_cpu = {
 };
 
 const DevHints dev_hints_cuda = {
-    .dtypes       = 1u << DT_F32 | 1u << DT_BF16,
+    .dtypes       = 1u << DT_F32 | 1u << DT_BF16 | 1u << DT_F16,
     .is_late      = 1,
     .times        = 1,
     .most_rows    = 262144,

@@ -103,6 +103,9 @@ extern "C" {
     X(CLIP, clip, Clip)                                                                                      \
     X(ADAMW, adamw, AdamW)                                                                                   \
     X(EMA, ema, Ema)                                                                                         \
+    X(MOMENTUM, momentum, Momentum)                                                                          \
+    X(ORTHO, ortho, Ortho)                                                                                   \
+    X(MUON, muon, Muon)                                                                                      \
     X(ALL_REDUCE, all_reduce, AllReduce)                                                                     \
     X(REDUCE_SCATTER, reduce_scatter, ReduceScatter)                                                         \
     X(ALL_GATHER, all_gather, AllGather)
@@ -126,14 +129,14 @@ typedef enum {
  * A step may have several losses. Each loss has a slot: sum[slot] adds up its rows, inv[slot] is its weight
  * divided by its targets. The loss of an update is the sum over slots of sum[slot] * inv[slot]. A slot may
  * also hold a measure, which is reported and is no part of the loss. */
-enum { LOSS_SLOTS = 8 };
+enum { LOSS_SLOTS = 8, SCALE_EXP_MAX = 24 };
 
 typedef struct {
     int64_t  step;            /* 0 for the first update */
     uint64_t seed;            /* RNG key, low part */
     float    lr;              /* learning rate of this step, before a segment's multiplier */
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
-    float    loss_scale;      /* multiplies gradients of the loss; 1 unless fp16 */
+    float    loss_scale;      /* multiplies gradients of the loss, beside 2^out.scale_exp; 1 but in tests */
     int32_t  measures;        /* bit k: slot k is only reported and is no part of the loss */
     int32_t  reserved;
 } StepIn;
@@ -147,14 +150,17 @@ typedef struct {
     double  loss_ema;           /* running mean of the loss over updates that were not skipped */
     float   loss;               /* of the last update, written by CLIP */
     float   grad_norm;          /* before clipping, written by CLIP */
-    float   clip;               /* factor applied to gradients by the optimizer, includes 1/loss_scale */
+    float   clip;               /* factor applied to gradients by the optimizer, undoes the loss scale */
     float   bias1;              /* 1 / (1 - beta1^n_update) */
     float   bias2;              /* 1 / (1 - beta2^n_update) */
-    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT: only gradients are cleared */
+    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT, 4 the gradient overflowed; in
+                         * all but 0 only gradients are cleared */
     int32_t n_update;   /* updates done, this one included */
-    int32_t n_skipped;  /* skips over the run, those after HALT not counted */
-    int32_t n_skip_row; /* skips in a row up to now */
-    int32_t reserved[3];
+    int32_t n_skipped;  /* skips over the run, those after HALT and overflows not counted */
+    int32_t n_skip_row; /* skips in a row up to now, likewise */
+    int32_t scale_exp;  /* gradients are computed times 2^scale_exp; CLIP adapts it. 0: not scaled */
+    int32_t n_scaled;   /* updates since it last changed */
+    int32_t n_overflow; /* updates skipped on its account, over the run */
 } StepOut;
 
 typedef struct {
@@ -553,22 +559,47 @@ typedef struct { Tensor *dw, *ws, *a, *b, *a_site, *b_site; int fast; } Fp8Linea
 /* state.out.grad_sumsq += sum of squares of x, in a fixed order */
 typedef struct { Tensor *state, *ws, *x; } Sumsq;
 /* Decides about this update. loss = sum over slots of sum*inv, measures left out;
- * grad_norm = sqrt(grad_sumsq)/loss_scale.
+ * grad_norm = sqrt(grad_sumsq)/S, where S is loss_scale * 2^scale_exp.
  * report += sum*inv, sum = 0 for each slot, n_report += 1.
  * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
+ * skip = 4 if scale_every > 0, scale_exp > 1, loss is finite and grad_norm is not: then n_overflow += 1,
+ * scale_exp -= 1, n_scaled = 0, clip = 0, and nothing else changes. Otherwise
  * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and
  * loss > spike_factor*loss_ema; else 0.
  * skip: n_skipped += 1, n_skip_row += 1, clip = 0. Not: n_skip_row = 0, n_update += 1,
- * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/loss_scale, bias1, bias2 from n_update, and
- * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. grad_sumsq = 0 always. */
-typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; } Clip;
+ * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/S, bias1, bias2 from n_update, and
+ * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. Every scale_every such updates scale_exp += 1,
+ * up to SCALE_EXP_MAX. grad_sumsq = 0 always. */
+typedef struct { Tensor *state; float max_norm, beta1, beta2, spike_factor; int scale_every; } Clip;
 /* One pass over a flat range: g *= out.clip; m, v; w -= lr*lr_mul*(mhat/(sqrt(vhat)+eps) + decay*w); copy = w
  * rounded; g = 0. skip: only g = 0. Between segments nothing changes but g, which may be cleared. master, m,
- * v, grad f32[n], copy bf16[n]?, seg u8 (Segment rows). */
-typedef struct { Tensor *master, *m, *v, *grad, *copy, *state, *seg; float beta1, beta2, eps; } AdamW;
+ * v, grad f32[n], copy bf16[n] or f16[n]?, seg u8 (Segment rows). master may be bf16, and so may m and v
+ * together. They are rounded up or down with the probability that makes the mean right (adam_round in
+ * dev/op_math.h): what is smaller than a rounding still adds up over steps. */
+typedef struct {
+    Tensor *master, *m, *v, *grad, *copy, *state, *seg;
+    float   beta1, beta2, eps;
+    int     site; /* of the draws */
+} AdamW;
 /* Running mean of weights: e = d e + (1 - d) w over flat f32[n]; nothing where state.out.skip. d is decay,
  * with warmup the smaller of decay and (1 + n_update)/(10 + n_update). */
 typedef struct { Tensor *e, *w, *state; float decay; int warmup; } Ema;
+
+/* Muon is three ops over a batch of matrices of one shape R x C. seg (u8, Segment rows) says where each lies
+ * in the flat ranges; S of them, S <= n.
+ *
+ * m = momentum*m + (1 - momentum)*g with g = grad*out.clip, grad = 0; x [n,R,C] of matrix s < S is m, with
+ * nesterov momentum*m + (1 - momentum)*g. Other matrices of x are 0. skip: grad = 0, m stays, x = 0. m, grad
+ * f32[E]; outside of segments nothing changes. */
+typedef struct { Tensor *x, *m, *grad, *state, *seg; float momentum; int nesterov; } Momentum;
+/* y [n,R,C]: each matrix of x made nearly orthogonal, by the steps of ortho_step() (dev/op_math.h):
+ *   X = x/(ORTHO_MARGIN*|x| + ORTHO_EPS), |x| the Frobenius norm; then ORTHO_STEPS times
+ *   A = X X^T, or X^T X if R > C;  B = b A + c A A;  X = a X + B X, or a X + X B.  y = X.
+ * All singular values that were above 0.001 |x| end between 0.8 and 1.2. */
+typedef struct { Tensor *y, *ws, *x; } Ortho;
+/* w -= lr*lr_mul*(scale*y[s] + decay*w) for matrix s; copy = w rounded. skip: nothing. master f32[E], copy
+ * bf16[E] or f16[E]?, y [n,R,C]. */
+typedef struct { Tensor *master, *copy, *y, *state, *seg; float scale; } Muon;
 
 /* Collectives over all ranks; sums in f32. y may alias x. */
 typedef struct { Tensor *y, *x; } AllReduce;
@@ -615,6 +646,7 @@ typedef struct {
     signed char alias[4][2];
     int         cheap; /* elementwise or norm: what recompute level "cheap" repeats */
     MachineUnit unit;  /* which of a machine's rates bounds its FLOPs; UNIT_MEMORY: it has none */
+    int         aside; /* its FLOPs are the optimizer's, not the model's: MFU does not count them */
 } OpRow;
 
 extern const OpRow op_table[OP_COUNT];

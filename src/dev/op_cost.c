@@ -3,6 +3,7 @@
 #include "dev/op.h"
 
 #include "base/err.h"
+#include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
 /* FLOPs of forward attention of T queries and S keys in each of B sequences. */
@@ -21,6 +22,13 @@ static double self_flops(const AttnShape *s, const Tensor *qkv)
 static double cross_flops(const AttnShape *s, const Tensor *q, const Tensor *kv)
 {
     return attn_flops(s, q->dim[0], q->dim[1], kv->dim[1]);
+}
+
+/* Three products a step, two of them with the long side. */
+static double ortho_flops(const Tensor *x)
+{
+    double n = (double)x->dim[0], R = (double)x->dim[1], C = (double)x->dim[2], side = MIN(R, C);
+    return ORTHO_STEPS * n * (4.0 * R * C * side + 2.0 * side * side * side);
 }
 
 double op_flops(OpKind kind, const OpArgs *a)
@@ -50,6 +58,7 @@ double op_flops(OpKind kind, const OpArgs *a)
         return cross_flops(&a->cross_attn_fwd.shape, a->cross_attn_fwd.q, a->cross_attn_fwd.kv);
     case OP_CROSS_ATTN_BWD:
         return 2.0 * cross_flops(&a->cross_attn_bwd.shape, a->cross_attn_bwd.q, a->cross_attn_bwd.kv);
+    case OP_ORTHO: return ortho_flops(a->ortho.x);
     default: return 0.0;
     }
 }
@@ -69,6 +78,10 @@ double op_bytes(OpKind kind, const OpArgs *a)
         }
         if (kind == OP_ROWS_FWD && t == a->rows_fwd.x) n = (double)tensor_bytes(a->rows_fwd.y);
         if (kind == OP_PUT && t == a->put.y) n = (double)tensor_bytes(a->put.x) / 2; /* one row, written */
+        /* Of a flat range a batch of matrices touches its own. */
+        if (kind == OP_MOMENTUM && i < 3)
+            n = (double)tensor_numel(a->momentum.x) * (double)dtype_bytes(t->dtype);
+        if (kind == OP_MUON && i < 2) n = (double)tensor_numel(a->muon.y) * (double)dtype_bytes(t->dtype);
         int times = (row->arg[i].access & ARG_RW) == ARG_RW ? 2 : 1;
         sum += n * times;
     }
@@ -140,6 +153,15 @@ static size_t attn_stored_ws(const Tensor *qkv, int backward)
     return n * 4 + (backward ? n * dtype_bytes(qkv->dtype) : 0) + 2 * TENSOR_ALIGN + GEMM_WS_BYTES;
 }
 
+/* The matrices between two steps, A and B, partial sums of squares, and room for the library. */
+static size_t ortho_ws(const Tensor *x)
+{
+    size_t n = (size_t)x->dim[0], side = (size_t)MIN(x->dim[1], x->dim[2]);
+    size_t square = tensor_align_up(n * side * side * dtype_bytes(x->dtype));
+    return tensor_align_up(tensor_bytes(x)) + 2 * square + tensor_align_up(n * ORTHO_PARTS * sizeof(double)) +
+           GEMM_WS_BYTES;
+}
+
 /* Column sums for db: one f32 row for each tile of QUANT_ROWS rows. */
 static size_t quant_sums_ws(const Quant *a)
 {
@@ -169,6 +191,7 @@ size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
     case OP_QKNORM_DW: return colsum_ws(2 * a->qknorm_dw.head_dim, 1);
     case OP_QUANT: return a->quant.db ? quant_sums_ws(&a->quant) : 0;
     case OP_STATS: return STATS_BLOCKS * 3 * sizeof(double);
+    case OP_ORTHO: return ortho_ws(a->ortho.x);
     case OP_SUMSQ: return SUMSQ_BLOCKS * sizeof(double);
     /* Stable order of rows by token: keys and values, twice, plus the sort's own table. */
     case OP_EMBED_DW: return (size_t)tensor_rows(a->embed_dw.dy) * 16 + (4u << 20);

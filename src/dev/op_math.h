@@ -5,10 +5,40 @@
 #include "base/rng.h"
 #include "dev/op.h"
 
+/* What all gradients are multiplied by, so that small ones survive in a narrow type. A power of two is
+ * exact. */
+static inline BRIM_HD float step_loss_scale(const StepState *s)
+{
+    return s->in.loss_scale * (float)((uint32_t)1 << s->out.scale_exp);
+}
+
 /* What the gradient of a loss in `slot` is multiplied by. */
 static inline BRIM_HD float step_scale(const StepState *s, int slot)
 {
-    return s->in.inv[slot] * s->in.loss_scale;
+    return s->in.inv[slot] * step_loss_scale(s);
+}
+
+/* 1: the gradient overflowed and this update is skipped, with half the scale from now on. A gradient that is
+ * not finite at the smallest scale is a failure like any other. */
+static inline BRIM_HD int step_overflow(StepOut *out, int grad_is_finite, int scale_every)
+{
+    if (scale_every == 0 || out->scale_exp <= 1 || grad_is_finite) return 0;
+    out->skip = 4;
+    out->clip = 0;
+    out->n_overflow += 1;
+    out->scale_exp -= 1;
+    out->n_scaled = 0;
+    return 1;
+}
+
+/* After an update: the scale grows once in a while. */
+static inline BRIM_HD void step_grow_scale(StepOut *out, int scale_every)
+{
+    if (scale_every == 0 || out->scale_exp == 0) return;
+    out->n_scaled += 1;
+    if (out->n_scaled < scale_every || out->scale_exp >= SCALE_EXP_MAX) return;
+    out->scale_exp += 1;
+    out->n_scaled = 0;
 }
 
 /* ---- fp8 ----------------------------------------------------------------------------------------------- */
@@ -101,6 +131,60 @@ static inline BRIM_HD float ppo_advantage(float adv, const float *norm)
 static inline BRIM_HD MseTerm ppo_value(float value, float ret, float old, float clip)
 {
     return clip > 0 ? mse_clipped(value, ret, old, clip) : mse_plain(value, ret);
+}
+
+/* ---- Stochastic rounding ------------------------------------------------------------------------------- */
+
+/* 16 bits for each number of an element that AdamW rounds: weight, first and second moment. Two elements
+ * share a call. n_update, not the step: a step may have several updates. */
+typedef struct {
+    uint32_t w, m, v;
+} AdamDraw;
+
+static inline BRIM_HD AdamDraw adam_draw(uint64_t seed, uint32_t site, int32_t n_update, int64_t i)
+{
+    uint32_t word[4];
+    rng_philox(word, seed, site, (uint64_t)(uint32_t)n_update, (uint64_t)i / 2);
+    uint32_t a = word[2 * (i & 1)], b = word[2 * (i & 1) + 1];
+    AdamDraw d = { a & 0xFFFFu, a >> 16, b & 0xFFFFu };
+    return d;
+}
+
+/* The bits of x as bf16: up with a probability of what would be cut off, x finite. */
+static inline BRIM_HD uint16_t adam_round(float x, uint32_t draw)
+{
+    union {
+        float    f;
+        uint32_t u;
+    } bits = { x };
+    return (uint16_t)((bits.u + draw) >> 16);
+}
+
+/* ---- Orthogonal matrices ------------------------------------------------------------------------------- */
+
+/* Steps of X -> a X + b (X X^T) X + c (X X^T)^2 X. The coefficients are those of Polar Express (Amsel,
+ * Persson, Musco and Gower, 2025): each step is the best odd polynomial for what the steps before can have
+ * left. The margin keeps rounded singular values inside the range that they are made for. */
+enum { ORTHO_STEPS = 5 };
+#define ORTHO_MARGIN 1.01f
+#define ORTHO_EPS    1e-20f /* a matrix of zeros stays one */
+
+typedef struct {
+    float a, b, c;
+} OrthoStep;
+
+static inline BRIM_HD OrthoStep ortho_step(int i)
+{
+    const OrthoStep step[ORTHO_STEPS] = {
+        { 8.28721201814563f, -23.595886519098837f, 17.300387312530933f },
+        { 4.107059111542203f, -2.9478499167379106f, 0.5448431082926601f },
+        { 3.9486908534822946f, -2.908902115962949f, 0.5518191394370137f },
+        { 3.3184196573706015f, -2.488488024314874f, 0.51004894012372f },
+        { 2.300652019954817f, -1.6689039845747493f, 0.4188073119525673f },
+    };
+    float     m = ORTHO_MARGIN, m3 = m * m * m;
+    OrthoStep s = { step[i].a / m, step[i].b / m3, step[i].c / (m3 * m * m) };
+    return s;
 }
 
 /* ---- Permutations -------------------------------------------------------------------------------------- */

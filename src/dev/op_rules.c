@@ -384,10 +384,39 @@ static void need_parts(OpCheck *v, const OpArgs *a)
     need(v, v->kind == OP_ALL_GATHER ? y % x == 0 : x % y == 0, "one must be a multiple of the other");
 }
 
+static int is_wide_or_bf16(const Tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16; }
+
 static void more_adamw(OpCheck *v, const OpArgs *a)
 {
+    need(v, is_wide_or_bf16(a->adamw.master) && is_wide_or_bf16(a->adamw.m),
+         "weights and moments: f32 or bf16");
+    need(v, a->adamw.m->dtype == a->adamw.v->dtype, "both moments have one dtype");
     size_t n = tensor_bytes(a->adamw.seg);
     need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
+}
+
+static void need_segments(OpCheck *v, const Tensor *seg, const Tensor *x)
+{
+    size_t n = tensor_bytes(seg);
+    need(v, n > 0 && n % sizeof(Segment) == 0, "seg must be whole segments");
+    need(v, x->ndim == 3 && tensor_is_contiguous(x), "matrices must be [n,R,C] without gaps");
+    need(v, x->ndim != 3 || n / sizeof(Segment) <= (size_t)x->dim[0],
+         "there are more segments than matrices");
+}
+
+static void more_momentum(OpCheck *v, const OpArgs *a)
+{
+    need_segments(v, a->momentum.seg, a->momentum.x);
+    need(v, a->momentum.momentum >= 0 && a->momentum.momentum < 1, "momentum must be in [0, 1)");
+}
+
+static void more_muon(OpCheck *v, const OpArgs *a) { need_segments(v, a->muon.seg, a->muon.y); }
+
+static void more_ortho(OpCheck *v, const OpArgs *a)
+{
+    const Tensor *x = a->ortho.x, *y = a->ortho.y;
+    need(v, x->ndim == 3 && y->ndim == 3 && x->dim[0] == y->dim[0], "needs [n,R,C]");
+    need(v, tensor_is_contiguous(x) && tensor_is_contiguous(y), "matrices must have no gaps");
 }
 
 /* N rows, C columns, X columns of x, Y of dy, S numbers of a site. */
@@ -577,8 +606,12 @@ const OpRule op_rules[OP_COUNT] = {
                            .dims = set_site, .more = more_fp8_linear_dw },
     [OP_SUMSQ]        = { { STEP, WS, SOME(FLOAT) } },
     [OP_CLIP]         = { { STEP } },
-    [OP_ADAMW]        = { { F_N, F_N, F_N, F_N, VECTOR(FLOAT, N), STEP, WS }, .more = more_adamw },
+    [OP_ADAMW]        = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N), VECTOR(FLOAT, N), F_N, VECTOR(FLOAT, N), STEP,
+                            WS }, .more = more_adamw },
     [OP_EMA]          = { { F_N, F_N, STEP } },
+    [OP_MOMENTUM]     = { { P(*, C), VECTOR(F32, E), VECTOR(F32, E), STEP, WS }, .more = more_momentum },
+    [OP_ORTHO]        = { { N_C, WS, N_C }, .more = more_ortho },
+    [OP_MUON]         = { { VECTOR(F32, E), VECTOR(FLOAT, E), P(*, C), STEP, WS }, .more = more_muon },
     [OP_ALL_REDUCE]   = { { VECTOR(FLOAT, N), VECTOR(FLOAT, N) }, .more = need_same_dtype },
     [OP_REDUCE_SCATTER] = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },
     [OP_ALL_GATHER]   = { { SOME(FLOAT), SOME(FLOAT) }, .more = need_parts },

@@ -11,6 +11,8 @@ enum {
     COLSUM_BLOCKS = 264,
     /* SUMSQ: one double per block. */
     SUMSQ_BLOCKS = 2048,
+    /* ORTHO: one double per part of a matrix. */
+    ORTHO_PARTS = 64,
     /* STATS: three doubles per block. */
     STATS_BLOCKS = 256,
     /* QUANT works on tiles of so many rows. */

@@ -53,9 +53,9 @@ static void declare_norm(ParamTable *t, const char *name, int64_t width, int bet
  * within twenty. */
 static const float OUT_LR = 0.02f;
 
-/* A query that begins as a place's position and keys by the same matrix: a head's score of that place is about
- * gain^2 sqrt(head) / sqrt(2), of others noise of gain^2. With 1.2 and heads of 32 two thirds of the attention
- * begin at the place itself, of 64 bytes. */
+/* A query that begins as a place's position and keys by the same matrix: a head's score of that place is
+ * about gain^2 sqrt(head) / sqrt(2), of others noise of gain^2. With 1.2 and heads of 32 two thirds of the
+ * attention begin at the place itself, of 64 bytes. */
 static const double QUERY_GAIN = 1.2;
 
 static void declare_pool(ParamTable *t, const RecipeEncoder *s, int64_t out)
@@ -99,8 +99,9 @@ void encoder_declare(ByteEncoder *e, Store *store, const RecipeEncoder *s, int64
     e->out        = out;
     net_declare(&e->trunk, store, &m, opt,
                 &(NetPlace){ .prefix = "encoder.", .index = index, .block0 = block0 });
-    /* Bytes and positions as large as what blocks read. As small as usual (0.02) a few updates of biases would
-     * be larger, and every prompt would look the same: a cosine of 0.9999 after 40 steps of latent-tiny. */
+    /* Bytes and positions as large as what blocks read. As small as usual (0.02) a few updates of biases
+     * would be larger, and every prompt would look the same: a cosine of 0.9999 after 40 steps of
+     * latent-tiny. */
     param_find(&e->trunk.table, "embed.weight")->std = 1;
     param_find(&e->trunk.table, "pos.weight")->std   = 1;
     param_table_init(&e->pool, "pool.", (index + 1) * NET_SITES);

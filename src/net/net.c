@@ -24,6 +24,17 @@ static void declare_matrix(Net *net, const char *name, int64_t rows, int64_t col
     param_declare(&net->table, &p);
 }
 
+/* The matrix NAME is a hidden one, of a, b and c rows stacked (0: none). */
+static void set_stack(Net *net, const char *name, int64_t a, int64_t b, int64_t c)
+{
+    char full[PARAM_NAME];
+    param_name(full, "%s.weight", name);
+    Param *p    = param_find(&net->table, full);
+    p->stack[0] = a;
+    p->stack[1] = b;
+    p->stack[2] = c;
+}
+
 void net_declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, double std, int bias)
 {
     declare_matrix(net, name, rows, cols, std);
@@ -85,15 +96,19 @@ static void declare_block(Net *net, int l)
 #define NAME(part) (param_name(name, "block.%d.%s", l, part), name)
     net_declare_norm(net, NAME("norm1"), m->width, beta);
     net_declare_linear(net, NAME("qkv"), q + 2 * kv, m->width, std, m->bias || m->qkv_bias);
+    set_stack(net, NAME("qkv"), q, kv, kv);
     if (m->qk_norm) {
         net_declare_norm(net, NAME("q_norm"), m->head_dim, 0);
         net_declare_norm(net, NAME("k_norm"), m->head_dim, 0);
     }
     net_declare_linear(net, NAME("proj"), m->width, q, std_res, m->bias);
+    set_stack(net, NAME("proj"), m->width, 0, 0);
     declare_scale(net, NAME("scale1"));
     net_declare_norm(net, NAME("norm2"), m->width, beta);
     net_declare_linear(net, NAME("up"), m->act == FFN_SWIGLU ? 2 * m->ffn : m->ffn, m->width, std, m->bias);
+    set_stack(net, NAME("up"), m->ffn, m->act == FFN_SWIGLU ? m->ffn : 0, 0);
     net_declare_linear(net, NAME("down"), m->width, m->ffn, std_res, m->bias);
+    set_stack(net, NAME("down"), m->width, 0, 0);
     declare_scale(net, NAME("scale2"));
 #undef NAME
 }

@@ -26,6 +26,7 @@ const ColumnRow column_table[COL_COUNT] = {
     [COL_GRAD]   = { "gradient",      ".grad", SLAB_GRAD,   0 },
     [COL_M]      = { "first moment",  ".m",    SLAB_OPTIM,  1 },
     [COL_V]      = { "second moment", ".v",    SLAB_OPTIM,  1 },
+    [COL_MOMENTUM] = { "momentum", ".momentum", SLAB_OPTIM, 1 },
 };
 /* clang-format on */
 
@@ -132,6 +133,51 @@ static Tensor *row_view(Store *s, Tensor *root, const Param *p, const char *suff
     return store_view(s, root, name, p->offset, p->ndim, p->ndim == 2 ? two : &one);
 }
 
+/* The group of a shape, which is new or was there before. */
+static MuonGroup *group_of(ParamTable *t, int64_t rows, int64_t cols)
+{
+    for (int i = 0; i < t->n_muon; i++) {
+        if (t->muon[i].rows == rows && t->muon[i].cols == cols) return &t->muon[i];
+    }
+    CHECK(t->n_muon < MUON_GROUPS, "raise MUON_GROUPS");
+    t->muon[t->n_muon] = (MuonGroup){ .rows = rows, .cols = cols };
+    return &t->muon[t->n_muon++];
+}
+
+/* Segments of REGION_MUON: a matrix each, those of one shape in a row, else in the order of the flat
+ * range. */
+static void layout_muon(ParamTable *t, Store *store, const ParamOptions *opt)
+{
+    int      n   = 0;
+    Segment *seg = ARENA_ARRAY(&t->arena, Segment, PARAM_STACK * t->n_param + 1);
+    for (int pass = 0; pass < 2; pass++) { /* count, then fill */
+        for (int g = 0, at = 0; g < t->n_muon && pass == 1; g++) {
+            t->muon[g].first = at;
+            at += t->muon[g].n;
+            t->muon[g].n = 0;
+        }
+        for (int i = t->n_param - 1; i >= 0; i--) {
+            const Param *p  = &t->param[i];
+            int64_t      at = p->offset;
+            for (int k = 0; k < PARAM_STACK && p->region == REGION_MUON && p->stack[k]; k++) {
+                MuonGroup *g    = group_of(t, p->stack[k], p->cols);
+                int64_t    size = p->stack[k] * p->cols;
+                if (pass == 1)
+                    seg[g->first + g->n] =
+                        (Segment){ at, at + size, p->decay ? opt->decay : 0.0f, p->lr_mul * opt->muon };
+                n += pass;
+                g->n++;
+                at += size;
+            }
+            CHECK(p->region != REGION_MUON || at == p->offset + p->rows * p->cols, "%s: its stack", p->name);
+        }
+    }
+    int64_t bytes             = (int64_t)sizeof *seg * n;
+    t->segments[REGION_MUON]  = seg;
+    t->n_segment[REGION_MUON] = n;
+    if (n) t->seg[REGION_MUON] = store_tensor(store, SLAB_STATE, "matrices", DT_U8, 1, &bytes);
+}
+
 static void layout_segments(ParamTable *t, Store *store, int region, float decay)
 {
     Segment *seg = ARENA_ARRAY(&t->arena, Segment, t->n_param);
@@ -154,6 +200,7 @@ static void choose_regions(ParamTable *t, const ParamOptions *opt)
     for (int i = 0; i < t->n_param; i++) {
         Param *p = &t->param[i];
         p->frozen |= is_listed(p->name, opt->freeze);
+        if (opt->muon > 0 && opt->trains && p->stack[0] && !p->frozen) p->region = REGION_MUON;
         if (p->frozen) p->region = p->region == REGION_COPY ? REGION_FROZEN_COPY : REGION_FROZEN_MASTER;
     }
     for (int i = t->n_param - 1; i >= 0; i--) {
@@ -169,9 +216,15 @@ static int column_dtype(Column c, Region r, const ParamOptions *opt)
 {
     int frozen = (int)r >= REGION_TRAINED, copied = opt->compute != DT_F32;
     int narrow = r == REGION_FROZEN_COPY || (r == REGION_COPY && !opt->trains);
+    int moment = opt->gives & GIVE_MOMENTS ? DT_BF16 : DT_F32;
+    int alone  = r == REGION_COPY && opt->compute == DT_BF16 && opt->trains && opt->gives & GIVE_WEIGHTS;
+    int read   = (r == REGION_COPY || r == REGION_MUON) && copied && opt->trains; /* by products */
     switch (c) {
-    case COL_WEIGHT: return narrow ? (int)opt->compute : DT_F32;
-    case COL_COPY: return r == REGION_COPY && copied && opt->trains ? (int)opt->compute : -1;
+    case COL_WEIGHT: return narrow || alone ? (int)opt->compute : DT_F32;
+    case COL_COPY: return read && !alone ? (int)opt->compute : -1;
+    case COL_M:
+    case COL_V: return frozen || !opt->trains || r == REGION_MUON ? -1 : moment;
+    case COL_MOMENTUM: return r == REGION_MUON && opt->trains ? DT_F32 : -1;
     default: return frozen || !opt->trains ? -1 : DT_F32;
     }
 }
@@ -236,7 +289,8 @@ void param_layout(ParamTable *t, Store *store, const ParamOptions *opt)
             snprintf(name, sizeof name, "%s%s %d", t->prefix, column_table[c].name, r);
             t->flat[c][r] = store_tensor(store, column_table[c].slab, name, (DType)dtype, 1, &n);
         }
-        if (r < REGION_TRAINED && opt->trains) layout_segments(t, store, r, opt->decay);
+        if (r < REGION_MUON && opt->trains) layout_segments(t, store, r, opt->decay);
+        if (r == REGION_MUON && opt->trains) layout_muon(t, store, opt);
     }
     for (int i = 0; i < t->n_param; i++) {
         Param *p = &t->param[i];

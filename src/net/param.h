@@ -4,11 +4,11 @@
  * 1. Rows are declared in forward order and laid out in backward order. So the ranges that the backward half
  *    finishes first are contiguous (gradient buckets).
  * 2. A row belongs to one flat region. Products read REGION_COPY in the compute dtype; norms read
- *    REGION_MASTER in f32. The optimizer walks each region as one flat range. Frozen rows have regions of
- *    their own.
- * 3. A row has columns (column_table): weight, copy, gradient and so on. A trainable row has all columns; the
- *    copy exists only when the compute dtype is not f32. A frozen row, and every row where nothing trains,
- *    has one column, in the dtype it computes in.
+ *    REGION_MASTER in f32. AdamW walks each of the two as one flat range. Rows under Muon have a region of
+ *    their own, REGION_MUON, and so have frozen rows.
+ * 3. A row has columns (column_table): weight, copy, gradient and so on. The copy exists only when the
+ *    compute dtype is not f32. AdamW keeps two moments of a row, Muon one momentum. A frozen row, and every
+ *    row where nothing trains, has one column, in the dtype it computes in.
  * 4. Padding between rows is zero in every slab and stays zero. rows_stored > rows pads a vocabulary to a
  *    multiple that matrix units like; checkpoints hold the logical rows only.
  * 5. The names of a table begin with its prefix. Its random sites begin at site0. Two tables of one run
@@ -21,12 +21,19 @@
 /* ORTHOGONAL: rows or columns, whichever are fewer, are orthogonal and have length std. CONSTANT: std. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_ORTHOGONAL, INIT_CONSTANT } InitKind;
 
-/* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves frozen ones. */
-typedef enum { REGION_COPY, REGION_MASTER, REGION_FROZEN_COPY, REGION_FROZEN_MASTER, REGION_COUNT } Region;
+/* Where a row lives. Declared rows say COPY or MASTER; param_layout() moves those of Muon and frozen ones. */
+typedef enum {
+    REGION_COPY,
+    REGION_MASTER,
+    REGION_MUON,
+    REGION_FROZEN_COPY,
+    REGION_FROZEN_MASTER,
+    REGION_COUNT
+} Region;
 enum { REGION_TRAINED = REGION_FROZEN_COPY /* the regions below this one have gradients */ };
 
 /* What is kept of a row. COL_WEIGHT is the master weight, or the only copy of a frozen one. */
-typedef enum { COL_WEIGHT, COL_COPY, COL_GRAD, COL_M, COL_V, COL_COUNT } Column;
+typedef enum { COL_WEIGHT, COL_COPY, COL_GRAD, COL_M, COL_V, COL_MOMENTUM, COL_COUNT } Column;
 
 typedef struct {
     const char *name;   /* of the flat range: "master", "gradient" */
@@ -37,18 +44,28 @@ typedef struct {
 
 extern const ColumnRow column_table[COL_COUNT];
 
-enum { PARAM_NAME = 64, PARAM_PREFIX = 24, PARAM_ORIGIN = 1024, PARAM_ALIGN = 128 /* elements */ };
+enum {
+    PARAM_NAME   = 64,
+    PARAM_PREFIX = 24,
+    PARAM_ORIGIN = 1024,
+    PARAM_ALIGN  = 128 /* elements */,
+    PARAM_STACK  = 3
+};
 
 typedef struct {
-    char            name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
-    int             ndim;             /* 1: vector of rows * cols; 2: rows x cols */
-    int64_t         rows, cols, rows_stored;
-    InitKind        init;
-    float           std;
-    int             decay;  /* weight decay applies */
-    int             frozen; /* not trained */
-    int             narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
-    float           lr_mul;
+    char     name[PARAM_NAME]; /* as in checkpoints: "block.3.qkv.weight" */
+    int      ndim;             /* 1: vector of rows * cols; 2: rows x cols */
+    int64_t  rows, cols, rows_stored;
+    InitKind init;
+    float    std;
+    int      decay;  /* weight decay applies */
+    int      frozen; /* not trained */
+    int      narrow; /* products alone read it, or a copy of it, so they may read it in fp8 */
+    float    lr_mul;
+    /* A hidden matrix, for optimizers that treat those otherwise: the rows of each matrix that is stacked in
+     * this one (q, k and v; gate and up). 0: no more. A row without any is an embedding, a head or a
+     * vector. */
+    int64_t         stack[PARAM_STACK];
     Region          region;
     int             site;           /* random site of its initial values */
     int64_t         offset;         /* elements, in the region's flat range */
@@ -57,17 +74,27 @@ typedef struct {
     const StoreFp8 *fp8;            /* its copies in fp8; NULL: none */
 } Param;
 
+/* Matrices of one shape under Muon: neighbours in the segment table of REGION_MUON. */
 typedef struct {
-    char     prefix[PARAM_PREFIX]; /* "", or "teacher." */
-    int      site0;
-    Param   *param;
-    int      n_param, cap;
-    int     *by_name; /* 2*cap entries, hashed by name: index of the row + 1, 0 when empty */
-    int64_t  region_elems[REGION_COUNT];
-    Tensor  *flat[COL_COUNT][REGION_COUNT]; /* whole columns; NULL if empty */
-    Tensor  *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
-    Segment *segments[REGION_TRAINED];      /* their host contents */
-    int      n_segment[REGION_TRAINED];
+    int64_t rows, cols;
+    int     first, n; /* segments */
+} MuonGroup;
+
+enum { MUON_GROUPS = 64 };
+
+typedef struct {
+    char      prefix[PARAM_PREFIX]; /* "", or "teacher." */
+    int       site0;
+    Param    *param;
+    int       n_param, cap;
+    int      *by_name; /* 2*cap entries, hashed by name: index of the row + 1, 0 when empty */
+    int64_t   region_elems[REGION_COUNT];
+    Tensor   *flat[COL_COUNT][REGION_COUNT]; /* whole columns; NULL if empty */
+    Tensor   *seg[REGION_TRAINED];           /* Segment rows for the optimizer */
+    Segment  *segments[REGION_TRAINED];      /* their host contents */
+    int       n_segment[REGION_TRAINED];
+    MuonGroup muon[MUON_GROUPS];
+    int       n_muon;
     /* f32[n,FP8_SITE]: of all rows in fp8 two sites in E4M3, x and w, and one of gradients in E5M2. NULL:
      * none */
     Tensor *sites, *grad_sites;
@@ -78,10 +105,15 @@ typedef struct {
     uint64_t origin_hash;
 } ParamTable;
 
+/* What is kept in bf16 though f32 would be exact: concessions of a run that does not fit. */
+enum { GIVE_MOMENTS = 1, GIVE_WEIGHTS = 2 /* no f32 weights beside those that products read */ };
+
 typedef struct {
-    DType compute; /* dtype of copies and activations */
-    int trains; /* 0: nothing is updated: no gradient, no optimizer state, frozen rows stay where they are */
+    DType       compute;  /* dtype of copies and activations */
+    int         trains;   /* 0: nothing is updated: one column for each row */
     float       decay;    /* the run's weight decay */
+    float       muon;     /* Muon trains hidden matrices, at so many times the learning rate; 0: AdamW does */
+    unsigned    gives;    /* GIVE_* bits */
     const char *freeze;   /* comma list of names; NULL: none */
     int         fp8;      /* weights of products also get copies in fp8 */
     int         fp8_head; /* that of the head, too */

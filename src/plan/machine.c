@@ -14,8 +14,8 @@
  * at 3.4 to 3.9 TB/s, so 3.5. Attention depends on shape: 322 forward / 237 backward at T 1024 with heads of
  * 64, more at T 4096; 330 / 235. Micro-batch 64 instead of 32 saves 2096 ops and 7 ms a step there, so an op
  * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
- * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op
- * at a time in a step of Qwen2.5 1.5B (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
+ * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
+ * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
  * the burst rate that an H200 holds. */
 static const Machine machines[] = {
     { "h200",

@@ -78,6 +78,18 @@ Tensor *prog_rows(Prog *p, Tensor *t, int64_t row0, int64_t n_rows)
     return prog_number(p, v);
 }
 
+Tensor *prog_part(Prog *p, Tensor *t, int64_t first, int ndim, const int64_t *dim)
+{
+    Tensor *v = prog_new_tensor(p);
+    tensor_init(v, t->name, t->dtype, ndim, dim);
+    CHECK(tensor_is_contiguous(t) && first >= 0 && first + tensor_numel(v) <= tensor_numel(t), "%s: a part",
+          t->name);
+    v->root         = t->root;
+    v->slab         = t->root->slab;
+    v->offset_bytes = t->offset_bytes + (size_t)first * dtype_bytes(t->dtype);
+    return prog_number(p, v);
+}
+
 static Op *prog_push(Prog *p)
 {
     if (p->n_op == p->cap_op) {
@@ -208,7 +220,7 @@ ProgStats prog_stats(const Prog *p)
     ProgStats s = { .n_op = p->n_op, .n_tensor = p->n_tensor };
     for (int i = 0; i < p->n_op; i++) {
         const Op *op = &p->op[i];
-        double    f  = op_flops(op->kind, &op->args);
+        double    f  = op_table[op->kind].aside ? 0 : op_flops(op->kind, &op->args);
         *(op->recompute ? &s.flops_repeated : &s.flops) += f;
         s.bytes += op_bytes(op->kind, &op->args);
     }

@@ -48,6 +48,8 @@ void  prog_destroy(Prog *p, Dev *dev);            /* dev may be NULL if never bo
 Tensor *prog_tensor(Prog *p, const char *name, DType dtype, int ndim, const int64_t *dim);
 Tensor *prog_like(Prog *p, const char *name, const Tensor *t);       /* same shape and dtype, contiguous */
 Tensor *prog_rows(Prog *p, Tensor *t, int64_t row0, int64_t n_rows); /* view */
+/* View: contiguous, from element `first` of a tensor without gaps on. */
+Tensor *prog_part(Prog *p, Tensor *t, int64_t first, int ndim, const int64_t *dim);
 void    prog_record(Prog *p, OpKind kind, const void *args, size_t args_bytes); /* CHECKs op_validate */
 void    prog_at(Prog *p, int block, int chunk, const char *label); /* where the next ops belong */
 void    prog_lane(Prog *p, Lane lane);                             /* lane of the next ops */

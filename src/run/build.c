@@ -79,8 +79,11 @@ int build_bind(Job *j, Dev *dev)
 {
     TRY(store_alloc_slabs(&j->store, dev));
     j->dev = dev;
-    for (int i = 0; i < j->n_prog; i++) TRY(prog_bind(j->prog[i], dev));
-    return 0;
+    int rc = 0;
+    if (dev->vt->lend) dev->vt->lend(dev, j->store.base[SLAB_ACT], j->store.slab_bytes[SLAB_ACT]);
+    for (int i = 0; i < j->n_prog && rc == 0; i++) rc = prog_bind(j->prog[i], dev);
+    if (dev->vt->lend) dev->vt->lend(dev, NULL, 0);
+    return rc;
 }
 
 static int init_weights(Job *j, const ParamTable *t)
@@ -110,6 +113,8 @@ int build_init(Job *j)
         /* Weights that come from a folder are not drawn: 8e9 of them would take half a minute. */
         if (!(j->parts & JOB_LOADED) && !t->origin[0]) TRY(init_weights(j, t));
     }
+    StepState state = { .out.scale_exp = job_trains(j) ? job_first_scale(j) : 0 };
+    TRY(job_write_state(j, &state));
     if (j->task->init_constants) TRY(j->task->init_constants(j));
     return job_refresh_copies(j);
 }

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "conf/relate.h"
 
 #include <math.h>
 #include <string.h>
@@ -55,7 +56,11 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         c->compute = DT_BF16;
         snprintf(c->why, sizeof c->why, "bf16, as asked");
         break;
-    case PRECISION_FP16: return recipe_blame(r, "precision", "fp16 is not available yet (use bf16)");
+    case PRECISION_FP16:
+        c->compute = DT_F16;
+        snprintf(c->why, sizeof c->why, "fp16, as asked");
+        if (w->vt->hints->dtypes & (1u << DT_F16)) return 0;
+        return recipe_blame(r, "precision", "fp16 needs a GPU; the CPU backend computes in fp32");
     case PRECISION_FP8: return choose_fp8(c, w);
     default:
         c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
@@ -77,8 +82,14 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
 static int check_available(const ChooseFor *w)
 {
     const Recipe *r = w->recipe;
-    if (r->give_way[0])
-        return recipe_blame(r, "give_way", "is not available yet: moments and gradients are kept in fp32");
+    char          item[32];
+    const char   *list = r->give_way;
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        if (strcmp(item, "gradients") == 0)
+            return recipe_blame(r, "give_way", "gradients is not available yet: they are kept in fp32");
+    }
+    if (r->give_way[0] && r->optim.kind == OPTIM_MUON)
+        return recipe_blame(r, "give_way", "is for AdamW: what Muon keeps stays in fp32");
     return w->task->check ? w->task->check(r) : 0;
 }
 
@@ -290,25 +301,92 @@ static void advise(const ChooseFor *w, const Candidate *k, ChooseRoom room, char
         str_append(buf, n, "; cards on which it fits: %s", cards);
 }
 
+/* "; half of ppo.rollout saves 1.2 GiB, ...": what else could give way, in the task's order. */
+static void list_halves(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    for (const char *const *key = w->task->halves; key && *key; key++) {
+        Recipe           half = *w->recipe;
+        Job             *b    = NULL;
+        const SchemaRow *row  = schema_row(&half, schema_find(&half, *key));
+        int64_t         *x    = (int64_t *)((char *)&half + row->offset);
+        char             bytes[32];
+        *x /= 2;
+        int rc = *x > 0 ? relate_resolve(&half, ".", 0) : -1;
+        if (rc == 0) rc = build_create(&b, w->task, &half, &k->choice, w->parts, w->vt);
+        if (rc < 0) {
+            err_clear(); /* half of it does not go with the other keys */
+            continue;
+        }
+        size_t total = store_total_bytes(&b->store);
+        if (total < k->total_bytes)
+            str_append(buf, n, "%shalf of %s saves %s", buf[0] ? ", " : "; ", *key,
+                       str_bytes(bytes, sizeof bytes, (double)(k->total_bytes - total)));
+        build_destroy(b);
+    }
+}
+
 static int refuse_all(const Choice *c, const ChooseFor *w, ChooseRoom room)
 {
     const Candidate *k = &c->row[0];
-    char             have[32], need[32], slabs[400], what[300];
+    char             have[32], need[32], slabs[400], what[300], halves[300];
     for (int i = 1; i < c->n; i++) {
         if (c->row[i].total_bytes < k->total_bytes) k = &c->row[i];
     }
     TRY(list_slabs(w, k, slabs, sizeof slabs));
     advise(w, k, room, what, sizeof what);
+    list_halves(w, k, halves, sizeof halves);
     return err_user(
         "this model does not fit: the smallest plan (micro-batch %lld, recompute %s) needs %s and %s "
-        "are available%s: %s (%s)",
+        "are available%s: %s (%s%s)",
         (long long)k->choice.micro_batch, recompute_level_name(k->choice.level),
         str_bytes(need, sizeof need, (double)k->total_bytes),
         str_bytes(have, sizeof have, (double)c->budget_bytes),
-        room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what);
+        room.limit_bytes < room.room_bytes ? " (memory_limit)" : "", slabs, what, halves);
+}
+
+/* What the recipe allows to give way, as GIVE_* bits. */
+static unsigned may_give(const Recipe *r)
+{
+    char        item[32];
+    unsigned    gives = 0;
+    const char *list  = r->give_way;
+    while (str_list_next(&list, item, sizeof item) > 0)
+        gives |= strcmp(item, "moments") == 0 ? GIVE_MOMENTS : GIVE_WEIGHTS;
+    return gives;
 }
 
 /* ---- the choice --------------------------------------------------------------------------------------- */
+
+/* The least recomputation that the recipe allows. */
+static RecomputeLevel least_level(const Recipe *r)
+{
+    return r->recompute == RECOMPUTE_AUTO ? LEVEL_NONE : (RecomputeLevel)(r->recompute - RECOMPUTE_NONE);
+}
+
+/* Micro-batches from small to large at each level of recomputation. */
+static int try_candidates(Choice *c, const ChooseFor *what, const Machine *m, unsigned gives)
+{
+    const Recipe *r = what->recipe;
+    int64_t       micro[24];
+    int           n_micro = micro_candidates(what, micro, ARRAY_LEN(micro)), n_fit = 0;
+    for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
+        if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
+        /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
+        for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
+            JobChoice choice = { .micro_batch = micro[i],
+                                 .level       = (RecomputeLevel)level,
+                                 .compute     = c->compute,
+                                 .gives       = gives,
+                                 .fp8         = c->fp8 };
+            choice.head_rows = head_rows(what, c->compute, micro[i]);
+            TRY(try_candidate(c, what, &choice, m));
+            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
+            n_fit = i + 1;
+        }
+    }
+    return 0;
+}
 
 int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom room)
 {
@@ -318,22 +396,14 @@ int choose_plan(Choice *c, const ChooseFor *what, const Machine *m, ChooseRoom r
     c->best         = -1;
     TRY(check_available(what));
     TRY(choose_dtype(c, what));
-    int64_t micro[24];
-    int     n_micro = micro_candidates(what, micro, ARRAY_LEN(micro)), n_fit = 0;
-    for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
-        if (r->recompute != RECOMPUTE_AUTO && level != (int)r->recompute - RECOMPUTE_NONE) continue;
-        /* Recomputation only ever costs time: a micro-batch that fits with less is not looked at again. */
-        for (int i = n_fit; i < n_micro && c->n < CHOOSE_MAX; i++) {
-            JobChoice choice = {
-                .micro_batch = micro[i], .level = (RecomputeLevel)level, .compute = c->compute, .fp8 = c->fp8
-            };
-            choice.head_rows = head_rows(what, c->compute, micro[i]);
-            TRY(try_candidate(c, what, &choice, m));
-            if (!c->row[c->n - 1].fits) break; /* a larger micro-batch needs more */
-            n_fit = i + 1;
-        }
-    }
+    unsigned gives = may_give(r);
+    TRY(try_candidates(c, what, m, 0));
     c->best = pick(c);
+    /* Nothing fits, or only because activations are computed again: now all that may give way does. */
+    if (gives && (c->best < 0 || c->row[c->best].choice.level > least_level(r))) {
+        TRY(try_candidates(c, what, m, gives));
+        c->best = pick(c);
+    }
     return c->best >= 0 ? try_larger_chunks(c, what, m) : refuse_all(c, what, room);
 }
 
@@ -342,6 +412,10 @@ void choose_print(const Choice *c, const Job *j, FILE *out)
     char   bytes[32], rate[32];
     double units = (double)job_units_per_step(j) / MAX(j->choice.world, 1);
     fprintf(out, "precision   %s\n", c->why);
+    if (j->choice.gives)
+        fprintf(out, "gives way   %s%s%s: kept in bf16 alone, rounded at random\n",
+                j->choice.gives & GIVE_MOMENTS ? "moments" : "", j->choice.gives == 3 ? ", " : "",
+                j->choice.gives & GIVE_WEIGHTS ? "weights" : "");
     fprintf(out, "budget      %s\n", str_bytes(bytes, sizeof bytes, (double)c->budget_bytes));
     fprintf(out, "\n  micro-batch  recompute  head rows       bytes    predicted\n");
     for (int i = 0; i < c->n; i++) {

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +17,8 @@
 
 const char *metrics_skip_name(int skip)
 {
-    return skip == 1 ? "not finite" : skip == 2 ? "loss spike" : "an update before its last";
+    static const char *const name[] = { [1] = "not finite", [2] = "loss spike", [4] = "overflow" };
+    return skip > 0 && skip < ARRAY_LEN(name) && name[skip] ? name[skip] : "an update before its last";
 }
 
 /* ---- The file ----------------------------------------------------------------------------------------- */
@@ -135,7 +137,8 @@ void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut
     for (int k = 0; t->n_loss > 1 && k < t->n_loss; k++)
         json_out_num(&o, t->loss[k].name, out->report[k] / MAX(s->n_report[k], 1));
     for (int k = 0; k < s->n_number; k++) json_out_num(&o, s->number[k].name, s->number[k].value);
-    if (s->is_bad) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
+    if (out->scale_exp > 0) json_out_num(&o, "loss_scale", ldexp(1, out->scale_exp));
+    if (s->is_bad || s->overflowed) json_out_str(&o, "skipped", metrics_skip_name(out->skip));
     add_line(m, &o, s->step, 1);
 }
 

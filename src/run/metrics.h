@@ -33,6 +33,7 @@ typedef struct {
     double     data_wait_s;               /* of these, waiting for the loader; of this start alone */
     int        n_report[LOSS_SLOTS];      /* updates of the step that had each loss */
     int        is_bad;                    /* 1: an update of the step was skipped */
+    int        overflowed;                /* 1: for an overflow alone, which is no failure */
     TaskNumber number[TASK_STEP_NUMBERS]; /* the task's own */
     int        n_number;
 } MetricsStep;
@@ -43,9 +44,9 @@ void metrics_close(Metrics *m); /* tries to write what was kept; nothing for a z
 /* Goes on with the file that has the path now; when that cannot be, with the old one, and says so. */
 void metrics_reopen(Metrics *m);
 
-/* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "skipped":
- * why, when the update was skipped; plus each loss by name, where the task has several: the mean over the
- * updates of the step that have it, with its weight. */
+/* {"step","loss","lr","grad_norm","per_s","mfu","time_s","data_wait_s"}, what the watcher adds, "loss_scale"
+ * where gradients are scaled, "skipped": why, when the update was skipped; plus each loss by name, where the
+ * task has several: the mean over the updates of the step that have it, with its weight. */
 void metrics_step(Metrics *m, const Task *t, const MetricsStep *s, const StepOut *out);
 /* {"step","val_NAME" for each measure of the task and each number that follows from them,"time_s"} */
 void metrics_eval(Metrics *m, const Task *t, const Recipe *r, int64_t step, const TaskEval *e, double time_s);

@@ -87,7 +87,7 @@ static int rank_share(Recipe *share, const Recipe *r, int world)
 static int agree_choice(const Choice *c, Comm *comm)
 {
     const JobChoice *own = &c->row[c->best].choice;
-    int64_t          a[] = { own->micro_batch, own->level, own->head_rows, own->compute }, b[4];
+    int64_t a[] = { own->micro_batch, own->level, own->head_rows, own->compute, own->gives }, b[ARRAY_LEN(a)];
     memcpy(b, a, sizeof b);
     TRY(comm_broadcast(comm, b, sizeof b));
     if (memcmp(a, b, sizeof b) == 0) return 0;
@@ -123,7 +123,11 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(choose_plan(&s->choice, &what, &s->machine, (ChooseRoom){ (size_t)least[0], (size_t)least[1] }));
     TRY(agree_choice(&s->choice, comm));
     JobChoice best = s->choice.row[s->choice.best].choice;
-    best.world     = comm_world(comm);
+    if (best.gives)
+        log_warn("give_way: %s in bf16, rounded at random, because the run does not fit otherwise",
+                 r->give_way);
+    best.world = comm_world(comm);
+    best.rank  = comm_rank(comm);
     TRY(build_create(&s->job, task, r, &best, parts, s->dev->vt));
     TRY(build_verify(s->job));
     s->job->comm = comm;
@@ -166,6 +170,7 @@ const char *setup_precision(const Setup *s, const Recipe *r)
 {
     if (s->choice.fp8) return "fp8";
     if (s->choice.compute == DT_BF16) return "bf16";
+    if (s->choice.compute == DT_F16) return "fp16";
     return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
 }
 

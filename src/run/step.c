@@ -252,6 +252,7 @@ static int begin_state(Stepper *s, int64_t step, double lr)
     const Recipe *r    = &s->job->recipe;
     StepIn        in   = { .step = step, .seed = (uint64_t)r->seed, .lr = (float)lr, .loss_scale = 1.0f };
     int           nan = fault_hit(FAULT_NAN), spike = fault_hit(FAULT_SPIKE);
+    if (fault_hit(FAULT_OVERFLOW)) in.loss_scale = INFINITY;
     for (int k = 0; k < task->n_loss; k++) {
         double n, weight = task->loss[k].weight ? task->loss[k].weight(r) : 1;
         if (task->loss[k].targets) {

@@ -114,6 +114,18 @@ static int note_skips(Run *run, const StepOut *out)
     return is_bad;
 }
 
+/* 1: an update was skipped because the scaled gradient overflowed. That is how the scale is found, no
+ * failure. */
+static int note_overflow(Run *run, const StepOut *out)
+{
+    int overflowed  = out->n_overflow > run->n_overflow;
+    run->n_overflow = out->n_overflow;
+    if (overflowed)
+        log_info("step %lld: the gradient overflowed; its update is skipped, the loss scale is %g now",
+                 (long long)run->at.step, ldexp(1, out->scale_exp));
+    return overflowed;
+}
+
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
@@ -138,6 +150,7 @@ static int take_result(Run *run, StepOut *out)
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     m.is_bad       = note_skips(run, out);
+    m.overflowed   = note_overflow(run, out);
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
     if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
     if (m.is_bad) {
@@ -148,7 +161,7 @@ static int take_result(Run *run, StepOut *out)
     const Watcher *w     = &run->metrics.watcher;
     WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s };
     if (w->step) w->step(w->self, &times);
-    if (run->at.step % run->r->log_every == 0 || m.is_bad || run->at.step == run->r->steps) {
+    if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
         if (m.n_number < 0) return -1;
         metrics_step(&run->metrics, run->task, &m, out);

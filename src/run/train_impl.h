@@ -59,6 +59,7 @@ typedef struct {
     int64_t       last_saved;
     int           n_skip_row; /* skipped steps in a row, up to the last result */
     int           n_skipped;  /* skipped updates of the run, up to there */
+    int           n_overflow; /* and those whose gradient overflowed */
     int           n_rollback; /* in a row, see MAX_ROLLBACKS */
     int64_t       rolled_to;  /* the step that the last one of them went back to */
     int64_t       bad_until;  /* the step that led to the last one */

@@ -107,7 +107,8 @@ int train_resume(Run *run, int64_t before)
     }
     if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(b));
     if (got[0] > 0) {
-        run->n_skipped = run->at.device.out.n_skipped;
+        run->n_skipped  = run->at.device.out.n_skipped;
+        run->n_overflow = run->at.device.out.n_overflow;
         run->n_skip_row =
             run->at.device.out.n_skip_row; /* in updates: with several a step, more than there were */
         log_info("resuming after step %lld%s%s", (long long)run->at.step, note[0] ? ": " : "", note);

@@ -315,6 +315,7 @@ static const TaskMetric metrics[] = { { .name = "loss", .slot = SLOT_LOSS },
                                       { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
                                       { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
 
+/* No rule for spikes: once the mean loss is small, a batch of hard samples has many times that. */
 const Task task_image = {
     .name           = "image",
     .unit           = "samples",
@@ -327,7 +328,6 @@ const Task task_image = {
     .metric         = metrics,
     .n_metric       = ARRAY_LEN(metrics),
     .best           = 1,
-    .spikes         = 1,
     .units          = image_units,
     .rows           = image_rows,
     .together       = image_together,

@@ -6,6 +6,7 @@
 #include "prog/buckets.h"
 #include "tensor/number.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,11 +27,19 @@ void job_add_table(Job *j, ParamTable *t)
     }
 }
 
+/* What Muon's learning rate is of optim.lr; 0: there is no Muon. */
+static float muon_rate(const RecipeOptim *o)
+{
+    return o->kind != OPTIM_MUON ? 0.0f : o->muon_lr > 0 ? (float)(o->muon_lr / o->lr) : 1.0f;
+}
+
 ParamOptions job_param_options(const Job *j)
 {
     return (ParamOptions){ .compute  = j->choice.compute,
                            .trains   = job_trains(j),
                            .decay    = (float)j->recipe.optim.weight_decay,
+                           .muon     = muon_rate(&j->recipe.optim),
+                           .gives    = j->choice.gives,
                            .freeze   = j->recipe.freeze,
                            .fp8      = j->choice.fp8,
                            .fp8_head = j->recipe.fp8.head,
@@ -115,11 +124,22 @@ RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt)
     return opt;
 }
 
+int job_first_scale(const Job *j)
+{
+    double given = j->recipe.optim.loss_scale;
+    if (given == 0) given = j->choice.compute == DT_F16 ? 65536 : 1;
+    return MIN((int)lround(log2(given)), SCALE_EXP_MAX);
+}
+
 OptimOptions job_optim_options(const Job *j)
 {
     double spike_factor = j->task->spikes ? j->recipe.spike_factor : 0;
     return (OptimOptions){ .optim        = &j->recipe.optim,
                            .spike_factor = spike_factor,
+                           .compute      = j->choice.compute,
+                           .scales       = job_first_scale(j) > 0,
+                           .rank         = j->choice.rank,
+                           .world        = j->choice.world,
                            .dynamic      = j->recipe.fp8.scaling == FP8_DYNAMIC };
 }
 

@@ -20,8 +20,10 @@ typedef struct {
     RecomputeLevel level;       /* of every block */
     int64_t        head_rows;   /* rows of the head at a time; 0: the task has no chunks */
     DType          compute;
+    unsigned       gives; /* GIVE_* bits (net/param.h): these change the mathematics, and were allowed */
     int            fp8;   /* 1: products in fp8 where they may be */
     int            world; /* ranks that share a step; 0 counts as 1 */
+    int            rank;  /* the one of them that this is for */
 } JobChoice;
 
 /* JOB_LOADED: weights come from a file, no initial values are drawn. */
@@ -107,7 +109,9 @@ int64_t job_micro_per_step(const Job *j); /* of one rank */
 int64_t job_units_per_step(const Job *j); /* of all ranks */
 int64_t job_param_count(const Job *j);
 int     job_trains(const Job *j);
-int     job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
+/* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
+int job_first_scale(const Job *j);
+int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt);
 

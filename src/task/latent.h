@@ -3,9 +3,10 @@
  *     sample      a prompt and an answer (data/pairs.h)
  *     student     [M latents | anchor | answer] through the frozen model; gradients pass through the model to
  *                 the encoder, none is kept for the model
- *     losses      all from one pass: cross-entropy of the answer, of its first token, of its first K tokens, and
- *                 the distance to a teacher over the first K tokens
- *     teacher     the same model reads [prompt as text | anchor | first K-1 tokens of the answer]; no gradient
+ *     losses      all from one pass: cross-entropy of the answer, of its first token, of its first K
+ *                 tokens, and the distance to a teacher over the first K tokens
+ *     teacher     the same model reads [prompt as text | anchor | first K-1 tokens of the answer]; it has no
+ *                 gradient
  *     evaluation  loss, baselines (whole text, first M tokens of it, no prompt), then greedy answers from the
  *                 latents: exact match and F1; and whether the latents have collapsed (task/latent_eval.c)
  *

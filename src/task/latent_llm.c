@@ -1,8 +1,8 @@
 /* The frozen language model: where its shape and weights come from.
  *
- * latent.llm names a Hugging Face folder (config.json), a run of Brim (its best checkpoint, else the newest), a
- * checkpoint's folder, or a safetensors file with Brim's names. The hash is of all bytes that were read, names included: another file,
- * or a changed one, is not gone on with (ckpt). */
+ * latent.llm names a Hugging Face folder (config.json), a run of Brim (its best checkpoint, else the newest),
+ * a checkpoint's folder, or a safetensors file with Brim's names. The hash is of all bytes that were read,
+ * names included: another file, or a changed one, is not gone on with (ckpt). */
 #include "task/latent.h"
 
 #include "base/err.h"
@@ -191,9 +191,9 @@ static int calibrate(Job *j)
 static const float QUERY_SIZE = 0.1f;
 
 /* A latent begins as what one of the last places of the prompt says: the query is that place's position, and
- * keys are made by the same matrix as queries. With random ones all prompts begin with about the same latents,
- * and the encoder learns a constant first: in latent-tiny a cosine of 0.99998 between prompts after 50 steps.
- * Queries are small beside what they read, since they are a part of the latents, too. */
+ * keys are made by the same matrix as queries. With random ones all prompts begin with about the same
+ * latents, and the encoder learns a constant first: in latent-tiny a cosine of 0.99998 between prompts after
+ * 50 steps. Queries are small beside what they read, since they are a part of the latents, too. */
 static int aim_queries(Job *j)
 {
     const ByteEncoder *e   = &latent_of(j)->enc;

@@ -81,13 +81,13 @@ static int add(Prompts *p, const int32_t *id, int64_t n)
     return 0;
 }
 
-/* Ids in text, separated by spaces or commas. */
+/* Ids in text. A prompt has spaces between them, --prompt-ids may have commas. */
 static int add_ids(Prompts *p, const char *flag, const char *text, int64_t vocab)
 {
-    static const char between[] = " ,\t\r\n";
-    int32_t          *id        = malloc(sizeof *id * (strlen(text) / 2 + 1));
-    int64_t           n         = 0, one;
-    int               rc        = id ? 0 : err_sys("memory for a prompt");
+    const char *between = strcmp(flag, "--prompt-ids") == 0 ? " ,\t\r\n" : " ";
+    int32_t    *id      = malloc(sizeof *id * (strlen(text) / 2 + 1));
+    int64_t     n       = 0, one;
+    int         rc      = id ? 0 : err_sys("memory for a prompt");
     for (const char *s = text + strspn(text, between); rc == 0 && *s;) {
         char   shown[64];
         size_t len = strcspn(s, between);

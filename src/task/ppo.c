@@ -394,10 +394,14 @@ static const TaskLoss losses[PPO_SLOTS] = {
 };
 static const TaskMetric metrics[] = { { .name = "return", .slot = PPO_TOTAL, .larger = 1 } };
 
+/* The order in which a run too large for its card may give way; a minibatch is split before, for nothing. */
+static const char *const halves[] = { "ppo.rollout", "ppo.envs", "policy.width", NULL };
+
 const Task task_ppo = {
     .name           = "ppo",
     .unit           = "steps",
     .one            = "step",
+    .halves         = halves,
     .lighter_net    = "a smaller policy.width",
     .lighter_sample = "a smaller ppo.rollout or ppo.envs",
     .loss           = losses,

@@ -3,10 +3,7 @@
  * A first byte decides which of the two. A config that is accepted must obey the bounds of a recipe, and must
  * read back to the same model when it is written. File names of an index must be plain names.
  *
- * sources: src/conf/hfconf.c src/conf/hfconf_write.c src/conf/schema.c src/conf/schema_table.c
- * src/conf/recipe.c src/conf/relate.c src/conf/walk.c src/conf/bind.c src/file/hf.c src/file/safetensors.c
- * src/tensor/tensor.c src/base/json.c src/base/err.c src/base/fault.c src/base/log.c src/base/clock.c
- * src/base/str.c src/base/file.c src/base/arena.c src/base/mem.c */
+ * sources: src/conf/[a-z]*.c src/file/hf.c src/file/safetensors.c src/tensor/tensor.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "conf/hfconf.h"
 #include "file/hf.h"

@@ -1,5 +1,6 @@
 /* Fuzz target: pairs of prompt and answer from JSON lines and SQuAD's layout, and profiles of countries. The
- * first byte says which. Built with libFuzzer; the corpus is beside it. What is kept must lie inside the list.
+ * first byte says which. Built with libFuzzer; the corpus is beside it. What is kept must lie inside the
+ * list.
  *
  * sources: src/data/pairs_read.c src/data/factbook.c src/conf/[a-z]*.c src/text/[a-z]*.c src/base/[a-z]*.c */
 #include "base/err.h"

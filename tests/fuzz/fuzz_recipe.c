@@ -3,9 +3,7 @@
  * When the input begins with "!", its first line is an override. What is accepted must survive being written
  * and read again; what is refused must leave one line of user error.
  *
- * sources: src/base/err.c src/base/arena.c src/base/str.c src/base/file.c src/base/fault.c src/base/log.c
- * src/base/clock.c src/conf/recipe.c src/conf/relate.c src/conf/bind.c src/conf/schema.c
- * src/conf/schema_table.c src/conf/walk.c */
+ * sources: src/conf/[a-z]*.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "conf/recipe.h"
 

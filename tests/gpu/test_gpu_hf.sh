@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The models of tests/golden/hf.tar.xz on a GPU, in fp32: logits to 1e-4 of transformers', greedy samples equal
-# or first different where the two best logits lie within 1e-4, also in a batch.
+# The models of tests/golden/hf.tar.xz on a GPU, in fp32: logits to 1e-4 of transformers', greedy samples
+# equal or first different where the two best logits lie within 1e-4, also in a batch.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/../shell_lib.sh"
 here=$(cd "$here/.." && pwd) # this file lies one folder deeper

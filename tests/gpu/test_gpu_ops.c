@@ -1,17 +1,20 @@
 /* Every op and fused variant on CUDA against the same cases and double-precision references as the CPU
- * (tests/op_cases.h): odd shapes, row strides, guard bands, poisoned outputs, all masks; in f32 and in bf16.
+ * (tests/op_cases.h): odd shapes, row strides, guard bands, poisoned outputs, all masks; in f32, in bf16 and,
+ * for the ops of language models, in f16.
  *
  * Bounds. f32: the reference's own tolerance (op_ref_base.h, derived per op), twice, because sums run in
  * another order and exp, log and tanh are the device's. bf16: inputs are rounded to bf16 first and the
  * reference computed from them; rounding its result to bf16 is the least any bf16 implementation must do, and
- * twice that error (in norm) is allowed. Attention also rounds probabilities (forward) and P, dS, dP and dQ
- * (backward) on the way, each as large as the last rounding; errors of independent roundings add in squares.
+ * twice that error (in norm) is allowed. f16: the same. Attention also rounds probabilities (forward) and P,
+ * dS, dP and dQ (backward) on the way, each as large as the last rounding; errors of independent roundings
+ * add in squares.
  *
  * Usage: test_gpu_ops [OP [PART [own]]]. Only OP; only its cases with PART in their name; with "own" no
  * library where there is a choice. */
 #include "check.h"
 
 #include "op_harness.h"
+#include "tensor/number.h"
 
 typedef struct {
     Dev   *dev;
@@ -21,33 +24,27 @@ typedef struct {
     size_t bytes[OP_MAX_TENSOR];
 } Mirror;
 
-static uint16_t to_bf16(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return (uint16_t)((u + 0x7FFF + ((u >> 16) & 1)) >> 16);
-}
+/* Narrow numbers: bf16 or f16. */
+static uint16_t to_narrow(float x, DType as) { return as == DT_F16 ? f16_from_f32(x) : bf16_from_f32(x); }
 
-static float from_bf16(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float    f;
-    memcpy(&f, &u, 4);
-    return f;
-}
+static float from_narrow(uint16_t h, DType as) { return as == DT_F16 ? f32_from_f16(h) : f32_from_bf16(h); }
 
-/* Rounds what the device will see in bf16, so that both sides start from the same numbers. */
-static void round_inputs(OpCase *c)
+/* Half of the distance between two numbers at 1, and between the smallest ones. */
+static double narrow_unit(DType as) { return as == DT_F16 ? 0x1p-12 : 0x1p-9; }
+static double narrow_least(DType as) { return as == DT_F16 ? 0x1p-25 : 0; }
+
+/* Rounds what the device will see in a narrow type, so that both sides start from the same numbers. */
+static void round_inputs(OpCase *c, DType as)
 {
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->args.t[i] || !c->act[i] || !(op_table[c->kind].arg[i].access & ARG_READ)) continue;
         for (int64_t e = 0; e < tensor_numel(c->args.t[i]); e++)
-            *case_at(c->args.t[i], e) = from_bf16(to_bf16(*case_at(c->args.t[i], e)));
+            *case_at(c->args.t[i], e) = from_narrow(to_narrow(*case_at(c->args.t[i], e), as), as);
     }
 }
 
-/* A block with every f32 word (guards and NaNs too) as bf16: same elements, half the bytes. */
-static char *half_block(const char *block, size_t n)
+/* A block with every f32 word (guards and NaNs too) in a narrow type: same elements, half the bytes. */
+static char *half_block(const char *block, size_t n, DType as)
 {
     uint16_t *h = malloc(n / 2 + 2);
     for (size_t k = 0; k < n / 4; k++) {
@@ -55,37 +52,39 @@ static char *half_block(const char *block, size_t n)
         memcpy(&f, block + 4 * k, 4);
         uint32_t u;
         memcpy(&u, &f, 4);
-        h[k] = u == CASE_GUARD ? 0x7FA5 : isnan(f) ? 0x7FC0 : to_bf16(f);
+        h[k] = u == CASE_GUARD ? 0x7FA5 : isnan(f) ? (as == DT_F16 ? 0x7E00 : 0x7FC0) : to_narrow(f, as);
     }
     return (char *)h;
 }
 
-static void widen_block(char *block, const char *half, size_t n)
+static void widen_block(char *block, const char *half, size_t n, DType as)
 {
     for (size_t k = 0; k < n / 4; k++) {
         uint16_t h;
         uint32_t u;
         memcpy(&h, half + 2 * k, 2);
-        u = h == 0x7FA5 ? CASE_GUARD : (uint32_t)h << 16;
+        float f = from_narrow(h, as);
+        memcpy(&u, &f, 4);
+        if (h == 0x7FA5) u = CASE_GUARD;
         memcpy(block + 4 * k, &u, 4);
     }
 }
 
-static int mirror_create(Mirror *m, const OpCase *c, Dev *dev, int bf16)
+static int mirror_create(Mirror *m, const OpCase *c, Dev *dev, DType as)
 {
     memset(m, 0, sizeof *m);
     m->dev  = dev;
     m->args = c->args;
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->args.t[i]) continue;
-        int   half         = bf16 && c->act[i];
-        char *src          = half ? half_block(c->block[i], c->block_bytes[i]) : c->block[i];
+        int   half         = as != DT_F32 && c->act[i];
+        char *src          = half ? half_block(c->block[i], c->block_bytes[i], as) : c->block[i];
         m->bytes[i]        = c->block_bytes[i] / (half ? 2 : 1);
         m->mem[i]          = dev->vt->alloc(dev, m->bytes[i]);
         m->tensor[i]       = c->tensor[i];
         m->tensor[i].root  = &m->tensor[i];
         m->tensor[i].data  = (char *)m->mem[i] + CASE_GUARD_BYTES / (half ? 2 : 1);
-        m->tensor[i].dtype = half ? DT_BF16 : c->tensor[i].dtype;
+        m->tensor[i].dtype = half ? as : c->tensor[i].dtype;
         m->args.t[i]       = &m->tensor[i];
         if (!m->mem[i] || dev->vt->upload(dev, LANE_COMPUTE, m->mem[i], src, m->bytes[i]) < 0 ||
             dev->vt->sync(dev) < 0) {
@@ -110,12 +109,13 @@ static int mirror_read(Mirror *m, OpCase *c)
 {
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!c->args.t[i]) continue;
-        int   half = m->tensor[i].dtype == DT_BF16 && c->tensor[i].dtype == DT_F32;
+        DType as   = m->tensor[i].dtype;
+        int   half = as != c->tensor[i].dtype;
         char *dst  = half ? malloc(m->bytes[i]) : c->block[i];
         TRY(m->dev->vt->download(m->dev, LANE_COMPUTE, dst, m->mem[i], m->bytes[i]));
         TRY(m->dev->vt->sync(m->dev));
         if (half) {
-            widen_block(c->block[i], dst, c->block_bytes[i]);
+            widen_block(c->block[i], dst, c->block_bytes[i], as);
             free(dst);
         }
     }
@@ -129,7 +129,7 @@ static void mirror_destroy(Mirror *m)
     }
 }
 
-/* Roundings to bf16 on the way to a result, the last one included. */
+/* Roundings to the narrow type on the way to a result, the last one included. */
 static double roundings(OpKind kind)
 {
     switch (kind) {
@@ -157,32 +157,34 @@ static int in_gap(const OpCase *c, int i, int64_t e)
 }
 
 /* The mean of a row of rounded numbers: near zero the numbers' own size counts, not the mean's. */
-static double mean_price(const OpCase *c, const OpRef *r, int64_t row)
+static double mean_price(const OpCase *c, const OpRef *r, int64_t row, DType as)
 {
     if (c->kind != OP_ADD_NORM_FWD) return 0;
     int64_t cols = tensor_cols(c->args.add_norm_fwd.sum);
     double  size = 0;
     for (int64_t k = 0; k < cols; k++) size += r->want[1][row * cols + k] * r->want[1][row * cols + k];
-    return size * 0x1p-18 / 3 / ((double)cols * (double)cols);
+    return size * pow(narrow_unit(as), 2) / 3 / ((double)cols * (double)cols);
 }
 
 /* Error in norm against the reference, and what is allowed. */
-static const char *check_norm(const OpCase *c, const OpRef *r, int i, char *buf)
+static const char *check_norm(const OpCase *c, const OpRef *r, int i, DType as, char *buf)
 {
     const Tensor *t   = c->args.t[i];
     double        err = 0, price = 0, size = 0, exact = 0;
     for (int64_t e = 0; e < tensor_numel(t); e++) {
-        double want = r->want[i][e], got = case_value(t, e), rounded = from_bf16(to_bf16((float)want));
-        double tol = op_ref_tolerance(r, i, e), typical = want * 0x1p-9;
+        double want = r->want[i][e], got = case_value(t, e),
+               rounded = from_narrow(to_narrow((float)want, as), as);
+        double tol = op_ref_tolerance(r, i, e), typical = fabs(want) * narrow_unit(as) + narrow_least(as);
         if (in_gap(c, i, e)) continue;
         err += (got - want) * (got - want);
-        /* A lucky number may need no rounding: at least the mean square of a rounding, (2^-9)^2 / 3, is
+        /* A lucky number may need no rounding: at least the mean square of a rounding, unit^2 / 3, is
          * counted. */
         price += MAX((rounded - want) * (rounded - want), typical * typical / 3);
-        if (t == c->args.t[2] && c->kind == OP_ADD_NORM_FWD) price += mean_price(c, r, e);
+        if (t == c->args.t[2] && c->kind == OP_ADD_NORM_FWD) price += mean_price(c, r, e, as);
         size += want * want;
         exact += tol * tol;
     }
+    if (c->kind == OP_ORTHO) price = ref_ortho_price(c, r); /* three roundings in each of its steps */
     /* f32 outputs of bf16 inputs are sums of exact products, except where the op itself sums what it
      * rounded. */
     int sums_rounded = c->kind == OP_ACT_BIAS_BWD || c->kind == OP_ADD_NORM_FWD || c->kind == OP_NORM_BWD ||
@@ -210,19 +212,21 @@ static const char *check_f32(const OpCase *c, const OpRef *r, int i, char *buf)
     return NULL;
 }
 
-static const char *check_outputs(const OpCase *c, const OpRef *r, int bf16, char *buf)
+static const char *check_outputs(const OpCase *c, const OpRef *r, DType as, char *buf)
 {
     const char *bad = NULL;
     /* A bf16 activation lies on the other side of a tie too often. test_gpu_fused.c compares its codes. */
-    if (c->kind == OP_QUANT && bf16 && c->args.quant.from != QUANT_PLAIN) return NULL;
+    if (c->kind == OP_QUANT && as != DT_F32 && c->args.quant.from != QUANT_PLAIN) return NULL;
     for (int i = 0; i < op_table[c->kind].n_tensor && !bad; i++) {
         if (!c->args.t[i] || !op_writes(c->kind, i)) continue;
-        if (r->bytes[i] && c->kind == OP_QUANT) {
+        if (op_is_drawn(c, i)) {
+            bad = op_check_drawn(c, r, i, buf);
+        } else if (r->bytes[i] && c->kind == OP_QUANT) {
             bad = ref_check_codes(c, r, i, buf, WHY);
         } else if (r->want[i]) {
-            bad = bf16 ? check_norm(c, r, i, buf) : check_f32(c, r, i, buf);
+            bad = as != DT_F32 ? check_norm(c, r, i, as, buf) : check_f32(c, r, i, buf);
         } else if (r->bytes[i]) {
-            bad = bf16 && c->act[i] ? NULL : op_check_bytes(c, r, i, buf);
+            bad = as != DT_F32 && c->act[i] ? NULL : op_check_bytes(c, r, i, buf);
         } else if (r->has_state) {
             bad = op_check_state(c, r, c->args.t[i]->data, buf);
         } else {
@@ -233,11 +237,11 @@ static const char *check_outputs(const OpCase *c, const OpRef *r, int bf16, char
 }
 
 /* Runs the case on the device and brings everything back. */
-static const char *run_there(OpCase *c, Dev *dev, int bf16, char *buf)
+static const char *run_there(OpCase *c, Dev *dev, DType as, char *buf)
 {
     Mirror m;
     Op     op = { .kind = c->kind, .label = c->name, .block = -1, .chunk = -1 };
-    int    rc = mirror_create(&m, c, dev, bf16);
+    int    rc = mirror_create(&m, c, dev, as);
     op.args   = m.args;
     if (rc == 0) rc = dev_run_op(dev, &op);
     if (rc == 0) rc = dev->vt->sync(dev);
@@ -251,31 +255,71 @@ static const char *run_there(OpCase *c, Dev *dev, int bf16, char *buf)
 
 /* A second run from the same bytes gives the same bits. Of products and attention, which have several kernels
  * to choose from, test_gpu_fused.c and the option `deterministic` say when. */
-static const char *check_again(OpCase *c, const OpImage *before, Dev *dev, int bf16, char *buf)
+static const char *check_again(OpCase *c, const OpImage *before, Dev *dev, DType as, char *buf)
 {
     OpImage first;
     op_image_take(&first, c);
     op_image_restore(before, c);
-    const char *bad = run_there(c, dev, bf16, buf);
+    const char *bad = run_there(c, dev, as, buf);
     if (!bad) bad = op_check_same(c, &first, "in a second run", buf);
     op_image_free(&first);
     return bad;
 }
 
-static const char *run_case(OpCase *c, Dev *dev, int bf16, int again, char *buf)
+static const char *run_case(OpCase *c, Dev *dev, DType as, int again, char *buf)
 {
     OpRef   r;
     OpImage before;
-    if (bf16) round_inputs(c);
+    if (as != DT_F32) round_inputs(c, as);
     op_ref_create(&r, c);
     op_image_take(&before, c);
-    const char *bad = run_there(c, dev, bf16, buf);
+    const char *bad = run_there(c, dev, as, buf);
     if (!bad) bad = op_check_inputs(c, &before, buf);
-    if (!bad) bad = check_outputs(c, &r, bf16, buf);
-    if (!bad && again) bad = check_again(c, &before, dev, bf16, buf);
+    if (!bad) bad = check_outputs(c, &r, as, buf);
+    if (!bad && again) bad = check_again(c, &before, dev, as, buf);
     op_image_free(&before);
     op_ref_destroy(&r);
     return bad;
+}
+
+/* What a language model in f16 needs. */
+static int runs_in_f16(OpKind kind)
+{
+    static const OpKind kinds[] = { OP_EMBED_FWD,
+                                    OP_EMBED_DW,
+                                    OP_POS_DW,
+                                    OP_NORM_FWD,
+                                    OP_NORM_DX,
+                                    OP_NORM_DW,
+                                    OP_NORM_BWD,
+                                    OP_ADD_NORM_FWD,
+                                    OP_LINEAR_FWD,
+                                    OP_LINEAR_DX,
+                                    OP_LINEAR_DW,
+                                    OP_LINEAR_ACT_FWD,
+                                    OP_LINEAR_ACT_BWD,
+                                    OP_LINEAR_GLU_FWD,
+                                    OP_BIAS_DW,
+                                    OP_LINEAR_GLU_BWD,
+                                    OP_ACT_FWD,
+                                    OP_ACT_DX,
+                                    OP_GLU_FWD,
+                                    OP_ACT_BIAS_BWD,
+                                    OP_GLU_DX,
+                                    OP_ADD,
+                                    OP_ROPE,
+                                    OP_QKNORM_FWD,
+                                    OP_QKNORM_DX,
+                                    OP_QKNORM_DW,
+                                    OP_ATTN_FWD,
+                                    OP_ATTN_BWD,
+                                    OP_ATTN_DECODE,
+                                    OP_DROPOUT,
+                                    OP_XENT };
+    for (int i = 0; i < ARRAY_LEN(kinds); i++) {
+        if (kinds[i] == kind) return 1;
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -295,28 +339,28 @@ int main(int argc, char **argv)
         int is_linear = strncmp(op_table[kind].name, "linear", 6) == 0;
         int choice    = is_linear || kind == OP_ATTN_FWD || kind == OP_ATTN_BWD;
         int ways      = choice ? 4 : 2 - collective;
-        for (int way = 0; way < ways; way++) {
-            int    bf16 = way > 0;
+        for (int way = 0; way < ways + runs_in_f16((OpKind)kind); way++) {
+            DType  as = way == 0 ? DT_F32 : way == ways ? DT_F16 : DT_BF16;
             OpCase c;
             char   buf[WHY];
             int    n = 0, n_bad = 0;
-            dev->opt.own = way == 2 ? 1 : way == 3 ? -1 : 0;
-            if (own_only && choice && (way % 2 == 1 || (way == 0 && is_linear)))
+            dev->opt.own = as == DT_F16 ? 0 : way == 2 ? 1 : way == 3 ? -1 : 0;
+            if (own_only && choice && (as == DT_F16 || way % 2 == 1 || (way == 0 && is_linear)))
                 continue; /* f32 products are the library's */
             for (int i = 0; op_case_create(&c, (OpKind)kind, i); i++) {
                 const char *bad = NULL;
                 if (strstr(c.name, part)) {
                     n++;
-                    bad = run_case(&c, dev, bf16, !choice, buf);
+                    bad = run_case(&c, dev, as, !choice, buf);
                 }
                 if (bad && n_bad++ < 4) printf("    %s\n", bad);
                 op_case_destroy(&c);
             }
-            tally(&t, n > 0 && n_bad == 0, "%s %s%s: %d cases, %d bad", op_table[kind].name,
-                  bf16 ? "bf16" : "f32",
-                  way == 2   ? " own"
-                  : way == 3 ? " library"
-                             : "",
+            tally(&t, n > 0 && n_bad == 0, "%s %s%s: %d cases, %d bad", op_table[kind].name, dtype_name(as),
+                  as == DT_F16 ? ""
+                  : way == 2   ? " own"
+                  : way == 3   ? " library"
+                               : "",
                   n, n_bad);
         }
     }

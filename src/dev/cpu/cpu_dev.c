@@ -177,6 +177,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
     case OP_ATTN_DECODE: return cpu_attn_decode_scratch(&a->attn_decode, threads);
     case OP_CROSS_ATTN_FWD: return cpu_cross_attn_fwd_scratch(&a->cross_attn_fwd, threads);
     case OP_CROSS_ATTN_BWD: return cpu_cross_attn_bwd_scratch(&a->cross_attn_bwd, threads);
+    case OP_ORTHO: return cpu_ortho_scratch(a->ortho.x);
     case OP_SUMSQ: return cpu_sumsq_scratch(tensor_numel(a->sumsq.x));
     case OP_REDUCE_SCATTER: return tensor_bytes(a->reduce_scatter.x);
     default: return 0;

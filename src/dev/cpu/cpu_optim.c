@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
+#include "dev/op_math.h"
 #include "tensor/number.h"
 #include "dev/cpu/cpu_vec.h"
 
@@ -55,9 +56,10 @@ enum { SPIKE_AFTER = 20 };
 
 int cpu_clip(Dev *dev, const Clip *a)
 {
-    const StepIn *in   = &((const StepState *)a->state->data)->in;
-    StepOut      *out  = &((StepState *)a->state->data)->out;
-    double        loss = 0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    const StepIn *in    = &((const StepState *)a->state->data)->in;
+    StepOut      *out   = &((StepState *)a->state->data)->out;
+    double        scale = (double)step_loss_scale(a->state->data);
+    double        loss = 0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
         if (!(in->measures >> k & 1)) loss += part;
@@ -74,6 +76,7 @@ int cpu_clip(Dev *dev, const Clip *a)
         out->clip = 0;
         return 0;
     }
+    if (isfinite(loss) && step_overflow(out, isfinite(norm), a->scale_every)) return 0;
     if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema)
         out->skip = 2;
     if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
@@ -86,10 +89,11 @@ int cpu_clip(Dev *dev, const Clip *a)
     out->n_skip_row = 0;
     out->n_update += 1;
     double factor = a->max_norm > 0 ? MIN(1.0, (double)a->max_norm / (norm + 1e-6)) : 1.0;
-    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->clip     = (float)(factor / scale);
     out->bias1    = (float)(1.0 / (1.0 - pow((double)a->beta1, out->n_update)));
     out->bias2    = (float)(1.0 / (1.0 - pow((double)a->beta2, out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    step_grow_scale(out, a->scale_every);
     return 0;
 }
 
@@ -109,6 +113,12 @@ typedef struct {
     int64_t        n_seg;
     float          beta1, beta2, eps, bias1, bias2, clip, lr;
     int            skip;
+    int            is_half; /* the copy is f16, not bf16 */
+    /* Those that are bf16; w, m and v are NULL then. */
+    uint16_t *w16, *m16, *v16;
+    uint64_t  seed;
+    uint32_t  site;
+    int32_t   n_update;
 } Adam;
 
 static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
@@ -130,7 +140,29 @@ static void adam_range(const Adam *p, const Segment *seg, int64_t begin, int64_t
         vf_put(p->w + i, left, w);
         vf_put(p->g + i, left, (vf){ 0 });
     }
-    for (int64_t i = begin; p->copy && i < end; i++) p->copy[i] = bf16_from_f32(p->w[i]);
+    for (int64_t i = begin; p->copy && i < end; i++)
+        p->copy[i] = p->is_half ? f16_from_f32(p->w[i]) : bf16_from_f32(p->w[i]);
+}
+
+/* The same, one by one, where something is bf16. */
+static void adam_range_narrow(const Adam *p, const Segment *seg, int64_t begin, int64_t end)
+{
+    float lr = p->lr * seg->lr_mul, decay = seg->decay;
+    for (int64_t i = begin; i < end; i++) {
+        AdamDraw d = adam_draw(p->seed, p->site, p->n_update, i);
+        float    g = p->g[i] * p->clip, w = p->w16 ? f32_from_bf16(p->w16[i]) : p->w[i];
+        float    m = p->beta1 * (p->m16 ? f32_from_bf16(p->m16[i]) : p->m[i]) + (1.0f - p->beta1) * g;
+        float    v = p->beta2 * (p->v16 ? f32_from_bf16(p->v16[i]) : p->v[i]) + (1.0f - p->beta2) * (g * g);
+        w          = w - lr * (m * p->bias1 / (sqrtf(v * p->bias2) + p->eps) + decay * w);
+        if (p->w16) p->w16[i] = adam_round(w, d.w);
+        if (p->w) p->w[i] = w;
+        if (p->m16) p->m16[i] = adam_round(m, d.m);
+        if (p->m) p->m[i] = m;
+        if (p->v16) p->v16[i] = adam_round(v, d.v);
+        if (p->v) p->v[i] = v;
+        if (p->copy) p->copy[i] = p->is_half ? f16_from_f32(w) : bf16_from_f32(w);
+        p->g[i] = 0.0f;
+    }
 }
 
 /* The first segment that ends after element i. */
@@ -155,33 +187,39 @@ static void adam_piece(const Adam *p, int64_t begin, int64_t end)
         if (p->skip) {
             for (int64_t i = b; i < e; i++) p->g[i] = 0.0f;
         } else {
-            adam_range(p, &p->seg[s], b, e);
+            (p->w16 || p->m16 ? adam_range_narrow : adam_range)(p, &p->seg[s], b, e);
         }
     }
 }
 
 int cpu_adamw(Dev *dev, const AdamW *a)
 {
-    const StepState *s = a->state->data;
-    Adam             p = { cpu_f32(a->master),
-                           cpu_f32(a->m),
-                           cpu_f32(a->v),
-                           cpu_f32(a->grad),
-                           NULL,
-                           a->seg->data,
-                           0,
-                           a->beta1,
-                           a->beta2,
-                           a->eps,
-                           s->out.bias1,
-                           s->out.bias2,
-                           s->out.clip,
-                           s->in.lr,
-                           s->out.skip };
-    p.n_seg            = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment));
-    int64_t n = tensor_numel(a->master), pieces = n_piece(n);
+    const StepState *s   = a->state->data;
+    int              w16 = a->master->dtype == DT_BF16, m16 = a->m->dtype == DT_BF16;
+    Adam             p = { .g        = cpu_f32(a->grad),
+                           .w        = w16 ? NULL : cpu_f32(a->master),
+                           .m        = m16 ? NULL : cpu_f32(a->m),
+                           .v        = m16 ? NULL : cpu_f32(a->v),
+                           .w16      = w16 ? a->master->data : NULL,
+                           .m16      = m16 ? a->m->data : NULL,
+                           .v16      = m16 ? a->v->data : NULL,
+                           .seed     = s->in.seed,
+                           .site     = (uint32_t)a->site,
+                           .n_update = s->out.n_update,
+                           .seg      = a->seg->data,
+                           .n_seg    = (int64_t)(tensor_bytes(a->seg) / sizeof(Segment)),
+                           .beta1    = a->beta1,
+                           .beta2    = a->beta2,
+                           .eps      = a->eps,
+                           .bias1    = s->out.bias1,
+                           .bias2    = s->out.bias2,
+                           .clip     = s->out.clip,
+                           .lr       = s->in.lr,
+                           .skip     = s->out.skip };
+    int64_t          n = tensor_numel(a->master), pieces = n_piece(n);
     if (a->copy) {
-        CHECK(a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16", a->copy->name,
+        p.is_half = a->copy->dtype == DT_F16;
+        CHECK(p.is_half || a->copy->dtype == DT_BF16, "%s is %s, a copy is bf16 or f16", a->copy->name,
               dtype_name(a->copy->dtype));
         p.copy = a->copy->data;
     }

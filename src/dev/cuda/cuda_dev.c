@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
 #include "dev/cuda/cuda_attn_stored.h"
+#include "dev/cuda/cuda_ortho.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
@@ -73,6 +74,7 @@ void cuda_scratch_drop(CudaDev *d)
 void *cuda_scratch(CudaDev *d, size_t size_bytes)
 {
     if (d->capturing || d->base.sealed) return NULL;
+    if (d->lent && d->lent_bytes >= size_bytes) return d->lent;
     if (d->scratch_bytes >= size_bytes) return d->scratch;
     cuda_scratch_drop(d);
     if (cudaMalloc(&d->scratch, size_bytes) != cudaSuccess) {
@@ -82,6 +84,13 @@ void *cuda_scratch(CudaDev *d, size_t size_bytes)
     }
     d->scratch_bytes = size_bytes;
     return d->scratch;
+}
+
+static void dev_lend_cuda(Dev *dev, void *p, size_t size_bytes)
+{
+    CudaDev *d    = self(dev);
+    d->lent       = p;
+    d->lent_bytes = size_bytes;
 }
 
 /* ---- open and close ------------------------------------------------------------------------------------ */
@@ -96,6 +105,7 @@ static void dev_close_cuda(Dev *dev)
     cuda_scratch_drop(d);
     cuda_attn_close(d);
     cuda_stored_close(d);
+    cuda_ortho_close(d);
     cuda_gemm_close(d);
     cuda_own_close(d);
     cuda_tune_close(d->tune);
@@ -421,6 +431,9 @@ static const DevVt cuda_vt = {
         .clip = cuda_clip,
         .adamw = cuda_adamw,
         .ema = cuda_ema,
+        .momentum = cuda_momentum,
+        .ortho = cuda_ortho,
+        .muon = cuda_muon,
         .all_reduce = cuda_all_reduce,
         .reduce_scatter = cuda_reduce_scatter,
         .all_gather = cuda_all_gather,
@@ -443,6 +456,7 @@ static const DevVt cuda_vt = {
     .lane_wait_mark = dev_lane_wait_mark_cuda,
     .comm_id = cuda_comm_id,
     .comm_open = cuda_comm_open,
+    .lend = dev_lend_cuda,
     .exec_create = cuda_exec_create,
     .exec_destroy = cuda_exec_destroy,
     .exec_run = cuda_exec_run,

@@ -5,7 +5,8 @@
  * 2. A slot allocates nothing and synchronises nothing. Plans (GEMM descriptors, attention graphs) are found
  *    in tables that hang off CudaDev; exec_create fills them before capture.
  * 3. Streams do not synchronise with the legacy default stream: never launch there.
- * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. */
+ * 4. Scratch exists only while plans are being built; exec_create frees it before it returns. It is the
+ *    plan's own activations where these are large enough: on a full card there is no other memory. */
 #ifndef DEV_CUDA_CUDA_DEV_H
 #define DEV_CUDA_CUDA_DEV_H
 
@@ -22,6 +23,7 @@ typedef struct CudaGemm   CudaGemm;   /* cuda_gemm.c: cuBLASLt handle and plans 
 typedef struct CudaAttn   CudaAttn;   /* cuda_attn.c: cuDNN handle and plans */
 typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
 typedef struct CudaOwn    CudaOwn;    /* cuda_own.c: which products run on the own kernel */
+typedef struct CudaOrtho  CudaOrtho;  /* cuda_ortho.c: plans */
 typedef struct CudaTune   CudaTune;   /* cuda_tune.c: the tune cache */
 typedef struct CudaComm   CudaComm;   /* cuda_comm.c: NCCL and its communicator */
 
@@ -42,9 +44,12 @@ typedef struct CudaDev {
     cudaEvent_t  time_event[2]; /* with timing, for the choice of algorithms */
     void        *scratch;
     size_t       scratch_bytes;
+    void        *lent; /* of the plan whose lists are built; NULL: none */
+    size_t       lent_bytes;
     CudaGemm    *gemm;
     CudaAttn    *attn;
     CudaStored  *stored; /* NULL until an op needs it */
+    CudaOrtho   *ortho;  /* likewise */
     CudaOwn     *own;
     CudaTune    *tune;
     CudaComm    *comm; /* NULL: a single rank */

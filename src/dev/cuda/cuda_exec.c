@@ -18,6 +18,7 @@
 #include "dev/cuda/cuda_few.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_ortho.h"
 #include "dev/cuda/cuda_own.h"
 #include "dev/cuda/cuda_trace.h"
 #include "dev/cuda/cuda_tune.h"
@@ -275,6 +276,7 @@ static int build(CudaDev *d, DevExec *x)
         rc = cuda_gemm_prepare(d, &x->ops[i]);
         if (rc == 0) rc = cuda_own_prepare(d, &x->ops[i]);
         if (rc == 0) rc = cuda_attn_prepare(d, &x->ops[i]);
+        if (rc == 0) rc = cuda_ortho_prepare(d, &x->ops[i]);
         if (rc < 0) op_failed(&x->ops[i]);
     }
     d->building = 0;

@@ -183,7 +183,7 @@ static int map_run(Dev *dev, const char *op, const Plane *plane, int64_t rows, i
         cols *= rows;
         rows = 1;
     }
-    return k_dispatch(dt, op, [&](auto zero) {
+    return k_dispatch_half(dt, op, [&](auto zero) {
         using T   = decltype(zero);
         MapP<T> p = {};
         for (int k = 0; k < F::OUT; k++) {

@@ -44,7 +44,7 @@ extern "C" int cuda_bias_dw(Dev *dev, const BiasDw *a)
 {
     const char *name = "bias_dw";
     TRY(k_need_dtype(name, a->db, DT_F32));
-    return k_dispatch(a->dy->dtype, name, [&](auto zero) {
+    return k_dispatch_half(a->dy->dtype, name, [&](auto zero) {
         using T = decltype(zero);
         return k_flag(cuda_packable(a->dy), [&](auto al) {
             BiasDwOp<T, decltype(al)::value> op = { t_data<T>(a->dy), t_ld32(a->dy) };
@@ -62,7 +62,7 @@ extern "C" int cuda_act_bias_bwd(Dev *dev, const ActBiasBwd *a)
     TRY(k_need_dtype(name, a->x, a->dy->dtype));
     int aligned = cuda_packable(a->dx) && cuda_packable(a->dy) && cuda_packable(a->x);
     return any_dispatch(a->act, name, [&](auto act) {
-        return k_dispatch(a->dy->dtype, name, [&](auto zero) {
+        return k_dispatch_half(a->dy->dtype, name, [&](auto zero) {
             using T = decltype(zero);
             return k_flag(aligned, [&](auto al) {
                 ActBiasOp<T, decltype(al)::value, decltype(act)::value> op;

@@ -117,6 +117,17 @@ __device__ __forceinline__ void vec_unpack(const Pack<bf16> &v, float *f)
     }
 }
 
+__device__ __forceinline__ void vec_unpack(const Pack<__half> &v, float *f)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t w   = pack_words(v)[i];
+        float2   two = __half22float2(*reinterpret_cast<__half2 *>(&w));
+        f[2 * i]     = two.x;
+        f[2 * i + 1] = two.y;
+    }
+}
+
 __device__ __forceinline__ Pack<float> vec_round(const float *f, float)
 {
     Pack<float> v;
@@ -131,6 +142,17 @@ __device__ __forceinline__ Pack<bf16> vec_round(const float *f, bf16)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         __nv_bfloat162 h = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+        pack_words(v)[i] = *reinterpret_cast<uint32_t *>(&h);
+    }
+    return v;
+}
+/* What does not fit becomes infinite: that is how an overflow is found. */
+__device__ __forceinline__ Pack<__half> vec_round(const float *f, __half)
+{
+    Pack<__half> v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        __half2 h        = __floats2half2_rn(f[2 * i], f[2 * i + 1]);
         pack_words(v)[i] = *reinterpret_cast<uint32_t *>(&h);
     }
     return v;
@@ -213,6 +235,12 @@ template <typename F> static int k_dispatch(DType dtype, const char *op, F f)
     if (dtype == DT_F32) return f(float());
     if (dtype == DT_BF16) return f(bf16());
     return err_set("%s: no CUDA kernel for %s", op, dtype_name(dtype));
+}
+
+/* The same for ops of language models, which run in f16 as well. */
+template <typename F> static int k_dispatch_half(DType dtype, const char *op, F f)
+{
+    return dtype == DT_F16 ? f(__half()) : k_dispatch(dtype, op, f);
 }
 
 /* Calls f with a compile-time true or false. */

@@ -62,7 +62,7 @@ extern "C" int cuda_embed_fwd(Dev *dev, const EmbedFwd *a)
     TRY(k_need_dtype(op, a->wte, a->y->dtype));
     TRY(k_need_dtype(op, a->wpe, a->y->dtype));
     int aligned = cuda_packable(a->y) && cuda_packable(a->wte) && cuda_packable(a->wpe);
-    return k_dispatch(a->y->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->y->dtype, op, [&](auto zero) {
         using T = decltype(zero);
         EmbedFwdP<T> p;
         p.y           = t_data<T>(a->y);
@@ -318,7 +318,7 @@ extern "C" int cuda_embed_dw(Dev *dev, const EmbedDw *a)
     TRY(k_need_dtype(op, a->dwte, DT_F32));
     TRY(embed_sort(dev, op, a->tok, a->ws, tensor_rows(a->dwte), &w, &s));
     int aligned = cuda_packable(a->dy) && cuda_packable(a->dwte);
-    return k_dispatch(a->dy->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->dy->dtype, op, [&](auto zero) {
         using T = decltype(zero);
         EmbedDwP<T> p;
         p.dwte    = t_data<float>(a->dwte);
@@ -401,7 +401,7 @@ extern "C" int cuda_rows_dx(Dev *dev, const RowsDx *a)
     TRY(k_need_dtype(op, a->dx, a->dy->dtype));
     TRY(embed_sort(dev, op, a->index, a->ws, M, &w, &s));
     int aligned = cuda_packable(a->dy) && cuda_packable(a->dx);
-    return k_dispatch(a->dy->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->dy->dtype, op, [&](auto zero) {
         using T       = decltype(zero);
         EmbedDwP<T> p = {};
         p.dy          = t_data<T>(a->dy);
@@ -449,7 +449,7 @@ extern "C" int cuda_pos_dw(Dev *dev, const PosDw *a)
     int64_t rows = tensor_rows(a->dy), cols = tensor_cols(a->dy);
     int64_t T_len   = a->dy->ndim == 3 ? a->dy->dim[1] : tensor_rows(a->dwpe);
     int     aligned = cuda_packable(a->dy) && cuda_packable(a->dwpe);
-    return k_dispatch(a->dy->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->dy->dtype, op, [&](auto zero) {
         using T       = decltype(zero);
         unsigned grid = (unsigned)ceil_div(T_len * ceil_div(cols, Pack<T>::N), EMBED_THREADS);
         return k_flag(aligned, [&](auto al) {

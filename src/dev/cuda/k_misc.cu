@@ -61,7 +61,7 @@ extern "C" int cuda_dropout(Dev *dev, const Dropout *a)
     const char *op = "dropout";
     TRY(k_need_dtype(op, a->y, a->x->dtype));
     TRY(k_need_dtype(op, a->sample0, DT_I64));
-    return k_dispatch(a->x->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->x->dtype, op, [&](auto zero) {
         using T = decltype(zero);
         DropoutP<T> p;
         p.y               = t_data<T>(a->y);

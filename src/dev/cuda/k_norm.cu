@@ -193,7 +193,7 @@ extern "C" int cuda_add_norm_fwd(Dev *dev, const AddNormFwd *a)
     TRY(k_need_dtype(op, a->beta, DT_F32));
     int al = cuda_packable(a->y) && cuda_packable(a->sum) && cuda_packable(a->a) && cuda_packable(a->b) &&
              (uintptr_t)a->gamma->data % 16 == 0 && (!a->beta || (uintptr_t)a->beta->data % 16 == 0);
-    return k_dispatch(dt, op, [&](auto zero) {
+    return k_dispatch_half(dt, op, [&](auto zero) {
         using T = decltype(zero);
         NormFwdP<T> p;
         p.y      = t_data<T>(a->y);

@@ -482,7 +482,7 @@ static int norm_bwd_run(Dev *dev, const char *op, const NormBwd *a)
     TRY(k_need_dtype(op, a->dbias, DT_F32));
     int al = cuda_packable(a->dx) && cuda_packable(a->dy) && cuda_packable(a->x) && cuda_packable(a->dres) &&
              (!a->gamma || (uintptr_t)a->gamma->data % 16 == 0);
-    return k_dispatch(dt, op, [&](auto zero) {
+    return k_dispatch_half(dt, op, [&](auto zero) {
         using T       = decltype(zero);
         NormBwdP<T> p = {};
         p.dx          = t_data<T>(a->dx);

@@ -8,8 +8,10 @@
  * Grid     SUMSQ at most SUMSQ_BLOCKS blocks, a contiguous range each, then one block over their sums. ADAMW
  *          a block a chunk of ADAM_CHUNK elements; the chunk's first segment is found once by bisection, from
  *          there threads walk forward. CLIP one thread.
- * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with the bf16 copy. */
+ * Bytes    SUMSQ size an element; ADAMW 32 an element, 34 with a narrow copy, 20 with bf16 weights and
+ *          moments: two elements share a draw of Philox. */
 #include "dev/cuda/k_common.cuh"
+#include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
 enum { SUMSQ_THREADS = 256, SUMSQ_UNROLL = 4 };
@@ -87,11 +89,12 @@ extern "C" int cuda_sumsq(Dev *dev, const Sumsq *a)
 /* ---- The decision about a step ----------------------------------------------------------------------- */
 
 static __global__ void clip_kernel(StepState *state, double max_norm, double beta1, double beta2,
-                                   double spike_factor)
+                                   double spike_factor, int scale_every)
 {
-    const StepIn *in   = &state->in;
-    StepOut      *out  = &state->out;
-    double        loss = 0.0, norm = sqrt(out->grad_sumsq) / (double)in->loss_scale;
+    const StepIn *in    = &state->in;
+    StepOut      *out   = &state->out;
+    double        scale = (double)step_loss_scale(state);
+    double        loss = 0.0, norm = sqrt(out->grad_sumsq) / scale;
     for (int k = 0; k < LOSS_SLOTS; k++) {
         double part = out->sum[k] * (double)in->inv[k];
         if (!(in->measures >> k & 1)) loss += part;
@@ -108,6 +111,7 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
         out->clip = 0.0f;
         return;
     }
+    if (isfinite(loss) && step_overflow(out, isfinite(norm), scale_every)) return;
     if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) {
         out->skip = 2;
     }
@@ -121,16 +125,18 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
     out->n_skip_row = 0;
     out->n_update += 1;
     double factor = max_norm > 0.0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    out->clip     = (float)(factor / (double)in->loss_scale);
+    out->clip     = (float)(factor / scale);
     out->bias1    = (float)(1.0 / (1.0 - pow(beta1, (double)out->n_update)));
     out->bias2    = (float)(1.0 / (1.0 - pow(beta2, (double)out->n_update)));
     out->loss_ema = out->n_update == 1 ? loss : (1.0 - EMA_WEIGHT) * out->loss_ema + EMA_WEIGHT * loss;
+    step_grow_scale(out, scale_every);
 }
 
 extern "C" int cuda_clip(Dev *dev, const Clip *a)
 {
     return k_launch("clip", clip_kernel, dim3(1), 1, 0, cuda_stream(dev), t_data<StepState>(a->state),
-                    (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor);
+                    (double)a->max_norm, (double)a->beta1, (double)a->beta2, (double)a->spike_factor,
+                    a->scale_every);
 }
 
 static __global__ void halt_kernel(StepState *state, int slot, double limit)
@@ -147,12 +153,14 @@ extern "C" int cuda_halt(Dev *dev, const Halt *a)
 /* ---- AdamW ------------------------------------------------------------------------------------------- */
 
 struct AdamP {
-    float           *w, *m, *v, *g;
-    bf16            *copy;
+    void            *w, *m, *v; /* of types W, M and M */
+    float           *g;
+    void            *copy; /* of type C, or NULL */
     const StepState *state;
     const Segment   *seg;
     int64_t          n;
     int              n_seg;
+    uint32_t         site;
     float            beta1, beta2, eps;
 };
 
@@ -187,44 +195,106 @@ __device__ __forceinline__ int segment_find(const Segment *seg, int n_seg, int64
     return lo;
 }
 
+/* Stored as they are, or in bf16 with a draw. */
+__device__ __forceinline__ void adam_put(float *p, float x, uint32_t) { *p = x; }
+__device__ __forceinline__ void adam_put(bf16 *p, float x, uint32_t draw)
+{
+    *reinterpret_cast<uint16_t *>(p) = adam_round(x, draw);
+}
+
+template <typename W, typename M> __device__ __forceinline__ AdamDraw adam_draw_at(const AdamP &p, int64_t i)
+{
+    if (sizeof(W) == 4 && sizeof(M) == 4) return AdamDraw{ 0, 0, 0 };
+    return adam_draw(p.state->in.seed, p.site, p.state->out.n_update, i);
+}
+
 /* Elements one by one, each in its own segment: a pack that a segment's edge cuts, or the end of the
  * range. */
+template <typename W, typename M, typename C>
 static __device__ void adam_edge(const AdamP &p, const AdamStep &s, int k, int64_t begin, int64_t end)
 {
+    W *pw = (W *)p.w;
+    M *pm = (M *)p.m, *pv = (M *)p.v;
     for (int64_t i = begin; i < end; i++) {
         while (k < p.n_seg && p.seg[k].end <= i) k++;
         if (k < p.n_seg && p.seg[k].begin <= i) {
-            float w = p.w[i], m = p.m[i], v = p.v[i];
+            AdamDraw d = adam_draw_at<W, M>(p, i);
+            float    w = to_f32(pw[i]), m = to_f32(pm[i]), v = to_f32(pv[i]);
             adam_element(p, s, p.seg[k].decay, p.seg[k].lr_mul, p.g[i], w, m, v);
-            p.w[i] = w;
-            p.m[i] = m;
-            p.v[i] = v;
-            if (p.copy) p.copy[i] = from_f32<bf16>(w);
+            adam_put(pw + i, w, d.w);
+            adam_put(pm + i, m, d.m);
+            adam_put(pv + i, v, d.v);
+            if (p.copy) ((C *)p.copy)[i] = from_f32<C>(w);
         }
         p.g[i] = 0.0f;
     }
 }
 
+__device__ __forceinline__ uint2 adam_copy(const float *w, bf16)
+{
+    __nv_bfloat162 c[2] = { __floats2bfloat162_rn(w[0], w[1]), __floats2bfloat162_rn(w[2], w[3]) };
+    return *reinterpret_cast<const uint2 *>(c);
+}
+__device__ __forceinline__ uint2 adam_copy(const float *w, __half)
+{
+    __half2 c[2] = { __floats2half2_rn(w[0], w[1]), __floats2half2_rn(w[2], w[3]) };
+    return *reinterpret_cast<const uint2 *>(c);
+}
+
+/* Four numbers at once. */
+__device__ __forceinline__ void adam_load(const float *p, float *f)
+{
+    vec_unpack(vec_load<float, true>(p, 4), f);
+}
+__device__ __forceinline__ void adam_load(const bf16 *p, float *f)
+{
+    uint2 w = *reinterpret_cast<const uint2 *>(p);
+    f[0]    = __uint_as_float(w.x << 16);
+    f[1]    = __uint_as_float(w.x & 0xffff0000u);
+    f[2]    = __uint_as_float(w.y << 16);
+    f[3]    = __uint_as_float(w.y & 0xffff0000u);
+}
+__device__ __forceinline__ void adam_store(float *p, const float *f, const uint32_t *)
+{
+    pack_store(p, vec_pack<float>(f));
+}
+__device__ __forceinline__ void adam_store(bf16 *p, const float *f, const uint32_t *draw)
+{
+    uint2 w                       = { adam_round(f[0], draw[0]) | (uint32_t)adam_round(f[1], draw[1]) << 16,
+                                      adam_round(f[2], draw[2]) | (uint32_t)adam_round(f[3], draw[3]) << 16 };
+    *reinterpret_cast<uint2 *>(p) = w;
+}
+
 /* The four elements at i, all of segment seg. */
+template <typename W, typename M, typename C>
 __device__ __forceinline__ void adam_pack(const AdamP &p, const AdamStep &s, const Segment &seg, int64_t i)
 {
-    Pack<float> w = vec_load<float, true>(p.w + i, 4), m = vec_load<float, true>(p.m + i, 4);
-    Pack<float> v = vec_load<float, true>(p.v + i, 4), g = vec_load<float, true>(p.g + i, 4);
+    W       *pw = (W *)p.w + i;
+    M       *pm = (M *)p.m + i, *pv = (M *)p.v + i;
+    float    w[4], m[4], v[4], g[4];
+    uint32_t dw[4], dm[4], dv[4];
+    adam_load(pw, w);
+    adam_load(pm, m);
+    adam_load(pv, v);
+    adam_load(p.g + i, g);
 #pragma unroll
-    for (int k = 0; k < 4; k++) adam_element(p, s, seg.decay, seg.lr_mul, g.v[k], w.v[k], m.v[k], v.v[k]);
-    pack_store(p.w + i, w);
-    pack_store(p.m + i, m);
-    pack_store(p.v + i, v);
-    pack_store(p.g + i, pack_zero<float>());
-    if (p.copy) {
-        __nv_bfloat162 c[2]                    = { __floats2bfloat162_rn(w.v[0], w.v[1]),
-                                                   __floats2bfloat162_rn(w.v[2], w.v[3]) };
-        *reinterpret_cast<uint2 *>(p.copy + i) = *reinterpret_cast<const uint2 *>(c);
+    for (int k = 0; k < 4; k++) {
+        AdamDraw d = adam_draw_at<W, M>(p, i + k);
+        dw[k]      = d.w;
+        dm[k]      = d.m;
+        dv[k]      = d.v;
+        adam_element(p, s, seg.decay, seg.lr_mul, g[k], w[k], m[k], v[k]);
     }
+    adam_store(pw, w, dw);
+    adam_store(pm, m, dm);
+    adam_store(pv, v, dv);
+    pack_store(p.g + i, pack_zero<float>());
+    if (p.copy) *reinterpret_cast<uint2 *>((C *)p.copy + i) = adam_copy(w, C());
 }
 
 /* AL: every pointer is aligned to its access of four elements. */
-template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(AdamP p)
+template <typename W, typename M, typename C, bool AL>
+__global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(AdamP p)
 {
     const StepState *st    = p.state;
     AdamStep         s     = { st->in.lr, st->out.bias1, st->out.bias2, st->out.clip };
@@ -243,39 +313,50 @@ template <bool AL> __global__ void __launch_bounds__(ADAM_THREADS) adamw_kernel(
             if (k < p.n_seg) seg = p.seg[k];
         }
         if (AL && k < p.n_seg && seg.begin <= i && i + 4 <= seg.end) {
-            adam_pack(p, s, seg, i);
+            adam_pack<W, M, C>(p, s, seg, i);
         } else {
-            adam_edge(p, s, k, i, MIN(i + 4, p.n));
+            adam_edge<W, M, C>(p, s, k, i, MIN(i + 4, p.n));
         }
     }
+}
+
+template <bool AL> static void (*adamw_of(const AdamW *a))(AdamP)
+{
+    int half = a->copy && a->copy->dtype == DT_F16, moments = a->m->dtype == DT_BF16;
+    if (a->master->dtype == DT_BF16)
+        return moments ? adamw_kernel<bf16, bf16, bf16, AL> : adamw_kernel<bf16, float, bf16, AL>;
+    if (half) return moments ? adamw_kernel<float, bf16, __half, AL> : adamw_kernel<float, float, __half, AL>;
+    return moments ? adamw_kernel<float, bf16, bf16, AL> : adamw_kernel<float, float, bf16, AL>;
+}
+
+/* 1 if four numbers of t can be moved at once. */
+static int adam_packable(const Tensor *t)
+{
+    return !t || (uintptr_t)t->data % (4 * dtype_bytes(t->dtype)) == 0;
 }
 
 extern "C" int cuda_adamw(Dev *dev, const AdamW *a)
 {
     const char *op = "adamw";
-    TRY(k_need_dtype(op, a->master, DT_F32));
-    TRY(k_need_dtype(op, a->m, DT_F32));
-    TRY(k_need_dtype(op, a->v, DT_F32));
     TRY(k_need_dtype(op, a->grad, DT_F32));
-    TRY(k_need_dtype(op, a->copy, DT_BF16));
+    if (!a->copy || a->copy->dtype != DT_F16) TRY(k_need_dtype(op, a->copy, DT_BF16));
     AdamP p;
-    p.w     = t_data<float>(a->master);
-    p.m     = t_data<float>(a->m);
-    p.v     = t_data<float>(a->v);
+    p.w     = t_data<void>(a->master);
+    p.m     = t_data<void>(a->m);
+    p.v     = t_data<void>(a->v);
     p.g     = t_data<float>(a->grad);
-    p.copy  = t_data<bf16>(a->copy);
+    p.copy  = t_data<void>(a->copy);
     p.state = t_data<StepState>(a->state);
     p.seg   = t_data<Segment>(a->seg);
     p.n     = tensor_numel(a->master);
     p.n_seg = (int)(tensor_bytes(a->seg) / sizeof(Segment));
+    p.site  = (uint32_t)a->site;
     p.beta1 = a->beta1;
     p.beta2 = a->beta2;
     p.eps   = a->eps;
-    int al  = (uintptr_t)p.w % 16 == 0 && (uintptr_t)p.m % 16 == 0 && (uintptr_t)p.v % 16 == 0 &&
-             (uintptr_t)p.g % 16 == 0 && (uintptr_t)p.copy % 8 == 0;
+    int al  = 1;
+    for (int i = 0; i < 5; i++) al &= adam_packable(((const OpArgs *)a)->t[i]); /* master, m, v, grad, copy */
     unsigned grid = (unsigned)ceil_div(p.n, ADAM_CHUNK);
-    return k_flag(al, [&](auto is_al) {
-        return k_launch(op, adamw_kernel<decltype(is_al)::value>, dim3(grid), ADAM_THREADS, 0,
-                        cuda_stream(dev), p);
-    });
+    return k_launch(op, al ? adamw_of<true>(a) : adamw_of<false>(a), dim3(grid), ADAM_THREADS, 0,
+                    cuda_stream(dev), p);
 }

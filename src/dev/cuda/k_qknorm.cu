@@ -216,7 +216,7 @@ static int qknorm_run(Dev *dev, const char *op, const QkNormDx *a, Tensor *out, 
     TRY(k_need_dtype(op, a->gk, DT_F32));
     int aligned = cuda_packable(out) && cuda_packable(a->x) && cuda_packable(a->dy) &&
                   (uintptr_t)a->gq->data % 16 == 0 && (uintptr_t)a->gk->data % 16 == 0;
-    return k_dispatch(dt, op, [&](auto zero) {
+    return k_dispatch_half(dt, op, [&](auto zero) {
         using T    = decltype(zero);
         QkPlan q   = qk_plan(a->head_dim, Pack<T>::N, aligned);
         QkP<T> p   = {};
@@ -267,7 +267,7 @@ extern "C" int cuda_qknorm_dw(Dev *dev, const QkNormDw *a)
     TRY(k_need_dtype(op, a->dgq, DT_F32));
     TRY(k_need_dtype(op, a->dgk, DT_F32));
     int aligned = cuda_packable(a->x) && cuda_packable(a->dy);
-    return k_dispatch(a->x->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->x->dtype, op, [&](auto zero) {
         using T    = decltype(zero);
         QkPlan q   = qk_plan(a->head_dim, Pack<T>::N, aligned);
         QkP<T> p   = {};

@@ -67,7 +67,7 @@ extern "C" int cuda_rope(Dev *dev, const Rope *a)
     TRY(k_need_dtype(op, a->y, a->x->dtype));
     TRY(k_need_dtype(op, a->table, DT_F32));
     TRY(k_need_dtype(op, a->pos0, DT_I32));
-    return k_dispatch(a->x->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->x->dtype, op, [&](auto zero) {
         using T = decltype(zero);
         RopeP<T> p;
         p.y         = t_data<T>(a->y);

@@ -84,6 +84,18 @@ template <int M> __device__ __forceinline__ float pack_top(const Pack<bf16> (&v)
     return fmaxf(fmaxf(__low2float(top), __high2float(top)), XENT_FLOOR);
 }
 
+template <int M> __device__ __forceinline__ float pack_top(const Pack<__half> (&v)[M])
+{
+    __half2 top;
+#pragma unroll
+    for (int k = 0; k < 4 * M; k++) {
+        uint32_t w = pack_words(v[k / 4])[k % 4];
+        __half2  h = *reinterpret_cast<__half2 *>(&w);
+        top        = k ? __hmax2(top, h) : h;
+    }
+    return fmaxf(fmaxf(__low2float(top), __high2float(top)), XENT_FLOOR);
+}
+
 /* Adds M packs to the running pair. */
 template <typename T, int M> __device__ __forceinline__ void soft_add(float2 &a, const Pack<T> (&v)[M])
 {
@@ -521,7 +533,7 @@ static int xent_run(Dev *dev, const char *op, const Tensor *loss, const Tensor *
     TRY(k_need_dtype(op, a->dlogits, a->logits->dtype));
     CHECK(tensor_rows(a->logits) <= INT32_MAX / 2, "rows of %s", a->logits->name);
     int aligned = cuda_packable(a->logits) && cuda_packable(a->dlogits);
-    return k_dispatch(a->logits->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->logits->dtype, op, [&](auto zero) {
         using T    = decltype(zero);
         XentP<T> p = {};
         p.loss     = t_data<float>(loss);

@@ -106,6 +106,12 @@ int cuda_sumsq(Dev *dev, const Sumsq *a);
 int cuda_clip(Dev *dev, const Clip *a);
 int cuda_adamw(Dev *dev, const AdamW *a);
 
+/* k_muon.cu */
+int cuda_momentum(Dev *dev, const Momentum *a);
+int cuda_muon(Dev *dev, const Muon *a);
+/* X[n,R,C] = x/(ORTHO_MARGIN*|x| + ORTHO_EPS), matrix by matrix; sums has room for ORTHO_PARTS each. */
+int cuda_ortho_start(Dev *dev, void *X, const Tensor *x, double *sums);
+
 #ifdef __cplusplus
 }
 #endif

@@ -94,6 +94,28 @@ template <> inline bf16               from_f32<bf16>(float v)
     return bf16{ (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16) };
 }
 
+/* tensor/number.h is C alone. */
+struct __half {
+    uint16_t bits;
+};
+static inline float to_f32(__half v)
+{
+    int    e = v.bits >> 10 & 31, m = v.bits & 1023;
+    double x = e == 0 ? ldexp(m, -24) : e == 31 ? (m ? NAN : INFINITY) : ldexp(1024 + m, e - 25);
+    return (float)(v.bits & 0x8000 ? -x : x);
+}
+template <> inline __half from_f32<__half>(float v)
+{
+    uint16_t sign = signbit(v) ? 0x8000 : 0;
+    double   x    = fabs((double)v);
+    if (isnan(v)) return __half{ 0x7E00 };
+    int e = x == 0 ? -14 : ilogb(x) < -14 ? -14 : ilogb(x);
+    /* In units of the last place; a carry into the next exponent is right as it is. */
+    double n = nearbyint(ldexp(x, 10 - e));
+    if (isinf(v) || ldexp(n, e - 10) > 65504) return __half{ (uint16_t)(sign | 0x7C00) };
+    return __half{ (uint16_t)(sign + (uint16_t)((e + 14) * 1024 + (int)n)) };
+}
+
 static inline float   __fadd_rn(float a, float b) { return a + b; }
 static inline float   __fmul_rn(float a, float b) { return a * b; }
 static inline float   __fsub_rn(float a, float b) { return a - b; }
@@ -214,6 +236,10 @@ template <typename F> static int k_dispatch(DType dtype, const char *op, F f)
     if (dtype == DT_F32) return f(float());
     if (dtype == DT_BF16) return f(bf16());
     return err_set("%s: no kernel for %s", op, dtype_name(dtype));
+}
+template <typename F> static int k_dispatch_half(DType dtype, const char *op, F f)
+{
+    return dtype == DT_F16 ? f(__half()) : k_dispatch(dtype, op, f);
 }
 template <typename F> static int k_flag(int flag, F f)
 {
