@@ -263,5 +263,6 @@ EncoderOut encoder_record(const ByteEncoder *e, Prog *p, const EncoderBatch *b)
     prog_at(p, -1, -1, "encoder rows");
     rec_rows_fwd(p, (RowsFwd){ .y = y, .x = x, .index = index });
     NetBatch batch = { .B = 1, .T = R, .first = first, .last = last, .mean_keys = b->mean_len };
-    return record_pool(&r, net_record_stream(net, p, y, &batch), b, low, high);
+    NetRun   run   = { .p = p, .batch = &batch, .mode = NET_EVAL };
+    return record_pool(&r, net_record_trunk(net, &run, y), b, low, high);
 }

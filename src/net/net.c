@@ -192,7 +192,7 @@ void net_fill_rope(const Net *net, float *out)
     }
 }
 
-void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows)
 {
     const RecipeModel *m     = &net->model;
     int64_t            kv[4] = { B, rows, m->kv_heads, m->head_dim };
@@ -202,11 +202,6 @@ void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t 
         d->kcache[l] = store_tensor(store, SLAB_KV, "k cache", net->compute, 4, kv);
         d->vcache[l] = store_tensor(store, SLAB_KV, "v cache", net->compute, 4, kv);
     }
-}
-
-void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B)
-{
-    net_declare_cache_rows(net, store, d, B, net->model.context);
 }
 
 void net_declare_window(const Net *net, Store *store, NetBatch *batch)
@@ -237,7 +232,7 @@ void net_declare_decode(const Net *net, Store *store, NetDecode *d, int64_t B, i
     d->pos    = store_tensor(store, SLAB_IO, "decode position", DT_I32, 1, &B);
     d->last   = NULL;
     d->logits = store_tensor(store, SLAB_IO, "decode logits", DT_F32, 2, logits);
-    net_declare_cache_rows(net, store, d, B, S);
+    net_declare_caches(net, store, d, B, S);
 }
 
 void net_declare_prefill(const Net *net, Store *store, const NetDecode *d, NetDecode *out, int64_t T, int all)

@@ -97,12 +97,14 @@ void net_declare_linear(Net *net, const char *name, int64_t rows, int64_t cols, 
 void net_declare_norm(Net *net, const char *name, int64_t width, int beta);
 void net_declare_blocks(Net *net);
 
-/* One reading of the trunk. Of the batch, B, T, sample0, doc and prefix count. */
+/* One reading of the trunk. Of the batch, B, T, sample0 and the masks count. */
 typedef struct {
     Prog           *p;
     const NetBatch *batch;
-    Tensor         *state;
+    Tensor         *state; /* NULL unless it trains with dropout */
     NetMode         mode;
+    const NetDecode
+        *decode; /* through its caches, from position decode->pos (i32[1] or i32[B]) on; or NULL */
 } NetRun;
 
 /* The residual stream x [B,T,C] behind the last block. */
@@ -110,29 +112,14 @@ Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x);
 /* The norm `name` (of no block) of the rows of x. */
 Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x);
 
-/* Records blocks and last norm over x [B,T,C], where vectors do not come from tokens of this net. Of batch
- * only B, T and the masks are read. */
-Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch);
-/* The same through the caches of d, from position d->pos (i32[1] or i32[B]) on. */
-Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d);
+/* The same and the last norm. A bare net with context 1: a query has one key, so attention is the value, and
+ * queries and keys are not computed. */
+Tensor *net_record_trunk(const Net *net, const NetRun *run, Tensor *x);
 /* The matrix of the logits. */
 Tensor *net_head_weight(const Net *net);
 
-/* What surrounds the blocks of a bare net. */
-typedef struct {
-    int64_t          B, T;
-    Tensor          *doc;    /* i32[B,T]: the row of each row's first key, for document masking */
-    const NetDecode *decode; /* T = 1: caches [B,context,K,D] and pos i32[B]; NULL: without a cache */
-} NetTrunk;
-
-/* Records x [B*T,C] -> blocks -> last norm. With context 1 a query has one key, so attention is the value;
- * queries and keys are then not computed. */
-Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t);
-
-/* Caches for B sequences of a bare net; the positions are the caller's. */
-void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B);
-/* The same for any net, with so many rows. */
-void net_declare_cache_rows(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows);
+/* Caches of so many rows for B sequences; the positions are the caller's. */
+void net_declare_caches(const Net *net, Store *store, NetDecode *d, int64_t B, int64_t rows);
 
 /* Host values of the rope table, as many as the tensor has. */
 void net_fill_rope(const Net *net, float *out);

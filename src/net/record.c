@@ -317,22 +317,6 @@ void net_record(const Net *net, Prog *p, const NetBatch *batch, Tensor *state, N
     rec_head(&r, rec_trunk(&r, rec_stem(&r)), head_rows);
 }
 
-Tensor *net_record_stream(const Net *net, Prog *p, Tensor *x, const NetBatch *batch)
-{
-    Rec r = {
-        .net = net, .p = p, .batch = batch, .mode = NET_EVAL, .B = batch->B, .T = batch->T, .block = -1
-    };
-    return rec_trunk(&r, x);
-}
-
-Tensor *net_record_cached(const Net *net, Prog *p, Tensor *x, const NetDecode *d)
-{
-    Rec r = {
-        .net = net, .p = p, .decode = d, .mode = NET_EVAL, .B = x->dim[0], .T = x->dim[1], .block = -1
-    };
-    return rec_trunk(&r, x);
-}
-
 Tensor *net_head_weight(const Net *net)
 {
     return weight(&(Rec){ .net = net, .block = -1 }, net->model.tied ? "embed.weight" : "head.weight");
@@ -340,14 +324,15 @@ Tensor *net_head_weight(const Net *net)
 
 static Rec rec_of(const Net *net, const NetRun *run)
 {
-    return (Rec){ .net   = net,
-                  .p     = run->p,
-                  .batch = run->batch,
-                  .state = run->state,
-                  .mode  = run->mode,
-                  .B     = run->batch->B,
-                  .T     = run->batch->T,
-                  .block = -1 };
+    return (Rec){ .net    = net,
+                  .p      = run->p,
+                  .batch  = run->batch,
+                  .decode = run->decode,
+                  .state  = run->state,
+                  .mode   = run->mode,
+                  .B      = run->batch->B,
+                  .T      = run->batch->T,
+                  .block  = -1 };
 }
 
 Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x)
@@ -364,17 +349,9 @@ Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Ten
     return rec_norm(&r, name, x);
 }
 
-Tensor *net_record_trunk(const Net *net, Prog *p, Tensor *x, const NetTrunk *t)
+Tensor *net_record_trunk(const Net *net, const NetRun *run, Tensor *x)
 {
-    NetBatch batch = { .B = t->B, .T = t->T, .doc = t->doc };
-    Rec      r     = { .net    = net,
-                       .p      = p,
-                       .batch  = &batch,
-                       .decode = t->decode,
-                       .mode   = NET_EVAL,
-                       .B      = t->B,
-                       .T      = t->T,
-                       .block  = -1 };
+    Rec r = rec_of(net, run);
     return rec_trunk(&r, x);
 }
 

@@ -260,11 +260,12 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
 
 Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
 {
-    Latent          *t = latent_of(j);
-    const PairShape *s = &t->s;
-    int64_t          B = j->fields.B;
-    Tensor          *x = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
-    Tensor          *h = net_record_stream(&t->llm, p, x, &(NetBatch){ .B = B, .T = s->student });
+    Latent          *t     = latent_of(j);
+    const PairShape *s     = &t->s;
+    int64_t          B     = j->fields.B;
+    Tensor          *x     = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
+    NetBatch         batch = { .B = B, .T = s->student };
+    Tensor          *h = net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
     prog_at(p, -1, -1, "answer rows");
     *target = record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
     return record_rows(p, "answers", h, t->h_row, 1, B * s->L);
@@ -297,7 +298,7 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
     }
     NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last };
     batch.mean_keys = (int)MAX(R / (2 * B), 1);
-    Tensor *h       = net_record_stream(net, p, x, &batch);
+    Tensor *h       = net_record_trunk(net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
     prog_at(p, -1, -1, "text rows");
     return record_rows(p, "last rows", h, tail, 1, n);
 }

@@ -52,7 +52,7 @@ void latent_declare_answers(Job *j)
     int64_t logits[2] = { B, net_vocab_stored(&t->model) };
     t->decode.logits =
         j->parts & JOB_SAMPLE ? job_declare_state(j, "answer logits", DT_F32, 2, logits, 0) : NULL;
-    net_declare_cache_rows(&t->llm, &j->store, &t->decode, B, s->student);
+    net_declare_caches(&t->llm, &j->store, &t->decode, B, s->student);
 }
 
 int latent_upload_answers(Job *j)
@@ -115,8 +115,9 @@ static int record_prefill(Job *j)
     rec_fill(p, (Fill){ .y = t->turn });
     rec_fill(p, (Fill){ .y = t->decode.pos });
     rec_rows_fwd(p, (RowsFwd){ .y = tok, .x = j->field[PAIR_TOK], .index = t->prefix_row });
-    Tensor *x = latent_record_x(j, p, z.latents, t->prefix_x_row, tok, P);
-    Tensor *h = net_record_cached(&t->llm, p, x, &t->decode);
+    Tensor *x   = latent_record_x(j, p, z.latents, t->prefix_x_row, tok, P);
+    NetRun  run = { .p = p, .batch = &(NetBatch){ .B = B, .T = P }, .mode = NET_EVAL, .decode = &t->decode };
+    Tensor *h   = net_record_trunk(&t->llm, &run, x);
     prog_at(p, -1, -1, "prefix end");
     rec_rows_fwd(p, (RowsFwd){ .y = end, .x = h, .index = t->prefix_end });
     record_pick(j, p, end);
@@ -138,7 +139,9 @@ static int record_decode(Job *j)
                                  .wte  = param_find(&net->table, "embed.weight")->w,
                                  .wpe  = pos ? pos->w : NULL,
                                  .pos0 = pos ? t->decode.pos : NULL });
-    record_pick(j, p, net_record_cached(net, p, x, &t->decode));
+    NetBatch batch = { .B = j->fields.B, .T = 1 };
+    NetRun   run   = { .p = p, .batch = &batch, .mode = NET_EVAL, .decode = &t->decode };
+    record_pick(j, p, net_record_trunk(net, &run, x));
     rec_tick(p, (Tick){ .t = t->decode.pos, .modulo = INT32_MAX });
     return job_end(j, p, 0);
 }

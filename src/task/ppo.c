@@ -115,7 +115,7 @@ static void declare_context(Job *j, PpoGroup *g, int i)
     g->f_pos       = state1(j, "last positions", DT_I32, p->Eg, 0);
     g->r_final     = state2(j, "values of ends", DT_F32, p->T + 1, p->Eg);
     g->s_final     = later(j, g->r_final);
-    net_declare_caches(&p->trunk, &j->store, &g->cache, p->Eg);
+    net_declare_caches(&p->trunk, &j->store, &g->cache, p->Eg, p->trunk.model.context);
     g->cache.pos = g->pos;
 }
 

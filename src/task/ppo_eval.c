@@ -34,7 +34,7 @@ void ppo_eval_declare(Job *j)
     if (p->C > 1) {
         int64_t rows = e->n;
         e->pos       = job_declare_state(j, "eval positions", DT_I32, 1, &rows, 0);
-        net_declare_caches(&p->trunk, &j->store, &e->cache, e->n);
+        net_declare_caches(&p->trunk, &j->store, &e->cache, e->n, p->trunk.model.context);
         e->cache.pos = e->pos;
     }
     if (s->n_mask) e->mask = job_declare_state(j, "eval mask", DT_U8, 2, mask, 0);

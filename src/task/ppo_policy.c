@@ -127,12 +127,11 @@ static Tensor *narrow(Job *j, Prog *p, Tensor *obs)
 
 static Tensor *record_trunk(Job *j, Prog *p, const PpoIn *in, Tensor *x)
 {
-    Ppo     *o = ppo_of(j);
-    NetTrunk t = {
-        .B = in->B ? in->B : tensor_rows(x), .T = in->T ? in->T : 1, .doc = in->doc, .decode = in->decode
-    };
-    Mlp stem = { .name = "embed", .layers = 1 };
-    return net_record_trunk(&o->trunk, p, mlp_record_linear(&o->table, p, &stem, x), &t);
+    Ppo     *o    = ppo_of(j);
+    NetBatch b    = { .B = in->B ? in->B : tensor_rows(x), .T = in->T ? in->T : 1, .doc = in->doc };
+    NetRun   run  = { .p = p, .batch = &b, .mode = NET_EVAL, .decode = in->decode };
+    Mlp      stem = { .name = "embed", .layers = 1 };
+    return net_record_trunk(&o->trunk, &run, mlp_record_linear(&o->table, p, &stem, x));
 }
 
 PpoOut ppo_policy_record(Job *j, Prog *p, const PpoIn *in, unsigned parts)
