@@ -145,7 +145,7 @@ bad "plan: optimisation required of a model without use for it" \
     device=cpu model.act=gelu require=linear_glu_fwd
 bad "train: likewise" '^command line: require: chunk_head is not used: one chunk ' train good.yaml \
     device=cpu require=chunk_head
-bad "plan: precision that is not there yet" '^command line: precision: fp16 is not available yet' plan \
+bad "plan: precision that the CPU has not" '^command line: precision: fp16 needs a GPU' plan \
     good.yaml device=cpu precision=fp16
 bad "plan: precision of another device" '^command line: precision: bf16 needs a GPU' plan good.yaml \
     device=cpu precision=bf16
@@ -153,7 +153,7 @@ asks() { # name, pattern, line of the recipe: what is found after parsing has it
     { cat good.yaml; printf 'device: cpu\n%s\n' "$3"; } >asks.yaml
     bad "$1" "$2" train asks.yaml
 }
-asks "file: precision" '^asks.yaml:6: precision: fp16 is not available yet' 'precision: fp16'
+asks "file: precision" '^asks.yaml:6: precision: fp16 needs a GPU' 'precision: fp16'
 asks "file: precision of another device" '^asks.yaml:6: precision: bf16 needs a GPU' 'precision: bf16'
 asks "file: concession" '^asks.yaml:6: give_way: gradients is not available yet' 'give_way: [gradients]'
 asks "file: requirement" '^asks.yaml:6: require: graphs is refused' 'require: [graphs]'

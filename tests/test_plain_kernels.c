@@ -8,6 +8,7 @@ static Dev *emulated_open(const char *spec, const DevOptions *opt, const char **
 
 int gpu_ops_main(int argc, char **argv);
 
+#define EMULATED 1
 #define dev_open emulated_open
 #define main     gpu_ops_main
 #include "gpu/test_gpu_ops.c"

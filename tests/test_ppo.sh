@@ -177,7 +177,7 @@ done
 train alone cartpole "${faulty[@]}" steps=2 &&
     train alone cartpole "${faulty[@]}" "env_options=[fault=crash,at=7,marker=$dir/marker]" isolate=process \
         ppo.workers=2 steps=4 ppo.timeout_s=10; rc=$?
-[ $rc -eq 0 ] && [ "$(last alone charts/restarts)" = 1 ]
+[ $rc -eq 0 ] && is "$(last alone charts/restarts)" ">=" 1 # both workers may crash before the marker is there
 verdict "isolate: process restarts a crashed environment and counts it" $? "$rc: $(tail -n 3 alone.log)"
 
 refused() { # name, pattern, overrides

@@ -56,7 +56,7 @@ for size in 80x24 200x50; do
     first=$(sed -n 's/^▸ \([a-z]*\) .*/\1/p' screen); other=$([ "$first" = alpha ] && echo beta || echo alpha)
     press Down "^▸ $other"
     verdict "the arrow moves to another run at $size" $? "$(cat screen)"
-    press 2 'where the time goes' && grep -q "$other: NVIDIA H200" screen && grep -q '^other kernels ' screen
+    press 2 "$other: NVIDIA H200" && grep -q 'where the time goes' screen && grep -q '^other kernels ' screen
     verdict "one run at $size" $? "$(cat screen)"
     press 3 'pid 4242\|no GPU: '
     verdict "GPUs and other programs at $size" $? "$(cat screen)"
