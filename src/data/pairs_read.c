@@ -349,7 +349,7 @@ static int read_text(PairList *l, const Recipe *r, const PairShape *s, int valid
         rc = pair_list_parse(l, r, s, &t, name, text, (size_t)n);
         if (!own && r->data.val[0] == '\0') {
             take_part(l->n, r->data.val_fraction, validation, &from, &count);
-            memmove(l->pair, l->pair + from, sizeof *l->pair * (size_t)count);
+            if (count > 0) memmove(l->pair, l->pair + from, sizeof *l->pair * (size_t)count);
             l->n = count;
         }
     }
