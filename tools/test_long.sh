@@ -13,6 +13,8 @@ part() { # name, then the command
 }
 part kills env DURABLE_LONG=1 KILLS="${KILLS:-200}" bash tests/test_durable.sh "$build"
 part bits bash tests/long_bits.sh
+part ops env OPS_LONG=1 "$build/tests/test_op_cpu"
+part ops-emulated env OPS_LONG=1 "$build/tests/test_plain_kernels"
 part disk bash tests/test_disk.sh "$build"
 part faults env FAULTS_BY=1 bash tests/test_faults.sh "$build"
 part faults-asan env FAULTS_BY=1 bash tests/test_faults.sh "$asan"
