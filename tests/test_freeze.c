@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "ckpt/ckpt.h"
+#include "job_rig.h"
 #include "jobs.h"
 #include "run/build.h"
 
@@ -20,32 +21,6 @@ static const char model_text[] =
     "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
 
 static const char freeze_some[] = "freeze=embed,block.0-1";
-
-typedef struct {
-    char dir[64];
-    Dev *dev;
-} Rig;
-
-static int rig_setup(void **state)
-{
-    const char *why;
-    Rig        *rig = calloc(1, sizeof *rig);
-    strcpy(rig->dir, "/tmp/brim_freeze_XXXXXX");
-    if (!rig || !mkdtemp(rig->dir)) return -1;
-    rig->dev = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
-    *state   = rig;
-    return rig->dev ? 0 : -1;
-}
-
-static int rig_teardown(void **state)
-{
-    Rig *rig = *state;
-    err_clear();
-    dev_close(rig->dev);
-    folder_remove(rig->dir);
-    free(rig);
-    return 0;
-}
 
 /* NULL after a refusal. */
 static Job *try_job(Rig *rig, const char *freeze)

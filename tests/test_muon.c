@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "ckpt/ckpt.h"
+#include "job_rig.h"
 #include "jobs.h"
 #include "op_ref_muon.h"
 #include "run/build.h"
@@ -21,32 +22,6 @@ static const char model_text[] =
     "        act: swiglu, norm: rmsnorm, pos: rope, tied: false}\n"
     "optim: {kind: muon, weight_decay: 0.1, clip: 1, lr: 1e-2, muon_lr: 5e-3}\n"
     "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
-
-typedef struct {
-    char dir[64];
-    Dev *dev;
-} Rig;
-
-static int rig_setup(void **state)
-{
-    const char *why;
-    Rig        *rig = calloc(1, sizeof *rig);
-    strcpy(rig->dir, "/tmp/brim_muon_XXXXXX");
-    if (!rig || !mkdtemp(rig->dir)) return -1;
-    rig->dev = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
-    *state   = rig;
-    return rig->dev ? 0 : -1;
-}
-
-static int rig_teardown(void **state)
-{
-    Rig *rig = *state;
-    err_clear();
-    dev_close(rig->dev);
-    folder_remove(rig->dir);
-    free(rig);
-    return 0;
-}
 
 static Job *open_job(Rig *rig, const char *override)
 {

@@ -371,3 +371,17 @@ void file_unmap(FileMap *m)
     m->data       = NULL;
     m->size_bytes = 0;
 }
+
+int file_copy(const char *from, const char *to)
+{
+    enum { MOST = 256 << 20 };
+    char  *data;
+    size_t n;
+    TRY(file_read_all(from, MOST, &data, &n));
+    FILE *f  = file_create_tmp(to);
+    int   rc = f ? file_write(f, data, n) : -1;
+    if (rc == 0) rc = file_publish(&f, to);
+    file_discard(&f);
+    free(data);
+    return rc;
+}

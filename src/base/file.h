@@ -48,6 +48,8 @@ int file_write(FILE *f, const void *data, size_t size_bytes);
 int file_publish(FILE **f, const char *path);
 /* Closes and removes the temporary file; nothing when *f is NULL. */
 void file_discard(FILE **f);
+/* A file of at most 256 MiB under another name, published whole. Negative after err_set(). */
+int file_copy(const char *from, const char *to);
 /* Removes the temporary files that killed writers left in folder. The caller must be its only writer. */
 int file_sweep_tmp(const char *folder);
 

@@ -49,20 +49,6 @@ static int make_recipe(Recipe *r, const char *dir, const HfConfig *c, const CmdT
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
-static int copy_file(const char *from, const char *to)
-{
-    enum { MOST = 256 << 20 };
-    char  *data;
-    size_t n;
-    TRY(file_read_all(from, MOST, &data, &n));
-    FILE *f  = file_create_tmp(to);
-    int   rc = f ? file_write(f, data, n) : -1;
-    if (rc == 0) rc = file_publish(&f, to);
-    file_discard(&f);
-    free(data);
-    return rc;
-}
-
 static int keep_files(const char *dir, const char *hf)
 {
     char from[PATH_MAX], to[PATH_MAX];
@@ -71,7 +57,7 @@ static int keep_files(const char *dir, const char *hf)
         if (snprintf(from, sizeof from, "%s/%s", dir, kept_files[i]) >= (int)sizeof from ||
             snprintf(to, sizeof to, "%s/%s", hf, kept_files[i]) >= (int)sizeof to)
             return err_user("%s: path too long", dir);
-        if (file_kind(from) == FILE_REGULAR) TRY(copy_file(from, to));
+        if (file_kind(from) == FILE_REGULAR) TRY(file_copy(from, to));
     }
     return 0;
 }

@@ -330,20 +330,6 @@ static int write_config(const Export *e)
     return rc;
 }
 
-static int copy_file(const char *from, const char *to)
-{
-    enum { MOST = 256 << 20 };
-    char  *data;
-    size_t n;
-    TRY(file_read_all(from, MOST, &data, &n));
-    FILE *f  = file_create_tmp(to);
-    int   rc = f ? file_write(f, data, n) : -1;
-    if (rc == 0) rc = file_publish(&f, to);
-    file_discard(&f);
-    free(data);
-    return rc;
-}
-
 /* Tokenizer and generation_config.json: those of the import, else tokenizer.json of the run's tokenizer. */
 static int write_beside(const Export *e)
 {
@@ -357,7 +343,7 @@ static int write_beside(const Export *e)
             if (strcmp(names[i], "config.json") == 0 || strstr(names[i], ".tmp-")) continue;
             snprintf(from, sizeof from, "%.2000s/%.200s", hf, names[i]);
             TRY(out_path(e, names[i], to));
-            rc = copy_file(from, to);
+            rc = file_copy(from, to);
         }
         return rc;
     }
@@ -365,7 +351,7 @@ static int write_beside(const Export *e)
     if (file_kind(vocab) == FILE_FOLDER) str_append(vocab, sizeof vocab, "/tokenizer.json");
     if (file_kind(vocab) != FILE_REGULAR || !str_ends_with(vocab, ".json")) return 0;
     TRY(out_path(e, "tokenizer.json", to));
-    TRY(copy_file(vocab, to));
+    TRY(file_copy(vocab, to));
     TRY(out_path(e, "tokenizer_config.json", to));
     return write_text(to, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n");
 }
