@@ -1,5 +1,5 @@
-/* Case folder: a cmocka fixture. Each case gets an empty folder, whose path is *state. The folder and everything in
- * it is removed behind the case. */
+/* Case folder: a cmocka fixture. Each case gets an empty folder, whose path is *state. The folder and
+ * everything in it is removed behind the case. */
 #ifndef TESTS_CASE_FOLDER_H
 #define TESTS_CASE_FOLDER_H
 

@@ -61,7 +61,8 @@ try() {
 # op: both scenarios, in a folder of its own.
 try_op() {
     local op=$1 n hits stopped bad over scenario
-    mkdir -p "at-$op/runs" && cp -r runs/ref "at-$op/runs" && cp -r half tiny.yaml text.txt "at-$op" || return 1
+    mkdir -p "at-$op/runs" && cp -r runs/ref "at-$op/runs" || return 1
+    cp -r half tiny.yaml text.txt "at-$op" || return 1
     cd "at-$op" && export BRIM_RUNS=$dir/at-$op/runs
     for scenario in resume --fresh; do
         n=0 hits=0 stopped=0 bad=""

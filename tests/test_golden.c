@@ -1,7 +1,7 @@
 /* Whole models on the CPU against PyTorch (tests/golden, tools/golden.py, tools/golden_vit.py), and against
  * themselves: what may be chosen (micro-batch, recomputation, head rows, lowering) must not change the
- * mathematics. The vision transformers have drop path, layer scale, label smoothing, mixing, a class token, and
- * positions that are resampled.
+ * mathematics. The vision transformers have drop path, layer scale, label smoothing, mixing, a class token,
+ * and positions that are resampled.
  *
  * Tolerances. PyTorch's numbers come from float64, so all the distance is our f32 rounding. PyTorch itself in
  * f32 is up to 2.5e-6 away from them in a gradient and 4e-6 in a weight after ten steps (tools/golden.py in

@@ -9,7 +9,8 @@ model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
 
-"$brim" bench tiny.yaml device=cpu --ladder --seconds 1 --json --picture pictures/tiny.svg >out 2>err </dev/null; rc=$?
+"$brim" bench tiny.yaml device=cpu --ladder --seconds 1 --json --picture \
+    pictures/tiny.svg >out 2>err </dev/null; rc=$?
 verdict "the ladder runs" $rc "exit code $rc: $(tail -n 3 err)"
 
 grep '^|' out | tail -n +3 | cut -d'|' -f2 | sed 's/^ *//;s/ *$//' | tr '\n' ';' >names

@@ -32,7 +32,8 @@ link() { # name
     local f=tests/fuzz/fuzz_$1.c exe=$build/fuzz/$1 s o obj=() old=
     for s in $f $(sources "$f"); do obj+=("$build/fuzz/obj/${s//\//_}.o"); done
     for o in "${obj[@]}"; do [ "$exe" -nt "$o" ] || old=1; done
-    [ -z "$old" ] || $clang -fsanitize=fuzzer,address,undefined -o "$exe" "${obj[@]}" -l:libyaml.a -l:libjansson.a \
+    [ -n "$old" ] || return 0
+    $clang -fsanitize=fuzzer,address,undefined -o "$exe" "${obj[@]}" -l:libyaml.a -l:libjansson.a \
         -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a -l:libzstd.a \
         -lm -lpthread
 }

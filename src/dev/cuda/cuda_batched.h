@@ -10,8 +10,8 @@
 
 enum { BATCHED_A, BATCHED_B, BATCHED_D };
 
-/* d[i] = alpha op(a[i]) op(b[i]) + beta c[i] for n_batch column-major matrices, `stride` elements apart. c has
- * the layout of d. Compared bytewise: no padding, and zeroed before it is filled. */
+/* d[i] = alpha op(a[i]) op(b[i]) + beta c[i] for n_batch column-major matrices, `stride` elements apart. c
+ * has the layout of d. Compared bytewise: no padding, and zeroed before it is filled. */
 typedef struct {
     int64_t n_batch, rows[3], cols[3], ld[3], stride[3], ws_bytes; /* of a, b, d as they are stored */
     int32_t dtype[3], ta, tb, align; /* 1: transposed; bytes that divide every matrix's address, up to 16 */
