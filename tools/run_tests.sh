@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every test program in $1/tests, as many at a time as there are CPUs, then every tests/*.sh, one by one.
-# Closes with "N passed, N failed". C tests are cmocka programs; shell tests print one "ok NAME" or "not ok
-# NAME" line per case and get $1 as argument. A test that cannot run on this machine prints "skip: why". The
-# line is shown and counts neither as passed nor as failed.
+# Runs every test program in $1/tests and every tests/*.sh, and closes with "N passed, N failed". C tests are
+# cmocka programs; shell tests print one "ok NAME" or "not ok NAME" line per case and get $1 as argument. A
+# test that cannot run on this machine prints "skip: why". The line is shown and counts neither as passed nor
+# as failed.
 set -uo pipefail
 build=${1:-build}
 passed=0; failed=0
@@ -29,31 +29,40 @@ run() { # name, then the command
     "${@:2}" >"$log" 2>&1
     echo $? $((SECONDS - s)) >"$log.end" && mv "$log.end" "$log.rc"
 }
-show() { # programs that have ended since the last time
+show() { # those side by side that have ended since the last time
     local name
-    for name in "${programs[@]##*/}"; do
+    for name in "${many[@]##*/}"; do
         [ -e "$logs/$name.rc" ] && [ ! -e "$logs/$name.shown" ] || continue
         count "$name"
         : >"$logs/$name.shown"
     done
 }
-# The longest first: no CPU waits long for the last.
+# Side by side: programs, and the scripts that no clock is asked in. The longest first: no CPU waits long for
+# the last. The others, which measure something or need a CPU for themselves, come one by one.
 long="test_op_cpu test_plain_kernels test_attn_tiles test_own_gemm test_op_gradients"
-programs=()
-for t in "$build"/tests/test_*; do
-    [ -x "$t" ] && [ -f "$t" ] || continue
-    case "$t" in *.d) continue ;; esac
-    case " $long " in *" $(basename "$t") "*) programs=("$t" "${programs[@]}") ;; *) programs+=("$t") ;; esac
+together="bad_recipes cuda_half data_paths durable env fp8 hf images latent ppo ranks stages tokens toy"
+together=" $(printf 'test_%s.sh ' $together tour user_data vision)"
+many=(); alone=()
+for t in "$build"/tests/test_* tests/test_*.sh; do
+    [ -f "$t" ] || continue
+    case "$t" in *.d) continue ;; *.sh) ;; *) [ -x "$t" ] || continue ;; esac
+    case " $long $together alone:test_give_way " in
+        *" alone:$(basename "$t") "*) alone+=("$t") ;;
+        *" $(basename "$t") "*) many=("$t" "${many[@]}") ;;
+        *) case "$t" in *.sh) alone+=("$t") ;; *) many+=("$t") ;; esac ;;
+    esac
 done
-for t in "${programs[@]}"; do
+start() { # path
+    case "$1" in *.sh) run "$(basename "$1")" bash "$1" "$build" ;; *) run "$(basename "$1")" "$1" ;; esac
+}
+for t in "${many[@]}"; do
     while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; show; done
-    run "$(basename "$t")" "$t" &
+    start "$t" &
 done
 wait
 show
-for t in tests/test_*.sh; do
-    [ -e "$t" ] || continue
-    run "$(basename "$t")" bash "$t" "$build"
+for t in "${alone[@]}"; do
+    start "$t"
     count "$(basename "$t")"
 done
 echo "$passed passed, $failed failed"
