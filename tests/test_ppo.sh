@@ -82,26 +82,34 @@ train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last fo
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
 
 # Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
-ranks=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
-    eval.every=0)
-export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
-train alone16 cartpole "${ranks[@]}"
-for ((tries = 0; tries < 5; tries++)); do
-    port=$((20000 + RANDOM % 12000)) pids=()
-    for r in 0 1; do
-        RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port timeout -s KILL 60 \
-            "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${ranks[@]}" \
-            >"pair.$r.log" 2>&1 </dev/null &
-        pids+=($!)
-    done
-    wait "${pids[0]}"; rc0=$?
-    wait "${pids[1]}"; rc1=$?
-    grep -q 'port .* in use' pair.0.log || break
-done
 losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
-[ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
-    paste <(losses alone16) <(losses pair) | awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
-verdict "two ranks have the losses of one" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+ranks() { # title, overrides
+    local title=$1 tries port r pids rc0 rc1
+    shift
+    local keys=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
+        eval.every=0 "$@")
+    rm -rf runs/alone16 runs/pair
+    train alone16 cartpole "${keys[@]}"
+    for ((tries = 0; tries < 5; tries++)); do
+        port=$((20000 + RANDOM % 12000)) pids=()
+        for r in 0 1; do
+            RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port timeout -s KILL 60 \
+                "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${keys[@]}" \
+                >"pair.$r.log" 2>&1 </dev/null &
+            pids+=($!)
+        done
+        wait "${pids[0]}"; rc0=$?
+        wait "${pids[1]}"; rc1=$?
+        grep -q 'port .* in use' pair.0.log || break
+    done
+    [ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
+        paste <(losses alone16) <(losses pair) |
+        awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
+    verdict "$title" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+}
+export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
+ranks "two ranks have the losses of one"
+ranks "two ranks share the statistics of observations and rewards" ppo.obs_norm=true ppo.reward_norm=true
 
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?
