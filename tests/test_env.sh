@@ -58,6 +58,11 @@ done
 run show ./faulty.so fault=hang --timeout 0.5
 [ $rc -eq 1 ] && grep -q 'number 0 hangs: a call took longer' err
 verdict "a hang is named and ends the run" $? "$(fail)"
+for how in none process; do
+    run show ./faulty.so fault=shape at=2 --episodes 3 --isolate $how
+    [ $rc -eq 1 ] && grep -q 'faulty.so number 0.*observation block x was f32\[2\] and now is f32\[3\]' err
+    verdict "another shape is named and ends the run, isolate $how" $? "$(fail)"
+done
 for f in crash hang fail; do
     rm -f once; run show ./faulty.so fault=$f marker=once --isolate process --timeout 0.5 --episodes 3
     [ $rc -eq 0 ] && grep -q '^episode 1: return 4, 5 steps, truncated' out &&

@@ -173,11 +173,12 @@ verdict "and is not when a truncation counts as a termination" $? "exit code $rc
 faulty=(env=./faulty.so total_steps=0 eval.target=0 eval.samples=1 eval.every=0 checkpoint.every=1 steps=200)
 train good cartpole "${faulty[@]}" steps=2; rc=$?
 verdict "an environment of somebody else" $rc "$(tail -n 2 good.log)"
-for f in nan:'element 1 of observation block x is' crash:'crashed' hang:'hangs'; do
+for f in nan:'element 1 of observation block x is' shape:'its shape has changed' crash:'crashed' hang:'hangs'; do
     case "$build-${f%%:*}" in *asan*-crash) continue ;; esac
-    name=bad-${f%%:*}
+    name=bad-${f%%:*} at=18 # steps of an episode
+    if [ "$name" = bad-shape ]; then at=2; fi # resets
     train "$name" cartpole "${faulty[@]}" steps=2 &&
-        train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=18]" ppo.timeout_s=0.5; rc=$?
+        train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=$at]" ppo.timeout_s=0.5; rc=$?
     [ $rc -eq 1 ] && grep -q "environment ./faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
     verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
