@@ -173,7 +173,7 @@ verdict "and is not when a truncation counts as a termination" $? "exit code $rc
 faulty=(env=./faulty.so total_steps=0 eval.target=0 eval.samples=1 eval.every=0 checkpoint.every=1 steps=200)
 train good cartpole "${faulty[@]}" steps=2; rc=$?
 verdict "an environment of somebody else" $rc "$(tail -n 2 good.log)"
-for f in nan:'element 1 of observation block x is' shape:'its shape has changed' crash:'crashed' hang:'hangs'; do
+for f in nan:'element 1 of observation block x is' shape:'shape has changed' crash:'crashed' hang:'hangs'; do
     case "$build-${f%%:*}" in *asan*-crash) continue ;; esac
     name=bad-${f%%:*} at=18 # steps of an episode
     if [ "$name" = bad-shape ]; then at=2; fi # resets

@@ -92,7 +92,8 @@ answer_torch() {
 import time, torch, torch.nn as nn
 torch.set_num_threads(1)
 def body(width, out):
-    return nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, out))
+    hidden = [nn.Linear(64, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*hidden, nn.Linear(width, out))
 class Both(nn.Module):
     def __init__(self):
         super().__init__()
@@ -132,5 +133,7 @@ hybrid() {
 for part in massive mlp hybrid; do
     if wants $part; then $part; fi
 done
-if wants core; then "$build/brim" env check cartpole --seconds 1 | sed -n 's/^ok speed/cartpole, one core/p'; fi
+if wants core; then
+    "$build/brim" env check cartpole --seconds 1 | sed -n 's/^ok speed/cartpole, one core/p'
+fi
 echo "$SECONDS s"

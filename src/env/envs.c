@@ -237,8 +237,8 @@ static int guarded(Envs *e, SliceFn fn, const EnvsIo *io, int slot, int lo, int 
     return rc;
 }
 
-/* One slice a thread, unless steps take long. Then slices are small, so no thread waits long for the last one:
- * the cost of a step of physics depends on its contacts. */
+/* One slice a thread, unless steps take long. Then slices are small, so no thread waits long for another: the
+ * cost of a step of physics depends on its contacts. */
 static int count_slices(const Envs *e, int n_thread, int n_env)
 {
     static const double slice_s = 50e-6; /* far above the price of taking a slice */
