@@ -152,6 +152,11 @@ train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}
     train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log &&
     same whole parts 10
 verdict "a run that goes on has the same bits" $? "$(tail -n 2 parts.log)"
+# Neither threads nor slices are seen in a result.
+many=("${short[@]}" ppo.envs=64 ppo.groups=4 steps=4)
+train few cartpole "${many[@]}" ppo.threads=1 && train many cartpole "${many[@]}" ppo.threads=14 &&
+    same few many 4
+verdict "one thread and fourteen, four groups: the same bits" $? "$(tail -n 2 many.log)"
 # Rows of a minibatch are summed in another order, so the first losses agree to the last digits.
 train two cartpole "${short[@]}" steps=1 ppo.groups=2 ppo.epochs=1 &&
     train one cartpole "${short[@]}" steps=1 ppo.epochs=1
