@@ -206,8 +206,8 @@ refused "what does not fit names what could give way" \
     total_steps=0 ppo.rollout=65536 ppo.envs=64 ppo.minibatch=64 policy.width=1024 memory_limit=300M
 refused "a slip in the environment's name" 'did you mean cartpole' env=cartpol
 refused "a minibatch that does not divide" 'must divide.*256 would do' ppo.minibatch=255
-train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples=1 ppo.envs=100 ppo.rollout=1000 \
-    ppo.minibatch=0 ppo.epochs=1
+train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples=1 ppo.envs=100 \
+    ppo.rollout=1000 ppo.minibatch=0 ppo.epochs=1
 [ "$(sed -n 's/^ *minibatch: //p' runs/all/recipe.yaml)" = 50000 ]
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
