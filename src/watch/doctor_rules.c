@@ -326,14 +326,15 @@ static void find_threads(Case *c)
 
 static void find_neighbours(Case *c)
 {
-    double others = c->w->cpu * c->f->host.cpus - c->w->own_cpu, want = c->f->plan.threads;
+    double others = c->w->cpu * c->f->host.cpus - c->w->own_cpu, wait = c->d->input_share;
+    double want = c->f->plan.threads * (1 - wait); /* who waits for data needs no CPU */
     if (is_gpu(c) || !(others > 0.5) || !(c->w->own_cpu < 0.85 * want)) return;
     Finding *x = add(c, "other programs");
     str_copy(x->verdict, sizeof x->verdict, "other programs use the CPUs of this run");
-    snprintf(x->evidence, sizeof x->evidence, "%.1f CPUs are busy with others; this run gets %.1f of %.0f",
+    snprintf(x->evidence, sizeof x->evidence, "%.1f CPUs are busy with others; this run gets %.1f of %.1f",
              others, c->w->own_cpu, want);
     str_copy(x->advice, sizeof x->advice, "end them, or give each its own CPUs (taskset)");
-    predict(c, x, c->w->step_s * c->w->own_cpu / want);
+    predict(c, x, c->w->step_s * (wait + (1 - wait) * c->w->own_cpu / want));
     keep_if(c, x, 0.02);
 }
 
@@ -415,8 +416,10 @@ static void find_thermal(Case *c)
 static void find_clocks(Case *c)
 {
     double max = c->f->card.max_sm_mhz, now = c->w->sm_mhz;
-    int    held = strstr(c->w->reasons, "power") || strstr(c->w->reasons, "therm") ||
-               strstr(c->w->reasons, "slowdown") || strstr(c->w->reasons, "idle");
+    /* The newest reason may be that of a short pause: a card at its power is no locked one. */
+    int held = c->w->power_w > 0.85 * c->w->power_limit_w || strstr(c->w->reasons, "power") ||
+               strstr(c->w->reasons, "therm") || strstr(c->w->reasons, "slowdown") ||
+               strstr(c->w->reasons, "idle");
     int locked = strstr(c->w->reasons, "application clocks") != NULL;
     if (!is_gpu(c) || !(now < 0.85 * max) || (held && !locked) || c->d->gap_share + c->d->input_share > 0.5)
         return;

@@ -18,6 +18,7 @@ typedef struct {
     double micro_batch, micro_per_step, world;
     double planned_bytes, room_bytes, total_bytes; /* slabs; what a plan may take; the device's memory */
     double model_flops, repeat_flops;              /* of a step of one rank; computed again */
+    double inner_flops;           /* more that attention's kernels do: scores again, masked ones */
     double predicted_s, repeat_s; /* a step by the machine's rates; of this, what is computed again */
     double n_op;                  /* ops of a step */
     double peak_flops, peak_mhz;  /* the data sheet's, and the clock it is meant for */
@@ -63,6 +64,8 @@ typedef struct {
 } RunFacts;
 
 void facts_init(RunFacts *f); /* nothing is known */
+/* The members of an object. */
+void facts_put(const RunFacts *f, JsonOut *o);
 /* Negative after err_set(). */
 int facts_write(const RunFacts *f, const char *path);
 /* From the text of a file; whatever is missing or of another type stays unknown. 1: it was JSON, else 0. */

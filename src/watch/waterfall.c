@@ -32,7 +32,6 @@ static double at(const Series *s, const char *key, int row) { return series_at(s
 /* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
 static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
 {
-    enum { ENOUGH = 8 };
     int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
     *last = -1;
     for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
@@ -49,8 +48,9 @@ static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
         if (!isnan(s->column[wait][*first])) skip--;
     }
     int after = *first;
-    while (begin >= 0 && after < *last && s->column[0][after] < f->trace.last_step) after++;
-    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= ENOUGH) *first = after;
+    /* The recorder ends between this step and the next one. */
+    while (begin >= 0 && after < *last && s->column[0][after] <= f->trace.last_step) after++;
+    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= WATERFALL_ENOUGH) *first = after;
     return begin >= 0 && *first < *last;
 }
 
@@ -248,6 +248,7 @@ const char *waterfall_source(const FallWindow *w, const RunFacts *f)
 
 double waterfall_tensor(const FallWindow *w, const RunFacts *f)
 {
-    double flops = f->plan.model_flops + f->plan.repeat_flops;
+    double inner = f->plan.inner_flops; /* runs of older versions do not say */
+    double flops = f->plan.model_flops + f->plan.repeat_flops + (isnan(inner) ? 0 : inner);
     return flops / f->plan.peak_flops / w->step_s * (f->plan.peak_mhz / w->sm_mhz);
 }
