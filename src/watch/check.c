@@ -322,12 +322,14 @@ static void check_step(Check *c, const CheckOptions *opt, int has_gpu)
     const double tolerance = 1e-3;
     Steps        cpu, gpu;
     double       worst = 0;
+    char         rate[32];
     if (walk_steps(opt, "cpu", &cpu) < 0) {
         say(c, CHECK_BAD, "a step on the CPU", "%s", err_get());
         err_clear();
         return;
     }
-    say(c, CHECK_OK, "loader", "%.4g samples/s a thread, of data in memory", cpu.fill_per_s);
+    say(c, CHECK_OK, "loader", "%s samples/s a thread, of data in memory",
+        str_count(rate, sizeof rate, cpu.fill_per_s));
     say(c, CHECK_OK, "a step on the CPU", "loss %.5f -> %.5f in %d steps", cpu.loss[0], cpu.loss[STEPS - 1],
         STEPS);
     if (!has_gpu) return;

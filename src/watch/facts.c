@@ -32,7 +32,9 @@ typedef struct {
 static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts, units_per_step) },
                                            { "ranks", offsetof(RunFacts, ranks) },
                                            { "started_s", offsetof(RunFacts, started_s) },
-                                           { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) } };
+                                           { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
+                                           { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
+                                           { "sampler_s", offsetof(RunFacts, sampler_s) } };
 static const NumberRow plan_numbers[]  = { NUMBER(micro_batch, plan), NUMBER(micro_per_step, plan),
                                            NUMBER(world, plan),       NUMBER(planned_bytes, plan),
                                            NUMBER(room_bytes, plan),  NUMBER(total_bytes, plan),

@@ -51,7 +51,8 @@ typedef struct {
 typedef struct {
     char    run[256], unit[32], units[32], device[160], activity[160];
     int64_t steps;
-    double  units_per_step, ranks, started_s, sampler_cpu_s;
+    double  units_per_step, ranks, started_s;
+    double  sampler_cpu_s, sampler_open_s, sampler_s; /* watch/meter.h: MeterCost */
     int     n_metric, best;
     struct {
         char name[SERIES_NAME]; /* as in metrics.jsonl: "val_loss" */

@@ -96,7 +96,10 @@ static int write_facts(RunWatch *w, const char *activity)
     meter_card(w->meter, &c);
     w->facts.card = (FactsCard){ c.max_sm_mhz,          c.power_limit_w, c.power_default_w, c.link_generation,
                                  c.link_generation_max, c.link_lanes,    c.link_lanes_max };
-    w->facts.sampler_cpu_s = meter_thread_s(w->meter);
+    MeterCost cost          = meter_cost(w->meter);
+    w->facts.sampler_cpu_s  = cost.cpu_s;
+    w->facts.sampler_open_s = cost.open_s;
+    w->facts.sampler_s      = cost.wall_s;
     snprintf(path, sizeof path, "%s/watch.json", w->dir);
     return facts_write(&w->facts, path);
 }

@@ -13,7 +13,13 @@ mkdir -p "$BRIM_RUNS"
 small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192
        checkpoint.every=0 checkpoint.best=false watch.report=false"}
 
-# The median step of lines [a, b) of a run, in ms.
+# Pairs: steps of some milliseconds, so that a run has hundreds of them in a second or two.
+paired=${PAIRED:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=512
+       model.heads=8 model.vocab=8192 eval.every=0 checkpoint.every=0 checkpoint.best=false
+       watch.report=false"}
+steps=${STEPS:-260}
+
+# The median step of lines [a, b) of a run, in ms; with "mean" their mean, which a pause now and then raises.
 cat >"$out/median.py" <<'P'
 import json, statistics, sys
 name, a, b = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -22,31 +28,33 @@ for line in open(name):
     d = json.loads(line)
     if "loss" in d: t[d["step"]] = d["time_s"]
 d = [t[s] - t[s - 1] for s in sorted(t) if s - 1 in t and a <= s < b]
-print(1e3 * statistics.median(d))
+print(1e3 * (statistics.mean if sys.argv[4:] == ["mean"] else statistics.median)(d))
 P
-median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "$2" "$3"; }
+median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "${@:2}"; }
 
 pairs() {
     local on=() off=()
     for i in $(seq "${PAIRS:-10}"); do
-        for kind in true false; do
-            "$brim" train "$recipe" $small run=p-$i-$kind steps=140 watch.sample=$kind >"$out/log" 2>&1 ||
+        order="true false" # who goes first changes: the card gets warmer
+        [ $((i % 2)) -eq 0 ] && order="false true"
+        for kind in $order; do
+            "$brim" train "$recipe" $paired run=p-$i-$kind steps=$steps watch.sample=$kind >"$out/log" 2>&1 ||
                 { echo "not ok sampler: $(tail -n 1 "$out/log")"; return; }
             rm -rf "$BRIM_RUNS"/p-$i-$kind/checkpoints
         done
-        on+=("$(median p-$i-true 20 141)"); off+=("$(median p-$i-false 20 141)")
+        on+=("$(median p-$i-true 60 "$steps" mean)"); off+=("$(median p-$i-false 60 "$steps" mean)")
     done
-    python3 - "$BRIM_RUNS/p-1-true" "${on[*]}" "${off[*]}" <<'P'
-import json, statistics, sys
+    python3 - "$BRIM_RUNS" "${on[*]}" "${off[*]}" <<'P'
+import glob, json, statistics, sys
 on, off = [[float(x) for x in s.split()] for s in sys.argv[2:]]
 ratio = [a / b - 1 for a, b in zip(on, off)]
-w = json.load(open(sys.argv[1] + "/watch.json"))
-last = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl")][-1]
-share = w["sampler_cpu_s"] / last["time_s"]
-mean = statistics.mean(ratio)
+all = [json.load(open(n)) for n in glob.glob(sys.argv[1] + "/p-*-true/watch.json")]
+w, each = all[0], [(x["sampler_cpu_s"] - x["sampler_open_s"]) / x["sampler_s"] for x in all]
+share, mean = statistics.mean(each), statistics.mean(ratio)
 print(f"  sampler: {statistics.mean(on):.3f} ms with, {statistics.mean(off):.3f} without, mean of {len(on)} "
       f"pairs {100*mean:+.2f} % (each {' '.join(f'{100*r:+.2f}' for r in ratio)})")
-print(f"  its thread {100*share:.2f} % of a core, activity {w.get('activity')}")
+print(f"  its thread {100*share:.2f} % of a core ({100*min(each):.2f} to {100*max(each):.2f}), "
+      f"opening the driver {1e3*w['sampler_open_s']:.0f} ms once; activity {w.get('activity')}")
 print("ok sampler costs nothing" if abs(mean) < 0.005 else "not ok sampler costs nothing")
 print(("ok" if share < 0.01 else "not ok") + " sampler's thread below 1 % of a core")
 P
