@@ -321,7 +321,7 @@ static void check_step(Check *c, const CheckOptions *opt, int has_gpu)
 {
     const double tolerance = 1e-3;
     Steps        cpu, gpu;
-    double       worst = 0;
+    double       worst = 0, norm = 0;
     char         rate[32];
     if (walk_steps(opt, "cpu", &cpu) < 0) {
         say(c, CHECK_BAD, "a step on the CPU", "%s", err_get());
@@ -338,9 +338,13 @@ static void check_step(Check *c, const CheckOptions *opt, int has_gpu)
         err_clear();
         return;
     }
-    for (int i = 0; i < STEPS; i++) worst = MAX(worst, fabs(gpu.loss[i] / cpu.loss[i] - 1));
-    say(c, worst <= tolerance ? CHECK_OK : CHECK_BAD, "CPU against GPU",
-        "%d steps in fp32 differ by %.1e of the loss (%.0e is allowed)", STEPS, worst, tolerance);
+    for (int i = 0; i < STEPS; i++) {
+        worst = MAX(worst, fabs(gpu.loss[i] / cpu.loss[i] - 1));
+        norm  = MAX(norm, fabs(gpu.norm[i] / cpu.norm[i] - 1));
+    }
+    say(c, MAX(worst, norm) <= tolerance ? CHECK_OK : CHECK_BAD, "CPU against GPU",
+        "%d steps in fp32 differ by %.1e of the loss, %.1e of the gradient's norm (%.0e is allowed)", STEPS,
+        worst, norm, tolerance);
 }
 
 /* ---- all ----------------------------------------------------------------------------------------------- */

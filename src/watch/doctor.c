@@ -30,9 +30,7 @@ static int read_run(Doctor *d, Runs *runs, const char *name)
     d->facts = v->facts;
     str_copy(d->name, sizeof d->name, v->name);
     waterfall_window(s, &d->facts, &d->window);
-    d->n_part = waterfall_from(&d->window, &d->facts, d->part);
-    if (d->n_part > 0) return 0;
-    return err_user("%s: too few steps to judge (20 or more are good)", v->name);
+    return 0;
 }
 
 int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char *name)
@@ -44,7 +42,13 @@ int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char 
     int rc = read_run(d, runs, name);
     runs_deinit(runs);
     free(runs);
-    if (rc < 0) return -1;
+    return rc < 0 ? -1 : doctor_judge(d, from);
+}
+
+int doctor_judge(Doctor *d, const RecipeFrom *from)
+{
+    d->n_part = waterfall_from(&d->window, &d->facts, d->part);
+    if (d->n_part == 0) return err_user("%s: too few steps to judge (20 or more are good)", d->name);
     double steps   = 1 - share_of(d, FALL_EVAL) - share_of(d, FALL_SAVE);
     d->input_share = share_of(d, FALL_INPUT) / steps;
     d->gap_share   = share_of(d, FALL_GAPS) / steps;

@@ -387,7 +387,8 @@ static double part_share(const Case *c, FallPart part)
 static void find_power(Case *c)
 {
     const FactsCard *card = &c->f->card;
-    if (!is_gpu(c) || !strstr(c->w->reasons, "power")) return;
+    /* A card that waits most of the time reaches its limit only now and then. */
+    if (!is_gpu(c) || !strstr(c->w->reasons, "power") || c->w->power_w < 0.85 * c->w->power_limit_w) return;
     Finding *x     = add(c, "power limit");
     double   limit = c->w->power_limit_w, usual = card->power_default_w;
     snprintf(x->verdict, sizeof x->verdict, "the card is at its power limit");

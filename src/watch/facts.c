@@ -50,9 +50,9 @@ static const NumberRow card_numbers[]  = { NUMBER(max_sm_mhz, card),          NU
                                            NUMBER(link_generation_max, card), NUMBER(link_lanes, card),
                                            NUMBER(link_lanes_max, card) };
 static const NumberRow trace_numbers[] = {
-    NUMBER(last_step, trace), NUMBER(steps, trace),   NUMBER(step_s, trace),   NUMBER(busy_s, trace),
-    NUMBER(tensor_s, trace),  NUMBER(other_s, trace), NUMBER(repeat_s, trace), NUMBER(comm_s, trace),
-    NUMBER(unnamed_s, trace), NUMBER(spans, trace),   NUMBER(lost, trace)
+    NUMBER(last_step, trace), NUMBER(steps, trace),     NUMBER(step_s, trace),  NUMBER(busy_s, trace),
+    NUMBER(gap_s, trace),     NUMBER(tensor_s, trace),  NUMBER(other_s, trace), NUMBER(repeat_s, trace),
+    NUMBER(comm_s, trace),    NUMBER(unnamed_s, trace), NUMBER(spans, trace),   NUMBER(lost, trace)
 };
 
 static const TextRow texts[]      = { TEXT("run", run), TEXT("unit", unit), TEXT("units", units),

@@ -40,6 +40,7 @@ typedef struct {
     double last_step;     /* the step that ended it */
     double steps, step_s; /* recorded; their mean time */
     double busy_s;        /* something at work */
+    double gap_s;         /* nothing at work for less than TRACER_GAP_S: between one kernel and the next */
     double tensor_s;      /* products and attention, without those computed again */
     double other_s;       /* all other ops, without those computed again */
     double repeat_s;      /* what is computed again */

@@ -79,8 +79,9 @@ static void take_event(TraceSum *t, json_t *e, Span *span, size_t *n)
         t->more_us += dur;
         return;
     }
-    r->n++;
     r->time_us += dur;
+    if (number_of(args, "part") > 0) return; /* another kernel of the same call */
+    r->n++;
     r->flops += isnan(flops) ? 0 : flops;
 }
 

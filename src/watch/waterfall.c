@@ -147,12 +147,26 @@ static int is_gpu(const RunFacts *f) { return f->plan.capability > 0; }
 /* FLOPs of a step at the data sheet's peak, in seconds; NAN: no peak is known. */
 static double ideal_s(const RunFacts *f) { return f->plan.model_flops / f->plan.peak_flops; }
 
-/* Seconds of the trace, times this, are seconds of the window's steps. A GPU works as long on each step,
- * however long it waits in between; a busy CPU takes longer for everything. */
+/* The share of a step in which a GPU has nothing to do. A GPU works as long on each step, however long it
+ * waits in between, unless its clock falls: the traced steps follow a rest, and are faster by some per cent.
+ * So the counters bound what the trace says. SMs that are active are not idle. Pauses are waiting for data,
+ * long ones, which utilisation sees, or short ones, which the trace sees. */
+static double idle_share(const FallWindow *w, const RunFacts *f)
+{
+    const FactsTrace *t    = &f->trace;
+    double            idle = 1 - t->busy_s / w->step_s;
+    double            seen = w->wait_s / w->step_s + 1 - w->gpu_util + t->gap_s / t->busy_s;
+    if (!isnan(w->sm_active)) idle = MIN(idle, 1 - w->sm_active);
+    if (!isnan(seen)) idle = MIN(idle, seen);
+    return MAX(0, idle);
+}
+
+/* Seconds of the trace, times this, are seconds of the window's steps. A busy CPU takes longer for
+ * everything. */
 static double trace_scale(const FallWindow *w, const RunFacts *f)
 {
     const FactsTrace *t = &f->trace;
-    if (is_gpu(f)) return MIN(1, w->step_s / t->busy_s);
+    if (is_gpu(f)) return (1 - idle_share(w, f)) * w->step_s / t->busy_s;
     return MAX(0, w->step_s - w->wait_s) / MAX(t->busy_s, t->step_s - w->wait_s);
 }
 

@@ -373,7 +373,7 @@ function showPlots() {
     const units = new Set(state.selected.map(n => state.list && state.list.runs.find(q => q.name === n))
       .filter(Boolean).map(unitsOf));
     if (chart.unit && r)
-      chart.head.textContent = `${chart.title}, ${units.size > 1 ? 'each in its own units/s' : chart.unit(r)}`;
+      chart.head.textContent = `${chart.title}, ${units.size > 1 ? 'in own units/s' : chart.unit(r)}`;
     chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format,
       formatX: state.x === 'time' ? timeText : stepText });
     legend(chart, null);
