@@ -1,6 +1,6 @@
 /* The doctor's judgment on what was measured on an H200: nine runs of tests/gpu/doctor_suite.sh, 2026-11-16,
- * driver 580, CUDA 13. tests/doctor/NAME.json has the window and the facts of each (brim doctor --json), and
- * the table has the step that the changed recipe then took. The cause must come first, and the prediction must
+ * driver 580, CUDA 13. tests/doctor/NAME.json has window and facts of each (brim doctor --json), and
+ * the table has the step that the changed recipe then took. The cause must come first, the prediction must
  * be within a quarter of that step. */
 #include "base/err.h"
 #include "base/file.h"

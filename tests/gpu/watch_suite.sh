@@ -14,10 +14,10 @@ small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3
        checkpoint.every=0 checkpoint.best=false watch.report=false"}
 
 # Pairs: steps of some milliseconds, so that a run has hundreds of them in a second or two.
-paired=${PAIRED:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=512
-       model.heads=8 model.vocab=8192 eval.every=0 checkpoint.every=0 checkpoint.best=false
+paired=${PAIRED:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=384
+       model.heads=6 model.vocab=8192 eval.every=0 checkpoint.every=0 checkpoint.best=false
        watch.report=false"}
-steps=${STEPS:-260}
+steps=${STEPS:-220}
 
 # The median step of lines [a, b) of a run, in ms; with "mean" their mean, which a pause now and then raises.
 cat >"$out/median.py" <<'P'
@@ -34,7 +34,9 @@ median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "${@:2}"; }
 
 pairs() {
     local on=() off=()
+    local begin=$SECONDS
     for i in $(seq "${PAIRS:-10}"); do
+        [ $((SECONDS - begin)) -lt "${PAIRS_SECONDS:-600}" ] || break
         order="true false" # who goes first changes: the card gets warmer
         [ $((i % 2)) -eq 0 ] && order="false true"
         for kind in $order; do
@@ -64,7 +66,8 @@ trace() {
     # The clock settles for a second or two: a run without a trace says by how much. Where a trace begins the
     # device rests, and its clock is higher for a while: a long warm-up lets it settle again.
     "$brim" train "$recipe" $small run=plain steps=300 >"$out/log" 2>&1
-    "$brim" train "$recipe" $small run=traced steps=300 trace=3 trace_skip=100 trace_warmup=40 >"$out/log" 2>&1
+    "$brim" train "$recipe" $small run=traced steps=300 trace=3 trace_skip=100 \
+        trace_warmup=40 >"$out/log" 2>&1
     a=$(median traced 50 100) b=$(median traced 160 301) c=$(median plain 50 100) d=$(median plain 160 301)
     "$brim" trace summarize traced >"$out/trace.txt"
     "$brim" trace summarize traced --json >"$out/trace.sum"
