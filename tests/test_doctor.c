@@ -327,6 +327,19 @@ static void limits_of_the_card_are_said(void **state)
     leave(v);
 }
 
+static void a_busy_host_is_said(void **state)
+{
+    Made m           = healthy_gpu();
+    m.step_s         = 0.06;
+    m.util           = 0.5;
+    m.sm             = 0.45;
+    m.f.trace.gap_s  = 0.0001;
+    Visit         *v = visit("host", &m, "");
+    const Finding *x = found(v, "host work");
+    assert_true(x && isnan(x->gain) && strstr(x->evidence, "idle for 5"));
+    leave(v);
+}
+
 static void cpu_runs_have_their_own(void **state)
 {
     Made m           = healthy_cpu();
@@ -488,6 +501,7 @@ int main(void)
         cmocka_unit_test(healthy_runs_are_called_healthy),
         cmocka_unit_test(each_bottleneck_comes_first),
         cmocka_unit_test(limits_of_the_card_are_said),
+        cmocka_unit_test(a_busy_host_is_said),
         cmocka_unit_test(cpu_runs_have_their_own),
         cmocka_unit_test(what_is_not_measured_is_no_zero),
         cmocka_unit_test(the_changed_recipe_has_the_changes),

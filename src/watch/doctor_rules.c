@@ -214,6 +214,23 @@ static void find_graphs(Case *c)
     keep_if(c, x, 0.01);
 }
 
+/* Graphs are on, and the GPU is idle all the same: it waits for the host's own part of a step. */
+static void find_host(Case *c)
+{
+    char a[32];
+    if (!is_gpu(c) || !c->r->opt.graphs || c->d->gap_share < 0.1 || c->cpu_is_short) return;
+    Finding *x = add(c, "host work");
+    str_copy(x->verdict, sizeof x->verdict, "the GPU waits for the host between programs");
+    snprintf(
+        x->evidence, sizeof x->evidence,
+        "the GPU is idle for %.1f %% of a step, %s, and no step waits for data; the process keeps %.1f of "
+        "%.0f CPUs busy",
+        100 * c->d->gap_share, ms(a, sizeof a, c->d->gap_share * c->w->step_s), c->w->own_cpu,
+        c->f->host.allowed);
+    str_copy(x->advice, sizeof x->advice,
+             "faster environments or other host work, more CPUs for it, or more work a step");
+}
+
 static void find_memory(Case *c)
 {
     WhatIf then;
@@ -491,6 +508,7 @@ void doctor_find(Doctor *d, const RecipeFrom *from)
     find_step(&c);
     find_deterministic(&c);
     find_cpu(&c);
+    find_host(&c);
     find_data(&c);
     find_threads(&c);
     find_neighbours(&c);

@@ -237,6 +237,8 @@ int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WAT
         take(&fall, FALL_UNSPLIT, fall.left);
     }
     if (fall.left > 1e-3) take(&fall, FALL_REST, fall.left);
+    for (int i = 0; i < fall.n && !is_gpu(f); i++)
+        if (out[i].part == FALL_GAPS) out[i].note = "host work between ops: environments, bookkeeping";
     if (!isnan(useful)) {
         fall.left += useful;
         take(&fall, FALL_USEFUL, fall.left);
