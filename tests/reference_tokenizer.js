@@ -1,7 +1,7 @@
 // The reference: Hugging Face's native tokenizer, from the npm package `tokenizers`. Its folder is in
 // TOKENIZERS.
 //   both TOKENIZER.json DOCS IDS TEXT  train TEXT OUT.json PATTERN.json  bench TOKENIZER.json TEXT
-//   adversarial OUT BYTES              docs TEXT OUT BYTES
+//   adversarial OUT BYTES              docs TEXT OUT BYTES               runs OUT CHARACTERS
 //   llama PACKAGE.js OUT.json          plans TestPlans.txt NAME OUT.docs OUT.ids
 // DOCS, IDS and OUT are lists: a 32-bit count, then so many bytes or 32-bit ids (tests/verify_tokenizer.c).
 const fs = require('fs');
@@ -74,6 +74,13 @@ function adversarial(bytes) {
     size += Buffer.byteLength(run);
   }
   return text;
+}
+
+// Long runs, on which a pattern may go back again and again, and a word of which may have any length.
+function runs(length) {
+  const part = [' ', 'a', 'A', '\n', '7', '!', "'", '\t ', 'Aa', '\u4e2d', '\u2581', '\u02b0A', '<|endoftext|',
+    'e' + '\u0301'.repeat(50), ' '.repeat(1000) + 'x', '\n' + ' '.repeat(2000)];
+  return part.map((s) => s.repeat(length / s.length));
 }
 
 // The ids of every document, and the text of every list of ids.
@@ -173,6 +180,7 @@ const verbs = {
   bench: () => bench(a, b), llama: () => llama(a, b),
   llamaEncode: () => llamaEncode(a, b, c), plans: () => plans(a, b, c, d),
   adversarial: () => writeList(a, cut(adversarial(Number(b)), 4000).map((s) => Buffer.from(s)), 1),
+  runs: () => writeList(a, runs(Number(b)).map((s) => Buffer.from(s)), 1),
   docs: () => writeList(b, cut(fs.readFileSync(a, 'utf8').replaceAll('\ufffd', ''), Number(c))
     .map((s) => Buffer.from(s)), 1),
 };

@@ -79,14 +79,15 @@ node -e 'require(process.env.TOKENIZERS)' 2>err ||
 if [ -n "$long" ]; then
     { head -c 12000000 "$tok/text/gcide.txt"; head -c 8000000 "$tok/text/wn.txt"; } |
         iconv -c -f utf-8 -t utf-8 >text
-    adversarial=2000000; random=10000000
+    adversarial=2000000; random=10000000; runs=200000
 else
     # llama-tokenizer-js knows no special tokens, and trainers differ in them.
     sed 's/<|endoftext|>//g; s/<s>//g; s/<\/s>//g; s/<unk>//g' own.txt >text; adversarial=150000
-    random=300000
+    random=300000; runs=5000
 fi
 node "$reference" docs text text.docs 20000 && node "$reference" adversarial adversarial.docs $adversarial
-cat text.docs adversarial.docs >all.docs
+node "$reference" runs runs.docs $runs
+cat text.docs adversarial.docs runs.docs >all.docs
 head -c $random /dev/urandom >random
 node "$reference" llama "$tok/llama-js/llama-tokenizer.js" llama.json
 cp "$tok/llama-js/llama-tokenizer.js" llama.mjs
