@@ -32,7 +32,7 @@ brim export mine own; made "README 5: an export"
 # ---- every family, from weights that Brim trained ----
 head -c 3000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
 "$brim" data tokenizer encode own text.txt >all.ids
-cut -d' ' -f1-100 all.ids >ids.txt; cut -d' ' -f1-16 all.ids >prompt.ids
+cut -d' ' -f1-48 all.ids >ids.txt; cut -d' ' -f1-16 all.ids >prompt.ids
 own() { # run, folder
     brim eval "$1" "${cpu[@]}" precision=fp32 --ids ids.txt --logits "$1.npy"; made "logits of $1"
     "$brim" sample "$1" "${cpu[@]}" precision=fp32 --prompt-ids "$(tr ' ' , <prompt.ids)" --tokens 60 \
