@@ -89,7 +89,10 @@ gaps = sum(max(0, b[0] - a[1]) for a, b in zip(at, at[1:]))
 total = sum(e["dur"] for e in k) + gaps + at[0][0]
 print(f"  {len(ev)} events, {len(k)} kernels, {len(named)} with an op; kernels and gaps {total/1e3:.3f} ms, "
       f"steps {sum(e['dur'] for e in steps)/1e3:.3f} ms")
-ok = not bad and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
+over = [b for a, b in zip(at, at[1:]) if b[0] < a[1] - 1e-6]
+print(f"  {sum('overlap_us' in e['args'] for e in k)} kernels began before the one before had ended; "
+      f"{len(over)} events overlap")
+ok = not bad and not over and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
 print(("ok" if ok else "not ok") + " every event is whole, every kernel has its op, they sum up to the steps")
 P
 }
