@@ -589,7 +589,8 @@ const SchemaRow schema_table[] = {
       .help = "share of data.train kept for validation when data.val is not given; 0: none, no evaluation" },
     { ROW("data.threads", KEY_INT, data.threads, "0"), BETWEEN(0, 1024),
       .aka = "num_workers,workers,loader_threads",
-      .help = "loader threads, at most data.depth + 4 of them; 0: a quarter of the CPUs, 1 to 4" },
+      .help = "loader threads, at most data.depth + 4 of them; 0: a quarter of the CPUs, 1 to 4, and more "
+              "while steps wait for data" },
     { ROW("data.depth", KEY_INT, data.depth, "4"), BETWEEN(1, RECIPE_MOST_DEPTH),
       .aka = "prefetch_factor,prefetch_depth,queue_size",
       .help = "batches kept ready" },

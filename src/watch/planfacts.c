@@ -71,7 +71,8 @@ static double loader_threads(const Recipe *r)
 {
     enum { MOST = 4, HELD = 4 };
     if (!r->opt.prefetch) return 0;
-    int64_t n = r->data.threads > 0 ? r->data.threads : MIN(MAX(hostmem_cpus() / 4, 1), MOST);
+    int64_t cpus = hostmem_cpus();
+    int64_t n    = r->data.threads > 0 ? r->data.threads : MIN(MAX(cpus / 4, 1), MOST);
     return (double)MIN(n, r->data.depth + HELD);
 }
 
