@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* asprintf, memmem */
 /* Tokenizers on small files written here: every stage of encoding, decoding, saving, training, and what is
  * refused. tests/test_tokenizer.sh compares with the reference implementation on real files. */
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/thread.h"
 #include "text/merges.h"
@@ -15,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -278,10 +278,10 @@ static void test_many_marks(void **state)
     assert_string_equal(ids_of(t, text, 1 + 4 * 3, 0), "0 2 2 1 1 1");
     TokenizerScratch *s = tokenizer_scratch_create(t);
     const int32_t    *id;
-    double            begin_s = clock_now_s();
+    clock_t           begin = clock(); /* CPU time: the machine may be busy */
     assert_int_equal(tokenizer_encode(t, s, text, 1 + 4 * PAIRS, 0, &id), 2 * PAIRS);
     assert_true(id[0] == 0 && id[PAIRS - 1] == 2 && id[PAIRS] == 1 && id[2 * PAIRS - 1] == 1);
-    assert_true(clock_now_s() - begin_s < 20);
+    assert_true(clock() - begin < 10 * CLOCKS_PER_SEC);
     free(text);
     tokenizer_scratch_destroy(s);
     tokenizer_close(t);
@@ -375,10 +375,10 @@ static void test_slow_pattern(void **state)
         TokenizerScratch *s = tokenizer_scratch_create(t);
         const int32_t    *id;
         text[sizeof text - 1] = 'c';
-        double  begin_s       = clock_now_s();
+        clock_t begin         = clock(); /* CPU time: the machine may be busy */
         int64_t n             = tokenizer_encode(t, s, text, sizeof text, 0, &id);
         assert_true(n >= 0 || strstr(err_get(), "takes too long"));
-        assert_true(clock_now_s() - begin_s < 20);
+        assert_true(clock() - begin < 10 * CLOCKS_PER_SEC);
         err_clear();
         tokenizer_scratch_destroy(s);
         tokenizer_close(t);

@@ -24,14 +24,14 @@ done
 mkdir mytext; split -n l/9 "$here/recipes/data/tinyshakespeare.txt" mytext/part-
 brim data tokenizer train mytext --vocab 4096 --out tok; made "README 1: a tokenizer"
 brim data tokens mytext --tokenizer tok --out shards; made "README 2: shards"
-brim train "$here/recipes/quickstart.yaml" run=mine data.kind=tokens data.train=shards model.vocab=4096 \
+brim train "$here/recipes/quickstart.yaml" run=own data.kind=tokens data.train=shards model.vocab=4096 \
     "${QUICK:-steps=400}"; made "README 3: training"
-brim sample mine --prompt "The king"; made "README 4: a sample"
-brim export mine own; made "README 5: an export"
+brim sample own --prompt "The king"; made "README 4: a sample"
+brim export own out; made "README 5: an export"
 
 # ---- every family, from weights that Brim trained ----
 head -c 3000 "$here/recipes/data/tinyshakespeare.txt" >text.txt
-"$brim" data tokenizer encode own text.txt >all.ids
+"$brim" data tokenizer encode out text.txt >all.ids
 cut -d' ' -f1-48 all.ids >ids.txt; cut -d' ' -f1-16 all.ids >prompt.ids
 own() { # run, folder
     brim eval "$1" "${cpu[@]}" precision=fp32 --ids ids.txt --logits "$1.npy"; made "logits of $1"
@@ -39,7 +39,7 @@ own() { # run, folder
         --temperature 0 --ignore-eos --ids 2>/dev/null | tail -n 1 >"$1.greedy"
     echo "$2 ids.txt $1.npy text.txt all.ids prompt.ids $1.greedy" >>folders
 }
-own mine own
+own own out
 train() { # name, then model keys
     brim train "$here/recipes/quickstart.yaml" "run=own-$1" data.kind=tokens data.train=shards \
         model.vocab=4096 model.width=64 model.layers=2 steps=20 eval.every=0 "${cpu[@]}" watch.report=false \
