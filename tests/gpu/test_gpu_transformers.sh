@@ -20,6 +20,8 @@ for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
     made "import and export $m"
     echo "x-$m $m/ids.txt $m.npy" >>folders
 done
+brim export gpt2 x-parts --shard 30K; made "an export in several files"
+echo "x-parts gpt2/ids.txt gpt2.npy" >>folders
 
 # ---- README: from a folder of text to a model that transformers loads ----
 mkdir mytext; split -n l/9 "$here/recipes/data/tinyshakespeare.txt" mytext/part-
@@ -56,6 +58,6 @@ train qwen2 model.qkv_bias=true
 train qwen3 model.qk_norm=true
 [ -z "${CHECK_ONLY:-}" ] || { cat folders; exit "$failed"; }
 python3 "$here/tests/gpu/hf_peer.py" <folders 2>err | tee said
-[ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(grep -c '^ok ' said)" -ge 25 ] && ! grep -q '^not ok' said
+[ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(grep -c '^ok ' said)" -ge 26 ] && ! grep -q '^not ok' said
 verdict "all folders load" $? "$(tail -n 3 err)"
 exit "$failed"
