@@ -264,11 +264,10 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     const PairShape *s     = &t->s;
     int64_t          B     = j->fields.B;
     Tensor          *x     = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
-    NetBatch         batch = { .B = B, .T = s->student };
-    Tensor          *h = net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
+    NetBatch         batch = { .B = B, .T = s->student, .read = t->h_row };
     prog_at(p, -1, -1, "answer rows");
     *target = record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
-    return record_rows(p, "answers", h, t->h_row, 1, B * s->L);
+    return net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail)
@@ -296,11 +295,9 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
         Tensor *packed = record_rows(p, "tokens", tok, index, 1, R);
         x              = record_rows(p, "embedding", weight(net, "embed.weight"), packed, 1, R);
     }
-    NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last };
+    NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last, .read = tail };
     batch.mean_keys = (int)MAX(R / (2 * B), 1);
-    Tensor *h       = net_record_trunk(net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
-    prog_at(p, -1, -1, "text rows");
-    return record_rows(p, "last rows", h, tail, 1, n);
+    return net_record_trunk(net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 /* ---- losses ------------------------------------------------------------------------------------------- */
