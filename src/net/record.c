@@ -269,12 +269,12 @@ static Tensor *rec_block(Rec *r, int l, Tensor *x)
     Tensor *h = rec_norm(r, "norm1", x);
     h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
     if (l == r->net->model.layers - 1 && r->batch && r->batch->read) rec_leave(r, &x, &h);
-    h = rec_linear(r, "proj", h);
-    x = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
-    h = rec_norm(r, "norm2", x);
-    h = rec_activation(r, rec_linear(r, "up", h));
-    h = rec_linear(r, "down", h);
-    x = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
+    h        = rec_linear(r, "proj", h);
+    x        = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
+    h        = rec_norm(r, "norm2", x);
+    h        = rec_activation(r, rec_linear(r, "up", h));
+    h        = rec_linear(r, "down", h);
+    x        = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
     r->block = -1;
     return x;
 }
