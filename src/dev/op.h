@@ -302,8 +302,8 @@ typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } Line
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
 /* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up;
- * with slope, [act'(gate) * up | act(gate)] of the rounded gate and up is written in pre's place, for a
- * LINEAR_GLU_BWD with ACT_SLOPE */
+ * with GLU_SLOPE (dev/glu.h), [act'(gate) * up | act(gate)] of the rounded gate and up is in pre's place, for
+ * a LINEAR_GLU_BWD with ACT_SLOPE; with GLU_UNREAD, pre may hold anything */
 typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; int slope; } LinearGluFwd;
 /* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */

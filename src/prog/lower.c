@@ -14,6 +14,7 @@
 #include "prog/prog.h"
 
 #include "base/err.h"
+#include "dev/glu.h"
 #include "prog/prog_impl.h"
 
 #include <stddef.h>
@@ -209,7 +210,8 @@ static int match_linear_glu_fwd(const Lower *l, int i, OpArgs *out, int *used)
     if (j < 0 || f->bias || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
     const GluFwd *glu   = &l->p->op[j].args.glu_fwd;
     out->linear_glu_fwd = (LinearGluFwd){ .y = glu->y, .pre = f->y, .x = f->x, .w = f->w, .act = glu->act };
-    used[0]             = j;
+    out->linear_glu_fwd.slope = only_use(l, f->y, 1) ? GLU_UNREAD : GLU_PRE;
+    used[0]                   = j;
     return 1;
 }
 
@@ -383,7 +385,7 @@ static void lower_slopes(Lower *l, const DevVt *vt)
         if (i < 0 || p->op[i].kind != (gated ? OP_LINEAR_GLU_FWD : OP_LINEAR_ACT_FWD)) continue;
         if (!only_use(l, pre, 1)) continue;
         if (gated) {
-            p->op[i].args.linear_glu_fwd.slope = 1;
+            p->op[i].args.linear_glu_fwd.slope = GLU_SLOPE;
             bwd->linear_glu_bwd.act            = ACT_SLOPE;
         } else {
             p->op[i].args.linear_act_fwd.slope = 1;

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include "dev/dev.h"
+#include "dev/glu.h"
 
 #include <string.h>
 
@@ -275,6 +276,9 @@ static void check_linear_glu(Bench *b, int64_t N, int64_t C, int64_t F, int form
     run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { y, pre, NULL, x, up, act } });
     near_to(b, "pre", pre, pre2);
     near_to(b, "y", y, y2);
+    run(b, OP_FILL, (OpArgs){ .fill = { d, 0.0f } });
+    run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { d, pre, NULL, x, up, act, GLU_UNREAD } });
+    same(b, "y alone", d, y);
     run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, dy, down } });
     run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { dpre2, d, pre2, act } });
     if (form & 4) dpre = pre2;
