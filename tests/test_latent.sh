@@ -106,6 +106,10 @@ done
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
     "$brim" train "$recipe" run=x $small latent.llm=llama
+cp -r llama more && sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9/' more/config.json
+# shellcheck disable=SC2086
+refused "a folder that lacks a tensor" "latent.llm: .*more.*model.layers.[0-9]" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=more
 head -c 5000 llama/model.safetensors >cut.bin && mv cut.bin llama/model.safetensors
 # shellcheck disable=SC2086
 refused "a folder whose file is cut short" "llama/model.safetensors" \

@@ -279,9 +279,9 @@ typedef struct { Tensor *dx, *dy, *x, *gamma, *mean, *rstd; } NormDx;
 typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
 /* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
 typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
-/* fused NORM_DX + NORM_DW (+ ADD) (+ BIAS_DW): dx = dres + norm_dx(dy); dbias f32[C]? += sum over rows of dx
- * as stored. This is the bias gradient of the linear layer before, because dx is the gradient of that layer's
- * output. dx may alias dy or dres */
+/* fused NORM_DX (+ NORM_DW) (+ ADD) (+ BIAS_DW): dx = dres? + norm_dx(dy); dbias f32[C]? += sum over rows of
+ * dx as stored: the bias gradient of the linear layer before, because dx is the gradient of that layer's
+ * output. dgamma f32[C]?: a frozen norm has none. dx may alias dy or dres */
 typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
 
 /* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */

@@ -100,26 +100,26 @@ static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormDx *dx = &l->p->op[i].args.norm_dx;
-    int           j  = find_reader(l, dx->dy, OP_NORM_DW);
+    int           j = find_reader(l, dx->dy, OP_NORM_DW), k = find_reader(l, dx->dx, OP_ADD), n = 0;
     /* Two norms may share x and dy: their outputs are added. The statistics tell them apart. */
-    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd) return -1;
-    const NormDw *dw = &l->p->op[j].args.norm_dw;
-    out->norm_bwd    = (NormBwd){ .dx     = dx->dx,
-                                  .dgamma = dw->dgamma,
-                                  .dbeta  = dw->dbeta,
-                                  .dy     = dx->dy,
-                                  .x      = dx->x,
-                                  .gamma  = dx->gamma,
-                                  .mean   = dx->mean,
-                                  .rstd   = dx->rstd };
-    used[0]          = j;
-    int k            = find_reader(l, dx->dx, OP_ADD);
-    if (k < 0 || !only_use(l, dx->dx, 1)) return 1;
-    const Add *add     = &l->p->op[k].args.add;
-    out->norm_bwd.dres = add->a == dx->dx ? add->b : add->a;
-    out->norm_bwd.dx   = add->y;
-    used[1]            = k;
-    return 2;
+    if (j >= 0 && (l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd)) j = -1;
+    if (k >= 0 && !only_use(l, dx->dx, 1)) k = -1;
+    if (j < 0 && k < 0) return -1;
+    out->norm_bwd = (NormBwd){
+        .dx = dx->dx, .dy = dx->dy, .x = dx->x, .gamma = dx->gamma, .mean = dx->mean, .rstd = dx->rstd
+    };
+    if (j >= 0) { /* a frozen norm has no gradient of its own */
+        out->norm_bwd.dgamma = l->p->op[j].args.norm_dw.dgamma;
+        out->norm_bwd.dbeta  = l->p->op[j].args.norm_dw.dbeta;
+        used[n++]            = j;
+    }
+    if (k >= 0) {
+        const Add *add     = &l->p->op[k].args.add;
+        out->norm_bwd.dres = add->a == dx->dx ? add->b : add->a;
+        out->norm_bwd.dx   = add->y;
+        used[n++]          = k;
+    }
+    return n;
 }
 
 /* The linear layer before a residual gets the residual's gradient, so the layer's bias gradient is the column
