@@ -65,11 +65,13 @@ one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
 
-# Two ranks share a step.
+# Two ranks share a step. On one GPU they pass for two hosts: NCCL wants a GPU of its own for each rank of a
+# host.
 port=$((20000 + RANDOM % 12000))
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
 for r in 0 1; do
     # shellcheck disable=SC2086
-    RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
+    NCCL_HOSTID=latent-$r RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
         timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
     pids[r]=$!
 done
@@ -151,16 +153,19 @@ verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 ti
 verdict "three healthy runs are not" $? "$(grep -h -e COLLAPSE -e 'step 200: validation' healthy?.log)"
 [ "${LATENT_LONG:-0}" = 1 ] || exit $failed
 
-# The real thing: latents are worth more than as many tokens of the prompt, and more than none.
-long="watch.sample=false watch.report=false device=$device"
-# shellcheck disable=SC2086
-"$brim" train "$recipe" run=real $long >real.log 2>&1 </dev/null
+# The real thing: latents are worth more than as many tokens of the prompt, and at least half as much as the
+# whole prompt.
+began=$(date +%s)
+"$brim" train "$recipe" run=real watch.sample=false watch.report=false "device=$device" >real.log 2>&1 </dev/null
 l=$(last real val_loss) f=$(last real val_loss_full)
 b=$(last real val_loss_budget) n=$(last real val_loss_none)
-awk -v l="$l" -v b="$b" -v n="$n" 'BEGIN { exit !(l > 0 && l < b && l < n) }'
-verdict "latent-tiny: better than as many tokens, and than no prompt" $? "$l; $b, $n"
-awk -v l="$l" -v f="$f" -v n="$n" \
-    'BEGIN { printf "latent-tiny: %.0f %% of the way from none to full\n", 100 * (n - l) / (n - f) }'
+awk -v l="$l" -v b="$b" 'BEGIN { exit !(l > 0 && l < b) }'
+verdict "latent-tiny: better than as many tokens" $? "$l; $b"
+awk -v l="$l" -v f="$f" -v n="$n" 'BEGIN { share = (n - l) / (n - f)
+    printf "latent-tiny: %.0f %% of the way from no prompt to the whole\n", 100 * share
+    exit !(l > 0 && f < n && share >= 0.5) }'
+verdict "latent-tiny: at least half way from no prompt to the whole" $? "$l; $f, $n"
+echo "latent-tiny took $(($(date +%s) - began)) s"
 ! grep -q COLLAPSE real.log
 verdict "latent-tiny is not called collapsed" $? "$(grep COLLAPSE real.log)"
 exit $failed
