@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two programs train five models on this machine's GPU with `deterministic: true`: every checkpoint tensor must
-# have the same bits. Usage: gpu_bits.sh OLD_BUILD NEW_BUILD [STEPS]. Needs no source of the older program.
-# Prints "ok NAME" or "not ok NAME" for each file of each model.
+# Two programs train five models on this machine's GPU with `deterministic: true`: every checkpoint tensor
+# must have the same bits. Usage: gpu_bits.sh OLD_BUILD NEW_BUILD [STEPS]. Needs no source of the older
+# program. Prints "ok NAME" or "not ok NAME" for each file of each model.
 set -uo pipefail
 old=$(realpath "$1"); new=$(realpath "$2"); steps=${3:-30}
 here=$(cd "$(dirname "$0")/.." && pwd)
