@@ -71,8 +71,8 @@ port=$((20000 + RANDOM % 12000))
 export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
 for r in 0 1; do
     # shellcheck disable=SC2086
-    NCCL_HOSTID=latent-$r RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
-        timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
+    NCCL_HOSTID=latent-$r RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        BRIM_COMM_TIMEOUT=20 timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
     pids[r]=$!
 done
 wait "${pids[0]}" "${pids[1]}"
@@ -156,7 +156,8 @@ verdict "three healthy runs are not" $? "$(grep -h -e COLLAPSE -e 'step 200: val
 # The real thing: latents are worth more than as many tokens of the prompt, and at least half as much as the
 # whole prompt.
 began=$(date +%s)
-"$brim" train "$recipe" run=real watch.sample=false watch.report=false "device=$device" >real.log 2>&1 </dev/null
+"$brim" train "$recipe" run=real watch.sample=false watch.report=false "device=$device" >real.log 2>&1 \
+    </dev/null
 l=$(last real val_loss) f=$(last real val_loss_full)
 b=$(last real val_loss_budget) n=$(last real val_loss_none)
 awk -v l="$l" -v b="$b" 'BEGIN { exit !(l > 0 && l < b) }'
