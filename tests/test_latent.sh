@@ -72,7 +72,8 @@ export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
 for r in 0 1; do
     # shellcheck disable=SC2086
     NCCL_HOSTID=latent-$r RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        BRIM_COMM_TIMEOUT=20 timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
+        BRIM_COMM_TIMEOUT=20 timeout -s KILL 60 \
+        "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
     pids[r]=$!
 done
 wait "${pids[0]}" "${pids[1]}"
