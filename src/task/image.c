@@ -7,6 +7,7 @@
 #include "conf/relate_image.h"
 #include "data/image_source.h"
 #include "prog/record.h"
+#include "task/weights.h"
 #include "tensor/number.h"
 
 #include <stdlib.h>
@@ -233,6 +234,20 @@ static int image_init_constants(Job *j)
     return begin_ema(j);
 }
 
+/* The weights of a Hugging Face folder (`init`). */
+static int image_load_init(Job *j)
+{
+    HfConfig config;
+    HfFolder h;
+    if (!j->recipe.init[0]) return 0;
+    TRY(hfconf_read(&config, j->recipe.init));
+    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
+    int rc = weights_load_hf(j, &image_of(j)->vit.net.table, &h, NULL);
+    hf_close(&h);
+    if (rc == 0) rc = job_refresh_copies(j);
+    return rc == 0 && j->recipe.image.ema > 0 ? begin_ema(j) : rc;
+}
+
 /* ---- recording ---------------------------------------------------------------------------------------- */
 
 static int record_micro(Job *j, const char *name, int sums)
@@ -338,10 +353,12 @@ const Task task_image = {
     .record         = image_record,
     .release        = image_release,
     .init_constants = image_init_constants,
+    .begin          = image_load_init,
     .is_noise       = image_source_is_noise,
     .has_val        = image_source_has_val,
     .open_train     = image_source_open_train,
     .open_val       = image_source_open_val,
     .predict        = image_predict,
+    .export_to      = image_export,
     .print_eval     = image_print_eval,
 };

@@ -29,4 +29,8 @@ static inline Image *image_of(const Job *j) { return (Image *)j->own; }
 
 int image_predict(Job *j, const TaskPredict *opt, FILE *out);
 
+/* ---- image_export.c: ViT models of the Hugging Face library ---- */
+
+int image_export(const Recipe *r, const TaskExport *opt);
+
 #endif

@@ -3,10 +3,12 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/image_source.h"
+#include "file/npy.h"
 #include "task/image_picture.h"
 
 #include <math.h>
@@ -27,6 +29,7 @@ typedef struct {
     unsigned char     *block;
     float             *logits;
     ImagePicture       picture;
+    FILE              *npy;       /* for all logits; NULL: not wanted */
     int64_t           *confusion; /* [n_class][n_class]: how often a class (row) was called another */
     int64_t            n_labelled, n_first, n_five, n_skipped;
 } Predict;
@@ -119,6 +122,13 @@ static int run_batch(Predict *p)
     return job_download(j, image_of(j)->logits, p->logits, tensor_bytes(image_of(j)->logits));
 }
 
+/* A sample that could not be used has NaN. */
+static int keep_logits(const Predict *p, const Placed *at, float *row)
+{
+    for (int c = 0; c < p->n_class && at->skipped; c++) row[c] = NAN;
+    return p->npy ? npy_write(p->npy, row, p->n_class) : 0;
+}
+
 static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
 {
     char file[1024];
@@ -128,7 +138,8 @@ static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
     for (int b = 0; b < n && rc == 0; b++) {
         float *row = p->logits + (int64_t)b * p->stored;
         image_set_name(set, at[b].sample, file, sizeof file);
-        if (at[b].skipped) continue;
+        rc = keep_logits(p, &at[b], row);
+        if (at[b].skipped || rc < 0) continue;
         rank(p, row, order, top);
         count(p, at[b].label, order, top);
         if (!at[b].shown) continue;
@@ -268,12 +279,30 @@ static int each_path(Predict *p)
     return 0;
 }
 
+/* The file's head says how many rows there are, so the sets are counted first. */
+static int begin_logits(Predict *p)
+{
+    int64_t n = 0;
+    if (!p->opt->logits) return 0;
+    for (int i = 0; i < p->opt->n_path; i++) {
+        ImageSet *set;
+        TRY(image_set_open(&set, p->opt->path[i]));
+        n += image_set_len(set);
+        image_set_close(set);
+    }
+    p->npy = npy_begin(p->opt->logits, n, p->n_class);
+    return p->npy ? 0 : -1;
+}
+
 int image_predict(Job *j, const TaskPredict *opt, FILE *out)
 {
     Predict p = { .j = j, .opt = opt, .out = out };
     arena_init(&p.arena);
     int rc = begin(&p);
+    if (rc == 0) rc = begin_logits(&p);
     if (rc == 0) rc = each_path(&p);
+    if (rc == 0 && p.npy) rc = npy_publish(&p.npy, opt->logits);
+    file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
     image_picture_deinit(&p.picture);
