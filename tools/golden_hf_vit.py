@@ -80,7 +80,8 @@ def check(folder, golden):
     rgb = np.fromfile(os.path.join(golden, "pictures.u8"), np.uint8).reshape(-1, size, size, 3)
     want = np.fromfile(os.path.join(golden, "logits.f32"), "<f4")
     got = logits(m, rgb, how["image_mean"], how["image_std"]).ravel()
-    print(f"{folder}: largest difference {np.abs(got - want).max():.3g}, largest logit {np.abs(want).max():.3g}")
+    print(f"{folder}: largest difference {np.abs(got - want).max():.3g}, "
+          f"largest logit {np.abs(want).max():.3g}")
 
 
 if sys.argv[1] == "--check":
