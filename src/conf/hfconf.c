@@ -122,7 +122,7 @@ static const HfKey key_table[] = {
     { "summary_type",            GPT2,     KEY_NOTHING, 0, NULL },
     { "summary_use_proj",        GPT2,     KEY_NOTHING, 0, NULL },
     { "encoder_stride",          VIT,      KEY_NOTHING, 0, NULL }, /* of a head that paints pixels */
-    { "pooler_act",              VIT,      KEY_NOTHING, 0, NULL }, /* of a pooler, whose weights are refused */
+    { "pooler_act",              VIT,      KEY_NOTHING, 0, NULL }, /* of a pooler: its weights are refused */
     { "pooler_output_size",      VIT,      KEY_NOTHING, 0, NULL },
     { "problem_type",            VIT,      KEY_NOTHING, 0, NULL },
     { "hidden_dropout_prob",     VIT,      KEY_NOTHING, 0, NULL },

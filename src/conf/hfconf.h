@@ -1,5 +1,5 @@
-/* Hfconf: config.json of a Hugging Face model folder, as model keys of a recipe, and back. A vision model also
- * has image keys, and preprocessor_config.json says how pixels are normalised.
+/* Hfconf: config.json of a Hugging Face model folder, as model keys of a recipe, and back. A vision model
+ * also has image keys, and preprocessor_config.json says how pixels are normalised.
  *
  * 1. A config that was read is one that Brim computes exactly. Every key is known: it became a model key, or
  *    it changes nothing, or it has the only value that Brim computes. Any other key is refused by name.

@@ -75,7 +75,7 @@ int hf_read(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
  * are. */
 int hf_check_unused(const HfFolder *h, int (*is_ours)(void *ctx, const char *ours), void *ctx);
 
-/* The shape in which they hold rows x cols into dim[4]; returns how many dimensions. ndim: of Brim's weight. */
+/* The shape in which they hold rows x cols, into dim[4]; returns how many dimensions. ndim: of Brim's. */
 int hf_shape(HfForm form, int ndim, int64_t rows, int64_t cols, int64_t *dim);
 /* 1: their order of numbers is another than Brim's. */
 int hf_is_moved(HfForm form, int ndim);
