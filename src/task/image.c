@@ -140,7 +140,7 @@ static int image_declare(Job *j)
     declare_net(j, &m->vit, &opt, &(NetPlace){ 0 });
     if (j->recipe.image.ema > 0) declare_ema(j, m);
     declare_batch(j, m);
-    if (j->parts & JOB_PREDICT) {
+    if (j->parts & (JOB_PREDICT | JOB_SAMPLE)) {
         int64_t dim[2] = { j->fields.B, m->vit.stored_class };
         m->logits      = store_tensor(&j->store, SLAB_IO, "answers", DT_F32, 2, dim);
     }
@@ -305,7 +305,7 @@ static int image_record(Job *j)
         schedule_add(&j->eval,
                      (ScheduleRow){ .name = "eval", .times = 1, .prog = job_end(j, p, 0), .feeds = 1 });
     }
-    if (j->parts & JOB_PREDICT) {
+    if (j->parts & (JOB_PREDICT | JOB_SAMPLE)) {
         Prog   *p      = job_begin(j, "predict");
         Tensor *logits = vit_record(v, p, &m->batch, j->state, NET_EVAL);
         prog_at(p, -1, -1, "answers");
@@ -359,6 +359,7 @@ const Task task_image = {
     .open_train     = image_source_open_train,
     .open_val       = image_source_open_val,
     .predict        = image_predict,
+    .sample         = image_sample,
     .export_to      = image_export,
     .print_eval     = image_print_eval,
 };

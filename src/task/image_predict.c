@@ -1,4 +1,5 @@
-/* Predictions: what a net says about files and sets, and which classes of a labelled set it confuses. */
+/* Predictions: what a net says about files and sets, and which classes of a labelled set it confuses. Samples
+ * of a run that trains: what the net says about validation images. */
 #include "task/image.h"
 
 #include "base/arena.h"
@@ -8,6 +9,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/image_source.h"
+#include "file/image_write.h"
 #include "file/npy.h"
 #include "task/image_picture.h"
 
@@ -279,6 +281,16 @@ static int each_path(Predict *p)
     return 0;
 }
 
+static void end(Predict *p)
+{
+    image_picture_deinit(&p->picture);
+    image_scratch_deinit(&p->scratch);
+    arena_deinit(&p->arena);
+    free(p->block);
+    free(p->logits);
+    free(p->confusion);
+}
+
 /* The file's head says how many rows there are, so the sets are counted first. */
 static int begin_logits(Predict *p)
 {
@@ -305,11 +317,66 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
-    image_picture_deinit(&p.picture);
-    image_scratch_deinit(&p.scratch);
-    arena_deinit(&p.arena);
-    free(p.block);
-    free(p.logits);
-    free(p.confusion);
+    end(&p);
+    return rc;
+}
+
+/* ---- one sample, while a run trains -------------------------------------------------------------------- */
+
+/* Fills row 0 of the block with sample g; the other rows keep zeros. */
+static int fill_from(Predict *p, const Source *val, int64_t g)
+{
+    const Fields *f = &p->j->fields;
+    void         *field[FIELDS_MAX], *scratch = mem_zeroed(1, val->scratch_bytes + 1);
+    if (!scratch) return err_sys("memory for a sample");
+    for (int i = 0; i < f->n; i++) field[i] = fields_at(f, p->block, i, 0);
+    int rc = source_fill(val, g, field, scratch);
+    source_end_scratch(val, scratch);
+    free(scratch);
+    return rc;
+}
+
+/* The first frame of the sample. */
+static int write_jpeg(Predict *p, FILE *out)
+{
+    enum { QUALITY = 90 };
+    uint8_t *data;
+    size_t   n;
+    int      size = (int)p->j->recipe.image.seen_size;
+    TRY(image_encode_jpeg(fields_at(&p->j->fields, p->block, IMAGE_PIXELS, 0), size, size, QUALITY, &data,
+                          &n));
+    int rc = fwrite(data, 1, n, out) == n ? 0 : err_sys("a picture of %zu bytes", n);
+    free(data);
+    return rc;
+}
+
+static int answer_one(Predict *p, const TaskSample *opt)
+{
+    enum { SPREAD = 16 };
+    const Recipe *r = &p->j->recipe;
+    Source       *val;
+    int           order[5], top = MIN(5, p->n_class);
+    TRY(image_source_open_val(&val, r, SPREAD, NULL));
+    int rc = fill_from(p, val, (int64_t)((opt->seed - (uint64_t)r->seed) % (uint64_t)val->n_sample));
+    source_close(val);
+    if (rc == 0) rc = run_batch(p);
+    TRY(rc);
+    int32_t label = *(const int32_t *)fields_at(&p->j->fields, p->block, IMAGE_LABEL, 0);
+    rank(p, p->logits, order, top);
+    TRY(say(p, "this", label, p->logits, order));
+    return opt->picture ? write_jpeg(p, opt->picture) : 0;
+}
+
+int image_sample(Job *j, const TaskSample *opt, FILE *out)
+{
+    Predict p = { .j = j, .opt = &(TaskPredict){ .top = 3 }, .out = out };
+    if (image_source_is_noise(&j->recipe) || !image_source_has_val(&j->recipe)) {
+        fprintf(out, "no validation images to show\n");
+        return 0;
+    }
+    arena_init(&p.arena);
+    int rc = begin(&p);
+    if (rc == 0) rc = answer_one(&p, opt);
+    end(&p);
     return rc;
 }
