@@ -101,6 +101,7 @@ run: $(BUILD)/.setup
 
 test: $(BUILD)/.setup-test
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
+	@FUZZ_S=0 bash tests/test_fuzz.sh $(BUILD) || true # what does not build fails in the test
 	@$(MAKE) --no-print-directory layers fmt-check
 	@tools/run_tests.sh $(BUILD)
 
@@ -150,7 +151,7 @@ bench-cpu: $(LIB)
 # Environments through the vector layer, MuJoCo beside a bare loop of the engine (needs libmujoco-dev).
 bench-env: $(LIB)
 	$(Q)$(CC) $(CFLAGS) -o $(BUILD)/bench_env tests/bench_env.c $(WHOLE) -lmujoco
-	@$(BUILD)/bench_env
+	@$(BUILD)/bench_env $(BENCH_ENV)
 
 # The own CUDA product alone (tests/bench_own.cu says how to call it).
 bench-own: $(addprefix $(BUILD)/,tests/bench_own.cu.o src/dev/cuda/k_gemm.cu.o src/dev/cuda/cuda_tma.c.o)

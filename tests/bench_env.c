@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { TURNS = 7, MUJOCO_ENVS = 16, FRAME_SKIP = 5 };
+enum { TURNS = 7, MUJOCO_ENVS = 256, FRAME_SKIP = 5 };
 
 /* Steps per second of the clock, and per second that the processor worked: the second one is right on a busy
  * machine, too. */
@@ -64,7 +64,8 @@ static void set_controls(const mjModel *m, mjData *d, const float *act)
     for (int k = 0; k < m->nu; k++) d->ctrl[k] = act[k];
 }
 
-/* The engine alone, with the same controls and the same rule for starting anew, and nothing else. */
+/* The engine alone, with the same controls and the same rule for starting anew, and nothing else: no thread
+ * waits for another. */
 static Rate bare_rate(const mjModel *m, int n_env, int n_thread, double seconds)
 {
     Envs *e;
@@ -76,16 +77,16 @@ static Rate bare_rate(const mjModel *m, int n_env, int n_thread, double seconds)
     for (int i = 0; i < n_env; i++) set_controls(m, d[i] = mj_makeData(m), r.act_f + i * m->nu);
     Since   s = begin();
     int64_t n = 0;
+#pragma omp parallel num_threads(n_thread) reduction(+ : n)
     while (clock_now_s() - s.wall_s < seconds) {
-#pragma omp parallel for num_threads(n_thread) schedule(static)
-        for (int i = 0; i < n_env; i++) {
+        int t = omp_get_thread_num();
+        for (int i = n_env * t / n_thread; i < n_env * (t + 1) / n_thread; i++, n++) {
             for (int k = 0; k < FRAME_SKIP; k++) mj_step(m, d[i]);
             if (d[i]->qpos[2] > 1 && d[i]->qpos[2] < 2) continue;
             mj_resetData(m, d[i]);
             mj_forward(m, d[i]);
             set_controls(m, d[i], r.act_f + i * m->nu);
         }
-        n += n_env;
     }
     Rate x = rate(s, n, n_thread);
     for (int i = 0; i < n_env; i++) mj_deleteData(d[i]);
@@ -113,16 +114,19 @@ static void beside(const mjModel *m, int n_thread)
     }
 }
 
+/* bench_env [MODEL.xml [THREADS]]: with a number of threads, MuJoCo alone on so many. */
 int main(int argc, char **argv)
 {
     const char *xml      = argc > 1 ? argv[1] : "/usr/share/mujoco/model/humanoid/humanoid.xml";
     char        why[300] = "";
-    for (int i = 0; i < builtin_count(); i++)
+    int         n_wanted = argc > 2 ? atoi(argv[2]) : 0;
+    for (int i = 0; i < builtin_count() && !n_wanted; i++)
         printf("%-24s %8.2f M steps/s, one thread\n", builtin_at(i)->name,
                envs_rate(builtin_at(i)->name, 256, 1, 0.5).cpu * 1e-6);
     mjModel *m = mj_loadXML(xml, NULL, why, sizeof why);
     CHECK(m, "%s: %s", xml, why);
-    for (int n_thread = 1; n_thread <= omp_get_num_procs(); n_thread *= 2) beside(m, n_thread);
+    if (n_wanted) beside(m, n_wanted);
+    for (int n = 1; n <= omp_get_num_procs() && !n_wanted; n *= 2) beside(m, n);
     mj_deleteModel(m);
     return 0;
 }

@@ -88,7 +88,11 @@ async function otherTask(context) {
   verdict('a measure of the task has its plot', drawn, await page.textContent('#plots'));
   verdict('and each of its losses', (await page.$('[data-title="distance"] canvas')) && (await page.$('[data-title="repel"] canvas')),
     await page.textContent('#plots'));
+  const heads = await page.$$eval('#plots h3', all => all.map(h => h.textContent));
+  verdict('the measure that counts stands behind the loss', heads[0] === 'Loss' && heads[1] === 'Validation accuracy, larger is better' &&
+    heads[2] === 'Validation top5, larger is better' && heads.indexOf('distance') > heads.indexOf('Rate, images/s'), heads.join('; '));
   const tiles = await page.textContent('#tiles');
+  verdict('the best value has its tile', /0\.8best accuracy, step 200/.test(tiles), tiles);
   verdict('its units and measures are in the tiles', /images\/s/.test(tiles) && /validation accuracy/.test(tiles), tiles);
   const wide = await until(page, () => { const i = document.querySelector('#samples img'); return i && i.naturalWidth === 1; });
   verdict('a picture is shown', wide, await page.textContent('#samples'));

@@ -63,7 +63,7 @@ kill "${busy[@]}"; wait "${busy[@]}"
 "$brim" bench tiny.yaml device=cpu --ops --no-limit >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q '^command line: --ops: ' err
 verdict "--ops needs the rates" $? "exit code $rc: $(cat out err)"
-"$brim" bench tiny.yaml device=cpu --json --no-limit >out 2>err; rc=$?
+"$brim" bench tiny.yaml device=cpu --json --no-limit --seconds 1 >out 2>err; rc=$?
 name=$(sed -n 's/^tiny on \(.*\): micro-batch.*/\1/p' out)
 [ -n "$name" ] && tail -n 1 out | grep -qF "\"device\": \"$name\", \"precision\": \"fp32\", "
 verdict "bench --json names device and precision that were used" $? "'$name' $(tail -n 1 out)"

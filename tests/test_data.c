@@ -12,8 +12,8 @@
 #include "file/shard.h"
 #include "file/shard_write.h"
 #include "data/tokens.h"
+#include "case_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,53 +22,6 @@
 #include <unistd.h>
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
-
-static int folder_setup(void **state)
-{
-    char *dir = strdup("/tmp/brim_data_XXXXXX");
-    *state    = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
-static void folder_remove(const char *dir)
-{
-    char path[600];
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (unlink(path) != 0) folder_remove(path);
-    }
-    closedir(d);
-    rmdir(dir);
-}
-
-static int folder_teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    err_clear();
-    fault_disarm();
-    return 0;
-}
-
-static const char *in(void **state, const char *name)
-{
-    static char path[4][512];
-    static int  turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", (const char *)*state, name);
-    return path[turn];
-}
-
-static void write_file(const char *path, const void *bytes, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
 
 static size_t read_file(const char *path, unsigned char *buf, size_t max)
 {

@@ -46,7 +46,7 @@ static void path_of(char *buf, size_t n, const char *run, const char *file)
 
 /* A run on an H200 whose steps take step_s; what a case changes. */
 typedef struct {
-    double      step_s, wait_s, fill_s, util, own_cpu, cpu, processes, memory_gib, mhz, eval_s;
+    double      step_s, wait_s, fill_s, util, sm, own_cpu, cpu, processes, memory_gib, mhz, eval_s;
     const char *reasons;
     RunFacts    f;
 } Made;
@@ -58,6 +58,7 @@ static Made healthy_gpu(void)
 {
     Made m = { .step_s     = 0.03,
                .util       = 1,
+               .sm         = 0.97,
                .own_cpu    = 1.2,
                .cpu        = 0.1,
                .processes  = 1,
@@ -142,11 +143,11 @@ static void write_run(const char *run, const Made *m, const char *keys)
             m->cpu);
         if (m->f.plan.capability > 0)
             fprintf(f,
-                    ",\"mfu\":%.4f,\"gpu_util\":%g,\"sm_active\":0.9,\"tensor_active\":0.55,\"sm_mhz\":%g,"
+                    ",\"mfu\":%.4f,\"gpu_util\":%g,\"sm_active\":%g,\"tensor_active\":0.55,\"sm_mhz\":%g,"
                     "\"power_w\":650,\"power_limit_w\":700,\"gpu_processes\":%g,\"gpu_mem_bytes\":%.0f,"
                     "\"clock_reasons\":\"%s\"",
-                    m->f.plan.model_flops / m->f.plan.peak_flops / m->step_s, m->util, m->mhz, m->processes,
-                    m->memory_gib * 1073741824.0, m->reasons);
+                    m->f.plan.model_flops / m->f.plan.peak_flops / m->step_s, m->util, m->sm, m->mhz,
+                    m->processes, m->memory_gib * 1073741824.0, m->reasons);
         fprintf(f, "}\n");
     }
     fclose(f);
@@ -210,6 +211,12 @@ static void healthy_runs_are_called_healthy(void **state)
     Visit *v = visit("gpu", &gpu, "");
     assert_true(doctor_is_healthy(&v->d));
     leave(v);
+    /* The clock fell after the trace: the step is longer, and the GPU is no more idle than before. */
+    gpu.step_s        = 0.0315;
+    gpu.f.trace.gap_s = 0.0001;
+    v                 = visit("slower", &gpu, "");
+    assert_true(doctor_is_healthy(&v->d) && v->d.gap_share < 0.005);
+    leave(v);
     v = visit("cpu", &cpu, "");
     if (!doctor_is_healthy(&v->d)) fail_msg("%s", v->d.finding[0].cause);
     leave(v);
@@ -244,12 +251,15 @@ static void each_bottleneck_comes_first(void **state)
 
     m                = healthy_gpu();
     m.step_s         = 0.06;
+    m.sm             = 0.45;
     m.f.trace.step_s = 0.06;
+    m.f.trace.gap_s  = 0.0297;
     expect_first("launch gaps", 0.4, 0.5, "opt.graphs=true", &m, "opt:\n  graphs: false\n");
 
     m                       = healthy_gpu();
     m.step_s                = 0.12;
     m.wait_s                = 0.09;
+    m.sm                    = 0.24;
     m.fill_s                = 0.12;
     m.f.host.loader_threads = 1;
     expect_first("data", 0.7, 0.8, "data.threads=6", &m, "");
@@ -257,6 +267,7 @@ static void each_bottleneck_comes_first(void **state)
     m                = healthy_gpu();
     m.step_s         = 0.12;
     m.wait_s         = 0.09;
+    m.sm             = 0.24;
     m.fill_s         = 0.48; /* four threads take turns on one CPU */
     m.f.host.allowed = 1;
     m.own_cpu        = 1;
@@ -316,6 +327,19 @@ static void limits_of_the_card_are_said(void **state)
     leave(v);
 }
 
+static void a_busy_host_is_said(void **state)
+{
+    Made m           = healthy_gpu();
+    m.step_s         = 0.06;
+    m.util           = 0.5;
+    m.sm             = 0.45;
+    m.f.trace.gap_s  = 0.0001;
+    Visit         *v = visit("host", &m, "");
+    const Finding *x = found(v, "host work");
+    assert_true(x && isnan(x->gain) && strstr(x->evidence, "idle for 5"));
+    leave(v);
+}
+
 static void cpu_runs_have_their_own(void **state)
 {
     Made m           = healthy_cpu();
@@ -339,7 +363,7 @@ static void what_is_not_measured_is_no_zero(void **state)
     char  *text = NULL;
     size_t n    = 0;
     Made   m    = healthy_cpu();
-    m.f.trace   = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    m.f.trace   = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     Visit *v    = visit("bare", &m, "");
     FILE  *f    = open_memstream(&text, &n);
     doctor_print(&v->d, f);
@@ -449,7 +473,9 @@ static void a_trace_is_summed_up(void **state)
         "{\"ph\":\"X\",\"cat\":\"linear_fwd\",\"name\":\"block 0 "
         "qkv\",\"ts\":10,\"dur\":30,\"args\":{\"flops\":3e7}},"
         "{\"ph\":\"X\",\"cat\":\"linear_fwd\",\"name\":\"block 1 "
-        "qkv\",\"ts\":50,\"dur\":30,\"args\":{\"flops\":3e7}},"
+        "qkv\",\"ts\":50,\"dur\":20,\"args\":{\"flops\":3e7}},"
+        "{\"ph\":\"X\",\"cat\":\"linear_fwd\",\"name\":\"block 1 "
+        "qkv\",\"ts\":70,\"dur\":10,\"args\":{\"part\":1}},"
         "{\"ph\":\"X\",\"cat\":\"norm_fwd\",\"name\":\"block 1 "
         "norm\",\"ts\":80,\"dur\":10,\"args\":{\"again\":true}},"
         "{\"ph\":\"X\",\"name\":\"no time\"},7,null]}";
@@ -457,7 +483,9 @@ static void a_trace_is_summed_up(void **state)
     assert_int_equal(tracesum_read(t, "t", text, strlen(text)), 0);
     assert_true(t->n_step == 1 && t->steps_us == 100 && t->busy_us == 70 && t->idle_us == 30 &&
                 t->n_row == 2);
-    assert_true(t->row[0].n == 2 && t->row[0].time_us == 60 && strcmp(t->row[0].what, "qkv") == 0);
+    /* An op of two kernels is one call. */
+    assert_true(t->row[0].n == 2 && t->row[0].time_us == 60 && t->row[0].flops == 6e7 &&
+                strcmp(t->row[0].what, "qkv") == 0);
     assert_string_equal(t->row[1].what, "norm again");
     assert_int_equal(tracesum_read(t, "t", "{", 1), -1);
     assert_int_equal(err_kind(), ERR_USER);
@@ -473,6 +501,7 @@ int main(void)
         cmocka_unit_test(healthy_runs_are_called_healthy),
         cmocka_unit_test(each_bottleneck_comes_first),
         cmocka_unit_test(limits_of_the_card_are_said),
+        cmocka_unit_test(a_busy_host_is_said),
         cmocka_unit_test(cpu_runs_have_their_own),
         cmocka_unit_test(what_is_not_measured_is_no_zero),
         cmocka_unit_test(the_changed_recipe_has_the_changes),

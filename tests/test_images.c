@@ -16,8 +16,8 @@
 #include "file/idx.h"
 #include "file/image_write.h"
 #include "file/tar.h"
+#include "case_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -28,52 +28,6 @@
 #include <unistd.h>
 
 /* ---- Files ----------------------------------------------------------------------------------------- */
-
-static int folder_setup(void **state)
-{
-    char *dir = strdup("/tmp/brim_images_XXXXXX");
-    *state    = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
-static void folder_remove(const char *dir)
-{
-    char path[600];
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (unlink(path) != 0) folder_remove(path);
-    }
-    closedir(d);
-    rmdir(dir);
-}
-
-static int folder_teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    err_clear();
-    return 0;
-}
-
-static const char *in(void **state, const char *name)
-{
-    static char path[16][1024];
-    static int  turn;
-    turn = (turn + 1) % 16;
-    snprintf(path[turn], sizeof path[0], "%s/%s", (char *)*state, name);
-    return path[turn];
-}
-
-static void put(const char *path, const void *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-}
 
 /* A picture that no two numbers share: waves and a mark. */
 static uint8_t *picture(int w, int h, int number)
@@ -96,7 +50,7 @@ static void put_jpeg(const char *path, int w, int h, int number)
     uint8_t *rgb = picture(w, h, number), *data;
     size_t   n;
     assert_int_equal(image_encode_jpeg(rgb, w, h, 92, &data, &n), 0);
-    put(path, data, n);
+    write_file(path, data, n);
     free(data);
     free(rgb);
 }
@@ -124,7 +78,7 @@ static const char *class_folders(void **state)
         snprintf(name, sizeof name, "set/dog/%d.png", i);
         put_png(in(state, name), 90 + 13 * i, 120, 100 + i);
     }
-    put(in(state, "set/dog/notes.txt"), "x", 1);
+    write_file(in(state, "set/dog/notes.txt"), "x", 1);
     return in(state, "set");
 }
 
@@ -171,7 +125,7 @@ static void albums_keep_every_pixel(void **state)
     ConvertResult  r;
     uint8_t       *a = malloc(64 * 64 * 3), *b = malloc(64 * 64 * 3);
     int32_t        la, lb;
-    put(in(state, "set/dog/bad.png"), "\x89PNG\r\n\x1a\nwhat", 12);
+    write_file(in(state, "set/dog/bad.png"), "\x89PNG\r\n\x1a\nwhat", 12);
     assert_int_equal(convert_images(from, to, &c, &r), 0);
     assert_int_equal(r.n_sample, N_CAT + N_DOG);
     assert_int_equal(r.n_skipped, 1);
@@ -227,7 +181,7 @@ static void albums_notice_every_flipped_byte(void **state)
         ImageRecord rec;
         int         noticed = 0;
         data[i] ^= 4;
-        put(copy, data, n);
+        write_file(copy, data, n);
         data[i] ^= 4;
         if (image_set_open(&s, copy) < 0) {
             assert_int_equal(err_kind(), ERR_USER);
@@ -241,7 +195,7 @@ static void albums_notice_every_flipped_byte(void **state)
     /* And every cut. */
     for (size_t cut = 0; cut < n; cut += 7) {
         ImageSet *s;
-        put(copy, data, cut);
+        write_file(copy, data, cut);
         assert_true(image_set_open(&s, copy) < 0);
         err_clear();
     }
@@ -303,13 +257,13 @@ static void tar_gives_samples_by_key(void **state)
     snprintf(name, sizeof name, "t/%s", deep);
     assert_int_equal(file_make_folders(in(state, name)), 0);
     put_jpeg(in(state, "t/0001.jpg"), 40, 30, 1);
-    put(in(state, "t/0001.cls"), "7\n", 2);
-    put(in(state, "t/0001.json"), "{}", 2);
+    write_file(in(state, "t/0001.cls"), "7\n", 2);
+    write_file(in(state, "t/0001.json"), "{}", 2);
     put_png(in(state, "t/0002.png"), 40, 30, 2);
-    put(in(state, "t/0002.cls"), "3", 1);
-    put(in(state, "t/0003.txt"), "no image", 8);
+    write_file(in(state, "t/0002.cls"), "3", 1);
+    write_file(in(state, "t/0003.txt"), "no image", 8);
     snprintf(name, sizeof name, "t/%s/0004.seg.jpg", deep);
-    put(in(state, name), "x", 1);
+    write_file(in(state, name), "x", 1);
     snprintf(name, sizeof name, "t/%s/0004.jpg", deep);
     put_jpeg(in(state, name), 33, 44, 4);
     const char *format[] = { "gnu", "ustar", "pax" };
@@ -330,7 +284,7 @@ static void tar_gives_samples_by_key(void **state)
         for (int i = 0; i < 3; i++) fill(s, i, &o, out, &label);
         image_set_close(s);
     }
-    put(in(state, "t/0001.cls"), "cat", 3);
+    write_file(in(state, "t/0001.cls"), "cat", 3);
     snprintf(command, sizeof command, "cd %s/t && tar -cf ../s.tar *", (char *)*state);
     assert_int_equal(system(command), 0);
     assert_true(image_set_open(&s, in(state, "s.tar")) < 0);
@@ -346,7 +300,7 @@ static void refusals_name_the_path(void **state)
     assert_true(image_set_open(&s, *state) < 0);
     assert_non_null(strstr(err_get(), "no image in it"));
     err_clear();
-    put(in(state, "text"), "hello", 5);
+    write_file(in(state, "text"), "hello", 5);
     assert_true(image_set_open(&s, in(state, "text")) < 0);
     assert_int_equal(err_kind(), ERR_USER);
 }
@@ -513,10 +467,10 @@ static void bad_samples_are_black_and_counted(void **state)
     ImageSkips   skips;
     ImageScratch k;
     assert_int_equal(file_make_folders(in(state, "s/a")), 0);
-    put(in(state, "s/a/0.jpg"), "no picture", 10);
+    write_file(in(state, "s/a/0.jpg"), "no picture", 10);
     put_jpeg(in(state, "s/a/1.jpg"), 20, 20, 1);
-    put(in(state, "s/a/2.png"), "", 0);
-    put(in(state, "s/a/3.jpg"), "GIF89a", 6);
+    write_file(in(state, "s/a/2.png"), "", 0);
+    write_file(in(state, "s/a/3.jpg"), "GIF89a", 6);
     ImageSet   *s      = open_set(in(state, "s"));
     const char *want[] = { "neither a JPEG nor a PNG", NULL, "empty", "GIF is not read" };
     assert_int_equal(image_scratch_init(&k, 0), 0);

@@ -9,7 +9,8 @@ model: {layers: 1, width: 32, heads: 2, vocab: 256, context: 32}
 data: {kind: random}
 END
 
-"$brim" bench tiny.yaml device=cpu --ladder --json --picture pictures/tiny.svg >out 2>err </dev/null; rc=$?
+"$brim" bench tiny.yaml device=cpu --ladder --seconds 1 --json --picture \
+    pictures/tiny.svg >out 2>err </dev/null; rc=$?
 verdict "the ladder runs" $rc "exit code $rc: $(tail -n 3 err)"
 
 grep '^|' out | tail -n +3 | cut -d'|' -f2 | sed 's/^ *//;s/ *$//' | tr '\n' ';' >names
@@ -41,7 +42,7 @@ verdict "the picture is there" $? "$(ls -l pictures)"
 
 # What was measured is shown even if the picture cannot be written in the end. It goes where runs go.
 BRIM_RUNS=$dir/elsewhere BRIM_FAULT=rename:1 "$brim" bench tiny.yaml device=cpu threads=1 \
-    --ladder --from torch --json >late 2>err </dev/null
+    --ladder --from torch --seconds 1 --json >late 2>err </dev/null
 rc=$?
 [ $rc -eq 1 ] && [ "$(grep -c '^| ' late)" -eq 8 ] && [ "$(tail -n 7 late | grep -c '^{.*}$')" -eq 7 ] &&
     ! grep -q '^picture' late &&
@@ -69,6 +70,7 @@ long=$(printf '%0300d' 0)
 refused "--from alone"              '--from: belongs to --ladder'             --from torch
 refused "--ops with the ladder"     '--ops: not together with --ladder'       --ladder --ops
 refused "--no-limit with it"        '--no-limit: not together with --ladder'  --ladder --no-limit
+refused "no time at all"           "--seconds: '0' is not a whole number"     --ladder --seconds 0
 refused "a batch that does not fit" '--batch: 12 does not divide the step.s 16 samples' --ladder --batch 12
 refused "a picture inside a file"   'picture.*tiny.yaml: Not a directory'     --ladder --picture \
     tiny.yaml/x.svg

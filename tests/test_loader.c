@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/hostmem.h"
 #include "base/fault.h"
+#include "conf/schema.h"
 #include "data/loader.h"
 #include "data/order.h"
 #include "data/windows.h"
@@ -667,7 +668,9 @@ static void slow_close(Source *s) { free(s); }
 /* While the consumer waits, threads are added; a number that the user gave stays. */
 static void threads_follow_the_wait(void **state)
 {
-    static const SourceVt vt = { .fill = slow_fill, .close = slow_close };
+    static const SourceVt vt   = { .fill = slow_fill, .close = slow_close };
+    const char           *help = schema_row(NULL, schema_find(NULL, "data.threads"))->help;
+    assert_non_null(strstr(help, "0: a quarter of the CPUs, 1 to 4, and more while steps wait"));
     for (int threads = 0; threads < 2; threads++) {
         Config  cfg = config_of(1, threads, 8);
         Recipe  r   = recipe_of(&cfg);
@@ -677,13 +680,15 @@ static void threads_follow_the_wait(void **state)
         LoaderBatch batch;
         LoaderStats s;
         assert_int_equal(bench_on(&b, &cfg, &r, src), 0);
+        int begun = MIN(MAX(hostmem_cpus() / 4, 1), 4);
+        loader_stats(b.loader, &s);
+        assert_int_equal(s.n_thread, threads == 0 ? begun : 1);
         for (int k = 0; k < 250; k++) {
             assert_int_equal(loader_next(b.loader, &batch), 0);
             assert_int_equal(field_of(&b, &batch, 0)[0] & 0xff, k % 100);
             loader_release(b.loader, batch.slot);
         }
         loader_stats(b.loader, &s);
-        int begun = MIN(MAX(hostmem_cpus() / 4, 1), 4);
         if (threads == 0) assert_true(s.n_thread > begun || hostmem_cpus() == 1);
         if (threads == 1) assert_int_equal(s.n_thread, 1);
         assert_int_equal(loader_restart(b.loader, 7), 0);

@@ -82,26 +82,34 @@ train forgets tmaze "${maze[@]}" policy.kind=mlp policy.context=1 && r=$(last fo
 is "${r:-9}" '<=' 0.2; verdict "an mlp cannot" $? "return ${r:-none}"
 
 # Two ranks with half of the environments each. One minibatch has all samples, so both runs have the same one.
-ranks=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
-    eval.every=0)
-export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
-train alone16 cartpole "${ranks[@]}"
-for ((tries = 0; tries < 5; tries++)); do
-    port=$((20000 + RANDOM % 12000)) pids=()
-    for r in 0 1; do
-        RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port timeout -s KILL 60 \
-            "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${ranks[@]}" \
-            >"pair.$r.log" 2>&1 </dev/null &
-        pids+=($!)
-    done
-    wait "${pids[0]}"; rc0=$?
-    wait "${pids[1]}"; rc1=$?
-    grep -q 'port .* in use' pair.0.log || break
-done
 losses() { sed -nE 's#.*"losses/loss": ([^,]+),.*#\1#p' "runs/$1/metrics.jsonl"; }
-[ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
-    paste <(losses alone16) <(losses pair) | awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
-verdict "two ranks have the losses of one" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+ranks() { # title, overrides
+    local title=$1 tries port r pids rc0 rc1
+    shift
+    local keys=(ppo.envs=16 ppo.minibatch=512 ppo.epochs=1 steps=10 total_steps=0 eval.target=0 eval.samples=2
+        eval.every=0 "$@")
+    rm -rf runs/alone16 runs/pair
+    train alone16 cartpole "${keys[@]}"
+    for ((tries = 0; tries < 5; tries++)); do
+        port=$((20000 + RANDOM % 12000)) pids=()
+        for r in 0 1; do
+            RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_PORT=$port timeout -s KILL 60 \
+                "$brim" train "$here/recipes/cartpole.yaml" run=pair "${quick[@]}" "${keys[@]}" \
+                >"pair.$r.log" 2>&1 </dev/null &
+            pids+=($!)
+        done
+        wait "${pids[0]}"; rc0=$?
+        wait "${pids[1]}"; rc1=$?
+        grep -q 'port .* in use' pair.0.log || break
+    done
+    [ $rc0 -eq 0 ] && [ $rc1 -eq 0 ] && [ "$(losses pair | wc -l)" -eq 10 ] &&
+        paste <(losses alone16) <(losses pair) |
+        awk '{ d = $1 - $2; if (d * d > 1e-8) bad = 1 } END { exit bad }'
+    verdict "$title" $? "exit codes $rc0, $rc1: $(tail -n 1 pair.0.log)"
+}
+export MASTER_ADDR=127.0.0.1 BRIM_COMM_TIMEOUT=20
+ranks "two ranks have the losses of one"
+ranks "two ranks share the statistics of observations and rewards" ppo.obs_norm=true ppo.reward_norm=true
 
 # One seed here, five in make test-long.
 train parity cartpole-cleanrl log_every=976; rc=$?
@@ -144,6 +152,11 @@ train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}
     train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log &&
     same whole parts 10
 verdict "a run that goes on has the same bits" $? "$(tail -n 2 parts.log)"
+# Neither threads nor slices are seen in a result.
+many=("${short[@]}" ppo.envs=64 ppo.groups=4 steps=4)
+train few cartpole "${many[@]}" ppo.threads=1 && train many cartpole "${many[@]}" ppo.threads=14 &&
+    same few many 4
+verdict "one thread and fourteen, four groups: the same bits" $? "$(tail -n 2 many.log)"
 # Rows of a minibatch are summed in another order, so the first losses agree to the last digits.
 train two cartpole "${short[@]}" steps=1 ppo.groups=2 ppo.epochs=1 &&
     train one cartpole "${short[@]}" steps=1 ppo.epochs=1
@@ -165,11 +178,12 @@ verdict "and is not when a truncation counts as a termination" $? "exit code $rc
 faulty=(env=./faulty.so total_steps=0 eval.target=0 eval.samples=1 eval.every=0 checkpoint.every=1 steps=200)
 train good cartpole "${faulty[@]}" steps=2; rc=$?
 verdict "an environment of somebody else" $rc "$(tail -n 2 good.log)"
-for f in nan:'element 1 of observation block x is' crash:'crashed' hang:'hangs'; do
+for f in nan:'element 1 of observation block x is' shape:'shape has changed' crash:'crashed' hang:'hangs'; do
     case "$build-${f%%:*}" in *asan*-crash) continue ;; esac
-    name=bad-${f%%:*}
+    name=bad-${f%%:*} at=18 # steps of an episode
+    if [ "$name" = bad-shape ]; then at=2; fi # resets
     train "$name" cartpole "${faulty[@]}" steps=2 &&
-        train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=18]" ppo.timeout_s=0.5; rc=$?
+        train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=$at]" ppo.timeout_s=0.5; rc=$?
     [ $rc -eq 1 ] && grep -q "environment ./faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
     verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
@@ -192,6 +206,10 @@ refused "what does not fit names what could give way" \
     total_steps=0 ppo.rollout=65536 ppo.envs=64 ppo.minibatch=64 policy.width=1024 memory_limit=300M
 refused "a slip in the environment's name" 'did you mean cartpole' env=cartpol
 refused "a minibatch that does not divide" 'must divide.*256 would do' ppo.minibatch=255
+train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples=1 ppo.envs=100 \
+    ppo.rollout=1000 ppo.minibatch=0 ppo.epochs=1
+[ "$(sed -n 's/^ *minibatch: //p' runs/all/recipe.yaml)" = 50000 ]
+verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
 refused "keys of a language model" 'task ppo has no such key' model.width=64
 exit $failed

@@ -13,7 +13,7 @@
 #include "dev/null/null.h"
 #include "jobs.h"
 #include "random_prog.h"
-#include "run/build.h"
+#include "run/setup.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -433,6 +433,37 @@ static void run_sealed(const Job *j, Dev *dev)
     }
 }
 
+/* The language model, with one activation of the micro-step moved onto another that is alive with it. */
+static int record_overlap(Job *j)
+{
+    Tensor *a, *b;
+    TRY(task_lm.record(j));
+    const Prog *p = job_prog(j, "micro-step");
+    for (int i = 0; i < prog_n_op(p); i++) {
+        if (!find_inputs(prog_op(p, i), &a, &b)) continue;
+        b->slab_offset = a->slab_offset;
+        break;
+    }
+    return 0;
+}
+
+static void test_start_proves_the_plan(void **state)
+{
+    static const char text[] = "data: {kind: random}\nstep_tokens: 64\ndevice: cpu\nthreads: 1\n"
+                               "model: {layers: 1, width: 16, heads: 2, vocab: 64, context: 16}\n";
+    Task              broken = task_lm;
+    Recipe            r;
+    Setup             s;
+    (void)state;
+    broken.record = record_overlap;
+    assert_int_equal(recipe_parse(&r, "test", text, sizeof text - 1, 0, NULL), 0);
+    assert_int_equal(setup_open(&s, &task_lm, &r, JOB_TRAIN), 0);
+    setup_close(&s);
+    assert_int_equal(setup_open(&s, &broken, &r, JOB_TRAIN), -1);
+    assert_non_null(strstr(err_get(), "overlap"));
+    err_clear();
+}
+
 static void test_planned_is_allocated(void **state)
 {
     static const char text[] = "step_tokens: 245760\ndata:\n  kind: random\n";
@@ -621,6 +652,7 @@ int main(void)
         cmocka_unit_test(test_random_plans),
         cmocka_unit_test(test_corrupt_plans_are_found),
         cmocka_unit_test(test_random_runs_match),
+        cmocka_unit_test(test_start_proves_the_plan),
         cmocka_unit_test(test_views_of_batches_need_no_gradient),
         cmocka_unit_test(test_recompute_arithmetic),
         cmocka_unit_test(test_slopes),

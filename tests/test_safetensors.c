@@ -8,8 +8,8 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "case_folder.h"
 #include "ckpt/ckpt_state.h"
-#include "base/folder.h"
 #include "file/safetensors.h"
 
 #include <math.h>
@@ -18,29 +18,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static int folder_setup(void **state)
-{
-    char *dir = strdup("/tmp/brim_safe_XXXXXX");
-    *state    = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
-static int folder_teardown(void **state)
-{
-    fault_disarm();
-    err_clear();
-    int rc = folder_remove((const char *)*state);
-    free(*state);
-    return rc;
-}
-
-static const char *in(void **state, const char *name)
-{
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", (const char *)*state, name);
-    return path;
-}
 
 static size_t slurp(const char *path, char *buf, size_t max)
 {

@@ -101,6 +101,43 @@ verdict "a run that is none" $? "exit code $rc: $(cat err)"
 [ $rc -eq 2 ] && grep -q 'a run is judged as it was' err
 verdict "keys do not change what a run was" $? "exit code $rc: $(cat err)"
 
+# A run with the name of a recipe: the name means the run.
+"$brim" train tiny.yaml run=quickstart steps=30 watch.report=false >out 2>&1
+"$brim" doctor quickstart >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '^quickstart on ' out && ! grep -q 'train 1/' err
+verdict "a run that is called like a recipe" $? "exit code $rc: $(head -n 1 out) $(tail -n 2 err)"
+
+# Tasks that are no language models: a recipe whose data say how many classes there are, a policy's measures.
+python3 - <<'END'
+import os, struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+for c in ("a", "b"):
+    os.makedirs(f"images/{c}")
+    for i in range(8):
+        rows = b"".join(b"\0" + bytes([i * 9 + (c == "b") * 100] * 24) for _ in range(8))
+        open(f"images/{c}/{i}.png", "wb").write(
+            b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+END
+cat >images.yaml <<'END'
+task: image
+steps: 20
+step_samples: 8
+threads: 1
+model: {layers: 1, width: 32, heads: 2}
+image: {size: 8, patch: 4}
+data: {train: images, val: images}
+END
+"$brim" doctor images.yaml --seconds 0.5 --json >out 2>err; rc=$?
+[ $rc -eq 0 ] && grep -q '"units": "samples"' out && grep -q '"window": {' out
+verdict "the doctor looks at a recipe of images" $? "exit code $rc: $(tail -n 2 err)"
+"$brim" train cartpole run=pole steps=12 threads=1 eval.every=4 eval.samples=4 >out 2>&1; rc=$?
+[ $rc -eq 0 ] && grep -q 'Validation return, larger is better' runs/pole/report.html &&
+    grep -q 'charts/episodic return' runs/pole/report.html && grep -q 'Rate, steps/s' runs/pole/report.html &&
+    ! grep -q 'did not fall' runs/pole/report.html
+verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 out)"
+
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
     [ $rc -eq 0 ] && grep -q 'judged from NVML and GPM alone' out && grep -q 'not measured: SM' out

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds each tests/fuzz/fuzz_NAME.c with libFuzzer, ASan and UBSan and runs it for $2 seconds from
-# tests/fuzz/corpus/NAME, as many at a time as there are CPUs. Sources that several of them need are compiled
-# once. Prints "ok fuzz NAME" or "not ok fuzz NAME". Needs clang; without clang the fuzzers are skipped, and a
-# message says so.
+# Builds each tests/fuzz/fuzz_NAME.c with libFuzzer, ASan and UBSan and runs it for $2 seconds (0: only builds
+# it) from tests/fuzz/corpus/NAME, as many at a time as there are CPUs. Sources that several of them need are
+# compiled once, and again when they or their headers change. Prints "ok fuzz NAME" or "not ok fuzz NAME".
+# Needs clang; without clang the fuzzers are skipped, and a message says so.
 set -uo pipefail
 build=${1:-build}; seconds=${2:-10}
 clang=$(command -v clang || command -v clang-14 || true)
@@ -15,19 +15,33 @@ sources() { # of a target, as its head comment lists them; one a line
         on { sub(/^ \* /, ""); ends = sub(/ *\*\/.*/, ""); print; if (ends) exit }' "$1")
 }
 
-compile() { # source: its object, unless that is newer than all headers
+newer() { # object: than the source and headers it was made from
+    local f
+    [ -e "${1%.o}.d" ] || return 1
+    for f in $(sed 's/^[^:]*://; s/\\$//' "${1%.o}.d"); do [ "$1" -nt "$f" ] || return 1; done
+}
+
+compile() { # source
     local obj
-    obj=$build/fuzz/obj/$(tr / _ <<<"$1").o
-    [ "$obj" -nt "$1" ] && [ -z "$(find src -name '*.h' -newer "$obj" -print -quit)" ] ||
-        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer-no-link,address,undefined -Isrc -c -o "$obj" "$1"
+    obj=$build/fuzz/obj/${1//\//_}.o
+    newer "$obj" ||
+        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer-no-link,address,undefined -Isrc -MMD -c -o "$obj" "$1"
+}
+
+link() { # name
+    local f=tests/fuzz/fuzz_$1.c exe=$build/fuzz/$1 s o obj=() old=
+    for s in $f $(sources "$f"); do obj+=("$build/fuzz/obj/${s//\//_}.o"); done
+    for o in "${obj[@]}"; do [ "$exe" -nt "$o" ] || old=1; done
+    [ -n "$old" ] || return 0
+    $clang -fsanitize=fuzzer,address,undefined -o "$exe" "${obj[@]}" -l:libyaml.a -l:libjansson.a \
+        -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a -l:libzstd.a \
+        -lm -lpthread
 }
 
 run() { # name
-    local f=tests/fuzz/fuzz_$1.c exe=$build/fuzz/$1 work obj=()
-    for s in $f $(sources "$f"); do obj+=("$build/fuzz/obj/$(tr / _ <<<"$s").o"); done
-    $clang -fsanitize=fuzzer,address,undefined -o "$exe" "${obj[@]}" -l:libyaml.a -l:libjansson.a \
-        -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjpeg.a -l:libpng.a -l:libz.a -l:libzstd.a \
-        -lm -lpthread || { echo "not ok fuzz $1: does not build"; return 1; }
+    local exe=$build/fuzz/$1 work
+    link "$1" || { echo "not ok fuzz $1: does not build"; return 1; }
+    [ "$seconds" -gt 0 ] || return 0
     work=$(mktemp -d)
     if timeout $((seconds + 60)) "$exe" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
         -verbosity=0 -artifact_prefix="$work/" "$work" "tests/fuzz/corpus/$1" >"$work/log" 2>&1; then
@@ -36,7 +50,7 @@ run() { # name
         echo "not ok fuzz $1"; tail -n 25 "$work/log"; rm -rf "$work"; return 1
     fi
 }
-export -f compile run sources
+export -f compile link newer run sources
 export build seconds clang
 
 for f in tests/fuzz/fuzz_*.c; do echo "$f"; sources "$f"; done | sort -u |

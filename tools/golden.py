@@ -196,19 +196,16 @@ def f32(x):
     return x.detach().float().numpy().astype("<f4")
 
 
-def golden(name, m, seed):
-    gen = torch.Generator().manual_seed(seed)
-    w = initial(m, gen)
-    tok, target = batches(m, gen)
-    out = {"tok": tok.numpy().astype("<i4"), "target": target.numpy().astype("<i4")}
-    out.update({"w0." + k: f32(v) for k, v in w.items()})
-    opt = torch.optim.AdamW([{"params": [v for v in w.values() if v.dim() == 2], "weight_decay": DECAY},
-                             {"params": [v for v in w.values() if v.dim() == 1], "weight_decay": 0.0}],
+def train(w, decays, loss_at):
+    """STEPS updates of the weights w. Returns the tensors of the file that do not depend on the model."""
+    out = {"w0." + k: f32(v) for k, v in w.items()}
+    opt = torch.optim.AdamW([{"params": [v for k, v in w.items() if decays(k)], "weight_decay": DECAY},
+                             {"params": [v for k, v in w.items() if not decays(k)], "weight_decay": 0.0}],
                             lr=LR, betas=BETAS, eps=EPS)
     losses, norms = [], []
     for step in range(STEPS):
         opt.zero_grad()
-        loss = loss_of(m, w, tok[step], target[step])
+        loss = loss_at(step)
         loss.backward()
         if step == 0:
             out.update({"g." + k: f32(v.grad) for k, v in w.items()})
@@ -217,24 +214,38 @@ def golden(name, m, seed):
         opt.step()
     out.update({"w." + k: f32(v) for k, v in w.items()})
     out["loss"], out["norm"] = np.array(losses, "<f8"), np.array(norms, "<f8")
-    recipe = {"model." + k: v for k, v in m.items()}
-    recipe.update({"run": name, "steps": STEPS, "step_tokens": BATCH * m["context"], "data.kind": "random",
-                   "precision": "fp32", "optim.lr": LR, "optim.schedule": "constant", "optim.beta1": BETAS[0],
-                   "optim.beta2": BETAS[1], "optim.eps": EPS,
-                   "optim.weight_decay": DECAY, "optim.clip": CLIP})
-    return out, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in recipe.items()}
+    return out
 
 
-def main():
+def recipe_of(name, keys):
+    """The recipe as strings: what all models share, then the model's own keys."""
+    keys = dict({"run": name, "steps": STEPS, "precision": "fp32", "optim.lr": LR,
+                 "optim.schedule": "constant", "optim.beta1": BETAS[0], "optim.beta2": BETAS[1],
+                 "optim.eps": EPS, "optim.weight_decay": DECAY, "optim.clip": CLIP}, **keys)
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
+
+
+def golden(name, m, gen):
+    w = initial(m, gen)
+    tok, target = batches(m, gen)
+    out = {"tok": tok.numpy().astype("<i4"), "target": target.numpy().astype("<i4")}
+    out.update(train(w, lambda k: w[k].dim() == 2, lambda step: loss_of(m, w, tok[step], target[step])))
+    keys = {"model." + k: v for k, v in m.items()}
+    keys.update({"step_tokens": BATCH * m["context"], "data.kind": "random"})
+    return out, recipe_of(name, keys)
+
+
+def write_all(models, seeds, golden):
+    """Writes the file of every model: golden(name, model, generator) gives tensors and recipe."""
     default = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
     torch.set_num_threads(1)
-    for name, m in MODELS.items():
-        tensors, meta = golden(name, m, SEEDS[name])
+    for name, m in models.items():
+        tensors, meta = golden(name, m, torch.Generator().manual_seed(seeds[name]))
         n = write_safetensors(folder / (name + ".safetensors"), tensors, meta)
         print(f"{name}: {n} bytes, loss {tensors['loss'][0]:.4f} -> {tensors['loss'][-1]:.4f}, "
               f"norm {tensors['norm'][0]:.3f} -> {tensors['norm'][-1]:.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    write_all(MODELS, SEEDS, golden)

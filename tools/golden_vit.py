@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/golden/{vit,video}.safetensors: what PyTorch computes for two small vision transformers, for
-tests/test_golden_vit.c. tools/golden.py says what is in a file. Here the batches are
+tests/test_golden.c. tools/golden.py says what is in a file. Here the batches are
 
     pixels        u8  [STEPS, B, frames * size, size, 3]
     label, label2 i32 [STEPS, B]      the own label (-1: none) and the partner's
@@ -14,14 +14,12 @@ is torch functions and autograd, in float64.
     tools/golden_vit.py [FOLDER]
 """
 import math
-import pathlib
-import sys
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from golden import BETAS, CLIP, DECAY, EPS, LR, STEPS, f32, write_safetensors
+from golden import STEPS, recipe_of, train, write_all
 
 BATCH, SEED = 6, 12345
 BASE = dict(layers=3, width=24, heads=3, ffn=40, norm="layernorm", norm_eps=1e-6, bias=True, drop_path=0.4,
@@ -169,48 +167,17 @@ def batches(m, gen):
     return out
 
 
-def golden(name, m, seed):
-    gen = torch.Generator().manual_seed(seed)
+def golden(name, m, gen):
     w, data = initial(m, gen), batches(m, gen)
     type_of = dict(pixels="u1", share="<f4", blend="<f4")
     out = {k: v.numpy().astype(type_of.get(k, "<i4")) for k, v in data.items()}
-    out.update({"w0." + k: f32(v) for k, v in w.items()})
     decays = lambda k: k.endswith("weight") and w[k].dim() == 2 and not k.startswith(("pos", "class"))
-    opt = torch.optim.AdamW([{"params": [v for k, v in w.items() if decays(k)], "weight_decay": DECAY},
-                             {"params": [v for k, v in w.items() if not decays(k)], "weight_decay": 0.0}],
-                            lr=LR, betas=BETAS, eps=EPS)
-    losses, norms = [], []
-    for step in range(STEPS):
-        opt.zero_grad()
-        loss = loss_of(m, w, {k: v[step] for k, v in data.items()}, step)
-        loss.backward()
-        if step == 0:
-            out.update({"g." + k: f32(v.grad) for k, v in w.items()})
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(w.values()), CLIP)))
-        losses.append(float(loss))
-        opt.step()
-    out.update({"w." + k: f32(v) for k, v in w.items()})
-    out["loss"], out["norm"] = np.array(losses, "<f8"), np.array(norms, "<f8")
+    out.update(train(w, decays, lambda step: loss_of(m, w, {k: v[step] for k, v in data.items()}, step)))
     of_image = ("size", "patch", "frames", "tubelet", "classes", "pool", "smooth", "pos_size", "pos_frames")
-    recipe = {("image." if k in of_image else "model.") + k: v for k, v in m.items()}
-    recipe.update({"task": "image", "run": name, "steps": STEPS, "step_samples": BATCH, "precision": "fp32",
-                   "image.mean": ",".join(map(str, MEAN)), "image.std": ",".join(map(str, STD)),
-                   "data.augment": "mixup,cutmix", "optim.lr": LR, "optim.schedule": "constant",
-                   "optim.beta1": BETAS[0], "optim.beta2": BETAS[1], "optim.eps": EPS,
-                   "optim.weight_decay": DECAY, "optim.clip": CLIP})
-    return out, {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in recipe.items()}
+    keys = {("image." if k in of_image else "model.") + k: v for k, v in m.items()}
+    keys.update({"task": "image", "step_samples": BATCH, "image.mean": ",".join(map(str, MEAN)),
+                 "image.std": ",".join(map(str, STD)), "data.augment": "mixup,cutmix"})
+    return out, recipe_of(name, keys)
 
 
-def main():
-    default = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
-    torch.set_num_threads(1)
-    for name, m in MODELS.items():
-        tensors, meta = golden(name, m, SEEDS[name])
-        n = write_safetensors(folder / (name + ".safetensors"), tensors, meta)
-        print(f"{name}: {n} bytes, loss {tensors['loss'][0]:.4f} -> {tensors['loss'][-1]:.4f}, "
-              f"norm {tensors['norm'][0]:.3f} -> {tensors['norm'][-1]:.3f}")
-
-
-if __name__ == "__main__":
-    main()
+write_all(MODELS, SEEDS, golden)

@@ -5,7 +5,7 @@
 #   cpu      the byte model on 2 and 16 threads, in turn with OpenBLAS if BUILD_FOLDER has bench_cpu_ops, and
 #            with the command PEER_CPU if set (2.5 min). PEER_CPU gets the number of threads and prints a line
 #            after every step of 4,096 tokens.
-#   check    compute-sanitizer, three at a time, while the peers below compile (5 min)
+#   check    compute-sanitizer, six at a time, while the peers below compile (5 min)
 #   bytes    300 steps of the byte model beside PyTorch (0.5 min)
 #   recipes  bench and PyTorch's ratio of every recipe in RECIPES (default: five that gpu-suite has not;
 #            1.5 min each). PEER names another command than tools/peer_torch.py. The command gets the recipe's
@@ -53,17 +53,12 @@ part_cpu() {
 warm_peers() { local r; for r in "$@"; do timeout 200 "${peer[@]}" "$r" 0 compile >/dev/null 2>&1; done; }
 
 part_check() {
-    local half=$(((${#recipes[@]} + 1) / 2)) i=0 pids=()
+    local half=$(((${#recipes[@]} + 1) / 2)) pids=()
     warm_peers gpt2-124m qwen2.5-0.5b & pids+=($!) # gpu-suite's
     warm_peers "${recipes[@]:0:half}" & pids+=($!)
     warm_peers "${recipes[@]:half}" & pids+=($!)
-    for ops in "linear_act_fwd linear_act_bwd linear_glu_fwd linear_glu_bwd linear_dw" \
-        "norm_fwd norm_bwd xent embed_dw sumsq bias_dw" "attn_fwd attn_bwd"; do
-        # shellcheck disable=SC2086 # one word for each op
-        tools/sanitize_gpu.sh "$build" $ops >"$work/sanitize.$i" 2>&1 & pids+=($!)
-        i=$((i + 1))
-    done
-    wait "${pids[@]}"; cat "$work"/sanitize.? | tee "$out/sanitize.txt"
+    tools/sanitize_gpu.sh "$build" >"$work/sanitize" 2>&1 & pids+=($!)
+    wait "${pids[@]}"; tee "$out/sanitize.txt" <"$work/sanitize"
 }
 
 part_bytes() { bash tests/gpu/torch_bytes.sh "$build"; }

@@ -2,7 +2,7 @@
 # Checks that every #include "folder/..." in src/ points to the includer's own folder or to one earlier in
 # src/LAYERS, that each folder named there exists, and that foreign headers stay in their rooms (CUDA in
 # dev/cuda and comm/nccl, MPI in comm). Also: folders above the tasks name no task, and folders above src/dev
-# rarely ask for the kind of a device.
+# rarely ask for the kind of a device. Kernels keep nothing in device globals.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grep -v '^#' src/LAYERS | while read -r d; do
@@ -39,6 +39,10 @@ secret='^src/watch/((http|gate|runwatch)\.[ch]|page/page\.js|runs\.[ch]:[0-9]+:.
 words='lm|task_lm|[Tt]okens?|TOKENS?|model\.(context|vocab)'
 named=$(grep -rnwE "$words" src/run src/ckpt src/bench src/watch | grep -vE "$secret" || true)
 [ -z "$named" ] || { echo "$named"; echo "layers: these lines name one task; src/task alone may"; exit 1; }
+# Two launches in flight would share a device global: what a kernel counts is in its workspace.
+shared=$(grep -rnE '^ *(static |extern )*__device__ [^(]*(;|=)' src --include='*.cu' --include='*.cuh' |
+    grep -vE '__device__ (const|constexpr) ' || true)
+[ -z "$shared" ] || { echo "$shared"; echo "layers: a kernel keeps state in a device global"; exit 1; }
 # A backend says what it is like in DevVt.hints. The few that ask its kind: a slope that CUDA keeps in bf16
 # only (prog/lower.c), and the list of switches (run/switches.c).
 above=$(awk '/^#/ || /^$/ { next } seen && !/^dev/ { print "src/" $1 } /^dev$/ { seen = 1 }' src/LAYERS)

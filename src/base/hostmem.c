@@ -138,8 +138,9 @@ static int64_t least_above(GroupKind kind, int64_t (*f)(GroupKind kind, const ch
     int64_t least = no_limit;
     find_group(&g, kind);
     while (g.is_there) {
-        least       = MIN(least, f(kind, g.path));
-        char *slash = strrchr(g.path, '/');
+        int64_t here = f(kind, g.path); /* not inside MIN, which would read the files twice */
+        least        = MIN(least, here);
+        char *slash  = strrchr(g.path, '/');
         if (!slash || strlen(g.path) <= strlen(g.mount)) break;
         *slash = '\0';
     }
@@ -207,8 +208,8 @@ static int64_t left_of_address_space(void)
     int64_t pages = number_in("/proc/self/statm", "");
     if (limit >= no_limit || pages < 0) return no_limit;
     if (stack >= no_limit) stack = 8 << 20;
-    return MAX(0, limit - pages * sysconf(_SC_PAGESIZE) - OTHER -
-                      (THREADS + 2 * hostmem_cpus()) * MIN(stack, 8 << 20));
+    int64_t threads = (THREADS + 2 * hostmem_cpus()) * MIN(stack, 8 << 20);
+    return MAX(0, limit - pages * sysconf(_SC_PAGESIZE) - OTHER - threads);
 }
 
 void hostmem_begin(void)
@@ -223,9 +224,9 @@ size_t hostmem_available(void)
 {
     int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
     if (kib < 0) return 0;
-    int64_t least = MIN(kib * 1024, left_of_address_space());
-    least         = MIN(least, least_above(GROUP_V2, left_of));
-    return (size_t)MIN(least, least_above(GROUP_MEMORY, left_of));
+    int64_t machine = kib * 1024, space = left_of_address_space();
+    int64_t v2 = least_above(GROUP_V2, left_of), v1 = least_above(GROUP_MEMORY, left_of);
+    return (size_t)MIN(MIN(machine, space), MIN(v2, v1));
 }
 
 size_t hostmem_total(void)
@@ -233,13 +234,14 @@ size_t hostmem_total(void)
     int64_t kib = number_in("/proc/meminfo", "MemTotal:");
     if (kib < 0) return 0;
     int64_t least = MIN(kib * 1024, MIN(limit_for(RLIMIT_AS), limit_for(RLIMIT_DATA)));
-    least         = MIN(least, least_above(GROUP_V2, limit_of));
-    return (size_t)MIN(least, least_above(GROUP_MEMORY, limit_of));
+    int64_t v2 = least_above(GROUP_V2, limit_of), v1 = least_above(GROUP_MEMORY, limit_of);
+    return (size_t)MIN(least, MIN(v2, v1));
 }
 
 int hostmem_quota(void)
 {
-    int64_t quota = MIN(least_above(GROUP_V2, quota_of), least_above(GROUP_CPU, quota_of));
+    int64_t v2 = least_above(GROUP_V2, quota_of), v1 = least_above(GROUP_CPU, quota_of);
+    int64_t quota = MIN(v2, v1);
     return (int)MIN(INT_MAX, (quota + 999999) / 1000000); /* a part of a CPU is one */
 }
 
@@ -248,5 +250,6 @@ int hostmem_cpus(void)
     cpu_set_t set;
     int       n =
         sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return MAX(1, MIN(n, hostmem_quota()));
+    int quota = hostmem_quota();
+    return MAX(1, MIN(n, quota));
 }

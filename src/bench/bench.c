@@ -47,13 +47,13 @@ static void show_step(int64_t done, double step_s, double *said_s)
  * queued one ahead, so a step's time is the distance between two completions. */
 static int run_steps(Stepper *s, double *times, BenchResult *out, const BenchOptions *opt)
 {
-    double  said_s = clock_now_s();
+    double  said_s = clock_now_s(), least_s = opt->least_s > 0 ? opt->least_s : BENCH_MIN_S;
     double  last = 0, total = 0;
     int     n = 0;
     StepOut result;
     TRY(step_begin(s, 0, 1e-4));
     for (int64_t step = 0;; step++) {
-        int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < BENCH_MIN_S;
+        int more = step + 1 < BENCH_WARM + BENCH_MIN_STEPS || total < least_s;
         if (opt->most_s > 0 && total >= opt->most_s) more = 0;
         if (step + 1 >= BENCH_MAX_STEPS) more = 0;
         if (more) TRY(step_begin(s, step + 1, 1e-4));

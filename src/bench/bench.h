@@ -53,9 +53,10 @@ typedef struct {
     double            begin_s;       /* clock_now_s() at program start */
     int               measure_limit; /* 0 leaves limit_share 0 and gap_share n/a */
     int               print_ops;
-    FILE             *report; /* NULL: none */
-    const BenchHooks *hooks;  /* NULL: none */
-    double            most_s; /* after so many timed seconds two steps are enough; 0: the rule above */
+    FILE             *report;  /* NULL: none */
+    const BenchHooks *hooks;   /* NULL: none */
+    double            least_s; /* timed seconds at least; 0: 3 */
+    double            most_s;  /* after so many timed seconds two steps are enough; 0: the rule above */
 } BenchOptions;
 
 int bench_run(BenchResult *out, const Task *task, const Recipe *r, const BenchOptions *opt);

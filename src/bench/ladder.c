@@ -237,7 +237,8 @@ static int measure(Rung *rung, const LadderOptions *opt)
 {
     Recipe       r;
     BenchResult  b;
-    BenchOptions bench = { .most_s = rung->n_key > 0 && !rung->is_cost ? SLOW_RUNG_S : 0 };
+    BenchOptions bench = { .least_s = opt->least_s,
+                           .most_s  = rung->n_key > 0 && !rung->is_cost ? SLOW_RUNG_S : 0 };
     int          rc    = rung_recipe(&r, opt, rung);
     if (rc == 0) rc = bench_run(&b, opt->task, &r, &bench);
     if (rc < 0 && err_kind() == ERR_USER) {

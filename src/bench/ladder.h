@@ -48,7 +48,8 @@ typedef struct {
     char *const      *override; /* the user's own, borrowed */
     int               n_override;
     LadderStart       start;
-    int64_t           batch; /* micro-batch of the bottom; 0: up to 8, or up to 32,768 rows from torch */
+    double            least_s; /* timed seconds of a rung at least; 0: those of bench */
+    int64_t           batch;   /* micro-batch of the bottom; 0: up to 8, or up to 32,768 rows from torch */
 } LadderOptions;
 
 /* Names and keys of all rungs for a resolved recipe on a backend; measures nothing. Negative after err_user()

@@ -76,7 +76,7 @@ static void print_gpu(const BenchResult *bench, const SamplerResult *seen)
 
 typedef struct {
     int         ops, json, no_limit, ladder;
-    const char *from, *batch, *picture;
+    const char *from, *batch, *picture, *seconds;
 } Flags;
 
 /* Where the picture goes unless the user says: beside the run's folder. */
@@ -117,14 +117,16 @@ static int show_ladder(const Ladder *l, const char *picture, int json)
     return rc;
 }
 
-static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r)
+static int bench_ladder(const Flags *f, const CmdTarget *t, const Recipe *r, double least_s)
 {
-    LadderOptions opt = {
-        .task = task_of(r), .path = t->target, .override = t->override, .n_override = t->n_override
-    };
-    char        usual[RUNDIR_PATH + 32];
-    const char *picture = f->picture ? f->picture : usual;
-    opt.start           = f->from ? LADDER_TORCH : LADDER_FP32;
+    LadderOptions opt = { .task       = task_of(r),
+                          .path       = t->target,
+                          .override   = t->override,
+                          .n_override = t->n_override,
+                          .least_s    = least_s };
+    char          usual[RUNDIR_PATH + 32];
+    const char   *picture = f->picture ? f->picture : usual;
+    opt.start             = f->from ? LADDER_TORCH : LADDER_FP32;
     if (f->batch) TRY(cmd_int("--batch", f->batch, 1, 65536, &opt.batch));
     if (f->picture) TRY(check_picture(picture));
     if (!f->picture) TRY(default_picture(usual, sizeof usual, f, r));
@@ -197,6 +199,7 @@ int cmd_bench(const CmdArgs *a)
     CmdFlag flag[] = { { "--ops", NULL, &f.ops, "time every op" },
                        { "--json", NULL, &f.json, "stdout ends with a JSON line; with --ladder one a rung" },
                        { "--no-limit", NULL, &f.no_limit, "do not measure the device's own rates" },
+                       { "--seconds", &f.seconds, NULL, "time steps for so long at least; 3 unless said" },
                        { "--ladder", NULL, &f.ladder, "every optimisation switched on in turn" },
                        { "--from", &f.from, NULL, "torch: start at what a PyTorch user has" },
                        { "--batch", &f.batch, NULL, "micro-batch of the bottom rung" },
@@ -205,15 +208,17 @@ int cmd_bench(const CmdArgs *a)
     CmdTarget   t;
     Recipe      r;
     BenchResult b;
+    int64_t     seconds = 0;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(refuse_ranks());
     TRY(cmd_load_target(&t, &r));
     TRY(task_complete(&r, 1));
     TRY(check_flags(&f));
-    if (f.ladder) return bench_ladder(&f, &t, &r);
+    if (f.seconds) TRY(cmd_int("--seconds", f.seconds, 1, 3600, &seconds));
+    if (f.ladder) return bench_ladder(&f, &t, &r, (double)seconds);
     Watch        watch = { .sampler = watch_device(r.device) };
     BenchHooks   hooks = { watch_phase, &watch };
-    BenchOptions opt   = { a->begin_s, !f.no_limit, f.ops, stdout, &hooks, 0 };
+    BenchOptions opt   = { a->begin_s, !f.no_limit, f.ops, stdout, &hooks, (double)seconds, 0 };
     int          rc    = bench_run(&b, task_of(&r), &r, &opt);
     sampler_destroy(watch.sampler); /* a failed step leaves it running */
     TRY(rc);

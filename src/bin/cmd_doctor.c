@@ -59,6 +59,7 @@ static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
     for (int i = 0; i < t->n_override; i++) all[i] = t->override[i];
     for (int i = 0; i < ARRAY_LEN(own); i++) all[t->n_override + i] = own[i];
     TRY(recipe_load(&r, t->target, t->n_override + ARRAY_LEN(own), all));
+    TRY(task_complete(&r, 1));
     RunWatch *watch   = runwatch_create(&r, getenv("BRIM_NVML"));
     Watcher   watcher = runwatch_watcher(watch);
     runwatch_look(watch, seconds);
@@ -170,7 +171,9 @@ int cmd_doctor(const CmdArgs *a)
     if (!t.target) return err_user("command line: a run or a recipe is missing (brim doctor runs/mine)");
     const char *last = strrchr(t.target, '/');
     last             = last && last[1] ? last + 1 : t.target;
-    if (!recipe_exists(t.target) && rundir_paths(&dir, last) == 0 && file_kind(dir.recipe) == FILE_REGULAR)
+    /* A bare name means the run, if there is one. "NAME.yaml", or keys beside the name, mean the recipe. */
+    int is_recipe = recipe_exists(t.target) && (str_ends_with(t.target, ".yaml") || t.n_override > 0);
+    if (!is_recipe && rundir_paths(&dir, last) == 0 && file_kind(dir.recipe) == FILE_REGULAR)
         return examine_run(&t, &f, last);
     err_clear();
     return examine_recipe(a, &t, &f);

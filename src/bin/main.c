@@ -26,7 +26,7 @@ static const Command commands[] = {
       "memory, candidates and the choice; needs no GPU" },
     { "bench", cmd_bench,
       "RECIPE [key=value ...] [[--ops] [--no-limit] | "
-      "--ladder [--from torch] [--batch N] [--picture FILE]] [--json]",
+      "--ladder [--from torch] [--batch N] [--picture FILE]] [--seconds N] [--json]",
       "measure the recipe's step; --ladder: with every optimisation switched on in turn" },
     { "eval", cmd_eval, "RUN [key=value ...] [--step N|best|last] [--json | --ids FILE [--logits OUT.npy]]",
       "loss of a trained run on its validation data" },
@@ -44,7 +44,7 @@ static const Command commands[] = {
       "a run's weights for other programs: a Hugging Face folder of a language model" },
     { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
       "episodes of a trained policy, in the terminal or as a picture" },
-    { "data", cmd_data, "tokenizer | images | clips | show ...",
+    { "data", cmd_data, "tokens | tokenizer | images | clips | show ...",
       "files into training data, tokenizers; brim data --help lists what there is" },
     { "env", cmd_env,
       "list | check NAME [key=value ...] [--isolate process] | new NAME | show NAME [--episodes N] [--out "

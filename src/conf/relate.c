@@ -425,6 +425,15 @@ static void prefer_ppo(Recipe *r)
 #undef PREFER
 }
 
+/* The largest part of n samples that is a multiple of c and has at most 65,536. */
+static int64_t choose_minibatch(int64_t n, int64_t c)
+{
+    enum { MOST = 65536 };
+    int64_t parts = (n + MOST - 1) / MOST;
+    while (parts < n && (n % parts != 0 || n / parts % c != 0)) parts++;
+    return n / parts;
+}
+
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
     RecipePpo *p = &r->ppo;
@@ -433,6 +442,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     prefer_ppo(r);
     DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
     RELATE(n <= 1 << 30, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long", LL(n));
+    if (p->minibatch == 0) p->minibatch = choose_minibatch(n, r->policy.context);
     int64_t below = MIN(p->minibatch, n), above = p->minibatch;
     while (n % below != 0) below--;
     while (above < n && n % above != 0) above++;

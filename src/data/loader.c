@@ -280,16 +280,16 @@ static int check_first(int64_t first_sample)
 
 /* A quarter of the cores this process may use. One thread is fast enough for any GPU while the tokens come
  * from the page cache (tests/test_loader.c prints the rate). More threads hide the latency of disks. */
-static int choose_threads(const LoaderConfig *c, int parts)
+static int choose_threads(const LoaderConfig *c, int parts, int cpus)
 {
     if (c->inline_fill) return 0;
-    int n = c->threads > 0 ? c->threads : MIN(MAX(hostmem_cpus() / 4, 1), MAX_AUTO_THREADS);
+    int n = c->threads > 0 ? c->threads : MIN(MAX(cpus / 4, 1), MAX_AUTO_THREADS);
     return MIN(n, c->n_slot * parts);
 }
 
-static int most_threads(const LoaderConfig *c, int n, int parts)
+static int most_threads(const LoaderConfig *c, int n, int parts, int cpus)
 {
-    return n > 0 && c->threads == 0 ? MAX(n, MIN(hostmem_cpus(), c->n_slot * parts)) : n;
+    return n > 0 && c->threads == 0 ? MAX(n, MIN(cpus, c->n_slot * parts)) : n;
 }
 
 static int take_memory(Loader *l, const LoaderConfig *cfg)
@@ -306,7 +306,8 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
 {
     check_config(cfg);
     TRY(check_first(cfg->first_sample));
-    Loader *l = mem_zeroed(1, sizeof *l);
+    Loader *l    = mem_zeroed(1, sizeof *l);
+    int     cpus = hostmem_cpus();
     if (!l) return err_sys("memory for the loader");
     l->cfg         = *cfg;
     l->cfg.world   = MAX(cfg->world, 1);
@@ -314,8 +315,8 @@ int loader_create(Loader **out, const LoaderConfig *cfg, const Source *src)
     l->cfg.skip    = NULL;
     l->src         = src;
     l->parts       = src->is_work && !cfg->inline_fill ? (int)MIN(cfg->fields.B, MOST_PARTS) : 1;
-    l->n_thread    = choose_threads(cfg, l->parts);
-    l->most_thread = most_threads(cfg, l->n_thread, l->parts);
+    l->n_thread    = choose_threads(cfg, l->parts, cpus);
+    l->most_thread = most_threads(cfg, l->n_thread, l->parts, cpus);
     if (take_memory(l, cfg) < 0) {
         loader_destroy(l);
         return -1;

@@ -168,9 +168,14 @@ static void test_bounds(Check *c)
         rc = envs_step(e, 0, &r.io);
     }
     err_clear();
-    verdict(c, bad < 0, "bounds", bad < 0 ? "%s" : "element %2$lld of block %1$s is outside its low and high",
-            bad < 0 ? "" : s->block[block].name, (long long)bad);
-    if (s->n_mask) verdict(c, !masked, "mask", masked ? "it forbids every choice of a head" : "");
+    if (bad < 0)
+        verdict(c, 1, "bounds", "every value lies between its low and high");
+    else
+        verdict(c, 0, "bounds", "element %lld of block %s is outside its low and high", (long long)bad,
+                s->block[block].name);
+    if (s->n_mask)
+        verdict(c, !masked, "mask",
+                masked ? "it forbids every choice of a head" : "every head has a choice left");
     rows_deinit(&r);
     envs_close(e);
 }
@@ -207,7 +212,8 @@ static void test_writes(Check *c)
             for (int i = 0; i < CANARY; i++)
                 over |= wide[k][i] != 0xa5 || wide[k][CANARY + bytes + i] != 0xa5;
         }
-        verdict(c, !over, "writes", over ? "it writes beside its observation row" : "");
+        verdict(c, !over, "writes",
+                over ? "it writes beside its observation row" : "nothing beside its rows");
         rows_deinit(&r);
     }
     if (env) l.api.destroy(env);

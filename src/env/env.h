@@ -88,7 +88,7 @@ typedef struct {
     /* Makes an environment. Options are "key=value" texts. Negative: error holds one line that says why. */
     int (*create)(void **env, const char *const *option, int n_option, char *error, size_t n_error);
     void (*destroy)(void *env);
-    const EnvInfo *(*info)(void *env);                       /* constant while the environment lives */
+    const EnvInfo *(*info)(void *env);                       /* constant: one that changes is stopped */
     int (*reset)(void *env, uint64_t seed, const EnvIo *io); /* negative: it failed */
     int (*step)(void *env, const EnvIo *io);                 /* ENV_* bits; negative: it failed */
 

@@ -1,5 +1,6 @@
 #include "env/envs.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "env/envfn.h"
@@ -7,6 +8,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,10 +169,21 @@ static int call_failed(const Envs *e, int i, const char *call)
     return fail(e, i, what);
 }
 
+/* A reset may load another level, of another size. Rows would not fit. */
+static int check_shape(const Envs *e, int i)
+{
+    char what[300];
+    if (spec_keeps(&e->spec, e->lib.api.info(e->env[i])) == 0) return 0;
+    snprintf(what, sizeof what, "its shape has changed: %s", err_get());
+    err_clear();
+    return fail(e, i, what);
+}
+
 static int reset_here(Envs *e, const EnvsIo *io, int i)
 {
     EnvIo r = envs_row(e, io, i);
     if (e->lib.api.reset(e->env[i], e->seed[i], &r) < 0) return call_failed(e, i, "reset");
+    if (!e->lib.is_builtin) TRY(check_shape(e, i));
     return check_values(e, &r, i, 0);
 }
 
@@ -224,22 +237,58 @@ static int guarded(Envs *e, SliceFn fn, const EnvsIo *io, int slot, int lo, int 
     return rc;
 }
 
-/* Runs fn over [lo, hi) in slices, one a thread. A failure's text is per thread and is carried over. */
-static int over_slices(Envs *e, SliceFn fn, const EnvsIo *io, int lo, int hi)
+/* One slice a thread, unless steps take long. Then slices are small, so no thread waits long for another: the
+ * cost of a step of physics depends on its contacts. */
+static int count_slices(const Envs *e, int n_thread, int n_env)
 {
-    int n = MIN(e->n_thread, hi - lo), failed = -1;
-    if (n <= 1) return guarded(e, fn, io, 0, lo, hi);
-#pragma omp parallel for num_threads(n) schedule(static, 1)
-    for (int t = 0; t < n; t++) {
-        int a = lo + (int)((int64_t)(hi - lo) * t / n), b = lo + (int)((int64_t)(hi - lo) * (t + 1) / n);
-        e->why[t][0] = '\0';
-        if (guarded(e, fn, io, t, a, b) == 0) continue;
-        str_copy(e->why[t], ENVS_WHY, err_get());
+    static const double slice_s = 50e-6; /* far above the price of taking a slice */
+    return (int)MIN(MAX(e->work_s / slice_s, (double)n_thread), (double)n_env);
+}
+
+static void note_work(Envs *e, double work_s)
+{
+    e->work_s = e->work_s > 0 ? 0.9 * e->work_s + 0.1 * work_s : work_s;
+}
+
+typedef struct {
+    SliceFn       fn;
+    const EnvsIo *io;
+    int           lo, n_env, n_slice;
+    atomic_int    next;
+} Slices;
+
+/* Slice t first, then whatever nobody has taken. A failure's text is per thread and is carried over; each
+ * thread keeps its first, which is its lowest slice. */
+static void work_on(Envs *e, Slices *w, int t, int n_thread)
+{
+    EnvsWhy *why = &e->why[t];
+    why->slice   = -1;
+    for (int k = t; k < w->n_slice; k = n_thread + atomic_fetch_add(&w->next, 1)) {
+        int a = w->lo + (int)((int64_t)w->n_env * k / w->n_slice),
+            b = w->lo + (int)((int64_t)w->n_env * (k + 1) / w->n_slice);
+        if (guarded(e, w->fn, w->io, t, a, b) == 0) continue;
+        if (why->slice < 0) str_copy(why->text, sizeof why->text, err_get());
+        if (why->slice < 0) why->slice = k;
         err_clear();
     }
-    for (int t = n - 1; t >= 0; t--)
-        if (e->why[t][0]) failed = t;
-    return failed < 0 ? 0 : err_set("%s", e->why[failed]);
+}
+
+/* Runs fn over [lo, hi) in slices. */
+static int over_slices(Envs *e, SliceFn fn, const EnvsIo *io, int lo, int hi)
+{
+    int n = MIN(e->n_thread, hi - lo);
+    if (n <= 1) return guarded(e, fn, io, 0, lo, hi);
+    Slices   w     = { .fn = fn, .io = io, .lo = lo, .n_env = hi - lo };
+    double   begin = clock_now_s();
+    EnvsWhy *first = NULL;
+    w.n_slice      = count_slices(e, n, hi - lo);
+    for (int t = 0; t < n; t++) e->why[t].slice = -1;
+#pragma omp parallel num_threads(n)
+    work_on(e, &w, omp_get_thread_num(), omp_get_num_threads());
+    note_work(e, (clock_now_s() - begin) * n);
+    for (int t = 0; t < n; t++)
+        if (e->why[t].slice >= 0 && (!first || e->why[t].slice < first->slice)) first = &e->why[t];
+    return first ? err_set("%s", first->text) : 0;
 }
 
 /* ---- in workers ---------------------------------------------------------------------------------------- */
@@ -303,7 +352,7 @@ static int open_all(Envs *e)
     e->seed       = ARENA_ARRAY(&e->arena, uint64_t, e->n_env);
     e->end        = ARENA_ARRAY(&e->arena, uint8_t, e->n_env);
     e->sum        = ARENA_ARRAY(&e->arena, double, n_row);
-    e->why        = arena_alloc(&e->arena, (size_t)e->n_thread * ENVS_WHY);
+    e->why        = ARENA_ARRAY(&e->arena, EnvsWhy, e->n_thread);
     return 0;
 }
 

@@ -7,7 +7,11 @@
 #include "env/guard.h"
 #include "env/remote.h"
 
-enum { ENVS_WHY = 512 };
+/* Why a thread's first slice failed; slice -1: none did. */
+typedef struct {
+    int  slice;
+    char text[512];
+} EnvsWhy;
 
 struct Envs {
     Arena     arena;
@@ -18,13 +22,14 @@ struct Envs {
     Remote   *remote; /* NULL: in this process */
     void    **env;    /* [n_env], in this process */
     int       n_env, n_group, n_thread;
-    int64_t   limit;       /* steps; 0: none */
-    int64_t  *episode;     /* [n_env], which episode runs, from 0 */
-    int64_t  *steps;       /* [n_env], in that episode */
-    double   *sum;         /* [row], rewards of that episode */
-    uint8_t  *end;         /* [n_env], bits of the last step */
-    uint64_t *seed;        /* [n_env], of the episode that runs */
-    char (*why)[ENVS_WHY]; /* [n_thread] */
+    int64_t   limit;   /* steps; 0: none */
+    int64_t  *episode; /* [n_env], which episode runs, from 0 */
+    int64_t  *steps;   /* [n_env], in that episode */
+    double   *sum;     /* [row], rewards of that episode */
+    uint8_t  *end;     /* [n_env], bits of the last step */
+    uint64_t *seed;    /* [n_env], of the episode that runs */
+    EnvsWhy  *why;     /* [n_thread] */
+    double    work_s;  /* of all threads together, in one step of a group, lately */
 };
 
 /* Around a call into environment i from the caller's own thread; a crash or a hang is then named. */

@@ -123,6 +123,14 @@ int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who)
     return err_set("%s: there is no kind of action %d", who, (int)n->act_kind);
 }
 
+static int same_block(const EnvBlock *p, const EnvBlock *q)
+{
+    if (p->type != q->type || p->n_dim != q->n_dim) return 0;
+    for (int d = 0; d < p->n_dim; d++)
+        if (p->shape[d] != q->shape[d]) return 0;
+    return 1;
+}
+
 int spec_same(const EnvSpec *a, const EnvSpec *b)
 {
     const EnvInfo *x = &a->info, *y = &b->info;
@@ -131,15 +139,46 @@ int spec_same(const EnvSpec *a, const EnvSpec *b)
         return 0;
     for (int i = 0; i < x->n_obs; i++) {
         const EnvBlock *p = &a->block[i], *q = &b->block[i];
-        if (strcmp(p->name, q->name) != 0 || p->type != q->type || p->n_dim != q->n_dim) return 0;
-        for (int d = 0; d < p->n_dim; d++)
-            if (p->shape[d] != q->shape[d]) return 0;
+        if (strcmp(p->name, q->name) != 0 || !same_block(p, q)) return 0;
     }
     for (int i = 0; i < x->n_act; i++) {
         if (x->act_choices && x->act_choices[i] != y->act_choices[i]) return 0;
         if (x->act_low && (x->act_low[i] != y->act_low[i] || x->act_high[i] != y->act_high[i])) return 0;
     }
     return 1;
+}
+
+static void say_shape(char *buf, size_t n, const EnvBlock *b)
+{
+    buf[0] = '\0';
+    str_append(buf, n, "%s[",
+               (int)b->type >= 0 && (int)b->type < ARRAY_LEN(type_table) ? spec_type_name(b->type) : "?");
+    for (int d = 0; d < b->n_dim && d < ENV_MAX_DIM; d++)
+        str_append(buf, n, "%s%lld", d ? "," : "", (long long)b->shape[d]);
+    str_append(buf, n, "]");
+}
+
+int spec_keeps(const EnvSpec *s, const EnvInfo *now)
+{
+    const EnvInfo *n      = &s->info;
+    int            agents = now && now->n_agent > 0 ? now->n_agent : 1;
+    char           was[80], is[80];
+    if (!now || !now->obs || now->n_obs != n->n_obs)
+        return err_set("it had %d observation blocks and now has %d", n->n_obs, now ? now->n_obs : 0);
+    for (int i = 0; i < n->n_obs; i++) {
+        if (same_block(&s->block[i], &now->obs[i])) continue;
+        say_shape(was, sizeof was, &s->block[i]);
+        say_shape(is, sizeof is, &now->obs[i]);
+        return err_set("observation block %s was %s and now is %s", s->block[i].name, was, is);
+    }
+    if (now->act_kind != n->act_kind || now->n_act != n->n_act)
+        return err_set("it had %d actions and now has %d, or another kind", n->n_act, now->n_act);
+    for (int i = 0; n->act_choices && i < n->n_act; i++)
+        if (!now->act_choices || now->act_choices[i] != n->act_choices[i])
+            return err_set("action %d had %d choices and now has %d", i, (int)n->act_choices[i],
+                           now->act_choices ? (int)now->act_choices[i] : 0);
+    if (agents != n->n_agent) return err_set("it had %d agents and now has %d", n->n_agent, agents);
+    return 0;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */

@@ -30,6 +30,8 @@ const char *spec_type_name(EnvType type);
 int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who);
 /* 1 when both have the same blocks, actions, agents and mask. */
 int spec_same(const EnvSpec *a, const EnvSpec *b);
+/* 0 while an environment still has the shape that was taken; negative after err_set() saying what changed. */
+int spec_keeps(const EnvSpec *s, const EnvInfo *now);
 
 /* As JSON, for worker processes. spec_write returns the length, or negative when buf is too small. */
 int spec_write(const EnvSpec *s, char *buf, size_t cap);

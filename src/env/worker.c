@@ -20,6 +20,7 @@ typedef struct {
     void       **env;
     int          n;
     char        *at;
+    int          is_hopeless; /* a restart would not help */
 } Served;
 
 static int reply(char kind, const void *bytes, uint32_t n)
@@ -123,6 +124,8 @@ static int reset_some(Served *s)
         memcpy(&seed, s->at + s->layout.seed + i * (int64_t)sizeof seed, sizeof seed);
         now_at(s, i);
         if (s->lib.api.reset(s->env[i], seed, &io) < 0) return failed(s, i, "reset");
+        if (spec_keeps(&s->spec, s->lib.api.info(s->env[i])) < 0) s->is_hopeless = 1;
+        if (s->is_hopeless) return -1;
     }
     return reply('k', NULL, 0);
 }
@@ -167,7 +170,7 @@ int worker_run(const char *name, int n_env, const char *const *option, int n_opt
     int rc = open_all(&s, name, option, n_option);
     if (rc == 0) rc = map_memory(&s);
     if (rc == 0) rc = serve(&s);
-    if (rc < 0) reply('e', err_get(), (uint32_t)strlen(err_get()));
+    if (rc < 0) reply(s.is_hopeless ? 'f' : 'e', err_get(), (uint32_t)strlen(err_get()));
     for (int i = 0; s.env && i < n_env; i++)
         if (s.env[i]) s.lib.api.destroy(s.env[i]);
     arena_deinit(&s.arena);

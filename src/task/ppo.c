@@ -370,6 +370,7 @@ static void ppo_summary(Job *j)
                  (long long)MIN(p->host.n_episode, PPO_LAST),
                  mean_last(p->host.last_return, p->host.n_episode));
     if (p->by_host) ppo_hybrid_summary(j);
+    log_info("to look at the policy: brim play %s", j->recipe.run);
 }
 
 static void ppo_print_eval(const TaskEval *e, const Recipe *r, FILE *out)

@@ -43,6 +43,7 @@ static int open_buffers(Job *j, const EnvSpec *s)
     p->reward_return  = ARENA_ARRAY(&p->arena, float, p->E);
     p->episode_length = ARENA_ARRAY(&p->arena, int32_t, p->E);
     p->pos            = ARENA_ARRAY(&p->arena, int32_t, p->E);
+    p->moments        = ARENA_ARRAY(&p->arena, PpoMoments, comm_world(j->comm));
     return 0;
 }
 
@@ -186,26 +187,41 @@ static void note_episodes(Ppo *p, const PpoRows *r)
     }
 }
 
-/* Each reward is divided by the deviation of the discounted return, which is learned on the way. */
-static void norm_rewards(const Recipe *r, Ppo *p, const PpoRows *q)
+/* Of the discounted returns that arrived now. */
+static PpoMoments moments_of(const float *x, int64_t n)
 {
-    PpoHost *h    = &p->host;
-    float   *sum  = p->reward_return + q->first;
-    double   mean = 0, square = 0, n = (double)q->n;
-    for (int64_t i = 0; i < q->n; i++) {
-        sum[i] = sum[i] * (float)r->ppo.gamma + q->reward[i];
-        mean += (double)sum[i] / n;
-    }
-    for (int64_t i = 0; i < q->n; i++) square += ((double)sum[i] - mean) * ((double)sum[i] - mean);
-    double all = h->n_reward + n, d = mean - h->mean_reward;
-    h->square_reward += square + d * d * h->n_reward * n / all;
-    h->mean_reward += d * n / all;
-    h->n_reward  = all;
-    double scale = 1 / sqrt(h->square_reward / all + 1e-8), most = r->ppo.reward_clip;
+    PpoMoments m = { .n = (double)n };
+    for (int64_t i = 0; i < n; i++) m.mean += (double)x[i] / m.n;
+    for (int64_t i = 0; i < n; i++) m.square += ((double)x[i] - m.mean) * ((double)x[i] - m.mean);
+    return m;
+}
+
+static void merge_rewards(PpoHost *h, const PpoMoments *m)
+{
+    double all = h->n_reward + m->n, d = m->mean - h->mean_reward;
+    h->square_reward += m->square + d * d * h->n_reward * m->n / all;
+    h->mean_reward += d * m->n / all;
+    h->n_reward = all;
+}
+
+/* Each reward is divided by the deviation of the discounted return, which is learned on the way. Ranks merge
+ * what all of them saw, in the order of ranks, so they divide by the same number. */
+static int norm_rewards(const Job *j, Ppo *p, const PpoRows *q)
+{
+    const RecipePpo *r     = &j->recipe.ppo;
+    PpoHost         *h     = &p->host;
+    float           *sum   = p->reward_return + q->first;
+    int              world = comm_world(j->comm);
+    for (int64_t i = 0; i < q->n; i++) sum[i] = sum[i] * (float)r->gamma + q->reward[i];
+    PpoMoments own = moments_of(sum, q->n), *all = world > 1 ? p->moments : &own;
+    if (world > 1) TRY(comm_all_gather(j->comm, all, &own, sizeof own));
+    for (int k = 0; k < world; k++) merge_rewards(h, &all[k]);
+    double scale = 1 / sqrt(h->square_reward / h->n_reward + 1e-8), most = r->reward_clip;
     for (int64_t i = 0; i < q->n; i++) {
         q->reward[i] = (float)fmin(fmax((double)q->reward[i] * scale, -most), most);
         if (q->terminated[i] || q->truncated[i]) sum[i] = 0;
     }
+    return 0;
 }
 
 /* The last observations of truncated episodes go into one list; their values are computed together. */
@@ -230,8 +246,7 @@ int ppo_take_in(const Job *j, const PpoRows *rows)
     Ppo *p = ppo_of(j);
     note_episodes(p, rows);
     TRY(keep_finals(j, p, rows));
-    if (j->recipe.ppo.reward_norm) norm_rewards(&j->recipe, p, rows);
-    return 0;
+    return j->recipe.ppo.reward_norm ? norm_rewards(j, p, rows) : 0;
 }
 
 static int step_group(Job *j, int g)

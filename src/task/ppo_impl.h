@@ -72,6 +72,11 @@ typedef struct {
     double  n_reward, mean_reward, square_reward; /* of discounted returns */
 } PpoHost;
 
+/* Statistics of n numbers: their mean, and the sum of squares around the mean. */
+typedef struct {
+    double n, mean, square;
+} PpoMoments;
+
 /* What arrives for n environments from number `first` on. */
 typedef struct {
     float   *reward;
@@ -144,20 +149,21 @@ typedef struct {
     int            act, last; /* programs of the device's answers */
 
     /* ---- once bound ---- */
-    Dev     *dev;
-    Envs    *envs;
-    char    *raw[ENV_MAX_OBS], *raw_final[ENV_MAX_OBS]; /* observations as the environment writes them */
-    float   *host_final;                                /* n_final rows */
-    int64_t  n_final_used;
-    float   *act_clipped; /* continuous actions inside their range */
-    float   *episode_return, *reward_return;
-    int32_t *episode_length;
-    int32_t *pos;    /* of each environment's observation in its episode and chunk */
-    int64_t  n_call; /* of collect in this step */
-    int64_t  n_answer;
-    PpoHost  host;
-    PpoTimes times;
-    Arena    arena;
+    Dev        *dev;
+    Envs       *envs;
+    char       *raw[ENV_MAX_OBS], *raw_final[ENV_MAX_OBS]; /* observations as the environment writes them */
+    float      *host_final;                                /* n_final rows */
+    int64_t     n_final_used;
+    float      *act_clipped; /* continuous actions inside their range */
+    float      *episode_return, *reward_return;
+    int32_t    *episode_length;
+    PpoMoments *moments; /* of each rank */
+    int32_t    *pos;     /* of each environment's observation in its episode and chunk */
+    int64_t     n_call;  /* of collect in this step */
+    int64_t     n_answer;
+    PpoHost     host;
+    PpoTimes    times;
+    Arena       arena;
 } Ppo;
 
 static inline Ppo *ppo_of(const Job *j) { return j->own; }

@@ -6,6 +6,18 @@
 
 /* ---- the rollout -------------------------------------------------------------------------------------- */
 
+/* Rows of all ranks, in their order, so that ranks scale alike. */
+static Tensor *record_everywhere(Job *j, Prog *p, Tensor *x)
+{
+    int64_t dim[2] = { tensor_rows(x) * MAX(j->choice.world, 1), tensor_cols(x) };
+    if (j->choice.world <= 1) return x;
+    Tensor *y = prog_tensor(p, "of all ranks", DT_F32, 2, dim);
+    prog_lane(p, LANE_COMM);
+    rec_all_gather(p, (AllGather){ .y = y, .x = x });
+    prog_lane(p, LANE_COMPUTE);
+    return y;
+}
+
 /* Observations as the net sees them. learn: the running statistics take them in first. */
 static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, int learn)
 {
@@ -13,7 +25,7 @@ static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, int learn)
     if (!o->obs_run) return obs;
     Tensor *x = prog_like(p, "obs", obs);
     prog_at(p, -1, -1, "obs norm");
-    if (learn) rec_obs_stats(p, (ObsStats){ .run = o->obs_run, .x = obs });
+    if (learn) rec_obs_stats(p, (ObsStats){ .run = o->obs_run, .x = record_everywhere(j, p, obs) });
     rec_obs_norm(
         p, (ObsNorm){
                .y = x, .x = obs, .run = o->obs_run, .eps = 1e-8f, .clip = (float)j->recipe.ppo.obs_clip });
@@ -228,18 +240,6 @@ static Tensor *gather(Prog *p, Tensor *x, const Chosen *c)
     return y;
 }
 
-/* Of all ranks, so that they scale alike. */
-static Tensor *record_everywhere(Job *j, Prog *p, Tensor *x)
-{
-    int64_t n = tensor_numel(x) * MAX(j->choice.world, 1);
-    if (j->choice.world <= 1) return x;
-    Tensor *y = prog_tensor(p, "of all ranks", DT_F32, 1, &n);
-    prog_lane(p, LANE_COMM);
-    rec_all_gather(p, (AllGather){ .y = y, .x = x });
-    prog_lane(p, LANE_COMPUTE);
-    return y;
-}
-
 static int record_norm(Job *j)
 {
     Ppo  *o = ppo_of(j);
@@ -346,6 +346,14 @@ static void add_row(Job *j, ScheduleRow row) { schedule_add(&j->step, row); }
 #define PROGRAM(n, d, k, p) ((ScheduleRow){ .name = n, .depth = d, .times = k, .prog = p })
 #define HOST(n, d, f)       ((ScheduleRow){ .name = n, .depth = d, .times = 1, .prog = -1, .host = f })
 
+/* Ranks share the statistics of observations, so each answer has a collective then. */
+static ScheduleRow act_row(const Job *j, int depth, int64_t times, int prog)
+{
+    ScheduleRow row = PROGRAM("act", depth, times, prog);
+    row.sums        = j->choice.world > 1 && j->recipe.ppo.obs_norm;
+    return row;
+}
+
 static void schedule_rollout(Job *j)
 {
     Ppo *o = ppo_of(j);
@@ -363,7 +371,7 @@ static void schedule_rollout(Job *j)
     if (o->on_device) {
         add_row(j, HOST("begin", 0, ppo_collect));
         add_row(j, PROGRAM("begin", 0, 1, record_begin(j, &o->group[0])));
-        add_row(j, PROGRAM("act", 0, o->T / o->unroll, act[0]));
+        add_row(j, act_row(j, 0, o->T / o->unroll, act[0]));
         add_row(j, PROGRAM("last", 0, 1, last[0]));
         add_row(j, HOST("rollout done", 0, ppo_rollout_done));
         return;
@@ -371,7 +379,7 @@ static void schedule_rollout(Job *j)
     add_row(j, (ScheduleRow){ .name = "rollout", .times = o->T, .prog = -1 });
     for (int i = 0; i < o->n_group; i++) {
         add_row(j, HOST("collect", 1, ppo_collect));
-        add_row(j, PROGRAM("act", 1, 1, act[i]));
+        add_row(j, act_row(j, 1, 1, act[i]));
         add_row(j, HOST("answer", 1, ppo_answer));
     }
     for (int i = 0; i < o->n_group; i++) {

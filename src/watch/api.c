@@ -72,6 +72,10 @@ static void put_run(JsonOut *o, const RunView *v)
     json_out_str(o, "units", v->facts.units[0] ? v->facts.units : NULL);
     json_out_str(o, "measure", facts_best(&v->facts));
     json_out_bool(o, "larger_is_better", facts_best_larger(&v->facts));
+    json_out_array(o, "larger");
+    for (int i = 0; i < v->facts.n_metric; i++)
+        if (v->facts.metric[i].larger) json_out_str(o, NULL, v->facts.metric[i].name);
+    json_out_close(o);
     const char *reasons = series_text(&v->tail, "clock_reasons");
     if (*reasons) json_out_str(o, "clock_reasons", reasons);
     json_out_close(o);

@@ -321,13 +321,15 @@ static void check_step(Check *c, const CheckOptions *opt, int has_gpu)
 {
     const double tolerance = 1e-3;
     Steps        cpu, gpu;
-    double       worst = 0;
+    double       worst = 0, norm = 0;
+    char         rate[32];
     if (walk_steps(opt, "cpu", &cpu) < 0) {
         say(c, CHECK_BAD, "a step on the CPU", "%s", err_get());
         err_clear();
         return;
     }
-    say(c, CHECK_OK, "loader", "%.4g samples/s a thread, of data in memory", cpu.fill_per_s);
+    say(c, CHECK_OK, "loader", "%s samples/s a thread, of data in memory",
+        str_count(rate, sizeof rate, cpu.fill_per_s));
     say(c, CHECK_OK, "a step on the CPU", "loss %.5f -> %.5f in %d steps", cpu.loss[0], cpu.loss[STEPS - 1],
         STEPS);
     if (!has_gpu) return;
@@ -336,9 +338,13 @@ static void check_step(Check *c, const CheckOptions *opt, int has_gpu)
         err_clear();
         return;
     }
-    for (int i = 0; i < STEPS; i++) worst = MAX(worst, fabs(gpu.loss[i] / cpu.loss[i] - 1));
-    say(c, worst <= tolerance ? CHECK_OK : CHECK_BAD, "CPU against GPU",
-        "%d steps in fp32 differ by %.1e of the loss (%.0e is allowed)", STEPS, worst, tolerance);
+    for (int i = 0; i < STEPS; i++) {
+        worst = MAX(worst, fabs(gpu.loss[i] / cpu.loss[i] - 1));
+        norm  = MAX(norm, fabs(gpu.norm[i] / cpu.norm[i] - 1));
+    }
+    say(c, MAX(worst, norm) <= tolerance ? CHECK_OK : CHECK_BAD, "CPU against GPU",
+        "%d steps in fp32 differ by %.1e of the loss, %.1e of the gradient's norm (%.0e is allowed)", STEPS,
+        worst, norm, tolerance);
 }
 
 /* ---- all ----------------------------------------------------------------------------------------------- */

@@ -30,9 +30,7 @@ static int read_run(Doctor *d, Runs *runs, const char *name)
     d->facts = v->facts;
     str_copy(d->name, sizeof d->name, v->name);
     waterfall_window(s, &d->facts, &d->window);
-    d->n_part = waterfall_from(&d->window, &d->facts, d->part);
-    if (d->n_part > 0) return 0;
-    return err_user("%s: too few steps to judge (20 or more are good)", v->name);
+    return 0;
 }
 
 int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char *name)
@@ -44,7 +42,13 @@ int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char 
     int rc = read_run(d, runs, name);
     runs_deinit(runs);
     free(runs);
-    if (rc < 0) return -1;
+    return rc < 0 ? -1 : doctor_judge(d, from);
+}
+
+int doctor_judge(Doctor *d, const RecipeFrom *from)
+{
+    d->n_part = waterfall_from(&d->window, &d->facts, d->part);
+    if (d->n_part == 0) return err_user("%s: too few steps to judge (20 or more are good)", d->name);
     double steps   = 1 - share_of(d, FALL_EVAL) - share_of(d, FALL_SAVE);
     d->input_share = share_of(d, FALL_INPUT) / steps;
     d->gap_share   = share_of(d, FALL_GAPS) / steps;
@@ -161,6 +165,38 @@ static void put_finding(JsonOut *o, const Finding *x)
     json_out_close(o);
 }
 
+/* What the judgment rests on, beside the facts. */
+static void put_window(JsonOut *o, const FallWindow *w)
+{
+    const struct {
+        const char *name;
+        double      x;
+    } row[] = { { "wall_s", w->wall_s },
+                { "step_s", w->step_s },
+                { "wait_s", w->wait_s },
+                { "fill_s", w->fill_s },
+                { "eval_share", w->eval_share },
+                { "save_share", w->save_share },
+                { "gpu_util", w->gpu_util },
+                { "sm_active", w->sm_active },
+                { "tensor_active", w->tensor_active },
+                { "dram_active", w->dram_active },
+                { "power_w", w->power_w },
+                { "power_limit_w", w->power_limit_w },
+                { "sm_mhz", w->sm_mhz },
+                { "temp_c", w->temp_c },
+                { "gpu_processes", w->processes },
+                { "gpu_mem_bytes", w->memory_bytes },
+                { "cpu", w->cpu },
+                { "own_cpu", w->own_cpu } };
+    json_out_object(o, "window");
+    json_out_int(o, "steps", w->n_step);
+    for (int i = 0; i < ARRAY_LEN(row); i++)
+        if (isfinite(row[i].x)) json_out_num(o, row[i].name, row[i].x);
+    if (w->reasons[0]) json_out_str(o, "clock_reasons", w->reasons);
+    json_out_close(o);
+}
+
 int doctor_print_json(const Doctor *d, FILE *out)
 {
     JsonOut o;
@@ -185,6 +221,11 @@ int doctor_print_json(const Doctor *d, FILE *out)
     json_out_str(&o, "verdict", doctor_is_healthy(d) ? "healthy" : d->finding[0].cause);
     json_out_array(&o, "findings");
     for (int i = 0; i < d->n_finding; i++) put_finding(&o, &d->finding[i]);
+    json_out_close(&o);
+    put_window(&o, &d->window);
+    json_out_object(&o, "facts");
+    facts_put(&d->facts, &o);
+    json_out_close(&o);
     return json_out_end(&o);
 }
 

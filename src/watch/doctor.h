@@ -43,7 +43,9 @@ typedef struct {
 } Doctor;
 
 /* What a run's folder says. from: its recipe.yaml. Negative after err_user()/err_set(). */
-int  doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char *name);
+int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char *name);
+/* The second half of that, for what is known already: d->name, d->facts and d->window. */
+int  doctor_judge(Doctor *d, const RecipeFrom *from);
 void doctor_close(Doctor *d);
 
 int doctor_is_healthy(const Doctor *d);

@@ -71,6 +71,15 @@ static double load_s(const Case *c)
     return c->w->fill_s > 0 && n > 0 ? c->w->fill_s / n : 0;
 }
 
+/* Busy seconds at full load. A GPU that waits now and then is below its power limit, and its clock is higher
+ * than it will be: an H200 fell from 1850 to 1535 MHz once its loader kept up, and computed 8 % longer. Known
+ * rates are those at the limit. */
+static double full_s(const Case *c, double busy)
+{
+    const double most = 1.15; /* a plan that is further off knows something else wrong */
+    return is_known(c) && c->now.step_s > busy ? MIN(c->now.step_s, most * busy) : busy;
+}
+
 typedef enum { BY_RATES, BY_RATIO } How;
 
 /* The step with the finding's changes. BY_RATES: as planned for a known machine, where the kernels will be
@@ -205,6 +214,23 @@ static void find_graphs(Case *c)
     keep_if(c, x, 0.01);
 }
 
+/* Graphs are on, and the GPU is idle all the same: it waits for the host's own part of a step. */
+static void find_host(Case *c)
+{
+    char a[32];
+    if (!is_gpu(c) || !c->r->opt.graphs || c->d->gap_share < 0.1 || c->cpu_is_short) return;
+    Finding *x = add(c, "host work");
+    str_copy(x->verdict, sizeof x->verdict, "the GPU waits for the host between programs");
+    snprintf(
+        x->evidence, sizeof x->evidence,
+        "the GPU is idle for %.1f %% of a step, %s, and no step waits for data; the process keeps %.1f of "
+        "%.0f CPUs busy",
+        100 * c->d->gap_share, ms(a, sizeof a, c->d->gap_share * c->w->step_s), c->w->own_cpu,
+        c->f->host.allowed);
+    str_copy(x->advice, sizeof x->advice,
+             "faster environments or other host work, more CPUs for it, or more work a step");
+}
+
 static void find_memory(Case *c)
 {
     WhatIf then;
@@ -285,7 +311,7 @@ static void find_cpu(Case *c)
                    : "start it without taskset or cpuset, or with more CPUs");
     if (is_gpu(c)) {
         double work = c->w->fill_s * allowed / MAX(1, c->f->host.loader_threads); /* seconds of one CPU */
-        predict(c, x, MAX(busy_s(c), work / MIN(cpus, MAX(1, c->f->host.loader_threads))));
+        predict(c, x, MAX(full_s(c, busy_s(c)), work / MIN(cpus, MAX(1, c->f->host.loader_threads))));
     } else {
         predict(c, x, c->w->step_s * allowed / cpus / 0.9);
     }
@@ -310,7 +336,7 @@ static void find_data(Case *c)
     if (next > n && c->r->data.depth + 4 < next) change(x, "data.depth=%.0f", next - 4);
     if (x->n_change == 0)
         str_copy(x->advice, sizeof x->advice, "faster storage, or samples that cost less to read");
-    if (x->n_change > 0) predict(c, x, MAX(rest, c->w->fill_s / next));
+    if (x->n_change > 0) predict(c, x, MAX(full_s(c, rest), c->w->fill_s / next));
 }
 
 static void find_threads(Case *c)
@@ -326,14 +352,15 @@ static void find_threads(Case *c)
 
 static void find_neighbours(Case *c)
 {
-    double others = c->w->cpu * c->f->host.cpus - c->w->own_cpu, want = c->f->plan.threads;
+    double others = c->w->cpu * c->f->host.cpus - c->w->own_cpu, wait = c->d->input_share;
+    double want = c->f->plan.threads * (1 - wait); /* who waits for data needs no CPU */
     if (is_gpu(c) || !(others > 0.5) || !(c->w->own_cpu < 0.85 * want)) return;
     Finding *x = add(c, "other programs");
     str_copy(x->verdict, sizeof x->verdict, "other programs use the CPUs of this run");
-    snprintf(x->evidence, sizeof x->evidence, "%.1f CPUs are busy with others; this run gets %.1f of %.0f",
+    snprintf(x->evidence, sizeof x->evidence, "%.1f CPUs are busy with others; this run gets %.1f of %.1f",
              others, c->w->own_cpu, want);
     str_copy(x->advice, sizeof x->advice, "end them, or give each its own CPUs (taskset)");
-    predict(c, x, c->w->step_s * c->w->own_cpu / want);
+    predict(c, x, c->w->step_s * (wait + (1 - wait) * c->w->own_cpu / want));
     keep_if(c, x, 0.02);
 }
 
@@ -386,7 +413,8 @@ static double part_share(const Case *c, FallPart part)
 static void find_power(Case *c)
 {
     const FactsCard *card = &c->f->card;
-    if (!is_gpu(c) || !strstr(c->w->reasons, "power")) return;
+    /* A card that waits most of the time reaches its limit only now and then. */
+    if (!is_gpu(c) || !strstr(c->w->reasons, "power") || c->w->power_w < 0.85 * c->w->power_limit_w) return;
     Finding *x     = add(c, "power limit");
     double   limit = c->w->power_limit_w, usual = card->power_default_w;
     snprintf(x->verdict, sizeof x->verdict, "the card is at its power limit");
@@ -415,8 +443,10 @@ static void find_thermal(Case *c)
 static void find_clocks(Case *c)
 {
     double max = c->f->card.max_sm_mhz, now = c->w->sm_mhz;
-    int    held = strstr(c->w->reasons, "power") || strstr(c->w->reasons, "therm") ||
-               strstr(c->w->reasons, "slowdown") || strstr(c->w->reasons, "idle");
+    /* The newest reason may be that of a short pause: a card at its power is no locked one. */
+    int held = c->w->power_w > 0.85 * c->w->power_limit_w || strstr(c->w->reasons, "power") ||
+               strstr(c->w->reasons, "therm") || strstr(c->w->reasons, "slowdown") ||
+               strstr(c->w->reasons, "idle");
     int locked = strstr(c->w->reasons, "application clocks") != NULL;
     if (!is_gpu(c) || !(now < 0.85 * max) || (held && !locked) || c->d->gap_share + c->d->input_share > 0.5)
         return;
@@ -478,6 +508,7 @@ void doctor_find(Doctor *d, const RecipeFrom *from)
     find_step(&c);
     find_deterministic(&c);
     find_cpu(&c);
+    find_host(&c);
     find_data(&c);
     find_threads(&c);
     find_neighbours(&c);

@@ -29,17 +29,20 @@ typedef struct {
         key, offsetof(RunFacts, field), sizeof(((RunFacts *)0)->field)                                       \
     }
 
-static const NumberRow numbers[]      = { { "units_per_step", offsetof(RunFacts, units_per_step) },
-                                          { "ranks", offsetof(RunFacts, ranks) },
-                                          { "started_s", offsetof(RunFacts, started_s) },
-                                          { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) } };
-static const NumberRow plan_numbers[] = {
-    NUMBER(micro_batch, plan),   NUMBER(micro_per_step, plan), NUMBER(world, plan),
-    NUMBER(planned_bytes, plan), NUMBER(room_bytes, plan),     NUMBER(total_bytes, plan),
-    NUMBER(model_flops, plan),   NUMBER(repeat_flops, plan),   NUMBER(predicted_s, plan),
-    NUMBER(repeat_s, plan),      NUMBER(n_op, plan),           NUMBER(peak_flops, plan),
-    NUMBER(peak_mhz, plan),      NUMBER(capability, plan),     NUMBER(threads, plan)
-};
+static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts, units_per_step) },
+                                           { "ranks", offsetof(RunFacts, ranks) },
+                                           { "started_s", offsetof(RunFacts, started_s) },
+                                           { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
+                                           { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
+                                           { "sampler_s", offsetof(RunFacts, sampler_s) } };
+static const NumberRow plan_numbers[]  = { NUMBER(micro_batch, plan), NUMBER(micro_per_step, plan),
+                                           NUMBER(world, plan),       NUMBER(planned_bytes, plan),
+                                           NUMBER(room_bytes, plan),  NUMBER(total_bytes, plan),
+                                           NUMBER(model_flops, plan), NUMBER(repeat_flops, plan),
+                                           NUMBER(inner_flops, plan), NUMBER(predicted_s, plan),
+                                           NUMBER(repeat_s, plan),    NUMBER(n_op, plan),
+                                           NUMBER(peak_flops, plan),  NUMBER(peak_mhz, plan),
+                                           NUMBER(capability, plan),  NUMBER(threads, plan) };
 static const NumberRow host_numbers[]  = { NUMBER(cpus, host), NUMBER(allowed, host), NUMBER(quota, host),
                                            NUMBER(loader_threads, host) };
 static const NumberRow card_numbers[]  = { NUMBER(max_sm_mhz, card),          NUMBER(power_limit_w, card),
@@ -47,9 +50,9 @@ static const NumberRow card_numbers[]  = { NUMBER(max_sm_mhz, card),          NU
                                            NUMBER(link_generation_max, card), NUMBER(link_lanes, card),
                                            NUMBER(link_lanes_max, card) };
 static const NumberRow trace_numbers[] = {
-    NUMBER(last_step, trace), NUMBER(steps, trace),   NUMBER(step_s, trace),   NUMBER(busy_s, trace),
-    NUMBER(tensor_s, trace),  NUMBER(other_s, trace), NUMBER(repeat_s, trace), NUMBER(comm_s, trace),
-    NUMBER(unnamed_s, trace), NUMBER(spans, trace),   NUMBER(lost, trace)
+    NUMBER(last_step, trace), NUMBER(steps, trace),     NUMBER(step_s, trace),  NUMBER(busy_s, trace),
+    NUMBER(gap_s, trace),     NUMBER(tensor_s, trace),  NUMBER(other_s, trace), NUMBER(repeat_s, trace),
+    NUMBER(comm_s, trace),    NUMBER(unnamed_s, trace), NUMBER(spans, trace),   NUMBER(lost, trace)
 };
 
 static const TextRow texts[]      = { TEXT("run", run), TEXT("unit", unit), TEXT("units", units),
@@ -111,6 +114,20 @@ static void put_metrics(JsonOut *o, const RunFacts *f)
     json_out_int(o, "best", f->best);
 }
 
+void facts_put(const RunFacts *f, JsonOut *o)
+{
+    put_texts(o, f, texts, ARRAY_LEN(texts));
+    json_out_int(o, "steps", f->steps);
+    put_numbers(o, f, numbers, ARRAY_LEN(numbers));
+    put_metrics(o, f);
+    for (int g = 0; g < ARRAY_LEN(groups); g++) {
+        json_out_object(o, groups[g].key);
+        if (g == 0) put_texts(o, f, plan_texts, ARRAY_LEN(plan_texts));
+        put_numbers(o, f, groups[g].row, groups[g].n);
+        json_out_close(o);
+    }
+}
+
 int facts_write(const RunFacts *f, const char *path)
 {
     JsonOut o;
@@ -118,16 +135,7 @@ int facts_write(const RunFacts *f, const char *path)
     if (!file) return -1;
     json_out_init_file(&o, file);
     json_out_object(&o, NULL);
-    put_texts(&o, f, texts, ARRAY_LEN(texts));
-    json_out_int(&o, "steps", f->steps);
-    put_numbers(&o, f, numbers, ARRAY_LEN(numbers));
-    put_metrics(&o, f);
-    for (int g = 0; g < ARRAY_LEN(groups); g++) {
-        json_out_object(&o, groups[g].key);
-        if (g == 0) put_texts(&o, f, plan_texts, ARRAY_LEN(plan_texts));
-        put_numbers(&o, f, groups[g].row, groups[g].n);
-        json_out_close(&o);
-    }
+    facts_put(f, &o);
     int rc = json_out_end(&o);
     if (rc == 0) rc = file_publish(&file, path);
     file_discard(&file);

@@ -18,6 +18,7 @@ typedef struct {
     double micro_batch, micro_per_step, world;
     double planned_bytes, room_bytes, total_bytes; /* slabs; what a plan may take; the device's memory */
     double model_flops, repeat_flops;              /* of a step of one rank; computed again */
+    double inner_flops;           /* more that attention's kernels do: scores again, masked ones */
     double predicted_s, repeat_s; /* a step by the machine's rates; of this, what is computed again */
     double n_op;                  /* ops of a step */
     double peak_flops, peak_mhz;  /* the data sheet's, and the clock it is meant for */
@@ -39,6 +40,7 @@ typedef struct {
     double last_step;     /* the step that ended it */
     double steps, step_s; /* recorded; their mean time */
     double busy_s;        /* something at work */
+    double gap_s;         /* nothing at work for less than TRACER_GAP_S: between one kernel and the next */
     double tensor_s;      /* products and attention, without those computed again */
     double other_s;       /* all other ops, without those computed again */
     double repeat_s;      /* what is computed again */
@@ -50,7 +52,8 @@ typedef struct {
 typedef struct {
     char    run[256], unit[32], units[32], device[160], activity[160];
     int64_t steps;
-    double  units_per_step, ranks, started_s, sampler_cpu_s;
+    double  units_per_step, ranks, started_s;
+    double  sampler_cpu_s, sampler_open_s, sampler_s; /* watch/meter.h: MeterCost */
     int     n_metric, best;
     struct {
         char name[SERIES_NAME]; /* as in metrics.jsonl: "val_loss" */
@@ -63,6 +66,8 @@ typedef struct {
 } RunFacts;
 
 void facts_init(RunFacts *f); /* nothing is known */
+/* The members of an object. */
+void facts_put(const RunFacts *f, JsonOut *o);
 /* Negative after err_set(). */
 int facts_write(const RunFacts *f, const char *path);
 /* From the text of a file; whatever is missing or of another type stays unknown. 1: it was JSON, else 0. */

@@ -30,13 +30,14 @@ struct Meter {
     int64_t      covered; /* last step of the stretch before */
     MeterStretch done;
     char         activity[160];
-    double       thread_s;
+    MeterCost    cost;
     NvmlCard     card;
     int          has_card;
     /* The thread's alone. */
     Nvml       *nvml;
     NvmlDevice *device;
     NvmlGpm    *gpm;
+    double      open_s, watch_s; /* CPU seconds at the first reading, and when it was */
     double      begin_s, energy_0_j, energy_j, host_energy_j;
     HostReading host;
     NvmlReading last;
@@ -174,8 +175,8 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     begin_stretch(m, clock_now_s());
     thread_lock(&m->lock);
     if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
-    m->done     = s;
-    m->thread_s = thread_cpu_s();
+    m->done = s;
+    m->cost = (MeterCost){ thread_cpu_s(), m->open_s, clock_now_s() - m->watch_s };
     if (!m->has_card) m->card = card;
     m->has_card = 1;
     thread_unlock(&m->lock);
@@ -232,6 +233,8 @@ static void meter_body(void *arg)
     int64_t first, last;
     open_gpu(m);
     host_read(&m->host);
+    m->open_s  = thread_cpu_s();
+    m->watch_s = clock_now_s();
     begin_stretch(m, clock_now_s());
     while (!wait_mark(m, &first, &last)) {
         if (last > 0) {
@@ -252,6 +255,7 @@ Meter *meter_start(int cuda_index, const char *nvml_path)
     if (!m) return NULL;
     m->cuda_index = cuda_index;
     m->nvml_path  = nvml_path;
+    m->cost       = (MeterCost){ NAN, NAN, NAN };
     stretch_na(&m->done);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -315,11 +319,11 @@ void meter_card(Meter *m, NvmlCard *out)
     thread_unlock(&m->lock);
 }
 
-double meter_thread_s(Meter *m)
+MeterCost meter_cost(Meter *m)
 {
-    if (!m) return NAN;
+    if (!m) return (MeterCost){ NAN, NAN, NAN };
     thread_lock(&m->lock);
-    double s = m->thread_s;
+    MeterCost c = m->cost;
     thread_unlock(&m->lock);
-    return s;
+    return c;
 }

@@ -49,7 +49,14 @@ void meter_read(Meter *m, MeterStretch *out);
  * have it)"; "none: no GPU". NULL until the thread knows. */
 const char *meter_activity(Meter *m);
 /* The card as it was while the first stretch was measured; all n/a before. */
-void   meter_card(Meter *m, NvmlCard *out);
-double meter_thread_s(Meter *m); /* CPU seconds its thread has used up to the last stretch */
+void meter_card(Meter *m, NvmlCard *out);
+
+/* What the thread has cost up to the last stretch. */
+typedef struct {
+    double cpu_s;  /* CPU seconds, all */
+    double open_s; /* of these, before the first reading: the driver's library is opened once */
+    double wall_s; /* seconds of watching after that */
+} MeterCost;
+MeterCost meter_cost(Meter *m); /* NAN: no meter, or no stretch yet */
 
 #endif

@@ -12,8 +12,20 @@
 typedef struct {
     const Job     *job;
     const Machine *machine;
-    double         flops, repeat_flops, repeat_s, n_op;
+    double         flops, repeat_flops, inner_flops, repeat_s, n_op;
 } PlanWalk;
+
+/* FLOPs of an op that the model does not ask for, on a GPU. The backward half of flash attention has five
+ * products, one of which makes the scores again. Stored attention computes the masked half of the square. */
+static double inner_flops(const Op *op, int is_flash)
+{
+    MachineUnit unit   = op_table[op->kind].unit;
+    double      flops  = op_flops(op->kind, &op->args);
+    int         causal = (op->kind == OP_ATTN_FWD && op->args.attn_fwd.shape.mask == MASK_CAUSAL) ||
+                 (op->kind == OP_ATTN_BWD && op->args.attn_bwd.shape.mask == MASK_CAUSAL);
+    if (is_flash) return unit == UNIT_ATTN_BWD ? flops / 4 : 0;
+    return causal ? flops : 0;
+}
 
 static void add_row(void *ctx, const ScheduleRow *row, double times)
 {
@@ -26,6 +38,7 @@ static void add_row(void *ctx, const ScheduleRow *row, double times)
     w->n_op += times * s.n_op;
     for (int i = 0; i < prog_n_op(p); i++) {
         const Op *op = prog_op(p, i);
+        w->inner_flops += times * inner_flops(op, w->job->recipe.opt.flash);
         if (!op->recompute) continue;
         double      flops = op_flops(op->kind, &op->args);
         MachineUnit unit  = flops > 0 ? op_table[op->kind].unit : UNIT_MEMORY;
@@ -54,6 +67,7 @@ static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
     p->total_bytes       = (double)s->info.total_bytes;
     p->model_flops       = w.flops;
     p->repeat_flops      = w.repeat_flops;
+    p->inner_flops       = w.inner_flops;
     p->predicted_s       = choose_step_cost(j, &s->machine).step_s;
     p->repeat_s          = w.repeat_s;
     p->n_op              = w.n_op;
@@ -71,7 +85,8 @@ static double loader_threads(const Recipe *r)
 {
     enum { MOST = 4, HELD = 4 };
     if (!r->opt.prefetch) return 0;
-    int64_t n = r->data.threads > 0 ? r->data.threads : MIN(MAX(hostmem_cpus() / 4, 1), MOST);
+    int64_t cpus = hostmem_cpus();
+    int64_t n    = r->data.threads > 0 ? r->data.threads : MIN(MAX(cpus / 4, 1), MOST);
     return (double)MIN(n, r->data.depth + HELD);
 }
 

@@ -76,6 +76,8 @@ static void measure_name(const char *key, char *buf, size_t n)
     for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
 }
 
+static const char *units_of(const RunView *v) { return v->facts.units[0] ? v->facts.units : "units"; }
+
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
@@ -83,7 +85,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
     double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
     snprintf(text, sizeof text, "%.0f", step);
-    put_tile(f, "steps", text);
+    put_tile(f, strcmp(units_of(v), "steps") == 0 ? "updates" : "steps", text);
     snprintf(text, sizeof text, "%.4f", series_last(s, "loss"));
     put_tile(f, "loss", text);
     if (!isnan(best)) {
@@ -94,7 +96,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         put_tile(f, title, text);
     }
     str_count(text, sizeof text, series_mean(s, "per_s", 100));
-    snprintf(a, sizeof a, "%ss/s", v->unit);
+    snprintf(a, sizeof a, "%.40s/s", units_of(v));
     put_tile(f, a, text);
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
     if (!isnan(x = series_mean(s, "mfu", 100))) {
@@ -121,7 +123,7 @@ typedef struct {
 
 static const PlotRow plots[] = {
     { "Loss", 1, { "loss" }, { "" } },
-    { "Units a second", 1, { "per_s" }, { "" } },
+    { "Rate", 1, { "per_s" }, { "" } }, /* its title names the task's unit */
     { "MFU, %", 100, { "mfu" }, { "" } },
     { "GPU activity, %",
       100,
@@ -135,33 +137,82 @@ static const PlotRow plots[] = {
     { "Learning rate", 1, { "lr" }, { "" } },
 };
 
-/* One plot for each measure of the task. */
-static void put_own_plots(FILE *f, const Series *s)
+/* What is no curve worth a plot of its own, beside the keys of `plots`. */
+static const char *const plain_keys[] = { "step",
+                                          "time_s",
+                                          "data_wait_s",
+                                          "data_fill_s",
+                                          "eval_s",
+                                          "save_s",
+                                          "energy_j",
+                                          "kwh",
+                                          "watch_first",
+                                          "watch_last",
+                                          "sm_mhz",
+                                          "mem_mhz",
+                                          "temp_c",
+                                          "ecc_errors",
+                                          "pcie_tx_bytes_s",
+                                          "pcie_rx_bytes_s",
+                                          "gpu_processes",
+                                          "cpu",
+                                          "ram_bytes",
+                                          "ram_total_bytes",
+                                          "gpu_mem_total_bytes",
+                                          "j_per_unit",
+                                          "disk_read_bytes_s",
+                                          "disk_write_bytes_s" };
+
+static int is_own(const char *key)
 {
-    for (int c = 0; c < s->n_key; c++) {
-        char    title[SERIES_NAME + 16];
-        SvgPlot p = { .title = title, .scale = 1 };
-        if (!str_starts_with(s->key[c], "val_")) continue;
-        str_copy(title, sizeof title, "Validation ");
-        measure_name(s->key[c], title + strlen(title), sizeof title - strlen(title));
-        p.line[p.n_line++] = (SvgLine){ "", s->column[0], s->column[c], s->n_row };
-        svg_plot(f, &p);
-    }
+    for (int i = 0; i < ARRAY_LEN(plain_keys); i++)
+        if (strcmp(key, plain_keys[i]) == 0) return 0;
+    for (int i = 0; i < ARRAY_LEN(plots); i++)
+        for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++)
+            if (strcmp(key, plots[i].key[k]) == 0) return 0;
+    return 1;
 }
 
-static void put_plots(FILE *f, const Series *s)
+static void put_own(FILE *f, const RunView *v, const Series *s, int c)
+{
+    char    title[SERIES_NAME + 48];
+    SvgPlot p = { .title = title, .scale = 1 };
+    str_copy(title, sizeof title, str_starts_with(s->key[c], "val_") ? "Validation " : "");
+    measure_name(s->key[c], title + strlen(title), sizeof title - strlen(title));
+    for (int i = 0; i < v->facts.n_metric; i++)
+        if (v->facts.metric[i].larger && strcmp(v->facts.metric[i].name, s->key[c]) == 0)
+            str_append(title, sizeof title, ", larger is better");
+    p.line[p.n_line++] = (SvgLine){ "", s->column[0], s->column[c], s->n_row };
+    svg_plot(f, &p);
+}
+
+/* Measures of the task, the one that counts first; with is_val 0 whatever else the task reports. */
+static void put_own_plots(FILE *f, const RunView *v, const Series *s, int is_val)
+{
+    int best = series_find(s, facts_best(&v->facts));
+    if (is_val && best >= 0) put_own(f, v, s, best);
+    for (int c = 0; c < s->n_key; c++)
+        if (c != best && str_starts_with(s->key[c], "val_") == is_val && is_own(s->key[c]))
+            put_own(f, v, s, c);
+}
+
+static void put_plots(FILE *f, const RunView *v, const Series *s)
 {
     fputs("<div class='plots'>\n", f);
     for (int i = 0; i < ARRAY_LEN(plots); i++) {
+        char    rate[64];
         SvgPlot p = { .title = plots[i].title, .scale = plots[i].scale };
         for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++) {
             int c = series_find(s, plots[i].key[k]);
             if (c >= 0)
                 p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
         }
+        snprintf(rate, sizeof rate, "Rate, %.40s/s", units_of(v));
+        if (strcmp(plots[i].key[0], "per_s") == 0) p.title = rate;
         svg_plot(f, &p);
-        if (i == 0) put_own_plots(f, s);
+        if (i == 0) put_own_plots(f, v, s, 1);
     }
+    put_own_plots(f, v, s, 0);
     fputs("</div>\n", f);
 }
 
@@ -183,20 +234,23 @@ static void say_end(FILE *f, const RunView *v, const Series *s)
 
 static void say_loss(FILE *f, const RunView *v, const Series *s)
 {
-    int    c     = series_find(s, "loss");
-    double first = NAN, last = series_mean(s, "loss", 20), at = NAN;
-    for (int r = 0; c >= 0 && r < s->n_row && isnan(first); r++) first = s->column[c][r];
-    if (!isnan(first) && !isnan(last)) {
-        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last steps)%s.</p>", first, last,
-                last < first ? "" : ": it did not fall");
-    }
     const char *key    = facts_best(&v->facts);
     int         larger = facts_best_larger(&v->facts);
-    double      best = series_extreme(s, key, larger, &at), now = series_last(s, key);
-    char        name[64];
+    double      at = NAN, best = series_extreme(s, key, larger, &at), now = series_last(s, key);
+    double first = series_first(s, "loss"), last = series_mean(s, "loss", 20), begin = series_first(s, key);
+    int    better = larger ? best > begin : best < begin;
+    char   name[64];
+    /* A loss need not fall where the measure that counts gets better: a policy's does not. */
+    if (!isnan(first) && !isnan(last)) {
+        fprintf(f, "<p>The training loss went from %.4f to %.4f (mean of the last steps)%s.</p>", first, last,
+                last < first || better ? "" : ": it did not fall");
+    }
     if (isnan(best)) return;
     measure_name(key, name, sizeof name);
-    fprintf(f, "<p>The best validation %s is %.4f, at step %.0f.", name, best, at);
+    fprintf(f, "<p>The best validation %s is %.4f, at step %.0f", name, best, at);
+    if (s->n_row > 0 && at > 0 && !isnan(begin)) fprintf(f, "; it began at %.4f", begin);
+    if (larger) fputs(". Larger is better", f);
+    fputs(".", f);
     if (fabs(now - best) > 0.02 * fabs(best)) fprintf(f, " It is %.4f now, which is worse.", now);
     fputs("</p>", f);
 }
@@ -315,7 +369,7 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     say_loss(f, v, s);
     say_bottleneck(f, v, s);
     fputs("</div>\n<h2>Plots over steps</h2>\n", f);
-    put_plots(f, s);
+    put_plots(f, v, s);
     put_waterfall(f, v, s);
     put_ladder(f, r, v);
     put_samples(f, r, v);

@@ -17,6 +17,7 @@
 #include "watch/samples.h"
 #include "watch/series.h"
 #include "watch/tracer.h"
+#include "watch/waterfall.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -95,7 +96,10 @@ static int write_facts(RunWatch *w, const char *activity)
     meter_card(w->meter, &c);
     w->facts.card = (FactsCard){ c.max_sm_mhz,          c.power_limit_w, c.power_default_w, c.link_generation,
                                  c.link_generation_max, c.link_lanes,    c.link_lanes_max };
-    w->facts.sampler_cpu_s = meter_thread_s(w->meter);
+    MeterCost cost          = meter_cost(w->meter);
+    w->facts.sampler_cpu_s  = cost.cpu_s;
+    w->facts.sampler_open_s = cost.open_s;
+    w->facts.sampler_s      = cost.wall_s;
     snprintf(path, sizeof path, "%s/watch.json", w->dir);
     return facts_write(&w->facts, path);
 }
@@ -295,12 +299,12 @@ static void watch_step(void *self, const WatcherStep *s)
 /* Slow steps are given more time, up to a point. */
 static int watch_enough(void *self)
 {
-    enum { FEW = 8, MANY = 40, PATIENCE = 3 };
+    enum { FEW = WATERFALL_ENOUGH + 1, MANY = 40, PATIENCE = 3 };
     const RunWatch *w       = (const RunWatch *)self;
     const Recipe   *r       = w->r;
     int64_t         traced  = r->trace > 0 ? r->trace_skip + r->trace_warmup + r->trace : 0;
     double          lasting = w->last.done_s - w->begin_s;
-    if (w->look_s <= 0 || w->n_step < MAX(FEW, traced + 1)) return 0;
+    if (w->look_s <= 0 || w->n_step < traced + FEW) return 0;
     return lasting >= w->look_s && (w->n_step >= MANY || lasting >= PATIENCE * w->look_s);
 }
 

@@ -236,6 +236,14 @@ int series_follow(Series *s)
 
 double series_at(const Series *s, int column, int row) { return column < 0 ? NAN : s->column[column][row]; }
 
+double series_first(const Series *s, const char *key)
+{
+    int    c = series_find(s, key);
+    double x = NAN;
+    for (int r = 0; c >= 0 && r < s->n_row && isnan(x); r++) x = s->column[c][r];
+    return x;
+}
+
 double series_last(const Series *s, const char *key)
 {
     int c = series_find(s, key);

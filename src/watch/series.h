@@ -51,10 +51,11 @@ int series_follow(Series *s);
 /* Takes one line; for tests and fuzzing. 1: a row, 0: passed over. */
 int series_line(Series *s, const char *line, size_t n);
 
-int         series_find(const Series *s, const char *key);                  /* column, -1: none */
-double      series_last(const Series *s, const char *key);                  /* newest value, or NAN */
-const char *series_text(const Series *s, const char *key);                  /* newest text, or "" */
-double      series_at(const Series *s, int column, int row);                /* NAN for column -1 */
+int         series_find(const Series *s, const char *key);   /* column, -1: none */
+double      series_first(const Series *s, const char *key);  /* oldest value that is kept, or NAN */
+double      series_last(const Series *s, const char *key);   /* newest value, or NAN */
+const char *series_text(const Series *s, const char *key);   /* newest text, or "" */
+double      series_at(const Series *s, int column, int row); /* NAN for column -1 */
 double      series_best(const Series *s, const char *key, double *at_step); /* lowest, or NAN */
 /* The same, larger: the highest. */
 double series_extreme(const Series *s, const char *key, int larger, double *at_step);

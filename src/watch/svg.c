@@ -43,7 +43,7 @@ static int frame_of(const SvgPlot *p, Frame *f)
             n++;
         }
     }
-    double pad = f->y1 > f->y0 ? 0.05 * (f->y1 - f->y0) : MAX(1e-9, 0.1 * fabs(f->y1));
+    double pad = f->y1 > f->y0 ? 0.05 * (f->y1 - f->y0) : f->y1 == 0 ? 1 : 0.1 * fabs(f->y1);
     int    low = f->y0 >= 0; /* what is never negative gets no negative axis */
     f->y0 -= pad;
     f->y1 += pad;

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { POINTS = 4096, LABEL = 12, VALUE = 16 };
+enum { POINTS = 4096, VALUE = 16 };
 
 int top_selected(const Runs *r, const TopState *t)
 {
@@ -192,6 +192,9 @@ static void show(char *buf, size_t n, Show how, double x)
     }
 }
 
+/* Columns of a label: tasks have long names for their measures. */
+static int label_width(const Screen *s) { return s->columns < 100 ? 17 : 25; }
+
 /* 1: it was drawn. */
 static int draw_curve(Screen *s, const Series *series, int row, const char *key, const char *label, Show how)
 {
@@ -199,14 +202,15 @@ static int draw_curve(Screen *s, const Series *series, int row, const char *key,
     char   text[32];
     int    n = series_tail(series, key, value, POINTS);
     if (n == 0) return 0;
-    screen_put(s, row, 0, LABEL - 1, STYLE_BOLD, label);
-    screen_spark(s, row, LABEL, s->columns - LABEL - VALUE, STYLE_GOOD, value, n);
+    int wide = label_width(s);
+    screen_put(s, row, 0, wide - 1, STYLE_BOLD, label);
+    screen_spark(s, row, wide, s->columns - wide - VALUE, STYLE_GOOD, value, n);
     show(text, sizeof text, how, series_last(series, key));
     screen_printf(s, row, s->columns - VALUE + 1, STYLE_PLAIN, "%*s", VALUE - 2, text);
     return 1;
 }
 
-/* The task's measures stand behind its loss, by their own names. */
+/* The measure that counts stands behind the loss, by its own name; the task's other measures come last. */
 static int draw_curves(Screen *s, const RunView *v, const Series *series, int row, int end)
 {
     char label[SERIES_NAME];
@@ -215,8 +219,13 @@ static int draw_curves(Screen *s, const RunView *v, const Series *series, int ro
                           curves[i].show == SHOW_COUNT && v->facts.units[0] ? rate_label(v, label)
                                                                             : curves[i].label,
                           curves[i].show);
-        for (int k = 0; i == 0 && k < v->facts.n_metric && row < end; k++)
-            row += draw_curve(s, series, row, v->facts.metric[k].name, v->facts.metric[k].name, SHOW_PLAIN);
+        if (i == 0 && row < end)
+            row += draw_curve(s, series, row, facts_best(&v->facts), facts_best(&v->facts), SHOW_PLAIN);
+    }
+    for (int k = 0; k < v->facts.n_metric && row < end; k++) {
+        const char *name = v->facts.metric[k].name;
+        if (strcmp(name, facts_best(&v->facts)) != 0)
+            row += draw_curve(s, series, row, name, name, SHOW_PLAIN);
     }
     return row;
 }

@@ -68,13 +68,16 @@ static Class class_of(const DevSpan *s)
     return tensor ? CLASS_TENSOR : CLASS_OTHER;
 }
 
-/* Seconds covered by spans that are sorted by beginning; with_comm 0: without communication. */
-static double covered(const DevSpan *span, int64_t n, int with_comm)
+/* Seconds covered by spans that are sorted by beginning; with_comm 0: without communication. gap_s, or NULL:
+ * adds up the short pauses between them. */
+static double covered(const DevSpan *span, int64_t n, int with_comm, double *gap_s)
 {
     double sum = 0, end = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
         Class c = class_of(&span[i]);
         if (c == CLASS_COPY || (c == CLASS_COMM && !with_comm)) continue;
+        double gap = span[i].begin_s - end;
+        if (gap_s && gap > 0 && gap < TRACER_GAP_S) *gap_s += gap;
         sum += MAX(0, span[i].end_s - MAX(end, span[i].begin_s));
         end = MAX(end, span[i].end_s);
     }
@@ -90,13 +93,14 @@ static void sum_up(const Tracer *t, const DevSpan *span, int64_t n, FactsTrace *
         each[c] += span[i].end_s - span[i].begin_s;
         if (c != CLASS_COPY) end = MAX(end, span[i].end_s);
     }
-    double busy = covered(span, n, 1), computes = covered(span, n, 0);
+    double gap = 0, busy = covered(span, n, 1, &gap), computes = covered(span, n, 0, NULL);
     double sum   = each[CLASS_TENSOR] + each[CLASS_OTHER] + each[CLASS_REPEAT] + each[CLASS_UNNAMED];
     double scale = sum > 0 ? computes / sum / steps : 0;
     *out         = (FactsTrace){ .last_step = (double)t->end,
                                  .steps     = steps,
                                  .step_s    = (end - t->kept_s) / steps,
                                  .busy_s    = busy / steps,
+                                 .gap_s     = gap / steps,
                                  .tensor_s  = each[CLASS_TENSOR] * scale,
                                  .other_s   = each[CLASS_OTHER] * scale,
                                  .repeat_s  = each[CLASS_REPEAT] * scale,
@@ -155,7 +159,8 @@ static const char *shapes_of(const Op *op, char *buf, size_t n)
     return buf;
 }
 
-static void put_span(JsonOut *o, const DevSpan *s, double zero_s)
+/* part: 0 for the first kernel of an op, then 1, 2, ... The op's FLOPs stand at the first. */
+static void put_span(JsonOut *o, const DevSpan *s, double zero_s, int part)
 {
     char   shapes[512];
     Class  c    = class_of(s);
@@ -165,7 +170,8 @@ static void put_span(JsonOut *o, const DevSpan *s, double zero_s)
     json_out_object(o, "args");
     if (s->op) json_out_str(o, "op", op_table[s->op->kind].name);
     if (s->op) json_out_str(o, "tensors", shapes_of(s->op, shapes, sizeof shapes));
-    if (work > 0) json_out_num(o, "flops", work);
+    if (work > 0 && part == 0) json_out_num(o, "flops", work);
+    if (part > 0) json_out_int(o, "part", part);
     if (c == CLASS_REPEAT) json_out_bool(o, "again", 1);
     if (s->name[0]) json_out_str(o, "kernel", s->name);
     json_out_close(o);
@@ -186,7 +192,14 @@ static void put_events(JsonOut *o, const Tracer *t, const DevSpan *span, int64_t
         json_out_close(o);
         before = t->done_s[i];
     }
-    for (int64_t i = 0; i < MIN(n, TRACER_EVENTS); i++) put_span(o, &span[i], t->kept_s);
+    const DevSpan *last[LANE_COUNT] = { NULL };
+    int            part[LANE_COUNT] = { 0 };
+    for (int64_t i = 0; i < MIN(n, TRACER_EVENTS); i++) {
+        Lane lane  = span[i].lane;
+        part[lane] = last[lane] && span[i].op && span[i].op == last[lane]->op ? part[lane] + 1 : 0;
+        last[lane] = &span[i];
+        put_span(o, &span[i], t->kept_s, part[lane]);
+    }
 }
 
 static int write_file(const Tracer *t, const Job *job, const DevSpan *span, int64_t n, const FactsTrace *sums,

@@ -13,6 +13,9 @@
 #include "task/job.h"
 #include "watch/facts.h"
 
+/* Shorter pauses of the device are launch gaps; longer ones are waiting. */
+#define TRACER_GAP_S 1e-3
+
 enum { TRACER_EVENTS = 100000, TRACER_STEPS = 1000 };
 
 typedef struct Tracer Tracer;

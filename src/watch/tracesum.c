@@ -79,8 +79,9 @@ static void take_event(TraceSum *t, json_t *e, Span *span, size_t *n)
         t->more_us += dur;
         return;
     }
-    r->n++;
     r->time_us += dur;
+    if (number_of(args, "part") > 0) return; /* another kernel of the same call */
+    r->n++;
     r->flops += isnan(flops) ? 0 : flops;
 }
 
@@ -130,14 +131,17 @@ int tracesum_read(TraceSum *t, const char *name, const char *text, size_t n)
 
 void tracesum_print(const TraceSum *t, FILE *out)
 {
-    double steps = MAX(t->n_step, 1), sum = t->more_us;
-    fprintf(out, "%-16s %-24s %8s %10s %6s %9s\n", "op", "where", "calls", "ms/step", "share", "TFLOP/s");
+    double steps = MAX(t->n_step, 1), sum = t->more_us, most = 0; /* FLOPs a microsecond */
+    for (int i = 0; i < t->n_row; i++) most = MAX(most, t->row[i].flops / MAX(t->row[i].time_us, 1e-9));
+    int is_tera = most >= 1e6;
+    fprintf(out, "%-16s %-24s %8s %10s %6s %9s\n", "op", "where", "calls", "ms/step", "share",
+            is_tera ? "TFLOP/s" : "GFLOP/s");
     for (int i = 0; i < t->n_row; i++) {
         const TraceRow *r = &t->row[i];
         sum += r->time_us;
         fprintf(out, "%-16s %-24s %8.4g %10.3f %5.1f%%", r->kind, r->what, r->n / steps,
                 1e-3 * r->time_us / steps, 100 * r->time_us / t->steps_us);
-        if (r->flops > 0) fprintf(out, " %9.4g", r->flops / r->time_us * 1e-6);
+        if (r->flops > 0) fprintf(out, " %9.4g", r->flops / r->time_us * (is_tera ? 1e-6 : 1e-3));
         fprintf(out, "\n");
     }
     if (t->more_us > 0) fprintf(out, "%-50s %10.3f\n", "more", 1e-3 * t->more_us / steps);

@@ -32,7 +32,6 @@ static double at(const Series *s, const char *key, int row) { return series_at(s
 /* Rows [*first, *last] of the newest start, without its first steps: those warm up. 0: too few. */
 static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
 {
-    enum { ENOUGH = 8 };
     int wait = series_find(s, "data_wait_s"), n = 0, begin = -1;
     *last = -1;
     for (int r = s->n_row - 1; wait >= 0 && r >= 0 && n < WINDOW; r--) {
@@ -49,8 +48,9 @@ static int find_rows(const Series *s, const RunFacts *f, int *first, int *last)
         if (!isnan(s->column[wait][*first])) skip--;
     }
     int after = *first;
-    while (begin >= 0 && after < *last && s->column[0][after] < f->trace.last_step) after++;
-    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= ENOUGH) *first = after;
+    /* The recorder ends between this step and the next one. */
+    while (begin >= 0 && after < *last && s->column[0][after] <= f->trace.last_step) after++;
+    if (begin >= 0 && s->column[0][*last] - s->column[0][after] >= WATERFALL_ENOUGH) *first = after;
     return begin >= 0 && *first < *last;
 }
 
@@ -147,12 +147,26 @@ static int is_gpu(const RunFacts *f) { return f->plan.capability > 0; }
 /* FLOPs of a step at the data sheet's peak, in seconds; NAN: no peak is known. */
 static double ideal_s(const RunFacts *f) { return f->plan.model_flops / f->plan.peak_flops; }
 
-/* Seconds of the trace, times this, are seconds of the window's steps. A GPU works as long on each step,
- * however long it waits in between; a busy CPU takes longer for everything. */
+/* The share of a step in which a GPU has nothing to do. A GPU works as long on each step, however long it
+ * waits in between, unless its clock falls: the traced steps follow a rest, and are faster by some per cent.
+ * So the counters bound what the trace says. SMs that are active are not idle. Pauses are waiting for data,
+ * long ones, which utilisation sees, or short ones, which the trace sees. */
+static double idle_share(const FallWindow *w, const RunFacts *f)
+{
+    const FactsTrace *t    = &f->trace;
+    double            idle = 1 - t->busy_s / w->step_s;
+    double            seen = w->wait_s / w->step_s + 1 - w->gpu_util + t->gap_s / t->busy_s;
+    if (!isnan(w->sm_active)) idle = MIN(idle, 1 - w->sm_active);
+    if (!isnan(seen)) idle = MIN(idle, seen);
+    return MAX(0, idle);
+}
+
+/* Seconds of the trace, times this, are seconds of the window's steps. A busy CPU takes longer for
+ * everything. */
 static double trace_scale(const FallWindow *w, const RunFacts *f)
 {
     const FactsTrace *t = &f->trace;
-    if (is_gpu(f)) return MIN(1, w->step_s / t->busy_s);
+    if (is_gpu(f)) return (1 - idle_share(w, f)) * w->step_s / t->busy_s;
     return MAX(0, w->step_s - w->wait_s) / MAX(t->busy_s, t->step_s - w->wait_s);
 }
 
@@ -223,6 +237,8 @@ int waterfall_from(const FallWindow *w, const RunFacts *f, WaterfallPart out[WAT
         take(&fall, FALL_UNSPLIT, fall.left);
     }
     if (fall.left > 1e-3) take(&fall, FALL_REST, fall.left);
+    for (int i = 0; i < fall.n && !is_gpu(f); i++)
+        if (out[i].part == FALL_GAPS) out[i].note = "host work between ops: environments, bookkeeping";
     if (!isnan(useful)) {
         fall.left += useful;
         take(&fall, FALL_USEFUL, fall.left);
@@ -248,6 +264,7 @@ const char *waterfall_source(const FallWindow *w, const RunFacts *f)
 
 double waterfall_tensor(const FallWindow *w, const RunFacts *f)
 {
-    double flops = f->plan.model_flops + f->plan.repeat_flops;
+    double inner = f->plan.inner_flops; /* runs of older versions do not say */
+    double flops = f->plan.model_flops + f->plan.repeat_flops + (isnan(inner) ? 0 : inner);
     return flops / f->plan.peak_flops / w->step_s * (f->plan.peak_mhz / w->sm_mhz);
 }

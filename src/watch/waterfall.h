@@ -27,6 +27,9 @@ typedef enum {
     WATERFALL_PARTS
 } FallPart;
 
+/* Steps after a trace that are enough to leave it out of the window. */
+enum { WATERFALL_ENOUGH = 6 };
+
 typedef struct {
     FallPart    part;
     const char *name, *note; /* note: what makes the part large */

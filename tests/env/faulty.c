@@ -1,6 +1,6 @@
 /* An environment that goes wrong on purpose, at step at=N:
  * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun; fault=reset crashes in the reset number
- * N and has episodes of different lengths.
+ * N and has episodes of different lengths; fault=shape has a larger block from the reset number N on.
  * With marker=FILE the fault happens once: the file remembers it over a restart. */
 #include "env.h"
 
@@ -27,7 +27,16 @@ static const EnvInfo  the_info  = { .abi         = ENV_ABI,
                                     .act_choices = choices,
                                     .max_steps   = 20 };
 
-static const EnvInfo *info(void *env) { return &the_info; }
+static const EnvInfo *info(void *env)
+{
+    static const EnvBlock larger[] = { { "x", ENV_F32, 1, { 3 }, -1, 1, 1, 0 } };
+    static EnvInfo        other;
+    const Faulty         *f = env;
+    if (strcmp(f->fault, "shape") != 0 || f->n_reset < f->at) return &the_info;
+    other     = the_info;
+    other.obs = larger;
+    return &other;
+}
 
 static int create(void **env, const char *const *option, int n_option, char *error, size_t n_error)
 {
@@ -60,7 +69,8 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
     float  *x = io->obs[0];
     f->t      = 0;
     f->length = strcmp(f->fault, "reset") == 0 ? 5 + (int)(seed % 7) : 1000;
-    if (f->length < 1000 && ++f->n_reset == f->at && is_first(f)) abort();
+    f->n_reset++;
+    if (f->length < 1000 && f->n_reset == f->at && is_first(f)) abort();
     x[0] = (float)(seed % 1000) / 1000;
     x[1] = 0;
     return 0;

@@ -24,7 +24,7 @@ typedef struct {
     const char *data; /* first byte behind the header */
     size_t      data_bytes;
     Recipe      recipe;
-    int64_t     B, T, steps;
+    int64_t     B, T, steps; /* T: targets of a sample */
 } Golden;
 
 /* The recipe is in the file's metadata as key=value pairs, read like those of a command line. */
@@ -43,8 +43,9 @@ static inline void golden_read_recipe(Golden *g, const char *name)
         n++;
     }
     CHECK(recipe_parse(&g->recipe, name, "seed: 1\n", 8, n, pair) == 0, "%s", err_get());
-    g->T     = g->recipe.model.context;
-    g->B     = strcmp(g->recipe.task, "lm") == 0 ? g->recipe.step_tokens / g->T : g->recipe.step_samples;
+    int lm   = strcmp(g->recipe.task, "lm") == 0;
+    g->T     = lm ? g->recipe.model.context : 1;
+    g->B     = lm ? g->recipe.step_tokens / g->T : g->recipe.step_samples;
     g->steps = g->recipe.steps;
 }
 
@@ -99,7 +100,7 @@ static inline const double *golden_f64(const Golden *g, const char *name, int64_
     return golden_tensor(g, "", name, "F64", n_elem);
 }
 
-/* Row [step, b, 0] of "tok" or "target". */
+/* Row [step, b, 0] of "tok", "target" or "label". */
 static inline const int32_t *golden_rows(const Golden *g, const char *name, int64_t step, int64_t b)
 {
     const int32_t *x = golden_tensor(g, "", name, "I32", g->steps * g->B * g->T);

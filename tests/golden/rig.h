@@ -1,12 +1,15 @@
-/* Rig: one golden model, built as a run builds it (run/build.h), on any device. Knows no test framework: the
- * world's failures are CHECKed, comparisons are the caller's. */
+/* Rig: one golden model, built as a run builds it (run/build.h), on any device: a language model or a vision
+ * transformer, as its recipe's task says. Knows no test framework: the world's failures are CHECKed,
+ * comparisons are the caller's. */
 #ifndef TESTS_GOLDEN_RIG_H
 #define TESTS_GOLDEN_RIG_H
 
+#include "data/image_source.h"
 #include "dev/dev.h"
 #include "golden/golden.h"
 #include "jobs.h"
 #include "run/build.h"
+#include "task/image.h"
 
 #include <math.h>
 
@@ -34,7 +37,7 @@ typedef struct {
 
 static inline void rig_load_weights(Rig *r)
 {
-    const ParamTable *t = &lm_of(r->j)->net.table;
+    const ParamTable *t = r->j->table[0];
     CHECK(golden_n_weight(r->g) == t->n_param, "PyTorch has %d weights, Brim %d", golden_n_weight(r->g),
           t->n_param);
     for (int i = 0; i < t->n_param; i++) {
@@ -63,7 +66,8 @@ static inline void rig_open(Rig *r, const Golden *g, const RigSetup *s)
     DevOptions opt = { .deterministic = 1, .capture = 1, .threads = s->threads ? s->threads : 1 };
     r->dev         = dev_open(s->device ? s->device : "cpu", &opt, &why);
     CHECK(r->dev, "%s", err_get());
-    RIG_TRY(build_create(&r->j, &task_lm, &recipe, &choice, s->parts ? s->parts : JOB_TRAIN, r->dev->vt));
+    const Task *task = strcmp(recipe.task, "image") == 0 ? &task_image : &task_lm;
+    RIG_TRY(build_create(&r->j, task, &recipe, &choice, s->parts ? s->parts : JOB_TRAIN, r->dev->vt));
     RIG_TRY(build_bind(r->j, r->dev));
     RIG_TRY(build_init(r->j));
     r->micro  = job_prog(r->j, "micro-step");
@@ -96,7 +100,8 @@ static inline void rig_run(Rig *r, Prog *p)
 
 static inline int64_t rig_n_target(const Rig *r, int64_t step)
 {
-    const int32_t *target = golden_rows(r->g, "target", step, 0);
+    const char    *name   = r->j->task == &task_image ? "label" : "target";
+    const int32_t *target = golden_rows(r->g, name, step, 0);
     int64_t        n      = 0;
     for (int64_t i = 0; i < r->g->B * r->g->T; i++) n += target[i] >= 0;
     return n;
@@ -113,15 +118,44 @@ static inline void rig_begin_step(Rig *r, int64_t step)
     rig_upload(r, r->j->state, &s, STEP_UPLOAD_BYTES);
 }
 
-/* Runs p (micro or eval) over sequences b0 .. b0 + micro_batch - 1 of a step. */
-static inline void rig_micro(Rig *r, Prog *p, int64_t step, int64_t b0)
+static inline void rig_fill_tokens(Rig *r, int64_t step, int64_t b0)
 {
-    const NetBatch *nb      = &lm_of(r->j)->batch;
-    int64_t         sample0 = step * r->g->B + b0;
-    size_t          bytes   = sizeof(int32_t) * (size_t)(nb->B * nb->T);
-    memcpy(r->block + nb->sample0->offset_bytes, &sample0, sizeof sample0);
+    const NetBatch *nb    = &lm_of(r->j)->batch;
+    size_t          bytes = sizeof(int32_t) * (size_t)(nb->B * nb->T);
     memcpy(r->block + nb->tok->offset_bytes, golden_rows(r->g, "tok", step, b0), bytes);
     memcpy(r->block + nb->target->offset_bytes, golden_rows(r->g, "target", step, b0), bytes);
+}
+
+/* Every field from the golden tensor of its name. */
+static inline void rig_fill_images(Rig *r, int64_t sample0)
+{
+    static const struct {
+        int         field;
+        const char *name, *dtype;
+    } row[]         = { { IMAGE_PIXELS, "pixels", "U8" },    { IMAGE_LABEL, "label", "I32" },
+                        { IMAGE_LABEL2, "label2", "I32" },   { IMAGE_SHARE, "share", "F32" },
+                        { IMAGE_PARTNER, "partner", "I32" }, { IMAGE_BLEND, "blend", "F32" },
+                        { IMAGE_BOX, "box", "I32" } };
+    const Fields *f = &r->j->fields;
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        size_t  n = f->sample_bytes[row[i].field], size = strcmp(row[i].dtype, "U8") == 0 ? 1 : 4;
+        int64_t n_elem = r->g->steps * r->g->B * (int64_t)(n / size);
+        memcpy(fields_at(f, r->block, row[i].field, 0),
+               (const char *)golden_tensor(r->g, "", row[i].name, row[i].dtype, n_elem) + (size_t)sample0 * n,
+               (size_t)f->B * n);
+    }
+}
+
+/* Runs p (micro or eval) over samples b0 .. b0 + micro_batch - 1 of a step. */
+static inline void rig_micro(Rig *r, Prog *p, int64_t step, int64_t b0)
+{
+    int64_t sample0 = step * r->g->B + b0;
+    fields_set_sample0(r->block, sample0);
+    if (r->j->task == &task_image) {
+        rig_fill_images(r, sample0);
+    } else {
+        rig_fill_tokens(r, step, b0);
+    }
     rig_upload(r, r->j->block, r->block, tensor_bytes(r->j->block));
     rig_run(r, p);
 }
@@ -147,7 +181,7 @@ static inline float *rig_read(Rig *r, const Param *p, Column which)
 /* Every gradient, one behind the other; the caller frees it. */
 static inline float *rig_gradients(Rig *r, int64_t *n_elem)
 {
-    const ParamTable *t = &lm_of(r->j)->net.table;
+    const ParamTable *t = r->j->table[0];
     float            *x = malloc(sizeof *x * (size_t)param_count(t));
     CHECK(x, "out of host memory");
     int64_t n = 0;

@@ -13,7 +13,13 @@ mkdir -p "$BRIM_RUNS"
 small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192
        checkpoint.every=0 checkpoint.best=false watch.report=false"}
 
-# The median step of lines [a, b) of a run, in ms.
+# Pairs: steps of some milliseconds, so that a run has hundreds of them in a second or two.
+paired=${PAIRED:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=384
+       model.heads=6 model.vocab=8192 eval.every=0 checkpoint.every=0 checkpoint.best=false
+       watch.report=false"}
+steps=${STEPS:-220}
+
+# The median step of lines [a, b) of a run, in ms; with "mean" their mean, which a pause now and then raises.
 cat >"$out/median.py" <<'P'
 import json, statistics, sys
 name, a, b = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -22,48 +28,58 @@ for line in open(name):
     d = json.loads(line)
     if "loss" in d: t[d["step"]] = d["time_s"]
 d = [t[s] - t[s - 1] for s in sorted(t) if s - 1 in t and a <= s < b]
-print(1e3 * statistics.median(d))
+print(1e3 * (statistics.mean if sys.argv[4:] == ["mean"] else statistics.median)(d))
 P
-median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "$2" "$3"; }
+median() { python3 "$out/median.py" "$BRIM_RUNS/$1/metrics.jsonl" "${@:2}"; }
 
 pairs() {
     local on=() off=()
+    local begin=$SECONDS
     for i in $(seq "${PAIRS:-10}"); do
-        for kind in true false; do
-            "$brim" train "$recipe" $small run=p-$i-$kind steps=140 watch.sample=$kind >"$out/log" 2>&1 ||
+        [ $((SECONDS - begin)) -lt "${PAIRS_SECONDS:-600}" ] || break
+        order="true false" # who goes first changes: the card gets warmer
+        [ $((i % 2)) -eq 0 ] && order="false true"
+        for kind in $order; do
+            "$brim" train "$recipe" $paired run=p-$i-$kind steps=$steps watch.sample=$kind >"$out/log" 2>&1 ||
                 { echo "not ok sampler: $(tail -n 1 "$out/log")"; return; }
             rm -rf "$BRIM_RUNS"/p-$i-$kind/checkpoints
         done
-        on+=("$(median p-$i-true 20 141)"); off+=("$(median p-$i-false 20 141)")
+        on+=("$(median p-$i-true 60 "$steps" mean)"); off+=("$(median p-$i-false 60 "$steps" mean)")
     done
-    python3 - "$BRIM_RUNS/p-1-true" "${on[*]}" "${off[*]}" <<'P'
-import json, statistics, sys
+    python3 - "$BRIM_RUNS" "${on[*]}" "${off[*]}" <<'P'
+import glob, json, statistics, sys
 on, off = [[float(x) for x in s.split()] for s in sys.argv[2:]]
 ratio = [a / b - 1 for a, b in zip(on, off)]
-w = json.load(open(sys.argv[1] + "/watch.json"))
-last = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl")][-1]
-share = w["sampler_cpu_s"] / last["time_s"]
-mean = statistics.mean(ratio)
+all = [json.load(open(n)) for n in glob.glob(sys.argv[1] + "/p-*-true/watch.json")]
+w, each = all[0], [(x["sampler_cpu_s"] - x["sampler_open_s"]) / x["sampler_s"] for x in all]
+share, mean = statistics.mean(each), statistics.mean(ratio)
 print(f"  sampler: {statistics.mean(on):.3f} ms with, {statistics.mean(off):.3f} without, mean of {len(on)} "
       f"pairs {100*mean:+.2f} % (each {' '.join(f'{100*r:+.2f}' for r in ratio)})")
-print(f"  its thread {100*share:.2f} % of a core, activity {w.get('activity')}")
+print(f"  its thread {100*share:.2f} % of a core ({100*min(each):.2f} to {100*max(each):.2f}), "
+      f"opening the driver {1e3*w['sampler_open_s']:.0f} ms once; activity {w.get('activity')}")
 print("ok sampler costs nothing" if abs(mean) < 0.005 else "not ok sampler costs nothing")
 print(("ok" if share < 0.01 else "not ok") + " sampler's thread below 1 % of a core")
 P
 }
 
 trace() {
-    "$brim" train "$recipe" $small run=traced steps=260 trace=3 trace_skip=100 >"$out/log" 2>&1
-    a=$(median traced 30 100) b=$(median traced 110 261)
+    # The clock settles for a second or two: a run without a trace says by how much. Where a trace begins the
+    # device rests, and its clock is higher for a while: a long warm-up lets it settle again.
+    "$brim" train "$recipe" $small run=plain steps=300 >"$out/log" 2>&1
+    "$brim" train "$recipe" $small run=traced steps=300 trace=3 trace_skip=100 \
+        trace_warmup=40 >"$out/log" 2>&1
+    a=$(median traced 50 100) b=$(median traced 160 301) c=$(median plain 50 100) d=$(median plain 160 301)
     "$brim" trace summarize traced >"$out/trace.txt"
     "$brim" trace summarize traced --json >"$out/trace.sum"
     step=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["step_ms"])' "$out/trace.sum")
     tail -n 1 "$out/trace.txt" | sed 's/^/  /'
     python3 -c "
-a, b, t = $a, $b, $step
-print(f'  step before {a:.3f} ms, after {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+a, b, c, d, t = $a, $b, $c, $d, $step
+cost = b / a / (d / c) - 1
+print(f'  step before {a:.3f} ms, after {b:.3f} ms ({100*(b/a-1):+.2f} %); the same steps without a trace '
+      f'{c:.3f} and {d:.3f} ms ({100*(d/c-1):+.2f} %): {100*cost:+.2f} % by the trace')
 print(f'  traced {t:.3f} ms ({100*(t/a-1):+.2f} %)')
-print(('ok' if abs(b/a-1) < 0.005 else 'not ok') + ' a trace costs nothing after it')
+print(('ok' if abs(cost) < 0.005 else 'not ok') + ' a trace costs nothing after it')
 print(('ok' if abs(t/a-1) < 0.02 else 'not ok') + ' a traced step takes what a step takes, within 2 %')"
     python3 - "$BRIM_RUNS/traced/trace.json" <<'P'
 import json, sys
@@ -95,15 +111,19 @@ junk() {
     python3 "$here/http_junk.py" 127.0.0.1 "$port" 6 >"$out/junk.txt"
     rc=$?
     to=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl") after=$(awk '/VmRSS/ {print $2}' /proc/$pid/status)
+    sleep 4
+    end=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl")
     kill $pid
     wait $pid
     sed 's/^/  /' "$out/junk.txt"
-    a=$(median junk 20 "$from") b=$(median junk "$from" "$to")
+    a=$(median junk $((from / 3)) "$from" mean) b=$(median junk "$from" "$to" mean)
+    c=$(median junk $((to + 10)) "$end" mean)
     python3 -c "
-a, b = $a, $b
-print(f'  quiet {a:.3f} ms a step, in the junk {b:.3f} ms ({100*(b/a-1):+.2f} %)')
+a, b, c = $a, $b, $c
+cost = b / ((a + c) / 2) - 1
+print(f'  quiet {a:.3f} and {c:.3f} ms a step, in the junk {b:.3f} ms ({100*cost:+.2f} %)')
 print('  resident $rss -> $after KiB')
-print(('ok' if abs(b/a-1) < 0.01 and $rc == 0 else 'not ok') + ' junk on the page leaves the run alone')
+print(('ok' if abs(cost) < 0.01 and $rc == 0 else 'not ok') + ' junk on the page leaves the run alone')
 print(('ok' if $after - $rss < 65536 else 'not ok') + ' memory stays bounded')"
 }
 

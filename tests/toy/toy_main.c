@@ -111,7 +111,8 @@ static int ladder(const Args *a, const Recipe *r)
                           .extra      = &recipe_toy,
                           .path       = a->target,
                           .override   = (char *const *)a->override,
-                          .n_override = a->n_override };
+                          .n_override = a->n_override,
+                          .least_s    = 1 };
     Ladder       *l   = calloc(1, sizeof *l);
     int           rc  = l ? ladder_run(l, &opt) : err_set("out of host memory");
     if (rc == 0) ladder_print(l, stdout);
@@ -123,9 +124,11 @@ static int ladder(const Args *a, const Recipe *r)
 static int bench(const Args *a, const Recipe *r)
 {
     BenchResult  b;
-    BenchOptions opt = {
-        .begin_s = a->begin_s, .measure_limit = !a->no_limit, .print_ops = a->ops, .report = stdout
-    };
+    BenchOptions opt = { .begin_s       = a->begin_s,
+                         .measure_limit = !a->no_limit,
+                         .print_ops     = a->ops,
+                         .report        = stdout,
+                         .least_s       = 1 };
     if (a->ladder) return ladder(a, r);
     TRY(bench_run(&b, &task_toy, r, &opt));
     printf("%.0f %s/s, %.3f ms a step\n", b.per_s, b.unit, b.step_s * 1e3);

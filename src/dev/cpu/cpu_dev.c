@@ -47,13 +47,18 @@ double cpu_read_number(const char *path, const char *key, double fallback)
 /* CPUs this process may use: OMP_NUM_THREADS through OpenMP, affinity, and a container's quota. OpenMP does
  * not know the quota; more threads than the quota allows, which wait awake, make the run several times
  * slower. */
-static int usable_threads(void) { return MIN(omp_get_max_threads(), hostmem_quota()); }
+static int usable_threads(void)
+{
+    int quota = hostmem_quota();
+    return MIN(omp_get_max_threads(), quota);
+}
 
 int cpu_threads_for(int asked)
 {
     enum { MANY = 2 }; /* times the CPUs */
-    int cpus = MIN(omp_get_num_procs(), hostmem_quota());
     if (asked <= 0) return usable_threads();
+    int quota = hostmem_quota();
+    int cpus  = MIN(omp_get_num_procs(), quota);
     return asked > MANY * cpus ? cpus : asked;
 }
 

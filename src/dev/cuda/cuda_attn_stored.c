@@ -8,14 +8,12 @@
  *    dV.
  * 2. S and dP are f32 in ws, for one head at a time; P and dS have the dtype of qkv, since a product takes
  *    one type. dS stands behind dP, the library's own workspace behind both.
- * 3. A plan is shared by all products with the same key; its algorithm is the library's first proposal
- *    that sums in f32 in a fixed order. This form is for comparison, so nothing is timed. */
+ * 3. This form is for comparison, so no algorithm is timed (cuda_batched.h). */
 #include "dev/cuda/cuda_attn_stored.h"
 
 #include "base/err.h"
-#include "dev/cuda/cuda_gemm_plan.h"
+#include "dev/cuda/cuda_batched.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* A batch of row-major matrices: element (b, r, c) is at p + (b*stride + r*ld + c) elements. */
@@ -26,141 +24,6 @@ typedef struct {
     int64_t head;       /* elements from one head's p to the next one's; 0: no heads */
     int     transposed; /* read with rows and columns swapped */
 } Batch;
-
-/* Compared bytewise: no padding, and zeroed before it is filled. */
-typedef struct {
-    int64_t n_batch, m, n, k, ld[3], stride[3], ws_bytes; /* of c, x, y */
-    int32_t tx, ty, in, out, beta, align;
-} StoredKey;
-
-typedef struct {
-    StoredKey              key;
-    cublasLtMatmulDesc_t   op;
-    cublasLtMatrixLayout_t lc, lx, ly;
-    cublasLtMatmulAlgo_t   algo;
-} StoredPlan;
-
-struct CudaStored {
-    StoredPlan **plan;
-    int          n_plan, cap;
-};
-
-/* ---- plans --------------------------------------------------------------------------------------------- */
-
-static cudaDataType_t lt_type(int32_t dtype)
-{
-    return dtype == DT_F32 ? CUDA_R_32F : dtype == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-static int lt_failed(const char *what, cublasStatus_t s)
-{
-    return err_set("stored attention: cuBLASLt %s: %s", what, cublasLtGetStatusString(s));
-}
-
-/* Row-major rows x cols is cuBLASLt's column-major cols x rows. */
-static void layout_create(cublasStatus_t *s, cublasLtMatrixLayout_t *l, const StoredKey *k, int which,
-                          int64_t rows, int64_t cols)
-{
-    int32_t n    = (int32_t)k->n_batch;
-    int32_t type = which == 0 ? k->out : k->in;
-    if (!*s) *s = cublasLtMatrixLayoutCreate(l, lt_type(type), (uint64_t)cols, (uint64_t)rows, k->ld[which]);
-    if (!*s) *s = cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n);
-    if (!*s) {
-        *s = cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                              &k->stride[which], sizeof k->stride[which]);
-    }
-}
-
-/* c = x y in rows is c^T = y^T x^T in columns: y comes first. */
-static cublasStatus_t plan_describe(CudaDev *d, StoredPlan *p)
-{
-    const StoredKey    *k       = &p->key;
-    cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
-    cublasOperation_t   tx = k->tx ? CUBLAS_OP_T : CUBLAS_OP_N, ty = k->ty ? CUBLAS_OP_T : CUBLAS_OP_N;
-    if (k->in == DT_F32 && d->base.opt.tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
-    cublasStatus_t s = cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F);
-    if (!s) s = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &ty, sizeof ty);
-    if (!s) s = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &tx, sizeof tx);
-    layout_create(&s, &p->lc, k, 0, k->m, k->n);
-    layout_create(&s, &p->lx, k, 1, k->tx ? k->k : k->m, k->tx ? k->m : k->k);
-    layout_create(&s, &p->ly, k, 2, k->ty ? k->n : k->k, k->ty ? k->k : k->n);
-    return s;
-}
-
-static cublasStatus_t plan_choose(CudaDev *d, StoredPlan *p, int *found)
-{
-    static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
-    };
-    uint64_t ws     = (uint64_t)p->key.ws_bytes;
-    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = (uint32_t)p->key.align;
-    cublasLtMatmulPreference_t f = NULL;
-    Proposal                   h;
-    cublasStatus_t             s = cublasLtMatmulPreferenceCreate(&f);
-    if (!s)
-        s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws);
-    if (!s)
-        s = cublasLtMatmulPreferenceSetAttribute(f, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme,
-                                                 sizeof scheme);
-    for (int i = 0; i < ARRAY_LEN(aligned) && !s; i++) {
-        s = cublasLtMatmulPreferenceSetAttribute(f, aligned[i], &align, sizeof align);
-    }
-    *found = 0;
-    if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(d->gemm->lt, p->op, p->ly, p->lx, p->lc, p->lc, f, 1, &h, found);
-    *found = !s && *found && h.state == CUBLAS_STATUS_SUCCESS;
-    if (*found) p->algo = h.algo;
-    if (f) cublasLtMatmulPreferenceDestroy(f);
-    return s;
-}
-
-static void plan_destroy(StoredPlan *p)
-{
-    if (p->ly) cublasLtMatrixLayoutDestroy(p->ly);
-    if (p->lx) cublasLtMatrixLayoutDestroy(p->lx);
-    if (p->lc) cublasLtMatrixLayoutDestroy(p->lc);
-    if (p->op) cublasLtMatmulDescDestroy(p->op);
-    free(p);
-}
-
-static int plan_get(CudaDev *d, const StoredKey *key, StoredPlan **out)
-{
-    CudaStored *c = d->stored;
-    if (!c) c = d->stored = calloc(1, sizeof *c);
-    CHECK(c, "out of host memory");
-    for (int i = 0; i < c->n_plan; i++) {
-        *out = c->plan[i];
-        if (memcmp(&c->plan[i]->key, key, sizeof *key) == 0) return 0;
-    }
-    StoredPlan *p = calloc(1, sizeof *p);
-    CHECK(p, "out of host memory");
-    p->key           = *key;
-    int            n = 0;
-    cublasStatus_t s = plan_describe(d, p);
-    if (!s) s = plan_choose(d, p, &n);
-    if (s || n == 0) {
-        plan_destroy(p);
-        return s ? lt_failed("plan", s) : err_set("stored attention: cuBLASLt proposes nothing");
-    }
-    if (c->n_plan == c->cap) {
-        c->cap  = c->cap ? 2 * c->cap : 16;
-        c->plan = realloc(c->plan, (size_t)c->cap * sizeof *c->plan);
-        CHECK(c->plan, "out of host memory");
-    }
-    c->plan[c->n_plan++] = p;
-    *out                 = p;
-    return 0;
-}
-
-void cuda_stored_close(CudaDev *d)
-{
-    if (!d->stored) return;
-    for (int i = 0; i < d->stored->n_plan; i++) plan_destroy(d->stored->plan[i]);
-    free(d->stored->plan);
-    free(d->stored);
-    d->stored = NULL;
-}
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
@@ -183,37 +46,34 @@ static int32_t batch_align(const Batch *x)
     return (int32_t)(all & -all);
 }
 
-/* c[m,n] (+)= x[m,k] y[k,n] for every sequence. */
+/* Row-major rows x cols is cuBLASLt's column-major cols x rows. */
+static void set_matrix(BatchedKey *k, int i, const Batch *x, int64_t rows, int64_t cols)
+{
+    k->rows[i]   = x->transposed ? rows : cols;
+    k->cols[i]   = x->transposed ? cols : rows;
+    k->ld[i]     = x->ld;
+    k->stride[i] = x->stride;
+    k->dtype[i]  = (int32_t)x->dtype;
+    k->align     = MIN(k->align, batch_align(x));
+}
+
+/* c[m,n] (+)= x[m,k] y[k,n] for every sequence. In columns that is c^T = y^T x^T: y comes first. */
 static int product(const Products *w, const Batch *c, const Batch *x, const Batch *y, const int64_t mnk[3],
                    int add)
 {
-    StoredKey key;
+    BatchedKey key;
     memset(&key, 0, sizeof key);
-    const Batch *of[3] = { c, x, y };
-    key.n_batch        = w->B;
-    key.m              = mnk[0];
-    key.n              = mnk[1];
-    key.k              = mnk[2];
-    key.align          = 16;
-    for (int i = 0; i < 3; i++) {
-        key.ld[i]     = of[i]->ld;
-        key.stride[i] = of[i]->stride;
-        key.align     = MIN(key.align, batch_align(of[i]));
-    }
-    key.ws_bytes  = (int64_t)w->ws_bytes;
-    key.tx        = x->transposed;
-    key.ty        = y->transposed;
-    key.in        = (int32_t)x->dtype;
-    key.out       = (int32_t)c->dtype;
-    key.beta      = add;
-    StoredPlan *p = NULL;
-    TRY(plan_get(w->d, &key, &p));
-    if (w->dry) return 0;
-    float          alpha = 1.0f, beta = add ? 1.0f : 0.0f;
-    cublasStatus_t s =
-        cublasLtMatmul(w->d->gemm->lt, p->op, &alpha, y->p, p->ly, x->p, p->lx, &beta, c->p, p->lc, c->p,
-                       p->lc, &p->algo, w->ws, w->ws_bytes, cuda_stream(&w->d->base));
-    return s ? lt_failed("matmul", s) : 0;
+    key.n_batch  = w->B;
+    key.ws_bytes = (int64_t)w->ws_bytes;
+    key.ta       = y->transposed;
+    key.tb       = x->transposed;
+    key.align    = 16;
+    set_matrix(&key, BATCHED_A, y, mnk[2], mnk[1]);
+    set_matrix(&key, BATCHED_B, x, mnk[0], mnk[2]);
+    set_matrix(&key, BATCHED_D, c, mnk[0], mnk[1]);
+    if (w->dry) return cuda_batched_prepare(w->d, &key);
+    return cuda_batched_run(w->d, &key,
+                            &(BatchedCall){ y->p, x->p, c->p, c->p, w->ws, 1.0f, add ? 1.0f : 0.0f });
 }
 
 /* Head number h (of the packed heads) of a tensor [B,T,W]. */

@@ -14,8 +14,7 @@ int cuda_stored_fwd(Dev *dev, const AttnFwd *a);
 int cuda_stored_bwd(Dev *dev, const AttnBwd *a);
 
 /* Builds the plans of one such op; 0 for any other. */
-int  cuda_stored_prepare(CudaDev *d, const Op *op);
-void cuda_stored_close(CudaDev *d);
+int cuda_stored_prepare(CudaDev *d, const Op *op);
 
 /* One head of all sequences: rows (b, t) of T numbers. s and dp are dense f32[B,T,T]; rows of p are
  * p_stride elements apart from sequence to sequence, those of lse lse_stride. */

@@ -9,14 +9,14 @@
 
 #include "base/log.h"
 #include "dev/cuda/cuda_attn.h"
-#include "dev/cuda/cuda_attn_stored.h"
-#include "dev/cuda/cuda_ortho.h"
+#include "dev/cuda/cuda_batched.h"
 #include "dev/cuda/cuda_check.h"
 #include "dev/cuda/cuda_comm.h"
 #include "dev/cuda/cuda_exec.h"
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/cuda_move.h"
+#include "dev/cuda/cuda_ortho.h"
 #include "dev/cuda/cuda_own.h"
 #include "dev/cuda/cuda_trace.h"
 #include "dev/cuda/cuda_tune.h"
@@ -104,8 +104,7 @@ static void dev_close_cuda(Dev *dev)
     cudaDeviceSynchronize();
     cuda_scratch_drop(d);
     cuda_attn_close(d);
-    cuda_stored_close(d);
-    cuda_ortho_close(d);
+    cuda_batched_close(d);
     cuda_gemm_close(d);
     cuda_own_close(d);
     cuda_tune_close(d->tune);

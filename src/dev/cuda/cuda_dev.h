@@ -19,13 +19,12 @@
 extern "C" {
 #endif
 
-typedef struct CudaGemm   CudaGemm;   /* cuda_gemm.c: cuBLASLt handle and plans */
-typedef struct CudaAttn   CudaAttn;   /* cuda_attn.c: cuDNN handle and plans */
-typedef struct CudaStored CudaStored; /* cuda_attn_stored.c: plans */
-typedef struct CudaOwn    CudaOwn;    /* cuda_own.c: which products run on the own kernel */
-typedef struct CudaOrtho  CudaOrtho;  /* cuda_ortho.c: plans */
-typedef struct CudaTune   CudaTune;   /* cuda_tune.c: the tune cache */
-typedef struct CudaComm   CudaComm;   /* cuda_comm.c: NCCL and its communicator */
+typedef struct CudaGemm    CudaGemm;    /* cuda_gemm.c: cuBLASLt handle and plans */
+typedef struct CudaBatched CudaBatched; /* cuda_batched.c: plans of batched products */
+typedef struct CudaAttn    CudaAttn;    /* cuda_attn.c: cuDNN handle and plans */
+typedef struct CudaOwn     CudaOwn;     /* cuda_own.c: which products run on the own kernel */
+typedef struct CudaTune    CudaTune;    /* cuda_tune.c: the tune cache */
+typedef struct CudaComm    CudaComm;    /* cuda_comm.c: NCCL and its communicator */
 
 typedef struct CudaDev {
     Dev          base; /* first: a Dev * of this backend is a CudaDev * */
@@ -48,8 +47,7 @@ typedef struct CudaDev {
     size_t       lent_bytes;
     CudaGemm    *gemm;
     CudaAttn    *attn;
-    CudaStored  *stored; /* NULL until an op needs it */
-    CudaOrtho   *ortho;  /* likewise */
+    CudaBatched *batched; /* NULL until an op needs it */
     CudaOwn     *own;
     CudaTune    *tune;
     CudaComm    *comm; /* NULL: a single rank */

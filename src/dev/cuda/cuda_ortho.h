@@ -11,8 +11,7 @@ extern "C" {
 int cuda_ortho(Dev *dev, const Ortho *a);
 
 /* Builds the plans of one such op; 0 for any other. */
-int  cuda_ortho_prepare(CudaDev *d, const Op *op);
-void cuda_ortho_close(CudaDev *d);
+int cuda_ortho_prepare(CudaDev *d, const Op *op);
 
 #ifdef __cplusplus
 }

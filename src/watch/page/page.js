@@ -36,11 +36,12 @@ function plain(v) {
     : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1)
     : String(+v.toPrecision(4));
 }
+function share(v) { return (100 * v).toFixed(1) + ' %'; }
 function percent(v) { return +(100 * v).toPrecision(3) + ' %'; }
 function bytes(v) {
   const [size, unit] = v >= 2 ** 30 ? [2 ** 30, 'GiB'] : v >= 2 ** 20 ? [2 ** 20, 'MiB']
     : v >= 1024 ? [1024, 'KiB'] : [1, 'B'];
-  return +(v / size).toPrecision(3) + ' ' + unit;
+  return +(v / size).toPrecision(4) + ' ' + unit;
 }
 function joules(v) {
   const [size, unit] = v >= 0.1 ? [1, 'J'] : v >= 1e-4 ? [1e-3, 'mJ'] : [1e-6, 'µJ'];
@@ -144,8 +145,10 @@ function showRuns() {
     b.querySelector('.state').textContent = r.state;
     b.querySelector('.state').className = 'state ' + r.state;
     const parts = [`step ${known(r.step) ? r.step : 0}${r.steps ? '/' + r.steps : ''}`];
-    if (known(r.loss)) parts.push('loss ' + r.loss.toFixed(3));
-    if (known(r.per_s)) parts.push(count(r.per_s) + '/s');
+    if (r.measure !== 'val_loss' && known(r[r.measure]))
+      parts.push(`${measureName(r.measure)} ${plain(r[r.measure])}`);
+    else if (known(r.loss)) parts.push('loss ' + r.loss.toFixed(3));
+    if (known(r.per_s)) parts.push(`${count(r.per_s)} ${unitsOf(r)}/s`);
     b.querySelector('.sub').textContent = parts.join('  ·  ');
     b.querySelector('.progress i').style.width =
       r.steps ? Math.min(100, 100 * (r.step || 0) / r.steps) + '%' : '0';
@@ -261,7 +264,8 @@ const charts = [
   { title: 'Energy per unit', keys: [['j_per_unit', '']], format: joules, smooth: true },
 ];
 
-/* Columns that no chart above shows: the task's other measures, and its losses where it has several. */
+/* Columns that no chart above shows: the task's measures stand behind its loss, the one that counts first;
+ * whatever else the task reports comes last. */
 const plainKeys = new Set(['step', 'time_s', 'data_wait_s', 'data_fill_s', 'eval_s', 'save_s', 'energy_j',
   'kwh', 'watch_first', 'watch_last', 'sm_mhz', 'mem_mhz', 'temp_c', 'pcie_tx_bytes_s', 'pcie_rx_bytes_s',
   'ecc_errors', 'gpu_processes', 'cpu', 'ram_bytes', 'ram_total_bytes', 'disk_read_bytes_s',
@@ -272,8 +276,10 @@ function addCharts() {
     for (const key of Object.keys((state.data.get(name) || { columns: {} }).columns)) {
       if (plainKeys.has(key) || shownKeys.has(key)) continue;
       shownKeys.add(key);
-      const title = key.startsWith('val_') ? 'Validation ' + measureName(key) : measureName(key);
-      charts.push({ title, keys: [[key, '']], format: plain, smooth: !key.startsWith('val_'), own: true });
+      const r = state.list && state.list.runs.find(q => q.name === name) || {}, rare = key.startsWith('val_');
+      charts.push({ title: rare ? 'Validation ' + measureName(key) : measureName(key), keys: [[key, '']],
+        format: plain, smooth: !rare, note: (r.larger || []).includes(key) ? 'larger is better' : '',
+        rank: !rare ? 3 : key === r.measure ? 0 : 1 });
     }
   }
 }
@@ -343,15 +349,15 @@ function legend(chart, x) {
 function build(chart) {
   chart.card = make('section', 'card plot');
   const head = make('div', 'head'), area = make('div', 'area');
-  chart.head = make('h3', '', chart.title);
+  chart.head = make('h3', '', chart.title + (chart.note ? ', ' + chart.note : ''));
   chart.now = make('span', 'now');
   chart.legend = make('div', 'legend');
   head.append(chart.head, chart.now);
   chart.card.append(head, area, chart.legend);
   chart.card.dataset.title = chart.title;
-  /* What the task measures stands behind its loss. */
-  const second = chart.own && $('plots').children[1];
-  if (second) $('plots').insertBefore(chart.card, second); else $('plots').append(chart.card);
+  const rank = chart.title === 'Loss' ? -1 : chart.rank ?? 2;
+  chart.card.dataset.rank = rank;
+  $('plots').insertBefore(chart.card, [...$('plots').children].find(e => +e.dataset.rank > rank) || null);
   chart.plot = makePlot(area, x => legend(chart, x));
 }
 
@@ -364,7 +370,10 @@ function showPlots() {
     chart.card.hidden = !chart.lines.length;
     if (chart.card.hidden) continue;
     const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
-    if (chart.unit && r) chart.head.textContent = `${chart.title}, ${chart.unit(r)}`;
+    const units = new Set(state.selected.map(n => state.list && state.list.runs.find(q => q.name === n))
+      .filter(Boolean).map(unitsOf));
+    if (chart.unit && r)
+      chart.head.textContent = `${chart.title}, ${units.size > 1 ? 'in own units/s' : chart.unit(r)}`;
     chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format,
       formatX: state.x === 'time' ? timeText : stepText });
     legend(chart, null);
@@ -400,15 +409,28 @@ function showTable() {
   $('tiles').replaceChildren(card);
 }
 
+/* The best value so far of the measure that counts, and when it was. */
+function bestTile(r) {
+  const c = (state.data.get(r.name) || { columns: {} }).columns, col = (r.measure && c[r.measure]) || [];
+  let at = -1;
+  col.forEach((v, i) => {
+    if (known(v) && (at < 0 || (r.larger_is_better ? v > col[at] : v < col[at]))) at = i;
+  });
+  return [`best ${measureName(r.measure || '')}` + (at < 0 ? '' : `, step ${c.step[at]}`),
+    at >= 0 && plain(col[at])];
+}
+
 function showTiles() {
   $('tiles').className = state.selected.length > 1 ? 'table' : 'tiles';
   if (state.list && state.selected.length > 1) { showTable(); return; }
   const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
   const rows = !r ? [] : [
-    [r.steps ? `of ${count(r.steps)} steps` : 'steps', String(r.step || 0)],
+    [(r.steps ? `of ${count(r.steps)} ` : '') + (unitsOf(r) === 'steps' ? 'updates' : 'steps'),
+      String(r.step || 0)],
     ['loss', known(r.loss) && r.loss.toFixed(4)],
     ...Object.keys(r).filter(k => k.startsWith('val_')).map(k =>
       ['validation ' + measureName(k), known(r[k]) && plain(r[k])]),
+    bestTile(r),
     [`${unitsOf(r)}/s`, known(r.per_s) && count(r.per_s)],
     ['MFU', known(r.mfu) && percent(r.mfu)],
     ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
@@ -437,7 +459,7 @@ function showWaterfall() {
       const i = make('i');
       i.style.width = 100 * p.share + '%';
       i.style.background = fallColors[p.name] || '#868e96';
-      i.title = `${p.name}: ${percent(p.share)}`;
+      i.title = `${p.name}: ${share(p.share)}`;
       bar.append(i);
       if (!seen.has(p.name)) seen.set(p.name, p);
     }
@@ -449,7 +471,7 @@ function showWaterfall() {
     const item = make('div'), dot = make('i', 'dot0');
     dot.style.background = fallColors[p.name] || '#868e96';
     item.append(dot, make('span', '', p.name + ' '));
-    if (state.selected.length === 1) item.append(make('b', '', percent(p.share) + ' '));
+    if (state.selected.length === 1) item.append(make('b', '', share(p.share) + ' '));
     item.append(make('span', 'soft', p.note));
     keys.append(item);
   }
