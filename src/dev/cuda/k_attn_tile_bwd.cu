@@ -19,13 +19,19 @@
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays
- * in shared memory, and dq leaves from where o was. */
-template <int D>
-struct QueryRoom : Room<D, D == 64 ? 3 : 2, 3, D == 64 ? 2 : 1, D == 64 ? 5 : 3, 0, D == 64 ? 0 : 1> {
+ * in shared memory, and dq leaves from where o was. Four tiles of queries have two warpgroups: with three, the
+ * fourth tile would have a thread block for itself. */
+template <int D, int WGS>
+struct QueryRoom : Room<D, WGS, 3, D == 64 ? 2 : 1,
+                        D == 128   ? 3
+                        : WGS == 2 ? 7
+                                   : 5,
+                        0, D == 64 ? 0 : 1> {
     static constexpr int N_SUM         = D / PART * N_ACC;
     using Query                        = Words<D / PART * N_WORD>;
     using Dout                         = typename std::conditional<D == 64, uint32_t, Query>::type;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 160 : 240, REGS_LOAD = D == 64 ? 32 : 24; /* a thread */
+    static constexpr int REGS_MULTIPLY = D == 128 ? 240 : WGS == 2 ? 224 : 160; /* a thread */
+    static constexpr int REGS_LOAD     = D == 128 ? 24 : WGS == 2 ? 56 : 32;
 };
 
 /* k, v; q, dout; dk, dv. With heads of 128 there are no registers for k and v: they stay in shared memory,
@@ -614,11 +620,10 @@ __device__ __forceinline__ void keys_begin(Keys<R> &a, float (&s)[N_ACC], uint32
     dp_begin<R>(a.dp, a.v, smem, r);
 }
 
-/* dk, dv += what the few queries at r give, which come first; `next`: the tile after them, whose products begin
- * here, too. */
+/* dk, dv += what the few queries at r give, which come first. There are no registers for the next tile's
+ * products beside them, nor for these products beside the loop. */
 template <typename R>
-__device__ __forceinline__ void keys_few(Keys<R> &a, float (&s)[N_ACC], const AttnArgs &g, uint32_t smem,
-                                         Ring r, Ring next)
+__device__ __forceinline__ void keys_few(Keys<R> &a, const AttnArgs &g, uint32_t smem, Ring r)
 {
     float few[FEW_ACC], dfew[FEW_ACC];
     ring_wait<R>(smem, r);
@@ -630,8 +635,7 @@ __device__ __forceinline__ void keys_few(Keys<R> &a, float (&s)[N_ACC], const At
     few_multiply_rows<R>(few, a.k, ring_tile<R>(smem, r, 0));
     few_multiply_rows<R, 1>(dfew, a.v, ring_tile<R>(smem, r, 1));
     wgmma_commit();
-    keys_begin(a, s, smem, next);
-    wgmma_wait<2>(); /* the few are there */
+    wgmma_wait<0>();
     wgmma_settle(few);
     wgmma_settle(dfew);
 #pragma unroll
@@ -645,7 +649,10 @@ __device__ __forceinline__ void keys_few(Keys<R> &a, float (&s)[N_ACC], const At
     few_multiply_cols(a.dv, a.p, ring_tile<R>(smem, r, 1));
     few_multiply_cols(a.dk, a.ds, ring_tile<R>(smem, r, 0));
     wgmma_commit();
-    if (R::D != 64) wgmma_wait<0>(); /* p is written again before the next wait */
+    wgmma_wait<0>();
+    wgmma_settle(a.dv);
+    wgmma_settle(a.dk);
+    ring_free<R>(smem, r);
 }
 
 /* The tiles of queries by which the keys are seen. With spans the next one may be further on than the ring
@@ -654,19 +661,17 @@ template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
 {
     float s[N_ACC];
-    Spot  at     = w.spot();
-    Ring  before = at.r;
+    Spot  at = w.spot();
     if constexpr (FEW) {
+        keys_few(a, g, smem, at.r);
         w.next(g, smem);
         at = w.spot();
-        keys_few(a, s, g, smem, before, at.r);
-    } else {
-        keys_begin(a, s, smem, w.r);
     }
+    Ring before = at.r;
+    keys_begin(a, s, smem, w.r);
 #pragma unroll 1
     for (bool first = true;; first = false) {
         keys_add<R, SPANS>(a, s, g, smem, at, before, first);
-        if (FEW) ring_free<R>(smem, before, !first); /* waited for with dp */
         if (SPANS) {
             wgmma_wait<0>();
             ring_free<R>(smem, at.r);
@@ -760,7 +765,13 @@ __global__ void __launch_bounds__(R::THREADS, 1)
 template <int D, bool SPANS, bool FEW>
 static int launch_queries(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
-    using Q = QueryRoom<D>;
+    using Q   = QueryRoom<D, D == 64 ? 3 : 2>;
+    using Two = QueryRoom<D, 2>;
+    if constexpr (D == 64 && !SPANS) {
+        if (g.q_tiles == 4)
+            return attn_launch<Two>(attn_bwd_kernel<Two, false, SPANS, FEW>, m, g,
+                                    g.n_batch * g.heads * Two::blocks(g.T), n_sm, stream);
+    }
     return attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS, FEW>, m, g, g.n_batch * g.heads * Q::blocks(g.T),
                           n_sm, stream);
 }
