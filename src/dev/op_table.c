@@ -125,7 +125,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_CAST]         = { "cast", 2, { W("y"), R("x") } },
     [OP_QUANT]        = { "quant", 10, { WO("q"), WO("qt"), RW("site"), RWO("db"), WS, R("x"), RO("dy"),
                           RO("lse"), RO("target"), RO("state") } },
-    [OP_FP8_SCALE]    = { "fp8_scale", 1, { RW("sites") } },
+    [OP_FP8_SCALE]    = { "fp8_scale", 2, { RW("sites"), RO("all") } },
     [OP_FP8_LINEAR]   = { "fp8_linear", 7, { W("y"), WS, R("a"), R("b"), R("a_site"), R("b_site"),
                           RO("bias") }, .unit = UNIT_FP8 },
     [OP_FP8_LINEAR_DW] = { "fp8_linear_dw", 6, { RW("dw"), WS, R("a"), R("b"), R("a_site"), R("b_site") },
