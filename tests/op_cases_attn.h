@@ -139,15 +139,16 @@ static inline int case_attn(OpCase *c, int i)
      * again with stored weights, and the gradient once more for rotated q and k. Lengths of 128s are those
      * that CUDA has fast kernels for. In the last one the CPU's products of dout, whose rows are far apart,
      * pack more than those of qkv. */
-    static const int64_t s[][7] = {
-        { 2, 1, 1, 1, 1, 0, 0 },     { 1, 127, 2, 2, 64, 0, 0 },  { 2, 65, 14, 2, 64, 0, 0 },
-        { 1, 127, 4, 2, 80, 0, 0 },  { 1, 70, 3, 1, 128, 4, 0 },  { 2, 33, 3, 3, 1, 0, 0 },
-        { 1, 40, 2, 1, 7, 3, 0 },    { 1, 200, 2, 1, 16, 0, 0 },  { 3, 64, 2, 2, 32, 0, 0 },
-        { 1, 128, 2, 1, 128, 0, 0 }, { 2, 128, 3, 1, 64, 8, 8 },  { 1, 384, 2, 2, 64, 0, 0 },
-        { 1, 768, 2, 1, 64, 0, 0 },  { 1, 512, 1, 1, 128, 0, 0 }, { 2, 61, 2, 1, 100, 0, 600 }
-    };
-    int n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i / n == 1;
-    int fwd = c->kind == OP_ATTN_FWD, at = fwd ? 5 : 6, shape_i = i % n / MASK_COUNT;
+    static const int64_t s[][7] = { { 2, 1, 1, 1, 1, 0, 0 },    { 1, 127, 2, 2, 64, 0, 0 },
+                                    { 2, 65, 14, 2, 64, 0, 0 }, { 1, 127, 4, 2, 80, 0, 0 },
+                                    { 1, 70, 3, 1, 128, 4, 0 }, { 2, 33, 3, 3, 1, 0, 0 },
+                                    { 1, 40, 2, 1, 7, 3, 0 },   { 1, 200, 2, 1, 16, 0, 0 },
+                                    { 3, 64, 2, 2, 32, 0, 0 },  { 1, 128, 2, 1, 128, 0, 0 },
+                                    { 2, 128, 3, 1, 64, 8, 8 }, { 1, 384, 2, 2, 64, 0, 0 },
+                                    { 1, 768, 2, 1, 64, 0, 0 }, { 1, 512, 1, 1, 128, 0, 0 },
+                                    { 1, 196, 2, 2, 64, 0, 0 }, { 2, 61, 2, 1, 100, 0, 600 } };
+    int                  n = (int)(sizeof s / sizeof s[0]) * MASK_COUNT, stored = i / n == 1;
+    int                  fwd = c->kind == OP_ATTN_FWD, at = fwd ? 5 : 6, shape_i = i % n / MASK_COUNT;
     if (i >= (fwd ? 2 : 3) * n) return 0;
     const int64_t *k = s[shape_i];
     int64_t        B = k[0], T = k[1], H = k[2], K = k[3], D = k[4], W = (H + 2 * K) * D, pad = k[5],

@@ -382,6 +382,15 @@ int main()
         { 2, 19, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 100, 90 },
         { 2, 70, 2, 1, 128, MASK_FULL, 2, false, 0, false, 0, 333 },
         { 1, 250, 1, 1, 64, MASK_FULL, 1, false, 0, true },
+        /* a last tile with few rows, of keys, of queries, of both */
+        { 2, 196, 2, 2, 64, MASK_FULL, 2, true },
+        { 1, 72, 2, 2, 64, MASK_FULL, 1, false },
+        { 1, 257, 1, 1, 64, MASK_FULL, 2, false, 0, true },
+        { 2, 129, 2, 2, 128, MASK_FULL, 2, true },
+        { 1, 68, 2, 2, 128, MASK_FULL, 1, false },
+        { 1, 73, 1, 1, 64, MASK_FULL, 1, false },
+        { 1, 128, 2, 1, 64, MASK_FULL, 2, false, 0, false, 0, 260 },
+        { 1, 260, 2, 2, 80, MASK_FULL, 2, false, 0, false, 0, 128 },
         /* heads of other sizes */
         { 1, 70, 1, 1, 8, MASK_CAUSAL, 1, false },
         { 2, 128, 2, 1, 32, MASK_FULL, 2, false },

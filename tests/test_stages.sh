@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stages: pixels and frames that grow while a run trains. Each stage is planned before step 0, the loss goes
 # on at a change, and a run that is killed in any stage goes on bit for bit. Long form: STAGES_LONG=1, 224 to
-# 384 pixels.
+# 384 pixels, and real clips of 16 and 32 frames from the videos of opencv-doc.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
@@ -77,6 +77,20 @@ timeout -k 5 100 "$brim" train clips.yaml run=again steps=8 >again.log 2>&1 </de
 timeout -k 5 100 "$brim" train clips.yaml run=again >again.log 2>&1 </dev/null
 cmp runs/{clips,again}/checkpoints/step-00000012/model.safetensors
 verdict "left in the second stage and gone on: the same bits" $? "$(tail -n 2 again.log)"
+videos=/usr/share/doc/opencv-doc/examples/data
+if [ "${STAGES_LONG:-}" ] && [ -r $videos/vtest.avi ]; then
+    for v in Megamind tree vtest; do mkdir -p "v/$v"; ln -s "$videos/$v.avi" "v/$v/"; done
+    timeout 300 "$brim" data clips v/*/* --frames 32 --size 36 --out real >real.log 2>&1
+    verdict "clips of three videos" $? "$(tail -n 2 real.log)"
+    sed -e "s/^image:.*/image: {size: 32, patch: 8, frames: 16}/" -e 's/^stages:.*/stages: [80:32x32]/' \
+        -e 's/step_samples: 32/step_samples: 8/' -e 's/^data:.*/data: {train: real, val_fraction: 0.1}/' \
+        grow.yaml >real.yaml
+    timeout -k 5 900 "$brim" train real.yaml run=real >real.log 2>&1 </dev/null
+    verdict "frames that grow, real clips" $? "$(tail -n 2 real.log)"
+    goes_on real 80
+elif [ "${STAGES_LONG:-}" ]; then
+    echo "skip: opencv-doc is not installed: no real clips"
+fi
 out=$("$brim" train grow.yaml 'stages=[40:50]' 2>&1); rc=$?
 [ $rc -eq 2 ] && echo "$out" | grep -q 'stages: 50 is no multiple of image.patch'
 verdict "a stage that patches do not cover is refused" $? "$rc: $out"

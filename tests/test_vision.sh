@@ -34,7 +34,7 @@ train() { # name, overrides
 last() { sed -nE "s/.*\"$2\": (-?[0-9.e+-]+)[,}].*/\1/p" "runs/$1/metrics.jsonl" | tail -n 1; }
 above() { awk "BEGIN { exit !($1 > $2) }"; }
 
-train plain
+train plain watch.samples=2
 verdict "a small transformer trains on pictures" $? "$(tail -n 2 plain.log)"
 above "$(last plain val_top1)" 0.35
 verdict "it learns: top-1 $(last plain val_top1), of ten classes" $?
@@ -44,6 +44,13 @@ grep -q 'loader: a sample: read' plain.log
 verdict "the log says where the time of a sample went" $? "$(tail -n 1 plain.log)"
 grep -q 'classes: 10' runs/plain/recipe.yaml
 verdict "the run's recipe has the number of classes" $?
+
+[ "$(grep -c '"text": "this is [0-9]: ' runs/plain/samples.jsonl)" -eq 8 ] &&
+    [ -s runs/plain/samples/00000060-1.jpeg ]
+verdict "two validation pictures are shown after each evaluation" $? "$(tail -n 2 runs/plain/samples.jsonl)"
+train dark
+cmp runs/{plain,dark}/checkpoints/step-00000060/model.safetensors
+verdict "showing them changes no bit of the run" $?
 
 # Everything that draws, and the mean of weights; killed after a checkpoint, then on with other threads.
 all=(data.augment=crop,flip,jitter,rand,erase,mixup,cutmix model.drop_path=0.2 model.layer_scale=0.1

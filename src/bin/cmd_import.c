@@ -18,30 +18,40 @@
 #include <string.h>
 
 /* What a run keeps of the folder, so that an export has it again. */
-static const char *const kept_files[] = { "config.json",      "generation_config.json",
-                                          "tokenizer.json",   "tokenizer_config.json",
-                                          "tokenizer.model",  "special_tokens_map.json",
-                                          "vocab.json",       "merges.txt",
-                                          "added_tokens.json" };
+static const char *const kept_files[] = { "config.json",       "generation_config.json",
+                                          "tokenizer.json",    "tokenizer_config.json",
+                                          "tokenizer.model",   "special_tokens_map.json",
+                                          "vocab.json",        "merges.txt",
+                                          "added_tokens.json", "preprocessor_config.json" };
 
 /* ---- The recipe ---------------------------------------------------------------------------------------- */
+
+/* What a recipe says beside the model's keys. */
+static void begin_recipe(const HfConfig *c, char *text, size_t n)
+{
+    char    eos[256] = "";
+    int64_t T = c->model.context, step = MAX(524288 / T, 1) * T;
+    if (c->family == HF_VIT) {
+        snprintf(text, n, "task: image\nstep_samples: 256\ndata:\n  crop_fraction: 1\noptim:\n  lr: 1e-5\n");
+        return;
+    }
+    for (int i = 0; i < c->n_eos; i++)
+        str_append(eos, sizeof eos, "%s%lld", i ? ", " : "", (long long)c->eos[i]);
+    snprintf(text, n, "step_tokens: %lld\nsample:\n  eos: [%s]\ndata:\n  kind: random\noptim:\n  lr: 1e-5\n",
+             (long long)step, eos);
+}
 
 /* The model's keys come from config.json by `init`; the command line comes last. */
 static int make_recipe(Recipe *r, const char *dir, const HfConfig *c, const CmdTarget *t)
 {
-    char        text[2 * RECIPE_STR], eos[256] = "", init[2 * RECIPE_STR];
+    char        text[2 * RECIPE_STR], init[2 * RECIPE_STR];
     char       *all[RECIPE_KEYS + 1];
-    int64_t     T = c->model.context, step = MAX(524288 / T, 1) * T;
     const char *name = file_name_of(dir);
-    for (int i = 0; i < c->n_eos; i++)
-        str_append(eos, sizeof eos, "%s%lld", i ? ", " : "", (long long)c->eos[i]);
     if (t->n_override >= RECIPE_KEYS) return err_user("command line: too many keys");
     snprintf(init, sizeof init, "init=%s", dir);
     all[0] = init;
     for (int i = 0; i < t->n_override; i++) all[i + 1] = t->override[i];
-    snprintf(text, sizeof text,
-             "step_tokens: %lld\nsample:\n  eos: [%s]\ndata:\n  kind: random\noptim:\n  lr: 1e-5\n",
-             (long long)step, eos);
+    begin_recipe(c, text, sizeof text);
     TRY(recipe_parse(r, name, text, strlen(text), t->n_override + 1, all));
     r->init[0] = '\0'; /* the run has the weights */
     return 0;
@@ -127,7 +137,7 @@ static int write_run(Job *j, HfFolder *h, Recipe *r, const char *dir, int fresh)
                       d.path);
     if (rc == 0) rc = rundir_begin(&d, fresh);
     if (rc == 0) rc = keep_files(dir, hf);
-    if (rc == 0 && !r->data.tokenizer[0]) use_tokenizer(r, hf);
+    if (rc == 0 && strcmp(r->task, "lm") == 0 && !r->data.tokenizer[0]) use_tokenizer(r, hf);
     j->recipe = *r;
     if (rc == 0) rc = write_recipe(r, d.recipe);
     if (rc == 0) rc = write_weights(j, h, d.checkpoints);

@@ -12,6 +12,7 @@ int cmd_predict(const CmdArgs *a)
             { "--top", &top, NULL, "so many answers of each sample (default 5)" },
             { "--show", &shown, NULL, "samples of a set that are listed and drawn (default 8)" },
             { "--picture", &opt.picture, NULL, "samples and answers as an SVG picture" },
+            { "--logits", &opt.logits, NULL, "writes the logits of every sample, as .npy" },
             { "--step", &which, NULL, "best, last or the step of a checkpoint (default last)" },
     };
     Recipe r;

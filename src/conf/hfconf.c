@@ -4,14 +4,16 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "conf/hfconf_image.h"
 #include "conf/schema.h"
 
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2", "llama", "mistral", "qwen2", "qwen3" };
+const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2", "llama", "mistral", "qwen2", "qwen3", "vit" };
+
+const char *hfconf_task(HfFamily family) { return family == HF_VIT ? "image" : "lm"; }
 
 /* ---- What each key means ------------------------------------------------------------------------------- */
 
@@ -21,8 +23,10 @@ enum {
     MISTRAL  = 1 << HF_MISTRAL,
     QWEN2    = 1 << HF_QWEN2,
     QWEN3    = 1 << HF_QWEN3,
+    VIT      = 1 << HF_VIT,
     ROTARY   = LLAMA | MISTRAL | QWEN2 | QWEN3,
-    FAMILIES = GPT2 | ROTARY
+    TEXT     = GPT2 | ROTARY,
+    FAMILIES = TEXT | VIT
 };
 
 typedef enum {
@@ -31,6 +35,7 @@ typedef enum {
     KEY_NUMBER, /* a positive number */
     KEY_SWITCH, /* true or false */
     KEY_ONLY,   /* must have one of the values in `only` */
+    KEY_GELU,   /* a form of GELU */
     KEY_NOTHING /* changes nothing that Brim computes */
 } HfKind;
 
@@ -38,14 +43,15 @@ typedef struct {
     const char *key;
     unsigned    families;
     HfKind      kind;
-    size_t      offset; /* in RecipeModel */
+    size_t      offset; /* in HfConfig */
     const char *only;   /* compact JSON, alternatives between | */
 } HfKey;
 
 /* clang-format off */
-#define MODEL(field) offsetof(RecipeModel, field)
+#define MODEL(field) offsetof(HfConfig, model.field)
+#define IMAGE(field) offsetof(HfConfig, image.field)
 static const HfKey key_table[] = {
-    { "vocab_size",              FAMILIES, KEY_COUNT,  MODEL(vocab), NULL },
+    { "vocab_size",              TEXT,     KEY_COUNT,  MODEL(vocab), NULL },
     { "n_embd",                  GPT2,     KEY_COUNT,  MODEL(width), NULL },
     { "n_layer",                 GPT2,     KEY_COUNT,  MODEL(layers), NULL },
     { "n_head",                  GPT2,     KEY_COUNT,  MODEL(heads), NULL },
@@ -56,16 +62,16 @@ static const HfKey key_table[] = {
     { "scale_attn_weights",      GPT2,     KEY_ONLY,   0, "true" },
     { "scale_attn_by_inverse_layer_idx", GPT2, KEY_ONLY, 0, "false" },
     { "reorder_and_upcast_attn", GPT2,     KEY_ONLY,   0, "false" },
-    { "hidden_size",             ROTARY,   KEY_COUNT,  MODEL(width), NULL },
-    { "num_hidden_layers",       ROTARY,   KEY_COUNT,  MODEL(layers), NULL },
-    { "num_attention_heads",     ROTARY,   KEY_COUNT,  MODEL(heads), NULL },
+    { "hidden_size",             ROTARY | VIT, KEY_COUNT,  MODEL(width), NULL },
+    { "num_hidden_layers",       ROTARY | VIT, KEY_COUNT,  MODEL(layers), NULL },
+    { "num_attention_heads",     ROTARY | VIT, KEY_COUNT,  MODEL(heads), NULL },
     { "num_key_value_heads",     ROTARY,   KEY_MAYBE,  MODEL(kv_heads), NULL },
     { "head_dim",                ROTARY,   KEY_MAYBE,  MODEL(head_dim), NULL },
-    { "intermediate_size",       ROTARY,   KEY_COUNT,  MODEL(ffn), NULL },
+    { "intermediate_size",       ROTARY | VIT, KEY_COUNT,  MODEL(ffn), NULL },
     { "max_position_embeddings", ROTARY,   KEY_COUNT,  MODEL(context), NULL },
     { "rms_norm_eps",            ROTARY,   KEY_NUMBER, MODEL(norm_eps), NULL },
     { "rope_theta",              ROTARY,   KEY_NUMBER, MODEL(rope_theta), NULL },
-    { "tie_word_embeddings",     FAMILIES, KEY_SWITCH, MODEL(tied), NULL },
+    { "tie_word_embeddings",     TEXT,     KEY_SWITCH, MODEL(tied), NULL },
     { "sliding_window",          MISTRAL,  KEY_MAYBE,  MODEL(window), NULL },
     { "hidden_act",              ROTARY,   KEY_ONLY,   0, "\"silu\"|\"swish\"" },
     { "attention_bias",          ROTARY & ~QWEN2, KEY_ONLY, 0, "false" },
@@ -76,6 +82,12 @@ static const HfKey key_table[] = {
     { "add_cross_attention",     FAMILIES, KEY_ONLY,   0, "false" },
     { "is_encoder_decoder",      FAMILIES, KEY_ONLY,   0, "false" },
     { "pruned_heads",            FAMILIES, KEY_ONLY,   0, "{}" },
+    { "layer_norm_eps",          VIT,      KEY_NUMBER, MODEL(norm_eps), NULL },
+    { "image_size",              VIT,      KEY_COUNT,  IMAGE(size), NULL },
+    { "patch_size",              VIT,      KEY_COUNT,  IMAGE(patch), NULL },
+    { "hidden_act",              VIT,      KEY_GELU,   MODEL(act), NULL },
+    { "num_channels",            VIT,      KEY_ONLY,   0, "3" },
+    { "qkv_bias",                VIT,      KEY_ONLY,   0, "true" },
     { "layer_types",             ROTARY,   KEY_NOTHING, 0, NULL }, /* checked by itself */
     { "rope_scaling",            ROTARY,   KEY_NOTHING, 0, NULL }, /* likewise */
     { "rope_parameters",         ROTARY,   KEY_NOTHING, 0, NULL },
@@ -84,9 +96,9 @@ static const HfKey key_table[] = {
     { "model_type",              FAMILIES, KEY_NOTHING, 0, NULL },
     { "dtype",                   FAMILIES, KEY_NOTHING, 0, NULL },
     { "torch_dtype",             FAMILIES, KEY_NOTHING, 0, NULL },
-    { "bos_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
-    { "eos_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
-    { "pad_token_id",            FAMILIES, KEY_NOTHING, 0, NULL },
+    { "bos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
+    { "eos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
+    { "pad_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "architectures",           FAMILIES, KEY_NOTHING, 0, NULL },
     { "transformers_version",    FAMILIES, KEY_NOTHING, 0, NULL },
     { "initializer_range",       FAMILIES, KEY_NOTHING, 0, NULL },
@@ -109,6 +121,12 @@ static const HfKey key_table[] = {
     { "summary_proj_to_labels",  GPT2,     KEY_NOTHING, 0, NULL },
     { "summary_type",            GPT2,     KEY_NOTHING, 0, NULL },
     { "summary_use_proj",        GPT2,     KEY_NOTHING, 0, NULL },
+    { "encoder_stride",          VIT,      KEY_NOTHING, 0, NULL }, /* of a head that paints pixels */
+    { "pooler_act",              VIT,      KEY_NOTHING, 0, NULL }, /* of a pooler: its weights are refused */
+    { "pooler_output_size",      VIT,      KEY_NOTHING, 0, NULL },
+    { "problem_type",            VIT,      KEY_NOTHING, 0, NULL },
+    { "hidden_dropout_prob",     VIT,      KEY_NOTHING, 0, NULL },
+    { "attention_probs_dropout_prob", VIT, KEY_NOTHING, 0, NULL },
 };
 /* clang-format on */
 
@@ -156,6 +174,17 @@ static RecipeModel defaults_of(HfFamily family)
         m.qkv_bias = family == HF_QWEN2;
         m.qk_norm  = family == HF_QWEN3;
         if (family == HF_QWEN3) m.head_dim = 128;
+        break;
+    case HF_VIT:
+        m.layers = m.heads = 12;
+        m.width            = 768;
+        m.ffn              = 3072;
+        m.norm             = NORM_LAYER;
+        m.norm_eps         = 1e-12;
+        m.pos              = POS_LEARNED;
+        m.act              = FFN_GELU_ERF;
+        m.bias             = 1;
+        m.mask             = MASKING_FULL;
         break;
     default: break;
     }
@@ -208,9 +237,18 @@ static int is_one_of(const json_t *value, const char *only)
     return found;
 }
 
+static int set_gelu(const Reading *r, const HfKey *k, const json_t *value, FfnKind *out)
+{
+    int exact = is_one_of(value, "\"gelu\"|\"gelu_python\"");
+    if (!exact && !is_one_of(value, "\"gelu_new\"|\"gelu_pytorch_tanh\""))
+        return refuse(r, k->key, value, "Brim computes gelu, gelu_new and gelu_pytorch_tanh here");
+    *out = exact ? FFN_GELU_ERF : FFN_GELU;
+    return 0;
+}
+
 static int set_key(const Reading *r, const HfKey *k, const json_t *value)
 {
-    char *field = (char *)&r->c->model + k->offset;
+    char *field = (char *)r->c + k->offset;
     char  want[128];
     switch (k->kind) {
     case KEY_COUNT:
@@ -224,6 +262,7 @@ static int set_key(const Reading *r, const HfKey *k, const json_t *value)
         if (!json_is_boolean(value)) return refuse(r, k->key, value, "Brim needs true or false here");
         *(int *)field = json_is_true(value);
         return 0;
+    case KEY_GELU: return set_gelu(r, k, value, (FfnKind *)field);
     case KEY_ONLY:
         if (json_is_null(value) || is_one_of(value, k->only)) return 0;
         snprintf(want, sizeof want, "Brim computes only %s", k->only);
@@ -364,9 +403,13 @@ static int check_bounds(const Reading *r)
         return err_user("%s: head_dim: %lld is odd", r->name, (long long)m->head_dim);
     if (!(tmp = calloc(1, sizeof *tmp))) return err_sys("memory for a recipe");
     tmp->model = *m;
-    int rc     = 0;
+    tmp->image = r->c->image;
+    str_copy(tmp->task, sizeof tmp->task, hfconf_task(r->c->family));
+    int rc = 0;
     for (int i = 0; i < schema_count && rc == 0; i++) {
-        if (!str_starts_with(schema_table[i].name, "model.")) continue;
+        const char *key = schema_table[i].name;
+        if (!str_starts_with(key, "model.") && !str_starts_with(key, "image.")) continue;
+        if (!schema_applies(tmp, &schema_table[i])) continue;
         if (schema_check(&schema_table[i], tmp, why, sizeof why) < 0)
             rc = err_user("%s: %s: %s", r->name, schema_table[i].name, why);
     }
@@ -381,7 +424,7 @@ static int find_family(const Reading *r, const json_t *root)
     for (int i = 0; i < HF_FAMILIES; i++) {
         if (strcmp(json_string_value(type), hfconf_family_name[i]) == 0) return i;
     }
-    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2 and qwen3");
+    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2, qwen3 and vit");
 }
 
 static int parse_root(const Reading *r, json_t *root)
@@ -393,6 +436,7 @@ static int parse_root(const Reading *r, json_t *root)
     if (family < 0) return -1;
     c->family = (HfFamily)family;
     c->model  = defaults_of(c->family);
+    if (c->family == HF_VIT) hfconf_image_defaults(&c->image);
     json_object_foreach(root, key, value)
     {
         const HfKey *k = find_key(key, c->family);
@@ -404,7 +448,11 @@ static int parse_root(const Reading *r, json_t *root)
     TRY(set_rope(r, json_object_get(root, "rope_scaling")));
     TRY(check_layer_types(r, json_object_get(root, "layer_types")));
     read_dtype(c, root);
-    read_ends(c, root);
+    if (c->family == HF_VIT) {
+        TRY(hfconf_image_labels(c, r->name, root));
+    } else {
+        read_ends(c, root);
+    }
     return check_bounds(r);
 }
 
@@ -466,5 +514,6 @@ int hfconf_read(HfConfig *c, const char *dir)
     TRY(file_read_all(path, HF_CONFIG_BYTES, &text, &n));
     int rc = hfconf_parse(c, path, text, n);
     free(text);
+    if (rc == 0 && c->family == HF_VIT) return hfconf_image_processor(c, dir);
     return rc < 0 ? rc : read_generation(c, dir);
 }

@@ -1,4 +1,5 @@
-/* Hfconf: config.json of a Hugging Face model folder, as model keys of a recipe, and back.
+/* Hfconf: config.json of a Hugging Face model folder, as model keys of a recipe, and back. A vision model
+ * also has image keys, and preprocessor_config.json says how pixels are normalised.
  *
  * 1. A config that was read is one that Brim computes exactly. Every key is known: it became a model key, or
  *    it changes nothing, or it has the only value that Brim computes. Any other key is refused by name.
@@ -9,13 +10,14 @@
 
 #include "conf/recipe.h"
 
-typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_FAMILIES } HfFamily;
+typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_VIT, HF_FAMILIES } HfFamily;
 
 enum { HF_MAX_EOS = 16, HF_CONFIG_BYTES = 1 << 22 };
 
 typedef struct {
     HfFamily    family;
     RecipeModel model;     /* every field is set */
+    RecipeImage image;     /* HF_VIT alone */
     char        dtype[16]; /* "float32", "bfloat16", "float16"; "": not said */
     int64_t     bos;       /* -1: none */
     int64_t     eos[HF_MAX_EOS];
@@ -24,9 +26,13 @@ typedef struct {
 
 extern const char *const hfconf_family_name[HF_FAMILIES]; /* model_type: "gpt2", "llama" */
 
+/* The task that trains models of this family: "lm" or "image". */
+const char *hfconf_task(HfFamily family);
+
 /* 1: dir is a folder with a config.json. */
 int hfconf_is_folder(const char *dir);
-/* Reads DIR/config.json, and the ids that end a text from DIR/generation_config.json if there is one.
+/* Reads DIR/config.json. Of a language model also the ids that end a text, from DIR/generation_config.json if
+ * there is one; of a vision model mean and standard deviation, from DIR/preprocessor_config.json likewise.
  * Negative after err_user() that begins with the file and the key. */
 int hfconf_read(HfConfig *c, const char *dir);
 /* The same for config.json in memory; name is used in messages. */
@@ -35,7 +41,11 @@ int hfconf_parse(HfConfig *c, const char *name, const char *text, size_t n);
 /* The family that a model of Brim's is, for writing. Negative after err_user() that names the key which no
  * family has. */
 int hfconf_family_of(const RecipeModel *m);
+/* The same for task image: negative after err_user() if Brim cannot write the model. */
+int hfconf_check_image(const RecipeModel *m, const RecipeImage *image);
 /* Writes config.json. */
 int hfconf_write(const HfConfig *c, FILE *out);
+/* Writes preprocessor_config.json of a vision model. */
+int hfconf_write_processor(const HfConfig *c, FILE *out);
 
 #endif

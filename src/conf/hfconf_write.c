@@ -2,7 +2,7 @@
 #include "conf/hfconf.h"
 
 #include "base/err.h"
-#include "base/json.h"
+#include "conf/hfconf_image.h"
 
 int hfconf_family_of(const RecipeModel *m)
 {
@@ -80,9 +80,9 @@ static void write_rotary(JsonOut *o, const HfConfig *c)
 
 int hfconf_write(const HfConfig *c, FILE *out)
 {
-    static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel", "LlamaForCausalLM",
+    static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel",    "LlamaForCausalLM",
                                                        "MistralForCausalLM", "Qwen2ForCausalLM",
-                                                       "Qwen3ForCausalLM" };
+                                                       "Qwen3ForCausalLM",   "ViTForImageClassification" };
     JsonOut                  o;
     json_out_init_file(&o, out);
     json_out_object(&o, NULL);
@@ -90,6 +90,11 @@ int hfconf_write(const HfConfig *c, FILE *out)
     json_out_str(&o, NULL, class_of[c->family]);
     json_out_close(&o);
     json_out_str(&o, "model_type", hfconf_family_name[c->family]);
+    json_out_str(&o, "torch_dtype", c->dtype[0] ? c->dtype : "float32");
+    if (c->family == HF_VIT) {
+        hfconf_image_write(&o, c);
+        return json_out_end(&o);
+    }
     json_out_int(&o, "vocab_size", c->model.vocab);
     if (c->family == HF_GPT2) {
         write_gpt2(&o, &c->model);
@@ -97,7 +102,6 @@ int hfconf_write(const HfConfig *c, FILE *out)
         write_rotary(&o, c);
     }
     json_out_bool(&o, "tie_word_embeddings", c->model.tied);
-    json_out_str(&o, "torch_dtype", c->dtype[0] ? c->dtype : "float32");
     if (c->bos >= 0) json_out_int(&o, "bos_token_id", c->bos);
     if (c->bos < 0) json_out_str(&o, "bos_token_id", NULL);
     if (c->n_eos == 1) {

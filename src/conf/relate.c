@@ -318,34 +318,47 @@ static int check_watch(const Recipe *r)
 /* Model keys that another run of the same weights may choose. */
 static int is_free(const char *key)
 {
-    static const char *const free_keys[] = { "model.dropout", "model.mask", "model.init_std" };
+    static const char *const free_keys[] = { "model.dropout",   "model.mask",   "model.init_std",
+                                             "model.drop_path", "image.smooth", "image.ema" };
     for (int i = 0; i < ARRAY_LEN(free_keys); i++) {
         if (strcmp(free_keys[i], key) == 0) return 1;
     }
     return 0;
 }
 
-/* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. A shorter
- * context is allowed where positions are computed. */
+/* 1: the recipe may say other than the folder. A shorter context where positions are computed; any size of
+ * images, because their positions are resampled; any names of classes. */
+static int may_differ(const Recipe *r, const HfConfig *c, const char *key)
+{
+    if (strcmp(key, "model.context") == 0)
+        return c->model.pos == POS_ROPE && r->model.context < c->model.context;
+    return strcmp(key, "image.size") == 0 || strcmp(key, "image.names") == 0;
+}
+
+/* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. */
 static int take_model(Recipe *r, const HfConfig *c)
 {
     Recipe *theirs = calloc(1, sizeof *theirs);
     if (!theirs) return err_sys("memory for a recipe");
     theirs->model = c->model;
+    theirs->image = c->image;
     int rc        = 0;
     for (int i = 0; i < schema_rows(r) && rc == 0; i++) {
         const SchemaRow *row = schema_row(r, i);
         char             ours[RECIPE_STR], wanted[RECIPE_STR], why[160];
-        if (!str_starts_with(row->name, "model.") || is_free(row->name)) continue;
+        int              of_image = c->family == HF_VIT && str_starts_with(row->name, "image.");
+        if ((!str_starts_with(row->name, "model.") && !of_image) || is_free(row->name)) continue;
+        if (!schema_applies(r, row)) continue;
         schema_get(row, theirs, wanted, sizeof wanted);
         schema_get(row, r, ours, sizeof ours);
         int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
-        if (r->origin[i] == ORIGIN_DEFAULT || derived) {
+        if (r->origin[i] == ORIGIN_DEFAULT && row->type == KEY_LIST) {
+            memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
+        } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
             CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
-            int shorter = c->model.pos == POS_ROPE && strcmp(row->name, "model.context") == 0 &&
-                          r->model.context < c->model.context;
-            if (!shorter) rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+            if (!may_differ(r, c, row->name))
+                rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
         }
     }
     free(theirs);
@@ -363,6 +376,8 @@ static int resolve_init(Recipe *r, const char *folder, int need_data)
         return 0;
     }
     if (hfconf_read(&c, r->init) < 0) return recipe_blame_pending(r, "init");
+    DEMAND(strcmp(hfconf_task(c.family), r->task) == 0, "init", "%s: a %s model is for task %s", r->init,
+           hfconf_family_name[c.family], hfconf_task(c.family));
     return take_model(r, &c);
 }
 
@@ -381,6 +396,7 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
 /* Without data.train the pixels are noise, for measuring speed. */
 static int resolve_image(Recipe *r, const char *folder, int need_data)
 {
+    TRY(resolve_init(r, folder, need_data));
     TRY(resolve_model(r));
     TRY(relate_image(r));
     TRY(find_files(r, folder));

@@ -112,7 +112,7 @@ const SchemaRow schema_table[] = {
               "kept once, in the type they compute in" },
     { ROW("init", KEY_TEXT, init, ""), .path = 1,
       .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
-      .tasks = "lm",
+      .tasks = "lm,image",
       .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the "
               "model keys that the recipe does not (docs/huggingface.md)" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),

@@ -16,6 +16,8 @@ enum { INDEX_BYTES = 64 << 20, MOST_FILES = 4096 };
 
 /* clang-format off */
 #define LAYER "layers.#."
+#define VITL  "encoder.layer.#."
+#define VITA  VITL "attention.attention."
 #define ATTN  LAYER "self_attn."
 static const HfRow rotary_rows[] = {
     { "embed.weight",         { "embed_tokens.weight" }, 0, 0 },
@@ -37,29 +39,55 @@ static const HfRow gpt2_rows[] = {
     { "pos.weight",           { "wpe.weight" }, 0, 0 },
     { "block.#.norm1.weight", { "h.#.ln_1.weight" }, 0, 0 },
     { "block.#.norm1.bias",   { "h.#.ln_1.bias" }, 0, 0 },
-    { "block.#.qkv.weight",   { "h.#.attn.c_attn.weight" }, 1, 0 },
+    { "block.#.qkv.weight",   { "h.#.attn.c_attn.weight" }, HF_TRANSPOSED, 0 },
     { "block.#.qkv.bias",     { "h.#.attn.c_attn.bias" }, 0, 0 },
-    { "block.#.proj.weight",  { "h.#.attn.c_proj.weight" }, 1, 0 },
+    { "block.#.proj.weight",  { "h.#.attn.c_proj.weight" }, HF_TRANSPOSED, 0 },
     { "block.#.proj.bias",    { "h.#.attn.c_proj.bias" }, 0, 0 },
     { "block.#.norm2.weight", { "h.#.ln_2.weight" }, 0, 0 },
     { "block.#.norm2.bias",   { "h.#.ln_2.bias" }, 0, 0 },
-    { "block.#.up.weight",    { "h.#.mlp.c_fc.weight" }, 1, 0 },
+    { "block.#.up.weight",    { "h.#.mlp.c_fc.weight" }, HF_TRANSPOSED, 0 },
     { "block.#.up.bias",      { "h.#.mlp.c_fc.bias" }, 0, 0 },
-    { "block.#.down.weight",  { "h.#.mlp.c_proj.weight" }, 1, 0 },
+    { "block.#.down.weight",  { "h.#.mlp.c_proj.weight" }, HF_TRANSPOSED, 0 },
     { "block.#.down.bias",    { "h.#.mlp.c_proj.bias" }, 0, 0 },
     { "norm.weight",          { "ln_f.weight" }, 0, 0 },
     { "norm.bias",            { "ln_f.bias" }, 0, 0 },
     { "head.weight",          { "/lm_head.weight" }, 0, 0 },
 };
+
+static const HfRow vit_rows[] = {
+    { "patch.weight",         { "embeddings.patch_embeddings.projection.weight" }, HF_PATCHES, 0 },
+    { "patch.bias",           { "embeddings.patch_embeddings.projection.bias" }, 0, 0 },
+    { "class.weight",         { "embeddings.cls_token" }, HF_BATCHED, 0 },
+    { "pos.weight",           { "embeddings.position_embeddings" }, HF_BATCHED, 0 },
+    { "block.#.norm1.weight", { VITL "layernorm_before.weight" }, 0, 0 },
+    { "block.#.norm1.bias",   { VITL "layernorm_before.bias" }, 0, 0 },
+    { "block.#.qkv.weight",   { VITA "query.weight", VITA "key.weight", VITA "value.weight" }, 0, 3 },
+    { "block.#.qkv.bias",     { VITA "query.bias", VITA "key.bias", VITA "value.bias" }, 0, 3 },
+    { "block.#.proj.weight",  { VITL "attention.output.dense.weight" }, 0, 0 },
+    { "block.#.proj.bias",    { VITL "attention.output.dense.bias" }, 0, 0 },
+    { "block.#.norm2.weight", { VITL "layernorm_after.weight" }, 0, 0 },
+    { "block.#.norm2.bias",   { VITL "layernorm_after.bias" }, 0, 0 },
+    { "block.#.up.weight",    { VITL "intermediate.dense.weight" }, 0, 0 },
+    { "block.#.up.bias",      { VITL "intermediate.dense.bias" }, 0, 0 },
+    { "block.#.down.weight",  { VITL "output.dense.weight" }, 0, 0 },
+    { "block.#.down.bias",    { VITL "output.dense.bias" }, 0, 0 },
+    { "norm.weight",          { "layernorm.weight" }, 0, 0 },
+    { "norm.bias",            { "layernorm.bias" }, 0, 0 },
+    { "head.weight",          { "/classifier.weight" }, 0, 0 },
+    { "head.bias",            { "/classifier.bias" }, 0, 0 },
+};
 /* clang-format on */
 
 static const char *const ignore_rotary[] = { "rotary_emb.inv_freq", NULL };
 static const char *const ignore_gpt2[]   = { ".attn.bias", ".attn.masked_bias", NULL }; /* causal masks */
+static const char *const ignore_none[]   = { NULL };
 
 const HfMap *hf_map_of(HfFamily family)
 {
     static const HfMap rotary = { "model.", rotary_rows, ARRAY_LEN(rotary_rows), ignore_rotary };
     static const HfMap gpt2   = { "transformer.", gpt2_rows, ARRAY_LEN(gpt2_rows), ignore_gpt2 };
+    static const HfMap vit    = { "vit.", vit_rows, ARRAY_LEN(vit_rows), ignore_none };
+    if (family == HF_VIT) return &vit;
     return family == HF_GPT2 ? &gpt2 : &rotary;
 }
 
@@ -220,6 +248,48 @@ void hf_close(HfFolder *h)
     memset(h, 0, sizeof *h);
 }
 
+/* ---- Orders of numbers --------------------------------------------------------------------------------- */
+
+enum { CHANNELS = 3 };
+
+/* Pixels a side of a patch with so many columns; 0: no patch has them. */
+static int64_t patch_side(int64_t cols)
+{
+    int64_t side = 0;
+    while ((side + 1) * (side + 1) * CHANNELS <= cols) side++;
+    return side * side * CHANNELS == cols ? side : 0;
+}
+
+int hf_shape(HfForm form, int ndim, int64_t rows, int64_t cols, int64_t *dim)
+{
+    if (ndim == 1) {
+        dim[0] = rows * cols;
+        return 1;
+    }
+    switch (form) {
+    case HF_TRANSPOSED: dim[0] = cols, dim[1] = rows; return 2;
+    case HF_BATCHED: dim[0] = 1, dim[1] = rows, dim[2] = cols; return 3;
+    case HF_PATCHES: dim[0] = rows, dim[1] = CHANNELS, dim[2] = dim[3] = patch_side(cols); return 4;
+    default: dim[0] = rows, dim[1] = cols; return 2;
+    }
+}
+
+int hf_is_moved(HfForm form, int ndim) { return ndim == 2 && (form == HF_TRANSPOSED || form == HF_PATCHES); }
+
+void hf_move(HfForm form, int64_t rows, int64_t cols, size_t size, const void *from, void *to, int back)
+{
+    int64_t pixels = cols / CHANNELS;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < cols; k++) {
+            int64_t ours = i * cols + k;
+            int64_t theirs =
+                form == HF_PATCHES ? i * cols + k % CHANNELS * pixels + k / CHANNELS : k * rows + i;
+            memcpy((char *)to + (size_t)(back ? theirs : ours) * size,
+                   (const char *)from + (size_t)(back ? ours : theirs) * size, size);
+        }
+    }
+}
+
 /* ---- One weight ---------------------------------------------------------------------------------------- */
 
 static int find_part(const HfFolder *h, const char *name, HfWeight *w, int k)
@@ -236,29 +306,53 @@ static int find_part(const HfFolder *h, const char *name, HfWeight *w, int k)
     return 0;
 }
 
+/* Rows and columns of part k as Brim has them. */
+static int matrix_of(const HfWeight *w, int k, int *ndim, int64_t *rows, int64_t *cols)
+{
+    const SafeTensor *t    = w->part[k];
+    HfForm            form = w->row->form;
+    int               want = form == HF_BATCHED ? 3 : form == HF_PATCHES ? 4 : 2;
+    int64_t           dim[4];
+    if (t->ndim == 1 && want == 2) {
+        *ndim = 1, *rows = 1, *cols = t->dim[0];
+        return 0;
+    }
+    if (t->ndim != want)
+        return err_user("%s: tensor %s: has %d dimensions, not %s", w->file[k]->path, t->name, t->ndim,
+                        want == 2   ? "1 or 2"
+                        : want == 3 ? "3"
+                                    : "4");
+    *ndim = 2;
+    *rows = form == HF_TRANSPOSED || form == HF_BATCHED ? t->dim[1] : t->dim[0];
+    *cols = form == HF_TRANSPOSED ? t->dim[0] : *rows > 0 ? t->n_elem / *rows : 0;
+    hf_shape(form, 2, *rows, *cols, dim);
+    if (memcmp(dim, t->dim, sizeof *dim * (size_t)want) != 0)
+        return err_user("%s: tensor %s: is not of the shape that Brim reads", w->file[k]->path, t->name);
+    return 0;
+}
+
 /* Adds the shape of part k to the weight's. */
 static int join_part(HfWeight *w, int k)
 {
     const SafeTensor *t    = w->part[k];
     const char       *path = w->file[k]->path;
-    if (t->ndim != 1 && t->ndim != 2)
-        return err_user("%s: tensor %s: has %d dimensions, a weight has 1 or 2", path, t->name, t->ndim);
-    int     flip = w->row->transposed && t->ndim == 2;
-    int64_t rows = t->ndim == 1 ? 1 : t->dim[flip], cols = t->ndim == 1 ? t->dim[0] : t->dim[!flip];
+    int64_t           rows = 0, cols = 0;
+    int               ndim = 0;
+    TRY(matrix_of(w, k, &ndim, &rows, &cols));
     if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16)
         return err_user("%s: tensor %s: holds %s, Brim reads f32, bf16 and f16", path, t->name,
                         dtype_name(t->dtype));
     if (k == 0) {
-        w->ndim  = t->ndim;
+        w->ndim  = ndim;
         w->rows  = rows;
         w->cols  = cols;
         w->dtype = t->dtype;
         return 0;
     }
-    if (t->ndim != w->ndim || t->dtype != w->dtype || (t->ndim == 2 && cols != w->cols))
+    if (ndim != w->ndim || t->dtype != w->dtype || (ndim == 2 && cols != w->cols))
         return err_user("%s: tensor %s: type or shape does not match %s", path, t->name, w->part[0]->name);
-    if (t->ndim == 2) w->rows += rows;
-    if (t->ndim == 1) w->cols += cols;
+    if (ndim == 2) w->rows += rows;
+    if (ndim == 1) w->cols += cols;
     return 0;
 }
 
@@ -277,8 +371,8 @@ int hf_find(const HfFolder *h, const char *ours, HfWeight *w)
     return 0;
 }
 
-/* A transposed tensor is turned whole, because a row of Brim's is spread over all of theirs. */
-static int read_transposed(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
+/* A tensor of another order is moved whole, because a row of Brim's is spread over all of theirs. */
+static int read_moved(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
 {
     const SafeTensor *t    = w->part[0];
     size_t            size = dtype_bytes(w->dtype);
@@ -292,11 +386,7 @@ static int read_transposed(HfFolder *h, const HfWeight *w, int64_t first, int64_
             return err_sys("%s: memory for tensor %s", w->file[0]->path, t->name);
         }
         int rc = safetensors_read(w->file[0], t->offset, raw, t->size_bytes);
-        for (int64_t i = 0; i < w->rows && rc == 0; i++) {
-            for (int64_t k = 0; k < w->cols; k++)
-                memcpy((char *)h->whole + (size_t)(i * w->cols + k) * size,
-                       raw + (size_t)(k * w->rows + i) * size, size);
-        }
+        if (rc == 0) hf_move(w->row->form, w->rows, w->cols, size, raw, h->whole, 0);
         free(raw);
         TRY(rc);
         str_copy(h->whole_name, sizeof h->whole_name, t->name);
@@ -309,7 +399,7 @@ int hf_read(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
 {
     size_t size = dtype_bytes(w->dtype);
     CHECK(first >= 0 && n >= 0 && first + n <= w->rows * w->cols, "outside %s", w->part[0]->name);
-    if (w->row->transposed && w->ndim == 2) return read_transposed(h, w, first, n, out);
+    if (hf_is_moved(w->row->form, w->ndim)) return read_moved(h, w, first, n, out);
     int64_t begin = 0;
     for (int k = 0; k < w->n_part && n > 0; k++) {
         const SafeTensor *t    = w->part[k];

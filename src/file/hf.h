@@ -3,7 +3,8 @@
  * 1. A folder has one model.safetensors, or shards that model.safetensors.index.json names.
  * 2. A map says for each of Brim's weights which of their tensors hold it. Several tensors follow each other
  *    along the rows: qkv is [q | k | v], up of a gated form is [gate | up]. GPT-2 stores matrices
- *    transposed. Nothing is computed: numbers keep their type and their bits.
+ *    transposed, a ViT its patches with the channels first. Nothing is computed: numbers keep their type and
+ *    their bits.
  * 3. '#' in a map stands for the number of a block, in both names.
  * 4. Reading is checked like any file from elsewhere: names, shapes, types, duplicates, bytes. */
 #ifndef FILE_HF_H
@@ -14,11 +15,19 @@
 
 enum { HF_PARTS = 3, HF_NAME = 256 };
 
+/* How their tensor holds a matrix [rows, cols] of Brim's. */
+typedef enum {
+    HF_PLAIN,      /* the same; a vector likewise */
+    HF_TRANSPOSED, /* [cols, rows] */
+    HF_BATCHED,    /* ones in front: [1, rows, cols] */
+    HF_PATCHES     /* [rows, 3, side, side]; Brim's columns are [side, side, 3] */
+} HfForm;
+
 typedef struct {
     const char *ours;             /* "block.#.qkv.weight" */
     const char *theirs[HF_PARTS]; /* one after another along the rows; the rest NULL */
-    int         transposed;       /* their matrices are [columns, rows] */
-    int         pair;             /* 1: two equal halves of the rows, on writing; 3: q, k, v */
+    HfForm      form;
+    int         pair; /* 1: two equal halves of the rows, on writing; 3: q, k, v */
 } HfRow;
 
 typedef struct {
@@ -28,7 +37,7 @@ typedef struct {
     const char *const *ignore; /* ends of their names that hold no weight (masks, tables); ends with NULL */
 } HfMap;
 
-/* The map of a language model's family. */
+/* The map of a model's family. */
 const HfMap *hf_map_of(HfFamily family);
 
 typedef struct {
@@ -38,7 +47,7 @@ typedef struct {
     int          n_file;
     const HfMap *map;
     int          has_base; /* names begin with map->base */
-    void        *whole;    /* a transposed tensor as Brim has it, kept between calls */
+    void        *whole;    /* a tensor of another order as Brim has it, kept between calls */
     char         whole_name[HF_NAME];
 } HfFolder;
 
@@ -65,6 +74,13 @@ int hf_read(HfFolder *h, const HfWeight *w, int64_t first, int64_t n, void *out)
 /* Refuses a tensor of the files that none of Brim's names use. is_ours tells which of Brim's names there
  * are. */
 int hf_check_unused(const HfFolder *h, int (*is_ours)(void *ctx, const char *ours), void *ctx);
+
+/* The shape in which they hold rows x cols, into dim[4]; returns how many dimensions. ndim: of Brim's. */
+int hf_shape(HfForm form, int ndim, int64_t rows, int64_t cols, int64_t *dim);
+/* 1: their order of numbers is another than Brim's. */
+int hf_is_moved(HfForm form, int ndim);
+/* Copies a whole part from their order to Brim's; back: the reverse. size: bytes of a number. */
+void hf_move(HfForm form, int64_t rows, int64_t cols, size_t size, const void *from, void *to, int back);
 
 /* Their name of part k of a weight into out[HF_NAME], base included; NULL: the map has no such weight. */
 const HfRow *hf_name(const HfMap *map, const char *ours, int k, char *out);

@@ -7,6 +7,7 @@
 #include "conf/relate_image.h"
 #include "data/image_source.h"
 #include "prog/record.h"
+#include "task/weights.h"
 #include "tensor/number.h"
 
 #include <stdlib.h>
@@ -139,7 +140,7 @@ static int image_declare(Job *j)
     declare_net(j, &m->vit, &opt, &(NetPlace){ 0 });
     if (j->recipe.image.ema > 0) declare_ema(j, m);
     declare_batch(j, m);
-    if (j->parts & JOB_PREDICT) {
+    if (j->parts & (JOB_PREDICT | JOB_SAMPLE)) {
         int64_t dim[2] = { j->fields.B, m->vit.stored_class };
         m->logits      = store_tensor(&j->store, SLAB_IO, "answers", DT_F32, 2, dim);
     }
@@ -233,6 +234,20 @@ static int image_init_constants(Job *j)
     return begin_ema(j);
 }
 
+/* The weights of a Hugging Face folder (`init`). */
+static int image_load_init(Job *j)
+{
+    HfConfig config;
+    HfFolder h;
+    if (!j->recipe.init[0]) return 0;
+    TRY(hfconf_read(&config, j->recipe.init));
+    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
+    int rc = weights_load_hf(j, &image_of(j)->vit.net.table, &h, NULL);
+    hf_close(&h);
+    if (rc == 0) rc = job_refresh_copies(j);
+    return rc == 0 && j->recipe.image.ema > 0 ? begin_ema(j) : rc;
+}
+
 /* ---- recording ---------------------------------------------------------------------------------------- */
 
 static int record_micro(Job *j, const char *name, int sums)
@@ -290,7 +305,7 @@ static int image_record(Job *j)
         schedule_add(&j->eval,
                      (ScheduleRow){ .name = "eval", .times = 1, .prog = job_end(j, p, 0), .feeds = 1 });
     }
-    if (j->parts & JOB_PREDICT) {
+    if (j->parts & (JOB_PREDICT | JOB_SAMPLE)) {
         Prog   *p      = job_begin(j, "predict");
         Tensor *logits = vit_record(v, p, &m->batch, j->state, NET_EVAL);
         prog_at(p, -1, -1, "answers");
@@ -338,10 +353,13 @@ const Task task_image = {
     .record         = image_record,
     .release        = image_release,
     .init_constants = image_init_constants,
+    .begin          = image_load_init,
     .is_noise       = image_source_is_noise,
     .has_val        = image_source_has_val,
     .open_train     = image_source_open_train,
     .open_val       = image_source_open_val,
     .predict        = image_predict,
+    .sample         = image_sample,
+    .export_to      = image_export,
     .print_eval     = image_print_eval,
 };

@@ -28,5 +28,11 @@ static inline Image *image_of(const Job *j) { return (Image *)j->own; }
 /* ---- image_predict.c ---- */
 
 int image_predict(Job *j, const TaskPredict *opt, FILE *out);
+/* Names a validation image, by the seed, with its classes; the picture is the image. */
+int image_sample(Job *j, const TaskSample *opt, FILE *out);
+
+/* ---- image_export.c: ViT models of the Hugging Face library ---- */
+
+int image_export(const Recipe *r, const TaskExport *opt);
 
 #endif

@@ -1,12 +1,16 @@
-/* Predictions: what a net says about files and sets, and which classes of a labelled set it confuses. */
+/* Predictions: what a net says about files and sets, and which classes of a labelled set it confuses. Samples
+ * of a run that trains: what the net says about validation images. */
 #include "task/image.h"
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/image_source.h"
+#include "file/image_write.h"
+#include "file/npy.h"
 #include "task/image_picture.h"
 
 #include <math.h>
@@ -27,6 +31,7 @@ typedef struct {
     unsigned char     *block;
     float             *logits;
     ImagePicture       picture;
+    FILE              *npy;       /* for all logits; NULL: not wanted */
     int64_t           *confusion; /* [n_class][n_class]: how often a class (row) was called another */
     int64_t            n_labelled, n_first, n_five, n_skipped;
 } Predict;
@@ -119,6 +124,13 @@ static int run_batch(Predict *p)
     return job_download(j, image_of(j)->logits, p->logits, tensor_bytes(image_of(j)->logits));
 }
 
+/* A sample that could not be used has NaN. */
+static int keep_logits(const Predict *p, const Placed *at, float *row)
+{
+    for (int c = 0; c < p->n_class && at->skipped; c++) row[c] = NAN;
+    return p->npy ? npy_write(p->npy, row, p->n_class) : 0;
+}
+
 static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
 {
     char file[1024];
@@ -128,7 +140,8 @@ static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
     for (int b = 0; b < n && rc == 0; b++) {
         float *row = p->logits + (int64_t)b * p->stored;
         image_set_name(set, at[b].sample, file, sizeof file);
-        if (at[b].skipped) continue;
+        rc = keep_logits(p, &at[b], row);
+        if (at[b].skipped || rc < 0) continue;
         rank(p, row, order, top);
         count(p, at[b].label, order, top);
         if (!at[b].shown) continue;
@@ -268,19 +281,102 @@ static int each_path(Predict *p)
     return 0;
 }
 
+static void end(Predict *p)
+{
+    image_picture_deinit(&p->picture);
+    image_scratch_deinit(&p->scratch);
+    arena_deinit(&p->arena);
+    free(p->block);
+    free(p->logits);
+    free(p->confusion);
+}
+
+/* The file's head says how many rows there are, so the sets are counted first. */
+static int begin_logits(Predict *p)
+{
+    int64_t n = 0;
+    if (!p->opt->logits) return 0;
+    for (int i = 0; i < p->opt->n_path; i++) {
+        ImageSet *set;
+        TRY(image_set_open(&set, p->opt->path[i]));
+        n += image_set_len(set);
+        image_set_close(set);
+    }
+    p->npy = npy_begin(p->opt->logits, n, p->n_class);
+    return p->npy ? 0 : -1;
+}
+
 int image_predict(Job *j, const TaskPredict *opt, FILE *out)
 {
     Predict p = { .j = j, .opt = opt, .out = out };
     arena_init(&p.arena);
     int rc = begin(&p);
+    if (rc == 0) rc = begin_logits(&p);
     if (rc == 0) rc = each_path(&p);
+    if (rc == 0 && p.npy) rc = npy_publish(&p.npy, opt->logits);
+    file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
-    image_picture_deinit(&p.picture);
-    image_scratch_deinit(&p.scratch);
-    arena_deinit(&p.arena);
-    free(p.block);
-    free(p.logits);
-    free(p.confusion);
+    end(&p);
+    return rc;
+}
+
+/* ---- one sample, while a run trains -------------------------------------------------------------------- */
+
+/* Fills row 0 of the block with sample g; the other rows keep zeros. */
+static int fill_from(Predict *p, const Source *val, int64_t g)
+{
+    const Fields *f = &p->j->fields;
+    void         *field[FIELDS_MAX], *scratch = mem_zeroed(1, val->scratch_bytes + 1);
+    if (!scratch) return err_sys("memory for a sample");
+    for (int i = 0; i < f->n; i++) field[i] = fields_at(f, p->block, i, 0);
+    int rc = source_fill(val, g, field, scratch);
+    source_end_scratch(val, scratch);
+    free(scratch);
+    return rc;
+}
+
+/* The first frame of the sample. */
+static int write_jpeg(Predict *p, FILE *out)
+{
+    enum { QUALITY = 90 };
+    uint8_t *data;
+    size_t   n;
+    int      size = (int)p->j->recipe.image.seen_size;
+    TRY(image_encode_jpeg(fields_at(&p->j->fields, p->block, IMAGE_PIXELS, 0), size, size, QUALITY, &data,
+                          &n));
+    int rc = fwrite(data, 1, n, out) == n ? 0 : err_sys("a picture of %zu bytes", n);
+    free(data);
+    return rc;
+}
+
+static int answer_one(Predict *p, const TaskSample *opt)
+{
+    enum { SPREAD = 16 };
+    const Recipe *r = &p->j->recipe;
+    Source       *val;
+    int           order[5], top = MIN(5, p->n_class);
+    TRY(image_source_open_val(&val, r, SPREAD, NULL));
+    int rc = fill_from(p, val, (int64_t)((opt->seed - (uint64_t)r->seed) % (uint64_t)val->n_sample));
+    source_close(val);
+    if (rc == 0) rc = run_batch(p);
+    TRY(rc);
+    int32_t label = *(const int32_t *)fields_at(&p->j->fields, p->block, IMAGE_LABEL, 0);
+    rank(p, p->logits, order, top);
+    TRY(say(p, "this", label, p->logits, order));
+    return opt->picture ? write_jpeg(p, opt->picture) : 0;
+}
+
+int image_sample(Job *j, const TaskSample *opt, FILE *out)
+{
+    Predict p = { .j = j, .opt = &(TaskPredict){ .top = 3 }, .out = out };
+    if (image_source_is_noise(&j->recipe) || !image_source_has_val(&j->recipe)) {
+        fprintf(out, "no validation images to show\n");
+        return 0;
+    }
+    arena_init(&p.arena);
+    int rc = begin(&p);
+    if (rc == 0) rc = answer_one(&p, opt);
+    end(&p);
     return rc;
 }

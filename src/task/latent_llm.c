@@ -73,6 +73,9 @@ int latent_model(const Recipe *r, RecipeModel *m)
     if (r->latent.llm[0] && hfconf_is_folder(r->latent.llm)) {
         HfConfig c;
         if (hfconf_read(&c, r->latent.llm) < 0) return recipe_blame_pending(r, "latent.llm");
+        if (strcmp(hfconf_task(c.family), "lm") != 0)
+            return recipe_blame(r, "latent.llm", "%s: a %s model reads no text", r->latent.llm,
+                                hfconf_family_name[c.family]);
         *m = c.model;
         return 0;
     }

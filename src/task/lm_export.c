@@ -1,447 +1,57 @@
-/* A checkpoint of a language model as a Hugging Face folder: config.json, safetensors, tokenizer.
- *
- * 1. Numbers keep their bits unless another type is asked for.
- * 2. One model.safetensors up to SHARD_BYTES, else shards with an index, as transformers names them. A folder
- *    with weights of other names is refused: a reader would take those.
- * 3. The folder's files appear complete, one after the other; config.json comes last. */
-#include "task/lm.h"
-
+/* A language model as a Hugging Face folder: its family, its ends of text, its tokenizer. */
 #include "base/err.h"
 #include "base/file.h"
-#include "base/json.h"
-#include "base/mem.h"
 #include "base/str.h"
 #include "data/vocab.h"
-#include "task/weights.h"
-#include "tensor/number.h"
+#include "task/hf_export.h"
+#include "task/lm.h"
 #include "text/tokenizer.h"
 
-#include <jansson.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { CHUNK = 1 << 20, MOST_SHARDS = 4096 };
-#define SHARD_BYTES (5000000000LL)
-
-/* One of their tensors: rows [row0, row0 + rows) of one of ours. */
-typedef struct {
-    SafeTensor        spec;
-    const SafeTensor *ours; /* NULL: zeros */
-    int64_t           row0, rows, cols;
-    int               transposed;
-    int               shard;
-} Piece;
-
-typedef struct {
-    const Recipe     *r;
-    const TaskExport *opt;
-    HfConfig          config;
-    const HfMap      *map;
-    SafeFile          from;
-    Arena             arena;
-    Piece            *piece;
-    int               n_piece, n_shard;
-} Export;
-
-/* ---- What is written ----------------------------------------------------------------------------------- */
-
-static const char *const dtype_text[DT_COUNT] = {
-    [DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"
-};
-
-/* The type named on the command line; -1: none. Negative below that after err_user(). */
-static int dtype_asked(const char *text)
-{
-    if (!text) return -1;
-    for (int i = 0; i < DT_COUNT; i++) {
-        if (dtype_text[i] && strcmp(text, dtype_text[i]) == 0) return i;
-    }
-    err_user("command line: --dtype: '%s' is not float32, bfloat16 or float16", text);
-    return -2;
-}
-
-/* Weights that were trained further are f32; they go back to what was imported. */
-static DType dtype_of(const Export *e, DType stored, int asked)
-{
-    if (asked >= 0) return (DType)asked;
-    for (int i = 0; i < DT_COUNT && stored == DT_F32; i++) {
-        if (dtype_text[i] && strcmp(e->config.dtype, dtype_text[i]) == 0) return (DType)i;
-    }
-    return stored;
-}
-
-static int64_t part_rows(const RecipeModel *m, const HfRow *row, int k, int64_t rows)
-{
-    int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    if (row->pair == 3) return k == 0 ? q : kv;
-    return row->pair == 1 ? rows / 2 : rows;
-}
-
-static Piece *add_piece(Export *e, const char *name, DType dtype, int ndim, int64_t rows, int64_t cols)
-{
-    Piece *p      = &e->piece[e->n_piece++];
-    *p            = (Piece){ .rows = rows, .cols = cols };
-    p->spec.name  = arena_strdup(&e->arena, name);
-    p->spec.dtype = dtype;
-    p->spec.ndim  = ndim;
-    return p;
-}
-
-static void shape_piece(Piece *p)
-{
-    if (p->spec.ndim == 1) {
-        p->spec.dim[0] = p->rows * p->cols;
-    } else {
-        p->spec.dim[0] = p->transposed ? p->cols : p->rows;
-        p->spec.dim[1] = p->transposed ? p->rows : p->cols;
-    }
-    p->spec.n_elem     = p->rows * p->cols;
-    p->spec.size_bytes = (size_t)p->spec.n_elem * dtype_bytes(p->spec.dtype);
-}
-
-/* A vector counts as one element a row. */
-static int add_weight(Export *e, const SafeTensor *t, int asked)
-{
-    char         name[HF_NAME];
-    int64_t      rows = t->dim[0], cols = t->ndim == 2 ? t->dim[1] : 1, row0 = 0;
-    const HfRow *row = NULL;
-    for (int k = 0; hf_name(e->map, t->name, k, name); k++) {
-        row       = hf_name(e->map, t->name, k, name);
-        int64_t n = part_rows(&e->r->model, row, k, rows);
-        if (row0 + n > rows)
-            return err_user("%s: tensor %s: %lld rows do not make its parts", e->from.path, t->name,
-                            (long long)rows);
-        Piece *p      = add_piece(e, name, dtype_of(e, t->dtype, asked), t->ndim, n, cols);
-        p->ours       = t;
-        p->row0       = row0;
-        p->transposed = row->transposed && t->ndim == 2;
-        shape_piece(p);
-        row0 += n;
-    }
-    if (!row)
-        return err_user("%s: tensor %s: %s models have no such weight", e->from.path, t->name,
-                        hfconf_family_name[e->config.family]);
-    return 0;
-}
-
-/* GPT-2 has a bias everywhere. A model without one gets zeros. */
-static void add_biases(Export *e, DType dtype)
-{
-    static const char *const parts[] = { "qkv", "proj", "up", "down" };
-    const RecipeModel       *m       = &e->r->model;
-    int64_t                  wide[]  = { 3 * m->width, m->width, m->ffn, m->width };
-    char                     ours[PARAM_NAME], name[HF_NAME];
-    if (e->config.family != HF_GPT2 || m->bias) return;
-    for (int l = 0; l < m->layers; l++) {
-        for (int i = m->qkv_bias ? 1 : 0; i < ARRAY_LEN(parts); i++) {
-            param_name(ours, "block.%d.%s.bias", l, parts[i]);
-            CHECK(hf_name(e->map, ours, 0, name), "%s", ours);
-            shape_piece(add_piece(e, name, dtype, 1, wide[i], 1));
-        }
-    }
-}
-
-static int list_pieces(Export *e)
-{
-    int asked = dtype_asked(e->opt->dtype);
-    if (asked < -1) return -1;
-    int64_t most = (int64_t)e->from.n_tensor * HF_PARTS + 4 * e->r->model.layers;
-    e->piece     = ARENA_ARRAY(&e->arena, Piece, most + 1);
-    for (int i = 0; i < e->from.n_tensor; i++) TRY(add_weight(e, &e->from.tensor[i], asked));
-    if (e->n_piece == 0) return err_user("%s: has no weights", e->from.path);
-    add_biases(e, e->piece[0].spec.dtype);
-    str_copy(e->config.dtype, sizeof e->config.dtype, dtype_text[e->piece[0].spec.dtype]);
-    int64_t in_shard = 0, room = e->opt->part_bytes > 0 ? e->opt->part_bytes : SHARD_BYTES;
-    for (int i = 0; i < e->n_piece; i++) {
-        int64_t size = (int64_t)e->piece[i].spec.size_bytes;
-        if (in_shard > 0 && in_shard + size > room) {
-            in_shard = 0;
-            e->n_shard++;
-        }
-        in_shard += size;
-        e->piece[i].shard = e->n_shard;
-    }
-    e->n_shard++;
-    if (e->n_shard <= MOST_SHARDS) return 0;
-    return err_user("%s: %d files would be needed, more than %d", e->opt->out, e->n_shard, MOST_SHARDS);
-}
-
-/* ---- Numbers ------------------------------------------------------------------------------------------- */
-
-static void narrow(DType to, void *out, const float *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (to == DT_F32) {
-            ((float *)out)[i] = in[i];
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
-        }
-    }
-}
-
-/* Elements [first, first+n) of the piece, not transposed, in the piece's type. buf: CHUNK floats. */
-static int read_piece(const Export *e, const Piece *p, int64_t first, int64_t n, void *out, float *buf)
-{
-    size_t  size = dtype_bytes(p->spec.dtype);
-    int64_t at   = p->row0 * p->cols + first;
-    if (!p->ours) {
-        memset(out, 0, (size_t)n * size);
-        return 0;
-    }
-    if (p->ours->dtype == p->spec.dtype)
-        return safetensors_read(&e->from, p->ours->offset + at * (int64_t)size, out, (size_t)n * size);
-    TRY(safetensors_read_f32(&e->from, p->ours, at, n, buf));
-    narrow(p->spec.dtype, out, buf, n);
-    return 0;
-}
-
-static int write_transposed(const Export *e, const Piece *p, SafeWriter *w, float *buf)
-{
-    size_t size = dtype_bytes(p->spec.dtype);
-    char  *raw = mem_alloc(p->spec.size_bytes), *turned = mem_alloc(p->spec.size_bytes);
-    int    rc = raw && turned ? 0 : err_sys("memory for %s", p->spec.name);
-    for (int64_t at = 0; at < p->spec.n_elem && rc == 0; at += CHUNK)
-        rc = read_piece(e, p, at, MIN((int64_t)CHUNK, p->spec.n_elem - at), raw + (size_t)at * size, buf);
-    for (int64_t c = 0; c < p->cols && rc == 0; c++) {
-        for (int64_t i = 0; i < p->rows; i++)
-            memcpy(turned + (size_t)(c * p->rows + i) * size, raw + (size_t)(i * p->cols + c) * size, size);
-    }
-    if (rc == 0) rc = safetensors_write_data(w, turned, p->spec.size_bytes);
-    free(raw);
-    free(turned);
-    return rc;
-}
-
-static int write_piece(const Export *e, const Piece *p, SafeWriter *w, float *buf)
-{
-    void *out = buf + CHUNK;
-    if (p->transposed) return write_transposed(e, p, w, buf);
-    for (int64_t at = 0; at < p->spec.n_elem; at += CHUNK) {
-        int64_t n = MIN((int64_t)CHUNK, p->spec.n_elem - at);
-        TRY(read_piece(e, p, at, n, out, buf));
-        TRY(safetensors_write_data(w, out, (size_t)n * dtype_bytes(p->spec.dtype)));
-    }
-    return 0;
-}
-
-/* ---- Files --------------------------------------------------------------------------------------------- */
-
-static void shard_name(const Export *e, int shard, char *out, size_t n)
-{
-    if (e->n_shard == 1) {
-        snprintf(out, n, "model.safetensors");
-    } else {
-        snprintf(out, n, "model-%05d-of-%05d.safetensors", shard + 1, e->n_shard);
-    }
-}
-
-static int out_path(const Export *e, const char *name, char *path)
-{
-    if (snprintf(path, PATH_MAX, "%s/%s", e->opt->out, name) < PATH_MAX) return 0;
-    return err_user("%s: path too long", e->opt->out);
-}
-
-/* Weights that an earlier export left under other names. */
-static int check_folder(Export *e)
-{
-    static const char *const end[] = { ".safetensors", ".safetensors.index.json" };
-    char                     own[64], **names;
-    if (file_kind(e->opt->out) != FILE_FOLDER) return 0;
-    for (int k = 0; k < ARRAY_LEN(end); k++) {
-        int n = file_list(&e->arena, e->opt->out, end[k], &names);
-        if (n < 0) return -1;
-        for (int i = 0; i < n; i++) {
-            int is_own = k == 1 && e->n_shard > 1;
-            for (int s = 0; s < e->n_shard && k == 0 && !is_own; s++) {
-                shard_name(e, s, own, sizeof own);
-                is_own = strcmp(names[i], own) == 0;
-            }
-            if (!is_own)
-                return err_user("%s: has other weights already (%s): name another folder, or remove them",
-                                e->opt->out, names[i]);
-        }
-    }
-    return 0;
-}
-
-static int write_shard(Export *e, int shard, SafeTensor *spec, float *buf)
-{
-    const SafeMeta meta = { "format", "pt" };
-    char           name[64], path[PATH_MAX];
-    int            n = 0;
-    shard_name(e, shard, name, sizeof name);
-    TRY(out_path(e, name, path));
-    for (int i = 0; i < e->n_piece; i++) {
-        if (e->piece[i].shard == shard) spec[n++] = e->piece[i].spec;
-    }
-    SafeWriter *w  = safetensors_write_begin(path, spec, n, &meta, 1);
-    int         rc = w ? 0 : -1;
-    for (int i = 0; i < e->n_piece && rc == 0; i++) {
-        if (e->piece[i].shard == shard) rc = write_piece(e, &e->piece[i], w, buf);
-    }
-    if (rc == 0) rc = safetensors_write_publish(&w, NULL);
-    safetensors_write_discard(&w);
-    return rc;
-}
-
-static int write_weights(Export *e)
-{
-    SafeTensor *spec = ARENA_ARRAY(&e->arena, SafeTensor, e->n_piece);
-    float      *buf  = mem_alloc(2 * sizeof *buf * (size_t)CHUNK);
-    if (!buf) return err_sys("memory for writing weights");
-    int rc = 0;
-    for (int s = 0; s < e->n_shard && rc == 0; s++) rc = write_shard(e, s, spec, buf);
-    free(buf);
-    return rc;
-}
-
-static int write_index(const Export *e)
-{
-    JsonOut o;
-    char    path[PATH_MAX], name[64];
-    int64_t total = 0;
-    if (e->n_shard == 1) return 0;
-    TRY(out_path(e, "model.safetensors.index.json", path));
-    FILE *f = file_create_tmp(path);
-    if (!f) return -1;
-    for (int i = 0; i < e->n_piece; i++) total += (int64_t)e->piece[i].spec.size_bytes;
-    json_out_init_file(&o, f);
-    json_out_object(&o, NULL);
-    json_out_object(&o, "metadata");
-    json_out_int(&o, "total_size", total);
-    json_out_close(&o);
-    json_out_object(&o, "weight_map");
-    for (int i = 0; i < e->n_piece; i++) {
-        shard_name(e, e->piece[i].shard, name, sizeof name);
-        json_out_str(&o, e->piece[i].spec.name, name);
-    }
-    int rc = json_out_end(&o);
-    if (rc == 0) rc = file_publish(&f, path);
-    file_discard(&f);
-    return rc;
-}
-
-static int write_text(const char *path, const char *text)
-{
-    FILE *f  = file_create_tmp(path);
-    int   rc = f ? file_write(f, text, strlen(text)) : -1;
-    if (rc == 0) rc = file_publish(&f, path);
-    file_discard(&f);
-    return rc;
-}
-
-/* The config that was imported, with the type of the written numbers; else one of our own. */
-static int write_config(const Export *e)
-{
-    char path[PATH_MAX], was[PATH_MAX];
-    TRY(out_path(e, "config.json", path));
-    if (snprintf(was, sizeof was, "%s/hf/config.json", e->opt->run) < (int)sizeof was &&
-        file_kind(was) == FILE_REGULAR) {
-        json_t *root = json_load_file(was, 0, NULL);
-        if (!json_is_object(root)) return err_user("%s: not a JSON map", was);
-        const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype";
-        json_object_set_new(root, key, json_string(e->config.dtype));
-        char *text = json_dumps(root, JSON_INDENT(2));
-        int   rc   = text ? write_text(path, text) : err_set("%s: cannot be written again", was);
-        free(text);
-        json_decref(root);
-        return rc;
-    }
-    FILE *f  = file_create_tmp(path);
-    int   rc = f ? hfconf_write(&e->config, f) : -1;
-    if (rc == 0) rc = file_publish(&f, path);
-    file_discard(&f);
-    return rc;
-}
-
-/* Tokenizer and generation_config.json: those of the import, else tokenizer.json of the run's tokenizer. */
-static int write_beside(const Export *e)
-{
-    char   hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], vocab[RECIPE_STR], **names;
-    Arena *a  = (Arena *)&e->arena;
-    int    rc = 0;
-    if (snprintf(hf, sizeof hf, "%s/hf", e->opt->run) < (int)sizeof hf && file_kind(hf) == FILE_FOLDER) {
-        int n = file_list(a, hf, "", &names);
-        if (n < 0) return -1;
-        for (int i = 0; i < n && rc == 0; i++) {
-            if (strcmp(names[i], "config.json") == 0 || strstr(names[i], ".tmp-")) continue;
-            snprintf(from, sizeof from, "%.2000s/%.200s", hf, names[i]);
-            TRY(out_path(e, names[i], to));
-            rc = file_copy(from, to);
-        }
-        return rc;
-    }
-    if (vocab_path(e->r, vocab, sizeof vocab) <= 0) return 0;
-    if (file_kind(vocab) == FILE_FOLDER) str_append(vocab, sizeof vocab, "/tokenizer.json");
-    if (file_kind(vocab) != FILE_REGULAR || !str_ends_with(vocab, ".json")) return 0;
-    TRY(out_path(e, "tokenizer.json", to));
-    TRY(file_copy(vocab, to));
-    TRY(out_path(e, "tokenizer_config.json", to));
-    return write_text(to, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n");
-}
-
-/* ---- The whole ----------------------------------------------------------------------------------------- */
 
 /* The run's tokenizer says what the recipe does not. */
-static int ask_tokenizer(Export *e)
+static int ask_tokenizer(const Recipe *r, HfConfig *c)
 {
     char       path[RECIPE_STR];
     Tokenizer *t;
-    if (vocab_path(e->r, path, sizeof path) <= 0) return 0;
+    if (vocab_path(r, path, sizeof path) <= 0) return 0;
     TRY(tokenizer_open(&t, path));
-    e->config.bos = tokenizer_bos(t);
-    if (e->config.n_eos == 0 && tokenizer_eos(t) >= 0) e->config.eos[e->config.n_eos++] = tokenizer_eos(t);
+    c->bos = tokenizer_bos(t);
+    if (c->n_eos == 0 && tokenizer_eos(t) >= 0) c->eos[c->n_eos++] = tokenizer_eos(t);
     tokenizer_close(t);
     return 0;
 }
 
-/* The family and the ends of a text: those of the import, else what the model's keys say. */
-static int describe(Export *e)
+static int describe(const Recipe *r, HfConfig *c)
 {
-    const Recipe *r = e->r;
-    char          hf[PATH_MAX], item[32];
-    const char   *list = r->sample.eos;
-    int64_t       id;
-    if (snprintf(hf, sizeof hf, "%s/hf", e->opt->run) < (int)sizeof hf && hfconf_is_folder(hf))
-        return hfconf_read(&e->config, hf);
-    int family = hfconf_family_of(&r->model);
+    char        item[32];
+    const char *list   = r->sample.eos;
+    int         family = hfconf_family_of(&r->model);
+    int64_t     id;
     if (family < 0) return -1;
-    e->config = (HfConfig){ .family = (HfFamily)family, .model = r->model, .bos = -1 };
-    while (str_list_next(&list, item, sizeof item) > 0 && e->config.n_eos < HF_MAX_EOS) {
-        if (str_parse_int(item, &id) == 0) e->config.eos[e->config.n_eos++] = id;
+    *c = (HfConfig){ .family = (HfFamily)family, .model = r->model, .bos = -1 };
+    while (str_list_next(&list, item, sizeof item) > 0 && c->n_eos < HF_MAX_EOS) {
+        if (str_parse_int(item, &id) == 0) c->eos[c->n_eos++] = id;
     }
-    if (e->config.n_eos == 0 && r->data.document_token >= 0)
-        e->config.eos[e->config.n_eos++] = r->data.document_token;
-    return ask_tokenizer(e);
+    if (c->n_eos == 0 && r->data.document_token >= 0) c->eos[c->n_eos++] = r->data.document_token;
+    return ask_tokenizer(r, c);
 }
 
-static int export_all(Export *e)
+/* tokenizer.json of the run's tokenizer, if it is one. */
+static int write_tokenizer(const Recipe *r, const HfConfig *c, const char *out)
 {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/model.safetensors", e->opt->checkpoint) >= (int)sizeof path)
-        return err_user("%s: path too long", e->opt->checkpoint);
-    TRY(describe(e));
-    e->map = hf_map_of(e->config.family);
-    TRY(safetensors_open(&e->from, path));
-    TRY(list_pieces(e));
-    TRY(check_folder(e));
-    TRY(file_make_folders(e->opt->out));
-    TRY(write_weights(e));
-    TRY(write_index(e));
-    TRY(write_beside(e));
-    TRY(write_config(e));
-    printf("%s: %s, %d tensors in %d file%s, %s\n", e->opt->out, hfconf_family_name[e->config.family],
-           e->n_piece, e->n_shard, str_plural(e->n_shard), e->config.dtype);
-    return 0;
+    char vocab[RECIPE_STR], to[PATH_MAX];
+    if (vocab_path(r, vocab, sizeof vocab) <= 0) return 0;
+    if (file_kind(vocab) == FILE_FOLDER) str_append(vocab, sizeof vocab, "/tokenizer.json");
+    if (file_kind(vocab) != FILE_REGULAR || !str_ends_with(vocab, ".json")) return 0;
+    if (snprintf(to, sizeof to, "%s/tokenizer_config.json", out) >= (int)sizeof to)
+        return err_user("%s: path too long", out);
+    TRY(hf_export_text(to, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"));
+    snprintf(to, sizeof to, "%.4000s/tokenizer.json", out);
+    return file_copy(vocab, to);
 }
 
 int lm_export(const Recipe *r, const TaskExport *opt)
 {
-    Export e = { .r = r, .opt = opt };
-    arena_init(&e.arena);
-    int rc = export_all(&e);
-    safetensors_close(&e.from);
-    arena_deinit(&e.arena);
-    return rc;
+    return hf_export(r, opt, &(HfExport){ "", describe, write_tokenizer });
 }

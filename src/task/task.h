@@ -99,6 +99,7 @@ typedef struct {
     int64_t      top;     /* so many answers of each sample */
     const char  *picture; /* a picture of samples and answers goes there; NULL: none */
     int64_t      n_shown; /* samples of a set in the list and in the picture */
+    const char  *logits;  /* file to write, .npy: a row for each sample; NULL: none */
 } TaskPredict;
 /* What `brim eval --ids` asks for. */
 typedef struct {

@@ -24,7 +24,7 @@ static int is_row(void *ctx, const char *ours)
 static const char *shape_text(char *buf, size_t n, int ndim, int64_t rows, int64_t cols)
 {
     if (ndim == 1) {
-        snprintf(buf, n, "%lld", (long long)cols);
+        snprintf(buf, n, "%lld", (long long)(rows * cols));
     } else {
         snprintf(buf, n, "%lld x %lld", (long long)rows, (long long)cols);
     }
@@ -35,7 +35,10 @@ static int match_one(const ParamTable *t, const Param *p, const HfFolder *h, HfW
 {
     char a[64], b[64];
     TRY(hf_find(h, p->name + strlen(t->prefix), w));
-    if (w->ndim == p->ndim && w->rows == p->rows && w->cols == p->cols) return 0;
+    /* A vector may count its numbers as rows or as columns. */
+    int same =
+        w->ndim == 1 ? w->rows * w->cols == p->rows * p->cols : w->rows == p->rows && w->cols == p->cols;
+    if (w->ndim == p->ndim && same) return 0;
     return err_user("%s: tensor %s: makes %s of shape %s, config.json asks for %s", w->file[0]->path,
                     w->part[0]->name, p->name, shape_text(a, sizeof a, w->ndim, w->rows, w->cols),
                     shape_text(b, sizeof b, p->ndim, p->rows, p->cols));

@@ -186,6 +186,11 @@ template <int TA, int ADD> void wgmma_8(float (&d)[4], uint64_t a, uint64_t b)
     product_later(d, ADD, 8, NULL, { a, TA }, { b, 0 });
 }
 
+template <int ADD> void wgmma_8_regs(float (&d)[4], const uint32_t *a, uint64_t b)
+{
+    product_later(d, ADD, 8, a, {}, { b, 0 });
+}
+
 /* This thread's part of a product. */
 inline void product_take(const Pending &w)
 {

@@ -34,7 +34,9 @@ static void check_again(const HfConfig *c)
     CHECK(again.family == c->family && again.model.width == c->model.width &&
               again.model.kv_heads == c->model.kv_heads && again.model.head_dim == c->model.head_dim &&
               again.model.ffn == c->model.ffn && again.model.tied == c->model.tied &&
-              again.model.rope_scaling == c->model.rope_scaling,
+              again.model.rope_scaling == c->model.rope_scaling && again.model.act == c->model.act &&
+              again.image.size == c->image.size && again.image.patch == c->image.patch &&
+              again.image.classes == c->image.classes,
           "another model");
     free(text);
 }

@@ -163,7 +163,7 @@ static int64_t acc_bytes(const AttnKey *k)
 const char *attn_graph_refuses(const AttnKey *k)
 {
     if (k->mask != MASK_CAUSAL && k->mask != MASK_FULL) return "cuDNN's graph has no such mask";
-    if (k->T % 128 != 0) return "the length is no multiple of 128";
+    if (k->T % 128 != 0 && k->mask != MASK_FULL) return "the length is no multiple of 128";
     if (k->D % 8 != 0 || k->D > 256) return "the head size is no multiple of 8 up to 256";
     if (k->ld_qkv % 8 != 0 || k->ld_o % 8 != 0 || k->ld_dout % 8 != 0 || k->ld_dqkv % 8 != 0) {
         return "rows are not aligned to 16 bytes";

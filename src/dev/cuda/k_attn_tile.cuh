@@ -15,7 +15,9 @@
  *    leaves for each tile what its queries see and who sees its keys.
  * 3. In the last tile, queries behind the sequence see something or nothing; nobody reads what they give.
  *    Backward their lse is infinite, so that their weights are 0. Keys behind the sequence are masked.
- * 4. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
+ * 4. FEW: every query sees every key, and the last tile that passes has at most 8 rows (196 = 3 * 64 + 4). It
+ *    passes first, and its products are 8 columns wide instead of 64. They run beside those of the next tile.
+ * 5. A warpgroup leaves a tile to the loader once all its warps have read it: every warp says so. */
 #ifndef DEV_CUDA_K_ATTN_TILE_CUH
 #define DEV_CUDA_K_ATTN_TILE_CUH
 
@@ -24,7 +26,7 @@
 #include "dev/cuda/k_wgmma.cuh"
 #include "dev/op_scratch.h"
 
-enum { TILE = 64, PART = 64, PART_BYTES = TILE * PART * 2 };
+enum { TILE = 64, PART = 64, PART_BYTES = TILE * PART * 2, FEW_ROWS = 8, FEW_ACC = 4 };
 enum {
     N_ACC  = TILE * TILE / WG_THREADS,
     N_WORD = N_ACC / 2
@@ -369,6 +371,52 @@ __device__ __forceinline__ void tile_multiply_cols(float (&d)[N], const Words<N_
     }
 }
 
+/* ---- the last tile, if it has few rows ----------------------------------------------------------------- */
+
+/* Which tile passes as number j of n. */
+template <bool FEW> __device__ __forceinline__ int tile_passing(int j, int n)
+{
+    if (!FEW) return j;
+    return j == 0 ? n - 1 : j - 1;
+}
+
+/* d[64 x 8] = a b^T, or += if ADD; b: the first rows of a tile in shared memory. */
+template <typename R, int ADD = 0, int N>
+__device__ __forceinline__ void few_multiply_rows(float (&d)[FEW_ACC], const Words<N> &a, uint32_t b_tile)
+{
+    uint32_t b = wgmma_low_rows(b_tile);
+    wgmma_8_regs<ADD>(d, a.w, rows_step(b, 0));
+#pragma unroll
+    for (int i = 1; i < R::D / 16; i++) wgmma_8_regs<1>(d, a.w + 4 * i, rows_step(b, i));
+}
+template <typename R, int ADD = 0>
+__device__ __forceinline__ void few_multiply_rows(float (&d)[FEW_ACC], uint32_t a_tile, uint32_t b_tile)
+{
+    uint32_t a = wgmma_low_rows(a_tile), b = wgmma_low_rows(b_tile);
+    wgmma_8<0, ADD>(d, rows_step(a, 0), rows_step(b, 0));
+#pragma unroll
+    for (int i = 1; i < R::D / 16; i++) wgmma_8<0, 1>(d, rows_step(a, i), rows_step(b, i));
+}
+
+/* d += a b; a of 64 x 8, as few_round() leaves it in the first words, b: the first 16 rows of a tile. */
+template <int N>
+__device__ __forceinline__ void few_multiply_cols(float (&d)[N], const Words<N_WORD> &a, uint32_t b_tile)
+{
+    uint64_t step = wgmma_desc(wgmma_low_cols(b_tile, PART_BYTES));
+    if constexpr (N == N_ACC) {
+        wgmma_64<1, 1>(d, a.w, step);
+    } else {
+        wgmma_128<1>(d, a.w, step);
+    }
+}
+/* Rounded, and filled up to 16 columns with zeros. */
+__device__ __forceinline__ void few_round(Words<N_WORD> &a, const float (&d)[FEW_ACC])
+{
+    a.w[0] = bf16_pair(d[0], d[1]);
+    a.w[1] = bf16_pair(d[2], d[3]);
+    a.w[2] = a.w[3] = 0;
+}
+
 template <int N> __device__ __forceinline__ void tile_clear(float (&d)[N])
 {
 #pragma unroll
@@ -400,6 +448,16 @@ __device__ __forceinline__ void tile_mask_end(float (&d)[N_ACC], int n)
 #pragma unroll
     for (int i = 0; i < N_ACC; i++) {
         if (col + i / 4 * 8 + i % 2 >= n) d[i] = -INFINITY;
+    }
+}
+
+/* The same of a tile with few rows. */
+__device__ __forceinline__ void few_mask_end(float (&d)[FEW_ACC], int n)
+{
+    int col = tile_col();
+#pragma unroll
+    for (int i = 0; i < FEW_ACC; i++) {
+        if (col + i % 2 >= n) d[i] = -INFINITY;
     }
 }
 
@@ -536,6 +594,12 @@ static inline int attn_maps(TmaEncode encode, const TileAttn *a, AttnMaps *m)
 }
 
 static inline int64_t tiles_in(int64_t rows) { return (rows + TILE - 1) / TILE; }
+
+/* 1: the last of several tiles has few rows. */
+static inline int tiles_end_few(int64_t rows)
+{
+    return rows > TILE && rows % TILE > 0 && rows % TILE <= FEW_ROWS;
+}
 
 static inline int attn_has_spans(const TileAttn *a) { return a->shape.mask > MASK_FULL || a->len; }
 

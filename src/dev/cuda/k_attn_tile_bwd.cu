@@ -19,13 +19,19 @@
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays
- * in shared memory, and dq leaves from where o was. */
-template <int D>
-struct QueryRoom : Room<D, D == 64 ? 3 : 2, 3, D == 64 ? 2 : 1, D == 64 ? 5 : 3, 0, D == 64 ? 0 : 1> {
+ * in shared memory, and dq leaves from where o was. Four tiles of queries have two warpgroups: with three, the
+ * fourth tile would have a thread block for itself. */
+template <int D, int WGS>
+struct QueryRoom : Room<D, WGS, 3, D == 64 ? 2 : 1,
+                        D == 128   ? 3
+                        : WGS == 2 ? 7
+                                   : 5,
+                        0, D == 64 ? 0 : 1> {
     static constexpr int N_SUM         = D / PART * N_ACC;
     using Query                        = Words<D / PART * N_WORD>;
     using Dout                         = typename std::conditional<D == 64, uint32_t, Query>::type;
-    static constexpr int REGS_MULTIPLY = D == 64 ? 160 : 240, REGS_LOAD = D == 64 ? 32 : 24; /* a thread */
+    static constexpr int REGS_MULTIPLY = D == 128 ? 240 : WGS == 2 ? 224 : 160; /* a thread */
+    static constexpr int REGS_LOAD     = D == 128 ? 24 : WGS == 2 ? 56 : 32;
 };
 
 /* k, v; q, dout; dk, dv. With heads of 128 there are no registers for k and v: they stay in shared memory,
@@ -73,7 +79,7 @@ template <int N> __device__ __forceinline__ void gradient_turn(float (&d)[N], co
 
 /* ---- queries stay -------------------------------------------------------------------------------------- */
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
@@ -90,8 +96,9 @@ __device__ __forceinline__ void queries_load(const AttnMaps &m, const AttnArgs &
                        Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
                        for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                            uint32_t full = ring_take<R>(smem, r);
-                           tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, j * TILE, b }, full);
-                           tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, j * TILE, b }, full);
+                           int      k0   = tile_passing<FEW>(j, g.k_tiles) * TILE;
+                           tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, k0, b }, full);
+                           tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, k0, b }, full);
                        }
                    });
 }
@@ -187,8 +194,47 @@ __device__ __forceinline__ void queries_add(float (&dq)[R::N_SUM], float (&s)[N_
     wgmma_commit();
 }
 
+/* Begins a tile's scores and dp. */
+template <typename R>
+__device__ __forceinline__ void queries_products(float (&s)[N_ACC], float (&dp)[N_ACC], const Queries<R> &a,
+                                                 uint32_t smem, Ring r)
+{
+    ring_wait<R>(smem, r);
+    product_begin<R>(s, a.q, smem, r, 0);
+    product_begin<R>(dp, a.dout, smem, r, 1);
+}
+
+/* dq += what the few keys give, which come first. Begins the products of the next tile, too. */
+template <typename R>
+__device__ __forceinline__ void queries_few(float (&dq)[R::N_SUM], float (&s)[N_ACC], float (&dp)[N_ACC],
+                                            Words<N_WORD> &ds, Queries<R> &a, const AttnArgs &g,
+                                            uint32_t smem, int64_t row, Ring &r)
+{
+    float few[FEW_ACC], dfew[FEW_ACC];
+    Ring  at = r;
+    ring_wait<R>(smem, at);
+    wgmma_begin();
+    few_multiply_rows<R>(few, a.q, ring_tile<R>(smem, at, 0));
+    few_multiply_rows<R>(dfew, a.dout, ring_tile<R>(smem, at, 1));
+    wgmma_commit();
+    ring_next<R>(r);
+    queries_products<R>(s, dp, a, smem, r);
+    side_finish(g, row, a.side);
+    wgmma_wait<2>(); /* the few are there */
+    wgmma_settle(few);
+    wgmma_settle(dfew);
+    few_mask_end(few, g.S - (g.k_tiles - 1) * TILE);
+#pragma unroll
+    for (int i = 0; i < FEW_ACC; i++)
+        dfew[i] = ptx_ex2(fmaf(few[i], g.scale * LOG2_E, -a.side[i / 2].lse)) * (dfew[i] - a.side[i / 2].sum);
+    few_round(ds, dfew);
+    wgmma_begin();
+    few_multiply_cols(dq, ds, ring_tile<R>(smem, at, 0));
+    wgmma_commit();
+}
+
 /* dq of the 64 queries, which see these tiles of keys. */
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a, const AttnArgs &g,
                                             uint32_t smem, int64_t row, Ring &r, Tiles seen)
 {
@@ -196,19 +242,20 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a
     Words<N_WORD> ds;
     tile_clear(dq);
     wgmma_settle(dq);
-    ring_wait<R>(smem, r);
-    product_begin<R>(s, a.q, smem, r, 0);
-    product_begin<R>(dp, a.dout, smem, r, 1);
-    side_finish(g, row, a.side);
+    if constexpr (FEW) {
+        queries_few<R>(dq, s, dp, ds, a, g, smem, row, r);
+    } else {
+        queries_products<R>(s, dp, a, smem, r);
+        side_finish(g, row, a.side);
+    }
 #pragma unroll 1
-    for (int j = seen.first;; j++) {
+    for (int j = seen.first + FEW;; j++) {
         Ring at = r;
-        queries_add<R, SPANS>(dq, s, dp, ds, a, g, smem, at, j);
+        queries_add<R, SPANS>(dq, s, dp, ds, a, g, smem, at, j - FEW);
+        if (FEW && j == seen.first + 1) ring_free<R>(smem, ring_before<R>(at)); /* waited for with dp */
         ring_next<R>(r);
         if (j + 1 == seen.end) break;
-        ring_wait<R>(smem, r);
-        product_begin<R>(s, a.q, smem, r, 0);
-        product_begin<R>(dp, a.dout, smem, r, 1);
+        queries_products<R>(s, dp, a, smem, r);
         wgmma_wait<2>();
         ring_free<R>(smem, at);
     }
@@ -218,7 +265,7 @@ __device__ __forceinline__ void queries_sum(float (&dq)[R::N_SUM], Queries<R> &a
 }
 
 /* dq of a warpgroup's 64 queries from row0 of a head on, which see these of the block's tiles of keys. */
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem,
                                              uint32_t slot, int wg, int head, int row0, Ring &r, Tiles seen,
                                              Tiles all)
@@ -233,7 +280,7 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
     queries_begin<R>(a, g, tile, head, row0 + tile_row());
     if (!OVER) still_free<R>(smem, slot);
     for (int j = all.first; j < seen.first; j++) ring_skip<R>(smem, r);
-    queries_sum<R, SPANS>(dq, a, g, smem, row, r, seen);
+    queries_sum<R, SPANS, FEW>(dq, a, g, smem, row, r, seen);
     for (int j = seen.end; j < all.end; j++) ring_skip<R>(smem, r);
     gradient_turn(dq, g, row0 + tile_row());
     place_begin(wg);
@@ -246,7 +293,7 @@ __device__ __forceinline__ void queries_rows(const AttnMaps &m, const AttnArgs &
     if (OVER) still_free<R>(smem, slot);
 }
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     Ring r = { 0, 0 };
@@ -255,7 +302,7 @@ __device__ __forceinline__ void queries_multiply(const AttnMaps &m, const AttnAr
         Tiles all = tiles_seen<SPANS>(g, b, max(block, 0), block + R::ROWS - 1);
         if (row0 >= 0) {
             Tiles seen = tiles_within(tiles_seen<SPANS>(g, b, row0, row0 + TILE - 1), all);
-            queries_rows<R, SPANS>(m, g, smem, slot, wg, head, row0, r, seen, all);
+            queries_rows<R, SPANS, FEW>(m, g, smem, slot, wg, head, row0, r, seen, all);
         } else { /* this warpgroup has no rows */
             still_free<R>(smem, slot);
             for (int j = all.first; j < all.end; j++) ring_skip<R>(smem, r);
@@ -317,14 +364,14 @@ __device__ __forceinline__ void query_load(const AttnMaps &m, const AttnArgs &g,
 }
 
 /* The tiles of a head's queries that see keys [k0, k0 + ROWS), without spans. */
-template <typename R>
+template <typename R, bool FEW>
 __device__ __forceinline__ void head_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem, Ring &r, int b,
                                           int h, int k0)
 {
 #pragma unroll 1
     for (int i = g.causal ? k0 / TILE : 0; i < g.q_tiles; i++, ring_next<R>(r)) {
         ring_take<R>(smem, r);
-        query_load<R>(m, g, smem, r, b, h, i);
+        query_load<R>(m, g, smem, r, b, h, tile_passing<FEW>(i, g.q_tiles));
     }
 }
 
@@ -354,7 +401,7 @@ __device__ __forceinline__ void head_load_seen(const AttnMaps &m, const AttnArgs
     }
 }
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring   r     = { 0, 0 };
@@ -371,7 +418,7 @@ __device__ __forceinline__ void keys_load(const AttnMaps &m, const AttnArgs &g, 
             if constexpr (SPANS) {
                 head_load_seen<R>(m, g, smem, r, b, h, k0, h + 1 == (hk + 1) * group);
             } else {
-                head_load<R>(m, g, smem, r, b, h, k0);
+                head_load<R, FEW>(m, g, smem, r, b, h, k0);
             }
         }
     });
@@ -503,7 +550,7 @@ template <typename R> struct Keys {
     typename R::Still k, v;
     int               b, k0;
     float             dk[R::N_SUM], dv[R::N_SUM], dp[N_ACC];
-    Words<N_WORD>     p, ds; /* ds: with heads of 64 */
+    Words<N_WORD>     p, ds; /* ds: with heads of 64; with others only for few queries */
 };
 
 /* p^T and ds^T of a tile of queries, whose scores s and dp have begun, and with them dk and dv. */
@@ -573,14 +620,54 @@ __device__ __forceinline__ void keys_begin(Keys<R> &a, float (&s)[N_ACC], uint32
     dp_begin<R>(a.dp, a.v, smem, r);
 }
 
+/* dk, dv += what the few queries at r give, which come first. There are no registers for the next tile's
+ * products beside them, nor for these products beside the loop. */
+template <typename R>
+__device__ __forceinline__ void keys_few(Keys<R> &a, const AttnArgs &g, uint32_t smem, Ring r)
+{
+    float few[FEW_ACC], dfew[FEW_ACC];
+    ring_wait<R>(smem, r);
+    float4 lse = side_four(ring_side<R>(smem, r), 0, 0), sum = side_four(ring_side<R>(smem, r), 0, 1);
+#pragma unroll
+    for (int i = 0; i < FEW_ACC; i++) dfew[i] = side_of(sum, i);
+    wgmma_settle(dfew);
+    wgmma_begin();
+    few_multiply_rows<R>(few, a.k, ring_tile<R>(smem, r, 0));
+    few_multiply_rows<R, 1>(dfew, a.v, ring_tile<R>(smem, r, 1));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settle(few);
+    wgmma_settle(dfew);
+#pragma unroll
+    for (int i = 0; i < FEW_ACC; i++) {
+        few[i] = ptx_ex2(fmaf(few[i], g.scale * LOG2_E, side_of(lse, i)));
+        dfew[i] *= few[i];
+    }
+    few_round(a.p, few);
+    few_round(a.ds, dfew);
+    wgmma_begin();
+    few_multiply_cols(a.dv, a.p, ring_tile<R>(smem, r, 1));
+    few_multiply_cols(a.dk, a.ds, ring_tile<R>(smem, r, 0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settle(a.dv);
+    wgmma_settle(a.dk);
+    ring_free<R>(smem, r);
+}
+
 /* The tiles of queries by which the keys are seen. With spans the next one may be further on than the ring
  * reaches while this one is kept. */
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t smem, Walk<R, SPANS> &w)
 {
     float s[N_ACC];
-    Spot  at     = w.spot();
-    Ring  before = at.r;
+    Spot  at = w.spot();
+    if constexpr (FEW) {
+        keys_few(a, g, smem, at.r);
+        w.next(g, smem);
+        at = w.spot();
+    }
+    Ring before = at.r;
     keys_begin(a, s, smem, w.r);
 #pragma unroll 1
     for (bool first = true;; first = false) {
@@ -600,7 +687,7 @@ __device__ __forceinline__ void keys_sum(Keys<R> &a, const AttnArgs &g, uint32_t
 
 /* dk and dv of a warpgroup's 64 keys, for which w has begun, or found that nobody sees them; head: of keys.
  * */
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, uint32_t smem, uint32_t slot,
                                           int wg, int head, Walk<R, SPANS> &w, bool seen)
 {
@@ -618,7 +705,7 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     tile_clear(a.dv);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
-    if (seen) keys_sum<R, SPANS>(a, g, smem, w);
+    if (seen) keys_sum<R, SPANS, FEW>(a, g, smem, w);
     wgmma_settle(a.dk);
     wgmma_settle(a.dv);
     gradient_turn(a.dk, g, w.k0 + tile_row());
@@ -634,21 +721,21 @@ __device__ __forceinline__ void keys_rows(const AttnMaps &m, const AttnArgs &g, 
     if (OVER) still_free<R>(smem, slot);
 }
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void keys_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     Walk<R, SPANS> w = {};
     multiply_blocks<R>(blocks_of<R>(g.n_batch * g.kv_heads, g.S), smem,
                        [&](int head, int block, uint32_t slot) {
                            bool seen = w.begin(g, smem, block * R::ROWS + wg * TILE, wg);
-                           keys_rows<R, SPANS>(m, g, smem, slot, wg, head, w, seen);
+                           keys_rows<R, SPANS, FEW>(m, g, smem, slot, wg, head, w, seen);
                        });
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
 /* ---- the kernels --------------------------------------------------------------------------------------- */
 
-template <typename R, bool KEYS, bool SPANS>
+template <typename R, bool KEYS, bool SPANS, bool FEW>
 __global__ void __launch_bounds__(R::THREADS, 1)
     attn_bwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
 {
@@ -659,37 +746,62 @@ __global__ void __launch_bounds__(R::THREADS, 1)
     if (wg < R::WGS) {
         regs_grow<R::REGS_MULTIPLY>();
         if constexpr (KEYS) {
-            keys_multiply<R, SPANS>(m, g, smem, wg);
+            keys_multiply<R, SPANS, FEW>(m, g, smem, wg);
         } else {
-            queries_multiply<R, SPANS>(m, g, smem, wg);
+            queries_multiply<R, SPANS, FEW>(m, g, smem, wg);
         }
     } else {
         regs_shrink<R::REGS_LOAD>();
         if (threadIdx.x == R::LOADER) {
             if constexpr (KEYS) {
-                keys_load<R, SPANS>(m, g, smem);
+                keys_load<R, SPANS, FEW>(m, g, smem);
             } else {
-                queries_load<R, SPANS>(m, g, smem);
+                queries_load<R, SPANS, FEW>(m, g, smem);
             }
         }
     }
 }
 
-template <int D, bool SPANS>
-static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+template <int D, bool SPANS, bool FEW>
+static int launch_queries(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
 {
-    using Q = QueryRoom<D>;
-    using K = KeyRoom<D>;
-    TRY(attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS>, m, g, g.n_batch * g.heads * Q::blocks(g.T), n_sm,
-                       stream));
-    return attn_launch<K>(attn_bwd_kernel<K, true, SPANS>, m, g, g.n_batch * g.kv_heads * K::blocks(g.S),
+    using Q   = QueryRoom<D, D == 64 ? 3 : 2>;
+    using Two = QueryRoom<D, 2>;
+    if constexpr (D == 64 && !SPANS) {
+        if (g.q_tiles == 4)
+            return attn_launch<Two>(attn_bwd_kernel<Two, false, SPANS, FEW>, m, g,
+                                    g.n_batch * g.heads * Two::blocks(g.T), n_sm, stream);
+    }
+    return attn_launch<Q>(attn_bwd_kernel<Q, false, SPANS, FEW>, m, g, g.n_batch * g.heads * Q::blocks(g.T),
                           n_sm, stream);
+}
+
+template <int D, bool SPANS, bool FEW>
+static int launch_keys(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+{
+    using K = KeyRoom<D>;
+    return attn_launch<K>(attn_bwd_kernel<K, true, SPANS, FEW>, m, g, g.n_batch * g.kv_heads * K::blocks(g.S),
+                          n_sm, stream);
+}
+
+/* Without spans. Tiles of several heads' queries pass by the keys of a group: there few queries would come in
+ * between. */
+template <int D> static int launch_bwd(const AttnMaps &m, const AttnArgs &g, int n_sm, cudaStream_t stream)
+{
+    int few_keys    = !g.causal && tiles_end_few(g.S);
+    int few_queries = !g.causal && tiles_end_few(g.T) && g.heads == g.kv_heads;
+    TRY((few_keys ? launch_queries<D, false, true>(m, g, n_sm, stream)
+                  : launch_queries<D, false, false>(m, g, n_sm, stream)));
+    return few_queries ? launch_keys<D, false, true>(m, g, n_sm, stream)
+                       : launch_keys<D, false, false>(m, g, n_sm, stream);
 }
 
 template <int D>
 static int launch_masked(const AttnMaps &m, const AttnArgs &g, int spans, int n_sm, cudaStream_t stream)
 {
-    return spans ? launch_bwd<D, true>(m, g, n_sm, stream) : launch_bwd<D, false>(m, g, n_sm, stream);
+    if (!spans) return launch_bwd<D>(m, g, n_sm, stream);
+    TRY((launch_queries<D, true, false>(m, g, n_sm, stream)));
+    return launch_keys<D, true, false>(m, g, n_sm, stream);
 }
 
 /* For each query lse and the sum of dout * o; then what both halves keep. */

@@ -18,7 +18,7 @@ template <int D> struct ForwardRoom : Room<D, D == 64 ? 4 : 2, 1, D == 64 ? 2 : 
     static constexpr int REGS_MULTIPLY = D == 64 ? 112 : 224, REGS_LOAD = D == 64 ? 32 : 56; /* a thread */
 };
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &g, uint32_t smem)
 {
     Ring r = { 0, 0 };
@@ -32,8 +32,9 @@ __device__ __forceinline__ void forward_load(const AttnMaps &m, const AttnArgs &
             Tiles seen = tiles_seen<SPANS>(g, b, max(row0, 0), row0 + R::ROWS - 1);
             for (int j = seen.first; j < seen.end; j++, ring_next<R>(r)) {
                 uint32_t full = ring_take<R>(smem, r);
-                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, j * TILE, b }, full);
-                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, j * TILE, b }, full);
+                int      k0   = tile_passing<FEW>(j, g.k_tiles) * TILE;
+                tile_load<R>(ring_tile<R>(smem, r, 0), &m.k, { hk, k0, b }, full);
+                tile_load<R>(ring_tile<R>(smem, r, 1), &m.v, { hk, k0, b }, full);
             }
         });
 }
@@ -149,8 +150,51 @@ template <int N> __device__ __forceinline__ void rows_begin(Rows<N> &a)
     wgmma_settle(a.o);
 }
 
+/* The weights of the few keys, which come first: n of them. */
+template <int N>
+__device__ __forceinline__ void rows_weigh_few(Rows<N> &a, float (&s)[FEW_ACC], float c, int n,
+                                               Words<N_WORD> &p)
+{
+    few_mask_end(s, n);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float top = fmaxf(s[2 * j], s[2 * j + 1]);
+        top       = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
+        a.base[j] = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+    }
+#pragma unroll
+    for (int i = 0; i < FEW_ACC; i++) {
+        s[i] = ptx_ex2(fmaf(s[i], c, -a.base[i / 2] * c));
+        a.sum[i / 2] += s[i];
+    }
+    few_round(p, s);
+}
+
+/* Adds the few keys' weighted values, which are left to be waited for, and begins the next tile's scores. */
+template <typename R>
+__device__ __forceinline__ void rows_few(Rows<R::N_SUM> &a, Words<N_WORD> &p, float (&s)[N_ACC],
+                                         const AttnArgs &g, uint32_t smem, const typename R::Still &q,
+                                         Ring &r)
+{
+    float few[FEW_ACC];
+    Ring  at = r;
+    ring_wait<R>(smem, at);
+    wgmma_begin();
+    few_multiply_rows<R>(few, q, ring_tile<R>(smem, at, 0));
+    wgmma_commit();
+    ring_next<R>(r);
+    scores_begin<R>(s, q, smem, r);
+    wgmma_wait<1>(); /* the few scores are there */
+    wgmma_settle(few);
+    rows_weigh_few(a, few, g.scale * LOG2_E, g.S - (g.k_tiles - 1) * TILE, p);
+    wgmma_begin();
+    few_multiply_cols(a.o, p, ring_tile<R>(smem, at, 1));
+    wgmma_commit();
+    wgmma_wait<1>(); /* the scores are there */
+}
+
 /* The 64 queries of tile q, which begins at row q0 of sequence b, see these tiles of keys. */
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, uint32_t smem, uint32_t slot,
                                          const typename R::Still &q, Ring &r, int b, int q0, Tiles seen)
 {
@@ -158,10 +202,14 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
     Words<N_WORD> p;
     Clear         clear = clear_of<SPANS>(g, b, q0);
     rows_begin(a);
-    scores_begin<R>(s, q, smem, r);
-    wgmma_wait<0>();
+    if constexpr (FEW) {
+        rows_few<R>(a, p, s, g, smem, q, r);
+    } else {
+        scores_begin<R>(s, q, smem, r);
+        wgmma_wait<0>();
+    }
 #pragma unroll 1
-    for (int j = seen.first; j + 1 < seen.end; j++) {
+    for (int j = seen.first + FEW; j + 1 < seen.end; j++) {
         Ring at = r;
         rows_weights<R, SPANS, false>(a, p, s, g, clear, q0, j * TILE);
         if (j > seen.first) ring_free<R>(smem, ring_before<R>(at));
@@ -170,7 +218,7 @@ __device__ __forceinline__ void rows_sum(Rows<R::N_SUM> &a, const AttnArgs &g, u
         values_begin<R>(a, p, smem, at);
         wgmma_wait<1>(); /* the scores are there */
     }
-    rows_weights<R, SPANS, true>(a, p, s, g, clear, q0, (seen.end - 1) * TILE);
+    rows_weights<R, SPANS, true>(a, p, s, g, clear, q0, (seen.end - 1 - FEW) * TILE);
     if (seen.first + 1 < seen.end) ring_free<R>(smem, ring_before<R>(r));
     if (!R::IN_REGS) still_free<R>(smem, slot); /* its last product with q is done */
     values_begin<R>(a, p, smem, r);
@@ -202,7 +250,7 @@ __device__ __forceinline__ void rows_finish(const Rows<N> &a, const AttnArgs &g,
     tile_place(a.o, over[0], over[1], out);
 }
 
-template <typename R, bool SPANS>
+template <typename R, bool SPANS, bool FEW>
 __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnArgs &g, uint32_t smem, int wg)
 {
     uint32_t out = smem + R::AT_OUT + wg * R::TILE_BYTES;
@@ -225,7 +273,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
             } else {
                 q = still_tile<R>(smem, slot, wg, 0);
             }
-            rows_sum<R, SPANS>(a, g, smem, slot, q, r, b, row0, seen);
+            rows_sum<R, SPANS, FEW>(a, g, smem, slot, q, r, b, row0, seen);
             rows_finish<SPANS>(a, g, head, row0, out, wg);
             if (place_end(wg)) {
                 tile_store<R>(&m.o, { head % g.heads, row0, b }, out);
@@ -237,7 +285,7 @@ __device__ __forceinline__ void forward_multiply(const AttnMaps &m, const AttnAr
     if (threadIdx.x % WG_THREADS == 0) tma_store_wait();
 }
 
-template <int D, bool SPANS>
+template <int D, bool SPANS, bool FEW>
 __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     attn_fwd_kernel(const __grid_constant__ AttnMaps m, const __grid_constant__ AttnArgs g)
 {
@@ -248,10 +296,10 @@ __global__ void __launch_bounds__(ForwardRoom<D>::THREADS, 1)
     room_open<R>(smem);
     if (wg < R::WGS) {
         regs_grow<R::REGS_MULTIPLY>();
-        forward_multiply<R, SPANS>(m, g, smem, wg);
+        forward_multiply<R, SPANS, FEW>(m, g, smem, wg);
     } else {
         regs_shrink<R::REGS_LOAD>();
-        if (threadIdx.x == R::LOADER) forward_load<R, SPANS>(m, g, smem);
+        if (threadIdx.x == R::LOADER) forward_load<R, SPANS, FEW>(m, g, smem);
     }
 }
 
@@ -277,7 +325,10 @@ const char *tile_attn_refuses(const TileAttn *a)
 template <int D>
 static int launch_fwd(const AttnMaps &m, const AttnArgs &g, int spans, int n_sm, cudaStream_t stream)
 {
-    auto *kernel = spans ? attn_fwd_kernel<D, true> : attn_fwd_kernel<D, false>;
+    int   few    = !spans && !g.causal && tiles_end_few(g.S);
+    auto *kernel = spans ? attn_fwd_kernel<D, true, false>
+                   : few ? attn_fwd_kernel<D, false, true>
+                         : attn_fwd_kernel<D, false, false>;
     return attn_launch<ForwardRoom<D>>(kernel, m, g, g.n_batch * g.heads * ForwardRoom<D>::blocks(g.T), n_sm,
                                        stream);
 }

@@ -161,18 +161,37 @@ template <int TB, int ADD> __device__ __forceinline__ void wgmma_64(float (&d)[3
     "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                              \
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, %7, 0;\n}\n"
 
-/* d[64 x 8] = a b, or += if ADD, with b all ones, in whatever order: each column is the sums of a's rows over
- * K. */
-template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4], uint64_t a, uint64_t ones)
+/* d[64 x 8] = a b, or += if ADD; b: the first 8 rows of a rows operand. If they are all ones, in whatever
+ * order, each column is the sums of a's rows over K. */
+template <int TA, int ADD> __device__ __forceinline__ void wgmma_8(float (&d)[4], uint64_t a, uint64_t b)
 {
     if constexpr (ADD) {
         HOPPER_ASM(WGMMA_8
                    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                   : "l"(a), "l"(ones), "n"(1), "n"(TA));
+                   : "l"(a), "l"(b), "n"(1), "n"(TA));
     } else {
         HOPPER_ASM(WGMMA_8
                    : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                   : "l"(a), "l"(ones), "n"(0), "n"(TA));
+                   : "l"(a), "l"(b), "n"(0), "n"(TA));
+    }
+}
+
+#define WGMMA_8_REGS                                                                                         \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"                                                              \
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, "  \
+    "0;\n}\n"
+
+/* The same with a in registers. */
+template <int ADD> __device__ __forceinline__ void wgmma_8_regs(float (&d)[4], const uint32_t *a, uint64_t b)
+{
+    if constexpr (ADD) {
+        HOPPER_ASM(WGMMA_8_REGS
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+    } else {
+        HOPPER_ASM(WGMMA_8_REGS
+                   : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
     }
 }
 
