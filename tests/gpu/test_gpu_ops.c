@@ -319,7 +319,9 @@ static int runs_in_f16(OpKind kind)
                                     OP_ATTN_BWD,
                                     OP_ATTN_DECODE,
                                     OP_DROPOUT,
-                                    OP_XENT };
+                                    OP_XENT,
+                                    OP_XENT_FWD,
+                                    OP_XENT_DX };
     for (int i = 0; i < ARRAY_LEN(kinds); i++) {
         if (kinds[i] == kind) return 1;
     }
