@@ -1,7 +1,7 @@
 // The reference: Hugging Face's native tokenizer, from the npm package `tokenizers`. Its folder is in
 // TOKENIZERS.
-//   encode TOKENIZER.json DOCS OUT     decode TOKENIZER.json IDS OUT     train TEXT OUT.json PATTERN.json
-//   bench TOKENIZER.json TEXT          adversarial OUT BYTES             docs TEXT OUT BYTES
+//   both TOKENIZER.json DOCS IDS TEXT  train TEXT OUT.json PATTERN.json  bench TOKENIZER.json TEXT
+//   adversarial OUT BYTES              docs TEXT OUT BYTES               runs OUT CHARACTERS
 //   llama PACKAGE.js OUT.json          plans TestPlans.txt NAME OUT.docs OUT.ids
 // DOCS, IDS and OUT are lists: a 32-bit count, then so many bytes or 32-bit ids (tests/verify_tokenizer.c).
 const fs = require('fs');
@@ -76,21 +76,23 @@ function adversarial(bytes) {
   return text;
 }
 
-async function encode(file, docs, out) {
-  const t = lib().Tokenizer.fromFile(file), ids = [];
-  for (const d of readList(docs, 1)) {
-    ids.push(idsToBytes((await t.encode(d.toString('utf8'), null)).getIds()));
-  }
-  writeList(out, ids, 4);
+// Long runs, on which a pattern may go back again and again, and a word of which may have any length.
+function runs(length) {
+  const part = [' ', 'a', 'A', '\n', '7', '!', "'", '\t ', 'Aa', '\u4e2d', '\u2581', '\u02b0A', '<|endoftext|',
+    'e' + '\u0301'.repeat(50), ' '.repeat(1000) + 'x', '\n' + ' '.repeat(2000)];
+  return part.map((s) => s.repeat(length / s.length));
 }
 
-async function decode(file, lists, out) {
-  const t = lib().Tokenizer.fromFile(file), texts = [];
-  for (const b of readList(lists, 4)) {
-    const ids = Array.from(new Int32Array(b.buffer.slice(b.byteOffset, b.byteOffset + b.length)));
-    texts.push(Buffer.from(await t.decode(ids, true)));
+// The ids of every document, and the text of every list of ids.
+async function both(file, docs, outIds, outText) {
+  const t = lib().Tokenizer.fromFile(file), ids = [], texts = [];
+  for (const d of readList(docs, 1)) {
+    const list = (await t.encode(d.toString('utf8'), null)).getIds();
+    ids.push(idsToBytes(list));
+    texts.push(Buffer.from(await t.decode(list, true)));
   }
-  writeList(out, texts, 1);
+  writeList(outIds, ids, 4);
+  writeList(outText, texts, 1);
 }
 
 function empty(preTokenizer) {
@@ -108,16 +110,18 @@ function train(text, out, pattern) {
   t.save(out, false);
 }
 
+// MB/s by CPU time of the whole process: what others do on the machine does not count.
 async function bench(file, text) {
   const t = lib().Tokenizer.fromFile(file);
   const docs = cut(fs.readFileSync(text, 'utf8').slice(0, 2000000), 10000);
   let best = 0;
   for (let k = 0; k < 3; k++) {
-    const begin = process.hrtime.bigint();
+    const begin = process.cpuUsage();
     let bytes = 0;
     await t.encodeBatch(docs, { addSpecialTokens: false });
+    const used = process.cpuUsage(begin);
     for (const d of docs) bytes += Buffer.byteLength(d);
-    best = Math.max(best, bytes / 1e6 / (Number(process.hrtime.bigint() - begin) / 1e9));
+    best = Math.max(best, bytes / (used.user + used.system));
   }
   console.log(best.toFixed(2));
 }
@@ -172,10 +176,11 @@ function plans(file, name, docs, ids) {
 
 const [verb, a, b, c, d] = process.argv.slice(2);
 const verbs = {
-  encode: () => encode(a, b, c), decode: () => decode(a, b, c), train: () => train(a, b, c),
+  both: () => both(a, b, c, d), train: () => train(a, b, c),
   bench: () => bench(a, b), llama: () => llama(a, b),
   llamaEncode: () => llamaEncode(a, b, c), plans: () => plans(a, b, c, d),
   adversarial: () => writeList(a, cut(adversarial(Number(b)), 4000).map((s) => Buffer.from(s)), 1),
+  runs: () => writeList(a, runs(Number(b)).map((s) => Buffer.from(s)), 1),
   docs: () => writeList(b, cut(fs.readFileSync(a, 'utf8').replaceAll('\ufffd', ''), Number(c))
     .map((s) => Buffer.from(s)), 1),
 };

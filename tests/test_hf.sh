@@ -158,6 +158,8 @@ broken; head -c 20000 llama/model.safetensors >bad/model.safetensors; try "cut s
 broken; printf '\377\377\377\377\377\377\377\177' | dd of=bad/model.safetensors conv=notrunc 2>/dev/null
 try "a header of 2^63 bytes" "model.safetensors"
 broken; { printf '%0.s[' {1..5000}; } >bad/config.json; try "a JSON bomb" "config.json"
+broken; { printf '%0.s[' {1..5000}; } >bad/generation_config.json; try "a second bomb" "generation_config.json:1"
+broken; echo '[1]' >bad/generation_config.json; try "a list for a map" "generation_config.json: not a JSON map"
 broken qwen2; sed -i 's#model-00001-of#../model-00001-of#' bad/model.safetensors.index.json
 try "a path out of the folder" "weight_map"
 broken qwen2; rm bad/model-00002*; try "a shard that is missing" "model-00002"

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* CLOCK_THREAD_CPUTIME_ID */
 /* What the tokenizer tests compare and measure, in one program:
  *   encode TOKENIZER DOCS OUT    ids of every document, framed as the file says
- *   decode TOKENIZER IDS OUT     the bytes of every list of ids
+ *   both TOKENIZER DOCS IDS TEXT the same, and the bytes of every list of ids
  *   round TOKENIZER FILE         decode(encode(x)) == x for the file and for cuts of it
  *   bench TOKENIZER FILE N       MB/s of N threads over documents of 10 KB, by the clock and by CPU time
  * DOCS, IDS and OUT are lists: a 32-bit count, then so many bytes or 32-bit ids. */
@@ -30,33 +30,31 @@ static void write_list(FILE *out, const void *data, int64_t n, size_t item)
     CHECK(fwrite(&count, 4, 1, out) == 1 && fwrite(data, item, (size_t)n, out) == (size_t)n, "writing");
 }
 
-static int convert(const Tokenizer *t, const char *from, const char *to, int decode)
+/* With a list of ids for to; the bytes of the same ids go into back, where one is named. */
+static int convert(const Tokenizer *t, const char *from, const char *to, const char *back)
 {
     FileMap           m;
-    FILE             *out = fopen(to, "wb");
-    TokenizerScratch *s   = tokenizer_scratch_create(t);
-    if (!s || !out || file_map(&m, from) < 0) return fail();
+    FILE             *out = fopen(to, "wb"), *text_out = back ? fopen(back, "wb") : NULL;
+    TokenizerScratch *s = tokenizer_scratch_create(t), *s_back = tokenizer_scratch_create(t);
+    if (!s || !s_back || !out || (back && !text_out) || file_map(&m, from) < 0) return fail();
     const char *p = m.data;
     for (size_t i = 0; i < m.size_bytes;) {
-        uint32_t n;
+        uint32_t       n;
+        const int32_t *ids;
+        const char    *text;
         memcpy(&n, p + i, 4);
-        if (decode) {
-            const char *text;
-            int64_t     len =
-                tokenizer_decode(t, s, (const int32_t *)(const void *)(p + i + 4), n, TOKENIZER_SKIP, &text);
-            if (len < 0) return fail();
-            write_list(out, text, len, 1);
-        } else {
-            const int32_t *ids;
-            int64_t        len = tokenizer_encode(t, s, p + i + 4, n, TOKENIZER_FRAME, &ids);
-            if (len < 0) return fail();
-            write_list(out, ids, len, 4);
-        }
-        i += 4 + (size_t)n * (decode ? 4 : 1);
+        int64_t n_id = tokenizer_encode(t, s, p + i + 4, n, TOKENIZER_FRAME, &ids);
+        if (n_id < 0) return fail();
+        write_list(out, ids, n_id, 4);
+        int64_t len = back ? tokenizer_decode(t, s_back, ids, n_id, TOKENIZER_SKIP, &text) : 0;
+        if (len < 0) return fail();
+        if (back) write_list(text_out, text, len, 1);
+        i += 4 + (size_t)n;
     }
-    CHECK(fclose(out) == 0, "writing %s", to);
+    CHECK(fclose(out) == 0 && (!back || fclose(text_out) == 0), "writing %s", to);
     file_unmap(&m);
     tokenizer_scratch_destroy(s);
+    tokenizer_scratch_destroy(s_back);
     return 0;
 }
 
@@ -147,8 +145,8 @@ int main(int argc, char **argv)
     if (argc < 4) return 2;
     if (tokenizer_open(&t, argv[2]) < 0) return fail();
     int rc = 2;
-    if (strcmp(argv[1], "encode") == 0 && argc == 5) rc = convert(t, argv[3], argv[4], 0);
-    if (strcmp(argv[1], "decode") == 0 && argc == 5) rc = convert(t, argv[3], argv[4], 1);
+    if (strcmp(argv[1], "encode") == 0 && argc == 5) rc = convert(t, argv[3], argv[4], NULL);
+    if (strcmp(argv[1], "both") == 0 && argc == 6) rc = convert(t, argv[3], argv[4], argv[5]);
     if (strcmp(argv[1], "round") == 0) rc = round_trip(t, argv[3]);
     if (strcmp(argv[1], "bench") == 0 && argc == 5) rc = bench(t, argv[3], atoi(argv[4]));
     tokenizer_close(t);

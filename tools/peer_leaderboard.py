@@ -3,8 +3,8 @@
 AdamW, clipping, warm-up and cosine over a wall-clock budget. It reads the same set (brim data tokens), takes
 the same number of tokens a step, and evaluates the same validation windows as Brim does.
 Usage: peer_leaderboard.py SET SECONDS [key=value ...]; keys: step_tokens, micro (sequences), lr, warmup,
-every, layers, width, heads, context, vocab, seed. The clock starts behind the compiler: its seconds are
-printed, and not counted. The last line is one JSON object."""
+every, layers, width, heads, context, vocab, seed, device (cpu: to try the program). The clock starts behind
+the compiler: its seconds are printed, and not counted. The last line is one JSON object."""
 import json
 import math
 import struct
@@ -16,7 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 KEYS = dict(step_tokens=65536, micro=128, lr=6e-4, warmup=100, every=50, layers=16, width=1024, heads=8,
-            context=512, vocab=32000, seed=1)
+            context=512, vocab=32000, seed=1, device="cuda")
 
 
 def read_shard(path):
@@ -83,15 +83,16 @@ def main():
     o = dict(KEYS)
     for arg in sys.argv[3:]:
         key, value = arg.split("=")
-        o[key] = type(KEYS[key])(float(value))
-    folder, budget, T = sys.argv[1], float(sys.argv[2]), o["context"]
+        o[key] = value if key == "device" else type(KEYS[key])(float(value))
+    folder, budget, T, device = sys.argv[1], float(sys.argv[2]), o["context"], o["device"]
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     torch.manual_seed(o["seed"])
     torch.set_float32_matmul_precision("high")
-    train, val = (read_shard(f"{folder}/{part}/00000.bin").to("cuda", torch.int64)
+    train, val = (read_shard(f"{folder}/{part}/00000.bin").to(device, torch.int64)
                   for part in ("train", "val"))
     n_val = (len(val) - 2) // T + 1
     val = F.pad(val, (0, n_val * T + 1 - len(val)), value=-1)
-    model = Model(o).cuda()
+    model = Model(o).to(device)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
@@ -103,13 +104,13 @@ def main():
     def batches():
         """Every window once an epoch, in a random order, cut at another phase each epoch."""
         while True:
-            order, phase = torch.randperm(n_window, device="cuda"), int(torch.randint(T, (1,)))
+            order, phase = torch.randperm(n_window, device=device), int(torch.randint(T, (1,)))
             for i in range(0, n_window - micro + 1, micro):
-                at = phase + order[i:i + micro, None] * T + torch.arange(T + 1, device="cuda")
+                at = phase + order[i:i + micro, None] * T + torch.arange(T + 1, device=device)
                 yield train[at]
 
     def loss_of(rows):
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16):
             return fast(rows[:, :-1].clamp(min=0), rows[:, 1:].contiguous())
 
     @torch.no_grad()
@@ -140,7 +141,7 @@ def main():
     step(source), evaluate()
     model.load_state_dict(state)
     opt.state.clear()
-    torch.cuda.synchronize()
+    synchronize()
     compile_s = time.time() - begin
     print(f"compiled in {compile_s:.1f} s", flush=True)
 
@@ -152,7 +153,7 @@ def main():
         loss = step(source)
         n += 1
         if n % 4 == 0:
-            torch.cuda.synchronize()  # the clock must not run ahead of the device
+            synchronize()  # the clock must not run ahead of the device
         if n % o["every"] == 0:
             last = evaluate()
             best = min(best, last)

@@ -431,20 +431,29 @@ int hfconf_is_folder(const char *dir)
            file_kind(path) == FILE_REGULAR;
 }
 
-/* What generation_config.json says of the ids that end a text. A file that cannot be read costs only that. */
-static void read_generation(HfConfig *c, const char *dir)
+/* What generation_config.json says of the ids that end a text. A folder may have none. */
+static int read_generation(HfConfig *c, const char *dir)
 {
-    char   path[PATH_MAX], *text = NULL;
-    size_t n;
-    if (snprintf(path, sizeof path, "%s/generation_config.json", dir) >= (int)sizeof path) return;
-    if (file_kind(path) != FILE_REGULAR || file_read_all(path, HF_CONFIG_BYTES, &text, &n) < 0) {
-        err_clear();
-        return;
+    char         path[PATH_MAX], buf[128], *text = NULL;
+    size_t       n;
+    json_error_t why;
+    if (snprintf(path, sizeof path, "%s/generation_config.json", dir) >= (int)sizeof path)
+        return err_user("%s: path too long", dir);
+    if (file_kind(path) == FILE_NONE) return 0;
+    TRY(file_read_all(path, HF_CONFIG_BYTES, &text, &n));
+    json_t *root = json_loadb(text, n, 0, &why);
+    int     rc   = 0;
+    if (!root) {
+        rc = err_user("%s:%d: not JSON: %s", path, why.line,
+                      str_quote(buf, sizeof buf, why.text, strlen(why.text)));
+    } else if (!json_is_object(root)) {
+        rc = err_user("%s: not a JSON map", path);
+    } else {
+        read_ends(c, root);
     }
-    json_t *root = json_loadb(text, n, 0, NULL);
-    if (json_is_object(root)) read_ends(c, root);
     json_decref(root);
     free(text);
+    return rc;
 }
 
 int hfconf_read(HfConfig *c, const char *dir)
@@ -457,6 +466,5 @@ int hfconf_read(HfConfig *c, const char *dir)
     TRY(file_read_all(path, HF_CONFIG_BYTES, &text, &n));
     int rc = hfconf_parse(c, path, text, n);
     free(text);
-    if (rc == 0) read_generation(c, dir);
-    return rc;
+    return rc < 0 ? rc : read_generation(c, dir);
 }

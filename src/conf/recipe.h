@@ -224,8 +224,9 @@ typedef struct {
     PpoParity  parity;
     EnvsPlace  place;
     PpoAnswer  answer;
-    int64_t    groups;    /* 0: as many as pay */
-    int64_t    max_steps; /* time limit; 0: the environment's own, -1: none */
+    int        answer_bf16; /* the CPU answers with weights in bf16 */
+    int64_t    groups;      /* 0: as many as pay */
+    int64_t    max_steps;   /* time limit; 0: the environment's own, -1: none */
     int64_t    threads, workers;
     EnvIsolate isolate;
     double     timeout_s;

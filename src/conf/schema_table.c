@@ -467,6 +467,8 @@ const SchemaRow schema_table[] = {
       .help = "where environments run: host or device; auto: a built-in one on the GPU if there is one" },
     { ROW("ppo.answer", KEY_ENUM, ppo.answer, "device"), .names = answer_names, .tasks = "ppo",
       .help = "who answers observations: device; host: the CPU, one at a time; auto: the faster one" },
+    { ROW("ppo.answer_bf16", KEY_BOOL, ppo.answer_bf16, "false"), .tasks = "ppo",
+      .help = "the CPU answers with weights in bf16: half as many bytes, for nets larger than a cache" },
     { ROW("ppo.groups", KEY_INT, ppo.groups, "0"), BETWEEN(0, 4), .tasks = "ppo",
       .aka = "num_buffers",
       .help = "groups of environments: one is stepped while another is answered; 0: two if that pays" },
