@@ -78,8 +78,8 @@ function adversarial(bytes) {
 
 // Long runs, on which a pattern may go back again and again, and a word of which may have any length.
 function runs(length) {
-  const part = [' ', 'a', 'A', '\n', '7', '!', "'", '\t ', 'Aa', '\u4e2d', '\u2581', '\u02b0A', '<|endoftext|',
-    'e' + '\u0301'.repeat(50), ' '.repeat(1000) + 'x', '\n' + ' '.repeat(2000)];
+  const part = [' ', 'a', 'A', '\n', '7', '!', "'", '\t ', 'Aa', '\u4e2d', '\u2581', '\u02b0A',
+    '<|endoftext|', 'e' + '\u0301'.repeat(50), ' '.repeat(1000) + 'x', '\n' + ' '.repeat(2000)];
   return part.map((s) => s.repeat(length / s.length));
 }
 

@@ -41,6 +41,20 @@ for m in gpt2 llama llama31 llama-linear mistral qwen2 qwen3; do
     brim export "$m" "x-$m" && "$verify" same "$m" "x-$m" >cmp.txt 2>&1
     verdict "$m: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
 done
+# Several files: the same tensors, an index that an import reads, and no mixture with an earlier export.
+brim export gpt2 x-parts --shard 30K
+n=$(ls x-parts/model-*-of-*.safetensors | wc -l)
+[ "$rc" -eq 0 ] && [ "$n" -ge 3 ] && [ -s "x-parts/model-0000$n-of-0000$n.safetensors" ] &&
+    "$verify" same gpt2 x-parts >cmp.txt 2>&1
+verdict "an export in $n files has the tensors of x" $? "$(seen) $(cat cmp.txt)"
+brim import x-parts run=parts && brim export parts x-whole && "$verify" same gpt2 x-whole >cmp.txt 2>&1
+verdict "and is imported again" $? "$(seen) $(cat cmp.txt)"
+refused "one file beside those of another export" "has other weights already (model-00001" export gpt2 x-parts
+refused "several files beside one" "has other weights already (model.safetensors)" export gpt2 x-gpt2 \
+    --shard 30K
+refused "a size that is none" "--shard: 'many' is not a size" export gpt2 x-no --shard many
+brim export gpt2 x-parts --shard 30K
+verdict "the same export again" "$rc" "$(seen)"
 # The folder's own type: no f32 copy, no moments.
 size=$(stat -c %s runs/llama/checkpoints/step-00000000/model.safetensors)
 theirs=$(stat -c %s llama/model.safetensors)
@@ -158,8 +172,10 @@ broken; head -c 20000 llama/model.safetensors >bad/model.safetensors; try "cut s
 broken; printf '\377\377\377\377\377\377\377\177' | dd of=bad/model.safetensors conv=notrunc 2>/dev/null
 try "a header of 2^63 bytes" "model.safetensors"
 broken; { printf '%0.s[' {1..5000}; } >bad/config.json; try "a JSON bomb" "config.json"
-broken; { printf '%0.s[' {1..5000}; } >bad/generation_config.json; try "a second bomb" "generation_config.json:1"
-broken; echo '[1]' >bad/generation_config.json; try "a list for a map" "generation_config.json: not a JSON map"
+broken; { printf '%0.s[' {1..5000}; } >bad/generation_config.json
+try "a second bomb" "generation_config.json:1"
+broken; echo '[1]' >bad/generation_config.json
+try "a list for a map" "generation_config.json: not a JSON map"
 broken qwen2; sed -i 's#model-00001-of#../model-00001-of#' bad/model.safetensors.index.json
 try "a path out of the folder" "weight_map"
 broken qwen2; rm bad/model-00002*; try "a shard that is missing" "model-00002"

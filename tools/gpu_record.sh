@@ -12,6 +12,11 @@
 #            name, or the name, 0 and "compile".
 #   suite    gpu-suite (6 min)
 #   ladder   of gpt2-124m (1.5 min)
+#   sample   tokens/s of gpt2-124m (1 and 64 prompts) and of llama-8b (0.2 min)
+#   leaderboard  its model on the tokens of the folder SET (brim data tokens, 32,000 ids) for BUDGET_S
+#            seconds (default 240): Brim in fp8 with Muon, then PyTorch with AdamW. Brim's time begins with
+#            the program, PyTorch's when its compiler is done. LEADERBOARD: other keys for Brim, PEER_LR:
+#            PyTorch's learning rate (9 min)
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
 mkdir -p "$out"; cd "$here" || exit 1
@@ -79,9 +84,41 @@ part_ladder() {
         tee "$out/ladder.txt"
 }
 
+part_sample() {
+    local ids i
+    ids=$(seq -s, 7 100 1507)
+    for i in {1..64}; do seq -s' ' "$i" 90 $((i + 1350)); done >"$work/prompts"
+    rate() { # recipe, then options
+        "$brim" sample "recipes/$1.yaml" "${@:2}" --untrained --rate --ids --temperature 0 2>&1 >/dev/null |
+            grep tokens/s
+    }
+    for i in 1 2; do
+        echo "llama-8b, 1 prompt: $(rate llama-8b --prompt-ids "$ids" --tokens 200)"
+        echo "gpt2-124m, 1 prompt: $(rate gpt2-124m --prompt-ids "$ids" --tokens 256)"
+        echo "gpt2-124m, 64 prompts: $(rate gpt2-124m --prompt-file "$work/prompts" --tokens 256)"
+    done | tee "$out/sample.txt"
+}
+
+part_leaderboard() {
+    local s=${BUDGET_S:-240} keys
+    read -ra keys <<<"${LEADERBOARD:-precision=fp8 fp8.fast=all optim.kind=muon optim.lr=1.5e-3 \
+optim.muon_lr=2.5e-3 optim.weight_decay=0.5}"
+    "$brim" train recipes/leaderboard.yaml --fresh run=lb "budget_s=$s" data.kind=tokens \
+        "data.train=${SET:?}" step_tokens=65536 steps=100000 optim.warmup=100 eval.every=50 \
+        eval.sequences=100000 checkpoint.every=0 checkpoint.best=false watch.report=false \
+        watch.sample=false "${keys[@]}" >"$out/leaderboard.log" 2>&1 || tail -n 3 "$out/leaderboard.log"
+    cp "$BRIM_RUNS/lb/metrics.jsonl" "$out/leaderboard.jsonl"
+    tail -n 2 "$out/leaderboard.log"
+    sed -n 's/.*"val_loss": \([0-9.]*\),.*/\1/p' "$out/leaderboard.jsonl" | sort -n |
+        sed 's/^/brim, best validation loss: /;q'
+    python3 tools/peer_leaderboard.py "$SET" "$s" step_tokens=65536 micro=128 "lr=${PEER_LR:-1.2e-3}" \
+        warmup=100 every=50 >"$out/leaderboard_peer.log" 2>&1
+    tail -n 1 "$out/leaderboard_peer.log"
+}
+
 for part in "$@"; do
     case $part in
-        start | cpu | check | bytes | recipes | suite | ladder) ;;
+        start | cpu | check | bytes | recipes | suite | ladder | sample | leaderboard) ;;
         *) echo "gpu_record.sh: no part $part"; exit 2 ;;
     esac
     begin=$SECONDS; echo "== $part"; "part_$part"; echo "== $part: $((SECONDS - begin)) s"

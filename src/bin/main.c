@@ -40,7 +40,7 @@ static const Command commands[] = {
       "what a trained run says about images or clips; of a labelled set also which classes it confuses" },
     { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
       "a Hugging Face folder becomes a run: eval, sample and train take it" },
-    { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16]",
+    { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16] [--shard SIZE]",
       "a run's weights for other programs: a Hugging Face folder of a language model" },
     { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
       "episodes of a trained policy, in the terminal or as a picture" },

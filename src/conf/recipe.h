@@ -160,6 +160,7 @@ typedef struct {
     double      tau, first_token_weight, first_weight, kl_weight;
     double      room; /* share of the padded rows that a micro-batch has room for */
     int         baselines;
+    int         one_pass; /* all losses from one pass of the student */
 } RecipeLatent;
 
 typedef struct {

@@ -415,6 +415,10 @@ const SchemaRow schema_table[] = {
     { ROW("latent.baselines", KEY_BOOL, latent.baselines, "true"),
       .tasks = "latent",
       .help = "an evaluation also has the losses with the whole text, its first tokens, and no prompt" },
+    { ROW("latent.one_pass", KEY_BOOL, latent.one_pass, "true"),
+      .tasks = "latent",
+      .help = "false: the language model runs once for each token of the first losses, as published code has "
+              "it; the same losses, to compare" },
     { ROW("ppo.envs", KEY_INT, ppo.envs, "4"), BETWEEN(1, 1 << 22), .tasks = "ppo", .fixed = FIXED_SAMPLE,
       .aka = "num_envs,n_envs,total_agents",
       .help = "environments, over all GPUs" },

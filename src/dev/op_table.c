@@ -26,7 +26,7 @@ const OpRow op_table[OP_COUNT] = {
     [OP_ADD_NORM_FWD] = { "add_norm_fwd", 8, { W("y"), W("sum"), WO("mean"), W("rstd"), R("a"), R("b"),
                           R("gamma"), RO("beta") },
                           .alias = { { 1, 4 }, { 1, 5 } }, .cheap = 1 },
-    [OP_NORM_BWD]     = { "norm_bwd", 11, { W("dx"), RW("dgamma"), RWO("dbeta"), RWO("dbias"), WS, R("dy"),
+    [OP_NORM_BWD]     = { "norm_bwd", 11, { W("dx"), RWO("dgamma"), RWO("dbeta"), RWO("dbias"), WS, R("dy"),
                           R("x"), R("gamma"), RO("mean"), R("rstd"), RO("dres") },
                           .alias = { { 0, 5 }, { 0, 10 } } },
     [OP_LINEAR_FWD]   = { "linear_fwd", 5, { W("y"), WS, R("x"), R("w"), RO("bias") }, .unit = UNIT_GEMM },

@@ -1,7 +1,8 @@
 /* A checkpoint of a language model as a Hugging Face folder: config.json, safetensors, tokenizer.
  *
  * 1. Numbers keep their bits unless another type is asked for.
- * 2. One model.safetensors up to SHARD_BYTES, else shards with an index, as transformers names them.
+ * 2. One model.safetensors up to SHARD_BYTES, else shards with an index, as transformers names them. A folder
+ *    with weights of other names is refused: a reader would take those.
  * 3. The folder's files appear complete, one after the other; config.json comes last. */
 #include "task/lm.h"
 
@@ -151,10 +152,10 @@ static int list_pieces(Export *e)
     if (e->n_piece == 0) return err_user("%s: has no weights", e->from.path);
     add_biases(e, e->piece[0].spec.dtype);
     str_copy(e->config.dtype, sizeof e->config.dtype, dtype_text[e->piece[0].spec.dtype]);
-    int64_t in_shard = 0;
+    int64_t in_shard = 0, room = e->opt->part_bytes > 0 ? e->opt->part_bytes : SHARD_BYTES;
     for (int i = 0; i < e->n_piece; i++) {
         int64_t size = (int64_t)e->piece[i].spec.size_bytes;
-        if (in_shard > 0 && in_shard + size > SHARD_BYTES) {
+        if (in_shard > 0 && in_shard + size > room) {
             in_shard = 0;
             e->n_shard++;
         }
@@ -162,7 +163,8 @@ static int list_pieces(Export *e)
         e->piece[i].shard = e->n_shard;
     }
     e->n_shard++;
-    return e->n_shard <= MOST_SHARDS ? 0 : err_user("%s: too large", e->from.path);
+    if (e->n_shard <= MOST_SHARDS) return 0;
+    return err_user("%s: %d files would be needed, more than %d", e->opt->out, e->n_shard, MOST_SHARDS);
 }
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */
@@ -238,6 +240,29 @@ static int out_path(const Export *e, const char *name, char *path)
 {
     if (snprintf(path, PATH_MAX, "%s/%s", e->opt->out, name) < PATH_MAX) return 0;
     return err_user("%s: path too long", e->opt->out);
+}
+
+/* Weights that an earlier export left under other names. */
+static int check_folder(Export *e)
+{
+    static const char *const end[] = { ".safetensors", ".safetensors.index.json" };
+    char                     own[64], **names;
+    if (file_kind(e->opt->out) != FILE_FOLDER) return 0;
+    for (int k = 0; k < ARRAY_LEN(end); k++) {
+        int n = file_list(&e->arena, e->opt->out, end[k], &names);
+        if (n < 0) return -1;
+        for (int i = 0; i < n; i++) {
+            int is_own = k == 1 && e->n_shard > 1;
+            for (int s = 0; s < e->n_shard && k == 0 && !is_own; s++) {
+                shard_name(e, s, own, sizeof own);
+                is_own = strcmp(names[i], own) == 0;
+            }
+            if (!is_own)
+                return err_user("%s: has other weights already (%s): name another folder, or remove them",
+                                e->opt->out, names[i]);
+        }
+    }
+    return 0;
 }
 
 static int write_shard(Export *e, int shard, SafeTensor *spec, float *buf)
@@ -400,6 +425,7 @@ static int export_all(Export *e)
     e->map = hf_map_of(e->config.family);
     TRY(safetensors_open(&e->from, path));
     TRY(list_pieces(e));
+    TRY(check_folder(e));
     TRY(file_make_folders(e->opt->out));
     TRY(write_weights(e));
     TRY(write_index(e));

@@ -112,6 +112,7 @@ typedef struct {
     const char *checkpoint; /* folder of the chosen one; verified */
     const char *out;        /* folder to write */
     const char *dtype;      /* "float32", "bfloat16", "float16"; NULL: the task's choice */
+    int64_t     part_bytes; /* most bytes of weights in one file; 0: the task's choice */
 } TaskExport;
 /* What `brim play` asks for. */
 typedef struct {
