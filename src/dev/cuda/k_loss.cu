@@ -104,7 +104,7 @@ extern "C" int cuda_xent_soft_fwd(Dev *dev, const XentFwd *a)
     TRY(k_need_dtype(op, a->target, DT_I32));
     TRY(k_need_dtype(op, a->target2, DT_I32));
     TRY(k_need_dtype(op, a->hits, DT_F32));
-    return k_dispatch(a->logits->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->logits->dtype, op, [&](auto zero) {
         using T    = decltype(zero);
         SoftP<T> p = {};
         p.loss     = t_data<float>(a->loss);
@@ -128,7 +128,7 @@ extern "C" int cuda_xent_soft_dx(Dev *dev, const XentDx *a)
     TRY(k_need_dtype(op, a->target, DT_I32));
     TRY(k_need_dtype(op, a->target2, DT_I32));
     TRY(k_need_dtype(op, a->dlogits, a->logits->dtype));
-    return k_dispatch(a->logits->dtype, op, [&](auto zero) {
+    return k_dispatch_half(a->logits->dtype, op, [&](auto zero) {
         using T    = decltype(zero);
         SoftP<T> p = {};
         p.lse      = t_data<float>(a->lse);

@@ -166,13 +166,25 @@ template <typename T, int FROM> __device__ __forceinline__ Pack<T> xent_load(con
     return vec_load<T, FROM == FROM_GLOBAL>(p, n);
 }
 
+/* The bits of minus infinity. */
+template <typename T> struct XentLow;
+template <> struct XentLow<float> {
+    static constexpr uint32_t BITS = 0xff800000u;
+};
+template <> struct XentLow<bf16> {
+    static constexpr uint32_t BITS = 0xff80u;
+};
+template <> struct XentLow<__half> {
+    static constexpr uint32_t BITS = 0xfc00u;
+};
+
 /* Elements from n on become minus infinity: they add 0. */
 template <typename T> __device__ __forceinline__ void pack_cut(Pack<T> &v, int n)
 {
     constexpr int N = Pack<T>::N;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint32_t  low = sizeof(T) == 4 ? 0xff800000u : 0xff80u, shift = i * sizeof(T) % 4 * 8;
+        uint32_t  low = XentLow<T>::BITS, shift = i * sizeof(T) % 4 * 8;
         uint32_t  mask = sizeof(T) == 4 ? ~0u : 0xffffu << shift;
         uint32_t &w    = pack_words(v)[i * sizeof(T) / 4];
         if (i >= n) w = (w & ~mask) | low << shift;
