@@ -112,7 +112,8 @@ ASAN := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-r
 asan-build: $(BUILD)/.setup-test
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=$(BUILD)-asan NVCC= SAN="$(ASAN)" all tests
 
-# Ten times the kills, a fault at every call, the same under AddressSanitizer. A quarter of an hour.
+# Ten times the kills, a fault at every call, the same under AddressSanitizer, and the long form of every test
+# that has one (tools/test_long.sh). About an hour.
 test-long: asan-build
 	@$(MAKE) --no-print-directory -j$$(nproc) all tests
 	@tools/test_long.sh $(BUILD) $(BUILD)-asan

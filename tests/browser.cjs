@@ -124,6 +124,30 @@ async function trace(context, file) {
   await page.close();
 }
 
+/* The same in a trace viewer that others wrote: it complains about events that overlap. */
+async function viewer(context, dir, file) {
+  const fs = require('fs'), path = require('path'), said = [];
+  const kinds = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css' };
+  const server = require('http').createServer((q, r) => {
+    const name = path.join(dir, q.url === '/' ? 'index.html' : path.basename(q.url.split('?')[0]));
+    r.setHeader('content-type', kinds[path.extname(name)] || 'application/octet-stream');
+    r.end(fs.existsSync(name) ? fs.readFileSync(name) : '');
+  });
+  await new Promise(done => server.listen(0, '127.0.0.1', done));
+  const page = await context.newPage();
+  page.on('console', m => said.push(m.text()));
+  page.on('pageerror', e => said.push('Frame: ' + e.message));
+  await page.goto(`http://127.0.0.1:${server.address().port}/`);
+  await page.setInputFiles('input[type=file]', file);
+  const shown = await until(page, () => /brim \(pid 1\)/.test(document.body.innerText));
+  const bad = said.filter(s => /Tried to end|still open|^Frame/.test(s));
+  verdict('a trace viewer reads the trace', shown && said.some(s => /Trace Event Format/.test(s)) && bad.length === 0,
+    `${bad.length} complaints: ${said.slice(0, 3).join(' | ').slice(0, 300)}`);
+  await page.screenshot({ path: `${folder}/viewer.png` });
+  await page.close();
+  server.close();
+}
+
 async function phone(context) {
   const page = await context.newPage();
   await page.goto(url + '#one,two');
@@ -141,7 +165,7 @@ async function phone(context) {
 }
 
 (async () => {
-  const browser = await browserType.launch({ executablePath: chromium, args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  const browser = await browserType.launch({ executablePath: chromium, args: ['--no-sandbox', '--disable-dev-shm-usage', '--enable-unsafe-swiftshader'] });
   const asked = new Set();
   const wide = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: 'light' });
   const small = await browser.newContext({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: 'light' });
@@ -153,6 +177,7 @@ async function phone(context) {
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);
+  if (process.argv[7]) await viewer(await browser.newContext(), process.argv[7], process.argv[6]);
   verdict('no request leaves the machine', [...asked].every(h => h === new URL(url).host), [...asked].join(', '));
   await browser.close();
   process.exit(failed);

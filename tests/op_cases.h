@@ -129,19 +129,19 @@ static inline int case_norm_dw(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 8 shape + 4 rms + 2 bias gradient + residual gradient */
+/* Case i = 8 shape + 4 rms + 2 bias gradient + residual gradient; then frozen ones, which have no dgamma */
 static inline int case_norm_bwd(OpCase *c, int i)
 {
     /* More rows than CUDA's multiprocessors take at a time, in teams of several warps. */
     static const int64_t many[3] = { 2200, 1032, 0 };
-    if (i >= 8 * CASE_SHAPES + 2) return 0;
-    const int64_t *s   = i < 8 * CASE_SHAPES ? case_shape[i / 8] : many;
-    int            rms = i / 4 % 2, bias = i / 2 % 2, res = i % 2;
-    CASE_NAME("%dx%d pad%d %s%s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer",
-              bias ? " +dbias" : "", res ? " +dres" : "");
+    int                  frozen = i - 8 * CASE_SHAPES - 2, rms = i / 4 % 2, bias = i / 2 % 2, res = i % 2;
+    if (frozen >= 4 * CASE_SHAPES) return 0;
+    const int64_t *s = i < 8 * CASE_SHAPES ? case_shape[i / 8] : frozen < 0 ? many : case_shape[frozen / 4];
+    CASE_NAME("%dx%d pad%d %s%s%s%s", (int)s[0], (int)s[1], (int)s[2], rms ? "rms" : "layer",
+              bias ? " +dbias" : "", res ? " +dres" : "", frozen < 0 ? "" : " frozen");
     case_act(c, 0, s[0], s[1], s[2]);
-    case_vec(c, 1, s[1]);
-    if (!rms) case_vec(c, 2, s[1]);
+    if (frozen < 0) case_vec(c, 1, s[1]);
+    if (frozen < 0 && !rms) case_vec(c, 2, s[1]);
     if (bias) case_vec(c, 3, s[1]);
     case_act(c, 5, s[0], s[1], s[2]);
     Tensor *x = case_act(c, 6, s[0], s[1], 0);

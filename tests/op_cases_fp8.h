@@ -65,10 +65,10 @@ static inline int case_quant(OpCase *c, int i)
 
 static inline int case_fp8_scale(OpCase *c, int i)
 {
-    if (i >= 4) return 0;
-    int64_t n                 = i == 0 ? 1 : 5 * i;
+    if (i >= 7) return 0;
+    int64_t n = i == 0 ? 1 : 5 * i, ranks = i < 4 ? 0 : i - 2;
     c->args.fp8_scale.q_dtype = i % 2 ? DT_E5M2 : DT_E4M3;
-    CASE_NAME("%s %d sites", dtype_name(c->args.fp8_scale.q_dtype), (int)n);
+    CASE_NAME("%s %d sites, %d ranks", dtype_name(c->args.fp8_scale.q_dtype), (int)n, (int)ranks);
     Tensor *t = case_f32(c, 0, n, FP8_SITE, 0);
     for (int64_t r = 0; r < n; r++) {
         float *site = case_at(t, r * FP8_SITE);
@@ -78,6 +78,14 @@ static inline int case_fp8_scale(OpCase *c, int i)
         if (r % 5 == 2) site[FP8_SITE_AMAX] = INFINITY;
         if (r % 5 == 3) site[FP8_SITE_AMAX] = 1e6f; /* an outlier */
         if (r % 5 == 4) site[FP8_SITE_AMAX] = 7;    /* 448/7 is a power of two */
+    }
+    if (ranks == 0) return 1;
+    Tensor *all = case_f32(c, 1, ranks * n, FP8_SITE, 0);
+    for (int64_t r = 0; r < ranks * n; r++) {
+        float *amax = case_at(all, r * FP8_SITE + FP8_SITE_AMAX);
+        *amax       = fabsf(case_uniform(c, 1)) * exp2f(case_uniform(c, 20));
+        if (r % n % 5 == 1) *amax = 0; /* on no rank */
+        if (r % n % 5 == 2 && r / n == 1) *amax = r % 2 ? INFINITY : NAN;
     }
     return 1;
 }

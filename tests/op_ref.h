@@ -207,7 +207,8 @@ static inline void ref_norm_bwd(const OpCase *c, OpRef *r)
 {
     const NormBwd *a = &c->args.norm_bwd;
     ref_norm_grad(c, r,
-                  &(NormGrad){ a->dy, a->x, a->gamma, a->mean, a->rstd, a->dres, 0, 1, a->dbeta ? 2 : -1 });
+                  &(NormGrad){ a->dy, a->x, a->gamma, a->mean, a->rstd, a->dres, 0, a->dgamma ? 1 : -1,
+                               a->dbeta ? 2 : -1 });
     if (a->dbias) ref_rounded_sums(c, r, 3, tensor_rows(a->x), tensor_cols(a->x));
 }
 

@@ -102,6 +102,10 @@ static inline void ref_fp8_scale_op(const OpCase *c, OpRef *r)
         for (int k = 0; k < FP8_SITE; k++) site[k] = *case_at(a->sites, s * FP8_SITE + k);
         amax                = site[FP8_SITE_AMAX];
         site[FP8_SITE_AMAX] = 0;
+        for (int64_t k = s; a->all && k < tensor_rows(a->all); k += tensor_rows(a->sites)) {
+            double of_rank = *case_at(a->all, k * FP8_SITE + FP8_SITE_AMAX);
+            amax           = k == s ? of_rank : isfinite(of_rank) ? fmax(amax, of_rank) : INFINITY;
+        }
         if (amax > 0 && isfinite(amax)) {
             int at                      = (int)site[FP8_SITE_CURSOR];
             site[FP8_SITE_HISTORY + at] = amax;

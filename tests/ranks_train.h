@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-enum { TRAIN_STEPS = 5 };
+enum { TRAIN_STEPS = 5, TRAIN_SITES = 64 };
 
 typedef struct {
     Recipe      recipe;
@@ -19,11 +19,13 @@ typedef struct {
     DType       compute;
     int64_t     micro_batch;
     int         eager;      /* 1: no graphs */
+    int         fp8;        /* 1: products in fp8 */
     int         leave_step; /* > 0: rank 1 is gone before this step */
     /* results, in shared memory: loss and norm by rank and step, validation loss by rank, weights by rank */
     double *loss, *norm, *val;
     float  *weights;
     int64_t n_weight; /* of one rank */
+    float  *sites;    /* of fp8, by rank; TRAIN_SITES rows each */
 } TrainCase;
 
 static inline void train_case_recipe(Recipe *r)
@@ -77,6 +79,7 @@ static inline int train_case_open(TrainCase *t)
     t->norm    = ranks_shared(sizeof *t->norm * RANKS_MAX * TRAIN_STEPS);
     t->val     = ranks_shared(sizeof *t->val * RANKS_MAX);
     t->weights = ranks_shared(sizeof *t->weights * RANKS_MAX * (size_t)t->n_weight);
+    t->sites   = ranks_shared(sizeof *t->sites * RANKS_MAX * TRAIN_SITES * FP8_SITE);
     return 0;
 }
 
@@ -86,6 +89,7 @@ static inline void train_case_close(TrainCase *t)
     munmap(t->norm, sizeof *t->norm * RANKS_MAX * TRAIN_STEPS);
     munmap(t->val, sizeof *t->val * RANKS_MAX);
     munmap(t->weights, sizeof *t->weights * RANKS_MAX * (size_t)t->n_weight);
+    munmap(t->sites, sizeof *t->sites * RANKS_MAX * TRAIN_SITES * FP8_SITE);
 }
 
 static inline int train_evaluate(Stepper *s, double *val)
@@ -103,6 +107,18 @@ static inline int train_evaluate(Stepper *s, double *val)
     *val = found.value[0];
     feed_deinit(&feed);
     source_close(src);
+    return 0;
+}
+
+static inline int train_read_sites(TrainCase *t, Job *b, int rank)
+{
+    const Tensor *part[] = { b->table[0]->sites, b->table[0]->grad_sites };
+    float        *to     = t->sites + (int64_t)rank * TRAIN_SITES * FP8_SITE;
+    CHECK(tensor_rows(part[0]) + tensor_rows(part[1]) <= TRAIN_SITES, "raise TRAIN_SITES");
+    for (int i = 0; i < 2; i++) {
+        TRY(job_download(b, part[i], to, tensor_bytes(part[i])));
+        to += tensor_numel(part[i]);
+    }
     return 0;
 }
 
@@ -129,6 +145,7 @@ static inline int train_steps(TrainCase *t, Job *b, int rank)
         TRY(job_read_param(b, p, COL_WEIGHT, to));
         to += p->rows * p->cols;
     }
+    if (t->fp8) TRY(train_read_sites(t, b, rank));
     stepper_deinit(&s);
     source_close(src);
     return 0;
@@ -147,6 +164,7 @@ static inline int train_rank(int rank, int world, int port, void *arg)
               .micro_batch = t->micro_batch,
               .head_rows   = 64,
               .compute     = t->compute,
+              .fp8         = t->fp8,
               .world       = world,
               .rank        = rank,
     };

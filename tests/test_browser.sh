@@ -16,6 +16,13 @@ if [ ! -d "$tools/package" ]; then
         { rm -rf "$tools/package"; echo "skip: npm could not fetch playwright-core"; exit 0; }
 fi
 
+viewer=$tools/speedscope/package/dist/release # reads Chrome's format, and says what is wrong with it
+if [ ! -d "$viewer" ]; then
+    mkdir -p "$tools/speedscope"
+    (cd "$tools/speedscope" && timeout 60 npm pack --silent speedscope@1.25 >/dev/null 2>&1 &&
+        tar xzf speedscope-*.tgz) || { viewer=; echo "skip: npm could not fetch speedscope"; }
+fi
+
 for name in one two; do
     mkdir -p runs/$name
     awk -v k=$([ $name = one ] && echo 8 || echo 5) 'BEGIN { srand(k); for (i = 1; i <= 400; i++) {
@@ -66,7 +73,7 @@ for _ in $(seq 200); do
 done
 : "${url:?}"
 timeout 120 node "$here/tests/browser.cjs" "$tools/package" "$chromium" "$url" "$tools" \
-    "$PWD/runs/live/trace.json"
+    "$PWD/runs/live/trace.json" $viewer
 rc=$?
 kill $pid; wait $pid
 exit $rc

@@ -224,10 +224,10 @@ touch elsewhere/quickstart/lock
     [ "$(ls -d elsewhere/*.old-* | wc -l)" -eq 1 ]
 verdict "quickstart.sh leaves a run that is in use alone" $? "exit code $rc: $(tail -n 3 err)"
 (cd "$here" &&
-    BRIM_RUNS="$dir/elsewhere" exec timeout 60 tools/quickstart.sh \
+    BRIM_RUNS="$dir/elsewhere" exec timeout 300 tools/quickstart.sh \
     "$brim" optim.warmup=0 device=cpu steps=100000) >out 2>err &
 pid=$!
-for _ in $(seq 100); do
+for _ in $(seq 1000); do
     [ -s elsewhere/quickstart/lock ] && [ -s elsewhere/quickstart/metrics.jsonl ] && break
     sleep 0.1
 done

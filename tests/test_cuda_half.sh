@@ -5,7 +5,7 @@
 export BRIM_RUNS=$dir/elsewhere
 unset BRIM_TUNE_CACHE
 cp "$brim" ./brim
-san=$(nm "$brim" 2>/dev/null | grep -q __asan_init && echo "-fsanitize=address,undefined")
+san=; case $build in *asan*) san=-fsanitize=address,undefined ;; esac
 half() { # id
     cat >half.c <<END
 #include "base/err.h"

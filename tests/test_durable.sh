@@ -350,7 +350,7 @@ done
 rm -rf runs/new runs/other*; cp -r runs/cut runs/other
 train other --fresh device=cuda:99; rc=$?
 [ $rc -eq 2 ] &&
-    tail -n 1 other.log | grep -q '^command line: device: cuda:99 cannot be had: .*cpu and auto' &&
+    tail -n 1 other.log | grep -q '^command line: device: cuda:99 is not usable: .*cpu and auto' &&
     diff -r runs/cut runs/other >seen && [ -z "$(find runs -name 'other.old*')" ]
 verdict "--fresh on a device that is not there moves nothing" $? \
     "exit code $rc: $(tail -n 1 other.log) $(head -n 3 seen)"

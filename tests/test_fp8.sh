@@ -32,6 +32,25 @@ verdict "scales are in the checkpoint" $? "$(ls runs/one/checkpoints)"
 cmp -s runs/{none,whole}/checkpoints/step-00000008/model.safetensors
 verdict "evaluations change no scale" $? "$(tail -n 2 none.log)"
 
+# Two ranks: they agree on the scales, so the checkpoint of one lets both go on with the same bits.
+two() { # run, overrides; again if somebody has the port
+    local r rc pids=() port=$((20000 + RANDOM % 12000))
+    for r in 0 1; do
+        RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -s KILL 60 \
+            "$brim" train r.yaml "run=$1" threads=1 optim.schedule=constant micro_batch=2 "${@:2}" \
+            >"$1.$r.log" 2>&1 &
+        pids+=($!)
+    done
+    wait "${pids[0]}" && wait "${pids[1]}"; rc=$?
+    if grep -q "port .* in use" "$1.0.log"; then two "$@"; else return $rc; fi
+}
+two two-one && two two-part steps=4 && two two-part; rc=$?
+for f in model optim; do
+    [ $rc -eq 0 ] && grep -q "resuming after step 4" two-part.0.log &&
+        cmp -s runs/two-{one,part}/checkpoints/step-00000008/$f.safetensors
+    verdict "two ranks that went on have the same $f" $? "exit $rc: $(tail -n 2 two-*.[01].log)"
+done
+
 # Another task: a frozen language model in fp8, its encoder as it was.
 "$brim" train "$here/recipes/latent-tiny.yaml" run=latent device=cpu threads=1 precision=fp8 \
     fp8.wide=encoder \

@@ -35,16 +35,18 @@ typedef struct {
     RecomputeLevel level;
     double         room;
     unsigned       parts;
+    int            many; /* passes */
 } Setup1;
 
 static void fix_open(Fix *f, const Setup1 *s)
 {
     const char *why;
     golden_open(&f->g, "latent");
-    Recipe r         = f->g.recipe;
-    r.latent.room    = s->room > 0 ? s->room : 1;
-    JobChoice choice = {
-        .micro_batch = s->micro_batch, .level = s->level, .head_rows = s->head_rows, .compute = DT_F32
+    Recipe r          = f->g.recipe;
+    r.latent.room     = s->room > 0 ? s->room : 1;
+    r.latent.one_pass = !s->many;
+    JobChoice choice  = {
+         .micro_batch = s->micro_batch, .level = s->level, .head_rows = s->head_rows, .compute = DT_F32
     };
     DevOptions  opt    = { .deterministic = 1, .threads = 1 };
     const char *device = getenv("LATENT_DEVICE");
@@ -183,6 +185,8 @@ static void compare(const Setup1 *s)
 static void test_golden(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 100 }); }
 static void test_chunks(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 3 }); }
 static void test_micro(void **state) { compare(&(Setup1){ .micro_batch = 1, .head_rows = 100 }); }
+/* As published: a pass a token. The same losses and gradients. */
+static void test_eleven(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 100, .many = 1 }); }
 static void test_recompute(void **state)
 {
     compare(&(Setup1){ .micro_batch = 2, .head_rows = 4, .level = LEVEL_BLOCK });
@@ -227,8 +231,9 @@ static void test_neighbours(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden), cmocka_unit_test(test_chunks),
-                                        cmocka_unit_test(test_micro),  cmocka_unit_test(test_recompute),
-                                        cmocka_unit_test(test_room),   cmocka_unit_test(test_neighbours) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden),    cmocka_unit_test(test_chunks),
+                                        cmocka_unit_test(test_micro),     cmocka_unit_test(test_recompute),
+                                        cmocka_unit_test(test_room),      cmocka_unit_test(test_eleven),
+                                        cmocka_unit_test(test_neighbours) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Task latent from the command line: trains, is killed and goes on bit for bit, evaluates, answers; refuses a
 # language model that is another, cut short or lacks a tensor; skips and names broken lines of JSONL.
-# LATENT_DEVICE=cuda runs the same on a GPU. LATENT_LONG=1 also trains latent-tiny to its end, and three seeds
-# for 200 steps.
+# LATENT_DEVICE=cuda runs the same on a GPU. LATENT_LONG=1 also trains latent-tiny to its end.
 # shellcheck source=tests/shell_lib.sh
 . "$(dirname "$0")/shell_lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK BRIM_FAULT
@@ -66,12 +65,15 @@ one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
 
-# Two ranks share a step.
+# Two ranks share a step. On one GPU they pass for two hosts: NCCL wants a GPU of its own for each rank of a
+# host.
 port=$((20000 + RANDOM % 12000))
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
 for r in 0 1; do
     # shellcheck disable=SC2086
-    RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port BRIM_COMM_TIMEOUT=20 \
-        timeout -s KILL 60 "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
+    NCCL_HOSTID=latent-$r RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        BRIM_COMM_TIMEOUT=20 timeout -s KILL 60 \
+        "$brim" train "$recipe" run=two $small micro_batch=2 >two.$r.log 2>&1 </dev/null &
     pids[r]=$!
 done
 wait "${pids[0]}" "${pids[1]}"
@@ -107,6 +109,10 @@ done
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
     "$brim" train "$recipe" run=x $small latent.llm=llama
+cp -r llama more && sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9/' more/config.json
+# shellcheck disable=SC2086
+refused "a folder that lacks a tensor" "latent.llm: .*more.*model.layers.[0-9]" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=more
 head -c 5000 llama/model.safetensors >cut.bin && mv cut.bin llama/model.safetensors
 # shellcheck disable=SC2086
 refused "a folder whose file is cut short" "llama/model.safetensors" \
@@ -127,33 +133,41 @@ verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v 
 refused "a file without pairs" "has no pair" \
     "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
 
-# The queries tied: all latents of a sample are one.
-train tied encoder.tie_queries=true
-grep -q "COLLAPSE: the latents of a sample are all alike" tied.log &&
-    ! grep -q "COLLAPSE: the latents" whole.log
-verdict "tied queries are called a collapse" $? "$(grep -c COLLAPSE tied.log) $(grep COLLAPSE whole.log)"
+# The queries tied, so all latents of a sample are one: called a collapse within 200 steps. Three healthy runs
+# are not.
+watched() { # name, overrides
+    local name=$1
+    shift
+    timeout -k 5 100 "$brim" train "$recipe" "run=$name" steps=200 step_samples=8 encoder.width=64 \
+        encoder.heads=2 eval.every=100 eval.samples=32 latent.baselines=false checkpoint.every=0 threads=1 \
+        watch.sample=false watch.report=false "device=$device" "$@" >"$name.log" 2>&1 </dev/null
+}
+watched tied encoder.tie_queries=true &
+watched healthy1 &
+wait
+watched healthy2 seed=2 &
+watched healthy3 seed=3 &
+wait
+[ -n "$(last tied val_alike)" ] && grep -q "COLLAPSE: the latents of a sample are all alike" tied.log
+verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 tied.log)"
+[ "$(cat healthy?.log | grep -c 'step 200: validation')" -eq 3 ] && ! grep -q COLLAPSE healthy?.log
+verdict "three healthy runs are not" $? "$(grep -h -e COLLAPSE -e 'step 200: validation' healthy?.log)"
 [ "${LATENT_LONG:-0}" = 1 ] || exit $failed
 
-# The real thing: latents are worth more than as many tokens of the prompt, and more than none.
-long="watch.sample=false watch.report=false device=$device"
-# shellcheck disable=SC2086
-"$brim" train "$recipe" run=real $long >real.log 2>&1 </dev/null
+# The real thing: latents are worth more than as many tokens of the prompt, and at least half as much as the
+# whole prompt.
+began=$(date +%s)
+"$brim" train "$recipe" run=real watch.sample=false watch.report=false "device=$device" >real.log 2>&1 \
+    </dev/null
 l=$(last real val_loss) f=$(last real val_loss_full)
 b=$(last real val_loss_budget) n=$(last real val_loss_none)
-awk -v l="$l" -v b="$b" -v n="$n" 'BEGIN { exit !(l > 0 && l < b && l < n) }'
-verdict "latent-tiny: better than as many tokens, and than no prompt" $? "$l; $b, $n"
-awk -v l="$l" -v f="$f" -v n="$n" \
-    'BEGIN { printf "latent-tiny: %.0f %% of the way from none to full\n", 100 * (n - l) / (n - f) }'
+awk -v l="$l" -v b="$b" 'BEGIN { exit !(l > 0 && l < b) }'
+verdict "latent-tiny: better than as many tokens" $? "$l; $b"
+awk -v l="$l" -v f="$f" -v n="$n" 'BEGIN { share = (n - l) / (n - f)
+    printf "latent-tiny: %.0f %% of the way from no prompt to the whole\n", 100 * share
+    exit !(l > 0 && f < n && share >= 0.5) }'
+verdict "latent-tiny: at least half way from no prompt to the whole" $? "$l; $f, $n"
+echo "latent-tiny took $(($(date +%s) - began)) s"
 ! grep -q COLLAPSE real.log
 verdict "latent-tiny is not called collapsed" $? "$(grep COLLAPSE real.log)"
-for seed in 2 3 4; do
-    # shellcheck disable=SC2086
-    "$brim" train "$recipe" run=seed$seed $long steps=200 eval.every=50 seed=$seed >seed$seed.log 2>&1
-done
-! grep -q COLLAPSE seed?.log
-verdict "three seeds are not called collapsed" $? "$(grep COLLAPSE seed?.log)"
-# shellcheck disable=SC2086
-"$brim" train "$recipe" run=tied200 $long steps=200 eval.every=50 encoder.tie_queries=true >tied200.log 2>&1
-grep -q COLLAPSE tied200.log
-verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 tied200.log)"
 exit $failed

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "dev/glu.h"
 #include "dev/null/null.h"
 #include "jobs.h"
 #include "random_prog.h"
@@ -558,7 +559,7 @@ static Slopes slopes_of(const char *text, RecomputeLevel level, DType compute, c
         const Op *op = prog_op(micro, i);
         s.act += op->kind == OP_LINEAR_ACT_FWD && op->args.linear_act_fwd.slope;
         s.act_bwd += op->kind == OP_LINEAR_ACT_BWD && op->args.linear_act_bwd.act == ACT_SLOPE;
-        s.glu += op->kind == OP_LINEAR_GLU_FWD && op->args.linear_glu_fwd.slope;
+        s.glu += op->kind == OP_LINEAR_GLU_FWD && op->args.linear_glu_fwd.slope == GLU_SLOPE;
         s.glu_bwd += op->kind == OP_LINEAR_GLU_BWD && op->args.linear_glu_bwd.act == ACT_SLOPE;
     }
     build_destroy(j);

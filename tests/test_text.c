@@ -27,6 +27,9 @@
     "\"\xe2\x96\x81"                                                                                         \
     "a\":8,\"ab\":9}"
 
+/* Of this process: others on the machine do not count. */
+static double cpu_s(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
 /* A tokenizer.json of parts; malloc'ed. */
 static char *file_of(const char *added, const char *normalizer, const char *split, const char *decoder,
                      const char *model)
@@ -278,10 +281,10 @@ static void test_many_marks(void **state)
     assert_string_equal(ids_of(t, text, 1 + 4 * 3, 0), "0 2 2 1 1 1");
     TokenizerScratch *s = tokenizer_scratch_create(t);
     const int32_t    *id;
-    clock_t           begin = clock(); /* CPU time: the machine may be busy */
+    double            begin_s = cpu_s();
     assert_int_equal(tokenizer_encode(t, s, text, 1 + 4 * PAIRS, 0, &id), 2 * PAIRS);
     assert_true(id[0] == 0 && id[PAIRS - 1] == 2 && id[PAIRS] == 1 && id[2 * PAIRS - 1] == 1);
-    assert_true(clock() - begin < 10 * CLOCKS_PER_SEC);
+    assert_true(cpu_s() - begin_s < 20);
     free(text);
     tokenizer_scratch_destroy(s);
     tokenizer_close(t);
@@ -375,10 +378,10 @@ static void test_slow_pattern(void **state)
         TokenizerScratch *s = tokenizer_scratch_create(t);
         const int32_t    *id;
         text[sizeof text - 1] = 'c';
-        clock_t begin         = clock(); /* CPU time: the machine may be busy */
+        double  begin_s       = cpu_s();
         int64_t n             = tokenizer_encode(t, s, text, sizeof text, 0, &id);
         assert_true(n >= 0 || strstr(err_get(), "takes too long"));
-        assert_true(clock() - begin < 10 * CLOCKS_PER_SEC);
+        assert_true(cpu_s() - begin_s < 20);
         err_clear();
         tokenizer_scratch_destroy(s);
         tokenizer_close(t);

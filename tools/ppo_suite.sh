@@ -2,12 +2,12 @@
 # PPO on a GPU beside PyTorch, in one run: steps per second of environments alone, with inference, with
 # training, and the ratio to PyTorch. One line for each case.
 #     tools/ppo_suite.sh BUILD [PEER.py]     PEER.py: what PyTorch's users have; left out, Brim runs alone
-# PPO_ONLY=massive,mlp,hybrid,core picks parts. About five minutes with the peer, two without.
+# PPO_ONLY=massive,mlp,hybrid,core,more picks parts. About five minutes with the peer, two without.
 set -uo pipefail
 build=$(cd "${1:-build}" && pwd)
 here=$(cd "$(dirname "$0")/.." && pwd)
 peer=${2:-}
-only=${PPO_ONLY:-massive,mlp,hybrid,core}
+only=${PPO_ONLY:-massive,mlp,hybrid,core,more}
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
 export BRIM_RUNS=$dir/runs
 wants() { case ",$only," in *",$1,"*) return 0 ;; esac; return 1; }
@@ -57,32 +57,30 @@ peer_rate() { # name, epochs
     sed -nE "s/.* $2 epochs? ([0-9,]+) steps.*/\1/p" "$dir/$1.peer" 2>/dev/null | tail -n 1 | tr -d ,
 }
 
-heads() {
-    printf '%-40s %13s %13s %13s %13s %7s %7s\n' case environments +inference +training PyTorch ratio MFU
-}
-
 massive() {
     torch small --envs 256 --rollout 1024
     brim m256 ppo-massive steps=8
+    report '256 x 1024, transformer' m256 "$(peer_rate small 1)"
     torch large --envs 4096 --rollout 64
     brim m4096 ppo-massive ppo.envs=4096 ppo.rollout=64 steps=12
-    brim m4 ppo-massive ppo.envs=4096 ppo.rollout=64 ppo.epochs=4 steps=5
-    brim m8192 ppo-massive ppo.rollout=8192 steps=3
-    brim m128 ppo-massive policy.context=128 steps=4
-    heads
-    report '256 x 1024, transformer' m256 "$(peer_rate small 1)"
     report '4096 x 64, transformer' m4096 "$(peer_rate large 1)"
+}
+
+# What is reported beside: the peer's rate of four epochs is in the line of massive.
+more() {
+    brim m4 ppo-massive ppo.envs=4096 ppo.rollout=64 ppo.epochs=4 steps=5
     report '4096 x 64, transformer, 4 epochs' m4 "$(peer_rate large 4)"
+    brim m8192 ppo-massive ppo.rollout=8192 steps=3
     report '256 x 8192, transformer' m8192
+    brim m128 ppo-massive policy.context=128 steps=4
     report '256 x 1024, transformer, context 128' m128
 }
 
 mlp() {
     torch mlp --envs 4096 --rollout 64 --mlp 64
     brim p_host mlp-massive ppo.place=host steps=60
-    brim p_gpu mlp-massive ppo.place=device steps=100
-    heads
     report '4096 x 64, mlp, environments on the CPU' p_host "$(peer_rate mlp 1)"
+    brim p_gpu mlp-massive ppo.place=device steps=100
     report '4096 x 64, mlp, environments on the GPU' p_gpu "$(peer_rate mlp 1)"
 }
 
@@ -124,16 +122,15 @@ hybrid() {
         return
     fi
     brim hybrid ppo-hybrid "env=$wide" steps=6
-    heads
     report '1 x 62000, hybrid, 10 epochs' hybrid
     grep -hoE '[0-9]+ observations? answered.*|seconds a step.*|update of step.*' "$dir/hybrid.log"
     [ -n "$peer" ] && answer_torch
 }
 
-for part in massive mlp hybrid; do
+core() { "$build/brim" env check cartpole --seconds 1 | sed -n 's/^ok speed/cartpole, one core/p'; }
+
+printf '%-40s %13s %13s %13s %13s %7s %7s\n' case environments +inference +training PyTorch ratio MFU
+for part in massive mlp hybrid core more; do
     if wants $part; then $part; fi
 done
-if wants core; then
-    "$build/brim" env check cartpole --seconds 1 | sed -n 's/^ok speed/cartpole, one core/p'
-fi
 echo "$SECONDS s"

@@ -160,6 +160,7 @@ typedef struct {
     double      tau, first_token_weight, first_weight, kl_weight;
     double      room; /* share of the padded rows that a micro-batch has room for */
     int         baselines;
+    int         one_pass; /* all losses from one pass of the student */
 } RecipeLatent;
 
 typedef struct {
@@ -224,8 +225,9 @@ typedef struct {
     PpoParity  parity;
     EnvsPlace  place;
     PpoAnswer  answer;
-    int64_t    groups;    /* 0: as many as pay */
-    int64_t    max_steps; /* time limit; 0: the environment's own, -1: none */
+    int        answer_bf16; /* the CPU answers with weights in bf16 */
+    int64_t    groups;      /* 0: as many as pay */
+    int64_t    max_steps;   /* time limit; 0: the environment's own, -1: none */
     int64_t    threads, workers;
     EnvIsolate isolate;
     double     timeout_s;

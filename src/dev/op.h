@@ -279,9 +279,9 @@ typedef struct { Tensor *dx, *dy, *x, *gamma, *mean, *rstd; } NormDx;
 typedef struct { Tensor *dgamma, *dbeta, *ws, *dy, *x, *mean, *rstd; } NormDw;
 /* fused ADD + NORM_FWD: sum = a + b (rounded to its dtype), y = norm(sum); sum may alias a or b */
 typedef struct { Tensor *y, *sum, *mean, *rstd, *a, *b, *gamma, *beta; float eps; } AddNormFwd;
-/* fused NORM_DX + NORM_DW (+ ADD) (+ BIAS_DW): dx = dres + norm_dx(dy); dbias f32[C]? += sum over rows of dx
- * as stored. This is the bias gradient of the linear layer before, because dx is the gradient of that layer's
- * output. dx may alias dy or dres */
+/* fused NORM_DX (+ NORM_DW) (+ ADD) (+ BIAS_DW): dx = dres? + norm_dx(dy); dbias f32[C]? += sum over rows of
+ * dx as stored: the bias gradient of the linear layer before, because dx is the gradient of that layer's
+ * output. dgamma f32[C]?: a frozen norm has none. dx may alias dy or dres */
 typedef struct { Tensor *dx, *dgamma, *dbeta, *dbias, *ws, *dy, *x, *gamma, *mean, *rstd, *dres; } NormBwd;
 
 /* y[N,M] = x[N,K] w[M,K]^T + bias[M]? */
@@ -302,8 +302,8 @@ typedef struct { Tensor *y, *pre, *ws, *x, *w, *bias; Act act; int slope; } Line
  * db f32[F]? += sum over rows of dpre as stored. dpre may alias pre */
 typedef struct { Tensor *dpre, *db, *ws, *dy, *w, *pre; Act act; } LinearActBwd;
 /* fused LINEAR_FWD + GLU_FWD: pre[N,2F] = x[N,K] w[2F,K]^T = [gate | up] (rounded), y[N,F] = act(gate) * up;
- * with slope, [act'(gate) * up | act(gate)] of the rounded gate and up is written in pre's place, for a
- * LINEAR_GLU_BWD with ACT_SLOPE */
+ * with GLU_SLOPE (dev/glu.h), [act'(gate) * up | act(gate)] of the rounded gate and up is in pre's place, for
+ * a LINEAR_GLU_BWD with ACT_SLOPE; with GLU_UNREAD, pre may hold anything */
 typedef struct { Tensor *y, *pre, *ws, *x, *w; Act act; int slope; } LinearGluFwd;
 /* fused LINEAR_DX + GLU_DX: d[N,F] = dy[N,M] w[M,F] (rounded), dpre[N,2F] = glu_dx(d, pre[N,2F]);
  * dpre may alias pre */
@@ -548,8 +548,9 @@ typedef struct {
     int       slot;
 } Quant;
 /* Delayed scaling, for all rows of sites f32[S,FP8_SITE] of tensors in q_dtype. If amax is finite and not 0,
- * amax goes to the history, and the largest number there gives the scale. amax = 0 always. */
-typedef struct { Tensor *sites; DType q_dtype; } Fp8Scale;
+ * amax goes to the history, and the largest number there gives the scale. amax = 0 always. all
+ * f32[R*S,FP8_SITE]?: the sites of R ranks, one after the other. Then a site's amax is the largest of them. */
+typedef struct { Tensor *sites, *all; DType q_dtype; } Fp8Scale;
 /* y[N,M] = a[N,K] b[M,K]^T * (a_site.inv * b_site.inv) + bias[M]?; a and b are fp8, sums f32. fast: a GPU
  * may add up with fewer bits. LINEAR_FWD has a = x, b = w; LINEAR_DX a = dy, b = w^T. */
 typedef struct { Tensor *y, *ws, *a, *b, *a_site, *b_site, *bias; int fast; } Fp8Linear;

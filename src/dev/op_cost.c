@@ -3,6 +3,7 @@
 #include "dev/op.h"
 
 #include "base/err.h"
+#include "dev/glu.h"
 #include "dev/op_math.h"
 #include "dev/op_scratch.h"
 
@@ -76,6 +77,7 @@ double op_bytes(OpKind kind, const OpArgs *a)
         if (kind == OP_EMBED_DW && t == a->embed_dw.dwte) {
             n = (double)tensor_numel(a->embed_dw.dy) * (double)dtype_bytes(t->dtype);
         }
+        if (kind == OP_LINEAR_GLU_FWD && i == 1 && a->linear_glu_fwd.slope == GLU_UNREAD) n = 0;
         if (kind == OP_ROWS_FWD && t == a->rows_fwd.x) n = (double)tensor_bytes(a->rows_fwd.y);
         if (kind == OP_PUT && t == a->put.y) n = (double)tensor_bytes(a->put.x) / 2; /* one row, written */
         /* Of a flat range a batch of matrices touches its own. */

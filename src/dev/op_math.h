@@ -64,10 +64,23 @@ static inline BRIM_HD float fp8_scale_for(float amax, DType t)
 /* What a site with this scale is restored by. */
 static inline BRIM_HD float fp8_inv(float scale) { return 1.0f / scale; }
 
-/* One row of FP8_SCALE. */
-static inline BRIM_HD void fp8_site_update(float *site, DType t)
+/* amax of a site: the largest of all ranks, whose sites are `apart` numbers apart; the first that is not
+ * finite, if there is one. */
+static inline BRIM_HD float fp8_site_amax(const float *site, int64_t apart, int64_t ranks)
 {
-    float amax = site[FP8_SITE_AMAX], top = 0.0f;
+    float top = 0.0f;
+    for (int64_t i = 0; i < ranks; i++) {
+        float amax = site[i * apart + FP8_SITE_AMAX];
+        if (!(amax <= 3.4028234e38f)) return amax;
+        top = amax > top ? amax : top;
+    }
+    return top;
+}
+
+/* One row of FP8_SCALE. */
+static inline BRIM_HD void fp8_site_update(float *site, float amax, DType t)
+{
+    float top           = 0.0f;
     int   at            = (int)site[FP8_SITE_CURSOR];
     site[FP8_SITE_AMAX] = 0.0f;
     if (!(amax > 0.0f && amax <= 3.4028234e38f)) return;

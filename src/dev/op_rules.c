@@ -452,8 +452,11 @@ static void more_quant(OpCheck *v, const OpArgs *args)
 
 static void more_fp8_scale(OpCheck *v, const OpArgs *a)
 {
+    const Tensor *all = a->fp8_scale.all;
     need(v, is_fp8(a->fp8_scale.q_dtype), "q_dtype is not fp8");
     need(v, tensor_cols(a->fp8_scale.sites) == FP8_SITE, "sites need FP8_SITE columns");
+    need(v, !all || tensor_rows(all) % tensor_rows(a->fp8_scale.sites) == 0,
+         "all needs the sites of whole ranks");
 }
 
 static void set_site(OpCheck *v, const OpArgs *a) { v->dim['S'] = FP8_SITE; }
@@ -599,7 +602,7 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_CAST]         = { { COUNT(FLOAT, N), COUNT(FLOAT, N) } },
     [OP_QUANT]        = { { P(N, C), P(C, N), VECTOR(F32, S), F_C, WS, A(N, X), A(N, Y), F_N, I_N, STEP },
                           .dims = dims_quant, .more = more_quant, SLOT(quant) },
-    [OP_FP8_SCALE]    = { { F(*, S) }, .dims = set_site, .more = more_fp8_scale },
+    [OP_FP8_SCALE]    = { { F(*, S), F(*, S) }, .dims = set_site, .more = more_fp8_scale },
     [OP_FP8_LINEAR]   = { { P(N, M), WS, P(N, K), P(M, K), VECTOR(F32, S), VECTOR(F32, S),
                             VECTOR(FLOAT, M) }, .dims = set_site, .more = more_fp8_linear },
     [OP_FP8_LINEAR_DW] = { { F(M, K), WS, P(M, N), P(K, N), VECTOR(F32, S), VECTOR(F32, S) },

@@ -170,7 +170,10 @@ int worker_run(const char *name, int n_env, const char *const *option, int n_opt
     int rc = open_all(&s, name, option, n_option);
     if (rc == 0) rc = map_memory(&s);
     if (rc == 0) rc = serve(&s);
-    if (rc < 0) reply(s.is_hopeless ? 'f' : 'e', err_get(), (uint32_t)strlen(err_get()));
+    if (rc < 0 && reply(s.is_hopeless ? 'f' : 'e', err_get(), (uint32_t)strlen(err_get())) == 0) {
+        err_clear(); /* the parent says why */
+        rc = 0;
+    }
     for (int i = 0; s.env && i < n_env; i++)
         if (s.env[i]) s.lib.api.destroy(s.env[i]);
     arena_deinit(&s.arena);

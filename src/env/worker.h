@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-/* Serves until the commands end. Negative after err_set(): the parent has been told. */
+/* Serves until the commands end, or until a failure that the parent is told of. Negative after err_set(): the
+ * parent could not be told. */
 int worker_run(const char *name, int n_env, const char *const *option, int n_option);
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "dev/cpu/cpu_vec.h"
+#include "tensor/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@ typedef struct {
     int64_t      in, out, width; /* width: out, padded */
     const Param *w, *b;
     float       *rows, *bias; /* in the block: in rows of width numbers */
+    uint32_t    *pairs;       /* instead of rows, in bf16: inputs 2k and 2k+1 of one output are one word */
     int          is_head;
     int          is_first; /* reads the observation */
     Act          act;
@@ -21,9 +23,16 @@ typedef struct {
 struct Answer {
     Layer   layer[MOST_LAYERS];
     int     n_layer;
+    int     is_bf16;
     int64_t widest;
     float  *block;
 };
+
+/* Words of the block that a layer takes. */
+static int64_t layer_words(const Answer *a, const Layer *l)
+{
+    return (1 + (a->is_bf16 ? (l->in + 1) / 2 : l->in)) * l->width;
+}
 
 static const Param *find(const ParamTable *t, const char *name, const char *part)
 {
@@ -47,7 +56,7 @@ static void add_layer(Answer *a, const ParamTable *t, const char *name, Layer li
     a->widest = MAX(a->widest, MAX(l->width, round_up(l->in, PAD)));
 }
 
-Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net)
+Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int is_bf16)
 {
     Answer *a = mem_zeroed(1, sizeof *a);
     int64_t n = 0;
@@ -55,6 +64,7 @@ Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net)
         err_sys("memory for a policy");
         return NULL;
     }
+    a->is_bf16 = is_bf16;
     for (int k = 0; k < n_net; k++) {
         for (int l = 0; l < net[k].body.layers; l++) {
             char name[PARAM_NAME];
@@ -63,7 +73,7 @@ Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net)
         }
         for (int h = 0; h < net[k].n_head; h++) add_layer(a, t, net[k].head[h], (Layer){ .is_head = 1 });
     }
-    for (int i = 0; i < a->n_layer; i++) n += (a->layer[i].in + 1) * a->layer[i].width;
+    for (int i = 0; i < a->n_layer; i++) n += layer_words(a, &a->layer[i]);
     a->block = aligned_alloc(64, (size_t)n * sizeof(float));
     if (!a->block) {
         err_sys("memory for a policy");
@@ -73,9 +83,10 @@ Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net)
     memset(a->block, 0, (size_t)n * sizeof(float));
     float *at = a->block;
     for (int i = 0; i < a->n_layer; i++) {
-        a->layer[i].bias = at;
-        a->layer[i].rows = at + a->layer[i].width;
-        at += (a->layer[i].in + 1) * a->layer[i].width;
+        a->layer[i].bias  = at;
+        a->layer[i].rows  = at + a->layer[i].width;
+        a->layer[i].pairs = (uint32_t *)a->layer[i].rows;
+        at += layer_words(a, &a->layer[i]);
     }
     return a;
 }
@@ -87,6 +98,12 @@ void answer_destroy(Answer *a)
     free(a);
 }
 
+static uint32_t pair_of(const float *w, int64_t k, int64_t n)
+{
+    uint32_t low = bf16_from_f32(w[k]), high = k + 1 < n ? bf16_from_f32(w[k + 1]) : 0;
+    return low | high << 16;
+}
+
 void answer_load(Answer *a, const float *const flat[REGION_COUNT])
 {
     for (int i = 0; i < a->n_layer; i++) {
@@ -94,7 +111,9 @@ void answer_load(Answer *a, const float *const flat[REGION_COUNT])
         const float *w = flat[l->w->region] + l->w->offset, *b = flat[l->b->region] + l->b->offset;
         for (int64_t o = 0; o < l->out; o++) {
             l->bias[o] = b[o];
-            for (int64_t k = 0; k < l->in; k++) l->rows[k * l->width + o] = w[o * l->in + k];
+            for (int64_t k = 0; k < l->in && a->is_bf16; k += 2)
+                l->pairs[k / 2 * l->width + o] = pair_of(w + o * l->in, k, l->in);
+            for (int64_t k = 0; k < l->in && !a->is_bf16; k++) l->rows[k * l->width + o] = w[o * l->in + k];
         }
     }
 }
@@ -125,6 +144,27 @@ static void layer_product(const Layer *l, const float *x, float *y)
     }
 }
 
+/* The same from pairs: a word's lower half is moved up, its upper half is a float already. */
+static void layer_product_bf16(const Layer *l, const float *x, float *y)
+{
+    int64_t n = l->width;
+    memcpy(y, l->bias, (size_t)n * sizeof *y);
+    for (int64_t k = 0; k < l->in; k += 4) {
+        const uint32_t *r = l->pairs + k / 2 * n, *q = k + 2 < l->in ? r + n : r;
+        vf              in[4];
+        for (int i = 0; i < 4; i++) in[i] = vf_set(k + i < l->in ? x[k + i] : 0);
+        for (int64_t o = 0; o < n; o += VL) {
+            vu a = (vu)vi_load((const int32_t *)r + o), b = (vu)vi_load((const int32_t *)q + o);
+            vf s = vf_load(y + o);
+            s += in[0] * (vf)(a << 16);
+            s += in[1] * (vf)(a & 0xffff0000u);
+            s += in[2] * (vf)(b << 16);
+            s += in[3] * (vf)(b & 0xffff0000u);
+            vf_store(y + o, s);
+        }
+    }
+}
+
 static void layer_act(const Layer *l, float *y)
 {
     for (int64_t o = 0; o < l->width; o += VL) {
@@ -152,7 +192,10 @@ void answer_one(const Answer *a, const float *obs, float *const *out, void *scra
         const Layer *l = &a->layer[i];
         if (l->is_first) h = obs;
         float *y = own[at];
-        layer_product(l, h, y);
+        if (a->is_bf16)
+            layer_product_bf16(l, h, y);
+        else
+            layer_product(l, h, y);
         if (l->is_head) {
             memcpy(out[head++], y, (size_t)l->out * sizeof *y);
             continue;

@@ -22,8 +22,9 @@ typedef struct {
     int         n_head;
 } AnswerNet;
 
-/* Layout for the nets; weights come with answer_load(). NULL after err_set(). */
-Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net);
+/* Layout for the nets; weights come with answer_load(). is_bf16: weights are rounded to bf16, biases and sums
+ * are not; half as many bytes are read. NULL after err_set(). */
+Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int is_bf16);
 void    answer_destroy(Answer *a); /* NULL is allowed */
 
 /* flat: the table's weights as the device has them, by region (ParamTable.flat[COL_WEIGHT]). */

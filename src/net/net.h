@@ -52,6 +52,9 @@ typedef struct {
     /* i32[B,T]: the rows that each row sees, instead of the model's mask. mean_keys: so many on average. */
     Tensor *first, *last;
     int     mean_keys;
+    /* i32[n]: the rows of B*T that somebody reads behind the trunk; NULL: all. The last block computes others
+     * only as far as attention needs them. Only with NET_EVAL. */
+    Tensor *read;
 } NetBatch;
 
 /* New tokens of B sequences and the caches of all before them. Programs with different T may share caches. */
@@ -112,7 +115,7 @@ Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x);
 /* The norm `name` (of no block) of the rows of x. */
 Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x);
 
-/* The same and the last norm. A bare net with context 1: a query has one key, so attention is the value, and
+/* The same and the last norm: [B,T,C], or [1,n,C] with batch->read. A bare net with context 1: a query has one key, so attention is the value, and
  * queries and keys are not computed. */
 Tensor *net_record_trunk(const Net *net, const NetRun *run, Tensor *x);
 /* The matrix of the logits. */

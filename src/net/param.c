@@ -355,8 +355,8 @@ static void init_orthogonal(const Param *p, uint64_t seed, float *out)
 
 void param_init_values(const Param *p, uint64_t seed, float *out)
 {
-    int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols;
-    memset(out, 0, sizeof *out * (size_t)stored);
+    int64_t n = p->rows * p->cols, stored = p->rows_stored * p->cols, drawn = p->init == INIT_ZERO ? 0 : n;
+    memset(out + drawn, 0, sizeof *out * (size_t)(stored - drawn));
     if (p->init == INIT_ONE || p->init == INIT_CONSTANT) {
         for (int64_t i = 0; i < n; i++) out[i] = p->init == INIT_ONE ? 1.0f : p->std;
     } else if (p->init == INIT_ORTHOGONAL) {

@@ -245,17 +245,36 @@ static Tensor *rec_value(const Rec *r, Tensor *x)
     return y;
 }
 
+static Tensor *rec_read(const Rec *r, const char *name, Tensor *x)
+{
+    Tensor *y = act(r, name, tensor_cols(x));
+    at(r, -1, name);
+    rec_rows_fwd(r->p, (RowsFwd){ .y = y, .x = x, .index = r->batch->read });
+    return y;
+}
+
+/* Behind the last attention a row is on its own: those that nobody reads end here. */
+static void rec_leave(Rec *r, Tensor **x, Tensor **h)
+{
+    CHECK(r->mode == NET_EVAL && !r->decode, "rows are left out of a net that trains or decodes");
+    r->B = 1;
+    r->T = r->batch->read->dim[0];
+    *x   = rec_read(r, "read rows", *x);
+    *h   = rec_read(r, "read attention", *h);
+}
+
 static Tensor *rec_block(Rec *r, int l, Tensor *x)
 {
     r->block  = l;
     Tensor *h = rec_norm(r, "norm1", x);
     h = r->net->value_w ? rec_value(r, h) : rec_attention(r, rec_positions(r, rec_linear(r, "qkv", h)));
-    h = rec_linear(r, "proj", h);
-    x = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
-    h = rec_norm(r, "norm2", x);
-    h = rec_activation(r, rec_linear(r, "up", h));
-    h = rec_linear(r, "down", h);
-    x = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
+    if (l == r->net->model.layers - 1 && r->batch && r->batch->read) rec_leave(r, &x, &h);
+    h        = rec_linear(r, "proj", h);
+    x        = rec_residual(r, "residual 1", x, rec_branch(r, 0, h));
+    h        = rec_norm(r, "norm2", x);
+    h        = rec_activation(r, rec_linear(r, "up", h));
+    h        = rec_linear(r, "down", h);
+    x        = rec_residual(r, "residual 2", x, rec_branch(r, 1, h));
     r->block = -1;
     return x;
 }

@@ -105,6 +105,19 @@ static void record_muon(const ParamTable *t, Prog *p, Tensor *state, const Optim
 
 /* ---- fp8 ----------------------------------------------------------------------------------------------- */
 
+/* The scales of the next step. All ranks take them from the largest numbers that any rank has seen, so ranks
+ * agree, and a checkpoint of one rank serves all. */
+static void record_scales(Prog *p, Tensor *sites, DType t, int world)
+{
+    Tensor *all    = NULL;
+    int64_t dim[2] = { world * tensor_rows(sites), FP8_SITE };
+    if (world > 1) {
+        all = prog_tensor(p, "sites of all ranks", DT_F32, 2, dim);
+        rec_all_gather(p, (AllGather){ .y = all, .x = sites });
+    }
+    rec_fp8_scale(p, (Fp8Scale){ .sites = sites, .all = all, .q_dtype = t });
+}
+
 /* Weights in fp8, both ways. frozen: those too. */
 static void record_fp8(const ParamTable *t, Prog *p, int frozen, int dynamic)
 {
@@ -147,8 +160,8 @@ void optim_record(ParamTable *const *table, int n, Prog *p, Tensor *state, const
     for (int k = 0; k < n; k++) {
         const ParamTable *t = table[k];
         if (t->sites && !opt->dynamic) {
-            rec_fp8_scale(p, (Fp8Scale){ .sites = t->sites, .q_dtype = DT_E4M3 });
-            rec_fp8_scale(p, (Fp8Scale){ .sites = t->grad_sites, .q_dtype = DT_E5M2 });
+            record_scales(p, t->sites, DT_E4M3, opt->world);
+            record_scales(p, t->grad_sites, DT_E5M2, opt->world);
         }
         record_fp8(t, p, 0, opt->dynamic);
     }

@@ -14,6 +14,7 @@
 #include "prog/prog.h"
 
 #include "base/err.h"
+#include "dev/glu.h"
 #include "prog/prog_impl.h"
 
 #include <stddef.h>
@@ -99,26 +100,26 @@ static int match_add_norm(const Lower *l, int i, OpArgs *out, int *used)
 static int match_norm_bwd(const Lower *l, int i, OpArgs *out, int *used)
 {
     const NormDx *dx = &l->p->op[i].args.norm_dx;
-    int           j  = find_reader(l, dx->dy, OP_NORM_DW);
+    int           j = find_reader(l, dx->dy, OP_NORM_DW), k = find_reader(l, dx->dx, OP_ADD), n = 0;
     /* Two norms may share x and dy: their outputs are added. The statistics tell them apart. */
-    if (j < 0 || l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd) return -1;
-    const NormDw *dw = &l->p->op[j].args.norm_dw;
-    out->norm_bwd    = (NormBwd){ .dx     = dx->dx,
-                                  .dgamma = dw->dgamma,
-                                  .dbeta  = dw->dbeta,
-                                  .dy     = dx->dy,
-                                  .x      = dx->x,
-                                  .gamma  = dx->gamma,
-                                  .mean   = dx->mean,
-                                  .rstd   = dx->rstd };
-    used[0]          = j;
-    int k            = find_reader(l, dx->dx, OP_ADD);
-    if (k < 0 || !only_use(l, dx->dx, 1)) return 1;
-    const Add *add     = &l->p->op[k].args.add;
-    out->norm_bwd.dres = add->a == dx->dx ? add->b : add->a;
-    out->norm_bwd.dx   = add->y;
-    used[1]            = k;
-    return 2;
+    if (j >= 0 && (l->p->op[j].args.norm_dw.x != dx->x || l->p->op[j].args.norm_dw.rstd != dx->rstd)) j = -1;
+    if (k >= 0 && !only_use(l, dx->dx, 1)) k = -1;
+    if (j < 0 && k < 0) return -1;
+    out->norm_bwd = (NormBwd){
+        .dx = dx->dx, .dy = dx->dy, .x = dx->x, .gamma = dx->gamma, .mean = dx->mean, .rstd = dx->rstd
+    };
+    if (j >= 0) { /* a frozen norm has no gradient of its own */
+        out->norm_bwd.dgamma = l->p->op[j].args.norm_dw.dgamma;
+        out->norm_bwd.dbeta  = l->p->op[j].args.norm_dw.dbeta;
+        used[n++]            = j;
+    }
+    if (k >= 0) {
+        const Add *add     = &l->p->op[k].args.add;
+        out->norm_bwd.dres = add->a == dx->dx ? add->b : add->a;
+        out->norm_bwd.dx   = add->y;
+        used[n++]          = k;
+    }
+    return n;
 }
 
 /* The linear layer before a residual gets the residual's gradient, so the layer's bias gradient is the column
@@ -209,7 +210,8 @@ static int match_linear_glu_fwd(const Lower *l, int i, OpArgs *out, int *used)
     if (j < 0 || f->bias || l->p->op[j].recompute != l->p->op[i].recompute) return -1;
     const GluFwd *glu   = &l->p->op[j].args.glu_fwd;
     out->linear_glu_fwd = (LinearGluFwd){ .y = glu->y, .pre = f->y, .x = f->x, .w = f->w, .act = glu->act };
-    used[0]             = j;
+    out->linear_glu_fwd.slope = only_use(l, f->y, 1) ? GLU_UNREAD : GLU_PRE;
+    used[0]                   = j;
     return 1;
 }
 
@@ -383,7 +385,7 @@ static void lower_slopes(Lower *l, const DevVt *vt)
         if (i < 0 || p->op[i].kind != (gated ? OP_LINEAR_GLU_FWD : OP_LINEAR_ACT_FWD)) continue;
         if (!only_use(l, pre, 1)) continue;
         if (gated) {
-            p->op[i].args.linear_glu_fwd.slope = 1;
+            p->op[i].args.linear_glu_fwd.slope = GLU_SLOPE;
             bwd->linear_glu_bwd.act            = ACT_SLOPE;
         } else {
             p->op[i].args.linear_act_fwd.slope = 1;

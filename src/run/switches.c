@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "dev/glu.h"
 
 #include <string.h>
 
@@ -28,7 +29,8 @@ static int has_table(const Op *op) { return op->args.attn_bwd.table != NULL; }
 
 static int leaves_slope(const Op *op)
 {
-    return op->kind == OP_LINEAR_GLU_FWD ? op->args.linear_glu_fwd.slope : op->args.linear_act_fwd.slope;
+    return op->kind == OP_LINEAR_GLU_FWD ? op->args.linear_glu_fwd.slope == GLU_SLOPE
+                                         : op->args.linear_act_fwd.slope;
 }
 
 static int makes_first(const Op *op) { return op->args.quant.from != QUANT_PLAIN || op->args.quant.db; }

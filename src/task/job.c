@@ -263,15 +263,26 @@ int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)
     return j->dev->vt->sync(j->dev);
 }
 
-/* Frozen weights are kept in a narrow type. */
+static void narrow(uint16_t *out, const float *in, int64_t n, DType dtype)
+{
+#pragma omp parallel for
+    for (int64_t i = 0; i < n; i++) out[i] = dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
+}
+
+/* Frozen weights are kept in a narrow type. Blocks stay in the caches from conversion to upload, and their
+ * pages are new once. */
 static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
 {
-    uint16_t *half = mem_alloc(sizeof *half * (size_t)n);
-    if (!half) return err_sys("memory for weights");
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++)
-        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
-    int rc = job_upload(j, t, half, sizeof *half * (size_t)n);
+    enum { BLOCK = 1 << 22 };
+    uint16_t *half = mem_alloc(sizeof *half * (size_t)MIN(n, BLOCK));
+    int       rc   = half ? 0 : err_sys("memory for weights");
+    for (int64_t at = 0; at < n && rc == 0; at += BLOCK) {
+        int64_t m    = MIN(BLOCK, n - at);
+        Tensor  part = *t;
+        part.data    = (uint16_t *)t->data + at;
+        narrow(half, in + at, m, t->dtype);
+        rc = job_upload(j, &part, half, sizeof *half * (size_t)m);
+    }
     free(half);
     return rc;
 }

@@ -105,6 +105,7 @@ static int latent_declare(Job *j)
     job_add_table(j, &t->llm.table);
     j->n_block = (int)(t->model.layers + r->encoder.layers);
     declare_constants(j);
+    latent_declare_passes(j);
     latent_declare_answers(j);
     return 0;
 }
@@ -194,6 +195,7 @@ static int latent_init_constants(Job *j)
     const Net *net = &t->llm;
     TRY(upload_constants(j));
     TRY(upload_student(j));
+    TRY(latent_upload_passes(j));
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
@@ -216,7 +218,7 @@ static Tensor *weight(const Net *net, const char *name)
     return p ? p->w : NULL;
 }
 
-static Tensor *record_rows(Prog *p, const char *name, Tensor *x, Tensor *index, int64_t B, int64_t T)
+Tensor *latent_record_rows(Prog *p, const char *name, Tensor *x, Tensor *index, int64_t B, int64_t T)
 {
     int64_t dim[3] = { B, T, tensor_cols(x) };
     Tensor *y      = prog_tensor(p, name, x->dtype, 3, dim);
@@ -250,9 +252,9 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
     const Net *net = &latent_of(j)->llm;
     int64_t    B   = j->fields.B;
     prog_at(p, -1, -1, "llm embedding");
-    Tensor *e = record_rows(p, "embedding", weight(net, "embed.weight"), tok, B, T);
+    Tensor *e = latent_record_rows(p, "embedding", weight(net, "embed.weight"), tok, B, T);
     prog_at(p, -1, -1, "llm latents");
-    Tensor *z = record_rows(p, "latents", latents, row, B, T), *x = prog_like(p, "x", e);
+    Tensor *z = latent_record_rows(p, "latents", latents, row, B, T), *x = prog_like(p, "x", e);
     rec_add(p, (Add){ .y = x, .a = z, .b = e });
     prog_at(p, -1, -1, "llm positions");
     return record_positions(net, p, x);
@@ -264,11 +266,10 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     const PairShape *s     = &t->s;
     int64_t          B     = j->fields.B;
     Tensor          *x     = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
-    NetBatch         batch = { .B = B, .T = s->student };
-    Tensor          *h = net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
+    NetBatch         batch = { .B = B, .T = s->student, .read = t->h_row };
     prog_at(p, -1, -1, "answer rows");
-    *target = record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
-    return record_rows(p, "answers", h, t->h_row, 1, B * s->L);
+    *target = latent_record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
+    return net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail)
@@ -290,23 +291,21 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
                                  .n_tail = (int)n_tail });
     prog_at(p, -1, -1, "text embedding");
     if (net->model.pos == POS_LEARNED) {
-        x = record_rows(p, "embedding", weight(net, "embed.weight"), tok, B, stride);
-        x = record_rows(p, "rows", record_positions(net, p, x), index, 1, R);
+        x = latent_record_rows(p, "embedding", weight(net, "embed.weight"), tok, B, stride);
+        x = latent_record_rows(p, "rows", record_positions(net, p, x), index, 1, R);
     } else {
-        Tensor *packed = record_rows(p, "tokens", tok, index, 1, R);
-        x              = record_rows(p, "embedding", weight(net, "embed.weight"), packed, 1, R);
+        Tensor *packed = latent_record_rows(p, "tokens", tok, index, 1, R);
+        x              = latent_record_rows(p, "embedding", weight(net, "embed.weight"), packed, 1, R);
     }
-    NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last };
+    NetBatch batch  = { .B = 1, .T = R, .first = first, .last = last, .read = tail };
     batch.mean_keys = (int)MAX(R / (2 * B), 1);
-    Tensor *h       = net_record_trunk(net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
-    prog_at(p, -1, -1, "text rows");
-    return record_rows(p, "last rows", h, tail, 1, n);
+    return net_record_trunk(net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 /* ---- losses ------------------------------------------------------------------------------------------- */
 
 /* Logits of rows [row0, row0+n) of h. */
-static Tensor *record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n)
+Tensor *latent_record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n)
 {
     Tensor *w      = net_head_weight(&latent_of(j)->llm);
     int64_t dim[2] = { n, tensor_rows(w) };
@@ -315,21 +314,21 @@ static Tensor *record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n
     return y;
 }
 
-static Tensor *new_loss(Prog *p, const char *name, int64_t n)
+Tensor *latent_new_loss(Prog *p, const char *name, int64_t n)
 {
     int64_t dim[2] = { n, 1 };
     return prog_tensor(p, name, DT_F32, 2, dim);
 }
 
 /* Sums come behind all chunks: nothing else may stand between those. */
-static void record_sum(Job *j, Prog *p, Tensor *loss, int slot)
+void latent_record_sum(Job *j, Prog *p, Tensor *loss, int slot)
 {
     prog_at(p, -1, -1, "loss sum");
     rec_loss_add(p, (LossAdd){ .state = j->state, .loss = loss, .slot = slot });
 }
 
 /* One loss of the rows of one chunk. */
-static void record_loss(Job *j, Prog *p, Tensor *loss, Tensor *logits, Tensor *target, int slot)
+void latent_record_loss(Job *j, Prog *p, Tensor *loss, Tensor *logits, Tensor *target, int slot)
 {
     int64_t n   = tensor_rows(logits);
     Tensor *lse = prog_tensor(p, "lse", DT_F32, 1, &n);
@@ -346,29 +345,29 @@ static Tensor *record_chunks(Job *j, Prog *p, Tensor *h, Tensor *target, int64_t
                              int slot)
 {
     int64_t N = tensor_rows(h), n = MAX(j->choice.head_rows, 1), begin = row0;
-    Tensor *loss = row0 < N ? new_loss(p, "losses", N - row0) : NULL;
+    Tensor *loss = row0 < N ? latent_new_loss(p, "losses", N - row0) : NULL;
     for (int chunk = first_chunk; row0 < N; chunk++, row0 += n) {
         int64_t rows = MIN(n, N - row0);
         prog_at(p, -1, chunk, "llm head");
-        Tensor *logits = record_logits(j, p, h, row0, rows);
+        Tensor *logits = latent_record_logits(j, p, h, row0, rows);
         prog_at(p, -1, chunk, "loss");
-        record_loss(j, p, prog_rows(p, loss, row0 - begin, rows), logits, prog_rows(p, target, row0, rows),
-                    slot);
+        latent_record_loss(j, p, prog_rows(p, loss, row0 - begin, rows), logits,
+                           prog_rows(p, target, row0, rows), slot);
     }
     return loss;
 }
 
 static void record_xent(Job *j, Prog *p, Tensor *h, Tensor *target, int slot)
 {
-    record_sum(j, p, record_chunks(j, p, h, target, 0, 0, slot), slot);
+    latent_record_sum(j, p, record_chunks(j, p, h, target, 0, 0, slot), slot);
 }
 
-static Tensor *record_kl(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *target)
+Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *target, int chunk)
 {
     int64_t n    = tensor_rows(logits);
-    Tensor *loss = new_loss(p, "kl", n), *lse = prog_tensor(p, "lse", DT_F32, 1, &n),
+    Tensor *loss = latent_new_loss(p, "kl", n), *lse = prog_tensor(p, "lse", DT_F32, 1, &n),
            *tlse = prog_tensor(p, "teacher lse", DT_F32, 1, &n);
-    prog_at(p, -1, 0, "kl");
+    prog_at(p, -1, chunk, "kl");
     rec_kl_fwd(p, (KlFwd){ .loss    = loss,
                            .lse     = lse,
                            .tlse    = tlse,
@@ -386,14 +385,14 @@ static void record_first(Job *j, Prog *p, Tensor *h, Tensor *target, Tensor *tea
 {
     int64_t n = j->fields.B * latent_of(j)->s.K;
     Tensor *k = prog_rows(p, target, 0, n);
-    for (int i = 0; i < PAIR_KL; i++) loss[i] = new_loss(p, "first losses", n);
+    for (int i = 0; i < PAIR_KL; i++) loss[i] = latent_new_loss(p, "first losses", n);
     prog_at(p, -1, 0, "llm head");
-    Tensor *logits = record_logits(j, p, h, 0, n);
+    Tensor *logits = latent_record_logits(j, p, h, 0, n);
     prog_at(p, -1, 0, "loss");
-    record_loss(j, p, loss[PAIR_LOSS], logits, k, PAIR_LOSS);
-    record_loss(j, p, loss[PAIR_FIRST_TOKEN], logits, j->field[PAIR_FIRST], PAIR_FIRST_TOKEN);
-    record_loss(j, p, loss[PAIR_FIRST_K], logits, k, PAIR_FIRST_K);
-    loss[PAIR_KL] = teacher ? record_kl(j, p, logits, teacher, k) : NULL;
+    latent_record_loss(j, p, loss[PAIR_LOSS], logits, k, PAIR_LOSS);
+    latent_record_loss(j, p, loss[PAIR_FIRST_TOKEN], logits, j->field[PAIR_FIRST], PAIR_FIRST_TOKEN);
+    latent_record_loss(j, p, loss[PAIR_FIRST_K], logits, k, PAIR_FIRST_K);
+    loss[PAIR_KL] = teacher ? latent_record_kl(j, p, logits, teacher, k, 0) : NULL;
 }
 
 static void record_losses(Job *j, Prog *p)
@@ -405,16 +404,21 @@ static void record_losses(Job *j, Prog *p)
         Tensor *h = latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER],
                                        rows_of(j, READ_TEACHER), s->K);
         prog_at(p, -1, -1, "teacher head");
-        teacher = record_logits(j, p, h, 0, first);
+        teacher = latent_record_logits(j, p, h, 0, first);
     }
     EncoderOut z = latent_record_encoder(j, p);
     Tensor    *h = latent_record_student(j, p, z.latents, &target);
+    if (!j->recipe.latent.one_pass) {
+        record_xent(j, p, h, target, PAIR_LOSS);
+        latent_record_passes(j, p, z.latents, teacher);
+        return;
+    }
     record_first(j, p, h, target, teacher, loss);
     Tensor *rest = record_chunks(j, p, h, target, first, 1, PAIR_LOSS);
     for (int i = 0; i < PAIR_LOSSES; i++) {
-        if (loss[i]) record_sum(j, p, loss[i], i);
+        if (loss[i]) latent_record_sum(j, p, loss[i], i);
     }
-    if (rest) record_sum(j, p, rest, PAIR_LOSS);
+    if (rest) latent_record_sum(j, p, rest, PAIR_LOSS);
 }
 
 static int record_micro(Job *j, const char *name, int sums)

@@ -35,6 +35,11 @@ typedef struct {
     int      judged;
 } LatentWatch;
 
+/* Rows of one pass for token n of the answers alone: i32, constants (task/latent_passes.c). */
+typedef struct {
+    Tensor *tok_row, *x_row, *end, *target, *teacher;
+} LatentPass;
+
 /* Job.own. */
 typedef struct {
     PairShape   s;
@@ -45,9 +50,10 @@ typedef struct {
 
     /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
      * rows of h that predict answers, the first K of all samples first, and their targets. */
-    Tensor *query_row, *x_row, *h_row, *target_row;
-    Tensor *pack_row, *first, *last; /* the student's rows side by side, and what each sees */
-    Tensor *none_len;                /* i32[B], all the same */
+    Tensor     *query_row, *x_row, *h_row, *target_row;
+    Tensor     *pack_row, *first, *last; /* the student's rows side by side, and what each sees */
+    Tensor     *none_len;                /* i32[B], all the same */
+    LatentPass *pass;                    /* for n = 1 .. K; NULL with latent.one_pass */
 
     /* Greedy answers: tokens and positions, caches, rows of the prefix. */
     NetDecode   decode;
@@ -72,6 +78,24 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
 Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail);
 /* The student's vectors that predict answers, sorted, and their targets. */
 Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target);
+
+/* y [B,T,cols of x] = rows of x by index. */
+Tensor *latent_record_rows(Prog *p, const char *name, Tensor *x, Tensor *index, int64_t B, int64_t T);
+/* Logits of rows [row0, row0+n) of h. */
+Tensor *latent_record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n);
+Tensor *latent_new_loss(Prog *p, const char *name, int64_t n);
+void    latent_record_loss(Job *j, Prog *p, Tensor *loss, Tensor *logits, Tensor *target, int slot);
+/* The distance to the teacher; returns the losses. */
+Tensor *latent_record_kl(Job *j, Prog *p, Tensor *logits, Tensor *teacher, Tensor *target, int chunk);
+void    latent_record_sum(Job *j, Prog *p, Tensor *loss, int slot);
+
+/* ---- latent_passes.c ---- */
+
+/* Nothing with latent.one_pass. */
+void latent_declare_passes(Job *j);
+int  latent_upload_passes(Job *j);
+/* All losses but the answer's, a pass a token. */
+void latent_record_passes(Job *j, Prog *p, Tensor *latents, Tensor *teacher);
 
 /* ---- latent_llm.c ---- */
 

@@ -193,7 +193,9 @@ static const float QUERY_SIZE = 0.1f;
 /* A latent begins as what one of the last places of the prompt says: the query is that place's position, and
  * keys are made by the same matrix as queries. With random ones all prompts begin with about the same
  * latents, and the encoder learns a constant first: in latent-tiny a cosine of 0.99998 between prompts after
- * 50 steps. Queries are small beside what they read, since they are a part of the latents, too. */
+ * 50 steps. Queries are small beside what they read, since they are a part of the latents, too. Positions
+ * count from the prompt's end (data/pairs.h), so the last latent has position 0: latents begin in the text's
+ * order, and the language model meets the prompt's last place right before the anchor. */
 static int aim_queries(Job *j)
 {
     const ByteEncoder *e   = &latent_of(j)->enc;
@@ -206,7 +208,7 @@ static int aim_queries(Job *j)
     if (!a) return err_sys("memory for queries");
     int rc = job_read_param(j, query, COL_WEIGHT, b);
     if (rc == 0) rc = job_read_param(j, pos, COL_WEIGHT, a);
-    for (int64_t i = 0; i < n * d && rc == 0; i++) b[i] = QUERY_SIZE * a[i];
+    for (int64_t i = 0; i < n * d && rc == 0; i++) b[i] = QUERY_SIZE * a[(n - 1 - i / d) * d + i % d];
     if (rc == 0) rc = job_write_param(j, query, COL_WEIGHT, b);
     if (rc == 0) rc = job_read_param(j, kv, COL_WEIGHT, b);
     if (rc == 0) rc = job_read_param(j, q, COL_WEIGHT, a);

@@ -78,7 +78,7 @@ static Answer *make_answer(Job *j)
     } else {
         n = 2;
     }
-    return answer_create(&p->table, net, n);
+    return answer_create(&p->table, net, n, j->recipe.ppo.answer_bf16);
 }
 
 /* Both regions of weights lie in one slab: one copy takes them. */
@@ -376,6 +376,7 @@ static int decide(Job *j)
              "the %s answers%s",
              (long long)p->E, str_plural(p->E), h->host_us, h->host_worst_us, h->device_us,
              h->by_host ? "CPU" : "device", j->recipe.ppo.answer == ANSWER_HOST ? ", as asked" : "");
+    if (h->by_host && j->recipe.ppo.answer_bf16) log_info("the CPU answers with weights in bf16");
     return 0;
 }
 

@@ -12,6 +12,8 @@
 
 /* Memory, limits and temperature are read once in SLOW_S: every question costs the driver's time. */
 static const double PERIOD_S = 0.1, MIN_STRETCH_S = 0.1, SLOW_S = 1;
+/* The driver's energy counter moves ten times a second: over less than this it says 500 W, then 1,400. */
+static const double COUNTER_S = 2;
 
 typedef struct {
     double sum;
@@ -102,7 +104,8 @@ static void begin_stretch(Meter *m, double now_s)
     m->reasons                   = 0;
 }
 
-/* A counter that stands still is one this card does not keep: power times time is the next best. */
+/* A counter that stands still is one this card does not keep: power times time is the next best. So it is for
+ * a short stretch; what the whole run used is the counter's. */
 static void fill_energy(Meter *m, MeterStretch *s)
 {
     double now = nvml_energy_j(m->nvml, m->device), total;
@@ -111,9 +114,10 @@ static void fill_energy(Meter *m, MeterStretch *s)
         if (!isnan(s->energy_j)) m->host_energy_j += s->energy_j;
         total = isnan(s->energy_j) ? NAN : m->host_energy_j;
     } else if (now > m->energy_0_j) {
-        s->energy_j = now - m->energy_j;
-        m->energy_j = now;
-        total       = now - m->energy_0_j;
+        int is_short = s->time_s < COUNTER_S && !isnan(s->gpu_power_w);
+        s->energy_j  = is_short ? s->gpu_power_w * s->time_s : now - m->energy_j;
+        m->energy_j  = now;
+        total        = now - m->energy_0_j;
     } else {
         s->energy_j = s->gpu_power_w * s->time_s;
         m->host_energy_j += isnan(s->energy_j) ? 0 : s->energy_j;

@@ -237,9 +237,9 @@ static int draw_waterfall(Screen *s, const RunView *v, const Series *series, int
     if (n == 0 || row >= end - n) return row;
     screen_rule(s, row++, "where the time goes");
     for (int i = 0; i < n; i++, row++) {
-        screen_put(s, row, 0, 20, STYLE_PLAIN, part[i].name);
-        screen_bar(s, row, 21, MAX(10, s->columns / 4), part[i].share);
-        screen_printf(s, row, 22 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
+        screen_put(s, row, 0, 25, STYLE_PLAIN, part[i].name);
+        screen_bar(s, row, 26, MAX(10, s->columns / 4), part[i].share);
+        screen_printf(s, row, 27 + MAX(10, s->columns / 4), STYLE_PLAIN, "%5.1f%%  %s", 100 * part[i].share,
                       part[i].note);
     }
     return row;

@@ -123,7 +123,7 @@ static void put_event(JsonOut *o, const char *name, const char *cat, int tid, do
     json_out_str(o, "cat", cat);
     json_out_str(o, "ph", "X");
     json_out_num(o, "ts", micros(begin_s));
-    json_out_num(o, "dur", micros(end_s - begin_s));
+    json_out_num(o, "dur", micros(end_s) - micros(begin_s));
     json_out_int(o, "pid", 1);
     json_out_int(o, "tid", tid);
 }
@@ -159,19 +159,30 @@ static const char *shapes_of(const Op *op, char *buf, size_t n)
     return buf;
 }
 
-/* part: 0 for the first kernel of an op, then 1, 2, ... The op's FLOPs stand at the first. */
-static void put_span(JsonOut *o, const DevSpan *s, double zero_s, int part)
+/* What is known of a lane's newest event. */
+typedef struct {
+    const Op *op;
+    int       part; /* 0 for the first kernel of an op, then 1, 2, ... */
+    double    end_s;
+} LaneAt;
+
+/* The op's FLOPs stand at its first kernel. Kernels of a lane may overlap a little, events of a row may not:
+ * the overlap is taken off the later one. */
+static void put_span(JsonOut *o, const DevSpan *s, double zero_s, LaneAt *at)
 {
     char   shapes[512];
     Class  c    = class_of(s);
     double work = s->op ? op_flops(s->op->kind, &s->op->args) : 0;
+    double over = MIN(MAX(0, at->end_s - s->begin_s), s->end_s - s->begin_s);
+    *at         = (LaneAt){ s->op, s->op && s->op == at->op ? at->part + 1 : 0, MAX(at->end_s, s->end_s) };
     put_event(o, s->op ? s->op->label : s->name, s->op ? op_table[s->op->kind].name : "kernel",
-              TID_LANES + (int)s->lane, s->begin_s - zero_s, s->end_s - zero_s);
+              TID_LANES + (int)s->lane, s->begin_s + over - zero_s, s->end_s - zero_s);
     json_out_object(o, "args");
     if (s->op) json_out_str(o, "op", op_table[s->op->kind].name);
     if (s->op) json_out_str(o, "tensors", shapes_of(s->op, shapes, sizeof shapes));
-    if (work > 0 && part == 0) json_out_num(o, "flops", work);
-    if (part > 0) json_out_int(o, "part", part);
+    if (work > 0 && at->part == 0) json_out_num(o, "flops", work);
+    if (at->part > 0) json_out_int(o, "part", at->part);
+    if (over > 0) json_out_num(o, "overlap_us", micros(over));
     if (c == CLASS_REPEAT) json_out_bool(o, "again", 1);
     if (s->name[0]) json_out_str(o, "kernel", s->name);
     json_out_close(o);
@@ -192,14 +203,8 @@ static void put_events(JsonOut *o, const Tracer *t, const DevSpan *span, int64_t
         json_out_close(o);
         before = t->done_s[i];
     }
-    const DevSpan *last[LANE_COUNT] = { NULL };
-    int            part[LANE_COUNT] = { 0 };
-    for (int64_t i = 0; i < MIN(n, TRACER_EVENTS); i++) {
-        Lane lane  = span[i].lane;
-        part[lane] = last[lane] && span[i].op && span[i].op == last[lane]->op ? part[lane] + 1 : 0;
-        last[lane] = &span[i];
-        put_span(o, &span[i], t->kept_s, part[lane]);
-    }
+    LaneAt at[LANE_COUNT] = { { NULL, 0, 0 } };
+    for (int64_t i = 0; i < MIN(n, TRACER_EVENTS); i++) put_span(o, &span[i], t->kept_s, &at[span[i].lane]);
 }
 
 static int write_file(const Tracer *t, const Job *job, const DevSpan *span, int64_t n, const FactsTrace *sums,

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include "dev/dev.h"
+#include "dev/glu.h"
 
 #include <string.h>
 
@@ -183,12 +184,14 @@ static void check_norm(Bench *b, int64_t N, int64_t C, int64_t pad, int form)
            *dbias = fresh(b, DT_F32, 1, C, 0, 0);
     Tensor *db = rms ? NULL : fresh(b, DT_F32, 1, C, 0, 0), *dx = fresh(b, t, N, C, pad, 0);
     Tensor *dx2 = twin(b, dx), *dg2 = twin(b, dg), *db2 = twin(b, db), *dbias2 = twin(b, dbias);
-    Tensor *dx3 = twin(b, dx), *dg3 = twin(b, dg), *db3 = twin(b, db);
+    Tensor *dx3 = twin(b, dx), *dg3 = twin(b, dg), *db3 = twin(b, db), *dx4 = twin(b, dx);
     run(b, OP_NORM_DX, (OpArgs){ .norm_dx = { dx2, dy, x, g, mean, rstd } });
     run(b, OP_NORM_DW, (OpArgs){ .norm_dw = { dg2, db2, NULL, dy, x, mean, rstd } });
     if (dres) run(b, OP_ADD, (OpArgs){ .add = { dx2, dres, dx2 } });
     run(b, OP_BIAS_DW, (OpArgs){ .bias_dw = { dbias2, NULL, dx2 } });
     run(b, OP_NORM_BWD, (OpArgs){ .norm_bwd = { dx3, dg3, db3, NULL, NULL, dy, x, g, mean, rstd, dres } });
+    run(b, OP_NORM_BWD, (OpArgs){ .norm_bwd = { dx4, NULL, NULL, NULL, NULL, dy, x, g, mean, rstd, dres } });
+    same(b, "dx of a frozen norm", dx4, dx2);
     if (form & 4) dx = dy;
     run(b, OP_NORM_BWD, (OpArgs){ .norm_bwd = { dx, dg, db, dbias, NULL, dy, x, g, mean, rstd, dres } });
     same(b, "dx", dx, dx2);
@@ -275,6 +278,9 @@ static void check_linear_glu(Bench *b, int64_t N, int64_t C, int64_t F, int form
     run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { y, pre, NULL, x, up, act } });
     near_to(b, "pre", pre, pre2);
     near_to(b, "y", y, y2);
+    run(b, OP_FILL, (OpArgs){ .fill = { d, 0.0f } });
+    run(b, OP_LINEAR_GLU_FWD, (OpArgs){ .linear_glu_fwd = { d, pre, NULL, x, up, act, GLU_UNREAD } });
+    same(b, "y alone", d, y);
     run(b, OP_LINEAR_DX, (OpArgs){ .linear_dx = { d, NULL, dy, down } });
     run(b, OP_GLU_DX, (OpArgs){ .glu_dx = { dpre2, d, pre2, act } });
     if (form & 4) dpre = pre2;

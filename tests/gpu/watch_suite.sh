@@ -10,14 +10,10 @@ recipe=${RECIPE:-$here/../../recipes/gpt2-124m.yaml}
 out=${OUT:-$(mktemp -d)}
 export BRIM_RUNS=$out/runs
 mkdir -p "$BRIM_RUNS"
-small=${SMALL:-"data.kind=random opt.tune=false step_tokens=65536 model.layers=3 model.vocab=8192
-       checkpoint.every=0 checkpoint.best=false watch.report=false"}
-
-# Pairs: steps of some milliseconds, so that a run has hundreds of them in a second or two.
-paired=${PAIRED:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=384
-       model.heads=6 model.vocab=8192 eval.every=0 checkpoint.every=0 checkpoint.best=false
-       watch.report=false"}
-steps=${STEPS:-220}
+# Steps of some milliseconds: a run has hundreds of them in a second or two.
+small=${SMALL:-"data.kind=random opt.tune=false step_tokens=32768 model.layers=4 model.width=384
+       model.heads=6 model.vocab=8192 checkpoint.every=0 checkpoint.best=false watch.report=false"}
+steps=${STEPS:-200}
 
 # The median step of lines [a, b) of a run, in ms; with "mean" their mean, which a pause now and then raises.
 cat >"$out/median.py" <<'P'
@@ -40,11 +36,11 @@ pairs() {
         order="true false" # who goes first changes: the card gets warmer
         [ $((i % 2)) -eq 0 ] && order="false true"
         for kind in $order; do
-            "$brim" train "$recipe" $paired run=p-$i-$kind steps=$steps watch.sample=$kind >"$out/log" 2>&1 ||
+            "$brim" train "$recipe" $small run=p-$i-$kind steps=$steps watch.sample=$kind >"$out/log" 2>&1 ||
                 { echo "not ok sampler: $(tail -n 1 "$out/log")"; return; }
             rm -rf "$BRIM_RUNS"/p-$i-$kind/checkpoints
         done
-        on+=("$(median p-$i-true 60 "$steps" mean)"); off+=("$(median p-$i-false 60 "$steps" mean)")
+        on+=("$(median p-$i-true 50 "$steps" mean)"); off+=("$(median p-$i-false 50 "$steps" mean)")
     done
     python3 - "$BRIM_RUNS" "${on[*]}" "${off[*]}" <<'P'
 import glob, json, statistics, sys
@@ -93,7 +89,10 @@ gaps = sum(max(0, b[0] - a[1]) for a, b in zip(at, at[1:]))
 total = sum(e["dur"] for e in k) + gaps + at[0][0]
 print(f"  {len(ev)} events, {len(k)} kernels, {len(named)} with an op; kernels and gaps {total/1e3:.3f} ms, "
       f"steps {sum(e['dur'] for e in steps)/1e3:.3f} ms")
-ok = not bad and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
+over = [b for a, b in zip(at, at[1:]) if b[0] < a[1] - 1e-6]
+print(f"  {sum('overlap_us' in e['args'] for e in k)} kernels began before the one before had ended; "
+      f"{len(over)} events overlap")
+ok = not bad and not over and len(named) == len(k) and abs(total / sum(e["dur"] for e in steps) - 1) < 0.02
 print(("ok" if ok else "not ok") + " every event is whole, every kernel has its op, they sum up to the steps")
 P
 }
@@ -106,12 +105,12 @@ junk() {
         [ -n "$port" ] && [ -s "$BRIM_RUNS/junk/metrics.jsonl" ] && break
         sleep 0.1
     done
-    sleep 4
+    sleep "${QUIET:-4}"
     from=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl") rss=$(awk '/VmRSS/ {print $2}' /proc/$pid/status)
-    python3 "$here/http_junk.py" 127.0.0.1 "$port" 6 >"$out/junk.txt"
+    python3 "$here/http_junk.py" 127.0.0.1 "$port" "${JUNK:-6}" >"$out/junk.txt"
     rc=$?
     to=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl") after=$(awk '/VmRSS/ {print $2}' /proc/$pid/status)
-    sleep 4
+    sleep "${QUIET:-4}"
     end=$(wc -l <"$BRIM_RUNS/junk/metrics.jsonl")
     kill $pid
     wait $pid

@@ -170,8 +170,11 @@ int cpu_quant(Dev *dev, const Quant *a)
 
 int cpu_fp8_scale(Dev *dev, const Fp8Scale *a)
 {
-    Mat m = cpu_mat(a->sites);
-    for (int64_t r = 0; r < m.rows; r++) fp8_site_update(mat_row(m, r), a->q_dtype);
+    Mat m = cpu_mat(a->sites), all = cpu_mat(a->all ? a->all : a->sites);
+    for (int64_t r = 0; r < m.rows; r++) {
+        float amax = fp8_site_amax(mat_row(all, r), m.rows * all.ld, all.rows / m.rows);
+        fp8_site_update(mat_row(m, r), amax, a->q_dtype);
+    }
     return 0;
 }
 

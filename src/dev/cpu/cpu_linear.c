@@ -14,6 +14,7 @@
 #include "dev/cpu/cpu.h"
 #include "dev/cpu/cpu_gemm.h"
 #include "dev/cpu/cpu_row.h"
+#include "dev/glu.h"
 
 enum { FEW_ROWS = 4, ROWS_AHEAD = 2, LINE_FLOATS = 16 };
 
@@ -188,7 +189,7 @@ int cpu_linear_glu_fwd(Dev *dev, const LinearGluFwd *a)
 {
     Mat y = cpu_mat(a->y), pre = cpu_mat(a->pre);
     TRY(cpu_linear_fwd(dev, &(LinearFwd){ .y = a->pre, .x = a->x, .w = a->w }));
-    if (!a->slope) return cpu_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
+    if (a->slope != GLU_SLOPE) return cpu_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
 #pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
     schedule(static) if (pre.rows * pre.cols >= CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < y.rows; r++) row_glu_both(mat_row(y, r), mat_row(pre, r), y.cols, y.cols, a->act);

@@ -148,7 +148,7 @@ int cpu_norm_dx(Dev *dev, const NormDx *a)
 
 typedef struct {
     Bwd w;
-    int want_beta, want_dx, want_bias;
+    int want_gamma, want_beta, want_dx, want_bias;
 } Chunk;
 
 static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, float *tmp)
@@ -157,7 +157,7 @@ static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, floa
     const Bwd   *w = &c->w;
     int64_t      n = w->x.cols;
     for (int64_t r = r0; r < r1; r++) {
-        norm_row_dw(w, r, sum, c->want_beta ? sum + n : NULL);
+        if (c->want_gamma) norm_row_dw(w, r, sum, c->want_beta ? sum + n : NULL);
         if (!c->want_dx) continue;
         float *dx = mat_row(w->dx, r);
         norm_row_dx(w, r, w->dres.p ? tmp : dx);
@@ -168,7 +168,9 @@ static void norm_chunk(const void *ctx, int64_t r0, int64_t r1, float *sum, floa
 
 int cpu_norm_dw(Dev *dev, const NormDw *a)
 {
-    Chunk c  = { .w = { .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) }, .want_beta = a->dbeta != NULL };
+    Chunk c  = { .w          = { .dy = cpu_mat(a->dy), .x = cpu_mat(a->x) },
+                 .want_gamma = 1,
+                 .want_beta  = a->dbeta != NULL };
     c.w.mean = cpu_f32(a->mean);
     c.w.rstd = cpu_f32(a->rstd);
     Colsum s = { .rows = c.w.x.rows, .cols = c.w.x.cols, .n_out = 2, .chunk = norm_chunk, .ctx = &c };
@@ -180,18 +182,19 @@ int cpu_norm_dw(Dev *dev, const NormDw *a)
 int cpu_norm_bwd(Dev *dev, const NormBwd *a)
 {
     Chunk c = { .w = { cpu_mat(a->dx), cpu_mat(a->dy), cpu_mat(a->x), cpu_mat(a->dres), NULL, NULL, NULL } };
-    c.want_beta = a->dbeta != NULL;
-    c.want_dx   = 1;
-    c.want_bias = a->dbias != NULL;
-    c.w.gamma   = cpu_f32(a->gamma);
-    c.w.mean    = cpu_f32(a->mean);
-    c.w.rstd    = cpu_f32(a->rstd);
-    Colsum s    = {
-           .rows  = c.w.x.rows,
-           .cols  = c.w.x.cols,
-           .n_out = c.want_bias ? 3 : 2,
-           .chunk = norm_chunk,
-           .ctx   = &c,
+    c.want_gamma = a->dgamma != NULL;
+    c.want_beta  = a->dbeta != NULL;
+    c.want_dx    = 1;
+    c.want_bias  = a->dbias != NULL;
+    c.w.gamma    = cpu_f32(a->gamma);
+    c.w.mean     = cpu_f32(a->mean);
+    c.w.rstd     = cpu_f32(a->rstd);
+    Colsum s     = {
+            .rows  = c.w.x.rows,
+            .cols  = c.w.x.cols,
+            .n_out = c.want_bias ? 3 : 2,
+            .chunk = norm_chunk,
+            .ctx   = &c,
     };
     s.tmp_cols = s.cols;
     s.out[0]   = cpu_f32(a->dgamma);

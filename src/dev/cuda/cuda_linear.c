@@ -13,6 +13,7 @@
 #include "dev/cuda/cuda_gemm.h"
 #include "dev/cuda/cuda_own.h"
 #include "dev/cuda/kernels.h"
+#include "dev/glu.h"
 #include "dev/op_scratch.h"
 
 /* The product d = dy w into the end of the workspace; fills *d. */
@@ -74,7 +75,7 @@ static int glu_fwd_parts(Dev *dev, const LinearGluFwd *a)
 {
     LinearFwd product = glu_product(a);
     TRY(cuda_linear_fwd(dev, &product));
-    if (a->slope) return cuda_glu_both(dev, a->y, a->pre, a->act);
+    if (a->slope == GLU_SLOPE) return cuda_glu_both(dev, a->y, a->pre, a->act);
     return cuda_glu_fwd(dev, &(GluFwd){ .y = a->y, .x = a->pre, .act = a->act });
 }
 

@@ -18,6 +18,7 @@
 #include "dev/cuda/cuda_linear.h"
 #include "dev/cuda/cuda_move.h"
 #include "dev/cuda/cuda_tune.h"
+#include "dev/glu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,18 +127,25 @@ static OwnGemm act_bwd(const LinearActBwd *a)
 static OwnGemm glu_fwd(const LinearGluFwd *a)
 {
     int64_t F = tensor_cols(a->y), ld = tensor_ld(a->pre);
-    return (OwnGemm){ .kind   = a->slope ? OWN_GLU_BOTH : OWN_GLU,
-                      .act    = a->act,
-                      .rows   = tensor_rows(a->x),
-                      .cols   = F,
-                      .k      = tensor_cols(a->x),
-                      .a      = a->x->data,
-                      .b      = a->w->data,
-                      .b2     = offset(a->w, F * tensor_ld(a->w)),
-                      .out    = { a->pre->data, offset(a->pre, F), a->y->data },
-                      .lda    = tensor_ld(a->x),
-                      .ldb    = tensor_ld(a->w),
-                      .ld_out = { ld, ld, tensor_ld(a->y) } };
+    OwnGemm g = { .kind   = a->slope == GLU_SLOPE ? OWN_GLU_BOTH : OWN_GLU,
+                  .act    = a->act,
+                  .rows   = tensor_rows(a->x),
+                  .cols   = F,
+                  .k      = tensor_cols(a->x),
+                  .a      = a->x->data,
+                  .b      = a->w->data,
+                  .b2     = offset(a->w, F * tensor_ld(a->w)),
+                  .out    = { a->pre->data, offset(a->pre, F), a->y->data },
+                  .lda    = tensor_ld(a->x),
+                  .ldb    = tensor_ld(a->w),
+                  .ld_out = { ld, ld, tensor_ld(a->y) } };
+    if (a->slope != GLU_UNREAD) return g;
+    g.kind   = OWN_GLU_ONLY;
+    g.out[0] = a->y->data;
+    g.out[1] = g.out[2] = NULL;
+    g.ld_out[0]         = tensor_ld(a->y);
+    g.ld_out[1] = g.ld_out[2] = 0;
+    return g;
 }
 
 static OwnGemm glu_bwd(const LinearGluBwd *a)
@@ -195,13 +203,16 @@ static int can_run(const CudaDev *d, OpKind kind, const OpArgs *args, const OwnG
 
 static void choice_key(OpKind kind, const OwnGemm *g, char *buf, size_t n)
 {
-    int slope = g->kind == OWN_BOTH || g->kind == OWN_GLU_BOTH;
+    int slope = g->kind == OWN_BOTH || g->kind == OWN_GLU_BOTH, only = g->kind == OWN_GLU_ONLY;
     snprintf(buf, n,
              "own %s%s act %d %lld %lld %lld ld %lld %lld %lld %lld %lld %lld bias %d sums %d revision %d",
-             op_table[kind].name, slope ? " slope" : "", (int)g->act, (long long)g->rows, (long long)g->cols,
-             (long long)g->k, (long long)g->lda, (long long)g->ldb, (long long)g->ld_out[0],
-             (long long)g->ld_out[1], (long long)g->ld_out[2], (long long)g->ld_in[0], g->bias != NULL,
-             g->db != NULL, OWN_REVISION);
+             op_table[kind].name,
+             slope  ? " slope"
+             : only ? " only"
+                    : "",
+             (int)g->act, (long long)g->rows, (long long)g->cols, (long long)g->k, (long long)g->lda,
+             (long long)g->ldb, (long long)g->ld_out[0], (long long)g->ld_out[1], (long long)g->ld_out[2],
+             (long long)g->ld_in[0], g->bias != NULL, g->db != NULL, OWN_REVISION);
 }
 
 static const OwnChoice *choice_find(const CudaOwn *o, const char *key)

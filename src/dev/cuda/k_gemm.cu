@@ -391,6 +391,7 @@ static int launch_kind(const OwnGemm *g, TmaEncode encode, int n_sm, cudaStream_
         LAUNCH_ACT(OWN_DACT, slope_dispatch, "linear_act_bwd");
         LAUNCH_ACT(OWN_GLU, act_dispatch, "linear_glu_fwd");
         LAUNCH_ACT(OWN_GLU_BOTH, act_dispatch, "linear_glu_fwd");
+        LAUNCH_ACT(OWN_GLU_ONLY, act_dispatch, "linear_glu_fwd");
         LAUNCH_ACT(OWN_DGLU, slope_dispatch, "linear_glu_bwd");
     default: return err_set("own product: no kind %d", (int)g->kind);
     }

@@ -20,6 +20,7 @@ typedef enum {
     OWN_DACT,     /* out[0] = p * act'(in[0]); db += column sums of out[0] */
     OWN_GLU,      /* p by the halves of b: out[0] = g, out[1] = u; out[2] = act(g) * u */
     OWN_GLU_BOTH, /* out[0] = act'(g) * u, out[1] = act(g), out[2] = act(g) * u for GLU's g and u */
+    OWN_GLU_ONLY, /* out[0] = act(g) * u */
     OWN_DGLU,     /* out[0], out[1] = gradients of act(in[0]) * in[1] for the output gradient p */
     OWN_DW        /* out[0] += a^T b in f32, not rounded; a is [k, rows]; db += sums of a's columns */
 } OwnKind;

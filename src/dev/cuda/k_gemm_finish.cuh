@@ -36,14 +36,14 @@ enum { STEP_BYTES = A_BYTES + B_BYTES, SIDE_BYTES = 4 * 64 * 4 };
  * multipliers. */
 template <OwnKind KIND> struct Form {
     static constexpr int PLAIN  = KIND == OWN_FWD || KIND == OWN_DX;
-    static constexpr int GLU    = KIND == OWN_GLU || KIND == OWN_GLU_BOTH;
+    static constexpr int GLU    = KIND == OWN_GLU || KIND == OWN_GLU_BOTH || KIND == OWN_GLU_ONLY;
     static constexpr int ACTS   = KIND == OWN_ACT || KIND == OWN_BOTH;
     static constexpr int DW     = KIND == OWN_DW;
     static constexpr int A_COLS = DW; /* columns operands */
     static constexpr int B_COLS = KIND != OWN_FWD && !ACTS && !GLU;
     static constexpr int BIAS   = KIND == OWN_FWD || ACTS;
     static constexpr int N_IN   = KIND == OWN_DACT ? 1 : KIND == OWN_DGLU ? 2 : 0;
-    static constexpr int N_OUT  = GLU ? 3 : ACTS || KIND == OWN_DGLU ? 2 : 1;
+    static constexpr int N_OUT  = KIND == OWN_GLU_ONLY ? 1 : GLU ? 3 : ACTS || KIND == OWN_DGLU ? 2 : 1;
 
     /* Memory for a fifth step, or for wide chunks and inputs on their way. */
     static constexpr int STEPS   = PLAIN || GLU ? 5 : 4;
@@ -379,9 +379,11 @@ __device__ __forceinline__ void pass_glu(const OwnMaps &m, Desk &d, const uint32
         }
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            smem_store_frags(to ^ 32 * p, first + 4 * p);
-            smem_store_frags((to ^ 32 * p) + F::BUF, second + 4 * p);
-            smem_store_frags((to ^ 32 * p) + 2 * F::BUF, y + 4 * p);
+            if constexpr (KIND != OWN_GLU_ONLY) {
+                smem_store_frags(to ^ 32 * p, first + 4 * p);
+                smem_store_frags((to ^ 32 * p) + F::BUF, second + 4 * p);
+            }
+            smem_store_frags((to ^ 32 * p) + (F::N_OUT - 1) * F::BUF, y + 4 * p);
         }
         slot_give<KIND>(m, d, at, row + h * CHUNK_ROWS, col);
     }

@@ -411,20 +411,22 @@ static int norm_dw_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const 
 }
 
 template <typename T, bool AL>
-static int norm_dx_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan)
+static int norm_dx_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const ColPlan &plan, size_t copied)
 {
+    if (copied > 0) return norm_team_launch < T, AL ? FROM_COPIES : FROM_ODD, 0 > (dev, op, p, plan, copied);
     if (plan.teams > 0) return norm_team_launch < T, AL ? FROM_PACKS : FROM_ODD, 0 > (dev, op, p, plan, 0);
     return k_launch(op, norm_dx_wide_kernel<T, AL>, dim3((unsigned)p.rows), NORM_THREADS, 0, cuda_stream(dev),
                     p);
 }
 
-/* One after the other. dx may share storage with dy: the sums over dy come first. */
+/* One after the other. dx may share storage with dy: the sums over dy come first. copied: bytes of shared
+ * memory for the copy engine; 0: without it. */
 template <typename T, bool AL>
 static int norm_split_launch(Dev *dev, const char *op, const NormBwdP<T> &p, const NormBwd *a,
-                             const ColPlan &plan)
+                             const ColPlan &plan, size_t copied)
 {
     if (a->dgamma) TRY((norm_dw_launch<T, AL>(dev, op, p, a)));
-    if (a->dx) TRY((norm_dx_launch<T, AL>(dev, op, p, plan)));
+    if (a->dx) TRY((norm_dx_launch<T, AL>(dev, op, p, plan, copied)));
     if (!a->dbias) return 0;
     BiasDwOp<T, AL> bias = { p.dx, p.ld_dx };
     return colsum_launch<T>(dev, op, bias, p.rows, p.cols, a->ws, ColDst{ { t_data<float>(a->dbias) } });
@@ -441,16 +443,17 @@ static int norm_bwd_launch(Dev *dev, const char *op, NormBwdP<T> p, const NormBw
     p.warps   = plan.tiles;
     p.teams   = plan.teams;
 
-    int    n_sum = 1 + (a->dbeta != NULL) + (a->dbias != NULL);
-    size_t smem  = (size_t)plan.chains * n_sum * plan.tiles * WARP * Pack<T>::N * sizeof(float);
+    int    n_sum  = 1 + (a->dbeta != NULL) + (a->dbias != NULL);
+    size_t smem   = (size_t)plan.chains * n_sum * plan.tiles * WARP * Pack<T>::N * sizeof(float);
+    size_t copied = (size_t)plan.teams * NORM_PLANES * COLSUM_BATCH * (size_t)p.cols * sizeof(T);
+    int    engine = AL && ((const CudaDev *)dev)->capability >= 90;
     if (!a->dx || !a->dgamma || plan.teams == 0 || smem + sizeof(NormShared) > (size_t)most) {
-        return norm_split_launch<T, AL>(dev, op, p, a, plan);
+        if (!engine || copied + sizeof(NormShared) > (size_t)most) copied = 0;
+        return norm_split_launch<T, AL>(dev, op, p, a, plan, copied);
     }
     TRY(k_need_ws(op, a->ws, (size_t)plan.blocks * n_sum * (size_t)p.cols * sizeof(float)));
-    size_t copied = (size_t)plan.teams * NORM_PLANES * COLSUM_BATCH * (size_t)p.cols * sizeof(T);
-    int    copies =
-        AL && ((const CudaDev *)dev)->capability >= 90 && smem + copied + sizeof(NormShared) <= (size_t)most;
-    int rc = k_flag(a->dbeta != NULL, [&](auto beta) {
+    int copies = engine && smem + copied + sizeof(NormShared) <= (size_t)most;
+    int rc     = k_flag(a->dbeta != NULL, [&](auto beta) {
         return k_flag(a->dbias != NULL, [&](auto bias) {
             constexpr int SUMS =
                 SUM_GAMMA | (decltype(beta)::value ? SUM_BETA : 0) | (decltype(bias)::value ? SUM_BIAS : 0);

@@ -210,10 +210,12 @@ __device__ __forceinline__ float quant_scale(float *site, DType t, int dynamic, 
 
 __global__ void amax_clear(float *site) { site[FP8_SITE_AMAX] = 0.0f; }
 
-__global__ void fp8_scale_kernel(float *sites, int64_t ld, int n, DType t)
+/* all: the n sites of each rank, ld_all apart. */
+__global__ void fp8_scale_kernel(float *sites, int64_t ld, const float *all, int64_t ld_all, int n, int ranks,
+                                 DType t)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) fp8_site_update(sites + i * ld, t);
+    if (i < n) fp8_site_update(sites + i * ld, fp8_site_amax(all + i * ld_all, n * ld_all, ranks), t);
 }
 
 /* ---- tiles --------------------------------------------------------------------------------------------- */
@@ -442,8 +444,10 @@ extern "C" int cuda_quant(Dev *dev, const Quant *a)
 
 extern "C" int cuda_fp8_scale(Dev *dev, const Fp8Scale *a)
 {
-    int n = (int)tensor_rows(a->sites);
+    const Tensor *all = a->all ? a->all : a->sites;
+    int           n = (int)tensor_rows(a->sites), ranks = (int)(tensor_rows(all) / n);
     TRY(k_need_dtype("fp8_scale", a->sites, DT_F32));
     return k_launch("fp8_scale", fp8_scale_kernel, (unsigned)ceil_div(n, 128), 128, 0, cuda_stream(dev),
-                    t_data<float>(a->sites), tensor_ld(a->sites), n, a->q_dtype);
+                    t_data<float>(a->sites), tensor_ld(a->sites), t_data<float>(all), tensor_ld(all), n,
+                    ranks, a->q_dtype);
 }

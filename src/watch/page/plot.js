@@ -74,7 +74,7 @@ function plainPlot(area, onCursor) {
 
   function paint() {
     const w = area.clientWidth, h = area.clientHeight, k = window.devicePixelRatio || 1;
-    const left = 54, right = 16, top = 8, bottom = 24;
+    const left = 66, right = 16, top = 8, bottom = 24;
     canvas.width = w * k; canvas.height = h * k;
     canvas.style.width = w + 'px'; canvas.style.height = h + 'px';
     pen.setTransform(k, 0, 0, k, 0, 0);
@@ -181,7 +181,7 @@ function fullPlot(area, onCursor) {
       axes: [
         { ...axis, grid: { show: false }, size: 26, space: 70, values: (u, v) =>
           v.map(t => t === null ? '' : view.formatX(t)) },
-        { ...axis, grid, size: 56, space: 34, values: (u, v) =>
+        { ...axis, grid, size: 66, space: 34, values: (u, v) =>
           v.map(t => t === null ? '' : view.format(t)) },
       ],
       series: [{}, ...lines.map(l => ({
