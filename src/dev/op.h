@@ -549,7 +549,7 @@ typedef struct {
 } Quant;
 /* Delayed scaling, for all rows of sites f32[S,FP8_SITE] of tensors in q_dtype. If amax is finite and not 0,
  * amax goes to the history, and the largest number there gives the scale. amax = 0 always. all
- * f32[R*S,FP8_SITE]?: the sites of R ranks, one after the other. Then a site's amax is the largest of them. */
+ * f32[R*S,FP8_SITE]?: the sites of R ranks, one after the other. A site's amax is the largest of them. */
 typedef struct { Tensor *sites, *all; DType q_dtype; } Fp8Scale;
 /* y[N,M] = a[N,K] b[M,K]^T * (a_site.inv * b_site.inv) + bias[M]?; a and b are fp8, sums f32. fast: a GPU
  * may add up with fewer bits. LINEAR_FWD has a = x, b = w; LINEAR_DX a = dy, b = w^T. */

@@ -115,8 +115,8 @@ Tensor *net_record_blocks(const Net *net, const NetRun *run, Tensor *x);
 /* The norm `name` (of no block) of the rows of x. */
 Tensor *net_record_norm(const Net *net, const NetRun *run, const char *name, Tensor *x);
 
-/* The same and the last norm: [B,T,C], or [1,n,C] with batch->read. A bare net with context 1: a query has one
- * key, so attention is the value, and queries and keys are not computed. */
+/* The same and the last norm: [B,T,C], or [1,n,C] with batch->read. A bare net with context 1: a query has
+ * one key, so attention is the value, and queries and keys are not computed. */
 Tensor *net_record_trunk(const Net *net, const NetRun *run, Tensor *x);
 /* The matrix of the logits. */
 Tensor *net_head_weight(const Net *net);

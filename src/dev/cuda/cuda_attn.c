@@ -1,6 +1,6 @@
 /* Attention: three ways, one chosen for each shape.
  *   tiles    k_attn_tile_*.cu: Hopper, bf16, heads of up to 128
- *   cuDNN    cuda_attn_graph.c: 16-bit, causal (lengths that are multiples of 128) or full, in several engines
+ *   cuDNN    cuda_attn_graph.c: 16-bit, causal (lengths are multiples of 128) or full, in several engines
  *   simple   k_attn.cu: everything
  *
  * 1. All three write and read the same lse, log sum exp of the scaled, masked scores, f32[B,H,T]. So forward

@@ -19,8 +19,8 @@
 #include "dev/cuda/k_attn_tile.cuh"
 
 /* q, dout, o; k, v; dq. Heads of 64 have three warpgroups, for whom there are no registers for dout: it stays
- * in shared memory, and dq leaves from where o was. Four tiles of queries have two warpgroups: with three, the
- * fourth tile would have a thread block for itself. */
+ * in shared memory, and dq leaves from where o was. Four tiles of queries have two warpgroups: with
+ * three, the fourth tile would have a thread block for itself. */
 template <int D, int WGS>
 struct QueryRoom : Room<D, WGS, 3, D == 64 ? 2 : 1,
                         D == 128   ? 3
