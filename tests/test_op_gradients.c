@@ -183,7 +183,7 @@ static int setup_norm(Setup *s, const OpCase *c)
         const NormBwd *a = &c->args.norm_bwd;
         C                = tensor_cols(a->x);
         input(s, a->x, 0);
-        input(s, a->gamma, 1);
+        input(s, a->gamma, a->dgamma ? 1 : -1);
         if (a->dbeta) constant(s, ones(C), C, 2);
         s->p.dy = case_doubles(a->dy);
     }

@@ -11,7 +11,10 @@
 #include <time.h>
 
 /* Memory, limits and temperature are read once in SLOW_S: every question costs the driver's time. */
-static const double PERIOD_S = 0.1, MIN_STRETCH_S = 0.1, SLOW_S = 1;
+static const double PERIOD_S = 0.1, SLOW_S = 1;
+/* The activity counters cost more than all the rest, and are read where a stretch ends: stretches grow with
+ * the time watched, so that a short run has figures and a long one of short steps pays once a second. */
+static const double MIN_STRETCH_S = 0.1, MAX_STRETCH_S = 1, STRETCH_SHARE = 0.1;
 /* The driver's energy counter moves ten times a second: over less than this it says 500 W, then 1,400. */
 static const double COUNTER_S = 2;
 
@@ -188,7 +191,9 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
 
 static int is_due(const Meter *m)
 {
-    return m->marked > m->covered && clock_now_s() - m->begin_s >= MIN_STRETCH_S;
+    if (m->marked <= m->covered) return 0;
+    double now_s = clock_now_s(), least_s = STRETCH_SHARE * (now_s - m->watch_s);
+    return now_s - m->begin_s >= MAX(MIN_STRETCH_S, MIN(least_s, MAX_STRETCH_S));
 }
 
 /* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
