@@ -463,6 +463,7 @@ static void test_start_proves_the_plan(void **state)
     assert_int_equal(setup_open(&s, &broken, &r, JOB_TRAIN), -1);
     assert_non_null(strstr(err_get(), "overlap"));
     err_clear();
+    setup_close(&s);
 }
 
 static void test_planned_is_allocated(void **state)

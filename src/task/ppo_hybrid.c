@@ -418,6 +418,7 @@ int ppo_hybrid_trace_end(Job *j)
         err_clear();
     } else {
         p->times.busy_s = trace.busy_s;
+        free(trace.span);
     }
     return 0;
 }
