@@ -66,11 +66,11 @@ static void set_controls(const mjModel *m, mjData *d, const float *act)
 
 /* The engine alone, with the same controls and the same rule for starting anew, and nothing else: no thread
  * waits for another. */
-static Rate bare_rate(const mjModel *m, int n_env, int n_thread, double seconds)
+static Rate bare_rate(const mjModel *m, const char *name, int n_env, int n_thread, double seconds)
 {
     Envs *e;
     Rows  r;
-    CHECK(envs_open(&e, &(EnvsConf){ .name = "mujoco:humanoid.xml", .n_env = 1 }) == 0, "%s", err_get());
+    CHECK(envs_open(&e, &(EnvsConf){ .name = name, .n_env = 1 }) == 0, "%s", err_get());
     rows_init(&r, envs_spec(e), n_env, 1);
     rows_random(&r, envs_spec(e), n_env);
     mjData **d = calloc((size_t)n_env, sizeof *d);
@@ -96,12 +96,12 @@ static Rate bare_rate(const mjModel *m, int n_env, int n_thread, double seconds)
     return x;
 }
 
-static void beside(const mjModel *m, int n_thread)
+static void beside(const mjModel *m, const char *name, int n_thread)
 {
     double bare[2][TURNS], ours[2][TURNS];
     for (int t = 0; t < TURNS; t++) {
-        Rate b     = bare_rate(m, MUJOCO_ENVS, n_thread, 0.5),
-             o     = envs_rate("mujoco:humanoid.xml", MUJOCO_ENVS, n_thread, 0.5);
+        Rate b     = bare_rate(m, name, MUJOCO_ENVS, n_thread, 0.5),
+             o     = envs_rate(name, MUJOCO_ENVS, n_thread, 0.5);
         bare[0][t] = b.wall;
         bare[1][t] = b.cpu;
         ours[0][t] = o.wall;
@@ -125,8 +125,10 @@ int main(int argc, char **argv)
                envs_rate(builtin_at(i)->name, 256, 1, 0.5).cpu * 1e-6);
     mjModel *m = mj_loadXML(xml, NULL, why, sizeof why);
     CHECK(m, "%s: %s", xml, why);
-    if (n_wanted) beside(m, n_wanted);
-    for (int n = 1; n <= omp_get_num_procs() && !n_wanted; n *= 2) beside(m, n);
+    char name[300];
+    snprintf(name, sizeof name, "mujoco:%s", xml);
+    if (n_wanted) beside(m, name, n_wanted);
+    for (int n = 1; n <= omp_get_num_procs() && !n_wanted; n *= 2) beside(m, name, n);
     mj_deleteModel(m);
     return 0;
 }

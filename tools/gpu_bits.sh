@@ -14,9 +14,10 @@ models() {
     echo "documents model.dropout=0.1 model.mask=document data.document_token=10 model.layers=3 micro_batch=4"
     echo "gpt2 model.width=768 model.heads=12 model.layers=4 model.context=1024 step_tokens=32768"
 }
+sed '/^watch:/,$d' "$here/recipes/quickstart.yaml" >"$work/quickstart.yaml" # an older program has no `watch`
 train() { # build, runs, name, keys
     local build=$1 runs=$2 name=$3; shift 3
-    BRIM_RUNS=$runs BRIM_TUNE_CACHE=$runs.tune "$build/brim" train "$here/recipes/quickstart.yaml" \
+    BRIM_RUNS=$runs BRIM_TUNE_CACHE=$runs.tune "$build/brim" train "$work/quickstart.yaml" \
         run="$name" device=cuda:0 precision=bf16 deterministic=true opt.tune=false seed=7 steps="$steps" \
         optim.warmup=5 eval.every=0 checkpoint.every=0 \
         data.train="$here/recipes/data/tinyshakespeare.txt" "$@" >"$runs.$name.log" 2>&1

@@ -12,9 +12,9 @@
 
 /* Memory, limits and temperature are read once in SLOW_S: every question costs the driver's time. */
 static const double PERIOD_S = 0.1, SLOW_S = 1;
-/* The activity counters cost more than all the rest, and are read where a stretch ends: stretches grow with
- * the time watched, so that a short run has figures and a long one of short steps pays once a second. */
-static const double MIN_STRETCH_S = 0.1, MAX_STRETCH_S = 1, STRETCH_SHARE = 0.1;
+/* The activity counters cost more than all the rest, and are read where a stretch ends. A stretch is at least
+ * so long that its end costs END_SHARE of a core: what the last end cost says how long that is. */
+static const double MIN_STRETCH_S = 0.1, MAX_STRETCH_S = 2, END_SHARE = 0.004;
 /* The driver's energy counter moves ten times a second: over less than this it says 500 W, then 1,400. */
 static const double COUNTER_S = 2;
 
@@ -44,6 +44,7 @@ struct Meter {
     NvmlGpm    *gpm;
     double      open_s, watch_s; /* CPU seconds at the first reading, and when it was */
     double      begin_s, energy_0_j, energy_j, host_energy_j;
+    double      end_cpu_s; /* CPU seconds that the last end of a stretch took */
     HostReading host;
     NvmlReading last;
     double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
@@ -168,9 +169,10 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     NvmlCard     card;
     stretch_na(&s);
     if (!m->has_card) nvml_read_card(m->nvml, m->device, &card); /* now: a card at rest has a slow link */
-    s.first_step = first;
-    s.last_step  = last;
-    s.time_s     = clock_now_s() - m->begin_s;
+    double cpu_0_s = thread_cpu_s();
+    s.first_step   = first;
+    s.last_step    = last;
+    s.time_s       = clock_now_s() - m->begin_s;
     if (m->device) fill_gpu(m, &s);
     host_read(&host);
     host_between(&m->host, &host, &s.host);
@@ -180,6 +182,7 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     m->host              = host;
     fill_energy(m, &s);
     begin_stretch(m, clock_now_s());
+    m->end_cpu_s = thread_cpu_s() - cpu_0_s;
     thread_lock(&m->lock);
     if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
     m->done = s;
@@ -192,8 +195,8 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
 static int is_due(const Meter *m)
 {
     if (m->marked <= m->covered) return 0;
-    double now_s = clock_now_s(), least_s = STRETCH_SHARE * (now_s - m->watch_s);
-    return now_s - m->begin_s >= MAX(MIN_STRETCH_S, MIN(least_s, MAX_STRETCH_S));
+    double least_s = MAX(MIN_STRETCH_S, MIN(m->end_cpu_s / END_SHARE, MAX_STRETCH_S));
+    return clock_now_s() - m->begin_s >= least_s;
 }
 
 /* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
