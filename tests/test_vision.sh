@@ -61,6 +61,8 @@ verdict "all augmentations, drop path, layer scale, class token, mean of weights
 pid=$!
 for _ in $(seq 600); do [ -e runs/cut/checkpoints/step-00000020/DONE ] && break; sleep 0.05; done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+[ -e runs/cut/checkpoints/step-00000020/DONE ] && [ ! -e runs/cut/checkpoints/step-00000040 ]
+verdict "the kill came between two checkpoints" $? "$(ls runs/cut/checkpoints)"
 train cut "${all[@]}" data.threads=7
 a=runs/whole/checkpoints/step-00000040 b=runs/cut/checkpoints/step-00000040
 cmp $a/model.safetensors $b/model.safetensors && cmp $a/optim.safetensors $b/optim.safetensors
@@ -119,6 +121,18 @@ train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.na
 rc=$?
 [ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
 verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
+
+# A set that lacks the first class: numbers would be wrong, names are right.
+mkdir -p only/light && cp half/light/0[12]*.png only/light/ && find only -size -60c -delete
+out=$("$brim" predict half only --show 1 2>&1)
+echo "$out" | grep -q ' is light: light' && echo "$out" | grep -q 'samples: top-1 100.00 %'
+verdict "classes of a set are the run's by name" $? "$out"
+cp -r only/light only/grey
+refused "a class that the run does not know" 'data.val: only has a class grey, which is none of dark,light' \
+    "$brim" eval half data.val=only
+echo text >only/light/text.jpg
+refused "nothing to predict" 'none of 1 samples could be used' "$brim" predict half only/light/text.jpg
+
 train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names=
 rc=$?
 [ $rc -eq 1 ] && grep -q 'could not be used, more than data.skip_limit allows' two.log

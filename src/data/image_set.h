@@ -5,7 +5,7 @@
  *    or a folder of them, an album or a folder of them; or one image, without a label.
  * 2. Classes of folders are numbered in the order of their names (bytes compared). Samples are in the
  *    order of class and path. So a number means the same image on every machine.
- * 3. An open set does not change; any number of threads may read it.
+ * 3. An open set does not change, but for image_set_match(); any number of threads may read it.
  * 4. A label of -1 means: none. */
 #ifndef DATA_IMAGE_SET_H
 #define DATA_IMAGE_SET_H
@@ -30,6 +30,17 @@ int         image_set_classes(const ImageSet *s); /* 0: no labels at all */
 const char *image_set_class_name(const ImageSet *s, int c);
 const char *image_set_kind(const ImageSet *s); /* "class folders", "idx", "tar", "albums" */
 int         image_set_label(const ImageSet *s, int64_t i);
+
+typedef enum {
+    MATCH_ALL,     /* every class of the set has the list's number */
+    MATCH_NUMBERS, /* other names, but as many: numbers are as they were */
+    MATCH_SOME,    /* samples of classes that are not in the list have lost their label */
+} SetMatch;
+
+/* Numbers the classes as a comma list of names does, so that a set which lacks some classes means the same by
+ * a number. *stranger: the first class that is not in the list, or NULL. A set whose names are only numbers
+ * keeps them, and so does every set when the list is empty. Before threads read the set. */
+SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger);
 
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);

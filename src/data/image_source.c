@@ -283,11 +283,14 @@ static int split(ImageSource *s, double fraction)
     return 0;
 }
 
-static int check_set(const ImageSource *s, const Recipe *r, const char *key, const char *path)
+static int check_set(ImageSource *s, const Recipe *r, const char *key, const char *path)
 {
-    int n = image_set_classes(s->set);
+    int         n = image_set_classes(s->set);
+    const char *stranger;
     if (s->n == 0) return recipe_blame(r, key, "%s has no images", path);
     if (n == 0) return recipe_blame(r, key, "%s has no labels (folders of classes, or idx labels)", path);
+    if (image_set_match(s->set, r->image.names, &stranger) == MATCH_SOME)
+        return recipe_blame(r, key, "%s has a class %s, which is none of %s", path, stranger, r->image.names);
     if (n > s->classes)
         return recipe_blame(r, key, "%s has %d classes, image.classes is %d", path, n, s->classes);
     return 0;
