@@ -4,8 +4,8 @@ the recipe; other draws. Prints the accuracy on the validation images, to compar
 
     tools/peer_vit.py [key=value ...] [--seed N] [--threads N] [--device cpu|cuda]
 
-Needs torch, numpy and yaml (Debian: python3-torch; with libopenblas0 it is ten times as fast). What the recipe
-may say is what Settings names; the augmentation is flip or none.
+Needs torch, numpy and yaml (Debian: python3-torch; with libopenblas0 it is ten times as fast). Keys that are
+not used here are ignored; the augmentation is flip or none.
 """
 import argparse
 import gzip
@@ -118,7 +118,7 @@ class ViT(nn.Module):
 
 
 class Muon:
-    """Orthogonal updates of the matrices in the blocks; queries, keys and values are matrices of their own."""
+    """Orthogonal updates of the matrices in the blocks; queries, keys, values are matrices of their own."""
 
     def __init__(s, params, c):
         s.params, s.mu, s.decay = params, c["optim.momentum"], c["optim.weight_decay"]

@@ -32,14 +32,18 @@ const char *image_set_kind(const ImageSet *s); /* "class folders", "idx", "tar",
 int         image_set_label(const ImageSet *s, int64_t i);
 
 typedef enum {
-    MATCH_ALL,     /* every class of the set has the list's number */
-    MATCH_NUMBERS, /* other names, but as many: numbers are as they were */
-    MATCH_SOME,    /* samples of classes that are not in the list have lost their label */
+    MATCH_KEPT,    /* the list is empty, or the set's names are only numbers */
+    MATCH_ALL,     /* every class of the set is in the list */
+    MATCH_NUMBERS, /* not every one, but the set has as many classes */
+    MATCH_SOME,    /* not every one, and the set has fewer or more */
 } SetMatch;
 
-/* Numbers the classes as a comma list of names does, so that a set which lacks some classes means the same by
- * a number. *stranger: the first class that is not in the list, or NULL. A set whose names are only numbers
- * keeps them, and so does every set when the list is empty. Before threads read the set. */
+/* Compares the names of the classes with a comma list. *stranger: the first that is not in it, or NULL. */
+SetMatch image_set_compare(const ImageSet *s, const char *list, const char **stranger);
+
+/* The same; then numbers the classes as the list does, so that a set which lacks some means the same by a
+ * number. Where MATCH_KEPT or MATCH_NUMBERS is the answer, nothing changes. Where MATCH_SOME is, samples of
+ * other classes lose their label. Before threads read the set. */
 SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger);
 
 /* Where sample i is, for messages, into buf; returns buf. */

@@ -46,17 +46,25 @@ static void renumber(ImageSet *s, const char *list, int n, const int *place)
     }
 }
 
-SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger)
+SetMatch image_set_compare(const ImageSet *s, const char *list, const char **stranger)
 {
-    int n = list_len(list), numbers = 1, *at = ARENA_ARRAY(&s->arena, int, MAX(s->n_class, 1));
+    int n = list_len(list), numbers = 1;
     *stranger = NULL;
     for (int c = 0; c < s->n_class; c++) {
-        at[c] = place_of(list, s->class_name[c]);
         numbers &= is_number(s->class_name[c], c);
-        if (at[c] < 0 && !*stranger) *stranger = s->class_name[c];
+        if (!*stranger && place_of(list, s->class_name[c]) < 0) *stranger = s->class_name[c];
     }
-    if (n == 0 || numbers) return MATCH_ALL;
-    if (*stranger && s->n_class == n) return MATCH_NUMBERS;
-    renumber(s, list, n, at);
-    return *stranger ? MATCH_SOME : MATCH_ALL;
+    if (n == 0 || numbers) return MATCH_KEPT;
+    if (!*stranger) return MATCH_ALL;
+    return s->n_class == n ? MATCH_NUMBERS : MATCH_SOME;
+}
+
+SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger)
+{
+    SetMatch match = image_set_compare(s, list, stranger);
+    if (match == MATCH_KEPT || match == MATCH_NUMBERS) return match;
+    int *place = ARENA_ARRAY(&s->arena, int, MAX(s->n_class, 1));
+    for (int c = 0; c < s->n_class; c++) place[c] = place_of(list, s->class_name[c]);
+    renumber(s, list, list_len(list), place);
+    return match;
 }
