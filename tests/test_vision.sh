@@ -124,6 +124,10 @@ verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $?
 
 grep -q 'names: .*dark,light' runs/half/recipe.yaml
 verdict "names of other data give way to those of the data" $? "$(grep names: runs/half/recipe.yaml)"
+sed 's/^image: {/&names: [cat, dog], /' tiny.yaml >named.yaml
+"$brim" train named.yaml run=named data.train=half data.val_fraction=0.02 steps=1 >named.log 2>&1 </dev/null
+grep -q 'names: .*dark,light' runs/named/recipe.yaml
+verdict "as many names, but typed data: those of the data" $? "$(grep names: runs/named/recipe.yaml)"
 # A set that lacks the first class: numbers would be wrong, names are right.
 mkdir -p only/light && cp half/light/0[12]*.png only/light/ && find only -size -60c -delete
 out=$("$brim" predict half only --show 1 2>&1)

@@ -37,7 +37,8 @@ static void note_names(Recipe *r, const ImageSet *set)
 static void take_classes(Recipe *r, ImageSet *set)
 {
     const char *stranger;
-    if (image_set_compare(set, r->image.names, &stranger) == MATCH_SOME) {
+    SetMatch    match = image_set_compare(set, r->image.names, &stranger);
+    if (match == MATCH_SOME || (match == MATCH_NUMBERS && relate_names_are_old(r))) {
         log_info("classes are named as the data name them: image.names has no %s", stranger);
         r->image.names[0] = '\0';
     }
