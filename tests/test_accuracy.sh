@@ -29,10 +29,10 @@ mnist=/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 if [ ! -r $mnist ]; then
     echo "skip: dataset-fashion-mnist is not installed"
 elif [ -z "${ACCURACY_LONG:-}" ]; then
-    # 65.6, 66.9 and 67.7 % by seed (1,000 images: a deviation of 1.5); half the learning rate 54 %.
+    # 73.6, 76.1 and 74.0 % by seed (1,000 images: a deviation of 1.4); 45.9 % when the blocks do not train.
     train short "$tiny" steps=60 optim.warmup=10 eval.samples=1000 checkpoint.every=60
     got=$(sed -nE 's/.*step 60: validation top1 0\.([0-9]{2})([0-9]).*/\1.\2/p' short.log)
-    above "$got" 58
+    above "$got" 68
     verdict "vit-tiny learns from 3,840 images: top-1 ${got:-none} %" $? "$(tail -n 1 short.log)"
 else
     train fashion "$tiny"
@@ -53,16 +53,17 @@ fi
 # The parts are those that no setting was chosen by: the recipe was chosen with training at the beginning.
 if pictures videos; then
     "$brim" data clips "$to"/*/* --frames 16 --stride 2 --size 72 --part 0.45:1 --out later >clips.log 2>&1 &&
-        "$brim" data clips "$to"/*/* --frames 8 --stride 2 --size 72 --part 0:0.2 --out sooner >>clips.log 2>&1
+        "$brim" data clips "$to"/*/* --frames 8 --stride 2 --size 72 --part 0:0.2 --out sooner >>clips.log \
+            2>&1
     rc=$?
     if grep -q FFmpeg clips.log; then
         echo "skip: $(tail -n 1 clips.log)"
     else
         verdict "videos become clips" $rc "$(tail -n 2 clips.log)"
-        train clips "$here/recipes/video-tiny.yaml" data.train=later data.val=sooner
-        got=$(mean clips sooner)
+        train kinds "$here/recipes/video-tiny.yaml" data.train=later data.val=sooner
+        got=$(mean kinds sooner)
         above "$got" 90
-        verdict "four kinds of video: ${got:-none} % in the mean of classes" $? "$(tail -n 1 clips.log)"
+        verdict "four kinds of video: ${got:-none} % in the mean of classes" $? "$(tail -n 1 kinds.log)"
     fi
 fi
 exit $failed
