@@ -47,7 +47,7 @@ print("%s %s: %.0f tokens/s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"
 part_loss() {
     local k=(steps=500 step_tokens=65536 data.kind=tokens "data.train=$TRAIN" "data.val=$VAL" optim.lr=6e-4
         optim.warmup=50 eval.every=50 eval.sequences=128 micro_batch=64)
-    train loss-fp8 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=fp8 fp8.fast=all
+    train loss-fp8 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=fp8
     train loss-bf16 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=bf16
 }
 
