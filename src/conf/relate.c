@@ -136,8 +136,8 @@ static void cut_warmup(Recipe *r)
         r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
-    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld steps", LL(was), LL(r->optim.warmup),
-             LL(r->steps));
+    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(was), LL(r->optim.warmup),
+             LL(r->steps), str_plural(r->steps));
 }
 
 static int check_optim(const Recipe *r)
@@ -290,7 +290,7 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->train[0], "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
-           "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
+           "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
@@ -434,6 +434,22 @@ static int64_t choose_minibatch(int64_t n, int64_t c)
     return n / parts;
 }
 
+/* total_steps decides how many updates of n steps there are, unless the command line alone says `steps`. */
+static int choose_steps(Recipe *r, int64_t n)
+{
+    RecipePpo *p = &r->ppo;
+    if (p->total_steps == 0) return 0;
+    if (!recipe_is_typed(r, "steps")) {
+        r->steps = p->total_steps / n;
+        return 0;
+    }
+    if (recipe_is_typed(r, "total_steps"))
+        return recipe_blame(r, "steps", "not together with total_steps: steps=%lld are total_steps=%lld",
+                            LL(r->steps), LL(r->steps * n));
+    p->total_steps = 0;
+    return 0;
+}
+
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
     RecipePpo *p = &r->ppo;
@@ -469,7 +485,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
            "policy.heads", "policy.width", "a head needs an even size, not %lld",
            LL(r->policy.width / r->policy.heads));
-    if (p->total_steps > 0) r->steps = p->total_steps / n;
+    TRY(choose_steps(r, n));
     r->step_samples = n / c; /* a sample is what the net sees at once */
     r->step_key     = "ppo.envs";
     return find_files(r, folder);
