@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Inputs that somebody else made: names with escapes, damaged sets, weights that are not finite, environments
-# that lie, and a disk that fills up. No byte of them reaches the terminal raw, and nothing half-written stays.
+# that lie, and a disk that fills up. No byte of them reaches the terminal raw; nothing half-written stays.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
 brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
@@ -15,8 +15,10 @@ def chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 def png(n):
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", n, n, 8, 0, 0, 0, 0)) +
-            chunk(b"IDAT", zlib.compress((b"\0" + bytes(i % 256 for i in range(n))) * n)) + chunk(b"IEND", b""))
-names = ["plain", "\x1b[31mred", "two\nlines", "a, b", "[x]", "#1", "key: value", "'q", "x" * 100, "-", "\xe9t\xe9"]
+            chunk(b"IDAT", zlib.compress((b"\0" + bytes(i % 256 for i in range(n))) * n)) +
+            chunk(b"IEND", b""))
+names = ["plain", "\x1b[31mred", "two\nlines", "a, b", "[x]", "#1", "key: value", "'q", "x" * 100, "-",
+         "\xe9t\xe9"]
 for name in names:
     os.makedirs("set/" + name)
     open(f"set/{name}/\x1b]0;title\x07\n.png", "wb").write(png(8))
@@ -95,7 +97,8 @@ if command -v cc >/dev/null; then
     lie no-description 's/return &game_info/return 0/' ': info\(\) gives nothing$'
     lie another-answer 's/return there ? ENV_TERMINATED : ENV_GOES_ON/return 77/' \
         'step gives something else than ENV_GOES_ON, ENV_TERMINATED or ENV_TRUNCATED'
-    lie a-large-answer 's/return there ? ENV_TERMINATED : ENV_GOES_ON/return 1 << 20/' 'step gives something else'
+    lie a-large-answer 's/return there ? ENV_TERMINATED : ENV_GOES_ON/return 1 << 20/' \
+        'step gives something else'
     lie an-infinite-reward 's/\*io->reward = .*;/*io->reward = 1.0f \/ 0.0f;/' 'the reward is inf'
 else
     echo "skip: no C compiler for environments"
@@ -147,7 +150,8 @@ if mount -t tmpfs -o size=400k none small 2>/dev/null; then
     [ $rc -eq 1 ] && md5sum small/out/* | cmp -s - before && [ -z "$(find small/out -name '.tmp*')" ]
     verdict "an export that fails leaves the one before" $? "$(seen) $(ls -A small/out | xargs)"
     rm small/fill; brim export tiny small/out --shard 40K
-    [ $rc -eq 0 ] && md5sum small/out/* | cmp -s - before; verdict "and one with room is the same" $? "$(seen)"
+    [ $rc -eq 0 ] && md5sum small/out/* | cmp -s - before
+    verdict "and one with room is the same" $? "$(seen)"
     umount small; trap 'rm -rf "$dir"' EXIT
 else
     echo "skip: no right to mount a tmpfs, so a small disk was not tried"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a newcomer sees: lines that fit on a screen, keys that do what they say, names of one's own classes, and
-# messages that say what to do next.
+# What a newcomer sees: lines that fit on a screen, keys that do what they say, names of one's own classes,
+# and messages that say what to do next.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
 # Runs brim; all it says goes to `said`, its exit code to $rc.
@@ -48,7 +48,8 @@ verdict "one that it fills is not" $? "$(seen)"
 brim train tiny.yaml run=tr trace=3
 [ $rc -eq 0 ] && says 'warning: no trace: it would end with step 9, and the run with step 4'
 verdict "a trace that the run is too short for is said" $? "$(seen)"
-brim train tiny.yaml run=tr2 trace=2 trace_skip=1; [ $rc -eq 0 ] && ! says 'no trace' && [ -e runs/tr2/trace.json ]
+brim train tiny.yaml run=tr2 trace=2 trace_skip=1
+[ $rc -eq 0 ] && ! says 'no trace' && [ -e runs/tr2/trace.json ]
 verdict "one that it is long enough for is made" $? "$(seen)"
 refused "a slip in the name of a weight" 'freeze: no weight is named blok.0 \(did you mean block.0\?\)$' \
     train tiny.yaml run=no 'freeze=[blok.0]'
@@ -104,7 +105,8 @@ for name in sys.argv[2:]:
                                      for v in colour[name]) for y in range(16))
         head = struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0)
         open(f"{sys.argv[1]}/{name}/{i}.png", "wb").write(
-            b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b""))
+            b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw)) +
+            chunk(b"IEND", b""))
 E
 }
 draw all red green blue; draw some red blue; draw other red green; mv other/green other/lime

@@ -1,5 +1,5 @@
-/* Where converters put their samples: albums part-00000.brimg ... of a folder, and skipped.txt. The albums move
- * into the folder together, at the end: half of them would be read as a set. */
+/* Where converters put their samples: albums part-00000.brimg ... of a folder, and skipped.txt. The albums
+ * move into the folder together, at the end: half of them would be read as a set. */
 #ifndef DATA_CONVERT_OUT_H
 #define DATA_CONVERT_OUT_H
 

@@ -57,7 +57,7 @@ static int any_trained(const Job *j)
     return 0;
 }
 
-/* The name of a weight, or the beginning of one, that `item` is a slip of. Returns best; NULL: none is near. */
+/* The name of a weight, or the beginning of one, that is near to `item`, into best; NULL: none is. */
 static const char *nearest_name(const Job *j, const char *item, char best[PARAM_NAME])
 {
     int least = INT_MAX;
