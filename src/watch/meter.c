@@ -15,8 +15,8 @@ static const double PERIOD_S = 0.1, SLOW_S = 1;
 /* The activity counters cost more than all the rest, and are read where a stretch ends. A stretch is at least
  * so long that its end costs END_SHARE of a core: what the last end cost says how long that is. */
 static const double MIN_STRETCH_S = 0.1, MAX_STRETCH_S = 2, END_SHARE = 0.004;
-/* The driver's energy counter moves ten times a second: over less than this it says 500 W, then 1,400. */
-static const double COUNTER_S = 2;
+/* The driver's energy counter costs five milliseconds of a core, ten times what all the rest does. */
+static const double COUNTER_S = 5;
 
 typedef struct {
     double sum;
@@ -33,6 +33,7 @@ struct Meter {
     int          stop;
     int64_t      marked;  /* newest step that has ended */
     int64_t      covered; /* last step of the stretch before */
+    double       due_s;   /* this stretch does not end before */
     MeterStretch done;
     char         activity[160];
     MeterCost    cost;
@@ -42,9 +43,10 @@ struct Meter {
     Nvml       *nvml;
     NvmlDevice *device;
     NvmlGpm    *gpm;
-    double      open_s, watch_s; /* CPU seconds at the first reading, and when it was */
-    double      begin_s, energy_0_j, energy_j, host_energy_j;
-    double      end_cpu_s; /* CPU seconds that the last end of a stretch took */
+    double      open_s, watch_s;      /* CPU seconds of questions asked once; when watching began */
+    double      begin_s, energy_0_j;  /* the counter's, at the start */
+    double      counter_j, counter_s; /* by the counter since the start; when it was read */
+    double      since_j;              /* power times time since then; all of it where no counter moves */
     HostReading host;
     NvmlReading last;
     double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
@@ -108,26 +110,22 @@ static void begin_stretch(Meter *m, double now_s)
     m->reasons                   = 0;
 }
 
-/* A counter that stands still is one this card does not keep: power times time is the next best. So it is for
- * a short stretch; what the whole run used is the counter's. */
+/* A stretch goes by power, the run by the counter and what came since. A counter that stands still is one
+ * that this card does not keep: then power is all there is. */
 static void fill_energy(Meter *m, MeterStretch *s)
 {
-    double now = nvml_energy_j(m->nvml, m->device), total;
-    if (!m->device) {
-        s->energy_j = s->host.energy_j;
-        if (!isnan(s->energy_j)) m->host_energy_j += s->energy_j;
-        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
-    } else if (now > m->energy_0_j) {
-        int is_short = s->time_s < COUNTER_S && !isnan(s->gpu_power_w);
-        s->energy_j  = is_short ? s->gpu_power_w * s->time_s : now - m->energy_j;
-        m->energy_j  = now;
-        total        = now - m->energy_0_j;
-    } else {
-        s->energy_j = s->gpu_power_w * s->time_s;
-        m->host_energy_j += isnan(s->energy_j) ? 0 : s->energy_j;
-        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
+    s->energy_j = m->device ? s->gpu_power_w * s->time_s : s->host.energy_j;
+    m->since_j += isnan(s->energy_j) ? 0 : s->energy_j;
+    double now_s = clock_now_s();
+    if (m->device && now_s - m->counter_s >= COUNTER_S) {
+        double now_j = nvml_energy_j(m->nvml, m->device);
+        if (now_j > m->energy_0_j) {
+            m->counter_j = now_j - m->energy_0_j;
+            m->since_j   = 0;
+        }
+        m->counter_s = now_s;
     }
-    s->total_energy_j = total;
+    s->total_energy_j = isnan(s->energy_j) && m->counter_j == 0 ? NAN : m->counter_j + m->since_j;
 }
 
 static void fill_gpu(Meter *m, MeterStretch *s)
@@ -168,11 +166,15 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     HostReading  host;
     NvmlCard     card;
     stretch_na(&s);
-    if (!m->has_card) nvml_read_card(m->nvml, m->device, &card); /* now: a card at rest has a slow link */
     double cpu_0_s = thread_cpu_s();
-    s.first_step   = first;
-    s.last_step    = last;
-    s.time_s       = clock_now_s() - m->begin_s;
+    if (!m->has_card) { /* now: a card at rest has a slow link */
+        nvml_read_card(m->nvml, m->device, &card);
+        m->open_s += thread_cpu_s() - cpu_0_s;
+        cpu_0_s = thread_cpu_s();
+    }
+    s.first_step = first;
+    s.last_step  = last;
+    s.time_s     = clock_now_s() - m->begin_s;
     if (m->device) fill_gpu(m, &s);
     host_read(&host);
     host_between(&m->host, &host, &s.host);
@@ -182,8 +184,9 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     m->host              = host;
     fill_energy(m, &s);
     begin_stretch(m, clock_now_s());
-    m->end_cpu_s = thread_cpu_s() - cpu_0_s;
+    double least_s = MAX(MIN_STRETCH_S, MIN((thread_cpu_s() - cpu_0_s) / END_SHARE, MAX_STRETCH_S));
     thread_lock(&m->lock);
+    m->due_s = m->begin_s + least_s;
     if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
     m->done = s;
     m->cost = (MeterCost){ thread_cpu_s(), m->open_s, clock_now_s() - m->watch_s };
@@ -192,12 +195,7 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     thread_unlock(&m->lock);
 }
 
-static int is_due(const Meter *m)
-{
-    if (m->marked <= m->covered) return 0;
-    double least_s = MAX(MIN_STRETCH_S, MIN(m->end_cpu_s / END_SHARE, MAX_STRETCH_S));
-    return clock_now_s() - m->begin_s >= least_s;
-}
+static int is_due(const Meter *m) { return m->marked > m->covered && clock_now_s() >= m->due_s; }
 
 /* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
  * else 0. 1 when told to stop. */
@@ -233,7 +231,8 @@ static void open_gpu(Meter *m)
     } else {
         snprintf(text, sizeof text, "none: %s", m->cuda_index >= 0 ? "the driver does not answer" : "no GPU");
     }
-    m->energy_0_j = m->energy_j = nvml_energy_j(m->nvml, m->device);
+    m->energy_0_j = nvml_energy_j(m->nvml, m->device);
+    m->counter_s  = clock_now_s();
     thread_lock(&m->lock);
     str_copy(m->activity, sizeof m->activity, text);
     thread_unlock(&m->lock);
@@ -248,6 +247,9 @@ static void meter_body(void *arg)
     m->open_s  = thread_cpu_s();
     m->watch_s = clock_now_s();
     begin_stretch(m, clock_now_s());
+    thread_lock(&m->lock);
+    m->due_s = m->begin_s + MIN_STRETCH_S;
+    thread_unlock(&m->lock);
     while (!wait_mark(m, &first, &last)) {
         if (last > 0) {
             end_stretch(m, first, last);
@@ -300,7 +302,7 @@ void meter_mark(Meter *m, int64_t step)
     thread_lock(&m->lock);
     if (m->marked == 0 || step < m->marked) m->covered = step - 1; /* the first, or after going back */
     m->marked = step;
-    pthread_cond_signal(&m->wake);
+    if (is_due(m)) pthread_cond_signal(&m->wake);
     thread_unlock(&m->lock);
 }
 
