@@ -53,6 +53,17 @@ brim train tiny.yaml run=tr2 trace=2 trace_skip=1
 verdict "one that it is long enough for is made" $? "$(seen)"
 refused "a slip in the name of a weight" 'freeze: no weight is named blok.0 \(did you mean block.0\?\)$' \
     train tiny.yaml run=no 'freeze=[blok.0]'
+refused "a time with its unit" "budget_s: expected a number, got '10m' \(seconds: 600 would do\)$" \
+    train tiny.yaml run=no budget_s=10m
+refused "a time that is none" "budget_s: expected a number, got '10x'$" train tiny.yaml run=no budget_s=10x
+tar xf "$here/tests/golden/hf.tar.xz" llama
+refused "a model key beside init" \
+    'model.layers: is 1, but .*llama has 2 \(what the folder gives may be left out\)$' \
+    train tiny.yaml run=no init=llama
+brim import llama run=base
+refused "an import has nothing to compare yet" '^command line: base: this run has no steps yet$' compare base
+mkdir bad; : >bad/tokenizer.json
+refused "an empty tokenizer.json" '^bad/tokenizer.json:1: ' data tokenizer show bad
 brim train tiny.yaml run=one steps=1; ! says '1 steps'
 verdict "one step is not many" $? "$(seen)"
 

@@ -358,7 +358,9 @@ static int take_model(Recipe *r, const HfConfig *c)
             CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
-                rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+                rc =
+                    recipe_blame(r, row->name, "is %s, but %s has %s (what the folder gives may be left out)",
+                                 ours, r->init, wanted);
         }
     }
     free(theirs);
