@@ -28,7 +28,7 @@ static void announce(Run *run)
     if (units > 1) snprintf(each, sizeof each, " x %lld", (long long)units);
     log_info("%s parameters, %lld %s a step = %s%lld x %lld%s, recompute %s, %s planned",
              str_count(n, sizeof n, (double)job_param_count(j)), (long long)job_units_per_step(j),
-             run->task->unit, ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
+             job_unit_in_full(j), ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
              recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);

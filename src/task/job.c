@@ -233,6 +233,11 @@ int64_t job_micro_per_step(const Job *j)
 
 int64_t job_units_per_step(const Job *j) { return j->recipe.step_samples * j->task->units(&j->recipe); }
 
+const char *job_unit_in_full(const Job *j)
+{
+    return j->task->unit_in_full ? j->task->unit_in_full : j->task->unit;
+}
+
 int64_t job_param_count(const Job *j)
 {
     int64_t n = 0;

@@ -107,8 +107,10 @@ void job_schedule_step(Job *j, int micro, int micro_last, int update);
 
 int64_t job_micro_per_step(const Job *j); /* of one rank */
 int64_t job_units_per_step(const Job *j); /* of all ranks */
-int64_t job_param_count(const Job *j);
-int     job_trains(const Job *j);
+/* What these units are called: "environment steps". */
+const char *job_unit_in_full(const Job *j);
+int64_t     job_param_count(const Job *j);
+int         job_trains(const Job *j);
 /* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
 int job_first_scale(const Job *j);
 int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */

@@ -402,6 +402,7 @@ const Task task_ppo = {
     .name           = "ppo",
     .unit           = "steps",
     .one            = "step",
+    .unit_in_full   = "environment steps",
     .halves         = halves,
     .lighter_net    = "a smaller policy.width",
     .lighter_sample = "a smaller ppo.rollout or ppo.envs",
