@@ -210,9 +210,12 @@ static int ppo_declare(Job *j)
     j->own                 = p;
     arena_init(&p->arena);
     TRY(ppo_read_spec(&j->recipe, &p->spec));
-    if (r->envs % world != 0 || r->minibatch % world != 0)
+    if (r->envs % world != 0)
         return recipe_blame(&j->recipe, "ppo.envs", "%lld environments cannot be shared by %d ranks",
                             (long long)r->envs, world);
+    if (r->minibatch % world != 0)
+        return recipe_blame(&j->recipe, "ppo.minibatch", "a minibatch of %lld cannot be shared by %d ranks",
+                            (long long)r->minibatch, world);
     /* A plan for one rank of several has that rank's part of the step. */
     p->T         = r->rollout;
     p->C         = j->recipe.policy.context;
