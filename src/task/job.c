@@ -262,6 +262,18 @@ int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
     return j->dev->vt->sync(j->dev);
 }
 
+int job_upload_rope(Job *j, const Net *net)
+{
+    if (!net->rope_table) return 0;
+    size_t n    = tensor_bytes(net->rope_table);
+    float *rope = mem_alloc(n);
+    if (!rope) return err_sys("memory for the rope table");
+    net_fill_rope(net, rope);
+    int rc = job_upload(j, net->rope_table, rope, n);
+    free(rope);
+    return rc;
+}
+
 int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)
 {
     TRY(j->dev->vt->download(j->dev, LANE_COMPUTE, dst, t->data, size_bytes));

@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "data/fields.h"
-#include "net/param.h"
+#include "net/net.h"
 #include "optim/optim.h"
 #include "prog/prog.h"
 #include "task/task.h"
@@ -123,6 +123,8 @@ void schedule_each(const Schedule *s, void (*f)(void *ctx, const ScheduleRow *ro
 /* ---- host access ---- */
 
 int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes);
+/* The table of rotations of a net; nothing for a net that has none. */
+int job_upload_rope(Job *j, const Net *net);
 int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes);
 /* Host copies of logical tensors: f32, rows*cols numbers; a column of another dtype is converted. */
 int job_read_param(Job *j, const Param *p, Column c, float *out);

@@ -266,24 +266,13 @@ static int upload_sequences(Job *j)
     return rc;
 }
 
-static int upload_rope(Job *j)
-{
-    const Tensor *t = ppo_of(j)->trunk.rope_table;
-    float        *x = mem_alloc(tensor_bytes(t));
-    if (!x) return err_sys("memory for the rope table");
-    net_fill_rope(&ppo_of(j)->trunk, x);
-    int rc = job_upload(j, t, x, tensor_bytes(t));
-    free(x);
-    return rc;
-}
-
 static int ppo_init_constants(Job *j)
 {
     Ppo             *p = ppo_of(j);
     const RecipePpo *r = &j->recipe.ppo;
     float coef[4]      = { (float)r->clip, (float)r->clip_value, (float)r->entropy, (float)r->value_weight };
     TRY(job_upload(j, p->seg, p->spec.seg, sizeof(int32_t) * (size_t)(p->spec.n_act + 1)));
-    if (p->C > 1) TRY(upload_rope(j));
+    TRY(job_upload_rope(j, &p->trunk));
     if (job_trains(j) && p->C > 1) TRY(upload_sequences(j));
     if (job_trains(j)) {
         TRY(job_upload(j, p->coef, coef, sizeof coef));
