@@ -38,9 +38,7 @@ typedef struct {
     unsigned char  *ready; /* per slot */
     int64_t         next_ticket, next_take, next_release;
     int             closed;
-    char            why[256];       /* the producer's failure, "" for a plain end */
-    double          produce_wait_s; /* all producers together, waiting for space: the loader's headroom */
-    double          consume_wait_s; /* the consumer, waiting for data: the loader's shortfall */
+    char            why[256]; /* the producer's failure, "" for a plain end */
 } ThreadRing;
 
 int  thread_ring_init(ThreadRing *r, int n_slot); /* negative after err_set() */
@@ -57,9 +55,6 @@ void    thread_ring_release(ThreadRing *r, int64_t ticket);
 
 /* Either side: no more tickets; wakes everybody. why: the failure, or NULL. The first reason is kept. */
 void thread_ring_close(ThreadRing *r, const char *why);
-
-/* Seconds waited so far by producers and consumer. */
-void thread_ring_waits(ThreadRing *r, double *produce_s, double *consume_s);
 
 #ifdef __cplusplus
 }

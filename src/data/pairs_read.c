@@ -169,12 +169,13 @@ static int add_line(PairList *l, const Recipe *r, const PairShape *s, PairText *
 {
     json_error_t err;
     json_t      *o = json_loadb(text, n, 0, &err);
-    char         why[300];
+    char         why[300], shown[160];
     int          rc     = 0;
     json_t      *prompt = json_object_get(o, r->latent.prompt_field);
     json_t      *answer = json_object_get(o, r->latent.answer_field);
     if (!o) {
-        snprintf(why, sizeof why, "%s (column %d)", err.text, err.column);
+        snprintf(why, sizeof why, "%s (column %d)",
+                 str_quote(shown, sizeof shown, err.text, strlen(err.text)), err.column);
         name_broken(l, name, line, why);
     } else if (!json_is_string(prompt) || !json_is_string(answer)) {
         snprintf(why, sizeof why, "no text named %.100s",
@@ -247,9 +248,12 @@ static int parse_squad(PairList *l, const Recipe *r, const PairShape *s, PairTex
 {
     json_error_t err;
     size_t       i, k, m;
+    char         shown[160];
     json_t      *o  = json_loadb(text, n, 0, &err), *part, *paragraph, *qa;
     int          rc = 0;
-    if (!o) return err_user("%s:%d: %s", name, err.line, err.text);
+    if (!o)
+        return err_user("%s:%d: not JSON: %s", name, err.line,
+                        str_quote(shown, sizeof shown, err.text, strlen(err.text)));
     json_array_foreach(json_object_get(o, "data"), i, part)
     {
         json_array_foreach(json_object_get(part, "paragraphs"), k, paragraph)

@@ -653,7 +653,7 @@ typedef struct {
 extern const OpRow op_table[OP_COUNT];
 
 /* Which backend a workspace bound or a cost is for. */
-typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL, DEV_KIND_COUNT } DevKind;
+typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL } DevKind;
 
 /* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws
  * argument. */

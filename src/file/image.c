@@ -79,18 +79,13 @@ static const struct {
     { "MM\0*", "TIFF", 0 }, { "ftyp", "HEIF", 4 }, { "%PDF", "PDF", 0 }, { "<svg", "SVG", 0 },
 };
 
-ImageKind image_kind_of(const uint8_t *data, size_t n)
+/* By the first bytes. */
+static ImageKind kind_of(const uint8_t *data, size_t n)
 {
     static const uint8_t png[8] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n' };
     if (n >= 3 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff) return IMAGE_JPEG;
     if (n >= sizeof png && memcmp(data, png, sizeof png) == 0) return IMAGE_PNG;
     return IMAGE_UNKNOWN;
-}
-
-const char *image_kind_name(ImageKind kind)
-{
-    static const char *const name[] = { "unknown", "JPEG", "PNG", "raw" };
-    return name[kind];
 }
 
 static int bad_kind(ImageDecoder *d)
@@ -130,7 +125,7 @@ int image_begin(ImageDecoder *d, const ImageBytes *bytes, ImageInfo *info)
     if (bytes->raw_c != 0) {
         rc = begin_raw(d);
     } else {
-        switch (image_kind_of(bytes->data, bytes->size_bytes)) {
+        switch (kind_of(bytes->data, bytes->size_bytes)) {
         case IMAGE_JPEG: rc = image_jpeg_begin(d); break;
         case IMAGE_PNG: rc = image_png_begin(d); break;
         default: rc = bad_kind(d);

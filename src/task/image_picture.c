@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "file/image_write.h"
 
 #include <stdarg.h>
@@ -46,16 +47,8 @@ static const char *plain(const char *text, char *buf, size_t n)
 
 static int put_base64(ImagePicture *p, const uint8_t *x, size_t n)
 {
-    static const char letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    TRY(need(p, n / 3 * 4 + 8));
-    for (size_t i = 0; i < n; i += 3) {
-        uint32_t v =
-            (uint32_t)x[i] << 16 | (i + 1 < n ? (uint32_t)x[i + 1] << 8 : 0) | (i + 2 < n ? x[i + 2] : 0);
-        for (int k = 0; k < 4; k++) {
-            int pad         = i + (size_t)k > n;
-            p->text[p->n++] = pad ? '=' : letter[v >> (18 - 6 * k) & 63];
-        }
-    }
+    TRY(need(p, (n + 2) / 3 * 4 + 1));
+    p->n += str_base64(p->text + p->n, x, n);
     return 0;
 }
 

@@ -49,10 +49,6 @@ void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 void   nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 double nvml_energy_j(const Nvml *n, NvmlDevice *d); /* NvmlReading's, alone */
 
-/* Bytes per second to and from the host. Takes 40 ms: the driver measures each for 20. NvmlActivity has them
- * for nothing. */
-void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s);
-
 /* Uncorrected memory errors since the driver was loaded. */
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d);
 /* The PCIe link as it is now: a GPU at rest may show a lower generation. */
@@ -98,8 +94,6 @@ typedef struct {
 
 /* Compute processes: how many there are, of which the first `cap` are in out; negative: n/a. */
 int nvml_processes(const Nvml *n, NvmlDevice *d, NvmlProcess *out, int cap);
-/* Device memory of one process; NAN when the driver does not list it. */
-double nvml_process_bytes(const Nvml *n, NvmlDevice *d, int pid);
 
 /* "688", "0.93", or "n/a". Returns buf. */
 const char *nvml_number(char *buf, size_t n, double x, int decimals);

@@ -76,8 +76,6 @@ static void measure_name(const char *key, char *buf, size_t n)
     for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
 }
 
-static const char *units_of(const RunView *v) { return v->facts.units[0] ? v->facts.units : "units"; }
-
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
@@ -85,7 +83,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
     double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
     snprintf(text, sizeof text, "%.0f", step);
-    put_tile(f, strcmp(units_of(v), "steps") == 0 ? "updates" : "steps", text);
+    put_tile(f, strcmp(v->units, "steps") == 0 ? "updates" : "steps", text);
     snprintf(text, sizeof text, "%.4f", series_last(s, "loss"));
     put_tile(f, "loss", text);
     if (!isnan(best)) {
@@ -96,7 +94,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         put_tile(f, title, text);
     }
     str_count(text, sizeof text, series_mean(s, "per_s", 100));
-    snprintf(a, sizeof a, "%.40s/s", units_of(v));
+    snprintf(a, sizeof a, "%.40s/s", v->units);
     put_tile(f, a, text);
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
     if (!isnan(x = series_mean(s, "mfu", 100))) {
@@ -207,7 +205,7 @@ static void put_plots(FILE *f, const RunView *v, const Series *s)
             if (c >= 0)
                 p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
         }
-        snprintf(rate, sizeof rate, "Rate, %.40s/s", units_of(v));
+        snprintf(rate, sizeof rate, "Rate, %.40s/s", v->units);
         if (strcmp(plots[i].key[0], "per_s") == 0) p.title = rate;
         svg_plot(f, &p);
         if (i == 0) put_own_plots(f, v, s, 1);
