@@ -109,9 +109,9 @@ int ckpt_resume_before(Job *b, const char *dir, int64_t before, CkptState *s, ch
  * names). */
 int ckpt_load_weights(Job *b, const char *path);
 
-/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there: the
- * files of a checkpoint are held open once it was begun, and one that went away before that is no failure, a
- * newer one is there then. The step goes to *step. Negative after err_set() or err_user(). */
+/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there. The
+ * files of a checkpoint are held open from its first byte on. If a checkpoint went away before, a newer one
+ * is there by then. The step goes to *step. Negative after err_set() or err_user(). */
 int ckpt_load_newest(Job *b, const char *dir, int64_t *step);
 
 #endif

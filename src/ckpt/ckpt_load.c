@@ -281,8 +281,8 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
     return 0;
 }
 
-/* Appends what was planned otherwise: the same mathematics, but with another micro-batch or other chunks of
- * the head sums are taken in another order, and the run does not go on bit for bit. */
+/* Appends what was planned otherwise. The mathematics is the same. With another micro-batch or other chunks
+ * of the head, sums are taken in another order: the run does not go on bit for bit. */
 static void note_plan(const CkptState *was, const JobChoice *now, char *note, size_t n)
 {
     int new_micro = was->micro_batch != now->micro_batch;

@@ -512,9 +512,9 @@ typedef struct {
 } PackRows;
 
 /* A function of the task, for what no other op can say: environments that step on the device. The function
- * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the
- * work is done at once), keeps the contract of every op, and is negative after err_set(). ctx is the task's
- * own, constant while the program lives. */
+ * reads and writes its tensors; some may be absent. It queues its work on stream; on the CPU stream is NULL,
+ * and the work is done at once. It keeps the contract of every op. Negative after err_set(). ctx is the
+ * task's own, constant while the program lives. */
 enum { CALL_TENSORS = 14 };
 typedef struct CallFn CallFn;
 struct CallFn {

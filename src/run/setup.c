@@ -98,8 +98,8 @@ static int check_precision(const Setup *s, const Recipe *r, const char *item)
     return 0;
 }
 
-/* Negative after err_user() if the recipe requires a precision that is not the one in force, or an
- * optimisation that is refused or, in a training step, not used. */
+/* What the recipe requires: the precision in force, and optimisations that a training step uses. Negative
+ * after err_user(). */
 static int check_required(const Setup *s, const Recipe *r)
 {
     const char *list = r->require;

@@ -1,7 +1,7 @@
 /* Switches: every optimisation that a recipe can turn on or off (opt.NAME), and what became of it.
  *
  * 1. "on" means used: the lowered list of a training step has it. What a recipe permits and the list lacks is
- *    "not used", with the reason, which is read off the list as it was recorded and as it was lowered.
+ *    "not used". The reason is read off the list before and after lowering.
  * 2. A fused product that is on may still run as its parts: a GPU takes whichever it measured to be faster,
  *    per shape. */
 #ifndef RUN_SWITCHES_H

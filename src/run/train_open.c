@@ -46,9 +46,9 @@ static void make_absolute(char path[RECIPE_STR])
     if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
 }
 
-/* Files by absolute path from here on: the recipe in the run directory works from any folder, and a run that
- * goes on from another one has the same files in its checkpoints. Messages about data that cannot be used
- * come before, with the user's words. */
+/* Files by absolute path from here on. So the recipe in the run directory works from any folder, and
+ * checkpoints of a run that goes on from another folder name the same files. Messages about data that cannot
+ * be used come before, with the user's words. */
 static void fix_paths(Run *run)
 {
     run->fixed = *run->r;

@@ -2,8 +2,9 @@
  *
  * 1. Evidence comes from the run's own files: metrics.jsonl, watch.json, recipe.yaml. Nothing is measured
  *    here.
- * 2. A finding has a cause, the evidence, the change in recipe terms or, where no key helps, advice, and the
- *    step time that the change should give. A gain that cannot be predicted is unknown, not 0.
+ * 2. A finding has a cause, the evidence, the change in recipe terms, and the step time that the change
+ *    should give. Where no key helps, there is advice instead. A gain that cannot be predicted is unknown,
+ *    not 0.
  * 3. Findings are sorted by gain; unknown gains come last. A run is healthy when no known gain reaches
  *    DOCTOR_GAIN.
  * 4. A change that leaves the mathematics as it is can be written down as a recipe (doctor_apply). */

@@ -1,7 +1,7 @@
 /* Nvml: what the driver says about its GPUs, read through libnvidia-ml.so.1, opened at run time.
  *
- * 1. Telemetry is never a reason to fail: no library, no driver, no such metric on this card all answer
- *    "n/a", which is NAN for a number and a negative count for a list. Nothing here calls err_set().
+ * 1. Telemetry is never a reason to fail. Without library, driver or metric the answer is "n/a": NAN for a
+ *    number, a negative count for a list. Nothing here calls err_set().
  * 2. Every function takes a NULL Nvml, NvmlDevice or NvmlGpm and answers n/a.
  * 3. An Nvml does not change after nvml_open() and may be read from several threads. An NvmlGpm belongs to
  *    one thread.
