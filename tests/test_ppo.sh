@@ -81,7 +81,8 @@ train by_half cartpole "${short[@]}" steps=3 ppo.answer=host ppo.answer_bf16=tru
 is "($b-${c:-9})^2" '<' 0.04 && [ "$b" != "$c" ]
 verdict "the host answers with weights in bf16" $? "$b and ${c:-none}: $(tail -n 2 by_half.log)"
 # steps on the command line counts more than total_steps of the recipe; both there are a contradiction.
-train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 && grep -q "2 steps done" by_steps.log
+train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
+    grep -q "2 steps done" by_steps.log
 verdict "steps instead of total_steps" $? "$(tail -n 2 by_steps.log)"
 train both cartpole steps=2 total_steps=1024; rc=$?
 [ $rc -eq 2 ] && grep -q 'command line: steps: total_steps says the same' both.log
