@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { TURNS = 5, MUJOCO_ENVS = 256, FRAME_SKIP = 5 };
+enum { TURNS = 5, MUJOCO_ENVS = 512, FRAME_SKIP = 5 };
 
 /* Steps per second of the clock, and per second that the processor worked: the second one is right on a busy
  * machine, too. */

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <omp.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,22 +253,29 @@ typedef struct {
     SliceFn       fn;
     const EnvsIo *io;
     int           lo, n_env, n_slice;
-    atomic_int    next;
 } Slices;
 
-/* Slice t first, then whatever nobody has taken. A failure's text is per thread and is carried over; each
- * thread keeps its first, which is its lowest slice. */
-static void work_on(Envs *e, Slices *w, int t, int n_thread)
+/* A failure's text is per thread and is carried over; each thread keeps that of its lowest slice. */
+static void work_on_slice(Envs *e, const Slices *w, int t, int k)
 {
     EnvsWhy *why = &e->why[t];
-    why->slice   = -1;
-    for (int k = t; k < w->n_slice; k = n_thread + atomic_fetch_add(&w->next, 1)) {
-        int a = w->lo + (int)((int64_t)w->n_env * k / w->n_slice),
-            b = w->lo + (int)((int64_t)w->n_env * (k + 1) / w->n_slice);
-        if (guarded(e, w->fn, w->io, t, a, b) == 0) continue;
-        if (why->slice < 0) str_copy(why->text, sizeof why->text, err_get());
-        if (why->slice < 0) why->slice = k;
-        err_clear();
+    int      a   = w->lo + (int)((int64_t)w->n_env * k / w->n_slice),
+        b        = w->lo + (int)((int64_t)w->n_env * (k + 1) / w->n_slice);
+    if (guarded(e, w->fn, w->io, t, a, b) == 0) return;
+    if (why->slice < 0 || k < why->slice) {
+        str_copy(why->text, sizeof why->text, err_get());
+        why->slice = k;
+    }
+    err_clear();
+}
+
+/* A thread's own slices first, the same ones in every step: their states are in its cache. Then what its
+ * neighbours have not begun. */
+static void work_on(Envs *e, const Slices *w, int t, int n_thread)
+{
+    for (int i = 0; i < n_thread; i++) {
+        int owner = (t + i) % n_thread, last = (int)((int64_t)w->n_slice * (owner + 1) / n_thread);
+        for (int k; (k = atomic_fetch_add(&e->next[owner].slice, 1)) < last;) work_on_slice(e, w, t, k);
     }
 }
 
@@ -282,9 +288,12 @@ static int over_slices(Envs *e, SliceFn fn, const EnvsIo *io, int lo, int hi)
     double   begin = clock_now_s();
     EnvsWhy *first = NULL;
     w.n_slice      = count_slices(e, n, hi - lo);
-    for (int t = 0; t < n; t++) e->why[t].slice = -1;
+    for (int t = 0; t < n; t++) {
+        e->why[t].slice = -1;
+        atomic_store(&e->next[t].slice, (int)((int64_t)w.n_slice * t / n));
+    }
 #pragma omp parallel num_threads(n)
-    work_on(e, &w, omp_get_thread_num(), omp_get_num_threads());
+    for (int t = omp_get_thread_num(); t < n; t += omp_get_num_threads()) work_on(e, &w, t, n);
     note_work(e, (clock_now_s() - begin) * n);
     for (int t = 0; t < n; t++)
         if (e->why[t].slice >= 0 && (!first || e->why[t].slice < first->slice)) first = &e->why[t];
@@ -353,6 +362,7 @@ static int open_all(Envs *e)
     e->end        = ARENA_ARRAY(&e->arena, uint8_t, e->n_env);
     e->sum        = ARENA_ARRAY(&e->arena, double, n_row);
     e->why        = ARENA_ARRAY(&e->arena, EnvsWhy, e->n_thread);
+    e->next       = ARENA_ARRAY(&e->arena, EnvsNext, e->n_thread);
     return 0;
 }
 

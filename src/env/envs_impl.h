@@ -7,11 +7,18 @@
 #include "env/guard.h"
 #include "env/remote.h"
 
+#include <stdatomic.h>
+
 /* Why a thread's first slice failed; slice -1: none did. */
 typedef struct {
     int  slice;
     char text[512];
 } EnvsWhy;
+
+/* The next slice of a thread's own; a cache line of its own, too. */
+typedef struct {
+    _Alignas(64) atomic_int slice;
+} EnvsNext;
 
 struct Envs {
     Arena     arena;
@@ -29,6 +36,7 @@ struct Envs {
     uint8_t  *end;     /* [n_env], bits of the last step */
     uint64_t *seed;    /* [n_env], of the episode that runs */
     EnvsWhy  *why;     /* [n_thread] */
+    EnvsNext *next;    /* [n_thread] */
     double    work_s;  /* of all threads together, in one step of a group, lately */
 };
 

@@ -294,7 +294,7 @@ static const struct {
     { "brim_gpu_power_limit_watts", "gauge", "Enforced power limit.", offsetof(GpuView, now.power_limit_w),
       1 },
     { "brim_gpu_energy_joules_total", "counter", "Energy since the driver was loaded.",
-      offsetof(GpuView, now.energy_j), 1 },
+      offsetof(GpuView, energy_j), 1 },
     { "brim_gpu_sm_clock_hertz", "gauge", "SM clock.", offsetof(GpuView, now.sm_mhz), 1e6 },
     { "brim_gpu_temperature_celsius", "gauge", "Temperature.", offsetof(GpuView, now.temperature_c), 1 },
     { "brim_gpu_ecc_errors_total", "counter", "Uncorrected memory errors since the driver was loaded.",

@@ -44,6 +44,7 @@ static void refresh_gpu(const Gpus *g, GpuView *v)
     NvmlProcess p[GPUS_PROCESSES];
     nvml_gpm_next(v->gpm, &v->activity);
     nvml_read(g->nvml, v->device, &v->now);
+    v->energy_j   = nvml_energy_j(g->nvml, v->device);
     v->ecc_errors = nvml_ecc_errors(g->nvml, v->device);
     nvml_read_link(g->nvml, v->device, &v->link_generation, &v->link_lanes);
     v->n_process = nvml_processes(g->nvml, v->device, p, GPUS_PROCESSES);

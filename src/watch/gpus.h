@@ -23,7 +23,7 @@ typedef struct {
     NvmlGpm     *gpm;
     NvmlReading  now;
     NvmlActivity activity; /* percent */
-    double       ecc_errors, link_generation, link_lanes;
+    double       energy_j, ecc_errors, link_generation, link_lanes;
     int          n_process; /* negative: not known; may be more than are listed */
     GpuProcess   process[GPUS_PROCESSES];
 } GpuView;

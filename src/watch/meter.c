@@ -15,8 +15,8 @@ static const double PERIOD_S = 0.1, SLOW_S = 1;
 /* The activity counters cost more than all the rest, and are read where a stretch ends. A stretch is at least
  * so long that its end costs END_SHARE of a core: what the last end cost says how long that is. */
 static const double MIN_STRETCH_S = 0.1, MAX_STRETCH_S = 2, END_SHARE = 0.004;
-/* The driver's energy counter moves ten times a second: over less than this it says 500 W, then 1,400. */
-static const double COUNTER_S = 2;
+/* The driver's energy counter costs five milliseconds of a core, ten times what all the rest does. */
+static const double COUNTER_S = 5;
 
 typedef struct {
     double sum;
@@ -42,9 +42,11 @@ struct Meter {
     Nvml       *nvml;
     NvmlDevice *device;
     NvmlGpm    *gpm;
-    double      open_s, watch_s; /* CPU seconds at the first reading, and when it was */
-    double      begin_s, energy_0_j, energy_j, host_energy_j;
-    double      end_cpu_s; /* CPU seconds that the last end of a stretch took */
+    double      open_s, watch_s;      /* CPU seconds at the first reading, and when it was */
+    double      begin_s, energy_0_j;  /* the counter's, at the start */
+    double      counter_j, counter_s; /* by the counter since the start; when it was read */
+    double      since_j;              /* power times time since then; all of it where no counter moves */
+    double      end_cpu_s;            /* CPU seconds that the last end of a stretch took */
     HostReading host;
     NvmlReading last;
     double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
@@ -108,26 +110,22 @@ static void begin_stretch(Meter *m, double now_s)
     m->reasons                   = 0;
 }
 
-/* A counter that stands still is one this card does not keep: power times time is the next best. So it is for
- * a short stretch; what the whole run used is the counter's. */
+/* A stretch goes by power, the run by the counter and what came since. A counter that stands still is one
+ * that this card does not keep: then power is all there is. */
 static void fill_energy(Meter *m, MeterStretch *s)
 {
-    double now = nvml_energy_j(m->nvml, m->device), total;
-    if (!m->device) {
-        s->energy_j = s->host.energy_j;
-        if (!isnan(s->energy_j)) m->host_energy_j += s->energy_j;
-        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
-    } else if (now > m->energy_0_j) {
-        int is_short = s->time_s < COUNTER_S && !isnan(s->gpu_power_w);
-        s->energy_j  = is_short ? s->gpu_power_w * s->time_s : now - m->energy_j;
-        m->energy_j  = now;
-        total        = now - m->energy_0_j;
-    } else {
-        s->energy_j = s->gpu_power_w * s->time_s;
-        m->host_energy_j += isnan(s->energy_j) ? 0 : s->energy_j;
-        total = isnan(s->energy_j) ? NAN : m->host_energy_j;
+    s->energy_j = m->device ? s->gpu_power_w * s->time_s : s->host.energy_j;
+    m->since_j += isnan(s->energy_j) ? 0 : s->energy_j;
+    double now_s = clock_now_s();
+    if (m->device && now_s - m->counter_s >= COUNTER_S) {
+        double now_j = nvml_energy_j(m->nvml, m->device);
+        if (now_j > m->energy_0_j) {
+            m->counter_j = now_j - m->energy_0_j;
+            m->since_j   = 0;
+        }
+        m->counter_s = now_s;
     }
-    s->total_energy_j = total;
+    s->total_energy_j = isnan(s->energy_j) && m->counter_j == 0 ? NAN : m->counter_j + m->since_j;
 }
 
 static void fill_gpu(Meter *m, MeterStretch *s)
@@ -233,7 +231,8 @@ static void open_gpu(Meter *m)
     } else {
         snprintf(text, sizeof text, "none: %s", m->cuda_index >= 0 ? "the driver does not answer" : "no GPU");
     }
-    m->energy_0_j = m->energy_j = nvml_energy_j(m->nvml, m->device);
+    m->energy_0_j = nvml_energy_j(m->nvml, m->device);
+    m->counter_s  = clock_now_s();
     thread_lock(&m->lock);
     str_copy(m->activity, sizeof m->activity, text);
     thread_unlock(&m->lock);

@@ -321,14 +321,13 @@ void nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out)
 
 void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
 {
-    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
+    *out = (NvmlReading){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, 0, 0 };
     if (!n || !d) return;
     nvml_read_fast(n, d, out);
     read_memory(n, d, out);
     read_temperature(n, d, out);
     out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
     out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
-    out->energy_j      = nvml_energy_j(n, d);
 }
 
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d)

@@ -39,15 +39,16 @@ typedef struct {
     double   power_limit_w;
     double   sm_mhz, memory_mhz;
     double   temperature_c;
-    double   energy_j; /* since the driver was loaded */
     int      has_reasons;
     uint64_t reasons; /* clocks event reasons, see nvml_reasons_text() */
 } NvmlReading;
 
 void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 /* Only what changes within a second: utilisation, power, SM clock, reasons. The rest of *out stays. */
-void   nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
-double nvml_energy_j(const Nvml *n, NvmlDevice *d); /* NvmlReading's, alone */
+void nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
+
+/* Since the driver was loaded. On an H200 the question costs 4.7 ms of a core, the others 0.5 ms together. */
+double nvml_energy_j(const Nvml *n, NvmlDevice *d);
 
 /* Uncorrected memory errors since the driver was loaded. */
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d);
