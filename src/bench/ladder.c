@@ -3,8 +3,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "conf/schema.h"
 #include "bench/bench.h"
+#include "conf/schema.h"
 #include "run/switches.h"
 
 #include <stdlib.h>

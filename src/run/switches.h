@@ -9,13 +9,13 @@
 
 #include "task/job.h"
 
-/* One line per optimisation: on (in how many ops), off, not used or refused, and why. vt: what b was built
+/* One line per optimisation: on (in how many ops), off, not used or refused, and why. vt: what j was built
  * for. */
-void switches_print(const Job *b, const DevVt *vt, FILE *out);
+void switches_print(const Job *j, const DevVt *vt, FILE *out);
 
 /* Negative after err_user() unless opt.NAME is on. Without a training step (eval, sample) not being used is
  * no failure. */
-int switches_require(const Job *b, const DevVt *vt, const char *name);
+int switches_require(const Job *j, const DevVt *vt, const char *name);
 
 /* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
 int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n);

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "task/pick.h"
 #include "task/lm_prompt.h"
+#include "task/pick.h"
 
 #include <math.h>
 #include <stdlib.h>
