@@ -55,6 +55,25 @@ void thread_unlock(pthread_mutex_t *m)
     CHECK(rc == 0, "unlock: %s", strerror(rc));
 }
 
+void thread_cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+struct timespec thread_deadline(double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t ns = (int64_t)t.tv_nsec + (int64_t)(seconds * 1e9);
+    t.tv_sec += (time_t)(ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
 /* ---- Ring ---------------------------------------------------------------------------------------------- */
 
 int thread_ring_init(ThreadRing *r, int n_slot)

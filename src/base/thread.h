@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,6 +30,12 @@ void thread_join(Thread *t); /* waits; nothing for a thread that was zeroed or f
 
 void thread_lock(pthread_mutex_t *m);
 void thread_unlock(pthread_mutex_t *m);
+
+/* A condition for timed waits. They go by the monotonic clock: a corrected wall clock does not stretch
+ * them. */
+void thread_cond_init(pthread_cond_t *c);
+/* That clock, `seconds` from now: for pthread_cond_timedwait(). */
+struct timespec thread_deadline(double seconds);
 
 typedef struct {
     pthread_mutex_t lock;

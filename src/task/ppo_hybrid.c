@@ -319,12 +319,6 @@ static int device_rollout(Job *j)
 
 /* ---- which one ---------------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 enum { SAMPLES = 400, COLD = 50 };
 
 static int time_device(Job *j, double *us)
@@ -358,12 +352,10 @@ static int decide(Job *j)
         answer_all(p);
         us[k] = (clock_now_s() - begin) * 1e6;
     }
-    qsort(us + COLD, SAMPLES - COLD, sizeof *us, by_size);
-    h->host_us       = us[COLD + (SAMPLES - COLD) / 2];
+    h->host_us       = clock_median(us + COLD, SAMPLES - COLD); /* sorts them */
     h->host_worst_us = us[COLD + (SAMPLES - COLD) * 99 / 100];
     TRY(time_device(j, us));
-    qsort(us + COLD, SAMPLES - COLD, sizeof *us, by_size);
-    h->device_us = us[COLD + (SAMPLES - COLD) / 2];
+    h->device_us = clock_median(us + COLD, SAMPLES - COLD);
     h->by_host   = j->recipe.ppo.answer == ANSWER_HOST || h->host_us < h->device_us;
     h->decided   = 1;
     p->times     = (PpoTimes){ 0 };
