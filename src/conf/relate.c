@@ -355,7 +355,8 @@ static int take_model(Recipe *r, const HfConfig *c)
         if (r->origin[i] == ORIGIN_DEFAULT && row->type == KEY_LIST) {
             memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
         } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
-            CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
+            int is_set = schema_set(row, r, wanted, 0, why, sizeof why) == 0;
+            CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
                 rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);

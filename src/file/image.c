@@ -72,11 +72,12 @@ ImageTimes  image_times(const ImageDecoder *d) { return d->times; }
 
 /* Formats that people have and that Brim does not read: named, so that users do not look for damage. */
 static const struct {
-    const char *magic, *name;
-    int         at;
+    const char *magic;
+    size_t      n, at; /* bytes of it, and where they stand */
+    const char *name;
 } known[] = {
-    { "GIF8", "GIF", 0 },   { "WEBP", "WebP", 8 }, { "BM", "BMP", 0 },   { "II*", "TIFF", 0 },
-    { "MM\0*", "TIFF", 0 }, { "ftyp", "HEIF", 4 }, { "%PDF", "PDF", 0 }, { "<svg", "SVG", 0 },
+    { "GIF8", 4, 0, "GIF" },   { "WEBP", 4, 8, "WebP" }, { "BM", 2, 0, "BMP" },   { "II*", 3, 0, "TIFF" },
+    { "MM\0*", 4, 0, "TIFF" }, { "ftyp", 4, 4, "HEIF" }, { "%PDF", 4, 0, "PDF" }, { "<svg", 4, 0, "SVG" },
 };
 
 /* By the first bytes. */
@@ -93,8 +94,7 @@ static int bad_kind(ImageDecoder *d)
     const ImageBytes *b = &d->bytes;
     if (b->size_bytes == 0) return image_bad(d, "the file is empty");
     for (int i = 0; i < ARRAY_LEN(known); i++) {
-        size_t n = strlen(known[i].magic), at = (size_t)known[i].at;
-        if (n < 4 && known[i].magic[0] == 'M') n = 4; /* "MM\0*" */
+        size_t n = known[i].n, at = known[i].at;
         if (b->size_bytes >= at + n && memcmp(b->data + at, known[i].magic, n) == 0)
             return image_bad(d, "%s is not read; JPEG and PNG are", known[i].name);
     }
