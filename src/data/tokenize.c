@@ -12,7 +12,6 @@
 #include "base/thread.h"
 #include "file/shard_write.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "env/pictures.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

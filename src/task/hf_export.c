@@ -11,7 +11,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "task/weights.h"
+#include "file/hf.h"
+#include "net/param.h"
 #include "tensor/number.h"
 
 #include <jansson.h>

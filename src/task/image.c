@@ -1,7 +1,6 @@
 #include "task/image.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/relate_image.h"

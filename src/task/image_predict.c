@@ -15,7 +15,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { NAME_MOST = 64, TABLE_MOST = 20, PAIRS_SHOWN = 10 };
 

@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "prog/record.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */

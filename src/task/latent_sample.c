@@ -6,7 +6,6 @@
 #include "task/pick.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A batch whose first sample is the prompt. */
 static int upload_prompt(Job *j, const char *prompt)

@@ -12,7 +12,6 @@
 #include "task/lm_prompt.h"
 #include "task/pick.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 

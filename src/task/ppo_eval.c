@@ -5,7 +5,6 @@
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "env/play.h"
 #include "prog/record.h"
 

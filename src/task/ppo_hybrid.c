@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>

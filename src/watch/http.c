@@ -17,7 +17,6 @@
 
 #include <arpa/inet.h>
 #include <microhttpd.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

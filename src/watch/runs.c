@@ -9,7 +9,6 @@
 
 #include <ctype.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -5,7 +5,6 @@
 #include "watch/planfacts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int n)
 {

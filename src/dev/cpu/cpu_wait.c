@@ -9,7 +9,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { LOOK_MS = 250, QUIET_LOOKS = 4, MOST_THREADS = 1024 };
