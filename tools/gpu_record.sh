@@ -101,7 +101,7 @@ part_sample() {
 
 part_leaderboard() {
     local s=${BUDGET_S:-240} keys
-    read -ra keys <<<"${LEADERBOARD:-precision=fp8 fp8.fast=all optim.kind=muon optim.lr=1.5e-3 \
+    read -ra keys <<<"${LEADERBOARD:-precision=fp8 optim.kind=muon optim.lr=1.5e-3 \
 optim.muon_lr=2.5e-3 optim.weight_decay=0.5}"
     "$brim" train recipes/leaderboard.yaml --fresh run=lb "budget_s=$s" data.kind=tokens \
         "data.train=${SET:?}" step_tokens=65536 steps=100000 optim.warmup=100 eval.every=50 \

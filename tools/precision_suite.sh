@@ -47,7 +47,7 @@ print("%s %s: %.0f tokens/s, MFU %.1f %%" % (b["recipe"], sys.argv[1], b["per_s"
 part_loss() {
     local k=(steps=500 step_tokens=65536 data.kind=tokens "data.train=$TRAIN" "data.val=$VAL" optim.lr=6e-4
         optim.warmup=50 eval.every=50 eval.sequences=128 micro_batch=64)
-    train loss-fp8 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=fp8 fp8.fast=all
+    train loss-fp8 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=fp8
     train loss-bf16 recipes/qwen2.5-0.5b.yaml "${k[@]}" precision=bf16
 }
 
@@ -57,7 +57,7 @@ part_small() {
     BRIM_FAULT=overflow:5 train bytes-fp16 tests/gpu/bytes.yaml "${k[@]}" steps=200 precision=fp16
     "$build/tests/gpu/test_gpu_fp8" "$text"
     for s in 1 2 3 4 5; do
-        train "bytes-fp8-$s" tests/gpu/bytes.yaml "${k[@]}" precision=fp8 fp8.fast=all "seed=$s" optim.lr=1e-3
+        train "bytes-fp8-$s" tests/gpu/bytes.yaml "${k[@]}" precision=fp8 "seed=$s" optim.lr=1e-3
         train "bytes-bf16-$s" tests/gpu/bytes.yaml "${k[@]}" precision=bf16 "seed=$s" optim.lr=1e-3
     done
 }

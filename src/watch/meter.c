@@ -33,6 +33,7 @@ struct Meter {
     int          stop;
     int64_t      marked;  /* newest step that has ended */
     int64_t      covered; /* last step of the stretch before */
+    double       due_s;   /* this stretch does not end before */
     MeterStretch done;
     char         activity[160];
     MeterCost    cost;
@@ -42,11 +43,10 @@ struct Meter {
     Nvml       *nvml;
     NvmlDevice *device;
     NvmlGpm    *gpm;
-    double      open_s, watch_s;      /* CPU seconds at the first reading, and when it was */
+    double      open_s, watch_s;      /* CPU seconds of questions asked once; when watching began */
     double      begin_s, energy_0_j;  /* the counter's, at the start */
     double      counter_j, counter_s; /* by the counter since the start; when it was read */
     double      since_j;              /* power times time since then; all of it where no counter moves */
-    double      end_cpu_s;            /* CPU seconds that the last end of a stretch took */
     HostReading host;
     NvmlReading last;
     double      slow_s, ecc_errors; /* when `last` was read whole, and of then */
@@ -166,11 +166,15 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     HostReading  host;
     NvmlCard     card;
     stretch_na(&s);
-    if (!m->has_card) nvml_read_card(m->nvml, m->device, &card); /* now: a card at rest has a slow link */
     double cpu_0_s = thread_cpu_s();
-    s.first_step   = first;
-    s.last_step    = last;
-    s.time_s       = clock_now_s() - m->begin_s;
+    if (!m->has_card) { /* now: a card at rest has a slow link */
+        nvml_read_card(m->nvml, m->device, &card);
+        m->open_s += thread_cpu_s() - cpu_0_s;
+        cpu_0_s = thread_cpu_s();
+    }
+    s.first_step = first;
+    s.last_step  = last;
+    s.time_s     = clock_now_s() - m->begin_s;
     if (m->device) fill_gpu(m, &s);
     host_read(&host);
     host_between(&m->host, &host, &s.host);
@@ -180,8 +184,9 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     m->host              = host;
     fill_energy(m, &s);
     begin_stretch(m, clock_now_s());
-    m->end_cpu_s = thread_cpu_s() - cpu_0_s;
+    double least_s = MAX(MIN_STRETCH_S, MIN((thread_cpu_s() - cpu_0_s) / END_SHARE, MAX_STRETCH_S));
     thread_lock(&m->lock);
+    m->due_s = m->begin_s + least_s;
     if (m->marked >= last) m->covered = last; /* else the run went back meanwhile */
     m->done = s;
     m->cost = (MeterCost){ thread_cpu_s(), m->open_s, clock_now_s() - m->watch_s };
@@ -190,12 +195,7 @@ static void end_stretch(Meter *m, int64_t first, int64_t last)
     thread_unlock(&m->lock);
 }
 
-static int is_due(const Meter *m)
-{
-    if (m->marked <= m->covered) return 0;
-    double least_s = MAX(MIN_STRETCH_S, MIN(m->end_cpu_s / END_SHARE, MAX_STRETCH_S));
-    return clock_now_s() - m->begin_s >= least_s;
-}
+static int is_due(const Meter *m) { return m->marked > m->covered && clock_now_s() >= m->due_s; }
 
 /* Sleeps for a period, or until a mark ends a stretch that is long enough: then *last is its last step,
  * else 0. 1 when told to stop. */
@@ -247,6 +247,9 @@ static void meter_body(void *arg)
     m->open_s  = thread_cpu_s();
     m->watch_s = clock_now_s();
     begin_stretch(m, clock_now_s());
+    thread_lock(&m->lock);
+    m->due_s = m->begin_s + MIN_STRETCH_S;
+    thread_unlock(&m->lock);
     while (!wait_mark(m, &first, &last)) {
         if (last > 0) {
             end_stretch(m, first, last);
@@ -299,7 +302,7 @@ void meter_mark(Meter *m, int64_t step)
     thread_lock(&m->lock);
     if (m->marked == 0 || step < m->marked) m->covered = step - 1; /* the first, or after going back */
     m->marked = step;
-    pthread_cond_signal(&m->wake);
+    if (is_due(m)) pthread_cond_signal(&m->wake);
     thread_unlock(&m->lock);
 }
 
