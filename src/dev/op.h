@@ -19,6 +19,8 @@
 #include "plan/machine.h"
 #include "tensor/tensor.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -629,6 +631,15 @@ typedef struct {
     const char *label;     /* "block 3 qkv"; for traces and messages, never NULL */
     OpArgs      args;
 } Op;
+
+/* "block 3 qkv" -> "qkv": the same part of every block. */
+static inline const char *op_label_part(const char *label)
+{
+    static const char block[] = "block ";
+    if (strncmp(label, block, sizeof block - 1) != 0) return label;
+    const char *space = strchr(label + sizeof block - 1, ' ');
+    return space ? space + 1 : label;
+}
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 

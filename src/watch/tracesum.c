@@ -4,25 +4,18 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dev/op.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "block 3 qkv" -> "qkv". */
-static const char *without_block(const char *label)
-{
-    if (strncmp(label, "block ", 6) != 0) return label;
-    const char *sp = strchr(label + 6, ' ');
-    return sp ? sp + 1 : label;
-}
-
 static TraceRow *find_row(TraceSum *t, const char *kind, const char *name, int again)
 {
     char k[TRACESUM_NAME], what[TRACESUM_NAME - 8];
     str_quote(k, sizeof k, kind, strlen(kind));
-    name = without_block(name);
+    name = op_label_part(name);
     str_quote(what, sizeof what, name, strlen(name));
     for (int i = 0; i < t->n_row; i++) {
         TraceRow *r = &t->row[i];
