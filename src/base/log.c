@@ -2,7 +2,6 @@
 #include "base/log.h"
 
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/str.h"

@@ -287,6 +287,25 @@ int str_list_has(const char *list, const char *item)
     return 0;
 }
 
+/* ---- Base64 ------------------------------------------------------------------------------------------- */
+
+size_t str_base64(char *out, const void *bytes, size_t n)
+{
+    static const char    letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *b        = (const unsigned char *)bytes;
+    char                *p        = out;
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned x =
+            (unsigned)b[i] << 16 | (i + 1 < n ? (unsigned)b[i + 1] << 8 : 0) | (i + 2 < n ? b[i + 2] : 0);
+        *p++ = letter[x >> 18];
+        *p++ = letter[x >> 12 & 63];
+        *p++ = i + 1 < n ? letter[x >> 6 & 63] : '=';
+        *p++ = i + 2 < n ? letter[x & 63] : '=';
+    }
+    *p = '\0';
+    return (size_t)(p - out);
+}
+
 /* ---- Did you mean -------------------------------------------------------------------------------------- */
 
 enum { EDIT_MAX = 63 };

@@ -50,6 +50,11 @@ void str_print_wrapped(FILE *out, const char *text, int column, int indent);
 int str_list_next(const char **s, char *buf, size_t n);
 int str_list_has(const char *list, const char *item);
 
+/* ---- Base64 ------------------------------------------------------------------------------------------- */
+/* n bytes as letters into out, which has room for (n + 2) / 3 * 4 + 1. Returns how many there are before the
+ * terminator. */
+size_t str_base64(char *out, const void *bytes, size_t n);
+
 /* ---- Did you mean -------------------------------------------------------------------------------------- */
 /* Insertions, deletions, replacements and swaps of neighbours, ignoring case; looks at the first 63 bytes. */
 int str_edit_distance(const char *a, const char *b);

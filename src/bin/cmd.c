@@ -102,13 +102,6 @@ int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag)
     return n;
 }
 
-int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r)
-{
-    CmdTarget t;
-    TRY(cmd_parse(a, flag, n_flag, &t));
-    return cmd_load_target(&t, r);
-}
-
 int cmd_need_recipe(const CmdTarget *t)
 {
     if (t->target) return 0;

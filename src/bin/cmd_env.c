@@ -1,5 +1,4 @@
 #include "base/err.h"
-#include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "env/builtin.h"

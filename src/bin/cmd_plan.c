@@ -6,8 +6,6 @@
 #include "run/setup.h"
 #include "run/switches.h"
 
-#include <stdlib.h>
-
 static void print_card(const Machine *m)
 {
     int c = m->capability;

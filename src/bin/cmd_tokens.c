@@ -12,10 +12,8 @@
 #include "data/tokenize.h"
 #include "file/shard.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -104,7 +104,8 @@ static int read_processor(RecipeImage *m, const char *name, const json_t *root)
         str_copy(m->mean, sizeof m->mean, "0,0,0");
         str_copy(m->std, sizeof m->std, "1,1,1");
     }
-    CHECK(relate_floats(m->std, 3, v) == 0, "three numbers");
+    int rc = relate_floats(m->std, 3, v);
+    CHECK(rc == 0, "three numbers");
     for (int i = 0; i < 3; i++) {
         if (!(v[i] > 1e-4f)) return err_user("%s: image_std: %g is not above 0", name, (double)v[i]);
     }

@@ -355,7 +355,8 @@ static int take_model(Recipe *r, const HfConfig *c)
         if (r->origin[i] == ORIGIN_DEFAULT && row->type == KEY_LIST) {
             memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
         } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
-            CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
+            int is_set = schema_set(row, r, wanted, 0, why, sizeof why) == 0;
+            CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
                 rc =
@@ -436,19 +437,21 @@ static int64_t choose_minibatch(int64_t n, int64_t c)
     return n / parts;
 }
 
-/* total_steps decides how many updates of n steps there are, unless the command line alone says `steps`. */
-static int choose_steps(Recipe *r, int64_t n)
+/* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
+ * does not count. */
+static int count_rollouts(Recipe *r, int64_t n)
 {
-    RecipePpo *p = &r->ppo;
-    if (p->total_steps == 0) return 0;
-    if (!recipe_is_typed(r, "steps")) {
-        r->steps = p->total_steps / n;
+    int64_t *total = &r->ppo.total_steps;
+    if (*total == 0) return 0;
+    if (r->origin[row_of(r, "steps")] == ORIGIN_COMMAND_LINE) {
+        DEMAND(r->origin[row_of(r, "total_steps")] != ORIGIN_COMMAND_LINE, "steps",
+               "total_steps says the same in environment steps: give one of them");
+        *total = 0;
         return 0;
     }
-    if (recipe_is_typed(r, "total_steps"))
-        return recipe_blame(r, "steps", "not together with total_steps: steps=%lld are total_steps=%lld",
-                            LL(r->steps), LL(r->steps * n));
-    p->total_steps = 0;
+    RELATE(*total >= n, "total_steps", "ppo.envs",
+           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(*total), LL(n));
+    r->steps = *total / n;
     return 0;
 }
 
@@ -477,9 +480,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
            LL(r->policy.width));
     RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
-    RELATE(p->total_steps == 0 || p->total_steps >= n, "total_steps", "ppo.envs",
-           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(p->total_steps),
-           LL(n));
+    TRY(count_rollouts(r, n));
     int64_t c = r->policy.context;
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
            "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
@@ -487,7 +488,6 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
            "policy.heads", "policy.width", "a head needs an even size, not %lld",
            LL(r->policy.width / r->policy.heads));
-    TRY(choose_steps(r, n));
     r->step_samples = n / c; /* a sample is what the net sees at once */
     r->step_key     = "ppo.envs";
     return find_files(r, folder);

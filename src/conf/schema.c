@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static void *field_of(const SchemaRow *row, Recipe *r) { return (char *)r + row->offset; }

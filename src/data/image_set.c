@@ -43,7 +43,8 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
     return 0;
 }
 
-void set_number_classes(ImageSet *s, int n)
+/* Class names "0", "1" ... for labels that are only numbers. */
+static void number_classes(ImageSet *s, int n)
 {
     s->class_name = ARENA_ARRAY(&s->arena, char *, MAX(n, 1));
     s->n_class    = n;
@@ -85,7 +86,7 @@ static int open_idx(ImageSet *s)
         TRY(set_add(s, &it, name));
         n_class = MAX(n_class, it.label + 1);
     }
-    set_number_classes(s, n_class);
+    number_classes(s, n_class);
     return 0;
 }
 
@@ -118,7 +119,7 @@ static int open_tars(ImageSet *s)
         TRY(set_scan_tar(s, i));
     }
     for (int64_t i = 0; i < s->n_item; i++) n_class = MAX(n_class, s->item[i].label + 1);
-    set_number_classes(s, n_class);
+    number_classes(s, n_class);
     return 0;
 }
 
@@ -144,7 +145,7 @@ static int open_albums(ImageSet *s)
             TRY(set_add(s, &t, e.name));
         }
     }
-    set_number_classes(s, album_classes(s->part[0].album));
+    number_classes(s, album_classes(s->part[0].album));
     for (int c = 0; c < s->n_class; c++)
         s->class_name[c] = arena_strdup(&s->arena, album_class_name(s->part[0].album, c));
     return 0;

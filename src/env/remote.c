@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/str.h"
 #include "env/envlib.h"
 #include "env/process.h"

@@ -15,16 +15,9 @@ static const struct {
     [ENV_F32] = { "f32", 4 }, [ENV_U8] = { "u8", 1 }, [ENV_I8] = { "i8", 1 }, [ENV_I32] = { "i32", 4 }
 };
 
-size_t spec_type_bytes(EnvType type)
+static const char *type_name(EnvType type)
 {
-    CHECK((int)type >= 0 && (int)type < ARRAY_LEN(type_table), "type %d", (int)type);
-    return type_table[type].bytes;
-}
-
-const char *spec_type_name(EnvType type)
-{
-    CHECK((int)type >= 0 && (int)type < ARRAY_LEN(type_table), "type %d", (int)type);
-    return type_table[type].name;
+    return (int)type >= 0 && (int)type < ARRAY_LEN(type_table) ? type_table[type].name : "?";
 }
 
 static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const char *who)
@@ -55,7 +48,7 @@ static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const c
         return err_user("%s: block %s: scale %g, bias %g", who, b->name, (double)b->scale, (double)b->bias);
     if (b->scale == 0) b->scale = 1;
     s->block_elem[i]  = elem;
-    s->block_bytes[i] = elem * (int64_t)spec_type_bytes(b->type);
+    s->block_bytes[i] = elem * (int64_t)type_table[b->type].bytes;
     s->obs_elem += elem;
     return 0;
 }
@@ -148,11 +141,10 @@ int spec_same(const EnvSpec *a, const EnvSpec *b)
     return 1;
 }
 
+/* Appends "f32[3,10]". */
 static void say_shape(char *buf, size_t n, const EnvBlock *b)
 {
-    buf[0] = '\0';
-    str_append(buf, n, "%s[",
-               (int)b->type >= 0 && (int)b->type < ARRAY_LEN(type_table) ? spec_type_name(b->type) : "?");
+    str_append(buf, n, "%s[", type_name(b->type));
     for (int d = 0; d < b->n_dim && d < ENV_MAX_DIM; d++)
         str_append(buf, n, "%s%lld", d ? "," : "", (long long)b->shape[d]);
     str_append(buf, n, "]");
@@ -164,20 +156,21 @@ int spec_keeps(const EnvSpec *s, const EnvInfo *now)
     int            agents = now && now->n_agent > 0 ? now->n_agent : 1;
     char           was[80], is[80];
     if (!now || !now->obs || now->n_obs != n->n_obs)
-        return err_set("it had %d observation blocks and now has %d", n->n_obs, now ? now->n_obs : 0);
+        return err_set("there were %d observation blocks, now there are %d", n->n_obs, now ? now->n_obs : 0);
     for (int i = 0; i < n->n_obs; i++) {
         if (same_block(&s->block[i], &now->obs[i])) continue;
+        was[0] = is[0] = '\0';
         say_shape(was, sizeof was, &s->block[i]);
         say_shape(is, sizeof is, &now->obs[i]);
         return err_set("observation block %s was %s and now is %s", s->block[i].name, was, is);
     }
     if (now->act_kind != n->act_kind || now->n_act != n->n_act)
-        return err_set("it had %d actions and now has %d, or another kind", n->n_act, now->n_act);
+        return err_set("there were %d actions, now there are %d, or of another kind", n->n_act, now->n_act);
     for (int i = 0; n->act_choices && i < n->n_act; i++)
         if (!now->act_choices || now->act_choices[i] != n->act_choices[i])
             return err_set("action %d had %d choices and now has %d", i, (int)n->act_choices[i],
                            now->act_choices ? (int)now->act_choices[i] : 0);
-    if (agents != n->n_agent) return err_set("it had %d agents and now has %d", n->n_agent, agents);
+    if (agents != n->n_agent) return err_set("there were %d agents, now there are %d", n->n_agent, agents);
     return 0;
 }
 
@@ -196,7 +189,7 @@ int spec_write(const EnvSpec *s, char *buf, size_t cap)
         const EnvBlock *b = &s->block[i];
         json_out_object(&o, NULL);
         json_out_str(&o, "name", b->name);
-        json_out_str(&o, "type", spec_type_name(b->type));
+        json_out_str(&o, "type", type_name(b->type));
         json_out_array(&o, "shape");
         for (int d = 0; d < b->n_dim; d++) json_out_int(&o, NULL, b->shape[d]);
         json_out_close(&o);
@@ -328,10 +321,8 @@ const char *spec_describe(const EnvSpec *s, char *buf, size_t n)
     const EnvInfo *i = &s->info;
     buf[0]           = '\0';
     for (int k = 0; k < i->n_obs; k++) {
-        str_append(buf, n, "%s%s %s[", k ? ", " : "", s->block[k].name, spec_type_name(s->block[k].type));
-        for (int d = 0; d < s->block[k].n_dim; d++)
-            str_append(buf, n, "%s%lld", d ? "," : "", (long long)s->block[k].shape[d]);
-        str_append(buf, n, "]");
+        str_append(buf, n, "%s%s ", k ? ", " : "", s->block[k].name);
+        say_shape(buf, n, &s->block[k]);
     }
     if (i->act_kind == ENV_CONTINUOUS) {
         str_append(buf, n, "; %d continuous action%s", i->n_act, str_plural(i->n_act));

@@ -13,7 +13,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "task/weights.h"
+#include "file/hf.h"
+#include "net/param.h"
 #include "tensor/number.h"
 
 #include <jansson.h>
@@ -129,7 +130,8 @@ static void add_biases(Export *e, DType dtype)
     for (int l = 0; l < m->layers; l++) {
         for (int i = m->qkv_bias ? 1 : 0; i < ARRAY_LEN(parts); i++) {
             param_name(ours, "block.%d.%s.bias", l, parts[i]);
-            CHECK(hf_name(e->map, ours, 0, name), "%s", ours);
+            const HfRow *row = hf_name(e->map, ours, 0, name);
+            CHECK(row, "%s", ours);
             add_piece(e, name, dtype, &(Piece){ .rows = wide[i], .cols = 1, .ndim = 1 });
         }
     }
@@ -329,7 +331,10 @@ static int write_config(const Export *e)
     if (snprintf(was, sizeof was, "%s/hf/config.json", e->opt->run) < (int)sizeof was &&
         file_kind(was) == FILE_REGULAR) {
         json_t *root = json_load_file(was, 0, NULL);
-        if (!json_is_object(root)) return err_user("%s: not a JSON map", was);
+        if (!json_is_object(root)) {
+            json_decref(root);
+            return err_user("%s: not a JSON map", was);
+        }
         const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype";
         json_object_set_new(root, key, json_string(e->config.dtype));
         char *text = json_dumps(root, JSON_INDENT(2));
@@ -346,22 +351,20 @@ static int write_config(const Export *e)
 }
 
 /* What an import kept, else what the task writes. */
-static int write_beside(const Export *e)
+static int write_beside(Export *e)
 {
-    char   hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], **names;
-    Arena *a  = (Arena *)&e->arena;
-    int    rc = 0;
+    char hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], **names;
     if (snprintf(hf, sizeof hf, "%s/hf", e->opt->run) >= (int)sizeof hf || file_kind(hf) != FILE_FOLDER)
         return e->what->beside(e->r, &e->config, e->tmp);
-    int n = file_list(a, hf, "", &names);
-    if (n < 0) return -1;
-    for (int i = 0; i < n && rc == 0; i++) {
+    int n = file_list(&e->arena, hf, "", &names);
+    for (int i = 0; i < n; i++) {
         if (strcmp(names[i], "config.json") == 0 || strstr(names[i], ".tmp-")) continue;
-        snprintf(from, sizeof from, "%.2000s/%.200s", hf, names[i]);
+        if (snprintf(from, sizeof from, "%s/%s", hf, names[i]) >= (int)sizeof from)
+            return err_user("%s: path too long", hf);
         TRY(out_path(e, names[i], to));
-        rc = file_copy(from, to);
+        TRY(file_copy(from, to));
     }
-    return rc;
+    return n < 0 ? -1 : 0;
 }
 
 /* ---- The whole ----------------------------------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 #include "task/image.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/relate_image.h"
@@ -261,18 +260,11 @@ static int image_init_constants(Job *j)
     return begin_ema(j);
 }
 
-/* The weights of a Hugging Face folder (`init`). */
 static int image_load_init(Job *j)
 {
-    HfConfig config;
-    HfFolder h;
     if (!j->recipe.init[0]) return 0;
-    TRY(hfconf_read(&config, j->recipe.init));
-    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
-    int rc = weights_load_hf(j, &image_of(j)->vit.net.table, &h, NULL);
-    hf_close(&h);
-    if (rc == 0) rc = job_refresh_copies(j);
-    return rc == 0 && j->recipe.image.ema > 0 ? begin_ema(j) : rc;
+    TRY(weights_load_init(j, &image_of(j)->vit.net.table));
+    return j->recipe.image.ema > 0 ? begin_ema(j) : 0;
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */

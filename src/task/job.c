@@ -259,6 +259,11 @@ int64_t job_micro_per_step(const Job *j)
 
 int64_t job_units_per_step(const Job *j) { return j->recipe.step_samples * j->task->units(&j->recipe); }
 
+const char *job_unit_in_full(const Job *j)
+{
+    return j->task->unit_in_full ? j->task->unit_in_full : j->task->unit;
+}
+
 int64_t job_param_count(const Job *j)
 {
     int64_t n = 0;
@@ -281,6 +286,18 @@ int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
 {
     TRY(j->dev->vt->upload(j->dev, LANE_COMPUTE, t->data, src, size_bytes));
     return j->dev->vt->sync(j->dev);
+}
+
+int job_upload_rope(Job *j, const Net *net)
+{
+    if (!net->rope_table) return 0;
+    size_t n    = tensor_bytes(net->rope_table);
+    float *rope = mem_alloc(n);
+    if (!rope) return err_sys("memory for the rope table");
+    net_fill_rope(net, rope);
+    int rc = job_upload(j, net->rope_table, rope, n);
+    free(rope);
+    return rc;
 }
 
 int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
@@ -210,9 +209,12 @@ static int ppo_declare(Job *j)
     j->own                 = p;
     arena_init(&p->arena);
     TRY(ppo_read_spec(&j->recipe, &p->spec));
-    if (r->envs % world != 0 || r->minibatch % world != 0)
+    if (r->envs % world != 0)
         return recipe_blame(&j->recipe, "ppo.envs", "%lld environments cannot be shared by %d ranks",
                             (long long)r->envs, world);
+    if (r->minibatch % world != 0)
+        return recipe_blame(&j->recipe, "ppo.minibatch", "a minibatch of %lld cannot be shared by %d ranks",
+                            (long long)r->minibatch, world);
     /* A plan for one rank of several has that rank's part of the step. */
     p->T         = r->rollout;
     p->C         = j->recipe.policy.context;
@@ -263,24 +265,13 @@ static int upload_sequences(Job *j)
     return rc;
 }
 
-static int upload_rope(Job *j)
-{
-    const Tensor *t = ppo_of(j)->trunk.rope_table;
-    float        *x = mem_alloc(tensor_bytes(t));
-    if (!x) return err_sys("memory for the rope table");
-    net_fill_rope(&ppo_of(j)->trunk, x);
-    int rc = job_upload(j, t, x, tensor_bytes(t));
-    free(x);
-    return rc;
-}
-
 static int ppo_init_constants(Job *j)
 {
     Ppo             *p = ppo_of(j);
     const RecipePpo *r = &j->recipe.ppo;
     float coef[4]      = { (float)r->clip, (float)r->clip_value, (float)r->entropy, (float)r->value_weight };
     TRY(job_upload(j, p->seg, p->spec.seg, sizeof(int32_t) * (size_t)(p->spec.n_act + 1)));
-    if (p->C > 1) TRY(upload_rope(j));
+    TRY(job_upload_rope(j, &p->trunk));
     if (job_trains(j) && p->C > 1) TRY(upload_sequences(j));
     if (job_trains(j)) {
         TRY(job_upload(j, p->coef, coef, sizeof coef));
@@ -401,6 +392,7 @@ const Task task_ppo = {
     .name           = "ppo",
     .unit           = "steps",
     .one            = "step",
+    .unit_in_full   = "environment steps",
     .halves         = halves,
     .lighter_net    = "a smaller policy.width",
     .lighter_sample = "a smaller ppo.rollout or ppo.envs",

@@ -142,9 +142,10 @@ typedef struct {
 enum { TASK_NUMBERS = 8, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
-    const char *name; /* value of the recipe's key `task` */
-    const char *unit; /* what rates count: "tokens" */
-    const char *one;  /* the same in the singular: "token" */
+    const char *name;         /* value of the recipe's key `task` */
+    const char *unit;         /* what rates count: "tokens" */
+    const char *one;          /* the same in the singular: "token" */
+    const char *unit_in_full; /* for a unit that a reader would confuse with a step of the run; NULL: unit */
     const char *const
                *halves; /* keys of whole numbers whose halves are offered when nothing fits; NULL: none */
     const char *lighter_net, *lighter_sample; /* keys that make weights, activations smaller; for advice */

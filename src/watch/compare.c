@@ -66,7 +66,7 @@ static void cell_rate(const Compared *c, char *buf)
 {
     char   t[32];
     double x = series_mean(&c->view->tail, "per_s", LAST);
-    snprintf(buf, CELL, "%s %ss/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->unit);
+    snprintf(buf, CELL, "%s %s/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->units);
 }
 static void cell_mfu(const Compared *c, char *buf)
 {

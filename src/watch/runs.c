@@ -111,6 +111,9 @@ static void read_facts(const Runs *r, RunView *v)
         if (recipe) v->steps = yaml_int(recipe, "steps");
         free(recipe);
     }
+    /* Runs of older versions have no plural. */
+    snprintf(v->units, sizeof v->units, v->facts.units[0] ? "%s" : "%ss",
+             v->facts.units[0] ? v->facts.units : v->unit);
     free(text);
 }
 

@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"

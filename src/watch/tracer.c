@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct Tracer {
     int64_t  from, kept, end; /* steps done at the three points */

@@ -5,15 +5,15 @@
 #include "watch/planfacts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int n)
 {
     char   *all[RECIPE_KEYS + WHATIF_KEYS];
     Recipe *r = mem_zeroed(1, sizeof *r);
     CHECK(n <= WHATIF_KEYS, "%d keys", n);
+    if (!r) err_sys("memory for a recipe");
+    if (from->n_override > RECIPE_KEYS) err_user("command line: more than %d keys", RECIPE_KEYS);
     if (!r || from->n_override > RECIPE_KEYS) {
-        err_set("out of host memory");
         free(r);
         return NULL;
     }
