@@ -25,21 +25,12 @@ extern "C" {
 
 typedef struct ImageSet ImageSet;
 
-enum { IMAGE_CLASS_NAME = 64 }; /* bytes that the name of a class takes in a recipe, with the zero */
-
 int  image_set_open(ImageSet **out, const char *path); /* negative after err_user()/err_sys() */
 void image_set_close(ImageSet *s);                     /* NULL is allowed */
 
 int64_t     image_set_len(const ImageSet *s);
 int         image_set_classes(const ImageSet *s); /* 0: no labels at all */
 const char *image_set_class_name(const ImageSet *s, int c);
-int         image_set_has_names(const ImageSet *s); /* 0: classes are only counted, "0", "1" */
-/* The name of class c as image.names can hold it, into buf; returns buf. */
-const char *image_set_list_name(const ImageSet *s, int c, char buf[IMAGE_CLASS_NAME]);
-/* Labels count the classes of `names` (as image.names) from here on, also if the set lacks some of them. Of a
- * class that is not there, samples have no label. A set with none of the names but n_class classes stays as
- * the set is: a recipe may give other names. Returns the first class that is not there, or -1. */
-int         image_set_match_names(ImageSet *s, const char *names, int n_class);
 const char *image_set_kind(const ImageSet *s); /* "class folders", "idx", "tar", "albums" */
 int         image_set_label(const ImageSet *s, int64_t i);
 

@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "base/thread.h"
 #include "file/image_write.h"
 
@@ -88,11 +87,11 @@ static int show_fill(Show *s)
 
 static void show_list(const Show *s, int columns, FILE *list)
 {
-    char name[PATH_MAX], class[256];
+    char name[PATH_MAX];
     for (int i = 0; i < s->n; i++) {
-        const char *label = s->label[i] < 0 ? "no label" : image_set_class_name(s->set, s->label[i]);
+        int label = s->label[i];
         fprintf(list, "row %d column %d: %s, %s\n", i / columns + 1, i % columns + 1,
-                str_quote(class, sizeof class, label, strlen(label)),
+                label < 0 ? "no label" : image_set_class_name(s->set, label),
                 image_set_name(s->set, sample_of(s, i), name, sizeof name));
     }
 }

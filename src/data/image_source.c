@@ -292,14 +292,6 @@ static int check_set(const ImageSource *s, const Recipe *r, const char *key, con
     int n = image_set_classes(s->set);
     if (s->n == 0) return recipe_blame(r, key, "%s has no images", path);
     if (n == 0) return recipe_blame(r, key, "%s has no labels (folders of classes, or idx labels)", path);
-    /* Training data may have fewer classes than the net, of other names. */
-    int missing =
-        image_set_match_names(s->set, r->image.names, strcmp(key, "data.train") == 0 ? n : s->classes);
-    if (missing >= 0) {
-        char name[IMAGE_CLASS_NAME];
-        return recipe_blame(r, key, "%s: its class '%s' is none of the %d that are trained", path,
-                            image_set_list_name(s->set, missing, name), s->classes);
-    }
     if (n > s->classes)
         return recipe_blame(r, key, "%s has %d classes, image.classes is %d", path, n, s->classes);
     return 0;

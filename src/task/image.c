@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/relate_image.h"
-#include "conf/schema.h"
 #include "data/image_source.h"
 #include "prog/record.h"
 #include "task/weights.h"
@@ -21,41 +20,16 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give. One that a recipe cannot hold becomes "class N". If all
- * of them together do not fit, there are none. */
+/* Names of the classes that the recipe does not give. Names that do not fit are left out. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
-    char all[RECIPE_STR] = "", name[IMAGE_CLASS_NAME];
+    char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
-        image_set_list_name(set, c, name);
-        if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
+        const char *name = image_set_class_name(set, c);
+        if (!name || strchr(name, ',') || strlen(all) + strlen(name) + 2 > sizeof all) return;
+        str_append(all, sizeof all, "%s%s", c ? "," : "", name);
     }
     str_copy(r->image.names, sizeof r->image.names, all);
-}
-
-static int count_names(const char *list)
-{
-    char item[IMAGE_CLASS_NAME];
-    int  n = 0;
-    while (str_list_next(&list, item, sizeof item) > 0) n++;
-    return n;
-}
-
-/* The names that a recipe has for its data, or that came with weights (init), are not those of other data. */
-static void drop_names(Recipe *r)
-{
-    ImageSet *set;
-    int       is_other =
-        recipe_is_typed(r, "data.train") || r->origin[schema_find(r, "image.names")] == ORIGIN_DEFAULT;
-    if (!r->image.names[0] || !is_other || recipe_is_typed(r, "image.names") || image_source_is_noise(r))
-        return;
-    if (image_set_open(&set, r->data.train) < 0) {
-        err_clear(); /* said where the set is needed */
-        return;
-    }
-    if (image_set_has_names(set) || count_names(r->image.names) != image_set_classes(set))
-        r->image.names[0] = '\0';
-    image_set_close(set);
 }
 
 /* The number of classes is that of the training data. */
@@ -63,7 +37,6 @@ static int image_complete(Recipe *r, int need_data)
 {
     enum { WITHOUT_DATA = 1000 };
     ImageSet *set;
-    drop_names(r);
     if (r->image.classes > 0 && r->image.names[0]) return 0;
     if (image_source_is_noise(r)) {
         if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;

@@ -272,7 +272,6 @@ static int each_path(Predict *p)
     for (int i = 0; i < p->opt->n_path; i++) {
         ImageSet *set;
         TRY(image_set_open(&set, p->opt->path[i]));
-        image_set_match_names(set, p->j->recipe.image.names, p->n_class);
         int rc = predict_set(p, set);
         image_set_close(set);
         TRY(rc);
@@ -316,7 +315,6 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
-    if (rc == 0 && opt->picture) fprintf(out, "\n%s: the samples above as a picture\n", opt->picture);
     end(&p);
     return rc;
 }
