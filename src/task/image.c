@@ -32,6 +32,20 @@ static void note_names(Recipe *r, const ImageSet *set)
     str_copy(r->image.names, sizeof r->image.names, all);
 }
 
+/* Names of another set, as of a recipe's default data, give way to those of the data. */
+static void take_classes(Recipe *r, ImageSet *set)
+{
+    const char *stranger;
+    SetMatch    match = image_set_compare(set, r->image.names, &stranger);
+    if (match == MATCH_SOME || (match == MATCH_NUMBERS && relate_names_are_old(r))) {
+        log_info("classes are named as the data name them: image.names has no %s", stranger);
+        r->image.names[0] = '\0';
+    }
+    image_set_match(set, r->image.names, &stranger);
+    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
+    if (!r->image.names[0]) note_names(r, set);
+}
+
 /* The number of classes is that of the training data. */
 static int image_complete(Recipe *r, int need_data)
 {
@@ -48,8 +62,7 @@ static int image_complete(Recipe *r, int need_data)
         if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
         return 0;
     }
-    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
-    if (!r->image.names[0]) note_names(r, set);
+    take_classes(r, set);
     image_set_close(set);
     return 0;
 }
