@@ -253,9 +253,10 @@ const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n)
 {
     const SetItem *it   = &s->item[i];
     const char    *root = s->n_part > 0 ? s->part[it->part].path : s->path;
-    snprintf(buf, n, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
+    char           name[2 * PATH_MAX];
+    snprintf(name, sizeof name, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
              s->text + it->name);
-    return buf;
+    return str_quote(buf, n, name, strlen(name));
 }
 
 /* ---- Reading --------------------------------------------------------------------------------------- */
