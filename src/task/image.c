@@ -21,13 +21,12 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give: all of them, or none if a recipe cannot hold one. */
+/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
     char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
         const char *name = image_set_class_name(set, c);
-        if (!relate_is_class_name(name)) return;
         if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
     }
     str_copy(r->image.names, sizeof r->image.names, all);

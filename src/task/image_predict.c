@@ -338,6 +338,7 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
+    if (rc == 0 && opt->picture) fprintf(out, "\n%s: the samples above as a picture\n", opt->picture);
     end(&p);
     return rc;
 }
