@@ -359,7 +359,9 @@ static int take_model(Recipe *r, const HfConfig *c)
             CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
-                rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+                rc =
+                    recipe_blame(r, row->name, "is %s, but %s has %s (what the folder gives may be left out)",
+                                 ours, r->init, wanted);
         }
     }
     free(theirs);
