@@ -45,7 +45,8 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
 
 char *set_class_name(ImageSet *s, int c, const char *name)
 {
-    return relate_is_class_name(name) ? arena_strdup(&s->arena, name) : arena_printf(&s->arena, "class %d", c);
+    return relate_is_class_name(name) ? arena_strdup(&s->arena, name)
+                                      : arena_printf(&s->arena, "class %d", c);
 }
 
 /* Class names "0", "1" ... for labels that are only numbers. */
