@@ -89,6 +89,7 @@ static Tensor *part(Job *j, Tensor *whole, int g, int64_t cols)
     return store_view(&j->store, whole, whole->name, g * p->T * p->Eg * cols, 2, dim);
 }
 
+/* Rows 1 to T of a tensor with T + 1 rows: what turns 0 to T - 1 led to. */
 static Tensor *later(Job *j, Tensor *t)
 {
     Ppo    *p      = ppo_of(j);
