@@ -53,7 +53,7 @@ brim predict names set --show 30
     says '^11 labelled samples' # one a line: no name breaks one
 verdict "and the run can be used" $? "$(seen)"
 brim train names steps=3; [ $rc -eq 0 ]; verdict "and gone on with" $? "$(seen)"
-brim data show set --out sheet.png; [ $rc -eq 0 ] && ! raw && [ "$(grep -vc '^\[' said)" -eq 23 ]
+brim data show set --out sheet.png; [ $rc -eq 0 ] && ! raw && [ "$(grep -vc '^\[' said)" -eq 24 ]
 verdict "a contact sheet's list has a line for each" $? "$(seen)"
 brim data images set --out albums
 [ $rc -eq 0 ] && ! raw; verdict "albums" $? "$(seen)"

@@ -39,6 +39,10 @@ verdict "play writes a picture of a solved run" $? "exit code $rc: $(tail -n 3 p
 "$brim" eval solved "${quick[@]}" >eval.out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q 'greedy episodes' eval.out
 verdict "eval plays greedy episodes" $? "exit code $rc: $(cat eval.out)"
+# 100 episodes of 500 steps: far more than 1,000 steps/s, even on a busy machine.
+"$brim" eval solved "${quick[@]}" --json >eval.out 2>&1
+is "$(sed -n 's/.*"per_s": \([0-9.]*\).*/\1/p' eval.out)" '>' 1000
+verdict "eval counts the steps of episodes" $? "$(cat eval.out)"
 
 # The exported header plays CartPole without Brim.
 "$brim" export solved out >export.out 2>&1; rc=$?

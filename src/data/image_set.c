@@ -43,6 +43,12 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
     return 0;
 }
 
+char *set_class_name(ImageSet *s, int c, const char *name)
+{
+    return relate_is_class_name(name) ? arena_strdup(&s->arena, name)
+                                      : arena_printf(&s->arena, "class %d", c);
+}
+
 /* Class names "0", "1" ... for labels that are only numbers. */
 static void number_classes(ImageSet *s, int n)
 {
@@ -147,7 +153,7 @@ static int open_albums(ImageSet *s)
     }
     number_classes(s, album_classes(s->part[0].album));
     for (int c = 0; c < s->n_class; c++)
-        s->class_name[c] = arena_strdup(&s->arena, album_class_name(s->part[0].album, c));
+        s->class_name[c] = set_class_name(s, c, album_class_name(s->part[0].album, c));
     return 0;
 }
 
@@ -235,49 +241,7 @@ void image_set_close(ImageSet *s)
 int64_t     image_set_len(const ImageSet *s) { return s->n_item; }
 int         image_set_classes(const ImageSet *s) { return s->n_class; }
 const char *image_set_class_name(const ImageSet *s, int c) { return s->class_name[c]; }
-
-int image_set_has_names(const ImageSet *s)
-{
-    char number[32];
-    for (int c = 0; c < s->n_class; c++) {
-        snprintf(number, sizeof number, "%d", c);
-        if (strcmp(s->class_name[c], number) != 0) return 1;
-    }
-    return 0;
-}
-
-const char *image_set_list_name(const ImageSet *s, int c, char buf[IMAGE_CLASS_NAME])
-{
-    if (relate_is_class_name(s->class_name[c])) {
-        str_copy(buf, IMAGE_CLASS_NAME, s->class_name[c]);
-    } else {
-        snprintf(buf, IMAGE_CLASS_NAME, "class %d", c);
-    }
-    return buf;
-}
-
-int image_set_match_names(ImageSet *s, const char *names, int n_class)
-{
-    char item[IMAGE_CLASS_NAME], name[IMAGE_CLASS_NAME];
-    int *map = ARENA_ARRAY(&s->arena, int, MAX(s->n_class, 1)), n_found = 0, first = -1;
-    if (!image_set_has_names(s)) return -1;
-    for (int c = 0; c < s->n_class; c++) map[c] = -1;
-    for (int k = 0; str_list_next(&names, item, sizeof item) > 0; k++) {
-        for (int c = 0; c < s->n_class; c++) {
-            if (map[c] >= 0 || strcmp(image_set_list_name(s, c, name), item) != 0) continue;
-            map[c] = k;
-            n_found++;
-        }
-    }
-    if (n_found == 0 && s->n_class == n_class) return -1;
-    for (int c = s->n_class - 1; c >= 0; c--)
-        if (map[c] < 0) first = c;
-    for (int64_t i = 0; i < s->n_item; i++)
-        if (s->item[i].label >= 0) s->item[i].label = map[s->item[i].label];
-    return first;
-}
-
-int image_set_label(const ImageSet *s, int64_t i) { return s->item[i].label; }
+int         image_set_label(const ImageSet *s, int64_t i) { return s->item[i].label; }
 
 int64_t image_set_largest(const ImageSet *s)
 {

@@ -62,10 +62,7 @@ static void describe_machine(Setup *s)
     if (known) {
         s->machine = *known;
     } else if (is_card) {
-        s->machine            = *machine_find("a100"); /* only ranks candidates */
-        s->machine.name       = s->info.name;
-        s->machine.capability = s->info.capability;
-        s->machine.peak_flops = 0;
+        s->machine = machine_unmeasured(s->info.name, s->info.capability, s->info.total_bytes);
     } else {
         s->machine = machine_cpu(s->info.n_sm, s->info.total_bytes);
     }

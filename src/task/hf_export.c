@@ -98,13 +98,16 @@ static Piece *add_piece(Export *e, const char *name, DType dtype, const Piece *l
 /* A vector counts as one element a row. */
 static int add_weight(Export *e, const SafeTensor *t, int asked)
 {
-    char         name[HF_NAME];
-    const char  *ours = t->name + strlen(e->what->prefix);
-    int64_t      rows = t->dim[0], cols = t->ndim == 2 ? t->dim[1] : 1, row0 = 0;
-    const HfRow *row = NULL;
+    char    name[HF_NAME];
+    int64_t rows = t->dim[0], cols = t->ndim == 2 ? t->dim[1] : 1, row0 = 0;
     if (!str_starts_with(t->name, e->what->prefix)) return 0;
-    for (int k = 0; hf_name(e->map, ours, k, name); k++) {
-        row       = hf_name(e->map, ours, k, name);
+    if (!dtype_text[t->dtype])
+        return err_user("%s: tensor %s: is %s, not f32, bf16 or f16", e->from.path, t->name,
+                        dtype_name(t->dtype));
+    const char  *ours = t->name + strlen(e->what->prefix);
+    const HfRow *row;
+    int          k = 0;
+    for (; (row = hf_name(e->map, ours, k, name)) != NULL; k++) {
         int64_t n = part_rows(&e->r->model, row, k, rows);
         if (row0 + n > rows)
             return err_user("%s: tensor %s: %lld rows do not make its parts", e->from.path, t->name,
@@ -113,7 +116,7 @@ static int add_weight(Export *e, const SafeTensor *t, int asked)
         add_piece(e, name, dtype_of(e, t->dtype, asked), &p);
         row0 += n;
     }
-    if (!row)
+    if (k == 0)
         return err_user("%s: tensor %s: %s models have no such weight", e->from.path, t->name,
                         hfconf_family_name[e->config.family]);
     return 0;

@@ -1,10 +1,10 @@
 #include "task/image.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/relate_image.h"
-#include "conf/schema.h"
 #include "data/image_source.h"
 #include "prog/record.h"
 #include "task/weights.h"
@@ -21,41 +21,29 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give. One that a recipe cannot hold becomes "class N". If all
- * of them together do not fit, there are none. */
+/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
-    char all[RECIPE_STR] = "", name[IMAGE_CLASS_NAME];
+    char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
-        image_set_list_name(set, c, name);
+        const char *name = image_set_class_name(set, c);
         if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
     }
     str_copy(r->image.names, sizeof r->image.names, all);
 }
 
-static int count_names(const char *list)
+/* Names of another set, as of a recipe's default data, give way to those of the data. */
+static void take_classes(Recipe *r, ImageSet *set)
 {
-    char item[IMAGE_CLASS_NAME];
-    int  n = 0;
-    while (str_list_next(&list, item, sizeof item) > 0) n++;
-    return n;
-}
-
-/* The names that a recipe has for its data, or that came with weights (init), are not those of other data. */
-static void drop_names(Recipe *r)
-{
-    ImageSet *set;
-    int       is_other =
-        recipe_is_typed(r, "data.train") || r->origin[schema_find(r, "image.names")] == ORIGIN_DEFAULT;
-    if (!r->image.names[0] || !is_other || recipe_is_typed(r, "image.names") || image_source_is_noise(r))
-        return;
-    if (image_set_open(&set, r->data.train) < 0) {
-        err_clear(); /* said where the set is needed */
-        return;
-    }
-    if (image_set_has_names(set) || count_names(r->image.names) != image_set_classes(set))
+    const char *stranger;
+    SetMatch    match = image_set_compare(set, r->image.names, &stranger);
+    if (match == MATCH_SOME || (match == MATCH_NUMBERS && relate_names_are_old(r))) {
+        log_info("classes are named as the data name them: image.names has no %s", stranger);
         r->image.names[0] = '\0';
-    image_set_close(set);
+    }
+    image_set_match(set, r->image.names, &stranger);
+    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
+    if (!r->image.names[0]) note_names(r, set);
 }
 
 /* The number of classes is that of the training data. */
@@ -63,7 +51,6 @@ static int image_complete(Recipe *r, int need_data)
 {
     enum { WITHOUT_DATA = 1000 };
     ImageSet *set;
-    drop_names(r);
     if (r->image.classes > 0 && r->image.names[0]) return 0;
     if (image_source_is_noise(r)) {
         if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
@@ -75,8 +62,7 @@ static int image_complete(Recipe *r, int need_data)
         if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
         return 0;
     }
-    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
-    if (!r->image.names[0]) note_names(r, set);
+    take_classes(r, set);
     image_set_close(set);
     return 0;
 }

@@ -89,6 +89,7 @@ static Tensor *part(Job *j, Tensor *whole, int g, int64_t cols)
     return store_view(&j->store, whole, whole->name, g * p->T * p->Eg * cols, 2, dim);
 }
 
+/* Rows 1 to T of a tensor with T + 1 rows: what turns 0 to T - 1 led to. */
 static Tensor *later(Job *j, Tensor *t)
 {
     Ppo    *p      = ppo_of(j);
@@ -363,6 +364,8 @@ static void ppo_summary(Job *j)
     log_info("to look at the policy: brim play %s", j->recipe.run);
 }
 
+static int64_t ppo_eval_units(const TaskEval *e) { return ppo_of(e->job)->eval.n_step; }
+
 static void ppo_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
     fprintf(out, "mean return %.2f over %lld greedy episode%s\n", e->value[0], (long long)e->n_target,
@@ -415,6 +418,7 @@ const Task task_ppo = {
     .before_save    = ppo_before_save,
     .after_load     = ppo_after_load,
     .print_eval     = ppo_print_eval,
+    .eval_units     = ppo_eval_units,
     .play           = ppo_play,
     .export_to      = ppo_export,
 };

@@ -102,6 +102,7 @@ static int episodes(Job *j)
     PpoEval *e   = &p->eval;
     int64_t  per = rounds(j), left = e->n * per;
     EnvsIo   io = eval_io(p);
+    e->n_step   = 0;
     TRY(envs_reset(e->envs, &io));
     memset(e->done, 0, sizeof *e->done * (size_t)e->n);
     memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->n);
@@ -113,6 +114,7 @@ static int episodes(Job *j)
         ppo_pack(envs_spec(e->envs), (void *const *)e->raw, 0, e->n, e->host_obs);
         TRY(answer(j));
         TRY(envs_step(e->envs, 0, &io));
+        e->n_step += e->n;
         for (int i = 0; i < e->n; i++) {
             if (e->episode_length[i] == 0) continue;
             e->host_pos[i] = 0;

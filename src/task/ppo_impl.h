@@ -109,7 +109,7 @@ typedef struct {
     int64_t n_step;
 } PpoTimes;
 
-/* Greedy episodes, one per environment. */
+/* Greedy episodes, equally many in each environment. */
 typedef struct {
     Envs     *envs;
     int       n; /* environments, rows of the program */
@@ -125,7 +125,8 @@ typedef struct {
     float    *reward, *episode_return, *result;
     uint8_t  *terminated, *truncated;
     int32_t  *episode_length;
-    int64_t  *done; /* episodes of each environment */
+    int64_t  *done;   /* episodes of each environment */
+    int64_t   n_step; /* of the last evaluation, in all environments */
 } PpoEval;
 
 typedef struct {

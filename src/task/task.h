@@ -205,6 +205,8 @@ struct Task {
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+    /* Units that an evaluation took, where its samples do not say so. NULL: `units` for each sample. */
+    int64_t (*eval_units)(const TaskEval *e);
 
     /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
      * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:

@@ -242,7 +242,7 @@ int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path)
     int  n = 0;
     for (int i = 0; i < d->n_finding; i++) {
         const Finding *x = &d->finding[i];
-        if (x->is_other || !(x->gain >= 0.01)) continue;
+        if (x->is_other || !(x->gain >= DOCTOR_LEAST)) continue;
         for (int k = 0; k < x->n_change && n < WHATIF_KEYS - 1; k++)
             str_copy(key[n++], WHATIF_KEY, x->change[k]);
     }

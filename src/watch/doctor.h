@@ -18,6 +18,8 @@ enum { DOCTOR_FINDINGS = 24, DOCTOR_CHANGES = 20 };
 
 /* Shares below this are within what plans and clocks can tell. */
 #define DOCTOR_GAIN 0.05
+/* A change that promises less is neither shown nor applied. */
+#define DOCTOR_LEAST 0.01
 
 typedef struct {
     const char *cause; /* "precision" */

@@ -123,7 +123,7 @@ static void find_precision(Case *c)
     if (!isnan(c->w->tensor_active))
         str_append(x->evidence, sizeof x->evidence, ", and %.1f %% of their cycles are used",
                    100 * c->w->tensor_active);
-    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, 0.01);
+    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_attention(Case *c)
@@ -134,7 +134,7 @@ static void find_attention(Case *c)
     str_copy(x->verdict, sizeof x->verdict, "attention stores its T x T weights");
     str_copy(x->evidence, sizeof x->evidence,
              "the recipe says opt.flash: false; every score is written to memory and read again");
-    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, 0.01);
+    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_recompute(Case *c)
@@ -153,7 +153,7 @@ static void find_recompute(Case *c)
              "%s a step go into it%s; a plan without it needs %.1f GiB, and there is room for %.1f",
              ms(a, sizeof a, again > 0 ? again : c->f->plan.repeat_s), again > 0 ? "" : " by plan",
              then.total_bytes / GIB, c->f->plan.room_bytes / GIB);
-    keep_if(c, x, 0.01);
+    keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_micro_batch(Case *c)
@@ -196,7 +196,7 @@ static void find_switches(Case *c)
     snprintf(x->verdict, sizeof x->verdict, "%d optimisation%s switched off", x->n_change,
              x->n_change > 1 ? "s are" : " is");
     snprintf(x->evidence, sizeof x->evidence, "the recipe turns off: %s", list);
-    if (plan_change(c, x, BY_RATIO, NULL) == 0) keep_if(c, x, 0.01);
+    if (plan_change(c, x, BY_RATIO, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_graphs(Case *c)
@@ -210,7 +210,7 @@ static void find_graphs(Case *c)
              "opt.graphs is false: the GPU is idle for %.1f %% of a step, %s, between %.0f launches",
              100 * c->d->gap_share, ms(a, sizeof a, c->d->gap_share * c->w->step_s), c->f->plan.n_op);
     predict(c, x, MAX(c->w->step_s * (1 - 0.9 * c->d->gap_share), load_s(c)));
-    keep_if(c, x, 0.01);
+    keep_if(c, x, DOCTOR_LEAST);
 }
 
 /* Graphs are on, and the GPU is idle all the same: it waits for the host's own part of a step. */

@@ -35,7 +35,7 @@ static Machine machine_of(const RunFacts *f)
     if (!(f->plan.capability > 0)) {
         m = machine_cpu(f->plan.threads >= 1 ? (int)f->plan.threads : 1, (size_t)f->plan.total_bytes);
     } else {
-        m = known ? *known : *machine_find("a100"); /* as setup.c does */
+        m = known ? *known : machine_unmeasured(f->device, (int)f->plan.capability, 0);
     }
     m.mem_bytes = (size_t)f->plan.total_bytes;
     return m;
