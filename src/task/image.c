@@ -21,14 +21,13 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give. Names that do not fit are left out. */
+/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
     char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
         const char *name = image_set_class_name(set, c);
-        if (!name || strchr(name, ',') || strlen(all) + strlen(name) + 2 > sizeof all) return;
-        str_append(all, sizeof all, "%s%s", c ? "," : "", name);
+        if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
     }
     str_copy(r->image.names, sizeof r->image.names, all);
 }
@@ -247,18 +246,11 @@ static int image_init_constants(Job *j)
     return begin_ema(j);
 }
 
-/* The weights of a Hugging Face folder (`init`). */
 static int image_load_init(Job *j)
 {
-    HfConfig config;
-    HfFolder h;
     if (!j->recipe.init[0]) return 0;
-    TRY(hfconf_read(&config, j->recipe.init));
-    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
-    int rc = weights_load_hf(j, &image_of(j)->vit.net.table, &h, NULL);
-    hf_close(&h);
-    if (rc == 0) rc = job_refresh_copies(j);
-    return rc == 0 && j->recipe.image.ema > 0 ? begin_ema(j) : rc;
+    TRY(weights_load_init(j, &image_of(j)->vit.net.table));
+    return j->recipe.image.ema > 0 ? begin_ema(j) : 0;
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */

@@ -161,10 +161,10 @@ static int record_scores(Job *j)
 
 void latent_record_answers(Job *j)
 {
-    Latent *t  = latent_of(j);
-    t->prefill = record_prefill(j);
-    t->decode1 = record_decode(j);
-    t->n_score = record_scores(j);
+    Latent *t       = latent_of(j);
+    t->prog_prefill = record_prefill(j);
+    t->prog_decode  = record_decode(j);
+    t->prog_scores  = record_scores(j);
 }
 
 /* ---- exact match and F1 ------------------------------------------------------------------------------- */
@@ -386,11 +386,11 @@ void latent_schedule_eval(Job *j, int eval)
     const Latent *t = latent_of(j);
     Schedule     *s = &j->eval;
     schedule_add(s, (ScheduleRow){ .name = "eval", .times = 1, .prog = eval, .feeds = 1 });
-    schedule_add(s, (ScheduleRow){ .name = "prefill", .times = 1, .prog = t->prefill });
+    schedule_add(s, (ScheduleRow){ .name = "prefill", .times = 1, .prog = t->prog_prefill });
     if (t->s.L > 1)
-        schedule_add(s, (ScheduleRow){ .name = "decode", .times = t->s.L - 1, .prog = t->decode1 });
+        schedule_add(s, (ScheduleRow){ .name = "decode", .times = t->s.L - 1, .prog = t->prog_decode });
     schedule_add(s, (ScheduleRow){ .name = "score", .times = 1, .prog = -1, .host = score_batch });
-    schedule_add(s, (ScheduleRow){ .name = "scores", .times = 1, .prog = t->n_score });
+    schedule_add(s, (ScheduleRow){ .name = "scores", .times = 1, .prog = t->prog_scores });
 }
 
 /* ---- what an evaluation says -------------------------------------------------------------------------- */

@@ -107,6 +107,19 @@ int weights_load_hf(Job *j, const ParamTable *t, HfFolder *h, uint64_t *hash)
     return rc;
 }
 
+int weights_load_init(Job *j, const ParamTable *t)
+{
+    const char *dir = j->recipe.init;
+    HfConfig    config;
+    HfFolder    h;
+    if (!dir[0]) return 0;
+    TRY(hfconf_read(&config, dir));
+    TRY(hf_open(&h, dir, hf_map_of(config.family)));
+    int rc = weights_load_hf(j, t, &h, NULL);
+    hf_close(&h);
+    return rc == 0 ? job_refresh_copies(j) : -1;
+}
+
 int weights_load_frozen(Job *j, ParamTable *t, const char *dir, const HfConfig *config)
 {
     HfFolder h;
