@@ -155,17 +155,12 @@ static void image_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Host floats to a constant in the compute dtype. */
+/* Host floats to a constant in the compute dtype, into which they are converted in place. */
 static int upload_floats(Job *j, const Tensor *t, float *values)
 {
-    int64_t   n    = tensor_numel(t);
-    uint16_t *half = (uint16_t *)(void *)values; /* written behind what is read */
-    if (t->dtype == DT_F32) return job_upload(j, t, values, sizeof *values * (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        float x = values[i];
-        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-    }
-    return job_upload(j, t, half, sizeof *half * (size_t)n);
+    int64_t n = tensor_numel(t);
+    number_convert(t->dtype, values, DT_F32, values, n);
+    return job_upload(j, t, values, dtype_bytes(t->dtype) * (size_t)n);
 }
 
 static int upload_positions(Job *j, const Vit *v)
