@@ -306,16 +306,17 @@ static int image_record(Job *j)
 
 static void image_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
-    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s", 100 * e->value[1],
-            100 * e->value[2], e->value[0], (long long)e->n_target, str_plural(e->n_target));
+    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s",
+            100 * e->value[SLOT_TOP1], 100 * e->value[SLOT_TOP5], e->value[SLOT_LOSS], (long long)e->n_target,
+            str_plural(e->n_target));
     if (e->n_sample < e->n_all) fprintf(out, " (of %lld, evenly spread)", (long long)e->n_all);
     fprintf(out, "%s\n", r->image.ema > 0 ? "; mean of weights" : "");
 }
 
 static const TaskLoss   losses[]  = { { .name = "loss" } };
-static const TaskMetric metrics[] = { { .name = "loss", .slot = SLOT_LOSS },
-                                      { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
-                                      { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
+static const TaskMetric metrics[] = { [SLOT_LOSS] = { .name = "loss", .slot = SLOT_LOSS },
+                                      [SLOT_TOP1] = { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
+                                      [SLOT_TOP5] = { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
 
 /* No rule for spikes: once the mean loss is small, a batch of hard samples has many times that. */
 const Task task_image = {
@@ -329,7 +330,7 @@ const Task task_image = {
     .n_loss         = ARRAY_LEN(losses),
     .metric         = metrics,
     .n_metric       = ARRAY_LEN(metrics),
-    .best           = 1,
+    .best           = SLOT_TOP1,
     .units          = image_units,
     .rows           = image_rows,
     .together       = image_together,
