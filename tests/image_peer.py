@@ -165,11 +165,13 @@ def special(rng, pil):
     exif = Image.Exif()
     exif[0x0112] = rng.randint(2, 8)
     grey16 = Image.frombytes("I;16", (16, 16), bytes(rng.randrange(256) for i in range(512)))
+    # convert() leaves black at 0, where a decoder that forgets black is right by chance.
+    ink = small.convert("CMYK").split()[:3] + (small.convert("L").point(lambda v: (255 - v) // 2),)
     frames = [small.rotate(a) for a in (0, 90, 180)]
     return [
         ("1x1", saved(small.resize((1, 1)), rng.choice(["JPEG", "PNG"]))),
         ("bomb", rng.choice([bomb(30000, 30000), jpeg_bomb(saved(small, "JPEG"), 30000, 30000)])),
-        ("CMYK", saved(small.convert("CMYK"), "JPEG", quality=95)),
+        ("CMYK", saved(Image.merge("CMYK", ink), "JPEG", quality=95)),
         ("grey", saved(small.convert("L"), rng.choice(["JPEG", "PNG"]))),
         ("16 bit", saved(grey16, "PNG")),
         ("palette", saved(small.quantize(rng.choice([2, 4, 16, 256])), "PNG")),
@@ -259,7 +261,9 @@ def compare_damaged(folder, n):
                         wrong.append("%s: differs by %.2f" % (kind, difference(want, got)))
     counts = (done, both, skipped, beyond)
     text = "%d images: %d as Pillow, %d skipped, %d decoded that Pillow refuses" % counts
-    verdict("damaged images are decoded as Pillow does, or skipped", not wrong and beyond <= done // 1000,
+    # Who skips everything is never wrong: most are still images for Pillow, and so they are for Brim.
+    good = not wrong and beyond <= done // 1000 and both > done // 2
+    verdict("damaged images are decoded as Pillow does, or skipped", good,
         text + "; " + "; ".join(sorted(set(wrong))[:10]))
     verdict("every kind of damage was tried", len(kinds) == 16, str(kinds))
 

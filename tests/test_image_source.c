@@ -184,10 +184,34 @@ static void damage_has_no_target(void **state)
     source_close(src);
 }
 
+/* Labels of the first and the last sample, which are of class0 and class1, after a match. */
+static void match(const char *list, SetMatch want, int first, int last, const char *who)
+{
+    ImageSet   *set;
+    const char *stranger;
+    assert_int_equal(image_set_open(&set, folder), 0);
+    assert_int_equal(image_set_match(set, list, &stranger), want);
+    assert_int_equal(image_set_label(set, 0), first);
+    assert_int_equal(image_set_label(set, image_set_len(set) - 1), last);
+    if (who) assert_string_equal(stranger, who);
+    if (want == MATCH_ALL) assert_string_equal(image_set_class_name(set, last), "class1");
+    image_set_close(set);
+}
+
+static void classes_by_name(void **state)
+{
+    match("", MATCH_KEPT, 0, 1, NULL);
+    match("class0,class1", MATCH_ALL, 0, 1, NULL);
+    match("class1, other, class0", MATCH_ALL, 2, 0, NULL);
+    match("cat,dog", MATCH_NUMBERS, 0, 1, "class0");
+    match("class1,other,more", MATCH_SOME, -1, 0, "class0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(same_bytes),
                                         cmocka_unit_test(partners_are_neighbours),
+                                        cmocka_unit_test(classes_by_name),
                                         cmocka_unit_test(damage_has_no_target) };
     return cmocka_run_group_tests(tests, make_pictures, remove_pictures);
 }

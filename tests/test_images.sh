@@ -67,6 +67,15 @@ else
     "$brim" data show albums --out other.png --size 32 --seed 1 --augment crop,flip,jitter,rand,erase,cutmix \
         >/dev/null 2>&1 && ! cmp -s album.png other.png
     verdict "another seed gives another sheet" $? "the two are equal"
+    # A recipe: its own keys, its names of the classes; small images are magnified.
+    printf '%s\n' 'task: image' "image: {size: 32, patch: 8, names: [a, b, c, d, e, f, g, h, i, j]}" \
+        "data: {train: $mnist, augment: [flip]}" >show.yaml
+    "$brim" data show show.yaml --out own.png --count 16 >list 2>err; rc=$?
+    [ $rc -eq 0 ] && grep -q '^row 2 column 8: [a-j], ' list &&
+        grep -q '^own.png: 16 of 10000 samples$' list && [ "$(od -An -tu1 -j18 -N2 own.png)" = "   3  18" ]
+    verdict "a sheet of a recipe" $? "exit code $rc: $(tail -n 2 list err; od -An -tu1 -j16 -N8 own.png)"
+    refuse "a flag beside a recipe names the key" 'size: of a recipe say image.size=64' show show.yaml --out \
+        own.png --size 64
     "$brim" data show albums --measure 0.3 --size 32 >out 2>err &&
         grep -q 'samples/s with .* read .* decode .* resize .* augment' out
     verdict "show measures itself" $? "$(cat out err)"

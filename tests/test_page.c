@@ -311,7 +311,7 @@ static void test_compare(void **state)
     make_run(r, "one", 0.001, "");
     make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
     char *t = captured(call_compare, r);
-    assert_non_null(strstr(t, "optim.lr                0.001"));
+    assert_non_null(strstr(t, "optim.lr                   0.001"));
     assert_non_null(strstr(t, "0.5 J/image"));
     assert_non_null(strstr(t, "1.23k images/s"));
     assert_non_null(strstr(t, "0.2000 at 30"));

@@ -61,6 +61,8 @@ verdict "all augmentations, drop path, layer scale, class token, mean of weights
 pid=$!
 for _ in $(seq 600); do [ -e runs/cut/checkpoints/step-00000020/DONE ] && break; sleep 0.05; done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+[ -e runs/cut/checkpoints/step-00000020/DONE ] && [ ! -e runs/cut/checkpoints/step-00000040 ]
+verdict "the kill came between two checkpoints" $? "$(ls runs/cut/checkpoints)"
 train cut "${all[@]}" data.threads=7
 a=runs/whole/checkpoints/step-00000040 b=runs/cut/checkpoints/step-00000040
 cmp $a/model.safetensors $b/model.safetensors && cmp $a/optim.safetensors $b/optim.safetensors
@@ -115,10 +117,32 @@ for name, bad in (("half", 6), ("two", 24)):
             data = data[:50]
         open(f"{folder}/{i:04}.png", "wb").write(data)
 END
-train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.names=
+train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.names=[cat,dog,bird]
 rc=$?
 [ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
 verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
+
+grep -q 'names: .*dark,light' runs/half/recipe.yaml
+verdict "names of other data give way to those of the data" $? "$(grep names: runs/half/recipe.yaml)"
+sed 's/^image: {/&names: [cat, dog], /' tiny.yaml >named.yaml
+"$brim" train named.yaml run=named data.train=half data.val_fraction=0.02 steps=1 >named.log 2>&1 </dev/null
+grep -q 'names: .*dark,light' runs/named/recipe.yaml
+verdict "as many names, but typed data: those of the data" $? "$(grep names: runs/named/recipe.yaml)"
+# A set that lacks the first class: numbers would be wrong, names are right.
+mkdir -p only/light && cp half/light/0[12]*.png only/light/ && find only -size -60c -delete
+out=$("$brim" predict half only --show 1 2>&1)
+echo "$out" | grep -q ' is light: light' && echo "$out" | grep -q 'samples: top-1 100.00 %'
+verdict "classes of a set are the run's by name" $? "$out"
+mkdir -p other && cp -r only/light other/grey
+refused "a class that the run does not know" 'data.val: other has a class grey, which is none of dark,light' \
+    "$brim" eval half data.val=other
+cp -r only/light other/
+out=$("$brim" eval half data.val=other 2>&1)
+echo "$out" | grep -q 'warning: other: image.names has no class grey: classes are taken by number'
+verdict "as many classes, but another name: by number, with a warning" $? "$out"
+echo text >only/light/text.jpg
+refused "nothing to predict" 'none of 1 samples could be used' "$brim" predict half only/light/text.jpg
+
 train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names=
 rc=$?
 [ $rc -eq 1 ] && grep -q 'could not be used, more than data.skip_limit allows' two.log

@@ -234,6 +234,34 @@ const char *str_double(char *buf, size_t n, double x)
 
 const char *str_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
+/* Up to the next space, or all of a short "[--option VALUE]". */
+static int word_length(const char *s)
+{
+    enum { SHORT = 30 };
+    const char *end = s[0] == '[' ? strchr(s, ']') : NULL;
+    if (!end || end - s > SHORT) end = s;
+    return (int)(end - s) + (int)strcspn(end, " ");
+}
+
+void str_print_wrapped(FILE *out, const char *text, int column, int indent)
+{
+    enum { WIDTH = 80 };
+    for (int first = 1; *text; first = 0) {
+        int gap = (int)strspn(text, " "), n = word_length(text + gap);
+        if (!first && column + gap + n > WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else {
+            fwrite(text, 1, (size_t)gap, out);
+            column += gap;
+        }
+        fwrite(text + gap, 1, (size_t)n, out);
+        column += n;
+        text += gap + n;
+    }
+    fputc('\n', out);
+}
+
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 
 int str_list_next(const char **s, char *buf, size_t n)

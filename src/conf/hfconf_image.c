@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "conf/relate_image.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,9 +33,7 @@ static int add_label(RecipeImage *m, int64_t i, const char *text)
 {
     char label[LABEL];
     int  n = snprintf(label, sizeof label, "%.*s", (int)strcspn(text, ","), text);
-    if (n >= (int)sizeof label || !isalnum((unsigned char)label[0]) || label[n - 1] == ' ' ||
-        !str_is_printable(label) || strpbrk(label, "[]{}\"'#&*!|>%@`\\:"))
-        return -1;
+    if (n >= (int)sizeof label || !relate_is_class_name(label)) return -1;
     if (str_list_has(m->names, label)) return -1;
     return str_append(m->names, sizeof m->names, "%s%s", i ? "," : "", label);
 }

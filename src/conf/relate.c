@@ -136,8 +136,8 @@ static void cut_warmup(Recipe *r)
         r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
-    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld steps", LL(was), LL(r->optim.warmup),
-             LL(r->steps));
+    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(was), LL(r->optim.warmup),
+             LL(r->steps), str_plural(r->steps));
 }
 
 static int check_optim(const Recipe *r)
@@ -290,7 +290,7 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->train[0], "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
-           "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
+           "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
@@ -359,7 +359,9 @@ static int take_model(Recipe *r, const HfConfig *c)
             CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
-                rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+                rc =
+                    recipe_blame(r, row->name, "is %s, but %s has %s (what the folder gives may be left out)",
+                                 ours, r->init, wanted);
         }
     }
     free(theirs);
@@ -441,9 +443,10 @@ static int count_rollouts(Recipe *r, int64_t n)
 {
     int64_t *total = &r->ppo.total_steps;
     if (*total == 0) return 0;
-    if (r->origin[row_of(r, "steps")] == ORIGIN_COMMAND_LINE) {
-        DEMAND(r->origin[row_of(r, "total_steps")] != ORIGIN_COMMAND_LINE, "steps",
-               "total_steps says the same in environment steps: give one of them");
+    if (recipe_is_typed(r, "steps")) {
+        DEMAND(!recipe_is_typed(r, "total_steps"), "steps",
+               "not together with total_steps: steps=%lld are total_steps=%lld", LL(r->steps),
+               LL(r->steps * n));
         *total = 0;
         return 0;
     }

@@ -3,8 +3,11 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "conf/schema.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LL(x) ((long long)(x))
 
@@ -17,6 +20,15 @@ int relate_floats(const char *list, int n, float *out)
         out[i] = (float)v;
     }
     return str_list_next(&list, item, sizeof item) == 0 ? 0 : -1;
+}
+
+int relate_is_class_name(const char *name)
+{
+    enum { MOST = 63 }; /* bytes of an item of a list */
+    size_t        n     = name ? strlen(name) : 0;
+    unsigned char first = n > 0 ? (unsigned char)name[0] : '\0';
+    return n > 0 && n <= MOST && (isalnum(first) || first == '_' || first >= 0x80) && name[n - 1] != ' ' &&
+           str_is_printable(name) && !strpbrk(name, ",[]{}\"'#&*!|>%@`\\:");
 }
 
 /* value must be a multiple of unit; the nearest ones are named. */
@@ -100,6 +112,12 @@ static int check_colours(const Recipe *r)
 int relate_mixes(const Recipe *r)
 {
     return str_list_has(r->data.augment, "mixup") || str_list_has(r->data.augment, "cutmix");
+}
+
+int relate_names_are_old(const Recipe *r)
+{
+    return r->origin[schema_find(r, "data.train")] == ORIGIN_COMMAND_LINE &&
+           r->origin[schema_find(r, "image.names")] != ORIGIN_COMMAND_LINE;
 }
 
 static int check_mixing(const Recipe *r)

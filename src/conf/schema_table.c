@@ -292,7 +292,8 @@ const SchemaRow schema_table[] = {
     { ROW("image.names", KEY_LIST, image.names, ""),
       .aka = "class_names,id2label",
       .repeats = 1, .tasks = "image",
-      .help = "names of the classes for predictions; default: those of the data, as far as they fit here" },
+      .help = "names of the classes, by number; sets are matched by name; default: those of the data, as far "
+              "as they fit here" },
     { ROW("image.pool", KEY_ENUM, image.pool, "mean"), .names = pool_names,
       .aka = "global_pool,pooling",
       .tasks = "image", .fixed = FIXED_WEIGHTS,

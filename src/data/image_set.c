@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "conf/relate_image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +41,12 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
     s->item[s->n_item++].name = s->n_text;
     s->n_text += n;
     return 0;
+}
+
+char *set_class_name(ImageSet *s, int c, const char *name)
+{
+    return relate_is_class_name(name) ? arena_strdup(&s->arena, name)
+                                      : arena_printf(&s->arena, "class %d", c);
 }
 
 /* Class names "0", "1" ... for labels that are only numbers. */
@@ -146,7 +153,7 @@ static int open_albums(ImageSet *s)
     }
     number_classes(s, album_classes(s->part[0].album));
     for (int c = 0; c < s->n_class; c++)
-        s->class_name[c] = arena_strdup(&s->arena, album_class_name(s->part[0].album, c));
+        s->class_name[c] = set_class_name(s, c, album_class_name(s->part[0].album, c));
     return 0;
 }
 
@@ -253,9 +260,10 @@ const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n)
 {
     const SetItem *it   = &s->item[i];
     const char    *root = s->n_part > 0 ? s->part[it->part].path : s->path;
-    snprintf(buf, n, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
+    char           name[2 * PATH_MAX];
+    snprintf(name, sizeof name, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
              s->text + it->name);
-    return buf;
+    return str_quote(buf, n, name, strlen(name));
 }
 
 /* ---- Reading --------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  *        an album, or a folder of them
  * 2. Classes of folders are numbered in the order of their names (bytes compared). Samples are in the
  *    order of class and path. So a number means the same image on every machine.
- * 3. An open set does not change; any number of threads may read it.
+ * 3. An open set does not change, but for image_set_match(); any number of threads may read it.
  * 4. A label of -1 means: none. */
 #ifndef DATA_IMAGE_SET_H
 #define DATA_IMAGE_SET_H
@@ -33,6 +33,21 @@ int         image_set_classes(const ImageSet *s); /* 0: no labels at all */
 const char *image_set_class_name(const ImageSet *s, int c);
 const char *image_set_kind(const ImageSet *s); /* "class folders", "idx", "tar", "albums" */
 int         image_set_label(const ImageSet *s, int64_t i);
+
+typedef enum {
+    MATCH_KEPT,    /* the list is empty, or the set's names are only numbers */
+    MATCH_ALL,     /* every class of the set is in the list */
+    MATCH_NUMBERS, /* not every one, but the set has as many classes */
+    MATCH_SOME,    /* not every one, and the set has fewer or more */
+} SetMatch;
+
+/* Compares the names of the classes with a comma list. *stranger: the first that is not in it, or NULL. */
+SetMatch image_set_compare(const ImageSet *s, const char *list, const char **stranger);
+
+/* The same; then numbers the classes as the list does, so that a set which lacks some means the same by a
+ * number. Where MATCH_KEPT or MATCH_NUMBERS is the answer, nothing changes. Where MATCH_SOME is, samples of
+ * other classes lose their label. Before threads read the set. */
+SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger);
 
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "base/thread.h"
 #include "file/image_write.h"
 
@@ -13,18 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GAP = 2, COLUMNS = 8 };
+/* An image of fewer than LEAST / 2 pixels a side is hard to see: it is magnified to at most LEAST. */
+enum { GAP = 2, COLUMNS = 8, LEAST = 112 };
 
 /* ---- Sheet ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int      cell, columns, rows, w, h;
+    int      zoom, cell, w, h; /* cell: pixels a side, magnified */
     uint8_t *rgb;
 } Sheet;
 
-static int sheet_begin(Sheet *t, int cell, int columns, int rows)
+static int sheet_begin(Sheet *t, int size, int columns, int rows)
 {
-    *t           = (Sheet){ .cell = cell, .columns = columns, .rows = rows };
+    int zoom = MAX(LEAST / size, 1), cell = size * zoom;
+    *t           = (Sheet){ .zoom = zoom, .cell = cell };
     t->w         = columns * (cell + GAP) + GAP;
     t->h         = rows * (cell + GAP) + GAP;
     size_t bytes = (size_t)t->w * (size_t)t->h * 3;
@@ -36,11 +39,14 @@ static int sheet_begin(Sheet *t, int cell, int columns, int rows)
 
 static void sheet_put(Sheet *t, int column, int row, const uint8_t *pixels, int channels)
 {
-    for (int y = 0; y < t->cell; y++) {
-        uint8_t *to =
-            t->rgb + ((int64_t)(row * (t->cell + GAP) + GAP + y) * t->w + column * (t->cell + GAP) + GAP) * 3;
-        const uint8_t *from = pixels + (int64_t)y * t->cell * channels;
-        for (int i = 0; i < t->cell * 3; i++) to[i] = from[channels == 3 ? i : i / 3];
+    int64_t left = column * (t->cell + GAP) + GAP, top = row * (t->cell + GAP) + GAP;
+    int64_t wide = t->cell / t->zoom;
+    for (int64_t y = 0; y < t->cell; y++) {
+        uint8_t *to = t->rgb + ((top + y) * t->w + left) * 3;
+        for (int64_t x = 0; x < t->cell; x++) {
+            const uint8_t *from = pixels + (y / t->zoom * wide + x / t->zoom) * channels;
+            for (int c = 0; c < 3; c++) *to++ = from[channels == 3 ? c : 0];
+        }
     }
 }
 
@@ -61,23 +67,22 @@ static void mix(uint8_t *own, const uint8_t *other, const ImageOptions *o, const
 typedef struct {
     const ImageSet     *set;
     const ImageOptions *o;
-    int64_t             epoch;
-    int                 n;
+    const ImageSheet   *sheet;
     ImageScratch        scratch;
     uint8_t            *pixels; /* of all samples, before they are mixed */
     int32_t            *label;
 } Show;
 
-static int64_t sample_of(const Show *s, int i) { return (int64_t)i * image_set_len(s->set) / s->n; }
+static int64_t sample_of(const Show *s, int i) { return (int64_t)i * image_set_len(s->set) / s->sheet->n; }
 
 static int show_fill(Show *s)
 {
     char    name[PATH_MAX];
     int64_t n = image_sample_bytes(s->o);
-    for (int i = 0; i < s->n; i++) {
+    for (int i = 0; i < s->sheet->n; i++) {
         int64_t sample = sample_of(s, i);
-        int     rc =
-            image_sample_fill(s->set, sample, s->epoch, s->o, &s->scratch, s->pixels + i * n, &s->label[i]);
+        int     rc = image_sample_fill(s->set, sample, s->sheet->epoch, s->o, &s->scratch, s->pixels + i * n,
+                                       &s->label[i]);
         TRY(rc);
         if (rc == 1)
             log_warn("%s: skipped: %s", image_set_name(s->set, sample, name, sizeof name), s->scratch.why);
@@ -85,51 +90,60 @@ static int show_fill(Show *s)
     return 0;
 }
 
-static void show_list(const Show *s, int columns, FILE *list)
+static const char *class_name(const Show *s, int label, char *buf, size_t n)
 {
-    char name[PATH_MAX];
-    for (int i = 0; i < s->n; i++) {
-        int label = s->label[i];
-        fprintf(list, "row %d column %d: %s, %s\n", i / columns + 1, i % columns + 1,
-                label < 0 ? "no label" : image_set_class_name(s->set, label),
-                image_set_name(s->set, sample_of(s, i), name, sizeof name));
+    const char *list = s->sheet->names;
+    if (label < 0) return "no label";
+    for (int c = 0; list && str_list_next(&list, buf, n) > 0; c++) {
+        if (c == label) return buf;
     }
+    const char *name = image_set_class_name(s->set, label);
+    return str_quote(buf, n, name, strlen(name));
 }
 
-static int show_draw(Show *s, const char *path, FILE *list)
+static void show_list(const Show *s, int columns, FILE *list)
+{
+    char name[PATH_MAX], class[256];
+    for (int i = 0; i < s->sheet->n; i++)
+        fprintf(list, "row %d column %d: %s, %s\n", i / columns + 1, i % columns + 1,
+                class_name(s, s->label[i], class, sizeof class),
+                image_set_name(s->set, sample_of(s, i), name, sizeof name));
+}
+
+static int show_draw(Show *s)
 {
     Sheet    t;
     int64_t  n = image_sample_bytes(s->o), frame = n / MAX(s->o->frames, 1);
-    int      columns = s->o->frames > 0 ? s->o->frames : MIN(COLUMNS, s->n);
-    int      rows    = s->o->frames > 0 ? s->n : (s->n + columns - 1) / columns;
+    int      columns = s->o->frames > 0 ? s->o->frames : MIN(COLUMNS, s->sheet->n);
+    int      rows    = s->o->frames > 0 ? s->sheet->n : (s->sheet->n + columns - 1) / columns;
     uint8_t *mixed   = mem_alloc((size_t)n);
     if (!mixed) return err_sys("a sample of %lld bytes", (long long)n);
     int rc = sheet_begin(&t, s->o->size, columns, rows);
-    for (int i = 0; i < s->n && rc == 0; i++) {
-        ImageMix m = image_mix_params(s->o, s->epoch, i);
+    for (int i = 0; i < s->sheet->n && rc == 0; i++) {
+        ImageMix m = image_mix_params(s->o, s->sheet->epoch, i);
         memcpy(mixed, s->pixels + i * n, (size_t)n);
-        if (m.partner != i && m.partner < s->n) mix(mixed, s->pixels + m.partner * n, s->o, &m);
+        if (m.partner != i && m.partner < s->sheet->n) mix(mixed, s->pixels + m.partner * n, s->o, &m);
         for (int f = 0; f < MAX(s->o->frames, 1); f++) {
             int cell = s->o->frames > 0 ? i * columns + f : i;
             sheet_put(&t, cell % columns, cell / columns, mixed + f * frame, s->o->channels);
         }
     }
-    if (rc == 0) rc = image_write_png(path, t.rgb, t.w, t.h);
-    if (rc == 0 && list) show_list(s, s->o->frames > 0 ? 1 : columns, list);
+    if (rc == 0) rc = image_write_png(s->sheet->path, t.rgb, t.w, t.h);
+    if (rc == 0 && s->sheet->list) show_list(s, s->o->frames > 0 ? 1 : columns, s->sheet->list);
     free(t.rgb);
     free(mixed);
     return rc;
 }
 
-int image_sheet_write(const ImageSet *set, const ImageOptions *o, int64_t epoch, int n, const char *path,
-                      FILE *list)
+int image_sheet_write(const ImageSet *set, const ImageOptions *o, const ImageSheet *sheet)
 {
-    Show s   = { set, o, epoch, n, { 0 }, NULL, NULL };
-    s.pixels = mem_alloc((size_t)image_sample_bytes(o) * (size_t)n);
-    s.label  = mem_zeroed((size_t)n, sizeof *s.label);
-    int rc   = s.pixels && s.label ? image_scratch_init(&s.scratch, 0) : err_sys("%d samples", n);
+    size_t n = (size_t)sheet->n;
+    Show   s = { .set = set, .o = o, .sheet = sheet };
+    s.pixels = mem_alloc((size_t)image_sample_bytes(o) * n);
+    s.label  = mem_zeroed(n, sizeof *s.label);
+    int rc   = s.pixels && s.label ? image_scratch_init(&s.scratch, 0) : err_sys("%zu samples", n);
     if (rc == 0) rc = show_fill(&s);
-    if (rc == 0) rc = show_draw(&s, path, list);
+    if (rc == 0) rc = show_draw(&s);
     image_scratch_deinit(&s.scratch);
     free(s.pixels);
     free(s.label);

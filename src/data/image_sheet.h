@@ -11,11 +11,18 @@
 extern "C" {
 #endif
 
-/* Draws n samples, spread evenly over the set, as a PNG file. Images stand in rows of about 8; a clip is a
- * row of its frames. Mixing, which the device does in a run, is done here. One line a sample goes to
- * `list`, unless NULL: row, column, label, file. Negative after err_set()/err_user(). */
-int image_sheet_write(const ImageSet *set, const ImageOptions *o, int64_t epoch, int n, const char *path,
-                      FILE *list);
+typedef struct {
+    const char *path;  /* of the PNG file */
+    FILE       *list;  /* for one line a sample: row, column, label, file; NULL: none */
+    const char *names; /* of the classes, as a comma list; NULL or "": those of the set */
+    int64_t     epoch;
+    int         n; /* samples, spread evenly over the set */
+} ImageSheet;
+
+/* Draws samples as a PNG file. Images stand in rows of about 8; a clip is a row of its frames. Small images
+ * are magnified, pixel by pixel. Mixing, which the device does in a run, is done here. Negative after
+ * err_set()/err_user(). */
+int image_sheet_write(const ImageSet *set, const ImageOptions *o, const ImageSheet *sheet);
 
 /* Fills samples with so many threads for so many seconds; *count gets what all of them counted, *per_s
  * samples a second. Negative after err_set(). */

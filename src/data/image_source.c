@@ -1,5 +1,6 @@
 #include "data/image_source.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/thread.h"
@@ -287,11 +288,27 @@ static int split(ImageSource *s, double fraction)
     return 0;
 }
 
-static int check_set(const ImageSource *s, const Recipe *r, const char *key, const char *path)
+/* Classes of a set are the recipe's by name. */
+static int match_names(ImageSource *s, const Recipe *r, const char *key, const char *path)
+{
+    const char *stranger;
+    SetMatch    match = image_set_match(s->set, r->image.names, &stranger);
+    if (match == MATCH_SOME)
+        return recipe_blame(r, key, "%s has a class %s, which is none of %s", path, stranger, r->image.names);
+    if (match == MATCH_NUMBERS)
+        log_warn("%s: image.names has no class %s: classes are taken by number (image.names=[]: as the data "
+                 "name them)",
+                 path, stranger);
+    return 0;
+}
+
+static int check_set(ImageSource *s, const Recipe *r, const char *key, const char *path)
 {
     int n = image_set_classes(s->set);
     if (s->n == 0) return recipe_blame(r, key, "%s has no images", path);
     if (n == 0) return recipe_blame(r, key, "%s has no labels (folders of classes, or idx labels)", path);
+    TRY(match_names(s, r, key, path));
+    n = image_set_classes(s->set);
     if (n > s->classes)
         return recipe_blame(r, key, "%s has %d classes, image.classes is %d", path, n, s->classes);
     return 0;

@@ -25,27 +25,27 @@ static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const c
     EnvBlock *b = &s->block[i];
     *b          = *from;
     if (!b->name || !b->name[0] || !str_is_printable(b->name))
-        return err_set("%s: observation block %d has no name", who, i);
+        return err_user("%s: observation block %d has no printable name", who, i);
     b->name = arena_strdup(a, b->name);
     for (int k = 0; k < i; k++) {
         if (strcmp(s->block[k].name, b->name) == 0)
-            return err_set("%s: two observation blocks are named %s", who, b->name);
+            return err_user("%s: two observation blocks are named %s", who, b->name);
     }
     if ((int)b->type < 0 || (int)b->type >= ARRAY_LEN(type_table))
-        return err_set("%s: block %s: there is no type %d", who, b->name, (int)b->type);
+        return err_user("%s: block %s: there is no type %d", who, b->name, (int)b->type);
     if (b->n_dim < 1 || b->n_dim > ENV_MAX_DIM)
-        return err_set("%s: block %s: %d dimensions, but 1 to %d are possible", who, b->name, b->n_dim,
-                       ENV_MAX_DIM);
+        return err_user("%s: block %s: %d dimensions, but 1 to %d are possible", who, b->name, b->n_dim,
+                        ENV_MAX_DIM);
     int64_t elem = 1;
     for (int d = 0; d < b->n_dim; d++) {
         if (b->shape[d] < 1 || b->shape[d] > SPEC_MAX_BYTES || elem > SPEC_MAX_BYTES / b->shape[d])
-            return err_set("%s: block %s: dimension %d is %lld", who, b->name, d, (long long)b->shape[d]);
+            return err_user("%s: block %s: dimension %d is %lld", who, b->name, d, (long long)b->shape[d]);
         elem *= b->shape[d];
     }
     if (isnan(b->low) || isnan(b->high) || b->low > b->high)
-        return err_set("%s: block %s: bounds %g to %g", who, b->name, (double)b->low, (double)b->high);
+        return err_user("%s: block %s: bounds %g to %g", who, b->name, (double)b->low, (double)b->high);
     if (!isfinite(b->scale) || !isfinite(b->bias))
-        return err_set("%s: block %s: scale %g, bias %g", who, b->name, (double)b->scale, (double)b->bias);
+        return err_user("%s: block %s: scale %g, bias %g", who, b->name, (double)b->scale, (double)b->bias);
     if (b->scale == 0) b->scale = 1;
     s->block_elem[i]  = elem;
     s->block_bytes[i] = elem * (int64_t)type_table[b->type].bytes;
@@ -57,12 +57,12 @@ static int take_choices(EnvSpec *s, Arena *a, const char *who)
 {
     EnvInfo *n     = &s->info;
     int64_t  total = 0;
-    if (!n->act_choices) return err_set("%s: discrete actions without act_choices", who);
+    if (!n->act_choices) return err_user("%s: discrete actions without act_choices", who);
     int32_t *c = ARENA_ARRAY(a, int32_t, n->n_act);
     for (int i = 0; i < n->n_act; i++) {
         c[i] = n->act_choices[i];
         if (c[i] < 1 || (total += c[i]) > ENV_MAX_CHOICE)
-            return err_set("%s: action %d has %d choices", who, i, (int)c[i]);
+            return err_user("%s: action %d has %d choices", who, i, (int)c[i]);
     }
     n->act_choices = c;
     n->act_low = n->act_high = NULL;
@@ -74,14 +74,14 @@ static int take_range(EnvSpec *s, Arena *a, const char *who)
 {
     EnvInfo *n = &s->info;
     if (!n->act_low || !n->act_high)
-        return err_set("%s: continuous actions without act_low and act_high", who);
-    if (n->has_mask) return err_set("%s: continuous actions have no mask", who);
+        return err_user("%s: continuous actions without act_low and act_high", who);
+    if (n->has_mask) return err_user("%s: continuous actions have no mask", who);
     float *low = ARENA_ARRAY(a, float, n->n_act), *high = ARENA_ARRAY(a, float, n->n_act);
     for (int i = 0; i < n->n_act; i++) {
         low[i]  = n->act_low[i];
         high[i] = n->act_high[i];
         if (!isfinite(low[i]) || !isfinite(high[i]) || low[i] >= high[i])
-            return err_set("%s: action %d ranges from %g to %g", who, i, (double)low[i], (double)high[i]);
+            return err_user("%s: action %d ranges from %g to %g", who, i, (double)low[i], (double)high[i]);
     }
     n->act_low     = low;
     n->act_high    = high;
@@ -93,8 +93,8 @@ int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who)
 {
     *s         = (EnvSpec){ 0 };
     EnvInfo *n = &s->info;
-    if (!info || info->abi != ENV_ABI)
-        return err_set("%s: speaks interface %u, not %u", who, info ? info->abi : 0, ENV_ABI);
+    if (!info) return err_user("%s: info() gives nothing", who);
+    if (info->abi != ENV_ABI) return err_user("%s: speaks interface %u, not %u", who, info->abi, ENV_ABI);
     /* An object that was compiled with a shorter struct leaves the rest zero. */
     memcpy(n, info, MIN((size_t)info->size_bytes, sizeof *n));
     n->size_bytes = sizeof *n;
@@ -103,17 +103,17 @@ int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who)
     if (n->n_agent == 0) n->n_agent = 1;
     if (n->fps <= 0) n->fps = 30;
     if (n->n_obs < 1 || n->n_obs > ENV_MAX_OBS || !n->obs)
-        return err_set("%s: %d observation blocks, but 1 to %d are possible", who, n->n_obs, ENV_MAX_OBS);
+        return err_user("%s: %d observation blocks, but 1 to %d are possible", who, n->n_obs, ENV_MAX_OBS);
     if (n->n_act < 1 || n->n_act > ENV_MAX_ACT)
-        return err_set("%s: %d actions, but 1 to %d are possible", who, n->n_act, ENV_MAX_ACT);
+        return err_user("%s: %d actions, but 1 to %d are possible", who, n->n_act, ENV_MAX_ACT);
     if (n->n_agent < 1 || n->n_agent > ENV_MAX_AGENT)
-        return err_set("%s: %d agents, but 1 to %d are possible", who, n->n_agent, ENV_MAX_AGENT);
-    if (n->max_steps < 0) return err_set("%s: max_steps is %lld", who, (long long)n->max_steps);
+        return err_user("%s: %d agents, but 1 to %d are possible", who, n->n_agent, ENV_MAX_AGENT);
+    if (n->max_steps < 0) return err_user("%s: max_steps is %lld", who, (long long)n->max_steps);
     for (int i = 0; i < n->n_obs; i++) TRY(take_block(s, a, i, &n->obs[i], who));
     n->obs = s->block;
     if (n->act_kind == ENV_DISCRETE) return take_choices(s, a, who);
     if (n->act_kind == ENV_CONTINUOUS) return take_range(s, a, who);
-    return err_set("%s: there is no kind of action %d", who, (int)n->act_kind);
+    return err_user("%s: there is no kind of action %d", who, (int)n->act_kind);
 }
 
 static int same_block(const EnvBlock *p, const EnvBlock *q)

@@ -3,11 +3,13 @@
  * 1. Numbers keep their bits unless another type is asked for.
  * 2. One model.safetensors up to SHARD_BYTES, else shards with an index, as transformers names them. A folder
  *    with weights of other names is refused: a reader would take those.
- * 3. The folder's files appear complete, one after the other; config.json comes last. */
+ * 3. The files are written into a folder of their own first. They move into place once all are there,
+ *    config.json last, so an export that fails leaves what was there before. */
 #include "task/hf_export.h"
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -19,6 +21,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CHUNK = 1 << 20, MOST_SHARDS = 4096 };
 #define SHARD_BYTES (5000000000LL)
@@ -43,6 +46,7 @@ typedef struct {
     Arena             arena;
     Piece            *piece;
     int               n_piece, n_shard;
+    char              tmp[PATH_MAX]; /* in opt->out */
 } Export;
 
 /* ---- What is written ----------------------------------------------------------------------------------- */
@@ -218,7 +222,7 @@ static void shard_name(const Export *e, int shard, char *out, size_t n)
 
 static int out_path(const Export *e, const char *name, char *path)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", e->opt->out, name) < PATH_MAX) return 0;
+    if (snprintf(path, PATH_MAX, "%s/%s", e->tmp, name) < PATH_MAX) return 0;
     return err_user("%s: path too long", e->opt->out);
 }
 
@@ -343,7 +347,7 @@ static int write_beside(Export *e)
 {
     char hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], **names;
     if (snprintf(hf, sizeof hf, "%s/hf", e->opt->run) >= (int)sizeof hf || file_kind(hf) != FILE_FOLDER)
-        return e->what->beside(e->r, &e->config, e->opt->out);
+        return e->what->beside(e->r, &e->config, e->tmp);
     int n = file_list(&e->arena, hf, "", &names);
     for (int i = 0; i < n; i++) {
         if (strcmp(names[i], "config.json") == 0 || strstr(names[i], ".tmp-")) continue;
@@ -366,6 +370,51 @@ static int describe(Export *e)
     return e->what->describe(e->r, &e->config);
 }
 
+static int write_files(Export *e)
+{
+    TRY(file_make_folders(e->tmp));
+    TRY(write_weights(e));
+    TRY(write_index(e));
+    TRY(write_beside(e));
+    return write_config(e);
+}
+
+static int move_file(Export *e, const char *name)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    TRY(out_path(e, name, from));
+    if (snprintf(to, sizeof to, "%s/%s", e->opt->out, name) >= (int)sizeof to)
+        return err_user("%s: path too long", e->opt->out);
+    return rename(from, to) == 0 ? 0 : err_sys("%s", to);
+}
+
+static int move_files(Export *e)
+{
+    static const char last[] = "config.json";
+    char            **names;
+    int               n = file_list(&e->arena, e->tmp, "", &names);
+    if (n < 0) return -1;
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], last) != 0) TRY(move_file(e, names[i]));
+    TRY(move_file(e, last));
+    return folder_sync(e->opt->out);
+}
+
+static int fill_folder(Export *e)
+{
+    int is_new = file_kind(e->opt->out) == FILE_NONE;
+    if (!is_new && file_kind(e->opt->out) != FILE_FOLDER)
+        return err_user("%s: is not a folder: name another one", e->opt->out);
+    if (snprintf(e->tmp, sizeof e->tmp, "%s/.tmp-export-%d", e->opt->out, (int)getpid()) >=
+        (int)sizeof e->tmp)
+        return err_user("%s: path too long", e->opt->out);
+    int rc = write_files(e);
+    if (rc == 0) rc = move_files(e);
+    folder_remove(e->tmp); /* an error that is pending stays */
+    if (rc < 0 && is_new) rmdir(e->opt->out);
+    return rc;
+}
+
 static int export_all(Export *e)
 {
     char path[PATH_MAX];
@@ -376,11 +425,7 @@ static int export_all(Export *e)
     TRY(safetensors_open(&e->from, path));
     TRY(list_pieces(e));
     TRY(check_folder(e));
-    TRY(file_make_folders(e->opt->out));
-    TRY(write_weights(e));
-    TRY(write_index(e));
-    TRY(write_beside(e));
-    TRY(write_config(e));
+    TRY(fill_folder(e));
     printf("%s: %s, %d tensors in %d file%s, %s\n", e->opt->out, hfconf_family_name[e->config.family],
            e->n_piece, e->n_shard, str_plural(e->n_shard), e->config.dtype);
     return 0;

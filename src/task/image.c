@@ -1,6 +1,7 @@
 #include "task/image.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/relate_image.h"
@@ -20,16 +21,29 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give. Names that do not fit are left out. */
+/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
     char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
         const char *name = image_set_class_name(set, c);
-        if (!name || strchr(name, ',') || strlen(all) + strlen(name) + 2 > sizeof all) return;
-        str_append(all, sizeof all, "%s%s", c ? "," : "", name);
+        if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
     }
     str_copy(r->image.names, sizeof r->image.names, all);
+}
+
+/* Names of another set, as of a recipe's default data, give way to those of the data. */
+static void take_classes(Recipe *r, ImageSet *set)
+{
+    const char *stranger;
+    SetMatch    match = image_set_compare(set, r->image.names, &stranger);
+    if (match == MATCH_SOME || (match == MATCH_NUMBERS && relate_names_are_old(r))) {
+        log_info("classes are named as the data name them: image.names has no %s", stranger);
+        r->image.names[0] = '\0';
+    }
+    image_set_match(set, r->image.names, &stranger);
+    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
+    if (!r->image.names[0]) note_names(r, set);
 }
 
 /* The number of classes is that of the training data. */
@@ -48,8 +62,7 @@ static int image_complete(Recipe *r, int need_data)
         if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
         return 0;
     }
-    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
-    if (!r->image.names[0]) note_names(r, set);
+    take_classes(r, set);
     image_set_close(set);
     return 0;
 }

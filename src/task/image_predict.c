@@ -32,7 +32,7 @@ typedef struct {
     ImagePicture       picture;
     FILE              *npy;       /* for all logits; NULL: not wanted */
     int64_t           *confusion; /* [n_class][n_class]: how often a class (row) was called another */
-    int64_t            n_labelled, n_first, n_five, n_skipped;
+    int64_t            n_seen, n_labelled, n_first, n_five, n_skipped;
 } Predict;
 
 /* ---- names -------------------------------------------------------------------------------------------- */
@@ -206,7 +206,12 @@ static void print_table(const Predict *p)
     for (int c = 0; c < p->n_class; c++) {
         int64_t n;
         double  right = class_accuracy(p, c, &n);
-        fprintf(p->out, "%2d %-13.13s %5.1f%%", c, name_of(p, c, buf), 100 * right);
+        fprintf(p->out, "%2d %-13.13s", c, name_of(p, c, buf));
+        if (n > 0) {
+            fprintf(p->out, " %5.1f%%", 100 * right);
+        } else {
+            fprintf(p->out, " %6s", "-");
+        }
         for (int k = 0; k < p->n_class; k++)
             fprintf(p->out, " %6lld", (long long)p->confusion[(int64_t)c * p->n_class + k]);
         fprintf(p->out, "\n");
@@ -267,11 +272,26 @@ static int begin(Predict *p)
     return image_scratch_init(&p->scratch, 0);
 }
 
+/* Classes of a set mean those of the run by name. */
+static void match_classes(const Predict *p, ImageSet *set, const char *path)
+{
+    const char *stranger;
+    SetMatch    match = image_set_match(set, p->j->recipe.image.names, &stranger);
+    if (match == MATCH_SOME)
+        log_warn("%s: a class %s is not known to the run: samples of such classes are not counted", path,
+                 stranger);
+    if (match == MATCH_NUMBERS)
+        log_warn("%s: a class %s is not known to the run: classes are taken by number, not by name", path,
+                 stranger);
+}
+
 static int each_path(Predict *p)
 {
     for (int i = 0; i < p->opt->n_path; i++) {
         ImageSet *set;
         TRY(image_set_open(&set, p->opt->path[i]));
+        match_classes(p, set, p->opt->path[i]);
+        p->n_seen += image_set_len(set);
         int rc = predict_set(p, set);
         image_set_close(set);
         TRY(rc);
@@ -311,10 +331,14 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     int rc = begin(&p);
     if (rc == 0) rc = begin_logits(&p);
     if (rc == 0) rc = each_path(&p);
+    if (rc == 0 && p.n_skipped == p.n_seen)
+        rc = err_user("%s: nothing to predict: none of %lld samples could be used", opt->path[0],
+                      (long long)p.n_seen);
     if (rc == 0 && p.npy) rc = npy_publish(&p.npy, opt->logits);
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
+    if (rc == 0 && opt->picture) fprintf(out, "\n%s: the samples above as a picture\n", opt->picture);
     end(&p);
     return rc;
 }

@@ -6,6 +6,7 @@
 #include "prog/buckets.h"
 #include "tensor/number.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,28 @@ static int any_trained(const Job *j)
     return 0;
 }
 
+/* The name of a weight, or the beginning of one, that is near to `item`, into best; NULL: none is. */
+static const char *nearest_name(const Job *j, const char *item, char best[PARAM_NAME])
+{
+    int least = INT_MAX;
+    for (int i = 0; i < j->n_table; i++) {
+        for (int k = 0; k < j->table[i]->n_param; k++) {
+            char name[PARAM_NAME];
+            str_copy(name, sizeof name, j->table[i]->param[k].name);
+            for (char *dot = name; dot; dot = strrchr(name, '.')) {
+                if (dot != name) *dot = '\0';
+                StrNearest near = str_nearest_begin(item);
+                str_nearest_offer(&near, name);
+                if (near.best && near.distance < least) {
+                    least = near.distance;
+                    str_copy(best, PARAM_NAME, name);
+                }
+            }
+        }
+    }
+    return least < INT_MAX ? best : NULL;
+}
+
 static int check_names(const Job *j, const char *key, const char *list)
 {
     char item[PARAM_NAME];
@@ -67,10 +90,13 @@ static int check_names(const Job *j, const char *key, const char *list)
             char buf[PARAM_NAME];
             found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
         }
-        if (!found) {
+        char        best[PARAM_NAME];
+        const char *near = found ? NULL : nearest_name(j, item, best);
+        if (near)
+            return recipe_blame(&j->recipe, key, "no weight is named %s (did you mean %s?)", item, near);
+        if (!found)
             return recipe_blame(&j->recipe, key, "no weight is named %s (names begin like %s)", item,
                                 j->table[0]->param[0].name);
-        }
     }
     return 0;
 }

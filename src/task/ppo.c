@@ -350,13 +350,12 @@ static void ppo_summary(Job *j)
 {
     const Ppo *p = ppo_of(j);
     Rates      r = rates_of(p);
-    char       a[32], b[32], c[32], w[32];
+    char       a[32], b[32], c[32];
     if (p->times.n_step == 0) return;
-    log_info("steps/s: environments alone %s, with inference %s, with training %s; %lld epoch%s, 1 token an "
-             "observation, %s parameters",
+    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s)",
              say_rate(a, sizeof a, r.env), say_rate(b, sizeof b, r.inference),
              say_rate(c, sizeof c, r.training), (long long)j->recipe.ppo.epochs,
-             str_plural(j->recipe.ppo.epochs), str_count(w, sizeof w, (double)job_param_count(j)));
+             str_plural(j->recipe.ppo.epochs));
     if (p->host.n_episode > 0)
         log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
                  (long long)MIN(p->host.n_episode, PPO_LAST),

@@ -123,7 +123,7 @@ static void print_missing(const Doctor *d, FILE *out)
                 { isnan(d->window.power_w), "power" } };
     for (int i = 0; i < ARRAY_LEN(row); i++)
         if (row[i].is) str_append(list, sizeof list, "%s%s", many++ ? ", " : "", row[i].what);
-    if (many) fprintf(out, "not measured: %s\n", list);
+    if (many) str_print_wrapped(out, list, fprintf(out, "not measured: "), 14);
 }
 
 void doctor_print(const Doctor *d, FILE *out)

@@ -27,6 +27,9 @@ Tracer *tracer_create(const Recipe *r, int64_t first_step)
     t->from = first_step + r->trace_skip;
     t->kept = t->from + r->trace_warmup;
     t->end  = t->kept + r->trace;
+    if (t->end > r->steps)
+        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller trace_skip)",
+                 (long long)t->end, (long long)r->steps);
     return t;
 }
 
