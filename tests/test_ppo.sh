@@ -79,6 +79,10 @@ train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device 
 a=$(last by_host losses/loss) b=$(last by_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3 && grep -q '2.0 transfers a step' by_host.log
 verdict "the host answers as the device does" $? "$a and $b: $(tail -n 2 by_host.log)"
+# Brim looks at the third update's kernels by itself; the recipe's own trace comes first.
+train traced cartpole "${short[@]}" steps=8 ppo.answer=host trace=3 trace_skip=1 trace_warmup=1 &&
+    "$brim" trace summarize traced >trace.out 2>&1 && grep -q linear_fwd trace.out
+verdict "a trace that the recipe asks for is not cut short" $? "$(cat trace.out traced.log)"
 # Weights in bf16 have 8 bits: the answers differ, by little.
 train by_half cartpole "${short[@]}" steps=3 ppo.answer=host ppo.answer_bf16=true &&
     c=$(last by_half losses/loss)
@@ -89,7 +93,7 @@ train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
     grep -q "2 steps done" by_steps.log
 verdict "steps instead of total_steps" $? "$(tail -n 2 by_steps.log)"
 train both cartpole steps=2 total_steps=1024; rc=$?
-[ $rc -eq 2 ] && grep -q 'command line: steps: total_steps says the same' both.log
+[ $rc -eq 2 ] && grep -q 'command line: steps: not together with total_steps' both.log
 verdict "steps and total_steps contradict" $? "exit code $rc: $(tail -n 2 both.log)"
 # A key of continuous actions does nothing here, and the CPU's net may be deep.
 train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.state_std=true policy.layers=70 &&

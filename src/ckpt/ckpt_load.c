@@ -331,22 +331,6 @@ static int match_model(Loaded *l, const Job *j, char *note, size_t n)
 
 /* ---- To the device ------------------------------------------------------------------------------------- */
 
-/* One chunk as the file has it, into the device's dtype. in and out: CKPT_CHUNK_BYTES each. */
-static void convert(DType to, void *out, DType from, const void *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const uint16_t *half = in;
-        float           x    = from == DT_F32    ? ((const float *)in)[i]
-                               : from == DT_BF16 ? f32_from_bf16(half[i])
-                                                 : f32_from_f16(half[i]);
-        if (to == DT_F32) {
-            ((float *)out)[i] = x;
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-        }
-    }
-}
-
 /* hash NULL: the file has no checksums. */
 static int upload_item(Job *j, const SafeFile *f, const SafeTensor *t, const CkptItem *it, char *buf,
                        const uint64_t *hash)
@@ -362,7 +346,7 @@ static int upload_item(Job *j, const SafeFile *f, const SafeTensor *t, const Ckp
         void   *put = buf;
         TRY(safetensors_read(f, t->offset + at * (int64_t)size, buf, (size_t)n * size));
         XXH64_update(&state, buf, (size_t)n * size);
-        if (t->dtype != to) convert(to, put = buf + CKPT_CHUNK_BYTES, t->dtype, buf, n);
+        if (t->dtype != to) number_convert(to, put = buf + CKPT_CHUNK_BYTES, t->dtype, buf, n);
         TRY(dev->vt->upload(dev, LANE_COMPUTE, (char *)it->t->data + (size_t)at * to_size, put,
                             (size_t)n * to_size));
         TRY(dev->vt->sync(dev)); /* buf is used again */

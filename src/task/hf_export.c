@@ -167,17 +167,6 @@ static int list_pieces(Export *e)
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */
 
-static void narrow(DType to, void *out, const float *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (to == DT_F32) {
-            ((float *)out)[i] = in[i];
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
-        }
-    }
-}
-
 /* Elements [first, first+n) of the piece, not transposed, in the piece's type. buf: CHUNK floats. */
 static int read_piece(const Export *e, const Piece *p, int64_t first, int64_t n, void *out, float *buf)
 {
@@ -190,7 +179,7 @@ static int read_piece(const Export *e, const Piece *p, int64_t first, int64_t n,
     if (p->ours->dtype == p->spec.dtype)
         return safetensors_read(&e->from, p->ours->offset + at * (int64_t)size, out, (size_t)n * size);
     TRY(safetensors_read_f32(&e->from, p->ours, at, n, buf));
-    narrow(p->spec.dtype, out, buf, n);
+    number_convert(p->spec.dtype, out, DT_F32, buf, n);
     return 0;
 }
 

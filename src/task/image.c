@@ -168,17 +168,12 @@ static void image_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Host floats to a constant in the compute dtype. */
+/* Host floats to a constant in the compute dtype, into which they are converted in place. */
 static int upload_floats(Job *j, const Tensor *t, float *values)
 {
-    int64_t   n    = tensor_numel(t);
-    uint16_t *half = (uint16_t *)(void *)values; /* written behind what is read */
-    if (t->dtype == DT_F32) return job_upload(j, t, values, sizeof *values * (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        float x = values[i];
-        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-    }
-    return job_upload(j, t, half, sizeof *half * (size_t)n);
+    int64_t n = tensor_numel(t);
+    number_convert(t->dtype, values, DT_F32, values, n);
+    return job_upload(j, t, values, dtype_bytes(t->dtype) * (size_t)n);
 }
 
 static int upload_positions(Job *j, const Vit *v)
@@ -324,16 +319,17 @@ static int image_record(Job *j)
 
 static void image_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
-    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s", 100 * e->value[1],
-            100 * e->value[2], e->value[0], (long long)e->n_target, str_plural(e->n_target));
+    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s",
+            100 * e->value[SLOT_TOP1], 100 * e->value[SLOT_TOP5], e->value[SLOT_LOSS], (long long)e->n_target,
+            str_plural(e->n_target));
     if (e->n_sample < e->n_all) fprintf(out, " (of %lld, evenly spread)", (long long)e->n_all);
     fprintf(out, "%s\n", r->image.ema > 0 ? "; mean of weights" : "");
 }
 
 static const TaskLoss   losses[]  = { { .name = "loss" } };
-static const TaskMetric metrics[] = { { .name = "loss", .slot = SLOT_LOSS },
-                                      { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
-                                      { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
+static const TaskMetric metrics[] = { [SLOT_LOSS] = { .name = "loss", .slot = SLOT_LOSS },
+                                      [SLOT_TOP1] = { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
+                                      [SLOT_TOP5] = { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
 
 /* No rule for spikes: once the mean loss is small, a batch of hard samples has many times that. */
 const Task task_image = {
@@ -347,7 +343,7 @@ const Task task_image = {
     .n_loss         = ARRAY_LEN(losses),
     .metric         = metrics,
     .n_metric       = ARRAY_LEN(metrics),
-    .best           = 1,
+    .best           = SLOT_TOP1,
     .units          = image_units,
     .rows           = image_rows,
     .together       = image_together,

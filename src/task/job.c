@@ -306,12 +306,6 @@ int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)
     return j->dev->vt->sync(j->dev);
 }
 
-static void narrow(uint16_t *out, const float *in, int64_t n, DType dtype)
-{
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++) out[i] = dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
-}
-
 /* Frozen weights are kept in a narrow type. Blocks stay in the caches from conversion to upload, and their
  * pages are new once. */
 static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
@@ -323,7 +317,8 @@ static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
         int64_t m    = MIN(BLOCK, n - at);
         Tensor  part = *t;
         part.data    = (uint16_t *)t->data + at;
-        narrow(half, in + at, m, t->dtype);
+#pragma omp parallel for
+        for (int64_t i = 0; i < m; i++) number_put(half, t->dtype, i, in[at + i]);
         rc = job_upload(j, &part, half, sizeof *half * (size_t)m);
     }
     free(half);
@@ -337,8 +332,7 @@ static int read_narrow(Job *j, const Tensor *t, float *out, int64_t n)
     int rc = job_download(j, t, half, sizeof *half * (size_t)n);
     if (rc < 0) n = 0;
 #pragma omp parallel for
-    for (int64_t i = 0; i < n; i++)
-        out[i] = t->dtype == DT_BF16 ? f32_from_bf16(half[i]) : f32_from_f16(half[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = number_get(half, t->dtype, i);
     free(half);
     return rc;
 }

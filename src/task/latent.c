@@ -471,14 +471,15 @@ static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
                                    [PAIR_FIRST_K]     = { "first_k", first_weight, NULL },
                                    [PAIR_KL]          = { "kl", kl_weight, NULL } };
 
-static const TaskMetric metrics[] = {
-    { .name = "loss", .slot = PAIR_EVAL_LOSS },
-    { .name = "em", .slot = PAIR_EVAL_EM, .larger = 1 },
-    { .name = "f1", .slot = PAIR_EVAL_F1, .larger = 1 },
-    { .name = "first_token_accuracy", .slot = PAIR_EVAL_HIT, .larger = 1 },
-    { .name = "loss_full", .slot = PAIR_EVAL_FULL },
-    { .name = "loss_budget", .slot = PAIR_EVAL_BUDGET },
-    { .name = "loss_none", .slot = PAIR_EVAL_NONE },
+/* In the order of their slots: TaskEval.value is by slot, too. */
+static const TaskMetric metrics[PAIR_EVALS] = {
+    [PAIR_EVAL_LOSS]   = { .name = "loss", .slot = PAIR_EVAL_LOSS },
+    [PAIR_EVAL_EM]     = { .name = "em", .slot = PAIR_EVAL_EM, .larger = 1 },
+    [PAIR_EVAL_F1]     = { .name = "f1", .slot = PAIR_EVAL_F1, .larger = 1 },
+    [PAIR_EVAL_HIT]    = { .name = "first_token_accuracy", .slot = PAIR_EVAL_HIT, .larger = 1 },
+    [PAIR_EVAL_FULL]   = { .name = "loss_full", .slot = PAIR_EVAL_FULL },
+    [PAIR_EVAL_BUDGET] = { .name = "loss_budget", .slot = PAIR_EVAL_BUDGET },
+    [PAIR_EVAL_NONE]   = { .name = "loss_none", .slot = PAIR_EVAL_NONE },
 };
 
 const Task task_latent = {

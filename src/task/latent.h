@@ -26,9 +26,9 @@ extern const Task task_latent;
 /* What an evaluation says about collapse, over the samples that it has seen. */
 typedef struct {
     int64_t  n_eval;            /* evaluations begun */
-    int64_t  n_sample, n_batch; /* of this one; batches with at least two samples */
-    int64_t  n_distinct;        /* answers */
-    uint64_t seen[4096];        /* hashes of the distinct answers; the first so many */
+    int64_t  n_sample, n_batch; /* answers counted; batches with at least two samples */
+    int64_t  n_distinct;        /* of the answers counted */
+    uint64_t seen[4096];        /* hashes of the distinct answers */
     double   between;           /* sum over batches: mean cosine of different samples' latents */
     double   within;            /* the same of different latents of one sample */
     double   rank;              /* effective rank of latents */

@@ -143,23 +143,19 @@ static int load_all(Load *l, const char *path)
 static int embed_rms(Job *j, double *out)
 {
     enum { BLOCKS = 32, NUMBERS = 1 << 16 };
-    const Param   *p   = param_find(&latent_of(j)->llm.table, "embed.weight");
-    const Tensor  *t   = p->col[COL_WEIGHT];
-    int64_t        all = p->rows * p->cols, n = MIN(all, NUMBERS);
-    size_t         size  = dtype_bytes(t->dtype);
-    double         sumsq = 0;
-    unsigned char *raw   = mem_alloc((size_t)n * size);
-    int            rc    = raw ? 0 : err_sys("memory for an embedding");
+    const Param  *p   = param_find(&latent_of(j)->llm.table, "embed.weight");
+    const Tensor *t   = p->col[COL_WEIGHT];
+    int64_t       all = p->rows * p->cols, n = MIN(all, NUMBERS);
+    size_t        size  = dtype_bytes(t->dtype);
+    double        sumsq = 0;
+    void         *raw   = mem_alloc((size_t)n * size);
+    int           rc    = raw ? 0 : err_sys("memory for an embedding");
     for (int k = 0; k < BLOCKS && rc == 0; k++) {
         Tensor part = *t;
         part.data   = (char *)t->data + (size_t)((all - n) / (BLOCKS - 1) * k) * size;
         rc          = job_download(j, &part, raw, (size_t)n * size);
         for (int64_t i = 0; i < n && rc == 0; i++) {
-            uint16_t half;
-            float    x;
-            memcpy(&half, raw + (size_t)i * size, sizeof half);
-            if (t->dtype == DT_F32) memcpy(&x, raw + (size_t)i * size, sizeof x);
-            if (t->dtype != DT_F32) x = t->dtype == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+            float x = number_get(raw, t->dtype, i);
             sumsq += (double)x * (double)x;
         }
     }

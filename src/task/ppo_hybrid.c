@@ -123,7 +123,8 @@ int ppo_hybrid_open(Job *j)
     h->cpu      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
     h->root     = j->dev->vt->host_alloc(j->dev, tensor_bytes(p->root));
     h->n_thread = (int)MIN(p->E, ppo_threads(j));
-    if (!h->answer || !h->cpu || !h->root) return -1;
+    if (!h->cpu) return err_set("ppo.answer: no CPU backend: %s", why);
+    if (!h->answer || !h->root) return -1;
     TRY(find_weights(j, h));
     h->scratch_each = (answer_scratch_bytes(h->answer) + 127) / 64 * 64;
     h->scratch      = arena_alloc(&p->arena, h->scratch_each * (size_t)h->n_thread);
@@ -381,10 +382,11 @@ int ppo_episodes(Job *j, int64_t turn)
 
 enum { TRACED = 3 /* the rollout whose update is traced: not among the first, which warm up */ };
 
+/* A device records one trace at a time. The trace that the recipe asks for comes first. */
 int ppo_hybrid_trace_begin(Job *j)
 {
     Ppo *p = ppo_of(j);
-    if (p->times.n_rollout != TRACED || !j->dev->vt->trace_begin) return 0;
+    if (p->times.n_rollout != TRACED || j->recipe.trace > 0 || !j->dev->vt->trace_begin) return 0;
     TRY(j->dev->vt->sync(j->dev));
     if (j->dev->vt->trace_begin(j->dev) < 0) {
         err_clear(); /* no tracing here: nothing is said about kernels */

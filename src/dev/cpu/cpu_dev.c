@@ -308,7 +308,8 @@ static int cpu_exec_run(Dev *dev, DevExec *exec)
 
 static int cpu_trace_begin(Dev *dev)
 {
-    CpuDev *d    = (CpuDev *)dev;
+    CpuDev *d = (CpuDev *)dev;
+    free(d->trace.span); /* a run that went back begins its trace anew */
     d->trace     = (DevTrace){ 0 };
     d->trace_cap = 0;
     d->tracing   = 1;
