@@ -145,12 +145,6 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long *bits)
     return check(d);
 }
 
-int nvmlDeviceGetPcieThroughput(void *d, int counter, unsigned *kb)
-{
-    *kb = counter == 0 ? 1500 : 2500;
-    return counter == 0 || counter == 1 ? check(d) : INVALID_ARGUMENT;
-}
-
 /* Entries of 24 bytes, or of 32 as some drivers had by mistake. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, unsigned char *out)
 {

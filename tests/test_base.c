@@ -459,9 +459,6 @@ static void ring_keeps_order(void **state)
     thread_ring_close(&s.ring, NULL);
     for (int i = 0; i < RING_PRODUCERS; i++) thread_join(&producer[i]);
     thread_join(&producer[0]); /* nothing left to join */
-    double produce_s, consume_s;
-    thread_ring_waits(&s.ring, &produce_s, &consume_s);
-    assert_true(produce_s >= 0 && consume_s >= 0);
     thread_ring_deinit(&s.ring);
 }
 

@@ -496,7 +496,7 @@ static void bad_relations(void **state)
         { "data: {train: /dev/null}\n", NULL,
           "t.yaml:1: data.train: /dev/null is neither a file nor a folder" },
         { "data: {train: LICENSE}\nmodel: {vocab: 255}\n", NULL,
-          "t.yaml:2: model.vocab: data.kind text has 256 tokens, model.vocab only 255" },
+          "t.yaml:2: model.vocab: text needs 256 tokens, one a byte, and model.vocab is 255" },
     };
     ASSERT_ALL_BAD(bad);
 }

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "data/check.h"
-#include "data/convert.h"
 #include "file/shard.h"
 #include "file/shard_write.h"
 #include "data/tokens.h"
@@ -329,57 +328,6 @@ static void writer_fails_safely(void **state)
     assert_int_equal(mkdir((const char *)*state, 0700), 0);
 }
 
-static void convert_text_to_shard(void **state)
-{
-    enum { N = 100000 };
-    static unsigned char text[N];
-    static int32_t       a[N], b[N];
-    const char          *txt = in(state, "t.txt"), *bin = in(state, "t.bin");
-    for (int i = 0; i < N; i++) text[i] = (unsigned char)(i * 31 + i / 251);
-    write_file(txt, text, N);
-    int64_t n = 0;
-    assert_int_equal(data_convert_text(txt, bin, &n), 0);
-    assert_int_equal(n, N);
-    assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
-    Recipe  rt = recipe_of(DATA_TEXT, txt, 256), rb = recipe_of(DATA_TOKENS, bin, 256);
-    Tokens *st = open_source(&rt, 0), *sb = open_source(&rb, 0);
-    assert_int_equal(tokens_len(st), 90000);
-    assert_int_equal(tokens_len(sb), 90000);
-    assert_int_equal(tokens_read(st, 0, 90000, a), 0);
-    assert_int_equal(tokens_read(sb, 0, 90000, b), 0);
-    assert_memory_equal(a, b, sizeof *a * 90000);
-    for (int i = 0; i < 90000; i++) assert_int_equal(a[i], text[i]);
-    tokens_close(st);
-    tokens_close(sb);
-    assert_int_equal(data_convert_text(in(state, "none.txt"), bin, NULL), -1);
-    expect_user("none.txt", "No such file");
-    assert_int_equal(shard_verify(bin, INT64_C(1) << 31), 0);
-}
-
-static void convert_shards_to_one(void **state)
-{
-    const uint16_t old[] = { 7, 8, 9 };
-    const int32_t  tok[] = { 1, 2 }, want[] = { 7, 8, 9, 1, 2 };
-    int32_t        back[5];
-    const char    *folder = in(state, "f"), *out = in(state, "out.bin");
-    int64_t        n = 0;
-    assert_int_equal(mkdir(folder, 0700), 0);
-    write_llmc(in(state, "f/a.bin"), 20240520, 1, 3, old, 3);
-    write_shard(in(state, "f/b.bin"), 10, tok, 2);
-    assert_int_equal(data_convert_shard(folder, out, 10, &n), 0);
-    assert_int_equal(n, 5);
-    assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0);
-    Tokens *s = NULL;
-    assert_int_equal(tokens_open_path(&s, DATA_TOKENS, out, 10), 0);
-    assert_int_equal(tokens_len(s), 5);
-    assert_int_equal(tokens_read(s, 0, 5, back), 0);
-    assert_memory_equal(back, want, sizeof want);
-    tokens_close(s);
-    assert_int_equal(data_convert_shard(in(state, "f/a.bin"), out, 9, &n), -1);
-    expect_user("a.bin: token 2 is 9", "model.vocab is 9: 10 or more would do");
-    assert_int_equal(shard_verify(out, INT64_C(1) << 31), 0); /* as it was */
-}
-
 /* ---- Sources ------------------------------------------------------------------------------------------- */
 
 static void source_joins_a_folder(void **state)
@@ -619,8 +567,6 @@ int main(void)
         CASE(shard_reads_llmc),
         CASE(writer_leaves_nothing_behind),
         CASE(writer_fails_safely),
-        CASE(convert_text_to_shard),
-        CASE(convert_shards_to_one),
         CASE(source_joins_a_folder),
         CASE(check_finds_damage),
         CASE(source_joins_many_shards),

@@ -155,17 +155,15 @@ static char *read_all(const DocumentsConfig *cfg, int64_t *n_bad)
     }
     while ((rc = documents_next(d, &b)) > 0) {
         for (int64_t i = 0; i < b.n && rc > 0; i++) {
-            const char *text;
-            size_t      n;
-            void       *own;
-            int         bad, is = documents_text(cfg, &b, i, &text, &n, &own, &bad);
-            *n_bad += bad;
+            DocumentText t;
+            int          is = documents_text(cfg, &b, i, &t);
+            *n_bad += t.bad;
             if (is < 0) rc = -1;
-            while (len + n + 2 > cap) out = realloc(out, cap *= 2);
-            if (is > 0) memcpy(out + len, text, n);
-            if (is > 0) len += n;
+            while (len + t.n + 2 > cap) out = realloc(out, cap *= 2);
+            if (is > 0) memcpy(out + len, t.text, t.n);
+            if (is > 0) len += t.n;
             if (is > 0 && b.doc[i].last) out[len++] = '|';
-            documents_text_free(own);
+            documents_text_free(&t);
         }
         if (rc < 0) break;
     }

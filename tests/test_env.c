@@ -639,8 +639,10 @@ static void test_terminal(void **unused)
     rewind(f);
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
-    int lines = 0, blocks = 0;
+    int lines = 0, blocks = 0, colours = 0;
     for (const char *p = text; *p; p++) lines += *p == '\n';
+    for (const char *p = text; (p = strstr(p, "8;2;")); p++) colours++;
+    assert_int_equal(colours, 2 * 3 + 1); /* both of a line at its beginning, then only another one */
     for (const char *p = text; (p = strstr(p, "\xe2\x96\x80")); p++) blocks++;
     assert_int_equal(lines, 3);
     assert_int_equal(blocks, 24);

@@ -81,7 +81,7 @@ static void test_follow(void **state)
     assert_int_equal(s.n_row, 3);
     assert_int_equal(s.n_bad, 4);
     assert_string_equal(series_text(&s, "clock_reasons"), "power cap");
-    assert_true(series_best(&s, "loss", &at) == 3 && at == 2);
+    assert_true(series_extreme(&s, "loss", 0, &at) == 3 && at == 2);
     int epoch = s.epoch;
     put(r->path, "w", "{\"step\":1,\"loss\":9}\n"); /* as after a resume */
     assert_int_equal(series_follow(&s), 1);
@@ -311,7 +311,7 @@ static void test_compare(void **state)
     make_run(r, "one", 0.001, "");
     make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
     char *t = captured(call_compare, r);
-    assert_non_null(strstr(t, "optim.lr                0.001"));
+    assert_non_null(strstr(t, "optim.lr                   0.001"));
     assert_non_null(strstr(t, "0.5 J/image"));
     assert_non_null(strstr(t, "1.23k images/s"));
     assert_non_null(strstr(t, "0.2000 at 30"));

@@ -39,6 +39,10 @@ verdict "play writes a picture of a solved run" $? "exit code $rc: $(tail -n 3 p
 "$brim" eval solved "${quick[@]}" >eval.out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q 'greedy episodes' eval.out
 verdict "eval plays greedy episodes" $? "exit code $rc: $(cat eval.out)"
+# 100 episodes of 500 steps: far more than 1,000 steps/s, even on a busy machine.
+"$brim" eval solved "${quick[@]}" --json >eval.out 2>&1
+is "$(sed -n 's/.*"per_s": \([0-9.]*\).*/\1/p' eval.out)" '>' 1000
+verdict "eval counts the steps of episodes" $? "$(cat eval.out)"
 
 # The exported header plays CartPole without Brim.
 "$brim" export solved out >export.out 2>&1; rc=$?
@@ -75,11 +79,28 @@ train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device 
 a=$(last by_host losses/loss) b=$(last by_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3 && grep -q '2.0 transfers a step' by_host.log
 verdict "the host answers as the device does" $? "$a and $b: $(tail -n 2 by_host.log)"
+# Brim looks at the third update's kernels by itself; the recipe's own trace comes first.
+train traced cartpole "${short[@]}" steps=8 ppo.answer=host trace=3 trace_skip=1 trace_warmup=1 &&
+    "$brim" trace summarize traced >trace.out 2>&1 && grep -q linear_fwd trace.out
+verdict "a trace that the recipe asks for is not cut short" $? "$(cat trace.out traced.log)"
 # Weights in bf16 have 8 bits: the answers differ, by little.
 train by_half cartpole "${short[@]}" steps=3 ppo.answer=host ppo.answer_bf16=true &&
     c=$(last by_half losses/loss)
 is "($b-${c:-9})^2" '<' 0.04 && [ "$b" != "$c" ]
 verdict "the host answers with weights in bf16" $? "$b and ${c:-none}: $(tail -n 2 by_half.log)"
+# steps on the command line counts more than total_steps of the recipe; both there are a contradiction.
+train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
+    grep -q "2 steps done" by_steps.log
+verdict "steps instead of total_steps" $? "$(tail -n 2 by_steps.log)"
+train both cartpole steps=2 total_steps=1024; rc=$?
+[ $rc -eq 2 ] && grep -q 'command line: steps: not together with total_steps' both.log
+verdict "steps and total_steps contradict" $? "exit code $rc: $(tail -n 2 both.log)"
+# A key of continuous actions does nothing here, and the CPU's net may be deep.
+train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.state_std=true policy.layers=70 &&
+    train deep_device cartpole "${short[@]}" steps=1 policy.state_std=true policy.layers=70 &&
+    a=$(last deep_host losses/loss) && b=$(last deep_device losses/loss)
+is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
+verdict "the host answers with a deep net" $? "$a and $b: $(tail -n 2 deep_host.log)"
 maze=(steps=60 eval.every=0)
 train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"

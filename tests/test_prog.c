@@ -13,6 +13,7 @@
 #include "dev/glu.h"
 #include "dev/null/null.h"
 #include "jobs.h"
+#include "prog/prog_impl.h"
 #include "random_prog.h"
 #include "run/setup.h"
 
@@ -106,7 +107,7 @@ static void finish(Case *c, const Script *s, const RecipeOpt *lower, const DevVt
 /* The bytes of all activations if nothing were shared, for the printed gain. */
 static size_t unshared_bytes(const Prog *p)
 {
-    unsigned char *seen = calloc((size_t)prog_n_tensor(p), 1);
+    unsigned char *seen = calloc((size_t)prog_id_count(p), 1);
     size_t         sum  = 0;
     assert_non_null(seen);
     for (int i = 0; i < prog_n_op(p); i++) {

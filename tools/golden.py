@@ -86,13 +86,15 @@ def declare(m):
     return shape
 
 
-def initial(m, gen):
+def initial(shapes, gen, layer_scale=None):
     """Weights large enough that softmax, norms and activations leave their linear range."""
     w = {}
-    for name, shape in declare(m).items():
+    for name, shape in shapes.items():
         x = torch.randn(shape, generator=gen, dtype=torch.float64)
         if len(shape) == 2:
             x *= 1.5 / math.sqrt(shape[1]) if name.startswith("block") else 0.3
+        elif "scale" in name:
+            x = x * 0.1 + layer_scale
         else:
             x = x * 0.2 + (1.0 if name.endswith("weight") else 0.0)
         w[name] = x.float().double().requires_grad_()
@@ -226,7 +228,7 @@ def recipe_of(name, keys):
 
 
 def golden(name, m, gen):
-    w = initial(m, gen)
+    w = initial(declare(m), gen)
     tok, target = batches(m, gen)
     out = {"tok": tok.numpy().astype("<i4"), "target": target.numpy().astype("<i4")}
     out.update(train(w, lambda k: w[k].dim() == 2, lambda step: loss_of(m, w, tok[step], target[step])))

@@ -136,7 +136,7 @@ def main():
     enc = dict(m, layers=LAYERS, width=WIDTH, heads=HEADS, kv_heads=HEADS, head_dim=WIDTH // HEADS,
                ffn=4 * WIDTH, vocab=256, context=S, norm="layernorm", pos="learned", act="gelu", bias=True,
                tied=True)
-    w, e, p = initial(m, gen), initial(enc, gen), initial_pool(m["width"], gen)
+    w, e, p = initial(declare(m), gen), initial(declare(enc), gen), initial_pool(m["width"], gen)
     assert set(e) == set(declare(enc))
     draw = lambda n, *shape: torch.randint(0, n, shape, generator=gen)
     data = {"bytes": draw(256, B, S), "text": draw(m["vocab"], B, P), "anchor": draw(m["vocab"], B, A),

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from golden import STEPS, recipe_of, train, write_all
+from golden import STEPS, initial, recipe_of, train, write_all
 
 BATCH, SEED = 6, 12345
 BASE = dict(layers=3, width=24, heads=3, ffn=40, norm="layernorm", norm_eps=1e-6, bias=True, drop_path=0.4,
@@ -71,20 +71,6 @@ def declare(m):
     shape.update({"norm.weight": (C,), "norm.bias": (C,), "head.weight": (m["classes"], C),
                   "head.bias": (m["classes"],)})
     return shape
-
-
-def initial(m, gen):
-    w = {}
-    for name, shape in declare(m).items():
-        x = torch.randn(shape, generator=gen, dtype=torch.float64)
-        if len(shape) == 2:
-            x *= 1.5 / math.sqrt(shape[1]) if name.startswith("block") else 0.3
-        elif "scale" in name:
-            x = x * 0.1 + m["layer_scale"]
-        else:
-            x = x * 0.2 + (1.0 if name.endswith("weight") else 0.0)
-        w[name] = x.float().double().requires_grad_()
-    return w
 
 
 def positions(m, w):
@@ -168,7 +154,7 @@ def batches(m, gen):
 
 
 def golden(name, m, gen):
-    w, data = initial(m, gen), batches(m, gen)
+    w, data = initial(declare(m), gen, m["layer_scale"]), batches(m, gen)
     type_of = dict(pixels="u1", share="<f4", blend="<f4")
     out = {k: v.numpy().astype(type_of.get(k, "<i4")) for k, v in data.items()}
     decays = lambda k: k.endswith("weight") and w[k].dim() == 2 and not k.startswith(("pos", "class"))

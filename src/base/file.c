@@ -180,12 +180,6 @@ FILE *file_create_tmp(const char *path)
     return f;
 }
 
-int file_write(FILE *f, const void *data, size_t size_bytes)
-{
-    if (fault_hit(FAULT_WRITE) || fwrite(data, 1, size_bytes, f) != size_bytes) return err_sys("write");
-    return 0;
-}
-
 /* The temporary file's present name. The kernel knows it, so no table of open files is needed. */
 static int tmp_name(FILE *f, char *buf, size_t n)
 {
@@ -196,6 +190,18 @@ static int tmp_name(FILE *f, char *buf, size_t n)
     if (len < 0) return -1;
     buf[len] = '\0';
     return strstr(buf, tmp_mark) ? 0 : -1; /* never touch a file that is not a temporary one */
+}
+
+int file_write(FILE *f, const void *data, size_t size_bytes)
+{
+    char name[PATH_MAX];
+    if (!fault_hit(FAULT_WRITE) && fwrite(data, 1, size_bytes, f) == size_bytes) return 0;
+    int cause = errno;
+    if (tmp_name(f, name, sizeof name) < 0) str_copy(name, sizeof name, "a file");
+    char *mark = strstr(name, tmp_mark);
+    if (mark) *mark = '\0'; /* the name that the file would have got */
+    errno = cause;
+    return err_sys("%s: write", name);
 }
 
 static int sync_folder_of(const char *path)

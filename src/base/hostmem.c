@@ -40,7 +40,7 @@ static int64_t number_in(const char *path, const char *key)
 
 /* ---- Control groups ------------------------------------------------------------------------------------ */
 
-typedef enum { GROUP_V2, GROUP_MEMORY, GROUP_CPU, GROUP_KINDS } GroupKind;
+typedef enum { GROUP_V2, GROUP_MEMORY, GROUP_CPU } GroupKind;
 
 /* Where one hierarchy is mounted and where in it this process is. */
 typedef struct {

@@ -1,8 +1,9 @@
 /* How much memory this process may use before the system kills something, and how many CPUs.
  *
  * 1. Only this file asks the system. A plan, the loader's threads and checkpoints all use these numbers.
- * 2. Memory: what the machine has free, what is left under every control group above this process (version 1
- *    and 2, nested, with or without a namespace of its own), and what ulimit -v and -d leave.
+ * 2. Memory: the least of three. What the machine has free; what every control group above this process
+ *    leaves; what ulimit -v and -d leave. Control groups may be of version 1 or 2, nested, and in a namespace
+ *    of their own.
  * 3. CPUs: the affinity mask, and the quota of every control group above.
  * 4. For tests BRIM_CGROUP names a folder that takes the place of "/" in the search for control groups. The
  *    folder holds proc/self/cgroup, maybe proc/self/mountinfo, and sys/fs/cgroup. */

@@ -2,7 +2,6 @@
 #include "base/log.h"
 
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/str.h"
@@ -166,12 +165,13 @@ static void put_status(FILE *out) { fprintf(out, "%.*s", log_columns() - 1, sink
 /* seen 0: for the copy alone. */
 static void log_line(int seen, const char *mark, const char *fmt, va_list ap)
 {
-    char text[2048], line[2100];
+    char text[2048], safe[2048], line[2100];
     vsnprintf(text, sizeof text, fmt, ap);
+    str_quote(safe, sizeof safe, text, strlen(text)); /* names of files may hold escapes and line breaks */
     pthread_mutex_lock(&sink.lock);
     double now_s = clock_now_s();
     if (sink.start_s == 0) sink.start_s = now_s;
-    snprintf(line, sizeof line, "[%8.2f] %s%s\n", now_s - sink.start_s, mark, text);
+    snprintf(line, sizeof line, "[%8.2f] %s%s\n", now_s - sink.start_s, mark, safe);
     FILE *out = sink_out();
     if (seen && sink.status[0]) fputs(erase_line, out);
     if (seen) fputs(line, out);

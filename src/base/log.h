@@ -7,7 +7,9 @@
  * 3. The one line of a user's error (exit code 2) is not a log line: main prints it bare.
  * 4. A failed copy never ends a run. Lines that cannot be written are kept, as many as fit into LOG_KEPT
  *    bytes, and written as soon as writing works. The log reports such a failure once. Lines between
- *    log_open() and log_copy() are kept in the same way. */
+ *    log_open() and log_copy() are kept in the same way.
+ * 5. A call prints one line of printable characters. Other bytes, as a file's name may have them, become
+ *    '?'. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

@@ -234,6 +234,34 @@ const char *str_double(char *buf, size_t n, double x)
 
 const char *str_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
+/* Up to the next space, or all of a short "[--option VALUE]". */
+static int word_length(const char *s)
+{
+    enum { SHORT = 30 };
+    const char *end = s[0] == '[' ? strchr(s, ']') : NULL;
+    if (!end || end - s > SHORT) end = s;
+    return (int)(end - s) + (int)strcspn(end, " ");
+}
+
+void str_print_wrapped(FILE *out, const char *text, int column, int indent)
+{
+    enum { WIDTH = 80 };
+    for (int first = 1; *text; first = 0) {
+        int gap = (int)strspn(text, " "), n = word_length(text + gap);
+        if (!first && column + gap + n > WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else {
+            fwrite(text, 1, (size_t)gap, out);
+            column += gap;
+        }
+        fwrite(text + gap, 1, (size_t)n, out);
+        column += n;
+        text += gap + n;
+    }
+    fputc('\n', out);
+}
+
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 
 int str_list_next(const char **s, char *buf, size_t n)
@@ -257,6 +285,25 @@ int str_list_has(const char *list, const char *item)
         if (rc > 0 && strcmp(one, item) == 0) return 1;
     }
     return 0;
+}
+
+/* ---- Base64 ------------------------------------------------------------------------------------------- */
+
+size_t str_base64(char *out, const void *bytes, size_t n)
+{
+    static const char    letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *b        = (const unsigned char *)bytes;
+    char                *p        = out;
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned x =
+            (unsigned)b[i] << 16 | (i + 1 < n ? (unsigned)b[i + 1] << 8 : 0) | (i + 2 < n ? b[i + 2] : 0);
+        *p++ = letter[x >> 18];
+        *p++ = letter[x >> 12 & 63];
+        *p++ = i + 1 < n ? letter[x >> 6 & 63] : '=';
+        *p++ = i + 2 < n ? letter[x & 63] : '=';
+    }
+    *p = '\0';
+    return (size_t)(p - out);
 }
 
 /* ---- Did you mean -------------------------------------------------------------------------------------- */

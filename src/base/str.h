@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,11 +40,20 @@ const char *str_duration(char *buf, size_t n, double time_s); /* "0:42", "1:02:0
 const char *str_double(char *buf, size_t n, double x);        /* shortest text that reads back to x */
 const char *str_plural(int64_t n);                            /* "", or "s" unless n is 1 */
 
+/* Prints text in lines of at most 80 columns, broken at spaces, and ends the last one. The first line goes on
+ * at `column`, the others begin at `indent`. A word that is too long has a line of its own. */
+void str_print_wrapped(FILE *out, const char *text, int column, int indent);
+
 /* ---- Comma lists --------------------------------------------------------------------------------------- */
 /* Copies the next item of the list at *s (spaces around it dropped) into buf and moves *s on; 0 at the end,
  * 1 for an item, negative when the item does not fit. */
 int str_list_next(const char **s, char *buf, size_t n);
 int str_list_has(const char *list, const char *item);
+
+/* ---- Base64 ------------------------------------------------------------------------------------------- */
+/* n bytes as letters into out, which has room for (n + 2) / 3 * 4 + 1. Returns how many there are before the
+ * terminator. */
+size_t str_base64(char *out, const void *bytes, size_t n);
 
 /* ---- Did you mean -------------------------------------------------------------------------------------- */
 /* Insertions, deletions, replacements and swaps of neighbours, ignoring case; looks at the first 63 bytes. */

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "base/thread.h"
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/str.h"
@@ -56,6 +55,25 @@ void thread_unlock(pthread_mutex_t *m)
     CHECK(rc == 0, "unlock: %s", strerror(rc));
 }
 
+void thread_cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+struct timespec thread_deadline(double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t ns = (int64_t)t.tv_nsec + (int64_t)(seconds * 1e9);
+    t.tv_sec += (time_t)(ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
 /* ---- Ring ---------------------------------------------------------------------------------------------- */
 
 int thread_ring_init(ThreadRing *r, int n_slot)
@@ -85,11 +103,7 @@ int64_t thread_ring_acquire(ThreadRing *r)
 {
     thread_lock(&r->lock);
     int64_t ticket = r->closed ? -1 : r->next_ticket++;
-    if (ticket - r->next_release >= r->n_slot && !r->closed) {
-        double begin_s = clock_now_s();
-        while (ticket - r->next_release >= r->n_slot && !r->closed) pthread_cond_wait(&r->space, &r->lock);
-        r->produce_wait_s += clock_now_s() - begin_s;
-    }
+    while (ticket - r->next_release >= r->n_slot && !r->closed) pthread_cond_wait(&r->space, &r->lock);
     if (r->closed) ticket = -1;
     thread_unlock(&r->lock);
     return ticket;
@@ -112,11 +126,7 @@ int64_t thread_ring_take(ThreadRing *r)
     CHECK(r->next_take - r->next_release < r->n_slot, "all %d slots are taken and none released", r->n_slot);
     int64_t        ticket = r->next_take;
     unsigned char *ready  = &r->ready[ticket % r->n_slot];
-    if (!*ready && !r->closed) {
-        double begin_s = clock_now_s();
-        while (!*ready && !r->closed) pthread_cond_wait(&r->filled, &r->lock);
-        r->consume_wait_s += clock_now_s() - begin_s;
-    }
+    while (!*ready && !r->closed) pthread_cond_wait(&r->filled, &r->lock);
     if (*ready) {
         r->next_take++;
     } else {
@@ -145,13 +155,5 @@ void thread_ring_close(ThreadRing *r, const char *why)
     r->closed = 1;
     pthread_cond_broadcast(&r->space);
     pthread_cond_broadcast(&r->filled);
-    thread_unlock(&r->lock);
-}
-
-void thread_ring_waits(ThreadRing *r, double *produce_s, double *consume_s)
-{
-    thread_lock(&r->lock);
-    *produce_s = r->produce_wait_s;
-    *consume_s = r->consume_wait_s;
     thread_unlock(&r->lock);
 }

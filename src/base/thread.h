@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +31,12 @@ void thread_join(Thread *t); /* waits; nothing for a thread that was zeroed or f
 void thread_lock(pthread_mutex_t *m);
 void thread_unlock(pthread_mutex_t *m);
 
+/* A condition for timed waits. They go by the monotonic clock: a corrected wall clock does not stretch
+ * them. */
+void thread_cond_init(pthread_cond_t *c);
+/* That clock, `seconds` from now: for pthread_cond_timedwait(). */
+struct timespec thread_deadline(double seconds);
+
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t  space;  /* a slot became free, or the ring was closed */
@@ -38,9 +45,7 @@ typedef struct {
     unsigned char  *ready; /* per slot */
     int64_t         next_ticket, next_take, next_release;
     int             closed;
-    char            why[256];       /* the producer's failure, "" for a plain end */
-    double          produce_wait_s; /* all producers together, waiting for space: the loader's headroom */
-    double          consume_wait_s; /* the consumer, waiting for data: the loader's shortfall */
+    char            why[256]; /* the producer's failure, "" for a plain end */
 } ThreadRing;
 
 int  thread_ring_init(ThreadRing *r, int n_slot); /* negative after err_set() */
@@ -57,9 +62,6 @@ void    thread_ring_release(ThreadRing *r, int64_t ticket);
 
 /* Either side: no more tickets; wakes everybody. why: the failure, or NULL. The first reason is kept. */
 void thread_ring_close(ThreadRing *r, const char *why);
-
-/* Seconds waited so far by producers and consumer. */
-void thread_ring_waits(ThreadRing *r, double *produce_s, double *consume_s);
 
 #ifdef __cplusplus
 }

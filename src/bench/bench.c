@@ -119,14 +119,6 @@ static int by_time(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* "block 3 qkv" -> "qkv": the same op of all blocks is one row. */
-static const char *without_block(const char *label)
-{
-    if (strncmp(label, "block ", 6) != 0) return label;
-    const char *sp = strchr(label + 6, ' ');
-    return sp ? sp + 1 : label;
-}
-
 /* Before a GPU has settled, the ops at the list's beginning would look faster than those at its end. One
  * process only: ranks would not agree on how often. */
 static int settle_clock(Prog *p, Dev *dev)
@@ -157,12 +149,14 @@ typedef struct {
     const double *rate;
     OpRowTime     row[OPS_ROWS];
     int           n, rc;
+    double        more_s; /* of ops that found no row */
 } OpsTable;
 
+/* The same op of all blocks is one row. NULL: the table is full. */
 static OpRowTime *find_row(OpsTable *t, const Op *op)
 {
     char what[40];
-    snprintf(what, sizeof what, "%s%s", without_block(op->label), op->recompute ? " again" : "");
+    snprintf(what, sizeof what, "%s%s", op_label_part(op->label), op->recompute ? " again" : "");
     for (int k = 0; k < t->n; k++) {
         if (strcmp(t->row[k].what, what) == 0 && t->row[k].kind == op_table[op->kind].name) return &t->row[k];
     }
@@ -182,6 +176,7 @@ static int collect(OpsTable *t, Prog *p, double times)
     for (int i = 0; rc == 0 && i < n; i++) {
         const Op  *op  = prog_op(p, i);
         OpRowTime *row = find_row(t, op);
+        if (!row) t->more_s += times * mean[i].time_us * 1e-6;
         if (!row) continue;
         row->time_s += times * mean[i].time_us * 1e-6;
         row->flops += times * op_flops(op->kind, &op->args);
@@ -258,6 +253,8 @@ static int print_ops_table(Setup *s, const Recipe *r, const BenchResult *b, FILE
         limit += MIN(row[i].limit_s, row[i].time_s);
     }
     if (rc == 0) print_rows(b, row, n, sum, limit, out);
+    if (rc == 0 && t->more_s > 0)
+        fprintf(out, "%.3f ms more, of ops that have no room in this table\n", t->more_s * 1e3);
     free(t);
     return rc;
 }

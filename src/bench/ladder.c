@@ -3,8 +3,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "conf/schema.h"
 #include "bench/bench.h"
+#include "conf/schema.h"
 #include "run/switches.h"
 
 #include <stdlib.h>
@@ -82,7 +82,8 @@ static void keys_add(Keys *k, const char *pair)
 {
     if (keys_have(k, pair)) return;
     CHECK(k->n < LADDER_KEYS, "more overrides than a rung has room for");
-    CHECK(snprintf(k->item[k->n++], LADDER_KEY, "%s", pair) < LADDER_KEY, "%s is too long", pair);
+    int n = snprintf(k->item[k->n++], LADDER_KEY, "%s", pair);
+    CHECK(n < LADDER_KEY, "%s is too long", pair);
 }
 
 static int named_elsewhere(LadderStart start, const char *key)

@@ -1,9 +1,9 @@
 /* Limit: what this device can do at best, measured in the same run, and what a list would cost at that rate.
  *
- * The rates are those of a large square matrix product, of the model's own attention alone and of a large
- * copy, each held for seconds on a GPU (DevHints.held_s), never an op's own time. limit_step_time() sums
- * max(FLOPs/rate, bytes/bandwidth) over a step, so limit_share = limit_step_time / measured time says how
- * much of what is physically there a step uses. */
+ * 1. The rates are those of a large square matrix product, of the model's own attention alone and of a large
+ *    copy. Each is held for seconds on a GPU (DevHints.held_s). None is an op's own time.
+ * 2. limit_step_time() sums max(FLOPs/rate, bytes/bandwidth) over a step.
+ * 3. limit_share is limit_step_time / measured time: how much of what the device can do a step uses. */
 #ifndef BENCH_LIMIT_H
 #define BENCH_LIMIT_H
 

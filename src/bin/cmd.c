@@ -41,7 +41,7 @@ static int unknown_flag(const CmdFlag *flag, int n, const char *arg)
 
 static int list_flags(const CmdFlag *flag, int n)
 {
-    for (int i = 0; i < n; i++) printf("  %-15s %s\n", flag[i].name, flag[i].help);
+    for (int i = 0; i < n; i++) str_print_wrapped(stdout, flag[i].help, printf("  %-15s ", flag[i].name), 18);
     return err_user("command line: --help: not together with anything else");
 }
 
@@ -102,13 +102,6 @@ int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag)
     return n;
 }
 
-int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r)
-{
-    CmdTarget t;
-    TRY(cmd_parse(a, flag, n_flag, &t));
-    return cmd_load_target(&t, r);
-}
-
 int cmd_need_recipe(const CmdTarget *t)
 {
     if (t->target) return 0;
@@ -128,6 +121,12 @@ int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t 
                         (long long)lo, (long long)hi);
     }
     return 0;
+}
+
+int cmd_gif(const char *out)
+{
+    if (!out || str_ends_with(out, ".gif")) return 0;
+    return err_user("command line: --out: %s: a picture that moves is a FILE.gif", out);
 }
 
 int cmd_double(const char *flag, const char *text, double lo, double hi, double *out)

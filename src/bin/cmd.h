@@ -56,11 +56,10 @@ int cmd_parse(const CmdArgs *a, const CmdFlag *flag, int n_flag, CmdTarget *out)
 /* Splits arguments into flags and words, which are moved to the front of argv. Returns the number of words;
  * negative after err_user(). */
 int cmd_parse_words(const CmdArgs *a, const CmdFlag *flag, int n_flag);
-/* cmd_parse, then recipe_load; the target is required. */
-int cmd_parse_recipe(const CmdArgs *a, const CmdFlag *flag, int n_flag, Recipe *r);
 int cmd_need_recipe(const CmdTarget *t);            /* negative after err_user() when there is no target */
 int cmd_load_target(const CmdTarget *t, Recipe *r); /* recipe_load; a missing target is the user's error */
 int cmd_int(const char *flag, const char *text, int64_t lo, int64_t hi, int64_t *out);
+int cmd_gif(const char *out); /* refuses a name that does not end in .gif; NULL is none */
 int cmd_double(const char *flag, const char *text, double lo, double hi, double *out);
 
 #endif

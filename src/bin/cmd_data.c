@@ -34,7 +34,9 @@ static void list_verbs(void)
 {
     for (int i = 0; i < ARRAY_LEN(verbs); i++) {
         const DataVerb *v = &verbs[i];
-        printf("brim data %s %s %s\n    %s\n", v->noun, v->verb, v->usage, v->help);
+        str_print_wrapped(stdout, v->usage,
+                          printf("brim data %s%s%s ", v->noun, v->verb[0] ? " " : "", v->verb), 8);
+        str_print_wrapped(stdout, v->help, printf("    "), 4);
         v->run(&(CmdArgs){ .argc = 1, .argv = (char *[]){ "--help" } }); /* lists its options */
         err_clear();
     }

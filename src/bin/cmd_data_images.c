@@ -85,22 +85,6 @@ int cmd_data_images(const CmdArgs *a)
 
 /* ---- clips ----------------------------------------------------------------------------------------- */
 
-/* Moves what is no flag (or a flag's value) to the front of argv; returns how many there are. */
-static int split_paths(const CmdArgs *a, const CmdFlag *flag, int n_flag)
-{
-    int n = 0;
-    for (int i = 0; i < a->argc; i++) {
-        int takes = 0;
-        for (int k = 0; k < n_flag; k++) takes |= flag[k].value && strcmp(a->argv[i], flag[k].name) == 0;
-        if (takes) i++;
-        if (takes || str_starts_with(a->argv[i], "--")) continue;
-        char *path = a->argv[i];
-        memmove(a->argv + n + 1, a->argv + n, (size_t)(i - n) * sizeof *a->argv);
-        a->argv[n++] = path;
-    }
-    return n;
-}
-
 int cmd_data_clips(const CmdArgs *a)
 {
     Flags         f      = { NULL };
@@ -116,12 +100,8 @@ int cmd_data_clips(const CmdArgs *a)
     };
     ConvertOptions o;
     ConvertResult  r;
-    CmdTarget      t;
-    int            n    = split_paths(a, flag, ARRAY_LEN(flag));
-    CmdArgs        rest = *a;
-    rest.argc -= n;
-    rest.argv += n;
-    TRY(cmd_parse(&rest, flag, ARRAY_LEN(flag), &t));
+    int            n = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    if (n < 0) return -1;
     if (n == 0) return err_user("command line: data clips: a video is missing");
     TRY(convert_options(&f, &o));
     if (!f.size) o.size = 256;

@@ -1,9 +1,7 @@
 #define _GNU_SOURCE /* nftw */
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "bin/tasks.h"

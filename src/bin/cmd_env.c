@@ -1,5 +1,4 @@
 #include "base/err.h"
-#include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
 #include "env/builtin.h"
@@ -68,6 +67,7 @@ static int show(const EnvFlags *f, const CmdTarget *t)
     PlayConf p        = { .out = f->out };
     int64_t  episodes = 1;
     TRY(read_flags(f, t, &p.env));
+    TRY(cmd_gif(f->out));
     if (f->episodes) TRY(cmd_int("--episodes", f->episodes, 1, 1000000, &episodes));
     p.n_episode   = (int)episodes;
     p.in_terminal = !f->out && isatty(STDOUT_FILENO);
@@ -116,6 +116,8 @@ int cmd_env(const CmdArgs *a)
     if (strcmp(verb, "list") == 0) return list();
     if (strcmp(verb, "check") != 0 && strcmp(verb, "new") != 0 && strcmp(verb, "show") != 0)
         return no_verb(verb);
+    if (!t.target && strcmp(verb, "new") == 0)
+        return err_user("command line: env new: a name for the new environment is missing");
     if (!t.target) return err_user("command line: env %s: a name is missing (brim env list)", verb);
     if (strcmp(verb, "new") == 0) return template_write(t.target);
     return strcmp(verb, "check") == 0 ? check(&f, &t) : show(&f, &t);

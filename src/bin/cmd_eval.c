@@ -95,7 +95,8 @@ int cmd_eval(const CmdArgs *a)
                      task->metric[task->best].name, (long long)step);
     }
     if (rc == 0) {
-        double per_s = (double)e.n_sample * (double)task->units(&r) / (clock_now_s() - begin);
+        int64_t units = task->eval_units ? task->eval_units(&e) : e.n_sample * task->units(&r);
+        double  per_s = (double)units / (clock_now_s() - begin);
         if (json) {
             print_json(&t, &r, task, step, &e, per_s);
         } else {

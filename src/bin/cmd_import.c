@@ -2,6 +2,7 @@
  * without optimizer state. Weights go from file to file: no device is needed, and little memory. */
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd.h"
@@ -16,6 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What a run keeps of the folder, so that an export has it again. */
 static const char *const kept_files[] = { "config.json",       "generation_config.json",
@@ -78,7 +80,8 @@ static void use_tokenizer(Recipe *r, const char *hf)
     Tokenizer *t = NULL;
     char       full[PATH_MAX];
     if (tokenizer_open(&t, hf) < 0) {
-        log_warn("no tokenizer that Brim reads: prompts and samples are token ids (%s)", err_get());
+        log_warn("no tokenizer that Brim reads: prompts and samples are token ids");
+        log_warn("%s", err_get());
         err_clear();
         return;
     }
@@ -124,6 +127,14 @@ static int write_weights(const Job *j, HfFolder *h, const char *checkpoints)
     return rc;
 }
 
+/* An import that failed leaves no run. What others put into the folder stays. */
+static void remove_run(const RunDir *d, const char *hf)
+{
+    folder_remove(hf); /* an error that is pending stays */
+    rmdir(d->checkpoints);
+    rmdir(d->path);
+}
+
 static int write_run(Job *j, HfFolder *h, Recipe *r, const char *dir, int fresh)
 {
     RunDir  d;
@@ -131,17 +142,19 @@ static int write_run(Job *j, HfFolder *h, Recipe *r, const char *dir, int fresh)
     char    hf[RUNDIR_PATH + 8];
     TRY(rundir_open(&d, r->run));
     snprintf(hf, sizeof hf, "%s/hf", d.path);
-    int rc = 0;
+    int rc = 0, begun = 0;
     if (!fresh && ckpt_list(d.checkpoints, &step, 1) > 0)
         rc = err_user("%s has checkpoints already (run=NAME makes another run, --fresh moves it aside)",
                       d.path);
     if (rc == 0) rc = rundir_begin(&d, fresh);
+    begun = rc == 0;
     if (rc == 0) rc = keep_files(dir, hf);
     if (rc == 0 && strcmp(r->task, "lm") == 0 && !r->data.tokenizer[0]) use_tokenizer(r, hf);
     j->recipe = *r;
-    if (rc == 0) rc = write_recipe(r, d.recipe);
     if (rc == 0) rc = write_weights(j, h, d.checkpoints);
+    if (rc == 0) rc = write_recipe(r, d.recipe); /* last: without it there is no run to go on with */
     rundir_close(&d);
+    if (rc < 0 && begun) remove_run(&d, hf);
     return rc;
 }
 

@@ -6,8 +6,6 @@
 #include "run/setup.h"
 #include "run/switches.h"
 
-#include <stdlib.h>
-
 static void print_card(const Machine *m)
 {
     int c = m->capability;
@@ -39,8 +37,8 @@ typedef struct {
 
 static int plan_for(const Recipe *r, const Flags *f)
 {
-    const Machine *m = machine_find(f->gpu);
-    if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", f->gpu, machine_keys());
+    const Machine *m = machine_asked(f->gpu);
+    if (!m) return -1;
     const Task *task = task_of(r);
     ChooseFor   what = { task, r, dev_cuda_plan(), m->capability, JOB_TRAIN };
     ChooseRoom  room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
@@ -77,10 +75,9 @@ static int plan_here(const Recipe *r, const Flags *f)
 /* 1 when the recipe fits, with its choice; 0 when it does not. */
 static int try_plan(const Recipe *r, const Flags *f, Choice *c)
 {
-    const Machine *m  = f->gpu ? machine_find(f->gpu) : NULL;
+    const Machine *m  = f->gpu ? machine_asked(f->gpu) : NULL;
     int            rc = 0;
-    if (f->gpu && !m)
-        return err_user("command line: --gpu: '%s' is not known (known: %s)", f->gpu, machine_keys());
+    if (f->gpu && !m) return -1;
     if (m) {
         ChooseFor what = { task_of(r), r, dev_cuda_plan(), m->capability, JOB_TRAIN };
         rc = choose_plan(c, &what, m, (ChooseRoom){ machine_room(m), recipe_memory_limit(r, m->mem_bytes) });

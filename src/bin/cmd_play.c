@@ -20,6 +20,7 @@ int cmd_play(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(cmd_int("--episodes", episodes, 1, 1000000, &opt.n_episode));
     TRY(cmd_int("--seed", seed, 0, INT64_MAX, &seed_value));
+    TRY(cmd_gif(out));
     opt.seed        = (uint64_t)seed_value;
     opt.out         = out;
     opt.in_terminal = !out && isatty(STDOUT_FILENO);

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
@@ -259,10 +260,9 @@ static void note(void *arg, const char *what, int64_t done, int64_t all)
 {
     TrainNote *n = arg;
     if (!n->begun) {
-        progress_begin(&n->bar, "train", "tokens/s", 0, all);
+        progress_begin(&n->bar, "vocabulary", "tokens/s", 0, all);
         n->begin_s = clock_now_s();
         n->begun   = 1;
-        return;
     }
     double per_s = (double)done / MAX(clock_now_s() - n->begin_s, 1e-3);
     progress_update(&n->bar, done, NAN, per_s, 1 / per_s);
@@ -285,9 +285,11 @@ static int spool_text(TrainConfig *c, const char *out, const char *field, char *
     return rc < 0 ? rc : 1;
 }
 
-static void print_trained(const Tokenizer *t, const char *out, double time_s)
+static void print_trained(const Tokenizer *t, const TrainConfig *c, const char *out, double time_s)
 {
     TokenizerFacts f = tokenizer_facts(t);
+    if (tokenizer_size(t) < c->vocab)
+        log_warn("--vocab %lld: the text gives only %d tokens", (long long)c->vocab, tokenizer_size(t));
     printf("%s/tokenizer.json: %d tokens, %lld merges, %.1f s, hash %016llx\n", out, tokenizer_size(t),
            (long long)f.n_merge, time_s, (unsigned long long)tokenizer_hash(t));
 }
@@ -330,10 +332,11 @@ int cmd_tokenizer_train(const CmdArgs *a)
         c.n_path = 1;
     }
     int rc = spooled < 0 ? -1 : train_tokenizer(&t, &c);
+    if (n.begun && rc == 0) note(&n, "merges", MIN(tokenizer_size(t), n.bar.total), n.bar.total);
     if (n.begun) progress_end(&n.bar);
     if (path[0]) unlink(path);
     if (rc == 0) rc = tokenizer_save(t, out);
-    if (rc == 0) print_trained(t, out, clock_now_s() - begin_s);
+    if (rc == 0) print_trained(t, &c, out, clock_now_s() - begin_s);
     tokenizer_close(t);
     return rc;
 }

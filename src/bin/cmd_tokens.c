@@ -12,10 +12,8 @@
 #include "data/tokenize.h"
 #include "file/shard.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -131,9 +129,9 @@ static void print_result(const TokenizeConfig *c, const TokenizeResult *r, doubl
     printf("%d file%s in %.1f s, %.1f MB/s\n", r->n_file, str_plural(r->n_file), time_s,
            bytes / time_s / 1e6);
     if (c->val > 0 && r->part[1].n_doc == 0) {
-        log_warn("no validation part: none of %lld document%s fell into the share of %g; a run keeps the end "
-                 "of the training part instead (--split cuts text into more documents)",
-                 (long long)n_doc, str_plural(n_doc), c->val);
+        log_warn("no validation part: %lld document%s too few for a share of %g (--split makes more of them)",
+                 (long long)n_doc, n_doc == 1 ? " is" : "s are", c->val);
+        log_warn("a run validates on the end of the training part instead");
     }
 }
 

@@ -9,7 +9,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,7 +40,7 @@ static const Command commands[] = {
     { "import", cmd_import, "DIR [run=NAME] [key=value ...] [--fresh]",
       "a Hugging Face folder becomes a run: eval, sample and train take it" },
     { "export", cmd_export, "RUN DIR [--step N|best|last] [--dtype float32|bfloat16|float16] [--shard SIZE]",
-      "a run's weights for other programs: a Hugging Face folder of a language model" },
+      "a run's weights for other programs: a Hugging Face folder; of ppo a policy as C" },
     { "play", cmd_play, "RUN [key=value ...] [--episodes N] [--out FILE.gif] [--step N|best|last] [--seed N]",
       "episodes of a trained policy, in the terminal or as a picture" },
     { "data", cmd_data, "tokens | tokenizer | images | clips | show ...",
@@ -68,11 +67,11 @@ static void usage(FILE *out)
 {
     fprintf(out, "brim trains transformers with the GPU filled to the brim.\n\n");
     for (int i = 0; i < ARRAY_LEN(commands); i++) {
-        fprintf(out, "  brim %-7s %s\n               %s\n", commands[i].name, commands[i].usage,
-                commands[i].help);
+        str_print_wrapped(out, commands[i].usage, fprintf(out, "  brim %-7s ", commands[i].name), 17);
+        str_print_wrapped(out, commands[i].help, fprintf(out, "%15s", ""), 15);
     }
     fprintf(out, "\nexit code: 0 done, or stopped by a signal and saved; 1 failure; 2 wrong input; "
-                 "130 stopped at once by a second Ctrl-C\n");
+                 "130 second Ctrl-C\n");
 }
 
 static const Command *find_command(const char *name)
@@ -88,7 +87,8 @@ static void help_command(const Command *c)
 {
     char   *ask[] = { "--help" };
     CmdArgs a     = { 0, 1, ask, BRIM_VERSION, BRIM_COMMIT };
-    printf("brim %s%s%s\n    %s\n", c->name, c->usage[0] ? " " : "", c->usage, c->help);
+    str_print_wrapped(stdout, c->usage, printf("brim %s%s", c->name, c->usage[0] ? " " : ""), 8);
+    str_print_wrapped(stdout, c->help, printf("    "), 4);
     c->run(&a);
     err_clear();
 }
@@ -173,6 +173,8 @@ int main(int argc, char **argv)
     if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0)
         rc = err_set("standard output could not be written");
     if (rc == 0) return 0;
-    fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", err_get());
+    char line[1024];
+    str_quote(line, sizeof line, err_get(), strlen(err_get())); /* names of files may hold anything */
+    fprintf(stderr, "%s%s\n", err_kind() == ERR_USER ? "" : "brim: ", line);
     return err_kind() == ERR_USER ? 2 : 1;
 }

@@ -4,10 +4,10 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "ckpt/ckpt_impl.h"
-#include "base/folder.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -27,17 +27,17 @@
 
 typedef struct CkptWriter CkptWriter;
 
-/* A writer of checkpoints of b's model into folder dir, which is made if need be and cleared of leftovers.
- * Takes host memory for one snapshot; without enough of it, saving makes training wait (said once in the
- * log). keep and keep_every come from b's recipe. b's device must outlive the writer. Negative after
- * err_set(). */
-int  ckpt_writer_create(CkptWriter **out, const Job *b, const char *dir);
+/* A writer of checkpoints of a job's model into folder dir, which is made if need be and cleared of
+ * leftovers. Takes host memory for one snapshot; without enough of it, saving makes training wait (said once
+ * in the log). keep and keep_every come from the job's recipe. The job's device must outlive the writer.
+ * Negative after err_set(). */
+int  ckpt_writer_create(CkptWriter **out, const Job *j, const char *dir);
 void ckpt_writer_destroy(CkptWriter *w); /* waits; NULL is allowed */
 
 /* Copies the device's state into the snapshot, then writes it from a thread. Waits for the save before, if
- * that still runs; a failure of that one that was not polled is logged. b is the job that the writer was made
+ * that still runs; a failure of that one that was not polled is logged. j is the job that the writer was made
  * for. Negative after err_set() when the device cannot be read. */
-int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s);
+int ckpt_begin(CkptWriter *w, Job *j, const CkptState *s);
 /* The next ckpt_begin() saves the best state so far: `best` will name it. */
 void ckpt_mark_best(CkptWriter *w);
 
@@ -96,22 +96,22 @@ int ckpt_verify(const char *path);
  * note (one line, maybe empty) says what is not as it was: micro-batch, recomputation, head chunks, recipe
  * keys. Negative after err_set(), or err_user() for another model; the device is untouched unless the file
  * changed while it was read. */
-int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n);
+int ckpt_load(Job *j, const char *path, CkptState *s, char *note, size_t n);
 
 /* Loads the newest good checkpoint in dir; each broken one is named in a warning. 1 loaded, 0 there is
  * none, negative after err_set() (all are broken) or err_user() (another model). */
-int ckpt_resume(Job *b, const char *dir, CkptState *s, char *note, size_t n);
+int ckpt_resume(Job *j, const char *dir, CkptState *s, char *note, size_t n);
 
 /* The same among the checkpoints of steps below `before`. */
-int ckpt_resume_before(Job *b, const char *dir, int64_t before, CkptState *s, char *note, size_t n);
+int ckpt_resume_before(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n);
 
 /* Loads weights alone from a checkpoint folder (verified) or a .safetensors file (f32, bf16 or f16, our
  * names). */
-int ckpt_load_weights(Job *b, const char *path);
+int ckpt_load_weights(Job *j, const char *path);
 
-/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there: the
- * files of a checkpoint are held open once it was begun, and one that went away before that is no failure, a
- * newer one is there then. The step goes to *step. Negative after err_set() or err_user(). */
-int ckpt_load_newest(Job *b, const char *dir, int64_t *step);
+/* Loads weights alone from the newest good checkpoint in dir, also while a run saves and removes there. The
+ * files of a checkpoint are held open from its first byte on. If a checkpoint went away before, a newer one
+ * is there by then. The step goes to *step. Negative after err_set() or err_user(). */
+int ckpt_load_newest(Job *j, const char *dir, int64_t *step);
 
 #endif

@@ -281,8 +281,8 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
     return 0;
 }
 
-/* Appends what was planned otherwise: the same mathematics, but with another micro-batch or other chunks of
- * the head sums are taken in another order, and the run does not go on bit for bit. */
+/* Appends what was planned otherwise. The mathematics is the same. With another micro-batch or other chunks
+ * of the head, sums are taken in another order: the run does not go on bit for bit. */
 static void note_plan(const CkptState *was, const JobChoice *now, char *note, size_t n)
 {
     int new_micro = was->micro_batch != now->micro_batch;
@@ -317,35 +317,19 @@ static void drop_optim(Loaded *l)
     l->n_item = n;
 }
 
-static int match_model(Loaded *l, const Job *b, char *note, size_t n)
+static int match_model(Loaded *l, const Job *j, char *note, size_t n)
 {
-    l->n_item = ckpt_items(b, &l->arena, &l->item);
+    l->n_item = ckpt_items(j, &l->arena, &l->item);
     drop_optim(l);
     TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
-    TRY(match_frozen(l, b));
-    TRY(match_keys(l, &b->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
+    TRY(match_frozen(l, j));
+    TRY(match_keys(l, &j->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
     for (int k = CKPT_OPTIM; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
-    note_plan(&l->manifest.state, &b->choice, note, n);
+    note_plan(&l->manifest.state, &j->choice, note, n);
     return 0;
 }
 
 /* ---- To the device ------------------------------------------------------------------------------------- */
-
-/* One chunk as the file has it, into the device's dtype. in and out: CKPT_CHUNK_BYTES each. */
-static void convert(DType to, void *out, DType from, const void *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const uint16_t *half = in;
-        float           x    = from == DT_F32    ? ((const float *)in)[i]
-                               : from == DT_BF16 ? f32_from_bf16(half[i])
-                                                 : f32_from_f16(half[i]);
-        if (to == DT_F32) {
-            ((float *)out)[i] = x;
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-        }
-    }
-}
 
 /* hash NULL: the file has no checksums. */
 static int upload_item(Job *j, const SafeFile *f, const SafeTensor *t, const CkptItem *it, char *buf,
@@ -362,7 +346,7 @@ static int upload_item(Job *j, const SafeFile *f, const SafeTensor *t, const Ckp
         void   *put = buf;
         TRY(safetensors_read(f, t->offset + at * (int64_t)size, buf, (size_t)n * size));
         XXH64_update(&state, buf, (size_t)n * size);
-        if (t->dtype != to) convert(to, put = buf + CKPT_CHUNK_BYTES, t->dtype, buf, n);
+        if (t->dtype != to) number_convert(to, put = buf + CKPT_CHUNK_BYTES, t->dtype, buf, n);
         TRY(dev->vt->upload(dev, LANE_COMPUTE, (char *)it->t->data + (size_t)at * to_size, put,
                             (size_t)n * to_size));
         TRY(dev->vt->sync(dev)); /* buf is used again */
@@ -383,11 +367,11 @@ static int upload_all(Job *j, const Loaded *l)
     return job_refresh_copies(j);
 }
 
-static int load(Job *b, Loaded *l, char *note, size_t n)
+static int load(Job *j, Loaded *l, char *note, size_t n)
 {
-    TRY(match_model(l, b, note, n));
+    TRY(match_model(l, j, note, n));
     for (int k = 0; k < l->n_file; k++) TRY(verify_tensors(l, k));
-    return upload_all(b, l);
+    return upload_all(j, l);
 }
 
 /* State of the task's own goes back where it came from. */
@@ -408,26 +392,26 @@ static StepState *adapt_scale(const Job *j, StepState *s)
     return s;
 }
 
-int ckpt_load(Job *b, const char *path, CkptState *s, char *note, size_t n)
+int ckpt_load(Job *j, const char *path, CkptState *s, char *note, size_t n)
 {
     Loaded l;
-    CHECK(b->dev && job_trains(b) && n > 0, "only a bound job that trains can go on with a checkpoint");
+    CHECK(j->dev && job_trains(j) && n > 0, "only a bound job that trains can go on with a checkpoint");
     note[0] = '\0';
     int rc  = loaded_open(&l, path, CKPT_FILES);
-    if (rc == 0) rc = load(b, &l, note, n);
-    if (rc == 0) rc = restore_own(b, &l.manifest.state, path);
-    if (rc == 0) rc = job_write_state(b, adapt_scale(b, &l.manifest.state.device));
+    if (rc == 0) rc = load(j, &l, note, n);
+    if (rc == 0) rc = restore_own(j, &l.manifest.state, path);
+    if (rc == 0) rc = job_write_state(j, adapt_scale(j, &l.manifest.state.device));
     if (rc == 0) *s = l.manifest.state;
     loaded_close(&l);
     return rc;
 }
 
-int ckpt_resume(Job *b, const char *dir, CkptState *s, char *note, size_t n)
+int ckpt_resume(Job *j, const char *dir, CkptState *s, char *note, size_t n)
 {
-    return ckpt_resume_before(b, dir, INT64_MAX, s, note, n);
+    return ckpt_resume_before(j, dir, INT64_MAX, s, note, n);
 }
 
-int ckpt_resume_before(Job *b, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
+int ckpt_resume_before(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
 {
     enum { MAX_TRIES = 1024 };
     int64_t step[MAX_TRIES];
@@ -437,7 +421,7 @@ int ckpt_resume_before(Job *b, const char *dir, int64_t before, CkptState *s, ch
     for (int i = 0; i < found; i++) {
         if (step[i] >= before) continue;
         TRY(ckpt_path(dir, step[i], path, sizeof path));
-        int rc = ckpt_load(b, path, s, note, n);
+        int rc = ckpt_load(j, path, s, note, n);
         if (rc == 0 && s->step == step[i]) return 1;
         if (rc == 0) err_set("%s holds step %lld", path, (long long)s->step);
         if (err_kind() == ERR_USER) return -1;
@@ -452,7 +436,7 @@ int ckpt_resume_before(Job *b, const char *dir, int64_t before, CkptState *s, ch
 
 /* ---- Weights alone ------------------------------------------------------------------------------------- */
 
-static int load_file(Job *b, Loaded *l, const char *path)
+static int load_file(Job *j, Loaded *l, const char *path)
 {
     memset(l, 0, sizeof *l);
     arena_init(&l->arena);
@@ -460,25 +444,25 @@ static int load_file(Job *b, Loaded *l, const char *path)
     l->buf    = fault_hit(FAULT_MALLOC) ? NULL : malloc(2 * CKPT_CHUNK_BYTES);
     if (!l->buf) return err_sys("%s: memory for reading it", path);
     TRY(safetensors_open(&l->file[CKPT_MODEL], path));
-    l->n_item = ckpt_items(b, &l->arena, &l->item);
+    l->n_item = ckpt_items(j, &l->arena, &l->item);
     TRY(match_tensors(l, &l->file[CKPT_MODEL], CKPT_MODEL));
-    return upload_all(b, l);
+    return upload_all(j, l);
 }
 
-static int load_folder(Job *b, Loaded *l, const char *path)
+static int load_folder(Job *j, Loaded *l, const char *path)
 {
     char note[256] = ""; /* what a run would be told does not matter to weights */
     TRY(loaded_open(l, path, 1));
-    return load(b, l, note, sizeof note);
+    return load(j, l, note, sizeof note);
 }
 
-int ckpt_load_weights(Job *b, const char *path)
+int ckpt_load_weights(Job *j, const char *path)
 {
     Loaded   l;
     FileKind kind = file_kind(path);
-    CHECK(b->dev, "the job is not bound");
+    CHECK(j->dev, "the job is not bound");
     if (kind == FILE_NONE) return err_user("%s: no such checkpoint or file", path);
-    int rc = kind == FILE_FOLDER ? load_folder(b, &l, path) : load_file(b, &l, path);
+    int rc = kind == FILE_FOLDER ? load_folder(j, &l, path) : load_file(j, &l, path);
     loaded_close(&l);
     return rc;
 }
@@ -496,10 +480,10 @@ static FolderId folder_id(const char *path)
 }
 
 /* 1 loaded, 0 it went away or was replaced while it was opened, negative after err_set(). */
-static int try_weights(Job *b, const char *path)
+static int try_weights(Job *j, const char *path)
 {
     FolderId before = folder_id(path), after;
-    int      rc     = ckpt_load_weights(b, path);
+    int      rc     = ckpt_load_weights(j, path);
     if (rc == 0) return 1;
     after = folder_id(path);
     if (before.inode != 0 && before.inode == after.inode && before.device == after.device) return -1;
@@ -507,7 +491,7 @@ static int try_weights(Job *b, const char *path)
     return 0;
 }
 
-int ckpt_load_newest(Job *b, const char *dir, int64_t *step)
+int ckpt_load_newest(Job *j, const char *dir, int64_t *step)
 {
     enum { TRIES = 1000, MOST = 64 }; /* a run would have to save so often while one file is opened */
     int64_t list[MOST];
@@ -518,7 +502,7 @@ int ckpt_load_newest(Job *b, const char *dir, int64_t *step)
         if (n == 0) return err_user("%s: there is no checkpoint yet", dir);
         for (int i = 0; i < n && rc < 0; i++) {
             TRY(ckpt_path(dir, list[i], path, sizeof path));
-            rc    = try_weights(b, path);
+            rc    = try_weights(j, path);
             *step = list[i];
             if (rc > 0) return 0;
             if (rc == 0) break; /* the list is old */

@@ -11,14 +11,13 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/thread.h"
-#include "conf/schema.h"
 #include "ckpt/ckpt_impl.h"
-#include "base/folder.h"
-#include "base/hostmem.h"
+#include "conf/schema.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -147,9 +146,9 @@ static void snapshot_alloc(void *arg)
              str_bytes(a, sizeof a, (double)need), str_bytes(b, sizeof b, (double)have));
 }
 
-static int snapshot_fill(CkptWriter *w, const Job *b)
+static int snapshot_fill(CkptWriter *w, const Job *j)
 {
-    Dev *dev = b->dev;
+    Dev *dev = j->dev;
     for (int r = 0; r < w->n_range; r++) {
         const Tensor *t = w->range[r].root;
         TRY(dev->vt->download(dev, LANE_COMPUTE, w->range[r].copy, t->data, tensor_bytes(t)));
@@ -202,8 +201,10 @@ static int write_item(CkptWriter *w, SafeWriter *out, int item, uint64_t *hash)
         const char *src = fetch(w, item, at, n);
         if (!src) return -1;
         if (w->item[item].file == CKPT_MODEL && !is_finite(src, w->item[item].spec.dtype, n)) {
-            w->not_finite = 1;
-            return err_set("%s has numbers that are not finite", w->item[item].spec.name);
+            w->not_finite    = 1;
+            const char *name = w->item[item].spec.name;
+            return w->from ? err_user("%s has numbers that are not finite", name)
+                           : err_set("%s has numbers that are not finite", name);
         }
         XXH64_update(&state, src, n);
         TRY(safetensors_write_data(out, src, n));
@@ -355,44 +356,44 @@ static void save_body(void *arg)
     atomic_store(&w->finished, 1);
 }
 
-static void describe_run(CkptWriter *w, const Job *b, const CkptState *s)
+static void describe_run(CkptWriter *w, const Job *j, const CkptState *s)
 {
     CkptManifest *m = &w->manifest;
     m->state        = *s;
     m->n_frozen     = 0;
-    for (int k = 0; k < b->n_table; k++) {
-        const ParamTable *t = b->table[k];
+    for (int k = 0; k < j->n_table; k++) {
+        const ParamTable *t = j->table[k];
         if (t->origin[0]) m->frozen[m->n_frozen++] = (CkptFrozen){ t->prefix, t->origin, t->origin_hash };
     }
-    m->state.own_bytes = (int64_t)b->task->own_state_bytes;
-    CHECK(b->task->own_state_bytes <= sizeof m->state.own, "raise CKPT_OWN");
-    if (m->state.own_bytes) memcpy(m->state.own, b->own_state, b->task->own_state_bytes);
+    m->state.own_bytes = (int64_t)j->task->own_state_bytes;
+    CHECK(j->task->own_state_bytes <= sizeof m->state.own, "raise CKPT_OWN");
+    if (m->state.own_bytes) memcpy(m->state.own, j->own_state, j->task->own_state_bytes);
     m->key   = w->key;
     m->n_key = 0;
-    for (int i = 0; i < schema_rows(&b->recipe); i++) {
-        const SchemaRow *row  = schema_row(&b->recipe, i);
+    for (int i = 0; i < schema_rows(&j->recipe); i++) {
+        const SchemaRow *row  = schema_row(&j->recipe, i);
         char            *text = w->text[m->n_key];
-        if (!schema_applies(&b->recipe, row)) continue;
-        schema_get(row, &b->recipe, text, sizeof w->text[0]);
+        if (!schema_applies(&j->recipe, row)) continue;
+        schema_get(row, &j->recipe, text, sizeof w->text[0]);
         if (str_is_printable(text)) m->key[m->n_key++] = (CkptKey){ row->name, text };
     }
 }
 
 void ckpt_mark_best(CkptWriter *w) { w->next_is_best = 1; }
 
-int ckpt_begin(CkptWriter *w, Job *b, const CkptState *s)
+int ckpt_begin(CkptWriter *w, Job *j, const CkptState *s)
 {
     double begin_s = clock_now_s();
-    CHECK(b == w->job, "the writer was made for another job");
+    CHECK(j == w->job, "the writer was made for another job");
     CHECK(s->n_skip >= 0 && s->n_skip <= CKPT_MAX_SKIP && s->step >= 0, "step %lld", (long long)s->step);
     char before[sizeof w->message];
     if (ckpt_wait(w, before, sizeof before) < 0) log_error("%s", before);
     w->is_best      = w->next_is_best;
     w->next_is_best = 0;
-    describe_run(w, b, s);
-    TRY(job_read_state(b, &w->manifest.state.device));
-    if (w->has_snapshot) TRY(snapshot_fill(w, b));
-    w->source     = b;
+    describe_run(w, j, s);
+    TRY(job_read_state(j, &w->manifest.state.device));
+    if (w->has_snapshot) TRY(snapshot_fill(w, j));
+    w->source     = j;
     w->snapshot_s = clock_now_s() - begin_s;
     w->active     = 1;
     atomic_store(&w->finished, 0);
@@ -419,17 +420,17 @@ int ckpt_wait(CkptWriter *w, char *msg, size_t n)
 
 /* ---- The writer ---------------------------------------------------------------------------------------- */
 
-int ckpt_writer_create(CkptWriter **out, const Job *b, const char *dir)
+int ckpt_writer_create(CkptWriter **out, const Job *j, const char *dir)
 {
-    CHECK(b->dev && job_trains(b), "only a bound job that trains has checkpoints");
+    CHECK(j->dev && job_trains(j), "only a bound job that trains has checkpoints");
     CkptWriter *w = fault_hit(FAULT_MALLOC) ? NULL : (CkptWriter *)calloc(1, sizeof *w);
     if (!w) return err_sys("memory for writing checkpoints");
     arena_init(&w->arena);
-    w->job        = b;
-    w->dev        = b->dev;
-    w->keep       = b->recipe.checkpoint.keep;
-    w->keep_every = b->recipe.checkpoint.keep_every;
-    list_stored(w, b);
+    w->job        = j;
+    w->dev        = j->dev;
+    w->keep       = j->recipe.checkpoint.keep;
+    w->keep_every = j->recipe.checkpoint.keep_every;
+    list_stored(w, j);
     int rc = str_copy(w->dir, sizeof w->dir, dir) < 0 ? err_set("%s: path too long", dir) : 0;
     if (rc == 0) rc = file_make_folders(dir);
     if (rc == 0) rc = ckpt_check_names(dir);

@@ -344,16 +344,13 @@ static int set_rope(const Reading *r, json_t *map)
 
 static int check_layer_types(const Reading *r, const json_t *list)
 {
-    size_t        i;
-    json_t       *item;
-    const HfKey   key  = { .key = "layer_types" };
-    const char   *want = r->c->model.window ? "sliding_attention" : "full_attention";
-    const json_t *all  = list;
-    if (!all || json_is_null(all)) return 0;
+    size_t      i;
+    json_t     *item;
+    const char *want = r->c->model.window ? "sliding_attention" : "full_attention";
     json_array_foreach((json_t *)list, i, item)
     {
         if (!json_is_string(item) || strcmp(json_string_value(item), want) != 0)
-            return refuse(r, key.key, item, "Brim computes the same attention in every layer");
+            return refuse(r, "layer_types", item, "Brim computes the same attention in every layer");
     }
     return 0;
 }

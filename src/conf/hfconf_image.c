@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "conf/relate_image.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,9 +33,7 @@ static int add_label(RecipeImage *m, int64_t i, const char *text)
 {
     char label[LABEL];
     int  n = snprintf(label, sizeof label, "%.*s", (int)strcspn(text, ","), text);
-    if (n >= (int)sizeof label || !isalnum((unsigned char)label[0]) || label[n - 1] == ' ' ||
-        !str_is_printable(label) || strpbrk(label, "[]{}\"'#&*!|>%@`\\:"))
-        return -1;
+    if (n >= (int)sizeof label || !relate_is_class_name(label)) return -1;
     if (str_list_has(m->names, label)) return -1;
     return str_append(m->names, sizeof m->names, "%s%s", i ? "," : "", label);
 }
@@ -107,7 +104,8 @@ static int read_processor(RecipeImage *m, const char *name, const json_t *root)
         str_copy(m->mean, sizeof m->mean, "0,0,0");
         str_copy(m->std, sizeof m->std, "1,1,1");
     }
-    CHECK(relate_floats(m->std, 3, v) == 0, "three numbers");
+    int rc = relate_floats(m->std, 3, v);
+    CHECK(rc == 0, "three numbers");
     for (int i = 0; i < 3; i++) {
         if (!(v[i] > 1e-4f)) return err_user("%s: image_std: %g is not above 0", name, (double)v[i]);
     }

@@ -74,6 +74,13 @@ static void say_place(const Recipe *r, const char *key, char *buf, size_t n)
     }
 }
 
+int recipe_is_typed(const Recipe *r, const char *key)
+{
+    int row = schema_find(r, key);
+    CHECK(row >= 0, "no key %s", key);
+    return r->origin[row] == ORIGIN_COMMAND_LINE;
+}
+
 int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
 {
     char    what[800], place[RECIPE_STR + 24];
@@ -375,8 +382,10 @@ static void print_row(const SchemaRow *row, FILE *out)
 {
     char type[500];
     schema_describe(row, type, sizeof type);
-    fprintf(out, "%s\n    %s\n    %s; default %s\n", row->name, row->help, type,
-            row->def[0] ? row->def : "none");
+    str_append(type, sizeof type, "; default %s", row->def[0] ? row->def : "none");
+    fprintf(out, "%s\n", row->name);
+    str_print_wrapped(out, row->help, fprintf(out, "    "), 4);
+    str_print_wrapped(out, type, fprintf(out, "    "), 4);
 }
 
 int recipe_help(const char *key, FILE *out)

@@ -338,6 +338,9 @@ int recipe_load_task(Recipe *r, const RecipeTask *task, const char *path, int n_
 int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_override,
                  char *const *override);
 
+/* 1: the command line gives this key. */
+int recipe_is_typed(const Recipe *r, const char *key);
+
 /* Reports what is wrong with a key's value and where the value was given: "FILE:LINE: KEY: text", "command
  * line: KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */
 int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)

@@ -136,8 +136,8 @@ static void cut_warmup(Recipe *r)
         r->origin[row_of(r, "optim.warmup")] == ORIGIN_COMMAND_LINE)
         return;
     r->optim.warmup = r->steps / 10;
-    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld steps", LL(was), LL(r->optim.warmup),
-             LL(r->steps));
+    log_info("optim.warmup: cut from %lld to %lld, a tenth of the %lld step%s", LL(was), LL(r->optim.warmup),
+             LL(r->steps), str_plural(r->steps));
 }
 
 static int check_optim(const Recipe *r)
@@ -290,7 +290,7 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->train[0], "data.train", "data.kind",
            "is missing: name the file to train on, or set data.kind: random");
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
-           "data.kind text has 256 tokens, model.vocab only %lld", LL(r->model.vocab));
+           "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
     TRY(find_files(r, folder));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
@@ -355,10 +355,13 @@ static int take_model(Recipe *r, const HfConfig *c)
         if (r->origin[i] == ORIGIN_DEFAULT && row->type == KEY_LIST) {
             memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
         } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
-            CHECK(schema_set(row, r, wanted, 0, why, sizeof why) == 0, "%s: %s", row->name, why);
+            int is_set = schema_set(row, r, wanted, 0, why, sizeof why) == 0;
+            CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
             if (!may_differ(r, c, row->name))
-                rc = recipe_blame(r, row->name, "is %s, but %s has %s", ours, r->init, wanted);
+                rc =
+                    recipe_blame(r, row->name, "is %s, but %s has %s (what the folder gives may be left out)",
+                                 ours, r->init, wanted);
         }
     }
     free(theirs);
@@ -434,6 +437,25 @@ static int64_t choose_minibatch(int64_t n, int64_t c)
     return n / parts;
 }
 
+/* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
+ * does not count. */
+static int count_rollouts(Recipe *r, int64_t n)
+{
+    int64_t *total = &r->ppo.total_steps;
+    if (*total == 0) return 0;
+    if (recipe_is_typed(r, "steps")) {
+        DEMAND(!recipe_is_typed(r, "total_steps"), "steps",
+               "not together with total_steps: steps=%lld are total_steps=%lld", LL(r->steps),
+               LL(r->steps * n));
+        *total = 0;
+        return 0;
+    }
+    RELATE(*total >= n, "total_steps", "ppo.envs",
+           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(*total), LL(n));
+    r->steps = *total / n;
+    return 0;
+}
+
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
     RecipePpo *p = &r->ppo;
@@ -459,9 +481,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
            LL(r->policy.width));
     RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
-    RELATE(p->total_steps == 0 || p->total_steps >= n, "total_steps", "ppo.envs",
-           "total_steps (%lld) is less than one rollout of ppo.envs x ppo.rollout (%lld)", LL(p->total_steps),
-           LL(n));
+    TRY(count_rollouts(r, n));
     int64_t c = r->policy.context;
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",
            "policy.context (%lld) must divide ppo.rollout (%lld) and ppo.minibatch (%lld)", LL(c),
@@ -469,7 +489,6 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     RELATE(r->policy.kind == POLICY_MLP || c == 1 || r->policy.width / r->policy.heads % 2 == 0,
            "policy.heads", "policy.width", "a head needs an even size, not %lld",
            LL(r->policy.width / r->policy.heads));
-    if (p->total_steps > 0) r->steps = p->total_steps / n;
     r->step_samples = n / c; /* a sample is what the net sees at once */
     r->step_key     = "ppo.envs";
     return find_files(r, folder);

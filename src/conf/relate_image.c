@@ -5,7 +5,9 @@
 #include "base/str.h"
 #include "conf/schema.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LL(x) ((long long)(x))
 
@@ -18,6 +20,15 @@ int relate_floats(const char *list, int n, float *out)
         out[i] = (float)v;
     }
     return str_list_next(&list, item, sizeof item) == 0 ? 0 : -1;
+}
+
+int relate_is_class_name(const char *name)
+{
+    enum { MOST = 63 }; /* bytes of an item of a list */
+    size_t        n     = name ? strlen(name) : 0;
+    unsigned char first = n > 0 ? (unsigned char)name[0] : '\0';
+    return n > 0 && n <= MOST && (isalnum(first) || first == '_' || first >= 0x80) && name[n - 1] != ' ' &&
+           str_is_printable(name) && !strpbrk(name, ",[]{}\"'#&*!|>%@`\\:");
 }
 
 /* value must be a multiple of unit; the nearest ones are named. */

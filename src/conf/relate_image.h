@@ -18,6 +18,9 @@ int relate_stage(const Recipe *r, int i, RecipeStage *out);
 /* n numbers from a comma list; negative when there are more, fewer or others. */
 int relate_floats(const char *list, int n, float *out);
 
+/* 1: image.names can hold this name of a class, and a recipe that was written with it can be read. */
+int relate_is_class_name(const char *name);
+
 /* 1: samples of a step are mixed with each other (mixup, cutmix). */
 int relate_mixes(const Recipe *r);
 

@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static void *field_of(const SchemaRow *row, Recipe *r) { return (char *)r + row->offset; }
@@ -232,6 +231,26 @@ static int parse_exponent(const char *text, int64_t *out)
     return 0;
 }
 
+/* "10m", "1.5 h", "30s" as seconds. */
+static int parse_time(const char *text, double *out)
+{
+    static const struct {
+        const char *unit;
+        double      time_s;
+    } units[] = { { "s", 1 }, { "sec", 1 }, { "m", 60 }, { "min", 60 }, { "h", 3600 }, { "d", 86400 } };
+    char   number[32];
+    size_t n = strspn(text, "0123456789.");
+    str_copy(number, sizeof number, text);
+    number[MIN(n, sizeof number - 1)] = '\0';
+    text += n + strspn(text + n, " ");
+    for (int i = 0; i < ARRAY_LEN(units); i++) {
+        if (strcmp(text, units[i].unit) != 0 || str_parse_double(number, out) < 0) continue;
+        *out *= units[i].time_s;
+        return 0;
+    }
+    return -1;
+}
+
 static int set_number(const SchemaRow *row, Recipe *r, const char *text, char *why, size_t n)
 {
     int64_t i;
@@ -247,7 +266,12 @@ static int set_number(const SchemaRow *row, Recipe *r, const char *text, char *w
         *(int64_t *)field_of(row, r) = i;
         return 0;
     }
-    if (str_parse_double(text, &d) < 0) return refuse(why, n, "a number", text);
+    if (str_parse_double(text, &d) < 0) {
+        refuse(why, n, "a number", text);
+        if (str_ends_with(row->name, "_s") && parse_time(text, &d) == 0)
+            str_append(why, n, " (seconds: %g would do)", d);
+        return -1;
+    }
     if (check_bounds(row, d, text, why, n) < 0) return -1;
     *(double *)field_of(row, r) = d == 0 ? 0 : d; /* no negative zero: fields are compared bytewise */
     return 0;

@@ -49,7 +49,7 @@ const SchemaRow schema_table[] = {
               "transformer on images or clips; latent, a byte encoder in front of a frozen language model" },
     { ROW("steps", KEY_INT, steps, "1000"), BETWEEN(1, 1e9),
       .aka = "max_steps,max_iters,num_iterations,iterations,train_steps",
-      .help = "optimizer updates" },
+      .help = "steps of the run: one optimizer update each; of ppo one rollout with all its updates" },
     { ROW("step_tokens", KEY_INT, step_tokens, "524288"), BETWEEN(1, 1 << 30),
       .aka = "batch_tokens,total_batch_size,tokens_per_step,global_batch_tokens",
       .tasks = "lm",

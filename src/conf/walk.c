@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <yaml.h>
 

@@ -25,8 +25,7 @@ static int check_tokens(const Recipe *r, const Tokens *s, const char *key)
     }
     if (bytes > DATA_CHECK_BYTES) log_info("%s: checking %s of tokens", tokens_name(s), size);
     if (tokens_verify(s) < 0) return recipe_blame_pending(r, key);
-    log_info("%s: %s of tokens checked: every id, and the checksums of files that have one", tokens_name(s),
-             size);
+    log_info("%s: %s of tokens checked: ids, and checksums where there are some", tokens_name(s), size);
     return 0;
 }
 

@@ -2,16 +2,20 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LOGGED = 10 };
 
-static const char *part_path(const ConvertOut *c, char buf[PATH_MAX])
+static const char *part_path(const char *folder, int part, char buf[PATH_MAX])
 {
-    snprintf(buf, PATH_MAX, "%s/part-%05d" ALBUM_SUFFIX, c->folder, c->result->n_album);
+    int n = snprintf(buf, PATH_MAX, "%s/part-%05d" ALBUM_SUFFIX, folder, part);
+    CHECK(n > 0 && n < PATH_MAX, "a path of %d bytes", n); /* the folder's was measured */
     return buf;
 }
 
@@ -26,7 +30,10 @@ int convert_out_begin(ConvertOut *c)
     int n = file_list(&a, c->folder, ALBUM_SUFFIX, &names);
     arena_deinit(&a);
     if (n > 0) return err_user("%s: has albums already; name another folder, or remove them", c->folder);
-    return n;
+    if (n < 0) return -1;
+    if (snprintf(c->tmp, sizeof c->tmp, "%s/.tmp-albums-%d", c->folder, (int)getpid()) >= PATH_MAX - 64)
+        return err_user("%s: the path is too long", c->folder);
+    return file_make_folders(c->tmp);
 }
 
 static int publish(ConvertOut *c)
@@ -42,7 +49,7 @@ int convert_out_add(ConvertOut *c, const AlbumEntry *e, const void *record)
 {
     char path[PATH_MAX];
     if (c->writer && album_write_bytes(c->writer) + e->size_bytes > c->album_bytes) TRY(publish(c));
-    if (!c->writer) c->writer = album_write_begin(part_path(c, path));
+    if (!c->writer) c->writer = album_write_begin(part_path(c->tmp, c->result->n_album, path));
     if (!c->writer) return -1;
     TRY(album_write_add(c->writer, e, record));
     c->result->n_sample++;
@@ -62,6 +69,15 @@ int convert_out_skip(ConvertOut *c, const char *name, const char *why)
     return 0;
 }
 
+static int move_parts(const ConvertOut *c)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    for (int i = 0; i < c->result->n_album; i++) {
+        if (rename(part_path(c->tmp, i, from), part_path(c->folder, i, to)) != 0) return err_sys("%s", to);
+    }
+    return folder_sync(c->folder);
+}
+
 int convert_out_end(ConvertOut *c, int rc)
 {
     char path[PATH_MAX];
@@ -70,5 +86,7 @@ int convert_out_end(ConvertOut *c, int rc)
     album_write_discard(&c->writer);
     if (rc == 0 && c->skipped) rc = file_publish(&c->skipped, path);
     file_discard(&c->skipped);
+    if (rc == 0) rc = move_parts(c);
+    folder_remove(c->tmp); /* an error that is pending stays */
     return rc;
 }

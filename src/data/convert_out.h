@@ -1,14 +1,17 @@
-/* Where converters put their samples: albums part-00000.brimg ... of a folder, and skipped.txt. */
+/* Where converters put their samples: albums part-00000.brimg ... of a folder, and skipped.txt. The albums
+ * move into the folder together, at the end: half of them would be read as a set. */
 #ifndef DATA_CONVERT_OUT_H
 #define DATA_CONVERT_OUT_H
 
 #include "data/image_convert.h"
 #include "file/album.h"
 
+#include <limits.h>
 #include <stdio.h>
 
 typedef struct {
     const char        *folder;
+    char               tmp[PATH_MAX]; /* in it: the albums until the end */
     const char *const *class_name;
     int                n_class;
     int64_t            album_bytes;
@@ -21,7 +24,7 @@ typedef struct {
 int convert_out_begin(ConvertOut *c);
 int convert_out_add(ConvertOut *c, const AlbumEntry *e, const void *record);
 int convert_out_skip(ConvertOut *c, const char *name, const char *why);
-/* rc: of what came before; negative discards the album under way. Returns rc, or negative after err_set(). */
+/* rc: of what came before; negative discards all albums. Returns rc, or negative after err_set(). */
 int convert_out_end(ConvertOut *c, int rc);
 
 #endif

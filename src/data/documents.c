@@ -340,14 +340,13 @@ static int refuse_field(const DocumentsConfig *cfg, const DocumentSpan *s, const
     return refuse_line(cfg, s, bad, what);
 }
 
-static int field_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
-                      size_t *n, void **own, int *bad)
+/* Replaces the line in out by its field. */
+static int field_text(const DocumentsConfig *cfg, const DocumentSpan *s, DocumentText *out)
 {
-    const DocumentSpan *s = &b->doc[i];
-    const char         *p = b->text + s->at;
-    char                what[256];
-    json_error_t        e;
-    size_t              blank = 0;
+    const char  *p = out->text;
+    char         what[256];
+    json_error_t e;
+    size_t       blank = 0;
     while (blank < s->len && strchr(" \t\r", p[blank]) && p[blank]) blank++;
     if (blank == s->len) return 0;
     json_t *j = json_loadb(p, s->len, JSON_ALLOW_NUL, &e);
@@ -355,37 +354,33 @@ static int field_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_
         char shown[160];
         str_quote(shown, sizeof shown, e.text, strlen(e.text));
         snprintf(what, sizeof what, "not a line of JSON: %s (column %d)", shown, e.column);
-        return refuse_line(cfg, s, bad, what);
+        return refuse_line(cfg, s, &out->bad, what);
     }
     const json_t *field = json_is_object(j) ? json_object_get(j, cfg->field) : NULL;
     if (!json_is_string(field)) {
-        int rc =
-            json_is_object(j) ? refuse_field(cfg, s, j, bad) : refuse_line(cfg, s, bad, "not a JSON object");
+        int rc = json_is_object(j) ? refuse_field(cfg, s, j, &out->bad)
+                                   : refuse_line(cfg, s, &out->bad, "not a JSON object");
         json_decref(j);
         return rc;
     }
-    *own  = j;
-    *text = json_string_value(field);
-    *n    = json_string_length(field);
+    out->own  = j;
+    out->text = json_string_value(field);
+    out->n    = json_string_length(field);
     return 1;
 }
 
-int documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
-                   size_t *n, void **own, int *bad)
+int documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, DocumentText *out)
 {
     const DocumentSpan *s = &b->doc[i];
-    *own                  = NULL;
-    *bad                  = 0;
-    *n                    = s->len;
-    *text                 = b->text + s->at;
+    *out                  = (DocumentText){ .text = b->text + s->at, .n = s->len };
     if (s->line > 0) {
-        int rc = field_text(cfg, b, i, text, n, own, bad);
+        int rc = field_text(cfg, s, out);
         if (rc <= 0) return rc;
     }
-    return *n > 0 || !s->first;
+    return out->n > 0 || !s->first;
 }
 
-void documents_text_free(void *own) { json_decref(own); }
+void documents_text_free(DocumentText *t) { json_decref(t->own); }
 
 /* ---- all at once --------------------------------------------------------------------------------------- */
 
@@ -402,13 +397,11 @@ int documents_is_more(const char *path)
 static int spool_batch(const DocumentsConfig *cfg, const DocumentBatch *b, FILE *out)
 {
     for (int64_t i = 0; i < b->n; i++) {
-        const char *text;
-        size_t      n;
-        void       *own;
-        int         bad, rc = documents_text(cfg, b, i, &text, &n, &own, &bad);
-        if (rc > 0) rc = file_write(out, text, n);
+        DocumentText t;
+        int          rc = documents_text(cfg, b, i, &t);
+        if (rc > 0) rc = file_write(out, t.text, t.n);
         if (rc == 0 && b->doc[i].last) rc = file_write(out, "\n", 1);
-        documents_text_free(own);
+        documents_text_free(&t);
         TRY(rc);
     }
     return 0;

@@ -58,12 +58,18 @@ void documents_close(Documents *d); /* NULL is allowed */
 int  documents_next(Documents *d, DocumentBatch *b);
 void documents_batch_deinit(DocumentBatch *b);
 
-/* The text of document i of a batch: for JSON lines the field, unpacked into *own, which the caller frees
- * with documents_text_free(). 1: *text and *n are set; 0: nothing there (an empty line, or a line that is
- * left out: *bad is 1 then). Any thread. Negative after err_user(). */
-int  documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, const char **text,
-                    size_t *n, void **own, int *bad);
-void documents_text_free(void *own);
+typedef struct {
+    const char *text; /* borrowed from the batch, or from own */
+    size_t      n;
+    int         bad; /* 1: a line that is left out */
+    void       *own; /* what a line of JSON was unpacked into */
+} DocumentText;
+
+/* The text of document i of a batch; for JSON lines the field. 1: there is text; 0: an empty line, or a line
+ * that is left out. Any thread. Negative after err_user(). The caller calls documents_text_free() in all
+ * cases. */
+int  documents_text(const DocumentsConfig *cfg, const DocumentBatch *b, int64_t i, DocumentText *out);
+void documents_text_free(DocumentText *t);
 
 /* 1: a path is not just a file of plain text: a folder, standard input, packed, or JSON lines. */
 int documents_is_more(const char *path);

@@ -59,6 +59,8 @@ int image_skips_check(ImageSkips *k, double limit)
     thread_lock(&k->lock);
     int64_t seen = k->seen, skipped = k->skipped;
     thread_unlock(&k->lock);
+    if (limit < 1 && skipped == seen && seen >= IMAGE_SKIP_FIRST)
+        return err_set("none of the first %lld samples could be used", (long long)seen);
     if (seen < IMAGE_SKIP_AFTER || (double)skipped <= limit * (double)seen) return 0;
     return err_set("%lld of %lld samples could not be used, more than data.skip_limit allows (%g)",
                    (long long)skipped, (long long)seen, limit);

@@ -40,7 +40,7 @@ void image_counters_add(ImageCounters *sum, const ImageCounters *more);
 
 /* ---- Skips ----------------------------------------------------------------------------------------- */
 
-enum { IMAGE_SKIP_AFTER = 1000, IMAGE_SKIP_LOGGED = 10 };
+enum { IMAGE_SKIP_FIRST = 64, IMAGE_SKIP_AFTER = 1000, IMAGE_SKIP_LOGGED = 10 };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -54,7 +54,7 @@ void image_skips_deinit(ImageSkips *k);
 void image_skips_note(ImageSkips *k, const char *name, const char *why);
 
 /* Negative after err_set() when more than `limit` of the samples were skipped, once IMAGE_SKIP_AFTER were
- * seen. */
+ * seen; or all of the first IMAGE_SKIP_FIRST. */
 int image_skips_check(ImageSkips *k, double limit);
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "conf/relate_image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +43,14 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
     return 0;
 }
 
-void set_number_classes(ImageSet *s, int n)
+char *set_class_name(ImageSet *s, int c, const char *name)
+{
+    return relate_is_class_name(name) ? arena_strdup(&s->arena, name)
+                                      : arena_printf(&s->arena, "class %d", c);
+}
+
+/* Class names "0", "1" ... for labels that are only numbers. */
+static void number_classes(ImageSet *s, int n)
 {
     s->class_name = ARENA_ARRAY(&s->arena, char *, MAX(n, 1));
     s->n_class    = n;
@@ -84,7 +92,7 @@ static int open_idx(ImageSet *s)
         TRY(set_add(s, &it, name));
         n_class = MAX(n_class, it.label + 1);
     }
-    set_number_classes(s, n_class);
+    number_classes(s, n_class);
     return 0;
 }
 
@@ -117,7 +125,7 @@ static int open_tars(ImageSet *s)
         TRY(set_scan_tar(s, i));
     }
     for (int64_t i = 0; i < s->n_item; i++) n_class = MAX(n_class, s->item[i].label + 1);
-    set_number_classes(s, n_class);
+    number_classes(s, n_class);
     return 0;
 }
 
@@ -143,9 +151,9 @@ static int open_albums(ImageSet *s)
             TRY(set_add(s, &t, e.name));
         }
     }
-    set_number_classes(s, album_classes(s->part[0].album));
+    number_classes(s, album_classes(s->part[0].album));
     for (int c = 0; c < s->n_class; c++)
-        s->class_name[c] = arena_strdup(&s->arena, album_class_name(s->part[0].album, c));
+        s->class_name[c] = set_class_name(s, c, album_class_name(s->part[0].album, c));
     return 0;
 }
 
@@ -252,9 +260,10 @@ const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n)
 {
     const SetItem *it   = &s->item[i];
     const char    *root = s->n_part > 0 ? s->part[it->part].path : s->path;
-    snprintf(buf, n, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
+    char           name[2 * PATH_MAX];
+    snprintf(name, sizeof name, "%s%s%s", root, s->kind == SET_FOLDER || s->kind == SET_FLAT ? "/" : ": ",
              s->text + it->name);
-    return buf;
+    return str_quote(buf, n, name, strlen(name));
 }
 
 /* ---- Reading --------------------------------------------------------------------------------------- */

@@ -1,8 +1,11 @@
 /* Image set: labelled images or clips under one path, by number.
  *
- * 1. What the path may be: a folder of class folders (ImageFolder; nested ones count to their class), a
- *    folder of images without classes, an idx file of images (its labels beside it), a WebDataset tar file
- *    or a folder of them, an album or a folder of them; or one image, without a label.
+ * 1. What the path may be:
+ *        a folder of class folders (ImageFolder); nested folders count to their class
+ *        a folder of images without classes, or one image; these have no labels
+ *        an idx file of images, with its labels beside it
+ *        a WebDataset tar file, or a folder of them
+ *        an album, or a folder of them
  * 2. Classes of folders are numbered in the order of their names (bytes compared). Samples are in the
  *    order of class and path. So a number means the same image on every machine.
  * 3. An open set does not change, but for image_set_match(); any number of threads may read it.

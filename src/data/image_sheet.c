@@ -97,7 +97,8 @@ static const char *class_name(const Show *s, int label, char *buf, size_t n)
     for (int c = 0; list && str_list_next(&list, buf, n) > 0; c++) {
         if (c == label) return buf;
     }
-    return image_set_class_name(s->set, label);
+    const char *name = image_set_class_name(s->set, label);
+    return str_quote(buf, n, name, strlen(name));
 }
 
 static void show_list(const Show *s, int columns, FILE *list)

@@ -62,7 +62,10 @@ ImageOptions image_source_options(const Recipe *r, int training)
     if (!training) return o;
     int rc = image_options_list(&o, d->augment, "data.augment");
     CHECK(rc == 0, "data.augment was verified on load");
-    if (o.rand_ops > 0) o.rand_ops = (int)d->rand_ops, o.rand_level = (int)d->rand_level;
+    if (o.rand_ops > 0) {
+        o.rand_ops   = (int)d->rand_ops;
+        o.rand_level = (int)d->rand_level;
+    }
     if (o.erase > 0) o.erase = d->erase;
     if (o.mixup > 0) o.mixup = d->mixup;
     if (o.cutmix > 0) o.cutmix = d->cutmix;
@@ -142,7 +145,8 @@ static void tell_counters(const ImageSource *s, Scratch *k)
     *told = now;
 }
 
-void image_source_counters(const Source *src, ImageCounters *out)
+/* What all threads of a source counted so far. */
+static void read_counters(const Source *src, ImageCounters *out)
 {
     const ImageSource *s = (const ImageSource *)src;
     thread_lock(&s->shared->lock);
@@ -226,7 +230,7 @@ static void image_close(Source *src)
 static void describe(const Source *src, char *buf, size_t n)
 {
     ImageCounters c;
-    image_source_counters(src, &c);
+    read_counters(src, &c);
     if (c.n_sample == 0) return;
     double per = 1e3 / (double)c.n_sample;
     snprintf(buf, n,

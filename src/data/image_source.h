@@ -37,10 +37,7 @@ int image_source_is_noise(const Recipe *r);
 /* What is done to a sample: of training, or of validation and prediction. */
 ImageOptions image_source_options(const Recipe *r, int training);
 
-/* The label of a validation sample, for the confusion of classes. */
+/* The label of sample g; -1: it has none. For tests. */
 int image_source_label(const Source *s, int64_t g);
-
-/* What all threads of a source counted so far. */
-void image_source_counters(const Source *s, ImageCounters *out);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * 1. A sample is the window of T+1 tokens that begins at order_start(): T inputs and, one later, T targets.
  * 2. Windows tile the source with stride T, so within an epoch no target is seen twice. Each epoch shifts the
- *    tiling by a phase of its own in 0..T-1 (less for a source shorter than 2T), so the cuts between windows
- *    move.
+ *    tiling by a phase of its own in 0..T-1, so the cuts between windows move. A source shorter than 2T has
+ *    fewer phases.
  * 3. Every epoch has the same number of windows; epoch = g / n_window. Within an epoch the windows are
  *    visited in a permutation of its own.
  * 4. The order depends on (seed, length, T, g) alone: not on threads, micro-batch, ranks or where a run was

@@ -31,8 +31,16 @@ void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *co
 /* The only pair is a prompt without answer. */
 int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt);
 
-/* Fuzzed: parses JSONL or SQuAD text. name is used in messages. */
-int pair_list_parse(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
-                    const char *text, size_t n);
+/* One reading: where pairs go, what they must look like, and what turns text into tokens. */
+typedef struct {
+    PairList        *list;
+    const Recipe    *recipe;
+    const PairShape *shape;
+    const char      *name; /* of the file, for messages */
+    PairText         text;
+} PairReading;
+
+/* Fuzzed: parses JSONL or SQuAD text. */
+int pair_list_parse(PairReading *p, const char *text, size_t n);
 
 #endif

@@ -89,14 +89,18 @@ static int grow(void **items, int64_t *cap, int64_t n, int64_t more, size_t size
     return 0;
 }
 
-static int add_tokens(PairList *l, PairText *t, const char *text, int64_t n, int frame, int64_t most,
-                      int last)
+typedef enum { TOKENS_FIRST, TOKENS_LAST, TOKENS_LAST_FRAMED } Keep;
+
+/* Adds at most `most` tokens of n bytes of text. Returns how many were added. */
+static int add_tokens(PairReading *p, const char *text, int64_t n, int64_t most, Keep keep)
 {
+    PairList      *l     = p->list;
+    PairText      *t     = &p->text;
     const int32_t *ids   = NULL;
     int64_t        count = n;
-    if (t->tokenizer) count = pair_text_encode(t, text, (size_t)n, frame, &ids);
+    if (t->tokenizer) count = pair_text_encode(t, text, (size_t)n, keep == TOKENS_LAST_FRAMED, &ids);
     if (count < 0) return -1;
-    int64_t from = last ? MAX(count - most, 0) : 0, kept = MIN(count, most);
+    int64_t from = keep == TOKENS_FIRST ? 0 : MAX(count - most, 0), kept = MIN(count, most);
     TRY(grow((void **)&l->tokens, &l->cap_token, l->n_token, kept + 1, sizeof *l->tokens));
     for (int64_t i = 0; i < kept; i++)
         l->tokens[l->n_token++] = ids ? ids[from + i] : (unsigned char)text[from + i];
@@ -109,24 +113,27 @@ typedef struct {
     int         ends; /* 1: the answer has an end token, where there is room */
 } Texts;
 
-static int add_pair(PairList *l, const PairShape *s, PairText *t, const Texts *x)
+/* 1: the prompt, the anchor or the answer is too short. */
+static int add_pair(PairReading *p, const Texts *x)
 {
+    PairList        *l = p->list;
+    const PairShape *s = p->shape;
     TRY(grow((void **)&l->pair, &l->cap, l->n, 1, sizeof *l->pair));
     int64_t cut = MAX(x->n_prompt - s->S, 0), n_byte = x->n_prompt - cut;
     Pair    pair = { .bytes_at = l->n_byte, .tokens_at = l->n_token, .n_byte = (int32_t)n_byte };
     TRY(grow((void **)&l->bytes, &l->cap_byte, l->n_byte, n_byte, 1));
     memcpy(l->bytes + l->n_byte, x->prompt + cut, (size_t)n_byte);
-    int n = add_tokens(l, t, x->prompt + cut, n_byte, 1, s->P, 1);
+    int n = add_tokens(p, x->prompt + cut, n_byte, s->P, TOKENS_LAST_FRAMED);
     if (n < 0) return -1;
     pair.n_prompt = n;
-    TRY(n = add_tokens(l, t, x->anchor, x->n_anchor, 0, s->A, 1));
+    TRY(n = add_tokens(p, x->anchor, x->n_anchor, s->A, TOKENS_LAST));
     if (n < s->A) {
         l->n_token = pair.tokens_at;
-        return 1; /* too short an anchor */
+        return 1;
     }
-    TRY(n = add_tokens(l, t, x->answer, x->n_answer, 0, s->L, 0));
-    if (x->ends && t->end >= 0 && n < s->L) {
-        l->tokens[l->n_token++] = t->end;
+    TRY(n = add_tokens(p, x->answer, x->n_answer, s->L, TOKENS_FIRST));
+    if (x->ends && p->text.end >= 0 && n < s->L) {
+        l->tokens[l->n_token++] = p->text.end;
         n++;
     }
     pair.n_answer = n;
@@ -139,89 +146,94 @@ static int add_pair(PairList *l, const PairShape *s, PairText *t, const Texts *x
     return 0;
 }
 
+/* A prompt, the recipe's anchor, and the answer; answer NULL: there is none. */
+static Texts asked(const Recipe *r, const char *prompt, int64_t n_prompt, const json_t *answer)
+{
+    return (Texts){ .prompt   = prompt,
+                    .n_prompt = n_prompt,
+                    .anchor   = r->latent.anchor,
+                    .n_anchor = (int64_t)strlen(r->latent.anchor),
+                    .answer   = json_string_value(answer),
+                    .n_answer = (int64_t)json_string_length(answer),
+                    .ends     = answer != NULL };
+}
+
 /* Where a text is continued, its last token is the anchor. */
 int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt)
 {
-    PairText t;
-    int64_t  n = (int64_t)strlen(prompt), is_text = r->latent.pairs == PAIRS_TEXT;
-    TRY(pair_text_open(&t, r));
-    Texts x    = { .prompt = prompt, .n_prompt = n, .anchor = r->latent.anchor };
-    x.n_anchor = (int64_t)strlen(r->latent.anchor);
-    if (is_text) {
+    PairReading p = { .list = l, .recipe = r, .shape = s };
+    int64_t     n = (int64_t)strlen(prompt);
+    TRY(pair_text_open(&p.text, r));
+    Texts x = asked(r, prompt, n, NULL);
+    if (r->latent.pairs == PAIRS_TEXT) {
         x.n_prompt = MAX(n - s->A, 0);
         x.anchor   = prompt + x.n_prompt;
         x.n_anchor = n - x.n_prompt;
     }
-    int rc = add_pair(l, s, &t, &x);
-    pair_text_close(&t);
+    int rc = add_pair(&p, &x);
+    pair_text_close(&p.text);
     return rc > 0 ? err_user("command line: --prompt: is too short") : rc;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-static void name_broken(PairList *l, const char *name, int64_t line, const char *why)
+static void name_broken(PairReading *p, int64_t line, const char *why)
 {
-    if (l->n_skipped++ < NAMED) log_warn("%s:%lld: skipped: %s", name, (long long)line, why);
+    if (p->list->n_skipped++ < NAMED) log_warn("%s:%lld: skipped: %s", p->name, (long long)line, why);
 }
 
-static int add_line(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
-                    int64_t line, const char *text, size_t n)
+static int add_line(PairReading *p, int64_t line, const char *text, size_t n)
 {
-    json_error_t err;
-    json_t      *o = json_loadb(text, n, 0, &err);
-    char         why[300];
-    int          rc     = 0;
-    json_t      *prompt = json_object_get(o, r->latent.prompt_field);
-    json_t      *answer = json_object_get(o, r->latent.answer_field);
+    const RecipeLatent *latent = &p->recipe->latent;
+    json_error_t        err;
+    json_t             *o = json_loadb(text, n, 0, &err);
+    char                why[300], shown[160];
+    int                 rc     = 0;
+    json_t             *prompt = json_object_get(o, latent->prompt_field);
+    json_t             *answer = json_object_get(o, latent->answer_field);
     if (!o) {
-        snprintf(why, sizeof why, "%s (column %d)", err.text, err.column);
-        name_broken(l, name, line, why);
+        snprintf(why, sizeof why, "%s (column %d)",
+                 str_quote(shown, sizeof shown, err.text, strlen(err.text)), err.column);
+        name_broken(p, line, why);
     } else if (!json_is_string(prompt) || !json_is_string(answer)) {
         snprintf(why, sizeof why, "no text named %.100s",
-                 json_is_string(prompt) ? r->latent.answer_field : r->latent.prompt_field);
-        name_broken(l, name, line, why);
+                 json_is_string(prompt) ? latent->answer_field : latent->prompt_field);
+        name_broken(p, line, why);
     } else {
-        Texts x = { .prompt   = json_string_value(prompt),
-                    .n_prompt = (int64_t)json_string_length(prompt),
-                    .anchor   = r->latent.anchor,
-                    .n_anchor = (int64_t)strlen(r->latent.anchor),
-                    .answer   = json_string_value(answer),
-                    .n_answer = (int64_t)json_string_length(answer),
-                    .ends     = 1 };
-        rc      = add_pair(l, s, t, &x);
-        if (rc > 0) name_broken(l, name, line, "prompt or answer is empty");
+        Texts x = asked(p->recipe, json_string_value(prompt), (int64_t)json_string_length(prompt), answer);
+        rc      = add_pair(p, &x);
+        if (rc > 0) name_broken(p, line, "prompt or answer is empty");
     }
     json_decref(o);
     return rc < 0 ? -1 : 0;
 }
 
-static int parse_jsonl(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
-                       const char *text, size_t n)
+static int parse_jsonl(PairReading *p, const char *text, size_t n)
 {
     int64_t line = 1;
     for (size_t at = 0; at < n; line++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t      len = end ? (size_t)(end - text) - at : n - at;
         while (len > 0 && (text[at + len - 1] == '\r' || text[at + len - 1] == ' ')) len--;
-        if (len > 0) TRY(add_line(l, r, s, t, name, line, text + at, len));
+        if (len > 0) TRY(add_line(p, line, text + at, len));
         at = end ? (size_t)(end - text) + 1 : n;
     }
     return 0;
 }
 
 /* Context, cut around the answer, and question. */
-static int add_question(PairList *l, const Recipe *r, const PairShape *s, PairText *t, json_t *context,
-                        json_t *qa)
+static int add_question(PairReading *p, json_t *context, json_t *qa)
 {
     json_t     *question = json_object_get(qa, "question");
     json_t     *answer   = json_array_get(json_object_get(qa, "answers"), 0);
     json_t     *text = json_object_get(answer, "text"), *start = json_object_get(answer, "answer_start");
     const char *body = json_string_value(context), *q = json_string_value(question);
     if (!body || !q || !json_is_string(text)) {
-        l->n_skipped++; /* SQuAD 2.0 has questions without answers */
+        p->list->n_skipped++; /* SQuAD 2.0 has questions without answers */
         return 0;
     }
-    int64_t n = (int64_t)json_string_length(context), room = s->S - (int64_t)json_string_length(question) - 2;
+    int64_t n     = (int64_t)json_string_length(context);
+    int64_t room  = p->shape->S - (int64_t)json_string_length(question) - 2;
     int64_t at    = MIN(MAX((int64_t)json_integer_value(start), 0), n); /* 0 if it is no number */
     int64_t from  = n <= room ? 0 : MIN(MAX(at - room / 2, 0), n - MAX(room, 0));
     char   *joint = mem_alloc((size_t)(n + (int64_t)json_string_length(question) + 3));
@@ -229,27 +241,23 @@ static int add_question(PairList *l, const Recipe *r, const PairShape *s, PairTe
     int64_t m = MAX(MIN(n - from, room), 0);
     memcpy(joint, body + from, (size_t)m);
     int64_t len = m + sprintf(joint + m, "\n%s\n", q);
-    Texts   x   = { .prompt   = joint,
-                    .n_prompt = len,
-                    .anchor   = r->latent.anchor,
-                    .n_anchor = (int64_t)strlen(r->latent.anchor),
-                    .answer   = json_string_value(text),
-                    .n_answer = (int64_t)json_string_length(text),
-                    .ends     = 1 };
-    int     rc  = add_pair(l, s, t, &x);
+    Texts   x   = asked(p->recipe, joint, len, text);
+    int     rc  = add_pair(p, &x);
     free(joint);
-    l->n_skipped += rc > 0;
+    p->list->n_skipped += rc > 0;
     return rc < 0 ? -1 : 0;
 }
 
-static int parse_squad(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
-                       const char *text, size_t n)
+static int parse_squad(PairReading *p, const char *text, size_t n)
 {
     json_error_t err;
     size_t       i, k, m;
+    char         shown[160];
     json_t      *o  = json_loadb(text, n, 0, &err), *part, *paragraph, *qa;
     int          rc = 0;
-    if (!o) return err_user("%s:%d: %s", name, err.line, err.text);
+    if (!o)
+        return err_user("%s:%d: not JSON: %s", p->name, err.line,
+                        str_quote(shown, sizeof shown, err.text, strlen(err.text)));
     json_array_foreach(json_object_get(o, "data"), i, part)
     {
         json_array_foreach(json_object_get(part, "paragraphs"), k, paragraph)
@@ -257,7 +265,7 @@ static int parse_squad(PairList *l, const Recipe *r, const PairShape *s, PairTex
             json_t *context = json_object_get(paragraph, "context");
             json_array_foreach(json_object_get(paragraph, "qas"), m, qa)
             {
-                if (rc == 0) rc = add_question(l, r, s, t, context, qa);
+                if (rc == 0) rc = add_question(p, context, qa);
             }
         }
     }
@@ -265,23 +273,23 @@ static int parse_squad(PairList *l, const Recipe *r, const PairShape *s, PairTex
     return rc;
 }
 
-int pair_list_parse(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *name,
-                    const char *text, size_t n)
+int pair_list_parse(PairReading *p, const char *text, size_t n)
 {
-    if (r->latent.pairs == PAIRS_SQUAD) return parse_squad(l, r, s, t, name, text, n);
-    return parse_jsonl(l, r, s, t, name, text, n);
+    if (p->recipe->latent.pairs == PAIRS_SQUAD) return parse_squad(p, text, n);
+    return parse_jsonl(p, text, n);
 }
 
 /* ---- texts --------------------------------------------------------------------------------------------- */
 
 /* Continuations tile the text. A context has latent.least_bytes to encoder.bytes bytes, drawn by its
  * place. */
-static int cut_text(PairList *l, const Recipe *r, const PairShape *s, PairText *t, const char *text,
-                    int64_t n)
+static int cut_text(PairReading *p, const char *text, int64_t n)
 {
     enum { SITE_CONTEXT = 0x7f000020, TOKEN_BYTES = 8 /* of one token, generously */ };
-    int64_t per = t->tokenizer ? TOKEN_BYTES : 1, step = t->tokenizer ? 3 * s->L : s->L;
-    int64_t least = r->latent.least_bytes, span = s->S - least + 1;
+    const Recipe    *r   = p->recipe;
+    const PairShape *s   = p->shape;
+    int64_t          per = p->text.tokenizer ? TOKEN_BYTES : 1, step = p->text.tokenizer ? 3 * s->L : s->L;
+    int64_t          least = r->latent.least_bytes, span = s->S - least + 1;
     for (int64_t at = s->S + s->A * per; at + s->L * per <= n; at += step) {
         int64_t n_context = least + (int64_t)(rng_draw((uint64_t)r->seed, SITE_CONTEXT, 0, at, 0) % span);
         int64_t n_anchor  = s->A * per;
@@ -291,7 +299,7 @@ static int cut_text(PairList *l, const Recipe *r, const PairShape *s, PairText *
                               .n_anchor = n_anchor,
                               .answer   = text + at,
                               .n_answer = s->L * per };
-        TRY(add_pair(l, s, t, &x));
+        TRY(add_pair(p, &x));
     }
     return 0;
 }
@@ -334,47 +342,49 @@ static void take_part(int64_t n, double fraction, int validation, int64_t *from,
     *count         = validation ? n - border : border;
 }
 
-static int read_text(PairList *l, const Recipe *r, const PairShape *s, int validation, int own,
-                     const char *text, int64_t n)
+/* own: the file is data.val, all of which is validation data. */
+static int read_text(PairReading *p, int validation, int own, const char *text, int64_t n)
 {
-    PairText t;
-    int64_t  from = 0, count = n;
-    int      rc;
-    TRY(pair_text_open(&t, r));
-    const char *name = own ? r->data.val : r->data.train;
-    if (!own && r->data.val[0] == '\0') take_part(n, r->data.val_fraction, validation, &from, &count);
+    PairList     *l    = p->list;
+    const Recipe *r    = p->recipe;
+    const char   *key  = own ? "data.val" : "data.train";
+    int64_t       from = 0, count = n;
+    int           divided = !own && r->data.val[0] == '\0', rc;
+    TRY(pair_text_open(&p->text, r));
     if (r->latent.pairs == PAIRS_TEXT) {
-        rc = cut_text(l, r, s, &t, text + from, count);
+        if (divided) take_part(n, r->data.val_fraction, validation, &from, &count);
+        rc = cut_text(p, text + from, count);
     } else {
-        rc = pair_list_parse(l, r, s, &t, name, text, (size_t)n);
-        if (!own && r->data.val[0] == '\0') {
+        rc = pair_list_parse(p, text, (size_t)n);
+        if (divided) {
             take_part(l->n, r->data.val_fraction, validation, &from, &count);
             if (count > 0) memmove(l->pair, l->pair + from, sizeof *l->pair * (size_t)count);
             l->n = count;
         }
     }
-    pair_text_close(&t);
-    if (rc < 0) return recipe_blame_pending(r, own ? "data.val" : "data.train");
+    pair_text_close(&p->text);
+    if (rc < 0) return recipe_blame_pending(r, key);
     if (l->n_skipped > 0 && !validation)
-        log_warn("%s: %lld line%s or question%s skipped", name, (long long)l->n_skipped,
+        log_warn("%s: %lld line%s or question%s skipped", p->name, (long long)l->n_skipped,
                  str_plural(l->n_skipped), str_plural(l->n_skipped));
     if (l->n == 0)
-        return recipe_blame(r, own ? "data.val" : "data.train", "%s has no %s of prompt and answer", name,
+        return recipe_blame(r, key, "%s has no %s of prompt and answer", p->name,
                             validation ? "validation pair" : "pair");
     return 0;
 }
 
 int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validation)
 {
-    int    own = validation && r->data.val[0] != '\0';
-    char  *text;
-    size_t n;
+    int         own = validation && r->data.val[0] != '\0';
+    PairReading p   = { .list = l, .recipe = r, .shape = s, .name = own ? r->data.val : r->data.train };
+    char       *text;
+    size_t      n;
     memset(l, 0, sizeof *l);
     if (r->latent.pairs == PAIRS_RANDOM) return add_noise(l, r, s, validation);
-    if (file_read_all(own ? r->data.val : r->data.train, MOST_BYTES, &text, &n) < 0)
+    if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0)
         return recipe_blame_pending(r, own ? "data.val" : "data.train");
     l->hash = XXH64(text, n, 0);
-    int rc  = read_text(l, r, s, validation, own, text, (int64_t)n);
+    int rc  = read_text(&p, validation, own, text, (int64_t)n);
     free(text);
     if (rc < 0) pair_list_free(l);
     return rc;

@@ -12,7 +12,6 @@
 #include "base/thread.h"
 #include "file/shard_write.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -133,26 +132,23 @@ static int is_val(const char *text, size_t n, double share)
 static int encode_one(const Work *w, Slot *s, TokenizerScratch *scratch, int64_t i)
 {
     const DocumentSpan *span = &s->batch.doc[i];
-    const char         *text;
-    size_t              n;
-    void               *own;
-    int                 bad;
+    DocumentText        doc;
     const int32_t      *id    = NULL;
     int64_t             first = s->n_id;
-    int                 rc    = documents_text(&w->cfg->text, &s->batch, i, &text, &n, &own, &bad);
-    s->n_bad += bad;
+    int                 rc    = documents_text(&w->cfg->text, &s->batch, i, &doc);
+    s->n_bad += doc.bad;
     if (rc > 0) {
-        int64_t n_id = tokenizer_encode(w->t, scratch, text, n, TOKENIZER_LITERAL, &id);
+        int64_t n_id = tokenizer_encode(w->t, scratch, doc.text, doc.n, TOKENIZER_LITERAL, &id);
         rc           = n_id < 0 ? -1 : 1;
         if (rc > 0 && span->first) rc = push_ids(s, w->around.before, w->around.n_before) < 0 ? -1 : 1;
         if (rc > 0) rc = push_ids(s, id, n_id) < 0 ? -1 : 1;
         if (rc > 0 && span->last) rc = push_ids(s, w->around.after, w->around.n_after) < 0 ? -1 : 1;
     }
     Encoded e = {
-        .n_token = s->n_id - first, .text_bytes = (int64_t)n, .first = span->first, .last = span->last
+        .n_token = s->n_id - first, .text_bytes = (int64_t)doc.n, .first = span->first, .last = span->last
     };
-    if (rc > 0) e.val = is_val(text, n, w->cfg->val);
-    documents_text_free(own);
+    if (rc > 0) e.val = is_val(doc.text, doc.n, w->cfg->val);
+    documents_text_free(&doc);
     if (rc <= 0) return rc;
     return push_doc(s, e);
 }
@@ -384,7 +380,7 @@ int tokenize(const Tokenizer *t, const TokenizeConfig *cfg, TokenizeResult *out)
     Work w = { .t = t, .cfg = cfg, .result = out };
     memset(out, 0, sizeof *out);
     TRY(begin_folder(&w));
-    CHECK(pthread_mutex_init(&w.reading, NULL) == 0, "no mutex");
+    pthread_mutex_init(&w.reading, NULL);
     int rc = documents_open(&w.docs, &cfg->text);
     if (rc == 0) out->n_file = documents_files(w.docs);
     if (rc == 0) rc = find_around(&w);

@@ -94,7 +94,7 @@ static Dev *open_auto(const DevOptions *opt, const char **why)
 /* The message for a user who asks for a GPU that cannot be used: it names the devices that work. */
 static Dev *refuse_cuda(const char *spec, const char *reason)
 {
-    err_user("device: %s is not usable: %s (cpu and auto work here)", spec, reason);
+    err_user("device: %s is not usable: %s; cpu and auto work here", spec, reason);
     return NULL;
 }
 

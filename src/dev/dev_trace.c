@@ -4,7 +4,6 @@
 #include "base/err.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void dev_trace_add(DevTrace *t, int64_t *cap, const DevSpan *span)
 {

@@ -19,6 +19,8 @@
 #include "plan/machine.h"
 #include "tensor/tensor.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -512,9 +514,9 @@ typedef struct {
 } PackRows;
 
 /* A function of the task, for what no other op can say: environments that step on the device. The function
- * reads and writes its tensors (some may be absent), queues its work on stream (NULL on the CPU, where the
- * work is done at once), keeps the contract of every op, and is negative after err_set(). ctx is the task's
- * own, constant while the program lives. */
+ * reads and writes its tensors; some may be absent. It queues its work on stream; on the CPU stream is NULL,
+ * and the work is done at once. It keeps the contract of every op. Negative after err_set(). ctx is the
+ * task's own, constant while the program lives. */
 enum { CALL_TENSORS = 14 };
 typedef struct CallFn CallFn;
 struct CallFn {
@@ -630,6 +632,15 @@ typedef struct {
     OpArgs      args;
 } Op;
 
+/* "block 3 qkv" -> "qkv": the same part of every block. */
+static inline const char *op_label_part(const char *label)
+{
+    static const char block[] = "block ";
+    if (strncmp(label, block, sizeof block - 1) != 0) return label;
+    const char *space = strchr(label + sizeof block - 1, ' ');
+    return space ? space + 1 : label;
+}
+
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 16 };
@@ -653,7 +664,7 @@ typedef struct {
 extern const OpRow op_table[OP_COUNT];
 
 /* Which backend a workspace bound or a cost is for. */
-typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL, DEV_KIND_COUNT } DevKind;
+typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL } DevKind;
 
 /* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws
  * argument. */

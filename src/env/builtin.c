@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "env/pictures.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -101,7 +100,8 @@ static const EnvInfo meteor_info = {
 
 static int no_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
 {
-    return str_copy(error, n_error, "has no options") < 0 ? -1 : -1;
+    str_append(error, n_error, "has no options");
+    return -1;
 }
 
 static int tmaze_option(void *s, EnvInfo *info, const char *option, char *error, size_t n_error)
@@ -124,7 +124,7 @@ static int tmaze_option(void *s, EnvInfo *info, const char *option, char *error,
 
 static void no_default(void *s) {}
 
-static void tmaze_default(void *s) { ((TMaze *)s)->length = 10; }
+static void tmaze_default(void *s) { ((TMaze *)s)->length = TMAZE_LENGTH; }
 
 /* ---- one adapter for all: the functions differ only in the struct and in the inlined step -------------- */
 

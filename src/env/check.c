@@ -7,7 +7,6 @@
 #include "env/envlib.h"
 #include "env/rows.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

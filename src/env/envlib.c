@@ -7,7 +7,6 @@
 #include "env/mujoco.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
 int envlib_is_gym(const char *name) { return str_starts_with(name, "gym:"); }

@@ -140,6 +140,8 @@ static int settle(Envs *e, const EnvsIo *io, int i)
     int   n_agent = e->spec.info.n_agent, bits = e->end[i];
     EnvIo r = envs_row(e, io, i);
     e->steps[i]++;
+    if (bits & ~(ENV_TERMINATED | ENV_TRUNCATED))
+        return fail(e, i, "step gives something else than ENV_GOES_ON, ENV_TERMINATED or ENV_TRUNCATED");
     TRY(check_values(e, &r, i, 1));
     int term = (bits & ENV_TERMINATED) != 0;
     int cut  = !term && ((bits & ENV_TRUNCATED) || (e->limit > 0 && e->steps[i] >= e->limit));
@@ -199,7 +201,7 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
         if (e->guard) guard_enter(e->guard, slot, i);
         int bits = api->step(e->env[i], &r);
         if (bits < 0) return call_failed(e, i, "step");
-        e->end[i] = (uint8_t)bits;
+        e->end[i] = (uint8_t)MIN(bits, UINT8_MAX);
     }
     return 0;
 }

@@ -1,10 +1,10 @@
 /* Envs: many environments of one kind, stepped together into the caller's buffers. The trainer's side of
  * env.h.
  *
- * 1. Envs owns the episode. When an episode ends, its last observation goes to final_obs, the environment is
- *    reset, and obs holds the first observation of the next episode (same-step auto-reset). The time limit is
- *    applied here. So a truncation is never taken for a termination, and its final observation is always
- *    there.
+ * 1. Envs owns the episode. When an episode ends, its last observation goes to final_obs, and the
+ *    environment is reset. obs then holds the first observation of the next episode (same-step auto-reset).
+ *    The time limit is applied here. So a truncation is never taken for a termination, and its final
+ *    observation is always there.
  * 2. Episode k of environment i has a seed that depends on (conf.seed, i, k) alone. Results are the same bits
  *    for any number of threads, groups and workers.
  * 3. Row i * n_agent + a belongs to agent a of environment i. Environments write straight into the rows.

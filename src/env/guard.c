@@ -6,14 +6,11 @@
 #include "base/str.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -128,11 +125,7 @@ static void watch_body(void *arg)
     Guard *g = arg;
     thread_lock(&g->lock);
     while (!g->stop) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        int64_t ns = until.tv_nsec + (int64_t)(g->timeout_s / 4 * 1e9);
-        until.tv_sec += ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
+        struct timespec until = thread_deadline(g->timeout_s / 4);
         pthread_cond_timedwait(&g->wake, &g->lock, &until);
         look(g);
     }
@@ -151,7 +144,7 @@ int guard_open(Guard **out, const char *name, int n_slot, double timeout_s)
     if (!g->slot) return err_sys("memory for environments");
     memset(g->slot, 0, sizeof(Slot) * (size_t)n_slot);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, NULL);
+    thread_cond_init(&g->wake);
     install();
     return timeout_s > 0 ? thread_start(&g->watch, "env-watch", watch_body, g) : 0;
 }

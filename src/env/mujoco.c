@@ -93,7 +93,11 @@ static Model *model_take(const Engine *g, const char *path, char *error, size_t 
     pthread_mutex_lock(&model_lock);
     Model *x = model_list;
     while (x && strcmp(x->path, path) != 0) x = x->next;
-    if (!x && (x = mem_zeroed(1, sizeof *x))) {
+    if (!x) {
+        x = mem_zeroed(1, sizeof *x);
+        if (!x) snprintf(error, n_error, "no memory");
+    }
+    if (x && !x->m) {
         str_copy(x->path, sizeof x->path, path);
         x->m = g->mj_loadXML(path, NULL, why, sizeof why);
         if (x->m) {
@@ -363,7 +367,10 @@ static int set_up(Mujoco *e, const char *const *option, int n, char *error, size
 static int create(void **env, const char *const *option, int n, char *error, size_t n_error)
 {
     Mujoco *e = mem_zeroed(1, sizeof *e);
-    if (!e) return -1;
+    if (!e) {
+        snprintf(error, n_error, "no memory");
+        return -1;
+    }
     if (set_up(e, option, n, error, n_error) < 0) {
         destroy(e);
         return -1;

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "env/remote.h"
 
 #include <errno.h>

@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/str.h"
 #include "env/envlib.h"
 #include "env/process.h"
@@ -94,9 +93,13 @@ static void take_reason(const Remote *r, char *why, size_t n)
     const char *text = err_get(), *last = text;
     size_t      len = strlen(text);
     while (len > 0 && text[len - 1] == '\n') len--;
-    for (size_t i = 0; i < len; i++)
-        if (text[i] == '\n') last = text + i + 1;
-    if (last != text) log_warn("environment %s:\n%.*s", r->conf.name, (int)len, text);
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] != '\n') continue;
+        if (last == text) log_warn("environment %s:", r->conf.name);
+        log_warn("%.*s", (int)(text + i - last), last);
+        last = text + i + 1;
+    }
+    if (last != text) log_warn("%.*s", (int)(text + len - last), last);
     str_quote(why, n, last, (size_t)(text + len - last));
     err_clear();
 }

@@ -15,16 +15,9 @@ static const struct {
     [ENV_F32] = { "f32", 4 }, [ENV_U8] = { "u8", 1 }, [ENV_I8] = { "i8", 1 }, [ENV_I32] = { "i32", 4 }
 };
 
-size_t spec_type_bytes(EnvType type)
+static const char *type_name(EnvType type)
 {
-    CHECK((int)type >= 0 && (int)type < ARRAY_LEN(type_table), "type %d", (int)type);
-    return type_table[type].bytes;
-}
-
-const char *spec_type_name(EnvType type)
-{
-    CHECK((int)type >= 0 && (int)type < ARRAY_LEN(type_table), "type %d", (int)type);
-    return type_table[type].name;
+    return (int)type >= 0 && (int)type < ARRAY_LEN(type_table) ? type_table[type].name : "?";
 }
 
 static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const char *who)
@@ -32,30 +25,30 @@ static int take_block(EnvSpec *s, Arena *a, int i, const EnvBlock *from, const c
     EnvBlock *b = &s->block[i];
     *b          = *from;
     if (!b->name || !b->name[0] || !str_is_printable(b->name))
-        return err_set("%s: observation block %d has no name", who, i);
+        return err_user("%s: observation block %d has no printable name", who, i);
     b->name = arena_strdup(a, b->name);
     for (int k = 0; k < i; k++) {
         if (strcmp(s->block[k].name, b->name) == 0)
-            return err_set("%s: two observation blocks are named %s", who, b->name);
+            return err_user("%s: two observation blocks are named %s", who, b->name);
     }
     if ((int)b->type < 0 || (int)b->type >= ARRAY_LEN(type_table))
-        return err_set("%s: block %s: there is no type %d", who, b->name, (int)b->type);
+        return err_user("%s: block %s: there is no type %d", who, b->name, (int)b->type);
     if (b->n_dim < 1 || b->n_dim > ENV_MAX_DIM)
-        return err_set("%s: block %s: %d dimensions, but 1 to %d are possible", who, b->name, b->n_dim,
-                       ENV_MAX_DIM);
+        return err_user("%s: block %s: %d dimensions, but 1 to %d are possible", who, b->name, b->n_dim,
+                        ENV_MAX_DIM);
     int64_t elem = 1;
     for (int d = 0; d < b->n_dim; d++) {
         if (b->shape[d] < 1 || b->shape[d] > SPEC_MAX_BYTES || elem > SPEC_MAX_BYTES / b->shape[d])
-            return err_set("%s: block %s: dimension %d is %lld", who, b->name, d, (long long)b->shape[d]);
+            return err_user("%s: block %s: dimension %d is %lld", who, b->name, d, (long long)b->shape[d]);
         elem *= b->shape[d];
     }
     if (isnan(b->low) || isnan(b->high) || b->low > b->high)
-        return err_set("%s: block %s: bounds %g to %g", who, b->name, (double)b->low, (double)b->high);
+        return err_user("%s: block %s: bounds %g to %g", who, b->name, (double)b->low, (double)b->high);
     if (!isfinite(b->scale) || !isfinite(b->bias))
-        return err_set("%s: block %s: scale %g, bias %g", who, b->name, (double)b->scale, (double)b->bias);
+        return err_user("%s: block %s: scale %g, bias %g", who, b->name, (double)b->scale, (double)b->bias);
     if (b->scale == 0) b->scale = 1;
     s->block_elem[i]  = elem;
-    s->block_bytes[i] = elem * (int64_t)spec_type_bytes(b->type);
+    s->block_bytes[i] = elem * (int64_t)type_table[b->type].bytes;
     s->obs_elem += elem;
     return 0;
 }
@@ -64,12 +57,12 @@ static int take_choices(EnvSpec *s, Arena *a, const char *who)
 {
     EnvInfo *n     = &s->info;
     int64_t  total = 0;
-    if (!n->act_choices) return err_set("%s: discrete actions without act_choices", who);
+    if (!n->act_choices) return err_user("%s: discrete actions without act_choices", who);
     int32_t *c = ARENA_ARRAY(a, int32_t, n->n_act);
     for (int i = 0; i < n->n_act; i++) {
         c[i] = n->act_choices[i];
         if (c[i] < 1 || (total += c[i]) > ENV_MAX_CHOICE)
-            return err_set("%s: action %d has %d choices", who, i, (int)c[i]);
+            return err_user("%s: action %d has %d choices", who, i, (int)c[i]);
     }
     n->act_choices = c;
     n->act_low = n->act_high = NULL;
@@ -81,14 +74,14 @@ static int take_range(EnvSpec *s, Arena *a, const char *who)
 {
     EnvInfo *n = &s->info;
     if (!n->act_low || !n->act_high)
-        return err_set("%s: continuous actions without act_low and act_high", who);
-    if (n->has_mask) return err_set("%s: continuous actions have no mask", who);
+        return err_user("%s: continuous actions without act_low and act_high", who);
+    if (n->has_mask) return err_user("%s: continuous actions have no mask", who);
     float *low = ARENA_ARRAY(a, float, n->n_act), *high = ARENA_ARRAY(a, float, n->n_act);
     for (int i = 0; i < n->n_act; i++) {
         low[i]  = n->act_low[i];
         high[i] = n->act_high[i];
         if (!isfinite(low[i]) || !isfinite(high[i]) || low[i] >= high[i])
-            return err_set("%s: action %d ranges from %g to %g", who, i, (double)low[i], (double)high[i]);
+            return err_user("%s: action %d ranges from %g to %g", who, i, (double)low[i], (double)high[i]);
     }
     n->act_low     = low;
     n->act_high    = high;
@@ -100,8 +93,8 @@ int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who)
 {
     *s         = (EnvSpec){ 0 };
     EnvInfo *n = &s->info;
-    if (!info || info->abi != ENV_ABI)
-        return err_set("%s: speaks interface %u, not %u", who, info ? info->abi : 0, ENV_ABI);
+    if (!info) return err_user("%s: info() gives nothing", who);
+    if (info->abi != ENV_ABI) return err_user("%s: speaks interface %u, not %u", who, info->abi, ENV_ABI);
     /* An object that was compiled with a shorter struct leaves the rest zero. */
     memcpy(n, info, MIN((size_t)info->size_bytes, sizeof *n));
     n->size_bytes = sizeof *n;
@@ -110,17 +103,17 @@ int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who)
     if (n->n_agent == 0) n->n_agent = 1;
     if (n->fps <= 0) n->fps = 30;
     if (n->n_obs < 1 || n->n_obs > ENV_MAX_OBS || !n->obs)
-        return err_set("%s: %d observation blocks, but 1 to %d are possible", who, n->n_obs, ENV_MAX_OBS);
+        return err_user("%s: %d observation blocks, but 1 to %d are possible", who, n->n_obs, ENV_MAX_OBS);
     if (n->n_act < 1 || n->n_act > ENV_MAX_ACT)
-        return err_set("%s: %d actions, but 1 to %d are possible", who, n->n_act, ENV_MAX_ACT);
+        return err_user("%s: %d actions, but 1 to %d are possible", who, n->n_act, ENV_MAX_ACT);
     if (n->n_agent < 1 || n->n_agent > ENV_MAX_AGENT)
-        return err_set("%s: %d agents, but 1 to %d are possible", who, n->n_agent, ENV_MAX_AGENT);
-    if (n->max_steps < 0) return err_set("%s: max_steps is %lld", who, (long long)n->max_steps);
+        return err_user("%s: %d agents, but 1 to %d are possible", who, n->n_agent, ENV_MAX_AGENT);
+    if (n->max_steps < 0) return err_user("%s: max_steps is %lld", who, (long long)n->max_steps);
     for (int i = 0; i < n->n_obs; i++) TRY(take_block(s, a, i, &n->obs[i], who));
     n->obs = s->block;
     if (n->act_kind == ENV_DISCRETE) return take_choices(s, a, who);
     if (n->act_kind == ENV_CONTINUOUS) return take_range(s, a, who);
-    return err_set("%s: there is no kind of action %d", who, (int)n->act_kind);
+    return err_user("%s: there is no kind of action %d", who, (int)n->act_kind);
 }
 
 static int same_block(const EnvBlock *p, const EnvBlock *q)
@@ -148,11 +141,10 @@ int spec_same(const EnvSpec *a, const EnvSpec *b)
     return 1;
 }
 
+/* Appends "f32[3,10]". */
 static void say_shape(char *buf, size_t n, const EnvBlock *b)
 {
-    buf[0] = '\0';
-    str_append(buf, n, "%s[",
-               (int)b->type >= 0 && (int)b->type < ARRAY_LEN(type_table) ? spec_type_name(b->type) : "?");
+    str_append(buf, n, "%s[", type_name(b->type));
     for (int d = 0; d < b->n_dim && d < ENV_MAX_DIM; d++)
         str_append(buf, n, "%s%lld", d ? "," : "", (long long)b->shape[d]);
     str_append(buf, n, "]");
@@ -164,20 +156,21 @@ int spec_keeps(const EnvSpec *s, const EnvInfo *now)
     int            agents = now && now->n_agent > 0 ? now->n_agent : 1;
     char           was[80], is[80];
     if (!now || !now->obs || now->n_obs != n->n_obs)
-        return err_set("it had %d observation blocks and now has %d", n->n_obs, now ? now->n_obs : 0);
+        return err_set("there were %d observation blocks, now there are %d", n->n_obs, now ? now->n_obs : 0);
     for (int i = 0; i < n->n_obs; i++) {
         if (same_block(&s->block[i], &now->obs[i])) continue;
+        was[0] = is[0] = '\0';
         say_shape(was, sizeof was, &s->block[i]);
         say_shape(is, sizeof is, &now->obs[i]);
         return err_set("observation block %s was %s and now is %s", s->block[i].name, was, is);
     }
     if (now->act_kind != n->act_kind || now->n_act != n->n_act)
-        return err_set("it had %d actions and now has %d, or another kind", n->n_act, now->n_act);
+        return err_set("there were %d actions, now there are %d, or of another kind", n->n_act, now->n_act);
     for (int i = 0; n->act_choices && i < n->n_act; i++)
         if (!now->act_choices || now->act_choices[i] != n->act_choices[i])
             return err_set("action %d had %d choices and now has %d", i, (int)n->act_choices[i],
                            now->act_choices ? (int)now->act_choices[i] : 0);
-    if (agents != n->n_agent) return err_set("it had %d agents and now has %d", n->n_agent, agents);
+    if (agents != n->n_agent) return err_set("there were %d agents, now there are %d", n->n_agent, agents);
     return 0;
 }
 
@@ -196,7 +189,7 @@ int spec_write(const EnvSpec *s, char *buf, size_t cap)
         const EnvBlock *b = &s->block[i];
         json_out_object(&o, NULL);
         json_out_str(&o, "name", b->name);
-        json_out_str(&o, "type", spec_type_name(b->type));
+        json_out_str(&o, "type", type_name(b->type));
         json_out_array(&o, "shape");
         for (int d = 0; d < b->n_dim; d++) json_out_int(&o, NULL, b->shape[d]);
         json_out_close(&o);
@@ -328,10 +321,8 @@ const char *spec_describe(const EnvSpec *s, char *buf, size_t n)
     const EnvInfo *i = &s->info;
     buf[0]           = '\0';
     for (int k = 0; k < i->n_obs; k++) {
-        str_append(buf, n, "%s%s %s[", k ? ", " : "", s->block[k].name, spec_type_name(s->block[k].type));
-        for (int d = 0; d < s->block[k].n_dim; d++)
-            str_append(buf, n, "%s%lld", d ? "," : "", (long long)s->block[k].shape[d]);
-        str_append(buf, n, "]");
+        str_append(buf, n, "%s%s ", k ? ", " : "", s->block[k].name);
+        say_shape(buf, n, &s->block[k]);
     }
     if (i->act_kind == ENV_CONTINUOUS) {
         str_append(buf, n, "; %d continuous action%s", i->n_act, str_plural(i->n_act));

@@ -23,9 +23,6 @@ typedef struct {
 
 enum { SPEC_MAX_BYTES = 1 << 28 /* of one block */, SPEC_MAX_JSON = 1 << 20 };
 
-size_t      spec_type_bytes(EnvType type);
-const char *spec_type_name(EnvType type);
-
 /* Checks and copies. `who` begins the message. Negative after err_set(). */
 int spec_take(EnvSpec *s, Arena *a, const EnvInfo *info, const char *who);
 /* 1 when both have the same blocks, actions, agents and mask. */

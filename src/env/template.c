@@ -50,7 +50,8 @@ int template_write(const char *name)
     TRY(publish(path, brim_template_c, name));
     TRY(publish("env.h", brim_template_h, NULL));
     printf("%s and env.h are written. Next:\n"
-           "    cc -O2 -shared -fPIC -o %s.so %s\n    brim env check ./%s.so\n    brim env show ./%s.so\n",
-           path, name, path, name, name);
+           "    cc -O2 -shared -fPIC -o %s.so %s\n    brim env check ./%s.so\n    brim env show ./%s.so\n"
+           "    brim train cartpole run=%s env=./%s.so total_steps=50000 eval.target=0\n",
+           path, name, path, name, name, name, name);
     return 0;
 }

@@ -16,7 +16,7 @@ typedef struct {
     int32_t length, position, sign;
 } TMaze;
 
-enum { TMAZE_OBS = 3 };
+enum { TMAZE_OBS = 3, TMAZE_LENGTH = 10 /* unless an option says another */ };
 
 ENV_FN void tmaze_reset(TMaze *s, uint64_t seed)
 {

@@ -2,7 +2,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "env/envlib.h"
 #include "env/remote.h"
 

@@ -137,27 +137,58 @@ const HfRow *hf_name(const HfMap *map, const char *ours, int k, char *out)
 
 /* ---- The files ----------------------------------------------------------------------------------------- */
 
-static int add_file(Arena *a, const char *name, const char *file, char **list, int *n)
+static int check_file(const char *name, const char *file)
 {
     char buf[128];
     if (!file[0] || strchr(file, '/') || file[0] == '.' || !str_is_printable(file) ||
         !str_ends_with(file, ".safetensors"))
         return err_user("%s: weight_map: '%s' is not the name of a safetensors file in this folder", name,
                         str_quote(buf, sizeof buf, file, strlen(file)));
-    for (int i = 0; i < *n; i++) {
-        if (strcmp(list[i], file) == 0) return 0;
-    }
-    if (*n == MOST_FILES) return err_user("%s: weight_map: more than %d files", name, MOST_FILES);
-    list[(*n)++] = arena_strdup(a, file);
     return 0;
+}
+
+static int compare_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The different files of a map, sorted. A map may have a million tensors. */
+static int list_files(Arena *a, const char *name, json_t *map, char ***files, int *n_file)
+{
+    char         buf[128];
+    const char  *key;
+    json_t      *value;
+    size_t       n   = 0;
+    const char **all = mem_alloc(sizeof *all * json_object_size(map));
+    int          rc  = all ? 0 : err_sys("%s: memory for its names", name);
+    if (rc == 0) {
+        json_object_foreach(map, key, value)
+        {
+            all[n++] = json_string_value(value);
+            if (!json_is_string(value))
+                rc = err_user("%s: weight_map: '%s' has no file name", name,
+                              str_quote(buf, sizeof buf, key, strlen(key)));
+            if (rc < 0) break;
+        }
+    }
+    if (rc == 0) qsort(all, n, sizeof *all, compare_text);
+    *files = ARENA_ARRAY(a, char *, MOST_FILES);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        if (i > 0 && strcmp(all[i], all[i - 1]) == 0) continue;
+        rc = check_file(name, all[i]);
+        if (rc == 0 && *n_file == MOST_FILES)
+            rc = err_user("%s: weight_map: more than %d files", name, MOST_FILES);
+        if (rc == 0) (*files)[(*n_file)++] = arena_strdup(a, all[i]);
+    }
+    free(all);
+    return rc;
 }
 
 int hf_index_parse(Arena *a, const char *name, const char *text, size_t n, char ***files, int *n_file)
 {
     json_error_t why;
     char         buf[128];
-    const char  *key;
-    json_t      *value, *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    json_t      *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return err_user("%s:%d: not JSON: %s", name, why.line,
                         str_quote(buf, sizeof buf, why.text, strlen(why.text)));
@@ -165,18 +196,8 @@ int hf_index_parse(Arena *a, const char *name, const char *text, size_t n, char 
     int     rc  = json_is_object(map) && json_object_size(map) > 0
                       ? 0
                       : err_user("%s: weight_map: missing: which file holds which tensor?", name);
-    *files      = ARENA_ARRAY(a, char *, MOST_FILES);
     *n_file     = 0;
-    if (rc == 0) {
-        json_object_foreach(map, key, value)
-        {
-            if (!json_is_string(value))
-                rc = err_user("%s: weight_map: '%s' has no file name", name,
-                              str_quote(buf, sizeof buf, key, strlen(key)));
-            if (rc == 0) rc = add_file(a, name, json_string_value(value), *files, n_file);
-            if (rc < 0) break;
-        }
-    }
+    if (rc == 0) rc = list_files(a, name, map, files, n_file);
     json_decref(root);
     return rc;
 }

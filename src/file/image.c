@@ -72,14 +72,16 @@ ImageTimes  image_times(const ImageDecoder *d) { return d->times; }
 
 /* Formats that people have and that Brim does not read: named, so that users do not look for damage. */
 static const struct {
-    const char *magic, *name;
-    int         at;
+    const char *magic;
+    size_t      n, at; /* bytes of it, and where they stand */
+    const char *name;
 } known[] = {
-    { "GIF8", "GIF", 0 },   { "WEBP", "WebP", 8 }, { "BM", "BMP", 0 },   { "II*", "TIFF", 0 },
-    { "MM\0*", "TIFF", 0 }, { "ftyp", "HEIF", 4 }, { "%PDF", "PDF", 0 }, { "<svg", "SVG", 0 },
+    { "GIF8", 4, 0, "GIF" },   { "WEBP", 4, 8, "WebP" }, { "BM", 2, 0, "BMP" },   { "II*", 3, 0, "TIFF" },
+    { "MM\0*", 4, 0, "TIFF" }, { "ftyp", 4, 4, "HEIF" }, { "%PDF", 4, 0, "PDF" }, { "<svg", 4, 0, "SVG" },
 };
 
-ImageKind image_kind_of(const uint8_t *data, size_t n)
+/* By the first bytes. */
+static ImageKind kind_of(const uint8_t *data, size_t n)
 {
     static const uint8_t png[8] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n' };
     if (n >= 3 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff) return IMAGE_JPEG;
@@ -87,19 +89,12 @@ ImageKind image_kind_of(const uint8_t *data, size_t n)
     return IMAGE_UNKNOWN;
 }
 
-const char *image_kind_name(ImageKind kind)
-{
-    static const char *const name[] = { "unknown", "JPEG", "PNG", "raw" };
-    return name[kind];
-}
-
 static int bad_kind(ImageDecoder *d)
 {
     const ImageBytes *b = &d->bytes;
     if (b->size_bytes == 0) return image_bad(d, "the file is empty");
     for (int i = 0; i < ARRAY_LEN(known); i++) {
-        size_t n = strlen(known[i].magic), at = (size_t)known[i].at;
-        if (n < 4 && known[i].magic[0] == 'M') n = 4; /* "MM\0*" */
+        size_t n = known[i].n, at = known[i].at;
         if (b->size_bytes >= at + n && memcmp(b->data + at, known[i].magic, n) == 0)
             return image_bad(d, "%s is not read; JPEG and PNG are", known[i].name);
     }
@@ -130,7 +125,7 @@ int image_begin(ImageDecoder *d, const ImageBytes *bytes, ImageInfo *info)
     if (bytes->raw_c != 0) {
         rc = begin_raw(d);
     } else {
-        switch (image_kind_of(bytes->data, bytes->size_bytes)) {
+        switch (kind_of(bytes->data, bytes->size_bytes)) {
         case IMAGE_JPEG: rc = image_jpeg_begin(d); break;
         case IMAGE_PNG: rc = image_png_begin(d); break;
         default: rc = bad_kind(d);

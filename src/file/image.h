@@ -77,9 +77,6 @@ const char *image_why(const ImageDecoder *d); /* why the last call returned 1 */
 
 ImageTimes image_times(const ImageDecoder *d); /* seconds spent so far */
 
-ImageKind   image_kind_of(const uint8_t *data, size_t n); /* by the first bytes */
-const char *image_kind_name(ImageKind kind);
-
 #ifdef __cplusplus
 }
 #endif

@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <jpeglib.h>
 #include <png.h>
 

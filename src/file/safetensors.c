@@ -294,13 +294,8 @@ int safetensors_read_f32(const SafeFile *f, const SafeTensor *t, int64_t first, 
     }
     /* The 2-byte numbers go into the upper half of out; widening upwards never overtakes what is still to
      * be read. */
-    const unsigned char *raw = (const unsigned char *)out + 2 * n_elem;
-    TRY(safetensors_read(f, t->offset + 2 * first, (unsigned char *)out + 2 * n_elem, 2 * (size_t)n_elem));
-    for (int64_t i = 0; i < n_elem; i++) {
-        uint16_t h;
-        memcpy(&h, raw + 2 * i, sizeof h);
-        float x = t->dtype == DT_BF16 ? f32_from_bf16(h) : f32_from_f16(h);
-        memcpy(&out[i], &x, sizeof x);
-    }
+    char *half = (char *)out + 2 * n_elem;
+    TRY(safetensors_read(f, t->offset + 2 * first, half, 2 * (size_t)n_elem));
+    number_convert(DT_F32, out, t->dtype, half, n_elem);
     return 0;
 }

@@ -166,7 +166,8 @@ static int64_t read_plain(Stream *s, void *buf, size_t n)
 
 static int damaged(const Stream *s, const char *why)
 {
-    return err_user("%s: damaged %s data before byte %lld: %s", s->name, stream_kind(s),
+    static const char *const kind[] = { "plain", "gzip", "zstd" };
+    return err_user("%s: damaged %s data before byte %lld: %s", s->name, kind[s->kind],
                     (long long)(s->taken - (int64_t)(s->in_len - s->in_at)), why);
 }
 
@@ -227,9 +228,3 @@ int64_t stream_read(Stream *s, void *buf, size_t n)
 }
 
 int64_t stream_taken(const Stream *s) { return s->taken; }
-
-const char *stream_kind(const Stream *s)
-{
-    static const char *const name[] = { "plain", "gzip", "zstd" };
-    return name[s->kind];
-}

@@ -24,8 +24,7 @@ void stream_close(Stream *s); /* NULL is allowed */
 /* At most n bytes into buf; 0 at the end. Negative after err_user() (damaged data) or err_set(). */
 int64_t stream_read(Stream *s, void *buf, size_t n);
 
-int64_t     stream_taken(const Stream *s); /* bytes of the file that were read so far, packed */
-const char *stream_kind(const Stream *s);  /* "plain", "gzip" or "zstd" */
+int64_t stream_taken(const Stream *s); /* bytes of the file that were read so far, packed */
 
 /* The same over bytes in memory, which stay the caller's: for tests. */
 int stream_open_memory(Stream **out, const char *name, const void *bytes, size_t n);

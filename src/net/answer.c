@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LAYERS = 64, PAD = 16 /* floats: rows begin on a line of the cache */ };
+enum { PAD = 16 /* floats: rows begin on a line of the cache */ };
 
 typedef struct {
     int64_t      in, out, width; /* width: out, padded */
@@ -21,7 +21,7 @@ typedef struct {
 } Layer;
 
 struct Answer {
-    Layer   layer[MOST_LAYERS];
+    Layer  *layer;
     int     n_layer;
     int     is_bf16;
     int64_t widest;
@@ -45,7 +45,6 @@ static const Param *find(const ParamTable *t, const char *name, const char *part
 
 static void add_layer(Answer *a, const ParamTable *t, const char *name, Layer like)
 {
-    CHECK(a->n_layer < MOST_LAYERS, "raise MOST_LAYERS");
     Layer *l  = &a->layer[a->n_layer++];
     *l        = like;
     l->w      = find(t, name, "weight");
@@ -56,15 +55,8 @@ static void add_layer(Answer *a, const ParamTable *t, const char *name, Layer li
     a->widest = MAX(a->widest, MAX(l->width, round_up(l->in, PAD)));
 }
 
-Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int is_bf16)
+static void add_layers(Answer *a, const ParamTable *t, const AnswerNet *net, int n_net)
 {
-    Answer *a = mem_zeroed(1, sizeof *a);
-    int64_t n = 0;
-    if (!a) {
-        err_sys("memory for a policy");
-        return NULL;
-    }
-    a->is_bf16 = is_bf16;
     for (int k = 0; k < n_net; k++) {
         for (int l = 0; l < net[k].body.layers; l++) {
             char name[PARAM_NAME];
@@ -73,13 +65,15 @@ Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int 
         }
         for (int h = 0; h < net[k].n_head; h++) add_layer(a, t, net[k].head[h], (Layer){ .is_head = 1 });
     }
+}
+
+/* The block, and where each layer lies in it. */
+static int take_block(Answer *a)
+{
+    int64_t n = 0;
     for (int i = 0; i < a->n_layer; i++) n += layer_words(a, &a->layer[i]);
     a->block = aligned_alloc(64, (size_t)n * sizeof(float));
-    if (!a->block) {
-        err_sys("memory for a policy");
-        free(a);
-        return NULL;
-    }
+    if (!a->block) return -1;
     memset(a->block, 0, (size_t)n * sizeof(float));
     float *at = a->block;
     for (int i = 0; i < a->n_layer; i++) {
@@ -88,13 +82,30 @@ Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int 
         a->layer[i].pairs = (uint32_t *)a->layer[i].rows;
         at += layer_words(a, &a->layer[i]);
     }
-    return a;
+    return 0;
+}
+
+Answer *answer_create(const ParamTable *t, const AnswerNet *net, int n_net, int is_bf16)
+{
+    Answer *a = mem_zeroed(1, sizeof *a);
+    int     n = 0;
+    for (int k = 0; k < n_net; k++) n += net[k].body.layers + net[k].n_head;
+    if (a) a->layer = mem_zeroed((size_t)n, sizeof *a->layer);
+    if (a && a->layer) {
+        a->is_bf16 = is_bf16;
+        add_layers(a, t, net, n_net);
+        if (take_block(a) == 0) return a;
+    }
+    err_sys("memory for a policy");
+    answer_destroy(a);
+    return NULL;
 }
 
 void answer_destroy(Answer *a)
 {
     if (!a) return;
     free(a->block);
+    free(a->layer);
     free(a);
 }
 

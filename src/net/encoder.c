@@ -1,6 +1,5 @@
 #include "net/encoder.h"
 
-#include "base/err.h"
 #include "prog/record.h"
 
 #include <math.h>

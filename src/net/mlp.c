@@ -1,10 +1,8 @@
 #include "net/mlp.h"
 
-#include "base/err.h"
 #include "prog/record.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static void declare(ParamTable *t, const MlpHead *h, Region region)
 {

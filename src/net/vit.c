@@ -91,8 +91,9 @@ void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt,
     v->pos_grid     = grid_of(&v->image, v->image.pos_size, v->image.pos_frames);
     v->T            = vit_tokens(&v->image);
     v->stored_class = round_up(v->image.classes, VIT_CLASS_ALIGN);
-    CHECK(relate_floats(v->image.mean, 3, v->mean) == 0 && relate_floats(v->image.std, 3, v->std) == 0,
-          "mean and std were verified on load");
+    int rc          = relate_floats(v->image.mean, 3, v->mean);
+    if (rc == 0) rc = relate_floats(v->image.std, 3, v->std);
+    CHECK(rc == 0, "mean and std were verified on load");
     double  std = r->model.init_std;
     int64_t K   = patch_numbers(&v->image);
     net_declare_linear(&v->net, "patch", r->model.width, K, 1.0 / sqrt((double)K), 1);

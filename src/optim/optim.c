@@ -14,8 +14,8 @@ enum { ADAM_SITE = 900000 };
 /* Updates without overflow after which the loss scale is doubled. */
 enum { SCALE_EVERY = 2000 };
 
-/* What an update of Muon is multiplied by: an orthogonal R x C matrix has a root mean square of
- * 1/sqrt(max(R,C)), and AdamW's updates have one of about 0.2 (Liu and others, "Muon is scalable for LLM
+/* What an update of Muon is multiplied by. An orthogonal R x C matrix has a root mean square of
+ * 1/sqrt(max(R,C)). AdamW's updates have one of about 0.2 (Liu and others, "Muon is scalable for LLM
  * training", 2025). So one learning rate serves both. */
 static float muon_scale(int64_t rows, int64_t cols) { return 0.2f * sqrtf((float)MAX(rows, cols)); }
 

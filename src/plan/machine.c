@@ -67,7 +67,26 @@ const Machine *machine_find(const char *s)
     return NULL;
 }
 
-const char *machine_keys(void) { return "h200, h100, h100-pcie, a100"; }
+const Machine *machine_asked(const char *key)
+{
+    char           known[160];
+    const Machine *m = machine_find(key);
+    if (m) return m;
+    machine_list_fitting(known, sizeof known, 0);
+    err_user("command line: --gpu: '%s' is not known (known: %s)", key, known);
+    return NULL;
+}
+
+/* The rates are those of the slowest known card, which is the last one. */
+Machine machine_unmeasured(const char *name, int capability, size_t mem_bytes)
+{
+    Machine m    = machines[ARRAY_LEN(machines) - 1];
+    m.name       = name;
+    m.capability = capability;
+    m.mem_bytes  = mem_bytes;
+    m.peak_flops = 0;
+    return m;
+}
 
 size_t machine_room(const Machine *m)
 {

@@ -32,8 +32,10 @@ enum { MACHINE_BUILT_FOR = 90 };
 
 /* By key ("h200") or by the driver's name; NULL when unknown. */
 const Machine *machine_find(const char *key_or_name);
-/* Keys of all known machines, separated by ", ". */
-const char *machine_keys(void);
+/* The machine that `--gpu KEY` of a command line names; NULL after err_user(), which lists the known ones. */
+const Machine *machine_asked(const char *key);
+/* A stand-in for a card whose rates nobody measured. They only rank candidates; the peak is not known. */
+Machine machine_unmeasured(const char *name, int capability, size_t mem_bytes);
 /* Bytes for slabs on a card that no other program uses. */
 size_t machine_room(const Machine *m);
 /* Keys of the known machines that have room for so many bytes, separated by ", "; returns how many. */

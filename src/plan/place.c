@@ -2,8 +2,8 @@
  * lists of this program the result is within a few percent of the lower bound (tests/test_plan.c prints it).
  *
  * 1. Taken bytes are kept in a tree over time. A node stands for a span of instants and keeps two sets of
- *    ranges: `whole`, the bytes of items that live through all of the span (and are not kept at a higher
- *    node), and `any`, the bytes of all items kept at this node or below.
+ *    ranges. `whole` has the bytes of items that live through all of the span and are not kept at a higher
+ *    node. `any` has the bytes of all items kept at this node or below.
  * 2. The bytes taken during [first, last] are then the union of few sets: `any` of the spans that make up the
  *    lifetime, and `whole` of the nodes above them.
  * 3. Ranges that touch are joined. Stacked activations become one range, so that a plan of 30,000 items takes

@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Bytes of the flat tensor that one op argument covers, and that op. */
 typedef struct {

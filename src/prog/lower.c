@@ -58,7 +58,7 @@ static void lower_scan(Lower *l)
     }
 }
 
-/* The first op of that kind that reads t, or NULL. */
+/* The first op of that kind that reads t, or -1. */
 static int find_reader(const Lower *l, const Tensor *t, OpKind kind)
 {
     for (int r = l->head[t->id]; r >= 0; r = l->reader[r].next) {

@@ -213,8 +213,6 @@ const Op *prog_op(const Prog *p, int i) { return &p->op[i]; }
 
 int prog_n_recorded(const Prog *p, OpKind kind) { return kind < OP_COUNT ? p->recorded[kind] : 0; }
 
-int prog_n_tensor(const Prog *p) { return prog_id_count(p); }
-
 ProgStats prog_stats(const Prog *p)
 {
     ProgStats s = { .n_op = p->n_op, .n_tensor = p->n_tensor };

@@ -84,7 +84,6 @@ const char *prog_name(const Prog *p);
 int         prog_n_op(const Prog *p);
 const Op   *prog_op(const Prog *p, int i);
 int         prog_n_recorded(const Prog *p, OpKind kind); /* so many there were before lowering; OP_COUNT: 0 */
-int         prog_n_tensor(const Prog *p);                /* highest tensor id + 1 */
 ProgStats   prog_stats(const Prog *p);
 void        prog_print(const Prog *p, int with_tensors);
 

@@ -13,7 +13,6 @@
 #include "base/err.h"
 #include "prog/prog_impl.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { SIDE = 16 };

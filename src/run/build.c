@@ -138,7 +138,7 @@ static void print_step(const Job *j, FILE *out)
 {
     int64_t n = j->recipe.step_samples / j->choice.micro_batch, units = j->task->units(&j->recipe);
     fprintf(out, "step        %lld %s = %lld micro-batch%s of %lld", (long long)job_units_per_step(j),
-            j->task->unit, (long long)n, n == 1 ? "" : "es", (long long)j->choice.micro_batch);
+            job_unit_in_full(j), (long long)n, n == 1 ? "" : "es", (long long)j->choice.micro_batch);
     if (units > 1) fprintf(out, " x %lld", (long long)units);
     fprintf(out, "\n");
     if (j->choice.world > 1) fprintf(out, "ranks       %d, the micro-batches in turn\n", j->choice.world);

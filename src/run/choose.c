@@ -258,16 +258,16 @@ static int try_larger_chunks(Choice *c, const ChooseFor *w, const Machine *m)
 /* The slabs of one candidate, "activations 4.1 GiB, gradients ...". */
 static int list_slabs(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
 {
-    Job *b = NULL;
+    Job *j = NULL;
     char bytes[32];
-    TRY(build_create(&b, w->task, w->recipe, &k->choice, w->parts, w->vt));
+    TRY(build_create(&j, w->task, w->recipe, &k->choice, w->parts, w->vt));
     buf[0] = '\0';
     for (int i = 0; i < SLAB_COUNT; i++) {
-        if (b->store.slab_bytes[i] < k->total_bytes / 1000) continue;
+        if (j->store.slab_bytes[i] < k->total_bytes / 1000) continue;
         str_append(buf, n, "%s%s %s", buf[0] ? ", " : "", slab_name((Slab)i),
-                   str_bytes(bytes, sizeof bytes, (double)b->store.slab_bytes[i]));
+                   str_bytes(bytes, sizeof bytes, (double)j->store.slab_bytes[i]));
     }
-    build_destroy(b);
+    build_destroy(j);
     return 0;
 }
 
@@ -307,22 +307,22 @@ static void list_halves(const ChooseFor *w, const Candidate *k, char *buf, size_
     buf[0] = '\0';
     for (const char *const *key = w->task->halves; key && *key; key++) {
         Recipe           half = *w->recipe;
-        Job             *b    = NULL;
+        Job             *j    = NULL;
         const SchemaRow *row  = schema_row(&half, schema_find(&half, *key));
         int64_t         *x    = (int64_t *)((char *)&half + row->offset);
         char             bytes[32];
         *x /= 2;
         int rc = *x > 0 ? relate_resolve(&half, ".", 0) : -1;
-        if (rc == 0) rc = build_create(&b, w->task, &half, &k->choice, w->parts, w->vt);
+        if (rc == 0) rc = build_create(&j, w->task, &half, &k->choice, w->parts, w->vt);
         if (rc < 0) {
             err_clear(); /* half of it does not go with the other keys */
             continue;
         }
-        size_t total = store_total_bytes(&b->store);
+        size_t total = store_total_bytes(&j->store);
         if (total < k->total_bytes)
             str_append(buf, n, "%shalf of %s saves %s", buf[0] ? ", " : "; ", *key,
                        str_bytes(bytes, sizeof bytes, (double)(k->total_bytes - total)));
-        build_destroy(b);
+        build_destroy(j);
     }
 }
 

@@ -1,10 +1,10 @@
 /* Choose: the machine picks micro-batch, recomputation and head chunks; the user fixed the step.
  *
- * Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are
- * exact; its time is the sum over its list of max(FLOPs/rate, bytes/bandwidth). Of those that fit and are as
- * fast as the fastest (CHOOSE_TIE), the one with the least recomputation wins, then the one that needs the
- * least memory. On a GPU that one is tried once more with larger chunks of the head, as far as memory is
- * left. */
+ * 1. Every candidate is recorded, lowered and planned for real (that takes milliseconds), so its bytes are
+ *    exact. Its time is the sum over its list of max(FLOPs/rate, bytes/bandwidth).
+ * 2. Candidates that fit and are as fast as the fastest (CHOOSE_TIE) count as equal. Among these the least
+ *    recomputation wins, then the least memory.
+ * 3. On a GPU the winner is tried once more with larger chunks of the head, as far as memory is left. */
 #ifndef RUN_CHOOSE_H
 #define RUN_CHOOSE_H
 

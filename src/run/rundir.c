@@ -5,9 +5,9 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "base/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>

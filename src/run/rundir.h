@@ -68,8 +68,8 @@ int rundir_hold(RunDir *d);
 /* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
 int rundir_is_lost(const RunDir *d);
 
-/* Drops the lines of metrics.jsonl whose "step" is first_step or later (the first that will be written
- * again), and what a killed writer left of a line. The file is replaced whole, or not at all when there is
+/* Drops the lines of metrics.jsonl whose "step" is first_step or later, because these will be written again.
+ * What a killed writer left of a line goes, too. The file is replaced whole, or not at all when there is
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after
  * err_set(). */
 int rundir_trim_metrics(const RunDir *d, int64_t first_step);

@@ -62,10 +62,7 @@ static void describe_machine(Setup *s)
     if (known) {
         s->machine = *known;
     } else if (is_card) {
-        s->machine            = *machine_find("a100"); /* only ranks candidates */
-        s->machine.name       = s->info.name;
-        s->machine.capability = s->info.capability;
-        s->machine.peak_flops = 0;
+        s->machine = machine_unmeasured(s->info.name, s->info.capability, s->info.total_bytes);
     } else {
         s->machine = machine_cpu(s->info.n_sm, s->info.total_bytes);
     }
@@ -81,6 +78,35 @@ static int rank_share(Recipe *share, const Recipe *r, int world)
     if (world == 1 || n % unit == 0) return 0;
     return recipe_blame(r, r->step_key, "%lld samples cannot be shared by %d ranks in micro-batches of %lld",
                         (long long)n, world, (long long)MAX(r->micro_batch, 1));
+}
+
+/* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
+static int check_precision(const Setup *s, const Recipe *r, const char *item)
+{
+    static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
+    for (int i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(names[i], item) != 0) continue;
+        if (strcmp(setup_precision(s, r), item) == 0) {
+            int emulated = s->choice.fp8 && s->choice.compute == DT_F32;
+            return emulated ? recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it") : 1;
+        }
+        return recipe_blame(r, "require", "%s is off: the precision is %s", item, s->choice.why);
+    }
+    return 0;
+}
+
+/* What the recipe requires: the precision in force, and optimisations that a training step uses. Negative
+ * after err_user(). */
+static int check_required(const Setup *s, const Recipe *r)
+{
+    const char *list = r->require;
+    char        item[64];
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        int is_precision = check_precision(s, r, item);
+        if (is_precision < 0) return -1;
+        if (!is_precision) TRY(switches_require(s->job, s->dev->vt, item));
+    }
+    return 0;
 }
 
 /* Ranks that plan differently would wait for each other at different places. */
@@ -132,7 +158,7 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(build_verify(s->job));
     s->job->comm = comm;
     s->took.plan = lap(&last_s);
-    return setup_check_required(s, r);
+    return check_required(s, r);
 }
 
 int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts)
@@ -145,9 +171,8 @@ int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts)
     return plan_ranks(s, task, r, parts, NULL);
 }
 
-int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
+static int bind_and_init(Setup *s)
 {
-    TRY(plan_ranks(s, task, r, parts, comm));
     double last_s = clock_now_s();
     TRY(build_bind(s->job, s->dev));
     dev_seal(s->dev);
@@ -155,6 +180,19 @@ int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts
     TRY(build_init(s->job));
     s->took.weights = lap(&last_s);
     return 0;
+}
+
+int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
+{
+    char line[80], bytes[32];
+    TRY(plan_ranks(s, task, r, parts, comm));
+    /* A CPU takes a minute to fill the memory of a large model. */
+    snprintf(line, sizeof line, "preparing %s of memory and weights",
+             str_bytes(bytes, sizeof bytes, (double)store_total_bytes(&s->job->store)));
+    log_status(line);
+    int rc = bind_and_init(s);
+    log_status("");
+    return rc;
 }
 
 void setup_close(Setup *s)
@@ -172,33 +210,6 @@ const char *setup_precision(const Setup *s, const Recipe *r)
     if (s->choice.compute == DT_BF16) return "bf16";
     if (s->choice.compute == DT_F16) return "fp16";
     return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
-}
-
-/* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
-static int check_precision(const Setup *s, const Recipe *r, const char *item)
-{
-    static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
-    for (int i = 0; i < ARRAY_LEN(names); i++) {
-        if (strcmp(names[i], item) != 0) continue;
-        if (strcmp(setup_precision(s, r), item) == 0) {
-            int emulated = s->choice.fp8 && s->choice.compute == DT_F32;
-            return emulated ? recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it") : 1;
-        }
-        return recipe_blame(r, "require", "%s is off: the precision is %s", item, s->choice.why);
-    }
-    return 0;
-}
-
-int setup_check_required(const Setup *s, const Recipe *r)
-{
-    const char *list = r->require;
-    char        item[64];
-    while (str_list_next(&list, item, sizeof item) > 0) {
-        int is_precision = check_precision(s, r, item);
-        if (is_precision < 0) return -1;
-        if (!is_precision) TRY(switches_require(s->job, s->dev->vt, item));
-    }
-    return 0;
 }
 
 void setup_print_machine(const Setup *s, FILE *out)

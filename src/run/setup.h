@@ -31,11 +31,7 @@ int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts
 int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts);
 void setup_close(Setup *s);
 
-/* Negative after err_user() if the recipe requires a precision that is not the one in force, or an
- * optimisation that is refused or, in a training step, not used. */
-int setup_check_required(const Setup *s, const Recipe *r);
-
-/* What it computes in: "fp32", "tf32" or "bf16", also where the recipe says auto. */
+/* What the run computes in, also where the recipe says auto: "bf16". */
 const char *setup_precision(const Setup *s, const Recipe *r);
 
 /* Device, versions, host: machine.txt. */

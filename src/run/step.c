@@ -4,18 +4,18 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include "run/marks.h"
-#include "base/signals.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* All but `in` is always 0: these fields clear those of StepOut. */
 typedef struct {
-    StepIn in;
-    double sum[LOSS_SLOTS],
-        report[LOSS_SLOTS]; /* these and the rest are always 0: they clear those of StepOut */
+    StepIn  in;
+    double  sum[LOSS_SLOTS], report[LOSS_SLOTS];
     int32_t n_report, stop;
 } Upload;
 

@@ -6,12 +6,12 @@
  * 2. Each step has an end mark of its own. When a step ended is noted as soon as the host learns of it, not
  *    when its result is read.
  * 3. Several ranks (Job.comm) take the micro-batches of a step in turn; rows with sums add up over ranks.
- *    Samples, random draws and divisors are those of the whole step, so every rank makes the same update as
- *    one rank alone would, to the order of summation.
+ *    Samples, random draws and divisors are those of the whole step. So the ranks together make the update
+ *    that one rank alone would make, to the order of summation.
  * 4. A step that fails leaves the task's own state as it was. Where an update or another program that feeds
  *    nothing ran before, the device's state belongs to no step any more (is_mixed).
- * 5. When one rank has no batch because its data cannot be read, all fail together with its message, before
- *    any of them waits for a sum: the steps begun before can still be finished and saved. */
+ * 5. If one rank cannot read its data, all ranks fail together with its message, before any of them waits for
+ *    a sum. So the steps begun before can still be finished and saved. */
 #ifndef RUN_STEP_H
 #define RUN_STEP_H
 

@@ -138,13 +138,13 @@ static Count count_ops(const Job *j, OpKind kind, int (*is)(const Op *op))
 }
 
 /* Why none of its ops is in the list of a backend that has them. */
-static void say_why_absent(const Job *b, const DevVt *vt, const Switch *w, char *buf, size_t n)
+static void say_why_absent(const Job *j, const DevVt *vt, const Switch *w, char *buf, size_t n)
 {
-    RecipeOpt opt = job_lower_options(&b->recipe, vt);
+    RecipeOpt opt = job_lower_options(&j->recipe, vt);
     int       on, missing = -1, taken = -1;
     memcpy(&on, (const int *)&opt + w->field, sizeof on);
     for (int i = ARRAY_LEN(w->part) - 1; i >= 0; i--) {
-        Count c = count_ops(b, w->part[i], NULL);
+        Count c = count_ops(j, w->part[i], NULL);
         if (c.n_recorded == 0) missing = i;
         if (c.n == 0) taken = i;
     }
@@ -175,36 +175,36 @@ static State is_not_used(const char *why)
     return s;
 }
 
-static State switch_state(const Job *b, const DevVt *vt, const Switch *w)
+static State switch_state(const Job *j, const DevVt *vt, const Switch *w)
 {
     State s = { .word = "on" };
     int   on;
-    memcpy(&on, (const int *)&b->recipe.opt + w->field, sizeof on);
+    memcpy(&on, (const int *)&j->recipe.opt + w->field, sizeof on);
     if (!on) return (State){ .word = "off" };
     if (is_refused(vt, w, s.why, sizeof s.why)) {
         s.word = "refused";
         return s;
     }
-    if (!job_trains(b)) return s; /* no training step: permitted is all that can be said */
-    if (w->field == FIELD(chunk_head) && !count_ops(b, OP_COUNT, NULL).has_chunks)
+    if (!job_trains(j)) return s; /* no training step: permitted is all that can be said */
+    if (w->field == FIELD(chunk_head) && !count_ops(j, OP_COUNT, NULL).has_chunks)
         return is_not_used("one chunk holds all rows of a micro-batch");
-    if (w->field == FIELD(tune) && !switches_times(&b->recipe))
+    if (w->field == FIELD(tune) && !switches_times(&j->recipe))
         return is_not_used("a deterministic run times nothing");
     if (w->op == OP_COUNT) return s;
-    s.n_op = count_ops(b, w->op, w->is).n + (w->gated ? count_ops(b, w->gated, w->is).n : 0);
+    s.n_op = count_ops(j, w->op, w->is).n + (w->gated ? count_ops(j, w->gated, w->is).n : 0);
     if (s.n_op > 0) return s;
     s.word = "not used";
-    say_why_absent(b, vt, w, s.why, sizeof s.why);
+    say_why_absent(j, vt, w, s.why, sizeof s.why);
     return s;
 }
 
 /* ---- for others --------------------------------------------------------------------------------------- */
 
-void switches_print(const Job *b, const DevVt *vt, FILE *out)
+void switches_print(const Job *j, const DevVt *vt, FILE *out)
 {
     for (int i = 0; i < ARRAY_LEN(switches); i++) {
         const Switch *w = &switches[i];
-        State         s = switch_state(b, vt, w);
+        State         s = switch_state(j, vt, w);
         fprintf(out, "  opt.%-14s %-8s %s", opt_name[w->field], s.word, opt_what[w->field]);
         if (s.why[0]) fprintf(out, ": %s", s.why);
         if (s.n_op > 0) fprintf(out, " (%d op%s)", s.n_op, s.n_op > 1 ? "s" : "");
@@ -212,7 +212,7 @@ void switches_print(const Job *b, const DevVt *vt, FILE *out)
     }
 }
 
-int switches_require(const Job *b, const DevVt *vt, const char *name)
+int switches_require(const Job *j, const DevVt *vt, const char *name)
 {
     const Switch *found = NULL;
     StrNearest    near  = str_nearest_begin(name);
@@ -221,11 +221,11 @@ int switches_require(const Job *b, const DevVt *vt, const char *name)
         if (strcmp(opt_name[switches[i].field], name) == 0) found = &switches[i];
     }
     if (!found) {
-        return recipe_blame(&b->recipe, "require", "there is no optimisation '%s'%s%s%s", name,
+        return recipe_blame(&j->recipe, "require", "there is no optimisation '%s'%s%s%s", name,
                             near.best ? " (did you mean " : "", near.best ? near.best : "",
                             near.best ? "?)" : "");
     }
-    State s = switch_state(b, vt, found);
+    State s = switch_state(j, vt, found);
     if (strcmp(s.word, "on") == 0) return 0;
-    return recipe_blame(&b->recipe, "require", "%s is %s%s%s", name, s.word, s.why[0] ? ": " : "", s.why);
+    return recipe_blame(&j->recipe, "require", "%s is %s%s%s", name, s.word, s.why[0] ? ": " : "", s.why);
 }

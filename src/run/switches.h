@@ -1,7 +1,7 @@
 /* Switches: every optimisation that a recipe can turn on or off (opt.NAME), and what became of it.
  *
  * 1. "on" means used: the lowered list of a training step has it. What a recipe permits and the list lacks is
- *    "not used", with the reason, which is read off the list as it was recorded and as it was lowered.
+ *    "not used". The reason is read off the list before and after lowering.
  * 2. A fused product that is on may still run as its parts: a GPU takes whichever it measured to be faster,
  *    per shape. */
 #ifndef RUN_SWITCHES_H
@@ -9,13 +9,13 @@
 
 #include "task/job.h"
 
-/* One line per optimisation: on (in how many ops), off, not used or refused, and why. vt: what b was built
+/* One line per optimisation: on (in how many ops), off, not used or refused, and why. vt: what j was built
  * for. */
-void switches_print(const Job *b, const DevVt *vt, FILE *out);
+void switches_print(const Job *j, const DevVt *vt, FILE *out);
 
 /* Negative after err_user() unless opt.NAME is on. Without a training step (eval, sample) not being used is
  * no failure. */
-int switches_require(const Job *b, const DevVt *vt, const char *name);
+int switches_require(const Job *j, const DevVt *vt, const char *name);
 
 /* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
 int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n);

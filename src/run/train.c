@@ -3,9 +3,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include "optim/schedule.h"
-#include "base/signals.h"
 #include "run/train_impl.h"
 
 #include <math.h>
@@ -28,11 +28,11 @@ static void announce(Run *run)
     if (units > 1) snprintf(each, sizeof each, " x %lld", (long long)units);
     log_info("%s parameters, %lld %s a step = %s%lld x %lld%s, recompute %s, %s planned",
              str_count(n, sizeof n, (double)job_param_count(j)), (long long)job_units_per_step(j),
-             run->task->unit, ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
+             job_unit_in_full(j), ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
              recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
-    log_info("everything else in %s/", run->dir.path);
+    if (!run->is_look) log_info("everything else in %s/", run->dir.path);
     double step_s = run->setup.choice.row[run->setup.choice.best].step_s;
     if (step_s > LONG_STEP_S) {
         log_info("a step will take about %s here: nothing more is shown before the first one",
@@ -129,7 +129,7 @@ static int note_overflow(Run *run, const StepOut *out)
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
-    Job    *b    = run->setup.job;
+    Job    *j    = run->setup.job;
     int64_t step = run->at.step;
     TRY(step_result(&run->stepper, step, out));
     double now = step_done_s(&run->stepper, step), dt = now - run->last_s;
@@ -144,7 +144,7 @@ static int take_result(Run *run, StepOut *out)
                       .lr          = run->lr[step % STEP_RING],
                       .time_s      = train_elapsed_at(run, now),
                       .data_wait_s = stats.waited_s };
-    m.per_s       = (double)job_units_per_step(b) / run->step_s;
+    m.per_s       = (double)job_units_per_step(j) / run->step_s;
     double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
     m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
     if (step == run->first_step) run->first_loss = out->loss;
@@ -162,7 +162,7 @@ static int take_result(Run *run, StepOut *out)
     WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s };
     if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
-        if (run->task->numbers) m.n_number = run->task->numbers(b, m.number);
+        if (run->task->numbers) m.n_number = run->task->numbers(j, m.number);
         if (m.n_number < 0) return -1;
         metrics_step(&run->metrics, run->task, &m, out);
     }

@@ -9,10 +9,10 @@
  *    minutes, unless another run has taken the directory. Nor does a disk that takes no metrics, or a
  *    directory that somebody removed. A failed step ends the run, after what was done before it was saved,
  *    unless the device itself failed.
- * 4. max_skips bad steps in a row lead back to the last checkpoint, which was taken after a good step, and
- *    past the samples of the bad ones. If the run diverges again before it passes the bad steps, Brim goes
- *    back one checkpoint further. A damaged checkpoint is skipped in the same way. After the oldest one, and
- *    at least three attempts, the run fails.
+ * 4. After max_skips bad steps in a row the run goes back to the last checkpoint, which was taken after a
+ *    good step, and passes over the samples of the bad steps. If the run diverges again before it passes the
+ *    bad steps, Brim goes back one checkpoint further. A damaged checkpoint is skipped in the same way. After
+ *    the oldest one, and at least three attempts, the run fails.
  * 5. SIGINT, SIGTERM, SIGHUP and SIGUSR1 end the run after the step in hand and a save: 0, as for a run that
  *    is complete. While there is nothing to save, one rank alone leaves at its next micro-batch.
  * 6. A start that finds nothing to do (the steps, the time, the target are reached) changes no file; it only

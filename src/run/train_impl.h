@@ -95,8 +95,6 @@ void train_note_pace(Run *run, double dt_s); /* a step took so long */
 int64_t train_schedule_steps(const Run *run, int64_t step);
 /* 1: training should stop; at.stopped has the reason. */
 int train_after_eval(Run *run, double val);
-/* 1: a is better than b by the task's measure. */
-int train_is_better(const Task *t, double a, double b);
 /* Sets run->idle when the run, as it was resumed, has what is asked for; says so. */
 int train_find_idle(Run *run);
 

@@ -46,9 +46,9 @@ static void make_absolute(char path[RECIPE_STR])
     if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
 }
 
-/* Files by absolute path from here on: the recipe in the run directory works from any folder, and a run that
- * goes on from another one has the same files in its checkpoints. Messages about data that cannot be used
- * come before, with the user's words. */
+/* Files by absolute path from here on. So the recipe in the run directory works from any folder, and
+ * checkpoints of a run that goes on from another folder name the same files. Messages about data that cannot
+ * be used come before, with the user's words. */
 static void fix_paths(Run *run)
 {
     run->fixed = *run->r;
@@ -87,11 +87,11 @@ int train_attach(Run *run)
 
 int train_resume(Run *run, int64_t before)
 {
-    Job    *b         = run->setup.job;
+    Job    *j         = run->setup.job;
     char    note[512] = "", path[RUNDIR_PATH + 32], why[1024];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
-        got[0] = ckpt_resume_before(b, run->dir.checkpoints, before, &run->at, note, sizeof note);
+        got[0] = ckpt_resume_before(j, run->dir.checkpoints, before, &run->at, note, sizeof note);
         got[1] = run->at.step;
     }
     TRY(comm_broadcast(run->comm, got, sizeof got));
@@ -103,9 +103,9 @@ int train_resume(Run *run, int64_t before)
     if (comm_rank(run->comm) > 0 && got[0] < 0) return err_set("rank 0 cannot read the checkpoints");
     if (comm_rank(run->comm) > 0 && got[0] > 0) {
         TRY(ckpt_path(run->dir.checkpoints, got[1], path, sizeof path));
-        TRY(ckpt_load(b, path, &run->at, note, sizeof note));
+        TRY(ckpt_load(j, path, &run->at, note, sizeof note));
     }
-    if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(b));
+    if (got[0] > 0 && run->task->after_load) TRY(run->task->after_load(j));
     if (got[0] > 0) {
         run->n_skipped  = run->at.device.out.n_skipped;
         run->n_overflow = run->at.device.out.n_overflow;

@@ -49,12 +49,13 @@ int64_t train_schedule_steps(const Run *run, int64_t step)
 
 /* ---- validation --------------------------------------------------------------------------------------- */
 
-int train_is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
+/* 1: a is better than b by the task's measure. */
+static int is_better(const Task *t, double a, double b) { return t->metric[t->best].larger ? a > b : a < b; }
 
 /* At the target or beyond it. */
 static int is_reached(const Run *run, double val)
 {
-    return run->r->eval.target != 0 && !train_is_better(run->task, run->r->eval.target, val);
+    return run->r->eval.target != 0 && !is_better(run->task, run->r->eval.target, val);
 }
 
 static const char *measure(const Run *run) { return run->task->metric[run->task->best].name; }
@@ -64,7 +65,7 @@ int train_after_eval(Run *run, double val)
     const RecipeEval *e = &run->r->eval;
     run->last_val       = val;
     run->val_step       = run->at.step;
-    if (train_is_better(run->task, val, run->at.best_val)) {
+    if (is_better(run->task, val, run->at.best_val)) {
         run->at.best_val  = val;
         run->at.bad_evals = 0;
         run->is_best      = run->r->checkpoint.best && run->at.step > 0;

@@ -5,8 +5,6 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#include <time.h>
-
 static void look(Watchdog *w)
 {
     char   t[32];
@@ -20,15 +18,11 @@ static void look(Watchdog *w)
 
 static void body(void *arg)
 {
-    enum { TICK_NS = 200000000 };
-    Watchdog *w = (Watchdog *)arg;
+    static const double tick_s = 0.2;
+    Watchdog           *w      = (Watchdog *)arg;
     thread_lock(&w->lock);
     while (!w->is_over) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += TICK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        struct timespec until = thread_deadline(tick_s);
         pthread_cond_timedwait(&w->wake, &w->lock, &until);
         look(w);
     }
@@ -40,12 +34,12 @@ void watchdog_begin(Watchdog *w, double limit_s)
     if (limit_s <= 0) return;
     w->limit_s = w->next_s = limit_s;
     w->noted_s             = clock_now_s();
-    if (pthread_mutex_init(&w->lock, NULL) != 0) return;
-    if (pthread_cond_init(&w->wake, NULL) == 0 && thread_start(&w->thread, "watchdog", body, w) == 0) {
-        w->is_open = 1;
-        return;
-    }
-    err_clear();
+    pthread_mutex_init(&w->lock, NULL);
+    thread_cond_init(&w->wake);
+    w->is_open = thread_start(&w->thread, "watchdog", body, w) == 0;
+    if (w->is_open) return;
+    err_clear(); /* a run is not worth less without its watchdog */
+    pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
 }
 

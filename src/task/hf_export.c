@@ -3,21 +3,25 @@
  * 1. Numbers keep their bits unless another type is asked for.
  * 2. One model.safetensors up to SHARD_BYTES, else shards with an index, as transformers names them. A folder
  *    with weights of other names is refused: a reader would take those.
- * 3. The folder's files appear complete, one after the other; config.json comes last. */
+ * 3. The files are written into a folder of their own first. They move into place once all are there,
+ *    config.json last, so an export that fails leaves what was there before. */
 #include "task/hf_export.h"
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "task/weights.h"
+#include "file/hf.h"
+#include "net/param.h"
 #include "tensor/number.h"
 
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CHUNK = 1 << 20, MOST_SHARDS = 4096 };
 #define SHARD_BYTES (5000000000LL)
@@ -42,6 +46,7 @@ typedef struct {
     Arena             arena;
     Piece            *piece;
     int               n_piece, n_shard;
+    char              tmp[PATH_MAX]; /* in opt->out */
 } Export;
 
 /* ---- What is written ----------------------------------------------------------------------------------- */
@@ -93,13 +98,16 @@ static Piece *add_piece(Export *e, const char *name, DType dtype, const Piece *l
 /* A vector counts as one element a row. */
 static int add_weight(Export *e, const SafeTensor *t, int asked)
 {
-    char         name[HF_NAME];
-    const char  *ours = t->name + strlen(e->what->prefix);
-    int64_t      rows = t->dim[0], cols = t->ndim == 2 ? t->dim[1] : 1, row0 = 0;
-    const HfRow *row = NULL;
+    char    name[HF_NAME];
+    int64_t rows = t->dim[0], cols = t->ndim == 2 ? t->dim[1] : 1, row0 = 0;
     if (!str_starts_with(t->name, e->what->prefix)) return 0;
-    for (int k = 0; hf_name(e->map, ours, k, name); k++) {
-        row       = hf_name(e->map, ours, k, name);
+    if (!dtype_text[t->dtype])
+        return err_user("%s: tensor %s: is %s, not f32, bf16 or f16", e->from.path, t->name,
+                        dtype_name(t->dtype));
+    const char  *ours = t->name + strlen(e->what->prefix);
+    const HfRow *row;
+    int          k = 0;
+    for (; (row = hf_name(e->map, ours, k, name)) != NULL; k++) {
         int64_t n = part_rows(&e->r->model, row, k, rows);
         if (row0 + n > rows)
             return err_user("%s: tensor %s: %lld rows do not make its parts", e->from.path, t->name,
@@ -108,7 +116,7 @@ static int add_weight(Export *e, const SafeTensor *t, int asked)
         add_piece(e, name, dtype_of(e, t->dtype, asked), &p);
         row0 += n;
     }
-    if (!row)
+    if (k == 0)
         return err_user("%s: tensor %s: %s models have no such weight", e->from.path, t->name,
                         hfconf_family_name[e->config.family]);
     return 0;
@@ -125,7 +133,8 @@ static void add_biases(Export *e, DType dtype)
     for (int l = 0; l < m->layers; l++) {
         for (int i = m->qkv_bias ? 1 : 0; i < ARRAY_LEN(parts); i++) {
             param_name(ours, "block.%d.%s.bias", l, parts[i]);
-            CHECK(hf_name(e->map, ours, 0, name), "%s", ours);
+            const HfRow *row = hf_name(e->map, ours, 0, name);
+            CHECK(row, "%s", ours);
             add_piece(e, name, dtype, &(Piece){ .rows = wide[i], .cols = 1, .ndim = 1 });
         }
     }
@@ -158,17 +167,6 @@ static int list_pieces(Export *e)
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */
 
-static void narrow(DType to, void *out, const float *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (to == DT_F32) {
-            ((float *)out)[i] = in[i];
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
-        }
-    }
-}
-
 /* Elements [first, first+n) of the piece, not transposed, in the piece's type. buf: CHUNK floats. */
 static int read_piece(const Export *e, const Piece *p, int64_t first, int64_t n, void *out, float *buf)
 {
@@ -181,7 +179,7 @@ static int read_piece(const Export *e, const Piece *p, int64_t first, int64_t n,
     if (p->ours->dtype == p->spec.dtype)
         return safetensors_read(&e->from, p->ours->offset + at * (int64_t)size, out, (size_t)n * size);
     TRY(safetensors_read_f32(&e->from, p->ours, at, n, buf));
-    narrow(p->spec.dtype, out, buf, n);
+    number_convert(p->spec.dtype, out, DT_F32, buf, n);
     return 0;
 }
 
@@ -224,7 +222,7 @@ static void shard_name(const Export *e, int shard, char *out, size_t n)
 
 static int out_path(const Export *e, const char *name, char *path)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", e->opt->out, name) < PATH_MAX) return 0;
+    if (snprintf(path, PATH_MAX, "%s/%s", e->tmp, name) < PATH_MAX) return 0;
     return err_user("%s: path too long", e->opt->out);
 }
 
@@ -325,7 +323,10 @@ static int write_config(const Export *e)
     if (snprintf(was, sizeof was, "%s/hf/config.json", e->opt->run) < (int)sizeof was &&
         file_kind(was) == FILE_REGULAR) {
         json_t *root = json_load_file(was, 0, NULL);
-        if (!json_is_object(root)) return err_user("%s: not a JSON map", was);
+        if (!json_is_object(root)) {
+            json_decref(root);
+            return err_user("%s: not a JSON map", was);
+        }
         const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype";
         json_object_set_new(root, key, json_string(e->config.dtype));
         char *text = json_dumps(root, JSON_INDENT(2));
@@ -342,22 +343,20 @@ static int write_config(const Export *e)
 }
 
 /* What an import kept, else what the task writes. */
-static int write_beside(const Export *e)
+static int write_beside(Export *e)
 {
-    char   hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], **names;
-    Arena *a  = (Arena *)&e->arena;
-    int    rc = 0;
+    char hf[PATH_MAX], from[PATH_MAX], to[PATH_MAX], **names;
     if (snprintf(hf, sizeof hf, "%s/hf", e->opt->run) >= (int)sizeof hf || file_kind(hf) != FILE_FOLDER)
-        return e->what->beside(e->r, &e->config, e->opt->out);
-    int n = file_list(a, hf, "", &names);
-    if (n < 0) return -1;
-    for (int i = 0; i < n && rc == 0; i++) {
+        return e->what->beside(e->r, &e->config, e->tmp);
+    int n = file_list(&e->arena, hf, "", &names);
+    for (int i = 0; i < n; i++) {
         if (strcmp(names[i], "config.json") == 0 || strstr(names[i], ".tmp-")) continue;
-        snprintf(from, sizeof from, "%.2000s/%.200s", hf, names[i]);
+        if (snprintf(from, sizeof from, "%s/%s", hf, names[i]) >= (int)sizeof from)
+            return err_user("%s: path too long", hf);
         TRY(out_path(e, names[i], to));
-        rc = file_copy(from, to);
+        TRY(file_copy(from, to));
     }
-    return rc;
+    return n < 0 ? -1 : 0;
 }
 
 /* ---- The whole ----------------------------------------------------------------------------------------- */
@@ -371,6 +370,51 @@ static int describe(Export *e)
     return e->what->describe(e->r, &e->config);
 }
 
+static int write_files(Export *e)
+{
+    TRY(file_make_folders(e->tmp));
+    TRY(write_weights(e));
+    TRY(write_index(e));
+    TRY(write_beside(e));
+    return write_config(e);
+}
+
+static int move_file(Export *e, const char *name)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    TRY(out_path(e, name, from));
+    if (snprintf(to, sizeof to, "%s/%s", e->opt->out, name) >= (int)sizeof to)
+        return err_user("%s: path too long", e->opt->out);
+    return rename(from, to) == 0 ? 0 : err_sys("%s", to);
+}
+
+static int move_files(Export *e)
+{
+    static const char last[] = "config.json";
+    char            **names;
+    int               n = file_list(&e->arena, e->tmp, "", &names);
+    if (n < 0) return -1;
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], last) != 0) TRY(move_file(e, names[i]));
+    TRY(move_file(e, last));
+    return folder_sync(e->opt->out);
+}
+
+static int fill_folder(Export *e)
+{
+    int is_new = file_kind(e->opt->out) == FILE_NONE;
+    if (!is_new && file_kind(e->opt->out) != FILE_FOLDER)
+        return err_user("%s: is not a folder: name another one", e->opt->out);
+    if (snprintf(e->tmp, sizeof e->tmp, "%s/.tmp-export-%d", e->opt->out, (int)getpid()) >=
+        (int)sizeof e->tmp)
+        return err_user("%s: path too long", e->opt->out);
+    int rc = write_files(e);
+    if (rc == 0) rc = move_files(e);
+    folder_remove(e->tmp); /* an error that is pending stays */
+    if (rc < 0 && is_new) rmdir(e->opt->out);
+    return rc;
+}
+
 static int export_all(Export *e)
 {
     char path[PATH_MAX];
@@ -381,11 +425,7 @@ static int export_all(Export *e)
     TRY(safetensors_open(&e->from, path));
     TRY(list_pieces(e));
     TRY(check_folder(e));
-    TRY(file_make_folders(e->opt->out));
-    TRY(write_weights(e));
-    TRY(write_index(e));
-    TRY(write_beside(e));
-    TRY(write_config(e));
+    TRY(fill_folder(e));
     printf("%s: %s, %d tensors in %d file%s, %s\n", e->opt->out, hfconf_family_name[e->config.family],
            e->n_piece, e->n_shard, str_plural(e->n_shard), e->config.dtype);
     return 0;

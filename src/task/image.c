@@ -21,14 +21,13 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give. Names that do not fit are left out. */
+/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
 static void note_names(Recipe *r, const ImageSet *set)
 {
     char all[RECIPE_STR] = "";
     for (int c = 0; c < image_set_classes(set); c++) {
         const char *name = image_set_class_name(set, c);
-        if (!name || strchr(name, ',') || strlen(all) + strlen(name) + 2 > sizeof all) return;
-        str_append(all, sizeof all, "%s%s", c ? "," : "", name);
+        if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
     }
     str_copy(r->image.names, sizeof r->image.names, all);
 }
@@ -169,17 +168,12 @@ static void image_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Host floats to a constant in the compute dtype. */
+/* Host floats to a constant in the compute dtype, into which they are converted in place. */
 static int upload_floats(Job *j, const Tensor *t, float *values)
 {
-    int64_t   n    = tensor_numel(t);
-    uint16_t *half = (uint16_t *)(void *)values; /* written behind what is read */
-    if (t->dtype == DT_F32) return job_upload(j, t, values, sizeof *values * (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        float x = values[i];
-        half[i] = t->dtype == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-    }
-    return job_upload(j, t, half, sizeof *half * (size_t)n);
+    int64_t n = tensor_numel(t);
+    number_convert(t->dtype, values, DT_F32, values, n);
+    return job_upload(j, t, values, dtype_bytes(t->dtype) * (size_t)n);
 }
 
 static int upload_positions(Job *j, const Vit *v)
@@ -247,18 +241,11 @@ static int image_init_constants(Job *j)
     return begin_ema(j);
 }
 
-/* The weights of a Hugging Face folder (`init`). */
 static int image_load_init(Job *j)
 {
-    HfConfig config;
-    HfFolder h;
     if (!j->recipe.init[0]) return 0;
-    TRY(hfconf_read(&config, j->recipe.init));
-    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
-    int rc = weights_load_hf(j, &image_of(j)->vit.net.table, &h, NULL);
-    hf_close(&h);
-    if (rc == 0) rc = job_refresh_copies(j);
-    return rc == 0 && j->recipe.image.ema > 0 ? begin_ema(j) : rc;
+    TRY(weights_load_init(j, &image_of(j)->vit.net.table));
+    return j->recipe.image.ema > 0 ? begin_ema(j) : 0;
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */
@@ -332,16 +319,17 @@ static int image_record(Job *j)
 
 static void image_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
-    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s", 100 * e->value[1],
-            100 * e->value[2], e->value[0], (long long)e->n_target, str_plural(e->n_target));
+    fprintf(out, "validation top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %lld sample%s",
+            100 * e->value[SLOT_TOP1], 100 * e->value[SLOT_TOP5], e->value[SLOT_LOSS], (long long)e->n_target,
+            str_plural(e->n_target));
     if (e->n_sample < e->n_all) fprintf(out, " (of %lld, evenly spread)", (long long)e->n_all);
     fprintf(out, "%s\n", r->image.ema > 0 ? "; mean of weights" : "");
 }
 
 static const TaskLoss   losses[]  = { { .name = "loss" } };
-static const TaskMetric metrics[] = { { .name = "loss", .slot = SLOT_LOSS },
-                                      { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
-                                      { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
+static const TaskMetric metrics[] = { [SLOT_LOSS] = { .name = "loss", .slot = SLOT_LOSS },
+                                      [SLOT_TOP1] = { .name = "top1", .slot = SLOT_TOP1, .larger = 1 },
+                                      [SLOT_TOP5] = { .name = "top5", .slot = SLOT_TOP5, .larger = 1 } };
 
 /* No rule for spikes: once the mean loss is small, a batch of hard samples has many times that. */
 const Task task_image = {
@@ -355,7 +343,7 @@ const Task task_image = {
     .n_loss         = ARRAY_LEN(losses),
     .metric         = metrics,
     .n_metric       = ARRAY_LEN(metrics),
-    .best           = 1,
+    .best           = SLOT_TOP1,
     .units          = image_units,
     .rows           = image_rows,
     .together       = image_together,

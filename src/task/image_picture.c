@@ -2,7 +2,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "base/mem.h"
+#include "base/str.h"
 #include "file/image_write.h"
 
 #include <stdarg.h>
@@ -34,27 +34,20 @@ __attribute__((format(printf, 2, 3))) static int put(ImagePicture *p, const char
     return 0;
 }
 
-/* Names come from folders: what XML reads as its own is replaced. */
+/* Names come from folders: what XML reads as its own, or does not know, is replaced. */
 static const char *plain(const char *text, char *buf, size_t n)
 {
     size_t k = 0;
-    for (; text[k] && k + 1 < n; k++) buf[k] = strchr("<>&\"'", text[k]) ? '_' : text[k];
+    for (; text[k] && k + 1 < n; k++)
+        buf[k] = (unsigned char)text[k] < ' ' || strchr("<>&\"'", text[k]) ? '_' : text[k];
     buf[k] = '\0';
     return buf;
 }
 
 static int put_base64(ImagePicture *p, const uint8_t *x, size_t n)
 {
-    static const char letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    TRY(need(p, n / 3 * 4 + 8));
-    for (size_t i = 0; i < n; i += 3) {
-        uint32_t v =
-            (uint32_t)x[i] << 16 | (i + 1 < n ? (uint32_t)x[i + 1] << 8 : 0) | (i + 2 < n ? x[i + 2] : 0);
-        for (int k = 0; k < 4; k++) {
-            int pad         = i + (size_t)k > n;
-            p->text[p->n++] = pad ? '=' : letter[v >> (18 - 6 * k) & 63];
-        }
-    }
+    TRY(need(p, (n + 2) / 3 * 4 + 1));
+    p->n += str_base64(p->text + p->n, x, n);
     return 0;
 }
 
@@ -95,16 +88,17 @@ int image_picture_write(const ImagePicture *p, const char *path)
 {
     int   columns = MIN(p->n_cell, COLUMNS), rows = (p->n_cell + COLUMNS - 1) / COLUMNS;
     int   w = columns * CELL_W + GAP, h = rows * CELL_H + GAP;
-    FILE *f = fopen(path, "w");
-    if (!f) return err_sys("%s", path);
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
     fprintf(f,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d' "
             "font-family='sans-serif' font-size='11'>\n<rect width='%d' height='%d' fill='#fff'/>\n",
             w, h, w, h, w, h);
-    fwrite(p->text, 1, p->n, f);
-    fprintf(f, "</svg>\n");
-    int bad = ferror(f);
-    return fclose(f) != 0 || bad ? err_sys("%s", path) : 0;
+    int rc = file_write(f, p->text, p->n);
+    if (rc == 0) rc = file_write(f, "</svg>\n", strlen("</svg>\n"));
+    if (rc == 0) rc = file_publish(&f, path);
+    file_discard(&f);
+    return rc;
 }
 
 void image_picture_deinit(ImagePicture *p)

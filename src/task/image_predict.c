@@ -15,7 +15,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { NAME_MOST = 64, TABLE_MOST = 20, PAIRS_SHOWN = 10 };
 
@@ -83,7 +82,7 @@ static void count(Predict *p, int label, const int *order, int n)
     p->confusion[(int64_t)label * p->n_class + order[0]]++;
 }
 
-static int say(Predict *p, const char *file, int label, const float *row, const int *order)
+static void say(Predict *p, const char *file, int label, const float *row, const int *order)
 {
     char buf[NAME_MOST];
     int  n        = (int)MIN(p->opt->top, p->n_class);
@@ -93,7 +92,6 @@ static int say(Predict *p, const char *file, int label, const float *row, const 
         fprintf(p->out, "%s %s %.1f %%", k ? "," : "", name_of(p, order[k], buf),
                 100 * (double)row[order[k]]);
     fprintf(p->out, "\n");
-    return 0;
 }
 
 static int draw(Predict *p, int64_t b, int label, const float *row, const int *order)
@@ -102,7 +100,7 @@ static int draw(Predict *p, int64_t b, int label, const float *row, const int *o
     char        buf[NAME_MOST];
     a.rgb = fields_at(&p->j->fields, p->block, IMAGE_PIXELS, b);
     if (label >= 0 && label < p->n_class) a.label = arena_strdup(&p->arena, name_of(p, label, buf));
-    for (int k = 0; k < MIN(3, p->n_class); k++) {
+    for (int k = 0; k < MIN(IMAGE_ANSWERS, p->n_class); k++) {
         a.name[k]  = arena_strdup(&p->arena, name_of(p, order[k], buf));
         a.share[k] = (double)row[order[k]];
     }
@@ -145,8 +143,8 @@ static int answer(Predict *p, const ImageSet *set, const Placed *at, int n)
         rank(p, row, order, top);
         count(p, at[b].label, order, top);
         if (!at[b].shown) continue;
-        rc = say(p, file, at[b].label, row, order);
-        if (rc == 0 && p->opt->picture) rc = draw(p, b, at[b].label, row, order);
+        say(p, file, at[b].label, row, order);
+        if (p->opt->picture) rc = draw(p, b, at[b].label, row, order);
     }
     free(order);
     return rc;
@@ -340,6 +338,7 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
     if (rc == 0 && opt->picture) rc = image_picture_write(&p.picture, opt->picture);
+    if (rc == 0 && opt->picture) fprintf(out, "\n%s: the samples above as a picture\n", opt->picture);
     end(&p);
     return rc;
 }
@@ -386,7 +385,7 @@ static int answer_one(Predict *p, const TaskSample *opt)
     TRY(rc);
     int32_t label = *(const int32_t *)fields_at(&p->j->fields, p->block, IMAGE_LABEL, 0);
     rank(p, p->logits, order, top);
-    TRY(say(p, "this", label, p->logits, order));
+    say(p, "this", label, p->logits, order);
     return opt->picture ? write_jpeg(p, opt->picture) : 0;
 }
 

@@ -6,6 +6,7 @@
 #include "prog/buckets.h"
 #include "tensor/number.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,28 @@ static int any_trained(const Job *j)
     return 0;
 }
 
+/* The name of a weight, or the beginning of one, that is near to `item`, into best; NULL: none is. */
+static const char *nearest_name(const Job *j, const char *item, char best[PARAM_NAME])
+{
+    int least = INT_MAX;
+    for (int i = 0; i < j->n_table; i++) {
+        for (int k = 0; k < j->table[i]->n_param; k++) {
+            char name[PARAM_NAME];
+            str_copy(name, sizeof name, j->table[i]->param[k].name);
+            for (char *dot = name; dot; dot = strrchr(name, '.')) {
+                if (dot != name) *dot = '\0';
+                StrNearest near = str_nearest_begin(item);
+                str_nearest_offer(&near, name);
+                if (near.best && near.distance < least) {
+                    least = near.distance;
+                    str_copy(best, PARAM_NAME, name);
+                }
+            }
+        }
+    }
+    return least < INT_MAX ? best : NULL;
+}
+
 static int check_names(const Job *j, const char *key, const char *list)
 {
     char item[PARAM_NAME];
@@ -67,10 +90,13 @@ static int check_names(const Job *j, const char *key, const char *list)
             char buf[PARAM_NAME];
             found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
         }
-        if (!found) {
+        char        best[PARAM_NAME];
+        const char *near = found ? NULL : nearest_name(j, item, best);
+        if (near)
+            return recipe_blame(&j->recipe, key, "no weight is named %s (did you mean %s?)", item, near);
+        if (!found)
             return recipe_blame(&j->recipe, key, "no weight is named %s (names begin like %s)", item,
                                 j->table[0]->param[0].name);
-        }
     }
     return 0;
 }
@@ -233,6 +259,11 @@ int64_t job_micro_per_step(const Job *j)
 
 int64_t job_units_per_step(const Job *j) { return j->recipe.step_samples * j->task->units(&j->recipe); }
 
+const char *job_unit_in_full(const Job *j)
+{
+    return j->task->unit_in_full ? j->task->unit_in_full : j->task->unit;
+}
+
 int64_t job_param_count(const Job *j)
 {
     int64_t n = 0;
@@ -257,16 +288,22 @@ int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes)
     return j->dev->vt->sync(j->dev);
 }
 
+int job_upload_rope(Job *j, const Net *net)
+{
+    if (!net->rope_table) return 0;
+    size_t n    = tensor_bytes(net->rope_table);
+    float *rope = mem_alloc(n);
+    if (!rope) return err_sys("memory for the rope table");
+    net_fill_rope(net, rope);
+    int rc = job_upload(j, net->rope_table, rope, n);
+    free(rope);
+    return rc;
+}
+
 int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes)
 {
     TRY(j->dev->vt->download(j->dev, LANE_COMPUTE, dst, t->data, size_bytes));
     return j->dev->vt->sync(j->dev);
-}
-
-static void narrow(uint16_t *out, const float *in, int64_t n, DType dtype)
-{
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++) out[i] = dtype == DT_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
 }
 
 /* Frozen weights are kept in a narrow type. Blocks stay in the caches from conversion to upload, and their
@@ -280,7 +317,8 @@ static int write_narrow(Job *j, const Tensor *t, const float *in, int64_t n)
         int64_t m    = MIN(BLOCK, n - at);
         Tensor  part = *t;
         part.data    = (uint16_t *)t->data + at;
-        narrow(half, in + at, m, t->dtype);
+#pragma omp parallel for
+        for (int64_t i = 0; i < m; i++) number_put(half, t->dtype, i, in[at + i]);
         rc = job_upload(j, &part, half, sizeof *half * (size_t)m);
     }
     free(half);
@@ -294,8 +332,7 @@ static int read_narrow(Job *j, const Tensor *t, float *out, int64_t n)
     int rc = job_download(j, t, half, sizeof *half * (size_t)n);
     if (rc < 0) n = 0;
 #pragma omp parallel for
-    for (int64_t i = 0; i < n; i++)
-        out[i] = t->dtype == DT_BF16 ? f32_from_bf16(half[i]) : f32_from_f16(half[i]);
+    for (int64_t i = 0; i < n; i++) out[i] = number_get(half, t->dtype, i);
     free(half);
     return rc;
 }

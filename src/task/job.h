@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "data/fields.h"
-#include "net/param.h"
+#include "net/net.h"
 #include "optim/optim.h"
 #include "prog/prog.h"
 #include "task/task.h"
@@ -107,8 +107,10 @@ void job_schedule_step(Job *j, int micro, int micro_last, int update);
 
 int64_t job_micro_per_step(const Job *j); /* of one rank */
 int64_t job_units_per_step(const Job *j); /* of all ranks */
-int64_t job_param_count(const Job *j);
-int     job_trains(const Job *j);
+/* What these units are called: "environment steps". */
+const char *job_unit_in_full(const Job *j);
+int64_t     job_param_count(const Job *j);
+int         job_trains(const Job *j);
 /* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
 int job_first_scale(const Job *j);
 int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
@@ -121,6 +123,8 @@ void schedule_each(const Schedule *s, void (*f)(void *ctx, const ScheduleRow *ro
 /* ---- host access ---- */
 
 int job_upload(Job *j, const Tensor *t, const void *src, size_t size_bytes);
+/* The table of rotations of a net; nothing for a net that has none. */
+int job_upload_rope(Job *j, const Net *net);
 int job_download(Job *j, const Tensor *t, void *dst, size_t size_bytes);
 /* Host copies of logical tensors: f32, rows*cols numbers; a column of another dtype is converted. */
 int job_read_param(Job *j, const Param *p, Column c, float *out);

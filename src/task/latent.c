@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "prog/record.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
@@ -191,8 +190,7 @@ static int check_vocab(const Job *j)
 
 static int latent_init_constants(Job *j)
 {
-    Latent    *t   = latent_of(j);
-    const Net *net = &t->llm;
+    Latent *t = latent_of(j);
     TRY(upload_constants(j));
     TRY(upload_student(j));
     TRY(latent_upload_passes(j));
@@ -200,14 +198,7 @@ static int latent_init_constants(Job *j)
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
     TRY(check_vocab(j));
-    if (!net->rope_table) return 0;
-    size_t n    = tensor_bytes(net->rope_table);
-    float *rope = mem_alloc(n);
-    if (!rope) return err_sys("memory for the rope table");
-    net_fill_rope(net, rope);
-    int rc = job_upload(j, net->rope_table, rope, n);
-    free(rope);
-    return rc;
+    return job_upload_rope(j, &t->llm);
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */
@@ -260,7 +251,8 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
     return record_positions(net, p, x);
 }
 
-Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
+/* The student's vectors that predict answers, sorted, and their targets. */
+static Tensor *record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
 {
     Latent          *t     = latent_of(j);
     const PairShape *s     = &t->s;
@@ -272,7 +264,9 @@ Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     return net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
-Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail)
+/* Vectors behind the last norm for the rows of sequences that are packed: the last n_tail of each. tok
+ * i32[B,stride,1]; R: rows of the packed form. */
+static Tensor *record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail)
 {
     const Net *net = &latent_of(j)->llm;
     int64_t    B = j->fields.B, stride = tok->dim[1], two[2] = { 1, R }, n = B * n_tail;
@@ -304,7 +298,6 @@ Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R,
 
 /* ---- losses ------------------------------------------------------------------------------------------- */
 
-/* Logits of rows [row0, row0+n) of h. */
 Tensor *latent_record_logits(Job *j, Prog *p, Tensor *h, int64_t row0, int64_t n)
 {
     Tensor *w      = net_head_weight(&latent_of(j)->llm);
@@ -401,13 +394,13 @@ static void record_losses(Job *j, Prog *p)
     int64_t          first   = j->fields.B * s->K;
     Tensor          *teacher = NULL, *target, *loss[PAIR_LOSSES];
     if (j->recipe.latent.teacher == TEACHER_TEXT) {
-        Tensor *h = latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER],
-                                       rows_of(j, READ_TEACHER), s->K);
+        Tensor *h =
+            record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], rows_of(j, READ_TEACHER), s->K);
         prog_at(p, -1, -1, "teacher head");
         teacher = latent_record_logits(j, p, h, 0, first);
     }
     EncoderOut z = latent_record_encoder(j, p);
-    Tensor    *h = latent_record_student(j, p, z.latents, &target);
+    Tensor    *h = record_student(j, p, z.latents, &target);
     if (!j->recipe.latent.one_pass) {
         record_xent(j, p, h, target, PAIR_LOSS);
         latent_record_passes(j, p, z.latents, teacher);
@@ -444,13 +437,11 @@ static void record_baselines(Job *j, Prog *p)
 {
     Latent          *t = latent_of(j);
     const PairShape *s = &t->s;
-    Tensor          *h =
-        latent_record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_FULL], rows_of(j, READ_FULL), s->L);
+    Tensor *h = record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_FULL], rows_of(j, READ_FULL), s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_FULL);
-    h = latent_record_text(j, p, j->field[PAIR_BUDGET], j->field[PAIR_N_BUDGET], rows_of(j, READ_BUDGET),
-                           s->L);
+    h = record_text(j, p, j->field[PAIR_BUDGET], j->field[PAIR_N_BUDGET], rows_of(j, READ_BUDGET), s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_BUDGET);
-    h = latent_record_text(j, p, j->field[PAIR_NONE], t->none_len, rows_of(j, READ_NONE), s->L);
+    h = record_text(j, p, j->field[PAIR_NONE], t->none_len, rows_of(j, READ_NONE), s->L);
     record_xent(j, p, h, j->field[PAIR_TARGET], PAIR_EVAL_NONE);
 }
 
@@ -459,7 +450,7 @@ static int record_eval(Job *j)
     Tensor    *target;
     Prog      *p = job_begin(j, "eval");
     EncoderOut z = latent_record_encoder(j, p);
-    Tensor    *h = latent_record_student(j, p, z.latents, &target);
+    Tensor    *h = record_student(j, p, z.latents, &target);
     record_xent(j, p, h, target, PAIR_EVAL_LOSS);
     if (j->recipe.latent.baselines) record_baselines(j, p);
     return job_end(j, p, 0);
@@ -480,14 +471,15 @@ static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
                                    [PAIR_FIRST_K]     = { "first_k", first_weight, NULL },
                                    [PAIR_KL]          = { "kl", kl_weight, NULL } };
 
-static const TaskMetric metrics[] = {
-    { .name = "loss", .slot = PAIR_EVAL_LOSS },
-    { .name = "em", .slot = PAIR_EVAL_EM, .larger = 1 },
-    { .name = "f1", .slot = PAIR_EVAL_F1, .larger = 1 },
-    { .name = "first_token_accuracy", .slot = PAIR_EVAL_HIT, .larger = 1 },
-    { .name = "loss_full", .slot = PAIR_EVAL_FULL },
-    { .name = "loss_budget", .slot = PAIR_EVAL_BUDGET },
-    { .name = "loss_none", .slot = PAIR_EVAL_NONE },
+/* In the order of their slots: TaskEval.value is by slot, too. */
+static const TaskMetric metrics[PAIR_EVALS] = {
+    [PAIR_EVAL_LOSS]   = { .name = "loss", .slot = PAIR_EVAL_LOSS },
+    [PAIR_EVAL_EM]     = { .name = "em", .slot = PAIR_EVAL_EM, .larger = 1 },
+    [PAIR_EVAL_F1]     = { .name = "f1", .slot = PAIR_EVAL_F1, .larger = 1 },
+    [PAIR_EVAL_HIT]    = { .name = "first_token_accuracy", .slot = PAIR_EVAL_HIT, .larger = 1 },
+    [PAIR_EVAL_FULL]   = { .name = "loss_full", .slot = PAIR_EVAL_FULL },
+    [PAIR_EVAL_BUDGET] = { .name = "loss_budget", .slot = PAIR_EVAL_BUDGET },
+    [PAIR_EVAL_NONE]   = { .name = "loss_none", .slot = PAIR_EVAL_NONE },
 };
 
 const Task task_latent = {

@@ -26,9 +26,9 @@ extern const Task task_latent;
 /* What an evaluation says about collapse, over the samples that it has seen. */
 typedef struct {
     int64_t  n_eval;            /* evaluations begun */
-    int64_t  n_sample, n_batch; /* of this one; batches with at least two samples */
-    int64_t  n_distinct;        /* answers */
-    uint64_t seen[4096];        /* hashes of the distinct answers; the first so many */
+    int64_t  n_sample, n_batch; /* answers counted; batches with at least two samples */
+    int64_t  n_distinct;        /* of the answers counted */
+    uint64_t seen[4096];        /* hashes of the distinct answers */
     double   between;           /* sum over batches: mean cosine of different samples' latents */
     double   within;            /* the same of different latents of one sample */
     double   rank;              /* effective rank of latents */
@@ -62,7 +62,7 @@ typedef struct {
     Tensor     *pooled;                                 /* f32[B*M, width] */
     Tensor     *latents;                                /* f32[B*M, out], with JOB_SAMPLE */
     Tensor     *score;                                  /* f32[3,B]: exact match, F1, first token */
-    int         prefill, decode1, n_score;
+    int         prog_prefill, prog_decode, prog_scores;
     LatentWatch watch;
 } Latent;
 
@@ -73,12 +73,6 @@ static inline Latent *latent_of(const Job *j) { return (Latent *)j->own; }
 EncoderOut latent_record_encoder(Job *j, Prog *p);
 /* x [B,T,C] = latents where row says so, else embeddings of tok; positions added. */
 Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *tok, int64_t T);
-/* Vectors behind the last norm for the rows of sequences that are packed: the last n_tail of each. tok
- * i32[B,stride,1]; R: rows of the packed form. */
-Tensor *latent_record_text(Job *j, Prog *p, Tensor *tok, Tensor *len, int64_t R, int64_t n_tail);
-/* The student's vectors that predict answers, sorted, and their targets. */
-Tensor *latent_record_student(Job *j, Prog *p, Tensor *latents, Tensor **target);
-
 /* y [B,T,cols of x] = rows of x by index. */
 Tensor *latent_record_rows(Prog *p, const char *name, Tensor *x, Tensor *index, int64_t B, int64_t T);
 /* Logits of rows [row0, row0+n) of h. */

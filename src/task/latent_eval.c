@@ -161,10 +161,10 @@ static int record_scores(Job *j)
 
 void latent_record_answers(Job *j)
 {
-    Latent *t  = latent_of(j);
-    t->prefill = record_prefill(j);
-    t->decode1 = record_decode(j);
-    t->n_score = record_scores(j);
+    Latent *t       = latent_of(j);
+    t->prog_prefill = record_prefill(j);
+    t->prog_decode  = record_decode(j);
+    t->prog_scores  = record_scores(j);
 }
 
 /* ---- exact match and F1 ------------------------------------------------------------------------------- */
@@ -298,13 +298,15 @@ static void note_latents(LatentWatch *w, const Latent *t, const float *pooled, i
     w->rank += effective_rank(pooled, n * M, d);
 }
 
+/* Once the table is full, no further answer is counted. */
 static void note_answer(LatentWatch *w, const char *text)
 {
     uint64_t hash = XXH64(text, strlen(text), 0);
     int64_t  i    = 0;
+    if (w->n_distinct == ARRAY_LEN(w->seen)) return;
     while (i < w->n_distinct && w->seen[i] != hash) i++;
     w->n_sample++;
-    if (i == w->n_distinct && w->n_distinct < ARRAY_LEN(w->seen)) w->seen[w->n_distinct++] = hash;
+    if (i == w->n_distinct) w->seen[w->n_distinct++] = hash;
 }
 
 /* ---- scoring a batch ---------------------------------------------------------------------------------- */
@@ -386,11 +388,11 @@ void latent_schedule_eval(Job *j, int eval)
     const Latent *t = latent_of(j);
     Schedule     *s = &j->eval;
     schedule_add(s, (ScheduleRow){ .name = "eval", .times = 1, .prog = eval, .feeds = 1 });
-    schedule_add(s, (ScheduleRow){ .name = "prefill", .times = 1, .prog = t->prefill });
+    schedule_add(s, (ScheduleRow){ .name = "prefill", .times = 1, .prog = t->prog_prefill });
     if (t->s.L > 1)
-        schedule_add(s, (ScheduleRow){ .name = "decode", .times = t->s.L - 1, .prog = t->decode1 });
+        schedule_add(s, (ScheduleRow){ .name = "decode", .times = t->s.L - 1, .prog = t->prog_decode });
     schedule_add(s, (ScheduleRow){ .name = "score", .times = 1, .prog = -1, .host = score_batch });
-    schedule_add(s, (ScheduleRow){ .name = "scores", .times = 1, .prog = t->n_score });
+    schedule_add(s, (ScheduleRow){ .name = "scores", .times = 1, .prog = t->prog_scores });
 }
 
 /* ---- what an evaluation says -------------------------------------------------------------------------- */
@@ -420,7 +422,7 @@ static void judge(LatentWatch *w)
 int latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
 {
     int n    = 0;
-    out[n++] = (TaskNumber){ "perplexity", exp(e->value[0]) };
+    out[n++] = (TaskNumber){ "perplexity", exp(e->value[PAIR_EVAL_LOSS]) };
     if (!e->job) return n;
     LatentWatch *w    = &latent_of(e->job)->watch;
     double       many = (double)MAX(w->n_batch, 1);
@@ -436,12 +438,14 @@ void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
     TaskNumber also[TASK_NUMBERS];
     int        n = latent_also(e, r, also);
-    fprintf(out, "validation loss %.4f over %lld answer token%s", e->value[0], (long long)e->n_target,
-            str_plural(e->n_target));
+    fprintf(out, "validation loss %.4f over %lld answer token%s", e->value[PAIR_EVAL_LOSS],
+            (long long)e->n_target, str_plural(e->n_target));
     if (r->latent.baselines)
-        fprintf(out, " (whole text %.4f, its first %lld tokens %.4f, no prompt %.4f)", e->value[4],
-                (long long)r->encoder.latents, e->value[5], e->value[6]);
-    fprintf(out, "\nexact match %.4f, F1 %.4f, first token %.4f\n", e->value[1], e->value[2], e->value[3]);
+        fprintf(out, " (whole text %.4f, its first %lld tokens %.4f, no prompt %.4f)",
+                e->value[PAIR_EVAL_FULL], (long long)r->encoder.latents, e->value[PAIR_EVAL_BUDGET],
+                e->value[PAIR_EVAL_NONE]);
+    fprintf(out, "\nexact match %.4f, F1 %.4f, first token %.4f\n", e->value[PAIR_EVAL_EM],
+            e->value[PAIR_EVAL_F1], e->value[PAIR_EVAL_HIT]);
     for (int i = 0; i < n; i++) fprintf(out, "%s%s %.4g", i ? ", " : "", also[i].name, also[i].value);
     fprintf(out, "\n");
 }

@@ -48,9 +48,8 @@ static int find_newest(char *buf, const char *run)
     return found;
 }
 
-static int find_weights(const Recipe *r, char *buf)
+static int find_weights(const char *path, char *buf)
 {
-    const char *path = r->latent.llm;
     snprintf(buf, PATH, "%s", path);
     switch (file_kind(path)) {
     case FILE_REGULAR: return 0;
@@ -58,11 +57,9 @@ static int find_weights(const Recipe *r, char *buf)
         if (exists(buf, path, "model.safetensors") || exists(buf, path, "checkpoints/best/model.safetensors"))
             return 0;
         if (find_newest(buf, path)) return 0;
-        return recipe_blame(r, "latent.llm",
-                            "%s is neither a run of Brim with a checkpoint nor a folder with "
-                            "model.safetensors",
-                            path);
-    default: return recipe_blame(r, "latent.llm", "no such file or folder: %s", path);
+        return err_user("%s is neither a run of Brim with a checkpoint nor a folder with model.safetensors",
+                        path);
+    default: return err_user("no such file or folder: %s", path);
     }
 }
 
@@ -98,25 +95,19 @@ typedef struct {
     float         *wide;
 } Load;
 
-static int blame_tensor(const Load *l, const char *name, const char *what)
-{
-    return recipe_blame(&l->j->recipe, "latent.llm", "%s: tensor %s %s", l->file.path, name, what);
-}
-
 static int load_param(Load *l, const Param *p)
 {
     enum { BLOCK = 1 << 22 }; /* elements */
     const char       *name = p->name + strlen("llm.");
     const SafeTensor *t    = safetensors_find(&l->file, name);
-    const Recipe     *r    = &l->j->recipe;
     int64_t           n    = p->rows * p->cols;
-    if (!t) return blame_tensor(l, name, "is missing");
-    if (t->n_elem != n || t->dim[t->ndim - 1] != p->cols) {
-        return recipe_blame(r, "latent.llm", "%s: tensor %s has %lld numbers, the model needs %lld x %lld",
-                            l->file.path, name, (long long)t->n_elem, (long long)p->rows, (long long)p->cols);
-    }
+    if (!t) return err_user("%s: tensor %s is missing", l->file.path, name);
+    if (t->n_elem != n || t->ndim < 1 || t->dim[t->ndim - 1] != p->cols)
+        return err_user("%s: tensor %s has %lld numbers, the model needs %lld x %lld", l->file.path, name,
+                        (long long)t->n_elem, (long long)p->rows, (long long)p->cols);
     if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16)
-        return blame_tensor(l, name, "is no floating-point tensor");
+        return err_user("%s: tensor %s: holds %s, Brim reads f32, bf16 and f16", l->file.path, name,
+                        dtype_name(t->dtype));
     TRY(safetensors_read(&l->file, t->offset, l->raw, t->size_bytes));
     XXH64_update(l->hash, name, strlen(name));
     XXH64_update(l->hash, l->raw, t->size_bytes);
@@ -135,7 +126,7 @@ static int load_all(Load *l, const char *path)
         char why[512];
         str_copy(why, sizeof why, err_get());
         err_clear();
-        return recipe_blame(&l->j->recipe, "latent.llm", "%s", why);
+        return err_user("%s", why); /* the user named the file */
     }
     for (int i = 0; i < t->n_param; i++) most = MAX(most, t->param[i].rows * t->param[i].cols);
     l->hash = XXH64_createState();
@@ -152,23 +143,19 @@ static int load_all(Load *l, const char *path)
 static int embed_rms(Job *j, double *out)
 {
     enum { BLOCKS = 32, NUMBERS = 1 << 16 };
-    const Param   *p   = param_find(&latent_of(j)->llm.table, "embed.weight");
-    const Tensor  *t   = p->col[COL_WEIGHT];
-    int64_t        all = p->rows * p->cols, n = MIN(all, NUMBERS);
-    size_t         size  = dtype_bytes(t->dtype);
-    double         sumsq = 0;
-    unsigned char *raw   = mem_alloc((size_t)n * size);
-    int            rc    = raw ? 0 : err_sys("memory for an embedding");
+    const Param  *p   = param_find(&latent_of(j)->llm.table, "embed.weight");
+    const Tensor *t   = p->col[COL_WEIGHT];
+    int64_t       all = p->rows * p->cols, n = MIN(all, NUMBERS);
+    size_t        size  = dtype_bytes(t->dtype);
+    double        sumsq = 0;
+    void         *raw   = mem_alloc((size_t)n * size);
+    int           rc    = raw ? 0 : err_sys("memory for an embedding");
     for (int k = 0; k < BLOCKS && rc == 0; k++) {
         Tensor part = *t;
         part.data   = (char *)t->data + (size_t)((all - n) / (BLOCKS - 1) * k) * size;
         rc          = job_download(j, &part, raw, (size_t)n * size);
         for (int64_t i = 0; i < n && rc == 0; i++) {
-            uint16_t half;
-            float    x;
-            memcpy(&half, raw + (size_t)i * size, sizeof half);
-            if (t->dtype == DT_F32) memcpy(&x, raw + (size_t)i * size, sizeof x);
-            if (t->dtype != DT_F32) x = t->dtype == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+            float x = number_get(raw, t->dtype, i);
             sumsq += (double)x * (double)x;
         }
     }
@@ -225,7 +212,7 @@ static int load_file(Job *j)
 {
     Load l = { .j = j };
     char path[PATH];
-    TRY(find_weights(&j->recipe, path));
+    TRY(find_weights(j->recipe.latent.llm, path));
     int rc = load_all(&l, path);
     safetensors_close(&l.file);
     if (l.hash) XXH64_freeState(l.hash);

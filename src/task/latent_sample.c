@@ -6,7 +6,6 @@
 #include "task/pick.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A batch whose first sample is the prompt. */
 static int upload_prompt(Job *j, const char *prompt)
@@ -60,7 +59,7 @@ int latent_sample(Job *j, const TaskSample *opt, FILE *out)
     if (rc == 0 && !opt->prompt) rc = err_user("command line: --prompt: is missing");
     if (rc == 0) rc = upload_prompt(j, opt->prompt);
     for (; i < n && rc == 0; i++) {
-        rc = prog_run(j->prog[i == 0 ? t->prefill : t->decode1], j->dev);
+        rc = prog_run(j->prog[i == 0 ? t->prog_prefill : t->prog_decode], j->dev);
         if (rc == 0) rc = pick_again(j, opt, i, &k);
         if (rc == 0) rc = job_download(j, t->decode.tok, &ids[i], sizeof *ids);
         if (rc == 0 && ids[i] == t->text.end) break;

@@ -91,30 +91,11 @@ static int init_window(Job *j)
 
 static int lm_init_constants(Job *j)
 {
-    const Net *net = &lm_of(j)->net;
     TRY(init_window(j));
-    if (!net->rope_table) return 0;
-    size_t n    = tensor_bytes(net->rope_table);
-    float *rope = mem_alloc(n);
-    if (!rope) return err_sys("memory for the rope table");
-    net_fill_rope(net, rope);
-    int rc = job_upload(j, net->rope_table, rope, n);
-    free(rope);
-    return rc;
+    return job_upload_rope(j, &lm_of(j)->net);
 }
 
-/* The weights of a Hugging Face folder (`init`). */
-static int lm_begin(Job *j)
-{
-    HfConfig config;
-    HfFolder h;
-    if (!j->recipe.init[0]) return 0;
-    TRY(hfconf_read(&config, j->recipe.init));
-    TRY(hf_open(&h, j->recipe.init, hf_map_of(config.family)));
-    int rc = weights_load_hf(j, &lm_of(j)->net.table, &h, NULL);
-    hf_close(&h);
-    return rc == 0 ? job_refresh_copies(j) : -1;
-}
+static int lm_begin(Job *j) { return weights_load_init(j, &lm_of(j)->net.table); }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */
 
@@ -150,10 +131,10 @@ static int lm_record(Job *j)
     if (j->parts & JOB_SAMPLE) {
         Prog *p = job_begin(j, "decode");
         net_record_decode(&lm->net, p, &lm->decode);
-        lm->step1 = job_end(j, p, 0);
-        p         = job_begin(j, "prefill");
+        lm->prog_decode = job_end(j, p, 0);
+        p               = job_begin(j, "prefill");
         net_record_decode(&lm->net, p, &lm->prefill);
-        lm->fill = job_end(j, p, 0);
+        lm->prog_prefill = job_end(j, p, 0);
     }
     return 0;
 }

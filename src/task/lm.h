@@ -12,7 +12,7 @@ typedef struct {
     Net       net;
     NetBatch  batch;
     NetDecode decode, prefill; /* with JOB_SAMPLE */
-    int       step1, fill;     /* their programs */
+    int       prog_decode, prog_prefill;
 } Lm;
 
 static inline Lm *lm_of(const Job *j) { return (Lm *)j->own; }

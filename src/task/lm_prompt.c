@@ -93,9 +93,9 @@ static int add_ids(Prompts *p, const char *flag, const char *text, int64_t vocab
         size_t len = strcspn(s, between);
         str_quote(shown, sizeof shown, s, len);
         if (str_parse_int(shown, &one) < 0 || one < 0 || one >= vocab) {
-            rc = err_user("command line: %s: '%s' is not a token id: this model %s, "
+            rc = err_user("command line: %s: '%s' is not a token id: this model was not trained on text, "
                           "its prompt is numbers from 0 to %lld, separated by spaces",
-                          flag, shown, "was not trained on text", (long long)vocab - 1);
+                          flag, shown, (long long)vocab - 1);
         } else {
             id[n++] = (int32_t)one;
         }

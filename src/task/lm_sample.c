@@ -9,10 +9,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "task/pick.h"
 #include "task/lm_prompt.h"
+#include "task/pick.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -76,7 +75,7 @@ static int prefill(Gen *g, const char *fresh)
             g->pos[b]  = (int32_t)from;
             g->last[b] = (int32_t)(b * T + MIN(len - from, T) - 1);
         }
-        TRY(run_step(g, &lm->prefill, lm->fill));
+        TRY(run_step(g, &lm->prefill, lm->prog_prefill));
     }
     return 0;
 }
@@ -90,7 +89,7 @@ static int decode(Gen *g)
         g->tok[b]    = s->tok[s->n - 1];
         g->pos[b]    = (int32_t)(s->n - 1 - s->first);
     }
-    return run_step(g, &lm->decode, lm->step1);
+    return run_step(g, &lm->decode, lm->prog_decode);
 }
 
 /* ---- one batch ---------------------------------------------------------------------------------------- */
@@ -336,7 +335,7 @@ int lm_score(Job *j, const int32_t *tok, int64_t n, LmRows put, void *ctx)
         int64_t from = MIN(at, MAX(n - T, 0)), end = MIN(at + T, n);
         for (int64_t t = 0; t < T; t++) g.tok[t] = from + t < n ? tok[from + t] : 0;
         g.pos[0] = (int32_t)from;
-        rc       = run_step(&g, &lm->prefill, lm->fill);
+        rc       = run_step(&g, &lm->prefill, lm->prog_prefill);
         if (rc == 0) rc = put(ctx, at, end - at, g.logits + (at - from) * stride, stride);
     }
     gen_free(&g);

@@ -30,7 +30,7 @@ static int64_t read_ids(const char *path, int64_t vocab, int32_t **out)
     TRY(file_read_all(path, IDS_BYTES, &text, &size));
     *out = malloc(sizeof **out * (size / 2 + 1));
     if (!*out) n = err_sys("memory for %s", path);
-    for (const char *s = text + strspn(text, between); n >= 0 && *s;) {
+    for (const char *s = text + strspn(text, between); n >= 0 && s < text + size;) {
         char   shown[64];
         size_t len = strcspn(s, between);
         str_quote(shown, sizeof shown, s, len);

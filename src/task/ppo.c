@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
@@ -90,6 +89,7 @@ static Tensor *part(Job *j, Tensor *whole, int g, int64_t cols)
     return store_view(&j->store, whole, whole->name, g * p->T * p->Eg * cols, 2, dim);
 }
 
+/* Rows 1 to T of a tensor with T + 1 rows: what turns 0 to T - 1 led to. */
 static Tensor *later(Job *j, Tensor *t)
 {
     Ppo    *p      = ppo_of(j);
@@ -210,9 +210,12 @@ static int ppo_declare(Job *j)
     j->own                 = p;
     arena_init(&p->arena);
     TRY(ppo_read_spec(&j->recipe, &p->spec));
-    if (r->envs % world != 0 || r->minibatch % world != 0)
+    if (r->envs % world != 0)
         return recipe_blame(&j->recipe, "ppo.envs", "%lld environments cannot be shared by %d ranks",
                             (long long)r->envs, world);
+    if (r->minibatch % world != 0)
+        return recipe_blame(&j->recipe, "ppo.minibatch", "a minibatch of %lld cannot be shared by %d ranks",
+                            (long long)r->minibatch, world);
     /* A plan for one rank of several has that rank's part of the step. */
     p->T         = r->rollout;
     p->C         = j->recipe.policy.context;
@@ -263,24 +266,13 @@ static int upload_sequences(Job *j)
     return rc;
 }
 
-static int upload_rope(Job *j)
-{
-    const Tensor *t = ppo_of(j)->trunk.rope_table;
-    float        *x = mem_alloc(tensor_bytes(t));
-    if (!x) return err_sys("memory for the rope table");
-    net_fill_rope(&ppo_of(j)->trunk, x);
-    int rc = job_upload(j, t, x, tensor_bytes(t));
-    free(x);
-    return rc;
-}
-
 static int ppo_init_constants(Job *j)
 {
     Ppo             *p = ppo_of(j);
     const RecipePpo *r = &j->recipe.ppo;
     float coef[4]      = { (float)r->clip, (float)r->clip_value, (float)r->entropy, (float)r->value_weight };
     TRY(job_upload(j, p->seg, p->spec.seg, sizeof(int32_t) * (size_t)(p->spec.n_act + 1)));
-    if (p->C > 1) TRY(upload_rope(j));
+    TRY(job_upload_rope(j, &p->trunk));
     if (job_trains(j) && p->C > 1) TRY(upload_sequences(j));
     if (job_trains(j)) {
         TRY(job_upload(j, p->coef, coef, sizeof coef));
@@ -358,13 +350,12 @@ static void ppo_summary(Job *j)
 {
     const Ppo *p = ppo_of(j);
     Rates      r = rates_of(p);
-    char       a[32], b[32], c[32], w[32];
+    char       a[32], b[32], c[32];
     if (p->times.n_step == 0) return;
-    log_info("steps/s: environments alone %s, with inference %s, with training %s; %lld epoch%s, 1 token an "
-             "observation, %s parameters",
+    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s)",
              say_rate(a, sizeof a, r.env), say_rate(b, sizeof b, r.inference),
              say_rate(c, sizeof c, r.training), (long long)j->recipe.ppo.epochs,
-             str_plural(j->recipe.ppo.epochs), str_count(w, sizeof w, (double)job_param_count(j)));
+             str_plural(j->recipe.ppo.epochs));
     if (p->host.n_episode > 0)
         log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
                  (long long)MIN(p->host.n_episode, PPO_LAST),
@@ -372,6 +363,8 @@ static void ppo_summary(Job *j)
     if (p->by_host) ppo_hybrid_summary(j);
     log_info("to look at the policy: brim play %s", j->recipe.run);
 }
+
+static int64_t ppo_eval_units(const TaskEval *e) { return ppo_of(e->job)->eval.n_step; }
 
 static void ppo_print_eval(const TaskEval *e, const Recipe *r, FILE *out)
 {
@@ -402,6 +395,7 @@ const Task task_ppo = {
     .name           = "ppo",
     .unit           = "steps",
     .one            = "step",
+    .unit_in_full   = "environment steps",
     .halves         = halves,
     .lighter_net    = "a smaller policy.width",
     .lighter_sample = "a smaller ppo.rollout or ppo.envs",
@@ -424,6 +418,7 @@ const Task task_ppo = {
     .before_save    = ppo_before_save,
     .after_load     = ppo_after_load,
     .print_eval     = ppo_print_eval,
+    .eval_units     = ppo_eval_units,
     .play           = ppo_play,
     .export_to      = ppo_export,
 };

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "env/builtin.h"
+#include "env/tmaze.h"
 #include "prog/record.h"
 
 #include <string.h>
@@ -28,12 +29,12 @@ static int can_step(const Job *j, const char **why)
     return j->recipe.policy.context == 1;
 }
 
+/* Of the T-maze. The host's environment was opened before, so the option is right. */
 static int read_length(const Job *j)
 {
-    enum { TMAZE_DEFAULT = 10 };
     const char *list = j->recipe.ppo.options;
     char        item[RECIPE_STR];
-    int64_t     n = TMAZE_DEFAULT;
+    int64_t     n = TMAZE_LENGTH;
     while (str_list_next(&list, item, sizeof item) > 0)
         if (str_starts_with(item, "length=")) str_parse_int(item + strlen("length="), &n);
     return (int)n;

@@ -82,7 +82,6 @@ static EnvsIo io_of(const Ppo *p, int g)
     return io;
 }
 
-/* All rows together: for the first observations and for saving. */
 EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask)
 {
     EnvsIo io = { .mask = p->spec.n_mask ? mask : NULL };
@@ -90,7 +89,6 @@ EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask)
     return io;
 }
 
-/* From all rows together to the groups. */
 void ppo_spread(Ppo *p, const uint8_t *mask)
 {
     const EnvSpec *s = envs_spec(p->envs);
@@ -168,11 +166,8 @@ void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n)
 {
     const PpoSpec *s = &p->spec;
     for (int64_t i = 0; i < n; i++) {
-        for (int a = 0; a < s->n_act; a++) {
-            float x = from[i * s->n_act + a];
-            if (s->low[a] < s->high[a]) x = fminf(fmaxf(x, s->low[a]), s->high[a]);
-            p->act_clipped[(first + i) * s->n_act + a] = x;
-        }
+        for (int a = 0; a < s->n_act; a++)
+            p->act_clipped[(first + i) * s->n_act + a] = ppo_clip_action(s, a, from[i * s->n_act + a]);
     }
 }
 
@@ -371,11 +366,9 @@ int ppo_rollout_done(Job *j, int64_t turn)
     p->n_call = 0;
     p->host.n_step += p->T * p->E;
     p->times.n_step += p->T * p->E;
-    double now;
     p->times.n_rollout++;
     if (p->on_device) TRY(time_some(j));
-    now = clock_now_s();
-    p->times.rollout_s += now - p->times.step_begin_s;
+    p->times.rollout_s += clock_now_s() - p->times.step_begin_s;
     if (p->by_host) TRY(ppo_hybrid_trace_begin(j));
     p->times.step_begin_s = clock_now_s();
     if (p->n_final_used == 0 || p->root) return 0;

@@ -5,15 +5,13 @@
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "env/play.h"
 #include "prog/record.h"
 
-#include <math.h>
 #include <string.h>
 
-static const uint64_t eval_seed =
-    0x5eed0e7a1ull; /* added to the run's seed: other episodes than training has */
+/* Added to the run's seed: other episodes than training has. */
+static const uint64_t eval_seed = 0x5eed0e7a1ull;
 
 static int64_t rounds(const Job *j) { return j->recipe.eval.samples / ppo_of(j)->eval.n; }
 
@@ -57,10 +55,8 @@ static int answer(Job *j)
     for (int i = 0; i < e->n && e->pos; i++) e->host_pos[i] = (int32_t)((e->host_pos[i] + 1) % p->C);
     if (p->spec.is_discrete) return 0;
     float *a = e->host_act;
-    for (int64_t i = 0; i < (int64_t)e->n * p->spec.n_act; i++) {
-        int k = (int)(i % p->spec.n_act);
-        if (p->spec.low[k] < p->spec.high[k]) a[i] = fminf(fmaxf(a[i], p->spec.low[k]), p->spec.high[k]);
-    }
+    for (int64_t i = 0; i < (int64_t)e->n * p->spec.n_act; i++)
+        a[i] = ppo_clip_action(&p->spec, i % p->spec.n_act, a[i]);
     return 0;
 }
 
@@ -104,9 +100,11 @@ static int episodes(Job *j)
     enum { ENDLESS = 1000000 };
     Ppo     *p   = ppo_of(j);
     PpoEval *e   = &p->eval;
-    int64_t  per = rounds(j), left = e->n * per, *done = ARENA_ARRAY(&p->arena, int64_t, e->n);
+    int64_t  per = rounds(j), left = e->n * per;
     EnvsIo   io = eval_io(p);
+    e->n_step   = 0;
     TRY(envs_reset(e->envs, &io));
+    memset(e->done, 0, sizeof *e->done * (size_t)e->n);
     memset(e->host_pos, 0, sizeof *e->host_pos * (size_t)e->n);
     for (int64_t t = 0; left > 0; t++) {
         if (t == ENDLESS)
@@ -116,11 +114,12 @@ static int episodes(Job *j)
         ppo_pack(envs_spec(e->envs), (void *const *)e->raw, 0, e->n, e->host_obs);
         TRY(answer(j));
         TRY(envs_step(e->envs, 0, &io));
+        e->n_step += e->n;
         for (int i = 0; i < e->n; i++) {
             if (e->episode_length[i] == 0) continue;
             e->host_pos[i] = 0;
-            if (done[i] == per) continue;
-            e->result[i * per + done[i]++] = e->episode_return[i];
+            if (e->done[i] == per) continue;
+            e->result[i * per + e->done[i]++] = e->episode_return[i];
             left--;
         }
     }
@@ -166,6 +165,7 @@ int ppo_eval_open(Job *j)
     e->episode_length = ARENA_ARRAY(a, int32_t, e->n);
     e->terminated     = ARENA_ARRAY(a, uint8_t, e->n);
     e->truncated      = ARENA_ARRAY(a, uint8_t, e->n);
+    e->done           = ARENA_ARRAY(a, int64_t, e->n);
     return e->host_obs && e->host_act && e->host_mask && e->result && e->host_pos ? 0 : -1;
 }
 

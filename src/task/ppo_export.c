@@ -132,13 +132,9 @@ static void print_start(Header *h, int64_t dim)
 
 static int print_all(Header *h, const PpoSpec *s)
 {
-    const RecipePolicy *p      = &h->r->policy;
-    int64_t             critic = p->shared || p->critic_width == 0 ? p->width : p->critic_width,
-            most               = MAX(p->width, critic);
-    Mlp a = { .in = s->obs_dim, .width = p->width, .layers = (int)p->layers }, c = a;
-    a.name  = p->shared ? "body" : "actor";
-    c.name  = p->shared ? "body" : "critic";
-    c.width = critic;
+    const RecipePolicy *p = &h->r->policy;
+    Mlp                 a = ppo_policy_actor(p, s), c = ppo_policy_critic(p, s);
+    int64_t             most = MAX(a.width, c.width);
     fprintf(
         h->f,
         "/* A policy for %s, trained by Brim. policy_run() gives %lld %s and the value of an observation of "

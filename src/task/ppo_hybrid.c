@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,25 +59,21 @@ int ppo_hybrid_answers(const Ppo *p) { return p->hybrid && p->hybrid->by_host; }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+/* 1: the deviation of an action is a head of the actor. */
+static int has_std_head(const Job *j) { return !ppo_of(j)->spec.is_discrete && j->recipe.policy.state_std; }
+
+/* Heads in the order of answer_row(). */
 static Answer *make_answer(Job *j)
 {
-    Ppo                *p = ppo_of(j);
-    const RecipePolicy *r = &j->recipe.policy;
-    AnswerNet           net[2];
-    int                 n = 0;
-    ppo_policy_bodies(j, &net[0].body, &net[1].body);
-    net[0].n_head                = 0;
-    net[0].head[net[0].n_head++] = "policy";
-    if (!p->spec.is_discrete && r->state_std) net[0].head[net[0].n_head++] = "std";
-    n                            = 1;
-    net[1].n_head                = 0;
-    net[1].head[net[1].n_head++] = "value";
-    if (r->shared) {
-        net[0].head[net[0].n_head++] = "value";
-    } else {
-        n = 2;
-    }
-    return answer_create(&p->table, net, n, j->recipe.ppo.answer_bf16);
+    Ppo                *p      = ppo_of(j);
+    const RecipePolicy *r      = &j->recipe.policy;
+    AnswerNet           actor  = { .body = ppo_policy_actor(r, &p->spec) }, net[2];
+    actor.head[actor.n_head++] = "policy";
+    if (has_std_head(j)) actor.head[actor.n_head++] = "std";
+    if (r->shared) actor.head[actor.n_head++] = "value";
+    net[0] = actor;
+    net[1] = (AnswerNet){ .body = ppo_policy_critic(r, &p->spec), .head = { "value" }, .n_head = 1 };
+    return answer_create(&p->table, net, r->shared ? 1 : 2, j->recipe.ppo.answer_bf16);
 }
 
 /* Both regions of weights lie in one slab: one copy takes them. */
@@ -128,7 +123,8 @@ int ppo_hybrid_open(Job *j)
     h->cpu      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
     h->root     = j->dev->vt->host_alloc(j->dev, tensor_bytes(p->root));
     h->n_thread = (int)MIN(p->E, ppo_threads(j));
-    if (!h->answer || !h->cpu || !h->root) return -1;
+    if (!h->cpu) return err_set("ppo.answer: no CPU backend: %s", why);
+    if (!h->answer || !h->root) return -1;
     TRY(find_weights(j, h));
     h->scratch_each = (answer_scratch_bytes(h->answer) + 127) / 64 * 64;
     h->scratch      = arena_alloc(&p->arena, h->scratch_each * (size_t)h->n_thread);
@@ -136,7 +132,7 @@ int ppo_hybrid_open(Job *j)
     h->value        = ARENA_ARRAY(&p->arena, float, p->E);
     h->obs          = ARENA_ARRAY(&p->arena, float, p->E * p->spec.obs_dim);
     h->mask         = ARENA_ARRAY(&p->arena, uint8_t, p->E * p->spec.n_mask + 1);
-    if (j->recipe.policy.state_std) h->std = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_out);
+    if (has_std_head(j)) h->std = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_out);
     h->sample0       = comm_rank(j->comm) * p->E;
     h->state.in.seed = (uint64_t)j->recipe.seed;
     wrap_all(p, h);
@@ -323,12 +319,6 @@ static int device_rollout(Job *j)
 
 /* ---- which one ---------------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 enum { SAMPLES = 400, COLD = 50 };
 
 static int time_device(Job *j, double *us)
@@ -362,12 +352,10 @@ static int decide(Job *j)
         answer_all(p);
         us[k] = (clock_now_s() - begin) * 1e6;
     }
-    qsort(us + COLD, SAMPLES - COLD, sizeof *us, by_size);
-    h->host_us       = us[COLD + (SAMPLES - COLD) / 2];
+    h->host_us       = clock_median(us + COLD, SAMPLES - COLD); /* sorts them */
     h->host_worst_us = us[COLD + (SAMPLES - COLD) * 99 / 100];
     TRY(time_device(j, us));
-    qsort(us + COLD, SAMPLES - COLD, sizeof *us, by_size);
-    h->device_us = us[COLD + (SAMPLES - COLD) / 2];
+    h->device_us = clock_median(us + COLD, SAMPLES - COLD);
     h->by_host   = j->recipe.ppo.answer == ANSWER_HOST || h->host_us < h->device_us;
     h->decided   = 1;
     p->times     = (PpoTimes){ 0 };
@@ -394,10 +382,11 @@ int ppo_episodes(Job *j, int64_t turn)
 
 enum { TRACED = 3 /* the rollout whose update is traced: not among the first, which warm up */ };
 
+/* A device records one trace at a time. The trace that the recipe asks for comes first. */
 int ppo_hybrid_trace_begin(Job *j)
 {
     Ppo *p = ppo_of(j);
-    if (p->times.n_rollout != TRACED || !j->dev->vt->trace_begin) return 0;
+    if (p->times.n_rollout != TRACED || j->recipe.trace > 0 || !j->dev->vt->trace_begin) return 0;
     TRY(j->dev->vt->sync(j->dev));
     if (j->dev->vt->trace_begin(j->dev) < 0) {
         err_clear(); /* no tracing here: nothing is said about kernels */

@@ -1,6 +1,16 @@
-/* What the files of the PPO task share: ppo.c (the task), ppo_spec.c (what the environment is), ppo_policy.c
- * (the net), ppo_record.c (programs and schedule), ppo_envs.c (host rows), ppo_eval.c (episodes without
- * chance), ppo_state.c (what a checkpoint holds of the host). */
+/* What the files of the PPO task share.
+ *
+ *     ppo.c         the task
+ *     ppo_spec.c    what the environment is
+ *     ppo_policy.c  the net
+ *     ppo_record.c  programs and schedule
+ *     ppo_envs.c    host rows: environments on the host
+ *     ppo_device.c  environments on the device
+ *     ppo_hybrid.c  answers by the host
+ *     ppo_eval.c    episodes without chance
+ *     ppo_state.c   what a checkpoint holds of the host
+ *     ppo_export.c  a policy for other programs
+ *     ppo_source.c  sources without fields */
 #ifndef TASK_PPO_IMPL_H
 #define TASK_PPO_IMPL_H
 
@@ -11,6 +21,8 @@
 #include "net/net.h"
 #include "task/job.h"
 #include "task/ppo.h"
+
+#include <math.h>
 
 /* Losses and measures: slot PPO_TOTAL is what gradients come from, PPO_TOTAL + 1 + k is part k of op.h. */
 enum { PPO_TOTAL, PPO_SLOTS = 1 + PPO_PARTS };
@@ -90,14 +102,14 @@ typedef struct {
     double  busy_s, traced_s; /* kernels at work in one update, and its wall time; 0: not known */
     double  transfer_s;       /* of weights and rollouts, when the host answers */
     int64_t n_transfer, n_rollout;
-    double  some_rollout_s,
-        device_env_s; /* on the device: of some rollouts, of one step of all environments */
-    int64_t n_some;
+    double  some_rollout_s; /* environments on the device: of the rollouts that were waited for */
+    int64_t n_some;         /* steps in them */
+    double  device_env_s;   /* of one step of all environments alone */
     double  env_s, wait_s, rollout_s, update_s, begin_s, step_begin_s;
     int64_t n_step;
 } PpoTimes;
 
-/* Greedy episodes, one per environment. */
+/* Greedy episodes, equally many in each environment. */
 typedef struct {
     Envs     *envs;
     int       n; /* environments, rows of the program */
@@ -113,6 +125,8 @@ typedef struct {
     float    *reward, *episode_return, *result;
     uint8_t  *terminated, *truncated;
     int32_t  *episode_length;
+    int64_t  *done;   /* episodes of each environment */
+    int64_t   n_step; /* of the last evaluation, in all environments */
 } PpoEval;
 
 typedef struct {
@@ -133,7 +147,6 @@ typedef struct {
     Tensor   *order, *epoch, *at_mini, *at_micro, *norm, *coef, *seg, *stats_adv, *stats_ret;
     Tensor   *obs_run; /* running statistics of observations; NULL: none */
     Tensor   *kept;    /* u8, PpoHost and the environments, written before a save */
-    int64_t   kept_bytes;
     PpoEval   eval;
     int       on_device; /* environments step on the device */
     EnvDevice device;
@@ -168,6 +181,12 @@ typedef struct {
 
 static inline Ppo *ppo_of(const Job *j) { return j->own; }
 
+/* Dimension a of a continuous action, inside its range. */
+static inline float ppo_clip_action(const PpoSpec *s, int64_t a, float x)
+{
+    return s->low[a] < s->high[a] ? fminf(fmaxf(x, s->low[a]), s->high[a]) : x;
+}
+
 /* ---- ppo_spec.c ---- */
 
 /* What the recipe says of environments; options and strings are kept in the arena. */
@@ -198,8 +217,9 @@ enum { PPO_ACTOR = 1, PPO_CRITIC = 2 };
 
 void ppo_policy_declare(Job *j);
 void ppo_policy_deinit(Ppo *p);
-/* Of an mlp. */
-void   ppo_policy_bodies(const Job *j, Mlp *actor, Mlp *critic);
+/* Hidden layers of an mlp. With policy.shared the actor's are the critic's, too. */
+Mlp    ppo_policy_actor(const RecipePolicy *r, const PpoSpec *s);
+Mlp    ppo_policy_critic(const RecipePolicy *r, const PpoSpec *s);
 PpoOut ppo_policy_record(Job *j, Prog *p, const PpoIn *in, unsigned parts);
 
 /* ---- ppo_record.c ---- */

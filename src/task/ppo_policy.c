@@ -7,29 +7,29 @@
 static int is_trunk(const Job *j) { return j->recipe.policy.kind == POLICY_TRUNK; }
 static int is_shared(const Job *j) { return is_trunk(j) || j->recipe.policy.shared; }
 
-static Mlp body(const Job *j, const char *name, int64_t width)
+Mlp ppo_policy_actor(const RecipePolicy *r, const PpoSpec *s)
 {
     static const Act acts[] = {
         [POLICY_TANH] = ACT_TANH, [POLICY_RELU] = ACT_RELU, [POLICY_SILU] = ACT_SILU, [POLICY_GELU] = ACT_GELU
     };
-    const RecipePolicy *r = &j->recipe.policy;
-    return (Mlp){ .name   = name,
-                  .in     = ppo_of(j)->spec.obs_dim,
-                  .width  = width,
+    return (Mlp){ .name   = r->shared ? "body" : "actor",
+                  .in     = s->obs_dim,
+                  .width  = r->width,
                   .layers = (int)r->layers,
                   .act    = acts[r->act] };
 }
 
-static Mlp actor_of(const Job *j)
+Mlp ppo_policy_critic(const RecipePolicy *r, const PpoSpec *s)
 {
-    return body(j, j->recipe.policy.shared ? "body" : "actor", j->recipe.policy.width);
+    Mlp m = ppo_policy_actor(r, s);
+    if (r->shared) return m;
+    m.name = "critic";
+    if (r->critic_width) m.width = r->critic_width;
+    return m;
 }
 
-static Mlp critic_of(const Job *j)
-{
-    const RecipePolicy *r = &j->recipe.policy;
-    return body(j, "critic", r->critic_width ? r->critic_width : r->width);
-}
+static Mlp actor_of(const Job *j) { return ppo_policy_actor(&j->recipe.policy, &ppo_of(j)->spec); }
+static Mlp critic_of(const Job *j) { return ppo_policy_critic(&j->recipe.policy, &ppo_of(j)->spec); }
 
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
@@ -100,12 +100,6 @@ void ppo_policy_declare(Job *j)
     param_layout(&p->table, &j->store, &o);
     job_add_table(j, &p->table);
     if (is_trunk(j)) declare_trunk(j);
-}
-
-void ppo_policy_bodies(const Job *j, Mlp *actor, Mlp *critic)
-{
-    *actor  = actor_of(j);
-    *critic = critic_of(j);
 }
 
 void ppo_policy_deinit(Ppo *p)

@@ -257,6 +257,19 @@ typedef struct {
     Tensor *obs, *action, *logp, *adv, *ret, *value, *mask, *doc;
 } Batch;
 
+static Batch record_batch(const Ppo *o, Prog *p, const Chosen *rows)
+{
+    Batch b  = { .obs = gather(p, o->obs, rows) };
+    b.action = gather(p, o->action, rows);
+    b.logp   = gather(p, o->logp, rows);
+    b.adv    = gather(p, o->adv, rows);
+    b.ret    = gather(p, o->ret, rows);
+    b.value  = gather(p, o->value, rows);
+    if (o->mask) b.mask = gather(p, o->mask, rows);
+    if (o->doc) b.doc = gather(p, o->doc, rows);
+    return b;
+}
+
 static void record_loss(Job *j, Prog *p, const Batch *b, Tensor *loss, Tensor *parts)
 {
     Ppo    *o    = ppo_of(j);
@@ -305,18 +318,7 @@ static int record_micro(Job *j, const char *name, int sums)
     Tensor *parts = prog_tensor(p, "parts", DT_F32, 2, part_dim);
     prog_at(p, -1, -1, "gather");
     Chosen rows = record_chosen(o, p, o->at_micro, n);
-#define GATHER(x) gather(p, x, &rows)
-    Batch b = { GATHER(o->obs),
-                GATHER(o->action),
-                GATHER(o->logp),
-                GATHER(o->adv),
-                GATHER(o->ret),
-                GATHER(o->value),
-                NULL,
-                NULL };
-    if (o->mask) b.mask = GATHER(o->mask);
-    if (o->doc) b.doc = GATHER(o->doc);
-#undef GATHER
+    Batch  b    = record_batch(o, p, &rows);
     record_loss(j, p, &b, loss, parts);
     prog_at(p, -1, -1, "loss sum");
     rec_loss_add(p, (LossAdd){ .state = j->state, .loss = loss, .slot = PPO_TOTAL });

@@ -1,7 +1,6 @@
 /* What the environment of a recipe is. One environment is opened, asked and closed again. */
 #include "task/ppo_impl.h"
 
-#include "base/err.h"
 #include "base/str.h"
 #include "env/builtin.h"
 

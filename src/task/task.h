@@ -142,9 +142,10 @@ typedef struct {
 enum { TASK_NUMBERS = 8, TASK_STEP_NUMBERS = 24 };
 
 struct Task {
-    const char *name; /* value of the recipe's key `task` */
-    const char *unit; /* what rates count: "tokens" */
-    const char *one;  /* the same in the singular: "token" */
+    const char *name;         /* value of the recipe's key `task` */
+    const char *unit;         /* what rates count: "tokens" */
+    const char *one;          /* the same in the singular: "token" */
+    const char *unit_in_full; /* for a unit that a reader would confuse with a step of the run; NULL: unit */
     const char *const
                *halves; /* keys of whole numbers whose halves are offered when nothing fits; NULL: none */
     const char *lighter_net, *lighter_sample; /* keys that make weights, activations smaller; for advice */
@@ -204,6 +205,8 @@ struct Task {
      * nothing. */
     int (*also)(const TaskEval *e, const Recipe *r, TaskNumber *out);
     void (*print_eval)(const TaskEval *e, const Recipe *r, FILE *out);
+    /* Units that an evaluation took, where its samples do not say so. NULL: `units` for each sample. */
+    int64_t (*eval_units)(const TaskEval *e);
 
     /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
      * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:

@@ -53,25 +53,6 @@ int weights_match_hf(const ParamTable *t, const HfFolder *h)
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */
 
-static float widen(DType from, const void *in, int64_t i)
-{
-    if (from == DT_F32) return ((const float *)in)[i];
-    uint16_t half = ((const uint16_t *)in)[i];
-    return from == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
-}
-
-static void convert(DType to, void *out, DType from, const void *in, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float x = widen(from, in, i);
-        if (to == DT_F32) {
-            ((float *)out)[i] = x;
-        } else {
-            ((uint16_t *)out)[i] = to == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-        }
-    }
-}
-
 /* buf: two chunks of 4 bytes an element. */
 static int load_one(Job *j, const Param *p, HfFolder *h, const HfWeight *w, char *buf, XXH64_state_t *hash)
 {
@@ -82,7 +63,7 @@ static int load_one(Job *j, const Param *p, HfFolder *h, const HfWeight *w, char
         int64_t n = MIN(all - at, (int64_t)CHUNK);
         TRY(hf_read(h, w, at, n, buf));
         XXH64_update(hash, buf, (size_t)n * dtype_bytes(w->dtype));
-        if (t->dtype != w->dtype) convert(t->dtype, wide, w->dtype, buf, n);
+        if (t->dtype != w->dtype) number_convert(t->dtype, wide, w->dtype, buf, n);
         TRY(j->dev->vt->upload(j->dev, LANE_COMPUTE, (char *)t->data + (size_t)at * dtype_bytes(t->dtype),
                                t->dtype != w->dtype ? wide : buf, (size_t)n * dtype_bytes(t->dtype)));
         TRY(j->dev->vt->sync(j->dev)); /* the buffer is used again */
@@ -105,6 +86,19 @@ int weights_load_hf(Job *j, const ParamTable *t, HfFolder *h, uint64_t *hash)
     free(buf);
     if (hash) *hash = XXH64_digest(&state);
     return rc;
+}
+
+int weights_load_init(Job *j, const ParamTable *t)
+{
+    const char *dir = j->recipe.init;
+    HfConfig    config;
+    HfFolder    h;
+    if (!dir[0]) return 0;
+    TRY(hfconf_read(&config, dir));
+    TRY(hf_open(&h, dir, hf_map_of(config.family)));
+    int rc = weights_load_hf(j, t, &h, NULL);
+    hf_close(&h);
+    return rc == 0 ? job_refresh_copies(j) : -1;
 }
 
 int weights_load_frozen(Job *j, ParamTable *t, const char *dir, const HfConfig *config)

@@ -14,6 +14,10 @@ int weights_match_hf(const ParamTable *t, const HfFolder *h);
  * hash: xxh64 of all bytes in the table's order, for ParamTable.origin_hash; may be NULL. */
 int weights_load_hf(Job *j, const ParamTable *t, HfFolder *h, uint64_t *hash);
 
+/* The whole way for the recipe's key `init`: opens the folder, loads, closes, refreshes copies. Nothing if
+ * the recipe names none. */
+int weights_load_init(Job *j, const ParamTable *t);
+
 /* The whole way for a frozen net: opens dir, loads, closes, and sets origin and origin_hash, so that
  * checkpoints name the folder instead of holding the weights. config is what hfconf_read() gave. */
 int weights_load_frozen(Job *j, ParamTable *t, const char *dir, const HfConfig *config);

@@ -2,6 +2,8 @@
 #ifndef TENSOR_NUMBER_H
 #define TENSOR_NUMBER_H
 
+#include "tensor/tensor.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -91,6 +93,36 @@ static inline float f32_from_e4m3(uint8_t b)
     if ((b & 0x7F) == 0x7F) u = 0x7FC00000u;
     if (e != 0) memcpy(&x, &u, 4);
     return b & 0x80 ? -x : x;
+}
+
+/* ---- Arrays of f32, bf16 or f16, at any address -------------------------------------------------------- */
+
+static inline float number_get(const void *array, DType t, int64_t i)
+{
+    uint16_t half;
+    float    x;
+    if (t == DT_F32) {
+        memcpy(&x, (const char *)array + 4 * i, 4);
+        return x;
+    }
+    memcpy(&half, (const char *)array + 2 * i, 2);
+    return t == DT_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+}
+
+static inline void number_put(void *array, DType t, int64_t i, float x)
+{
+    if (t == DT_F32) {
+        memcpy((char *)array + 4 * i, &x, 4);
+        return;
+    }
+    uint16_t half = t == DT_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
+    memcpy((char *)array + 2 * i, &half, 2);
+}
+
+/* From the first to the last: out may be in where numbers become narrower. */
+static inline void number_convert(DType to, void *out, DType from, const void *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) number_put(out, to, i, number_get(in, from, i));
 }
 
 #endif

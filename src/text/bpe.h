@@ -14,7 +14,7 @@
 #include "text/strmap.h"
 
 typedef struct {
-    uint64_t key; /* left << 32 | right; BPE_NO_PAIR: empty */
+    uint64_t key; /* left << 32 | right; all ones: empty */
     uint32_t rank;
     int32_t  id; /* what the pair becomes */
 } BpePair;

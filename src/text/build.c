@@ -222,8 +222,11 @@ static int read_parts(Tokenizer *t)
 {
     for (int i = 0; i < PART_COUNT; i++) {
         json_error_t why;
+        char         shown[128];
         json_t      *j = json_loads(t->part[i], JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-        if (!j) return err_user("%s: %s: %s", t->path, tokenizer_part_name[i], why.text);
+        if (!j)
+            return err_user("%s: %s: %s", t->path, tokenizer_part_name[i],
+                            str_quote(shown, sizeof shown, why.text, strlen(why.text)));
         int rc = parts_read(t, (TokenizerPart)i, j);
         json_decref(j);
         TRY(rc);

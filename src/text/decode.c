@@ -1,10 +1,8 @@
 /* Token ids to bytes. */
 #include "base/err.h"
-#include "base/mem.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the bytes of each token ---- */

@@ -6,7 +6,6 @@
 #include "text/utf8.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum { LONG_FORM = 256 }; /* bytes */

@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
 
 #include <string.h>
 

@@ -37,13 +37,14 @@ static Scan scan_at(const Reader *r, ScanSlice s)
 static json_t *load(const Reader *r, ScanSlice s, size_t most, const char *what)
 {
     json_error_t why;
+    char         shown[128];
     if (s.size_bytes == 0) return json_null();
     if (s.size_bytes > most) {
         err_user("%s: '%s' has %zu bytes (at most %zu)", r->path, what, s.size_bytes, most);
         return NULL;
     }
     json_t *j = json_loadb(r->data + s.at, s.size_bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!j) err_user("%s: %s: %s", r->path, what, why.text);
+    if (!j) err_user("%s: %s: %s", r->path, what, str_quote(shown, sizeof shown, why.text, strlen(why.text)));
     return j;
 }
 

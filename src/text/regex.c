@@ -246,7 +246,8 @@ void regex_scratch_destroy(RegexScratch *s)
 static double cpu_now_s(void)
 {
     struct timespec now;
-    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0, "no CPU clock");
+    int             rc = clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    CHECK(rc == 0, "no CPU clock");
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 

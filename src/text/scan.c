@@ -1,7 +1,6 @@
 #include "text/scan.h"
 
 #include "base/err.h"
-#include "base/str.h"
 #include "text/utf8.h"
 
 #include <stdarg.h>

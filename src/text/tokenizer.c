@@ -58,7 +58,8 @@ static int open_file(Tokenizer **t, const char *path)
     TRY(file_read_all(path, TOKENIZER_MAX_FILE, &data, &n));
     size_t i = 0;
     while (i < n && strchr(" \t\r\n", data[i]) && data[i]) i++;
-    int rc = i < n && data[i] == '{' ? read_json_tokenizer(t, path, data, n) : read_ranks(t, path, data, n);
+    int is_json = (i < n && data[i] == '{') || str_ends_with(path, ".json");
+    int rc      = is_json ? read_json_tokenizer(t, path, data, n) : read_ranks(t, path, data, n);
     free(data);
     return rc;
 }

@@ -69,7 +69,7 @@ static void put_run(JsonOut *o, const RunView *v)
         double x = series_last(&v->tail, v->tail.key[i]);
         if (str_starts_with(v->tail.key[i], "val_") && !isnan(x)) json_out_num(o, v->tail.key[i], x);
     }
-    json_out_str(o, "units", v->facts.units[0] ? v->facts.units : NULL);
+    json_out_str(o, "units", v->units);
     json_out_str(o, "measure", facts_best(&v->facts));
     json_out_bool(o, "larger_is_better", facts_best_larger(&v->facts));
     json_out_array(o, "larger");

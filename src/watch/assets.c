@@ -13,6 +13,7 @@
 
 EMBED(page_index, "src/watch/page/index.html");
 EMBED(page_css, "src/watch/page/page.css");
+EMBED(report_css, "src/watch/page/report.css");
 EMBED(page_js, "src/watch/page/page.js");
 EMBED(page_plot, "src/watch/page/plot.js");
 EMBED(page_icon, "src/watch/page/icon.svg");
@@ -27,6 +28,7 @@ int asset_find(const char *path, Asset *out)
     } row[] = {
         { "/", "text/html; charset=utf-8", page_index, page_index_end },
         { "/page.css", "text/css; charset=utf-8", page_css, page_css_end },
+        { "/report.css", "text/css; charset=utf-8", report_css, report_css_end },
         { "/page.js", "text/javascript; charset=utf-8", page_js, page_js_end },
         { "/plot.js", "text/javascript; charset=utf-8", page_plot, page_plot_end },
         { "/icon.svg", "image/svg+xml", page_icon, page_icon_end },

@@ -13,7 +13,6 @@
 #include "watch/nvml.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>

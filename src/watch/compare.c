@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COMPARED = 16, CELL = 48, LABEL = 24, KEYS = 512, LAST = 20 };
+enum { COMPARED = 16, CELL = 48, VALUE = 1024, LABEL = 26, KEYS = 512, LAST = 20 };
 
 typedef struct {
     RunView *view;
@@ -66,7 +66,7 @@ static void cell_rate(const Compared *c, char *buf)
 {
     char   t[32];
     double x = series_mean(&c->view->tail, "per_s", LAST);
-    snprintf(buf, CELL, "%s %ss/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->unit);
+    snprintf(buf, CELL, "%s %s/s", isnan(x) ? "n/a" : str_count(t, sizeof t, x), c->view->units);
 }
 static void cell_mfu(const Compared *c, char *buf)
 {
@@ -133,7 +133,7 @@ static int next_key(const char **at, char *section, char *key, char *value)
             continue;
         }
         snprintf(key, 96, "%s%.*s", section, (int)name, line);
-        snprintf(value, CELL, "%.*s", (int)MIN(n, CELL - 1), text);
+        snprintf(value, VALUE, "%.*s", (int)MIN(n, VALUE - 1), text);
         return 1;
     }
     return 0;
@@ -141,18 +141,32 @@ static int next_key(const char **at, char *section, char *key, char *value)
 
 static void value_of(const char *recipe, const char *want, char *buf)
 {
-    char section[48] = "", key[96], value[CELL];
-    str_copy(buf, CELL, "-");
+    char section[48] = "", key[96], value[VALUE];
+    str_copy(buf, VALUE, "-");
     while (recipe && next_key(&recipe, section, key, value)) {
-        if (strcmp(key, want) == 0) str_copy(buf, CELL, value);
+        if (strcmp(key, want) == 0) str_copy(buf, VALUE, value);
     }
+}
+
+/* At most n bytes: of a longer value the end, where paths differ. */
+static void shorten(char *cell, const char *value, int n)
+{
+    const char *end = value + strlen(value);
+    n               = MIN(n, CELL - 1);
+    if (end - value <= n) {
+        str_copy(cell, CELL, value);
+        return;
+    }
+    end -= n - (int)strlen("...");
+    while (((unsigned char)*end & 0xc0) == 0x80) end++; /* not into a character */
+    snprintf(cell, CELL, "...%s", end);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 static void put_row(FILE *out, const char *label, char cell[][CELL], const int *width, int n)
 {
-    fprintf(out, "%-*s", LABEL, label);
+    fprintf(out, "%-*s ", LABEL, label);
     for (int i = 0; i < n; i++) fprintf(out, "%s%-*s", i ? "  " : "", i == n - 1 ? 0 : width[i], cell[i]);
     fputc('\n', out);
 }
@@ -160,14 +174,16 @@ static void put_row(FILE *out, const char *label, char cell[][CELL], const int *
 static void put_differences(FILE *out, const Compared *c, const int *width, int n)
 {
     const char *at          = c[0].recipe;
-    char        section[48] = "", key[96], value[CELL], cell[COMPARED][CELL];
+    char        section[48] = "", key[96], value[VALUE], first[VALUE], cell[COMPARED][CELL];
     int         n_shown     = 0;
     for (int k = 0; at && k < KEYS && next_key(&at, section, key, value); k++) {
         int differ = 0;
         if (strcmp(key, "run") == 0) continue;
+        str_copy(first, sizeof first, value);
         for (int i = 0; i < n; i++) {
-            value_of(c[i].recipe, key, cell[i]);
-            differ |= strcmp(cell[i], cell[0]) != 0;
+            value_of(c[i].recipe, key, value);
+            differ |= strcmp(value, first) != 0;
+            shorten(cell[i], value, i == n - 1 ? CELL : width[i]);
         }
         if (!differ) continue;
         if (n_shown++ == 0) fprintf(out, "\nkeys that differ\n");

@@ -13,16 +13,22 @@
 
 /* ---- evidence ------------------------------------------------------------------------------------------ */
 
-static double share_of(const Doctor *d, FallPart part)
+double doctor_share(const Doctor *d, FallPart part)
 {
     for (int i = 0; i < d->n_part; i++)
         if (d->part[i].part == part) return d->part[i].share;
-    return 0;
+    return NAN;
 }
 
-static int read_run(Doctor *d, Runs *runs, const char *name)
+static double share_or_0(const Doctor *d, FallPart part)
 {
-    TRY(runs_init(runs, d->name)); /* for now the folder of all runs */
+    double share = doctor_share(d, part);
+    return isnan(share) ? 0 : share;
+}
+
+static int read_run(Doctor *d, Runs *runs, const char *base, const char *name)
+{
+    TRY(runs_init(runs, base));
     runs_refresh(runs);
     RunView *v = runs_need(runs, name);
     Series  *s = v ? runs_series(runs, v) : NULL;
@@ -38,8 +44,7 @@ int doctor_open(Doctor *d, const RecipeFrom *from, const char *base, const char 
     memset(d, 0, sizeof *d);
     Runs *runs = mem_zeroed(1, sizeof *runs);
     if (!runs) return err_sys("memory for runs");
-    str_copy(d->name, sizeof d->name, base);
-    int rc = read_run(d, runs, name);
+    int rc = read_run(d, runs, base, name);
     runs_deinit(runs);
     free(runs);
     return rc < 0 ? -1 : doctor_judge(d, from);
@@ -49,9 +54,9 @@ int doctor_judge(Doctor *d, const RecipeFrom *from)
 {
     d->n_part = waterfall_from(&d->window, &d->facts, d->part);
     if (d->n_part == 0) return err_user("%s: too few steps to judge (20 or more are good)", d->name);
-    double steps   = 1 - share_of(d, FALL_EVAL) - share_of(d, FALL_SAVE);
-    d->input_share = share_of(d, FALL_INPUT) / steps;
-    d->gap_share   = share_of(d, FALL_GAPS) / steps;
+    double steps   = 1 - share_or_0(d, FALL_EVAL) - share_or_0(d, FALL_SAVE);
+    d->input_share = share_or_0(d, FALL_INPUT) / steps;
+    d->gap_share   = share_or_0(d, FALL_GAPS) / steps;
     d->recipe      = whatif_recipe(from, NULL, 0);
     if (!d->recipe) return -1;
     doctor_find(d, from);
@@ -118,7 +123,7 @@ static void print_missing(const Doctor *d, FILE *out)
                 { isnan(d->window.power_w), "power" } };
     for (int i = 0; i < ARRAY_LEN(row); i++)
         if (row[i].is) str_append(list, sizeof list, "%s%s", many++ ? ", " : "", row[i].what);
-    if (many) fprintf(out, "not measured: %s\n", list);
+    if (many) str_print_wrapped(out, list, fprintf(out, "not measured: "), 14);
 }
 
 void doctor_print(const Doctor *d, FILE *out)
@@ -237,7 +242,7 @@ int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path)
     int  n = 0;
     for (int i = 0; i < d->n_finding; i++) {
         const Finding *x = &d->finding[i];
-        if (x->is_other || !(x->gain >= 0.01)) continue;
+        if (x->is_other || !(x->gain >= DOCTOR_LEAST)) continue;
         for (int k = 0; k < x->n_change && n < WHATIF_KEYS - 1; k++)
             str_copy(key[n++], WHATIF_KEY, x->change[k]);
     }

@@ -2,8 +2,9 @@
  *
  * 1. Evidence comes from the run's own files: metrics.jsonl, watch.json, recipe.yaml. Nothing is measured
  *    here.
- * 2. A finding has a cause, the evidence, the change in recipe terms or, where no key helps, advice, and the
- *    step time that the change should give. A gain that cannot be predicted is unknown, not 0.
+ * 2. A finding has a cause, the evidence, the change in recipe terms, and the step time that the change
+ *    should give. Where no key helps, there is advice instead. A gain that cannot be predicted is unknown,
+ *    not 0.
  * 3. Findings are sorted by gain; unknown gains come last. A run is healthy when no known gain reaches
  *    DOCTOR_GAIN.
  * 4. A change that leaves the mathematics as it is can be written down as a recipe (doctor_apply). */
@@ -17,6 +18,8 @@ enum { DOCTOR_FINDINGS = 24, DOCTOR_CHANGES = 20 };
 
 /* Shares below this are within what plans and clocks can tell. */
 #define DOCTOR_GAIN 0.05
+/* A change that promises less is neither shown nor applied. */
+#define DOCTOR_LEAST 0.01
 
 typedef struct {
     const char *cause; /* "precision" */
@@ -55,6 +58,9 @@ int  doctor_print_json(const Doctor *d, FILE *out); /* negative after err_set() 
 /* Writes the recipe with the changes of all findings that train the same. Returns how many keys; 0: nothing
  * to change, and no file. Negative after err_user()/err_set(). */
 int doctor_apply(const Doctor *d, const RecipeFrom *from, const char *path);
+
+/* A part of the wall time; NAN: not measured. */
+double doctor_share(const Doctor *d, FallPart part);
 
 /* ---- doctor_rules.c ---- */
 

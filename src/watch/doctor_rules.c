@@ -22,6 +22,8 @@ typedef struct {
     int               cpu_is_short;
 } Case;
 
+static const double GIB = 1073741824.0;
+
 static int is_gpu(const Case *c) { return c->f->plan.capability > 0; }
 
 /* The rates of this machine were measured: its predictions hold as they are. */
@@ -116,15 +118,12 @@ static void find_precision(Case *c)
     Finding *x = add(c, "precision");
     change(x, "precision=auto");
     snprintf(x->verdict, sizeof x->verdict, "the step computes in %s", c->f->plan.precision);
-    snprintf(x->evidence, sizeof x->evidence,
-             "the recipe says precision: %s; this GPU has bf16 tensor cores, and %.1f %% of their cycles are "
-             "used",
-             c->f->plan.precision, 100 * c->w->tensor_active);
-    if (isnan(c->w->tensor_active)) {
-        snprintf(x->evidence, sizeof x->evidence,
-                 "the recipe says precision: %s; this GPU has bf16 tensor cores", c->f->plan.precision);
-    }
-    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, 0.01);
+    snprintf(x->evidence, sizeof x->evidence, "the recipe says precision: %s; this GPU has bf16 tensor cores",
+             c->f->plan.precision);
+    if (!isnan(c->w->tensor_active))
+        str_append(x->evidence, sizeof x->evidence, ", and %.1f %% of their cycles are used",
+                   100 * c->w->tensor_active);
+    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_attention(Case *c)
@@ -135,7 +134,7 @@ static void find_attention(Case *c)
     str_copy(x->verdict, sizeof x->verdict, "attention stores its T x T weights");
     str_copy(x->evidence, sizeof x->evidence,
              "the recipe says opt.flash: false; every score is written to memory and read again");
-    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, 0.01);
+    if (plan_change(c, x, BY_RATES, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_recompute(Case *c)
@@ -153,8 +152,8 @@ static void find_recompute(Case *c)
     snprintf(x->evidence, sizeof x->evidence,
              "%s a step go into it%s; a plan without it needs %.1f GiB, and there is room for %.1f",
              ms(a, sizeof a, again > 0 ? again : c->f->plan.repeat_s), again > 0 ? "" : " by plan",
-             then.total_bytes / 1073741824.0, c->f->plan.room_bytes / 1073741824.0);
-    keep_if(c, x, 0.01);
+             then.total_bytes / GIB, c->f->plan.room_bytes / GIB);
+    keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_micro_batch(Case *c)
@@ -197,7 +196,7 @@ static void find_switches(Case *c)
     snprintf(x->verdict, sizeof x->verdict, "%d optimisation%s switched off", x->n_change,
              x->n_change > 1 ? "s are" : " is");
     snprintf(x->evidence, sizeof x->evidence, "the recipe turns off: %s", list);
-    if (plan_change(c, x, BY_RATIO, NULL) == 0) keep_if(c, x, 0.01);
+    if (plan_change(c, x, BY_RATIO, NULL) == 0) keep_if(c, x, DOCTOR_LEAST);
 }
 
 static void find_graphs(Case *c)
@@ -211,7 +210,7 @@ static void find_graphs(Case *c)
              "opt.graphs is false: the GPU is idle for %.1f %% of a step, %s, between %.0f launches",
              100 * c->d->gap_share, ms(a, sizeof a, c->d->gap_share * c->w->step_s), c->f->plan.n_op);
     predict(c, x, MAX(c->w->step_s * (1 - 0.9 * c->d->gap_share), load_s(c)));
-    keep_if(c, x, 0.01);
+    keep_if(c, x, DOCTOR_LEAST);
 }
 
 /* Graphs are on, and the GPU is idle all the same: it waits for the host's own part of a step. */
@@ -247,8 +246,8 @@ static void find_memory(Case *c)
     snprintf(x->verdict, sizeof x->verdict, "memory_limit: %.40s leaves memory unused", c->r->memory_limit);
     snprintf(x->evidence, sizeof x->evidence,
              "the plan takes %.1f of %.1f GiB, with recompute %s; with all of it recompute %s",
-             c->f->plan.planned_bytes / 1073741824.0, c->f->plan.total_bytes / 1073741824.0,
-             c->f->plan.recompute, recompute_level_name(then.choice.level));
+             c->f->plan.planned_bytes / GIB, c->f->plan.total_bytes / GIB, c->f->plan.recompute,
+             recompute_level_name(then.choice.level));
     keep_if(c, x, 0.02);
 }
 
@@ -275,7 +274,7 @@ static void find_step(Case *c)
     double each = then.step_s / TIMES;
     predict(c, x, MAX(load_s(c), busy_s(c) * each / c->now.step_s + (c->w->step_s - busy_s(c)) / TIMES));
     x->is_other = 1;
-    snprintf(x->verdict, sizeof x->verdict, "a step of %lld %s does not fill the card", (long long)value,
+    snprintf(x->verdict, sizeof x->verdict, "a step of %.0f %s does not fill the card", c->f->units_per_step,
              c->f->units);
     snprintf(x->evidence, sizeof x->evidence,
              "a step takes %.2f ms for %.0f ops; %d times as many %s a step would cost less each; learning "
@@ -392,22 +391,15 @@ static void find_shared(Case *c)
     if (listed) {
         snprintf(x->evidence, sizeof x->evidence,
                  "the driver lists %.0f programs; %.1f GiB are in use, %.1f of them planned by this run",
-                 c->w->processes, c->w->memory_bytes / 1073741824.0, c->f->plan.planned_bytes / 1073741824.0);
+                 c->w->processes, c->w->memory_bytes / GIB, c->f->plan.planned_bytes / GIB);
     } else {
         snprintf(x->evidence, sizeof x->evidence, "%.1f GiB are in use beyond what this run planned",
-                 foreign / 1073741824.0);
+                 foreign / GIB);
     }
     str_copy(x->advice, sizeof x->advice, "end the other program, or take another GPU (brim top names it)");
     if (is_known(c) && c->now.step_s > 0) predict(c, x, MAX(c->now.step_s, load_s(c)));
     /* What one program loses to an idle one is nothing that can be told from an error of the plan. */
     if (x->gain < 0.12) x->gain = x->step_s = NAN;
-}
-
-static double part_share(const Case *c, FallPart part)
-{
-    for (int i = 0; i < c->d->n_part; i++)
-        if (c->d->part[i].part == part) return c->d->part[i].share;
-    return NAN;
 }
 
 static void find_power(Case *c)
@@ -437,7 +429,7 @@ static void find_thermal(Case *c)
     snprintf(x->verdict, sizeof x->verdict, "heat holds the clock down");
     snprintf(x->evidence, sizeof x->evidence, "%.0f C, %.0f MHz", c->w->temp_c, c->w->sm_mhz);
     str_copy(x->advice, sizeof x->advice, "better cooling, or a lower power limit");
-    predict(c, x, c->w->step_s * (1 - part_share(c, FALL_THROTTLE)));
+    predict(c, x, c->w->step_s * (1 - doctor_share(c->d, FALL_THROTTLE)));
 }
 
 static void find_clocks(Case *c)
@@ -456,7 +448,7 @@ static void find_clocks(Case *c)
     str_copy(x->advice, sizeof x->advice, "nvidia-smi -rgc -rac gives the clocks free");
     double peak = MIN(max, c->f->plan.peak_mhz > 0 ? c->f->plan.peak_mhz : max);
     if (now < peak)
-        predict(c, x, c->w->step_s - part_share(c, FALL_USEFUL) * c->w->step_s * (1 - now / peak));
+        predict(c, x, c->w->step_s - doctor_share(c->d, FALL_USEFUL) * c->w->step_s * (1 - now / peak));
 }
 
 static void find_link(Case *c)

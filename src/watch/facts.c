@@ -32,6 +32,7 @@ typedef struct {
 static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts, units_per_step) },
                                            { "ranks", offsetof(RunFacts, ranks) },
                                            { "started_s", offsetof(RunFacts, started_s) },
+                                           { "target", offsetof(RunFacts, target) },
                                            { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
                                            { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
                                            { "sampler_s", offsetof(RunFacts, sampler_s) } };

@@ -11,6 +11,8 @@
 
 enum { PROCESSES = 64 };
 
+static const double GIB = 1073741824.0;
+
 typedef struct {
     int          index, n_process;
     double       own_bytes;
@@ -105,7 +107,7 @@ static void print_findings(const Seen *s, FILE *out)
                 s->activity.dram_active);
     if (used < 0.5)
         fprintf(out, "%d. memory unused: %.0f of %.0f GiB. A larger batch, or less recomputation\n", ++n,
-                s->last.memory_used_bytes / 1073741824.0, s->last.memory_total_bytes / 1073741824.0);
+                s->last.memory_used_bytes / GIB, s->last.memory_total_bytes / GIB);
     nvml_reasons_text(text, sizeof text, s->reasons);
     if (strstr(text, "power"))
         fprintf(out, "%d. power limit: %.0f of %.0f W, %.0f MHz. In bf16 that is the end; fp8 needs less\n",
@@ -136,8 +138,8 @@ int foreign_judge(const ForeignOptions *opt, FILE *out)
     fprintf(out, "pid %d (%s) on GPU %d, %s, for %.1f s, judged from NVML and GPM alone\n", opt->pid, program,
             s.index, name, opt->seconds);
     fprintf(out, "utilisation %.0f %%, %.1f of %.1f GiB in use (%.1f by this program), %.0f W, %.0f MHz\n",
-            100 * s.util, s.last.memory_used_bytes / 1073741824.0, s.last.memory_total_bytes / 1073741824.0,
-            s.own_bytes / 1073741824.0, s.power_w, s.sm_mhz);
+            100 * s.util, s.last.memory_used_bytes / GIB, s.last.memory_total_bytes / GIB, s.own_bytes / GIB,
+            s.power_w, s.sm_mhz);
     print_parts(&s, out);
     print_findings(&s, out);
     nvml_close(n);

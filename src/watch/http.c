@@ -17,7 +17,6 @@
 
 #include <arpa/inet.h>
 #include <microhttpd.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -306,9 +305,7 @@ static void tick(void *arg)
         if (changed || s->gpus.n_gpu > 0 || !s->payload || clock_now_s() - s->event_s > PING_S)
             make_payload(s);
         wake_waiters(s);
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += (time_t)TICK_S;
+        struct timespec until = thread_deadline(TICK_S);
         while (!s->stop && pthread_cond_timedwait(&s->wake, &s->lock, &until) == 0) continue;
     }
     thread_unlock(&s->lock);
@@ -366,12 +363,8 @@ static HttpServer *create(const HttpOptions *o)
         return NULL;
     }
     str_copy(s->token, sizeof s->token, o->token ? o->token : "");
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    thread_cond_init(&s->wake);
     gpus_init(&s->gpus, o->nvml_path);
     str_copy(s->own_name, sizeof s->own_name, s->gpus.host_name);
     if (runs_init(&s->runs, o->base) == 0) {

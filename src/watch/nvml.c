@@ -22,8 +22,6 @@ enum {
     NVML_SENSOR_GPU        = 0,
     NVML_CLOCK_SM          = 1,
     NVML_CLOCK_MEMORY      = 2,
-    NVML_PCIE_TX           = 0,
-    NVML_PCIE_RX           = 1,
     NVML_ECC_UNCORRECTED   = 1,
     NVML_ECC_VOLATILE      = 0,
     NVML_GPM_VERSION       = 1,
@@ -109,7 +107,6 @@ struct Nvml {
     int (*temperature_v)(NvmlDevice *d, NvmlTemperature *t);
     int (*energy)(NvmlDevice *d, unsigned long long *millijoule);
     int (*reasons)(NvmlDevice *d, unsigned long long *bits);
-    int (*pcie)(NvmlDevice *d, unsigned counter, unsigned *kilobyte_s);
     int (*processes)(NvmlDevice *d, unsigned *n, void *info);
     int (*name)(NvmlDevice *d, char *buf, unsigned n);
     int (*ecc)(NvmlDevice *d, unsigned kind, unsigned since, unsigned long long *n);
@@ -147,7 +144,6 @@ static const struct {
     { "nvmlDeviceGetTotalEnergyConsumption", offsetof(Nvml, energy) },
     { "nvmlDeviceGetCurrentClocksEventReasons", offsetof(Nvml, reasons) },
     { "nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(Nvml, reasons) }, /* its name before driver 535 */
-    { "nvmlDeviceGetPcieThroughput", offsetof(Nvml, pcie) },
     { "nvmlDeviceGetComputeRunningProcesses_v3", offsetof(Nvml, processes) },
     { "nvmlDeviceGetName", offsetof(Nvml, name) },
     { "nvmlDeviceGetTotalEccErrors", offsetof(Nvml, ecc) },
@@ -332,13 +328,6 @@ void nvml_read(const Nvml *n, NvmlDevice *d, NvmlReading *out)
     read_temperature(n, d, out);
     out->power_limit_w = read_unsigned(n->power_limit, d, 1e-3);
     out->memory_mhz    = read_kind(n->clock, d, NVML_CLOCK_MEMORY, 1);
-}
-
-void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s)
-{
-    int ok      = n && d;
-    *tx_bytes_s = ok ? read_kind(n->pcie, d, NVML_PCIE_TX, 1e3) : NAN;
-    *rx_bytes_s = ok ? read_kind(n->pcie, d, NVML_PCIE_RX, 1e3) : NAN;
 }
 
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d)
@@ -533,16 +522,4 @@ int nvml_processes(const Nvml *n, NvmlDevice *d, NvmlProcess *out, int cap)
     }
     free(all);
     return count;
-}
-
-double nvml_process_bytes(const Nvml *n, NvmlDevice *d, int pid)
-{
-    NvmlProcessInfo *all;
-    double           bytes = NAN;
-    int              count = list_processes(n, d, &all);
-    for (int i = 0; i < count; i++) {
-        if ((int)all[i].pid == pid) bytes = known_bytes(all[i].used_bytes);
-    }
-    free(all);
-    return bytes;
 }

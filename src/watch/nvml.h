@@ -1,7 +1,7 @@
 /* Nvml: what the driver says about its GPUs, read through libnvidia-ml.so.1, opened at run time.
  *
- * 1. Telemetry is never a reason to fail: no library, no driver, no such metric on this card all answer
- *    "n/a", which is NAN for a number and a negative count for a list. Nothing here calls err_set().
+ * 1. Telemetry is never a reason to fail. Without library, driver or metric the answer is "n/a": NAN for a
+ *    number, a negative count for a list. Nothing here calls err_set().
  * 2. Every function takes a NULL Nvml, NvmlDevice or NvmlGpm and answers n/a.
  * 3. An Nvml does not change after nvml_open() and may be read from several threads. An NvmlGpm belongs to
  *    one thread.
@@ -50,10 +50,6 @@ void nvml_read_fast(const Nvml *n, NvmlDevice *d, NvmlReading *out);
 /* Since the driver was loaded. On an H200 the question costs 4.7 ms of a core, the others 0.5 ms together. */
 double nvml_energy_j(const Nvml *n, NvmlDevice *d);
 
-/* Bytes per second to and from the host. Takes 40 ms: the driver measures each for 20. NvmlActivity has them
- * for nothing. */
-void nvml_read_pcie(const Nvml *n, NvmlDevice *d, double *tx_bytes_s, double *rx_bytes_s);
-
 /* Uncorrected memory errors since the driver was loaded. */
 double nvml_ecc_errors(const Nvml *n, NvmlDevice *d);
 /* The PCIe link as it is now: a GPU at rest may show a lower generation. */
@@ -99,8 +95,6 @@ typedef struct {
 
 /* Compute processes: how many there are, of which the first `cap` are in out; negative: n/a. */
 int nvml_processes(const Nvml *n, NvmlDevice *d, NvmlProcess *out, int cap);
-/* Device memory of one process; NAN when the driver does not list it. */
-double nvml_process_bytes(const Nvml *n, NvmlDevice *d, int pid);
 
 /* "688", "0.93", or "n/a". Returns buf. */
 const char *nvml_number(char *buf, size_t n, double x, int decimals);

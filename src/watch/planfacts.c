@@ -7,7 +7,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <string.h>
 
 typedef struct {
     const Job     *job;

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "watch/assets.h"
 #include "watch/runs.h"
 #include "watch/sampleview.h"
 #include "watch/svg.h"
@@ -14,49 +15,6 @@
 #include <string.h>
 
 enum { TEXT_BYTES = 1 << 16 };
-
-static const char style[] =
-    ":root{--bg:#fbfaf7;--card:#fff;--ink:#1c2227;--soft:#5d6973;--rule:#e3e0d8;--c0:#0b7285;--c1:#d9480f;--"
-    "c2:#5f3dc4;"
-    "--c3:#2b8a3e}"
-    "@media(prefers-color-scheme:dark){:root{--bg:#12161a;--card:#1a2026;--ink:#e6e9eb;--soft:#93a1ac;--rule:"
-    "#2b343c;"
-    "--c0:#3bc9db;--c1:#ff922b;--c2:#b197fc;--c3:#69db7c}}"
-    "*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 "
-    "system-ui,sans-serif}"
-    "main{max-width:1120px;margin:0 auto;padding:28px 18px "
-    "60px}h1{font-size:26px;margin:0}h2{font-size:17px;margin:30px 0 "
-    "10px}p{margin:6px 0}.soft{color:var(--soft)}.card,figure{background:var(--card);border:1px solid "
-    "var(--rule);"
-    "border-radius:10px;padding:14px "
-    "16px;margin:0}.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,"
-    "1fr));gap:10px;margin:16px 0}.tile "
-    "b{display:block;font-size:19px;font-variant-numeric:tabular-nums}.tile{background:"
-    "var(--card);border:1px solid var(--rule);border-radius:10px;padding:10px "
-    "14px;color:var(--soft);font-size:13px}.tile b{"
-    "color:var(--ink)}.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(320px,1fr));gap:12px}"
-    "figcaption{"
-    "font-weight:600;font-size:14px;margin-bottom:6px}svg{width:100%;height:auto;display:block}.grid{stroke:"
-    "var(--rule)}"
-    ".axis{fill:var(--soft);font-size:11px}.line{fill:none;stroke-width:1.8;stroke-linejoin:round}.line0{"
-    "stroke:var(--c0)}"
-    ".line1{stroke:var(--c1)}.line2{stroke:var(--c2)}.line3{stroke:var(--c3)}.key{font-weight:400;font-size:"
-    "12px}.key0{"
-    "color:var(--c0)}.key1{color:var(--c1)}.key2{color:var(--c2)}.key3{color:var(--c3)}.bar{display:flex;"
-    "height:22px;"
-    "border-radius:6px;overflow:hidden}.bar "
-    "i{display:block}.w0{background:#e03131}.w1{background:#f08c00}.w2{background:"
-    "#ae3ec9}.w3{background:#d6336c}.w4{background:#f783ac}.w5{background:#74b816}.w6{background:#868e96}"
-    ".w7{background:#e8590c}.w8{background:#1c7ed6}.w9{background:#adb5bd}.w10{background:#ced4da}"
-    ".w11{background:#2f9e44}table{border-collapse:collapse;width:100%;font-"
-    "size:14px}td{"
-    "padding:3px 8px 3px "
-    "0;vertical-align:top}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
-    ".dot{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px}pre{white-space:pre-"
-    "wrap;"
-    "overflow-wrap:anywhere;font:12px/1.45 ui-monospace,monospace;margin:8px 0 "
-    "0}summary{cursor:pointer;font-weight:600}"
-    "details{margin:0 0 10px}";
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
@@ -76,8 +34,6 @@ static void measure_name(const char *key, char *buf, size_t n)
     for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
 }
 
-static const char *units_of(const RunView *v) { return v->facts.units[0] ? v->facts.units : "units"; }
-
 static void put_tiles(FILE *f, const RunView *v, const Series *s)
 {
     char   text[64], a[64];
@@ -85,7 +41,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
     double best = series_extreme(s, facts_best(&v->facts), facts_best_larger(&v->facts), &at);
     fputs("<div class='tiles'>", f);
     snprintf(text, sizeof text, "%.0f", step);
-    put_tile(f, strcmp(units_of(v), "steps") == 0 ? "updates" : "steps", text);
+    put_tile(f, strcmp(v->units, "steps") == 0 ? "updates" : "steps", text);
     snprintf(text, sizeof text, "%.4f", series_last(s, "loss"));
     put_tile(f, "loss", text);
     if (!isnan(best)) {
@@ -96,7 +52,7 @@ static void put_tiles(FILE *f, const RunView *v, const Series *s)
         put_tile(f, title, text);
     }
     str_count(text, sizeof text, series_mean(s, "per_s", 100));
-    snprintf(a, sizeof a, "%.40s/s", units_of(v));
+    snprintf(a, sizeof a, "%.40s/s", v->units);
     put_tile(f, a, text);
     put_tile(f, "training time", str_duration(text, sizeof text, series_last(s, "time_s")));
     if (!isnan(x = series_mean(s, "mfu", 100))) {
@@ -207,7 +163,7 @@ static void put_plots(FILE *f, const RunView *v, const Series *s)
             if (c >= 0)
                 p.line[p.n_line++] = (SvgLine){ plots[i].name[k], s->column[0], s->column[c], s->n_row };
         }
-        snprintf(rate, sizeof rate, "Rate, %.40s/s", units_of(v));
+        snprintf(rate, sizeof rate, "Rate, %.40s/s", v->units);
         if (strcmp(plots[i].key[0], "per_s") == 0) p.title = rate;
         svg_plot(f, &p);
         if (i == 0) put_own_plots(f, v, s, 1);
@@ -348,6 +304,14 @@ static void put_ladder(FILE *f, const Runs *r, const RunView *v)
     if (in) fclose(in);
 }
 
+static void put_style(FILE *f)
+{
+    Asset a;
+    int   found = asset_find("/report.css", &a);
+    CHECK(found, "no report.css");
+    fwrite(a.bytes, 1, a.n, f);
+}
+
 static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
 {
     char when[64];
@@ -357,7 +321,9 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
           "'none'; img-src data:; style-src 'unsafe-inline'\"><title>",
           f);
     svg_text(f, v->name);
-    fprintf(f, " - Brim</title><style>%s</style></head><body><main><h1>", style);
+    fputs(" - Brim</title><style>", f);
+    put_style(f);
+    fputs("</style></head><body><main><h1>", f);
     svg_text(f, v->name);
     fputs("</h1><p class='soft'>", f);
     svg_text(f, v->device);

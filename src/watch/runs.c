@@ -65,13 +65,16 @@ RunView *runs_find(Runs *r, const char *name)
 
 RunView *runs_need(Runs *r, const char *name)
 {
-    char       shown[128];
+    char       shown[128], recipe[1400];
     RunView   *v    = runs_find(r, name);
     StrNearest near = str_nearest_begin(name);
     if (v) return v;
     str_quote(shown, sizeof shown, name, strlen(name));
     for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
-    if (near.best) {
+    snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", r->base, name);
+    if (access(recipe, F_OK) == 0) {
+        err_user("command line: %s: this run has no steps yet", shown);
+    } else if (near.best) {
         err_user("command line: %s: no such run (did you mean %s?)", shown, near.best);
     } else {
         err_user("command line: %s: no such run in %s", shown, r->base);
@@ -108,6 +111,9 @@ static void read_facts(const Runs *r, RunView *v)
         if (recipe) v->steps = yaml_int(recipe, "steps");
         free(recipe);
     }
+    /* Runs of older versions have no plural. */
+    snprintf(v->units, sizeof v->units, v->facts.units[0] ? "%s" : "%ss",
+             v->facts.units[0] ? v->facts.units : v->unit);
     free(text);
 }
 
@@ -125,6 +131,18 @@ static int is_locked(const char *path)
     return found;
 }
 
+static int has_its_steps(const RunView *v)
+{
+    return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps;
+}
+
+static int has_its_target(const RunView *v)
+{
+    const RunFacts *f   = &v->facts;
+    double          val = series_last(&v->tail, facts_best(f));
+    return !isnan(f->target) && (facts_best_larger(f) ? val >= f->target : val <= f->target);
+}
+
 /* A lock that is not held here may be held on another machine: then its metrics still grow. */
 static RunState state_of(const Runs *r, const RunView *v)
 {
@@ -133,7 +151,7 @@ static RunState state_of(const Runs *r, const RunView *v)
         (is_locked(path) || clock_wall_s() - v->changed_s < STILL_TRAINING_S)) {
         return RUN_TRAINING;
     }
-    return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps ? RUN_DONE : RUN_STOPPED;
+    return has_its_steps(v) || has_its_target(v) ? RUN_DONE : RUN_STOPPED;
 }
 
 /* ---- The listing --------------------------------------------------------------------------------------- */

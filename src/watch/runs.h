@@ -22,16 +22,17 @@ typedef enum { RUN_TRAINING, RUN_DONE, RUN_STOPPED } RunState;
 typedef struct {
     char     name[RUNS_NAME];
     RunState state;
-    double   changed_s;             /* wall clock: last write to metrics.jsonl */
-    int64_t  steps;                 /* asked for; 0: not known */
-    char     unit[32], device[160]; /* "image"; "" when not known */
-    char     activity[160];         /* where SM, tensor and DRAM activity come from, or why there is none */
-    RunFacts facts;                 /* all of watch.json */
-    Series   tail;                  /* the end of the file */
-    Series  *full;                  /* all of it, or NULL */
-    int64_t  asked;                 /* when full was wanted last, a count */
-    int      is_seen;               /* in the folder's newest listing */
-    double   facts_s;               /* when the facts were read */
+    double   changed_s;           /* wall clock: last write to metrics.jsonl */
+    int64_t  steps;               /* asked for; 0: not known */
+    char     unit[32], units[33]; /* "image", "images" */
+    char     device[160];         /* "" when not known */
+    char     activity[160];       /* where SM, tensor and DRAM activity come from, or why there is none */
+    RunFacts facts;               /* all of watch.json */
+    Series   tail;                /* the end of the file */
+    Series  *full;                /* all of it, or NULL */
+    int64_t  asked;               /* when full was wanted last, a count */
+    int      is_seen;             /* in the folder's newest listing */
+    double   facts_s;             /* when the facts were read */
 } RunView;
 
 typedef struct {

@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -154,6 +153,7 @@ static void watch_begin(void *self, const WatcherRun *run)
     f->units_per_step = run->units_per_step;
     f->ranks          = run->world;
     f->started_s      = clock_wall_s();
+    if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
     if (run->setup) planfacts_fill(f, run->setup, w->r);
     w->tracer = tracer_create(w->r, run->first_step);

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 static const double SAMPLER_PERIOD_S = 0.1;
 static const double SAMPLER_FULL = 98; /* percent: the driver rarely says 100 between two graph launches */
@@ -44,12 +43,8 @@ Sampler *sampler_create(int cuda_index, double period_s, const char *nvml_path)
     s->cuda_index = cuda_index;
     s->period_s   = period_s > 0 ? period_s : SAMPLER_PERIOD_S;
     s->nvml_path  = nvml_path;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* a corrected wall clock must not stretch a period */
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    thread_cond_init(&s->wake);
     return s;
 }
 
@@ -97,11 +92,7 @@ static void poll_once(Sampler *s, NvmlGpm *gpm)
 /* Sleeps for a period; 1 when told to stop. */
 static int wait_stop(Sampler *s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = (int64_t)until.tv_nsec + (int64_t)(s->period_s * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    struct timespec until = thread_deadline(s->period_s);
     thread_lock(&s->lock);
     while (!s->stop && pthread_cond_timedwait(&s->wake, &s->lock, &until) == 0) continue;
     int stop = s->stop;

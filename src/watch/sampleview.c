@@ -47,19 +47,8 @@ static unsigned char *read_picture(const Runs *r, const RunView *v, const char *
 
 char *sampleview_address(const char *type, const unsigned char *b, size_t n)
 {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char             *out = type ? mem_alloc(n / 3 * 4 + 64) : NULL, *p = out;
-    if (!out) return NULL;
-    p += sprintf(p, "data:%s;base64,", type);
-    for (size_t i = 0; i < n; i += 3) {
-        unsigned x =
-            (unsigned)b[i] << 16 | (i + 1 < n ? (unsigned)b[i + 1] << 8 : 0) | (i + 2 < n ? b[i + 2] : 0);
-        *p++ = digit[x >> 18];
-        *p++ = digit[x >> 12 & 63];
-        *p++ = i + 1 < n ? digit[x >> 6 & 63] : '=';
-        *p++ = i + 2 < n ? digit[x & 63] : '=';
-    }
-    *p = '\0';
+    char *out = type ? mem_alloc((n + 2) / 3 * 4 + 64) : NULL;
+    if (out) str_base64(out + sprintf(out, "data:%s;base64,", type), b, n);
     return out;
 }
 

@@ -2,7 +2,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/str.h"
 
 #include <math.h>
 #include <stdarg.h>

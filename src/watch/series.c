@@ -258,11 +258,6 @@ const char *series_text(const Series *s, const char *key)
     return "";
 }
 
-double series_best(const Series *s, const char *key, double *at_step)
-{
-    return series_extreme(s, key, 0, at_step);
-}
-
 double series_extreme(const Series *s, const char *key, int larger, double *at_step)
 {
     int    c    = series_find(s, key);

@@ -56,7 +56,6 @@ double      series_first(const Series *s, const char *key);  /* oldest value tha
 double      series_last(const Series *s, const char *key);   /* newest value, or NAN */
 const char *series_text(const Series *s, const char *key);   /* newest text, or "" */
 double      series_at(const Series *s, int column, int row); /* NAN for column -1 */
-double      series_best(const Series *s, const char *key, double *at_step); /* lowest, or NAN */
 /* The same, larger: the highest. */
 double series_extreme(const Series *s, const char *key, int larger, double *at_step);
 double series_mean(const Series *s, const char *key, int n_last); /* of the last n values, or NAN */

@@ -4,7 +4,6 @@
 #include "base/str.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { WIDTH = 520, HEIGHT = 200, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
 

@@ -177,7 +177,7 @@ static const struct {
 /* What the run counts, per second. */
 static const char *rate_label(const RunView *v, char buf[SERIES_NAME])
 {
-    snprintf(buf, SERIES_NAME, "%.30s/s", v->facts.units);
+    snprintf(buf, SERIES_NAME, "%s/s", v->units);
     return buf;
 }
 
@@ -215,10 +215,9 @@ static int draw_curves(Screen *s, const RunView *v, const Series *series, int ro
 {
     char label[SERIES_NAME];
     for (int i = 0; i < ARRAY_LEN(curves) && row < end; i++) {
-        row += draw_curve(s, series, row, curves[i].key,
-                          curves[i].show == SHOW_COUNT && v->facts.units[0] ? rate_label(v, label)
-                                                                            : curves[i].label,
-                          curves[i].show);
+        row +=
+            draw_curve(s, series, row, curves[i].key,
+                       curves[i].show == SHOW_COUNT ? rate_label(v, label) : curves[i].label, curves[i].show);
         if (i == 0 && row < end)
             row += draw_curve(s, series, row, facts_best(&v->facts), facts_best(&v->facts), SHOW_PLAIN);
     }

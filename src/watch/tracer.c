@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct Tracer {
     int64_t  from, kept, end; /* steps done at the three points */
@@ -28,6 +27,9 @@ Tracer *tracer_create(const Recipe *r, int64_t first_step)
     t->from = first_step + r->trace_skip;
     t->kept = t->from + r->trace_warmup;
     t->end  = t->kept + r->trace;
+    if (t->end > r->steps)
+        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller trace_skip)",
+                 (long long)t->end, (long long)r->steps);
     return t;
 }
 
@@ -271,7 +273,7 @@ static int finish(Tracer *t, Job *job, const char *path, FactsTrace *sums)
         give_up(t, "");
         return 0;
     }
-    log_info("trace of %lld steps: %s", (long long)(t->end - t->kept), path);
+    log_info("trace of %lld step%s: %s", (long long)(t->end - t->kept), str_plural(t->end - t->kept), path);
     free(t->seen.span);
     t->seen.span = NULL;
     return 1;

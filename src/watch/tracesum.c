@@ -2,26 +2,20 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
+#include "dev/op.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "block 3 qkv" -> "qkv". */
-static const char *without_block(const char *label)
-{
-    if (strncmp(label, "block ", 6) != 0) return label;
-    const char *sp = strchr(label + 6, ' ');
-    return sp ? sp + 1 : label;
-}
-
 static TraceRow *find_row(TraceSum *t, const char *kind, const char *name, int again)
 {
     char k[TRACESUM_NAME], what[TRACESUM_NAME - 8];
     str_quote(k, sizeof k, kind, strlen(kind));
-    name = without_block(name);
+    name = op_label_part(name);
     str_quote(what, sizeof what, name, strlen(name));
     for (int i = 0; i < t->n_row; i++) {
         TraceRow *r = &t->row[i];
@@ -107,14 +101,18 @@ static void sum_up(TraceSum *t, Span *span, size_t n)
 int tracesum_read(TraceSum *t, const char *name, const char *text, size_t n)
 {
     json_error_t why;
+    char         shown[128];
     size_t       i, used = 0;
     json_t      *e;
     memset(t, 0, sizeof *t);
     json_t *root = json_loadb(text, n, 0, &why);
-    if (!root) return err_user("%s:%d: %s", name, why.line, why.text);
+    if (!root)
+        return err_user("%s:%d: not JSON: %s", name, why.line,
+                        str_quote(shown, sizeof shown, why.text, strlen(why.text)));
     json_t *all  = json_is_array(root) ? root : json_object_get(root, "traceEvents");
-    Span   *span = json_is_array(all) ? calloc(json_array_size(all) + 1, sizeof *span) : NULL;
-    int     rc   = span ? 0 : err_user("%s: no trace: it has no traceEvents", name);
+    Span   *span = mem_zeroed(json_array_size(all) + 1, sizeof *span);
+    int     rc   = span ? 0 : err_sys("%s: memory for its events", name);
+    if (rc == 0 && !json_is_array(all)) rc = err_user("%s: no trace: it has no traceEvents", name);
     json_array_foreach(all, i, e)
     {
         if (rc == 0 && json_is_object(e)) take_event(t, e, span, &used);

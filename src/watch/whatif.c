@@ -5,15 +5,15 @@
 #include "watch/planfacts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 Recipe *whatif_recipe(const RecipeFrom *from, const char (*key)[WHATIF_KEY], int n)
 {
     char   *all[RECIPE_KEYS + WHATIF_KEYS];
     Recipe *r = mem_zeroed(1, sizeof *r);
     CHECK(n <= WHATIF_KEYS, "%d keys", n);
+    if (!r) err_sys("memory for a recipe");
+    if (from->n_override > RECIPE_KEYS) err_user("command line: more than %d keys", RECIPE_KEYS);
     if (!r || from->n_override > RECIPE_KEYS) {
-        err_set("out of host memory");
         free(r);
         return NULL;
     }
@@ -35,7 +35,7 @@ static Machine machine_of(const RunFacts *f)
     if (!(f->plan.capability > 0)) {
         m = machine_cpu(f->plan.threads >= 1 ? (int)f->plan.threads : 1, (size_t)f->plan.total_bytes);
     } else {
-        m = known ? *known : *machine_find("a100"); /* as setup.c does */
+        m = known ? *known : machine_unmeasured(f->device, (int)f->plan.capability, 0);
     }
     m.mem_bytes = (size_t)f->plan.total_bytes;
     return m;

@@ -31,15 +31,12 @@ static int64_t read_all(const DocumentsConfig *cfg)
     CHECK(documents_open(&d, cfg) == 0, "%s", err_get());
     while (rc > 0 && sum < 1 << 20 && (rc = documents_next(d, &b)) > 0) {
         for (int64_t i = 0; i < b.n && rc > 0; i++) {
-            const char *text;
-            size_t      len;
-            void       *own;
-            int         bad;
+            DocumentText t;
             CHECK(b.doc[i].at + b.doc[i].len <= b.len, "document %lld", (long long)i);
-            int is = documents_text(cfg, &b, i, &text, &len, &own, &bad);
-            if (is > 0) sum += (int64_t)len;
+            int is = documents_text(cfg, &b, i, &t);
+            if (is > 0) sum += (int64_t)t.n;
             if (is < 0) rc = -1;
-            documents_text_free(own);
+            documents_text_free(&t);
         }
     }
     documents_batch_deinit(&b);

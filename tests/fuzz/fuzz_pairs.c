@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     static Recipe r;
     PairShape     s    = { .S = 40, .P = 24, .A = 2, .L = 6, .K = 2, .M = 4 };
     PairList      l    = { 0 };
-    PairText      t    = { .end = '\n' };
+    PairReading   p    = { .list = &l, .recipe = &r, .shape = &s, .name = "input", .text.end = '\n' };
     const char   *text = (const char *)bytes + 1;
     if (n < 1) return 0;
     strcpy(r.latent.prompt_field, "p");
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         fclose(f);
         return 0;
     }
-    if (pair_list_parse(&l, &r, &s, &t, "input", text, n - 1) < 0) {
+    if (pair_list_parse(&p, text, n - 1) < 0) {
         CHECK(err_kind() == ERR_USER && strstr(err_get(), "input"), "a refusal names the file");
         err_clear();
     }

@@ -68,7 +68,7 @@ static void fuzz_lines(const uint8_t *bytes, size_t n)
     }
     CHECK(s.n_row <= 16 && s.n_key <= SERIES_KEYS && s.n_text <= SERIES_TEXTS, "bounds");
     CHECK(series_tail(&s, "loss", value, 8) <= 8, "tail");
-    series_best(&s, "loss", &at);
+    series_extreme(&s, "loss", 0, &at);
     RunFacts none;
     facts_init(&none);
     int k = waterfall_of(&s, &none, part);

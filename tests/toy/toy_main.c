@@ -79,8 +79,8 @@ static void print_plan(const Choice *c, const Job *j, const Machine *m, int list
 
 static int plan_gpu(const Args *a, const Recipe *r)
 {
-    const Machine *m = machine_find(a->gpu);
-    if (!m) return err_user("command line: --gpu: '%s' is not known (known: %s)", a->gpu, machine_keys());
+    const Machine *m = machine_asked(a->gpu);
+    if (!m) return -1;
     ChooseFor  what = { &task_toy, r, dev_cuda_plan(), m->capability, JOB_TRAIN };
     ChooseRoom room = { machine_room(m), recipe_memory_limit(r, m->mem_bytes) };
     Choice     c;

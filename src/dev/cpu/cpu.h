@@ -41,9 +41,6 @@ OP_LIST(X)
 #undef X
 
 int cpu_threads(const Dev *dev);
-/* Threads that pay where so many are asked for (0: all): more than twice the CPUs only wait for each
- * other. */
-int cpu_threads_for(int asked);
 
 /* The number after `key`, at the beginning of a line of a text file, or fallback. */
 double cpu_read_number(const char *path, const char *key, double fallback);
@@ -55,9 +52,6 @@ int cpu_comm_open(Dev *dev, const DevComm *c);
 /* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after
  * err_set(). */
 void *cpu_scratch(Dev *dev, size_t size_bytes);
-
-/* What an op will ask cpu_scratch() for. */
-size_t cpu_scratch_bytes(OpKind kind, const OpArgs *args, int threads);
 
 /* A tensor seen as rows x cols of f32 with a row stride. p is NULL for an absent argument. */
 typedef struct {

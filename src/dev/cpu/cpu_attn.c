@@ -67,7 +67,7 @@ static Attn attn_cross(const AttnShape *s, const Tensor *q, const Tensor *kv)
     return a;
 }
 
-Attn attn_of_cross_fwd(const CrossAttnFwd *f)
+static Attn attn_of_cross_fwd(const CrossAttnFwd *f)
 {
     Attn a  = attn_cross(&f->shape, f->q, f->kv);
     a.first = ints(f->first);

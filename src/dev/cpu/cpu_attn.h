@@ -43,7 +43,6 @@ typedef struct {
 /* What a forward or backward op asks for. */
 Attn attn_of_fwd(const AttnFwd *f);
 Attn attn_of_bwd(const AttnBwd *b);
-Attn attn_of_cross_fwd(const CrossAttnFwd *f);
 Attn attn_of_cross_bwd(const CrossAttnBwd *b);
 
 /* Rows of head h of sequence b: element (t, d) is at p[t * ld + d], with ld_q, or ld_k for keys and values.

@@ -6,7 +6,6 @@
 
 #include "base/err.h"
 
-#include <math.h>
 #include <omp.h>
 #include <string.h>
 

@@ -53,7 +53,9 @@ static int usable_threads(void)
     return MIN(omp_get_max_threads(), quota);
 }
 
-int cpu_threads_for(int asked)
+/* Threads that pay where so many are asked for (0: all): more than twice the CPUs only wait for each
+ * other. */
+static int threads_for(int asked)
 {
     enum { MANY = 2 }; /* times the CPUs */
     if (asked <= 0) return usable_threads();
@@ -156,7 +158,8 @@ static size_t quant_scratch(const Quant *a, int threads)
     return colsum_scratch(&c, threads);
 }
 
-size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
+/* What an op will ask cpu_scratch() for. */
+static size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 {
     switch (kind) {
     case OP_LINEAR_FWD: return cpu_linear_fwd_scratch(a->linear_fwd.y, a->linear_fwd.x, a->linear_fwd.w);
@@ -192,7 +195,7 @@ size_t cpu_scratch_bytes(OpKind kind, const OpArgs *a, int threads)
 static size_t cpu_list_scratch(const Op *ops, int n_op, int threads)
 {
     size_t most = 0;
-    threads     = cpu_threads_for(threads);
+    threads     = threads_for(threads);
     for (int i = 0; i < n_op; i++) most = MAX(most, cpu_scratch_bytes(ops[i].kind, &ops[i].args, threads));
     return most;
 }
@@ -206,7 +209,7 @@ static Dev *cpu_open(int index, const DevOptions *opt)
         err_sys("cannot open the CPU");
         return NULL;
     }
-    d->threads = cpu_threads_for(opt->threads);
+    d->threads = threads_for(opt->threads);
     omp_set_dynamic(0);
     cpu_wait_open(d->threads);
     return &d->base;
@@ -305,7 +308,8 @@ static int cpu_exec_run(Dev *dev, DevExec *exec)
 
 static int cpu_trace_begin(Dev *dev)
 {
-    CpuDev *d    = (CpuDev *)dev;
+    CpuDev *d = (CpuDev *)dev;
+    free(d->trace.span); /* a run that went back begins its trace anew */
     d->trace     = (DevTrace){ 0 };
     d->trace_cap = 0;
     d->tracing   = 1;

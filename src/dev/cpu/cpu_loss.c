@@ -5,12 +5,10 @@
  *   KL   t = teacher/tau, s = logits/tau, p = exp(t - tlse), q = exp(s - lse);
  *        loss = tau^2 sum of p (t - s - tlse + lse), dlogits = tau (q - p) step_scale.
  *        Sums are in double, in the order of the classes. */
-#include "base/err.h"
 #include "dev/cpu/cpu.h"
 #include "dev/op_math.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- Mean squared error -------------------------------------------------------------------------------- */
 

@@ -2,9 +2,9 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "dev/cpu/cpu.h"
-#include "tensor/number.h"
 #include "dev/cpu/cpu_row.h"
 #include "dev/cpu/cpu_vec.h"
+#include "tensor/number.h"
 
 #include <string.h>
 

@@ -6,9 +6,9 @@
 
 #include "base/err.h"
 #include "dev/cpu/cpu.h"
+#include "dev/cpu/cpu_vec.h"
 #include "dev/op_math.h"
 #include "tensor/number.h"
-#include "dev/cpu/cpu_vec.h"
 
 #include <math.h>
 

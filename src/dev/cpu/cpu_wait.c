@@ -9,7 +9,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { LOOK_MS = 250, QUIET_LOOKS = 4, MOST_THREADS = 1024 };
@@ -119,11 +118,7 @@ static void crowd_drop(void) { (void)omp_pause_resource_all(omp_pause_soft); }
 /* Sleeps until the next look. Whether there is one. */
 static int sleep_or_stop(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += LOOK_MS * 1000000L;
-    t.tv_sec += t.tv_nsec / 1000000000L;
-    t.tv_nsec %= 1000000000L;
+    struct timespec t = thread_deadline(LOOK_MS * 1e-3);
     thread_lock(&watch.lock);
     int rc = 0;
     while (!watch.stop && rc == 0) rc = pthread_cond_timedwait(&watch.stopped, &watch.lock, &t);
@@ -160,11 +155,7 @@ static int user_decides(void) { return getenv("OMP_WAIT_POLICY") || getenv("GOMP
 
 static void watch_start(int threads)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&watch.stopped, &attr);
-    pthread_condattr_destroy(&attr);
+    thread_cond_init(&watch.stopped);
     watch.stop  = 0;
     watch.brief = begins_brief(threads);
     watch.crowd = MAX(2, omp_get_num_procs() - threads + 2);

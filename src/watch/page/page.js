@@ -57,7 +57,6 @@ function timeText(s) {
 const known = v => v !== undefined && v !== null && Number.isFinite(v);
 
 /* The task says what it counts, and which measures it has. */
-function unitsOf(r) { return r.units || r.unit + 's'; }
 function measureName(key) { return key.replace(/^val_/, '').replace(/_/g, ' '); }
 
 function make(tag, cls, text) {
@@ -148,7 +147,7 @@ function showRuns() {
     if (r.measure !== 'val_loss' && known(r[r.measure]))
       parts.push(`${measureName(r.measure)} ${plain(r[r.measure])}`);
     else if (known(r.loss)) parts.push('loss ' + r.loss.toFixed(3));
-    if (known(r.per_s)) parts.push(`${count(r.per_s)} ${unitsOf(r)}/s`);
+    if (known(r.per_s)) parts.push(`${count(r.per_s)} ${r.units}/s`);
     b.querySelector('.sub').textContent = parts.join('  ·  ');
     b.querySelector('.progress i').style.width =
       r.steps ? Math.min(100, 100 * (r.step || 0) / r.steps) + '%' : '0';
@@ -251,7 +250,7 @@ function connect() {
 
 const charts = [
   { title: 'Loss', keys: [['loss', ''], ['val_loss', 'validation']], format: plain, smooth: true },
-  { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => unitsOf(r) + '/s' },
+  { title: 'Rate', keys: [['per_s', '']], format: count, smooth: true, unit: r => r.units + '/s' },
   { title: 'MFU', keys: [['mfu', '']], format: percent, smooth: true },
   { title: 'GPU activity', keys: [['tensor_active', 'tensor'], ['sm_active', 'SM'], ['dram_active', 'DRAM'],
     ['gpu_util', 'utilisation']], format: percent, smooth: true, single: true },
@@ -371,7 +370,7 @@ function showPlots() {
     if (chart.card.hidden) continue;
     const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
     const units = new Set(state.selected.map(n => state.list && state.list.runs.find(q => q.name === n))
-      .filter(Boolean).map(unitsOf));
+      .filter(Boolean).map(r => r.units));
     if (chart.unit && r)
       chart.head.textContent = `${chart.title}, ${units.size > 1 ? 'in own units/s' : chart.unit(r)}`;
     chart.plot.draw(chart.lines, { logX: state.logX, logY: state.logY, format: chart.format,
@@ -386,7 +385,7 @@ function showPlots() {
 function showTable() {
   const columns = [['step', r => r.step ?? 0], ['loss', r => known(r.loss) && r.loss.toFixed(4)],
     ['validation', r => known(r[r.measure]) && `${measureName(r.measure)} ${plain(r[r.measure])}`],
-    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${unitsOf(r)}/s`],
+    ['rate', r => known(r.per_s) && `${count(r.per_s)} ${r.units}/s`],
     ['MFU', r => known(r.mfu) && percent(r.mfu)],
     ['tensor', r => known(r.tensor_active) && percent(r.tensor_active)],
     ['power', r => known(r.power_w) && watts(r.power_w)],
@@ -425,13 +424,13 @@ function showTiles() {
   if (state.list && state.selected.length > 1) { showTable(); return; }
   const r = state.list && state.list.runs.find(q => q.name === state.selected[0]);
   const rows = !r ? [] : [
-    [(r.steps ? `of ${count(r.steps)} ` : '') + (unitsOf(r) === 'steps' ? 'updates' : 'steps'),
+    [(r.steps ? `of ${count(r.steps)} ` : '') + (r.units === 'steps' ? 'updates' : 'steps'),
       String(r.step || 0)],
     ['loss', known(r.loss) && r.loss.toFixed(4)],
     ...Object.keys(r).filter(k => k.startsWith('val_')).map(k =>
       ['validation ' + measureName(k), known(r[k]) && plain(r[k])]),
     bestTile(r),
-    [`${unitsOf(r)}/s`, known(r.per_s) && count(r.per_s)],
+    [`${r.units}/s`, known(r.per_s) && count(r.per_s)],
     ['MFU', known(r.mfu) && percent(r.mfu)],
     ['tensor active', known(r.tensor_active) && percent(r.tensor_active)],
     ['power', known(r.power_w) && watts(r.power_w)],
