@@ -37,7 +37,7 @@ elif [ -z "${ACCURACY_LONG:-}" ]; then
 else
     train fashion "$tiny"
     got=$(top1 fashion)
-    above "$got" 86
+    above "$got" 85 # 86.1; with 1,200 steps 86.2
     verdict "vit-tiny on Fashion-MNIST: top-1 ${got:-none} %" $? "$(tail -n 1 fashion.log)"
 fi
 [ "${ACCURACY_LONG:-}" ] || exit $failed

@@ -67,6 +67,13 @@ refused "an empty tokenizer.json" '^bad/tokenizer.json:1: ' data tokenizer show 
 brim train tiny.yaml run=one steps=1; ! says '1 steps'
 verdict "one step is not many" $? "$(seen)"
 
+if command -v script >/dev/null; then
+    TERM=xterm script -qc "'$brim' train tiny.yaml run=tty" said >/dev/null 2>&1 </dev/null
+    grep -q $'preparing [0-9.]* [KM]iB of memory and weights\r\033\\[K' said &&
+        ! grep -q preparing runs/tty/log.txt
+    verdict "on a terminal a wait for memory is said, and gone afterwards" $? "$(head -n 3 said | cat -v)"
+fi
+
 # ---- compare -----------------------------------------------------------------------------------------------
 
 deep=a/folder/whose/name/is/so/long/that/no/column/of/a/table/would/ever/hold/the/whole/of/the/path

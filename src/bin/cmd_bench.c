@@ -152,9 +152,9 @@ static void print_step(const BenchResult *b)
 
 static void print_data(const BenchResult *b)
 {
-    printf("data: waited %.1f s of %.1f s, %d threads, headroom %.1fx%s%s\n", b->data.waited_s,
-           b->data.elapsed_s, b->data.n_thread, loader_headroom(&b->data), b->data_words[0] ? "; " : "",
-           b->data_words);
+    printf("data: waited %.1f s of %.1f s, %d thread%s, headroom %.1fx%s%s\n", b->data.waited_s,
+           b->data.elapsed_s, b->data.n_thread, str_plural(b->data.n_thread), loader_headroom(&b->data),
+           b->data_words[0] ? "; " : "", b->data_words);
 }
 
 static void print_rates(const BenchResult *b)

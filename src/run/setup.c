@@ -171,9 +171,8 @@ int setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts)
     return plan_ranks(s, task, r, parts, NULL);
 }
 
-int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
+static int bind_and_init(Setup *s)
 {
-    TRY(plan_ranks(s, task, r, parts, comm));
     double last_s = clock_now_s();
     TRY(build_bind(s->job, s->dev));
     dev_seal(s->dev);
@@ -181,6 +180,19 @@ int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts
     TRY(build_init(s->job));
     s->took.weights = lap(&last_s);
     return 0;
+}
+
+int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts, Comm *comm)
+{
+    char line[80], bytes[32];
+    TRY(plan_ranks(s, task, r, parts, comm));
+    /* A CPU takes a minute to fill the memory of a large model. */
+    snprintf(line, sizeof line, "preparing %s of memory and weights",
+             str_bytes(bytes, sizeof bytes, (double)store_total_bytes(&s->job->store)));
+    log_status(line);
+    int rc = bind_and_init(s);
+    log_status("");
+    return rc;
 }
 
 void setup_close(Setup *s)
