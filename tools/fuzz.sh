@@ -25,7 +25,8 @@ compile() { # source
     local obj
     obj=$build/fuzz/obj/${1//\//_}.o
     newer "$obj" ||
-        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer-no-link,address,undefined -Isrc -MMD -c -o "$obj" "$1"
+        $clang -std=gnu11 -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
+            -fno-sanitize-recover=undefined -Isrc -MMD -c -o "$obj" "$1"
 }
 
 link() { # name

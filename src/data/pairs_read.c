@@ -116,11 +116,12 @@ typedef struct {
 /* 1: the prompt, the anchor or the answer is too short. */
 static int add_pair(PairReading *p, const Texts *x)
 {
-    PairList        *l = p->list;
-    const PairShape *s = p->shape;
+    PairList        *l   = p->list;
+    const PairShape *s   = p->shape;
+    int64_t          cut = MAX(x->n_prompt - s->S, 0), n_byte = x->n_prompt - cut;
+    if (n_byte == 0) return 1;
     TRY(grow((void **)&l->pair, &l->cap, l->n, 1, sizeof *l->pair));
-    int64_t cut = MAX(x->n_prompt - s->S, 0), n_byte = x->n_prompt - cut;
-    Pair    pair = { .bytes_at = l->n_byte, .tokens_at = l->n_token, .n_byte = (int32_t)n_byte };
+    Pair pair = { .bytes_at = l->n_byte, .tokens_at = l->n_token, .n_byte = (int32_t)n_byte };
     TRY(grow((void **)&l->bytes, &l->cap_byte, l->n_byte, n_byte, 1));
     memcpy(l->bytes + l->n_byte, x->prompt + cut, (size_t)n_byte);
     int n = add_tokens(p, x->prompt + cut, n_byte, s->P, TOKENS_LAST_FRAMED);
@@ -137,7 +138,7 @@ static int add_pair(PairReading *p, const Texts *x)
         n++;
     }
     pair.n_answer = n;
-    if ((n == 0 && x->answer) || n_byte == 0) {
+    if (n == 0 && x->answer) {
         l->n_token = pair.tokens_at;
         return 1;
     }
