@@ -12,3 +12,8 @@ failed=0
 verdict() { # name, condition's exit code, what was seen ...
     if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: ${*:3}"; failed=1; fi
 }
+
+# Runs brim; all that brim says goes to the file `said`, its exit code to $rc.
+brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
+says() { grep -qE -- "$1" said; }
+seen() { echo "exit code $rc: $(tail -n 4 said | cat -v)"; }

@@ -3,9 +3,6 @@
 # that lie, and a disk that fills up. No byte of them reaches the terminal raw; nothing half-written stays.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
-brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
-says() { grep -qE -- "$1" said; }
-seen() { echo "exit code $rc: $(tail -n 4 said | cat -v)"; }
 raw() { LC_ALL=C grep -q $'[\x01-\x08\x0b-\x1f\x7f]' said; } # a control character but tab and line break
 
 command -v python3 >/dev/null || { echo "skip: no python3 to draw images with"; exit 0; }

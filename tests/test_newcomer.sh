@@ -3,10 +3,6 @@
 # and messages that say what to do next.
 . "$(dirname "$0")/shell_lib.sh"
 export BRIM_RUNS=$dir/runs
-# Runs brim; all it says goes to `said`, its exit code to $rc.
-brim() { timeout -k 5 60 "$brim" "$@" >said 2>&1 </dev/null; rc=$?; }
-says() { grep -qE -- "$1" said; }
-seen() { echo "exit code $rc: $(tail -n 4 said)"; }
 # name, pattern of the one line, then the command
 refused() {
     local name=$1 pattern=$2
