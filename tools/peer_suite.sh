@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Images, clips and latents beside PyTorch on this machine's GPU, case by case: a ratio is of one run.
+# Usage: peer_suite.sh BUILD_FOLDER OUT_FOLDER PART ...
+#   images   vit-b16, vit-l16, vit-1b, video-l16: rate, ratio, share of the card's limit, power (6 min)
+#   latents  the 8B shape with and without a teacher, with short prompts, as published, as the guide starts;
+#            the Qwen2.5-1.5B shape (8 min)
+#   jpeg     vit-l16 and vit-b16 from 20,000 JPEG files, cut from the photographs in folder PHOTOS (2 min)
+#   clips    video-l16 from the album of clips CLIPS (brim data clips ... --frames 32 --size 256; 1 min)
+#   ladders  from the guides' starts of video and latents to the whole (5 min)
+# PEERS: folder of torch_vit.py and torch_latent.py, for images and latents; without it Brim runs alone.
+# MORE: keys for every bench, to try the script on a CPU. Each bench and each peer has LIMIT_S (default 200).
+# Lines of `brim bench --json` go to OUT_FOLDER/bench.jsonl, a peer's own words to OUT_FOLDER/peers.txt.
+set -uo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd); build=$(realpath "$1"); out=$(realpath -m "$2"); shift 2
+mkdir -p "$out"; cd "$here" || exit 1
+work=${TMPDIR:-/tmp}/peer_suite; mkdir -p "$work/runs"
+export BRIM_RUNS=$work/runs BRIM_TUNE_CACHE=${BRIM_TUNE_CACHE:-$work/tune.txt}
+limit=${LIMIT_S:-200}; read -ra more <<<"${MORE:-}"
+
+# One bench and, if there is one, a peer's rate: a row of the table.
+row() { # name, peer's samples/s or nothing, recipe, keys ...
+    local name=$1 peer=$2 recipe=$3
+    shift 3
+    timeout "$limit" "$build/brim" bench "recipes/$recipe.yaml" --json "$@" "${more[@]}" >"$work/bench" \
+        2>"$work/log" || { echo "$name: FAILED: $(tail -n 1 "$work/log")"; return; }
+    tail -n 1 "$work/bench" >>"$out/bench.jsonl"
+    tail -n 1 "$work/bench" | python3 -c 'import json, sys
+b, name, peer = json.load(sys.stdin), sys.argv[1], float(sys.argv[2] or 0)
+show = lambda key, form, by=1: form % (by * b[key]) if b.get(key) is not None else "-"
+print("%-34s %9.1f %9s %6s %7s %6s %6s %6s %6s %7s" % (name, b["per_s"], "%.1f" % peer if peer else "-",
+    "%.3f" % (b["per_s"] / peer) if peer else "-", show("step_ms", "%.1f"), show("mfu", "%.1f", 100),
+    show("limit_share", "%.3f"), show("power_w", "%.0f"), show("utilisation", "%.0f", 100),
+    show("loader_headroom", "%.1f")), flush=True)' "$name" "$peer"
+}
+
+# Samples/s that a peer prints last; nothing without PEERS.
+peer() { # program, arguments ...
+    [ -n "${PEERS:-}" ] || return 0
+    timeout "$limit" python3 "$PEERS/$1" "${@:2}" >"$work/peer" 2>"$work/peer.log" ||
+        tail -n 1 "$work/peer.log" >>"$out/peers.txt"
+    cat "$work/peer" >>"$out/peers.txt"
+    sed -nE 's/.* ([0-9,.]+) samples\/s.*/\1/p' "$work/peer" | tr -d , | sort -n | tail -n 1
+}
+
+part_images() {
+    local of
+    # The peer takes batches that it can hold; the better rate counts.
+    of=$(peer torch_vit.py --model vit-b16 --bs 256,512); row "vit-b16" "$of" vit-b16 step_samples=1024
+    of=$(peer torch_vit.py --model vit-l16 --bs 256); row "vit-l16" "$of" vit-l16 step_samples=512
+    of=$(peer torch_vit.py --model vit-1b --bs 128); row "vit-1b" "$of" vit-1b step_samples=256
+    of=$(peer torch_vit.py --model vit-l16 --frames 32 --bs 16)
+    row "video-l16, 32 frames" "$of" video-l16 step_samples=32
+}
+
+part_latents() {
+    local of k=(--no-limit latent.baselines=false memory_limit=80G)
+    of=$(peer torch_latent.py --llm llama-8b --bs 64)
+    row "8B, teacher" "$of" latent-llama-8b "${k[@]}"
+    row "8B, teacher, 30 to 512 bytes" "$of" latent-llama-8b "${k[@]}" latent.least_bytes=30 latent.room=0.54
+    of=$(peer torch_latent.py --llm llama-8b --bs 64 --no-teacher)
+    row "8B, no teacher" "$of" latent-llama-8b "${k[@]}" latent.teacher=none
+    of=$(peer torch_latent.py --llm llama-8b --bs 16 --as-published)
+    row "8B, peer as published, batch 16" "$of" latent-llama-8b "${k[@]}"
+    of=$(peer torch_latent.py --llm llama-8b --bs 4 --accum 4 --as-published --eager)
+    row "8B, peer eager, batch 4 x 4" "$of" latent-llama-8b "${k[@]}"
+    of=$(peer torch_latent.py --llm qwen2.5-1.5b --bs 256)
+    row "Qwen2.5-1.5B, teacher" "$of" latent-qwen "${k[@]}"
+    row "Qwen2.5-1.5B, 256 samples" "$of" latent-qwen "${k[@]}" step_samples=256
+}
+
+# JPEG files of about 100 KB: crops of the photographs, each another one, in ten folders.
+make_jpegs() { # folder of photographs, folder to write, files
+    python3 - "$@" <<'END'
+import multiprocessing, os, random, sys
+from PIL import Image
+photos, to, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+names = sorted(os.path.join(d, f) for d, _, fs in os.walk(photos) for f in fs)
+
+def write(k):
+    dice = random.Random(k)
+    image = Image.open(dice.choice(names)).convert("RGB")
+    wide = min(dice.randint(480, 720), *image.size)
+    x, y = dice.randint(0, image.width - wide), dice.randint(0, image.height - wide)
+    image.crop((x, y, x + wide, y + wide)).save(f"{to}/{k % 10}/{k}.jpg", quality=92)
+
+for c in range(10):
+    os.makedirs(f"{to}/{c}", exist_ok=True)
+with multiprocessing.Pool() as pool:
+    pool.map(write, range(n), chunksize=64)
+END
+}
+
+part_jpeg() {
+    local set=$work/jpeg recipe n
+    make_jpegs "$PHOTOS" "$set" "${FILES:-20000}" || return
+    echo "$(find "$set" -name '*.jpg' | wc -l) files, $(du -sm "$set" | cut -f1) MB"
+    for recipe in vit-l16 vit-b16; do
+        n=512; [ $recipe = vit-l16 ] || n=1024
+        row "$recipe, noise" "" $recipe --no-limit step_samples=$n
+        row "$recipe, JPEG files" "" $recipe --no-limit step_samples=$n "data.train=$set"
+    done
+    rm -rf "$set"
+}
+
+part_clips() {
+    row "video-l16, noise" "" video-l16 --no-limit step_samples=32
+    row "video-l16, clips" "" video-l16 --no-limit step_samples=32 "data.train=$(realpath "$CLIPS")"
+}
+
+part_ladders() {
+    timeout 300 "$build/brim" bench recipes/video-before.yaml --ladder --batch 8 --picture "$out/video.svg" \
+        "${more[@]}" 2>&1 | tee "$out/video-ladder.txt"
+    tools/latent_ladder.sh "$build" recipes/latent-qwen.yaml "${more[@]}" 2>&1 | tee "$out/latent-ladder.txt"
+}
+
+for part in "$@"; do
+    case $part in
+        images | latents | ladders) ;;
+        jpeg) [ -d "${PHOTOS:-}" ] || { echo "jpeg: set PHOTOS to a folder of photographs"; exit 2; } ;;
+        clips) [ -e "${CLIPS:-}" ] || { echo "clips: set CLIPS to an album of clips"; exit 2; } ;;
+        *) echo "peer_suite.sh: no part $part"; exit 2 ;;
+    esac
+    begin=$SECONDS; echo "== $part"
+    printf '%-34s %9s %9s %6s %7s %6s %6s %6s %6s %7s\n' case samples/s PyTorch ratio ms 'MFU %' limit W '%' \
+        loader
+    "part_$part"; echo "== $part: $((SECONDS - begin)) s"
+done
+cp "$BRIM_TUNE_CACHE" "$out/tune.txt" 2>/dev/null
+exit 0
