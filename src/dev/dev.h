@@ -118,7 +118,7 @@ typedef struct {
     const char *flops_name;   /* "TFLOP/s" */
 } DevHints;
 
-extern const DevHints dev_hints_cpu, dev_hints_cuda;
+extern const DevHints dev_hints_cpu, dev_hints_cuda, dev_hints_late;
 
 typedef struct {
     const char     *name;
@@ -184,9 +184,9 @@ struct Dev {
     int          sealed;
 };
 
-/* "cpu", "cuda", "cuda:N", "null", or "auto": CUDA when it works, else the CPU; *why (static or per-thread
- * text) says what was chosen and why. Returns NULL after err_set(), or after err_user("device: ...") when
- * there is no such device here. */
+/* "cpu", "cuda", "cuda:N", "null", "auto": CUDA when it works, else the CPU; for tests "late:SEED"
+ * (dev/late/late.c). *why (static or per-thread text) says what was chosen and why. Returns NULL after
+ * err_set(), or after err_user("device: ...") when there is no such device here. */
 Dev *dev_open(const char *spec, const DevOptions *opt, const char **why);
 void dev_close(Dev *dev);
 
@@ -206,6 +206,7 @@ int dev_run_op(Dev *dev, const Op *op);
 
 const DevVt *dev_cpu(void);
 const DevVt *dev_null(void);
+const DevVt *dev_late(void);
 /* A backend that runs nothing, with the ops, workspaces, fused products and hints of CUDA: the plan of a GPU
  * on any computer. */
 const DevVt *dev_cuda_plan(void);

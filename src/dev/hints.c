@@ -15,6 +15,21 @@ const DevHints dev_hints_cpu = {
     .flops_name  = "GFLOP/s",
 };
 
+/* The CPU's, and late. */
+const DevHints dev_hints_late = {
+    .dtypes      = 1u << DT_F32,
+    .is_late     = 1,
+    .most_rows   = 8192,
+    .chunk_bytes = 4e6,
+    .margin_part = 5,
+    .held_s      = 0.3,
+    .gemm_side   = 2048,
+    .copy_bytes  = 64 << 20,
+    .op_passes   = 1,
+    .flops_unit  = 1e9,
+    .flops_name  = "GFLOP/s",
+};
+
 const DevHints dev_hints_cuda = {
     .dtypes       = 1u << DT_F32 | 1u << DT_BF16 | 1u << DT_F16,
     .is_late      = 1,

@@ -57,7 +57,7 @@ static int open_device(Setup *s, const Recipe *r, Comm *comm)
 
 static void describe_machine(Setup *s)
 {
-    int            is_card = s->dev->vt->hints->is_late;
+    int            is_card = s->info.capability > 0;
     const Machine *known   = is_card ? machine_find(s->info.name) : NULL;
     if (known) {
         s->machine = *known;
