@@ -35,7 +35,8 @@ lm="steps=4 step_tokens=512 micro_batch=2 model.layers=2 model.width=32 model.co
 vit="steps=4 step_samples=8 micro_batch=4 model.layers=1 model.width=32 model.heads=2 eval.samples=16"
 if [ -d /usr/share/datasets/fashion-mnist ]; then
     # shellcheck disable=SC2086
-    same image vit-tiny $vit data.augment=crop,flip,mixup,cutmix data.mix_group=4 optim.kind=adamw image.ema=0.9
+    same image vit-tiny $vit data.augment=crop,flip,mixup,cutmix data.mix_group=4 optim.kind=adamw \
+        image.ema=0.9
 else
     echo "skip: dataset-fashion-mnist is not installed"
 fi
