@@ -19,6 +19,11 @@ for m in vit vit-tanh; do
         cmp -s "$m/preprocessor_config.json" "x-$m/preprocessor_config.json"
     verdict "$m: export(import(x)) is x" $? "$(seen) $(cat cmp.txt)"
 done
+cp -r vit comma && sed -i '0,/"[^"]*thing[^"]*"/s//"tench, Tinca: \\"x\\""/' comma/config.json
+brim import comma run=comma && brim predict comma comma/pictures "${cpu[@]}" --show 9 --top 9
+grep -q 'tench, Tinca: "x" [0-9]' said && brim export comma x-comma &&
+    grep -q '"0": "tench, Tinca: \\"x\\""' x-comma/config.json
+verdict "a label with a comma comes and goes whole" $? "$(seen)"
 brim export vit x-half --dtype bfloat16
 [ "$rc" -eq 0 ] && grep -q '"bfloat16"' x-half/config.json
 verdict "export as bfloat16" $? "$(seen)"

@@ -3,6 +3,7 @@
  * class; damaged samples have no target. */
 #include "base/err.h"
 #include "base/file.h"
+#include "base/str.h"
 #include "conf/recipe.h"
 #include "data/image_source.h"
 #include "data/loader.h"
@@ -45,8 +46,8 @@ static int make_pictures(void **state)
 
 static int remove_pictures(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf %s %s.n %s.p", folder, folder, folder);
     return system(command);
 }
 
@@ -188,13 +189,19 @@ static void damage_has_no_target(void **state)
 static void match(const char *list, SetMatch want, int first, int last, const char *who)
 {
     ImageSet   *set;
+    ClassNames  names;
+    RecipeImage m = { .size = 0 };
     const char *stranger;
     assert_int_equal(image_set_open(&set, folder), 0);
-    assert_int_equal(image_set_match(set, list, &stranger), want);
+    class_names_init(&names);
+    str_copy(m.names, sizeof m.names, list);
+    assert_int_equal(class_names_load(&names, &m), 0);
+    assert_int_equal(image_set_match(set, &names, &stranger), want);
     assert_int_equal(image_set_label(set, 0), first);
     assert_int_equal(image_set_label(set, image_set_len(set) - 1), last);
     if (who) assert_string_equal(stranger, who);
     if (want == MATCH_ALL) assert_string_equal(image_set_class_name(set, last), "class1");
+    class_names_deinit(&names);
     image_set_close(set);
 }
 
@@ -207,11 +214,41 @@ static void classes_by_name(void **state)
     match("class1,other,more", MATCH_SOME, -1, 0, "class0");
 }
 
+/* Folders named by numbers sort as text. A set that lacks some means the same by a name. */
+static void numbers_are_names(void **state)
+{
+    static const char *const all[] = { "0", "1", "10", "11", "2" };
+    char                     command[600], root[128];
+    ImageSet                *set, *part;
+    ClassNames               names;
+    const char              *stranger;
+    for (int i = 0; i < ARRAY_LEN(all); i++) {
+        snprintf(command, sizeof command, "mkdir -p %s.n/%s && cp %s/class0/00.png %s.n/%s/", folder, all[i],
+                 folder, folder, all[i]);
+        assert_int_equal(system(command), 0);
+    }
+    snprintf(command, sizeof command, "mkdir -p %s.p && cp -r %s.n/0 %s.n/1 %s.n/2 %s.p/", folder, folder,
+             folder, folder, folder);
+    assert_int_equal(system(command), 0);
+    snprintf(root, sizeof root, "%s.n", folder);
+    assert_int_equal(image_set_open(&set, root), 0);
+    snprintf(root, sizeof root, "%s.p", folder);
+    assert_int_equal(image_set_open(&part, root), 0);
+    class_names_init(&names);
+    image_set_names(set, &names);
+    assert_int_equal(image_set_match(part, &names, &stranger), MATCH_ALL);
+    assert_int_equal(image_set_label(part, 2), 4);
+    class_names_deinit(&names);
+    image_set_close(set);
+    image_set_close(part);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(same_bytes),
                                         cmocka_unit_test(partners_are_neighbours),
                                         cmocka_unit_test(classes_by_name),
+                                        cmocka_unit_test(numbers_are_names),
                                         cmocka_unit_test(damage_has_no_target) };
     return cmocka_run_group_tests(tests, make_pictures, remove_pictures);
 }

@@ -117,37 +117,80 @@ for name, bad in (("half", 6), ("two", 24)):
             data = data[:50]
         open(f"{folder}/{i:04}.png", "wb").write(data)
 END
-train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0 image.names=[cat,dog,bird]
+train half data.train=half data.val_fraction=0.02 steps=45 eval.every=0
 rc=$?
 [ $rc -eq 0 ] && grep -q 'half/.*png: skipped: PNG' half.log && grep -qE '; [0-9]+ of [0-9]+ skipped' half.log
 verdict "0.5 % damaged pictures: skipped with a reason, and training goes on" $? "$rc: $(tail -n 2 half.log)"
 
-grep -q 'names: .*dark,light' runs/half/recipe.yaml
-verdict "names of other data give way to those of the data" $? "$(grep names: runs/half/recipe.yaml)"
-sed 's/^image: {/&names: [cat, dog], /' tiny.yaml >named.yaml
-"$brim" train named.yaml run=named data.train=half data.val_fraction=0.02 steps=1 >named.log 2>&1 </dev/null
-grep -q 'names: .*dark,light' runs/named/recipe.yaml
-verdict "as many names, but typed data: those of the data" $? "$(grep names: runs/named/recipe.yaml)"
+names_of() { tr '\n' ',' <"runs/$1/classes.txt"; }
+[ "$(names_of half)" = dark,light, ] && grep -q 'names_file: .*/half/classes.txt' runs/half/recipe.yaml
+verdict "a run keeps the names of its classes" $? "$(names_of half) $(grep names runs/half/recipe.yaml)"
+for names in 'cat, dog' 'cat, dog, bird'; do
+    sed "s/^image: {/&names: [$names], /" tiny.yaml >named.yaml
+    "$brim" train named.yaml run=named data.train=half steps=1 --fresh >named.log 2>&1 </dev/null
+    [ "$(names_of named)" = dark,light, ]
+    verdict "names of a recipe's own data, $names, give way to those of other data" $? "$(names_of named)"
+done
+refused "more names than classes" 'image.names: has 3 names and no dark, but half has 2 classes' \
+    "$brim" train tiny.yaml run=many data.train=half image.names=[cat,dog,bird]
+refused "names that are too few for numbers" 'image.names: has 2 names for 10 classes' \
+    "$brim" train tiny.yaml run=few image.names=[a,b]
+sed 's/^image: {/&names: [T-shirt, b, c, d, e, f, g, h, i, j], /' tiny.yaml >named.yaml
+"$brim" train named.yaml run=stale data.train=$set/train-images-idx3-ubyte.gz steps=1 >stale.log 2>&1 \
+    </dev/null
+[ "$(names_of stale)" = 0,1,2,3,4,5,6,7,8,9, ]
+verdict "typed data without names: no names of the recipe's own data" $? "$(names_of stale)"
+sed "s|^data:|&\n  val: $set/t10k-images-idx3-ubyte.gz|" tiny.yaml >val.yaml
+"$brim" train val.yaml run=own-val data.train=half steps=1 >own-val.log 2>&1 </dev/null
+grep -q 'data.val: .*t10k.* belongs to the data of val.yaml, not to half: left out' own-val.log &&
+    grep -q '^  val: ""' runs/own-val/recipe.yaml &&
+    "$brim" eval own-val 2>&1 | grep -q 'over 2[34][0-9] samples'
+verdict "typed training data do not keep the recipe's validation data" $? "$(cat own-val.log)"
 # A set that lacks the first class: numbers would be wrong, names are right.
 mkdir -p only/light && cp half/light/0[12]*.png only/light/ && find only -size -60c -delete
 out=$("$brim" predict half only --show 1 2>&1)
 echo "$out" | grep -q ' is light: light' && echo "$out" | grep -q 'samples: top-1 100.00 %'
 verdict "classes of a set are the run's by name" $? "$out"
 mkdir -p other && cp -r only/light other/grey
+# Names that no recipe can hold: any bytes, and more of them than a line has.
+mkdir -p odd oddval
+for name in 'a,b' '-dash' "it's [x]: {#}" $'line\nbreak' 'back\n'; do
+    mkdir -p "odd/$name" && cp half/light/000[02].png "odd/$name/"
+done
+cp -r "odd/it's [x]: {#}" oddval/ && cp -r 'odd/back\n' oddval/
+train odd data.train=odd data.val=oddval steps=1
+rc=$?
+out=$("$brim" predict odd oddval 2>&1)
+[ $rc -eq 0 ] && echo "$out" | grep -qF "oddval/it's [x]: {#}/0000.png is it's [x]: {#}:" &&
+    echo "$out" | grep -qF 'oddval/back\n/0000.png is back\n:'
+verdict "names of any bytes are kept and matched" $? "$rc: $(tail -n 1 odd.log) $out"
+mv runs/odd moved && mkdir runs/odd && echo wrong >runs/odd/classes.txt
+"$brim" predict ./moved oddval 2>&1 | grep -qF "is it's [x]: {#}:"
+verdict "a run that was moved has its names" $?
+python3 -c '
+import os, shutil
+for i in range(1000):
+    os.makedirs(f"many/n{i:08}")
+    shutil.copy("half/light/0000.png", f"many/n{i:08}/a.png")'
+mkdir -p manyval && cp -r many/n00000999 manyval/
+train many data.train=many data.val=manyval steps=1
+rc=$?
+[ $rc -eq 0 ] && "$brim" predict many manyval 2>&1 | grep -q 'a.png is n00000999:'
+verdict "the names of 1,000 classes are kept" $? "$rc: $(tail -n 1 many.log)"
 refused "a class that the run does not know" 'data.val: other has a class grey, which is none of dark,light' \
     "$brim" eval half data.val=other
 cp -r only/light other/
 out=$("$brim" eval half data.val=other 2>&1)
-echo "$out" | grep -q 'warning: other: image.names has no class grey: classes are taken by number'
+echo "$out" | grep -q 'warning: other: the run has no class grey: classes are taken by number'
 verdict "as many classes, but another name: by number, with a warning" $? "$out"
 echo text >only/light/text.jpg
 refused "nothing to predict" 'none of 1 samples could be used' "$brim" predict half only/light/text.jpg
 
-train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names=
+train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0
 rc=$?
 [ $rc -eq 1 ] && grep -q 'could not be used, more than data.skip_limit allows' two.log
 verdict "2 % damaged pictures: the run ends with exit code 1" $? "$rc: $(tail -n 2 two.log)"
-train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 image.names= data.skip_limit=0.05 \
+train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 data.skip_limit=0.05 \
     --fresh
 verdict "a larger data.skip_limit lets it train" $? "$(tail -n 2 two.log)"
 exit $failed

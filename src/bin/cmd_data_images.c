@@ -158,6 +158,22 @@ static int show(const ImageSet *set, const Flags *f, const ImageOptions *o, Imag
     return 0;
 }
 
+/* The same with the names that a recipe gives. */
+static int show_named(ImageSet *set, const Flags *f, const ImageOptions *o, ImageSheet *sheet,
+                      const Recipe *r)
+{
+    ClassNames  names;
+    const char *stranger;
+    class_names_init(&names);
+    int rc = class_names_load(&names, &r->image);
+    if (rc < 0) recipe_blame_pending(r, "image.names_file");
+    sheet->names = &names;
+    if (rc == 0) image_set_match(set, &names, &stranger);
+    if (rc == 0) rc = show(set, f, o, sheet);
+    class_names_deinit(&names);
+    return rc;
+}
+
 /* A recipe says by its keys what flags say of a folder. */
 static int refuse_flags(const Flags *f)
 {
@@ -221,8 +237,7 @@ int cmd_data_show(const CmdArgs *a)
     if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
     if (is_recipe) {
         TRY(recipe_options(&t, &f, &r, &o));
-        path        = f.eval && r.data.val[0] ? r.data.val : r.data.train;
-        sheet.names = r.image.names;
+        path = f.eval && r.data.val[0] ? r.data.val : r.data.train;
     } else {
         TRY(show_options(&f, &o));
         path = t.target;
@@ -234,7 +249,7 @@ int cmd_data_show(const CmdArgs *a)
     sheet.epoch = epoch;
     log_open(NULL);
     TRY(image_set_open(&set, path));
-    int rc = show(set, &f, &o, &sheet);
+    int rc = is_recipe ? show_named(set, &f, &o, &sheet, &r) : show(set, &f, &o, &sheet);
     image_set_close(set);
     return rc;
 }

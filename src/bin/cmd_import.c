@@ -152,7 +152,9 @@ static int write_run(Job *j, HfFolder *h, Recipe *r, const char *dir, int fresh)
     if (rc == 0 && strcmp(r->task, "lm") == 0 && !r->data.tokenizer[0]) use_tokenizer(r, hf);
     j->recipe = *r;
     if (rc == 0) rc = write_weights(j, h, d.checkpoints);
-    if (rc == 0) rc = write_recipe(r, d.recipe); /* last: without it there is no run to go on with */
+    if (rc == 0 && j->task->keep) rc = j->task->keep(j, NULL, d.path);
+    /* Last: without it there is no run to go on with. */
+    if (rc == 0) rc = write_recipe(&j->recipe, d.recipe);
     rundir_close(&d);
     if (rc < 0 && begun) remove_run(&d, hf);
     return rc;

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "conf/class_names.h"
 #include "conf/relate_image.h"
 
 #include <limits.h>
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CLASSES = 1 << 20, LABEL = 256 };
+enum { MOST_CLASSES = 1 << 20 };
 
 /* ---- Labels -------------------------------------------------------------------------------------------- */
 
@@ -27,30 +28,14 @@ void hfconf_image_defaults(RecipeImage *m)
     str_copy(m->std, sizeof m->std, "0.5,0.5,0.5");
 }
 
-/* A label without what follows a comma ("tench, Tinca tinca"), which a recipe's list cannot hold. Negative:
- * the list cannot hold the label at all. */
-static int add_label(RecipeImage *m, int64_t i, const char *text)
+static int check_labels(const RecipeImage *m, const char *name, const json_t *map)
 {
-    char label[LABEL];
-    int  n = snprintf(label, sizeof label, "%.*s", (int)strcspn(text, ","), text);
-    if (n >= (int)sizeof label || !relate_is_class_name(label)) return -1;
-    if (str_list_has(m->names, label)) return -1;
-    return str_append(m->names, sizeof m->names, "%s%s", i ? "," : "", label);
-}
-
-static int read_names(RecipeImage *m, const char *name, const json_t *map)
-{
-    int whole   = 1;
-    m->names[0] = '\0';
     for (int64_t i = 0; i < m->classes; i++) {
         char key[32];
         snprintf(key, sizeof key, "%lld", (long long)i);
-        const char *text = json_string_value(json_object_get(map, key));
-        if (!text)
+        if (!json_is_string(json_object_get(map, key)))
             return err_user("%s: id2label: class %s of %lld has no label", name, key, (long long)m->classes);
-        whole = whole && add_label(m, i, text) == 0;
     }
-    if (!whole) m->names[0] = '\0';
     return 0;
 }
 
@@ -62,7 +47,8 @@ int hfconf_image_labels(HfConfig *c, const char *name, const json_t *root)
         if (!json_is_object(map) || json_object_size(map) == 0 || json_object_size(map) > MOST_CLASSES)
             return err_user("%s: id2label: Brim needs a map with the label of each class", name);
         m->classes = (int64_t)json_object_size(map);
-        TRY(read_names(m, name, map));
+        TRY(check_labels(m, name, map));
+        str_copy(m->names_file, sizeof m->names_file, name);
     }
     if (m->size % m->patch != 0)
         return err_user("%s: image_size: %lld is no multiple of patch_size, %lld", name, (long long)m->size,
@@ -156,35 +142,34 @@ int hfconf_check_image(const RecipeModel *m, const RecipeImage *image)
 #undef NEED
 }
 
-static void name_class(const RecipeImage *m, const char **list, int64_t i, char *out)
+static const char *name_class(const ClassNames *c, int i, char *buf, size_t n)
 {
-    if (!m->names[0] || str_list_next(list, out, LABEL) <= 0)
-        snprintf(out, LABEL, "LABEL_%lld", (long long)i);
+    snprintf(buf, n, "LABEL_%d", i);
+    return i < c->n ? c->name[i] : buf;
 }
 
-static void write_labels(JsonOut *o, const RecipeImage *m)
+/* Where classes share a name, label2id has the first. */
+static void write_labels(JsonOut *o, ClassNames *c, int n)
 {
-    char        label[LABEL], number[32];
-    const char *list = m->names;
+    char label[32], number[32];
     json_out_object(o, "id2label");
-    for (int64_t i = 0; i < m->classes; i++) {
-        snprintf(number, sizeof number, "%lld", (long long)i);
-        name_class(m, &list, i, label);
-        json_out_str(o, number, label);
+    for (int i = 0; i < n; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        json_out_str(o, number, name_class(c, i, label, sizeof label));
     }
     json_out_close(o);
-    list = m->names;
     json_out_object(o, "label2id");
-    for (int64_t i = 0; i < m->classes; i++) {
-        name_class(m, &list, i, label);
-        json_out_int(o, label, i);
+    for (int i = 0; i < n; i++) {
+        if (i >= c->n || class_names_find(c, c->name[i]) == i)
+            json_out_int(o, name_class(c, i, label, sizeof label), i);
     }
     json_out_close(o);
 }
 
-void hfconf_image_write(JsonOut *o, const HfConfig *c)
+int hfconf_image_write(JsonOut *o, const HfConfig *c)
 {
     const RecipeModel *m = &c->model;
+    ClassNames         names;
     json_out_int(o, "hidden_size", m->width);
     json_out_int(o, "num_hidden_layers", m->layers);
     json_out_int(o, "num_attention_heads", m->heads);
@@ -197,7 +182,11 @@ void hfconf_image_write(JsonOut *o, const HfConfig *c)
     json_out_bool(o, "qkv_bias", 1);
     json_out_num(o, "hidden_dropout_prob", 0);
     json_out_num(o, "attention_probs_dropout_prob", 0);
-    write_labels(o, &c->image);
+    class_names_init(&names);
+    int rc = class_names_load(&names, &c->image);
+    if (rc == 0) write_labels(o, &names, (int)c->image.classes);
+    class_names_deinit(&names);
+    return rc;
 }
 
 static void write_three(JsonOut *o, const char *key, const char *list)

@@ -92,7 +92,7 @@ int hfconf_write(const HfConfig *c, FILE *out)
     json_out_str(&o, "model_type", hfconf_family_name[c->family]);
     json_out_str(&o, "torch_dtype", c->dtype[0] ? c->dtype : "float32");
     if (c->family == HF_VIT) {
-        hfconf_image_write(&o, c);
+        TRY(hfconf_image_write(&o, c));
         return json_out_end(&o);
     }
     json_out_int(&o, "vocab_size", c->model.vocab);

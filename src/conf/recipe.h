@@ -106,7 +106,8 @@ typedef struct {
     double   smooth;                            /* label smoothing */
     double   ema;                               /* decay of the running mean of weights; 0: none */
     char     mean[RECIPE_STR], std[RECIPE_STR]; /* of the channels, as comma lists of 3 */
-    char     names[RECIPE_STR];                 /* of the classes, as a comma list; "": those of the data */
+    char     names[RECIPE_STR];                 /* of the classes, as a comma list */
+    char     names_file[RECIPE_STR];            /* or in a file, see class_names.h; both "": the data's */
 } RecipeImage;
 
 typedef struct {

@@ -332,7 +332,8 @@ static int may_differ(const Recipe *r, const HfConfig *c, const char *key)
 {
     if (strcmp(key, "model.context") == 0)
         return c->model.pos == POS_ROPE && r->model.context < c->model.context;
-    return strcmp(key, "image.size") == 0 || strcmp(key, "image.names") == 0;
+    return strcmp(key, "image.size") == 0 || strcmp(key, "image.names") == 0 ||
+           strcmp(key, "image.names_file") == 0;
 }
 
 /* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. */
@@ -352,7 +353,7 @@ static int take_model(Recipe *r, const HfConfig *c)
         schema_get(row, theirs, wanted, sizeof wanted);
         schema_get(row, r, ours, sizeof ours);
         int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
-        if (r->origin[i] == ORIGIN_DEFAULT && row->type == KEY_LIST) {
+        if (r->origin[i] == ORIGIN_DEFAULT && (row->type == KEY_LIST || row->type == KEY_TEXT)) {
             memcpy((char *)r + row->offset, (char *)theirs + row->offset, RECIPE_STR);
         } else if (r->origin[i] == ORIGIN_DEFAULT || derived) {
             int is_set = schema_set(row, r, wanted, 0, why, sizeof why) == 0;
@@ -396,6 +397,24 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
     return resolve_data(r, folder, need_data);
 }
 
+/* The names of a run lie beside its recipe, wherever the run was moved to. */
+static int find_names(Recipe *r, const char *folder, int need_data)
+{
+    char *path = r->image.names_file, beside[2 * RECIPE_STR];
+    if (!path[0]) return 0;
+    snprintf(beside, sizeof beside, "%s/%s", folder, file_name_of(path));
+    if (!recipe_is_typed(r, "image.names_file") && file_kind(beside) == FILE_REGULAR &&
+        strlen(beside) < RECIPE_STR) {
+        memset(path, 0, RECIPE_STR);
+        memcpy(path, beside, strlen(beside));
+    }
+    if (file_kind(path) == FILE_REGULAR) return 0;
+    if (need_data || recipe_is_typed(r, "image.names_file"))
+        return refuse_missing(r, "image.names_file", path);
+    memset(path, 0, RECIPE_STR); /* on another machine: classes have only numbers */
+    return 0;
+}
+
 /* Without data.train the pixels are noise, for measuring speed. */
 static int resolve_image(Recipe *r, const char *folder, int need_data)
 {
@@ -403,6 +422,7 @@ static int resolve_image(Recipe *r, const char *folder, int need_data)
     TRY(resolve_model(r));
     TRY(relate_image(r));
     TRY(find_files(r, folder));
+    TRY(find_names(r, folder, need_data));
     if (!r->data.train[0] || !need_data) return 0;
     if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
     if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
@@ -584,9 +604,19 @@ static int resolve_task(Recipe *r, const char *folder, int need_data)
     return tasks[i].resolve(r, folder, need_data);
 }
 
+/* Other data than the file's: its validation data would measure something else. */
+static void drop_val(Recipe *r)
+{
+    if (!r->data.val[0] || !recipe_is_typed(r, "data.train") || recipe_is_typed(r, "data.val")) return;
+    log_info("data.val: %s belongs to the data of %s, not to %s: left out (data.val=FILE names other data)",
+             r->data.val, r->file, r->data.train);
+    memset(r->data.val, 0, sizeof r->data.val);
+}
+
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     r->step_key = "step_samples";
+    drop_val(r);
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
     cut_warmup(r);

@@ -5,7 +5,6 @@
 #include "base/str.h"
 #include "conf/schema.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,15 +19,6 @@ int relate_floats(const char *list, int n, float *out)
         out[i] = (float)v;
     }
     return str_list_next(&list, item, sizeof item) == 0 ? 0 : -1;
-}
-
-int relate_is_class_name(const char *name)
-{
-    enum { MOST = 63 }; /* bytes of an item of a list */
-    size_t        n     = name ? strlen(name) : 0;
-    unsigned char first = n > 0 ? (unsigned char)name[0] : '\0';
-    return n > 0 && n <= MOST && (isalnum(first) || first == '_' || first >= 0x80) && name[n - 1] != ' ' &&
-           str_is_printable(name) && !strpbrk(name, ",[]{}\"'#&*!|>%@`\\:");
 }
 
 /* value must be a multiple of unit; the nearest ones are named. */
@@ -116,8 +106,24 @@ int relate_mixes(const Recipe *r)
 
 int relate_names_are_old(const Recipe *r)
 {
-    return r->origin[schema_find(r, "data.train")] == ORIGIN_COMMAND_LINE &&
-           r->origin[schema_find(r, "image.names")] != ORIGIN_COMMAND_LINE;
+    return recipe_is_typed(r, "data.train") && !recipe_is_typed(r, "image.names") &&
+           !recipe_is_typed(r, "image.names_file");
+}
+
+const char *relate_names_key(const Recipe *r)
+{
+    if (r->image.names[0]) return "image.names";
+    return r->image.names_file[0] ? "image.names_file" : NULL;
+}
+
+/* One of the two keys counts: what the command line says, else the list. */
+static int choose_names(Recipe *r)
+{
+    int list = recipe_is_typed(r, "image.names"), file = recipe_is_typed(r, "image.names_file");
+    if (!r->image.names[0] || !r->image.names_file[0]) return 0;
+    if (list && file) return recipe_blame(r, "image.names_file", "not together with image.names");
+    memset(file ? r->image.names : r->image.names_file, 0, RECIPE_STR);
+    return 0;
 }
 
 static int check_mixing(const Recipe *r)
@@ -139,6 +145,7 @@ int relate_image(Recipe *r)
     m->seen_frames = m->frames;
     TRY(check_stages(r));
     TRY(check_colours(r));
+    TRY(choose_names(r));
     if (r->image.ema > 0 && r->freeze[0])
         return recipe_blame(r, "image.ema", "is not available where weights are frozen (freeze)");
     return check_mixing(r);

@@ -18,13 +18,13 @@ int relate_stage(const Recipe *r, int i, RecipeStage *out);
 /* n numbers from a comma list; negative when there are more, fewer or others. */
 int relate_floats(const char *list, int n, float *out);
 
-/* 1: image.names can hold this name of a class, and a recipe that was written with it can be read. */
-int relate_is_class_name(const char *name);
-
 /* 1: samples of a step are mixed with each other (mixup, cutmix). */
 int relate_mixes(const Recipe *r);
 
-/* 1: data.train was typed and image.names was not, so the names may be those of the recipe's own data. */
+/* 1: data.train was typed and no names were, so the names may be those of the recipe's own data. */
 int relate_names_are_old(const Recipe *r);
+
+/* The key that gives the names of the classes; NULL: none does. */
+const char *relate_names_key(const Recipe *r);
 
 #endif

@@ -292,8 +292,12 @@ const SchemaRow schema_table[] = {
     { ROW("image.names", KEY_LIST, image.names, ""),
       .aka = "class_names,id2label",
       .repeats = 1, .tasks = "image",
-      .help = "names of the classes, by number; sets are matched by name; default: those of the data, as far "
-              "as they fit here" },
+      .help = "names of the classes, by number; sets are matched by name; default: those of the data" },
+    { ROW("image.names_file", KEY_TEXT, image.names_file, ""), .path = 1,
+      .aka = "class_names_file,labels_file,class_map",
+      .tasks = "image",
+      .help = "file with the names of many classes: one a line, or config.json of Hugging Face; a run keeps "
+              "its names in classes.txt" },
     { ROW("image.pool", KEY_ENUM, image.pool, "mean"), .names = pool_names,
       .aka = "global_pool,pooling",
       .tasks = "image", .fixed = FIXED_WEIGHTS,

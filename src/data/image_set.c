@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "conf/relate_image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,12 +40,6 @@ int set_add(ImageSet *s, const SetItem *item, const char *name)
     s->item[s->n_item++].name = s->n_text;
     s->n_text += n;
     return 0;
-}
-
-char *set_class_name(ImageSet *s, int c, const char *name)
-{
-    return relate_is_class_name(name) ? arena_strdup(&s->arena, name)
-                                      : arena_printf(&s->arena, "class %d", c);
 }
 
 /* Class names "0", "1" ... for labels that are only numbers. */
@@ -153,7 +146,7 @@ static int open_albums(ImageSet *s)
     }
     number_classes(s, album_classes(s->part[0].album));
     for (int c = 0; c < s->n_class; c++)
-        s->class_name[c] = set_class_name(s, c, album_class_name(s->part[0].album, c));
+        s->class_name[c] = arena_strdup(&s->arena, album_class_name(s->part[0].album, c));
     return 0;
 }
 

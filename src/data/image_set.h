@@ -13,6 +13,7 @@
 #ifndef DATA_IMAGE_SET_H
 #define DATA_IMAGE_SET_H
 
+#include "conf/class_names.h"
 #include "data/image_scratch.h"
 #include "file/album.h"
 
@@ -35,19 +36,22 @@ const char *image_set_kind(const ImageSet *s); /* "class folders", "idx", "tar",
 int         image_set_label(const ImageSet *s, int64_t i);
 
 typedef enum {
-    MATCH_KEPT,    /* the list is empty, or the set's names are only numbers */
     MATCH_ALL,     /* every class of the set is in the list */
+    MATCH_KEPT,    /* the list is empty, or the set's names are only numbers */
     MATCH_NUMBERS, /* not every one, but the set has as many classes */
     MATCH_SOME,    /* not every one, and the set has fewer or more */
 } SetMatch;
 
-/* Compares the names of the classes with a comma list. *stranger: the first that is not in it, or NULL. */
-SetMatch image_set_compare(const ImageSet *s, const char *list, const char **stranger);
+/* Compares the names of the classes with a list. *stranger: the first that is not in it, or NULL. */
+SetMatch image_set_compare(const ImageSet *s, ClassNames *list, const char **stranger);
 
 /* The same; then numbers the classes as the list does, so that a set which lacks some means the same by a
  * number. Where MATCH_KEPT or MATCH_NUMBERS is the answer, nothing changes. Where MATCH_SOME is, samples of
  * other classes lose their label. Before threads read the set. */
-SetMatch image_set_match(ImageSet *s, const char *list, const char **stranger);
+SetMatch image_set_match(ImageSet *s, ClassNames *list, const char **stranger);
+
+/* Adds the names of the classes to a list. */
+void image_set_names(const ImageSet *s, ClassNames *out);
 
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);

@@ -115,8 +115,7 @@ static int scan_classes(Scan *c, char **name, int n)
         char *label              = arena_strdup(&s->arena, name[i]);
         label[strlen(label) - 1] = '\0';
         TRY(scan_folder(c, name[i], 1));
-        s->class_name[s->n_class] = set_class_name(s, s->n_class, label);
-        s->n_class++;
+        s->class_name[s->n_class++] = label;
         c->n_empty += s->n_item == before;
     }
     return 0;

@@ -40,9 +40,6 @@ struct ImageSet {
 /* Appends a sample; name is copied. Negative after err_sys(). */
 int set_add(ImageSet *s, const SetItem *item, const char *name);
 
-/* The name of class c: as the data have it, or "class N" where a recipe cannot hold that. */
-char *set_class_name(ImageSet *s, int c, const char *name);
-
 int set_scan_folder(ImageSet *s); /* image_set_folder.c */
 /* A set of the one image that the path names: 1; 0 when the path has no ending of an image. */
 int set_scan_image(ImageSet *s);

@@ -92,12 +92,9 @@ static int show_fill(Show *s)
 
 static const char *class_name(const Show *s, int label, char *buf, size_t n)
 {
-    const char *list = s->sheet->names;
+    const ClassNames *list = s->sheet->names;
     if (label < 0) return "no label";
-    for (int c = 0; list && str_list_next(&list, buf, n) > 0; c++) {
-        if (c == label) return buf;
-    }
-    const char *name = image_set_class_name(s->set, label);
+    const char *name = list && label < list->n ? list->name[label] : image_set_class_name(s->set, label);
     return str_quote(buf, n, name, strlen(name));
 }
 

@@ -12,11 +12,11 @@ extern "C" {
 #endif
 
 typedef struct {
-    const char *path;  /* of the PNG file */
-    FILE       *list;  /* for one line a sample: row, column, label, file; NULL: none */
-    const char *names; /* of the classes, as a comma list; NULL or "": those of the set */
-    int64_t     epoch;
-    int         n; /* samples, spread evenly over the set */
+    const char       *path;  /* of the PNG file */
+    FILE             *list;  /* for one line a sample: row, column, label, file; NULL: none */
+    const ClassNames *names; /* of the classes; NULL or none: those of the set */
+    int64_t           epoch;
+    int               n; /* samples, spread evenly over the set */
 } ImageSheet;
 
 /* Draws samples as a PNG file. Images stand in rows of about 8; a clip is a row of its frames. Small images

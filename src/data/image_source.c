@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "base/thread.h"
 #include "conf/relate_image.h"
 #include "data/order.h"
@@ -35,6 +36,11 @@ typedef struct {
     Shared      *shared;
     char         name[RECIPE_STR + 32];
 } ImageSource;
+
+/* Which set, for messages. */
+typedef struct {
+    const char *key, *path;
+} SetPlace;
 
 /* One thread's. */
 typedef struct {
@@ -288,41 +294,81 @@ static int split(ImageSource *s, double fraction)
     return 0;
 }
 
-/* Classes of a set are the recipe's by name. */
-static int match_names(ImageSource *s, const Recipe *r, const char *key, const char *path)
+int image_source_names(const Source *train, const Recipe *r, ClassNames *out)
+{
+    ImageSet *set;
+    if (class_names_load(out, &r->image) < 0) return recipe_blame_pending(r, "image.names_file");
+    if (out->n > 0 || image_source_is_noise(r)) return 0;
+    if (train) {
+        image_set_names(((const ImageSource *)train)->set, out);
+        return 0;
+    }
+    if (image_set_open(&set, r->data.train) < 0) {
+        err_clear(); /* the data are on another machine: classes have only numbers */
+        return 0;
+    }
+    image_set_names(set, out);
+    image_set_close(set);
+    return 0;
+}
+
+/* "a,b,c" or, if there are many, "a,b,c ..." */
+static const char *list_names(const ClassNames *c, char *buf, size_t n)
+{
+    enum { SHOWN = 10 };
+    char name[64];
+    buf[0] = '\0';
+    for (int i = 0; i < MIN(c->n, SHOWN); i++)
+        str_append(buf, n, "%s%s", i ? "," : "",
+                   str_quote(name, sizeof name, c->name[i], strlen(c->name[i])));
+    if (c->n > SHOWN) str_append(buf, n, " ... (%d)", c->n);
+    return buf;
+}
+
+/* Classes of a set are the run's by name. */
+static int match_names(ImageSource *s, const Recipe *r, const SetPlace *at, ClassNames *names)
 {
     const char *stranger;
-    SetMatch    match = image_set_match(s->set, r->image.names, &stranger);
+    char        list[720], name[80] = "";
+    SetMatch    match = image_set_match(s->set, names, &stranger);
+    if (stranger) str_quote(name, sizeof name, stranger, strlen(stranger));
     if (match == MATCH_SOME)
-        return recipe_blame(r, key, "%s has a class %s, which is none of %s", path, stranger, r->image.names);
+        return recipe_blame(r, at->key, "%s has a class %s, which is none of %s", at->path, name,
+                            list_names(names, list, sizeof list));
     if (match == MATCH_NUMBERS)
-        log_warn("%s: image.names has no class %s: classes are taken by number (image.names=[]: as the data "
-                 "name them)",
-                 path, stranger);
+        log_warn("%s: the run has no class %s: classes are taken by number, not by name", at->path, name);
     return 0;
 }
 
-static int check_set(ImageSource *s, const Recipe *r, const char *key, const char *path)
+static int check_set(ImageSource *s, const Recipe *r, const SetPlace *at, const Source *train)
 {
-    int n = image_set_classes(s->set);
-    if (s->n == 0) return recipe_blame(r, key, "%s has no images", path);
-    if (n == 0) return recipe_blame(r, key, "%s has no labels (folders of classes, or idx labels)", path);
-    TRY(match_names(s, r, key, path));
+    ClassNames names;
+    int        n = image_set_classes(s->set);
+    if (s->n == 0) return recipe_blame(r, at->key, "%s has no images", at->path);
+    if (n == 0)
+        return recipe_blame(r, at->key, "%s has no labels (folders of classes, idx labels, .cls of tars)",
+                            at->path);
+    class_names_init(&names);
+    int is_train = strcmp(at->key, "data.train") == 0;
+    int rc       = is_train ? class_names_load(&names, &r->image) : image_source_names(train, r, &names);
+    if (rc == 0) rc = match_names(s, r, at, &names);
+    class_names_deinit(&names);
+    TRY(rc);
     n = image_set_classes(s->set);
     if (n > s->classes)
-        return recipe_blame(r, key, "%s has %d classes, image.classes is %d", path, n, s->classes);
+        return recipe_blame(r, at->key, "%s has %d classes, image.classes is %d", at->path, n, s->classes);
     return 0;
 }
 
-static int open_set(ImageSource *s, const Recipe *r)
+static int open_set(ImageSource *s, const Recipe *r, const Source *train)
 {
-    int         own  = !s->training && r->data.val[0];
-    const char *path = own ? r->data.val : r->data.train, *key = own ? "data.val" : "data.train";
-    if (image_set_open(&s->set, path) < 0) return recipe_blame_pending(r, key);
+    int      own = !s->training && r->data.val[0];
+    SetPlace at  = { own ? "data.val" : "data.train", own ? r->data.val : r->data.train };
+    if (image_set_open(&s->set, at.path) < 0) return recipe_blame_pending(r, at.key);
     s->n = image_set_len(s->set);
     if (!r->data.val[0] && r->data.val_fraction > 0) TRY(split(s, r->data.val_fraction));
-    TRY(check_set(s, r, key, path));
-    snprintf(s->name, sizeof s->name, "%s: %s", key, path);
+    TRY(check_set(s, r, &at, train));
+    snprintf(s->name, sizeof s->name, "%s: %s", at.key, at.path);
     return 0;
 }
 
@@ -351,7 +397,8 @@ static void set_up(ImageSource *s, int64_t most)
     order_init(&s->order, s->n + 1, 1, s->opt.seed);
 }
 
-static int open_part(Source **out, const Recipe *r, int training, int64_t most)
+/* train: the open source that a source of validation belongs to, or NULL. */
+static int open_part(Source **out, const Recipe *r, int training, int64_t most, const Source *train)
 {
     ImageSource *s = mem_zeroed(1, sizeof *s);
     if (!s) return err_sys("memory for reading data");
@@ -362,7 +409,7 @@ static int open_part(Source **out, const Recipe *r, int training, int64_t most)
     s->classes    = (int)r->image.classes;
     s->skip_limit = r->data.skip_limit;
     int rc        = init_shared(s);
-    if (rc == 0) rc = image_source_is_noise(r) ? make_noise(s) : open_set(s, r);
+    if (rc == 0) rc = image_source_is_noise(r) ? make_noise(s) : open_set(s, r, train);
     if (rc < 0) {
         image_close(&s->base);
         return -1;
@@ -372,9 +419,9 @@ static int open_part(Source **out, const Recipe *r, int training, int64_t most)
     return 0;
 }
 
-int image_source_open_train(Source **out, const Recipe *r) { return open_part(out, r, 1, 0); }
+int image_source_open_train(Source **out, const Recipe *r) { return open_part(out, r, 1, 0, NULL); }
 
 int image_source_open_val(Source **out, const Recipe *r, int64_t most, const Source *train)
 {
-    return open_part(out, r, 0, most);
+    return open_part(out, r, 0, most, train);
 }

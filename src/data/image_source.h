@@ -34,6 +34,10 @@ int image_source_open_val(Source **out, const Recipe *r, int64_t most, const Sou
 int image_source_has_val(const Recipe *r);
 int image_source_is_noise(const Recipe *r);
 
+/* Adds the names of the classes: the recipe's, else those of the training data. train: their source, if it is
+ * open. None where both are unknown. Negative after recipe_blame(). */
+int image_source_names(const Source *train, const Recipe *r, ClassNames *out);
+
 /* What is done to a sample: of training, or of validation and prediction. */
 ImageOptions image_source_options(const Recipe *r, int training);
 

@@ -59,10 +59,11 @@ static void fix_paths(Run *run)
     run->r = &run->fixed;
 }
 
-static void print_recipe(Run *run, FILE *f) { recipe_write(run->r, f); }
+static void print_recipe(Run *run, FILE *f) { recipe_write(&run->setup.job->recipe, f); }
 
 int train_write_texts(Run *run)
 {
+    if (run->task->keep) TRY(run->task->keep(run->setup.job, run->train, run->dir.path));
     TRY(write_text(run, run->dir.recipe, print_recipe));
     TRY(write_text(run, run->dir.machine, print_machine));
     return write_text(run, run->dir.plan, print_plan);

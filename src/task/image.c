@@ -10,6 +10,7 @@
 #include "task/weights.h"
 #include "tensor/number.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,50 +22,85 @@ static int64_t image_units(const Recipe *r) { return 1; }
 static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
-/* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
-static void note_names(Recipe *r, const ImageSet *set)
+/* Names of another set, as of a recipe's default data, give way to those of the data. */
+static int take_classes(Recipe *r, const ImageSet *set, ClassNames *names)
 {
-    char all[RECIPE_STR] = "";
-    for (int c = 0; c < image_set_classes(set); c++) {
-        const char *name = image_set_class_name(set, c);
-        if (str_append(all, sizeof all, "%s%s", c ? "," : "", name) < 0) return;
+    const char *stranger, *key = relate_names_key(r);
+    char        shown[80];
+    int         n_set = image_set_classes(set), n = names->n;
+    SetMatch    match = image_set_compare(set, names, &stranger);
+    if (n > 0 && match != MATCH_ALL && relate_names_are_old(r)) {
+        log_info("classes are named as the data name them: %s has no %s", key,
+                 str_quote(shown, sizeof shown, stranger, strlen(stranger)));
+        memset(r->image.names, 0, sizeof r->image.names);
+        memset(r->image.names_file, 0, sizeof r->image.names_file);
+        n = 0;
     }
-    str_copy(r->image.names, sizeof r->image.names, all);
+    if (r->image.classes == 0) r->image.classes = MAX(n > 0 && match == MATCH_ALL ? n : n_set, 1);
+    if (n > 0 && match == MATCH_SOME)
+        return recipe_blame(r, key, "has %d name%s and no %s, but %s has %d classes", n, str_plural(n),
+                            str_quote(shown, sizeof shown, stranger, strlen(stranger)), r->data.train, n_set);
+    return 0;
 }
 
-/* Names of another set, as of a recipe's default data, give way to those of the data. */
-static void take_classes(Recipe *r, ImageSet *set)
+/* There is a name for each class, or none at all. */
+static int check_names(const Recipe *r, const ClassNames *names)
 {
-    const char *stranger;
-    SetMatch    match = image_set_compare(set, r->image.names, &stranger);
-    if (match == MATCH_SOME || (match == MATCH_NUMBERS && relate_names_are_old(r))) {
-        log_info("classes are named as the data name them: image.names has no %s", stranger);
-        r->image.names[0] = '\0';
-    }
-    image_set_match(set, r->image.names, &stranger);
-    if (r->image.classes == 0) r->image.classes = MAX(image_set_classes(set), 1);
-    if (!r->image.names[0]) note_names(r, set);
+    int64_t     n = names->n, classes = r->image.classes;
+    const char *key = relate_names_key(r);
+    if (!key || n == 0 || n == classes) return 0;
+    return recipe_blame(r, key, "has %lld name%s for %lld classes", (long long)n, str_plural(n),
+                        (long long)classes);
 }
 
 /* The number of classes is that of the training data. */
-static int image_complete(Recipe *r, int need_data)
+static int count_classes(Recipe *r, int need_data, ClassNames *names)
 {
     enum { WITHOUT_DATA = 1000 };
     ImageSet *set;
-    if (r->image.classes > 0 && r->image.names[0]) return 0;
+    if (r->image.classes > 0 && names->n > 0) return 0;
     if (image_source_is_noise(r)) {
-        if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
+        if (r->image.classes == 0) r->image.classes = names->n > 0 ? names->n : WITHOUT_DATA;
         return 0;
     }
     if (image_set_open(&set, r->data.train) < 0) {
         if (need_data) return recipe_blame_pending(r, "data.train");
         err_clear(); /* the data are on another machine */
-        if (r->image.classes == 0) r->image.classes = WITHOUT_DATA;
+        if (r->image.classes == 0) r->image.classes = names->n > 0 ? names->n : WITHOUT_DATA;
         return 0;
     }
-    take_classes(r, set);
+    int rc = take_classes(r, set, names);
     image_set_close(set);
-    return 0;
+    return rc;
+}
+
+static int image_complete(Recipe *r, int need_data)
+{
+    ClassNames names;
+    class_names_init(&names);
+    int rc = class_names_load(&names, &r->image);
+    if (rc < 0) recipe_blame_pending(r, "image.names_file");
+    if (rc == 0) rc = count_classes(r, need_data, &names);
+    if (rc == 0) rc = check_names(r, &names);
+    class_names_deinit(&names);
+    return rc;
+}
+
+/* classes.txt: what a prediction on another machine calls the classes. */
+static int image_keep(Job *j, const Source *train, const char *folder)
+{
+    ClassNames names;
+    char       path[PATH_MAX], full[PATH_MAX];
+    Recipe    *r = &j->recipe;
+    if (snprintf(path, sizeof path, "%s/classes.txt", folder) >= (int)sizeof path)
+        return err_set("%s: the path is too long", folder);
+    class_names_init(&names);
+    int rc = image_source_names(train, r, &names);
+    if (rc == 0 && names.n > 0) rc = class_names_write(&names, path);
+    int wrote = rc == 0 && names.n > 0;
+    class_names_deinit(&names);
+    if (wrote && !r->image.names[0] && realpath(path, full)) str_copy(r->image.names_file, sizeof full, full);
+    return rc;
 }
 
 static TaskStage image_stage(const Recipe *r, int64_t step, Recipe *out)
@@ -348,6 +384,7 @@ const Task task_image = {
     .rows           = image_rows,
     .together       = image_together,
     .complete       = image_complete,
+    .keep           = image_keep,
     .stage          = image_stage,
     .grow           = image_grow,
     .declare        = image_declare,

@@ -15,8 +15,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { NAME_MOST = 64, TABLE_MOST = 20, PAIRS_SHOWN = 10 };
+enum { NAME_MOST = 256, TABLE_MOST = 20, PAIRS_SHOWN = 10 };
 
 typedef struct {
     Job               *j;
@@ -25,7 +26,7 @@ typedef struct {
     ImageOptions       how;
     ImageScratch       scratch;
     Arena              arena;
-    char             **name; /* of the classes; NULL: has none */
+    ClassNames         names;
     int                n_class, stored;
     unsigned char     *block;
     float             *logits;
@@ -37,18 +38,10 @@ typedef struct {
 
 /* ---- names -------------------------------------------------------------------------------------------- */
 
-static void take_names(Predict *p)
-{
-    const char *list = p->j->recipe.image.names;
-    char        item[NAME_MOST];
-    p->name = ARENA_ARRAY(&p->arena, char *, p->n_class);
-    for (int c = 0; c < p->n_class && str_list_next(&list, item, sizeof item) > 0; c++)
-        p->name[c] = arena_strdup(&p->arena, item);
-}
-
+/* The name of a class in one printable line. */
 static const char *name_of(const Predict *p, int c, char buf[NAME_MOST])
 {
-    if (p->name[c]) return p->name[c];
+    if (c < p->names.n) return str_quote(buf, NAME_MOST, p->names.name[c], strlen(p->names.name[c]));
     snprintf(buf, NAME_MOST, "class %d", c);
     return buf;
 }
@@ -264,7 +257,9 @@ static int begin(Predict *p)
     p->n_class = (int)j->recipe.image.classes;
     p->stored  = (int)image_of(j)->vit.stored_class;
     p->how     = image_source_options(&j->recipe, 0);
-    take_names(p);
+    class_names_init(&p->names);
+    if (class_names_load(&p->names, &j->recipe.image) < 0)
+        return recipe_blame_pending(&j->recipe, "image.names_file");
     p->block     = mem_zeroed(1, j->fields.block_bytes);
     p->logits    = mem_alloc(tensor_bytes(image_of(j)->logits));
     p->confusion = mem_zeroed((size_t)p->n_class * (size_t)p->n_class, sizeof *p->confusion);
@@ -273,16 +268,18 @@ static int begin(Predict *p)
 }
 
 /* Classes of a set mean those of the run by name. */
-static void match_classes(const Predict *p, ImageSet *set, const char *path)
+static void match_classes(Predict *p, ImageSet *set, const char *path)
 {
     const char *stranger;
-    SetMatch    match = image_set_match(set, p->j->recipe.image.names, &stranger);
+    char        name[NAME_MOST] = "";
+    SetMatch    match           = image_set_match(set, &p->names, &stranger);
+    if (stranger) str_quote(name, sizeof name, stranger, strlen(stranger));
     if (match == MATCH_SOME)
         log_warn("%s: a class %s is not known to the run: samples of such classes are not counted", path,
-                 stranger);
+                 name);
     if (match == MATCH_NUMBERS)
         log_warn("%s: a class %s is not known to the run: classes are taken by number, not by name", path,
-                 stranger);
+                 name);
 }
 
 static int each_path(Predict *p)
@@ -304,6 +301,7 @@ static void end(Predict *p)
     image_picture_deinit(&p->picture);
     image_scratch_deinit(&p->scratch);
     arena_deinit(&p->arena);
+    class_names_deinit(&p->names);
     free(p->block);
     free(p->logits);
     free(p->confusion);

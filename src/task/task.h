@@ -166,6 +166,10 @@ struct Task {
     /* Fills in keys that follow from the data, after the recipe was read. need_data 0: data may be
      * elsewhere. Negative after recipe_blame(). NULL: none. */
     int (*complete)(Recipe *r, int need_data);
+    /* Writes what belongs beside the run's recipe into this folder, and notes in Job.recipe where it is.
+     * Called before the recipe is written. train: the source; NULL: there is none. Negative after err_set().
+     * NULL: nothing. */
+    int (*keep)(Job *j, const Source *train, const char *folder);
     /* Sets what `brim plan --grow WHAT` grows to its n-th value, n = 1, 2, ...; returns the value, 0 when
      * there are no more, negative after err_user() for another WHAT. NULL: nothing grows. */
     int64_t (*grow)(Recipe *r, const char *what, int64_t n);
