@@ -185,6 +185,43 @@ static void damage_has_no_target(void **state)
     source_close(src);
 }
 
+/* A sample whose partner is damaged is not mixed; a batch counts only what can be used. */
+static void damage_is_not_mixed(void **state)
+{
+    FieldRow row[FIELDS_MAX];
+    Fields   f;
+    Recipe   r;
+    Source  *src;
+    Loader  *l;
+    void    *slot[SLOTS];
+    int64_t  n_target = 0, n_alone = 0;
+    load(&r, "mixup,cutmix");
+    fields_init(&f, row, image_source_fields(&r, row), B);
+    assert_int_equal(image_source_open_train(&src, &r), 0);
+    for (int i = 0; i < SLOTS; i++) assert_non_null(slot[i] = aligned_alloc(64, f.block_bytes));
+    LoaderConfig cfg = { .fields = f, .threads = 2, .slots = slot, .n_slot = SLOTS };
+    assert_int_equal(loader_create(&l, &cfg, src), 0);
+    for (int k = 0; k < PICTURES / B; k++) {
+        LoaderBatch batch;
+        assert_int_equal(loader_next(l, &batch), 0);
+        n_target += batch.n_target[0];
+        for (int64_t b = 0; b < B; b++) {
+            int32_t partner = *(int32_t *)fields_at(&f, batch.host, IMAGE_PARTNER, b);
+            assert_true(*(int32_t *)fields_at(&f, batch.host, IMAGE_LABEL, b + partner) >= 0 || partner == 0);
+            if (partner != 0 || *(int32_t *)fields_at(&f, batch.host, IMAGE_LABEL, b) < 0) continue;
+            n_alone++;
+            assert_true(*(float *)fields_at(&f, batch.host, IMAGE_SHARE, b) == 1);
+            assert_true(*(float *)fields_at(&f, batch.host, IMAGE_BLEND, b) == 1);
+        }
+        loader_release(l, batch.slot);
+    }
+    assert_int_equal(n_alone, 1);
+    assert_int_equal(n_target, PICTURES - 1);
+    loader_destroy(l);
+    for (int i = 0; i < SLOTS; i++) free(slot[i]);
+    source_close(src);
+}
+
 /* Labels of the first and the last sample, which are of class0 and class1, after a match. */
 static void match(const char *list, SetMatch want, int first, int last, const char *who)
 {
@@ -245,10 +282,10 @@ static void numbers_are_names(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(same_bytes),
-                                        cmocka_unit_test(partners_are_neighbours),
-                                        cmocka_unit_test(classes_by_name),
-                                        cmocka_unit_test(numbers_are_names),
-                                        cmocka_unit_test(damage_has_no_target) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bytes),           cmocka_unit_test(partners_are_neighbours),
+        cmocka_unit_test(classes_by_name),      cmocka_unit_test(numbers_are_names),
+        cmocka_unit_test(damage_has_no_target), cmocka_unit_test(damage_is_not_mixed)
+    };
     return cmocka_run_group_tests(tests, make_pictures, remove_pictures);
 }

@@ -193,4 +193,18 @@ verdict "2 % damaged pictures: the run ends with exit code 1" $? "$rc: $(tail -n
 train two data.train=two data.val_fraction=0.02 steps=45 eval.every=0 data.skip_limit=0.05 \
     --fresh
 verdict "a larger data.skip_limit lets it train" $? "$(tail -n 2 two.log)"
+# An evaluation counts what it can use, as a prediction does.
+mkdir -p bad/dark bad/light && cp half/dark/000?.png bad/dark/ && cp half/light/000?.png bad/light/
+for i in 1 2 3; do echo text >"bad/light/z$i.png"; done
+out=$("$brim" eval half data.val=bad 2>&1)
+echo "$out" | grep -q 'top-1 100.00 %.* over 10 samples'
+verdict "an evaluation leaves damaged samples out" $? "$out"
+find bad -name '0*' -delete
+out=$("$brim" eval half data.val=bad 2>&1); rc=$?
+[ $rc -eq 1 ] && echo "$out" | grep -q 'none of the first 3 samples could be used'
+verdict "an evaluation of nothing but damaged samples fails" $? "$rc: $out"
+refused "a share of nothing" 'data.val_fraction: 0.1 of the 3 samples of bad is none' \
+    "$brim" train tiny.yaml run=none data.train=bad data.val_fraction=0.1
+refused "images for a net of clips" 'data.train: half has images, but image.frames is 2 ' \
+    "$brim" train tiny.yaml run=clips data.train=half image.frames=2
 exit $failed

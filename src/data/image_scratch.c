@@ -37,7 +37,8 @@ void image_counters_add(ImageCounters *sum, const ImageCounters *more)
 int image_skips_init(ImageSkips *k)
 {
     memset(k, 0, sizeof *k);
-    errno = pthread_mutex_init(&k->lock, NULL);
+    k->first = IMAGE_SKIP_FIRST;
+    errno    = pthread_mutex_init(&k->lock, NULL);
     return errno ? err_sys("a mutex") : 0;
 }
 
@@ -59,7 +60,7 @@ int image_skips_check(ImageSkips *k, double limit)
     thread_lock(&k->lock);
     int64_t seen = k->seen, skipped = k->skipped;
     thread_unlock(&k->lock);
-    if (limit < 1 && skipped == seen && seen >= IMAGE_SKIP_FIRST)
+    if (limit < 1 && skipped == seen && seen >= k->first)
         return err_set("none of the first %lld samples could be used", (long long)seen);
     if (seen < IMAGE_SKIP_AFTER || (double)skipped <= limit * (double)seen) return 0;
     return err_set("%lld of %lld samples could not be used, more than data.skip_limit allows (%g)",

@@ -45,6 +45,7 @@ enum { IMAGE_SKIP_FIRST = 64, IMAGE_SKIP_AFTER = 1000, IMAGE_SKIP_LOGGED = 10 };
 typedef struct {
     pthread_mutex_t lock;
     int64_t         seen, skipped;
+    int64_t         first; /* of so many samples one must be good; IMAGE_SKIP_FIRST unless there are fewer */
 } ImageSkips;
 
 int  image_skips_init(ImageSkips *k); /* negative after err_sys() */
@@ -54,7 +55,7 @@ void image_skips_deinit(ImageSkips *k);
 void image_skips_note(ImageSkips *k, const char *name, const char *why);
 
 /* Negative after err_set() when more than `limit` of the samples were skipped, once IMAGE_SKIP_AFTER were
- * seen; or all of the first IMAGE_SKIP_FIRST. */
+ * seen; or all of the first ones. */
 int image_skips_check(ImageSkips *k, double limit);
 
 #ifdef __cplusplus

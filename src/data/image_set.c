@@ -243,6 +243,14 @@ int64_t image_set_largest(const ImageSet *s)
     return most;
 }
 
+int64_t image_set_clips(const ImageSet *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; s->kind == SET_ALBUM && i < s->n_item; i++)
+        n += album_entry(s->part[s->item[i].part].album, s->item[i].offset).frames > 0;
+    return n;
+}
+
 const char *image_set_kind(const ImageSet *s)
 {
     static const char *const name[] = { "class folders", "a folder without classes", "idx", "tar", "albums" };

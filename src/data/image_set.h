@@ -56,6 +56,8 @@ void image_set_names(const ImageSet *s, ClassNames *out);
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);
 
+int64_t image_set_clips(const ImageSet *s); /* samples that are clips */
+
 /* Bytes of the largest sample; 0 for folders, whose files are looked at only when they are read. */
 int64_t image_set_largest(const ImageSet *s);
 

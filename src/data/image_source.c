@@ -178,7 +178,8 @@ static int fill_pixels(const ImageSource *s, int64_t g, void *const *field, Scra
     tell_counters(s, k);
     image_skips_note(&s->shared->skips, rc ? image_set_name(s->set, i, name, sizeof name) : NULL,
                      rc ? k->image.why : NULL);
-    return image_skips_check(&s->shared->skips, s->skip_limit);
+    TRY(image_skips_check(&s->shared->skips, s->skip_limit));
+    return rc;
 }
 
 static void fill_noise(const ImageSource *s, int64_t g, void *const *field)
@@ -204,6 +205,19 @@ static int image_fill(const Source *src, int64_t g, void *const *field, void *sc
     if (s->set) return fill_pixels(s, g, field, scratch);
     fill_noise(s, g, field);
     return 0;
+}
+
+/* A sample whose partner could not be used stays as it is. */
+static void unmix(const Source *src, const Fields *f, void *block)
+{
+    for (int64_t b = 0; ((const ImageSource *)src)->mixes && b < f->B; b++) {
+        int32_t *partner = fields_at(f, block, IMAGE_PARTNER, b);
+        if (*partner == 0 || *(int32_t *)fields_at(f, block, IMAGE_LABEL, b + *partner) >= 0) continue;
+        *partner                                      = 0;
+        *(float *)fields_at(f, block, IMAGE_SHARE, b) = 1;
+        *(float *)fields_at(f, block, IMAGE_BLEND, b) = 1;
+        memset(fields_at(f, block, IMAGE_BOX, b), 0, f->sample_bytes[IMAGE_BOX]);
+    }
 }
 
 /* A sample without a label is no target. Whether one is damaged is not known before it is filled. */
@@ -245,14 +259,17 @@ static void describe(const Source *src, char *buf, size_t n)
              (long long)c.n_sample);
 }
 
-static const SourceVt whole_vt = {
-    .fill = image_fill, .close = image_close, .end_scratch = end_scratch, .describe = describe
-};
-static const SourceVt part_vt = { .fill        = image_fill,
-                                  .targets     = image_targets,
-                                  .close       = image_close,
-                                  .end_scratch = end_scratch,
-                                  .describe    = describe };
+static const SourceVt whole_vt = { .fill        = image_fill,
+                                   .settle      = unmix,
+                                   .close       = image_close,
+                                   .end_scratch = end_scratch,
+                                   .describe    = describe };
+static const SourceVt part_vt  = { .fill        = image_fill,
+                                   .targets     = image_targets,
+                                   .settle      = unmix,
+                                   .close       = image_close,
+                                   .end_scratch = end_scratch,
+                                   .describe    = describe };
 
 /* 1: every sample of the set has a label. */
 static int all_labelled(const ImageSource *s)
@@ -340,11 +357,26 @@ static int match_names(ImageSource *s, const Recipe *r, const SetPlace *at, Clas
     return 0;
 }
 
+/* Clips are for nets that see frames, images for the others. */
+static int check_kind(const ImageSource *s, const Recipe *r, const SetPlace *at)
+{
+    int64_t n = image_set_clips(s->set);
+    if (s->opt.frames > 0 && n == 0)
+        return recipe_blame(r, at->key, "%s has images, but image.frames is %d (brim data clips makes clips)",
+                            at->path, s->opt.frames);
+    if (s->opt.frames == 0 && n == image_set_len(s->set))
+        return recipe_blame(r, at->key, "%s has clips, but image.frames is 0 (images)", at->path);
+    return 0;
+}
+
 static int check_set(ImageSource *s, const Recipe *r, const SetPlace *at, const Source *train)
 {
     ClassNames names;
     int        n = image_set_classes(s->set);
-    if (s->n == 0) return recipe_blame(r, at->key, "%s has no images", at->path);
+    if (image_set_len(s->set) > 0 && s->n == 0)
+        return recipe_blame(r, "data.val_fraction", "%g of the %lld samples of %s is none",
+                            r->data.val_fraction, (long long)image_set_len(s->set), at->path);
+    TRY(check_kind(s, r, at));
     if (n == 0)
         return recipe_blame(r, at->key, "%s has no labels (folders of classes, idx labels, .cls of tars)",
                             at->path);
@@ -391,8 +423,9 @@ static void set_up(ImageSource *s, int64_t most)
     b->scratch_bytes = round_up(sizeof(Scratch), 64);
     for (int k = 0; k < 3; k++) b->targets_each[k] = 1;
     if (!s->training) {
-        b->n_all    = s->n;
-        b->n_sample = most > 0 ? MIN(most, s->n) : s->n;
+        b->n_all               = s->n;
+        b->n_sample            = most > 0 ? MIN(most, s->n) : s->n;
+        s->shared->skips.first = MIN(b->n_sample, IMAGE_SKIP_FIRST);
     }
     order_init(&s->order, s->n + 1, 1, s->opt.seed);
 }

@@ -27,7 +27,8 @@ static const double look_every_s = 0.25, wait_share = 0.05;
 typedef struct {
     int64_t n_target[SOURCE_SLOTS];
     double  fill_s;
-    int     failed; /* with err_text */
+    int     n_unusable; /* rows */
+    int     failed;     /* with err_text */
     char    err_text[1024];
 } LoaderPart;
 
@@ -65,16 +66,18 @@ static int fill_row(const Loader *l, LoaderPart *part, int64_t batch, int64_t b,
 {
     const Fields *f = &l->cfg.fields;
     void         *field[FIELDS_MAX];
-    int64_t       used = batch_sample0(l, batch) + b;
-    int64_t       g    = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
+    int64_t       n[SOURCE_SLOTS], used = batch_sample0(l, batch) + b;
+    int64_t       g = used < l->src->n_sample ? order_skip(l->skip, l->cfg.n_skip, used) : -1;
     fault_slow();
     for (int i = 0; i < f->n; i++) field[i] = fields_at(f, l->slot[batch % l->cfg.n_slot], i, b);
     for (int k = 0; k < SOURCE_SLOTS; k++) {
-        int64_t n = source_targets(l->src, g, k, scratch);
-        if (n < 0) return -1;
-        part->n_target[k] += n;
+        n[k] = source_targets(l->src, g, k, scratch);
+        if (n[k] < 0) return -1;
     }
-    return source_fill(l->src, g, field, scratch);
+    int rc = source_fill(l->src, g, field, scratch);
+    for (int k = 0; k < SOURCE_SLOTS && rc == 0; k++) part->n_target[k] += n[k];
+    part->n_unusable += rc > 0;
+    return MIN(rc, 0);
 }
 
 static LoaderPart *part_of(const Loader *l, int64_t ticket)
@@ -87,6 +90,7 @@ static int fill_part(const Loader *l, int64_t ticket, void *scratch)
     int64_t     batch = ticket / l->parts, k = ticket % l->parts, B = l->cfg.fields.B;
     LoaderPart *part = part_of(l, ticket);
     memset(part->n_target, 0, sizeof part->n_target);
+    part->n_unusable = 0;
     if (k == 0) fields_set_sample0(l->slot[batch % l->cfg.n_slot], batch_sample0(l, batch));
     for (int64_t b = k * B / l->parts; b < (k + 1) * B / l->parts; b++)
         TRY(fill_row(l, part, batch, b, scratch));
@@ -166,6 +170,7 @@ static void follow_wait(Loader *l)
  * filled again. */
 static void take_parts(Loader *l, LoaderBatch *out)
 {
+    int n_unusable = 0;
     for (int k = 0; k < l->parts; k++) {
         if (l->n_thread == 0) fill_ticket(l, thread_ring_acquire(&l->ring), l->scratch);
         int64_t ticket = thread_ring_take(&l->ring);
@@ -176,7 +181,9 @@ static void take_parts(Loader *l, LoaderBatch *out)
         l->stats.fill_s += part->fill_s;
         if (l->steady_start_s > 0) l->stats.steady_fill_s += part->fill_s;
         for (int i = 0; i < SOURCE_SLOTS; i++) out->n_target[i] += part->n_target[i];
+        n_unusable += part->n_unusable;
     }
+    if (n_unusable > 0 && l->src->vt->settle) l->src->vt->settle(l->src, &l->cfg.fields, out->host);
 }
 
 int loader_next(Loader *l, LoaderBatch *out)

@@ -48,7 +48,7 @@ typedef struct {
     int     slot;                   /* for loader_release() */
     void   *host;                   /* the slot's buffer */
     int64_t sample0;                /* used number of the first row's sample; row b holds sample0 + b */
-    int64_t n_target[SOURCE_SLOTS]; /* rows of each loss that have a target */
+    int64_t n_target[SOURCE_SLOTS]; /* rows of each loss that have a target, and could be used */
 } LoaderBatch;
 
 typedef struct {

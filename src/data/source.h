@@ -12,6 +12,7 @@
 #define DATA_SOURCE_H
 
 #include "base/err.h"
+#include "data/fields.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,11 +24,15 @@ extern "C" {
 typedef struct Source Source;
 
 typedef struct {
-    /* Writes sample g: field[i] points at the sample's place in field i. Negative after err_set(). */
+    /* Writes sample g: field[i] points at the sample's place in field i. 1: the sample cannot be used and has
+     * no target after all, which an evaluation counts. Negative after err_set(). */
     int (*fill)(const Source *s, int64_t g, void *const *field, void *scratch);
     /* Rows with a target of the loss in `slot`. NULL: targets_each[slot] for every sample. Negative after
      * err_set(). */
     int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
+    /* After all rows of a batch were filled, and some could not be used: puts rows in order that refer to
+     * them. NULL: none do. */
+    void (*settle)(const Source *s, const Fields *f, void *block);
     void (*close)(Source *s);
     /* Frees what fill() or targets() keep in a scratch, which begins as zeros. NULL: nothing. */
     void (*end_scratch)(const Source *s, void *scratch);

@@ -353,7 +353,7 @@ static int fill_from(Predict *p, const Source *val, int64_t g)
     int rc = source_fill(val, g, field, scratch);
     source_end_scratch(val, scratch);
     free(scratch);
-    return rc;
+    return MIN(rc, 0); /* one that cannot be used is black */
 }
 
 /* The first frame of the sample. */
