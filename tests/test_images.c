@@ -457,6 +457,19 @@ static void lists_name_augmentations(void **state)
     assert_non_null(strstr(err_get(), "k: there is no augmentation 'jiter' (did you mean jitter?)"));
 }
 
+/* Training takes any part of a clip, whatever else is random; validation the middle. */
+static void first_frame_is_random_in_training(void **state)
+{
+    ImageOptions o        = image_options_eval(8);
+    int          seen[13] = { 0 }, n = 0;
+    o.frames = 4;
+    assert_int_equal(image_augment_params(&o, 0, 3, 20, 20, 16).first_frame, 6);
+    o.any_frame = 1;
+    for (int i = 0; i < 500; i++) seen[image_augment_params(&o, 0, i, 20, 20, 16).first_frame]++;
+    for (int i = 0; i < ARRAY_LEN(seen); i++) n += seen[i] > 0;
+    assert_int_equal(n, 13);
+}
+
 /* ---- Skips ----------------------------------------------------------------------------------------- */
 
 static void bad_samples_are_black_and_counted(void **state)
@@ -684,6 +697,7 @@ int main(void)
         CASE(draws_have_their_distribution),
         CASE(extreme_shapes_have_a_crop),
         CASE(lists_name_augmentations),
+        CASE(first_frame_is_random_in_training),
         CASE(bad_samples_are_black_and_counted),
         CASE(boxes_are_cut_exactly),
         CASE(decoders_keep_nothing_of_the_last_image),

@@ -42,6 +42,9 @@ refuse "a slip in an augmentation is named" "no augmentation 'fliip' (did you me
     a.png --augment fliip
 refuse "a missing --out is named" 'command line: --out' images set
 refuse "a size that is no size is named" "'7x7' is not a whole number" images set --out x --size 7x7
+refuse "a sheet that is no PNG is refused" "'a.jpg': the sheet is a PNG file" show set --out a.jpg
+refuse "a share with junk behind it is refused" "'0:0.8x' is not two shares" clips v --out x --part 0:0.8x
+refuse "a share without an end is refused" "'0.5' is not two shares" clips v --out x --part 0.5
 refuse "clips without a video are refused" 'a video is missing' clips --out x
 refuse "a video that is not there is named" 'gone.mp4: no such file' clips gone.mp4 --out x
 
@@ -110,6 +113,22 @@ if [ -d "$pictures" ]; then
         "$brim" data show raw --eval --size 48 --out raw.png >list 2>>err &&
         grep -q '^albums: 4 samples, 2 classes' list
     verdict "raw albums" $? "$(cat out err)"
+    cp mixed/part-00000.brimg set/
+    refuse "albums beside class folders are refused" 'set: has albums and folders of images: move one' \
+        show set --out a.png
+    mv set/part-00000.brimg set.brimg
+    touch s.tar.gz && refuse "a compressed tar is to be unpacked" 's.tar.gz: is compressed: unpack' \
+        show s.tar.gz --out a.png
+    # WebDataset: more files than may be open at first; members that are not read are counted.
+    mkdir -p tars && cp "$pictures/data/HappyFish.jpg" a.jpg && cp a.jpg a.mask.jpg && cp a.jpg b.webp && echo 1 >a.cls
+    tar cf tars/0.tar a.jpg a.cls a.mask.jpg b.webp
+    for i in $(seq 80); do cp tars/0.tar "tars/$i.tar"; done
+    (ulimit -Sn 64; "$brim" data show tars --size 8 --out tars.png >list 2>err)
+    grep -q '^tar: 81 samples, 2 classes' list && grep -q 'tars: left out of tar files: 162 images' err
+    verdict "81 tar files where 64 may be open; what is left out is counted" $? "$(head -n 2 list err)"
+    mkdir -p swept/.tmp-albums-999999999 && : >swept/.tmp-albums-999999999/part-00000.brimg
+    "$brim" data images set --out swept --size 16 >out 2>err && [ ! -e swept/.tmp-albums-999999999 ]
+    verdict "what a killed conversion left is removed" $? "$(ls -a swept; cat err)"
     mkdir -p bad/a && echo text >bad/a/x.jpg
     refuse "a set of which nothing can be used is refused" \
         'none of the 1 files could be used' images bad --out badout
@@ -122,16 +141,28 @@ if [ ! -f "$video" ]; then
     echo "skip: opencv-doc is not installed: no video"
 else
     mkdir -p v/street && head -c 1500000 "$video" >v/street/vtest.avi && echo text >v/street/no.avi
+    cp "$pictures/data/HappyFish.jpg" v/street/ && echo text >v/street/notes.txt
     "$brim" data clips v --frames 8 --stride 2 --size 96 --out clips >out 2>err; rc=$?
     if [ $rc -eq 1 ] && grep -q 'FFmpeg' err; then
         echo "skip: $(cat err)"
     else
-        [ $rc -eq 0 ] && grep -qE '^clips: [0-9]+ clips of 1 class in 1 album.*; 1 skipped' out &&
-            grep -q 'no.avi: skipped: cannot be opened as a video' err
+        [ $rc -eq 0 ] && grep -qE '^clips: [0-9]+ clips of 1 class in 1 album.*; 3 skipped' out &&
+            grep -q 'no.avi: skipped: cannot be opened as a video' err &&
+            grep -q 'HappyFish.jpg: skipped: a picture or a text, not a video' err
         verdict "a video becomes clips" $? "exit code $rc: $(cat out err)"
         "$brim" data show clips --frames 4 --stride 2 --size 64 --out clips.png >list 2>err &&
             grep -q 'street, clips/part-00000.brimg: v/street/vtest.avi: frame 0$' list
         verdict "a sheet of clips names class, video and frame" $? "$(cat list err)"
+        printf '%s\n' 'task: image' 'step_samples: 2' 'steps: 1' 'device: cpu' 'threads: 1' \
+            'model: {layers: 1, width: 32, heads: 2}' 'image: {size: 16, patch: 8}' \
+            'data: {train: clips, val_fraction: 0}' >clips.yaml
+        export BRIM_RUNS=$dir/runs
+        "$brim" train clips.yaml >out 2>&1; rc=$?
+        [ $rc -eq 2 ] && grep -q 'data.train: clips has clips, but image.frames is 0' out
+        verdict "clips for a net of images are refused" $? "$rc: $(cat out)"
+        "$brim" train clips.yaml image.frames=16 >out 2>&1; rc=$?
+        [ $rc -eq 0 ] && grep -qE 'clips: ([0-9]+) of \1 clips have fewer than the 16 frames' out
+        verdict "a net that sees more frames than clips have says so" $? "$rc: $(cat out)"
     fi
 fi
 exit $failed

@@ -94,4 +94,14 @@ fi
 out=$("$brim" train grow.yaml 'stages=[40:50]' 2>&1); rc=$?
 [ $rc -eq 2 ] && echo "$out" | grep -q 'stages: 50 is no multiple of image.patch'
 verdict "a stage that patches do not cover is refused" $? "$rc: $out"
+
+brim train grow.yaml run=short steps=2 "stages=[5000:48]" optim.warmup=0
+[ "$rc" -eq 0 ] && says 'stages: the run has 2 steps, so the stage of step 5000 is never reached'
+verdict "a stage that is never reached is named" $? "$(seen)"
+brim plan grow.yaml --gpu h200 --grow pixels --json
+[ "$rc" -eq 2 ] && says '^command line: --grow: not together with --json'
+verdict "--grow has no JSON" $? "$(seen)"
+brim plan grow.yaml --gpu h200 --grow pixels memory_limit=1M
+[ "$rc" -eq 2 ] && says 'memory_limit' && [ "$(wc -l <said)" -eq 1 ]
+verdict "--grow says why not even the smallest fits" $? "$(seen)"
 exit $failed

@@ -199,6 +199,12 @@ for i in 1 2 3; do echo text >"bad/light/z$i.png"; done
 out=$("$brim" eval half data.val=bad 2>&1)
 echo "$out" | grep -q 'top-1 100.00 %.* over 10 samples'
 verdict "an evaluation leaves damaged samples out" $? "$out"
+out=$("$brim" predict half half --show 2 2>&1)
+echo "$out" | grep -q '^2 of 1200 samples are shown' && [ "$(echo "$out" | grep -c ': skipped: ')" -eq 6 ]
+verdict "predict says how many samples it shows" $? "$out"
+out=$("$brim" predict two two --show 2 2>&1)
+[ "$(echo "$out" | grep -c ': skipped: ')" -eq 10 ] && echo "$out" | grep -q '^24 could not be used'
+verdict "predict names ten damaged samples and counts the others" $? "$out"
 find bad -name '0*' -delete
 out=$("$brim" eval half data.val=bad 2>&1); rc=$?
 [ $rc -eq 1 ] && echo "$out" | grep -q 'none of the first 3 samples could be used'

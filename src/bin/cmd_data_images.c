@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
@@ -85,6 +86,19 @@ int cmd_data_images(const CmdArgs *a)
 
 /* ---- clips ----------------------------------------------------------------------------------------- */
 
+/* "0:0.8"; NULL: the whole. */
+static int take_part(const char *text, double part[2])
+{
+    char        first[32];
+    const char *colon = text ? strchr(text, ':') : NULL;
+    if (!text) return 0;
+    snprintf(first, sizeof first, "%.*s", colon ? (int)(colon - text) : 0, text);
+    if (!colon || str_parse_double(first, &part[0]) < 0 || str_parse_double(colon + 1, &part[1]) < 0 ||
+        part[0] < 0 || part[1] > 1 || part[0] >= part[1])
+        return err_user("command line: --part: '%s' is not two shares, as in 0:0.8", text);
+    return 0;
+}
+
 int cmd_data_clips(const CmdArgs *a)
 {
     Flags         f      = { NULL };
@@ -105,9 +119,7 @@ int cmd_data_clips(const CmdArgs *a)
     if (n == 0) return err_user("command line: data clips: a video is missing");
     TRY(convert_options(&f, &o));
     if (!f.size) o.size = 256;
-    if (f.part && (sscanf(f.part, "%lf:%lf", &o.part[0], &o.part[1]) != 2 || !(o.part[0] >= 0) ||
-                   !(o.part[1] <= 1) || !(o.part[0] < o.part[1])))
-        return err_user("command line: --part: '%s' is not two shares, as in 0:0.8", f.part);
+    TRY(take_part(f.part, o.part));
     log_open(NULL);
     TRY(convert_clips(a->argv, n, f.out, &o, &r));
     return print_result("clips", f.out, &r);
@@ -121,6 +133,7 @@ static int show_options(const Flags *f, ImageOptions *o)
     TRY(take_int("--size", f->size, 8, 4096, &size));
     *o = f->eval || f->augment ? image_options_eval(size) : image_options_train(size);
     if (f->augment) TRY(image_options_list(o, f->augment, "command line: --augment"));
+    o->any_frame = !f->eval;
     TRY(take_int("--frames", f->frames, 0, 4096, &o->frames));
     TRY(take_int("--stride", f->stride, 1, 1024, &o->stride));
     TRY(take_int("--seed", f->seed, 0, 1 << 30, &seed));
@@ -231,10 +244,13 @@ int cmd_data_show(const CmdArgs *a)
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target)
         return err_user("command line: data show: a recipe, a folder or file of images is missing");
-    int is_recipe = str_ends_with(t.target, ".yaml") || (recipe_exists(t.target) && !strchr(t.target, '/'));
+    int is_recipe =
+        str_ends_with(t.target, ".yaml") || (file_kind(t.target) == FILE_NONE && recipe_exists(t.target));
     if (!is_recipe && t.n_override > 0)
         return err_user("command line: %s: data show takes keys only of a recipe", t.override[0]);
     if (!f.out && !f.measure) return err_user("command line: --out: a PNG file is missing (or --measure)");
+    if (f.out && !str_ends_with(f.out, ".png"))
+        return err_user("command line: --out: '%s': the sheet is a PNG file: FILE.png", f.out);
     if (is_recipe) {
         TRY(recipe_options(&t, &f, &r, &o));
         path = f.eval && r.data.val[0] ? r.data.val : r.data.train;

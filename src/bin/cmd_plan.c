@@ -72,7 +72,7 @@ static int plan_here(const Recipe *r, const Flags *f)
 
 /* ---- --grow ------------------------------------------------------------------------------------------- */
 
-/* 1 when the recipe fits, with its choice; 0 when it does not. */
+/* 1 when the recipe fits, with its choice; 0 when it does not, and the error that is pending says why. */
 static int try_plan(const Recipe *r, const Flags *f, Choice *c)
 {
     const Machine *m  = f->gpu ? machine_asked(f->gpu) : NULL;
@@ -88,7 +88,6 @@ static int try_plan(const Recipe *r, const Flags *f, Choice *c)
         setup_close(&s);
     }
     if (rc < 0 && err_kind() != ERR_USER) return -1;
-    if (rc < 0) err_clear();
     return rc == 0;
 }
 
@@ -136,9 +135,13 @@ static int plan_grow(const Recipe *r, const Flags *f)
         good    = bad;
         largest = shown = value;
     }
+    if (good == 0 && err_kind() != ERR_NONE) return -1;
+    if (good == 0) return err_user("%s: not even the smallest fits", r->file);
+    err_clear(); /* of what does not fit any more */
     while (bad - good > 1) {
         int64_t middle = (good + bad) / 2, value = try_grown(r, f, middle, &c);
         if (value < 0) return -1;
+        err_clear();
         if (value == 0) {
             bad = middle;
             continue;
@@ -146,7 +149,6 @@ static int plan_grow(const Recipe *r, const Flags *f)
         good    = middle;
         largest = value;
     }
-    if (good == 0) return err_user("%s: not even the smallest fits", r->file);
     if (largest != shown && try_grown(r, f, good, &c) > 0) print_grown(r, f->grow, largest, &c);
     Recipe next = *r; /* one more: 0 where the recipe's key ends, not the memory */
     printf("largest that fits: %lld %s%s\n", (long long)largest, f->grow,
@@ -168,7 +170,8 @@ int cmd_plan(const CmdArgs *a)
     TRY(recipe_load_without_data(&r, t.target, t.n_override, t.override));
     TRY(task_complete(&r, 0));
     /* Planning needs none: the machine that will train may be another one. */
-    if (f.json && f.list) return err_user("command line: --list: not together with --json");
+    if (f.json && (f.list || f.grow))
+        return err_user("command line: %s: not together with --json", f.list ? "--list" : "--grow");
     if (!f.json && r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
         printf("data        %s is not here\n", r.data.train);
     if (f.grow) return plan_grow(&r, &f);

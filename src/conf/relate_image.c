@@ -2,6 +2,7 @@
 #include "conf/relate_image.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "conf/schema.h"
 
@@ -56,7 +57,10 @@ int relate_stage(const Recipe *r, int i, RecipeStage *out)
     long long   step, size, frames = r->image.frames;
     int         used = 0;
     for (int k = 0; k <= i; k++) {
-        if (str_list_next(&list, item, sizeof item) <= 0) return 0;
+        int rc = str_list_next(&list, item, sizeof item);
+        if (rc == 0) return 0;
+        if (rc < 0)
+            return recipe_blame(r, "stages", "stage %d is longer than %zu bytes", k + 1, sizeof item - 1);
     }
     int n = sscanf(item, "%lld:%lld%nx%lld%n", &step, &size, &used, &frames, &used);
     if (n < 2 || item[used] || step <= 0)
@@ -82,6 +86,9 @@ static int check_stages(const Recipe *r)
         if ((s.frames == 0) != (r->image.frames == 0) || s.frames < 0 || s.frames > 4096)
             return recipe_blame(r, "stages", "%lld frames: images stay images, clips stay clips",
                                 LL(s.frames));
+        if (s.step >= r->steps)
+            log_info("stages: the run has %lld step%s, so the stage of step %lld is never reached",
+                     LL(r->steps), str_plural(r->steps), LL(s.step));
     }
     return 0;
 }

@@ -4,19 +4,43 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/log.h"
+#include "base/str.h"
 
+#include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { LOGGED = 10 };
 
+static const char tmp_name[] = ".tmp-albums-"; /* with the process id behind it */
+
 static const char *part_path(const char *folder, int part, char buf[PATH_MAX])
 {
     int n = snprintf(buf, PATH_MAX, "%s/part-%05d" ALBUM_SUFFIX, folder, part);
     CHECK(n > 0 && n < PATH_MAX, "a path of %d bytes", n); /* the folder's was measured */
     return buf;
+}
+
+/* Removes what conversions that were killed have left. */
+static int sweep(const char *folder)
+{
+    Arena  a;
+    char **names, path[PATH_MAX];
+    arena_init(&a);
+    int n = file_list(&a, folder, "", &names), rc = n < 0 ? -1 : 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        int64_t pid;
+        if (!str_starts_with(names[i], tmp_name) || str_parse_int(names[i] + strlen(tmp_name), &pid) < 0)
+            continue;
+        if (pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue; /* it may still be at work */
+        if (snprintf(path, sizeof path, "%s/%s", folder, names[i]) < (int)sizeof path)
+            rc = folder_remove(path);
+    }
+    arena_deinit(&a);
+    return rc;
 }
 
 int convert_out_begin(ConvertOut *c)
@@ -31,7 +55,8 @@ int convert_out_begin(ConvertOut *c)
     arena_deinit(&a);
     if (n > 0) return err_user("%s: has albums already; name another folder, or remove them", c->folder);
     if (n < 0) return -1;
-    if (snprintf(c->tmp, sizeof c->tmp, "%s/.tmp-albums-%d", c->folder, (int)getpid()) >= PATH_MAX - 64)
+    TRY(sweep(c->folder));
+    if (snprintf(c->tmp, sizeof c->tmp, "%s/%s%d", c->folder, tmp_name, (int)getpid()) >= PATH_MAX - 64)
         return err_user("%s: the path is too long", c->folder);
     return file_make_folders(c->tmp);
 }

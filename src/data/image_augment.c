@@ -94,6 +94,7 @@ ImageOptions image_options_train(int size)
     ImageOptions o = image_options_eval(size);
     o.crop         = IMAGE_CROP_RANDOM;
     o.flip         = 0.5;
+    o.any_frame    = 1;
     return o;
 }
 
@@ -237,12 +238,11 @@ static void draw_erase(const ImageOptions *o, Draws *d, ImageParams *p)
     }
 }
 
-/* The first frame; the middle of the clip where nothing else is random. */
 static int64_t draw_frame(const ImageOptions *o, Draws *d, int n_frame)
 {
     int spare = n_frame - ((o->frames - 1) * o->stride + 1);
     if (n_frame == 0 || o->frames == 0 || spare <= 0) return 0;
-    return o->crop == IMAGE_CROP_RANDOM ? draw_below(d, spare + 1) : spare / 2;
+    return o->any_frame ? draw_below(d, spare + 1) : spare / 2;
 }
 
 ImageParams image_augment_params(const ImageOptions *o, int64_t epoch, int64_t sample, int w, int h,

@@ -27,10 +27,11 @@ typedef enum {
 
 typedef struct {
     uint64_t     seed;
-    int          size;     /* the output is size x size */
-    int          channels; /* 3, or 1: grey */
-    int          frames;   /* of a clip; 0: an image */
-    int          stride;   /* frames of the source per frame of the clip */
+    int          size;      /* the output is size x size */
+    int          channels;  /* 3, or 1: grey */
+    int          frames;    /* of a clip; 0: an image */
+    int          stride;    /* frames of the source per frame of the clip */
+    int          any_frame; /* 1: the first frame is random; 0: frames from the middle of the clip */
     ResizeFilter filter;
     int          full_decode; /* 1: never decode a JPEG at a fraction of its size */
     ImageCrop    crop;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -117,6 +118,10 @@ static int open_tars(ImageSet *s)
         if (s->part[i].fd < 0) return err_sys("%s", s->part[i].path);
         TRY(set_scan_tar(s, i));
     }
+    if (s->n_left_out > 0)
+        log_warn(
+            "%s: left out of tar files: %lld image%s of another kind, over 256 MiB, or with a second dot",
+            s->path, (long long)s->n_left_out, str_plural(s->n_left_out));
     for (int64_t i = 0; i < s->n_item; i++) n_class = MAX(n_class, s->item[i].label + 1);
     number_classes(s, n_class);
     return 0;
@@ -163,8 +168,24 @@ static int idx_in_folder(ImageSet *s)
     return n < 0 ? -1 : 0;
 }
 
+/* A folder is one kind of set: with two of them it is not clear which the user means. */
+static int check_one_kind(ImageSet *s)
+{
+    static const char *const kind[] = { "albums", "tar files", "folders of images" };
+    char                   **names;
+    int                      has[3] = { file_list(&s->arena, s->path, ALBUM_SUFFIX, &names) > 0,
+                                        file_list(&s->arena, s->path, ".tar", &names) > 0, 0 };
+    if (has[0] + has[1] == 0) return 0;
+    has[2] = set_has_classes(s);
+    if (has[2] < 0) return -1;
+    if (has[0] + has[1] + has[2] == 1) return 0;
+    return err_user("%s: has %s and %s: move one of them elsewhere", s->path, kind[!has[0]],
+                    kind[1 + has[2]]);
+}
+
 static int open_folder(ImageSet *s)
 {
+    TRY(check_one_kind(s));
     s->kind = SET_ALBUM;
     int n   = add_parts(s, ALBUM_SUFFIX);
     if (n != 0) return n < 0 ? -1 : open_albums(s);
@@ -186,7 +207,11 @@ static int open_file(ImageSet *s)
     if (one != 0) return MIN(one, 0);
     s->kind = SET_IDX;
     if (idx_is_magic(s->path)) return open_idx(s);
-    return err_user("%s: neither a folder of images nor an idx, tar or " ALBUM_SUFFIX " file", s->path);
+    if (str_ends_with(s->path, ".tar.gz") || str_ends_with(s->path, ".tgz") || str_ends_with(s->path, ".zip"))
+        return err_user("%s: is compressed: unpack it first", s->path);
+    return err_user("%s: neither a folder of images nor a .jpg, .jpeg, .png, idx, .tar or " ALBUM_SUFFIX
+                    " file",
+                    s->path);
 }
 
 static int open_path(ImageSet *s)
@@ -243,11 +268,11 @@ int64_t image_set_largest(const ImageSet *s)
     return most;
 }
 
-int64_t image_set_clips(const ImageSet *s)
+int64_t image_set_clips(const ImageSet *s, int least)
 {
     int64_t n = 0;
     for (int64_t i = 0; s->kind == SET_ALBUM && i < s->n_item; i++)
-        n += album_entry(s->part[s->item[i].part].album, s->item[i].offset).frames > 0;
+        n += album_entry(s->part[s->item[i].part].album, s->item[i].offset).frames >= least;
     return n;
 }
 

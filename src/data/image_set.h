@@ -56,7 +56,7 @@ void image_set_names(const ImageSet *s, ClassNames *out);
 /* Where sample i is, for messages, into buf; returns buf. */
 const char *image_set_name(const ImageSet *s, int64_t i, char *buf, size_t n);
 
-int64_t image_set_clips(const ImageSet *s); /* samples that are clips */
+int64_t image_set_clips(const ImageSet *s, int least); /* samples that are clips of so many frames or more */
 
 /* Bytes of the largest sample; 0 for folders, whose files are looked at only when they are read. */
 int64_t image_set_largest(const ImageSet *s);

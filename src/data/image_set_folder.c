@@ -121,6 +121,23 @@ static int scan_classes(Scan *c, char **name, int n)
     return 0;
 }
 
+int set_has_classes(ImageSet *s)
+{
+    char **name, **in, path[PATH_MAX];
+    Arena  arena;
+    arena_init(&arena);
+    int n = list_names(&arena, s->path, &name), has = 0;
+    for (int i = 0; i < n && has == 0; i++) {
+        if (!str_ends_with(name[i], "/")) continue;
+        snprintf(path, sizeof path, "%s/%s", s->path, name[i]);
+        int n_in = list_names(&arena, path, &in);
+        for (int k = 0; k < n_in && !has; k++) has = is_image(in[k]);
+        if (n_in < 0) has = -1;
+    }
+    arena_deinit(&arena);
+    return n < 0 ? -1 : has;
+}
+
 int set_scan_folder(ImageSet *s)
 {
     char **name;
@@ -204,7 +221,9 @@ static int take_member(ImageSet *s, int part, const Tar *t, TarSample *x)
         memcpy(x->key, t->name, n);
         x->key[n] = '\0';
     }
-    if (is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST) {
+    int fits = is_image(dot) && strchr(dot + 1, '.') == NULL && t->size_bytes <= ITEM_MOST;
+    s->n_left_out += !fits && (is_image(dot) || is_other_image(dot));
+    if (fits) {
         x->offset     = t->offset;
         x->size_bytes = t->size_bytes;
         str_copy(x->name, sizeof x->name, t->name);

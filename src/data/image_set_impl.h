@@ -28,7 +28,8 @@ struct ImageSet {
     char    *path;
     SetItem *item;
     int64_t  n_item, cap_item;
-    char    *text; /* names, each ended by a zero */
+    int64_t  n_left_out; /* images in tar files that are not used */
+    char    *text;       /* names, each ended by a zero */
     int64_t  n_text, cap_text;
     SetPart *part;
     int      n_part;
@@ -41,6 +42,8 @@ struct ImageSet {
 int set_add(ImageSet *s, const SetItem *item, const char *name);
 
 int set_scan_folder(ImageSet *s); /* image_set_folder.c */
+/* 1: a folder in the path has an image in it. Negative after err_sys(). */
+int set_has_classes(ImageSet *s);
 /* A set of the one image that the path names: 1; 0 when the path has no ending of an image. */
 int set_scan_image(ImageSet *s);
 int set_scan_tar(ImageSet *s, int part);

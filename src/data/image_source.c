@@ -76,6 +76,7 @@ ImageOptions image_source_options(const Recipe *r, int training)
     if (o.mixup > 0) o.mixup = d->mixup;
     if (o.cutmix > 0) o.cutmix = d->cutmix;
     o.mix_group = (int)d->mix_group;
+    o.any_frame = 1;
     return o;
 }
 
@@ -360,12 +361,18 @@ static int match_names(ImageSource *s, const Recipe *r, const SetPlace *at, Clas
 /* Clips are for nets that see frames, images for the others. */
 static int check_kind(const ImageSource *s, const Recipe *r, const SetPlace *at)
 {
-    int64_t n = image_set_clips(s->set);
+    int64_t n = image_set_clips(s->set, 1);
     if (s->opt.frames > 0 && n == 0)
         return recipe_blame(r, at->key, "%s has images, but image.frames is %d (brim data clips makes clips)",
                             at->path, s->opt.frames);
     if (s->opt.frames == 0 && n == image_set_len(s->set))
         return recipe_blame(r, at->key, "%s has clips, but image.frames is 0 (images)", at->path);
+    int     span    = (s->opt.frames - 1) * s->opt.stride + 1;
+    int64_t n_short = s->opt.frames > 0 ? n - image_set_clips(s->set, span) : 0;
+    if (n_short > 0)
+        log_warn(
+            "%s: %lld of %lld clips have fewer than the %d frames that a sample takes: the last is repeated",
+            at->path, (long long)n_short, (long long)n, span);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <libswscale/swscale.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What is called of the libraries, by the types of their own headers. */
 #define VIDEO_CALLS(X)                                                                                       \
@@ -106,12 +107,21 @@ static int refuse(const Video *v, const char *what, int code)
     return err_user("%s: %s: %s", v->path, what, text);
 }
 
+/* FFmpeg takes a picture for a video of one frame, and a text for a drawing of a terminal. */
+static int is_video(const char *format)
+{
+    size_t n = strlen(format);
+    return strcmp(format, "image2") != 0 && strcmp(format, "tty") != 0 &&
+           (n < 5 || strcmp(format + n - 5, "_pipe") != 0);
+}
+
 static int open_video(Video *v)
 {
     const Calls   *c       = &v->c;
     const AVCodec *decoder = NULL;
     int            rc      = c->avformat_open_input(&v->format, v->path, NULL, NULL);
     if (rc < 0) return refuse(v, "cannot be opened as a video", rc);
+    if (!is_video(v->format->iformat->name)) return err_user("%s: a picture or a text, not a video", v->path);
     rc = c->avformat_find_stream_info(v->format, NULL);
     if (rc < 0) return refuse(v, "no stream can be read", rc);
     rc = v->stream = c->av_find_best_stream(v->format, AVMEDIA_TYPE_VIDEO, -1, -1, &decoder, 0);

@@ -33,7 +33,8 @@ typedef struct {
     ImagePicture       picture;
     FILE              *npy;       /* for all logits; NULL: not wanted */
     int64_t           *confusion; /* [n_class][n_class]: how often a class (row) was called another */
-    int64_t            n_seen, n_labelled, n_first, n_five, n_skipped;
+    ImageSkips         skips;
+    int64_t            n_labelled, n_first, n_five;
 } Predict;
 
 /* ---- names -------------------------------------------------------------------------------------------- */
@@ -152,8 +153,8 @@ static int fill(Predict *p, const ImageSet *set, int64_t i, int64_t b, Placed *a
         image_sample_fill(set, i, 0, &p->how, &p->scratch, fields_at(f, p->block, IMAGE_PIXELS, b), &label);
     TRY(rc);
     *at = (Placed){ i, image_set_label(set, i), rc, 0 };
-    p->n_skipped += rc;
-    if (rc) log_warn("%s: skipped: %s", image_set_name(set, i, file, sizeof file), p->scratch.why);
+    image_skips_note(&p->skips, rc ? image_set_name(set, i, file, sizeof file) : NULL,
+                     rc ? p->scratch.why : NULL);
     return 0;
 }
 
@@ -178,6 +179,9 @@ static int predict_set(Predict *p, const ImageSet *set)
         }
     }
     free(at);
+    if (rc == 0 && p->opt->n_shown > 0 && p->opt->n_shown < n)
+        fprintf(p->out, "%lld of %lld samples are shown (--show N)\n", (long long)p->opt->n_shown,
+                (long long)n);
     return rc;
 }
 
@@ -238,10 +242,11 @@ static void summarise(Predict *p)
         sum += n > 0 ? right : 0;
         n_seen += n > 0;
     }
-    fprintf(p->out, "\n%lld labelled samples: top-1 %.2f %%, top-5 %.2f %%, mean over classes %.2f %%\n",
-            (long long)p->n_labelled, 100 * (double)p->n_first / (double)p->n_labelled,
-            100 * (double)p->n_five / (double)p->n_labelled, 100 * sum / n_seen);
-    if (p->n_skipped > 0) fprintf(p->out, "%lld could not be used\n", (long long)p->n_skipped);
+    fprintf(p->out, "\n%lld labelled sample%s: top-1 %.2f %%, top-5 %.2f %%, mean over classes %.2f %%\n",
+            (long long)p->n_labelled, str_plural(p->n_labelled),
+            100 * (double)p->n_first / (double)p->n_labelled, 100 * (double)p->n_five / (double)p->n_labelled,
+            100 * sum / n_seen);
+    if (p->skips.skipped > 0) fprintf(p->out, "%lld could not be used\n", (long long)p->skips.skipped);
     if (p->n_class <= TABLE_MOST) {
         print_table(p);
     } else {
@@ -264,6 +269,7 @@ static int begin(Predict *p)
     p->logits    = mem_alloc(tensor_bytes(image_of(j)->logits));
     p->confusion = mem_zeroed((size_t)p->n_class * (size_t)p->n_class, sizeof *p->confusion);
     if (!p->block || !p->logits || !p->confusion) return err_sys("memory for predictions");
+    TRY(image_skips_init(&p->skips));
     return image_scratch_init(&p->scratch, 0);
 }
 
@@ -288,7 +294,6 @@ static int each_path(Predict *p)
         ImageSet *set;
         TRY(image_set_open(&set, p->opt->path[i]));
         match_classes(p, set, p->opt->path[i]);
-        p->n_seen += image_set_len(set);
         int rc = predict_set(p, set);
         image_set_close(set);
         TRY(rc);
@@ -300,6 +305,7 @@ static void end(Predict *p)
 {
     image_picture_deinit(&p->picture);
     image_scratch_deinit(&p->scratch);
+    image_skips_deinit(&p->skips);
     arena_deinit(&p->arena);
     class_names_deinit(&p->names);
     free(p->block);
@@ -329,9 +335,9 @@ int image_predict(Job *j, const TaskPredict *opt, FILE *out)
     int rc = begin(&p);
     if (rc == 0) rc = begin_logits(&p);
     if (rc == 0) rc = each_path(&p);
-    if (rc == 0 && p.n_skipped == p.n_seen)
+    if (rc == 0 && p.skips.skipped == p.skips.seen)
         rc = err_user("%s: nothing to predict: none of %lld samples could be used", opt->path[0],
-                      (long long)p.n_seen);
+                      (long long)p.skips.seen);
     if (rc == 0 && p.npy) rc = npy_publish(&p.npy, opt->logits);
     file_discard(&p.npy);
     if (rc == 0) summarise(&p);
