@@ -30,6 +30,53 @@ verdict "export as bfloat16" $? "$(seen)"
 brim predict vit vit/pictures "${cpu[@]}" --show 1 image.size=48
 verdict "another size: positions are resampled" "$rc" "$(seen)"
 
+# ---- pictures that are no squares ---------------------------------------------------------------------------
+
+processed() { # folder, sed script for preprocessor_config.json
+    rm -rf "$1"; cp -r vit "$1"; sed -i "$2" "$1/preprocessor_config.json"
+}
+# What Pillow makes of them, as the processors of transformers call it: squeezed, or the middle of a resize.
+python=
+for p in python3 /usr/bin/python3; do "$p" -c 'import PIL' 2>/dev/null && { python=$p; break; }; done
+if [ -z "$python" ]; then
+    echo "skip: python3-pil is not installed: nothing to compare shapes with"
+else
+    "$python" - <<'END'
+import os, random
+from PIL import Image
+random.seed(1)
+for d in ("wide", "squeezed", "cubic", "middle"): os.makedirs(d, exist_ok=True)
+for i, (w, h) in enumerate(((90, 41), (33, 70), (64, 64))):
+    im = Image.frombytes("RGB", (w // 8 + 1, h // 8 + 1), random.randbytes((w // 8 + 1) * (h // 8 + 1) * 3))
+    im = im.resize((w, h), Image.BICUBIC)
+    im.save(f"wide/{i}.png")
+    im.resize((32, 32), Image.BILINEAR).save(f"squeezed/{i}.png")
+    im.resize((32, 32), Image.BICUBIC).save(f"cubic/{i}.png")
+    short, long = 36, int(36 * max(w, h) / min(w, h))
+    size = (long, short) if w > h else (short, long)
+    left, top = round((size[0] - 32) / 2), round((size[1] - 32) / 2)
+    im.resize(size, Image.BICUBIC).crop((left, top, left + 32, top + 32)).save(f"middle/{i}.png")
+END
+    alike() { # name, folder of the model, what Pillow made
+        brim import "$2" run=shape --fresh && brim predict shape wide "${cpu[@]}" --logits a.npy &&
+            brim predict shape "$3" "${cpu[@]}" --logits b.npy image.fit=squeeze && cmp -s a.npy b.npy
+        verdict "$1" $? "$(seen)"
+        rm -f a.npy b.npy
+    }
+    alike "a picture is squeezed as Pillow does" vit squeezed
+    processed bicubic 's/"resample": 2/"resample": 3/'
+    alike "the same by the bicubic filter" bicubic cubic
+    processed centre 's/"resample": 2/"resample": 3, "do_center_crop": true, "crop_size": 32/
+        s/"height": 32,/"shortest_edge": 36/; /"width": 32/d; s/ViTImage/BitImage/'
+    alike "the middle of a picture, of a short side of 36" centre middle
+    brim export shape x-shape && "$python" -c '
+import json
+a = json.load(open("x-shape/preprocessor_config.json"))
+assert a["size"] == {"shortest_edge": 36} and a["crop_size"] in (32, {"height": 32, "width": 32}), a
+assert a["do_center_crop"] and a["resample"] == 3, a'
+    verdict "an export says how a picture becomes a square" $? "$(seen)"
+fi
+
 # ---- own runs ----------------------------------------------------------------------------------------------
 
 mkdir -p data/a data/b
@@ -81,6 +128,7 @@ refused "another activation" "hidden_act" import odd run=odd
 edited odd 's/"image_size": 32/"image_size": 36/'
 refused "a size that patches do not divide" "patch_size" import odd run=odd
 edited odd 's/"image_size": 32/"image_size": 40/'
+rm odd/preprocessor_config.json
 refused "positions of another size" "position_embeddings" import odd run=odd
 edited odd 's/"num_hidden_layers": 3/"num_hidden_layers": 2/'
 refused "a tensor too many" "encoder.layer.2" import odd run=odd
@@ -88,6 +136,15 @@ edited odd 's/"2": "thing 2"/"9": "thing 2"/'
 refused "a class without a label" "id2label" import odd run=odd
 rm -rf odd; cp -r vit odd; sed -i 's/"image_std": \[/"image_std": [0, /' odd/preprocessor_config.json
 refused "four numbers for three channels" "image_std" import odd run=odd
+processed odd 's/"resample": 2/"resample": 1/'
+refused "a filter that Brim has not" "resample: Brim has 2 (bilinear) and 3 (bicubic), not 1" import odd run=odd
+processed odd 's/"do_resize": true/"do_resize": true, "do_pad": true/'
+refused "a key that may change pixels" "do_pad: Brim does not know what this key changes" import odd run=odd
+processed odd 's/"height": 32/"height": 48/'
+refused "a size that is no square" "size: Brim needs a square of image_size, 32" import odd run=odd
+processed odd 's/"height": 32,/"shortest_edge": 36/; /"width": 32/d'
+refused "a short side without a crop" "crop_size: with shortest_edge Brim needs do_center_crop" \
+    import odd run=odd
 refused "a vision model for task lm" "task image" train "$here/recipes/quickstart.yaml" init=vit
 sed 's/pool: class/pool: mean/' own.yaml >mean.yaml
 brim train mean.yaml run=mean

@@ -310,7 +310,10 @@ static void refusals_name_the_path(void **state)
 static ImageOptions everything(int size)
 {
     ImageOptions o = image_options_train(size);
-    assert_int_equal(image_options_list(&o, "crop,flip,jitter,rand,erase,mixup,cutmix", "test"), 0);
+    Recipe       usual;
+    recipe_defaults(&usual);
+    assert_int_equal(image_options_list(&o, "crop,flip,jitter,rand,erase,mixup,cutmix", &usual.data, "test"),
+                     0);
     o.seed        = 12;
     o.rand_ops    = 3;
     o.erase       = 0.7;
@@ -451,9 +454,11 @@ static void extreme_shapes_have_a_crop(void **state)
 static void lists_name_augmentations(void **state)
 {
     ImageOptions o = image_options_eval(8);
-    assert_int_equal(image_options_list(&o, "flip, erase", "k"), 0);
+    Recipe       usual;
+    recipe_defaults(&usual);
+    assert_int_equal(image_options_list(&o, "flip, erase", &usual.data, "k"), 0);
     assert_true(o.flip > 0 && o.erase > 0 && o.rand_ops == 0);
-    assert_true(image_options_list(&o, "flip,jiter", "k") < 0);
+    assert_true(image_options_list(&o, "flip,jiter", &usual.data, "k") < 0);
     assert_non_null(strstr(err_get(), "k: there is no augmentation 'jiter' (did you mean jitter?)"));
 }
 

@@ -120,7 +120,8 @@ if [ -d "$pictures" ]; then
     touch s.tar.gz && refuse "a compressed tar is to be unpacked" 's.tar.gz: is compressed: unpack' \
         show s.tar.gz --out a.png
     # WebDataset: more files than may be open at first; members that are not read are counted.
-    mkdir -p tars && cp "$pictures/data/HappyFish.jpg" a.jpg && cp a.jpg a.mask.jpg && cp a.jpg b.webp && echo 1 >a.cls
+    mkdir -p tars && echo 1 >a.cls
+    for name in a.jpg a.mask.jpg b.webp; do cp "$pictures/data/HappyFish.jpg" $name; done
     tar cf tars/0.tar a.jpg a.cls a.mask.jpg b.webp
     for i in $(seq 80); do cp tars/0.tar "tars/$i.tar"; done
     (ulimit -Sn 64; "$brim" data show tars --size 8 --out tars.png >list 2>err)

@@ -129,10 +129,12 @@ int cmd_data_clips(const CmdArgs *a)
 
 static int show_options(const Flags *f, ImageOptions *o)
 {
-    int seed = 0, size = 224;
+    int    seed = 0, size = 224;
+    Recipe usual;
+    recipe_defaults(&usual);
     TRY(take_int("--size", f->size, 8, 4096, &size));
     *o = f->eval || f->augment ? image_options_eval(size) : image_options_train(size);
-    if (f->augment) TRY(image_options_list(o, f->augment, "command line: --augment"));
+    if (f->augment) TRY(image_options_list(o, f->augment, &usual.data, "command line: --augment"));
     o->any_frame = !f->eval;
     TRY(take_int("--frames", f->frames, 0, 4096, &o->frames));
     TRY(take_int("--stride", f->stride, 1, 1024, &o->stride));

@@ -31,10 +31,13 @@ static const char *const kept_files[] = { "config.json",       "generation_confi
 /* What a recipe says beside the model's keys. */
 static void begin_recipe(const HfConfig *c, char *text, size_t n)
 {
-    char    eos[256] = "";
+    char    eos[256] = "", crop[32];
     int64_t T = c->model.context, step = MAX(524288 / T, 1) * T;
     if (c->family == HF_VIT) {
-        snprintf(text, n, "task: image\nstep_samples: 256\ndata:\n  crop_fraction: 1\noptim:\n  lr: 1e-5\n");
+        snprintf(text, n,
+                 "task: image\nstep_samples: 256\ndata:\n  crop_fraction: %s\n  full_decode: true\n"
+                 "optim:\n  lr: 1e-5\n",
+                 str_double(crop, sizeof crop, c->crop_fraction));
         return;
     }
     for (int i = 0; i < c->n_eos; i++)

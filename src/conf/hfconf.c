@@ -434,6 +434,7 @@ static int parse_root(const Reading *r, json_t *root)
     c->family = (HfFamily)family;
     c->model  = defaults_of(c->family);
     if (c->family == HF_VIT) hfconf_image_defaults(&c->image);
+    c->crop_fraction = 1;
     json_object_foreach(root, key, value)
     {
         const HfKey *k = find_key(key, c->family);

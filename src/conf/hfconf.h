@@ -16,10 +16,11 @@ enum { HF_MAX_EOS = 16, HF_CONFIG_BYTES = 1 << 22 };
 
 typedef struct {
     HfFamily    family;
-    RecipeModel model;     /* every field is set */
-    RecipeImage image;     /* HF_VIT alone */
-    char        dtype[16]; /* "float32", "bfloat16", "float16"; "": not said */
-    int64_t     bos;       /* -1: none */
+    RecipeModel model;         /* every field is set */
+    RecipeImage image;         /* HF_VIT alone */
+    double      crop_fraction; /* likewise: data.crop_fraction */
+    char        dtype[16];     /* "float32", "bfloat16", "float16"; "": not said */
+    int64_t     bos;           /* -1: none */
     int64_t     eos[HF_MAX_EOS];
     int         n_eos;
 } HfConfig;
@@ -32,7 +33,7 @@ const char *hfconf_task(HfFamily family);
 /* 1: dir is a folder with a config.json. */
 int hfconf_is_folder(const char *dir);
 /* Reads DIR/config.json. Of a language model also the ids that end a text, from DIR/generation_config.json if
- * there is one; of a vision model mean and standard deviation, from DIR/preprocessor_config.json likewise.
+ * there is one; of a vision model how pixels are seen, from DIR/preprocessor_config.json likewise.
  * Negative after err_user() that begins with the file and the key. */
 int hfconf_read(HfConfig *c, const char *dir);
 /* The same for config.json in memory; name is used in messages. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CLASSES = 1 << 20 };
+enum { MOST_CLASSES = 1 << 20, PILLOW_BILINEAR = 2, PILLOW_BICUBIC = 3 };
 
 /* ---- Labels -------------------------------------------------------------------------------------------- */
 
@@ -23,7 +23,8 @@ void hfconf_image_defaults(RecipeImage *m)
                         .stride  = 1,
                         .classes = 2,
                         .pool    = POOL_CLASS,
-                        .pos     = GRID_LEARNED };
+                        .pos     = GRID_LEARNED,
+                        .fit     = FIT_SQUEEZE };
     str_copy(m->mean, sizeof m->mean, "0.5,0.5,0.5");
     str_copy(m->std, sizeof m->std, "0.5,0.5,0.5");
 }
@@ -77,13 +78,96 @@ static int read_three(const char *name, const json_t *root, const char *key, cha
     return 0;
 }
 
-static int read_processor(RecipeImage *m, const char *name, const json_t *root)
+/* A size is a number, or a map of height and width. 0 where it is absent; negative: no square. */
+static int64_t read_square(const json_t *size)
 {
+    int64_t h = json_integer_value(json_object_get(size, "height"));
+    int64_t w = json_integer_value(json_object_get(size, "width"));
+    if (!size || json_is_null(size)) return 0;
+    if (json_is_integer(size)) return json_integer_value(size);
+    return h > 0 && h == w ? h : -1;
+}
+
+/* The middle of a picture whose short side becomes `edge` pixels. */
+static int read_crop(HfConfig *c, const char *name, const json_t *root, int64_t edge)
+{
+    int64_t size = c->image.size, crop = read_square(json_object_get(root, "crop_size"));
+    if (!json_is_true(json_object_get(root, "do_center_crop")) || (crop != 0 && crop != size))
+        return err_user("%s: crop_size: with shortest_edge Brim needs do_center_crop and image_size, %lld",
+                        name, (long long)size);
+    if (edge < size || edge > 10 * size)
+        return err_user("%s: size: a short side of %lld pixels does not go with a crop of %lld", name,
+                        (long long)edge, (long long)size);
+    c->image.fit     = FIT_CROP;
+    c->crop_fraction = (double)size / (double)edge;
+    if ((int64_t)((double)size / c->crop_fraction) != edge) c->crop_fraction = nextafter(c->crop_fraction, 0);
+    return 0;
+}
+
+/* How a picture becomes a square. */
+static int read_fit(HfConfig *c, const char *name, const json_t *root)
+{
+    const json_t *size = json_object_get(root, "size"), *edge = json_object_get(size, "shortest_edge");
+    int64_t       side = read_square(size), want = c->image.size;
+    int           by_edge = json_is_integer(edge) ||
+                  (json_is_integer(size) && json_is_false(json_object_get(root, "default_to_square")));
+    if (json_is_false(json_object_get(root, "do_resize"))) return 0; /* pictures have the right size */
+    if (by_edge) return read_crop(c, name, root, edge ? json_integer_value(edge) : side);
+    if (side != 0 && side != want)
+        return err_user("%s: size: Brim needs a square of image_size, %lld pixels", name, (long long)want);
+    int64_t crop = read_square(json_object_get(root, "crop_size"));
+    if (json_is_true(json_object_get(root, "do_center_crop")) && crop != 0 && crop != want)
+        return err_user("%s: crop_size: Brim needs image_size, %lld pixels", name, (long long)want);
+    c->image.fit = FIT_SQUEEZE;
+    return 0;
+}
+
+/* Pillow's number of a filter. Without one it is the processor's own: bilinear for ViT, bicubic for others. */
+static int read_filter(HfConfig *c, const char *name, const json_t *root)
+{
+    const json_t *resample = json_object_get(root, "resample");
+    const char   *type     = json_string_value(json_object_get(root, "image_processor_type"));
+    int           own      = !type || str_starts_with(type, "ViT") ? PILLOW_BILINEAR : PILLOW_BICUBIC;
+    int64_t       filter   = resample && !json_is_null(resample) ? json_integer_value(resample) : own;
+    if (filter != PILLOW_BILINEAR && filter != PILLOW_BICUBIC)
+        return err_user("%s: resample: Brim has 2 (bilinear) and 3 (bicubic), not %lld", name,
+                        (long long)filter);
+    c->image.filter = filter == PILLOW_BICUBIC ? FILTER_BICUBIC : FILTER_BILINEAR;
+    return 0;
+}
+
+/* A key that Brim does not know might change pixels. */
+static int check_processor_keys(const char *name, json_t *root)
+{
+    static const char known[] =
+        "crop_size,data_format,default_to_square,device,disable_grouping,do_center_crop,"
+        "do_convert_rgb,do_normalize,do_rescale,do_resize,feature_extractor_type,"
+        "image_mean,image_processor_type,image_std,input_data_format,processor_class,"
+        "resample,rescale_factor,return_tensors,size";
+    const char *key;
+    json_t     *value;
+    char        shown[80];
+    json_object_foreach(root, key, value)
+    {
+        if (json_is_null(value) || json_is_false(value) || key[0] == '_' || str_list_has(known, key))
+            continue;
+        return err_user("%s: %s: Brim does not know what this key changes", name,
+                        str_quote(shown, sizeof shown, key, strlen(key)));
+    }
+    return 0;
+}
+
+static int read_processor(HfConfig *c, const char *name, json_t *root)
+{
+    RecipeImage  *m      = &c->image;
     const json_t *factor = json_object_get(root, "rescale_factor");
     float         v[3];
     if (json_is_false(json_object_get(root, "do_rescale")) ||
         (factor && fabs(json_number_value(factor) * 255 - 1) > 1e-6))
         return err_user("%s: rescale_factor: Brim divides pixels by 255", name);
+    TRY(check_processor_keys(name, root));
+    TRY(read_fit(c, name, root));
+    TRY(read_filter(c, name, root));
     TRY(read_three(name, root, "image_mean", m->mean, sizeof m->mean));
     TRY(read_three(name, root, "image_std", m->std, sizeof m->std));
     if (json_is_false(json_object_get(root, "do_normalize"))) {
@@ -112,8 +196,7 @@ int hfconf_image_processor(HfConfig *c, const char *dir)
     if (!root)
         return err_user("%s:%d: not JSON: %s", path, why.line,
                         str_quote(buf, sizeof buf, why.text, strlen(why.text)));
-    int rc =
-        json_is_object(root) ? read_processor(&c->image, path, root) : err_user("%s: not a JSON map", path);
+    int rc = json_is_object(root) ? read_processor(c, path, root) : err_user("%s: not a JSON map", path);
     json_decref(root);
     return rc;
 }
@@ -199,19 +282,34 @@ static void write_three(JsonOut *o, const char *key, const char *list)
     json_out_close(o);
 }
 
+static void write_square(JsonOut *o, const char *key, int64_t side)
+{
+    json_out_object(o, key);
+    json_out_int(o, "height", side);
+    json_out_int(o, "width", side);
+    json_out_close(o);
+}
+
 int hfconf_write_processor(const HfConfig *c, FILE *out)
 {
-    enum { BILINEAR = 2 };
     JsonOut o;
+    int     squeeze = c->image.fit == FIT_SQUEEZE;
     json_out_init_file(&o, out);
     json_out_object(&o, NULL);
-    json_out_str(&o, "image_processor_type", "ViTImageProcessor");
+    /* ViTImageProcessor only squeezes. */
+    json_out_str(&o, "image_processor_type", squeeze ? "ViTImageProcessor" : "BitImageProcessor");
     json_out_bool(&o, "do_resize", 1);
-    json_out_object(&o, "size");
-    json_out_int(&o, "height", c->image.size);
-    json_out_int(&o, "width", c->image.size);
-    json_out_close(&o);
-    json_out_int(&o, "resample", BILINEAR);
+    if (squeeze) {
+        write_square(&o, "size", c->image.size);
+    } else {
+        json_out_object(&o, "size");
+        json_out_int(&o, "shortest_edge", (int64_t)((double)c->image.size / c->crop_fraction));
+        json_out_close(&o);
+        json_out_bool(&o, "do_center_crop", 1);
+        write_square(&o, "crop_size", c->image.size);
+    }
+    json_out_int(&o, "resample", c->image.filter == FILTER_BICUBIC ? PILLOW_BICUBIC : PILLOW_BILINEAR);
+    json_out_bool(&o, "do_convert_rgb", 1);
     json_out_bool(&o, "do_rescale", 1);
     json_out_num(&o, "rescale_factor", 1.0 / 255);
     json_out_bool(&o, "do_normalize", 1);

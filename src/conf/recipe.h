@@ -35,6 +35,8 @@ typedef enum {
 typedef enum { OPTIM_ADAMW, OPTIM_MUON } OptimKind;
 typedef enum { POOL_MEAN, POOL_CLASS } PoolKind;
 typedef enum { GRID_LEARNED, GRID_SINCOS } GridPos;
+typedef enum { FIT_CROP, FIT_SQUEEZE } ImageFit;
+typedef enum { FILTER_BILINEAR, FILTER_BICUBIC } PixelFilter;
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_RANDOM, DATA_UINT16 } DataKind;
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } DataPack;
 typedef enum { VERIFY_AUTO, VERIFY_TRUE, VERIFY_FALSE } DataVerify;
@@ -103,11 +105,13 @@ typedef struct {
     int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
     PoolKind pool;
     GridPos  pos;
-    double   smooth;                            /* label smoothing */
-    double   ema;                               /* decay of the running mean of weights; 0: none */
-    char     mean[RECIPE_STR], std[RECIPE_STR]; /* of the channels, as comma lists of 3 */
-    char     names[RECIPE_STR];                 /* of the classes, as a comma list */
-    char     names_file[RECIPE_STR];            /* or in a file, see class_names.h; both "": the data's */
+    ImageFit fit;       /* how a picture becomes a square where nothing is random */
+    PixelFilter filter; /* of every resize */
+    double      smooth; /* label smoothing */
+    double      ema;    /* decay of the running mean of weights; 0: none */
+    char        mean[RECIPE_STR], std[RECIPE_STR]; /* of the channels, as comma lists of 3 */
+    char        names[RECIPE_STR];                 /* of the classes, as a comma list */
+    char        names_file[RECIPE_STR];            /* or in a file, see class_names.h; both "": the data's */
 } RecipeImage;
 
 typedef struct {
@@ -136,6 +140,9 @@ typedef struct {
     int64_t    prefix_token;        /* token that ends a window's prefix, -1: none; used by mask: prefix */
     char       augment[RECIPE_STR]; /* images: comma list of what is done to a training sample */
     double     crop_min, crop_fraction; /* images: least area of a random crop; share of a centre crop */
+    int        full_decode;             /* images: JPEGs are never decoded at a fraction of their size */
+    double     jitter;                  /* images: strength of colour changes */
+    int        erase_noise;             /* images: an erased box is noise, not the mean colour */
     double     mixup, cutmix, erase;    /* images: alphas, probability */
     int64_t    rand_ops, rand_level;    /* images: RandAugment */
     int64_t    mix_group;               /* images: samples that mix among each other */

@@ -327,13 +327,12 @@ static int is_free(const char *key)
 }
 
 /* 1: the recipe may say other than the folder. A shorter context where positions are computed; any size of
- * images, because their positions are resampled; any names of classes. */
+ * images, because their positions are resampled; any names of classes; another way to a square. */
 static int may_differ(const Recipe *r, const HfConfig *c, const char *key)
 {
     if (strcmp(key, "model.context") == 0)
         return c->model.pos == POS_ROPE && r->model.context < c->model.context;
-    return strcmp(key, "image.size") == 0 || strcmp(key, "image.names") == 0 ||
-           strcmp(key, "image.names_file") == 0;
+    return str_list_has("image.size,image.names,image.names_file,image.fit,image.filter", key);
 }
 
 /* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. */

@@ -14,6 +14,8 @@ static const char *const schedule_names[] = { "cosine", "onecycle", "linear", "c
 static const char *const optim_names[]    = { "adamw", "muon", NULL };
 static const char *const pool_names[]     = { "mean", "class", NULL };
 static const char *const grid_names[]     = { "learned", "sincos", NULL };
+static const char *const fit_names[]      = { "crop", "squeeze", NULL };
+static const char *const filter_names[]   = { "bilinear", "bicubic", NULL };
 static const char *const augment_names[]  = { "none",  "crop",  "flip",   "jitter", "rand",
                                               "erase", "mixup", "cutmix", NULL };
 static const char *const data_names[]     = { "text", "tokens", "random", "uint16", NULL };
@@ -312,6 +314,14 @@ const SchemaRow schema_table[] = {
     { ROW("image.pos_frames", KEY_INT, image.pos_frames, "0"), BETWEEN(0, 4096),
       .tasks = "image", .fixed = FIXED_WEIGHTS,
       .help = "the same for image.frames" },
+    { ROW("image.fit", KEY_ENUM, image.fit, "crop"), .names = fit_names,
+      .tasks = "image",
+      .help = "how a picture becomes a square where no random crop does: its middle (data.crop_fraction), or all "
+              "of it, squeezed, as ViT models of Hugging Face see it" },
+    { ROW("image.filter", KEY_ENUM, image.filter, "bilinear"), .names = filter_names,
+      .aka = "interpolation,resample",
+      .tasks = "image",
+      .help = "how pictures are resized, with antialiasing" },
     { ROW("image.smooth", KEY_FLOAT, image.smooth, "0"), BETWEEN(0, 0.9),
       .aka = "label_smoothing,smoothing",
       .tasks = "image",
@@ -627,6 +637,13 @@ const SchemaRow schema_table[] = {
       .aka = "crop_pct",
       .tasks = "image",
       .help = "share of the short side that the centre crop of validation keeps" },
+    { ROW("data.full_decode", KEY_BOOL, data.full_decode, "false"),
+      .tasks = "image",
+      .help = "decodes JPEGs at their full size, also where a fraction would do: slower, and pixels as Pillow's" },
+    { ROW("data.jitter", KEY_FLOAT, data.jitter, "0.4"), BETWEEN(0, 1),
+      .aka = "color_jitter",
+      .tasks = "image",
+      .help = "augment jitter: strength for brightness, contrast and saturation; hue has a quarter of it" },
     { ROW("data.mixup", KEY_FLOAT, data.mixup, "0.8"), BETWEEN(0.001, 100),
       .aka = "mixup_alpha",
       .tasks = "image",
@@ -639,6 +656,9 @@ const SchemaRow schema_table[] = {
       .aka = "reprob,random_erasing",
       .tasks = "image",
       .help = "augment erase: share of the samples that lose a box" },
+    { ROW("data.erase_noise", KEY_BOOL, data.erase_noise, "false"),
+      .tasks = "image",
+      .help = "augment erase: the box becomes noise instead of the mean colour" },
     { ROW("data.rand_ops", KEY_INT, data.rand_ops, "2"), BETWEEN(1, 8),
       .aka = "num_ops",
       .tasks = "image",

@@ -98,11 +98,30 @@ ImageOptions image_options_train(int size)
     return o;
 }
 
-static const char *const switches[] = {
-    "none", "crop", "flip", "jitter", "rand", "erase", "mixup", "cutmix"
+enum {
+    SWITCH_NONE,
+    SWITCH_CROP,
+    SWITCH_FLIP,
+    SWITCH_JITTER,
+    SWITCH_RAND,
+    SWITCH_ERASE,
+    SWITCH_MIXUP,
+    SWITCH_CUTMIX
 };
 
-int image_options_list(ImageOptions *o, const char *list, const char *key)
+static const char *const switches[] = {
+    [SWITCH_NONE] = "none", [SWITCH_CROP] = "crop",   [SWITCH_FLIP] = "flip",   [SWITCH_JITTER] = "jitter",
+    [SWITCH_RAND] = "rand", [SWITCH_ERASE] = "erase", [SWITCH_MIXUP] = "mixup", [SWITCH_CUTMIX] = "cutmix"
+};
+
+/* torchvision's usual proportion: hue a quarter of the others. */
+static void set_jitter(ImageOptions *o, double strength)
+{
+    o->jitter_brightness = o->jitter_contrast = o->jitter_saturation = strength;
+    o->jitter_hue                                                    = strength / 4;
+}
+
+int image_options_list(ImageOptions *o, const char *list, const RecipeData *d, const char *key)
 {
     char item[32];
     int  rc;
@@ -112,16 +131,14 @@ int image_options_list(ImageOptions *o, const char *list, const char *key)
         while (k < ARRAY_LEN(switches) && strcmp(item, switches[k]) != 0)
             str_nearest_offer(&near, switches[k++]);
         switch (k) {
-        case 0: break;
-        case 1: o->crop = IMAGE_CROP_RANDOM; break;
-        case 2: o->flip = 0.5; break;
-        case 3:
-            o->jitter_brightness = o->jitter_contrast = o->jitter_saturation = 0.4, o->jitter_hue = 0.1;
-            break;
-        case 4: o->rand_ops = 2, o->rand_level = 9; break;
-        case 5: o->erase = 0.25; break;
-        case 6: o->mixup = 0.8; break;
-        case 7: o->cutmix = 1; break;
+        case SWITCH_NONE: break;
+        case SWITCH_CROP: o->crop = IMAGE_CROP_RANDOM; break;
+        case SWITCH_FLIP: o->flip = 0.5; break;
+        case SWITCH_JITTER: set_jitter(o, d->jitter); break;
+        case SWITCH_RAND: o->rand_ops = (int)d->rand_ops, o->rand_level = (int)d->rand_level; break;
+        case SWITCH_ERASE: o->erase = d->erase, o->erase_noise = d->erase_noise; break;
+        case SWITCH_MIXUP: o->mixup = d->mixup; break;
+        case SWITCH_CUTMIX: o->cutmix = d->cutmix; break;
         default:
             return err_user("%s: there is no augmentation '%s' (did you mean %s?)", key, item,
                             near.best ? near.best : "crop, flip, jitter, rand, erase, mixup or cutmix");

@@ -59,6 +59,9 @@ ImageOptions image_source_options(const Recipe *r, int training)
     o.seed          = (uint64_t)r->seed;
     o.frames        = (int)r->image.seen_frames;
     o.stride        = (int)r->image.stride;
+    o.crop          = r->image.fit == FIT_SQUEEZE ? IMAGE_CROP_WHOLE : IMAGE_CROP_CENTER;
+    o.filter        = r->image.filter == FILTER_BICUBIC ? RESIZE_BICUBIC : RESIZE_BILINEAR;
+    o.full_decode   = d->full_decode;
     o.crop_fraction = d->crop_fraction;
     o.crop_scale[0] = d->crop_min;
     if (relate_floats(r->image.mean, 3, mean) == 0) {
@@ -66,15 +69,8 @@ ImageOptions image_source_options(const Recipe *r, int training)
             o.erase_fill[c] = (uint8_t)(MIN(MAX(mean[c], 0.0f), 1.0f) * 255.0f + 0.5f);
     }
     if (!training) return o;
-    int rc = image_options_list(&o, d->augment, "data.augment");
+    int rc = image_options_list(&o, d->augment, d, "data.augment");
     CHECK(rc == 0, "data.augment was verified on load");
-    if (o.rand_ops > 0) {
-        o.rand_ops   = (int)d->rand_ops;
-        o.rand_level = (int)d->rand_level;
-    }
-    if (o.erase > 0) o.erase = d->erase;
-    if (o.mixup > 0) o.mixup = d->mixup;
-    if (o.cutmix > 0) o.cutmix = d->cutmix;
     o.mix_group = (int)d->mix_group;
     o.any_frame = 1;
     return o;

@@ -9,7 +9,11 @@
 static int describe(const Recipe *r, HfConfig *c)
 {
     TRY(hfconf_check_image(&r->model, &r->image));
-    *c = (HfConfig){ .family = HF_VIT, .model = r->model, .image = r->image, .bos = -1 };
+    *c = (HfConfig){ .family        = HF_VIT,
+                     .model         = r->model,
+                     .image         = r->image,
+                     .crop_fraction = r->data.crop_fraction,
+                     .bos           = -1 };
     return 0;
 }
 
