@@ -30,7 +30,7 @@ verdict "export as bfloat16" $? "$(seen)"
 brim predict vit vit/pictures "${cpu[@]}" --show 1 image.size=48
 verdict "another size: positions are resampled" "$rc" "$(seen)"
 
-# ---- pictures that are no squares ---------------------------------------------------------------------------
+# ---- pictures that are no squares --------------------------------------------------------------------------
 
 processed() { # folder, sed script for preprocessor_config.json
     rm -rf "$1"; cp -r vit "$1"; sed -i "$2" "$1/preprocessor_config.json"
@@ -137,7 +137,7 @@ refused "a class without a label" "id2label" import odd run=odd
 rm -rf odd; cp -r vit odd; sed -i 's/"image_std": \[/"image_std": [0, /' odd/preprocessor_config.json
 refused "four numbers for three channels" "image_std" import odd run=odd
 processed odd 's/"resample": 2/"resample": 1/'
-refused "a filter that Brim has not" "resample: Brim has 2 (bilinear) and 3 (bicubic), not 1" import odd run=odd
+refused "a filter that Brim has not" "Brim has 2 (bilinear) and 3 (bicubic), not 1" import odd run=odd
 processed odd 's/"do_resize": true/"do_resize": true, "do_pad": true/'
 refused "a key that may change pixels" "do_pad: Brim does not know what this key changes" import odd run=odd
 processed odd 's/"height": 32/"height": 48/'

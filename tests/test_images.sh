@@ -84,11 +84,17 @@ else
     verdict "show measures itself" $? "$(cat out err)"
     refuse "albums are not mixed with a second conversion" 'albums: has albums already' images \
         "$mnist" --out albums
+    "$brim" data verify albums >out 2>&1 && grep -q '10000 records of 10 classes, all checksums' out
+    verdict "albums are verified" $? "$(cat out)"
     head -c 40000 /dev/zero | dd of=albums/part-00001.brimg bs=1 seek=1000 conv=notrunc status=none
     "$brim" data show albums --size 8 --count 1024 --out a.png >list 2>err; rc=$?
     [ $rc -eq 0 ] && grep -q 'part-00001.brimg: .*: skipped: the checksum of its record' err &&
         [ "$(grep -c 'no label' list)" -ge 4 ]
     verdict "damaged records are skipped by name" $? "exit code $rc: $(cat err)"
+    "$brim" data verify albums >out 2>&1; rc=$?
+    [ $rc -eq 1 ] && grep -qE 'albums: [0-9]+ of 10000 records are damaged' out &&
+        grep -q 'part-00001.brimg: .*checksum' out
+    verdict "damaged records are found by verify" $? "exit code $rc: $(tail -n 1 out)"
     head -c 100000 albums/part-00002.brimg >cut && mv cut albums/part-00002.brimg
     refuse "a truncated album is named" 'part-00002.brimg: truncated' show albums --out a.png
 fi

@@ -98,6 +98,10 @@ verdict "a stage that patches do not cover is refused" $? "$rc: $out"
 brim train grow.yaml run=short steps=2 "stages=[5000:48]" optim.warmup=0
 [ "$rc" -eq 0 ] && says 'stages: the run has 2 steps, so the stage of step 5000 is never reached'
 verdict "a stage that is never reached is named" $? "$(seen)"
+brim plan grow.yaml --gpu h200
+[ "$rc" -eq 0 ] && [ "$(grep -c '^stage  ' said)" -eq "$(grep -c '^device  ' said)" ] &&
+    says "^stage       steps $first to "
+verdict "a plan has every stage" $? "$(seen)"
 brim plan grow.yaml --gpu h200 --grow pixels --json
 [ "$rc" -eq 2 ] && says '^command line: --grow: not together with --json'
 verdict "--grow has no JSON" $? "$(seen)"

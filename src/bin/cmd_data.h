@@ -22,4 +22,8 @@ int cmd_data_factbook(const CmdArgs *a);
 int cmd_data_clips(const CmdArgs *a);
 int cmd_data_show(const CmdArgs *a);
 
+/* brim data verify: 1 for an album or a folder of them; checksums of all records. */
+int cmd_is_albums(const char *path);
+int cmd_verify_albums(char *const *path, int n);
+
 #endif

@@ -271,3 +271,53 @@ int cmd_data_show(const CmdArgs *a)
     image_set_close(set);
     return rc;
 }
+
+/* ---- verify ---------------------------------------------------------------------------------------- */
+
+int cmd_is_albums(const char *path)
+{
+    char **names;
+    Arena  arena;
+    if (file_kind(path) != FILE_FOLDER) return str_ends_with(path, ALBUM_SUFFIX);
+    arena_init(&arena);
+    int n = file_list(&arena, path, ALBUM_SUFFIX, &names);
+    arena_deinit(&arena);
+    err_clear(); /* a folder that cannot be listed is refused later */
+    return n > 0;
+}
+
+/* Reads every record of a set; the checksum of each is checked on the way. */
+static int verify_set(const ImageSet *set, const char *path)
+{
+    ImageScratch s;
+    ImageRecord  record;
+    char         name[1024];
+    int64_t      n_bad = 0, n = image_set_len(set);
+    int          rc = image_scratch_init(&s, 0);
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        rc = image_set_read(set, i, &s, &record);
+        if (rc != 1) continue;
+        printf("%s: %s\n", image_set_name(set, i, name, sizeof name), s.why);
+        n_bad++;
+        rc = 0;
+    }
+    image_scratch_deinit(&s);
+    TRY(rc);
+    if (n_bad > 0)
+        return err_set("%s: %lld of %lld records are damaged", path, (long long)n_bad, (long long)n);
+    printf("%s: %lld records of %d classes, all checksums are right\n", path, (long long)n,
+           image_set_classes(set));
+    return 0;
+}
+
+int cmd_verify_albums(char *const *path, int n)
+{
+    for (int i = 0; i < n; i++) {
+        ImageSet *set;
+        TRY(image_set_open(&set, path[i]));
+        int rc = verify_set(set, path[i]);
+        image_set_close(set);
+        TRY(rc);
+    }
+    return 0;
+}

@@ -70,6 +70,23 @@ static int plan_here(const Recipe *r, const Flags *f)
     return rc;
 }
 
+/* Every stage has a plan of its own. */
+static int plan_stages(const Recipe *r, const Flags *f)
+{
+    const Task *task  = task_of(r);
+    TaskStage   range = { 0, r->steps };
+    Recipe      stage = *r;
+    for (int64_t step = 0; step < r->steps; step = range.until) {
+        if (task->stage) range = task->stage(r, step, &stage);
+        int several = range.from > 0 || range.until < r->steps;
+        if (several && !f->json)
+            printf("%sstage       steps %lld to %lld\n", step > 0 ? "\n" : "", (long long)range.from,
+                   (long long)range.until);
+        TRY(f->gpu ? plan_for(&stage, f) : plan_here(&stage, f));
+    }
+    return 0;
+}
+
 /* ---- --grow ------------------------------------------------------------------------------------------- */
 
 /* 1 when the recipe fits, with its choice; 0 when it does not, and the error that is pending says why. */
@@ -162,7 +179,7 @@ int cmd_plan(const CmdArgs *a)
     CmdFlag   flag[] = { { "--gpu", &f.gpu, NULL, "plan for a card that is not here" },
                          { "--grow", &f.grow, NULL, "pixels or frames: the largest that fits" },
                          { "--list", NULL, &f.list, "print every op and tensor" },
-                         { "--json", NULL, &f.json, "one JSON object instead" } };
+                         { "--json", NULL, &f.json, "one JSON object instead, one for each stage" } };
     Recipe    r;
     CmdTarget t;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
@@ -175,5 +192,5 @@ int cmd_plan(const CmdArgs *a)
     if (!f.json && r.data.train[0] && file_kind(r.data.train) == FILE_NONE)
         printf("data        %s is not here\n", r.data.train);
     if (f.grow) return plan_grow(&r, &f);
-    return f.gpu ? plan_for(&r, &f) : plan_here(&r, &f);
+    return plan_stages(&r, &f);
 }

@@ -302,5 +302,6 @@ int cmd_data_verify(const CmdArgs *a)
     Look          l      = { .check = 1 };
     const CmdFlag flag[] = { { "--raw", NULL, &l.raw, "files of 2-byte ids without a header (nanoGPT)" } };
     int           n      = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    if (n > 0 && cmd_is_albums(a->argv[0])) return cmd_verify_albums(a->argv, n);
     return n < 0 ? -1 : look_all(a, n, &l);
 }

@@ -379,7 +379,7 @@ void schema_describe(const SchemaRow *row, char *buf, size_t n)
         return;
     case KEY_LIST:
         list_names(row, more, sizeof more);
-        snprintf(buf, n, "list of %s", more[0] ? more : "names");
+        snprintf(buf, n, "list of %s", more[0] ? more : row->def[0] ? "numbers" : "names");
         return;
     case KEY_TEXT: snprintf(buf, n, "text"); return;
     case KEY_SIZE: snprintf(buf, n, "bytes (60G) or a share (80%%)"); return;

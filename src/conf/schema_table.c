@@ -586,8 +586,8 @@ const SchemaRow schema_table[] = {
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
               "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
-              "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd. From the current "
-              "folder, else the recipe's" },
+              "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd; of task image class "
+              "folders, idx, tar or albums. From the current folder, else the recipe's" },
     { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = 1,
       .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
       .tasks = "lm", .fixed = FIXED_DATA,
@@ -601,15 +601,16 @@ const SchemaRow schema_table[] = {
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
-      .help = "the same for validation; default: the last data.val_fraction of data.train" },
+      .help = "the same for validation; default: the last data.val_fraction of data.train, of task image every "
+              "k-th sample" },
     { ROW("data.val_fraction", KEY_FLOAT, data.val_fraction, "0.1"), BETWEEN(0, 0.5),
       .aka = "val_split,validation_split",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
       .help = "share of data.train kept for validation when data.val is not given; 0: none, no evaluation" },
     { ROW("data.threads", KEY_INT, data.threads, "0"), BETWEEN(0, 1024),
       .aka = "num_workers,workers,loader_threads",
-      .help = "loader threads, at most data.depth + 4 of them; 0: a quarter of the CPUs, 1 to 4, and more "
-              "while steps wait for data" },
+      .help = "loader threads, at most data.depth + 4 of them (task image: more, several share a batch); 0: a "
+              "quarter of the CPUs, 1 to 4, and more while steps wait for data" },
     { ROW("data.depth", KEY_INT, data.depth, "4"), BETWEEN(1, RECIPE_MOST_DEPTH),
       .aka = "prefetch_factor,prefetch_depth,queue_size",
       .help = "batches kept ready" },

@@ -52,8 +52,8 @@ typedef struct {
 ImageOptions image_options_eval(int size);
 /* Random resized crop and flip; jitter, RandAugment, erasing and mixing are off. */
 ImageOptions image_options_train(int size);
-/* Switches on what a comma list names: crop, flip, jitter, rand, erase, mixup, cutmix, or none, each as strong
- * as the recipe says. Negative after err_user(), naming `key`. */
+/* Switches on what a comma list names: crop, flip, jitter, rand, erase, mixup, cutmix, or none, each as
+ * strong as the recipe says. Negative after err_user(), naming `key`. */
 int image_options_list(ImageOptions *o, const char *list, const RecipeData *d, const char *key);
 
 typedef enum {

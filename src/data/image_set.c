@@ -209,6 +209,8 @@ static int open_file(ImageSet *s)
     if (idx_is_magic(s->path)) return open_idx(s);
     if (str_ends_with(s->path, ".tar.gz") || str_ends_with(s->path, ".tgz") || str_ends_with(s->path, ".zip"))
         return err_user("%s: is compressed: unpack it first", s->path);
+    if (set_is_video(s->path))
+        return err_user("%s: a video: brim data clips VIDEO --out FOLDER makes clips of it", s->path);
     return err_user("%s: neither a folder of images nor a .jpg, .jpeg, .png, idx, .tar or " ALBUM_SUFFIX
                     " file",
                     s->path);

@@ -39,6 +39,13 @@ static int is_other_image(const char *name)
     return has_ending(name, ending, ARRAY_LEN(ending));
 }
 
+int set_is_video(const char *path)
+{
+    static const char *const ending[] = { "mp4",  "m4v", "mov",  "avi", "mkv",
+                                          "webm", "mpg", "mpeg", "ogv", "ts" };
+    return has_ending(path, ending, ARRAY_LEN(ending));
+}
+
 /* ---- Folders --------------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -46,6 +46,7 @@ int set_scan_folder(ImageSet *s); /* image_set_folder.c */
 int set_has_classes(ImageSet *s);
 /* A set of the one image that the path names: 1; 0 when the path has no ending of an image. */
 int set_scan_image(ImageSet *s);
+int set_is_video(const char *path); /* 1: by its ending */
 int set_scan_tar(ImageSet *s, int part);
 
 #endif
