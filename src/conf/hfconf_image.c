@@ -122,7 +122,7 @@ static int read_fit(HfConfig *c, const char *name, const json_t *root)
     return 0;
 }
 
-/* Pillow's number of a filter. Without one it is the processor's own: bilinear for ViT, bicubic for others. */
+/* Pillow's number of a filter; without one the processor's own: bilinear for ViT, bicubic for others. */
 static int read_filter(HfConfig *c, const char *name, const json_t *root)
 {
     const json_t *resample = json_object_get(root, "resample");

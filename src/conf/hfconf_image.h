@@ -13,8 +13,8 @@ void hfconf_image_defaults(RecipeImage *m);
 /* Number and names of the classes from id2label of the file `name`; positions for image.size. Negative after
  * err_user(). */
 int hfconf_image_labels(HfConfig *c, const char *name, const json_t *root);
-/* How a picture becomes pixels that the net sees, from DIR/preprocessor_config.json, if there is one. Negative
- * after err_user(). */
+/* How a picture becomes what the net sees, from DIR/preprocessor_config.json, if there is one. Negative after
+ * err_user(). */
 int hfconf_image_processor(HfConfig *c, const char *dir);
 /* The keys of a vision model. Negative after err_user(). */
 int hfconf_image_write(JsonOut *o, const HfConfig *c);

@@ -316,8 +316,8 @@ const SchemaRow schema_table[] = {
       .help = "the same for image.frames" },
     { ROW("image.fit", KEY_ENUM, image.fit, "crop"), .names = fit_names,
       .tasks = "image",
-      .help = "how a picture becomes a square where no random crop does: its middle (data.crop_fraction), or all "
-              "of it, squeezed, as ViT models of Hugging Face see it" },
+      .help = "how a picture becomes a square where no random crop does: its middle (data.crop_fraction), or "
+              "all of it, squeezed, as ViT models of Hugging Face see it" },
     { ROW("image.filter", KEY_ENUM, image.filter, "bilinear"), .names = filter_names,
       .aka = "interpolation,resample",
       .tasks = "image",
@@ -601,16 +601,16 @@ const SchemaRow schema_table[] = {
     { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
-      .help = "the same for validation; default: the last data.val_fraction of data.train, of task image every "
-              "k-th sample" },
+      .help = "the same for validation; default: the last data.val_fraction of data.train, of task image "
+              "every k-th sample" },
     { ROW("data.val_fraction", KEY_FLOAT, data.val_fraction, "0.1"), BETWEEN(0, 0.5),
       .aka = "val_split,validation_split",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
       .help = "share of data.train kept for validation when data.val is not given; 0: none, no evaluation" },
     { ROW("data.threads", KEY_INT, data.threads, "0"), BETWEEN(0, 1024),
       .aka = "num_workers,workers,loader_threads",
-      .help = "loader threads, at most data.depth + 4 of them (task image: more, several share a batch); 0: a "
-              "quarter of the CPUs, 1 to 4, and more while steps wait for data" },
+      .help = "loader threads, at most data.depth + 4 of them (task image: more, several share a batch); 0: "
+              "a quarter of the CPUs, 1 to 4, and more while steps wait for data" },
     { ROW("data.depth", KEY_INT, data.depth, "4"), BETWEEN(1, RECIPE_MOST_DEPTH),
       .aka = "prefetch_factor,prefetch_depth,queue_size",
       .help = "batches kept ready" },
@@ -640,7 +640,7 @@ const SchemaRow schema_table[] = {
       .help = "share of the short side that the centre crop of validation keeps" },
     { ROW("data.full_decode", KEY_BOOL, data.full_decode, "false"),
       .tasks = "image",
-      .help = "decodes JPEGs at their full size, also where a fraction would do: slower, and pixels as Pillow's" },
+      .help = "decodes JPEGs at their full size, also where a fraction would do: slower, as Pillow does" },
     { ROW("data.jitter", KEY_FLOAT, data.jitter, "0.4"), BETWEEN(0, 1),
       .aka = "color_jitter",
       .tasks = "image",
