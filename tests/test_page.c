@@ -294,20 +294,20 @@ static const char *base_of(const Rig *r)
 
 static int call_compare(const Rig *r, FILE *f)
 {
-    char *names[] = { "one", "two" };
-    return compare_print(base_of(r), names, 2, 0, f);
+    CompareRun runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    return compare_print(runs, 2, 0, f);
 }
 
 static int call_json(const Rig *r, FILE *f)
 {
-    char *names[] = { "one", "two" };
-    return compare_print(base_of(r), names, 2, 1, f);
+    CompareRun runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    return compare_print(runs, 2, 1, f);
 }
 
 static void test_compare(void **state)
 {
-    Rig  *r        = *state;
-    char *absent[] = { "oen" };
+    Rig       *r      = *state;
+    CompareRun absent = { base_of(r), "oen" };
     make_run(r, "one", 0.001, "");
     make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
     char *t = captured(call_compare, r);
@@ -323,8 +323,8 @@ static void test_compare(void **state)
     assert_true(json_number_value(json_object_get(root, "best_step")) == 30);
     json_decref(root);
     free(t);
-    assert_true(compare_print(base_of(r), absent, 1, 0, stdout) < 0);
-    assert_string_equal(err_get(), "command line: oen: no such run (did you mean one?)");
+    assert_true(compare_print(&absent, 1, 0, stdout) < 0);
+    assert_non_null(strstr(err_get(), "command line: oen: no such run in "));
     err_clear();
 }
 

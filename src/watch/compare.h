@@ -5,8 +5,13 @@
 
 #include <stdio.h>
 
-/* names: of runs in folder base. as_json: an object a line instead of a table. Negative after err_user()
- * or err_set(). */
-int compare_print(const char *base, char *const *names, int n, int as_json, FILE *out);
+enum { COMPARE_RUNS = 16 };
+
+typedef struct {
+    const char *base, *name; /* the folder above the run, and the run */
+} CompareRun;
+
+/* as_json: an object a line instead of a table. Negative after err_user() or err_set(). */
+int compare_print(const CompareRun *run, int n, int as_json, FILE *out);
 
 #endif

@@ -363,7 +363,7 @@ int report_write_run(const char *base, const char *name, const char *out)
 {
     Runs *r = (Runs *)calloc(1, sizeof *r);
     if (!r) return err_sys("memory for the report");
-    int rc = runs_init(r, base);
+    int rc = runs_init_one(r, base, name);
     if (rc == 0) {
         runs_refresh(r);
         RunView *v = runs_need(r, name);

@@ -29,6 +29,12 @@ int runs_init(Runs *r, const char *base)
     return str_copy(r->base, sizeof r->base, base) < 0 ? err_set("%s: path too long", base) : 0;
 }
 
+int runs_init_one(Runs *r, const char *base, const char *name)
+{
+    TRY(runs_init(r, base));
+    return str_copy(r->only, sizeof r->only, name) < 0 ? err_set("%s: the name is too long", name) : 0;
+}
+
 static void close_full(RunView *v)
 {
     if (v->full) series_deinit(v->full);
@@ -65,17 +71,13 @@ RunView *runs_find(Runs *r, const char *name)
 
 RunView *runs_need(Runs *r, const char *name)
 {
-    char       shown[128], recipe[1400];
-    RunView   *v    = runs_find(r, name);
-    StrNearest near = str_nearest_begin(name);
+    char     shown[128], recipe[1400];
+    RunView *v = runs_find(r, name);
     if (v) return v;
     str_quote(shown, sizeof shown, name, strlen(name));
-    for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
     snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", r->base, name);
     if (access(recipe, F_OK) == 0) {
         err_user("command line: %s: this run has no steps yet", shown);
-    } else if (near.best) {
-        err_user("command line: %s: no such run (did you mean %s?)", shown, near.best);
     } else {
         err_user("command line: %s: no such run in %s", shown, r->base);
     }
@@ -223,11 +225,11 @@ static RunView *room_for(Runs *r, const char *name, double changed_s)
 
 static int list_runs(Runs *r)
 {
-    Arena  arena;
-    char **names;
-    int    changed = 0, before = r->n_run;
+    Arena arena;
+    char *one = r->only, **names = &one;
+    int   changed = 0, before = r->n_run;
     arena_init(&arena);
-    int n = file_list(&arena, r->base, "", &names);
+    int n = r->only[0] ? 1 : file_list(&arena, r->base, "", &names);
     err_clear(); /* no folder: no runs */
     for (int i = 0; i < r->n_run; i++) r->run[i]->is_seen = 0;
     for (int i = 0; i < n; i++) {

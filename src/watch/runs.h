@@ -37,12 +37,14 @@ typedef struct {
 
 typedef struct {
     char     base[1024];
-    RunView *run[RUNS_MOST]; /* newest first */
+    char     only[RUNS_NAME]; /* the one run to look at; "": all */
+    RunView *run[RUNS_MOST];  /* newest first */
     int      n_run;
     int64_t  n_asked;
 } Runs;
 
-int  runs_init(Runs *r, const char *base); /* negative after err_set() */
+int  runs_init(Runs *r, const char *base);                       /* negative after err_set() */
+int  runs_init_one(Runs *r, const char *base, const char *name); /* other runs are not looked at */
 void runs_deinit(Runs *r);
 /* Looks at the folders and follows the files. 1: something changed, 0: nothing; unreadable ones are passed
  * over. */
