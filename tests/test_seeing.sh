@@ -101,6 +101,53 @@ verdict "a run that is none" $? "exit code $rc: $(cat err)"
 [ $rc -eq 2 ] && grep -q 'a run is judged as it was' err
 verdict "keys do not change what a run was" $? "exit code $rc: $(cat err)"
 
+brim doctor sen; [ $rc -eq 2 ] && says 'sen: neither a run nor a recipe \(did you mean seen\?\)$'
+verdict "a run that is mistyped" $? "$(seen)"
+brim doctor seen --seconds 5; [ $rc -eq 2 ] && says '^command line: --seconds: a run is judged by its files'
+verdict "a run is not watched" $? "$(seen)"
+brim doctor seen --out x.yaml; [ $rc -eq 2 ] && says '^command line: --out: only together with --apply$'
+verdict "--out without --apply" $? "$(seen)"
+
+# A run in another folder, with the name of one in runs/.
+mkdir -p other/runs && cp -r runs/seen other/runs/ && rm other/runs/seen/{trace.json,report.html}
+sed -i 's/"device": "[^"]*"/"device": "elsewhere"/' other/runs/seen/watch.json
+brim doctor other/runs/seen --apply; [ $rc -eq 0 ] && says '^seen on elsewhere: ' &&
+    { [ -s other/runs/seen.doctor.yaml ] || says '^nothing to change'; }
+verdict "the doctor of a run elsewhere" $? "$(seen)"
+brim compare seen other/runs/seen/
+[ $rc -eq 0 ] && says '^device .* elsewhere$' && says ' runs/seen  *other/runs/seen$'
+verdict "compare with a run elsewhere" $? "$(seen)"
+brim report other/runs/seen; [ $rc -eq 0 ] && says '^other/runs/seen/report.html$' &&
+    grep -q elsewhere other/runs/seen/report.html && ! grep -q elsewhere runs/seen/report.html
+verdict "the report of a run elsewhere" $? "$(seen)"
+brim trace summarize other/runs/seen; [ $rc -eq 2 ] && says '^other/runs/seen: this run has no trace'
+verdict "the trace of a run elsewhere" $? "$(seen)"
+(cd other/runs/seen && "$brim" report . >"$dir/said" 2>&1); rc=$?
+[ $rc -eq 0 ] && says '/other/runs/seen/report.html$'
+verdict "a run from within its folder" $? "$(seen)"
+long=$(printf 'd%.0s' $(seq 120)); mkdir -p "$long/$long/$long" && cp -r runs/seen "$long/$long/$long/"
+brim report "$long/$long/$long/seen" --out long.html; [ $rc -eq 0 ] && [ -s long.html ]
+verdict "a run with a long path" $? "$(seen)"
+
+# The sampler may be off; the run's own clocks are not.
+brim train tiny.yaml run=unwatched watch.sample=false watch.report=false eval.every=5
+brim doctor unwatched --json
+python3 - >out2 2>&1 <<'END'
+import json
+d = json.load(open("said"))
+parts = {p["name"]: p["share"] for p in d["waterfall"]}
+assert parts["evaluation"] > 0 and "fill_s" in d["window"], parts
+END
+verdict "without the sampler evaluations are counted" $? "$(cat out2; seen)"
+
+# Samples of steps that are done again are there once.
+keys="run=again watch.samples=1 watch.prompt=The eval.every=10 checkpoint.every=10 watch.report=false"
+brim train tiny.yaml $keys steps=30
+rm -rf runs/again/checkpoints/step-000000[23]0
+brim train tiny.yaml $keys steps=30
+[ $rc -eq 0 ] && [ "$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | tr -dc '0-9\n' | xargs)" = "0 10 20 30" ]
+verdict "samples after a resume: every step once" $? "$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | xargs)"
+
 # A run with the name of a recipe: the name means the run.
 "$brim" train tiny.yaml run=quickstart steps=30 watch.report=false >out 2>&1
 "$brim" doctor quickstart >out 2>err; rc=$?
@@ -132,11 +179,18 @@ END
 "$brim" doctor images.yaml --seconds 0.5 --json >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '"units": "samples"' out && grep -q '"window": {' out
 verdict "the doctor looks at a recipe of images" $? "exit code $rc: $(tail -n 2 err)"
-"$brim" train cartpole run=pole steps=12 threads=1 eval.every=4 eval.samples=4 >out 2>&1; rc=$?
+brim doctor images.yaml eval.every=2 checkpoint.every=2 --seconds 0.5
+[ $rc -eq 0 ] && ! says 'validation|^  (evaluation|checkpoints) ' &&
+    says '^none in these steps: evaluation, checkpoints$'
+verdict "a look evaluates nothing and saves nothing" $? "$(seen)"
+"$brim" train cartpole run=pole steps=12 threads=1 eval.every=4 eval.samples=4 watch.samples=1 \
+    watch.tensorboard=true >out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q 'Validation return, larger is better' runs/pole/report.html &&
     grep -q 'charts/episodic return' runs/pole/report.html && grep -q 'Rate, steps/s' runs/pole/report.html &&
     ! grep -q 'did not fall' runs/pole/report.html
 verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 out)"
+[ "$(cat runs/pole/events.out.tfevents.* | grep -a -o GIF89a | wc -l)" -eq 4 ]
+verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole/samples)"
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?

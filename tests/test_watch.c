@@ -557,7 +557,7 @@ static void test_runwatch(void **state)
     char       dir[160], metrics[200], report[200];
     int64_t    step   = 0;
     double     used_j = 0;
-    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512, NULL };
+    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512, 1, NULL };
     recipe_defaults(&recipe);
     recipe.watch.tensorboard = 1;
     snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);

@@ -287,7 +287,7 @@ int rundir_hold(RunDir *d)
     return made;
 }
 
-/* ---- Metrics ------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------- */
 
 /* 1 for a complete line that stays. */
 static int line_stays(const char *line, size_t n, int64_t first_step)
@@ -302,14 +302,14 @@ static int line_stays(const char *line, size_t n, int64_t first_step)
 }
 
 /* Copies the lines that stay to out (NULL: only counts). Returns how many do not. */
-static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
+static int copy_lines(const char *path, FILE *in, FILE *out, int64_t first_step)
 {
     char  *line    = NULL;
     size_t room    = 0;
     int    dropped = 0, rc = 0;
     for (;;) {
         ssize_t n = fault_hit(FAULT_READ) ? -2 : getline(&line, &room, in);
-        if (n == -2 || (n < 0 && !feof(in))) rc = err_sys("%s", d->metrics);
+        if (n == -2 || (n < 0 && !feof(in))) rc = err_sys("%s", path);
         if (n < 0) break;
         if (!line_stays(line, (size_t)n, first_step)) {
             dropped++;
@@ -321,35 +321,35 @@ static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
     return rc < 0 ? rc : dropped;
 }
 
-static int rewrite_lines(const RunDir *d, FILE *in, int64_t first_step)
+static int rewrite_lines(const char *path, FILE *in, int64_t first_step)
 {
-    FILE *out = file_create_tmp(d->metrics);
+    FILE *out = file_create_tmp(path);
     if (!out) return -1;
-    int dropped = copy_lines(d, in, out, first_step), rc = MIN(dropped, 0);
-    if (rc == 0) rc = file_publish(&out, d->metrics);
+    int dropped = copy_lines(path, in, out, first_step), rc = MIN(dropped, 0);
+    if (rc == 0) rc = file_publish(&out, path);
     file_discard(&out);
     return rc < 0 ? rc : dropped;
 }
 
-static FILE *open_metrics(const RunDir *d, char *why, size_t n)
+static FILE *open_lines(const char *path, char *why, size_t n)
 {
-    int   fd = file_open_own(d->metrics, O_RDONLY, why, n);
+    int   fd = file_open_own(path, O_RDONLY, why, n);
     FILE *f  = fd < 0 ? NULL : fdopen(fd, "r");
     if (f || fd < 0) return f;
-    snprintf(why, n, "%s: %s", d->metrics, strerror(errno));
+    snprintf(why, n, "%s: %s", path, strerror(errno));
     close(fd);
     return NULL;
 }
 
-int rundir_trim_metrics(const RunDir *d, int64_t first_step)
+int rundir_trim(const char *path, int64_t first_step)
 {
     char  why[RUNDIR_PATH + 128];
-    FILE *in = open_metrics(d, why, sizeof why);
+    FILE *in = open_lines(path, why, sizeof why);
     if (!in) return errno == ENOENT ? 0 : err_set("%s", why);
-    int dropped = copy_lines(d, in, NULL, first_step);
+    int dropped = copy_lines(path, in, NULL, first_step);
     if (dropped > 0) {
         rewind(in);
-        dropped = rewrite_lines(d, in, first_step);
+        dropped = rewrite_lines(path, in, first_step);
     }
     fclose(in);
     return dropped;
@@ -361,7 +361,7 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     size_t room = 0;
     int    has  = 0;
     char   why[RUNDIR_PATH + 128];
-    FILE  *in = open_metrics(d, why, sizeof why);
+    FILE  *in = open_lines(d->metrics, why, sizeof why);
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
         json_t     *root = json_loads(line, 0, NULL);

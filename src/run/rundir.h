@@ -68,11 +68,12 @@ int rundir_hold(RunDir *d);
 /* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
 int rundir_is_lost(const RunDir *d);
 
-/* Drops the lines of metrics.jsonl whose "step" is first_step or later, because these will be written again.
+/* Drops the lines of a file, such as metrics.jsonl, whose "step" is first_step or later, because these will be
+ * written again.
  * What a killed writer left of a line goes, too. The file is replaced whole, or not at all when there is
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after
  * err_set(). */
-int rundir_trim_metrics(const RunDir *d, int64_t first_step);
+int rundir_trim(const char *path, int64_t first_step);
 
 /* 1 when metrics.jsonl has a "val_loss" of this step; 0 also when it cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);
