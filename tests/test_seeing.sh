@@ -145,8 +145,9 @@ keys="run=again watch.samples=1 watch.prompt=The eval.every=10 checkpoint.every=
 brim train tiny.yaml $keys steps=30
 rm -rf runs/again/checkpoints/step-000000[23]0
 brim train tiny.yaml $keys steps=30
-[ $rc -eq 0 ] && [ "$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | tr -dc '0-9\n' | xargs)" = "0 10 20 30" ]
-verdict "samples after a resume: every step once" $? "$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | xargs)"
+steps=$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | tr -dc '0-9\n' | xargs)
+[ $rc -eq 0 ] && [ "$steps" = "0 10 20 30" ]
+verdict "samples after a resume: every step once" $? "$steps"
 
 # A run with the name of a recipe: the name means the run.
 "$brim" train tiny.yaml run=quickstart steps=30 watch.report=false >out 2>&1
@@ -194,8 +195,19 @@ verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -q 'judged from NVML and GPM alone' out && grep -q 'not measured: SM' out
-    verdict "any program on a GPU, from the driver alone" $? "exit code $rc: $(cat out err)"
+    [ $rc -eq 0 ] && grep -q 'on 2 GPUs for .* judged from NVML and GPM alone' out &&
+        grep -q '^GPU 0, NVIDIA A100' out && grep -q '^GPU 1, NVIDIA H200' out &&
+        grep -q 'not measured: SM' out
+    verdict "any program on GPUs, from the driver alone" $? "exit code $rc: $(cat out err)"
+    BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 --json >out 2>err; rc=$?
+    python3 - >out2 2>&1 <<'END'
+import json
+idle, busy = json.load(open("out"))["gpus"]
+causes = lambda g: [f["cause"] for f in g["findings"]]
+assert "power limit" not in causes(idle) and idle["power_w"] < 0.85 * idle["power_limit_w"], idle
+assert "power limit" in causes(busy) and busy["tensor_active"] > 0.7, busy
+END
+    verdict "as JSON; 100 of 700 W are no power limit" $? "exit code $rc: $(cat out2 err)"
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 7 >out 2>err; rc=$?
     [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
     verdict "a program that is on no GPU" $? "exit code $rc: $(cat err)"

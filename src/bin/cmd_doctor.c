@@ -137,11 +137,12 @@ static int judge_pid(const CmdTarget *t, const Flags *f)
 {
     int64_t        pid;
     ForeignOptions opt = { .seconds = 3, .nvml_path = getenv("BRIM_NVML") };
-    if (t->target || f->apply || f->json)
-        return err_user("command line: --pid: only together with --seconds");
+    if (t->target || f->apply || t->n_override > 0)
+        return err_user("command line: --pid: only together with --seconds and --json");
     TRY(cmd_int("--pid", f->pid, 1, 1 << 30, &pid));
     if (f->seconds) TRY(cmd_double("--seconds", f->seconds, 0.5, 600, &opt.seconds));
-    opt.pid = (int)pid;
+    opt.pid     = (int)pid;
+    opt.as_json = f->json;
     return foreign_judge(&opt, stdout);
 }
 
