@@ -334,7 +334,7 @@ static void test_report(void **state)
     char   path[256], *text;
     size_t n;
     make_run(r, "one", 0.001, "");
-    assert_int_equal(report_write_run(base_of(r), "one", NULL), 0);
+    assert_int_equal(report_write_run(base_of(r), "one", NULL, NULL), 0);
     snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
     assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
     assert_non_null(strstr(text, "<svg"));
@@ -346,7 +346,7 @@ static void test_report(void **state)
     assert_null(strstr(text, "https:"));
     assert_null(strstr(text, "nan"));
     free(text);
-    assert_true(report_write_run(base_of(r), "../one", NULL) < 0);
+    assert_true(report_write_run(base_of(r), "../one", NULL, NULL) < 0);
     err_clear();
 }
 

@@ -97,6 +97,16 @@ verdict "and that recipe gains what was said" $? "exit code $rc: $before -> $wan
 "$brim" doctor nothing >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
 verdict "a run that is none" $? "exit code $rc: $(cat err)"
+# The report says what the doctor says, and nothing of what was not divided.
+brim doctor seen; first=$(sed -n 's/^1\. \([^:]*\): .*/\1/p' said | head -n 1)
+brim report seen
+[ $rc -eq 0 ] && { [ -z "$first" ] || grep -q "<h3>$first: " runs/seen/report.html; } &&
+    ! grep -q 'most is: <b>\(busy\|the rest\)' runs/{seen,plain}/report.html &&
+    grep -q 'trace: 3 measures it' runs/plain/report.html
+verdict "the report has the doctor's findings" $? "$first: $(seen)"
+brim train tiny.yaml run=goal eval.every=10 eval.target=5.5
+[ $rc -eq 0 ] && grep -q 'The run reached its target at step [123]0 of 60 after' runs/goal/report.html
+verdict "the report of a run that reached its target" $? "$(seen)"
 "$brim" doctor seen precision=fp32 >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q 'a run is judged as it was' err
 verdict "keys do not change what a run was" $? "exit code $rc: $(cat err)"

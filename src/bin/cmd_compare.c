@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "bin/cmd.h"
 #include "bin/run_target.h"
+#include "bin/tasks.h"
 #include "watch/compare.h"
 #include "watch/report.h"
 
@@ -30,12 +31,16 @@ int cmd_report(const CmdArgs *a)
     const char *out    = NULL;
     CmdFlag     flag[] = { { "--out", &out, NULL, "where to write it (default: report.html of the run)" } };
     CmdTarget   t;
-    char        base[RUNDIR_PATH], name[RUN_NAME];
+    char        base[RUNDIR_PATH], name[RUN_NAME], path[RUNDIR_PATH + RUN_NAME + 32];
+    Recipe      r;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target) return err_user("command line: a run is missing (for example runs/quickstart)");
     if (t.n_override > 0) return err_user("command line: %s: report takes no keys", t.override[0]);
     TRY(run_target_split(t.target, base, name));
-    TRY(report_write_run(base, name, out));
+    snprintf(path, sizeof path, "%s/%s/recipe.yaml", base, name);
+    TRY(recipe_load_without_data(&r, path, 0, NULL));
+    RecipeFrom from = { .task = task_of(&r), .path = path };
+    TRY(report_write_run(base, name, &from, out));
     if (out) {
         printf("%s\n", out);
     } else {

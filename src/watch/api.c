@@ -166,6 +166,7 @@ static void put_waterfall(JsonOut *o, const Series *s, const RunFacts *f)
         json_out_object(o, NULL);
         json_out_str(o, "name", part[i].name);
         json_out_str(o, "note", part[i].note);
+        json_out_str(o, "color", part[i].color);
         json_out_num(o, "share", part[i].share);
         json_out_close(o);
     }

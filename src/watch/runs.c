@@ -138,7 +138,7 @@ static int has_its_steps(const RunView *v)
     return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps;
 }
 
-static int has_its_target(const RunView *v)
+int runs_has_target(const RunView *v)
 {
     const RunFacts *f   = &v->facts;
     double          val = series_last(&v->tail, facts_best(f));
@@ -153,7 +153,7 @@ static RunState state_of(const Runs *r, const RunView *v)
         (is_locked(path) || clock_wall_s() - v->changed_s < STILL_TRAINING_S)) {
         return RUN_TRAINING;
     }
-    return has_its_steps(v) || has_its_target(v) ? RUN_DONE : RUN_STOPPED;
+    return has_its_steps(v) || runs_has_target(v) ? RUN_DONE : RUN_STOPPED;
 }
 
 /* ---- The listing --------------------------------------------------------------------------------------- */

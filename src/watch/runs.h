@@ -53,6 +53,7 @@ RunView    *runs_find(Runs *r, const char *name); /* NULL: there is none */
 RunView    *runs_need(Runs *r, const char *name); /* the same; NULL after err_user() */
 Series     *runs_series(Runs *r, RunView *v);     /* all of it, up to date; NULL after err_set() */
 const char *runs_state_name(RunState s);          /* "training", "done", "stopped" */
+int         runs_has_target(const RunView *v); /* 1: the newest evaluation is at the target, or beyond it */
 /* The path of a file of the run into buf; negative when it does not fit. */
 int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size_t n);
 /* A text of the run of at most max bytes, its last ones if there are more; tokens in it are blotted out.

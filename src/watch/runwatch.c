@@ -341,6 +341,14 @@ static void watch_rewind(void *self, int64_t step)
     open_events(w, step + 1);
 }
 
+static int write_report(const RunWatch *w)
+{
+    char       path[1100];
+    RecipeFrom from = { .task = w->run.setup ? w->run.setup->job->task : NULL, .path = path };
+    snprintf(path, sizeof path, "%s/recipe.yaml", w->dir);
+    return report_write_run(rundir_base(), w->name, from.task ? &from : NULL, NULL);
+}
+
 /* A failure that is pending stays so: the program reports it after this. */
 static void watch_end(void *self)
 {
@@ -358,8 +366,7 @@ static void watch_end(void *self)
     w->http   = NULL;
     w->meter  = NULL;
     w->events = NULL;
-    if (w->r->watch.report && is_ours(w) && report_write_run(rundir_base(), w->name, NULL) < 0)
-        complain("report.html");
+    if (w->r->watch.report && is_ours(w) && write_report(w) < 0) complain("report.html");
     if (kind == ERR_USER) err_user("%s", why);
     if (kind == ERR_RUN) err_set("%s", why);
 }

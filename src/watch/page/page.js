@@ -7,11 +7,6 @@
 const palette = {
   light: ['#0b7285', '#d9480f', '#5f3dc4', '#2b8a3e', '#c2255c', '#1864ab', '#846358', '#5c940d'],
   dark: ['#3bc9db', '#ff922b', '#b197fc', '#69db7c', '#f783ac', '#74c0fc', '#e0b69f', '#c0eb75'] };
-const fallColors = { 'waiting for data': '#e03131', 'idle between kernels': '#f08c00',
-  'communication': '#ae3ec9', 'evaluation': '#d6336c', 'checkpoints': '#f783ac',
-  'computing again': '#74b816', 'other kernels': '#868e96', 'clock held down': '#e8590c',
-  'products below their rate': '#1c7ed6', 'busy, not divided': '#adb5bd', 'the rest': '#ced4da',
-  'useful work': '#2f9e44' };
 const state = { list: null, data: new Map(), selected: [], touched: false, smooth: 0.6, x: 'step',
   logX: false, logY: false, theme: 'auto' };
 const $ = id => document.getElementById(id);
@@ -457,7 +452,7 @@ function showWaterfall() {
     for (const p of parts) {
       const i = make('i');
       i.style.width = 100 * p.share + '%';
-      i.style.background = fallColors[p.name] || '#868e96';
+      i.style.background = p.color;
       i.title = `${p.name}: ${share(p.share)}`;
       bar.append(i);
       if (!seen.has(p.name)) seen.set(p.name, p);
@@ -468,7 +463,7 @@ function showWaterfall() {
   const keys = make('div', 'keys');
   for (const p of seen.values()) {
     const item = make('div'), dot = make('i', 'dot0');
-    dot.style.background = fallColors[p.name] || '#868e96';
+    dot.style.background = p.color;
     item.append(dot, make('span', '', p.name + ' '));
     if (state.selected.length === 1) item.append(make('b', '', share(p.share) + ' '));
     item.append(make('span', 'soft', p.note));
