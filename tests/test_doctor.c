@@ -570,6 +570,32 @@ static void a_trace_is_summed_up(void **state)
     free(t);
 }
 
+/* Other tools count from anywhere, and write events that take no time. */
+static void traces_of_other_tools_are_summed_up(void **state)
+{
+    static const double zero[] = { 0, 5e9, 1.7e15, -3e6 };
+    TraceSum           *t      = calloc(1, sizeof *t);
+    char                text[400];
+    for (int i = 0; i < ARRAY_LEN(zero); i++) {
+        snprintf(text, sizeof text,
+                 "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":%.0f,\"dur\":40},"
+                 "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"ts\":%.0f,\"dur\":50}]",
+                 zero[i], zero[i] + 50);
+        assert_int_equal(tracesum_read(t, "t", text, strlen(text)), 0);
+        if (!(t->busy_us == 90 && t->idle_us == 10)) fail_msg("%g: %g idle", zero[i], t->idle_us);
+    }
+    static const char still[] = "[{\"ph\":\"X\",\"cat\":\"k\",\"name\":\"a\",\"ts\":7,\"dur\":0}]";
+    char             *shown   = NULL;
+    size_t            n       = 0;
+    assert_int_equal(tracesum_read(t, "t", still, strlen(still)), 0);
+    FILE *f = open_memstream(&shown, &n);
+    tracesum_print(t, f);
+    fclose(f);
+    assert_null(strstr(shown, "nan"));
+    free(shown);
+    free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -586,6 +612,7 @@ int main(void)
         cmocka_unit_test(samples_are_kept_and_shown),
         cmocka_unit_test(names_of_pictures_are_checked),
         cmocka_unit_test(a_trace_is_summed_up),
+        cmocka_unit_test(traces_of_other_tools_are_summed_up),
     };
     return cmocka_run_group_tests(tests, make_base, remove_base);
 }

@@ -51,6 +51,18 @@ head -c 5000 runs/seen/trace.json >cut.json
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^cut.json:1: ' err
 verdict "a trace that is cut short is refused in one line" $? "exit code $rc: $(cat err)"
 
+# A trace that cannot come is said, at the beginning or at the end.
+brim train tiny.yaml run=short eval.every=2 eval.target=6 trace=3 trace_skip=20 watch.report=false
+[ $rc -eq 0 ] && says 'no trace: it would have ended with step 24, and the run ended with step 2$' &&
+    [ ! -e runs/short/trace.json ]
+verdict "a run that ends before its trace" $? "$(seen)"
+brim train tiny.yaml run=short --fresh steps=4 trace=3 trace_skip=1 eval.every=0 watch.report=false
+[ $rc -eq 0 ] && says 'and the run with step 4 \(a smaller trace_skip\)$' && ! says 'would have'
+verdict "a trace beyond the last step" $? "$(seen)"
+brim train tiny.yaml run=short --fresh steps=4 trace=1000 eval.every=0 watch.report=false
+[ $rc -eq 0 ] && says '\(a smaller trace\)$'
+verdict "a trace that is longer than the run" $? "$(seen)"
+
 [ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
     grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
 verdict "two samples after each evaluation" $? "$(wc -l runs/seen/samples.jsonl)"
@@ -223,6 +235,12 @@ END
     verdict "a program that is on no GPU" $? "exit code $rc: $(cat err)"
 fi
 
+if [ -e "$dir/nvml.so" ] && ! grep -qs . /proc/driver/nvidia/version; then
+    BRIM_NVML=$dir/nvml.so CUDA_VISIBLE_DEVICES=-1 brim check --quick
+    says '^note  *driver  *it has NVIDIA A100' && says 'CUDA_VISIBLE_DEVICES=-1: hides every GPU' &&
+        says '^ok  *power limit ' && ! says nan
+    verdict "brim check asks the driver where CUDA has no device" $? "$(cat said)"
+fi
 CUDA_LAUNCH_BLOCKING=1 timeout 60 "$brim" check --quick >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^slow  *environment  *CUDA_LAUNCH_BLOCKING=1: ' out &&
     grep -q 'looked at in ' out &&

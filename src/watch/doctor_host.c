@@ -33,11 +33,11 @@ void doctor_find_cpu(DoctorCase *c)
 }
 
 /* Seconds of a step that the CPUs need for all that this process does in it: samples that are work come no
- * faster. Others keep the CPUs that they use now. */
+ * faster. Others keep the CPUs that they use now, but for half of all: a scheduler is fair. */
 static double cpu_bound_s(const DoctorCase *c)
 {
-    double own = c->w->own_cpu, others = c->w->cpu * c->f->host.cpus - own;
-    double room = c->f->host.allowed - (others > 0 ? others : 0);
+    double own = c->w->own_cpu, allowed = c->f->host.allowed, others = c->w->cpu * c->f->host.cpus - own;
+    double room = MAX(allowed - (others > 0 ? others : 0), allowed / 2);
     return own > 0 && room > 0 ? own * c->w->step_s / MAX(room, own) : 0;
 }
 

@@ -335,6 +335,7 @@ static void watch_rewind(void *self, int64_t step)
 {
     RunWatch *w = (RunWatch *)self;
     if (is_ours(w)) samples_rewind(&w->samples, step + 1);
+    if (w->run.setup) tracer_rewind(w->tracer, w->run.setup->job->dev, step);
     if (!w->events) return;
     if (event_writer_close(w->events) < 0) err_clear();
     w->events = NULL;
@@ -360,6 +361,8 @@ static void watch_end(void *self)
     http_stop(w->http);
     if (is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
     meter_stop(w->meter);
+    /* After a failure the device may not answer any more. */
+    if (w->run.setup && kind == ERR_NONE) tracer_end(w->tracer, w->run.setup->job->dev, w->last.step);
     tracer_destroy(w->tracer);
     w->tracer = NULL;
     if (event_writer_close(w->events) < 0) complain("TensorBoard's file");

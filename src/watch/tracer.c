@@ -27,9 +27,12 @@ Tracer *tracer_create(const Recipe *r, int64_t first_step)
     t->from = first_step + r->trace_skip;
     t->kept = t->from + r->trace_warmup;
     t->end  = t->kept + r->trace;
-    if (t->end > r->steps)
-        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller trace_skip)",
-                 (long long)t->end, (long long)r->steps);
+    if (t->end > r->steps) {
+        int fits = t->end - r->trace_skip <= r->steps;
+        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller %s)",
+                 (long long)t->end, (long long)r->steps, fits ? "trace_skip" : "trace");
+        t->end = -1;
+    }
     return t;
 }
 
@@ -277,6 +280,31 @@ static int finish(Tracer *t, Job *job, const char *path, FactsTrace *sums)
     free(t->seen.span);
     t->seen.span = NULL;
     return 1;
+}
+
+/* Nothing of the recorder is left at work. */
+static void stop(Tracer *t, Dev *dev)
+{
+    if (t->is_on && dev->vt->trace_end(dev, &t->seen) < 0) err_clear();
+    free(t->seen.span);
+    t->seen   = (DevTrace){ 0 };
+    t->is_on  = 0;
+    t->n_done = 0;
+}
+
+void tracer_rewind(Tracer *t, Dev *dev, int64_t step)
+{
+    if (!t || !t->is_on) return;
+    stop(t, dev);
+    if (step >= t->from) give_up(t, "the run went back to a step within it");
+}
+
+void tracer_end(Tracer *t, Dev *dev, int64_t step)
+{
+    if (!t || t->end < 0 || step >= t->end) return;
+    log_warn("no trace: it would have ended with step %lld, and the run ended with step %lld",
+             (long long)t->end, (long long)step);
+    stop(t, dev);
 }
 
 int tracer_rest(Tracer *t, Job *job, int64_t step, const char *path, FactsTrace *sums)

@@ -24,6 +24,11 @@ typedef struct Tracer Tracer;
 Tracer *tracer_create(const Recipe *r, int64_t first_step);
 void    tracer_destroy(Tracer *t);
 
+/* The run goes back to this step. A trace under way is thrown away, and begins anew where it began. */
+void tracer_rewind(Tracer *t, Dev *dev, int64_t step);
+/* The run has ended after this step: says so if that was before the trace's end. */
+void tracer_end(Tracer *t, Dev *dev, int64_t step);
+
 void tracer_step(Tracer *t, int64_t step, double done_s);
 /* The device rests after so many steps. 1: the trace has just ended, and its sums are in *sums; the file is
  * at path. */
