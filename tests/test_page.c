@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "run/rundir.h"
 #include "watch/api.h"
 #include "watch/assets.h"
 #include "watch/compare.h"
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct {
@@ -308,10 +310,14 @@ static void test_compare(void **state)
 {
     Rig       *r      = *state;
     CompareRun absent = { base_of(r), "oen" };
+    char       path[256];
     make_run(r, "one", 0.001, "");
     make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
+    snprintf(path, sizeof path, "%s/runs/two/recipe.yaml", r->dir);
+    put(path, "a", "ppo:\n  epochs: 7\n"); /* the other run has no such key */
     char *t = captured(call_compare, r);
     assert_non_null(strstr(t, "optim.lr                   0.001"));
+    assert_non_null(strstr(t, "ppo.epochs                 -"));
     assert_non_null(strstr(t, "0.5 J/image"));
     assert_non_null(strstr(t, "1.23k images/s"));
     assert_non_null(strstr(t, "0.2000 at 30"));
@@ -377,6 +383,36 @@ static void test_states(void **state)
     assert_int_equal(system(cmd), 0);
     assert_int_equal(runs_refresh(&runs), 1);
     assert_int_equal(runs.n_run, 1);
+    runs_deinit(&runs);
+}
+
+/* A killed run has stopped, though its lock is there and its metrics are new. */
+static void test_killed(void **state)
+{
+    Rig   *r = *state;
+    Runs   runs;
+    RunDir d;
+    char   path[256];
+    int    status;
+    make_run(r, "killed", 1, "");
+    snprintf(path, sizeof path, "%s/runs/killed/watch.json", r->dir);
+    put(path, "w", "{\"unit\":\"token\",\"steps\":99}");
+    setenv("BRIM_RUNS", base_of(r), 1);
+    pid_t child = fork();
+    if (child == 0) _exit(rundir_open(&d, "killed") == 0 ? 0 : 1);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_int_equal(runs_init_one(&runs, base_of(r), "killed"), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_STOPPED);
+    assert_int_equal(rundir_open(&d, "killed"), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_TRAINING);
+    rundir_close(&d);
+    snprintf(path, sizeof path, "%s/runs/killed/lock", r->dir);
+    put(path, "w", "pid 1 (started 2020-01-01 00:00:00)\non elsewhere pid:[1]\n"); /* of another machine */
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_TRAINING);
+    unsetenv("BRIM_RUNS");
     runs_deinit(&runs);
 }
 
@@ -529,6 +565,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
         cmocka_unit_test(test_assets),

@@ -81,7 +81,7 @@ static int refuse(const RunDir *d)
 {
     char  *text = NULL, shown[128];
     size_t n;
-    if (file_read_all(d->lock, 256, &text, &n) < 0) err_clear(); /* the holder may just have finished */
+    if (file_read_all(d->lock, 512, &text, &n) < 0) err_clear(); /* the holder may just have finished */
     if (text) text[strcspn(text, "\n")] = '\0';
     err_user("%s is in use by %s", d->path,
              text && *text ? str_quote(shown, sizeof shown, text, strlen(text)) : "another process");
@@ -89,15 +89,41 @@ static int refuse(const RunDir *d)
     return -1;
 }
 
+/* Where the pid of a lock counts: the machine's name, and the kernel's name of this space of pids, which a
+ * container has its own of. Returns buf. */
+static const char *place_here(char *buf, size_t n)
+{
+    char    host[65] = "", space[64] = "";
+    ssize_t len = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    if (gethostname(host, sizeof host - 1) != 0 || len < 0) len = 0;
+    space[MAX(len, 0)] = '\0';
+    snprintf(buf, n, "%s %s", host, space);
+    return buf;
+}
+
 static int write_owner(const RunDir *d, int fd)
 {
-    char when[64], text[128];
-    int  n = snprintf(text, sizeof text, "pid %ld (started %s)\n", (long)getpid(),
-                      clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"));
+    char when[64], place[160], text[256];
+    int  n = snprintf(text, sizeof text, "pid %ld (started %s)\non %s\n", (long)getpid(),
+                      clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"), place_here(place, sizeof place));
     if (ftruncate(fd, 0) != 0 || fault_hit(FAULT_WRITE) || pwrite(fd, text, (size_t)n, 0) != n) {
         return err_sys("%s: write", d->lock);
     }
     return 0;
+}
+
+int64_t rundir_owner(const char *lock)
+{
+    char  *text = NULL, here[160], place[160] = "";
+    long   pid = 0;
+    size_t n;
+    if (file_read_all(lock, 512, &text, &n) < 0) err_clear(); /* the holder may just have finished */
+    const char *second = text ? strchr(text, '\n') : NULL;
+    if (second && sscanf(second, "\non %159[^\n]", place) == 1 &&
+        strcmp(place, place_here(here, sizeof here)) == 0 && sscanf(text, "pid %ld ", &pid) != 1)
+        pid = 0;
+    free(text);
+    return pid;
 }
 
 /* 1 when the descriptor's file is still the one under the lock's name: an owner that finishes removes it. */

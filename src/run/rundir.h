@@ -1,8 +1,8 @@
 /* Run directory: runs/NAME, everything one run writes, held by one process at a time.
  *
  * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that
- *    nobody holds is stale, whatever it says. Its text (pid and start) is for the message to the second
- *    comer.
+ *    nobody holds is stale, whatever it says. Its text (pid, start, machine) is for the message to the second
+ *    comer and for those who only look.
  * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS, and
  *    not before the new run can begin. A start that comes to nothing leaves everything as it was, and no
  *    empty directory.
@@ -67,6 +67,9 @@ int rundir_hold(RunDir *d);
 
 /* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
 int rundir_is_lost(const RunDir *d);
+
+/* The pid that a lock file names, if it counts on this machine; 0: it does not, or is not known. */
+int64_t rundir_owner(const char *lock);
 
 /* Drops the lines of a file, such as metrics.jsonl, whose "step" is first_step or later, because these will be
  * written again.

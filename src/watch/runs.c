@@ -6,6 +6,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "run/rundir.h"
+#include "watch/host.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -119,16 +121,20 @@ static void read_facts(const Runs *r, RunView *v)
     free(text);
 }
 
-/* 1 when some process of this machine holds a flock() on the file. */
-static int is_locked(const char *path)
+/* 1 when the process holds a flock() on the file; pid 0: some process of this machine. The inode alone is not
+ * enough, since another file system may have the same. Its device in the kernel's list is not always that of
+ * stat(). */
+static int is_locked(const char *path, int64_t pid)
 {
     struct stat st;
-    char        line[256], want[64];
+    char        line[256], inode[64], owner[32] = "";
     int         found = 0;
     if (stat(path, &st) != 0) return 0;
-    snprintf(want, sizeof want, ":%llu ", (unsigned long long)st.st_ino);
+    snprintf(inode, sizeof inode, ":%llu ", (unsigned long long)st.st_ino);
+    if (pid > 0) snprintf(owner, sizeof owner, " %lld ", (long long)pid);
     FILE *f = fopen("/proc/locks", "re");
-    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, "FLOCK") && strstr(line, want);
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strstr(line, "FLOCK") && strstr(line, inode) && strstr(line, owner);
     if (f) fclose(f);
     return found;
 }
@@ -146,13 +152,18 @@ int runs_has_target(const RunView *v)
 }
 
 /* A lock that is not held here may be held on another machine: then its metrics still grow. */
-static RunState state_of(const Runs *r, const RunView *v)
+static int is_training(const Runs *r, const RunView *v)
 {
     char path[1400];
-    if (runs_path(r, v, "lock", path, sizeof path) == 0 && access(path, F_OK) == 0 &&
-        (is_locked(path) || clock_wall_s() - v->changed_s < STILL_TRAINING_S)) {
-        return RUN_TRAINING;
-    }
+    if (runs_path(r, v, "lock", path, sizeof path) < 0 || access(path, F_OK) != 0) return 0;
+    int64_t pid = rundir_owner(path);
+    if (pid > 0 && !host_process_lives((int)pid)) return 0;
+    return is_locked(path, pid) || clock_wall_s() - v->changed_s < STILL_TRAINING_S;
+}
+
+static RunState state_of(const Runs *r, const RunView *v)
+{
+    if (is_training(r, v)) return RUN_TRAINING;
     return has_its_steps(v) || runs_has_target(v) ? RUN_DONE : RUN_STOPPED;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -104,17 +105,25 @@ static int write_facts(RunWatch *w, const char *activity)
     return facts_write(&w->facts, path);
 }
 
-/* Joules that earlier starts of the run have used, from its last line that has them. */
+/* Joules that earlier starts of the run have used. watch.json counts steps that will be done again, too; after
+ * a kill only the lines of metrics.jsonl that are left tell. */
 static double energy_before(const RunWatch *w)
 {
-    Series s;
-    char   path[1100];
+    RunFacts before;
+    Series   s;
+    char     path[1100], *text = NULL;
+    size_t   n;
+    double   line_j = NAN;
+    snprintf(path, sizeof path, "%s/watch.json", w->dir);
+    if (file_read_all(path, 1 << 16, &text, &n) < 0) err_clear();
+    facts_read(&before, text);
+    free(text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", w->dir);
-    double j = NAN;
-    if (series_init(&s, path, 16, 1 << 16) == 0 && series_follow(&s) >= 0) j = series_last(&s, "energy_j");
+    if (series_init(&s, path, 16, 1 << 16) == 0 && series_follow(&s) >= 0)
+        line_j = series_last(&s, "energy_j");
     err_clear();
     series_deinit(&s);
-    return isnan(j) ? 0 : j;
+    return fmax(isnan(line_j) ? 0 : line_j, isnan(before.energy_j) ? 0 : before.energy_j);
 }
 
 /* ---- Beginning ----------------------------------------------------------------------------------------- */
@@ -169,7 +178,8 @@ static void watch_begin(void *self, const WatcherRun *run)
         w->folder_device = st.st_dev;
         w->folder_inode  = st.st_ino;
     }
-    w->energy_0_j = run->first_step > 0 ? energy_before(w) : 0;
+    w->energy_0_j = energy_before(w);
+    if (w->energy_0_j > 0) f->energy_j = w->energy_0_j;
     if (write_facts(w, NULL) < 0) complain("watch.json");
     if (w->r->watch.sample) w->meter = meter_start(run->cuda_index, w->nvml_path);
     open_events(w, run->first_step + 1);
@@ -206,11 +216,12 @@ static void put_gpu(JsonOut *o, const MeterStretch *s)
     if (s->has_reasons) json_out_str(o, "clock_reasons", nvml_reasons_text(text, sizeof text, s->reasons));
 }
 
-static void put_energy(const RunWatch *w, JsonOut *o, const MeterStretch *s)
+static void put_energy(RunWatch *w, JsonOut *o, const MeterStretch *s)
 {
     int64_t n     = s->last_step - s->first_step + 1;
     double  units = w->run.units_per_step / MAX(1, w->run.world) * (double)n;
     double  total = w->energy_0_j + s->total_energy_j;
+    if (!isnan(total)) w->facts.energy_j = total;
     put(o, "power_w", s->energy_j / s->time_s);
     put(o, "energy_j", total);
     put(o, "j_per_unit", units > 0 ? s->energy_j / units : NAN);
