@@ -37,6 +37,10 @@ at = 0
 for e in ops:
     assert e["ts"] >= at - 0.002, (e, at)
     at = e["ts"] + e["dur"]
+memory = [e["args"] for e in ev if e["ph"] == "C"]
+live = [a["activations"] for a in memory]
+assert len(memory) > 20 and len(set(live)) > 10 and min(live) < 0.3 * max(live), live
+assert len({a["gradients"] for a in memory}) == 1, memory[0]
 assert any(e["name"].startswith("block 1") and e["cat"] == "linear_dw" for e in ops)
 END
 verdict "the trace is whole, with shapes, and adds up to its steps" $? "$(cat out2)"
@@ -139,6 +143,13 @@ verdict "the doctor of a run elsewhere" $? "$(seen)"
 brim compare seen other/runs/seen/
 [ $rc -eq 0 ] && says '^device .* elsewhere$' && says ' runs/seen  *other/runs/seen$'
 verdict "compare with a run elsewhere" $? "$(seen)"
+brim compare seen plain --picture two.svg
+[ $rc -eq 0 ] && [ "$(python3 -c 'import xml.dom.minidom as x; d = x.parse("two.svg"); print(sum(
+    e.getAttribute("d").count("L") > 20 for e in d.getElementsByTagName("path")))')" -eq 4 ]
+verdict "compare as a picture" $? "$(seen)"
+brim compare seen --picture two.png
+[ $rc -eq 2 ] && says '^command line: --picture: two.png does not end in .svg'
+verdict "a picture of another kind" $? "$(seen)"
 brim report other/runs/seen; [ $rc -eq 0 ] && says '^other/runs/seen/report.html$' &&
     grep -q elsewhere other/runs/seen/report.html && ! grep -q elsewhere runs/seen/report.html
 verdict "the report of a run elsewhere" $? "$(seen)"

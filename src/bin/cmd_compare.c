@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/str.h"
 #include "bin/cmd.h"
 #include "bin/run_target.h"
 #include "bin/tasks.h"
@@ -9,13 +10,17 @@
 
 int cmd_compare(const CmdArgs *a)
 {
-    int        json = 0;
-    char       base[COMPARE_RUNS][RUNDIR_PATH], name[COMPARE_RUNS][RUN_NAME];
-    CompareRun run[COMPARE_RUNS];
-    CmdFlag    flag[] = { { "--json", NULL, &json, "an object a line instead of a table" } };
-    int        n      = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    int         json = 0;
+    char        base[COMPARE_RUNS][RUNDIR_PATH], name[COMPARE_RUNS][RUN_NAME];
+    CompareRun  run[COMPARE_RUNS];
+    const char *picture = NULL;
+    CmdFlag     flag[]  = { { "--json", NULL, &json, "an object a line instead of a table" },
+                            { "--picture", &picture, NULL, "also draw loss, measure and rate: FILE.svg" } };
+    int         n       = cmd_parse_words(a, flag, ARRAY_LEN(flag));
     if (n < 0) return -1;
     if (n == 0) return err_user("command line: a run is missing (for example runs/quickstart)");
+    if (picture && !str_ends_with(picture, ".svg"))
+        return err_user("command line: --picture: %s does not end in .svg", picture);
     if (n > COMPARE_RUNS)
         return err_user("command line: %s: compare takes at most %d runs", a->argv[COMPARE_RUNS],
                         COMPARE_RUNS);
@@ -23,6 +28,7 @@ int cmd_compare(const CmdArgs *a)
         TRY(run_target_split(a->argv[i], base[i], name[i]));
         run[i] = (CompareRun){ base[i], name[i] };
     }
+    if (picture) TRY(compare_picture(run, n, picture));
     return compare_print(run, n, json, stdout);
 }
 

@@ -1,9 +1,11 @@
 #include "watch/compare.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "watch/runs.h"
+#include "watch/svg.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +18,7 @@ typedef struct {
     RunView *view;
     Series  *series; /* all of it */
     char    *recipe;
+    char     title[CELL];
 } Compared;
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
@@ -301,14 +304,67 @@ static void close_run(Compared *c)
     free(c->recipe);
 }
 
+/* ---- The picture --------------------------------------------------------------------------------------- */
+
+static void add_plot(SvgPlot *p, const char *title, const Compared *c, int n, const char *key)
+{
+    *p = (SvgPlot){ .title = title, .scale = 1 };
+    for (int i = 0; i < n; i++) {
+        const char   *own = key ? key : facts_best(&c[i].view->facts);
+        const Series *s   = c[i].series;
+        int           col = series_find(s, own);
+        p->line[p->n_line++] =
+            (SvgLine){ c[i].title, s->column[0], col < 0 ? NULL : s->column[col], col < 0 ? 0 : s->n_row };
+    }
+}
+
+static int write_picture(Compared *c, int n, const char *path)
+{
+    SvgPlot plot[3];
+    char    measure[CELL + 16], cell[CELL], rate[64];
+    int     alike = 1;
+    for (int i = 0; i < n; i++) {
+        title_of(c, n, i, c[i].title);
+        alike &= strcmp(c[i].view->units, c[0].view->units) == 0;
+    }
+    cell_measure(&c[0], cell);
+    snprintf(measure, sizeof measure, "Validation %s", cell);
+    snprintf(rate, sizeof rate, "Rate, %s/s", alike ? c[0].view->units : "own units");
+    add_plot(&plot[0], "Loss", c, n, "loss");
+    add_plot(&plot[1], measure, c, n, NULL);
+    add_plot(&plot[2], rate, c, n, "per_s");
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
+    int rc = svg_picture(f, plot, ARRAY_LEN(plot)) ? 0 : err_user("%s: these runs have too few steps", path);
+    if (rc == 0) rc = ferror(f) ? err_sys("%s", path) : file_publish(&f, path);
+    file_discard(&f);
+    return rc;
+}
+
+/* ---- All ----------------------------------------------------------------------------------------------- */
+
+static int open_runs(const CompareRun *run, int n, Compared *c)
+{
+    CHECK(n <= COMPARE_RUNS, "%d runs", n);
+    for (int i = 0; i < n; i++) TRY(open_run(&run[i], &c[i]));
+    return 0;
+}
+
 int compare_print(const CompareRun *run, int n, int as_json, FILE *out)
 {
     Compared c[COMPARE_RUNS] = { 0 };
-    int      rc              = 0;
-    CHECK(n <= COMPARE_RUNS, "%d runs", n);
-    for (int i = 0; i < n && rc == 0; i++) rc = open_run(&run[i], &c[i]);
+    int      rc              = open_runs(run, n, c);
     if (rc == 0 && as_json) rc = put_json(out, c, n);
     if (rc == 0 && !as_json) put_table(out, c, n);
+    for (int i = 0; i < n; i++) close_run(&c[i]);
+    return rc;
+}
+
+int compare_picture(const CompareRun *run, int n, const char *path)
+{
+    Compared c[COMPARE_RUNS] = { 0 };
+    int      rc              = open_runs(run, n, c);
+    if (rc == 0) rc = write_picture(c, n, path);
     for (int i = 0; i < n; i++) close_run(&c[i]);
     return rc;
 }

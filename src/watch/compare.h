@@ -13,5 +13,8 @@ typedef struct {
 
 /* as_json: an object a line instead of a table. Negative after err_user() or err_set(). */
 int compare_print(const CompareRun *run, int n, int as_json, FILE *out);
+/* Loss, the measure that counts and the rate of all runs over their steps, as an SVG file. Negative after
+ * err_user() or err_set(). */
+int compare_picture(const CompareRun *run, int n, const char *path);
 
 #endif

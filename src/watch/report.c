@@ -93,36 +93,9 @@ static const PlotRow plots[] = {
     { "Learning rate", 1, { "lr" }, { "" } },
 };
 
-/* What is no curve worth a plot of its own, beside the keys of `plots`. */
-static const char *const plain_keys[] = { "step",
-                                          "time_s",
-                                          "data_wait_s",
-                                          "data_fill_s",
-                                          "eval_s",
-                                          "save_s",
-                                          "energy_j",
-                                          "kwh",
-                                          "watch_first",
-                                          "watch_last",
-                                          "sm_mhz",
-                                          "mem_mhz",
-                                          "temp_c",
-                                          "ecc_errors",
-                                          "pcie_tx_bytes_s",
-                                          "pcie_rx_bytes_s",
-                                          "gpu_processes",
-                                          "cpu",
-                                          "ram_bytes",
-                                          "ram_total_bytes",
-                                          "gpu_mem_total_bytes",
-                                          "j_per_unit",
-                                          "disk_read_bytes_s",
-                                          "disk_write_bytes_s" };
-
 static int is_own(const char *key)
 {
-    for (int i = 0; i < ARRAY_LEN(plain_keys); i++)
-        if (strcmp(key, plain_keys[i]) == 0) return 0;
+    if (series_is_plain(key)) return 0;
     for (int i = 0; i < ARRAY_LEN(plots); i++)
         for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++)
             if (strcmp(key, plots[i].key[k]) == 0) return 0;

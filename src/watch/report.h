@@ -1,5 +1,5 @@
-/* Report: one self-contained HTML file about one run: plots, verdict, the doctor's findings, waterfall, plan, machine, recipe. It
- * needs no script and asks no other file. */
+/* Report: one self-contained HTML file about one run: plots, verdict, the doctor's findings, waterfall, plan,
+ * machine, recipe. It needs no script and asks no other file. */
 #ifndef WATCH_REPORT_H
 #define WATCH_REPORT_H
 

@@ -105,8 +105,8 @@ static int write_facts(RunWatch *w, const char *activity)
     return facts_write(&w->facts, path);
 }
 
-/* Joules that earlier starts of the run have used. watch.json counts steps that will be done again, too; after
- * a kill only the lines of metrics.jsonl that are left tell. */
+/* Joules that earlier starts of the run have used. watch.json counts steps that will be done again, too.
+ * After a kill only the lines of metrics.jsonl that are left tell. */
 static double energy_before(const RunWatch *w)
 {
     RunFacts before;

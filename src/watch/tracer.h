@@ -5,7 +5,8 @@
  *    warm-up ends, and where the trace ends. After that nothing of the recorder is left at work.
  * 2. Each event is complete: ph X, ts and dur in microseconds from the beginning of the first kept step, pid,
  *    tid, name. args has the op's kind, its tensors with shapes, FLOPs and the kernel.
- * 3. The file has at most TRACER_EVENTS events; otherData.left_out says how many more there were.
+ * 3. The file has at most TRACER_EVENTS ops and kernels; otherData.left_out says how many more there were.
+ *    Beside them the first step has the planned memory as counters (ph C).
  * 4. Nothing here fails a run. */
 #ifndef WATCH_TRACER_H
 #define WATCH_TRACER_H
