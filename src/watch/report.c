@@ -303,7 +303,7 @@ static void put_samples(FILE *f, const Runs *r, const RunView *v)
 {
     SampleView s[SAMPLEVIEW_MOST];
     int        n = sampleview_read(r, v, s);
-    if (n > 0) fputs("<h2>Samples</h2>\n", f);
+    if (n > 0) fputs("<h2>Samples</h2>\n<div class='samples'>\n", f);
     for (int i = 0; i < n; i++) {
         fprintf(f, "<div class='card'><p class='soft'>step %.0f</p>", s[i].step);
         if (s[i].image) fprintf(f, "<img alt='sample' src='%s'>", s[i].image);
@@ -313,6 +313,7 @@ static void put_samples(FILE *f, const Runs *r, const RunView *v)
         svg_text(f, s[i].text ? s[i].text : "");
         fputs("</pre></div>\n", f);
     }
+    if (n > 0) fputs("</div>\n", f);
     sampleview_free(s, n);
 }
 

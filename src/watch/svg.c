@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { WIDTH = 520, HEIGHT = 200, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
+enum { WIDTH = 520, HEIGHT = 200, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
 
 typedef struct {
     double x0, x1, y0, y1;

@@ -263,8 +263,8 @@ const charts = [
   { title: 'Energy per unit', keys: [['j_per_unit', '']], format: joules, smooth: true },
 ];
 
-/* Columns that no chart above shows, and that the server does not call plain: the task's measures stand behind
- * its loss, the one that counts first; whatever else the task reports comes last. */
+/* Columns that no chart above shows, and that the server does not call plain. The task's measures stand
+ * behind its loss, the one that counts first. Whatever else the task reports comes last. */
 const shownKeys = new Set(charts.flatMap(c => c.keys.map(([k]) => k)));
 function addCharts() {
   for (const name of state.selected) {
