@@ -26,8 +26,8 @@ typedef struct {
 } HostRates;
 
 void host_read(HostReading *out);
-/* The part of that about energy: the package domains of Intel's and AMD's counters, which often root alone may
- * read. folder: /sys/class/powercap, or a test's. */
+/* The part of that about energy: the package domains of Intel's and AMD's counters. Often only root may
+ * read them. folder: /sys/class/powercap, or a test's. */
 void host_read_energy(HostReading *r, const char *folder);
 void host_between(const HostReading *before, const HostReading *after, HostRates *out);
 
