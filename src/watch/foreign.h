@@ -1,5 +1,5 @@
-/* Foreign: judges a program that is not Brim, by what the driver says about its GPUs. NVML and GPM alone: what
- * the program computes, and how it waits, is not known. */
+/* Foreign: judges a program that is not Brim, by what the driver says about its GPUs. NVML and GPM alone:
+ * what the program computes, and how it waits, is not known. */
 #ifndef WATCH_FOREIGN_H
 #define WATCH_FOREIGN_H
 
