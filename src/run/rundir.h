@@ -71,7 +71,7 @@ int rundir_is_lost(const RunDir *d);
 /* The pid that a lock file names, if it counts on this machine; 0: it does not, or is not known. */
 int64_t rundir_owner(const char *lock);
 
-/* Drops the lines of a file, such as metrics.jsonl, whose "step" is first_step or later, because these will be
+/* Drops the lines of a file, such as metrics.jsonl, whose "step" is first_step or later: these will be
  * written again.
  * What a killed writer left of a line goes, too. The file is replaced whole, or not at all when there is
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after

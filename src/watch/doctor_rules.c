@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- tools -------------------------------------------------------------------------------------------------- */
+/* ---- tools --------------------------------------------------------------------------------------------- */
 
 int doctor_is_gpu(const DoctorCase *c) { return c->f->plan.capability > 0; }
 
@@ -56,9 +56,9 @@ double doctor_load_s(const DoctorCase *c)
     return c->w->fill_s > 0 && n > 0 ? c->w->fill_s / n : 0;
 }
 
-/* A GPU that waits now and then is below its power limit, and its clock is higher
- * than it will be: an H200 fell from 1850 to 1535 MHz once its loader kept up, and computed 8 % longer. Known
- * rates are those at the limit. */
+/* A GPU that waits now and then is below its power limit, and its clock is higher than it will be: an H200
+ * fell from 1850 to 1535 MHz once its loader kept up, and computed 8 % longer. Known rates are those at the
+ * limit. */
 double doctor_full_s(const DoctorCase *c, double busy)
 {
     const double most = 1.15; /* a plan that is further off knows something else wrong */
@@ -88,7 +88,7 @@ const char *doctor_ms(char *buf, size_t n, double s)
     return buf;
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------------------------------------- */
 
 /* Known gains first, the largest first; what trains something else behind what does not. */
 static int by_gain(const void *a, const void *b)
