@@ -100,6 +100,17 @@ async function otherTask(context) {
   await page.close();
 }
 
+/* Names in the address: one with a comma, and one that is no encoding. */
+async function addresses(context) {
+  const page = await context.newPage(), errors = [];
+  page.on('pageerror', e => errors.push(e.message));
+  await page.goto(url + '#a%2Cb,50%');
+  const picked = await until(page, () => document.querySelector('.run[data-name="a,b"][aria-pressed="true"]'));
+  verdict('a name with a comma is found in the address', picked, await page.textContent('#runs'));
+  verdict('no error by an address that is no encoding', errors.length === 0, errors.join(' | '));
+  await page.close();
+}
+
 /* What a live run writes while it trains. */
 async function liveSamples(context) {
   const page = await context.newPage();
@@ -174,6 +185,7 @@ async function phone(context) {
   await desktop(wide, false);
   if (process.env.BRIM_BROWSER_ALL) await desktop(other, true);
   await otherTask(wide);
+  await addresses(wide);
   await liveSamples(wide);
   if (process.argv[6]) await trace(wide, process.argv[6]);
   await phone(small);

@@ -38,6 +38,7 @@ for name in one two; do
         >runs/$name/watch.json
     printf '{"step": 400, "prompt": "ROMEO:", "text": " <b>once</b> upon a time"}\n' >runs/$name/samples.jsonl
 done
+cp -r runs/one 'runs/a,b'
 # A task that is no language model: images, accuracy (larger is better), two losses, a picture as a sample.
 mkdir -p runs/seen/samples
 awk 'BEGIN { for (i = 1; i <= 200; i++) {

@@ -46,7 +46,8 @@ static void path_of(char *buf, size_t n, const char *run, const char *file)
 
 /* A run on an H200 whose steps take step_s; what a case changes. */
 typedef struct {
-    double      step_s, wait_s, fill_s, util, sm, own_cpu, cpu, processes, memory_gib, mhz, eval_s;
+    double step_s, wait_s, fill_s, util, sm, own_cpu, cpu, processes, memory_gib, mhz, eval_s, save_s,
+        power_w;
     const char *reasons;
     RunFacts    f;
 } Made;
@@ -57,6 +58,7 @@ static const char recipe_text[] = "steps: 1000\nstep_tokens: 65536\nmodel:\n  la
 static Made healthy_gpu(void)
 {
     Made m = { .step_s     = 0.03,
+               .power_w    = 650,
                .util       = 1,
                .sm         = 0.97,
                .own_cpu    = 1.2,
@@ -138,16 +140,17 @@ static void write_run(const char *run, const Made *m, const char *keys)
         fprintf(
             f,
             "{\"step\":%d,\"loss\":3,\"per_s\":1e6,\"time_s\":%.6f,\"data_wait_s\":%.6f,\"data_fill_s\":%.6f,"
-            "\"eval_s\":%.6f,\"save_s\":0,\"own_cpu\":%g,\"cpu\":%g",
-            i, 5 + i * (m->step_s + m->eval_s), i * m->wait_s, i * m->fill_s, i * m->eval_s, m->own_cpu,
-            m->cpu);
+            "\"eval_s\":%.6f,\"save_s\":%.6f,\"own_cpu\":%g,\"cpu\":%g",
+            i, 5 + i * (m->step_s + m->eval_s + m->save_s), i * m->wait_s, i * m->fill_s, i * m->eval_s,
+            i * m->save_s, m->own_cpu, m->cpu);
         if (m->f.plan.capability > 0)
             fprintf(f,
                     ",\"mfu\":%.4f,\"gpu_util\":%g,\"sm_active\":%g,\"tensor_active\":0.55,\"sm_mhz\":%g,"
-                    "\"power_w\":650,\"power_limit_w\":700,\"gpu_processes\":%g,\"gpu_mem_bytes\":%.0f,"
+                    "\"power_limit_w\":700,\"gpu_processes\":%g,\"gpu_mem_bytes\":%.0f,"
                     "\"clock_reasons\":\"%s\"",
                     m->f.plan.model_flops / m->f.plan.peak_flops / m->step_s, m->util, m->sm, m->mhz,
                     m->processes, m->memory_gib * 1073741824.0, m->reasons);
+        if (m->f.plan.capability > 0 && !isnan(m->power_w)) fprintf(f, ",\"power_w\":%g", m->power_w);
         fprintf(f, "}\n");
     }
     fclose(f);
@@ -281,7 +284,7 @@ static void each_bottleneck_comes_first(void **state)
 
     m        = healthy_gpu();
     m.eval_s = 0.03;
-    expect_first("evaluation", 0.4, 0.5, "eval.every=12500", &m, "");
+    expect_first("evaluation", 0.37, 0.38, "eval.every=1000", &m, ""); /* no rarer than the run is long */
 
     m                = healthy_gpu();
     m.f.plan.world   = 2;
@@ -298,6 +301,11 @@ static void limits_of_the_card_are_said(void **state)
     const Finding *x = found(v, "power limit");
     assert_true(x && isnan(x->gain) && strstr(x->advice, "fp8") && doctor_is_healthy(&v->d));
     leave(v);
+    m.power_w = NAN; /* not measured: no reason to blame it */
+    v         = visit("unknown", &m, "");
+    assert_null(found(v, "power limit"));
+    leave(v);
+    m.power_w              = 650;
     m.f.card.power_limit_w = 400; /* somebody lowered it */
     Made low               = m;
     low.f.card             = (FactsCard){ 1980, 400, 700, 5, 5, 16, 16 };
@@ -337,6 +345,73 @@ static void a_busy_host_is_said(void **state)
     Visit         *v = visit("host", &m, "");
     const Finding *x = found(v, "host work");
     assert_true(x && isnan(x->gain) && strstr(x->evidence, "idle for 5"));
+    leave(v);
+}
+
+/* Samples that are work come no faster than the CPUs allow, and threads that rest are not too few. */
+static void more_threads_are_no_more_cpus(void **state)
+{
+    Made m           = healthy_cpu();
+    m.step_s         = 0.39;
+    m.wait_s         = 0.37;
+    m.fill_s         = 0.39;
+    m.f.trace        = (FactsTrace){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    m.f.host         = (FactsHost){ 2, 2, NAN, 1 };
+    m.f.plan.threads = 1;
+    m.own_cpu        = 1.05;
+    m.cpu            = 0.525;
+    const Finding *x = NULL;
+    Visit         *v = visit("work", &m, "");
+    assert_true((x = found(v, "data")) && x->n_change > 0 && strstr(x->evidence, "the loader has 1"));
+    if (!(x->step_s > 0.19 && x->step_s < 0.22)) fail_msg("%g s predicted", x->step_s);
+    leave(v);
+    m.cpu = 1; /* others have the second CPU */
+    v     = visit("crowded", &m, "");
+    assert_true((x = found(v, "data")) && x->n_change == 0 && x->gain > 0.9 && strstr(x->advice, "no CPU"));
+    leave(v);
+    m.step_s = 0.0055;
+    m.wait_s = 0.0004;
+    m.fill_s = 0.00002;
+    v        = visit("late", &m, "");
+    assert_true((x = found(v, "data")) && x->n_change == 0 && isnan(x->gain));
+    leave(v);
+    m.wait_s = 0.0002;
+    v        = visit("little", &m, "");
+    assert_null(found(v, "data"));
+    leave(v);
+}
+
+/* A run whose evaluations decide when it ends would end elsewhere. */
+static void evaluations_that_end_a_run_are_left_alone(void **state)
+{
+    static const char *const keys[] = { "eval:\n  every: 10\n  target: 2\n",
+                                        "eval:\n  every: 10\n  patience: 3\n" };
+    char                     path[200];
+    Made                     m = healthy_gpu();
+    m.eval_s                   = 0.03;
+    for (int i = 0; i < ARRAY_LEN(keys); i++) {
+        Visit         *v = visit("ends", &m, keys[i]);
+        const Finding *x = found(v, "evaluation");
+        assert_true(x && x->is_other && doctor_is_healthy(&v->d));
+        path_of(path, sizeof path, "ends", "out.yaml");
+        assert_int_equal(doctor_apply(&v->d, &v->from, path), 0);
+        leave(v);
+    }
+    Visit *v = visit("once", &m, "eval:\n  every: 1000\n"); /* it is evaluated at its end alone */
+    assert_null(found(v, "evaluation"));
+    leave(v);
+}
+
+static void saving_the_best_is_said(void **state)
+{
+    Made m           = healthy_gpu();
+    m.save_s         = 0.01;
+    Visit         *v = visit("best", &m, "eval:\n  every: 10\ncheckpoint:\n  every: 0\n");
+    const Finding *x = found(v, "checkpoints");
+    assert_true(x && x->gain > 0.2 && x->n_change == 0 && strstr(x->advice, "checkpoint.best"));
+    leave(v);
+    v = visit("often", &m, "checkpoint:\n  every: 5\n  best: false\n");
+    assert_true((x = found(v, "checkpoints")) && strcmp(x->change[0], "checkpoint.every=85") == 0);
     leave(v);
 }
 
@@ -495,6 +570,32 @@ static void a_trace_is_summed_up(void **state)
     free(t);
 }
 
+/* Other tools count from anywhere, and write events that take no time. */
+static void traces_of_other_tools_are_summed_up(void **state)
+{
+    static const double zero[] = { 0, 5e9, 1.7e15, -3e6 };
+    TraceSum           *t      = calloc(1, sizeof *t);
+    char                text[400];
+    for (int i = 0; i < ARRAY_LEN(zero); i++) {
+        snprintf(text, sizeof text,
+                 "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"a\",\"ts\":%.0f,\"dur\":40},"
+                 "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"b\",\"ts\":%.0f,\"dur\":50}]",
+                 zero[i], zero[i] + 50);
+        assert_int_equal(tracesum_read(t, "t", text, strlen(text)), 0);
+        if (!(t->busy_us == 90 && t->idle_us == 10)) fail_msg("%g: %g idle", zero[i], t->idle_us);
+    }
+    static const char still[] = "[{\"ph\":\"X\",\"cat\":\"k\",\"name\":\"a\",\"ts\":7,\"dur\":0}]";
+    char             *shown   = NULL;
+    size_t            n       = 0;
+    assert_int_equal(tracesum_read(t, "t", still, strlen(still)), 0);
+    FILE *f = open_memstream(&shown, &n);
+    tracesum_print(t, f);
+    fclose(f);
+    assert_null(strstr(shown, "nan"));
+    free(shown);
+    free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -502,12 +603,16 @@ int main(void)
         cmocka_unit_test(each_bottleneck_comes_first),
         cmocka_unit_test(limits_of_the_card_are_said),
         cmocka_unit_test(a_busy_host_is_said),
+        cmocka_unit_test(more_threads_are_no_more_cpus),
+        cmocka_unit_test(evaluations_that_end_a_run_are_left_alone),
+        cmocka_unit_test(saving_the_best_is_said),
         cmocka_unit_test(cpu_runs_have_their_own),
         cmocka_unit_test(what_is_not_measured_is_no_zero),
         cmocka_unit_test(the_changed_recipe_has_the_changes),
         cmocka_unit_test(samples_are_kept_and_shown),
         cmocka_unit_test(names_of_pictures_are_checked),
         cmocka_unit_test(a_trace_is_summed_up),
+        cmocka_unit_test(traces_of_other_tools_are_summed_up),
     };
     return cmocka_run_group_tests(tests, make_base, remove_base);
 }

@@ -98,7 +98,7 @@ static int setup(void **state)
     snprintf(path, sizeof path, "%s/secret.txt", r->dir);
     f = fopen(path, "w");
     if (!f || fputs("SECRET-FILE", f) < 0 || fclose(f) != 0) return -1;
-    HttpOptions o = { r->dir, "127.0.0.1", 0, "", "/nowhere.so", IDLE_S };
+    HttpOptions o = { .base = r->dir, .bind = "127.0.0.1", .nvml_path = "/nowhere.so", .idle_s = IDLE_S };
     r->open       = http_start(&o);
     o.token       = token;
     r->closed     = http_start(&o);
@@ -193,10 +193,10 @@ static void test_token(void **state)
 
 static void test_bind(void **state)
 {
-    HttpOptions o = { "/tmp", "0.0.0.0", 0, "", NULL, 0 };
+    HttpOptions o = { .base = "/tmp", .bind = "0.0.0.0", .keys = { .bind = "--bind", .token = "--token" } };
     assert_null(http_start(&o));
     assert_int_equal(err_kind(), ERR_USER);
-    assert_string_equal(err_get(), "0.0.0.0 can be reached from other machines: a token is needed");
+    assert_string_equal(err_get(), "--bind: 0.0.0.0 can be reached from other machines: --token is missing");
     err_clear();
     o.token = "short";
     assert_null(http_start(&o));
@@ -206,9 +206,10 @@ static void test_bind(void **state)
     assert_null(http_start(&o));
     assert_int_equal(err_kind(), ERR_USER);
     err_clear();
-    o = (HttpOptions){ "/tmp", "127.0.0.1", http_port(((Rig *)*state)->open), "", NULL, 0 };
+    o = (HttpOptions){ .base = "/tmp", .bind = "127.0.0.1", .port = http_port(((Rig *)*state)->open) };
     assert_null(http_start(&o)); /* the port is taken */
-    assert_int_equal(err_kind(), ERR_RUN);
+    assert_int_equal(err_kind(), ERR_USER);
+    assert_non_null(strstr(err_get(), "port: 127.0.0.1 port "));
     err_clear();
 }
 

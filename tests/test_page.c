@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "conf/bind.h"
+#include "run/rundir.h"
 #include "watch/api.h"
 #include "watch/assets.h"
 #include "watch/compare.h"
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct {
@@ -294,24 +296,28 @@ static const char *base_of(const Rig *r)
 
 static int call_compare(const Rig *r, FILE *f)
 {
-    char *names[] = { "one", "two" };
-    return compare_print(base_of(r), names, 2, 0, f);
+    CompareRun runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    return compare_print(runs, 2, 0, f);
 }
 
 static int call_json(const Rig *r, FILE *f)
 {
-    char *names[] = { "one", "two" };
-    return compare_print(base_of(r), names, 2, 1, f);
+    CompareRun runs[] = { { base_of(r), "one" }, { base_of(r), "two" } };
+    return compare_print(runs, 2, 1, f);
 }
 
 static void test_compare(void **state)
 {
-    Rig  *r        = *state;
-    char *absent[] = { "oen" };
+    Rig       *r      = *state;
+    CompareRun absent = { base_of(r), "oen" };
+    char       path[256];
     make_run(r, "one", 0.001, "");
     make_run(r, "two", 0.002, ",\"j_per_unit\":0.5");
+    snprintf(path, sizeof path, "%s/runs/two/recipe.yaml", r->dir);
+    put(path, "a", "ppo:\n  epochs: 7\n"); /* the other run has no such key */
     char *t = captured(call_compare, r);
     assert_non_null(strstr(t, "optim.lr                   0.001"));
+    assert_non_null(strstr(t, "ppo.epochs                 -"));
     assert_non_null(strstr(t, "0.5 J/image"));
     assert_non_null(strstr(t, "1.23k images/s"));
     assert_non_null(strstr(t, "0.2000 at 30"));
@@ -323,8 +329,8 @@ static void test_compare(void **state)
     assert_true(json_number_value(json_object_get(root, "best_step")) == 30);
     json_decref(root);
     free(t);
-    assert_true(compare_print(base_of(r), absent, 1, 0, stdout) < 0);
-    assert_string_equal(err_get(), "command line: oen: no such run (did you mean one?)");
+    assert_true(compare_print(&absent, 1, 0, stdout) < 0);
+    assert_non_null(strstr(err_get(), "command line: oen: no such run in "));
     err_clear();
 }
 
@@ -334,7 +340,7 @@ static void test_report(void **state)
     char   path[256], *text;
     size_t n;
     make_run(r, "one", 0.001, "");
-    assert_int_equal(report_write_run(base_of(r), "one", NULL), 0);
+    assert_int_equal(report_write_run(base_of(r), "one", NULL, NULL), 0);
     snprintf(path, sizeof path, "%s/runs/one/report.html", r->dir);
     assert_int_equal(file_read_all(path, 1 << 20, &text, &n), 0);
     assert_non_null(strstr(text, "<svg"));
@@ -346,7 +352,7 @@ static void test_report(void **state)
     assert_null(strstr(text, "https:"));
     assert_null(strstr(text, "nan"));
     free(text);
-    assert_true(report_write_run(base_of(r), "../one", NULL) < 0);
+    assert_true(report_write_run(base_of(r), "../one", NULL, NULL) < 0);
     err_clear();
 }
 
@@ -377,6 +383,36 @@ static void test_states(void **state)
     assert_int_equal(system(cmd), 0);
     assert_int_equal(runs_refresh(&runs), 1);
     assert_int_equal(runs.n_run, 1);
+    runs_deinit(&runs);
+}
+
+/* A killed run has stopped, though its lock is there and its metrics are new. */
+static void test_killed(void **state)
+{
+    Rig   *r = *state;
+    Runs   runs;
+    RunDir d;
+    char   path[256];
+    int    status;
+    make_run(r, "killed", 1, "");
+    snprintf(path, sizeof path, "%s/runs/killed/watch.json", r->dir);
+    put(path, "w", "{\"unit\":\"token\",\"steps\":99}");
+    setenv("BRIM_RUNS", base_of(r), 1);
+    pid_t child = fork();
+    if (child == 0) _exit(rundir_open(&d, "killed") == 0 ? 0 : 1);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_int_equal(runs_init_one(&runs, base_of(r), "killed"), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_STOPPED);
+    assert_int_equal(rundir_open(&d, "killed"), 0);
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_TRAINING);
+    rundir_close(&d);
+    snprintf(path, sizeof path, "%s/runs/killed/lock", r->dir);
+    put(path, "w", "pid 1 (started 2020-01-01 00:00:00)\non elsewhere pid:[1]\n"); /* of another machine */
+    runs_refresh(&runs);
+    assert_int_equal(runs_find(&runs, "killed")->state, RUN_TRAINING);
+    unsetenv("BRIM_RUNS");
     runs_deinit(&runs);
 }
 
@@ -529,6 +565,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
         cmocka_unit_test_setup_teardown(test_report, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test(test_blot),
         cmocka_unit_test_setup_teardown(test_api, setup, teardown),
         cmocka_unit_test(test_assets),

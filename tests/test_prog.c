@@ -150,6 +150,11 @@ static void test_random_plans(void **state)
         case_record(&c, &s, s.level);
         finish(&c, &s, &s.lower, dev->vt);
         ProgStats st = prog_stats(c.p);
+        size_t    live[512], most = 0;
+        assert_true(st.n_op <= ARRAY_LEN(live));
+        prog_live_bytes(c.p, live);
+        for (int k = 0; k < st.n_op; k++) most = MAX(most, live[k]);
+        assert_int_equal(most, st.act_lower_bound);
         if (prog_verify(c.p) < 0) fail_msg("script %d: %s", i, err_get());
         if (simulate(c.p) < 0) fail_msg("script %d: prog_verify is content, but a value is lost", i);
         assert_true(st.act_bytes >= st.act_lower_bound);

@@ -350,27 +350,27 @@ static void trims_metrics(void **state)
     RunDir d;
     char   text[1024];
     assert_int_equal(rundir_open(&d, "a"), 0);
-    assert_int_equal(rundir_trim_metrics(&d, 5), 0); /* no file yet */
+    assert_int_equal(rundir_trim(d.metrics, 5), 0); /* no file yet */
     put(d.metrics, lines);
-    assert_int_equal(rundir_trim_metrics(&d, 4), 0);
+    assert_int_equal(rundir_trim(d.metrics, 4), 0);
     expect_text(d.metrics, lines);
     snprintf(text, sizeof text, "%s{\"step\": 1, \"lo", lines);
     put(d.metrics, text);
-    assert_int_equal(rundir_trim_metrics(&d, 4), 1); /* the cut-off line */
+    assert_int_equal(rundir_trim(d.metrics, 4), 1); /* the cut-off line */
     expect_text(d.metrics, lines);
     snprintf(text, sizeof text, "%s{\"step\": 1}", lines); /* the next line would be glued to it */
     put(d.metrics, text);
-    assert_int_equal(rundir_trim_metrics(&d, 4), 1);
-    assert_int_equal(rundir_trim_metrics(&d, 2), 4);
+    assert_int_equal(rundir_trim(d.metrics, 4), 1);
+    assert_int_equal(rundir_trim(d.metrics, 2), 4);
     expect_text(
         d.metrics,
         "{\"note\": \"no step\"}\n{\"step\": 0, \"val_loss\": 11.0}\n{\"step\": 1, \"loss\": 10.0}\n");
     put(d.metrics, "garbage\n{\"step\": 0}\n[1]\n");
-    assert_int_equal(rundir_trim_metrics(&d, 2), 2);
+    assert_int_equal(rundir_trim(d.metrics, 2), 2);
     expect_text(d.metrics, "{\"step\": 0}\n");
-    assert_int_equal(rundir_trim_metrics(&d, 0), 1);
+    assert_int_equal(rundir_trim(d.metrics, 0), 1);
     expect_text(d.metrics, "");
-    assert_int_equal(rundir_trim_metrics(&d, 0), 0);
+    assert_int_equal(rundir_trim(d.metrics, 0), 0);
     rundir_close(&d);
 }
 
@@ -385,7 +385,7 @@ static void failed_trim_changes_nothing(void **state)
             put(d.metrics, lines);
             int entries = count_entries(d.path);
             fault_arm(op[k], n, 0);
-            int rc = rundir_trim_metrics(&d, 2);
+            int rc = rundir_trim(d.metrics, 2);
             fault_disarm();
             assert_int_equal(count_entries(d.path), entries);
             if (rc == 4) break;

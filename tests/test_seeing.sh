@@ -37,6 +37,10 @@ at = 0
 for e in ops:
     assert e["ts"] >= at - 0.002, (e, at)
     at = e["ts"] + e["dur"]
+memory = [e["args"] for e in ev if e["ph"] == "C"]
+live = [a["activations"] for a in memory]
+assert len(memory) > 20 and len(set(live)) > 10 and min(live) < 0.3 * max(live), live
+assert len({a["gradients"] for a in memory}) == 1, memory[0]
 assert any(e["name"].startswith("block 1") and e["cat"] == "linear_dw" for e in ops)
 END
 verdict "the trace is whole, with shapes, and adds up to its steps" $? "$(cat out2)"
@@ -50,6 +54,18 @@ head -c 5000 runs/seen/trace.json >cut.json
 "$brim" trace summarize cut.json >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^cut.json:1: ' err
 verdict "a trace that is cut short is refused in one line" $? "exit code $rc: $(cat err)"
+
+# A trace that cannot come is said, at the beginning or at the end.
+brim train tiny.yaml run=short eval.every=2 eval.target=6 trace=3 trace_skip=20 watch.report=false
+[ $rc -eq 0 ] && says 'no trace: it would have ended with step 24, and the run ended with step 2$' &&
+    [ ! -e runs/short/trace.json ]
+verdict "a run that ends before its trace" $? "$(seen)"
+brim train tiny.yaml run=short --fresh steps=4 trace=3 trace_skip=1 eval.every=0 watch.report=false
+[ $rc -eq 0 ] && says 'and the run with step 4 \(a smaller trace_skip\)$' && ! says 'would have'
+verdict "a trace beyond the last step" $? "$(seen)"
+brim train tiny.yaml run=short --fresh steps=4 trace=1000 eval.every=0 watch.report=false
+[ $rc -eq 0 ] && says '\(a smaller trace\)$'
+verdict "a trace that is longer than the run" $? "$(seen)"
 
 [ "$(wc -l <runs/seen/samples.jsonl)" -eq 6 ] &&
     grep -q '"step": 30, "prompt": "The", "text": "' runs/seen/samples.jsonl
@@ -97,9 +113,74 @@ verdict "and that recipe gains what was said" $? "exit code $rc: $before -> $wan
 "$brim" doctor nothing >out 2>err; rc=$?
 [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
 verdict "a run that is none" $? "exit code $rc: $(cat err)"
+# The report says what the doctor says, and nothing of what was not divided.
+brim doctor seen; first=$(sed -n 's/^1\. \([^:]*\): .*/\1/p' said | head -n 1)
+brim report seen
+[ $rc -eq 0 ] && { [ -z "$first" ] || grep -q "<h3>$first: " runs/seen/report.html; } &&
+    ! grep -q 'most is: <b>\(busy\|the rest\)' runs/{seen,plain}/report.html &&
+    grep -q 'trace: 3 measures it' runs/plain/report.html
+verdict "the report has the doctor's findings" $? "$first: $(seen)"
+brim train tiny.yaml run=goal eval.every=10 eval.target=5.5
+[ $rc -eq 0 ] && grep -q 'The run reached its target at step [123]0 of 60 after' runs/goal/report.html
+verdict "the report of a run that reached its target" $? "$(seen)"
 "$brim" doctor seen precision=fp32 >out 2>err; rc=$?
 [ $rc -eq 2 ] && grep -q 'a run is judged as it was' err
 verdict "keys do not change what a run was" $? "exit code $rc: $(cat err)"
+
+brim doctor sen; [ $rc -eq 2 ] && says 'sen: neither a run nor a recipe \(did you mean seen\?\)$'
+verdict "a run that is mistyped" $? "$(seen)"
+brim doctor seen --seconds 5; [ $rc -eq 2 ] && says '^command line: --seconds: a run is judged by its files'
+verdict "a run is not watched" $? "$(seen)"
+brim doctor seen --out x.yaml; [ $rc -eq 2 ] && says '^command line: --out: only together with --apply$'
+verdict "--out without --apply" $? "$(seen)"
+
+# A run in another folder, with the name of one in runs/.
+mkdir -p other/runs && cp -r runs/seen other/runs/ && rm other/runs/seen/{trace.json,report.html}
+sed -i 's/"device": "[^"]*"/"device": "elsewhere"/' other/runs/seen/watch.json
+brim doctor other/runs/seen --apply; [ $rc -eq 0 ] && says '^seen on elsewhere: ' &&
+    { [ -s other/runs/seen.doctor.yaml ] || says '^nothing to change'; }
+verdict "the doctor of a run elsewhere" $? "$(seen)"
+brim compare seen other/runs/seen/
+[ $rc -eq 0 ] && says '^device .* elsewhere$' && says ' runs/seen  *other/runs/seen$'
+verdict "compare with a run elsewhere" $? "$(seen)"
+brim compare seen plain --picture two.svg
+[ $rc -eq 0 ] && [ "$(python3 -c 'import xml.dom.minidom as x; d = x.parse("two.svg"); print(sum(
+    e.getAttribute("d").count("L") > 20 for e in d.getElementsByTagName("path")))')" -eq 4 ]
+verdict "compare as a picture" $? "$(seen)"
+brim compare seen --picture two.png
+[ $rc -eq 2 ] && says '^command line: --picture: two.png does not end in .svg'
+verdict "a picture of another kind" $? "$(seen)"
+brim report other/runs/seen; [ $rc -eq 0 ] && says '^other/runs/seen/report.html$' &&
+    grep -q elsewhere other/runs/seen/report.html && ! grep -q elsewhere runs/seen/report.html
+verdict "the report of a run elsewhere" $? "$(seen)"
+brim trace summarize other/runs/seen; [ $rc -eq 2 ] && says '^other/runs/seen: this run has no trace'
+verdict "the trace of a run elsewhere" $? "$(seen)"
+(cd other/runs/seen && "$brim" report . >"$dir/said" 2>&1); rc=$?
+[ $rc -eq 0 ] && says '/other/runs/seen/report.html$'
+verdict "a run from within its folder" $? "$(seen)"
+long=$(printf 'd%.0s' $(seq 120)); mkdir -p "$long/$long/$long" && cp -r runs/seen "$long/$long/$long/"
+brim report "$long/$long/$long/seen" --out long.html; [ $rc -eq 0 ] && [ -s long.html ]
+verdict "a run with a long path" $? "$(seen)"
+
+# The sampler may be off; the run's own clocks are not.
+brim train tiny.yaml run=unwatched watch.sample=false watch.report=false eval.every=5
+brim doctor unwatched --json
+python3 - >out2 2>&1 <<'END'
+import json
+d = json.load(open("said"))
+parts = {p["name"]: p["share"] for p in d["waterfall"]}
+assert parts["evaluation"] > 0 and "fill_s" in d["window"], parts
+END
+verdict "without the sampler evaluations are counted" $? "$(cat out2; seen)"
+
+# Samples of steps that are done again are there once.
+keys="run=again watch.samples=1 watch.prompt=The eval.every=10 checkpoint.every=10 watch.report=false"
+brim train tiny.yaml $keys steps=30
+rm -rf runs/again/checkpoints/step-000000[23]0
+brim train tiny.yaml $keys steps=30
+steps=$(grep -o '"step": [0-9]*' runs/again/samples.jsonl | tr -dc '0-9\n' | xargs)
+[ $rc -eq 0 ] && [ "$steps" = "0 10 20 30" ]
+verdict "samples after a resume: every step once" $? "$steps"
 
 # A run with the name of a recipe: the name means the run.
 "$brim" train tiny.yaml run=quickstart steps=30 watch.report=false >out 2>&1
@@ -132,21 +213,45 @@ END
 "$brim" doctor images.yaml --seconds 0.5 --json >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '"units": "samples"' out && grep -q '"window": {' out
 verdict "the doctor looks at a recipe of images" $? "exit code $rc: $(tail -n 2 err)"
-"$brim" train cartpole run=pole steps=12 threads=1 eval.every=4 eval.samples=4 >out 2>&1; rc=$?
+brim doctor images.yaml eval.every=2 checkpoint.every=2 --seconds 0.5
+[ $rc -eq 0 ] && ! says 'validation|^  (evaluation|checkpoints) ' &&
+    says '^none in these steps: evaluation, checkpoints$'
+verdict "a look evaluates nothing and saves nothing" $? "$(seen)"
+"$brim" train cartpole run=pole steps=12 threads=1 eval.every=4 eval.samples=4 watch.samples=1 \
+    watch.tensorboard=true >out 2>&1; rc=$?
 [ $rc -eq 0 ] && grep -q 'Validation return, larger is better' runs/pole/report.html &&
     grep -q 'charts/episodic return' runs/pole/report.html && grep -q 'Rate, steps/s' runs/pole/report.html &&
     ! grep -q 'did not fall' runs/pole/report.html
 verdict "a report has the task's own measures" $? "exit code $rc: $(tail -n 2 out)"
+[ "$(cat runs/pole/events.out.tfevents.* | grep -a -o GIF89a | wc -l)" -eq 4 ]
+verdict "TensorBoard gets the episodes as pictures" $? "$(ls runs/pole runs/pole/samples)"
 
 if ${CC:-gcc} -shared -fPIC -o "$dir/nvml.so" "$here/tests/fake_nvml.c" 2>/dev/null; then
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 >out 2>err; rc=$?
-    [ $rc -eq 0 ] && grep -q 'judged from NVML and GPM alone' out && grep -q 'not measured: SM' out
-    verdict "any program on a GPU, from the driver alone" $? "exit code $rc: $(cat out err)"
+    [ $rc -eq 0 ] && grep -q 'on 2 GPUs for .* judged from NVML and GPM alone' out &&
+        grep -q '^GPU 0, NVIDIA A100' out && grep -q '^GPU 1, NVIDIA H200' out &&
+        grep -q 'not measured: SM' out
+    verdict "any program on GPUs, from the driver alone" $? "exit code $rc: $(cat out err)"
+    BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 4242 --seconds 0.5 --json >out 2>err; rc=$?
+    python3 - >out2 2>&1 <<'END'
+import json
+idle, busy = json.load(open("out"))["gpus"]
+causes = lambda g: [f["cause"] for f in g["findings"]]
+assert "power limit" not in causes(idle) and idle["power_w"] < 0.85 * idle["power_limit_w"], idle
+assert "power limit" in causes(busy) and busy["tensor_active"] > 0.7, busy
+END
+    verdict "as JSON; 100 of 700 W are no power limit" $? "exit code $rc: $(cat out2 err)"
     BRIM_NVML=$dir/nvml.so "$brim" doctor --pid 7 >out 2>err; rc=$?
     [ $rc -eq 2 ] && [ "$(wc -l <err)" -eq 1 ]
     verdict "a program that is on no GPU" $? "exit code $rc: $(cat err)"
 fi
 
+if [ -e "$dir/nvml.so" ] && ! grep -qs . /proc/driver/nvidia/version; then
+    BRIM_NVML=$dir/nvml.so CUDA_VISIBLE_DEVICES=-1 brim check --quick
+    says '^note  *driver  *it has NVIDIA A100' && says 'CUDA_VISIBLE_DEVICES=-1: hides every GPU' &&
+        says '^ok  *power limit ' && ! says nan
+    verdict "brim check asks the driver where CUDA has no device" $? "$(cat said)"
+fi
 CUDA_LAUNCH_BLOCKING=1 timeout 60 "$brim" check --quick >out 2>err; rc=$?
 [ $rc -eq 0 ] && grep -q '^slow  *environment  *CUDA_LAUNCH_BLOCKING=1: ' out &&
     grep -q 'looked at in ' out &&

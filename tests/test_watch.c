@@ -557,7 +557,7 @@ static void test_runwatch(void **state)
     char       dir[160], metrics[200], report[200];
     int64_t    step   = 0;
     double     used_j = 0;
-    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512, NULL };
+    WatcherRun run    = { "mine", dir, "NVIDIA H200", 1, 2, 0, 1000, "image", 512, 1, NULL };
     recipe_defaults(&recipe);
     recipe.watch.tensorboard = 1;
     snprintf(dir, sizeof dir, "%s/runs/mine", r->dir);
@@ -595,6 +595,8 @@ static void test_runwatch(void **state)
         runwatch_destroy(rw);
         assert_int_equal(file_kind(report), FILE_REGULAR);
         unlink(report);
+        if (start == 0)
+            unlink(metrics); /* its steps will be done again; their joules were used all the same */
     }
     /* Another run has the name now: nothing is written into its folder. */
     RunWatch *rw = runwatch_create(&recipe, r->full);
@@ -611,6 +613,27 @@ static void test_runwatch(void **state)
     assert_int_equal(file_kind(report), FILE_NONE);
     unsetenv("BRIM_RUNS");
     assert_int_equal(system_format("rm -r %s/%s", r->dir, "runs"), 0);
+}
+
+/* Two packages, and the whole machine, which has them in it. */
+static void test_host_energy(void **state)
+{
+    static const char *const name[] = { "package-0", "psys", "package-1" };
+    Rig                     *r      = *state;
+    HostReading              h      = { .energy_j = NAN };
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        char path[200], text[32];
+        snprintf(path, sizeof path, "%s/powercap/intel-rapl:%d", r->dir, i);
+        assert_int_equal(file_make_folders(path), 0);
+        snprintf(text, sizeof text, "%d", (i + 1) * 1000000);
+        assert_int_equal(system_format("echo %s >%s/name", name[i], path), 0);
+        assert_int_equal(system_format("echo %s >%s/energy_uj", text, path), 0);
+    }
+    char folder[160];
+    snprintf(folder, sizeof folder, "%s/powercap", r->dir);
+    host_read_energy(&h, folder);
+    expect_is(h.energy_j, 4);
+    assert_int_equal(system_format("rm -r %s/%s", r->dir, "powercap"), 0);
 }
 
 static void test_host(void **state)
@@ -657,6 +680,7 @@ int main(void)
         cmocka_unit_test_teardown(test_gpus, settled),
         cmocka_unit_test_teardown(test_runwatch, settled),
         cmocka_unit_test_teardown(test_host, settled),
+        cmocka_unit_test_teardown(test_host_energy, settled),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

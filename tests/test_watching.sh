@@ -59,6 +59,10 @@ verdict "compare of a mistyped run" $? "exit code $rc: $(cat err)"
 "$brim" top --once --size 100x30 >out 2>err; rc=$?
 [ $rc -eq 0 ] && [ "$(wc -l <out)" -eq 30 ] && grep -q 'one .*done .*60/60' out && grep -q '^no GPU: ' out
 verdict "brim top --once" $? "exit code $rc: $(cat out err)"
+for flags in "--once --port 99" "--size 90x30" "--once --size 80x24zzz" "--web --once"; do
+    brim top $flags; [ $rc -eq 2 ] && [ "$(wc -l <said)" -eq 1 ] && says '^command line: --'
+    verdict "brim top $flags is refused" $? "$(seen)"
+done
 "$brim" top >out 2>err </dev/null; rc=$?
 [ $rc -eq 2 ] && grep -q 'top needs a terminal\|built without' err
 verdict "brim top without a terminal" $? "exit code $rc: $(cat err)"
@@ -80,7 +84,7 @@ refused "an address that is none" \
     'command line: watch.bind: "home" is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)' \
     watch.bind=home
 "$brim" top --web --port 0 --bind 0.0.0.0 >out 2>err; rc=$?
-[ $rc -eq 2 ] && grep -q 'a token is needed\|built without' err
+[ $rc -eq 2 ] && grep -q -- '--bind: 0.0.0.0 .* --token .* is missing\|built without' err
 verdict "brim top --web on a public address without a token" $? "exit code $rc: $(cat err)"
 
 word=AveryLongSecretWord123
@@ -101,6 +105,9 @@ else
         sleep 0.1
     done
     sleep 1.5
+    brim top --web --port "$(echo "$url" | tr -dc '0-9:' | sed 's/.*://')"
+    [ $rc -eq 2 ] && says '^command line: --port: 127.0.0.1 port [0-9]*: .*0 for any that is free'
+    verdict "a port that is in use" $? "$(seen)"
     curl -s "${url}api/runs" >page; rc=$?
     [ $rc -eq 0 ] && grep -q '"name": "served", "state": "training"' page
     verdict "a run serves its own page" $? "exit code $rc: $url $(head -c 300 page) $(tail -n 2 out)"

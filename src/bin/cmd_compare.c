@@ -1,41 +1,35 @@
 #include "base/err.h"
-#include "base/file.h"
+#include "base/str.h"
 #include "bin/cmd.h"
-#include "run/rundir.h"
+#include "bin/run_target.h"
+#include "bin/tasks.h"
 #include "watch/compare.h"
 #include "watch/report.h"
 
 #include <stdio.h>
-#include <string.h>
-
-enum { RUNS_COMPARED = 16 };
-
-/* "runs/NAME/" and "NAME" are the same run. */
-static char *run_name(char *target)
-{
-    size_t n = strlen(target);
-    while (n > 1 && target[n - 1] == '/') target[--n] = '\0';
-    return target + (file_name_of(target) - target);
-}
 
 int cmd_compare(const CmdArgs *a)
 {
-    int       json = 0, n = 0;
-    char     *name[RUNS_COMPARED];
-    CmdFlag   flag[] = { { "--json", NULL, &json, "an object a line instead of a table" } };
-    CmdTarget t;
-    for (int i = 0; i < a->argc; i++) {
-        if (a->argv[i][0] == '-') {
-            CmdArgs one = { a->begin_s, 1, a->argv + i, a->version, a->commit };
-            TRY(cmd_parse(&one, flag, ARRAY_LEN(flag), &t));
-        } else if (n == RUNS_COMPARED) {
-            return err_user("command line: %s: compare takes at most %d runs", a->argv[i], RUNS_COMPARED);
-        } else {
-            name[n++] = run_name(a->argv[i]);
-        }
-    }
+    int         json = 0;
+    char        base[COMPARE_RUNS][RUNDIR_PATH], name[COMPARE_RUNS][RUN_NAME];
+    CompareRun  run[COMPARE_RUNS];
+    const char *picture = NULL;
+    CmdFlag     flag[]  = { { "--json", NULL, &json, "an object a line instead of a table" },
+                            { "--picture", &picture, NULL, "also draw loss, measure and rate: FILE.svg" } };
+    int         n       = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    if (n < 0) return -1;
     if (n == 0) return err_user("command line: a run is missing (for example runs/quickstart)");
-    return compare_print(rundir_base(), name, n, json, stdout);
+    if (picture && !str_ends_with(picture, ".svg"))
+        return err_user("command line: --picture: %s does not end in .svg", picture);
+    if (n > COMPARE_RUNS)
+        return err_user("command line: %s: compare takes at most %d runs", a->argv[COMPARE_RUNS],
+                        COMPARE_RUNS);
+    for (int i = 0; i < n; i++) {
+        TRY(run_target_split(a->argv[i], base[i], name[i]));
+        run[i] = (CompareRun){ base[i], name[i] };
+    }
+    if (picture) TRY(compare_picture(run, n, picture));
+    return compare_print(run, n, json, stdout);
 }
 
 int cmd_report(const CmdArgs *a)
@@ -43,13 +37,20 @@ int cmd_report(const CmdArgs *a)
     const char *out    = NULL;
     CmdFlag     flag[] = { { "--out", &out, NULL, "where to write it (default: report.html of the run)" } };
     CmdTarget   t;
-    char        name[256];
+    char        base[RUNDIR_PATH], name[RUN_NAME], path[RUNDIR_PATH + RUN_NAME + 32];
+    Recipe      r;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (!t.target) return err_user("command line: a run is missing (for example runs/quickstart)");
     if (t.n_override > 0) return err_user("command line: %s: report takes no keys", t.override[0]);
-    snprintf(name, sizeof name, "%s", t.target);
-    TRY(report_write_run(rundir_base(), run_name(name), out));
-    printf("%s%s%s%s\n", out ? out : rundir_base(), out ? "" : "/", out ? "" : run_name(name),
-           out ? "" : "/report.html");
+    TRY(run_target_split(t.target, base, name));
+    snprintf(path, sizeof path, "%s/%s/recipe.yaml", base, name);
+    TRY(recipe_load_without_data(&r, path, 0, NULL));
+    RecipeFrom from = { .task = task_of(&r), .path = path };
+    TRY(report_write_run(base, name, &from, out));
+    if (out) {
+        printf("%s\n", out);
+    } else {
+        printf("%s/%s/report.html\n", base, name);
+    }
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
+#include "bin/run_target.h"
 #include "bin/tasks.h"
 #include "run/rundir.h"
 #include "run/train.h"
@@ -22,8 +23,6 @@ typedef struct {
 } Flags;
 
 /* ---- a look at a recipe -------------------------------------------------------------------------------- */
-
-static const char look_name[] = "look";
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
@@ -44,10 +43,10 @@ static int begin_look(char folder[64])
 /* Steps for some seconds, a few of them traced; nothing is evaluated, nothing saved. */
 static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
 {
-    static char run[] = "run=look", steps[] = "steps=1000000", trace[] = "trace=3",
-                report[] = "watch.report=false", skip[] = "trace_skip=2", web[] = "watch.web=false",
-                sample[] = "watch.sample=true", every[] = "log_every=1";
-    char        *own[] = { run, steps, trace, skip, report, web, sample, every };
+    static char steps[] = "steps=1000000", trace[] = "trace=3", report[] = "watch.report=false",
+                skip[] = "trace_skip=2", web[] = "watch.web=false", sample[] = "watch.sample=true",
+                every[] = "log_every=1";
+    char        *own[]  = { steps, trace, skip, report, web, sample, every };
     char        *all[RECIPE_KEYS + ARRAY_LEN(own)];
     TrainOptions opt = {
         .begin_s = a->begin_s, .is_look = 1, .command = "brim doctor", .version = a->version
@@ -69,24 +68,13 @@ static int look(const CmdArgs *a, const CmdTarget *t, double seconds)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-/* "dir/name.yaml" -> "dir/name.doctor.yaml"; a run's recipe is written beside its folder. */
-static void out_path(const Flags *f, const char *target, int is_run, char *buf, size_t n)
+/* target: "dir/name.yaml", or a run's folder; "dir/name.doctor.yaml" is written beside it. */
+static int show(const Doctor *d, const RecipeFrom *from, const Flags *f, const char *target)
 {
-    int len = (int)strlen(target) - (str_ends_with(target, ".yaml") ? (int)strlen(".yaml") : 0);
-    if (f->out) {
-        str_copy(buf, n, f->out);
-    } else if (is_run) {
-        snprintf(buf, n, "%s/%s.doctor.yaml", rundir_base(), target);
-    } else {
-        snprintf(buf, n, "%.*s.doctor.yaml", len, target);
-    }
-}
-
-static int show(const Doctor *d, const RecipeFrom *from, const Flags *f, const char *target, int is_run)
-{
-    char path[RUNDIR_PATH + 64];
-    int  n = 0;
-    out_path(f, target, is_run, path, sizeof path);
+    char path[RUNDIR_PATH + RUN_NAME + 64];
+    int  len = (int)strlen(target) - (str_ends_with(target, ".yaml") ? (int)strlen(".yaml") : 0), n = 0;
+    snprintf(path, sizeof path, "%.*s.doctor.yaml", len, target);
+    if (f->out) str_copy(path, sizeof path, f->out);
     if (f->json) {
         TRY(doctor_print_json(d, stdout));
     } else {
@@ -102,19 +90,23 @@ static int show(const Doctor *d, const RecipeFrom *from, const Flags *f, const c
     return 0;
 }
 
-static int examine_run(const CmdTarget *t, const Flags *f, const char *name)
+static int examine_run(const CmdTarget *t, const Flags *f)
 {
-    RunDir dir;
+    char   base[RUNDIR_PATH], name[RUN_NAME], folder[RUNDIR_PATH + RUN_NAME], path[sizeof folder + 32];
     Recipe r;
     Doctor d;
-    TRY(rundir_paths(&dir, name));
     if (t->n_override > 0)
         return err_user("command line: %s: a run is judged as it was; keys belong to a recipe",
                         t->override[0]);
-    TRY(recipe_load_without_data(&r, dir.recipe, 0, NULL));
-    RecipeFrom from = { .task = task_of(&r), .path = dir.recipe };
-    int        rc   = doctor_open(&d, &from, rundir_base(), name);
-    if (rc == 0) rc = show(&d, &from, f, name, 1);
+    if (f->seconds)
+        return err_user("command line: --seconds: a run is judged by its files; only a recipe is watched");
+    TRY(run_target_split(t->target, base, name));
+    snprintf(folder, sizeof folder, "%s/%s", base, name);
+    snprintf(path, sizeof path, "%s/recipe.yaml", folder);
+    TRY(recipe_load_without_data(&r, path, 0, NULL));
+    RecipeFrom from = { .task = task_of(&r), .path = path };
+    int        rc   = doctor_open(&d, &from, base, name);
+    if (rc == 0) rc = show(&d, &from, f, folder);
     doctor_close(&d);
     return rc;
 }
@@ -133,11 +125,10 @@ static int examine_recipe(const CmdArgs *a, const CmdTarget *t, const Flags *f)
         .task = task_of(&r), .path = t->target, .override = t->override, .n_override = t->n_override
     };
     int rc = look(a, t, seconds);
-    if (rc == 0) rc = doctor_open(&d, &from, folder, look_name);
-    if (rc == 0) str_copy(d.name, sizeof d.name, r.run);
+    if (rc == 0) rc = doctor_open(&d, &from, folder, r.run);
     nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     setenv("BRIM_RUNS", before, 1);
-    if (rc == 0) rc = show(&d, &from, f, t->target, 0);
+    if (rc == 0) rc = show(&d, &from, f, t->target);
     doctor_close(&d);
     return rc;
 }
@@ -146,11 +137,12 @@ static int judge_pid(const CmdTarget *t, const Flags *f)
 {
     int64_t        pid;
     ForeignOptions opt = { .seconds = 3, .nvml_path = getenv("BRIM_NVML") };
-    if (t->target || f->apply || f->json)
-        return err_user("command line: --pid: only together with --seconds");
+    if (t->target || f->apply || t->n_override > 0)
+        return err_user("command line: --pid: only together with --seconds and --json");
     TRY(cmd_int("--pid", f->pid, 1, 1 << 30, &pid));
     if (f->seconds) TRY(cmd_double("--seconds", f->seconds, 0.5, 600, &opt.seconds));
-    opt.pid = (int)pid;
+    opt.pid     = (int)pid;
+    opt.as_json = f->json;
     return foreign_judge(&opt, stdout);
 }
 
@@ -163,16 +155,16 @@ int cmd_doctor(const CmdArgs *a)
                          { "--pid", &f.pid, NULL, "judge any program on a GPU, by the driver alone" },
                          { "--json", NULL, &f.json, "one JSON object instead" } };
     CmdTarget t;
-    RunDir    dir;
+    char      near[RUN_NAME];
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
+    if (f.out && !f.apply) return err_user("command line: --out: only together with --apply");
     if (f.pid) return judge_pid(&t, &f);
     if (!t.target) return err_user("command line: a run or a recipe is missing (brim doctor runs/mine)");
-    const char *last = strrchr(t.target, '/');
-    last             = last && last[1] ? last + 1 : t.target;
     /* A bare name means the run, if there is one. "NAME.yaml", or keys beside the name, mean the recipe. */
-    int is_recipe = recipe_exists(t.target) && (str_ends_with(t.target, ".yaml") || t.n_override > 0);
-    if (!is_recipe && rundir_paths(&dir, last) == 0 && file_kind(dir.recipe) == FILE_REGULAR)
-        return examine_run(&t, &f, last);
-    err_clear();
+    int has_recipe = recipe_exists(t.target);
+    int is_recipe  = has_recipe && (str_ends_with(t.target, ".yaml") || t.n_override > 0);
+    if (!is_recipe && run_target_exists(t.target)) return examine_run(&t, &f);
+    if (!has_recipe && run_target_nearest(t.target, near))
+        return err_user("command line: %s: neither a run nor a recipe (did you mean %s?)", t.target, near);
     return examine_recipe(a, &t, &f);
 }

@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "bin/cmd.h"
-#include "run/rundir.h"
+#include "bin/run_target.h"
 #include "watch/tracesum.h"
 
 #include <stdlib.h>
@@ -13,17 +13,13 @@ enum { MOST_BYTES = 256 << 20 };
 /* The trace of a run, or a file of that name. */
 static int find_file(const char *target, char *buf, size_t n)
 {
-    RunDir      d;
-    const char *last = strrchr(target, '/');
-    last             = last && last[1] ? last + 1 : target;
+    char base[RUNDIR_PATH], name[RUN_NAME];
     if (file_kind(target) == FILE_REGULAR) return str_copy(buf, n, target);
-    if (rundir_paths(&d, last) == 0 && file_kind(d.path) == FILE_FOLDER) {
-        TRY(rundir_path(&d, "trace.json", buf, n));
-        if (file_kind(buf) == FILE_REGULAR) return 0;
-        return err_user("%s: this run has no trace (trace=3 makes one)", last);
-    }
-    err_clear();
-    return err_user("command line: %s: neither a file nor a run", target);
+    if (str_ends_with(target, ".json")) return err_user("command line: %s: no such file", target);
+    TRY(run_target_split(target, base, name));
+    snprintf(buf, n, "%s/%s/trace.json", base, name);
+    if (file_kind(buf) == FILE_REGULAR) return 0;
+    return err_user("%s: this run has no trace (trace=3 makes one)", target);
 }
 
 static int read_all(const char *path, char **text, size_t *size)
@@ -44,7 +40,7 @@ int cmd_trace(const CmdArgs *a)
 {
     int       json   = 0;
     CmdFlag   flag[] = { { "--json", NULL, &json, "one JSON object instead" } };
-    char      path[RUNDIR_PATH + 32], *text = NULL;
+    char      path[RUNDIR_PATH + RUN_NAME + 32], *text = NULL;
     size_t    n     = 0;
     int       words = cmd_parse_words(a, flag, ARRAY_LEN(flag));
     TraceSum *t;

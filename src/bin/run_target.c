@@ -7,10 +7,11 @@
 #include "ckpt/ckpt.h"
 #include "run/rundir.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static int refuse_missing(const char *target)
+int run_target_nearest(const char *target, char *name)
 {
     char **names, recipe[2 * RUNDIR_PATH];
     Arena  arena;
@@ -22,31 +23,61 @@ static int refuse_missing(const char *target)
         snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", rundir_base(), names[i]);
         if (access(recipe, R_OK) == 0) str_nearest_offer(&near, names[i]);
     }
-    if (near.best) {
-        err_user("command line: %s: no such run (did you mean %s?)", target, near.best);
-    } else if (target[0] == '/') {
-        err_user("command line: %s: no such run (there is no recipe.yaml in it)", target);
-    } else {
-        err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
-                 rundir_base(), target);
-    }
+    if (near.best) str_copy(name, RUN_NAME, near.best);
     arena_deinit(&arena);
-    return -1;
+    return near.best != NULL;
 }
 
-/* The run's folder from what the user typed: the folder itself, or a name under the runs folder. */
-static int find_run(const char *target, char *path, size_t n)
+static int refuse_missing(const char *target)
+{
+    char near[RUN_NAME];
+    if (run_target_nearest(target, near))
+        return err_user("command line: %s: no such run (did you mean %s?)", target, near);
+    if (target[0] == '/')
+        return err_user("command line: %s: no such run (there is no recipe.yaml in it)", target);
+    return err_user("command line: %s: no such run (there is no recipe.yaml in it, nor in %s/%s)", target,
+                    rundir_base(), target);
+}
+
+/* The run's folder from what the user typed: the folder itself, or a name under the runs folder. 0: there is
+ * none. */
+static int has_run(const char *target, char *path, size_t n)
 {
     char recipe[RUNDIR_PATH];
     str_copy(path, n, target);
     for (int i = 0; i < 2; i++) {
         if (snprintf(recipe, sizeof recipe, "%s/recipe.yaml", path) < (int)sizeof recipe &&
             access(recipe, R_OK) == 0) {
-            return 0;
+            return 1;
         }
         if (target[0] == '/' || snprintf(path, n, "%s/%s", rundir_base(), target) >= (int)n) break;
     }
-    return refuse_missing(target);
+    return 0;
+}
+
+static int find_run(const char *target, char *path, size_t n)
+{
+    return has_run(target, path, n) ? 0 : refuse_missing(target);
+}
+
+int run_target_exists(const char *target)
+{
+    char path[RUNDIR_PATH];
+    return has_run(target, path, sizeof path);
+}
+
+int run_target_split(const char *target, char *base, char *name)
+{
+    char path[RUNDIR_PATH], *whole = NULL;
+    TRY(find_run(target, path, sizeof path));
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
+    const char *last = file_name_of(path);
+    if (strcmp(last, ".") == 0 || strcmp(last, "..") == 0) whole = realpath(path, NULL);
+    const char *used = whole ? whole : path;
+    int         rc   = file_folder_of(used, base, RUNDIR_PATH);
+    if (rc == 0) rc = str_copy(name, RUN_NAME, file_name_of(used));
+    free(whole);
+    return rc == 0 ? 0 : err_user("command line: %s: the path is too long", target);
 }
 
 /* An evaluation without its data is refused before the model is read. */

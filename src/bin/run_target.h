@@ -16,9 +16,16 @@ int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *o
 /* The same for logits of a given sequence. */
 int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt, Recipe *r, Setup *s);
 
-enum { RUN_CHECKPOINT_PATH = RUNDIR_PATH + 64 };
+enum { RUN_CHECKPOINT_PATH = RUNDIR_PATH + 64, RUN_NAME = 256 };
 /* Only finds the run: its recipe, its folder into run[RUNDIR_PATH] and the checkpoint's folder into
  * checkpoint[RUN_CHECKPOINT_PATH]. */
 int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint);
+
+/* Only says where the run is: the folder above it into base[RUNDIR_PATH], its own name into name[RUN_NAME].
+ * Negative after err_user(). */
+int run_target_split(const char *target, char *base, char *name);
+int run_target_exists(const char *target);
+/* 1: the run in the runs folder that is called most alike is in name[RUN_NAME]. */
+int run_target_nearest(const char *target, char *name);
 
 #endif

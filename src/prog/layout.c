@@ -73,38 +73,59 @@ static int *choose_sharing(const Prog *p, Arena *arena, const Life *life)
     return share;
 }
 
+/* Ranges of bytes with their lifetimes. */
+typedef struct {
+    PlanItem *item;
+    int       n_item;
+    int      *of; /* by root id: the item that has its bytes; -1: none, it is never touched */
+} Items;
+
+static Items list_items(const Prog *p, Arena *arena)
+{
+    int   n     = prog_id_count(p);
+    Life *life  = scan_lives(p, arena);
+    int  *share = choose_sharing(p, arena, life);
+    Items it    = { .item = ARENA_ARRAY(arena, PlanItem, n), .of = ARENA_ARRAY(arena, int, n) };
+    for (int i = 0; i < n; i++) it.of[i] = -1;
+    for (int i = 0; i < p->n_tensor; i++) {
+        const Tensor *t = p->tensor[i];
+        if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0 || share[t->id] != t->id) continue;
+        it.of[t->id]         = it.n_item;
+        it.item[it.n_item++] = (PlanItem){ tensor_root_bytes(t), life[t->id].first, life[t->id].last, 0 };
+    }
+    for (int i = 0; i < p->n_tensor; i++) {
+        const Tensor *t = p->tensor[i];
+        if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0) continue;
+        it.of[t->id]   = it.of[share[t->id]];
+        PlanItem *item = &it.item[it.of[t->id]];
+        item->first    = MIN(item->first, life[t->id].first);
+        item->last     = MAX(item->last, life[t->id].last);
+    }
+    return it;
+}
+
 void prog_plan(Prog *p)
 {
     Arena scratch;
     arena_init(&scratch);
-    int       n      = prog_id_count(p);
-    Life     *life   = scan_lives(p, &scratch);
-    int      *share  = choose_sharing(p, &scratch, life);
-    int      *slot   = ARENA_ARRAY(&scratch, int, n); /* item of a root that owns bytes */
-    PlanItem *item   = ARENA_ARRAY(&scratch, PlanItem, n);
-    int       n_item = 0;
+    Items it           = list_items(p, &scratch);
+    p->act_bytes       = plan_place(it.item, it.n_item);
+    p->act_lower_bound = plan_lower_bound(it.item, it.n_item);
     for (int i = 0; i < p->n_tensor; i++) {
         Tensor *t = p->tensor[i];
-        if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0) continue;
-        if (share[t->id] == t->id) {
-            slot[t->id]    = n_item;
-            item[n_item++] = (PlanItem){ tensor_root_bytes(t), life[t->id].first, life[t->id].last, 0 };
-        }
+        if (t->root == t && it.of[t->id] >= 0) t->slab_offset = it.item[it.of[t->id]].offset;
     }
-    for (int i = 0; i < p->n_tensor; i++) {
-        Tensor *t = p->tensor[i];
-        if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0) continue;
-        PlanItem *it = &item[slot[share[t->id]]];
-        it->first    = MIN(it->first, life[t->id].first);
-        it->last     = MAX(it->last, life[t->id].last);
-    }
-    p->act_bytes       = plan_place(item, n_item);
-    p->act_lower_bound = plan_lower_bound(item, n_item);
-    for (int i = 0; i < p->n_tensor; i++) {
-        Tensor *t = p->tensor[i];
-        if (t->root != t || t->slab != SLAB_ACT || life[t->id].last < 0) continue;
-        t->slab_offset = item[slot[share[t->id]]].offset;
-    }
+    arena_deinit(&scratch);
+}
+
+void prog_live_bytes(const Prog *p, size_t *out)
+{
+    Arena scratch;
+    arena_init(&scratch);
+    Items it = list_items(p, &scratch);
+    for (int i = 0; i < p->n_op; i++) out[i] = 0;
+    for (int k = 0; k < it.n_item; k++)
+        for (int i = it.item[k].first; i <= it.item[k].last; i++) out[i] += it.item[k].size_bytes;
     arena_deinit(&scratch);
 }
 

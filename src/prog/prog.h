@@ -85,6 +85,8 @@ int         prog_n_op(const Prog *p);
 const Op   *prog_op(const Prog *p, int i);
 int         prog_n_recorded(const Prog *p, OpKind kind); /* so many there were before lowering; OP_COUNT: 0 */
 ProgStats   prog_stats(const Prog *p);
-void        prog_print(const Prog *p, int with_tensors);
+/* Bytes of activations that are alive during each op, by plan: out has an entry for each of prog_n_op(). */
+void prog_live_bytes(const Prog *p, size_t *out);
+void prog_print(const Prog *p, int with_tensors);
 
 #endif

@@ -81,7 +81,7 @@ static int refuse(const RunDir *d)
 {
     char  *text = NULL, shown[128];
     size_t n;
-    if (file_read_all(d->lock, 256, &text, &n) < 0) err_clear(); /* the holder may just have finished */
+    if (file_read_all(d->lock, 512, &text, &n) < 0) err_clear(); /* the holder may just have finished */
     if (text) text[strcspn(text, "\n")] = '\0';
     err_user("%s is in use by %s", d->path,
              text && *text ? str_quote(shown, sizeof shown, text, strlen(text)) : "another process");
@@ -89,15 +89,41 @@ static int refuse(const RunDir *d)
     return -1;
 }
 
+/* Where the pid of a lock counts: the machine's name, and the kernel's name of this space of pids, which a
+ * container has its own of. Returns buf. */
+static const char *place_here(char *buf, size_t n)
+{
+    char    host[65] = "", space[64] = "";
+    ssize_t len = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    if (gethostname(host, sizeof host - 1) != 0 || len < 0) len = 0;
+    space[MAX(len, 0)] = '\0';
+    snprintf(buf, n, "%s %s", host, space);
+    return buf;
+}
+
 static int write_owner(const RunDir *d, int fd)
 {
-    char when[64], text[128];
-    int  n = snprintf(text, sizeof text, "pid %ld (started %s)\n", (long)getpid(),
-                      clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"));
+    char when[64], place[160], text[256];
+    int  n = snprintf(text, sizeof text, "pid %ld (started %s)\non %s\n", (long)getpid(),
+                      clock_date(when, sizeof when, "%Y-%m-%d %H:%M:%S"), place_here(place, sizeof place));
     if (ftruncate(fd, 0) != 0 || fault_hit(FAULT_WRITE) || pwrite(fd, text, (size_t)n, 0) != n) {
         return err_sys("%s: write", d->lock);
     }
     return 0;
+}
+
+int64_t rundir_owner(const char *lock)
+{
+    char  *text = NULL, here[160], place[160] = "";
+    long   pid = 0;
+    size_t n;
+    if (file_read_all(lock, 512, &text, &n) < 0) err_clear(); /* the holder may just have finished */
+    const char *second = text ? strchr(text, '\n') : NULL;
+    if (second && sscanf(second, "\non %159[^\n]", place) == 1 &&
+        strcmp(place, place_here(here, sizeof here)) == 0 && sscanf(text, "pid %ld ", &pid) != 1)
+        pid = 0;
+    free(text);
+    return pid;
 }
 
 /* 1 when the descriptor's file is still the one under the lock's name: an owner that finishes removes it. */
@@ -287,7 +313,7 @@ int rundir_hold(RunDir *d)
     return made;
 }
 
-/* ---- Metrics ------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------- */
 
 /* 1 for a complete line that stays. */
 static int line_stays(const char *line, size_t n, int64_t first_step)
@@ -302,14 +328,14 @@ static int line_stays(const char *line, size_t n, int64_t first_step)
 }
 
 /* Copies the lines that stay to out (NULL: only counts). Returns how many do not. */
-static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
+static int copy_lines(const char *path, FILE *in, FILE *out, int64_t first_step)
 {
     char  *line    = NULL;
     size_t room    = 0;
     int    dropped = 0, rc = 0;
     for (;;) {
         ssize_t n = fault_hit(FAULT_READ) ? -2 : getline(&line, &room, in);
-        if (n == -2 || (n < 0 && !feof(in))) rc = err_sys("%s", d->metrics);
+        if (n == -2 || (n < 0 && !feof(in))) rc = err_sys("%s", path);
         if (n < 0) break;
         if (!line_stays(line, (size_t)n, first_step)) {
             dropped++;
@@ -321,35 +347,35 @@ static int copy_lines(const RunDir *d, FILE *in, FILE *out, int64_t first_step)
     return rc < 0 ? rc : dropped;
 }
 
-static int rewrite_lines(const RunDir *d, FILE *in, int64_t first_step)
+static int rewrite_lines(const char *path, FILE *in, int64_t first_step)
 {
-    FILE *out = file_create_tmp(d->metrics);
+    FILE *out = file_create_tmp(path);
     if (!out) return -1;
-    int dropped = copy_lines(d, in, out, first_step), rc = MIN(dropped, 0);
-    if (rc == 0) rc = file_publish(&out, d->metrics);
+    int dropped = copy_lines(path, in, out, first_step), rc = MIN(dropped, 0);
+    if (rc == 0) rc = file_publish(&out, path);
     file_discard(&out);
     return rc < 0 ? rc : dropped;
 }
 
-static FILE *open_metrics(const RunDir *d, char *why, size_t n)
+static FILE *open_lines(const char *path, char *why, size_t n)
 {
-    int   fd = file_open_own(d->metrics, O_RDONLY, why, n);
+    int   fd = file_open_own(path, O_RDONLY, why, n);
     FILE *f  = fd < 0 ? NULL : fdopen(fd, "r");
     if (f || fd < 0) return f;
-    snprintf(why, n, "%s: %s", d->metrics, strerror(errno));
+    snprintf(why, n, "%s: %s", path, strerror(errno));
     close(fd);
     return NULL;
 }
 
-int rundir_trim_metrics(const RunDir *d, int64_t first_step)
+int rundir_trim(const char *path, int64_t first_step)
 {
     char  why[RUNDIR_PATH + 128];
-    FILE *in = open_metrics(d, why, sizeof why);
+    FILE *in = open_lines(path, why, sizeof why);
     if (!in) return errno == ENOENT ? 0 : err_set("%s", why);
-    int dropped = copy_lines(d, in, NULL, first_step);
+    int dropped = copy_lines(path, in, NULL, first_step);
     if (dropped > 0) {
         rewind(in);
-        dropped = rewrite_lines(d, in, first_step);
+        dropped = rewrite_lines(path, in, first_step);
     }
     fclose(in);
     return dropped;
@@ -361,7 +387,7 @@ int rundir_has_eval(const RunDir *d, int64_t step)
     size_t room = 0;
     int    has  = 0;
     char   why[RUNDIR_PATH + 128];
-    FILE  *in = open_metrics(d, why, sizeof why);
+    FILE  *in = open_lines(d->metrics, why, sizeof why);
     if (!in) return 0;
     while (!has && getline(&line, &room, in) >= 0) {
         json_t     *root = json_loads(line, 0, NULL);

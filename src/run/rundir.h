@@ -1,8 +1,8 @@
 /* Run directory: runs/NAME, everything one run writes, held by one process at a time.
  *
  * 1. The lock is a flock() on NAME/lock, which ends with the process however that ends: a lock file that
- *    nobody holds is stale, whatever it says. Its text (pid and start) is for the message to the second
- *    comer.
+ *    nobody holds is stale, whatever it says. Its text (pid, start, machine) is for the message to the second
+ *    comer and for those who only look.
  * 2. Nothing is ever deleted here: a fresh start renames the old directory to NAME.old-YYYYmmdd-HHMMSS, and
  *    not before the new run can begin. A start that comes to nothing leaves everything as it was, and no
  *    empty directory.
@@ -68,11 +68,15 @@ int rundir_hold(RunDir *d);
 /* 1 when another directory has its name: what rundir_hold() fails for then, and will. */
 int rundir_is_lost(const RunDir *d);
 
-/* Drops the lines of metrics.jsonl whose "step" is first_step or later, because these will be written again.
+/* The pid that a lock file names, if it counts on this machine; 0: it does not, or is not known. */
+int64_t rundir_owner(const char *lock);
+
+/* Drops the lines of a file, such as metrics.jsonl, whose "step" is first_step or later: these will be
+ * written again.
  * What a killed writer left of a line goes, too. The file is replaced whole, or not at all when there is
  * nothing to drop; open it for appending afterwards. Returns how many lines went; negative after
  * err_set(). */
-int rundir_trim_metrics(const RunDir *d, int64_t first_step);
+int rundir_trim(const char *path, int64_t first_step);
 
 /* 1 when metrics.jsonl has a "val_loss" of this step; 0 also when it cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);

@@ -159,7 +159,7 @@ static int take_result(Run *run, StepOut *out)
                  (double)out->grad_norm, out->n_skipped);
     }
     const Watcher *w     = &run->metrics.watcher;
-    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s };
+    WatcherStep    times = { run->at.step, now, stats.fill_s, run->eval_s, run->save_s, stats.n_thread };
     if (w->step) w->step(w->self, &times);
     if (run->at.step % run->r->log_every == 0 || m.is_bad || m.overflowed || run->at.step == run->r->steps) {
         if (run->task->numbers) m.n_number = run->task->numbers(j, m.number);
@@ -209,7 +209,7 @@ static int find_good(Run *run)
 static void trim_metrics(Run *run)
 {
     if (!run->metrics.is_open) return;
-    if (rundir_trim_metrics(&run->dir, run->at.step + 1) < 0) {
+    if (rundir_trim(run->dir.metrics, run->at.step + 1) < 0) {
         log_error("METRICS: %s (steps will be there twice)", err_get());
         err_clear();
     }
@@ -304,7 +304,8 @@ static int at_boundary(Run *run, int *stop)
     run->save_due |= due(run->at.step, r->checkpoint.every) || run->asked.retry_save || run->is_best;
     /* Amid skipped steps the weights may be what is wrong; a good step must come first. The checkpoint of the
      * last step waits for the last evaluation. */
-    if (run->save_due && run->n_skip_row == 0 && run->at.step < run->end && !train_is_broken(run)) {
+    if (run->save_due && run->n_skip_row == 0 && run->at.step < run->end && !train_is_broken(run) &&
+        !run->is_look) {
         double begin_s = clock_now_s();
         run->save_due  = 0;
         TRY(train_save(run));
@@ -435,6 +436,8 @@ static void watch_begin(Run *run, const TrainOptions *opt)
     const DevInfo *info  = &run->setup.info;
     int64_t        index = comm_rank(run->comm); /* what setup.c takes where the recipe names none */
     if (str_starts_with(run->r->device, "cuda:") && str_parse_int(run->r->device + 5, &index) < 0) index = 0;
+    LoaderStats stats;
+    loader_stats(run->stepper.feed.loader, &stats);
     WatcherRun w         = { .name           = run->r->run,
                              .dir            = run->dir.path,
                              .device         = info->name,
@@ -444,6 +447,7 @@ static void watch_begin(Run *run, const TrainOptions *opt)
                              .steps          = run->r->steps,
                              .unit           = run->task->one,
                              .units_per_step = (double)job_units_per_step(run->setup.job),
+                             .loader_threads = stats.n_thread,
                              .setup          = &run->setup };
     run->metrics.watcher = *opt->watcher;
     if (opt->watcher->begin) opt->watcher->begin(opt->watcher->self, &w);
@@ -552,7 +556,8 @@ static int plan_stages(const Task *task, const Recipe *r, int64_t step)
 /* 1: the run goes on with another stage. */
 static int has_next(const Run *run)
 {
-    if (run->idle || run->asked.signal || run->asked.over_budget || run->at.stopped != CKPT_STOP_NONE)
+    if (run->idle || run->is_look || run->asked.signal || run->asked.over_budget ||
+        run->at.stopped != CKPT_STOP_NONE)
         return 0;
     return run->at.step < run->begin || (run->at.step >= run->end && run->end < run->r->steps);
 }
@@ -566,9 +571,12 @@ static int run_stages(const Task *task, const Recipe *r, const TrainOptions *fir
     TRY(plan_stages(task, r, step));
     for (;;) {
         TaskStage range = task->stage(r, MIN(step, r->steps - 1), &stage);
-        Run       run   = {
-                    .task = task, .r = &stage, .begin_s = opt.begin_s, .begin = range.from, .end = range.until
-        };
+        Run       run   = { .task    = task,
+                            .r       = &stage,
+                            .begin_s = opt.begin_s,
+                            .begin   = range.from,
+                            .end     = range.until,
+                            .is_look = opt.is_look };
         TRY(run_rank(&run, &opt));
         if (!has_next(&run)) return 0;
         step        = run.at.step;

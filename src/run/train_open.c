@@ -177,7 +177,7 @@ static int open_files(Run *run, int fresh)
     if (comm_rank(run->comm) > 0) return 0;
     TRY(rundir_begin(&run->dir, fresh));
     train_copy_log(run);
-    TRY(rundir_trim_metrics(&run->dir, run->at.step > 0 ? run->at.step + 1 : 0));
+    TRY(rundir_trim(run->dir.metrics, run->at.step > 0 ? run->at.step + 1 : 0));
     if (run->at.step < run->r->steps) TRY(train_write_texts(run)); /* else it is only evaluated */
     TRY(metrics_open(&run->metrics, run->dir.metrics));
     return ckpt_writer_create(&run->writer, run->setup.job, run->dir.checkpoints);

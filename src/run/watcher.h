@@ -20,6 +20,7 @@ typedef struct {
     int64_t      steps;          /* that the recipe asks for */
     const char  *unit;           /* what is counted, in the singular: "image" */
     double       units_per_step; /* over all ranks */
+    int          loader_threads; /* that fill batches now; 0: they are filled in line */
     const Setup *setup;          /* device, plan and programs; NULL: not known */
 } WatcherRun;
 
@@ -28,6 +29,7 @@ typedef struct {
     double  done_s;         /* clock_now_s() at its end */
     double  data_fill_s;    /* of this start: what the loader's threads worked for the batches taken */
     double  eval_s, save_s; /* of this start: evaluating, and the device at rest for checkpoints */
+    int     loader_threads; /* that fill batches by now */
 } WatcherStep;
 
 typedef struct {

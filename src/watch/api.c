@@ -157,6 +157,14 @@ static void put_columns(JsonOut *o, const Series *s, double from)
     json_out_close(o);
 }
 
+static void put_plain(JsonOut *o, const Series *s)
+{
+    json_out_array(o, "plain");
+    for (int c = 0; c < s->n_key; c++)
+        if (series_is_plain(s->key[c])) json_out_str(o, NULL, s->key[c]);
+    json_out_close(o);
+}
+
 static void put_waterfall(JsonOut *o, const Series *s, const RunFacts *f)
 {
     WaterfallPart part[WATERFALL_PARTS];
@@ -166,6 +174,7 @@ static void put_waterfall(JsonOut *o, const Series *s, const RunFacts *f)
         json_out_object(o, NULL);
         json_out_str(o, "name", part[i].name);
         json_out_str(o, "note", part[i].note);
+        json_out_str(o, "color", part[i].color);
         json_out_num(o, "share", part[i].share);
         json_out_close(o);
     }
@@ -195,6 +204,7 @@ int api_run(Runs *r, RunView *v, double from, FILE *out)
     put_epoch(&o, s);
     json_out_int(&o, "stride", s->stride);
     put_columns(&o, s, from);
+    put_plain(&o, s);
     put_waterfall(&o, s, &v->facts);
     sampleview_put(&o, r, v, from);
     if (from <= 0) put_texts(&o, r, v);

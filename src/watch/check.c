@@ -59,6 +59,7 @@ static void check_environment(Check *c)
     } harmful[] = {
         { "CUDA_LAUNCH_BLOCKING", "1", "every launch waits for its kernel" },
         { "CUDA_VISIBLE_DEVICES", "", "hides every GPU" },
+        { "CUDA_VISIBLE_DEVICES", "-1", "hides every GPU" },
         { "NVIDIA_TF32_OVERRIDE", "0", "switches TF32 off in every library" },
         { "CUBLAS_WORKSPACE_CONFIG", NULL, "limits the workspaces of products" },
         { "CUDA_CACHE_DISABLE", "1", "kernels are compiled anew at each start" },
@@ -128,24 +129,44 @@ static void check_link(Check *c, const NvmlCard *k)
         slow ? " (a card at rest may show less)" : "");
 }
 
-static void check_driver(Check *c, const char *nvml_path)
+static void check_power(Check *c, const NvmlCard *k)
+{
+    char limit[16], usual[16];
+    say(c, k->power_limit_w < 0.98 * k->power_default_w ? CHECK_SLOW : CHECK_OK, "power limit",
+        "%s W; the card's own is %s W", nvml_number(limit, sizeof limit, k->power_limit_w, 0),
+        nvml_number(usual, sizeof usual, k->power_default_w, 0));
+}
+
+static void check_clocks(Check *c, const NvmlCard *k, const NvmlReading *r)
+{
+    char most[16], now[16], text[160];
+    say(c, CHECK_OK, "clocks", "%s MHz at most; now %s (%s)",
+        nvml_number(most, sizeof most, k->max_sm_mhz, 0), nvml_number(now, sizeof now, r->sm_mhz, 0),
+        r->has_reasons ? nvml_reasons_text(text, sizeof text, r->reasons) : "no reason given");
+}
+
+/* has_gpu 0: CUDA has no device, and what the driver says about its first one may tell why. */
+static void check_driver(Check *c, const char *nvml_path, int has_gpu)
 {
     Nvml       *n = nvml_open(nvml_path);
-    NvmlDevice *d = nvml_device_of_cuda(n, 0);
+    NvmlDevice *d = has_gpu ? nvml_device_of_cuda(n, 0) : nvml_device(n, 0);
     NvmlCard    k;
     NvmlReading r;
-    char        text[160];
+    char        name[96];
     if (!d) {
-        say(c, CHECK_MISSING, "NVML", "the driver's library does not answer: no power, clocks, activity");
+        say(c, CHECK_MISSING, "NVML", "%s",
+            n ? "the driver knows no GPU"
+              : "the driver's library does not answer: no power, clocks, activity");
         nvml_close(n);
         return;
     }
     nvml_read_card(n, d, &k);
     nvml_read(n, d, &r);
-    say(c, k.power_limit_w < 0.98 * k.power_default_w ? CHECK_SLOW : CHECK_OK, "power limit",
-        "%.0f of %.0f W", k.power_limit_w, k.power_default_w);
-    say(c, CHECK_OK, "clocks", "%.0f MHz at most; now %.0f (%s)", k.max_sm_mhz, r.sm_mhz,
-        r.has_reasons ? nvml_reasons_text(text, sizeof text, r.reasons) : "no reason given");
+    if (!has_gpu)
+        say(c, CHECK_NOTE, "driver", "it has %s, which CUDA does not offer to this program",
+            nvml_name(n, d, name, sizeof name));
+    check_power(c, &k);
+    check_clocks(c, &k, &r);
     double ecc = nvml_ecc_errors(n, d);
     if (isnan(ecc)) {
         say(c, CHECK_NOTE, "memory errors", "not known: ECC is off, or this card has none");
@@ -158,7 +179,7 @@ static void check_driver(Check *c, const char *nvml_path)
         g ? "GPM answers" : nvml_gpm_refusal(n, d));
     nvml_gpm_destroy(g);
     int others = nvml_processes(n, d, NULL, 0);
-    if (others > 1) say(c, CHECK_SLOW, "other programs", "%d programs compute on this GPU", others);
+    if (others > has_gpu) say(c, CHECK_SLOW, "other programs", "%d programs compute on this GPU", others);
     nvml_close(n);
 }
 
@@ -208,6 +229,7 @@ static int check_card(Check *c, const CheckOptions *opt, DevInfo *info)
         say(c, CHECK_MISSING, "GPU", "%s; training runs on the CPU", err_get());
         err_clear();
         if (dev) dev_close(dev);
+        check_driver(c, opt->nvml_path, 0);
         return 0;
     }
     say(c, CHECK_OK, "GPU", "%s, %s free of %s", info->name, str_bytes(a, sizeof a, (double)info->free_bytes),
@@ -230,7 +252,7 @@ static int check_card(Check *c, const CheckOptions *opt, DevInfo *info)
     }
     check_tracing(c, dev);
     dev_close(dev);
-    check_driver(c, opt->nvml_path);
+    check_driver(c, opt->nvml_path, 1);
     return 1;
 }
 

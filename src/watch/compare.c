@@ -1,20 +1,24 @@
 #include "watch/compare.h"
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "watch/runs.h"
+#include "watch/svg.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COMPARED = 16, CELL = 48, VALUE = 1024, LABEL = 26, KEYS = 512, LAST = 20 };
+enum { CELL = 48, VALUE = 1024, LABEL = 26, KEYS = 512, LAST = 20 };
 
 typedef struct {
+    Runs    *runs; /* this one alone */
     RunView *view;
-    Series  *series;
+    Series  *series; /* all of it */
     char    *recipe;
+    char     title[CELL];
 } Compared;
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
@@ -139,13 +143,18 @@ static int next_key(const char **at, char *section, char *key, char *value)
     return 0;
 }
 
-static void value_of(const char *recipe, const char *want, char *buf)
+/* 0: this recipe has no such key, and buf is "-". */
+static int value_of(const char *recipe, const char *want, char *buf)
 {
     char section[48] = "", key[96], value[VALUE];
+    int  has         = 0;
     str_copy(buf, VALUE, "-");
     while (recipe && next_key(&recipe, section, key, value)) {
-        if (strcmp(key, want) == 0) str_copy(buf, VALUE, value);
+        if (strcmp(key, want) != 0) continue;
+        str_copy(buf, VALUE, value);
+        has = 1;
     }
+    return has;
 }
 
 /* At most n bytes: of a longer value the end, where paths differ. */
@@ -171,38 +180,67 @@ static void put_row(FILE *out, const char *label, char cell[][CELL], const int *
     fputc('\n', out);
 }
 
+static int is_different(const Compared *c, int n, const char *key)
+{
+    char value[VALUE], first[VALUE];
+    int  differ = 0;
+    value_of(c[0].recipe, key, first);
+    for (int i = 1; i < n; i++) {
+        value_of(c[i].recipe, key, value);
+        differ |= strcmp(value, first) != 0;
+    }
+    return differ;
+}
+
+static void put_key(FILE *out, const Compared *c, const int *width, int n, const char *key)
+{
+    char value[VALUE], cell[COMPARE_RUNS][CELL];
+    for (int i = 0; i < n; i++) {
+        value_of(c[i].recipe, key, value);
+        shorten(cell[i], value, i == n - 1 ? CELL : width[i]);
+    }
+    put_row(out, key, cell, width, n);
+}
+
 static void put_differences(FILE *out, const Compared *c, const int *width, int n)
 {
-    const char *at          = c[0].recipe;
-    char        section[48] = "", key[96], value[VALUE], first[VALUE], cell[COMPARED][CELL];
-    int         n_shown     = 0;
-    for (int k = 0; at && k < KEYS && next_key(&at, section, key, value); k++) {
-        int differ = 0;
-        if (strcmp(key, "run") == 0) continue;
-        str_copy(first, sizeof first, value);
-        for (int i = 0; i < n; i++) {
-            value_of(c[i].recipe, key, value);
-            differ |= strcmp(value, first) != 0;
-            shorten(cell[i], value, i == n - 1 ? CELL : width[i]);
+    char key[96], value[VALUE], seen[VALUE];
+    int  n_shown = 0;
+    for (int r = 0; r < n; r++) {
+        const char *at          = c[r].recipe;
+        char        section[48] = "";
+        for (int k = 0; at && k < KEYS && next_key(&at, section, key, value); k++) {
+            int skip = strcmp(key, "run") == 0;
+            for (int i = 0; i < r && !skip; i++) skip = value_of(c[i].recipe, key, seen); /* was looked at */
+            if (skip || !is_different(c, n, key)) continue;
+            if (n_shown++ == 0) fprintf(out, "\nkeys that differ\n");
+            put_key(out, c, width, n, key);
         }
-        if (!differ) continue;
-        if (n_shown++ == 0) fprintf(out, "\nkeys that differ\n");
-        put_row(out, key, cell, width, n);
     }
     if (n_shown == 0 && n > 1) fprintf(out, "\nno key of the recipes differs\n");
 }
 
+/* Runs of several folders are told apart by their folders. */
+static void title_of(const Compared *c, int n, int i, char *cell)
+{
+    char path[RUNS_NAME + 1032];
+    int  many = 0;
+    for (int k = 1; k < n; k++) many |= strcmp(c[k].runs->base, c[0].runs->base) != 0;
+    snprintf(path, sizeof path, "%s/%s", c[i].runs->base, c[i].view->name);
+    shorten(cell, many ? path : c[i].view->name, CELL - 1);
+}
+
 static void put_table(FILE *out, const Compared *c, int n)
 {
-    char cell[COMPARED][CELL];
-    int  width[COMPARED] = { 0 };
+    char cell[COMPARE_RUNS][CELL];
+    int  width[COMPARE_RUNS] = { 0 };
     for (int i = 0; i < n; i++) {
-        width[i] = (int)MIN(strlen(c[i].view->name), CELL - 1);
         for (int r = 0; r < ARRAY_LEN(rows); r++) {
             rows[r].cell(&c[i], cell[i]);
             width[i] = MAX(width[i], (int)strlen(cell[i]));
         }
-        snprintf(cell[i], CELL, "%.*s", CELL - 1, c[i].view->name);
+        title_of(c, n, i, cell[i]);
+        width[i] = MAX(width[i], (int)strlen(cell[i]));
     }
     put_row(out, "", cell, width, n);
     for (int r = 0; r < ARRAY_LEN(rows); r++) {
@@ -246,36 +284,87 @@ static int put_json(FILE *out, const Compared *c, int n)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Each run has its own series, so that more can be compared than Runs keeps open. */
-static int open_run(Runs *r, const char *name, Compared *c)
+static int open_run(const CompareRun *run, Compared *c)
 {
-    c->view = runs_need(r, name);
-    if (!c->view) return -1;
-    c->series = (Series *)calloc(1, sizeof *c->series);
-    if (!c->series) return err_sys("memory for %s", name);
-    TRY(series_init(c->series, c->view->tail.path, SERIES_ROWS, -1));
-    TRY(series_follow(c->series));
-    c->recipe = runs_text(r, c->view, "recipe.yaml", 1 << 16);
+    c->runs = (Runs *)calloc(1, sizeof *c->runs);
+    if (!c->runs) return err_sys("memory for %s", run->name);
+    TRY(runs_init_one(c->runs, run->base, run->name));
+    runs_refresh(c->runs);
+    c->view   = runs_need(c->runs, run->name);
+    c->series = c->view ? runs_series(c->runs, c->view) : NULL;
+    if (!c->series) return -1;
+    c->recipe = runs_text(c->runs, c->view, "recipe.yaml", 1 << 16);
     return 0;
 }
 
-int compare_print(const char *base, char *const *names, int n, int as_json, FILE *out)
+static void close_run(Compared *c)
 {
-    Compared c[COMPARED] = { 0 };
-    Runs    *r           = (Runs *)calloc(1, sizeof *r);
-    if (!r) return err_sys("memory to compare");
-    CHECK(n <= COMPARED, "%d runs", n);
-    int rc = runs_init(r, base);
-    if (rc == 0) runs_refresh(r);
-    for (int i = 0; i < n && rc == 0; i++) rc = open_run(r, names[i], &c[i]);
+    if (c->runs) runs_deinit(c->runs);
+    free(c->runs);
+    free(c->recipe);
+}
+
+/* ---- The picture --------------------------------------------------------------------------------------- */
+
+static void add_plot(SvgPlot *p, const char *title, const Compared *c, int n, const char *key)
+{
+    *p = (SvgPlot){ .title = title, .scale = 1 };
+    for (int i = 0; i < n; i++) {
+        const char   *own = key ? key : facts_best(&c[i].view->facts);
+        const Series *s   = c[i].series;
+        int           col = series_find(s, own);
+        p->line[p->n_line++] =
+            (SvgLine){ c[i].title, s->column[0], col < 0 ? NULL : s->column[col], col < 0 ? 0 : s->n_row };
+    }
+}
+
+static int write_picture(Compared *c, int n, const char *path)
+{
+    SvgPlot plot[3];
+    char    measure[CELL + 16], cell[CELL], rate[64];
+    int     alike = 1;
+    for (int i = 0; i < n; i++) {
+        title_of(c, n, i, c[i].title);
+        alike &= strcmp(c[i].view->units, c[0].view->units) == 0;
+    }
+    cell_measure(&c[0], cell);
+    snprintf(measure, sizeof measure, "Validation %s", cell);
+    snprintf(rate, sizeof rate, "Rate, %s/s", alike ? c[0].view->units : "own units");
+    add_plot(&plot[0], "Loss", c, n, "loss");
+    add_plot(&plot[1], measure, c, n, NULL);
+    add_plot(&plot[2], rate, c, n, "per_s");
+    FILE *f = file_create_tmp(path);
+    if (!f) return -1;
+    int rc = svg_picture(f, plot, ARRAY_LEN(plot)) ? 0 : err_user("%s: these runs have too few steps", path);
+    if (rc == 0) rc = ferror(f) ? err_sys("%s", path) : file_publish(&f, path);
+    file_discard(&f);
+    return rc;
+}
+
+/* ---- All ----------------------------------------------------------------------------------------------- */
+
+static int open_runs(const CompareRun *run, int n, Compared *c)
+{
+    CHECK(n <= COMPARE_RUNS, "%d runs", n);
+    for (int i = 0; i < n; i++) TRY(open_run(&run[i], &c[i]));
+    return 0;
+}
+
+int compare_print(const CompareRun *run, int n, int as_json, FILE *out)
+{
+    Compared c[COMPARE_RUNS] = { 0 };
+    int      rc              = open_runs(run, n, c);
     if (rc == 0 && as_json) rc = put_json(out, c, n);
     if (rc == 0 && !as_json) put_table(out, c, n);
-    for (int i = 0; i < n; i++) {
-        if (c[i].series) series_deinit(c[i].series);
-        free(c[i].series);
-        free(c[i].recipe);
-    }
-    runs_deinit(r);
-    free(r);
+    for (int i = 0; i < n; i++) close_run(&c[i]);
+    return rc;
+}
+
+int compare_picture(const CompareRun *run, int n, const char *path)
+{
+    Compared c[COMPARE_RUNS] = { 0 };
+    int      rc              = open_runs(run, n, c);
+    if (rc == 0) rc = write_picture(c, n, path);
+    for (int i = 0; i < n; i++) close_run(&c[i]);
     return rc;
 }

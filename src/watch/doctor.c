@@ -28,7 +28,7 @@ static double share_or_0(const Doctor *d, FallPart part)
 
 static int read_run(Doctor *d, Runs *runs, const char *base, const char *name)
 {
-    TRY(runs_init(runs, base));
+    TRY(runs_init_one(runs, base, name));
     runs_refresh(runs);
     RunView *v = runs_need(runs, name);
     Series  *s = v ? runs_series(runs, v) : NULL;
@@ -107,6 +107,15 @@ static void print_tensor(const Doctor *d, FILE *out)
     fprintf(out, "\n");
 }
 
+/* What costs nothing here, because nothing of the kind came in these steps, is no gap in the measuring. */
+static void print_none(const Doctor *d, FILE *out)
+{
+    int eval = d->window.eval_share == 0, save = d->window.save_share == 0;
+    if (eval || save)
+        fprintf(out, "none in these steps: %s%s%s\n", eval ? "evaluation" : "", eval && save ? ", " : "",
+                save ? "checkpoints" : "");
+}
+
 static void print_missing(const Doctor *d, FILE *out)
 {
     const RunFacts *f         = &d->facts;
@@ -117,8 +126,8 @@ static void print_missing(const Doctor *d, FILE *out)
         const char *what;
     } row[] = { { !(f->trace.spans > 0), "time by op (trace: 3 measures it)" },
                 { f->plan.capability > 0 && isnan(d->window.tensor_active), "SM and tensor activity" },
-                { !(d->window.eval_share > 0), "evaluation (none in these steps)" },
-                { !(d->window.save_share > 0), "checkpoints (none in these steps)" },
+                { isnan(d->window.eval_share), "evaluation" },
+                { isnan(d->window.save_share), "checkpoints" },
                 { isnan(f->plan.peak_flops), "the share of a peak (this device's is not known)" },
                 { isnan(d->window.power_w), "power" } };
     for (int i = 0; i < ARRAY_LEN(row); i++)
@@ -141,6 +150,7 @@ void doctor_print(const Doctor *d, FILE *out)
     }
     fprintf(out, "  %-26s %5.1f %%\n", "together", 100 * sum);
     print_tensor(d, out);
+    print_none(d, out);
     print_missing(d, out);
     if (doctor_is_healthy(d)) {
         fprintf(out, "\nverdict: healthy; no change of the recipe promises %.0f %% or more\n",

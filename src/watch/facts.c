@@ -33,6 +33,7 @@ static const NumberRow numbers[]       = { { "units_per_step", offsetof(RunFacts
                                            { "ranks", offsetof(RunFacts, ranks) },
                                            { "started_s", offsetof(RunFacts, started_s) },
                                            { "target", offsetof(RunFacts, target) },
+                                           { "energy_j", offsetof(RunFacts, energy_j) },
                                            { "sampler_cpu_s", offsetof(RunFacts, sampler_cpu_s) },
                                            { "sampler_open_s", offsetof(RunFacts, sampler_open_s) },
                                            { "sampler_s", offsetof(RunFacts, sampler_s) } };

@@ -4,8 +4,10 @@
 #include "base/err.h"
 #include "base/str.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,15 +62,17 @@ static void read_memory(HostReading *r)
     }
 }
 
-/* The package domains of Intel's and AMD's counters; often readable by root alone. */
-static void read_energy(HostReading *r)
+void host_read_energy(HostReading *r, const char *folder)
 {
-    char path[96], text[64];
+    char path[512], text[64];
     for (int i = 0; i < 16; i++) {
-        snprintf(path, sizeof path, "/sys/class/powercap/intel-rapl:%d/energy_uj", i);
+        snprintf(path, sizeof path, "%s/intel-rapl:%d/name", folder, i);
+        if (slurp(path, text, sizeof text) < 0) return;
+        if (!str_starts_with(text, "package")) continue; /* "psys" is the whole machine, packages included */
+        snprintf(path, sizeof path, "%s/intel-rapl:%d/energy_uj", folder, i);
         if (slurp(path, text, sizeof text) < 0) return;
         r->energy_j = (isnan(r->energy_j) ? 0 : r->energy_j) + 1e-6 * strtod(text, NULL);
-        snprintf(path, sizeof path, "/sys/class/powercap/intel-rapl:%d/max_energy_range_uj", i);
+        snprintf(path, sizeof path, "%s/intel-rapl:%d/max_energy_range_uj", folder, i);
         if (slurp(path, text, sizeof text) == 0)
             r->energy_wrap_j = 1e-6 * strtod(text, NULL); /* the packages of a machine are alike */
     }
@@ -81,7 +85,7 @@ void host_read(HostReading *out)
     out->time_s = clock_now_s();
     read_cpu(out);
     read_memory(out);
-    read_energy(out);
+    host_read_energy(out, "/sys/class/powercap");
     if (getrusage(RUSAGE_SELF, &u) == 0) {
         out->own_s = (double)u.ru_utime.tv_sec + 1e-6 * (double)u.ru_utime.tv_usec +
                      (double)u.ru_stime.tv_sec + 1e-6 * (double)u.ru_stime.tv_usec;
@@ -127,4 +131,13 @@ const char *host_process_name(int pid, char *buf, size_t n)
     str_copy(buf, n, "?");
     if (slurp(path, text, sizeof text) == 0) str_quote(buf, n, text, strcspn(text, "\n"));
     return buf;
+}
+
+int host_process_lives(int pid)
+{
+    char path[64], text[512];
+    if (kill(pid, 0) != 0 && errno == ESRCH) return 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    const char *state = slurp(path, text, sizeof text) == 0 ? strrchr(text, ')') : NULL; /* behind the name */
+    return !state || strlen(state) < 3 || state[2] != 'Z';
 }

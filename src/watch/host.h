@@ -26,6 +26,9 @@ typedef struct {
 } HostRates;
 
 void host_read(HostReading *out);
+/* The part of that about energy: the package domains of Intel's and AMD's counters. Often only root may
+ * read them. folder: /sys/class/powercap, or a test's. */
+void host_read_energy(HostReading *r, const char *folder);
 void host_between(const HostReading *before, const HostReading *after, HostRates *out);
 
 int host_cpus(void); /* logical CPUs that are online */
@@ -33,5 +36,8 @@ int host_cpus(void); /* logical CPUs that are online */
 const char *host_cpu_name(char *buf, size_t n);
 /* What process pid is called, "?" when it cannot be seen. Returns buf. */
 const char *host_process_name(int pid, char *buf, size_t n);
+
+/* 0: no process has this number any more, or it has ended and waits for its parent. */
+int host_process_lives(int pid);
 
 #endif

@@ -16,6 +16,7 @@
 #include "watch/gate.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ typedef struct Waiter {
 
 struct HttpServer {
     struct MHD_Daemon *daemon;
-    char               token[GATE_MOST], own_name[64];
+    char               token[GATE_MOST], own_name[64], bind[64];
     int                port;
     Thread             ticker;
     pthread_mutex_t    lock;
@@ -57,6 +58,12 @@ struct HttpServer {
 
 int http_is_built(void) { return 1; }
 int http_port(const HttpServer *s) { return s->port; }
+
+const char *http_url(const HttpServer *s, char *buf, size_t n)
+{
+    snprintf(buf, n, strchr(s->bind, ':') ? "http://[%s]:%d/" : "http://%s:%d/", s->bind, s->port);
+    return buf;
+}
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
@@ -313,19 +320,32 @@ static void tick(void *arg)
 
 /* ---- Starting and stopping ----------------------------------------------------------------------------- */
 
+static const char *or_else(const char *key, const char *usual) { return key ? key : usual; }
+
+static int refuse_address(const HttpOptions *o)
+{
+    return err_user("%s: %s is not an address (for example 127.0.0.1, 0.0.0.0 or ::1)",
+                    or_else(o->keys.bind, "bind"), o->bind);
+}
+
 static int listen_on(const HttpOptions *o)
 {
     struct sockaddr_in  v4  = { .sin_family = AF_INET, .sin_port = htons((uint16_t)o->port) };
     struct sockaddr_in6 v6  = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)o->port) };
     const char         *at  = strcmp(o->bind, "localhost") == 0 ? "127.0.0.1" : o->bind;
     int                 is6 = inet_pton(AF_INET6, at, &v6.sin6_addr) == 1, one = 1;
-    if (!is6 && inet_pton(AF_INET, at, &v4.sin_addr) != 1) return err_user("%s: not an address", o->bind);
+    if (!is6 && inet_pton(AF_INET, at, &v4.sin_addr) != 1) return refuse_address(o);
     int fd = socket(is6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return err_sys("socket");
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     const struct sockaddr *address = is6 ? (const struct sockaddr *)&v6 : (const struct sockaddr *)&v4;
     if (bind(fd, address, is6 ? sizeof v6 : sizeof v4) != 0 || listen(fd, 128) != 0) {
-        err_sys("%s port %d", o->bind, o->port);
+        int is_port = errno == EADDRINUSE || errno == EACCES;
+        err_user("%s: %s port %d: %s (%s)",
+                 is_port ? or_else(o->keys.port, "port") : or_else(o->keys.bind, "bind"), o->bind, o->port,
+                 strerror(errno),
+                 is_port ? "another number, or 0 for any that is free"
+                         : "an address of this machine is needed");
         close(fd);
         return -1;
     }
@@ -345,12 +365,13 @@ static int check_options(const HttpOptions *o)
 {
     int    local = bind_is_local(o->bind);
     size_t n     = o->token ? strlen(o->token) : 0;
-    if (local < 0) return err_user("%s: not an address (for example 127.0.0.1, 0.0.0.0 or ::1)", o->bind);
+    if (local < 0) return refuse_address(o);
     if (!local && n == 0)
-        return err_user("%s can be reached from other machines: a token is needed", o->bind);
+        return err_user("%s: %s can be reached from other machines: %s is missing",
+                        or_else(o->keys.bind, "bind"), o->bind, or_else(o->keys.token, "token"));
     if (n > 0 && (n < BIND_TOKEN_LEAST || n > BIND_TOKEN_MOST)) {
-        return err_user("the token has %zu characters; %d to %d are needed", n, BIND_TOKEN_LEAST,
-                        BIND_TOKEN_MOST);
+        return err_user("%s has %zu characters; %d to %d are needed", or_else(o->keys.token, "token"), n,
+                        BIND_TOKEN_LEAST, BIND_TOKEN_MOST);
     }
     return 0;
 }
@@ -363,6 +384,7 @@ static HttpServer *create(const HttpOptions *o)
         return NULL;
     }
     str_copy(s->token, sizeof s->token, o->token ? o->token : "");
+    str_copy(s->bind, sizeof s->bind, o->bind);
     pthread_mutex_init(&s->lock, NULL);
     thread_cond_init(&s->wake);
     gpus_init(&s->gpus, o->nvml_path);

@@ -9,6 +9,7 @@
 #ifndef WATCH_HTTP_H
 #define WATCH_HTTP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -20,6 +21,11 @@ enum {
 
 typedef struct HttpServer HttpServer;
 
+/* What the user calls the options, for messages: "--port", "watch.port". NULL: "port". */
+typedef struct {
+    const char *bind, *port, *token;
+} HttpKeys;
+
 typedef struct {
     const char *base;      /* folder of runs */
     const char *bind;      /* numeric address or localhost */
@@ -27,14 +33,17 @@ typedef struct {
     const char *token;     /* "" or NULL: none */
     const char *nvml_path; /* as in nvml_open() */
     int         idle_s;    /* 0: HTTP_IDLE_S */
+    HttpKeys    keys;
 } HttpOptions;
 
 int http_is_built(void); /* 0: this program was built without libmicrohttpd */
 
-/* Serves until http_stop(), from threads of its own. NULL after err_user() (address, token) or err_set()
- * (port in use). */
+/* Serves until http_stop(), from threads of its own. NULL after err_user() (address, token, port in use) or
+ * err_set(). */
 HttpServer *http_start(const HttpOptions *o);
 void        http_stop(HttpServer *s); /* NULL is allowed */
 int         http_port(const HttpServer *s);
+/* "http://127.0.0.1:8265/" into buf. Returns buf. */
+const char *http_url(const HttpServer *s, char *buf, size_t n);
 
 #endif

@@ -15,3 +15,9 @@ HttpServer *http_start(const HttpOptions *o)
 
 void http_stop(HttpServer *s) {}
 int  http_port(const HttpServer *s) { return 0; }
+
+const char *http_url(const HttpServer *s, char *buf, size_t n)
+{
+    buf[0] = '\0';
+    return buf;
+}

@@ -201,11 +201,7 @@ static int is_due(const Meter *m) { return m->marked > m->covered && clock_now_s
  * else 0. 1 when told to stop. */
 static int wait_mark(Meter *m, int64_t *first, int64_t *last)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = (int64_t)until.tv_nsec + (int64_t)(PERIOD_S * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    struct timespec until = thread_deadline(PERIOD_S);
     thread_lock(&m->lock);
     int rc = 0;
     while (!m->stop && rc == 0 && !is_due(m)) rc = pthread_cond_timedwait(&m->wake, &m->lock, &until);
@@ -271,12 +267,8 @@ Meter *meter_start(int cuda_index, const char *nvml_path)
     m->nvml_path  = nvml_path;
     m->cost       = (MeterCost){ NAN, NAN, NAN };
     stretch_na(&m->done);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    thread_cond_init(&m->wake);
     if (thread_start(&m->thread, "brim-meter", meter_body, m) == 0) return m;
     err_clear(); /* a run is not worth less without its figures */
     meter_stop(m);

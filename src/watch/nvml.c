@@ -385,6 +385,8 @@ const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons)
     return buf;
 }
 
+int nvml_is_at_limit(double power_w, double limit_w) { return power_w >= 0.85 * limit_w; }
+
 const char *nvml_number(char *buf, size_t n, double x, int decimals)
 {
     if (isnan(x)) {

@@ -68,6 +68,10 @@ const char *nvml_name(const Nvml *n, NvmlDevice *d, char *buf, size_t size);
 /* Why clocks are below their maximum, in words: "power cap, thermal"; "none". Returns buf. */
 const char *nvml_reasons_text(char *buf, size_t n, uint64_t reasons);
 
+/* 1: the mean power is near its limit. A card that waits most of the time reaches its limit only now and
+ * then, which costs little. 0 also when a number is not known. */
+int nvml_is_at_limit(double power_w, double limit_w);
+
 /* ---- What the chip's units did between two samples (GPM: Hopper and later). ---------------------------- */
 
 typedef struct {

@@ -79,16 +79,6 @@ static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
     str_copy(p->machine, sizeof p->machine, !s->dev->vt->hints->is_late ? "cpu" : known ? known->key : "");
 }
 
-/* As data/loader.c picks them. */
-static double loader_threads(const Recipe *r)
-{
-    enum { MOST = 4, HELD = 4 };
-    if (!r->opt.prefetch) return 0;
-    int64_t cpus = hostmem_cpus();
-    int64_t n    = r->data.threads > 0 ? r->data.threads : MIN(MAX(cpus / 4, 1), MOST);
-    return (double)MIN(n, r->data.depth + HELD);
-}
-
 void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
 {
     const Task *t = s->job->task;
@@ -101,9 +91,8 @@ void planfacts_fill(RunFacts *f, const Setup *s, const Recipe *r)
     str_copy(f->unit, sizeof f->unit, t->one);
     str_copy(f->units, sizeof f->units, t->unit);
     fill_plan(&f->plan, s, r);
-    int quota              = hostmem_quota();
-    f->host.cpus           = host_cpus();
-    f->host.allowed        = hostmem_cpus();
-    f->host.quota          = quota == INT_MAX ? NAN : quota;
-    f->host.loader_threads = loader_threads(r);
+    int quota       = hostmem_quota();
+    f->host.cpus    = host_cpus();
+    f->host.allowed = hostmem_cpus();
+    f->host.quota   = quota == INT_MAX ? NAN : quota;
 }

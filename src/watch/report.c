@@ -5,10 +5,10 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "watch/assets.h"
+#include "watch/doctor.h"
 #include "watch/runs.h"
 #include "watch/sampleview.h"
 #include "watch/svg.h"
-#include "watch/waterfall.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -93,36 +93,9 @@ static const PlotRow plots[] = {
     { "Learning rate", 1, { "lr" }, { "" } },
 };
 
-/* What is no curve worth a plot of its own, beside the keys of `plots`. */
-static const char *const plain_keys[] = { "step",
-                                          "time_s",
-                                          "data_wait_s",
-                                          "data_fill_s",
-                                          "eval_s",
-                                          "save_s",
-                                          "energy_j",
-                                          "kwh",
-                                          "watch_first",
-                                          "watch_last",
-                                          "sm_mhz",
-                                          "mem_mhz",
-                                          "temp_c",
-                                          "ecc_errors",
-                                          "pcie_tx_bytes_s",
-                                          "pcie_rx_bytes_s",
-                                          "gpu_processes",
-                                          "cpu",
-                                          "ram_bytes",
-                                          "ram_total_bytes",
-                                          "gpu_mem_total_bytes",
-                                          "j_per_unit",
-                                          "disk_read_bytes_s",
-                                          "disk_write_bytes_s" };
-
 static int is_own(const char *key)
 {
-    for (int i = 0; i < ARRAY_LEN(plain_keys); i++)
-        if (strcmp(key, plain_keys[i]) == 0) return 0;
+    if (series_is_plain(key)) return 0;
     for (int i = 0; i < ARRAY_LEN(plots); i++)
         for (int k = 0; k < SVG_LINES && plots[i].key[k]; k++)
             if (strcmp(key, plots[i].key[k]) == 0) return 0;
@@ -181,11 +154,13 @@ static void say_end(FILE *f, const RunView *v, const Series *s)
     str_duration(t, sizeof t, series_last(s, "time_s"));
     if (v->steps > 0 && step >= (double)v->steps) {
         fprintf(f, "<p>The run did its %lld steps in %s.</p>", (long long)v->steps, t);
-    } else {
-        fprintf(f, "<p>The run is at step %.0f", step);
-        if (v->steps > 0) fprintf(f, " of %lld", (long long)v->steps);
-        fprintf(f, " after %s.</p>", t);
+        return;
     }
+    fprintf(f,
+            runs_has_target(v) ? "<p>The run reached its target at step %.0f" : "<p>The run is at step %.0f",
+            step);
+    if (v->steps > 0) fprintf(f, " of %lld", (long long)v->steps);
+    fprintf(f, " after %s.</p>", t);
 }
 
 static void say_loss(FILE *f, const RunView *v, const Series *s)
@@ -211,31 +186,86 @@ static void say_loss(FILE *f, const RunView *v, const Series *s)
     fputs("</p>", f);
 }
 
-/* The largest part that is not the model's own work. */
+/* The largest part that is known and not the model's own work. */
 static void say_bottleneck(FILE *f, const RunView *v, const Series *s)
 {
     WaterfallPart part[WATERFALL_PARTS];
-    int           n = waterfall_of(s, &v->facts, part), most = 0;
-    for (int i = 1; i < n; i++) {
-        if (part[i].part != FALL_USEFUL && part[i].share > part[most].share) most = i;
+    int           n = waterfall_of(s, &v->facts, part), most = -1;
+    double        known = 1; /* share of the time that is divided */
+    for (int i = 0; i < n; i++) {
+        if (part[i].part == FALL_UNSPLIT || part[i].part == FALL_REST) known -= part[i].share;
+        if (part[i].part == FALL_USEFUL || part[i].part == FALL_UNSPLIT || part[i].part == FALL_REST)
+            continue;
+        if (most < 0 || part[i].share > part[most].share) most = i;
     }
-    if (n == 0) return;
-    if (part[most].share < 0.01) {
-        fputs("<p>Nothing but the model's own work takes 1 % of the time or more.</p>", f);
-    } else {
+    if (most >= 0 && part[most].share >= 0.01) {
         fprintf(f,
                 "<p>Of the time that is not spent on the model itself, most is: <b>%s</b>, %.1f %% (%s).</p>",
                 part[most].name, 100 * part[most].share, part[most].note);
+    } else if (n > 0 && known > 0.5) {
+        fputs("<p>Nothing but the model's own work takes 1 % of the time or more.</p>", f);
     }
-    fputs("<p class='soft'>brim doctor ", f);
-    svg_text(f, v->name);
-    fputs(" says what to change, and what that gains.</p>", f);
+    if (n > 0 && known < 0.99)
+        fprintf(f, "<p class='soft'>%.0f %% of the time is not divided further; trace: 3 measures it.</p>",
+                100 * (1 - known));
     const char *reasons = series_text(s, "clock_reasons");
     if (*reasons && strcmp(reasons, "none") != 0) {
         fputs("<p>The GPU's clock was held down by: ", f);
         svg_text(f, reasons);
         fputs(".</p>", f);
     }
+}
+
+/* ---- What the doctor says ------------------------------------------------------------------------------ */
+
+static void put_finding(FILE *f, const Doctor *d, const Finding *x)
+{
+    fprintf(f, "<div class='finding'><h3>%s: ", x->cause);
+    svg_text(f, x->verdict);
+    fputs("</h3><p>", f);
+    if (isnan(x->gain)) {
+        fputs("What it costs cannot be predicted.", f);
+    } else if (x->is_wall) {
+        fprintf(f, "<span class='gain'>%.0f %%</span> of the run's time", 100 * x->gain);
+    } else {
+        fprintf(f, "<span class='gain'>%.0f %%</span>: %.4g &rarr; %.4g ms a step", 100 * x->gain,
+                1e3 * d->window.step_s, 1e3 * x->step_s);
+    }
+    fputs("</p><p class='soft'>", f);
+    svg_text(f, x->evidence);
+    fputs("</p>", f);
+    if (x->n_change > 0) fputs("<p>Change: ", f);
+    for (int i = 0; i < x->n_change; i++) {
+        fputs(i > 0 ? " <code>" : "<code>", f);
+        svg_text(f, x->change[i]);
+        fputs("</code>", f);
+    }
+    if (x->n_change > 0) fprintf(f, "%s</p>", x->is_other ? " (trains something else)" : "");
+    if (x->advice[0]) {
+        fputs("<p>Advice: ", f);
+        svg_text(f, x->advice);
+        fputs("</p>", f);
+    }
+    fputs("</div>", f);
+}
+
+/* Nothing where too few steps are known, or the recipe cannot be read any more. */
+static void put_findings(FILE *f, const RunView *v, const Series *s, const RecipeFrom *from)
+{
+    Doctor d = { .facts = v->facts };
+    if (!from) return;
+    str_copy(d.name, sizeof d.name, v->name);
+    waterfall_window(s, &d.facts, &d.window);
+    if (doctor_judge(&d, from) < 0) {
+        err_clear();
+        return;
+    }
+    if (doctor_is_healthy(&d))
+        fprintf(
+            f, "<p>The doctor calls it <b>healthy</b>: no change of the recipe promises %.0f %% or more.</p>",
+            100 * DOCTOR_GAIN);
+    for (int i = 0; i < d.n_finding; i++) put_finding(f, &d, &d.finding[i]);
+    doctor_close(&d);
 }
 
 static void put_waterfall(FILE *f, const RunView *v, const Series *s)
@@ -245,13 +275,13 @@ static void put_waterfall(FILE *f, const RunView *v, const Series *s)
     if (n == 0) return;
     fputs("<h2>Where the time goes</h2><div class='card'><div class='bar'>", f);
     for (int i = 0; i < n; i++)
-        fprintf(f, "<i class='w%d' style='width:%.2f%%'></i>", (int)part[i].part, 100 * part[i].share);
+        fprintf(f, "<i style='width:%.2f%%;background:%s'></i>", 100 * part[i].share, part[i].color);
     fputs("</div><table>", f);
     for (int i = 0; i < n; i++) {
         fprintf(f,
-                "<tr><td><span class='dot w%d'></span>%s</td><td class='n'>%.1f %%</td><td "
+                "<tr><td><span class='dot' style='background:%s'></span>%s</td><td class='n'>%.1f %%</td><td "
                 "class='soft'>%s</td></tr>",
-                (int)part[i].part, part[i].name, 100 * part[i].share, part[i].note);
+                part[i].color, part[i].name, 100 * part[i].share, part[i].note);
     }
     fputs("</table></div>\n", f);
 }
@@ -273,14 +303,17 @@ static void put_samples(FILE *f, const Runs *r, const RunView *v)
 {
     SampleView s[SAMPLEVIEW_MOST];
     int        n = sampleview_read(r, v, s);
-    if (n > 0) fputs("<h2>Samples</h2>\n", f);
+    if (n > 0) fputs("<h2>Samples</h2>\n<div class='samples'>\n", f);
     for (int i = 0; i < n; i++) {
         fprintf(f, "<div class='card'><p class='soft'>step %.0f</p>", s[i].step);
         if (s[i].image) fprintf(f, "<img alt='sample' src='%s'>", s[i].image);
-        fputs("<pre>", f);
+        fputs("<pre><b>", f);
+        svg_text(f, s[i].prompt ? s[i].prompt : "");
+        fputs("</b>", f);
         svg_text(f, s[i].text ? s[i].text : "");
         fputs("</pre></div>\n", f);
     }
+    if (n > 0) fputs("</div>\n", f);
     sampleview_free(s, n);
 }
 
@@ -312,7 +345,7 @@ static void put_style(FILE *f)
     fwrite(a.bytes, 1, a.n, f);
 }
 
-static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
+static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s, const RecipeFrom *from)
 {
     char when[64];
     fputs("<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
@@ -334,6 +367,7 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     say_end(f, v, s);
     say_loss(f, v, s);
     say_bottleneck(f, v, s);
+    put_findings(f, v, s, from);
     fputs("</div>\n<h2>Plots over steps</h2>\n", f);
     put_plots(f, v, s);
     put_waterfall(f, v, s);
@@ -346,28 +380,28 @@ static void put_page(FILE *f, const Runs *r, const RunView *v, const Series *s)
     fputs("</main></body></html>\n", f);
 }
 
-static int write_page(Runs *r, RunView *v, const char *out)
+static int write_page(Runs *r, RunView *v, const RecipeFrom *from, const char *out)
 {
     char path[1400];
     if (runs_path(r, v, "report.html", path, sizeof path) < 0) return err_set("%s: path too long", v->name);
     Series *s = runs_series(r, v);
     FILE   *f = s ? file_create_tmp(out ? out : path) : NULL;
     if (!f) return -1;
-    put_page(f, r, v, s);
+    put_page(f, r, v, s, from);
     int rc = ferror(f) ? err_sys("%s", out ? out : path) : file_publish(&f, out ? out : path);
     file_discard(&f);
     return rc;
 }
 
-int report_write_run(const char *base, const char *name, const char *out)
+int report_write_run(const char *base, const char *name, const RecipeFrom *from, const char *out)
 {
     Runs *r = (Runs *)calloc(1, sizeof *r);
     if (!r) return err_sys("memory for the report");
-    int rc = runs_init(r, base);
+    int rc = runs_init_one(r, base, name);
     if (rc == 0) {
         runs_refresh(r);
         RunView *v = runs_need(r, name);
-        rc         = v ? write_page(r, v, out) : -1;
+        rc         = v ? write_page(r, v, from, out) : -1;
     }
     runs_deinit(r);
     free(r);

@@ -6,6 +6,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "run/rundir.h"
+#include "watch/host.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -27,6 +29,12 @@ int runs_init(Runs *r, const char *base)
 {
     memset(r, 0, sizeof *r);
     return str_copy(r->base, sizeof r->base, base) < 0 ? err_set("%s: path too long", base) : 0;
+}
+
+int runs_init_one(Runs *r, const char *base, const char *name)
+{
+    TRY(runs_init(r, base));
+    return str_copy(r->only, sizeof r->only, name) < 0 ? err_set("%s: the name is too long", name) : 0;
 }
 
 static void close_full(RunView *v)
@@ -65,17 +73,13 @@ RunView *runs_find(Runs *r, const char *name)
 
 RunView *runs_need(Runs *r, const char *name)
 {
-    char       shown[128], recipe[1400];
-    RunView   *v    = runs_find(r, name);
-    StrNearest near = str_nearest_begin(name);
+    char     shown[128], recipe[1400];
+    RunView *v = runs_find(r, name);
     if (v) return v;
     str_quote(shown, sizeof shown, name, strlen(name));
-    for (int i = 0; i < r->n_run; i++) str_nearest_offer(&near, r->run[i]->name);
     snprintf(recipe, sizeof recipe, "%s/%s/recipe.yaml", r->base, name);
     if (access(recipe, F_OK) == 0) {
         err_user("command line: %s: this run has no steps yet", shown);
-    } else if (near.best) {
-        err_user("command line: %s: no such run (did you mean %s?)", shown, near.best);
     } else {
         err_user("command line: %s: no such run in %s", shown, r->base);
     }
@@ -117,16 +121,20 @@ static void read_facts(const Runs *r, RunView *v)
     free(text);
 }
 
-/* 1 when some process of this machine holds a flock() on the file. */
-static int is_locked(const char *path)
+/* 1 when the process holds a flock() on the file; pid 0: some process of this machine. The inode alone is not
+ * enough, since another file system may have the same. Its device in the kernel's list is not always that of
+ * stat(). */
+static int is_locked(const char *path, int64_t pid)
 {
     struct stat st;
-    char        line[256], want[64];
+    char        line[256], inode[64], owner[32] = "";
     int         found = 0;
     if (stat(path, &st) != 0) return 0;
-    snprintf(want, sizeof want, ":%llu ", (unsigned long long)st.st_ino);
+    snprintf(inode, sizeof inode, ":%llu ", (unsigned long long)st.st_ino);
+    if (pid > 0) snprintf(owner, sizeof owner, " %lld ", (long long)pid);
     FILE *f = fopen("/proc/locks", "re");
-    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, "FLOCK") && strstr(line, want);
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strstr(line, "FLOCK") && strstr(line, inode) && strstr(line, owner);
     if (f) fclose(f);
     return found;
 }
@@ -136,7 +144,7 @@ static int has_its_steps(const RunView *v)
     return v->steps > 0 && series_last(&v->tail, "step") >= (double)v->steps;
 }
 
-static int has_its_target(const RunView *v)
+int runs_has_target(const RunView *v)
 {
     const RunFacts *f   = &v->facts;
     double          val = series_last(&v->tail, facts_best(f));
@@ -144,14 +152,19 @@ static int has_its_target(const RunView *v)
 }
 
 /* A lock that is not held here may be held on another machine: then its metrics still grow. */
-static RunState state_of(const Runs *r, const RunView *v)
+static int is_training(const Runs *r, const RunView *v)
 {
     char path[1400];
-    if (runs_path(r, v, "lock", path, sizeof path) == 0 && access(path, F_OK) == 0 &&
-        (is_locked(path) || clock_wall_s() - v->changed_s < STILL_TRAINING_S)) {
-        return RUN_TRAINING;
-    }
-    return has_its_steps(v) || has_its_target(v) ? RUN_DONE : RUN_STOPPED;
+    if (runs_path(r, v, "lock", path, sizeof path) < 0 || access(path, F_OK) != 0) return 0;
+    int64_t pid = rundir_owner(path);
+    if (pid > 0 && !host_process_lives((int)pid)) return 0;
+    return is_locked(path, pid) || clock_wall_s() - v->changed_s < STILL_TRAINING_S;
+}
+
+static RunState state_of(const Runs *r, const RunView *v)
+{
+    if (is_training(r, v)) return RUN_TRAINING;
+    return has_its_steps(v) || runs_has_target(v) ? RUN_DONE : RUN_STOPPED;
 }
 
 /* ---- The listing --------------------------------------------------------------------------------------- */
@@ -223,11 +236,11 @@ static RunView *room_for(Runs *r, const char *name, double changed_s)
 
 static int list_runs(Runs *r)
 {
-    Arena  arena;
-    char **names;
-    int    changed = 0, before = r->n_run;
+    Arena arena;
+    char *one = r->only, **names = &one;
+    int   changed = 0, before = r->n_run;
     arena_init(&arena);
-    int n = file_list(&arena, r->base, "", &names);
+    int n = r->only[0] ? 1 : file_list(&arena, r->base, "", &names);
     err_clear(); /* no folder: no runs */
     for (int i = 0; i < r->n_run; i++) r->run[i]->is_seen = 0;
     for (int i = 0; i < n; i++) {

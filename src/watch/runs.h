@@ -37,12 +37,14 @@ typedef struct {
 
 typedef struct {
     char     base[1024];
-    RunView *run[RUNS_MOST]; /* newest first */
+    char     only[RUNS_NAME]; /* the one run to look at; "": all */
+    RunView *run[RUNS_MOST];  /* newest first */
     int      n_run;
     int64_t  n_asked;
 } Runs;
 
-int  runs_init(Runs *r, const char *base); /* negative after err_set() */
+int  runs_init(Runs *r, const char *base);                       /* negative after err_set() */
+int  runs_init_one(Runs *r, const char *base, const char *name); /* other runs are not looked at */
 void runs_deinit(Runs *r);
 /* Looks at the folders and follows the files. 1: something changed, 0: nothing; unreadable ones are passed
  * over. */
@@ -51,6 +53,7 @@ RunView    *runs_find(Runs *r, const char *name); /* NULL: there is none */
 RunView    *runs_need(Runs *r, const char *name); /* the same; NULL after err_user() */
 Series     *runs_series(Runs *r, RunView *v);     /* all of it, up to date; NULL after err_set() */
 const char *runs_state_name(RunState s);          /* "training", "done", "stopped" */
+int         runs_has_target(const RunView *v); /* 1: the newest evaluation is at the target, or beyond it */
 /* The path of a file of the run into buf; negative when it does not fit. */
 int runs_path(const Runs *r, const RunView *v, const char *file, char *buf, size_t n);
 /* A text of the run of at most max bytes, its last ones if there are more; tokens in it are blotted out.

@@ -2,11 +2,13 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "conf/bind.h"
 #include "file/events.h"
+#include "run/metrics.h"
 #include "run/rundir.h"
 #include "watch/facts.h"
 #include "watch/http.h"
@@ -103,17 +105,25 @@ static int write_facts(RunWatch *w, const char *activity)
     return facts_write(&w->facts, path);
 }
 
-/* Joules that earlier starts of the run have used, from its last line that has them. */
+/* Joules that earlier starts of the run have used. watch.json counts steps that will be done again, too.
+ * After a kill only the lines of metrics.jsonl that are left tell. */
 static double energy_before(const RunWatch *w)
 {
-    Series s;
-    char   path[1100];
+    RunFacts before;
+    Series   s;
+    char     path[1100], *text = NULL;
+    size_t   n;
+    double   line_j = NAN;
+    snprintf(path, sizeof path, "%s/watch.json", w->dir);
+    if (file_read_all(path, 1 << 16, &text, &n) < 0) err_clear();
+    facts_read(&before, text);
+    free(text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", w->dir);
-    double j = NAN;
-    if (series_init(&s, path, 16, 1 << 16) == 0 && series_follow(&s) >= 0) j = series_last(&s, "energy_j");
+    if (series_init(&s, path, 16, 1 << 16) == 0 && series_follow(&s) >= 0)
+        line_j = series_last(&s, "energy_j");
     err_clear();
     series_deinit(&s);
-    return isnan(j) ? 0 : j;
+    return fmax(isnan(line_j) ? 0 : line_j, isnan(before.energy_j) ? 0 : before.energy_j);
 }
 
 /* ---- Beginning ----------------------------------------------------------------------------------------- */
@@ -128,14 +138,20 @@ static void open_events(RunWatch *w, int64_t first_step)
 static void open_page(RunWatch *w)
 {
     const RecipeWatch *r = &w->r->watch;
-    HttpOptions        o = { rundir_base(), r->bind, (int)r->port, r->token, w->nvml_path, 0 };
+    HttpOptions        o = { .base      = rundir_base(),
+                             .bind      = r->bind,
+                             .port      = (int)r->port,
+                             .token     = r->token,
+                             .nvml_path = w->nvml_path,
+                             .keys      = { "watch.bind", "watch.port", "watch.token" } };
+    char               url[96];
     if (!r->web) return;
     w->http = http_start(&o);
     if (!w->http) {
         complain("the page is not served");
         return;
     }
-    log_info("the page is at http://%s:%d/", strchr(r->bind, ':') ? "[::1]" : r->bind, http_port(w->http));
+    log_info("the page is at %s", http_url(w->http, url, sizeof url));
 }
 
 static void watch_begin(void *self, const WatcherRun *run)
@@ -156,16 +172,19 @@ static void watch_begin(void *self, const WatcherRun *run)
     if (w->r->eval.target != 0) f->target = w->r->eval.target;
     str_copy(f->unit, sizeof f->unit, run->unit);
     if (run->setup) planfacts_fill(f, run->setup, w->r);
-    w->tracer = tracer_create(w->r, run->first_step);
+    f->host.loader_threads = run->loader_threads;
+    w->tracer              = tracer_create(w->r, run->first_step);
     if (stat(w->dir, &st) == 0) {
         w->folder_device = st.st_dev;
         w->folder_inode  = st.st_ino;
     }
-    w->energy_0_j = run->first_step > 0 ? energy_before(w) : 0;
+    w->energy_0_j = energy_before(w);
+    if (w->energy_0_j > 0) f->energy_j = w->energy_0_j;
     if (write_facts(w, NULL) < 0) complain("watch.json");
     if (w->r->watch.sample) w->meter = meter_start(run->cuda_index, w->nvml_path);
     open_events(w, run->first_step + 1);
     samples_begin(&w->samples, w->dir, w->r);
+    samples_rewind(&w->samples, run->first_step > 0 ? run->first_step + 1 : 0);
     open_page(w);
 }
 
@@ -197,11 +216,12 @@ static void put_gpu(JsonOut *o, const MeterStretch *s)
     if (s->has_reasons) json_out_str(o, "clock_reasons", nvml_reasons_text(text, sizeof text, s->reasons));
 }
 
-static void put_energy(const RunWatch *w, JsonOut *o, const MeterStretch *s)
+static void put_energy(RunWatch *w, JsonOut *o, const MeterStretch *s)
 {
     int64_t n     = s->last_step - s->first_step + 1;
     double  units = w->run.units_per_step / MAX(1, w->run.world) * (double)n;
     double  total = w->energy_0_j + s->total_energy_j;
+    if (!isnan(total)) w->facts.energy_j = total;
     put(o, "power_w", s->energy_j / s->time_s);
     put(o, "energy_j", total);
     put(o, "j_per_unit", units > 0 ? s->energy_j / units : NAN);
@@ -244,22 +264,24 @@ static void add_fields(RunWatch *w, JsonOut *o, int64_t step)
 
 /* ---- TensorBoard --------------------------------------------------------------------------------------- */
 
-/* "train/loss", "eval/val_loss", "gpu/power_w", "host/cpu". */
-static void tag_of(const char *key, char *buf, size_t n)
+/* "train/loss", "eval/val_loss", "gpu/power_w", "host/cpu". Power and energy are the host's without a GPU. */
+static void tag_of(const char *key, int has_gpu, char *buf, size_t n)
 {
-    static const char *const gpu[]  = { "gpu_",  "sm_",   "tensor_", "dram_",   "power_", "mem_",
-                                        "temp_", "pcie_", "ecc_",    "energy_", "j_per_", "kwh" };
+    static const char *const gpu[]  = { "gpu_", "sm_", "tensor_", "dram_", "mem_", "temp_", "pcie_", "ecc_" };
     static const char *const host[] = { "cpu", "own_cpu", "ram_", "rss_", "disk_", "data_" };
-    const char              *group  = str_starts_with(key, "val_") ? "eval" : "train";
+    static const char *const power[] = { "power_", "energy_", "j_per_", "kwh" };
+    const char              *group   = str_starts_with(key, "val_") ? "eval" : "train";
     for (int i = 0; i < ARRAY_LEN(gpu); i++) group = str_starts_with(key, gpu[i]) ? "gpu" : group;
     for (int i = 0; i < ARRAY_LEN(host); i++) group = str_starts_with(key, host[i]) ? "host" : group;
+    for (int i = 0; i < ARRAY_LEN(power); i++)
+        if (str_starts_with(key, power[i])) group = has_gpu ? "gpu" : "host";
     snprintf(buf, n, "%s/%s", group, key);
 }
 
 /* The line as it will be: every number in it becomes a scalar, whatever the task calls its metrics. */
 static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
 {
-    char        text[8192], tag[128];
+    char        text[METRICS_LINE + 2], tag[128]; /* a line, and what closes it */
     const char *key;
     json_t     *value;
     int         n    = snprintf(text, sizeof text, "%.*s}", (int)o->len, o->buf);
@@ -268,7 +290,7 @@ static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
     json_object_foreach(root, key, value)
     {
         if (!json_is_number(value) || strcmp(key, "step") == 0 || str_starts_with(key, "watch_")) continue;
-        tag_of(key, tag, sizeof tag);
+        tag_of(key, w->run.cuda_index >= 0, tag, sizeof tag);
         event_scalar(w->events, tag, json_number_value(value));
     }
     json_decref(root);
@@ -284,7 +306,7 @@ static void copy_line(RunWatch *w, const JsonOut *o, int64_t step)
 static void watch_line(void *self, JsonOut *o, int64_t step, int is_step)
 {
     RunWatch *w = (RunWatch *)self;
-    if (is_step && w->meter) add_fields(w, o, step);
+    if (is_step) add_fields(w, o, step);
     if (w->events) copy_line(w, o, step);
 }
 
@@ -292,7 +314,8 @@ static void watch_step(void *self, const WatcherStep *s)
 {
     RunWatch *w = (RunWatch *)self;
     if (w->n_step++ == 0) w->begin_s = s->done_s;
-    w->last = *s;
+    w->last                      = *s;
+    w->facts.host.loader_threads = s->loader_threads;
     tracer_step(w->tracer, s->step, s->done_s);
 }
 
@@ -322,10 +345,20 @@ static void watch_rest(void *self, Job *job, int64_t step, int is_eval)
 static void watch_rewind(void *self, int64_t step)
 {
     RunWatch *w = (RunWatch *)self;
+    if (is_ours(w)) samples_rewind(&w->samples, step + 1);
+    if (w->run.setup) tracer_rewind(w->tracer, w->run.setup->job->dev, step);
     if (!w->events) return;
     if (event_writer_close(w->events) < 0) err_clear();
     w->events = NULL;
     open_events(w, step + 1);
+}
+
+static int write_report(const RunWatch *w)
+{
+    char       path[1100];
+    RecipeFrom from = { .task = w->run.setup ? w->run.setup->job->task : NULL, .path = path };
+    snprintf(path, sizeof path, "%s/recipe.yaml", w->dir);
+    return report_write_run(rundir_base(), w->name, from.task ? &from : NULL, NULL);
 }
 
 /* A failure that is pending stays so: the program reports it after this. */
@@ -337,16 +370,17 @@ static void watch_end(void *self)
     str_copy(why, sizeof why, err_get());
     err_clear();
     http_stop(w->http);
-    if (w->meter && is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
+    if (is_ours(w) && write_facts(w, meter_activity(w->meter)) < 0) complain("watch.json");
     meter_stop(w->meter);
+    /* After a failure the device may not answer any more. */
+    if (w->run.setup && kind == ERR_NONE) tracer_end(w->tracer, w->run.setup->job->dev, w->last.step);
     tracer_destroy(w->tracer);
     w->tracer = NULL;
     if (event_writer_close(w->events) < 0) complain("TensorBoard's file");
     w->http   = NULL;
     w->meter  = NULL;
     w->events = NULL;
-    if (w->r->watch.report && is_ours(w) && report_write_run(rundir_base(), w->name, NULL) < 0)
-        complain("report.html");
+    if (w->r->watch.report && is_ours(w) && write_report(w) < 0) complain("report.html");
     if (kind == ERR_USER) err_user("%s", why);
     if (kind == ERR_RUN) err_set("%s", why);
 }

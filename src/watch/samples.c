@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "run/rundir.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -22,6 +23,20 @@ void samples_begin(Samples *s, const char *dir, const Recipe *r)
 {
     *s = (Samples){ .r = r };
     str_copy(s->dir, sizeof s->dir, dir);
+}
+
+static void lines_path(const Samples *s, char path[1100])
+{
+    snprintf(path, 1100, "%s/samples.jsonl", s->dir);
+}
+
+void samples_rewind(const Samples *s, int64_t first_step)
+{
+    char path[1100];
+    lines_path(s, path);
+    if (rundir_trim(path, first_step) >= 0) return;
+    log_warn("%s (samples will be there twice)", err_get());
+    err_clear();
 }
 
 const char *samples_type(const void *bytes, size_t n)
@@ -76,6 +91,8 @@ static int play_one(const Samples *s, Job *job, int64_t step, int i, Sample *out
     snprintf(text, sizeof text, "%.*s", (int)strcspn(out->text, "\n"), out->text);
     out->n_text = strlen(text);
     memcpy(out->text, text, out->n_text + 1);
+    if (rc == 0 && file_read_all(path, SAMPLES_PICTURE_BYTES, &out->picture, &out->n_picture) < 0)
+        err_clear(); /* TensorBoard goes without a picture that large */
     return rc;
 }
 
@@ -99,7 +116,7 @@ static int keep_line(const Samples *s, const Sample *x, int64_t step, const char
 {
     char    path[1100];
     JsonOut o;
-    snprintf(path, sizeof path, "%s/samples.jsonl", s->dir);
+    lines_path(s, path);
     FILE *f = fopen(path, "ae");
     if (!f) return err_sys("%s", path);
     json_out_init_file(&o, f);

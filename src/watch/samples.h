@@ -20,6 +20,8 @@ typedef struct {
 } Samples;
 
 void samples_begin(Samples *s, const char *dir, const Recipe *r); /* borrows r */
+/* Drops samples of this step and later ones: they will be taken again. */
+void samples_rewind(const Samples *s, int64_t first_step);
 /* After an evaluation. events may be NULL. */
 void samples_take(Samples *s, Job *job, int64_t step, EventWriter *events);
 

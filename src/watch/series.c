@@ -44,6 +44,39 @@ static void forget(Series *s)
     s->epoch++;
 }
 
+int series_is_plain(const char *key)
+{
+    static const char *const plain[] = {
+        "step",
+        "time_s",
+        "data_wait_s",
+        "data_fill_s",
+        "eval_s",
+        "save_s",
+        "energy_j",
+        "kwh",
+        "j_per_unit",
+        "watch_first",
+        "watch_last",
+        "sm_mhz",
+        "mem_mhz",
+        "temp_c",
+        "ecc_errors",
+        "cpu",
+        "ram_bytes",
+        "ram_total_bytes",
+        "gpu_processes",
+        "gpu_mem_total_bytes",
+        "pcie_tx_bytes_s",
+        "pcie_rx_bytes_s",
+        "disk_read_bytes_s",
+        "disk_write_bytes_s",
+    };
+    for (int i = 0; i < ARRAY_LEN(plain); i++)
+        if (strcmp(key, plain[i]) == 0) return 1;
+    return 0;
+}
+
 int series_find(const Series *s, const char *key)
 {
     for (int i = 0; i < s->n_key; i++) {

@@ -51,6 +51,9 @@ int series_follow(Series *s);
 /* Takes one line; for tests and fuzzing. 1: a row, 0: passed over. */
 int series_line(Series *s, const char *line, size_t n);
 
+/* 1: no curve worth a plot of its own, on page and report: counters, and what other plots have in them. */
+int series_is_plain(const char *key);
+
 int         series_find(const Series *s, const char *key);   /* column, -1: none */
 double      series_first(const Series *s, const char *key);  /* oldest value that is kept, or NAN */
 double      series_last(const Series *s, const char *key);   /* newest value, or NAN */

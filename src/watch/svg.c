@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { WIDTH = 520, HEIGHT = 200, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
+enum { WIDTH = 520, HEIGHT = 200, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 26, MOST_POINTS = 600 };
 
 typedef struct {
     double x0, x1, y0, y1;
@@ -104,6 +104,12 @@ static void put_line(FILE *out, const SvgPlot *p, const Frame *f, int k)
     fputs("'/>", out);
 }
 
+static void put_inside(FILE *out, const SvgPlot *p, const Frame *f)
+{
+    put_axes(out, f);
+    for (int k = 0; k < p->n_line; k++) put_line(out, p, f, k);
+}
+
 int svg_plot(FILE *out, const SvgPlot *p)
 {
     Frame f;
@@ -118,8 +124,69 @@ int svg_plot(FILE *out, const SvgPlot *p)
     fprintf(out, "</figcaption><svg viewBox='0 0 %d %d' role='img' aria-label='", WIDTH, HEIGHT);
     svg_text(out, p->title);
     fputs("'>", out);
-    put_axes(out, &f);
-    for (int k = 0; k < p->n_line; k++) put_line(out, p, &f, k);
+    put_inside(out, p, &f);
     fputs("</svg></figure>\n", out);
+    return 1;
+}
+
+/* ---- A picture ----------------------------------------------------------------------------------------- */
+
+/* The colours of the page. From the ninth line on they come again, dashed. */
+static void put_picture_style(FILE *out)
+{
+    static const char *const light[] = { "#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e",
+                                         "#c2255c", "#1864ab", "#846358", "#5c940d" };
+    static const char *const dark[]  = { "#3bc9db", "#ff922b", "#b197fc", "#69db7c",
+                                         "#f783ac", "#74c0fc", "#e0b69f", "#c0eb75" };
+    fputs("<style>text{font:12px system-ui,sans-serif;fill:#1c2227}.title{font-weight:600;font-size:14px}"
+          ".axis{font-size:11px;fill:#5d6973}.grid{stroke:#e3e0d8}.back{fill:#fff}"
+          ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}",
+          out);
+    for (int k = 0; k < SVG_LINES; k++)
+        fprintf(out, ".line%d{stroke:%s%s}", k, light[k % ARRAY_LEN(light)],
+                k < ARRAY_LEN(light) ? "" : ";stroke-dasharray:6 4");
+    fputs("@media(prefers-color-scheme:dark){text{fill:#e6e9eb}.axis{fill:#93a1ac}.grid{stroke:#2b343c}"
+          ".back{fill:#1a2026}",
+          out);
+    for (int k = 0; k < SVG_LINES; k++) fprintf(out, ".line%d{stroke:%s}", k, dark[k % ARRAY_LEN(dark)]);
+    fputs("}</style>", out);
+}
+
+/* The names of the lines beneath one another; all plots have the same. */
+static void put_legend(FILE *out, const SvgPlot *p)
+{
+    enum { ROW = 18, DASH = 22 };
+    for (int k = 0; k < p->n_line; k++) {
+        int y = TOP + ROW / 2 + k * ROW;
+        fprintf(out, "<path class='line line%d' d='M%d %dh%d'/><text x='%d' y='%d'>", k, LEFT, y, DASH,
+                LEFT + DASH + 8, y + 4);
+        svg_text(out, p->line[k].name);
+        fputs("</text>", out);
+    }
+}
+
+int svg_picture(FILE *out, const SvgPlot *plot, int n)
+{
+    enum { TITLE = 26, ROW = 18, GAP = 12 };
+    Frame f;
+    int   drawn = 0, top = 2 * TOP + (n > 0 ? plot[0].n_line : 0) * ROW;
+    for (int i = 0; i < n; i++) drawn += frame_of(&plot[i], &f) >= 2;
+    if (drawn == 0) return 0;
+    int height = top + drawn * (TITLE + HEIGHT + GAP);
+    fprintf(out, "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' viewBox='0 0 %d %d'>",
+            2 * WIDTH, 2 * height, WIDTH, height);
+    put_picture_style(out);
+    fputs("<rect class='back' width='100%' height='100%'/>", out);
+    put_legend(out, &plot[0]);
+    for (int i = 0, y = top; i < n; i++) {
+        if (frame_of(&plot[i], &f) < 2) continue;
+        fprintf(out, "<text class='title' x='%d' y='%d'>", LEFT, y + TITLE / 2);
+        svg_text(out, plot[i].title);
+        fprintf(out, "</text><svg y='%d' width='%d' height='%d'>", y + TITLE, WIDTH, HEIGHT);
+        put_inside(out, &plot[i], &f);
+        fputs("</svg>", out);
+        y += TITLE + HEIGHT + GAP;
+    }
+    fputs("</svg>\n", out);
     return 1;
 }

@@ -1,10 +1,11 @@
-/* Svg: line plots as text. Colours come from the page's style sheet: .line0, .line1 ..., .axis, .grid. */
+/* Svg: line plots as text. In a page colours come from its style sheet: .line0, .line1 ..., .axis, .grid. A
+ * picture has its own. */
 #ifndef WATCH_SVG_H
 #define WATCH_SVG_H
 
 #include <stdio.h>
 
-enum { SVG_LINES = 4 };
+enum { SVG_LINES = 16 };
 
 typedef struct {
     const char   *name;
@@ -21,6 +22,8 @@ typedef struct {
 
 /* 0 when there is nothing to draw: fewer than two points. */
 int svg_plot(FILE *out, const SvgPlot *p);
+/* A file of its own: n plots beneath one another, and a legend. 0: none of them has two points. */
+int svg_picture(FILE *out, const SvgPlot *plot, int n);
 /* Text for HTML and SVG: <, >, &, quotation marks are escaped, control characters become spaces. */
 void svg_text(FILE *out, const char *s);
 

@@ -27,9 +27,12 @@ Tracer *tracer_create(const Recipe *r, int64_t first_step)
     t->from = first_step + r->trace_skip;
     t->kept = t->from + r->trace_warmup;
     t->end  = t->kept + r->trace;
-    if (t->end > r->steps)
-        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller trace_skip)",
-                 (long long)t->end, (long long)r->steps);
+    if (t->end > r->steps) {
+        int fits = t->end - r->trace_skip <= r->steps;
+        log_warn("no trace: it would end with step %lld, and the run with step %lld (a smaller %s)",
+                 (long long)t->end, (long long)r->steps, fits ? "trace_skip" : "trace");
+        t->end = -1;
+    }
     return t;
 }
 
@@ -191,6 +194,69 @@ static void put_span(JsonOut *o, const DevSpan *s, double zero_s, LaneAt *at)
     json_out_close(o);
 }
 
+/* ---- memory by plan ------------------------------------------------------------------------------------ */
+
+/* Bytes of activations that are alive during each op of a program. */
+typedef struct {
+    const Prog *p;
+    size_t     *live;
+} ProgLive;
+
+/* The op's place in its program; -1: it is of another one. */
+static int place_of(const ProgLive *l, const Op *op)
+{
+    int n = prog_n_op(l->p);
+    return n > 0 && op >= prog_op(l->p, 0) && op <= prog_op(l->p, n - 1) ? (int)(op - prog_op(l->p, 0)) : -1;
+}
+
+/* Chrome's counters: a row of stacked areas. Slabs keep their size; activations come and go. */
+static void put_counter(JsonOut *o, const Job *job, double at_s, size_t live_bytes)
+{
+    const double mib = 1048576;
+    json_out_object(o, NULL);
+    json_out_str(o, "name", "planned memory, MiB");
+    json_out_str(o, "ph", "C");
+    json_out_num(o, "ts", micros(at_s));
+    json_out_int(o, "dur", 0);
+    json_out_int(o, "pid", 1);
+    json_out_int(o, "tid", 0);
+    json_out_object(o, "args");
+    for (int s = 0; s < SLAB_COUNT; s++) {
+        size_t bytes = s == SLAB_ACT ? live_bytes : job->store.slab_bytes[s];
+        if (job->store.slab_bytes[s] > 0)
+            json_out_num(o, slab_name((Slab)s), round(1e3 * (double)bytes / mib) / 1e3);
+    }
+    json_out_close(o);
+    json_out_close(o);
+}
+
+static ProgLive *list_live(const Job *job)
+{
+    ProgLive *l = mem_zeroed((size_t)job->n_prog, sizeof *l);
+    for (int i = 0; l && i < job->n_prog; i++) {
+        l[i] = (ProgLive){ job->prog[i], mem_zeroed((size_t)prog_n_op(job->prog[i]) + 1, sizeof *l->live) };
+        if (l[i].live) prog_live_bytes(l[i].p, l[i].live);
+    }
+    return l;
+}
+
+/* The first kept step alone: the plan is the same for all. */
+static void put_memory(JsonOut *o, const Tracer *t, const Job *job, const DevSpan *span, int64_t n)
+{
+    ProgLive *l      = list_live(job);
+    size_t    before = (size_t)-1;
+    for (int64_t i = 0; l && i < n && t->n_done > 0 && span[i].begin_s < t->done_s[0]; i++) {
+        for (int k = 0; span[i].op && span[i].lane == LANE_COMPUTE && k < job->n_prog; k++) {
+            int at = l[k].live ? place_of(&l[k], span[i].op) : -1;
+            if (at < 0 || l[k].live[at] == before) continue;
+            before = l[k].live[at];
+            put_counter(o, job, span[i].begin_s - t->kept_s, before);
+        }
+    }
+    for (int k = 0; l && k < job->n_prog; k++) free(l[k].live);
+    free(l);
+}
+
 static void put_events(JsonOut *o, const Tracer *t, const DevSpan *span, int64_t n)
 {
     static const char *const lanes[] = { "compute", "communication", "to the device", "to the host" };
@@ -227,6 +293,7 @@ static int write_file(const Tracer *t, const Job *job, const DevSpan *span, int6
     json_out_close(&o);
     json_out_array(&o, "traceEvents");
     put_events(&o, t, span, n);
+    put_memory(&o, t, job, span, n);
     int rc = json_out_end(&o);
     if (rc == 0) rc = file_publish(&f, path);
     file_discard(&f);
@@ -277,6 +344,31 @@ static int finish(Tracer *t, Job *job, const char *path, FactsTrace *sums)
     free(t->seen.span);
     t->seen.span = NULL;
     return 1;
+}
+
+/* Nothing of the recorder is left at work. */
+static void stop(Tracer *t, Dev *dev)
+{
+    if (t->is_on && dev->vt->trace_end(dev, &t->seen) < 0) err_clear();
+    free(t->seen.span);
+    t->seen   = (DevTrace){ 0 };
+    t->is_on  = 0;
+    t->n_done = 0;
+}
+
+void tracer_rewind(Tracer *t, Dev *dev, int64_t step)
+{
+    if (!t || !t->is_on) return;
+    stop(t, dev);
+    if (step >= t->from) give_up(t, "the run went back to a step within it");
+}
+
+void tracer_end(Tracer *t, Dev *dev, int64_t step)
+{
+    if (!t || t->end < 0 || step >= t->end) return;
+    log_warn("no trace: it would have ended with step %lld, and the run ended with step %lld",
+             (long long)t->end, (long long)step);
+    stop(t, dev);
 }
 
 int tracer_rest(Tracer *t, Job *job, int64_t step, const char *path, FactsTrace *sums)

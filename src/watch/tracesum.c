@@ -36,7 +36,7 @@ static double number_of(json_t *o, const char *key)
 {
     json_t *x = json_object_get(o, key);
     double  v = json_is_number(x) ? json_number_value(x) : NAN;
-    return isfinite(v) && fabs(v) < 1e15 ? v : NAN;
+    return isfinite(v) && fabs(v) < 1e18 ? v : NAN; /* microseconds: more than any clock shows */
 }
 
 static const char *text_of(json_t *o, const char *key)
@@ -55,11 +55,30 @@ static int by_begin(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void take_event(TraceSum *t, json_t *e, Span *span, size_t *n)
+/* 1: a complete event, which has a beginning and a duration. */
+static int is_span(json_t *e)
 {
-    double      ts = number_of(e, "ts"), dur = number_of(e, "dur");
+    return strcmp(text_of(e, "ph"), "X") == 0 && !isnan(number_of(e, "ts")) && number_of(e, "dur") >= 0;
+}
+
+/* Clocks of other tools begin anywhere. */
+static double first_ts(json_t *all)
+{
+    size_t  i;
+    json_t *e;
+    double  first = INFINITY;
+    json_array_foreach(all, i, e)
+    {
+        if (is_span(e)) first = MIN(first, number_of(e, "ts"));
+    }
+    return first;
+}
+
+static void take_event(TraceSum *t, json_t *e, double zero, Span *span, size_t *n)
+{
+    double      ts = number_of(e, "ts") - zero, dur = number_of(e, "dur");
     const char *cat = text_of(e, "cat");
-    if (strcmp(text_of(e, "ph"), "X") != 0 || isnan(ts) || !(dur >= 0)) return;
+    if (!is_span(e)) return;
     if (strcmp(cat, "step") == 0) {
         t->n_step++;
         t->steps_us = MAX(t->steps_us, ts + dur);
@@ -84,6 +103,8 @@ static int by_time(const void *a, const void *b)
     double x = ((const TraceRow *)a)->time_us, y = ((const TraceRow *)b)->time_us;
     return x < y ? 1 : x > y ? -1 : 0;
 }
+
+static double share_of(double us, const TraceSum *t) { return t->steps_us > 0 ? us / t->steps_us : 0; }
 
 static void sum_up(TraceSum *t, Span *span, size_t n)
 {
@@ -113,9 +134,10 @@ int tracesum_read(TraceSum *t, const char *name, const char *text, size_t n)
     Span   *span = mem_zeroed(json_array_size(all) + 1, sizeof *span);
     int     rc   = span ? 0 : err_sys("%s: memory for its events", name);
     if (rc == 0 && !json_is_array(all)) rc = err_user("%s: no trace: it has no traceEvents", name);
+    double zero = first_ts(all);
     json_array_foreach(all, i, e)
     {
-        if (rc == 0 && json_is_object(e)) take_event(t, e, span, &used);
+        if (rc == 0) take_event(t, e, zero, span, &used);
     }
     double left = number_of(json_object_get(root, "otherData"), "left_out");
     t->left_out = isnan(left) ? 0 : left;
@@ -138,13 +160,13 @@ void tracesum_print(const TraceSum *t, FILE *out)
         const TraceRow *r = &t->row[i];
         sum += r->time_us;
         fprintf(out, "%-16s %-24s %8.4g %10.3f %5.1f%%", r->kind, r->what, r->n / steps,
-                1e-3 * r->time_us / steps, 100 * r->time_us / t->steps_us);
+                1e-3 * r->time_us / steps, 100 * share_of(r->time_us, t));
         if (r->flops > 0) fprintf(out, " %9.4g", r->flops / r->time_us * (is_tera ? 1e-6 : 1e-3));
         fprintf(out, "\n");
     }
     if (t->more_us > 0) fprintf(out, "%-50s %10.3f\n", "more", 1e-3 * t->more_us / steps);
     fprintf(out, "\n%d steps of %.3f ms: %.3f ms busy (%.1f %%), %.3f ms idle; spans add up to %.3f ms\n",
-            t->n_step, 1e-3 * t->steps_us / steps, 1e-3 * t->busy_us / steps, 100 * t->busy_us / t->steps_us,
+            t->n_step, 1e-3 * t->steps_us / steps, 1e-3 * t->busy_us / steps, 100 * share_of(t->busy_us, t),
             1e-3 * t->idle_us / steps, 1e-3 * sum / steps);
     if (t->left_out > 0)
         fprintf(out, "%.0f events had no room in the file: the sums are too small\n", t->left_out);

@@ -9,20 +9,20 @@
 enum { WINDOW = 200 /* rows */ };
 
 static const struct {
-    const char *name, *note;
+    const char *name, *note, *color;
 } words[WATERFALL_PARTS] = {
-    [FALL_INPUT]    = { "waiting for data", "slow storage, too few loader threads, costly samples" },
-    [FALL_GAPS]     = { "idle between kernels", "launch gaps, host work, a step that is too small" },
-    [FALL_COMM]     = { "communication", "sums over GPUs that nothing else hides" },
-    [FALL_EVAL]     = { "evaluation", "eval.every, eval.samples" },
-    [FALL_SAVE]     = { "checkpoints", "checkpoint.every" },
-    [FALL_REPEAT]   = { "computing again", "recomputation of activations" },
-    [FALL_OTHER]    = { "other kernels", "norms, activations, optimizer: bound by memory" },
-    [FALL_THROTTLE] = { "clock held down", "power or heat limits the clock" },
-    [FALL_BELOW]    = { "products below their rate", "small shapes, tile edges, memory beside them" },
-    [FALL_UNSPLIT]  = { "busy, not divided", "what the kernels do was not measured" },
-    [FALL_REST]     = { "the rest", "measured in no part" },
-    [FALL_USEFUL]   = { "useful work", "FLOPs that the model itself asks for" },
+    [FALL_INPUT]  = { "waiting for data", "slow storage, too few loader threads, costly samples", "#e03131" },
+    [FALL_GAPS]   = { "idle between kernels", "launch gaps, host work, a step that is too small", "#f08c00" },
+    [FALL_COMM]   = { "communication", "sums over GPUs that nothing else hides", "#ae3ec9" },
+    [FALL_EVAL]   = { "evaluation", "eval.every, eval.samples", "#d6336c" },
+    [FALL_SAVE]   = { "checkpoints", "checkpoint.every", "#f783ac" },
+    [FALL_REPEAT] = { "computing again", "recomputation of activations", "#74b816" },
+    [FALL_OTHER]  = { "other kernels", "norms, activations, optimizer: bound by memory", "#868e96" },
+    [FALL_THROTTLE] = { "clock held down", "power or heat limits the clock", "#e8590c" },
+    [FALL_BELOW] = { "products below their rate", "small shapes, tile edges, memory beside them", "#1c7ed6" },
+    [FALL_UNSPLIT] = { "busy, not divided", "what the kernels do was not measured", "#adb5bd" },
+    [FALL_REST]    = { "the rest", "measured in no part", "#ced4da" },
+    [FALL_USEFUL]  = { "useful work", "FLOPs that the model itself asks for", "#2f9e44" },
 };
 
 /* ---- the window ---------------------------------------------------------------------------------------- */
@@ -136,7 +136,7 @@ static double take(Fall *f, FallPart part, double share)
     if (isnan(share)) return 0;
     share = MIN(f->left, MAX(0, share));
     f->left -= share;
-    f->out[f->n++] = (WaterfallPart){ part, words[part].name, words[part].note, share };
+    f->out[f->n++] = (WaterfallPart){ part, words[part].name, words[part].note, words[part].color, share };
     return share;
 }
 

@@ -33,6 +33,7 @@ enum { WATERFALL_ENOUGH = 6 };
 typedef struct {
     FallPart    part;
     const char *name, *note; /* note: what makes the part large */
+    const char *color;       /* "#e03131", on page and report */
     double      share;
 } WaterfallPart;
 

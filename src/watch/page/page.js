@@ -7,11 +7,6 @@
 const palette = {
   light: ['#0b7285', '#d9480f', '#5f3dc4', '#2b8a3e', '#c2255c', '#1864ab', '#846358', '#5c940d'],
   dark: ['#3bc9db', '#ff922b', '#b197fc', '#69db7c', '#f783ac', '#74c0fc', '#e0b69f', '#c0eb75'] };
-const fallColors = { 'waiting for data': '#e03131', 'idle between kernels': '#f08c00',
-  'communication': '#ae3ec9', 'evaluation': '#d6336c', 'checkpoints': '#f783ac',
-  'computing again': '#74b816', 'other kernels': '#868e96', 'clock held down': '#e8590c',
-  'products below their rate': '#1c7ed6', 'busy, not divided': '#adb5bd', 'the rest': '#ced4da',
-  'useful work': '#2f9e44' };
 const state = { list: null, data: new Map(), selected: [], touched: false, smooth: 0.6, x: 'step',
   logX: false, logY: false, theme: 'auto' };
 const $ = id => document.getElementById(id);
@@ -179,7 +174,7 @@ function merge(d, part) {
     while (old.length < keep) old.push(null);
     d.columns[k] = old.concat(part.columns[k] || new Array(n).fill(null));
   }
-  for (const k of ['waterfall', 'samples', 'texts']) if (part[k]) d[k] = part[k];
+  for (const k of ['waterfall', 'plain', 'samples', 'texts']) if (part[k]) d[k] = part[k];
 }
 
 async function load(name) {
@@ -219,10 +214,15 @@ function follow() {
   }
 }
 
+/* A name in the address; what is no encoding stands for itself. */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch (e) { return text; }
+}
+
 function onRuns(text) {
   state.list = JSON.parse(text);
   if (!state.touched) {
-    const named = decodeURIComponent(location.hash.slice(1)).split(',')
+    const named = location.hash.slice(1).split(',').map(decoded)
       .filter(n => state.list.runs.some(r => r.name === n));
     if (named.length) { state.selected = named.slice(0, 8); state.touched = true; }
     else state.selected = state.list.runs.slice(0, 1).map(r => r.name);
@@ -263,17 +263,14 @@ const charts = [
   { title: 'Energy per unit', keys: [['j_per_unit', '']], format: joules, smooth: true },
 ];
 
-/* Columns that no chart above shows: the task's measures stand behind its loss, the one that counts first;
- * whatever else the task reports comes last. */
-const plainKeys = new Set(['step', 'time_s', 'data_wait_s', 'data_fill_s', 'eval_s', 'save_s', 'energy_j',
-  'kwh', 'watch_first', 'watch_last', 'sm_mhz', 'mem_mhz', 'temp_c', 'pcie_tx_bytes_s', 'pcie_rx_bytes_s',
-  'ecc_errors', 'gpu_processes', 'cpu', 'ram_bytes', 'ram_total_bytes', 'disk_read_bytes_s',
-  'disk_write_bytes_s']);
+/* Columns that no chart above shows, and that the server does not call plain. The task's measures stand
+ * behind its loss, the one that counts first. Whatever else the task reports comes last. */
 const shownKeys = new Set(charts.flatMap(c => c.keys.map(([k]) => k)));
 function addCharts() {
   for (const name of state.selected) {
-    for (const key of Object.keys((state.data.get(name) || { columns: {} }).columns)) {
-      if (plainKeys.has(key) || shownKeys.has(key)) continue;
+    const d = state.data.get(name) || { columns: {} };
+    for (const key of Object.keys(d.columns)) {
+      if ((d.plain || []).includes(key) || shownKeys.has(key)) continue;
       shownKeys.add(key);
       const r = state.list && state.list.runs.find(q => q.name === name) || {}, rare = key.startsWith('val_');
       charts.push({ title: rare ? 'Validation ' + measureName(key) : measureName(key), keys: [[key, '']],
@@ -457,7 +454,7 @@ function showWaterfall() {
     for (const p of parts) {
       const i = make('i');
       i.style.width = 100 * p.share + '%';
-      i.style.background = fallColors[p.name] || '#868e96';
+      i.style.background = p.color;
       i.title = `${p.name}: ${share(p.share)}`;
       bar.append(i);
       if (!seen.has(p.name)) seen.set(p.name, p);
@@ -468,7 +465,7 @@ function showWaterfall() {
   const keys = make('div', 'keys');
   for (const p of seen.values()) {
     const item = make('div'), dot = make('i', 'dot0');
-    dot.style.background = fallColors[p.name] || '#868e96';
+    dot.style.background = p.color;
     item.append(dot, make('span', '', p.name + ' '));
     if (state.selected.length === 1) item.append(make('b', '', share(p.share) + ' '));
     item.append(make('span', 'soft', p.note));
