@@ -18,9 +18,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const char model_text[] =
-    "model: {layers: 3, width: 32, heads: 4, vocab: 300, context: 16, bias: true, tied: false}\n"
-    "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
+static const char model_text[] = "model: {layers: 3, width: 32, heads: 4, vocab: 300, context: 16, bias: "
+                                 "true, tied: false, qk_norm: true}\n"
+                                 "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
 
 static const char freeze_some[] = "freeze=embed,block.0-1";
 
@@ -123,6 +123,34 @@ static void test_unknown_items_are_refused(void **state)
         assert_null(strchr(err_get(), '\n'));
         err_clear();
     }
+}
+
+/* One op gives the gradients of both halves of a norm, and of both norms of queries and keys. If one half is
+ * frozen, the other half has the gradient of a run without frozen weights. */
+static void test_half_of_a_norm(void **state)
+{
+    static const char *freeze[] = { "freeze=block.0.norm1.weight", "freeze=block.0.norm1.bias",
+                                    "freeze=block.1.q_norm", "freeze=block.1.k_norm" };
+    Job               *all      = open_job(*state, NULL);
+    job_micro_step(all, 0, 0);
+    for (int i = 0; i < ARRAY_LEN(freeze); i++) {
+        Job              *j = open_job(*state, freeze[i]);
+        const ParamTable *t = j->table[0];
+        job_micro_step(j, 0, 0);
+        for (int k = 0; k < t->n_param; k++) {
+            const Param *p = &t->param[k], *q = &all->table[0]->param[k];
+            int64_t      n = p->rows * p->cols;
+            if (p->frozen) continue;
+            const float *x = p->col[COL_GRAD]->data, *want = q->col[COL_GRAD]->data;
+            /* Sums over 64 rows in another order: 64 roundings of 2^-24, of a sum of terms below 0.1. */
+            for (int64_t e = 0; e < n; e++)
+                if (!(fabsf(x[e] - want[e]) <= 4e-7f))
+                    fail_msg("%s: %s[%d] is %g, not %g", freeze[i], p->name, (int)e, (double)x[e],
+                             (double)want[e]);
+        }
+        build_destroy(j);
+    }
+    build_destroy(all);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------------- */
@@ -366,10 +394,15 @@ static void test_two_nets_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_frozen_weights_stay),       CASE(test_frozen_weights_save_memory),
-        CASE(test_unknown_items_are_refused), CASE(test_resume),
-        CASE(test_mean_of_weights),           cmocka_unit_test(test_mean_of_narrow_weights),
-        cmocka_unit_test(test_matches),       cmocka_unit_test(test_two_nets_differ),
+        CASE(test_frozen_weights_stay),
+        CASE(test_frozen_weights_save_memory),
+        CASE(test_unknown_items_are_refused),
+        CASE(test_resume),
+        CASE(test_half_of_a_norm),
+        CASE(test_mean_of_weights),
+        cmocka_unit_test(test_mean_of_narrow_weights),
+        cmocka_unit_test(test_matches),
+        cmocka_unit_test(test_two_nets_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
