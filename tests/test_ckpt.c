@@ -591,6 +591,31 @@ static void another_model_is_refused(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* Another size of the task's own state is noticed before anything goes to the device. */
+static void another_own_state_is_refused(void **state)
+{
+    Rig        *rig  = (Rig *)*state;
+    CkptWriter *w    = make_writer(rig);
+    Job        *j    = make_job(rig->dev, 4, 0, NULL);
+    Task        more = *j->task;
+    CkptState   s;
+    char        note[64];
+    size_t      n, m;
+    assert_int_equal(save(w, rig->b, 20), 1);
+    more.own_state_bytes = 8;
+    j->task              = &more;
+    assert_int_equal(job_write_param(j, &j->table[0]->param[0], COL_M, (float[300 * 32]){ 1 }), 0);
+    float *before = dump(j, &n);
+    assert_int_equal(ckpt_resume(j, rig->dir, &s, note, sizeof note), -1);
+    expect(ERR_USER, "has 0 bytes of the task's own state, 8 are expected");
+    float *after = dump(j, &m);
+    assert_memory_equal(before, after, n);
+    free(before);
+    free(after);
+    build_destroy(j);
+    ckpt_writer_destroy(w);
+}
+
 static void other_plan_is_noted(void **state)
 {
     Rig        *rig         = (Rig *)*state;
@@ -819,6 +844,7 @@ int main(void)
         CASE(change_after_verifying_is_seen),
         CASE(wrong_name_of_a_good_folder),
         CASE(another_model_is_refused),
+        CASE(another_own_state_is_refused),
         CASE(other_plan_is_noted),
         CASE(other_head_rows_are_noted),
         CASE(same_data_by_another_path_is_no_change),
