@@ -202,7 +202,7 @@ static void test_resume(void **state)
     /* What was frozen must come from the checkpoint, too. */
     const Param *embed = param_find(other->table[0], "embed.weight");
     memset(embed->col[COL_WEIGHT]->data, 1, 64);
-    if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_int_equal(s.step, 3);
     for (int k = 3; k < 6; k++) {
         job_train_step(j, k);

@@ -411,12 +411,7 @@ int ckpt_load(Job *j, const char *path, CkptState *s, char *note, size_t n)
     return rc;
 }
 
-int ckpt_resume(Job *j, const char *dir, CkptState *s, char *note, size_t n)
-{
-    return ckpt_resume_before(j, dir, INT64_MAX, s, note, n);
-}
-
-int ckpt_resume_before(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
+int ckpt_resume(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
 {
     enum { MAX_TRIES = 1024 };
     int64_t step[MAX_TRIES];

@@ -12,6 +12,7 @@
 #define DATA_SOURCE_H
 
 #include "base/err.h"
+#include "dev/op.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +36,7 @@ typedef struct {
     void (*describe)(const Source *s, char *buf, size_t n);
 } SourceVt;
 
-enum { SOURCE_SLOTS = 8 };
+enum { SOURCE_SLOTS = LOSS_SLOTS };
 
 /* Every source begins with this. */
 struct Source {

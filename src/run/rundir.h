@@ -74,7 +74,7 @@ int rundir_is_lost(const RunDir *d);
  * err_set(). */
 int rundir_trim_metrics(const RunDir *d, int64_t first_step);
 
-/* 1 when metrics.jsonl has a "val_loss" of this step; 0 also when it cannot be read. */
+/* 1 when metrics.jsonl has a measure of an evaluation ("val_...") after this step; 0 also when it cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);
 
 #endif

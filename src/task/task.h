@@ -126,8 +126,8 @@ typedef struct {
 
 /* What an evaluation found. */
 typedef struct {
-    double     value[8]; /* by TaskMetric */
-    int64_t    n_target; /* of the first one */
+    double     value[LOSS_SLOTS]; /* by TaskMetric */
+    int64_t    n_target;          /* of the first one */
     int64_t    n_sample, n_all;
     const Job *job;              /* which was evaluated: what its host rows have found */
     double     bytes_per_target; /* of the source */
