@@ -74,7 +74,8 @@ int rundir_is_lost(const RunDir *d);
  * err_set(). */
 int rundir_trim_metrics(const RunDir *d, int64_t first_step);
 
-/* 1 when metrics.jsonl has a measure of an evaluation ("val_...") after this step; 0 also when it cannot be read. */
+/* 1 when metrics.jsonl has a measure of an evaluation ("val_...") after this step; 0 also when the file
+ * cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);
 
 #endif
