@@ -636,7 +636,6 @@ static const OpCaseFn op_case_table[OP_COUNT] = {
     [OP_MUL]            = case_add,
     [OP_SCALE]          = case_scale,
     [OP_SCALE_DW]       = case_scale,
-    [OP_AXPBY]          = case_axpby,
     [OP_ROWS_FWD]       = case_rows_fwd,
     [OP_ROWS_DX]        = case_rows_dx,
     [OP_MEAN_ROWS_FWD]  = case_mean_rows,

@@ -22,20 +22,6 @@ static inline int case_add(OpCase *c, int i)
     return 1;
 }
 
-/* Case i = 2 shape + whether y is read */
-static inline int case_axpby(OpCase *c, int i)
-{
-    if (i >= 2 * CASE_SHAPES) return 0;
-    const int64_t *s = case_shape[i / 2];
-    CASE_NAME("%dx%d pad%d b%s", (int)s[0], (int)s[1], (int)s[2], i % 2 ? "1.25" : "0");
-    Tensor *y = case_act(c, 0, s[0], s[1], s[2]);
-    case_act(c, 1, s[0], s[1], s[2]);
-    c->args.axpby.a = -0.75f;
-    c->args.axpby.b = i % 2 ? 1.25f : 0;
-    for (int64_t k = 0; k < tensor_numel(y) && i % 2 == 0; k++) memset(case_at(y, k), 0xFF, 4); /* NaN */
-    return 1;
-}
-
 /* Case i = 3 size + form: 0 plain, 1 skipped, 2 warm-up */
 static inline int case_ema(OpCase *c, int i)
 {

@@ -747,7 +747,6 @@ static const OpRefFn op_ref_table[OP_COUNT] = {
     [OP_MUL]            = ref_mul,
     [OP_SCALE]          = ref_scale_fwd,
     [OP_SCALE_DW]       = ref_scale_dw,
-    [OP_AXPBY]          = ref_axpby,
     [OP_ROWS_FWD]       = ref_rows_fwd,
     [OP_ROWS_DX]        = ref_rows_dx,
     [OP_MEAN_ROWS_FWD]  = ref_mean_rows_fwd,

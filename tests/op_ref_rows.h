@@ -21,15 +21,6 @@ static inline void ref_mul(const OpCase *c, OpRef *r)
     }
 }
 
-static inline void ref_axpby(const OpCase *c, OpRef *r)
-{
-    const Axpby *a = &c->args.axpby;
-    for (int64_t i = 0; i < tensor_numel(a->y); i++) {
-        double x = (double)a->a * *case_at(a->x, i), y = a->b != 0 ? (double)a->b * *case_at(a->y, i) : 0;
-        ref_put(r, 0, i, x + y, fabs(x) + fabs(y));
-    }
-}
-
 static inline void ref_ema(const OpCase *c, OpRef *r)
 {
     const Ema     *a = &c->args.ema;

@@ -65,7 +65,7 @@ static void check(OpCase *c)
     OpImage before;
     Tensor  ws;
     char    buf[WHY];
-    int64_t n = (int64_t)op_workspace_bytes(c->kind, &c->args, DEV_CUDA), room = MAX(n, 1);
+    int64_t n = (int64_t)op_workspace_bytes(c->kind, &c->args), room = MAX(n, 1);
     op_ref_create(&r, c);
     op_image_take(&before, c);
     OpArgs args = c->args;

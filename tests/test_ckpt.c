@@ -224,7 +224,7 @@ static void resumed_run_is_identical(void **state)
 
     Job *other = make_job(rig->dev, 4, 0, NULL);
     job_train_step(other, 77); /* loading must not depend on fresh memory */
-    if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "");
     StepState dev = s.device;
     assert_int_equal(dev.in.step, 2);
@@ -242,9 +242,9 @@ static void no_checkpoint_is_no_error(void **state)
     Rig      *rig = (Rig *)*state;
     CkptState s;
     char      note[64], none[128];
-    assert_int_equal(ckpt_resume(rig->b, rig->dir, &s, note, sizeof note), 0);
+    assert_int_equal(ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note), 0);
     snprintf(none, sizeof none, "%s/none", rig->dir);
-    assert_int_equal(ckpt_resume(rig->b, none, &s, note, sizeof note), 0);
+    assert_int_equal(ckpt_resume(rig->b, none, INT64_MAX, &s, note, sizeof note), 0);
     assert_int_equal(err_kind(), ERR_NONE);
 }
 
@@ -300,7 +300,7 @@ static void same_step_is_replaced(void **state)
     assert_int_equal(save(w, rig->b, 5), 1);
     assert_int_equal(count_entries(rig), 1);
     Job *other = make_job(rig->dev, 4, 0, NULL);
-    assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), 1);
+    assert_int_equal(ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note), 1);
     expect_same(rig->b, other);
     build_destroy(other);
     ckpt_writer_destroy(w);
@@ -407,7 +407,7 @@ static void expect_fallback(Rig *rig, Job *b, const char *file)
     assert_memory_equal(before, after, n);
     free(before);
     free(after);
-    assert_int_equal(ckpt_resume(b, rig->dir, &s, note, sizeof note), 1);
+    assert_int_equal(ckpt_resume(b, rig->dir, INT64_MAX, &s, note, sizeof note), 1);
     assert_int_equal(s.step, 10);
     assert_int_equal(err_kind(), ERR_NONE);
 }
@@ -469,7 +469,7 @@ static void damage_names_the_tensor(void **state)
     CkptState s;
     char      note[64];
     assert_int_equal(truncate(path, 100), 0);
-    assert_int_equal(ckpt_resume(rig->b, rig->dir, &s, note, sizeof note), -1);
+    assert_int_equal(ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note), -1);
     expect(ERR_RUN, "none of its 1 checkpoints");
     ckpt_writer_destroy(w);
 }
@@ -527,7 +527,7 @@ static void change_after_verifying_is_seen(void **state)
     vt.upload     = sabotage;
     strcpy(saboteur.path, path_of(rig, 20, "optim.safetensors"));
     rig->dev->vt = &vt;
-    int rc       = ckpt_resume(rig->b, rig->dir, &s, note, sizeof note);
+    int rc       = ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note);
     rig->dev->vt = saboteur.real;
     assert_int_equal(rc, 1);
     assert_int_equal(s.step, 10);
@@ -544,7 +544,7 @@ static void wrong_name_of_a_good_folder(void **state)
     strcpy(from, path_of(rig, 20, NULL));
     assert_int_equal(rename(from, path_of(rig, 30, NULL)), 0);
     assert_int_equal(save(w, rig->b, 10), 1);
-    assert_int_equal(ckpt_resume(rig->b, rig->dir, &s, note, sizeof note), 1);
+    assert_int_equal(ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note), 1);
     assert_int_equal(s.step, 10);
     ckpt_writer_destroy(w);
 }
@@ -577,7 +577,7 @@ static void another_model_is_refused(void **state)
         size_t    n, m;
         Job      *other  = make_job(rig->dev, 2, 1, row[i].override);
         float    *before = dump(other, &n);
-        assert_int_equal(ckpt_resume(other, rig->dir, &s, note, sizeof note), -1);
+        assert_int_equal(ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note), -1);
         expect(ERR_USER, row[i].why);
         strcpy(path, path_of(rig, 20, NULL));
         assert_int_equal(ckpt_load_weights(other, path), -1);
@@ -591,6 +591,31 @@ static void another_model_is_refused(void **state)
     ckpt_writer_destroy(w);
 }
 
+/* Another size of the task's own state is noticed before anything goes to the device. */
+static void another_own_state_is_refused(void **state)
+{
+    Rig        *rig  = (Rig *)*state;
+    CkptWriter *w    = make_writer(rig);
+    Job        *j    = make_job(rig->dev, 4, 0, NULL);
+    Task        more = *j->task;
+    CkptState   s;
+    char        note[64];
+    size_t      n, m;
+    assert_int_equal(save(w, rig->b, 20), 1);
+    more.own_state_bytes = 8;
+    j->task              = &more;
+    assert_int_equal(job_write_param(j, &j->table[0]->param[0], COL_M, (float[300 * 32]){ 1 }), 0);
+    float *before = dump(j, &n);
+    assert_int_equal(ckpt_resume(j, rig->dir, INT64_MAX, &s, note, sizeof note), -1);
+    expect(ERR_USER, "has 0 bytes of the task's own state, 8 are expected");
+    float *after = dump(j, &m);
+    assert_memory_equal(before, after, n);
+    free(before);
+    free(after);
+    build_destroy(j);
+    ckpt_writer_destroy(w);
+}
+
 static void other_plan_is_noted(void **state)
 {
     Rig        *rig         = (Rig *)*state;
@@ -600,7 +625,7 @@ static void other_plan_is_noted(void **state)
     char        note[512];
     assert_int_equal(save(w, rig->b, 20), 1);
     Job *other = make_job(rig->dev, 2, 3, override);
-    if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_non_null(
         strstr(note, "planned micro-batch 4 -> 2, planned head rows 64 -> 32 (sums in another order)"));
     assert_non_null(strstr(note, "threads 0 -> 2"));
@@ -621,12 +646,12 @@ static void other_head_rows_are_noted(void **state)
     char        note[512];
     s.head_rows = 32;
     assert_int_equal(save_state(w, rig->b, &s), 1);
-    if (ckpt_resume(rig->b, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "planned head rows 32 -> 64 (sums in another order)");
     s           = state_at(30);
     s.head_rows = 0;
     assert_int_equal(save_state(w, rig->b, &s), 1);
-    if (ckpt_resume(rig->b, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_string_equal(note, "");
     ckpt_writer_destroy(w);
 }
@@ -656,7 +681,7 @@ static void same_data_by_another_path_is_no_change(void **state)
         str_copy(now, RECIPE_STR, test[i].was);
         assert_int_equal(save(w, rig->b, 20 + i), 1);
         str_copy(now, RECIPE_STR, test[i].now);
-        if (ckpt_resume(rig->b, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+        if (ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
         assert_string_equal(note, test[i].note);
     }
     ckpt_writer_destroy(w);
@@ -759,7 +784,7 @@ static void load_fails_cleanly(void **state)
             assert_int_equal(err_kind(), ERR_RUN);
             err_clear();
             fault_arm(op[k], n, 0);
-            rc = ckpt_resume(rig->b, rig->dir, &s, note, sizeof note);
+            rc = ckpt_resume(rig->b, rig->dir, INT64_MAX, &s, note, sizeof note);
             fault_disarm();
             assert_true(rc == 1 || (rc == -1 && n == 1 && op[k] == FAULT_OPEN)); /* the folder itself */
             err_clear();
@@ -819,6 +844,7 @@ int main(void)
         CASE(change_after_verifying_is_seen),
         CASE(wrong_name_of_a_good_folder),
         CASE(another_model_is_refused),
+        CASE(another_own_state_is_refused),
         CASE(other_plan_is_noted),
         CASE(other_head_rows_are_noted),
         CASE(same_data_by_another_path_is_no_change),

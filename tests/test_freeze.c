@@ -12,13 +12,15 @@
 #include "job_rig.h"
 #include "jobs.h"
 #include "run/build.h"
+#include "task/image.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
-static const char model_text[] =
-    "model: {layers: 3, width: 32, heads: 4, vocab: 300, context: 16, bias: true, tied: false}\n"
-    "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
+static const char model_text[] = "model: {layers: 3, width: 32, heads: 4, vocab: 300, context: 16, bias: "
+                                 "true, tied: false, qk_norm: true}\n"
+                                 "step_tokens: 64\ndevice: cpu\ndata: {kind: random}\n";
 
 static const char freeze_some[] = "freeze=embed,block.0-1";
 
@@ -123,6 +125,34 @@ static void test_unknown_items_are_refused(void **state)
     }
 }
 
+/* One op gives the gradients of both halves of a norm, and of both norms of queries and keys. If one half is
+ * frozen, the other half has the gradient of a run without frozen weights. */
+static void test_half_of_a_norm(void **state)
+{
+    static const char *freeze[] = { "freeze=block.0.norm1.weight", "freeze=block.0.norm1.bias",
+                                    "freeze=block.1.q_norm", "freeze=block.1.k_norm" };
+    Job               *all      = open_job(*state, NULL);
+    job_micro_step(all, 0, 0);
+    for (int i = 0; i < ARRAY_LEN(freeze); i++) {
+        Job              *j = open_job(*state, freeze[i]);
+        const ParamTable *t = j->table[0];
+        job_micro_step(j, 0, 0);
+        for (int k = 0; k < t->n_param; k++) {
+            const Param *p = &t->param[k], *q = &all->table[0]->param[k];
+            int64_t      n = p->rows * p->cols;
+            if (p->frozen) continue;
+            const float *x = p->col[COL_GRAD]->data, *want = q->col[COL_GRAD]->data;
+            /* Sums over 64 rows in another order: 64 roundings of 2^-24, of a sum of terms below 0.1. */
+            for (int64_t e = 0; e < n; e++)
+                if (!(fabsf(x[e] - want[e]) <= 4e-7f))
+                    fail_msg("%s: %s[%d] is %g, not %g", freeze[i], p->name, (int)e, (double)x[e],
+                             (double)want[e]);
+        }
+        build_destroy(j);
+    }
+    build_destroy(all);
+}
+
 /* ---- checkpoints ----------------------------------------------------------------------------------- */
 
 static int file_has(const char *dir, const char *file, const char *text)
@@ -172,7 +202,7 @@ static void test_resume(void **state)
     /* What was frozen must come from the checkpoint, too. */
     const Param *embed = param_find(other->table[0], "embed.weight");
     memset(embed->col[COL_WEIGHT]->data, 1, 64);
-    if (ckpt_resume(other, rig->dir, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
+    if (ckpt_resume(other, rig->dir, INT64_MAX, &s, note, sizeof note) != 1) fail_msg("%s", err_get());
     assert_int_equal(s.step, 3);
     for (int k = 3; k < 6; k++) {
         job_train_step(j, k);
@@ -182,6 +212,97 @@ static void test_resume(void **state)
     ckpt_writer_destroy(w);
     build_destroy(j);
     build_destroy(other);
+}
+
+/* ---- the mean of weights ---------------------------------------------------------------------------- */
+
+static const char image_text[] = "task: image\nstep_samples: 4\nsteps: 100\ndevice: cpu\n"
+                                 "model: {layers: 2, width: 32, heads: 2, bias: true}\n"
+                                 "image: {size: 16, patch: 8, classes: 10, pool: class, ema: 0.9}\n";
+
+static Job *create_image_job(int n_more, char **more, const JobChoice *c, const DevVt *vt)
+{
+    Recipe r;
+    Job   *j;
+    if (recipe_parse(&r, "t.yaml", image_text, strlen(image_text), n_more, more) < 0 ||
+        build_create(&j, &task_image, &r, c, JOB_TRAIN, vt) < 0)
+        fail_msg("%s", err_get());
+    return j;
+}
+
+/* A step on black pictures of class 0. */
+static void image_step(Job *j)
+{
+    StepState s;
+    void     *black = calloc(1, tensor_bytes(j->block));
+    assert_int_equal(job_read_state(j, &s), 0);
+    s.in         = (StepIn){ .lr = 1e-2f, .inv[0] = 0.25f, .loss_scale = 1 };
+    s.out.sum[0] = 0;
+    if (job_write_state(j, &s) < 0 || job_upload(j, j->block, black, tensor_bytes(j->block)) < 0 ||
+        prog_run(job_prog(j, "micro-step"), j->dev) < 0 || prog_run(job_prog(j, "update"), j->dev) < 0 ||
+        j->dev->vt->sync(j->dev) < 0)
+        fail_msg("%s", err_get());
+    free(black);
+}
+
+/* want becomes the mean that follows from the weights after update n. */
+static void follow(Job *j, float **want, int n)
+{
+    const ParamTable *t = &image_of(j)->vit.net.table;
+    float             d = fminf(0.9f, (1.0f + (float)n) / (10.0f + (float)n));
+    for (int i = 0; i < t->n_param; i++) {
+        float *w = read_weight(j, &t->param[i]);
+        for (int64_t k = 0; k < t->param[i].rows * t->param[i].cols; k++)
+            want[i][k] = d * want[i][k] + (1 - d) * w[k];
+        free(w);
+    }
+}
+
+/* Each weight's mean is that of this weight, whatever the optimizer, and whichever weights are frozen. */
+static void test_mean_of_weights(void **state)
+{
+    static char *layout[][2] = { { "optim.kind=adamw", "freeze=" },
+                                 { "optim.kind=muon", "freeze=" },
+                                 { "optim.kind=adamw", "freeze=block.0,patch" },
+                                 { "optim.kind=muon", "freeze=block.1.up,block.0.norm1" } };
+    Rig         *rig         = *state;
+    JobChoice    c           = { .micro_batch = 4, .compute = DT_F32 };
+    for (int l = 0; l < ARRAY_LEN(layout); l++) {
+        Job              *j = create_image_job(2, layout[l], &c, rig->dev->vt);
+        const ParamTable *t = &image_of(j)->vit.net.table, *mean = &image_of(j)->ema.net.table;
+        float            *want[64];
+        assert_true(t->n_param <= ARRAY_LEN(want) && t->n_param == mean->n_param);
+        if (build_bind(j, rig->dev) < 0 || build_init(j) < 0) fail_msg("%s", err_get());
+        for (int i = 0; i < t->n_param; i++) want[i] = read_weight(j, &t->param[i]);
+        for (int n = 1; n <= 3; n++) {
+            image_step(j);
+            follow(j, want, n);
+        }
+        for (int i = 0; i < t->n_param; i++) {
+            float *x = read_weight(j, &mean->param[i]);
+            /* Each of three updates rounds a few times, a 2^-24 of a weight below 2 each. */
+            for (int64_t k = 0; k < t->param[i].rows * t->param[i].cols; k++)
+                if (!(fabsf(x[k] - want[i][k]) <= 2e-6f))
+                    fail_msg("%s, %s: %s[%d] is %g, not %g", layout[l][0], layout[l][1], mean->param[i].name,
+                             (int)k, (double)x[k], (double)want[i][k]);
+            free(x);
+            free(want[i]);
+        }
+        build_destroy(j);
+    }
+}
+
+/* Weights that are bf16 alone have a mean in f32, too. */
+static void test_mean_of_narrow_weights(void **state)
+{
+    static char *kind[] = { "optim.kind=adamw", "optim.kind=muon" };
+    JobChoice    c      = { .micro_batch = 4, .compute = DT_BF16, .gives = GIVE_WEIGHTS };
+    for (int i = 0; i < ARRAY_LEN(kind); i++) {
+        Job *j = create_image_job(1, &kind[i], &c, dev_cuda_plan());
+        if (build_verify(j) < 0) fail_msg("%s", err_get());
+        assert_int_equal(image_of(j)->vit.net.table.flat[COL_WEIGHT][REGION_COPY]->dtype, DT_BF16);
+        build_destroy(j);
+    }
 }
 
 /* ---- names ----------------------------------------------------------------------------------------- */
@@ -273,9 +394,15 @@ static void test_two_nets_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_frozen_weights_stay),       CASE(test_frozen_weights_save_memory),
-        CASE(test_unknown_items_are_refused), CASE(test_resume),
-        cmocka_unit_test(test_matches),       cmocka_unit_test(test_two_nets_differ),
+        CASE(test_frozen_weights_stay),
+        CASE(test_frozen_weights_save_memory),
+        CASE(test_unknown_items_are_refused),
+        CASE(test_resume),
+        CASE(test_half_of_a_norm),
+        CASE(test_mean_of_weights),
+        cmocka_unit_test(test_mean_of_narrow_weights),
+        cmocka_unit_test(test_matches),
+        cmocka_unit_test(test_two_nets_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

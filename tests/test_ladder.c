@@ -4,7 +4,9 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "bench/ladder.h"
+#include "bench/limit.h"
 #include "conf/schema.h"
+#include "prog/record.h"
 #include "task/lm.h"
 
 #include <setjmp.h>
@@ -302,13 +304,54 @@ static void test_picture(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* A step whose attention has keys of another sequence: its rates are measured, too. */
+static void test_limit_of_cross_attention(void **state)
+{
+    Recipe    r     = recipe_of("device: cpu\nthreads: 1\ndata: {kind: random}\n");
+    Job      *j     = calloc(1, sizeof *j);
+    AttnShape shape = { .heads = 2, .kv_heads = 2, .head_dim = 16, .scale = 0.25f, .mask = MASK_FULL };
+    int64_t   q[3] = { 2, 8, 32 }, kv[3] = { 2, 24, 64 }, lse[3] = { 2, 2, 8 };
+    double    rate[UNIT_COUNT] = { 0 };
+    store_init(&j->store);
+    Tensor *t_q = store_tensor(&j->store, SLAB_IO, "q", DT_F32, 3, q);
+    Tensor *t_o = store_tensor(&j->store, SLAB_IO, "o", DT_F32, 3, q);
+    Tensor *t_k = store_tensor(&j->store, SLAB_IO, "kv", DT_F32, 3, kv);
+    Tensor *t_l = store_tensor(&j->store, SLAB_IO, "lse", DT_F32, 3, lse);
+    store_seal(&j->store);
+    Prog *p = j->prog[0] = prog_begin("step", &j->store);
+    rec_cross_attn_fwd(p, (CrossAttnFwd){ .o = t_o, .lse = t_l, .q = t_q, .kv = t_k, .shape = shape });
+    rec_cross_attn_bwd(p, (CrossAttnBwd){ .dq    = prog_like(p, "dq", t_q),
+                                          .dkv   = prog_like(p, "dkv", t_k),
+                                          .dout  = t_o,
+                                          .o     = t_o,
+                                          .lse   = t_l,
+                                          .q     = t_q,
+                                          .kv    = t_k,
+                                          .shape = shape });
+    schedule_add(&j->step, (ScheduleRow){ .name = "step", .times = 1, .prog = 0 });
+    j->choice.compute  = DT_F32;
+    LimitShapes shapes = limit_shapes(j);
+    assert_int_equal(shapes.fwd.T, 8);
+    assert_int_equal(shapes.bwd.S, 24);
+    if (limit_measure(rate, &r, &shapes) < 0) fail_msg("%s", err_get());
+    assert_true(rate[UNIT_ATTN_FWD] > 0 && rate[UNIT_ATTN_BWD] > 0);
+    prog_destroy(p, NULL);
+    store_deinit(&j->store);
+    free(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_fp32),       cmocka_unit_test(test_from_torch),
-        cmocka_unit_test(test_batch),           cmocka_unit_test(test_recipe_decides),
-        cmocka_unit_test(test_backend_decides), cmocka_unit_test(test_json),
-        cmocka_unit_test(test_table),           cmocka_unit_test(test_picture),
+        cmocka_unit_test(test_from_fp32),
+        cmocka_unit_test(test_from_torch),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_recipe_decides),
+        cmocka_unit_test(test_backend_decides),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_picture),
+        cmocka_unit_test(test_limit_of_cross_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

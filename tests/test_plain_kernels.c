@@ -53,7 +53,7 @@ static const DevVt emulated = {
     .sync  = emulated_sync,
     .ops   = {
         SLOT(embed_fwd), SLOT(embed_dw), SLOT(pos_dw), SLOT(rows_dx), SLOT(patches), SLOT(act_fwd),
-        SLOT(act_dx), SLOT(glu_fwd), SLOT(glu_dx), SLOT(add), SLOT(mul), SLOT(axpby), SLOT(ema),
+        SLOT(act_dx), SLOT(glu_fwd), SLOT(glu_dx), SLOT(add), SLOT(mul), SLOT(ema),
         SLOT(momentum), SLOT(muon),
         SLOT(rows_fwd), SLOT(mean_rows_fwd), SLOT(mean_rows_dx), SLOT(add_pos), SLOT(dropout), SLOT(loss_add),
         .xent_fwd = cuda_xent_soft_fwd, .xent_dx = cuda_xent_soft_dx, /* hard targets are soft ones, too */

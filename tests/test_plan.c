@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "dice.h"
+#include "plan/machine.h"
 #include "plan/place.h"
 
 #include <stdio.h>
@@ -185,6 +186,21 @@ static void test_edges(void **state)
     assert_true(plan_place(big, 2) == (size_t)160 << 30 && plan_lower_bound(big, 2) == (size_t)160 << 30);
 }
 
+/* A card that nobody measured: every op takes a finite time, and fp8 is faster than bf16 if the card has
+ * it. */
+static void test_unmeasured_cards(void **state)
+{
+    static const struct {
+        int capability, has_fp8;
+    } row[] = { { 80, 0 }, { 86, 0 }, { 89, 1 }, { 90, 1 }, { 100, 1 } };
+    for (int i = 0; i < ARRAY_LEN(row); i++) {
+        Machine m = machine_unmeasured("some card", row[i].capability, (size_t)1 << 34);
+        assert_int_equal(m.rate[UNIT_FP8] > m.rate[UNIT_GEMM], row[i].has_fp8);
+        for (int u = UNIT_MEMORY; u < UNIT_FP8 + row[i].has_fp8; u++)
+            assert_true(machine_op_time(&m, (MachineUnit)u, 0, 1e12, 1e9) < 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_same_as_the_definition),
         cmocka_unit_test(test_a_thousand_layers),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_unmeasured_cards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

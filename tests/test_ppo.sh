@@ -88,6 +88,16 @@ train by_half cartpole "${short[@]}" steps=3 ppo.answer=host ppo.answer_bf16=tru
     c=$(last by_half losses/loss)
 is "($b-${c:-9})^2" '<' 0.04 && [ "$b" != "$c" ]
 verdict "the host answers with weights in bf16" $? "$b and ${c:-none}: $(tail -n 2 by_half.log)"
+for frozen in actor.0 value critic; do
+    train host_frozen cartpole "${short[@]}" steps=3 ppo.answer=host "freeze=[$frozen]"; rc=$?
+    train device_frozen cartpole "${short[@]}" steps=3 "freeze=[$frozen]"
+    a=$(last host_frozen losses/loss) b=$(last device_frozen losses/loss)
+    [ $rc -eq 0 ] && is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
+    verdict "so it does where $frozen is frozen" $? "$a and $b, exit code $rc: $(tail -n 2 host_frozen.log)"
+    rm -rf runs/{host,device}_frozen
+done
+train host_std pendulum "${short[@]}" steps=2 ppo.answer=host "freeze=[log_std]"
+verdict "the host answers where log_std is frozen" $? "$(tail -n 2 host_std.log)"
 # steps on the command line counts more than total_steps of the recipe; both there are a contradiction.
 train by_steps cartpole steps=2 eval.target=0 eval.every=0 eval.samples=1 &&
     grep -q "2 steps done" by_steps.log
@@ -101,6 +111,9 @@ train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.state_std=
     a=$(last deep_host losses/loss) && b=$(last deep_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
 verdict "the host answers with a deep net" $? "$a and $b: $(tail -n 2 deep_host.log)"
+for flash in true false; do "$brim" plan tmaze opt.flash=$flash | grep activations >flash.$flash; done
+[ -s flash.true ] && ! cmp -s flash.true flash.false
+verdict "attention without opt.flash stores its weights" $? "$(cat flash.true flash.false)"
 maze=(steps=60 eval.every=0)
 train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"

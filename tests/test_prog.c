@@ -575,17 +575,26 @@ static Slopes slopes_of(const char *text, RecomputeLevel level, DType compute, c
 
 #define GATED "  act: swiglu\n  bias: false\n"
 
+/* Has every fused product, and these round as their parts do. */
+static DevVt plain_backend(void)
+{
+    DevVt plain = *dev_null();
+    plain.hints = &dev_hints_cpu;
+    return plain;
+}
+
 /* Where the activation is computed again for the gradient, its input is what is kept. */
 static void test_slopes(void **state)
 {
     (void)state;
+    DevVt plain = plain_backend();
     for (int level = LEVEL_NONE; level <= LEVEL_BLOCK; level++) {
         int    want = level == LEVEL_CHEAP ? 0 : 3;
-        Slopes s    = slopes_of("", (RecomputeLevel)level, DT_F32, dev_null());
+        Slopes s    = slopes_of("", (RecomputeLevel)level, DT_F32, &plain);
         assert_int_equal(s.act, want);
         assert_int_equal(s.act_bwd, want);
         assert_int_equal(s.glu + s.glu_bwd, 0);
-        s = slopes_of(GATED, (RecomputeLevel)level, DT_F32, dev_null());
+        s = slopes_of(GATED, (RecomputeLevel)level, DT_F32, &plain);
         assert_int_equal(s.glu, want);
         assert_int_equal(s.glu_bwd, want);
         assert_int_equal(s.act + s.act_bwd, 0);
@@ -599,7 +608,7 @@ static void test_gated_slopes(void **state)
     static const struct {
         const char *text;
         DType       compute;
-        int         cuda, want; /* cuda 0: a backend whose fused products round as their parts do */
+        int         cuda, want; /* cuda 0: plain_backend() */
     } row[] = {
         { GATED, DT_BF16, 1, 3 },
         { GATED, DT_F32, 1, 0 },
@@ -611,8 +620,7 @@ static void test_gated_slopes(void **state)
         { "  act: swiglu\n  bias: true\n", DT_F32, 0, 0 },
     };
     (void)state;
-    DevVt plain = *dev_null();
-    plain.hints = &dev_hints_cpu;
+    DevVt plain = plain_backend();
     for (int i = 0; i < ARRAY_LEN(row); i++) {
         Slopes s = slopes_of(row[i].text, LEVEL_NONE, row[i].compute, row[i].cuda ? dev_cuda_plan() : &plain);
         assert_int_equal(s.glu, row[i].want);

@@ -37,7 +37,7 @@ typedef struct {
     const char     *recompute;   /* chosen: "none", "cheap" or "block" */
     const DevHints *hints;       /* of the device it ran on */
     char            device[128]; /* its name, DevInfo */
-    const char     *precision;   /* used: "fp32", "tf32" or "bf16" */
+    const char     *precision;   /* used: "fp32", "tf32", "bf16", "fp16" or "fp8" */
     double          gap_share;   /* of three more steps, recorded: part with nothing at work; NAN: n/a */
     BenchGpu        gpu;         /* all n/a from bench_run() */
 } BenchResult;

@@ -17,6 +17,7 @@ typedef struct {
     const Job    *job;
     const double *rate;
     double        time_s;
+    double        times; /* of the program at hand */
     LimitShapes   shapes;
 } LimitWalk;
 
@@ -38,25 +39,37 @@ double limit_step_time(const Job *j, const double rate[UNIT_COUNT])
     return w.time_s;
 }
 
-/* Masks that depend on the data are measured as what they are on average nearest to: causal. */
-static void offer_attn(LimitAttn *most, const Op *op, const Tensor *qkv, AttnShape shape, double times)
+/* Masks that depend on the data are measured as what they are on average nearest to: causal, of
+ * cross-attention full. kv NULL: q is packed. */
+static void offer_attn(LimitWalk *w, const Op *op, const Tensor *q, const Tensor *kv, AttnShape shape)
 {
-    double flops = times * op_flops(op->kind, &op->args);
+    int        backward = op_table[op->kind].unit == UNIT_ATTN_BWD;
+    LimitAttn *most     = backward ? &w->shapes.bwd : &w->shapes.fwd;
+    double     flops    = w->times * op_flops(op->kind, &op->args);
     if (flops <= most->flops) return;
-    shape.mask = shape.mask == MASK_FULL ? MASK_FULL : MASK_CAUSAL;
-    *most      = (LimitAttn){ qkv->dtype, qkv->dim[0], qkv->dim[1], shape, flops };
+    shape.mask = shape.mask == MASK_FULL || kv ? MASK_FULL : MASK_CAUSAL;
+    *most      = (LimitAttn){ q->dtype, q->dim[0], q->dim[1], kv ? kv->dim[1] : 0, shape, flops };
 }
 
 static void find_attn(void *ctx, const ScheduleRow *row, double times)
 {
     LimitWalk  *w = ctx;
     const Prog *p = w->job->prog[row->prog];
+    w->times      = times;
     for (int i = 0; i < prog_n_op(p); i++) {
-        const Op      *op = prog_op(p, i);
-        const AttnFwd *f  = &op->args.attn_fwd;
-        const AttnBwd *b  = &op->args.attn_bwd;
-        if (op->kind == OP_ATTN_FWD) offer_attn(&w->shapes.fwd, op, f->qkv, f->shape, times);
-        if (op->kind == OP_ATTN_BWD) offer_attn(&w->shapes.bwd, op, b->qkv, b->shape, times);
+        const Op     *op = prog_op(p, i);
+        const OpArgs *a  = &op->args;
+        switch (op->kind) {
+        case OP_ATTN_FWD: offer_attn(w, op, a->attn_fwd.qkv, NULL, a->attn_fwd.shape); break;
+        case OP_ATTN_BWD: offer_attn(w, op, a->attn_bwd.qkv, NULL, a->attn_bwd.shape); break;
+        case OP_CROSS_ATTN_FWD:
+            offer_attn(w, op, a->cross_attn_fwd.q, a->cross_attn_fwd.kv, a->cross_attn_fwd.shape);
+            break;
+        case OP_CROSS_ATTN_BWD:
+            offer_attn(w, op, a->cross_attn_bwd.q, a->cross_attn_bwd.kv, a->cross_attn_bwd.shape);
+            break;
+        default: break;
+        }
     }
 }
 
@@ -186,33 +199,59 @@ static int measure_copy(Dev *dev, double *rate)
     return 0;
 }
 
+typedef struct {
+    Tensor *q, *kv, *o, *lse; /* kv NULL: q is packed */
+    Tensor *dq, *dkv, *dout;  /* of a backward op */
+} AttnTensors;
+
+static AttnTensors attn_tensors(Store *s, const LimitAttn *m, int backward)
+{
+    int64_t     H = m->shape.heads, K = m->shape.kv_heads, D = m->shape.head_dim;
+    int64_t     q[3]  = { m->B, m->T, (m->S ? H : H + 2 * K) * D };
+    int64_t     kv[3] = { m->B, m->S, 2 * K * D }, o[3] = { m->B, m->T, H * D }, lse[3] = { m->B, H, m->T };
+    AttnTensors t = { .q   = store_tensor(s, SLAB_IO, "q", m->dtype, 3, q),
+                      .o   = store_tensor(s, SLAB_IO, "o", m->dtype, 3, o),
+                      .lse = store_tensor(s, SLAB_IO, "lse", DT_F32, 3, lse) };
+    if (m->S) t.kv = store_tensor(s, SLAB_IO, "kv", m->dtype, 3, kv);
+    if (!backward) return t;
+    t.dq   = store_tensor(s, SLAB_IO, "dq", m->dtype, 3, q);
+    t.dout = store_tensor(s, SLAB_IO, "dout", m->dtype, 3, o);
+    if (m->S) t.dkv = store_tensor(s, SLAB_IO, "dkv", m->dtype, 3, kv);
+    return t;
+}
+
+static void record_attn(Prog *p, const AttnTensors *t, AttnShape shape)
+{
+    if (t->kv && t->dout)
+        rec_cross_attn_bwd(p, (CrossAttnBwd){ .dq    = t->dq,
+                                              .dkv   = t->dkv,
+                                              .dout  = t->dout,
+                                              .o     = t->o,
+                                              .lse   = t->lse,
+                                              .q     = t->q,
+                                              .kv    = t->kv,
+                                              .shape = shape });
+    else if (t->kv)
+        rec_cross_attn_fwd(
+            p, (CrossAttnFwd){ .o = t->o, .lse = t->lse, .q = t->q, .kv = t->kv, .shape = shape });
+    else if (t->dout)
+        rec_attn_bwd(
+            p, (AttnBwd){
+                   .dqkv = t->dq, .dout = t->dout, .o = t->o, .lse = t->lse, .qkv = t->q, .shape = shape });
+    else
+        rec_attn_fwd(p, (AttnFwd){ .o = t->o, .lse = t->lse, .qkv = t->q, .shape = shape });
+}
+
 static int measure_attention(Dev *dev, const LimitAttn *m, int backward, double *rate)
 {
-    Store   s;
-    int     H = m->shape.heads, K = m->shape.kv_heads, D = m->shape.head_dim;
-    DType   dtype      = m->dtype;
-    int64_t qkv_dim[3] = { m->B, m->T, (int64_t)(H + 2 * K) * D };
-    int64_t o_dim[3]   = { m->B, m->T, (int64_t)H * D };
-    int64_t lse_dim[3] = { m->B, H, m->T };
-    if (m->T == 0) return 0;
+    Store  s;
     double t;
+    if (m->T == 0) return 0;
     store_init(&s);
-    Tensor *qkv  = store_tensor(&s, SLAB_IO, "qkv", dtype, 3, qkv_dim);
-    Tensor *o    = store_tensor(&s, SLAB_IO, "o", dtype, 3, o_dim);
-    Tensor *lse  = store_tensor(&s, SLAB_IO, "lse", DT_F32, 3, lse_dim);
-    Tensor *dout = NULL, *dqkv = NULL;
-    if (backward) {
-        dout = store_tensor(&s, SLAB_IO, "dout", dtype, 3, o_dim);
-        dqkv = store_tensor(&s, SLAB_IO, "dqkv", dtype, 3, qkv_dim);
-    }
+    AttnTensors tensors = attn_tensors(&s, m, backward);
     store_seal(&s);
     Prog *p = prog_begin("attention", &s);
-    if (backward) {
-        rec_attn_bwd(
-            p, (AttnBwd){ .dqkv = dqkv, .dout = dout, .o = o, .lse = lse, .qkv = qkv, .shape = m->shape });
-    } else {
-        rec_attn_fwd(p, (AttnFwd){ .o = o, .lse = lse, .qkv = qkv, .shape = m->shape });
-    }
+    record_attn(p, &tensors, m->shape);
     double flops = op_flops(prog_op(p, 0)->kind, &prog_op(p, 0)->args);
     TRY(time_program(p, &s, dev, &t));
     *rate = flops / t;

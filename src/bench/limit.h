@@ -3,7 +3,9 @@
  * 1. The rates are those of a large square matrix product, of the model's own attention alone and of a large
  *    copy. Each is held for seconds on a GPU (DevHints.held_s). None is an op's own time.
  * 2. limit_step_time() sums max(FLOPs/rate, bytes/bandwidth) over a step.
- * 3. limit_share is limit_step_time / measured time: how much of what the device can do a step uses. */
+ * 3. limit_share is limit_step_time / measured time: how much of what the device can do a step uses. The
+ *    copy is larger than any cache. So the share of a small model, whose tensors stay in caches, may be
+ *    above 1. */
 #ifndef BENCH_LIMIT_H
 #define BENCH_LIMIT_H
 
@@ -12,10 +14,11 @@
 #include "plan/machine.h"
 #include "task/job.h"
 
-/* The attention that a step spends the most FLOPs on. T 0: it has none. */
+/* The attention that a step spends the most FLOPs on. T 0: it has none. S: keys of cross-attention; 0: the
+ * queries have keys of their own. */
 typedef struct {
     DType     dtype;
-    int64_t   B, T;
+    int64_t   B, T, S;
     AttnShape shape;
     double    flops;
 } LimitAttn;

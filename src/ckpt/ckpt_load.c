@@ -317,6 +317,14 @@ static void drop_optim(Loaded *l)
     l->n_item = n;
 }
 
+static int match_own(const Loaded *l, const Job *j)
+{
+    int64_t was = l->manifest.state.own_bytes;
+    if (l->n_file < CKPT_FILES || was == (int64_t)j->task->own_state_bytes) return 0;
+    return err_user("%s: has %lld bytes of the task's own state, %zu are expected", l->path, (long long)was,
+                    j->task->own_state_bytes);
+}
+
 static int match_model(Loaded *l, const Job *j, char *note, size_t n)
 {
     l->n_item = ckpt_items(j, &l->arena, &l->item);
@@ -325,6 +333,7 @@ static int match_model(Loaded *l, const Job *j, char *note, size_t n)
     TRY(match_frozen(l, j));
     TRY(match_keys(l, &j->recipe, note, n)); /* before the optimizer's tensors: a key says why they differ */
     for (int k = CKPT_OPTIM; k < l->n_file; k++) TRY(match_tensors(l, &l->file[k], k));
+    TRY(match_own(l, j));
     note_plan(&l->manifest.state, &j->choice, note, n);
     return 0;
 }
@@ -375,13 +384,9 @@ static int load(Job *j, Loaded *l, char *note, size_t n)
 }
 
 /* State of the task's own goes back where it came from. */
-static int restore_own(Job *j, const CkptState *s, const char *path)
+static void restore_own(Job *j, const CkptState *s)
 {
-    if (s->own_bytes != (int64_t)j->task->own_state_bytes)
-        return err_user("%s: has %lld bytes of the task's own state, %zu are expected", path,
-                        (long long)s->own_bytes, j->task->own_state_bytes);
     if (s->own_bytes > 0) memcpy(j->own_state, s->own, (size_t)s->own_bytes);
-    return 0;
 }
 
 /* A run that goes on in another precision begins with the scale of that precision. */
@@ -399,19 +404,14 @@ int ckpt_load(Job *j, const char *path, CkptState *s, char *note, size_t n)
     note[0] = '\0';
     int rc  = loaded_open(&l, path, CKPT_FILES);
     if (rc == 0) rc = load(j, &l, note, n);
-    if (rc == 0) rc = restore_own(j, &l.manifest.state, path);
+    if (rc == 0) restore_own(j, &l.manifest.state);
     if (rc == 0) rc = job_write_state(j, adapt_scale(j, &l.manifest.state.device));
     if (rc == 0) *s = l.manifest.state;
     loaded_close(&l);
     return rc;
 }
 
-int ckpt_resume(Job *j, const char *dir, CkptState *s, char *note, size_t n)
-{
-    return ckpt_resume_before(j, dir, INT64_MAX, s, note, n);
-}
-
-int ckpt_resume_before(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
+int ckpt_resume(Job *j, const char *dir, int64_t before, CkptState *s, char *note, size_t n)
 {
     enum { MAX_TRIES = 1024 };
     int64_t step[MAX_TRIES];

@@ -470,7 +470,7 @@ int comm_attach(Comm *c, Dev *dev)
                        vt->name);
     struct {
         int           ok;
-        unsigned char id[128];
+        unsigned char id[COMM_ID_BYTES];
     } got = { 0 };
     if (c->place.rank == 0) got.ok = vt->comm_id(got.id) == 0;
     TRY(comm_broadcast(c, &got, sizeof got));

@@ -153,7 +153,5 @@ int relate_image(Recipe *r)
     TRY(check_stages(r));
     TRY(check_colours(r));
     TRY(choose_names(r));
-    if (r->image.ema > 0 && r->freeze[0])
-        return recipe_blame(r, "image.ema", "is not available where weights are frozen (freeze)");
     return check_mixing(r);
 }

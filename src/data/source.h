@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "data/fields.h"
+#include "dev/op.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,7 +41,7 @@ typedef struct {
     void (*describe)(const Source *s, char *buf, size_t n);
 } SourceVt;
 
-enum { SOURCE_SLOTS = 8 };
+enum { SOURCE_SLOTS = LOSS_SLOTS };
 
 /* Every source begins with this. */
 struct Source {

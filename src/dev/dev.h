@@ -23,6 +23,8 @@ extern "C" {
 typedef struct Dev     Dev;
 typedef struct DevExec DevExec;
 
+typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL } DevKind;
+
 typedef struct {
     char   name[128];     /* "NVIDIA H200", "Intel Xeon ..., 2 threads" */
     char   versions[256]; /* driver and library versions, one line */
@@ -67,12 +69,14 @@ typedef struct {
 
 enum { DEV_SPANS = 1 << 19 };
 
+enum { COMM_ID_BYTES = 128 }; /* as many as NCCL's */
+
 /* The place of this process among several that train one model. id comes from comm_id() of rank 0. The last
  * two fields are a transport over host memory, for backends without a transport of their own. A sum is taken
  * in the order of ranks, so all ranks get the same bits. */
 typedef struct {
     int           rank, world;
-    unsigned char id[128];
+    unsigned char id[COMM_ID_BYTES];
     void         *ctx;
     int (*all_reduce)(void *ctx, DType dtype, void *x, int64_t n_elem); /* in place; f32 or f64 */
     /* x may be this rank's part of y */
@@ -101,21 +105,24 @@ enum {
 
 /* What planning and measuring need to know about a backend, so that no code asks which backend it is. */
 typedef struct {
-    unsigned    dtypes;      /* 1 << DType for each dtype that it computes in */
-    int         is_late;     /* 1: calls return before the work is done, and its memory is not the host's */
-    int         times;       /* 1: it times algorithms, and fused products round otherwise than their parts */
-    int64_t     most_rows;   /* rows of activations at a time; more gain nothing */
-    double      chunk_bytes; /* of logits at a time, to begin with */
-    int         grows_chunks; /* 1: larger chunks pay where memory is left */
-    size_t      margin_bytes; /* of free memory that a plan leaves alone: so many, */
-    int         margin_part;  /* or this part of it (5: a fifth) */
-    double      settle_s;     /* seconds of load until its clocks are steady */
-    double      held_s;       /* seconds that a rate is measured for */
-    int64_t     gemm_side;    /* of the square product that measures its rate */
-    int64_t     copy_bytes;   /* of the copy that measures its bandwidth */
-    int         op_passes;    /* times that each op is timed */
-    double      flops_unit;   /* 1e12 */
-    const char *flops_name;   /* "TFLOP/s" */
+    unsigned    dtypes;         /* 1 << DType for each dtype that it computes in */
+    unsigned    slope_dtypes;   /* likewise, that the slope of an activation may be stored in */
+    int         is_late;        /* 1: calls return before the work is done; its memory is not the host's */
+    int         times;          /* 1: it times algorithms; fused products round otherwise than their parts */
+    int         captures;       /* 1: it captures lists into graphs */
+    int         has_workspaces; /* 1: ops take scratch of op_workspace_bytes() */
+    int64_t     most_rows;      /* rows of activations at a time; more gain nothing */
+    double      chunk_bytes;    /* of logits at a time, to begin with */
+    int         grows_chunks;   /* 1: larger chunks pay where memory is left */
+    size_t      margin_bytes;   /* of free memory that a plan leaves alone: so many, */
+    int         margin_part;    /* or this part of it (5: a fifth) */
+    double      settle_s;       /* seconds of load until its clocks are steady */
+    double      held_s;         /* seconds that a rate is measured for */
+    int64_t     gemm_side;      /* of the square product that measures its rate */
+    int64_t     copy_bytes;     /* of the copy that measures its bandwidth */
+    int         op_passes;      /* times that each op is timed */
+    double      flops_unit;     /* 1e12 */
+    const char *flops_name;     /* "TFLOP/s" */
 } DevHints;
 
 extern const DevHints dev_hints_cpu, dev_hints_cuda, dev_hints_late;
@@ -150,7 +157,7 @@ typedef struct {
     /* For several ranks; NULL: this backend knows only one rank. Without comm_open() a collective acts as for
      * a single rank. Only rank 0 calls comm_id. comm_open is called before slabs are allocated and returns
      * when every rank has called it. */
-    int (*comm_id)(unsigned char id[128]);
+    int (*comm_id)(unsigned char id[COMM_ID_BYTES]);
     int (*comm_open)(Dev *dev, const DevComm *c); /* copies *c; its ctx must outlive the device */
 
     /* Scratch that the ops of a list share, one after another, when so many threads run them (0: all); the

@@ -52,7 +52,6 @@ extern "C" {
     X(GLU_DX, glu_dx, GluDx)                                                                                 \
     X(ADD, add, Add)                                                                                         \
     X(MUL, mul, Mul)                                                                                         \
-    X(AXPBY, axpby, Axpby)                                                                                   \
     X(SCALE, scale, Scale)                                                                                   \
     X(SCALE_DW, scale_dw, ScaleDw)                                                                           \
     X(ROWS_FWD, rows_fwd, RowsFwd)                                                                           \
@@ -133,6 +132,15 @@ typedef enum {
  * also hold a measure, which is reported and is no part of the loss. */
 enum { LOSS_SLOTS = 8, SCALE_EXP_MAX = 24 };
 
+/* Why an update only clears gradients. */
+typedef enum {
+    SKIP_NONE,       /* it does not: it is an update */
+    SKIP_NOT_FINITE, /* loss or gradient */
+    SKIP_SPIKE,      /* of the loss */
+    SKIP_HALTED,     /* HALT ended the updates of this step */
+    SKIP_OVERFLOW,   /* of the scaled gradient */
+} SkipReason;
+
 typedef struct {
     int64_t  step;            /* 0 for the first update */
     uint64_t seed;            /* RNG key, low part */
@@ -140,7 +148,7 @@ typedef struct {
     float    inv[LOSS_SLOTS]; /* weight / valid targets of the whole update, over all ranks and micro-steps */
     float    loss_scale;      /* multiplies gradients of the loss, beside 2^out.scale_exp; 1 but in tests */
     int32_t  measures;        /* bit k: slot k is only reported and is no part of the loss */
-    int32_t  reserved;
+    int32_t  reserved;        /* 0; StepOut begins at a multiple of 8 bytes */
 } StepIn;
 
 typedef struct {
@@ -155,14 +163,13 @@ typedef struct {
     float   clip;               /* factor applied to gradients by the optimizer, undoes the loss scale */
     float   bias1;              /* 1 / (1 - beta1^n_update) */
     float   bias2;              /* 1 / (1 - beta2^n_update) */
-    int32_t skip;       /* 0 update, 1 not finite, 2 loss spike, 3 after HALT, 4 the gradient overflowed; in
-                         * all but 0 only gradients are cleared */
-    int32_t n_update;   /* updates done, this one included */
-    int32_t n_skipped;  /* skips over the run, those after HALT and overflows not counted */
-    int32_t n_skip_row; /* skips in a row up to now, likewise */
-    int32_t scale_exp;  /* gradients are computed times 2^scale_exp; CLIP adapts it. 0: not scaled */
-    int32_t n_scaled;   /* updates since it last changed */
-    int32_t n_overflow; /* updates skipped on its account, over the run */
+    int32_t skip;               /* SkipReason */
+    int32_t n_update;           /* updates done, this one included */
+    int32_t n_skipped;          /* skips over the run, those after HALT and overflows not counted */
+    int32_t n_skip_row;         /* skips in a row up to now, likewise */
+    int32_t scale_exp;          /* gradients are computed times 2^scale_exp; CLIP adapts it. 0: not scaled */
+    int32_t n_scaled;           /* updates since it last changed */
+    int32_t n_overflow;         /* updates skipped on its account, over the run */
 } StepOut;
 
 typedef struct {
@@ -320,7 +327,6 @@ typedef struct { Tensor *y, *x; Act act; } GluFwd;
 typedef struct { Tensor *dx, *dy, *x; Act act; } GluDx; /* dx[N,2F]; dx may alias x */
 typedef struct { Tensor *y, *a, *b; } Add;              /* y = a + b; y may alias a or b */
 typedef struct { Tensor *y, *a, *b; } Mul;              /* y = a * b; y may alias a or b */
-typedef struct { Tensor *y, *x; float a, b; } Axpby;    /* y = a*x + b*y; b = 0 reads no y */
 /* y = x * gamma, one factor a column: gamma f32[C]; y may alias x. The same op gives the gradient of x. */
 typedef struct { Tensor *y, *x, *gamma; } Scale;
 typedef struct { Tensor *dgamma, *ws, *dy, *x; } ScaleDw; /* dgamma f32[C] += sum over rows of dy*x */
@@ -564,11 +570,11 @@ typedef struct { Tensor *state, *ws, *x; } Sumsq;
 /* Decides about this update. loss = sum over slots of sum*inv, measures left out;
  * grad_norm = sqrt(grad_sumsq)/S, where S is loss_scale * 2^scale_exp.
  * report += sum*inv, sum = 0 for each slot, n_report += 1.
- * stop: skip = 3, clip = 0, and nothing else changes. Otherwise
- * skip = 4 if scale_every > 0, scale_exp > 1, loss is finite and grad_norm is not: then n_overflow += 1,
- * scale_exp -= 1, n_scaled = 0, clip = 0, and nothing else changes. Otherwise
- * skip = 1 if grad_norm or loss is not finite; else 2 if spike_factor > 0, n_update >= 20 and
- * loss > spike_factor*loss_ema; else 0.
+ * stop: skip = SKIP_HALTED, clip = 0, and nothing else changes. Otherwise
+ * skip = SKIP_OVERFLOW if scale_every > 0, scale_exp > 1, loss is finite and grad_norm is not: then
+ * n_overflow += 1, scale_exp -= 1, n_scaled = 0, clip = 0, and nothing else changes. Otherwise
+ * skip = SKIP_NOT_FINITE if grad_norm or loss is not finite; else SKIP_SPIKE if spike_factor > 0,
+ * n_update >= 20 and loss > spike_factor*loss_ema; else SKIP_NONE.
  * skip: n_skipped += 1, n_skip_row += 1, clip = 0. Not: n_skip_row = 0, n_update += 1,
  * clip = (max_norm > 0 ? min(1, max_norm/(grad_norm + 1e-6)) : 1)/S, bias1, bias2 from n_update, and
  * loss_ema = n_update == 1 ? loss : 0.95*loss_ema + 0.05*loss. Every scale_every such updates scale_exp += 1,
@@ -610,8 +616,10 @@ typedef struct { Tensor *y, *x; } ReduceScatter; /* y[n/ranks] = this rank's par
 typedef struct { Tensor *y, *x; } AllGather;     /* y[n*ranks] */
 /* clang-format on */
 
+enum { OP_MAX_TENSOR = 16 };
+
 typedef union {
-    Tensor *t[16]; /* the leading tensors of any argument struct */
+    Tensor *t[OP_MAX_TENSOR]; /* the leading tensors of any argument struct */
 #define X(KIND, field, Type) Type field;
     OP_LIST(X)
 #undef X
@@ -643,7 +651,7 @@ static inline const char *op_label_part(const char *label)
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8, OP_MAX_TENSOR = 16 };
+enum { ARG_READ = 1, ARG_WRITE = 2, ARG_RW = 3, ARG_OPTIONAL = 4, ARG_WS = 8 };
 
 typedef struct {
     const char *name;
@@ -663,12 +671,9 @@ typedef struct {
 
 extern const OpRow op_table[OP_COUNT];
 
-/* Which backend a workspace bound or a cost is for. */
-typedef enum { DEV_CPU, DEV_CUDA, DEV_NULL } DevKind;
-
-/* Scratch bytes the backend may use for this op; known without a device, from shapes alone. 0: no ws
+/* Scratch bytes that a backend with workspaces (DevHints) may use for this op; from shapes alone. 0: no ws
  * argument. */
-size_t op_workspace_bytes(OpKind kind, const OpArgs *args, DevKind dev);
+size_t op_workspace_bytes(OpKind kind, const OpArgs *args);
 
 /* Matrix-product and attention FLOPs (2 per multiply-add; causal counted half; attention backward 2x forward,
  * as the MFU definition has it). 0 for everything else. */

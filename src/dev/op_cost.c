@@ -171,9 +171,8 @@ static size_t quant_sums_ws(const Quant *a)
     return tensor_align_up((size_t)(tiles * tensor_numel(a->db)) * 4);
 }
 
-size_t op_workspace_bytes(OpKind kind, const OpArgs *a, DevKind dev)
+size_t op_workspace_bytes(OpKind kind, const OpArgs *a)
 {
-    if (dev != DEV_CUDA) return 0;
     switch (kind) {
     case OP_LINEAR_FWD:
     case OP_LINEAR_DX:

@@ -23,7 +23,7 @@ static inline BRIM_HD float step_scale(const StepState *s, int slot)
 static inline BRIM_HD int step_overflow(StepOut *out, int grad_is_finite, int scale_every)
 {
     if (scale_every == 0 || out->scale_exp <= 1 || grad_is_finite) return 0;
-    out->skip = 4;
+    out->skip = SKIP_OVERFLOW;
     out->clip = 0;
     out->n_overflow += 1;
     out->scale_exp -= 1;

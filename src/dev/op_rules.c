@@ -525,7 +525,6 @@ const OpRule op_rules[OP_COUNT] = {
     [OP_GLU_DX]       = { { A(N, G), A(N, F), A(N, G) }, .dims = dims_glu_dx, .more = more_glu_dx },
     [OP_ADD]          = { { N_C, N_C, N_C } },
     [OP_MUL]          = { { N_C, N_C, N_C } },
-    [OP_AXPBY]        = { { N_C, N_C } },
     [OP_SCALE]        = { { N_C, N_C, F_C } },
     [OP_SCALE_DW]     = { { F_C, WS, N_C, N_C } },
     [OP_ROWS_FWD]     = { { { ELEM_ANY, 'N', 'C' }, { ELEM_ANY, 'M', 'C' }, SOME(I32), ONE(I32) },

@@ -49,7 +49,6 @@ const OpRow op_table[OP_COUNT] = {
     [OP_GLU_DX]       = { "glu_dx", 3, { W("dx"), R("dy"), R("x") }, .alias = { { 0, 2 } } },
     [OP_ADD]          = { "add", 3, { W("y"), R("a"), R("b") }, .alias = { { 0, 1 }, { 0, 2 } } },
     [OP_MUL]          = { "mul", 3, { W("y"), R("a"), R("b") }, .alias = { { 0, 1 }, { 0, 2 } }, .cheap = 1 },
-    [OP_AXPBY]        = { "axpby", 2, { RW("y"), R("x") } },
     [OP_SCALE]        = { "scale", 3, { W("y"), R("x"), R("gamma") }, .alias = { { 0, 1 } }, .cheap = 1 },
     [OP_SCALE_DW]     = { "scale_dw", 4, { RW("dgamma"), WS, R("dy"), R("x") } },
     [OP_ROWS_FWD]     = { "rows_fwd", 4, { W("y"), R("x"), R("index"), RO("at") }, .cheap = 1 },

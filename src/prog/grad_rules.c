@@ -17,8 +17,8 @@ static void grad_embed_fwd(Diff *d, const Op *op)
 
 static void grad_norm_fwd(Diff *d, const Op *op)
 {
-    const NormFwd *a  = &op->args.norm_fwd;
-    Tensor        *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma);
+    const NormFwd *a = &op->args.norm_fwd;
+    Tensor *dy = diff_out(d, a->y), *dgamma = diff_weight(d, a->gamma), *dbeta = diff_weight(d, a->beta);
     if (!dy) return;
     Tensor *x = diff_saved(d, a->x), *mean = diff_saved(d, a->mean), *rstd = diff_saved(d, a->rstd);
     Tensor *dx = diff_begin(d, a->x);
@@ -27,12 +27,10 @@ static void grad_norm_fwd(Diff *d, const Op *op)
                     (NormDx){ .dx = dx, .dy = dy, .x = x, .gamma = a->gamma, .mean = mean, .rstd = rstd });
     }
     if (dgamma) {
-        rec_norm_dw(d->p, (NormDw){ .dgamma = dgamma,
-                                    .dbeta  = diff_weight(d, a->beta),
-                                    .dy     = dy,
-                                    .x      = x,
-                                    .mean   = mean,
-                                    .rstd   = rstd });
+        rec_norm_dw(
+            d->p, (NormDw){ .dgamma = dgamma, .dbeta = dbeta, .dy = dy, .x = x, .mean = mean, .rstd = rstd });
+    } else if (dbeta) {
+        rec_bias_dw(d->p, (BiasDw){ .db = dbeta, .dy = dy });
     }
     diff_end(d, a->x, dx);
 }
@@ -180,15 +178,23 @@ static void grad_rope(Diff *d, const Op *op)
     diff_end(d, a->x, dx);
 }
 
+/* Where an op adds up the gradient of a frozen weight beside one that is wanted: a sum that no op reads. */
+static Tensor *unread_sum(Diff *d, const Tensor *like)
+{
+    Tensor *sum = prog_like(d->p, "frozen", like);
+    rec_fill(d->p, (Fill){ .y = sum });
+    return sum;
+}
+
 static void grad_qknorm_fwd(Diff *d, const Op *op)
 {
     const QkNormFwd *a  = &op->args.qknorm_fwd;
     Tensor          *dy = diff_out(d, a->y), *dgq = diff_weight(d, a->gq), *dgk = diff_weight(d, a->gk);
     if (!dy) return;
     Tensor *x = diff_saved(d, a->x), *rstd = diff_saved(d, a->rstd), *dx = diff_begin(d, a->x);
-    if (dgq && dgk) {
-        rec_qknorm_dw(d->p, (QkNormDw){ .dgq      = dgq,
-                                        .dgk      = dgk,
+    if (dgq || dgk) {
+        rec_qknorm_dw(d->p, (QkNormDw){ .dgq      = dgq ? dgq : unread_sum(d, dgk),
+                                        .dgk      = dgk ? dgk : unread_sum(d, dgq),
                                         .dy       = dy,
                                         .x        = x,
                                         .rstd     = rstd,

@@ -380,7 +380,7 @@ static void lower_slopes(Lower *l, const DevVt *vt)
         int     gated = p->op[j].kind == OP_LINEAR_GLU_BWD;
         if (l->dead[j] || (!gated && p->op[j].kind != OP_LINEAR_ACT_BWD)) continue;
         const Tensor *pre = gated ? bwd->linear_glu_bwd.pre : bwd->linear_act_bwd.pre;
-        if (vt->kind == DEV_CUDA && pre->dtype != DT_BF16) continue;
+        if (!(vt->hints->slope_dtypes >> pre->dtype & 1)) continue;
         int i = l->writer[pre->id];
         if (i < 0 || p->op[i].kind != (gated ? OP_LINEAR_GLU_FWD : OP_LINEAR_ACT_FWD)) continue;
         if (!only_use(l, pre, 1)) continue;
@@ -438,13 +438,13 @@ static void lower_apply(Lower *l, const Variant *v, int i)
     }
 }
 
-static void lower_workspaces(Prog *p, DevKind dev)
+static void lower_workspaces(Prog *p)
 {
     for (int i = 0; i < p->n_op; i++) {
         const OpRow *row = &op_table[p->op[i].kind];
         for (int a = 0; a < row->n_tensor; a++) {
             if (!(row->arg[a].access & ARG_WS)) continue;
-            int64_t n = (int64_t)op_workspace_bytes(p->op[i].kind, &p->op[i].args, dev);
+            int64_t n = (int64_t)op_workspace_bytes(p->op[i].kind, &p->op[i].args);
             if (n > 0) p->op[i].args.t[a] = prog_tensor(p, "workspace", DT_U8, 1, &n);
         }
     }
@@ -468,5 +468,5 @@ void prog_lower(Prog *p, const RecipeOpt *opt, const DevVt *vt)
         if (!l.dead[i]) p->op[n++] = p->op[i];
     }
     p->n_op = n;
-    lower_workspaces(p, vt->kind);
+    if (vt->hints->has_workspaces) lower_workspaces(p);
 }

@@ -301,7 +301,7 @@ static void advise(const ChooseFor *w, const Candidate *k, ChooseRoom room, char
         str_append(buf, n, "; cards on which it fits: %s", cards);
 }
 
-/* "; half of ppo.rollout saves 1.2 GiB, ...": what else could give way, in the task's order. */
+/* "; half of KEY saves 1.2 GiB, ...": what else could give way, in the task's order. */
 static void list_halves(const ChooseFor *w, const Candidate *k, char *buf, size_t n)
 {
     buf[0] = '\0';

@@ -17,7 +17,9 @@
 
 const char *metrics_skip_name(int skip)
 {
-    static const char *const name[] = { [1] = "not finite", [2] = "loss spike", [4] = "overflow" };
+    static const char *const name[] = {
+        [SKIP_NOT_FINITE] = "not finite", [SKIP_SPIKE] = "loss spike", [SKIP_OVERFLOW] = "overflow"
+    };
     return skip > 0 && skip < ARRAY_LEN(name) && name[skip] ? name[skip] : "an update before its last";
 }
 

@@ -78,7 +78,8 @@ int64_t rundir_owner(const char *lock);
  * err_set(). */
 int rundir_trim(const char *path, int64_t first_step);
 
-/* 1 when metrics.jsonl has a "val_loss" of this step; 0 also when it cannot be read. */
+/* 1 when metrics.jsonl has a measure of an evaluation ("val_...") after this step; 0 also when the file
+ * cannot be read. */
 int rundir_has_eval(const RunDir *d, int64_t step);
 
 #endif

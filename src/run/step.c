@@ -20,6 +20,7 @@ typedef struct {
 } Upload;
 
 _Static_assert(sizeof(Upload) == STEP_UPLOAD_BYTES, "StepIn and the cleared sums travel together");
+_Static_assert(offsetof(StepState, out.grad_sumsq) == STEP_UPLOAD_BYTES, "the sums are the first of StepOut");
 
 /* Which losses a program adds up, and whether it is an update. */
 static void note_losses(Stepper *s)

@@ -6,21 +6,20 @@
 
 #include <string.h>
 
-enum { ON_CPU = 1u << DEV_CPU, ON_CUDA = 1u << DEV_CUDA, ON_ALL = ON_CPU | ON_CUDA };
 enum { REASON = 128 };
 
 /* The number of an optimisation: its place in RecipeOpt, which is all ints. */
 #define FIELD(name) (offsetof(RecipeOpt, name) / sizeof(int))
 
 typedef struct {
-    int      field;
-    unsigned backends;
-    OpKind   op;    /* that it puts into the list, and that the backend must have; OP_COUNT: none */
-    OpKind   gated; /* what it puts there for a gate; 0: nothing else */
+    int    field;
+    OpKind op;    /* that it puts into the list, and that the backend must have; OP_COUNT: none */
+    OpKind gated; /* what it puts there for a gate; 0: nothing else */
     int (*is)(const Op *op);
-    OpKind      part[2]; /* recorded ops that it is made of, for those with an op */
-    unsigned    fuse;    /* FUSE_* bit that the backend must have, 0: none */
-    const char *needs;   /* why else it may be absent; NULL: as part[] says */
+    OpKind   part[2];               /* recorded ops that it is made of, for those with an op */
+    unsigned fuse;                  /* FUSE_* bit that the backend must have, 0: none */
+    int (*hint)(const DevHints *h); /* what the backend must do; NULL: nothing */
+    const char *needs;              /* why else it may be absent; NULL: as part[] says */
 } Switch;
 
 static int has_db(const Op *op) { return op->args.linear_dw.db != NULL; }
@@ -35,36 +34,40 @@ static int leaves_slope(const Op *op)
 
 static int makes_first(const Op *op) { return op->args.quant.from != QUANT_PLAIN || op->args.quant.db; }
 
+static int captures(const DevHints *h) { return h->captures; }
+
+static int times(const DevHints *h) { return h->times; }
+
 static int keeps_no_weights(const Op *op) { return op->args.attn_fwd.p == NULL; }
 
 /* What the list must have for an optimisation to be "on". Names and descriptions: OPT_LIST. */
 /* clang-format off */
 static const Switch switches[] = {
-    { FIELD(add_norm), ON_ALL, .op = OP_ADD_NORM_FWD, .part = { OP_ADD, OP_NORM_FWD } },
-    { FIELD(norm_bwd), ON_ALL, .op = OP_NORM_BWD, .part = { OP_NORM_DX, OP_NORM_DW } },
-    { FIELD(xent), ON_ALL, .op = OP_XENT, .part = { OP_XENT_FWD, OP_XENT_DX } },
-    { FIELD(act_bias), ON_ALL, .op = OP_ACT_BIAS_BWD, .part = { OP_ACT_DX, OP_BIAS_DW } },
-    { FIELD(linear_act), ON_ALL, .op = OP_LINEAR_ACT_FWD, .part = { OP_LINEAR_FWD, OP_ACT_FWD } },
-    { FIELD(linear_act_bwd), ON_ALL, .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
+    { FIELD(add_norm), .op = OP_ADD_NORM_FWD, .part = { OP_ADD, OP_NORM_FWD } },
+    { FIELD(norm_bwd), .op = OP_NORM_BWD, .part = { OP_NORM_DX, OP_NORM_DW } },
+    { FIELD(xent), .op = OP_XENT, .part = { OP_XENT_FWD, OP_XENT_DX } },
+    { FIELD(act_bias), .op = OP_ACT_BIAS_BWD, .part = { OP_ACT_DX, OP_BIAS_DW } },
+    { FIELD(linear_act), .op = OP_LINEAR_ACT_FWD, .part = { OP_LINEAR_FWD, OP_ACT_FWD } },
+    { FIELD(linear_act_bwd), .op = OP_LINEAR_ACT_BWD, .part = { OP_LINEAR_DX, OP_ACT_DX },
       .fuse = FUSE_LINEAR_ACT_BWD },
-    { FIELD(act_slope), ON_ALL, .op = OP_LINEAR_ACT_FWD, .gated = OP_LINEAR_GLU_FWD, .is = leaves_slope,
+    { FIELD(act_slope), .op = OP_LINEAR_ACT_FWD, .gated = OP_LINEAR_GLU_FWD, .is = leaves_slope,
       .part = { OP_LINEAR_FWD, OP_LINEAR_DX }, .fuse = FUSE_ACT_SLOPE,
       .needs = "it needs linear_act, linear_act_bwd (gated: linear_glu_fwd, linear_glu_bwd) and an "
                "activation that is not computed again" },
-    { FIELD(linear_glu_fwd), ON_ALL, .op = OP_LINEAR_GLU_FWD, .part = { OP_LINEAR_FWD, OP_GLU_FWD },
+    { FIELD(linear_glu_fwd), .op = OP_LINEAR_GLU_FWD, .part = { OP_LINEAR_FWD, OP_GLU_FWD },
       .fuse = FUSE_LINEAR_GLU_FWD },
-    { FIELD(linear_glu_bwd), ON_ALL, .op = OP_LINEAR_GLU_BWD, .part = { OP_LINEAR_DX, OP_GLU_DX },
+    { FIELD(linear_glu_bwd), .op = OP_LINEAR_GLU_BWD, .part = { OP_LINEAR_DX, OP_GLU_DX },
       .fuse = FUSE_LINEAR_GLU_BWD },
-    { FIELD(linear_dw_bias), ON_ALL, .op = OP_LINEAR_DW, .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW },
+    { FIELD(linear_dw_bias), .op = OP_LINEAR_DW, .is = has_db, .part = { OP_LINEAR_DW, OP_BIAS_DW },
       .fuse = FUSE_LINEAR_DW_BIAS },
-    { FIELD(attn_rope), ON_ALL, .op = OP_ATTN_BWD, .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE } },
-    { FIELD(quant), ON_ALL, .op = OP_QUANT, .is = makes_first, .part = { OP_QUANT, OP_LINEAR_FWD },
+    { FIELD(attn_rope), .op = OP_ATTN_BWD, .is = has_table, .part = { OP_ATTN_BWD, OP_ROPE } },
+    { FIELD(quant), .op = OP_QUANT, .is = makes_first, .part = { OP_QUANT, OP_LINEAR_FWD },
       .needs = "no product in fp8 reads an activation, a gate or a loss gradient" },
-    { FIELD(chunk_head), ON_ALL, .op = OP_COUNT },
-    { FIELD(flash), ON_ALL, .op = OP_ATTN_FWD, .is = keeps_no_weights, .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
-    { FIELD(graphs), ON_CUDA, .op = OP_COUNT },
-    { FIELD(tune), ON_CUDA, .op = OP_COUNT },
-    { FIELD(prefetch), ON_ALL, .op = OP_COUNT },
+    { FIELD(chunk_head), .op = OP_COUNT },
+    { FIELD(flash), .op = OP_ATTN_FWD, .is = keeps_no_weights, .part = { OP_ATTN_FWD, OP_ATTN_BWD } },
+    { FIELD(graphs), .op = OP_COUNT, .hint = captures },
+    { FIELD(tune), .op = OP_COUNT, .hint = times },
+    { FIELD(prefetch), .op = OP_COUNT },
 };
 /* clang-format on */
 
@@ -86,7 +89,7 @@ _Static_assert(ARRAY_LEN(switches) == ARRAY_LEN(opt_name), "a row for each optim
 static int is_refused(const DevVt *vt, const Switch *w, char *buf, size_t n)
 {
     buf[0] = '\0';
-    if (!(w->backends & (1u << vt->kind))) {
+    if (w->hint && !w->hint(vt->hints)) {
         snprintf(buf, n, "not on the %s backend", vt->name);
     } else if (w->op != OP_COUNT && !dev_has(vt, w->op)) {
         snprintf(buf, n, "the %s backend has no %s", vt->name, op_table[w->op].name);

@@ -92,7 +92,7 @@ int train_resume(Run *run, int64_t before)
     char    note[512] = "", path[RUNDIR_PATH + 32], why[1024];
     int64_t got[2]    = { 0, 0 }; /* found, step */
     if (comm_rank(run->comm) == 0) {
-        got[0] = ckpt_resume_before(j, run->dir.checkpoints, before, &run->at, note, sizeof note);
+        got[0] = ckpt_resume(j, run->dir.checkpoints, before, &run->at, note, sizeof note);
         got[1] = run->at.step;
     }
     TRY(comm_broadcast(run->comm, got, sizeof got));

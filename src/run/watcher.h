@@ -1,7 +1,7 @@
 /* Watcher: who looks on while a run trains. src/watch has one; the program hands it to train_run().
  *
- * 1. Rank 0 alone calls it, from the thread that trains. None of it can fail the run, and none of it waits
- *    for a device.
+ * 1. Rank 0 alone calls it, from the thread that trains. None of it can fail the run. Only rest() may
+ *    use the device and wait for it.
  * 2. A function may be NULL. */
 #ifndef RUN_WATCHER_H
 #define RUN_WATCHER_H

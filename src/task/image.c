@@ -171,10 +171,9 @@ static void declare_ema(Job *j, Image *m)
     ParamOptions opt = job_param_options(j);
     opt.freeze       = "ema";
     declare_net(j, &m->ema, &opt, &(NetPlace){ .prefix = "ema.", .index = 1, .block0 = j->n_block });
-    for (int r = 0; r < REGION_TRAINED && job_trains(j); r++) {
-        int64_t     n    = m->vit.net.table.region_elems[r];
-        const char *name = r == REGION_COPY ? "ema 0" : "ema 1";
-        if (n > 0) m->mean[r] = job_declare_state(j, name, DT_F32, 1, &n, 1);
+    for (int k = 0; k < IMAGE_MEANS && job_trains(j); k++) {
+        int64_t n = m->ema.net.table.region_elems[REGION_FROZEN_COPY + k];
+        if (n > 0) m->mean[k] = job_declare_state(j, k == 0 ? "ema 0" : "ema 1", DT_F32, 1, &n, 1);
     }
 }
 
@@ -242,25 +241,30 @@ static int upload_rows(Job *j, const Vit *v)
     return rc;
 }
 
+static int begin_means(Job *j, int k, float *x)
+{
+    Image            *m = image_of(j);
+    const ParamTable *e = &m->ema.net.table;
+    const Tensor     *w = e->flat[COL_WEIGHT][REGION_FROZEN_COPY + k];
+    if (!w) return 0;
+    memset(x, 0, sizeof *x * (size_t)tensor_numel(w));
+    for (int i = 0; i < e->n_param; i++) {
+        const Param *row = &e->param[i];
+        if ((int)row->region != REGION_FROZEN_COPY + k) continue;
+        TRY(job_read_param(j, &m->vit.net.table.param[i], COL_WEIGHT, x + row->offset));
+    }
+    if (m->mean[k]) TRY(job_upload(j, m->mean[k], x, tensor_bytes(m->mean[k])));
+    return upload_floats(j, w, x);
+}
+
 /* The mean of weights begins as the weights. */
 static int begin_ema(Job *j)
 {
-    Image            *m    = image_of(j);
-    const ParamTable *t    = &m->vit.net.table;
-    int64_t           most = 0;
-    for (int r = 0; r < REGION_TRAINED; r++) most = MAX(most, t->region_elems[r]);
-    float *x = mem_alloc(sizeof *x * (size_t)most);
+    const int64_t *n = &image_of(j)->ema.net.table.region_elems[REGION_FROZEN_COPY];
+    float         *x = mem_alloc(sizeof *x * (size_t)MAX(n[0], n[1]));
     if (!x) return err_sys("memory for the mean of weights");
     int rc = 0;
-    for (int r = 0; r < REGION_TRAINED && rc == 0; r++) {
-        const Tensor *w = t->flat[COL_WEIGHT][r];
-        if (!w) continue;
-        rc = job_download(j, w, x, sizeof *x * (size_t)tensor_numel(w));
-        if (rc == 0 && m->mean[r]) rc = job_upload(j, m->mean[r], x, sizeof *x * (size_t)tensor_numel(w));
-        const Tensor *to = m->ema.net.table.flat[COL_WEIGHT][REGION_FROZEN_COPY + r];
-        CHECK(tensor_numel(to) == tensor_numel(w), "two nets of one shape");
-        if (rc == 0) rc = upload_floats(j, to, x);
-    }
+    for (int k = 0; k < IMAGE_MEANS && rc == 0; k++) rc = begin_means(j, k, x);
     free(x);
     return rc;
 }
@@ -296,20 +300,50 @@ static int record_micro(Job *j, const char *name, int sums)
     return job_end(j, p, sums);
 }
 
-static void record_ema(Job *j, Prog *p)
+/* Rows that lie side by side among the weights and in their mean: n elements of both. */
+typedef struct {
+    Region  region;
+    int64_t from, to, n;
+} EmaRun;
+
+static void record_ema_run(Job *j, Prog *p, Tensor *mean, const EmaRun *run)
 {
-    Image *m = image_of(j);
-    prog_at(p, -1, -1, "mean of weights");
-    for (int r = 0; r < REGION_TRAINED; r++) {
-        if (!m->mean[r]) continue;
-        rec_ema(p, (Ema){ .e      = m->mean[r],
-                          .w      = m->vit.net.table.flat[COL_WEIGHT][r],
-                          .state  = j->state,
-                          .decay  = (float)j->recipe.image.ema,
-                          .warmup = 1 });
-        rec_cast(p,
-                 (Cast){ .y = m->ema.net.table.flat[COL_WEIGHT][REGION_FROZEN_COPY + r], .x = m->mean[r] });
+    if (run->n == 0) return;
+    Tensor *all = image_of(j)->vit.net.table.flat[COL_WEIGHT][run->region];
+    Tensor *w   = prog_part(p, all, run->from, 1, &run->n);
+    if (w->dtype != DT_F32) {
+        Tensor *wide = prog_tensor(p, "wide weights", DT_F32, 1, &run->n);
+        rec_cast(p, (Cast){ .y = wide, .x = w });
+        w = wide;
     }
+    rec_ema(p, (Ema){ .e      = prog_part(p, mean, run->to, 1, &run->n),
+                      .w      = w,
+                      .state  = j->state,
+                      .decay  = (float)j->recipe.image.ema,
+                      .warmup = 1 });
+}
+
+/* Rows are paired one by one, because the nets differ in their regions: optimizer and `freeze` choose those
+ * of the weights. Weights in bf16 are converted row by row, so that their f32 copy stays small. */
+static void record_mean(Job *j, Prog *p, int k)
+{
+    Image            *m = image_of(j);
+    const ParamTable *t = &m->vit.net.table, *e = &m->ema.net.table;
+    EmaRun            run = { 0 };
+    if (!m->mean[k]) return;
+    for (int i = t->n_param - 1; i >= 0; i--) { /* the order of the flat ranges */
+        const Param *w = &t->param[i], *to = &e->param[i];
+        if ((int)to->region != REGION_FROZEN_COPY + k || w->frozen) continue;
+        int follows = w->region == run.region && w->offset == run.from + run.n &&
+                      to->offset == run.to + run.n && w->col[COL_WEIGHT]->dtype == DT_F32;
+        if (!follows) {
+            record_ema_run(j, p, m->mean[k], &run);
+            run = (EmaRun){ .region = w->region, .from = w->offset, .to = to->offset };
+        }
+        run.n += round_up(w->rows_stored * w->cols, PARAM_ALIGN);
+    }
+    record_ema_run(j, p, m->mean[k], &run);
+    rec_cast(p, (Cast){ .y = e->flat[COL_WEIGHT][REGION_FROZEN_COPY + k], .x = m->mean[k] });
 }
 
 static void record_training(Job *j)
@@ -319,7 +353,8 @@ static void record_training(Job *j)
     int          micro_last = j->choice.world > 1 ? record_micro(j, "last micro", 1) : -1;
     Prog        *p          = job_begin(j, "update");
     optim_record(j->table, j->n_table, p, j->state, &opt);
-    record_ema(j, p);
+    prog_at(p, -1, -1, "mean of weights");
+    for (int k = 0; k < IMAGE_MEANS; k++) record_mean(j, p, k);
     job_schedule_step(j, micro, micro_last, job_end(j, p, 0));
 }
 

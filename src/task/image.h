@@ -14,13 +14,16 @@
 
 extern const Task task_image;
 
+/* Ranges of the mean of weights: of what products read, and of what norms read. */
+enum { IMAGE_MEANS = REGION_COUNT - REGION_FROZEN_COPY };
+
 /* Job.own. */
 typedef struct {
     Vit      vit, ema; /* ema: only with image.ema */
     VitBatch batch;
-    Tensor  *mean[REGION_TRAINED]; /* f32, running means of the flat weights */
-    Tensor  *logits;               /* f32[B, classes]: what `predict` reads; NULL: not among the parts */
-    int      predict;              /* number of the program; -1: none */
+    Tensor  *mean[IMAGE_MEANS]; /* f32, laid out as the weights of ema; NULL: empty, or nothing trains */
+    Tensor  *logits;            /* f32[B, classes]: what `predict` reads; NULL: not among the parts */
+    int      predict;           /* number of the program; -1: none */
 } Image;
 
 static inline Image *image_of(const Job *j) { return (Image *)j->own; }

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "tensor/number.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -22,9 +23,10 @@ typedef struct Hybrid {
     int       n_thread;
     int       decided, by_host, is_traced;
     char     *root;    /* pinned, as Ppo.root */
-    char     *weights; /* pinned, both regions */
+    char     *weights; /* pinned, all regions */
     size_t    weight_bytes;
-    char     *weight_base; /* on the device */
+    char     *weight_base;        /* on the device */
+    float    *wide[REGION_COUNT]; /* where a region is not in f32 on the device, its numbers in f32 */
     char     *scratch;
     size_t    scratch_each;
     float    *out, *std; /* of the actor, [E][n_out] */
@@ -76,13 +78,15 @@ static Answer *make_answer(Job *j)
     return answer_create(&p->table, net, r->shared ? 1 : 2, j->recipe.ppo.answer_bf16);
 }
 
-/* Both regions of weights lie in one slab: one copy takes them. */
+/* All regions of weights lie in one slab: one copy takes them. */
 static int find_weights(Job *j, Hybrid *h)
 {
+    Ppo  *p  = ppo_of(j);
     char *lo = NULL, *hi = NULL;
-    for (int r = 0; r < REGION_TRAINED; r++) {
-        const Tensor *t = ppo_of(j)->table.flat[COL_WEIGHT][r];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        const Tensor *t = p->table.flat[COL_WEIGHT][r];
         if (!t) continue;
+        if (t->dtype != DT_F32) h->wide[r] = ARENA_ARRAY(&p->arena, float, tensor_numel(t));
         char *begin = t->data, *end = begin + tensor_bytes(t);
         lo = !lo || begin < lo ? begin : lo;
         hi = end > hi ? end : hi;
@@ -158,20 +162,29 @@ static void book_transfer(Ppo *p, double begin_s)
     p->times.n_transfer++;
 }
 
+/* A region of the weights that were fetched, in f32. */
+static const float *region_floats(const Ppo *p, int region)
+{
+    const Hybrid *h = p->hybrid;
+    const Tensor *t = p->table.flat[COL_WEIGHT][region];
+    if (!t) return NULL;
+    const char *raw = h->weights + ((char *)t->data - h->weight_base);
+    if (!h->wide[region]) return (const float *)raw;
+    number_convert(DT_F32, h->wide[region], t->dtype, raw, tensor_numel(t));
+    return h->wide[region];
+}
+
 static int fetch_weights(Job *j)
 {
-    Ppo         *p                  = ppo_of(j);
-    Hybrid      *h                  = p->hybrid;
-    Dev         *d                  = j->dev;
-    double       begin              = clock_now_s();
-    const float *flat[REGION_COUNT] = { NULL };
+    Ppo         *p     = ppo_of(j);
+    Hybrid      *h     = p->hybrid;
+    Dev         *d     = j->dev;
+    double       begin = clock_now_s();
+    const float *flat[REGION_COUNT];
     TRY(d->vt->download(d, LANE_COMPUTE, h->weights, h->weight_base, h->weight_bytes));
     TRY(d->vt->mark(d, LANE_COMPUTE, MARK_EVAL));
     TRY(ppo_wait_for(j, MARK_EVAL));
-    for (int r = 0; r < REGION_TRAINED; r++) {
-        const Tensor *t = p->table.flat[COL_WEIGHT][r];
-        if (t) flat[r] = (const float *)(h->weights + ((char *)t->data - h->weight_base));
-    }
+    for (int r = 0; r < REGION_COUNT; r++) flat[r] = region_floats(p, r);
     answer_load(h->answer, flat);
     if (!p->spec.is_discrete && !h->std) {
         const Param *s = param_find(&p->table, "log_std");

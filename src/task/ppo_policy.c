@@ -61,6 +61,7 @@ static void declare_trunk(Job *j)
     ParamOptions o = job_param_options(j);
     net_declare(&p->trunk, &j->store, &m, &o, &(NetPlace){ .prefix = "trunk.", .index = 1, .bare = 1 });
     p->trunk.deterministic = j->recipe.deterministic;
+    p->trunk.stored_attn   = !j->recipe.opt.flash;
     j->n_block             = (int)m.layers;
     job_add_table(j, &p->trunk.table);
 }

@@ -126,8 +126,8 @@ typedef struct {
 
 /* What an evaluation found. */
 typedef struct {
-    double     value[8]; /* by TaskMetric */
-    int64_t    n_target; /* of the first one */
+    double     value[LOSS_SLOTS]; /* by TaskMetric */
+    int64_t    n_target;          /* of the first one */
     int64_t    n_sample, n_all;
     const Job *job;              /* which was evaluated: what its host rows have found */
     double     bytes_per_target; /* of the source */
@@ -213,8 +213,8 @@ struct Task {
     int64_t (*eval_units)(const TaskEval *e);
 
     /* Numbers of the step that has just ended, for metrics.jsonl, at most TASK_STEP_NUMBERS; returns how
-     * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:
-     * none. */
+     * many. A task that has this function has nothing queued ahead, so the function may read the device.
+     * Negative after err_set(). NULL: none. */
     int (*numbers)(Job *j, TaskNumber *out);
     /* Says at the end of a run what was measured. NULL: nothing. */
     void (*summary)(Job *j);

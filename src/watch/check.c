@@ -279,7 +279,7 @@ static void check_rates(Check *c, const CheckOptions *opt, const char *device, c
     DType           dtype            = h->is_late ? DT_BF16 : DT_F32;
     double          rate[UNIT_COUNT] = { 0 };
     AttnShape   shape = { .heads = 16, .kv_heads = 16, .head_dim = 64, .scale = 0.125f, .mask = MASK_CAUSAL };
-    LimitAttn   attn  = { dtype, h->is_late ? 32 : 1, 1024, shape, 1 };
+    LimitAttn   attn  = { .dtype = dtype, .B = h->is_late ? 32 : 1, .T = 1024, .shape = shape };
     LimitShapes s     = { .compute = dtype, .fwd = attn, .bwd = attn };
     Recipe     *r     = mem_alloc(sizeof *r);
     if (!r) return;

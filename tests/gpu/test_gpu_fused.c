@@ -84,8 +84,7 @@ static void run(Bench *b, OpKind kind, OpArgs args)
 {
     Tensor ws = { 0 };
     for (int i = 0; i < op_table[kind].n_tensor; i++) {
-        int64_t n =
-            op_table[kind].arg[i].access & ARG_WS ? (int64_t)op_workspace_bytes(kind, &args, DEV_CUDA) : 0;
+        int64_t n = op_table[kind].arg[i].access & ARG_WS ? (int64_t)op_workspace_bytes(kind, &args) : 0;
         if (n == 0) continue;
         tensor_init(&ws, "ws", DT_U8, 1, &n);
         ws.data   = b->dev->vt->alloc(b->dev, (size_t)n);

@@ -98,7 +98,7 @@ static int mirror_create(Mirror *m, const OpCase *c, Dev *dev, DType as)
     }
     for (int i = 0; i < op_table[c->kind].n_tensor; i++) {
         if (!(op_table[c->kind].arg[i].access & ARG_WS)) continue;
-        int64_t n = (int64_t)op_workspace_bytes(c->kind, &m->args, DEV_CUDA);
+        int64_t n = (int64_t)op_workspace_bytes(c->kind, &m->args);
         if (n == 0) continue;
         tensor_init(&m->tensor[i], "ws", DT_U8, 1, &n);
         m->mem[i] = m->tensor[i].data = dev->vt->alloc(dev, (size_t)n);

@@ -46,7 +46,7 @@ int cpu_threads(const Dev *dev);
 double cpu_read_number(const char *path, const char *key, double fallback);
 
 /* Collectives go through the caller's transport from now on. */
-int cpu_comm_id(unsigned char id[128]);
+int cpu_comm_id(unsigned char id[COMM_ID_BYTES]);
 int cpu_comm_open(Dev *dev, const DevComm *c);
 
 /* At least size_bytes of scratch, 64-byte aligned, contents undefined, good until the next call. NULL after

@@ -1,4 +1,4 @@
-/* Elementwise ops without a family: add, mul, axpby, fill, copy, dropout; and the collectives. */
+/* Elementwise ops without a family: add, mul, fill, copy, dropout; and the collectives. */
 #include "base/err.h"
 #include "base/rng.h"
 #include "dev/cpu/cpu.h"
@@ -25,19 +25,6 @@ int cpu_mul(Dev *dev, const Mul *a)
     for (int64_t r = 0; r < y.rows; r++) {
         const float *va = mat_row(ma, r), *vb = mat_row(mb, r);
         for (int64_t c = 0; c < y.cols; c++) mat_row(y, r)[c] = va[c] * vb[c];
-    }
-    return 0;
-}
-
-int cpu_axpby(Dev *dev, const Axpby *a)
-{
-    Mat y = cpu_mat(a->y), x = cpu_mat(a->x);
-#pragma omp parallel for num_threads(cpu_threads(dev))                                                       \
-    schedule(static) if (y.rows * y.cols >= CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < y.rows; r++) {
-        float       *out = mat_row(y, r);
-        const float *in  = mat_row(x, r);
-        for (int64_t c = 0; c < y.cols; c++) out[c] = a->a * in[c] + (a->b != 0 ? a->b * out[c] : 0.0f);
     }
     return 0;
 }
@@ -111,9 +98,9 @@ int cpu_copy(Dev *dev, const Copy *a) { return copy_tensor(dev, a->y, a->x); }
 
 /* ---- Collectives --------------------------------------------------------------------------------------- */
 
-int cpu_comm_id(unsigned char id[128])
+int cpu_comm_id(unsigned char id[COMM_ID_BYTES])
 {
-    memset(id, 0, 128); /* the transport knows who belongs together */
+    memset(id, 0, COMM_ID_BYTES); /* the transport knows who belongs together */
     return 0;
 }
 

@@ -70,16 +70,16 @@ int cpu_clip(Dev *dev, const Clip *a)
     out->loss       = (float)loss;
     out->grad_norm  = (float)norm;
     out->grad_sumsq = 0;
-    out->skip       = 0;
+    out->skip       = SKIP_NONE;
     if (out->stop) {
-        out->skip = 3;
+        out->skip = SKIP_HALTED;
         out->clip = 0;
         return 0;
     }
     if (isfinite(loss) && step_overflow(out, isfinite(norm), a->scale_every)) return 0;
     if (a->spike_factor > 0 && out->n_update >= SPIKE_AFTER && loss > (double)a->spike_factor * out->loss_ema)
-        out->skip = 2;
-    if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
+        out->skip = SKIP_SPIKE;
+    if (!isfinite(norm) || !isfinite(loss)) out->skip = SKIP_NOT_FINITE;
     if (out->skip) {
         out->n_skipped += 1;
         out->n_skip_row += 1;

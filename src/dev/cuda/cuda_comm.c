@@ -61,7 +61,7 @@ static int nccl_check(const Nccl *n, ncclComm_t comm, ncclResult_t r, const char
                    last && *last ? last : "");
 }
 
-int cuda_comm_id(unsigned char id[128])
+int cuda_comm_id(unsigned char id[COMM_ID_BYTES])
 {
     Nccl         n;
     ncclUniqueId u;

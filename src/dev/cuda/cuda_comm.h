@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-int  cuda_comm_id(unsigned char id[128]); /* a new one; negative after err_set() */
+int  cuda_comm_id(unsigned char id[COMM_ID_BYTES]); /* a new one; negative after err_set() */
 int  cuda_comm_open(Dev           *dev,
                     const DevComm *c); /* returns when all ranks have called; negative after err_set() */
 void cuda_comm_close(CudaDev *d);      /* nothing for a single rank */

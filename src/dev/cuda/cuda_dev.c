@@ -379,7 +379,6 @@ static const DevVt cuda_vt = {
         .mul = cuda_mul,
         .scale = cuda_scale,
         .scale_dw = cuda_scale_dw,
-        .axpby = cuda_axpby,
         .rows_fwd = cuda_rows_fwd,
         .rows_dx = cuda_rows_dx,
         .mean_rows_fwd = cuda_mean_rows_fwd,

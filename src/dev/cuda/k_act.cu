@@ -1,4 +1,4 @@
-/* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD, MUL, AXPBY, EMA.
+/* Elementwise ops: ACT_FWD, ACT_DX, GLU_FWD, GLU_DX, ADD, MUL, EMA.
  *
  * Maths    y = act(x);  dx = dy*act'(x);  y = act(gate)*up;  dgate = dy*up*act'(gate), dup = dy*act(gate);
  *          y = a + b. Everything in f32, rounded once on the way out.
@@ -131,19 +131,6 @@ struct MulF {
         y[0] = __fmul_rn(x[0], x[1]);
     }
 };
-struct ScaleF { /* y = a x */
-    static constexpr int            IN = 1, OUT = 1;
-    float                           a;
-    __device__ __forceinline__ void operator()(const float *x, float *y) const { y[0] = __fmul_rn(a, x[0]); }
-};
-struct AxpbyF { /* in: x, y */
-    static constexpr int            IN = 2, OUT = 1;
-    float                           a, b;
-    __device__ __forceinline__ void operator()(const float *x, float *y) const
-    {
-        y[0] = fmaf(a, x[0], __fmul_rn(b, x[1]));
-    }
-};
 struct EmaF { /* in: e, w */
     static constexpr int            IN = 2, OUT = 1;
     const StepState                *state;
@@ -269,13 +256,6 @@ extern "C" int cuda_mul(Dev *dev, const Mul *a)
 {
     Plane plane[] = { { a->y, 0 }, { a->a, 0 }, { a->b, 0 } };
     return map_run(dev, "mul", plane, tensor_rows(a->y), tensor_cols(a->y), MulF());
-}
-
-extern "C" int cuda_axpby(Dev *dev, const Axpby *a)
-{
-    Plane plane[] = { { a->y, 0 }, { a->x, 0 }, { a->y, 0 } };
-    if (a->b == 0) return map_run(dev, "axpby", plane, tensor_rows(a->y), tensor_cols(a->y), ScaleF{ a->a });
-    return map_run(dev, "axpby", plane, tensor_rows(a->y), tensor_cols(a->y), AxpbyF{ a->a, a->b });
 }
 
 extern "C" int cuda_ema(Dev *dev, const Ema *a)

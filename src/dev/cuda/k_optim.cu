@@ -105,17 +105,17 @@ static __global__ void clip_kernel(StepState *state, double max_norm, double bet
     out->loss       = (float)loss;
     out->grad_norm  = (float)norm;
     out->grad_sumsq = 0.0;
-    out->skip       = 0;
+    out->skip       = SKIP_NONE;
     if (out->stop) {
-        out->skip = 3;
+        out->skip = SKIP_HALTED;
         out->clip = 0.0f;
         return;
     }
     if (isfinite(loss) && step_overflow(out, isfinite(norm), scale_every)) return;
     if (spike_factor > 0.0 && out->n_update >= SPIKE_AFTER && loss > spike_factor * out->loss_ema) {
-        out->skip = 2;
+        out->skip = SKIP_SPIKE;
     }
-    if (!isfinite(norm) || !isfinite(loss)) out->skip = 1;
+    if (!isfinite(norm) || !isfinite(loss)) out->skip = SKIP_NOT_FINITE;
     if (out->skip) {
         out->n_skipped += 1;
         out->n_skip_row += 1;

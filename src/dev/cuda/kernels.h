@@ -49,7 +49,6 @@ int cuda_add(Dev *dev, const Add *a);
 int cuda_mul(Dev *dev, const Mul *a);
 int cuda_scale(Dev *dev, const Scale *a);
 int cuda_scale_dw(Dev *dev, const ScaleDw *a);
-int cuda_axpby(Dev *dev, const Axpby *a);
 int cuda_ema(Dev *dev, const Ema *a);
 
 /* k_bias.cu */
