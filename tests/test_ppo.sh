@@ -73,6 +73,75 @@ ${CC:-gcc} -O2 -w -I"$here/src" -I. -o plays plays.c -lm 2>cc.out && mean=$(./pl
     is "$mean" '>=' 475 && [ -s out/policy.safetensors ]
 verdict "the exported header plays without Brim" $? "exit code $rc: $(cat export.out cc.out) ${mean:-}"
 
+# The exported header answers as Brim does, whatever the observation and the action are. recorder.c writes down
+# what the policy was shown and what Brim answered.
+cat >answers.c <<'END'
+#include "policy.h"
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    float  obs[POLICY_OBS], want[POLICY_ACT];
+    int    n     = 0;
+    double worst = 0, z = 0;
+    FILE  *f = fopen(argv[1], "r");
+    for (;;) {
+        for (int i = 0; i < POLICY_OBS; i++)
+            if (fscanf(f, "%a", &obs[i]) != 1) goto end;
+        for (int i = 0; i < POLICY_ACT; i++)
+            if (fscanf(f, "%a", &want[i]) != 1) goto end;
+        n++;
+#ifdef RANGE
+        float got[POLICY_ACT], mean[POLICY_ACT], log_std[POLICY_ACT], value;
+        policy_act(obs, got);
+        policy_run(obs, mean, log_std, &value);
+        z += pow((want[1] - mean[1]) / exp(log_std[1]), 2);
+#else
+        unsigned char mask[POLICY_OUT];
+        int           got[POLICY_ACT];
+        for (int i = 0; i < POLICY_OUT; i++) mask[i] = i != 2 + (int)obs[0] % 3;
+        policy_act(obs, mask, got);
+#endif
+        for (int i = 0; i < POLICY_ACT; i++) worst = fmax(worst, fabs(got[i] - want[i]));
+    }
+end:
+    printf("%d %g %g\n", n, worst, n ? z / n : 0);
+    return 0;
+}
+END
+tiny=(total_steps=0 steps=3 eval.target=0 eval.every=0 eval.samples=1 env=./recorder.so)
+header() { # name, act, overrides: trains, plays into name.txt, compiles name.exe
+    local name=$1 act=$2
+    shift 2
+    train "$name" cartpole "${tiny[@]}" "env_options=[act=$act]" "$@" &&
+        "$brim" play "$name" --episodes 2 "env_options=[act=$act,record=$name.txt]" "${quick[@]}" \
+            >"$name.log" 2>&1 && "$brim" export "$name" "$name.out" >"$name.log" 2>&1 &&
+        ${CC:-gcc} -std=c99 -Wall -Wextra -Werror -Wno-unused-parameter -O2 "-D${act^^}" -I"$name.out" \
+            -o "$name.exe" answers.c -lm 2>"$name.log"
+}
+so recorder || { echo "not ok recorder.c compiles"; exit 1; }
+answers() { # title, name, act, overrides. Numbers differ by the order of sums alone.
+    local title=$1 name=$2 seen
+    shift
+    header "$@" && seen=$("./$name.exe" "$name.txt") &&
+        awk '{ exit !($1 == 128 && $2 < 1e-5) }' <<<"$seen"
+    verdict "exported: $title" $? "${seen:-} $(tail -n 2 "$name.log")"
+}
+answers "several heads, a mask, blocks with a scale" heads heads
+answers "normalised observations" heads_norm heads ppo.obs_norm=true policy.act=relu policy.shared=true
+answers "numbers inside their range" range range policy.act=silu optim.lr=0.05
+answers "numbers, normalised" range_norm range ppo.obs_norm=true ppo.obs_clip=1.5 policy.act=gelu \
+    policy.critic_width=16
+# The deviation is a head, or a weight. The rollout of a run that goes on is drawn by the policy that was
+# exported: its answers are normal numbers around the exported mean, in units of the exported deviation.
+for how in false true; do
+    seen=
+    header std_$how range policy.state_std=$how policy.log_std=-1 optim.schedule=constant &&
+        train std_$how cartpole "${tiny[@]}" steps=4 "env_options=[act=range,record=drawn_$how.txt]" \
+            optim.schedule=constant && head -n 256 drawn_$how.txt >drawn.txt &&
+        seen=$(./std_$how.exe drawn.txt) && awk '{ exit !($1 == 256 && $3 > 0.75 && $3 < 1.3) }' <<<"$seen"
+    verdict "exported: the deviation, state_std $how" $? "$seen $(tail -n 2 std_$how.log)"
+done
+
 # The host answers one observation at a time: the same rollout, to rounding.
 short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
 train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device cartpole "${short[@]}" steps=3
@@ -178,6 +247,15 @@ train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}
     train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log &&
     same whole parts 10
 verdict "a run that goes on has the same bits" $? "$(tail -n 2 parts.log)"
+# A mask holds from the first turn on, on either side, and over a checkpoint.
+so legal || { echo "not ok legal.c compiles"; exit 1; }
+for how in host device; do
+    masked=("${short[@]}" env=./legal.so "ppo.answer=$how" eval.samples=1 eval.every=0)
+    train whole_$how cartpole "${masked[@]}" steps=6 && train parts_$how cartpole "${masked[@]}" steps=3 &&
+        train parts_$how cartpole "${masked[@]}" steps=6 && grep -q 'resuming after step 3' parts_$how.log &&
+        same whole_$how parts_$how 6
+    verdict "masks, ppo.answer $how: a run that goes on has the same bits" $? "$(tail -n 2 parts_$how.log)"
+done
 # Neither threads nor slices are seen in a result.
 many=("${short[@]}" ppo.envs=64 ppo.groups=4 steps=4)
 train few cartpole "${many[@]}" ppo.threads=1 && train many cartpole "${many[@]}" ppo.threads=14 &&

@@ -73,8 +73,8 @@ static Tensor *rolled(Job *j, const char *name, DType dtype, int64_t rows, int64
 static int64_t rollout_bytes(const Ppo *p)
 {
     enum { PARTS = 11, LINE = 64 };
-    const PpoSpec *s = &p->spec;
-    int64_t        n = p->T * p->E, later_rows = (p->T + 1) * p->E;
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = p->T * p->E, later_rows = (p->T + 1) * p->E;
     return n * (4 * s->obs_dim + 4 * s->n_act + 8 + s->n_mask) + later_rows * 10 + p->E * 4 +
            p->n_final * s->obs_dim * 4 + PARTS * LINE;
 }
@@ -121,17 +121,17 @@ static void declare_context(Job *j, PpoGroup *g, int i)
 
 static void declare_group(Job *j, int i)
 {
-    Ppo           *p   = ppo_of(j);
-    PpoGroup      *g   = &p->group[i];
-    const PpoSpec *s   = &p->spec;
-    DType          act = s->is_discrete ? DT_I32 : DT_F32;
-    g->block           = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, p->on_device);
-    int64_t dim[2]     = { p->Eg, s->obs_dim };
-    g->obs             = store_view_as(&j->store, g->block, "obs", p->layout.obs, DT_F32, 2, dim);
-    g->reward          = in_block(j, g, "reward", p->layout.reward, DT_F32, 1);
-    g->slot            = in_block(j, g, "slot", p->layout.slot, DT_I32, 1);
-    g->terminated      = in_block(j, g, "terminated", p->layout.terminated, DT_U8, 1);
-    g->truncated       = in_block(j, g, "truncated", p->layout.truncated, DT_U8, 1);
+    Ppo             *p   = ppo_of(j);
+    PpoGroup        *g   = &p->group[i];
+    const RecipeEnv *s   = &p->spec;
+    DType            act = s->is_discrete ? DT_I32 : DT_F32;
+    g->block             = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, p->on_device);
+    int64_t dim[2]       = { p->Eg, s->obs_dim };
+    g->obs               = store_view_as(&j->store, g->block, "obs", p->layout.obs, DT_F32, 2, dim);
+    g->reward            = in_block(j, g, "reward", p->layout.reward, DT_F32, 1);
+    g->slot              = in_block(j, g, "slot", p->layout.slot, DT_I32, 1);
+    g->terminated        = in_block(j, g, "terminated", p->layout.terminated, DT_U8, 1);
+    g->truncated         = in_block(j, g, "truncated", p->layout.truncated, DT_U8, 1);
     if (s->n_mask) g->mask = in_block(j, g, "mask", p->layout.mask, DT_U8, s->n_mask);
     g->action       = state2(j, "actions", act, p->Eg, s->n_act);
     g->t            = state1(j, "t", DT_I32, 1, 0);
@@ -166,10 +166,10 @@ static int64_t count_finals(const Ppo *p)
 
 static void declare_rollout(Job *j)
 {
-    Ppo           *p = ppo_of(j);
-    const PpoSpec *s = &p->spec;
-    int64_t        n = p->T * p->E;
-    p->n_final       = count_finals(p);
+    Ppo             *p = ppo_of(j);
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = p->T * p->E;
+    p->n_final         = count_finals(p);
     if (p->by_host) p->root = state1(j, "rollout", DT_U8, rollout_bytes(p), 0);
     p->obs    = rolled(j, "rollout obs", DT_F32, n, s->obs_dim);
     p->action = rolled(j, "rollout actions", s->is_discrete ? DT_I32 : DT_F32, n, s->n_act);
@@ -209,7 +209,8 @@ static int ppo_declare(Job *j)
     Ppo             *p     = ARENA_NEW(&j->store.arena, Ppo);
     j->own                 = p;
     arena_init(&p->arena);
-    TRY(ppo_read_spec(&j->recipe, &p->spec));
+    TRY(ppo_know_env(&j->recipe));
+    p->spec = j->recipe.ppo.seen;
     if (r->envs % world != 0)
         return recipe_blame(&j->recipe, "ppo.envs", "%lld environments cannot be shared by %d ranks",
                             (long long)r->envs, world);

@@ -18,10 +18,10 @@ static int64_t rounds(const Job *j) { return j->recipe.eval.samples / ppo_of(j)-
 void ppo_eval_declare(Job *j)
 {
     enum { MOST = 1024 };
-    Ppo           *p = ppo_of(j);
-    PpoEval       *e = &p->eval;
-    const PpoSpec *s = &p->spec;
-    int64_t        n = j->recipe.eval.samples, one = 1;
+    Ppo             *p = ppo_of(j);
+    PpoEval         *e = &p->eval;
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = j->recipe.eval.samples, one = 1;
     e->n = (int)MIN(n, MOST);
     while (n % e->n != 0) e->n--;
     int64_t obs[2] = { e->n, s->obs_dim }, act[2] = { e->n, s->n_act }, mask[2] = { e->n, s->n_mask };
