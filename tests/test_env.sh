@@ -6,8 +6,9 @@ run() { timeout 60 "$brim" env "$@" >out 2>err; rc=$?; }
 # The leak sanitizer dies of thread-local data that a shared object brings, unless it is among the program's
 # own.
 case "$build" in *asan*) tls=-ftls-model=initial-exec ;; *) tls= ;; esac
-so() {
-    ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" -o "$1.so" "$here/tests/env/$2.c" -lm
+so() { # object, source, flags
+    ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" "${@:3}" -o "$1.so" \
+        "$here/tests/env/$2.c" -lm
 }
 
 run list; [ $rc -eq 0 ] && [ "$(grep -c 'at most' out)" -eq 7 ]
@@ -35,6 +36,11 @@ run new mine &&
 verdict "env new compiles and passes" $? "$(fail)"
 run new mine; [ $rc -eq 2 ] && grep -q 'mine.c: the file exists already' err
 verdict "env new does not overwrite" $? "$(fail)"
+run new second; [ $rc -eq 0 ] && cmp -s env.h "$here/src/env/env.h"
+verdict "env new twice in a folder" $? "$(fail)"
+mkdir own && (cd own && echo mine >env.h && "$brim" env new third >../out 2>../err; echo $? >../rc)
+rc=$(cat rc); [ "$rc" -eq 2 ] && grep -q 'env.h: the file exists already' err && [ "$(cat own/env.h)" = mine ]
+verdict "env new does not overwrite a header" $? "$(fail)"
 run show ./mine.so --episodes 2 --out mine.gif
 [ $rc -eq 0 ] && [ "$(head -c 6 mine.gif)" = GIF89a ] && grep -q '^mean return' out
 verdict "env show writes a GIF" $? "$(fail)"
@@ -90,7 +96,7 @@ if command -v python3 >/dev/null; then
     verdict "python: a Dict and a Discrete" $? "$(fail)"
     run show $py:Knobs --episodes 3; [ $rc -eq 0 ] && grep -q '^episode 3: return 10, 10 steps, truncated' out
     verdict "python: several heads and a mask" $? "$(fail)"
-    run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 16 frames' out
+    run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 18 frames' out
     verdict "python: continuous actions and pictures" $? "$(fail)"
     # Debian's numpy belongs to Debian's Python, which need not be the first in PATH.
     if ! python3 -c 'import numpy' 2>/dev/null; then PATH=/usr/bin:$PATH; fi
@@ -135,6 +141,10 @@ else
         run show mujoco:humanoid.xml task=./again.so --episodes 5
     [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
     verdict "mujoco: the humanoid's reward, computed another way" $? "$(fail)"
+    so again2 humanoid_again -DSKIP=2 && run show mujoco:humanoid.xml frame_skip=2 --episodes 5 &&
+        cp out first && run show mujoco:humanoid.xml task=./again2.so --episodes 5
+    [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
+    verdict "mujoco: the humanoid's speed, with another frame_skip" $? "$(fail)"
     so stand stand && run show mujoco:humanoid.xml task=./stand.so
     [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"

@@ -256,6 +256,26 @@ for how in host device; do
         same whole_$how parts_$how 6
     verdict "masks, ppo.answer $how: a run that goes on has the same bits" $? "$(tail -n 2 parts_$how.log)"
 done
+# Other options or another seed: the saved episodes would be of the old ones, so new ones begin. Episodes of
+# an untrained policy in a T-maze of length 1 take a few steps, in one of length 20 more than 21.
+again=("${short[@]}" ppo.epochs=1 optim.lr=1e-9 eval.samples=1 eval.every=0)
+train other tmaze "${again[@]}" steps=1 policy.kind=mlp policy.context=1 "env_options=[length=1]" &&
+    train other tmaze "${again[@]}" steps=9 policy.kind=mlp policy.context=1 "env_options=[length=20]" &&
+    grep -q 'other options or another seed: new episodes begin' other.log &&
+    is "$(last other charts/episodic_length)" '>' 21
+verdict "other options begin new episodes" $? "$(tail -n 2 other.log) $(last other charts/episodic_length)"
+train reseeded cartpole "${again[@]}" steps=1 && train reseeded cartpole "${again[@]}" steps=2 seed=9 &&
+    grep -q 'other options or another seed: new episodes begin' reseeded.log
+verdict "another seed begins new episodes" $? "$(tail -n 2 reseeded.log)"
+# Files are found beside the recipe, and the run goes on from any folder, also when its folder has moved.
+mkdir -p proj elsewhere && cp legal.so proj/mine.so &&
+    printf 'task: ppo\nenv: ./mine.so\ndevice: cpu\nthreads: 1\nsteps: 1\neval: {samples: 1}\n' >proj/r.yaml
+alone=(watch.sample=false watch.report=false run=proj)
+(cd elsewhere && "$brim" train ../proj/r.yaml "${alone[@]}") >proj.log 2>&1 </dev/null &&
+    (cd / && "$brim" play "$dir/runs/proj") >>proj.log 2>&1 && mv proj moved &&
+    (cd moved && "$brim" train r.yaml "${alone[@]}" steps=2) >>proj.log 2>&1 </dev/null &&
+    grep -q 'resuming after step 1' proj.log && ! grep -q 'new episodes' proj.log
+verdict "an environment beside the recipe" $? "$(tail -n 3 proj.log)"
 # Neither threads nor slices are seen in a result.
 many=("${short[@]}" ppo.envs=64 ppo.groups=4 steps=4)
 train few cartpole "${many[@]}" ppo.threads=1 && train many cartpole "${many[@]}" ppo.threads=14 &&
@@ -288,7 +308,7 @@ for f in nan:'element 1 of observation block x is' shape:'shape has changed' cra
     if [ "$name" = bad-shape ]; then at=2; fi # resets
     train "$name" cartpole "${faulty[@]}" steps=2 &&
         train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=$at]" ppo.timeout_s=0.5; rc=$?
-    [ $rc -eq 1 ] && grep -q "environment ./faulty.so number.*${f#*:}" "$name.log" &&
+    [ $rc -eq 1 ] && grep -q "environment .*/faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
     verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
 done
@@ -314,6 +334,8 @@ train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples
     ppo.rollout=1000 ppo.minibatch=0 ppo.epochs=1
 [ "$(sed -n 's/^ *minibatch: //p' runs/all/recipe.yaml)" = 50000 ]
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
+refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
+    ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
 refused "keys of a language model" 'task ppo has no such key' model.width=64
 exit $failed

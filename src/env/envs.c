@@ -213,6 +213,7 @@ static int step_slice(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
     for (int i = lo; i < hi; i++) {
         TRY(settle(e, io, i));
         if (!e->end[i]) continue;
+        if (e->conf.on_end) TRY(e->conf.on_end(e->conf.self, i));
         if (e->guard) guard_enter(e->guard, slot, i);
         TRY(reset_here(e, io, i));
     }
@@ -312,6 +313,7 @@ static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
     for (int i = lo; i < hi; i++) {
         TRY(settle(e, io, i));
         n_ended += e->end[i];
+        if (e->end[i] && e->conf.on_end) TRY(e->conf.on_end(e->conf.self, i));
     }
     if (n_ended == 0) return 0;
     TRY(remote_reset(e->remote, lo, hi, e->end, e->seed, io));

@@ -140,22 +140,31 @@ static double humanoid_measure(const mjModel *m, const mjData *d)
     return sum / mass;
 }
 
-enum { HUMANOID_FRAME_SKIP = 5 };
-
 /* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z <
  * 2. */
-static int humanoid_judge(const mjModel *m, const mjData *d, double before, float *reward)
+static int humanoid_judge(const MujocoStep *s, float *reward)
 {
-    double control = 0, forward = (humanoid_measure(m, d) - before) / (m->opt.timestep * HUMANOID_FRAME_SKIP);
+    const mjModel *m       = s->m;
+    const mjData  *d       = s->d;
+    double         control = 0, forward = (humanoid_measure(m, d) - s->before) / s->dt;
     for (int i = 0; i < m->nu; i++) control += d->ctrl[i] * d->ctrl[i];
     *reward = (float)(1.25 * forward + 5.0 - 0.1 * control);
     return d->qpos[2] > 1.0 && d->qpos[2] < 2.0 ? ENV_GOES_ON : ENV_TERMINATED;
 }
 
-static const MujocoTask humanoid_task = {
-    MUJOCO_TASK_ABI, sizeof(MujocoTask), HUMANOID_FRAME_SKIP, 1000, 2, 0.01, humanoid_judge, humanoid_measure
-};
-static const MujocoTask no_task = { MUJOCO_TASK_ABI, sizeof(MujocoTask), 1, 1000, 0, 0.01, NULL, NULL };
+static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
+                                          .size_bytes  = sizeof(MujocoTask),
+                                          .frame_skip  = 5,
+                                          .max_steps   = 1000,
+                                          .skip_qpos   = 2,
+                                          .reset_noise = 0.01,
+                                          .judge_step  = humanoid_judge,
+                                          .measure     = humanoid_measure };
+static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
+                                          .size_bytes  = sizeof(MujocoTask),
+                                          .frame_skip  = 1,
+                                          .max_steps   = 1000,
+                                          .reset_noise = 0.01 };
 
 /* ---- the environment ----------------------------------------------------------------------------------- */
 
@@ -173,6 +182,9 @@ typedef struct {
     float     *low, *high;
     EnvInfo    info;
 } Mujoco;
+
+/* Seconds of a step. */
+static double step_s(const Mujoco *e) { return e->model->m->opt.timestep * e->task.frame_skip; }
 
 enum { F_QPOS, F_QVEL, F_CINERT, F_CVEL, F_QFRC, F_CFRC };
 
@@ -352,7 +364,7 @@ static int set_up(Mujoco *e, const char *const *option, int n, char *error, size
         return -1;
     }
     if (e->task.frame_skip < 1) e->task.frame_skip = 1;
-    double dt = e->model->m->opt.timestep * e->task.frame_skip;
+    double dt = step_s(e);
     e->info   = (EnvInfo){ .abi        = ENV_ABI,
                            .size_bytes = sizeof e->info,
                            .name       = "mujoco",
@@ -404,6 +416,13 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
     return 0;
 }
 
+static int judge(const Mujoco *e, float *reward)
+{
+    if (e->task.judge_step)
+        return e->task.judge_step(&(MujocoStep){ e->model->m, e->d, e->before, step_s(e) }, reward);
+    return e->task.judge ? e->task.judge(e->model->m, e->d, e->before, reward) : ENV_GOES_ON;
+}
+
 static int step(void *env, const EnvIo *io)
 {
     Mujoco        *e = env;
@@ -412,7 +431,7 @@ static int step(void *env, const EnvIo *io)
     for (int k = 0; k < e->task.frame_skip; k++) e->engine.mj_step(m, e->d);
     if (e->needs_forces) e->engine.mj_rnePostConstraint(m, e->d);
     *io->reward = 0;
-    int end     = e->task.judge ? e->task.judge(m, e->d, e->before, io->reward) : ENV_GOES_ON;
+    int end     = judge(e, io->reward);
     if (count_warnings(e->d) != e->n_warning) end |= ENV_TERMINATED;
     e->before = e->task.measure ? e->task.measure(m, e->d) : 0;
     observe(e, io);
