@@ -81,9 +81,9 @@ done
 run show ./faulty.so fault=crash --isolate process --episodes 5
 [ $rc -eq 1 ] && grep -q 'lost 3 times in a row' err
 verdict "isolated: one that always crashes ends the run" $? "$(fail)"
-for f in random:deterministic outside:bounds overrun:writes nan:runs; do
-    run check ./faulty.so fault="${f%%:*}" at=1 --seconds 0.1; [ $rc -eq 1 ] && grep -q "^not ok ${f#*:}" out
-    verdict "check finds ${f%%:*}" $? "$(fail)"
+for f in random:deterministic outside:bounds last:bounds overrun:writes reward:writes nan:runs nan:bounds; do
+    run check ./faulty.so fault="${f%%:*}" at=7 --seconds 0.1; [ $rc -eq 1 ] && grep -q "^not ok ${f#*:}" out
+    verdict "check finds ${f%%:*} in ${f#*:}" $? "$(fail)"
 done
 printf 'int x;\n' | ${CC:-gcc} -shared -fPIC -x c -o empty.so - && run check ./empty.so
 [ $rc -eq 2 ] && grep -q 'exports no brim_env' err
@@ -116,6 +116,18 @@ if command -v python3 >/dev/null; then
     run show $py:Line fault=raise again=1 --episodes 5
     [ $rc -eq 1 ] && grep -q 'Traceback' err && grep -q 'line.py.*line [0-9]*, in step' err
     verdict "python: a traceback is shown" $? "$(fail)"
+    run check $py:Line fault=raise at=1 again=1 --seconds 0.1
+    [ $rc -eq 1 ] && grep -q '^not ok workers: [1-9]' out && ! grep -q '^ok speed' out
+    verdict "python: check counts restarts" $? "$(fail)"
+    run check $py:Nested --seconds 0.1
+    [ $rc -eq 0 ] && grep -q 'obs.a f32\[2\], a f32\[1\]' out
+    verdict "python: a key named obs" $? "$(fail)"
+    rm -f closed; run show $py:Closes marker=closed; [ $rc -eq 0 ] && [ -e closed ]
+    verdict "python: environments are closed" $? "$(fail)"
+    run show $py:SeedError; [ $rc -ne 0 ] && grep -q 'unsupported operand' err
+    verdict "python: an error inside reset(seed=) is shown" $? "$(fail)"
+    run show $py:NoSeed; [ $rc -eq 0 ]
+    verdict "python: a reset without a seed" $? "$(fail)"
     run show $py:Line fault=nan; [ $rc -eq 1 ] && grep -q 'element 0 of observation block place is' err
     verdict "python: nan is named" $? "$(fail)"
     run show $py:Line fault=shape again=1

@@ -73,8 +73,8 @@ ${CC:-gcc} -O2 -w -I"$here/src" -I. -o plays plays.c -lm 2>cc.out && mean=$(./pl
     is "$mean" '>=' 475 && [ -s out/policy.safetensors ]
 verdict "the exported header plays without Brim" $? "exit code $rc: $(cat export.out cc.out) ${mean:-}"
 
-# The exported header answers as Brim does, whatever the observation and the action are. recorder.c writes down
-# what the policy was shown and what Brim answered.
+# The exported header answers as Brim does, whatever the observation and the action are. recorder.c writes
+# down what the policy was shown and what Brim answered.
 cat >answers.c <<'END'
 #include "policy.h"
 #include <stdio.h>
@@ -311,12 +311,46 @@ for f in nan:'element 1 of observation block x is' shape:'shape has changed' cra
     [ $rc -eq 1 ] && grep -q "environment .*/faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
     verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
+    if [ "$name" = bad-crash ] || [ "$name" = bad-hang ]; then
+        grep -q "environment .*${f#*:}" "runs/$name/log.txt"
+        verdict "${f%%:*} is in log.txt, too" $? "$(tail -n 3 "runs/$name/log.txt")"
+    fi
 done
 train alone cartpole "${faulty[@]}" steps=2 &&
     train alone cartpole "${faulty[@]}" "env_options=[fault=crash,at=7,marker=$dir/marker]" isolate=process \
         ppo.workers=2 steps=4 ppo.timeout_s=10; rc=$?
 [ $rc -eq 0 ] && is "$(last alone charts/restarts)" ">=" 1 # both workers may crash before the marker is there
 verdict "isolate: process restarts a crashed environment and counts it" $? "$rc: $(tail -n 3 alone.log)"
+
+# More episodes may be cut than the limit cuts: here each worker crashes every 150 steps, at a limit of 1000.
+train flaky cartpole "${faulty[@]}" "env_options=[fault=abort,every=150]" isolate=process ppo.workers=1 \
+    steps=1 ppo.envs=4 ppo.rollout=2048 ppo.minibatch=2048 ppo.epochs=1 ppo.max_steps=1000; rc=$?
+[ $rc -eq 0 ] && is "$(last flaky charts/restarts)" ">=" 10
+verdict "restarts do not end the run" $? "$rc: $(tail -n 2 flaky.log)"
+# One process to ask, one to train, one to evaluate.
+if command -v python3 >/dev/null; then
+    printf 'import sys\nsys.path.insert(0, "%s")\nfrom line import *\nopen("%s", "a").write("s")\n' \
+        "$here/tests/env" "$dir/starts" >counted.py
+    train asked cartpole env=gym:counted.py:Line total_steps=0 steps=2 eval.target=0 eval.samples=1 \
+        ppo.workers=1; rc=$?
+    [ $rc -eq 0 ] && [ "$(wc -c <starts)" -le 3 ]
+    verdict "the environment is asked once what it is" $? "$rc: $(cat starts) $(tail -n 2 asked.log)"
+fi
+# A signal in a step that takes long: nothing is lost, so the run leaves at once.
+leaves() { # title, overrides
+    local title=$1 pid ms begin rc
+    shift
+    rm -rf runs/long
+    "$brim" train "$here/recipes/cartpole.yaml" run=long "${quick[@]}" total_steps=0 steps=2 eval.target=0 \
+        eval.every=0 eval.samples=1 ppo.envs=1 ppo.minibatch=4096 "$@" >long.log 2>&1 </dev/null & pid=$!
+    sleep 1.5; begin=${EPOCHREALTIME/./}
+    kill -TERM $pid; wait $pid; rc=$?; ms=$(((${EPOCHREALTIME/./} - begin) / 1000))
+    [ $rc -eq 0 ] && [ $ms -lt 3000 ] && grep -q 'SIGTERM received: leaving after step 0' long.log
+    verdict "SIGTERM in a long $title" $? "exit code $rc after $ms ms: $(tail -n 2 long.log)"
+}
+leaves rollout ppo.rollout=4194304
+leaves "rollout by the host" ppo.rollout=4194304 ppo.answer=host
+leaves update ppo.rollout=4096 ppo.epochs=1000 ppo.minibatch=1
 
 refused() { # name, pattern, overrides
     local name=$1 pattern=$2 out rc

@@ -484,7 +484,7 @@ const SchemaRow schema_table[] = {
     { ROW("ppo.threads", KEY_INT, ppo.threads, "0"), BETWEEN(0, 4096), .tasks = "ppo",
       .help = "threads that step environments; 0: all if that pays" },
     { ROW("ppo.workers", KEY_INT, ppo.workers, "0"), BETWEEN(0, 4096), .tasks = "ppo",
-      .help = "processes, with isolate or gym; 0: one a core" },
+      .help = "processes, with isolate or gym; 0: as many as threads that step environments" },
     { ROW("ppo.timeout_s", KEY_FLOAT, ppo.timeout_s, "60"), BETWEEN(0.001, 1e6), .tasks = "ppo",
       .help = "seconds that one call of an environment may take" },
     { ROW("policy.kind", KEY_ENUM, policy.kind, "mlp"), .names = policy_names, .tasks = "ppo",

@@ -34,8 +34,8 @@ typedef struct {
     int                n_option;
     int                n_env;
     int                n_group;  /* 0: 1 */
-    int                n_thread; /* 0: all; never more than environments in a group */
-    int                n_worker; /* processes, with isolate or gym; 0: one a core */
+    int                n_thread; /* 0: one a CPU; never more than environments in a group */
+    int                n_worker; /* processes, with isolate or gym; 0: as many as threads */
     uint64_t           seed;
     int64_t            first;     /* number of the first environment, for seeds: ranks have different ones */
     int64_t            max_steps; /* time limit; 0: the environment's own, -1: none */

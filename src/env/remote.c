@@ -179,11 +179,9 @@ static int find_files(Remote *r)
 
 static int make_workers(Remote *r, Arena *a)
 {
-    int groups = r->conf.n_group, cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int wanted = r->conf.n_worker > 0 ? r->conf.n_worker : MAX(cores, 1);
-    int per    = MAX(wanted / groups, 1);
-    r->worker  = ARENA_ARRAY(a, Worker, (int64_t)groups * per);
-    r->layout  = ARENA_ARRAY(a, RemoteLayout, (int64_t)groups * per);
+    int groups = r->conf.n_group, per = MAX(r->conf.n_worker / groups, 1);
+    r->worker = ARENA_ARRAY(a, Worker, (int64_t)groups * per);
+    r->layout = ARENA_ARRAY(a, RemoteLayout, (int64_t)groups * per);
     for (int g = 0; g < groups; g++) {
         int lo = (int)((int64_t)r->conf.n_env * g / groups),
             n  = (int)((int64_t)r->conf.n_env * (g + 1) / groups) - lo;
@@ -244,15 +242,13 @@ static int restart(Remote *r, Worker *w)
         int is_hopeless = w->process.is_hopeless;
         take_reason(r, why, sizeof why);
         if (w->at) memcpy(&current, w->at + r->layout[w - r->worker].current, sizeof current);
-        current   = current < 0 || current >= w->n ? 0 : current;
-        w->n_good = 0;
-        if (is_hopeless)
-            return err_set("environment %s number %d: %s", r->conf.name, w->first + current, why);
+        long long number = r->conf.first + w->first + (current < 0 || current >= w->n ? 0 : current);
+        w->n_good        = 0;
+        if (is_hopeless) return err_set("environment %s number %lld: %s", r->conf.name, number, why);
         if (++w->lost >= REMOTE_IN_A_ROW)
-            return err_set("environment %s number %d: lost %d times in a row; the last time: %s",
-                           r->conf.name, w->first + current, w->lost, why);
-        log_warn("environment %s number %d: %s; restarting its worker", r->conf.name, w->first + current,
-                 why);
+            return err_set("environment %s number %lld: lost %d times in a row; the last time: %s",
+                           r->conf.name, number, w->lost, why);
+        log_warn("environment %s number %lld: %s; restarting its worker", r->conf.name, number, why);
         r->restarts++;
         process_stop(&w->process);
         if (start(r, w, NULL, NULL) == 0) return 0;

@@ -337,8 +337,9 @@ static int fill_queue(Run *run)
     while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
-        run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
-        int rc                 = queue_step(run, run->queued);
+        run->setup.job->may_leave =
+            is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
+        int rc = queue_step(run, run->queued);
         if (rc < 0) return -1;
         if (rc > 0) return 1;
         run->queued++;

@@ -23,6 +23,8 @@ static int64_t update_samples(const Recipe *r)
 
 static int64_t targets(const Recipe *r) { return r->ppo.minibatch; }
 
+static int ppo_complete(Recipe *r, int need_data) { return ppo_know_env(r); }
+
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
 static size_t put(size_t *end, size_t bytes)
@@ -156,12 +158,16 @@ static void declare_group(Job *j, int i)
     if (p->C > 1) declare_context(j, g, i);
 }
 
-/* Episodes that can be cut in one rollout; environments that cut themselves may do so more often. */
+/* Episodes that can be cut in one rollout. A built-in environment is cut by its limit alone. Others may cut
+ * themselves, and a worker that is lost cuts the episodes of its environments: twice in REMOTE_GOOD_STEPS steps
+ * at most. */
 static int64_t count_finals(const Ppo *p)
 {
-    enum { SOME = 1 << 16 };
-    if (p->spec.limit > 0) return p->E * (p->T / p->spec.limit + (p->on_device ? 1 : 2));
-    return MIN(p->E * p->T, MAX(SOME, 4 * p->E));
+    enum { SOME = 1 << 16, FEW = 1 << 12, SHORT = 8 /* steps of an episode, in the mean */ };
+    int64_t all = p->E * p->T, limit = p->spec.limit;
+    if (limit == 0) return MIN(all, MAX(SOME, 4 * p->E));
+    int64_t cut = p->E * (p->T / limit + (p->on_device ? 1 : 2));
+    return p->on_device || p->spec.is_cheap ? cut : MAX(cut, MIN(all, MAX(FEW, all / SHORT)));
 }
 
 static void declare_rollout(Job *j)
@@ -407,6 +413,7 @@ const Task task_ppo = {
     .units          = ppo_units,
     .rows           = ppo_rows,
     .update_samples = update_samples,
+    .complete       = ppo_complete,
     .declare        = ppo_declare,
     .record         = ppo_record,
     .release        = ppo_release,

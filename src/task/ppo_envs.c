@@ -50,13 +50,12 @@ static int open_buffers(Job *j, const EnvSpec *s)
 
 /* A step of a built-in environment takes less time than waking a thread, unless there are many: each thread
  * has so many of them. */
-int ppo_threads(const Job *j)
+int ppo_threads(const Job *j, int64_t n_env)
 {
     enum { MANY = 256 };
-    const Ppo *p = ppo_of(j);
-    int64_t    n = j->recipe.threads > 0 ? j->recipe.threads : MIN(omp_get_max_threads(), hostmem_quota());
+    int64_t n = j->recipe.threads > 0 ? j->recipe.threads : MIN(omp_get_max_threads(), hostmem_quota());
     if (j->recipe.ppo.threads > 0) return (int)j->recipe.ppo.threads;
-    return (int)MAX(1, MIN(n, p->spec.is_cheap ? p->Eg / MANY : p->Eg));
+    return (int)MAX(1, MIN(n, ppo_of(j)->spec.is_cheap ? n_env / MANY : n_env));
 }
 
 static EnvsIo io_of(const Ppo *p, int g)
@@ -124,7 +123,7 @@ int ppo_envs_open(Job *j)
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     conf.n_env    = (int)p->E;
     conf.n_group  = p->n_group;
-    conf.n_thread = ppo_threads(j);
+    conf.n_thread = ppo_threads(j, p->Eg);
     conf.first    = comm_rank(j->comm) * p->E;
     TRY(envs_open(&p->envs, &conf));
     TRY(open_buffers(j, envs_spec(p->envs)));

@@ -87,7 +87,7 @@ static int open_envs(Job *j)
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     conf.n_env    = e->n;
     conf.seed += eval_seed;
-    conf.n_thread = p->spec.is_cheap ? 1 : (int)j->recipe.ppo.threads;
+    conf.n_thread = p->spec.is_cheap ? 1 : ppo_threads(j, e->n);
     TRY(envs_open(&e->envs, &conf));
     const EnvSpec *s = envs_spec(e->envs);
     for (int k = 0; k < s->info.n_obs; k++)

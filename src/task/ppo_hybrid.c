@@ -121,7 +121,7 @@ int ppo_hybrid_open(Job *j)
     h->answer   = make_answer(j);
     h->cpu      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
     h->root     = j->dev->vt->host_alloc(j->dev, tensor_bytes(p->root));
-    h->n_thread = (int)MIN(p->E, ppo_threads(j));
+    h->n_thread = (int)MIN(p->E, ppo_threads(j, p->Eg));
     if (!h->cpu) return err_set("ppo.answer: no CPU backend: %s", why);
     if (!h->answer || !h->root) return -1;
     TRY(find_weights(j, h));
@@ -289,6 +289,7 @@ static int host_rollout(Job *j)
     TRY(fetch_weights(j));
     ppo_pack(envs_spec(p->envs), (void *const *)p->raw, 0, p->E, h->obs);
     for (int64_t t = 0; t < p->T; t++) {
+        if (job_leaves(j)) return 1;
         answer_all(p);
         TRY(draw(p, t));
         memcpy(at(p, g->r_obs, t), h->obs, obs);
@@ -307,6 +308,7 @@ static int device_rollout(Job *j)
 {
     Ppo *p = ppo_of(j);
     for (int64_t t = 0; t < p->T; t++) {
+        if (job_leaves(j)) return 1;
         TRY(ppo_collect(j, t));
         TRY(prog_run(j->prog[p->act], j->dev));
         TRY(ppo_answer(j, t));

@@ -229,8 +229,8 @@ int ppo_take_in(const Job *j, const PpoRows *rows);
 /* Continuous actions inside their range, to act_clipped. */
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
 int  ppo_wait_for(Job *j, int mark);
-int  ppo_threads(const Job *j);
-int  ppo_collect(Job *j, int64_t turn); /* host rows */
+int  ppo_threads(const Job *j, int64_t n_env); /* that step so many environments */
+int  ppo_collect(Job *j, int64_t turn);        /* host rows */
 int  ppo_answer(Job *j, int64_t turn);
 int  ppo_rollout_done(Job *j, int64_t turn);
 int  ppo_step_done(Job *j, int64_t turn);

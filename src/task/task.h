@@ -37,8 +37,8 @@ typedef struct {
     /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to.
      * Read UNTIL_LAG turns late. */
     int until;
-    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL:
-     * none. */
+    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. 1: given up,
+     * as job_leaves() asked. NULL: none. */
     int (*host)(Job *j, int64_t turn);
 } ScheduleRow;
 
