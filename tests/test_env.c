@@ -690,6 +690,10 @@ static void test_names(void **unused)
     refused("cartpol", NULL, "did you mean cartpole?");
     refused("quite-another-thing", NULL, "brim env list");
     refused("./there-is-none.so", NULL, "no such file");
+    refused("ant.xml", NULL, "did you mean mujoco:ant.xml?");
+    refused("LunarLander-v3", NULL, "did you mean gym:LunarLander-v3?");
+    refused("my/game.py", NULL, "did you mean gym:my/game.py:CLASS?");
+    refused("game.py:Game", NULL, "did you mean gym:game.py:Game?");
     refused("cartpole", "length=3", "no options");
     refused("tmaze", "length=0", "whole number");
     refused("tmaze", "width=3", "length=N");

@@ -23,6 +23,8 @@ for _ in 1 2 3; do # the best of three: the machine may be busy
     [ -n "$rate" ] && { case "$build" in *asan*) true ;; *) [ "${rate%%.*}" -ge 2 ] ;; esac; } && break
 done
 verdict "cartpole: millions of steps a second, even on a busy machine" $? "$(grep speed out)"
+run list extra; [ $rc -eq 2 ] && grep -q 'env list takes no name' err
+verdict "env list takes no name" $? "$(fail)"
 run chekc cartpole; [ $rc -eq 2 ] && grep -q 'did you mean check' err
 verdict "a slip in the verb" $? "$(fail)"
 run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
@@ -122,6 +124,8 @@ if command -v python3 >/dev/null; then
     run check $py:Nested --seconds 0.1
     [ $rc -eq 0 ] && grep -q 'obs.a f32\[2\], a f32\[1\]' out
     verdict "python: a key named obs" $? "$(fail)"
+    run check $py:HighAction --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
+    verdict "python: actions with one bound" $? "$(fail)"
     rm -f closed; run show $py:Closes marker=closed; [ $rc -eq 0 ] && [ -e closed ]
     verdict "python: environments are closed" $? "$(fail)"
     run show $py:SeedError; [ $rc -ne 0 ] && grep -q 'unsupported operand' err

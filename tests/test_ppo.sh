@@ -27,7 +27,8 @@ same() { # name, other, step
 
 train solved cartpole; rc=$?
 [ $rc -eq 0 ] && grep -q 'target reached: validation return' solved.log &&
-    grep -qE 'steps/s: environments alone .*, with inference .*, with training' solved.log
+    grep -q 'cartpole is solved: mean return .* over 100 greedy episodes, 475 is enough' solved.log &&
+    grep -qE 'alone .*, with inference .*, with training .*\(20 epochs, no tokens, 9.* parameters, MFU' solved.log
 verdict "cartpole is solved, ends and says three rates" $? "exit code $rc: $(tail -n 3 solved.log)"
 grep -q '"charts/episodic_return"' runs/solved/metrics.jsonl &&
     grep -q '"losses/approx_kl"' runs/solved/metrics.jsonl
@@ -164,9 +165,9 @@ verdict "steps instead of total_steps" $? "$(tail -n 2 by_steps.log)"
 train both cartpole steps=2 total_steps=1024; rc=$?
 [ $rc -eq 2 ] && grep -q 'command line: steps: not together with total_steps' both.log
 verdict "steps and total_steps contradict" $? "exit code $rc: $(tail -n 2 both.log)"
-# A key of continuous actions does nothing here, and the CPU's net may be deep.
-train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.state_std=true policy.layers=70 &&
-    train deep_device cartpole "${short[@]}" steps=1 policy.state_std=true policy.layers=70 &&
+# The CPU's net may be deep.
+train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.layers=70 &&
+    train deep_device cartpole "${short[@]}" steps=1 policy.layers=70 &&
     a=$(last deep_host losses/loss) && b=$(last deep_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
 verdict "the host answers with a deep net" $? "$a and $b: $(tail -n 2 deep_host.log)"
@@ -288,7 +289,7 @@ a=$(last one losses/loss) b=$(last two losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-5 && is "${b:-0}-${a:-9}" '<' 1e-5
 verdict "two groups are the same rollout" $? "$a and $b"
 
-so constant && so faulty || { echo "not ok test environments compile"; exit 1; }
+so constant && so faulty && so pairs || { echo "not ok test environments compile"; exit 1; }
 value=(env=./constant.so ppo.gamma=0.9 total_steps=0 steps=150 eval.target=0 eval.samples=1 ppo.epochs=4
     optim.lr=3e-3 eval.every=0)
 train exact cartpole "${value[@]}"; rc=$?; v=$(last exact charts/value)
@@ -371,5 +372,14 @@ verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/a
 refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
     ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
+for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
+    refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
+done
+refused "a shared body has one width" 'policy.critic_width: does nothing' policy.shared=true \
+    policy.critic_width=32
+refused "a trunk has its own activation" 'policy.act: does nothing' policy.kind=trunk policy.act=relu
+refused "parity contradicts truncation" 'ppo.truncation: parity cleanrl counts' parity=cleanrl \
+    ppo.truncation=true
+refused "several agents are refused in one line" '^command line: env: ./pairs.so has 2 agents' env=./pairs.so
 refused "keys of a language model" 'task ppo has no such key' model.width=64
 exit $failed

@@ -163,6 +163,15 @@ def blocks_of(space, name=None):
     return out
 
 
+def action_range(low, high):
+    """Brim's actions have a range. Without bounds it is -1 to 1; from one bound it is 2 wide."""
+    if math.isfinite(low) and math.isfinite(high):
+        return low, high
+    if math.isfinite(low):
+        return low, low + 2
+    return (high - 2, high) if math.isfinite(high) else (-1.0, 1.0)
+
+
 class Actions:
     """Brim's numbers into what the environment's action space wants."""
 
@@ -171,8 +180,7 @@ class Actions:
         self.box, self.multi = is_box(space), hasattr(space, "nvec") or type(space).__name__ == "MultiBinary"
         if self.box:
             self.shape = list(getattr(space, "shape", None) or shape_of(space.low))
-            self.low = [x if math.isfinite(x) else -1.0 for x in flat(space.low)]
-            self.high = [x if math.isfinite(x) else 1.0 for x in flat(space.high)]
+            self.low, self.high = zip(*map(action_range, flat(space.low), flat(space.high)))
             self.count = len(self.low)
             self.part = {"low": self.low, "high": self.high}
         elif self.multi:

@@ -368,6 +368,8 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
 
 /* 1: the command line gives this key. */
 int recipe_is_typed(const Recipe *r, const char *key);
+/* 1: the command line or the file does. */
+int recipe_is_given(const Recipe *r, const char *key);
 
 /* Reports what is wrong with a key's value and where the value was given: "FILE:LINE: KEY: text", "command
  * line: KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */

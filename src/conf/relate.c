@@ -473,6 +473,30 @@ static int count_rollouts(Recipe *r, int64_t n)
     return 0;
 }
 
+/* Keys on the command line that would do nothing. A file may have them: the same file serves several kinds of
+ * policy. */
+static int check_policy(const Recipe *r)
+{
+    static const struct {
+        const char *key, *why;
+        PolicyKind  kind;
+    } none[] = { { "policy.heads", "does nothing: an mlp has no heads", POLICY_MLP },
+                 { "policy.ffn", "does nothing: an mlp has no feed-forward layers", POLICY_MLP },
+                 { "policy.act", "does nothing: a trunk has gelu", POLICY_TRUNK },
+                 { "policy.shared", "does nothing: actor and critic of a trunk share it", POLICY_TRUNK },
+                 { "policy.critic_width", "does nothing: a trunk has one width", POLICY_TRUNK } };
+    for (int i = 0; i < ARRAY_LEN(none); i++)
+        DEMAND(r->policy.kind != none[i].kind || !recipe_is_typed(r, none[i].key), none[i].key, "%s",
+               none[i].why);
+    DEMAND(!r->policy.shared || !recipe_is_typed(r, "policy.critic_width"), "policy.critic_width",
+           "does nothing with policy.shared: actor and critic have the same layers");
+    DEMAND(r->ppo.answer != ANSWER_DEVICE || !recipe_is_typed(r, "ppo.answer_bf16"), "ppo.answer_bf16",
+           "does nothing: needs ppo.answer host or auto");
+    RELATE(r->ppo.parity != PARITY_CLEANRL || !r->ppo.truncation, "ppo.truncation", "parity",
+           "parity cleanrl counts a truncated episode as terminated, ppo.truncation true does not");
+    return 0;
+}
+
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
     RecipePpo *p = &r->ppo;
@@ -498,6 +522,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
            LL(r->policy.width));
     RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
+    TRY(check_policy(r));
     TRY(count_rollouts(r, n));
     int64_t c = r->policy.context;
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",

@@ -152,7 +152,8 @@ const SchemaRow schema_table[] = {
       .help = "environment steps of the whole run, rounded down to whole rollouts; 0: `steps` counts "
               "rollouts" },
     { ROW("parity", KEY_ENUM, ppo.parity, "none"), .names = parity_names, .tasks = "ppo",
-      .help = "cleanrl: as CleanRL's ppo.py does it, so a truncated episode counts as terminated" },
+      .help = "cleanrl: as CleanRL's ppo.py does it, so a truncated episode counts as terminated; goes not "
+              "with ppo.truncation true" },
     { ROW("isolate", KEY_ENUM, ppo.isolate, "none"), .names = isolate_names, .tasks = "ppo",
       .help = "process: environments run in processes of their own; a crash restarts them" },
     { ROW("model.layers", KEY_INT, model.layers, "12"), BETWEEN(1, 1024),
@@ -665,7 +666,8 @@ const SchemaRow schema_table[] = {
               "same ones each time; brim eval takes all unless this is on its command line" },
     { ROW("eval.target", KEY_FLOAT, eval.target, "0"), BETWEEN(-1e9, 1e9),
       .aka = "target_loss,target_val_loss,reward_threshold",
-      .help = "stop once the validation loss is at or below this, or a return at or above; 0: never" },
+      .help = "stop once the validation loss is at or below this, or a return at or above; 0: never. Without "
+              "this key ppo stops where the environment says that it is solved" },
     { ROW("eval.patience", KEY_INT, eval.patience, "0"), BETWEEN(0, 1e6),
       .aka = "early_stopping,early_stopping_patience",
       .help = "evaluations without improvement before stopping; 0: never stop" },

@@ -212,7 +212,8 @@ int remote_open(Remote **out, const RemoteConf *conf, EnvSpec *spec, Arena *a)
         if (start(r, &r->worker[i], i == 0 ? spec : NULL, a) == 0) continue;
         char why[500];
         take_reason(r, why, sizeof why);
-        return err_user("environment %s: %s", conf->name, why);
+        int is_named = str_starts_with(why, conf->name); /* what the spec's checks say begins so */
+        return err_user("environment %s%s%s", is_named ? "" : conf->name, is_named ? "" : ": ", why);
     }
     return 0;
 }

@@ -126,6 +126,13 @@ static int note_overflow(Run *run, const StepOut *out)
     return overflowed;
 }
 
+/* NAN when the peak of this machine is not known. */
+static double mfu_now(const Run *run)
+{
+    double peak = run->setup.machine.peak_flops * comm_world(run->comm);
+    return peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+}
+
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
@@ -145,8 +152,7 @@ static int take_result(Run *run, StepOut *out)
                       .time_s      = train_elapsed_at(run, now),
                       .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(j) / run->step_s;
-    double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
-    m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+    m.mfu         = mfu_now(run);
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     m.is_bad       = note_skips(run, out);
@@ -410,7 +416,7 @@ static int finish(Run *run)
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
-    if (run->task->summary) run->task->summary(run->setup.job);
+    if (run->task->summary) run->task->summary(run->setup.job, mfu_now(run));
     LoaderStats stats;
     char        t[32], all[48] = "", can[32], takes[32], data[256];
     loader_stats(run->stepper.feed.loader, &stats);

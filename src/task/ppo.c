@@ -23,7 +23,19 @@ static int64_t update_samples(const Recipe *r)
 
 static int64_t targets(const Recipe *r) { return r->ppo.minibatch; }
 
-static int ppo_complete(Recipe *r, int need_data) { return ppo_know_env(r); }
+static int ppo_complete(Recipe *r, int need_data)
+{
+    static const char *const of_numbers[] = { "policy.log_std", "policy.state_std" };
+    const RecipeEnv         *e            = &r->ppo.seen;
+    TRY(ppo_know_env(r));
+    for (int i = 0; i < ARRAY_LEN(of_numbers); i++) {
+        if (e->is_discrete && recipe_is_typed(r, of_numbers[i]))
+            return recipe_blame(r, of_numbers[i], "does nothing: the actions of %s are choices", r->ppo.env);
+    }
+    if (e->has_solved_at && r->eval.every > 0 && !recipe_is_given(r, "eval.target"))
+        r->eval.target = (double)e->solved_at;
+    return 0;
+}
 
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
@@ -352,17 +364,31 @@ static const char *say_rate(char *buf, size_t n, double rate)
     return rate > 0 ? str_count(buf, n, rate) : "unknown";
 }
 
+static void say_solved(const Job *j)
+{
+    const Ppo *p = ppo_of(j);
+    if (!p->spec.has_solved_at || p->eval.n_step == 0 || p->eval.mean < (double)p->spec.solved_at) return;
+    log_info("%s is solved: mean return %.2f over %lld greedy episode%s, %g is enough", j->recipe.ppo.env,
+             p->eval.mean, (long long)j->recipe.eval.samples, str_plural(j->recipe.eval.samples),
+             (double)p->spec.solved_at);
+}
+
 /* Never one number alone. */
-static void ppo_summary(Job *j)
+static void ppo_summary(Job *j, double mfu)
 {
     const Ppo *p = ppo_of(j);
     Rates      r = rates_of(p);
-    char       a[32], b[32], c[32];
+    char       a[32], b[32], c[32], n[32], used[32] = "unknown";
     if (p->times.n_step == 0) return;
-    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s)",
+    if (mfu > 0) snprintf(used, sizeof used, "%.1f %%", 100 * mfu);
+    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s, %s, %s "
+             "parameters, MFU %s)",
              say_rate(a, sizeof a, r.env), say_rate(b, sizeof b, r.inference),
              say_rate(c, sizeof c, r.training), (long long)j->recipe.ppo.epochs,
-             str_plural(j->recipe.ppo.epochs));
+             str_plural(j->recipe.ppo.epochs),
+             j->recipe.policy.kind == POLICY_TRUNK ? "1 token an observation" : "no tokens",
+             str_count(n, sizeof n, (double)job_param_count(j)), used);
+    say_solved(j);
     if (p->host.n_episode > 0)
         log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
                  (long long)MIN(p->host.n_episode, PPO_LAST),

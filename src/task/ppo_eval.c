@@ -129,8 +129,11 @@ static int episodes(Job *j)
 static int evaluate(Job *j, int64_t turn)
 {
     PpoEval *e = &ppo_of(j)->eval;
+    int64_t  n = j->recipe.eval.samples;
     TRY(open_envs(j));
     TRY(episodes(j));
+    e->mean = 0;
+    for (int64_t i = 0; i < n; i++) e->mean += (double)e->result[i] / (double)n;
     return j->dev->vt->upload(j->dev, LANE_COMPUTE, e->returns->data, e->result, tensor_bytes(e->returns));
 }
 

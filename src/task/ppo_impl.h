@@ -112,7 +112,8 @@ typedef struct {
     uint8_t  *terminated, *truncated;
     int32_t  *episode_length;
     int64_t  *done;   /* episodes of each environment */
-    int64_t   n_step; /* of the last evaluation, in all environments */
+    int64_t   n_step; /* of the last evaluation, in all environments; 0: there was none */
+    double    mean;   /* its mean return */
 } PpoEval;
 
 typedef struct {

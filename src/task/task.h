@@ -212,8 +212,9 @@ struct Task {
      * many. Called where nothing is queued ahead, so it may read the device. Negative after err_set(). NULL:
      * none. */
     int (*numbers)(Job *j, TaskNumber *out);
-    /* Says at the end of a run what was measured. NULL: nothing. */
-    void (*summary)(Job *j);
+    /* Says at the end of a run what was measured. mfu: share of the peak FLOP/s in the last steps, NAN when
+     * unknown. NULL: nothing. */
+    void (*summary)(Job *j, double mfu);
     /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
     int64_t (*update_samples)(const Recipe *r);
     /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.

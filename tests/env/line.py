@@ -144,3 +144,15 @@ class NoSeed(Square):
 
     def reset(self):
         return super().reset()
+
+
+class HighAction(Square):
+    """Actions with one bound, or without any."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space.low, self.action_space.high = [5.0, -float("inf")], [float("inf")] * 2
+
+    def step(self, action):
+        assert 5 <= action[0] <= 7 and -1 <= action[1] <= 1, action
+        return super().step(action)
