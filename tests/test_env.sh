@@ -167,8 +167,12 @@ else
     run check mujoco:there-is-none.xml
     [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"
-    printf '<mujoco><worldbody><geom/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml
-    [ $rc -eq 2 ]
+    for o in frame_skip=0:'expected a whole number' speed=1:'no such option'; do
+        run check mujoco:humanoid.xml "${o%%:*}"; [ $rc -eq 2 ] && grep -q "${o%%:*}: ${o#*:}" err
+        verdict "mujoco: option ${o%%:*}" $? "$(fail)"
+    done
+    printf '<mujoco><worldbody><geom size="1"/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml
+    [ $rc -eq 2 ] && grep -q 'has no actuators' err
     verdict "mujoco: a model without actuators" $? "$(fail)"
     printf '<mujoco><nonsense/>' >bad.xml; run check mujoco:bad.xml; [ $rc -eq 2 ] && grep -q 'bad.xml' err
     verdict "mujoco: a broken model" $? "$(fail)"

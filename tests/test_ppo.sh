@@ -28,7 +28,7 @@ same() { # name, other, step
 train solved cartpole; rc=$?
 [ $rc -eq 0 ] && grep -q 'target reached: validation return' solved.log &&
     grep -q 'cartpole is solved: mean return .* over 100 greedy episodes, 475 is enough' solved.log &&
-    grep -qE 'alone .*, with inference .*, with training .*\(20 epochs, no tokens, 9.* parameters, MFU' solved.log
+    grep -qE 'alone .*, with inference .*, with training .*20 epochs, no tokens, .*MFU' solved.log
 verdict "cartpole is solved, ends and says three rates" $? "exit code $rc: $(tail -n 3 solved.log)"
 grep -q '"charts/episodic_return"' runs/solved/metrics.jsonl &&
     grep -q '"losses/approx_kl"' runs/solved/metrics.jsonl
@@ -171,6 +171,8 @@ train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.layers=70 
     a=$(last deep_host losses/loss) && b=$(last deep_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
 verdict "the host answers with a deep net" $? "$a and $b: $(tail -n 2 deep_host.log)"
+train meteor meteor steps=20 && r=$(last meteor val_return)
+is "${r:-0}" '>=' 1; verdict "meteor learns to catch gems" $? "return ${r:-none}"
 maze=(steps=60 eval.every=0)
 train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"

@@ -444,9 +444,9 @@ int envs_step(Envs *e, int group, const EnvsIo *io)
 
 static int picture_here(Envs *e, int env, uint8_t *rgb, int *width, int *height)
 {
-    enum { LARGEST = 8192 };
     int w, h;
-    if (e->lib.api.picture(e->env[env], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > LARGEST || h > LARGEST)
+    if (e->lib.api.picture(e->env[env], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > ENV_MAX_SIDE ||
+        h > ENV_MAX_SIDE)
         return call_failed(e, env, "picture");
     *width  = w;
     *height = h;

@@ -318,7 +318,7 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
     *o = (Options){ 0 };
     str_copy(e->obs_text, sizeof e->obs_text, "qpos+qvel");
     for (int i = 0; i < n; i++) {
-        const char *v  = strchr(option[i], '=') ? strchr(option[i], '=') + 1 : "";
+        const char *v = strchr(option[i], '=') ? strchr(option[i], '=') + 1 : "", *wanted = "a shorter text";
         int         ok = 1;
         if (str_starts_with(option[i], "model="))
             find_model(v, o->model, sizeof o->model);
@@ -326,13 +326,15 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
             ok = str_copy(o->task, sizeof o->task, v) >= 0;
         else if (str_starts_with(option[i], "obs="))
             ok = str_copy(e->obs_text, sizeof e->obs_text, v) >= 0;
-        else if (str_starts_with(option[i], "frame_skip="))
-            ok = str_parse_int(v, &o->frame_skip) >= 0 && o->frame_skip >= 1 && o->frame_skip <= 10000;
-        else
-            ok = 0;
+        else if (str_starts_with(option[i], "frame_skip=")) {
+            wanted = "a whole number from 1 to 10000";
+            ok     = str_parse_int(v, &o->frame_skip) >= 0 && o->frame_skip >= 1 && o->frame_skip <= 10000;
+        } else {
+            snprintf(error, n_error, "%s: no such option (task=, obs=, frame_skip=)", option[i]);
+            return -1;
+        }
         if (ok) continue;
-        snprintf(error, n_error, "%s: no such option, or not this value (task=, obs=, frame_skip=)",
-                 option[i]);
+        snprintf(error, n_error, "%s: expected %s", option[i], wanted);
         return -1;
     }
     if (file_kind(o->model) != FILE_REGULAR) {
@@ -359,8 +361,13 @@ static int set_up(Mujoco *e, const char *const *option, int n, char *error, size
         snprintf(error, n_error, "no memory");
         return -1;
     }
-    if (e->model->m->nu < 1 || e->task.skip_qpos >= e->model->m->nq) {
-        snprintf(error, n_error, "%s: no actuators, or fewer positions than the task leaves out", o.model);
+    if (e->model->m->nu < 1) {
+        snprintf(error, n_error, "%s: the model has no actuators", o.model);
+        return -1;
+    }
+    if (e->task.skip_qpos >= e->model->m->nq) {
+        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", o.model,
+                 e->task.skip_qpos, (int)e->model->m->nq);
         return -1;
     }
     if (e->task.frame_skip < 1) e->task.frame_skip = 1;

@@ -388,8 +388,8 @@ int remote_picture(Remote *r, int env, uint8_t *rgb, int *width, int *height)
     TRY(process_receive(&w->process, 'p', r->conf.timeout_s, &data, &n));
     int rc = n < sizeof size ? -1 : 0;
     if (rc == 0) memcpy(size, data, sizeof size);
-    if (rc == 0 &&
-        (size[0] < 1 || size[1] < 1 || size[0] > 8192 || size[1] > 8192 || n != 8 + size[0] * size[1] * 3))
+    if (rc == 0 && (size[0] < 1 || size[1] < 1 || size[0] > ENV_MAX_SIDE || size[1] > ENV_MAX_SIDE ||
+                    n != 8 + size[0] * size[1] * 3))
         rc = -1;
     if (rc == 0) {
         *width  = (int)size[0];

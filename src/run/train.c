@@ -160,7 +160,7 @@ static int take_result(Run *run, StepOut *out)
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
     if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
     if (m.is_bad) {
-        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far",
+        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d updates skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }

@@ -1,9 +1,9 @@
-/* A trained policy for other programs: policy.safetensors has every weight by name, policy.h is C that runs an
- * mlp without Brim.
+/* A trained policy for other programs: policy.safetensors has every weight by name, policy.h is C that runs
+ * an mlp without Brim.
  *
- * policy.h holds every number as a hexadecimal float, so no bit is lost, and two functions. policy_run() gives
- * what the net says, policy_act() the action that `brim play` takes. The head comment of policy.h says what
- * an observation is. Scale, bias and normalisation of an observation are part of policy_run(). */
+ * policy.h holds every number as a hexadecimal float, so no bit is lost, and two functions. policy_run()
+ * gives what the net says, policy_act() the action that `brim play` takes. The head comment of policy.h says
+ * what an observation is. Scale, bias and normalisation of an observation are part of policy_run(). */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
