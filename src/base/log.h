@@ -39,7 +39,7 @@ void log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* For a signal handler, before the process ends: the text as it is, on stderr and in the copy, without a lock. */
+/* For a signal handler, before the process ends: the text goes to stderr and to the copy, without a lock. */
 void log_last_words(const char *text);
 
 int  log_is_terminal(void); /* 1 when the status line is shown */

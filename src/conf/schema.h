@@ -27,8 +27,8 @@ typedef enum {
  * trained on, which may change when that is asked for. */
 typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_DATA } KeyFixed;
 
-/* Which file a key names. PATH_WHOLE: the value is its path. PATH_PART: in each item, what ends in .so, .py or
- * .xml behind a word with ':' or '=': "./a.so", "gym:a.py:Class", "task=./a.so". */
+/* Which file a key names. PATH_WHOLE: the value is its path. PATH_PART: in each item, what ends in .so, .py
+ * or .xml behind a word with ':' or '=': "./a.so", "gym:a.py:Class", "task=./a.so". */
 typedef enum { PATH_NONE, PATH_WHOLE, PATH_PART } KeyPath;
 
 struct SchemaRow {

@@ -47,8 +47,8 @@ void stepper_deinit(Stepper *s);
 /* Starts (or restarts) reading at a sample. src and skip are borrowed; skip may be NULL. */
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip);
 
-/* 1: given up because of a signal (Job.may_leave). Weights and moments may be those of the middle of the step:
- * no step can follow, and nothing can be saved. */
+/* 1: given up because of a signal (Job.may_leave). Weights and moments may be those of the middle of the
+ * step: no step can follow, and nothing can be saved. */
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
 /* Updates of that step that had a loss in `slot`: what StepOut.report[slot] is the sum over. */

@@ -114,7 +114,7 @@ int64_t     job_param_count(const Job *j);
 int         job_trains(const Job *j);
 /* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
 int job_first_scale(const Job *j);
-/* 1: a signal asks to stop, and the step need not be finished. A host row that takes long asks now and then. */
+/* 1: a signal asks to stop, and the step need not be finished. A host row that takes long asks often. */
 int job_leaves(const Job *j);
 int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */

@@ -171,8 +171,8 @@ static void declare_group(Job *j, int i)
 }
 
 /* Episodes that can be cut in one rollout. A built-in environment is cut by its limit alone. Others may cut
- * themselves, and a worker that is lost cuts the episodes of its environments: twice in REMOTE_GOOD_STEPS steps
- * at most. */
+ * themselves, and a worker that is lost cuts the episodes of its environments: at most twice in
+ * REMOTE_GOOD_STEPS steps. */
 static int64_t count_finals(const Ppo *p)
 {
     enum { SOME = 1 << 16, FEW = 1 << 12, SHORT = 8 /* steps of an episode, in the mean */ };
