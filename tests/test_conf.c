@@ -681,7 +681,12 @@ static const SchemaRow toy_rows[] = {
       .max    = 1,
       .help   = "share" },
     { .name = "toy.world", .type = KEY_TEXT, .offset = TOY(world), .def = "flat", .help = "world" },
-    { .name = "toy.file", .type = KEY_TEXT, .offset = TOY(file), .def = "", .path = 1, .help = "file" },
+    { .name   = "toy.file",
+      .type   = KEY_TEXT,
+      .offset = TOY(file),
+      .def    = "",
+      .path   = PATH_WHOLE,
+      .help   = "file" },
 };
 static const RecipeTask toy = { "toy", toy_rows, ARRAY_LEN(toy_rows), toy_resolve };
 

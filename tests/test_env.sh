@@ -6,8 +6,9 @@ run() { timeout 60 "$brim" env "$@" >out 2>err; rc=$?; }
 # The leak sanitizer dies of thread-local data that a shared object brings, unless it is among the program's
 # own.
 case "$build" in *asan*) tls=-ftls-model=initial-exec ;; *) tls= ;; esac
-so() {
-    ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" -o "$1.so" "$here/tests/env/$2.c" -lm
+so() { # object, source, flags
+    ${CC:-gcc} -O1 -w $tls -shared -fPIC -I"$here/src/env" -I"$here/src" "${@:3}" -o "$1.so" \
+        "$here/tests/env/$2.c" -lm
 }
 
 run list; [ $rc -eq 0 ] && [ "$(grep -c 'at most' out)" -eq 7 ]
@@ -22,6 +23,8 @@ for _ in 1 2 3; do # the best of three: the machine may be busy
     [ -n "$rate" ] && { case "$build" in *asan*) true ;; *) [ "${rate%%.*}" -ge 2 ] ;; esac; } && break
 done
 verdict "cartpole: millions of steps a second, even on a busy machine" $? "$(grep speed out)"
+run list extra; [ $rc -eq 2 ] && grep -q 'env list takes no name' err
+verdict "env list takes no name" $? "$(fail)"
 run chekc cartpole; [ $rc -eq 2 ] && grep -q 'did you mean check' err
 verdict "a slip in the verb" $? "$(fail)"
 run check cartpol; [ $rc -eq 2 ] && grep -q 'did you mean cartpole' err
@@ -35,6 +38,11 @@ run new mine &&
 verdict "env new compiles and passes" $? "$(fail)"
 run new mine; [ $rc -eq 2 ] && grep -q 'mine.c: the file exists already' err
 verdict "env new does not overwrite" $? "$(fail)"
+run new second; [ $rc -eq 0 ] && cmp -s env.h "$here/src/env/env.h"
+verdict "env new twice in a folder" $? "$(fail)"
+mkdir own && (cd own && echo mine >env.h && "$brim" env new third >../out 2>../err; echo $? >../rc)
+rc=$(cat rc); [ "$rc" -eq 2 ] && grep -q 'env.h: the file exists already' err && [ "$(cat own/env.h)" = mine ]
+verdict "env new does not overwrite a header" $? "$(fail)"
 run show ./mine.so --episodes 2 --out mine.gif
 [ $rc -eq 0 ] && [ "$(head -c 6 mine.gif)" = GIF89a ] && grep -q '^mean return' out
 verdict "env show writes a GIF" $? "$(fail)"
@@ -75,9 +83,9 @@ done
 run show ./faulty.so fault=crash --isolate process --episodes 5
 [ $rc -eq 1 ] && grep -q 'lost 3 times in a row' err
 verdict "isolated: one that always crashes ends the run" $? "$(fail)"
-for f in random:deterministic outside:bounds overrun:writes nan:runs; do
-    run check ./faulty.so fault="${f%%:*}" at=1 --seconds 0.1; [ $rc -eq 1 ] && grep -q "^not ok ${f#*:}" out
-    verdict "check finds ${f%%:*}" $? "$(fail)"
+for f in random:deterministic outside:bounds last:bounds overrun:writes reward:writes nan:runs nan:bounds; do
+    run check ./faulty.so fault="${f%%:*}" at=7 --seconds 0.1; [ $rc -eq 1 ] && grep -q "^not ok ${f#*:}" out
+    verdict "check finds ${f%%:*} in ${f#*:}" $? "$(fail)"
 done
 printf 'int x;\n' | ${CC:-gcc} -shared -fPIC -x c -o empty.so - && run check ./empty.so
 [ $rc -eq 2 ] && grep -q 'exports no brim_env' err
@@ -90,7 +98,7 @@ if command -v python3 >/dev/null; then
     verdict "python: a Dict and a Discrete" $? "$(fail)"
     run show $py:Knobs --episodes 3; [ $rc -eq 0 ] && grep -q '^episode 3: return 10, 10 steps, truncated' out
     verdict "python: several heads and a mask" $? "$(fail)"
-    run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 16 frames' out
+    run show $py:Square --episodes 3 --out s.gif; [ $rc -eq 0 ] && grep -q '^s.gif: 18 frames' out
     verdict "python: continuous actions and pictures" $? "$(fail)"
     # Debian's numpy belongs to Debian's Python, which need not be the first in PATH.
     if ! python3 -c 'import numpy' 2>/dev/null; then PATH=/usr/bin:$PATH; fi
@@ -110,6 +118,20 @@ if command -v python3 >/dev/null; then
     run show $py:Line fault=raise again=1 --episodes 5
     [ $rc -eq 1 ] && grep -q 'Traceback' err && grep -q 'line.py.*line [0-9]*, in step' err
     verdict "python: a traceback is shown" $? "$(fail)"
+    run check $py:Line fault=raise at=1 again=1 --seconds 0.1
+    [ $rc -eq 1 ] && grep -q '^not ok workers: [1-9]' out && ! grep -q '^ok speed' out
+    verdict "python: check counts restarts" $? "$(fail)"
+    run check $py:Nested --seconds 0.1
+    [ $rc -eq 0 ] && grep -q 'obs.a f32\[2\], a f32\[1\]' out
+    verdict "python: a key named obs" $? "$(fail)"
+    run check $py:HighAction --seconds 0.1; [ $rc -eq 0 ] && ! grep -q '^not ok' out
+    verdict "python: actions with one bound" $? "$(fail)"
+    rm -f closed; run show $py:Closes marker=closed; [ $rc -eq 0 ] && [ -e closed ]
+    verdict "python: environments are closed" $? "$(fail)"
+    run show $py:SeedError; [ $rc -ne 0 ] && grep -q 'unsupported operand' err
+    verdict "python: an error inside reset(seed=) is shown" $? "$(fail)"
+    run show $py:NoSeed; [ $rc -eq 0 ]
+    verdict "python: a reset without a seed" $? "$(fail)"
     run show $py:Line fault=nan; [ $rc -eq 1 ] && grep -q 'element 0 of observation block place is' err
     verdict "python: nan is named" $? "$(fail)"
     run show $py:Line fault=shape again=1
@@ -135,14 +157,22 @@ else
         run show mujoco:humanoid.xml task=./again.so --episodes 5
     [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
     verdict "mujoco: the humanoid's reward, computed another way" $? "$(fail)"
+    so again2 humanoid_again -DSKIP=2 && run show mujoco:humanoid.xml frame_skip=2 --episodes 5 &&
+        cp out first && run show mujoco:humanoid.xml task=./again2.so --episodes 5
+    [ $rc -eq 0 ] && grep -q '^episode 5' out && cmp -s out first
+    verdict "mujoco: the humanoid's speed, with another frame_skip" $? "$(fail)"
     so stand stand && run show mujoco:humanoid.xml task=./stand.so
     [ $rc -eq 0 ] && grep -q 'return [1-9]' out
     verdict "mujoco: a task of the user's" $? "$(fail)"
     run check mujoco:there-is-none.xml
     [ $rc -eq 2 ] && grep -q 'there-is-none.xml: there is no such file' err
     verdict "mujoco: a missing model" $? "$(fail)"
-    printf '<mujoco><worldbody><geom/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml
-    [ $rc -eq 2 ]
+    for o in frame_skip=0:'expected a whole number' speed=1:'no such option'; do
+        run check mujoco:humanoid.xml "${o%%:*}"; [ $rc -eq 2 ] && grep -q "${o%%:*}: ${o#*:}" err
+        verdict "mujoco: option ${o%%:*}" $? "$(fail)"
+    done
+    printf '<mujoco><worldbody><geom size="1"/></worldbody></mujoco>' >still.xml; run check mujoco:still.xml
+    [ $rc -eq 2 ] && grep -q 'has no actuators' err
     verdict "mujoco: a model without actuators" $? "$(fail)"
     printf '<mujoco><nonsense/>' >bad.xml; run check mujoco:bad.xml; [ $rc -eq 2 ] && grep -q 'bad.xml' err
     verdict "mujoco: a broken model" $? "$(fail)"

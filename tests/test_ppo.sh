@@ -27,7 +27,8 @@ same() { # name, other, step
 
 train solved cartpole; rc=$?
 [ $rc -eq 0 ] && grep -q 'target reached: validation return' solved.log &&
-    grep -qE 'steps/s: environments alone .*, with inference .*, with training' solved.log
+    grep -q 'cartpole is solved: mean return .* over 100 greedy episodes, 475 is enough' solved.log &&
+    grep -qE 'alone .*, with inference .*, with training .*20 epochs, no tokens, .*MFU' solved.log
 verdict "cartpole is solved, ends and says three rates" $? "exit code $rc: $(tail -n 3 solved.log)"
 grep -q '"charts/episodic_return"' runs/solved/metrics.jsonl &&
     grep -q '"losses/approx_kl"' runs/solved/metrics.jsonl
@@ -73,6 +74,75 @@ ${CC:-gcc} -O2 -w -I"$here/src" -I. -o plays plays.c -lm 2>cc.out && mean=$(./pl
     is "$mean" '>=' 475 && [ -s out/policy.safetensors ]
 verdict "the exported header plays without Brim" $? "exit code $rc: $(cat export.out cc.out) ${mean:-}"
 
+# The exported header answers as Brim does, whatever the observation and the action are. recorder.c writes
+# down what the policy was shown and what Brim answered.
+cat >answers.c <<'END'
+#include "policy.h"
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    float  obs[POLICY_OBS], want[POLICY_ACT];
+    int    n     = 0;
+    double worst = 0, z = 0;
+    FILE  *f = fopen(argv[1], "r");
+    for (;;) {
+        for (int i = 0; i < POLICY_OBS; i++)
+            if (fscanf(f, "%a", &obs[i]) != 1) goto end;
+        for (int i = 0; i < POLICY_ACT; i++)
+            if (fscanf(f, "%a", &want[i]) != 1) goto end;
+        n++;
+#ifdef RANGE
+        float got[POLICY_ACT], mean[POLICY_ACT], log_std[POLICY_ACT], value;
+        policy_act(obs, got);
+        policy_run(obs, mean, log_std, &value);
+        z += pow((want[1] - mean[1]) / exp(log_std[1]), 2);
+#else
+        unsigned char mask[POLICY_OUT];
+        int           got[POLICY_ACT];
+        for (int i = 0; i < POLICY_OUT; i++) mask[i] = i != 2 + (int)obs[0] % 3;
+        policy_act(obs, mask, got);
+#endif
+        for (int i = 0; i < POLICY_ACT; i++) worst = fmax(worst, fabs(got[i] - want[i]));
+    }
+end:
+    printf("%d %g %g\n", n, worst, n ? z / n : 0);
+    return 0;
+}
+END
+tiny=(total_steps=0 steps=3 eval.target=0 eval.every=0 eval.samples=1 env=./recorder.so)
+header() { # name, act, overrides: trains, plays into name.txt, compiles name.exe
+    local name=$1 act=$2
+    shift 2
+    train "$name" cartpole "${tiny[@]}" "env_options=[act=$act]" "$@" &&
+        "$brim" play "$name" --episodes 2 "env_options=[act=$act,record=$name.txt]" "${quick[@]}" \
+            >"$name.log" 2>&1 && "$brim" export "$name" "$name.out" >"$name.log" 2>&1 &&
+        ${CC:-gcc} -std=c99 -Wall -Wextra -Werror -Wno-unused-parameter -O2 "-D${act^^}" -I"$name.out" \
+            -o "$name.exe" answers.c -lm 2>"$name.log"
+}
+so recorder || { echo "not ok recorder.c compiles"; exit 1; }
+answers() { # title, name, act, overrides. Numbers differ by the order of sums alone.
+    local title=$1 name=$2 seen
+    shift
+    header "$@" && seen=$("./$name.exe" "$name.txt") &&
+        awk '{ exit !($1 == 128 && $2 < 1e-5) }' <<<"$seen"
+    verdict "exported: $title" $? "${seen:-} $(tail -n 2 "$name.log")"
+}
+answers "several heads, a mask, blocks with a scale" heads heads
+answers "normalised observations" heads_norm heads ppo.obs_norm=true policy.act=relu policy.shared=true
+answers "numbers inside their range" range range policy.act=silu optim.lr=0.05
+answers "numbers, normalised" range_norm range ppo.obs_norm=true ppo.obs_clip=1.5 policy.act=gelu \
+    policy.critic_width=16
+# The deviation is a head, or a weight. The rollout of a run that goes on is drawn by the policy that was
+# exported: its answers are normal numbers around the exported mean, in units of the exported deviation.
+for how in false true; do
+    seen=
+    header std_$how range policy.state_std=$how policy.log_std=-1 optim.schedule=constant &&
+        train std_$how cartpole "${tiny[@]}" steps=4 "env_options=[act=range,record=drawn_$how.txt]" \
+            optim.schedule=constant && head -n 256 drawn_$how.txt >drawn.txt &&
+        seen=$(./std_$how.exe drawn.txt) && awk '{ exit !($1 == 256 && $3 > 0.75 && $3 < 1.3) }' <<<"$seen"
+    verdict "exported: the deviation, state_std $how" $? "$seen $(tail -n 2 std_$how.log)"
+done
+
 # The host answers one observation at a time: the same rollout, to rounding.
 short=(total_steps=0 optim.schedule=constant eval.target=0 checkpoint.every=4)
 train by_host cartpole "${short[@]}" steps=3 ppo.answer=host && train by_device cartpole "${short[@]}" steps=3
@@ -105,15 +175,17 @@ verdict "steps instead of total_steps" $? "$(tail -n 2 by_steps.log)"
 train both cartpole steps=2 total_steps=1024; rc=$?
 [ $rc -eq 2 ] && grep -q 'command line: steps: not together with total_steps' both.log
 verdict "steps and total_steps contradict" $? "exit code $rc: $(tail -n 2 both.log)"
-# A key of continuous actions does nothing here, and the CPU's net may be deep.
-train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.state_std=true policy.layers=70 &&
-    train deep_device cartpole "${short[@]}" steps=1 policy.state_std=true policy.layers=70 &&
+# The CPU's net may be deep.
+train deep_host cartpole "${short[@]}" steps=1 ppo.answer=host policy.layers=70 &&
+    train deep_device cartpole "${short[@]}" steps=1 policy.layers=70 &&
     a=$(last deep_host losses/loss) && b=$(last deep_device losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-3 && is "${b:-0}-${a:-9}" '<' 1e-3
 verdict "the host answers with a deep net" $? "$a and $b: $(tail -n 2 deep_host.log)"
 for flash in true false; do "$brim" plan tmaze opt.flash=$flash | grep activations >flash.$flash; done
 [ -s flash.true ] && ! cmp -s flash.true flash.false
 verdict "attention without opt.flash stores its weights" $? "$(cat flash.true flash.false)"
+train meteor meteor steps=20 && r=$(last meteor val_return)
+is "${r:-0}" '>=' 1; verdict "meteor learns to catch gems" $? "return ${r:-none}"
 maze=(steps=60 eval.every=0)
 train remembers tmaze "${maze[@]}" && r=$(last remembers val_return)
 is "${r:-0}" '>=' 0.9; verdict "a transformer remembers the T-maze's first cell" $? "return ${r:-none}"
@@ -191,6 +263,35 @@ train whole cartpole "${short[@]}" steps=10 && train parts cartpole "${short[@]}
     train parts cartpole "${short[@]}" steps=10 && grep -q 'resuming after step 6' parts.log &&
     same whole parts 10
 verdict "a run that goes on has the same bits" $? "$(tail -n 2 parts.log)"
+# A mask holds from the first turn on, on either side, and over a checkpoint.
+so legal || { echo "not ok legal.c compiles"; exit 1; }
+for how in host device; do
+    masked=("${short[@]}" env=./legal.so "ppo.answer=$how" eval.samples=1 eval.every=0)
+    train whole_$how cartpole "${masked[@]}" steps=6 && train parts_$how cartpole "${masked[@]}" steps=3 &&
+        train parts_$how cartpole "${masked[@]}" steps=6 && grep -q 'resuming after step 3' parts_$how.log &&
+        same whole_$how parts_$how 6
+    verdict "masks, ppo.answer $how: a run that goes on has the same bits" $? "$(tail -n 2 parts_$how.log)"
+done
+# Other options or another seed: the saved episodes would be of the old ones, so new ones begin. Episodes of
+# an untrained policy in a T-maze of length 1 take a few steps, in one of length 20 more than 21.
+again=("${short[@]}" ppo.epochs=1 optim.lr=1e-9 eval.samples=1 eval.every=0)
+train other tmaze "${again[@]}" steps=1 policy.kind=mlp policy.context=1 "env_options=[length=1]" &&
+    train other tmaze "${again[@]}" steps=9 policy.kind=mlp policy.context=1 "env_options=[length=20]" &&
+    grep -q 'other options or another seed: new episodes begin' other.log &&
+    is "$(last other charts/episodic_length)" '>' 21
+verdict "other options begin new episodes" $? "$(tail -n 2 other.log) $(last other charts/episodic_length)"
+train reseeded cartpole "${again[@]}" steps=1 && train reseeded cartpole "${again[@]}" steps=2 seed=9 &&
+    grep -q 'other options or another seed: new episodes begin' reseeded.log
+verdict "another seed begins new episodes" $? "$(tail -n 2 reseeded.log)"
+# Files are found beside the recipe, and the run goes on from any folder, also when its folder has moved.
+mkdir -p proj elsewhere && cp legal.so proj/mine.so &&
+    printf 'task: ppo\nenv: ./mine.so\ndevice: cpu\nthreads: 1\nsteps: 1\neval: {samples: 1}\n' >proj/r.yaml
+alone=(watch.sample=false watch.report=false run=proj)
+(cd elsewhere && "$brim" train ../proj/r.yaml "${alone[@]}") >proj.log 2>&1 </dev/null &&
+    (cd / && "$brim" play "$dir/runs/proj") >>proj.log 2>&1 && mv proj moved &&
+    (cd moved && "$brim" train r.yaml "${alone[@]}" steps=2) >>proj.log 2>&1 </dev/null &&
+    grep -q 'resuming after step 1' proj.log && ! grep -q 'new episodes' proj.log
+verdict "an environment beside the recipe" $? "$(tail -n 3 proj.log)"
 # Neither threads nor slices are seen in a result.
 many=("${short[@]}" ppo.envs=64 ppo.groups=4 steps=4)
 train few cartpole "${many[@]}" ppo.threads=1 && train many cartpole "${many[@]}" ppo.threads=14 &&
@@ -203,7 +304,7 @@ a=$(last one losses/loss) b=$(last two losses/loss)
 is "${a:-0}-${b:-9}" '<' 1e-5 && is "${b:-0}-${a:-9}" '<' 1e-5
 verdict "two groups are the same rollout" $? "$a and $b"
 
-so constant && so faulty || { echo "not ok test environments compile"; exit 1; }
+so constant && so faulty && so pairs || { echo "not ok test environments compile"; exit 1; }
 value=(env=./constant.so ppo.gamma=0.9 total_steps=0 steps=150 eval.target=0 eval.samples=1 ppo.epochs=4
     optim.lr=3e-3 eval.every=0)
 train exact cartpole "${value[@]}"; rc=$?; v=$(last exact charts/value)
@@ -223,15 +324,49 @@ for f in nan:'element 1 of observation block x is' shape:'shape has changed' cra
     if [ "$name" = bad-shape ]; then at=2; fi # resets
     train "$name" cartpole "${faulty[@]}" steps=2 &&
         train "$name" cartpole "${faulty[@]}" "env_options=[fault=${f%%:*},at=$at]" ppo.timeout_s=0.5; rc=$?
-    [ $rc -eq 1 ] && grep -q "environment ./faulty.so number.*${f#*:}" "$name.log" &&
+    [ $rc -eq 1 ] && grep -q "environment .*/faulty.so number.*${f#*:}" "$name.log" &&
         train "$name" cartpole "${faulty[@]}" steps=4 && grep -q 'resuming after step 2' "$name.log"
     verdict "${f%%:*} is named, exit code 1, the checkpoint is whole" $? "$rc: $(tail -n 2 "$name.log")"
+    if [ "$name" = bad-crash ] || [ "$name" = bad-hang ]; then
+        grep -q "environment .*${f#*:}" "runs/$name/log.txt"
+        verdict "${f%%:*} is in log.txt, too" $? "$(tail -n 3 "runs/$name/log.txt")"
+    fi
 done
 train alone cartpole "${faulty[@]}" steps=2 &&
     train alone cartpole "${faulty[@]}" "env_options=[fault=crash,at=7,marker=$dir/marker]" isolate=process \
         ppo.workers=2 steps=4 ppo.timeout_s=10; rc=$?
 [ $rc -eq 0 ] && is "$(last alone charts/restarts)" ">=" 1 # both workers may crash before the marker is there
 verdict "isolate: process restarts a crashed environment and counts it" $? "$rc: $(tail -n 3 alone.log)"
+
+# More episodes may be cut than the limit cuts: here each worker crashes every 150 steps, at a limit of 1000.
+train flaky cartpole "${faulty[@]}" "env_options=[fault=abort,every=150]" isolate=process ppo.workers=1 \
+    steps=1 ppo.envs=4 ppo.rollout=2048 ppo.minibatch=2048 ppo.epochs=1 ppo.max_steps=1000; rc=$?
+[ $rc -eq 0 ] && is "$(last flaky charts/restarts)" ">=" 10
+verdict "restarts do not end the run" $? "$rc: $(tail -n 2 flaky.log)"
+# One process to ask, one to train, one to evaluate.
+if command -v python3 >/dev/null; then
+    printf 'import sys\nsys.path.insert(0, "%s")\nfrom line import *\nopen("%s", "a").write("s")\n' \
+        "$here/tests/env" "$dir/starts" >counted.py
+    train asked cartpole env=gym:counted.py:Line total_steps=0 steps=2 eval.target=0 eval.samples=1 \
+        ppo.workers=1; rc=$?
+    [ $rc -eq 0 ] && [ "$(wc -c <starts)" -le 3 ]
+    verdict "the environment is asked once what it is" $? "$rc: $(cat starts) $(tail -n 2 asked.log)"
+fi
+# A signal in a step that takes long: nothing is lost, so the run leaves at once.
+leaves() { # title, overrides
+    local title=$1 pid ms begin rc
+    shift
+    rm -rf runs/long
+    "$brim" train "$here/recipes/cartpole.yaml" run=long "${quick[@]}" total_steps=0 steps=2 eval.target=0 \
+        eval.every=0 eval.samples=1 ppo.envs=1 ppo.minibatch=4096 "$@" >long.log 2>&1 </dev/null & pid=$!
+    sleep 1.5; begin=${EPOCHREALTIME/./}
+    kill -TERM $pid; wait $pid; rc=$?; ms=$(((${EPOCHREALTIME/./} - begin) / 1000))
+    [ $rc -eq 0 ] && [ $ms -lt 3000 ] && grep -q 'SIGTERM received: leaving after step 0' long.log
+    verdict "SIGTERM in a long $title" $? "exit code $rc after $ms ms: $(tail -n 2 long.log)"
+}
+leaves rollout ppo.rollout=4194304
+leaves "rollout by the host" ppo.rollout=4194304 ppo.answer=host
+leaves update ppo.rollout=4096 ppo.epochs=1000 ppo.minibatch=1
 
 refused() { # name, pattern, overrides
     local name=$1 pattern=$2 out rc
@@ -249,6 +384,17 @@ train all cartpole total_steps=0 steps=1 eval.target=0 eval.every=0 eval.samples
     ppo.rollout=1000 ppo.minibatch=0 ppo.epochs=1
 [ "$(sed -n 's/^ *minibatch: //p' runs/all/recipe.yaml)" = 50000 ]
 verdict "a minibatch of 0 is at most 65,536 samples" $? "$(grep minibatch runs/all/recipe.yaml)"
+refused "a rollout that has no equal parts" 'ppo.rollout: .*65537.*ppo.rollout 65536 would do' total_steps=0 \
+    ppo.envs=1 ppo.rollout=65537 ppo.minibatch=0
 refused "an mlp has no context" 'policy.context needs policy.kind trunk' policy.context=8
+for key in policy.heads=2 policy.ffn=64 policy.log_std=-1 policy.state_std=true ppo.answer_bf16=true; do
+    refused "a key that does nothing: $key" "command line: ${key%=*}: does nothing" $key
+done
+refused "a shared body has one width" 'policy.critic_width: does nothing' policy.shared=true \
+    policy.critic_width=32
+refused "a trunk has its own activation" 'policy.act: does nothing' policy.kind=trunk policy.act=relu
+refused "parity contradicts truncation" 'ppo.truncation: parity cleanrl counts' parity=cleanrl \
+    ppo.truncation=true
+refused "several agents are refused in one line" '^command line: env: ./pairs.so has 2 agents' env=./pairs.so
 refused "keys of a language model" 'task ppo has no such key' model.width=64
 exit $failed

@@ -7,8 +7,10 @@ ID is an id that gymnasium.make() knows, MODULE:NAME, or FILE.py:NAME; NAME is a
 returns an environment. key=value become keyword arguments. Needs the standard library alone; numpy is used if
 it is there. Spaces are read by their attributes, so they need not be Gymnasium's own.
 """
+import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import mmap
@@ -38,15 +40,15 @@ def reply(kind, data=b""):
         frame = frame[os.write(REPLY, frame):]
 
 
-def make(name, kwargs):
-    """The environment that the name means."""
+def maker(name):
+    """The function that makes the environment which the name means."""
     module, _, attr = name.rpartition(":")
     if not module:
         try:
             gym = importlib.import_module("gymnasium")
         except ImportError:
             raise SystemExit("gymnasium is not installed (gym:FILE.py:Class needs none)")
-        return gym.make(name, **kwargs)
+        return functools.partial(gym.make, name)
     if module.endswith(".py"):
         sys.path.insert(0, os.path.dirname(os.path.abspath(module)))
         spec = importlib.util.spec_from_file_location("brim_user_env", module)
@@ -58,7 +60,7 @@ def make(name, kwargs):
     else:
         sys.path.insert(0, os.getcwd())
         loaded = importlib.import_module(module)
-    return getattr(loaded, attr)(**kwargs)
+    return getattr(loaded, attr)
 
 
 def flat(x):
@@ -148,17 +150,26 @@ class Block:
         return struct.pack(f"{self.count}{self.code}", *numbers)
 
 
-def blocks_of(space, name="obs"):
+def blocks_of(space, name=None):
     """(path, block) for every leaf; a path says how to get there from the observation."""
     inner = getattr(space, "spaces", None)
     if inner is None:
-        return [((), Block(name, space))]
+        return [((), Block(name or "obs", space))]
     items = inner.items() if hasattr(inner, "items") else enumerate(inner)
     out = []
     for key, sub in items:
-        label = str(key) if name == "obs" else f"{name}.{key}"
+        label = str(key) if name is None else f"{name}.{key}"
         out += [((key,) + path, block) for path, block in blocks_of(sub, label)]
     return out
+
+
+def action_range(low, high):
+    """Brim's actions have a range. Without bounds it is -1 to 1; from one bound it is 2 wide."""
+    if math.isfinite(low) and math.isfinite(high):
+        return low, high
+    if math.isfinite(low):
+        return low, low + 2
+    return (high - 2, high) if math.isfinite(high) else (-1.0, 1.0)
 
 
 class Actions:
@@ -169,8 +180,7 @@ class Actions:
         self.box, self.multi = is_box(space), hasattr(space, "nvec") or type(space).__name__ == "MultiBinary"
         if self.box:
             self.shape = list(getattr(space, "shape", None) or shape_of(space.low))
-            self.low = [x if math.isfinite(x) else -1.0 for x in flat(space.low)]
-            self.high = [x if math.isfinite(x) else 1.0 for x in flat(space.high)]
+            self.low, self.high = zip(*map(action_range, flat(space.low), flat(space.high)))
             self.count = len(self.low)
             self.part = {"low": self.low, "high": self.high}
         elif self.multi:
@@ -195,17 +205,24 @@ class Actions:
         return x[0] + self.start
 
 
-def reset_env(env, seed):
+def takes_seed(reset):
+    """Older environments have a reset() without a seed."""
     try:
-        result = env.reset(seed=seed)
-    except TypeError:
-        result = env.reset()
+        given = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in given)
+
+
+def reset_env(env, seed):
+    result = env.reset(seed=seed) if takes_seed(env.reset) else env.reset()
     return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
 
 
 class Server:
     def __init__(self, name, n, kwargs):
-        self.envs = [make(name, kwargs) for _ in range(n)]
+        make = maker(name)
+        self.envs = [make(**kwargs) for _ in range(n)]
         env = self.envs[0]
         self.blocks = blocks_of(env.observation_space)
         self.actions = Actions(env.action_space)
@@ -279,6 +296,11 @@ class Server:
         data = rgb.astype("uint8").tobytes() if hasattr(rgb, "astype") else bytes(flat(rgb))
         reply(b"p", struct.pack("<II", shape[1], shape[0]) + data)
 
+    def close(self):
+        for env in self.envs:
+            if hasattr(env, "close"):
+                env.close()
+
     def serve(self):
         act = {b"S": self.step, b"R": self.reset, b"P": self.picture}
         while True:
@@ -312,6 +334,7 @@ def main():
         reply(b"s", json.dumps(server.spec).encode())
         server.attach(json.loads(read_line()))
         server.serve()
+        server.close()
     except (BrokenPipeError, KeyboardInterrupt):
         pass
     except SystemExit as e:

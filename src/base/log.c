@@ -130,6 +130,13 @@ void log_copy(const char *path)
     pthread_mutex_unlock(&sink.lock);
 }
 
+void log_last_words(const char *text)
+{
+    ssize_t n = write(STDERR_FILENO, text, strlen(text));
+    if (copy.path[0]) n = write(copy.fd, text, strlen(text));
+    (void)n;
+}
+
 /* ---- Lines --------------------------------------------------------------------------------------------- */
 
 void log_open(FILE *out)

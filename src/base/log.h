@@ -39,6 +39,9 @@ void log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* For a signal handler, before the process ends: the text goes to stderr and to the copy, without a lock. */
+void log_last_words(const char *text);
+
 int  log_is_terminal(void); /* 1 when the status line is shown */
 int  log_columns(void);     /* the terminal's width; 80 when unknown */
 void log_status(

@@ -113,6 +113,8 @@ int cmd_env(const CmdArgs *a)
     }
     TRY(cmd_parse(&rest, flag, ARRAY_LEN(flag), &t));
     if (!verb) return err_user("command line: env: list, check NAME, new NAME or show NAME");
+    if (strcmp(verb, "list") == 0 && t.target)
+        return err_user("command line: env list takes no name: %.64s", t.target);
     if (strcmp(verb, "list") == 0) return list();
     if (strcmp(verb, "check") != 0 && strcmp(verb, "new") != 0 && strcmp(verb, "show") != 0)
         return no_verb(verb);

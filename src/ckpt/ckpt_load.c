@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "conf/schema.h"
+#include "conf/paths.h"
 #include "ckpt/ckpt_impl.h"
 #include "tensor/number.h"
 
@@ -234,6 +234,23 @@ static int is_fixed(const SchemaRow *row, int weights_alone)
     return row->fixed == FIXED_WEIGHTS || (other && !weights_alone);
 }
 
+static int keep_name(void *ctx, const SchemaRow *row, char path[RECIPE_STR])
+{
+    const char *name = file_name_of(path);
+    memmove(path, name, strlen(name) + 1);
+    return 0;
+}
+
+/* The same but for the folders of files: a program that is rebuilt or moved is taken for the same one. */
+static int same_names(const SchemaRow *row, const char *was, const char *now)
+{
+    char a[RECIPE_STR], b[RECIPE_STR];
+    if (str_copy(a, sizeof a, was) < 0 || str_copy(b, sizeof b, now) < 0) return 0;
+    paths_in_text(row, a, keep_name, NULL);
+    paths_in_text(row, b, keep_name, NULL);
+    return strcmp(a, b) == 0;
+}
+
 /* The same file? Older checkpoints have a path as it was given, maybe relative to an unknown folder: one that
  * leads to the file from here, or that the file's path ends with, is taken for it. Both texts are in
  * quotation marks. */
@@ -241,7 +258,8 @@ static int same_path(const SchemaRow *row, const char *was, const char *now)
 {
     char   path[PATH_MAX], full[PATH_MAX + 2] = "\"";
     size_t n = strlen(was), m = strlen(now);
-    if (!row->path) return 0;
+    if (row->path == PATH_PART) return same_names(row, was, now);
+    if (row->path != PATH_WHOLE) return 0;
     if (n < 3 || n >= sizeof path || was[0] != '"') return 0;
     if (m > n && now[m - n] == '/' && strcmp(now + m - n + 1, was + 1) == 0) return 1;
     snprintf(path, sizeof path, "%.*s", (int)n - 2, was + 1);

@@ -74,12 +74,15 @@ static void say_place(const Recipe *r, const char *key, char *buf, size_t n)
     }
 }
 
-int recipe_is_typed(const Recipe *r, const char *key)
+static int origin_of(const Recipe *r, const char *key)
 {
     int row = schema_find(r, key);
     CHECK(row >= 0, "no key %s", key);
-    return r->origin[row] == ORIGIN_COMMAND_LINE;
+    return r->origin[row];
 }
+
+int recipe_is_typed(const Recipe *r, const char *key) { return origin_of(r, key) == ORIGIN_COMMAND_LINE; }
+int recipe_is_given(const Recipe *r, const char *key) { return origin_of(r, key) != ORIGIN_DEFAULT; }
 
 int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
 {

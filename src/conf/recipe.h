@@ -53,6 +53,8 @@ enum {
     RECIPE_STR        = 4096,  /* a path */
     RECIPE_KEYS       = 256,   /* room for one per row of the schema, those of a task included */
     RECIPE_OWN        = 16384, /* bytes for the keys that a task brings along */
+    RECIPE_ENV_OBS    = 8,     /* observation blocks, */
+    RECIPE_ENV_ACT    = 512,   /* and heads or dimensions of an action, as in env/env.h */
     RECIPE_MOST_DEPTH = 12
 };
 
@@ -219,6 +221,31 @@ typedef struct {
     int64_t context; /* tokens that a sequence may have; 0: model.context */
     int     all;     /* logits of every token of a prompt */
 } RecipeAsk;
+
+/* Not keys: what a policy must know of its environment. The environment is asked once for each recipe. */
+typedef struct {
+    int     is_known;
+    int64_t obs_dim;  /* numbers of all blocks */
+    int     is_plain; /* one f32 block, no scale: rows of the environment are rows of the net */
+    int     n_block;
+    struct {
+        char    name[64]; /* cut short if it is long */
+        int64_t n_elem;
+        float   scale, bias;
+    } block[RECIPE_ENV_OBS];
+    int     is_discrete;
+    int     n_act;                                     /* heads or dimensions */
+    int64_t n_out;                                     /* choices of all heads, or dimensions */
+    int     n_mask;                                    /* bytes of a mask; 0: none */
+    int32_t seg[RECIPE_ENV_ACT + 1];                   /* borders of the heads */
+    float   low[RECIPE_ENV_ACT], high[RECIPE_ENV_ACT]; /* of continuous actions; low == high: none */
+    int64_t limit;                                     /* steps of an episode; 0: none */
+    int64_t state_bytes;                               /* of one environment; 0: it cannot be saved */
+    int     is_cheap;                                  /* 1: a step takes less than waking a thread */
+    int     has_solved_at;
+    float   solved_at; /* mean return that counts as solved */
+} RecipeEnv;
+
 /* Environments, and how PPO learns from them. A step is one rollout and its updates. */
 typedef struct {
     char       env[RECIPE_STR];     /* see env/envlib.h */
@@ -239,6 +266,7 @@ typedef struct {
     int64_t    threads, workers;
     EnvIsolate isolate;
     double     timeout_s;
+    RecipeEnv  seen;
 } RecipePpo;
 
 typedef struct {
@@ -348,6 +376,8 @@ int recipe_parse(Recipe *r, const char *name, const char *text, size_t n, int n_
 
 /* 1: the command line gives this key. */
 int recipe_is_typed(const Recipe *r, const char *key);
+/* 1: the command line or the file does. */
+int recipe_is_given(const Recipe *r, const char *key);
 
 /* Reports what is wrong with a key's value and where the value was given: "FILE:LINE: KEY: text", "command
  * line: KEY: text" or, of a key that is not given, "FILE: KEY: text". Always negative. */

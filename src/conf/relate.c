@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "conf/bind.h"
 #include "conf/hfconf.h"
+#include "conf/paths.h"
 #include "conf/relate_image.h"
 
 #include <limits.h>
@@ -246,31 +247,31 @@ static int refuse_missing(const Recipe *r, const char *key, const char *path)
     return -1;
 }
 
+/* Where files are looked for. */
+typedef struct {
+    const Recipe *r;
+    const char   *folder;
+} Beside;
+
 /* Replaces a path that exists only beside the recipe by one that can be opened from here. */
-static int beside_recipe(const Recipe *r, char *path, const char *key, const char *folder)
+static int beside_recipe(void *ctx, const SchemaRow *row, char path[RECIPE_STR])
 {
-    char beside[2 * RECIPE_STR];
-    if (path[0] && path[0] != '/' && file_kind(path) == FILE_NONE) {
-        snprintf(beside, sizeof beside, "%s/%s", folder, path);
-        if (file_kind(beside) != FILE_NONE) {
-            DEMAND(strlen(beside) < RECIPE_STR, key, "the path is longer than %d bytes: %s", RECIPE_STR - 1,
-                   beside);
-            memset(path, 0, RECIPE_STR);
-            memcpy(path, beside, strlen(beside));
-        }
-    }
+    const Beside *b = ctx;
+    const Recipe *r = b->r;
+    char          beside[2 * RECIPE_STR];
+    if (path[0] == '/' || file_kind(path) != FILE_NONE) return 0;
+    snprintf(beside, sizeof beside, "%s/%s", b->folder, path);
+    if (file_kind(beside) == FILE_NONE) return 0;
+    DEMAND(strlen(beside) < RECIPE_STR, row->name, "the path is longer than %d bytes: %s", RECIPE_STR - 1,
+           beside);
+    str_copy(path, RECIPE_STR, beside);
     return 0;
 }
 
 /* The same for every key that names a file. */
 static int find_files(Recipe *r, const char *folder)
 {
-    for (int i = 0; i < schema_rows(r); i++) {
-        const SchemaRow *row = schema_row(r, i);
-        if (row->path && schema_applies(r, row))
-            TRY(beside_recipe(r, (char *)r + row->offset, row->name, folder));
-    }
-    return 0;
+    return paths_in_recipe(r, beside_recipe, &(Beside){ r, folder });
 }
 
 static int check_data(const Recipe *r, const char *path, const char *key)
@@ -372,7 +373,7 @@ static int resolve_init(Recipe *r, const char *folder, int need_data)
 {
     HfConfig c;
     if (!r->init[0]) return 0;
-    TRY(beside_recipe(r, r->init, "init", folder));
+    TRY(find_files(r, folder));
     if (!hfconf_is_folder(r->init)) {
         /* A run that has begun needs the folder no more. */
         DEMAND(!need_data, "init", "%s: no folder with a config.json", r->init);
@@ -447,13 +448,29 @@ static void prefer_ppo(Recipe *r)
 #undef PREFER
 }
 
-/* The largest part of n samples that is a multiple of c and has at most 65,536. */
-static int64_t choose_minibatch(int64_t n, int64_t c)
+enum { MOST_MINIBATCH = 65536, SMALL_MINIBATCH = 4096 };
+
+/* The largest part of n samples that is a multiple of c and has at most 65,536; 0: all are small. */
+static int64_t divide_rollout(int64_t n, int64_t c)
 {
-    enum { MOST = 65536 };
-    int64_t parts = (n + MOST - 1) / MOST;
-    while (parts < n && (n % parts != 0 || n / parts % c != 0)) parts++;
-    return n / parts;
+    int64_t parts = (n + MOST_MINIBATCH - 1) / MOST_MINIBATCH, small = MIN(SMALL_MINIBATCH, n);
+    while (n / parts >= small && (n % parts != 0 || n / parts % c != 0)) parts++;
+    return n / parts >= small ? n / parts : 0;
+}
+
+/* A rollout of 65,537 steps has no parts but single samples, and an update of each would take for ever. */
+static int choose_minibatch(Recipe *r, int64_t n)
+{
+    RecipePpo *p = &r->ppo;
+    int64_t    c = r->policy.context, rollout = p->rollout;
+    p->minibatch = n;
+    if (rollout % c != 0) return 0; /* refused for that */
+    p->minibatch = divide_rollout(n, c);
+    while (divide_rollout(p->envs * rollout, c) == 0) rollout -= c;
+    DEMAND(p->minibatch > 0, "ppo.rollout",
+           "ppo.envs x ppo.rollout (%lld) has no equal parts of %d to %d samples: ppo.rollout %lld would do",
+           LL(n), SMALL_MINIBATCH, MOST_MINIBATCH, LL(rollout));
+    return 0;
 }
 
 /* The steps of the run, of n environment steps each. If the command line has `steps`, total_steps of the file
@@ -475,6 +492,30 @@ static int count_rollouts(Recipe *r, int64_t n)
     return 0;
 }
 
+/* Keys on the command line that would do nothing. A file may have them: the same file serves several kinds of
+ * policy. */
+static int check_policy(const Recipe *r)
+{
+    static const struct {
+        const char *key, *why;
+        PolicyKind  kind;
+    } none[] = { { "policy.heads", "does nothing: an mlp has no heads", POLICY_MLP },
+                 { "policy.ffn", "does nothing: an mlp has no feed-forward layers", POLICY_MLP },
+                 { "policy.act", "does nothing: a trunk has gelu", POLICY_TRUNK },
+                 { "policy.shared", "does nothing: actor and critic of a trunk share it", POLICY_TRUNK },
+                 { "policy.critic_width", "does nothing: a trunk has one width", POLICY_TRUNK } };
+    for (int i = 0; i < ARRAY_LEN(none); i++)
+        DEMAND(r->policy.kind != none[i].kind || !recipe_is_typed(r, none[i].key), none[i].key, "%s",
+               none[i].why);
+    DEMAND(!r->policy.shared || !recipe_is_typed(r, "policy.critic_width"), "policy.critic_width",
+           "does nothing with policy.shared: actor and critic have the same layers");
+    DEMAND(r->ppo.answer != ANSWER_DEVICE || !recipe_is_typed(r, "ppo.answer_bf16"), "ppo.answer_bf16",
+           "does nothing: needs ppo.answer host or auto");
+    RELATE(r->ppo.parity != PARITY_CLEANRL || !r->ppo.truncation, "ppo.truncation", "parity",
+           "parity cleanrl counts a truncated episode as terminated, ppo.truncation true does not");
+    return 0;
+}
+
 static int resolve_ppo(Recipe *r, const char *folder, int need_data)
 {
     RecipePpo *p = &r->ppo;
@@ -483,7 +524,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     prefer_ppo(r);
     DEMAND(p->env[0], "env", "is missing: name the environment (brim env list)");
     RELATE(n <= 1 << 30, "ppo.rollout", "ppo.envs", "a rollout of %lld steps is too long", LL(n));
-    if (p->minibatch == 0) p->minibatch = choose_minibatch(n, r->policy.context);
+    if (p->minibatch == 0) TRY(choose_minibatch(r, n));
     int64_t below = MIN(p->minibatch, n), above = p->minibatch;
     while (n % below != 0) below--;
     while (above < n && n % above != 0) above++;
@@ -500,6 +541,7 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
            LL(r->policy.width));
     RELATE(r->policy.kind == POLICY_TRUNK || r->policy.context == 1, "policy.context", "policy.kind",
            "an mlp has no memory: policy.context needs policy.kind trunk");
+    TRY(check_policy(r));
     TRY(count_rollouts(r, n));
     int64_t c = r->policy.context;
     RELATE(p->rollout % c == 0 && p->minibatch % c == 0, "policy.context", "ppo.rollout",

@@ -27,6 +27,10 @@ typedef enum {
  * trained on, which may change when that is asked for. */
 typedef enum { FIXED_NOT, FIXED_WEIGHTS, FIXED_SAMPLE, FIXED_STATE, FIXED_DATA } KeyFixed;
 
+/* Which file a key names. PATH_WHOLE: the value is its path. PATH_PART: in each item, what ends in .so, .py
+ * or .xml behind a word with ':' or '=': "./a.so", "gym:a.py:Class", "task=./a.so". */
+typedef enum { PATH_NONE, PATH_WHOLE, PATH_PART } KeyPath;
+
 struct SchemaRow {
     const char        *name; /* "steps", "model.width" */
     KeyType            type;
@@ -38,10 +42,10 @@ struct SchemaRow {
     const char *tasks; /* comma list of the tasks that have this key; "!a,b": all but these; NULL: all */
     const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char *help;
-    int path; /* KEY_TEXT: names a file. Looked for beside the recipe, too; a run keeps the absolute path */
-    int repeats;    /* KEY_LIST: an item may come twice */
-    int secret;     /* never written down: schema_get() shows it as empty */
-    KeyFixed fixed; /* may it change when a run goes on? */
+    KeyPath     path;    /* a file is looked for beside the recipe, too; a run keeps the absolute path */
+    int         repeats; /* KEY_LIST: an item may come twice */
+    int         secret;  /* never written down: schema_get() shows it as empty */
+    KeyFixed    fixed;   /* may it change when a run goes on? */
 };
 
 extern const SchemaRow schema_table[];

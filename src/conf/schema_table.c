@@ -112,7 +112,7 @@ const SchemaRow schema_table[] = {
       .aka = "frozen,freeze_layers",
       .help = "weights that are not trained, by name or the beginning of one: [embed, block.0-3]; they are "
               "kept once, in the type they compute in" },
-    { ROW("init", KEY_TEXT, init, ""), .path = 1,
+    { ROW("init", KEY_TEXT, init, ""), .path = PATH_WHOLE,
       .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
       .tasks = "lm,image",
       .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the "
@@ -142,18 +142,20 @@ const SchemaRow schema_table[] = {
               "checkpoint" },
     { ROW("spike_factor", KEY_FLOAT, spike_factor, "3"), BETWEEN(0, 1e6),
       .help = "a loss above this multiple of its running mean is a spike; 0: off" },
-    { ROW("env", KEY_TEXT, ppo.env, ""), .tasks = "ppo", .fixed = FIXED_WEIGHTS,
+    { ROW("env", KEY_TEXT, ppo.env, ""), .tasks = "ppo", .fixed = FIXED_WEIGHTS, .path = PATH_PART,
       .aka = "env_id,env_name,environment",
       .help = "environment: a built-in name, ./FILE.so, mujoco:FILE.xml, gym:ID (docs/environments.md)" },
-    { ROW("env_options", KEY_LIST, ppo.options, ""), .tasks = "ppo",
+    { ROW("env_options", KEY_LIST, ppo.options, ""), .tasks = "ppo", .path = PATH_PART,
       .aka = "env_kwargs",
-      .help = "options of the environment: [length=16]" },
+      .help = "options of the environment: [length=16]. With other ones a run that goes on begins new "
+              "episodes" },
     { ROW("total_steps", KEY_INT, ppo.total_steps, "0"), BETWEEN(0, 1e15), .tasks = "ppo",
       .aka = "total_timesteps,total_env_steps,num_env_steps",
       .help = "environment steps of the whole run, rounded down to whole rollouts; 0: `steps` counts "
               "rollouts" },
     { ROW("parity", KEY_ENUM, ppo.parity, "none"), .names = parity_names, .tasks = "ppo",
-      .help = "cleanrl: as CleanRL's ppo.py does it, so a truncated episode counts as terminated" },
+      .help = "cleanrl: as CleanRL's ppo.py does it, so a truncated episode counts as terminated; goes not "
+              "with ppo.truncation true" },
     { ROW("isolate", KEY_ENUM, ppo.isolate, "none"), .names = isolate_names, .tasks = "ppo",
       .help = "process: environments run in processes of their own; a crash restarts them" },
     { ROW("model.layers", KEY_INT, model.layers, "12"), BETWEEN(1, 1024),
@@ -295,7 +297,7 @@ const SchemaRow schema_table[] = {
       .aka = "class_names,id2label",
       .repeats = 1, .tasks = "image",
       .help = "names of the classes, by number; sets are matched by name; default: those of the data" },
-    { ROW("image.names_file", KEY_TEXT, image.names_file, ""), .path = 1,
+    { ROW("image.names_file", KEY_TEXT, image.names_file, ""), .path = PATH_WHOLE,
       .aka = "class_names_file,labels_file,class_map",
       .tasks = "image",
       .help = "file with the names of many classes: one a line, or config.json of Hugging Face; a run keeps "
@@ -362,13 +364,13 @@ const SchemaRow schema_table[] = {
     { ROW("encoder.tie_queries", KEY_BOOL, encoder.tie_queries, "false"),
       .tasks = "latent", .fixed = FIXED_WEIGHTS,
       .help = "one query for all latents: they collapse into one, on purpose; for trying the detectors" },
-    { ROW("latent.llm", KEY_TEXT, latent.llm, ""), .path = 1,
+    { ROW("latent.llm", KEY_TEXT, latent.llm, ""), .path = PATH_WHOLE,
       .aka = "base_model,frozen_model",
       .tasks = "latent",
       .help = "the frozen language model: a Hugging Face folder, a run of Brim, or a safetensors file that "
               "fits the keys of model; "
               "\"\": random weights, for speed only" },
-    { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = 1,
+    { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = PATH_WHOLE,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
       .help = "the language model's tokenizer: a file or a folder; default: its tokens are bytes" },
     { ROW("latent.pairs", KEY_ENUM, latent.pairs, "text"), .names = pairs_names,
@@ -497,7 +499,7 @@ const SchemaRow schema_table[] = {
     { ROW("ppo.threads", KEY_INT, ppo.threads, "0"), BETWEEN(0, 4096), .tasks = "ppo",
       .help = "threads that step environments; 0: all if that pays" },
     { ROW("ppo.workers", KEY_INT, ppo.workers, "0"), BETWEEN(0, 4096), .tasks = "ppo",
-      .help = "processes, with isolate or gym; 0: one a core" },
+      .help = "processes, with isolate or gym; 0: as many as threads that step environments" },
     { ROW("ppo.timeout_s", KEY_FLOAT, ppo.timeout_s, "60"), BETWEEN(0.001, 1e6), .tasks = "ppo",
       .help = "seconds that one call of an environment may take" },
     { ROW("policy.kind", KEY_ENUM, policy.kind, "mlp"), .names = policy_names, .tasks = "ppo",
@@ -581,14 +583,14 @@ const SchemaRow schema_table[] = {
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "text: the bytes of a file, or with data.tokenizer the tokens of any text; tokens: shards of "
               "token numbers; uint16: 2-byte token numbers without a header; random: noise, for speed only" },
-    { ROW("data.train", KEY_TEXT, data.train, ""), .path = 1,
+    { ROW("data.train", KEY_TEXT, data.train, ""), .path = PATH_WHOLE,
       .aka = "train_file,train_data,input_bin,dataset_path,train_path",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
       .help = "file (text), or shard or folder of shards (tokens): all its *.bin in the order of their "
               "names, as one sequence, so windows cross files; or the folder of brim data tokens, with both "
               "parts; with data.tokenizer also folders of text, JSON lines, gzip, zstd; of task image class "
               "folders, idx, tar or albums. From the current folder, else the recipe's" },
-    { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = 1,
+    { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = PATH_WHOLE,
       .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
@@ -598,7 +600,7 @@ const SchemaRow schema_table[] = {
       .tasks = "lm", .fixed = FIXED_SAMPLE,
       .help = "concat: windows of one long sequence; best_fit: each window begins with a document and holds "
               "whole documents where they fit (shards with an index, as brim data tokens writes them)" },
-    { ROW("data.val", KEY_TEXT, data.val, ""), .path = 1,
+    { ROW("data.val", KEY_TEXT, data.val, ""), .path = PATH_WHOLE,
       .aka = "val_file,val_data,validation,input_val_bin,eval_file",
       .tasks = "lm,image,latent", .fixed = FIXED_DATA,
       .help = "the same for validation; default: the last data.val_fraction of data.train, of task image "
@@ -689,7 +691,8 @@ const SchemaRow schema_table[] = {
               "same ones each time; brim eval takes all unless this is on its command line" },
     { ROW("eval.target", KEY_FLOAT, eval.target, "0"), BETWEEN(-1e9, 1e9),
       .aka = "target_loss,target_val_loss,reward_threshold",
-      .help = "stop once the validation loss is at or below this, or a return at or above; 0: never" },
+      .help = "stop once the validation loss is at or below this, or a return at or above; 0: never. Without "
+              "this key ppo stops where the environment says that it is solved" },
     { ROW("eval.patience", KEY_INT, eval.patience, "0"), BETWEEN(0, 1e6),
       .aka = "early_stopping,early_stopping_patience",
       .help = "evaluations without improvement before stopping; 0: never stop" },

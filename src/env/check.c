@@ -18,7 +18,8 @@ typedef struct {
     const EnvsConf *conf;
     FILE           *out;
     int             n_failed;
-    int             n_step; /* fewer where a step is slow */
+    int             n_step;    /* fewer where a step is slow */
+    int64_t         n_restart; /* of workers, in all tests */
 } Check;
 
 static void verdict(Check *c, int ok, const char *name, const char *fmt, ...)
@@ -72,7 +73,13 @@ static int run(Envs *e, Rows *r, int n_step, uint64_t *hash, int64_t *n_episode)
     return 0;
 }
 
-static int run_fresh(const EnvsConf *conf, int n_step, uint64_t *hash, int64_t *n_episode)
+static void close_envs(Check *c, Envs *e)
+{
+    c->n_restart += envs_restarts(e);
+    envs_close(e);
+}
+
+static int run_fresh(Check *c, const EnvsConf *conf, uint64_t *hash, int64_t *n_episode)
 {
     Envs *e;
     Rows  r;
@@ -81,9 +88,9 @@ static int run_fresh(const EnvsConf *conf, int n_step, uint64_t *hash, int64_t *
     rows_init(&r, envs_spec(e), envs_rows(e), 1);
     int rc = envs_reset(e, &r.io);
     if (rc == 0) *hash = hash_rows(envs_spec(e), &r.io, envs_rows(e), 0);
-    if (rc == 0) rc = run(e, &r, n_step, hash, n_episode);
+    if (rc == 0) rc = run(e, &r, c->n_step, hash, n_episode);
     rows_deinit(&r);
-    envs_close(e);
+    close_envs(c, e);
     return rc;
 }
 
@@ -94,14 +101,14 @@ static void test_runs(Check *c)
     EnvsConf one = with(c, FEW, 1, 7), two = with(c, FEW, 2, 7), other = with(c, FEW, 1, 8);
     uint64_t a, b, d;
     int64_t  n_a, n_b, n_d;
-    if (run_fresh(&one, c->n_step, &a, &n_a) < 0) {
+    if (run_fresh(c, &one, &a, &n_a) < 0) {
         verdict(c, 0, "runs", "%s", err_get());
         err_clear();
         return;
     }
     verdict(c, 1, "runs", "%d steps of %d environments, %lld episodes ended; every value is finite",
             c->n_step, FEW, (long long)n_a);
-    int rc = run_fresh(&two, c->n_step, &b, &n_b) < 0 || run_fresh(&other, c->n_step, &d, &n_d) < 0;
+    int rc = run_fresh(c, &two, &b, &n_b) < 0 || run_fresh(c, &other, &d, &n_d) < 0;
     if (rc) {
         verdict(c, 0, "deterministic", "%s", err_get());
         err_clear();
@@ -119,18 +126,37 @@ static void test_runs(Check *c)
                 "another seed gives the same run: it has no chance in it, or ignores its seed");
 }
 
-/* Values of one row of one block outside its bounds; the first one's index or -1. */
-static int64_t outside(const EnvSpec *s, const EnvsIo *io, int k, int64_t n_row)
+/* The first value of n rows of block k that is outside its bounds; its index or -1. */
+static int64_t outside(const EnvSpec *s, int k, const void *rows, int64_t n_row)
 {
     const EnvBlock *b = &s->block[k];
     for (int64_t i = 0; b->low < b->high && i < n_row * s->block_elem[k]; i++) {
-        double x = b->type == ENV_F32  ? ((const float *)io->obs[k])[i]
-                   : b->type == ENV_U8 ? ((const uint8_t *)io->obs[k])[i]
-                   : b->type == ENV_I8 ? ((const int8_t *)io->obs[k])[i]
-                                       : ((const int32_t *)io->obs[k])[i];
-        if (x < b->low || x > b->high) return i;
+        double x = b->type == ENV_F32  ? ((const float *)rows)[i]
+                   : b->type == ENV_U8 ? ((const uint8_t *)rows)[i]
+                   : b->type == ENV_I8 ? ((const int8_t *)rows)[i]
+                                       : ((const int32_t *)rows)[i];
+        if (x < b->low || x > b->high) return i % s->block_elem[k];
     }
     return -1;
+}
+
+/* Block and element of a value that is outside; the last observations of episodes count, too. */
+typedef struct {
+    int     block;
+    int64_t elem; /* -1: none is */
+} Outside;
+
+static Outside look_outside(const EnvSpec *s, const EnvsIo *io, int64_t n_row)
+{
+    Outside o = { 0, -1 };
+    for (int k = 0; k < s->info.n_obs && o.elem < 0; k++) {
+        o = (Outside){ k, outside(s, k, io->obs[k], n_row) };
+        for (int64_t i = 0; i < n_row && o.elem < 0; i++) {
+            if (io->episode_length[i] > 0)
+                o.elem = outside(s, k, (const char *)io->final_obs[k] + i * s->block_bytes[k], 1);
+        }
+    }
+    return o;
 }
 
 static int mask_is_bad(const EnvSpec *s, const EnvsIo *io, int64_t n_row)
@@ -153,72 +179,111 @@ static void test_bounds(Check *c)
     Rows     r;
     if (envs_open(&e, &conf) < 0) return; /* said by test_runs() */
     const EnvSpec *s = envs_spec(e);
-    int64_t        n = envs_rows(e), bad = -1, masked = 0;
-    int            rc, block = 0;
+    int64_t        n = envs_rows(e), masked = 0;
+    Outside        bad = { 0, -1 };
     rows_init(&r, s, n, 2);
-    rc = envs_reset(e, &r.io);
-    for (int t = 0; rc == 0 && bad < 0 && t < c->n_step; t++) {
-        for (int k = 0; k < s->info.n_obs && bad < 0; k++) {
-            bad   = outside(s, &r.io, k, n);
-            block = k;
-        }
+    int rc = envs_reset(e, &r.io);
+    for (int t = 0; rc == 0 && bad.elem < 0 && t < c->n_step; t++) {
+        bad = look_outside(s, &r.io, n);
         masked |= mask_is_bad(s, &r.io, n);
         rows_random(&r, s, n);
         rc = envs_step(e, 0, &r.io);
     }
-    err_clear();
-    if (bad < 0)
-        verdict(c, 1, "bounds", "every value lies between its low and high");
+    if (bad.elem >= 0)
+        verdict(c, 0, "bounds", "element %lld of block %s is outside its low and high", (long long)bad.elem,
+                s->block[bad.block].name);
     else
-        verdict(c, 0, "bounds", "element %lld of block %s is outside its low and high", (long long)bad,
-                s->block[block].name);
-    if (s->n_mask)
+        verdict(c, rc == 0, "bounds", "%s", rc < 0 ? err_get() : "every value lies between its low and high");
+    if (s->n_mask && (rc == 0 || masked))
         verdict(c, !masked, "mask",
                 masked ? "it forbids every choice of a head" : "every head has a choice left");
+    err_clear();
     rows_deinit(&r);
-    envs_close(e);
+    close_envs(c, e);
 }
 
-/* Rows between canaries: what an environment writes beside its row lands in one. */
+/* ---- rows between canaries: what an environment writes beside its row lands in one -------------------- */
+
+enum { MOST_FENCED = ENV_MAX_OBS + 3, CANARY_BYTE = 0xa5 };
+
+typedef struct {
+    const char *name;
+    uint8_t    *row;
+    size_t      bytes;
+} Fenced;
+
+typedef struct {
+    Arena  arena;
+    Fenced row[MOST_FENCED];
+    int    n;
+} Fence;
+
+/* So many bytes with a canary on either side. */
+static void *fence_add(Fence *f, const char *name, int64_t bytes)
+{
+    uint8_t *all = arena_alloc(&f->arena, (size_t)bytes + 2 * CANARY);
+    memset(all, CANARY_BYTE, (size_t)bytes + 2 * CANARY);
+    f->row[f->n++] = (Fenced){ name, all + CANARY, (size_t)bytes };
+    return all + CANARY;
+}
+
+/* The name of a row that was written beside; NULL: none was. */
+static const char *fence_broken(const Fence *f)
+{
+    for (int k = 0; k < f->n; k++) {
+        const Fenced *x = &f->row[k];
+        for (int i = 1; i <= CANARY; i++)
+            if (x->row[-i] != CANARY_BYTE || x->row[x->bytes + (size_t)i - 1] != CANARY_BYTE) return x->name;
+    }
+    return NULL;
+}
+
+static const char *step_fenced(const EnvLib *l, void *env, const EnvSpec *s, int n_step)
+{
+    Rows        r;
+    Fence       f      = { .n = 0 };
+    int64_t     agents = s->info.n_agent;
+    const char *broken = NULL;
+    arena_init(&f.arena);
+    rows_init(&r, s, agents, 3);
+    EnvIo io = { .act_i = r.act_i, .act_f = r.act_f };
+    for (int k = 0; k < s->info.n_obs; k++)
+        io.obs[k] = fence_add(&f, s->block[k].name, s->block_bytes[k] * agents);
+    io.reward = fence_add(&f, "reward", agents * (int64_t)sizeof(float));
+    io.alive  = fence_add(&f, "alive", agents);
+    if (s->n_mask) r.io.mask = io.mask = fence_add(&f, "mask", agents * s->n_mask);
+    int end = ENV_TERMINATED;
+    for (int t = 0; t < n_step && end >= 0 && !broken; t++) {
+        if (end != ENV_GOES_ON) end = l->api.reset(env, (uint64_t)t, &io);
+        if (end >= 0) rows_random(&r, s, agents);
+        if (end >= 0) end = l->api.step(env, &io);
+        broken = fence_broken(&f);
+    }
+    rows_deinit(&r);
+    arena_deinit(&f.arena);
+    return broken;
+}
+
 static void test_writes(Check *c)
 {
-    EnvLib l;
-    void  *env = NULL;
-    Arena  a;
+    EnvLib  l;
+    EnvSpec s;
+    Arena   a;
+    void   *env = NULL;
     if (envlib_is_gym(c->conf->name) || c->conf->isolate) return; /* their memory is copied row by row */
     arena_init(&a);
-    EnvSpec s;
     if (envlib_open(&l, c->conf->name, c->conf->option, c->conf->n_option) == 0 &&
         envlib_create(&l, &env) == 0 && spec_take(&s, &a, l.api.info(env), c->conf->name) == 0) {
-        Rows     r;
-        uint8_t *wide[ENV_MAX_OBS];
-        int      over = 0;
-        rows_init(&r, &s, s.info.n_agent, 3);
-        EnvIo io = {
-            .act_i = r.act_i, .act_f = r.act_f, .reward = r.io.reward, .mask = r.io.mask, .alive = r.io.alive
-        };
-        for (int k = 0; k < s.info.n_obs; k++) {
-            int64_t bytes = s.block_bytes[k] * s.info.n_agent;
-            wide[k]       = arena_alloc(&a, (size_t)bytes + 2 * CANARY);
-            memset(wide[k], 0xa5, (size_t)bytes + 2 * CANARY);
-            io.obs[k] = wide[k] + CANARY;
-        }
-        l.api.reset(env, 5, &io);
-        rows_random(&r, &s, s.info.n_agent);
-        l.api.step(env, &io);
-        for (int k = 0; k < s.info.n_obs; k++) {
-            int64_t bytes = s.block_bytes[k] * s.info.n_agent;
-            for (int i = 0; i < CANARY; i++)
-                over |= wide[k][i] != 0xa5 || wide[k][CANARY + bytes + i] != 0xa5;
-        }
-        verdict(c, !over, "writes",
-                over ? "it writes beside its observation row" : "nothing beside its rows");
-        rows_deinit(&r);
+        const char *broken = step_fenced(&l, env, &s, c->n_step);
+        verdict(c, !broken, "writes", broken ? "it writes beside its row of %s" : "nothing beside its rows",
+                broken);
     }
     if (env) l.api.destroy(env);
     arena_deinit(&a);
     err_clear();
 }
+
+/* ---- the rest ------------------------------------------------------------------------------------------ */
 
 /* Saves in the middle, goes on, loads, goes on again: both ways on must be the same bits. */
 static int both_ways(Envs *e, Rows *r, int n_step, int *same)
@@ -262,7 +327,7 @@ static void test_state(Check *c)
         rows_deinit(&r);
     }
     err_clear();
-    envs_close(e);
+    close_envs(c, e);
 }
 
 static void test_picture(Check *c)
@@ -283,7 +348,7 @@ static void test_picture(Check *c)
     err_clear();
     free(rgb);
     rows_deinit(&r);
-    envs_close(e);
+    close_envs(c, e);
 }
 
 static void test_speed(Check *c, double seconds)
@@ -305,17 +370,19 @@ static void test_speed(Check *c, double seconds)
         if (envs_spec(e)->n_mask) rows_random(&r, envs_spec(e), n);
     }
     char count[32];
-    verdict(c, rc == 0, "speed", "%s steps/s with one thread%s%s",
-            str_count(count, sizeof count, (double)steps / used), rc < 0 ? "; " : "",
-            rc < 0 ? err_get() : "");
+    if (rc < 0 || envs_restarts(e) > 0)
+        verdict(c, 0, "speed", "%s", rc < 0 ? err_get() : "workers were lost");
+    else
+        verdict(c, 1, "speed", "%s steps/s with one thread",
+                str_count(count, sizeof count, (double)steps / used));
     err_clear();
     rows_deinit(&r);
-    envs_close(e);
+    close_envs(c, e);
 }
 
 int check_env(const EnvsConf *conf, double seconds, FILE *out)
 {
-    Check    c   = { conf, out, 0, LONG_RUN };
+    Check    c   = { .conf = conf, .out = out, .n_step = LONG_RUN };
     EnvsConf one = with(&c, 1, 1, 1);
     Envs    *e;
     Rows     r;
@@ -332,13 +399,16 @@ int check_env(const EnvsConf *conf, double seconds, FILE *out)
     err_clear();
     if (clock_now_s() - begin > 10 * 50e-6) c.n_step = SLOW_RUN;
     rows_deinit(&r);
-    envs_close(e);
+    close_envs(&c, e);
     test_runs(&c);
     test_bounds(&c);
     test_writes(&c);
     test_state(&c);
     test_picture(&c);
     test_speed(&c, seconds);
+    if (envlib_is_gym(conf->name) || conf->isolate)
+        verdict(&c, c.n_restart == 0, "workers", "%lld restart%s", (long long)c.n_restart,
+                str_plural(c.n_restart));
     if (c.n_failed) return err_set("%s: %d test%s failed", conf->name, c.n_failed, str_plural(c.n_failed));
     return 0;
 }

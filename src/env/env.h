@@ -35,6 +35,7 @@ enum {
     ENV_MAX_ACT    = 512,   /* heads, or continuous dimensions */
     ENV_MAX_CHOICE = 65536, /* choices of all heads together */
     ENV_MAX_AGENT  = 256,
+    ENV_MAX_SIDE   = 8192, /* pixels of a picture's width or height */
 };
 
 typedef enum { ENV_F32, ENV_U8, ENV_I8, ENV_I32 } EnvType;

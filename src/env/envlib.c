@@ -11,6 +11,14 @@
 
 int envlib_is_gym(const char *name) { return str_starts_with(name, "gym:"); }
 
+/* Ends in "-v" and a number. */
+static int is_gym_id(const char *name)
+{
+    const char *version = strrchr(name, '-');
+    int64_t     n;
+    return version && version[1] == 'v' && str_parse_int(version + 2, &n) == 0;
+}
+
 static int unknown(const char *name)
 {
     StrNearest near = str_nearest_begin(name);
@@ -19,6 +27,11 @@ static int unknown(const char *name)
         if (builtin_at(i)->gym) str_nearest_offer(&near, builtin_at(i)->gym);
     }
     if (near.best) return err_user("environment %s: no such environment (did you mean %s?)", name, near.best);
+    if (str_ends_with(name, ".xml"))
+        return err_user("environment %s: no such environment (did you mean mujoco:%s?)", name, name);
+    if (str_ends_with(name, ".py") || strstr(name, ".py:") || is_gym_id(name))
+        return err_user("environment %s: no such environment (did you mean gym:%s%s?)", name, name,
+                        str_ends_with(name, ".py") ? ":CLASS" : "");
     return err_user(
         "environment %s: no such environment (brim env list shows all; a shared object's name ends in .so)",
         name);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hostmem.h"
 #include "base/str.h"
 #include "env/envfn.h"
 #include "env/envs_impl.h"
@@ -29,10 +30,13 @@ EnvIo envs_row(const Envs *e, const EnvsIo *io, int i)
     return r;
 }
 
-void envs_enter(const Envs *e, int i)
+/* Thread `slot` goes into n environments from i on. Their numbers count over all ranks. */
+static void enter(const Envs *e, int slot, int i, int n)
 {
-    if (e->guard) guard_enter(e->guard, 0, i);
+    if (e->guard) guard_enter(e->guard, slot, e->conf.first + i, n);
 }
+
+void envs_enter(const Envs *e, int i) { enter(e, 0, i, 1); }
 
 void envs_leave(const Envs *e)
 {
@@ -68,8 +72,8 @@ static int64_t first_bad(const float *x, int64_t n)
 
 static int fail(const Envs *e, int i, const char *what)
 {
-    return err_set("environment %s number %d, episode %lld, step %lld: %s", e->conf.name, i,
-                   (long long)e->episode[i], (long long)e->steps[i], what);
+    return err_set("environment %s number %lld, episode %lld, step %lld: %s", e->conf.name,
+                   (long long)e->conf.first + i, (long long)e->episode[i], (long long)e->steps[i], what);
 }
 
 static int check_actions(const Envs *e, const EnvsIo *io, int lo, int hi)
@@ -192,13 +196,14 @@ static int call_steps(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 {
     const EnvApi *api = &e->lib.api;
     if (api->step_batch) {
+        enter(e, slot, lo, hi - lo);
         EnvIo r   = envs_row(e, io, lo);
         int   bad = api->step_batch(e->env + lo, hi - lo, &r, e->end + lo);
         return bad < 0 ? call_failed(e, MIN(lo + (-1 - bad), hi - 1), "step") : 0;
     }
     for (int i = lo; i < hi; i++) {
         EnvIo r = envs_row(e, io, i);
-        if (e->guard) guard_enter(e->guard, slot, i);
+        enter(e, slot, i, 1);
         int bits = api->step(e->env[i], &r);
         if (bits < 0) return call_failed(e, i, "step");
         e->end[i] = (uint8_t)MIN(bits, UINT8_MAX);
@@ -213,7 +218,8 @@ static int step_slice(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
     for (int i = lo; i < hi; i++) {
         TRY(settle(e, io, i));
         if (!e->end[i]) continue;
-        if (e->guard) guard_enter(e->guard, slot, i);
+        if (e->conf.on_end) TRY(e->conf.on_end(e->conf.self, i));
+        enter(e, slot, i, 1);
         TRY(reset_here(e, io, i));
     }
     return 0;
@@ -222,7 +228,7 @@ static int step_slice(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 static int reset_slice(Envs *e, const EnvsIo *io, int slot, int lo, int hi)
 {
     for (int i = lo; i < hi; i++) {
-        if (e->guard) guard_enter(e->guard, slot, i);
+        enter(e, slot, i, 1);
         TRY(reset_here(e, io, i));
     }
     return 0;
@@ -232,7 +238,7 @@ typedef int (*SliceFn)(Envs *e, const EnvsIo *io, int slot, int lo, int hi);
 
 static int guarded(Envs *e, SliceFn fn, const EnvsIo *io, int slot, int lo, int hi)
 {
-    if (e->guard) guard_enter(e->guard, slot, lo);
+    enter(e, slot, lo, 1);
     int rc = fn(e, io, slot, lo, hi);
     if (e->guard) guard_leave(e->guard, slot);
     return rc;
@@ -312,6 +318,7 @@ static int step_remote(Envs *e, const EnvsIo *io, int lo, int hi)
     for (int i = lo; i < hi; i++) {
         TRY(settle(e, io, i));
         n_ended += e->end[i];
+        if (e->end[i] && e->conf.on_end) TRY(e->conf.on_end(e->conf.self, i));
     }
     if (n_ended == 0) return 0;
     TRY(remote_reset(e->remote, lo, hi, e->end, e->seed, io));
@@ -350,8 +357,9 @@ static int open_all(Envs *e)
     if (c->timeout_s == 0) c->timeout_s = DEFAULT_TIMEOUT_S;
     if (c->isolate || envlib_is_gym(c->name)) {
         TRY(remote_open(&e->remote,
-                        &(RemoteConf){ c->name, c->option, c->n_option, e->n_env, e->n_group, c->n_worker,
-                                       c->timeout_s, c->program },
+                        &(RemoteConf){ c->name, c->option, c->n_option, e->n_env, e->n_group,
+                                       c->n_worker > 0 ? c->n_worker : e->n_thread, c->timeout_s, c->program,
+                                       c->first },
                         &e->spec, &e->arena));
     } else {
         TRY(create_here(e));
@@ -378,7 +386,7 @@ int envs_open(Envs **out, const EnvsConf *conf)
     e->conf     = *conf;
     e->n_env    = conf->n_env;
     e->n_group  = MAX(conf->n_group, 1);
-    e->n_thread = conf->n_thread > 0 ? conf->n_thread : omp_get_max_threads();
+    e->n_thread = conf->n_thread > 0 ? conf->n_thread : MIN(omp_get_max_threads(), hostmem_quota());
     CHECK(e->n_group <= e->n_env, "%d groups of %d environments", e->n_group, e->n_env);
     if (open_all(e) == 0) return 0;
     envs_close(e);
@@ -436,9 +444,9 @@ int envs_step(Envs *e, int group, const EnvsIo *io)
 
 static int picture_here(Envs *e, int env, uint8_t *rgb, int *width, int *height)
 {
-    enum { LARGEST = 8192 };
     int w, h;
-    if (e->lib.api.picture(e->env[env], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > LARGEST || h > LARGEST)
+    if (e->lib.api.picture(e->env[env], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > ENV_MAX_SIDE ||
+        h > ENV_MAX_SIDE)
         return call_failed(e, env, "picture");
     *width  = w;
     *height = h;

@@ -34,14 +34,17 @@ typedef struct {
     int                n_option;
     int                n_env;
     int                n_group;  /* 0: 1 */
-    int                n_thread; /* 0: all; never more than environments in a group */
-    int                n_worker; /* processes, with isolate or gym; 0: one a core */
+    int                n_thread; /* 0: one a CPU; never more than environments in a group */
+    int                n_worker; /* processes, with isolate or gym; 0: as many as threads */
     uint64_t           seed;
     int64_t            first;     /* number of the first environment, for seeds: ranks have different ones */
     int64_t            max_steps; /* time limit; 0: the environment's own, -1: none */
     int                isolate;   /* 1: environments run in worker processes */
     double             timeout_s; /* of one call; 0: 60, negative: none */
     const char        *program;   /* the brim that workers run; NULL: this program */
+    /* Called when an episode of env has ended, before the next one begins; NULL: nothing is called. */
+    int (*on_end)(void *self, int env);
+    void *self;
 } EnvsConf;
 
 /* The caller's buffers, each with a row per agent of all environments of all groups. NULL: not wanted, unless
@@ -83,6 +86,8 @@ int     envs_can_save(const Envs *e);
 int64_t envs_state_bytes(Envs *e); /* of the state now; negative after err_set() */
 /* io as after the last step: the current observations, masks and alive flags are part of the state. */
 int envs_save(Envs *e, const EnvsIo *io, void *buf, int64_t n);
+/* 1: nothing is loaded, because the state is of another kind, of other options, of another number or of
+ * another seed, or because environments here cannot load. Negative after err_set(): the bytes are damaged. */
 int envs_load(Envs *e, const EnvsIo *io, const void *buf, int64_t n);
 
 #ifdef __cplusplus

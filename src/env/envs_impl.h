@@ -40,7 +40,7 @@ struct Envs {
     double    work_s;  /* of all threads together, in one step of a group, lately */
 };
 
-/* Around a call into environment i from the caller's own thread; a crash or a hang is then named. */
+/* Around a call into environment i, from the caller's own thread; a crash or a hang is then named. */
 void envs_enter(const Envs *e, int i);
 void envs_leave(const Envs *e);
 

@@ -2,24 +2,25 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/thread.h"
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct {
     _Alignas(64) atomic_int_least64_t since_us; /* 0: not inside */
-    atomic_int env;
+    atomic_int_least64_t env;
+    atomic_int           n_env;
 } Slot;
 
 struct Guard {
-    char            name[128];
+    char            name[512];
     Slot           *slot;
     int             n_slot;
     double          timeout_s;
@@ -43,15 +44,11 @@ static _Thread_local const Guard *inside;
 static _Thread_local int          inside_slot;
 
 /* snprintf() is not safe in a handler. */
-static void say(const char *text)
-{
-    ssize_t n = write(STDERR_FILENO, text, strlen(text));
-    (void)n;
-}
+static void say(const char *text) { log_last_words(text); }
 
-static void say_int(int x)
+static void say_int(int64_t x)
 {
-    char  digit[12];
+    char  digit[24];
     char *p = digit + sizeof digit - 1;
     for (*p = '\0'; x > 0 || !*p; x /= 10) *--p = (char)('0' + x % 10);
     say(p);
@@ -61,8 +58,12 @@ static void say_who(const Guard *g, int slot)
 {
     say("brim: environment ");
     say(g->name);
-    say(" number ");
-    say_int(atomic_load(&g->slot[slot].env));
+    int64_t env = atomic_load(&g->slot[slot].env);
+    int     n   = atomic_load(&g->slot[slot].n_env);
+    say(n > 1 ? " numbers " : " number ");
+    say_int(env);
+    if (n > 1) say(" to ");
+    if (n > 1) say_int(env + n - 1);
 }
 
 static void on_crash(int sig)
@@ -163,9 +164,10 @@ void guard_close(Guard *g)
     free(g);
 }
 
-void guard_enter(Guard *g, int slot, int env)
+void guard_enter(Guard *g, int slot, int64_t env, int n)
 {
     atomic_store_explicit(&g->slot[slot].env, env, memory_order_relaxed);
+    atomic_store_explicit(&g->slot[slot].n_env, n, memory_order_relaxed);
     atomic_store_explicit(&g->slot[slot].since_us, now_us(), memory_order_relaxed);
     own_stack();
     inside_slot = slot;

@@ -9,6 +9,8 @@
 #ifndef ENV_GUARD_H
 #define ENV_GUARD_H
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -19,8 +21,8 @@ typedef struct Guard Guard;
 int  guard_open(Guard **g, const char *name, int n_slot, double timeout_s);
 void guard_close(Guard *g); /* NULL is allowed */
 
-/* Around the calls of one thread; env is what a message names. */
-void guard_enter(Guard *g, int slot, int env);
+/* Around the calls of one thread, into n environments from number env on; a message names them. */
+void guard_enter(Guard *g, int slot, int64_t env, int n);
 void guard_leave(Guard *g, int slot);
 
 #ifdef __cplusplus

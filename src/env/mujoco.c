@@ -140,22 +140,31 @@ static double humanoid_measure(const mjModel *m, const mjData *d)
     return sum / mass;
 }
 
-enum { HUMANOID_FRAME_SKIP = 5 };
-
 /* Gymnasium's Humanoid-v4: 1.25 x forward speed + 5 - 0.1 x sum of squared controls; over unless 1 < z <
  * 2. */
-static int humanoid_judge(const mjModel *m, const mjData *d, double before, float *reward)
+static int humanoid_judge(const MujocoStep *s, float *reward)
 {
-    double control = 0, forward = (humanoid_measure(m, d) - before) / (m->opt.timestep * HUMANOID_FRAME_SKIP);
+    const mjModel *m       = s->m;
+    const mjData  *d       = s->d;
+    double         control = 0, forward = (humanoid_measure(m, d) - s->before) / s->dt;
     for (int i = 0; i < m->nu; i++) control += d->ctrl[i] * d->ctrl[i];
     *reward = (float)(1.25 * forward + 5.0 - 0.1 * control);
     return d->qpos[2] > 1.0 && d->qpos[2] < 2.0 ? ENV_GOES_ON : ENV_TERMINATED;
 }
 
-static const MujocoTask humanoid_task = {
-    MUJOCO_TASK_ABI, sizeof(MujocoTask), HUMANOID_FRAME_SKIP, 1000, 2, 0.01, humanoid_judge, humanoid_measure
-};
-static const MujocoTask no_task = { MUJOCO_TASK_ABI, sizeof(MujocoTask), 1, 1000, 0, 0.01, NULL, NULL };
+static const MujocoTask humanoid_task = { .abi         = MUJOCO_TASK_ABI,
+                                          .size_bytes  = sizeof(MujocoTask),
+                                          .frame_skip  = 5,
+                                          .max_steps   = 1000,
+                                          .skip_qpos   = 2,
+                                          .reset_noise = 0.01,
+                                          .judge_step  = humanoid_judge,
+                                          .measure     = humanoid_measure };
+static const MujocoTask no_task       = { .abi         = MUJOCO_TASK_ABI,
+                                          .size_bytes  = sizeof(MujocoTask),
+                                          .frame_skip  = 1,
+                                          .max_steps   = 1000,
+                                          .reset_noise = 0.01 };
 
 /* ---- the environment ----------------------------------------------------------------------------------- */
 
@@ -173,6 +182,9 @@ typedef struct {
     float     *low, *high;
     EnvInfo    info;
 } Mujoco;
+
+/* Seconds of a step. */
+static double step_s(const Mujoco *e) { return e->model->m->opt.timestep * e->task.frame_skip; }
 
 enum { F_QPOS, F_QVEL, F_CINERT, F_CVEL, F_QFRC, F_CFRC };
 
@@ -306,7 +318,7 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
     *o = (Options){ 0 };
     str_copy(e->obs_text, sizeof e->obs_text, "qpos+qvel");
     for (int i = 0; i < n; i++) {
-        const char *v  = strchr(option[i], '=') ? strchr(option[i], '=') + 1 : "";
+        const char *v = strchr(option[i], '=') ? strchr(option[i], '=') + 1 : "", *wanted = "a shorter text";
         int         ok = 1;
         if (str_starts_with(option[i], "model="))
             find_model(v, o->model, sizeof o->model);
@@ -314,13 +326,15 @@ static int read_options(Options *o, Mujoco *e, const char *const *option, int n,
             ok = str_copy(o->task, sizeof o->task, v) >= 0;
         else if (str_starts_with(option[i], "obs="))
             ok = str_copy(e->obs_text, sizeof e->obs_text, v) >= 0;
-        else if (str_starts_with(option[i], "frame_skip="))
-            ok = str_parse_int(v, &o->frame_skip) >= 0 && o->frame_skip >= 1 && o->frame_skip <= 10000;
-        else
-            ok = 0;
+        else if (str_starts_with(option[i], "frame_skip=")) {
+            wanted = "a whole number from 1 to 10000";
+            ok     = str_parse_int(v, &o->frame_skip) >= 0 && o->frame_skip >= 1 && o->frame_skip <= 10000;
+        } else {
+            snprintf(error, n_error, "%s: no such option (task=, obs=, frame_skip=)", option[i]);
+            return -1;
+        }
         if (ok) continue;
-        snprintf(error, n_error, "%s: no such option, or not this value (task=, obs=, frame_skip=)",
-                 option[i]);
+        snprintf(error, n_error, "%s: expected %s", option[i], wanted);
         return -1;
     }
     if (file_kind(o->model) != FILE_REGULAR) {
@@ -347,12 +361,17 @@ static int set_up(Mujoco *e, const char *const *option, int n, char *error, size
         snprintf(error, n_error, "no memory");
         return -1;
     }
-    if (e->model->m->nu < 1 || e->task.skip_qpos >= e->model->m->nq) {
-        snprintf(error, n_error, "%s: no actuators, or fewer positions than the task leaves out", o.model);
+    if (e->model->m->nu < 1) {
+        snprintf(error, n_error, "%s: the model has no actuators", o.model);
+        return -1;
+    }
+    if (e->task.skip_qpos >= e->model->m->nq) {
+        snprintf(error, n_error, "%s: the task leaves out %d positions, and the model has %d", o.model,
+                 e->task.skip_qpos, (int)e->model->m->nq);
         return -1;
     }
     if (e->task.frame_skip < 1) e->task.frame_skip = 1;
-    double dt = e->model->m->opt.timestep * e->task.frame_skip;
+    double dt = step_s(e);
     e->info   = (EnvInfo){ .abi        = ENV_ABI,
                            .size_bytes = sizeof e->info,
                            .name       = "mujoco",
@@ -404,6 +423,13 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
     return 0;
 }
 
+static int judge(const Mujoco *e, float *reward)
+{
+    if (e->task.judge_step)
+        return e->task.judge_step(&(MujocoStep){ e->model->m, e->d, e->before, step_s(e) }, reward);
+    return e->task.judge ? e->task.judge(e->model->m, e->d, e->before, reward) : ENV_GOES_ON;
+}
+
 static int step(void *env, const EnvIo *io)
 {
     Mujoco        *e = env;
@@ -412,7 +438,7 @@ static int step(void *env, const EnvIo *io)
     for (int k = 0; k < e->task.frame_skip; k++) e->engine.mj_step(m, e->d);
     if (e->needs_forces) e->engine.mj_rnePostConstraint(m, e->d);
     *io->reward = 0;
-    int end     = e->task.judge ? e->task.judge(m, e->d, e->before, io->reward) : ENV_GOES_ON;
+    int end     = judge(e, io->reward);
     if (count_warnings(e->d) != e->n_warning) end |= ENV_TERMINATED;
     e->before = e->task.measure ? e->task.measure(m, e->d) : 0;
     observe(e, io);

@@ -24,6 +24,14 @@ struct mjData_;
 
 #define MUJOCO_TASK_ABI 1u
 
+/* The step that was just made. Later versions only append fields. */
+typedef struct {
+    const struct mjModel_ *m;
+    const struct mjData_  *d;
+    double                 before; /* what measure() returned before the step */
+    double                 dt;     /* seconds of the step */
+} MujocoStep;
+
 typedef struct {
     uint32_t abi, size_bytes;
     int      frame_skip;
@@ -35,6 +43,9 @@ typedef struct {
     int (*judge)(const struct mjModel_ *m, const struct mjData_ *d, double before, float *reward);
     /* A number that judge() compares, such as the position; may be NULL. */
     double (*measure)(const struct mjModel_ *m, const struct mjData_ *d);
+    /* Instead of judge(), for a task that must know the seconds of a step: the option frame_skip changes
+     * them. May be NULL. */
+    int (*judge_step)(const MujocoStep *s, float *reward);
 } MujocoTask;
 
 const MujocoTask *brim_mujoco_task(void);

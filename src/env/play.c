@@ -62,6 +62,8 @@ static int show(Play *p)
     return 0;
 }
 
+static int show_last(void *self, int env) { return show(self); }
+
 static int act(Play *p, int first)
 {
     const PlayConf *c = p->conf;
@@ -75,12 +77,12 @@ static int episodes(Play *p)
     double sum = 0, square = 0;
     int    done = 0, first = 1, n_agent = envs_spec(p->e)->info.n_agent;
     TRY(envs_reset(p->e, &p->r.io));
-    TRY(show(p));
     while (done < p->conf->n_episode) {
         TRY(act(p, first));
-        TRY(envs_step(p->e, 0, &p->r.io));
-        TRY(show(p));
+        if (first) TRY(show(p));
+        TRY(envs_step(p->e, 0, &p->r.io)); /* shows the last picture of an episode */
         first = p->r.io.episode_length[0] > 0;
+        if (!first) TRY(show(p));
         if (!first) continue;
         double mean = 0;
         for (int a = 0; a < n_agent; a++) mean += p->r.io.episode_return[a] / n_agent;
@@ -103,6 +105,8 @@ int play_run(const PlayConf *conf)
     Play     p  = { .conf = conf };
     EnvsConf ec = conf->env;
     ec.n_env = ec.n_group = ec.n_thread = 1;
+    ec.on_end                           = show_last;
+    ec.self                             = &p;
     TRY(envs_open(&p.e, &ec));
     rows_init(&p.r, envs_spec(p.e), envs_rows(p.e), ec.seed);
     int rc = begin_pictures(&p);

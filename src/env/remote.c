@@ -179,11 +179,9 @@ static int find_files(Remote *r)
 
 static int make_workers(Remote *r, Arena *a)
 {
-    int groups = r->conf.n_group, cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int wanted = r->conf.n_worker > 0 ? r->conf.n_worker : MAX(cores, 1);
-    int per    = MAX(wanted / groups, 1);
-    r->worker  = ARENA_ARRAY(a, Worker, (int64_t)groups * per);
-    r->layout  = ARENA_ARRAY(a, RemoteLayout, (int64_t)groups * per);
+    int groups = r->conf.n_group, per = MAX(r->conf.n_worker / groups, 1);
+    r->worker = ARENA_ARRAY(a, Worker, (int64_t)groups * per);
+    r->layout = ARENA_ARRAY(a, RemoteLayout, (int64_t)groups * per);
     for (int g = 0; g < groups; g++) {
         int lo = (int)((int64_t)r->conf.n_env * g / groups),
             n  = (int)((int64_t)r->conf.n_env * (g + 1) / groups) - lo;
@@ -214,7 +212,8 @@ int remote_open(Remote **out, const RemoteConf *conf, EnvSpec *spec, Arena *a)
         if (start(r, &r->worker[i], i == 0 ? spec : NULL, a) == 0) continue;
         char why[500];
         take_reason(r, why, sizeof why);
-        return err_user("environment %s: %s", conf->name, why);
+        int is_named = str_starts_with(why, conf->name); /* what the spec's checks say begins so */
+        return err_user("environment %s%s%s", is_named ? "" : conf->name, is_named ? "" : ": ", why);
     }
     return 0;
 }
@@ -244,15 +243,13 @@ static int restart(Remote *r, Worker *w)
         int is_hopeless = w->process.is_hopeless;
         take_reason(r, why, sizeof why);
         if (w->at) memcpy(&current, w->at + r->layout[w - r->worker].current, sizeof current);
-        current   = current < 0 || current >= w->n ? 0 : current;
-        w->n_good = 0;
-        if (is_hopeless)
-            return err_set("environment %s number %d: %s", r->conf.name, w->first + current, why);
+        long long number = r->conf.first + w->first + (current < 0 || current >= w->n ? 0 : current);
+        w->n_good        = 0;
+        if (is_hopeless) return err_set("environment %s number %lld: %s", r->conf.name, number, why);
         if (++w->lost >= REMOTE_IN_A_ROW)
-            return err_set("environment %s number %d: lost %d times in a row; the last time: %s",
-                           r->conf.name, w->first + current, w->lost, why);
-        log_warn("environment %s number %d: %s; restarting its worker", r->conf.name, w->first + current,
-                 why);
+            return err_set("environment %s number %lld: lost %d times in a row; the last time: %s",
+                           r->conf.name, number, w->lost, why);
+        log_warn("environment %s number %lld: %s; restarting its worker", r->conf.name, number, why);
         r->restarts++;
         process_stop(&w->process);
         if (start(r, w, NULL, NULL) == 0) return 0;
@@ -391,8 +388,8 @@ int remote_picture(Remote *r, int env, uint8_t *rgb, int *width, int *height)
     TRY(process_receive(&w->process, 'p', r->conf.timeout_s, &data, &n));
     int rc = n < sizeof size ? -1 : 0;
     if (rc == 0) memcpy(size, data, sizeof size);
-    if (rc == 0 &&
-        (size[0] < 1 || size[1] < 1 || size[0] > 8192 || size[1] > 8192 || n != 8 + size[0] * size[1] * 3))
+    if (rc == 0 && (size[0] < 1 || size[1] < 1 || size[0] > ENV_MAX_SIDE || size[1] > ENV_MAX_SIDE ||
+                    n != 8 + size[0] * size[1] * 3))
         rc = -1;
     if (rc == 0) {
         *width  = (int)size[0];

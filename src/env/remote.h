@@ -35,6 +35,7 @@ typedef struct {
     int                n_option, n_env, n_group, n_worker;
     double             timeout_s; /* negative: none */
     const char        *program;   /* NULL: this program */
+    int64_t            first;     /* number of the first environment, for messages */
 } RemoteConf;
 
 /* Byte offsets in the memory of a worker with n environments. */

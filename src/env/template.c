@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The two files are part of the program, as they are in the sources; make runs in their root. */
@@ -37,6 +38,18 @@ static int publish(const char *path, const char *text, const char *name)
     return rc;
 }
 
+/* 1: the file has this text; 0: there is none. A file of the user's is never replaced. */
+static int has_text(const char *path, const char *text)
+{
+    char  *found = NULL;
+    size_t n     = 0;
+    if (file_kind(path) == FILE_NONE) return 0;
+    int is_same = file_read_all(path, 1 << 20, &found, &n) == 0 && strcmp(found, text) == 0;
+    err_clear(); /* what cannot be read is another file */
+    free(found);
+    return is_same ? 1 : err_user("%s: the file exists already, with another text: use another folder", path);
+}
+
 int template_write(const char *name)
 {
     char   path[200] = "";
@@ -47,8 +60,10 @@ int template_write(const char *name)
     if (!good) return err_user("command line: %s: a name has letters, digits, _ and -, at most 63", name);
     str_append(path, sizeof path, "%s.c", name);
     if (file_kind(path) != FILE_NONE) return err_user("%s: the file exists already", path);
+    int has_header = has_text("env.h", brim_template_h);
+    if (has_header < 0) return -1;
     TRY(publish(path, brim_template_c, name));
-    TRY(publish("env.h", brim_template_h, NULL));
+    if (!has_header) TRY(publish("env.h", brim_template_h, NULL));
     printf("%s and env.h are written. Next:\n"
            "    cc -O2 -shared -fPIC -o %s.so %s\n    brim env check ./%s.so\n    brim env show ./%s.so\n"
            "    brim train cartpole run=%s env=./%s.so total_steps=50000 eval.target=0\n",

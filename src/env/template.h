@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Writes NAME.c and env.h into the current folder; refuses to overwrite a NAME.c. Negative after
- * err_user(). */
+/* Writes NAME.c and env.h into the current folder; refuses to overwrite another file of these names. Negative
+ * after err_user(). */
 int template_write(const char *name);
 
 #ifdef __cplusplus

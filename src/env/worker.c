@@ -134,7 +134,8 @@ static int picture(Served *s)
     int i = 0, w, h;
     while (i < s->n - 1 && !s->at[s->layout.which + i]) i++;
     if (!s->lib.api.picture) return err_set("it has no pictures");
-    if (s->lib.api.picture(s->env[i], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > 8192 || h > 8192)
+    if (s->lib.api.picture(s->env[i], NULL, &w, &h) < 0 || w < 1 || h < 1 || w > ENV_MAX_SIDE ||
+        h > ENV_MAX_SIDE)
         return failed(s, i, "picture");
     uint32_t size[2] = { (uint32_t)w, (uint32_t)h }, n = 8 + size[0] * size[1] * 3;
     char    *data = mem_alloc(n);

@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/signals.h"
 #include "base/str.h"
 #include "run/marks.h"
 
@@ -192,10 +191,11 @@ static int walk_row(Walk *w, const Schedule *sch, int i, int end, int64_t turn)
 {
     const ScheduleRow *row = &sch->row[i];
     Job               *j   = w->s->job;
-    if (row->feeds && w->s->may_leave && w->step >= 0 && signals_pending()) return WALK_LEAVE;
+    if (w->step >= 0 && job_leaves(j)) return WALK_LEAVE;
     if (row->feeds) TRY(take_batch(w, row));
     if (row->sums && !row->feeds) TRY(agree_on_data(w->s, 1));
-    if (row->host) TRY(row->host(j, turn));
+    int gave_up = row->host ? row->host(j, turn) : 0;
+    if (gave_up != 0) return gave_up < 0 ? -1 : WALK_LEAVE;
     if (row->prog >= 0) TRY(run_program(w, row));
     int rc = i + 1 < end ? walk_rows(w, sch, i + 1, end) : 0;
     if (rc != 0) return rc;
@@ -281,7 +281,7 @@ int step_begin(Stepper *s, int64_t step, double lr)
     if (j->own_state) memcpy(s->own_before, j->own_state, j->task->own_state_bytes);
     int rc = walk_rows(&w, &j->step, 0, j->step.n);
     if (rc < 0 && j->own_state) memcpy(j->own_state, s->own_before, j->task->own_state_bytes);
-    if (rc < 0) s->is_mixed |= w.mixed;
+    if (rc < 0 || rc == WALK_LEAVE) s->is_mixed |= w.mixed;
     if (rc < 0) return -1;
     CHECK(rc != WALK_STOP, "%s: a row with until belongs to no loop", j->task->name);
     if (rc == WALK_LEAVE) return 1;

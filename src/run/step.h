@@ -34,7 +34,6 @@ typedef struct {
     unsigned           adds[JOB_PROGS];  /* slots of the losses that a program adds up, as bits */
     int                clips[JOB_PROGS]; /* 1: a program is an update */
     int                n_report[STEP_RING][LOSS_SLOTS];
-    int                may_leave;         /* 1: step_begin() gives up when a signal asks to stop */
     void              *in;                /* pinned, STEP_RING entries of StepIn and cleared sums */
     StepOut           *out;               /* pinned, STEP_RING */
     int32_t           *flag;              /* pinned, for rows with until */
@@ -48,8 +47,8 @@ void stepper_deinit(Stepper *s);
 /* Starts (or restarts) reading at a sample. src and skip are borrowed; skip may be NULL. */
 int stepper_attach(Stepper *s, const Source *src, int64_t first_sample, const SampleRange *skip, int n_skip);
 
-/* 1: given up between two micro-batches because of a signal (may_leave). Such a step has changed neither
- * weights nor moments, and no other can follow it. */
+/* 1: given up because of a signal (Job.may_leave). Weights and moments may be those of the middle of the
+ * step: no step can follow, and nothing can be saved. */
 int step_begin(Stepper *s, int64_t step, double lr);
 int step_result(Stepper *s, int64_t step, StepOut *out);
 /* Updates of that step that had a loss in `slot`: what StepOut.report[slot] is the sum over. */

@@ -126,6 +126,13 @@ static int note_overflow(Run *run, const StepOut *out)
     return overflowed;
 }
 
+/* NAN when the peak of this machine is not known. */
+static double mfu_now(const Run *run)
+{
+    double peak = run->setup.machine.peak_flops * comm_world(run->comm);
+    return peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+}
+
 /* Reads the result of one finished step. */
 static int take_result(Run *run, StepOut *out)
 {
@@ -145,8 +152,7 @@ static int take_result(Run *run, StepOut *out)
                       .time_s      = train_elapsed_at(run, now),
                       .data_wait_s = stats.waited_s };
     m.per_s       = (double)job_units_per_step(j) / run->step_s;
-    double peak   = run->setup.machine.peak_flops * comm_world(run->comm);
-    m.mfu         = peak > 0 ? run->step_flops / run->step_s / peak : NAN;
+    m.mfu         = mfu_now(run);
     if (step == run->first_step) run->first_loss = out->loss;
     run->last_loss = out->loss;
     m.is_bad       = note_skips(run, out);
@@ -154,7 +160,7 @@ static int take_result(Run *run, StepOut *out)
     for (int k = 0; k < LOSS_SLOTS; k++) m.n_report[k] = step_reports(&run->stepper, step, k);
     if (!m.is_bad && run->at.step > run->bad_until) run->n_rollback = 0;
     if (m.is_bad) {
-        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d skipped so far",
+        log_warn("step %lld skipped: %s (loss %g, gradient norm %g); %d updates skipped so far",
                  (long long)run->at.step, metrics_skip_name(out->skip), (double)out->loss,
                  (double)out->grad_norm, out->n_skipped);
     }
@@ -339,8 +345,9 @@ static int fill_queue(Run *run)
     while (run->queued < run->end && run->queued - run->at.step < ahead &&
            (run->queued == run->at.step || !is_boundary(run, run->queued))) {
         int is_saved = run->queued == run->at.step && run->last_saved == run->at.step && !run->save_failed;
-        run->stepper.may_leave = is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
-        int rc                 = queue_step(run, run->queued);
+        run->setup.job->may_leave =
+            is_saved && !run->comm && run->r->budget_s == 0; /* time must be counted */
+        int rc = queue_step(run, run->queued);
         if (rc < 0) return -1;
         if (rc > 0) return 1;
         run->queued++;
@@ -411,7 +418,7 @@ static int finish(Run *run)
     if (!due(run->at.step, run->r->eval.every) && !run->asked.signal) TRY(evaluate(run, &ignored));
     TRY(train_save_last(run));
     if (run->at.step <= run->first_step) return 0;
-    if (run->task->summary) run->task->summary(run->setup.job);
+    if (run->task->summary) run->task->summary(run->setup.job, mfu_now(run));
     LoaderStats stats;
     char        t[32], all[48] = "", can[32], takes[32], data[256];
     loader_stats(run->stepper.feed.loader, &stats);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "conf/schema.h"
+#include "conf/paths.h"
 #include "run/marks.h"
 #include "run/switches.h"
 
@@ -40,23 +40,21 @@ static void print_plan(Run *run, FILE *f)
     switches_print(run->setup.job, run->setup.dev->vt, f);
 }
 
-static void make_absolute(char path[RECIPE_STR])
+static int make_absolute(void *ctx, const SchemaRow *row, char path[RECIPE_STR])
 {
     char full[PATH_MAX];
-    if (path[0] && realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
+    if (realpath(path, full) && strlen(full) < RECIPE_STR) str_copy(path, RECIPE_STR, full);
+    return 0;
 }
 
 /* Files by absolute path from here on. So the recipe in the run directory works from any folder, and
  * checkpoints of a run that goes on from another folder name the same files. Messages about data that cannot
  * be used come before, with the user's words. */
-static void fix_paths(Run *run)
+static int fix_paths(Run *run)
 {
     run->fixed = *run->r;
-    for (int i = 0; i < schema_rows(&run->fixed); i++) {
-        const SchemaRow *row = schema_row(&run->fixed, i);
-        if (row->path) make_absolute((char *)&run->fixed + row->offset);
-    }
-    run->r = &run->fixed;
+    run->r     = &run->fixed;
+    return paths_in_recipe(&run->fixed, make_absolute, NULL);
 }
 
 static void print_recipe(Run *run, FILE *f) { recipe_write(&run->setup.job->recipe, f); }
@@ -197,7 +195,7 @@ static void clear_leftovers(Run *run)
 int train_open(Run *run, const TrainOptions *opt)
 {
     TRY(open_sources(run));
-    fix_paths(run);
+    TRY(fix_paths(run));
     const Recipe *r = run->r;
     TRY(lock_dir(run)); /* before the device: a second process must not take memory from the first */
     unsigned parts = JOB_TRAIN;

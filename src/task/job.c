@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include "prog/buckets.h"
 #include "tensor/number.h"
@@ -272,6 +273,8 @@ int64_t job_param_count(const Job *j)
 }
 
 int job_trains(const Job *j) { return (j->parts & JOB_TRAIN) != 0; }
+
+int job_leaves(const Job *j) { return j->may_leave && signals_pending(); }
 
 int job_has_host_rows(const Job *j)
 {

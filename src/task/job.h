@@ -70,8 +70,9 @@ struct Job {
     void   *own;                     /* the task's own struct, from store.arena */
     void   *own_state;               /* Task.own_state_bytes, from store.arena */
 
-    Dev  *dev;  /* once bound */
-    Comm *comm; /* borrowed; the other ranks, NULL when there are none */
+    Dev  *dev;     /* once bound */
+    Comm *comm;    /* borrowed; the other ranks, NULL when there are none */
+    int may_leave; /* 1: a step may be given up anywhere, because a checkpoint has all that was done before */
 };
 
 /* ---- for tasks: declaring ---- */
@@ -113,6 +114,8 @@ int64_t     job_param_count(const Job *j);
 int         job_trains(const Job *j);
 /* The logarithm of the loss scale that a run begins with; 0: gradients are not scaled. */
 int job_first_scale(const Job *j);
+/* 1: a signal asks to stop, and the step need not be finished. A host row that takes long asks often. */
+int job_leaves(const Job *j);
 int job_has_host_rows(const Job *j); /* in its step: then nothing is queued ahead */
 /* What lowering may fuse: the recipe's switches, less what a deterministic run does without. */
 RecipeOpt job_lower_options(const Recipe *r, const DevVt *vt);

@@ -23,6 +23,20 @@ static int64_t update_samples(const Recipe *r)
 
 static int64_t targets(const Recipe *r) { return r->ppo.minibatch; }
 
+static int ppo_complete(Recipe *r, int need_data)
+{
+    static const char *const of_numbers[] = { "policy.log_std", "policy.state_std" };
+    const RecipeEnv         *e            = &r->ppo.seen;
+    TRY(ppo_know_env(r));
+    for (int i = 0; i < ARRAY_LEN(of_numbers); i++) {
+        if (e->is_discrete && recipe_is_typed(r, of_numbers[i]))
+            return recipe_blame(r, of_numbers[i], "does nothing: the actions of %s are choices", r->ppo.env);
+    }
+    if (e->has_solved_at && r->eval.every > 0 && !recipe_is_given(r, "eval.target"))
+        r->eval.target = (double)e->solved_at;
+    return 0;
+}
+
 /* ---- declaring ---------------------------------------------------------------------------------------- */
 
 static size_t put(size_t *end, size_t bytes)
@@ -73,8 +87,8 @@ static Tensor *rolled(Job *j, const char *name, DType dtype, int64_t rows, int64
 static int64_t rollout_bytes(const Ppo *p)
 {
     enum { PARTS = 11, LINE = 64 };
-    const PpoSpec *s = &p->spec;
-    int64_t        n = p->T * p->E, later_rows = (p->T + 1) * p->E;
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = p->T * p->E, later_rows = (p->T + 1) * p->E;
     return n * (4 * s->obs_dim + 4 * s->n_act + 8 + s->n_mask) + later_rows * 10 + p->E * 4 +
            p->n_final * s->obs_dim * 4 + PARTS * LINE;
 }
@@ -121,17 +135,17 @@ static void declare_context(Job *j, PpoGroup *g, int i)
 
 static void declare_group(Job *j, int i)
 {
-    Ppo           *p   = ppo_of(j);
-    PpoGroup      *g   = &p->group[i];
-    const PpoSpec *s   = &p->spec;
-    DType          act = s->is_discrete ? DT_I32 : DT_F32;
-    g->block           = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, p->on_device);
-    int64_t dim[2]     = { p->Eg, s->obs_dim };
-    g->obs             = store_view_as(&j->store, g->block, "obs", p->layout.obs, DT_F32, 2, dim);
-    g->reward          = in_block(j, g, "reward", p->layout.reward, DT_F32, 1);
-    g->slot            = in_block(j, g, "slot", p->layout.slot, DT_I32, 1);
-    g->terminated      = in_block(j, g, "terminated", p->layout.terminated, DT_U8, 1);
-    g->truncated       = in_block(j, g, "truncated", p->layout.truncated, DT_U8, 1);
+    Ppo             *p   = ppo_of(j);
+    PpoGroup        *g   = &p->group[i];
+    const RecipeEnv *s   = &p->spec;
+    DType            act = s->is_discrete ? DT_I32 : DT_F32;
+    g->block             = state1(j, "arrivals", DT_U8, (int64_t)p->layout.size_bytes, p->on_device);
+    int64_t dim[2]       = { p->Eg, s->obs_dim };
+    g->obs               = store_view_as(&j->store, g->block, "obs", p->layout.obs, DT_F32, 2, dim);
+    g->reward            = in_block(j, g, "reward", p->layout.reward, DT_F32, 1);
+    g->slot              = in_block(j, g, "slot", p->layout.slot, DT_I32, 1);
+    g->terminated        = in_block(j, g, "terminated", p->layout.terminated, DT_U8, 1);
+    g->truncated         = in_block(j, g, "truncated", p->layout.truncated, DT_U8, 1);
     if (s->n_mask) g->mask = in_block(j, g, "mask", p->layout.mask, DT_U8, s->n_mask);
     g->action       = state2(j, "actions", act, p->Eg, s->n_act);
     g->t            = state1(j, "t", DT_I32, 1, 0);
@@ -156,20 +170,24 @@ static void declare_group(Job *j, int i)
     if (p->C > 1) declare_context(j, g, i);
 }
 
-/* Episodes that can be cut in one rollout; environments that cut themselves may do so more often. */
+/* Episodes that can be cut in one rollout. A built-in environment is cut by its limit alone. Others may cut
+ * themselves, and a worker that is lost cuts the episodes of its environments: at most twice in
+ * REMOTE_GOOD_STEPS steps. */
 static int64_t count_finals(const Ppo *p)
 {
-    enum { SOME = 1 << 16 };
-    if (p->spec.limit > 0) return p->E * (p->T / p->spec.limit + (p->on_device ? 1 : 2));
-    return MIN(p->E * p->T, MAX(SOME, 4 * p->E));
+    enum { SOME = 1 << 16, FEW = 1 << 12, SHORT = 8 /* steps of an episode, in the mean */ };
+    int64_t all = p->E * p->T, limit = p->spec.limit;
+    if (limit == 0) return MIN(all, MAX(SOME, 4 * p->E));
+    int64_t cut = p->E * (p->T / limit + (p->on_device ? 1 : 2));
+    return p->on_device || p->spec.is_cheap ? cut : MAX(cut, MIN(all, MAX(FEW, all / SHORT)));
 }
 
 static void declare_rollout(Job *j)
 {
-    Ppo           *p = ppo_of(j);
-    const PpoSpec *s = &p->spec;
-    int64_t        n = p->T * p->E;
-    p->n_final       = count_finals(p);
+    Ppo             *p = ppo_of(j);
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = p->T * p->E;
+    p->n_final         = count_finals(p);
     if (p->by_host) p->root = state1(j, "rollout", DT_U8, rollout_bytes(p), 0);
     p->obs    = rolled(j, "rollout obs", DT_F32, n, s->obs_dim);
     p->action = rolled(j, "rollout actions", s->is_discrete ? DT_I32 : DT_F32, n, s->n_act);
@@ -209,7 +227,8 @@ static int ppo_declare(Job *j)
     Ppo             *p     = ARENA_NEW(&j->store.arena, Ppo);
     j->own                 = p;
     arena_init(&p->arena);
-    TRY(ppo_read_spec(&j->recipe, &p->spec));
+    TRY(ppo_know_env(&j->recipe));
+    p->spec = j->recipe.ppo.seen;
     if (r->envs % world != 0)
         return recipe_blame(&j->recipe, "ppo.envs", "%lld environments cannot be shared by %d ranks",
                             (long long)r->envs, world);
@@ -345,17 +364,31 @@ static const char *say_rate(char *buf, size_t n, double rate)
     return rate > 0 ? str_count(buf, n, rate) : "unknown";
 }
 
+static void say_solved(const Job *j)
+{
+    const Ppo *p = ppo_of(j);
+    if (!p->spec.has_solved_at || p->eval.n_step == 0 || p->eval.mean < (double)p->spec.solved_at) return;
+    log_info("%s is solved: mean return %.2f over %lld greedy episode%s, %g is enough", j->recipe.ppo.env,
+             p->eval.mean, (long long)j->recipe.eval.samples, str_plural(j->recipe.eval.samples),
+             (double)p->spec.solved_at);
+}
+
 /* Never one number alone. */
-static void ppo_summary(Job *j)
+static void ppo_summary(Job *j, double mfu)
 {
     const Ppo *p = ppo_of(j);
     Rates      r = rates_of(p);
-    char       a[32], b[32], c[32];
+    char       a[32], b[32], c[32], n[32], used[32] = "unknown";
     if (p->times.n_step == 0) return;
-    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s)",
+    if (mfu > 0) snprintf(used, sizeof used, "%.1f %%", 100 * mfu);
+    log_info("steps/s: environments alone %s, with inference %s, with training %s (%lld epoch%s, %s, %s "
+             "parameters, MFU %s)",
              say_rate(a, sizeof a, r.env), say_rate(b, sizeof b, r.inference),
              say_rate(c, sizeof c, r.training), (long long)j->recipe.ppo.epochs,
-             str_plural(j->recipe.ppo.epochs));
+             str_plural(j->recipe.ppo.epochs),
+             j->recipe.policy.kind == POLICY_TRUNK ? "1 token an observation" : "no tokens",
+             str_count(n, sizeof n, (double)job_param_count(j)), used);
+    say_solved(j);
     if (p->host.n_episode > 0)
         log_info("%lld episodes, mean return of the last %lld: %.2f", (long long)p->host.n_episode,
                  (long long)MIN(p->host.n_episode, PPO_LAST),
@@ -406,6 +439,7 @@ const Task task_ppo = {
     .units          = ppo_units,
     .rows           = ppo_rows,
     .update_samples = update_samples,
+    .complete       = ppo_complete,
     .declare        = ppo_declare,
     .record         = ppo_record,
     .release        = ppo_release,

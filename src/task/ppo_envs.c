@@ -38,6 +38,7 @@ static int open_buffers(Job *j, const EnvSpec *s)
         p->raw[k]       = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
         p->raw_final[k] = arena_alloc(&p->arena, (size_t)(p->E * s->block_bytes[k]));
     }
+    p->host_mask      = ARENA_ARRAY(&p->arena, uint8_t, p->E * p->spec.n_mask + 1);
     p->act_clipped    = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_act);
     p->episode_return = ARENA_ARRAY(&p->arena, float, p->E);
     p->reward_return  = ARENA_ARRAY(&p->arena, float, p->E);
@@ -49,13 +50,12 @@ static int open_buffers(Job *j, const EnvSpec *s)
 
 /* A step of a built-in environment takes less time than waking a thread, unless there are many: each thread
  * has so many of them. */
-int ppo_threads(const Job *j)
+int ppo_threads(const Job *j, int64_t n_env)
 {
     enum { MANY = 256 };
-    const Ppo *p = ppo_of(j);
-    int64_t    n = j->recipe.threads > 0 ? j->recipe.threads : MIN(omp_get_max_threads(), hostmem_quota());
+    int64_t n = j->recipe.threads > 0 ? j->recipe.threads : MIN(omp_get_max_threads(), hostmem_quota());
     if (j->recipe.ppo.threads > 0) return (int)j->recipe.ppo.threads;
-    return (int)MAX(1, MIN(n, p->spec.is_cheap ? p->Eg / MANY : p->Eg));
+    return (int)MAX(1, MIN(n, ppo_of(j)->spec.is_cheap ? n_env / MANY : n_env));
 }
 
 static EnvsIo io_of(const Ppo *p, int g)
@@ -82,14 +82,14 @@ static EnvsIo io_of(const Ppo *p, int g)
     return io;
 }
 
-EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask)
+EnvsIo ppo_io_all(const Ppo *p)
 {
-    EnvsIo io = { .mask = p->spec.n_mask ? mask : NULL };
+    EnvsIo io = { .mask = p->spec.n_mask ? p->host_mask : NULL };
     for (int k = 0; k < envs_spec(p->envs)->info.n_obs; k++) io.obs[k] = p->raw[k];
     return io;
 }
 
-void ppo_spread(Ppo *p, const uint8_t *mask)
+void ppo_spread(Ppo *p)
 {
     const EnvSpec *s = envs_spec(p->envs);
     for (int g = 0; g < p->n_group; g++) {
@@ -97,11 +97,12 @@ void ppo_spread(Ppo *p, const uint8_t *mask)
         int64_t first = g * p->Eg;
         ppo_pack(s, (void *const *)p->raw, first, first + p->Eg, (float *)(host + p->layout.obs));
         if (p->spec.n_mask)
-            memcpy(host + p->layout.mask, mask + first * p->spec.n_mask, (size_t)(p->Eg * p->spec.n_mask));
+            memcpy(host + p->layout.mask, p->host_mask + first * p->spec.n_mask,
+                   (size_t)(p->Eg * p->spec.n_mask));
     }
 }
 
-void ppo_gather_rows(Ppo *p, uint8_t *mask)
+void ppo_gather_rows(Ppo *p)
 {
     if (ppo_hybrid_answers(p)) return;
     size_t row = (size_t)p->spec.obs_dim * sizeof(float);
@@ -111,7 +112,8 @@ void ppo_gather_rows(Ppo *p, uint8_t *mask)
         if (p->spec.is_plain)
             memcpy(p->raw[0] + (size_t)first * row, host + p->layout.obs, (size_t)p->Eg * row);
         if (p->spec.n_mask)
-            memcpy(mask + first * p->spec.n_mask, host + p->layout.mask, (size_t)(p->Eg * p->spec.n_mask));
+            memcpy(p->host_mask + first * p->spec.n_mask, host + p->layout.mask,
+                   (size_t)(p->Eg * p->spec.n_mask));
     }
 }
 
@@ -121,14 +123,13 @@ int ppo_envs_open(Job *j)
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     conf.n_env    = (int)p->E;
     conf.n_group  = p->n_group;
-    conf.n_thread = ppo_threads(j);
+    conf.n_thread = ppo_threads(j, p->Eg);
     conf.first    = comm_rank(j->comm) * p->E;
     TRY(envs_open(&p->envs, &conf));
     TRY(open_buffers(j, envs_spec(p->envs)));
-    uint8_t *mask = arena_alloc(&p->arena, (size_t)(p->E * p->spec.n_mask + 1));
-    EnvsIo   io   = ppo_io_all(p, mask);
+    EnvsIo io = ppo_io_all(p);
     TRY(envs_reset(p->envs, &io));
-    ppo_spread(p, mask);
+    ppo_spread(p);
     p->dev = j->dev;
     return p->by_host ? ppo_hybrid_open(j) : 0;
 }
@@ -164,7 +165,7 @@ int ppo_wait_for(Job *j, int mark)
 
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n)
 {
-    const PpoSpec *s = &p->spec;
+    const RecipeEnv *s = &p->spec;
     for (int64_t i = 0; i < n; i++) {
         for (int a = 0; a < s->n_act; a++)
             p->act_clipped[(first + i) * s->n_act + a] = ppo_clip_action(s, a, from[i * s->n_act + a]);

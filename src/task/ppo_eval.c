@@ -18,10 +18,10 @@ static int64_t rounds(const Job *j) { return j->recipe.eval.samples / ppo_of(j)-
 void ppo_eval_declare(Job *j)
 {
     enum { MOST = 1024 };
-    Ppo           *p = ppo_of(j);
-    PpoEval       *e = &p->eval;
-    const PpoSpec *s = &p->spec;
-    int64_t        n = j->recipe.eval.samples, one = 1;
+    Ppo             *p = ppo_of(j);
+    PpoEval         *e = &p->eval;
+    const RecipeEnv *s = &p->spec;
+    int64_t          n = j->recipe.eval.samples, one = 1;
     e->n = (int)MIN(n, MOST);
     while (n % e->n != 0) e->n--;
     int64_t obs[2] = { e->n, s->obs_dim }, act[2] = { e->n, s->n_act }, mask[2] = { e->n, s->n_mask };
@@ -87,7 +87,7 @@ static int open_envs(Job *j)
     EnvsConf conf = ppo_envs_conf(&j->recipe, &p->arena);
     conf.n_env    = e->n;
     conf.seed += eval_seed;
-    conf.n_thread = p->spec.is_cheap ? 1 : (int)j->recipe.ppo.threads;
+    conf.n_thread = p->spec.is_cheap ? 1 : ppo_threads(j, e->n);
     TRY(envs_open(&e->envs, &conf));
     const EnvSpec *s = envs_spec(e->envs);
     for (int k = 0; k < s->info.n_obs; k++)
@@ -129,8 +129,11 @@ static int episodes(Job *j)
 static int evaluate(Job *j, int64_t turn)
 {
     PpoEval *e = &ppo_of(j)->eval;
+    int64_t  n = j->recipe.eval.samples;
     TRY(open_envs(j));
     TRY(episodes(j));
+    e->mean = 0;
+    for (int64_t i = 0; i < n; i++) e->mean += (double)e->result[i] / (double)n;
     return j->dev->vt->upload(j->dev, LANE_COMPUTE, e->returns->data, e->result, tensor_bytes(e->returns));
 }
 

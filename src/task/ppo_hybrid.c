@@ -32,7 +32,6 @@ typedef struct Hybrid {
     float    *out, *std; /* of the actor, [E][n_out] */
     float    *value;     /* [E] */
     float    *obs;       /* [E][D], current, as the net sees them */
-    uint8_t  *mask;      /* [E][n_mask], current */
     StepState state;
     Tensor    t_out, t_std, t_action, t_logp, t_mask, t_seg, t_state, t_sample0, t_t;
     int64_t   sample0;
@@ -106,12 +105,12 @@ static void wrap(Tensor *t, DType dtype, int64_t rows, int64_t cols, void *data)
 
 static void wrap_all(Ppo *p, Hybrid *h)
 {
-    const PpoSpec *s = &p->spec;
+    const RecipeEnv *s = &p->spec;
     wrap(&h->t_out, DT_F32, p->E, s->n_out, h->out);
     wrap(&h->t_std, DT_F32, h->std ? p->E : 1, s->n_out, h->std);
     wrap(&h->t_action, s->is_discrete ? DT_I32 : DT_F32, p->E, s->n_act, NULL);
     wrap(&h->t_logp, DT_F32, p->E, 1, NULL);
-    if (s->n_mask) wrap(&h->t_mask, DT_U8, p->E, s->n_mask, h->mask);
+    if (s->n_mask) wrap(&h->t_mask, DT_U8, p->E, s->n_mask, p->host_mask);
     wrap(&h->t_seg, DT_I32, 1, s->n_act + 1, (void *)s->seg);
     wrap(&h->t_state, DT_U8, 1, sizeof(StepState), &h->state);
     wrap(&h->t_sample0, DT_I64, 1, 1, &h->sample0);
@@ -126,7 +125,7 @@ int ppo_hybrid_open(Job *j)
     h->answer   = make_answer(j);
     h->cpu      = dev_open("cpu", &(DevOptions){ .threads = 1 }, &why);
     h->root     = j->dev->vt->host_alloc(j->dev, tensor_bytes(p->root));
-    h->n_thread = (int)MIN(p->E, ppo_threads(j));
+    h->n_thread = (int)MIN(p->E, ppo_threads(j, p->Eg));
     if (!h->cpu) return err_set("ppo.answer: no CPU backend: %s", why);
     if (!h->answer || !h->root) return -1;
     TRY(find_weights(j, h));
@@ -135,7 +134,6 @@ int ppo_hybrid_open(Job *j)
     h->out          = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_out);
     h->value        = ARENA_ARRAY(&p->arena, float, p->E);
     h->obs          = ARENA_ARRAY(&p->arena, float, p->E * p->spec.obs_dim);
-    h->mask         = ARENA_ARRAY(&p->arena, uint8_t, p->E * p->spec.n_mask + 1);
     if (has_std_head(j)) h->std = ARENA_ARRAY(&p->arena, float, p->E * p->spec.n_out);
     h->sample0       = comm_rank(j->comm) * p->E;
     h->state.in.seed = (uint64_t)j->recipe.seed;
@@ -268,7 +266,7 @@ static int step_envs(Job *j, int64_t t)
     Ppo      *p       = ppo_of(j);
     Hybrid   *h       = p->hybrid;
     PpoGroup *g       = &p->group[0];
-    EnvsIo    io      = ppo_io_all(p, h->mask);
+    EnvsIo    io      = ppo_io_all(p);
     PpoRows   rows    = { .reward     = at(p, g->r_reward, t + 1),
                           .terminated = at(p, g->r_terminated, t + 1),
                           .truncated  = at(p, g->r_truncated, t + 1),
@@ -304,11 +302,12 @@ static int host_rollout(Job *j)
     TRY(fetch_weights(j));
     ppo_pack(envs_spec(p->envs), (void *const *)p->raw, 0, p->E, h->obs);
     for (int64_t t = 0; t < p->T; t++) {
+        if (job_leaves(j)) return 1;
         answer_all(p);
         TRY(draw(p, t));
         memcpy(at(p, g->r_obs, t), h->obs, obs);
         memcpy(at(p, g->r_value, t), h->value, sizeof(float) * (size_t)p->E);
-        if (p->spec.n_mask) memcpy(at(p, g->r_mask, t), h->mask, (size_t)(p->E * p->spec.n_mask));
+        if (p->spec.n_mask) memcpy(at(p, g->r_mask, t), p->host_mask, (size_t)(p->E * p->spec.n_mask));
         TRY(step_envs(j, t));
     }
     answer_all(p);
@@ -322,6 +321,7 @@ static int device_rollout(Job *j)
 {
     Ppo *p = ppo_of(j);
     for (int64_t t = 0; t < p->T; t++) {
+        if (job_leaves(j)) return 1;
         TRY(ppo_collect(j, t));
         TRY(prog_run(j->prog[p->act], j->dev));
         TRY(ppo_answer(j, t));

@@ -30,27 +30,13 @@ enum { PPO_TOTAL, PPO_SLOTS = 1 + PPO_PARTS };
 /* Random sites beyond those of the weights. */
 enum { SITE_ACT = 1 << 21, SITE_ORDER };
 
+/* Added to the variance of observations. */
+#define PPO_OBS_EPS 1e-8f
+
 enum { PPO_MAX_GROUP = 4, PPO_MAX_OPTION = 64, PPO_LAST = 100 /* episodes in the mean return */ };
 
 /* Marks for host rows. */
 enum { MARK_ANSWER = TASK_MARK0, MARK_EVAL = MARK_ANSWER + PPO_MAX_GROUP };
-
-/* What a policy must know of an environment. */
-typedef struct {
-    int64_t obs_dim;  /* numbers of all blocks */
-    int     is_plain; /* one f32 block, no scale: rows of the environment are rows of the net */
-    int     is_discrete;
-    int     n_act;                               /* heads or dimensions */
-    int64_t n_out;                               /* choices of all heads, or dimensions */
-    int     n_mask;                              /* bytes of a mask; 0: none */
-    int32_t seg[ENV_MAX_ACT + 1];                /* borders of the heads */
-    float   low[ENV_MAX_ACT], high[ENV_MAX_ACT]; /* of continuous actions; low == high: none */
-    int64_t limit;                               /* steps of an episode; 0: none */
-    int64_t state_bytes;                         /* of one environment's state; 0: it cannot be saved */
-    int     is_cheap;                            /* 1: a step takes less than waking a thread */
-    float   solved_at;
-    int     has_solved_at;
-} PpoSpec;
 
 /* One step of a group as it travels; offsets in bytes. */
 typedef struct {
@@ -126,11 +112,12 @@ typedef struct {
     uint8_t  *terminated, *truncated;
     int32_t  *episode_length;
     int64_t  *done;   /* episodes of each environment */
-    int64_t   n_step; /* of the last evaluation, in all environments */
+    int64_t   n_step; /* of the last evaluation, in all environments; 0: there was none */
+    double    mean;   /* its mean return */
 } PpoEval;
 
 typedef struct {
-    PpoSpec    spec;
+    RecipeEnv  spec;
     ParamTable table;
     Net        trunk;     /* of policy.kind trunk */
     int64_t    T, E, Eg;  /* steps, environments of this rank, of one group */
@@ -165,6 +152,7 @@ typedef struct {
     Dev        *dev;
     Envs       *envs;
     char       *raw[ENV_MAX_OBS], *raw_final[ENV_MAX_OBS]; /* observations as the environment writes them */
+    uint8_t    *host_mask;                                 /* [E][n_mask], current where rows are together */
     float      *host_final;                                /* n_final rows */
     int64_t     n_final_used;
     float      *act_clipped; /* continuous actions inside their range */
@@ -182,7 +170,7 @@ typedef struct {
 static inline Ppo *ppo_of(const Job *j) { return j->own; }
 
 /* Dimension a of a continuous action, inside its range. */
-static inline float ppo_clip_action(const PpoSpec *s, int64_t a, float x)
+static inline float ppo_clip_action(const RecipeEnv *s, int64_t a, float x)
 {
     return s->low[a] < s->high[a] ? fminf(fmaxf(x, s->low[a]), s->high[a]) : x;
 }
@@ -191,8 +179,8 @@ static inline float ppo_clip_action(const PpoSpec *s, int64_t a, float x)
 
 /* What the recipe says of environments; options and strings are kept in the arena. */
 EnvsConf ppo_envs_conf(const Recipe *r, Arena *a);
-/* Opens one environment to see what it is. */
-int ppo_read_spec(const Recipe *r, PpoSpec *s);
+/* Opens one environment to see what it is, unless the recipe knows. Negative after recipe_blame(). */
+int ppo_know_env(Recipe *r);
 /* Rows [lo, hi) of raw blocks to rows of the net. */
 void ppo_pack(const EnvSpec *spec, void *const *raw, int64_t lo, int64_t hi, float *out);
 
@@ -218,8 +206,8 @@ enum { PPO_ACTOR = 1, PPO_CRITIC = 2 };
 void ppo_policy_declare(Job *j);
 void ppo_policy_deinit(Ppo *p);
 /* Hidden layers of an mlp. With policy.shared the actor's are the critic's, too. */
-Mlp    ppo_policy_actor(const RecipePolicy *r, const PpoSpec *s);
-Mlp    ppo_policy_critic(const RecipePolicy *r, const PpoSpec *s);
+Mlp    ppo_policy_actor(const RecipePolicy *r, const RecipeEnv *s);
+Mlp    ppo_policy_critic(const RecipePolicy *r, const RecipeEnv *s);
 PpoOut ppo_policy_record(Job *j, Prog *p, const PpoIn *in, unsigned parts);
 
 /* ---- ppo_record.c ---- */
@@ -231,18 +219,19 @@ int ppo_record_greedy(Job *j); /* its number */
 
 int  ppo_envs_open(Job *j);
 void ppo_envs_close(Ppo *p);
-/* All rows together, for the first observations and for saving; and their way to and from the groups. */
-EnvsIo ppo_io_all(const Ppo *p, uint8_t *mask);
-void   ppo_spread(Ppo *p, const uint8_t *mask);
-void   ppo_gather_rows(Ppo *p, uint8_t *mask);
+/* All rows together, for the first observations and for saving; and their way to and from the groups. If the
+ * host answers, rows stay together. */
+EnvsIo ppo_io_all(const Ppo *p);
+void   ppo_spread(Ppo *p);
+void   ppo_gather_rows(Ppo *p);
 /* What every way of collecting does with arrivals: episodes are counted, last observations kept, rewards
  * scaled. */
 int ppo_take_in(const Job *j, const PpoRows *rows);
 /* Continuous actions inside their range, to act_clipped. */
 void ppo_clip_actions(Ppo *p, const float *from, int64_t first, int64_t n);
 int  ppo_wait_for(Job *j, int mark);
-int  ppo_threads(const Job *j);
-int  ppo_collect(Job *j, int64_t turn); /* host rows */
+int  ppo_threads(const Job *j, int64_t n_env); /* that step so many environments */
+int  ppo_collect(Job *j, int64_t turn);        /* host rows */
 int  ppo_answer(Job *j, int64_t turn);
 int  ppo_rollout_done(Job *j, int64_t turn);
 int  ppo_step_done(Job *j, int64_t turn);

@@ -7,7 +7,7 @@
 static int is_trunk(const Job *j) { return j->recipe.policy.kind == POLICY_TRUNK; }
 static int is_shared(const Job *j) { return is_trunk(j) || j->recipe.policy.shared; }
 
-Mlp ppo_policy_actor(const RecipePolicy *r, const PpoSpec *s)
+Mlp ppo_policy_actor(const RecipePolicy *r, const RecipeEnv *s)
 {
     static const Act acts[] = {
         [POLICY_TANH] = ACT_TANH, [POLICY_RELU] = ACT_RELU, [POLICY_SILU] = ACT_SILU, [POLICY_GELU] = ACT_GELU
@@ -19,7 +19,7 @@ Mlp ppo_policy_actor(const RecipePolicy *r, const PpoSpec *s)
                   .act    = acts[r->act] };
 }
 
-Mlp ppo_policy_critic(const RecipePolicy *r, const PpoSpec *s)
+Mlp ppo_policy_critic(const RecipePolicy *r, const RecipeEnv *s)
 {
     Mlp m = ppo_policy_actor(r, s);
     if (r->shared) return m;

@@ -27,8 +27,9 @@ static Tensor *record_obs(Job *j, Prog *p, Tensor *obs, int learn)
     prog_at(p, -1, -1, "obs norm");
     if (learn) rec_obs_stats(p, (ObsStats){ .run = o->obs_run, .x = record_everywhere(j, p, obs) });
     rec_obs_norm(
-        p, (ObsNorm){
-               .y = x, .x = obs, .run = o->obs_run, .eps = 1e-8f, .clip = (float)j->recipe.ppo.obs_clip });
+        p,
+        (ObsNorm){
+            .y = x, .x = obs, .run = o->obs_run, .eps = PPO_OBS_EPS, .clip = (float)j->recipe.ppo.obs_clip });
     return x;
 }
 

@@ -1,10 +1,9 @@
 /* What the environment of a recipe is. One environment is opened, asked and closed again. */
 #include "task/ppo_impl.h"
 
+#include "base/err.h"
 #include "base/str.h"
 #include "env/builtin.h"
-
-#include <string.h>
 
 EnvsConf ppo_envs_conf(const Recipe *r, Arena *a)
 {
@@ -26,7 +25,10 @@ EnvsConf ppo_envs_conf(const Recipe *r, Arena *a)
                        .timeout_s = p->timeout_s };
 }
 
-static int read_actions(const Recipe *r, const EnvInfo *n, PpoSpec *s)
+_Static_assert((int)RECIPE_ENV_OBS == (int)ENV_MAX_OBS && (int)RECIPE_ENV_ACT == (int)ENV_MAX_ACT,
+               "room for what env/env.h allows");
+
+static void read_actions(const EnvInfo *n, RecipeEnv *s)
 {
     s->is_discrete = n->act_kind == ENV_DISCRETE;
     s->n_act       = n->n_act;
@@ -38,41 +40,54 @@ static int read_actions(const Recipe *r, const EnvInfo *n, PpoSpec *s)
         s->high[h] = n->act_high[h];
     }
     s->seg[n->n_act] = (int32_t)s->n_out;
-    if (n->n_agent == 1) return 0;
-    return recipe_blame(r, "env", "%s has %d agents; one is what a policy is trained for yet", r->ppo.env,
-                        n->n_agent);
 }
 
-static int read_open(const Recipe *r, Envs *e, PpoSpec *s)
+static void read_blocks(const EnvSpec *spec, RecipeEnv *s)
+{
+    s->obs_dim  = spec->obs_elem;
+    s->n_block  = spec->info.n_obs;
+    s->is_plain = s->n_block == 1 && spec->block[0].type == ENV_F32;
+    for (int k = 0; k < s->n_block; k++) {
+        str_copy(s->block[k].name, sizeof s->block[k].name, spec->block[k].name); /* may be cut short */
+        s->block[k].n_elem = spec->block_elem[k];
+        s->block[k].scale  = spec->block[k].scale;
+        s->block[k].bias   = spec->block[k].bias;
+        s->is_plain &= spec->block[k].scale == 1 && spec->block[k].bias == 0;
+    }
+}
+
+static int read_open(const Recipe *r, Envs *e, RecipeEnv *s)
 {
     const EnvSpec *spec = envs_spec(e);
     const EnvInfo *n    = &spec->info;
-    s->obs_dim          = spec->obs_elem;
-    s->is_plain  = n->n_obs == 1 && n->obs[0].type == ENV_F32 && n->obs[0].scale == 1 && n->obs[0].bias == 0;
-    s->n_mask    = spec->n_mask;
-    s->limit     = envs_max_steps(e);
-    s->is_cheap  = builtin_find(r->ppo.env) != NULL && r->ppo.isolate == ISOLATE_NONE;
-    s->solved_at = n->solved_at;
+    if (n->n_agent != 1)
+        return err_user("%s has %d agents; one is what a policy is trained for yet", r->ppo.env, n->n_agent);
+    read_blocks(spec, s);
+    read_actions(n, s);
+    s->n_mask        = spec->n_mask;
+    s->limit         = envs_max_steps(e);
+    s->is_cheap      = builtin_find(r->ppo.env) != NULL && r->ppo.isolate == ISOLATE_NONE;
+    s->solved_at     = n->solved_at;
     s->has_solved_at = n->has_solved_at;
     if (envs_can_save(e)) {
-        int64_t bytes = envs_state_bytes(e);
-        if (bytes < 0) return -1;
-        s->state_bytes = bytes;
+        s->state_bytes = envs_state_bytes(e);
+        if (s->state_bytes < 0) return -1;
     }
-    return read_actions(r, n, s);
+    s->is_known = 1;
+    return 0;
 }
 
-int ppo_read_spec(const Recipe *r, PpoSpec *s)
+int ppo_know_env(Recipe *r)
 {
     Arena a;
     Envs *e = NULL;
-    memset(s, 0, sizeof *s);
+    if (r->ppo.seen.is_known) return 0;
     arena_init(&a);
     EnvsConf conf = ppo_envs_conf(r, &a);
     conf.n_worker = 1;
     conf.n_thread = 1;
     int rc        = envs_open(&e, &conf);
-    if (rc == 0) rc = read_open(r, e, s);
+    if (rc == 0) rc = read_open(r, e, &r->ppo.seen);
     if (rc < 0) recipe_blame_pending(r, "env");
     envs_close(e);
     arena_deinit(&a);

@@ -2,8 +2,8 @@
  *
  *     PpoHost   running discounted rewards, f32[E]   int64 size, then envs_save() of so many bytes
  *
- * An environment that cannot be saved begins new episodes when a run goes on. So do those of several ranks,
- * because a checkpoint has the state of one rank. */
+ * An environment that cannot be saved begins new episodes when a run goes on. So does one whose options or
+ * whose seed have changed. So do those of several ranks, because a checkpoint has the state of one rank. */
 #include "task/ppo_impl.h"
 
 #include "base/err.h"
@@ -26,29 +26,23 @@ int64_t ppo_state_bytes(const Ppo *p)
 
 static int write_envs(const Job *j, char *at, int64_t room)
 {
-    Ppo     *p    = ppo_of(j);
-    int64_t  size = 0;
-    uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
-    if (!mask) return err_sys("memory for masks");
-    int rc = 0;
+    Ppo    *p    = ppo_of(j);
+    int64_t size = 0;
     if (p->spec.state_bytes > 0 && p->envs && comm_world(j->comm) == 1) {
         size = envs_state_bytes(p->envs);
-        if (size < 0) rc = -1;
+        if (size < 0) return -1;
     }
-    if (rc == 0 && size > room - (int64_t)sizeof size) {
+    if (size > room - (int64_t)sizeof size) {
         log_warn("the environments' state of %lld bytes does not fit into the checkpoint: a run that goes on "
                  "will begin new episodes",
                  (long long)size);
         size = 0;
     }
-    if (rc == 0) memcpy(at, &size, sizeof size);
-    if (rc == 0 && size > 0) {
-        EnvsIo io = ppo_io_all(p, mask);
-        ppo_gather_rows(p, mask);
-        rc = envs_save(p->envs, &io, at + sizeof size, size);
-    }
-    free(mask);
-    return rc;
+    memcpy(at, &size, sizeof size);
+    if (size == 0) return 0;
+    EnvsIo io = ppo_io_all(p);
+    ppo_gather_rows(p);
+    return envs_save(p->envs, &io, at + sizeof size, size);
 }
 
 int ppo_before_save(Job *j)
@@ -71,19 +65,14 @@ static int read_envs(Ppo *p, const char *at, int64_t room)
     memcpy(&size, at, sizeof size);
     if (size < 0 || size > room - (int64_t)sizeof size)
         return err_set("environment state: %lld bytes, more than there is room for", (long long)size);
-    uint8_t *mask = mem_zeroed((size_t)(p->E * p->spec.n_mask + 1), 1);
-    if (!mask) return err_sys("memory for masks");
-    EnvsIo io = ppo_io_all(p, mask);
-    int    rc = 0;
-    if (size > 0) {
-        rc = envs_load(p->envs, &io, at + sizeof size, size);
-    } else {
-        log_info("the state of the environments was not saved: new episodes begin");
-        rc = envs_reset(p->envs, &io);
-    }
-    if (rc == 0) ppo_spread(p, mask);
-    free(mask);
-    return rc;
+    EnvsIo io    = ppo_io_all(p);
+    int    other = size > 0 ? envs_load(p->envs, &io, at + sizeof size, size) : 0;
+    if (other < 0) return -1;
+    if (size == 0) log_info("the state of the environments was not saved: new episodes begin");
+    if (other) log_info("the saved environments have other options or another seed: new episodes begin");
+    if (size == 0 || other) TRY(envs_reset(p->envs, &io));
+    ppo_spread(p);
+    return 0;
 }
 
 int ppo_after_load(Job *j)

@@ -37,8 +37,8 @@ typedef struct {
     /* 1: StepOut.stop ends the loop: the row itself, if rows belong to it, or the loop that it belongs to.
      * Read UNTIL_LAG turns late. */
     int until;
-    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. NULL:
-     * none. */
+    /* Called instead of a program; turn counts from 0. May wait for a mark, never synchronises. 1: given up,
+     * as job_leaves() asked. NULL: none. */
     int (*host)(Job *j, int64_t turn);
 } ScheduleRow;
 
@@ -216,8 +216,9 @@ struct Task {
      * many. A task that has this function has nothing queued ahead, so the function may read the device.
      * Negative after err_set(). NULL: none. */
     int (*numbers)(Job *j, TaskNumber *out);
-    /* Says at the end of a run what was measured. NULL: nothing. */
-    void (*summary)(Job *j);
+    /* Says at the end of a run what was measured. mfu: share of the peak FLOP/s in the last steps, NAN when
+     * unknown. NULL: nothing. */
+    void (*summary)(Job *j, double mfu);
     /* Samples of one update, where a step has several updates; a micro-batch divides them. NULL: all. */
     int64_t (*update_samples)(const Recipe *r);
     /* What lives on the host goes into kept tensors before a checkpoint, and comes back after one was loaded.

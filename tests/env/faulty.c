@@ -1,7 +1,8 @@
 /* An environment that goes wrong on purpose, at step at=N:
- * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun; fault=reset crashes in the reset number
- * N and has episodes of different lengths; fault=shape has a larger block from the reset number N on.
- * With marker=FILE the fault happens once: the file remembers it over a restart. */
+ * fault=crash|recurse|abort|hang|nan|inf|fail|random|outside|overrun|reward; fault=last leaves its bounds in
+ * the last observation of an episode; fault=reset crashes in the reset number N and has episodes of different
+ * lengths; fault=shape has a larger block from the reset number N on. With marker=FILE the fault happens
+ * once: the file remembers it over a restart. With every=N it happens in each Nth step of a process. */
 #include "env.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@
 
 typedef struct {
     char fault[32], marker[200];
-    int  at, t, n_reset, length;
+    int  at, every, t, n_step, n_reset, length;
 } Faulty;
 
 static const EnvBlock blocks[]  = { { "x", ENV_F32, 1, { 2 }, -1, 1, 1, 0 } };
@@ -46,6 +47,7 @@ static int create(void **env, const char *const *option, int n_option, char *err
         if (sscanf(option[i], "fault=%31s", f->fault) == 1 || sscanf(option[i], "at=%d", &f->at) == 1)
             continue;
         if (sscanf(option[i], "marker=%199s", f->marker) == 1) continue;
+        if (sscanf(option[i], "every=%d", &f->every) == 1) continue;
         snprintf(error, n_error, "%s: no such option", option[i]);
         free(f);
         return -1;
@@ -76,7 +78,11 @@ static int reset(void *env, uint64_t seed, const EnvIo *io)
     return 0;
 }
 
-static int is_due(Faulty *f) { return f->t == f->at && is_first(f); }
+static int is_due(Faulty *f)
+{
+    if (f->every) return ++f->n_step % f->every == 0;
+    return f->t == f->at && is_first(f);
+}
 
 static int deeper(volatile char *last)
 {
@@ -104,6 +110,9 @@ static int step(void *env, const EnvIo *io)
     if (strcmp(f->fault, "inf") == 0) *io->reward = INFINITY;
     if (strcmp(f->fault, "outside") == 0) x[1] = 7;
     if (strcmp(f->fault, "overrun") == 0) x[2] = 0;
+    if (strcmp(f->fault, "reward") == 0) io->reward[1] = 0;
+    if (strcmp(f->fault, "last") == 0) x[1] = 7;
+    if (strcmp(f->fault, "last") == 0) return ENV_TERMINATED;
     return strcmp(f->fault, "fail") == 0 ? -1 : ENV_GOES_ON;
 }
 

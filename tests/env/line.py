@@ -103,3 +103,56 @@ class Square:
 
     def render(self):
         return [[[255, self.t, 0] for _ in range(4)] for _ in range(3)]
+
+
+class Nested(Square):
+    """A key that is named as an observation without keys is."""
+
+    def __init__(self):
+        self.observation_space = Dict(obs=Dict(a=Box(-1, 1, (2,))), a=Box(-1, 1, (1,)))
+        self.action_space = Box(-2, 2, (2,))
+
+    def reset(self, seed=None):
+        self.t = 0
+        return {"obs": {"a": [0.0, 0.5]}, "a": [0.5]}, {}
+
+    def step(self, action):
+        self.t += 1
+        return {"obs": {"a": [0.0, 0.5]}, "a": [0.5]}, 1.0, False, self.t >= 5, {}
+
+
+class Closes(Square):
+    """Leaves a file when it is closed."""
+
+    def __init__(self, marker):
+        super().__init__()
+        self.marker = marker
+
+    def close(self):
+        open(self.marker, "w").close()
+
+
+class SeedError(Square):
+    """A mistake inside reset() that has to do with the seed."""
+
+    def reset(self, seed=None):
+        return super().reset(None if seed is None else seed + "1")
+
+
+class NoSeed(Square):
+    """As older environments are."""
+
+    def reset(self):
+        return super().reset()
+
+
+class HighAction(Square):
+    """Actions with one bound, or without any."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space.low, self.action_space.high = [5.0, -float("inf")], [float("inf")] * 2
+
+    def step(self, action):
+        assert 5 <= action[0] <= 7 and -1 <= action[1] <= 1, action
+        return super().step(action)

@@ -19,7 +19,8 @@ static const SchemaRow rows[] = {
     { ROW("weight", KEY_FLOAT, weight, "0.02"), BETWEEN(0, 1000), .help = "how hard the table's rows repel" },
     { ROW("halt", KEY_FLOAT, halt, "-0.065"), BETWEEN(-1e9, 1e9),
       .help = "a loss of the table's rows above this ends the updates of a step" },
-    { ROW("teacher", KEY_TEXT, teacher, ""), .path = 1, .help = "safetensors file of the frozen net" },
+    { ROW("teacher", KEY_TEXT, teacher, ""), .path = PATH_WHOLE,
+      .help = "safetensors file of the frozen net" },
 };
 
 static int need_eights(const Recipe *r, const char *key, int64_t n)
