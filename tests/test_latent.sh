@@ -108,7 +108,18 @@ for d in gpt2 llama mistral qwen2 qwen3; do
 done
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
+    "$brim" train "$recipe" run=x $small latent.llm= latent.pairs=random model.vocab=300 latent.llm=llama
+# shellcheck disable=SC2086
+refused "a folder without a tokenizer is not fed bytes" "latent.tokenizer: llama: no tokenizer in it" \
     "$brim" train "$recipe" run=x $small latent.llm=llama
+# shellcheck disable=SC2086
+refused "more text than gpt2 has positions" "latent.prompt: .* 309 tokens, the language model 256 positions" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=gpt2 latent.prompt=300 latent.anchor_tokens=2
+# shellcheck disable=SC2086
+refused "more latents than gpt2 has positions" "encoder.latents: .* 309 tokens, the language model 256" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=gpt2 encoder.latents=300 latent.anchor_tokens=2
+[ ! -e runs/x ]
+verdict "a recipe that is refused leaves no run" $? "$(ls runs)"
 cp -r llama more && sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9/' more/config.json
 # shellcheck disable=SC2086
 refused "a folder that lacks a tensor" "latent.llm: .*more.*model.layers.[0-9]" \
@@ -132,6 +143,40 @@ rc=$?
 verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v train json.log | tail -n 5)"
 refused "a file without pairs" "has no pair" \
     "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
+
+# A language model with a tokenizer: found where its run says, counted by, and part of what a run is.
+"$brim" data tokenizer train "$here/recipes/data/tinyshakespeare.txt" --vocab 512 --out tok >/dev/null 2>&1
+"$brim" train "$here/recipes/quickstart.yaml" run=lm steps=2 optim.warmup=0 model.layers=1 model.width=32 \
+    model.heads=2 model.vocab=512 data.train="$here/recipes/data/tinyshakespeare.txt" data.tokenizer=tok \
+    "device=$device" watch.sample=false watch.report=false checkpoint.best=false >lm.log 2>&1 </dev/null
+sed 's/"q"/"prompt"/; s/"a"/"answer"/; 3d; 7d; 9d' pairs.jsonl >good.jsonl
+echo '{"data": [{"paragraphs": [{"context": "Paris is the capital of France.", "qas": [{"question": "Which?",
+    "answers": [{"text": "Paris", "answer_start": 0}]}]}]}]}' >squad.json
+of_run="latent.llm=runs/lm latent.answer=4 steps=4"
+# shellcheck disable=SC2086
+for kind in "text" "jsonl data.train=good.jsonl latent.anchor_tokens=0" \
+    "squad data.train=squad.json data.val=squad.json"; do
+    train "tok-${kind%% *}" $of_run latent.pairs=$kind &&
+        grep -q 'tokenizer: .*tok' "runs/tok-${kind%% *}/recipe.yaml"
+    verdict "pairs of ${kind%% *} with a run's tokenizer" $? "$(tail -n 2 "tok-${kind%% *}.log")"
+done
+sed 's/^  prompt: .*/&\n  anchor_tokens: 9/' "$recipe" >anchored.yaml
+# shellcheck disable=SC2086
+"$brim" train anchored.yaml run=anchored $small $of_run latent.pairs=jsonl data.train=good.jsonl \
+    >anchored.log 2>&1 </dev/null
+verdict "a recipe's anchor_tokens is for noise alone" $? "$(tail -n 2 anchored.log)"
+# shellcheck disable=SC2086
+refused "an anchor of another length" 'latent.anchor_tokens: is 9, but latent.anchor "Answer: " has 7 tokens' \
+    "$brim" train "$recipe" run=x $small $of_run latent.pairs=jsonl data.train=good.jsonl latent.anchor_tokens=9
+cp -r tok tok-was
+"$brim" data tokenizer train "$here/recipes/data/tinyshakespeare.txt" --vocab 500 --out other >/dev/null 2>&1
+cp other/tokenizer.json tok/
+# shellcheck disable=SC2086
+refused "a changed tokenizer: no further training" "frozen part tokenizer.* is not the one it was trained" \
+    "$brim" train "$recipe" run=tok-jsonl $small $of_run latent.pairs=jsonl data.train=good.jsonl steps=8
+refused "a changed tokenizer: no sample" "frozen part tokenizer.* is not the one it was trained with" \
+    "$brim" sample runs/tok-jsonl --prompt "What is 3?"
+cp tok-was/tokenizer.json tok/
 
 # The queries tied, so all latents of a sample are one: called a collapse within 200 steps. Three healthy runs
 # are not.

@@ -494,13 +494,12 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     return find_files(r, folder);
 }
 
-/* A folder of Hugging Face's has its tokenizer in it. */
-static void find_tokenizer(RecipeLatent *t)
+/* Noise may have an anchor of any length. A text's anchor is its own last tokens. */
+static int64_t anchor_tokens(const RecipeLatent *t)
 {
-    char path[RECIPE_STR + 32];
-    snprintf(path, sizeof path, "%s/tokenizer.json", t->llm);
-    if (t->llm[0] && !t->tokenizer[0] && file_kind(path) == FILE_REGULAR)
-        str_copy(t->tokenizer, sizeof t->tokenizer, t->llm);
+    if (t->pairs == PAIRS_TEXT) return MAX(t->anchor_tokens, 1);
+    if (t->pairs == PAIRS_RANDOM && t->anchor_tokens > 0) return t->anchor_tokens;
+    return (int64_t)strlen(t->anchor);
 }
 
 static int resolve_latent(Recipe *r, const char *folder, int need_data)
@@ -518,19 +517,12 @@ static int resolve_latent(Recipe *r, const char *folder, int need_data)
            "latent.least_bytes (%lld) must not exceed encoder.bytes (%lld)", LL(t->least_bytes),
            LL(e->bytes));
     if (t->least_bytes == 0) t->least_bytes = e->bytes;
-    int64_t positions = MAX(t->prompt, e->latents) + t->answer;
-    RELATE(r->model.pos == POS_ROPE || positions < r->model.context, "latent.prompt", "model.context",
-           "prompt and answer need %lld positions, model.context is %lld", LL(positions),
-           LL(r->model.context));
+    t->n_anchor  = anchor_tokens(t);
     r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
     TRY(check_validation(r));
     TRY(find_files(r, folder));
-    find_tokenizer(t);
     if (t->pairs == PAIRS_RANDOM) return 0;
     DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
-    RELATE(t->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "latent.tokenizer",
-           "without a tokenizer tokens are bytes: model.vocab (%lld) must be at least 256",
-           LL(r->model.vocab));
     if (!need_data) return 0;
     TRY(check_data(r, r->data.train, "data.train"));
     return r->data.val[0] ? check_data(r, r->data.val, "data.val") : 0;

@@ -11,29 +11,14 @@
 
 /* ---- shapes -------------------------------------------------------------------------------------------- */
 
-static int count_anchor(const Recipe *r, int64_t *out)
-{
-    const char    *anchor = r->latent.anchor;
-    PairText       t;
-    const int32_t *ids;
-    *out = r->latent.anchor_tokens;
-    if (*out > 0) return 0;
-    *out = r->latent.pairs == PAIRS_TEXT ? 1 : (int64_t)strlen(anchor);
-    if (r->latent.pairs == PAIRS_TEXT || !r->latent.tokenizer[0]) return 0;
-    TRY(pair_text_open(&t, r));
-    *out = pair_text_encode(&t, anchor, strlen(anchor), 0, &ids);
-    pair_text_close(&t);
-    return *out < 0 ? -1 : 0;
-}
-
 int pairs_shape(PairShape *s, const Recipe *r)
 {
     *s = (PairShape){ .S = r->encoder.bytes,
                       .P = r->latent.prompt,
+                      .A = r->latent.n_anchor,
                       .L = r->latent.answer,
                       .K = r->latent.first,
                       .M = r->encoder.latents };
-    TRY(count_anchor(r, &s->A));
     if (s->A < 1)
         return recipe_blame(r, "latent.anchor",
                             "has no token: the first token of an answer needs one "

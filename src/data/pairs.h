@@ -60,7 +60,14 @@ typedef struct {
     int64_t student, teacher, full, budget, none;
 } PairShape;
 
-/* Negative after recipe_blame() if the tokenizer cannot be opened. */
+/* Finds the language model's tokenizer, and counts the anchor's tokens by it. need_data 0: the tokenizer may
+ * be elsewhere, if latent.anchor_tokens is given. Negative after recipe_blame(). */
+int pairs_complete(Recipe *r, int need_data);
+/* The recipe of the run of Brim that latent.llm names, by its folder or by one of its checkpoints; free() it.
+ * 1: *out is set; 0: latent.llm names no run. Negative after recipe_blame(). */
+int pairs_llm_run(const Recipe *r, Recipe **out);
+
+/* Negative after recipe_blame() if the anchor has no token. */
 int pairs_shape(PairShape *s, const Recipe *r);
 int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 

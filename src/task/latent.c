@@ -1,6 +1,7 @@
 #include "task/latent.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "prog/record.h"
@@ -14,7 +15,7 @@ static int64_t latent_units(const Recipe *r) { return 1; }
 /* Rows of the frozen model that one sample has: the student's. */
 static int64_t latent_rows(const Recipe *r)
 {
-    return r->encoder.latents + MAX(r->latent.anchor_tokens, 1) + r->latent.answer - 1;
+    return r->encoder.latents + r->latent.n_anchor + r->latent.answer - 1;
 }
 
 static int64_t latent_chunk_rows(const Recipe *r, DType compute, int64_t rows, double bytes)
@@ -25,22 +26,35 @@ static int64_t latent_chunk_rows(const Recipe *r, DType compute, int64_t rows, d
 
 static int latent_is_noise(const Recipe *r) { return r->latent.pairs == PAIRS_RANDOM; }
 
+/* Packed sequences have no window of their own; they are short. Learned positions have an end; what rotary
+ * positions beyond the model's context mean, the model never learned. */
+static int check_lengths(const Recipe *r, const RecipeModel *m, const PairShape *s)
+{
+    int64_t     most = MAX(s->full, s->student);
+    const char *key  = s->full >= s->student ? "latent.prompt" : "encoder.latents";
+    if (m->window > 0 && most > m->window)
+        return recipe_blame(r, key, "prompt and answer have %lld tokens, the model's window %lld",
+                            (long long)most, (long long)m->window);
+    if (m->pos == POS_LEARNED && most > m->context)
+        return recipe_blame(r, key, "prompt and answer have %lld tokens, the language model %lld positions",
+                            (long long)most, (long long)m->context);
+    if (most > m->context)
+        log_warn("%s: prompt and answer have %lld tokens, the language model was trained on %lld", key,
+                 (long long)most, (long long)m->context);
+    return 0;
+}
+
 static int latent_check(const Recipe *r)
 {
+    RecipeModel model;
+    PairShape   s;
     if (r->latent.pairs != PAIRS_RANDOM && !r->latent.llm[0])
         return recipe_blame(r, "latent.llm",
                             "is missing: name the frozen language model, or set "
                             "latent.pairs: random");
-    return 0;
-}
-
-/* Packed sequences have no window of their own; they are short. */
-static int check_window(const Recipe *r, const RecipeModel *m, const PairShape *s)
-{
-    int64_t most = MAX(s->full, s->student);
-    if (m->window == 0 || most <= m->window) return 0;
-    return recipe_blame(r, "latent.prompt", "prompt and answer have %lld tokens, the model's window %lld",
-                        (long long)most, (long long)m->window);
+    TRY(pairs_shape(&s, r));
+    TRY(latent_model(r, &model));
+    return check_lengths(r, &model, &s);
 }
 
 static double first_token_weight(const Recipe *r) { return r->latent.first_token_weight; }
@@ -77,6 +91,16 @@ static void declare_constants(Job *j)
     t->none_len        = declare_rows(j, "lengths without prompt", B);
 }
 
+static int declare_vocab(Job *j)
+{
+    ParamTable *t = &latent_of(j)->vocab;
+    param_table_init(t, "tokenizer.", 3 * NET_SITES);
+    job_add_table(j, t);
+    if (str_copy(t->origin, sizeof t->origin, j->recipe.latent.tokenizer) < 0)
+        return recipe_blame(&j->recipe, "latent.tokenizer", "the path is too long");
+    return 0;
+}
+
 static int latent_declare(Job *j)
 {
     const Recipe *r   = &j->recipe;
@@ -85,7 +109,6 @@ static int latent_declare(Job *j)
     FieldRow      row[FIELDS_MAX];
     TRY(pairs_shape(&t->s, r));
     TRY(latent_model(r, &t->model));
-    TRY(check_window(r, &t->model, &t->s));
     job_declare_fields(j, row, pairs_fields(&t->s, row));
     j->own = t; /* from here on release() frees */
     /* A packed row's position is its place in the pack: only differences of positions count for rotations. */
@@ -102,6 +125,7 @@ static int latent_declare(Job *j)
     job_add_table(j, &t->enc.trunk.table);
     job_add_table(j, &t->enc.pool);
     job_add_table(j, &t->llm.table);
+    if (r->latent.tokenizer[0]) TRY(declare_vocab(j));
     j->n_block = (int)(t->model.layers + r->encoder.layers);
     declare_constants(j);
     latent_declare_passes(j);
@@ -114,6 +138,7 @@ static void latent_release(Job *j)
     Latent *t = latent_of(j);
     encoder_deinit(&t->enc);
     net_deinit(&t->llm);
+    param_table_deinit(&t->vocab);
     pair_text_close(&t->text);
 }
 
@@ -197,6 +222,7 @@ static int latent_init_constants(Job *j)
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
+    if (t->text.tokenizer) t->vocab.origin_hash = tokenizer_hash(t->text.tokenizer);
     TRY(check_vocab(j));
     return job_upload_rope(j, &t->llm);
 }
@@ -497,6 +523,7 @@ const Task task_latent = {
     .units          = latent_units,
     .rows           = latent_rows,
     .chunk_rows     = latent_chunk_rows,
+    .complete       = pairs_complete,
     .check          = latent_check,
     .declare        = latent_declare,
     .record         = latent_record,

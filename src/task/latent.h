@@ -13,7 +13,8 @@
  * 1. Only the head's rows that predict answers are computed. The first K rows of all samples come first: they
  *    have four losses, the others one.
  * 2. Prompts are packed side by side for encoder and teacher (PackRows), answers are not.
- * 3. Checkpoints hold encoder and pooler; they name file and hash of the language model. */
+ * 3. Checkpoints hold encoder and pooler; they name file and hash of the language model
+ *    and of its tokenizer. */
 #ifndef TASK_LATENT_H
 #define TASK_LATENT_H
 
@@ -46,7 +47,8 @@ typedef struct {
     RecipeModel model;
     Net         llm;
     ByteEncoder enc;
-    PairText    text; /* opened with the constants */
+    PairText    text;  /* opened with the constants */
+    ParamTable  vocab; /* no weights: checkpoints name the tokenizer and its hash, as a frozen part */
 
     /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
      * rows of h that predict answers, the first K of all samples first, and their targets. */
