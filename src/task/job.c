@@ -47,6 +47,14 @@ ParamOptions job_param_options(const Job *j)
                            .wide     = j->recipe.fp8.wide };
 }
 
+const char *job_precision(const Job *j)
+{
+    if (j->choice.fp8) return "fp8";
+    if (j->choice.compute == DT_BF16) return "bf16";
+    if (j->choice.compute == DT_F16) return "fp16";
+    return j->recipe.precision == PRECISION_TF32 ? "tf32" : "fp32";
+}
+
 static int any_trained(const Job *j)
 {
     for (int i = 0; i < j->n_table; i++) {
