@@ -166,8 +166,9 @@ sed 's/^  prompt: .*/&\n  anchor_tokens: 9/' "$recipe" >anchored.yaml
     >anchored.log 2>&1 </dev/null
 verdict "a recipe's anchor_tokens is for noise alone" $? "$(tail -n 2 anchored.log)"
 # shellcheck disable=SC2086
-refused "an anchor of another length" 'latent.anchor_tokens: is 9, but latent.anchor "Answer: " has 7 tokens' \
-    "$brim" train "$recipe" run=x $small $of_run latent.pairs=jsonl data.train=good.jsonl latent.anchor_tokens=9
+refused "an anchor of another length" 'anchor_tokens: is 9, but latent.anchor "Answer: " has 7 tokens' \
+    "$brim" train "$recipe" run=x $small $of_run latent.pairs=jsonl data.train=good.jsonl \
+    latent.anchor_tokens=9
 cp -r tok tok-was
 "$brim" data tokenizer train "$here/recipes/data/tinyshakespeare.txt" --vocab 500 --out other >/dev/null 2>&1
 cp other/tokenizer.json tok/
@@ -197,6 +198,26 @@ wait
 verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 tied.log)"
 [ "$(cat healthy?.log | grep -c 'step 200: validation')" -eq 3 ] && ! grep -q COLLAPSE healthy?.log
 verdict "three healthy runs are not" $? "$(grep -h -e COLLAPSE -e 'step 200: validation' healthy?.log)"
+grep -q '"val_loss_full": null' runs/tied/metrics.jsonl && ! grep -q 'loss full' tied.log &&
+    grep -q 'step 200: validation loss .*, em .*, f1 ' tied.log
+verdict "baselines that are not measured are not 0" $? "$(tail -n 1 runs/tied/metrics.jsonl)"
+brim eval runs/tied eval.samples=32 "device=$device" threads=1
+[ $rc -eq 0 ] && says "COLLAPSE: the latents of a sample are all alike"
+verdict "brim eval calls it a collapse" $? "$(seen)"
+watched tied encoder.tie_queries=true steps=300
+grep -q "resuming after step 200" tied.log && grep -q COLLAPSE tied.log
+verdict "so does the first evaluation of a run that goes on" $? "$(tail -n 2 tied.log)"
+for i in $(seq 400); do
+    s=yes; [ $((i * 7 % 3)) = 0 ] && s=no
+    echo "{\"prompt\": \"Number $i: $s.\", \"answer\": \"$s\"}"
+done >yes.jsonl
+watched yes latent.pairs=jsonl data.train=yes.jsonl "latent.anchor=A:" steps=60 optim.warmup=2 eval.every=30 \
+    eval.samples=128 data.val=yes.jsonl
+awk -v em="$(last yes val_em)" 'BEGIN { exit !(em > 0.9) }' && ! grep -q COLLAPSE yes.log
+verdict "two answers to questions of yes or no are no collapse" $? "$(tail -n 4 yes.log)"
+watched seldom eval.every=150 steps=201 eval.samples=1 step_samples=1
+grep -q "warning: eval.every: 150: a collapse is looked for at evaluations" seldom.log
+verdict "evaluations that are too rare for it are said" $? "$(head -n 4 seldom.log)"
 [ "${LATENT_LONG:-0}" = 1 ] || exit $failed
 
 # The real thing: latents are worth more than as many tokens of the prompt, and at least half as much as the

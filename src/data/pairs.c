@@ -80,7 +80,7 @@ typedef struct {
     int32_t  *sorted; /* pairs by length, the shortest first */
     int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
     uint64_t  seed;
-    int       validation;
+    int       validation, baselines;
 } Pairs;
 
 static int64_t reverse_bits(int64_t x, int64_t n)
@@ -211,6 +211,7 @@ static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scrat
     int64_t      n = pair_of(p, g)->n_answer;
     if (p->validation) {
         if (slot == PAIR_EVAL_EM || slot == PAIR_EVAL_F1 || slot == PAIR_EVAL_HIT) return 1;
+        if (slot >= PAIR_EVAL_FULL && !p->baselines) return 0;
         return slot < PAIR_EVALS ? n : 0;
     }
     if (slot == PAIR_LOSS) return n;
@@ -290,6 +291,7 @@ static int open_part(Source **out, const Recipe *r, int validation, int64_t most
     if (!p) return err_sys("memory for reading data");
     p->base       = (Source){ .vt = &pairs_vt, .name = validation ? "validation pairs" : "training pairs" };
     p->validation = validation;
+    p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
     if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation);

@@ -42,12 +42,17 @@ static void announce(Run *run)
 
 /* ---- once in a while ---------------------------------------------------------------------------------- */
 
-/* ", perplexity 12.3, bits per byte 3.62", or nothing. */
+/* What was measured beside the measure that counts: ", perplexity 12.3, bits per byte 3.62", or nothing. */
 static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t n)
 {
-    TaskNumber also[TASK_NUMBERS];
-    int        n_also = run->task->also ? run->task->also(e, run->r, also) : 0;
-    buf[0]            = '\0';
+    const Task *t = run->task;
+    TaskNumber  also[TASK_NUMBERS];
+    int         n_also = t->also ? t->also(e, run->r, also) : 0;
+    buf[0]             = '\0';
+    for (int k = 0; k < t->n_metric; k++) {
+        if (k != t->best && isfinite(e->value[k]))
+            str_append(buf, n, ", %s %.4g", t->metric[k].name, e->value[k]);
+    }
     for (int k = 0; k < n_also; k++) str_append(buf, n, ", %s %.4g", also[k].name, also[k].value);
     for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
     return buf;
@@ -72,7 +77,7 @@ static int evaluate(Run *run, int *stop)
     metrics_eval(&run->metrics, t, run->r, run->at.step, &e, train_elapsed(run));
     double val = e.value[t->best];
     if (isfinite(val)) {
-        char more[128];
+        char more[384];
         log_info("step %lld: validation %s %.4f%s", (long long)run->at.step, t->metric[t->best].name, val,
                  say_also(run, &e, more, sizeof more));
     } else {

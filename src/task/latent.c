@@ -490,6 +490,19 @@ static int latent_record(Job *j)
     return 0;
 }
 
+/* A collapse is judged at the second evaluation after it at the latest. */
+static int latent_begin(Job *j)
+{
+    enum { SEEN_WITHIN = 200 /* steps */ };
+    const Recipe *r = &j->recipe;
+    if (2 * r->eval.every > SEEN_WITHIN && r->steps > SEEN_WITHIN && !latent_is_noise(r))
+        log_warn(
+            "eval.every: %lld: a collapse is looked for at evaluations; eval.every=%d finds it within %d "
+            "steps",
+            (long long)r->eval.every, SEEN_WITHIN / 2, SEEN_WITHIN);
+    return 0;
+}
+
 /* ---- the task ----------------------------------------------------------------------------------------- */
 
 static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
@@ -529,11 +542,13 @@ const Task task_latent = {
     .record         = latent_record,
     .release        = latent_release,
     .init_constants = latent_init_constants,
+    .begin          = latent_begin,
     .is_noise       = latent_is_noise,
     .has_val        = pairs_has_val,
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
     .sample         = latent_sample,
+    .after_load     = latent_after_load,
     .also           = latent_also,
     .print_eval     = latent_print_eval,
 };

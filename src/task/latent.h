@@ -24,16 +24,21 @@
 
 extern const Task task_latent;
 
+/* Different texts, by their hashes. */
+typedef struct {
+    int64_t  n;
+    uint64_t hash[4096];
+} LatentTexts;
+
 /* What an evaluation says about collapse, over the samples that it has seen. */
 typedef struct {
-    int64_t  n_eval;            /* evaluations begun */
-    int64_t  n_sample, n_batch; /* answers counted; batches with at least two samples */
-    int64_t  n_distinct;        /* of the answers counted */
-    uint64_t seen[4096];        /* hashes of the distinct answers */
-    double   between;           /* sum over batches: mean cosine of different samples' latents */
-    double   within;            /* the same of different latents of one sample */
-    double   rank;              /* effective rank of latents */
-    int      judged;
+    int64_t     n_eval;            /* evaluations begun */
+    int64_t     n_sample, n_batch; /* answers counted; batches with at least two samples */
+    LatentTexts said, gold;        /* different answers of those samples, and what they should be */
+    double      between;           /* sum over batches: mean cosine of different samples' latents */
+    double      within;            /* the same of different latents of one sample */
+    double      rank;              /* effective rank of latents */
+    int         judged;
 } LatentWatch;
 
 /* Rows of one pass for token n of the answers alone: i32, constants (task/latent_passes.c). */
@@ -108,6 +113,8 @@ void latent_declare_answers(Job *j);
 void latent_record_answers(Job *j);
 void latent_schedule_eval(Job *j, int eval);
 int  latent_upload_answers(Job *j);
+/* A run that goes on is judged from its first evaluation on. */
+int  latent_after_load(Job *j);
 int  latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out);
 void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out);
 
