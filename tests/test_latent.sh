@@ -135,12 +135,15 @@ for i in $(seq 40); do
 done >pairs.jsonl
 sed -i '3s/.*/{"q": "no end/; 7s/.*/{"q": "no answer"}/; 9s/.*/[1]/' pairs.jsonl
 train json latent.pairs=jsonl latent.prompt_field=q latent.answer_field=a data.train=pairs.jsonl \
-    "latent.anchor=A:" data.val_fraction=0.25
+    "latent.anchor=A:" data.val_fraction=0.25 latent.prompt=4 latent.answer=6
 rc=$?
 [ $rc -eq 0 ] && grep -q "pairs.jsonl:3: skipped" json.log &&
     grep -q "pairs.jsonl:7: skipped: no text named a" json.log &&
-    grep -q "3 lines" json.log
-verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v train json.log | tail -n 5)"
+    grep -q "3 lines" json.log && [ "$(grep -c 'pairs.jsonl:3: skipped' json.log)" -eq 1 ] &&
+    grep -q "pairs.jsonl: 37 of 37 prompts cut to latent.prompt (4 tokens)" json.log &&
+    grep -q "pairs.jsonl: 37 of 37 answers cut to latent.answer (6 tokens)" json.log
+verdict "broken lines are skipped, counted, named once; what is cut is counted" $? \
+    "exit code $rc: $(grep -v train json.log | tail -n 5)"
 refused "a file without pairs" "has no pair" \
     "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
 

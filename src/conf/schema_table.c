@@ -356,8 +356,8 @@ const SchemaRow schema_table[] = {
               "\"\": random weights, for speed only" },
     { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = 1,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
-      .help = "the language model's tokenizer: a file or a folder; default: the one in its Hugging Face folder "
-              "or of its run, else tokens are bytes" },
+      .help = "the language model's tokenizer: a file or a folder; default: the one in its Hugging Face "
+              "folder or of its run, else tokens are bytes" },
     { ROW("latent.pairs", KEY_ENUM, latent.pairs, "text"), .names = pairs_names,
       .tasks = "latent", .fixed = FIXED_DATA,
       .help = "what data.train holds: text, cut into context and continuation; jsonl, one object a line; "
@@ -382,8 +382,8 @@ const SchemaRow schema_table[] = {
               "instead" },
     { ROW("latent.anchor_tokens", KEY_INT, latent.anchor_tokens, "0"), BETWEEN(0, 1024),
       .tasks = "latent", .fixed = FIXED_SAMPLE,
-      .help = "latent.pairs random: tokens of the anchor; text: tokens of the context that are the anchor; jsonl "
-              "and squad count those of latent.anchor themselves; 0: as the anchor has, of a text 1" },
+      .help = "random: tokens of the anchor; text: last tokens of the context that are the anchor; jsonl and "
+              "squad count those of latent.anchor; 0: as the anchor has, of a text 1" },
     { ROW("latent.answer", KEY_INT, latent.answer, "32"), BETWEEN(1, 65536),
       .aka = "max_new_tokens",
       .tasks = "latent", .fixed = FIXED_SAMPLE,

@@ -19,6 +19,7 @@ int pairs_shape(PairShape *s, const Recipe *r)
                       .L = r->latent.answer,
                       .K = r->latent.first,
                       .M = r->encoder.latents };
+    if (r->latent.pairs == PAIRS_SQUAD) s->G = PAIRS_OTHER * (s->L + 1);
     if (s->A < 1)
         return recipe_blame(r, "latent.anchor",
                             "has no token: the first token of an answer needs one "
@@ -43,6 +44,8 @@ int pairs_fields(const PairShape *s, FieldRow *row)
     row[PAIR_TOK]       = (FieldRow){ "anchor and answer", DT_I32, 2, { s->student, 1 } };
     row[PAIR_TARGET]    = (FieldRow){ "targets", DT_I32, 2, { s->L, 1 } };
     row[PAIR_FIRST]     = (FieldRow){ "first target", DT_I32, 2, { s->K, 1 } };
+    if (s->G == 0) return PAIR_OTHER;
+    row[PAIR_OTHER] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
     return PAIR_FIELDS;
 }
 
@@ -174,6 +177,7 @@ void pair_fill_none(const PairShape *s, void *const *field)
     memset(field[PAIR_TOK], -1, sizeof(int32_t) * (size_t)s->student);
     memset(field[PAIR_TARGET], -1, sizeof(int32_t) * (size_t)s->L);
     memset(field[PAIR_FIRST], -1, sizeof(int32_t) * (size_t)s->K);
+    if (s->G > 0) memset(field[PAIR_OTHER], -1, sizeof(int32_t) * (size_t)s->G);
     *(int32_t *)field[PAIR_N_BYTES] = *(int32_t *)field[PAIR_N_TEACHER] = 0;
     *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
 }
@@ -195,6 +199,7 @@ void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *co
     *(int32_t *)field[PAIR_N_BUDGET]  = (int32_t)(n_budget + s->none);
     put(field[PAIR_TARGET], rest + s->A, pair->n_answer);
     if (pair->n_answer > 0) *(int32_t *)field[PAIR_FIRST] = rest[s->A];
+    if (s->G > 0) put(field[PAIR_OTHER], rest + s->A + pair->n_answer, pair->n_other);
 }
 
 static int pairs_fill(const Source *src, int64_t g, void *const *field, void *scratch)

@@ -41,8 +41,14 @@ int64_t pair_text_encode(PairText *t, const char *text, size_t n, int frame, con
 {
     int flags = TOKENIZER_LITERAL | (frame ? TOKENIZER_FRAME : TOKENIZER_PLAIN);
     CHECK(t->tokenizer, "bytes are tokens already");
-    if (frame && tokenizer_facts(t->tokenizer).n_frame_after > 0) flags = TOKENIZER_LITERAL;
+    if (frame && pair_text_frame(t) == 0) flags = TOKENIZER_LITERAL; /* nothing may end a prompt */
     return tokenizer_encode(t->tokenizer, t->scratch, text, n, flags, ids);
+}
+
+int64_t pair_text_frame(const PairText *t)
+{
+    TokenizerFacts f = tokenizer_facts(t->tokenizer);
+    return f.n_frame_after > 0 ? 0 : f.n_frame_before;
 }
 
 int pair_text_decode(PairText *t, const int32_t *ids, int64_t n, char *buf, size_t cap)

@@ -211,6 +211,11 @@ static int same_words(const Words *a, const Words *b)
     return same;
 }
 
+typedef struct {
+    int    match;
+    double f1;
+} Score;
+
 /* ---- collapse ----------------------------------------------------------------------------------------- */
 
 static double cosine(const float *a, const float *b, int64_t n)
@@ -325,7 +330,7 @@ static void note_answer(LatentWatch *w, const char *said, const char *gold)
 
 typedef struct {
     int64_t  sample0;
-    int32_t *said, *target, *n_byte; /* [L,B], [B,L], [B] */
+    int32_t *said, *target, *n_byte, *other; /* [L,B], [B,L], [B], [B,G] */
     float   *pooled, *score;
 } Batch;
 
@@ -333,19 +338,33 @@ static int download_batch(Job *j, Batch *x)
 {
     Latent          *t = latent_of(j);
     const PairShape *s = &t->s;
-    size_t           B = (size_t)j->fields.B, L = (size_t)s->L, pooled = tensor_bytes(t->pooled);
-    x->said = mem_alloc(sizeof(int32_t) * (2 * L + 1) * B + pooled + 3 * sizeof(float) * B);
+    size_t B = (size_t)j->fields.B, L = (size_t)s->L, G = (size_t)s->G, pooled = tensor_bytes(t->pooled);
+    x->said = mem_alloc(sizeof(int32_t) * (2 * L + 1 + G) * B + pooled + 3 * sizeof(float) * B);
     if (!x->said) return err_sys("memory for answers");
     x->target = x->said + L * B;
     x->n_byte = x->target + L * B;
-    x->pooled = (float *)(x->n_byte + B);
+    x->other  = x->n_byte + B;
+    x->pooled = (float *)(x->other + G * B);
     x->score  = (float *)((char *)x->pooled + pooled);
     memset(x->score, 0, 3 * sizeof(float) * B);
     TRY(job_download(j, j->sample0, &x->sample0, sizeof x->sample0));
     TRY(job_download(j, t->said, x->said, sizeof(int32_t) * L * B));
     TRY(job_download(j, j->field[PAIR_TARGET], x->target, sizeof(int32_t) * L * B));
     TRY(job_download(j, j->field[PAIR_N_BYTES], x->n_byte, sizeof(int32_t) * B));
+    if (G > 0) TRY(job_download(j, j->field[PAIR_OTHER], x->other, sizeof(int32_t) * G * B));
     return job_download(j, t->pooled, x->pooled, pooled);
+}
+
+/* Of several answers that are right, the one that is nearest counts. */
+static int score_text(Latent *t, const Words *said, const int32_t *gold, int64_t n, Score *out)
+{
+    char  text[TEXT_BYTES];
+    Words words;
+    TRY(pair_text_decode(&t->text, gold, n, text, sizeof text));
+    split_words(text, &words);
+    out->match = MAX(out->match, same_words(said, &words));
+    out->f1    = MAX(out->f1, f1_of(said, &words));
+    return 0;
 }
 
 static int score_sample(Job *j, Batch *x, int64_t b)
@@ -354,8 +373,9 @@ static int score_sample(Job *j, Batch *x, int64_t b)
     int64_t  B = j->fields.B, L = t->s.L, n = 0;
     int32_t  ids[TEXT_BYTES];
     char     said[TEXT_BYTES], gold[TEXT_BYTES];
-    Words    ws, wg;
-    int32_t *target = x->target + b * L;
+    Words    words;
+    Score    score  = { 0, 0 };
+    int32_t *target = x->target + b * L, *other = x->other + b * t->s.G;
     while (n < L && target[n] >= 0) n++;
     /* Where answers have no end, they are as long as what they are compared with. */
     int64_t m = t->text.end >= 0 ? L : n;
@@ -363,10 +383,14 @@ static int score_sample(Job *j, Batch *x, int64_t b)
     TRY(pair_text_decode(&t->text, ids, MIN(m, TEXT_BYTES), said, sizeof said));
     TRY(pair_text_decode(&t->text, target, n, gold, sizeof gold));
     note_answer(&t->watch, said, gold);
-    split_words(said, &ws);
-    split_words(gold, &wg);
-    x->score[b]         = (float)same_words(&ws, &wg);
-    x->score[B + b]     = (float)f1_of(&ws, &wg);
+    split_words(said, &words);
+    TRY(score_text(t, &words, target, n, &score));
+    for (int64_t at = 0, end; at < t->s.G && other[at] >= 0; at = end + 1) {
+        for (end = at; other[end] >= 0;) end++;
+        TRY(score_text(t, &words, other + at, end - at, &score));
+    }
+    x->score[b]         = (float)score.match;
+    x->score[B + b]     = (float)score.f1;
     x->score[2 * B + b] = n > 0 && x->said[b] == target[0];
     return 0;
 }
