@@ -119,7 +119,6 @@ static int latent_declare(Job *j)
                 &(NetPlace){ .prefix = "llm.", .index = 2, .positions = positions });
     encoder_declare(&t->enc, &j->store, &r->encoder, t->model.width, &opt, 0, (int)t->model.layers);
     t->llm.deterministic = t->enc.trunk.deterministic = r->deterministic;
-    t->llm.stored_attn = t->enc.trunk.stored_attn = 0;
     if (r->latent.llm[0] && str_copy(t->llm.table.origin, sizeof t->llm.table.origin, r->latent.llm) < 0)
         return recipe_blame(r, "latent.llm", "the path is too long");
     job_add_table(j, &t->enc.trunk.table);
@@ -277,6 +276,13 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
     return record_positions(net, p, x);
 }
 
+Net latent_student(const Job *j)
+{
+    Net net         = latent_of(j)->llm;
+    net.stored_attn = !j->recipe.opt.flash;
+    return net;
+}
+
 /* The student's vectors that predict answers, sorted, and their targets. */
 static Tensor *record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
 {
@@ -285,9 +291,10 @@ static Tensor *record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     int64_t          B     = j->fields.B;
     Tensor          *x     = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
     NetBatch         batch = { .B = B, .T = s->student, .read = t->h_row };
+    Net              net   = latent_student(j);
     prog_at(p, -1, -1, "answer rows");
     *target = latent_record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
-    return net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
+    return net_record_trunk(&net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 /* Vectors behind the last norm for the rows of sequences that are packed: the last n_tail of each. tok

@@ -78,6 +78,9 @@ static inline Latent *latent_of(const Job *j) { return (Latent *)j->own; }
 /* ---- latent.c ---- */
 
 EncoderOut latent_record_encoder(Job *j, Prog *p);
+/* The language model as the student records it: with opt.flash off, attention stores its weights. Where
+ * sequences are packed it never does: all rows of a micro-batch would be one T x T. */
+Net latent_student(const Job *j);
 /* x [B,T,C] = latents where row says so, else embeddings of tok; positions added. */
 Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *tok, int64_t T);
 /* y [B,T,cols of x] = rows of x by index. */
