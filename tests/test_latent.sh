@@ -65,6 +65,16 @@ one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
 
+for flag in --ids --rate --ignore-eos "--stop x" "--prompt-file f" "--prompt-ids 1"; do
+    # shellcheck disable=SC2086
+    refused "sample: ${flag% *}" "command line: ${flag% *}: task latent has no such option" \
+        "$brim" sample runs/whole --prompt x $flag
+done
+refused "sample: more tokens than an answer has" "--tokens: 100: an answer has at most latent.answer tok" \
+    "$brim" sample runs/whole --prompt x --tokens 100
+grep -q "parameters (1.19M frozen), AdamW, " whole.log
+verdict "the log says what is frozen, and the optimizer" $? "$(grep parameters whole.log)"
+
 # Two ranks share a step. On one GPU they pass for two hosts: NCCL wants a GPU of its own for each rank of a
 # host.
 port=$((20000 + RANDOM % 12000))
@@ -130,6 +140,7 @@ refused "a folder whose file is cut short" "llama/model.safetensors" \
     "$brim" train "$recipe" run=x $small $hf latent.llm=llama
 
 # JSONL.
+mkdir tok-none
 for i in $(seq 40); do
     echo "{\"q\": \"What is $i? It is the number $((i * 7 % 10)).\", \"a\": \"number $((i * 7 % 10))\"}"
 done >pairs.jsonl
@@ -144,6 +155,11 @@ rc=$?
     grep -q "pairs.jsonl: 37 of 37 answers cut to latent.answer (6 tokens)" json.log
 verdict "broken lines are skipped, counted, named once; what is cut is counted" $? \
     "exit code $rc: $(grep -v train json.log | tail -n 5)"
+cp pairs.jsonl pairs.jsonl.gz
+refused "a packed file" "data.train: pairs.jsonl.gz is packed" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl.gz
+refused "a folder" "data.train: tok-none is a folder; pairs are read from a file" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=tok-none
 refused "a file without pairs" "has no pair" \
     "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
 

@@ -35,9 +35,10 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
 
 int cmd_sample(const CmdArgs *a)
 {
-    Texts       x     = { "256", "0.8", "0", "1", "1", "1", "0" };
-    TaskSample  opt   = { 0 };
-    const char *which = NULL;
+    const char *tokens = "256";
+    Texts       x      = { tokens, "0.8", "0", "1", "1", "1", "0" };
+    TaskSample  opt    = { 0 };
+    const char *which  = NULL;
     int         on = 0, untrained = 0;
     CmdFlag     flag[] = {
             { "--prompt", &opt.prompt, NULL,
@@ -66,7 +67,8 @@ int cmd_sample(const CmdArgs *a)
     Setup     s;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(read_options(&x, &opt));
-    opt.ends = !on;
+    opt.ends         = !on;
+    opt.n_unit_given = x.tokens != tokens;
     if (untrained) {
         TRY(open_untrained(&t, &opt, &r, &s));
     } else {

@@ -9,6 +9,7 @@
 #include "conf/relate_image.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -146,6 +147,9 @@ static int check_optim(const Recipe *r)
     RELATE(p->warmup <= r->steps, "optim.warmup", "steps",
            "optim.warmup (%lld) must not exceed steps (%lld): optim.warmup=%lld would do", LL(p->warmup),
            LL(r->steps), LL(r->steps / 10));
+    double whole = exp2(round(log2(MAX(p->loss_scale, 1))));
+    DEMAND(p->loss_scale == 0 || p->loss_scale == whole, "optim.loss_scale",
+           "%g is no power of two: %g would do", p->loss_scale, whole);
     RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
            p->min_lr, p->lr);
     RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
@@ -278,6 +282,11 @@ static int check_data(const Recipe *r, const char *path, const char *key)
     FileKind found = file_kind(path);
     if (found == FILE_NONE) return refuse_missing(r, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
+    if (strcmp(r->task, "latent") == 0) {
+        DEMAND(found != FILE_FOLDER, key, "%s is a folder; pairs are read from a file", path);
+        DEMAND(!str_ends_with(path, ".gz") && !str_ends_with(path, ".zst"), key,
+               "%s is packed; pairs are read from plain files: unpack it first", path);
+    }
     DEMAND(found != FILE_FOLDER || r->data.kind != DATA_TEXT || r->data.tokenizer[0], key,
            "%s is a folder; data.kind text needs a file, or a data.tokenizer", path);
     return 0;
@@ -576,12 +585,36 @@ static int resolve_task(Recipe *r, const char *folder, int need_data)
     return tasks[i].resolve(r, folder, need_data);
 }
 
+/* Why a key changes nothing in this recipe; NULL: it may change something. */
+static const char *why_unused(const Recipe *r, const char *key)
+{
+    static const char *const of_muon[] = { "optim.muon_lr", "optim.momentum", "optim.nesterov" };
+    for (int i = 0; i < ARRAY_LEN(of_muon); i++) {
+        if (strcmp(key, of_muon[i]) == 0 && r->optim.kind != OPTIM_MUON) return "optim.kind is not muon";
+    }
+    if (str_starts_with(key, "fp8.") && r->precision != PRECISION_FP8) return "precision is not fp8";
+    /* Of noise model.vocab counts. */
+    int by_folder = r->latent.llm[0] && r->latent.pairs != PAIRS_RANDOM && hfconf_is_folder(r->latent.llm);
+    return by_folder && str_starts_with(key, "model.") ? "the folder of latent.llm gives the model" : NULL;
+}
+
+/* Who types a key that changes nothing would draw wrong conclusions from the run. */
+static void name_unused(const Recipe *r)
+{
+    for (int i = 0; i < schema_rows(r); i++) {
+        const char *key = schema_row(r, i)->name;
+        const char *why = r->origin[i] == ORIGIN_COMMAND_LINE ? why_unused(r, key) : NULL;
+        if (why) log_warn("%s has no effect: %s", key, why);
+    }
+}
+
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     r->step_key = "step_samples";
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
     cut_warmup(r);
+    name_unused(r);
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));

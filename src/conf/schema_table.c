@@ -27,7 +27,7 @@ static const char *const parity_names[]   = { "none", "cleanrl", NULL };
 static const char *const isolate_names[]  = { "none", "process", NULL };
 static const char *const place_names[]    = { "auto", "host", "device", NULL };
 static const char *const answer_names[]   = { "auto", "device", "host", NULL };
-static const char *const give_way_names[] = { "moments", "gradients", "weights", NULL };
+static const char *const give_way_names[] = { "moments", "weights", NULL };
 
 static const char *const fp8_scaling_names[] = { "delayed", "dynamic", NULL };
 static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL };
@@ -71,9 +71,9 @@ const SchemaRow schema_table[] = {
               "elementwise) or the whole block" },
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
-      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 "
-              "scales its gradients (optim.loss_scale)" },
+      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, fp16 "
+              "on 7.0 and 7.5, else fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability "
+              "8.9 and up); fp16 scales its gradients (optim.loss_scale)" },
     { ROW("fp8.scaling", KEY_ENUM, fp8.scaling, "delayed"), .names = fp8_scaling_names,
       .help = "precision fp8: a tensor's scale comes from its largest numbers in the last 16 steps "
               "(delayed), or from the tensor itself, in one more pass (dynamic)" },

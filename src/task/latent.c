@@ -426,7 +426,7 @@ static void record_losses(Job *j, Prog *p)
     const PairShape *s       = &latent_of(j)->s;
     int64_t          first   = j->fields.B * s->K;
     Tensor          *teacher = NULL, *target, *loss[PAIR_LOSSES];
-    if (j->recipe.latent.teacher == TEACHER_TEXT) {
+    if (kl_weight(&j->recipe) > 0) {
         Tensor *h =
             record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], rows_of(j, READ_TEACHER), s->K);
         prog_at(p, -1, -1, "teacher head");
@@ -554,6 +554,7 @@ const Task task_latent = {
     .has_val        = pairs_has_val,
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
+    .ask            = latent_ask,
     .sample         = latent_sample,
     .after_load     = latent_after_load,
     .also           = latent_also,

@@ -123,6 +123,8 @@ void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out);
 
 /* ---- latent_sample.c ---- */
 
+/* Refuses what an answer through latents cannot have. */
+int latent_ask(Recipe *r, const TaskSample *opt);
 int latent_sample(Job *j, const TaskSample *opt, FILE *out);
 
 #endif
