@@ -79,7 +79,7 @@ brim plan "$recipe" latent.teacher=text --list && says "teacher head" &&
     brim plan "$recipe" latent.teacher=text latent.kl_weight=0 --list && ! says "teacher head"
 verdict "no teacher without a weight for it" $? "$(seen)"
 brim plan "$recipe" latent.prompt=5000
-[ $rc -eq 0 ] && says "latent.prompt: prompt and answer have 5008 tokens, the language model was trained on 256"
+[ $rc -eq 0 ] && says "latent.prompt: prompt and answer have 5008 tokens, the language model was trained on"
 verdict "more text than the language model was trained on is said" $? "$(seen)"
 
 # Two ranks share a step. On one GPU they pass for two hosts: NCCL wants a GPU of its own for each rank of a
