@@ -134,8 +134,19 @@ bad "plan: bad override" '^command line: stepz: unknown key' plan good.yaml step
 bad "plan: missing file" '^none.yaml: no such recipe$' plan none.yaml
 bad "plan: mask without data for it" '^command line: model.mask: mask prefix needs data.prefix_token' plan \
     good.yaml device=cpu model.mask=prefix
-bad "plan: concession nobody makes" '^command line: give_way: gradients is not available yet' plan good.yaml \
+bad "plan: concession nobody makes" "^command line: give_way: 'gradients' is none of" plan good.yaml \
     device=cpu give_way=gradients
+bad "optim: a loss scale that is no power of two" \
+    '^command line: optim.loss_scale: 1000 is no power of two: 1024' \
+    plan good.yaml device=cpu optim.loss_scale=1000
+brim plan good.yaml device=cpu optim.muon_lr=1e-3 fp8.head=true
+[ $rc -eq 0 ] && says "optim.muon_lr has no effect: optim.kind is not muon" && says "fp8.head has no effect"
+verdict "keys without effect are named" $? "$(seen)"
+for card in "t4 7.5" "v100 7.0"; do
+    brim plan good.yaml --gpu "${card% *}" device=auto
+    [ $rc -eq 0 ] && says "fp16: compute capability ${card#* } has fp16 matrix units"
+    verdict "${card% *}: auto takes fp16" $? "$(seen)"
+done
 bad "plan: precision required in vain" '^command line: require: bf16 is off: the precision is fp32' plan \
     good.yaml device=cpu require=bf16
 bad "plan: optimisation required in vain" '^command line: require: graphs is refused' plan good.yaml \
@@ -155,7 +166,7 @@ asks() { # name, pattern, line of the recipe: what is found after parsing has it
 }
 asks "file: precision" '^asks.yaml:6: precision: fp16 needs a GPU' 'precision: fp16'
 asks "file: precision of another device" '^asks.yaml:6: precision: bf16 needs a GPU' 'precision: bf16'
-asks "file: concession" '^asks.yaml:6: give_way: gradients is not available yet' 'give_way: [gradients]'
+asks "file: concession" "^asks.yaml:6: give_way: 'gradients' is none of" 'give_way: [gradients]'
 asks "file: requirement" '^asks.yaml:6: require: graphs is refused' 'require: [graphs]'
 asks "file: precision required" '^asks.yaml:6: require: bf16 is off' 'require: [bf16]'
 "$brim" plan good.yaml device=cpu require=fp32,flash >out 2>err

@@ -119,7 +119,7 @@ static void unusual_recipe_round_trips(void **state)
         "run: \"a \\\"quoted\\\" \\\\ name \\u00e4 # no: comment\"\n"
         "steps: 77\nstep_tokens: 3072\nmicro_batch: 3\nrecompute: block\nprecision: tf32\n"
         "device: cuda:3\nthreads: 5\nseed: 9007199254740991\nmemory_limit: 80%\n"
-        "deterministic: yes\ngive_way: [moments, gradients]\nrequire: [flash, tf32, graphs, flash]\n"
+        "deterministic: yes\ngive_way: [moments, weights]\nrequire: [flash, tf32, graphs, flash]\n"
         "freeze: [embed, block.0-1]\nbudget_s: 0.1\nwatchdog_s: 7\ntrace: 2\ntrace_skip: 9\ntrace_warmup: "
         "3\nlog_every: 3\nmax_skips: 4\nspike_factor: "
         "1e-3\n"
@@ -230,8 +230,8 @@ static void accepted_forms(void **state)
         "\xef\xbb\xbf" RANDOM, /* byte order mark */
         "\xef\xbb\xbf" RANDOM "steps: 5\n",
         RANDOM "model.width: 768\nmodel: {heads: 12}\n",
-        RANDOM "give_way: moments, gradients\n",
-        RANDOM "give_way:\n  - moments\n  - gradients\n",
+        RANDOM "give_way: moments, weights\n",
+        RANDOM "give_way:\n  - moments\n  - weights\n",
         RANDOM "require: []\n",
         RANDOM "steps: +10\noptim: {lr: 1.e-3, clip: .5}\n",
         "data:\r\n  kind: random\r\nsteps: 5\r\n",
@@ -411,7 +411,7 @@ static void bad_values(void **state)
         { "memory_limit: 101%\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "memory_limit: 0\n", NULL, "t.yaml:1: memory_limit: expected bytes*" },
         { "require: [flsh]\n", NULL, "t.yaml:1: require: 'flsh' is none of *" },
-        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, gradients, weights" },
+        { "give_way: width\n", NULL, "t.yaml:1: give_way: 'width' is none of moments, weights" },
         { "give_way: [[moments]]\n", NULL,
           "t.yaml:1: give_way: a list may hold plain values only, not another list" },
         { "give_way: [{a: 1}]\n", NULL,

@@ -68,6 +68,16 @@ refused "a weight that is none" "fp8.wide: no weight is named blok.0" plan r.yam
 refused "a card without fp8" "precision: compute capability 8.0 has no fp8" plan r.yaml --gpu a100 device=auto
 refused "fp8 required where it is off" "require: require lists fp8, but precision is bf16" plan r.yaml \
     --gpu h200 device=auto precision=bf16 require=fp8
+refused "fp8 required of products that cannot be in fp8" "require: fp8 is not used: no product of the step" \
+    plan r.yaml --gpu h200 device=auto require=fp8 model.width=40 model.heads=5 model.ffn=120
+refused "a required optimisation that a card's plan lacks" "require: linear_glu_fwd is not used" \
+    plan r.yaml --gpu h200 device=auto require=linear_glu_fwd model.act=gelu
+brim plan r.yaml model.context=63 step_tokens=504
+[ $rc -eq 0 ] && says "warning: precision: fp8: only 0 % of the step's products are in fp8"
+verdict "fp8 that no product uses is said" $? "$(seen)"
+brim plan r.yaml && ! says "warning: precision"; verdict "fp8 that most products use is not" $? "$(seen)"
+brim plan cartpole precision=fp8 && says "warning: precision: fp8: only 0 %"
+verdict "fp8 in a task that has none is said" $? "$(seen)"
 "$brim" plan r.yaml --gpu h200 device=auto require=fp8 >seen 2>&1
 verdict "fp8 is planned for an H200" $? "$(cat seen)"
 exit $failed

@@ -35,7 +35,8 @@ typedef struct {
     RecomputeLevel level;
     double         room;
     unsigned       parts;
-    int            many; /* passes */
+    int            many;   /* passes */
+    int            stored; /* attention's weights */
 } Setup1;
 
 static void fix_open(Fix *f, const Setup1 *s)
@@ -45,6 +46,7 @@ static void fix_open(Fix *f, const Setup1 *s)
     Recipe r          = f->g.recipe;
     r.latent.room     = s->room > 0 ? s->room : 1;
     r.latent.one_pass = !s->many;
+    r.opt.flash       = !s->stored;
     JobChoice choice  = {
          .micro_batch = s->micro_batch, .level = s->level, .head_rows = s->head_rows, .compute = DT_F32
     };
@@ -187,6 +189,20 @@ static void test_chunks(void **state) { compare(&(Setup1){ .micro_batch = 4, .he
 static void test_micro(void **state) { compare(&(Setup1){ .micro_batch = 1, .head_rows = 100 }); }
 /* As published: a pass a token. The same losses and gradients. */
 static void test_eleven(void **state) { compare(&(Setup1){ .micro_batch = 4, .head_rows = 100, .many = 1 }); }
+/* Attention that stores its weights: no other numbers, and the student's list has it. */
+static void test_stored(void **state)
+{
+    Setup1 s = { .micro_batch = 4, .head_rows = 100, .stored = 1 };
+    Fix    f;
+    compare(&s);
+    fix_open(&f, &s);
+    const Prog *p        = job_prog(f.j, "micro-step");
+    int         n_stored = 0;
+    for (int i = 0; i < prog_n_op(p); i++)
+        n_stored += prog_op(p, i)->kind == OP_ATTN_FWD && prog_op(p, i)->args.attn_fwd.p;
+    assert_int_equal(n_stored, latent_of(f.j)->model.layers);
+    fix_close(&f);
+}
 static void test_recompute(void **state)
 {
     compare(&(Setup1){ .micro_batch = 2, .head_rows = 4, .level = LEVEL_BLOCK });
@@ -231,9 +247,9 @@ static void test_neighbours(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden),    cmocka_unit_test(test_chunks),
-                                        cmocka_unit_test(test_micro),     cmocka_unit_test(test_recompute),
-                                        cmocka_unit_test(test_room),      cmocka_unit_test(test_eleven),
-                                        cmocka_unit_test(test_neighbours) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_golden), cmocka_unit_test(test_chunks),
+                                        cmocka_unit_test(test_micro),  cmocka_unit_test(test_recompute),
+                                        cmocka_unit_test(test_room),   cmocka_unit_test(test_eleven),
+                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_neighbours) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

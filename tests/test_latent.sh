@@ -65,6 +65,23 @@ one=$(answer) two=$(answer)
 [ ${#one} -gt 0 ] && [ "$one" = "$two" ]
 verdict "brim sample answers through the latents" $? "$one, $two"
 
+for flag in --ids --rate --ignore-eos "--stop x" "--prompt-file f" "--prompt-ids 1"; do
+    # shellcheck disable=SC2086
+    refused "sample: ${flag% *}" "command line: ${flag% *}: task latent has no such option" \
+        "$brim" sample runs/whole --prompt x $flag
+done
+refused "sample: more tokens than an answer has" "--tokens: 100: an answer has at most latent.answer tok" \
+    "$brim" sample runs/whole --prompt x --tokens 100
+grep -q "parameters (1.19M frozen), AdamW, " whole.log
+verdict "the log says what is frozen, and the optimizer" $? "$(grep parameters whole.log)"
+
+brim plan "$recipe" latent.teacher=text --list && says "teacher head" &&
+    brim plan "$recipe" latent.teacher=text latent.kl_weight=0 --list && ! says "teacher head"
+verdict "no teacher without a weight for it" $? "$(seen)"
+brim plan "$recipe" latent.prompt=5000
+[ $rc -eq 0 ] && says "latent.prompt: prompt and answer have 5008 tokens, the language model was trained on"
+verdict "more text than the language model was trained on is said" $? "$(seen)"
+
 # Two ranks share a step. On one GPU they pass for two hosts: NCCL wants a GPU of its own for each rank of a
 # host.
 port=$((20000 + RANDOM % 12000))
@@ -108,7 +125,18 @@ for d in gpt2 llama mistral qwen2 qwen3; do
 done
 # shellcheck disable=SC2086
 refused "bytes that the language model does not know" "kinds of tokens, the language model has 64" \
+    "$brim" train "$recipe" run=x $small latent.llm= latent.pairs=random model.vocab=300 latent.llm=llama
+# shellcheck disable=SC2086
+refused "a folder without a tokenizer is not fed bytes" "latent.tokenizer: llama: no tokenizer in it" \
     "$brim" train "$recipe" run=x $small latent.llm=llama
+# shellcheck disable=SC2086
+refused "more text than gpt2 has positions" "latent.prompt: .* 309 tokens, the language model 256 positions" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=gpt2 latent.prompt=300 latent.anchor_tokens=2
+# shellcheck disable=SC2086
+refused "more latents than gpt2 has positions" "encoder.latents: .* 309 tokens, the language model 256" \
+    "$brim" train "$recipe" run=x $small $hf latent.llm=gpt2 encoder.latents=300 latent.anchor_tokens=2
+[ ! -e runs/x ]
+verdict "a recipe that is refused leaves no run" $? "$(ls runs)"
 cp -r llama more && sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9/' more/config.json
 # shellcheck disable=SC2086
 refused "a folder that lacks a tensor" "latent.llm: .*more.*model.layers.[0-9]" \
@@ -119,19 +147,63 @@ refused "a folder whose file is cut short" "llama/model.safetensors" \
     "$brim" train "$recipe" run=x $small $hf latent.llm=llama
 
 # JSONL.
+mkdir tok-none
 for i in $(seq 40); do
     echo "{\"q\": \"What is $i? It is the number $((i * 7 % 10)).\", \"a\": \"number $((i * 7 % 10))\"}"
 done >pairs.jsonl
 sed -i '3s/.*/{"q": "no end/; 7s/.*/{"q": "no answer"}/; 9s/.*/[1]/' pairs.jsonl
 train json latent.pairs=jsonl latent.prompt_field=q latent.answer_field=a data.train=pairs.jsonl \
-    "latent.anchor=A:" data.val_fraction=0.25
+    "latent.anchor=A:" data.val_fraction=0.25 latent.prompt=4 latent.answer=6
 rc=$?
 [ $rc -eq 0 ] && grep -q "pairs.jsonl:3: skipped" json.log &&
     grep -q "pairs.jsonl:7: skipped: no text named a" json.log &&
-    grep -q "3 lines" json.log
-verdict "broken lines are skipped, counted, named" $? "exit code $rc: $(grep -v train json.log | tail -n 5)"
+    grep -q "3 lines" json.log && [ "$(grep -c 'pairs.jsonl:3: skipped' json.log)" -eq 1 ] &&
+    grep -q "pairs.jsonl: 37 of 37 prompts cut to latent.prompt (4 tokens)" json.log &&
+    grep -q "pairs.jsonl: 37 of 37 answers cut to latent.answer (6 tokens)" json.log
+verdict "broken lines are skipped, counted, named once; what is cut is counted" $? \
+    "exit code $rc: $(grep -v train json.log | tail -n 5)"
+cp pairs.jsonl pairs.jsonl.gz
+refused "a packed file" "data.train: pairs.jsonl.gz is packed" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl.gz
+refused "a folder" "data.train: tok-none is a folder; pairs are read from a file" \
+    "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=tok-none
 refused "a file without pairs" "has no pair" \
     "$brim" train "$recipe" run=x latent.pairs=jsonl data.train=pairs.jsonl
+
+# A language model with a tokenizer: found where its run says, counted by, and part of what a run is.
+"$brim" data tokenizer train "$here/recipes/data/tinyshakespeare.txt" --vocab 512 --out tok >/dev/null 2>&1
+"$brim" train "$here/recipes/quickstart.yaml" run=lm steps=2 optim.warmup=0 model.layers=1 model.width=32 \
+    model.heads=2 model.vocab=512 data.train="$here/recipes/data/tinyshakespeare.txt" data.tokenizer=tok \
+    "device=$device" watch.sample=false watch.report=false checkpoint.best=false >lm.log 2>&1 </dev/null
+sed 's/"q"/"prompt"/; s/"a"/"answer"/; 3d; 7d; 9d' pairs.jsonl >good.jsonl
+echo '{"data": [{"paragraphs": [{"context": "Paris is the capital of France.", "qas": [{"question": "Which?",
+    "answers": [{"text": "Paris", "answer_start": 0}]}]}]}]}' >squad.json
+of_run="latent.llm=runs/lm latent.answer=4 steps=4"
+# shellcheck disable=SC2086
+for kind in "text" "jsonl data.train=good.jsonl latent.anchor_tokens=0" \
+    "squad data.train=squad.json data.val=squad.json"; do
+    train "tok-${kind%% *}" $of_run latent.pairs=$kind &&
+        grep -q 'tokenizer: .*tok' "runs/tok-${kind%% *}/recipe.yaml"
+    verdict "pairs of ${kind%% *} with a run's tokenizer" $? "$(tail -n 2 "tok-${kind%% *}.log")"
+done
+sed 's/^  prompt: .*/&\n  anchor_tokens: 9/' "$recipe" >anchored.yaml
+# shellcheck disable=SC2086
+"$brim" train anchored.yaml run=anchored $small $of_run latent.pairs=jsonl data.train=good.jsonl \
+    >anchored.log 2>&1 </dev/null
+verdict "a recipe's anchor_tokens is for noise alone" $? "$(tail -n 2 anchored.log)"
+# shellcheck disable=SC2086
+refused "an anchor of another length" 'anchor_tokens: is 9, but latent.anchor "Answer: " has 7 tokens' \
+    "$brim" train "$recipe" run=x $small $of_run latent.pairs=jsonl data.train=good.jsonl \
+    latent.anchor_tokens=9
+cp -r tok tok-was
+"$brim" data tokenizer train "$here/recipes/data/tinyshakespeare.txt" --vocab 500 --out other >/dev/null 2>&1
+cp other/tokenizer.json tok/
+# shellcheck disable=SC2086
+refused "a changed tokenizer: no further training" "frozen part tokenizer.* is not the one it was trained" \
+    "$brim" train "$recipe" run=tok-jsonl $small $of_run latent.pairs=jsonl data.train=good.jsonl steps=8
+refused "a changed tokenizer: no sample" "frozen part tokenizer.* is not the one it was trained with" \
+    "$brim" sample runs/tok-jsonl --prompt "What is 3?"
+cp tok-was/tokenizer.json tok/
 
 # The queries tied, so all latents of a sample are one: called a collapse within 200 steps. Three healthy runs
 # are not.
@@ -152,6 +224,26 @@ wait
 verdict "tied queries are called a collapse within 200 steps" $? "$(tail -n 2 tied.log)"
 [ "$(cat healthy?.log | grep -c 'step 200: validation')" -eq 3 ] && ! grep -q COLLAPSE healthy?.log
 verdict "three healthy runs are not" $? "$(grep -h -e COLLAPSE -e 'step 200: validation' healthy?.log)"
+grep -q '"val_loss_full": null' runs/tied/metrics.jsonl && ! grep -q 'loss full' tied.log &&
+    grep -q 'step 200: validation loss .*, em .*, f1 ' tied.log
+verdict "baselines that are not measured are not 0" $? "$(tail -n 1 runs/tied/metrics.jsonl)"
+brim eval runs/tied eval.samples=32 "device=$device" threads=1
+[ $rc -eq 0 ] && says "COLLAPSE: the latents of a sample are all alike"
+verdict "brim eval calls it a collapse" $? "$(seen)"
+watched tied encoder.tie_queries=true steps=300
+grep -q "resuming after step 200" tied.log && grep -q COLLAPSE tied.log
+verdict "so does the first evaluation of a run that goes on" $? "$(tail -n 2 tied.log)"
+for i in $(seq 400); do
+    s=yes; [ $((i * 7 % 3)) = 0 ] && s=no
+    echo "{\"prompt\": \"Number $i: $s.\", \"answer\": \"$s\"}"
+done >yes.jsonl
+watched yes latent.pairs=jsonl data.train=yes.jsonl "latent.anchor=A:" steps=60 optim.warmup=2 eval.every=30 \
+    eval.samples=128 data.val=yes.jsonl
+awk -v em="$(last yes val_em)" 'BEGIN { exit !(em > 0.9) }' && ! grep -q COLLAPSE yes.log
+verdict "two answers to questions of yes or no are no collapse" $? "$(tail -n 4 yes.log)"
+watched seldom eval.every=150 steps=201 eval.samples=1 step_samples=1
+grep -q "warning: eval.every: 150: a collapse is looked for at evaluations" seldom.log
+verdict "evaluations that are too rare for it are said" $? "$(head -n 4 seldom.log)"
 [ "${LATENT_LONG:-0}" = 1 ] || exit $failed
 
 # The real thing: latents are worth more than as many tokens of the prompt, and at least half as much as the

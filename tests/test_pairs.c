@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "data/pairs_impl.h"
+#include "text/train.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,7 @@ typedef struct {
 static void sample_open(Sample *x, const Recipe *r)
 {
     FieldRow row[FIELDS_MAX];
+    *x = (Sample){ 0 };
     assert_int_equal(pairs_shape(&x->s, r), 0);
     int n = pairs_fields(&x->s, row);
     for (int i = 0; i < n; i++) {
@@ -232,14 +234,119 @@ static void test_squad(void **state)
     sample_close(&x);
 }
 
+/* answer_start counts characters; the context is cut between characters; all answers are there, each once. */
+static void test_squad_characters(void **state)
+{
+    Recipe  r;
+    Sample  x;
+    Source *src;
+    char    text[4096] = "", *at = text;
+    at += sprintf(at, "{\"data\": [{\"paragraphs\": [{\"context\": \"");
+    for (int i = 0; i < 400; i++) at += sprintf(at, "\u0416");
+    at += sprintf(at, "here it is");
+    for (int i = 0; i < 400; i++) at += sprintf(at, "x");
+    sprintf(
+        at,
+        "\", \"qas\": [{\"question\": \"Where?\", \"answers\": [{\"text\": \"here\", \"answer_start\": 400},"
+        "{\"text\": \"it\"}, {\"text\": \"here\"}, {\"text\": \"it is\"}]}]}]}]}");
+    write_file(text);
+    load(&r, "latent.pairs=squad", "data.val_fraction=0");
+    sample_open(&x, &r);
+    if (pairs_open_train(&src, &r) < 0) fail_msg("%s", err_get());
+    source_fill(src, 0, x.field, NULL);
+    char prompt[512] = { 0 };
+    int  n           = *x.at[PAIR_N_BYTES];
+    for (int i = 0; i < n; i++) prompt[i] = (char)x.at[PAIR_BYTES][n - 1 - i];
+    assert_non_null(strstr(prompt, "here it is"));
+    assert_memory_equal(prompt, "\u0416", 2);
+    static const int32_t other[] = { 'i', 't', -1, 'i', 't', ' ', 'i', 's', -1, -1 };
+    assert_memory_equal(x.at[PAIR_OTHER], other, sizeof other);
+    source_close(src);
+    sample_close(&x);
+}
+
+/* ---- with a tokenizer ---------------------------------------------------------------------------------- */
+
+/* Text of words, some with letters of two bytes, and a tokenizer made from it that begins a text with <s>. */
+static char *make_tokenizer(char *key, size_t n_key)
+{
+    static const char *const word[] = { "the ",          "caf\u00e9 ", "walks ", "walking ",
+                                        "\u0416\u0416 ", "on, ",       "and\n" };
+    char                    *text = calloc(1, 40000), *at = text, out[64];
+    Tokenizer               *t;
+    for (uint32_t i = 0, k = 1; i < 4000; i++, k = k * 1664525 + 1013904223)
+        at += sprintf(at, "%s", word[(k >> 16) % ARRAY_LEN(word)]);
+    write_file(text);
+    const char *path[] = { file };
+    TrainConfig c      = {
+             .path = path, .n_path = 1, .vocab = 290, .pattern = "gpt2", .special = "<s>", .threads = 1
+    };
+    if (train_tokenizer(&t, &c) < 0) fail_msg("%s", err_get());
+    snprintf(out, sizeof out, "%s/tok", dir);
+    assert_int_equal(tokenizer_save(t, out), 0);
+    tokenizer_close(t);
+    snprintf(key, n_key, "latent.tokenizer=%s", out);
+    return text;
+}
+
+/* Prompt, anchor and answer follow each other without a hole, and answers tile the text. A prompt that is
+ * typed becomes what was trained on. */
+static void test_text_tokens(void **state)
+{
+    Recipe   r;
+    Sample   x, y;
+    Source  *src;
+    PairText t;
+    char     key[96], *text = make_tokenizer(key, sizeof key), whole[1024], answer[256];
+    char    *covered = calloc(1, strlen(text) + 1);
+    load(&r, "latent.pairs=text", key);
+    assert_int_equal(pairs_complete(&r, 1), 0);
+    sample_open(&x, &r);
+    sample_open(&y, &r);
+    assert_int_equal(pair_text_open(&t, &r), 0);
+    if (pairs_open_train(&src, &r) < 0) fail_msg("%s", err_get());
+    int64_t n_all = src->size;
+    for (int64_t g = 0; g < n_all; g++) {
+        source_fill(src, g, x.field, NULL);
+        int n = *x.at[PAIR_N_BYTES];
+        for (int i = 0; i < n; i++) whole[i] = (char)x.at[PAIR_BYTES][n - 1 - i];
+        whole[n] = '\0';
+        assert_true(((unsigned char)whole[0] & 0xC0) != 0x80);
+        assert_int_equal(pair_text_decode(&t, x.at[PAIR_TOK] + x.s.M, x.s.A, whole + n, 64), 0);
+        assert_int_equal(pairs_fill_prompt(&r, whole, y.field), 0); /* context and anchor */
+        assert_memory_equal(x.at[PAIR_BYTES], y.at[PAIR_BYTES], sizeof(int32_t) * (size_t)n);
+        assert_int_equal(x.at[PAIR_TOK][x.s.M], y.at[PAIR_TOK][y.s.M]);
+        size_t before = strlen(whole);
+        assert_int_equal(pair_text_decode(&t, x.at[PAIR_TARGET], x.s.L, answer, sizeof answer), 0);
+        strcat(whole, answer);
+        const char *at = strstr(text, whole);
+        if (!at) fail_msg("a hole: %s", whole);
+        for (; at; at = strstr(at + 1, whole))
+            memset(covered + (at - text) + before, 1, strlen(whole) - before);
+    }
+    int64_t n_covered = 0, n_text = (int64_t)strlen(text);
+    for (int64_t i = 0; i < n_text; i++) n_covered += covered[i];
+    assert_true(n_all > 100 &&
+                n_covered > 8 * n_text / 10); /* an epoch leaves out some, validation a tenth */
+    source_close(src);
+    pair_text_close(&t);
+    sample_close(&x);
+    sample_close(&y);
+    free(covered);
+    free(text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_fields), cmocka_unit_test(test_epochs),
-                                        cmocka_unit_test(test_room), cmocka_unit_test(test_validation),
-                                        cmocka_unit_test(test_squad) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fields),     cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_room),       cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_squad),      cmocka_unit_test(test_squad_characters),
+        cmocka_unit_test(test_text_tokens)
+    };
     if (!mkdtemp(dir)) return 1;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    unlink(file);
-    rmdir(dir);
+    snprintf(file, sizeof file, "rm -r %s", dir);
+    if (system(file) != 0) return 1;
     return rc;
 }

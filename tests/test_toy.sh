@@ -112,7 +112,7 @@ done
 cp teacher.safetensors good
 "$toy" teacher toy.yaml seed=9
 refused "a run does not go on with another teacher" \
-    "frozen weights of teacher\.\* are not those it was trained with" \
+    "frozen part teacher\.\* is not the one it was trained with" \
     "$toy" train toy.yaml run=ref steps=1510
 cp good teacher.safetensors
 train ref steps=1510 && grep -q 'resuming after step 1500' ref.log

@@ -11,15 +11,16 @@ opt.linear_act_bwd=false opt.act_slope=false opt.linear_glu_fwd=false opt.linear
 opt.linear_dw_bias=false opt.attn_rope=false opt.chunk_head=false"
 small="step_samples=16 micro_batch=4" few="step_samples=16" many="latent.one_pass=false"
 stored="opt.flash=false" tune="opt.tune=false" graphs="opt.graphs=false opt.prefetch=false"
+said=$(mktemp); trap 'rm -f "$said"' EXIT
 first=""
 last=""
 
 rung() { # name, the guide's factor, keys ...
     local name=$1 guide=$2 rate
     shift 2
-    rate=$("$brim" bench "$recipe" latent.baselines=false --no-limit --json "$@" 2>/dev/null | tail -n 1 |
+    rate=$("$brim" bench "$recipe" latent.baselines=false --no-limit --json "$@" 2>"$said" | tail -n 1 |
         sed -nE 's/.*"per_s": ([0-9.e+]+).*/\1/p')
-    [ -n "$rate" ] || { printf '| %s | failed | | | %s |\n' "$name" "$guide"; return; }
+    [ -n "$rate" ] || { printf '| %s | failed | | | %s |\n' "$name" "$guide"; tail -n 1 "$said" >&2; return; }
     awk -v n="$name" -v r="$rate" -v f="${first:-$rate}" -v l="${last:-$rate}" -v g="$guide" \
         'BEGIN { printf "| %s | %.1f | %.2fx | %.1fx | %s |\n", n, r, r / l, r / f, g }'
     first=${first:-$rate}

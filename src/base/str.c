@@ -79,6 +79,13 @@ int str_is_printable(const char *s)
     return 1;
 }
 
+int64_t str_char_begin(const char *s, int64_t at, int64_t n)
+{
+    int64_t most = MIN(at + 3, n);
+    while (at > 0 && at < most && ((unsigned char)s[at] & 0xC0) == 0x80) at++;
+    return at;
+}
+
 const char *str_quote(char *buf, size_t n, const char *s, size_t len)
 {
     CHECK(n >= 8, "quote buffer of %zu bytes", n);

@@ -23,6 +23,10 @@ int str_ends_with(const char *s, const char *suffix);
 /* 1 when s is UTF-8 of printable characters only: no controls, no line breaks, nothing YAML refuses. */
 int str_is_printable(const char *s);
 
+/* The first place at or behind `at`, at most n, where no character of UTF-8 is cut. Of bytes that are no
+ * UTF-8: at most three places on. */
+int64_t str_char_begin(const char *s, int64_t at, int64_t n);
+
 /* Copies untrusted text into one safe line of at most n-1 bytes: unprintable bytes become '?', long text ends
  * in "...". Returns buf. */
 const char *str_quote(char *buf, size_t n, const char *s, size_t len);

@@ -285,7 +285,7 @@ static void describe(BenchResult *out, const Setup *s, const Recipe *r)
 {
     JobChoice choice   = s->job->choice;
     out->hints         = s->dev->vt->hints;
-    out->precision     = setup_precision(s, r);
+    out->precision     = job_precision(s->job);
     out->unit          = s->job->task->unit;
     out->one           = s->job->task->one;
     out->step_units    = job_units_per_step(s->job);

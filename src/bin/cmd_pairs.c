@@ -19,6 +19,7 @@ int cmd_data_factbook(const CmdArgs *a)
     TRY(factbook_convert(a->argv[0], out, n_byte, &r));
     printf("%s: %lld pairs of %lld profiles; %lld answers longer than %d bytes left out", out,
            (long long)r.n_pair, (long long)r.n_file, (long long)r.n_long, FACTBOOK_ANSWER);
+    if (r.n_unseen > 0) printf("; %lld answers are not in their prompt: it is cut", (long long)r.n_unseen);
     if (r.n_skipped > 0) printf("; %lld files are no profile", (long long)r.n_skipped);
     printf("\n");
     return 0;

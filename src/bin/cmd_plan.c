@@ -46,14 +46,15 @@ static int plan_for(const Recipe *r, const Flags *f)
     Job        *j;
     TRY(choose_plan(&c, &what, m, room));
     TRY(build_create(&j, task, r, &c.row[c.best].choice, JOB_TRAIN, what.vt));
-    if (f->json) {
+    int rc = switches_check(j, what.vt, c.why);
+    if (rc == 0 && f->json) {
         choose_print_json(&c, j, m, m->name, stdout);
-    } else {
+    } else if (rc == 0) {
         print_card(m);
         print_all(&c, j, m, f->list);
     }
     build_destroy(j);
-    return 0;
+    return rc;
 }
 
 static int plan_here(const Recipe *r, const Flags *f)

@@ -26,6 +26,7 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
 {
     TRY(cmd_need_recipe(t));
     TRY(recipe_load_without_data(r, t->target, t->n_override, t->override));
+    TRY(task_complete(r, 0));
     const Task *task = task_of(r);
     if (!task->sample) return err_user("command line: task %s has nothing to sample", task->name);
     if (task->ask) TRY(task->ask(r, opt));
@@ -34,9 +35,10 @@ static int open_untrained(const CmdTarget *t, const TaskSample *opt, Recipe *r, 
 
 int cmd_sample(const CmdArgs *a)
 {
-    Texts       x     = { "256", "0.8", "0", "1", "1", "1", "0" };
-    TaskSample  opt   = { 0 };
-    const char *which = NULL;
+    const char *tokens = "256";
+    Texts       x      = { tokens, "0.8", "0", "1", "1", "1", "0" };
+    TaskSample  opt    = { 0 };
+    const char *which  = NULL;
     int         on = 0, untrained = 0;
     CmdFlag     flag[] = {
             { "--prompt", &opt.prompt, NULL,
@@ -65,7 +67,8 @@ int cmd_sample(const CmdArgs *a)
     Setup     s;
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     TRY(read_options(&x, &opt));
-    opt.ends = !on;
+    opt.ends         = !on;
+    opt.n_unit_given = x.tokens != tokens;
     if (untrained) {
         TRY(open_untrained(&t, &opt, &r, &s));
     } else {

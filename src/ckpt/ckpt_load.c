@@ -221,8 +221,8 @@ static int match_frozen(const Loaded *l, const Job *j)
         for (int i = 0; t->origin[0] && i < l->manifest.n_frozen; i++) {
             const CkptFrozen *f = &l->manifest.frozen[i];
             if (strcmp(f->prefix, t->prefix) != 0 || f->hash == t->origin_hash) continue;
-            return err_user("%s: the frozen weights of %s* are not those it was trained with: %s, now %s",
-                            l->path, t->prefix, f->path, t->origin);
+            return err_user("%s: the frozen part %s* is not the one it was trained with: %s, now %s", l->path,
+                            t->prefix, f->path, t->origin);
         }
     }
     return 0;

@@ -166,11 +166,12 @@ typedef struct {
     TeacherKind teacher;
     int64_t     least_bytes;                   /* of a context or a random prompt; 0: encoder.bytes */
     int64_t     prompt, anchor_tokens, answer; /* tokens, at most; anchor_tokens: exactly */
-    int64_t     first; /* the first tokens of an answer that have losses of their own */
-    double      tau, first_token_weight, first_weight, kl_weight;
-    double      room; /* share of the padded rows that a micro-batch has room for */
-    int         baselines;
-    int         one_pass; /* all losses from one pass of the student */
+    int64_t n_anchor; /* no key: tokens of the anchor. In bytes until pairs_complete() has the tokenizer */
+    int64_t first;    /* the first tokens of an answer that have losses of their own */
+    double  tau, first_token_weight, first_weight, kl_weight;
+    double  room; /* share of the padded rows that a micro-batch has room for */
+    int     baselines;
+    int     one_pass; /* all losses from one pass of the student */
 } RecipeLatent;
 
 typedef struct {

@@ -10,6 +10,7 @@
 #include "conf/relate_image.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -147,6 +148,9 @@ static int check_optim(const Recipe *r)
     RELATE(p->warmup <= r->steps, "optim.warmup", "steps",
            "optim.warmup (%lld) must not exceed steps (%lld): optim.warmup=%lld would do", LL(p->warmup),
            LL(r->steps), LL(r->steps / 10));
+    double whole = exp2(round(log2(MAX(p->loss_scale, 1))));
+    DEMAND(p->loss_scale == 0 || p->loss_scale == whole, "optim.loss_scale",
+           "%g is no power of two: %g would do", p->loss_scale, whole);
     RELATE(p->min_lr <= p->lr, "optim.min_lr", "optim.lr", "optim.min_lr (%g) must not exceed optim.lr (%g)",
            p->min_lr, p->lr);
     RELATE(p->schedule != SCHEDULE_TRAPEZOID ||
@@ -279,6 +283,11 @@ static int check_data(const Recipe *r, const char *path, const char *key)
     FileKind found = file_kind(path);
     if (found == FILE_NONE) return refuse_missing(r, key, path);
     DEMAND(found != FILE_OTHER, key, "%s is neither a file nor a folder", path);
+    if (strcmp(r->task, "latent") == 0) {
+        DEMAND(found != FILE_FOLDER, key, "%s is a folder; pairs are read from a file", path);
+        DEMAND(!str_ends_with(path, ".gz") && !str_ends_with(path, ".zst"), key,
+               "%s is packed; pairs are read from plain files: unpack it first", path);
+    }
     DEMAND(found != FILE_FOLDER || r->data.kind != DATA_TEXT || r->data.tokenizer[0], key,
            "%s is a folder; data.kind text needs a file, or a data.tokenizer", path);
     return 0;
@@ -555,13 +564,12 @@ static int resolve_ppo(Recipe *r, const char *folder, int need_data)
     return find_files(r, folder);
 }
 
-/* A folder of Hugging Face's has its tokenizer in it. */
-static void find_tokenizer(RecipeLatent *t)
+/* Noise may have an anchor of any length. A text's anchor is its own last tokens. */
+static int64_t anchor_tokens(const RecipeLatent *t)
 {
-    char path[RECIPE_STR + 32];
-    snprintf(path, sizeof path, "%s/tokenizer.json", t->llm);
-    if (t->llm[0] && !t->tokenizer[0] && file_kind(path) == FILE_REGULAR)
-        str_copy(t->tokenizer, sizeof t->tokenizer, t->llm);
+    if (t->pairs == PAIRS_TEXT) return MAX(t->anchor_tokens, 1);
+    if (t->pairs == PAIRS_RANDOM && t->anchor_tokens > 0) return t->anchor_tokens;
+    return (int64_t)strlen(t->anchor);
 }
 
 static int resolve_latent(Recipe *r, const char *folder, int need_data)
@@ -579,19 +587,12 @@ static int resolve_latent(Recipe *r, const char *folder, int need_data)
            "latent.least_bytes (%lld) must not exceed encoder.bytes (%lld)", LL(t->least_bytes),
            LL(e->bytes));
     if (t->least_bytes == 0) t->least_bytes = e->bytes;
-    int64_t positions = MAX(t->prompt, e->latents) + t->answer;
-    RELATE(r->model.pos == POS_ROPE || positions < r->model.context, "latent.prompt", "model.context",
-           "prompt and answer need %lld positions, model.context is %lld", LL(positions),
-           LL(r->model.context));
+    t->n_anchor  = anchor_tokens(t);
     r->data.kind = t->pairs == PAIRS_RANDOM ? DATA_RANDOM : DATA_TEXT;
     TRY(check_validation(r));
     TRY(find_files(r, folder));
-    find_tokenizer(t);
     if (t->pairs == PAIRS_RANDOM) return 0;
     DEMAND(r->data.train[0], "data.train", "is missing: name the file to train on");
-    RELATE(t->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "latent.tokenizer",
-           "without a tokenizer tokens are bytes: model.vocab (%lld) must be at least 256",
-           LL(r->model.vocab));
     if (!need_data) return 0;
     TRY(check_data(r, r->data.train, "data.train"));
     return r->data.val[0] ? check_data(r, r->data.val, "data.val") : 0;
@@ -654,6 +655,29 @@ static void drop_val(Recipe *r)
     memset(r->data.val, 0, sizeof r->data.val);
 }
 
+/* Why a key changes nothing in this recipe; NULL: it may change something. */
+static const char *why_unused(const Recipe *r, const char *key)
+{
+    static const char *const of_muon[] = { "optim.muon_lr", "optim.momentum", "optim.nesterov" };
+    for (int i = 0; i < ARRAY_LEN(of_muon); i++) {
+        if (strcmp(key, of_muon[i]) == 0 && r->optim.kind != OPTIM_MUON) return "optim.kind is not muon";
+    }
+    if (str_starts_with(key, "fp8.") && r->precision != PRECISION_FP8) return "precision is not fp8";
+    /* Of noise model.vocab counts. */
+    int by_folder = r->latent.llm[0] && r->latent.pairs != PAIRS_RANDOM && hfconf_is_folder(r->latent.llm);
+    return by_folder && str_starts_with(key, "model.") ? "the folder of latent.llm gives the model" : NULL;
+}
+
+/* Who types a key that changes nothing would draw wrong conclusions from the run. */
+static void name_unused(const Recipe *r)
+{
+    for (int i = 0; i < schema_rows(r); i++) {
+        const char *key = schema_row(r, i)->name;
+        const char *why = r->origin[i] == ORIGIN_COMMAND_LINE ? why_unused(r, key) : NULL;
+        if (why) log_warn("%s has no effect: %s", key, why);
+    }
+}
+
 int relate_resolve(Recipe *r, const char *folder, int need_data)
 {
     r->step_key = "step_samples";
@@ -661,6 +685,7 @@ int relate_resolve(Recipe *r, const char *folder, int need_data)
     TRY(resolve_task(r, folder, need_data));
     TRY(check_micro_batch(r));
     cut_warmup(r);
+    name_unused(r);
     TRY(check_optim(r));
     TRY(check_eval(r));
     TRY(check_names(r));

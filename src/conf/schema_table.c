@@ -29,7 +29,7 @@ static const char *const parity_names[]   = { "none", "cleanrl", NULL };
 static const char *const isolate_names[]  = { "none", "process", NULL };
 static const char *const place_names[]    = { "auto", "host", "device", NULL };
 static const char *const answer_names[]   = { "auto", "device", "host", NULL };
-static const char *const give_way_names[] = { "moments", "gradients", "weights", NULL };
+static const char *const give_way_names[] = { "moments", "weights", NULL };
 
 static const char *const fp8_scaling_names[] = { "delayed", "dynamic", NULL };
 static const char *const fp8_fast_names[]    = { "forward", "all", "none", NULL };
@@ -73,9 +73,9 @@ const SchemaRow schema_table[] = {
               "elementwise) or the whole block" },
     { ROW("precision", KEY_ENUM, precision, "auto"), .names = precision_names,
       .aka = "dtype,amp,mixed_precision",
-      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, else "
-              "fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability 8.9 and up); fp16 "
-              "scales its gradients (optim.loss_scale)" },
+      .help = "arithmetic of the matrix products; auto: bf16 on compute capability 8.0 and up, fp16 "
+              "on 7.0 and 7.5, else fp32; fp8: products of fp8 numbers, the rest in bf16 (compute capability "
+              "8.9 and up); fp16 scales its gradients (optim.loss_scale)" },
     { ROW("fp8.scaling", KEY_ENUM, fp8.scaling, "delayed"), .names = fp8_scaling_names,
       .help = "precision fp8: a tensor's scale comes from its largest numbers in the last 16 steps "
               "(delayed), or from the tensor itself, in one more pass (dynamic)" },
@@ -372,7 +372,8 @@ const SchemaRow schema_table[] = {
               "\"\": random weights, for speed only" },
     { ROW("latent.tokenizer", KEY_TEXT, latent.tokenizer, ""), .path = PATH_WHOLE,
       .tasks = "latent", .fixed = FIXED_SAMPLE,
-      .help = "the language model's tokenizer: a file or a folder; default: its tokens are bytes" },
+      .help = "the language model's tokenizer: a file or a folder; default: the one in its Hugging Face "
+              "folder or of its run, else tokens are bytes" },
     { ROW("latent.pairs", KEY_ENUM, latent.pairs, "text"), .names = pairs_names,
       .tasks = "latent", .fixed = FIXED_DATA,
       .help = "what data.train holds: text, cut into context and continuation; jsonl, one object a line; "
@@ -397,7 +398,8 @@ const SchemaRow schema_table[] = {
               "instead" },
     { ROW("latent.anchor_tokens", KEY_INT, latent.anchor_tokens, "0"), BETWEEN(0, 1024),
       .tasks = "latent", .fixed = FIXED_SAMPLE,
-      .help = "tokens of the anchor, for planning without the tokenizer; 0: as the anchor has" },
+      .help = "random: tokens of the anchor; text: last tokens of the context that are the anchor; jsonl and "
+              "squad count those of latent.anchor; 0: as the anchor has, of a text 1" },
     { ROW("latent.answer", KEY_INT, latent.answer, "32"), BETWEEN(1, 65536),
       .aka = "max_new_tokens",
       .tasks = "latent", .fixed = FIXED_SAMPLE,

@@ -85,13 +85,15 @@ static void around(const Section *s, int i, size_t room, size_t *begin, size_t *
     *end   = l->end + behind;
 }
 
-static int write_pair(FILE *f, const Section *s, int i, const char *place, size_t bytes)
+static int write_pair(FILE *f, const Section *s, int i, const char *place, size_t bytes, FactbookResult *r)
 {
     char    question[2 * NAME + 64];
     size_t  begin, end, n = (size_t)snprintf(question, sizeof question, "%s / %s?", place, s->line[i].name);
     size_t  room = bytes > n + 1 ? bytes - n - 1 : 0;
     JsonOut o;
     around(s, i, room, &begin, &end);
+    begin = (size_t)str_char_begin(s->body, (int64_t)begin, (int64_t)end);
+    while (end < s->n_body && end > begin && ((unsigned char)s->body[end] & 0xC0) == 0x80) end--;
     char *prompt = mem_alloc(end - begin + n + 2);
     if (!prompt) return err_sys("memory for a prompt");
     memcpy(prompt, s->body + begin, end - begin);
@@ -100,6 +102,8 @@ static int write_pair(FILE *f, const Section *s, int i, const char *place, size_
     json_out_object(&o, NULL);
     json_out_str(&o, "prompt", prompt);
     json_out_str(&o, "answer", s->line[i].text);
+    r->n_pair++;
+    r->n_unseen += strstr(prompt, s->line[i].text) == NULL;
     free(prompt);
     return json_out_end(&o);
 }
@@ -130,8 +134,7 @@ static int convert_profile(FILE *f, json_t *profile, size_t bytes, FactbookResul
             int is_long = strlen(s.line[i].text) > FACTBOOK_ANSWER, is_empty = !s.line[i].text[0];
             r->n_long += is_long;
             if (is_long || is_empty) continue;
-            rc = write_pair(f, &s, i, place, bytes);
-            r->n_pair++;
+            rc = write_pair(f, &s, i, place, bytes, r);
         }
         free(s.line);
         free(s.body);

@@ -14,6 +14,7 @@ typedef struct {
     int64_t n_file, n_pair;
     int64_t n_skipped; /* files that are no profile */
     int64_t n_long;    /* answers longer than FACTBOOK_ANSWER bytes, left out */
+    int64_t n_unseen;  /* answers that their prompt, as it is cut, does not hold */
 } FactbookResult;
 
 enum { FACTBOOK_ANSWER = 200 };

@@ -11,29 +11,15 @@
 
 /* ---- shapes -------------------------------------------------------------------------------------------- */
 
-static int count_anchor(const Recipe *r, int64_t *out)
-{
-    const char    *anchor = r->latent.anchor;
-    PairText       t;
-    const int32_t *ids;
-    *out = r->latent.anchor_tokens;
-    if (*out > 0) return 0;
-    *out = r->latent.pairs == PAIRS_TEXT ? 1 : (int64_t)strlen(anchor);
-    if (r->latent.pairs == PAIRS_TEXT || !r->latent.tokenizer[0]) return 0;
-    TRY(pair_text_open(&t, r));
-    *out = pair_text_encode(&t, anchor, strlen(anchor), 0, &ids);
-    pair_text_close(&t);
-    return *out < 0 ? -1 : 0;
-}
-
 int pairs_shape(PairShape *s, const Recipe *r)
 {
     *s = (PairShape){ .S = r->encoder.bytes,
                       .P = r->latent.prompt,
+                      .A = r->latent.n_anchor,
                       .L = r->latent.answer,
                       .K = r->latent.first,
                       .M = r->encoder.latents };
-    TRY(count_anchor(r, &s->A));
+    if (r->latent.pairs == PAIRS_SQUAD) s->G = PAIRS_OTHER * (s->L + 1);
     if (s->A < 1)
         return recipe_blame(r, "latent.anchor",
                             "has no token: the first token of an answer needs one "
@@ -58,6 +44,8 @@ int pairs_fields(const PairShape *s, FieldRow *row)
     row[PAIR_TOK]       = (FieldRow){ "anchor and answer", DT_I32, 2, { s->student, 1 } };
     row[PAIR_TARGET]    = (FieldRow){ "targets", DT_I32, 2, { s->L, 1 } };
     row[PAIR_FIRST]     = (FieldRow){ "first target", DT_I32, 2, { s->K, 1 } };
+    if (s->G == 0) return PAIR_OTHER;
+    row[PAIR_OTHER] = (FieldRow){ "other answers", DT_I32, 2, { s->G, 1 } };
     return PAIR_FIELDS;
 }
 
@@ -95,7 +83,7 @@ typedef struct {
     int32_t  *sorted; /* pairs by length, the shortest first */
     int64_t   group;  /* a power of two: samples in a row that are from different parts of sorted */
     uint64_t  seed;
-    int       validation;
+    int       validation, baselines;
 } Pairs;
 
 static int64_t reverse_bits(int64_t x, int64_t n)
@@ -189,6 +177,7 @@ void pair_fill_none(const PairShape *s, void *const *field)
     memset(field[PAIR_TOK], -1, sizeof(int32_t) * (size_t)s->student);
     memset(field[PAIR_TARGET], -1, sizeof(int32_t) * (size_t)s->L);
     memset(field[PAIR_FIRST], -1, sizeof(int32_t) * (size_t)s->K);
+    if (s->G > 0) memset(field[PAIR_OTHER], -1, sizeof(int32_t) * (size_t)s->G);
     *(int32_t *)field[PAIR_N_BYTES] = *(int32_t *)field[PAIR_N_TEACHER] = 0;
     *(int32_t *)field[PAIR_N_FULL] = *(int32_t *)field[PAIR_N_BUDGET] = 0;
 }
@@ -210,6 +199,7 @@ void pair_fill(const PairShape *s, const PairList *l, const Pair *pair, void *co
     *(int32_t *)field[PAIR_N_BUDGET]  = (int32_t)(n_budget + s->none);
     put(field[PAIR_TARGET], rest + s->A, pair->n_answer);
     if (pair->n_answer > 0) *(int32_t *)field[PAIR_FIRST] = rest[s->A];
+    if (s->G > 0) put(field[PAIR_OTHER], rest + s->A + pair->n_answer, pair->n_other);
 }
 
 static int pairs_fill(const Source *src, int64_t g, void *const *field, void *scratch)
@@ -226,6 +216,7 @@ static int64_t pairs_targets(const Source *src, int64_t g, int slot, void *scrat
     int64_t      n = pair_of(p, g)->n_answer;
     if (p->validation) {
         if (slot == PAIR_EVAL_EM || slot == PAIR_EVAL_F1 || slot == PAIR_EVAL_HIT) return 1;
+        if (slot >= PAIR_EVAL_FULL && !p->baselines) return 0;
         return slot < PAIR_EVALS ? n : 0;
     }
     if (slot == PAIR_LOSS) return n;
@@ -305,6 +296,7 @@ static int open_part(Source **out, const Recipe *r, int validation, int64_t most
     if (!p) return err_sys("memory for reading data");
     p->base       = (Source){ .vt = &pairs_vt, .name = validation ? "validation pairs" : "training pairs" };
     p->validation = validation;
+    p->baselines  = r->latent.baselines;
     p->seed       = (uint64_t)r->seed;
     int rc        = pairs_shape(&p->shape, r);
     if (rc == 0) rc = pair_list_read(&p->list, r, &p->shape, validation);

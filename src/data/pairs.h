@@ -18,13 +18,13 @@
 
 /* Bytes are packed at multiples of PAIRS_ALIGN rows: then attention meets a prompt in the same blocks
  * wherever the prompt lies, and its latents have the same bits. */
-enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128 };
+enum { PAIRS_GROUP = 64, PAIRS_ALIGN = 128, PAIRS_OTHER = 4 /* answers beside the first */ };
 
 /* Fields of a sample. bytes: the last one of the prompt first, so that the encoder counts positions from the
  * end, where the question stands. text: prompt, anchor and answer but its last token; teacher and full count
  * its tokens up to the first K or all of the answer. budget: the same with the first M tokens of the prompt.
  * none: without prompt. tok: anchor and answer behind M places for latents. first: targets but for the first
- * one -1. */
+ * one -1. other: further answers that are as good, each with -1 behind; only if the data have such. */
 enum {
     PAIR_BYTES,
     PAIR_N_BYTES,
@@ -37,6 +37,7 @@ enum {
     PAIR_TOK,
     PAIR_TARGET,
     PAIR_FIRST,
+    PAIR_OTHER,
     PAIR_FIELDS
 };
 
@@ -53,14 +54,21 @@ enum {
     PAIR_EVALS
 };
 
-/* S bytes, P prompt tokens, A anchor tokens, L answer tokens, K of them with losses of their own, M latents;
- * rows of a sequence: student, teacher, full text, budget, no prompt. */
+/* S bytes, P prompt tokens, A anchor tokens, L answer tokens, K of them with losses of their own, M latents,
+ * G places for other answers; rows of a sequence: student, teacher, full text, budget, no prompt. */
 typedef struct {
-    int64_t S, P, A, L, K, M;
+    int64_t S, P, A, L, K, M, G;
     int64_t student, teacher, full, budget, none;
 } PairShape;
 
-/* Negative after recipe_blame() if the tokenizer cannot be opened. */
+/* Finds the language model's tokenizer, and counts the anchor's tokens by it. need_data 0: the tokenizer may
+ * be elsewhere, if latent.anchor_tokens is given. Negative after recipe_blame(). */
+int pairs_complete(Recipe *r, int need_data);
+/* The recipe of the run of Brim that latent.llm names, by its folder or by one of its checkpoints; free() it.
+ * 1: *out is set; 0: latent.llm names no run. Negative after recipe_blame(). */
+int pairs_llm_run(const Recipe *r, Recipe **out);
+
+/* Negative after recipe_blame() if the anchor has no token. */
 int pairs_shape(PairShape *s, const Recipe *r);
 int pairs_fields(const PairShape *s, FieldRow *row); /* returns how many */
 
@@ -93,6 +101,8 @@ void pair_text_close(PairText *t);
 /* Encodes; ids belong to t until its next use. frame: with what begins a text. Returns how many, or
  * negative. */
 int64_t pair_text_encode(PairText *t, const char *text, size_t n, int frame, const int32_t **ids);
+/* How many tokens begin a text that is encoded with its frame. */
+int64_t pair_text_frame(const PairText *t);
 /* The text of an answer up to its end token, at most cap-1 bytes, terminated. */
 int pair_text_decode(PairText *t, const int32_t *ids, int64_t n, char *buf, size_t cap);
 

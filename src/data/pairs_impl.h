@@ -4,10 +4,11 @@
 
 #include "data/pairs.h"
 
-/* Places in the list's bytes and tokens. Tokens: prompt, anchor, answer, one behind the other. */
+/* Places in the list's bytes and tokens. Tokens: prompt, anchor, answer, one behind the other; then other
+ * answers that are as good, each with -1 behind. */
 typedef struct {
     int64_t bytes_at, tokens_at;
-    int32_t n_byte, n_prompt, n_answer;
+    int32_t n_byte, n_prompt, n_answer, n_other;
 } Pair;
 
 typedef struct {
@@ -15,8 +16,9 @@ typedef struct {
     char    *bytes;
     int32_t *tokens;
     int64_t  n, cap, n_byte, cap_byte, n_token, cap_token;
-    int64_t  n_skipped; /* broken lines and pairs without answer */
-    uint64_t hash;      /* of what was read */
+    int64_t  n_skipped;                               /* broken lines and pairs without answer */
+    int64_t  n_cut_bytes, n_cut_prompt, n_cut_answer; /* pairs for which there was no room */
+    uint64_t hash;                                    /* of what was read */
 } PairList;
 
 void pair_list_free(PairList *l);
@@ -36,7 +38,8 @@ typedef struct {
     PairList        *list;
     const Recipe    *recipe;
     const PairShape *shape;
-    const char      *name; /* of the file, for messages */
+    const char      *name;  /* of the file, for messages */
+    int              quiet; /* 1: what is wrong with the file was said before */
     PairText         text;
 } PairReading;
 

@@ -19,53 +19,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MOST_BYTES = 1 << 30, NAMED = 3 /* broken lines that are named */ };
-
-/* ---- text and tokens ----------------------------------------------------------------------------------- */
-
-int pair_text_open(PairText *t, const Recipe *r)
-{
-    memset(t, 0, sizeof *t);
-    t->end = r->latent.pairs == PAIRS_TEXT || r->latent.pairs == PAIRS_RANDOM ? -1 : '\n';
-    if (!r->latent.tokenizer[0]) return 0;
-    if (tokenizer_open(&t->tokenizer, r->latent.tokenizer) < 0)
-        return recipe_blame_pending(r, "latent.tokenizer");
-    if (t->end >= 0) t->end = tokenizer_eos(t->tokenizer);
-    t->scratch = tokenizer_scratch_create(t->tokenizer);
-    if (t->scratch) return 0;
-    pair_text_close(t);
-    return -1;
-}
-
-void pair_text_close(PairText *t)
-{
-    tokenizer_scratch_destroy(t->scratch);
-    tokenizer_close(t->tokenizer);
-    t->scratch   = NULL;
-    t->tokenizer = NULL;
-}
-
-int64_t pair_text_encode(PairText *t, const char *text, size_t n, int frame, const int32_t **ids)
-{
-    int flags = TOKENIZER_LITERAL | (frame ? TOKENIZER_FRAME : TOKENIZER_PLAIN);
-    CHECK(t->tokenizer, "bytes are tokens already");
-    if (frame && tokenizer_facts(t->tokenizer).n_frame_after > 0) flags = TOKENIZER_LITERAL;
-    return tokenizer_encode(t->tokenizer, t->scratch, text, n, flags, ids);
-}
-
-int pair_text_decode(PairText *t, const int32_t *ids, int64_t n, char *buf, size_t cap)
-{
-    int64_t     m    = 0;
-    const char *text = NULL;
-    while (m < n && ids[m] >= 0 && ids[m] != t->end) m++;
-    int64_t len = m;
-    if (t->tokenizer) len = tokenizer_decode(t->tokenizer, t->scratch, ids, m, TOKENIZER_SKIP, &text);
-    if (len < 0) return -1;
-    len = MIN(len, (int64_t)cap - 1);
-    for (int64_t i = 0; i < len; i++) buf[i] = text ? text[i] : (char)ids[i];
-    buf[len] = '\0';
-    return 0;
-}
+enum {
+    MOST_BYTES  = 1 << 30,
+    NAMED       = 3, /* broken lines that are named */
+    TOKEN_BYTES = 8  /* of one token, generously */
+};
 
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
@@ -91,19 +49,24 @@ static int grow(void **items, int64_t *cap, int64_t n, int64_t more, size_t size
 
 typedef enum { TOKENS_FIRST, TOKENS_LAST, TOKENS_LAST_FRAMED } Keep;
 
-/* Adds at most `most` tokens of n bytes of text. Returns how many were added. */
-static int add_tokens(PairReading *p, const char *text, int64_t n, int64_t most, Keep keep)
+/* Adds at most `most` tokens of n bytes of text. What begins a text (BOS) is kept if anything is. Returns how
+ * many were added; *n_cut counts texts that had more. */
+static int add_tokens(PairReading *p, const char *text, int64_t n, int64_t most, Keep keep, int64_t *n_cut)
 {
     PairList      *l     = p->list;
     PairText      *t     = &p->text;
     const int32_t *ids   = NULL;
-    int64_t        count = n;
+    int64_t        count = n, frame = 0;
     if (t->tokenizer) count = pair_text_encode(t, text, (size_t)n, keep == TOKENS_LAST_FRAMED, &ids);
     if (count < 0) return -1;
-    int64_t from = keep == TOKENS_FIRST ? 0 : MAX(count - most, 0), kept = MIN(count, most);
+    if (t->tokenizer && keep == TOKENS_LAST_FRAMED) frame = MIN(pair_text_frame(t), most);
+    int64_t kept = MIN(count, most), skip = keep == TOKENS_FIRST ? 0 : count - kept;
     TRY(grow((void **)&l->tokens, &l->cap_token, l->n_token, kept + 1, sizeof *l->tokens));
-    for (int64_t i = 0; i < kept; i++)
-        l->tokens[l->n_token++] = ids ? ids[from + i] : (unsigned char)text[from + i];
+    for (int64_t i = 0; i < kept; i++) {
+        int64_t from            = i < frame ? i : skip + i;
+        l->tokens[l->n_token++] = ids ? ids[from] : (unsigned char)text[from];
+    }
+    *n_cut += count > most;
     return (int)kept;
 }
 
@@ -116,23 +79,24 @@ typedef struct {
 /* 1: the prompt, the anchor or the answer is too short. */
 static int add_pair(PairReading *p, const Texts *x)
 {
-    PairList        *l   = p->list;
-    const PairShape *s   = p->shape;
-    int64_t          cut = MAX(x->n_prompt - s->S, 0), n_byte = x->n_prompt - cut;
+    PairList        *l      = p->list;
+    const PairShape *s      = p->shape;
+    int64_t          cut    = str_char_begin(x->prompt, MAX(x->n_prompt - s->S, 0), x->n_prompt);
+    int64_t          n_byte = x->n_prompt - cut, ignored = 0;
     if (n_byte == 0) return 1;
     TRY(grow((void **)&l->pair, &l->cap, l->n, 1, sizeof *l->pair));
     Pair pair = { .bytes_at = l->n_byte, .tokens_at = l->n_token, .n_byte = (int32_t)n_byte };
     TRY(grow((void **)&l->bytes, &l->cap_byte, l->n_byte, n_byte, 1));
     memcpy(l->bytes + l->n_byte, x->prompt + cut, (size_t)n_byte);
-    int n = add_tokens(p, x->prompt + cut, n_byte, s->P, TOKENS_LAST_FRAMED);
+    int n = add_tokens(p, x->prompt + cut, n_byte, s->P, TOKENS_LAST_FRAMED, &l->n_cut_prompt);
     if (n < 0) return -1;
     pair.n_prompt = n;
-    TRY(n = add_tokens(p, x->anchor, x->n_anchor, s->A, TOKENS_LAST));
+    TRY(n = add_tokens(p, x->anchor, x->n_anchor, s->A, TOKENS_LAST, &ignored));
     if (n < s->A) {
         l->n_token = pair.tokens_at;
         return 1;
     }
-    TRY(n = add_tokens(p, x->answer, x->n_answer, s->L, TOKENS_FIRST));
+    TRY(n = add_tokens(p, x->answer, x->n_answer, s->L, TOKENS_FIRST, &l->n_cut_answer));
     if (x->ends && p->text.end >= 0 && n < s->L) {
         l->tokens[l->n_token++] = p->text.end;
         n++;
@@ -142,6 +106,7 @@ static int add_pair(PairReading *p, const Texts *x)
         l->n_token = pair.tokens_at;
         return 1;
     }
+    l->n_cut_bytes += cut > 0;
     l->n_byte += n_byte;
     l->pair[l->n++] = pair;
     return 0;
@@ -159,7 +124,24 @@ static Texts asked(const Recipe *r, const char *prompt, int64_t n_prompt, const 
                     .ends     = answer != NULL };
 }
 
-/* Where a text is continued, its last token is the anchor. */
+/* Bytes of the last A tokens of a text: the anchor, where a text is continued. All n: there are no more. */
+static int64_t anchor_bytes(PairReading *p, const char *text, int64_t n)
+{
+    enum { BEFORE = 32 /* bytes that the tokens before the anchor may have */ };
+    PairText      *t = &p->text;
+    const int32_t *ids;
+    const char    *said;
+    int64_t        A = p->shape->A;
+    if (!t->tokenizer) return MIN(A, n);
+    int64_t from  = str_char_begin(text, MAX(n - A * TOKEN_BYTES - BEFORE, 0), n);
+    int64_t count = pair_text_encode(t, text + from, (size_t)(n - from), 0, &ids);
+    if (count < 0) return -1;
+    if (count <= A) return n - from;
+    int64_t len = tokenizer_decode(t->tokenizer, t->scratch, ids + count - A, A, 0, &said);
+    return MIN(len, n);
+}
+
+/* As cut_text() does: what is said of a prompt is what was trained on. */
 int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const char *prompt)
 {
     PairReading p = { .list = l, .recipe = r, .shape = s };
@@ -167,11 +149,11 @@ int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const cha
     TRY(pair_text_open(&p.text, r));
     Texts x = asked(r, prompt, n, NULL);
     if (r->latent.pairs == PAIRS_TEXT) {
-        x.n_prompt = MAX(n - s->A, 0);
+        x.n_anchor = anchor_bytes(&p, prompt, n);
+        x.n_prompt = n - x.n_anchor;
         x.anchor   = prompt + x.n_prompt;
-        x.n_anchor = n - x.n_prompt;
     }
-    int rc = add_pair(&p, &x);
+    int rc = x.n_anchor < 0 ? -1 : add_pair(&p, &x);
     pair_text_close(&p.text);
     return rc > 0 ? err_user("command line: --prompt: is too short") : rc;
 }
@@ -180,7 +162,8 @@ int pair_list_prompt(PairList *l, const Recipe *r, const PairShape *s, const cha
 
 static void name_broken(PairReading *p, int64_t line, const char *why)
 {
-    if (p->list->n_skipped++ < NAMED) log_warn("%s:%lld: skipped: %s", p->name, (long long)line, why);
+    if (p->list->n_skipped++ < NAMED && !p->quiet)
+        log_warn("%s:%lld: skipped: %s", p->name, (long long)line, why);
 }
 
 static int add_line(PairReading *p, int64_t line, const char *text, size_t n)
@@ -222,11 +205,38 @@ static int parse_jsonl(PairReading *p, const char *text, size_t n)
     return 0;
 }
 
-/* Context, cut around the answer, and question. */
+/* Where character number k of n bytes begins; k counts from 0. */
+static int64_t char_at(const char *text, int64_t n, int64_t k)
+{
+    int64_t at = 0;
+    for (; k > 0 && at < n; k--) at = str_char_begin(text, at + 1, n);
+    return at;
+}
+
+/* Adds the answers beside the first, each once, to the last pair. */
+static int add_others(PairReading *p, json_t *answers)
+{
+    PairList *l    = p->list;
+    Pair     *pair = &l->pair[l->n - 1];
+    int64_t   n_token, ignored = 0;
+    for (size_t i = 1; i < json_array_size(answers); i++) {
+        json_t *text = json_object_get(json_array_get(answers, i), "text");
+        size_t  k    = 0;
+        while (k < i && !json_equal(text, json_object_get(json_array_get(answers, k), "text"))) k++;
+        if (k < i || !json_is_string(text) || pair->n_other + p->shape->L + 1 > p->shape->G) continue;
+        TRY(n_token = add_tokens(p, json_string_value(text), (int64_t)json_string_length(text), p->shape->L,
+                                 TOKENS_FIRST, &ignored));
+        l->tokens[l->n_token++] = -1;
+        pair->n_other += (int32_t)n_token + 1;
+    }
+    return 0;
+}
+
+/* Context, cut around the answer, and question. answer_start counts characters. */
 static int add_question(PairReading *p, json_t *context, json_t *qa)
 {
-    json_t     *question = json_object_get(qa, "question");
-    json_t     *answer   = json_array_get(json_object_get(qa, "answers"), 0);
+    json_t     *question = json_object_get(qa, "question"), *answers = json_object_get(qa, "answers");
+    json_t     *answer = json_array_get(answers, 0);
     json_t     *text = json_object_get(answer, "text"), *start = json_object_get(answer, "answer_start");
     const char *body = json_string_value(context), *q = json_string_value(question);
     if (!body || !q || !json_is_string(text)) {
@@ -235,16 +245,19 @@ static int add_question(PairReading *p, json_t *context, json_t *qa)
     }
     int64_t n     = (int64_t)json_string_length(context);
     int64_t room  = p->shape->S - (int64_t)json_string_length(question) - 2;
-    int64_t at    = MIN(MAX((int64_t)json_integer_value(start), 0), n); /* 0 if it is no number */
+    int64_t at    = char_at(body, n, json_integer_value(start)); /* 0 if it is no number */
     int64_t from  = n <= room ? 0 : MIN(MAX(at - room / 2, 0), n - MAX(room, 0));
     char   *joint = mem_alloc((size_t)(n + (int64_t)json_string_length(question) + 3));
     if (!joint) return err_sys("memory for a question");
+    from      = str_char_begin(body, from, n);
     int64_t m = MAX(MIN(n - from, room), 0);
+    m         = str_char_begin(body, from + m, n) - from; /* what is too much goes at the beginning */
     memcpy(joint, body + from, (size_t)m);
     int64_t len = m + sprintf(joint + m, "\n%s\n", q);
     Texts   x   = asked(p->recipe, joint, len, text);
     int     rc  = add_pair(p, &x);
     free(joint);
+    if (rc == 0) rc = add_others(p, answers);
     p->list->n_skipped += rc > 0;
     return rc < 0 ? -1 : 0;
 }
@@ -282,25 +295,42 @@ int pair_list_parse(PairReading *p, const char *text, size_t n)
 
 /* ---- texts --------------------------------------------------------------------------------------------- */
 
-/* Continuations tile the text. A context has latent.least_bytes to encoder.bytes bytes, drawn by its
- * place. */
+/* Bytes of the last pair's answer in a text that goes on for n bytes. */
+static int64_t answer_bytes(PairReading *p, int64_t n)
+{
+    const PairList *l    = p->list;
+    const Pair     *pair = &l->pair[l->n - 1];
+    const char     *said;
+    if (!p->text.tokenizer) return pair->n_answer;
+    int64_t len = tokenizer_decode(p->text.tokenizer, p->text.scratch,
+                                   l->tokens + l->n_token - pair->n_answer, pair->n_answer, 0, &said);
+    return len < 0 ? -1 : MIN(MAX(len, 1), n);
+}
+
+/* Continuations tile the text. A context has latent.least_bytes to encoder.bytes bytes, drawn by its place.
+ * The anchor stands between, so a pair has no hole. */
 static int cut_text(PairReading *p, const char *text, int64_t n)
 {
-    enum { SITE_CONTEXT = 0x7f000020, TOKEN_BYTES = 8 /* of one token, generously */ };
-    const Recipe    *r   = p->recipe;
-    const PairShape *s   = p->shape;
-    int64_t          per = p->text.tokenizer ? TOKEN_BYTES : 1, step = p->text.tokenizer ? 3 * s->L : s->L;
+    enum { SITE_CONTEXT = 0x7f000020 };
+    const Recipe    *r     = p->recipe;
+    const PairShape *s     = p->shape;
+    int64_t          per   = p->text.tokenizer ? TOKEN_BYTES : 1, step;
     int64_t          least = r->latent.least_bytes, span = s->S - least + 1;
     for (int64_t at = s->S + s->A * per; at + s->L * per <= n; at += step) {
         int64_t n_context = least + (int64_t)(rng_draw((uint64_t)r->seed, SITE_CONTEXT, 0, at, 0) % span);
-        int64_t n_anchor  = s->A * per;
-        Texts   x         = { .prompt   = text + at - n_anchor - n_context,
-                              .n_prompt = n_context,
-                              .anchor   = text + at - n_anchor,
-                              .n_anchor = n_anchor,
-                              .answer   = text + at,
-                              .n_answer = s->L * per };
-        TRY(add_pair(p, &x));
+        at                = str_char_begin(text, at, n);
+        int64_t n_anchor  = anchor_bytes(p, text, at);
+        if (n_anchor < 0) return -1;
+        int64_t begin = str_char_begin(text, MAX(at - n_anchor - n_context, 0), at - n_anchor);
+        Texts   x     = { .prompt   = text + begin,
+                          .n_prompt = at - n_anchor - begin,
+                          .anchor   = text + at - n_anchor,
+                          .n_anchor = n_anchor,
+                          .answer   = text + at,
+                          .n_answer = MIN(s->L * per, n - at) };
+        int     rc    = add_pair(p, &x);
+        step          = rc == 0 ? answer_bytes(p, n - at) : per; /* an anchor that is cut otherwise alone */
+        if (rc < 0 || step < 0) return -1;
     }
     return 0;
 }
@@ -343,6 +373,26 @@ static void take_part(int64_t n, double fraction, int validation, int64_t *from,
     *count         = validation ? n - border : border;
 }
 
+/* What was read and not used. A text is always cut. */
+static void say_losses(const PairReading *p)
+{
+    const PairList  *l = p->list;
+    const PairShape *s = p->shape;
+    if (l->n_skipped > 0)
+        log_warn("%s: %lld line%s or question%s skipped", p->name, (long long)l->n_skipped,
+                 str_plural(l->n_skipped), str_plural(l->n_skipped));
+    if (p->recipe->latent.pairs == PAIRS_TEXT) return;
+    if (l->n_cut_bytes > 0 && p->recipe->latent.pairs == PAIRS_JSONL)
+        log_info("%s: %lld of %lld prompts cut to encoder.bytes (%lld)", p->name, (long long)l->n_cut_bytes,
+                 (long long)l->n, (long long)s->S);
+    if (l->n_cut_prompt > 0)
+        log_info("%s: %lld of %lld prompts cut to latent.prompt (%lld tokens) for the language model",
+                 p->name, (long long)l->n_cut_prompt, (long long)l->n, (long long)s->P);
+    if (l->n_cut_answer > 0)
+        log_info("%s: %lld of %lld answers cut to latent.answer (%lld tokens)", p->name,
+                 (long long)l->n_cut_answer, (long long)l->n, (long long)s->L);
+}
+
 /* own: the file is data.val, all of which is validation data. */
 static int read_text(PairReading *p, int validation, int own, const char *text, int64_t n)
 {
@@ -357,6 +407,7 @@ static int read_text(PairReading *p, int validation, int own, const char *text, 
         rc = cut_text(p, text + from, count);
     } else {
         rc = pair_list_parse(p, text, (size_t)n);
+        if (rc == 0 && !p->quiet) say_losses(p);
         if (divided) {
             take_part(l->n, r->data.val_fraction, validation, &from, &count);
             if (count > 0) memmove(l->pair, l->pair + from, sizeof *l->pair * (size_t)count);
@@ -365,9 +416,6 @@ static int read_text(PairReading *p, int validation, int own, const char *text, 
     }
     pair_text_close(&p->text);
     if (rc < 0) return recipe_blame_pending(r, key);
-    if (l->n_skipped > 0 && !validation)
-        log_warn("%s: %lld line%s or question%s skipped", p->name, (long long)l->n_skipped,
-                 str_plural(l->n_skipped), str_plural(l->n_skipped));
     if (l->n == 0)
         return recipe_blame(r, key, "%s has no %s of prompt and answer", p->name,
                             validation ? "validation pair" : "pair");
@@ -378,8 +426,9 @@ int pair_list_read(PairList *l, const Recipe *r, const PairShape *s, int validat
 {
     int         own = validation && r->data.val[0] != '\0';
     PairReading p   = { .list = l, .recipe = r, .shape = s, .name = own ? r->data.val : r->data.train };
-    char       *text;
-    size_t      n;
+    p.quiet         = validation && !own; /* the training part is read first, from the same file */
+    char  *text;
+    size_t n;
     memset(l, 0, sizeof *l);
     if (r->latent.pairs == PAIRS_RANDOM) return add_noise(l, r, s, validation);
     if (file_read_all(p.name, MOST_BYTES, &text, &n) < 0)

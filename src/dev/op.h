@@ -215,6 +215,9 @@ typedef enum {
     QUANT_FROM_COUNT
 } QuantFrom;
 
+/* Libraries ask that the sides of a product in fp8 are multiples of this. */
+enum { FP8_SIDE = 16 };
+
 /* A site: what is known of a tensor in fp8, f32[FP8_SITE] in SLAB_STATE. scale multiplies, inv = 1/scale
  * restores; amax: largest magnitude since the last FP8_SCALE; cursor: next place in the history of amax. The
  * first three stand 16 bytes apart, because a library reads inv by address. */

@@ -233,9 +233,8 @@ static int column_dtype(Column c, Region r, const ParamOptions *opt)
 
 static int is_narrow(const Param *p, const ParamOptions *opt)
 {
-    enum { SIDE = 16 }; /* what libraries ask of the sides of an fp8 product */
-    return opt->fp8 && opt->trains && p->narrow && p->ndim == 2 && p->rows_stored % SIDE == 0 &&
-           p->cols % SIDE == 0 && !is_listed(p->name, opt->wide);
+    return opt->fp8 && opt->trains && p->narrow && p->ndim == 2 && p->rows_stored % FP8_SIDE == 0 &&
+           p->cols % FP8_SIDE == 0 && !is_listed(p->name, opt->wide);
 }
 
 static Tensor *site_view(Store *s, Tensor *sites, int64_t i, const char *name)

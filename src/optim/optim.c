@@ -44,7 +44,7 @@ static void record_adamw(const ParamTable *t, Prog *p, Tensor *state, const Reci
 
 static int at_least_one(int world) { return MAX(world, 1); }
 
-/* n matrices of a group from number `first` of the segment table on, as many as a multiple of the ranks. */
+/* n matrices of a group's shape, in what Newton-Schulz computes in. */
 static Tensor *batch(Prog *p, const char *name, const MuonGroup *g, int64_t n, const OptimOptions *opt)
 {
     int64_t dim[3] = { n, g->rows, g->cols };

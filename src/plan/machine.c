@@ -16,7 +16,8 @@
  * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
  * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
  * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
- * the burst rate that an H200 holds. */
+ * the burst rate that an H200 holds. Those of V100 and T4 are shares of the data sheet: 0.69 of memory and
+ * products, of the T4, which is at its power limit early, 0.38 of products. */
 static const Machine machines[] = {
     { "h200",
       "NVIDIA H200",
@@ -45,6 +46,16 @@ static const Machine machines[] = {
       0.065,
       2.5e-6,
       1620 },
+    { "v100",
+      "Tesla V100-SXM2-32GB",
+      70,
+      GIB(31.7),
+      125e12,
+      { 0.62e12, 86e12, 43e12, 30e12, 0 },
+      0.12,
+      4e-6,
+      1530 },
+    { "t4", "Tesla T4", 75, GIB(14.7), 65e12, { 0.22e12, 25e12, 12e12, 8e12, 0 }, 0.12, 4e-6, 1590 },
     { "a100",
       "NVIDIA A100-SXM4-80GB",
       80,
@@ -77,8 +88,8 @@ const Machine *machine_asked(const char *key)
     return NULL;
 }
 
-/* The rates are those of the slowest known card, which is the last one. Cards from capability 8.9 on have
- * fp8: an H200 multiplies in fp8 1.85 times as fast as in bf16. */
+/* With the rates of the last card of the table, an A100. Cards from capability 8.9 on have fp8: an H200
+ * multiplies in fp8 1.85 times as fast as in bf16. */
 Machine machine_unmeasured(const char *name, int capability, size_t mem_bytes)
 {
     Machine m    = machines[ARRAY_LEN(machines) - 1];

@@ -19,7 +19,7 @@ typedef struct {
     const char *name;       /* as the driver reports it; matched as a prefix */
     int         capability; /* 90 for compute capability 9.0; 0: no CUDA device */
     size_t      mem_bytes;
-    double      peak_flops;       /* dense bf16, data sheet; 0: unknown */
+    double      peak_flops;       /* dense bf16 (fp16 below 8.0), data sheet; 0: unknown */
     double      rate[UNIT_COUNT]; /* bytes/s for memory, FLOP/s in 16-bit, of UNIT_FP8 in fp8; 0: none */
     double      f32_share;        /* rate of f32 products relative to 16-bit ones */
     double      op_s;             /* fixed cost of an op inside a captured step */

@@ -15,8 +15,6 @@
 
 #include <string.h>
 
-enum { SIDE = 16 };
-
 /* What becomes of one tensor, by its id. */
 typedef struct {
     int     plain, turned; /* products that need it as it is, and transposed */
@@ -32,7 +30,10 @@ typedef struct {
     int              n, cap;
 } Pass;
 
-static int fits(int64_t a, int64_t b, int64_t c) { return a % SIDE == 0 && b % SIDE == 0 && c % SIDE == 0; }
+static int fits(int64_t a, int64_t b, int64_t c)
+{
+    return a % FP8_SIDE == 0 && b % FP8_SIDE == 0 && c % FP8_SIDE == 0;
+}
 
 /* The copies that a product uses, or NULL: it stays as it is. *in and *dy: what it reads. */
 static const StoreFp8 *copies_of(const Pass *s, const Op *op, Tensor **in, Tensor **dy)

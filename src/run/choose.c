@@ -10,17 +10,19 @@
 
 /* ---- precision ---------------------------------------------------------------------------------------- */
 
-static void say_auto(Choice *c, const ChooseFor *w, int has_bf16)
+/* Volta and Turing have matrix units for fp16 alone. */
+static void choose_auto(Choice *c, const ChooseFor *w, int has_bf16)
 {
-    int k = w->capability;
+    int k      = w->capability;
+    c->compute = !has_bf16 ? DT_F32 : k >= 80 ? DT_BF16 : k >= 70 ? DT_F16 : DT_F32;
     if (!has_bf16) {
         snprintf(c->why, sizeof c->why, "fp32: the CPU backend computes in fp32");
     } else if (k >= 80) {
         snprintf(c->why, sizeof c->why, "bf16: compute capability %d.%d has bf16 matrix units", k / 10,
                  k % 10);
     } else {
-        snprintf(c->why, sizeof c->why, "fp32: compute capability %d.%d has no bf16 matrix units", k / 10,
-                 k % 10);
+        snprintf(c->why, sizeof c->why, "%s: compute capability %d.%d has %s", k >= 70 ? "fp16" : "fp32",
+                 k / 10, k % 10, k >= 70 ? "fp16 matrix units, but none for bf16" : "no matrix units");
     }
 }
 
@@ -62,10 +64,7 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
         if (w->vt->hints->dtypes & (1u << DT_F16)) return 0;
         return recipe_blame(r, "precision", "fp16 needs a GPU; the CPU backend computes in fp32");
     case PRECISION_FP8: return choose_fp8(c, w);
-    default:
-        c->compute = has_bf16 && k >= 80 ? DT_BF16 : DT_F32;
-        say_auto(c, w, has_bf16);
-        return 0;
+    default: choose_auto(c, w, has_bf16); return 0;
     }
     if (!has_bf16) {
         return recipe_blame(r, "precision", "%s needs a GPU; the CPU backend computes in fp32",
@@ -82,12 +81,6 @@ static int choose_dtype(Choice *c, const ChooseFor *w)
 static int check_available(const ChooseFor *w)
 {
     const Recipe *r = w->recipe;
-    char          item[32];
-    const char   *list = r->give_way;
-    while (str_list_next(&list, item, sizeof item) > 0) {
-        if (strcmp(item, "gradients") == 0)
-            return recipe_blame(r, "give_way", "gradients is not available yet: they are kept in fp32");
-    }
     if (r->give_way[0] && r->optim.kind == OPTIM_MUON)
         return recipe_blame(r, "give_way", "is for AdamW: what Muon keeps stays in fp32");
     return w->task->check ? w->task->check(r) : 0;

@@ -80,35 +80,6 @@ static int rank_share(Recipe *share, const Recipe *r, int world)
                         (long long)n, world, (long long)MAX(r->micro_batch, 1));
 }
 
-/* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
-static int check_precision(const Setup *s, const Recipe *r, const char *item)
-{
-    static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
-    for (int i = 0; i < ARRAY_LEN(names); i++) {
-        if (strcmp(names[i], item) != 0) continue;
-        if (strcmp(setup_precision(s, r), item) == 0) {
-            int emulated = s->choice.fp8 && s->choice.compute == DT_F32;
-            return emulated ? recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it") : 1;
-        }
-        return recipe_blame(r, "require", "%s is off: the precision is %s", item, s->choice.why);
-    }
-    return 0;
-}
-
-/* What the recipe requires: the precision in force, and optimisations that a training step uses. Negative
- * after err_user(). */
-static int check_required(const Setup *s, const Recipe *r)
-{
-    const char *list = r->require;
-    char        item[64];
-    while (str_list_next(&list, item, sizeof item) > 0) {
-        int is_precision = check_precision(s, r, item);
-        if (is_precision < 0) return -1;
-        if (!is_precision) TRY(switches_require(s->job, s->dev->vt, item));
-    }
-    return 0;
-}
-
 /* Ranks that plan differently would wait for each other at different places. */
 static int agree_choice(const Choice *c, Comm *comm)
 {
@@ -158,7 +129,7 @@ static int plan_ranks(Setup *s, const Task *task, const Recipe *r, unsigned part
     TRY(build_verify(s->job));
     s->job->comm = comm;
     s->took.plan = lap(&last_s);
-    return check_required(s, r);
+    return switches_check(s->job, s->dev->vt, s->choice.why);
 }
 
 int setup_open(Setup *s, const Task *task, const Recipe *r, unsigned parts)
@@ -203,14 +174,6 @@ void setup_close(Setup *s)
 }
 
 /* ---- what it amounts to ------------------------------------------------------------------------------- */
-
-const char *setup_precision(const Setup *s, const Recipe *r)
-{
-    if (s->choice.fp8) return "fp8";
-    if (s->choice.compute == DT_BF16) return "bf16";
-    if (s->choice.compute == DT_F16) return "fp16";
-    return r->precision == PRECISION_TF32 ? "tf32" : "fp32";
-}
 
 void setup_print_machine(const Setup *s, FILE *out)
 {

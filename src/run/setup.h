@@ -31,9 +31,6 @@ int setup_open_ranks(Setup *s, const Task *task, const Recipe *r, unsigned parts
 int  setup_plan(Setup *s, const Task *task, const Recipe *r, unsigned parts);
 void setup_close(Setup *s);
 
-/* What the run computes in, also where the recipe says auto: "bf16". */
-const char *setup_precision(const Setup *s, const Recipe *r);
-
 /* Device, versions, host: machine.txt. */
 void setup_print_machine(const Setup *s, FILE *out);
 

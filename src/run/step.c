@@ -327,7 +327,7 @@ static int sum_up(Stepper *s, const int64_t *n_target, const Source *src, TaskEv
     for (int k = 0; k < task->n_metric; k++) {
         int    slot   = task->metric[k].slot;
         double n      = sum[LOSS_SLOTS + slot];
-        out->value[k] = n > 0 ? sum[slot] / n : 0;
+        out->value[k] = n > 0 ? sum[slot] / n : NAN; /* nothing was measured */
         if (k == 0) out->n_target = (int64_t)n;
     }
     return 0;

@@ -1,6 +1,7 @@
 #include "run/switches.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "dev/glu.h"
 
@@ -215,7 +216,8 @@ void switches_print(const Job *j, const DevVt *vt, FILE *out)
     }
 }
 
-int switches_require(const Job *j, const DevVt *vt, const char *name)
+/* Negative after err_user() unless opt.NAME is on. */
+static int require_on(const Job *j, const DevVt *vt, const char *name)
 {
     const Switch *found = NULL;
     StrNearest    near  = str_nearest_begin(name);
@@ -231,4 +233,66 @@ int switches_require(const Job *j, const DevVt *vt, const char *name)
     State s = switch_state(j, vt, found);
     if (strcmp(s.word, "on") == 0) return 0;
     return recipe_blame(&j->recipe, "require", "%s is %s%s%s", name, s.word, s.why[0] ? ": " : "", s.why);
+}
+
+/* ---- precision ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const Job *job;
+    double     fp8, all; /* FLOPs of a step's products */
+} Products;
+
+static void add_products(void *ctx, const ScheduleRow *row, double times)
+{
+    Products   *c = ctx;
+    const Prog *p = c->job->prog[row->prog];
+    for (int i = 0; i < prog_n_op(p); i++) {
+        const Op   *op    = prog_op(p, i);
+        MachineUnit unit  = op_table[op->kind].unit;
+        double      flops = times * op_flops(op->kind, &op->args);
+        if (unit == UNIT_FP8) c->fp8 += flops;
+        if (unit == UNIT_FP8 || unit == UNIT_GEMM) c->all += flops;
+    }
+}
+
+/* The share of a step's products, by FLOPs, that is in fp8. */
+static double fp8_share(const Job *j)
+{
+    Products c = { .job = j };
+    schedule_each(&j->step, add_products, &c);
+    return c.all > 0 ? c.fp8 / c.all : 0;
+}
+
+static const char fp8_wants[] = "fp8 wants sides that are multiples of 16";
+
+/* 1: item is a precision, and the one in force. 0: it is none. Negative after err_user(). */
+static int require_precision(const Job *j, const char *item, const char *why)
+{
+    static const char *const names[] = { "fp32", "tf32", "bf16", "fp16", "fp8" };
+    const Recipe            *r       = &j->recipe;
+    int                      i       = 0;
+    while (i < ARRAY_LEN(names) && strcmp(names[i], item) != 0) i++;
+    if (i == ARRAY_LEN(names)) return 0;
+    if (strcmp(job_precision(j), item) != 0)
+        return recipe_blame(r, "require", "%s is off: the precision is %s", item, why);
+    if (j->choice.fp8 && j->choice.compute == DT_F32)
+        return recipe_blame(r, "require", "fp8 is refused: the CPU gains nothing by it");
+    if (j->choice.fp8 && job_trains(j) && fp8_share(j) == 0)
+        return recipe_blame(r, "require", "fp8 is not used: no product of the step is in fp8; %s", fp8_wants);
+    return 1;
+}
+
+int switches_check(const Job *j, const DevVt *vt, const char *why)
+{
+    const char *list = j->recipe.require;
+    char        item[64];
+    while (str_list_next(&list, item, sizeof item) > 0) {
+        int is_precision = require_precision(j, item, why);
+        if (is_precision < 0) return -1;
+        if (!is_precision) TRY(require_on(j, vt, item));
+    }
+    if (j->choice.fp8 && job_trains(j) && fp8_share(j) < 0.5)
+        log_warn("precision: fp8: only %.0f %% of the step's products are in fp8; %s", 100 * fp8_share(j),
+                 fp8_wants);
+    return 0;
 }

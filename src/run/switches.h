@@ -13,9 +13,10 @@
  * for. */
 void switches_print(const Job *j, const DevVt *vt, FILE *out);
 
-/* Negative after err_user() unless opt.NAME is on. Without a training step (eval, sample) not being used is
- * no failure. */
-int switches_require(const Job *j, const DevVt *vt, const char *name);
+/* Is what the recipe requires so: the precision in force, and optimisations that a training step uses?
+ * Without a training step (eval, sample) not being used is no failure. Also warns where `precision: fp8`
+ * leaves most products as they were. why: what decided the precision. Negative after err_user(). */
+int switches_check(const Job *j, const DevVt *vt, const char *why);
 
 /* 1 with the reason in buf if the backend cannot do what opt.NAME says, else 0 and "". */
 int switches_refused(const DevVt *vt, const char *name, char *buf, size_t n);

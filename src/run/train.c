@@ -20,16 +20,19 @@ enum { LONG_STEP_S = 60 };
 
 static void announce(Run *run)
 {
-    const Job       *j     = run->setup.job;
-    const JobChoice *c     = &j->choice;
-    int64_t          units = run->task->units(run->r);
-    char             n[32], mem[32], t[32], ranks[32] = "", each[32] = "";
+    const Job       *j        = run->setup.job;
+    const JobChoice *c        = &j->choice;
+    int64_t          units    = run->task->units(run->r);
+    int64_t          n_frozen = job_frozen_count(j);
+    char             n[32], mem[32], t[32], ranks[32] = "", each[32] = "", frozen[48] = "";
+    if (n_frozen > 0)
+        snprintf(frozen, sizeof frozen, " (%s frozen)", str_count(t, sizeof t, (double)n_frozen));
     if (run->comm) snprintf(ranks, sizeof ranks, "%d ranks x ", comm_world(run->comm));
     if (units > 1) snprintf(each, sizeof each, " x %lld", (long long)units);
-    log_info("%s parameters, %lld %s a step = %s%lld x %lld%s, recompute %s, %s planned",
-             str_count(n, sizeof n, (double)job_param_count(j)), (long long)job_units_per_step(j),
-             job_unit_in_full(j), ranks, (long long)job_micro_per_step(j), (long long)c->micro_batch, each,
-             recompute_level_name(c->level),
+    log_info("%s parameters%s, %s, %lld %s a step = %s%lld x %lld%s, recompute %s, %s planned",
+             str_count(n, sizeof n, (double)job_param_count(j)), frozen, job_optimizer(j),
+             (long long)job_units_per_step(j), job_unit_in_full(j), ranks, (long long)job_micro_per_step(j),
+             (long long)c->micro_batch, each, recompute_level_name(c->level),
              str_bytes(mem, sizeof mem, (double)store_total_bytes(&j->store)));
     log_info("%s", run->setup.choice.why);
     if (!run->is_look) log_info("everything else in %s/", run->dir.path);
@@ -42,12 +45,17 @@ static void announce(Run *run)
 
 /* ---- once in a while ---------------------------------------------------------------------------------- */
 
-/* ", perplexity 12.3, bits per byte 3.62", or nothing. */
+/* What was measured beside the measure that counts: ", perplexity 12.3, bits per byte 3.62", or nothing. */
 static const char *say_also(const Run *run, const TaskEval *e, char *buf, size_t n)
 {
-    TaskNumber also[TASK_NUMBERS];
-    int        n_also = run->task->also ? run->task->also(e, run->r, also) : 0;
-    buf[0]            = '\0';
+    const Task *t = run->task;
+    TaskNumber  also[TASK_NUMBERS];
+    int         n_also = t->also ? t->also(e, run->r, also) : 0;
+    buf[0]             = '\0';
+    for (int k = 0; k < t->n_metric; k++) {
+        if (k != t->best && isfinite(e->value[k]))
+            str_append(buf, n, ", %s %.4g", t->metric[k].name, e->value[k]);
+    }
     for (int k = 0; k < n_also; k++) str_append(buf, n, ", %s %.4g", also[k].name, also[k].value);
     for (char *c = buf; *c; c++) *c = *c == '_' ? ' ' : *c;
     return buf;
@@ -72,7 +80,7 @@ static int evaluate(Run *run, int *stop)
     metrics_eval(&run->metrics, t, run->r, run->at.step, &e, train_elapsed(run));
     double val = e.value[t->best];
     if (isfinite(val)) {
-        char more[128];
+        char more[384];
         log_info("step %lld: validation %s %.4f%s", (long long)run->at.step, t->metric[t->best].name, val,
                  say_also(run, &e, more, sizeof more));
     } else {

@@ -48,6 +48,34 @@ ParamOptions job_param_options(const Job *j)
                            .wide     = j->recipe.fp8.wide };
 }
 
+const char *job_precision(const Job *j)
+{
+    if (j->choice.fp8) return "fp8";
+    if (j->choice.compute == DT_BF16) return "bf16";
+    if (j->choice.compute == DT_F16) return "fp16";
+    return j->recipe.precision == PRECISION_TF32 ? "tf32" : "fp32";
+}
+
+const char *job_optimizer(const Job *j)
+{
+    int n_muon = 0;
+    for (int i = 0; i < j->n_table; i++) n_muon += j->table[i]->n_muon;
+    if (n_muon > 0) return "Muon and AdamW";
+    return j->recipe.optim.kind == OPTIM_MUON ? "AdamW (Muon finds no hidden matrix to train)" : "AdamW";
+}
+
+int64_t job_frozen_count(const Job *j)
+{
+    int64_t n = 0;
+    for (int i = 0; i < j->n_table; i++) {
+        for (int k = 0; k < j->table[i]->n_param; k++) {
+            const Param *p = &j->table[i]->param[k];
+            if (p->frozen) n += p->rows * p->cols;
+        }
+    }
+    return n;
+}
+
 static int any_trained(const Job *j)
 {
     for (int i = 0; i < j->n_table; i++) {

@@ -80,6 +80,12 @@ struct Job {
 void job_add_table(Job *j, ParamTable *t);
 /* Options for the parameters of a net of this job. */
 ParamOptions job_param_options(const Job *j);
+/* What the job computes in, also where the recipe says auto: "bf16". */
+const char *job_precision(const Job *j);
+/* What trains the job's weights: "AdamW", "Muon" (hidden matrices) "and AdamW". */
+const char *job_optimizer(const Job *j);
+/* Numbers in weights that are not trained. */
+int64_t job_frozen_count(const Job *j);
 /* Refuses items of `freeze` and `fp8.wide` that name no weight of any table, and a training run in which
  * every weight is frozen. */
 int job_check_names(const Job *j);

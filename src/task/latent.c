@@ -1,6 +1,7 @@
 #include "task/latent.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "prog/record.h"
@@ -14,7 +15,7 @@ static int64_t latent_units(const Recipe *r) { return 1; }
 /* Rows of the frozen model that one sample has: the student's. */
 static int64_t latent_rows(const Recipe *r)
 {
-    return r->encoder.latents + MAX(r->latent.anchor_tokens, 1) + r->latent.answer - 1;
+    return r->encoder.latents + r->latent.n_anchor + r->latent.answer - 1;
 }
 
 static int64_t latent_chunk_rows(const Recipe *r, DType compute, int64_t rows, double bytes)
@@ -25,22 +26,35 @@ static int64_t latent_chunk_rows(const Recipe *r, DType compute, int64_t rows, d
 
 static int latent_is_noise(const Recipe *r) { return r->latent.pairs == PAIRS_RANDOM; }
 
+/* Packed sequences have no window of their own; they are short. Learned positions have an end; what rotary
+ * positions beyond the model's context mean, the model never learned. */
+static int check_lengths(const Recipe *r, const RecipeModel *m, const PairShape *s)
+{
+    int64_t     most = MAX(s->full, s->student);
+    const char *key  = s->full >= s->student ? "latent.prompt" : "encoder.latents";
+    if (m->window > 0 && most > m->window)
+        return recipe_blame(r, key, "prompt and answer have %lld tokens, the model's window %lld",
+                            (long long)most, (long long)m->window);
+    if (m->pos == POS_LEARNED && most > m->context)
+        return recipe_blame(r, key, "prompt and answer have %lld tokens, the language model %lld positions",
+                            (long long)most, (long long)m->context);
+    if (most > m->context)
+        log_warn("%s: prompt and answer have %lld tokens, the language model was trained on %lld", key,
+                 (long long)most, (long long)m->context);
+    return 0;
+}
+
 static int latent_check(const Recipe *r)
 {
+    RecipeModel model;
+    PairShape   s;
     if (r->latent.pairs != PAIRS_RANDOM && !r->latent.llm[0])
         return recipe_blame(r, "latent.llm",
                             "is missing: name the frozen language model, or set "
                             "latent.pairs: random");
-    return 0;
-}
-
-/* Packed sequences have no window of their own; they are short. */
-static int check_window(const Recipe *r, const RecipeModel *m, const PairShape *s)
-{
-    int64_t most = MAX(s->full, s->student);
-    if (m->window == 0 || most <= m->window) return 0;
-    return recipe_blame(r, "latent.prompt", "prompt and answer have %lld tokens, the model's window %lld",
-                        (long long)most, (long long)m->window);
+    TRY(pairs_shape(&s, r));
+    TRY(latent_model(r, &model));
+    return check_lengths(r, &model, &s);
 }
 
 static double first_token_weight(const Recipe *r) { return r->latent.first_token_weight; }
@@ -77,6 +91,16 @@ static void declare_constants(Job *j)
     t->none_len        = declare_rows(j, "lengths without prompt", B);
 }
 
+static int declare_vocab(Job *j)
+{
+    ParamTable *t = &latent_of(j)->vocab;
+    param_table_init(t, "tokenizer.", 3 * NET_SITES);
+    job_add_table(j, t);
+    if (str_copy(t->origin, sizeof t->origin, j->recipe.latent.tokenizer) < 0)
+        return recipe_blame(&j->recipe, "latent.tokenizer", "the path is too long");
+    return 0;
+}
+
 static int latent_declare(Job *j)
 {
     const Recipe *r   = &j->recipe;
@@ -85,7 +109,6 @@ static int latent_declare(Job *j)
     FieldRow      row[FIELDS_MAX];
     TRY(pairs_shape(&t->s, r));
     TRY(latent_model(r, &t->model));
-    TRY(check_window(r, &t->model, &t->s));
     job_declare_fields(j, row, pairs_fields(&t->s, row));
     j->own = t; /* from here on release() frees */
     /* A packed row's position is its place in the pack: only differences of positions count for rotations. */
@@ -96,12 +119,12 @@ static int latent_declare(Job *j)
                 &(NetPlace){ .prefix = "llm.", .index = 2, .positions = positions });
     encoder_declare(&t->enc, &j->store, &r->encoder, t->model.width, &opt, 0, (int)t->model.layers);
     t->llm.deterministic = t->enc.trunk.deterministic = r->deterministic;
-    t->llm.stored_attn = t->enc.trunk.stored_attn = 0;
     if (r->latent.llm[0] && str_copy(t->llm.table.origin, sizeof t->llm.table.origin, r->latent.llm) < 0)
         return recipe_blame(r, "latent.llm", "the path is too long");
     job_add_table(j, &t->enc.trunk.table);
     job_add_table(j, &t->enc.pool);
     job_add_table(j, &t->llm.table);
+    if (r->latent.tokenizer[0]) TRY(declare_vocab(j));
     j->n_block = (int)(t->model.layers + r->encoder.layers);
     declare_constants(j);
     latent_declare_passes(j);
@@ -114,6 +137,7 @@ static void latent_release(Job *j)
     Latent *t = latent_of(j);
     encoder_deinit(&t->enc);
     net_deinit(&t->llm);
+    param_table_deinit(&t->vocab);
     pair_text_close(&t->text);
 }
 
@@ -197,6 +221,7 @@ static int latent_init_constants(Job *j)
     TRY(latent_upload_answers(j));
     TRY(latent_load_llm(j));
     if (!t->text.scratch) TRY(pair_text_open(&t->text, &j->recipe));
+    if (t->text.tokenizer) t->vocab.origin_hash = tokenizer_hash(t->text.tokenizer);
     TRY(check_vocab(j));
     return job_upload_rope(j, &t->llm);
 }
@@ -251,6 +276,13 @@ Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *t
     return record_positions(net, p, x);
 }
 
+Net latent_student(const Job *j)
+{
+    Net net         = latent_of(j)->llm;
+    net.stored_attn = !j->recipe.opt.flash;
+    return net;
+}
+
 /* The student's vectors that predict answers, sorted, and their targets. */
 static Tensor *record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
 {
@@ -259,9 +291,10 @@ static Tensor *record_student(Job *j, Prog *p, Tensor *latents, Tensor **target)
     int64_t          B     = j->fields.B;
     Tensor          *x     = latent_record_x(j, p, latents, t->x_row, j->field[PAIR_TOK], s->student);
     NetBatch         batch = { .B = B, .T = s->student, .read = t->h_row };
+    Net              net   = latent_student(j);
     prog_at(p, -1, -1, "answer rows");
     *target = latent_record_rows(p, "targets", j->field[PAIR_TARGET], t->target_row, 1, B * s->L);
-    return net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
+    return net_record_trunk(&net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
 }
 
 /* Vectors behind the last norm for the rows of sequences that are packed: the last n_tail of each. tok
@@ -393,7 +426,7 @@ static void record_losses(Job *j, Prog *p)
     const PairShape *s       = &latent_of(j)->s;
     int64_t          first   = j->fields.B * s->K;
     Tensor          *teacher = NULL, *target, *loss[PAIR_LOSSES];
-    if (j->recipe.latent.teacher == TEACHER_TEXT) {
+    if (kl_weight(&j->recipe) > 0) {
         Tensor *h =
             record_text(j, p, j->field[PAIR_TEXT], j->field[PAIR_N_TEACHER], rows_of(j, READ_TEACHER), s->K);
         prog_at(p, -1, -1, "teacher head");
@@ -464,6 +497,19 @@ static int latent_record(Job *j)
     return 0;
 }
 
+/* A collapse is judged at the second evaluation after it at the latest. */
+static int latent_begin(Job *j)
+{
+    enum { SEEN_WITHIN = 200 /* steps */ };
+    const Recipe *r = &j->recipe;
+    if (2 * r->eval.every > SEEN_WITHIN && r->steps > SEEN_WITHIN && !latent_is_noise(r))
+        log_warn(
+            "eval.every: %lld: a collapse is looked for at evaluations; eval.every=%d finds it within %d "
+            "steps",
+            (long long)r->eval.every, SEEN_WITHIN / 2, SEEN_WITHIN);
+    return 0;
+}
+
 /* ---- the task ----------------------------------------------------------------------------------------- */
 
 static const TaskLoss losses[] = { [PAIR_LOSS]        = { .name = "answer" },
@@ -497,16 +543,20 @@ const Task task_latent = {
     .units          = latent_units,
     .rows           = latent_rows,
     .chunk_rows     = latent_chunk_rows,
+    .complete       = pairs_complete,
     .check          = latent_check,
     .declare        = latent_declare,
     .record         = latent_record,
     .release        = latent_release,
     .init_constants = latent_init_constants,
+    .begin          = latent_begin,
     .is_noise       = latent_is_noise,
     .has_val        = pairs_has_val,
     .open_train     = pairs_open_train,
     .open_val       = pairs_open_val,
+    .ask            = latent_ask,
     .sample         = latent_sample,
+    .after_load     = latent_after_load,
     .also           = latent_also,
     .print_eval     = latent_print_eval,
 };

@@ -13,7 +13,8 @@
  * 1. Only the head's rows that predict answers are computed. The first K rows of all samples come first: they
  *    have four losses, the others one.
  * 2. Prompts are packed side by side for encoder and teacher (PackRows), answers are not.
- * 3. Checkpoints hold encoder and pooler; they name file and hash of the language model. */
+ * 3. Checkpoints hold encoder and pooler; they name file and hash of the language model
+ *    and of its tokenizer. */
 #ifndef TASK_LATENT_H
 #define TASK_LATENT_H
 
@@ -23,16 +24,21 @@
 
 extern const Task task_latent;
 
+/* Different texts, by their hashes. */
+typedef struct {
+    int64_t  n;
+    uint64_t hash[4096];
+} LatentTexts;
+
 /* What an evaluation says about collapse, over the samples that it has seen. */
 typedef struct {
-    int64_t  n_eval;            /* evaluations begun */
-    int64_t  n_sample, n_batch; /* answers counted; batches with at least two samples */
-    int64_t  n_distinct;        /* of the answers counted */
-    uint64_t seen[4096];        /* hashes of the distinct answers */
-    double   between;           /* sum over batches: mean cosine of different samples' latents */
-    double   within;            /* the same of different latents of one sample */
-    double   rank;              /* effective rank of latents */
-    int      judged;
+    int64_t     n_eval;            /* evaluations begun */
+    int64_t     n_sample, n_batch; /* answers counted; batches with at least two samples */
+    LatentTexts said, gold;        /* different answers of those samples, and what they should be */
+    double      between;           /* sum over batches: mean cosine of different samples' latents */
+    double      within;            /* the same of different latents of one sample */
+    double      rank;              /* effective rank of latents */
+    int         judged;
 } LatentWatch;
 
 /* Rows of one pass for token n of the answers alone: i32, constants (task/latent_passes.c). */
@@ -46,7 +52,8 @@ typedef struct {
     RecipeModel model;
     Net         llm;
     ByteEncoder enc;
-    PairText    text; /* opened with the constants */
+    PairText    text;  /* opened with the constants */
+    ParamTable  vocab; /* no weights: checkpoints name the tokenizer and its hash, as a frozen part */
 
     /* Constants, i32: rows of the student's x that are latents (-1 elsewhere) and the query of each latent;
      * rows of h that predict answers, the first K of all samples first, and their targets. */
@@ -71,6 +78,9 @@ static inline Latent *latent_of(const Job *j) { return (Latent *)j->own; }
 /* ---- latent.c ---- */
 
 EncoderOut latent_record_encoder(Job *j, Prog *p);
+/* The language model as the student records it: with opt.flash off, attention stores its weights. Where
+ * sequences are packed it never does: all rows of a micro-batch would be one T x T. */
+Net latent_student(const Job *j);
 /* x [B,T,C] = latents where row says so, else embeddings of tok; positions added. */
 Tensor *latent_record_x(Job *j, Prog *p, Tensor *latents, Tensor *row, Tensor *tok, int64_t T);
 /* y [B,T,cols of x] = rows of x by index. */
@@ -106,11 +116,15 @@ void latent_declare_answers(Job *j);
 void latent_record_answers(Job *j);
 void latent_schedule_eval(Job *j, int eval);
 int  latent_upload_answers(Job *j);
+/* A run that goes on is judged from its first evaluation on. */
+int  latent_after_load(Job *j);
 int  latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out);
 void latent_print_eval(const TaskEval *e, const Recipe *r, FILE *out);
 
 /* ---- latent_sample.c ---- */
 
+/* Refuses what an answer through latents cannot have. */
+int latent_ask(Recipe *r, const TaskSample *opt);
 int latent_sample(Job *j, const TaskSample *opt, FILE *out);
 
 #endif

@@ -7,7 +7,7 @@
  *
  * Signs of collapse, of each evaluation: how many different answers there are; the mean cosine between
  * different samples' latents, and between different latents of one sample; the effective rank of latents. The
- * first evaluation is never judged: nothing has been learned then. */
+ * first evaluation of a new run is not judged: little has been learned then. */
 #include "task/latent.h"
 
 #include "base/err.h"
@@ -211,6 +211,11 @@ static int same_words(const Words *a, const Words *b)
     return same;
 }
 
+typedef struct {
+    int    match;
+    double f1;
+} Score;
+
 /* ---- collapse ----------------------------------------------------------------------------------------- */
 
 static double cosine(const float *a, const float *b, int64_t n)
@@ -251,8 +256,14 @@ static void eigenvalues(double *a, int n)
     }
 }
 
+/* Row i of n, taken evenly from n_row of them, each of another latent than the one before. */
+static const float *spread_row(const float *rows, int64_t n_row, int64_t width, int n, int i)
+{
+    return rows + (i * n_row / n + i % (n_row / n)) * width;
+}
+
 /* exp of the entropy of the shares that the directions have in the spread of n rows: 1 if all lie on a line,
- * up to n - 1. Rows are taken evenly from all, each of another latent than the one before. */
+ * up to n - 1. */
 static double effective_rank(const float *rows, int64_t n_row, int64_t width)
 {
     static const double tiny = 1e-12;
@@ -260,15 +271,15 @@ static double effective_rank(const float *rows, int64_t n_row, int64_t width)
     double *mean = mem_zeroed((size_t)width, sizeof *mean), *gram = mem_zeroed((size_t)(n * n), sizeof *gram);
     double  sum = 0, entropy = 0;
     if (!mean || !gram) n = 0;
-#define ROW(i) (rows + ((int64_t)(i)*n_row / n + (i) % (n_row / n)) * width)
     for (int i = 0; i < n; i++) {
-        for (int64_t k = 0; k < width; k++) mean[k] += (double)ROW(i)[k] / n;
+        const float *a = spread_row(rows, n_row, width, n, i);
+        for (int64_t k = 0; k < width; k++) mean[k] += (double)a[k] / n;
     }
     for (int i = 0; i < n * n; i++) {
-        for (int64_t k = 0; k < width; k++)
-            gram[i] += ((double)ROW(i / n)[k] - mean[k]) * ((double)ROW(i % n)[k] - mean[k]);
+        const float *a = spread_row(rows, n_row, width, n, i / n);
+        const float *b = spread_row(rows, n_row, width, n, i % n);
+        for (int64_t k = 0; k < width; k++) gram[i] += ((double)a[k] - mean[k]) * ((double)b[k] - mean[k]);
     }
-#undef ROW
     if (n > 0) eigenvalues(gram, n);
     for (int i = 0; i < n; i++) sum += MAX(gram[i * n + i], 0);
     for (int i = 0; i < n && sum > tiny; i++) {
@@ -298,22 +309,28 @@ static void note_latents(LatentWatch *w, const Latent *t, const float *pooled, i
     w->rank += effective_rank(pooled, n * M, d);
 }
 
-/* Once the table is full, no further answer is counted. */
-static void note_answer(LatentWatch *w, const char *text)
+static void note_text(LatentTexts *t, const char *text)
 {
     uint64_t hash = XXH64(text, strlen(text), 0);
     int64_t  i    = 0;
-    if (w->n_distinct == ARRAY_LEN(w->seen)) return;
-    while (i < w->n_distinct && w->seen[i] != hash) i++;
+    while (i < t->n && t->hash[i] != hash) i++;
+    if (i == t->n) t->hash[t->n++] = hash;
+}
+
+/* Once a table is full, no further answer is counted. */
+static void note_answer(LatentWatch *w, const char *said, const char *gold)
+{
+    if (MAX(w->said.n, w->gold.n) == ARRAY_LEN(w->said.hash)) return;
     w->n_sample++;
-    if (i == w->n_distinct) w->seen[w->n_distinct++] = hash;
+    note_text(&w->said, said);
+    note_text(&w->gold, gold);
 }
 
 /* ---- scoring a batch ---------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t  sample0;
-    int32_t *said, *target, *n_byte; /* [L,B], [B,L], [B] */
+    int32_t *said, *target, *n_byte, *other; /* [L,B], [B,L], [B], [B,G] */
     float   *pooled, *score;
 } Batch;
 
@@ -321,19 +338,33 @@ static int download_batch(Job *j, Batch *x)
 {
     Latent          *t = latent_of(j);
     const PairShape *s = &t->s;
-    size_t           B = (size_t)j->fields.B, L = (size_t)s->L, pooled = tensor_bytes(t->pooled);
-    x->said = mem_alloc(sizeof(int32_t) * (2 * L + 1) * B + pooled + 3 * sizeof(float) * B);
+    size_t B = (size_t)j->fields.B, L = (size_t)s->L, G = (size_t)s->G, pooled = tensor_bytes(t->pooled);
+    x->said = mem_alloc(sizeof(int32_t) * (2 * L + 1 + G) * B + pooled + 3 * sizeof(float) * B);
     if (!x->said) return err_sys("memory for answers");
     x->target = x->said + L * B;
     x->n_byte = x->target + L * B;
-    x->pooled = (float *)(x->n_byte + B);
+    x->other  = x->n_byte + B;
+    x->pooled = (float *)(x->other + G * B);
     x->score  = (float *)((char *)x->pooled + pooled);
     memset(x->score, 0, 3 * sizeof(float) * B);
     TRY(job_download(j, j->sample0, &x->sample0, sizeof x->sample0));
     TRY(job_download(j, t->said, x->said, sizeof(int32_t) * L * B));
     TRY(job_download(j, j->field[PAIR_TARGET], x->target, sizeof(int32_t) * L * B));
     TRY(job_download(j, j->field[PAIR_N_BYTES], x->n_byte, sizeof(int32_t) * B));
+    if (G > 0) TRY(job_download(j, j->field[PAIR_OTHER], x->other, sizeof(int32_t) * G * B));
     return job_download(j, t->pooled, x->pooled, pooled);
+}
+
+/* Of several answers that are right, the one that is nearest counts. */
+static int score_text(Latent *t, const Words *said, const int32_t *gold, int64_t n, Score *out)
+{
+    char  text[TEXT_BYTES];
+    Words words;
+    TRY(pair_text_decode(&t->text, gold, n, text, sizeof text));
+    split_words(text, &words);
+    out->match = MAX(out->match, same_words(said, &words));
+    out->f1    = MAX(out->f1, f1_of(said, &words));
+    return 0;
 }
 
 static int score_sample(Job *j, Batch *x, int64_t b)
@@ -342,19 +373,24 @@ static int score_sample(Job *j, Batch *x, int64_t b)
     int64_t  B = j->fields.B, L = t->s.L, n = 0;
     int32_t  ids[TEXT_BYTES];
     char     said[TEXT_BYTES], gold[TEXT_BYTES];
-    Words    ws, wg;
-    int32_t *target = x->target + b * L;
+    Words    words;
+    Score    score  = { 0, 0 };
+    int32_t *target = x->target + b * L, *other = x->other + b * t->s.G;
     while (n < L && target[n] >= 0) n++;
     /* Where answers have no end, they are as long as what they are compared with. */
     int64_t m = t->text.end >= 0 ? L : n;
     for (int64_t i = 0; i < MIN(m, TEXT_BYTES); i++) ids[i] = x->said[i * B + b];
     TRY(pair_text_decode(&t->text, ids, MIN(m, TEXT_BYTES), said, sizeof said));
     TRY(pair_text_decode(&t->text, target, n, gold, sizeof gold));
-    note_answer(&t->watch, said);
-    split_words(said, &ws);
-    split_words(gold, &wg);
-    x->score[b]         = (float)same_words(&ws, &wg);
-    x->score[B + b]     = (float)f1_of(&ws, &wg);
+    note_answer(&t->watch, said, gold);
+    split_words(said, &words);
+    TRY(score_text(t, &words, target, n, &score));
+    for (int64_t at = 0, end; at < t->s.G && other[at] >= 0; at = end + 1) {
+        for (end = at; other[end] >= 0;) end++;
+        TRY(score_text(t, &words, other + at, end - at, &score));
+    }
+    x->score[b]         = (float)score.match;
+    x->score[B + b]     = (float)score.f1;
     x->score[2 * B + b] = n > 0 && x->said[b] == target[0];
     return 0;
 }
@@ -400,10 +436,17 @@ void latent_schedule_eval(Job *j, int eval)
 /* Latents that agree to this cosine carry nothing: LatentWire's collapsed encoder had 0.999. */
 static const double ALIKE = 0.995, SAME_PROMPT = 0.999, FEW_ANSWERS = 0.02;
 
-static void judge(LatentWatch *w)
+int latent_after_load(Job *j)
 {
-    double n = (double)MAX(w->n_batch, 1), within = w->within / n, between = w->between / n;
-    if (w->judged || w->n_eval < 2) return;
+    latent_of(j)->watch.n_eval = 1;
+    return 0;
+}
+
+static void judge(const Job *j)
+{
+    LatentWatch *w = &latent_of(j)->watch;
+    double       n = (double)MAX(w->n_batch, 1), within = w->within / n, between = w->between / n;
+    if (w->judged || (w->n_eval < 2 && job_trains(j))) return;
     w->judged = 1;
     if (within > ALIKE)
         log_warn(
@@ -414,9 +457,9 @@ static void judge(LatentWatch *w)
         log_warn("COLLAPSE: different prompts have the same latents (mean cosine %.4f): the encoder says "
                  "nothing about the prompt",
                  between);
-    if (w->n_sample >= 32 && (double)w->n_distinct <= MAX(1, FEW_ANSWERS * (double)w->n_sample))
-        log_warn("COLLAPSE: %lld samples have %lld different answer%s", (long long)w->n_sample,
-                 (long long)w->n_distinct, str_plural(w->n_distinct));
+    if (w->n_sample >= 32 && w->gold.n > 1 && (double)w->said.n <= MAX(1, FEW_ANSWERS * (double)w->gold.n))
+        log_warn("COLLAPSE: %lld samples have %lld different answer%s, and should have %lld",
+                 (long long)w->n_sample, (long long)w->said.n, str_plural(w->said.n), (long long)w->gold.n);
 }
 
 int latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
@@ -424,10 +467,10 @@ int latent_also(const TaskEval *e, const Recipe *r, TaskNumber *out)
     int n    = 0;
     out[n++] = (TaskNumber){ "perplexity", exp(e->value[PAIR_EVAL_LOSS]) };
     if (!e->job) return n;
-    LatentWatch *w    = &latent_of(e->job)->watch;
-    double       many = (double)MAX(w->n_batch, 1);
-    judge(w);
-    out[n++] = (TaskNumber){ "distinct", (double)w->n_distinct / (double)MAX(w->n_sample, 1) };
+    const LatentWatch *w    = &latent_of(e->job)->watch;
+    double             many = (double)MAX(w->n_batch, 1);
+    judge(e->job);
+    out[n++] = (TaskNumber){ "distinct", (double)w->said.n / (double)MAX(w->n_sample, 1) };
     out[n++] = (TaskNumber){ "cosine", w->between / many };
     out[n++] = (TaskNumber){ "alike", w->within / many };
     out[n++] = (TaskNumber){ "rank", w->rank / many };

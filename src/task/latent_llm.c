@@ -65,7 +65,7 @@ static int find_weights(const char *path, char *buf)
 
 int latent_model(const Recipe *r, RecipeModel *m)
 {
-    char path[PATH];
+    Recipe *run;
     *m = r->model;
     if (r->latent.llm[0] && hfconf_is_folder(r->latent.llm)) {
         HfConfig c;
@@ -76,13 +76,10 @@ int latent_model(const Recipe *r, RecipeModel *m)
         *m = c.model;
         return 0;
     }
-    if (!r->latent.llm[0] || !exists(path, r->latent.llm, "recipe.yaml")) return 0;
-    Recipe *run = mem_alloc(sizeof *run);
-    if (!run) return err_sys("memory for a recipe");
-    int rc = recipe_load_without_data(run, path, 0, NULL);
-    if (rc == 0) *m = run->model;
+    int rc = pairs_llm_run(r, &run);
+    if (rc > 0) *m = run->model;
     free(run);
-    return rc < 0 ? recipe_blame_pending(r, "latent.llm") : 0;
+    return rc < 0 ? -1 : 0;
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------ */

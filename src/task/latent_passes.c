@@ -77,7 +77,8 @@ static Tensor *record_pass(Job *j, Prog *p, Tensor *latents, int64_t n, Tensor *
     Tensor  *tok   = latent_record_rows(p, "tokens", j->field[PAIR_TOK], pass->tok_row, B, T);
     Tensor  *x     = latent_record_x(j, p, latents, pass->x_row, tok, T);
     NetBatch batch = { .B = B, .T = T, .read = pass->end };
-    Tensor  *h     = net_record_trunk(&t->llm, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
+    Net      net   = latent_student(j);
+    Tensor  *h     = net_record_trunk(&net, &(NetRun){ .p = p, .batch = &batch, .mode = NET_EVAL }, x);
     prog_at(p, -1, -1, "pass head");
     *target = latent_record_rows(p, "targets", j->field[PAIR_TARGET], pass->target, 1, B);
     return latent_record_logits(j, p, h, 0, B);

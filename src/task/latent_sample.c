@@ -7,6 +7,27 @@
 
 #include <stdlib.h>
 
+int latent_ask(Recipe *r, const TaskSample *opt)
+{
+    const struct {
+        const char *flag;
+        int         given;
+    } none[] = { { "--prompt-ids", opt->prompt_ids != NULL },
+                 { "--prompt-file", opt->prompt_file != NULL },
+                 { "--stop", opt->stop != NULL },
+                 { "--ids", opt->ids },
+                 { "--rate", opt->rate },
+                 { "--ignore-eos", !opt->ends } };
+    for (int i = 0; i < ARRAY_LEN(none); i++) {
+        if (none[i].given) return err_user("command line: %s: task latent has no such option", none[i].flag);
+    }
+    if (!opt->prompt) return err_user("command line: --prompt: is missing");
+    if (opt->n_unit_given && opt->n_unit > r->latent.answer)
+        return err_user("command line: --tokens: %lld: an answer has at most latent.answer tokens: %lld",
+                        (long long)opt->n_unit, (long long)r->latent.answer);
+    return 0;
+}
+
 /* A batch whose first sample is the prompt. */
 static int upload_prompt(Job *j, const char *prompt)
 {

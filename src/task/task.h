@@ -75,10 +75,11 @@ typedef struct {
     const char *prompt_ids;  /* ids instead: "1,2,3"; NULL: none */
     int64_t     batch;       /* most prompts at a time; 0: the task's choice */
     int64_t     n_unit;
-    double      temperature; /* 0: the most likely */
-    int64_t     top_k;       /* 0: all */
-    double      top_p;       /* the most likely that make up this share; 0 or 1: all */
-    double      repetition;  /* logits of what has occurred are divided by this; 0 or 1: not */
+    int         n_unit_given; /* 1: a user asked for n_unit */
+    double      temperature;  /* 0: the most likely */
+    int64_t     top_k;        /* 0: all */
+    double      top_p;        /* the most likely that make up this share; 0 or 1: all */
+    double      repetition;   /* logits of what has occurred are divided by this; 0 or 1: not */
     uint64_t    seed;
     const char *stop;    /* texts that end a sample, separated by |; NULL: none */
     int         ends;    /* 1: an end-of-text token ends a sample */

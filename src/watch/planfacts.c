@@ -74,7 +74,7 @@ static void fill_plan(FactsPlan *p, const Setup *s, const Recipe *r)
     p->peak_mhz          = s->machine.peak_mhz > 0 ? s->machine.peak_mhz : NAN;
     p->capability        = s->info.capability;
     p->threads           = s->dev->vt->hints->is_late ? NAN : s->info.n_sm;
-    str_copy(p->precision, sizeof p->precision, setup_precision(s, r));
+    str_copy(p->precision, sizeof p->precision, job_precision(j));
     str_copy(p->recompute, sizeof p->recompute, recompute_level_name(j->choice.level));
     str_copy(p->machine, sizeof p->machine, !s->dev->vt->hints->is_late ? "cpu" : known ? known->key : "");
 }
