@@ -16,8 +16,8 @@
  * costs about 3 us beside its work; 2.5 here. Seven recipes come out within 6 % of their measurement
  * (tests/test_predict.c). Products in fp8 hold 1,267 TFLOP/s one op at a time in a step of Qwen2.5 1.5B
  * (2026-11-16), so 1,240. The other cards were not measured: their rates are burst rates, times the share of
- * the burst rate that an H200 holds. Those of V100 and T4 are shares of the data sheet: 0.69 of memory and
- * products, of the T4, which is at its power limit early, 0.38 of products. */
+ * the burst rate that an H200 holds. Those of V100 and T4 are guesses from data
+ * sheets: 0.69 of memory and products, of the T4 0.38 of products. */
 static const Machine machines[] = {
     { "h200",
       "NVIDIA H200",
