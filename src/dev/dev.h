@@ -125,7 +125,7 @@ typedef struct {
     const char *flops_name;     /* "TFLOP/s" */
 } DevHints;
 
-extern const DevHints dev_hints_cpu, dev_hints_cuda, dev_hints_late;
+extern const DevHints dev_hints_cpu, dev_hints_cuda, dev_hints_late, dev_hints_null;
 
 typedef struct {
     const char     *name;

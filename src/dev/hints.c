@@ -18,17 +18,18 @@ const DevHints dev_hints_cpu = {
 
 /* The CPU's, and late. */
 const DevHints dev_hints_late = {
-    .dtypes      = 1u << DT_F32,
-    .is_late     = 1,
-    .most_rows   = 8192,
-    .chunk_bytes = 4e6,
-    .margin_part = 5,
-    .held_s      = 0.3,
-    .gemm_side   = 2048,
-    .copy_bytes  = 64 << 20,
-    .op_passes   = 1,
-    .flops_unit  = 1e9,
-    .flops_name  = "GFLOP/s",
+    .dtypes       = 1u << DT_F32,
+    .slope_dtypes = 1u << DT_F32,
+    .is_late      = 1,
+    .most_rows    = 8192,
+    .chunk_bytes  = 4e6,
+    .margin_part  = 5,
+    .held_s       = 0.3,
+    .gemm_side    = 2048,
+    .copy_bytes   = 64 << 20,
+    .op_passes    = 1,
+    .flops_unit   = 1e9,
+    .flops_name   = "GFLOP/s",
 };
 
 const DevHints dev_hints_cuda = {
@@ -50,4 +51,24 @@ const DevHints dev_hints_cuda = {
     .op_passes  = 3,
     .flops_unit = 1e12,
     .flops_name = "TFLOP/s",
+};
+
+/* Plans as CUDA's, but slopes in any dtype, and no workspaces: they would be most of a small program. */
+const DevHints dev_hints_null = {
+    .dtypes       = 1u << DT_F32 | 1u << DT_BF16 | 1u << DT_F16,
+    .slope_dtypes = ~0u,
+    .is_late      = 1,
+    .times        = 1,
+    .captures     = 1,
+    .most_rows    = 262144,
+    .chunk_bytes  = 1.1e9,
+    .grows_chunks = 1,
+    .margin_bytes = 192u << 20,
+    .settle_s     = 1.25,
+    .held_s       = 2.5,
+    .gemm_side    = 8192,
+    .copy_bytes   = 1 << 30,
+    .op_passes    = 3,
+    .flops_unit   = 1e12,
+    .flops_name   = "TFLOP/s",
 };

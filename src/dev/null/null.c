@@ -224,8 +224,8 @@ static int null_mark_passed(Dev *dev, int slot) { return 1; }
 
 /* clang-format off */
 #define SLOT(KIND, field, Type) .field = null_op_##field,
-#define NULL_BACKEND(text, which, fused)                                                                     \
-    { .name = text, .kind = which, .hints = &dev_hints_cuda, .ops = { OP_LIST(SLOT) }, .fuses = fused,       \
+#define NULL_BACKEND(text, which, like, fused)                                                               \
+    { .name = text, .kind = which, .hints = &like, .ops = { OP_LIST(SLOT) }, .fuses = fused,                 \
       .open = null_open, .close = null_close, .info = null_info, .alloc = null_alloc, .free = null_free,     \
       .host_alloc = null_host_alloc, .host_free = null_host_free, .upload = null_upload,                     \
       .download = null_download, .lane_wait = null_lane_wait, .sync = null_sync, .mark = null_mark,          \
@@ -236,12 +236,12 @@ static int null_mark_passed(Dev *dev, int slot) { return 1; }
 
 const DevVt *dev_null(void)
 {
-    static const DevVt vt = NULL_BACKEND("null", DEV_NULL, FUSE_ALL);
+    static const DevVt vt = NULL_BACKEND("null", DEV_NULL, dev_hints_null, FUSE_ALL);
     return &vt;
 }
 
 const DevVt *dev_cuda_plan(void)
 {
-    static const DevVt vt = NULL_BACKEND("cuda", DEV_CUDA, FUSE_CUDA);
+    static const DevVt vt = NULL_BACKEND("cuda", DEV_CUDA, dev_hints_cuda, FUSE_CUDA);
     return &vt;
 }
