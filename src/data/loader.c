@@ -74,7 +74,9 @@ static int fill_row(const Loader *l, LoaderPart *part, int64_t batch, int64_t b,
         if (n < 0) return -1;
         part->n_target[k] += n;
     }
-    return source_fill(l->src, g, field, scratch);
+    TRY(source_fill(l->src, g, field, scratch));
+    source_place(l->src, b, field);
+    return 0;
 }
 
 static LoaderPart *part_of(const Loader *l, int64_t ticket)
