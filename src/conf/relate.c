@@ -397,17 +397,29 @@ static int resolve_lm(Recipe *r, const char *folder, int need_data)
 }
 
 /* Without data.train the pixels are noise, for measuring speed. */
-static int resolve_image(Recipe *r, const char *folder, int need_data)
+static int find_images(Recipe *r, const char *folder, int need_data)
 {
-    TRY(resolve_init(r, folder, need_data));
-    TRY(resolve_model(r));
-    TRY(relate_image(r));
     TRY(find_files(r, folder));
     if (!r->data.train[0] || !need_data) return 0;
     if (file_kind(r->data.train) == FILE_NONE) return refuse_missing(r, "data.train", r->data.train);
     if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
         return refuse_missing(r, "data.val", r->data.val);
     return 0;
+}
+
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_init(r, folder, need_data));
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    return find_images(r, folder, need_data);
+}
+
+static int resolve_mae(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_model(r));
+    TRY(relate_mae(r));
+    return find_images(r, folder, need_data);
 }
 
 /* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
@@ -540,7 +552,8 @@ static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
 } tasks[] = {
-    { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "image", resolve_image }, { "latent", resolve_latent }
+    { "lm", resolve_lm },   { "ppo", resolve_ppo },       { "image", resolve_image },
+    { "mae", resolve_mae }, { "latent", resolve_latent },
 };
 
 static int refuse_task(const Recipe *r)

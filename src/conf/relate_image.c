@@ -1,4 +1,4 @@
-/* Relations between the keys of task image: sizes, positions, mixing. */
+/* Relations between the keys of tasks image and mae: sizes, positions, mixing, hidden patches. */
 #include "conf/relate_image.h"
 
 #include "base/err.h"
@@ -29,6 +29,12 @@ int relate_is_class_name(const char *name)
     unsigned char first = n > 0 ? (unsigned char)name[0] : '\0';
     return n > 0 && n <= MOST && (isalnum(first) || first == '_' || first >= 0x80) && name[n - 1] != ' ' &&
            str_is_printable(name) && !strpbrk(name, ",[]{}\"'#&*!|>%@`\\:");
+}
+
+ImageGrid relate_grid(const RecipeImage *m, int64_t size, int64_t frames)
+{
+    int64_t n = size / m->patch;
+    return (ImageGrid){ frames > 0 ? frames / m->tubelet : 1, n, n };
 }
 
 /* value must be a multiple of unit; the nearest ones are named. */
@@ -142,4 +148,27 @@ int relate_image(Recipe *r)
     if (r->image.ema > 0 && r->freeze[0])
         return recipe_blame(r, "image.ema", "is not available where weights are frozen (freeze)");
     return check_mixing(r);
+}
+
+/* Of each frame as many patches are hidden. */
+static int count_hidden(Recipe *r)
+{
+    RecipeImage *m      = &r->image;
+    ImageGrid    g      = relate_grid(m, m->size, m->frames);
+    int64_t      places = g.y * g.x, hidden = (int64_t)(r->mae.ratio * (double)places + 1e-9);
+    if (hidden == 0 || hidden == places)
+        return recipe_blame(r, "mae.ratio", "%g hides %s of %lld patches", r->mae.ratio,
+                            hidden == 0 ? "none" : "all", LL(places));
+    m->seen_patches = g.t * (places - hidden);
+    return 0;
+}
+
+int relate_mae(Recipe *r)
+{
+    if (r->mae.ratio == 0) r->mae.ratio = r->image.frames > 0 ? 0.9 : 0.75;
+    if (relate_mixes(r))
+        return recipe_blame(r, "data.augment", "mixup and cutmix mix labels, and task mae has none");
+    TRY(relate_image(r));
+    TRY(need_multiple(r, "mae.width", r->mae.width, "mae.heads", r->mae.heads));
+    return count_hidden(r);
 }

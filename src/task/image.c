@@ -168,8 +168,7 @@ static void image_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Host floats to a constant in the compute dtype, into which they are converted in place. */
-static int upload_floats(Job *j, const Tensor *t, float *values)
+int image_upload_floats(Job *j, const Tensor *t, float *values)
 {
     int64_t n = tensor_numel(t);
     number_convert(t->dtype, values, DT_F32, values, n);
@@ -187,14 +186,14 @@ static int upload_positions(Job *j, const Vit *v)
     } else {
         vit_fill_resample(v, x);
     }
-    int rc = upload_floats(j, t, x);
+    int rc = image_upload_floats(j, t, x);
     free(x);
     return rc;
 }
 
 static int upload_rows(Job *j, const Vit *v)
 {
-    int64_t B = j->fields.B, n = B * v->T;
+    int64_t B = j->fields.B, n = B * v->read;
     if (!v->spread) return 0;
     int32_t *x = mem_alloc(sizeof *x * (size_t)(2 * n + B));
     if (!x) return err_sys("memory for class tokens");
@@ -223,21 +222,24 @@ static int begin_ema(Job *j)
         if (rc == 0 && m->mean[r]) rc = job_upload(j, m->mean[r], x, sizeof *x * (size_t)tensor_numel(w));
         const Tensor *to = m->ema.net.table.flat[COL_WEIGHT][REGION_FROZEN_COPY + r];
         CHECK(tensor_numel(to) == tensor_numel(w), "two nets of one shape");
-        if (rc == 0) rc = upload_floats(j, to, x);
+        if (rc == 0) rc = image_upload_floats(j, to, x);
     }
     free(x);
     return rc;
 }
 
+int image_upload_constants(Job *j, const Vit *v)
+{
+    TRY(upload_positions(j, v));
+    return upload_rows(j, v);
+}
+
 static int image_init_constants(Job *j)
 {
-    Image *m   = image_of(j);
-    int    ema = j->recipe.image.ema > 0;
-    TRY(upload_positions(j, &m->vit));
-    TRY(upload_rows(j, &m->vit));
-    if (!ema) return 0;
-    TRY(upload_positions(j, &m->ema));
-    TRY(upload_rows(j, &m->ema));
+    Image *m = image_of(j);
+    TRY(image_upload_constants(j, &m->vit));
+    if (j->recipe.image.ema == 0) return 0;
+    TRY(image_upload_constants(j, &m->ema));
     return begin_ema(j);
 }
 
