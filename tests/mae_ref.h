@@ -1,5 +1,5 @@
-/* Masked autoencoding once more, in plain C and double: the loss of one sample from its bytes, the patches that
- * it hides and the weights by name. tests/test_mae.c compares the task with it, gradients by differences. */
+/* Masked autoencoding once more, in plain C and double: the loss of one sample from its bytes, its hidden
+ * patches and the weights by name. tests/test_mae.c compares the task with it, gradients by differences. */
 #ifndef TESTS_MAE_REF_H
 #define TESTS_MAE_REF_H
 

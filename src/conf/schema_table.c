@@ -113,9 +113,10 @@ const SchemaRow schema_table[] = {
               "kept once, in the type they compute in" },
     { ROW("init", KEY_TEXT, init, ""), .path = 1,
       .aka = "init_from,pretrained,model_name_or_path,from_pretrained,checkpoint",
-      .tasks = "lm,image",
-      .help = "Hugging Face folder with the weights that a new run begins with; its config.json gives the "
-              "model keys that the recipe does not (docs/huggingface.md)" },
+      .tasks = "lm,image,mae",
+      .help = "weights that a new run begins with: a Hugging Face folder (docs/huggingface.md), or for tasks "
+              "image and mae the folder of a run of these (docs/vision.md). The folder gives the model keys "
+              "that the recipe does not" },
     { ROW("budget_s", KEY_FLOAT, budget_s, "0"), BETWEEN(0, 1e9),
       .aka = "max_time,time_limit,max_seconds",
       .help = "wall-clock budget in seconds over all starts, after which the run saves and ends; it bends "

@@ -1,11 +1,11 @@
 /* Image mask: images or clips of which a net sees some patches: the samples of masked autoencoding.
  *
- * 1. The patches that sample g hides are drawn from Philox by (seed, g) alone. A clip hides the same places in
- *    every frame (tubes).
+ * 1. The patches that sample g hides are drawn from Philox by (seed, g) alone. A clip hides the same places
+ *    in every frame (tubes).
  * 2. Every sample shows as many patches as the others (image.seen_patches), so all shapes are fixed.
  * 3. A sample is that of image_source.h without labels, and the fields below. Patches are counted as the rows
- *    of PATCHES are: by time, row and column. In a batch (SourceVt.place) MASK_SEEN and MASK_HIDDEN count rows
- *    of all patches, MASK_SLOT rows of the trunk.
+ *    of PATCHES are: by time, row and column. In a batch (SourceVt.place) MASK_SEEN and MASK_HIDDEN count
+ *    rows of all patches, MASK_SLOT rows of the trunk.
  * 4. A damaged sample and an empty row have no targets: their MASK_HIDDEN is -1. */
 #ifndef DATA_IMAGE_MASK_H
 #define DATA_IMAGE_MASK_H

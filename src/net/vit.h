@@ -7,8 +7,8 @@
  * 3. Positions are a table for a grid of tokens, frame by frame and row by row (image.pos_size,
  *    image.pos_frames). Where the net sees another grid, a constant matrix resamples the table. So the
  *    weights are the same at every size.
- * 4. With image.seen_patches the trunk reads some patches of a sample; the batch says which (task mae). Without
- *    image.classes there is no head.
+ * 4. With image.seen_patches the trunk reads some patches of a sample; the batch says which (task mae).
+ *    Without image.classes there is no head.
  * 5. Names: patch.{weight,bias} class.weight pos.weight block.N.* norm.* head.{weight,bias}. Columns of
  *    patch.weight go by (frame, row, column, channel). */
 #ifndef NET_VIT_H
@@ -60,7 +60,7 @@ int64_t vit_patch_numbers(const RecipeImage *m);
 
 /* Records pixels -> all patches [B, n, numbers]. mixes: as the batch says. */
 Tensor *vit_record_patches(const Vit *v, Prog *p, const VitBatch *b, DType dtype, int mixes);
-/* Records pixels -> the residual stream [B, read, C] behind the last block. The run's batch has T = v->read. */
+/* Records pixels -> the residual stream [B, read, C] behind the last block. The run's batch has that T. */
 Tensor *vit_record_blocks(const Vit *v, const NetRun *run, const VitBatch *b);
 /* Records pixels -> logits [B, stored_class]. Mixes where the batch says how. */
 Tensor *vit_record(const Vit *v, Prog *p, const VitBatch *b, Tensor *state, NetMode mode);

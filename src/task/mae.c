@@ -6,6 +6,7 @@
 #include "data/image_mask.h"
 #include "prog/record.h"
 #include "task/image.h"
+#include "task/weights.h"
 
 #include <stdlib.h>
 
@@ -76,6 +77,13 @@ static int mae_init_constants(Job *j)
     if (rc == 0) rc = image_upload_floats(j, m->unit, x);
     free(x);
     return rc;
+}
+
+static int mae_load_init(Job *j)
+{
+    const Mae *m = &mae_of(j)->mae;
+    TRY(weights_load_init(j, &m->vit.net.table));
+    return weights_load_init(j, &m->decoder.table);
 }
 
 /* ---- recording ---------------------------------------------------------------------------------------- */
@@ -155,6 +163,7 @@ const Task task_mae = {
     .record         = mae_record_job,
     .release        = mae_release,
     .init_constants = mae_init_constants,
+    .begin          = mae_load_init,
     .is_noise       = image_source_is_noise,
     .has_val        = image_source_has_val,
     .open_train     = image_mask_open_train,
