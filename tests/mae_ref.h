@@ -161,7 +161,7 @@ static inline void ref_add_sincos(const Recipe *r, int patch, double *x, int C)
     }
 }
 
-/* What the trunk makes of the patches that are not hidden; the class token comes first. */
+/* What the trunk makes of the patches that are not hidden; the class token comes first, registers last. */
 static inline RefRows ref_trunk(const MaeRef *m, const RefRows *patches, const int *hidden)
 {
     const RecipeModel *o = &m->r->model;
@@ -176,6 +176,8 @@ static inline RefRows ref_trunk(const MaeRef *m, const RefRows *patches, const i
         if (!pos && i >= 0) ref_add_sincos(m->r, i, row, x.C);
         x.T++;
     }
+    for (int i = 0; i < m->r->image.registers; i++)
+        memcpy(x.x[x.T++], ref_w(m, "register.weight") + i * x.C, sizeof(double) * (size_t)x.C);
     for (int l = 0; l < o->layers; l++) {
         snprintf(name, sizeof name, "block.%d", l);
         ref_block(m, &x, name, (int)o->heads, (int)o->ffn);
@@ -216,6 +218,21 @@ static inline double ref_loss(const MaeRef *m, const uint8_t *pixels, const int 
             loss += (guess.x[i][k] - patches.x[i][k]) * (guess.x[i][k] - patches.x[i][k]) / patches.C;
     }
     return loss;
+}
+
+/* Of task image: the cross-entropy of a label. */
+static inline double ref_class_loss(const MaeRef *m, const uint8_t *pixels, int label)
+{
+    const int none[REF_ROWS] = { 0 };
+    RefRows patches = ref_patches(m->r, pixels), x = ref_trunk(m, &patches, none), one = { .T = 1, .C = x.C };
+    double  sum = 0;
+    for (int t = 0; t < patches.T; t++) {
+        for (int i = 0; i < x.C; i++)
+            one.x[0][i] = m->r->image.pool == POOL_CLASS ? x.x[0][i] : one.x[0][i] + x.x[t][i] / patches.T;
+    }
+    RefRows logits = ref_linear(m, &one, "head", (int)m->r->image.classes);
+    for (int c = 0; c < logits.C; c++) sum += exp(logits.x[0][c]);
+    return log(sum) - logits.x[0][label];
 }
 
 #endif

@@ -1,6 +1,7 @@
-/* Task mae on the CPU against a reference in double (mae_ref.h), an image net with class token, learned
- * positions and layer scale, and a clip net with tubes and sines. Against itself: what may be chosen must not
- * change the mathematics. And the masks: how many, tubes, the same whatever the threads and the place.
+/* Task mae on the CPU against a reference in double (mae_ref.h): an image net with class token, learned
+ * positions and layer scale, and a clip net with tubes, sines and registers. Task image with registers
+ * likewise. Against itself: what may be chosen must not change the mathematics. And the masks: how many,
+ * tubes, the same whatever the threads and the place.
  *
  * Tolerances. As in test_golden.c: f32 is up to 2.3e-6 of a weight's largest gradient away from double, and
  * gets four times that. Differences of the reference over 2e-4 add less than 1e-7. */
@@ -16,6 +17,7 @@
 #include "jobs.h"
 #include "mae_ref.h"
 #include "run/build.h"
+#include "task/image.h"
 #include "task/mae.h"
 
 #define TOL_GRAD 1e-5
@@ -30,10 +32,19 @@ static const char *const images = "task: mae\nstep_samples: 4\n"
                                   "0.3, layer_scale: 0.3}\n"
                                   "image: {size: 12, patch: 4, pool: class}\n"
                                   "mae: {layers: 1, width: 8, heads: 2}\n";
-static const char *const clips  = "task: mae\nstep_samples: 4\n"
-                                  "model: {layers: 1, width: 12, heads: 2, bias: true, init_std: 0.3}\n"
-                                  "image: {size: 12, patch: 4, frames: 4, tubelet: 2, pos: sincos}\n"
-                                  "mae: {ratio: 0.6, layers: 2, width: 12, heads: 3}\n";
+static const char *const clips =
+    "task: mae\nstep_samples: 4\n"
+    "model: {layers: 1, width: 12, heads: 2, bias: true, init_std: 0.3}\n"
+    "image: {size: 12, patch: 4, frames: 4, tubelet: 2, pos: sincos, registers: 2}\n"
+    "mae: {ratio: 0.6, layers: 2, width: 12, heads: 3}\n";
+
+/* The head reads the mean of the tokens, or the class token, and no register. */
+static const char *const mean  = "task: image\nstep_samples: 4\n"
+                                 "model: {layers: 1, width: 12, heads: 2, bias: true, init_std: 0.3}\n"
+                                 "image: {size: 12, patch: 4, registers: 3, classes: 5}\n";
+static const char *const class = "task: image\nstep_samples: 4\n"
+                                 "model: {layers: 2, width: 12, heads: 2, bias: true, init_std: 0.3}\n"
+                                 "image: {size: 12, patch: 4, registers: 1, classes: 5, pool: class}\n";
 
 static void must(int rc)
 {
@@ -87,7 +98,8 @@ static void fix_open(Fix *f, const Setup *s)
                            .compute     = DT_F32 };
     f->dev             = dev_open("cpu", &(DevOptions){ .threads = s->threads ? s->threads : 1 }, &why);
     assert_non_null(f->dev);
-    must(build_create(&f->j, &task_mae, &r, &choice, JOB_TRAIN, f->dev->vt));
+    must(build_create(&f->j, strcmp(r.task, "mae") == 0 ? &task_mae : &task_image, &r, &choice, JOB_TRAIN,
+                      f->dev->vt));
     must(build_verify(f->j));
     must(build_bind(f->j, f->dev));
     must(build_init(f->j));
@@ -122,7 +134,7 @@ static double run_step(Fix *f, const char *prog)
     char     *block = calloc(1, j->fields.block_bytes);
     StepState s     = { .in = { .seed = 1, .loss_scale = 1 } };
     Source   *src;
-    must(image_mask_open_train(&src, &j->recipe));
+    must(j->task->open_train(&src, &j->recipe));
     s.in.inv[0] = 1.0f / (float)(SAMPLES * src->targets_each[0]);
     must(job_upload(j, j->state, &s, STEP_UPLOAD_BYTES));
     for (int64_t b0 = 0; b0 < SAMPLES + EMPTY; b0 += j->fields.B) {
@@ -143,8 +155,8 @@ static double run_step(Fix *f, const char *prog)
 typedef struct {
     MaeRef   m;
     uint8_t *pixels[SAMPLES];
-    int      hidden[SAMPLES][REF_ROWS];
-    int      n_hidden;
+    int      hidden[SAMPLES][REF_ROWS], label[SAMPLES];
+    int      n_target;
 } Known;
 
 /* Bytes, masks and weights of the job's step. */
@@ -153,14 +165,16 @@ static void know(Known *k, Fix *f)
     Job    *j     = f->j;
     char   *block = calloc(1, j->fields.block_bytes);
     Source *src;
-    must(image_mask_open_train(&src, &j->recipe));
+    must(j->task->open_train(&src, &j->recipe));
     fill_block(src, &j->fields, 0, block);
     *k = (Known){ .m.r = &j->recipe };
     for (int b = 0; b < SAMPLES; b++) {
-        const int32_t *hole = fields_at(&j->fields, block, MASK_HOLE, b);
-        size_t         n    = j->fields.sample_bytes[IMAGE_PIXELS];
-        k->pixels[b]        = memcpy(malloc(n), fields_at(&j->fields, block, IMAGE_PIXELS, b), n);
-        for (int i = 0; i < mae_of(j)->mae.n; i++) k->n_hidden += k->hidden[b][i] = hole[i] == 0;
+        size_t n     = j->fields.sample_bytes[IMAGE_PIXELS];
+        k->pixels[b] = memcpy(malloc(n), fields_at(&j->fields, block, IMAGE_PIXELS, b), n);
+        k->label[b]  = *(const int32_t *)fields_at(&j->fields, block, IMAGE_LABEL, b);
+        k->n_target += (int)src->targets_each[0];
+        const int32_t *hole = j->task == &task_mae ? fields_at(&j->fields, block, MASK_HOLE, b) : NULL;
+        for (int i = 0; hole && i < mae_of(j)->mae.n; i++) k->hidden[b][i] = hole[i] == 0;
     }
     for (int t = 0; t < j->n_table; t++) {
         for (int i = 0; i < j->table[t]->n_param; i++) {
@@ -188,9 +202,12 @@ static void forget(Known *k)
 
 static double known_loss(const Known *k)
 {
-    double sum = 0;
-    for (int b = 0; b < SAMPLES; b++) sum += ref_loss(&k->m, k->pixels[b], k->hidden[b]);
-    return sum / k->n_hidden;
+    double sum    = 0;
+    int    is_mae = strcmp(k->m.r->task, "mae") == 0;
+    for (int b = 0; b < SAMPLES; b++)
+        sum += is_mae ? ref_loss(&k->m, k->pixels[b], k->hidden[b])
+                      : ref_class_loss(&k->m, k->pixels[b], k->label[b]);
+    return sum / k->n_target;
 }
 
 /* The farthest of some gradients of a weight, as a share of the largest. */
@@ -377,6 +394,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         { "reference, images", test_reference, NULL, NULL, (void *)images },
         { "reference, clips", test_reference, NULL, NULL, (void *)clips },
+        { "reference, registers and mean", test_reference, NULL, NULL, (void *)mean },
+        { "reference, registers and class token", test_reference, NULL, NULL, (void *)class },
         { "choices, images", test_choices, NULL, NULL, (void *)images },
         { "choices, clips", test_choices, NULL, NULL, (void *)clips },
         { "masks, images", test_masks, NULL, NULL, (void *)images },

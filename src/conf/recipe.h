@@ -103,6 +103,7 @@ typedef struct {
     int64_t  classes;                /* 0: as many as the data have, filled in before the first plan */
     int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
     PoolKind pool;
+    int64_t  registers; /* learned tokens that only the trunk reads */
     GridPos  pos;
     double   smooth;                            /* label smoothing */
     double   ema;                               /* decay of the running mean of weights; 0: none */

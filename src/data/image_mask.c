@@ -22,7 +22,7 @@ ImageMask image_mask_of(const Recipe *r)
     ImageMask          mask = { .times = g.t, .places = g.y * g.x, .seen = m->seen_patches };
     mask.hidden             = mask.times * mask.places - mask.seen;
     mask.first              = m->pool == POOL_CLASS;
-    mask.read               = mask.first + mask.seen;
+    mask.read               = mask.first + mask.seen + m->registers;
     return mask;
 }
 
@@ -33,7 +33,7 @@ int image_mask_fields(const Recipe *r, FieldRow *row)
     int       n   = image_source_fields(r, row);
     CHECK(n == MASK_SEEN, "samples are mixed, and masked");
     row[MASK_SEEN]   = (FieldRow){ "seen patches", DT_I32, 1, { m.seen } };
-    row[MASK_PLACE]  = (FieldRow){ "places", DT_I32, 1, { m.read } };
+    row[MASK_PLACE]  = (FieldRow){ "places", DT_I32, 1, { m.first + m.seen } };
     row[MASK_HIDDEN] = (FieldRow){ "hidden patches", DT_I32, 1, { m.hidden } };
     row[MASK_SLOT]   = (FieldRow){ "slots", DT_I32, 1, { all } };
     row[MASK_HOLE]   = (FieldRow){ "holes", DT_I32, 1, { all } };

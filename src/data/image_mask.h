@@ -14,7 +14,7 @@
 
 enum {
     MASK_SEEN = IMAGE_LABEL + 1, /* i32[seen]: patches that the net sees, in order */
-    MASK_PLACE,                  /* i32[tokens]: rows of the positions of what the trunk reads */
+    MASK_PLACE,                  /* i32[first + seen]: rows of their positions, and those of tokens before */
     MASK_HIDDEN,                 /* i32[hidden]: the other patches, in order */
     MASK_SLOT,                   /* i32[all]: row of the trunk that has read a patch; -1: hidden */
     MASK_HOLE,                   /* i32[all]: 0 for a hidden patch, else -1 */
@@ -26,7 +26,7 @@ typedef struct {
     int64_t times, places; /* tokens along time; patches of each */
     int64_t seen, hidden;
     int64_t first; /* tokens of the trunk before the patches */
-    int64_t read;  /* all tokens of the trunk */
+    int64_t read;  /* all tokens of the trunk, registers included */
 } ImageMask;
 
 ImageMask image_mask_of(const Recipe *r);

@@ -62,13 +62,18 @@ static void declare_head(Vit *v)
 
 static void declare_constants(Vit *v, Store *store, int64_t B)
 {
-    int64_t C = v->net.model.width, n = B * v->read, wide[2] = { v->T, C };
+    int64_t C = v->net.model.width, n = B * v->some, all = B * v->read, wide[2] = { v->T, C };
     int64_t table[2] = { v->T, grid_tokens(v->pos_grid) + has_class(v) };
     DType   type     = v->net.compute;
     if (v->image.pos == GRID_SINCOS) {
         v->sincos = store_tensor(store, SLAB_STATE, "positions", type, 2, wide);
     } else if (memcmp(&v->grid, &v->pos_grid, sizeof v->grid) != 0) {
         v->resample = store_tensor(store, SLAB_STATE, "resampling", type, 2, table);
+    }
+    if (v->image.registers > 0) {
+        v->before = store_tensor(store, SLAB_STATE, "rows of tokens", DT_I32, 1, &all);
+        v->extra  = store_tensor(store, SLAB_STATE, "rows of registers", DT_I32, 1, &all);
+        v->len    = store_tensor(store, SLAB_STATE, "tokens before registers", DT_I32, 1, &B);
     }
     if (!has_class(v)) return;
     v->spread = store_tensor(store, SLAB_STATE, "rows of patches", DT_I32, 1, &n);
@@ -85,7 +90,8 @@ void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt,
     v->grid         = relate_grid(&v->image, v->image.seen_size, v->image.seen_frames);
     v->pos_grid     = relate_grid(&v->image, v->image.pos_size, v->image.pos_frames);
     v->T            = vit_tokens(&v->image);
-    v->read         = v->image.seen_patches > 0 ? has_class(v) + v->image.seen_patches : v->T;
+    v->some         = v->image.seen_patches > 0 ? has_class(v) + v->image.seen_patches : v->T;
+    v->read         = v->some + v->image.registers;
     v->stored_class = round_up(v->image.classes, VIT_CLASS_ALIGN);
     int rc          = relate_floats(v->image.mean, 3, v->mean);
     if (rc == 0) rc = relate_floats(v->image.std, 3, v->std);
@@ -96,6 +102,7 @@ void vit_declare(Vit *v, Store *store, const Recipe *r, const ParamOptions *opt,
     if (has_class(v)) declare_rows(&v->net, "class.weight", 1, std);
     if (v->image.pos == GRID_LEARNED)
         declare_rows(&v->net, "pos.weight", grid_tokens(v->pos_grid) + has_class(v), std);
+    if (v->image.registers > 0) declare_rows(&v->net, "register.weight", v->image.registers, std);
     net_declare_blocks(&v->net);
     net_declare_norm(&v->net, "norm", r->model.width, r->model.norm == NORM_LAYER);
     declare_head(v);
@@ -156,17 +163,33 @@ static Tensor *record_tokens(const Vit *v, Prog *p, const VitBatch *b, NetMode m
     return y;
 }
 
+/* Rows of x and of a table [B,n,C] where their indices say. */
+static Tensor *record_joined(Prog *p, const char *name, int64_t n, RowsFwd x, RowsFwd table)
+{
+    int64_t dim[3] = { x.x->dim[0], n, x.x->dim[2] };
+    Tensor *y[3];
+    for (int i = 0; i < 3; i++) y[i] = prog_tensor(p, name, x.x->dtype, 3, dim);
+    x.y     = y[0];
+    table.y = y[1];
+    prog_at(p, -1, -1, name);
+    rec_rows_fwd(p, x);
+    rec_rows_fwd(p, table);
+    rec_add(p, (Add){ .y = y[2], .a = y[0], .b = y[1] });
+    return y[2];
+}
+
 /* [B,n,C] to [B,1+n,C]. */
 static Tensor *record_class(const Vit *v, Prog *p, Tensor *x)
 {
-    int64_t dim[3] = { x->dim[0], v->read, x->dim[2] };
-    Tensor *y[3];
-    for (int i = 0; i < 3; i++) y[i] = prog_tensor(p, "class token", v->net.compute, 3, dim);
-    prog_at(p, -1, -1, "class token");
-    rec_rows_fwd(p, (RowsFwd){ .y = y[0], .x = x, .index = v->spread });
-    rec_rows_fwd(p, (RowsFwd){ .y = y[1], .x = weight(v, "class.weight"), .index = v->put });
-    rec_add(p, (Add){ .y = y[2], .a = y[0], .b = y[1] });
-    return y[2];
+    return record_joined(p, "class token", v->some, (RowsFwd){ .x = x, .index = v->spread },
+                         (RowsFwd){ .x = weight(v, "class.weight"), .index = v->put });
+}
+
+/* [B,some,C] to [B,read,C]. */
+static Tensor *record_registers(const Vit *v, Prog *p, Tensor *x)
+{
+    return record_joined(p, "registers", v->read, (RowsFwd){ .x = x, .index = v->before },
+                         (RowsFwd){ .x = weight(v, "register.weight"), .index = v->extra });
 }
 
 static Tensor *record_positions(const Vit *v, Prog *p, const VitBatch *b, Tensor *x)
@@ -198,7 +221,7 @@ static Tensor *record_pool(const Vit *v, const NetRun *run, Tensor *x)
     if (!has_class(v)) {
         x = net_record_norm(&v->net, run, "norm", x);
         prog_at(p, -1, -1, "mean of tokens");
-        rec_mean_rows_fwd(p, (MeanRowsFwd){ .y = y, .x = x });
+        rec_mean_rows_fwd(p, (MeanRowsFwd){ .y = y, .x = x, .len = v->len });
         return y;
     }
     /* A norm of rows: of the class tokens alone it is the same, and less work. */
@@ -211,7 +234,9 @@ Tensor *vit_record_blocks(const Vit *v, const NetRun *run, const VitBatch *b)
 {
     Tensor *x = record_tokens(v, run->p, b, run->mode);
     if (has_class(v)) x = record_class(v, run->p, x);
-    return net_record_blocks(&v->net, run, record_positions(v, run->p, b, x));
+    x = record_positions(v, run->p, b, x);
+    if (v->image.registers > 0) x = record_registers(v, run->p, x);
+    return net_record_blocks(&v->net, run, x);
 }
 
 Tensor *vit_record(const Vit *v, Prog *p, const VitBatch *b, Tensor *state, NetMode mode)

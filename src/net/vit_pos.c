@@ -1,5 +1,5 @@
 /* Constants of a vision transformer: positions as sines and cosines, resampling of a table of positions, and
- * the rows of class tokens. */
+ * the rows of class tokens and registers. */
 #include "net/vit.h"
 
 #include "base/err.h"
@@ -75,11 +75,21 @@ void vit_fill_resample(const Vit *v, float *out)
 
 void vit_fill_rows(const Vit *v, int64_t B, int32_t *spread, int32_t *put, int32_t *pick)
 {
-    int64_t n = v->read - 1;
-    for (int64_t i = 0; i < B * v->read; i++) {
-        int64_t b = i / v->read, t = i % v->read;
+    int64_t n = v->some - 1;
+    for (int64_t i = 0; i < B * v->some; i++) {
+        int64_t b = i / v->some, t = i % v->some;
         spread[i] = t == 0 ? -1 : (int32_t)(b * n + t - 1);
         put[i]    = t == 0 ? 0 : -1;
-        if (t == 0) pick[b] = (int32_t)i;
+        if (t == 0) pick[b] = (int32_t)(b * v->read);
+    }
+}
+
+void vit_fill_registers(const Vit *v, int64_t B, int32_t *before, int32_t *extra, int32_t *len)
+{
+    for (int64_t i = 0; i < B * v->read; i++) {
+        int64_t b = i / v->read, t = i % v->read;
+        before[i] = t < v->some ? (int32_t)(b * v->some + t) : -1;
+        extra[i]  = t < v->some ? -1 : (int32_t)(t - v->some);
+        len[b]    = (int32_t)v->some;
     }
 }

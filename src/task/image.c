@@ -18,7 +18,7 @@ enum { SLOT_LOSS, SLOT_TOP1, SLOT_TOP5 };
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
 static int64_t image_units(const Recipe *r) { return 1; }
-static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
+static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image) + r->image.registers; }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
 /* Names of the classes that the recipe does not give: all of them, or none if a recipe has no room. */
@@ -191,16 +191,17 @@ static int upload_positions(Job *j, const Vit *v)
     return rc;
 }
 
-static int upload_rows(Job *j, const Vit *v)
+/* Fills three constants by rows, of n, n and B numbers; nothing if there are none. */
+static int upload_rows(Job *j, const Vit *v, Tensor *const t[3],
+                       void (*fill)(const Vit *v, int64_t B, int32_t *a, int32_t *b, int32_t *c))
 {
-    int64_t B = j->fields.B, n = B * v->read;
-    if (!v->spread) return 0;
+    if (!t[0]) return 0;
+    int64_t  B = j->fields.B, n = tensor_numel(t[0]);
     int32_t *x = mem_alloc(sizeof *x * (size_t)(2 * n + B));
-    if (!x) return err_sys("memory for class tokens");
-    vit_fill_rows(v, B, x, x + n, x + 2 * n);
-    int rc = job_upload(j, v->spread, x, sizeof *x * (size_t)n);
-    if (rc == 0) rc = job_upload(j, v->put, x + n, sizeof *x * (size_t)n);
-    if (rc == 0) rc = job_upload(j, v->pick, x + 2 * n, sizeof *x * (size_t)B);
+    if (!x) return err_sys("memory for rows of tokens");
+    fill(v, B, x, x + n, x + 2 * n);
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) rc = job_upload(j, t[i], x + i * n, tensor_bytes(t[i]));
     free(x);
     return rc;
 }
@@ -231,7 +232,8 @@ static int begin_ema(Job *j)
 int image_upload_constants(Job *j, const Vit *v)
 {
     TRY(upload_positions(j, v));
-    return upload_rows(j, v);
+    TRY(upload_rows(j, v, (Tensor *[]){ v->spread, v->put, v->pick }, vit_fill_rows));
+    return upload_rows(j, v, (Tensor *[]){ v->before, v->extra, v->len }, vit_fill_registers);
 }
 
 static int image_init_constants(Job *j)
