@@ -758,10 +758,10 @@ static void keys_of_another_task(void **state)
     assert_string_equal(err_get(), "command line: model.width: task toy has no such key");
     assert_int_equal(parse(&r, RANDOM "task: ln\n", NULL), -1);
     assert_string_equal(err_get(),
-                        "t.yaml:2: task: 'ln' is none of lm, ppo, image, latent (did you mean lm?)");
+                        "t.yaml:2: task: 'ln' is none of lm, ppo, image, mae, latent (did you mean lm?)");
     assert_int_equal(load_toy(&r, "task: toy\n", "task=tyo"), -1);
     assert_string_equal(err_get(),
-                        "command line: task: 'tyo' is none of lm, ppo, image, latent, toy (did you "
+                        "command line: task: 'tyo' is none of lm, ppo, image, mae, latent, toy (did you "
                         "mean toy?)");
 }
 

@@ -149,4 +149,8 @@ refused "a vision model for task lm" "task image" train "$here/recipes/quickstar
 sed 's/pool: class/pool: mean/' own.yaml >mean.yaml
 brim train mean.yaml run=mean
 refused "a mean of tokens cannot be written" "image.pool" export mean x-mean
+brim train own.yaml run=registers image.registers=2
+refused "registers cannot be written" "image.registers" export registers x-registers
+refused "nor come from a folder" "image.registers: is 2, but x0 has 0" train init.yaml run=no \
+    image.registers=2
 exit "$failed"

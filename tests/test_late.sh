@@ -37,6 +37,8 @@ if [ -d /usr/share/datasets/fashion-mnist ]; then
     # shellcheck disable=SC2086
     same image vit-tiny $vit data.augment=crop,flip,mixup,cutmix data.mix_group=4 optim.kind=adamw \
         image.ema=0.9
+    # shellcheck disable=SC2086
+    same mae mae-tiny $vit mae.layers=1 image.registers=2 image.pool=class watch.samples=1
 else
     echo "skip: dataset-fashion-mnist is not installed"
 fi

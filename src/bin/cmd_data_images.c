@@ -211,7 +211,8 @@ static int recipe_options(const CmdTarget *t, const Flags *f, Recipe *r, ImageOp
 {
     TRY(refuse_flags(f));
     TRY(cmd_load_target(t, r));
-    if (strcmp(r->task, "image") != 0) return recipe_blame(r, "task", "%s has no images to show", r->task);
+    if (strcmp(r->task, "image") != 0 && strcmp(r->task, "mae") != 0)
+        return recipe_blame(r, "task", "%s has no images to show", r->task);
     if (!r->data.train[0])
         return recipe_blame(r, "data.train", "is missing: say data.train=DIR (noise is nothing to look at)");
     *o = image_source_options(r, !f->eval);

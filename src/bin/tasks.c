@@ -4,13 +4,14 @@
 #include "task/image.h"
 #include "task/latent.h"
 #include "task/lm.h"
+#include "task/mae.h"
 #include "task/ppo.h"
 
 #include <string.h>
 
 const Task *task_of(const Recipe *r)
 {
-    static const Task *const tasks[] = { &task_lm, &task_ppo, &task_image, &task_latent };
+    static const Task *const tasks[] = { &task_lm, &task_ppo, &task_image, &task_mae, &task_latent };
     for (int i = 0; i < ARRAY_LEN(tasks); i++) {
         if (strcmp(tasks[i]->name, r->task) == 0) return tasks[i];
     }

@@ -212,6 +212,7 @@ int hfconf_check_image(const RecipeModel *m, const RecipeImage *image)
     NEED(image->frames == 0, "image.frames", "clips");
     NEED(image->pool == POOL_CLASS, "image.pool",
          "a mean of tokens (a run with image.pool=class can be written)");
+    NEED(image->registers == 0, "image.registers", "registers");
     NEED(image->pos == GRID_LEARNED, "image.pos", "positions by sines");
     NEED(image->pos_size == image->size, "image.pos_size", "positions of another size");
     NEED(m->norm == NORM_LAYER, "model.norm", "RMSNorm");

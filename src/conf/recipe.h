@@ -103,9 +103,11 @@ typedef struct {
     int64_t  frames, tubelet;        /* of a clip, and of one token; frames 0: still images */
     int64_t  stride;                 /* frames of the source per frame of a clip */
     int64_t  seen_size, seen_frames; /* in the stage that a plan is for; no keys: size and frames at first */
+    int64_t  seen_patches;           /* of a sample that the trunk reads; no key; 0: all */
     int64_t  classes;                /* 0: as many as the data have, filled in before the first plan */
     int64_t  pos_size, pos_frames;   /* what the table of positions was made for; 0: size, frames */
     PoolKind pool;
+    int64_t  registers; /* learned tokens that only the trunk reads */
     GridPos  pos;
     ImageFit fit;       /* how a picture becomes a square where nothing is random */
     PixelFilter filter; /* of every resize */
@@ -157,6 +159,12 @@ typedef struct {
     int64_t bytes, width, layers, heads, head_dim, latents;
     int     tie_queries; /* one query for all latents */
 } RecipeEncoder;
+
+/* Task mae: what is hidden, and the decoder that guesses it. */
+typedef struct {
+    double  ratio; /* share of the patches that is hidden; 0: derived on load */
+    int64_t layers, width, heads;
+} RecipeMae;
 
 /* Task latent: a frozen language model, samples of prompt and answer, and the losses. */
 typedef struct {
@@ -342,6 +350,7 @@ struct Recipe {
     double      spike_factor; /* a loss above this multiple of its running mean is a spike; 0: off */
     RecipeModel model;
     RecipeImage image;
+    RecipeMae   mae;
     RecipeEncoder    encoder;
     RecipeLatent     latent;
     RecipeOptim      optim;

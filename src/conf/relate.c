@@ -329,7 +329,8 @@ static int check_watch(const Recipe *r)
 static int is_free(const char *key)
 {
     static const char *const free_keys[] = { "model.dropout",   "model.mask",   "model.init_std",
-                                             "model.drop_path", "image.smooth", "image.ema" };
+                                             "model.drop_path", "image.smooth", "image.ema",
+                                             "image.stride" };
     for (int i = 0; i < ARRAY_LEN(free_keys); i++) {
         if (strcmp(free_keys[i], key) == 0) return 1;
     }
@@ -337,28 +338,26 @@ static int is_free(const char *key)
 }
 
 /* 1: the recipe may say other than the folder. A shorter context where positions are computed; any size of
- * images, because their positions are resampled; any names of classes; another way to a square. */
-static int may_differ(const Recipe *r, const HfConfig *c, const char *key)
+ * images and length of clips, because their positions are resampled; any names of classes; another way to a
+ * square. */
+static int may_differ(const Recipe *r, const Recipe *theirs, const char *key)
 {
     if (strcmp(key, "model.context") == 0)
-        return c->model.pos == POS_ROPE && r->model.context < c->model.context;
+        return theirs->model.pos == POS_ROPE && r->model.context < theirs->model.context;
+    if (strcmp(key, "image.frames") == 0) return theirs->image.frames > 0 && r->image.frames > 0;
     return str_list_has("image.size,image.names,image.names_file,image.fit,image.filter", key);
 }
 
-/* Keys that the recipe does not give come from the folder's config.json; those it gives must agree. */
-static int take_model(Recipe *r, const HfConfig *c)
+/* Keys of the model that the recipe does not give come from the folder; those it gives must agree. */
+static int take_model(Recipe *r, const Recipe *theirs)
 {
-    Recipe *theirs = calloc(1, sizeof *theirs);
-    if (!theirs) return err_sys("memory for a recipe");
-    theirs->model = c->model;
-    theirs->image = c->image;
-    int rc        = 0;
+    int rc = 0;
     for (int i = 0; i < schema_rows(r) && rc == 0; i++) {
         const SchemaRow *row = schema_row(r, i);
         char             ours[RECIPE_STR], wanted[RECIPE_STR], why[160];
-        int              of_image = c->family == HF_VIT && str_starts_with(row->name, "image.");
-        if ((!str_starts_with(row->name, "model.") && !of_image) || is_free(row->name)) continue;
-        if (!schema_applies(r, row)) continue;
+        int is_model = str_starts_with(row->name, "model.") || str_starts_with(row->name, "image.");
+        if (!is_model || is_free(row->name) || !schema_applies(r, row) || !schema_applies(theirs, row))
+            continue;
         schema_get(row, theirs, wanted, sizeof wanted);
         schema_get(row, r, ours, sizeof ours);
         int derived = row->type == KEY_INT && strcmp(ours, "0") == 0;
@@ -368,30 +367,59 @@ static int take_model(Recipe *r, const HfConfig *c)
             int is_set = schema_set(row, r, wanted, 0, why, sizeof why) == 0;
             CHECK(is_set, "%s: %s", row->name, why);
         } else if (strcmp(ours, wanted) != 0) {
-            if (!may_differ(r, c, row->name))
+            if (!may_differ(r, theirs, row->name))
                 rc =
                     recipe_blame(r, row->name, "is %s, but %s has %s (what the folder gives may be left out)",
                                  ours, r->init, wanted);
         }
     }
-    free(theirs);
     return rc;
+}
+
+/* The model of a Hugging Face folder as a recipe. */
+static int read_config(const Recipe *r, Recipe *theirs)
+{
+    HfConfig c;
+    if (hfconf_read(&c, r->init) < 0) return recipe_blame_pending(r, "init");
+    DEMAND(strcmp(hfconf_task(c.family), r->task) == 0, "init", "%s: a %s model is for task %s", r->init,
+           hfconf_family_name[c.family], hfconf_task(c.family));
+    str_copy(theirs->task, sizeof theirs->task, r->task);
+    theirs->model = c.model;
+    theirs->image = c.image;
+    return 0;
+}
+
+/* The recipe of a run, which has every key: what that run began with no longer counts. The classes are the
+ * new run's own, because its head is. */
+static int read_run(const Recipe *r, const char *path, Recipe *theirs)
+{
+    char *none = "init=";
+    if (recipe_load_without_data(theirs, path, 1, &none) < 0) return recipe_blame_pending(r, "init");
+    DEMAND(strcmp(theirs->task, "mae") == 0 || strcmp(theirs->task, "image") == 0, "init",
+           "%s: a run of task %s has no weights for task %s (runs of mae and image do)", r->init,
+           theirs->task, r->task);
+    theirs->image.classes = r->image.classes;
+    return 0;
 }
 
 static int resolve_init(Recipe *r, const char *folder, int need_data)
 {
-    HfConfig c;
+    char path[RECIPE_STR + 16];
     if (!r->init[0]) return 0;
     TRY(find_files(r, folder));
-    if (!hfconf_is_folder(r->init)) {
+    snprintf(path, sizeof path, "%s/recipe.yaml", r->init);
+    int is_config = hfconf_is_folder(r->init), sees = strcmp(r->task, "lm") != 0;
+    if (!is_config && (!sees || file_kind(path) != FILE_REGULAR)) {
         /* A run that has begun needs the folder no more. */
-        DEMAND(!need_data, "init", "%s: no folder with a config.json", r->init);
+        DEMAND(!need_data, "init", "%s: no folder with a config.json%s", r->init, sees ? ", and no run" : "");
         return 0;
     }
-    if (hfconf_read(&c, r->init) < 0) return recipe_blame_pending(r, "init");
-    DEMAND(strcmp(hfconf_task(c.family), r->task) == 0, "init", "%s: a %s model is for task %s", r->init,
-           hfconf_family_name[c.family], hfconf_task(c.family));
-    return take_model(r, &c);
+    Recipe *theirs = calloc(1, sizeof *theirs);
+    if (!theirs) return err_sys("memory for a recipe");
+    int rc = is_config ? read_config(r, theirs) : read_run(r, path, theirs);
+    if (rc == 0) rc = take_model(r, theirs);
+    free(theirs);
+    return rc;
 }
 
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
@@ -425,11 +453,8 @@ static int find_names(Recipe *r, const char *folder, int need_data)
 }
 
 /* Without data.train the pixels are noise, for measuring speed. */
-static int resolve_image(Recipe *r, const char *folder, int need_data)
+static int find_images(Recipe *r, const char *folder, int need_data)
 {
-    TRY(resolve_init(r, folder, need_data));
-    TRY(resolve_model(r));
-    TRY(relate_image(r));
     TRY(find_files(r, folder));
     TRY(find_names(r, folder, need_data));
     if (!r->data.train[0] || !need_data) return 0;
@@ -437,6 +462,22 @@ static int resolve_image(Recipe *r, const char *folder, int need_data)
     if (r->data.val[0] && file_kind(r->data.val) == FILE_NONE)
         return refuse_missing(r, "data.val", r->data.val);
     return 0;
+}
+
+static int resolve_image(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_init(r, folder, need_data));
+    TRY(resolve_model(r));
+    TRY(relate_image(r));
+    return find_images(r, folder, need_data);
+}
+
+static int resolve_mae(Recipe *r, const char *folder, int need_data)
+{
+    TRY(resolve_init(r, folder, need_data));
+    TRY(resolve_model(r));
+    TRY(relate_mae(r));
+    return find_images(r, folder, need_data);
 }
 
 /* What keys of other sections are when a recipe of this task does not say. CleanRL's values. */
@@ -602,7 +643,8 @@ static const struct {
     const char *name;
     int (*resolve)(Recipe *r, const char *folder, int need_data);
 } tasks[] = {
-    { "lm", resolve_lm }, { "ppo", resolve_ppo }, { "image", resolve_image }, { "latent", resolve_latent }
+    { "lm", resolve_lm },   { "ppo", resolve_ppo },       { "image", resolve_image },
+    { "mae", resolve_mae }, { "latent", resolve_latent },
 };
 
 static int refuse_task(const Recipe *r)

@@ -1,4 +1,4 @@
-/* Relations between the keys of task image: sizes, positions, mixing. */
+/* Relations between the keys of tasks image and mae: sizes, positions, mixing, hidden patches. */
 #include "conf/relate_image.h"
 
 #include "base/err.h"
@@ -20,6 +20,12 @@ int relate_floats(const char *list, int n, float *out)
         out[i] = (float)v;
     }
     return str_list_next(&list, item, sizeof item) == 0 ? 0 : -1;
+}
+
+ImageGrid relate_grid(const RecipeImage *m, int64_t size, int64_t frames)
+{
+    int64_t n = size / m->patch;
+    return (ImageGrid){ frames > 0 ? frames / m->tubelet : 1, n, n };
 }
 
 /* value must be a multiple of unit; the nearest ones are named. */
@@ -154,4 +160,27 @@ int relate_image(Recipe *r)
     TRY(check_colours(r));
     TRY(choose_names(r));
     return check_mixing(r);
+}
+
+/* Of each frame as many patches are hidden. */
+static int count_hidden(Recipe *r)
+{
+    RecipeImage *m      = &r->image;
+    ImageGrid    g      = relate_grid(m, m->size, m->frames);
+    int64_t      places = g.y * g.x, hidden = (int64_t)(r->mae.ratio * (double)places + 1e-9);
+    if (hidden == 0 || hidden == places)
+        return recipe_blame(r, "mae.ratio", "%g hides %s of %lld patches", r->mae.ratio,
+                            hidden == 0 ? "none" : "all", LL(places));
+    m->seen_patches = g.t * (places - hidden);
+    return 0;
+}
+
+int relate_mae(Recipe *r)
+{
+    if (r->mae.ratio == 0) r->mae.ratio = r->image.frames > 0 ? 0.9 : 0.75;
+    if (relate_mixes(r))
+        return recipe_blame(r, "data.augment", "mixup and cutmix mix labels, and task mae has none");
+    TRY(relate_image(r));
+    TRY(need_multiple(r, "mae.width", r->mae.width, "mae.heads", r->mae.heads));
+    return count_hidden(r);
 }

@@ -1,4 +1,4 @@
-/* Relations between the keys of task image. */
+/* Relations between the keys of tasks image and mae. */
 #ifndef CONF_RELATE_IMAGE_H
 #define CONF_RELATE_IMAGE_H
 
@@ -6,6 +6,17 @@
 
 /* Fills in and verifies what task image adds to a recipe. Negative after recipe_blame(). */
 int relate_image(Recipe *r);
+
+/* The same for task mae, which has most of these keys. */
+int relate_mae(Recipe *r);
+
+/* Patches of a sample: tokens along time, rows, columns. */
+typedef struct {
+    int64_t t, y, x;
+} ImageGrid;
+
+/* The grid of so many pixels a side and frames (0: an image). */
+ImageGrid relate_grid(const RecipeImage *m, int64_t size, int64_t frames);
 
 /* From `step` on the net sees so many pixels and frames. */
 typedef struct {

@@ -112,6 +112,7 @@ static int label_of(const ImageSource *s, int64_t g)
 {
     int64_t epoch;
     if (g < 0) return -1;
+    if (s->classes == 0) return 0;
     if (s->set) return image_set_label(s->set, sample_of(s, g, &epoch));
     return (int)(rng_draw(s->opt.seed, NOISE_SITE, s->training, g, 0) % (uint32_t)s->classes);
 }
@@ -172,6 +173,7 @@ static int fill_pixels(const ImageSource *s, int64_t g, void *const *field, Scra
     TRY(ready_scratch(s, k));
     int rc = image_sample_fill(s->set, i, epoch, &s->opt, &k->image, field[IMAGE_PIXELS], field[IMAGE_LABEL]);
     TRY(rc);
+    if (rc == 0 && s->classes == 0) *(int32_t *)field[IMAGE_LABEL] = 0;
     tell_counters(s, k);
     image_skips_note(&s->shared->skips, rc ? image_set_name(s->set, i, name, sizeof name) : NULL,
                      rc ? k->image.why : NULL);
@@ -268,10 +270,10 @@ static const SourceVt part_vt  = { .fill        = image_fill,
                                    .end_scratch = end_scratch,
                                    .describe    = describe };
 
-/* 1: every sample of the set has a label. */
+/* 1: every sample of the set has a label, or none needs one. */
 static int all_labelled(const ImageSource *s)
 {
-    for (int64_t i = 0; s->set && i < image_set_len(s->set); i++) {
+    for (int64_t i = 0; s->set && s->classes > 0 && i < image_set_len(s->set); i++) {
         if (image_set_label(s->set, i) < 0) return 0;
     }
     return 1;
@@ -380,6 +382,7 @@ static int check_set(ImageSource *s, const Recipe *r, const SetPlace *at, const 
         return recipe_blame(r, "data.val_fraction", "%g of the %lld samples of %s is none",
                             r->data.val_fraction, (long long)image_set_len(s->set), at->path);
     TRY(check_kind(s, r, at));
+    if (s->classes == 0) return 0;
     if (n == 0)
         return recipe_blame(r, at->key, "%s has no labels (folders of classes, idx labels, .cls of tars)",
                             at->path);

@@ -5,7 +5,9 @@
  * 2. Partners of mixed samples are neighbours: position g mixes within the aligned group of data.mix_group
  *    positions that g belongs to. Field IMAGE_PARTNER is the distance to the partner.
  * 3. A damaged sample has black pixels and the label -1. A share of them above data.skip_limit ends the run.
- * 4. Without data.train the pixels are noise, and labels are drawn. */
+ * 4. Without data.train the pixels are noise, and labels are drawn.
+ * 5. With image.classes 0 a task asks for no labels, and the data need none: the label of every sample that
+ *    is not damaged is 0. */
 #ifndef DATA_IMAGE_SOURCE_H
 #define DATA_IMAGE_SOURCE_H
 

@@ -77,6 +77,7 @@ static int fill_row(const Loader *l, LoaderPart *part, int64_t batch, int64_t b,
     int rc = source_fill(l->src, g, field, scratch);
     for (int k = 0; k < SOURCE_SLOTS && rc == 0; k++) part->n_target[k] += n[k];
     part->n_unusable += rc > 0;
+    if (rc >= 0) source_place(l->src, b, field);
     return MIN(rc, 0);
 }
 

@@ -4,6 +4,7 @@
  * 1. A source for training is endless: sample g is any number from 0 on, and the same g always is the same
  *    sample. The source itself does the shuffling. A source for validation has n_sample samples.
  * 2. fill() depends on the sample alone, never on threads, micro-batch, ranks or where a run was resumed.
+ *    place() then makes the sample fit into its row of a batch.
  * 3. targets() says how many targets of a loss a sample has, before the sample is filled. So the divisor of a
  *    step is known when the step begins. Sample -1, here and in fill(), is an empty row: it has no targets.
  * 4. A source does not change after it was opened; any number of threads may use it, each with scratch of its
@@ -28,6 +29,9 @@ typedef struct {
     /* Writes sample g: field[i] points at the sample's place in field i. 1: the sample cannot be used and has
      * no target after all, which an evaluation counts. Negative after err_set(). */
     int (*fill)(const Source *s, int64_t g, void *const *field, void *scratch);
+    /* For fields that name rows of a tensor in which each sample has some. fill() counts them from the
+     * sample's first one, place() from that of the batch: the sample is number b there. NULL: nothing. */
+    void (*place)(const Source *s, int64_t b, void *const *field);
     /* Rows with a target of the loss in `slot`. NULL: targets_each[slot] for every sample. Negative after
      * err_set(). */
     int64_t (*targets)(const Source *s, int64_t g, int slot, void *scratch);
@@ -60,6 +64,11 @@ struct Source {
 static inline int source_fill(const Source *s, int64_t g, void *const *field, void *scratch)
 {
     return s->vt->fill(s, g, field, scratch);
+}
+
+static inline void source_place(const Source *s, int64_t b, void *const *field)
+{
+    if (s->vt->place) s->vt->place(s, b, field);
 }
 
 static inline int64_t source_targets(const Source *s, int64_t g, int slot, void *scratch)

@@ -1,5 +1,5 @@
 /* Constants of a vision transformer: positions as sines and cosines, resampling of a table of positions, and
- * the rows of class tokens. */
+ * the rows of class tokens and registers. */
 #include "net/vit.h"
 
 #include "base/err.h"
@@ -19,20 +19,26 @@ static void sincos_of(double p, int64_t n, float *out)
 
 /* Halves for row and column; of a clip a third each for frame, row and column. Places are those of pos_grid,
  * so another size sees a finer or coarser grid of the same picture. */
-void vit_fill_sincos(const Vit *v, float *out)
+void vit_fill_grid(const Vit *v, int64_t C, float *out)
 {
-    const VitGrid *g = &v->grid, *q = &v->pos_grid;
-    int64_t        C = v->net.model.width, first = v->image.pool == POOL_CLASS;
-    int64_t        parts = v->image.frames > 0 ? 3 : 2, n = C / parts / 2 * 2;
-    memset(out, 0, sizeof *out * (size_t)(v->T * C));
-    for (int64_t i = 0; i < v->T - first; i++) {
-        float  *row = out + (first + i) * C;
+    const ImageGrid *g = &v->grid, *q = &v->pos_grid;
+    int64_t          parts = v->image.frames > 0 ? 3 : 2, n = C / parts / 2 * 2, all = g->t * g->y * g->x;
+    memset(out, 0, sizeof *out * (size_t)(all * C));
+    for (int64_t i = 0; i < all; i++) {
+        float  *row = out + i * C;
         int64_t t = i / (g->y * g->x), y = i / g->x % g->y, x = i % g->x;
         double  place[3] = { ((double)t + 0.5) * (double)q->t / (double)g->t - 0.5,
                              ((double)y + 0.5) * (double)q->y / (double)g->y - 0.5,
                              ((double)x + 0.5) * (double)q->x / (double)g->x - 0.5 };
         for (int64_t k = 0; k < parts; k++) sincos_of(place[3 - parts + k], n, row + k * n);
     }
+}
+
+void vit_fill_sincos(const Vit *v, float *out)
+{
+    int64_t C = v->net.model.width, first = v->image.pool == POOL_CLASS;
+    memset(out, 0, sizeof *out * (size_t)(first * C));
+    vit_fill_grid(v, C, out + first * C);
 }
 
 /* Place i of n new ones among m old ones: the two neighbours and the weight of the second. */
@@ -49,8 +55,8 @@ static void between(int64_t i, int64_t n, int64_t m, int64_t at[2], double share
 /* Linear in each direction. The class token keeps its own row. */
 void vit_fill_resample(const Vit *v, float *out)
 {
-    const VitGrid *g = &v->grid, *q = &v->pos_grid;
-    int64_t        first = v->image.pool == POOL_CLASS, cols = first + q->t * q->y * q->x;
+    const ImageGrid *g = &v->grid, *q = &v->pos_grid;
+    int64_t          first = v->image.pool == POOL_CLASS, cols = first + q->t * q->y * q->x;
     memset(out, 0, sizeof *out * (size_t)(v->T * cols));
     if (first) out[0] = 1;
     for (int64_t i = 0; i < v->T - first; i++) {
@@ -69,11 +75,21 @@ void vit_fill_resample(const Vit *v, float *out)
 
 void vit_fill_rows(const Vit *v, int64_t B, int32_t *spread, int32_t *put, int32_t *pick)
 {
-    int64_t n = v->T - 1;
-    for (int64_t i = 0; i < B * v->T; i++) {
-        int64_t b = i / v->T, t = i % v->T;
+    int64_t n = v->some - 1;
+    for (int64_t i = 0; i < B * v->some; i++) {
+        int64_t b = i / v->some, t = i % v->some;
         spread[i] = t == 0 ? -1 : (int32_t)(b * n + t - 1);
         put[i]    = t == 0 ? 0 : -1;
-        if (t == 0) pick[b] = (int32_t)i;
+        if (t == 0) pick[b] = (int32_t)(b * v->read);
+    }
+}
+
+void vit_fill_registers(const Vit *v, int64_t B, int32_t *before, int32_t *extra, int32_t *len)
+{
+    for (int64_t i = 0; i < B * v->read; i++) {
+        int64_t b = i / v->read, t = i % v->read;
+        before[i] = t < v->some ? (int32_t)(b * v->some + t) : -1;
+        extra[i]  = t < v->some ? -1 : (int32_t)(t - v->some);
+        len[b]    = (int32_t)v->some;
     }
 }

@@ -19,7 +19,7 @@ enum { SLOT_LOSS, SLOT_TOP1, SLOT_TOP5 };
 /* ---- facts of a recipe -------------------------------------------------------------------------------- */
 
 static int64_t image_units(const Recipe *r) { return 1; }
-static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image); }
+static int64_t image_rows(const Recipe *r) { return vit_tokens(&r->image) + r->image.registers; }
 static int64_t image_together(const Recipe *r) { return relate_mixes(r) ? r->data.mix_group : 1; }
 
 /* Names of another set, as of a recipe's default data, give way to those of the data. */
@@ -203,8 +203,7 @@ static void image_release(Job *j)
 
 /* ---- constants ---------------------------------------------------------------------------------------- */
 
-/* Host floats to a constant in the compute dtype, into which they are converted in place. */
-static int upload_floats(Job *j, const Tensor *t, float *values)
+int image_upload_floats(Job *j, const Tensor *t, float *values)
 {
     int64_t n = tensor_numel(t);
     number_convert(t->dtype, values, DT_F32, values, n);
@@ -222,21 +221,22 @@ static int upload_positions(Job *j, const Vit *v)
     } else {
         vit_fill_resample(v, x);
     }
-    int rc = upload_floats(j, t, x);
+    int rc = image_upload_floats(j, t, x);
     free(x);
     return rc;
 }
 
-static int upload_rows(Job *j, const Vit *v)
+/* Fills three constants by rows, of n, n and B numbers; nothing if there are none. */
+static int upload_rows(Job *j, const Vit *v, Tensor *const t[3],
+                       void (*fill)(const Vit *v, int64_t B, int32_t *a, int32_t *b, int32_t *c))
 {
-    int64_t B = j->fields.B, n = B * v->T;
-    if (!v->spread) return 0;
+    if (!t[0]) return 0;
+    int64_t  B = j->fields.B, n = tensor_numel(t[0]);
     int32_t *x = mem_alloc(sizeof *x * (size_t)(2 * n + B));
-    if (!x) return err_sys("memory for class tokens");
-    vit_fill_rows(v, B, x, x + n, x + 2 * n);
-    int rc = job_upload(j, v->spread, x, sizeof *x * (size_t)n);
-    if (rc == 0) rc = job_upload(j, v->put, x + n, sizeof *x * (size_t)n);
-    if (rc == 0) rc = job_upload(j, v->pick, x + 2 * n, sizeof *x * (size_t)B);
+    if (!x) return err_sys("memory for rows of tokens");
+    fill(v, B, x, x + n, x + 2 * n);
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) rc = job_upload(j, t[i], x + i * n, tensor_bytes(t[i]));
     free(x);
     return rc;
 }
@@ -254,7 +254,7 @@ static int begin_means(Job *j, int k, float *x)
         TRY(job_read_param(j, &m->vit.net.table.param[i], COL_WEIGHT, x + row->offset));
     }
     if (m->mean[k]) TRY(job_upload(j, m->mean[k], x, tensor_bytes(m->mean[k])));
-    return upload_floats(j, w, x);
+    return image_upload_floats(j, w, x);
 }
 
 /* The mean of weights begins as the weights. */
@@ -269,15 +269,19 @@ static int begin_ema(Job *j)
     return rc;
 }
 
+int image_upload_constants(Job *j, const Vit *v)
+{
+    TRY(upload_positions(j, v));
+    TRY(upload_rows(j, v, (Tensor *[]){ v->spread, v->put, v->pick }, vit_fill_rows));
+    return upload_rows(j, v, (Tensor *[]){ v->before, v->extra, v->len }, vit_fill_registers);
+}
+
 static int image_init_constants(Job *j)
 {
-    Image *m   = image_of(j);
-    int    ema = j->recipe.image.ema > 0;
-    TRY(upload_positions(j, &m->vit));
-    TRY(upload_rows(j, &m->vit));
-    if (!ema) return 0;
-    TRY(upload_positions(j, &m->ema));
-    TRY(upload_rows(j, &m->ema));
+    Image *m = image_of(j);
+    TRY(image_upload_constants(j, &m->vit));
+    if (j->recipe.image.ema == 0) return 0;
+    TRY(image_upload_constants(j, &m->ema));
     return begin_ema(j);
 }
 

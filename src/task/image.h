@@ -28,6 +28,11 @@ typedef struct {
 
 static inline Image *image_of(const Job *j) { return (Image *)j->own; }
 
+/* Host floats to a constant in the constant's dtype, into which they are converted in place. */
+int image_upload_floats(Job *j, const Tensor *t, float *values);
+/* The constants of a net: positions, and the rows of class tokens and registers. */
+int image_upload_constants(Job *j, const Vit *v);
+
 /* ---- image_predict.c ---- */
 
 int image_predict(Job *j, const TaskPredict *opt, FILE *out);

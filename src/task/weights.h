@@ -15,7 +15,8 @@ int weights_match_hf(const ParamTable *t, const HfFolder *h);
 int weights_load_hf(Job *j, const ParamTable *t, HfFolder *h, uint64_t *hash);
 
 /* The whole way for the recipe's key `init`: opens the folder, loads, closes, refreshes copies. Nothing if
- * the recipe names none. */
+ * the recipe names none. The folder of a run of tasks image and mae gives its newest checkpoint. Weights of
+ * head and decoder which that run does not have in this shape stay as they are; the log counts them. */
 int weights_load_init(Job *j, const ParamTable *t);
 
 /* The whole way for a frozen net: opens dir, loads, closes, and sets origin and origin_hash, so that
