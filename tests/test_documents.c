@@ -328,7 +328,7 @@ static void shards_hold_the_text(void **state)
     for (int k = 0; k < 2; k++) {
         TokenizeConfig c = { .text         = { .path = path, .n_path = 1, .separator = "<|endoftext|>" },
                              .out          = out[k],
-                             .end_token    = tokenize_end_token(t),
+                             .end_token    = tokenizer_eos(t),
                              .val          = 0.3,
                              .shard_tokens = 20000,
                              .threads      = k ? 4 : 1 };
@@ -355,7 +355,7 @@ static void shards_hold_the_text(void **state)
             assert_int_equal(tokens_read_bounds(tok, d, 1, bound), 0);
             int64_t n = bound[1] - bound[0];
             assert_int_equal(tokens_read(tok, bound[0], n, id), 0);
-            assert_int_equal(id[n - 1], tokenize_end_token(t));
+            assert_int_equal(id[n - 1], tokenizer_eos(t));
             int64_t len = tokenizer_decode(t, s, id, n - 1, TOKENIZER_PLAIN, &back);
             bytes += len;
             assert_true(len > 0 && memmem(text, TEXT, back, (size_t)len));

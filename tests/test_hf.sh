@@ -116,6 +116,67 @@ brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
 
+# ---- what ends a document, and whose tokens they are -------------------------------------------------------
+
+ids_of() { "$brim" sample "$@" --ids 2>said | tail -n 1; } # run, options
+brim data tokenizer train text.txt --vocab 300 --special '<doc>,<|endoftext|>' --out doctok
+brim data tokens text.txt --tokenizer doctok --document-token '<doc>' --split '\n' --out docset
+doc=(data.kind=tokens data.train=docset data.tokenizer= steps=100 optim.lr=1e-2)
+brim train tiny.yaml run=doc "${doc[@]}"
+[ "$rc" -eq 0 ] && grep -q 'document_token: 0$' runs/doc/recipe.yaml &&
+    grep -q 'tokenizer: .*/docset/tokenizer.json' runs/doc/recipe.yaml
+verdict "a run keeps the document token and the tokenizer of its shards" $? "$(seen)"
+got=$(ids_of doc --prompt "The" --tokens 300)
+[ "${got##* }" = 0 ] && [ "$(tr ' ' '\n' <<<"$got" | grep -cx 0)" -eq 1 ]
+verdict "the shards' document token ends a sample" $? "$got"
+sed -i 's/document_token: 0$/document_token: -1/' runs/doc/recipe.yaml # as an earlier version left it
+[ "$(ids_of doc --prompt "The" --tokens 300)" = "$got" ] && brim train tiny.yaml run=doc "${doc[@]}" steps=101
+verdict "a run of an earlier version finds it, and goes on" "$rc" "$(seen)"
+for i in 1 2; do # masked: what a sample sees does not depend on who names the token
+    [ $i -eq 2 ] && sed -i 's/document_token: 0$/document_token: -1/' runs/masked/recipe.yaml
+    [ $i -eq 1 ] && brim train tiny.yaml run=masked "${doc[@]}" model.mask=document
+    ids_of masked --prompt-ids "70 71 72 0 80 81" --temperature 0 --ignore-eos --tokens 30 >masked.$i
+done
+ids_of masked --prompt-ids "80 81" --temperature 0 --ignore-eos --tokens 30 >masked.3
+ids_of masked --prompt-ids "70 71 72 0 80 81" --temperature 0 --ignore-eos --tokens 30 \
+    data.document_token=299 >masked.4
+[ "$rc" -eq 0 ] && cmp -s masked.1 masked.2 && cmp -s masked.1 masked.3 && ! cmp -s masked.1 masked.4
+verdict "a masked sample sees its own document" $? "$(seen) $(cat masked.*)"
+brim export doc x-doc
+[ "$rc" -eq 0 ] && grep -q '"eos_token_id": 0[,}]' x-doc/config.json && cmp -s docset/tokenizer.json \
+    x-doc/tokenizer.json && grep -q '"eos_token_id": 0[,}]' x-doc/generation_config.json &&
+    grep -q '"eos_token": "<doc>"' x-doc/tokenizer_config.json
+verdict "an export says what ends a text" $? "$(seen) $(cat x-doc/*config.json)"
+"$brim" data tokenizer show x-doc --json | grep -q '"eos": 0'
+verdict "and its tokenizer, too" $? "$("$brim" data tokenizer show x-doc --json)"
+mkdir pair
+sed -n '/"vocab": {/,/^ *}/p' tok/tokenizer.json | sed '1s/.*/{/; $s/.*/}/' >pair/vocab.json
+sed -n 's/^ *\["\(.*\)", "\(.*\)"\],*$/\1 \2/p' tok/tokenizer.json | sed 's/\\\(.\)/\1/g' >pair/merges.txt
+brim train tiny.yaml run=pair data.tokenizer=pair steps=1 && brim export pair x-pair
+[ "$rc" -eq 0 ] && cmp -s <("$brim" data tokenizer encode x-pair text.txt) \
+    <("$brim" data tokenizer encode pair text.txt)
+verdict "an export of vocab.json and merges.txt has a tokenizer.json" $? "$(seen) $(ls x-pair)"
+
+text=(data.kind=text data.train=text.txt data.tokenizer=)
+brim train tiny.yaml run=go init=x-doc "${text[@]}" steps=1
+[ "$rc" -eq 0 ] && grep -q 'tokenizer: .*/x-doc"*$' runs/go/recipe.yaml && awk '/step 0: validation loss/ {
+    sub(/.*loss /, ""); low = $1 < 5 } END { exit !low }' said
+verdict "init brings its tokenizer for text" $? "$(seen)"
+brim eval doc "${cpu[@]}" data.kind=text data.train=text.txt && grep -qE ' [0-5]\.[0-9]* bits per byte' said
+verdict "a run brings its tokenizer for text" $? "$(seen)"
+cp -r x-doc x-bare; rm x-bare/tokenizer*
+refused "text for a model of tokens" \
+    "data.tokenizer: is missing: text without one is bytes, but model.vocab is 320, not 256" \
+    train tiny.yaml run=no init=x-bare "${text[@]}"
+brim import x-bare run=bare
+refused "text for a run of tokens" "data.tokenizer: is missing: text" eval bare "${cpu[@]}" "${text[@]}"
+refused "shards of another tokenizer" \
+    "data.tokenizer: tok did not make the tokens of docset; this one did: docset/tokenizer.json" \
+    train tiny.yaml run=no "${doc[@]}" data.tokenizer=tok
+cp -r doctok copied; rm copied/tokenizer_config.json
+brim train tiny.yaml run=copied "${doc[@]}" data.tokenizer=copied steps=1
+verdict "the tokenizer of the shards by another path" "$rc" "$(seen)"
+
 # ---- fine-tuning -------------------------------------------------------------------------------------------
 
 tail -c 60000 "$here/recipes/data/tinyshakespeare.txt" >other.txt

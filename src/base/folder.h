@@ -14,6 +14,14 @@ int folder_sync(const char *path);
  * folder. */
 int folder_publish(const char *tmp, const char *path);
 
+/* Makes a folder that the user named for results. *is_new: a command that fails removes it again. A path that
+ * cannot be one is the user's: negative after err_user(). */
+int folder_make_out(const char *path, int *is_new);
+
+/* Removes what killed processes left in a folder: files and folders named PREFIX and the number of a process
+ * that lives no more. What cannot be removed stays. */
+void folder_sweep(const char *path, const char *prefix);
+
 /* Removes path and everything in it; nothing to do when it is absent. Negative after err_set(). */
 int folder_remove(const char *path);
 

@@ -92,7 +92,7 @@ static int set_documents(Flags *f, const Tokenizer *t, TokenizeConfig *c)
     c->text.format     = (DocumentsFormat)k;
     c->text.field      = f->field;
     c->text.keep_going = f->skip_bad;
-    c->end_token       = tokenize_end_token(t);
+    c->end_token       = tokenizer_eos(t);
     if (f->token) TRY(find_token(t, f->token, &c->end_token));
     if (!f->token && c->end_token < 0) {
         return err_user("%s: has no token that ends a text: name one by --document-token NAME, or none",

@@ -173,6 +173,7 @@ int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run,
     snprintf(path, sizeof path, "%s/recipe.yaml", run);
     snprintf(dir, sizeof dir, "%s/checkpoints", run);
     TRY(recipe_load_without_data(r, path, t->n_override, t->override));
+    TRY(task_complete(r, 0));
     TRY(find_step(dir, which, &step));
     if (step < 0 && ckpt_list(dir, &step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
     return ckpt_path(dir, step, checkpoint, RUN_CHECKPOINT_PATH);

@@ -45,6 +45,8 @@ int hfconf_family_of(const RecipeModel *m);
 int hfconf_check_image(const RecipeModel *m, const RecipeImage *image);
 /* Writes config.json. */
 int hfconf_write(const HfConfig *c, FILE *out);
+/* Writes generation_config.json: the ids that begin and end a text. */
+int hfconf_write_generation(const HfConfig *c, FILE *out);
 /* Writes preprocessor_config.json of a vision model. */
 int hfconf_write_processor(const HfConfig *c, FILE *out);
 

@@ -1,4 +1,4 @@
-/* Writing config.json. */
+/* Writing config.json and generation_config.json. */
 #include "conf/hfconf.h"
 
 #include "base/err.h"
@@ -78,6 +78,30 @@ static void write_rotary(JsonOut *o, const HfConfig *c)
     if (c->family == HF_QWEN2 || c->family == HF_QWEN3) json_out_bool(o, "use_sliding_window", 0);
 }
 
+static void write_ends(JsonOut *o, const HfConfig *c)
+{
+    if (c->bos >= 0) json_out_int(o, "bos_token_id", c->bos);
+    if (c->bos < 0) json_out_str(o, "bos_token_id", NULL);
+    if (c->n_eos == 1) {
+        json_out_int(o, "eos_token_id", c->eos[0]);
+    } else if (c->n_eos == 0) {
+        json_out_str(o, "eos_token_id", NULL);
+    } else {
+        json_out_array(o, "eos_token_id");
+        for (int i = 0; i < c->n_eos; i++) json_out_int(o, NULL, c->eos[i]);
+        json_out_close(o);
+    }
+}
+
+int hfconf_write_generation(const HfConfig *c, FILE *out)
+{
+    JsonOut o;
+    json_out_init_file(&o, out);
+    json_out_object(&o, NULL);
+    write_ends(&o, c);
+    return json_out_end(&o);
+}
+
 int hfconf_write(const HfConfig *c, FILE *out)
 {
     static const char *const class_of[HF_FAMILIES] = { "GPT2LMHeadModel",    "LlamaForCausalLM",
@@ -102,16 +126,6 @@ int hfconf_write(const HfConfig *c, FILE *out)
         write_rotary(&o, c);
     }
     json_out_bool(&o, "tie_word_embeddings", c->model.tied);
-    if (c->bos >= 0) json_out_int(&o, "bos_token_id", c->bos);
-    if (c->bos < 0) json_out_str(&o, "bos_token_id", NULL);
-    if (c->n_eos == 1) {
-        json_out_int(&o, "eos_token_id", c->eos[0]);
-    } else if (c->n_eos == 0) {
-        json_out_str(&o, "eos_token_id", NULL);
-    } else {
-        json_out_array(&o, "eos_token_id");
-        for (int i = 0; i < c->n_eos; i++) json_out_int(&o, NULL, c->eos[i]);
-        json_out_close(&o);
-    }
+    write_ends(&o, c);
     return json_out_end(&o);
 }

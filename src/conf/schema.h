@@ -39,9 +39,10 @@ struct SchemaRow {
     const char *aka;   /* what other programs call it: comma list, for "did you mean" only */
     const char *help;
     int path; /* KEY_TEXT: names a file. Looked for beside the recipe, too; a run keeps the absolute path */
-    int repeats;    /* KEY_LIST: an item may come twice */
-    int secret;     /* never written down: schema_get() shows it as empty */
-    KeyFixed fixed; /* may it change when a run goes on? */
+    int repeats;      /* KEY_LIST: an item may come twice */
+    int secret;       /* never written down: schema_get() shows it as empty */
+    KeyFixed fixed;   /* may it change when a run goes on? */
+    int      by_data; /* follows from the data unless given: a checkpoint that has the default says nothing */
 };
 
 extern const SchemaRow schema_table[];

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "data/tokenize.h"
+#include "data/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -95,7 +96,7 @@ int text_cache(const Recipe *r, const char *path, double val, char *buf, size_t 
                                       .shard_tokens = SHARD_TOKENS,
                                       .threads      = hostmem_cpus() };
     if (tokenizer_open(&t, r->data.tokenizer) < 0) return recipe_blame_pending(r, "data.tokenizer");
-    c.end_token      = tokenize_end_token(t);
+    c.end_token      = vocab_document_token(r, t);
     const char *name = c.end_token < 0 ? NULL : tokenizer_token(t, c.end_token, &len);
     if (name && len < sizeof separator) memcpy(separator, name, len);
     c.text.separator = separator[0] ? separator : NULL;

@@ -46,9 +46,6 @@ typedef struct {
 /* Negative after err_user() (the input) or err_set(). */
 int tokenize(const Tokenizer *t, const TokenizeConfig *cfg, TokenizeResult *out);
 
-/* The token that ends a document by default: the tokenizer's own, or one of the usual names; -1: none. */
-int32_t tokenize_end_token(const Tokenizer *t);
-
 #ifdef __cplusplus
 }
 #endif

@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
-#include "data/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +13,12 @@ enum { PROMPT_FILE_BYTES = 64 << 20, MOST_PROMPTS = 1 << 16 };
 
 static int open_tokenizer(Prompts *p, const Recipe *r)
 {
-    char path[RECIPE_STR + 32];
+    char path[VOCAB_PATH];
     p->speech = SPEAKS_IDS;
     if (r->data.kind == DATA_TEXT || (r->data.kind == DATA_RANDOM && r->model.vocab == 256))
         p->speech = SPEAKS_BYTES;
-    if (r->data.tokenizer[0]) {
-        str_copy(path, sizeof path, r->data.tokenizer);
-    } else if (!vocab_path(r, path, sizeof path)) {
-        return 0;
-    }
-    TRY(tokenizer_open(&p->tokenizer, path));
+    if (!vocab_path(r, path)) return 0;
+    if (tokenizer_open(&p->tokenizer, path) < 0) return recipe_blame_pending(r, "data.tokenizer");
     p->speech  = SPEAKS_TOKENS;
     p->scratch = tokenizer_scratch_create(p->tokenizer);
     return p->scratch ? 0 : -1;
@@ -31,20 +26,8 @@ static int open_tokenizer(Prompts *p, const Recipe *r)
 
 static int read_ends(Prompts *p, const Recipe *r)
 {
-    const char *list = r->sample.eos;
-    char        item[32];
-    int64_t     id;
-    while (str_list_next(&list, item, sizeof item) > 0 && p->n_eos < ARRAY_LEN(p->eos)) {
-        if (str_parse_int(item, &id) < 0 || id < 0 || id >= r->model.vocab)
-            return recipe_blame(r, "sample.eos", "'%s' is not a token id from 0 to %lld", item,
-                                (long long)r->model.vocab - 1);
-        p->eos[p->n_eos++] = (int32_t)id;
-    }
-    if (p->n_eos > 0) return 0;
-    if (r->data.document_token >= 0) p->eos[p->n_eos++] = (int32_t)r->data.document_token;
-    if (p->n_eos == 0 && p->tokenizer && tokenizer_eos(p->tokenizer) >= 0)
-        p->eos[p->n_eos++] = tokenizer_eos(p->tokenizer);
-    return 0;
+    p->n_eos = vocab_ends(r, p->tokenizer, p->eos);
+    return p->n_eos < 0 ? -1 : 0;
 }
 
 int prompts_is_end(const Prompts *p, int32_t id)
@@ -151,14 +134,13 @@ static int add_file(Prompts *p, const char *path, int64_t vocab)
     return rc;
 }
 
-/* The task's own prompt: a line break, or the token that begins a text. */
+/* The task's own prompt: a line break, the token that begins a text, or one that ends the text before. */
 static int add_own(Prompts *p, const Recipe *r)
 {
-    int32_t id = (int32_t)MAX(r->data.document_token, 0);
+    int32_t id = p->tokenizer ? tokenizer_bos(p->tokenizer) : -1;
     if (p->speech == SPEAKS_BYTES) return add_text(p, "--prompt", "\n", 1, r->model.vocab);
-    if (p->tokenizer && tokenizer_bos(p->tokenizer) >= 0) id = tokenizer_bos(p->tokenizer);
-    if (r->data.document_token < 0 && p->n_eos > 0 && !(p->tokenizer && tokenizer_bos(p->tokenizer) >= 0))
-        id = p->eos[0];
+    if (id < 0) id = (int32_t)r->data.document_token;
+    if (id < 0) id = p->n_eos > 0 ? p->eos[0] : 0;
     return add(p, &id, 1);
 }
 
