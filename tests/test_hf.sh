@@ -116,6 +116,28 @@ brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
 
+# A squared ReLU is Arcee's, the exact GELU one of GPT-2's.
+round_trip() { # name, what config.json says, overrides ...
+    brim train tiny.yaml "run=$1" steps=2 "${@:3}" && brim export "$1" "x-$1" &&
+        brim import "x-$1" "run=$1-again" && brim export "$1-again" "x-$1-again"
+    for run in "$1" "$1-again"; do
+        [ "$rc" -eq 0 ] && brim eval "$run" "${cpu[@]}" precision=fp32 --ids few.txt && cp said "$run.said"
+    done
+    [ "$rc" -eq 0 ] && grep -q "$2" "x-$1/config.json" && cmp -s "$1.said" "$1-again.said" &&
+        "$verify" same "x-$1" "x-$1-again" >cmp.txt
+    verdict "$1: a run is exported and imported again" $? "$(seen) $(cat "x-$1/config.json")"
+}
+cut -d' ' -f1-60 llama/ids.txt >few.txt
+round_trip arcee '"ArceeForCausalLM".*"hidden_act": "relu2"' model.act=relu2
+grep -aq 'layers.0.mlp.up_proj.weight' x-arcee/model.safetensors &&
+    ! grep -aq gate_proj x-arcee/model.safetensors
+verdict "an Arcee model has no gate" $? ""
+round_trip exact '"gpt2".*"activation_function": "gelu"' model.act=gelu_erf model.norm=layernorm \
+    model.pos=learned
+brim train tiny.yaml run=mixed steps=1 model.norm=layernorm model.pos=learned
+refused "a gate beside LayerNorm" "model.act: no Hugging Face model that Brim writes has this activation" \
+    export mixed x-mixed
+
 # ---- what ends a document, and whose tokens they are -------------------------------------------------------
 
 ids_of() { "$brim" sample "$@" --ids 2>said | tail -n 1; } # run, options
@@ -226,6 +248,8 @@ try "a list for a map" "generation_config.json: not a JSON map"
 broken qwen2; sed -i 's#model-00001-of#../model-00001-of#' bad/model.safetensors.index.json
 try "a path out of the folder" "weight_map"
 broken qwen2; rm bad/model-00002*; try "a shard that is missing" "model-00002"
+broken; mv bad/model.safetensors bad/pytorch_model.bin; try "PyTorch's own format" \
+    "bad: has pytorch_model.bin, but no model.safetensors (save_pretrained of transformers writes it)"
 refused "no folder" "config.json" import nowhere run=bad
 [ ! -e runs/bad ]; verdict "a refused import leaves no run" $? "$(ls runs/bad 2>/dev/null)"
 refused "a run that is there" "has checkpoints" import llama run=llama

@@ -34,6 +34,8 @@ typedef struct {
     const char        *base; /* before their names; a folder may leave the word away, as old ones do */
     const HfRow       *row;
     int                n_row;
+    const HfRow       *own; /* instead of those in `row` for the same weights */
+    int                n_own;
     const char *const *ignore; /* ends of their names that hold no weight (masks, tables); ends with NULL */
 } HfMap;
 
