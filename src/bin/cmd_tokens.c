@@ -195,7 +195,7 @@ typedef struct {
 
 static void print_shard(Look *l, const char *path, const ShardHeader *h, int64_t text_bytes)
 {
-    static const char *const kind[] = { "brim", "llm.c", "uint16" };
+    static const char *const kind[] = { "brim", "llm.c", "uint16", "npy" };
     if (l->json) {
         json_out_object(&l->out, NULL);
         json_out_str(&l->out, "file", path);
