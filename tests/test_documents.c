@@ -326,7 +326,10 @@ static void shards_hold_the_text(void **state)
     memcpy(text + 700 * 5 + 13, text + 700 * 9 + 13, 687); /* a document twice */
     put("in.txt", text, TEXT);
     for (int k = 0; k < 2; k++) {
-        TokenizeConfig c = { .text         = { .path = path, .n_path = 1, .separator = "<|endoftext|>" },
+        TokenizeConfig c = { .text         = { .path      = path,
+                                               .n_path    = 1,
+                                               .format    = DOCUMENTS_TEXT, /* it has zero bytes */
+                                               .separator = "<|endoftext|>" },
                              .out          = out[k],
                              .end_token    = tokenizer_eos(t),
                              .val          = 0.3,

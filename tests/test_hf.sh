@@ -199,6 +199,58 @@ cp -r doctok copied; rm copied/tokenizer_config.json
 brim train tiny.yaml run=copied "${doc[@]}" data.tokenizer=copied steps=1
 verdict "the tokenizer of the shards by another path" "$rc" "$(seen)"
 
+# ---- what is asked for in a wrong or unusual way -----------------------------------------------------------
+
+refused "an id that is none" "--prompt-ids: '9999' is not a token id from 0 to 319" sample tiny \
+    --prompt-ids 3,9999
+refused "a prompt file that is none" "--prompt-file: /dev/null: is not a regular file" sample tiny \
+    --prompt-file /dev/null
+echo 5 >one.txt
+refused "one id has no loss" "one.txt: one id has no next one to predict" eval tiny --ids one.txt
+refused "logits into no folder" "--logits: no such folder: nowhere" eval tiny --ids few.txt \
+    --logits nowhere/x.npy
+brim eval tiny "${cpu[@]}" --ids few.txt --json &&
+    grep -q '^{"loss": [0-9.]*, "perplexity": .*"targets": 59' said
+verdict "a loss of ids as JSON" $? "$(seen)"
+brim eval tiny "${cpu[@]}" && [ "$(grep -c 'tokens checked' said)" -eq 1 ]
+verdict "an evaluation opens its data once" $? "$(seen)"
+a=$(ids_of tiny --prompt "The" --temperature 0 --tokens 20)
+b=$(ids_of tiny --prompt "The" --top-p 0 --tokens 20)
+[ -n "$a" ] && [ "$a" = "$b" ]; verdict "--top-p 0 takes the most likely" $? "$a / $b"
+printf 'The\r\n\r\nWhat\r\n' >crlf.txt; printf 'The\nWhat\n' >lf.txt
+for f in crlf lf; do
+    "$brim" sample tiny --prompt-file $f.txt --temperature 0 --tokens 9 --ids 2>$f.err | tail -n 2 >$f.out
+done
+cmp -s crlf.out lf.out && grep -q 'crlf.txt: 1 empty line is left out' crlf.err
+verdict "lines of a prompt file may end in CRLF" $? "$(cat crlf.out lf.out crlf.err)"
+"$brim" sample tiny --prompt "The" --tokens 200 --ignore-eos --stop '\n' 2>/dev/null >stopped.txt
+[ "$(wc -l <stopped.txt)" -eq 1 ]; verdict "--stop takes a line break" $? "$(cat stopped.txt)"
+(ulimit -v 3000000; "$brim" sample doc --prompt "The" --tokens 1000000000 >out 2>&1)
+verdict "memory grows with the text" $? "$(tail -n 1 out)"
+brim train tiny.yaml run=no 'freeze=[block.0-9]'
+[ "$rc" -eq 2 ] && grep -q 'freeze: no weight is named block.0-9 (did you mean block.0?)' said
+verdict "a range of blocks that are not there" $? "$(seen)"
+refused "a second tokenizer" "doctok: one tokenizer at a time" data tokenizer show tok doctok
+refused "a folder for a file" "tok: is a folder: name a file" data tokenizer encode tok tok
+brim import x-doc run=named && grep -q "^$BRIM_RUNS/named: llama" said
+verdict "an import says where its run is" $? "$(seen)"
+printf '{"body": "one"}\n' >body.jsonl
+brim train tiny.yaml run=no data.train=body.jsonl; grep -q '"text" (data.field=body would do)' said
+verdict "a field that is not there, in a recipe" $? "$(seen)"
+for i in $(seq 400); do echo "{\"body\": \"$i and some more text\"}"; done >body.jsonl
+brim train tiny.yaml run=field data.train=body.jsonl data.field=body steps=1 &&
+    brim train tiny.yaml run=split 'data.split=\n' steps=1 && grep -q "in [0-9]\{4\} documents" said
+verdict "data.field and data.split" $? "$(seen)"
+refused "a tokenizer that is none" "command line: data.tokenizer: few.txt:" train tiny.yaml run=no \
+    data.tokenizer=few.txt
+refused "a vocabulary that is too small for text" "model.vocab: 299 is too small: " train tiny.yaml run=no \
+    model.vocab=299 data.tokenizer=tok
+printf 'PAR1\0\0' >a.parquet
+refused "a file that is not text" "a.parquet: not text: it has a zero byte" data tokens a.parquet \
+    --tokenizer tok --out no
+[ ! -e no ] && refused "text that is not there" "body" data tokenizer train body.jsonl --vocab 300 --out no
+[ ! -e no ]; verdict "a refused tokenizer leaves no folder" $? "$(ls -A no 2>&1)"
+
 # ---- fine-tuning -------------------------------------------------------------------------------------------
 
 tail -c 60000 "$here/recipes/data/tinyshakespeare.txt" >other.txt

@@ -12,8 +12,15 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+const char *folder_of_runs(void)
+{
+    const char *base = getenv("BRIM_RUNS");
+    return base && *base ? base : "runs";
+}
 
 int folder_sync(const char *path)
 {

@@ -6,6 +6,9 @@
 #ifndef BASE_FOLDER_H
 #define BASE_FOLDER_H
 
+/* Where runs are: $BRIM_RUNS, or "runs". */
+const char *folder_of_runs(void);
+
 /* Makes the names in a folder survive a power cut. Negative after err_set(). */
 int folder_sync(const char *path);
 

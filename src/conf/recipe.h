@@ -127,6 +127,8 @@ typedef struct {
     char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
     char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
+    char       field[RECIPE_STR];     /* of JSON lines that is the text */
+    char       split[RECIPE_STR];     /* between two documents of text; "": the end token's name */
     DataPack   pack;
     double     val_fraction;
     int64_t    threads;             /* loader threads, 0 = auto */

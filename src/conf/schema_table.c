@@ -579,6 +579,15 @@ const SchemaRow schema_table[] = {
       .tasks = "lm", .fixed = FIXED_DATA, .by_data = 1,
       .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
               "tokens: whose ids they are. Default: that of init, or tokenizer.json beside the shards" },
+    { ROW("data.field", KEY_TEXT, data.field, "text"),
+      .aka = "text_field,text_column,content_field",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "with data.tokenizer: the field of JSON lines (*.jsonl) that is the text" },
+    { ROW("data.split", KEY_TEXT, data.split, ""),
+      .aka = "separator,delimiter",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "with data.tokenizer: text between two documents of plain text, such as '\\n\\n'; default: the "
+              "name of the end token" },
     { ROW("data.pack", KEY_ENUM, data.pack, "concat"), .names = pack_names,
       .aka = "packing,sample_packing",
       .tasks = "lm", .fixed = FIXED_SAMPLE,

@@ -27,9 +27,8 @@ typedef struct {
     double          val;          /* share of the documents that is for validation; 0: none */
     int64_t         shard_tokens; /* a shard ends with the document that reaches so many */
     int             threads;
-    /* Called now and then by the calling thread with bytes of input read, and all (0: not known); or NULL. */
-    void (*note)(void *arg, int64_t done, int64_t all);
-    void *note_arg;
+    DocumentsNote   note; /* called by the calling thread */
+    void           *note_arg;
 } TokenizeConfig;
 
 typedef struct {

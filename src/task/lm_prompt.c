@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 
 #include <stdlib.h>
@@ -41,9 +42,12 @@ int prompts_is_end(const Prompts *p, int32_t id)
 static int read_stops(Prompts *p, const char *list)
 {
     while (list && *list) {
-        size_t n = strcspn(list, "|");
+        size_t n    = strcspn(list, "|");
+        char  *text = arena_printf(&p->arena, "%.*s", (int)n, list);
         if (p->n_stop == ARRAY_LEN(p->stop)) return err_user("command line: --stop: more than 16 texts");
-        if (n > 0) p->stop[p->n_stop++] = arena_printf(&p->arena, "%.*s", (int)n, list);
+        if (str_unescape(text, n + 1, text) < 0)
+            return err_user("command line: --stop: '%.64s' has an escape other than \\n \\t \\r \\\\", text);
+        if (n > 0) p->stop[p->n_stop++] = text;
         list += n + (list[n] == '|');
     }
     if (p->n_stop > 0 && p->speech == SPEAKS_IDS)
@@ -67,28 +71,23 @@ static int add(Prompts *p, const int32_t *id, int64_t n)
 /* Ids in text. A prompt has spaces between them, --prompt-ids may have commas. */
 static int add_ids(Prompts *p, const char *flag, const char *text, int64_t vocab)
 {
-    const char *between = strcmp(flag, "--prompt-ids") == 0 ? " ,\t\r\n" : " ";
-    int32_t    *id      = malloc(sizeof *id * (strlen(text) / 2 + 1));
-    int64_t     n       = 0, one;
-    int         rc      = id ? 0 : err_sys("memory for a prompt");
-    for (const char *s = text + strspn(text, between); rc == 0 && *s;) {
-        char   shown[64];
-        size_t len = strcspn(s, between);
-        str_quote(shown, sizeof shown, s, len);
-        if (str_parse_int(shown, &one) < 0 || one < 0 || one >= vocab) {
-            rc = err_user("command line: %s: '%s' is not a token id: this model was not trained on text, "
-                          "its prompt is numbers from 0 to %lld, separated by spaces",
-                          flag, shown, (long long)vocab - 1);
-        } else {
-            id[n++] = (int32_t)one;
-        }
-        s += len;
-        s += strspn(s, between);
-    }
-    if (rc == 0 && n == 0) rc = err_user("command line: %s: needs at least one token id", flag);
-    if (rc == 0) rc = add(p, id, n);
+    int         typed = strcmp(flag, "--prompt-ids") == 0;
+    int32_t    *id    = malloc(sizeof *id * (strlen(text) / 2 + 1));
+    const char *bad = "", *between = typed ? " ,\t\r\n" : " ";
+    char        shown[64];
+    if (!id) return err_sys("memory for a prompt");
+    int64_t n  = str_parse_ids(text, strlen(text), between, vocab, id, &bad);
+    int     rc = n > 0 ? add(p, id, n) : -1;
     free(id);
-    return rc;
+    if (n == 0) return err_user("command line: %s: needs at least one token id", flag);
+    if (n > 0) return rc;
+    str_quote(shown, sizeof shown, bad, strcspn(bad, between));
+    if (typed)
+        return err_user("command line: %s: '%s' is not a token id from 0 to %lld", flag, shown,
+                        (long long)vocab - 1);
+    return err_user("command line: %s: '%s' is not a token id: this model was not trained on text, its "
+                    "prompt is numbers from 0 to %lld, separated by spaces",
+                    flag, shown, (long long)vocab - 1);
 }
 
 static int add_text(Prompts *p, const char *flag, const char *text, size_t len, int64_t vocab)
@@ -115,22 +114,30 @@ static int add_text(Prompts *p, const char *flag, const char *text, size_t len, 
     return add(p, id, n);
 }
 
+/* One prompt a line, whichever way the lines end. */
 static int add_file(Prompts *p, const char *path, int64_t vocab)
 {
-    char  *text;
-    size_t n, at = 0;
-    int    rc = 0;
-    if (file_kind(path) == FILE_NONE) return err_user("command line: --prompt-file: no such file: %s", path);
+    char    *text;
+    size_t   n, at = 0;
+    int      rc = 0, n_empty = 0;
+    FileKind kind = file_kind(path);
+    if (kind == FILE_NONE) return err_user("command line: --prompt-file: no such file: %s", path);
+    if (kind != FILE_REGULAR) return err_user("command line: --prompt-file: %s: is not a regular file", path);
     TRY(file_read_all(path, PROMPT_FILE_BYTES, &text, &n));
     while (at < n && rc == 0) {
         char  *end     = memchr(text + at, '\n', n - at);
-        size_t len     = end ? (size_t)(end - text) - at : n - at;
+        size_t line    = end ? (size_t)(end - text) - at : n - at;
+        size_t len     = line > 0 && text[at + line - 1] == '\r' ? line - 1 : line;
         text[at + len] = '\0'; /* the text ends with a zero of its own */
         if (len > 0) rc = add_text(p, "--prompt-file", text + at, len, vocab);
-        at += len + 1;
+        n_empty += len == 0;
+        at += line + 1;
     }
     free(text);
     if (rc == 0 && p->n_prompt == 0) rc = err_user("command line: --prompt-file: %s has no prompt", path);
+    if (rc == 0 && n_empty > 0)
+        log_warn("--prompt-file: %s: %d empty line%s left out", path, n_empty,
+                 n_empty == 1 ? " is" : "s are");
     return rc;
 }
 
