@@ -23,11 +23,13 @@ typedef enum {
     HF_PATCHES     /* [rows, 3, side, side]; Brim's columns are [side, side, 3] */
 } HfForm;
 
+typedef enum { HF_WHOLE, HF_HALVES /* gate, up */, HF_QKV /* as wide as the heads of each */ } HfParts;
+
 typedef struct {
     const char *ours;             /* "block.#.qkv.weight" */
     const char *theirs[HF_PARTS]; /* one after another along the rows; the rest NULL */
     HfForm      form;
-    int         pair; /* 1: two equal halves of the rows, on writing; 3: q, k, v */
+    HfParts     parts; /* how the rows of Brim's are shared out among theirs, on writing */
 } HfRow;
 
 typedef struct {
