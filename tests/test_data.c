@@ -364,6 +364,79 @@ static void source_joins_a_folder(void **state)
     refuse_source(&r, 0, "data.train", "no *.bin files");
 }
 
+static void write_bytes(const char *path, const void *head, size_t n_head, const void *body, size_t n_body)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(head, 1, n_head, f), n_head);
+    assert_int_equal(fwrite(body, 1, n_body, f), n_body);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void expect_ids(const Recipe *r, const int32_t *want, int64_t n)
+{
+    Tokens *s;
+    int32_t got[8];
+    if (tokens_open(&s, r, 0) < 0) fail_msg("%s", err_get());
+    assert_int_equal(tokens_len(s), n);
+    assert_int_equal(tokens_read(s, 0, n, got), 0);
+    assert_memory_equal(got, want, sizeof *got * (size_t)n);
+    tokens_close(s);
+}
+
+/* llm.c's shards of Llama 3 have another number and ids of 4 bytes. */
+static void shard_reads_llama3(void **state)
+{
+    int32_t       head[256] = { 20240801, 7, 5 };
+    const int32_t tok[]     = { 128000, 1, 2, 70000, 128255 };
+    const char   *path      = in(state, "llama3.bin");
+    Recipe        r         = recipe_of(DATA_TOKENS, path, 128256);
+    r.data.val_fraction     = 0;
+    write_bytes(path, head, sizeof head, tok, sizeof tok);
+    expect_ids(&r, tok, 5);
+    head[1] = 1;
+    write_bytes(path, head, sizeof head, tok, sizeof tok);
+    refuse_source(&r, 0, "llama3.bin", "version 1, this program reads version 7");
+}
+
+static void write_npy(const char *path, const char *text, const void *body, size_t n_body)
+{
+    char head[128];
+    memset(head, ' ', sizeof head);
+    memcpy(head, "\x93NUMPY\1\0\x76", 9);
+    head[9] = 0;
+    memcpy(head + 10, text, strlen(text));
+    head[127] = '\n';
+    write_bytes(path, head, sizeof head, body, n_body);
+}
+
+/* A header of NumPy is no token: arrays are read by both kinds, others are refused. */
+static void shard_reads_npy(void **state)
+{
+    const uint16_t narrow[] = { 1, 2, 3, 500, 65535 };
+    const int32_t  wide[]   = { 1, 2, 3, 500, 65535 };
+    const char    *path     = in(state, "x.npy");
+    DataKind       kind[]   = { DATA_TOKENS, DATA_UINT16 };
+    for (int k = 0; k < 2; k++) {
+        Recipe r            = recipe_of(kind[k], path, 65536);
+        r.data.val_fraction = 0;
+        write_npy(path, "{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }", narrow, sizeof narrow);
+        expect_ids(&r, wide, 5);
+        write_npy(path, "{'descr': '<i4', 'fortran_order': False, 'shape': (5,), }", wide, sizeof wide);
+        expect_ids(&r, wide, 5);
+        write_npy(path, "{'descr': '<u2', 'fortran_order': False, 'shape': (6,), }", narrow, sizeof narrow);
+        refuse_source(&r, 0, "x.npy", "truncated");
+        write_npy(path, "{'descr': '<i8', 'fortran_order': False, 'shape': (5,), }", narrow, sizeof narrow);
+        refuse_source(&r, 0, "x.npy", "'<i8'");
+        write_npy(path, "{'descr': '<u2', 'fortran_order': False, 'shape': (5, 1), }", narrow, sizeof narrow);
+        refuse_source(&r, 0, "x.npy", "several dimensions");
+        write_npy(path, "{}", narrow, sizeof narrow);
+        refuse_source(&r, 0, "x.npy", "not an array of token ids");
+        write_bytes(path, "\x93NUMPY\1\0\xff\xff", 10, narrow, sizeof narrow);
+        refuse_source(&r, 0, "x.npy", "truncated");
+    }
+}
+
 /* A bit of the payload that leaves its id in the vocabulary: only the checksum tells, and only where it is
  * looked at. */
 static void check_finds_damage(void **state)
@@ -565,6 +638,8 @@ int main(void)
         CASE(shard_refuses_every_flip),
         CASE(shard_refuses_lies),
         CASE(shard_reads_llmc),
+        CASE(shard_reads_llama3),
+        CASE(shard_reads_npy),
         CASE(writer_leaves_nothing_behind),
         CASE(writer_fails_safely),
         CASE(source_joins_a_folder),

@@ -116,6 +116,141 @@ brim export tiny x-tiny --dtype bfloat16
 [ "$rc" -eq 0 ] && [ -s x-tiny/tokenizer.json ] && grep -q '"bfloat16"' x-tiny/config.json
 verdict "export with tokenizer, as bfloat16" $? "$(seen)"
 
+# A squared ReLU is Arcee's, the exact GELU one of GPT-2's.
+round_trip() { # name, what config.json says, overrides ...
+    brim train tiny.yaml "run=$1" steps=2 "${@:3}" && brim export "$1" "x-$1" &&
+        brim import "x-$1" "run=$1-again" && brim export "$1-again" "x-$1-again"
+    for run in "$1" "$1-again"; do
+        [ "$rc" -eq 0 ] && brim eval "$run" "${cpu[@]}" precision=fp32 --ids few.txt && cp said "$run.said"
+    done
+    [ "$rc" -eq 0 ] && grep -q "$2" "x-$1/config.json" && cmp -s "$1.said" "$1-again.said" &&
+        "$verify" same "x-$1" "x-$1-again" >cmp.txt
+    verdict "$1: a run is exported and imported again" $? "$(seen) $(cat "x-$1/config.json")"
+}
+cut -d' ' -f1-60 llama/ids.txt >few.txt
+round_trip arcee '"ArceeForCausalLM".*"hidden_act": "relu2"' model.act=relu2
+grep -aq 'layers.0.mlp.up_proj.weight' x-arcee/model.safetensors &&
+    ! grep -aq gate_proj x-arcee/model.safetensors
+verdict "an Arcee model has no gate" $? ""
+round_trip exact '"gpt2".*"activation_function": "gelu"' model.act=gelu_erf model.norm=layernorm \
+    model.pos=learned
+brim train tiny.yaml run=mixed steps=1 model.norm=layernorm model.pos=learned
+refused "a gate beside LayerNorm" "model.act: no Hugging Face model that Brim writes has this activation" \
+    export mixed x-mixed
+
+# ---- what ends a document, and whose tokens they are -------------------------------------------------------
+
+ids_of() { "$brim" sample "$@" --ids 2>said | tail -n 1; } # run, options
+brim data tokenizer train text.txt --vocab 300 --special '<doc>,<|endoftext|>' --out doctok
+brim data tokens text.txt --tokenizer doctok --document-token '<doc>' --split '\n' --out docset
+doc=(data.kind=tokens data.train=docset data.tokenizer= steps=100 optim.lr=1e-2)
+brim train tiny.yaml run=doc "${doc[@]}"
+[ "$rc" -eq 0 ] && grep -q 'document_token: 0$' runs/doc/recipe.yaml &&
+    grep -q 'tokenizer: .*/docset/tokenizer.json' runs/doc/recipe.yaml
+verdict "a run keeps the document token and the tokenizer of its shards" $? "$(seen)"
+got=$(ids_of doc --prompt "The" --tokens 300)
+[ "${got##* }" = 0 ] && [ "$(tr ' ' '\n' <<<"$got" | grep -cx 0)" -eq 1 ]
+verdict "the shards' document token ends a sample" $? "$got"
+sed -i 's/document_token: 0$/document_token: -1/' runs/doc/recipe.yaml # as an earlier version left it
+[ "$(ids_of doc --prompt "The" --tokens 300)" = "$got" ] && brim train tiny.yaml run=doc "${doc[@]}" steps=101
+verdict "a run of an earlier version finds it, and goes on" "$rc" "$(seen)"
+for i in 1 2; do # masked: what a sample sees does not depend on who names the token
+    [ $i -eq 2 ] && sed -i 's/document_token: 0$/document_token: -1/' runs/masked/recipe.yaml
+    [ $i -eq 1 ] && brim train tiny.yaml run=masked "${doc[@]}" model.mask=document
+    ids_of masked --prompt-ids "70 71 72 0 80 81" --temperature 0 --ignore-eos --tokens 30 >masked.$i
+done
+ids_of masked --prompt-ids "80 81" --temperature 0 --ignore-eos --tokens 30 >masked.3
+ids_of masked --prompt-ids "70 71 72 0 80 81" --temperature 0 --ignore-eos --tokens 30 \
+    data.document_token=299 >masked.4
+[ "$rc" -eq 0 ] && cmp -s masked.1 masked.2 && cmp -s masked.1 masked.3 && ! cmp -s masked.1 masked.4
+verdict "a masked sample sees its own document" $? "$(seen) $(cat masked.*)"
+brim export doc x-doc
+[ "$rc" -eq 0 ] && grep -q '"eos_token_id": 0[,}]' x-doc/config.json && cmp -s docset/tokenizer.json \
+    x-doc/tokenizer.json && grep -q '"eos_token_id": 0[,}]' x-doc/generation_config.json &&
+    grep -q '"eos_token": "<doc>"' x-doc/tokenizer_config.json
+verdict "an export says what ends a text" $? "$(seen) $(cat x-doc/*config.json)"
+"$brim" data tokenizer show x-doc --json | grep -q '"eos": 0'
+verdict "and its tokenizer, too" $? "$("$brim" data tokenizer show x-doc --json)"
+mkdir pair
+sed -n '/"vocab": {/,/^ *}/p' tok/tokenizer.json | sed '1s/.*/{/; $s/.*/}/' >pair/vocab.json
+sed -n 's/^ *\["\(.*\)", "\(.*\)"\],*$/\1 \2/p' tok/tokenizer.json | sed 's/\\\(.\)/\1/g' >pair/merges.txt
+brim train tiny.yaml run=pair data.tokenizer=pair steps=1 && brim export pair x-pair
+[ "$rc" -eq 0 ] && cmp -s <("$brim" data tokenizer encode x-pair text.txt) \
+    <("$brim" data tokenizer encode pair text.txt)
+verdict "an export of vocab.json and merges.txt has a tokenizer.json" $? "$(seen) $(ls x-pair)"
+
+text=(data.kind=text data.train=text.txt data.tokenizer=)
+brim train tiny.yaml run=go init=x-doc "${text[@]}" steps=1
+[ "$rc" -eq 0 ] && grep -q 'tokenizer: .*/x-doc"*$' runs/go/recipe.yaml && awk '/step 0: validation loss/ {
+    sub(/.*loss /, ""); low = $1 < 5 } END { exit !low }' said
+verdict "init brings its tokenizer for text" $? "$(seen)"
+brim eval doc "${cpu[@]}" data.kind=text data.train=text.txt && grep -qE ' [0-5]\.[0-9]* bits per byte' said
+verdict "a run brings its tokenizer for text" $? "$(seen)"
+cp -r x-doc x-bare; rm x-bare/tokenizer*
+refused "text for a model of tokens" \
+    "data.tokenizer: is missing: text without one is bytes, but model.vocab is 320, not 256" \
+    train tiny.yaml run=no init=x-bare "${text[@]}"
+brim import x-bare run=bare
+refused "text for a run of tokens" "data.tokenizer: is missing: text" eval bare "${cpu[@]}" "${text[@]}"
+refused "shards of another tokenizer" \
+    "data.tokenizer: tok did not make the tokens of docset; this one did: docset/tokenizer.json" \
+    train tiny.yaml run=no "${doc[@]}" data.tokenizer=tok
+cp -r doctok copied; rm copied/tokenizer_config.json
+brim train tiny.yaml run=copied "${doc[@]}" data.tokenizer=copied steps=1
+verdict "the tokenizer of the shards by another path" "$rc" "$(seen)"
+
+# ---- what is asked for in a wrong or unusual way -----------------------------------------------------------
+
+refused "an id that is none" "--prompt-ids: '9999' is not a token id from 0 to 319" sample tiny \
+    --prompt-ids 3,9999
+refused "a prompt file that is none" "--prompt-file: /dev/null: is not a regular file" sample tiny \
+    --prompt-file /dev/null
+echo 5 >one.txt
+refused "one id has no loss" "one.txt: one id has no next one to predict" eval tiny --ids one.txt
+refused "logits into no folder" "--logits: no such folder: nowhere" eval tiny --ids few.txt \
+    --logits nowhere/x.npy
+brim eval tiny "${cpu[@]}" --ids few.txt --json &&
+    grep -q '^{"loss": [0-9.]*, "perplexity": .*"targets": 59' said
+verdict "a loss of ids as JSON" $? "$(seen)"
+brim eval tiny "${cpu[@]}" && [ "$(grep -c 'tokens checked' said)" -eq 1 ]
+verdict "an evaluation opens its data once" $? "$(seen)"
+a=$(ids_of tiny --prompt "The" --temperature 0 --tokens 20)
+b=$(ids_of tiny --prompt "The" --top-p 0 --tokens 20)
+[ -n "$a" ] && [ "$a" = "$b" ]; verdict "--top-p 0 takes the most likely" $? "$a / $b"
+printf 'The\r\n\r\nWhat\r\n' >crlf.txt; printf 'The\nWhat\n' >lf.txt
+for f in crlf lf; do
+    "$brim" sample tiny --prompt-file $f.txt --temperature 0 --tokens 9 --ids 2>$f.err | tail -n 2 >$f.out
+done
+cmp -s crlf.out lf.out && grep -q 'crlf.txt: 1 empty line is left out' crlf.err
+verdict "lines of a prompt file may end in CRLF" $? "$(cat crlf.out lf.out crlf.err)"
+"$brim" sample tiny --prompt "The" --tokens 200 --ignore-eos --stop '\n' 2>/dev/null >stopped.txt
+[ "$(wc -l <stopped.txt)" -eq 1 ]; verdict "--stop takes a line break" $? "$(cat stopped.txt)"
+(ulimit -v 3000000; "$brim" sample doc --prompt "The" --tokens 1000000000 >out 2>&1)
+verdict "memory grows with the text" $? "$(tail -n 1 out)"
+brim train tiny.yaml run=no 'freeze=[block.0-9]'
+[ "$rc" -eq 2 ] && grep -q 'freeze: no weight is named block.0-9 (did you mean block.0?)' said
+verdict "a range of blocks that are not there" $? "$(seen)"
+refused "a second tokenizer" "doctok: one tokenizer at a time" data tokenizer show tok doctok
+refused "a folder for a file" "tok: is a folder: name a file" data tokenizer encode tok tok
+brim import x-doc run=named && grep -q "^$BRIM_RUNS/named: llama" said
+verdict "an import says where its run is" $? "$(seen)"
+printf '{"body": "one"}\n' >body.jsonl
+brim train tiny.yaml run=no data.train=body.jsonl; grep -q '"text" (data.field=body would do)' said
+verdict "a field that is not there, in a recipe" $? "$(seen)"
+for i in $(seq 400); do echo "{\"body\": \"$i and some more text\"}"; done >body.jsonl
+brim train tiny.yaml run=field data.train=body.jsonl data.field=body steps=1 &&
+    brim train tiny.yaml run=split 'data.split=\n' steps=1 && grep -q "in [0-9]\{4\} documents" said
+verdict "data.field and data.split" $? "$(seen)"
+refused "a tokenizer that is none" "command line: data.tokenizer: few.txt:" train tiny.yaml run=no \
+    data.tokenizer=few.txt
+refused "a vocabulary that is too small for text" "model.vocab: 299 is too small: " train tiny.yaml run=no \
+    model.vocab=299 data.tokenizer=tok
+printf 'PAR1\0\0' >a.parquet
+refused "a file that is not text" "a.parquet: not text: it has a zero byte" data tokens a.parquet \
+    --tokenizer tok --out no
+[ ! -e no ] && refused "text that is not there" "body" data tokenizer train body.jsonl --vocab 300 --out no
+[ ! -e no ]; verdict "a refused tokenizer leaves no folder" $? "$(ls -A no 2>&1)"
+
 # ---- fine-tuning -------------------------------------------------------------------------------------------
 
 tail -c 60000 "$here/recipes/data/tinyshakespeare.txt" >other.txt
@@ -165,6 +300,8 @@ try "a list for a map" "generation_config.json: not a JSON map"
 broken qwen2; sed -i 's#model-00001-of#../model-00001-of#' bad/model.safetensors.index.json
 try "a path out of the folder" "weight_map"
 broken qwen2; rm bad/model-00002*; try "a shard that is missing" "model-00002"
+broken; mv bad/model.safetensors bad/pytorch_model.bin; try "PyTorch's own format" \
+    "bad: has pytorch_model.bin, but no model.safetensors (save_pretrained of transformers writes it)"
 refused "no folder" "config.json" import nowhere run=bad
 [ ! -e runs/bad ]; verdict "a refused import leaves no run" $? "$(ls runs/bad 2>/dev/null)"
 refused "a run that is there" "has checkpoints" import llama run=llama

@@ -4,13 +4,23 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+const char *folder_of_runs(void)
+{
+    const char *base = getenv("BRIM_RUNS");
+    return base && *base ? base : "runs";
+}
 
 int folder_sync(const char *path)
 {
@@ -54,6 +64,36 @@ int folder_publish(const char *tmp, const char *path)
     }
     TRY(folder_sync(parent));
     return replaces ? folder_remove(tmp) : 0;
+}
+
+int folder_make_out(const char *path, int *is_new)
+{
+    FileKind kind = file_kind(path);
+    *is_new       = kind == FILE_NONE;
+    if (kind == FILE_FOLDER) return 0;
+    if (kind != FILE_NONE) return err_user("%s: is not a folder: name another one", path);
+    if (file_make_folders(path) == 0) return 0;
+    char why[1024];
+    str_copy(why, sizeof why, err_get());
+    err_clear();
+    return err_user("%s", why);
+}
+
+void folder_sweep(const char *path, const char *prefix)
+{
+    char  **names, one[PATH_MAX];
+    int64_t pid;
+    Arena   a;
+    arena_init(&a);
+    int n = file_list(&a, path, "", &names);
+    for (int i = 0; i < n; i++) {
+        if (!str_starts_with(names[i], prefix)) continue;
+        if (str_parse_int(names[i] + strlen(prefix), &pid) < 0 || pid < 1 || pid > INT_MAX) continue;
+        if (kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        if (snprintf(one, sizeof one, "%s/%s", path, names[i]) < PATH_MAX) folder_remove(one);
+    }
+    err_clear();
+    arena_deinit(&a);
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)

@@ -196,6 +196,39 @@ int str_parse_bool(const char *s, int *out)
 /* Three significant digits: 1.42, 14.2, 142. */
 static int decimals(double v) { return v < 9.995 ? 2 : v < 99.95 ? 1 : 0; }
 
+int str_unescape(char *buf, size_t n, const char *s)
+{
+    static const char named[] = "ntr\\", is[] = "\n\t\r\\";
+    size_t            len = 0;
+    for (; *s && len + 1 < n; s++) {
+        const char *found = *s == '\\' && s[1] ? strchr(named, s[1]) : NULL;
+        if (*s == '\\' && !found) return -1;
+        buf[len++] = found ? is[found - named] : *s;
+        s += found != NULL;
+    }
+    buf[len] = '\0';
+    return *s ? -1 : 0;
+}
+
+int64_t str_parse_ids(const char *s, size_t n, const char *between, int64_t limit, int32_t *id,
+                      const char **bad)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < n;) {
+        if (s[i] && strchr(between, s[i])) {
+            i++;
+            continue;
+        }
+        int64_t v     = 0;
+        size_t  begin = i;
+        while (i < n && s[i] >= '0' && s[i] <= '9' && v < limit) v = v * 10 + (s[i++] - '0');
+        *bad = s + begin;
+        if (i == begin || v >= limit || (i < n && !(s[i] && strchr(between, s[i])))) return -1;
+        id[count++] = (int32_t)v;
+    }
+    return count;
+}
+
 const char *str_bytes(char *buf, size_t n, double bytes)
 {
     static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };

@@ -37,6 +37,14 @@ int str_parse_double(const char *s, double *out); /* decimal, optional exponent;
 int str_parse_size(const char *s, size_t *out);   /* 1024, 60G, 1.5TiB, 80GB */
 int str_parse_bool(const char *s, int *out);      /* true/false, on/off, yes/no */
 
+/* Text of a command line: \n, \t, \r and \\ become what they stand for. Negative: another escape, or no
+ * room. */
+int str_unescape(char *buf, size_t n, const char *s);
+/* Whole numbers from 0 to limit - 1, with any of `between` around them, into id (room: n / 2 + 1). Returns
+ * how many; negative when there is something else, which begins at *bad. */
+int64_t str_parse_ids(const char *s, size_t n, const char *between, int64_t limit, int32_t *id,
+                      const char **bad);
+
 /* ---- For people; each returns buf. --------------------------------------------------------------------- */
 const char *str_bytes(char *buf, size_t n, double bytes);     /* "1.42 GiB" */
 const char *str_count(char *buf, size_t n, double count);     /* "553k", "1.31M" */

@@ -2,6 +2,7 @@
 #ifndef BIN_CMD_DATA_H
 #define BIN_CMD_DATA_H
 
+#include "base/progress.h"
 #include "bin/cmd.h"
 
 typedef struct {
@@ -9,6 +10,19 @@ typedef struct {
     int (*run)(const CmdArgs *a);
     const char *usage, *help;
 } DataVerb;
+
+/* How far a command is, on the terminal or in the log. Zero it to begin. */
+typedef struct {
+    Progress    bar;
+    const char *what; /* of the bar; NULL: there is none */
+    double      begin_s, shown_s;
+} DataNote;
+
+/* Bytes of text read, and all; 0: not known, as of a pipe. arg: a DataNote. */
+void data_note_bytes(void *arg, int64_t done, int64_t all);
+/* Things done, and all. Another `what` begins another bar. */
+void data_note_count(void *arg, const char *what, int64_t done, int64_t all);
+void data_note_end(DataNote *n);
 
 int cmd_tokenizer_train(const CmdArgs *a);
 int cmd_tokenizer_encode(const CmdArgs *a);

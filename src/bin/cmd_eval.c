@@ -19,21 +19,17 @@ static int is_overridden(const CmdTarget *t, const char *key)
     return 0;
 }
 
-/* `most` validation samples, spread as in training; 0: every one, once. */
-static int evaluate(Setup *s, const Recipe *r, int64_t most, TaskEval *out)
+static int evaluate(Setup *s, const Recipe *r, Source *val, TaskEval *out)
 {
     Job    *j = s->job;
     Stepper stepper;
     Feed    feed = { 0 };
-    Source *val  = NULL;
     int     rc   = stepper_init(&stepper, j, 1);
-    if (rc == 0) rc = j->task->open_val(&val, r, most, NULL);
     if (rc == 0) rc = feed_init(&feed, j, (int)r->data.depth, MARK_VAL);
     if (rc == 0) rc = feed_attach(&feed, val, &(FeedStart){ 0 });
     if (rc == 0) rc = step_evaluate(&stepper, &feed, val, out);
     stepper_deinit(&stepper); /* waits */
     feed_deinit(&feed);
-    source_close(val);
     return rc;
 }
 
@@ -72,8 +68,8 @@ int cmd_eval(const CmdArgs *a)
     CmdTarget   t;
     Recipe      r;
     Setup       s;
-    TaskEval    e    = { 0 };
-    int64_t     step = 0;
+    TaskEval    e   = { 0 };
+    RunEval     run = { 0 };
     char        rate[32];
     const char *which = NULL;
     int         json  = 0;
@@ -84,27 +80,29 @@ int cmd_eval(const CmdArgs *a)
                           { "--json", NULL, &json, "one JSON object instead" } };
     TRY(cmd_parse(a, flag, ARRAY_LEN(flag), &t));
     if (ids.logits && !ids.ids) return err_user("command line: --logits: needs --ids");
+    ids.json = json;
     if (ids.ids) return score(&t, which, &ids);
-    TRY(run_target_open(&t, which, JOB_EVAL, &r, &s, &step));
+    run.some = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");
+    TRY(run_target_eval(&t, which, &run, &r, &s));
     const Task *task  = s.job->task;
-    int         some  = is_overridden(&t, "eval.sequences") || is_overridden(&t, "eval.samples");
     double      begin = clock_now_s();
-    int         rc    = evaluate(&s, &r, some ? r.eval.samples : 0, &e);
+    int         rc    = evaluate(&s, &r, run.val, &e);
     if (rc == 0 && !isfinite(e.value[task->best])) {
         rc = err_set("%s: the %s of step %lld is not finite: training had diverged", t.target,
-                     task->metric[task->best].name, (long long)step);
+                     task->metric[task->best].name, (long long)run.step);
     }
     if (rc == 0) {
         int64_t units = task->eval_units ? task->eval_units(&e) : e.n_sample * task->units(&r);
         double  per_s = (double)units / (clock_now_s() - begin);
         if (json) {
-            print_json(&t, &r, task, step, &e, per_s);
+            print_json(&t, &r, task, run.step, &e, per_s);
         } else {
-            printf("step %lld: ", (long long)step);
+            printf("step %lld: ", (long long)run.step);
             task->print_eval(&e, &r, stdout);
             printf("%s %s/s\n", str_count(rate, sizeof rate, per_s), task->unit);
         }
     }
+    source_close(run.val);
     setup_close(&s);
     return rc;
 }

@@ -174,8 +174,9 @@ static int import(const char *dir, const HfConfig *c, Recipe *r, int fresh)
     if (rc == 0) rc = write_run(j, &h, r, dir, fresh);
     if (rc == 0) {
         char n[32];
-        printf("runs/%s: %s, %s parameters in %d file%s\n", r->run, hfconf_family_name[c->family],
-               str_count(n, sizeof n, (double)job_param_count(j)), h.n_file, str_plural(h.n_file));
+        printf("%s/%s: %s, %s parameters in %d file%s\n", rundir_base(), r->run,
+               hfconf_family_name[c->family], str_count(n, sizeof n, (double)job_param_count(j)), h.n_file,
+               str_plural(h.n_file));
     }
     build_destroy(j);
     hf_close(&h);

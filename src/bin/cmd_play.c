@@ -24,7 +24,7 @@ int cmd_play(const CmdArgs *a)
     opt.seed        = (uint64_t)seed_value;
     opt.out         = out;
     opt.in_terminal = !out && isatty(STDOUT_FILENO);
-    TRY(run_target_open(&t, which, JOB_PLAY, &r, &s, NULL));
+    TRY(run_target_open(&t, which, JOB_PLAY, &r, &s));
     int rc = s.job->task->play(s.job, &opt);
     setup_close(&s);
     return rc;

@@ -36,7 +36,7 @@ int cmd_predict(const CmdArgs *a)
     TRY(cmd_int("--top", top, 1, 1000, &opt.top));
     TRY(cmd_int("--show", shown, 0, 1000, &opt.n_shown));
     log_open(NULL);
-    TRY(run_target_open(&t, which, JOB_PREDICT, &r, &s, NULL));
+    TRY(run_target_open(&t, which, JOB_PREDICT, &r, &s));
     int rc = s.job->task->predict(s.job, &opt, stdout);
     setup_close(&s);
     return rc;

@@ -18,6 +18,7 @@ static int read_options(const Texts *t, TaskSample *opt)
     TRY(cmd_double("--top-p", t->top_p, 0, 1, &opt->top_p));
     TRY(cmd_double("--repetition-penalty", t->repetition, 0.01, 100, &opt->repetition));
     opt->seed = (uint64_t)seed;
+    if (opt->top_p <= 0) opt->top_k = 1; /* the smallest share is that of the most likely */
     return 0;
 }
 
@@ -51,10 +52,10 @@ int cmd_sample(const CmdArgs *a)
             { "--temperature", &x.temperature, NULL, "0: always the most likely (default 0.8)" },
             { "--top-k", &x.top_k, NULL, "choose among the K most likely; 0: all (default 0)" },
             { "--top-p", &x.top_p, NULL,
-              "choose among the most likely that make up this share; 1: all (default 1)" },
+              "choose among the most likely that make up this share; 0: the first, 1: all (default 1)" },
             { "--repetition-penalty", &x.repetition, NULL,
               "makes tokens that have occurred less likely; 1: not (default 1)" },
-            { "--stop", &opt.stop, NULL, "texts that end a sample, separated by |" },
+            { "--stop", &opt.stop, NULL, "texts that end a sample, separated by |; \\n is a line break" },
             { "--ignore-eos", NULL, &on, "goes on after an end-of-text token" },
             { "--ids", NULL, &opt.ids, "prints the new ids, too: one line a prompt, last" },
             { "--rate", NULL, &opt.rate, "says how fast, on standard error" },

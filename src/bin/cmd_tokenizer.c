@@ -2,9 +2,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
 #include "data/documents.h"
@@ -12,7 +12,6 @@
 #include "text/train.h"
 
 #include <limits.h>
-#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +48,7 @@ static int read_input(const char *path, char **data, size_t *n)
     if (!path || strcmp(path, "-") == 0) return read_stream(stdin, "standard input", data, n);
     FileKind kind = file_kind(path);
     if (kind == FILE_REGULAR) return file_read_all(path, TEXT_MOST, data, n);
+    if (kind == FILE_FOLDER) return err_user("%s: is a folder: name a file", path);
     FILE *f = kind == FILE_OTHER ? fopen(path, "rb") : NULL;
     if (!f) return err_user("%s: no such file", path);
     int rc = read_stream(f, path, data, n);
@@ -126,22 +126,11 @@ int cmd_tokenizer_encode(const CmdArgs *a)
 
 static int parse_ids(const char *path, const char *text, size_t n, int32_t *id, int64_t *n_id)
 {
-    *n_id = 0;
-    for (size_t i = 0; i < n;) {
-        if (strchr(" \t\r\n,", text[i]) && text[i]) {
-            i++;
-            continue;
-        }
-        int64_t v     = 0;
-        size_t  begin = i;
-        while (i < n && text[i] >= '0' && text[i] <= '9' && v <= INT32_MAX) v = v * 10 + (text[i++] - '0');
-        if (i == begin || v > INT32_MAX) {
-            return err_user("%s: byte %zu: not a token id (--raw reads 32-bit integers)",
-                            path ? path : "standard input", begin);
-        }
-        id[(*n_id)++] = (int32_t)v;
-    }
-    return 0;
+    const char *bad = text;
+    *n_id           = str_parse_ids(text, n, " \t\r\n,", (int64_t)INT32_MAX + 1, id, &bad);
+    if (*n_id >= 0) return 0;
+    return err_user("%s: byte %zu: not a token id (--raw reads 32-bit integers)",
+                    path ? path : "standard input", (size_t)(bad - text));
 }
 
 static int decode_text(const Tokenizer *t, const char *path, const char *data, size_t n, int raw, int flags)
@@ -224,7 +213,9 @@ int cmd_tokenizer_show(const CmdArgs *a)
     Tokenizer    *t      = NULL;
     const char   *file   = NULL;
     char          hash[24];
-    TRY(open_words(a, cmd_parse_words(a, flag, ARRAY_LEN(flag)), &t, &file));
+    int           n = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    if (n > 1) return err_user("command line: %s: one tokenizer at a time", a->argv[1]);
+    TRY(open_words(a, n, &t, &file));
     TokenizerFacts f = tokenizer_facts(t);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(t));
     if (json) {
@@ -250,39 +241,45 @@ int cmd_tokenizer_show(const CmdArgs *a)
 
 /* ---- train ---- */
 
-typedef struct {
-    Progress bar;
-    int      begun;
-    double   begin_s;
-} TrainNote;
-
-static void note(void *arg, const char *what, int64_t done, int64_t all)
-{
-    TrainNote *n = arg;
-    if (!n->begun) {
-        progress_begin(&n->bar, "vocabulary", "tokens/s", 0, all);
-        n->begin_s = clock_now_s();
-        n->begun   = 1;
-    }
-    double per_s = (double)done / MAX(clock_now_s() - n->begin_s, 1e-3);
-    progress_update(&n->bar, done, NAN, per_s, 1 / per_s);
-}
+/* Before the process's number: text that waits for the trainer, in the result's folder. */
+#define TMP_PREFIX ".tmp-text-"
 
 /* Text that the trainer cannot map is written out first, into a file beside the result. 1: path names it. */
-static int spool_text(TrainConfig *c, const char *out, const char *field, char *path, size_t n)
+static int spool_text(const TrainConfig *c, const char *out, const char *field, char path[PATH_MAX])
 {
     int is_more = 0;
     for (int i = 0; i < c->n_path; i++) is_more |= documents_is_more(c->path[i]) || !strcmp(c->path[i], "-");
     if (!is_more) return 0;
     DocumentsConfig text = { .path = c->path, .n_path = c->n_path, .field = field };
-    TRY(file_make_folders(out));
-    if (snprintf(path, n, "%s/.tmp-text-%d", out, (int)getpid()) >= (int)n)
+    if (snprintf(path, PATH_MAX, "%s/" TMP_PREFIX "%d", out, (int)getpid()) >= PATH_MAX)
         return err_user("%s: the path is too long", out);
     FILE *f = fopen(path, "wb");
     if (!f) return err_sys("%s", path);
-    int rc = documents_spool(&text, f);
+    int rc = documents_spool(&text, f, data_note_bytes, c->note_arg);
+    data_note_end(c->note_arg);
     if (fclose(f) != 0 && rc == 0) rc = err_sys("%s: write", path);
     return rc < 0 ? rc : 1;
+}
+
+/* Trains into the folder out; a folder that was made for this is gone again after a failure. */
+static int train_into(TrainConfig *c, const char *out, const char *field, Tokenizer **t)
+{
+    char        path[PATH_MAX] = "";
+    const char *one[]          = { path };
+    int         is_new;
+    TRY(folder_make_out(out, &is_new));
+    folder_sweep(out, TMP_PREFIX);
+    int spooled = spool_text(c, out, field, path);
+    if (spooled > 0) {
+        c->path   = one;
+        c->n_path = 1;
+    }
+    int rc = spooled < 0 ? -1 : train_tokenizer(t, c);
+    data_note_end(c->note_arg);
+    if (path[0]) unlink(path);
+    if (rc == 0) rc = tokenizer_save(*t, out);
+    if (rc < 0 && is_new) rmdir(out);
+    return rc;
 }
 
 static void print_trained(const Tokenizer *t, const TrainConfig *c, const char *out, double time_s)
@@ -308,12 +305,10 @@ int cmd_tokenizer_train(const CmdArgs *a)
         { "--field", &field, NULL, "of JSON lines that is the text, default text" },
         { "--threads", &threads, NULL, "that count words; all CPUs" }
     };
-    int64_t     n_thread       = omp_get_num_procs();
-    TrainNote   n              = { .begun = 0 };
-    Tokenizer  *t              = NULL;
-    char        path[PATH_MAX] = "";
-    const char *one[]          = { path };
-    c.n_path                   = cmd_parse_words(a, flag, ARRAY_LEN(flag));
+    int64_t    n_thread = omp_get_num_procs();
+    DataNote   n        = { 0 };
+    Tokenizer *t        = NULL;
+    c.n_path            = cmd_parse_words(a, flag, ARRAY_LEN(flag));
     if (c.n_path < 0) return -1;
     if (c.n_path == 0) return err_user("command line: text files are missing");
     if (!vocab) return err_user("command line: --vocab is missing (for example --vocab 32768)");
@@ -323,19 +318,10 @@ int cmd_tokenizer_train(const CmdArgs *a)
     if (threads) TRY(cmd_int("--threads", threads, 1, 256, &n_thread));
     c.path         = (const char *const *)a->argv;
     c.threads      = (int)n_thread;
-    c.note         = note;
+    c.note         = data_note_count;
     c.note_arg     = &n;
     double begin_s = clock_now_s();
-    int    spooled = spool_text(&c, out, field, path, sizeof path);
-    if (spooled > 0) {
-        c.path   = one;
-        c.n_path = 1;
-    }
-    int rc = spooled < 0 ? -1 : train_tokenizer(&t, &c);
-    if (n.begun && rc == 0) note(&n, "merges", MIN(tokenizer_size(t), n.bar.total), n.bar.total);
-    if (n.begun) progress_end(&n.bar);
-    if (path[0]) unlink(path);
-    if (rc == 0) rc = tokenizer_save(t, out);
+    int    rc      = train_into(&c, out, field, &t);
     if (rc == 0) print_trained(t, &c, out, clock_now_s() - begin_s);
     tokenizer_close(t);
     return rc;

@@ -6,57 +6,16 @@
 #include "base/hostmem.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/str.h"
 #include "bin/cmd_data.h"
 #include "data/tokenize.h"
 #include "file/shard.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- tokens -------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    Progress bar;
-    int      begun;
-    double   begin_s;
-} Note;
-
-enum { NOTE_UNIT = 1 << 20 }; /* the bar counts in MiB */
-
-static void note(void *arg, int64_t done, int64_t all)
-{
-    Note *n = arg;
-    if (all < NOTE_UNIT) return;
-    if (!n->begun) {
-        progress_begin(&n->bar, "tokens", "B/s", 0, all / NOTE_UNIT);
-        n->begun = 1;
-    }
-    double per_s = (double)done / MAX(clock_now_s() - n->begin_s, 1e-3);
-    progress_update(&n->bar, MIN(done, all) / NOTE_UNIT, NAN, per_s, NOTE_UNIT / per_s);
-}
-
-/* "\n\n" on a command line are four characters: turns \n, \t, \r and \\ into what they stand for. */
-static int unescape(const char *from, char *to, size_t n)
-{
-    size_t len = 0;
-    for (; *from; from++) {
-        char c = *from;
-        if (c == '\\' && from[1]) {
-            static const char named[] = "ntr\\", is[] = "\n\t\r\\";
-            const char       *found = strchr(named, *++from);
-            if (!found) return err_user("command line: --split: '\\%c' is none of \\n \\t \\r \\\\", *from);
-            c = is[found - named];
-        }
-        if (len + 1 >= n) return err_user("command line: --split: longer than %zu bytes", n - 1);
-        to[len++] = c;
-    }
-    to[len] = '\0';
-    return len > 0 ? 0 : err_user("command line: --split: is empty");
-}
 
 /* A token by its name or number. */
 static int find_token(const Tokenizer *t, const char *text, int32_t *out)
@@ -92,7 +51,7 @@ static int set_documents(Flags *f, const Tokenizer *t, TokenizeConfig *c)
     c->text.format     = (DocumentsFormat)k;
     c->text.field      = f->field;
     c->text.keep_going = f->skip_bad;
-    c->end_token       = tokenize_end_token(t);
+    c->end_token       = tokenizer_eos(t);
     if (f->token) TRY(find_token(t, f->token, &c->end_token));
     if (!f->token && c->end_token < 0) {
         return err_user("%s: has no token that ends a text: name one by --document-token NAME, or none",
@@ -101,7 +60,11 @@ static int set_documents(Flags *f, const Tokenizer *t, TokenizeConfig *c)
     size_t      len         = 0;
     const char *name_of_end = c->end_token < 0 ? NULL : tokenizer_token(t, c->end_token, &len);
     if (f->split) {
-        TRY(unescape(f->split, f->separator, sizeof f->separator));
+        if (!f->split[0]) return err_user("command line: --split: is empty");
+        if (str_unescape(f->separator, sizeof f->separator, f->split) < 0)
+            return err_user("command line: --split: '%.64s' has an escape other than \\n \\t \\r \\\\, or is "
+                            "longer than %zu bytes",
+                            f->split, sizeof f->separator - 1);
     } else if (name_of_end && len < sizeof f->separator && !memchr(name_of_end, 0, len)) {
         memcpy(f->separator, name_of_end, len);
     }
@@ -138,11 +101,12 @@ static void print_result(const TokenizeConfig *c, const TokenizeResult *r, doubl
 static int encode_all(const CmdArgs *a, int n_path, Flags *f, const Tokenizer *t)
 {
     int64_t        threads = hostmem_cpus();
-    Note           n       = { .begin_s = clock_now_s() };
+    double         begin_s = clock_now_s();
+    DataNote       n       = { 0 };
     TokenizeResult r;
     TokenizeConfig c = { .text     = { .path = (const char *const *)a->argv, .n_path = n_path },
                          .out      = f->out,
-                         .note     = note,
+                         .note     = data_note_bytes,
                          .note_arg = &n };
     TRY(set_documents(f, t, &c));
     TRY(cmd_double("--val", f->val, 0, 0.5, &c.val));
@@ -150,8 +114,8 @@ static int encode_all(const CmdArgs *a, int n_path, Flags *f, const Tokenizer *t
     if (f->threads) TRY(cmd_int("--threads", f->threads, 1, TOKENIZE_THREADS, &threads));
     c.threads = (int)threads;
     int rc    = tokenize(t, &c, &r);
-    if (n.begun) progress_end(&n.bar);
-    if (rc == 0) print_result(&c, &r, clock_now_s() - n.begin_s);
+    data_note_end(&n);
+    if (rc == 0) print_result(&c, &r, clock_now_s() - begin_s);
     return rc;
 }
 
@@ -195,7 +159,7 @@ typedef struct {
 
 static void print_shard(Look *l, const char *path, const ShardHeader *h, int64_t text_bytes)
 {
-    static const char *const kind[] = { "brim", "llm.c", "uint16" };
+    static const char *const kind[] = { "brim", "llm.c", "uint16", "npy" };
     if (l->json) {
         json_out_object(&l->out, NULL);
         json_out_str(&l->out, "file", path);

@@ -80,15 +80,6 @@ int run_target_split(const char *target, char *base, char *name)
     return rc == 0 ? 0 : err_user("command line: %s: the path is too long", target);
 }
 
-/* An evaluation without its data is refused before the model is read. */
-static int try_val(const Task *task, const Recipe *r)
-{
-    Source *val = NULL;
-    TRY(task->open_val(&val, r, 0, NULL));
-    source_close(val);
-    return 0;
-}
-
 /* Negative after err_user() if the task has nothing of what is asked for. */
 static int check_parts(const Task *task, const Recipe *r, unsigned parts)
 {
@@ -102,7 +93,7 @@ static int check_parts(const Task *task, const Recipe *r, unsigned parts)
     /* Noise has no end, and nothing worth knowing. */
     if (task->is_noise && task->is_noise(r))
         return recipe_blame(r, "data.train", "noise has nothing to evaluate (name the data that were kept)");
-    return try_val(task, r);
+    return 0;
 }
 
 /* The step that --step names; -1: the newest. */
@@ -149,9 +140,20 @@ typedef struct {
     unsigned          parts;
     const TaskSample *sample; /* NULL: none */
     const TaskScore  *score;  /* likewise */
+    RunEval          *eval;   /* likewise */
 } Wanted;
 
-static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s, int64_t *loaded)
+/* Builds the job and loads the weights of a step; -1: the newest. */
+static int open_job(const Task *task, const Recipe *r, unsigned parts, const char *dir, int64_t *step,
+                    Setup *s)
+{
+    TRY(setup_open(s, task, r, parts | JOB_LOADED));
+    if (load_weights(s->job, dir, step) == 0) return 0;
+    setup_close(s);
+    return -1;
+}
+
+static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s)
 {
     char    path[RUNDIR_PATH], recipe[RUNDIR_PATH + 32], dir[RUNDIR_PATH + 32];
     int64_t step;
@@ -170,29 +172,33 @@ static int open_run(const CmdTarget *t, const Wanted *want, Recipe *r, Setup *s,
         return err_user("command line: --ids: a run of task %s has no logits to show", task->name);
     if (want->score && task->ask_score) TRY(task->ask_score(r, want->score));
     if (task->stage) task->stage(r, stage_step(dir, step), r);
-    TRY(setup_open(s, task, r, want->parts | JOB_LOADED));
-    if (load_weights(s->job, dir, &step) == 0) {
-        if (loaded) *loaded = step;
-        return 0;
-    }
-    setup_close(s);
-    return -1;
+    /* An evaluation without its data is refused before the model is read. */
+    RunEval *e = want->eval;
+    if (e) TRY(task->open_val(&e->val, r, e->some ? r->eval.samples : 0, NULL));
+    int rc = open_job(task, r, want->parts, dir, &step, s);
+    if (rc < 0 && e) source_close(e->val);
+    if (rc == 0 && e) e->step = step;
+    return rc;
 }
 
-int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
-                    int64_t *loaded)
+int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s)
 {
-    return open_run(t, &(Wanted){ which, parts, NULL, NULL }, r, s, loaded);
+    return open_run(t, &(Wanted){ .which = which, .parts = parts }, r, s);
+}
+
+int run_target_eval(const CmdTarget *t, const char *which, RunEval *e, Recipe *r, Setup *s)
+{
+    return open_run(t, &(Wanted){ .which = which, .parts = JOB_EVAL, .eval = e }, r, s);
 }
 
 int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *opt, Recipe *r, Setup *s)
 {
-    return open_run(t, &(Wanted){ which, JOB_SAMPLE, opt, NULL }, r, s, NULL);
+    return open_run(t, &(Wanted){ .which = which, .parts = JOB_SAMPLE, .sample = opt }, r, s);
 }
 
 int run_target_score(const CmdTarget *t, const char *which, const TaskScore *opt, Recipe *r, Setup *s)
 {
-    return open_run(t, &(Wanted){ which, JOB_SAMPLE, NULL, opt }, r, s, NULL);
+    return open_run(t, &(Wanted){ .which = which, .parts = JOB_SAMPLE, .score = opt }, r, s);
 }
 
 int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run, char *checkpoint)
@@ -204,6 +210,7 @@ int run_target_find(const CmdTarget *t, const char *which, Recipe *r, char *run,
     snprintf(path, sizeof path, "%s/recipe.yaml", run);
     snprintf(dir, sizeof dir, "%s/checkpoints", run);
     TRY(recipe_load_without_data(r, path, t->n_override, t->override));
+    TRY(task_complete(r, 0));
     TRY(find_step(dir, which, &step));
     if (step < 0 && ckpt_list(dir, &step, 1) < 1) return err_user("%s: there is no checkpoint yet", dir);
     return ckpt_path(dir, step, checkpoint, RUN_CHECKPOINT_PATH);

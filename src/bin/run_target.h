@@ -7,10 +7,17 @@
 #include "run/setup.h"
 
 /* Opens the run's recipe (with overrides), builds `parts` and loads weights. which: the value of --step,
- * "best", "last" or a number; NULL is "last", the newest good ones. *step, unless NULL, gets theirs. On
- * success *s must be closed by setup_close(). */
-int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s,
-                    int64_t *step);
+ * "best", "last" or a number; NULL is "last", the newest good ones. On success *s must be closed by
+ * setup_close(). */
+int run_target_open(const CmdTarget *t, const char *which, unsigned parts, Recipe *r, Setup *s);
+
+typedef struct {
+    int     some; /* eval.samples of the validation data; 0: all, once */
+    int64_t step; /* whose weights were loaded */
+    Source *val;  /* the caller closes it */
+} RunEval;
+/* The same for an evaluation: its data are open, too. */
+int run_target_eval(const CmdTarget *t, const char *which, RunEval *e, Recipe *r, Setup *s);
 /* The same for sampling: the job has room for what opt asks for. */
 int run_target_sample(const CmdTarget *t, const char *which, const TaskSample *opt, Recipe *r, Setup *s);
 /* The same for logits of a given sequence. */

@@ -268,6 +268,12 @@ static int same_path(const SchemaRow *row, const char *was, const char *now)
     return strcmp(full, now) == 0;
 }
 
+/* 1: a checkpoint of an older version, which left the key to the data. */
+static int says_nothing(const SchemaRow *row, const char *was)
+{
+    return row->by_data && (strcmp(was, row->def) == 0 || strcmp(was, "\"\"") == 0);
+}
+
 /* Remembers a key that names other data; a path only while there is nothing else, for a file may have
  * moved. */
 static void note_data(CkptState *s, const Recipe *r, int row, const char *was)
@@ -288,6 +294,7 @@ static int match_keys(Loaded *l, const Recipe *r, char *note, size_t n)
         int  row = schema_find(r, m->key[i].key);
         if (row < 0) continue; /* a key of another version of this program */
         schema_get(schema_row(r, row), r, now, sizeof now);
+        if (says_nothing(schema_row(r, row), m->key[i].text)) continue;
         if (strcmp(now, m->key[i].text) == 0 || same_path(schema_row(r, row), m->key[i].text, now)) continue;
         if (is_fixed(schema_row(r, row), l->n_file < CKPT_FILES)) {
             return err_user("%s is of another model: %s is %s there, %s in the recipe", l->path,

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2", "llama", "mistral", "qwen2", "qwen3", "vit" };
+const char *const hfconf_family_name[HF_FAMILIES] = { "gpt2",  "llama", "mistral", "qwen2",
+                                                      "qwen3", "arcee", "vit" };
 
 const char *hfconf_task(HfFamily family) { return family == HF_VIT ? "image" : "lm"; }
 
@@ -23,8 +24,10 @@ enum {
     MISTRAL  = 1 << HF_MISTRAL,
     QWEN2    = 1 << HF_QWEN2,
     QWEN3    = 1 << HF_QWEN3,
+    ARCEE    = 1 << HF_ARCEE,
     VIT      = 1 << HF_VIT,
-    ROTARY   = LLAMA | MISTRAL | QWEN2 | QWEN3,
+    GATED    = LLAMA | MISTRAL | QWEN2 | QWEN3,
+    ROTARY   = GATED | ARCEE,
     TEXT     = GPT2 | ROTARY,
     FAMILIES = TEXT | VIT
 };
@@ -58,7 +61,7 @@ static const HfKey key_table[] = {
     { "n_positions",             GPT2,     KEY_COUNT,  MODEL(context), NULL },
     { "n_inner",                 GPT2,     KEY_MAYBE,  MODEL(ffn), NULL },
     { "layer_norm_epsilon",      GPT2,     KEY_NUMBER, MODEL(norm_eps), NULL },
-    { "activation_function",     GPT2,     KEY_ONLY,   0, "\"gelu_new\"|\"gelu_pytorch_tanh\"" },
+    { "activation_function",     GPT2,     KEY_GELU,   MODEL(act), NULL },
     { "scale_attn_weights",      GPT2,     KEY_ONLY,   0, "true" },
     { "scale_attn_by_inverse_layer_idx", GPT2, KEY_ONLY, 0, "false" },
     { "reorder_and_upcast_attn", GPT2,     KEY_ONLY,   0, "false" },
@@ -73,10 +76,12 @@ static const HfKey key_table[] = {
     { "rope_theta",              ROTARY,   KEY_NUMBER, MODEL(rope_theta), NULL },
     { "tie_word_embeddings",     TEXT,     KEY_SWITCH, MODEL(tied), NULL },
     { "sliding_window",          MISTRAL,  KEY_MAYBE,  MODEL(window), NULL },
-    { "hidden_act",              ROTARY,   KEY_ONLY,   0, "\"silu\"|\"swish\"" },
+    { "hidden_act",              GATED,    KEY_ONLY,   0, "\"silu\"|\"swish\"" },
+    { "hidden_act",              ARCEE,    KEY_ONLY,   0, "\"relu2\"" },
     { "attention_bias",          ROTARY & ~QWEN2, KEY_ONLY, 0, "false" },
     { "mlp_bias",                ROTARY,   KEY_ONLY,   0, "false" },
     { "use_sliding_window",      QWEN2 | QWEN3, KEY_ONLY, 0, "false" },
+    { "use_mrope",               ROTARY,   KEY_ONLY,   0, "false" },
     { "rope_interleaved",        ROTARY,   KEY_ONLY,   0, "false" },
     { "partial_rotary_factor",   ROTARY,   KEY_ONLY,   0, "1|1.0" },
     { "add_cross_attention",     FAMILIES, KEY_ONLY,   0, "false" },
@@ -93,29 +98,15 @@ static const HfKey key_table[] = {
     { "rope_parameters",         ROTARY,   KEY_NOTHING, 0, NULL },
     { "sliding_window",          QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
     { "max_window_layers",       QWEN2 | QWEN3, KEY_NOTHING, 0, NULL },
-    { "model_type",              FAMILIES, KEY_NOTHING, 0, NULL },
-    { "dtype",                   FAMILIES, KEY_NOTHING, 0, NULL },
-    { "torch_dtype",             FAMILIES, KEY_NOTHING, 0, NULL },
     { "bos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "eos_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
     { "pad_token_id",            TEXT    , KEY_NOTHING, 0, NULL },
-    { "architectures",           FAMILIES, KEY_NOTHING, 0, NULL },
-    { "transformers_version",    FAMILIES, KEY_NOTHING, 0, NULL },
-    { "initializer_range",       FAMILIES, KEY_NOTHING, 0, NULL },
-    { "use_cache",               FAMILIES, KEY_NOTHING, 0, NULL },
-    { "tokenizer_class",         FAMILIES, KEY_NOTHING, 0, NULL },
-    { "pretraining_tp",          FAMILIES, KEY_NOTHING, 0, NULL },
-    { "gradient_checkpointing",  FAMILIES, KEY_NOTHING, 0, NULL },
-    { "task_specific_params",    FAMILIES, KEY_NOTHING, 0, NULL },
-    { "id2label",                FAMILIES, KEY_NOTHING, 0, NULL },
-    { "label2id",                FAMILIES, KEY_NOTHING, 0, NULL },
-    { "is_decoder",              FAMILIES, KEY_NOTHING, 0, NULL },
-    { "output_past",             FAMILIES, KEY_NOTHING, 0, NULL },
-    { "attention_dropout",       FAMILIES, KEY_NOTHING, 0, NULL }, /* dropout: of training elsewhere */
     { "attn_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
     { "embd_pdrop",              GPT2,     KEY_NOTHING, 0, NULL },
     { "resid_pdrop",             GPT2,     KEY_NOTHING, 0, NULL },
     { "n_ctx",                   GPT2,     KEY_NOTHING, 0, NULL },
+    { "n_special",               GPT2,     KEY_NOTHING, 0, NULL },
+    { "predict_special_tokens",  GPT2,     KEY_NOTHING, 0, NULL },
     { "summary_activation",      GPT2,     KEY_NOTHING, 0, NULL }, /* of a head that text does not use */
     { "summary_first_dropout",   GPT2,     KEY_NOTHING, 0, NULL },
     { "summary_proj_to_labels",  GPT2,     KEY_NOTHING, 0, NULL },
@@ -127,6 +118,21 @@ static const HfKey key_table[] = {
     { "problem_type",            VIT,      KEY_NOTHING, 0, NULL },
     { "hidden_dropout_prob",     VIT,      KEY_NOTHING, 0, NULL },
     { "attention_probs_dropout_prob", VIT, KEY_NOTHING, 0, NULL },
+};
+
+/* Keys of every family that change nothing that Brim computes: who made the file, how others train, and how
+ * they write text. */
+static const char *const harmless[] = {
+    "model_type", "dtype", "torch_dtype", "architectures", "transformers_version", "initializer_range",
+    "use_cache", "tokenizer_class", "pretraining_tp", "gradient_checkpointing", "task_specific_params",
+    "id2label", "label2id", "is_decoder", "output_past", "attention_dropout", "is_llama_config",
+    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
+    "use_bfloat16", "chunk_size_feed_forward", "auto_map", "transformers.js_config", "unsloth_fixed",
+    "unsloth_version", "torchscript", "finetuning_task", "prefix", "bad_words_ids", "do_sample",
+    "early_stopping", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beams",
+    "num_beam_groups", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p",
+    "typical_p", "diversity_penalty", "encoder_no_repeat_ngram_size", "remove_invalid_values",
+    "tie_encoder_decoder",
 };
 /* clang-format on */
 
@@ -174,6 +180,13 @@ static RecipeModel defaults_of(HfFamily family)
         m.qkv_bias = family == HF_QWEN2;
         m.qk_norm  = family == HF_QWEN3;
         if (family == HF_QWEN3) m.head_dim = 128;
+        break;
+    case HF_ARCEE:
+        m.width    = 2560;
+        m.ffn      = 18432;
+        m.context  = 4096;
+        m.norm_eps = 1e-5;
+        m.act      = FFN_RELU2;
         break;
     case HF_VIT:
         m.layers = m.heads = 12;
@@ -278,6 +291,14 @@ static const HfKey *find_key(const char *key, HfFamily family)
             return &key_table[i];
     }
     return NULL;
+}
+
+static int is_harmless(const char *key)
+{
+    for (int i = 0; i < ARRAY_LEN(harmless); i++) {
+        if (strcmp(harmless[i], key) == 0) return 1;
+    }
+    return key[0] == '_';
 }
 
 /* ---- Rotary positions ---------------------------------------------------------------------------------- */
@@ -421,7 +442,7 @@ static int find_family(const Reading *r, const json_t *root)
     for (int i = 0; i < HF_FAMILIES; i++) {
         if (strcmp(json_string_value(type), hfconf_family_name[i]) == 0) return i;
     }
-    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2, qwen3 and vit");
+    return refuse(r, "model_type", type, "Brim reads gpt2, llama, mistral, qwen2, qwen3, arcee and vit");
 }
 
 static int parse_root(const Reading *r, json_t *root)
@@ -438,7 +459,7 @@ static int parse_root(const Reading *r, json_t *root)
     json_object_foreach(root, key, value)
     {
         const HfKey *k = find_key(key, c->family);
-        if (!k && (key[0] == '_' || json_is_null(value))) continue;
+        if (!k && (is_harmless(key) || json_is_null(value))) continue;
         if (!k) return refuse(r, key, value, "Brim does not know what this key changes");
         TRY(set_key(r, k, value));
     }

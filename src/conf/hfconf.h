@@ -10,7 +10,7 @@
 
 #include "conf/recipe.h"
 
-typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_VIT, HF_FAMILIES } HfFamily;
+typedef enum { HF_GPT2, HF_LLAMA, HF_MISTRAL, HF_QWEN2, HF_QWEN3, HF_ARCEE, HF_VIT, HF_FAMILIES } HfFamily;
 
 enum { HF_MAX_EOS = 16, HF_CONFIG_BYTES = 1 << 22 };
 
@@ -46,6 +46,8 @@ int hfconf_family_of(const RecipeModel *m);
 int hfconf_check_image(const RecipeModel *m, const RecipeImage *image);
 /* Writes config.json. */
 int hfconf_write(const HfConfig *c, FILE *out);
+/* Writes generation_config.json: the ids that begin and end a text. */
+int hfconf_write_generation(const HfConfig *c, FILE *out);
 /* Writes preprocessor_config.json of a vision model. */
 int hfconf_write_processor(const HfConfig *c, FILE *out);
 

@@ -95,12 +95,27 @@ int recipe_blame(const Recipe *r, const char *key, const char *fmt, ...)
     return err_user("%s%s: %s", place, key, what);
 }
 
+/* 1: the message begins with the place of a key, as recipe_blame() writes it. */
+static int is_blamed(const Recipe *r, const char *what)
+{
+    char place[RECIPE_STR + 24];
+    for (int i = 0; i < schema_rows(r); i++) {
+        const char *name = schema_row(r, i)->name;
+        say_place(r, name, place, sizeof place);
+        size_t n = strlen(place), m = strlen(name);
+        if (n > 0 && strncmp(what, place, n) == 0 && strncmp(what + n, name, m) == 0 && what[n + m] == ':')
+            return 1;
+    }
+    return 0;
+}
+
 int recipe_blame_pending(const Recipe *r, const char *key)
 {
     char   what[800];
     size_t len = strlen(key);
     if (err_kind() != ERR_USER) return -1;
     str_copy(what, sizeof what, err_get());
+    if (is_blamed(r, what)) return -1;
     err_clear();
     int named = str_starts_with(what, key) && str_starts_with(what + len, ": ");
     return recipe_blame(r, key, "%s", named ? what + len + 2 : what);

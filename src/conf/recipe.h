@@ -136,11 +136,13 @@ typedef struct {
     char       train[RECIPE_STR];     /* file (text) or file or folder of shards (tokens) */
     char       val[RECIPE_STR];       /* "" : the last val_fraction of train */
     char       tokenizer[RECIPE_STR]; /* of text; "": bytes */
+    char       field[RECIPE_STR];     /* of JSON lines that is the text */
+    char       split[RECIPE_STR];     /* between two documents of text; "": the end token's name */
     DataPack   pack;
     double     val_fraction;
     int64_t    threads;             /* loader threads, 0 = auto */
     int64_t    depth;               /* batches kept ready, at most RECIPE_MOST_DEPTH */
-    int64_t    document_token;      /* token that ends a document, -1: none; used by mask: document */
+    int64_t    document_token;      /* token that ends a document, -1: none */
     int64_t    prefix_token;        /* token that ends a window's prefix, -1: none; used by mask: prefix */
     char       augment[RECIPE_STR]; /* images: comma list of what is done to a training sample */
     double     crop_min, crop_fraction; /* images: least area of a random crop; share of a centre crop */
@@ -221,7 +223,7 @@ typedef struct {
 } RecipeFp8;
 
 typedef struct {
-    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token, or the tokenizer's */
+    char eos[RECIPE_STR]; /* comma list of ids that end a text; "": data.document_token */
 } RecipeSample;
 
 /* Not keys: what a command needs of a job for sampling. */

@@ -293,6 +293,17 @@ static int check_data(const Recipe *r, const char *path, const char *key)
     return 0;
 }
 
+/* Text without a tokenizer is bytes. That is a slip if the model's vocabulary was chosen for other data: by
+ * the folder of init, or by a recipe or a run whose data.kind the command line changes. */
+static int check_text(const Recipe *r)
+{
+    int elsewhere = r->init[0] || (recipe_is_typed(r, "data.kind") && !recipe_is_typed(r, "model.vocab"));
+    if (r->data.tokenizer[0] || r->model.vocab == 256 || !elsewhere) return 0;
+    return recipe_blame(r, "data.tokenizer",
+                        "is missing: text without one is bytes, but model.vocab is %lld, not 256",
+                        LL(r->model.vocab));
+}
+
 static int resolve_data(Recipe *r, const char *folder, int need_data)
 {
     RecipeData *d = &r->data;
@@ -302,6 +313,7 @@ static int resolve_data(Recipe *r, const char *folder, int need_data)
     RELATE(d->kind != DATA_TEXT || d->tokenizer[0] || r->model.vocab >= 256, "model.vocab", "data.kind",
            "text needs 256 tokens, one a byte, and model.vocab is %lld", LL(r->model.vocab));
     TRY(find_files(r, folder));
+    if (d->kind == DATA_TEXT) TRY(check_text(r));
     if (!need_data) return 0;
     TRY(check_data(r, d->train, "data.train"));
     if (d->val[0]) TRY(check_data(r, d->val, "data.val"));
@@ -402,6 +414,17 @@ static int read_run(const Recipe *r, const char *path, Recipe *theirs)
     return 0;
 }
 
+/* A folder of Hugging Face's has its tokenizer in it: tokenizer[RECIPE_STR] is that one unless given. */
+static void find_tokenizer(const char *folder, char *tokenizer)
+{
+    static const char *const names[] = { "tokenizer.json", "merges.txt", "vocab.bpe" };
+    char                     path[RECIPE_STR + 32];
+    for (int i = 0; folder[0] && !tokenizer[0] && i < ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (file_kind(path) == FILE_REGULAR) str_copy(tokenizer, RECIPE_STR, folder);
+    }
+}
+
 static int resolve_init(Recipe *r, const char *folder, int need_data)
 {
     char path[RECIPE_STR + 16];
@@ -427,6 +450,7 @@ static int resolve_init(Recipe *r, const char *folder, int need_data)
 static int resolve_lm(Recipe *r, const char *folder, int need_data)
 {
     TRY(resolve_init(r, folder, need_data));
+    if (r->data.kind == DATA_TEXT) find_tokenizer(r->init, r->data.tokenizer);
     TRY(resolve_model(r));
     TRY(derive_step(r));
     TRY(check_validation(r));

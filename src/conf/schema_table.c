@@ -617,9 +617,18 @@ const SchemaRow schema_table[] = {
               "folders, idx, tar or albums. From the current folder, else the recipe's" },
     { ROW("data.tokenizer", KEY_TEXT, data.tokenizer, ""), .path = PATH_WHOLE,
       .aka = "tokenizer,tokenizer_path,tokenizer_name,tokenizer_file",
-      .tasks = "lm", .fixed = FIXED_DATA,
+      .tasks = "lm", .fixed = FIXED_DATA, .by_data = 1,
       .help = "tokenizer of data.kind text, a folder or file; its tokens are kept in runs/.tokens. For "
-              "tokens: whose ids they are (default: tokenizer.json beside the shards)" },
+              "tokens: whose ids they are. Default: that of init, or tokenizer.json beside the shards" },
+    { ROW("data.field", KEY_TEXT, data.field, "text"),
+      .aka = "text_field,text_column,content_field",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "with data.tokenizer: the field of JSON lines (*.jsonl) that is the text" },
+    { ROW("data.split", KEY_TEXT, data.split, ""),
+      .aka = "separator,delimiter",
+      .tasks = "lm", .fixed = FIXED_DATA,
+      .help = "with data.tokenizer: text between two documents of plain text, such as '\\n\\n'; default: the "
+              "name of the end token" },
     { ROW("data.pack", KEY_ENUM, data.pack, "concat"), .names = pack_names,
       .aka = "packing,sample_packing",
       .tasks = "lm", .fixed = FIXED_SAMPLE,
@@ -643,8 +652,9 @@ const SchemaRow schema_table[] = {
       .help = "batches kept ready" },
     { ROW("data.document_token", KEY_INT, data.document_token, "-1"), BETWEEN(-1, 16777215),
       .aka = "eot_token,eos_token_id,bos_token_id",
-      .tasks = "lm", .fixed = FIXED_DATA,
-      .help = "token that ends a document, for model.mask document; -1: none" },
+      .tasks = "lm", .fixed = FIXED_DATA, .by_data = 1,
+      .help = "token that ends a document, for model.mask document and for samples; -1: the one that the "
+              "shards or data.tokenizer name" },
     { ROW("data.prefix_token", KEY_INT, data.prefix_token, "-1"), BETWEEN(-1, 16777215),
       .tasks = "lm", .fixed = FIXED_DATA,
       .help = "token that ends the prefix of a window, for model.mask prefix: a prefix sees all of itself "
@@ -736,8 +746,7 @@ const SchemaRow schema_table[] = {
     { ROW("sample.eos", KEY_LIST, sample.eos, ""),
       .aka = "eos,stop_ids,eos_ids",
       .tasks = "lm",
-      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token, else "
-              "the tokenizer's" },
+      .help = "ids that end a text, for brim sample: [128001, 128009]; default: data.document_token" },
     { ROW("watch.sample", KEY_BOOL, watch.sample, "true"),
       .aka = "monitor,telemetry,system_metrics",
       .help = "ten times a second GPU and host are asked what they do; each line of metrics.jsonl has it" },

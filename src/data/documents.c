@@ -59,6 +59,8 @@ static int add_input(Documents *d, const char *path, const struct stat *st)
     d->input[d->n_input++] = (Input){ arena_strdup(&d->arena, path), size };
     if (size < 0) d->unknown = 1;
     d->size_bytes += MAX(size, 0);
+    if (d->cfg.format == DOCUMENTS_AUTO && !d->cfg.quiet && str_ends_with(path, ".json"))
+        log_warn("%s: is read as plain text: JSON lines have the name *.jsonl", path);
     struct stat none = { 0 };
     if (!st) st = &none;
     int64_t     fact[5] = { size, (int64_t)st->st_dev, (int64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
@@ -75,7 +77,7 @@ static int is_packed(const unsigned char *p, ssize_t n)
     return (n >= 2 && memcmp(p, gzip, 2) == 0) || (n >= 4 && memcmp(p, zstd, 4) == 0);
 }
 
-/* 1: a file of a folder that is taken for no text. */
+/* 1: a file that is taken for no text. */
 static int looks_binary(const char *path)
 {
     unsigned char p[SNIFF_BYTES];
@@ -113,6 +115,8 @@ static int add_path(Documents *d, const char *path)
     struct stat st;
     if (strcmp(path, "-") == 0) return add_input(d, path, NULL);
     if (stat(path, &st) != 0) return err_user("%s: no such file or folder", path);
+    if (S_ISREG(st.st_mode) && d->cfg.format == DOCUMENTS_AUTO && looks_binary(path))
+        return err_user("%s: not text: it has a zero byte in its first %d bytes", path, SNIFF_BYTES);
     if (!S_ISDIR(st.st_mode)) return add_input(d, path, &st);
     int before = d->n_input;
     TRY(add_folder(d, path, 0));
@@ -335,8 +339,9 @@ static int refuse_field(const DocumentsConfig *cfg, const DocumentSpan *s, const
     char shown[64] = "";
     if (near.best) text = near.best;
     if (text) str_quote(shown, sizeof shown, text, strlen(text));
-    snprintf(what, sizeof what, "there is no text in the field \"%.64s\"%s%s%s", cfg->field,
-             text ? " (--field " : "", shown, text ? " would do)" : "");
+    snprintf(what, sizeof what, "there is no text in the field \"%.64s\"%s%s%s%s", cfg->field,
+             text ? " (" : "", text ? (cfg->field_key ? cfg->field_key : "--field ") : "", shown,
+             text ? " would do)" : "");
     return refuse_line(cfg, s, bad, what);
 }
 
@@ -407,13 +412,16 @@ static int spool_batch(const DocumentsConfig *cfg, const DocumentBatch *b, FILE 
     return 0;
 }
 
-int documents_spool(const DocumentsConfig *cfg, FILE *out)
+int documents_spool(const DocumentsConfig *cfg, FILE *out, DocumentsNote note, void *arg)
 {
     Documents    *d = NULL;
     DocumentBatch b = { 0 };
     TRY(documents_open(&d, cfg));
     int more = 1, rc = 0;
-    while (rc == 0 && (more = documents_next(d, &b)) > 0) rc = spool_batch(cfg, &b, out);
+    while (rc == 0 && (more = documents_next(d, &b)) > 0) {
+        rc = spool_batch(cfg, &b, out);
+        if (note) note(arg, documents_taken(d), documents_bytes(d));
+    }
     documents_batch_deinit(&b);
     documents_close(d);
     return rc < 0 || more < 0 ? -1 : 0;

@@ -2,7 +2,7 @@
  *
  * 1. Inputs are files, folders (every file below them, in the order of names compared by bytes; hidden names
  *    and files with a zero byte in their first 4 KiB are left out) and "-", standard input. gzip and zstd are
- *    unpacked.
+ *    unpacked. A file that is named itself and has such a byte is refused, unless the format is named.
  * 2. In plain text a document ends at the end of a file and at each separator, which belongs to no document.
  *    In JSON lines each line is an object, and one field of it is a document.
  * 3. Empty documents are left out. Any bytes are text. A document of more than DOCUMENT_PART bytes comes in
@@ -28,12 +28,16 @@ typedef struct {
     int                n_path;
     DocumentsFormat    format;     /* auto: JSON lines where a name has .jsonl or .ndjson in it */
     const char        *field;      /* of JSON lines */
+    const char        *field_key;  /* what names it, for messages: "data.field="; NULL: "--field " */
     const char        *separator;  /* of plain text; NULL: none */
     int                keep_going; /* 1: lines that are no such object are counted and left out */
     int                quiet;      /* 1: no warning about files that are left out */
 } DocumentsConfig;
 
 typedef struct Documents Documents;
+
+/* Called now and then with bytes of input read, and all (0: not known); NULL: nobody asks. */
+typedef void (*DocumentsNote)(void *arg, int64_t done, int64_t all);
 
 typedef struct {
     size_t      at, len; /* in DocumentBatch.text */
@@ -75,7 +79,7 @@ void documents_text_free(DocumentText *t);
 int documents_is_more(const char *path);
 /* Writes the text of every document, each with a line break behind it. Negative after
  * err_user()/err_set(). */
-int documents_spool(const DocumentsConfig *cfg, FILE *out);
+int documents_spool(const DocumentsConfig *cfg, FILE *out, DocumentsNote note, void *arg);
 
 int     documents_files(const Documents *d);
 int64_t documents_bytes(const Documents *d); /* of all files, packed; 0: not known (a pipe) */

@@ -91,12 +91,12 @@ static int find_tokenizer(Recipe *r)
 {
     RecipeLatent *t = &r->latent;
     Recipe       *run;
-    char          path[RECIPE_STR + 32] = "";
+    char          path[VOCAB_PATH] = "";
     if (t->tokenizer[0] || !t->llm[0] || t->pairs == PAIRS_RANDOM) return 0;
     if (hfconf_is_folder(t->llm)) return str_copy(t->tokenizer, sizeof t->tokenizer, t->llm);
     int rc = pairs_llm_run(r, &run);
     if (rc <= 0) return rc;
-    int found = vocab_path(run, path, sizeof path);
+    int found = vocab_path(run, path);
     int bytes = run->data.kind == DATA_TEXT || run->data.kind == DATA_RANDOM;
     free(run);
     if (!found && !bytes)

@@ -3,10 +3,12 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/hostmem.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "data/tokenize.h"
+#include "data/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +21,9 @@
 
 enum { SHARD_TOKENS = 100000000 };
 
-static int name_set(const Tokenizer *t, const TokenizeConfig *c, char *buf, size_t n)
+static int name_set(const Tokenizer *t, const TokenizeConfig *c, int split, char *buf, size_t n)
 {
-    const char     *base = getenv("BRIM_RUNS");
+    const char     *base = folder_of_runs();
     Documents      *docs;
     DocumentsConfig text = c->text;
     text.quiet           = 1;
@@ -29,9 +31,12 @@ static int name_set(const Tokenizer *t, const TokenizeConfig *c, char *buf, size
     uint64_t fact[4] = { tokenizer_hash(t), documents_fingerprint(docs), (uint64_t)c->end_token, 0 };
     documents_close(docs);
     memcpy(&fact[3], &c->val, sizeof c->val);
-    if (!base || !base[0]) base = "runs";
+    /* A field or a separator that is not the default makes another set. */
+    uint64_t seed = strcmp(text.field, "text") == 0 ? 0 : XXH64(text.field, strlen(text.field), 0);
+    if (split) seed = XXH64(c->text.separator, strlen(c->text.separator), seed + 1);
     buf[0] = '\0';
-    if (str_append(buf, n, "%s/.tokens/%016llx", base, (unsigned long long)XXH64(fact, sizeof fact, 0)) < 0)
+    if (str_append(buf, n, "%s/.tokens/%016llx", base, (unsigned long long)XXH64(fact, sizeof fact, seed)) <
+        0)
         return err_user("%s: the path is too long", base);
     return 0;
 }
@@ -68,10 +73,10 @@ static int make_set(const Tokenizer *t, const TokenizeConfig *c)
     return 0;
 }
 
-static int find_or_make(const Tokenizer *t, TokenizeConfig *c, char *buf, size_t n)
+static int find_or_make(const Tokenizer *t, TokenizeConfig *c, int split, char *buf, size_t n)
 {
     char summary[PATH_MAX], parent[PATH_MAX];
-    TRY(name_set(t, c, buf, n));
+    TRY(name_set(t, c, split, buf, n));
     c->out = buf;
     if (snprintf(summary, sizeof summary, "%s/tokens.json", buf) >= PATH_MAX - 16)
         return err_user("%s: the path is too long", buf);
@@ -85,21 +90,41 @@ static int find_or_make(const Tokenizer *t, TokenizeConfig *c, char *buf, size_t
     return rc;
 }
 
-int text_cache(const Recipe *r, const char *path, double val, char *buf, size_t n)
+/* What lies between two documents: data.split, else the name of the token that ends one. */
+static int find_separator(const Recipe *r, const Tokenizer *t, int32_t end, char *out, size_t n)
 {
+    size_t      len  = 0;
+    const char *name = end < 0 ? NULL : tokenizer_token(t, end, &len);
+    if (r->data.split[0] && str_unescape(out, n, r->data.split) < 0)
+        return recipe_blame(r, "data.split", "has an escape other than \\n \\t \\r \\\\, or is too long");
+    if (!r->data.split[0] && name && len < n) memcpy(out, name, len);
+    return 0;
+}
+
+static int make_from(const Recipe *r, const Tokenizer *t, TokenizeConfig *c, char *buf, size_t n)
+{
+    char separator[256] = "";
+    if (tokenizer_size(t) > r->model.vocab)
+        return recipe_blame(r, "model.vocab", "%lld is too small: %s has %d tokens",
+                            (long long)r->model.vocab, r->data.tokenizer, tokenizer_size(t));
+    c->end_token = vocab_document_token(r, t);
+    TRY(find_separator(r, t, c->end_token, separator, sizeof separator));
+    c->text.separator = separator[0] ? separator : NULL;
+    return find_or_make(t, c, r->data.split[0] != '\0', buf, n);
+}
+
+int text_cache(const Recipe *r, const char *key, double val, char *buf, size_t n)
+{
+    const char    *path = strcmp(key, "data.val") == 0 ? r->data.val : r->data.train;
     Tokenizer     *t;
-    char           separator[256] = "";
-    size_t         len            = 0;
-    TokenizeConfig c              = { .text         = { .path = &path, .n_path = 1, .field = "text" },
-                                      .val          = val,
-                                      .shard_tokens = SHARD_TOKENS,
-                                      .threads      = hostmem_cpus() };
+    TokenizeConfig c = {
+        .text         = { .path = &path, .n_path = 1, .field = r->data.field, .field_key = "data.field=" },
+        .val          = val,
+        .shard_tokens = SHARD_TOKENS,
+        .threads      = hostmem_cpus()
+    };
     if (tokenizer_open(&t, r->data.tokenizer) < 0) return recipe_blame_pending(r, "data.tokenizer");
-    c.end_token      = tokenize_end_token(t);
-    const char *name = c.end_token < 0 ? NULL : tokenizer_token(t, c.end_token, &len);
-    if (name && len < sizeof separator) memcpy(separator, name, len);
-    c.text.separator = separator[0] ? separator : NULL;
-    int rc           = find_or_make(t, &c, buf, n);
+    int rc = make_from(r, t, &c, buf, n);
     tokenizer_close(t);
     return rc;
 }

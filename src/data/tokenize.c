@@ -23,6 +23,9 @@
 
 enum { SLOTS_EACH = 2, FRAME_MOST = 64 };
 
+/* Before the process's number: a folder in the result's, until all is done. */
+#define TMP_PREFIX ".tmp-tokens-"
+
 static const char *const part_name[2] = { "train", "val" };
 
 typedef struct {
@@ -60,18 +63,11 @@ typedef struct {
     Slot                 *slot;
     int                   n_slot;
     char                  tmp[PATH_MAX];
+    int                   is_new; /* the folder was made for this */
     ShardWriter          *writer[2];
     int                   val; /* of the document under way */
     int64_t               text_bytes;
 } Work;
-
-int32_t tokenize_end_token(const Tokenizer *t)
-{
-    static const char *const usual[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>" };
-    int32_t                  id      = tokenizer_eos(t);
-    for (int i = 0; id < 0 && i < ARRAY_LEN(usual); i++) id = tokenizer_find(t, usual[i]);
-    return id;
-}
 
 /* The frame is what an empty text becomes. The end token is not put twice. */
 static int find_around(Work *w)
@@ -314,17 +310,24 @@ static int name_part(const Work *w, int part)
     return 0;
 }
 
-/* Gives the parts their names; tokens.json comes last. After a failure the names are gone again. */
+/* Gives the parts their names; tokens.json comes last. After a failure the names are gone again, unless the
+ * user had files of these names. */
 static int publish(const Work *w)
 {
-    char path[PATH_MAX];
-    int  rc = tokenizer_save(w->t, w->cfg->out);
+    static const char *const name[] = { "train", "val", "tokenizer.json", "tokenizer_config.json" };
+    char                     path[ARRAY_LEN(name)][PATH_MAX];
+    int                      had[ARRAY_LEN(name)];
+    for (int i = 0; i < ARRAY_LEN(name); i++) {
+        if (snprintf(path[i], PATH_MAX, "%s/%s", w->cfg->out, name[i]) >= PATH_MAX)
+            return err_user("%s: the path is too long", w->cfg->out);
+        had[i] = file_kind(path[i]) != FILE_NONE;
+    }
+    int rc = tokenizer_save(w->t, w->cfg->out);
     for (int k = 0; rc == 0 && k < 2; k++) rc = name_part(w, k);
     if (rc == 0) rc = folder_sync(w->cfg->out);
     if (rc == 0) rc = write_summary(w);
-    for (int k = 0; rc < 0 && k < 2; k++) {
-        snprintf(path, sizeof path, "%s/%s", w->cfg->out, part_name[k]);
-        folder_remove(path); /* the first error is kept */
+    for (int i = 0; rc < 0 && i < ARRAY_LEN(name); i++) {
+        if (!had[i]) folder_remove(path[i]); /* the first error is kept */
     }
     return rc;
 }
@@ -336,14 +339,15 @@ static int begin_folder(Work *w)
 {
     static const char *const taken[] = { "train", "val", "tokens.json" };
     char                     path[PATH_MAX];
-    TRY(file_make_folders(w->cfg->out));
     for (int i = 0; i < ARRAY_LEN(taken); i++) {
         int n = snprintf(path, sizeof path, "%s/%s", w->cfg->out, taken[i]);
         if (n >= PATH_MAX) return err_user("%s: the path is too long", w->cfg->out);
         if (file_kind(path) != FILE_NONE)
             return err_user("%s: is there already; name another folder, or remove it", path);
     }
-    int n = snprintf(w->tmp, sizeof w->tmp, "%s/.tmp-tokens-%d", w->cfg->out, (int)getpid());
+    TRY(folder_make_out(w->cfg->out, &w->is_new));
+    folder_sweep(w->cfg->out, TMP_PREFIX);
+    int n = snprintf(w->tmp, sizeof w->tmp, "%s/" TMP_PREFIX "%d", w->cfg->out, (int)getpid());
     return n < PATH_MAX - 64 ? 0 : err_user("%s: the path is too long", w->cfg->out);
 }
 
@@ -379,9 +383,9 @@ int tokenize(const Tokenizer *t, const TokenizeConfig *cfg, TokenizeResult *out)
 {
     Work w = { .t = t, .cfg = cfg, .result = out };
     memset(out, 0, sizeof *out);
-    TRY(begin_folder(&w));
     pthread_mutex_init(&w.reading, NULL);
     int rc = documents_open(&w.docs, &cfg->text);
+    if (rc == 0) rc = begin_folder(&w);
     if (rc == 0) out->n_file = documents_files(w.docs);
     if (rc == 0) rc = find_around(&w);
     if (rc == 0) rc = run(&w);
@@ -395,6 +399,7 @@ int tokenize(const Tokenizer *t, const TokenizeConfig *cfg, TokenizeResult *out)
     thread_ring_deinit(&w.ring);
     documents_close(w.docs);
     pthread_mutex_destroy(&w.reading);
-    int gone = folder_remove(w.tmp); /* the first error is kept */
+    int gone = w.tmp[0] ? folder_remove(w.tmp) : 0; /* the first error is kept */
+    if (rc < 0 && w.is_new) rmdir(cfg->out);
     return rc < 0 ? rc : gone;
 }

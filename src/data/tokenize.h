@@ -27,9 +27,8 @@ typedef struct {
     double          val;          /* share of the documents that is for validation; 0: none */
     int64_t         shard_tokens; /* a shard ends with the document that reaches so many */
     int             threads;
-    /* Called now and then by the calling thread with bytes of input read, and all (0: not known); or NULL. */
-    void (*note)(void *arg, int64_t done, int64_t all);
-    void *note_arg;
+    DocumentsNote   note; /* called by the calling thread */
+    void           *note_arg;
 } TokenizeConfig;
 
 typedef struct {
@@ -45,9 +44,6 @@ typedef struct {
 
 /* Negative after err_user() (the input) or err_set(). */
 int tokenize(const Tokenizer *t, const TokenizeConfig *cfg, TokenizeResult *out);
-
-/* The token that ends a document by default: the tokenizer's own, or one of the usual names; -1: none. */
-int32_t tokenize_end_token(const Tokenizer *t);
 
 #ifdef __cplusplus
 }

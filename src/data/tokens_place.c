@@ -40,7 +40,7 @@ int tokens_place_find(TokensPlace *p, const Recipe *r, int validation)
     str_copy(p->path, sizeof p->path, path);
     if (d->kind == DATA_TEXT && d->tokenizer[0]) {
         p->kind = DATA_TOKENS;
-        TRY(text_cache(r, path, p->is_separate ? 0 : d->val_fraction, p->path, sizeof p->path));
+        TRY(text_cache(r, p->key, p->is_separate ? 0 : d->val_fraction, p->path, sizeof p->path));
     }
     if (p->kind != DATA_TEXT) enter_part(p, validation);
     return 0;

@@ -20,61 +20,69 @@ enum { INDEX_BYTES = 64 << 20, MOST_FILES = 4096 };
 #define VITA  VITL "attention.attention."
 #define ATTN  LAYER "self_attn."
 static const HfRow rotary_rows[] = {
-    { "embed.weight",         { "embed_tokens.weight" }, 0, 0 },
-    { "block.#.norm1.weight", { LAYER "input_layernorm.weight" }, 0, 0 },
-    { "block.#.qkv.weight",   { ATTN "q_proj.weight", ATTN "k_proj.weight", ATTN "v_proj.weight" }, 0, 3 },
-    { "block.#.qkv.bias",     { ATTN "q_proj.bias", ATTN "k_proj.bias", ATTN "v_proj.bias" }, 0, 3 },
-    { "block.#.q_norm.weight", { ATTN "q_norm.weight" }, 0, 0 },
-    { "block.#.k_norm.weight", { ATTN "k_norm.weight" }, 0, 0 },
-    { "block.#.proj.weight",  { ATTN "o_proj.weight" }, 0, 0 },
-    { "block.#.norm2.weight", { LAYER "post_attention_layernorm.weight" }, 0, 0 },
-    { "block.#.up.weight",    { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" }, 0, 1 },
-    { "block.#.down.weight",  { LAYER "mlp.down_proj.weight" }, 0, 0 },
-    { "norm.weight",          { "norm.weight" }, 0, 0 },
-    { "head.weight",          { "/lm_head.weight" }, 0, 0 }, /* a slash: without the base */
+    { "embed.weight",         { "embed_tokens.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm1.weight", { LAYER "input_layernorm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.qkv.weight",   { ATTN "q_proj.weight", ATTN "k_proj.weight", ATTN "v_proj.weight" },
+      HF_PLAIN, HF_QKV },
+    { "block.#.qkv.bias",     { ATTN "q_proj.bias", ATTN "k_proj.bias", ATTN "v_proj.bias" },
+      HF_PLAIN, HF_QKV },
+    { "block.#.q_norm.weight", { ATTN "q_norm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.k_norm.weight", { ATTN "k_norm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.proj.weight",  { ATTN "o_proj.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm2.weight", { LAYER "post_attention_layernorm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.up.weight",    { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" },
+      HF_PLAIN, HF_HALVES },
+    { "block.#.down.weight",  { LAYER "mlp.down_proj.weight" }, HF_PLAIN, HF_WHOLE },
+    { "norm.weight",          { "norm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "head.weight",          { "/lm_head.weight" }, HF_PLAIN, HF_WHOLE }, /* a slash: without the base */
+};
+
+static const HfRow arcee_own[] = {
+    { "block.#.up.weight",    { LAYER "mlp.up_proj.weight" }, HF_PLAIN, HF_WHOLE },
 };
 
 static const HfRow gpt2_rows[] = {
-    { "embed.weight",         { "wte.weight" }, 0, 0 },
-    { "pos.weight",           { "wpe.weight" }, 0, 0 },
-    { "block.#.norm1.weight", { "h.#.ln_1.weight" }, 0, 0 },
-    { "block.#.norm1.bias",   { "h.#.ln_1.bias" }, 0, 0 },
-    { "block.#.qkv.weight",   { "h.#.attn.c_attn.weight" }, HF_TRANSPOSED, 0 },
-    { "block.#.qkv.bias",     { "h.#.attn.c_attn.bias" }, 0, 0 },
-    { "block.#.proj.weight",  { "h.#.attn.c_proj.weight" }, HF_TRANSPOSED, 0 },
-    { "block.#.proj.bias",    { "h.#.attn.c_proj.bias" }, 0, 0 },
-    { "block.#.norm2.weight", { "h.#.ln_2.weight" }, 0, 0 },
-    { "block.#.norm2.bias",   { "h.#.ln_2.bias" }, 0, 0 },
-    { "block.#.up.weight",    { "h.#.mlp.c_fc.weight" }, HF_TRANSPOSED, 0 },
-    { "block.#.up.bias",      { "h.#.mlp.c_fc.bias" }, 0, 0 },
-    { "block.#.down.weight",  { "h.#.mlp.c_proj.weight" }, HF_TRANSPOSED, 0 },
-    { "block.#.down.bias",    { "h.#.mlp.c_proj.bias" }, 0, 0 },
-    { "norm.weight",          { "ln_f.weight" }, 0, 0 },
-    { "norm.bias",            { "ln_f.bias" }, 0, 0 },
-    { "head.weight",          { "/lm_head.weight" }, 0, 0 },
+    { "embed.weight",         { "wte.weight" }, HF_PLAIN, HF_WHOLE },
+    { "pos.weight",           { "wpe.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm1.weight", { "h.#.ln_1.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm1.bias",   { "h.#.ln_1.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.qkv.weight",   { "h.#.attn.c_attn.weight" }, HF_TRANSPOSED, HF_WHOLE },
+    { "block.#.qkv.bias",     { "h.#.attn.c_attn.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.proj.weight",  { "h.#.attn.c_proj.weight" }, HF_TRANSPOSED, HF_WHOLE },
+    { "block.#.proj.bias",    { "h.#.attn.c_proj.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm2.weight", { "h.#.ln_2.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm2.bias",   { "h.#.ln_2.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.up.weight",    { "h.#.mlp.c_fc.weight" }, HF_TRANSPOSED, HF_WHOLE },
+    { "block.#.up.bias",      { "h.#.mlp.c_fc.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.down.weight",  { "h.#.mlp.c_proj.weight" }, HF_TRANSPOSED, HF_WHOLE },
+    { "block.#.down.bias",    { "h.#.mlp.c_proj.bias" }, HF_PLAIN, HF_WHOLE },
+    { "norm.weight",          { "ln_f.weight" }, HF_PLAIN, HF_WHOLE },
+    { "norm.bias",            { "ln_f.bias" }, HF_PLAIN, HF_WHOLE },
+    { "head.weight",          { "/lm_head.weight" }, HF_PLAIN, HF_WHOLE },
 };
 
 static const HfRow vit_rows[] = {
-    { "patch.weight",         { "embeddings.patch_embeddings.projection.weight" }, HF_PATCHES, 0 },
-    { "patch.bias",           { "embeddings.patch_embeddings.projection.bias" }, 0, 0 },
-    { "class.weight",         { "embeddings.cls_token" }, HF_BATCHED, 0 },
-    { "pos.weight",           { "embeddings.position_embeddings" }, HF_BATCHED, 0 },
-    { "block.#.norm1.weight", { VITL "layernorm_before.weight" }, 0, 0 },
-    { "block.#.norm1.bias",   { VITL "layernorm_before.bias" }, 0, 0 },
-    { "block.#.qkv.weight",   { VITA "query.weight", VITA "key.weight", VITA "value.weight" }, 0, 3 },
-    { "block.#.qkv.bias",     { VITA "query.bias", VITA "key.bias", VITA "value.bias" }, 0, 3 },
-    { "block.#.proj.weight",  { VITL "attention.output.dense.weight" }, 0, 0 },
-    { "block.#.proj.bias",    { VITL "attention.output.dense.bias" }, 0, 0 },
-    { "block.#.norm2.weight", { VITL "layernorm_after.weight" }, 0, 0 },
-    { "block.#.norm2.bias",   { VITL "layernorm_after.bias" }, 0, 0 },
-    { "block.#.up.weight",    { VITL "intermediate.dense.weight" }, 0, 0 },
-    { "block.#.up.bias",      { VITL "intermediate.dense.bias" }, 0, 0 },
-    { "block.#.down.weight",  { VITL "output.dense.weight" }, 0, 0 },
-    { "block.#.down.bias",    { VITL "output.dense.bias" }, 0, 0 },
-    { "norm.weight",          { "layernorm.weight" }, 0, 0 },
-    { "norm.bias",            { "layernorm.bias" }, 0, 0 },
-    { "head.weight",          { "/classifier.weight" }, 0, 0 },
-    { "head.bias",            { "/classifier.bias" }, 0, 0 },
+    { "patch.weight",         { "embeddings.patch_embeddings.projection.weight" }, HF_PATCHES, HF_WHOLE },
+    { "patch.bias",           { "embeddings.patch_embeddings.projection.bias" }, HF_PLAIN, HF_WHOLE },
+    { "class.weight",         { "embeddings.cls_token" }, HF_BATCHED, HF_WHOLE },
+    { "pos.weight",           { "embeddings.position_embeddings" }, HF_BATCHED, HF_WHOLE },
+    { "block.#.norm1.weight", { VITL "layernorm_before.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm1.bias",   { VITL "layernorm_before.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.qkv.weight",   { VITA "query.weight", VITA "key.weight", VITA "value.weight" },
+      HF_PLAIN, HF_QKV },
+    { "block.#.qkv.bias",     { VITA "query.bias", VITA "key.bias", VITA "value.bias" }, HF_PLAIN, HF_QKV },
+    { "block.#.proj.weight",  { VITL "attention.output.dense.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.proj.bias",    { VITL "attention.output.dense.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm2.weight", { VITL "layernorm_after.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.norm2.bias",   { VITL "layernorm_after.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.up.weight",    { VITL "intermediate.dense.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.up.bias",      { VITL "intermediate.dense.bias" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.down.weight",  { VITL "output.dense.weight" }, HF_PLAIN, HF_WHOLE },
+    { "block.#.down.bias",    { VITL "output.dense.bias" }, HF_PLAIN, HF_WHOLE },
+    { "norm.weight",          { "layernorm.weight" }, HF_PLAIN, HF_WHOLE },
+    { "norm.bias",            { "layernorm.bias" }, HF_PLAIN, HF_WHOLE },
+    { "head.weight",          { "/classifier.weight" }, HF_PLAIN, HF_WHOLE },
+    { "head.bias",            { "/classifier.bias" }, HF_PLAIN, HF_WHOLE },
 };
 /* clang-format on */
 
@@ -84,11 +92,17 @@ static const char *const ignore_none[]   = { NULL };
 
 const HfMap *hf_map_of(HfFamily family)
 {
-    static const HfMap rotary = { "model.", rotary_rows, ARRAY_LEN(rotary_rows), ignore_rotary };
-    static const HfMap gpt2   = { "transformer.", gpt2_rows, ARRAY_LEN(gpt2_rows), ignore_gpt2 };
-    static const HfMap vit    = { "vit.", vit_rows, ARRAY_LEN(vit_rows), ignore_none };
-    if (family == HF_VIT) return &vit;
-    return family == HF_GPT2 ? &gpt2 : &rotary;
+    static const HfMap rotary = { "model.", rotary_rows, ARRAY_LEN(rotary_rows), NULL, 0, ignore_rotary };
+    static const HfMap arcee  = { "model.",  rotary_rows,          ARRAY_LEN(rotary_rows),
+                                  arcee_own, ARRAY_LEN(arcee_own), ignore_rotary };
+    static const HfMap gpt2   = { "transformer.", gpt2_rows, ARRAY_LEN(gpt2_rows), NULL, 0, ignore_gpt2 };
+    static const HfMap vit    = { "vit.", vit_rows, ARRAY_LEN(vit_rows), NULL, 0, ignore_none };
+    switch (family) {
+    case HF_GPT2: return &gpt2;
+    case HF_ARCEE: return &arcee;
+    case HF_VIT: return &vit;
+    default: return &rotary;
+    }
 }
 
 /* 1: name is the pattern with a number for '#', which goes to number[16]. */
@@ -118,10 +132,27 @@ static void spell(char *out, const char *base, const char *pattern, const char *
     CHECK(n > 0 && n < HF_NAME, "a name of %d characters", n);
 }
 
+/* Row i of a map: its own rows, then those it shares with others. NULL: there are no more. */
+static const HfRow *row_at(const HfMap *map, int i)
+{
+    if (i < map->n_own) return &map->own[i];
+    return i - map->n_own < map->n_row ? &map->row[i - map->n_own] : NULL;
+}
+
+/* 1: one of the map's own rows stands for this shared one. */
+static int is_replaced(const HfMap *map, const HfRow *shared)
+{
+    for (int i = 0; i < map->n_own; i++) {
+        if (strcmp(map->own[i].ours, shared->ours) == 0) return 1;
+    }
+    return 0;
+}
+
 static const HfRow *find_row(const HfMap *map, const char *ours, char *number)
 {
-    for (int i = 0; i < map->n_row; i++) {
-        if (matches(map->row[i].ours, ours, number)) return &map->row[i];
+    const HfRow *row;
+    for (int i = 0; (row = row_at(map, i)) != NULL; i++) {
+        if (matches(row->ours, ours, number)) return row;
     }
     return NULL;
 }
@@ -218,6 +249,26 @@ static int open_one(HfFolder *h, const char *file)
     return 0;
 }
 
+/* A folder whose weights are only in PyTorch's own format, which may run code when it is read. */
+static int check_pickled(const HfFolder *h)
+{
+    char **name, safe[PATH_MAX];
+    Arena  a;
+    if (snprintf(safe, sizeof safe, "%s/model.safetensors", h->dir) >= (int)sizeof safe)
+        return err_user("%s: path too long", h->dir);
+    if (file_kind(safe) != FILE_NONE) return 0;
+    arena_init(&a);
+    int n  = file_list(&a, h->dir, ".bin", &name);
+    int rc = n < 0 ? -1 : 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (str_starts_with(name[i], "pytorch_model"))
+            rc = err_user("%s: has %s, but no model.safetensors (save_pretrained of transformers writes it)",
+                          h->dir, name[i]);
+    }
+    arena_deinit(&a);
+    return rc;
+}
+
 static int open_files(HfFolder *h)
 {
     char   path[PATH_MAX], **files, *text;
@@ -226,6 +277,7 @@ static int open_files(HfFolder *h)
     if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", h->dir) >= (int)sizeof path)
         return err_user("%s: path too long", h->dir);
     if (file_kind(path) != FILE_REGULAR) {
+        TRY(check_pickled(h));
         h->file = ARENA_ARRAY(&h->arena, SafeFile, 1);
         return open_one(h, "model.safetensors");
     }
@@ -448,9 +500,10 @@ static int is_ignored(const HfMap *map, const char *name)
 /* Brim's name of one of their tensors into out[HF_NAME]; 0: the map has none. */
 static int name_ours(const HfFolder *h, const char *theirs, char *out)
 {
-    char number[16] = "", pattern[HF_NAME];
-    for (int i = 0; i < h->map->n_row; i++) {
-        const HfRow *row = &h->map->row[i];
+    char         number[16] = "", pattern[HF_NAME];
+    const HfRow *row;
+    for (int i = 0; (row = row_at(h->map, i)) != NULL; i++) {
+        if (i >= h->map->n_own && is_replaced(h->map, row)) continue;
         for (int k = 0; k < HF_PARTS && row->theirs[k]; k++) {
             spell(pattern, h->has_base ? h->map->base : "", row->theirs[k], "#");
             if (!matches(pattern, theirs, number)) continue;

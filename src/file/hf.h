@@ -23,17 +23,21 @@ typedef enum {
     HF_PATCHES     /* [rows, 3, side, side]; Brim's columns are [side, side, 3] */
 } HfForm;
 
+typedef enum { HF_WHOLE, HF_HALVES /* gate, up */, HF_QKV /* as wide as the heads of each */ } HfParts;
+
 typedef struct {
     const char *ours;             /* "block.#.qkv.weight" */
     const char *theirs[HF_PARTS]; /* one after another along the rows; the rest NULL */
     HfForm      form;
-    int         pair; /* 1: two equal halves of the rows, on writing; 3: q, k, v */
+    HfParts     parts; /* how the rows of Brim's are shared out among theirs, on writing */
 } HfRow;
 
 typedef struct {
     const char        *base; /* before their names; a folder may leave the word away, as old ones do */
     const HfRow       *row;
     int                n_row;
+    const HfRow       *own; /* instead of those in `row` for the same weights */
+    int                n_own;
     const char *const *ignore; /* ends of their names that hold no weight (masks, tables); ends with NULL */
 } HfMap;
 

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +20,17 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are widened 
 
 static const char shard_magic[8] = { 'B', 'R', 'I', 'M', 'T', 'O', 'K', '1' };
 
-enum { LLMC_MAGIC = 20240520, LLMC_VERSION = 1, LLMC_HEADER_BYTES = 1024 };
+enum { LLMC_HEADER_BYTES = 1024 };
+
+/* llm.c's two kinds: GPT-2's ids have 2 bytes, those of Llama 3 have 4. */
+typedef struct {
+    uint32_t magic;
+    int32_t  version;
+    int      token_bytes;
+} LlmcKind;
+static const LlmcKind llmc_kinds[] = { { 20240520, 1, 2 }, { 20240801, 7, 4 } };
+
+static const unsigned char npy_magic[6] = { 0x93, 'N', 'U', 'M', 'P', 'Y' };
 
 /* Where each field of our header is. What is reserved is zero: bytes 36 to 55 of version 1, 44 to 47 of
  * version 2. Tokens are stored plus 1; 0 means none. */
@@ -52,6 +63,29 @@ static uint64_t get_u64(const unsigned char *p)
     memcpy(&v, p, sizeof v);
     return v;
 }
+
+static int is_brim(const unsigned char *p, size_t n)
+{
+    return n >= sizeof shard_magic && memcmp(p, shard_magic, sizeof shard_magic) == 0;
+}
+
+static const LlmcKind *find_llmc(const unsigned char *p, size_t n)
+{
+    for (int i = 0; n >= 4 && i < ARRAY_LEN(llmc_kinds); i++) {
+        if (get_u32(p) == llmc_kinds[i].magic) return &llmc_kinds[i];
+    }
+    return NULL;
+}
+
+static int is_npy(const unsigned char *p, size_t n)
+{
+    return n >= sizeof npy_magic && memcmp(p, npy_magic, sizeof npy_magic) == 0;
+}
+
+int shard_is_magic(const void *bytes, size_t n) { return is_brim(bytes, n) || find_llmc(bytes, n); }
+
+/* Ids that a number of so many bytes can hold; Brim's own ids are below 2^31. */
+static int64_t most_ids(int token_bytes) { return token_bytes == 2 ? INT64_C(1) << 16 : INT64_C(1) << 31; }
 
 /* The count of a header against the bytes that the file has for ids, without overflow for any count. */
 static int check_size(const char *name, uint64_t count, int token_bytes, int64_t payload_bytes)
@@ -95,8 +129,7 @@ static int parse_fields(ShardHeader *h, const char *name, const unsigned char *p
     if (token_bytes != 2 && token_bytes != 4) {
         return err_user("%s: %u bytes per token, must be 2 or 4", name, token_bytes);
     }
-    uint64_t vocab_max = token_bytes == 2 ? UINT64_C(1) << 16 : UINT64_C(1) << 31;
-    if (vocab < 1 || vocab > vocab_max) {
+    if (vocab < 1 || vocab > most_ids((int)token_bytes)) {
         return err_user("%s: a vocabulary of %u does not go with %u bytes per token", name, vocab,
                         token_bytes);
     }
@@ -148,18 +181,65 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
         return err_user("%s: truncated: %lld bytes, the header of an llm.c shard alone has %d", name,
                         (long long)file_bytes, LLMC_HEADER_BYTES);
     }
-    int32_t version = (int32_t)get_u32(p + 4), count = (int32_t)get_u32(p + 8);
-    if (version != LLMC_VERSION) {
+    const LlmcKind *kind    = find_llmc(p, n);
+    int32_t         version = (int32_t)get_u32(p + 4), count = (int32_t)get_u32(p + 8);
+    if (version != kind->version) {
         return err_user("%s: llm.c shard version %d, this program reads version %d", name, version,
-                        LLMC_VERSION);
+                        kind->version);
     }
     if (count < 0) return err_user("%s: its header promises %d tokens", name, count);
-    TRY(check_size(name, (uint64_t)count, 2, file_bytes - LLMC_HEADER_BYTES));
+    TRY(check_size(name, (uint64_t)count, kind->token_bytes, file_bytes - LLMC_HEADER_BYTES));
     *out = (ShardHeader){ .kind           = SHARD_LLMC,
-                          .token_bytes    = 2,
+                          .token_bytes    = kind->token_bytes,
                           .n_token        = count,
-                          .vocab          = 1 << 16,
+                          .vocab          = most_ids(kind->token_bytes),
                           .payload_offset = LLMC_HEADER_BYTES,
+                          .file_bytes     = file_bytes,
+                          .end_token      = -1,
+                          .begin_token    = -1 };
+    return 0;
+}
+
+/* The text behind 'key': in the header of a .npy file, or NULL. */
+static const char *npy_value(const char *header, const char *key)
+{
+    const char *at = strstr(header, key);
+    at             = at ? strchr(at, ':') : NULL;
+    return at ? at + 1 + strspn(at + 1, " ") : NULL;
+}
+
+/* NumPy's file of one array: magic, version, length of the header, the header as text of Python. */
+static int parse_npy(ShardHeader *out, const char *name, const unsigned char *p, size_t n, int64_t file_bytes)
+{
+    static const struct {
+        const char *descr;
+        int         token_bytes;
+    } types[]                           = { { "'<u2'", 2 }, { "'<u4'", 4 }, { "'<i4'", 4 } };
+    char   text[SHARD_PREFIX_BYTES + 1] = "";
+    size_t begin = n > 6 && p[6] > 1 ? 12 : 10, len = n < 12        ? 0
+                                                      : begin == 12 ? get_u32(p + 8)
+                                                                    : p[8] + 256u * p[9];
+    if (n < begin + len || len == 0)
+        return err_user("%s: truncated: its header of %zu bytes is not there", name, len);
+    memcpy(text, p + begin, len);
+    const char *descr = npy_value(text, "'descr'"), *order = npy_value(text, "'fortran_order'");
+    const char *shape = npy_value(text, "'shape'");
+    int         k     = 0;
+    while (k < ARRAY_LEN(types) && (!descr || strncmp(descr, types[k].descr, strlen(types[k].descr)) != 0))
+        k++;
+    if (!descr || !order || !shape || k == ARRAY_LEN(types))
+        return err_user("%s: not an array of token ids: its numbers are %.8s, uint16 or uint32 would do",
+                        name, descr ? descr : "not named");
+    unsigned long long count = 0;
+    int                used  = 0;
+    if (sscanf(shape, "(%llu,)%n", &count, &used) != 1 || used == 0)
+        return err_user("%s: an array of several dimensions: ravel() makes one of it", name);
+    TRY(check_size(name, count, types[k].token_bytes, file_bytes - (int64_t)(begin + len)));
+    *out = (ShardHeader){ .kind           = SHARD_NPY,
+                          .token_bytes    = types[k].token_bytes,
+                          .n_token        = (int64_t)count,
+                          .vocab          = most_ids(types[k].token_bytes),
+                          .payload_offset = (int64_t)(begin + len),
                           .file_bytes     = file_bytes,
                           .end_token      = -1,
                           .begin_token    = -1 };
@@ -169,6 +249,7 @@ static int parse_llmc(ShardHeader *out, const char *name, const unsigned char *p
 static int parse_plain(ShardHeader *out, const char *name, const unsigned char *p, size_t n,
                        int64_t file_bytes)
 {
+    if (is_npy(p, n)) return parse_npy(out, name, p, n, file_bytes);
     if (shard_is_magic(p, n))
         return err_user("%s: has the header of a token shard: data.kind=tokens reads it", name);
     if (file_bytes % 2 != 0)
@@ -183,15 +264,6 @@ static int parse_plain(ShardHeader *out, const char *name, const unsigned char *
     return 0;
 }
 
-static int is_brim(const unsigned char *p, size_t n)
-{
-    return n >= sizeof shard_magic && memcmp(p, shard_magic, sizeof shard_magic) == 0;
-}
-
-static int is_llmc(const unsigned char *p, size_t n) { return n >= 4 && get_u32(p) == LLMC_MAGIC; }
-
-int shard_is_magic(const void *bytes, size_t n) { return is_brim(bytes, n) || is_llmc(bytes, n); }
-
 int shard_parse(ShardHeader *out, const char *name, const void *bytes, size_t n, int64_t file_bytes)
 {
     const unsigned char *p = bytes;
@@ -199,11 +271,12 @@ int shard_parse(ShardHeader *out, const char *name, const void *bytes, size_t n,
           (long long)file_bytes);
     CHECK((int64_t)n >= MIN(file_bytes, SHARD_PREFIX_BYTES), "only %zu bytes of the header were read", n);
     if (is_brim(p, n)) return parse_brim(out, name, p, n, file_bytes);
-    if (is_llmc(p, n)) return parse_llmc(out, name, p, n, file_bytes);
+    if (find_llmc(p, n)) return parse_llmc(out, name, p, n, file_bytes);
+    if (is_npy(p, n)) return parse_npy(out, name, p, n, file_bytes);
     if (n < sizeof shard_magic) return err_user("%s: truncated: %zu bytes are no token shard", name, n);
     return err_user("%s: not a token shard: it begins neither with \"BRIMTOK1\" nor with llm.c's number %d "
                     "(data.kind=uint16 reads ids without a header)",
-                    name, LLMC_MAGIC);
+                    name, (int)llmc_kinds[0].magic);
 }
 
 void shard_format(const ShardHeader *h, unsigned char out[SHARD_HEADER_BYTES])

@@ -4,8 +4,10 @@
  *    (docs/formats.md). Two checksums: one of the header, checked whenever a shard is opened; one of the
  *    payload, checked by shard_verify(). Version 2 also has an index of documents behind the ids, with a
  *    checksum of its own.
- * 2. llm.c's GPT-2 shards (int32[256] header, magic 20240520, version 1, uint16 ids) are read, never written.
- *    So are files of uint16 ids without any header, as nanoGPT writes them, by shard_open_plain().
+ * 2. llm.c's shards (int32[256] header) are read, never written: GPT-2's (magic 20240520, version 1, uint16
+ *    ids) and those of Llama 3 (magic 20240801, version 7, uint32 ids). So are arrays of NumPy (.npy: uint16,
+ *    uint32, int32), and files of uint16 ids without any header, as nanoGPT writes them, by
+ *    shard_open_plain().
  * 3. A ShardHeader that shard_parse() accepted agrees with the size of its file: every offset computed from
  *    it lies inside the file.
  * 4. Nothing read from a file is trusted before it is checked; a refusal names the file and what is wrong
@@ -20,7 +22,7 @@
 extern "C" {
 #endif
 
-typedef enum { SHARD_BRIM, SHARD_LLMC, SHARD_PLAIN } ShardKind;
+typedef enum { SHARD_BRIM, SHARD_LLMC, SHARD_PLAIN, SHARD_NPY } ShardKind;
 
 enum {
     SHARD_VERSION      = 2, /* the newest; version 1 has no index */

@@ -19,11 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *rundir_base(void)
-{
-    const char *base = getenv("BRIM_RUNS");
-    return base && *base ? base : "runs";
-}
+const char *rundir_base(void) { return folder_of_runs(); }
 
 static const char tune_name[] = "tune.txt";
 

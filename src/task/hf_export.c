@@ -79,8 +79,8 @@ static DType dtype_of(const Export *e, DType stored, int asked)
 static int64_t part_rows(const RecipeModel *m, const HfRow *row, int k, int64_t rows)
 {
     int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    if (row->pair == 3) return k == 0 ? q : kv;
-    return row->pair == 1 ? rows / 2 : rows;
+    if (row->parts == HF_QKV) return k == 0 ? q : kv;
+    return row->parts == HF_HALVES ? rows / 2 : rows;
 }
 
 static Piece *add_piece(Export *e, const char *name, DType dtype, const Piece *like)

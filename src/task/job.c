@@ -108,16 +108,27 @@ static const char *nearest_name(const Job *j, const char *item, char best[PARAM_
     return least < INT_MAX ? best : NULL;
 }
 
+/* "block.9" of "block.0-9": a range that goes beyond the blocks is a slip. Without a range: item itself. */
+static const char *range_end(const char *item, char out[PARAM_NAME])
+{
+    size_t dash = strcspn(item, "-"), first = dash;
+    while (first > 0 && item[first - 1] >= '0' && item[first - 1] <= '9') first--;
+    if (!item[dash] || first == dash) return item;
+    snprintf(out, PARAM_NAME, "%.*s%s", (int)first, item, item + dash + 1);
+    return out;
+}
+
 static int check_names(const Job *j, const char *key, const char *list)
 {
-    char item[PARAM_NAME];
+    char item[PARAM_NAME], last[PARAM_NAME];
     if (!list[0]) return 0;
     if (j->n_table == 0) return recipe_blame(&j->recipe, key, "this task has no weights");
     while (str_list_next(&list, item, sizeof item) > 0) {
         int found = 0;
         for (int i = 0; i < j->n_table && !found; i++) {
             char buf[PARAM_NAME];
-            found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL;
+            found = param_unmatched(j->table[i], item, buf, sizeof buf) == NULL &&
+                    param_unmatched(j->table[i], range_end(item, last), buf, sizeof buf) == NULL;
         }
         char        best[PARAM_NAME];
         const char *near = found ? NULL : nearest_name(j, item, best);

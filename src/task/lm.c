@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "data/tokens.h"
+#include "data/vocab.h"
 #include "data/windows.h"
 #include "task/weights.h"
 
@@ -183,6 +184,7 @@ const Task task_lm = {
     .units          = lm_tokens,
     .rows           = lm_tokens,
     .chunk_rows     = lm_chunk_rows,
+    .complete       = vocab_complete,
     .declare        = lm_declare,
     .record         = lm_record,
     .release        = lm_release,

@@ -5,53 +5,69 @@
 #include "data/vocab.h"
 #include "task/hf_export.h"
 #include "task/lm.h"
-#include "text/tokenizer.h"
 
 #include <limits.h>
 
-/* The run's tokenizer says what the recipe does not. */
-static int ask_tokenizer(const Recipe *r, HfConfig *c)
+/* The run's tokenizer; *t is NULL if there is none. */
+static int open_tokenizer(const Recipe *r, Tokenizer **t)
 {
-    char       path[RECIPE_STR];
-    Tokenizer *t;
-    if (vocab_path(r, path, sizeof path) <= 0) return 0;
-    TRY(tokenizer_open(&t, path));
-    c->bos = tokenizer_bos(t);
-    if (c->n_eos == 0 && tokenizer_eos(t) >= 0) c->eos[c->n_eos++] = tokenizer_eos(t);
-    tokenizer_close(t);
-    return 0;
+    char path[VOCAB_PATH];
+    *t = NULL;
+    if (!vocab_path(r, path)) return 0;
+    return tokenizer_open(t, path) < 0 ? recipe_blame_pending(r, "data.tokenizer") : 0;
 }
 
 static int describe(const Recipe *r, HfConfig *c)
 {
-    char        item[32];
-    const char *list   = r->sample.eos;
-    int         family = hfconf_family_of(&r->model);
-    int64_t     id;
+    Tokenizer *t;
+    int32_t    end[VOCAB_ENDS];
+    int        family = hfconf_family_of(&r->model);
     if (family < 0) return -1;
     *c = (HfConfig){ .family = (HfFamily)family, .model = r->model, .bos = -1 };
-    while (str_list_next(&list, item, sizeof item) > 0 && c->n_eos < HF_MAX_EOS) {
-        if (str_parse_int(item, &id) == 0) c->eos[c->n_eos++] = id;
-    }
-    if (c->n_eos == 0 && r->data.document_token >= 0) c->eos[c->n_eos++] = r->data.document_token;
-    return ask_tokenizer(r, c);
+    TRY(open_tokenizer(r, &t));
+    if (t) c->bos = tokenizer_bos(t);
+    c->n_eos = vocab_ends(r, t, end);
+    for (int i = 0; i < c->n_eos; i++) c->eos[i] = end[i];
+    tokenizer_close(t);
+    return c->n_eos < 0 ? -1 : 0;
 }
 
-/* tokenizer.json of the run's tokenizer, if it is one. */
-static int write_tokenizer(const Recipe *r, const HfConfig *c, const char *out)
+/* A tokenizer.json goes as it is, with all that Brim does not read; any other kind becomes one. */
+static int copy_tokenizer(const Recipe *r, const Tokenizer *t, int32_t eos, const char *out)
 {
-    char vocab[RECIPE_STR], to[PATH_MAX];
-    if (vocab_path(r, vocab, sizeof vocab) <= 0) return 0;
-    if (file_kind(vocab) == FILE_FOLDER) str_append(vocab, sizeof vocab, "/tokenizer.json");
-    if (file_kind(vocab) != FILE_REGULAR || !str_ends_with(vocab, ".json")) return 0;
-    if (snprintf(to, sizeof to, "%s/tokenizer_config.json", out) >= (int)sizeof to)
+    char path[VOCAB_PATH + 32], to[PATH_MAX];
+    vocab_path(r, path);
+    if (file_kind(path) == FILE_FOLDER) str_append(path, sizeof path, "/tokenizer.json");
+    if (file_kind(path) != FILE_REGULAR || !str_ends_with(path, ".json")) TRY(tokenizer_save(t, out));
+    if (snprintf(to, sizeof to, "%s/tokenizer.json", out) >= (int)sizeof to)
         return err_user("%s: path too long", out);
-    TRY(hf_export_text(to, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"));
-    snprintf(to, sizeof to, "%.4000s/tokenizer.json", out);
-    return file_copy(vocab, to);
+    if (file_kind(to) == FILE_NONE) TRY(file_copy(path, to));
+    return tokenizer_save_config(t, eos, out);
+}
+
+static int write_generation(const HfConfig *c, const char *out)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/generation_config.json", out) >= (int)sizeof path)
+        return err_user("%s: path too long", out);
+    FILE *f  = file_create_tmp(path);
+    int   rc = f ? hfconf_write_generation(c, f) : -1;
+    if (rc == 0) rc = file_publish(&f, path);
+    file_discard(&f);
+    return rc;
+}
+
+static int write_beside(const Recipe *r, const HfConfig *c, const char *out)
+{
+    Tokenizer *t;
+    TRY(write_generation(c, out));
+    TRY(open_tokenizer(r, &t));
+    int rc = t ? copy_tokenizer(r, t, c->n_eos > 0 ? (int32_t)c->eos[0] : -1, out) : 0;
+    tokenizer_close(t);
+    return rc;
 }
 
 int lm_export(const Recipe *r, const TaskExport *opt)
 {
-    return hf_export(r, opt, &(HfExport){ "", describe, write_tokenizer });
+    return hf_export(r, opt, &(HfExport){ "", describe, write_beside });
 }

@@ -2,8 +2,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
-#include "data/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +14,12 @@ enum { PROMPT_FILE_BYTES = 64 << 20, MOST_PROMPTS = 1 << 16 };
 
 static int open_tokenizer(Prompts *p, const Recipe *r)
 {
-    char path[RECIPE_STR + 32];
+    char path[VOCAB_PATH];
     p->speech = SPEAKS_IDS;
     if (r->data.kind == DATA_TEXT || (r->data.kind == DATA_RANDOM && r->model.vocab == 256))
         p->speech = SPEAKS_BYTES;
-    if (r->data.tokenizer[0]) {
-        str_copy(path, sizeof path, r->data.tokenizer);
-    } else if (!vocab_path(r, path, sizeof path)) {
-        return 0;
-    }
-    TRY(tokenizer_open(&p->tokenizer, path));
+    if (!vocab_path(r, path)) return 0;
+    if (tokenizer_open(&p->tokenizer, path) < 0) return recipe_blame_pending(r, "data.tokenizer");
     p->speech  = SPEAKS_TOKENS;
     p->scratch = tokenizer_scratch_create(p->tokenizer);
     return p->scratch ? 0 : -1;
@@ -31,20 +27,8 @@ static int open_tokenizer(Prompts *p, const Recipe *r)
 
 static int read_ends(Prompts *p, const Recipe *r)
 {
-    const char *list = r->sample.eos;
-    char        item[32];
-    int64_t     id;
-    while (str_list_next(&list, item, sizeof item) > 0 && p->n_eos < ARRAY_LEN(p->eos)) {
-        if (str_parse_int(item, &id) < 0 || id < 0 || id >= r->model.vocab)
-            return recipe_blame(r, "sample.eos", "'%s' is not a token id from 0 to %lld", item,
-                                (long long)r->model.vocab - 1);
-        p->eos[p->n_eos++] = (int32_t)id;
-    }
-    if (p->n_eos > 0) return 0;
-    if (r->data.document_token >= 0) p->eos[p->n_eos++] = (int32_t)r->data.document_token;
-    if (p->n_eos == 0 && p->tokenizer && tokenizer_eos(p->tokenizer) >= 0)
-        p->eos[p->n_eos++] = tokenizer_eos(p->tokenizer);
-    return 0;
+    p->n_eos = vocab_ends(r, p->tokenizer, p->eos);
+    return p->n_eos < 0 ? -1 : 0;
 }
 
 int prompts_is_end(const Prompts *p, int32_t id)
@@ -58,9 +42,12 @@ int prompts_is_end(const Prompts *p, int32_t id)
 static int read_stops(Prompts *p, const char *list)
 {
     while (list && *list) {
-        size_t n = strcspn(list, "|");
+        size_t n    = strcspn(list, "|");
+        char  *text = arena_printf(&p->arena, "%.*s", (int)n, list);
         if (p->n_stop == ARRAY_LEN(p->stop)) return err_user("command line: --stop: more than 16 texts");
-        if (n > 0) p->stop[p->n_stop++] = arena_printf(&p->arena, "%.*s", (int)n, list);
+        if (str_unescape(text, n + 1, text) < 0)
+            return err_user("command line: --stop: '%.64s' has an escape other than \\n \\t \\r \\\\", text);
+        if (n > 0) p->stop[p->n_stop++] = text;
         list += n + (list[n] == '|');
     }
     if (p->n_stop > 0 && p->speech == SPEAKS_IDS)
@@ -84,28 +71,23 @@ static int add(Prompts *p, const int32_t *id, int64_t n)
 /* Ids in text. A prompt has spaces between them, --prompt-ids may have commas. */
 static int add_ids(Prompts *p, const char *flag, const char *text, int64_t vocab)
 {
-    const char *between = strcmp(flag, "--prompt-ids") == 0 ? " ,\t\r\n" : " ";
-    int32_t    *id      = malloc(sizeof *id * (strlen(text) / 2 + 1));
-    int64_t     n       = 0, one;
-    int         rc      = id ? 0 : err_sys("memory for a prompt");
-    for (const char *s = text + strspn(text, between); rc == 0 && *s;) {
-        char   shown[64];
-        size_t len = strcspn(s, between);
-        str_quote(shown, sizeof shown, s, len);
-        if (str_parse_int(shown, &one) < 0 || one < 0 || one >= vocab) {
-            rc = err_user("command line: %s: '%s' is not a token id: this model was not trained on text, "
-                          "its prompt is numbers from 0 to %lld, separated by spaces",
-                          flag, shown, (long long)vocab - 1);
-        } else {
-            id[n++] = (int32_t)one;
-        }
-        s += len;
-        s += strspn(s, between);
-    }
-    if (rc == 0 && n == 0) rc = err_user("command line: %s: needs at least one token id", flag);
-    if (rc == 0) rc = add(p, id, n);
+    int         typed = strcmp(flag, "--prompt-ids") == 0;
+    int32_t    *id    = malloc(sizeof *id * (strlen(text) / 2 + 1));
+    const char *bad = "", *between = typed ? " ,\t\r\n" : " ";
+    char        shown[64];
+    if (!id) return err_sys("memory for a prompt");
+    int64_t n  = str_parse_ids(text, strlen(text), between, vocab, id, &bad);
+    int     rc = n > 0 ? add(p, id, n) : -1;
     free(id);
-    return rc;
+    if (n == 0) return err_user("command line: %s: needs at least one token id", flag);
+    if (n > 0) return rc;
+    str_quote(shown, sizeof shown, bad, strcspn(bad, between));
+    if (typed)
+        return err_user("command line: %s: '%s' is not a token id from 0 to %lld", flag, shown,
+                        (long long)vocab - 1);
+    return err_user("command line: %s: '%s' is not a token id: this model was not trained on text, its "
+                    "prompt is numbers from 0 to %lld, separated by spaces",
+                    flag, shown, (long long)vocab - 1);
 }
 
 static int add_text(Prompts *p, const char *flag, const char *text, size_t len, int64_t vocab)
@@ -132,33 +114,40 @@ static int add_text(Prompts *p, const char *flag, const char *text, size_t len, 
     return add(p, id, n);
 }
 
+/* One prompt a line, whichever way the lines end. */
 static int add_file(Prompts *p, const char *path, int64_t vocab)
 {
-    char  *text;
-    size_t n, at = 0;
-    int    rc = 0;
-    if (file_kind(path) == FILE_NONE) return err_user("command line: --prompt-file: no such file: %s", path);
+    char    *text;
+    size_t   n, at = 0;
+    int      rc = 0, n_empty = 0;
+    FileKind kind = file_kind(path);
+    if (kind == FILE_NONE) return err_user("command line: --prompt-file: no such file: %s", path);
+    if (kind != FILE_REGULAR) return err_user("command line: --prompt-file: %s: is not a regular file", path);
     TRY(file_read_all(path, PROMPT_FILE_BYTES, &text, &n));
     while (at < n && rc == 0) {
         char  *end     = memchr(text + at, '\n', n - at);
-        size_t len     = end ? (size_t)(end - text) - at : n - at;
+        size_t line    = end ? (size_t)(end - text) - at : n - at;
+        size_t len     = line > 0 && text[at + line - 1] == '\r' ? line - 1 : line;
         text[at + len] = '\0'; /* the text ends with a zero of its own */
         if (len > 0) rc = add_text(p, "--prompt-file", text + at, len, vocab);
-        at += len + 1;
+        n_empty += len == 0;
+        at += line + 1;
     }
     free(text);
     if (rc == 0 && p->n_prompt == 0) rc = err_user("command line: --prompt-file: %s has no prompt", path);
+    if (rc == 0 && n_empty > 0)
+        log_warn("--prompt-file: %s: %d empty line%s left out", path, n_empty,
+                 n_empty == 1 ? " is" : "s are");
     return rc;
 }
 
-/* The task's own prompt: a line break, or the token that begins a text. */
+/* The task's own prompt: a line break, the token that begins a text, or one that ends the text before. */
 static int add_own(Prompts *p, const Recipe *r)
 {
-    int32_t id = (int32_t)MAX(r->data.document_token, 0);
+    int32_t id = p->tokenizer ? tokenizer_bos(p->tokenizer) : -1;
     if (p->speech == SPEAKS_BYTES) return add_text(p, "--prompt", "\n", 1, r->model.vocab);
-    if (p->tokenizer && tokenizer_bos(p->tokenizer) >= 0) id = tokenizer_bos(p->tokenizer);
-    if (r->data.document_token < 0 && p->n_eos > 0 && !(p->tokenizer && tokenizer_bos(p->tokenizer) >= 0))
-        id = p->eos[0];
+    if (id < 0) id = (int32_t)r->data.document_token;
+    if (id < 0) id = p->n_eos > 0 ? p->eos[0] : 0;
     return add(p, &id, 1);
 }
 

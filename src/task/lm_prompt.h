@@ -3,6 +3,7 @@
 #define TASK_LM_PROMPT_H
 
 #include "base/arena.h"
+#include "data/vocab.h"
 #include "task/task.h"
 #include "text/tokenizer.h"
 
@@ -19,7 +20,7 @@ typedef struct {
     int64_t           longest;
     const char       *stop[16]; /* texts that end a sample */
     int               n_stop;
-    int32_t           eos[16];
+    int32_t           eos[VOCAB_ENDS];
     int               n_eos;
 } Prompts;
 

@@ -16,12 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_AT_ONCE = 64 };
+enum { MOST_AT_ONCE = 64, FIRST_ROOM = 4096 };
 
 /* One sequence. */
 typedef struct {
     int32_t       *tok; /* prompt, then what was added */
-    int64_t        n, n_prompt;
+    int64_t        n, n_prompt, cap;
     int64_t        first; /* the cache begins with this token */
     int            done;
     unsigned char *seen; /* by id, with a repetition penalty */
@@ -122,11 +122,21 @@ static int pick_all(Gen *g, int64_t first_prompt)
     return err_set("the model's output is not finite: training had diverged before this checkpoint");
 }
 
+/* Room for cap tokens. It grows with the text: --tokens is only an upper bound. */
+static void seq_reserve(Gen *g, Seq *s, int64_t cap)
+{
+    int32_t *more = ARENA_ARRAY(&g->arena, int32_t, cap);
+    if (s->cap > 0) memcpy(more, s->tok, sizeof *more * (size_t)s->n);
+    s->tok = more;
+    s->cap = cap;
+}
+
 /* Adds the picked token to a row that has not ended. */
 static int extend(Gen *g, int64_t b)
 {
-    Seq    *s      = &g->seq[b];
-    int32_t id     = g->picked[b];
+    Seq    *s  = &g->seq[b];
+    int32_t id = g->picked[b];
+    if (s->n == s->cap) seq_reserve(g, s, 2 * s->cap);
     s->tok[s->n++] = id;
     if (s->seen) s->seen[id] = 1;
     if (g->opt->ends && prompts_is_end(g->prompts, id)) {
@@ -188,7 +198,7 @@ static int seq_open(Gen *g, int64_t b, int prompt, FILE *out)
     const Prompts *p = g->prompts;
     int64_t        n = prompt < 0 ? 1 : p->n[prompt];
     *s               = (Seq){ .n = n, .n_prompt = n, .done = prompt < 0 };
-    s->tok           = ARENA_ARRAY(&g->arena, int32_t, n + g->opt->n_unit + 1);
+    seq_reserve(g, s, n + MIN(g->opt->n_unit, (int64_t)FIRST_ROOM));
     if (prompt < 0) return 0;
     memcpy(s->tok, p->id[prompt], sizeof *s->tok * (size_t)n);
     s->first = seen_from(&g->j->recipe, s->tok, MAX(n - g->S, 0), n);

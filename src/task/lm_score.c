@@ -3,9 +3,11 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "file/npy.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,25 +25,17 @@ typedef struct {
 static int64_t read_ids(const char *path, int64_t vocab, int32_t **out)
 {
     static const char between[] = " ,\t\r\n";
-    char             *text;
+    const char       *bad       = "";
+    char             *text, shown[64];
     size_t            size;
-    int64_t           n = 0, id;
     if (file_kind(path) == FILE_NONE) return err_user("command line: --ids: no such file: %s", path);
     TRY(file_read_all(path, IDS_BYTES, &text, &size));
-    *out = malloc(sizeof **out * (size / 2 + 1));
-    if (!*out) n = err_sys("memory for %s", path);
-    for (const char *s = text + strspn(text, between); n >= 0 && s < text + size;) {
-        char   shown[64];
-        size_t len = strcspn(s, between);
-        str_quote(shown, sizeof shown, s, len);
-        if (str_parse_int(shown, &id) < 0 || id < 0 || id >= vocab) {
-            n = err_user("%s: byte %lld: '%s' is not a token id from 0 to %lld", path, (long long)(s - text),
-                         shown, (long long)vocab - 1);
-            break;
-        }
-        (*out)[n++] = (int32_t)id;
-        s += len;
-        s += strspn(s, between);
+    *out      = malloc(sizeof **out * (size / 2 + 1));
+    int64_t n = *out ? str_parse_ids(text, size, between, vocab, *out, &bad) : err_sys("memory for %s", path);
+    if (n < 0 && *out) {
+        str_quote(shown, sizeof shown, bad, strcspn(bad, between));
+        err_user("%s: byte %lld: '%s' is not a token id from 0 to %lld", path, (long long)(bad - text), shown,
+                 (long long)vocab - 1);
     }
     free(text);
     if (n == 0) n = err_user("%s: has no token ids", path);
@@ -68,12 +62,41 @@ static int take_rows(void *ctx, int64_t first, int64_t n, const float *logits, i
     return 0;
 }
 
+static int check_folder(const char *path)
+{
+    char folder[PATH_MAX];
+    if (file_folder_of(path, folder, sizeof folder) == 0 && file_kind(folder) == FILE_FOLDER) return 0;
+    return err_user("command line: --logits: no such folder: %s", folder);
+}
+
+static void print_score(const Score *s, const TaskScore *opt, FILE *out)
+{
+    double loss = s->n > 1 ? s->loss / (double)(s->n - 1) : NAN;
+    if (opt->json) {
+        JsonOut o;
+        json_out_init_file(&o, out);
+        json_out_object(&o, NULL);
+        json_out_num(&o, "loss", loss);
+        json_out_num(&o, "perplexity", exp(loss));
+        json_out_int(&o, "targets", s->n - 1);
+        json_out_str(&o, "logits", opt->logits);
+        json_out_end(&o);
+        return;
+    }
+    if (s->n > 1)
+        fprintf(out, "loss %.6f over %lld tokens, perplexity %.4f\n", loss, (long long)s->n - 1, exp(loss));
+    if (opt->logits) fprintf(out, "%s: %lld x %lld logits\n", opt->logits, (long long)s->n, (long long)s->V);
+}
+
 int lm_ask_score(Recipe *r, const TaskScore *opt)
 {
     int32_t *id;
     int64_t  n = read_ids(opt->ids, r->model.vocab, &id);
     if (n < 0) return -1;
     free(id);
+    if (n == 1 && !opt->logits)
+        return err_user("%s: one id has no next one to predict: two or more have a loss", opt->ids);
+    if (opt->logits) TRY(check_folder(opt->logits));
     if (r->model.mask == MASKING_FULL) return err_user("model.mask: full has no logits of a next token");
     if (n > r->model.context)
         return err_user("%s: %lld ids, and the model sees %lld (model.context)", opt->ids, (long long)n,
@@ -99,10 +122,6 @@ int lm_score_file(Job *j, const TaskScore *opt, FILE *out)
     file_discard(&s.npy);
     free(id);
     if (rc < 0) return -1;
-    if (s.n > 1) {
-        double loss = s.loss / (double)(s.n - 1);
-        fprintf(out, "loss %.6f over %lld tokens, perplexity %.4f\n", loss, (long long)s.n - 1, exp(loss));
-    }
-    if (opt->logits) fprintf(out, "%s: %lld x %lld logits\n", opt->logits, (long long)s.n, (long long)s.V);
+    print_score(&s, opt, out);
     return 0;
 }

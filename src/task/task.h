@@ -106,6 +106,7 @@ typedef struct {
 typedef struct {
     const char *ids;    /* file of token ids */
     const char *logits; /* file to write, .npy; NULL: none */
+    int         json;   /* one JSON object instead of text */
 } TaskScore;
 
 /* What `brim export` asks for. */

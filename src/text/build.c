@@ -234,11 +234,11 @@ static int read_parts(Tokenizer *t)
     return 0;
 }
 
-/* The first added token that exists, among those that well-known models use. */
+/* The first token that exists, among those that well-known models use; added tokens first. */
 static int32_t guess(const Tokenizer *t, const char *const *name, int n)
 {
-    for (int i = 0; i < n; i++) {
-        int32_t id = strmap_find(&t->added_names, name[i], strlen(name[i]));
+    for (int k = 0; k < 2 * n; k++) {
+        int32_t id = strmap_find(k < n ? &t->added_names : &t->names, name[k % n], strlen(name[k % n]));
         if (id >= 0) return id;
     }
     return -1;

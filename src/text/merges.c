@@ -329,7 +329,7 @@ static int run(Trainer *t)
         if (count < 1 || count < t->c->min_count) break;
         TRY(join_pair(t, &top, &cap));
         if (t->c->note && t->out->n_merge % NOTE_EVERY == 0) {
-            t->c->note(t->c->note_arg, "merges", t->out->n_token, t->c->most);
+            t->c->note(t->c->note_arg, "vocabulary", t->out->n_token, t->c->most);
         }
     }
     return 0;

@@ -22,8 +22,10 @@ typedef struct TokenizerScratch TokenizerScratch;
 int  tokenizer_open(Tokenizer **t, const char *path);
 void tokenizer_close(Tokenizer *t); /* nothing for NULL */
 
-/* Writes DIR/tokenizer.json; makes DIR. */
+/* Writes DIR/tokenizer.json and DIR/tokenizer_config.json; makes DIR. */
 int tokenizer_save(const Tokenizer *t, const char *dir);
+/* The latter alone: which tokens begin and end a text, as transformers reads it. eos: -1 for none. */
+int tokenizer_save_config(const Tokenizer *t, int32_t eos, const char *dir);
 
 /* Memory of one thread: a cache of words (2 MiB) and buffers. NULL after err_set(). */
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *t);
@@ -60,8 +62,8 @@ int64_t tokenizer_stream_end(TokenizerStream *st, char *buf);
 
 int32_t  tokenizer_size(const Tokenizer *t);    /* the highest id, plus 1 */
 int64_t  tokenizer_longest(const Tokenizer *t); /* bytes of the longest token */
-int32_t  tokenizer_bos(const Tokenizer *t);     /* -1: none */
-int32_t  tokenizer_eos(const Tokenizer *t);
+int32_t  tokenizer_bos(const Tokenizer *t);     /* begins a text; -1: none */
+int32_t  tokenizer_eos(const Tokenizer *t);     /* ends a text, by tokenizer_config.json or by a usual name */
 int32_t  tokenizer_find(const Tokenizer *t, const char *name); /* a token as the file writes it; -1: none */
 int      tokenizer_is_special(const Tokenizer *t, int32_t id);
 uint64_t tokenizer_hash(const Tokenizer *t); /* of everything that tokenizer_save() writes */

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 20, SPECIAL_MAX = 64, SPECIAL_BYTES = 64, THREADS_MAX = 256 };
+enum { CHUNK_BYTES = 1 << 20, TELL_CHUNKS = 32, SPECIAL_MAX = 64, SPECIAL_BYTES = 64, THREADS_MAX = 256 };
 
 typedef struct {
     char name[SPECIAL_MAX][SPECIAL_BYTES];
@@ -105,6 +105,7 @@ typedef struct {
     SplitScratch  split;
     char          why[512];
     ErrKind       kind;
+    int           tells; /* 1: it calls note */
 } Counter;
 
 static int take_word(void *arg, const unsigned char *p, size_t n)
@@ -144,6 +145,7 @@ static void count_body(void *arg)
     Counter *w = arg;
     Count   *c = w->count;
     for (int64_t i; !c->failed && (i = atomic_fetch_add(&c->next, 1)) < c->n_chunk;) {
+        if (w->tells) c->c->note(c->c->note_arg, "words, MiB", i, c->n_chunk);
         if (count_chunk(w, &c->chunk[i]) < 0) {
             str_copy(w->why, sizeof w->why, err_get());
             w->kind   = err_kind();
@@ -192,6 +194,7 @@ static int run_counters(Count *c, Counter *w, int n, Words *words)
     int rc = 0;
     for (int i = 0; rc == 0 && i < n; i++) {
         w[i].count       = c;
+        w[i].tells       = i == 0 && c->c->note && c->n_chunk >= TELL_CHUNKS;
         w[i].regex       = regex_scratch_create();
         w[i].split.regex = w[i].regex;
         rc               = w[i].regex ? words_init(&w[i].words) : -1;

@@ -19,7 +19,8 @@ typedef struct {
     const char        *special;   /* names separated by commas */
     int                whole;     /* 1: a file is one text; 0: a line is */
     int                threads;
-    void (*note)(void *arg, const char *what, int64_t done, int64_t all); /* progress; may be NULL */
+    /* Progress, by one thread at a time, which may be another than the caller's; NULL: nobody asks. */
+    void (*note)(void *arg, const char *what, int64_t done, int64_t all);
     void *note_arg;
 } TrainConfig;
 

@@ -1,4 +1,4 @@
-/* Writes tokenizer.json, and hashes what it would write. */
+/* Writes tokenizer.json and tokenizer_config.json, and hashes what the former would hold. */
 #define XXH_INLINE_ALL
 #include "base/err.h"
 #include "base/file.h"
@@ -118,21 +118,51 @@ static void put_all(Sink *s, const Tokenizer *t)
     say(s, "\n}\n");
 }
 
+static int save_path(char path[4096], const char *dir, const char *name)
+{
+    TRY(file_make_folders(dir));
+    return snprintf(path, 4096, "%s/%s", dir, name) < 4096 ? 0 : err_user("%s: a path too long", dir);
+}
+
+/* Takes f, and publishes it unless the writing failed. */
+static int finish(FILE *f, const Sink *s, const char *path)
+{
+    int rc = s->failed ? -1 : file_publish(&f, path);
+    file_discard(&f);
+    return rc;
+}
+
+int tokenizer_save_config(const Tokenizer *t, int32_t eos, const char *dir)
+{
+    char path[4096];
+    TRY(save_path(path, dir, "tokenizer_config.json"));
+    FILE *f = file_create_tmp(path);
+    Sink  s = { .file = f };
+    if (!f) return -1;
+    say(&s,
+        "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false");
+    if (t->bos >= 0) {
+        say(&s, ",\n  \"bos_token\": ");
+        put_name(&s, t, t->bos);
+    }
+    if (eos >= 0) {
+        say(&s, ",\n  \"eos_token\": ");
+        put_name(&s, t, eos);
+    }
+    say(&s, "\n}\n");
+    return finish(f, &s, path);
+}
+
 int tokenizer_save(const Tokenizer *t, const char *dir)
 {
     char path[4096];
-    TRY(file_make_folders(dir));
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
-        return err_user("%s: a path too long", dir);
+    TRY(save_path(path, dir, "tokenizer.json"));
     FILE *f = file_create_tmp(path);
     Sink  s = { .file = f };
     if (!f) return -1;
     put_all(&s, t);
-    if (s.failed) {
-        file_discard(&f);
-        return -1;
-    }
-    return file_publish(&f, path);
+    TRY(finish(f, &s, path));
+    return tokenizer_save_config(t, t->eos, dir);
 }
 
 uint64_t tokenizer_hash(const Tokenizer *t)
