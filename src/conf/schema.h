@@ -46,7 +46,7 @@ struct SchemaRow {
     int         repeats; /* KEY_LIST: an item may come twice */
     int         secret;  /* never written down: schema_get() shows it as empty */
     KeyFixed    fixed;   /* may it change when a run goes on? */
-    int         by_data; /* follows from the data unless given: a checkpoint that has the default says nothing */
+    int         by_data; /* follows from the data unless given: a checkpoint with the default says nothing */
 };
 
 extern const SchemaRow schema_table[];
