@@ -147,8 +147,9 @@ refused "a class that is not trained" "data.val: other has a class lime, which i
 brim predict see other; [ $rc -eq 0 ] && says '^other/lime/0.png: green ' && says '^4 labelled samples'
 verdict "is no label of a prediction" $? "$(seen)"
 sed 's/patch: 8/patch: 8, names: [shirt, shoe, bag]/; s/^eval/data: {train: all}\neval/' see.yaml >named.yaml
-brim train named.yaml run=own data.train=all steps=1; grep -q 'names: \[blue,green,red\]' runs/own/recipe.yaml
-verdict "data of one's own have their own names" $? "$(seen) $(grep names: runs/own/recipe.yaml)"
+brim train named.yaml run=own data.train=all steps=1
+[ "$(tr '\n' , <runs/own/classes.txt)" = blue,green,red, ]
+verdict "data of one's own have their own names" $? "$(seen) $(cat runs/own/classes.txt)"
 brim train named.yaml run=theirs steps=1; grep -q 'names: \[shirt,shoe,bag\]' runs/theirs/recipe.yaml
 verdict "those of the recipe the recipe's" $? "$(seen) $(grep names: runs/theirs/recipe.yaml)"
 exit $failed

@@ -51,6 +51,7 @@ static void read_config(const char *text, size_t n)
     CHECK(err_kind() == ERR_NONE, "accepted with a message: %s", err_get());
     CHECK(c.model.heads % c.model.kv_heads == 0 && c.model.width >= 8 && c.n_eos <= HF_MAX_EOS, "%lld heads",
           (long long)c.model.heads);
+    c.image.names_file[0] = '\0'; /* names of classes stay in the file, and there is none */
     if (c.family != HF_MISTRAL || c.model.window > 0) check_again(&c);
 }
 

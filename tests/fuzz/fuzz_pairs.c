@@ -2,7 +2,8 @@
  * first byte says which. Built with libFuzzer; the corpus is beside it. What is kept must lie inside the
  * list.
  *
- * sources: src/data/pairs_read.c src/data/factbook.c src/conf/[a-z]*.c src/text/[a-z]*.c src/base/[a-z]*.c */
+ * sources: src/data/pairs_read.c src/data/pairs_text.c src/data/factbook.c src/conf/[a-z]*.c
+ * src/text/[a-z]*.c src/base/[a-z]*.c */
 #include "base/err.h"
 #include "data/factbook.h"
 #include "data/pairs_impl.h"
