@@ -1,5 +1,5 @@
-/* What a recipe of task latent leaves to its files: the tokenizer that goes with the frozen language model, and
- * the length of the anchor in its tokens.
+/* What a recipe of task latent leaves to its files: the tokenizer that goes with the frozen language model,
+ * and the length of the anchor in its tokens.
  *
  * A language model that was trained on other tokens than bytes is never fed bytes: if its tokenizer cannot be
  * found, the recipe is refused. */
